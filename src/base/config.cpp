@@ -1,0 +1,334 @@
+#include "base/config.h"
+
+#include <toml++/toml.h>
+#include <algorithm>
+#include <sstream>
+
+#include "base/file.h"
+
+namespace neap {
+namespace {
+
+std::string toml_text(const Json& value) {
+  return value.is_null() ? "" : value.dump();
+}
+
+std::string number_text(double value) {
+  std::ostringstream out;
+  out << value;
+  return out.str();
+}
+
+// TOML value -> JSON, keeping integers and floats apart.
+Json to_json_value(const toml::node& node) {
+  if (const auto* v = node.as_boolean()) return v->get();
+  if (const auto* v = node.as_integer()) return v->get();
+  if (const auto* v = node.as_floating_point()) return v->get();
+  if (const auto* v = node.as_string()) return v->get();
+  if (const auto* array = node.as_array()) {
+    Json out = Json::array();
+    for (const auto& item : *array) out.push_back(to_json_value(item));
+    return out;
+  }
+  return nullptr;
+}
+
+std::string type_name(const Json& value) {
+  if (value.is_boolean()) return "a boolean";
+  if (value.is_number_integer()) return "an integer";
+  if (value.is_number()) return "a number";
+  if (value.is_string()) return "text";
+  if (value.is_array()) return "a list";
+  return "a date or table";
+}
+
+Status wrong_type(const std::string& wanted, const Json& value) {
+  return {ErrorCode::kInvalidArgument,
+          "takes " + wanted + ", not " + type_name(value) + " (" + value.dump() + ")"};
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t above = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0U : 1U)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+struct Leaf {
+  std::string path;
+  Json value;
+  toml::source_position where;
+};
+
+void collect(const toml::table& table, const std::string& prefix, std::vector<Leaf>& out) {
+  for (const auto& [key, node] : table) {
+    const std::string path =
+        prefix.empty() ? std::string(key.str()) : prefix + "." + std::string(key.str());
+    if (const auto* child = node.as_table()) {
+      collect(*child, path, out);
+    } else {
+      out.push_back({path, to_json_value(node), node.source().begin});
+    }
+  }
+}
+
+}  // namespace
+
+ConfigTable::Key& ConfigTable::add(std::string path, std::string type, std::string help) {
+  keys_.push_back({});
+  Key& key = keys_.back();
+  key.path = std::move(path);
+  key.type = std::move(type);
+  key.help = std::move(help);
+  return key;
+}
+
+ConfigTable::Key& ConfigTable::bind(std::string path, bool* field, std::string help) {
+  Key& key = add(std::move(path), "boolean", std::move(help));
+  key.assign = [field](const Json& v) -> Status {
+    if (!v.is_boolean()) return wrong_type("true or false", v);
+    *field = v.get<bool>();
+    return {};
+  };
+  key.read = [field]() -> Json { return *field; };
+  key.default_text = toml_text(key.read());
+  return key;
+}
+
+ConfigTable::Key& ConfigTable::bind(std::string path, std::int64_t* field, std::string help) {
+  Key& key = add(std::move(path), "integer", std::move(help));
+  key.assign = [field](const Json& v) -> Status {
+    if (!v.is_number_integer()) return wrong_type("an integer", v);
+    *field = v.get<std::int64_t>();
+    return {};
+  };
+  key.read = [field]() -> Json { return *field; };
+  key.default_text = toml_text(key.read());
+  return key;
+}
+
+ConfigTable::Key& ConfigTable::bind(std::string path, double* field, std::string help) {
+  Key& key = add(std::move(path), "number", std::move(help));
+  key.assign = [field](const Json& v) -> Status {
+    if (!v.is_number()) return wrong_type("a number", v);
+    *field = v.get<double>();
+    return {};
+  };
+  key.read = [field]() -> Json { return *field; };
+  key.default_text = number_text(*field);
+  return key;
+}
+
+ConfigTable::Key& ConfigTable::bind(std::string path, std::string* field, std::string help) {
+  Key& key = add(std::move(path), "text", std::move(help));
+  key.assign = [field](const Json& v) -> Status {
+    if (!v.is_string()) return wrong_type("text in quotes", v);
+    *field = v.get<std::string>();
+    return {};
+  };
+  key.read = [field]() -> Json { return *field; };
+  key.default_text = toml_text(key.read());
+  return key;
+}
+
+ConfigTable::Key& ConfigTable::bind(std::string path, Bytes* field, std::string help) {
+  Key& key = add(std::move(path), "size", std::move(help));
+  key.assign = [field](const Json& v) -> Status {
+    if (v.is_number()) {
+      return {ErrorCode::kInvalidArgument, "takes a size with its unit in quotes, as \"" +
+                                               v.dump() + "MiB\" or \"" + v.dump() +
+                                               "GiB\", not the bare number " + v.dump()};
+    }
+    if (!v.is_string()) return wrong_type("a size in quotes, as \"24GiB\"", v);
+    NEAP_TRY_ASSIGN(*field, parse_bytes(v.get<std::string>()));
+    return {};
+  };
+  key.read = [field]() -> Json { return to_string(*field); };
+  key.default_text = toml_text(key.read());
+  return key;
+}
+
+ConfigTable::Key& ConfigTable::bind(std::string path, std::vector<std::string>* field,
+                                    std::string help) {
+  Key& key = add(std::move(path), "list of text", std::move(help));
+  key.assign = [field](const Json& v) -> Status {
+    const Json list = v.is_string() ? Json::array({v}) : v;
+    if (!list.is_array()) return wrong_type("a list of text", v);
+    std::vector<std::string> items;
+    for (const Json& item : list) {
+      if (!item.is_string()) return wrong_type("a list of text", v);
+      items.push_back(item.get<std::string>());
+    }
+    *field = std::move(items);
+    return {};
+  };
+  key.read = [field]() -> Json { return *field; };
+  key.default_text = toml_text(key.read());
+  return key;
+}
+
+const ConfigTable::Key* ConfigTable::find(std::string_view path) const {
+  const auto it =
+      std::find_if(keys_.begin(), keys_.end(), [&](const Key& k) { return k.path == path; });
+  return it == keys_.end() ? nullptr : &*it;
+}
+
+std::string ConfigTable::nearest(std::string_view path) const {
+  const auto leaf = [](std::string_view p) { return p.substr(p.rfind('.') + 1); };
+  std::string best;
+  std::size_t best_distance = 1000;
+  for (const Key& key : keys_) {
+    // A right last word under the wrong section is the commonest slip.
+    const std::size_t distance =
+        std::min(edit_distance(path, key.path), edit_distance(leaf(path), leaf(key.path)) + 2);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = key.path;
+    }
+  }
+  return best_distance <= std::max<std::size_t>(4, path.size() / 3) ? best : "";
+}
+
+Status ConfigTable::set(std::string_view path, const Json& value, const std::string& origin) {
+  const auto it =
+      std::find_if(keys_.begin(), keys_.end(), [&](const Key& k) { return k.path == path; });
+  if (it == keys_.end()) {
+    const std::string hint = nearest(path);
+    return {ErrorCode::kInvalidArgument,
+            origin + ": unknown key \"" + std::string(path) + "\"" +
+                (hint.empty() ? "; docs/configuration.md lists the keys"
+                              : "; did you mean \"" + hint + "\"?")};
+  }
+  Key& key = *it;
+  const std::string head = origin + ": " + key.path + " ";
+  Json converted = value;
+  if (key.type == "number" && value.is_number_integer())
+    converted = static_cast<double>(value.get<std::int64_t>());
+  if (value.is_number()) {
+    const double number = value.get<double>();
+    const std::string unit = key.unit.empty() ? "" : " " + key.unit;
+    if (key.minimum && number < *key.minimum) {
+      return {ErrorCode::kInvalidArgument,
+              head + "is " + value.dump() + unit + "; the least is " + number_text(*key.minimum)};
+    }
+    if (key.maximum && number > *key.maximum) {
+      return {ErrorCode::kInvalidArgument,
+              head + "is " + value.dump() + unit + "; the most is " + number_text(*key.maximum)};
+    }
+  }
+  if (!key.choices.empty() && value.is_string() &&
+      std::find(key.choices.begin(), key.choices.end(), value.get<std::string>()) ==
+          key.choices.end()) {
+    std::string list;
+    for (const std::string& choice : key.choices)
+      list += (list.empty() ? "\"" : ", \"") + choice + "\"";
+    return {ErrorCode::kInvalidArgument, head + "is " + value.dump() + "; it can be " + list};
+  }
+  if (Status status = key.assign(converted); !status.ok()) {
+    return {ErrorCode::kInvalidArgument, head + status.message()};
+  }
+  key.is_set = true;
+  key.origin = origin;
+  return {};
+}
+
+Status ConfigTable::load_file(const std::filesystem::path& path) {
+  NEAP_TRY_ASSIGN(const std::string text, read_file(path, 16_MiB));
+  return load_text(text, path.string());
+}
+
+Status ConfigTable::load_text(std::string_view text, std::string_view name) {
+  std::vector<Leaf> leaves;
+  try {  // toml++ throws; the exception stays inside
+    collect(toml::parse(text, std::string(name)), "", leaves);
+  } catch (const toml::parse_error& e) {
+    return {ErrorCode::kInvalidArgument,
+            std::string(name) + ":" + std::to_string(e.source().begin.line) + ":" +
+                std::to_string(e.source().begin.column) + ": " + std::string(e.description())};
+  }
+  std::sort(leaves.begin(), leaves.end(),
+            [](const Leaf& a, const Leaf& b) { return a.where.line < b.where.line; });
+  for (const Leaf& leaf : leaves) {
+    NEAP_TRY(set(leaf.path, leaf.value, std::string(name) + ":" + std::to_string(leaf.where.line)));
+  }
+  return {};
+}
+
+Status ConfigTable::apply_override(std::string_view assignment) {
+  const auto equals = assignment.find('=');
+  const std::string origin = "\"" + std::string(assignment) + "\" on the command line";
+  if (equals == std::string_view::npos || equals == 0) {
+    return {ErrorCode::kInvalidArgument, origin + " is not of the form key.path=value"};
+  }
+  const std::string path(assignment.substr(0, equals));
+  const std::string text(assignment.substr(equals + 1));
+  const Key* key = find(path);
+  Json value;
+  bool parsed = false;
+  if (key == nullptr || (key->type != "text" && key->type != "size")) {
+    try {
+      const toml::table table = toml::parse("v = " + text);
+      value = to_json_value(*table.get("v"));
+      parsed = true;
+    } catch (const toml::parse_error&) {
+      parsed = false;  // a bare word
+    }
+  }
+  if (!parsed) {
+    const bool quoted = text.size() >= 2 && text.front() == '"' && text.back() == '"';
+    value = quoted ? text.substr(1, text.size() - 2) : text;
+  }
+  return set(path, value, origin);
+}
+
+Json ConfigTable::to_json() const {
+  Json out = Json::object();
+  for (const Key& key : keys_) {
+    Json* at = &out;
+    std::string_view rest = key.path;
+    for (auto dot = rest.find('.'); dot != std::string_view::npos; dot = rest.find('.')) {
+      at = &(*at)[std::string(rest.substr(0, dot))];
+      rest.remove_prefix(dot + 1);
+    }
+    (*at)[std::string(rest)] = key.read();
+  }
+  return out;
+}
+
+std::string ConfigTable::to_markdown() const {
+  std::string out;
+  std::string section;
+  for (const Key& key : keys_) {
+    const std::string head =
+        key.path.substr(0, key.path.rfind('.') == std::string::npos ? 0 : key.path.rfind('.'));
+    if (head != section || out.empty()) {
+      section = head;
+      out += (out.empty() ? "" : "\n") + std::string("## ") +
+             (section.empty() ? "top level" : section) +
+             "\n\n| key | type | default | meaning |\n| --- | --- | --- | --- |\n";
+    }
+    std::string type = key.type;
+    if (!key.choices.empty()) {
+      type.clear();
+      for (const std::string& choice : key.choices)
+        type += (type.empty() ? "`" : ", `") + choice + "`";
+    }
+    if (key.minimum) type += ", ≥ " + number_text(*key.minimum);
+    if (key.maximum) type += ", ≤ " + number_text(*key.maximum);
+    const std::string unit = key.unit.empty() ? "" : " (" + key.unit + ")";
+    out += "| `" + key.path.substr(section.empty() ? 0 : section.size() + 1) + "` | " + type +
+           unit + " | `" + (key.default_text.empty() ? "\"\"" : key.default_text) + "` | " +
+           key.help + " |\n";
+  }
+  return out;
+}
+
+}  // namespace neap

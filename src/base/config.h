@@ -1,0 +1,84 @@
+// A typed table of configuration keys bound to the fields of a struct.
+//
+// One table serves four readers: the TOML file, `key.path=value` on the command line, `--json`
+// output and the reference page in docs/. A key's default is the value its field has when it is
+// bound. Failure   every error names file:line or the override, the key, the value, and what would
+// be right.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "base/status.h"
+
+namespace neap {
+
+class ConfigTable {
+ public:
+  struct Key {
+    std::string path;          ///< "actor_rollout_ref.actor.clip_ratio"
+    std::string type;          ///< "boolean", "integer", "number", "size", "text", "list of text"
+    std::string unit;          ///< "tokens", "seconds"; empty when the number has none
+    std::string help;          ///< one sentence
+    std::string default_text;  ///< as TOML
+    std::vector<std::string> choices;  ///< for text with a fixed set of values
+    std::optional<double> minimum;
+    std::optional<double> maximum;
+    bool is_set = false;  ///< by file or override
+    std::string origin;   ///< "ppo.toml:12" or "command line"
+    std::function<Status(const Json&)> assign;
+    std::function<Json()> read;
+
+    Key& in(std::string unit_name) {
+      unit = std::move(unit_name);
+      return *this;
+    }
+    Key& at_least(double low) {
+      minimum = low;
+      return *this;
+    }
+    Key& at_most(double high) {
+      maximum = high;
+      return *this;
+    }
+    Key& one_of(std::vector<std::string> values) {
+      choices = std::move(values);
+      return *this;
+    }
+  };
+
+  /// Binds `path` to a field that outlives the table.
+  Key& bind(std::string path, bool* field, std::string help);
+  Key& bind(std::string path, std::int64_t* field, std::string help);
+  Key& bind(std::string path, double* field, std::string help);
+  Key& bind(std::string path, std::string* field, std::string help);
+  Key& bind(std::string path, Bytes* field, std::string help);
+  Key& bind(std::string path, std::vector<std::string>* field, std::string help);
+
+  /// Reads a TOML file. Unknown keys are errors, with the nearest known key as a hint.
+  [[nodiscard]] Status load_file(const std::filesystem::path& path);
+  [[nodiscard]] Status load_text(std::string_view toml, std::string_view name);
+  /// "key.path=value" from a command line. The value is TOML; bare words are taken as text.
+  [[nodiscard]] Status apply_override(std::string_view assignment);
+
+  [[nodiscard]] const std::vector<Key>& keys() const { return keys_; }
+  [[nodiscard]] const Key* find(std::string_view path) const;
+  /// Effective values, nested by dots.
+  [[nodiscard]] Json to_json() const;
+  /// Reference table in Markdown, one section for each first path element.
+  [[nodiscard]] std::string to_markdown() const;
+
+ private:
+  Key& add(std::string path, std::string type, std::string help);
+  Status set(std::string_view path, const Json& value, const std::string& origin);
+  [[nodiscard]] std::string nearest(std::string_view path) const;
+  std::vector<Key> keys_;
+};
+
+}  // namespace neap

@@ -1,0 +1,30 @@
+// Whole-file reading and crash-safe writing.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace neap {
+
+/// The whole file. Fails with the path and the system's reason; over `limit` it fails before
+/// reading.
+[[nodiscard]] Result<std::string> read_file(const std::filesystem::path& path,
+                                            Bytes limit = Bytes(1ull << 34));
+
+/// Writes `contents` to a temporary neighbour, fsyncs and renames: readers see the old file or the
+/// new one. On any failure (a full disk too) the neighbour is removed and the old file is
+/// untouched.
+[[nodiscard]] Status write_file_atomic(const std::filesystem::path& path,
+                                       std::string_view contents);
+
+/// fsync of a file or folder, so that a rename inside it survives a power cut.
+[[nodiscard]] Status sync_path(const std::filesystem::path& path);
+
+/// "No space left on device" and the like, for messages.
+[[nodiscard]] std::string system_reason(int error_number);
+
+}  // namespace neap

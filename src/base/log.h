@@ -1,0 +1,36 @@
+// Lines on stderr for people. Data goes to stdout, never through here.
+//
+// Threads   any; a line is written whole.   Level from NEAP_LOG (debug, info, warn, error, off),
+// read once. Cost      a line below the level costs one relaxed load.
+#pragma once
+
+#include <string_view>
+
+namespace neap::log {
+
+enum class Level : int { kDebug = 0, kInfo = 1, kWarn = 2, kError = 3, kOff = 4 };
+void set_level(Level level);
+[[nodiscard]] Level level();
+[[nodiscard]] inline bool enabled(Level wanted) {
+  return wanted >= level();
+}
+
+void write(Level level, std::string_view line);
+inline void debug(std::string_view line) {
+  write(Level::kDebug, line);
+}
+inline void info(std::string_view line) {
+  write(Level::kInfo, line);
+}
+inline void warn(std::string_view line) {
+  write(Level::kWarn, line);
+}
+inline void error(std::string_view line) {
+  write(Level::kError, line);
+}
+
+/// A hook that runs before a line is written and one after, so that a progress bar can step aside.
+/// Null removes it. Both run under the log's lock and must not log.
+void set_line_guard(void (*before)(), void (*after)());
+
+}  // namespace neap::log
