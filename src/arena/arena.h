@@ -1,0 +1,202 @@
+// Tagged regions on a device that keep their address for life while their memory comes and goes.
+//
+// Model        A Region is an address range with a tag. Regions of one tag pause and resume
+// together. Pause takes the
+//              physical pages away (contents kept on the host, on disk, or given up, by the tag's
+//              Policy); resume maps pages at the same address and restores. Freed pages go to the
+//              PageStore, where the next resume finds them without a driver call; a budget caps the
+//              store, release_store() empties it.
+// Threads      every call from any thread. The table lock is never held across a copy, a wait or a
+// callback; a region
+//              that moves is kPausing or kResuming, and a second caller of the same tag waits for
+//              it.
+// Transactions pause, resume and exchange check, secure everything (pages, host buffers), then
+// commit. A failure
+//              leaves all as it was and says need, free and holders. What cannot be undone
+//              (contents after the first unmap without backup) happens only after the last step
+//              that can fail.
+// Idempotence  pausing what is paused and resuming what is resident succeed and do nothing.
+// Cost         stated per call in docs/arena.md, measured in bench/results.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "trace/event.h"
+
+namespace neap::arena {
+
+/// What becomes of a tag's contents while it is paused. Chosen at creation, changeable at pause
+/// time.
+enum class Policy : int {
+  kDiscard = 0,  ///< contents are undefined after resume
+  kHost = 1,     ///< kept in host memory
+  kDisk = 2,     ///< kept in a file under Options::disk_folder
+  kZero = 3,     ///< reads as zeros after resume
+};
+[[nodiscard]] std::string_view to_string(Policy policy);
+
+enum class State : int { kResident = 0, kPausing = 1, kPaused = 2, kResuming = 3 };
+[[nodiscard]] std::string_view to_string(State state);
+
+enum class RegionId : std::uint64_t { kNone = 0 };
+
+struct Options {
+  Bytes page_store_budget{
+      ~0ull};  ///< pages kept for the next tag; over it they go back to the driver
+  Bytes host_budget{
+      ~0ull};  ///< most host memory for backups; over it pause fails with kOutOfHostMemory
+  bool keep_host_buffers =
+      true;  ///< backups' memory is kept for the next cycle; false gives it back at resume
+  std::string disk_folder;  ///< for Policy::kDisk; empty means the system's temporary folder
+  trace::EventSink* events = nullptr;  ///< outlives the arena; may be null
+  unsigned touch_threads = 0;  ///< first touch of backup memory; 0 = one per core, at most 16
+};
+
+struct RegionInfo {
+  RegionId id = RegionId::kNone;
+  std::string tag;
+  device::Address address = 0;
+  Bytes requested;
+  Bytes size;    ///< requested, rounded up to the granularity
+  Bytes mapped;  ///< physically there now
+  State state = State::kResident;
+  Policy policy = Policy::kDiscard;
+  std::uint64_t generation =
+      0;  ///< grows each time new pages are mapped: users of raw mappings compare it
+};
+
+struct TagStats {
+  std::string tag;
+  std::uint64_t regions = 0;
+  Bytes virtual_bytes, mapped, host, disk;
+  std::uint64_t pauses = 0, resumes = 0, failures = 0;
+  Bytes copied_to_host, copied_to_device;
+  double pause_seconds = 0, resume_seconds = 0;  ///< sums
+  double last_pause_seconds = 0, last_resume_seconds = 0;
+};
+struct Stats {
+  std::vector<TagStats> tags;
+  Bytes page_store;  ///< kept pages, not mapped anywhere
+  Bytes physical;    ///< all pages that this arena holds from the device, the store's included
+  Bytes peak_physical;
+  Bytes host_buffers;  ///< backup memory held, in use or kept
+  std::uint64_t driver_creates = 0, driver_releases = 0, store_hits = 0;
+};
+
+/// What a pause or resume did.
+struct MoveReport {
+  Bytes bytes;  ///< that left or came to the device
+  Bytes copied;
+  std::uint64_t regions = 0;
+  double seconds = 0;
+};
+
+/// What the caller promises, or wants to be waited for, before anything is unmapped.
+struct Fence {
+  enum class Kind { kDevice, kStreams, kNone } kind = Kind::kDevice;
+  std::vector<device::StreamId> streams;  ///< for kStreams
+  static Fence whole_device() { return {}; }
+  static Fence none() { return {Kind::kNone, {}}; }  ///< the caller has synchronized
+  static Fence of(std::vector<device::StreamId> s) { return {Kind::kStreams, std::move(s)}; }
+};
+
+struct PauseOptions {
+  std::optional<Policy> policy;  ///< overrides the tags' own for this pause and later ones
+  Fence fence;
+  bool release_pages = false;  ///< to the driver at once instead of the page store
+};
+struct ResumeOptions {
+  std::chrono::milliseconds wait{0};  ///< how long to wait for another process to give memory back
+};
+
+/// Told before pages leave and after pages have come; for those who registered addresses elsewhere
+/// (NCCL, RDMA, IPC). Run without locks. A failing before_unmap stops the pause with everything as
+/// it was.
+struct Callbacks {
+  std::function<Status(const RegionInfo&)> before_unmap;
+  std::function<Status(const RegionInfo&)> after_map;
+};
+
+class Arena {
+ public:
+  /// The device outlives the arena.
+  [[nodiscard]] static Result<std::unique_ptr<Arena>> make(device::Device& device,
+                                                           Options options = {});
+  ~Arena();  ///< unmaps and releases everything; never fails loudly, logs what the driver refuses
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  /// A resident region of `size` bytes. On failure nothing is left behind.
+  [[nodiscard]] Result<RegionInfo> create(std::string_view tag, Bytes size,
+                                          Policy policy = Policy::kDiscard);
+  /// The same, but without pages: it is born paused (for plans that resume it later).
+  [[nodiscard]] Result<RegionInfo> create_paused(std::string_view tag, Bytes size,
+                                                 Policy policy = Policy::kDiscard);
+  /// A second region over the pages of `source` (same size, own tag): weights handed over without a
+  /// copy.
+  [[nodiscard]] Result<RegionInfo> alias(std::string_view tag, RegionId source);
+  /// Frees a region in any settled state; waits while it moves.
+  Status destroy(RegionId id);
+  /// The region that holds `address`, paused or not. At most 100 ns.
+  [[nodiscard]] Result<RegionInfo> find(device::Address address) const;
+  [[nodiscard]] Result<RegionInfo> info(RegionId id) const;
+  [[nodiscard]] std::vector<RegionInfo> regions(
+      std::string_view tag = {}) const;  ///< empty tag: all
+
+  /// Unmaps every region of the tags (empty list: all). Unknown tags are no error: nothing to do.
+  [[nodiscard]] Result<MoveReport> pause(std::span<const std::string> tags,
+                                         const PauseOptions& options = {});
+  [[nodiscard]] Result<MoveReport> resume(std::span<const std::string> tags,
+                                          const ResumeOptions& options = {});
+  /// Pauses `out` while it resumes `in`, pages and both link directions shared: peak memory is the
+  /// larger of both plus one stage.
+  [[nodiscard]] Result<MoveReport> exchange(std::span<const std::string> out,
+                                            std::span<const std::string> in,
+                                            const PauseOptions& options = {});
+  /// Gives up or takes back the pages of [offset, offset+size) of one region (elastic KV cache).
+  /// Borders are rounded inwards at shrink and outwards at grow.
+  [[nodiscard]] Result<MoveReport> shrink(RegionId id, Bytes offset, Bytes size,
+                                          const Fence& fence = {});
+  [[nodiscard]] Result<MoveReport> grow(RegionId id, Bytes offset, Bytes size);
+
+  /// Allocates, touches and pins the host memory that the tags' next pause needs, now instead of
+  /// then.
+  Status prepare(std::span<const std::string> tags);
+  /// Where the host copy of a paused or backed-up region lies; null when there is none.
+  [[nodiscard]] const void* host_copy(RegionId id) const;
+
+  /// Sends kept pages back to the driver until the store holds at most `keep`. Returns what went.
+  [[nodiscard]] Result<Bytes> release_store(Bytes keep = Bytes(0));
+  void set_page_store_budget(Bytes budget);
+
+  std::uint64_t add_callbacks(std::string_view tag,
+                              Callbacks callbacks);  ///< empty tag: every region
+  void remove_callbacks(std::uint64_t id);
+
+  [[nodiscard]] Stats stats() const;
+  [[nodiscard]] device::Device& device() const;
+
+  /// Pages for the caching allocator's segments: from the store if a fit is there, counted under
+  /// `tag` as a holder. (cache/ reaches these through ArenaDevice; see arena_device.h.)
+  [[nodiscard]] Result<device::PageId> take_page(std::string_view tag, Bytes size);
+  void give_page(std::string_view tag, device::PageId page, Bytes size);
+
+  struct Impl;
+  [[nodiscard]] Impl& impl() const { return *impl_; }
+
+ private:
+  explicit Arena(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace neap::arena

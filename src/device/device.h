@@ -1,0 +1,128 @@
+// The seam: where pages come from. Everything above asks a Device and nothing else for memory.
+//
+// Model     An *address range* is reserved once and keeps its address until unreserve. A *page* is
+// one physical
+//           handle of a size chosen at create (a multiple of the granularity). map binds a whole
+//           page into a reserved range; several maps of one page alias it. A page's memory is given
+//           back when it has been released and no map of it is left. Contents survive unmap and map
+//           while the page lives.
+// Threads   every call may come from any thread; implementations lock for themselves.
+// Failure   Status, never an exception, exit or sticky flag. kOutOfDeviceMemory is a normal outcome
+// of create.
+//           A call that fails has changed nothing.
+// Cost      one driver call each, except where a comment says otherwise; sim costs a map lookup.
+//
+// Implementations: host/ (memfd pages in this process: real memory, real capacity), sim/ (counts,
+// touches nothing), cuda/ (driver VMM API, loaded at run time), fault/ (fails the k-th call of
+// another).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace neap::device {
+
+using Address = std::uint64_t;  ///< a device virtual address; 0 is none
+enum class PageId : std::uint64_t { kNone = 0 };
+enum class StreamId : std::uint64_t { kDefault = 0 };  ///< for cuda: the raw CUstream value
+
+enum class Kind { kHost, kSim, kCuda };
+
+struct DeviceInfo {
+  Kind kind = Kind::kHost;
+  int ordinal = 0;
+  std::string name;         ///< "NVIDIA H200", "host memory"
+  Bytes granularity;        ///< sizes and offsets of pages and maps are multiples of this
+  Bytes capacity;           ///< what create can hand out at most when nothing else uses the device
+  bool exportable = false;  ///< export_page works
+  bool gpu_direct_rdma = false;
+  bool touches_memory =
+      true;  ///< false for sim: addresses must not be dereferenced, copies are no-ops
+};
+
+struct MemoryInfo {
+  Bytes free;  ///< by the device's own account, other processes included
+  Bytes total;
+};
+
+/// One contiguous copy. Device and host memory do not overlap.
+struct Copy {
+  Address device = 0;
+  void* host = nullptr;
+  Bytes size;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  [[nodiscard]] virtual const DeviceInfo& info() const = 0;
+  [[nodiscard]] virtual Result<MemoryInfo> memory() = 0;
+
+  /// A range of addresses with nothing behind it. `alignment` zero means granularity.
+  [[nodiscard]] virtual Result<Address> reserve(Bytes size, Bytes alignment) = 0;
+  /// Gives a whole range back. Fails with kBusy while any page is mapped in it.
+  virtual Status unreserve(Address at, Bytes size) = 0;
+  /// One physical page of exactly `size`.
+  [[nodiscard]] virtual Result<PageId> create(Bytes size) = 0;
+  /// Drops the owner's claim; memory goes back when the last map is gone too.
+  virtual Status release(PageId page) = 0;
+  /// Binds the whole page at `at`, which lies in a reserved range that is free there. Not
+  /// accessible before set_access.
+  virtual Status map(Address at, PageId page) = 0;
+  /// Makes [at, at+size), mapped by whole pages, readable and writable by this device and every
+  /// granted peer.
+  virtual Status set_access(Address at, Bytes size) = 0;
+  /// Unbinds every page in [at, at+size), which begins and ends at page borders and is mapped
+  /// without holes.
+  virtual Status unmap(Address at, Bytes size) = 0;
+
+  /// Blocking copies. Device memory must be mapped and accessible; host memory may be pageable
+  /// (slower).
+  virtual Status copy_to_host(std::span<const Copy> copies) = 0;
+  virtual Status copy_to_device(std::span<const Copy> copies) = 0;
+  /// Fills [at, at+size) with `value`; blocks until done.
+  virtual Status fill(Address at, Bytes size, std::uint8_t value) = 0;
+
+  /// A queue of asynchronous copies; see CopyQueue. Cost: two streams on cuda, one thread on host.
+  [[nodiscard]] virtual Result<std::unique_ptr<class CopyQueue>> make_copy_queue() = 0;
+
+  /// Blocks until all work submitted to the device by this process is done. No-op without a GPU.
+  virtual Status synchronize() = 0;
+  /// Blocks until the work submitted so far on `stream` is done.
+  virtual Status synchronize(StreamId stream) = 0;
+
+  /// Tells the device that host memory is about to be used for copies (pins it); no-op where
+  /// pinning means nothing.
+  virtual Status register_host(void* at, Bytes size) = 0;
+  virtual Status unregister_host(void* at) = 0;
+
+  /// A file descriptor (the caller closes it) that import_page of another process turns into the
+  /// same page.
+  [[nodiscard]] virtual Result<int> export_page(PageId page) = 0;
+  /// Takes a page exported by another process or device object; the descriptor stays the caller's.
+  [[nodiscard]] virtual Result<PageId> import_page(int descriptor, Bytes size) = 0;
+};
+
+/// Copies that run beside the caller. Both directions at once use both directions of the link.
+/// Threads: one user at a time. Destroying it waits.
+class CopyQueue {
+ public:
+  virtual ~CopyQueue() = default;
+  virtual Status to_host(const Copy& copy) = 0;
+  virtual Status to_device(const Copy& copy) = 0;
+  /// Marks the point after all copies so far in one direction; wait(mark) blocks until they are
+  /// done.
+  [[nodiscard]] virtual Result<std::uint64_t> mark_to_host() = 0;
+  [[nodiscard]] virtual Result<std::uint64_t> mark_to_device() = 0;
+  virtual Status wait(std::uint64_t mark) = 0;
+  /// Waits for everything; returns the first failure of any copy.
+  virtual Status drain() = 0;
+};
+
+}  // namespace neap::device

@@ -1,0 +1,146 @@
+// A job: everything a configuration file can say, with verl's names where verl has one.
+//
+// One Job serves `neap train` and `neap plan`. bind() is the table behind the file, the overrides
+// and docs/configuration.md.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+
+namespace neap::plan {
+
+struct OptimizerConfig {
+  std::string kind = "adamw";
+  double lr = 1e-6;
+  double weight_decay = 0.01;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  std::int64_t lr_warmup_steps = 0;
+  std::string lr_schedule = "constant";
+};
+
+struct LoraConfig {
+  std::int64_t rank = 0;
+  double alpha = 16;
+  std::vector<std::string> target_modules = {"all-linear"};
+};
+
+struct ModelConfig {
+  std::string path;            ///< folder with config.json; weights too, or random initialization
+  std::string tokenizer_path;  ///< folder with tokenizer.json; empty: the model's
+  bool enable_gradient_checkpointing = false;
+  LoraConfig lora;
+};
+
+struct ActorConfig {
+  std::int64_t ppo_mini_batch_size = 32;
+  std::int64_t ppo_micro_batch_size_per_gpu = 8;
+  std::int64_t ppo_epochs = 1;
+  double clip_ratio = 0.2, clip_ratio_low = 0.2, clip_ratio_high = 0.2, clip_ratio_c = 3.0;
+  double entropy_coeff = 0;
+  bool use_kl_loss = false;
+  double kl_loss_coef = 0.001;
+  std::string kl_loss_type = "low_var_kl";
+  std::string loss_agg_mode = "token-mean";
+  double grad_clip = 1.0;
+  OptimizerConfig optim;
+};
+
+struct RolloutConfig {
+  std::int64_t n = 1;
+  double temperature = 1.0;
+  double top_p = 1.0;
+  std::int64_t top_k = -1;
+  std::int64_t batch_size = 0;
+  std::int64_t log_prob_micro_batch_size_per_gpu = 8;
+};
+
+struct CriticConfig {
+  ModelConfig model;
+  std::int64_t ppo_mini_batch_size = 32;
+  std::int64_t ppo_micro_batch_size_per_gpu = 8;
+  std::int64_t ppo_epochs = 1;
+  double cliprange_value = 0.5;
+  std::string loss_agg_mode = "token-mean";
+  double grad_clip = 1.0;
+  OptimizerConfig optim;
+};
+
+struct AlgorithmConfig {
+  std::string adv_estimator = "gae";
+  double gamma = 1.0, lam = 1.0;
+  bool use_kl_in_reward = false;
+  std::string kl_penalty = "kl";
+  std::string kl_ctrl_type = "fixed";
+  double kl_coef = 0.001;
+  std::int64_t horizon = 10000;
+  double target_kl = 0.1;
+  bool norm_adv_by_std_in_grpo = true;
+};
+
+struct DataConfig {
+  std::vector<std::string> train_files, val_files;
+  std::string prompt_key = "prompt", response_key = "response", chosen_key = "chosen",
+              rejected_key = "rejected";
+  std::int64_t train_batch_size = 64;
+  std::int64_t micro_batch_size_per_gpu = 16;  ///< sft and reward stages
+  std::int64_t max_prompt_length = 16, max_response_length = 48;
+  bool shuffle = true;
+};
+
+struct TrainerConfig {
+  std::int64_t total_epochs = 1;
+  std::int64_t total_training_steps = 0;  ///< 0: by epochs
+  std::int64_t save_freq = -1;            ///< steps; -1: at the end only
+  std::int64_t test_freq = -1;
+  std::int64_t max_ckpt_to_keep = 2;
+  std::string default_local_dir = "output";
+  std::string resume_mode = "auto";  ///< auto, disable, or a checkpoint's folder
+  std::vector<std::string> logger = {"console", "jsonl", "tensorboard"};
+  std::string lexicon;  ///< judge of generated text at validation; empty: none
+  std::int64_t val_samples = 4;
+  std::int64_t seed = 1;
+};
+
+struct DeviceConfig {
+  std::string kind = "auto";  ///< auto: cuda if a GPU is there, else host
+  Bytes memory{0};            ///< ceiling; 0: all that the device has
+  std::int64_t ordinal = 0;
+  std::string dtype = "auto";  ///< auto: bfloat16 compute on cuda, float32 on the host
+};
+
+struct MemoryConfig {
+  std::string residency = "auto";  ///< auto: the plan decides; all: everything stays on the device
+  Bytes host_budget{0};            ///< for backups; 0: no limit
+  std::string alloc_conf;          ///< as PYTORCH_CUDA_ALLOC_CONF, for the transient pools
+};
+
+struct Job {
+  std::string task = "ppo";  ///< sft, reward, ppo, grpo
+  DeviceConfig device;
+  MemoryConfig memory;
+  DataConfig data;
+  ModelConfig actor_model;      ///< the only model of sft; the base of the reward model in reward
+  ModelConfig reference_model;  ///< path empty: the actor's start
+  ModelConfig reward_model;
+  ActorConfig actor;
+  RolloutConfig rollout;
+  CriticConfig critic;
+  AlgorithmConfig algorithm;
+  TrainerConfig trainer;
+  std::filesystem::path folder;  ///< of the configuration file; relative paths in it start here
+
+  /// Binds every key to this object's fields; the object outlives the table and does not move.
+  [[nodiscard]] ConfigTable bind();
+  /// Reads the file, then the overrides in order, then checks keys against each other.
+  [[nodiscard]] static Status load(const std::filesystem::path& file,
+                                   const std::vector<std::string>& overrides, Job& job);
+  /// Cross-key rules ("ppo_mini_batch_size 48 does not divide train_batch_size 64").
+  [[nodiscard]] Status validate() const;
+  [[nodiscard]] std::filesystem::path resolve(const std::string& path) const;
+};
+
+}  // namespace neap::plan

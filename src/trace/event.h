@@ -1,0 +1,87 @@
+// What happened to memory, one record each: the common form of PyTorch's snapshots, Neap's own
+// traces and live runs.
+//
+// Cost   40 bytes a record; names (phases, tags, frames) are interned once in a NameTable and
+// referred to by id.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/bytes.h"
+
+namespace neap::trace {
+
+/// Values are part of the file format and never reused.
+enum class EventKind : std::uint8_t {
+  // The caching allocator's, as PyTorch names them.
+  kAlloc = 1,  ///< size = requested bytes
+  kFreeRequested = 2,
+  kFreeCompleted = 3,
+  kSegmentAlloc = 4,  ///< size = real bytes
+  kSegmentFree = 5,
+  kSegmentMap = 6,
+  kSegmentUnmap = 7,
+  kSnapshot = 8,
+  kOom = 9,  ///< address = free bytes on the device, size = rounded request
+  // Marks.
+  kPhaseBegin = 16,  ///< name = phase
+  kPhaseEnd = 17,
+  kMark = 18,  ///< name = text; size = free for the writer
+  // The device's, as docs/vocabulary.md names them.
+  kReserve = 32,
+  kUnreserve = 33,
+  kCreate = 34,  ///< address = page id
+  kRelease = 35,
+  kMap = 36,
+  kUnmap = 37,
+  kCopyToHost = 38,  ///< name = tag
+  kCopyToDevice = 39,
+  // The arena's: a tag's regions as a whole.
+  kRegionCreate = 48,  ///< name = tag, size = region bytes
+  kRegionDestroy = 49,
+  kPause = 50,  ///< name = tag, size = bytes that left the device
+  kResume = 51,
+  kStore = 52,  ///< pages in the page store after an operation: size = bytes
+};
+
+struct Event {
+  std::uint64_t time_ns = 0;  ///< since the trace began
+  std::uint64_t address = 0;
+  std::uint64_t size = 0;
+  std::uint64_t stream = 0;
+  std::uint32_t name = 0;  ///< NameTable id: phase, tag, or stack of frames; 0 = none
+  std::uint16_t device = 0;
+  EventKind kind = EventKind::kMark;
+  std::uint8_t pool = 0;  ///< private pool index within the trace; 0 = default pool
+};
+static_assert(sizeof(Event) == 40);
+
+/// Interned strings. Threads: external locking.
+class NameTable {
+ public:
+  NameTable() { names_.emplace_back(); }
+  /// Id of `name`, new or known. The empty string is 0.
+  std::uint32_t intern(std::string_view name);
+  [[nodiscard]] std::string_view name(std::uint32_t id) const {
+    return id < names_.size() ? names_[id] : std::string_view();
+  }
+  [[nodiscard]] std::size_t size() const { return names_.size(); }
+
+ private:
+  std::vector<std::string> names_;
+  std::unordered_map<std::string, std::uint32_t> ids_;
+};
+
+/// Where live events go. Called under the source's lock: implementations append and return.
+class EventSink {
+ public:
+  virtual ~EventSink() = default;
+  virtual void record(const Event& event) = 0;
+  virtual std::uint32_t intern(std::string_view name) = 0;
+};
+
+}  // namespace neap::trace
