@@ -113,6 +113,9 @@ struct Fence {
 struct PauseOptions {
   std::optional<Policy> policy;  ///< overrides the tags' own for this pause and later ones
   Fence fence;
+  /// The contents equal the host copy that the last pause kept (frozen weights): nothing is copied out again. Ignored
+  /// where there is no such copy.
+  bool unchanged = false;
   bool release_pages = false;  ///< to the driver at once instead of the page store
 };
 struct ResumeOptions {

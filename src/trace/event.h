@@ -76,7 +76,8 @@ class NameTable {
   std::unordered_map<std::string, std::uint32_t> ids_;
 };
 
-/// Where live events go. Called under the source's lock: implementations append and return.
+/// Where live events go. Called under the source's lock: implementations append and return. Sources leave time_ns zero;
+/// the sink stamps it.
 class EventSink {
  public:
   virtual ~EventSink() = default;
