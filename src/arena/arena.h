@@ -93,6 +93,13 @@ struct Stats {
   std::uint64_t driver_creates = 0, driver_releases = 0, store_hits = 0;
 };
 
+/// One page of an exported region, in address order. Whoever holds it closes the descriptor.
+struct ExportedPage {
+  int descriptor = -1;
+  Bytes offset;  ///< from the region's address
+  Bytes size;
+};
+
 /// What a pause or resume did.
 struct MoveReport {
   Bytes bytes;  ///< that left or came to the device
@@ -148,6 +155,15 @@ class Arena {
   /// A second region over the pages of `source` (same size, own tag): weights handed over without a
   /// copy.
   [[nodiscard]] Result<RegionInfo> alias(std::string_view tag, RegionId source);
+  /// Descriptors of every page of a resident region, for import_pages of another process. From then
+  /// on these pages never serve another tag: once unmapped they go back to the driver, because
+  /// importers may still map them. kBusy unless the whole region is resident.
+  [[nodiscard]] Result<std::vector<ExportedPage>> export_pages(RegionId id);
+  /// A resident region over pages that another process exported; descriptors stay the caller's. It
+  /// holds no contents of its own: pause and resume pass it by, destroy unmaps it and lets the
+  /// pages go.
+  [[nodiscard]] Result<RegionInfo> import_pages(std::string_view tag,
+                                                std::span<const ExportedPage> pages);
   /// Frees a region in any settled state; waits while it moves.
   Status destroy(RegionId id);
   /// The region that holds `address`, paused or not. At most 100 ns.
