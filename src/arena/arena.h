@@ -51,15 +51,18 @@ enum class State : int { kResident = 0, kPausing = 1, kPaused = 2, kResuming = 3
 enum class RegionId : std::uint64_t { kNone = 0 };
 
 struct Options {
-  Bytes page_store_budget{
-      ~0ull};  ///< pages kept for the next tag; over it they go back to the driver
-  Bytes host_budget{
-      ~0ull};  ///< most host memory for backups; over it pause fails with kOutOfHostMemory
-  bool keep_host_buffers =
-      true;  ///< backups' memory is kept for the next cycle; false gives it back at resume
-  std::string disk_folder;  ///< for Policy::kDisk; empty means the system's temporary folder
+  /// Pages kept for the next tag; over it they go back to the driver.
+  Bytes page_store_budget{~0ull};
+  /// Soft ceiling of physical bytes: creating a page beyond it first gives kept pages back, so that the store recycles
+  /// but does not raise the high-water mark. Kept pages also go back before any out-of-memory.
+  Bytes physical_target{~0ull};
+  /// Most host memory for backups; over it pause fails with kOutOfHostMemory.
+  Bytes host_budget{~0ull};
+  /// Backups' memory is kept for the next cycle; false gives it back at resume.
+  bool keep_host_buffers = true;
+  std::string disk_folder;             ///< for Policy::kDisk; empty: the system's temporary folder
   trace::EventSink* events = nullptr;  ///< outlives the arena; may be null
-  unsigned touch_threads = 0;  ///< first touch of backup memory; 0 = one per core, at most 16
+  unsigned touch_threads = 0;          ///< first touch of backups; 0: one per core, at most 16
 };
 
 struct RegionInfo {
@@ -71,8 +74,8 @@ struct RegionInfo {
   Bytes mapped;  ///< physically there now
   State state = State::kResident;
   Policy policy = Policy::kDiscard;
-  std::uint64_t generation =
-      0;  ///< grows each time new pages are mapped: users of raw mappings compare it
+  /// Grows each time new pages are mapped: users of raw mappings compare it.
+  std::uint64_t generation = 0;
 };
 
 struct TagStats {
