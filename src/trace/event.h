@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -53,10 +54,12 @@ struct Event {
   std::uint64_t address = 0;
   std::uint64_t size = 0;
   std::uint64_t stream = 0;
-  std::uint32_t name = 0;  ///< NameTable id: phase, tag, or stack of frames; 0 = none
+  std::uint32_t name = 0;  ///< phase or tag (NameTable id); for the caching allocator's kinds a
+                           ///< call stack (id in Recording::stacks); 0 = none
   std::uint16_t device = 0;
   EventKind kind = EventKind::kMark;
   std::uint8_t pool = 0;  ///< private pool index within the trace; 0 = default pool
+  friend bool operator==(const Event&, const Event&) = default;
 };
 static_assert(sizeof(Event) == 40);
 
@@ -66,14 +69,22 @@ class NameTable {
   NameTable() { names_.emplace_back(); }
   /// Id of `name`, new or known. The empty string is 0.
   std::uint32_t intern(std::string_view name);
+  /// Id of `name` if it is known, else 0.
+  [[nodiscard]] std::uint32_t find(std::string_view name) const;
   [[nodiscard]] std::string_view name(std::uint32_t id) const {
     return id < names_.size() ? names_[id] : std::string_view();
   }
   [[nodiscard]] std::size_t size() const { return names_.size(); }
 
  private:
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const {
+      return std::hash<std::string_view>{}(text);
+    }
+  };
   std::vector<std::string> names_;
-  std::unordered_map<std::string, std::uint32_t> ids_;
+  std::unordered_map<std::string, std::uint32_t, Hash, std::equal_to<>> ids_;
 };
 
 /// Where live events go. Called under the source's lock: implementations append and return. Sources leave time_ns zero;
