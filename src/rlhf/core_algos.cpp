@@ -1,0 +1,232 @@
+#include "rlhf/core_algos.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/format.h"
+#include "base/status.h"
+
+namespace neap::rlhf {
+namespace {
+
+constexpr double kLogRatioLimit = 20;  // e^20 is finite in every precision that a ratio meets
+constexpr double kKlLimit = 10;
+
+at::Tensor kl_value(const at::Tensor& delta, std::string_view kind) {
+  if (kind == "kl" || kind == "k1") return delta;
+  if (kind == "abs") return delta.abs();
+  if (kind == "mse" || kind == "k2") return 0.5 * delta.square();
+  if (kind == "low_var_kl" || kind == "k3") {
+    const at::Tensor x = at::clamp(-delta, -kLogRatioLimit, kLogRatioLimit);
+    return at::clamp(x.exp() - x - 1, -kKlLimit, kKlLimit);
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              format("KL penalty \"{}\" is unknown; it can be kl, abs, mse, low_var_kl", kind));
+}
+
+// Scores (B) and the positions of each group's members.
+struct Groups {
+  std::vector<double> scores;
+  std::map<std::int64_t, std::vector<std::size_t>> members;
+};
+
+Groups group_scores(const at::Tensor& token_rewards, const std::vector<std::int64_t>& group) {
+  const at::Tensor sums = token_rewards.sum(-1).to(at::kCPU, at::kDouble).contiguous();
+  if (static_cast<std::size_t>(sums.numel()) != group.size()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{} sequences have {} group ids", sums.numel(), group.size()));
+  }
+  Groups out;
+  out.scores.assign(sums.const_data_ptr<double>(), sums.const_data_ptr<double>() + sums.numel());
+  for (std::size_t i = 0; i < group.size(); ++i) out.members[group[i]].push_back(i);
+  return out;
+}
+
+Advantages broadcast(const std::vector<double>& a, const at::Tensor& mask) {
+  const at::Tensor column =
+      at::tensor(a, at::TensorOptions().dtype(at::kDouble)).to(mask.device(), mask.scalar_type());
+  const at::Tensor out = column.unsqueeze(-1) * mask;  // (B, T)
+  return {out, out};
+}
+
+double mean_of(const Groups& groups, const std::vector<std::size_t>& members) {
+  double sum = 0;
+  for (const std::size_t i : members) sum += groups.scores[i];
+  return sum / static_cast<double>(members.size());
+}
+
+}  // namespace
+
+at::Tensor masked_mean(const at::Tensor& x, const at::Tensor& mask) {
+  return (x * mask).sum() / (mask.sum() + 1e-8);
+}
+
+at::Tensor masked_whiten(const at::Tensor& x, const at::Tensor& mask) {
+  const double count = mask.sum().item<double>();
+  if (count < 2) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("Whitening needs at least 2 tokens, the batch has {}", count));
+  }
+  const at::Tensor mean = masked_mean(x, mask);
+  const at::Tensor variance = masked_mean((x - mean).square(), mask) * (count / (count - 1));
+  return (x - mean) * at::rsqrt(variance + 1e-8);
+}
+
+at::Tensor kl_penalty(const at::Tensor& log_prob, const at::Tensor& ref_log_prob,
+                      std::string_view kind) {
+  const at::Tensor delta = log_prob - ref_log_prob;
+  if (!kind.ends_with('+')) return kl_value(delta, kind);
+  const at::Tensor value = kl_value(delta, kind.substr(0, kind.size() - 1));
+  const at::Tensor straight = kl_value(delta, "k2");
+  return straight - straight.detach() + value.detach();
+}
+
+KlController::KlController(const plan::AlgorithmConfig& config)
+    : adaptive_(config.kl_ctrl_type == "adaptive"),
+      value_(config.kl_coef),
+      target_(config.target_kl),
+      horizon_(static_cast<double>(config.horizon)) {}
+
+void KlController::update(double current_kl, std::int64_t n_steps) {
+  if (!adaptive_) return;
+  const double error = std::clamp(current_kl / target_ - 1, -0.2, 0.2);
+  value_ *= 1 + error * static_cast<double>(n_steps) / horizon_;
+}
+
+ShapedReward apply_kl_penalty(const at::Tensor& token_scores, const at::Tensor& old_log_prob,
+                              const at::Tensor& ref_log_prob, const at::Tensor& mask, double beta,
+                              std::string_view kind) {
+  const at::Tensor kl = kl_penalty(old_log_prob, ref_log_prob, kind) * mask;
+  const at::Tensor by_sequence = kl.sum(-1) / (mask.sum(-1) + 1e-8);
+  return {token_scores - beta * kl, by_sequence.mean().item<double>()};
+}
+
+Advantages gae_advantages(const at::Tensor& token_rewards, const at::Tensor& values,
+                          const at::Tensor& mask, double gamma, double lam) {
+  const std::int64_t tokens = token_rewards.size(-1);
+  at::Tensor next_value = at::zeros({token_rewards.size(0)}, token_rewards.options());
+  at::Tensor running = at::zeros_like(next_value);
+  at::Tensor advantages = at::empty_like(token_rewards);
+  for (std::int64_t t = tokens - 1; t >= 0; --t) {
+    const at::Tensor here = mask.select(-1, t);
+    const at::Tensor value = values.select(-1, t);
+    const at::Tensor delta = token_rewards.select(-1, t) + gamma * next_value - value;
+    const at::Tensor candidate = delta + gamma * lam * running;
+    next_value = value * here + next_value * (1 - here);
+    running = candidate * here + running * (1 - here);
+    advantages.select(-1, t).copy_(running);
+  }
+  at::Tensor returns = advantages + values;
+  return {masked_whiten(advantages, mask), returns};
+}
+
+Advantages grpo_advantages(const at::Tensor& token_rewards, const at::Tensor& mask,
+                           const std::vector<std::int64_t>& group, bool by_std) {
+  const Groups groups = group_scores(token_rewards, group);
+  std::vector<double> out(groups.scores.size());
+  for (const auto& [id, members] : groups.members) {
+    double mean = 0;
+    double deviation = 1;
+    if (members.size() > 1) {
+      mean = mean_of(groups, members);
+      double squares = 0;
+      for (const std::size_t i : members) squares += std::pow(groups.scores[i] - mean, 2);
+      deviation = std::sqrt(squares / static_cast<double>(members.size() - 1));
+    }
+    for (const std::size_t i : members) {
+      out[i] = (groups.scores[i] - mean) / (by_std ? deviation + 1e-6 : 1.0);
+    }
+  }
+  return broadcast(out, mask);
+}
+
+Advantages rloo_advantages(const at::Tensor& token_rewards, const at::Tensor& mask,
+                           const std::vector<std::int64_t>& group) {
+  const Groups groups = group_scores(token_rewards, group);
+  std::vector<double> out(groups.scores);
+  for (const auto& [id, members] : groups.members) {
+    if (members.size() < 2) continue;
+    const double n = static_cast<double>(members.size());
+    const double mean = mean_of(groups, members);
+    for (const std::size_t i : members) out[i] = n / (n - 1) * (groups.scores[i] - mean);
+  }
+  return broadcast(out, mask);
+}
+
+Advantages reinforce_plus_plus_advantages(const at::Tensor& token_rewards, const at::Tensor& mask,
+                                          double gamma) {
+  at::Tensor returns = at::empty_like(token_rewards);
+  at::Tensor running = at::zeros({token_rewards.size(0)}, token_rewards.options());
+  for (std::int64_t t = token_rewards.size(-1) - 1; t >= 0; --t) {
+    const at::Tensor here = mask.select(-1, t);
+    running = (token_rewards.select(-1, t) + gamma * running) * here + running * (1 - here);
+    returns.select(-1, t).copy_(running);
+  }
+  return {masked_whiten(returns, mask) * mask, returns};
+}
+
+LossScale LossScale::of(const at::Tensor& mask) {
+  return {mask.sum().item<double>(), mask.sum(-1).gt(0).sum().item<double>(),
+          static_cast<double>(mask.size(-1))};
+}
+
+at::Tensor aggregate_loss(const at::Tensor& loss, const at::Tensor& mask, std::string_view mode,
+                          const LossScale& scale) {
+  const auto at_least_one = [](double n) { return std::max(n, 1.0); };
+  if (mode == "token-mean") return (loss * mask).sum() / at_least_one(scale.tokens);
+  if (mode == "seq-mean-token-sum") {
+    return (loss * mask).sum() / at_least_one(scale.sequences);
+  }
+  if (mode == "seq-mean-token-mean") {
+    const at::Tensor by_sequence = (loss * mask).sum(-1) / (mask.sum(-1) + 1e-8);
+    return by_sequence.sum() / at_least_one(scale.sequences);
+  }
+  if (mode == "seq-mean-token-sum-norm") {
+    return (loss * mask).sum() / (at_least_one(scale.sequences) * at_least_one(scale.horizon));
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              format("loss_agg_mode \"{}\" is unknown; it can be token-mean, seq-mean-token-sum, "
+                     "seq-mean-token-mean, seq-mean-token-sum-norm",
+                     mode));
+}
+
+PolicyLoss policy_loss(const at::Tensor& old_log_prob, const at::Tensor& log_prob,
+                       const at::Tensor& advantages, const at::Tensor& mask,
+                       const plan::ActorConfig& config, const LossScale& scale) {
+  const at::Tensor delta = at::clamp(log_prob - old_log_prob, -kLogRatioLimit, kLogRatioLimit);
+  const at::Tensor ratio = delta.exp();
+  const at::Tensor plain = -advantages * ratio;
+  const at::Tensor clipped =
+      -advantages * at::clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high);
+  const at::Tensor upper = at::maximum(plain, clipped);
+  const at::Tensor bound = -advantages * config.clip_ratio_c;
+  const at::Tensor negative = advantages.lt(0);
+  const at::Tensor loss = at::where(negative, at::minimum(upper, bound), upper);
+  return {aggregate_loss(loss, mask, config.loss_agg_mode, scale),
+          masked_mean(clipped.gt(plain).to(mask.scalar_type()), mask).detach(),
+          masked_mean((upper.gt(bound) & negative).to(mask.scalar_type()), mask).detach(),
+          masked_mean(-delta.detach(), mask)};
+}
+
+ValueLoss value_loss(const at::Tensor& values, const at::Tensor& returns,
+                     const at::Tensor& old_values, const at::Tensor& mask, double cliprange,
+                     std::string_view mode, const LossScale& scale) {
+  const at::Tensor near =
+      at::minimum(at::maximum(values, old_values - cliprange), old_values + cliprange);
+  const at::Tensor plain = (values - returns).square();
+  const at::Tensor clipped = (near - returns).square();
+  return {0.5 * aggregate_loss(at::maximum(plain, clipped), mask, mode, scale),
+          masked_mean(clipped.gt(plain).to(mask.scalar_type()), mask).detach()};
+}
+
+at::Tensor pairwise_loss(const at::Tensor& chosen, const at::Tensor& rejected) {
+  return -at::log_sigmoid(chosen - rejected).mean();
+}
+
+at::Tensor entropy_from_logits(const at::Tensor& logits) {
+  const at::Tensor log_p = at::log_softmax(logits, -1);
+  return -(log_p.exp() * log_p).sum(-1);
+}
+
+}  // namespace neap::rlhf

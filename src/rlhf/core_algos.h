@@ -1,0 +1,116 @@
+// The formulas of RLHF on (batch, tokens) tensors: KL penalties, advantages, losses. Names, clamps
+// and epsilons are verl's.
+//
+// Threads   free functions without shared state.   Failure   Error for an unknown name.
+// Masks are float tensors of 0 and 1 in the shape of their values; B sequences, T response tokens.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan/job.h"
+
+namespace neap::rlhf {
+
+/// sum(x m) / (sum(m) + 1e-8)
+[[nodiscard]] at::Tensor masked_mean(const at::Tensor& x, const at::Tensor& mask);
+/// (x - mean) / sqrt(unbiased variance + 1e-8) over the masked elements; the others are shifted and
+/// scaled alike. Fails when fewer than two elements are in the mask.
+[[nodiscard]] at::Tensor masked_whiten(const at::Tensor& x, const at::Tensor& mask);
+
+// ---- KL to the reference, token by token ----
+
+/// Estimator of KL(pi || ref) from both log-probabilities: "kl" or "k1", "abs", "mse" or "k2",
+/// "low_var_kl" or "k3". A "+" behind the name keeps the value and takes the gradient of k2.
+[[nodiscard]] at::Tensor kl_penalty(const at::Tensor& log_prob, const at::Tensor& ref_log_prob,
+                                    std::string_view kind);
+
+/// The coefficient of the KL in the reward: fixed, or moved towards a target by the batch's KL.
+class KlController {
+ public:
+  explicit KlController(const plan::AlgorithmConfig& config);
+  [[nodiscard]] double value() const { return value_; }
+  /// `current_kl`: mean over sequences of their mean token KL; `n_steps`: sequences seen.
+  void update(double current_kl, std::int64_t n_steps);
+  void restore(double value) { value_ = value; }
+
+ private:
+  bool adaptive_;
+  double value_, target_, horizon_;
+};
+
+struct ShapedReward {
+  at::Tensor token_rewards;  ///< (B, T) score - beta KL
+  double kl = 0;             ///< mean over sequences of their masked mean KL
+};
+/// Subtracts beta x KL(old || ref) from token-level scores.
+[[nodiscard]] ShapedReward apply_kl_penalty(const at::Tensor& token_scores,
+                                            const at::Tensor& old_log_prob,
+                                            const at::Tensor& ref_log_prob, const at::Tensor& mask,
+                                            double beta, std::string_view kind);
+
+// ---- Advantages ----
+
+struct Advantages {
+  at::Tensor advantages;  ///< (B, T)
+  at::Tensor returns;     ///< (B, T)
+};
+/// GAE. Where the mask is 0 the next value and the running advantage are carried through; the
+/// result is whitened, the returns are not.
+[[nodiscard]] Advantages gae_advantages(const at::Tensor& token_rewards, const at::Tensor& values,
+                                        const at::Tensor& mask, double gamma, double lam);
+/// Sum of rewards against its group's mean, over its unbiased deviation + 1e-6 when `by_std`; a
+/// group of one keeps mean 0 and deviation 1. `group`: one id a sequence.
+[[nodiscard]] Advantages grpo_advantages(const at::Tensor& token_rewards, const at::Tensor& mask,
+                                         const std::vector<std::int64_t>& group, bool by_std);
+/// Sum of rewards against the mean of the others in its group; a group of one keeps its score.
+[[nodiscard]] Advantages rloo_advantages(const at::Tensor& token_rewards, const at::Tensor& mask,
+                                         const std::vector<std::int64_t>& group);
+/// Discounted returns, whitened over all tokens.
+[[nodiscard]] Advantages reinforce_plus_plus_advantages(const at::Tensor& token_rewards,
+                                                        const at::Tensor& mask, double gamma);
+
+// ---- Losses ----
+
+/// What a loss is divided by: counts of the whole mini-batch, so that the losses of its
+/// micro-batches add up to exactly the mini-batch's.
+struct LossScale {
+  double tokens = 0;     ///< masked tokens of the mini-batch
+  double sequences = 0;  ///< sequences with at least one masked token
+  double horizon = 0;    ///< for seq-mean-token-sum-norm: longest response
+  [[nodiscard]] static LossScale of(const at::Tensor& mask);
+};
+/// "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm".
+[[nodiscard]] at::Tensor aggregate_loss(const at::Tensor& loss, const at::Tensor& mask,
+                                        std::string_view mode, const LossScale& scale);
+
+struct PolicyLoss {
+  at::Tensor loss;                 ///< scalar, with gradient
+  at::Tensor clip_fraction;        ///< share of tokens at which the clipped side was taken
+  at::Tensor clip_fraction_lower;  ///< share at which the dual clip was taken
+  at::Tensor ppo_kl;               ///< masked mean of old - new
+};
+[[nodiscard]] PolicyLoss policy_loss(const at::Tensor& old_log_prob, const at::Tensor& log_prob,
+                                     const at::Tensor& advantages, const at::Tensor& mask,
+                                     const plan::ActorConfig& config, const LossScale& scale);
+
+struct ValueLoss {
+  at::Tensor loss;
+  at::Tensor clip_fraction;
+};
+/// Half of the larger squared error of the value and of the value clipped around the old one.
+[[nodiscard]] ValueLoss value_loss(const at::Tensor& values, const at::Tensor& returns,
+                                   const at::Tensor& old_values, const at::Tensor& mask,
+                                   double cliprange, std::string_view mode, const LossScale& scale);
+
+/// -log sigmoid(chosen - rejected), mean over pairs (Bradley-Terry).
+[[nodiscard]] at::Tensor pairwise_loss(const at::Tensor& chosen, const at::Tensor& rejected);
+
+/// Entropy of softmax(logits) over the last dimension.
+[[nodiscard]] at::Tensor entropy_from_logits(const at::Tensor& logits);
+
+}  // namespace neap::rlhf
