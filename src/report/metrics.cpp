@@ -1,0 +1,82 @@
+#include "report/metrics.h"
+
+#include <chrono>
+
+#include "base/format.h"
+#include "base/log.h"
+#include "report/run_folder.h"
+
+namespace neap::report {
+
+Status MetricsLogger::choose_sinks(const std::vector<std::string>& names, MetricsOptions& options) {
+  options.console = options.jsonl = options.tensorboard = false;
+  for (const std::string& name : names) {
+    if (name == "console")
+      options.console = true;
+    else if (name == "jsonl")
+      options.jsonl = true;
+    else if (name == "tensorboard")
+      options.tensorboard = true;
+    else
+      return {ErrorCode::kInvalidArgument,
+              format("trainer.logger: \"{}\" is unknown; choose from console, jsonl, tensorboard",
+                     name)};
+  }
+  return {};
+}
+
+Result<MetricsLogger> MetricsLogger::open(MetricsOptions options) {
+  MetricsLogger logger(std::move(options));
+  const MetricsOptions& o = logger.options_;
+  std::error_code error;
+  std::filesystem::create_directories(o.folder, error);
+  if (error)
+    return Status(ErrorCode::kIo, "Cannot make " + o.folder.string() + ": " + error.message());
+  if (o.jsonl) {
+    NEAP_TRY_ASSIGN(logger.lines_, StepLog::open(o.folder / kMetricsFile, o.resume_step));
+  }
+  if (o.tensorboard) {
+    NEAP_TRY_ASSIGN(logger.events_, EventFile::open(o.folder / kTensorboardFolder, o.resume_step));
+  }
+  return logger;
+}
+
+Status MetricsLogger::log(std::uint64_t step, const Metrics& metrics) {
+  if (options_.console)
+    log::info(console_line(step, options_.total_steps, metrics, options_.console_keys));
+  if (lines_) {
+    Json fields = Json::object();
+    for (const auto& [name, value] : metrics) fields[name] = value;
+    NEAP_TRY(lines_->append(step, fields).with_context("logging metrics"));
+  }
+  if (events_) {
+    const double now =
+        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    NEAP_TRY(events_->append(now, step, metrics).with_context("logging metrics"));
+  }
+  return {};
+}
+
+Status MetricsLogger::sync() {
+  if (lines_) NEAP_TRY(lines_->sync());
+  if (events_) NEAP_TRY(events_->sync());
+  return {};
+}
+
+std::string console_line(std::uint64_t step, std::uint64_t total_steps, const Metrics& metrics,
+                         const std::vector<std::string>& keys) {
+  std::string line =
+      total_steps > 0 ? format("step {}/{}", step, total_steps) : format("step {}", step);
+  const auto add = [&line](const std::string& name, double value) {
+    line += format("  {} {:.4g}", name, value);
+  };
+  if (keys.empty()) {
+    for (const auto& [name, value] : metrics) add(name, value);
+  }
+  for (const std::string& key : keys) {
+    if (const auto found = metrics.find(key); found != metrics.end()) add(key, found->second);
+  }
+  return line;
+}
+
+}  // namespace neap::report

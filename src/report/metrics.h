@@ -1,0 +1,60 @@
+// What a run says about itself each step: a line on the console, a JSON line, TensorBoard scalars.
+//
+// A step is on its way to the disk when log() returns; a process killed afterwards loses nothing.
+// A run that resumes goes on in the same files without telling a step twice.
+// Threads   one owner at a time.
+// Failure   Status; a step that fails to be written (disk full) leaves no torn line behind.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "report/event_file.h"
+#include "report/step_log.h"
+
+namespace neap::report {
+
+/// Names as in verl: "actor/ppo_kl", "timing_s/gen", "perf/max_memory_allocated_gb".
+using Metrics = std::map<std::string, double>;
+
+struct MetricsOptions {
+  std::filesystem::path folder;  ///< the run's; holds metrics.jsonl and tensorboard/
+  bool console = true;
+  bool jsonl = true;
+  bool tensorboard = true;
+  std::uint64_t total_steps = 0;          ///< for "step 3/20"; 0: unknown
+  std::vector<std::string> console_keys;  ///< shown on the console, in this order; empty: all
+  /// The step whose checkpoint the run goes on from (0: from the start over what a killed run
+  /// left). Unset: the run is new, and files of an earlier one are refused.
+  std::optional<std::uint64_t> resume_step;
+};
+
+class MetricsLogger {
+ public:
+  [[nodiscard]] static Result<MetricsLogger> open(MetricsOptions options);
+  /// Reads `trainer.logger`: any of console, jsonl, tensorboard. Unknown names are
+  /// kInvalidArgument.
+  [[nodiscard]] static Status choose_sinks(const std::vector<std::string>& names,
+                                           MetricsOptions& options);
+
+  Status log(std::uint64_t step, const Metrics& metrics);
+  /// To the disk itself; call beside each checkpoint.
+  Status sync();
+
+ private:
+  explicit MetricsLogger(MetricsOptions options) : options_(std::move(options)) {}
+  MetricsOptions options_;
+  std::optional<StepLog> lines_;
+  std::optional<EventFile> events_;
+};
+
+/// "step 3/20  actor/ppo_kl 0.00123  timing_s/gen 1.5": the console's line.
+[[nodiscard]] std::string console_line(std::uint64_t step, std::uint64_t total_steps,
+                                       const Metrics& metrics,
+                                       const std::vector<std::string>& keys = {});
+
+}  // namespace neap::report

@@ -1,0 +1,71 @@
+#include "report/run_folder.h"
+
+namespace neap::report {
+
+Json PhaseRecord::to_json() const {
+  return {{"phase", phase},
+          {"persistent", persistent.count()},
+          {"transient_allocated", transient_allocated.count()},
+          {"transient_reserved", transient_reserved.count()},
+          {"peak", peak.count()},
+          {"fragmentation_at_peak", fragmentation_at_peak.count()},
+          {"moved", moved.count()},
+          {"seconds", seconds},
+          {"move_seconds", move_seconds}};
+}
+
+Result<PhaseRecord> PhaseRecord::from_json(const Json& json) {
+  PhaseRecord record;
+  Status failure;
+  const auto field = [&](const char* key, bool right) {
+    if (!right && failure.ok())
+      failure = Status(ErrorCode::kCorrupt, std::string("phase record: \"") + key +
+                                                "\" is missing or of the wrong type");
+    return right;
+  };
+  const auto bytes = [&](const char* key, Bytes& into) {
+    if (field(key, json.contains(key) && json[key].is_number_unsigned()))
+      into = Bytes(json[key].get<std::uint64_t>());
+  };
+  const auto number = [&](const char* key, double& into) {
+    if (field(key, json.contains(key) && json[key].is_number())) into = json[key].get<double>();
+  };
+  if (!json.is_object()) return Status(ErrorCode::kCorrupt, "phase record: not an object");
+  if (field("step", json.contains("step") && json["step"].is_number_unsigned()))
+    record.step = json["step"].get<std::uint64_t>();
+  if (field("phase", json.contains("phase") && json["phase"].is_string()))
+    record.phase = json["phase"].get<std::string>();
+  bytes("persistent", record.persistent);
+  bytes("transient_allocated", record.transient_allocated);
+  bytes("transient_reserved", record.transient_reserved);
+  bytes("peak", record.peak);
+  bytes("fragmentation_at_peak", record.fragmentation_at_peak);
+  bytes("moved", record.moved);
+  number("seconds", record.seconds);
+  number("move_seconds", record.move_seconds);
+  if (!failure.ok()) return failure;
+  return record;
+}
+
+Result<PhaseLog> PhaseLog::open(const std::filesystem::path& folder,
+                                std::optional<std::uint64_t> resume_step) {
+  NEAP_TRY_ASSIGN(StepLog log, StepLog::open(folder / kPhasesFile, resume_step));
+  return PhaseLog(std::move(log));
+}
+
+Result<std::vector<PhaseRecord>> PhaseLog::read(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / kPhasesFile;
+  NEAP_TRY_ASSIGN(const std::vector<Json> lines, StepLog::read(path));
+  std::vector<PhaseRecord> records;
+  records.reserve(lines.size());
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    auto record = PhaseRecord::from_json(lines[i]);
+    if (!record.ok())
+      return Status(record.status())
+          .with_context("reading line " + std::to_string(i + 1) + " of " + path.string());
+    records.push_back(std::move(record).value());
+  }
+  return records;
+}
+
+}  // namespace neap::report

@@ -1,0 +1,57 @@
+// The files of a training run that `neap report RUN` reads, and the record of one closed phase.
+//
+//   memory.ntrace   events of the device, the arena and the pools (trace::Writer)
+//   plan.json       plan::MemoryPlan::to_json of the plan that the run executed
+//   phases.jsonl    one PhaseRecord a closed phase
+//   metrics.jsonl   one object a step: {"step": 3, "actor/ppo_kl": 0.001, ...}
+//   tensorboard/    the same as event files
+//   report.html     the run drawn; written at its end and by `neap report RUN`
+// Threads   values, and one owner at a time for the writer.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "report/step_log.h"
+
+namespace neap::report {
+
+inline constexpr std::string_view kTraceFile = "memory.ntrace";
+inline constexpr std::string_view kPlanFile = "plan.json";
+inline constexpr std::string_view kPhasesFile = "phases.jsonl";
+inline constexpr std::string_view kMetricsFile = "metrics.jsonl";
+inline constexpr std::string_view kTensorboardFolder = "tensorboard";
+inline constexpr std::string_view kReportFile = "report.html";
+
+/// What one phase cost, measured. Bytes are peaks within the phase; the fields are those of
+/// bridge::PhaseMeasurement.
+struct PhaseRecord {
+  std::uint64_t step = 0;
+  std::string phase;
+  Bytes persistent, transient_allocated, transient_reserved, peak, fragmentation_at_peak, moved;
+  double seconds = 0, move_seconds = 0;
+
+  [[nodiscard]] Json to_json() const;  ///< without the step
+  [[nodiscard]] static Result<PhaseRecord> from_json(const Json& json);
+};
+
+/// phases.jsonl, growing.
+class PhaseLog {
+ public:
+  [[nodiscard]] static Result<PhaseLog> open(const std::filesystem::path& folder,
+                                             std::optional<std::uint64_t> resume_step);
+  Status append(const PhaseRecord& record) { return log_.append(record.step, record.to_json()); }
+  Status sync() { return log_.sync(); }
+  [[nodiscard]] static Result<std::vector<PhaseRecord>> read(const std::filesystem::path& folder);
+
+ private:
+  explicit PhaseLog(StepLog log) : log_(std::move(log)) {}
+  StepLog log_;
+};
+
+}  // namespace neap::report

@@ -1,0 +1,38 @@
+// JSON lines that each belong to a step: metrics.jsonl, phases.jsonl.
+//
+// Every line is an object with an integer "step". A run that resumes rewinds the log to the step
+// that it resumes from, so that a step is never told twice.
+// Threads   one owner at a time.   Cost   one write call a line.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "base/json.h"
+#include "report/append_file.h"
+
+namespace neap::report {
+
+class StepLog {
+ public:
+  /// With `resume_step`, lines of later steps, and a torn last line, are removed and appending goes
+  /// on. Without, the file must be new or empty: kAlreadyExists otherwise.
+  [[nodiscard]] static Result<StepLog> open(const std::filesystem::path& path,
+                                            std::optional<std::uint64_t> resume_step);
+  /// Writes {"step": step, ...fields} as one line. Numbers that JSON lacks (NaN, infinities) become
+  /// null.
+  Status append(std::uint64_t step, const Json& fields);
+  Status sync() { return file_.sync(); }
+
+  /// Every line of the file. A torn last line is left out; anything else that is not an object with
+  /// a step is an error with its line number.
+  [[nodiscard]] static Result<std::vector<Json>> read(const std::filesystem::path& path);
+
+ private:
+  explicit StepLog(AppendFile file) : file_(std::move(file)) {}
+  AppendFile file_;
+};
+
+}  // namespace neap::report

@@ -1,0 +1,259 @@
+#include "report/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "base/file.h"
+#include "report/run_folder.h"
+#include "unit/report/temporary_folder.h"
+
+namespace neap::report {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string contents_of(const std::filesystem::path& path) {
+  auto contents = read_file(path);
+  EXPECT_TRUE(contents.ok()) << contents.status().message();
+  return contents.ok() ? contents.value() : std::string();
+}
+
+void append_text(const std::filesystem::path& path, std::string_view text) {
+  std::ofstream(path, std::ios::binary | std::ios::app) << text;
+}
+
+std::vector<std::uint64_t> steps_of(const std::filesystem::path& path) {
+  std::vector<std::uint64_t> steps;
+  auto lines = StepLog::read(path);
+  EXPECT_TRUE(lines.ok()) << lines.status().message();
+  if (lines.ok()) {
+    for (const Json& line : *lines) steps.push_back(line["step"].get<std::uint64_t>());
+  }
+  return steps;
+}
+
+MetricsLogger open_quietly(const std::filesystem::path& folder,
+                           std::optional<std::uint64_t> resume_step = std::nullopt) {
+  MetricsOptions options;
+  options.folder = folder;
+  options.console = false;
+  options.resume_step = resume_step;
+  auto logger = MetricsLogger::open(options);
+  EXPECT_TRUE(logger.ok()) << logger.status().message();
+  return std::move(logger).value();
+}
+
+std::filesystem::path only_event_file(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / kTensorboardFolder))
+    files.push_back(entry.path());
+  EXPECT_EQ(files.size(), 1u);
+  return files.at(0);
+}
+
+// Records in an event file, counted by walking the framing and checking both sums.
+std::size_t count_records(std::string_view file) {
+  std::size_t count = 0;
+  const auto word = [&](std::size_t at, int bytes) {
+    std::uint64_t value = 0;
+    for (int i = bytes; i-- > 0;)
+      value = value << 8 | static_cast<unsigned char>(file[at + static_cast<std::size_t>(i)]);
+    return value;
+  };
+  while (!file.empty()) {
+    const auto length = static_cast<std::size_t>(word(0, 8));
+    EXPECT_EQ(word(8, 4), masked_crc32c(file.substr(0, 8)));
+    EXPECT_EQ(word(12 + length, 4), masked_crc32c(file.substr(12, length)));
+    file.remove_prefix(16 + length);
+    ++count;
+  }
+  return count;
+}
+
+TEST(Crc32c, KnownVectors) {
+  // RFC 3720, B.4.
+  EXPECT_EQ(crc32c("123456789"), 0xe3069283u);
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aau);
+  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62a8ab43u);
+}
+
+TEST(EventFile, BytesAsTensorBoardWritesThem) {
+  // Written by TensorBoard's own Event message and RecordWriter (tests/golden/report/make_scalars.py).
+  const std::string golden =
+      contents_of(std::string(NEAP_SOURCE_DIR) + "/tests/golden/report/scalars.tfevents");
+  const std::string ours =
+      version_record(1700000000.25) +
+      scalars_record(1700000001.5, 3, {{"actor/ppo_kl", 0.0012345}, {"timing_s/gen", 1.5}}) +
+      scalars_record(1700000002.75, 300000, {{"critic/vf_loss", -7.25e10}});
+  EXPECT_EQ(ours, golden);
+}
+
+TEST(MetricsLogger, WritesOneLineAStep) {
+  const TemporaryFolder folder;
+  auto logger = open_quietly(folder.path());
+  ASSERT_TRUE(logger.log(1, {{"actor/ppo_kl", 0.25}, {"timing_s/gen", 2}}).ok());
+  ASSERT_TRUE(logger.log(2, {{"actor/ppo_kl", NAN}}).ok());
+  EXPECT_EQ(contents_of(folder.path() / kMetricsFile),
+            "{\"step\":1,\"actor/ppo_kl\":0.25,\"timing_s/gen\":2.0}\n"
+            "{\"step\":2,\"actor/ppo_kl\":null}\n");
+  EXPECT_EQ(count_records(contents_of(only_event_file(folder.path()))), 3u);
+}
+
+TEST(MetricsLogger, ResumeRewindsAndAppends) {
+  const TemporaryFolder folder;
+  {
+    auto logger = open_quietly(folder.path());
+    for (std::uint64_t step = 1; step <= 5; ++step)
+      ASSERT_TRUE(logger.log(step, {{"loss", static_cast<double>(step)}}).ok());
+  }
+  // Killed in the middle of a record, and of a line.
+  append_text(folder.path() / kMetricsFile, "{\"step\":6,\"lo");
+  append_text(only_event_file(folder.path()), std::string("\x40\0\0\0\0", 5));
+  {
+    auto logger = open_quietly(folder.path(), 3);
+    for (std::uint64_t step = 4; step <= 6; ++step)
+      ASSERT_TRUE(logger.log(step, {{"loss", -static_cast<double>(step)}}).ok());
+  }
+  EXPECT_THAT(steps_of(folder.path() / kMetricsFile), ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_EQ(count_records(contents_of(only_event_file(folder.path()))), 7u);
+  EXPECT_THAT(contents_of(folder.path() / kMetricsFile), HasSubstr("\"loss\":-4.0"));
+}
+
+TEST(MetricsLogger, ANewRunRefusesAnOldFolder) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(open_quietly(folder.path()).log(1, {{"loss", 1.0}}).ok());
+  for (const bool jsonl : {true, false}) {
+    MetricsOptions options;
+    options.folder = folder.path();
+    options.jsonl = jsonl;
+    options.tensorboard = !jsonl;
+    auto logger = MetricsLogger::open(options);
+    ASSERT_FALSE(logger.ok());
+    EXPECT_EQ(logger.status().code(), ErrorCode::kAlreadyExists);
+    EXPECT_THAT(logger.status().message(), HasSubstr(folder.path().string()));
+  }
+}
+
+TEST(MetricsLogger, KilledProcessLosesNoLoggedStep) {
+  const TemporaryFolder folder;
+  int pipe_ends[2];
+  ASSERT_EQ(::pipe(pipe_ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto logger = open_quietly(folder.path());
+    for (std::uint64_t step = 1;; ++step) {
+      if (!logger.log(step, {{"loss", 1.0 / static_cast<double>(step)}}).ok()) ::_exit(1);
+      if (::write(pipe_ends[1], &step, sizeof step) != sizeof step) ::_exit(1);
+    }
+  }
+  ::close(pipe_ends[1]);
+  std::uint64_t told = 0, step = 0;
+  while (told < 200 && ::read(pipe_ends[0], &step, sizeof step) == sizeof step) told = step;
+  ::kill(child, SIGKILL);
+  int ended = 0;
+  ::waitpid(child, &ended, 0);
+  while (::read(pipe_ends[0], &step, sizeof step) == sizeof step) told = step;
+  ::close(pipe_ends[0]);
+  ASSERT_TRUE(WIFSIGNALED(ended));
+
+  const auto steps = steps_of(folder.path() / kMetricsFile);
+  ASSERT_GE(steps.size(), told);
+  for (std::size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(steps[i], i + 1);
+  { auto logger = open_quietly(folder.path(), told); }
+  EXPECT_EQ(steps_of(folder.path() / kMetricsFile).size(), told);
+  EXPECT_EQ(count_records(contents_of(only_event_file(folder.path()))), told + 1);
+}
+
+TEST(MetricsLogger, FullDiskLeavesNoTornLine) {
+  const TemporaryFolder folder;
+  // A file-size limit stands in for a full disk: the write stops in the middle of the line.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{100, 100};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    auto log = StepLog::open(folder.path() / kMetricsFile, std::nullopt);
+    if (!log.ok()) ::_exit(1);
+    const Json fields = {{"loss", 0.125}, {"name", std::string(40, 'x')}};
+    const bool first = log->append(1, fields).ok();
+    const Status second = log->append(2, fields);
+    const bool third = log->append(3, {{"a", 1}}).ok();
+    ::_exit(first && second.code() == ErrorCode::kIo && third ? 0 : 2);
+  }
+  int ended = 0;
+  ::waitpid(child, &ended, 0);
+  ASSERT_TRUE(WIFEXITED(ended));
+  EXPECT_EQ(WEXITSTATUS(ended), 0);
+  EXPECT_THAT(steps_of(folder.path() / kMetricsFile), ElementsAre(1, 3));
+}
+
+TEST(MetricsLogger, SinksByName) {
+  MetricsOptions options;
+  ASSERT_TRUE(MetricsLogger::choose_sinks({"jsonl"}, options).ok());
+  EXPECT_FALSE(options.console);
+  EXPECT_TRUE(options.jsonl);
+  const Status status = MetricsLogger::choose_sinks({"wandb"}, options);
+  EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("tensorboard"));
+}
+
+TEST(MetricsLogger, ConsoleLine) {
+  const Metrics metrics = {{"actor/ppo_kl", 0.00123456}, {"timing_s/gen", 12.5}, {"z", 1e9}};
+  EXPECT_EQ(console_line(3, 20, metrics),
+            "step 3/20  actor/ppo_kl 0.001235  timing_s/gen 12.5  z 1e+09");
+  EXPECT_EQ(console_line(3, 0, metrics, {"z", "absent"}), "step 3  z 1e+09");
+}
+
+TEST(StepLog, ABrokenLineIsNamed) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / kMetricsFile;
+  append_text(path, "{\"step\":1}\n{\"stop\":2}\n");
+  auto lines = StepLog::read(path);
+  ASSERT_FALSE(lines.ok());
+  EXPECT_THAT(lines.status().message(), HasSubstr("metrics.jsonl:2"));
+  auto log = StepLog::open(path, 1);
+  EXPECT_FALSE(log.ok());
+  EXPECT_EQ(contents_of(path), "{\"step\":1}\n{\"stop\":2}\n");
+}
+
+TEST(PhaseLog, RoundTrip) {
+  const TemporaryFolder folder;
+  PhaseRecord record;
+  record.step = 4;
+  record.phase = "train_actor";
+  record.persistent = 3_GiB;
+  record.transient_allocated = 5_MiB;
+  record.transient_reserved = 8_MiB;
+  record.peak = 4_GiB;
+  record.fragmentation_at_peak = 3_MiB;
+  record.moved = 7_B;
+  record.seconds = 1.25;
+  record.move_seconds = 0.5;
+  {
+    auto log = PhaseLog::open(folder.path(), std::nullopt);
+    ASSERT_TRUE(log.ok());
+    ASSERT_TRUE(log->append(record).ok());
+  }
+  auto records = PhaseLog::read(folder.path());
+  ASSERT_TRUE(records.ok()) << records.status().message();
+  ASSERT_EQ(records->size(), 1u);
+  EXPECT_EQ((*records)[0].step, 4u);
+  EXPECT_EQ((*records)[0].to_json(), record.to_json());
+
+  append_text(folder.path() / kPhasesFile, "{\"step\":5,\"phase\":\"x\",\"persistent\":-1}\n");
+  records = PhaseLog::read(folder.path());
+  ASSERT_FALSE(records.ok());
+  EXPECT_THAT(records.status().message(), HasSubstr("persistent"));
+  EXPECT_THAT(records.status().message(), HasSubstr("line 2"));
+}
+
+}  // namespace
+}  // namespace neap::report
