@@ -50,11 +50,11 @@ struct ActorConfig {
 };
 
 struct RolloutConfig {
-  std::int64_t n = 1;
+  std::int64_t n = 1;  ///< responses for each prompt
   double temperature = 1.0;
   double top_p = 1.0;
   std::int64_t top_k = -1;
-  std::int64_t batch_size = 0;
+  std::int64_t batch_size = 0;  ///< sequences decoded together; 0: the whole batch
   std::int64_t log_prob_micro_batch_size_per_gpu = 8;
 };
 
@@ -62,11 +62,12 @@ struct CriticConfig {
   ModelConfig model;
   std::int64_t ppo_mini_batch_size = 32;
   std::int64_t ppo_micro_batch_size_per_gpu = 8;
+  std::int64_t forward_micro_batch_size_per_gpu = 0;  ///< values; 0: as ppo_micro_batch_size
   std::int64_t ppo_epochs = 1;
   double cliprange_value = 0.5;
   std::string loss_agg_mode = "token-mean";
   double grad_clip = 1.0;
-  OptimizerConfig optim;
+  OptimizerConfig optim{.lr = 1e-5};
 };
 
 struct AlgorithmConfig {
@@ -125,12 +126,14 @@ struct Job {
   DataConfig data;
   ModelConfig actor_model;      ///< the only model of sft; the base of the reward model in reward
   ModelConfig reference_model;  ///< path empty: the actor's start
-  ModelConfig reward_model;
+  ModelConfig reward_model;     ///< required by ppo and grpo
   ActorConfig actor;
   RolloutConfig rollout;
   CriticConfig critic;
   AlgorithmConfig algorithm;
   TrainerConfig trainer;
+  std::int64_t reference_micro_batch_size_per_gpu = 0;  ///< 0: as the actor's log-probabilities
+  std::int64_t reward_micro_batch_size_per_gpu = 0;     ///< 0: as the actor's log-probabilities
   std::filesystem::path folder;  ///< of the configuration file; relative paths in it start here
 
   /// Binds every key to this object's fields; the object outlives the table and does not move.
@@ -141,6 +144,24 @@ struct Job {
   /// Cross-key rules ("ppo_mini_batch_size 48 does not divide train_batch_size 64").
   [[nodiscard]] Status validate() const;
   [[nodiscard]] std::filesystem::path resolve(const std::string& path) const;
+
+  // What the keys whose zero or empty value means "as another key" come to.
+  [[nodiscard]] bool has_rollout() const { return task == "ppo" || task == "grpo"; }
+  [[nodiscard]] bool has_critic() const { return task == "ppo"; }
+  /// A reference model of its own. Without: no term uses it, or the actor's frozen base serves
+  /// with its adapter off.
+  [[nodiscard]] bool uses_reference() const;
+  [[nodiscard]] bool reference_is_actor_base() const;
+  /// The reference's model: its own path, else the actor's.
+  [[nodiscard]] const std::string& reference_path() const;
+  /// The critic's start: its own path, else the reward model's.
+  [[nodiscard]] const std::string& critic_path() const;
+  [[nodiscard]] std::int64_t sequences_per_step() const;  ///< train_batch_size * rollout.n
+  [[nodiscard]] std::int64_t rollout_batch() const;
+  [[nodiscard]] std::int64_t reference_micro_batch() const;
+  [[nodiscard]] std::int64_t reward_micro_batch() const;
+  [[nodiscard]] std::int64_t values_micro_batch() const;
+  [[nodiscard]] std::int64_t max_sequence_length() const;  ///< prompt + response
 };
 
 }  // namespace neap::plan

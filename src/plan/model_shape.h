@@ -22,6 +22,7 @@ enum class Head {
 
 struct ModelShape {
   Family family = Family::kLlama;
+  std::string model_type = "llama";  ///< Hugging Face's: llama, qwen2, mistral, gpt2, opt
   std::int64_t vocab_size = 0;
   std::int64_t hidden_size = 0;
   std::int64_t intermediate_size = 0;
@@ -35,12 +36,26 @@ struct ModelShape {
   double rope_theta = 10000;
   std::string hidden_act = "silu";  ///< silu, gelu, gelu_new, relu
   bool tie_word_embeddings = false;
-  bool attention_bias = false;  ///< Qwen2-type q, k, v biases in a Llama block
+  bool attention_bias = false;         ///< q, k, v biases in a Llama block (Qwen2 too)
+  bool attention_output_bias = false;  ///< o_proj's (Llama's attention_bias, not Qwen2's)
+  bool mlp_bias = false;               ///< of a Llama block
+  bool norm_first = true;  ///< false for OPT-350m: norms behind attention and MLP, no final norm
+  std::int64_t word_embed_proj_dim =
+      0;                            ///< OPT: width of the embedding where it is not hidden_size
+  std::int64_t sliding_window = 0;  ///< attention looks back so far; 0: all the way. Longer
+                                    ///< sequences are refused, so attention can ignore it
   std::int64_t bos_token_id = -1, eos_token_id = -1, pad_token_id = -1;
 
   [[nodiscard]] static Result<ModelShape> from_json(const Json& config, std::string_view where);
   [[nodiscard]] static Result<ModelShape> from_folder(const std::filesystem::path& folder);
-  [[nodiscard]] Json to_json() const;  ///< Hugging Face's keys
+  /// Hugging Face's keys, with the architecture that `head` makes of it.
+  [[nodiscard]] Json to_json(Head head = Head::kLanguageModel) const;
+
+  /// Width of the embedding and of what the head reads: hidden_size, but for OPT-350m.
+  [[nodiscard]] std::int64_t embedding_dim() const {
+    return word_embed_proj_dim > 0 ? word_embed_proj_dim : hidden_size;
+  }
+  [[nodiscard]] bool projects_embedding() const { return embedding_dim() != hidden_size; }
 };
 
 /// One named parameter, in the order in which it lies in its flat unit.
@@ -60,13 +75,31 @@ struct FlatUnit {
 };
 constexpr std::int64_t kParameterAlignment = 64;  ///< elements
 
-/// The flat layout of a model with that head; LoRA adapters (rank > 0) make a second list of
-/// trainable units.
+/// The flat layout of a model with that head. A tied head has no weight of its own: it reads the
+/// embedding's. Units: "embed", "block.0" ..., "head".
 [[nodiscard]] std::vector<FlatUnit> flat_layout(const ModelShape& shape, Head head);
+
+/// A linear layer of a block: y = x W^T + b, W (out, in); GPT-2 stores W transposed (in, out).
+struct Linear {
+  std::string module;  ///< within its block: "self_attn.q_proj", "attn.c_attn"
+  std::int64_t in = 0, out = 0;
+  bool bias = false;
+};
+/// The linears of a block in the order of the forward pass.
+[[nodiscard]] std::vector<Linear> block_linears(const ModelShape& shape);
+/// "model.layers.3", "transformer.h.3", "model.decoder.layers.3".
+[[nodiscard]] std::string block_prefix(const ModelShape& shape, std::int64_t block);
+
+/// LoRA adapters (rank > 0): a second list of units, all of it trainable, with PEFT's names
+/// ("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", A (rank, in), B (out, rank)).
+/// A scalar head is trained with them: a unit "head" holds its copy.
 struct LoraShape {
   std::int64_t rank = 0;
   std::vector<std::string> targets;
+  [[nodiscard]] bool covers(const Linear& linear) const;
 };
+/// Every target names at least one linear of the model, and the rank is not over its width.
+[[nodiscard]] Status check_lora(const ModelShape& shape, const LoraShape& lora);
 [[nodiscard]] std::vector<FlatUnit> lora_layout(const ModelShape& shape, Head head,
                                                 const LoraShape& lora);
 [[nodiscard]] std::int64_t total_elements(const std::vector<FlatUnit>& units);

@@ -1,0 +1,137 @@
+#include "plan/job.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+namespace neap::plan {
+namespace {
+
+class JobFile : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() /
+              (std::string("neap_job_") +
+               ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  Status load(const std::string& text, const std::vector<std::string>& overrides = {}) {
+    std::ofstream(folder_ / "job.toml") << text;
+    job_ = Job{};
+    return Job::load(folder_ / "job.toml", overrides, job_);
+  }
+  std::string error(const std::string& text, const std::vector<std::string>& overrides = {}) {
+    return load(text, overrides).message();
+  }
+  static bool has(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  }
+  std::filesystem::path folder_;
+  Job job_;
+};
+
+constexpr const char* kPpo = R"(
+task = "ppo"
+[actor_rollout_ref.model]
+path = "models/actor"
+[reward_model.model]
+path = "models/reward"
+)";
+
+TEST_F(JobFile, KeepsVerlsNamesAndDefaults) {
+  ASSERT_TRUE(load(kPpo).ok()) << error(kPpo);
+  EXPECT_EQ(job_.actor.clip_ratio_c, 3.0);
+  EXPECT_EQ(job_.critic.optim.lr, 1e-5);
+  EXPECT_EQ(job_.actor.optim.lr, 1e-6);
+  EXPECT_EQ(job_.resolve("x/y"), folder_ / "x/y");
+  EXPECT_EQ(job_.resolve("/x"), "/x");
+  EXPECT_EQ(job_.critic_path(), "models/reward");
+  EXPECT_EQ(job_.reference_path(), "models/actor");
+}
+
+TEST_F(JobFile, KeysAreUniqueAndExplained) {
+  Job job;
+  const ConfigTable table = job.bind();
+  std::set<std::string> seen;
+  for (const auto& key : table.keys()) {
+    EXPECT_TRUE(seen.insert(key.path).second) << key.path;
+    EXPECT_FALSE(key.help.empty()) << key.path;
+    EXPECT_EQ(key.help.back(), '.') << key.path;
+    // Defaults pass their own rules.
+    if (key.type == "integer" || key.type == "number") {
+      const double value = key.read().get<double>();
+      EXPECT_GE(value, key.minimum.value_or(value)) << key.path;
+      EXPECT_LE(value, key.maximum.value_or(value)) << key.path;
+    }
+    if (!key.choices.empty()) {
+      const std::string value = key.read().get<std::string>();
+      EXPECT_NE(std::find(key.choices.begin(), key.choices.end(), value), key.choices.end())
+          << key.path;
+    }
+  }
+  EXPECT_GT(seen.size(), 90U);
+}
+
+TEST_F(JobFile, ClipRatioStandsForBothSidesUnlessOneIsSet) {
+  ASSERT_TRUE(load(kPpo, {"actor_rollout_ref.actor.clip_ratio=0.3",
+                          "actor_rollout_ref.actor.clip_ratio_high=0.28"})
+                  .ok());
+  EXPECT_EQ(job_.actor.clip_ratio_low, 0.3);
+  EXPECT_EQ(job_.actor.clip_ratio_high, 0.28);
+}
+
+TEST_F(JobFile, GrpoTakesItsEstimatorAndNeedsGroups) {
+  const std::string error_of_one = error(kPpo, {"task=grpo"});
+  EXPECT_TRUE(has(error_of_one, "rollout.n is 1")) << error_of_one;
+  ASSERT_TRUE(load(kPpo, {"task=grpo", "actor_rollout_ref.rollout.n=4"}).ok());
+  EXPECT_EQ(job_.algorithm.adv_estimator, "grpo");
+  EXPECT_EQ(job_.sequences_per_step(), 256);
+  EXPECT_FALSE(job_.has_critic());
+}
+
+TEST_F(JobFile, RulesBetweenKeysNameBoth) {
+  std::string text = error(kPpo, {"actor_rollout_ref.actor.ppo_mini_batch_size=48"});
+  EXPECT_TRUE(has(text, "ppo_mini_batch_size 48 does not divide data.train_batch_size 64")) << text;
+  text = error(kPpo, {"critic.ppo_micro_batch_size_per_gpu=5"});
+  EXPECT_TRUE(has(text, "critic.ppo_micro_batch_size_per_gpu 5 does not divide")) << text;
+  text = error(kPpo, {"algorithm.adv_estimator=grpo"});
+  EXPECT_TRUE(has(text, "does not go with task \"ppo\"")) << text;
+  text = error("task = 'ppo'\n[actor_rollout_ref.model]\npath='a'\n");
+  EXPECT_TRUE(has(text, "reward_model.model.path is missing")) << text;
+  text = error("task = 'sft'\n");
+  EXPECT_TRUE(has(text, "actor_rollout_ref.model.path is missing")) << text;
+  text = error(kPpo, {"trainer.resume_mode=atuo"});
+  EXPECT_TRUE(has(text, "\"auto\", \"disable\" or the path")) << text;
+  text = error(kPpo, {"trainer.logger=['wandb']"});
+  EXPECT_TRUE(has(text, "\"wandb\"; it can hold")) << text;
+  text = error("task='sft'\n[actor_rollout_ref.model]\npath='a'\n",
+               {"data.micro_batch_size_per_gpu=7"});
+  EXPECT_TRUE(has(text, "does not divide data.train_batch_size 64")) << text;
+}
+
+TEST_F(JobFile, ReferenceIsTheActorsBaseUnderLora) {
+  ASSERT_TRUE(load(kPpo).ok());
+  EXPECT_FALSE(job_.uses_reference());
+  ASSERT_TRUE(load(kPpo, {"algorithm.use_kl_in_reward=true"}).ok());
+  EXPECT_TRUE(job_.uses_reference());
+  EXPECT_FALSE(job_.reference_is_actor_base());
+  ASSERT_TRUE(
+      load(kPpo, {"algorithm.use_kl_in_reward=true", "actor_rollout_ref.model.lora_rank=8"}).ok());
+  EXPECT_TRUE(job_.reference_is_actor_base());
+}
+
+TEST_F(JobFile, ZeroStandsForAnotherKey) {
+  ASSERT_TRUE(load(kPpo, {"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4"}).ok());
+  EXPECT_EQ(job_.reference_micro_batch(), 4);
+  EXPECT_EQ(job_.reward_micro_batch(), 4);
+  EXPECT_EQ(job_.values_micro_batch(), 8);
+  EXPECT_EQ(job_.rollout_batch(), 64);
+  ASSERT_TRUE(load(kPpo, {"actor_rollout_ref.rollout.batch_size=16"}).ok());
+  EXPECT_EQ(job_.rollout_batch(), 16);
+}
+
+}  // namespace
+}  // namespace neap::plan
