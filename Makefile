@@ -1,0 +1,60 @@
+# The two commands: `make demo` and `make test`. Everything else is a part of them.
+SHELL := /bin/bash
+JOBS ?= $(shell nproc)
+.PHONY: help setup build core test test-core test-asan test-tsan demo package bench fuzz format lint clean
+
+help:
+	@echo "make demo       set up, build, and run SFT, reward model and PPO under a memory ceiling (CPU, about 5 minutes)"
+	@echo "make test       set up, build, and run every test that needs no GPU"
+	@echo "make core       build everything below torch/: no torch, no CUDA toolkit, no Python"
+	@echo "make test-core, test-asan, test-tsan, bench, fuzz, package, format, lint, clean"
+
+setup:
+	@scripts/setup >/dev/null
+
+build: setup
+	@root=$$(scripts/setup) && export NEAP_TORCH_ROOT=$$root && \
+	  cmake --preset full $(CMAKE_ARGS) >build-configure.log 2>&1 || { cat build-configure.log; exit 1; }
+	@rm -f build-configure.log
+	@cmake --build --preset full -j$(JOBS)
+
+core:
+	@scripts/setup --core
+	@cmake --preset core >/dev/null
+	@cmake --build --preset core -j$(JOBS)
+
+test: build
+	@scripts/run-tests full
+
+test-core: core
+	@scripts/run-tests core
+
+test-asan test-tsan:
+	@scripts/setup --core
+	@cmake --preset $(@:test-%=%) >/dev/null
+	@cmake --build --preset $(@:test-%=%) -j$(JOBS)
+	@scripts/run-tests $(@:test-%=%)
+
+demo: build
+	@scripts/demo
+
+package: build
+	@scripts/package
+
+bench:
+	@scripts/setup --core
+	@command -v pkg-config >/dev/null; cmake --preset bench >/dev/null
+	@cmake --build --preset bench -j$(JOBS)
+
+fuzz:
+	@cmake --preset fuzz >/dev/null
+	@cmake --build --preset fuzz -j$(JOBS)
+
+format:
+	@git ls-files '*.h' '*.cpp' '*.c' | xargs clang-format -i
+
+lint:
+	@scripts/lint
+
+clean:
+	rm -rf build dist
