@@ -17,16 +17,37 @@ namespace neap::plan {
 
 enum class Need { kNeed, kFree, kDrop };  ///< the cells of the table in docs/architecture.md
 
-struct RegionPlan {
-  std::string name;  ///< "block.3" of its tag
-  Bytes bytes;       ///< requested; the arena rounds up to the granularity
+/// What a tag's bytes are worth in the phases that do not need them.
+enum class Contents {
+  kLive,    ///< must come back as they were: weights, optimizer states
+  kFrozen,  ///< never change after loading: one host copy serves for ever
+  kScratch  ///< worthless: undefined when the next phase that needs them begins (gradients, KV cache)
 };
+
+/// A named stretch of a region: one flat unit of a model.
+struct PartPlan {
+  std::string name;  ///< "embed", "block.3", "head"; "kv" for the KV cache
+  Bytes offset;      ///< from the region's start; a multiple of kPartAlignment
+  Bytes bytes;
+};
+constexpr Bytes kPartAlignment = 512_B;
+/// What the arena creates. Small units share a region, so that rounding up to the granularity costs
+/// little.
+struct RegionPlan {
+  std::string name;  ///< of its first and last part: "embed", "block.0..block.7"
+  Bytes bytes;       ///< requested; the arena rounds up to the granularity
+  std::vector<PartPlan> parts;
+};
+/// Optimizer parts hold, one after another, float32: the first moment, the second moment, and the
+/// master weights where the compute type is not float32; each `elements` of the unit.
 struct TagPlan {
   std::string tag;  ///< "actor.weights", "rollout.kv", "critic.optimizer"
   std::vector<RegionPlan> regions;
-  Bytes bytes;               ///< sum with rounding: what it takes on the device
-  std::vector<Need> need;    ///< one a phase
-  bool rebuildable = false;  ///< can be dropped instead of copied (a copy exists elsewhere)
+  Bytes bytes;              ///< sum with rounding: what it takes on the device
+  std::vector<Need> need;   ///< one a phase
+  std::vector<bool> write;  ///< one a phase: the phase changes the contents
+  Contents contents = Contents::kLive;
+  bool rebuildable = false;  ///< contents == kFrozen
 };
 struct PhasePlan {
   std::string name;           ///< "generate", "actor_logp", ...
@@ -36,8 +57,10 @@ struct PhasePlan {
 struct Move {
   enum class Kind { kPause, kResume } kind;
   std::string tag;
-  arena::Policy policy = arena::Policy::kHost;
+  arena::Policy policy = arena::Policy::kHost;  ///< of a pause
   Bytes bytes;
+  /// Pause: the host copy of an earlier pause is still right. Resume: nothing is restored.
+  bool copies = true;
 };
 struct PhaseSchedule {
   std::vector<Move> moves;     ///< executed before the phase begins, in this order
@@ -46,16 +69,25 @@ struct PhaseSchedule {
   Bytes peak;                  ///< persistent + transient of the phase
 };
 
+/// The device that a plan is made for.
+struct Target {
+  bool cuda = false;  ///< else the host device
+  Bytes capacity;     ///< zero: unlimited
+  Bytes granularity = 2_MiB;
+};
+
 struct MemoryPlan {
+  std::string task;
   Bytes capacity;  ///< zero: unlimited
   Bytes granularity;
+  Bytes host_budget;              ///< zero: unlimited
   std::vector<PhasePlan> phases;  ///< in the order of one step
   std::vector<TagPlan> tags;
   std::vector<PhaseSchedule> schedule;  ///< one a phase; the steady cycle
   Bytes all_resident;                   ///< every tag at once + the largest transient
   Bytes peak;                           ///< largest phase peak of the schedule
   Bytes moved_per_step;                 ///< bytes over the link, both directions
-  Bytes host_bytes;                     ///< most that backups hold at once
+  Bytes host_bytes;  ///< host copies: one of each tag that ever leaves with its contents
 
   [[nodiscard]] Json to_json() const;  ///< schema 1; docs/plan-json.md
   [[nodiscard]] std::string to_text() const;
@@ -63,7 +95,7 @@ struct MemoryPlan {
 
 /// The whole road from configuration to plan. kDoesNotFit when no schedule fits: the message has
 /// the least capacity that would, and the knobs that lower it.
-[[nodiscard]] Result<MemoryPlan> make_plan(const Job& job, Bytes capacity, Bytes granularity);
+[[nodiscard]] Result<MemoryPlan> make_plan(const Job& job, const Target& target);
 
 /// Fills `schedule` and the sums from tags, phases and capacity: the cheapest moves that fit.
 [[nodiscard]] Status solve_residency(MemoryPlan& plan, const std::string& mode);
