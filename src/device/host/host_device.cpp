@@ -1,0 +1,261 @@
+#include "device/host/host_device.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+
+#include "base/file.h"
+#include "base/format.h"
+#include "base/log.h"
+#include "device/host/host_copy_queue.h"
+
+namespace neap::device {
+namespace {
+
+// Pages' descriptors live above this where the limit allows: select() and friends of the host
+// program keep the low ones.
+constexpr int kLowestDescriptor = 4096;
+
+Status memory_failure(std::string_view what, int error) {
+  std::string message = format("{}: {}", what, system_reason(error));
+  if (error == ENOMEM) message += " (mappings a process may have: vm.max_map_count)";
+  if (error == EMFILE) message += " (open files a process may have: ulimit -n)";
+  if (error == ENFILE) message += " (open files of the whole system: fs.file-max)";
+  return Status::driver(ErrorCode::kOutOfHostMemory, std::move(message), error);
+}
+
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) == 0)
+    log::debug(format("host device: open files raised to {}", limit.rlim_cur));
+}
+
+Result<int> make_page_file(Bytes size) {
+  int fd = ::memfd_create("neap-page", MFD_CLOEXEC);
+  if (fd < 0 && errno == EMFILE) {
+    raise_descriptor_limit();
+    fd = ::memfd_create("neap-page", MFD_CLOEXEC);
+  }
+  if (fd < 0) return memory_failure("cannot make a page", errno);
+  const int high = ::fcntl(fd, F_DUPFD_CLOEXEC, kLowestDescriptor);
+  if (high >= 0) {
+    ::close(fd);
+    fd = high;
+  }
+  if (::ftruncate(fd, static_cast<off_t>(size.count())) != 0) {
+    const int error = errno;
+    ::close(fd);
+    return memory_failure(format("cannot make a page of {}", size), error);
+  }
+  return fd;
+}
+
+void* pointer(Address at) {
+  return reinterpret_cast<void*>(at);
+}
+int descriptor(std::uint64_t native) {
+  return static_cast<int>(native);
+}
+
+class HostDeviceImpl final : public HostDevice, public HostCopyChecks {
+ public:
+  explicit HostDeviceImpl(HostOptions options) : ledger_(options.granularity, options.capacity) {
+    info_.kind = Kind::kHost;
+    info_.ordinal = options.ordinal;
+    info_.name = std::move(options.name);
+    info_.granularity = options.granularity;
+    info_.capacity = options.capacity;
+    info_.exportable = true;
+  }
+  ~HostDeviceImpl() override {
+    for (const auto& [at, size] : ledger_.reservations()) ::munmap(pointer(at), size.count());
+    for (const std::uint64_t native : ledger_.natives()) ::close(descriptor(native));
+  }
+
+  const DeviceInfo& info() const override { return info_; }
+  Result<MemoryInfo> memory() override {
+    const std::lock_guard lock(mutex_);
+    return MemoryInfo{ledger_.free(), info_.capacity};
+  }
+  Ledger::Usage usage() const override {
+    const std::lock_guard lock(mutex_);
+    return ledger_.usage();
+  }
+  std::uint64_t registered_hosts() const override {
+    const std::lock_guard lock(mutex_);
+    return hosts_.size();
+  }
+
+  Result<Address> reserve(Bytes size, Bytes alignment) override {
+    const std::lock_guard lock(mutex_);
+    NEAP_TRY(ledger_.check_reserve(size, alignment));
+    const std::uint64_t align = std::max(alignment, info_.granularity).count();
+    // Room to find the alignment, the rest given back at once.
+    const std::size_t room = size.count() + align;
+    void* start =
+        ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED) return memory_failure(format("cannot reserve {}", size), errno);
+    const Address low = reinterpret_cast<Address>(start);
+    const Address at = (low + align - 1) / align * align;
+    if (at > low) ::munmap(start, at - low);
+    const Address end = at + size.count();
+    if (low + room > end) ::munmap(pointer(end), low + room - end);
+    ledger_.add_reservation(at, size);
+    return at;
+  }
+  Status unreserve(Address at, Bytes size) override {
+    const std::lock_guard lock(mutex_);
+    NEAP_TRY(ledger_.check_unreserve(at, size));
+    if (::munmap(pointer(at), size.count()) != 0)
+      return memory_failure("cannot give an address range back", errno);
+    ledger_.remove_reservation(at);
+    return {};
+  }
+  Result<PageId> create(Bytes size) override {
+    const std::lock_guard lock(mutex_);
+    NEAP_TRY(ledger_.check_create(size));
+    NEAP_TRY_ASSIGN(const int fd, make_page_file(size));
+    return ledger_.add_page(size, static_cast<std::uint64_t>(fd), true);
+  }
+  Status release(PageId page) override {
+    const std::lock_guard lock(mutex_);
+    NEAP_TRY_ASSIGN([[maybe_unused]] const Ledger::Page found, ledger_.owned_page(page));
+    if (const auto gone = ledger_.drop_claim(page)) ::close(descriptor(*gone));
+    return {};
+  }
+  Status map(Address at, PageId page) override {
+    const std::lock_guard lock(mutex_);
+    NEAP_TRY(ledger_.check_map(at, page));
+    NEAP_TRY_ASSIGN(const Ledger::Page found, ledger_.owned_page(page));
+    if (::mmap(pointer(at), found.size.count(), PROT_NONE, MAP_SHARED | MAP_FIXED,
+               descriptor(found.native), 0) == MAP_FAILED)
+      return memory_failure(format("cannot map {}", found.size), errno);
+    ledger_.add_map(at, page);
+    return {};
+  }
+  Status set_access(Address at, Bytes size) override {
+    const std::lock_guard lock(mutex_);
+    NEAP_TRY(ledger_.check_mapped(at, size, true, false));
+    if (::mprotect(pointer(at), size.count(), PROT_READ | PROT_WRITE) != 0)
+      return memory_failure(format("cannot give access to {}", size), errno);
+    ledger_.make_accessible(at, size);
+    return {};
+  }
+  Status unmap(Address at, Bytes size) override {
+    const std::lock_guard lock(mutex_);
+    NEAP_TRY(ledger_.check_mapped(at, size, true, false));
+    if (::mmap(pointer(at), size.count(), PROT_NONE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+      return memory_failure(format("cannot unmap {}", size), errno);
+    for (const std::uint64_t native : ledger_.remove_maps(at, size)) ::close(descriptor(native));
+    return {};
+  }
+
+  Status check_copy(const Copy& copy) const override {
+    const std::lock_guard lock(mutex_);
+    return ledger_.check_mapped(copy.device, copy.size, false, true);
+  }
+  Status copy_to_host(std::span<const Copy> copies) override {
+    for (const Copy& copy : copies) NEAP_TRY(check_copy(copy));
+    for (const Copy& copy : copies) std::memcpy(copy.host, pointer(copy.device), copy.size.count());
+    return {};
+  }
+  Status copy_to_device(std::span<const Copy> copies) override {
+    for (const Copy& copy : copies) NEAP_TRY(check_copy(copy));
+    for (const Copy& copy : copies) std::memcpy(pointer(copy.device), copy.host, copy.size.count());
+    return {};
+  }
+  Status fill(Address at, Bytes size, std::uint8_t value) override {
+    NEAP_TRY(check_copy({at, nullptr, size}));
+    if (value == 0 && punch(at, size)) return {};
+    std::memset(pointer(at), value, size.count());
+    return {};
+  }
+  Result<std::unique_ptr<CopyQueue>> make_copy_queue() override {
+    return make_host_copy_queue(*this);
+  }
+  Status synchronize() override { return {}; }
+  Status synchronize(StreamId) override { return {}; }
+
+  Status register_host(void* at, Bytes size) override {
+    const std::lock_guard lock(mutex_);
+    if (at == nullptr || size.is_zero())
+      return {ErrorCode::kInvalidArgument, "cannot register an empty host range"};
+    if (!hosts_.emplace(at, size).second)
+      return {ErrorCode::kAlreadyExists, format("host memory at {} is registered already", at)};
+    return {};
+  }
+  Status unregister_host(void* at) override {
+    const std::lock_guard lock(mutex_);
+    if (hosts_.erase(at) == 0)
+      return {ErrorCode::kNotFound, format("no host memory is registered at {}", at)};
+    return {};
+  }
+
+  Result<int> export_page(PageId page) override {
+    const std::lock_guard lock(mutex_);
+    NEAP_TRY_ASSIGN(const Ledger::Page found, ledger_.owned_page(page));
+    const int copy = ::fcntl(descriptor(found.native), F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) return memory_failure("cannot export a page", errno);
+    return copy;
+  }
+  Result<PageId> import_page(int fd, Bytes size) override {
+    struct stat status {};
+    if (::fstat(fd, &status) != 0)
+      return Status(ErrorCode::kInvalidArgument,
+                    format("descriptor {} is not open: {}", fd, system_reason(errno)));
+    if (size.is_zero() || !is_multiple_of(size, info_.granularity) || !S_ISREG(status.st_mode) ||
+        static_cast<std::uint64_t>(status.st_size) != size.count())
+      return Status(ErrorCode::kInvalidArgument,
+                    format("descriptor {} is not a page of {}", fd, size));
+    const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, kLowestDescriptor);
+    const int kept = copy >= 0 ? copy : ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (kept < 0) return memory_failure("cannot import a page", errno);
+    const std::lock_guard lock(mutex_);
+    return ledger_.add_page(size, static_cast<std::uint64_t>(kept), false);
+  }
+
+ private:
+  /// Zeros by giving the memory back: no page is touched. False where the system cannot.
+  bool punch(Address at, Bytes size) {
+    const std::lock_guard lock(mutex_);
+    bool done = true;
+    ledger_.for_each_mapping(at, size, [&](Address start, const Ledger::Mapping& mapping) {
+      const Address from = std::max(start, at);
+      const Address to = std::min(start + mapping.size.count(), at + size.count());
+      done =
+          done && ::fallocate(descriptor(ledger_.native_of(mapping.page)),
+                              FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                              static_cast<off_t>(from - start), static_cast<off_t>(to - from)) == 0;
+    });
+    return done;
+  }
+
+  DeviceInfo info_;
+  mutable std::mutex mutex_;
+  Ledger ledger_;
+  std::unordered_map<void*, Bytes> hosts_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<HostDevice>> make_host_device(HostOptions options) {
+  const std::uint64_t unit = options.granularity.count();
+  const auto system_page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  if (unit < system_page || (unit & (unit - 1)) != 0)
+    return Status(ErrorCode::kInvalidArgument,
+                  format("granularity {} is not a power of two of at least {}", options.granularity,
+                         Bytes(system_page)));
+  options.capacity = round_down(options.capacity, options.granularity);
+  return std::unique_ptr<HostDevice>(std::make_unique<HostDeviceImpl>(std::move(options)));
+}
+
+}  // namespace neap::device

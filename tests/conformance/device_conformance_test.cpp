@@ -1,0 +1,342 @@
+// What every device must do, run over each of them. Contents are looked at through copies, so the
+// same text serves a GPU; a device without memory behind it (sim) is asked everything else.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <thread>
+
+#include "conformance/devices.h"
+
+namespace neap::device {
+namespace {
+
+class DeviceConformance : public testing::TestWithParam<DeviceMaker> {
+ protected:
+  void SetUp() override {
+    auto made = GetParam().make();
+    if (!made.device) GTEST_SKIP() << GetParam().name << ": " << made.skip_reason;
+    owner_ = std::move(made);
+    page_ = device().info().granularity;
+  }
+  Device& device() { return *owner_.device; }
+  bool real() { return device().info().touches_memory; }
+  std::vector<std::uint8_t> pattern(Bytes size, std::uint8_t seed) const {
+    std::vector<std::uint8_t> bytes(size.count());
+    std::uint32_t state = seed + 1u;
+    for (auto& byte : bytes) {
+      state = state * 1664525u + 1013904223u;
+      byte = static_cast<std::uint8_t>(state >> 24);
+    }
+    return bytes;
+  }
+  void write(Address at, const std::vector<std::uint8_t>& bytes) {
+    const Copy copy{at, const_cast<std::uint8_t*>(bytes.data()), Bytes(bytes.size())};
+    ASSERT_TRUE(device().copy_to_device({&copy, 1}).ok());
+  }
+  std::vector<std::uint8_t> read(Address at, Bytes size) {
+    std::vector<std::uint8_t> bytes(size.count(), 0xcd);
+    const Copy copy{at, bytes.data(), size};
+    const Status status = device().copy_to_host({&copy, 1});
+    EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.message());
+    return bytes;
+  }
+  Address reserve(std::uint64_t pages) {
+    auto at = device().reserve(page_ * pages, Bytes(0));
+    EXPECT_TRUE(at.ok()) << at.status().message();
+    return at.ok() ? *at : 0;
+  }
+  PageId create(std::uint64_t pages) {
+    auto page = device().create(page_ * pages);
+    EXPECT_TRUE(page.ok()) << page.status().message();
+    return page.ok() ? *page : PageId::kNone;
+  }
+
+  MadeDevice owner_;
+  Bytes page_;
+};
+
+#define ASSERT_OK(expr)                               \
+  do {                                                \
+    const ::neap::Status asserted = (expr);           \
+    ASSERT_TRUE(asserted.ok()) << asserted.message(); \
+  } while (false)
+
+TEST_P(DeviceConformance, ReservationsAreAlignedDisjointAndReturnable) {
+  const Address first = reserve(3);
+  auto second = device().reserve(page_ * 2, page_ * 8);
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(first % page_.count(), 0u);
+  EXPECT_EQ(*second % (page_ * 8).count(), 0u);
+  EXPECT_TRUE(*second >= first + (page_ * 3).count() || first >= *second + (page_ * 2).count());
+  EXPECT_FALSE(device().reserve(page_ + Bytes(1), Bytes(0)).ok());
+  EXPECT_FALSE(device().reserve(Bytes(0), Bytes(0)).ok());
+  EXPECT_FALSE(device().reserve(page_, Bytes(3)).ok());
+  EXPECT_FALSE(device().unreserve(first, page_).ok()) << "only whole ranges";
+  ASSERT_OK(device().unreserve(first, page_ * 3));
+  EXPECT_EQ(device().unreserve(first, page_ * 3).code(), ErrorCode::kNotFound);
+  ASSERT_OK(device().unreserve(*second, page_ * 2));
+}
+
+TEST_P(DeviceConformance, ContentsSurviveUnmapAndMapElsewhere) {
+  const Address at = reserve(4);
+  const PageId page = create(2);
+  ASSERT_OK(device().map(at, page));
+  ASSERT_OK(device().set_access(at, page_ * 2));
+  const auto bytes = pattern(page_ * 2, 7);
+  write(at, bytes);
+  ASSERT_OK(device().synchronize());
+  ASSERT_OK(device().unmap(at, page_ * 2));
+  ASSERT_OK(device().map(at + (page_ * 2).count(), page));
+  ASSERT_OK(device().set_access(at + (page_ * 2).count(), page_ * 2));
+  if (real()) {
+    EXPECT_EQ(read(at + (page_ * 2).count(), page_ * 2), bytes);
+  }
+  ASSERT_OK(device().unmap(at + (page_ * 2).count(), page_ * 2));
+  ASSERT_OK(device().release(page));
+  ASSERT_OK(device().unreserve(at, page_ * 4));
+}
+
+TEST_P(DeviceConformance, TwoMapsOfAPageAlias) {
+  const Address at = reserve(2);
+  const PageId page = create(1);
+  ASSERT_OK(device().map(at, page));
+  ASSERT_OK(device().map(at + page_.count(), page));
+  ASSERT_OK(device().set_access(at, page_ * 2));
+  const auto bytes = pattern(page_, 3);
+  write(at, bytes);
+  if (real()) {
+    EXPECT_EQ(read(at + page_.count(), page_), bytes);
+  }
+  ASSERT_OK(device().release(page));
+  if (real()) {
+    EXPECT_EQ(read(at, page_), bytes) << "released, but mapped still";
+  }
+  ASSERT_OK(device().unmap(at, page_));
+  if (real()) {
+    EXPECT_EQ(read(at + page_.count(), page_), bytes);
+  }
+  ASSERT_OK(device().unmap(at + page_.count(), page_));
+  ASSERT_OK(device().unreserve(at, page_ * 2));
+}
+
+TEST_P(DeviceConformance, OneUnmapAndOneAccessServeManyPages) {
+  constexpr std::uint64_t kPages = 16;
+  const Address at = reserve(kPages);
+  std::vector<PageId> pages;
+  for (std::uint64_t i = 0; i < kPages; ++i) {
+    pages.push_back(create(1));
+    ASSERT_OK(device().map(at + (page_ * i).count(), pages.back()));
+  }
+  ASSERT_OK(device().set_access(at, page_ * kPages));
+  const auto bytes = pattern(page_ * kPages, 9);
+  write(at, bytes);
+  if (real()) {
+    EXPECT_EQ(read(at, page_ * kPages), bytes);
+  }
+  ASSERT_OK(device().unmap(at, page_ * kPages));
+  // The same pages in the other order: contents follow the page.
+  for (std::uint64_t i = 0; i < kPages; ++i)
+    ASSERT_OK(device().map(at + (page_ * i).count(), pages[kPages - 1 - i]));
+  ASSERT_OK(device().set_access(at, page_ * kPages));
+  if (real()) {
+    const auto last = read(at, page_);
+    EXPECT_TRUE(
+        std::equal(last.begin(), last.end(), bytes.end() - static_cast<long>(page_.count())));
+  }
+  ASSERT_OK(device().unmap(at, page_ * kPages));
+  for (const PageId page : pages) ASSERT_OK(device().release(page));
+  ASSERT_OK(device().unreserve(at, page_ * kPages));
+}
+
+TEST_P(DeviceConformance, MisuseFailsAndChangesNothing) {
+  const Address at = reserve(4);
+  const PageId page = create(2);
+  EXPECT_FALSE(device().create(Bytes(0)).ok());
+  EXPECT_FALSE(device().create(page_ + Bytes(4096)).ok());
+  EXPECT_FALSE(device().map(at + (page_ * 3).count(), page).ok()) << "reaches over the end";
+  EXPECT_FALSE(device().map(at + 4096, page).ok()) << "not on the granularity";
+  ASSERT_OK(device().map(at, page));
+  const PageId other = create(2);
+  EXPECT_FALSE(device().map(at + page_.count(), other).ok()) << "overlaps";
+  EXPECT_FALSE(device().unmap(at, page_).ok()) << "half a page";
+  EXPECT_FALSE(device().unmap(at, page_ * 3).ok()) << "beyond what is mapped";
+  EXPECT_FALSE(device().set_access(at, page_ * 3).ok());
+  EXPECT_EQ(device().unreserve(at, page_ * 4).code(), ErrorCode::kBusy);
+  ASSERT_OK(device().set_access(at, page_ * 2));
+  write(at, pattern(page_, 1));
+  ASSERT_OK(device().unmap(at, page_ * 2));
+  EXPECT_FALSE(device().unmap(at, page_ * 2).ok());
+  ASSERT_OK(device().release(page));
+  EXPECT_FALSE(device().release(page).ok());
+  EXPECT_FALSE(device().map(at, page).ok()) << "released";
+  ASSERT_OK(device().release(other));
+  ASSERT_OK(device().unreserve(at, page_ * 4));
+}
+
+TEST_P(DeviceConformance, CapacityRunsOutCleanlyAndComesBack) {
+  if (device().info().kind == Kind::kCuda) {
+    auto page = device().create(round_up(device().info().capacity + 1_GiB, page_));
+    ASSERT_FALSE(page.ok());
+    EXPECT_EQ(page.status().code(), ErrorCode::kOutOfDeviceMemory) << page.status().message();
+    EXPECT_TRUE(device().create(page_).ok());
+    return;
+  }
+  const auto before = device().memory();
+  ASSERT_TRUE(before.ok());
+  EXPECT_EQ(before->free, device().info().capacity);
+  const PageId all = create(device().info().capacity / page_);
+  auto more = device().create(page_);
+  ASSERT_FALSE(more.ok());
+  EXPECT_EQ(more.status().code(), ErrorCode::kOutOfDeviceMemory);
+  ASSERT_NE(more.status().shortage(), nullptr);
+  EXPECT_EQ(more.status().shortage()->need, page_);
+  EXPECT_TRUE(more.status().shortage()->free.is_zero());
+  const Address at = reserve(device().info().capacity / page_);
+  ASSERT_OK(device().map(at, all));
+  ASSERT_OK(device().release(all));
+  EXPECT_FALSE(device().create(page_).ok()) << "released, but mapped: the memory is still used";
+  ASSERT_OK(device().unmap(at, device().info().capacity));
+  EXPECT_TRUE(device().create(page_).ok());
+}
+
+TEST_P(DeviceConformance, FillWritesEveryByteAndNoOther) {
+  const Address at = reserve(3);
+  const PageId page = create(3);
+  ASSERT_OK(device().map(at, page));
+  ASSERT_OK(device().set_access(at, page_ * 3));
+  auto bytes = pattern(page_ * 3, 5);
+  write(at, bytes);
+  for (const std::uint8_t value : {std::uint8_t{0xa5}, std::uint8_t{0}}) {
+    const std::size_t from = page_.count() - 17;
+    const std::size_t size = page_.count() + 40;
+    ASSERT_OK(device().fill(at + from, Bytes(size), value));
+    std::memset(bytes.data() + from, value, size);
+    if (real()) {
+      EXPECT_EQ(read(at, page_ * 3), bytes);
+    }
+  }
+  ASSERT_OK(device().unmap(at, page_ * 3));
+  EXPECT_FALSE(device().fill(at, page_, 0).ok() && device().info().kind != Kind::kCuda);
+  ASSERT_OK(device().release(page));
+  ASSERT_OK(device().unreserve(at, page_ * 3));
+}
+
+TEST_P(DeviceConformance, QueueCopiesBothWaysInOrder) {
+  constexpr std::uint64_t kPages = 8;
+  const Address at = reserve(2 * kPages);
+  for (std::uint64_t i = 0; i < 2; ++i) {
+    const PageId page = create(kPages);
+    ASSERT_OK(device().map(at + (page_ * (i * kPages)).count(), page));
+    ASSERT_OK(device().release(page));
+  }
+  ASSERT_OK(device().set_access(at, page_ * 2 * kPages));
+  auto queue = device().make_copy_queue();
+  ASSERT_TRUE(queue.ok());
+  auto in = pattern(page_ * kPages, 11);
+  std::vector<std::uint8_t> out(in.size());
+  for (int round = 0; round < 3; ++round) {
+    std::uint64_t mark = 0;
+    for (std::uint64_t i = 0; i < kPages; ++i) {
+      const std::size_t offset = (page_ * i).count();
+      ASSERT_OK((*queue)->to_device({at + offset, in.data() + offset, page_}));
+      auto made = (*queue)->mark_to_device();
+      ASSERT_TRUE(made.ok());
+      mark = *made;
+    }
+    ASSERT_OK((*queue)->wait(mark));
+    for (std::uint64_t i = 0; i < kPages; ++i) {
+      const std::size_t offset = (page_ * i).count();
+      ASSERT_OK((*queue)->to_host({at + offset, out.data() + offset, page_}));
+    }
+    auto done = (*queue)->mark_to_host();
+    ASSERT_TRUE(done.ok());
+    ASSERT_OK((*queue)->wait(*done));
+    if (real()) {
+      EXPECT_EQ(out, in);
+    }
+    ASSERT_OK((*queue)->drain());
+    std::rotate(in.begin(), in.begin() + 1, in.end());
+  }
+  queue->reset();
+  ASSERT_OK(device().unmap(at, page_ * 2 * kPages));
+  ASSERT_OK(device().unreserve(at, page_ * 2 * kPages));
+}
+
+TEST_P(DeviceConformance, HostMemoryRegistersOnce) {
+  std::vector<std::uint8_t> storage(1 << 20);
+  void* at = storage.data();
+  const std::size_t size = storage.size();
+  ASSERT_OK(device().register_host(at, Bytes(size)));
+  EXPECT_FALSE(device().register_host(at, Bytes(size)).ok());
+  ASSERT_OK(device().unregister_host(at));
+  EXPECT_FALSE(device().unregister_host(at).ok());
+}
+
+TEST_P(DeviceConformance, ExportedPagesOutliveTheirOwner) {
+  const PageId page = create(2);
+  auto descriptor = device().export_page(page);
+  if (!device().info().exportable) {
+    EXPECT_EQ(descriptor.status().code(), ErrorCode::kUnsupported);
+    return;
+  }
+  ASSERT_TRUE(descriptor.ok()) << descriptor.status().message();
+  const Address at = reserve(4);
+  ASSERT_OK(device().map(at, page));
+  ASSERT_OK(device().set_access(at, page_ * 2));
+  const auto bytes = pattern(page_ * 2, 21);
+  write(at, bytes);
+  auto imported = device().import_page(*descriptor, page_ * 2);
+  ASSERT_TRUE(imported.ok()) << imported.status().message();
+  ::close(*descriptor);
+  const Address second = at + (page_ * 2).count();
+  ASSERT_OK(device().map(second, *imported));
+  ASSERT_OK(device().set_access(second, page_ * 2));
+  EXPECT_EQ(read(second, page_ * 2), bytes);
+  ASSERT_OK(device().unmap(at, page_ * 2));
+  ASSERT_OK(device().release(page));
+  EXPECT_EQ(read(second, page_ * 2), bytes);
+  ASSERT_OK(device().unmap(second, page_ * 2));
+  ASSERT_OK(device().release(*imported));
+  ASSERT_OK(device().unreserve(at, page_ * 4));
+  EXPECT_FALSE(device().import_page(-1, page_).ok());
+}
+
+TEST_P(DeviceConformance, ManyThreads) {
+  constexpr int kThreads = 8;
+  std::vector<std::thread> threads;
+  std::atomic<int> failures{0};
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      const auto bytes = pattern(page_, static_cast<std::uint8_t>(t));
+      for (int i = 0; i < 25; ++i) {
+        auto at = device().reserve(page_ * 2, Bytes(0));
+        auto page = device().create(page_);
+        if (!at.ok() || !page.ok()) {
+          ++failures;
+          return;
+        }
+        bool ok = device().map(*at, *page).ok() && device().set_access(*at, page_).ok();
+        const Copy put{*at, const_cast<std::uint8_t*>(bytes.data()), page_};
+        std::vector<std::uint8_t> back(bytes.size());
+        const Copy get{*at, back.data(), page_};
+        ok = ok && device().copy_to_device({&put, 1}).ok() && device().copy_to_host({&get, 1}).ok();
+        ok = ok && (!real() || back == bytes);
+        ok = ok && device().unmap(*at, page_).ok() && device().release(*page).ok() &&
+             device().unreserve(*at, page_ * 2).ok();
+        if (!ok) ++failures;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(failures, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, DeviceConformance, testing::ValuesIn(device_makers()),
+                         [](const auto& maker) { return maker.param.name; });
+
+}  // namespace
+}  // namespace neap::device
