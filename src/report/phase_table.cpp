@@ -1,0 +1,234 @@
+#include "report/phase_table.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/format.h"
+
+namespace neap::report {
+namespace {
+
+/// Rows by phase name, in the order of first use.
+class Rows {
+ public:
+  PhaseRow& row(const std::string& phase, const PlanSummary* plan) {
+    const auto [it, fresh] = index_.try_emplace(phase, table_.rows.size());
+    if (fresh) {
+      PhaseRow row;
+      row.phase = phase;
+      if (const PlanSummary::Phase* planned = plan != nullptr ? plan->find(phase) : nullptr)
+        row.planned = planned->peak;
+      table_.rows.push_back(row);
+      moved_.push_back(0);
+    }
+    return table_.rows[it->second];
+  }
+  /// Sums until take() divides them.
+  void add(PhaseRow& row, std::uint64_t moved, double seconds, double move_seconds) {
+    ++row.times;
+    moved_[static_cast<std::size_t>(&row - table_.rows.data())] += moved;
+    row.seconds += seconds;
+    row.move_seconds += move_seconds;
+  }
+  PhaseTable take() {
+    for (std::size_t i = 0; i < table_.rows.size(); ++i) {
+      PhaseRow& row = table_.rows[i];
+      row.moved = Bytes(moved_[i] / row.times);
+      row.seconds /= static_cast<double>(row.times);
+      row.move_seconds /= static_cast<double>(row.times);
+    }
+    return std::move(table_);
+  }
+
+ private:
+  PhaseTable table_;
+  std::vector<std::uint64_t> moved_;
+  std::unordered_map<std::string, std::size_t> index_;
+};
+
+std::vector<std::vector<std::string>> cells_of(const std::vector<PhaseRow>& rows) {
+  const bool planned = std::any_of(rows.begin(), rows.end(),
+                                   [](const PhaseRow& r) { return r.planned.has_value(); });
+  std::vector<std::vector<std::string>> cells{{"phase", "times"}};
+  if (planned) cells[0].insert(cells[0].end(), {"planned", "vs plan"});
+  cells[0].insert(cells[0].end(), {"reserved", "allocated", "fragmentation", "moved", "seconds"});
+  for (const PhaseRow& r : rows) {
+    std::vector<std::string> line{r.phase, std::to_string(r.times)};
+    if (planned) {
+      line.push_back(r.planned ? to_string(*r.planned) : "-");
+      line.push_back(
+          r.planned && !r.planned->is_zero()
+              ? format("{:+.1f} %", 100.0 * (static_cast<double>(r.reserved.count()) /
+                                                 static_cast<double>(r.planned->count()) -
+                                             1))
+              : "-");
+    }
+    line.insert(line.end(),
+                {to_string(r.reserved), to_string(r.allocated), to_string(r.fragmentation),
+                 to_string(r.moved), format("{:.3f}", r.seconds + r.move_seconds)});
+    cells.push_back(std::move(line));
+  }
+  return cells;
+}
+
+std::size_t characters(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+}  // namespace
+
+Result<PlanSummary> PlanSummary::from_json(const Json& plan) {
+  Status failure;
+  const auto wrong = [&failure](const std::string& key) {
+    if (failure.ok())
+      failure = Status(ErrorCode::kCorrupt,
+                       "memory plan: \"" + key + "\" is missing or of the wrong type");
+  };
+  const auto bytes = [&](const Json& object, const char* key, const std::string& path) {
+    if (object.is_object() && object.contains(key) && object[key].is_number_unsigned())
+      return Bytes(object[key].get<std::uint64_t>());
+    wrong(path + key);
+    return Bytes();
+  };
+  const auto list = [&](const char* key) {
+    if (plan.is_object() && plan.contains(key) && plan[key].is_array()) return plan[key];
+    wrong(key);
+    return Json::array();
+  };
+  PlanSummary summary;
+  summary.capacity = bytes(plan, "capacity", "");
+  summary.all_resident = bytes(plan, "all_resident", "");
+  summary.peak = bytes(plan, "peak", "");
+  const Json phases = list("phases"), schedule = list("schedule");
+  if (phases.size() != schedule.size()) wrong("schedule");
+  for (std::size_t i = 0; failure.ok() && i < phases.size(); ++i) {
+    Phase phase;
+    if (phases[i].is_object() && phases[i].contains("name") && phases[i]["name"].is_string())
+      phase.name = phases[i]["name"].get<std::string>();
+    else
+      wrong(format("phases[{}].name", i));
+    phase.transient = bytes(phases[i], "transient", format("phases[{}].", i));
+    phase.persistent = bytes(schedule[i], "persistent", format("schedule[{}].", i));
+    phase.peak = bytes(schedule[i], "peak", format("schedule[{}].", i));
+    summary.phases.push_back(std::move(phase));
+  }
+  if (!failure.ok()) return failure;
+  return summary;
+}
+
+const PlanSummary::Phase* PlanSummary::find(std::string_view phase) const {
+  const auto it = std::find_if(phases.begin(), phases.end(),
+                               [phase](const Phase& p) { return p.name == phase; });
+  return it == phases.end() ? nullptr : &*it;
+}
+
+PhaseTable PhaseTable::from_records(std::span<const PhaseRecord> records, const PlanSummary* plan) {
+  Rows rows;
+  for (const PhaseRecord& record : records) {
+    PhaseRow& row = rows.row(record.phase, plan);
+    row.reserved = std::max(row.reserved, record.peak);
+    row.allocated = std::max(row.allocated, record.persistent + record.transient_allocated);
+    row.fragmentation = std::max(row.fragmentation, record.fragmentation_at_peak);
+    rows.add(row, record.moved.count(), record.seconds, record.move_seconds);
+  }
+  return rows.take();
+}
+
+PhaseTable PhaseTable::from_history(const History& history, const PlanSummary* plan) {
+  Rows rows;
+  for (const PhaseSpan& span : history.phases) {
+    PhaseRow& row = rows.row(span.name, plan);
+    row.reserved = std::max(row.reserved, Bytes(span.peak_reserved));
+    row.allocated = std::max(row.allocated, Bytes(span.peak_total));
+    row.fragmentation = std::max(row.fragmentation, Bytes(span.fragmentation));
+    rows.add(row, span.copied, static_cast<double>(span.end_ns - span.begin_ns) * 1e-9, 0);
+  }
+  return rows.take();
+}
+
+std::string PhaseTable::to_text() const {
+  return aligned(cells_of(rows));
+}
+
+std::string PhaseTable::to_markdown() const {
+  return markdown(cells_of(rows));
+}
+
+Json PhaseTable::to_json() const {
+  Json out = Json::array();
+  for (const PhaseRow& r : rows) {
+    out.push_back({{"phase", r.phase},
+                   {"times", r.times},
+                   {"planned", r.planned ? Json(r.planned->count()) : Json(nullptr)},
+                   {"reserved", r.reserved.count()},
+                   {"allocated", r.allocated.count()},
+                   {"fragmentation", r.fragmentation.count()},
+                   {"moved", r.moved.count()},
+                   {"seconds", r.seconds},
+                   {"move_seconds", r.move_seconds}});
+  }
+  return out;
+}
+
+double MemoryLines::deviation_percent() const {
+  if (planned_peak.is_zero()) return 0;
+  return 100 *
+         (static_cast<double>(measured_peak.count()) / static_cast<double>(planned_peak.count()) -
+          1);
+}
+
+std::string MemoryLines::to_text() const {
+  return format(
+      "all resident   {}\n"
+      "ceiling        {}\n"
+      "measured peak  {}  ({:+.1f} % of planned)\n"
+      "planned peak   {}\n",
+      to_string(all_resident), ceiling.is_zero() ? "none" : to_string(ceiling),
+      to_string(measured_peak), deviation_percent(), to_string(planned_peak));
+}
+
+Json MemoryLines::to_json() const {
+  return {{"all_resident", all_resident.count()},
+          {"ceiling", ceiling.count()},
+          {"measured_peak", measured_peak.count()},
+          {"planned_peak", planned_peak.count()}};
+}
+
+std::string aligned(const std::vector<std::vector<std::string>>& cells) {
+  std::vector<std::size_t> widths;
+  for (const auto& line : cells) {
+    widths.resize(std::max(widths.size(), line.size()));
+    for (std::size_t i = 0; i < line.size(); ++i)
+      widths[i] = std::max(widths[i], characters(line[i]));
+  }
+  std::string out;
+  for (const auto& line : cells) {
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      const std::string padding(widths[i] - characters(line[i]), ' ');
+      if (i > 0) out += "  ";
+      out += i == 0 ? line[i] : padding + line[i];
+      if (i == 0 && line.size() > 1) out += padding;
+    }
+    out += '\n';
+  }
+  return out;
+}
+
+std::string markdown(const std::vector<std::vector<std::string>>& cells) {
+  std::string out;
+  for (std::size_t row = 0; row < cells.size(); ++row) {
+    for (const std::string& cell : cells[row]) {
+      out += "| ";
+      for (const char c : cell) out += c == '|' ? std::string("\\|") : std::string(1, c);
+      out += ' ';
+    }
+    out += "|\n";
+    if (row > 0) continue;
+    for (std::size_t i = 0; i < cells[0].size(); ++i) out += i == 0 ? "|---" : "|---:";
+    out += "|\n";
+  }
+  return out;
+}
+
+}  // namespace neap::report

@@ -1,0 +1,93 @@
+#include "report/phase_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace neap::report {
+namespace {
+
+using testing::HasSubstr;
+
+Json plan_json() {
+  return {{"schema", 1},
+          {"capacity", (4_GiB).count()},
+          {"all_resident", (9_GiB).count()},
+          {"peak", (3_GiB).count()},
+          {"phases",
+           {{{"name", "generate"}, {"transient", (1_GiB).count()}},
+            {{"name", "train_actor"}, {"transient", (2_GiB).count()}}}},
+          {"schedule",
+           {{{"persistent", (1_GiB).count()}, {"peak", (2_GiB).count()}},
+            {{"persistent", (1_GiB).count()}, {"peak", (3_GiB).count()}}}}};
+}
+
+std::vector<PhaseRecord> records() {
+  PhaseRecord generate{1, "generate", 1_GiB, 512_MiB, 1_GiB, 2_GiB, 256_MiB, 1_GiB, 2.0, 0.25};
+  PhaseRecord train{1, "train_actor", 1_GiB, 1_GiB, 2_GiB, 3_GiB, 128_MiB, Bytes(), 4.0, 0};
+  PhaseRecord again = generate;
+  again.step = 2;
+  again.peak = 1536_MiB;
+  again.transient_allocated = 1_GiB;
+  again.moved = Bytes();
+  again.seconds = 1;
+  again.move_seconds = 0.75;
+  return {generate, train, again};
+}
+
+TEST(PlanSummary, ReadsThePlan) {
+  const auto plan = PlanSummary::from_json(plan_json());
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->capacity, 4_GiB);
+  ASSERT_NE(plan->find("train_actor"), nullptr);
+  EXPECT_EQ(plan->find("train_actor")->peak, 3_GiB);
+  EXPECT_EQ(plan->find("nothing"), nullptr);
+}
+
+TEST(PlanSummary, NamesWhatIsWrong) {
+  Json plan = plan_json();
+  plan["schedule"][1]["peak"] = "3 GiB";
+  EXPECT_THAT(PlanSummary::from_json(plan).status().message(), HasSubstr("schedule[1].peak"));
+  plan.erase("schedule");
+  EXPECT_THAT(PlanSummary::from_json(plan).status().message(), HasSubstr("\"schedule\""));
+  EXPECT_THAT(PlanSummary::from_json(Json(3)).status().message(), HasSubstr("capacity"));
+}
+
+TEST(PhaseTable, OneRowAPhase) {
+  const auto plan = PlanSummary::from_json(plan_json());
+  ASSERT_TRUE(plan.ok());
+  const auto all = records();
+  const PhaseTable table = PhaseTable::from_records(all, &*plan);
+  EXPECT_EQ(table.to_text(),
+            "phase        times  planned  vs plan  reserved  allocated  fragmentation    moved  "
+            "seconds\n"
+            "generate         2    2 GiB   +0.0 %     2 GiB      2 GiB        256 MiB  512 MiB    "
+            "2.000\n"
+            "train_actor      1    3 GiB   +0.0 %     3 GiB      2 GiB        128 MiB      0 B    "
+            "4.000\n");
+  EXPECT_THAT(table.to_markdown(), HasSubstr("| phase | times | planned | vs plan |"));
+  EXPECT_THAT(table.to_markdown(), HasSubstr("|---|---:|"));
+  EXPECT_EQ(table.to_json()[0]["moved"], (512_MiB).count());
+  EXPECT_EQ(table.to_json()[0]["seconds"], 1.5);
+  EXPECT_EQ(table.to_json()[1]["planned"], (3_GiB).count());
+}
+
+TEST(PhaseTable, WithoutAPlanTheColumnsGo) {
+  const auto all = records();
+  const PhaseTable table = PhaseTable::from_records(all);
+  EXPECT_THAT(table.to_text(), testing::Not(HasSubstr("planned")));
+  EXPECT_TRUE(table.to_json()[0]["planned"].is_null());
+}
+
+TEST(MemoryLines, FourLines) {
+  const MemoryLines lines{9_GiB, 4_GiB, 2970_MiB, 3_GiB};
+  EXPECT_EQ(lines.to_text(),
+            "all resident   9 GiB\n"
+            "ceiling        4 GiB\n"
+            "measured peak  2.90 GiB  (-3.3 % of planned)\n"
+            "planned peak   3 GiB\n");
+  EXPECT_THAT((MemoryLines{9_GiB, Bytes(), 1_GiB, 1_GiB}).to_text(),
+              HasSubstr("ceiling        none"));
+}
+
+}  // namespace
+}  // namespace neap::report
