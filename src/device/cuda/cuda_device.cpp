@@ -1,0 +1,367 @@
+#include "device/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+
+#include "base/format.h"
+#include "base/log.h"
+#include "device/cuda/context.h"
+#include "device/cuda/cuda_copy_queue.h"
+
+namespace neap::device {
+namespace {
+
+using cuda::ContextScope;
+using cuda::Driver;
+
+/// A stream for the blocking calls, which must not wait for other people's work.
+struct BlockingStream {
+  std::mutex mutex;
+  cuda::Stream stream = nullptr;
+};
+
+class CudaDeviceImpl final : public CudaDevice {
+ public:
+  CudaDeviceImpl(const Driver& driver, CudaOptions options, DeviceInfo info, cuda::Card card,
+                 cuda::AllocationProperties properties)
+      : driver_(driver),
+        info_(std::move(info)),
+        card_(card),
+        properties_(properties),
+        ledger_(info_.granularity, info_.capacity) {
+    access_.push_back({{1, card.device}, 3});
+    for (const int peer : options.peers) access_.push_back({{1, peer}, 3});
+  }
+
+  ~CudaDeviceImpl() override {
+    const ContextScope scope(card_);
+    if (!scope.status().ok()) return;  // the driver is gone, or this is a forked child
+    const auto check = [](Status status) {
+      if (!status.ok() && status.code() != ErrorCode::kDeviceLost) log::warn(status.message());
+    };
+    std::vector<std::pair<Address, Bytes>> mapped;
+    for (const auto& [at, size] : ledger_.reservations()) {
+      ledger_.for_each_mapping(at, size, [&](Address start, const Ledger::Mapping& m) {
+        mapped.emplace_back(start, m.size);
+      });
+    }
+    for (const auto& [at, size] : mapped)
+      check(status(driver_.unmap(at, size.count()), "unmapping at the end"));
+    for (const std::uint64_t handle : ledger_.natives())
+      check(status(driver_.release(handle), "releasing at the end"));
+    for (const auto& [at, size] : ledger_.reservations())
+      check(status(driver_.unreserve(at, size.count()), "giving addresses back at the end"));
+    if (blocking_.stream != nullptr) (void)driver_.stream_destroy(blocking_.stream);
+    // The primary context stays retained: libtorch and others in this process may be using it.
+  }
+
+  const DeviceInfo& info() const override { return info_; }
+  Ledger::Usage usage() const override {
+    const std::lock_guard lock(mutex_);
+    return ledger_.usage();
+  }
+  Result<MemoryInfo> memory() override {
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    std::size_t free = 0;
+    std::size_t total = 0;
+    NEAP_TRY(status(driver_.memory_info(&free, &total), "asking for free memory"));
+    const std::lock_guard lock(mutex_);
+    return MemoryInfo{std::min(Bytes(free), ledger_.free()),
+                      std::min(Bytes(total), info_.capacity)};
+  }
+
+  Result<Address> reserve(Bytes size, Bytes alignment) override {
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    const std::lock_guard lock(mutex_);
+    NEAP_TRY(ledger_.check_reserve(size, alignment));
+    cuda::DevicePtr at = 0;
+    NEAP_TRY(status(driver_.reserve(&at, size.count(), alignment.count(), 0, 0),
+                    format("reserving {} of addresses", size)));
+    ledger_.add_reservation(at, size);
+    return Address{at};
+  }
+  Status unreserve(Address at, Bytes size) override {
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    const std::lock_guard lock(mutex_);
+    NEAP_TRY(ledger_.check_unreserve(at, size));
+    NEAP_TRY(
+        status(driver_.unreserve(at, size.count()), format("giving {} of addresses back", size)));
+    ledger_.remove_reservation(at);
+    return {};
+  }
+  Result<PageId> create(Bytes size) override {
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    const std::lock_guard lock(mutex_);
+    NEAP_TRY(ledger_.check_create(size));
+    cuda::Handle handle = 0;
+    Status created = status(driver_.create(&handle, size.count(), &properties_, 0),
+                            format("creating a page of {}", size));
+    if (created.code() == ErrorCode::kOutOfDeviceMemory) {
+      std::size_t free = 0;
+      std::size_t total = 0;
+      (void)driver_.memory_info(&free, &total);
+      return Status::out_of_memory(format("A page on {}", info_.name),
+                                   {size, Bytes(free), Bytes(total), {}});
+    }
+    NEAP_TRY(std::move(created));
+    return ledger_.add_page(size, handle, true);
+  }
+  Status release(PageId page) override {
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    const std::lock_guard lock(mutex_);
+    NEAP_TRY_ASSIGN([[maybe_unused]] const Ledger::Page found, ledger_.owned_page(page));
+    if (const auto gone = ledger_.drop_claim(page))
+      return status(driver_.release(*gone), "releasing a page");
+    return {};
+  }
+  Status map(Address at, PageId page) override {
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    const std::lock_guard lock(mutex_);
+    NEAP_TRY(ledger_.check_map(at, page));
+    NEAP_TRY_ASSIGN(const Ledger::Page found, ledger_.owned_page(page));
+    NEAP_TRY(status(driver_.map(at, found.size.count(), 0, found.native, 0),
+                    format("mapping {}", found.size)));
+    ledger_.add_map(at, page);
+    return {};
+  }
+  Status set_access(Address at, Bytes size) override {
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    const std::lock_guard lock(mutex_);
+    NEAP_TRY(ledger_.check_mapped(at, size, true, false));
+    NEAP_TRY(status(driver_.set_access(at, size.count(), access_.data(), access_.size()),
+                    format("giving access to {}", size)));
+    ledger_.make_accessible(at, size);
+    return {};
+  }
+  Status unmap(Address at, Bytes size) override {
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    const std::lock_guard lock(mutex_);
+    NEAP_TRY(ledger_.check_mapped(at, size, true, false));
+    NEAP_TRY(status(driver_.unmap(at, size.count()), format("unmapping {}", size)));
+    Status first;
+    for (const std::uint64_t handle : ledger_.remove_maps(at, size)) {
+      Status released = status(driver_.release(handle), "releasing a page");
+      if (first.ok()) first = std::move(released);
+    }
+    return first;
+  }
+
+  Status copy_to_host(std::span<const Copy> copies) override {
+    return blocking(copies, "copying to the host", [this](const Copy& c) {
+      return driver_.copy_to_host_async(c.host, c.device, c.size.count(), blocking_.stream);
+    });
+  }
+  Status copy_to_device(std::span<const Copy> copies) override {
+    return blocking(copies, "copying to the device", [this](const Copy& c) {
+      return driver_.copy_to_device_async(c.device, c.host, c.size.count(), blocking_.stream);
+    });
+  }
+  Status fill(Address at, Bytes size, std::uint8_t value) override {
+    const std::array<Copy, 1> whole{Copy{at, nullptr, size}};
+    return blocking(whole, "filling memory", [this, value](const Copy& c) {
+      return driver_.fill_async(c.device, value, c.size.count(), blocking_.stream);
+    });
+  }
+  Result<std::unique_ptr<CopyQueue>> make_copy_queue() override {
+    return make_cuda_copy_queue(card_);
+  }
+
+  Status synchronize() override {
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    return status(driver_.context_synchronize(), "waiting for the device");
+  }
+  Status synchronize(StreamId stream) override {
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    return status(driver_.stream_synchronize(reinterpret_cast<cuda::Stream>(stream)),
+                  "waiting for a stream");
+  }
+
+  Status register_host(void* at, Bytes size) override {
+    if (at == nullptr || size.is_zero())
+      return {ErrorCode::kInvalidArgument, "cannot register an empty host range"};
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    const int code = driver_.host_register(at, size.count(), cuda::kHostRegisterPortable);
+    constexpr int kAlreadyRegistered = 712;
+    if (code == kAlreadyRegistered)
+      return {ErrorCode::kAlreadyExists, format("host memory at {} is registered already", at)};
+    if (code == 2)
+      return {ErrorCode::kOutOfHostMemory,
+              format("the driver cannot pin {} more host memory", size)};
+    return status(code, format("pinning {} of host memory", size));
+  }
+  Status unregister_host(void* at) override {
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    const int code = driver_.host_unregister(at);
+    constexpr int kNotRegistered = 713;
+    if (code == kNotRegistered)
+      return {ErrorCode::kNotFound, format("no host memory is registered at {}", at)};
+    return status(code, "unpinning host memory");
+  }
+
+  Result<int> export_page(PageId page) override {
+    if (!info_.exportable)
+      return Status(ErrorCode::kUnsupported,
+                    format("{} cannot export pages as descriptors", info_.name));
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    const std::lock_guard lock(mutex_);
+    NEAP_TRY_ASSIGN(const Ledger::Page found, ledger_.owned_page(page));
+    int descriptor = -1;
+    NEAP_TRY(
+        status(driver_.export_handle(&descriptor, found.native, cuda::kHandlePosixDescriptor, 0),
+               "exporting a page"));
+    return descriptor;
+  }
+  Result<PageId> import_page(int descriptor, Bytes size) override {
+    if (size.is_zero() || !is_multiple_of(size, info_.granularity)) {
+      return Status(
+          ErrorCode::kInvalidArgument,
+          format("a page of {} cannot be imported: granularity is {}", size, info_.granularity));
+    }
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    cuda::Handle handle = 0;
+    // The driver takes the descriptor's number itself in place of a pointer.
+    NEAP_TRY(status(driver_.import_handle(
+                        &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
+                        cuda::kHandlePosixDescriptor),
+                    format("importing descriptor {}", descriptor)));
+    const std::lock_guard lock(mutex_);
+    return ledger_.add_page(size, handle, false);
+  }
+
+ private:
+  [[nodiscard]] Status status(int code, std::string_view what) const {
+    return cuda::to_status(driver_, code, what);
+  }
+
+  template <class Issue>
+  Status blocking(std::span<const Copy> copies, std::string_view what, Issue issue) {
+    {
+      const std::lock_guard lock(mutex_);
+      for (const Copy& copy : copies)
+        NEAP_TRY(ledger_.check_mapped(copy.device, copy.size, false, true));
+    }
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    const std::lock_guard lock(blocking_.mutex);
+    if (blocking_.stream == nullptr) {
+      NEAP_TRY(status(driver_.stream_create(&blocking_.stream, cuda::kStreamNonBlocking),
+                      "making a stream"));
+    }
+    Status first;
+    for (const Copy& copy : copies) {
+      first = status(issue(copy), what);
+      if (!first.ok()) break;
+    }
+    // Wait in any case: the caller's buffers must not be in use when this returns.
+    Status done = status(driver_.stream_synchronize(blocking_.stream), what);
+    return first.ok() ? std::move(done) : std::move(first);
+  }
+
+  const Driver& driver_;
+  DeviceInfo info_;
+  cuda::Card card_;
+  cuda::AllocationProperties properties_;
+  std::vector<cuda::AccessDescription> access_;
+  mutable std::mutex mutex_;
+  Ledger ledger_;
+  BlockingStream blocking_;
+};
+
+}  // namespace
+
+Result<int> cuda_device_count() {
+  NEAP_TRY_ASSIGN(const Driver* driver, cuda::load_driver());
+  int count = 0;
+  NEAP_TRY(cuda::to_status(*driver, driver->device_count(&count), "counting GPUs"));
+  return count;
+}
+
+Result<std::unique_ptr<CudaDevice>> make_cuda_device(const CudaOptions& options) {
+  NEAP_TRY_ASSIGN(const Driver* driver, cuda::load_driver());
+  const auto status = [&](int code, std::string_view what) {
+    return cuda::to_status(*driver, code, what);
+  };
+  NEAP_TRY_ASSIGN(const int count, cuda_device_count());
+  if (options.ordinal < 0 || options.ordinal >= count) {
+    return Status(
+        ErrorCode::kInvalidArgument,
+        format("there is no GPU {}; the driver sees {}, counted from 0", options.ordinal, count));
+  }
+  cuda::Card card;
+  card.driver = driver;
+  card.process = ::getpid();
+  NEAP_TRY(status(driver->device_get(&card.device, options.ordinal), "opening the GPU"));
+  const auto attribute = [&](int which) {
+    int value = 0;
+    return driver->device_attribute(&value, which, card.device) == 0 && value != 0;
+  };
+  std::array<char, 256> name{};
+  (void)driver->device_name(name.data(), static_cast<int>(name.size()), card.device);
+  if (!attribute(cuda::kAttributeVirtualMemory)) {
+    return Status(ErrorCode::kUnsupported,
+                  format("{} has no virtual-memory management", name.data()));
+  }
+  for (const int peer : options.peers) {
+    int can = 0;
+    NEAP_TRY(status(driver->can_access_peer(&can, peer, card.device),
+                    format("asking about peer {}", peer)));
+    if (can == 0)
+      return Status(ErrorCode::kUnsupported,
+                    format("GPU {} cannot reach the memory of GPU {}", peer, options.ordinal));
+  }
+  NEAP_TRY(status(driver->context_retain(&card.context, card.device), "opening the GPU's context"));
+
+  DeviceInfo info;
+  info.kind = Kind::kCuda;
+  info.ordinal = options.ordinal;
+  info.name = name.data();
+  info.exportable = attribute(cuda::kAttributePosixDescriptor);
+  info.gpu_direct_rdma = attribute(cuda::kAttributeRdmaWithVirtualMemory);
+  cuda::AllocationProperties properties;
+  properties.location.id = card.device;
+  properties.handle_types = info.exportable ? cuda::kHandlePosixDescriptor : 0;
+  properties.flags.gpu_direct_rdma = info.gpu_direct_rdma ? 1 : 0;
+
+  const ContextScope scope(card);
+  NEAP_TRY(scope.status());
+  // Fabric handles need a running fabric manager, whatever the attribute says: only a trial tells.
+  if (info.exportable && attribute(cuda::kAttributeFabric)) {
+    cuda::AllocationProperties trial = properties;
+    trial.handle_types |= cuda::kHandleFabric;
+    std::size_t unit = 0;
+    cuda::Handle handle = 0;
+    if (driver->granularity(&unit, &trial, cuda::kGranularityRecommended) == 0 &&
+        driver->create(&handle, unit, &trial, 0) == 0) {
+      (void)driver->release(handle);
+      properties = trial;
+    }
+  }
+  std::size_t granularity = 0;
+  NEAP_TRY(status(driver->granularity(&granularity, &properties, cuda::kGranularityRecommended),
+                  "asking for the granularity"));
+  info.granularity = Bytes(granularity);
+  std::size_t total = 0;
+  NEAP_TRY(status(driver->device_total(&total, card.device), "asking for the card's memory"));
+  info.capacity = options.capacity.is_zero()
+                      ? Bytes(total)
+                      : round_down(std::min(options.capacity, Bytes(total)), info.granularity);
+  return std::unique_ptr<CudaDevice>(
+      std::make_unique<CudaDeviceImpl>(*driver, options, std::move(info), card, properties));
+}
+
+}  // namespace neap::device

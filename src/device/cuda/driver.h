@@ -1,0 +1,122 @@
+// The CUDA driver's functions, found at run time: one binary runs with and without a GPU.
+//
+// Only what Neap calls is declared, with plain types; values are the driver interface's own.
+// Threads   any after load.   Cost   load: one dlopen and a lookup a function, once a process.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+namespace neap::device::cuda {
+
+using Result32 = int;                  // CUresult
+using DevicePtr = unsigned long long;  // CUdeviceptr
+using Handle = unsigned long long;     // CUmemGenericAllocationHandle
+using Context = void*;
+using Stream = void*;
+using Event = void*;
+
+struct Location {
+  int type = 1;  // a device
+  int id = 0;
+};
+struct AllocationProperties {
+  int type = 1;  // pinned
+  int handle_types = 0;
+  Location location;
+  void* windows = nullptr;
+  struct Flags {
+    unsigned char compression = 0;
+    unsigned char gpu_direct_rdma = 0;
+    unsigned short usage = 0;
+    unsigned char reserved[4] = {};
+  } flags;
+};
+struct AccessDescription {
+  Location location;
+  int flags = 3;  // read and write
+};
+
+constexpr int kHandlePosixDescriptor = 1;
+constexpr int kHandleFabric = 8;
+constexpr int kGranularityRecommended = 1;
+constexpr unsigned kStreamNonBlocking = 1;
+constexpr unsigned kEventDisableTiming = 2;
+constexpr unsigned kHostRegisterPortable = 1;
+constexpr int kAttributeVirtualMemory = 102;
+constexpr int kAttributePosixDescriptor = 103;
+constexpr int kAttributeRdmaWithVirtualMemory = 110;
+constexpr int kAttributeFabric = 128;
+
+// name, exported symbol, parameters
+#define NEAP_CUDA_DRIVER_FUNCTIONS(X)                                                              \
+  X(init, "cuInit", (unsigned flags))                                                              \
+  X(driver_version, "cuDriverGetVersion", (int* version))                                          \
+  X(device_count, "cuDeviceGetCount", (int* count))                                                \
+  X(device_get, "cuDeviceGet", (int* device, int ordinal))                                         \
+  X(device_name, "cuDeviceGetName", (char* name, int size, int device))                            \
+  X(device_total, "cuDeviceTotalMem_v2", (std::size_t * bytes, int device))                        \
+  X(device_attribute, "cuDeviceGetAttribute", (int* value, int attribute, int device))             \
+  X(can_access_peer, "cuDeviceCanAccessPeer", (int* can, int device, int peer))                    \
+  X(context_retain, "cuDevicePrimaryCtxRetain", (Context * context, int device))                   \
+  X(context_release, "cuDevicePrimaryCtxRelease_v2", (int device))                                 \
+  X(context_push, "cuCtxPushCurrent_v2", (Context context))                                        \
+  X(context_pop, "cuCtxPopCurrent_v2", (Context * context))                                        \
+  X(context_synchronize, "cuCtxSynchronize", (void))                                               \
+  X(memory_info, "cuMemGetInfo_v2", (std::size_t * free, std::size_t * total))                     \
+  X(granularity, "cuMemGetAllocationGranularity",                                                  \
+    (std::size_t * size, const AllocationProperties* properties, int option))                      \
+  X(reserve, "cuMemAddressReserve",                                                                \
+    (DevicePtr * at, std::size_t size, std::size_t alignment, DevicePtr hint,                      \
+     unsigned long long flags))                                                                    \
+  X(unreserve, "cuMemAddressFree", (DevicePtr at, std::size_t size))                               \
+  X(create, "cuMemCreate",                                                                         \
+    (Handle * handle, std::size_t size, const AllocationProperties* properties,                    \
+     unsigned long long flags))                                                                    \
+  X(release, "cuMemRelease", (Handle handle))                                                      \
+  X(map, "cuMemMap",                                                                               \
+    (DevicePtr at, std::size_t size, std::size_t offset, Handle handle, unsigned long long flags)) \
+  X(unmap, "cuMemUnmap", (DevicePtr at, std::size_t size))                                         \
+  X(set_access, "cuMemSetAccess",                                                                  \
+    (DevicePtr at, std::size_t size, const AccessDescription* list, std::size_t count))            \
+  X(export_handle, "cuMemExportToShareableHandle",                                                 \
+    (void* out, Handle handle, int type, unsigned long long flags))                                \
+  X(import_handle, "cuMemImportFromShareableHandle",                                               \
+    (Handle * handle, void* descriptor, int type))                                                 \
+  X(host_register, "cuMemHostRegister_v2", (void* at, std::size_t size, unsigned flags))           \
+  X(host_unregister, "cuMemHostUnregister", (void* at))                                            \
+  X(copy_to_host_async, "cuMemcpyDtoHAsync_v2",                                                    \
+    (void* to, DevicePtr from, std::size_t size, Stream stream))                                   \
+  X(copy_to_device_async, "cuMemcpyHtoDAsync_v2",                                                  \
+    (DevicePtr to, const void* from, std::size_t size, Stream stream))                             \
+  X(fill_async, "cuMemsetD8Async",                                                                 \
+    (DevicePtr at, unsigned char value, std::size_t count, Stream stream))                         \
+  X(stream_create, "cuStreamCreate", (Stream * stream, unsigned flags))                            \
+  X(stream_destroy, "cuStreamDestroy_v2", (Stream stream))                                         \
+  X(stream_synchronize, "cuStreamSynchronize", (Stream stream))                                    \
+  X(event_create, "cuEventCreate", (Event * event, unsigned flags))                                \
+  X(event_destroy, "cuEventDestroy_v2", (Event event))                                             \
+  X(event_record, "cuEventRecord", (Event event, Stream stream))                                   \
+  X(event_synchronize, "cuEventSynchronize", (Event event))                                        \
+  X(error_name, "cuGetErrorName", (Result32 error, const char** name))                             \
+  X(error_text, "cuGetErrorString", (Result32 error, const char** text))
+
+struct Driver {
+#define NEAP_DECLARE(name, symbol, parameters) Result32(*name) parameters = nullptr;
+  NEAP_CUDA_DRIVER_FUNCTIONS(NEAP_DECLARE)
+#undef NEAP_DECLARE
+  int version = 0;   ///< 13000 is CUDA 13.0
+  std::string path;  ///< the library that was loaded
+};
+
+/// Loads libcuda.so.1 (or what NEAP_LIBCUDA names) and initializes it, once. kUnsupported says why there is none.
+[[nodiscard]] Result<const Driver*> load_driver();
+
+/// The driver's answer as a Status: out of memory and lost devices get their own codes, the rest is kDriver with the
+/// driver's name and number. Zero is ok.
+[[nodiscard]] Status to_status(const Driver& driver, Result32 code, std::string_view what);
+
+}  // namespace neap::device::cuda
