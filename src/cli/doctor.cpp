@@ -1,0 +1,337 @@
+// `neap doctor`: what was found here, how fast it is, and what stands in the way.
+#include <dlfcn.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <thread>
+
+#include "base/format.h"
+#include "base/json.h"
+#include "cli/command.h"
+#include "cli/version.h"
+#include "device/cuda/cuda_device.h"
+#include "device/host/host_device.h"
+
+namespace neap::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string first_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+Bytes meminfo(const char* key) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(key, 0) == 0)
+      return Bytes(std::strtoull(line.c_str() + std::strlen(key) + 1, nullptr, 10) * 1024);
+  }
+  return Bytes(0);
+}
+
+// Median of five copies of `size` in both directions through one queue, in GB/s; zero where a copy fails.
+struct Link {
+  double to_host_gbps = 0, to_device_gbps = 0, both_gbps = 0;
+};
+Result<Link> measure_link(device::Device& device, Bytes size) {
+  size = round_up(size, device.info().granularity);
+  NEAP_TRY_ASSIGN(const device::Address at, device.reserve(size, Bytes(0)));
+  struct Cleanup {  // whatever fails half way, nothing stays
+    device::Device& device;
+    device::Address at;
+    Bytes size;
+    device::PageId page = device::PageId::kNone;
+    bool mapped = false;
+    void* host = nullptr;
+    bool pinned = false;
+    ~Cleanup() {
+      if (pinned) (void)device.unregister_host(host);
+      std::free(host);
+      if (mapped) (void)device.unmap(at, size);
+      if (page != device::PageId::kNone) (void)device.release(page);
+      (void)device.unreserve(at, size);
+    }
+  } hold{device, at, size};
+  NEAP_TRY_ASSIGN(hold.page, device.create(size));
+  NEAP_TRY(device.map(at, hold.page));
+  hold.mapped = true;
+  NEAP_TRY(device.set_access(at, size));
+  hold.host = std::aligned_alloc(4096, size.count());
+  if (hold.host == nullptr)
+    return Status(ErrorCode::kOutOfHostMemory,
+                  format("No {} of host memory for a test copy", size));
+  std::memset(hold.host, 1, size.count());
+  hold.pinned = device.register_host(hold.host, size).ok();
+  NEAP_TRY_ASSIGN(const std::unique_ptr<device::CopyQueue> queue, device.make_copy_queue());
+  const Bytes half = round_down(size / 2, device.info().granularity);
+  const auto median = [&](auto copy, Bytes bytes) -> Result<double> {
+    std::array<double, 5> rates{};
+    for (std::size_t i = 0; i <= rates.size(); ++i) {
+      const auto start = Clock::now();
+      NEAP_TRY(copy());
+      NEAP_TRY(queue->drain());
+      const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+      if (i > 0)
+        rates[i - 1] =
+            static_cast<double>(bytes.count()) / seconds / 1e9;  // the first one warms up
+    }
+    std::sort(rates.begin(), rates.end());
+    return rates[rates.size() / 2];
+  };
+  auto* const bytes = static_cast<std::byte*>(hold.host);
+  Link link;
+  NEAP_TRY_ASSIGN(link.to_host_gbps, median(
+                                         [&] {
+                                           return queue->to_host({at, bytes, size});
+                                         },
+                                         size));
+  NEAP_TRY_ASSIGN(link.to_device_gbps, median(
+                                           [&] {
+                                             return queue->to_device({at, bytes, size});
+                                           },
+                                           size));
+  if (!half.is_zero()) {
+    NEAP_TRY_ASSIGN(link.both_gbps,
+                    median(
+                        [&]() -> Status {
+                          NEAP_TRY(queue->to_host({at, bytes, half}));
+                          return queue->to_device({at + half.count(), bytes + half.count(), half});
+                        },
+                        2 * half));
+  }
+  return link;
+}
+
+class Doctor final : public Command {
+ public:
+  [[nodiscard]] std::string name() const override { return "doctor"; }
+  [[nodiscard]] std::string summary() const override {
+    return "What was found here: GPU, driver, link speed, host memory, libraries, settings in "
+           "effect";
+  }
+  void declare(CLI::App& app) override {
+    app.add_flag("--json", json_, "Print JSON (schema 1) instead of text");
+    app.add_flag("--quick", quick_, "Measure nothing");
+  }
+  int run() override {
+    Json out = Json::object();
+    out["schema"] = 1;
+    out["neap"] = {{"version", kVersion}, {"trainer", has_command("train")}};
+    out["system"] = system();
+    out["devices"] = devices();
+    out["libraries"] = libraries();
+    out["environment"] = environment();
+    out["advice"] = advice_;
+    if (json_) {
+      std::printf("%s\n", out.dump(2).c_str());
+    } else {
+      print(out);
+    }
+    return 0;
+  }
+
+ private:
+  static bool has_command(std::string_view wanted) {
+    const auto& all = registry();
+    return std::any_of(all.begin(), all.end(), [&](const auto& c) { return c->name() == wanted; });
+  }
+
+  Json system() {
+    utsname name{};
+    ::uname(&name);
+    const Bytes available = meminfo("MemAvailable:");
+    rlimit locked{}, files{};
+    ::getrlimit(RLIMIT_MEMLOCK, &locked);
+    ::getrlimit(RLIMIT_NOFILE, &files);
+    const std::string maps = first_line("/proc/sys/vm/max_map_count");
+    struct statvfs disk {};
+    const char* folder = std::getenv("TMPDIR") != nullptr ? std::getenv("TMPDIR") : "/tmp";
+    const Bytes disk_free =
+        ::statvfs(folder, &disk) == 0 ? Bytes(disk.f_bavail * disk.f_frsize) : Bytes(0);
+    if (available < 8_GiB) {
+      advice_.push_back(format(
+          "Only {} of host memory is available: tags kept on the host need as much as they hold.",
+          available));
+    }
+    if (std::strtoull(maps.c_str(), nullptr, 10) < 65530) {
+      advice_.push_back("vm.max_map_count is " + maps +
+                        "; thousands of regions need 65530 (sysctl -w vm.max_map_count=65530).");
+    }
+    return {{"kernel", std::string(name.sysname) + " " + name.release},
+            {"machine", name.machine},
+            {"cores", std::thread::hardware_concurrency()},
+            {"host_memory", meminfo("MemTotal:").count()},
+            {"host_memory_available", available.count()},
+            {"huge_pages", first_line("/sys/kernel/mm/transparent_hugepage/enabled")},
+            {"memlock_limit",
+             locked.rlim_cur == RLIM_INFINITY ? Json("unlimited") : Json(locked.rlim_cur)},
+            {"open_files_limit", files.rlim_cur},
+            {"max_map_count", maps},
+            {"temporary_folder", folder},
+            {"temporary_folder_free", disk_free.count()}};
+  }
+
+  Json describe(device::Device& device) {
+    const device::DeviceInfo& info = device.info();
+    Json out = {
+        {"name", info.name}, {"ordinal", info.ordinal}, {"granularity", info.granularity.count()}};
+    if (const auto memory = device.memory(); memory.ok()) {
+      out["memory"] = memory->total.count();
+      out["memory_free"] = memory->free.count();
+    }
+    out["exportable"] = info.exportable;
+    out["gpu_direct_rdma"] = info.gpu_direct_rdma;
+    if (quick_) return out;
+    if (const auto link = measure_link(device, info.kind == device::Kind::kCuda ? 256_MiB : 64_MiB);
+        link.ok()) {
+      out["to_host_gbps"] = link->to_host_gbps;
+      out["to_device_gbps"] = link->to_device_gbps;
+      out["both_ways_gbps"] = link->both_gbps;
+      if (info.kind == device::Kind::kCuda && link->to_host_gbps < 20) {
+        advice_.push_back(
+            format("{} copies {:.1f} GB/s to the host: less than PCIe Gen4 x16 gives. Is the card "
+                   "in a full slot?",
+                   info.name, link->to_host_gbps));
+      }
+    } else {
+      out["error"] = link.status().message();
+      advice_.push_back("A test copy failed: " + link.status().message());
+    }
+    return out;
+  }
+
+  Json devices() {
+    Json out = Json::array();
+    const auto count = device::cuda_device_count();
+    if (!count.ok()) {
+      no_gpu_ = count.status().message();
+    } else {
+      for (int i = 0; i < *count; ++i) {
+        auto device = device::make_cuda_device(i);
+        if (device.ok()) {
+          out.push_back(describe(**device));
+        } else {
+          out.push_back({{"ordinal", i}, {"error", device.status().message()}});
+          advice_.push_back(format("GPU {} cannot be used: {}", i, device.status().message()));
+        }
+      }
+      if (*count == 0) no_gpu_ = "the driver sees no GPU";
+    }
+    if (!no_gpu_.empty())
+      advice_.push_back("No GPU: " + no_gpu_ + ". Everything runs on the host device meanwhile.");
+    device::HostOptions options;
+    options.capacity = 256_MiB;
+    if (auto host = device::make_host_device(options); host.ok()) out.push_back(describe(**host));
+    return out;
+  }
+
+  static Json libraries() {
+    Json out = Json::object();
+    for (const char* file : {"libcuda.so.1", "libcudart.so.13", "libcudart.so.12", "libnccl.so.2",
+                             "libtorch_cpu.so", "libtorch_cuda.so"}) {
+      // Lazy and local: only to learn where it lies. libtorch_cuda's own needs would take seconds to load.
+      void* handle = std::strcmp(file, "libtorch_cuda.so") == 0
+                         ? nullptr
+                         : ::dlopen(file, RTLD_LAZY | RTLD_LOCAL);
+      Dl_info where{};
+      const char* symbol = std::strstr(file, "libcuda.") != nullptr ? "cuInit"
+                           : std::strstr(file, "cudart") != nullptr ? "cudaMalloc"
+                           : std::strstr(file, "nccl") != nullptr   ? "ncclGetVersion"
+                                                                    : "THPStorage_New";
+      void* at = handle != nullptr ? ::dlsym(handle, symbol) : nullptr;
+      if (handle != nullptr && at != nullptr && ::dladdr(at, &where) != 0) {
+        out[file] = where.dli_fname;
+      } else if (handle != nullptr) {
+        out[file] = "found";
+      } else if (std::strcmp(file, "libtorch_cuda.so") != 0) {
+        out[file] = nullptr;
+      }
+    }
+    return out;
+  }
+
+  static Json environment() {
+    Json out = Json::object();
+    for (const char* name :
+         {"NEAP_LOG", "NEAP_PROGRESS", "NEAP_LIBCUDA", "NEAP_TORCH_ROOT", "PYTORCH_CUDA_ALLOC_CONF",
+          "PYTORCH_ALLOC_CONF", "LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
+          "CUDA_MODULE_LOADING", "OMP_NUM_THREADS", "NCCL_NVLS_ENABLE", "TMS_INIT_ENABLE", "RANK",
+          "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID"}) {
+      if (const char* value = std::getenv(name); value != nullptr) out[name] = value;
+    }
+    return out;
+  }
+
+  static std::string size(const Json& value) {
+    return to_string(Bytes(value.get<std::uint64_t>()));
+  }
+
+  static void print(const Json& out) {
+    const auto line = [](std::string_view key, const std::string& value) {
+      std::printf("  %-22s %s\n", std::string(key).c_str(), value.c_str());
+    };
+    std::printf(
+        "neap %s%s\n", kVersion,
+        out["neap"]["trainer"].get<bool>() ? "" : " (without the trainer: built without libtorch)");
+    const Json& s = out["system"];
+    std::printf("\nSystem\n");
+    line("kernel", s["kernel"].get<std::string>() + " on " + s["machine"].get<std::string>());
+    line("cores", s["cores"].dump());
+    line("host memory",
+         size(s["host_memory"]) + ", " + size(s["host_memory_available"]) + " available");
+    line("huge pages", s["huge_pages"].get<std::string>());
+    line("memlock limit", s["memlock_limit"].is_string() ? "unlimited" : size(s["memlock_limit"]));
+    line("open files, mappings",
+         s["open_files_limit"].dump() + ", " + s["max_map_count"].get<std::string>());
+    line("temporary folder", s["temporary_folder"].get<std::string>() + ", " +
+                                 size(s["temporary_folder_free"]) + " free");
+    for (const Json& d : out["devices"]) {
+      if (!d.contains("name")) continue;
+      std::printf("\nDevice %s\n", d["name"].get<std::string>().c_str());
+      if (d.contains("memory"))
+        line("memory", size(d["memory"]) + ", " + size(d["memory_free"]) + " free");
+      line("granularity", size(d["granularity"]));
+      line("export, GPUDirect RDMA", std::string(d["exportable"].get<bool>() ? "yes" : "no") +
+                                         ", " + (d["gpu_direct_rdma"].get<bool>() ? "yes" : "no"));
+      if (d.contains("to_host_gbps")) {
+        line("link",
+             format("{:.1f} GB/s to the host, {:.1f} to the device, {:.1f} both ways at once",
+                    d["to_host_gbps"].get<double>(), d["to_device_gbps"].get<double>(),
+                    d["both_ways_gbps"].get<double>()));
+      }
+    }
+    std::printf("\nLibraries\n");
+    for (const auto& [name, where] : out["libraries"].items())
+      line(name, where.is_null() ? "not found" : where.get<std::string>());
+    std::printf("\nSettings in effect\n");
+    for (const auto& [name, value] : out["environment"].items())
+      line(name, value.get<std::string>());
+    if (out["environment"].empty()) std::printf("  none of those that matter here is set\n");
+    std::printf("\nAdvice\n");
+    for (const Json& a : out["advice"]) std::printf("  - %s\n", a.get<std::string>().c_str());
+    if (out["advice"].empty()) std::printf("  nothing stands in the way\n");
+  }
+
+  bool json_ = false;
+  bool quick_ = false;
+  std::vector<std::string> advice_;
+  std::string no_gpu_;
+};
+
+}  // namespace
+NEAP_COMMAND(Doctor)
+}  // namespace neap::cli
