@@ -45,13 +45,10 @@ class Runtime {
   /// process). `events` may be null, else outlives the runtime.
   static std::unique_ptr<Runtime> make(const plan::Job& job, const plan::MemoryPlan& plan,
                                        trace::EventSink* events);
-  /// What make would choose, for the planner: kind, capacity and granularity, without allocating
-  /// anything.
+  /// What make would choose, for the planner, without allocating anything. `name` is for people.
   struct Choice {
-    bool cuda = false;
+    plan::Target target;  ///< capacity: device.memory, or what is free now
     std::string name;
-    Bytes capacity;
-    Bytes granularity;
   };
   static Choice choose(const plan::DeviceConfig& config);
   virtual ~Runtime() = default;
@@ -61,9 +58,8 @@ class Runtime {
   [[nodiscard]] virtual at::ScalarType compute_dtype() const = 0;
   [[nodiscard]] virtual const plan::MemoryPlan& plan() const = 0;
 
-  /// A flat tensor over the plan's region `name` of `tag`: (elements,) of `dtype`. Its address
-  /// never changes; its contents may be touched only while the tag is resident (in phases that need
-  /// it).
+  /// A flat tensor over the plan's part `name` of `tag`: (bytes / element size,) of `dtype`. Its address never changes;
+  /// its contents may be touched only while the tag is resident (in phases that need it, or under hold).
   [[nodiscard]] virtual at::Tensor region(std::string_view tag, std::string_view name,
                                           at::ScalarType dtype) = 0;
   /// Makes tags resident outside the schedule (initialization, checkpoint, validation) and puts the

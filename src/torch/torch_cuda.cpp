@@ -1,0 +1,39 @@
+#include "torch/torch_cuda.h"
+
+#include <ATen/Context.h>
+#include <dlfcn.h>
+
+namespace neap::bridge {
+namespace {
+
+TorchCuda load() {
+  TorchCuda result;
+  // Without a driver libtorch_cuda has nothing to offer and seconds to cost.
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (driver == nullptr) {
+    result.reason = "no NVIDIA driver (libcuda.so.1 does not load)";
+    return result;
+  }
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    result.reason = std::string("libtorch_cuda.so does not load: ") + dlerror();
+    return result;
+  }
+  if (!at::globalContext().hasCUDA()) {
+    result.reason = "libtorch_cuda is loaded but registered no device";
+    return result;
+  }
+  result.devices = at::detail::getCUDAHooks().deviceCount();
+  result.available = result.devices > 0;
+  if (!result.available)
+    result.reason = "libtorch_cuda sees no GPU (is CUDA_VISIBLE_DEVICES empty?)";
+  return result;
+}
+
+}  // namespace
+
+const TorchCuda& torch_cuda() {
+  static const TorchCuda result = load();
+  return result;
+}
+
+}  // namespace neap::bridge

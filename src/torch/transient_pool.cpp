@@ -1,0 +1,180 @@
+#include "torch/transient_pool.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+#include "base/format.h"
+#include "cache/arena_source.h"
+#include "torch/runtime.h"
+
+namespace neap::bridge {
+namespace {
+
+thread_local bool in_host_scope = false;
+
+class Pool final : public TransientPool {
+ public:
+  Pool(arena::Arena& arena, const cache::Settings& settings, trace::EventSink* events)
+      : source_(arena, "transient"), cache_(source_, options(settings, events)) {}
+
+  void open(std::uint32_t id, std::string phase) override;
+  Bytes close() override;
+  [[nodiscard]] cache::CacheStats stats() const override { return cache_.stats(); }
+
+  void* allocate(std::size_t size) {
+    auto result = cache_.malloc(Bytes(size), 0, id_.load(std::memory_order_relaxed));
+    if (!result.ok()) {
+      throw Error(Status(result.status())
+                      .with_context(format("allocating {} for phase \"{}\"", Bytes(size), phase_)));
+    }
+    return reinterpret_cast<void*>(result.value());
+  }
+  [[nodiscard]] bool owns(void* at) const {
+    return !cache_.block_size(reinterpret_cast<cache::Address>(at)).is_zero();
+  }
+  void free(void* at) { throw_if_error(cache_.free(reinterpret_cast<cache::Address>(at))); }
+
+ private:
+  static cache::CacheOptions options(const cache::Settings& settings, trace::EventSink* events) {
+    cache::CacheOptions out;
+    out.settings = settings;
+    out.events = events;
+    return out;
+  }
+  cache::ArenaSource source_;
+  cache::CachingAllocator cache_;
+  std::atomic<std::uint32_t> id_{0};
+  std::string phase_;
+};
+
+// All pools that may have live tensors. Leaked on purpose: tensors die after statics do.
+struct Registry {
+  std::shared_mutex mutex;
+  std::vector<std::shared_ptr<Pool>> pools;
+  std::atomic<Pool*> active{nullptr};
+  c10::Allocator* host = nullptr;  // what libtorch had before
+};
+Registry& registry() {
+  static auto* r = new Registry;
+  return *r;
+}
+
+void delete_host(void* at) {
+  registry().host->raw_deallocate(at);
+}
+
+void delete_pooled(void* at) {
+  Registry& r = registry();
+  const std::shared_lock lock(r.mutex);
+  for (const auto& pool : r.pools) {
+    if (!pool->owns(at)) continue;
+    pool->free(at);
+    return;
+  }
+}
+
+// For raw_allocate's callers, who cannot tell which kind of memory they got.
+void delete_any(void* at) {
+  Registry& r = registry();
+  {
+    const std::shared_lock lock(r.mutex);
+    for (const auto& pool : r.pools) {
+      if (!pool->owns(at)) continue;
+      pool->free(at);
+      return;
+    }
+  }
+  delete_host(at);
+}
+
+class CpuAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t size) override {
+    Registry& r = registry();
+    Pool* pool = in_host_scope ? nullptr : r.active.load(std::memory_order_acquire);
+    if (pool == nullptr || size == 0) {
+      void* at = size == 0 ? nullptr : r.host->raw_allocate(size);
+      return {at, at, at == nullptr ? &c10::detail::deleteNothing : &delete_host,
+              c10::Device(c10::DeviceType::CPU)};
+    }
+    void* at = pool->allocate(size);
+    return {at, at, &delete_pooled, c10::Device(c10::DeviceType::CPU)};
+  }
+  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return &delete_any; }
+  void copy_data(void* to, const void* from, std::size_t count) const override {
+    std::memcpy(to, from, count);
+  }
+};
+
+void install() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    registry().host = c10::GetDefaultCPUAllocator();
+    static auto* allocator = new CpuAllocator;
+    c10::SetCPUAllocator(allocator, 100);
+  });
+}
+
+void Pool::open(std::uint32_t id, std::string phase) {
+  phase_ = std::move(phase);
+  id_.store(id, std::memory_order_relaxed);
+  cache_.reset_peaks();
+  registry().active.store(this, std::memory_order_release);
+}
+
+Bytes Pool::close() {
+  registry().active.store(nullptr, std::memory_order_release);
+  throw_if_error(cache_.empty_cache());
+  return cache_.stats().allocated;
+}
+
+// Leaves the registry with its last user, unless tensors still live in it.
+void retire(Pool* pool) {
+  Registry& r = registry();
+  Pool* expected = pool;
+  r.active.compare_exchange_strong(expected, nullptr);
+  std::shared_ptr<Pool> last;  // dies after the lock is gone
+  const std::unique_lock lock(r.mutex);
+  for (auto it = r.pools.begin(); it != r.pools.end(); ++it) {
+    if (it->get() != pool) continue;
+    if (pool->stats().allocated.is_zero()) {
+      last = std::move(*it);
+      r.pools.erase(it);
+    }
+    break;
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<TransientPool> TransientPool::make(arena::Arena& arena,
+                                                   const cache::Settings& settings,
+                                                   trace::EventSink* events) {
+  install();
+  auto pool = std::make_shared<Pool>(arena, settings, events);
+  Registry& r = registry();
+  {
+    const std::unique_lock lock(r.mutex);
+    r.pools.push_back(pool);
+  }
+  Pool* raw = pool.get();
+  return {raw, [pool](TransientPool*) mutable {
+            retire(pool.get());
+            pool.reset();
+          }};
+}
+
+HostScope::HostScope() : previous_(in_host_scope) {
+  in_host_scope = true;
+}
+HostScope::~HostScope() {
+  in_host_scope = previous_;
+}
+
+}  // namespace neap::bridge

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Docs are true: runs the commands that they show, and checks their links.
+
+In every Markdown file, each line of a ```console block that begins with "$ neap" is run in a scratch folder that holds the
+examples and test data. It must exit 0, or with N where the line ends in "# exits N". Training commands run for one step.
+Usage: check_docs.py SOURCE_DIR NEAP_BINARY [--list]
+"""
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+FENCE = re.compile(r"^```(\w*)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+SHORT_TRAINING = ["trainer.total_training_steps=1", "trainer.val_before_train=false"]
+
+
+def pages(root: Path) -> list[Path]:
+    names = subprocess.run(["git", "ls-files", "*.md"], cwd=root, capture_output=True, text=True, check=False).stdout.split()
+    return [root / n for n in names] or [p for p in root.rglob("*.md") if "build" not in p.parts]
+
+
+def commands(page: Path):
+    block = None
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        fence = FENCE.match(line.strip())
+        if fence:
+            block = fence.group(1) if block is None else None
+        elif block == "console" and line.startswith("$ neap "):
+            text, _, note = line[2:].partition("  # exits ")
+            yield number, text, int(note) if note else 0
+
+
+def broken_links(root: Path, page: Path):
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        for target in LINK.findall(line):
+            if not re.match(r"^[a-z]+:", target) and not (page.parent / target).exists():
+                yield f"{page.relative_to(root)}:{number}: link to {target}, which is not there"
+
+
+def main() -> int:
+    root, binary = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+    problems, ran = [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("examples", "tests", "docs"):
+            (Path(folder) / name).symlink_to(root / name)
+        (Path(folder) / "bin").mkdir()
+        (Path(folder) / "bin" / "neap").symlink_to(binary)
+        environment = dict(os.environ, PATH=f"{folder}/bin:{os.environ['PATH']}", NEAP_PROGRESS="off")
+        for page in pages(root):
+            problems += broken_links(root, page)
+            for number, text, expected in commands(page):
+                where = f"{page.relative_to(root)}:{number}"
+                if "--list" in sys.argv:
+                    print(f"{where}: {text}")
+                    continue
+                words = shlex.split(text)
+                if words[1] == "train" and expected == 0:
+                    known = subprocess.run(["neap", "plan", "--reference"], env=environment, cwd=folder,
+                                           capture_output=True, text=True, check=False).stdout
+                    words += [w for w in SHORT_TRAINING if "`" + w.split("=")[0].split(".")[-1] + "`" in known]
+                try:
+                    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
+                                          check=False)
+                except subprocess.TimeoutExpired:
+                    problems.append(f"{where}: `{text}` took over 300 s")
+                    continue
+                ran += 1
+                if done.returncode != expected:
+                    problems.append(f"{where}: `{text}` exited {done.returncode}, not {expected}:\n    "
+                                    + "\n    ".join(done.stderr.strip().splitlines()[-4:]))
+    for problem in problems:
+        print(problem)
+    print(f"docs: {ran} commands run, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
