@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "device/cuda/cuda_device.h"
 #include "device/fault/fault_device.h"
 #include "device/host/host_device.h"
 #include "device/sim/sim_device.h"
@@ -45,6 +46,18 @@ inline std::vector<DeviceMaker> device_makers() {
          MadeDevice made;
          made.below = host(64_KiB).device;
          made.device = make_fault_device(*made.below);
+         return made;
+       }},
+      {"Cuda",
+       [] {
+         CudaOptions options;
+         options.capacity = 256_MiB;
+         MadeDevice made;
+         if (auto cuda = make_cuda_device(options); cuda.ok()) {
+           made.device = std::move(cuda).value();
+         } else {
+           made.skip_reason = cuda.status().message();
+         }
          return made;
        }},
   };
