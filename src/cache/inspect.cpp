@@ -1,0 +1,252 @@
+// Looking at the whole state and replacing it: snapshot, adopt, invariants.
+#include <algorithm>
+
+#include "base/format.h"
+#include "cache/core.h"
+
+namespace neap::cache {
+
+using Impl = CachingAllocator::Impl;
+
+namespace {
+
+bool starts_segment(const Block* block) {
+  return block->mapped && (block->previous == nullptr || !block->previous->mapped);
+}
+
+Status broken(const Block* block, std::string_view what) {
+  return {ErrorCode::kInternal,
+          format("Block at {:#x} of {} bytes {}", block->address, block->size, what)};
+}
+
+}  // namespace
+
+std::vector<CachingAllocator::SegmentView> Impl::snapshot() const {
+  std::vector<SegmentView> segments;
+  slab.for_each([&](const Block* first) {
+    if (!starts_segment(first)) return;
+    SegmentView view;
+    view.address = first->address;
+    view.stream = first->bin->stream;
+    view.small_pool = first->bin->pool->small;
+    view.expandable = first->range != nullptr;
+    view.pool = first->bin->pool->owner == nullptr ? 0 : first->bin->pool->owner->id;
+    for (const Block* block = first; block != nullptr && block->mapped; block = block->next) {
+      const auto state = block->state == BlockState::kAllocated ? BlockView::State::kAllocated
+                         : block->state == BlockState::kPending ? BlockView::State::kPendingFree
+                                                                : BlockView::State::kFree;
+      view.blocks.push_back({block->address, Bytes(block->size),
+                             Bytes(block->is_free() ? 0 : block->requested), state});
+      view.size += Bytes(block->size);
+    }
+    segments.push_back(std::move(view));
+  });
+  std::sort(segments.begin(), segments.end(),
+            [](const SegmentView& a, const SegmentView& b) { return a.address < b.address; });
+  return segments;
+}
+
+Status Impl::adopt(const std::vector<SegmentView>& segments,
+                   const std::vector<Reservation>& reservations) {
+  if (reserved != 0 || counts.allocs != 0)
+    return {ErrorCode::kInvalidArgument, "Only a fresh allocator can take over segments"};
+  std::vector<const SegmentView*> order;
+  for (const SegmentView& segment : segments) order.push_back(&segment);
+  std::sort(order.begin(), order.end(),
+            [](const SegmentView* a, const SegmentView* b) { return a->address < b->address; });
+  Block* last = nullptr;
+  const auto append = [&](Bin& bin, ExpandableRange* range, Address at, std::uint64_t size,
+                          bool joined) {
+    Block* const block = slab.take();
+    block->bin = &bin;
+    block->range = range;
+    block->address = at;
+    block->size = size;
+    block->previous = joined ? last : nullptr;
+    if (joined && last != nullptr) last->next = block;
+    last = block;
+    return block;
+  };
+  const auto append_unmapped = [&](Bin& bin, ExpandableRange* range, Address from, Address to,
+                                   bool joined) {
+    if (from >= to) return;
+    Block* const block = append(bin, range, from, to - from, joined);
+    block->mapped = false;
+    bin.unmapped.insert({0, from, block});
+  };
+  Address free_from = 0;
+  ExpandableRange* range = nullptr;
+  Bin* range_bin = nullptr;
+  const auto close_range = [&] {
+    if (range != nullptr)
+      append_unmapped(*range_bin, range, free_from, range->address + range->size.count(), true);
+    range = nullptr;
+  };
+  for (const SegmentView* segment : order) {
+    BlockPool* pool = segment->small_pool ? &small_pool : &large_pool;
+    PrivatePool* owner = segment->pool == 0 ? nullptr : &private_pool(segment->pool);
+    if (owner != nullptr) pool = segment->small_pool ? &owner->small : &owner->large;
+    Bin& bin = bin_of(*pool, segment->stream);
+    bool joined = false;
+    if (segment->expandable) {
+      const auto home =
+          std::find_if(reservations.begin(), reservations.end(), [&](const Reservation& r) {
+            return r.address <= segment->address &&
+                   segment->address + segment->size.count() <= r.address + r.size.count();
+          });
+      if (home == reservations.end())
+        return {ErrorCode::kInvalidArgument,
+                format("Expandable segment at {:#x} lies in no reservation", segment->address)};
+      if (range == nullptr || range->address != home->address) {
+        close_range();
+        const Bytes page = pool->small ? options.page_small : options.settings.large_segment_size;
+        ranges.push_back(std::make_unique<ExpandableRange>(
+            ExpandableRange{home->address, home->size, page.count()}));
+        range = ranges.back().get();
+        range_bin = &bin;
+        free_from = range->address;
+        last = nullptr;
+        if (owner != nullptr) ++owner->segments;
+      }
+      append_unmapped(bin, range, free_from, segment->address, true);
+      free_from = segment->address + segment->size.count();
+      joined = true;
+    } else {
+      close_range();
+      if (owner != nullptr) ++owner->segments;
+    }
+    Address at = segment->address;
+    for (const BlockView& view : segment->blocks) {
+      if (view.address != at || view.size.is_zero())
+        return {
+            ErrorCode::kInvalidArgument,
+            format("Blocks of the segment at {:#x} leave a hole at {:#x}", segment->address, at)};
+      at += view.size.count();
+      Block* const block = append(bin, range, view.address, view.size.count(), joined);
+      joined = true;
+      if (view.state == BlockView::State::kFree) {
+        insert_free(block);
+        continue;
+      }
+      block->state = BlockState::kAllocated;
+      block->requested = view.requested.count();
+      live.insert(block->address, block);
+      allocated += block->size;
+      active += block->size;
+      requested += block->requested;
+    }
+    if (at != segment->address + segment->size.count())
+      return {ErrorCode::kInvalidArgument,
+              format("Blocks of the segment at {:#x} end at {:#x}, not at its end",
+                     segment->address, at)};
+    reserved += segment->size.count();
+    for (const BlockView& view : segment->blocks)
+      if (view.state == BlockView::State::kPendingFree) NEAP_TRY(free(view.address, true));
+  }
+  close_range();
+  counts = {};
+  peak_reserved = reserved;
+  peak_allocated = allocated;
+  peak_active = active;
+  peak_requested = requested;
+  return ok_status();
+}
+
+Status Impl::release_range(Address at, Bytes size) {
+  const Address end = at + size.count();
+  const auto in_pool = [&](BlockPool& pool) -> Block* {
+    for (const auto& bin : pool.bins) {
+      const auto exact = bin->free.lower_bound(size.count(), at);
+      if (exact != bin->free.end() && bin->free[exact].address == at &&
+          bin->free[exact].size == size.count())
+        return bin->free[exact].block;
+      for (auto c = exact; c != bin->free.end(); c = bin->free.next(c)) {
+        Block* const block = bin->free[c].block;
+        if (block->range != nullptr && block->address <= at && end <= block->address + block->size)
+          return block;
+      }
+    }
+    return nullptr;
+  };
+  Block* block = in_pool(large_pool);
+  if (block == nullptr) block = in_pool(small_pool);
+  for (auto pool = private_pools.begin(); block == nullptr && pool != private_pools.end(); ++pool) {
+    block = in_pool(pool->second->large);
+    if (block == nullptr) block = in_pool(pool->second->small);
+  }
+  if (block == nullptr) return {ErrorCode::kNotFound, format("{} at {:#x} is not free", size, at)};
+  if (block->range == nullptr) {
+    if (block->is_split())
+      return {ErrorCode::kBusy, format("The free block at {:#x} is part of a split segment", at)};
+    return release_segment(block);
+  }
+  const std::uint64_t page = block->range->page;
+  if ((at - block->range->address) % page != 0 || size.count() % page != 0)
+    return {ErrorCode::kInvalidArgument,
+            format("{} at {:#x} is not made of whole pages of {}", size, at, Bytes(page))};
+  NEAP_TRY(unmap_block(block, at, end));
+  return drop_range_if_empty(block);
+}
+
+Status Impl::check_invariants() const {
+  std::uint64_t mapped_bytes = 0;
+  std::uint64_t allocated_bytes = 0;
+  std::uint64_t active_bytes = 0;
+  std::size_t live_blocks = 0;
+  Status first;
+  const auto check = [&](const Block* block) -> Status {
+    if (block->size == 0) return broken(block, "is empty");
+    if (block->previous != nullptr &&
+        (block->previous->next != block ||
+         block->previous->address + block->previous->size != block->address))
+      return broken(block, "does not continue the block before it");
+    if (block->next != nullptr && block->next->previous != block)
+      return broken(block, "is not known to the block after it");
+    const Block* next = block->next;
+    if (next != nullptr && block->is_free() && next->is_free() && block->mapped == next->mapped)
+      return broken(block, "is free beside a free block");
+    if (block->mapped) mapped_bytes += block->size;
+    const FreeIndex& index = block->mapped ? block->bin->free : block->bin->unmapped;
+    const auto found = index.lower_bound(block->mapped ? block->size : 0, block->address);
+    const bool indexed = found != index.end() && index[found].block == block;
+    if (indexed != block->is_free()) return broken(block, "is in the wrong index");
+    if (block->is_free()) return ok_status();
+    ++live_blocks;
+    if (live.find(block->address) != block) return broken(block, "is not in the map");
+    active_bytes += block->size;
+    if (block->state == BlockState::kAllocated) allocated_bytes += block->size;
+    return ok_status();
+  };
+  slab.for_each([&](const Block* block) {
+    if (first.ok()) first = check(block);
+  });
+  NEAP_TRY(first);
+  if (mapped_bytes != reserved || allocated_bytes != allocated || active_bytes != active ||
+      live_blocks != live.size())
+    return {ErrorCode::kInternal,
+            format("Blocks hold {} reserved, {} allocated, {} active bytes in {} live blocks; the "
+                   "counters say {}, {}, {}, {}",
+                   mapped_bytes, allocated_bytes, active_bytes, live_blocks, reserved, allocated,
+                   active, live.size())};
+  return ok_status();
+}
+
+void Impl::give_everything_back() {
+  slab.for_each([&](const Block* block) {
+    if (!block->mapped) return;
+    if (block->range == nullptr) {
+      if (block->previous != nullptr) return;
+      std::uint64_t size = 0;
+      for (const Block* part = block; part != nullptr; part = part->next) size += part->size;
+      static_cast<void>(source.free(block->address, Bytes(size)));
+    } else if (starts_segment(block)) {
+      std::uint64_t size = 0;
+      for (const Block* part = block; part != nullptr && part->mapped; part = part->next)
+        size += part->size;
+      static_cast<void>(source.unmap(block->address, Bytes(size)));
+    }
+  });
+  for (const auto& range : ranges) static_cast<void>(source.unreserve(range->address, range->size));
+}
+
+}  // namespace neap::cache

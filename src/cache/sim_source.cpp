@@ -1,0 +1,88 @@
+#include "cache/sim_source.h"
+
+#include <algorithm>
+
+#include "base/format.h"
+
+namespace neap::cache {
+namespace {
+constexpr Bytes kChunk = 32_MiB;
+constexpr Bytes kAlignment = 2_MiB;
+}  // namespace
+
+Status SimSource::take(Bytes size) {
+  if (size > limit_ || used_ > limit_ - size)
+    return Status::out_of_memory("The simulated device is full",
+                                 {.need = size,
+                                  .free = saturating_sub(limit_, used_),
+                                  .capacity = capacity_,
+                                  .holders = {}});
+  used_ += size;
+  return ok_status();
+}
+
+void SimSource::join_gap(Address at, Bytes size) {
+  auto next = gaps_.lower_bound(at);
+  if (next != gaps_.end() && at + size.count() == next->first) {
+    size += next->second;
+    next = gaps_.erase(next);
+  }
+  if (next != gaps_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second.count() == at) {
+      before->second += size;
+      return;
+    }
+  }
+  gaps_.emplace(at, size);
+}
+
+Result<Address> SimSource::allocate(Bytes size, Stream, bool) {
+  NEAP_TRY(take(size));
+  const Bytes length = round_up(size, kAlignment);
+  const auto gap = std::find_if(gaps_.begin(), gaps_.end(),
+                                [&](const auto& entry) { return entry.second >= length; });
+  if (gap == gaps_.end()) {
+    const Bytes chunk = round_up(length, kChunk);
+    chunk_end_ -= chunk.count();
+    if (chunk > length) join_gap(chunk_end_ + length.count(), chunk - length);
+    return chunk_end_;
+  }
+  const Address at = gap->first;
+  const Bytes rest = gap->second - length;
+  gaps_.erase(gap);
+  if (!rest.is_zero()) gaps_.emplace(at + length.count(), rest);
+  return at;
+}
+
+Status SimSource::free(Address at, Bytes size) {
+  used_ -= size;
+  join_gap(at, round_up(size, kAlignment));
+  return ok_status();
+}
+
+Result<Address> SimSource::reserve(Bytes size, Stream, bool) {
+  reservation_end_ -= round_up(size, kAlignment).count();
+  return reservation_end_;
+}
+
+Status SimSource::unreserve(Address, Bytes) {
+  return ok_status();
+}
+
+Status SimSource::map(Address, Bytes size) {
+  return take(size);
+}
+
+Status SimSource::unmap(Address, Bytes size) {
+  used_ -= size;
+  return ok_status();
+}
+
+void SimSource::occupy(Address at, Bytes size, bool reservation) {
+  if (!reservation) used_ += size;
+  Address& end = reservation ? reservation_end_ : chunk_end_;
+  end = std::min(end, at / kChunk.count() * kChunk.count());
+}
+
+}  // namespace neap::cache

@@ -1,0 +1,45 @@
+// A device that only counts: segments at plausible addresses, up to a capacity.
+//
+// Addresses imitate the CUDA driver, because ties between equally large free blocks are broken by
+// address: ordinary segments fill gaps of 32 MiB chunks that are handed out from the top down;
+// expandable ranges are apart from them.
+// Threads   external locking.   Cost   O(log n) a call.
+#pragma once
+
+#include <map>
+
+#include "cache/caching_allocator.h"
+
+namespace neap::cache {
+
+class SimSource : public SegmentSource {
+ public:
+  /// `capacity` is the device's total memory; `held_elsewhere` the part of it that others hold.
+  explicit SimSource(Bytes capacity, Bytes held_elsewhere = {})
+      : capacity_(capacity), limit_(saturating_sub(capacity, held_elsewhere)) {}
+
+  [[nodiscard]] Result<Address> allocate(Bytes size, Stream stream, bool small_pool) override;
+  Status free(Address at, Bytes size) override;
+  [[nodiscard]] Result<Address> reserve(Bytes size, Stream stream, bool small_pool) override;
+  Status unreserve(Address at, Bytes size) override;
+  Status map(Address at, Bytes size) override;
+  Status unmap(Address at, Bytes size) override;
+  [[nodiscard]] Bytes capacity() const override { return capacity_; }
+
+  [[nodiscard]] Bytes used() const { return used_; }
+  /// Tells that a range is in use already, so that it is not handed out.
+  void occupy(Address at, Bytes size, bool reservation);
+
+ private:
+  Status take(Bytes size);
+  void join_gap(Address at, Bytes size);
+
+  Bytes capacity_;
+  Bytes limit_;
+  Bytes used_;
+  Address chunk_end_ = 0x7f0000000000;
+  Address reservation_end_ = 0x300000000000;
+  std::map<Address, Bytes> gaps_;  ///< free addresses between the lowest chunk and the start
+};
+
+}  // namespace neap::cache

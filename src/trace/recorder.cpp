@@ -1,0 +1,404 @@
+#include "trace/recorder.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <condition_variable>
+#include <ctime>
+#include <mutex>
+#include <span>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "trace/format.h"
+#include "trace/recording.h"
+
+namespace neap::trace {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Counts forks seen by this process: a Recorder made before one belongs to the parent.
+std::atomic<std::uint32_t> fork_epoch{0};
+void watch_forks() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    ::pthread_atfork(nullptr, nullptr, [] { fork_epoch.fetch_add(1, std::memory_order_relaxed); });
+  });
+}
+
+constexpr std::size_t kNamesBlockSize = 1U << 20;
+constexpr std::size_t kLongestName = 1U << 16;
+constexpr std::size_t kLongestMetadata = format::kMaxBlockSize - (1U << 20);
+
+enum class State : int { kOpen, kClosing, kClosed };
+
+// One place of the ring. `sequence` says whose turn it is: the writer of ticket p when it equals p,
+// the reader of it when it equals p + 1 (a bounded queue of many writers and one reader).
+struct Slot {
+  std::atomic<std::uint64_t> sequence{0};
+  Event event;
+};
+
+}  // namespace
+
+struct Recorder::Impl {
+  std::filesystem::path path;
+  RecorderOptions options;
+  std::uint32_t epoch = 0;
+  Clock::time_point start;
+  std::vector<Slot> ring;
+  std::uint64_t mask = 0;
+
+  alignas(64) std::atomic<std::uint64_t> head{0};  // next ticket
+  alignas(64) std::atomic<State> state{State::kOpen};
+  std::atomic<bool> stalled{false};  // a writer waited in vain: drop at once until there is room
+  std::atomic<std::uint64_t> dropped{0};
+  sem_t wake{};
+  pthread_t thread{};
+  bool thread_runs = false;
+
+  std::mutex mutex;  // names, metadata, written, status
+  std::condition_variable written_changed;
+  NameTable names;
+  Metadata new_metadata;
+  std::uint64_t written = 0;  // tickets whose events are in the file or given up
+  Status status;
+
+  // The background thread's own.
+  format::BlockFile file;
+  format::Encoder encoder;
+  std::vector<Event> batch;
+  std::size_t batch_limit = 0;
+  std::uint64_t tail = 0;
+  std::uint64_t last_time = 0;
+  std::size_t names_written = 1;
+  std::uint64_t dropped_written = 0;
+  std::uint64_t events_written = 0;
+  bool failed = false;
+
+  ~Impl() { ::sem_destroy(&wake); }
+
+  [[nodiscard]] bool is_ours() const { return epoch == fork_epoch.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t now() const {
+    const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
+    return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(since.count()));
+  }
+
+  bool wait_for_room();
+  void drain();
+  void write_batch();
+  Status write_names();
+  Status write_metadata();
+  void take_failure(const Status& failure);
+  void run();
+  static void* run_thread(void* self) {
+    static_cast<Impl*>(self)->run();
+    return nullptr;
+  }
+};
+
+bool Recorder::Impl::wait_for_room() {
+  if (!stalled.load(std::memory_order_relaxed)) {
+    const auto deadline = Clock::now() + options.full_wait;
+    ::sem_post(&wake);
+    while (state.load(std::memory_order_relaxed) == State::kOpen) {
+      const std::uint64_t at = head.load(std::memory_order_relaxed);
+      if (ring[at & mask].sequence.load(std::memory_order_acquire) >= at) return true;
+      if (Clock::now() >= deadline) {
+        stalled.store(true, std::memory_order_relaxed);
+        break;
+      }
+      constexpr timespec kPause{0, 50'000};
+      ::nanosleep(&kPause, nullptr);
+    }
+  }
+  dropped.fetch_add(1, std::memory_order_relaxed);
+  return false;
+}
+
+void Recorder::record(const Event& event) {
+  Impl& self = *impl_;
+  // The background thread may pass through hooked allocators itself; waiting for itself would hang.
+  if (self.state.load(std::memory_order_acquire) != State::kOpen || !self.is_ours() ||
+      ::pthread_equal(::pthread_self(), self.thread) != 0)
+    return;
+  const std::uint64_t time = event.time_ns != 0 ? event.time_ns : self.now();
+  std::uint64_t ticket = self.head.load(std::memory_order_relaxed);
+  while (true) {
+    Slot& slot = self.ring[ticket & self.mask];
+    const std::uint64_t turn = slot.sequence.load(std::memory_order_acquire);
+    if (turn == ticket) {
+      if (!self.head.compare_exchange_weak(ticket, ticket + 1, std::memory_order_relaxed)) continue;
+      slot.event = event;
+      slot.event.time_ns = time;
+      slot.sequence.store(ticket + 1, std::memory_order_release);
+      // Four times a lap the reader is called, so that a burst does not have to wait for the clock.
+      if ((ticket & (self.mask >> 2)) == 0) ::sem_post(&self.wake);
+      return;
+    }
+    if (turn < ticket && !self.wait_for_room()) return;
+    ticket = self.head.load(std::memory_order_relaxed);
+  }
+}
+
+void Recorder::Impl::drain() {
+  while (true) {
+    Slot& slot = ring[tail & mask];
+    if (slot.sequence.load(std::memory_order_acquire) != tail + 1) return;
+    batch.push_back(slot.event);
+    // Two writers may take their stamps in one order and their tickets in the other.
+    last_time = batch.back().time_ns = std::max(last_time, batch.back().time_ns);
+    slot.sequence.store(tail + mask + 1, std::memory_order_release);
+    ++tail;
+    if (batch.size() == batch_limit) write_batch();
+  }
+}
+
+void Recorder::Impl::take_failure(const Status& failure) {
+  if (failure.ok() || failed) return;
+  failed = true;
+  log::warn(failure.message() + "; recording stopped after " + std::to_string(events_written) +
+            " events, the program goes on");
+  const std::lock_guard lock(mutex);
+  status = failure;
+}
+
+Status Recorder::Impl::write_names() {
+  while (true) {
+    encoder.clear();
+    {
+      // Encoded under the lock, written outside it: intern() never waits for the disk.
+      const std::lock_guard lock(mutex);
+      if (names_written == names.size()) return {};
+      std::size_t end = names_written;
+      for (std::size_t bytes = 0; end < names.size() && bytes < kNamesBlockSize; ++end)
+        bytes += names.name(static_cast<std::uint32_t>(end)).size();
+      encoder.number(names_written);
+      encoder.number(end - names_written);
+      for (; names_written < end; ++names_written)
+        encoder.text(names.name(static_cast<std::uint32_t>(names_written)));
+    }
+    NEAP_TRY(file.append(format::BlockType::kNames, encoder.bytes()));
+  }
+}
+
+Status Recorder::Impl::write_metadata() {
+  Metadata taken;
+  {
+    const std::lock_guard lock(mutex);
+    taken.swap(new_metadata);
+  }
+  for (const auto& [key, value] : taken) {
+    encoder.clear();
+    encoder.number(1);
+    encoder.text(key);
+    encoder.text(value);
+    NEAP_TRY(file.append(format::BlockType::kMetadata, encoder.bytes()));
+  }
+  return {};
+}
+
+void Recorder::Impl::write_batch() {
+  if (!failed) {
+    const auto write = [&]() -> Status {
+      NEAP_TRY(write_names());
+      NEAP_TRY(write_metadata());
+      if (!batch.empty()) {
+        encoder.clear();
+        format::encode_events(batch, encoder);
+        NEAP_TRY(file.append(format::BlockType::kEvents, encoder.bytes()));
+        events_written += batch.size();
+      }
+      const std::uint64_t lost = dropped.load(std::memory_order_relaxed);
+      if (lost != dropped_written) {
+        encoder.clear();
+        encoder.number(lost);
+        NEAP_TRY(file.append(format::BlockType::kDropped, encoder.bytes()));
+        dropped_written = lost;
+      }
+      return {};
+    };
+    take_failure(write());
+  }
+  batch.clear();
+  stalled.store(false, std::memory_order_relaxed);
+  {
+    const std::lock_guard lock(mutex);
+    written = tail;
+  }
+  written_changed.notify_all();
+}
+
+void Recorder::Impl::run() {
+  while (true) {
+    timespec until{};
+    ::clock_gettime(CLOCK_REALTIME, &until);
+    const auto wait = std::chrono::nanoseconds(options.flush_interval).count();
+    until.tv_sec += static_cast<time_t>((until.tv_nsec + wait) / 1'000'000'000);
+    until.tv_nsec = static_cast<long>((until.tv_nsec + wait) % 1'000'000'000);
+    while (::sem_timedwait(&wake, &until) != 0 && errno == EINTR) {
+    }
+    while (::sem_trywait(&wake) == 0) {
+    }
+    const bool closing = state.load(std::memory_order_acquire) == State::kClosing;
+    // A ticket taken before close may still be on its way into its slot.
+    const std::uint64_t target = closing ? head.load(std::memory_order_acquire) : tail;
+    drain();
+    while (tail < target) {
+      ::sched_yield();
+      drain();
+    }
+    write_batch();
+    if (closing) return;
+  }
+}
+
+Recorder::Recorder(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Result<std::unique_ptr<Recorder>> Recorder::open(const std::filesystem::path& path,
+                                                 const Metadata& metadata,
+                                                 RecorderOptions options) {
+  for (const auto& [key, value] : metadata) {
+    if (key.size() + value.size() > kLongestMetadata)
+      return Status(ErrorCode::kInvalidArgument, "Metadata \"" + key.substr(0, 80) +
+                                                     "\" of trace " + path.string() + " is over " +
+                                                     to_string(Bytes(kLongestMetadata)));
+  }
+  watch_forks();
+  auto impl = std::make_unique<Impl>();
+  Impl& self = *impl;
+  self.path = path;
+  self.options = options;
+  self.epoch = fork_epoch.load(std::memory_order_relaxed);
+  const std::size_t size =
+      std::bit_ceil(std::clamp<std::size_t>(options.ring_events, 1024, std::size_t{1} << 28));
+  self.ring = std::vector<Slot>(size);
+  self.mask = size - 1;
+  for (std::size_t i = 0; i < size; ++i) self.ring[i].sequence.store(i, std::memory_order_relaxed);
+  self.batch_limit = std::min(size, format::kMaxBlockEvents);
+  self.batch.reserve(self.batch_limit);
+  ::sem_init(&self.wake, 0, 0);
+
+  NEAP_TRY(self.file.create(path));
+  self.start = Clock::now();
+  const auto wall = std::chrono::system_clock::now().time_since_epoch();
+  self.encoder.byte(static_cast<std::uint8_t>(Source::kNeap));
+  self.encoder.number(static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count()));
+  NEAP_TRY(self.file.append(format::BlockType::kStart, self.encoder.bytes()));
+  self.new_metadata = metadata;
+  NEAP_TRY(self.write_metadata());
+
+  std::unique_ptr<Recorder> recorder(new Recorder(std::move(impl)));
+  // The program's signals are for its own threads.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = ::pthread_create(&self.thread, nullptr, &Impl::run_thread, &self);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0) {
+    self.state.store(State::kClosed);
+    return Status(ErrorCode::kIo, "Cannot start the writer of trace " + path.string() + ": " +
+                                      system_reason(error));
+  }
+  self.thread_runs = true;
+  return recorder;
+}
+
+Recorder::~Recorder() {
+  const bool was_open = impl_->state.load() == State::kOpen;
+  // A failure of the background thread has been in the log already.
+  if (const Status s = close(); was_open && !s.ok() && !impl_->failed) log::warn(s.message());
+}
+
+std::uint32_t Recorder::intern(std::string_view name) {
+  Impl& self = *impl_;
+  if (!self.is_ours()) return 0;  // the lock may be held for ever in a forked child
+  const std::lock_guard lock(self.mutex);
+  return self.names.intern(name.substr(0, kLongestName));
+}
+
+void Recorder::begin_phase(std::string_view name, std::uint16_t device) {
+  record({.name = intern(name), .device = device, .kind = EventKind::kPhaseBegin});
+}
+void Recorder::end_phase(std::string_view name, std::uint16_t device) {
+  record({.name = intern(name), .device = device, .kind = EventKind::kPhaseEnd});
+}
+
+Status Recorder::add_metadata(std::string_view key, std::string_view value) {
+  Impl& self = *impl_;
+  if (!self.is_ours()) return {};
+  if (key.size() + value.size() > kLongestMetadata)
+    return {ErrorCode::kInvalidArgument, "Metadata \"" + std::string(key.substr(0, 80)) +
+                                             "\" of trace " + self.path.string() + " is over " +
+                                             to_string(Bytes(kLongestMetadata))};
+  const std::lock_guard lock(self.mutex);
+  self.new_metadata.emplace_back(key, value);
+  return {};
+}
+
+Status Recorder::flush() {
+  Impl& self = *impl_;
+  if (!self.is_ours()) return {};
+  const std::uint64_t target = self.head.load(std::memory_order_acquire);
+  std::unique_lock lock(self.mutex);
+  while (self.thread_runs && (self.written < target || !self.new_metadata.empty())) {
+    ::sem_post(&self.wake);
+    self.written_changed.wait_for(lock, std::chrono::milliseconds(10));
+  }
+  return self.status;
+}
+
+Status Recorder::close() {
+  Impl& self = *impl_;
+  if (!self.is_ours()) {
+    self.file.abandon();
+    self.state.store(State::kClosed);
+    return {};
+  }
+  State expected = State::kOpen;
+  if (!self.state.compare_exchange_strong(expected, State::kClosing)) {
+    const std::lock_guard lock(self.mutex);
+    return self.status;
+  }
+  ::sem_post(&self.wake);
+  ::pthread_join(self.thread, nullptr);
+  if (!self.failed) {
+    self.encoder.clear();
+    self.encoder.number(self.events_written);
+    self.encoder.number(self.dropped.load());
+    Status end = self.file.append(format::BlockType::kEnd, self.encoder.bytes());
+    if (end.ok()) end = self.file.close();
+    const std::lock_guard lock(self.mutex);
+    self.status = end;
+  }
+  self.file.abandon();
+  self.state.store(State::kClosed);
+  const std::lock_guard lock(self.mutex);
+  self.thread_runs = false;
+  return self.status;
+}
+
+std::uint64_t Recorder::recorded() const {
+  return impl_->head.load(std::memory_order_relaxed);
+}
+std::uint64_t Recorder::dropped() const {
+  return impl_->dropped.load(std::memory_order_relaxed);
+}
+const std::filesystem::path& Recorder::path() const {
+  return impl_->path;
+}
+std::uint64_t Recorder::now() const {
+  return impl_->now();
+}
+
+}  // namespace neap::trace

@@ -1,0 +1,332 @@
+#include "plan/residency.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <random>
+
+#include "base/format.h"
+
+namespace neap::plan {
+namespace {
+
+TagPlan tag(std::string name, Bytes bytes, const std::string& needs, const std::string& writes,
+            Contents contents) {
+  TagPlan t;
+  t.tag = std::move(name);
+  t.bytes = bytes;
+  t.contents = contents;
+  for (const char c : needs)
+    t.need.push_back(c == 'N' ? Need::kNeed : c == 'd' ? Need::kDrop : Need::kFree);
+  for (const char c : writes) t.write.push_back(c == 'w');
+  return t;
+}
+
+MemoryPlan ppo(Bytes capacity) {
+  // generate, actor_logp, ref_logp, values, rewards, train_critic, train_actor
+  MemoryPlan plan;
+  plan.capacity = capacity;
+  for (const char* name :
+       {"generate", "actor_logp", "ref_logp", "values", "rewards", "train_critic", "train_actor"})
+    plan.phases.push_back({name, 10_MiB, 9_MiB});
+  plan.tags = {tag("actor.weights", 100_MiB, "NN....N", "......w", Contents::kLive),
+               tag("actor.grads", 100_MiB, "......N", "......w", Contents::kScratch),
+               tag("actor.optimizer", 200_MiB, "......N", "......w", Contents::kLive),
+               tag("rollout.kv", 150_MiB, "Ndddddd", "w......", Contents::kScratch),
+               tag("reference.weights", 100_MiB, "..N....", ".......", Contents::kFrozen),
+               tag("critic.weights", 100_MiB, "...N.N.", ".....w.", Contents::kLive),
+               tag("critic.grads", 100_MiB, ".....N.", ".....w.", Contents::kScratch),
+               tag("critic.optimizer", 200_MiB, ".....N.", ".....w.", Contents::kLive),
+               tag("reward.weights", 100_MiB, "....N..", ".......", Contents::kFrozen)};
+  return plan;
+}
+
+// The steady cycle, step by step: does what the moves say and checks what may be relied on.
+struct Walk {
+  Bytes link;
+  bool closes = true, fits = true, complete = true;
+};
+Walk walk(const MemoryPlan& plan) {
+  Walk w;
+  const std::size_t tags = plan.tags.size();
+  std::vector<bool> there = plan.schedule.back().resident;
+  std::vector<bool> host_copy(tags, false);
+  for (int round = 0; round < 3; ++round) {
+    w.link = Bytes();
+    for (std::size_t p = 0; p < plan.phases.size(); ++p) {
+      const auto held = [&] {
+        Bytes sum;
+        for (std::size_t t = 0; t < tags; ++t) sum += there[t] ? plan.tags[t].bytes : Bytes();
+        return sum;
+      };
+      for (const Move& move : plan.schedule[p].moves) {
+        const auto t = static_cast<std::size_t>(
+            std::find_if(plan.tags.begin(), plan.tags.end(),
+                         [&](const TagPlan& x) { return x.tag == move.tag; }) -
+            plan.tags.begin());
+        const bool pause = move.kind == Move::Kind::kPause;
+        EXPECT_EQ(there[t], pause) << move.tag;
+        there[t] = !pause;
+        if (move.copies) w.link += move.bytes;
+        if (pause && move.policy == arena::Policy::kHost) {
+          // An uncopied pause relies on an earlier copy; in the first round there may be none yet.
+          if (move.copies) host_copy[t] = true;
+          w.complete = w.complete && (round == 0 || host_copy[t] || !plan.tags[t].write[p]);
+        }
+        if (!plan.capacity.is_zero()) w.fits = w.fits && held() <= plan.capacity;
+      }
+      w.fits = w.fits && there == plan.schedule[p].resident &&
+               held() + plan.phases[p].transient == plan.schedule[p].peak &&
+               (plan.capacity.is_zero() || plan.schedule[p].peak <= plan.capacity);
+      for (std::size_t t = 0; t < tags; ++t) {
+        w.complete = w.complete && (plan.tags[t].need[p] != Need::kNeed || there[t]);
+        if (plan.tags[t].write[p]) host_copy[t] = false;
+      }
+    }
+    w.closes = w.closes && there == plan.schedule.back().resident;
+  }
+  return w;
+}
+
+TEST(Residency, WhatFitsStaysWithoutMoves) {
+  MemoryPlan plan = ppo(Bytes());
+  ASSERT_TRUE(solve_residency(plan, "auto").ok());
+  EXPECT_EQ(plan.moved_per_step, 0_B);
+  EXPECT_EQ(plan.all_resident, 1160_MiB);
+  EXPECT_EQ(plan.host_bytes, 0_B);
+  // The KV cache is dropped outside generate all the same; nothing else moves.
+  EXPECT_EQ(plan.schedule[0].moves.size(), 1U);
+  EXPECT_EQ(plan.schedule[1].moves.size(), 1U);
+  EXPECT_EQ(plan.peak, 1160_MiB);
+}
+
+TEST(Residency, TightensToTheLeastCapacityAndNamesIt) {
+  const Bytes least = least_capacity(ppo(Bytes()));
+  EXPECT_EQ(least, 410_MiB);  // train_actor: weights, grads, optimizer, transient
+  MemoryPlan plan = ppo(least);
+  ASSERT_TRUE(solve_residency(plan, "auto").ok());
+  EXPECT_EQ(plan.peak, 410_MiB);
+  const Walk w = walk(plan);
+  EXPECT_TRUE(w.closes && w.fits && w.complete);
+  EXPECT_EQ(w.link, plan.moved_per_step);
+  MemoryPlan small = ppo(least - 1_MiB);
+  const Status status = solve_residency(small, "auto");
+  EXPECT_EQ(status.code(), ErrorCode::kDoesNotFit);
+  EXPECT_NE(status.message().find("the least capacity is 410 MiB. Phase \"train_"),
+            std::string::npos)
+      << status.message();
+}
+
+TEST(Residency, CountsCleanCopiesOnce) {
+  // critic.weights leave twice a step but change only in train_critic: one copy out, two in.
+  const TagPlan critic = tag("critic.weights", 100_MiB, "...N.N.", ".....w.", Contents::kLive);
+  const std::vector<TagOption> options = tag_options(critic);
+  EXPECT_EQ(options.front().cost.link, 0U);
+  EXPECT_EQ(options.back().cost.link, (300_MiB).count());
+  // Frozen: in only.
+  const TagPlan frozen = tag("reward.weights", 100_MiB, "....N..", ".......", Contents::kFrozen);
+  EXPECT_EQ(tag_options(frozen).back().cost.link, (100_MiB).count());
+  // Scratch: free.
+  const TagPlan grads = tag("actor.grads", 100_MiB, "......N", "......w", Contents::kScratch);
+  EXPECT_EQ(tag_options(grads).back().cost.link, 0U);
+  EXPECT_EQ(tag_options(grads).back().host, 0_B);
+}
+
+TEST(Residency, HostBudgetRaisesTheLeastCapacity) {
+  MemoryPlan plan = ppo(410_MiB);
+  plan.host_budget = 500_MiB;
+  const Bytes least = least_capacity(plan);
+  EXPECT_GT(least, 410_MiB);
+  EXPECT_EQ(solve_residency(plan, "auto").code(), ErrorCode::kDoesNotFit);
+  plan.capacity = least;
+  ASSERT_TRUE(solve_residency(plan, "auto").ok());
+  EXPECT_LE(plan.host_bytes, 500_MiB);
+  plan.capacity = least - 1_B;
+  EXPECT_FALSE(solve_residency(plan, "auto").ok());
+}
+
+TEST(Residency, AllResidentKeepsEverythingWhateverTheCapacity) {
+  MemoryPlan plan = ppo(410_MiB);
+  ASSERT_TRUE(solve_residency(plan, "all").ok());
+  EXPECT_EQ(plan.peak, 1160_MiB);
+  EXPECT_EQ(plan.moved_per_step, 0_B);
+  for (const PhaseSchedule& s : plan.schedule) EXPECT_TRUE(s.moves.empty());
+}
+
+TEST(Residency, RefusesPlansThatContradictThemselves) {
+  MemoryPlan plan = ppo(Bytes());
+  plan.tags[0].need[3] = Need::kDrop;
+  EXPECT_EQ(solve_residency(plan, "auto").code(), ErrorCode::kInvalidArgument);
+  plan = ppo(Bytes());
+  plan.tags[0].need.pop_back();
+  EXPECT_EQ(solve_residency(plan, "auto").code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(solve_residency(plan, "some").code(), ErrorCode::kInvalidArgument);
+}
+
+// ---- against enumeration -----------------------------------------------------------------------
+
+MemoryPlan random_plan(std::mt19937_64& random) {
+  const auto pick = [&](std::uint64_t n) { return static_cast<std::size_t>(random() % n); };
+  MemoryPlan plan;
+  const std::size_t phases = 2 + pick(3);
+  for (std::size_t p = 0; p < phases; ++p)
+    plan.phases.push_back({format("p{}", p), Bytes(pick(20)), Bytes()});
+  const std::size_t tags = 1 + pick(4);
+  for (std::size_t t = 0; t < tags; ++t) {
+    TagPlan x;
+    x.tag = format("t{}", t);
+    x.bytes = Bytes(1 + pick(50));
+    x.contents = static_cast<Contents>(pick(3));
+    const bool drops = x.contents == Contents::kScratch && pick(2) == 0;
+    for (std::size_t p = 0; p < phases; ++p) {
+      const bool needs = pick(2) == 0;
+      x.need.push_back(needs ? Need::kNeed : drops ? Need::kDrop : Need::kFree);
+      x.write.push_back(needs && x.contents != Contents::kFrozen && pick(2) == 0);
+    }
+    plan.tags.push_back(std::move(x));
+  }
+  plan.capacity = Bytes(40 + pick(120));
+  if (pick(3) == 0) plan.host_budget = Bytes(1 + pick(80));
+  return plan;
+}
+
+// Cost of one tag's residency, by walking the cycle until it repeats itself.
+struct Lived {
+  std::uint64_t link = 0, host = 0;
+};
+Lived live(const TagPlan& t, const std::vector<bool>& there) {
+  const std::size_t n = there.size();
+  bool copy = t.contents == Contents::kFrozen;  // a frozen tag came from somewhere
+  Lived lived;
+  for (int round = 0; round < 3; ++round) {
+    lived = {};
+    for (std::size_t p = 0; p < n; ++p) {
+      const bool was = there[(p + n - 1) % n];
+      if (t.contents != Contents::kScratch && was != there[p]) {
+        lived.host = t.bytes.count();
+        if (was && !copy) lived.link += t.bytes.count();
+        if (!was) lived.link += t.bytes.count();
+        if (was) copy = true;
+      }
+      if (t.write[p]) copy = false;
+    }
+  }
+  return lived;
+}
+
+// Least link bytes over every residency of every tag in every phase.
+std::optional<std::uint64_t> enumerate(const MemoryPlan& plan) {
+  const std::size_t phases = plan.phases.size();
+  struct Way {
+    std::vector<bool> there;
+    Lived lived;
+  };
+  std::vector<std::vector<Way>> ways;
+  for (const TagPlan& t : plan.tags) {
+    ways.emplace_back();
+    for (std::uint64_t mask = 0; mask < (1ull << phases); ++mask) {
+      std::vector<bool> there;
+      bool allowed = true;
+      for (std::size_t p = 0; p < phases; ++p) {
+        there.push_back((mask >> p & 1) != 0);
+        allowed =
+            allowed && (t.need[p] == Need::kFree || there.back() == (t.need[p] == Need::kNeed));
+      }
+      if (allowed) ways.back().push_back({there, live(t, there)});
+    }
+  }
+  std::optional<std::uint64_t> best;
+  std::vector<std::uint64_t> used(phases, 0);
+  const auto visit = [&](auto&& self, std::size_t k, std::uint64_t link,
+                         std::uint64_t host) -> void {
+    if (k == ways.size()) {
+      for (std::size_t p = 0; p < phases; ++p)
+        if (used[p] + plan.phases[p].transient.count() > plan.capacity.count()) return;
+      if (!plan.host_budget.is_zero() && host > plan.host_budget.count()) return;
+      if (!best || link < *best) best = link;
+      return;
+    }
+    for (const Way& way : ways[k]) {
+      for (std::size_t p = 0; p < phases; ++p)
+        used[p] += way.there[p] ? plan.tags[k].bytes.count() : 0;
+      self(self, k + 1, link + way.lived.link, host + way.lived.host);
+      for (std::size_t p = 0; p < phases; ++p)
+        used[p] -= way.there[p] ? plan.tags[k].bytes.count() : 0;
+    }
+  };
+  visit(visit, 0, 0, 0);
+  return best;
+}
+
+TEST(ResidencyProperty, IsOptimalAgainstEnumeration) {
+  std::mt19937_64 random(20241121);
+  int fitted = 0;
+  for (int i = 0; i < 3000; ++i) {
+    MemoryPlan plan = random_plan(random);
+    const std::optional<std::uint64_t> best = enumerate(plan);
+    const Status status = solve_residency(plan, "auto");
+    ASSERT_EQ(status.ok(), best.has_value()) << i << ": " << status.message();
+    if (!best) {
+      ASSERT_EQ(status.code(), ErrorCode::kDoesNotFit);
+      MemoryPlan roomier = plan;
+      roomier.capacity = least_capacity(plan);
+      ASSERT_GT(roomier.capacity, plan.capacity) << i;
+      ASSERT_TRUE(solve_residency(roomier, "auto").ok()) << i;
+      continue;
+    }
+    ++fitted;
+    ASSERT_EQ(plan.moved_per_step.count(), *best) << i;
+    const Walk w = walk(plan);
+    ASSERT_TRUE(w.closes && w.fits && w.complete) << i;
+    ASSERT_EQ(w.link, plan.moved_per_step) << i;
+    ASSERT_LE(least_capacity(plan), plan.capacity) << i;
+  }
+  EXPECT_GT(fitted, 1000);
+}
+
+TEST(ResidencyProperty, MoreCapacityNeverMovesMore) {
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 300; ++i) {
+    MemoryPlan plan = random_plan(random);
+    std::optional<Bytes> before;
+    for (std::uint64_t c = 20; c <= 240; c += 20) {
+      plan.capacity = Bytes(c);
+      const bool fits = solve_residency(plan, "auto").ok();
+      ASSERT_TRUE(fits || !before) << "fitted under less";
+      if (!fits) continue;
+      ASSERT_LE(plan.peak, plan.capacity);
+      if (before) {
+        ASSERT_LE(plan.moved_per_step, *before) << i << " at " << c;
+      }
+      before = plan.moved_per_step;
+    }
+  }
+}
+
+TEST(ResidencyProperty, SixteenTagsInTenPhasesAreSolvedAtOnce) {
+  std::mt19937_64 random(3);
+  MemoryPlan plan;
+  for (int p = 0; p < 10; ++p) plan.phases.push_back({format("p{}", p), Bytes(1000), Bytes()});
+  Bytes total;
+  for (int t = 0; t < 16; ++t) {
+    std::string needs(10, '.');
+    std::string writes(10, '.');
+    for (int k = 0; k < 3; ++k) needs[random() % 10] = 'N';
+    for (std::size_t p = 0; p < 10; ++p)
+      if (needs[p] == 'N' && random() % 2 == 0) writes[p] = 'w';
+    plan.tags.push_back(
+        tag(format("t{}", t), Bytes(1000 + random() % 100000), needs, writes, Contents::kLive));
+    total += plan.tags.back().bytes;
+  }
+  for (const std::uint64_t percent : {95U, 80U, 65U, 50U}) {
+    plan.capacity = total * percent / 100;
+    const Status status = solve_residency(plan, "auto");
+    if (status.ok()) {
+      EXPECT_LE(plan.peak, plan.capacity);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace neap::plan
