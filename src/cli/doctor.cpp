@@ -1,5 +1,6 @@
 // `neap doctor`: what was found here, how fast it is, and what stands in the way.
 #include <dlfcn.h>
+#include <link.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
@@ -242,24 +243,11 @@ class Doctor final : public Command {
   static Json libraries() {
     Json out = Json::object();
     for (const char* file : {"libcuda.so.1", "libcudart.so.13", "libcudart.so.12", "libnccl.so.2",
-                             "libtorch_cpu.so", "libtorch_cuda.so"}) {
-      // Lazy and local: only to learn where it lies. libtorch_cuda's own needs would take seconds to load.
-      void* handle = std::strcmp(file, "libtorch_cuda.so") == 0
-                         ? nullptr
-                         : ::dlopen(file, RTLD_LAZY | RTLD_LOCAL);
-      Dl_info where{};
-      const char* symbol = std::strstr(file, "libcuda.") != nullptr ? "cuInit"
-                           : std::strstr(file, "cudart") != nullptr ? "cudaMalloc"
-                           : std::strstr(file, "nccl") != nullptr   ? "ncclGetVersion"
-                                                                    : "THPStorage_New";
-      void* at = handle != nullptr ? ::dlsym(handle, symbol) : nullptr;
-      if (handle != nullptr && at != nullptr && ::dladdr(at, &where) != 0) {
-        out[file] = where.dli_fname;
-      } else if (handle != nullptr) {
-        out[file] = "found";
-      } else if (std::strcmp(file, "libtorch_cuda.so") != 0) {
-        out[file] = nullptr;
-      }
+                             "libtorch_cpu.so"}) {
+      void* handle = ::dlopen(file, RTLD_LAZY | RTLD_LOCAL);
+      link_map* where = nullptr;
+      const bool found = handle != nullptr && ::dlinfo(handle, RTLD_DI_LINKMAP, &where) == 0;
+      out[file] = found ? Json(where->l_name) : Json(nullptr);
     }
     return out;
   }
