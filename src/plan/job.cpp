@@ -45,6 +45,12 @@ void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o) {
       .one_of({"constant", "linear", "cosine"});
 }
 
+// A "+" keeps the estimator's value and takes the gradient of k2.
+std::vector<std::string> kl_estimators() {
+  return {"kl",  "k1",  "abs",  "mse",  "k2",  "low_var_kl",  "k3",
+          "kl+", "k1+", "abs+", "mse+", "k2+", "low_var_kl+", "k3+"};
+}
+
 void bind_loss_aggregation(ConfigTable& t, const std::string& path, std::string* field) {
   t.bind(path, field, "How a loss per token becomes one number.")
       .one_of(
@@ -123,8 +129,7 @@ void bind_actor(ConfigTable& t, ActorConfig& a) {
   t.bind(at + ".entropy_coeff", &a.entropy_coeff, "Weight of the entropy bonus.").at_least(0);
   t.bind(at + ".use_kl_loss", &a.use_kl_loss, "Adds the KL to the reference to the loss.");
   t.bind(at + ".kl_loss_coef", &a.kl_loss_coef, "Weight of that KL.").at_least(0);
-  t.bind(at + ".kl_loss_type", &a.kl_loss_type, "Estimator of that KL.")
-      .one_of({"kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"});
+  t.bind(at + ".kl_loss_type", &a.kl_loss_type, "Estimator of that KL.").one_of(kl_estimators());
   bind_loss_aggregation(t, at + ".loss_agg_mode", &a.loss_agg_mode);
   t.bind(at + ".grad_clip", &a.grad_clip, "Largest norm of the gradient; 0: no clipping.")
       .at_least(0);
@@ -194,14 +199,14 @@ void bind_critic(ConfigTable& t, Job& job) {
 
 void bind_algorithm(ConfigTable& t, AlgorithmConfig& a) {
   t.bind("algorithm.adv_estimator", &a.adv_estimator,
-         "How rewards become advantages; `gae` needs the critic of ppo.")
-      .one_of({"gae", "grpo"});
+         "How rewards become advantages: `gae` in ppo, which has the critic that it needs; the "
+         "others in grpo, which has none.")
+      .one_of({"gae", "grpo", "rloo", "reinforce_plus_plus"});
   t.bind("algorithm.gamma", &a.gamma, "Discount of later rewards.").at_least(0).at_most(1);
   t.bind("algorithm.lam", &a.lam, "Lambda of GAE.").at_least(0).at_most(1);
   t.bind("algorithm.use_kl_in_reward", &a.use_kl_in_reward,
          "Takes the KL to the reference off each token's reward.");
-  t.bind("algorithm.kl_penalty", &a.kl_penalty, "Estimator of that KL.")
-      .one_of({"kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"});
+  t.bind("algorithm.kl_penalty", &a.kl_penalty, "Estimator of that KL.").one_of(kl_estimators());
   t.bind("algorithm.kl_ctrl.type", &a.kl_ctrl_type,
          "`adaptive` steers the coefficient towards `target_kl`.")
       .one_of({"fixed", "adaptive"});
@@ -332,9 +337,13 @@ Status Job::validate() const {
     return wrong(format("algorithm.adv_estimator \"{}\" does not go with task \"{}\"; take \"{}\"",
                         algorithm.adv_estimator, task, has_critic() ? "gae" : "grpo"));
   }
-  if (task == "grpo" && rollout.n < 2)
+  const bool groups = algorithm.adv_estimator == "grpo" || algorithm.adv_estimator == "rloo";
+  if (groups && rollout.n < 2) {
     return wrong(
-        "actor_rollout_ref.rollout.n is 1; grpo compares at least 2 responses to a prompt");
+        format("actor_rollout_ref.rollout.n is 1; {} compares at least 2 responses to a "
+               "prompt",
+               algorithm.adv_estimator));
+  }
   NEAP_TRY(divides("actor_rollout_ref.actor.ppo_mini_batch_size", actor.ppo_mini_batch_size,
                    "data.train_batch_size", data.train_batch_size));
   NEAP_TRY(divides("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",

@@ -47,7 +47,6 @@ struct TagPlan {
   std::vector<Need> need;   ///< one a phase
   std::vector<bool> write;  ///< one a phase: the phase changes the contents
   Contents contents = Contents::kLive;
-  bool rebuildable = false;  ///< contents == kFrozen
 };
 struct PhasePlan {
   std::string name;           ///< "generate", "actor_logp", ...
@@ -74,6 +73,7 @@ struct Target {
   bool cuda = false;  ///< else the host device
   Bytes capacity;     ///< zero: unlimited
   Bytes granularity = 2_MiB;
+  std::int64_t threads = 2;  ///< of libtorch's CPU kernels; each takes scratch memory
 };
 
 struct MemoryPlan {
@@ -89,12 +89,16 @@ struct MemoryPlan {
   Bytes moved_per_step;                 ///< bytes over the link, both directions
   Bytes host_bytes;  ///< host copies: one of each tag that ever leaves with its contents
 
+  [[nodiscard]] bool fits() const { return capacity.is_zero() || peak <= capacity; }
   [[nodiscard]] Json to_json() const;  ///< schema 1; docs/plan-json.md
   [[nodiscard]] std::string to_text() const;
 };
 
+/// Tags, phases and transients of a job, without a schedule.
+[[nodiscard]] Result<MemoryPlan> draft_plan(const Job& job, const Target& target);
 /// The whole road from configuration to plan. kDoesNotFit when no schedule fits: the message has
-/// the least capacity that would, and the knobs that lower it.
+/// the least capacity that would, and the knobs that lower it. With residency "all" the plan may
+/// be over the capacity (fits() tells): the run then meets the device's own limit.
 [[nodiscard]] Result<MemoryPlan> make_plan(const Job& job, const Target& target);
 
 /// Fills `schedule` and the sums from tags, phases and capacity: the cheapest moves that fit.

@@ -13,7 +13,6 @@
 #include <span>
 #include <string_view>
 
-#include "base/status.h"
 #include "trace/recording.h"
 
 namespace neap::trace {

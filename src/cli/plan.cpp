@@ -1,0 +1,136 @@
+// `neap plan`: what a job needs before it runs, what would make it fit, and the reference of all keys.
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <thread>
+
+#include "base/format.h"
+#include "base/json.h"
+#include "cli/command.h"
+#include "device/cuda/cuda_device.h"
+#include "plan/advice.h"
+#include "plan/memory_plan.h"
+#include "plan/reference.h"
+
+namespace neap::cli {
+namespace {
+
+/// The device that the job would run on, as far as this machine can tell: with `device.kind =
+/// "cuda"` a plan can be made where there is no GPU.
+struct Chosen {
+  plan::Target target;
+  std::string name;
+};
+Result<Chosen> choose(const plan::Job& job) {
+  Chosen chosen;
+  plan::Target& target = chosen.target;
+  target.threads = std::max<std::int64_t>(1, std::thread::hardware_concurrency());
+  target.capacity = job.device.memory;
+  chosen.name = "host device";
+  if (job.device.kind == "host") return chosen;
+  const Result<int> count = device::cuda_device_count();
+  const bool there = count.ok() && *count > job.device.ordinal;
+  target.cuda = there || job.device.kind == "cuda";
+  if (!target.cuda) return chosen;
+  chosen.name = "GPU";
+  if (!there) return chosen;
+  NEAP_TRY_ASSIGN(const auto device,
+                  device::make_cuda_device(static_cast<int>(job.device.ordinal)));
+  chosen.name = device->info().name;
+  target.granularity = device->info().granularity;
+  if (target.capacity.is_zero()) {
+    NEAP_TRY_ASSIGN(const device::MemoryInfo memory, device->memory());
+    target.capacity = memory.free;
+  }
+  return chosen;
+}
+
+class PlanCommand final : public Command {
+ public:
+  [[nodiscard]] std::string name() const override { return "plan"; }
+  [[nodiscard]] std::string summary() const override {
+    return "plan a job's memory: tags by phases, peaks, moves, what would make it fit";
+  }
+  void declare(CLI::App& app) override {
+    app.add_option("config", config_, "configuration file (TOML)")->type_name("CONFIG");
+    app.add_option("overrides", overrides_, "changes to it")->type_name("key.path=value ...");
+    app.add_option("--capacity", capacity_,
+                   "plan for a device of this size instead of device.memory")
+        ->type_name("SIZE");
+    app.add_option("--fit", fit_, "look for settings that fit into this size")->type_name("SIZE");
+    app.add_flag("--json", json_, "print the plan as JSON (docs/plan-json.md)");
+    app.add_flag("--reference", reference_,
+                 "print every configuration key (docs/configuration.md) and stop");
+  }
+  int run() override {
+    if (reference_) {
+      print(plan::configuration_reference());
+      return 0;
+    }
+    const Status status = plan_job();
+    return status.ok() ? code_ : fail(status);
+  }
+
+ private:
+  static void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+  Status plan_job() {
+    if (config_.empty())
+      return {ErrorCode::kInvalidArgument,
+              "neap plan needs a configuration file: neap plan CONFIG.toml [key.path=value ...]"};
+    if (!capacity_.empty() && !fit_.empty())
+      return {ErrorCode::kInvalidArgument, "--capacity and --fit say the same; give one of them"};
+    plan::Job job;
+    NEAP_TRY(plan::Job::load(config_, overrides_, job));
+    NEAP_TRY_ASSIGN(Chosen chosen, choose(job));
+    const std::string size = fit_.empty() ? capacity_ : fit_;
+    if (!size.empty()) {
+      NEAP_TRY_ASSIGN(chosen.target.capacity, parse_bytes(size));
+      if (chosen.target.capacity.is_zero())
+        return {ErrorCode::kInvalidArgument, "A device of no memory holds no plan"};
+    }
+    if (!fit_.empty()) return fit(job, chosen);
+    NEAP_TRY_ASSIGN(const plan::MemoryPlan plan, plan::make_plan(job, chosen.target));
+    show(plan, chosen, {});
+    if (!plan.fits()) code_ = 3;
+    return {};
+  }
+
+  Status fit(const plan::Job& job, const Chosen& chosen) {
+    NEAP_TRY_ASSIGN(const plan::Fit found, plan::find_fit(job, chosen.target));
+    show(found.plan, chosen, found.overrides);
+    if (json_) return {};
+    if (found.overrides.empty()) {
+      print(format("\nThe job fits into {} as it is.\n", chosen.target.capacity));
+      return {};
+    }
+    std::string line;
+    for (const std::string& o : found.overrides) line += " " + o;
+    print(format("\nFits into {} with:\n ", chosen.target.capacity) + line + "\n");
+    for (const std::string& effect : found.effects) print("  - " + effect + "\n");
+    return {};
+  }
+
+  void show(const plan::MemoryPlan& plan, const Chosen& chosen,
+            const std::vector<std::string>& overrides) const {
+    if (json_) {
+      Json out = plan.to_json();
+      out["device"] = chosen.name;
+      if (!fit_.empty()) out["overrides"] = overrides;
+      print(out.dump(2) + "\n");
+      return;
+    }
+    print(format("{} of {} on the {}\n\n", plan.task, config_, chosen.name) + plan.to_text());
+  }
+
+  std::string config_, capacity_, fit_;
+  std::vector<std::string> overrides_;
+  bool json_ = false, reference_ = false;
+  int code_ = 0;
+};
+
+}  // namespace
+
+NEAP_COMMAND(PlanCommand)
+
+}  // namespace neap::cli

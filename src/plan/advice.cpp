@@ -1,0 +1,244 @@
+#include "plan/advice.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "base/format.h"
+#include "plan/residency.h"
+
+namespace neap::plan {
+namespace {
+
+// A change of a job in steps: level 0 is the job as it is.
+struct Dial {
+  std::string effect;
+  int weight = 1;              ///< how much a step hurts
+  bool keeps_training = true;  ///< the result is the same but for rounding
+  std::function<bool(Job&, std::vector<std::string>&, int level)> turn;  ///< false: no such level
+};
+
+using Keys = std::vector<std::pair<std::string, std::int64_t*>>;
+
+// Largest divisor of `value` that is at most value / 2^level; micro batches must divide.
+std::int64_t shrink(std::int64_t value, int level) {
+  std::int64_t d = std::max<std::int64_t>(1, value >> level);
+  while (value % d != 0) --d;
+  return d;
+}
+
+bool shrink_keys(const Keys& keys, std::vector<std::string>& overrides, int level) {
+  bool changed = false;
+  bool further = false;  // than the level before
+  for (const auto& [key, field] : keys) {
+    further = further || shrink(*field, level) != shrink(*field, level - 1);
+    const std::int64_t smaller = shrink(*field, level);
+    if (smaller == *field) continue;
+    *field = smaller;
+    overrides.push_back(format("{}={}", key, smaller));
+    changed = true;
+  }
+  return changed && further;
+}
+
+Keys training_micro_batches(Job& j) {
+  if (!j.has_rollout())
+    return {{"data.micro_batch_size_per_gpu", &j.data.micro_batch_size_per_gpu}};
+  Keys keys = {{"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
+                &j.actor.ppo_micro_batch_size_per_gpu}};
+  if (j.has_critic())
+    keys.emplace_back("critic.ppo_micro_batch_size_per_gpu",
+                      &j.critic.ppo_micro_batch_size_per_gpu);
+  return keys;
+}
+
+Keys inference_micro_batches(Job& j) {
+  if (!j.has_rollout()) return {};
+  // Only keys with a value of their own; zeros follow these.
+  Keys keys = {{"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
+                &j.rollout.log_prob_micro_batch_size_per_gpu}};
+  if (j.reference_micro_batch_size_per_gpu > 0)
+    keys.emplace_back("actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
+                      &j.reference_micro_batch_size_per_gpu);
+  if (j.reward_micro_batch_size_per_gpu > 0)
+    keys.emplace_back("reward_model.micro_batch_size_per_gpu", &j.reward_micro_batch_size_per_gpu);
+  if (j.critic.forward_micro_batch_size_per_gpu > 0)
+    keys.emplace_back("critic.forward_micro_batch_size_per_gpu",
+                      &j.critic.forward_micro_batch_size_per_gpu);
+  return keys;
+}
+
+std::vector<Dial> dials(const Job& job) {
+  std::vector<Dial> list;
+  list.push_back({"smaller micro batches in training: same result, more passes", 1, true,
+                  [](Job& j, std::vector<std::string>& o, int level) {
+                    return shrink_keys(training_micro_batches(j), o, level);
+                  }});
+  list.push_back({"smaller micro batches in inference: same result, more passes", 1, true,
+                  [](Job& j, std::vector<std::string>& o, int level) {
+                    return shrink_keys(inference_micro_batches(j), o, level);
+                  }});
+  if (job.has_rollout()) {
+    list.push_back({"fewer sequences decoded together: same result, slower generation", 1, true,
+                    [](Job& j, std::vector<std::string>& o, int level) {
+                      const std::int64_t now = j.rollout_batch();
+                      if (now >> level < 1) return false;
+                      j.rollout.batch_size = shrink(now, level);
+                      o.push_back(
+                          format("actor_rollout_ref.rollout.batch_size={}", j.rollout.batch_size));
+                      return j.rollout.batch_size != now;
+                    }});
+  }
+  const bool actor_keeps = !job.actor_model.enable_gradient_checkpointing;
+  const bool critic_keeps = job.has_critic() && !job.critic.model.enable_gradient_checkpointing;
+  if (actor_keeps || critic_keeps) {
+    list.push_back({"recompute blocks in backward: same result, a third more compute in training",
+                    2, true, [=](Job& j, std::vector<std::string>& o, int level) {
+                      if (actor_keeps) {
+                        j.actor_model.enable_gradient_checkpointing = true;
+                        o.emplace_back(
+                            "actor_rollout_ref.model.enable_gradient_checkpointing=true");
+                      }
+                      if (critic_keeps) {
+                        j.critic.model.enable_gradient_checkpointing = true;
+                        o.emplace_back("critic.model.enable_gradient_checkpointing=true");
+                      }
+                      return level == 1;
+                    }});
+  }
+  const bool actor_full = job.actor_model.lora.rank == 0;
+  const bool critic_full = job.has_critic() && job.critic.model.lora.rank == 0;
+  if (actor_full || critic_full) {
+    list.push_back({"train LoRA adapters instead of all weights: another training", 8, false,
+                    [=](Job& j, std::vector<std::string>& o, int level) {
+                      if (actor_full) {
+                        j.actor_model.lora.rank = 16;
+                        o.emplace_back("actor_rollout_ref.model.lora_rank=16");
+                      }
+                      if (critic_full) {
+                        j.critic.model.lora.rank = 16;
+                        o.emplace_back("critic.model.lora_rank=16");
+                      }
+                      return level == 1;
+                    }});
+  }
+  list.push_back({"shorter responses: another training", 6, false,
+                  [](Job& j, std::vector<std::string>& o, int level) {
+                    const std::int64_t shorter = j.data.max_response_length >> level;
+                    if (shorter < 8) return false;
+                    j.data.max_response_length = shorter;
+                    o.push_back(format("data.max_response_length={}", shorter));
+                    return true;
+                  }});
+  return list;
+}
+
+// Some models cannot take a change (a rank over their width); such a change is no candidate.
+bool least_of(const Job& job, const Target& target, Bytes& least) {
+  if (!job.validate().ok()) return false;
+  const Result<MemoryPlan> plan = draft_plan(job, target);
+  if (!plan.ok()) return false;
+  least = least_capacity(*plan);
+  return true;
+}
+
+}  // namespace
+
+std::vector<Knob> find_knobs(const Job& job, const Target& target) {
+  Bytes now;
+  if (!least_of(job, target, now)) return {};
+  std::vector<Knob> knobs;
+  for (const Dial& dial : dials(job)) {
+    Knob best;
+    best.least_capacity = now;
+    // The first halving and the end of the road say the most.
+    std::vector<std::string> last;
+    for (int level = 1; level <= 12; ++level) {
+      Job changed = job;
+      Knob knob;
+      knob.effect = dial.effect;
+      if (!dial.turn(changed, knob.overrides, level) || knob.overrides == last) break;
+      last = knob.overrides;
+      if (!least_of(changed, target, knob.least_capacity)) break;
+      if (knob.least_capacity < best.least_capacity) best = knob;
+    }
+    if (best.least_capacity < now) knobs.push_back(std::move(best));
+  }
+  std::stable_sort(knobs.begin(), knobs.end(), [](const Knob& a, const Knob& b) {
+    return a.least_capacity < b.least_capacity;
+  });
+  return knobs;
+}
+
+Result<Fit> find_fit(const Job& job, const Target& target) {
+  const std::vector<Dial> list = dials(job);
+  struct Candidate {
+    std::vector<int> levels;
+    int pain = 0;
+  };
+  // Combinations in order of pain: those that keep the training first.
+  std::vector<Candidate> candidates;
+  const std::function<void(std::size_t, Candidate)> enumerate = [&](std::size_t k, Candidate c) {
+    if (k == list.size()) {
+      candidates.push_back(std::move(c));
+      return;
+    }
+    for (int level = 0; level <= 6; ++level) {
+      Job probe = job;
+      std::vector<std::string> unused;
+      if (level > 0 && !list[k].turn(probe, unused, level)) break;
+      Candidate next = c;
+      next.levels.push_back(level);
+      next.pain += level * list[k].weight + (level > 0 && !list[k].keeps_training ? 1000 : 0);
+      enumerate(k + 1, std::move(next));
+    }
+  };
+  enumerate(0, {});
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.pain < b.pain; });
+
+  const auto build = [&](const Candidate& c, Job& changed, Fit& fit) {
+    changed = job;
+    for (std::size_t k = 0; k < list.size(); ++k) {
+      if (c.levels[k] == 0) continue;
+      (void)list[k].turn(changed, fit.overrides, c.levels[k]);
+      fit.effects.push_back(list[k].effect);
+    }
+    return changed.validate().ok();
+  };
+  // The hardest turn of the dials of one kind tells whether that kind can do it at all.
+  Bytes smallest(~0ull);
+  for (const bool training : {true, false}) {
+    const Candidate* hardest = nullptr;
+    for (const Candidate& c : candidates) {
+      if ((c.pain < 1000) != training) continue;
+      const auto sum = [](const Candidate& x) {
+        int s = 0;
+        for (const int level : x.levels) s += level;
+        return s;
+      };
+      if (hardest == nullptr || sum(c) > sum(*hardest)) hardest = &c;
+    }
+    if (hardest == nullptr) continue;
+    Job changed;
+    Fit fit;
+    Bytes least;
+    if (!build(*hardest, changed, fit) || !least_of(changed, target, least)) continue;
+    smallest = std::min(smallest, least);
+    if (least > target.capacity) continue;
+    for (const Candidate& c : candidates) {
+      if ((c.pain < 1000) != training) continue;
+      Fit found;
+      if (!build(c, changed, found)) continue;
+      Result<MemoryPlan> plan = draft_plan(changed, target);
+      if (!plan.ok() || !solve_residency(*plan, "auto").ok()) continue;
+      found.plan = std::move(plan).value();
+      return found;
+    }
+  }
+  return Status(ErrorCode::kDoesNotFit,
+                format("No combination of micro batches, recomputation, LoRA and response length "
+                       "fits into {}; the least that was found is {}",
+                       target.capacity, smallest));
+}
+
+}  // namespace neap::plan

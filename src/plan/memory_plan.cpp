@@ -1,0 +1,46 @@
+#include "plan/memory_plan.h"
+
+#include <algorithm>
+
+#include "base/format.h"
+#include "plan/advice.h"
+#include "plan/residency.h"
+#include "plan/tags.h"
+#include "plan/transients.h"
+
+namespace neap::plan {
+
+Result<MemoryPlan> draft_plan(const Job& job, const Target& target) {
+  if (target.granularity.is_zero())
+    return Status(ErrorCode::kInvalidArgument, "The device's granularity is zero");
+  MemoryPlan plan;
+  plan.task = job.task;
+  plan.capacity = target.capacity;
+  plan.granularity = target.granularity;
+  plan.host_budget = job.memory.host_budget;
+  NEAP_TRY_ASSIGN(const JobModels models, read_models(job));
+  const std::vector<std::string> phases = phase_names(job);
+  plan.tags = build_tags(job, models, target, phases);
+  NEAP_TRY_ASSIGN(plan.phases, predict_transients(job, models, target, phases));
+  return plan;
+}
+
+Result<MemoryPlan> make_plan(const Job& job, const Target& target) {
+  NEAP_TRY_ASSIGN(MemoryPlan plan, draft_plan(job, target));
+  Status status = solve_residency(plan, job.memory.residency);
+  if (status.ok()) return plan;
+  if (status.code() != ErrorCode::kDoesNotFit) return status;
+  std::string knobs;
+  const std::vector<Knob> found = find_knobs(job, target);
+  for (std::size_t i = 0; i < std::min<std::size_t>(found.size(), 5); ++i) {
+    std::string overrides;
+    for (const std::string& o : found[i].overrides) overrides += (overrides.empty() ? "" : " ") + o;
+    knobs += format("\n  {}: fits in {} ({})", overrides, found[i].least_capacity, found[i].effect);
+  }
+  const std::string text = knobs.empty() ? ""
+                                         : ". What lowers it, each alone:" + knobs +
+                                               "\n`neap plan --fit SIZE` looks for a combination";
+  return Status(ErrorCode::kDoesNotFit, status.message() + text);
+}
+
+}  // namespace neap::plan

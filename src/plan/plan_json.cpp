@@ -1,0 +1,66 @@
+// MemoryPlan as JSON, schema 1: docs/plan-json.md.
+#include "plan/memory_plan.h"
+#include "plan/plan_words.h"
+
+namespace neap::plan {
+
+Json MemoryPlan::to_json() const {
+  const auto bytes = [](Bytes b) { return b.count(); };
+  Json out = Json::object();
+  out["schema"] = 1;
+  out["task"] = task;
+  out["capacity"] = bytes(capacity);
+  out["granularity"] = bytes(granularity);
+  out["host_budget"] = bytes(host_budget);
+  out["fits"] = fits();
+  out["peak"] = bytes(peak);
+  out["all_resident"] = bytes(all_resident);
+  out["moved_per_step"] = bytes(moved_per_step);
+  out["host_bytes"] = bytes(host_bytes);
+  Json phase_list = Json::array();
+  for (std::size_t p = 0; p < phases.size(); ++p) {
+    Json phase = Json::object();
+    phase["name"] = phases[p].name;
+    phase["transient"] = bytes(phases[p].transient);
+    phase["transient_allocated"] = bytes(phases[p].transient_allocated);
+    phase["persistent"] = bytes(schedule[p].persistent);
+    phase["peak"] = bytes(schedule[p].peak);
+    Json moves = Json::array();
+    for (const Move& m : schedule[p].moves) {
+      moves.push_back({{"kind", m.kind == Move::Kind::kPause ? "pause" : "resume"},
+                       {"tag", m.tag},
+                       {"policy", arena_word(m.policy)},
+                       {"bytes", bytes(m.bytes)},
+                       {"copies", m.copies}});
+    }
+    phase["moves"] = std::move(moves);
+    phase_list.push_back(std::move(phase));
+  }
+  out["phases"] = std::move(phase_list);
+  Json tag_list = Json::array();
+  for (std::size_t t = 0; t < tags.size(); ++t) {
+    const TagPlan& tag = tags[t];
+    Json one = Json::object();
+    one["tag"] = tag.tag;
+    one["bytes"] = bytes(tag.bytes);
+    one["contents"] = contents_word(tag.contents);
+    Json cells = Json::array();
+    for (std::size_t p = 0; p < phases.size(); ++p) cells.push_back(cell_word(*this, t, p));
+    one["cells"] = std::move(cells);
+    Json regions = Json::array();
+    for (const RegionPlan& region : tag.regions) {
+      Json parts = Json::array();
+      for (const PartPlan& part : region.parts)
+        parts.push_back(
+            {{"name", part.name}, {"offset", bytes(part.offset)}, {"bytes", bytes(part.bytes)}});
+      regions.push_back(
+          {{"name", region.name}, {"bytes", bytes(region.bytes)}, {"parts", std::move(parts)}});
+    }
+    one["regions"] = std::move(regions);
+    tag_list.push_back(std::move(one));
+  }
+  out["tags"] = std::move(tag_list);
+  return out;
+}
+
+}  // namespace neap::plan

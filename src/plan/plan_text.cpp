@@ -1,0 +1,117 @@
+#include <algorithm>
+#include <vector>
+
+#include "base/format.h"
+#include "plan/memory_plan.h"
+#include "plan/plan_words.h"
+
+namespace neap::plan {
+namespace {
+
+// Columns as wide as their widest cell; the first is set left, the others right.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> head) { rows_.push_back(std::move(head)); }
+  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  void rule() { rules_.push_back(rows_.size()); }
+  [[nodiscard]] std::string text() const {
+    std::vector<std::size_t> width(rows_.front().size(), 0);
+    for (const auto& row : rows_)
+      for (std::size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
+    std::size_t total = 0;
+    for (const std::size_t w : width) total += w + 2;
+    std::string out;
+    for (std::size_t r = 0; r < rows_.size(); ++r) {
+      if (std::find(rules_.begin(), rules_.end(), r) != rules_.end() || r == 1)
+        out += std::string(total - 2, '-') + "\n";
+      std::string line;
+      for (std::size_t i = 0; i < rows_[r].size(); ++i) {
+        line += i == 0 ? format("{:<{}}", rows_[r][i], width[i])
+                       : format("  {:>{}}", rows_[r][i], width[i]);
+      }
+      out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+    }
+    return out;
+  }
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+  std::vector<std::size_t> rules_;
+};
+
+std::string move_text(const Move& m) {
+  const std::string size = to_string(m.bytes);
+  if (m.kind == Move::Kind::kResume)
+    return m.copies ? format("{} from the host ({})", m.tag, size)
+                    : format("{} gets pages ({})", m.tag, size);
+  if (m.policy == arena::Policy::kDiscard) return format("{} dropped ({})", m.tag, size);
+  return m.copies ? format("{} to the host ({})", m.tag, size)
+                  : format("{} away, its host copy is still right ({})", m.tag, size);
+}
+
+}  // namespace
+
+std::string cell_word(const MemoryPlan& plan, std::size_t tag, std::size_t phase) {
+  const TagPlan& t = plan.tags[tag];
+  if (t.need[phase] == Need::kNeed) return "need";
+  if (plan.schedule[phase].resident[tag]) return "stay";
+  return t.contents == Contents::kScratch ? "drop" : "host";
+}
+
+std::string contents_word(Contents contents) {
+  switch (contents) {
+    case Contents::kLive:
+      return "live";
+    case Contents::kFrozen:
+      return "frozen";
+    case Contents::kScratch:
+      return "scratch";
+  }
+  return {};
+}
+
+std::string arena_word(arena::Policy policy) {
+  return policy == arena::Policy::kDiscard ? "discard" : "host";
+}
+
+std::string MemoryPlan::to_text() const {
+  std::vector<std::string> head = {"tag", "bytes"};
+  for (const PhasePlan& p : phases) head.push_back(p.name);
+  Table table(std::move(head));
+  for (std::size_t t = 0; t < tags.size(); ++t) {
+    std::vector<std::string> row = {tags[t].tag, to_string(tags[t].bytes)};
+    for (std::size_t p = 0; p < phases.size(); ++p) row.push_back(cell_word(*this, t, p));
+    table.add(std::move(row));
+  }
+  const auto add_sums = [&](const std::string& name, const auto& of) {
+    std::vector<std::string> row = {name, ""};
+    for (std::size_t p = 0; p < phases.size(); ++p) row.push_back(to_string(of(p)));
+    table.add(std::move(row));
+  };
+  table.rule();
+  add_sums("persistent", [&](std::size_t p) { return schedule[p].persistent; });
+  add_sums("transient", [&](std::size_t p) { return phases[p].transient; });
+  add_sums("peak", [&](std::size_t p) { return schedule[p].peak; });
+
+  std::string out = table.text();
+  bool moves = false;
+  for (std::size_t p = 0; p < phases.size(); ++p) {
+    if (schedule[p].moves.empty()) continue;
+    out += moves ? "" : "\nMoves of a step\n";
+    moves = true;
+    std::string line;
+    for (const Move& m : schedule[p].moves) line += (line.empty() ? "" : "; ") + move_text(m);
+    out += format("  before {}: {}\n", phases[p].name, line);
+  }
+  if (!moves) out += "\nEverything stays on the device; nothing moves.\n";
+  out += format("\nall resident together  {}\n", all_resident);
+  out +=
+      format("capacity               {}\n", capacity.is_zero() ? "unlimited" : to_string(capacity));
+  out += format("planned peak           {}\n", peak);
+  out += format("moved per step         {}\n", moved_per_step);
+  out += format("host memory for copies {}\n", host_bytes);
+  if (!fits()) out += format("The plan is over the capacity by {}.\n", peak - capacity);
+  return out;
+}
+
+}  // namespace neap::plan
