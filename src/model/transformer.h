@@ -1,18 +1,19 @@
-// A decoder-only transformer over flat parameters: inference, decoding with a KV cache, and training
-// block by block.
+// A decoder-only transformer over flat parameters: inference, decoding with a KV cache, and
+// training block by block.
 //
-// Model     Weights (and gradients, where a unit is trained) are 1-D tensors given by the caller, one
-//           for each unit of plan::flat_layout: "embed", "block.i", "head". The model keeps views, and
-//           owns no memory that outlives a call. Any floating dtype; norms, softmax and log-probs are
-//           computed in float32 inside.
-// Rows      Hidden states are (N, C) with one row a token; a Batch says which rows are one sequence.
-//           A padded (B, T) batch is padded on the RIGHT: with causal attention a real token never
-//           sees padding, so no mask exists, and what the padded rows hold is garbage to ignore (their
-//           gradients are zero if the caller's loss leaves them out).
+// Model     Weights (and gradients, where a unit is trained) are 1-D tensors given by the caller,
+//           one for each unit of plan::flat_layout: "embed", "block.i", "head". The model keeps
+//           views, and owns no memory that outlives a call. Any floating dtype; norms, softmax and
+//           log-probs are computed in float32 inside (float64 for a float64 model).
+// Rows      Hidden states are (N, C) with one row a token; a Batch says which rows are one
+//           sequence. A padded (B, T) batch is padded on the RIGHT: with causal attention a real
+//           token never sees padding, so no mask exists, and what the padded rows hold is garbage
+//           to ignore (their gradients are zero if the caller's loss leaves them out).
 // Training  forward_train returns a Tape; the heads turn hidden states into losses and d_hidden;
 //           Tape::backward walks the blocks in reverse. Gradients are ADDED into the flat gradient
 //           tensors; the caller zeroes them. No parameter is an autograd leaf.
-// Threads   one call at a time. Failure   neap::Error on shapes that disagree, c10::Error from libtorch.
+// Threads   one call at a time.
+// Failure   neap::Error on shapes that disagree, c10::Error from libtorch.
 // Cost      said at each function, in elements: N rows, C hidden, F intermediate, V vocabulary.
 #pragma once
 
@@ -55,9 +56,9 @@ struct Lora {
 
 enum class Direction { kForward, kBackward };
 
-/// Called around every unit of every walk: 0 is the embedding, 1..L the blocks, L + 1 the head (final
-/// norm included). ZeRO-3 gathers in `before` and releases in `after`. With tied embeddings the head
-/// also reads unit 0.
+/// Called around every unit of every walk: 0 is the embedding, 1..L the blocks, L + 1 the head
+/// (final norm included). ZeRO-3 gathers in `before` and releases in `after`. With tied embeddings
+/// the head also reads unit 0.
 class WalkObserver {
  public:
   virtual ~WalkObserver() = default;
@@ -65,8 +66,8 @@ class WalkObserver {
   virtual void after(Direction direction, std::size_t unit) = 0;
 };
 
-/// Where a recomputing walk keeps the inputs of its blocks, (N, C) each. Offload and compression are
-/// other implementations. put is called in order 0..L-1, take in reverse, once each.
+/// Where a recomputing walk keeps the inputs of its blocks, (N, C) each. Offload and compression
+/// are other implementations. put is called in order 0..L-1, take in reverse, once each.
 class BlockInputStore {
  public:
   virtual ~BlockInputStore() = default;
@@ -107,8 +108,8 @@ struct KvCache {
   [[nodiscard]] KvCache first(std::int64_t n) const;
 };
 
-/// float32 logits of one chunk hold at most this many elements (128 MiB); rows a chunk = this / V, at
-/// least one.
+/// float32 logits of one chunk hold at most this many elements (128 MiB); rows a chunk = this / V,
+/// at least one.
 constexpr std::int64_t kLogitsChunkElements = std::int64_t{1} << 25;
 
 struct LogProbOptions {
@@ -149,36 +150,40 @@ class Transformer {
 
   /// Null: none. The observer outlives its use.
   void set_observer(WalkObserver* observer);
-  /// Puts a unit on other flat tensors (a gather buffer). `grad` may be undefined. Cheap: views only.
+  /// Puts a unit on other flat tensors (a gather buffer). `grad` may be undefined. Cheap: views
+  /// only.
   void bind_unit(std::size_t unit, const at::Tensor& weights, const at::Tensor& grads);
 
-  /// Output of the last block, before the final norm: (N, C). No gradient. Transient: 3 (N, C) and the
-  /// widest of a block's inner tensors (2 (N, F) for a gated block).
+  /// Output of the last block, before the final norm: (N, C). No gradient. Transient: 3 (N, C) and
+  /// the widest of a block's inner tensors (2 (N, F) for a gated block).
   [[nodiscard]] at::Tensor forward(const Batch& batch);
-  /// As forward, keeping what backward needs: (N, C) a block with recompute, else the block's graph.
+  /// As forward, keeping what backward needs: (N, C) a block with recompute, else the block's
+  /// graph.
   [[nodiscard]] std::unique_ptr<Tape> forward_train(const Batch& batch,
                                                     const TrainOptions& options);
 
-  /// Runs right-padded prompts (B', T) with their lengths, writes keys and values into the cache's rows
-  /// `slots` ((B',) int64; undefined: 0..B'-1) and returns the hidden state of each prompt's last token,
-  /// (B', C). `lengths` is (B',) int64.
+  /// Runs right-padded prompts (B', T) with their lengths, writes keys and values into the cache's
+  /// rows `slots` ((B',) int64; undefined: 0..B'-1) and returns the hidden state of each prompt's
+  /// last token, (B', C). `lengths` is (B',) int64.
   [[nodiscard]] at::Tensor prefill(const at::Tensor& tokens, const at::Tensor& lengths,
                                    KvCache& cache, const at::Tensor& slots = {});
   /// One token a sequence: tokens (B,), positions (B,) where they go, int64. Attends to positions
-  /// 0..positions[b] of row b; `key_limit` is a host bound on max(positions) + 1 (<= T_max), so that
-  /// nothing waits for the device. Returns (B, C). Same shapes and addresses for the same key_limit: it
-  /// can be captured in a graph.
+  /// 0..positions[b] of row b; `key_limit` is a host bound on max(positions) + 1 (<= T_max), so
+  /// that nothing waits for the device. Returns (B, C). Same shapes and addresses for the same
+  /// key_limit: it can be captured in a graph.
   [[nodiscard]] at::Tensor decode(const at::Tensor& tokens, const at::Tensor& positions,
                                   KvCache& cache, std::int64_t key_limit);
 
   /// (R, C) -> (R, V) float32 logits, whole: for sampling.
   [[nodiscard]] at::Tensor logits(const at::Tensor& hidden);
-  /// log p(targets) at `rows` of hidden. rows: (R,) int64, undefined means all; targets: (R,) int64 (the
-  /// token that FOLLOWS the row). Chunked: transient 2 chunk_elements and 2 (chunk, C), never (R, V).
+  /// log p(targets) at `rows` of hidden. rows: (R,) int64, undefined means all; targets: (R,) int64
+  /// (the token that FOLLOWS the row). Chunked: transient 2 chunk_elements and 2 (chunk, C), never
+  /// (R, V).
   [[nodiscard]] LogProbs log_probs(const at::Tensor& hidden, const at::Tensor& rows,
                                    const at::Tensor& targets, const LogProbOptions& options = {});
-  /// Gradient of a loss through log_probs: d_log_probs (R,) and, when given, d_entropy (R,). Computes the
-  /// logits again chunk by chunk, adds to the head's gradients, returns d_hidden (N, C).
+  /// Gradient of a loss through log_probs: d_log_probs (R,) and, when given, d_entropy (R,).
+  /// Computes the logits again chunk by chunk, adds to the head's gradients, returns d_hidden (N,
+  /// C).
   [[nodiscard]] at::Tensor log_probs_backward(const at::Tensor& hidden, const at::Tensor& rows,
                                               const at::Tensor& targets, const LogProbs& forward,
                                               const at::Tensor& d_log_probs,
@@ -200,9 +205,9 @@ class Transformer {
   [[nodiscard]] at::Tensor scores_backward(const at::Tensor& hidden, const at::Tensor& rows,
                                            const at::Tensor& d_scores);
 
-  /// Adds the adapters' product into the base weights, or takes it out again. While merged, forward and
-  /// decode skip the adapters; training refuses. In bfloat16 a merge and unmerge rounds the base: keep a
-  /// copy if it must come back bit by bit.
+  /// Adds the adapters' product into the base weights, or takes it out again. While merged, forward
+  /// and decode skip the adapters; training refuses. In bfloat16 a merge and unmerge rounds the
+  /// base: keep a copy if it must come back bit by bit.
   void merge_adapters();
   void unmerge_adapters();
   [[nodiscard]] bool merged() const;
@@ -212,8 +217,10 @@ class Transformer {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Hugging Face's initialization: normal(0, 0.02) for matrices, one for norms, zero for biases and the
-/// scalar head, LoRA A uniform and B zero. The same values on every device.
+/// Hugging Face's initialization: normal(0, 0.02) for matrices, one for norms, zero for biases and
+/// the scalar head; then the adapters. The same values on every device.
 void initialize(Transformer& model, std::uint64_t seed, double standard_deviation = 0.02);
+/// LoRA's A uniform in +-1/sqrt(in), B zero: the adapted model starts as its base.
+void initialize_adapters(Transformer& model, std::uint64_t seed);
 
 }  // namespace neap::model

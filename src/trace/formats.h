@@ -20,6 +20,8 @@ struct ReadContext {
 
 /// Neap's own format; the input stands at the file header.
 [[nodiscard]] Result<Recording> read_neap_trace(Input& input, const ReadContext& context);
+/// PyTorch's pickle; the input stands at its first instruction.
+[[nodiscard]] Result<Recording> read_torch_snapshot(Input& input, const ReadContext& context);
 [[nodiscard]] Status over_memory_limit(const Input& input, Bytes limit);
 
 }  // namespace neap::trace

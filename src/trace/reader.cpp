@@ -55,6 +55,8 @@ Result<Recording> read_input(Input& input, const ReadOptions& options) {
   NEAP_TRY(input.status());
   if (long_enough && std::memcmp(input.data(), format::kMagic.data(), format::kMagic.size()) == 0)
     return read_neap_trace(input, context);
+  if (input.ensure(2) && input.data()[0] == 0x80) return read_torch_snapshot(input, context);
+  NEAP_TRY(input.status());
   return unknown_file(input);
 }
 

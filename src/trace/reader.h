@@ -13,6 +13,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/status.h"
 #include "trace/recording.h"
 
 namespace neap::trace {

@@ -92,6 +92,15 @@ class StackTable {
     ends_.push_back(frame_ids_.size());
     return static_cast<std::uint32_t>(ends_.size() - 1);
   }
+  /// Heap memory of the stacks, frames not counted.
+  [[nodiscard]] std::size_t bytes() const {
+    return frame_ids_.capacity() * sizeof(std::uint32_t) + ends_.capacity() * sizeof(std::uint64_t);
+  }
+  /// Gives `change` every frame in turn.
+  template <class Change>
+  void for_each_frame(Change change) {
+    for (Frame& f : frames_) change(f);
+  }
   friend bool operator==(const StackTable&, const StackTable&) = default;
 
  private:

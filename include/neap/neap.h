@@ -1,0 +1,322 @@
+/* Neap's C interface: tagged regions of GPU memory that keep their address while their memory
+ * comes and goes. Served by libneap_hook.so, however it came into the process: linked, opened with
+ * dlopen, or preloaded with LD_PRELOAD (then cudaMalloc and its kin are hooked too; docs/hook.md).
+ *
+ * Conventions
+ *   Outcome    every function that can fail returns a neap_status; 0 is success. Outputs come last
+ *              and are untouched on failure. Out-of-memory is a normal outcome.
+ *   Errors     neap_last_error() and neap_last_shortage() tell of the calling thread's last failure;
+ *              a success leaves them as they were.
+ *   Structs    begin with struct_size = sizeof the struct as the caller knows it (the NEAP_*_INIT
+ *              macros set it); fields that an older caller does not have keep their default.
+ *   Text       NUL-terminated UTF-8. A tag in an output stays valid for the life of the process.
+ *   Sizes      bytes, uint64_t. Devices are ordinals as CUDA counts them; addresses are void*.
+ *   Threads    every function from any thread, unless it says otherwise.
+ *   Fork       a child of a process that has opened a device gets NEAP_UNSUPPORTED from every call
+ *              that needs one; a child forked before that is a process like any other.
+ *   Exit       nothing runs on the GPU after exit() has begun; memory goes back with the process.
+ *
+ * A device is opened by the first call that needs it. NEAP_HOOK_DEVICE=host:SIZE serves a make-
+ * believe device of host memory in its place, for tests and machines without a GPU. */
+#ifndef NEAP_NEAP_H_
+#define NEAP_NEAP_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NEAP_API __attribute__((visibility("default")))
+#define NEAP_ABI_VERSION 1u
+#define NEAP_NO_LIMIT UINT64_MAX
+
+/* ---- outcome ------------------------------------------------------------------------------- */
+
+typedef int32_t neap_status;
+enum {
+  NEAP_OK = 0,
+  NEAP_INVALID_ARGUMENT = 1,
+  NEAP_NOT_FOUND = 2,
+  NEAP_ALREADY_EXISTS = 3,
+  NEAP_OUT_OF_DEVICE_MEMORY = 4,
+  NEAP_OUT_OF_HOST_MEMORY = 5,
+  NEAP_BUSY = 6,
+  NEAP_CORRUPT = 7,
+  NEAP_DEVICE_LOST = 8,
+  NEAP_DRIVER = 9,
+  NEAP_UNSUPPORTED = 10,
+  NEAP_IO = 11,
+  NEAP_CANCELLED = 12,
+  NEAP_TIMEOUT = 13,
+  NEAP_DOES_NOT_FIT = 14,
+  NEAP_INTERNAL = 15
+};
+
+/* What an out-of-memory failure knows. Holders (tags that hold the rest) are listed by
+ * neap_last_holder, largest first. */
+typedef struct neap_shortage {
+  size_t struct_size;
+  uint64_t need;
+  uint64_t free;
+  uint64_t capacity;
+  uint64_t holders;
+} neap_shortage;
+#define NEAP_SHORTAGE_INIT {sizeof(neap_shortage), 0, 0, 0, 0}
+
+NEAP_API uint32_t neap_abi_version(void);   /* NEAP_ABI_VERSION of the library */
+NEAP_API const char* neap_version(void);    /* "0.1.0" */
+NEAP_API const char* neap_status_name(neap_status status); /* "out of device memory" */
+/* The calling thread's last failure, "" before the first. Valid until the thread's next failure. */
+NEAP_API const char* neap_last_error(void);
+/* NEAP_NOT_FOUND unless the thread's last failure was out of device memory and knows its numbers. */
+NEAP_API neap_status neap_last_shortage(neap_shortage* shortage);
+NEAP_API neap_status neap_last_holder(uint64_t index, const char** tag, uint64_t* bytes);
+
+/* ---- settings ------------------------------------------------------------------------------ */
+
+typedef struct neap_options {
+  size_t struct_size;
+  uint64_t page_store_budget; /* pages kept for the next tag; over it they go to the driver */
+  uint64_t host_budget;       /* most host memory for backups */
+  int32_t keep_host_buffers;  /* 1: backups' memory is kept for the next cycle */
+  uint32_t touch_threads;     /* first touch of backup memory; 0: one a core, at most 16 */
+  const char* disk_folder;    /* for NEAP_DISK; NULL or "": the system's temporary folder */
+  uint64_t margin;            /* a region is refused as out of memory if less would stay free */
+} neap_options;
+#define NEAP_OPTIONS_INIT {sizeof(neap_options), NEAP_NO_LIMIT, NEAP_NO_LIMIT, 1, 0, NULL, 0}
+
+/* Sets what devices opened later use; page_store_budget and margin also for those open now.
+ * NEAP_BUSY, and nothing changed, when another field differs from what an open device uses. */
+NEAP_API neap_status neap_configure(const neap_options* options);
+/* How many devices regions can be made on; 0 without a GPU. Opens none. */
+NEAP_API neap_status neap_device_count(int32_t* count);
+
+/* ---- scopes: which allocations of the hooks become regions ----------------------------------- */
+
+typedef int32_t neap_policy;
+enum {
+  NEAP_POLICY_UNCHANGED = -1, /* in neap_pause_options only */
+  NEAP_DISCARD = 0,           /* contents are undefined after resume */
+  NEAP_HOST = 1,              /* kept in host memory */
+  NEAP_DISK = 2,              /* kept in a file */
+  NEAP_ZERO = 3               /* reads as zeros after resume */
+};
+
+typedef struct neap_scope {
+  size_t struct_size;
+  const char* tag;
+  neap_policy policy;
+  int32_t enabled;     /* 0: allocations inside are forwarded, whatever scope lies around */
+  int32_t all_threads; /* 1: also for threads that have no scope of their own (autograd's) */
+} neap_scope;
+#define NEAP_SCOPE_INIT {sizeof(neap_scope), "default", NEAP_DISCARD, 1, 0}
+
+/* Scopes nest; the innermost of the thread decides. */
+NEAP_API neap_status neap_scope_enter(const neap_scope* scope);
+/* Leaves the thread's innermost scope. NEAP_NOT_FOUND when there is none. */
+NEAP_API neap_status neap_scope_exit(void);
+/* What decides for the calling thread now; enabled is 0 outside of every scope. */
+NEAP_API neap_status neap_scope_current(neap_scope* scope);
+
+/* ---- regions ------------------------------------------------------------------------------- */
+
+typedef int32_t neap_state;
+enum { NEAP_RESIDENT = 0, NEAP_PAUSING = 1, NEAP_PAUSED = 2, NEAP_RESUMING = 3 };
+
+typedef struct neap_region {
+  size_t struct_size;
+  const char* tag;
+  void* address;
+  uint64_t requested;
+  uint64_t size;   /* requested, rounded up to the device's granularity */
+  uint64_t mapped; /* physically there now */
+  uint64_t generation; /* grows each time new pages are mapped */
+  neap_state state;
+  neap_policy policy;
+  int32_t device;
+  int32_t reserved;
+} neap_region;
+#define NEAP_REGION_INIT {sizeof(neap_region), NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* A resident region. Does not look at scopes. */
+NEAP_API neap_status neap_region_create(int32_t device, const char* tag, uint64_t size,
+                                        neap_policy policy, void** address);
+/* The same without memory: born paused, resume gives it pages. */
+NEAP_API neap_status neap_region_create_paused(int32_t device, const char* tag, uint64_t size,
+                                               neap_policy policy, void** address);
+/* A second region, with its own address and tag, over the pages of the one at `source`. */
+NEAP_API neap_status neap_region_alias(const char* tag, const void* source, void** address);
+/* Waits for the device's work, then frees the region that begins at `address`, paused or not. */
+NEAP_API neap_status neap_region_destroy(void* address);
+/* The region that `address` lies in. */
+NEAP_API neap_status neap_region_find(const void* address, neap_region* region);
+/* Fills at most `capacity` structs (each with struct_size set in the first) and says in *count how
+ * many there are. tag NULL: all. */
+NEAP_API neap_status neap_regions(const char* tag, neap_region* regions, size_t capacity,
+                                  size_t* count);
+
+/* ---- moves: all regions of some tags, on every open device ----------------------------------- */
+/* An empty list (count 0) means every tag; a tag that nothing has is no error. A failing call
+ * leaves every device as it was. */
+
+enum { NEAP_FENCE_DEVICE = 0, NEAP_FENCE_STREAMS = 1, NEAP_FENCE_NONE = 2 };
+
+typedef struct neap_pause_options {
+  size_t struct_size;
+  neap_policy policy;    /* overrides the tags' own, now and later */
+  int32_t fence;         /* what is waited for before anything is unmapped */
+  void* const* streams;  /* CUstream values, for NEAP_FENCE_STREAMS */
+  size_t stream_count;
+  int32_t release_pages; /* 1: to the driver at once, for other processes */
+  int32_t unchanged;     /* 1: not written since the last backup, which is kept as it is */
+} neap_pause_options;
+#define NEAP_PAUSE_OPTIONS_INIT \
+  {sizeof(neap_pause_options), NEAP_POLICY_UNCHANGED, NEAP_FENCE_DEVICE, NULL, 0, 0, 0}
+
+typedef struct neap_resume_options {
+  size_t struct_size;
+  uint64_t wait_ms; /* how long to wait for another process to give memory back */
+} neap_resume_options;
+#define NEAP_RESUME_OPTIONS_INIT {sizeof(neap_resume_options), 0}
+
+typedef struct neap_move {
+  size_t struct_size;
+  uint64_t bytes;  /* that left or came to the device */
+  uint64_t copied; /* of them, to or from the host or a disk */
+  uint64_t regions;
+  double seconds;
+} neap_move;
+#define NEAP_MOVE_INIT {sizeof(neap_move), 0, 0, 0, 0.0}
+
+/* options and move may be NULL. Pausing what is paused and resuming what is resident do nothing. */
+NEAP_API neap_status neap_pause(const char* const* tags, size_t count,
+                                const neap_pause_options* options, neap_move* move);
+NEAP_API neap_status neap_resume(const char* const* tags, size_t count,
+                                 const neap_resume_options* options, neap_move* move);
+/* Pauses `out` while it resumes `in`, with the pages of one serving the other. */
+NEAP_API neap_status neap_exchange(const char* const* out, size_t out_count, const char* const* in,
+                                   size_t in_count, const neap_pause_options* options,
+                                   neap_move* move);
+/* Gives up or takes back the memory of [offset, offset+size) of one region. */
+NEAP_API neap_status neap_shrink(void* address, uint64_t offset, uint64_t size, neap_move* move);
+NEAP_API neap_status neap_grow(void* address, uint64_t offset, uint64_t size, neap_move* move);
+/* Makes the host memory that the tags' next pause needs, now instead of then. */
+NEAP_API neap_status neap_prepare(const char* const* tags, size_t count);
+/* Sends kept pages of `device` (-1: all) to the driver until each holds at most `keep`. */
+NEAP_API neap_status neap_release_store(int32_t device, uint64_t keep, uint64_t* released);
+/* Where the host copy of [address, address+size) lies. NEAP_NOT_FOUND without one. It stays valid
+ * until the region resumes (longer with keep_host_buffers) or is destroyed. */
+NEAP_API neap_status neap_host_copy(const void* address, uint64_t size, const void** host);
+
+/* ---- being told ------------------------------------------------------------------------------ */
+
+/* 0: go on. Anything else from before_unmap stops the pause, with everything as it was. Called on
+ * the thread that pauses or resumes, without locks; must not throw. */
+typedef int32_t (*neap_callback)(const neap_region* region, void* user);
+/* For those who registered addresses elsewhere (NCCL, RDMA, IPC). tag NULL: every region. Either
+ * function may be NULL. Also serves devices opened later. */
+NEAP_API neap_status neap_add_callbacks(const char* tag, neap_callback before_unmap,
+                                        neap_callback after_map, void* user, uint64_t* id);
+NEAP_API neap_status neap_remove_callbacks(uint64_t id);
+
+/* ---- hand-over between processes -------------------------------------------------------------- */
+
+typedef struct neap_page {
+  int32_t descriptor; /* whoever holds it closes it */
+  int32_t reserved;
+  uint64_t offset; /* from the region's address */
+  uint64_t size;
+} neap_page;
+
+/* Descriptors of the pages of the resident region that begins at `address`; *count says how many
+ * there are, and NEAP_INVALID_ARGUMENT with nothing exported when that is over `capacity`. */
+NEAP_API neap_status neap_export(const void* address, neap_page* pages, size_t capacity,
+                                 size_t* count);
+/* A region over pages that another process exported. Free it with neap_region_destroy. */
+NEAP_API neap_status neap_import(int32_t device, const char* tag, const neap_page* pages,
+                                 size_t count, void** address);
+
+/* The small protocol over a Unix socket that carries pages, ownership and revocation;
+ * docs/hand-over.md. */
+typedef struct neap_owner neap_owner;
+typedef struct neap_guest neap_guest;
+
+/* Serves offers at `path` from a thread of its own. The path must not exist, or be a dead socket. */
+NEAP_API neap_status neap_owner_open(const char* path, neap_owner** owner);
+/* Lets guests map the region that begins at `address` under `name`. A pause of the region revokes
+ * it from every guest first and waits for them at most `revoke_ms`; then the pause fails with
+ * NEAP_BUSY and everything is as it was. */
+NEAP_API neap_status neap_owner_offer(neap_owner* owner, const char* name, void* address,
+                                      uint64_t revoke_ms);
+/* Takes an offer back: guests unmap, and this returns when the last has (or died). */
+NEAP_API neap_status neap_owner_withdraw(neap_owner* owner, const char* name, uint64_t revoke_ms);
+/* How many guests map `name` now. */
+NEAP_API neap_status neap_owner_guests(neap_owner* owner, const char* name, uint64_t* guests);
+/* Withdraws everything (waiting `revoke_ms` in all), closes the socket, frees the handle whatever
+ * the outcome. */
+NEAP_API neap_status neap_owner_close(neap_owner* owner, uint64_t revoke_ms);
+
+/* Called on the guest's own thread before a lent region is unmapped; returns when the memory is no
+ * longer in use. `lost` is 1 when the owner is gone and the region stays mapped until
+ * neap_guest_drop. */
+typedef void (*neap_revoked)(const char* name, void* address, int32_t lost, void* user);
+NEAP_API neap_status neap_guest_open(const char* path, neap_revoked revoked, void* user,
+                                     neap_guest** guest);
+/* Maps what the owner offers under `name` as a region of `tag` on `device`; waits up to `wait_ms`
+ * for it to be offered. *generation is the owner's, to compare after a revocation. */
+NEAP_API neap_status neap_guest_take(neap_guest* guest, const char* name, int32_t device,
+                                     const char* tag, uint64_t wait_ms, void** address,
+                                     uint64_t* size, uint64_t* generation);
+/* Unmaps one lent region and tells the owner. */
+NEAP_API neap_status neap_guest_drop(neap_guest* guest, const char* name);
+/* Drops everything and frees the handle. */
+NEAP_API neap_status neap_guest_close(neap_guest* guest);
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+typedef struct neap_totals {
+  size_t struct_size;
+  uint64_t regions, virtual_bytes, mapped_bytes, host_bytes, disk_bytes;
+  uint64_t page_store_bytes, physical_bytes, peak_physical_bytes, host_buffer_bytes;
+  uint64_t driver_creates, driver_releases, store_hits;
+  uint64_t pauses, resumes, failures, copied_to_host, copied_to_device;
+  double pause_seconds, resume_seconds;
+  /* What the hooks passed on to the CUDA runtime. */
+  uint64_t outside_calls, outside_failures, outside_blocks, outside_bytes, outside_peak_bytes;
+} neap_totals;
+
+/* Sums over every open device. totals->struct_size must be set. */
+NEAP_API neap_status neap_stats(neap_totals* totals);
+/* The same by device and tag as text. Writes at most `capacity` bytes, the last of them NUL, and
+ * says in *length how long the text is without it; more than capacity - 1 means it was cut. text
+ * may be NULL when capacity is 0. */
+NEAP_API neap_status neap_stats_json(char* text, size_t capacity, size_t* length);
+NEAP_API neap_status neap_stats_prometheus(char* text, size_t capacity, size_t* length);
+
+/* ---- traces ---------------------------------------------------------------------------------- */
+
+/* Records allocations and moves to a file of Neap's trace format, which `neap report` draws. One
+ * trace at a time: NEAP_BUSY while one runs. NEAP_TRACE=PATH starts one with the first allocation. */
+NEAP_API neap_status neap_trace_start(const char* path);
+NEAP_API neap_status neap_trace_stop(void);
+/* Marks for the trace; without one they do nothing. */
+NEAP_API neap_status neap_phase_begin(const char* name);
+NEAP_API neap_status neap_phase_end(const char* name);
+NEAP_API neap_status neap_mark(const char* text);
+
+/* ---- PyTorch's pluggable allocator ------------------------------------------------------------- */
+
+/* For torch.cuda.memory.CUDAPluggableAllocator, inside a torch.cuda.MemPool. Makes a region of the
+ * calling thread's scope, else of an all_threads scope, else of tag "default" with NEAP_DISCARD.
+ * Null means out of memory and nothing else, so that PyTorch frees its cache and tries again; any
+ * other failure is thrown as std::runtime_error, which PyTorch hands on to Python. */
+NEAP_API void* neap_torch_malloc(ssize_t size, int device, void* stream);
+NEAP_API void neap_torch_free(void* address, ssize_t size, int device, void* stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* NEAP_NEAP_H_ */

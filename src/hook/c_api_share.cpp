@@ -1,0 +1,161 @@
+// neap.h: hand-over between processes.
+#include <unistd.h>
+
+#include "hook/c_struct.h"
+#include "hook/error.h"
+#include "hook/hand_over.h"
+#include "neap/neap.h"
+
+using neap::Bytes;
+using neap::ErrorCode;
+using neap::Status;
+using namespace neap::hook;  // NOLINT(google-build-using-namespace)
+namespace arena = neap::arena;
+
+struct neap_owner {
+  std::unique_ptr<HandOverOwner> owner;
+};
+struct neap_guest {
+  std::unique_ptr<HandOverGuest> guest;
+};
+
+namespace {
+
+std::chrono::milliseconds milliseconds(uint64_t count) {
+  return std::chrono::milliseconds(std::min<uint64_t>(count, 86'400'000));
+}
+
+Status check(const neap_owner* owner, const char* name) {
+  NEAP_TRY(require(owner != nullptr, "owner is null"));
+  return require(name != nullptr, "name is null");
+}
+Status check(const neap_guest* guest, const char* name) {
+  NEAP_TRY(require(guest != nullptr, "guest is null"));
+  return require(name != nullptr, "name is null");
+}
+
+}  // namespace
+
+extern "C" {
+
+neap_status neap_export(const void* address, neap_page* pages, size_t capacity, size_t* count) {
+  return guarded([&]() -> Status {
+    NEAP_TRY(require(count != nullptr, "count is null"));
+    NEAP_TRY(require(pages != nullptr || capacity == 0, "pages is null"));
+    NEAP_TRY_ASSIGN(const Place place, region_at(address));
+    NEAP_TRY_ASSIGN(const auto exported, place.on.arena->export_pages(place.region.id));
+    *count = exported.size();
+    if (exported.size() > capacity) {
+      for (const auto& page : exported) ::close(page.descriptor);
+      return {ErrorCode::kInvalidArgument,
+              neap::format("The region has {} pages, and there is room for {}", exported.size(),
+                           capacity)};
+    }
+    for (size_t i = 0; i < exported.size(); ++i) {
+      pages[i] = {exported[i].descriptor, 0, exported[i].offset.count(), exported[i].size.count()};
+    }
+    return {};
+  });
+}
+
+neap_status neap_import(int32_t device, const char* tag, const neap_page* pages, size_t count,
+                        void** address) {
+  return guarded([&]() -> Status {
+    NEAP_TRY(require(address != nullptr, "address is null"));
+    NEAP_TRY(require(tag != nullptr && *tag != '\0', "A region needs a tag"));
+    NEAP_TRY(require(pages != nullptr && count > 0, "There are no pages to import"));
+    std::vector<arena::ExportedPage> list;
+    for (size_t i = 0; i < count; ++i) {
+      list.push_back({pages[i].descriptor, Bytes(pages[i].offset), Bytes(pages[i].size)});
+    }
+    NEAP_TRY_ASSIGN(const OpenDevice on, Runtime::get().open(device));
+    NEAP_TRY_ASSIGN(const auto region, on.arena->import_pages(tag, list));
+    *address = pointer(region.address);
+    return {};
+  });
+}
+
+neap_status neap_owner_open(const char* path, neap_owner** owner) {
+  return guarded([&]() -> Status {
+    NEAP_TRY(require(path != nullptr && owner != nullptr, "path or owner is null"));
+    NEAP_TRY_ASSIGN(auto opened, HandOverOwner::open(path));
+    *owner = new neap_owner{std::move(opened)};
+    return {};
+  });
+}
+neap_status neap_owner_offer(neap_owner* owner, const char* name, void* address,
+                             uint64_t revoke_ms) {
+  return guarded([&]() -> Status {
+    NEAP_TRY(check(owner, name));
+    return owner->owner->offer(name, address, milliseconds(revoke_ms));
+  });
+}
+neap_status neap_owner_withdraw(neap_owner* owner, const char* name, uint64_t revoke_ms) {
+  return guarded([&]() -> Status {
+    NEAP_TRY(check(owner, name));
+    return owner->owner->withdraw(name, milliseconds(revoke_ms));
+  });
+}
+neap_status neap_owner_guests(neap_owner* owner, const char* name, uint64_t* guests) {
+  return guarded([&]() -> Status {
+    NEAP_TRY(check(owner, name));
+    NEAP_TRY(require(guests != nullptr, "guests is null"));
+    NEAP_TRY_ASSIGN(*guests, owner->owner->guests(name));
+    return {};
+  });
+}
+neap_status neap_owner_close(neap_owner* owner, uint64_t revoke_ms) {
+  return guarded([&]() -> Status {
+    NEAP_TRY(require(owner != nullptr, "owner is null"));
+    Status outcome = owner->owner->close(milliseconds(revoke_ms));
+    delete owner;
+    return outcome;
+  });
+}
+
+neap_status neap_guest_open(const char* path, neap_revoked revoked, void* user,
+                            neap_guest** guest) {
+  return guarded([&]() -> Status {
+    NEAP_TRY(require(path != nullptr && guest != nullptr, "path or guest is null"));
+    HandOverGuest::Revoked tell;
+    if (revoked != nullptr) {
+      tell = [revoked, user](const std::string& name, neap::device::Address at, bool lost) {
+        revoked(name.c_str(), pointer(at), lost ? 1 : 0, user);
+      };
+    }
+    NEAP_TRY_ASSIGN(auto opened, HandOverGuest::open(path, std::move(tell)));
+    *guest = new neap_guest{std::move(opened)};
+    return {};
+  });
+}
+neap_status neap_guest_take(neap_guest* guest, const char* name, int32_t device, const char* tag,
+                            uint64_t wait_ms, void** address, uint64_t* size,
+                            uint64_t* generation) {
+  return guarded([&]() -> Status {
+    NEAP_TRY(check(guest, name));
+    NEAP_TRY(require(tag != nullptr && *tag != '\0', "A region needs a tag"));
+    NEAP_TRY(require(address != nullptr, "address is null"));
+    NEAP_TRY_ASSIGN(const Loan loan, guest->guest->take(name, device, tag, milliseconds(wait_ms)));
+    *address = pointer(loan.address);
+    if (size != nullptr) *size = loan.size.count();
+    if (generation != nullptr) *generation = loan.generation;
+    return {};
+  });
+}
+neap_status neap_guest_drop(neap_guest* guest, const char* name) {
+  return guarded([&]() -> Status {
+    NEAP_TRY(check(guest, name));
+    return guest->guest->drop(name);
+  });
+}
+neap_status neap_guest_close(neap_guest* guest) {
+  return guarded([&]() -> Status {
+    NEAP_TRY(require(guest != nullptr, "guest is null"));
+    Status outcome = guest->guest->close();
+    if (outcome.code() == ErrorCode::kBusy) return outcome;  // from its own callback: still alive
+    delete guest;
+    return outcome;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,51 @@
+// The CUDA runtime that the hooks pass calls on to, found at run time: this library needs none.
+//
+// Threads   any.   Failure   a null function: the caller says what that means.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace neap::hook {
+
+/// cudaError_t values that the hooks themselves return.
+enum CudaError : int {
+  kCudaSuccess = 0,
+  kCudaInvalidValue = 1,
+  kCudaOutOfMemory = 2,
+  kCudaInitializationError = 3,
+  kCudaSymbolNotFound = 500,
+  kCudaNotSupported = 801,
+  kCudaUnknown = 999,
+};
+
+using CudaStream = void*;
+
+/// The next definition of `name` behind this library: the program's libcudart where it is in the
+/// global scope (RTLD_NEXT), else one that is loaded under a name of CUDA 13 or 12, else one that
+/// the loader finds. Null when there is none. Successes are to be kept by the caller; a failure is
+/// tried again, because a runtime may be loaded later.
+[[nodiscard]] void* find_in_cudart(const char* name);
+
+/// One function of the runtime, looked up at its first use.
+template <class Function>
+class CudartFunction {
+ public:
+  explicit constexpr CudartFunction(const char* name) : name_(name) {}
+  [[nodiscard]] Function get() {
+    Function known = __atomic_load_n(&function_, __ATOMIC_ACQUIRE);
+    if (known != nullptr) return known;
+    known = reinterpret_cast<Function>(find_in_cudart(name_));
+    __atomic_store_n(&function_, known, __ATOMIC_RELEASE);
+    return known;
+  }
+
+ private:
+  const char* name_;
+  Function function_ = nullptr;
+};
+
+/// The device that the calling thread has chosen, by the runtime; 0 without one.
+[[nodiscard]] int current_device();
+
+}  // namespace neap::hook

@@ -1,0 +1,147 @@
+// The C interface of torch_memory_saver on Neap: what its Python package calls, and what its users
+// reach for through ctypes. docs/python.md says where it differs (it never ends the process).
+//
+// A thread's settings here are its base scope; regions are Neap's, so neap_* calls see them too.
+#include <cstring>
+#include <mutex>
+#include <string>
+
+#include "hook/c_struct.h"
+#include "hook/drop_in.h"
+#include "hook/error.h"
+#include "hook/moves.h"
+#include "hook/runtime.h"
+#include "hook/scope.h"
+#include "hook/thread_slot.h"
+#include "neap/neap.h"
+
+using neap::Bytes;
+using neap::Status;
+using namespace neap::hook;  // NOLINT(google-build-using-namespace)
+namespace arena = neap::arena;
+
+namespace {
+
+/// The thread's settings, which together make its scope.
+struct Config {
+  DropInSettings settings = drop_in_settings();
+};
+Config& config() {
+  return ThreadSlot<Config>::get();
+}
+
+void apply() {
+  const Scope scope = to_scope(config().settings);
+  change_base_scope(
+      [](Scope& base, const void* wanted) { base = *static_cast<const Scope*>(wanted); }, &scope);
+}
+
+std::vector<std::string> one_or_all(const char* tag) {
+  if (tag == nullptr || *tag == '\0') return {};
+  return {tag};
+}
+
+/// Process-wide settings that an arena takes when it is made.
+Status change_settings(void (*change)(Settings&, const void*), const void* argument) {
+  Settings settings = Runtime::get().settings();
+  change(settings, argument);
+  return Runtime::get().configure(settings);
+}
+
+}  // namespace
+
+extern "C" {
+
+NEAP_API void* tms_torch_malloc(ssize_t size, int device, void* stream) {
+  return neap_torch_malloc(size, device, stream);
+}
+NEAP_API void tms_torch_free(void* address, ssize_t size, int device, void* stream) {
+  neap_torch_free(address, size, device, stream);
+}
+
+NEAP_API void tms_set_interesting_region(bool value) {
+  config().settings.enabled = value;
+  apply();
+}
+NEAP_API bool tms_get_interesting_region() {
+  return config().settings.enabled;
+}
+NEAP_API void tms_set_current_tag(const char* tag) {
+  config().settings.tag = intern_tag(tag != nullptr ? tag : "default");
+  apply();
+}
+NEAP_API const char* tms_get_current_tag() {
+  return config().settings.tag;
+}
+NEAP_API void tms_set_enable_cpu_backup(bool value) {
+  config().settings.cpu_backup = value;
+  apply();
+}
+NEAP_API bool tms_get_enable_cpu_backup() {
+  return config().settings.cpu_backup;
+}
+NEAP_API void tms_set_enable_disk_backup(bool value) {
+  config().settings.disk_backup = value;
+  apply();
+}
+NEAP_API bool tms_get_enable_disk_backup() {
+  return config().settings.disk_backup;
+}
+// "pinned" and "mmap" name the peer's two ways to hold a backup. Neap has one, which is both mapped
+// and pinned; the name is kept for those who read it back.
+NEAP_API void tms_set_cpu_backup_backend(const char* name) {
+  config().settings.backend = intern_tag(name != nullptr ? name : "");
+}
+NEAP_API const char* tms_get_cpu_backup_backend() {
+  return config().settings.backend;
+}
+
+NEAP_API int tms_set_disk_backup_dir(const char* folder) {
+  return guarded([&] {
+    return change_settings(
+        [](Settings& settings, const void* path) {
+          settings.arena.disk_folder = path != nullptr ? static_cast<const char*>(path) : "";
+        },
+        folder);
+  });
+}
+NEAP_API int tms_set_retain_cpu_backup(bool value) {
+  return guarded([&] {
+    return change_settings(
+        [](Settings& settings, const void* keep) {
+          settings.arena.keep_host_buffers = *static_cast<const bool*>(keep);
+        },
+        &value);
+  });
+}
+NEAP_API bool tms_get_retain_cpu_backup() {
+  return Runtime::get().settings().arena.keep_host_buffers;
+}
+NEAP_API void set_memory_margin_bytes(uint64_t bytes) {
+  Runtime::get().set_margin(Bytes(bytes));
+}
+
+/// 0, or the neap_status of a failure that neap_last_error() explains.
+NEAP_API int tms_pause(const char* tag) {
+  return guarded([&]() -> Status {
+    NEAP_TRY_ASSIGN(const auto moved, pause_everywhere(one_or_all(tag), {}));
+    (void)moved;
+    return {};
+  });
+}
+NEAP_API int tms_resume(const char* tag) {
+  return guarded([&]() -> Status {
+    NEAP_TRY_ASSIGN(const auto moved, resume_everywhere(one_or_all(tag), {}));
+    (void)moved;
+    return {};
+  });
+}
+
+/// Null without a copy on the host; neap_last_error() says why.
+NEAP_API uint8_t* tms_get_cpu_backup_pointer(const uint8_t* address, uint64_t size) {
+  const void* host = nullptr;
+  if (neap_host_copy(address, size, &host) != NEAP_OK) return nullptr;
+  return static_cast<uint8_t*>(const_cast<void*>(host));
+}
+
+}  // extern "C"

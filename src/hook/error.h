@@ -1,0 +1,33 @@
+// The calling thread's last failure, and the border where outcomes become neap_status.
+//
+// Threads   each has its own.   Failure   guarded() lets no exception out.
+#pragma once
+
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "base/status.h"
+#include "neap/neap.h"
+
+namespace neap::hook {
+
+/// Remembers `status`, which is a failure, as the thread's last and returns its code.
+neap_status fail(Status status);
+/// The thread's last failure; ok before the first. Valid until the next.
+[[nodiscard]] const Status& last_failure();
+
+/// Runs `body`, which returns Status, on behalf of C code.
+template <class Body>
+neap_status guarded(Body&& body) noexcept {
+  try {
+    Status status = std::forward<Body>(body)();
+    return status.ok() ? NEAP_OK : fail(std::move(status));
+  } catch (const std::bad_alloc&) {
+    return fail(Status(ErrorCode::kOutOfHostMemory, "The process is out of memory"));
+  } catch (const std::exception& e) {
+    return fail(Status(ErrorCode::kInternal, e.what()));
+  }
+}
+
+}  // namespace neap::hook

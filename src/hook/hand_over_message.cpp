@@ -1,0 +1,191 @@
+#include "hook/hand_over_message.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/file.h"
+#include "base/format.h"
+
+namespace neap::hook {
+namespace {
+
+constexpr std::size_t kLongestMessage = 64U << 10;
+constexpr timeval kSendLimit{5, 0};  ///< a peer that reads nothing for so long is given up
+
+Result<sockaddr_un> address_of(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof address.sun_path) {
+    return Status(ErrorCode::kInvalidArgument,
+                  format("A socket's path has 1 to {} bytes; this one has {}: {}",
+                         sizeof address.sun_path - 1, path.size(), path));
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
+Status io(std::string_view what, const std::string& path, int error) {
+  return {ErrorCode::kIo, format("Cannot {} {}: {}", what, path, system_reason(error))};
+}
+
+Result<Descriptor> new_socket(const std::string& path) {
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (socket.get() < 0) return io("make a socket for", path, errno);
+  return socket;
+}
+
+}  // namespace
+
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  if (this != &other) {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = other.take();
+  }
+  return *this;
+}
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::string Message::text(const char* field) const {
+  const auto it = body.find(field);
+  return it != body.end() && it->is_string() ? it->get<std::string>() : std::string();
+}
+std::uint64_t Message::number(const char* field) const {
+  const auto it = body.find(field);
+  return it != body.end() && it->is_number_unsigned() ? it->get<std::uint64_t>() : 0;
+}
+
+Wire::Wire(Descriptor socket) : socket_(std::move(socket)) {
+  ::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &kSendLimit, sizeof kSendLimit);
+}
+
+Status Wire::send(const Json& body, std::span<const int> descriptors) {
+  const std::string text = body.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (text.size() > kLongestMessage || descriptors.size() > kMostDescriptors) {
+    return {ErrorCode::kInternal, "A hand-over message is too long"};
+  }
+  iovec data{const_cast<char*>(text.data()), text.size()};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> control{};
+  if (!descriptors.empty()) {
+    header.msg_control = control.data();
+    header.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+    cmsghdr* first = CMSG_FIRSTHDR(&header);
+    first->cmsg_level = SOL_SOCKET;
+    first->cmsg_type = SCM_RIGHTS;
+    first->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(first), descriptors.data(), descriptors.size_bytes());
+  }
+  const std::lock_guard lock(mutex_);
+  ssize_t sent = 0;
+  do {
+    sent = ::sendmsg(socket_.get(), &header, MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent >= 0) return {};
+  if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN) {
+    return {ErrorCode::kCancelled, "The process at the other end of the hand-over is gone"};
+  }
+  return {ErrorCode::kIo, format("A hand-over message cannot be sent: {}", system_reason(errno))};
+}
+
+Result<Message> Wire::receive() {
+  std::string text(kLongestMessage, '\0');
+  iovec data{text.data(), text.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> control{};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  ssize_t got = 0;
+  do {
+    got = ::recvmsg(socket_.get(), &header, MSG_CMSG_CLOEXEC);
+  } while (got < 0 && errno == EINTR);
+  if (got == 0 || (got < 0 && errno == ECONNRESET)) {
+    return Status(ErrorCode::kCancelled, "The process at the other end of the hand-over is gone");
+  }
+  if (got < 0) {
+    return Status(ErrorCode::kIo,
+                  format("No hand-over message can be received: {}", system_reason(errno)));
+  }
+  Message message;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof fd);
+      message.descriptors.emplace_back(fd);
+    }
+  }
+  if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+    return Status(ErrorCode::kCorrupt,
+                  "A hand-over message was cut: too long, or this process may not open so many "
+                  "files (ulimit -n)");
+  }
+  text.resize(static_cast<std::size_t>(got));
+  NEAP_TRY_ASSIGN(message.body, parse_json(text, "a hand-over message"));
+  if (!message.body.is_object()) {
+    return Status(ErrorCode::kCorrupt, "A hand-over message is not a JSON object");
+  }
+  return message;
+}
+
+void Wire::shut() {
+  ::shutdown(socket_.get(), SHUT_RDWR);
+}
+
+Result<Descriptor> listen_at(const std::string& path) {
+  NEAP_TRY_ASSIGN(const sockaddr_un address, address_of(path));
+  struct stat about {};
+  if (::lstat(path.c_str(), &about) == 0) {
+    if (!S_ISSOCK(about.st_mode)) {
+      return Status(ErrorCode::kAlreadyExists, path + " exists and is not a socket");
+    }
+    if (connect_to(path).ok()) {
+      return Status(ErrorCode::kAlreadyExists, "Another process serves hand-overs at " + path);
+    }
+    ::unlink(path.c_str());  // its process is gone
+  }
+  NEAP_TRY_ASSIGN(Descriptor socket, new_socket(path));
+  const auto* generic = reinterpret_cast<const sockaddr*>(&address);
+  // Before bind: nobody else can connect in between.
+  ::fchmod(socket.get(), 0600);
+  if (::bind(socket.get(), generic, sizeof address) != 0) return io("bind", path, errno);
+  if (::chmod(path.c_str(), 0600) != 0 || ::listen(socket.get(), 64) != 0) {
+    const int error = errno;
+    ::unlink(path.c_str());
+    return io("listen at", path, error);
+  }
+  return socket;
+}
+
+Result<Descriptor> connect_to(const std::string& path) {
+  NEAP_TRY_ASSIGN(const sockaddr_un address, address_of(path));
+  NEAP_TRY_ASSIGN(Descriptor socket, new_socket(path));
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    if (errno == ENOENT || errno == ECONNREFUSED) {
+      return Status(ErrorCode::kNotFound, "Nobody serves hand-overs at " + path);
+    }
+    return io("connect to", path, errno);
+  }
+  return socket;
+}
+
+bool peer_is_same_user(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+  return peer.uid == ::geteuid() || peer.uid == 0;
+}
+
+}  // namespace neap::hook

@@ -1,0 +1,70 @@
+// One connected Unix socket of the hand-over protocol: JSON messages with page descriptors.
+// docs/hand-over.md is the grammar.
+//
+// Threads   send() from any; receive() from one at a time.
+// Failure   a peer that is gone is kCancelled; one that breaks the format is kCorrupt, and the
+//           connection is of no more use.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/status.h"
+
+namespace neap::hook {
+
+/// A file descriptor that closes itself.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(other.take()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept;
+  ~Descriptor();
+  [[nodiscard]] int get() const { return fd_; }
+  [[nodiscard]] int take() {
+    const int fd = fd_;
+    fd_ = -1;
+    return fd;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+/// What came; a field that is missing or of another type reads as empty or zero.
+struct Message {
+  Json body;
+  std::vector<Descriptor> descriptors;
+  [[nodiscard]] std::string text(const char* field) const;
+  [[nodiscard]] std::uint64_t number(const char* field) const;
+};
+
+/// The kernel passes at most 253 descriptors in one message.
+inline constexpr std::size_t kMostDescriptors = 128;
+
+class Wire {
+ public:
+  explicit Wire(Descriptor socket);
+  [[nodiscard]] int descriptor() const { return socket_.get(); }
+  Status send(const Json& body, std::span<const int> descriptors = {});
+  [[nodiscard]] Result<Message> receive();
+  /// Ends both directions: the peer and a receive() under way see the end.
+  void shut();
+
+ private:
+  Descriptor socket_;
+  std::mutex mutex_;
+};
+
+/// Listens at `path`, mode 0600. A socket that nobody listens at any more is replaced.
+[[nodiscard]] Result<Descriptor> listen_at(const std::string& path);
+[[nodiscard]] Result<Descriptor> connect_to(const std::string& path);
+/// Whether the process at the other end runs as this user (or as root).
+[[nodiscard]] bool peer_is_same_user(int socket);
+
+}  // namespace neap::hook

@@ -1,0 +1,24 @@
+// Pause, resume and exchange over every open device: all of them move, or none.
+//
+// Threads   any.
+// Failure   a device that fails is as it was (the arena's promise); those that had moved before it
+//           are moved back. Contents of a discarded tag are not part of "as it was".
+// Cost      the slowest device: they move at the same time.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "hook/runtime.h"
+
+namespace neap::hook {
+
+[[nodiscard]] Result<arena::MoveReport> pause_everywhere(std::span<const std::string> tags,
+                                                         const arena::PauseOptions& options);
+[[nodiscard]] Result<arena::MoveReport> resume_everywhere(std::span<const std::string> tags,
+                                                          const arena::ResumeOptions& options);
+[[nodiscard]] Result<arena::MoveReport> exchange_everywhere(std::span<const std::string> out,
+                                                            std::span<const std::string> in,
+                                                            const arena::PauseOptions& options);
+
+}  // namespace neap::hook

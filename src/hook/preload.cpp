@@ -1,0 +1,166 @@
+// The hooks themselves: the CUDA runtime's allocation calls, taken over by LD_PRELOAD. Inside a
+// scope an allocation becomes a region; everything else is passed on and counted.
+//
+// cudaMallocManaged is always passed on: its memory is the host's too, and a region's is not.
+#include <atomic>
+
+#include "base/format.h"
+#include "base/log.h"
+#include "hook/allocate.h"
+#include "hook/cudart.h"
+#include "hook/error.h"
+#include "hook/live.h"
+#include "hook/outside.h"
+#include "neap/neap.h"
+
+using neap::Bytes;
+using neap::ErrorCode;
+using neap::Status;
+namespace hook = neap::hook;
+
+namespace {
+
+using MallocFunction = int (*)(void**, std::size_t);
+using FreeFunction = int (*)(void*);
+using MallocAsyncFunction = int (*)(void**, std::size_t, hook::CudaStream);
+using MallocFromPoolFunction = int (*)(void**, std::size_t, void*, hook::CudaStream);
+using FreeAsyncFunction = int (*)(void*, hook::CudaStream);
+using MallocManagedFunction = int (*)(void**, std::size_t, unsigned);
+
+int cuda_error(const Status& status) {
+  switch (status.code()) {
+    case ErrorCode::kOutOfDeviceMemory:
+      return hook::kCudaOutOfMemory;
+    case ErrorCode::kInvalidArgument:
+      return hook::kCudaInvalidValue;
+    case ErrorCode::kUnsupported:
+      return hook::kCudaNotSupported;
+    default:
+      return hook::kCudaUnknown;
+  }
+}
+
+/// Serves an allocation inside a scope. False: not ours, pass it on.
+bool serve(const char* call, void** out, std::size_t size, int* result) noexcept {
+  hook::Live::ensure_started();
+  const hook::Scope scope = hook::current_scope();
+  if (!scope.enabled || size == 0 || out == nullptr) return false;
+  const neap_status status = hook::guarded([&]() -> Status {
+    NEAP_TRY_ASSIGN(const auto region,
+                    hook::Runtime::get().allocate(hook::current_device(), scope, Bytes(size)));
+    *out = reinterpret_cast<void*>(region.address);  // NOLINT(performance-no-int-to-ptr)
+    return {};
+  });
+  *result = status == NEAP_OK ? hook::kCudaSuccess : cuda_error(hook::last_failure());
+  if (status != NEAP_OK && status != NEAP_OUT_OF_DEVICE_MEMORY) {
+    hook::log_hook_failure(call, hook::last_failure());
+  }
+  return true;
+}
+
+/// Frees a region. False: not ours, pass it on.
+bool take_back(const char* call, void* address, hook::CudaStream const* stream,
+               int* result) noexcept {
+  if (address == nullptr) return false;
+  bool ours = false;
+  const neap_status status = hook::guarded([&]() -> Status {
+    if (stream != nullptr) {
+      const auto place = hook::Runtime::get().find(address);
+      if (!place.ok()) return {};
+      ours = true;
+      const auto id = static_cast<neap::device::StreamId>(reinterpret_cast<std::uint64_t>(*stream));
+      NEAP_TRY(place->on.device->synchronize(id));
+    }
+    NEAP_TRY_ASSIGN(const bool freed, hook::free_region_at(address));
+    ours = ours || freed;
+    return {};
+  });
+  if (status != NEAP_OK) {
+    *result = cuda_error(hook::last_failure());
+    hook::log_hook_failure(call, hook::last_failure());
+    return true;
+  }
+  *result = hook::kCudaSuccess;
+  return ours;
+}
+
+int no_runtime(const char* call) {
+  hook::log_hook_failure(
+      call, Status(ErrorCode::kNotFound,
+                   "no libcudart with this function was found (libcudart.so.13, .so.12 or .so)"));
+  return hook::kCudaSymbolNotFound;
+}
+
+template <class Function, class... Arguments>
+int pass_on_malloc(hook::CudartFunction<Function>& function, const char* call, void** out,
+                   std::size_t size, Arguments... arguments) {
+  const Function next = function.get();
+  if (next == nullptr) return no_runtime(call);
+  const int result = next(out, size, arguments...);
+  if (result == hook::kCudaSuccess && out != nullptr) {
+    hook::Outside::get().allocated(*out, Bytes(size), hook::current_device());
+  } else {
+    hook::Outside::get().failed();
+  }
+  return result;
+}
+
+template <class Function, class... Arguments>
+int pass_on_free(hook::CudartFunction<Function>& function, const char* call, void* address,
+                 Arguments... arguments) {
+  const Function next = function.get();
+  if (next == nullptr) return no_runtime(call);
+  // Forgotten first: once it is free, another thread may get the same address.
+  if (address != nullptr) hook::Outside::get().freed(address);
+  return next(address, arguments...);
+}
+
+}  // namespace
+
+extern "C" {
+
+NEAP_API int cudaMalloc(void** out, std::size_t size) {
+  static hook::CudartFunction<MallocFunction> next{"cudaMalloc"};
+  int result = 0;
+  if (serve("cudaMalloc", out, size, &result)) return result;
+  return pass_on_malloc(next, "cudaMalloc", out, size);
+}
+
+NEAP_API int cudaFree(void* address) {
+  static hook::CudartFunction<FreeFunction> next{"cudaFree"};
+  int result = 0;
+  if (take_back("cudaFree", address, nullptr, &result)) return result;
+  return pass_on_free(next, "cudaFree", address);
+}
+
+#define NEAP_HOOK_ASYNC(suffix)                                                                  \
+  NEAP_API int cudaMallocAsync##suffix(void** out, std::size_t size, hook::CudaStream stream) {  \
+    static hook::CudartFunction<MallocAsyncFunction> next{"cudaMallocAsync" #suffix};            \
+    int result = 0;                                                                              \
+    if (serve("cudaMallocAsync", out, size, &result)) return result;                             \
+    return pass_on_malloc(next, "cudaMallocAsync", out, size, stream);                           \
+  }                                                                                              \
+  NEAP_API int cudaMallocFromPoolAsync##suffix(void** out, std::size_t size, void* pool,         \
+                                               hook::CudaStream stream) {                        \
+    static hook::CudartFunction<MallocFromPoolFunction> next{"cudaMallocFromPoolAsync" #suffix}; \
+    int result = 0;                                                                              \
+    if (serve("cudaMallocFromPoolAsync", out, size, &result)) return result;                     \
+    return pass_on_malloc(next, "cudaMallocFromPoolAsync", out, size, pool, stream);             \
+  }                                                                                              \
+  NEAP_API int cudaFreeAsync##suffix(void* address, hook::CudaStream stream) {                   \
+    static hook::CudartFunction<FreeAsyncFunction> next{"cudaFreeAsync" #suffix};                \
+    int result = 0;                                                                              \
+    if (take_back("cudaFreeAsync", address, &stream, &result)) return result;                    \
+    return pass_on_free(next, "cudaFreeAsync", address, stream);                                 \
+  }
+NEAP_HOOK_ASYNC()
+NEAP_HOOK_ASYNC(_ptsz)
+#undef NEAP_HOOK_ASYNC
+
+NEAP_API int cudaMallocManaged(void** out, std::size_t size, unsigned flags) {
+  static hook::CudartFunction<MallocManagedFunction> next{"cudaMallocManaged"};
+  hook::Live::ensure_started();
+  return pass_on_malloc(next, "cudaMallocManaged", out, size, flags);
+}
+
+}  // extern "C"

@@ -1,0 +1,105 @@
+// Byte-level BPE tokenizers: Hugging Face's tokenizer.json (GPT-2, Qwen2, Llama-3, OPT types), the
+// older vocab.json with merges.txt, and training from text.
+//
+// Needs no torch. Any bytes can be encoded; ids are those of Hugging Face's tokenizers library for
+// valid UTF-8.
+//
+// Threads   const calls from any thread.
+// Failure   neap::Error naming the file and the field.
+// Cost      encoding some 10 MB/s a thread; pieces seen before come from a cache of bounded size.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+
+namespace neap::model {
+
+using TokenId = std::int64_t;
+
+struct AddedToken {
+  TokenId id = 0;
+  std::string content;
+  bool special = false;
+  bool normalized = false;
+  bool single_word = false;  ///< only where no word character stands beside it
+  bool lstrip = false;       ///< takes the white space before it
+  bool rstrip = false;
+};
+
+struct BpeTrainOptions {
+  std::int64_t vocab_size = 1024;  ///< special tokens, 256 bytes and merges together
+  std::int64_t min_frequency = 2;
+  std::vector<std::string> special_tokens = {"<|endoftext|>"};  ///< ids 0, 1, ... in this order
+  std::string pattern;  ///< of the pieces that merges stay within; empty: GPT-2's
+};
+
+class Tokenizer {
+ public:
+  /// tokenizer.json, else vocab.json and merges.txt; with tokenizer_config.json for the roles of
+  /// special tokens.
+  [[nodiscard]] static Tokenizer from_folder(const std::filesystem::path& folder);
+  [[nodiscard]] static Tokenizer from_json(const Json& tokenizer, std::string_view where);
+  /// Deterministic: ties in frequency go to the pair with the smaller ids. `next_text` hands out the
+  /// corpus piece by piece and is empty-handed at the end.
+  [[nodiscard]] static Tokenizer train(
+      const BpeTrainOptions& options,
+      const std::function<std::optional<std::string_view>()>& next_text);
+
+  /// Ids of the text; the post-processor's tokens (BOS and the like) too if asked. Special tokens
+  /// written in the text become their ids.
+  [[nodiscard]] std::vector<TokenId> encode(std::string_view text,
+                                            bool add_special_tokens = false) const;
+  /// Text of the ids. Bytes that are not UTF-8 become U+FFFD, at the very end only. Ids out of range
+  /// are left out.
+  [[nodiscard]] std::string decode(std::span<const TokenId> ids,
+                                   bool skip_special_tokens = true) const;
+
+  [[nodiscard]] std::int64_t vocab_size() const;  ///< largest id + 1, added tokens included
+  [[nodiscard]] std::optional<TokenId> id_of(std::string_view token) const;
+  /// As in the vocabulary ("Ġthe"); empty for an id without a token.
+  [[nodiscard]] std::string token_of(TokenId id) const;
+  [[nodiscard]] const std::vector<AddedToken>& added_tokens() const;
+  [[nodiscard]] std::optional<TokenId> bos() const;
+  [[nodiscard]] std::optional<TokenId> eos() const;
+  [[nodiscard]] std::optional<TokenId> pad() const;
+  /// By the token's text, which must be in the vocabulary.
+  void set_roles(std::optional<std::string> bos, std::optional<std::string> eos,
+                 std::optional<std::string> pad);
+  /// The chat template of tokenizer_config.json or chat_template.jinja, as it is; empty: none.
+  [[nodiscard]] const std::string& chat_template() const;
+
+  [[nodiscard]] Json to_json() const;
+  /// tokenizer.json and tokenizer_config.json, each replaced atomically.
+  void save(const std::filesystem::path& folder) const;
+
+ private:
+  friend class StreamDecoder;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+/// Text of a growing list of ids: each push returns what has become certain; an incomplete UTF-8
+/// tail is held back. All pushes and finish together equal decode.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens = true)
+      : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens) {}
+  [[nodiscard]] std::string push(TokenId id);
+  [[nodiscard]] std::string finish();
+
+ private:
+  Tokenizer tokenizer_;
+  bool skip_special_tokens_;
+  std::string tail_;
+};
+
+}  // namespace neap::model

@@ -1,0 +1,403 @@
+#include "trace/snapshot_machine.h"
+
+#include <bit>
+
+#include "base/format.h"
+
+namespace neap::trace::snapshot {
+namespace {
+
+// Names and messages of a trace are far shorter; longer text is passed over.
+constexpr std::uint64_t kLongestText = 1U << 20;
+
+// Instructions by the letters that Python's pickletools gives them.
+enum Op : std::uint8_t {
+  kMark = '(',
+  kStop = '.',
+  kPop = '0',
+  kPopMark = '1',
+  kDup = '2',
+  kBinFloat = 'G',
+  kBinInt = 'J',
+  kBinInt1 = 'K',
+  kBinInt2 = 'M',
+  kNone = 'N',
+  kBinString = 'T',
+  kShortBinString = 'U',
+  kBinUnicode = 'X',
+  kBinBytes = 'B',
+  kShortBinBytes = 'C',
+  kAppend = 'a',
+  kDict = 'd',
+  kAppends = 'e',
+  kBinGet = 'h',
+  kLongBinGet = 'j',
+  kList = 'l',
+  kBinPut = 'q',
+  kLongBinPut = 'r',
+  kSetItem = 's',
+  kTuple = 't',
+  kSetItems = 'u',
+  kEmptyList = ']',
+  kEmptyTuple = ')',
+  kEmptyDict = '}',
+  kProto = 0x80,
+  kTuple1 = 0x85,
+  kTuple2 = 0x86,
+  kTuple3 = 0x87,
+  kNewTrue = 0x88,
+  kNewFalse = 0x89,
+  kLong1 = 0x8A,
+  kLong4 = 0x8B,
+  kShortBinUnicode = 0x8C,
+  kBinUnicode8 = 0x8D,
+  kBinBytes8 = 0x8E,
+  kMemoize = 0x94,
+  kFrame = 0x95,
+  kByteArray8 = 0x96,
+};
+
+}  // namespace
+
+bool Machine::fail(std::string what, ErrorCode code) {
+  if (failure_.ok()) {
+    failure_ = Status(
+        code, format("Snapshot {} cannot be read: at byte {} it {}", input_.name(), at_, what));
+  }
+  return false;
+}
+
+bool Machine::under_memory_limit() {
+  const std::uint64_t used = store_.bytes() +
+                             (memo_.capacity() + stack_.capacity()) * sizeof(Value) +
+                             marks_.capacity() * sizeof(std::size_t);
+  if (Bytes(used) <= context_.memory_limit) return true;
+  failure_ = over_memory_limit(input_, context_.memory_limit);
+  return false;
+}
+
+bool Machine::more(std::size_t n) {
+  if (!under_memory_limit()) return false;
+  if (input_.ensure(n)) {
+    if (context_.progress != nullptr) context_.progress->update(input_.consumed());
+    return true;
+  }
+  if (!input_.status().ok()) {
+    failure_ = input_.status();
+    return false;
+  }
+  return fail("ends before its data does; the file is cut short");
+}
+
+std::uint64_t Machine::little_endian(std::size_t n) {
+  std::uint64_t value = 0;
+  std::memcpy(&value, input_.data(), n);  // this machine is little-endian, as the format is
+  input_.advance(n);
+  return value;
+}
+static_assert(std::endian::native == std::endian::little);
+
+bool Machine::push_integer(std::uint64_t size) {
+  if (size > 9) {
+    stack_.emplace_back(Tag::kHuge, 0);
+    return input_.skip(size) || more(1);
+  }
+  const auto n = static_cast<std::size_t>(size);
+  if (!need(n)) return false;
+  if (n == 9) {
+    const std::uint64_t low = little_endian(8);
+    stack_.push_back(little_endian(1) == 0 ? store_.unsigned_integer(low) : Value(Tag::kHuge, 0));
+    return true;
+  }
+  std::uint64_t value = little_endian(n);
+  if (n > 0 && n < 8) {
+    const unsigned shift = 64 - 8 * static_cast<unsigned>(n);
+    value = static_cast<std::uint64_t>(static_cast<std::int64_t>(value << shift) >> shift);
+  }
+  stack_.push_back(store_.integer(static_cast<std::int64_t>(value)));
+  return true;
+}
+
+bool Machine::push_text(std::size_t length_size) {
+  if (!need(length_size)) return false;
+  const std::uint64_t size = little_endian(length_size);
+  if (size > kLongestText) {
+    stack_.emplace_back(Tag::kOpaque, 0);
+    return input_.skip(size) || more(1);
+  }
+  const auto n = static_cast<std::size_t>(size);
+  if (!need(n)) return false;
+  stack_.push_back(store_.text({reinterpret_cast<const char*>(input_.data()), n}));
+  input_.advance(n);
+  return true;
+}
+
+bool Machine::skip_bytes(std::size_t length_size) {
+  if (!need(length_size)) return false;
+  stack_.emplace_back(Tag::kOpaque, 0);
+  return input_.skip(little_endian(length_size)) || more(1);
+}
+
+bool Machine::put(std::uint64_t index) {
+  if (!has(1)) return false;
+  if (index >= memo_.size()) {
+    // Picklers count up from 0, and each number takes at least a byte of the file.
+    if (index > at_) return fail(format("puts memo entry {} though it has fewer objects", index));
+    memo_.resize(static_cast<std::size_t>(index) + 1);
+  }
+  memo_[static_cast<std::size_t>(index)] = stack_.back();
+  return true;
+}
+
+bool Machine::get(std::uint64_t index) {
+  if (index >= memo_.size() || memo_[static_cast<std::size_t>(index)].tag() == Tag::kUnset)
+    return fail(format("refers to memo entry {}, which does not exist", index));
+  stack_.push_back(memo_[static_cast<std::size_t>(index)]);
+  return true;
+}
+
+bool Machine::pop_mark(std::size_t& mark) {
+  if (marks_.empty()) return fail("closes a group that was not opened");
+  mark = marks_.back();
+  marks_.pop_back();
+  return true;
+}
+
+bool Machine::tuple(std::size_t n) {
+  if (!has(n)) return false;
+  Value made;
+  if (!store_.new_tuple(std::span(stack_).last(n), made)) return fail_from_store();
+  stack_.resize(stack_.size() - n);
+  stack_.push_back(made);
+  return true;
+}
+
+bool Machine::container_from_mark(std::uint8_t op) {
+  std::size_t mark = 0;
+  if (!pop_mark(mark)) return false;
+  const std::span<Value> items = std::span(stack_).subspan(mark);
+  Value made;
+  bool ok = true;
+  switch (op) {
+    case kTuple:
+      ok = store_.new_tuple(items, made);
+      break;
+    case kList:
+      made = store_.new_list();
+      ok = store_.append(made, items);
+      break;
+    case kDict:
+      if (items.size() % 2 != 0) return fail("has a dict key without a value");
+      made = store_.new_dict();
+      ok = store_.set_items(made, items);
+      break;
+    case kAppends:
+      // The list lies under the mark, in the group that the mark had interrupted.
+      if (mark <= (marks_.empty() ? 0 : marks_.back()))
+        return fail("appends to a list that is not there");
+      made = stack_[mark - 1];
+      ok = store_.append(made, items);
+      --mark;
+      break;
+    default:  // kSetItems
+      if (mark <= (marks_.empty() ? 0 : marks_.back()))
+        return fail("fills a dict that is not there");
+      if (items.size() % 2 != 0) return fail("has a dict key without a value");
+      made = stack_[mark - 1];
+      ok = store_.set_items(made, items);
+      --mark;
+      break;
+  }
+  if (!ok) return fail_from_store();
+  stack_.resize(mark);
+  stack_.push_back(made);
+  return true;
+}
+
+bool Machine::refuse(std::uint8_t op) {
+  switch (op) {
+    case 'c':
+    case 'i':
+    case 'o':
+    case 'R':
+    case 'b':
+    case 'P':
+    case 'Q':  // NOLINT
+    case 0x81:
+    case 0x82:
+    case 0x83:
+    case 0x84:
+    case 0x92:
+    case 0x93:
+      return fail(format("asks to import or call Python code (instruction 0x{:02x}); memory "
+                         "snapshots are plain data, and nothing was executed",
+                         op),
+                  ErrorCode::kUnsupported);
+    case 'I':
+    case 'L':
+    case 'F':
+    case 'S':
+    case 'V':
+    case 'p':
+    case 'g':
+      return fail(format("uses the text instruction '{}' of protocol 0, which PyTorch does not "
+                         "write",
+                         static_cast<char>(op)),
+                  ErrorCode::kUnsupported);
+    default:
+      return fail(format("has 0x{:02x}, which is no instruction for data", op));
+  }
+}
+
+bool Machine::step() {
+  at_ = input_.position();
+  if (!need(1)) return false;
+  const auto op = static_cast<std::uint8_t>(little_endian(1));
+  switch (op) {
+    case kBinGet:
+      return need(1) && get(little_endian(1));
+    case kLongBinGet:
+      return need(4) && get(little_endian(4));
+    case kMemoize:
+      if (!has(1)) return false;
+      memo_.push_back(stack_.back());
+      return true;
+    case kBinPut:
+      return need(1) && put(little_endian(1));
+    case kLongBinPut:
+      return need(4) && put(little_endian(4));
+    case kBinInt1:
+      if (!need(1)) return false;
+      stack_.emplace_back(Tag::kInt, little_endian(1));
+      return true;
+    case kBinInt2:
+      if (!need(2)) return false;
+      stack_.emplace_back(Tag::kInt, little_endian(2));
+      return true;
+    case kBinInt:
+      return need(4) && push_integer(4);
+    case kLong1:
+      return need(1) && push_integer(little_endian(1));
+    case kLong4: {
+      if (!need(4)) return false;
+      const std::uint64_t size = little_endian(4);
+      if (size > 0x7FFFFFFF) return fail("has an integer of negative length");
+      return push_integer(size);
+    }
+    case kShortBinUnicode:
+    case kShortBinString:
+    case kShortBinBytes:
+      return push_text(1);
+    case kBinUnicode:
+    case kBinString:
+      return push_text(4);
+    case kBinUnicode8:
+      return push_text(8);
+    case kBinBytes:
+      return skip_bytes(4);
+    case kBinBytes8:
+    case kByteArray8:
+      return skip_bytes(8);
+    case kEmptyDict:
+      stack_.push_back(store_.new_dict());
+      return true;
+    case kEmptyList:
+      stack_.push_back(store_.new_list());
+      return true;
+    case kEmptyTuple:
+      return tuple(0);
+    case kTuple1:
+      return tuple(1);
+    case kTuple2:
+      return tuple(2);
+    case kTuple3:
+      return tuple(3);
+    case kMark:
+      marks_.push_back(stack_.size());
+      return true;
+    case kTuple:
+    case kList:
+    case kDict:
+    case kAppends:
+    case kSetItems:
+      return container_from_mark(op);
+    case kAppend:
+      if (!has(2)) return false;
+      if (!store_.append(stack_[stack_.size() - 2], std::span(stack_).last(1)))
+        return fail_from_store();
+      stack_.pop_back();
+      return true;
+    case kSetItem:
+      if (!has(3)) return false;
+      if (!store_.set_items(stack_[stack_.size() - 3], std::span(stack_).last(2)))
+        return fail_from_store();
+      stack_.resize(stack_.size() - 2);
+      return true;
+    case kNone:
+      stack_.emplace_back(Tag::kNone, 0);
+      return true;
+    case kNewTrue:
+      stack_.emplace_back(Tag::kTrue, 0);
+      return true;
+    case kNewFalse:
+      stack_.emplace_back(Tag::kFalse, 0);
+      return true;
+    case kBinFloat: {
+      if (!need(8)) return false;
+      stack_.push_back(store_.real(std::bit_cast<double>(__builtin_bswap64(little_endian(8)))));
+      return true;
+    }
+    case kFrame: {  // a hint for readers that buffer
+      if (!need(8)) return false;
+      input_.advance(8);
+      return true;
+    }
+    case kProto: {
+      if (!need(1)) return false;
+      const std::uint64_t protocol = little_endian(1);
+      if (protocol >= 2 && protocol <= 5) return true;
+      return fail(format("is a pickle of protocol {}; 2 to 5 are known", protocol),
+                  ErrorCode::kUnsupported);
+    }
+    case kDup:
+      if (!has(1)) return false;
+      stack_.push_back(Value(stack_.back()));
+      return true;
+    case kPop:
+      if (!marks_.empty() && marks_.back() == stack_.size()) {
+        marks_.pop_back();
+        return true;
+      }
+      if (!has(1)) return false;
+      stack_.pop_back();
+      return true;
+    case kPopMark: {
+      std::size_t mark = 0;
+      if (!pop_mark(mark)) return false;
+      stack_.resize(mark);
+      return true;
+    }
+    case kStop:
+      if (!marks_.empty()) return fail("stops inside a group");
+      if (!has(1)) return false;
+      done_ = true;
+      return false;
+    default:
+      return refuse(op);
+  }
+}
+
+Result<Value> Machine::run() {
+  while (step()) {
+  }
+  if (!done_) return failure_;
+  Value top = stack_.back();
+  if (!store_.settle(top)) {
+    (void)fail_from_store();
+    return failure_;
+  }
+  if (!under_memory_limit()) return failure_;
+  return top;
+}
+
+}  // namespace neap::trace::snapshot

@@ -1,0 +1,166 @@
+// libcudart.so.12 and .so.13 over libcuda's stand-in: what a small CUDA program calls. Links the
+// driver's stand-in through the dynamic loader, as the real one does.
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+
+#define STANDIN_API extern "C" __attribute__((visibility("default")))
+
+using Address = std::uint64_t;
+using Opaque = std::uint64_t;
+
+namespace {
+
+thread_local int last_error = 0;
+thread_local int chosen_device = 0;
+
+int report(int error) {
+  if (error != 0) last_error = error;
+  return error;
+}
+
+template <class Function>
+Function driver(const char* name) {
+  static void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+  void* symbol = library != nullptr ? dlsym(library, name) : nullptr;
+  if (symbol == nullptr) {
+    std::fprintf(stderr, "stand-in libcudart: no %s in libcuda.so.1\n", name);
+    std::abort();  // a test's own mistake
+  }
+  return reinterpret_cast<Function>(symbol);
+}
+template <class... Arguments>
+int call(const char* name, Arguments... arguments) {
+  return driver<int (*)(Arguments...)>(name)(arguments...);
+}
+
+/// What every runtime call does first: the chosen device's primary context becomes current.
+int enter() {
+  if (const int result = call("cuInit", 0u); result != 0) return result;
+  Opaque context = 0;
+  if (const int result = call("cuDevicePrimaryCtxRetain", &context, chosen_device); result != 0) {
+    return result;
+  }
+  return call("cuCtxSetCurrent", context);
+}
+
+int allocate(void** at, std::size_t size) {
+  if (at == nullptr) return 1;
+  if (const int result = enter(); result != 0) return result;
+  if (size == 0) {
+    *at = nullptr;
+    return 0;
+  }
+  return call("cuMemAlloc_v2", reinterpret_cast<Address*>(at), size);
+}
+int deallocate(void* at) {
+  if (at == nullptr) return 0;
+  if (const int result = enter(); result != 0) return result;
+  return call("cuMemFree_v2", reinterpret_cast<Address>(at));
+}
+Address address(const void* at) {
+  return reinterpret_cast<Address>(at);
+}
+
+}  // namespace
+
+STANDIN_API int cudaGetDeviceCount(int* count) {
+  if (const int result = call("cuInit", 0u); result != 0) return report(result);
+  return report(call("cuDeviceGetCount", count));
+}
+STANDIN_API int cudaGetDevice(int* device) {
+  *device = chosen_device;
+  return 0;
+}
+STANDIN_API int cudaSetDevice(int device) {
+  int count = 0;
+  if (const int result = cudaGetDeviceCount(&count); result != 0) return result;
+  if (device < 0 || device >= count) return report(101);
+  chosen_device = device;
+  return report(enter());
+}
+STANDIN_API int cudaRuntimeGetVersion(int* version) {
+  *version = STANDIN_CUDART_MAJOR * 1000;
+  return 0;
+}
+STANDIN_API int cudaDriverGetVersion(int* version) {
+  return call("cuDriverGetVersion", version);
+}
+STANDIN_API int cudaGetLastError() {
+  const int error = last_error;
+  last_error = 0;
+  return error;
+}
+STANDIN_API int cudaPeekAtLastError() {
+  return last_error;
+}
+STANDIN_API const char* cudaGetErrorString(int error) {
+  return error == 0 ? "no error" : error == 2 ? "out of memory" : "stand-in error";
+}
+STANDIN_API int cudaMalloc(void** at, std::size_t size) {
+  return report(allocate(at, size));
+}
+STANDIN_API int cudaFree(void* at) {
+  return report(deallocate(at));
+}
+STANDIN_API int cudaMallocAsync(void** at, std::size_t size, Opaque) {
+  return report(allocate(at, size));
+}
+STANDIN_API int cudaMallocFromPoolAsync(void** at, std::size_t size, Opaque, Opaque) {
+  return report(allocate(at, size));
+}
+STANDIN_API int cudaFreeAsync(void* at, Opaque) {
+  return report(deallocate(at));
+}
+STANDIN_API int cudaMallocManaged(void** at, std::size_t size, unsigned) {
+  return report(allocate(at, size));
+}
+STANDIN_API int cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  if (const int result = enter(); result != 0) return report(result);
+  return report(call("cuMemGetInfo_v2", free, total));
+}
+STANDIN_API int cudaMemcpy(void* to, const void* from, std::size_t size, int kind) {
+  if (const int result = enter(); result != 0) return report(result);
+  switch (kind) {
+    case 1:
+      return report(call("cuMemcpyHtoD_v2", address(to), from, size));
+    case 2:
+      return report(call("cuMemcpyDtoH_v2", to, address(from), size));
+    case 3:
+      return report(call("cuMemcpyDtoD_v2", address(to), address(from), size));
+    default:
+      return report(1);
+  }
+}
+STANDIN_API int cudaMemcpyAsync(void* to, const void* from, std::size_t size, int kind, Opaque) {
+  return cudaMemcpy(to, from, size, kind);
+}
+STANDIN_API int cudaMemset(void* at, int value, std::size_t size) {
+  if (const int result = enter(); result != 0) return report(result);
+  return report(call("cuMemsetD8_v2", address(at), static_cast<unsigned char>(value), size));
+}
+STANDIN_API int cudaDeviceSynchronize() {
+  if (const int result = enter(); result != 0) return report(result);
+  return report(call("cuCtxSynchronize"));
+}
+STANDIN_API int cudaStreamCreate(Opaque* stream) {
+  if (const int result = enter(); result != 0) return report(result);
+  return report(call("cuStreamCreate", stream, 0u));
+}
+STANDIN_API int cudaStreamDestroy(Opaque stream) {
+  return report(call("cuStreamDestroy_v2", stream));
+}
+STANDIN_API int cudaStreamSynchronize(Opaque stream) {
+  if (const int result = enter(); result != 0) return report(result);
+  return report(call("cuStreamSynchronize", stream));
+}
+STANDIN_API int cudaHostRegister(void* at, std::size_t size, unsigned flags) {
+  if (const int result = enter(); result != 0) return report(result);
+  return report(call("cuMemHostRegister_v2", at, size, flags));
+}
+STANDIN_API int cudaHostUnregister(void* at) {
+  if (const int result = enter(); result != 0) return report(result);
+  return report(call("cuMemHostUnregister", at));
+}

@@ -1,0 +1,108 @@
+// Small models of every block form, with storage of their own.
+#pragma once
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/transformer.h"
+
+namespace neap::model::testing {
+
+inline plan::ModelShape tiny_llama() {
+  plan::ModelShape s;
+  s.vocab_size = 41;
+  s.hidden_size = 24;
+  s.intermediate_size = 40;
+  s.num_hidden_layers = 3;
+  s.num_attention_heads = 4;
+  s.num_key_value_heads = 2;
+  s.head_dim = 8;
+  s.max_position_embeddings = 64;
+  return s;
+}
+inline plan::ModelShape tiny_gpt2() {
+  plan::ModelShape s = tiny_llama();
+  s.family = plan::Family::kGpt2;
+  s.model_type = "gpt2";
+  s.num_key_value_heads = 4;
+  s.head_dim = 6;
+  s.hidden_act = "gelu_new";
+  s.tie_word_embeddings = true;
+  s.attention_bias = s.attention_output_bias = s.mlp_bias = true;
+  return s;
+}
+/// `norm_first` false and a narrower embedding: the form of OPT-350m.
+inline plan::ModelShape tiny_opt(bool norm_first) {
+  plan::ModelShape s = tiny_gpt2();
+  s.family = plan::Family::kOpt;
+  s.model_type = "opt";
+  s.hidden_act = "relu";
+  s.position_offset = 2;
+  s.norm_first = norm_first;
+  if (!norm_first) s.word_embed_proj_dim = 16;
+  return s;
+}
+
+struct TestModel {
+  plan::ModelShape shape;
+  plan::Head head;
+  std::vector<at::Tensor> weights, grads, adapter_weights, adapter_grads;
+  std::optional<Transformer> model;
+
+  explicit TestModel(const plan::ModelShape& s, plan::Head h = plan::Head::kLanguageModel,
+                     std::optional<plan::LoraShape> lora = std::nullopt,
+                     at::ScalarType dtype = at::kDouble, std::uint64_t seed = 7)
+      : shape(s), head(h) {
+    for (const auto& unit : plan::flat_layout(s, h)) {
+      weights.push_back(at::zeros({unit.elements}, dtype));
+      grads.push_back(lora ? at::Tensor() : at::zeros({unit.elements}, dtype));
+    }
+    std::optional<Lora> adapters;
+    if (lora) {
+      for (const auto& unit : plan::lora_layout(s, h, *lora)) {
+        adapter_weights.push_back(at::zeros({unit.elements}, dtype));
+        adapter_grads.push_back(at::zeros({unit.elements}, dtype));
+      }
+      adapters = Lora{*lora, 8, {adapter_weights, adapter_grads}};
+    }
+    model.emplace(s, h, FlatTensors{weights, grads}, adapters);
+    initialize(*model, seed, 0.2);
+    // Nothing at a special value: biases, norms and LoRA's B differ from zero and one.
+    at::Tensor noise = at::arange(1000, dtype).mul_(0.37).sin_().mul_(0.1);
+    for (const auto* list : {&model->parameters(), &model->adapters()}) {
+      for (const auto& p : *list) {
+        const auto flat = p.weight.view(-1);
+        if (p.weight.dim() == 1 || p.name.find("lora_B") != std::string::npos ||
+            p.name.find("score") != std::string::npos)
+          at::Tensor(flat).add_(noise.narrow(0, 0, flat.numel()));
+      }
+    }
+  }
+  void zero_grads() {
+    for (auto* list : {&grads, &adapter_grads})
+      for (auto& g : *list)
+        if (g.defined()) g.zero_();
+  }
+  [[nodiscard]] std::vector<at::Tensor> copy_grads() const {
+    std::vector<at::Tensor> copies;
+    for (const auto* list : {&grads, &adapter_grads})
+      for (const auto& g : *list)
+        if (g.defined()) copies.push_back(g.clone());
+    return copies;
+  }
+};
+
+inline at::Tensor tokens(std::int64_t batch, std::int64_t length, std::int64_t vocab,
+                         std::int64_t salt = 0) {
+  return at::arange(batch * length, at::kLong)
+      .mul_(7919)
+      .add_(salt * 31)
+      .remainder_(vocab)
+      .view({batch, length});
+}
+
+}  // namespace neap::model::testing

@@ -1,0 +1,338 @@
+#include "model/transformer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/status.h"
+#include "tiny_model.h"
+
+namespace neap::model {
+namespace {
+
+using at::Tensor;
+using testing::TestModel;
+using testing::tiny_gpt2;
+using testing::tiny_llama;
+using testing::tiny_opt;
+using testing::tokens;
+
+struct Form {
+  std::string name;
+  plan::ModelShape shape;
+};
+void PrintTo(const Form& form, std::ostream* out) {
+  *out << form.name;
+}
+std::vector<Form> forms() {
+  plan::ModelShape qwen = tiny_llama();
+  qwen.attention_bias = true;
+  qwen.tie_word_embeddings = true;
+  return {{"llama", tiny_llama()},
+          {"qwen2", qwen},
+          {"gpt2", tiny_gpt2()},
+          {"opt", tiny_opt(true)},
+          {"opt_post_norm", tiny_opt(false)}};
+}
+class EveryForm : public ::testing::TestWithParam<Form> {};
+INSTANTIATE_TEST_SUITE_P(Blocks, EveryForm, ::testing::ValuesIn(forms()),
+                         [](const auto& i) { return i.param.name; });
+
+double largest_difference(const Tensor& a, const Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
+
+// Loss = sum of weighted log-probs, through tape and head; returns the loss.
+double loss_and_grads(TestModel& m, const Batch& batch, const Tensor& targets,
+                      const Tensor& weights, const TrainOptions& options) {
+  const auto tape = m.model->forward_train(batch, options);
+  const auto out = m.model->cross_entropy(tape->hidden(), {}, targets, weights);
+  tape->backward(out.d_hidden);
+  return -(out.values.log_probs.to(at::kDouble) * weights).sum().item<double>();
+}
+
+double loss_only(TestModel& m, const Batch& batch, const Tensor& targets, const Tensor& weights) {
+  const Tensor hidden = m.model->forward(batch);
+  return -(m.model->log_probs(hidden, {}, targets).log_probs.to(at::kDouble) * weights)
+              .sum()
+              .item<double>();
+}
+
+TEST_P(EveryForm, RecomputationGivesTheSameBits) {
+  TestModel m(GetParam().shape, plan::Head::kLanguageModel, std::nullopt, at::kFloat);
+  const Batch batch = Batch::padded(tokens(3, 9, 41));
+  const Tensor targets = tokens(1, 27, 41, 5).view(-1);
+  const Tensor weights = at::linspace(0.1, 1, 27, at::kFloat);
+  const double kept = loss_and_grads(m, batch, targets, weights, {});
+  const auto expected = m.copy_grads();
+  m.zero_grads();
+  const double again = loss_and_grads(m, batch, targets, weights, {.recompute = true});
+  EXPECT_EQ(kept, again);
+  const auto actual = m.copy_grads();
+  for (std::size_t u = 0; u < expected.size(); ++u) {
+    EXPECT_TRUE(at::equal(expected[u], actual[u])) << "unit " << u;
+    EXPECT_GT(expected[u].abs().max().item<double>(), 0) << "unit " << u;
+  }
+}
+
+TEST_P(EveryForm, GradientsAgreeWithFiniteDifferences) {
+  TestModel m(GetParam().shape);
+  const Batch batch = Batch::packed(tokens(1, 11, 41).view(-1), {4, 7});
+  const Tensor targets = tokens(1, 11, 41, 3).view(-1);
+  const Tensor weights = at::linspace(-1, 1.3, 11, at::kDouble);
+  (void)loss_and_grads(m, batch, targets, weights, {.recompute = true});
+  for (const auto& p : m.model->parameters()) {
+    // Along a fixed direction, so that a parameter costs two passes.
+    const Tensor direction =
+        at::arange(p.weight.numel(), at::kDouble).mul_(1.7).cos_().view(p.weight.sizes());
+    const double step = 1e-4 / direction.norm().item<double>();
+    const Tensor original = p.weight.clone();
+    const auto at_step = [&](double k) {
+      Tensor(p.weight).copy_(original + direction * (k * step));
+      return loss_only(m, batch, targets, weights);
+    };
+    const double numeric = (at_step(1) - at_step(-1)) / (2 * step);
+    Tensor(p.weight).copy_(original);
+    const double analytic = (p.grad * direction).sum().item<double>();
+    EXPECT_NEAR(analytic, numeric, 1e-6 * (1 + std::abs(numeric))) << p.name;
+  }
+}
+
+TEST_P(EveryForm, DecodingWithCacheEqualsWholeForward) {
+  TestModel m(GetParam().shape);
+  const std::int64_t total = 12;
+  const Tensor sequences = tokens(3, total, 41);
+  const std::vector<std::int64_t> prompt{5, 2, 7};
+  const Tensor lengths = at::tensor(prompt, at::kLong);
+  const std::int64_t longest = 7;
+  const Tensor whole = m.model->forward(Batch::padded(sequences)).view({3, total, -1});
+
+  const Tensor storage = at::full({KvCache::elements(m.shape, 3, 16)}, 1e3, at::kDouble);
+  KvCache cache = KvCache::over(storage, m.shape, 3, 16);
+  Tensor hidden = m.model->prefill(sequences.narrow(1, 0, longest), lengths, cache);
+  for (std::int64_t b = 0; b < 3; ++b) {
+    EXPECT_LT(largest_difference(hidden[b], whole[b][prompt[static_cast<std::size_t>(b)] - 1]),
+              1e-10);
+  }
+  Tensor positions = lengths.clone();
+  for (std::int64_t step = 0; step < total - longest; ++step) {
+    const Tensor next = sequences.gather(1, positions.unsqueeze(1)).squeeze(1);
+    hidden = m.model->decode(next, positions, cache, positions.max().item<std::int64_t>() + 1);
+    for (std::int64_t b = 0; b < 3; ++b) {
+      EXPECT_LT(largest_difference(hidden[b], whole[b][positions[b].item<std::int64_t>()]), 1e-10)
+          << "sequence " << b << " step " << step;
+    }
+    positions.add_(1);
+  }
+}
+
+TEST_P(EveryForm, PrefillIntoSlotsLeavesOtherSequencesAlone) {
+  TestModel m(GetParam().shape);
+  const Tensor storage = at::full({KvCache::elements(m.shape, 4, 10)}, 5.0, at::kDouble);
+  KvCache cache = KvCache::over(storage, m.shape, 4, 10);
+  const Tensor prompt = tokens(2, 6, 41);
+  (void)m.model->prefill(prompt, at::tensor({6, 4}, at::kLong), cache,
+                         at::tensor({3, 1}, at::kLong));
+  EXPECT_TRUE((cache.keys[0][0] == 5.0).all().item<bool>());
+  EXPECT_TRUE((cache.values[2][2] == 5.0).all().item<bool>());
+  KvCache direct = KvCache::over(at::zeros_like(storage), m.shape, 4, 10);
+  (void)m.model->prefill(prompt, at::tensor({6, 4}, at::kLong), direct);
+  EXPECT_TRUE(at::equal(cache.keys[1][3].narrow(1, 0, 6), direct.keys[1][0].narrow(1, 0, 6)));
+  EXPECT_TRUE(at::equal(cache.values[1][1].narrow(1, 0, 6), direct.values[1][1].narrow(1, 0, 6)));
+}
+
+TEST_P(EveryForm, PaddingAndPackingGiveTheSameHiddenStates) {
+  TestModel m(GetParam().shape);
+  const Tensor rows = tokens(2, 8, 41);
+  const Tensor padded = m.model->forward(Batch::padded(rows)).view({2, 8, -1});
+  Tensor other = rows.clone();
+  other[0].narrow(0, 5, 3).fill_(1);  // padding of another kind
+  const Tensor otherwise = m.model->forward(Batch::padded(other)).view({2, 8, -1});
+  EXPECT_LT(largest_difference(padded[0].narrow(0, 0, 5), otherwise[0].narrow(0, 0, 5)), 1e-12);
+  const Tensor flat = at::cat({rows[0].narrow(0, 0, 5), rows[1]});
+  const Tensor packed = m.model->forward(Batch::packed(flat, {5, 8}));
+  EXPECT_LT(largest_difference(packed.narrow(0, 0, 5), padded[0].narrow(0, 0, 5)), 1e-12);
+  EXPECT_LT(largest_difference(packed.narrow(0, 5, 8), padded[1]), 1e-12);
+}
+
+TEST_P(EveryForm, PackedTrainingEqualsPaddedTraining) {
+  TestModel m(GetParam().shape);
+  const Tensor rows = tokens(2, 6, 41);
+  const Tensor targets = tokens(2, 6, 41, 9);
+  Tensor weights = at::linspace(0.2, 1, 12, at::kDouble).view({2, 6}).contiguous();
+  weights[0].narrow(0, 4, 2).zero_();
+  (void)loss_and_grads(m, Batch::padded(rows), targets.view(-1), weights.view(-1), {});
+  const auto padded = m.copy_grads();
+  m.zero_grads();
+  const auto pack = [](const Tensor& t) { return at::cat({t[0].narrow(0, 0, 4), t[1]}); };
+  (void)loss_and_grads(m, Batch::packed(pack(rows), {4, 6}), pack(targets), pack(weights), {});
+  const auto packed = m.copy_grads();
+  for (std::size_t u = 0; u < padded.size(); ++u)
+    EXPECT_LT(largest_difference(padded[u], packed[u]), 1e-10) << "unit " << u;
+}
+
+class LoraOn : public ::testing::TestWithParam<Form> {};
+INSTANTIATE_TEST_SUITE_P(Blocks, LoraOn, ::testing::ValuesIn(forms()),
+                         [](const auto& i) { return i.param.name; });
+
+TEST_P(LoraOn, MergedModelEqualsAdaptedModelAndComesBack) {
+  TestModel m(GetParam().shape, plan::Head::kLanguageModel, plan::LoraShape{3, {"all-linear"}});
+  const Batch batch = Batch::padded(tokens(2, 7, 41));
+  const auto base = m.weights[1].clone();
+  const Tensor adapted = m.model->forward(batch);
+  m.model->merge_adapters();
+  EXPECT_GT(largest_difference(base, m.weights[1]), 1e-3);
+  EXPECT_LT(largest_difference(m.model->forward(batch), adapted), 1e-5);
+  EXPECT_THROW((void)m.model->forward_train(batch, {}), Error);
+  EXPECT_THROW(m.model->merge_adapters(), Error);
+  m.model->unmerge_adapters();
+  EXPECT_LT(largest_difference(base, m.weights[1]), 1e-6);
+  EXPECT_LT(largest_difference(m.model->forward(batch), adapted), 1e-5);
+}
+
+TEST_P(LoraOn, AdapterGradientsAgreeWithFiniteDifferences) {
+  TestModel m(GetParam().shape, plan::Head::kLanguageModel, plan::LoraShape{2, {"all-linear"}});
+  const Batch batch = Batch::padded(tokens(2, 5, 41));
+  const Tensor targets = tokens(1, 10, 41, 3).view(-1);
+  const Tensor weights = at::linspace(-1, 1.3, 10, at::kDouble);
+  (void)loss_and_grads(m, batch, targets, weights, {.recompute = true});
+  for (const auto& p : m.model->adapters()) {
+    const Tensor direction =
+        at::arange(p.weight.numel(), at::kDouble).mul_(1.7).cos_().view(p.weight.sizes());
+    const double step = 1e-4 / direction.norm().item<double>();
+    const Tensor original = p.weight.clone();
+    const auto at_step = [&](double k) {
+      Tensor(p.weight).copy_(original + direction * (k * step));
+      return loss_only(m, batch, targets, weights);
+    };
+    const double numeric = (at_step(1) - at_step(-1)) / (2 * step);
+    Tensor(p.weight).copy_(original);
+    EXPECT_NEAR((p.grad * direction).sum().item<double>(), numeric, 1e-6 * (1 + std::abs(numeric)))
+        << p.name;
+  }
+}
+
+class Recorder final : public WalkObserver {
+ public:
+  void before(Direction d, std::size_t unit) override { note('+', d, unit); }
+  void after(Direction d, std::size_t unit) override { note('-', d, unit); }
+  std::string log;
+
+ private:
+  void note(char mark, Direction d, std::size_t unit) {
+    log += mark;
+    log += d == Direction::kForward ? 'f' : 'b';
+    log += std::to_string(unit) + " ";
+  }
+};
+
+TEST(TransformerWalk, ObserverSeesEveryUnitOfBothDirections) {
+  plan::ModelShape shape = tiny_llama();
+  shape.num_hidden_layers = 2;
+  shape.tie_word_embeddings = true;
+  TestModel m(shape);
+  Recorder recorder;
+  m.model->set_observer(&recorder);
+  const Tensor targets = tokens(1, 4, 41, 1).view(-1);
+  const auto tape = m.model->forward_train(Batch::padded(tokens(1, 4, 41)), {.recompute = true});
+  const auto out = m.model->cross_entropy(tape->hidden(), {}, targets, at::ones({4}, at::kDouble));
+  tape->backward(out.d_hidden);
+  EXPECT_EQ(recorder.log, "+f0 -f0 +f1 -f1 +f2 -f2 +b0 +b3 -b3 -b0 +b2 -b2 +b1 -b1 +b0 -b0 ");
+}
+
+// As ZeRO-3 will: every block lives in one buffer for the time of its own turn only.
+class Gatherer final : public WalkObserver {
+ public:
+  Gatherer(TestModel& m, Tensor buffer) : m_(m), buffer_(std::move(buffer)) {}
+  void before(Direction, std::size_t unit) override {
+    if (!is_block(unit)) return;
+    buffer_.narrow(0, 0, m_.weights[unit].numel()).copy_(m_.weights[unit]);
+    m_.model->bind_unit(unit, buffer_, m_.grads[unit]);
+  }
+  void after(Direction, std::size_t unit) override {
+    if (is_block(unit)) buffer_.fill_(std::numeric_limits<double>::quiet_NaN());
+  }
+
+ private:
+  [[nodiscard]] bool is_block(std::size_t u) const {
+    return u >= 1 && u <= static_cast<std::size_t>(m_.shape.num_hidden_layers);
+  }
+  TestModel& m_;
+  Tensor buffer_;
+};
+
+TEST_P(EveryForm, BlocksCanShareOneGatherBuffer) {
+  TestModel m(GetParam().shape);
+  const Batch batch = Batch::padded(tokens(2, 6, 41));
+  const Tensor targets = tokens(1, 12, 41, 4).view(-1);
+  const Tensor weights = at::linspace(0.1, 1, 12, at::kDouble);
+  (void)loss_and_grads(m, batch, targets, weights, {});
+  const auto expected = m.copy_grads();
+  for (const bool recompute : {false, true}) {
+    m.zero_grads();
+    Gatherer gatherer(m, at::zeros_like(m.weights[1]));
+    m.model->set_observer(&gatherer);
+    (void)loss_and_grads(m, batch, targets, weights, {.recompute = recompute});
+    m.model->set_observer(nullptr);
+    const auto actual = m.copy_grads();
+    for (std::size_t u = 0; u < expected.size(); ++u)
+      EXPECT_TRUE(at::equal(expected[u], actual[u])) << "unit " << u;
+  }
+}
+
+TEST(TransformerWalk, GradientsAddUpOverMicroBatches) {
+  TestModel m(tiny_llama());
+  const Batch batch = Batch::padded(tokens(2, 6, 41));
+  const Tensor targets = tokens(1, 12, 41, 4).view(-1);
+  const Tensor weights = at::ones({12}, at::kDouble);
+  (void)loss_and_grads(m, batch, targets, weights, {});
+  const auto once = m.copy_grads();
+  (void)loss_and_grads(m, batch, targets, weights, {});
+  const auto twice = m.copy_grads();
+  for (std::size_t u = 0; u < once.size(); ++u)
+    EXPECT_LT(largest_difference(once[u] * 2, twice[u]), 1e-9);
+}
+
+TEST(TransformerWalk, WiderGradientsTakeSumsOfNarrowWeights) {
+  const plan::ModelShape shape = tiny_llama();
+  TestModel m(shape, plan::Head::kLanguageModel, std::nullopt, at::kBFloat16);
+  std::vector<Tensor> wide;
+  for (const auto& g : m.grads) wide.push_back(at::zeros_like(g, at::kFloat));
+  Transformer model(shape, plan::Head::kLanguageModel, {m.weights, wide});
+  const Batch batch = Batch::padded(tokens(2, 6, 41));
+  const Tensor targets = tokens(1, 12, 41, 4).view(-1);
+  const Tensor weights = at::ones({12}, at::kFloat);
+  (void)loss_and_grads(m, batch, targets, weights, {});
+  const auto tape = model.forward_train(batch, {.recompute = true});
+  tape->backward(model.cross_entropy(tape->hidden(), {}, targets, weights).d_hidden);
+  for (std::size_t u = 0; u < wide.size(); ++u) {
+    const double size = wide[u].abs().max().item<double>();
+    EXPECT_LT(largest_difference(wide[u], m.grads[u].to(at::kFloat)), 0.03 * size) << "unit " << u;
+  }
+}
+
+TEST(TransformerErrors, NameTheObjectAndTheLimit) {
+  using ::testing::HasSubstr;
+  using ::testing::Property;
+  using ::testing::ThrowsMessage;
+  TestModel m(tiny_llama());
+  EXPECT_THAT([&] { (void)m.model->forward(Batch::padded(tokens(1, 65, 41))); },
+              ThrowsMessage<Error>(HasSubstr("65 tokens is longer than the model's 64")));
+  EXPECT_THAT(
+      [&] {
+        (void)Batch::packed(tokens(1, 5, 41).view(-1), {2, 2});
+      },
+      ThrowsMessage<Error>(HasSubstr("4 tokens by their lengths, 5")));
+  EXPECT_THAT([&] { m.model->bind_unit(1, at::zeros({10}), {}); },
+              ThrowsMessage<Error>(HasSubstr("\"block.0\"")));
+  EXPECT_THAT(
+      [&] {
+        (void)m.model->scores(at::zeros({2, 24}));
+      },
+      ThrowsMessage<Error>(HasSubstr("no scores")));
+  KvCache small = KvCache::over(at::zeros({KvCache::elements(m.shape, 1, 4)}), m.shape, 1, 4);
+  EXPECT_THAT([&] { (void)m.model->prefill(tokens(1, 5, 41), at::tensor({5}, at::kLong), small); },
+              ThrowsMessage<Error>(HasSubstr("1 sequences of 5 tokens are needed")));
+}
+
+}  // namespace
+}  // namespace neap::model
