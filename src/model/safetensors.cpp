@@ -1,0 +1,523 @@
+#include "model/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <unordered_set>
+
+#include "base/file.h"
+#include "base/format.h"
+#include "base/json.h"
+#include "base/status.h"
+
+namespace neap::model {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kSingle = "model.safetensors";
+constexpr std::string_view kIndex = "model.safetensors.index.json";
+constexpr std::uint64_t kMaxTensors = 4'000'000;
+
+// A hostile name must not fill the terminal.
+std::string shown(std::string_view name) {
+  return name.size() <= 200 ? std::string(name) : std::string(name.substr(0, 200)) + "...";
+}
+
+[[noreturn]] void corrupt(const fs::path& path, const std::string& what) {
+  throw Error(ErrorCode::kCorrupt, path.string() + ": " + what);
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  [[nodiscard]] int get() const { return fd_; }
+  [[nodiscard]] int close_now() { return ::close(std::exchange(fd_, -1)); }
+
+ private:
+  int fd_;
+};
+
+[[noreturn]] void io_error(std::string_view verb, const fs::path& path, int number) {
+  throw Error(number == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
+              format("Cannot {} {}: {}", verb, path.string(), system_reason(number)));
+}
+
+// The exact number of bytes, or an error that says where the file ended.
+void read_exactly(int fd, const fs::path& path, std::uint64_t at, std::span<std::byte> out) {
+  std::size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t n =
+        ::pread(fd, out.data() + done, out.size() - done, static_cast<off_t>(at + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) io_error("read", path, errno);
+    if (n == 0) corrupt(path, format("ends at byte {}; more was promised", at + done));
+    done += static_cast<std::size_t>(n);
+  }
+}
+
+// Reads the header without building a tree: a header of 100 MB with a million names costs no more
+// than its own size, and repeated keys are seen.
+class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  std::vector<TensorEntry> tensors;
+  std::map<std::string, std::string> metadata;
+  std::string problem;
+
+  bool key(string_t& text) override {
+    if (depth_ == 1) {
+      name_ = text;
+      if (!names_.insert(text).second) return fail(format("names \"{}\" twice", shown(text)));
+      if (names_.size() > kMaxTensors) return fail(format("names over {} tensors", kMaxTensors));
+      return true;
+    }
+    field_ = text;
+    if (in_metadata_) {
+      if (!metadata.emplace(text, "").second)
+        return fail(format("__metadata__ has \"{}\" twice", shown(text)));
+      return true;
+    }
+    const unsigned bit = text == "dtype" ? 1 : text == "shape" ? 2 : text == "data_offsets" ? 4 : 0;
+    if (bit == 0)
+      return fail(format("tensor \"{}\" has a field \"{}\"", shown(name_), shown(text)));
+    if ((seen_ & bit) != 0) return fail(format("tensor \"{}\" has {} twice", shown(name_), text));
+    seen_ |= bit;
+    return true;
+  }
+  bool start_object(std::size_t) override {
+    ++depth_;
+    if (depth_ == 1) return true;
+    if (depth_ > 2) return unexpected();
+    in_metadata_ = name_ == "__metadata__";
+    seen_ = 0;
+    entry_ = {};
+    return true;
+  }
+  bool end_object() override {
+    --depth_;
+    if (depth_ != 1 || in_metadata_) return true;
+    if (seen_ != 7)
+      return fail(format("tensor \"{}\" lacks dtype, shape or data_offsets", shown(name_)));
+    if (offsets_.size() != 2)
+      return fail(
+          format("tensor \"{}\" has {} data_offsets, not 2", shown(name_), offsets_.size()));
+    entry_.name = name_;
+    entry_.begin = offsets_[0];
+    entry_.end = offsets_[1];
+    tensors.push_back(std::move(entry_));
+    return true;
+  }
+  bool start_array(std::size_t) override {
+    if (depth_ != 2 || in_metadata_ || in_array_ || field_ == "dtype") return unexpected();
+    in_array_ = true;
+    if (field_ == "data_offsets") offsets_.clear();
+    return true;
+  }
+  bool end_array() override {
+    in_array_ = false;
+    return true;
+  }
+  bool number_unsigned(number_unsigned_t value) override {
+    if (!in_array_) return unexpected();
+    if (field_ == "data_offsets") {
+      offsets_.push_back(value);
+      return offsets_.size() <= 2 || unexpected();
+    }
+    if (value > static_cast<std::uint64_t>(INT64_MAX))
+      return fail(format("tensor \"{}\" has a dimension of {}", shown(name_), value));
+    entry_.shape.push_back(static_cast<std::int64_t>(value));
+    return true;
+  }
+  bool string(string_t& text) override {
+    if (in_array_) return unexpected();
+    if (in_metadata_) {
+      metadata[field_] = text;
+      return true;
+    }
+    if (depth_ != 2 || field_ != "dtype") return unexpected();
+    entry_.dtype = text;
+    return true;
+  }
+  bool null() override { return unexpected(); }
+  bool boolean(bool) override { return unexpected(); }
+  bool number_integer(number_integer_t) override { return unexpected(); }
+  bool number_float(number_float_t, const string_t&) override { return unexpected(); }
+  bool binary(binary_t&) override { return unexpected(); }
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception&) override {
+    return fail(format("is not valid JSON at byte {}", position));
+  }
+
+ private:
+  bool fail(std::string what) {
+    if (problem.empty()) problem = std::move(what);
+    return false;
+  }
+  bool unexpected() {
+    return fail(depth_ == 0 ? std::string("is not an object")
+                            : format("has an unexpected value at \"{}\"", shown(name_)));
+  }
+  int depth_ = 0;
+  bool in_metadata_ = false;
+  bool in_array_ = false;
+  unsigned seen_ = 0;
+  std::string name_, field_;
+  TensorEntry entry_;
+  std::vector<std::uint64_t> offsets_;
+  std::unordered_set<std::string> names_;
+};
+
+// Bytes by dtype and shape; nothing when the product overflows or is no whole number of bytes.
+std::optional<std::uint64_t> bytes_by_shape(const std::string& dtype,
+                                            const std::vector<std::int64_t>& shape) {
+  auto bits = static_cast<std::uint64_t>(bits_of_dtype(dtype));
+  if (bits == 0) return std::nullopt;
+  for (const std::int64_t d : shape) {
+    if (d < 0 || __builtin_mul_overflow(bits, static_cast<std::uint64_t>(d), &bits))
+      return std::nullopt;
+  }
+  if (bits % 8 != 0) return std::nullopt;
+  return bits / 8;
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size() && i < 16; ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text + (shape.size() > 16 ? ", ...]" : "]");
+}
+
+void check_layout(const fs::path& path, std::vector<TensorEntry>& tensors, std::uint64_t data) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
+  std::uint64_t next = 0;
+  for (const TensorEntry& t : tensors) {
+    const std::string name = shown(t.name);
+    if (bits_of_dtype(t.dtype) == 0)
+      corrupt(path, format("tensor \"{}\" has the unknown dtype \"{}\"", name, shown(t.dtype)));
+    const auto bytes = bytes_by_shape(t.dtype, t.shape);
+    if (!bytes)
+      corrupt(path, format("tensor \"{}\" of shape {} has no size in 64 bits", name,
+                           shape_text(t.shape)));
+    if (t.end < t.begin || t.end - t.begin != *bytes) {
+      corrupt(path, format("tensor \"{}\" {} {} takes {} bytes, but its offsets are {} to {}", name,
+                           t.dtype, shape_text(t.shape), *bytes, t.begin, t.end));
+    }
+    if (t.begin != next) {
+      corrupt(path, format("tensor \"{}\" begins at {}, {} the end of the one before it at {}",
+                           name, t.begin, t.begin < next ? "inside" : "behind a hole after", next));
+    }
+    next = t.end;
+  }
+  if (next != data) {
+    corrupt(path, format("the tensors end at {}, the file's data at {}{}", next, data,
+                         next > data ? " (cut short?)" : ""));
+  }
+}
+
+// Writes to a neighbour and renames it at the end.
+class AtomicFile {
+ public:
+  explicit AtomicFile(fs::path path)
+      : path_(std::move(path)),
+        temporary_(path_.string() + ".tmp-" + std::to_string(::getpid())),
+        fd_(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+    if (fd_.get() < 0) io_error("create", path_, errno);
+  }
+  ~AtomicFile() {
+    if (!done_) ::unlink(temporary_.c_str());
+  }
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t n = ::write(fd_.get(), bytes.data(), bytes.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) io_error("write", path_, errno);
+      bytes = bytes.subspan(static_cast<std::size_t>(n));
+    }
+  }
+  void commit() {
+    if (::fsync(fd_.get()) != 0 && errno != EINVAL) io_error("write", path_, errno);
+    if (fd_.close_now() != 0) io_error("write", path_, errno);
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) io_error("rename to", path_, errno);
+    done_ = true;
+    throw_if_error(sync_path(path_.has_parent_path() ? path_.parent_path() : fs::path(".")));
+  }
+
+ private:
+  fs::path path_, temporary_;
+  Descriptor fd_;
+  bool done_ = false;
+};
+
+std::uint64_t source_bytes(const TensorSource& t) {
+  const auto bytes = bytes_by_shape(t.dtype, t.shape);
+  if (!bytes)
+    throw Error(ErrorCode::kInvalidArgument, format("Tensor \"{}\" cannot be written as {} {}",
+                                                    shown(t.name), t.dtype, shape_text(t.shape)));
+  return *bytes;
+}
+
+std::string header_of(const std::vector<TensorSource>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
+  std::string header = "{";
+  if (!metadata.empty()) header += "\"__metadata__\":" + nlohmann::json(metadata).dump() + ",";
+  std::uint64_t offset = 0;
+  for (const TensorSource& t : tensors) {
+    const std::uint64_t end = offset + source_bytes(t);
+    header += nlohmann::json(t.name).dump() + ":" +
+              Json{{"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {offset, end}}}.dump() +
+              ",";
+    offset = end;
+  }
+  if (header.back() == ',') header.pop_back();
+  header += "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  return header;
+}
+
+}  // namespace
+
+int bits_of_dtype(std::string_view dtype) {
+  static const std::map<std::string_view, int> known = {
+      {"BOOL", 8},        {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
+      {"I8", 8},          {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
+      {"F8_E5M2FNUZ", 8}, {"I16", 16},    {"U16", 16},    {"F16", 16},    {"BF16", 16},
+      {"I32", 32},        {"U32", 32},    {"F32", 32},    {"C64", 64},    {"F64", 64},
+      {"I64", 64},        {"U64", 64}};
+  const auto it = known.find(dtype);
+  return it == known.end() ? 0 : it->second;
+}
+
+struct SafetensorsFile::State {
+  State(fs::path where, int descriptor) : path(std::move(where)), fd(descriptor) {}
+  fs::path path;
+  Descriptor fd;
+  std::uint64_t data_begin = 0;
+  std::vector<TensorEntry> tensors;
+  std::map<std::string_view, const TensorEntry*> by_name;
+  std::map<std::string, std::string> metadata;
+};
+
+SafetensorsFile SafetensorsFile::open(const fs::path& path) {
+  const auto state =
+      std::make_shared<State>(path, ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const int fd = state->fd.get();
+  if (fd < 0) io_error("open", path, errno);
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) io_error("stat", path, errno);
+  if (!S_ISREG(info.st_mode)) corrupt(path, "is not a regular file");
+  const auto size = static_cast<std::uint64_t>(info.st_size);
+  if (size < 8) corrupt(path, format("has {} bytes; a safetensors file has at least 8", size));
+
+  unsigned char prefix[8];
+  read_exactly(fd, path, 0, std::as_writable_bytes(std::span(prefix)));
+  std::uint64_t length = 0;
+  for (int i = 7; i >= 0; --i) length = length << 8 | prefix[i];
+  if (length > kMaxHeaderBytes)
+    corrupt(path, format("promises a header of {} bytes; the most is {}", length, kMaxHeaderBytes));
+  if (length > size - 8)
+    corrupt(path, format("promises a header of {} bytes, but has {} in all", length, size));
+  std::string header(length, '\0');
+  read_exactly(fd, path, 8, std::as_writable_bytes(std::span(header)));
+  if (header.empty() || header.front() != '{') corrupt(path, "its header does not begin with {");
+
+  HeaderReader reader;
+  if (!nlohmann::json::sax_parse(header, &reader)) corrupt(path, "its header " + reader.problem);
+  check_layout(path, reader.tensors, size - 8 - length);
+  state->tensors = std::move(reader.tensors);
+  state->metadata = std::move(reader.metadata);
+  for (const TensorEntry& t : state->tensors) state->by_name.emplace(t.name, &t);
+  state->data_begin = 8 + length;
+  SafetensorsFile file;
+  file.state_ = state;
+  return file;
+}
+
+const fs::path& SafetensorsFile::path() const {
+  return state_->path;
+}
+const std::vector<TensorEntry>& SafetensorsFile::tensors() const {
+  return state_->tensors;
+}
+const std::map<std::string, std::string>& SafetensorsFile::metadata() const {
+  return state_->metadata;
+}
+const TensorEntry* SafetensorsFile::find(std::string_view name) const {
+  const auto it = state_->by_name.find(name);
+  return it == state_->by_name.end() ? nullptr : it->second;
+}
+
+void SafetensorsFile::read(const TensorEntry& tensor, std::uint64_t offset,
+                           std::span<std::byte> out) const {
+  if (offset > tensor.bytes() || out.size() > tensor.bytes() - offset)
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{}: tensor \"{}\" has {} bytes; {} were asked from {}", path().string(),
+                       shown(tensor.name), tensor.bytes(), out.size(), offset));
+  read_exactly(state_->fd.get(), state_->path, state_->data_begin + tensor.begin + offset, out);
+}
+
+void write_safetensors(const fs::path& path, std::vector<TensorSource> tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorSource& a, const TensorSource& b) {
+    const int bits_a = bits_of_dtype(a.dtype);
+    const int bits_b = bits_of_dtype(b.dtype);
+    return bits_a != bits_b ? bits_a > bits_b : a.name < b.name;
+  });
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].name == "__metadata__" || (i > 0 && tensors[i].name == tensors[i - 1].name))
+      throw Error(ErrorCode::kInvalidArgument,
+                  format("{}: the name \"{}\" cannot be written{}", path.string(),
+                         shown(tensors[i].name), i > 0 ? " twice" : ""));
+  }
+  const std::string header = header_of(tensors, metadata);
+  if (header.size() > SafetensorsFile::kMaxHeaderBytes)
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{}: {} tensors need a header of {} bytes; the most is {}", path.string(),
+                       tensors.size(), header.size(), SafetensorsFile::kMaxHeaderBytes));
+  AtomicFile file(path);
+  unsigned char prefix[8];
+  for (int i = 0; i < 8; ++i)
+    prefix[i] = static_cast<unsigned char>(header.size() >> (8 * i) & 0xff);
+  file.write(std::as_bytes(std::span(prefix)));
+  file.write(std::as_bytes(std::span(header)));
+  for (const TensorSource& t : tensors) {
+    std::uint64_t left = source_bytes(t);
+    t.produce([&](std::span<const std::byte> piece) {
+      if (piece.size() > left)
+        throw Error(ErrorCode::kInternal,
+                    format("Tensor \"{}\" gave more bytes than its shape has", shown(t.name)));
+      file.write(piece);
+      left -= piece.size();
+    });
+    if (left != 0)
+      throw Error(ErrorCode::kInternal,
+                  format("Tensor \"{}\" gave {} bytes too few", shown(t.name), left));
+  }
+  file.commit();
+}
+
+namespace {
+
+bool is_shard_name(const std::string& name) {
+  // model-00001-of-00003.safetensors
+  return name.size() == 32 && name.rfind("model-", 0) == 0 && name.compare(11, 4, "-of-") == 0 &&
+         name.compare(20, 12, ".safetensors") == 0;
+}
+
+void remove_stale(const fs::path& folder, const std::vector<std::string>& kept) {
+  std::vector<fs::path> stale;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool ours = name == kSingle || name == kIndex || is_shard_name(name);
+    if (ours && std::find(kept.begin(), kept.end(), name) == kept.end())
+      stale.push_back(entry.path());
+  }
+  std::error_code ignored;  // a leftover costs space only
+  for (const fs::path& path : stale) fs::remove(path, ignored);
+}
+
+}  // namespace
+
+void write_sharded(const fs::path& folder, std::vector<TensorSource> tensors, Bytes max_shard) {
+  std::vector<std::vector<TensorSource>> shards(1);
+  std::uint64_t total = 0;
+  std::uint64_t in_shard = 0;
+  for (TensorSource& t : tensors) {
+    const std::uint64_t bytes = source_bytes(t);
+    if (in_shard > 0 && in_shard + bytes > max_shard.count()) {
+      shards.emplace_back();
+      in_shard = 0;
+    }
+    in_shard += bytes;
+    total += bytes;
+    shards.back().push_back(std::move(t));
+  }
+  if (shards.size() == 1) {
+    write_safetensors(folder / kSingle, std::move(shards[0]));
+    remove_stale(folder, {std::string(kSingle)});
+    return;
+  }
+  Json map = Json::object();
+  std::vector<std::string> kept{std::string(kIndex)};
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    kept.push_back(format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()));
+    for (const TensorSource& t : shards[i]) map.emplace(t.name, kept.back());
+    write_safetensors(folder / kept.back(), std::move(shards[i]));
+  }
+  const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
+  throw_if_error(write_file_atomic(folder / kIndex, index.dump(2) + "\n"));
+  remove_stale(folder, kept);
+}
+
+bool WeightFolder::exists(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / kSingle, ignored) || fs::exists(folder / kIndex, ignored);
+}
+
+WeightFolder WeightFolder::open(const fs::path& folder) {
+  WeightFolder weights;
+  weights.folder_ = folder;
+  std::error_code ignored;
+  if (fs::exists(folder / kSingle, ignored)) {
+    weights.files_.push_back(SafetensorsFile::open(folder / kSingle));
+    for (const TensorEntry& t : weights.files_[0].tensors()) weights.file_of_.emplace(t.name, 0);
+    return weights;
+  }
+  const fs::path index_path = folder / kIndex;
+  if (!fs::exists(index_path, ignored)) {
+    const bool pickled = fs::exists(folder / "pytorch_model.bin", ignored) ||
+                         fs::exists(folder / "pytorch_model.bin.index.json", ignored);
+    throw Error(ErrorCode::kNotFound,
+                format("{} has no {} and no {}{}", folder.string(), kSingle, kIndex,
+                       pickled ? "; it holds pytorch_model.bin, a pickle, which is not read: save "
+                                 "the model as safetensors first"
+                               : ""));
+  }
+  const std::string text = value_or_throw(read_file(index_path, 256_MiB));
+  const Json index = value_or_throw(parse_json(text, index_path.string()));
+  const auto map = index.find("weight_map");
+  if (!index.is_object() || map == index.end() || !map->is_object())
+    corrupt(index_path, "has no object \"weight_map\"");
+  std::map<std::string, std::size_t> opened;
+  for (const auto& [name, value] : map->items()) {
+    const std::string file = value.is_string() ? value.get<std::string>() : "";
+    if (file.empty() || file.find('/') != std::string::npos || file == "." || file == "..")
+      corrupt(index_path, format("\"{}\" is in \"{}\", which is no file name", shown(name),
+                                 shown(value.dump())));
+    const auto [it, fresh] = opened.emplace(file, weights.files_.size());
+    if (fresh) weights.files_.push_back(SafetensorsFile::open(folder / file));
+    if (weights.files_[it->second].find(name) == nullptr)
+      corrupt(index_path, format("says \"{}\" is in {}, which lacks it", shown(name), file));
+    weights.file_of_.emplace(name, it->second);
+  }
+  return weights;
+}
+
+WeightFolder::Found WeightFolder::find(std::string_view name) const {
+  const auto it = file_of_.find(name);
+  if (it == file_of_.end()) return {};
+  return {&files_[it->second], files_[it->second].find(name)};
+}
+
+std::vector<std::string> WeightFolder::names() const {
+  std::vector<std::string> all;
+  for (const auto& [name, file] : file_of_) all.push_back(name);
+  return all;
+}
+
+}  // namespace neap::model
