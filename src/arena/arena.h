@@ -101,6 +101,7 @@ struct ExportedPage {
   int descriptor = -1;
   Bytes offset;  ///< from the region's address
   Bytes size;
+  Bytes lead;  ///< of the first page, what lies before the region (small regions share pages)
 };
 
 /// What a pause or resume did.
@@ -190,6 +191,9 @@ class Arena {
   [[nodiscard]] Result<MoveReport> shrink(RegionId id, Bytes offset, Bytes size,
                                           const Fence& fence = {});
   [[nodiscard]] Result<MoveReport> grow(RegionId id, Bytes offset, Bytes size);
+  /// Pages of the tag's later moves are at most this large: the step in which regions shrink and
+  /// grow. More, smaller pages make whole pauses dearer.
+  void set_page_limit(std::string_view tag, Bytes most);
 
   /// Allocates, touches and pins the host memory that the tags' next pause needs, now instead of
   /// then.

@@ -1,0 +1,46 @@
+// The addresses of one tag: a few large reserved zones, so that regions which move together lie
+// side by side and one driver call serves many.
+//
+// Threads   none: the table's lock.   Failure   the device's, from reserve.
+// Cost      logarithmic in the number of holes; a driver call when a zone is full.
+#pragma once
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "device/device.h"
+
+namespace neap::arena {
+
+class AddressSpace {
+ public:
+  explicit AddressSpace(device::Device& device) : device_(device) {}
+  AddressSpace(const AddressSpace&) = delete;
+  AddressSpace& operator=(const AddressSpace&) = delete;
+
+  [[nodiscard]] Result<device::Address> take(Bytes size);
+  void give(device::Address at, Bytes size);
+  /// Gives zones without a range in use back to the device.
+  Status clear();
+  [[nodiscard]] bool empty() const { return zones_.empty(); }
+
+ private:
+  struct Zone {
+    device::Address at = 0;
+    Bytes size;
+    Bytes guard;
+    Bytes used;
+  };
+  using Holes = std::map<device::Address, Bytes>;
+  void add_hole(device::Address at, Bytes size);
+  void remove_hole(Holes::iterator it);
+  Zone& zone_of(device::Address at);
+
+  device::Device& device_;
+  std::map<device::Address, Zone> zones_;
+  Holes holes_;
+  std::set<std::pair<std::uint64_t, device::Address>> by_size_;
+};
+
+}  // namespace neap::arena

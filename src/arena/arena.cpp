@@ -1,0 +1,365 @@
+#include "arena/arena.h"
+
+#include <algorithm>
+
+#include "arena/operations.h"
+#include "base/format.h"
+#include "base/log.h"
+
+namespace neap::arena {
+
+std::string_view to_string(Policy policy) {
+  switch (policy) {
+    case Policy::kDiscard:
+      return "discard";
+    case Policy::kHost:
+      return "host";
+    case Policy::kDisk:
+      return "disk";
+    case Policy::kZero:
+      return "zero";
+  }
+  return "unknown";
+}
+
+std::string_view to_string(State state) {
+  switch (state) {
+    case State::kResident:
+      return "resident";
+    case State::kPausing:
+      return "pausing";
+    case State::kPaused:
+      return "paused";
+    case State::kResuming:
+      return "resuming";
+  }
+  return "unknown";
+}
+
+Result<std::unique_ptr<Arena>> Arena::make(device::Device& device, Options options) {
+  if (!is_multiple_of(2_MiB, device.info().granularity))
+    return Status(ErrorCode::kUnsupported, format("a device with granularity {}: pages of 2 MiB "
+                                                  "must be multiples of it",
+                                                  device.info().granularity));
+  return std::unique_ptr<Arena>(new Arena(std::make_unique<Impl>(device, std::move(options))));
+}
+
+Arena::Arena(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Arena::~Arena() = default;
+
+Result<std::vector<Stage>> fill_runs(Arena::Impl& arena, Tag& tag, const std::vector<Run>& runs,
+                                     std::string_view what) {
+  auto stages = cut_stages(tag, plan_pages(arena, runs), Bytes(0));
+  auto pages = arena.store.take_all(sizes_of(stages));
+  if (!pages.ok()) return arena.explain(pages.status(), bytes_of(stages), what);
+  assign(stages, *pages);
+  for (Stage& stage : stages) {
+    Status status = map_stage(arena, stage);
+    if (status.ok()) continue;
+    Incoming failed;
+    failed.stages = std::move(stages);
+    undo(arena, failed);
+    return std::move(status).with_context(what);
+  }
+  return stages;
+}
+
+namespace {
+
+Result<Bytes> region_size(const Arena::Impl& arena, Bytes requested) {
+  const Bytes unit = arena.device.info().granularity;
+  if (requested.is_zero() || requested > Bytes(1ull << 56))
+    return Status(ErrorCode::kInvalidArgument, format("a region of {}", requested));
+  return round_up(requested, unit);
+}
+
+bool has_block_between(const Tag& tag, Address from, Address to) {
+  const auto it = tag.blocks.lower_bound(from);
+  return it != tag.blocks.end() && it->first < to;
+}
+
+/// Under the table lock: addresses of a destroyed region that are still mapped, big enough.
+Address take_dead(Tag& tag, Bytes size) {
+  if (tag.moving) return 0;
+  for (auto it = tag.dead.begin(); it != tag.dead.end(); ++it) {
+    const auto [at, room] = *it;
+    if (room < size) continue;
+    Address covered = at;
+    for (const auto& [start, page] : slots_touching(tag, at, size)) {
+      if (start > covered) break;
+      covered = start + page.size.count();
+    }
+    if (covered < at + size.count()) continue;
+    tag.dead.erase(it);
+    if (room > size) tag.dead.emplace(at + size.count(), room - size);
+    return at;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Result<RegionInfo> Arena::create(std::string_view name, Bytes requested, Policy policy) {
+  Impl& arena = *impl_;
+  NEAP_TRY(arena.check_process());
+  NEAP_TRY_ASSIGN(const Bytes size, region_size(arena, requested));
+  std::unique_lock lock(arena.table);
+  Tag& tag = arena.tag_named(name);
+  if (const Address dead = take_dead(tag, size); dead != 0) {
+    Region& region = arena.add_region(tag, dead, size, dead, requested, size, policy);
+    region.generation = 1;
+    return arena.describe(region);
+  }
+  NEAP_TRY_ASSIGN(const Address at, tag.space.take(size));
+  const Run run{at, size, false, true, tag.page_limit};
+  lock.unlock();
+  auto stages = fill_runs(arena, tag, {run}, format("a region of {} for {}", size, name));
+  lock.lock();
+  if (!stages.ok()) {
+    if (slots_touching(tag, at, size).empty()) {
+      tag.space.give(at, size);
+    } else {
+      tag.dead.emplace(at, size);  // the device refused to unmap: found again by sweep
+    }
+    return stages.status();
+  }
+  enter_slots(*stages);
+  Region& region = arena.add_region(tag, at, size, at, requested, size, policy);
+  region.generation = 1;
+  return arena.describe(region);
+}
+
+Result<RegionInfo> Arena::create_paused(std::string_view name, Bytes requested, Policy policy) {
+  Impl& arena = *impl_;
+  NEAP_TRY(arena.check_process());
+  NEAP_TRY_ASSIGN(const Bytes size, region_size(arena, requested));
+  const std::unique_lock lock(arena.table);
+  Tag& tag = arena.tag_named(name);
+  NEAP_TRY_ASSIGN(const Address at, tag.space.take(size));
+  Region& region = arena.add_region(tag, at, size, at, requested, size, policy);
+  region.state = State::kPaused;
+  return arena.describe(region);
+}
+
+Status Arena::destroy(RegionId id) {
+  Impl& arena = *impl_;
+  NEAP_TRY(arena.check_process());
+  std::unique_lock lock(arena.table);
+  const auto find_region = [&]() -> Region* {
+    const auto it = arena.regions.find(static_cast<std::uint64_t>(id));
+    return it == arena.regions.end() ? nullptr : it->second.get();
+  };
+  const Status missing(ErrorCode::kNotFound,
+                       format("there is no region {}", static_cast<std::uint64_t>(id)));
+  Region* region = find_region();
+  if (region == nullptr) return missing;
+  Tag& tag = *region->tag;
+  const Moving moving(arena, lock, {&tag});
+  region = find_region();
+  if (region == nullptr) return missing;
+
+  // Pages that no other region of the tag uses.
+  std::vector<std::pair<Address, Page>> leaving;
+  for (const auto& [at, page] : slots_touching(tag, region->block, region->block_size)) {
+    const Region* first = block_owner(tag, at);
+    const auto next = tag.blocks.upper_bound(std::max(at, region->block));
+    const bool shared = (first != nullptr && first != region) ||
+                        (next != tag.blocks.end() && next->first < at + page.size.count()) ||
+                        (at < region->block && has_block_between(tag, at, region->block));
+    if (!shared) leaving.emplace_back(at, page);
+  }
+  const State before = region->state;
+  const RegionInfo info = arena.describe(*region);
+  const bool imported = region->imported;
+  region->state = State::kPausing;
+  lock.unlock();
+
+  Outgoing out;
+  out.stages = cut_stages(tag, leaving, Bytes(0));
+  Status status = before == State::kResident ? arena.call_before_unmap({info}) : Status();
+  const bool told = status.ok();
+  for (Stage& stage : out.stages) {
+    stage.mapped = stage.pages.size();
+    if (status.ok()) status = unmap_stage(arena, stage);
+  }
+  if (!status.ok()) {
+    Outgoing::Item item;
+    item.region = region;
+    out.items.push_back(std::move(item));
+    undo(arena, out);
+    if (told && before == State::kResident) tell_still_there(arena, {info});
+    lock.lock();
+    region->state = before;
+    return std::move(status).with_context(format("destroying a region of {}", info.tag));
+  }
+
+  lock.lock();
+  for (const auto& [at, page] : leaving) tag.slots.erase(at);
+  const HostBuffer buffer = region->backup.host;
+  arena.remove_region(*region);
+  lock.unlock();
+  arena.hosts.give(buffer);
+  if (!arena.options.keep_host_buffers) arena.hosts.release_free();
+  if (imported) {
+    for (const auto& [at, page] : leaving) {
+      if (const Status gone = arena.device.release(page.id); !gone.ok())
+        log::warn(format("an imported page was not let go: {}", gone.message()));
+    }
+  } else {
+    arena.store.give(pages_of(out.stages));
+    arena.pages_came_back();
+  }
+  return {};
+}
+
+Result<RegionInfo> Arena::find(device::Address address) const {
+  const std::shared_lock lock(impl_->table);
+  const Region* region = impl_->region_at(address);
+  if (region == nullptr)
+    return Status(ErrorCode::kNotFound, format("no region holds {:#x}", address));
+  return impl_->describe(*region);
+}
+
+Result<RegionInfo> Arena::info(RegionId id) const {
+  const std::shared_lock lock(impl_->table);
+  const auto it = impl_->regions.find(static_cast<std::uint64_t>(id));
+  if (it == impl_->regions.end())
+    return Status(ErrorCode::kNotFound,
+                  format("there is no region {}", static_cast<std::uint64_t>(id)));
+  return impl_->describe(*it->second);
+}
+
+std::vector<RegionInfo> Arena::regions(std::string_view tag) const {
+  const std::shared_lock lock(impl_->table);
+  std::vector<RegionInfo> all;
+  for (const auto& entry : impl_->index)
+    if (tag.empty() || entry.region->tag->name == tag)
+      all.push_back(impl_->describe(*entry.region));
+  return all;
+}
+
+Status Arena::prepare(std::span<const std::string> names) {
+  Impl& arena = *impl_;
+  NEAP_TRY(arena.check_process());
+  std::unique_lock lock(arena.table);
+  const Moving moving(arena, lock, tags_of(arena, names));
+  std::vector<Region*> wanting;
+  Bytes need;
+  for (Tag* tag : moving.tags()) {
+    for (const auto& [at, region] : tag->blocks) {
+      if (region->imported || region->state != State::kResident ||
+          region->policy != Policy::kHost || region->backup.host.size >= total(region->parts))
+        continue;
+      wanting.push_back(region);
+      need += total(region->parts);
+    }
+  }
+  lock.unlock();
+  std::vector<HostBuffer> buffers;
+  Status status;
+  for (Region* region : wanting) {
+    const Bytes size = total(region->parts);
+    auto taken = arena.hosts.take(size, need);
+    if (!taken.ok()) {
+      status = taken.status();
+      break;
+    }
+    need -= size;
+    buffers.push_back(*taken);
+  }
+  if (status.ok()) {
+    auto readying = arena.hosts.ready(buffers);
+    for (const HostBuffer& buffer : buffers) {
+      if (status.ok()) status = readying.wait(buffer.at, buffer.size);
+    }
+  }
+  if (!status.ok()) {
+    for (const HostBuffer& buffer : buffers) arena.hosts.give(buffer);
+    return std::move(status).with_context(format("preparing {}", join(moving.tags())));
+  }
+  lock.lock();
+  for (std::size_t i = 0; i < wanting.size(); ++i) {
+    arena.hosts.give(wanting[i]->backup.host);
+    wanting[i]->backup = {};
+    wanting[i]->backup.host = buffers[i];
+  }
+  return {};
+}
+
+const void* Arena::host_copy(RegionId id) const {
+  const std::shared_lock lock(impl_->table);
+  const auto it = impl_->regions.find(static_cast<std::uint64_t>(id));
+  if (it == impl_->regions.end() || !it->second->backup.filled) return nullptr;
+  return it->second->backup.host.at;
+}
+
+Result<Bytes> Arena::release_store(Bytes keep) {
+  NEAP_TRY(impl_->check_process());
+  return impl_->store.release_down_to(keep);
+}
+void Arena::set_page_store_budget(Bytes budget) {
+  impl_->store.set_budget(budget);
+}
+
+std::uint64_t Arena::add_callbacks(std::string_view tag, Callbacks callbacks) {
+  const std::unique_lock lock(impl_->table);
+  impl_->listeners.push_back({impl_->next_listener, std::string(tag), std::move(callbacks)});
+  return impl_->next_listener++;
+}
+void Arena::remove_callbacks(std::uint64_t id) {
+  const std::unique_lock lock(impl_->table);
+  std::erase_if(impl_->listeners, [id](const Impl::Listener& l) { return l.id == id; });
+}
+
+Stats Arena::stats() const {
+  Stats stats;
+  const PageStore::Counts counts = impl_->store.counts();
+  stats.page_store = counts.kept;
+  stats.physical = counts.physical;
+  stats.peak_physical = counts.peak_physical;
+  stats.driver_creates = counts.creates;
+  stats.driver_releases = counts.releases;
+  stats.store_hits = counts.hits;
+  stats.host_buffers = impl_->hosts.held();
+  const std::shared_lock lock(impl_->table);
+  for (const auto& [name, tag] : impl_->tags) {
+    TagStats sums = tag->sums;
+    sums.tag = name;
+    sums.regions = tag->blocks.size();
+    for (const auto& [at, region] : tag->blocks) {
+      sums.virtual_bytes += region->size;
+      sums.host += region->backup.host.size;
+      if (region->backup.file != nullptr) sums.disk += total(region->backup.parts);
+    }
+    for (const auto& [at, page] : tag->slots) sums.mapped += page.size;
+    sums.mapped += tag->taken;
+    stats.tags.push_back(std::move(sums));
+  }
+  return stats;
+}
+
+device::Device& Arena::device() const {
+  return impl_->device;
+}
+
+Result<device::PageId> Arena::take_page(std::string_view name, Bytes size) {
+  Impl& arena = *impl_;
+  NEAP_TRY(arena.check_process());
+  auto page = arena.store.take(size);
+  if (!page.ok()) return arena.explain(page.status(), size, format("a page for {}", name));
+  const std::unique_lock lock(arena.table);
+  arena.tag_named(name).taken += size;
+  return page->id;
+}
+
+void Arena::give_page(std::string_view name, device::PageId page, Bytes size) {
+  Impl& arena = *impl_;
+  arena.store.give({Page{page, size}});
+  {
+    const std::unique_lock lock(arena.table);
+    arena.tag_named(name).taken -= size;
+  }
+  arena.pages_came_back();
+}
+
+}  // namespace neap::arena

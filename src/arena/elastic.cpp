@@ -1,0 +1,193 @@
+// Parts of a region: giving up and taking back pages in the middle of it.
+#include <algorithm>
+
+#include "arena/operations.h"
+#include "base/format.h"
+
+namespace neap::arena {
+namespace {
+
+Status check_range(const Region& region, Bytes offset, Bytes size) {
+  if (offset > region.size || size > region.size - offset)
+    return {ErrorCode::kInvalidArgument,
+            format("[{}, {}) is not in a region of {}", offset, offset + size, region.size)};
+  if (region.imported) return {ErrorCode::kUnsupported, "an imported region moves as a whole"};
+  return {};
+}
+
+/// What of [offset, offset+size) is not in the region's parts.
+std::vector<Part> gaps_in(const Region& region, Bytes offset, Bytes size) {
+  std::vector<Part> gaps;
+  Bytes next = offset;
+  const Bytes end = offset + size;
+  for (const Part& part : region.parts) {
+    if (part.offset + part.size <= next) continue;
+    if (part.offset >= end) break;
+    if (part.offset > next) gaps.push_back({next, part.offset - next});
+    next = part.offset + part.size;
+  }
+  if (next < end) gaps.push_back({next, end - next});
+  return gaps;
+}
+
+void add_part(Region& region, const Part& part) {
+  region.parts.push_back(part);
+  std::sort(region.parts.begin(), region.parts.end(),
+            [](const Part& a, const Part& b) { return a.offset < b.offset; });
+  std::vector<Part> merged;
+  for (const Part& p : region.parts) {
+    if (!merged.empty() && merged.back().offset + merged.back().size == p.offset) {
+      merged.back().size += p.size;
+    } else {
+      merged.push_back(p);
+    }
+  }
+  region.parts = std::move(merged);
+}
+
+Region* region_with(Arena::Impl& arena, RegionId id) {
+  const auto it = arena.regions.find(static_cast<std::uint64_t>(id));
+  return it == arena.regions.end() ? nullptr : it->second.get();
+}
+
+Status no_region(RegionId id) {
+  return {ErrorCode::kNotFound, format("there is no region {}", static_cast<std::uint64_t>(id))};
+}
+
+}  // namespace
+
+Result<MoveReport> Arena::shrink(RegionId id, Bytes offset, Bytes size, const Fence& fence) {
+  Impl& arena = *impl_;
+  NEAP_TRY(arena.check_process());
+  const Stopwatch watch;
+  std::unique_lock lock(arena.table);
+  Region* region = region_with(arena, id);
+  if (region == nullptr) return no_region(id);
+  const Moving moving(arena, lock, {region->tag});
+  region = region_with(arena, id);
+  if (region == nullptr) return no_region(id);
+  NEAP_TRY(check_range(*region, offset, size));
+  MoveReport report;
+  Tag& tag = *region->tag;
+  const Address from = region->address + offset.count();
+  const Address to = from + size.count();
+  if (region->state == State::kPaused) {
+    const Bytes unit = arena.device.info().granularity;
+    const Bytes first = round_up(offset, unit);
+    const Bytes last = round_down(offset + size, unit);
+    if (first < last) remove_part(*region, region->address + first.count(), last - first);
+    return report;
+  }
+  std::vector<std::pair<Address, Page>> leaving;
+  for (const auto& [at, page] : slots_touching(tag, from, size)) {
+    const Address end = at + page.size.count();
+    if (at >= from && end <= to) leaving.emplace_back(at, page);
+  }
+  if (leaving.empty()) return report;
+  Outgoing out;
+  out.stages = cut_stages(tag, leaving, Bytes(0));
+  const RegionInfo info = arena.describe(*region);
+  region->state = State::kPausing;
+  lock.unlock();
+
+  for (Stage& stage : out.stages) stage.mapped = stage.pages.size();
+  Status status = arena.call_before_unmap({info});
+  const bool told = status.ok();
+  if (status.ok()) status = wait_for(arena, fence);
+  for (Stage& stage : out.stages)
+    if (status.ok()) status = unmap_stage(arena, stage);
+  if (!status.ok()) {
+    Outgoing::Item item;
+    item.region = region;
+    out.items.push_back(std::move(item));
+    undo(arena, out);
+    if (told) tell_still_there(arena, {info});
+    return std::move(status).with_context(format("shrinking a region of {}", info.tag));
+  }
+
+  lock.lock();
+  for (const auto& [at, page] : leaving) {
+    tag.slots.erase(at);
+    remove_part(*region, at, page.size);
+    report.bytes += page.size;
+  }
+  region->state = State::kResident;
+  region->backup.filled = false;
+  lock.unlock();
+  arena.store.give(pages_of(out.stages));
+  arena.pages_came_back();
+  report.regions = 1;
+  report.seconds = watch.seconds();
+  return report;
+}
+
+Result<MoveReport> Arena::grow(RegionId id, Bytes offset, Bytes size) {
+  Impl& arena = *impl_;
+  NEAP_TRY(arena.check_process());
+  const Stopwatch watch;
+  std::unique_lock lock(arena.table);
+  Region* region = region_with(arena, id);
+  if (region == nullptr) return no_region(id);
+  const Moving moving(arena, lock, {region->tag});
+  region = region_with(arena, id);
+  if (region == nullptr) return no_region(id);
+  NEAP_TRY(check_range(*region, offset, size));
+  const Bytes unit = arena.device.info().granularity;
+  const Bytes first = round_down(offset, unit);
+  const auto gaps = gaps_in(*region, first, round_up(offset + size, unit) - first);
+  MoveReport report;
+  if (gaps.empty()) return report;
+  if (region->state == State::kPaused) {
+    for (const Part& gap : gaps) add_part(*region, gap);
+    return report;
+  }
+  Tag& tag = *region->tag;
+  std::vector<Run> runs;
+  for (const Part& gap : gaps)
+    runs.push_back({region->address + gap.offset.count(), gap.size, false, false, tag.page_limit});
+  RegionInfo info = arena.describe(*region);
+  ++info.generation;
+  const bool zero = region->policy == Policy::kZero;
+  region->state = State::kResuming;
+  lock.unlock();
+
+  const auto fail = [&](Status status) {
+    lock.lock();
+    region->state = State::kResident;
+    return std::move(status).with_context(format("growing a region of {}", info.tag));
+  };
+  auto stages = fill_runs(arena, tag, runs, format("more of a region of {}", info.tag));
+  if (!stages.ok()) return fail(stages.status());
+  Status status;
+  for (const Run& run : runs)
+    if (zero && status.ok()) status = arena.device.fill(run.at, run.size, 0);
+  if (status.ok()) status = arena.call_after_map({info});
+  if (!status.ok()) {
+    Incoming failed;
+    failed.stages = std::move(*stages);
+    undo(arena, failed);
+    return fail(std::move(status));
+  }
+
+  lock.lock();
+  enter_slots(*stages);
+  for (const Part& gap : gaps) {
+    add_part(*region, gap);
+    report.bytes += gap.size;
+  }
+  ++region->generation;
+  region->backup.filled = false;
+  region->state = State::kResident;
+  report.regions = 1;
+  report.seconds = watch.seconds();
+  return report;
+}
+
+void Arena::set_page_limit(std::string_view name, Bytes most) {
+  Impl& arena = *impl_;
+  const Bytes unit = arena.device.info().granularity;
+  const std::unique_lock lock(arena.table);
+  arena.tag_named(name).page_limit = std::max(unit, round_down(most, unit));
+}
+
+}  // namespace neap::arena

@@ -1,0 +1,278 @@
+// Exchange: one set of tags leaves while another comes, stage by stage, with the pages of the one
+// going to the other and both directions of the link in use.
+#include <algorithm>
+#include <deque>
+
+#include "arena/operations.h"
+#include "base/format.h"
+#include "base/log.h"
+
+namespace neap::arena {
+namespace {
+
+class Exchange {
+ public:
+  Exchange(Arena::Impl& arena, Outgoing& out, Incoming& in)
+      : arena_(arena), out_(out), in_(in), queue_(arena), marks_(out.stages.size(), 0) {}
+
+  Status run() {
+    NEAP_TRY(queue_.take());
+    if (!out_.disk.empty()) NEAP_TRY(copy_to_disk(out_.disk, arena_.hosts, queue_.get()));
+    for (Stage& stage : in_.stages) {
+      stage.pages.clear();
+      for (const Bytes size : stage.sizes) {
+        NEAP_TRY_ASSIGN(const Page page, next_page(size));
+        stage.pages.push_back(page);
+      }
+      NEAP_TRY(map_stage(arena_, stage));
+      NEAP_TRY(copy_in(stage, queue_.get()));
+      // Keep the other direction busy: its copies are asked for as buffers become ready.
+      NEAP_TRY(ask_for_copies(gone_ + kAhead));
+    }
+    while (gone_ < out_.stages.size()) NEAP_TRY(let_go());
+    return finish_contents(arena_, in_, &queue_.get());
+  }
+
+  /// Gives the copy queue back, which takes the table lock.
+  void end() { queue_.drop(); }
+
+  /// Pages that left `out` and serve nobody now.
+  [[nodiscard]] std::vector<Page> left_over() const {
+    std::vector<Page> all(loose_.begin(), loose_.end());
+    all.insert(all.end(), bound_.begin(), bound_.end());
+    return all;
+  }
+
+  /// After a failure: `in` unmapped, `out` mapped again with the contents it had (a tag that was to
+  /// be discarded has none). True when `out` is resident again. False: `out` is fully paused with
+  /// its backups.  A failure: neither was possible.
+  Result<bool> go_back() {
+    queue_.drop();
+    std::vector<Page> pages;
+    for (Stage& stage : in_.stages) {
+      Status status = unmap_stage(arena_, stage);
+      if (!status.ok()) status = unmap_stage(arena_, stage);
+      if (!status.ok()) continue;  // undo of `in` tells and tries again
+      pages.insert(pages.end(), stage.pages.begin(), stage.pages.end());
+      stage.pages.clear();
+    }
+    arena_.store.give(pages);
+    const Status mapped = map_out_again();
+    if (mapped.ok()) return true;
+    log::warn(format("the tags that were leaving cannot come back: {}", mapped.message()));
+    queue_.drop();
+    NEAP_TRY(queue_.take());
+    for (std::size_t i = 0; i < out_.stages.size(); ++i) {
+      Stage& stage = out_.stages[i];
+      if (stage.mapped == 0) continue;
+      NEAP_TRY(copy_out(stage, queue_.get(), out_.readying));
+      NEAP_TRY(queue_.get().drain());
+      NEAP_TRY(unmap_stage(arena_, stage));
+      arena_.store.give(stage.pages);
+      stage.pages.clear();
+    }
+    return false;
+  }
+
+ private:
+  static constexpr std::size_t kAhead = 4;
+
+  Status ask_for_copies(std::size_t until) {
+    for (; asked_ < std::min(until, out_.stages.size()); ++asked_) {
+      NEAP_TRY(copy_out(out_.stages[asked_], queue_.get(), out_.readying));
+      NEAP_TRY_ASSIGN(marks_[asked_], queue_.get().mark_to_host());
+    }
+    return {};
+  }
+
+  Status map_out_again() {
+    const auto is_loose = [&](const Page& page) {
+      const auto same = [&](const Page& p) { return p.id == page.id; };
+      return std::any_of(loose_.begin(), loose_.end(), same) ||
+             std::any_of(bound_.begin(), bound_.end(), same);
+    };
+    // First give back what stages that lost a page still have, then take anew.
+    std::vector<Stage*> renewed;
+    for (std::size_t i = 0; i < gone_; ++i) {
+      Stage& stage = out_.stages[i];
+      if (stage.mapped != 0 || std::all_of(stage.pages.begin(), stage.pages.end(), is_loose))
+        continue;
+      std::erase_if(stage.pages, [&](const Page& page) { return !is_loose(page); });
+      arena_.store.give(stage.pages);
+      stage.pages.clear();
+      renewed.push_back(&stage);
+    }
+    loose_.clear();
+    bound_.clear();
+    if (!renewed.empty()) NEAP_TRY(queue_.take());
+    for (Stage* stage : renewed) {
+      NEAP_TRY_ASSIGN(stage->pages, arena_.store.take_all(stage->sizes));
+    }
+    for (std::size_t i = 0; i < gone_; ++i) {
+      Stage& stage = out_.stages[i];
+      if (stage.mapped != 0) continue;
+      NEAP_TRY(map_stage(arena_, stage));
+      if (std::find(renewed.begin(), renewed.end(), &stage) != renewed.end())
+        NEAP_TRY(copy_in(stage, queue_.get()));
+    }
+    if (renewed.empty()) return {};
+    if (!out_.disk.empty()) NEAP_TRY(copy_from_disk(out_.disk, arena_.hosts, queue_.get()));
+    return queue_.get().drain();
+  }
+
+  /// Unmaps the next stage of `out`, its contents safe.
+  Status let_go() {
+    NEAP_TRY(ask_for_copies(gone_ + kAhead));
+    Stage& stage = out_.stages[gone_];
+    if (!stage.copies.empty()) NEAP_TRY(queue_.get().wait(marks_[gone_]));
+    NEAP_TRY(unmap_stage(arena_, stage));
+    for (const Page& page : stage.pages)
+      (arena_.store.is_private(page.id) ? loose_ : bound_).push_back(page);
+    ++gone_;
+    return {};
+  }
+
+  bool take_loose(Bytes size, Page& page) {
+    const auto it = std::find_if(loose_.begin(), loose_.end(),
+                                 [size](const Page& p) { return p.size == size; });
+    if (it == loose_.end()) return false;
+    page = *it;
+    loose_.erase(it);
+    return true;
+  }
+
+  Result<Page> next_page(Bytes size) {
+    Page page;
+    for (;;) {
+      if (take_loose(size, page) || arena_.store.take_kept(size, page)) return page;
+      // One stage may be new, so that both directions start at once; more only when `out` has
+      // nothing left to give.
+      if (fresh_ + size <= kStage || gone_ == out_.stages.size()) {
+        auto made = arena_.store.take(size);
+        if (made.ok()) {
+          fresh_ += size;
+          return *made;
+        }
+        if (made.status().code() != ErrorCode::kOutOfDeviceMemory) return made.status();
+        if (gone_ == out_.stages.size()) {
+          if (loose_.empty()) return arena_.explain(made.status(), in_.size(), "exchange");
+          give_up_loose();
+          continue;
+        }
+        fresh_ = kStage;  // the device is full: wait for `out` from here on
+      }
+      Bytes loose;
+      for (const Page& p : loose_) loose += p.size;
+      if (loose >= size + kStage) {
+        // Enough room, but in pages of other sizes: through the driver.
+        give_up_loose();
+        auto made = arena_.store.take(size);
+        if (made.ok()) return *made;
+        if (made.status().code() != ErrorCode::kOutOfDeviceMemory) return made.status();
+      }
+      NEAP_TRY(let_go());
+    }
+  }
+
+  void give_up_loose() {
+    arena_.store.give({loose_.begin(), loose_.end()});
+    loose_.clear();
+  }
+
+  Arena::Impl& arena_;
+  Outgoing& out_;
+  Incoming& in_;
+  QueueLease queue_;
+  std::vector<std::uint64_t> marks_;
+  std::size_t asked_ = 0, gone_ = 0;
+  std::deque<Page> loose_;
+  std::deque<Page> bound_;  ///< shared with an alias or another process: of no use here
+  Bytes fresh_;
+};
+
+}  // namespace
+
+Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
+                                   std::span<const std::string> in_names,
+                                   const PauseOptions& options) {
+  Impl& arena = *impl_;
+  NEAP_TRY(arena.check_process());
+  if (out_names.empty() || in_names.empty())
+    return Status(ErrorCode::kInvalidArgument, "exchange needs tags that leave and tags that come");
+  const Stopwatch watch;
+  std::unique_lock lock(arena.table);
+  const auto out_tags = tags_of(arena, out_names);
+  const auto in_tags = tags_of(arena, in_names);
+  std::vector<Tag*> all = out_tags;
+  for (Tag* tag : in_tags) {
+    if (std::find(out_tags.begin(), out_tags.end(), tag) != out_tags.end())
+      return Status(ErrorCode::kInvalidArgument,
+                    format("{} cannot leave and come in one exchange", tag->name));
+    all.push_back(tag);
+  }
+  const Moving moving(arena, lock, all);
+  NEAP_TRY_ASSIGN(Incoming in, gather_in(arena, in_tags));
+  Outgoing out = gather_out(arena, out_tags, options);
+  if (in.items.empty() && out.items.empty()) return MoveReport{};
+  // Pages change hands stage by stage, whether or not contents are copied.
+  recut(out.stages, kStage);
+  recut(in.stages, kStage);
+  lock.unlock();
+
+  const auto infos = out.infos();
+  Exchange exchange(arena, out, in);
+  bool started = false;
+  Status status = arena.call_before_unmap(infos);
+  const bool told = status.ok();
+  if (status.ok()) status = wait_for(arena, options.fence);
+  if (status.ok()) status = secure(arena, out).with_context("securing room for the backups");
+  if (status.ok()) {
+    started = true;
+    status = exchange.run();
+  }
+  if (status.ok()) status = arena.call_after_map(in.infos());
+  exchange.end();
+  if (!status.ok()) {
+    bool out_is_paused = false;
+    if (started) {
+      const auto back = exchange.go_back();
+      if (!back.ok()) log::error(format("exchange went wrong twice: {}", back.status().message()));
+      out_is_paused = back.ok() && !*back;
+      exchange.end();
+    }
+    undo(arena, in);
+    if (out_is_paused) {
+      lock.lock();
+      commit(arena, out);
+      lock.unlock();
+    } else {
+      undo(arena, out);
+      lock.lock();
+      enter_slots(out.stages);
+      lock.unlock();
+      if (told) tell_still_there(arena, infos);
+    }
+    lock.lock();
+    note_failure(moving.tags());
+    return std::move(status).with_context(
+        format("exchanging {} for {}{}", join(out_tags), join(in_tags),
+               out_is_paused ? " (what was leaving stays paused, its contents are safe)" : ""));
+  }
+
+  lock.lock();
+  commit(arena, out);
+  commit(arena, in);
+  lock.unlock();
+  arena.store.give(exchange.left_over(), options.release_pages);
+  arena.pages_came_back();
+  if (!arena.options.keep_host_buffers) arena.hosts.release_free();
+  arena.record_store();
+  MoveReport report{bytes_of(out.stages) + bytes_of(in.stages), out.copied + in.copied,
+                    out.items.size() + in.items.size(), watch.seconds()};
+  lock.lock();
+  note_pause(arena, out, report.seconds);
+  note_resume(arena, in, report.seconds);
+  return report;
+}
+
+}  // namespace neap::arena

@@ -1,0 +1,182 @@
+// Pages in more than one place: aliases inside the process, exports to and imports from another.
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "arena/operations.h"
+#include "base/format.h"
+#include "base/log.h"
+
+namespace neap::arena {
+namespace {
+
+/// Pages under a region that is resident from end to end.
+Result<std::vector<std::pair<Address, Page>>> whole_slots(const Region& region) {
+  if (region.state != State::kResident || total(region.parts) != region.size)
+    return Status(ErrorCode::kBusy,
+                  format("a region of {} is not resident as a whole", region.tag->name));
+  return slots_touching(*region.tag, region.address, region.size);
+}
+
+Region* region_with(Arena::Impl& arena, RegionId id) {
+  const auto it = arena.regions.find(static_cast<std::uint64_t>(id));
+  return it == arena.regions.end() ? nullptr : it->second.get();
+}
+
+Status no_region(RegionId id) {
+  return {ErrorCode::kNotFound, format("there is no region {}", static_cast<std::uint64_t>(id))};
+}
+
+/// Addresses in `tag` for whole pages that begin `lead` before the region; a mapped stage over them.
+struct Placed {
+  Address block = 0;
+  Bytes size;
+  std::vector<Stage> stages;
+};
+Result<Placed> place(Arena::Impl& arena, std::unique_lock<std::shared_mutex>& lock, Tag& tag,
+                     const std::vector<Page>& pages) {
+  Placed placed;
+  for (const Page& page : pages) placed.size += page.size;
+  NEAP_TRY_ASSIGN(placed.block, tag.space.take(placed.size));
+  std::vector<std::pair<Address, Page>> at;
+  Address next = placed.block;
+  for (const Page& page : pages) {
+    at.emplace_back(next, page);
+    next += page.size.count();
+  }
+  placed.stages = cut_stages(tag, at, Bytes(0));
+  lock.unlock();
+  Status status = map_stage(arena, placed.stages.front());
+  lock.lock();
+  if (status.ok()) return placed;
+  if (placed.stages.front().mapped == 0) {
+    tag.space.give(placed.block, placed.size);
+  } else {
+    // Stays mapped: the pages belong to these addresses until the tag's end.
+    Stage& stuck = placed.stages.front();
+    stuck.pages.resize(stuck.mapped);
+    for (const Page& page : stuck.pages) arena.store.share(page.id);
+    enter_slots(placed.stages);
+    tag.dead.emplace(placed.block, placed.size);
+  }
+  return status;
+}
+
+}  // namespace
+
+Result<RegionInfo> Arena::alias(std::string_view name, RegionId source_id) {
+  Impl& arena = *impl_;
+  NEAP_TRY(arena.check_process());
+  std::unique_lock lock(arena.table);
+  Region* source = region_with(arena, source_id);
+  if (source == nullptr) return no_region(source_id);
+  Tag& tag = arena.tag_named(name);
+  std::vector<Tag*> tags{source->tag};
+  if (&tag != source->tag) tags.push_back(&tag);
+  const Moving moving(arena, lock, tags);
+  source = region_with(arena, source_id);
+  if (source == nullptr) return no_region(source_id);
+  if (source->imported)
+    return Status(ErrorCode::kUnsupported, "an imported region cannot be aliased: import it again");
+  NEAP_TRY_ASSIGN(const auto slots, whole_slots(*source));
+  std::vector<Page> pages;
+  for (const auto& [at, page] : slots) pages.push_back(page);
+  const std::uint64_t lead = source->address - slots.front().first;
+  const Bytes requested = source->requested;
+  const Bytes size = source->size;
+  const Policy policy = source->policy;
+  auto placed = place(arena, lock, tag, pages);
+  if (!placed.ok()) return Status(placed.status()).with_context("making an alias");
+  for (const Page& page : pages) arena.store.share(page.id);
+  enter_slots(placed->stages);
+  Region& region = arena.add_region(tag, placed->block, placed->size, placed->block + lead,
+                                    requested, size, policy);
+  region.generation = 1;
+  return arena.describe(region);
+}
+
+Result<std::vector<ExportedPage>> Arena::export_pages(RegionId id) {
+  Impl& arena = *impl_;
+  NEAP_TRY(arena.check_process());
+  std::unique_lock lock(arena.table);
+  Region* region = region_with(arena, id);
+  if (region == nullptr) return no_region(id);
+  const Moving moving(arena, lock, {region->tag});
+  region = region_with(arena, id);
+  if (region == nullptr) return no_region(id);
+  if (region->imported)
+    return Status(ErrorCode::kUnsupported, "an imported region is its exporter's to export");
+  NEAP_TRY_ASSIGN(const auto slots, whole_slots(*region));
+  const Address begin = region->address;
+  const std::string name = region->tag->name;
+  lock.unlock();
+  std::vector<ExportedPage> exported;
+  for (const auto& [at, page] : slots) {
+    auto descriptor = arena.device.export_page(page.id);
+    if (!descriptor.ok()) {
+      for (const ExportedPage& done : exported) ::close(done.descriptor);
+      return Status(descriptor.status()).with_context(format("exporting a region of {}", name));
+    }
+    arena.store.mark_exported(page.id);
+    ExportedPage entry;
+    entry.descriptor = *descriptor;
+    entry.offset = Bytes(at < begin ? 0 : at - begin);
+    entry.lead = Bytes(at < begin ? begin - at : 0);
+    entry.size = page.size;
+    exported.push_back(entry);
+  }
+  return exported;
+}
+
+Result<RegionInfo> Arena::import_pages(std::string_view name,
+                                       std::span<const ExportedPage> exported) {
+  Impl& arena = *impl_;
+  NEAP_TRY(arena.check_process());
+  if (exported.empty())
+    return Status(ErrorCode::kInvalidArgument, "an import needs at least one page");
+  const Bytes lead = exported.front().lead;
+  Bytes sum;
+  for (const ExportedPage& entry : exported) {
+    if (entry.offset + lead != sum && !(sum.is_zero() && entry.offset.is_zero()))
+      return Status(ErrorCode::kInvalidArgument, "imported pages leave a hole or overlap");
+    if (&entry != &exported.front() && !entry.lead.is_zero())
+      return Status(ErrorCode::kInvalidArgument, "only the first page can begin before its region");
+    sum += entry.size;
+  }
+  if (lead >= exported.front().size)
+    return Status(ErrorCode::kInvalidArgument, "the first page ends before its region begins");
+  std::vector<Page> pages;
+  Status status;
+  for (const ExportedPage& entry : exported) {
+    auto page = arena.device.import_page(entry.descriptor, entry.size);
+    if (!page.ok()) {
+      status = page.status();
+      break;
+    }
+    pages.push_back({*page, entry.size});
+  }
+  std::unique_lock lock(arena.table);
+  if (status.ok()) {
+    Tag& tag = arena.tag_named(name);
+    const Moving moving(arena, lock, {&tag});
+    auto placed = place(arena, lock, tag, pages);
+    if (placed.ok()) {
+      enter_slots(placed->stages);
+      Region& region =
+          arena.add_region(tag, placed->block, placed->size, placed->block + lead.count(),
+                           sum - lead, sum - lead, Policy::kDiscard);
+      region.imported = true;
+      region.generation = 1;
+      return arena.describe(region);
+    }
+    status = placed.status();
+  }
+  lock.unlock();
+  for (const Page& page : pages) {
+    if (const Status gone = arena.device.release(page.id); !gone.ok())
+      log::warn(format("an imported page was not let go: {}", gone.message()));
+  }
+  return std::move(status).with_context(format("importing pages for {}", name));
+}
+
+}  // namespace neap::arena

@@ -1,0 +1,102 @@
+// Managed host memory for backups: large blocks in huge pages, first touched by many threads,
+// pinned in chunks, handed out in contiguous buffers and kept for the next pause.
+//
+// Model     take() hands out addresses at once; their memory is taken and pinned by ready(), which
+//           works in the background, in order, so that copies can start behind it.
+// Threads   any; one lock, never held while memory is touched or pinned.
+// Failure   kOutOfHostMemory when the budget or the machine has no room. A chunk that cannot be
+//           pinned is used unpinned, with a warning: slower, not wrong.
+// Cost      take is logarithmic in the number of free pieces; a fresh GiB costs about 22 ms of 16
+//           threads and 25 ms of the driver.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "device/device.h"
+
+namespace neap::arena {
+
+struct HostBuffer {
+  std::byte* at = nullptr;
+  Bytes size;
+  [[nodiscard]] bool none() const { return at == nullptr; }
+};
+
+class HostPool {
+ public:
+  static constexpr Bytes kChunk = 128_MiB;  ///< pinned as one; no copy may cross its border
+
+  HostPool(device::Device& device, Bytes budget, unsigned threads)
+      : device_(device), budget_(budget), threads_(threads) {}
+  HostPool(const HostPool&) = delete;
+  HostPool& operator=(const HostPool&) = delete;
+  ~HostPool();
+
+  /// A contiguous buffer. `expect` is what the caller will ask for in all: a new block is made that
+  /// large where the budget allows.
+  [[nodiscard]] Result<HostBuffer> take(Bytes size, Bytes expect);
+  void give(const HostBuffer& buffer);
+  /// Unpins and unmaps blocks that no buffer uses.
+  void release_free();
+  [[nodiscard]] Bytes held() const;
+
+  /// Threads that make buffers ready, in the order given. Joined when it dies.
+  class Readying {
+   public:
+    Readying() = default;
+    Readying(Readying&&) = default;
+    Readying& operator=(Readying&&) = default;
+    ~Readying();
+    /// Blocks until the chunks under [at, at+size) can be copied to.
+    Status wait(const std::byte* at, Bytes size);
+
+   private:
+    friend class HostPool;
+    struct Work;
+    std::shared_ptr<Work> work_;
+    std::vector<std::thread> threads_;
+  };
+  [[nodiscard]] Readying ready(const std::vector<HostBuffer>& buffers);
+
+  /// Cuts a copy at the borders of chunks.
+  void split(const device::Copy& copy, std::vector<device::Copy>& out) const;
+
+ private:
+  enum class ChunkState : std::uint8_t { kEmpty, kBusy, kReady };
+  struct Chunk {
+    std::byte* at = nullptr;
+    Bytes size;
+    ChunkState state = ChunkState::kEmpty;
+    bool pinned = false;
+    std::uint32_t slices_left = 0;
+    Status failure;
+  };
+  struct Block {
+    std::byte* at = nullptr;
+    Bytes size;
+    Bytes used;
+    std::vector<std::unique_ptr<Chunk>> chunks;
+  };
+  [[nodiscard]] Status add_block(Bytes size, Bytes expect);
+  [[nodiscard]] const Block& block_of(const std::byte* at) const;
+  void add_free(std::byte* at, Bytes size);
+  void drop(Block& block);
+
+  device::Device& device_;
+  Bytes budget_;
+  unsigned threads_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  Bytes held_;
+  std::map<const std::byte*, std::unique_ptr<Block>> blocks_;
+  std::map<std::byte*, Bytes> free_;
+  std::set<std::pair<std::uint64_t, std::byte*>> by_size_;
+};
+
+}  // namespace neap::arena

@@ -1,0 +1,35 @@
+// The arena's side of the event sink: one line a thing that happened, under a lock of its own.
+#pragma once
+
+#include <mutex>
+#include <string_view>
+
+#include "device/device.h"
+#include "trace/event.h"
+
+namespace neap::arena {
+
+class Journal {
+ public:
+  Journal(trace::EventSink* sink, int device)
+      : sink_(sink), device_(static_cast<std::uint16_t>(device)) {}
+
+  void record(trace::EventKind kind, std::uint64_t address, Bytes size, std::string_view tag = {}) {
+    if (sink_ == nullptr) return;
+    const std::lock_guard lock(mutex_);
+    trace::Event event;
+    event.kind = kind;
+    event.address = address;
+    event.size = size.count();
+    event.device = device_;
+    if (!tag.empty()) event.name = sink_->intern(tag);
+    sink_->record(event);
+  }
+
+ private:
+  trace::EventSink* sink_;
+  std::uint16_t device_;
+  std::mutex mutex_;
+};
+
+}  // namespace neap::arena

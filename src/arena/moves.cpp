@@ -1,0 +1,311 @@
+// The two halves of a move: gathering and settling what leaves, and what comes.
+#include <algorithm>
+
+#include "arena/stages.h"
+#include "base/format.h"
+#include "base/log.h"
+
+namespace neap::arena {
+namespace {
+
+using trace::EventKind;
+
+// Regions under this size may share pages with their neighbours of the same tag from the first
+// resume on: they move together, so nothing is lost, and handles are what costs.
+constexpr Bytes kSmallRegion = 64_MiB;
+
+bool keeps_contents(Policy policy) {
+  return policy == Policy::kHost || policy == Policy::kDisk;
+}
+
+std::vector<Span> spans_of(const Region& region, const Backup& backup) {
+  std::vector<Span> spans;
+  std::uint64_t place = backup.file != nullptr ? backup.file_offset.count()
+                                               : reinterpret_cast<std::uint64_t>(backup.host.at);
+  for (const Part& part : backup.parts) {
+    spans.push_back({region.address + part.offset.count(), place, part.size});
+    place += part.size.count();
+  }
+  return spans;
+}
+
+/// Only what the region still maps: a paused region may have shrunk since.
+void clip(const Region& region, std::vector<Span>& spans) {
+  std::vector<Span> kept;
+  for (const Span& span : spans) {
+    for (const Part& part : region.parts) {
+      const Address from = std::max(span.at, region.address + part.offset.count());
+      const Address to =
+          std::min(span.at + span.size.count(), region.address + (part.offset + part.size).count());
+      if (from < to) kept.push_back({from, span.place + (from - span.at), Bytes(to - from)});
+    }
+  }
+  spans = std::move(kept);
+}
+
+void sort_spans(std::vector<Span>& spans) {
+  std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.at < b.at; });
+}
+
+void leave_slots(const Stage& stage) {
+  Address at = stage.at;
+  for (const Bytes size : stage.sizes) {
+    stage.tag->slots.erase(at);
+    at += size.count();
+  }
+}
+
+/// Kept buffers of resident regions, given up for a pause that needs the room.
+bool reclaim_kept_buffers(Arena::Impl& arena) {
+  std::vector<HostBuffer> buffers;
+  {
+    const std::unique_lock lock(arena.table);
+    for (auto& [id, region] : arena.regions) {
+      if (region->state != State::kResident || region->tag->moving || region->backup.host.none())
+        continue;
+      buffers.push_back(region->backup.host);
+      region->backup = {};
+    }
+  }
+  for (const HostBuffer& buffer : buffers) arena.hosts.give(buffer);
+  arena.hosts.release_free();
+  return !buffers.empty();
+}
+
+}  // namespace
+
+Outgoing gather_out(Arena::Impl& arena, const std::vector<Tag*>& tags,
+                    const PauseOptions& options) {
+  Outgoing out;
+  for (Tag* tag : tags) {
+    std::vector<std::pair<Address, Page>> slots;
+    bool any_copy = false;
+    bool any = false;
+    for (auto& [block, region] : tag->blocks) {
+      if (region->imported || region->state != State::kResident) continue;
+      Outgoing::Item item;
+      item.region = region;
+      item.policy = options.policy.value_or(region->policy);
+      const bool same = region->backup.filled && region->backup.parts == region->parts;
+      item.copy = keeps_contents(item.policy) && !region->parts.empty() &&
+                  !(options.unchanged && same && item.policy == Policy::kHost);
+      any_copy = any_copy || item.copy;
+      any = true;
+      item.info = arena.describe(*region);
+      out.items.push_back(std::move(item));
+      region->state = State::kPausing;
+    }
+    if (!any) continue;
+    for (const auto& [at, page] : tag->slots) {
+      const Region* owner = block_owner(*tag, at);
+      if (owner == nullptr || !owner->imported) slots.emplace_back(at, page);
+    }
+    auto stages = cut_stages(*tag, slots, any_copy ? kStage : Bytes(0));
+    for (Stage& stage : stages) {
+      stage.mapped = stage.pages.size();
+      out.stages.push_back(std::move(stage));
+    }
+  }
+  return out;
+}
+
+Status secure(Arena::Impl& arena, Outgoing& out) {
+  Bytes host_need;
+  Bytes disk_need;
+  for (const auto& item : out.items) {
+    if (!item.copy) continue;
+    (item.policy == Policy::kHost ? host_need : disk_need) += total(item.region->parts);
+  }
+  std::vector<HostBuffer> buffers;
+  std::vector<Span> spans;
+  for (auto& item : out.items) {
+    if (!item.copy || item.policy != Policy::kHost) continue;
+    const Bytes size = total(item.region->parts);
+    Backup& own = item.region->backup;
+    // The buffer of the last cycle, or of prepare(); its contents are void from here on. Only this
+    // move touches it: the tag is marked as moving.
+    {
+      const std::unique_lock lock(arena.table);
+      own.filled = false;
+    }
+    item.backup.parts = item.region->parts;
+    if (own.host.size >= size) {
+      item.backup.host = own.host;
+    } else {
+      auto taken = arena.hosts.take(size, host_need);
+      while (!taken.ok() && taken.status().code() == ErrorCode::kOutOfHostMemory &&
+             reclaim_kept_buffers(arena))
+        taken = arena.hosts.take(size, host_need);
+      if (!taken.ok()) return taken.status();
+      item.backup.host = *taken;
+      item.took_host = true;
+    }
+    host_need -= size;
+    buffers.push_back(item.backup.host);
+    const auto own_spans = spans_of(*item.region, item.backup);
+    spans.insert(spans.end(), own_spans.begin(), own_spans.end());
+    out.copied += size;
+  }
+  if (!disk_need.is_zero()) {
+    NEAP_TRY_ASSIGN(const auto file, DiskFile::make(arena.options.disk_folder, disk_need));
+    Bytes offset;
+    for (auto& item : out.items) {
+      if (!item.copy || item.policy != Policy::kDisk) continue;
+      item.backup.parts = item.region->parts;
+      item.backup.file = file;
+      item.backup.file_offset = offset;
+      for (const Part& part : item.backup.parts) {
+        out.disk.push_back({item.region->address + part.offset.count(), file, offset, part.size});
+        offset += part.size;
+      }
+    }
+    out.copied += disk_need;
+  }
+  sort_spans(spans);
+  attach_copies(out.stages, spans, arena.hosts);
+  out.readying = arena.hosts.ready(buffers);
+  return {};
+}
+
+void commit(Arena::Impl& arena, Outgoing& out) {
+  for (const Stage& stage : out.stages) leave_slots(stage);
+  for (auto& item : out.items) {
+    Region& region = *item.region;
+    region.state = State::kPaused;
+    region.policy = item.policy;
+    if (item.copy) {
+      if (item.took_host || item.policy == Policy::kDisk) arena.hosts.give(region.backup.host);
+      region.backup = std::move(item.backup);
+      region.backup.filled = true;
+    } else if (item.policy != Policy::kHost || region.parts.empty()) {
+      region.backup.filled = false;
+    }
+  }
+  for (const Stage& stage : out.stages) arena.sweep_dead(*stage.tag);
+}
+
+void undo(Arena::Impl& arena, Outgoing& out) {
+  std::vector<Page> lost;
+  for (Stage& stage : out.stages) {
+    if (stage.mapped != 0) continue;
+    Status status = map_stage(arena, stage);
+    if (!status.ok()) status = map_stage(arena, stage);
+    if (status.ok()) continue;
+    log::error(format("{} at {:#x} could not be mapped again and are given up, as by shrink: {}",
+                      stage.size, stage.at, status.message()));
+  }
+  {
+    const std::unique_lock lock(arena.table);
+    for (auto& item : out.items) {
+      item.region->state = State::kResident;
+      if (item.took_host) arena.hosts.give(item.backup.host);
+      for (const Stage& stage : out.stages) {
+        const Region& region = *item.region;
+        if (stage.mapped != 0 || stage.at >= region.address + region.size.count() ||
+            stage.at + stage.size.count() <= region.address)
+          continue;
+        remove_part(*item.region, stage.at, stage.size);
+      }
+    }
+    for (const Stage& stage : out.stages) {
+      if (stage.mapped != 0) continue;
+      leave_slots(stage);
+      lost.insert(lost.end(), stage.pages.begin(), stage.pages.end());
+    }
+  }
+  arena.store.give(lost);
+}
+
+Result<Incoming> gather_in(Arena::Impl& arena, const std::vector<Tag*>& tags) {
+  Incoming in;
+  std::vector<Span> spans;
+  for (Tag* tag : tags) {
+    std::vector<Run> runs;
+    bool any_copy = false;
+    for (auto& [block, region] : tag->blocks) {
+      if (region->state != State::kPaused) continue;
+      // A range that an earlier failed resume could not let go of.
+      for (const auto& [at, page] : slots_touching(*tag, region->address, region->size)) {
+        NEAP_TRY(arena.device.unmap(at, page.size).with_context("clearing an earlier failure"));
+        tag->slots.erase(at);
+        arena.store.give({page});
+      }
+      for (const Part& part : region->parts) {
+        const Address at = region->address + part.offset.count();
+        const bool small = region->size < kSmallRegion;
+        if (small && !runs.empty() && runs.back().small &&
+            runs.back().at + runs.back().size.count() == at) {
+          runs.back().size += part.size;
+        } else {
+          runs.push_back({at, part.size, small, region->generation == 0, tag->page_limit});
+        }
+        if (region->policy == Policy::kZero) in.zero.emplace_back(at, part.size);
+      }
+      if (region->backup.filled && keeps_contents(region->policy)) {
+        auto own = spans_of(*region, region->backup);
+        clip(*region, own);
+        any_copy = any_copy || !own.empty();
+        for (const Span& span : own) in.copied += span.size;
+        if (region->backup.file == nullptr) {
+          spans.insert(spans.end(), own.begin(), own.end());
+        } else {
+          for (const Span& span : own)
+            in.disk.push_back({span.at, region->backup.file, Bytes(span.place), span.size});
+        }
+      }
+      Incoming::Item item;
+      item.region = region;
+      item.info = arena.describe(*region);
+      ++item.info.generation;
+      item.info.mapped = total(region->parts);
+      in.items.push_back(std::move(item));
+    }
+    auto stages = cut_stages(*tag, plan_pages(arena, runs), any_copy ? kStage : Bytes(0));
+    std::move(stages.begin(), stages.end(), std::back_inserter(in.stages));
+  }
+  for (auto& item : in.items) item.region->state = State::kResuming;
+  sort_spans(spans);
+  attach_copies(in.stages, spans, arena.hosts);
+  return in;
+}
+
+void commit(Arena::Impl& arena, Incoming& in) {
+  enter_slots(in.stages);
+  for (auto& item : in.items) {
+    Region& region = *item.region;
+    region.state = State::kResident;
+    ++region.generation;
+    region.backup.file = nullptr;
+    if (region.backup.host.none() || !arena.options.keep_host_buffers) {
+      arena.hosts.give(region.backup.host);
+      region.backup = {};
+    }
+  }
+}
+
+void undo(Arena::Impl& arena, Incoming& in) {
+  std::vector<Page> pages;
+  for (Stage& stage : in.stages) {
+    Status status = unmap_stage(arena, stage);
+    if (!status.ok()) status = unmap_stage(arena, stage);
+    if (!status.ok())
+      log::error(format("{} at {:#x} stay mapped until the next resume: {}", stage.size, stage.at,
+                        status.message()));
+    pages.insert(pages.end(), stage.pages.begin() + static_cast<std::ptrdiff_t>(stage.mapped),
+                 stage.pages.end());
+  }
+  {
+    const std::unique_lock lock(arena.table);
+    for (auto& item : in.items) item.region->state = State::kPaused;
+    for (const Stage& stage : in.stages) {
+      Address at = stage.at;
+      for (std::size_t i = 0; i < stage.mapped; ++i) {
+        stage.tag->slots.emplace(at, stage.pages[i]);
+        at += stage.pages[i].size.count();
+      }
+    }
+  }
+  arena.store.give(pages);
+}
+
+}  // namespace neap::arena

@@ -1,0 +1,58 @@
+// What pause, resume, exchange and the partial moves share. Internal to arena/.
+#pragma once
+
+#include <chrono>
+
+#include "arena/stages.h"
+
+namespace neap::arena {
+
+class Stopwatch {
+ public:
+  [[nodiscard]] double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+/// A copy queue for one move; waits for its copies and goes back at the end.
+class QueueLease {
+ public:
+  explicit QueueLease(Arena::Impl& arena) : arena_(arena) {}
+  QueueLease(const QueueLease&) = delete;
+  QueueLease& operator=(const QueueLease&) = delete;
+  ~QueueLease();
+  Status take();
+  /// Waits for its copies, whatever their outcome, and gives the queue up.
+  void drop();
+  [[nodiscard]] bool taken() const { return queue_ != nullptr; }
+  [[nodiscard]] device::CopyQueue& get() const { return *queue_; }
+
+ private:
+  Arena::Impl& arena_;
+  std::unique_ptr<device::CopyQueue> queue_;
+};
+
+Status wait_for(Arena::Impl& arena, const Fence& fence);
+/// Under the table lock: the tags of these names that exist; all for an empty list.
+[[nodiscard]] std::vector<Tag*> tags_of(Arena::Impl& arena, std::span<const std::string> names);
+[[nodiscard]] std::string join(const std::vector<Tag*>& tags);
+[[nodiscard]] Bytes bytes_of(const std::vector<Stage>& stages);
+/// Listeners that were told "before_unmap" of a move that then failed.
+void tell_still_there(Arena::Impl& arena, const std::vector<RegionInfo>& infos);
+/// Pages for every stage, waiting up to `wait` for memory.
+Status secure_pages(Arena::Impl& arena, Incoming& in, std::chrono::milliseconds wait);
+
+/// Under the table lock: counters and events of a move.
+void note_pause(Arena::Impl& arena, const Outgoing& out, double seconds);
+void note_resume(Arena::Impl& arena, const Incoming& in, double seconds);
+void note_failure(const std::vector<Tag*>& tags);
+
+/// Maps `runs` of one tag with pages from the store or the device; nothing is left on failure.
+[[nodiscard]] Result<std::vector<Stage>> fill_runs(Arena::Impl& arena, Tag& tag,
+                                                   const std::vector<Run>& runs,
+                                                   std::string_view what);
+
+}  // namespace neap::arena

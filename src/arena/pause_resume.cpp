@@ -1,0 +1,249 @@
+// Pause and resume: gather, secure, move, commit; or undo.
+#include <algorithm>
+
+#include "arena/operations.h"
+#include "base/format.h"
+#include "base/log.h"
+
+namespace neap::arena {
+
+using trace::EventKind;
+
+Status wait_for(Arena::Impl& arena, const Fence& fence) {
+  switch (fence.kind) {
+    case Fence::Kind::kNone:
+      return {};
+    case Fence::Kind::kDevice:
+      return arena.device.synchronize();
+    case Fence::Kind::kStreams:
+      for (const device::StreamId stream : fence.streams)
+        NEAP_TRY(arena.device.synchronize(stream));
+      return {};
+  }
+  return {};
+}
+
+std::vector<Tag*> tags_of(Arena::Impl& arena, std::span<const std::string> names) {
+  std::vector<Tag*> found;
+  if (names.empty()) {
+    for (auto& [name, tag] : arena.tags) found.push_back(tag.get());
+    return found;
+  }
+  for (const std::string& name : names) {
+    Tag* tag = arena.known_tag(name);
+    if (tag != nullptr && std::find(found.begin(), found.end(), tag) == found.end())
+      found.push_back(tag);
+  }
+  return found;
+}
+
+std::string join(const std::vector<Tag*>& tags) {
+  std::string text;
+  for (const Tag* tag : tags) text += (text.empty() ? "" : ", ") + tag->name;
+  return text;
+}
+
+Bytes bytes_of(const std::vector<Stage>& stages) {
+  Bytes sum;
+  for (const Stage& stage : stages) sum += stage.size;
+  return sum;
+}
+
+QueueLease::~QueueLease() {
+  drop();
+}
+
+void QueueLease::drop() {
+  if (queue_ == nullptr) return;
+  // A queue that failed once is not trusted with another move.
+  if (queue_->drain().ok()) arena_.give_queue(std::move(queue_));
+  queue_ = nullptr;
+}
+
+Status QueueLease::take() {
+  NEAP_TRY_ASSIGN(queue_, arena_.take_queue());
+  return {};
+}
+
+void note_pause(Arena::Impl& arena, const Outgoing& out, double seconds) {
+  std::map<Tag*, std::pair<Bytes, Bytes>> sums;  // left, copied
+  for (const Stage& stage : out.stages) sums[stage.tag].first += stage.size;
+  for (const auto& item : out.items) {
+    auto& sum = sums[item.region->tag];
+    if (item.copy) sum.second += total(item.region->parts);
+  }
+  for (const auto& [tag, sum] : sums) {
+    ++tag->sums.pauses;
+    tag->sums.copied_to_host += sum.second;
+    tag->sums.pause_seconds += seconds;
+    tag->sums.last_pause_seconds = seconds;
+    if (!sum.second.is_zero())
+      arena.journal.record(EventKind::kCopyToHost, 0, sum.second, tag->name);
+    arena.journal.record(EventKind::kPause, 0, sum.first, tag->name);
+  }
+}
+
+void note_resume(Arena::Impl& arena, const Incoming& in, double seconds) {
+  std::map<Tag*, std::pair<Bytes, Bytes>> sums;
+  for (const Stage& stage : in.stages) {
+    auto& sum = sums[stage.tag];
+    sum.first += stage.size;
+    for (const device::Copy& copy : stage.copies) sum.second += copy.size;
+  }
+  for (const auto& item : in.items) sums[item.region->tag];
+  for (const auto& [tag, sum] : sums) {
+    ++tag->sums.resumes;
+    tag->sums.copied_to_device += sum.second;
+    tag->sums.resume_seconds += seconds;
+    tag->sums.last_resume_seconds = seconds;
+    if (!sum.second.is_zero())
+      arena.journal.record(EventKind::kCopyToDevice, 0, sum.second, tag->name);
+    arena.journal.record(EventKind::kResume, 0, sum.first, tag->name);
+  }
+}
+
+void note_failure(const std::vector<Tag*>& tags) {
+  for (Tag* tag : tags) ++tag->sums.failures;
+}
+
+namespace {
+
+bool has_copies(const std::vector<Stage>& stages) {
+  return std::any_of(stages.begin(), stages.end(),
+                     [](const Stage& s) { return !s.copies.empty(); });
+}
+
+Status move_out(Arena::Impl& arena, Outgoing& out) {
+  QueueLease queue(arena);
+  const bool copies = has_copies(out.stages);
+  if (copies || !out.disk.empty()) NEAP_TRY(queue.take());
+  // Files first: they are slow, and nothing is unmapped before they are whole.
+  NEAP_TRY(out.disk.empty() ? Status() : copy_to_disk(out.disk, arena.hosts, queue.get()));
+  std::vector<std::uint64_t> marks(out.stages.size(), 0);
+  for (std::size_t i = 0; copies && i < out.stages.size(); ++i) {
+    NEAP_TRY(copy_out(out.stages[i], queue.get(), out.readying));
+    NEAP_TRY_ASSIGN(marks[i], queue.get().mark_to_host());
+  }
+  for (std::size_t i = 0; i < out.stages.size(); ++i) {
+    if (copies) NEAP_TRY(queue.get().wait(marks[i]));
+    NEAP_TRY(unmap_stage(arena, out.stages[i]));
+  }
+  return {};
+}
+
+Status move_in(Arena::Impl& arena, Incoming& in) {
+  QueueLease queue(arena);
+  if (has_copies(in.stages) || !in.disk.empty()) NEAP_TRY(queue.take());
+  for (Stage& stage : in.stages) {
+    NEAP_TRY(map_stage(arena, stage));
+    if (!stage.copies.empty()) NEAP_TRY(copy_in(stage, queue.get()));
+  }
+  return finish_contents(arena, in, queue.taken() ? &queue.get() : nullptr);
+}
+
+}  // namespace
+
+void tell_still_there(Arena::Impl& arena, const std::vector<RegionInfo>& infos) {
+  if (const Status told = arena.call_after_map(infos); !told.ok())
+    log::warn(format("after a move that failed: {}", told.message()));
+}
+
+Status secure_pages(Arena::Impl& arena, Incoming& in, std::chrono::milliseconds wait) {
+  const auto deadline = std::chrono::steady_clock::now() + wait;
+  const auto sizes = sizes_of(in.stages);
+  for (;;) {
+    std::uint64_t seen = 0;
+    {
+      const std::shared_lock lock(arena.table);
+      seen = arena.freed_memory;
+    }
+    auto pages = arena.store.take_all(sizes);
+    if (pages.ok()) {
+      assign(in.stages, *pages);
+      return {};
+    }
+    const auto left = deadline - std::chrono::steady_clock::now();
+    if (pages.status().code() != ErrorCode::kOutOfDeviceMemory || left <= left.zero())
+      return arena.explain(pages.status(), in.size(), "resume");
+    // Another process gives no sign when it frees: look again and again, soon when this arena got
+    // pages back.
+    constexpr std::chrono::milliseconds kLookAgain{5};
+    std::unique_lock lock(arena.table);
+    arena.settled.wait_for(lock, std::min<std::chrono::nanoseconds>(left, kLookAgain),
+                           [&] { return arena.freed_memory != seen; });
+  }
+}
+
+Result<MoveReport> Arena::pause(std::span<const std::string> names, const PauseOptions& options) {
+  Impl& arena = *impl_;
+  NEAP_TRY(arena.check_process());
+  const Stopwatch watch;
+  std::unique_lock lock(arena.table);
+  const Moving moving(arena, lock, tags_of(arena, names));
+  Outgoing out = gather_out(arena, moving.tags(), options);
+  if (out.items.empty()) return MoveReport{};
+  lock.unlock();
+
+  const auto infos = out.infos();
+  Status status = arena.call_before_unmap(infos);
+  if (status.ok()) {
+    status = wait_for(arena, options.fence).with_context("waiting for work on the device");
+    if (status.ok()) status = secure(arena, out).with_context("securing room for the backups");
+    if (status.ok()) status = move_out(arena, out);
+    if (!status.ok()) {
+      undo(arena, out);
+      tell_still_there(arena, infos);
+    }
+  } else {
+    undo(arena, out);
+  }
+  if (!status.ok()) {
+    lock.lock();
+    note_failure(moving.tags());
+    return std::move(status).with_context(format("pausing {}", join(moving.tags())));
+  }
+
+  lock.lock();
+  commit(arena, out);
+  lock.unlock();
+  arena.store.give(pages_of(out.stages), options.release_pages);
+  arena.pages_came_back();
+  arena.record_store();
+  MoveReport report{bytes_of(out.stages), out.copied, out.items.size(), watch.seconds()};
+  lock.lock();
+  note_pause(arena, out, report.seconds);
+  return report;
+}
+
+Result<MoveReport> Arena::resume(std::span<const std::string> names, const ResumeOptions& options) {
+  Impl& arena = *impl_;
+  NEAP_TRY(arena.check_process());
+  const Stopwatch watch;
+  std::unique_lock lock(arena.table);
+  const Moving moving(arena, lock, tags_of(arena, names));
+  NEAP_TRY_ASSIGN(Incoming in, gather_in(arena, moving.tags()));
+  if (in.items.empty()) return MoveReport{};
+  lock.unlock();
+
+  Status status = secure_pages(arena, in, options.wait);
+  if (status.ok()) status = move_in(arena, in);
+  if (status.ok()) status = arena.call_after_map(in.infos());
+  if (!status.ok()) {
+    undo(arena, in);
+    lock.lock();
+    note_failure(moving.tags());
+    return std::move(status).with_context(format("resuming {}", join(moving.tags())));
+  }
+
+  lock.lock();
+  commit(arena, in);
+  lock.unlock();
+  if (!arena.options.keep_host_buffers) arena.hosts.release_free();
+  arena.record_store();
+  MoveReport report{bytes_of(in.stages), in.copied, in.items.size(), watch.seconds()};
+  lock.lock();
+  note_resume(arena, in, report.seconds);
+  return report;
+}
+
+}  // namespace neap::arena

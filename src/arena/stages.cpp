@@ -1,0 +1,207 @@
+#include "arena/stages.h"
+
+#include <algorithm>
+
+#include "base/format.h"
+#include "base/log.h"
+
+namespace neap::arena {
+
+using trace::EventKind;
+
+std::vector<RegionInfo> Outgoing::infos() const {
+  std::vector<RegionInfo> all;
+  for (const Item& item : items) all.push_back(item.info);
+  return all;
+}
+
+std::vector<RegionInfo> Incoming::infos() const {
+  std::vector<RegionInfo> all;
+  for (const Item& item : items) all.push_back(item.info);
+  return all;
+}
+
+Bytes Incoming::size() const {
+  Bytes sum;
+  for (const Stage& stage : stages) sum += stage.size;
+  return sum;
+}
+
+std::vector<Page> pages_of(const std::vector<Stage>& stages) {
+  std::vector<Page> all;
+  for (const Stage& stage : stages) all.insert(all.end(), stage.pages.begin(), stage.pages.end());
+  return all;
+}
+
+std::vector<Bytes> sizes_of(const std::vector<Stage>& stages) {
+  std::vector<Bytes> all;
+  for (const Stage& stage : stages) all.insert(all.end(), stage.sizes.begin(), stage.sizes.end());
+  return all;
+}
+
+void assign(std::vector<Stage>& stages, const std::vector<Page>& pages) {
+  auto next = pages.begin();
+  for (Stage& stage : stages) {
+    const auto end = next + static_cast<std::ptrdiff_t>(stage.sizes.size());
+    stage.pages.assign(next, end);
+    next = end;
+  }
+}
+
+std::vector<Stage> cut_stages(Tag& tag, const std::vector<std::pair<Address, Page>>& pages,
+                              Bytes most) {
+  std::vector<Stage> stages;
+  for (const auto& [at, page] : pages) {
+    const bool starts = stages.empty() || stages.back().at + stages.back().size.count() != at ||
+                        (!most.is_zero() && stages.back().size + page.size > most);
+    if (starts) {
+      stages.emplace_back();
+      stages.back().tag = &tag;
+      stages.back().at = at;
+    }
+    stages.back().size += page.size;
+    stages.back().sizes.push_back(page.size);
+    if (page.id != device::PageId::kNone) stages.back().pages.push_back(page);
+  }
+  return stages;
+}
+
+void recut(std::vector<Stage>& stages, Bytes most) {
+  std::vector<Stage> finer;
+  for (const Stage& stage : stages) {
+    std::vector<std::pair<Address, Page>> places;
+    Address at = stage.at;
+    for (std::size_t i = 0; i < stage.sizes.size(); ++i) {
+      const bool there = i < stage.pages.size();
+      places.emplace_back(at,
+                          Page{there ? stage.pages[i].id : device::PageId::kNone, stage.sizes[i]});
+      at += stage.sizes[i].count();
+    }
+    for (Stage& piece : cut_stages(*stage.tag, places, most)) {
+      piece.mapped = stage.mapped == 0 ? 0 : piece.pages.size();
+      for (const device::Copy& copy : stage.copies) {
+        const Address from = std::max(copy.device, piece.at);
+        const Address to = std::min(copy.device + copy.size.count(), piece.at + piece.size.count());
+        if (from < to)
+          piece.copies.push_back(
+              {from, static_cast<std::byte*>(copy.host) + (from - copy.device), Bytes(to - from)});
+      }
+      finer.push_back(std::move(piece));
+    }
+  }
+  stages = std::move(finer);
+}
+
+std::vector<std::pair<Address, Page>> plan_pages(const Arena::Impl& arena,
+                                                 const std::vector<Run>& runs) {
+  std::vector<std::pair<Address, Page>> plan;
+  std::uint64_t kept = arena.store.kept_count(arena.sizes.mapping);
+  for (const Run& run : runs) {
+    Bytes largest = std::min(run.page_limit, arena.sizes.creating);
+    const std::uint64_t wanted = run.size / arena.sizes.mapping;
+    if (!run.small && wanted != 0 && (run.fresh || kept >= wanted)) {
+      largest = run.page_limit;
+      kept -= std::min(kept, wanted);
+    }
+    Address at = run.at;
+    for (const Bytes size : tile(run.size, arena.sizes, largest)) {
+      plan.push_back({at, Page{device::PageId::kNone, size}});
+      at += size.count();
+    }
+  }
+  return plan;
+}
+
+Status map_stage(Arena::Impl& arena, Stage& stage) {
+  Address at = stage.at;
+  Status status;
+  for (const Page& page : stage.pages) {
+    status = arena.device.map(at, page.id);
+    if (!status.ok()) break;
+    ++stage.mapped;
+    at += page.size.count();
+  }
+  if (status.ok()) status = arena.device.set_access(stage.at, stage.size);
+  if (status.ok()) {
+    arena.journal.record(EventKind::kMap, stage.at, stage.size);
+    return status;
+  }
+  if (const Status undone = unmap_stage(arena, stage); !undone.ok())
+    log::error(format("a range at {:#x} stays mapped for now: {}", stage.at, undone.message()));
+  return status;
+}
+
+Status unmap_stage(Arena::Impl& arena, Stage& stage) {
+  if (stage.mapped == 0) return {};
+  Bytes size;
+  for (std::size_t i = 0; i < stage.mapped; ++i) size += stage.pages[i].size;
+  NEAP_TRY(arena.device.unmap(stage.at, size));
+  stage.mapped = 0;
+  arena.journal.record(EventKind::kUnmap, stage.at, size);
+  return {};
+}
+
+Status copy_out(const Stage& stage, device::CopyQueue& queue, HostPool::Readying& readying) {
+  for (const device::Copy& copy : stage.copies) {
+    NEAP_TRY(readying.wait(static_cast<const std::byte*>(copy.host), copy.size));
+    NEAP_TRY(queue.to_host(copy));
+  }
+  return {};
+}
+
+Status copy_in(const Stage& stage, device::CopyQueue& queue) {
+  for (const device::Copy& copy : stage.copies) NEAP_TRY(queue.to_device(copy));
+  return {};
+}
+
+void attach_copies(std::vector<Stage>& stages, const std::vector<Span>& spans, HostPool& hosts) {
+  // Stages of different tags are not in address order: each finds its first span by search.
+  for (Stage& stage : stages) {
+    const Address end = stage.at + stage.size.count();
+    auto span =
+        std::upper_bound(spans.begin(), spans.end(), stage.at,
+                         [](Address at, const Span& s) { return at < s.at + s.size.count(); });
+    for (; span != spans.end() && span->at < end; ++span) {
+      const Address from = std::max(span->at, stage.at);
+      const Address to = std::min(span->at + span->size.count(), end);
+      auto* host = reinterpret_cast<std::byte*>(span->place + (from - span->at));
+      hosts.split({from, host, Bytes(to - from)}, stage.copies);
+    }
+  }
+}
+
+Status finish_contents(Arena::Impl& arena, Incoming& in, device::CopyQueue* queue) {
+  for (const auto& [at, size] : in.zero) NEAP_TRY(arena.device.fill(at, size, 0));
+  if (queue != nullptr && !in.disk.empty()) NEAP_TRY(copy_from_disk(in.disk, arena.hosts, *queue));
+  return queue != nullptr ? queue->drain() : Status();
+}
+
+void enter_slots(const std::vector<Stage>& stages) {
+  for (const Stage& stage : stages) {
+    Address at = stage.at;
+    for (const Page& page : stage.pages) {
+      stage.tag->slots.insert_or_assign(at, page);
+      at += page.size.count();
+    }
+  }
+}
+
+void remove_part(Region& region, Address at, Bytes size) {
+  const std::uint64_t low = at - std::min(at, region.address);
+  const std::uint64_t from = at < region.address ? 0 : low;
+  const std::uint64_t to = at + size.count() - region.address;
+  std::vector<Part> left;
+  for (const Part& part : region.parts) {
+    const std::uint64_t begin = part.offset.count();
+    const std::uint64_t end = begin + part.size.count();
+    if (begin < std::min(end, from))
+      left.push_back({Bytes(begin), Bytes(std::min(end, from) - begin)});
+    if (std::max(begin, to) < end) {
+      const std::uint64_t start = std::max(begin, to);
+      left.push_back({Bytes(start), Bytes(end - start)});
+    }
+  }
+  region.parts = std::move(left);
+}
+
+}  // namespace neap::arena

@@ -1,0 +1,247 @@
+#include "arena/table.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/format.h"
+#include "base/log.h"
+
+namespace neap::arena {
+namespace {
+
+constexpr unsigned kMostTouchThreads = 16;
+// Over this many tags, one without regions gives its addresses back at once.
+constexpr std::size_t kTagsWithIdleAddresses = 64;
+
+unsigned touch_threads(unsigned wanted) {
+  if (wanted != 0) return wanted;
+  return std::clamp(std::thread::hardware_concurrency(), 1u, kMostTouchThreads);
+}
+
+}  // namespace
+
+Bytes total(const std::vector<Part>& parts) {
+  Bytes sum;
+  for (const Part& part : parts) sum += part.size;
+  return sum;
+}
+
+Arena::Impl::Impl(device::Device& device_in, Options options_in)
+    : device(device_in),
+      options(std::move(options_in)),
+      journal(options.events, device.info().ordinal),
+      store(device, journal, options.page_store_budget, options.physical_target),
+      hosts(device, options.host_budget, touch_threads(options.touch_threads)) {}
+
+Arena::Impl::~Impl() {
+  if (owner != ::getpid()) return;
+  const auto say = [](const Status& status) {
+    if (!status.ok()) log::warn(format("at the arena's end: {}", status.message()));
+  };
+  idle_queues.clear();
+  std::vector<Page> pages;
+  for (auto& [name, tag] : tags) {
+    for (const auto& [at, page] : tag->slots) {
+      say(device.unmap(at, page.size));
+      const Region* owner_region = block_owner(*tag, at);
+      if (owner_region != nullptr && owner_region->imported) {
+        say(device.release(page.id));
+      } else {
+        pages.push_back(page);
+      }
+    }
+    for (const auto& [at, region] : tag->blocks) tag->space.give(at, region->block_size);
+    for (const auto& [at, size] : tag->dead) tag->space.give(at, size);
+    say(tag->space.clear());
+  }
+  store.give(pages);
+  say(store.release_down_to(Bytes(0)).status());
+  for (auto& [id, region] : regions) hosts.give(region->backup.host);
+}
+
+Status Arena::Impl::check_process() const {
+  if (owner == ::getpid()) return {};
+  return {ErrorCode::kUnsupported,
+          format("the arena belongs to process {}; a forked child cannot use it", owner)};
+}
+
+Tag& Arena::Impl::tag_named(std::string_view name) {
+  if (Tag* known = known_tag(name)) return *known;
+  auto tag = std::make_unique<Tag>(std::string(name), device);
+  Tag& made = *tag;
+  tags.emplace(made.name, std::move(tag));
+  return made;
+}
+
+Tag* Arena::Impl::known_tag(std::string_view name) const {
+  const auto it = tags.find(name);
+  return it == tags.end() ? nullptr : it->second.get();
+}
+
+Region& Arena::Impl::add_region(Tag& tag, Address block, Bytes block_size, Address address,
+                                Bytes requested, Bytes size, Policy policy) {
+  auto region = std::make_unique<Region>();
+  region->id = RegionId{next_region++};
+  region->tag = &tag;
+  region->block = block;
+  region->block_size = block_size;
+  region->address = address;
+  region->requested = requested;
+  region->size = size;
+  region->policy = policy;
+  region->parts = {{Bytes(0), size}};
+  Region& made = *region;
+  tag.blocks.emplace(block, &made);
+  const Entry entry{address, address + size.count(), &made};
+  index.insert(std::upper_bound(index.begin(), index.end(), address,
+                                [](Address at, const Entry& e) { return at < e.begin; }),
+               entry);
+  regions.emplace(static_cast<std::uint64_t>(made.id), std::move(region));
+  journal.record(trace::EventKind::kRegionCreate, address, size, tag.name);
+  return made;
+}
+
+void Arena::Impl::remove_region(Region& region) {
+  Tag& tag = *region.tag;
+  journal.record(trace::EventKind::kRegionDestroy, region.address, region.size, tag.name);
+  const auto entry = std::lower_bound(index.begin(), index.end(), region.address,
+                                      [](const Entry& e, Address at) { return e.begin < at; });
+  index.erase(entry);
+  tag.blocks.erase(region.block);
+  tag.dead.emplace(region.block, region.block_size);
+  sweep_dead(tag);
+  regions.erase(static_cast<std::uint64_t>(region.id));
+  if (tag.blocks.empty() && tags.size() > kTagsWithIdleAddresses) {
+    if (const Status status = tag.space.clear(); !status.ok())
+      log::warn(format("tag {} keeps its addresses: {}", tag.name, status.message()));
+  }
+}
+
+void Arena::Impl::sweep_dead(Tag& tag) {
+  for (auto it = tag.dead.begin(); it != tag.dead.end();) {
+    if (slots_touching(tag, it->first, it->second).empty()) {
+      tag.space.give(it->first, it->second);
+      it = tag.dead.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+RegionInfo Arena::Impl::describe(const Region& region) const {
+  RegionInfo info;
+  info.id = region.id;
+  info.tag = region.tag->name;
+  info.address = region.address;
+  info.requested = region.requested;
+  info.size = region.size;
+  info.state = region.state;
+  info.mapped = region.state == State::kPaused ? Bytes(0) : total(region.parts);
+  info.policy = region.policy;
+  info.generation = region.generation;
+  return info;
+}
+
+const Region* Arena::Impl::region_at(Address address) const {
+  auto it = std::upper_bound(index.begin(), index.end(), address,
+                             [](Address at, const Entry& e) { return at < e.begin; });
+  if (it == index.begin()) return nullptr;
+  --it;
+  return address < it->end ? it->region : nullptr;
+}
+
+std::vector<MemoryHolder> Arena::Impl::holders() const {
+  std::vector<MemoryHolder> all;
+  for (const auto& [name, tag] : tags) {
+    Bytes bytes = tag->taken;
+    for (const auto& [at, page] : tag->slots) bytes += page.size;
+    if (!bytes.is_zero()) all.push_back({name, bytes});
+  }
+  if (const Bytes kept = store.counts().kept; !kept.is_zero()) all.push_back({"page store", kept});
+  return all;
+}
+
+Status Arena::Impl::explain(Status status, Bytes need, std::string_view what) {
+  if (status.code() != ErrorCode::kOutOfDeviceMemory)
+    return std::move(status).with_context(format("making room for {}", what));
+  const PageStore::Counts counts = store.counts();
+  MemoryShortage shortage{need, counts.kept, device.info().capacity, {}};
+  {
+    const std::shared_lock lock(table);
+    shortage.holders = holders();
+  }
+  if (const auto memory = device.memory(); memory.ok()) {
+    shortage.free += memory->free;
+    shortage.capacity = memory->total;
+    const Bytes others = saturating_sub(memory->total, memory->free + counts.physical);
+    if (!others.is_zero()) shortage.holders.push_back({"others on the device", others});
+  }
+  std::stable_sort(shortage.holders.begin(), shortage.holders.end(),
+                   [](const MemoryHolder& a, const MemoryHolder& b) { return a.bytes > b.bytes; });
+  return Status::out_of_memory(std::string(what), std::move(shortage));
+}
+
+Result<std::unique_ptr<device::CopyQueue>> Arena::Impl::take_queue() {
+  {
+    const std::unique_lock lock(table);
+    if (!idle_queues.empty()) {
+      auto queue = std::move(idle_queues.back());
+      idle_queues.pop_back();
+      return queue;
+    }
+  }
+  return device.make_copy_queue();
+}
+
+void Arena::Impl::give_queue(std::unique_ptr<device::CopyQueue> queue) {
+  if (queue == nullptr) return;
+  const std::unique_lock lock(table);
+  idle_queues.push_back(std::move(queue));
+}
+
+void Arena::Impl::pages_came_back() {
+  {
+    const std::unique_lock lock(table);
+    ++freed_memory;
+  }
+  settled.notify_all();
+}
+
+void Arena::Impl::record_store() {
+  if (options.events != nullptr) journal.record(trace::EventKind::kStore, 0, store.counts().kept);
+}
+
+Moving::Moving(Arena::Impl& impl, std::unique_lock<std::shared_mutex>& lock, std::vector<Tag*> tags)
+    : impl_(impl), lock_(lock), tags_(std::move(tags)) {
+  const auto settled = [&] {
+    return std::none_of(tags_.begin(), tags_.end(), [](const Tag* tag) { return tag->moving; });
+  };
+  impl_.settled.wait(lock_, settled);
+  for (Tag* tag : tags_) tag->moving = true;
+}
+
+Moving::~Moving() {
+  if (!lock_.owns_lock()) lock_.lock();
+  for (Tag* tag : tags_) tag->moving = false;
+  impl_.settled.notify_all();
+}
+
+Region* block_owner(const Tag& tag, Address at) {
+  auto it = tag.blocks.upper_bound(at);
+  if (it == tag.blocks.begin()) return nullptr;
+  --it;
+  return at < it->first + it->second->block_size.count() ? it->second : nullptr;
+}
+
+std::vector<std::pair<Address, Page>> slots_touching(const Tag& tag, Address at, Bytes size) {
+  std::vector<std::pair<Address, Page>> found;
+  auto it = tag.slots.upper_bound(at);
+  if (it != tag.slots.begin()) {
+    const auto before = std::prev(it);
+    if (before->first + before->second.size.count() > at) it = before;
+  }
+  for (; it != tag.slots.end() && it->first < at + size.count(); ++it) found.emplace_back(*it);
+  return found;
+}
+
+}  // namespace neap::arena
