@@ -130,12 +130,17 @@ Status HandOverGuest::Impl::arrive(const std::string& name, Message& message) {
     Borrowed& entry = it->second;
     entry.phase = Phase::kArriving;
     for (std::size_t i = 0; i < pages.size(); ++i) {
-      if (!pages[i].is_array() || pages[i].size() != 2 || !pages[i][0].is_number_unsigned() ||
-          !pages[i][1].is_number_unsigned() || entry.pages.size() >= kMostPages) {
-        return {ErrorCode::kCorrupt, "a loan's page is not [offset, size]"};
+      // [offset, size], and for a first page that begins before its region how much.
+      bool numbers = pages[i].is_array() && (pages[i].size() == 2 || pages[i].size() == 3);
+      for (std::size_t n = 0; numbers && n < pages[i].size(); ++n)
+        numbers = pages[i][n].is_number_unsigned();
+      if (!numbers || entry.pages.size() >= kMostPages) {
+        return {ErrorCode::kCorrupt, "a loan's page is not [offset, size] or [offset, size, lead]"};
       }
-      entry.pages.push_back({message.descriptors[i].get(), Bytes(pages[i][0].get<std::uint64_t>()),
-                             Bytes(pages[i][1].get<std::uint64_t>())});
+      const auto number = [&](std::size_t n) {
+        return Bytes(n < pages[i].size() ? pages[i][n].get<std::uint64_t>() : 0);
+      };
+      entry.pages.push_back({message.descriptors[i].get(), number(0), number(1), number(2)});
       entry.descriptors.push_back(std::move(message.descriptors[i]));
     }
     if (message.body["last"] != true) return {};
