@@ -64,10 +64,11 @@ typedef struct neap_shortage {
   uint64_t capacity;
   uint64_t holders;
 } neap_shortage;
-#define NEAP_SHORTAGE_INIT {sizeof(neap_shortage), 0, 0, 0, 0}
+#define NEAP_SHORTAGE_INIT \
+  { sizeof(neap_shortage), 0, 0, 0, 0 }
 
-NEAP_API uint32_t neap_abi_version(void);   /* NEAP_ABI_VERSION of the library */
-NEAP_API const char* neap_version(void);    /* "0.1.0" */
+NEAP_API uint32_t neap_abi_version(void);                  /* NEAP_ABI_VERSION of the library */
+NEAP_API const char* neap_version(void);                   /* "0.1.0" */
 NEAP_API const char* neap_status_name(neap_status status); /* "out of device memory" */
 /* The calling thread's last failure, "" before the first. Valid until the thread's next failure. */
 NEAP_API const char* neap_last_error(void);
@@ -86,7 +87,8 @@ typedef struct neap_options {
   const char* disk_folder;    /* for NEAP_DISK; NULL or "": the system's temporary folder */
   uint64_t margin;            /* a region is refused as out of memory if less would stay free */
 } neap_options;
-#define NEAP_OPTIONS_INIT {sizeof(neap_options), NEAP_NO_LIMIT, NEAP_NO_LIMIT, 1, 0, NULL, 0}
+#define NEAP_OPTIONS_INIT \
+  { sizeof(neap_options), NEAP_NO_LIMIT, NEAP_NO_LIMIT, 1, 0, NULL, 0 }
 
 /* Sets what devices opened later use; page_store_budget and margin also for those open now.
  * NEAP_BUSY, and nothing changed, when another field differs from what an open device uses. */
@@ -112,7 +114,8 @@ typedef struct neap_scope {
   int32_t enabled;     /* 0: allocations inside are forwarded, whatever scope lies around */
   int32_t all_threads; /* 1: also for threads that have no scope of their own (autograd's) */
 } neap_scope;
-#define NEAP_SCOPE_INIT {sizeof(neap_scope), "default", NEAP_DISCARD, 1, 0}
+#define NEAP_SCOPE_INIT \
+  { sizeof(neap_scope), "default", NEAP_DISCARD, 1, 0 }
 
 /* Scopes nest; the innermost of the thread decides. */
 NEAP_API neap_status neap_scope_enter(const neap_scope* scope);
@@ -131,15 +134,16 @@ typedef struct neap_region {
   const char* tag;
   void* address;
   uint64_t requested;
-  uint64_t size;   /* requested, rounded up to the device's granularity */
-  uint64_t mapped; /* physically there now */
+  uint64_t size;       /* requested, rounded up to the device's granularity */
+  uint64_t mapped;     /* physically there now */
   uint64_t generation; /* grows each time new pages are mapped */
   neap_state state;
   neap_policy policy;
   int32_t device;
   int32_t reserved;
 } neap_region;
-#define NEAP_REGION_INIT {sizeof(neap_region), NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0}
+#define NEAP_REGION_INIT \
+  { sizeof(neap_region), NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* A resident region. Does not look at scopes. */
 NEAP_API neap_status neap_region_create(int32_t device, const char* tag, uint64_t size,
@@ -166,21 +170,22 @@ enum { NEAP_FENCE_DEVICE = 0, NEAP_FENCE_STREAMS = 1, NEAP_FENCE_NONE = 2 };
 
 typedef struct neap_pause_options {
   size_t struct_size;
-  neap_policy policy;    /* overrides the tags' own, now and later */
-  int32_t fence;         /* what is waited for before anything is unmapped */
-  void* const* streams;  /* CUstream values, for NEAP_FENCE_STREAMS */
+  neap_policy policy;   /* overrides the tags' own, now and later */
+  int32_t fence;        /* what is waited for before anything is unmapped */
+  void* const* streams; /* CUstream values, for NEAP_FENCE_STREAMS */
   size_t stream_count;
   int32_t release_pages; /* 1: to the driver at once, for other processes */
   int32_t unchanged;     /* 1: not written since the last backup, which is kept as it is */
 } neap_pause_options;
 #define NEAP_PAUSE_OPTIONS_INIT \
-  {sizeof(neap_pause_options), NEAP_POLICY_UNCHANGED, NEAP_FENCE_DEVICE, NULL, 0, 0, 0}
+  { sizeof(neap_pause_options), NEAP_POLICY_UNCHANGED, NEAP_FENCE_DEVICE, NULL, 0, 0, 0 }
 
 typedef struct neap_resume_options {
   size_t struct_size;
   uint64_t wait_ms; /* how long to wait for another process to give memory back */
 } neap_resume_options;
-#define NEAP_RESUME_OPTIONS_INIT {sizeof(neap_resume_options), 0}
+#define NEAP_RESUME_OPTIONS_INIT \
+  { sizeof(neap_resume_options), 0 }
 
 typedef struct neap_move {
   size_t struct_size;
@@ -189,7 +194,8 @@ typedef struct neap_move {
   uint64_t regions;
   double seconds;
 } neap_move;
-#define NEAP_MOVE_INIT {sizeof(neap_move), 0, 0, 0, 0.0}
+#define NEAP_MOVE_INIT \
+  { sizeof(neap_move), 0, 0, 0, 0.0 }
 
 /* options and move may be NULL. Pausing what is paused and resuming what is resident do nothing. */
 NEAP_API neap_status neap_pause(const char* const* tags, size_t count,
@@ -229,6 +235,7 @@ typedef struct neap_page {
   int32_t reserved;
   uint64_t offset; /* from the region's address */
   uint64_t size;
+  uint64_t lead; /* of the first page: what lies before the region, small ones share pages */
 } neap_page;
 
 /* Descriptors of the pages of the resident region that begins at `address`; *count says how many

@@ -101,9 +101,10 @@ Result<std::vector<ExportedPage>> Arena::export_pages(RegionId id) {
   std::unique_lock lock(arena.table);
   Region* region = region_with(arena, id);
   if (region == nullptr) return no_region(id);
+  // Does not wait: an owner lends on the thread that a pause of this tag waits for.
+  if (region->tag->moving)
+    return Status(ErrorCode::kBusy, format("{} is on the move", region->tag->name));
   const Moving moving(arena, lock, {region->tag});
-  region = region_with(arena, id);
-  if (region == nullptr) return no_region(id);
   if (region->imported)
     return Status(ErrorCode::kUnsupported, "an imported region is its exporter's to export");
   NEAP_TRY_ASSIGN(const auto slots, whole_slots(*region));

@@ -52,7 +52,8 @@ neap_status neap_export(const void* address, neap_page* pages, size_t capacity, 
                            capacity)};
     }
     for (size_t i = 0; i < exported.size(); ++i) {
-      pages[i] = {exported[i].descriptor, 0, exported[i].offset.count(), exported[i].size.count()};
+      pages[i] = {exported[i].descriptor, 0, exported[i].offset.count(), exported[i].size.count(),
+                  exported[i].lead.count()};
     }
     return {};
   });
@@ -66,7 +67,8 @@ neap_status neap_import(int32_t device, const char* tag, const neap_page* pages,
     NEAP_TRY(require(pages != nullptr && count > 0, "There are no pages to import"));
     std::vector<arena::ExportedPage> list;
     for (size_t i = 0; i < count; ++i) {
-      list.push_back({pages[i].descriptor, Bytes(pages[i].offset), Bytes(pages[i].size)});
+      list.push_back({pages[i].descriptor, Bytes(pages[i].offset), Bytes(pages[i].size),
+                      Bytes(pages[i].lead)});
     }
     NEAP_TRY_ASSIGN(const OpenDevice on, Runtime::get().open(device));
     NEAP_TRY_ASSIGN(const auto region, on.arena->import_pages(tag, list));

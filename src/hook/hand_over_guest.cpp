@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <array>
 #include <condition_variable>
 #include <map>
 #include <thread>
@@ -28,6 +29,15 @@ struct Borrowed {
   Status failure;
   bool abandoned = false;  ///< take() has given up; whatever arrives goes back
 };
+
+bool read_numbers(const Json& list, std::array<std::uint64_t, 3>& numbers) {
+  if (!list.is_array() || list.size() != numbers.size()) return false;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (!list[i].is_number_unsigned()) return false;
+    numbers[i] = list[i].get<std::uint64_t>();
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -130,17 +140,12 @@ Status HandOverGuest::Impl::arrive(const std::string& name, Message& message) {
     Borrowed& entry = it->second;
     entry.phase = Phase::kArriving;
     for (std::size_t i = 0; i < pages.size(); ++i) {
-      // [offset, size], and for a first page that begins before its region how much.
-      bool numbers = pages[i].is_array() && (pages[i].size() == 2 || pages[i].size() == 3);
-      for (std::size_t n = 0; numbers && n < pages[i].size(); ++n)
-        numbers = pages[i][n].is_number_unsigned();
-      if (!numbers || entry.pages.size() >= kMostPages) {
-        return {ErrorCode::kCorrupt, "a loan's page is not [offset, size] or [offset, size, lead]"};
+      std::array<std::uint64_t, 3> numbers{};
+      if (!read_numbers(pages[i], numbers) || entry.pages.size() >= kMostPages) {
+        return {ErrorCode::kCorrupt, "a loan's page is not [offset, size, lead]"};
       }
-      const auto number = [&](std::size_t n) {
-        return Bytes(n < pages[i].size() ? pages[i][n].get<std::uint64_t>() : 0);
-      };
-      entry.pages.push_back({message.descriptors[i].get(), number(0), number(1), number(2)});
+      entry.pages.push_back(
+          {message.descriptors[i].get(), Bytes(numbers[0]), Bytes(numbers[1]), Bytes(numbers[2])});
       entry.descriptors.push_back(std::move(message.descriptors[i]));
     }
     if (message.body["last"] != true) return {};

@@ -242,8 +242,7 @@ Status HandOverOwner::Impl::lend(const Request& request) {
     Json list = Json::array();
     std::vector<int> descriptors;
     for (std::size_t i = begin; i < end; ++i) {
-      list.push_back({pages[i].offset.count(), pages[i].size.count()});
-      if (!pages[i].lead.is_zero()) list.back().push_back(pages[i].lead.count());
+      list.push_back({pages[i].offset.count(), pages[i].size.count(), pages[i].lead.count()});
       descriptors.push_back(pages[i].descriptor);
     }
     sent = request.guest->wire.send({{"type", "lend"},

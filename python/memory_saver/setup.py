@@ -1,0 +1,36 @@
+"""The distribution `torch_memory_saver` on Neap.
+
+It takes the name of the package that it stands in for, so that pip puts it in that one's place and
+programs that require it are content. The local version says whose it is.
+"""
+
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from neap_build import BuildHook, PlatformWheel  # noqa: E402
+
+# Launchers name these files in site-packages: one for each hook mode, with and without the CUDA
+# version that the peer builds for. Here they are copies of one library that needs no version.
+STEMS = [f"torch_memory_saver_hook_mode_{mode}{cuda}"
+         for mode in ("preload", "torch") for cuda in ("", "_cu12", "_cu13")]
+
+
+class BuildDropIn(BuildHook):
+    library = ("neap_drop_in_library", "libneap_memory_saver.so")
+    file_names = {stem: f"{stem}.abi3.so" for stem in STEMS}
+
+
+setup(
+    name="torch_memory_saver",
+    version="0.0.9+neap0.1.0",
+    description="torch_memory_saver's interface on Neap",
+    python_requires=">=3.9",
+    packages=["torch_memory_saver", "torch_memory_saver.hooks"],
+    ext_modules=[Extension(stem, sources=[]) for stem in STEMS],
+    install_requires=["neap==0.1.0"],
+    cmdclass={"build_ext": BuildDropIn, "bdist_wheel": PlatformWheel},
+    zip_safe=False,
+)

@@ -1,0 +1,74 @@
+"""The hook library under the names that torch_memory_saver's users know."""
+
+import ctypes
+from typing import Optional
+
+from neap import _library
+
+_SIGNATURES = {
+    "tms_set_interesting_region": ([ctypes.c_bool], None),
+    "tms_get_interesting_region": ([], ctypes.c_bool),
+    "tms_set_current_tag": ([ctypes.c_char_p], None),
+    "tms_get_current_tag": ([], ctypes.c_char_p),
+    "tms_set_enable_cpu_backup": ([ctypes.c_bool], None),
+    "tms_get_enable_cpu_backup": ([], ctypes.c_bool),
+    "tms_set_enable_disk_backup": ([ctypes.c_bool], None),
+    "tms_get_enable_disk_backup": ([], ctypes.c_bool),
+    "tms_set_cpu_backup_backend": ([ctypes.c_char_p], None),
+    "tms_get_cpu_backup_backend": ([], ctypes.c_char_p),
+    "tms_set_retain_cpu_backup": ([ctypes.c_bool], ctypes.c_int),
+    "tms_get_retain_cpu_backup": ([], ctypes.c_bool),
+    "tms_set_disk_backup_dir": ([ctypes.c_char_p], ctypes.c_int),
+    "tms_pause": ([ctypes.c_char_p], ctypes.c_int),
+    "tms_resume": ([ctypes.c_char_p], ctypes.c_int),
+    "tms_get_cpu_backup_pointer": (
+        [ctypes.c_void_p, ctypes.c_uint64],
+        ctypes.POINTER(ctypes.c_uint8),
+    ),
+    "set_memory_margin_bytes": ([ctypes.c_uint64], None),
+}
+
+
+class BinaryWrapper:
+    """`cdll` is the library, by the path that the hook mode found."""
+
+    def __init__(self, path_binary: str):
+        self.cdll = ctypes.CDLL(str(path_binary))
+        for name, (arguments, result) in _SIGNATURES.items():
+            function = getattr(self.cdll, name)
+            function.argtypes = arguments
+            function.restype = result
+        # The package neap then speaks of the same regions.
+        self._library = _library.Library(self.cdll, False)
+        _library.adopt(self.cdll)
+
+    def set_config(
+        self,
+        *,
+        tag: str,
+        interesting_region: bool,
+        enable_cpu_backup: bool,
+        cpu_backup_backend: Optional[str] = None,
+        enable_disk_backup: bool = False,
+    ):
+        """The calling thread's settings for the allocations that follow."""
+        self.cdll.tms_set_current_tag(tag.encode())
+        self.cdll.tms_set_enable_cpu_backup(enable_cpu_backup)
+        self.cdll.tms_set_enable_disk_backup(enable_disk_backup)
+        self.cdll.tms_set_cpu_backup_backend((cpu_backup_backend or "").encode())
+        self.cdll.tms_set_interesting_region(interesting_region)
+
+    def get_config(self) -> dict:
+        """What set_config() takes, as it is now."""
+        return dict(
+            tag=self.cdll.tms_get_current_tag().decode(),
+            interesting_region=self.cdll.tms_get_interesting_region(),
+            enable_cpu_backup=self.cdll.tms_get_enable_cpu_backup(),
+            cpu_backup_backend=self.cdll.tms_get_cpu_backup_backend().decode() or None,
+            enable_disk_backup=self.cdll.tms_get_enable_disk_backup(),
+        )
+
+    def check(self, status: int):
+        """Raises what a call failed with."""
+        if status != 0:
+            self._library.raise_last(status)

@@ -1,0 +1,233 @@
+"""TorchMemorySaver: regions by context manager, pause and resume by tag."""
+
+import ctypes
+import os
+from contextlib import contextmanager
+from typing import Optional
+
+import neap
+from neap import _hooks
+
+from .binary_wrapper import BinaryWrapper
+from .hooks.base import HookMode, HookUtilBase
+
+_TAG_DEFAULT = "default"
+_BACKENDS = ("pinned", "mmap")
+_BOOLEANS = ("", "0", "1", "true", "True", "TRUE", "yes", "Yes", "YES",
+             "false", "False", "FALSE", "no", "No", "NO")
+
+
+class TorchMemorySaver:
+    """Does nothing until it is used: what it works with is set up by the first call."""
+
+    def __init__(self):
+        self._impl_ctor_kwargs = {}
+        self._impl: Optional[_TorchMemorySaverImpl] = None
+
+    @contextmanager
+    def region(self, tag: str = _TAG_DEFAULT, enable_cpu_backup: bool = False,
+               enable_disk_backup: bool = False, cpu_backup_backend: Optional[str] = None):
+        """Allocations inside belong to `tag`; pause() takes their memory, resume() gives it back.
+
+        Contents survive with one of the backups, and are undefined after resume without.
+        """
+        self._ensure_initialized()
+        with self._impl.region(tag=tag, enable_cpu_backup=enable_cpu_backup,
+                               enable_disk_backup=enable_disk_backup,
+                               cpu_backup_backend=cpu_backup_backend):
+            yield
+
+    @contextmanager
+    def cuda_graph(self, cuda_graph, pool=None, stream=None, capture_error_mode="global",
+                   tag: str = _TAG_DEFAULT, enable_cpu_backup: bool = False,
+                   cpu_backup_backend: Optional[str] = None):
+        """torch.cuda.graph() whose memory belongs to `tag`; in both hook modes."""
+        self._ensure_initialized()
+        with self._impl.cuda_graph(cuda_graph=cuda_graph, pool=pool, stream=stream,
+                                   capture_error_mode=capture_error_mode, tag=tag,
+                                   enable_cpu_backup=enable_cpu_backup,
+                                   cpu_backup_backend=cpu_backup_backend):
+            yield
+
+    @contextmanager
+    def disable(self):
+        """Inside a region: allocations that do not belong to it."""
+        self._ensure_initialized()
+        with self._impl.disable():
+            yield
+
+    def pause(self, tag: Optional[str] = None):
+        """Takes the memory of `tag`, or of every tag. Pausing what is paused does nothing."""
+        self._ensure_initialized()
+        self._impl.pause(tag)
+
+    def resume(self, tag: Optional[str] = None):
+        """Gives it back at the same addresses, or raises neap.OutOfMemoryError with nothing
+        changed. Resuming what is resident does nothing."""
+        self._ensure_initialized()
+        self._impl.resume(tag)
+
+    @property
+    def enabled(self):
+        return True
+
+    @property
+    def hook_mode(self):
+        raise AttributeError("hook_mode can only be set")
+
+    @hook_mode.setter
+    def hook_mode(self, hook_mode: HookMode):
+        if self._impl is not None:
+            raise AttributeError("hook_mode can only be set before the first use")
+        self._impl_ctor_kwargs["hook_mode"] = hook_mode
+
+    @property
+    def memory_margin_bytes(self):
+        raise NotImplementedError("memory_margin_bytes can only be set")
+
+    @memory_margin_bytes.setter
+    def memory_margin_bytes(self, value: int):
+        self._ensure_initialized()
+        self._impl._binary_wrapper.cdll.set_memory_margin_bytes(value)
+
+    @property
+    def retain_cpu_backup(self) -> bool:
+        self._ensure_initialized()
+        return self._impl._binary_wrapper.cdll.tms_get_retain_cpu_backup()
+
+    @retain_cpu_backup.setter
+    def retain_cpu_backup(self, value: bool):
+        self._ensure_initialized()
+        wrapper = self._impl._binary_wrapper
+        wrapper.check(wrapper.cdll.tms_set_retain_cpu_backup(bool(value)))
+
+    def get_cpu_backup(self, x, zero_copy: bool = False):
+        """The backup of a tensor as a CPU tensor; None where there is none to have."""
+        self._ensure_initialized()
+        return self._impl.get_cpu_backup(x, zero_copy=zero_copy)
+
+    def set_disk_backup_dir(self, path: str):
+        self._ensure_initialized()
+        os.makedirs(path, exist_ok=True)
+        wrapper = self._impl._binary_wrapper
+        wrapper.check(wrapper.cdll.tms_set_disk_backup_dir(os.fsencode(path)))
+
+    def _ensure_initialized(self):
+        if self._impl is None:
+            self._impl = _TorchMemorySaverImpl(**self._impl_ctor_kwargs)
+
+
+class _TorchMemorySaverImpl:
+    def __init__(self, hook_mode: HookMode = "preload"):
+        _check_environment()
+        self._hook_mode = hook_mode
+        self._hook_util = HookUtilBase.create(hook_mode=hook_mode)
+        self._binary_wrapper = BinaryWrapper(path_binary=self._hook_util.get_path_binary())
+        self._mem_pools = {}
+
+    def _pool(self, *key):
+        import torch
+
+        if key not in self._mem_pools:
+            self._mem_pools[key] = torch.cuda.MemPool(self._hook_util.get_allocator())
+        return self._mem_pools[key]
+
+    @contextmanager
+    def region(self, tag: str, enable_cpu_backup: bool, enable_disk_backup: bool = False,
+               cpu_backup_backend: Optional[str] = None):
+        import torch
+
+        backend = _check_backups(enable_cpu_backup, enable_disk_backup, cpu_backup_backend)
+        pool = self._pool(tag, enable_cpu_backup, enable_disk_backup, backend,
+                          torch.cuda.current_device())
+        with _hooks._no_expandable_segments(torch), torch.cuda.use_mem_pool(pool):
+            with self._with_region_config(tag, enable_cpu_backup, enable_disk_backup, backend):
+                yield
+
+    @contextmanager
+    def cuda_graph(self, cuda_graph, pool, stream, capture_error_mode, tag: str,
+                   enable_cpu_backup: bool, cpu_backup_backend: Optional[str] = None):
+        import torch
+
+        backend = _check_backups(enable_cpu_backup, False, cpu_backup_backend)
+        if pool is None and self._hook_mode == "torch":
+            pool = self._pool("graph", tag, enable_cpu_backup, backend,
+                              torch.cuda.current_device()).id
+        with _hooks._no_expandable_segments(torch), torch.cuda.graph(
+                cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode):
+            with self._with_region_config(tag, enable_cpu_backup, False, backend):
+                yield
+
+    @contextmanager
+    def _with_region_config(self, tag, enable_cpu_backup, enable_disk_backup, backend):
+        before = self._binary_wrapper.get_config()
+        inside = dict(tag=tag, interesting_region=True, enable_cpu_backup=enable_cpu_backup,
+                      cpu_backup_backend=backend, enable_disk_backup=enable_disk_backup)
+        self._binary_wrapper.set_config(**inside)
+        try:
+            yield
+            changed = self._binary_wrapper.get_config()
+            assert changed == inside, f"the region's settings were changed inside it: {changed}"
+        finally:
+            self._binary_wrapper.set_config(**before)
+
+    @contextmanager
+    def disable(self, dispose_mem_pool_after_use: bool = True):
+        import torch
+
+        assert dispose_mem_pool_after_use, "a pool that outlives disable() is not supported"
+        cdll = self._binary_wrapper.cdll
+        assert cdll.tms_get_interesting_region(), "disable() is only for use inside a region"
+        cdll.tms_set_interesting_region(False)
+        try:
+            with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+                yield
+        finally:
+            cdll.tms_set_interesting_region(True)
+
+    def pause(self, tag: Optional[str]):
+        wrapper = self._binary_wrapper
+        wrapper.check(wrapper.cdll.tms_pause(tag.encode() if tag else None))
+
+    def resume(self, tag: Optional[str]):
+        wrapper = self._binary_wrapper
+        wrapper.check(wrapper.cdll.tms_resume(tag.encode() if tag else None))
+
+    def get_cpu_backup(self, x, zero_copy: bool = False):
+        import torch
+
+        assert x.is_cuda, f"the tensor is on {x.device}"
+        assert x.is_contiguous(), f"the tensor is not contiguous: {x.shape} {x.stride()}"
+        region = neap.info(x)  # raises where no region holds it
+        if x.data_ptr() + x.nbytes > region.address + region.size:
+            raise neap.InvalidArgumentError("the tensor reaches beyond its region")
+        pointer = self._binary_wrapper.cdll.tms_get_cpu_backup_pointer(x.data_ptr(), x.nbytes)
+        if not pointer:
+            if region.state == neap.State.RESIDENT or region.policy == neap.Policy.DISK:
+                return None
+            raise neap.NotFoundError(
+                f'the region of tag "{region.tag}" was paused without a backup')
+        memory = (ctypes.c_uint8 * x.nbytes).from_address(ctypes.addressof(pointer.contents))
+        backup = torch.frombuffer(memory, dtype=torch.uint8).view(x.dtype).reshape(x.shape)
+        return backup if zero_copy else backup.clone()
+
+
+def _check_backups(enable_cpu_backup, enable_disk_backup, cpu_backup_backend) -> Optional[str]:
+    assert not (enable_cpu_backup and enable_disk_backup), (
+        "a region has a CPU backup or a disk backup, not both")
+    if cpu_backup_backend is not None and not enable_cpu_backup:
+        raise ValueError("cpu_backup_backend is given, but enable_cpu_backup is not set")
+    if not enable_cpu_backup:
+        return None
+    backend = cpu_backup_backend or os.environ.get("TMS_INIT_CPU_BACKUP_BACKEND") or "pinned"
+    if backend not in _BACKENDS:
+        raise ValueError(f'cpu_backup_backend is "{backend}"; it can be {" or ".join(_BACKENDS)}')
+    return backend
+
+
+def _check_environment():
+    for name in ("TMS_INIT_ENABLE", "TMS_INIT_ENABLE_CPU_BACKUP", "TMS_INIT_ENABLE_DISK_BACKUP",
+                 "TMS_RETAIN_CPU_BACKUP"):
+        value = os.environ.get(name, "")
+        if value not in _BOOLEANS:
+            raise ValueError(f'{name} is "{value}"; it can be 1, true, yes, 0, false or no')

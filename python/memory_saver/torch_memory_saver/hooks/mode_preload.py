@@ -1,0 +1,31 @@
+"""The library comes by LD_PRELOAD and hooks cudaMalloc."""
+
+import os
+from contextlib import contextmanager
+
+from ..utils import change_env, get_binary_path_from_package
+from .base import HookUtilBase
+
+_MARK = "torch_memory_saver"
+
+
+class HookUtilModePreload(HookUtilBase):
+    def get_path_binary(self) -> str:
+        preload = os.environ.get("LD_PRELOAD", "")
+        paths = [path for path in preload.replace(" ", ":").split(":") if _MARK in path]
+        assert len(paths) == 1, (
+            f"TorchMemorySaver observes invalid LD_PRELOAD: exactly one entry has to name {_MARK}'s "
+            f"library. Start the process inside `with configure_subprocess():`, or with "
+            f"LD_PRELOAD={get_binary_path_from_package('torch_memory_saver_hook_mode_preload')}. "
+            f'(LD_PRELOAD="{preload}" process_id={os.getpid()})'
+        )
+        return paths[0]
+
+
+@contextmanager
+def configure_subprocess():
+    """Processes started inside have the hook preloaded."""
+    path = str(get_binary_path_from_package("torch_memory_saver_hook_mode_preload"))
+    before = os.environ.get("LD_PRELOAD", "")
+    with change_env("LD_PRELOAD", f"{path}:{before}" if before else path):
+        yield

@@ -1,0 +1,50 @@
+"""Where the library files are, and small helpers that launchers import."""
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+
+_NEWEST_CUDA = 13
+
+
+def is_xpu() -> bool:
+    """Always false: Neap's devices are NVIDIA's."""
+    return False
+
+
+def _cuda_major() -> int:
+    """torch's CUDA version. Without one, the newest: the file is the same for all."""
+    try:
+        import torch
+
+        return int(torch.version.cuda.split(".")[0])
+    except (ImportError, AttributeError, ValueError):
+        return _NEWEST_CUDA
+
+
+def get_binary_path_from_package(stem: str) -> Path:
+    """The library `stem` (torch_memory_saver_hook_mode_preload or _torch) of this installation."""
+    package = Path(__file__).resolve().parent
+    name = f"{stem}_cu{_cuda_major()}.abi3.so"
+    for folder in (package, package.parent):
+        for candidate in (folder / name, folder / f"{stem}.abi3.so"):
+            if candidate.exists():
+                return candidate
+    raise RuntimeError(
+        f"{name} lies neither in {package} nor in {package.parent}; install it with "
+        "`pip install ./python` from Neap's repository"
+    )
+
+
+@contextmanager
+def change_env(key: str, value: str):
+    """An environment variable that is `value` inside, and what it was before outside."""
+    before = os.environ.get(key)
+    os.environ[key] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(key, None)
+        else:
+            os.environ[key] = before

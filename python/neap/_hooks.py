@@ -1,0 +1,196 @@
+"""Scopes: which allocations become regions. Works with torch, and without it under LD_PRELOAD."""
+
+import os
+import sys
+import threading
+from contextlib import ExitStack, contextmanager
+from ctypes import byref
+
+from . import _library as lib
+from ._errors import InvalidArgumentError, UnsupportedError
+from ._regions import Policy, as_policy
+
+_MODES = ("auto", "preload", "torch")
+_mode = "auto"
+_pools = {}
+_pools_lock = threading.Lock()
+_allocator = None
+
+
+def set_hook_mode(mode):
+    """How torch's allocations reach Neap.
+
+    "preload"  this process was started with LD_PRELOAD (see preload()): cudaMalloc is hooked.
+    "torch"    torch.cuda.MemPool with Neap's allocator; nothing needs to be preloaded.
+    "auto"     preload where the hook is preloaded, else torch.
+    """
+    global _mode
+    if mode not in _MODES:
+        raise InvalidArgumentError(f'"{mode}" is no hook mode; there are {", ".join(_MODES)}')
+    if mode == "preload" and not lib.library().preloaded:
+        raise UnsupportedError(
+            "hook mode preload needs this process to be started with LD_PRELOAD; start it inside "
+            f"`with neap.preload():` or with LD_PRELOAD={lib.library_path()}")
+    _mode = mode
+
+
+def hook_mode():
+    """"preload" or "torch": what region() does in this process."""
+    if _mode != "auto":
+        return _mode
+    return "preload" if lib.library().preloaded else "torch"
+
+
+@contextmanager
+def preload():
+    """Processes started inside have the hook preloaded."""
+    path = lib.library_path()
+    before = os.environ.get("LD_PRELOAD")
+    os.environ["LD_PRELOAD"] = f"{path}:{before}" if before else path
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("LD_PRELOAD", None)
+        else:
+            os.environ["LD_PRELOAD"] = before
+
+
+@contextmanager
+def _scope(tag, policy, enabled=True, all_threads=False):
+    scope = lib.Scope(tag=tag.encode(), policy=as_policy(policy), enabled=int(enabled),
+                      all_threads=int(all_threads))
+    lib.library().call("neap_scope_enter", byref(scope))
+    try:
+        yield
+    finally:
+        lib.library().call("neap_scope_exit")
+
+
+def _torch():
+    """torch where the program uses it on a GPU; Neap does not import it by itself."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        return torch
+    return None
+
+
+def _configured_expandable(environment=os.environ):
+    """The allocator's settings when they switch expandable segments on, else None."""
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        settings = environment.get(name, "")
+        for item in settings.split(","):
+            key, _, value = item.partition(":")
+            if key.strip() == "expandable_segments" and value.strip() in ("True", "1", "true"):
+                return settings
+    return None
+
+
+def without_expandable(settings):
+    """The same settings with expandable segments off: torch resets what it is not told."""
+    kept = [item for item in settings.split(",")
+            if item.strip() and item.partition(":")[0].strip() != "expandable_segments"]
+    return ",".join(kept + ["expandable_segments:False"])
+
+
+@contextmanager
+def _no_expandable_segments(torch):
+    """Expandable segments bypass cudaMalloc, so a preloaded hook would not see them."""
+    settings = _configured_expandable()
+    if settings is None:
+        yield
+        return
+    change = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    if change is None:
+        change = torch.cuda.memory._set_allocator_settings
+    change(without_expandable(settings))
+    try:
+        yield
+    finally:
+        change(settings)
+
+
+def torch_allocator():
+    """Neap as torch's pluggable allocator, for torch.cuda.MemPool(allocator)."""
+    global _allocator
+    if _allocator is None:
+        from torch.cuda.memory import CUDAPluggableAllocator
+
+        _allocator = CUDAPluggableAllocator(lib.library().path, "neap_torch_malloc",
+                                            "neap_torch_free")
+    return _allocator.allocator()
+
+
+def _pool(torch, tag, policy, device, mode):
+    """One pool for each kind of region, for good: blocks of one tag never serve another."""
+    key = (tag, policy, device, mode)
+    with _pools_lock:
+        if key not in _pools:
+            _pools[key] = (torch.cuda.MemPool(torch_allocator()) if mode == "torch"
+                           else torch.cuda.MemPool())
+        return _pools[key]
+
+
+def _device_index(torch, device):
+    if isinstance(device, int):
+        return device
+    index = torch.device(device).index if device is not None else None
+    return torch.cuda.current_device() if index is None else index
+
+
+@contextmanager
+def region(tag="default", policy=Policy.DISCARD, *, device=None, all_threads=False):
+    """Allocations inside belong to `tag` and move with it.
+
+    device       torch's current device by default.
+    all_threads  also those of threads without a scope of their own, autograd's for one; with
+                 torch this catches what they allocate from the driver, not what its cache has.
+    """
+    policy = as_policy(policy)
+    with ExitStack() as stack:
+        torch = _torch()
+        if torch is not None:
+            mode = hook_mode()
+            index = _device_index(torch, device)
+            stack.enter_context(_no_expandable_segments(torch))
+            pool = _pool(torch, tag, policy, index, mode)
+            stack.enter_context(torch.cuda.use_mem_pool(pool, device=index))
+        elif not lib.library().preloaded:
+            raise UnsupportedError(
+                "region() needs torch with a GPU, or a hook that is preloaded (neap.preload()); "
+                "neap.allocate() makes regions without either")
+        stack.enter_context(_scope(tag, policy, True, all_threads))
+        yield
+
+
+@contextmanager
+def disabled():
+    """Allocations inside are left alone, whatever region lies around."""
+    with ExitStack() as stack:
+        torch = _torch()
+        if torch is not None:
+            stack.enter_context(torch.cuda.use_mem_pool(torch.cuda.MemPool()))
+        stack.enter_context(_scope("default", Policy.DISCARD, enabled=False))
+        yield
+
+
+@contextmanager
+def graph(cuda_graph, tag="default", policy=Policy.DISCARD, *, pool=None, stream=None,
+          capture_error_mode="global"):
+    """torch.cuda.graph() whose memory belongs to `tag`, in both hook modes.
+
+    Graphs of one tag share a pool, unless `pool` names another.
+    """
+    policy = as_policy(policy)
+    torch = _torch()
+    if torch is None:
+        raise UnsupportedError("graph() needs torch with a GPU")
+    with ExitStack() as stack:
+        stack.enter_context(_no_expandable_segments(torch))
+        if pool is None:
+            device = torch.cuda.current_device()
+            pool = _pool(torch, tag, policy, ("graph", device), hook_mode()).id
+        stack.enter_context(torch.cuda.graph(cuda_graph, pool=pool, stream=stream,
+                                             capture_error_mode=capture_error_mode))
+        stack.enter_context(_scope(tag, policy))
+        yield

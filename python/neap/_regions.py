@@ -1,0 +1,345 @@
+"""Regions, moves and what belongs to them; no torch here."""
+
+import ctypes
+import enum
+import json
+import os
+from contextlib import contextmanager
+from ctypes import byref, c_int32, c_size_t, c_uint64, c_void_p
+from dataclasses import dataclass
+
+from . import _library as lib
+from ._errors import InvalidArgumentError
+
+
+class Policy(enum.IntEnum):
+    """What becomes of a tag's contents while it is paused."""
+
+    DISCARD = 0  #: undefined after resume
+    HOST = 1  #: kept in host memory
+    DISK = 2  #: kept in a file
+    ZERO = 3  #: zeros after resume
+
+
+class State(enum.IntEnum):
+    RESIDENT = 0
+    PAUSING = 1
+    PAUSED = 2
+    RESUMING = 3
+
+
+def as_policy(policy):
+    if isinstance(policy, str):
+        try:
+            return Policy[policy.upper()]
+        except KeyError:
+            raise InvalidArgumentError(
+                f'"{policy}" is no policy; there are discard, host, disk and zero') from None
+    return Policy(policy)
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a pause, resume or exchange did."""
+
+    bytes: int  #: that left or came to the device
+    copied: int  #: of them, to or from the host or a disk
+    regions: int
+    seconds: float
+
+    @classmethod
+    def of(cls, info):
+        return cls(info.bytes, info.copied, info.regions, info.seconds)
+
+
+def address_of(what):
+    """The address of a Region, a tensor (data_ptr) or an integer."""
+    if isinstance(what, Region):
+        return what.address
+    data_ptr = getattr(what, "data_ptr", None)
+    return int(data_ptr()) if data_ptr is not None else int(what)
+
+
+class Region:
+    """Memory with an address that stays, made by allocate(), alias(), receive() or a Guest.
+
+    Destroyed by destroy() or at the end of a `with`; not by garbage collection, because
+    other code may hold its address.
+    """
+
+    def __init__(self, address, on_destroy=None):
+        self.address = address
+        self._on_destroy = on_destroy
+
+    @property
+    def info(self):
+        """A snapshot: tag, size, mapped, state, policy, generation, device, requested."""
+        return info(self.address)
+
+    @property
+    def tag(self):
+        return self.info.tag
+
+    @property
+    def size(self):
+        return self.info.size
+
+    @property
+    def __cuda_array_interface__(self):
+        """Bytes, for torch.as_tensor, CuPy and Numba: no copy."""
+        return {"shape": (self.size,), "typestr": "|u1", "data": (self.address, False),
+                "version": 3}
+
+    def shrink(self, offset, size):
+        """Gives up the memory of [offset, offset+size); the address range stays."""
+        return _move("neap_shrink", self.address, offset, size)
+
+    def grow(self, offset, size):
+        """Takes memory back for [offset, offset+size)."""
+        return _move("neap_grow", self.address, offset, size)
+
+    def destroy(self):
+        if self.address is None:
+            return
+        address, self.address = self.address, None
+        if self._on_destroy is not None:
+            self._on_destroy()
+        else:
+            lib.library().call("neap_region_destroy", address)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.destroy()
+
+    def __repr__(self):
+        if self.address is None:
+            return "Region(destroyed)"
+        return f"Region(0x{self.address:x}, tag={self.tag!r}, size={self.size})"
+
+
+@dataclass(frozen=True)
+class RegionInfo:
+    tag: str
+    address: int
+    requested: int
+    size: int
+    mapped: int
+    generation: int
+    state: State
+    policy: Policy
+    device: int
+
+    @classmethod
+    def of(cls, raw):
+        return cls(raw.tag.decode("utf-8", "replace"), raw.address, raw.requested, raw.size,
+                   raw.mapped, raw.generation, State(raw.state), Policy(raw.policy), raw.device)
+
+
+def device_count():
+    """How many devices regions can be made on; 0 without a GPU."""
+    count = c_int32()
+    lib.library().call("neap_device_count", byref(count))
+    return count.value
+
+
+def configure(*, page_store_budget=None, host_budget=None, keep_host_buffers=True,
+              touch_threads=0, disk_folder=None, margin=0):
+    """Settings for devices opened later; page_store_budget and margin also for open ones."""
+    options = lib.Options(
+        page_store_budget=lib.NO_LIMIT if page_store_budget is None else page_store_budget,
+        host_budget=lib.NO_LIMIT if host_budget is None else host_budget,
+        keep_host_buffers=int(keep_host_buffers), touch_threads=touch_threads,
+        disk_folder=os.fsencode(disk_folder) if disk_folder else None, margin=margin)
+    lib.library().call("neap_configure", byref(options))
+
+
+def allocate(size, tag="default", policy=Policy.DISCARD, *, device=0, paused=False):
+    """A Region of `size` bytes, resident unless `paused`. Needs no torch and no hook."""
+    address = c_void_p()
+    name = "neap_region_create_paused" if paused else "neap_region_create"
+    lib.library().call(name, device, tag.encode(), size, as_policy(policy), byref(address))
+    return Region(address.value)
+
+
+def alias(source, tag):
+    """A second Region, with a tag and an address of its own, over the same pages."""
+    address = c_void_p()
+    lib.library().call("neap_region_alias", tag.encode(), address_of(source), byref(address))
+    return Region(address.value)
+
+
+def info(what):
+    """RegionInfo of the region that a tensor, Region or address lies in."""
+    raw = lib.RegionInfo()
+    lib.library().call("neap_region_find", address_of(what), byref(raw))
+    return RegionInfo.of(raw)
+
+
+def regions(tag=None):
+    """RegionInfo of every region, or of those of one tag."""
+    count = c_size_t()
+    name = tag.encode() if tag is not None else None
+    capacity = 64
+    while True:
+        raw = (lib.RegionInfo * capacity)()
+        raw[0].struct_size = ctypes.sizeof(lib.RegionInfo)
+        lib.library().call("neap_regions", name, raw, capacity, byref(count))
+        if count.value <= capacity:
+            return [RegionInfo.of(raw[i]) for i in range(count.value)]
+        capacity = count.value + 16
+
+
+def _move(name, *arguments):
+    move = lib.MoveInfo()
+    lib.library().call(name, *arguments, byref(move))
+    return Move.of(move)
+
+
+def _pause_options(policy, streams, synchronize, release_pages, unchanged):
+    options = lib.PauseOptions(policy=-1 if policy is None else as_policy(policy),
+                               release_pages=int(release_pages), unchanged=int(unchanged))
+    if streams is not None:
+        raw = [int(getattr(stream, "cuda_stream", stream)) for stream in streams]
+        options.fence = 1
+        options.streams = (c_void_p * max(len(raw), 1))(*raw)
+        options.stream_count = len(raw)
+    elif not synchronize:
+        options.fence = 2
+    return options
+
+
+def pause(tags=None, *, policy=None, streams=None, synchronize=True, release_pages=False,
+          unchanged=False):
+    """Takes the memory of all regions of `tags` (a string, several, None: every tag).
+
+    policy         overrides the tags' own, now and later.
+    streams        waits for these streams only; default: for the whole device.
+    synchronize    False: the caller has waited already.
+    release_pages  gives the memory to the driver at once, for other processes.
+    unchanged      not written since the last backup, which is kept as it is.
+    """
+    array, count = lib.tag_list(tags)
+    options = _pause_options(policy, streams, synchronize, release_pages, unchanged)
+    return _move("neap_pause", array, count, byref(options))
+
+
+def resume(tags=None, *, wait=0.0):
+    """Gives memory back at the same addresses; waits up to `wait` seconds for another process."""
+    array, count = lib.tag_list(tags)
+    options = lib.ResumeOptions(wait_ms=int(wait * 1000))
+    return _move("neap_resume", array, count, byref(options))
+
+
+def exchange(out, in_, *, policy=None, streams=None, synchronize=True, unchanged=False):
+    """Pauses the tags `out` while it resumes `in_`, with the pages of one serving the other."""
+    leaving, leaving_count = lib.tag_list(out)
+    coming, coming_count = lib.tag_list(in_)
+    options = _pause_options(policy, streams, synchronize, False, unchanged)
+    return _move("neap_exchange", leaving, leaving_count, coming, coming_count, byref(options))
+
+
+def prepare(tags=None):
+    """Makes the host memory that the tags' next pause needs, now instead of then."""
+    lib.library().call("neap_prepare", *lib.tag_list(tags))
+
+
+def release_store(keep=0, *, device=-1):
+    """Gives kept pages to the driver until at most `keep` bytes are kept; returns what went."""
+    released = c_uint64()
+    lib.library().call("neap_release_store", device, keep, byref(released))
+    return released.value
+
+
+def host_copy(what, size=None):
+    """The host copy of a region's bytes as a memoryview, without a copy.
+
+    `what` is a tensor, Region or address; valid until the region resumes or is destroyed.
+    Raises NotFoundError where there is none.
+    """
+    address = address_of(what)
+    if size is None:
+        nbytes = getattr(what, "nbytes", None)
+        if nbytes is None:
+            region = info(address)
+            nbytes = region.requested - (address - region.address)
+        size = nbytes
+    host = c_void_p()
+    lib.library().call("neap_host_copy", address, size, byref(host))
+    return memoryview((ctypes.c_ubyte * size).from_address(host.value)).toreadonly()
+
+
+class Callbacks:
+    """Functions told of moves; remove() ends it."""
+
+    def __init__(self, tag, before_unmap, after_map):
+        def wrap(function):
+            if function is None:
+                return ctypes.cast(None, lib.CALLBACK)
+
+            def call(raw, _):
+                try:
+                    function(RegionInfo.of(raw.contents))
+                    return 0
+                except BaseException as error:  # C code must not see it; the pause then fails
+                    self.error = error
+                    return 1
+
+            return lib.CALLBACK(call)
+
+        self.error = None  #: what the functions raised last
+        self._functions = wrap(before_unmap), wrap(after_map)
+        number = c_uint64()
+        lib.library().call("neap_add_callbacks", tag.encode() if tag is not None else None,
+                           *self._functions, None, byref(number))
+        self._id = number.value
+
+    def remove(self):
+        if self._id is not None:
+            number, self._id = self._id, None
+            lib.library().call("neap_remove_callbacks", number)
+
+
+def add_callbacks(tag=None, *, before_unmap=None, after_map=None):
+    """Calls before_unmap(RegionInfo) before memory goes and after_map(RegionInfo) after it came.
+
+    For what registered addresses elsewhere (NCCL, RDMA, IPC). An exception in before_unmap
+    stops the pause with everything as it was. Keep the returned object; remove() ends it.
+    """
+    return Callbacks(tag, before_unmap, after_map)
+
+
+def stats():
+    """All numbers as a dictionary; docs/hook.md has the schema."""
+    return json.loads(lib.library().text("neap_stats_json"))
+
+
+def prometheus():
+    """The same in Prometheus' text format."""
+    return lib.library().text("neap_stats_prometheus")
+
+
+@contextmanager
+def trace(path):
+    """Records allocations and moves to a trace file that `neap report` draws."""
+    lib.library().call("neap_trace_start", os.fsencode(path))
+    try:
+        yield
+    finally:
+        lib.library().call("neap_trace_stop")
+
+
+@contextmanager
+def phase(name):
+    """Marks a phase in the trace; without one it does nothing."""
+    encoded = name.encode()
+    lib.library().call("neap_phase_begin", encoded)
+    try:
+        yield
+    finally:
+        lib.library().call("neap_phase_end", encoded)
+
+
+def mark(text):
+    lib.library().call("neap_mark", text.encode())

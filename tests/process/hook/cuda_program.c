@@ -1,0 +1,142 @@
+/* A CUDA program as its author would write it: it knows the runtime, not Neap. Preloaded, its
+ * allocations are counted, or become regions under NEAP_TAG. Neap is looked for at run time so that
+ * the test can look inside.
+ *
+ *   cuda_program outside    allocations without a scope are passed on
+ *   cuda_program inside     with NEAP_TAG: they are regions, and survive a pause
+ *   cuda_program full       allocates until the card is full, then frees and goes on
+ *   cuda_program scope      scopes from the program itself */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "neap/neap.h"
+
+int cudaMalloc(void**, size_t);
+int cudaFree(void*);
+int cudaMallocAsync(void**, size_t, void*);
+int cudaFreeAsync(void*, void*);
+int cudaMallocManaged(void**, size_t, unsigned);
+int cudaMemcpy(void*, const void*, size_t, int);
+int cudaMemset(void*, int, size_t);
+int cudaGetLastError(void);
+int cudaStreamCreate(void**);
+
+#define MIB (1024ull * 1024ull)
+#define CHECK(condition)                                                            \
+  do {                                                                              \
+    if (!(condition)) {                                                             \
+      fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
+      exit(1);                                                                      \
+    }                                                                               \
+  } while (0)
+
+#define NEAP_FUNCTION(name) ((__typeof__(&(name)))dlsym(RTLD_DEFAULT, #name))
+
+static neap_totals totals(void) {
+  neap_totals now;
+  memset(&now, 0, sizeof now);
+  now.struct_size = sizeof now;
+  CHECK(NEAP_FUNCTION(neap_stats)(&now) == NEAP_OK);
+  return now;
+}
+
+static void outside(void) {
+  void *a = NULL, *b = NULL, *c = NULL, *stream = NULL;
+  CHECK(cudaMalloc(&a, 3 * MIB) == 0);
+  CHECK(cudaStreamCreate(&stream) == 0);
+  CHECK(cudaMallocAsync(&b, 5 * MIB, stream) == 0);
+  CHECK(cudaMallocManaged(&c, 7 * MIB, 1) == 0);
+  CHECK(cudaFree(NULL) == 0);
+  if (dlsym(RTLD_DEFAULT, "neap_stats") != NULL) {
+    neap_totals now = totals();
+    CHECK(now.regions == 0);
+    CHECK(now.outside_blocks == 3 && now.outside_bytes == 15 * MIB);
+    CHECK(cudaMalloc(&a, 1ull << 50) == 2 && cudaGetLastError() == 2);
+    now = totals();
+    CHECK(now.outside_failures == 1);
+  }
+  CHECK(cudaFree(a) == 0 && cudaFreeAsync(b, stream) == 0 && cudaFree(c) == 0);
+  CHECK(cudaFree((void*)0x5000) != 0);
+  if (dlsym(RTLD_DEFAULT, "neap_stats") != NULL) {
+    const neap_totals now = totals();
+    CHECK(now.outside_blocks == 0 && now.outside_bytes == 0 && now.outside_peak_bytes == 15 * MIB);
+  }
+}
+
+static void inside(void) {
+  unsigned char* host = malloc(4 * MIB);
+  for (size_t i = 0; i < 4 * MIB; ++i) host[i] = (unsigned char)(i * 7);
+  void *a = NULL, *b = NULL, *managed = NULL, *stream = NULL;
+  CHECK(cudaStreamCreate(&stream) == 0);
+  CHECK(cudaMalloc(&a, 4 * MIB) == 0);
+  CHECK(cudaMallocAsync(&b, MIB, stream) == 0);
+  CHECK(cudaMallocManaged(&managed, MIB, 1) == 0);
+  CHECK(cudaMemcpy(a, host, 4 * MIB, 1) == 0);
+  neap_totals now = totals();
+  CHECK(now.regions == 2 && now.mapped_bytes == 6 * MIB && now.outside_blocks == 1);
+  CHECK(NEAP_FUNCTION(neap_pause)(NULL, 0, NULL, NULL) == NEAP_OK);
+  now = totals();
+  CHECK(now.mapped_bytes == 0);
+  CHECK(cudaMemcpy(host, a, MIB, 2) == 700); /* it is not there */
+  CHECK(NEAP_FUNCTION(neap_resume)(NULL, 0, NULL, NULL) == NEAP_OK);
+  memset(host, 0, 4 * MIB);
+  CHECK(cudaMemcpy(host, a, 4 * MIB, 2) == 0);
+  for (size_t i = 0; i < 4 * MIB; ++i) CHECK(host[i] == (unsigned char)(i * 7));
+  CHECK(cudaFree((char*)a + 1) == 1); /* the inside of a region is nobody's to free */
+  CHECK(cudaFree(a) == 0 && cudaFreeAsync(b, stream) == 0 && cudaFree(managed) == 0);
+  now = totals();
+  CHECK(now.regions == 0);
+  free(host);
+}
+
+static void full(void) {
+  void* blocks[64];
+  int count = 0, result = 0;
+  while (count < 64 && (result = cudaMalloc(&blocks[count], 16 * MIB)) == 0) ++count;
+  CHECK(result == 2 && count > 0);
+  CHECK(cudaFree(blocks[--count]) == 0);
+  CHECK(cudaMalloc(&blocks[count], 16 * MIB) == 0);
+  ++count;
+  while (count > 0) CHECK(cudaFree(blocks[--count]) == 0);
+  /* Pages that the store kept must serve the rest of the program too. */
+  const neap_totals now = totals();
+  uint64_t released = 0;
+  CHECK(NEAP_FUNCTION(neap_release_store)(-1, 0, &released) == NEAP_OK);
+  CHECK(released == now.page_store_bytes);
+}
+
+static void scope(void) {
+  void *in = NULL, *out = NULL;
+  neap_scope wanted = NEAP_SCOPE_INIT;
+  wanted.tag = "kv";
+  CHECK(NEAP_FUNCTION(neap_scope_enter)(&wanted) == NEAP_OK);
+  CHECK(cudaMalloc(&in, MIB) == 0);
+  CHECK(NEAP_FUNCTION(neap_scope_exit)() == NEAP_OK);
+  CHECK(cudaMalloc(&out, MIB) == 0);
+  neap_region region = NEAP_REGION_INIT;
+  CHECK(NEAP_FUNCTION(neap_region_find)(in, &region) == NEAP_OK && strcmp(region.tag, "kv") == 0);
+  CHECK(NEAP_FUNCTION(neap_region_find)(out, &region) == NEAP_NOT_FOUND);
+  CHECK(cudaMemset(in, 1, MIB) == 0);
+  /* Paused memory can be freed, and a program may end with regions alive. */
+  CHECK(NEAP_FUNCTION(neap_pause)(NULL, 0, NULL, NULL) == NEAP_OK);
+  CHECK(cudaFree(in) == 0);
+}
+
+int main(int argc, char** argv) {
+  const char* what = argc > 1 ? argv[1] : "";
+  if (strcmp(what, "outside") == 0)
+    outside();
+  else if (strcmp(what, "inside") == 0)
+    inside();
+  else if (strcmp(what, "full") == 0)
+    full();
+  else if (strcmp(what, "scope") == 0)
+    scope();
+  else
+    return 2;
+  puts("ok");
+  return 0;
+}
