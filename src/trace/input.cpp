@@ -21,6 +21,7 @@ namespace neap::trace {
 namespace {
 
 constexpr std::size_t kChunk = std::size_t{1} << 20;
+constexpr std::size_t kPackedChunk = std::size_t{1} << 16;
 // gzip cannot pack better than 1032 to 1. A trace, whose times all differ, stays far under it.
 constexpr std::uint64_t kMostUnpacking = 1000;
 constexpr std::uint64_t kUnpackingAllowance = 64ULL << 20;
@@ -90,7 +91,7 @@ class PrefixedSource final : public ByteSource {
 class UnpackingSource : public ByteSource {
  public:
   UnpackingSource(std::unique_ptr<ByteSource> packed, std::string name)
-      : packed_(std::move(packed)), name_(std::move(name)), in_(kChunk / 4) {}
+      : packed_(std::move(packed)), name_(std::move(name)), in_(kPackedChunk) {}
   Result<std::size_t> read(std::span<std::uint8_t> to) final {
     NEAP_TRY(failure_);
     Result<std::size_t> n = read_some(to);
@@ -319,7 +320,9 @@ Status Input::start(std::unique_ptr<ByteSource> source) {
   // Small files are not worth a thread.
   if (packed_ && file_size_ > kChunk / 4) source = std::make_unique<AheadSource>(std::move(source));
   source_ = std::move(source);
-  buffer_.resize(kChunk);
+  // Small files need no large buffers.
+  const std::uint64_t guess = file_size_ == 0 ? kChunk : file_size_ * (packed_ ? 16 : 1) + 4096;
+  buffer_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(guess, kChunk)) + kPadding);
   cursor_ = end_ = buffer_.data();
   return {};
 }

@@ -36,6 +36,10 @@ class Input {
   Input& operator=(Input&&) noexcept;
   ~Input();
 
+  /// So many bytes may be read from data() on even where fewer are available(); the rest is
+  /// whatever.
+  static constexpr std::size_t kPadding = 16;
+
   /// Makes `n` bytes readable at data() if the file has so many. True if it has.
   [[nodiscard]] bool ensure(std::size_t n) { return available() >= n || refill(n); }
   [[nodiscard]] const std::uint8_t* data() const { return cursor_; }
@@ -63,7 +67,7 @@ class Input {
 
   std::string name_;
   std::unique_ptr<ByteSource> source_;
-  std::vector<std::uint8_t> buffer_;
+  std::vector<std::uint8_t> buffer_;  ///< kPadding at its end stays free
   const std::uint8_t* cursor_ = nullptr;
   const std::uint8_t* end_ = nullptr;
   std::uint64_t base_ = 0;  ///< offset of buffer_[0]

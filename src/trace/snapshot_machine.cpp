@@ -68,9 +68,8 @@ bool Machine::fail(std::string what, ErrorCode code) {
 }
 
 bool Machine::under_memory_limit() {
-  const std::uint64_t used = store_.bytes() +
-                             (memo_.capacity() + stack_.capacity()) * sizeof(Value) +
-                             marks_.capacity() * sizeof(std::size_t);
+  const std::uint64_t used =
+      store_.bytes() + memo_.bytes() + stack_.bytes() + marks_.capacity() * sizeof(std::size_t);
   if (Bytes(used) <= context_.memory_limit) return true;
   failure_ = over_memory_limit(input_, context_.memory_limit);
   return false;
@@ -89,53 +88,50 @@ bool Machine::more(std::size_t n) {
   return fail("ends before its data does; the file is cut short");
 }
 
-std::uint64_t Machine::little_endian(std::size_t n) {
-  std::uint64_t value = 0;
-  std::memcpy(&value, input_.data(), n);  // this machine is little-endian, as the format is
-  input_.advance(n);
-  return value;
-}
 static_assert(std::endian::native == std::endian::little);
 
 bool Machine::push_integer(std::uint64_t size) {
   if (size > 9) {
-    stack_.emplace_back(Tag::kHuge, 0);
+    stack_.push({Tag::kHuge, 0});
     return input_.skip(size) || more(1);
   }
   const auto n = static_cast<std::size_t>(size);
   if (!need(n)) return false;
   if (n == 9) {
-    const std::uint64_t low = little_endian(8);
-    stack_.push_back(little_endian(1) == 0 ? store_.unsigned_integer(low) : Value(Tag::kHuge, 0));
+    const std::uint64_t low = number<8>();
+    stack_.push(number<1>() == 0 ? store_.unsigned_integer(low) : Value(Tag::kHuge, 0));
     return true;
   }
-  std::uint64_t value = little_endian(n);
-  if (n > 0 && n < 8) {
-    const unsigned shift = 64 - 8 * static_cast<unsigned>(n);
-    value = static_cast<std::uint64_t>(static_cast<std::int64_t>(value << shift) >> shift);
+  if (n == 0) {
+    stack_.push({Tag::kInt, 0});
+    return true;
   }
-  stack_.push_back(store_.integer(static_cast<std::int64_t>(value)));
+  // Input lets eight bytes be read wherever it stands; what lies above the n is shifted out.
+  static_assert(Input::kPadding >= 8);
+  std::uint64_t value = 0;
+  std::memcpy(&value, input_.data(), 8);
+  input_.advance(n);
+  const unsigned shift = 64 - 8 * static_cast<unsigned>(n);
+  value = static_cast<std::uint64_t>(static_cast<std::int64_t>(value << shift) >> shift);
+  stack_.push(store_.integer(static_cast<std::int64_t>(value)));
   return true;
 }
 
-bool Machine::push_text(std::size_t length_size) {
-  if (!need(length_size)) return false;
-  const std::uint64_t size = little_endian(length_size);
+bool Machine::push_text(std::uint64_t size) {
   if (size > kLongestText) {
-    stack_.emplace_back(Tag::kOpaque, 0);
+    stack_.push({Tag::kOpaque, 0});
     return input_.skip(size) || more(1);
   }
   const auto n = static_cast<std::size_t>(size);
   if (!need(n)) return false;
-  stack_.push_back(store_.text({reinterpret_cast<const char*>(input_.data()), n}));
+  stack_.push(store_.text({reinterpret_cast<const char*>(input_.data()), n}));
   input_.advance(n);
   return true;
 }
 
-bool Machine::skip_bytes(std::size_t length_size) {
-  if (!need(length_size)) return false;
-  stack_.emplace_back(Tag::kOpaque, 0);
-  return input_.skip(little_endian(length_size)) || more(1);
+bool Machine::skip_bytes(std::uint64_t size) {
+  stack_.push({Tag::kOpaque, 0});
+  return input_.skip(size) || more(1);
 }
 
 bool Machine::put(std::uint64_t index) {
@@ -143,7 +139,7 @@ bool Machine::put(std::uint64_t index) {
   if (index >= memo_.size()) {
     // Picklers count up from 0, and each number takes at least a byte of the file.
     if (index > at_) return fail(format("puts memo entry {} though it has fewer objects", index));
-    memo_.resize(static_cast<std::size_t>(index) + 1);
+    while (memo_.size() <= index) memo_.push({});
   }
   memo_[static_cast<std::size_t>(index)] = stack_.back();
   return true;
@@ -152,7 +148,7 @@ bool Machine::put(std::uint64_t index) {
 bool Machine::get(std::uint64_t index) {
   if (index >= memo_.size() || memo_[static_cast<std::size_t>(index)].tag() == Tag::kUnset)
     return fail(format("refers to memo entry {}, which does not exist", index));
-  stack_.push_back(memo_[static_cast<std::size_t>(index)]);
+  stack_.push(memo_[static_cast<std::size_t>(index)]);
   return true;
 }
 
@@ -166,16 +162,16 @@ bool Machine::pop_mark(std::size_t& mark) {
 bool Machine::tuple(std::size_t n) {
   if (!has(n)) return false;
   Value made;
-  if (!store_.new_tuple(std::span(stack_).last(n), made)) return fail_from_store();
-  stack_.resize(stack_.size() - n);
-  stack_.push_back(made);
+  if (!store_.new_tuple(stack_.from(stack_.size() - n), made)) return fail_from_store();
+  stack_.cut(stack_.size() - n);
+  stack_.push(made);
   return true;
 }
 
 bool Machine::container_from_mark(std::uint8_t op) {
   std::size_t mark = 0;
   if (!pop_mark(mark)) return false;
-  const std::span<Value> items = std::span(stack_).subspan(mark);
+  const std::span<Value> items = stack_.from(mark);
   Value made;
   bool ok = true;
   switch (op) {
@@ -209,8 +205,8 @@ bool Machine::container_from_mark(std::uint8_t op) {
       break;
   }
   if (!ok) return fail_from_store();
-  stack_.resize(mark);
-  stack_.push_back(made);
+  stack_.cut(mark);
+  stack_.push(made);
   return true;
 }
 
@@ -249,60 +245,61 @@ bool Machine::refuse(std::uint8_t op) {
   }
 }
 
-bool Machine::step() {
+// Part of the loop below, which is its only caller.
+[[gnu::always_inline]] inline bool Machine::step() {
   at_ = input_.position();
   if (!need(1)) return false;
-  const auto op = static_cast<std::uint8_t>(little_endian(1));
+  const auto op = static_cast<std::uint8_t>(number<1>());
   switch (op) {
     case kBinGet:
-      return need(1) && get(little_endian(1));
+      return need(1) && get(number<1>());
     case kLongBinGet:
-      return need(4) && get(little_endian(4));
+      return need(4) && get(number<4>());
     case kMemoize:
       if (!has(1)) return false;
-      memo_.push_back(stack_.back());
+      memo_.push(stack_.back());
       return true;
     case kBinPut:
-      return need(1) && put(little_endian(1));
+      return need(1) && put(number<1>());
     case kLongBinPut:
-      return need(4) && put(little_endian(4));
+      return need(4) && put(number<4>());
     case kBinInt1:
       if (!need(1)) return false;
-      stack_.emplace_back(Tag::kInt, little_endian(1));
+      stack_.push({Tag::kInt, number<1>()});
       return true;
     case kBinInt2:
       if (!need(2)) return false;
-      stack_.emplace_back(Tag::kInt, little_endian(2));
+      stack_.push({Tag::kInt, number<2>()});
       return true;
     case kBinInt:
       return need(4) && push_integer(4);
     case kLong1:
-      return need(1) && push_integer(little_endian(1));
+      return need(1) && push_integer(number<1>());
     case kLong4: {
       if (!need(4)) return false;
-      const std::uint64_t size = little_endian(4);
+      const std::uint64_t size = number<4>();
       if (size > 0x7FFFFFFF) return fail("has an integer of negative length");
       return push_integer(size);
     }
     case kShortBinUnicode:
     case kShortBinString:
     case kShortBinBytes:
-      return push_text(1);
+      return need(1) && push_text(number<1>());
     case kBinUnicode:
     case kBinString:
-      return push_text(4);
+      return need(4) && push_text(number<4>());
     case kBinUnicode8:
-      return push_text(8);
+      return need(8) && push_text(number<8>());
     case kBinBytes:
-      return skip_bytes(4);
+      return need(4) && skip_bytes(number<4>());
     case kBinBytes8:
     case kByteArray8:
-      return skip_bytes(8);
+      return need(8) && skip_bytes(number<8>());
     case kEmptyDict:
-      stack_.push_back(store_.new_dict());
+      stack_.push(store_.new_dict());
       return true;
     case kEmptyList:
-      stack_.push_back(store_.new_list());
+      stack_.push(store_.new_list());
       return true;
     case kEmptyTuple:
       return tuple(0);
@@ -323,28 +320,28 @@ bool Machine::step() {
       return container_from_mark(op);
     case kAppend:
       if (!has(2)) return false;
-      if (!store_.append(stack_[stack_.size() - 2], std::span(stack_).last(1)))
+      if (!store_.append(stack_[stack_.size() - 2], stack_.from(stack_.size() - 1)))
         return fail_from_store();
-      stack_.pop_back();
+      stack_.cut(stack_.size() - 1);
       return true;
     case kSetItem:
       if (!has(3)) return false;
-      if (!store_.set_items(stack_[stack_.size() - 3], std::span(stack_).last(2)))
+      if (!store_.set_items(stack_[stack_.size() - 3], stack_.from(stack_.size() - 2)))
         return fail_from_store();
-      stack_.resize(stack_.size() - 2);
+      stack_.cut(stack_.size() - 2);
       return true;
     case kNone:
-      stack_.emplace_back(Tag::kNone, 0);
+      stack_.push({Tag::kNone, 0});
       return true;
     case kNewTrue:
-      stack_.emplace_back(Tag::kTrue, 0);
+      stack_.push({Tag::kTrue, 0});
       return true;
     case kNewFalse:
-      stack_.emplace_back(Tag::kFalse, 0);
+      stack_.push({Tag::kFalse, 0});
       return true;
     case kBinFloat: {
       if (!need(8)) return false;
-      stack_.push_back(store_.real(std::bit_cast<double>(__builtin_bswap64(little_endian(8)))));
+      stack_.push(store_.real(std::bit_cast<double>(__builtin_bswap64(number<8>()))));
       return true;
     }
     case kFrame: {  // a hint for readers that buffer
@@ -354,14 +351,14 @@ bool Machine::step() {
     }
     case kProto: {
       if (!need(1)) return false;
-      const std::uint64_t protocol = little_endian(1);
+      const std::uint64_t protocol = number<1>();
       if (protocol >= 2 && protocol <= 5) return true;
       return fail(format("is a pickle of protocol {}; 2 to 5 are known", protocol),
                   ErrorCode::kUnsupported);
     }
     case kDup:
       if (!has(1)) return false;
-      stack_.push_back(Value(stack_.back()));
+      stack_.push(Value(stack_.back()));
       return true;
     case kPop:
       if (!marks_.empty() && marks_.back() == stack_.size()) {
@@ -369,12 +366,12 @@ bool Machine::step() {
         return true;
       }
       if (!has(1)) return false;
-      stack_.pop_back();
+      stack_.cut(stack_.size() - 1);
       return true;
     case kPopMark: {
       std::size_t mark = 0;
       if (!pop_mark(mark)) return false;
-      stack_.resize(mark);
+      stack_.cut(mark);
       return true;
     }
     case kStop:

@@ -6,12 +6,45 @@
 //           file claims.
 #pragma once
 
+#include <cstdlib>
+#include <span>
 #include <vector>
 
 #include "trace/formats.h"
 #include "trace/snapshot_store.h"
 
 namespace neap::trace::snapshot {
+
+/// A vector of values that grows without touching its new half (on Linux large blocks move by
+/// their page tables), and whose push inlines to a compare and a store.
+class ValueStack {
+ public:
+  ValueStack() { grow(); }
+  ValueStack(const ValueStack&) = delete;
+  ValueStack& operator=(const ValueStack&) = delete;
+  ~ValueStack() { std::free(values_); }
+  void push(Value v) {
+    if (size_ == capacity_) grow();
+    values_[size_++] = v;
+  }
+  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] Value& back() { return values_[size_ - 1]; }
+  [[nodiscard]] Value& operator[](std::size_t i) { return values_[i]; }
+  void cut(std::size_t size) { size_ = size; }
+  [[nodiscard]] std::span<Value> from(std::size_t i) { return {values_ + i, size_ - i}; }
+  [[nodiscard]] std::size_t bytes() const { return size_ * sizeof(Value); }
+
+ private:
+  void grow() {
+    capacity_ = capacity_ == 0 ? 4096 : capacity_ * 2;
+    void* const moved = std::realloc(static_cast<void*>(values_), capacity_ * sizeof(Value));
+    if (moved == nullptr) std::abort();  // as operator new would end under this code
+    values_ = static_cast<Value*>(moved);
+  }
+  Value* values_ = nullptr;
+  std::size_t size_ = 0;
+  std::size_t capacity_ = 0;
+};
 
 class Machine {
  public:
@@ -29,10 +62,17 @@ class Machine {
   [[nodiscard]] bool fail_from_store() { return fail(store_.error()); }
   [[nodiscard]] bool under_memory_limit();
 
-  [[nodiscard]] std::uint64_t little_endian(std::size_t n);
+  /// An unsigned number of N bytes that need() has seen.
+  template <std::size_t N>
+  [[nodiscard]] std::uint64_t number() {
+    std::uint64_t value = 0;
+    std::memcpy(&value, input_.data(), N);  // this machine is little-endian, as the format is
+    input_.advance(N);
+    return value;
+  }
   [[nodiscard]] bool push_integer(std::uint64_t size);
-  [[nodiscard]] bool push_text(std::size_t length_size);
-  [[nodiscard]] bool skip_bytes(std::size_t length_size);
+  [[nodiscard]] bool push_text(std::uint64_t size);
+  [[nodiscard]] bool skip_bytes(std::uint64_t size);
   [[nodiscard]] bool put(std::uint64_t index);
   [[nodiscard]] bool get(std::uint64_t index);
   [[nodiscard]] bool pop_mark(std::size_t& mark);
@@ -47,9 +87,9 @@ class Machine {
   Input& input_;
   Store& store_;
   const ReadContext& context_;
-  std::vector<Value> stack_;
+  ValueStack stack_;
   std::vector<std::size_t> marks_;
-  std::vector<Value> memo_;
+  ValueStack memo_;
   std::uint64_t at_ = 0;  ///< offset of the instruction, for messages
   bool done_ = false;
   Status failure_;
