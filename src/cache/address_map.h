@@ -1,4 +1,4 @@
-// Address -> block, open addressing.
+// Address -> value, open addressing. A value that equals Value{} means "none".
 //
 // Threads   external locking.   Cost   one or two cache lines; a rehash when the count doubles.
 #pragma once
@@ -9,34 +9,33 @@
 
 namespace neap::cache {
 
-struct Block;
-
+template <class Value>
 class AddressMap {
  public:
   AddressMap() { slots_.resize(kFirst); }
 
-  [[nodiscard]] Block* find(std::uint64_t address) const {
+  [[nodiscard]] Value find(std::uint64_t address) const {
     for (std::size_t at = home(address);; at = (at + 1) & mask()) {
-      if (slots_[at].block == nullptr) return nullptr;
-      if (slots_[at].address == address) return slots_[at].block;
+      if (slots_[at].value == Value{}) return Value{};
+      if (slots_[at].address == address) return slots_[at].value;
     }
   }
   /// `address` is not in the map.
-  void insert(std::uint64_t address, Block* block) {
+  void insert(std::uint64_t address, Value value) {
     if (2 * (count_ + 1) > slots_.size()) grow();
-    place(address, block);
+    place(address, value);
     ++count_;
   }
-  /// Removes and returns; null if there is none.
-  Block* take(std::uint64_t address) {
+  /// Removes and returns; Value{} if there is none.
+  Value take(std::uint64_t address) {
     std::size_t at = home(address);
-    while (slots_[at].address != address || slots_[at].block == nullptr) {
-      if (slots_[at].block == nullptr) return nullptr;
+    while (slots_[at].address != address || slots_[at].value == Value{}) {
+      if (slots_[at].value == Value{}) return Value{};
       at = (at + 1) & mask();
     }
-    Block* const block = slots_[at].block;
+    const Value value = slots_[at].value;
     // Moves later entries of the same cluster back, so that no tombstones are needed.
-    for (std::size_t next = (at + 1) & mask(); slots_[next].block != nullptr;
+    for (std::size_t next = (at + 1) & mask(); slots_[next].value != Value{};
          next = (next + 1) & mask()) {
       if (((next - home(slots_[next].address)) & mask()) >= ((next - at) & mask())) {
         slots_[at] = slots_[next];
@@ -45,36 +44,36 @@ class AddressMap {
     }
     slots_[at] = {};
     --count_;
-    return block;
+    return value;
   }
   [[nodiscard]] std::size_t size() const { return count_; }
   template <class Visit>
   void for_each(Visit visit) const {
     for (const Slot& slot : slots_)
-      if (slot.block != nullptr) visit(slot.address, slot.block);
+      if (slot.value != Value{}) visit(slot.address, slot.value);
   }
 
  private:
   static constexpr std::size_t kFirst = 1024;
   struct Slot {
     std::uint64_t address = 0;
-    Block* block = nullptr;
+    Value value{};
   };
   [[nodiscard]] std::size_t mask() const { return slots_.size() - 1; }
   [[nodiscard]] std::size_t home(std::uint64_t address) const {
     return static_cast<std::size_t>((address >> 9) * 0x9E3779B97F4A7C15ull >>
                                     (64 - std::countr_zero(slots_.size())));
   }
-  void place(std::uint64_t address, Block* block) {
+  void place(std::uint64_t address, Value value) {
     std::size_t at = home(address);
-    while (slots_[at].block != nullptr) at = (at + 1) & mask();
-    slots_[at] = {address, block};
+    while (slots_[at].value != Value{}) at = (at + 1) & mask();
+    slots_[at] = {address, value};
   }
   void grow() {
     std::vector<Slot> old(slots_.size() * 2);
     old.swap(slots_);
     for (const Slot& slot : old)
-      if (slot.block != nullptr) place(slot.address, slot.block);
+      if (slot.value != Value{}) place(slot.address, slot.value);
   }
   std::vector<Slot> slots_;
   std::size_t count_ = 0;

@@ -140,6 +140,11 @@ Status CachingAllocator::release_range(Address at, Bytes size) {
   return impl_->release_range(at, size);
 }
 
+Status CachingAllocator::map_range(Address at, Bytes size) {
+  const Guard guard(impl_->mutex, impl_->options.locking);
+  return impl_->map_range(at, size);
+}
+
 Status CachingAllocator::check_invariants() const {
   const Guard guard(impl_->mutex, impl_->options.locking);
   return impl_->check_invariants();

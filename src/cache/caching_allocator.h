@@ -137,6 +137,9 @@ class CachingAllocator {
   /// Gives back exactly these bytes if they are free: what a recording says that the allocator
   /// returned. An expandable range is unmapped; an ordinary one is a whole segment.
   Status release_range(Address at, Bytes size);
+  /// Maps `size` bytes at `at`, where an unmapped part of an expandable reservation begins: what a
+  /// recording says that the allocator took for a request that failed in the end.
+  Status map_range(Address at, Bytes size);
   /// Walks every structure; an error names the first broken invariant. For tests and debugging.
   Status check_invariants() const;
 

@@ -62,6 +62,9 @@ struct CachingAllocator::Impl {
   Status adopt(const std::vector<SegmentView>& segments,
                const std::vector<Reservation>& reservations);
   Status release_range(Address at, Bytes size);
+  Status map_range(Address at, Bytes size);
+  template <class Find>
+  Block* find_in_pools(Find find);
   Status check_invariants() const;
   void give_everything_back();
 
@@ -93,7 +96,7 @@ struct CachingAllocator::Impl {
   mutable std::mutex mutex;
 
   BlockSlab slab;
-  AddressMap live;
+  AddressMap<Block*> live;
   BlockPool small_pool;
   BlockPool large_pool;
   std::map<std::uint32_t, std::unique_ptr<PrivatePool>> private_pools;

@@ -152,28 +152,38 @@ Status Impl::adopt(const std::vector<SegmentView>& segments,
   return ok_status();
 }
 
-Status Impl::release_range(Address at, Bytes size) {
-  const Address end = at + size.count();
+template <class Find>
+Block* Impl::find_in_pools(Find find) {
   const auto in_pool = [&](BlockPool& pool) -> Block* {
-    for (const auto& bin : pool.bins) {
-      const auto exact = bin->free.lower_bound(size.count(), at);
-      if (exact != bin->free.end() && bin->free[exact].address == at &&
-          bin->free[exact].size == size.count())
-        return bin->free[exact].block;
-      for (auto c = exact; c != bin->free.end(); c = bin->free.next(c)) {
-        Block* const block = bin->free[c].block;
-        if (block->range != nullptr && block->address <= at && end <= block->address + block->size)
-          return block;
-      }
-    }
+    for (const auto& bin : pool.bins)
+      if (Block* const block = find(*bin); block != nullptr) return block;
     return nullptr;
   };
-  Block* block = in_pool(large_pool);
-  if (block == nullptr) block = in_pool(small_pool);
-  for (auto pool = private_pools.begin(); block == nullptr && pool != private_pools.end(); ++pool) {
-    block = in_pool(pool->second->large);
-    if (block == nullptr) block = in_pool(pool->second->small);
+  if (Block* const block = in_pool(large_pool); block != nullptr) return block;
+  if (Block* const block = in_pool(small_pool); block != nullptr) return block;
+  for (const auto& [id, pool] : private_pools) {
+    if (Block* const block = in_pool(pool->large); block != nullptr) return block;
+    if (Block* const block = in_pool(pool->small); block != nullptr) return block;
   }
+  return nullptr;
+}
+
+Status Impl::release_range(Address at, Bytes size) {
+  const Address end = at + size.count();
+  Block* const block = find_in_pools([&](const Bin& bin) -> Block* {
+    for (auto c = bin.free.lower_bound(size.count(), at); c != bin.free.end();
+         c = bin.free.next(c)) {
+      Block* const candidate = bin.free[c].block;
+      if (candidate->address == at && candidate->size == size.count()) return candidate;
+      if (candidate->range != nullptr && candidate->address <= at &&
+          end <= candidate->address + candidate->size)
+        return candidate;
+      if (candidate->range == nullptr && candidate->size > size.count() &&
+          !options.settings.expandable_segments)
+        break;
+    }
+    return nullptr;
+  });
   if (block == nullptr) return {ErrorCode::kNotFound, format("{} at {:#x} is not free", size, at)};
   if (block->range == nullptr) {
     if (block->is_split())
@@ -186,6 +196,20 @@ Status Impl::release_range(Address at, Bytes size) {
             format("{} at {:#x} is not made of whole pages of {}", size, at, Bytes(page))};
   NEAP_TRY(unmap_block(block, at, end));
   return drop_range_if_empty(block);
+}
+
+Status Impl::map_range(Address at, Bytes size) {
+  Block* const block = find_in_pools([&](const Bin& bin) -> Block* {
+    const auto found = bin.unmapped.lower_bound(0, at);
+    return found != bin.unmapped.end() && bin.unmapped[found].address == at
+               ? bin.unmapped[found].block
+               : nullptr;
+  });
+  if (block == nullptr || block->size < size.count() || size.count() % block->range->page != 0)
+    return {ErrorCode::kNotFound, format("No unmapped range of {} begins at {:#x}", size, at)};
+  if (map_block(block, size.count())) return ok_status();
+  if (!failure.ok()) return std::exchange(failure, ok_status());
+  return {ErrorCode::kOutOfDeviceMemory, format("{} could not be mapped", size)};
 }
 
 Status Impl::check_invariants() const {

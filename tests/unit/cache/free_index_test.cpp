@@ -57,7 +57,7 @@ TEST(FreeIndex, FollowsAnOrderedSet) {
 
 TEST(AddressMap, FollowsAnOrderedMap) {
   std::mt19937_64 random(11);
-  AddressMap map;
+  AddressMap<Block*> map;
   std::vector<Block> blocks(4096);
   std::set<std::uint64_t> model;
   for (int step = 0; step < 100000; ++step) {

@@ -1,0 +1,44 @@
+// Which settings and which empty_cache would have helped: a search over what PyTorch offers, ranked.
+//
+// Cost   some sixty replays, spread over cores.
+#pragma once
+
+#include "replay/what_if.h"
+
+namespace neap::replay {
+
+struct Advice {
+  Scenario scenario;
+  Outcome outcome;
+  std::int64_t saves = 0;          ///< peak reserved of the recorded settings − this one's
+  std::int64_t added_ms = 0;       ///< driver time against the recorded settings
+  std::string why;                 ///< one sentence
+  std::string environment;         ///< the line to paste; empty when nothing is set
+  std::string code;                ///< the line for empty_cache or the fraction; empty when none
+  std::vector<std::string> warnings;
+};
+
+struct AdviceOptions {
+  Bytes capacity;  ///< zero: unknown, settings that need it are left out
+  unsigned threads = 1;
+  std::size_t most = 5;
+  std::function<void(std::size_t finished, std::size_t total)> progress;
+};
+
+struct AdviceReport {
+  Scenario baseline;  ///< the recorded settings, and where the program emptied its cache itself
+  Outcome baseline_outcome;
+  std::vector<Advice> ranked;  ///< best first; those that do not beat the baseline are left out
+  std::vector<std::string> lint;  ///< about the recorded settings
+};
+
+/// The settings that the search tries.
+[[nodiscard]] std::vector<Scenario> candidates(const Workload& workload, Bytes capacity,
+                                               Bytes recorded_peak);
+[[nodiscard]] Result<AdviceReport> advise(const Workload& workload, const AdviceOptions& options);
+
+/// `PYTORCH_CUDA_ALLOC_CONF="..."`, under the name that the version reads.
+[[nodiscard]] std::string environment_line(const Scenario& scenario);
+[[nodiscard]] std::string code_line(const Scenario& scenario);
+
+}  // namespace neap::replay

@@ -1,0 +1,63 @@
+// Does Neap's allocator reproduce a recording? Every address and every segment event is compared.
+//
+// The recorded operations run through the cache under the recorded settings; a segment source
+// answers each request with the segment that the recording got. Releases (empty_cache, retries,
+// garbage collection) are applied as recorded and must hit free memory.
+// Threads   one replay a thread.   Cost   30 to 80 ns an event.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "replay/workload.h"
+
+namespace neap::replay {
+
+struct Divergence {
+  std::uint32_t event = 0;
+  std::string what;    ///< what was recorded and what the replay did instead
+  std::string reason;  ///< the likely cause
+};
+
+struct Fidelity {
+  std::uint64_t allocs = 0, allocs_equal = 0;
+  std::uint64_t segments = 0, segments_equal = 0;  ///< allocs, maps, frees, unmaps
+  std::optional<Divergence> first_divergence;
+  cache::CacheStats stats;  ///< of the recorded run, counted from the first event
+  /// At least 99.9 % of addresses and of segment events are equal.
+  [[nodiscard]] bool holds() const {
+    return 1000 * allocs_equal >= 999 * allocs && 1000 * segments_equal >= 999 * segments;
+  }
+};
+
+/// Looks on while a recorded run is replayed; called after the operation.
+using Observer = std::function<void(const Op&, const cache::CachingAllocator&)>;
+
+struct FidelityOptions {
+  Bytes capacity;                              ///< zero when unknown
+  std::uint32_t stop_before_event = kNoEvent;  ///< leave the state as it is before this event
+};
+
+/// A recorded run that can be looked at where it stopped.
+class RecordedRun {
+ public:
+  explicit RecordedRun(const Workload& workload, const FidelityOptions& options = {});
+  RecordedRun(const RecordedRun&) = delete;
+  RecordedRun& operator=(const RecordedRun&) = delete;
+  ~RecordedRun();
+  /// Runs up to the end or stop_before_event. Call once.
+  Status run(const Observer& observer = {});
+  [[nodiscard]] const Fidelity& fidelity() const;
+  [[nodiscard]] const cache::CachingAllocator& allocator() const;
+  /// Number of the live block at an address of this run.
+  [[nodiscard]] std::optional<std::uint32_t> block_at(cache::Address address) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+[[nodiscard]] Result<Fidelity> check_fidelity(const Workload& workload,
+                                              const FidelityOptions& options = {});
+
+}  // namespace neap::replay

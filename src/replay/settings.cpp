@@ -1,0 +1,44 @@
+// The settings and the policy that a recording was made under.
+#include <algorithm>
+
+#include "base/format.h"
+#include "replay/workload.h"
+
+namespace neap::replay {
+
+cache::Settings recorded_settings(const trace::Recording& recording,
+                                  std::vector<std::string>* notes) {
+  const trace::RecordedSettings& said = recording.settings;
+  cache::Settings settings;
+  if (!said.present) {
+    for (const auto& device : recording.devices)
+      for (const auto& segment : device.segments)
+        if (segment.expandable) settings.expandable_segments = true;
+    for (const auto& device : recording.devices)
+      for (const auto& event : device.events)
+        if (event.kind == trace::EventKind::kSegmentMap) settings.expandable_segments = true;
+    if (notes != nullptr && recording.source == trace::Source::kTorchSnapshot)
+      notes->push_back(
+          format("The file does not hold its allocator settings: defaults{} are taken.",
+                 settings.expandable_segments ? " with expandable segments" : ""));
+    return settings;
+  }
+  auto parsed = cache::Settings::parse(said.conf);
+  if (parsed.ok()) {
+    settings = *parsed;
+  } else if (notes != nullptr) {
+    notes->push_back(
+        format("The recorded settings text is not readable ({}); the single values are taken.",
+               parsed.status().message()));
+  }
+  // The single values are what was in effect; the text may have been replaced at run time.
+  settings.max_split_size = said.max_split_size < 0
+                                ? cache::kUnlimited
+                                : Bytes(static_cast<std::uint64_t>(said.max_split_size));
+  settings.garbage_collection_threshold = said.garbage_collection_threshold;
+  settings.expandable_segments = said.expandable_segments;
+  settings.roundup_power2_divisions = said.roundup_power2_divisions;
+  return settings;
+}
+
+}  // namespace neap::replay

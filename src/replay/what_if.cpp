@@ -1,0 +1,327 @@
+#include "replay/what_if.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "base/format.h"
+#include "replay/driver_time.h"
+
+namespace neap::replay {
+namespace {
+
+using cache::Address;
+using cache::CacheStats;
+
+constexpr std::uint32_t kTransientPool = 0xfffffff0;
+
+/// One scenario on one thread.
+class Run {
+ public:
+  Run(const Workload& workload, const Scenario& scenario, Bytes capacity)
+      : w_(workload), scenario_(scenario), source_(capacity), empties_(w_.phase_names.size()) {
+    cache::CacheOptions options;
+    options.settings = scenario.settings;
+    if (scenario.fraction > 0) options.settings.memory_fraction = scenario.fraction;
+    options.version = scenario.version;
+    options.locking = cache::LockPolicy::kNone;
+    allocator_.emplace(source_, options);
+    for (std::size_t i = 0; i < empties_.size(); ++i)
+      empties_[i] = scenario.empty.after(w_.phase_names[i]);
+    addresses_.resize(w_.blocks.size());
+    epochs_.resize(w_.routes.size() > 1 || has_pending() ? w_.blocks.size() : 0);
+    figures_.resize(w_.phase_names.size());
+    for (std::size_t i = 0; i < figures_.size(); ++i) figures_[i].name = w_.phase_names[i];
+  }
+
+  Result<Outcome> run() {
+    NEAP_TRY(set_initial_state());
+    for (const Op& op : w_.ops) {
+      NEAP_TRY(apply(op));
+      if (out_.oom) break;
+    }
+    account(current_phase());
+    finish();
+    return std::move(out_);
+  }
+
+ private:
+  [[nodiscard]] bool has_pending() const {
+    return std::any_of(w_.ops.begin(), w_.ops.end(),
+                       [](const Op& op) { return op.kind == OpKind::kRequestFree; });
+  }
+
+  /// Under the recorded settings the recorded layout is taken over. Under others the blocks that
+  /// lived already are allocated in the order of their addresses.
+  Status set_initial_state() {
+    if (w_.initial_blocks == 0 && w_.initial_segments.empty()) return ok_status();
+    const bool same = scenario_.settings == w_.settings && !scenario_.phase_pools;
+    if (same) {
+      for (const auto& segment : w_.initial_segments)
+        source_.occupy(segment.address, segment.size, segment.expandable);
+      NEAP_TRY(allocator_->adopt(w_.initial_segments, w_.initial_reservations));
+      for (std::uint32_t i = 0; i < w_.initial_blocks; ++i) addresses_[i] = w_.initial_addresses[i];
+    } else {
+      for (std::uint32_t i = 0; i < w_.initial_blocks && !out_.oom; ++i) {
+        allocate(Op{w_.blocks[i].requested, i, 0, w_.blocks[i].route, OpKind::kAlloc});
+        if (w_.initial_pending[i] && addresses_[i] != 0) NEAP_TRY(request_free(i));
+      }
+    }
+    // Driver calls of the past are not this run's.
+    before_ = allocator_->stats();
+    spent_before_ = source_.milliseconds();
+    return ok_status();
+  }
+
+  void allocate(const Op& op) {
+    const Route& route = w_.routes[op.route];
+    std::uint32_t pool = route.pool;
+    if (scenario_.phase_pools && pool == 0) {
+      const BlockLife& life = w_.blocks[op.block];
+      if (life.dies && life.birth_phase == life.death_phase && life.birth_phase != kNoPhase)
+        pool = kTransientPool;
+    }
+    auto address = allocator_->malloc(Bytes(op.size), route.stream, pool);
+    if (address.ok()) {
+      addresses_[op.block] = *address;
+      return;
+    }
+    OutOfMemory oom;
+    oom.event = op.event;
+    oom.phase = w_.phase_name(current_phase());
+    if (const MemoryShortage* shortage = address.status().shortage(); shortage != nullptr) {
+      oom.need = shortage->need;
+      oom.free = shortage->free;
+    }
+    out_.oom = std::move(oom);
+  }
+
+  Status request_free(std::uint32_t block) {
+    epochs_[block] = 1 + allocator_->stats().synchronizations;
+    return allocator_->request_free(addresses_[block]);
+  }
+
+  /// A retry or empty_cache may have completed the free before its recorded time.
+  Status complete_free(std::uint32_t block) {
+    if (epochs_[block] != 1 + allocator_->stats().synchronizations) return ok_status();
+    return allocator_->complete_free(addresses_[block]);
+  }
+
+  Status empty_cache() {
+    ++out_.empty_cache_calls;
+    return allocator_->empty_cache();
+  }
+
+  Status apply(const Op& op) {
+    switch (op.kind) {
+      case OpKind::kAlloc:
+        allocate(op);
+        return ok_status();
+      case OpKind::kFree:
+        return allocator_->free(addresses_[op.block]);
+      case OpKind::kRequestFree:
+        return addresses_[op.block] == 0 ? ok_status() : request_free(op.block);
+      case OpKind::kCompleteFree:
+        return addresses_[op.block] == 0 ? ok_status() : complete_free(op.block);
+      case OpKind::kRecordedEmptyCache:
+        return scenario_.empty.kind == EmptyPolicy::Kind::kRecorded ? empty_cache() : ok_status();
+      case OpKind::kPhaseBegin:
+        account(current_phase());
+        open_.push_back(op.block);
+        ++figures_[w_.phases[op.block].name].runs;
+        return ok_status();
+      case OpKind::kPhaseEnd:
+        return end_phase(op);
+      default:
+        return ok_status();
+    }
+  }
+
+  Status end_phase(const Op& op) {
+    account(current_phase());
+    const CacheStats stats = allocator_->stats();
+    const std::uint32_t name = w_.phases[op.block].name;
+    PhaseFigures& figures = figures_[name];
+    figures.end_reserved = std::max(figures.end_reserved, stats.reserved);
+    figures.end_allocated = std::max(figures.end_allocated, stats.allocated);
+    std::erase(open_, op.block);
+    if (scenario_.phase_pools) {
+      // A phase without temporaries has no pool to give back.
+      static_cast<void>(allocator_->release_pool(kTransientPool));
+      return allocator_->empty_cache();
+    }
+    return empties_[name] ? empty_cache() : ok_status();
+  }
+
+  [[nodiscard]] std::uint32_t current_phase() const {
+    return open_.empty() ? kNoPhase : open_.back();
+  }
+
+  /// Adds what happened since the last call to the totals and to the phase.
+  void account(std::uint32_t phase) {
+    const CacheStats stats = allocator_->stats();
+    if (stats.peak_reserved > out_.peak_reserved) {
+      out_.peak_reserved = stats.peak_reserved;
+      out_.fragmentation_at_peak = stats.fragmentation_at_peak;
+    }
+    out_.peak_allocated = std::max(out_.peak_allocated, stats.peak_allocated);
+    out_.peak_requested = std::max(out_.peak_requested, stats.peak_requested);
+    out_.fragmentation_max = std::max(out_.fragmentation_max, stats.fragmentation_max);
+    without_fragmentation_ =
+        std::max(without_fragmentation_, stats.peak_reserved_without_fragmentation);
+    if (phase != kNoPhase) {
+      PhaseFigures& figures = figures_[w_.phases[phase].name];
+      figures.peak_reserved = std::max(figures.peak_reserved, stats.peak_reserved);
+      figures.peak_allocated = std::max(figures.peak_allocated, stats.peak_allocated);
+      figures.fragmentation_max = std::max(figures.fragmentation_max, stats.fragmentation_max);
+      figures.driver_allocs += stats.device_allocs - last_device_allocs_;
+    }
+    last_device_allocs_ = stats.device_allocs;
+    allocator_->reset_peaks();
+  }
+
+  void finish() {
+    const CacheStats stats = allocator_->stats();
+    out_.end_reserved = stats.reserved;
+    out_.end_allocated = stats.allocated;
+    out_.driver_allocs = stats.device_allocs - before_.device_allocs;
+    out_.driver_frees = stats.device_frees - before_.device_frees;
+    out_.retries = stats.retries - before_.retries;
+    out_.driver_ms = source_.milliseconds() - spent_before_;
+    out_.fragmentation_overhead = saturating_sub(out_.peak_reserved, without_fragmentation_);
+    out_.events = w_.allocator_events;
+    for (PhaseFigures& figures : figures_) out_.phases.push_back(std::move(figures));
+  }
+
+  const Workload& w_;
+  const Scenario& scenario_;
+  TimedSource source_;
+  std::optional<cache::CachingAllocator> allocator_;
+  std::vector<char> empties_;
+  std::vector<Address> addresses_;
+  std::vector<std::uint64_t> epochs_;  ///< synchronizations at a deferred free, + 1
+  std::vector<std::uint32_t> open_;
+  std::vector<PhaseFigures> figures_;
+  CacheStats before_;
+  double spent_before_ = 0;
+  Bytes without_fragmentation_;
+  std::uint64_t last_device_allocs_ = 0;
+  Outcome out_;
+};
+
+}  // namespace
+
+std::string_view without_prefix(std::string_view phase) {
+  constexpr std::string_view kPrefix = "phase:";
+  return phase.substr(0, kPrefix.size()) == kPrefix ? phase.substr(kPrefix.size()) : phase;
+}
+
+bool is_training(std::string_view phase) {
+  return without_prefix(phase).substr(0, 5) == "train";
+}
+
+EmptyPolicy EmptyPolicy::parse(std::string_view text) {
+  EmptyPolicy policy;
+  if (text.empty() || text == "none") return policy;
+  policy.kind = text == "inference"  ? Kind::kInference
+                : text == "training" ? Kind::kTraining
+                : text == "all"      ? Kind::kAll
+                : text == "recorded" ? Kind::kRecorded
+                                     : Kind::kNamed;
+  if (policy.kind != Kind::kNamed) return policy;
+  while (!text.empty()) {
+    const auto comma = std::min(text.find(','), text.size());
+    std::string_view name = text.substr(0, comma);
+    text.remove_prefix(std::min(comma + 1, text.size()));
+    while (!name.empty() && name.front() == ' ') name.remove_prefix(1);
+    while (!name.empty() && name.back() == ' ') name.remove_suffix(1);
+    if (!name.empty()) policy.names.emplace_back(name);
+  }
+  return policy;
+}
+
+std::string EmptyPolicy::to_string() const {
+  switch (kind) {
+    case Kind::kNone:
+      return "none";
+    case Kind::kInference:
+      return "inference";
+    case Kind::kTraining:
+      return "training";
+    case Kind::kAll:
+      return "all";
+    case Kind::kRecorded:
+      return "recorded";
+    case Kind::kNamed:
+      break;
+  }
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+  return text;
+}
+
+bool EmptyPolicy::after(std::string_view phase) const {
+  switch (kind) {
+    case Kind::kNone:
+    case Kind::kRecorded:
+      return false;
+    case Kind::kAll:
+      return true;
+    case Kind::kInference:
+      return !is_training(phase);
+    case Kind::kTraining:
+      return is_training(phase);
+    case Kind::kNamed:
+      break;
+  }
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return without_prefix(name) == without_prefix(phase);
+  });
+}
+
+Result<Scenario> Scenario::make(std::string_view conf, std::string_view empty, double fraction,
+                                const cache::PolicyVersion& version) {
+  if (!(fraction >= 0 && fraction <= 1))
+    return Status(ErrorCode::kInvalidArgument,
+                  format("Memory fraction {} is not between 0 and 1", fraction));
+  Scenario scenario;
+  scenario.conf = conf;
+  scenario.empty = EmptyPolicy::parse(empty);
+  scenario.fraction = fraction;
+  scenario.version = version;
+  NEAP_TRY_ASSIGN(scenario.settings, cache::Settings::parse(conf, version));
+  if (fraction == 0) scenario.fraction = scenario.settings.memory_fraction;
+  return scenario;
+}
+
+Result<Outcome> run_scenario(const Workload& workload, const Scenario& scenario, Bytes capacity) {
+  return Run(workload, scenario, capacity).run();
+}
+
+std::vector<Result<Outcome>> run_scenarios(const Workload& workload,
+                                           const std::vector<Scenario>& scenarios, Bytes capacity,
+                                           unsigned threads,
+                                           const std::function<void(std::size_t)>& done) {
+  std::vector<Result<Outcome>> outcomes(scenarios.size(),
+                                        Status(ErrorCode::kInternal, "The scenario was not run"));
+  std::atomic<std::size_t> next{0};
+  std::mutex mutex;
+  std::size_t finished = 0;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < scenarios.size(); i = next++) {
+      outcomes[i] = run_scenario(workload, scenarios[i], capacity);
+      const std::lock_guard lock(mutex);
+      ++finished;
+      if (done) done(finished);
+    }
+  };
+  const auto count = std::min<std::size_t>(std::max(threads, 1u), scenarios.size());
+  std::vector<std::thread> helpers;
+  for (std::size_t i = 1; i < count; ++i) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
+  return outcomes;
+}
+
+}  // namespace neap::replay

@@ -1,0 +1,82 @@
+// The recorded program under other settings: peaks, driver calls, time, and where it would not fit.
+//
+// Threads   run_scenario is free of shared state; run_scenarios spreads over cores.
+// Failure   a scenario that runs out of memory is a result (Outcome::oom), not an error.
+// Cost      8 to 20 million events a second and core.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "replay/workload.h"
+
+namespace neap::replay {
+
+/// After which phases torch.cuda.empty_cache() is called.
+struct EmptyPolicy {
+  enum class Kind { kNone, kInference, kTraining, kAll, kNamed, kRecorded };
+  Kind kind = Kind::kNone;
+  std::vector<std::string> names;  ///< for kNamed, with or without the prefix "phase:"
+
+  /// "none", "inference", "training", "all", "recorded" (where the program itself did), or names of
+  /// phases separated by commas.
+  [[nodiscard]] static EmptyPolicy parse(std::string_view text);
+  [[nodiscard]] std::string to_string() const;
+  /// A phase is training when its name without "phase:" begins with "train".
+  [[nodiscard]] bool after(std::string_view phase) const;
+};
+
+[[nodiscard]] std::string_view without_prefix(std::string_view phase);
+[[nodiscard]] bool is_training(std::string_view phase);
+
+struct Scenario {
+  std::string conf;  ///< as given
+  EmptyPolicy empty;
+  double fraction = 0;  ///< set_per_process_memory_fraction; 0 = unset
+  cache::Settings settings;
+  cache::PolicyVersion version;
+  /// Neap's way: what dies in the phase it was born in lives in a pool that is given back at the
+  /// phase's end, everything else in regions.
+  bool phase_pools = false;
+
+  [[nodiscard]] static Result<Scenario> make(std::string_view conf, std::string_view empty,
+                                             double fraction, const cache::PolicyVersion& version);
+};
+
+struct PhaseFigures {
+  std::string name;
+  std::uint64_t runs = 0;
+  Bytes peak_reserved, peak_allocated, fragmentation_max;
+  Bytes end_reserved, end_allocated;  ///< largest at the end of a run, before empty_cache
+  std::uint64_t driver_allocs = 0;
+};
+
+struct OutOfMemory {
+  std::uint32_t event = 0;
+  std::string phase;
+  Bytes need, free;
+};
+
+struct Outcome {
+  Bytes peak_reserved, peak_allocated, peak_requested;
+  Bytes end_reserved, end_allocated;
+  std::uint64_t driver_allocs = 0, driver_frees = 0, retries = 0;
+  Bytes fragmentation_at_peak, fragmentation_max;
+  /// Peak reserved − peak of reserved without fragmentation, as the paper defines it.
+  Bytes fragmentation_overhead;
+  std::optional<OutOfMemory> oom;  ///< the replay ends there
+  double driver_ms = 0;            ///< estimate of what driver calls cost
+  std::uint64_t empty_cache_calls = 0;
+  std::uint64_t events = 0;
+  std::vector<PhaseFigures> phases;
+};
+
+[[nodiscard]] Result<Outcome> run_scenario(const Workload& workload, const Scenario& scenario,
+                                           Bytes capacity);
+
+/// In the order of `scenarios`. `done` is called from any thread, one at a time.
+[[nodiscard]] std::vector<Result<Outcome>> run_scenarios(
+    const Workload& workload, const std::vector<Scenario>& scenarios, Bytes capacity,
+    unsigned threads, const std::function<void(std::size_t finished)>& done = {});
+
+}  // namespace neap::replay

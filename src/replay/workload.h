@@ -1,0 +1,134 @@
+// What a recorded program asked of its allocator, apart from the settings it ran under.
+//
+// Model     A workload is the state before the first event, rewound from the final segments, and a
+//           stream of operations on numbered blocks. Replays under the recorded settings and under
+//           any other read the same stream.
+// Threads   read-only after prepare(): any number of replays share one.
+// Failure   prepare() fails only on a device that is not there; what a recording contradicts is
+//           counted in `anomalies` and the replay goes on.
+// Cost      24 bytes an event, 24 a block; 40 to 80 ns an event to prepare.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cache/caching_allocator.h"
+#include "trace/recording.h"
+
+namespace neap::replay {
+
+enum class OpKind : std::uint8_t {
+  kAlloc,
+  kFree,         ///< requested and completed at once
+  kRequestFree,  ///< completion comes later, another stream used the block
+  kCompleteFree,
+  kSegmentAlloc,  ///< the recorded allocator's own doings: only the fidelity check reads them
+  kSegmentFree,
+  kSegmentMap,
+  kSegmentUnmap,
+  kRecordedEmptyCache,  ///< before the first release of a burst that looks like empty_cache
+  kOom,
+  kPhaseBegin,  ///< block = phase number
+  kPhaseEnd,
+};
+
+struct Op {
+  std::uint64_t size = 0;   ///< requested bytes of an alloc, real bytes of a segment
+  std::uint32_t block = 0;  ///< number of a block or phase
+  std::uint32_t event = 0;  ///< index in DeviceRecording::events
+  std::uint16_t route = 0;
+  OpKind kind = OpKind::kAlloc;
+};
+static_assert(sizeof(Op) == 24);
+
+/// Where an allocation goes: its stream and private pool.
+struct Route {
+  cache::Stream stream = 0;
+  std::uint32_t pool = 0;
+  bool operator==(const Route&) const = default;
+};
+
+inline constexpr std::uint32_t kNoPhase = ~0u;
+inline constexpr std::uint32_t kNoEvent = ~0u;
+
+struct BlockLife {
+  std::uint64_t requested = 0;
+  std::uint32_t birth_event = kNoEvent;  ///< kNoEvent: it lived before the first event
+  std::uint32_t birth_phase = kNoPhase;  ///< index in Workload::phases
+  std::uint32_t death_phase = kNoPhase;
+  bool dies = false;
+  std::uint16_t route = 0;
+};
+
+/// One run of a phase.
+struct PhaseRun {
+  std::uint32_t name = 0;  ///< index in Workload::phase_names
+  std::uint32_t first_event = 0;
+  std::uint32_t last_event = 0;
+};
+
+/// What the recording does not tell or tells wrongly.
+struct Anomalies {
+  std::uint64_t allocs_over_live = 0;       ///< an alloc at an address that was still in use
+  std::uint64_t frees_of_unknown = 0;       ///< a free that fits no block
+  std::uint64_t allocs_never_freed = 0;     ///< gone at the end, but no free was recorded
+  std::uint64_t segments_inconsistent = 0;  ///< segment events that fit no segment
+  [[nodiscard]] std::uint64_t total() const {
+    return allocs_over_live + frees_of_unknown + allocs_never_freed + segments_inconsistent;
+  }
+};
+
+struct Workload {
+  const trace::Recording* recording = nullptr;
+  const trace::DeviceRecording* device = nullptr;
+  std::vector<Op> ops;
+  std::vector<BlockLife> blocks;  ///< the first initial_blocks of them lived before the first event
+  std::uint32_t initial_blocks = 0;
+  std::vector<cache::Address> initial_addresses;
+  std::vector<bool> initial_pending;
+  std::vector<cache::CachingAllocator::SegmentView> initial_segments;
+  std::vector<cache::CachingAllocator::Reservation> initial_reservations;
+  std::vector<Route> routes;
+  std::vector<std::string> phase_names;
+  std::vector<PhaseRun> phases;
+  cache::Settings settings;  ///< recorded
+  cache::PolicyVersion version;
+  Anomalies anomalies;
+  std::uint64_t allocator_events = 0;  ///< without marks
+  std::uint64_t segment_events = 0;
+  /// Sizes of blocks live before the first event that had to be worked out from their neighbours.
+  std::uint64_t guessed_sizes = 0;
+  bool uses_private_pools = false;
+  std::vector<std::string> notes;  ///< for people, one sentence each
+
+  [[nodiscard]] bool starts_empty() const { return initial_segments.empty(); }
+  [[nodiscard]] const std::string& phase_name(std::uint32_t phase) const {
+    static const std::string kNone = "(no phase)";
+    return phase == kNoPhase ? kNone : phase_names[phases[phase].name];
+  }
+};
+
+/// A phase that begins at a time or where a function first shows up in a stack.
+struct PhaseAt {
+  std::string name;
+  std::uint64_t time_ns = 0;
+  std::string function;  ///< not empty: allocations whose stack holds it are in this phase
+  /// "NAME=1.5s", "NAME=200ms" or "NAME=@FUNCTION".
+  [[nodiscard]] static Result<PhaseAt> parse(std::string_view text);
+};
+
+struct PrepareOptions {
+  std::vector<PhaseAt> phases_at;  ///< not empty: instead of the recorded phases
+  Bytes capacity;                  ///< the device's memory, zero when unknown
+};
+
+[[nodiscard]] Result<Workload> prepare(const trace::Recording& recording,
+                                       const trace::DeviceRecording& device,
+                                       const PrepareOptions& options = {});
+
+/// The settings that a snapshot says it ran under, and the policy that fits it.
+[[nodiscard]] cache::Settings recorded_settings(const trace::Recording& recording,
+                                                std::vector<std::string>* notes);
+
+}  // namespace neap::replay
