@@ -40,21 +40,24 @@ std::string mechanism(const Scenario& scenario) {
            "stays is laid out apart from them";
   std::vector<std::string> parts;
   if (s.expandable_segments)
-    parts.emplace_back("segments grow instead of standing side by side, so free pieces join and "
-                       "serve requests of any size");
+    parts.emplace_back(
+        "segments grow instead of standing side by side, so free pieces join and "
+        "serve requests of any size");
   if (s.max_split_size != cache::kUnlimited)
-    parts.push_back(format("blocks of {} and more are not cut up, so they stay whole for large "
-                           "requests",
-                           s.max_split_size));
+    parts.push_back(
+        format("blocks of {} and more are not cut up, so they stay whole for large "
+               "requests",
+               s.max_split_size));
   if (s.roundup_power2_divisions != cache::Settings{}.roundup_power2_divisions)
-    parts.emplace_back("sizes are rounded to fewer classes, so more requests find a block that fits");
+    parts.emplace_back(
+        "sizes are rounded to fewer classes, so more requests find a block that fits");
   if (s.large_segment_size != cache::Settings{}.large_segment_size)
     parts.push_back(format("requests below 10 MiB share segments of {}", s.large_segment_size));
   if (s.garbage_collection_threshold > 0)
     parts.emplace_back("segments that lie idle longest go back before the limit is reached");
   if (empties(scenario.empty))
-    parts.push_back(format("what {} leaves free goes back before the next one grows",
-                           where(scenario.empty)));
+    parts.push_back(
+        format("what {} leaves free goes back before the next one grows", where(scenario.empty)));
   std::string text;
   for (const auto& part : parts) text += (text.empty() ? "" : "; ") + part;
   return text.empty() ? "PyTorch's defaults" : text;
@@ -65,12 +68,12 @@ std::string explain(const Advice& advice, const Outcome& baseline) {
   text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
   const Outcome& outcome = advice.outcome;
   const auto saves = Bytes(static_cast<std::uint64_t>(std::max<std::int64_t>(0, advice.saves)));
-  return format("{}: the peak falls from {} to {} ({} less), fragmentation overhead from {} to {}, "
-                "for about {:.0f} ms in {} driver calls.",
-                text, baseline.peak_reserved, outcome.peak_reserved,
-                percent(saves, baseline.peak_reserved), baseline.fragmentation_overhead,
-                outcome.fragmentation_overhead, outcome.driver_ms,
-                outcome.driver_allocs + outcome.driver_frees);
+  return format(
+      "{}: the peak falls from {} to {} ({} less), fragmentation overhead from {} to {}, "
+      "for about {:.0f} ms in {} driver calls.",
+      text, baseline.peak_reserved, outcome.peak_reserved, percent(saves, baseline.peak_reserved),
+      baseline.fragmentation_overhead, outcome.fragmentation_overhead, outcome.driver_ms,
+      outcome.driver_allocs + outcome.driver_frees);
 }
 
 /// How much a person has to change; equal results prefer little.
@@ -118,8 +121,7 @@ std::vector<Scenario> candidates(const Workload& workload, Bytes capacity, Bytes
   std::vector<std::string> single;
   if (!workload.phase_names.empty()) {
     empties_after.insert(empties_after.end(), {"inference", "training", "all"});
-    for (const std::string& name : workload.phase_names)
-      single.emplace_back(without_prefix(name));
+    for (const std::string& name : workload.phase_names) single.emplace_back(without_prefix(name));
     // A program with a hundred kinds of phases is tried with its groups only.
     if (single.size() > 12) single.clear();
   }
@@ -177,8 +179,7 @@ Result<AdviceReport> advise(const Workload& workload, const AdviceOptions& optio
     advice.outcome = *outcomes[i];
     advice.saves = static_cast<std::int64_t>(report.baseline_outcome.peak_reserved.count()) -
                    static_cast<std::int64_t>(advice.outcome.peak_reserved.count());
-    advice.added_ms =
-        std::llround(advice.outcome.driver_ms - report.baseline_outcome.driver_ms);
+    advice.added_ms = std::llround(advice.outcome.driver_ms - report.baseline_outcome.driver_ms);
     // A baseline that ran out of memory is beaten by whatever fits.
     const bool rescues = report.baseline_outcome.oom.has_value();
     if (!rescues && advice.saves * 200 <
@@ -201,10 +202,11 @@ Result<AdviceReport> advise(const Workload& workload, const AdviceOptions& optio
   // One entry for each way of setting the allocator; its best empty_cache stands for the rest.
   for (Advice& advice : found) {
     if (report.ranked.size() == options.most) break;
-    const bool known = std::any_of(report.ranked.begin(), report.ranked.end(), [&](const Advice& a) {
-      return a.scenario.conf == advice.scenario.conf &&
-             empties(a.scenario.empty) == empties(advice.scenario.empty);
-    });
+    const bool known =
+        std::any_of(report.ranked.begin(), report.ranked.end(), [&](const Advice& a) {
+          return a.scenario.conf == advice.scenario.conf &&
+                 empties(a.scenario.empty) == empties(advice.scenario.empty);
+        });
     if (known) continue;
     advice.why = explain(advice, report.baseline_outcome);
     advice.environment = environment_line(advice.scenario);

@@ -10,11 +10,11 @@ namespace neap::replay {
 struct Advice {
   Scenario scenario;
   Outcome outcome;
-  std::int64_t saves = 0;          ///< peak reserved of the recorded settings − this one's
-  std::int64_t added_ms = 0;       ///< driver time against the recorded settings
-  std::string why;                 ///< one sentence
-  std::string environment;         ///< the line to paste; empty when nothing is set
-  std::string code;                ///< the line for empty_cache or the fraction; empty when none
+  std::int64_t saves = 0;     ///< peak reserved of the recorded settings − this one's
+  std::int64_t added_ms = 0;  ///< driver time against the recorded settings
+  std::string why;            ///< one sentence
+  std::string environment;    ///< the line to paste; empty when nothing is set
+  std::string code;           ///< the line for empty_cache or the fraction; empty when none
   std::vector<std::string> warnings;
 };
 
@@ -28,7 +28,7 @@ struct AdviceOptions {
 struct AdviceReport {
   Scenario baseline;  ///< the recorded settings, and where the program emptied its cache itself
   Outcome baseline_outcome;
-  std::vector<Advice> ranked;  ///< best first; those that do not beat the baseline are left out
+  std::vector<Advice> ranked;     ///< best first; those that do not beat the baseline are left out
   std::vector<std::string> lint;  ///< about the recorded settings
 };
 

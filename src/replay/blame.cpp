@@ -13,9 +13,8 @@ using View = cache::CachingAllocator::BlockView;
 /// Powers of eight in words; PyTorch's own borders at 1, 10 and 20 MiB among them.
 std::string size_class(Bytes size) {
   constexpr std::pair<Bytes, const char*> kClasses[] = {
-      {4_KiB, "at most 4 KiB"},     {64_KiB, "4 KiB to 64 KiB"},
-      {1_MiB, "64 KiB to 1 MiB"},   {10_MiB, "1 MiB to 10 MiB"},
-      {20_MiB, "10 MiB to 20 MiB"}, {128_MiB, "20 MiB to 128 MiB"},
+      {4_KiB, "at most 4 KiB"},    {64_KiB, "4 KiB to 64 KiB"},  {1_MiB, "64 KiB to 1 MiB"},
+      {10_MiB, "1 MiB to 10 MiB"}, {20_MiB, "10 MiB to 20 MiB"}, {128_MiB, "20 MiB to 128 MiB"},
       {1_GiB, "128 MiB to 1 GiB"}};
   for (const auto& [limit, name] : kClasses)
     if (size <= limit) return name;
@@ -39,14 +38,13 @@ class Walk {
       unit(blocks, segment.address, segment.address + segment.size.count());
       return;
     }
-    const std::uint64_t page = segment.small_pool ? cache::kSmallSegment.count()
-                                                  : w_.settings.large_segment_size.count();
+    const std::uint64_t page =
+        segment.small_pool ? cache::kSmallSegment.count() : w_.settings.large_segment_size.count();
     const cache::Address end = segment.address + segment.size.count();
     std::size_t first = 0;
     for (cache::Address at = segment.address; at < end; at += page) {
       const cache::Address page_end = std::min(at + page, end);
-      while (first < blocks.size() &&
-             blocks[first].address + blocks[first].size.count() <= at)
+      while (first < blocks.size() && blocks[first].address + blocks[first].size.count() <= at)
         ++first;
       std::size_t last = first;
       while (last < blocks.size() && blocks[last].address < page_end) ++last;
@@ -78,11 +76,10 @@ class Walk {
       const trace::Frame& frame = recording.stacks.frame(id);
       const std::string_view file = recording.names.name(frame.file);
       if (file.empty() || file == "??") continue;
-      text += format("{}{} ({}:{})", shown == 0 ? "" : " < ",
-                     recording.names.name(frame.function),
-                     file.substr(file.rfind('/') == std::string_view::npos ? 0
-                                                                           : file.rfind('/') + 1),
-                     frame.line);
+      text +=
+          format("{}{} ({}:{})", shown == 0 ? "" : " < ", recording.names.name(frame.function),
+                 file.substr(file.rfind('/') == std::string_view::npos ? 0 : file.rfind('/') + 1),
+                 frame.line);
       if (++shown == 3) break;
     }
     return text;
@@ -229,9 +226,9 @@ Result<Blame> blame(const Workload& workload, std::uint32_t event, Bytes capacit
   for (std::uint32_t i = 0; i < workload.phases.size(); ++i) {
     const PhaseRun& candidate = workload.phases[i];
     if (event < candidate.first_event || event >= candidate.last_event) continue;
-    if (phase == kNoPhase || candidate.last_event - candidate.first_event <
-                                 workload.phases[phase].last_event -
-                                     workload.phases[phase].first_event)
+    if (phase == kNoPhase ||
+        candidate.last_event - candidate.first_event <
+            workload.phases[phase].last_event - workload.phases[phase].first_event)
       phase = i;
   }
   out.phase = workload.phase_name(phase);

@@ -32,8 +32,8 @@ struct Blame {
   std::uint64_t time_ns = 0;
   std::string phase;
   Bytes reserved, allocated, active;
-  Bytes releasable;  ///< free units: empty_cache would give them back
-  Bytes pinned;      ///< free bytes in units that a live block holds
+  Bytes releasable;                ///< free units: empty_cache would give them back
+  Bytes pinned;                    ///< free bytes in units that a live block holds
   std::vector<PinGroup> by_phase;  ///< phase in which the block was born; most pinned first
   std::vector<PinGroup> by_size;
   std::vector<PinGroup> by_stack;  ///< empty when no stacks were recorded

@@ -1,0 +1,219 @@
+// neap replay SNAPSHOT: fidelity of a recorded run, what-if under other settings, advice, blame.
+#include <cstdio>
+#include <thread>
+
+#include "base/file.h"
+#include "base/format.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "cli/command.h"
+#include "replay/summary.h"
+#include "trace/reader.h"
+
+namespace neap::cli {
+namespace {
+
+/// Stands for "no limit" in the simulation.
+constexpr Bytes kAmple{1ull << 50};
+
+class ReplayCommand : public Command {
+ public:
+  std::string name() const override { return "replay"; }
+  std::string summary() const override {
+    return "Replay a recorded run: is it reproduced, what would other settings have cost";
+  }
+
+  void declare(CLI::App& app) override {
+    app.add_option("SNAPSHOT", path_,
+                   "torch.cuda.memory._dump_snapshot file (plain, gzip, zstd) or Neap trace")
+        ->required();
+    app.add_option("--settings", settings_path_,
+                   "JSON lines {\"conf\", \"empty\", \"fraction\"}: what-if in this order");
+    app.add_option("--conf", confs_, "a PYTORCH_CUDA_ALLOC_CONF to try (repeatable)")
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    app.add_option("--empty", empties_,
+                   "empty_cache policy to try: none, inference, training, all, recorded or phase "
+                   "names with commas (repeatable)")
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    app.add_option("--capacity", capacity_text_,
+                   "the device's memory with its unit, as in 139.80GiB (default: no limit)");
+    app.add_option("--fraction", fraction_,
+                   "set_per_process_memory_fraction for --conf, 0 = unset (default 0)");
+    app.add_option("--device", device_, "device number (default: the one with most events)");
+    app.add_option("--phase-at", phases_at_,
+                   "phase that begins at a time or shows in a stack: NAME=1.5s, NAME=@FUNCTION "
+                   "(repeatable; replaces recorded phases)")
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    app.add_option("--policy", policy_,
+                   "allocator of this PyTorch version, as in 2.11, or ascend (default: newest)");
+    app.add_option("--blame-at", blame_at_, "seconds since the trace began (default: at the peak)");
+    app.add_option("--threads", threads_, "replays at once (default: one a core)");
+    app.add_flag("--no-advice", no_advice_, "skip the search for better settings");
+    app.add_flag("--json", json_, "print JSON (docs/replay-json.md)");
+  }
+
+  int run() override {
+    const Status status = replay();
+    return status.ok() ? 0 : fail(status);
+  }
+
+ private:
+  Status replay() {
+    if (!capacity_text_.empty()) {
+      NEAP_TRY_ASSIGN(capacity_, parse_bytes(capacity_text_));
+      if (capacity_.is_zero()) return {ErrorCode::kInvalidArgument, "--capacity is zero"};
+    }
+    replay::PrepareOptions prepare_options;
+    prepare_options.capacity = capacity_;
+    for (const std::string& text : phases_at_) {
+      NEAP_TRY_ASSIGN(auto at, replay::PhaseAt::parse(text));
+      prepare_options.phases_at.push_back(std::move(at));
+    }
+    trace::ReadOptions read_options;
+    read_options.progress = true;
+    NEAP_TRY_ASSIGN(const trace::Recording recording, trace::read(path_, read_options));
+    for (const std::string& warning : recording.warnings) log::warn(warning);
+    if (!recording.truncated.empty()) log::warn(recording.truncated);
+    NEAP_TRY_ASSIGN(const trace::DeviceRecording* device, choose_device(recording));
+    NEAP_TRY_ASSIGN(replay::Workload workload,
+                    replay::prepare(recording, *device, prepare_options));
+    if (!policy_.empty()) workload.version = cache::PolicyVersion::for_version(policy_);
+
+    replay::Summary summary;
+    summary.workload = &workload;
+    summary.capacity = capacity_;
+    NEAP_TRY_ASSIGN(summary.fidelity, replay::check_fidelity(workload, {.capacity = capacity_}));
+    if (!summary.fidelity.holds())
+      log::warn(format("Only {} of {} addresses are reproduced: what follows is a tendency",
+                       summary.fidelity.allocs_equal, summary.fidelity.allocs));
+    NEAP_TRY(add_what_if(workload, summary));
+    NEAP_TRY(add_advice(workload, summary));
+    NEAP_TRY(add_blame(workload, summary));
+    std::string text = json_ ? replay::to_json(summary).dump(2) + "\n" : replay::to_text(summary);
+    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+      return {ErrorCode::kIo, format("The result could not be written: {}", system_reason(errno))};
+    return ok_status();
+  }
+
+  Result<const trace::DeviceRecording*> choose_device(const trace::Recording& recording) const {
+    const trace::DeviceRecording* chosen = nullptr;
+    for (const trace::DeviceRecording& device : recording.devices) {
+      if (device_ >= 0 ? device.ordinal == device_
+                       : chosen == nullptr || device.events.size() > chosen->events.size())
+        chosen = &device;
+    }
+    if (chosen == nullptr)
+      return Status(ErrorCode::kNotFound,
+                    device_ >= 0 ? format("{} holds nothing about device {}", path_, device_)
+                                 : format("{} holds no device with events or segments", path_));
+    if (chosen->events.empty())
+      return Status(ErrorCode::kNotFound,
+                    format("{} holds no events of device {}: the history was not recorded "
+                           "(torch.cuda.memory._record_memory_history)",
+                           path_, chosen->ordinal));
+    return chosen;
+  }
+
+  [[nodiscard]] Bytes limit() const { return capacity_.is_zero() ? kAmple : capacity_; }
+  [[nodiscard]] unsigned threads() const {
+    return threads_ > 0 ? static_cast<unsigned>(threads_)
+                        : std::max(1u, std::thread::hardware_concurrency());
+  }
+
+  Result<std::vector<replay::Scenario>> scenarios(const replay::Workload& workload) const {
+    std::vector<replay::Scenario> list;
+    if (!settings_path_.empty()) {
+      NEAP_TRY_ASSIGN(const std::string text, read_file(settings_path_, 64_MiB));
+      NEAP_TRY_ASSIGN(list, replay::read_scenarios(text, settings_path_, workload.version));
+    }
+    std::vector<std::string> confs = confs_;
+    if (confs.empty() && !empties_.empty()) confs.emplace_back();
+    for (const std::string& conf : confs) {
+      for (const std::string& empty :
+           empties_.empty() ? std::vector<std::string>{"none"} : empties_) {
+        NEAP_TRY_ASSIGN(auto scenario,
+                        replay::Scenario::make(conf, empty, fraction_, workload.version));
+        list.push_back(std::move(scenario));
+      }
+    }
+    for (const replay::Scenario& scenario : list) {
+      if (scenario.fraction > 0 && capacity_.is_zero())
+        return Status(ErrorCode::kInvalidArgument,
+                      format("A memory fraction ({}) needs --capacity, the device's memory",
+                             scenario.fraction));
+      for (const std::string& name : scenario.empty.names)
+        if (std::none_of(workload.phase_names.begin(), workload.phase_names.end(),
+                         [&](const std::string& phase) {
+                           return replay::without_prefix(phase) == replay::without_prefix(name);
+                         }))
+          log::warn(format("No phase is called \"{}\": nothing is emptied there", name));
+    }
+    return list;
+  }
+
+  Status add_what_if(const replay::Workload& workload, replay::Summary& summary) {
+    NEAP_TRY_ASSIGN(std::vector<replay::Scenario> list, scenarios(workload));
+    replay::Scenario recorded;
+    recorded.settings = workload.settings;
+    recorded.version = workload.version;
+    recorded.empty = replay::EmptyPolicy::parse("recorded");
+    NEAP_TRY_ASSIGN(summary.baseline, replay::run_scenario(workload, recorded, limit()));
+    if (list.empty()) return ok_status();
+    Progress progress("Replaying", list.size(), "settings");
+    auto outcomes = replay::run_scenarios(workload, list, limit(), threads(),
+                                          [&](std::size_t done) { progress.update(done); });
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (!outcomes[i].ok())
+        return Status(outcomes[i].status())
+            .with_context(format("replaying \"{}\", {}", list[i].conf, list[i].empty.to_string()));
+      summary.what_if.push_back({std::move(list[i]), std::move(*outcomes[i])});
+    }
+    return ok_status();
+  }
+
+  Status add_advice(const replay::Workload& workload, replay::Summary& summary) {
+    if (no_advice_) return ok_status();
+    Progress progress("Searching", 0, "settings");
+    replay::AdviceOptions options;
+    options.capacity = capacity_;
+    options.threads = threads();
+    options.progress = [&](std::size_t done, std::size_t total) {
+      progress.update(done, format("of {}", total));
+    };
+    NEAP_TRY_ASSIGN(summary.advice, replay::advise(workload, options));
+    return ok_status();
+  }
+
+  Status add_blame(const replay::Workload& workload, replay::Summary& summary) {
+    std::uint32_t event = 0;
+    if (blame_at_ >= 0) {
+      event = replay::event_at(workload, static_cast<std::uint64_t>(blame_at_ * 1e9));
+    } else {
+      NEAP_TRY_ASSIGN(event, replay::peak_event(workload, capacity_));
+    }
+    NEAP_TRY_ASSIGN(summary.blame, replay::blame(workload, event, capacity_));
+    return ok_status();
+  }
+
+  std::string path_;
+  std::string settings_path_;
+  std::vector<std::string> confs_;
+  std::vector<std::string> empties_;
+  std::string capacity_text_;
+  double fraction_ = 0;
+  int device_ = -1;
+  std::vector<std::string> phases_at_;
+  std::string policy_;
+  double blame_at_ = -1;
+  int threads_ = 0;
+  bool no_advice_ = false;
+  bool json_ = false;
+  Bytes capacity_;
+};
+NEAP_COMMAND(ReplayCommand)
+
+}  // namespace
+}  // namespace neap::cli
