@@ -82,6 +82,15 @@ std::uint64_t AddressSpace::block_size(std::uint64_t requested, std::uint64_t ad
   return split ? rounded : gap;
 }
 
+void AddressSpace::settle_sizes() {
+  for (auto it = blocks_.begin(); it != blocks_.end(); ++it) {
+    const auto next = std::next(it);
+    it->second.size = std::max(
+        it->second.size,
+        block_size(it->second.requested, it->first, next == blocks_.end() ? ~0ull : next->first));
+  }
+}
+
 LiveBlock& AddressSpace::add_block(std::uint64_t address, std::uint64_t requested) {
   auto next = blocks_.upper_bound(address);
   const std::uint64_t size =
@@ -139,6 +148,7 @@ void rewind(AddressSpace& space, const trace::DeviceRecording& device) {
     }
   }
   for (auto& [address, block] : space.blocks()) block.event = kBeforeTrace;
+  space.settle_sizes();
 }
 
 cache::Settings settings_of(const trace::Recording& recording) {

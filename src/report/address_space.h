@@ -52,6 +52,10 @@ class AddressSpace {
   /// The block that was there; size 0 if there was none.
   LiveBlock remove_block(std::uint64_t address);
 
+  /// Lets blocks grow into gaps that became too small to be split (neighbours came after them in
+  /// rewind()).
+  void settle_sizes();
+
   using Segments = std::map<std::uint64_t, SegmentRange>;
   using Blocks = std::pmr::map<std::uint64_t, LiveBlock>;
   [[nodiscard]] const Segments& segments() const { return segments_; }
@@ -71,7 +75,9 @@ class AddressSpace {
   std::uint64_t reserved_ = 0;
 };
 
-/// Brings `space`, loaded with the final state, back to the moment before the first event.
+/// Brings `space`, loaded with the final state, back to the moment before the first event. Exact but
+/// for blocks of the large pool that filled a gap whose other neighbour died before the trace began:
+/// the file does not hold their real size, and they count as rounded (at most 1 MiB less each).
 void rewind(AddressSpace& space, const trace::DeviceRecording& device);
 
 /// The allocator's settings under which `recording` was made.

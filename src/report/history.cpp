@@ -96,6 +96,7 @@ class Builder {
         device_(device),
         index_(recording, device, options.max_birth_layers),
         space_(settings_of(recording)),
+        capture_(options.capture_events),
         stack_(index_.size()),
         layer_peaks_(index_.size()) {
     Leaves& leaves = history_.leaves;
@@ -115,6 +116,13 @@ class Builder {
       event_ = i;
       now_ = std::max(now_, device_.events[i].time_ns);
       if (step(device_.events[i])) sample();
+      while (captured_ < capture_.size() && capture_[captured_] <= i) {
+        SegmentMap map = SegmentMap::capture(space_);
+        map.time_ns = now_;
+        map.event = i;
+        history_.maps.push_back(std::move(map));
+        ++captured_;
+      }
     }
     history_.end_ns = now_;
     history_.events = device_.events.size();
@@ -148,8 +156,7 @@ class Builder {
         for (auto& [address, block] : space_.blocks()) {
           block.layer = index_.birth(0);
           if (block.pending_free) continue;
-          stack_[block.layer] += block.size;
-          total_ += block.size;
+          born(block);
         }
       }
     }
@@ -176,10 +183,18 @@ class Builder {
     total_ -= cut;
   }
 
+  void born(const LiveBlock& block) {
+    grow(block.layer, block.size);
+    requested_ += block.requested;
+  }
+  void died(const LiveBlock& block) {
+    shrink(block.layer, block.size);
+    requested_ -= block.requested;
+  }
+
   void driver_allocation(const Event& event) {
-    const std::uint64_t live = total_ - tags_total_;
     const std::uint64_t before = space_.reserved();
-    const std::uint64_t fragmentation = before > live ? before - live : 0;
+    const std::uint64_t fragmentation = before - std::min(before, requested_);
     space_.add_segment(
         event.address,
         {event.size, event.stream, event.pool, event.kind == EventKind::kSegmentMap,
@@ -208,7 +223,7 @@ class Builder {
       if (completed) ++history_.unmatched_frees;
       return;
     }
-    if (!block->pending_free) shrink(block->layer, block->size);
+    if (!block->pending_free) died(*block);
     block->pending_free = true;
     if (completed) space_.remove_block(address);
   }
@@ -220,11 +235,11 @@ class Builder {
         // A block still there was freed outside the trace.
         if (const LiveBlock old = space_.remove_block(event.address);
             old.size != 0 && !old.pending_free)
-          shrink(old.layer, old.size);
+          died(old);
         LiveBlock& block = space_.add_block(event.address, event.size);
         block.event = event_;
         block.layer = index_.birth(open_names_.empty() ? 0 : open_names_.back());
-        grow(block.layer, block.size);
+        born(block);
         return true;
       }
       case EventKind::kFreeRequested:
@@ -348,11 +363,13 @@ class Builder {
   LayerIndex index_;
   AddressSpace space_;
   History history_;
+  std::vector<std::uint64_t> capture_;
+  std::size_t captured_ = 0;
   std::vector<std::uint64_t> stack_, layer_peaks_;
   std::vector<PhaseSpan> open_;  ///< with open_names_: the phases under way, outermost first
   std::vector<std::uint32_t> open_names_;
   std::unordered_map<std::uint64_t, std::uint64_t> pages_;
-  std::uint64_t total_ = 0, tags_total_ = 0, physical_ = 0, peak_pool_reserved_ = 0;
+  std::uint64_t total_ = 0, tags_total_ = 0, requested_ = 0, physical_ = 0, peak_pool_reserved_ = 0;
   std::uint64_t now_ = 0, last_ns_ = 0, event_ = 0, longest_gap_ns_ = 1;
   std::size_t events_per_leaf_ = 1, in_leaf_ = 0;
 };

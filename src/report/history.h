@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "report/address_space.h"
+#include "report/segment_map.h"
 #include "trace/recording.h"
 
 namespace neap::report {
@@ -46,8 +46,9 @@ struct DriverAllocation {
   std::uint64_t time_ns = 0;
   std::uint64_t event = 0;
   std::uint64_t size = 0;
-  std::uint64_t reserved = 0;       ///< after it
-  std::uint64_t fragmentation = 0;  ///< reserved - allocated before it (the paper's definition)
+  std::uint64_t reserved = 0;  ///< after it
+  /// Reserved before it minus the bytes that live blocks were asked for: the paper's definition.
+  std::uint64_t fragmentation = 0;
 };
 
 struct Leaves {
@@ -78,6 +79,7 @@ struct History {
   std::uint64_t copied = 0;
   std::uint64_t unmatched_frees = 0;   ///< frees of blocks that the trace never saw
   bool started_in_the_middle = false;  ///< a ring buffer was cut; rewound from the final state
+  std::vector<SegmentMap> maps;        ///< as asked for by HistoryOptions::capture_events
   bool physical = false;  ///< reserved counts the device's pages, not the allocator's segments
 
   /// Peak reserved minus peak of reserved without fragmentation: the paper's overhead.
@@ -90,6 +92,8 @@ struct History {
 struct HistoryOptions {
   std::size_t max_leaves = kMaxLeaves;
   std::size_t max_birth_layers = 24;  ///< phases with the most bytes; the rest share one layer
+  /// The state right after each of these events is kept as a map; by growing index.
+  std::vector<std::uint64_t> capture_events;
 };
 
 [[nodiscard]] History build_history(const trace::Recording& recording,

@@ -46,31 +46,6 @@ class Rows {
   std::unordered_map<std::string, std::size_t> index_;
 };
 
-std::vector<std::vector<std::string>> cells_of(const std::vector<PhaseRow>& rows) {
-  const bool planned = std::any_of(rows.begin(), rows.end(),
-                                   [](const PhaseRow& r) { return r.planned.has_value(); });
-  std::vector<std::vector<std::string>> cells{{"phase", "times"}};
-  if (planned) cells[0].insert(cells[0].end(), {"planned", "vs plan"});
-  cells[0].insert(cells[0].end(), {"reserved", "allocated", "fragmentation", "moved", "seconds"});
-  for (const PhaseRow& r : rows) {
-    std::vector<std::string> line{r.phase, std::to_string(r.times)};
-    if (planned) {
-      line.push_back(r.planned ? to_string(*r.planned) : "-");
-      line.push_back(
-          r.planned && !r.planned->is_zero()
-              ? format("{:+.1f} %", 100.0 * (static_cast<double>(r.reserved.count()) /
-                                                 static_cast<double>(r.planned->count()) -
-                                             1))
-              : "-");
-    }
-    line.insert(line.end(),
-                {to_string(r.reserved), to_string(r.allocated), to_string(r.fragmentation),
-                 to_string(r.moved), format("{:.3f}", r.seconds + r.move_seconds)});
-    cells.push_back(std::move(line));
-  }
-  return cells;
-}
-
 std::size_t characters(std::string_view text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
@@ -91,26 +66,22 @@ Result<PlanSummary> PlanSummary::from_json(const Json& plan) {
     wrong(path + key);
     return Bytes();
   };
-  const auto list = [&](const char* key) {
-    if (plan.is_object() && plan.contains(key) && plan[key].is_array()) return plan[key];
-    wrong(key);
-    return Json::array();
-  };
   PlanSummary summary;
   summary.capacity = bytes(plan, "capacity", "");
   summary.all_resident = bytes(plan, "all_resident", "");
   summary.peak = bytes(plan, "peak", "");
-  const Json phases = list("phases"), schedule = list("schedule");
-  if (phases.size() != schedule.size()) wrong("schedule");
-  for (std::size_t i = 0; failure.ok() && i < phases.size(); ++i) {
+  if (failure.ok() && !(plan.contains("phases") && plan["phases"].is_array())) wrong("phases");
+  for (std::size_t i = 0; failure.ok() && i < plan["phases"].size(); ++i) {
+    const Json& entry = plan["phases"][i];
+    const std::string path = format("phases[{}].", i);
     Phase phase;
-    if (phases[i].is_object() && phases[i].contains("name") && phases[i]["name"].is_string())
-      phase.name = phases[i]["name"].get<std::string>();
+    if (entry.is_object() && entry.contains("name") && entry["name"].is_string())
+      phase.name = entry["name"].get<std::string>();
     else
-      wrong(format("phases[{}].name", i));
-    phase.transient = bytes(phases[i], "transient", format("phases[{}].", i));
-    phase.persistent = bytes(schedule[i], "persistent", format("schedule[{}].", i));
-    phase.peak = bytes(schedule[i], "peak", format("schedule[{}].", i));
+      wrong(path + "name");
+    phase.transient = bytes(entry, "transient", path);
+    phase.persistent = bytes(entry, "persistent", path);
+    phase.peak = bytes(entry, "peak", path);
     summary.phases.push_back(std::move(phase));
   }
   if (!failure.ok()) return failure;
@@ -147,12 +118,37 @@ PhaseTable PhaseTable::from_history(const History& history, const PlanSummary* p
   return rows.take();
 }
 
+std::vector<std::vector<std::string>> PhaseTable::cells() const {
+  const bool planned = std::any_of(rows.begin(), rows.end(),
+                                   [](const PhaseRow& r) { return r.planned.has_value(); });
+  std::vector<std::vector<std::string>> cells{{"phase", "times"}};
+  if (planned) cells[0].insert(cells[0].end(), {"planned", "vs plan"});
+  cells[0].insert(cells[0].end(), {"reserved", "allocated", "fragmentation", "moved", "seconds"});
+  for (const PhaseRow& r : rows) {
+    std::vector<std::string> line{r.phase, std::to_string(r.times)};
+    if (planned) {
+      line.push_back(r.planned ? to_string(*r.planned) : "-");
+      line.push_back(
+          r.planned && !r.planned->is_zero()
+              ? format("{:+.1f} %", 100.0 * (static_cast<double>(r.reserved.count()) /
+                                                 static_cast<double>(r.planned->count()) -
+                                             1))
+              : "-");
+    }
+    line.insert(line.end(),
+                {to_string(r.reserved), to_string(r.allocated), to_string(r.fragmentation),
+                 to_string(r.moved), format("{:.3f}", r.seconds + r.move_seconds)});
+    cells.push_back(std::move(line));
+  }
+  return cells;
+}
+
 std::string PhaseTable::to_text() const {
-  return aligned(cells_of(rows));
+  return aligned(cells());
 }
 
 std::string PhaseTable::to_markdown() const {
-  return markdown(cells_of(rows));
+  return markdown(cells());
 }
 
 Json PhaseTable::to_json() const {

@@ -50,6 +50,8 @@ struct PhaseTable {
   /// From a trace alone. Nested phases have rows of their own.
   [[nodiscard]] static PhaseTable from_history(const History& history,
                                                const PlanSummary* plan = nullptr);
+  /// Head and rows as text: what the forms below print.
+  [[nodiscard]] std::vector<std::vector<std::string>> cells() const;
   [[nodiscard]] std::string to_text() const;
   [[nodiscard]] std::string to_markdown() const;
   [[nodiscard]] Json to_json() const;

@@ -14,11 +14,14 @@ Json plan_json() {
           {"all_resident", (9_GiB).count()},
           {"peak", (3_GiB).count()},
           {"phases",
-           {{{"name", "generate"}, {"transient", (1_GiB).count()}},
-            {{"name", "train_actor"}, {"transient", (2_GiB).count()}}}},
-          {"schedule",
-           {{{"persistent", (1_GiB).count()}, {"peak", (2_GiB).count()}},
-            {{"persistent", (1_GiB).count()}, {"peak", (3_GiB).count()}}}}};
+           {{{"name", "generate"},
+             {"transient", (1_GiB).count()},
+             {"persistent", (1_GiB).count()},
+             {"peak", (2_GiB).count()}},
+            {{"name", "train_actor"},
+             {"transient", (2_GiB).count()},
+             {"persistent", (1_GiB).count()},
+             {"peak", (3_GiB).count()}}}}};
 }
 
 std::vector<PhaseRecord> records() {
@@ -45,10 +48,10 @@ TEST(PlanSummary, ReadsThePlan) {
 
 TEST(PlanSummary, NamesWhatIsWrong) {
   Json plan = plan_json();
-  plan["schedule"][1]["peak"] = "3 GiB";
-  EXPECT_THAT(PlanSummary::from_json(plan).status().message(), HasSubstr("schedule[1].peak"));
-  plan.erase("schedule");
-  EXPECT_THAT(PlanSummary::from_json(plan).status().message(), HasSubstr("\"schedule\""));
+  plan["phases"][1]["peak"] = "3 GiB";
+  EXPECT_THAT(PlanSummary::from_json(plan).status().message(), HasSubstr("phases[1].peak"));
+  plan.erase("phases");
+  EXPECT_THAT(PlanSummary::from_json(plan).status().message(), HasSubstr("\"phases\""));
   EXPECT_THAT(PlanSummary::from_json(Json(3)).status().message(), HasSubstr("capacity"));
 }
 

@@ -1,0 +1,128 @@
+// neap report: a run or a snapshot drawn, and its table printed.
+#include <cstdio>
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/format.h"
+#include "base/log.h"
+#include "cli/command.h"
+#include "report/chart.h"
+#include "report/gather.h"
+#include "report/html.h"
+#include "report/perfetto.h"
+#include "report/png.h"
+
+namespace neap::cli {
+namespace {
+
+class ReportCommand final : public Command {
+ public:
+  [[nodiscard]] std::string name() const override { return "report"; }
+  [[nodiscard]] std::string summary() const override {
+    return "draws memory over time of a run or a snapshot, by phase and tag";
+  }
+
+  void declare(CLI::App& app) override {
+    app.add_option(
+           "INPUT", input_,
+           "a run's folder, a Neap trace, or a PyTorch memory snapshot (pickle, plain, gzip "
+           "or zstd)")
+        ->required();
+    app.add_option("--html", html_,
+                   "self-contained page; default: report.html in the run's folder, or INPUT.html "
+                   "in the working folder, unless another output is named")
+        ->type_name("FILE")
+        ->group("Output");
+    app.add_option("--svg", svg_, "the charts as SVG")->type_name("FILE")->group("Output");
+    app.add_option("--png", png_, "the charts as PNG")->type_name("FILE")->group("Output");
+    app.add_option("--perfetto", perfetto_,
+                   "trace for ui.perfetto.dev; packed when the name ends with .gz")
+        ->type_name("FILE")
+        ->group("Output");
+    app.add_flag("--json", json_, "numbers on stdout as JSON instead of tables; no default page")
+        ->group("Output");
+    app.add_option("--at", gather_.at,
+                   "moment of a segment map: a time (3.2s, 120ms), peak, peak-allocated, end, or "
+                   "an event (#4711); repeatable [peak]")
+        ->type_name("TIME")
+        ->group("Contents");
+    app.add_option("--from", from_, "charts begin here (SVG, PNG)")
+        ->type_name("TIME")
+        ->group("Contents");
+    app.add_option("--to", to_, "charts end here (SVG, PNG)")->type_name("TIME")->group("Contents");
+    app.add_option("--device", device_, "ordinal [the device with most events]")
+        ->type_name("N")
+        ->group("Contents");
+    app.add_option("--replay", gather_.replay,
+                   "result of `neap replay INPUT --json`: its settings side by side")
+        ->type_name("FILE")
+        ->group("Contents");
+  }
+
+  int run() override {
+    gather_.device = device_;
+    gather_.progress = true;
+    auto report = report::gather(input_, gather_);
+    if (!report.ok()) return fail(report.status());
+    if (const Status status = write_outputs(*report); !status.ok()) return fail(status);
+    const std::string text =
+        json_ ? report->to_json().dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
+              : report->to_text();
+    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+      return fail(Status(ErrorCode::kIo, "Cannot write to standard output"));
+    return 0;
+  }
+
+ private:
+  Status write_outputs(const report::Report& report) {
+    report::ChartOptions chart;
+    chart.segment_maps = !gather_.at.empty();
+    for (const auto& [text, into] :
+         {std::pair{&from_, &chart.from_seconds}, std::pair{&to_, &chart.to_seconds}}) {
+      if (text->empty()) continue;
+      NEAP_TRY_ASSIGN(*into, report::parse_duration(*text));
+    }
+    const bool named = !svg_.empty() || !png_.empty() || !perfetto_.empty() || json_;
+    if (html_.empty() && !named) {
+      std::error_code ignored;
+      html_ = std::filesystem::is_directory(input_, ignored)
+                  ? input_ / report::kReportFile
+                  : std::filesystem::path(input_.filename().string() + ".html");
+    }
+    if (!html_.empty()) {
+      NEAP_TRY_ASSIGN(const std::string page, report::report_html(report));
+      NEAP_TRY(write(html_, page));
+    }
+    if (!svg_.empty()) NEAP_TRY(write(svg_, report::chart_svg(report, chart)));
+    if (!png_.empty()) {
+      NEAP_TRY_ASSIGN(const std::string picture, report::chart_png(report, chart));
+      NEAP_TRY(write(png_, picture));
+    }
+    if (!perfetto_.empty()) {
+      std::string trace = report::perfetto_json(report);
+      if (perfetto_.extension() == ".gz") {
+        NEAP_TRY_ASSIGN(trace, report::gzip(trace));
+      }
+      NEAP_TRY(write(perfetto_, trace));
+    }
+    return {};
+  }
+
+  static Status write(const std::filesystem::path& path, std::string_view contents) {
+    NEAP_TRY(write_file_atomic(path, contents));
+    log::info(format("wrote {} ({})", path.string(), to_string(Bytes(contents.size()))));
+    return {};
+  }
+
+  std::filesystem::path input_, html_, svg_, png_, perfetto_;
+  std::string from_, to_;
+  std::optional<std::uint16_t> device_;
+  report::GatherOptions gather_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+NEAP_COMMAND(ReportCommand)
+
+}  // namespace neap::cli

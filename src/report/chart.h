@@ -1,0 +1,32 @@
+// The report as one picture: figure with fragmentation, stack by layer, settings, segment map.
+//
+// Works on any Painter. Draws what a column of pixels hides at its peak, never at an average.
+#pragma once
+
+#include <optional>
+
+#include "report/painter.h"
+#include "report/report.h"
+
+namespace neap::report {
+
+struct ChartOptions {
+  double width = 1200;
+  /// Part of the trace; whole when unset.
+  std::optional<double> from_seconds, to_seconds;
+  bool segment_maps = false;  ///< one panel a map
+};
+
+/// Height that draw_charts needs at this width.
+[[nodiscard]] double chart_height(const Report& report, const ChartOptions& options);
+void draw_charts(Painter& painter, const Report& report, const ChartOptions& options);
+
+[[nodiscard]] std::string chart_svg(const Report& report, const ChartOptions& options = {});
+/// `scale` pixels a point.
+[[nodiscard]] Result<std::string> chart_png(const Report& report, const ChartOptions& options = {},
+                                            double scale = 1.5);
+
+/// Ticks of an axis from 0 to `most` bytes: a power of two apart, at most `count` of them.
+[[nodiscard]] std::vector<std::uint64_t> byte_ticks(std::uint64_t most, std::size_t count);
+
+}  // namespace neap::report

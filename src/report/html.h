@@ -1,0 +1,15 @@
+// The report as one HTML file that needs nothing else: no network, no other file, any browser of
+// the last years. Works offline; a policy in the page forbids it to load anything.
+//
+// Size   a few hundred kB; under 10 MB however many events the trace has (docs/report.md).
+#pragma once
+
+#include <string>
+
+#include "report/report.h"
+
+namespace neap::report {
+
+[[nodiscard]] Result<std::string> report_html(const Report& report);
+
+}  // namespace neap::report

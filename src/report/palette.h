@@ -1,0 +1,27 @@
+// Colours for phases and layers: told apart with colour-blind eyes and in print, the same in HTML,
+// SVG and PNG.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "report/history.h"
+#include "report/painter.h"
+
+namespace neap::report {
+
+/// By phase, in the order of first use; colours repeat, darker, after nine phases.
+[[nodiscard]] std::map<std::string, Color> phase_colors(const History& history);
+/// One a layer. Tags of one model ("actor.weights", "actor.grads") share a hue; live blocks have
+/// the colour of the phase they were born in, greyed where tags are there too.
+[[nodiscard]] std::vector<Color> layer_colors(const History& history);
+/// What the legend calls a layer.
+[[nodiscard]] std::string layer_label(const History& history, const Layer& layer);
+
+inline constexpr Color kPaper = rgb(0xffffff), kInk = rgb(0x1f2430), kFaint = rgb(0x6b7280),
+                       kGrid = rgb(0xe3e6eb), kReserved = rgb(0x2b2f38), kAllocated = rgb(0x2a7f9e),
+                       kCeiling = rgb(0xb3261e), kPeak = rgb(0xd32f2f), kWithout = rgb(0xd9a400),
+                       kPlanned = rgb(0x5b3fa8), kGap = rgb(0xe9ecf1);
+
+}  // namespace neap::report

@@ -1,0 +1,157 @@
+#include "report/report.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/format.h"
+
+namespace neap::report {
+
+std::string duration_text(double seconds) {
+  const double size = std::abs(seconds);
+  if (size >= 1 || size == 0) return format("{:.4g} s", seconds);
+  if (size >= 1e-3) return format("{:.4g} ms", seconds * 1e3);
+  return format("{:.4g} us", seconds * 1e6);
+}
+
+std::string SettingOutcome::label() const {
+  std::string text = conf.empty() ? "default" : conf;
+  if (!empty.empty() && empty != "none") text += " + empty_cache: " + empty;
+  if (fraction > 0) text += format(" + fraction {:.3g}", fraction);
+  return text;
+}
+
+Result<std::vector<SettingOutcome>> read_settings(const Json& replay) {
+  if (!replay.is_object() || !replay.contains("what_if") || !replay["what_if"].is_array())
+    return Status(ErrorCode::kCorrupt, "replay result: \"what_if\" is missing or is not a list");
+  std::vector<SettingOutcome> settings;
+  for (const Json& entry : replay["what_if"]) {
+    SettingOutcome outcome;
+    const auto number = [&entry](const char* key) -> std::uint64_t {
+      return entry.contains(key) && entry[key].is_number_unsigned()
+                 ? entry[key].get<std::uint64_t>()
+                 : 0;
+    };
+    if (!entry.is_object() || !entry.contains("peak_reserved") ||
+        !entry["peak_reserved"].is_number_unsigned())
+      return Status(ErrorCode::kCorrupt,
+                    format("replay result: what_if[{}] has no \"peak_reserved\"", settings.size()));
+    if (entry.contains("conf") && entry["conf"].is_string())
+      outcome.conf = entry["conf"].get<std::string>();
+    if (entry.contains("empty") && entry["empty"].is_string())
+      outcome.empty = entry["empty"].get<std::string>();
+    if (entry.contains("fraction") && entry["fraction"].is_number())
+      outcome.fraction = entry["fraction"].get<double>();
+    outcome.peak_reserved = Bytes(number("peak_reserved"));
+    outcome.peak_allocated = Bytes(number("peak_allocated"));
+    outcome.driver_allocs = number("driver_allocs");
+    outcome.driver_frees = number("driver_frees");
+    outcome.retries = number("retries");
+    if (entry.contains("oom")) {
+      const Json& oom = entry["oom"];
+      outcome.out_of_memory = oom.is_boolean()  ? oom.get<bool>()
+                              : oom.is_number() ? oom.get<double>() != 0
+                                                : !oom.is_null();
+    }
+    settings.push_back(std::move(outcome));
+  }
+  return settings;
+}
+
+std::string settings_text(const std::vector<SettingOutcome>& settings) {
+  if (settings.empty()) return {};
+  std::vector<std::vector<std::string>> cells{
+      {"setting", "reserved", "vs first", "allocated", "driver allocs", "frees", "retries", ""}};
+  const auto first = static_cast<double>(settings[0].peak_reserved.count());
+  for (const SettingOutcome& s : settings) {
+    cells.push_back(
+        {s.label(), to_string(s.peak_reserved),
+         first > 0
+             ? format("{:+.1f} %", 100 * (static_cast<double>(s.peak_reserved.count()) / first - 1))
+             : "-",
+         to_string(s.peak_allocated), std::to_string(s.driver_allocs),
+         std::to_string(s.driver_frees), std::to_string(s.retries),
+         s.out_of_memory ? "out of memory" : ""});
+  }
+  return aligned(cells);
+}
+
+std::vector<std::pair<std::string, std::string>> Report::headline() const {
+  const History& h = history;
+  const auto bytes = [](std::uint64_t count) { return to_string(Bytes(count)); };
+  std::vector<std::pair<std::string, std::string>> items;
+  if (lines) {
+    items.emplace_back("all resident", to_string(lines->all_resident));
+    items.emplace_back("ceiling", lines->ceiling.is_zero() ? "none" : to_string(lines->ceiling));
+    items.emplace_back("measured peak", to_string(lines->measured_peak));
+    items.emplace_back("planned peak", to_string(lines->planned_peak));
+  }
+  items.emplace_back("peak reserved", bytes(h.peak_reserved));
+  items.emplace_back("peak allocated", bytes(h.peak_total));
+  if (!h.driver_allocations.empty() && !h.physical) {
+    items.emplace_back("reserved w/o fragmentation", bytes(h.peak_without_fragmentation));
+    const double over =
+        100 * static_cast<double>(h.fragmentation_overhead()) /
+        static_cast<double>(std::max<std::uint64_t>(1, h.peak_without_fragmentation));
+    items.emplace_back("fragmentation overhead",
+                       format("{} ({:.1f} %)", bytes(h.fragmentation_overhead()), over));
+  }
+  items.emplace_back("driver allocations", std::to_string(h.driver_allocs));
+  if (h.copied > 0) items.emplace_back("moved over the link", bytes(h.copied));
+  return items;
+}
+
+std::string Report::to_text() const {
+  std::string out = title + "\n" + subtitle + "\n\n";
+  std::vector<std::vector<std::string>> cells;
+  for (const auto& [name, value] : headline()) cells.push_back({name, value});
+  std::size_t width = 0;
+  for (const auto& line : cells) width = std::max(width, line[0].size());
+  for (const auto& line : cells) out += format("{:<{}}  {}\n", line[0], width, line[1]);
+  if (!table.rows.empty()) out += "\n" + table.to_text();
+  if (!settings.empty()) out += "\n" + settings_text(settings);
+  for (const std::string& note : notes) out += "\nnote: " + note;
+  if (!notes.empty()) out += "\n";
+  return out;
+}
+
+Json Report::to_json() const {
+  const History& h = history;
+  Json out = {{"schema", 1},
+              {"input", title},
+              {"events", h.events},
+              {"seconds", static_cast<double>(h.end_ns) * 1e-9},
+              {"peak_reserved", h.peak_reserved},
+              {"peak_allocated", h.peak_total},
+              {"peak_without_fragmentation", h.peak_without_fragmentation},
+              {"fragmentation_at_peak", h.fragmentation_at_peak},
+              {"fragmentation_max", h.fragmentation_max},
+              {"fragmentation_overhead", h.fragmentation_overhead()},
+              {"driver_allocs", h.driver_allocs},
+              {"driver_frees", h.driver_frees},
+              {"copied", h.copied},
+              {"phases", table.to_json()}};
+  out["lines"] = lines ? lines->to_json() : Json(nullptr);
+  Json layers = Json::array();
+  for (const Layer& layer : h.layers) {
+    layers.push_back({{"kind", layer.kind == Layer::Kind::kTag ? "tag" : "phase of birth"},
+                      {"name", layer.name},
+                      {"peak", layer.peak}});
+  }
+  out["layers"] = std::move(layers);
+  Json maps = Json::array();
+  for (const SegmentMap& map : h.maps) {
+    maps.push_back({{"label", map.label},
+                    {"seconds", static_cast<double>(map.time_ns) * 1e-9},
+                    {"reserved", map.reserved},
+                    {"allocated", map.allocated},
+                    {"segments", map.segments.size()},
+                    {"largest_gap", map.largest_gap},
+                    {"whole_segments_free", map.whole_segments_free}});
+  }
+  out["maps"] = std::move(maps);
+  out["notes"] = notes;
+  return out;
+}
+
+}  // namespace neap::report

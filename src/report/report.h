@@ -1,0 +1,50 @@
+// Everything a report shows, gathered from one input, before it takes a form.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "report/history.h"
+#include "report/phase_table.h"
+
+namespace neap::report {
+
+/// What a replay found for one setting (`neap replay --json`, "what_if").
+struct SettingOutcome {
+  std::string conf;   ///< PYTORCH_CUDA_ALLOC_CONF
+  std::string empty;  ///< when empty_cache() was called: none, inference, training, all, names
+  double fraction = 0;
+  Bytes peak_reserved, peak_allocated;
+  std::uint64_t driver_allocs = 0, driver_frees = 0, retries = 0;
+  bool out_of_memory = false;
+
+  [[nodiscard]] std::string label() const;
+};
+
+struct Report {
+  std::string title;     ///< the input's name
+  std::string subtitle;  ///< what it is: source, device, events, length
+  bool is_run = false;   ///< a run of Neap's (tags); else a snapshot of PyTorch's allocator
+  History history;
+  PhaseTable table;
+  std::optional<PlanSummary> plan;
+  std::optional<MemoryLines> lines;
+  std::vector<SettingOutcome> settings;  ///< the recorded one first, when known
+  std::vector<std::string> notes;        ///< what the reader should know about the input
+
+  /// Headline, notes, table of phases, settings: what the command prints.
+  [[nodiscard]] std::string to_text() const;
+  [[nodiscard]] Json to_json() const;  ///< docs/report.md
+  /// Named numbers for the head of a page, as text.
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> headline() const;
+};
+
+/// Reads the "what_if" list of `neap replay --json`.
+[[nodiscard]] Result<std::vector<SettingOutcome>> read_settings(const Json& replay);
+[[nodiscard]] std::string settings_text(const std::vector<SettingOutcome>& settings);
+
+/// "12.345 s", "3.2 ms": short, for axes and tables.
+[[nodiscard]] std::string duration_text(double seconds);
+
+}  // namespace neap::report
