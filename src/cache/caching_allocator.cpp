@@ -145,6 +145,11 @@ Status CachingAllocator::map_range(Address at, Bytes size) {
   return impl_->map_range(at, size);
 }
 
+bool CachingAllocator::would_fit(Bytes size, Stream stream, std::uint32_t pool) {
+  const Guard guard(impl_->mutex, impl_->options.locking);
+  return impl_->would_fit(size, stream, pool);
+}
+
 Status CachingAllocator::check_invariants() const {
   const Guard guard(impl_->mutex, impl_->options.locking);
   return impl_->check_invariants();

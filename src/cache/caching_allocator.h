@@ -140,6 +140,8 @@ class CachingAllocator {
   /// Maps `size` bytes at `at`, where an unmapped part of an expandable reservation begins: what a
   /// recording says that the allocator took for a request that failed in the end.
   Status map_range(Address at, Bytes size);
+  /// Whether a free block would serve this request without asking the source.
+  [[nodiscard]] bool would_fit(Bytes size, Stream stream, std::uint32_t pool);
   /// Walks every structure; an error names the first broken invariant. For tests and debugging.
   Status check_invariants() const;
 

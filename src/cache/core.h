@@ -26,9 +26,12 @@ struct CachingAllocator::Impl {
   // request.cpp: the path of malloc and free.
   Result<Address> malloc(Bytes size, Stream stream, std::uint32_t pool_id);
   Bin& bin_of(BlockPool& pool, Stream stream);
-  Result<BlockPool*> pool_for(std::uint32_t id, bool small);
+  BlockPool& pool_for(std::uint32_t id, bool small);
   PrivatePool& private_pool(std::uint32_t id);
   bool take_free_block(Request& request, Bin& bin);
+  /// Best fit for `wanted` rounded bytes; end() when no block may serve it.
+  [[nodiscard]] FreeIndex::Cursor find_free_block(std::uint64_t wanted, const Bin& bin) const;
+  [[nodiscard]] bool would_fit(Bytes size, Stream stream, std::uint32_t pool_id);
   bool take_from_fallback_pools(Request& request);
   bool make_block(Request& request, bool is_retry);
   bool miss(Request& request);

@@ -41,6 +41,19 @@ PrivatePool& Impl::private_pool(std::uint32_t id) {
   return *slot;
 }
 
+BlockPool& Impl::pool_for(std::uint32_t id, bool small) {
+  if (id == 0) return small ? small_pool : large_pool;
+  PrivatePool& own = private_pool(id);
+  own.released = false;
+  return small ? own.small : own.large;
+}
+
+bool Impl::would_fit(Bytes size, Stream stream, std::uint32_t pool_id) {
+  const Bytes rounded = options.settings.round(size + options.version.padding);
+  const Bin& bin = bin_of(pool_for(pool_id, rounded <= kSmallSize), stream);
+  return find_free_block(rounded.count(), bin) != bin.free.end();
+}
+
 Result<Address> Impl::malloc(Bytes size, Stream stream, std::uint32_t pool_id) {
   if (size.is_zero()) return Address{0};
   const Bytes padded = size > kMaxRequest ? size : size + options.version.padding;
@@ -53,14 +66,7 @@ Result<Address> Impl::malloc(Bytes size, Stream stream, std::uint32_t pool_id) {
   const Bytes rounded = options.settings.round(padded);
   request.size = rounded.count();
   request.segment_size = options.settings.segment_size_for(rounded).count();
-  const bool small = rounded <= kSmallSize;
-  BlockPool* pool = small ? &small_pool : &large_pool;
-  if (pool_id != 0) {
-    PrivatePool& own = private_pool(pool_id);
-    own.released = false;
-    pool = small ? &own.small : &own.large;
-  }
-  request.bin = &bin_of(*pool, stream);
+  request.bin = &bin_of(pool_for(pool_id, rounded <= kSmallSize), stream);
   if (!take_free_block(request, *request.bin) && !miss(request)) {
     if (!failure.ok()) return std::exchange(failure, ok_status());
     return shortage(request);
@@ -69,12 +75,20 @@ Result<Address> Impl::malloc(Bytes size, Stream stream, std::uint32_t pool_id) {
 }
 
 bool Impl::take_free_block(Request& request, Bin& bin) {
+  if (limited && options.settings.garbage_collection_threshold > 0) ++bin.pool->search_count;
+  const auto at = find_free_block(request.size, bin);
+  if (at == bin.free.end()) return false;
+  request.block = bin.free[at].block;
+  bin.free.erase(at);
+  return true;
+}
+
+FreeIndex::Cursor Impl::find_free_block(std::uint64_t wanted, const Bin& bin) const {
   const Settings& settings = options.settings;
-  if (limited && settings.garbage_collection_threshold > 0) ++bin.pool->search_count;
-  FreeIndex& free = bin.free;
-  auto at = free.lower_bound(request.size, 0);
+  const FreeIndex& free = bin.free;
+  auto at = free.lower_bound(wanted, 0);
   const auto end = free.end();
-  if (at == end) return false;
+  if (at == end) return end;
   if (free[at].block->range != nullptr) {
     if (settings.expandable_segments) {
       // A block at the edge of the mapped range counts with the room that it can grow into: the one
@@ -89,17 +103,14 @@ bool Impl::take_free_block(Request& request, Bin& bin) {
         at = next;
     } else {
       while (at != end && free[at].block->range != nullptr) at = free.next(at);
-      if (at == end) return false;
+      if (at == end) return end;
     }
   }
   const std::uint64_t limit = settings.max_split_size.count();
   const std::uint64_t size = free[at].size;
-  if (request.size < limit && size >= limit) return false;
-  if (request.size >= limit && size >= request.size + settings.max_non_split_rounding.count())
-    return false;
-  request.block = free[at].block;
-  free.erase(at);
-  return true;
+  if (wanted < limit && size >= limit) return end;
+  if (wanted >= limit && size >= wanted + settings.max_non_split_rounding.count()) return end;
+  return at;
 }
 
 bool Impl::take_from_fallback_pools(Request& request) {

@@ -52,12 +52,18 @@ class RecordedRun {
   /// Number of the live block at an address of this run.
   [[nodiscard]] std::optional<std::uint32_t> block_at(cache::Address address) const;
 
- private:
   struct Impl;
+
+ private:
   std::unique_ptr<Impl> impl_;
 };
 
 [[nodiscard]] Result<Fidelity> check_fidelity(const Workload& workload,
                                               const FidelityOptions& options = {});
+
+/// A segment that was given back before the snapshot has no recorded pool. Where the recording took
+/// a new segment although the default pool had room, the segment belonged to a private pool: its
+/// allocations are routed there.
+Status infer_pools(Workload& workload, Bytes capacity);
 
 }  // namespace neap::replay

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "cache/address_map.h"
+#include "replay/fidelity.h"
 #include "replay/rewind.h"
 
 namespace neap::replay {
@@ -190,18 +191,6 @@ class Preparer {
     }
   }
 
-  std::uint16_t route(cache::Stream stream, std::uint32_t pool) {
-    const Route wanted{stream, pool};
-    if (last_route_ < w_.routes.size() && w_.routes[last_route_] == wanted) return last_route_;
-    auto at = std::find(w_.routes.begin(), w_.routes.end(), wanted);
-    if (at == w_.routes.end()) {
-      // More routes than a number can hold: the rest share the last one.
-      if (w_.routes.size() == 0xffff) return 0xfffe;
-      at = w_.routes.insert(at, wanted);
-    }
-    return last_route_ = static_cast<std::uint16_t>(at - w_.routes.begin());
-  }
-
   std::uint32_t add_block(std::uint64_t requested, std::uint16_t block_route,
                           std::uint32_t birth_event, std::uint32_t phase) {
     w_.blocks.push_back({requested, birth_event, phase, kNoPhase, false, block_route});
@@ -214,7 +203,7 @@ class Preparer {
       for (const auto& block : segment.blocks) {
         if (block.state == State::kFree) continue;
         const std::uint32_t slot = add_block(
-            block.requested.count(), route(segment.stream, segment.pool), kNoEvent, kNoPhase);
+            block.requested.count(), w_.route({segment.stream, segment.pool}), kNoEvent, kNoPhase);
         w_.initial_addresses.push_back(block.address);
         w_.initial_pending.push_back(block.state == State::kPendingFree);
         live_.insert(block.address, slot);
@@ -247,7 +236,7 @@ class Preparer {
           push(pending_[old - 1] ? OpKind::kCompleteFree : OpKind::kFree, old - 1, 0);
           die(old);
         }
-        const std::uint16_t way = route(event.stream, pool);
+        const std::uint16_t way = w_.route({event.stream, pool});
         const std::uint32_t slot = add_block(event.size, way, index, phases_.current());
         pending_.push_back(false);
         live_.insert(event.address, slot);
@@ -327,11 +316,20 @@ class Preparer {
   PhaseTracker phases_;
   cache::AddressMap<std::uint32_t> live_;  ///< address -> number + 1
   std::vector<bool> pending_;
-  std::uint16_t last_route_ = 0;
   bool in_burst_ = false;
 };
 
 }  // namespace
+
+std::uint16_t Workload::route(const Route& wanted) {
+  auto at = std::find(routes.begin(), routes.end(), wanted);
+  if (at == routes.end()) {
+    // More routes than a number can hold: the rest share the last one.
+    if (routes.size() == 0xffff) return 0xfffe;
+    at = routes.insert(at, wanted);
+  }
+  return static_cast<std::uint16_t>(at - routes.begin());
+}
 
 Result<PhaseAt> PhaseAt::parse(std::string_view text) {
   const auto wrong = [&] {
@@ -369,6 +367,7 @@ Result<Workload> prepare(const trace::Recording& recording, const trace::DeviceR
   workload.device = &device;
   workload.settings = recorded_settings(recording, &workload.notes);
   Preparer(workload, options).run();
+  if (workload.uses_private_pools) NEAP_TRY(infer_pools(workload, options.capacity));
   return workload;
 }
 

@@ -100,8 +100,12 @@ struct Workload {
   /// Sizes of blocks live before the first event that had to be worked out from their neighbours.
   std::uint64_t guessed_sizes = 0;
   bool uses_private_pools = false;
+  /// Segments whose private pool had to be inferred, see infer_pools.
+  std::uint64_t inferred_segments = 0;
   std::vector<std::string> notes;  ///< for people, one sentence each
 
+  /// Number of the route, added if it is new.
+  std::uint16_t route(const Route& wanted);
   [[nodiscard]] bool starts_empty() const { return initial_segments.empty(); }
   [[nodiscard]] const std::string& phase_name(std::uint32_t phase) const {
     static const std::string kNone = "(no phase)";

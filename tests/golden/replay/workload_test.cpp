@@ -1,0 +1,190 @@
+// Rewinding, phases and odd traces, on recordings made by hand.
+#include <gtest/gtest.h>
+
+#include "replay/fidelity.h"
+#include "replay/what_if.h"
+
+namespace neap::replay {
+namespace {
+
+using trace::Event;
+using trace::EventKind;
+
+constexpr std::uint64_t kBase = 0x7f0000000000;
+
+/// A recording of one device, written event by event.
+class Script {
+ public:
+  Script() {
+    recording.source = trace::Source::kTorchSnapshot;
+    recording.settings.present = true;
+    recording.devices.resize(1);
+    device().has_times = true;
+  }
+  trace::DeviceRecording& device() { return recording.devices[0]; }
+  Script& add(EventKind kind, std::uint64_t address, std::uint64_t size, std::uint64_t stream = 0) {
+    Event event;
+    event.kind = kind;
+    event.address = address;
+    event.size = size;
+    event.stream = stream;
+    event.time_ns = 1000 * ++time_;
+    device().events.push_back(event);
+    return *this;
+  }
+  Script& phase(EventKind kind, const char* name) {
+    add(kind, 0, 0);
+    device().events.back().name = recording.names.intern(name);
+    return *this;
+  }
+  Script& free(std::uint64_t address, std::uint64_t size) {
+    add(EventKind::kFreeRequested, address, size);
+    return add(EventKind::kFreeCompleted, address, size);
+  }
+  Script& segment(std::uint64_t address, std::uint64_t size, std::vector<trace::Block> blocks,
+                  bool small = true) {
+    trace::Segment segment;
+    segment.address = address;
+    segment.size = size;
+    segment.small_pool = small;
+    segment.first_block = static_cast<std::uint32_t>(device().blocks.size());
+    segment.block_count = static_cast<std::uint32_t>(blocks.size());
+    device().blocks.insert(device().blocks.end(), blocks.begin(), blocks.end());
+    device().segments.push_back(segment);
+    return *this;
+  }
+  trace::Recording recording;
+
+ private:
+  std::uint64_t time_ = 0;
+};
+
+constexpr auto kLive = trace::BlockState::kAllocated;
+constexpr auto kFree = trace::BlockState::kFree;
+
+TEST(Workload, RewindsACutTrace) {
+  // Before the trace: A (1024 at 0) and B (512 at 1024) live. In it: A dies, C takes its place.
+  Script script;
+  script.free(kBase, 1000)
+      .add(EventKind::kAlloc, kBase, 600)
+      .segment(kBase, 2 << 20,
+               {{kBase, 1024, 600, 0, kLive},
+                {kBase + 1024, 512, 500, 0, kLive},
+                {kBase + 1536, (2 << 20) - 1536, 0, 0, kFree}});
+  const auto workload = prepare(script.recording, script.device());
+  ASSERT_TRUE(workload.ok());
+  EXPECT_EQ(workload->initial_blocks, 2u);
+  ASSERT_EQ(workload->initial_segments.size(), 1u);
+  const auto& blocks = workload->initial_segments[0].blocks;
+  ASSERT_EQ(blocks.size(), 3u);
+  EXPECT_EQ(blocks[0].size, 1024_B);
+  EXPECT_EQ(blocks[0].requested, 1000_B);
+  EXPECT_EQ(blocks[1].size, 512_B);
+  const auto fidelity = check_fidelity(*workload);
+  ASSERT_TRUE(fidelity.ok()) << fidelity.status().message();
+  EXPECT_EQ(fidelity->allocs_equal, 1u);
+  EXPECT_TRUE(fidelity->holds());
+}
+
+TEST(Workload, AWrongAddressIsFoundAndExplained) {
+  Script script;
+  script.add(EventKind::kSegmentAlloc, kBase, 2 << 20)
+      .add(EventKind::kAlloc, kBase, 512)
+      .add(EventKind::kAlloc, kBase + 4096, 512)  // best fit would give kBase + 512
+      .segment(kBase, 2 << 20,
+               {{kBase, 512, 512, 0, kLive},
+                {kBase + 512, 3584, 0, 0, kFree},
+                {kBase + 4096, 512, 512, 0, kLive},
+                {kBase + 4608, (2 << 20) - 4608, 0, 0, kFree}});
+  const auto workload = prepare(script.recording, script.device());
+  ASSERT_TRUE(workload.ok());
+  const auto fidelity = check_fidelity(*workload);
+  ASSERT_TRUE(fidelity.ok());
+  EXPECT_EQ(fidelity->allocs_equal, 1u);
+  EXPECT_EQ(fidelity->allocs, 2u);
+  EXPECT_FALSE(fidelity->holds());
+  ASSERT_TRUE(fidelity->first_divergence.has_value());
+  EXPECT_EQ(fidelity->first_divergence->event, 2u);
+  EXPECT_FALSE(fidelity->first_divergence->reason.empty());
+}
+
+TEST(Workload, MissingFreesAreCountedAndBelieved) {
+  Script script;  // the free of the first block was dropped by skip_actions
+  script.add(EventKind::kSegmentAlloc, kBase, 2 << 20)
+      .add(EventKind::kAlloc, kBase, 512)
+      .add(EventKind::kAlloc, kBase, 512)
+      .free(kBase, 512)
+      .free(kBase + 9999 * 512, 512)
+      .segment(kBase, 2 << 20, {{kBase, 2 << 20, 0, 0, kFree}});
+  const auto workload = prepare(script.recording, script.device());
+  ASSERT_TRUE(workload.ok());
+  EXPECT_GE(workload->anomalies.total(), 2u);
+  const auto scenario = Scenario::make("", "none", 0, workload->version);
+  const auto outcome = run_scenario(*workload, *scenario, 1_GiB);
+  ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+}
+
+TEST(Workload, PhasesFromMarksTimesAndNestedOnes) {
+  Script script;
+  script.phase(EventKind::kPhaseBegin, "outer")
+      .phase(EventKind::kPhaseBegin, "Optimizer.step#AdamW.step")
+      .phase(EventKind::kPhaseEnd, "Optimizer.step#AdamW.step")
+      .phase(EventKind::kPhaseBegin, "inner")
+      .add(EventKind::kSegmentAlloc, kBase, 2 << 20)
+      .add(EventKind::kAlloc, kBase, 512)
+      .phase(EventKind::kPhaseEnd, "inner")
+      .phase(EventKind::kPhaseEnd, "outer")
+      .segment(kBase, 2 << 20,
+               {{kBase, 512, 512, 0, kLive}, {kBase + 512, (2 << 20) - 512, 0, 0, kFree}});
+  const auto marked = prepare(script.recording, script.device());
+  ASSERT_TRUE(marked.ok());
+  EXPECT_EQ(marked->phase_names, (std::vector<std::string>{"outer", "inner"}));
+  EXPECT_EQ(marked->phase_name(marked->blocks[0].birth_phase), "inner");
+
+  const auto timed = prepare(
+      script.recording, script.device(),
+      {.phases_at = {*PhaseAt::parse("late=5us"), *PhaseAt::parse("early=0s")}, .capacity = {}});
+  ASSERT_TRUE(timed.ok());
+  EXPECT_EQ(timed->phase_name(timed->blocks[0].birth_phase), "late");
+  for (const char* wrong : {"x", "=1s", "x=", "x=1", "x=1h", "x=-1s", "x=@"})
+    EXPECT_FALSE(PhaseAt::parse(wrong).ok()) << wrong;
+}
+
+TEST(Workload, EmptyPolicies) {
+  const auto inference = EmptyPolicy::parse("inference");
+  EXPECT_TRUE(inference.after("phase:generate"));
+  EXPECT_FALSE(inference.after("phase:train_actor"));
+  EXPECT_FALSE(inference.after("training"));
+  EXPECT_TRUE(EmptyPolicy::parse("training").after("train"));
+  const auto named = EmptyPolicy::parse("generate, phase:reward");
+  EXPECT_TRUE(named.after("phase:generate"));
+  EXPECT_TRUE(named.after("reward"));
+  EXPECT_FALSE(named.after("phase:values"));
+  EXPECT_EQ(EmptyPolicy::parse("").to_string(), "none");
+  EXPECT_EQ(named.to_string(), "generate,phase:reward");
+}
+
+TEST(Workload, APendingFreeHoldsItsBlockUntilItCompletes) {
+  Script script;
+  script.add(EventKind::kSegmentAlloc, kBase, 2 << 20)
+      .add(EventKind::kAlloc, kBase, 512)
+      .add(EventKind::kFreeRequested, kBase, 512)
+      .add(EventKind::kAlloc, kBase + 512, 512)
+      .add(EventKind::kFreeCompleted, kBase, 512)
+      .add(EventKind::kAlloc, kBase, 512)
+      .segment(kBase, 2 << 20,
+               {{kBase, 512, 512, 0, kLive},
+                {kBase + 512, 512, 512, 0, kLive},
+                {kBase + 1024, (2 << 20) - 1024, 0, 0, kFree}});
+  const auto workload = prepare(script.recording, script.device());
+  ASSERT_TRUE(workload.ok());
+  const auto fidelity = check_fidelity(*workload);
+  ASSERT_TRUE(fidelity.ok());
+  EXPECT_EQ(fidelity->allocs_equal, 3u);
+  // Under a capacity that forces a retry the pending free is completed early.
+  const auto scenario = Scenario::make("", "none", 0, workload->version);
+  EXPECT_TRUE(run_scenario(*workload, *scenario, 2_MiB).ok());
+}
+
+}  // namespace
+}  // namespace neap::replay
