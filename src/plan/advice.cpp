@@ -150,9 +150,9 @@ std::vector<Knob> find_knobs(const Job& job, const Target& target) {
   for (const Dial& dial : dials(job)) {
     Knob best;
     best.least_capacity = now;
-    // The first halving and the end of the road say the most.
+    // As far as it helps; of a change in the training only the first step.
     std::vector<std::string> last;
-    for (int level = 1; level <= 12; ++level) {
+    for (int level = 1; level <= (dial.keeps_training ? 12 : 1); ++level) {
       Job changed = job;
       Knob knob;
       knob.effect = dial.effect;

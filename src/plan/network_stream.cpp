@@ -6,9 +6,8 @@
 namespace neap::plan {
 namespace {
 
-// src/model/network.h and transformer.h have the same two numbers.
+// src/model/network.h has the same number.
 constexpr std::int64_t kMlpChunkElements = std::int64_t{1} << 25;
-constexpr std::int64_t kLogitsChunkElements = std::int64_t{1} << 25;
 
 }  // namespace
 
@@ -208,6 +207,7 @@ Temporary NetworkStream::run_block(Temporary x, std::int64_t sequences, std::int
                                    Mode mode, BlockGraph* graph) {
   const std::int64_t rows = sequences * length;
   if (graph != nullptr) graph->input = x;
+  if (!shape_.norm_first) return run_post_norm_block(std::move(x), sequences, length, graph);
   {
     Normed n = norm(rows, c_);
     if (graph != nullptr) {
@@ -243,6 +243,33 @@ Temporary NetworkStream::run_block(Temporary x, std::int64_t sequences, std::int
   return x;
 }
 
+// OPT-350m: attention and MLP read the block's input itself, norms follow the sums.
+Temporary NetworkStream::run_post_norm_block(Temporary x, std::int64_t sequences,
+                                             std::int64_t length, BlockGraph* graph) {
+  const std::int64_t rows = sequences * length;
+  {
+    const Temporary a = attend(sequences, length, graph);
+    const Temporary sum = make(rows * c_);
+    const Normed n = norm(rows, c_);
+    if (graph != nullptr) {
+      graph->h1 = x;
+      graph->middle = sum;
+      graph->attention_norm = n.statistics;
+    }
+    x = n.y;
+  }
+  const Temporary m = mlp(rows, graph);
+  const Temporary sum = make(rows * c_);
+  const Normed n = norm(rows, c_);
+  if (graph != nullptr) {
+    graph->h2 = x;
+    graph->mlp_norm = n.statistics;
+    graph->mlp_norm.push_back(sum);
+    graph->output = n.y;
+  }
+  return n.y;
+}
+
 // ---- gradients of a block, in the order of autograd's ready queue (last made, first run) --------
 
 Temporary NetworkStream::mlp_backward(std::int64_t rows, BlockGraph& graph) {
@@ -269,10 +296,9 @@ Temporary NetworkStream::mlp_backward(std::int64_t rows, BlockGraph& graph) {
 }
 
 Temporary NetworkStream::attention_backward(std::int64_t sequences, std::int64_t length,
-                                            BlockGraph& graph, const Temporary& d) {
+                                            BlockGraph& graph) {
   const std::int64_t rows = sequences * length;
   Temporary d_out = linear_backward(rows, out_);
-  (void)d;
   Temporary dq = make(rows * q_width_);
   const std::int64_t kv_made = grouped() && !e_.cuda ? q_width_ : kv_width_;
   Temporary dk = make(rows * kv_made);
@@ -327,9 +353,20 @@ Temporary NetworkStream::attention_backward(std::int64_t sequences, std::int64_t
   return dh;
 }
 
-Temporary NetworkStream::block_backward(BlockGraph graph, const Temporary& d,
-                                        std::int64_t sequences, std::int64_t length) {
+Temporary NetworkStream::block_backward(BlockGraph graph, std::int64_t sequences,
+                                        std::int64_t length) {
   const std::int64_t rows = sequences * length;
+  if (!shape_.norm_first) {
+    Temporary d_middle = norm_backward(rows, c_, trains_base());
+    graph.mlp_norm.clear();
+    { const Temporary dh = mlp_backward(rows, graph); }  // added into d_middle
+    Temporary dx = norm_backward(rows, c_, trains_base());
+    d_middle.reset();
+    graph.middle.reset();
+    graph.attention_norm.clear();
+    const Temporary dh = attention_backward(sequences, length, graph);
+    return dx;  // dh is added in place
+  }
   Temporary sum;
   {
     Temporary dh = mlp_backward(rows, graph);
@@ -339,7 +376,7 @@ Temporary NetworkStream::block_backward(BlockGraph graph, const Temporary& d,
     graph.mlp_norm.clear();
     sum = make(rows * c_);  // d is the caller's too, so this is not added in place
   }
-  Temporary dh = attention_backward(sequences, length, graph, d);
+  Temporary dh = attention_backward(sequences, length, graph);
   Temporary dx = norm_backward(rows, c_, trains_base());
   return sum;  // dx is added in place
 }
@@ -394,14 +431,15 @@ void NetworkStream::backward(Tape tape, Temporary d) {
       graph = std::move(tape.graphs.back());
       tape.graphs.pop_back();
     }
-    d = block_backward(std::move(graph), d, tape.sequences, tape.length);
+    // The gradient that came in lives until the one that goes out is there.
+    d = block_backward(std::move(graph), tape.sequences, tape.length);
   }
   embed_backward(tape.sequences * tape.length, tape.length);
 }
 
 Temporary NetworkStream::decode_block(Temporary x, std::int64_t sequences, std::int64_t limit) {
   {
-    Normed n = norm(sequences, c_);
+    Normed n = shape_.norm_first ? norm(sequences, c_) : Normed{};
     n.statistics.clear();
     Heads heads = project(sequences);
     if (rms()) {
@@ -420,6 +458,11 @@ Temporary NetworkStream::decode_block(Temporary x, std::int64_t sequences, std::
     if (grouped()) out = make(sequences * q_width_);  // heads back in their order
     const Temporary a = linear(sequences, out_);
   }
+  if (!shape_.norm_first) {
+    x = norm(sequences, c_).y;
+    { const Temporary m = mlp(sequences, nullptr); }
+    return norm(sequences, c_).y;
+  }
   Normed n = norm(sequences, c_);
   n.statistics.clear();
   const Temporary m = mlp(sequences, nullptr);
@@ -434,124 +477,6 @@ Temporary NetworkStream::decode(std::int64_t sequences, std::int64_t limit) {
   for (std::int64_t i = 0; i < shape_.num_hidden_layers; ++i)
     x = decode_block(std::move(x), sequences, limit);
   return x;
-}
-
-// ---- heads --------------------------------------------------------------------------------------
-
-std::int64_t NetworkStream::chunk_rows(std::int64_t width) const {
-  return std::max<std::int64_t>(1, kLogitsChunkElements / width);
-}
-
-Temporary NetworkStream::head_input(std::int64_t rows) {
-  Temporary z;
-  if (shape_.norm_first) z = norm(rows, c_).y;
-  if (shape_.projects_embedding()) z = make(rows * shape_.embedding_dim());
-  return z;
-}
-
-Temporary NetworkStream::logits(std::int64_t rows) {
-  const Temporary z = head_input(rows);
-  Temporary logits = make(rows * shape_.vocab_size);
-  return e_.width == 4 ? logits : make_float(rows * shape_.vocab_size);
-}
-
-NetworkStream::LogProbs NetworkStream::log_probs(std::int64_t rows, bool entropy, bool) {
-  LogProbs out;
-  out.log_probs = make_float(rows);
-  if (entropy) out.entropy = make_float(rows);
-  out.log_sum = make_float(rows);
-  const std::int64_t v = shape_.vocab_size;
-  const std::int64_t step = chunk_rows(v);
-  for (std::int64_t first = 0; first < rows; first += step) {
-    const std::int64_t n = std::min(step, rows - first);
-    Temporary z;
-    {
-      const Temporary gathered = make(n * c_);
-      z = head_input(n);
-      if (!z) z = gathered;
-    }
-    Temporary f = make(n * v);
-    if (e_.width != 4) f = make_float(n * v);
-    const Temporary chosen = make_float(n);
-    const Temporary top = make_float(n);
-    if (entropy) {
-      const Temporary e = make_float(n * v);
-      const Temporary sum = make_float(n);
-      const Temporary weighted = make_float(n);
-    }
-    const Temporary sum = make_float(n);
-    const Temporary values = make_float(n);
-  }
-  return out;
-}
-
-Temporary NetworkStream::log_probs_backward(std::int64_t tokens, std::int64_t rows, bool entropy,
-                                            bool) {
-  Temporary d_hidden = make(tokens * c_);
-  const std::int64_t v = shape_.vocab_size;
-  const std::int64_t step = chunk_rows(v);
-  for (std::int64_t first = 0; first < rows; first += step) {
-    const std::int64_t n = std::min(step, rows - first);
-    const Temporary gathered = make(n * c_);
-    const Normed z = shape_.norm_first ? norm(n, c_) : Normed{};
-    Temporary g = make(n * v);
-    if (e_.width != 4) g = make_float(n * v);
-    if (entropy) s_.touch(n * v, 4);
-    s_.touch(n, 4);
-    if (e_.width != 4) g = make(n * v);
-    if (widens() && trains_base()) s_.touch(v * shape_.embedding_dim(), e_.width);
-    const Temporary dz = make(n * shape_.embedding_dim());
-    const Temporary d = shape_.norm_first ? norm_backward(n, c_, trains_base()) : Temporary();
-  }
-  return d_hidden;
-}
-
-NetworkStream::CrossEntropy NetworkStream::cross_entropy(std::int64_t tokens, std::int64_t rows) {
-  CrossEntropy out;
-  out.values.log_probs = make_float(rows);
-  out.values.log_sum = make_float(rows);
-  out.d_hidden = make(tokens * c_);
-  const std::int64_t v = shape_.vocab_size;
-  const std::int64_t step = chunk_rows(v);
-  for (std::int64_t first = 0; first < rows; first += step) {
-    const std::int64_t n = std::min(step, rows - first);
-    const Temporary gathered = make(n * c_);
-    const Normed z = shape_.norm_first ? norm(n, c_) : Normed{};
-    Temporary f = make(n * v);
-    if (e_.width != 4) f = make_float(n * v);
-    { const Temporary clone = make_float(n * v); }
-    const Temporary d_log_prob = make_float(n);
-    if (e_.width != 4) f = make(n * v);
-    if (widens() && trains_base()) s_.touch(v * shape_.embedding_dim(), e_.width);
-    const Temporary dz = make(n * shape_.embedding_dim());
-    const Temporary d = shape_.norm_first ? norm_backward(n, c_, trains_base()) : Temporary();
-  }
-  return out;
-}
-
-Temporary NetworkStream::scores(std::int64_t rows) {
-  Temporary out = make_float(rows);
-  const std::int64_t step = chunk_rows(c_);
-  for (std::int64_t first = 0; first < rows; first += step) {
-    const std::int64_t n = std::min(step, rows - first);
-    const Temporary gathered = make(n * c_);
-    const Temporary z = head_input(n);
-    s_.touch(n, e_.width);
-  }
-  return out;
-}
-
-Temporary NetworkStream::scores_backward(std::int64_t tokens, std::int64_t rows) {
-  Temporary d_hidden = make(tokens * c_);
-  const std::int64_t step = chunk_rows(c_);
-  for (std::int64_t first = 0; first < rows; first += step) {
-    const std::int64_t n = std::min(step, rows - first);
-    const Temporary gathered = make(n * c_);
-    const Normed z = shape_.norm_first ? norm(n, c_) : Normed{};
-    const Temporary dz = make(n * shape_.embedding_dim());
-    const Temporary d = shape_.norm_first ? norm_backward(n, c_, trains_base()) : Temporary();
-  }
-  return d_hidden;
 }
 
 }  // namespace neap::plan

@@ -61,10 +61,9 @@ class NetworkStream {
   struct LogProbs {
     Temporary log_probs, entropy, log_sum;
   };
-  [[nodiscard]] LogProbs log_probs(std::int64_t rows, bool entropy, bool divides);
+  [[nodiscard]] LogProbs log_probs(std::int64_t rows, bool entropy);
   /// Gradient with respect to (tokens, hidden).
-  [[nodiscard]] Temporary log_probs_backward(std::int64_t tokens, std::int64_t rows, bool entropy,
-                                             bool divides);
+  [[nodiscard]] Temporary log_probs_backward(std::int64_t tokens, std::int64_t rows, bool entropy);
   struct CrossEntropy {
     LogProbs values;
     Temporary d_hidden;
@@ -114,11 +113,13 @@ class NetworkStream {
   [[nodiscard]] Temporary mlp(std::int64_t rows, BlockGraph* graph);
   [[nodiscard]] Temporary run_block(Temporary x, std::int64_t sequences, std::int64_t length,
                                     Mode mode, BlockGraph* graph);
+  [[nodiscard]] Temporary run_post_norm_block(Temporary x, std::int64_t sequences,
+                                              std::int64_t length, BlockGraph* graph);
   [[nodiscard]] Temporary mlp_backward(std::int64_t rows, BlockGraph& graph);
   [[nodiscard]] Temporary attention_backward(std::int64_t sequences, std::int64_t length,
-                                             BlockGraph& graph, const Temporary& d);
-  [[nodiscard]] Temporary block_backward(BlockGraph graph, const Temporary& d,
-                                         std::int64_t sequences, std::int64_t length);
+                                             BlockGraph& graph);
+  [[nodiscard]] Temporary block_backward(BlockGraph graph, std::int64_t sequences,
+                                         std::int64_t length);
   [[nodiscard]] Temporary decode_block(Temporary x, std::int64_t sequences, std::int64_t limit);
   [[nodiscard]] Temporary head_input(std::int64_t rows);
   [[nodiscard]] std::int64_t chunk_rows(std::int64_t width) const;

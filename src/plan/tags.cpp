@@ -65,7 +65,7 @@ void add_model(TagBuilder& builder, const ModelRole& role, std::uint64_t width,
               base_trains ? Contents::kLive : Contents::kFrozen, Need::kFree, base_phases,
               base_trains ? trains : std::vector<std::string>{});
   if (adapted) {
-    builder.add(role.name + ".adapters", unit_parts(adapters, width), Contents::kLive, Need::kFree,
+    builder.add(role.name + ".adapter", unit_parts(adapters, width), Contents::kLive, Need::kFree,
                 model_phases, trains);
   }
   if (!role.trained) return;

@@ -48,7 +48,7 @@ class PhaseStream {
       const std::vector<Temporary> batch = on_device(n);
       const Temporary hidden = net.forward(n, length_);
       const Temporary rows = longs(n * response_);
-      const auto out = net.log_probs(n * response_, entropy, divides());
+      const auto out = net.log_probs(n * response_, entropy);
       const Temporary both = entropy ? floats(2 * n * response_) : Temporary();
     });
   }
@@ -90,12 +90,12 @@ class PhaseStream {
                        const std::vector<Temporary> batch = on_device(n, 2);
                        NetworkStream::Tape tape = net.forward_train(n, length_);
                        const Temporary rows = longs(n * response_);
-                       const auto out = net.log_probs(n * response_, entropy, divides());
+                       const auto out = net.log_probs(n * response_, entropy);
                        loss_terms(n * response_);
                        const Temporary d_log_probs = floats(n * response_);
                        const Temporary d_entropy = entropy ? floats(n * response_) : Temporary();
                        Temporary d_hidden =
-                           net.log_probs_backward(n * length_, n * response_, entropy, divides());
+                           net.log_probs_backward(n * length_, n * response_, entropy);
                        net.backward(std::move(tape), std::move(d_hidden));
                      });
     optimizer(role);
@@ -109,7 +109,7 @@ class PhaseStream {
                        if (!trains) {
                          const Temporary hidden = net.forward(n, length_);
                          const Temporary rows = longs(n * response_);
-                         const auto out = net.log_probs(n * response_, false, false);
+                         const auto out = net.log_probs(n * response_, false);
                          return;
                        }
                        NetworkStream::Tape tape = net.forward_train(n, length_);
@@ -149,8 +149,6 @@ class PhaseStream {
  private:
   [[nodiscard]] Temporary longs(std::int64_t elements) { return s_.make(elements, 8); }
   [[nodiscard]] Temporary floats(std::int64_t elements) { return s_.make(elements, 4); }
-  [[nodiscard]] bool divides() const { return job_.rollout.temperature != 1.0; }
-
   // The sequences of a micro batch: host memory is their home, so only a GPU gets a copy. `more`
   // are float tensors of the response's shape.
   [[nodiscard]] std::vector<Temporary> on_device(std::int64_t n, int more = 0) {
