@@ -195,9 +195,12 @@ RuntimeImpl::RuntimeImpl(const plan::Job& job, const plan::MemoryPlan& plan,
   arena_ = value_or_throw(arena::Arena::make(*device_, options));
   for (const plan::TagPlan& tag : plan_.tags) {
     for (const plan::RegionPlan& region : tag.regions) {
-      regions_.emplace(
-          std::pair(tag.tag, region.name),
-          value_or_throw(arena_->create_paused(tag.tag, region.bytes, arena::Policy::kHost)));
+      const arena::RegionInfo info =
+          value_or_throw(arena_->create_paused(tag.tag, region.bytes, arena::Policy::kHost));
+      for (const plan::PartPlan& part : region.parts) {
+        parts_.emplace(std::pair(tag.tag, part.name),
+                       Part{info.address + part.offset.count(), part.bytes});
+      }
     }
   }
   residency_ = std::make_unique<Residency>(*arena_, plan_);

@@ -1,0 +1,54 @@
+// Segments made of an arena's pages: what the cache gives back waits in the page store for the next tag.
+//
+// Model     An ordinary segment is one page at an address of its own. An expandable reservation is mapped in units of
+//           the pool's page (2 MiB small, Settings::large_segment_size large), so that any unit can leave alone.
+// Threads   external locking (the cache's). Failure   as Device and Arena; a failed call leaves nothing behind.
+// Cost      two driver calls and one for the page, unless the store has one.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "arena/arena.h"
+#include "cache/caching_allocator.h"
+
+namespace neap::cache {
+
+class ArenaSource final : public SegmentSource {
+ public:
+  /// `tag` is named as the holder of the pages in out-of-memory messages. The arena outlives the source.
+  ArenaSource(arena::Arena& arena, std::string tag) : arena_(arena), tag_(std::move(tag)) {}
+  ~ArenaSource() override;
+  ArenaSource(const ArenaSource&) = delete;
+  ArenaSource& operator=(const ArenaSource&) = delete;
+
+  [[nodiscard]] Result<Address> allocate(Bytes size, Stream stream, bool small_pool) override;
+  Status free(Address at, Bytes size) override;
+  [[nodiscard]] Result<Address> reserve(Bytes size, Stream stream, bool small_pool) override;
+  Status unreserve(Address at, Bytes size) override;
+  Status map(Address at, Bytes size) override;
+  Status unmap(Address at, Bytes size) override;
+  [[nodiscard]] Bytes capacity() const override { return arena_.device().info().capacity; }
+  Status synchronize() override { return arena_.device().synchronize(); }
+
+ private:
+  struct Range {
+    Bytes size;
+    Bytes unit;  // of its pages; zero: one page for the whole range
+  };
+  struct Held {
+    device::PageId page = device::PageId::kNone;
+    Bytes size;
+  };
+  /// Takes a page and maps it at `at`, without access yet.
+  Status put_page(Address at, Bytes size);
+  /// Unmaps [at, at+size), whole pages, and gives them to the arena.
+  Status take_pages(Address at, Bytes size);
+
+  arena::Arena& arena_;
+  std::string tag_;
+  std::map<Address, Range> ranges_;
+  std::map<Address, Held> pages_;
+};
+
+}  // namespace neap::cache
