@@ -1,0 +1,170 @@
+// The bridge on the host device: every tensor of a phase is counted, regions keep address and contents.
+#include "torch/runtime.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace neap::bridge {
+namespace {
+
+using ::testing::HasSubstr;
+
+plan::TagPlan tag(std::string name, Bytes bytes, std::vector<plan::Need> need,
+                  plan::Contents contents) {
+  plan::TagPlan t;
+  t.tag = std::move(name);
+  t.bytes = bytes;
+  t.regions = {{"all", bytes, {{"first", Bytes(0), bytes / 2}, {"second", bytes / 2, bytes / 2}}}};
+  t.need = std::move(need);
+  t.write.assign(t.need.size(), contents == plan::Contents::kLive);
+  t.contents = contents;
+  return t;
+}
+
+/// Two phases; weights in both, frozen in the first, optimizer in the second: 24 MiB in all, 16 MiB a phase.
+plan::MemoryPlan small_plan(Bytes capacity) {
+  using plan::Need;
+  plan::MemoryPlan p;
+  p.task = "test";
+  p.capacity = capacity;
+  p.granularity = 2_MiB;
+  p.phases = {{"look", 8_MiB, 8_MiB}, {"learn", 8_MiB, 8_MiB}};
+  p.tags = {tag("weights", 8_MiB, {Need::kNeed, Need::kNeed}, plan::Contents::kLive),
+            tag("frozen", 8_MiB, {Need::kNeed, Need::kFree}, plan::Contents::kFrozen),
+            tag("optimizer", 8_MiB, {Need::kFree, Need::kNeed}, plan::Contents::kLive)};
+  p.schedule = {{{}, {true, true, false}, 16_MiB, 24_MiB},
+                {{}, {true, false, true}, 16_MiB, 24_MiB}};
+  p.peak = 24_MiB;
+  p.all_resident = 32_MiB;
+  return p;
+}
+
+class RuntimeTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Runtime> make(Bytes capacity) {
+    job_.device.kind = "host";
+    job_.device.memory = capacity;
+    return Runtime::make(job_, small_plan(capacity), nullptr);
+  }
+  plan::Job job_;
+};
+
+TEST_F(RuntimeTest, RegionsKeepAddressAndContentsAcrossPhases) {
+  const auto runtime = make(32_MiB);
+  const at::Tensor weights = runtime->region("weights", "first", at::kFloat);
+  const at::Tensor frozen = runtime->region("frozen", "second", at::kFloat);
+  const at::Tensor optimizer = runtime->region("optimizer", "first", at::kFloat);
+  EXPECT_EQ(weights.numel(), (4_MiB).count() / 4);
+  {
+    const auto hold = runtime->hold({"weights", "frozen", "optimizer"});
+    weights.fill_(1);
+    frozen.fill_(2);
+    optimizer.fill_(3);
+  }
+  const void* before = frozen.data_ptr();
+  for (int step = 0; step < 3; ++step) {
+    {
+      const auto phase = runtime->phase("look");
+      EXPECT_EQ(frozen.sum().item<float>(), 2.0F * static_cast<float>(frozen.numel()));
+      EXPECT_EQ(weights[5].item<float>(), 1.0F + static_cast<float>(step));
+    }
+    const auto phase = runtime->phase("learn");
+    weights.add_(1);
+    optimizer.add_(1);
+    EXPECT_EQ(optimizer[7].item<float>(), 4.0F + static_cast<float>(step));
+  }
+  EXPECT_EQ(frozen.data_ptr(), before);
+  const auto measured = runtime->take_measurements();
+  ASSERT_EQ(measured.size(), 6U);
+  EXPECT_EQ(measured[0].phase, "look");
+  EXPECT_EQ(measured[4].persistent, 16_MiB);
+  EXPECT_EQ(measured[2].moved, 16_MiB)
+      << "the optimizer leaves and the frozen tag comes back, 8 MiB each";
+  EXPECT_EQ(measured[3].moved, 8_MiB) << "a frozen tag is not copied out twice";
+  EXPECT_LE(runtime->peak(), 32_MiB);
+}
+
+TEST_F(RuntimeTest, TensorsOfAPhaseComeFromItsPoolAndTheirPagesGoBack) {
+  const auto runtime = make(64_MiB);
+  {
+    const auto phase = runtime->phase("look");
+    const at::Tensor a = at::empty({(5_MiB).count()}, at::kByte);
+    const at::Tensor b = a.clone();
+    const HostScope scope;
+    const at::Tensor outside = at::empty({(30_MiB).count()}, at::kByte);
+  }
+  const auto measured = runtime->take_measurements();
+  ASSERT_EQ(measured.size(), 1U);
+  EXPECT_EQ(measured[0].transient_allocated, 10_MiB);
+  EXPECT_GE(measured[0].transient_reserved, 10_MiB);
+  EXPECT_LT(measured[0].transient_reserved, 30_MiB)
+      << "what a HostScope makes is not on the device";
+  EXPECT_EQ(runtime->arena().stats().physical - runtime->arena().stats().page_store, 16_MiB)
+      << "only the tags stay";
+}
+
+TEST_F(RuntimeTest, OutOfMemoryNamesNeedFreeAndHolders) {
+  const auto runtime = make(32_MiB);
+  const auto phase = runtime->phase("look");
+  try {
+    const at::Tensor too_much = at::empty({(40_MiB).count()}, at::kByte);
+    FAIL() << "40 MiB fit into 16";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.status().code(), ErrorCode::kOutOfDeviceMemory);
+    EXPECT_THAT(e.what(), HasSubstr("40 MiB"));
+    EXPECT_THAT(e.what(), HasSubstr("phase \"look\""));
+    EXPECT_THAT(e.what(), HasSubstr("weights"));
+  }
+  const at::Tensor fits = at::empty({(8_MiB).count()}, at::kByte);
+  fits.zero_();
+}
+
+TEST_F(RuntimeTest, TensorsMayOutliveTheirPhaseAndTheRuntime) {
+  at::Tensor survivor;
+  {
+    const auto runtime = make(64_MiB);
+    {
+      const auto phase = runtime->phase("look");
+      survivor = at::full({1024}, 7.0F, at::kFloat);
+    }
+    EXPECT_EQ(survivor.sum().item<float>(), 7168.0F);
+  }
+  survivor.reset();
+  const auto next = make(64_MiB);
+  const auto phase = next->phase("learn");
+  EXPECT_EQ(at::ones({3}).sum().item<float>(), 3.0F);
+}
+
+TEST_F(RuntimeTest, ThreadsShareThePhasesPool) {
+  const auto runtime = make(64_MiB);
+  {
+    const auto phase = runtime->phase("look");
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([] {
+        for (int i = 0; i < 200; ++i) {
+          const at::Tensor a = at::full({1000 + i}, 1.0F, at::kFloat);
+          ASSERT_EQ(a.sum().item<float>(), static_cast<float>(1000 + i));
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_GT(runtime->take_measurements().at(0).transient_allocated, 4000_B);
+}
+
+TEST_F(RuntimeTest, UnknownNamesAreErrorsThatListWhatIsThere) {
+  const auto runtime = make(32_MiB);
+  EXPECT_THROW((void)runtime->region("weights", "nothing", at::kFloat), Error);
+  try {
+    (void)runtime->phase("dance");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("it has look, learn"));
+  }
+}
+
+}  // namespace
+}  // namespace neap::bridge
