@@ -48,8 +48,9 @@ class Transients {
 
 class HostTransients final : public Transients {
  public:
-  HostTransients(arena::Arena& arena, const cache::Settings& settings, trace::EventSink* events)
-      : pool_(TransientPool::make(arena, settings, events)) {}
+  HostTransients(std::shared_ptr<arena::Arena> arena, const cache::Settings& settings,
+                 trace::EventSink* events)
+      : pool_(TransientPool::make(std::move(arena), settings, events)) {}
   void open(std::uint32_t id, const std::string& phase) override { pool_->open(id, phase); }
   TransientUse close(const std::string& phase) override {
     const cache::CacheStats stats = pool_->stats();
@@ -119,8 +120,8 @@ class RuntimeImpl final : public Runtime {
   trace::EventSink* events_;
   at::Device torch_device_{at::kCPU};
   at::ScalarType dtype_ = at::kFloat;
-  std::unique_ptr<device::Device> device_;
-  std::unique_ptr<arena::Arena> arena_;
+  std::shared_ptr<device::Device> device_;
+  std::shared_ptr<arena::Arena> arena_;  // keeps the device
   std::unique_ptr<Residency> residency_;
   std::unique_ptr<Transients> transients_;
   struct Part {
@@ -192,7 +193,8 @@ RuntimeImpl::RuntimeImpl(const plan::Job& job, const plan::MemoryPlan& plan,
   options.physical_target =
       plan.peak;  // recycled pages must not raise the high-water mark that was promised
   if (!job.memory.host_budget.is_zero()) options.host_budget = job.memory.host_budget;
-  arena_ = value_or_throw(arena::Arena::make(*device_, options));
+  std::unique_ptr<arena::Arena> arena = value_or_throw(arena::Arena::make(*device_, options));
+  arena_ = {arena.release(), [device = device_](arena::Arena* a) { delete a; }};
   for (const plan::TagPlan& tag : plan_.tags) {
     for (const plan::RegionPlan& region : tag.regions) {
       const arena::RegionInfo info =
@@ -208,7 +210,7 @@ RuntimeImpl::RuntimeImpl(const plan::Job& job, const plan::MemoryPlan& plan,
     transients_ = std::make_unique<CudaTransients>(torch_device_.index());
   } else {
     const cache::Settings settings = value_or_throw(cache::Settings::parse(job.memory.alloc_conf));
-    transients_ = std::make_unique<HostTransients>(*arena_, settings, events);
+    transients_ = std::make_unique<HostTransients>(arena_, settings, events);
   }
 }
 

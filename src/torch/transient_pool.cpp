@@ -20,8 +20,11 @@ thread_local bool in_host_scope = false;
 
 class Pool final : public TransientPool {
  public:
-  Pool(arena::Arena& arena, const cache::Settings& settings, trace::EventSink* events)
-      : source_(arena, "transient"), cache_(source_, options(settings, events)) {}
+  Pool(std::shared_ptr<arena::Arena> arena, const cache::Settings& settings,
+       trace::EventSink* events)
+      : arena_(std::move(arena)),
+        source_(*arena_, "transient"),
+        cache_(source_, options(settings, events)) {}
 
   void open(std::uint32_t id, std::string phase) override;
   Bytes close() override;
@@ -47,6 +50,7 @@ class Pool final : public TransientPool {
     out.events = events;
     return out;
   }
+  std::shared_ptr<arena::Arena> arena_;  // outlives the tensors
   cache::ArenaSource source_;
   cache::CachingAllocator cache_;
   std::atomic<std::uint32_t> id_{0};
@@ -153,11 +157,11 @@ void retire(Pool* pool) {
 
 }  // namespace
 
-std::shared_ptr<TransientPool> TransientPool::make(arena::Arena& arena,
+std::shared_ptr<TransientPool> TransientPool::make(std::shared_ptr<arena::Arena> arena,
                                                    const cache::Settings& settings,
                                                    trace::EventSink* events) {
   install();
-  auto pool = std::make_shared<Pool>(arena, settings, events);
+  auto pool = std::make_shared<Pool>(std::move(arena), settings, events);
   Registry& r = registry();
   {
     const std::unique_lock lock(r.mutex);

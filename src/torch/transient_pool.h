@@ -16,7 +16,8 @@ namespace neap::bridge {
 class TransientPool {
  public:
   /// Installs the process-wide allocator at the first call. Segments are pages of `arena`, counted under "transient".
-  static std::shared_ptr<TransientPool> make(arena::Arena& arena, const cache::Settings& settings,
+  static std::shared_ptr<TransientPool> make(std::shared_ptr<arena::Arena> arena,
+                                             const cache::Settings& settings,
                                              trace::EventSink* events);
   virtual ~TransientPool() = default;
 

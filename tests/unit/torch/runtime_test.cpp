@@ -131,6 +131,7 @@ TEST_F(RuntimeTest, TensorsMayOutliveTheirPhaseAndTheRuntime) {
     }
     EXPECT_EQ(survivor.sum().item<float>(), 7168.0F);
   }
+  EXPECT_EQ(survivor.sum().item<float>(), 7168.0F) << "its pages live as long as it does";
   survivor.reset();
   const auto next = make(64_MiB);
   const auto phase = next->phase("learn");
