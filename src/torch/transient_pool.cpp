@@ -165,6 +165,8 @@ std::shared_ptr<TransientPool> TransientPool::make(std::shared_ptr<arena::Arena>
   Registry& r = registry();
   {
     const std::unique_lock lock(r.mutex);
+    // Pools whose runtime and whose last tensor are gone.
+    std::erase_if(r.pools, [](const auto& p) { return p.use_count() == 1 && p->stats().allocated.is_zero(); });
     r.pools.push_back(pool);
   }
   Pool* raw = pool.get();
