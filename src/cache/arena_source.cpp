@@ -6,13 +6,6 @@
 #include "base/log.h"
 
 namespace neap::cache {
-namespace {
-
-constexpr Bytes kSmallPage = 2_MiB;
-constexpr Bytes kLargePage = 20_MiB;
-
-}  // namespace
-
 ArenaSource::~ArenaSource() {
   for (const auto& [at, range] : ranges_) {
     Status status;
@@ -71,7 +64,7 @@ Status ArenaSource::free(Address at, Bytes size) {
 Result<Address> ArenaSource::reserve(Bytes size, Stream, bool small_pool) {
   const Bytes rounded = round_up(size, arena_.device().info().granularity);
   NEAP_TRY_ASSIGN(const Address at, arena_.device().reserve(rounded, Bytes(0)));
-  ranges_.emplace(at, Range{rounded, small_pool ? kSmallPage : kLargePage});
+  ranges_.emplace(at, Range{rounded, small_pool ? kSmallSegment : large_page_});
   return at;
 }
 

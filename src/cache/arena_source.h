@@ -17,7 +17,9 @@ namespace neap::cache {
 class ArenaSource final : public SegmentSource {
  public:
   /// `tag` is named as the holder of the pages in out-of-memory messages. The arena outlives the source.
-  ArenaSource(arena::Arena& arena, std::string tag) : arena_(arena), tag_(std::move(tag)) {}
+  /// `large_page`: Settings::large_segment_size of the cache.
+  ArenaSource(arena::Arena& arena, std::string tag, Bytes large_page)
+      : arena_(arena), tag_(std::move(tag)), large_page_(large_page) {}
   ~ArenaSource() override;
   ArenaSource(const ArenaSource&) = delete;
   ArenaSource& operator=(const ArenaSource&) = delete;
@@ -47,6 +49,7 @@ class ArenaSource final : public SegmentSource {
 
   arena::Arena& arena_;
   std::string tag_;
+  Bytes large_page_;
   std::map<Address, Range> ranges_;
   std::map<Address, Held> pages_;
 };

@@ -243,10 +243,19 @@ void stream_phase(TensorStream& stream, const Job& job, const JobModels& models,
   }
 }
 
+Result<cache::Settings> pool_settings(const Job& job, const Target& target) {
+  if (!job.memory.alloc_conf.empty() || target.cuda)
+    return cache::Settings::parse(job.memory.alloc_conf);
+  cache::Settings settings;
+  settings.expandable_segments = true;
+  settings.large_segment_size = 2_MiB;
+  return settings;
+}
+
 Result<std::vector<PhasePlan>> predict_transients(const Job& job, const JobModels& models,
                                                   const Target& target,
                                                   const std::vector<std::string>& phases) {
-  NEAP_TRY_ASSIGN(const cache::Settings settings, cache::Settings::parse(job.memory.alloc_conf));
+  NEAP_TRY_ASSIGN(const cache::Settings settings, pool_settings(job, target));
   const Execution execution = execution_of(job, target);
   std::vector<PhasePlan> out;
   for (const std::string& phase : phases) {

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "device/cuda/cuda_device.h"
 #include "device/host/host_device.h"
+#include "plan/transients.h"
 #include "torch/residency.h"
 #include "torch/torch_cuda.h"
 #include "torch/transient_pool.h"
@@ -42,7 +43,7 @@ struct TransientUse {
 class Transients {
  public:
   virtual ~Transients() = default;
-  virtual void open(std::uint32_t id, const std::string& phase) = 0;
+  virtual void open(const std::string& phase) = 0;
   virtual TransientUse close(const std::string& phase) = 0;
 };
 
@@ -51,7 +52,7 @@ class HostTransients final : public Transients {
   HostTransients(std::shared_ptr<arena::Arena> arena, const cache::Settings& settings,
                  trace::EventSink* events)
       : pool_(TransientPool::make(std::move(arena), settings, events)) {}
-  void open(std::uint32_t id, const std::string& phase) override { pool_->open(id, phase); }
+  void open(const std::string& phase) override { pool_->open(phase); }
   TransientUse close(const std::string& phase) override {
     const cache::CacheStats stats = pool_->stats();
     const Bytes alive = pool_->close();
@@ -71,7 +72,7 @@ class HostTransients final : public Transients {
 class CudaTransients final : public Transients {
  public:
   explicit CudaTransients(c10::DeviceIndex index) : index_(index) {}
-  void open(std::uint32_t, const std::string&) override { allocator().resetPeakStats(index_); }
+  void open(const std::string&) override { allocator().resetPeakStats(index_); }
   TransientUse close(const std::string&) override {
     const auto stats = allocator().getDeviceStats(index_);
     const auto peak = [](const auto& array) {
@@ -209,7 +210,7 @@ RuntimeImpl::RuntimeImpl(const plan::Job& job, const plan::MemoryPlan& plan,
   if (choice.target.cuda) {
     transients_ = std::make_unique<CudaTransients>(torch_device_.index());
   } else {
-    const cache::Settings settings = value_or_throw(cache::Settings::parse(job.memory.alloc_conf));
+    const cache::Settings settings = value_or_throw(plan::pool_settings(job, choice.target));
     transients_ = std::make_unique<HostTransients>(arena_, settings, events);
   }
 }
@@ -244,7 +245,7 @@ std::unique_ptr<Runtime::Guard> RuntimeImpl::phase(std::string_view name) {
   }
   in_phase_ = true;
   mark(trace::EventKind::kPhaseBegin, name);
-  transients_->open(static_cast<std::uint32_t>(index) + 1, std::string(name));
+  transients_->open(std::string(name));
   return std::make_unique<PhaseGuard>(*this, index, moved);
 }
 

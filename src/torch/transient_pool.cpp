@@ -3,6 +3,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -16,6 +17,8 @@
 namespace neap::bridge {
 namespace {
 
+constexpr const char* kTag = "transient";  // of the pool's pages in the arena
+
 thread_local bool in_host_scope = false;
 
 class Pool final : public TransientPool {
@@ -23,20 +26,19 @@ class Pool final : public TransientPool {
   Pool(std::shared_ptr<arena::Arena> arena, const cache::Settings& settings,
        trace::EventSink* events)
       : arena_(std::move(arena)),
-        source_(*arena_, "transient"),
+        source_(*arena_, kTag, settings.large_segment_size),
         cache_(source_, options(settings, events)) {}
 
-  void open(std::uint32_t id, std::string phase) override;
+  void open(std::string phase) override;
   Bytes close() override;
   [[nodiscard]] cache::CacheStats stats() const override { return cache_.stats(); }
 
   void* allocate(std::size_t size) {
-    auto result = cache_.malloc(Bytes(size), 0, id_.load(std::memory_order_relaxed));
-    if (!result.ok()) {
-      throw Error(Status(result.status())
-                      .with_context(format("allocating {} for phase \"{}\"", Bytes(size), phase_)));
-    }
-    return reinterpret_cast<void*>(result.value());
+    auto result = cache_.malloc(Bytes(size));
+    if (result.ok()) return reinterpret_cast<void*>(result.value());
+    Status status = result.status();
+    if (status.code() == ErrorCode::kOutOfDeviceMemory) status = shortage(Bytes(size));
+    throw Error(std::move(status).with_context(format("running phase \"{}\"", phase_)));
   }
   [[nodiscard]] bool owns(void* at) const {
     return !cache_.block_size(reinterpret_cast<cache::Address>(at)).is_zero();
@@ -51,9 +53,29 @@ class Pool final : public TransientPool {
     return out;
   }
   std::shared_ptr<arena::Arena> arena_;  // outlives the tensors
+  /// The cache knows its own blocks only; who holds the rest of the device, the arena knows.
+  [[nodiscard]] Status shortage(Bytes need) const {
+    MemoryShortage out;
+    out.need = need;
+    const arena::Stats stats = arena_->stats();
+    if (const auto memory = arena_->device().memory(); memory.ok()) {
+      out.free = memory->free + stats.page_store;
+      out.capacity = memory->total;
+    }
+    for (const arena::TagStats& tag : stats.tags) {
+      if (!tag.mapped.is_zero() && tag.tag != kTag) out.holders.push_back({tag.tag, tag.mapped});
+    }
+    const cache::CacheStats own = cache_.stats();
+    if (!own.allocated.is_zero()) out.holders.push_back({"live temporaries", own.allocated});
+    if (own.reserved > own.allocated)
+      out.holders.push_back({"free blocks of the pool", own.reserved - own.allocated});
+    std::sort(out.holders.begin(), out.holders.end(),
+              [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+    return Status::out_of_memory("A tensor", std::move(out));
+  }
+
   cache::ArenaSource source_;
   cache::CachingAllocator cache_;
-  std::atomic<std::uint32_t> id_{0};
   std::string phase_;
 };
 
@@ -125,9 +147,8 @@ void install() {
   });
 }
 
-void Pool::open(std::uint32_t id, std::string phase) {
+void Pool::open(std::string phase) {
   phase_ = std::move(phase);
-  id_.store(id, std::memory_order_relaxed);
   cache_.reset_peaks();
   registry().active.store(this, std::memory_order_release);
 }
@@ -166,7 +187,9 @@ std::shared_ptr<TransientPool> TransientPool::make(std::shared_ptr<arena::Arena>
   {
     const std::unique_lock lock(r.mutex);
     // Pools whose runtime and whose last tensor are gone.
-    std::erase_if(r.pools, [](const auto& p) { return p.use_count() == 1 && p->stats().allocated.is_zero(); });
+    std::erase_if(r.pools, [](const auto& p) {
+      return p.use_count() == 1 && p->stats().allocated.is_zero();
+    });
     r.pools.push_back(pool);
   }
   Pool* raw = pool.get();

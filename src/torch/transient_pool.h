@@ -21,8 +21,8 @@ class TransientPool {
                                              trace::EventSink* events);
   virtual ~TransientPool() = default;
 
-  /// From now on tensors of threads outside a HostScope come from private pool `id` (a number from 1).
-  virtual void open(std::uint32_t id, std::string phase) = 0;
+  /// From now on tensors of threads outside a HostScope come from here; peaks start anew.
+  virtual void open(std::string phase) = 0;
   /// Back to plain host memory; free segments go to the arena. Returns the bytes of tensors that are still alive.
   virtual Bytes close() = 0;
   [[nodiscard]] virtual cache::CacheStats stats() const = 0;

@@ -115,6 +115,7 @@ TEST_F(RuntimeTest, OutOfMemoryNamesNeedFreeAndHolders) {
     EXPECT_EQ(e.status().code(), ErrorCode::kOutOfDeviceMemory);
     EXPECT_THAT(e.what(), HasSubstr("40 MiB"));
     EXPECT_THAT(e.what(), HasSubstr("phase \"look\""));
+    EXPECT_THAT(e.what(), HasSubstr("16 MiB of 32 MiB is free"));
     EXPECT_THAT(e.what(), HasSubstr("weights"));
   }
   const at::Tensor fits = at::empty({(8_MiB).count()}, at::kByte);
