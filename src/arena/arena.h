@@ -101,7 +101,7 @@ struct ExportedPage {
   int descriptor = -1;
   Bytes offset;  ///< from the region's address
   Bytes size;
-  Bytes lead;  ///< of the first page, what lies before the region (small regions share pages)
+  Bytes lead{};  ///< of the first page, what lies before the region (small regions share pages)
 };
 
 /// What a pause or resume did.

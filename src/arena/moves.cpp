@@ -207,10 +207,11 @@ void undo(Arena::Impl& arena, Outgoing& out) {
         remove_part(*item.region, stage.at, stage.size);
       }
     }
-    for (const Stage& stage : out.stages) {
+    for (Stage& stage : out.stages) {
       if (stage.mapped != 0) continue;
       leave_slots(stage);
       lost.insert(lost.end(), stage.pages.begin(), stage.pages.end());
+      stage.pages.clear();
     }
   }
   arena.store.give(lost);

@@ -1,0 +1,369 @@
+// Random operations on an arena against a model of what each region must hold. Every page of a
+// region carries one word; the model knows which words are defined and what they are.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <random>
+
+#include "arena/arena.h"
+#include "device/host/host_device.h"
+
+namespace neap::arena {
+namespace {
+
+using device::Address;
+
+constexpr Bytes kUnit = 4_KiB;
+constexpr Bytes kCapacity = kUnit * 400;
+const std::vector<std::string> kTags = {"plain", "host", "elastic", "mixed", "alias"};
+
+struct Word {
+  std::uint64_t value = 0;
+  bool defined = false;
+};
+struct ModelRegion {
+  std::string tag;
+  Address address = 0;
+  Policy policy = Policy::kDiscard;
+  bool resident = true;
+  std::uint64_t generation = 1;
+  bool dirty = true;  ///< written since the last pause that kept it
+  /// One a page; null where the page was given up. Aliases share them.
+  std::vector<std::shared_ptr<Word>> pages;
+};
+
+class Model {
+ public:
+  explicit Model(std::uint64_t seed) : random_(seed) {
+    device::HostOptions host;
+    host.capacity = kCapacity;
+    host.granularity = kUnit;
+    device_ = std::move(device::make_host_device(host)).value();
+    Options options;
+    options.keep_host_buffers = seed % 2 == 0;
+    options.page_store_budget = seed % 3 == 0 ? kUnit * 32 : Bytes(~0ull);
+    options.touch_threads = 1;
+    arena_ = std::move(Arena::make(*device_, options)).value();
+    arena_->set_page_limit("elastic", kUnit);
+  }
+
+  void step() {
+    switch (pick(16)) {
+      case 0:
+      case 1:
+      case 2:
+        return create();
+      case 3:
+        return destroy();
+      case 4:
+      case 5:
+        return pause();
+      case 6:
+      case 7:
+        return resume();
+      case 8:
+        return exchange();
+      case 9:
+        return shrink();
+      case 10:
+        return grow();
+      case 11:
+        return alias();
+      case 12:
+        if (pick(8) == 0) {
+          EXPECT_TRUE(arena_->release_store(kUnit * pick(64)).ok());
+        }
+        return;
+      case 13:
+        return prepare();
+      default:
+        write();
+        return look(any());
+    }
+  }
+
+  void look_at_all() {
+    for (auto& [id, region] : regions_) look(id);
+    const Stats stats = arena_->stats();
+    const auto usage = device_->usage();
+    ASSERT_EQ(stats.physical, usage.page_bytes);
+    ASSERT_LE(stats.page_store, stats.physical);
+    ASSERT_EQ(arena_->regions().size(), regions_.size());
+  }
+
+  void finish() {
+    look_at_all();
+    arena_.reset();
+    EXPECT_EQ(device_->usage(), device::Ledger::Usage{});
+    EXPECT_EQ(device_->registered_hosts(), 0u);
+  }
+
+ private:
+  std::uint64_t pick(std::uint64_t n) { return random_() % n; }
+  std::uint64_t any() {
+    if (regions_.empty()) return 0;
+    auto it = regions_.begin();
+    std::advance(it, static_cast<long>(pick(regions_.size())));
+    return it->first;
+  }
+  static std::uint64_t* word(const ModelRegion& region, std::size_t page) {
+    return reinterpret_cast<std::uint64_t*>(region.address + kUnit.count() * page);
+  }
+  std::vector<std::string> some_tags() {
+    std::vector<std::string> names;
+    for (const auto& tag : kTags)
+      if (pick(3) == 0) names.push_back(tag);
+    if (names.empty()) names.push_back(kTags[pick(kTags.size())]);
+    return names;
+  }
+  static bool in(const std::vector<std::string>& names, const std::string& tag) {
+    return std::find(names.begin(), names.end(), tag) != names.end();
+  }
+  /// An out-of-memory must be true: even with everything kept given back it would not fit.
+  void expect_short(const Status& status) {
+    ASSERT_EQ(status.code(), ErrorCode::kOutOfDeviceMemory) << status.message();
+    ASSERT_NE(status.shortage(), nullptr);
+    const Stats stats = arena_->stats();
+    ASSERT_GT(stats.physical - stats.page_store + status.shortage()->need, kCapacity)
+        << status.message();
+  }
+
+  void create() {
+    if (regions_.size() > 60) return;
+    const std::string& tag = kTags[pick(kTags.size() - 1)];
+    const auto policy = static_cast<Policy>(tag == "plain" ? 0 : tag == "host" ? 1 : pick(4));
+    const std::uint64_t pages = 1 + pick(12);
+    const Bytes asked = kUnit * pages - Bytes(pick(kUnit.count()));
+    const bool paused = pick(4) == 0;
+    auto made =
+        paused ? arena_->create_paused(tag, asked, policy) : arena_->create(tag, asked, policy);
+    if (!made.ok()) return expect_short(made.status());
+    ASSERT_EQ(made->size, kUnit * pages);
+    ModelRegion region;
+    region.tag = tag;
+    region.address = made->address;
+    region.policy = policy;
+    region.resident = !paused;
+    region.generation = paused ? 0 : 1;
+    for (std::uint64_t i = 0; i < pages; ++i) region.pages.push_back(std::make_shared<Word>());
+    regions_.emplace(static_cast<std::uint64_t>(made->id), std::move(region));
+  }
+  void destroy() {
+    if (regions_.empty()) return;
+    const std::uint64_t id = any();
+    const Status status = arena_->destroy(RegionId{id});
+    ASSERT_TRUE(status.ok()) << status.message();
+    regions_.erase(id);
+  }
+  static void model_pause(ModelRegion& region, std::optional<Policy> policy) {
+    if (!region.resident) return;
+    region.resident = false;
+    region.policy = policy.value_or(region.policy);
+    region.dirty = false;
+    for (auto& page : region.pages) {
+      if (page == nullptr) continue;
+      auto own = std::make_shared<Word>(*page);
+      if (region.policy == Policy::kDiscard) own->defined = false;
+      if (region.policy == Policy::kZero) *own = {0, true};
+      page = std::move(own);
+    }
+  }
+  static void model_resume(ModelRegion& region) {
+    if (region.resident) return;
+    region.resident = true;
+    ++region.generation;
+    if (region.policy != Policy::kZero) return;
+    for (auto& page : region.pages)
+      if (page != nullptr) *page = {0, true};
+  }
+  PauseOptions pause_options(const std::vector<std::string>& names) {
+    PauseOptions options;
+    if (pick(5) == 0) options.policy = static_cast<Policy>(pick(4));
+    options.release_pages = pick(6) == 0;
+    bool clean = true;
+    for (auto& [id, region] : regions_)
+      if (in(names, region.tag) && region.resident && region.dirty) clean = false;
+    options.unchanged = clean;
+    return options;
+  }
+  void pause() {
+    const auto names = some_tags();
+    const auto options = pause_options(names);
+    const auto done = arena_->pause(names, options);
+    ASSERT_TRUE(done.ok()) << done.status().message();
+    for (auto& [id, region] : regions_)
+      if (in(names, region.tag)) model_pause(region, options.policy);
+  }
+  void resume() {
+    const auto names = some_tags();
+    const auto done = arena_->resume(names);
+    if (!done.ok()) return expect_short(done.status());
+    for (auto& [id, region] : regions_)
+      if (in(names, region.tag)) model_resume(region);
+  }
+  void exchange() {
+    const std::vector<std::string> out = {kTags[pick(kTags.size())]};
+    const std::vector<std::string> come = {kTags[pick(kTags.size())]};
+    const auto options = pause_options(out);
+    const auto done = arena_->exchange(out, come, options);
+    if (out == come) {
+      ASSERT_EQ(done.status().code(), ErrorCode::kInvalidArgument);
+      return;
+    }
+    if (!done.ok()) {
+      ASSERT_EQ(done.status().code(), ErrorCode::kOutOfDeviceMemory) << done.status().message();
+      // Pages had changed hands: what was to be dropped is gone, the rest is as it was.
+      for (auto& [id, region] : regions_) {
+        if (!in(out, region.tag) || !region.resident) continue;
+        const Policy policy = options.policy.value_or(region.policy);
+        region.dirty = true;
+        if (policy == Policy::kHost || policy == Policy::kDisk) {
+          detach(region);
+          continue;
+        }
+        detach(region);
+        for (auto& page : region.pages)
+          if (page != nullptr) page->defined = false;
+      }
+      return;
+    }
+    for (auto& [id, region] : regions_) {
+      if (in(out, region.tag)) model_pause(region, options.policy);
+      if (in(come, region.tag)) model_resume(region);
+    }
+  }
+  /// After a failed exchange a region may have got new pages: which, the model cannot know, so
+  /// every alias of it is forgotten.
+  void detach(ModelRegion& region) {
+    for (auto& page : region.pages) {
+      if (page == nullptr || page.use_count() == 1) continue;
+      page->defined = false;
+      page = std::make_shared<Word>(Word{page->value, false});
+    }
+  }
+  void shrink() {
+    const std::uint64_t id = any();
+    if (id == 0 || regions_[id].tag != "elastic") return;
+    ModelRegion& region = regions_[id];
+    const std::uint64_t first = pick(region.pages.size());
+    const std::uint64_t count = 1 + pick(region.pages.size() - first);
+    const auto done = arena_->shrink(RegionId{id}, kUnit * first, kUnit * count);
+    ASSERT_TRUE(done.ok()) << done.status().message();
+    for (std::uint64_t i = first; i < first + count; ++i) region.pages[i] = nullptr;
+    region.dirty = true;
+  }
+  void grow() {
+    const std::uint64_t id = any();
+    if (id == 0 || regions_[id].tag != "elastic") return;
+    ModelRegion& region = regions_[id];
+    const std::uint64_t first = pick(region.pages.size());
+    const std::uint64_t count = 1 + pick(region.pages.size() - first);
+    const auto done = arena_->grow(RegionId{id}, kUnit * first, kUnit * count);
+    if (!done.ok()) return expect_short(done.status());
+    bool grew = false;
+    for (std::uint64_t i = first; i < first + count; ++i) {
+      if (region.pages[i] != nullptr) continue;
+      grew = true;
+      region.pages[i] = std::make_shared<Word>();
+      if (region.resident && region.policy == Policy::kZero) region.pages[i]->defined = true;
+    }
+    if (grew && region.resident) ++region.generation;
+    region.dirty = region.dirty || grew;
+  }
+  void alias() {
+    const std::uint64_t id = any();
+    if (id == 0 || regions_.size() > 60) return;
+    const ModelRegion source = regions_[id];
+    const bool whole = source.resident && std::all_of(source.pages.begin(), source.pages.end(),
+                                                      [](const auto& p) { return p != nullptr; });
+    const auto made = arena_->alias("alias", RegionId{id});
+    if (!whole) {
+      ASSERT_EQ(made.status().code(), ErrorCode::kBusy);
+      return;
+    }
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    ModelRegion region = source;
+    region.tag = "alias";
+    region.address = made->address;
+    region.generation = 1;
+    region.dirty = true;
+    regions_.emplace(static_cast<std::uint64_t>(made->id), std::move(region));
+  }
+  void prepare() {
+    if (pick(4) != 0) return;
+    const auto names = some_tags();
+    ASSERT_TRUE(arena_->prepare(names).ok());
+  }
+  void write() {
+    const std::uint64_t id = any();
+    if (id == 0 || !regions_[id].resident) return;
+    ModelRegion& region = regions_[id];
+    for (std::size_t i = 0; i < region.pages.size(); ++i) {
+      if (region.pages[i] == nullptr) continue;
+      *region.pages[i] = {random_(), true};
+      *word(region, i) = region.pages[i]->value;
+    }
+    for (auto& [other, r] : regions_) {
+      for (const auto& page : r.pages)
+        if (page != nullptr &&
+            std::find(region.pages.begin(), region.pages.end(), page) != region.pages.end())
+          r.dirty = true;
+    }
+  }
+  void look(std::uint64_t id) {
+    if (id == 0) return;
+    const ModelRegion& region = regions_[id];
+    const auto info = arena_->info(RegionId{id});
+    ASSERT_TRUE(info.ok());
+    ASSERT_EQ(info->tag, region.tag);
+    ASSERT_EQ(info->address, region.address);
+    ASSERT_EQ(info->policy, region.policy);
+    ASSERT_EQ(info->generation, region.generation);
+    ASSERT_EQ(info->state, region.resident ? State::kResident : State::kPaused);
+    const auto inside = region.address + pick(region.pages.size()) * kUnit.count();
+    ASSERT_EQ(static_cast<std::uint64_t>(arena_->find(inside)->id), id);
+    if (!region.resident) return;
+    Bytes mapped;
+    for (std::size_t i = 0; i < region.pages.size(); ++i) {
+      if (region.pages[i] == nullptr) continue;
+      mapped += kUnit;
+      const std::uint64_t found = *word(region, i);
+      if (region.pages[i]->defined) {
+        ASSERT_EQ(found, region.pages[i]->value) << region.tag << " page " << i;
+      }
+    }
+    ASSERT_EQ(info->mapped, mapped);
+  }
+
+  std::mt19937_64 random_;
+  std::unique_ptr<device::HostDevice> device_;
+  std::unique_ptr<Arena> arena_;
+  std::map<std::uint64_t, ModelRegion> regions_;
+};
+
+// NEAP_PROPERTY_OPERATIONS sets how many operations run in all (1000000 for a long run); a failure
+// names its seed.
+std::uint64_t operations() {
+  const char* text = std::getenv("NEAP_PROPERTY_OPERATIONS");
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : 60'000;
+}
+
+TEST(ArenaModel, RandomOperationsAgree) {
+  constexpr std::uint64_t kEach = 20'000;
+  for (std::uint64_t seed = 1; seed * kEach <= std::max(operations(), kEach); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Model model(seed);
+    for (std::uint64_t i = 0; i < kEach; ++i) {
+      model.step();
+      if (i % 500 == 0) model.look_at_all();
+      if (testing::Test::HasFailure()) FAIL() << "at operation " << i << " of seed " << seed;
+    }
+    model.finish();
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace neap::arena
