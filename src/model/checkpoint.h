@@ -33,10 +33,11 @@ LoadReport load_model(const std::filesystem::path& folder, const plan::ModelShap
                       plan::Head head, const std::vector<at::Tensor>& flat);
 
 struct SaveOptions {
-  std::optional<at::ScalarType> dtype;  ///< of the file; empty: the flat tensors'
+  /// Of the file; empty: the flat tensors'.
+  std::optional<at::ScalarType> dtype = std::nullopt;
   Bytes max_shard = Bytes(5'000'000'000);
   /// Tokenizer files, generation_config.json and chat template are copied from here. Empty: none.
-  std::filesystem::path companions;
+  std::filesystem::path companions = {};
 };
 /// Writes config.json, generation_config.json and the weights: a folder that transformers loads.
 /// Every file is replaced atomically, config.json last.

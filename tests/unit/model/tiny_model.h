@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/Functions.h>
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 
 #include <optional>
@@ -11,6 +12,9 @@
 #include "model/transformer.h"
 
 namespace neap::model::testing {
+
+// Tensors this small only wait for one another.
+inline const bool kOneThread = (at::set_num_threads(1), true);
 
 inline plan::ModelShape tiny_llama() {
   plan::ModelShape s;

@@ -1,0 +1,146 @@
+#include "model/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "base/file.h"
+#include "base/format.h"
+#include "base/status.h"
+#include "model/safetensors.h"
+#include "tiny_model.h"
+
+namespace neap::model {
+namespace {
+
+namespace fs = std::filesystem;
+using at::Tensor;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::TestModel;
+using ::testing::ThrowsMessage;
+using testing::tiny_gpt2;
+using testing::tiny_llama;
+using testing::tiny_opt;
+using testing::tokens;
+
+class Checkpoint : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() /
+              format("neap-checkpoint-{}-{}", ::getpid(),
+                     ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  fs::path folder_;
+};
+
+TEST_F(Checkpoint, ModelsComeBackThroughTheirFolder) {
+  for (const plan::ModelShape& shape :
+       {tiny_llama(), tiny_gpt2(), tiny_opt(true), tiny_opt(false)}) {
+    TestModel saved(shape, plan::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
+    TestModel loaded(shape, plan::Head::kLanguageModel, std::nullopt, at::kFloat, 4);
+    save_model(folder_, shape, saved.head, saved.weights, {.max_shard = Bytes(20'000)});
+    EXPECT_TRUE(has_weights(folder_));
+    const LoadReport report = load_model(folder_, shape, loaded.head, loaded.weights);
+    EXPECT_THAT(report.missing, ElementsAre());
+    EXPECT_THAT(report.unused, ElementsAre());
+    const Batch batch = Batch::padded(tokens(2, 5, 41));
+    EXPECT_TRUE(at::equal(saved.model->forward(batch), loaded.model->forward(batch)));
+    const auto shape_again = value_or_throw(plan::ModelShape::from_folder(folder_));
+    EXPECT_EQ(shape_again.to_json(), shape.to_json()) << shape.model_type;
+  }
+}
+
+TEST_F(Checkpoint, ALanguageModelBecomesAScalarModelAndSaysWhatItLacks) {
+  TestModel language(tiny_llama(), plan::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
+  save_model(folder_, language.shape, language.head, language.weights);
+  TestModel value(tiny_llama(), plan::Head::kScalar, std::nullopt, at::kFloat, 4);
+  const Tensor score = value.model->parameters().back().weight.clone();
+  const LoadReport report = load_model(folder_, value.shape, value.head, value.weights);
+  EXPECT_THAT(report.missing, ElementsAre("score.weight"));
+  EXPECT_THAT(report.unused, ElementsAre("lm_head.weight"));
+  EXPECT_TRUE(at::equal(value.model->parameters().back().weight, score));
+  const Batch batch = Batch::padded(tokens(2, 5, 41));
+  EXPECT_TRUE(at::equal(language.model->forward(batch), value.model->forward(batch)));
+}
+
+TEST_F(Checkpoint, AnotherDtypeIsConvertedOnTheWay) {
+  TestModel wide(tiny_llama(), plan::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
+  save_model(folder_, wide.shape, wide.head, wide.weights, {.dtype = at::kBFloat16});
+  EXPECT_THAT(value_or_throw(read_file(folder_ / "config.json")),
+              HasSubstr("\"torch_dtype\": \"bfloat16\""));
+  TestModel narrow(tiny_llama(), plan::Head::kLanguageModel, std::nullopt, at::kBFloat16, 4);
+  (void)load_model(folder_, narrow.shape, narrow.head, narrow.weights);
+  EXPECT_TRUE(at::equal(wide.weights[1].to(at::kBFloat16), narrow.weights[1]));
+}
+
+TEST_F(Checkpoint, FilesOfTheBaseModelWithoutPrefixAreRead) {
+  TestModel m(tiny_gpt2(), plan::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
+  NamedTensors bare;
+  for (const auto& p : m.model->parameters())
+    bare.emplace_back(p.name.substr(std::string("transformer.").size()), p.weight);
+  bare.emplace_back("h.0.attn.bias", at::ones({1, 1, 4, 4}, at::kByte));
+  save_tensors(folder_ / "model.safetensors", bare);
+  TestModel other(tiny_gpt2(), plan::Head::kLanguageModel, std::nullopt, at::kFloat, 4);
+  const LoadReport report = load_model(folder_, other.shape, other.head, other.weights);
+  EXPECT_THAT(report.unused, ElementsAre());
+  EXPECT_TRUE(at::equal(m.weights[2], other.weights[2]));
+}
+
+TEST_F(Checkpoint, WrongFilesAreNamedWithTheirTensor) {
+  TestModel m(tiny_llama(), plan::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
+  NamedTensors some{{"model.embed_tokens.weight", at::zeros({41, 23})}};
+  save_tensors(folder_ / "model.safetensors", some);
+  EXPECT_THAT([&] { (void)load_model(folder_, m.shape, m.head, m.weights); },
+              ThrowsMessage<Error>(::testing::AllOf(
+                  HasSubstr("model.safetensors: tensor \"model.embed_tokens.weight\""),
+                  HasSubstr("[41, 23]"), HasSubstr("[41, 24]"))));
+  some[0].second = at::zeros({41, 24}, at::kLong);
+  save_tensors(folder_ / "model.safetensors", some);
+  EXPECT_THAT([&] { (void)load_model(folder_, m.shape, m.head, m.weights); },
+              ThrowsMessage<Error>(HasSubstr("is I64, where F32 is wanted")));
+  some[0].second = at::zeros({41, 24});
+  save_tensors(folder_ / "model.safetensors", some);
+  EXPECT_THAT([&] { (void)load_model(folder_, m.shape, m.head, m.weights); },
+              ThrowsMessage<Error>(HasSubstr("has no tensor \"model.layers.0.")));
+}
+
+TEST_F(Checkpoint, AdaptersComeBackUnderPeftsNames) {
+  const plan::LoraShape lora{2, {"q_proj", "down_proj"}};
+  TestModel m(tiny_llama(), plan::Head::kScalar, lora, at::kFloat);
+  save_adapter(folder_, m.shape, m.head, lora, 8, m.adapter_weights, "base");
+  const SafetensorsFile file = SafetensorsFile::open(folder_ / "adapter_model.safetensors");
+  EXPECT_NE(file.find("base_model.model.model.layers.2.mlp.down_proj.lora_B.weight"), nullptr);
+  EXPECT_THAT(value_or_throw(read_file(folder_ / "adapter_config.json")),
+              HasSubstr("\"lora_alpha\": 8"));
+  std::vector<Tensor> loaded;
+  for (const auto& t : m.adapter_weights) loaded.push_back(at::zeros_like(t));
+  load_adapter(folder_, m.shape, m.head, lora, loaded);
+  for (std::size_t u = 0; u < loaded.size(); ++u)
+    EXPECT_TRUE(at::equal(loaded[u], m.adapter_weights[u]));
+}
+
+TEST_F(Checkpoint, NamedTensorsKeepTheirBitsAndMetadata) {
+  const Tensor moments = at::arange(100, at::kFloat).sin_().to(at::kBFloat16);
+  const Tensor step = at::full({}, 17, at::kLong);
+  const fs::path file = folder_ / "optimizer.safetensors";
+  save_tensors(file, {{"moments", moments}, {"step", step}}, {{"schema", "1"}});
+  const Tensor moments_again = at::zeros_like(moments);
+  const Tensor step_again = at::zeros_like(step);
+  const auto metadata = load_tensors(file, {{"moments", moments_again}, {"step", step_again}});
+  EXPECT_EQ(metadata.at("schema"), "1");
+  EXPECT_TRUE(at::equal(moments, moments_again));
+  EXPECT_TRUE(at::equal(step, step_again));
+  EXPECT_THAT(
+      [&] {
+        (void)load_tensors(file, {{"moments", at::zeros({100})}});
+      },
+      ThrowsMessage<Error>(HasSubstr("is BF16, where F32 is wanted")));
+}
+
+}  // namespace
+}  // namespace neap::model
