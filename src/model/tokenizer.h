@@ -19,8 +19,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/json.h"
-
 namespace neap::model {
 
 using TokenId = std::int64_t;
@@ -47,9 +45,9 @@ class Tokenizer {
   /// tokenizer.json, else vocab.json and merges.txt; with tokenizer_config.json for the roles of
   /// special tokens.
   [[nodiscard]] static Tokenizer from_folder(const std::filesystem::path& folder);
-  [[nodiscard]] static Tokenizer from_json(const Json& tokenizer, std::string_view where);
-  /// Deterministic: ties in frequency go to the pair with the smaller ids. `next_text` hands out the
-  /// corpus piece by piece and is empty-handed at the end.
+  [[nodiscard]] static Tokenizer from_json(std::string_view text, std::string_view where);
+  /// Deterministic: ties in frequency go to the pair with the smaller ids. `next_text` hands out
+  /// the corpus piece by piece and is empty-handed at the end.
   [[nodiscard]] static Tokenizer train(
       const BpeTrainOptions& options,
       const std::function<std::optional<std::string_view>()>& next_text);
@@ -58,8 +56,8 @@ class Tokenizer {
   /// written in the text become their ids.
   [[nodiscard]] std::vector<TokenId> encode(std::string_view text,
                                             bool add_special_tokens = false) const;
-  /// Text of the ids. Bytes that are not UTF-8 become U+FFFD, at the very end only. Ids out of range
-  /// are left out.
+  /// Text of the ids. Bytes that are not UTF-8 become U+FFFD, at the very end only. Ids out of
+  /// range are left out.
   [[nodiscard]] std::string decode(std::span<const TokenId> ids,
                                    bool skip_special_tokens = true) const;
 
@@ -77,7 +75,8 @@ class Tokenizer {
   /// The chat template of tokenizer_config.json or chat_template.jinja, as it is; empty: none.
   [[nodiscard]] const std::string& chat_template() const;
 
-  [[nodiscard]] Json to_json() const;
+  /// The text of tokenizer.json.
+  [[nodiscard]] const std::string& to_json() const;
   /// tokenizer.json and tokenizer_config.json, each replaced atomically.
   void save(const std::filesystem::path& folder) const;
 

@@ -1,0 +1,247 @@
+// Training byte-level BPE: count pieces, then merge the most frequent pair until the vocabulary is
+// full. Counts are kept up to date by the words that hold a pair, so a merge costs its occurrences.
+#include <algorithm>
+#include <queue>
+#include <unordered_set>
+
+#include "base/format.h"
+#include "base/status.h"
+#include "model/tokenizer_state.h"
+
+namespace neap::model {
+namespace {
+
+using Id = Bpe::Id;
+using Pair = std::uint64_t;
+
+Pair pair_of(Id left, Id right) {
+  return Pair{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
+}
+Id left_of(Pair p) {
+  return static_cast<Id>(p >> 32);
+}
+Id right_of(Pair p) {
+  return static_cast<Id>(p & 0xffffffff);
+}
+
+struct Word {
+  std::vector<Id> symbols;
+  std::int64_t count = 0;
+};
+struct PairState {
+  std::int64_t count = 0;
+  std::vector<std::uint32_t> words;  // that hold it, or did
+};
+struct Entry {
+  std::int64_t count;
+  Pair pair;
+  // The most frequent first; among equals the smaller ids.
+  bool operator<(const Entry& o) const {
+    return count != o.count ? count < o.count : pair > o.pair;
+  }
+};
+
+class Trainer {
+ public:
+  explicit Trainer(std::vector<Word> words) : words_(std::move(words)) {
+    for (std::uint32_t w = 0; w < words_.size(); ++w) {
+      const auto& s = words_[w].symbols;
+      for (std::size_t i = 0; i + 1 < s.size(); ++i) change(pair_of(s[i], s[i + 1]), w, +1);
+    }
+    flush();
+  }
+
+  struct Best {
+    Id left, right;
+    std::int64_t count;
+  };
+  /// The pair to merge next; nothing when no pair is left.
+  std::optional<Best> next() {
+    while (!queue_.empty()) {
+      const Entry top = queue_.top();
+      queue_.pop();
+      const std::int64_t now = pairs_[top.pair].count;
+      if (now <= 0) continue;
+      if (now != top.count) {
+        queue_.push({now, top.pair});
+        continue;
+      }
+      return Best{left_of(top.pair), right_of(top.pair), now};
+    }
+    return std::nullopt;
+  }
+
+  void merge(Id left, Id right, Id merged) {
+    const Pair pair = pair_of(left, right);
+    std::vector<std::uint32_t> holders = std::move(pairs_[pair].words);
+    std::sort(holders.begin(), holders.end());
+    holders.erase(std::unique(holders.begin(), holders.end()), holders.end());
+    for (const std::uint32_t w : holders) {
+      auto& s = words_[w].symbols;
+      std::size_t out = 0;
+      for (std::size_t i = 0; i < s.size();) {
+        if (i + 1 < s.size() && s[i] == left && s[i + 1] == right) {
+          if (out > 0) {
+            change(pair_of(s[out - 1], left), w, -1);
+            change(pair_of(s[out - 1], merged), w, +1);
+          }
+          if (i + 2 < s.size()) {
+            change(pair_of(right, s[i + 2]), w, -1);
+            change(pair_of(merged, s[i + 2]), w, +1);
+          }
+          s[out++] = merged;
+          i += 2;
+        } else {
+          s[out++] = s[i++];
+        }
+      }
+      s.resize(out);
+    }
+    pairs_.erase(pair);
+    flush();
+  }
+
+ private:
+  void change(Pair pair, std::uint32_t word, int sign) {
+    PairState& state = pairs_[pair];
+    state.count += sign * words_[word].count;
+    if (sign > 0) {
+      if (state.words.empty() || state.words.back() != word) state.words.push_back(word);
+      touched_.push_back(pair);
+    }
+  }
+  void flush() {
+    std::sort(touched_.begin(), touched_.end());
+    touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
+    for (const Pair pair : touched_) {
+      const auto it = pairs_.find(pair);
+      if (it != pairs_.end() && it->second.count > 0) queue_.push({it->second.count, pair});
+    }
+    touched_.clear();
+  }
+
+  std::vector<Word> words_;
+  std::unordered_map<Pair, PairState> pairs_;
+  std::priority_queue<Entry> queue_;
+  std::vector<Pair> touched_;
+};
+
+Tree byte_level(bool prefix_space, bool use_regex) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", prefix_space},
+          {"trim_offsets", true},
+          {"use_regex", use_regex}};
+}
+
+Tree pre_tokenizer_of(const std::string& pattern) {
+  if (pattern.empty()) return byte_level(false, true);
+  return {{"type", "Sequence"},
+          {"pretokenizers",
+           {{{"type", "Split"},
+             {"pattern", {{"Regex", pattern}}},
+             {"behavior", "Isolated"},
+             {"invert", false}},
+            byte_level(false, false)}}};
+}
+
+}  // namespace
+
+Tokenizer Tokenizer::train(const BpeTrainOptions& options,
+                           const std::function<std::optional<std::string_view>()>& next_text) {
+  const auto specials = static_cast<std::int64_t>(options.special_tokens.size());
+  if (options.vocab_size < specials + 256)
+    throw Error(ErrorCode::kInvalidArgument,
+                format("vocab_size {} is below the {} special tokens and 256 bytes",
+                       options.vocab_size, specials));
+  StringMap<std::int64_t> counts;
+  const SplitPattern pattern(options.pattern.empty() ? kGpt2Pattern : options.pattern.c_str(),
+                             "pattern");
+  std::vector<std::string_view> pieces;
+  while (const auto text = next_text()) {
+    pieces.clear();
+    pattern.split(*text, pieces);
+    for (const std::string_view piece : pieces) {
+      const auto it = counts.find(piece);
+      if (it != counts.end()) {
+        ++it->second;
+      } else {
+        counts.emplace(piece, 1);
+      }
+    }
+  }
+
+  std::vector<std::string> tokens = options.special_tokens;
+  StringMap<Id> ids;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i].empty() || !ids.emplace(tokens[i], static_cast<Id>(i)).second)
+      throw Error(ErrorCode::kInvalidArgument,
+                  format("The special token \"{}\" is empty or there twice", tokens[i]));
+  }
+  // The alphabet in the order of its characters, as Hugging Face's trainer lays it out.
+  std::vector<std::pair<std::int32_t, std::size_t>> alphabet;
+  for (std::size_t b = 0; b < 256; ++b)
+    alphabet.emplace_back(utf8::front(byte_characters()[b]).value, b);
+  std::sort(alphabet.begin(), alphabet.end());
+  std::array<Id, 256> byte_ids{};
+  for (const auto& [point, b] : alphabet) {
+    const auto [it, fresh] = ids.emplace(byte_characters()[b], static_cast<Id>(tokens.size()));
+    if (fresh) tokens.push_back(byte_characters()[b]);
+    byte_ids[b] = it->second;
+  }
+
+  std::vector<std::pair<std::string_view, std::int64_t>> ordered(counts.begin(), counts.end());
+  std::sort(ordered.begin(), ordered.end());
+  std::vector<Word> words;
+  words.reserve(ordered.size());
+  for (const auto& [piece, count] : ordered) {
+    Word word;
+    word.count = count;
+    for (const char c : piece) word.symbols.push_back(byte_ids[static_cast<unsigned char>(c)]);
+    words.push_back(std::move(word));
+  }
+  Trainer trainer(std::move(words));
+  Tree merges = Tree::array();
+  while (static_cast<std::int64_t>(tokens.size()) < options.vocab_size) {
+    const auto best = trainer.next();
+    if (!best || best->count < std::max<std::int64_t>(1, options.min_frequency)) break;
+    const std::string left = tokens[static_cast<std::size_t>(best->left)];
+    const std::string right = tokens[static_cast<std::size_t>(best->right)];
+    const auto [it, fresh] = ids.emplace(left + right, static_cast<Id>(tokens.size()));
+    if (fresh) tokens.push_back(left + right);
+    merges.push_back(Tree::array({left, right}));
+    trainer.merge(best->left, best->right, it->second);
+  }
+
+  Tree vocab = Tree::object();
+  for (std::size_t i = 0; i < tokens.size(); ++i) vocab[tokens[i]] = i;
+  Tree added = Tree::array();
+  for (std::size_t i = 0; i < options.special_tokens.size(); ++i) {
+    added.push_back({{"id", i},
+                     {"content", options.special_tokens[i]},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+  }
+  Tree document = {
+      {"version", "1.0"},          {"truncation", nullptr},
+      {"padding", nullptr},        {"added_tokens", std::move(added)},
+      {"normalizer", nullptr},     {"pre_tokenizer", pre_tokenizer_of(options.pattern)},
+      {"post_processor", nullptr}, {"decoder", byte_level(true, true)}};
+  document["model"] = {{"type", "BPE"},
+                       {"dropout", nullptr},
+                       {"unk_token", nullptr},
+                       {"continuing_subword_prefix", nullptr},
+                       {"end_of_word_suffix", nullptr},
+                       {"fuse_unk", false},
+                       {"byte_fallback", false},
+                       {"ignore_merges", false}};
+  document["model"]["vocab"] = std::move(vocab);
+  document["model"]["merges"] = std::move(merges);
+  Tokenizer t = from_json(document.dump(1), "the trained tokenizer");
+  t.state_->eos = t.id_of("<|endoftext|>");
+  return t;
+}
+
+}  // namespace neap::model

@@ -1,0 +1,35 @@
+// UTF-8 for the tokenizer: decoding a code point, lossy text, character classes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace neap::model::utf8 {
+
+struct Point {
+  std::int32_t value = -1;  ///< -1: the bytes here are not UTF-8
+  std::size_t bytes = 0;  ///< of the point; when not UTF-8, of the part that one U+FFFD stands for
+  bool cut = false;       ///< not UTF-8 only because the text ends too early
+};
+/// The code point at the front of a text that is not empty.
+[[nodiscard]] Point front(std::string_view text);
+void append(std::string& out, std::int32_t point);
+[[nodiscard]] bool is_valid(std::string_view text);
+/// Appends `bytes` as text with U+FFFD for what is not UTF-8. An incomplete tail that more bytes could
+/// complete is left out unless `final`; returns how many bytes were taken.
+std::size_t append_lossy(std::string& out, std::string_view bytes, bool final);
+
+[[nodiscard]] bool is_space(std::int32_t point);  ///< Unicode's White_Space
+[[nodiscard]] bool is_word(std::int32_t point);   ///< letters, marks, digits, connectors
+/// Length of the white space at the front / at the back of a text.
+[[nodiscard]] std::size_t leading_space(std::string_view text);
+[[nodiscard]] std::size_t trailing_space(std::string_view text);
+/// The code point at the back; -1 when empty or not UTF-8.
+[[nodiscard]] std::int32_t back(std::string_view text);
+
+enum class Form { kNfc, kNfd, kNfkc, kNfkd };
+/// Text that is not UTF-8 comes back as it is.
+[[nodiscard]] std::string normalize(std::string_view text, Form form);
+
+}  // namespace neap::model::utf8
