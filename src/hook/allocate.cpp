@@ -15,7 +15,7 @@ Result<bool> free_region_at(const void* address) {
                   format("Address {} lies inside a region of tag \"{}\", not at its beginning",
                          address, place->region.tag));
   }
-  NEAP_TRY(Runtime::get().free(*place));
+  NEAP_TRY(Runtime::get().free(*place, Runtime::Pages::kRelease));
   return true;
 }
 

@@ -7,7 +7,8 @@
 
 namespace neap::hook {
 
-/// Frees the region that begins at `address`; false when no region does.
+/// Frees the region that begins at `address`, as cudaFree does: its memory is the driver's again.
+/// False when no region does.
 [[nodiscard]] Result<bool> free_region_at(const void* address);
 
 /// Logs a failure that the caller cannot be told in full, at most a few times a process.

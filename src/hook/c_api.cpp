@@ -133,7 +133,7 @@ neap_status neap_region_alias(const char* tag, const void* source, void** addres
 neap_status neap_region_destroy(void* address) {
   return guarded([&]() -> Status {
     NEAP_TRY_ASSIGN(const Place place, region_at(address));
-    return Runtime::get().free(place);
+    return Runtime::get().free(place, Runtime::Pages::kKeep);
   });
 }
 

@@ -124,7 +124,10 @@ NEAP_API void set_memory_margin_bytes(uint64_t bytes) {
 /// 0, or the neap_status of a failure that neap_last_error() explains.
 NEAP_API int tms_pause(const char* tag) {
   return guarded([&]() -> Status {
-    NEAP_TRY_ASSIGN(const auto moved, pause_everywhere(one_or_all(tag), {}));
+    // The peer's users pause for other processes: the memory has to be the driver's again.
+    arena::PauseOptions options;
+    options.release_pages = true;
+    NEAP_TRY_ASSIGN(const auto moved, pause_everywhere(one_or_all(tag), options));
     (void)moved;
     return {};
   });

@@ -90,7 +90,7 @@ Status HandOverGuest::Impl::unmap(device::Address at) {
   NEAP_TRY_ASSIGN(
       const Place place,
       Runtime::get().find(reinterpret_cast<void*>(at)));  // NOLINT(performance-no-int-to-ptr)
-  return Runtime::get().free(place);
+  return Runtime::get().free(place, Runtime::Pages::kKeep);
 }
 
 void HandOverGuest::Impl::run() {
@@ -207,11 +207,13 @@ void HandOverGuest::Impl::let_go(const std::string& name) {
   if (at != 0) {
     if (tell) tell(name, at, false);
     if (const Status s = unmap(at); !s.ok()) log::error("Hand-over: " + s.message());
-    const std::lock_guard lock(mutex);
-    borrowed.erase(name);
-    changed.notify_all();
   }
+  // Told first, forgotten then: a take() that follows must not reach the owner before this.
   (void)wire.send({{"type", "drop"}, {"name", name}});
+  if (at == 0) return;
+  const std::lock_guard lock(mutex);
+  borrowed.erase(name);
+  changed.notify_all();
 }
 
 void HandOverGuest::Impl::owner_is_gone() {
@@ -239,7 +241,15 @@ Result<Loan> HandOverGuest::take(const std::string& name, int device, const std:
                                  std::chrono::milliseconds wait) {
   Impl& self = *impl_;
   {
-    const std::lock_guard lock(self.mutex);
+    std::unique_lock lock(self.mutex);
+    const auto leaving = [&] {
+      const auto it = self.borrowed.find(name);
+      return it != self.borrowed.end() && it->second.phase == Phase::kLeaving;
+    };
+    if (leaving() && std::this_thread::get_id() == self.thread.get_id()) {
+      return Status(ErrorCode::kBusy, format("\"{}\" is being revoked", name));
+    }
+    self.changed.wait(lock, [&] { return !leaving(); });
     if (self.owner_gone) return Status(ErrorCode::kCancelled, "The owner of the hand-over is gone");
     if (self.borrowed.count(name) != 0) {
       return Status(ErrorCode::kAlreadyExists, format("\"{}\" is taken already", name));
@@ -298,12 +308,10 @@ Status HandOverGuest::drop(const std::string& name) {
     tell = !self.owner_gone;
   }
   Status outcome = Impl::unmap(at);
-  {
-    const std::lock_guard lock(self.mutex);
-    self.borrowed.erase(name);
-    self.changed.notify_all();
-  }
   if (tell) (void)self.wire.send({{"type", "drop"}, {"name", name}});
+  const std::lock_guard lock(self.mutex);
+  self.borrowed.erase(name);
+  self.changed.notify_all();
   return outcome;
 }
 

@@ -33,8 +33,11 @@ void publish(const std::string& path, const std::string& text) {
   if (!whole || ::rename(fresh.c_str(), path.c_str()) != 0) ::unlink(fresh.c_str());
 }
 
-void run(const std::string& folder) {
-  const std::string path = format("{}/{}.json", folder, ::getpid());
+std::string live_path(const char* folder) {
+  return format("{}/{}.json", folder, ::getpid());
+}
+
+void run(const std::string& path) {
   std::string last;
   while (true) {
     // Numbers that move by themselves (free memory) come from the driver and are left out here.
@@ -68,8 +71,18 @@ std::string command_line() {
 
 std::atomic<int> started_in{0};  ///< process id, so that a forked child starts its own
 
-void stop_trace_at_exit() {
-  if (started_in.load() == ::getpid() && Session::get().is_recording()) {
+const char* variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+/// The last numbers and the end of the trace: files only, nothing that touches the GPU.
+void finish_at_exit() {
+  if (started_in.load() != ::getpid()) return;
+  if (const char* folder = variable("NEAP_LIVE")) {
+    publish(live_path(folder), stats_json(StatsDetail::kWithoutDriver));
+  }
+  if (Session::get().is_recording()) {
     if (const Status s = Session::get().stop(); !s.ok()) log::warn(s.message());
   }
 }
@@ -78,28 +91,24 @@ void stop_trace_at_exit() {
 
 void Live::ensure_started() {
   if (started_in.load(std::memory_order_relaxed) == ::getpid()) return;
-  static const char* const kFolder = std::getenv("NEAP_LIVE");
-  static const char* const kTrace = std::getenv("NEAP_TRACE");
   if (started_in.exchange(::getpid()) == ::getpid()) return;
-  if (kTrace != nullptr && *kTrace != '\0') {
-    const Status started =
-        Session::get().start(with_process_id(kTrace),
-                             {{"command", command_line()}, {"pid", std::to_string(::getpid())}});
-    if (started.ok()) {
-      // Writes the end of a file; nothing there touches the GPU.
-      static const int kAtExit = std::atexit(stop_trace_at_exit);
-      (void)kAtExit;
-    } else {
-      log::warn("NEAP_TRACE: " + started.message());
-    }
+  const char* folder = variable("NEAP_LIVE");
+  const char* trace = variable("NEAP_TRACE");
+  if (folder == nullptr && trace == nullptr) return;
+  static const int kAtExit = std::atexit(finish_at_exit);
+  (void)kAtExit;
+  if (trace != nullptr) {
+    const Status started = Session::get().start(
+        with_process_id(trace), {{"command", command_line()}, {"pid", std::to_string(::getpid())}});
+    if (!started.ok()) log::warn("NEAP_TRACE: " + started.message());
   }
-  if (kFolder == nullptr || *kFolder == '\0') return;
+  if (folder == nullptr) return;
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);  // the program's signals are for its own threads
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    std::thread(run, std::string(kFolder)).detach();
+    std::thread(run, live_path(folder)).detach();
   } catch (const std::exception& e) {
     log::warn(format("NEAP_LIVE: no thread to publish from: {}", e.what()));
   }

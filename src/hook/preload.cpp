@@ -27,6 +27,8 @@ using MallocFromPoolFunction = int (*)(void**, std::size_t, void*, hook::CudaStr
 using FreeAsyncFunction = int (*)(void*, hook::CudaStream);
 using MallocManagedFunction = int (*)(void**, std::size_t, unsigned);
 
+hook::CudartFunction<int (*)()> last_error{"cudaGetLastError"};
+
 int cuda_error(const Status& status) {
   switch (status.code()) {
     case ErrorCode::kOutOfDeviceMemory:
@@ -84,6 +86,19 @@ bool take_back(const char* call, void* address, hook::CudaStream const* stream,
   return ours;
 }
 
+/// Pages that the stores keep for the next tag must not stand in another allocation's way.
+bool release_kept_pages() noexcept {
+  bool any = false;
+  (void)hook::guarded([&]() -> Status {
+    for (const hook::OpenDevice& on : hook::Runtime::get().devices()) {
+      NEAP_TRY_ASSIGN(const Bytes released, on.arena->release_store());
+      any = any || !released.is_zero();
+    }
+    return {};
+  });
+  return any;
+}
+
 int no_runtime(const char* call) {
   hook::log_hook_failure(
       call, Status(ErrorCode::kNotFound,
@@ -96,7 +111,11 @@ int pass_on_malloc(hook::CudartFunction<Function>& function, const char* call, v
                    std::size_t size, Arguments... arguments) {
   const Function next = function.get();
   if (next == nullptr) return no_runtime(call);
-  const int result = next(out, size, arguments...);
+  int result = next(out, size, arguments...);
+  if (result == hook::kCudaOutOfMemory && release_kept_pages()) {
+    if (const auto clear = last_error.get()) (void)clear();
+    result = next(out, size, arguments...);
+  }
   if (result == hook::kCudaSuccess && out != nullptr) {
     hook::Outside::get().allocated(*out, Bytes(size), hook::current_device());
   } else {

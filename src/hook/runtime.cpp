@@ -141,11 +141,16 @@ Result<Place> Runtime::find(const void* address) const {
   return Status(ErrorCode::kNotFound, format("No region holds address {}", address));
 }
 
-Status Runtime::free(const Place& place) {
+Status Runtime::free(const Place& place, Pages pages) {
   // Destructors of static objects free memory too; it goes back with the process.
   if (exiting_.load(std::memory_order_relaxed)) return {};
   if (!place.region.mapped.is_zero()) NEAP_TRY(place.on.device->synchronize());
-  return place.on.arena->destroy(place.region.id);
+  if (pages == Pages::kKeep) return place.on.arena->destroy(place.region.id);
+  const Bytes kept = place.on.arena->stats().page_store;
+  NEAP_TRY(place.on.arena->destroy(place.region.id));
+  NEAP_TRY_ASSIGN(const Bytes released, place.on.arena->release_store(kept));
+  (void)released;
+  return {};
 }
 
 Status Runtime::configure(const Settings& settings) {

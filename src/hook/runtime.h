@@ -57,8 +57,10 @@ class Runtime {
   [[nodiscard]] Result<arena::RegionInfo> allocate(int ordinal, const Scope& scope, Bytes size);
   /// The region that holds `address`, on whatever device. kNotFound also in a forked child.
   [[nodiscard]] Result<Place> find(const void* address) const;
-  /// Waits for the device's work (nothing can be in flight on a paused region), then frees it.
-  Status free(const Place& place);
+  /// Waits for the device's work (nothing can be in flight on a paused region), then frees it. The
+  /// pages stay in the store, or go to the driver for whoever asks next.
+  enum class Pages { kKeep, kRelease };
+  Status free(const Place& place, Pages pages);
 
   Status configure(const Settings& settings);
   [[nodiscard]] Settings settings() const;

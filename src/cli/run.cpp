@@ -1,0 +1,316 @@
+// `neap run -- COMMAND`: any CUDA program under the hook: what it allocates, by tag, while it runs
+// and at its end, and a trace of it.
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "base/file.h"
+#include "base/format.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "cli/command.h"
+
+extern char** environ;
+
+namespace neap::cli {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr auto kLook = std::chrono::milliseconds(250);
+constexpr Bytes kLargestReport(16U << 20);
+
+/// Where the hook library lies: beside the binary, in ../lib, or where NEAP_HOOK_LIBRARY says.
+Result<std::string> find_hook() {
+  if (const char* chosen = std::getenv("NEAP_HOOK_LIBRARY"); chosen != nullptr && *chosen != '\0') {
+    if (fs::exists(chosen)) return fs::absolute(chosen).string();
+    return Status(ErrorCode::kNotFound,
+                  format("NEAP_HOOK_LIBRARY names {}, which is not there", chosen));
+  }
+  std::error_code error;
+  const fs::path binary = fs::read_symlink("/proc/self/exe", error).parent_path();
+  for (const fs::path& folder : {binary, binary.parent_path() / "lib"}) {
+    const fs::path candidate = folder / "libneap_hook.so";
+    if (fs::exists(candidate, error)) return candidate.string();
+  }
+  return Status(ErrorCode::kNotFound,
+                format("libneap_hook.so lies neither in {} nor in {}; build it with `cmake --build "
+                       "... --target neap_hook_library` or set NEAP_HOOK_LIBRARY",
+                       binary.string(), (binary.parent_path() / "lib").string()));
+}
+
+/// A folder that the processes of the command write their numbers to; gone at the end.
+class LiveFolder {
+ public:
+  LiveFolder() = default;
+  LiveFolder(const LiveFolder&) = delete;
+  LiveFolder& operator=(const LiveFolder&) = delete;
+  ~LiveFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  Status make() {
+    const char* base = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    std::string pattern = format("{}/neap-run-XXXXXX", base);
+    if (::mkdtemp(pattern.data()) == nullptr) {
+      return {ErrorCode::kIo,
+              format("Cannot make a folder like {}: {}", pattern, system_reason(errno))};
+    }
+    path_ = pattern;
+    return {};
+  }
+  [[nodiscard]] const std::string& path() const { return path_; }
+  /// Process id -> what it wrote last. A file that is being replaced or broken is passed by.
+  [[nodiscard]] std::map<int, Json> read() const {
+    std::map<int, Json> found;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(path_, error)) {
+      if (entry.path().extension() != ".json") continue;
+      const int process = std::atoi(entry.path().stem().c_str());
+      auto text = read_file(entry.path(), kLargestReport);
+      if (process <= 0 || !text.ok()) continue;
+      auto parsed = parse_json(*text, entry.path().string());
+      if (parsed.ok() && parsed->is_object()) found[process] = std::move(*parsed);
+    }
+    return found;
+  }
+
+ private:
+  std::string path_;
+};
+
+std::uint64_t number(const Json& from, const char* key) {
+  const auto it = from.find(key);
+  return it != from.end() && it->is_number() ? it->get<std::uint64_t>() : 0;
+}
+
+struct Totals {
+  std::map<std::string, std::array<std::uint64_t, 4>> tags;  ///< virtual, mapped, host, disk
+  std::uint64_t outside = 0, store = 0;
+};
+Totals sum_of(const std::map<int, Json>& processes) {
+  Totals totals;
+  for (const auto& [process, report] : processes) {
+    totals.outside += number(report.value("outside", Json::object()), "bytes");
+    for (const Json& device : report.value("devices", Json::array())) {
+      totals.store += number(device, "page_store");
+      for (const Json& tag : device.value("tags", Json::array())) {
+        auto& row = totals.tags[tag.value("tag", "")];
+        row[0] += number(tag, "virtual");
+        row[1] += number(tag, "mapped");
+        row[2] += number(tag, "host");
+        row[3] += number(tag, "disk");
+      }
+    }
+  }
+  return totals;
+}
+
+/// "outside 1.20 GiB  weights 15.2 GiB  kv paused 64.0 GiB": what is where now, on one line.
+std::string live_line(const Totals& totals) {
+  std::string line = format("outside {}", Bytes(totals.outside));
+  for (const auto& [tag, row] : totals.tags) {
+    if (row[0] == 0) continue;
+    line += row[1] > 0 ? format("  {} {}", tag, Bytes(row[1])) : format("  {} paused", tag);
+  }
+  if (totals.store > 0) line += format("  kept {}", Bytes(totals.store));
+  return line;
+}
+
+/// One line on a terminal that the next one replaces; nothing where stderr is a file.
+class LiveLine {
+ public:
+  explicit LiveLine(bool wanted) : on_(wanted && ::isatty(STDERR_FILENO) == 1) {}
+  ~LiveLine() { clear(); }
+  LiveLine(const LiveLine&) = delete;
+  LiveLine& operator=(const LiveLine&) = delete;
+  void show(const std::string& text) {
+    if (!on_ || text == shown_) return;
+    shown_ = text;
+    std::fprintf(stderr, "\r\033[2Kneap: %.160s", text.c_str());
+    std::fflush(stderr);
+  }
+  void clear() {
+    if (!shown_.empty()) std::fputs("\r\033[2K", stderr);
+    shown_.clear();
+  }
+
+ private:
+  bool on_;
+  std::string shown_;
+};
+
+volatile sig_atomic_t child_process = 0;
+void pass_on(int signal) {
+  if (child_process > 0) ::kill(static_cast<pid_t>(child_process), signal);
+}
+
+}  // namespace
+
+class RunCommand : public Command {
+ public:
+  [[nodiscard]] std::string name() const override { return "run"; }
+  [[nodiscard]] std::string summary() const override {
+    return "run a CUDA program under the hook: memory by tag while it runs, and a trace";
+  }
+  void declare(CLI::App& app) override {
+    app.add_option("--trace", trace_,
+                   "write a trace for `neap report`; {pid} in it is the process, for programs that "
+                   "start others")
+        ->type_name("FILE");
+    app.add_option("--tag", tag_, "make every allocation a region of this tag")->type_name("TAG");
+    app.add_option("--policy", policy_, "what a pause keeps of that tag")
+        ->check(CLI::IsMember({"discard", "host", "disk", "zero"}))
+        ->default_str("discard");
+    app.add_flag("--json", json_,
+                 "the last numbers as JSON on stdout, with the command's own output on stderr");
+    app.add_flag("--quiet", quiet_, "no live line, no summary");
+    app.add_option("command", command_, "the program and its arguments, behind --")->required();
+    app.positionals_at_end();
+  }
+
+  int run() override {
+    auto hook = find_hook();
+    if (!hook.ok()) return fail(hook.status());
+    LiveFolder folder;
+    if (const Status made = folder.make(); !made.ok()) return fail(made);
+    auto code = run_command(*hook, folder);
+    if (!code.ok()) return fail(code.status());
+    const auto processes = folder.read();
+    if (json_) {
+      Json list = Json::array();
+      for (const auto& [process, report] : processes) list.push_back(report);
+      const Json whole = {{"schema", 1}, {"exit", *code}, {"processes", std::move(list)}};
+      std::printf("%s\n", whole.dump(2).c_str());
+    } else if (!quiet_) {
+      summarize(processes);
+    }
+    return *code;
+  }
+
+ private:
+  Result<int> run_command(const std::string& hook, const LiveFolder& folder) {
+    std::vector<std::string> environment = child_environment(hook, folder.path());
+    std::vector<char*> variables;
+    for (std::string& entry : environment) variables.push_back(entry.data());
+    variables.push_back(nullptr);
+    std::vector<char*> arguments;
+    for (std::string& word : command_) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+
+    int report[2];  // closed by a successful exec, else holds errno
+    if (::pipe2(report, O_CLOEXEC) != 0) {
+      return Status(ErrorCode::kIo, "No pipe: " + system_reason(errno));
+    }
+    const pid_t child = ::fork();
+    if (child < 0) return Status(ErrorCode::kIo, "Cannot fork: " + system_reason(errno));
+    if (child == 0) {
+      if (json_) ::dup2(STDERR_FILENO, STDOUT_FILENO);
+      ::execvpe(arguments[0], arguments.data(), variables.data());
+      const int error = errno;
+      (void)!::write(report[1], &error, sizeof error);
+      ::_exit(127);
+    }
+    ::close(report[1]);
+    int error = 0;
+    const bool failed = ::read(report[0], &error, sizeof error) == sizeof error;
+    ::close(report[0]);
+    if (failed) {
+      ::waitpid(child, nullptr, 0);
+      return Status(ErrorCode::kNotFound,
+                    format("{} cannot be started: {}", command_[0], system_reason(error)));
+    }
+    child_process = child;
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, pass_on);
+    LiveLine line(!quiet_ && !json_);
+    int status = 0;
+    while (true) {
+      const pid_t ended = ::waitpid(child, &status, WNOHANG);
+      if (ended == child) break;
+      if (ended < 0 && errno != EINTR) {
+        return Status(ErrorCode::kInternal, "Lost the command: " + system_reason(errno));
+      }
+      line.show(live_line(sum_of(folder.read())));
+      std::this_thread::sleep_for(kLook);
+    }
+    child_process = 0;
+    line.clear();
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+  [[nodiscard]] std::vector<std::string> child_environment(const std::string& hook,
+                                                           const std::string& folder) const {
+    std::vector<std::string> entries;
+    std::string preload = hook;
+    for (char** at = environ; *at != nullptr; ++at) {
+      const std::string_view entry = *at;
+      if (entry.starts_with("LD_PRELOAD=")) {
+        if (const auto before = entry.substr(11); !before.empty())
+          preload += ":" + std::string(before);
+      } else if (!entry.starts_with("NEAP_LIVE=") &&
+                 !(entry.starts_with("NEAP_TRACE=") && !trace_.empty())) {
+        entries.emplace_back(entry);
+      }
+    }
+    entries.push_back("LD_PRELOAD=" + preload);
+    entries.push_back("NEAP_LIVE=" + folder);
+    if (!trace_.empty()) entries.push_back("NEAP_TRACE=" + fs::absolute(trace_).string());
+    if (!tag_.empty()) {
+      entries.push_back("NEAP_TAG=" + tag_);
+      entries.push_back("NEAP_POLICY=" + policy_);
+    }
+    return entries;
+  }
+
+  void summarize(const std::map<int, Json>& processes) const {
+    if (processes.empty()) {
+      log::info(
+          "the command allocated no memory that the hook sees (a program with its own copy of the "
+          "CUDA runtime, "
+          "linked statically, is out of its reach)");
+      return;
+    }
+    for (const auto& [process, report] : processes) {
+      const Json outside = report.value("outside", Json::object());
+      std::fprintf(stderr, "neap: process %d: %llu calls passed on, peak %s\n", process,
+                   static_cast<unsigned long long>(number(outside, "calls")),
+                   to_string(Bytes(number(outside, "peak_bytes"))).c_str());
+      for (const Json& device : report.value("devices", Json::array())) {
+        std::fprintf(stderr, "neap:   device %llu: peak %s held\n",
+                     static_cast<unsigned long long>(number(device, "ordinal")),
+                     to_string(Bytes(number(device, "peak_physical"))).c_str());
+        for (const Json& tag : device.value("tags", Json::array())) {
+          std::fprintf(stderr, "neap:     %-24s %10s in %llu regions, %llu pauses, %llu resumes\n",
+                       tag.value("tag", "").c_str(),
+                       to_string(Bytes(number(tag, "virtual"))).c_str(),
+                       static_cast<unsigned long long>(number(tag, "regions")),
+                       static_cast<unsigned long long>(number(tag, "pauses")),
+                       static_cast<unsigned long long>(number(tag, "resumes")));
+        }
+      }
+    }
+    if (!trace_.empty()) std::fprintf(stderr, "neap: trace in %s\n", trace_.c_str());
+  }
+
+  std::string trace_, tag_, policy_ = "discard";
+  std::vector<std::string> command_;
+  bool json_ = false, quiet_ = false;
+};
+
+}  // namespace neap::cli
+
+using neap::cli::RunCommand;
+NEAP_COMMAND(RunCommand)

@@ -1,0 +1,250 @@
+"""Pages between processes: export and import by hand, and the protocol of owner and guest, with
+either of them killed."""
+
+from conftest import run
+
+GUEST = '''
+import ctypes, os, sys, time
+import neap
+path, behaviour = sys.argv[1:3]
+told = []
+guest = neap.Guest(path, on_revoked=lambda name, at, lost: told.append((name, lost)))
+lent = guest.take("weights", tag="rollout", wait=10)
+ctypes.memset(lent.address, 42, 16)
+print(lent.size, lent.owner_generation, neap.info(lent).tag, flush=True)
+if behaviour == "until_revoked":
+    while not told: time.sleep(0.01)
+    while neap.regions(): time.sleep(0.01)
+    print(told[0], flush=True)
+    again = guest.take("weights", tag="rollout", wait=10)
+    print(ctypes.string_at(again.address, 3)[0], again.owner_generation, flush=True)
+    guest.close()
+elif behaviour == "drop":
+    lent.destroy()
+    print(len(neap.regions()), flush=True)
+    sys.stdin.readline()
+elif behaviour == "until_owner_dies":
+    while not told: time.sleep(0.01)
+    print(told[0], ctypes.string_at(lent.address, 1)[0], flush=True)
+    lent.destroy()
+    print(len(neap.regions()), flush=True)
+    try:
+        guest.take("weights")
+    except neap.CancelledError:
+        print("gone", flush=True)
+    guest.close()
+elif behaviour == "stubborn":
+    guest._on_revoked = lambda name, at, lost: time.sleep(60)
+    print("ready", flush=True)
+    time.sleep(60)
+'''
+
+OWNER = f"""
+import neap
+GUEST = {GUEST!r}
+folder = tempfile.mkdtemp()
+path = os.path.join(folder, "socket")
+def start(behaviour):
+    return subprocess.Popen([sys.executable, "-c", GUEST, path, behaviour], text=True,
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def line(process):
+    text = process.stdout.readline().strip()
+    assert text, "the guest ended: " + str(process.wait())
+    return text
+weights = neap.allocate(6 * MIB, tag="trainer", policy="host")
+ctypes.memset(weights.address, 1, 6 * MIB)
+"""
+
+
+def test_a_pause_revokes_and_a_resume_lends_again():
+    run(OWNER + """
+with neap.Owner(path) as owner:
+    owner.offer("weights", weights)
+    guest = start("until_revoked")
+    size, generation, tag = line(guest).split()
+    assert (int(size), tag) == (6 * MIB, "rollout")
+    assert ctypes.string_at(weights.address, 1)[0] == 42      # the guest wrote it: no copy
+    assert owner.guests("weights") == 1
+    neap.pause("trainer")
+    assert line(guest) == "('weights', False)"
+    assert owner.guests("weights") == 0
+    time.sleep(0.2)                                           # the guest waits for the offer
+    neap.resume("trainer")
+    first_byte, new_generation = map(int, line(guest).split())
+    assert first_byte == 42 and new_generation > int(generation)
+    assert guest.wait(10) == 0
+    assert neap.pause("trainer").regions == 1
+""")
+
+
+def test_dropping_withdrawing_and_names():
+    run(OWNER + """
+with neap.Owner(path) as owner:
+    try:
+        neap.Owner(path)
+        assert False
+    except neap.AlreadyExistsError:
+        pass
+    assert oct(os.stat(path).st_mode & 0o777) == "0o600"
+    owner.offer("weights", weights)
+    for what, name, kind in ((weights, "weights", neap.AlreadyExistsError),
+                             (0x1000, "other", neap.NotFoundError),
+                             (weights.address + 4096, "other", neap.InvalidArgumentError)):
+        try:
+            owner.offer(name, what)
+            assert False
+        except kind:
+            pass
+    guest = start("drop")
+    line(guest)
+    assert line(guest) == "0"
+    deadline = time.monotonic() + 5
+    while owner.guests("weights"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    guest.stdin.write("end\\n"); guest.stdin.flush()
+    assert guest.wait(10) == 0
+    owner.withdraw("weights")
+    try:
+        owner.guests("weights")
+        assert False
+    except neap.NotFoundError:
+        pass
+    reader = neap.Guest(path)
+    try:
+        reader.take("weights", wait=0.1)
+        assert False
+    except neap.NotFoundError:
+        pass
+    reader.close()
+assert not os.path.exists(path)
+""")
+
+
+def test_a_killed_guest_holds_nothing():
+    run(OWNER + """
+with neap.Owner(path) as owner:
+    owner.offer("weights", weights, revoke_timeout=30)
+    guest = start("stubborn")
+    line(guest); assert line(guest) == "ready"
+    assert owner.guests("weights") == 1
+    threading.Timer(0.3, lambda: os.kill(guest.pid, signal.SIGKILL)).start()
+    begin = time.monotonic()
+    assert neap.pause("trainer").regions == 1                 # goes on once the guest is dead
+    assert 0.2 < time.monotonic() - begin < 10
+    guest.wait()
+    neap.resume("trainer")
+    assert ctypes.string_at(weights.address, 1)[0] == 42
+""")
+
+
+def test_a_stubborn_guest_makes_the_pause_fail_with_everything_as_it_was():
+    run(OWNER + """
+with neap.Owner(path) as owner:
+    owner.offer("weights", weights, revoke_timeout=0.3)
+    guest = start("stubborn")
+    line(guest); assert line(guest) == "ready"
+    try:
+        neap.pause("trainer")
+        assert False
+    except neap.BusyError as error:
+        assert "weights" in str(error)
+    assert weights.info.state == neap.State.RESIDENT
+    assert ctypes.string_at(weights.address, 1)[0] == 42
+    guest.kill(); guest.wait()
+    deadline = time.monotonic() + 5
+    while owner.guests("weights"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert neap.pause("trainer").regions == 1
+""")
+
+
+def test_a_killed_owner_leaves_its_pages_to_its_guests():
+    run(f"""
+GUEST = {GUEST!r}
+OWNER = '''
+import sys, time, ctypes
+import neap
+weights = neap.allocate(6 << 20, tag="trainer", policy="host")
+owner = neap.Owner(sys.argv[1])
+owner.offer("weights", weights)
+print("ready", flush=True)
+time.sleep(60)
+'''
+path = os.path.join(tempfile.mkdtemp(), "socket")
+owner = subprocess.Popen([sys.executable, "-c", OWNER, path], stdout=subprocess.PIPE, text=True)
+assert owner.stdout.readline().strip() == "ready"
+guest = subprocess.Popen([sys.executable, "-c", GUEST, path, "until_owner_dies"],
+                         stdout=subprocess.PIPE, text=True)
+assert guest.stdout.readline().split()[2] == "rollout"
+os.kill(owner.pid, signal.SIGKILL); owner.wait()
+assert guest.stdout.readline().strip() == "('weights', True) 42"
+assert guest.stdout.readline().strip() == "0"
+assert guest.stdout.readline().strip() == "gone"
+assert guest.wait(10) == 0
+import neap
+successor = neap.Owner(path)                                  # a dead socket is replaced
+successor.close()
+""".replace("\n        ", "\n"))
+
+
+def test_messages_that_break_the_protocol_do_not_harm_the_owner():
+    run(OWNER + """
+with neap.Owner(path) as owner:
+    owner.offer("weights", weights)
+    for message in (b"", b"{", b"[]", b"null", b'{"type":7}', b'{"type":"take","name":"weights"}',
+                    b'{"type":"hello","version":99}', b'{"type":"hello","version":"1"}',
+                    b"x" * 70000):
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        s.connect(path); s.settimeout(5)
+        try:
+            if message: s.send(message)
+            else: s.close(); continue
+            assert s.recv(65536) == b"", message              # the owner hung up
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+        s.close()
+    # A guest that says hello and then nonsense about its loans.
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.connect(path); s.settimeout(5)
+    s.send(b'{"type":"hello","version":1}')
+    assert b"welcome" in s.recv(65536)
+    s.send(b'{"type":"drop","name":"never lent"}')
+    s.send(b'{"type":"take","name":"weights","wait_ms":-5}')
+    data, fds, _, _ = socket.recv_fds(s, 65536, 128)
+    assert b"lend" in data and fds
+    for fd in fds: os.close(fd)
+    s.close()
+    guest = start("drop")
+    line(guest); assert line(guest) == "0"
+    guest.kill(); guest.wait()
+""")
+
+
+def test_export_and_receive_over_any_socket():
+    run("""
+import neap
+mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+READER = '''
+import socket, sys, ctypes
+import neap
+connection = socket.socket(fileno=int(sys.argv[1]))
+region = neap.receive(connection, tag="received")
+assert ctypes.string_at(region.address, 3) == b"abc"
+ctypes.memmove(region.address, b"xyz", 3)
+connection.sendall(b"done")
+'''
+region = neap.allocate(10 * MIB, tag="sent")
+ctypes.memmove(region.address, b"abc", 3)
+reader = subprocess.Popen([sys.executable, "-c", READER, str(theirs.fileno())],
+                          pass_fds=[theirs.fileno()])
+before = len(os.listdir("/proc/self/fd"))
+with neap.export_region(region) as export:
+    export.send(mine)
+assert len(os.listdir("/proc/self/fd")) == before
+assert mine.recv(4) == b"done"
+assert reader.wait(10) == 0
+assert ctypes.string_at(region.address, 3) == b"xyz"
+mine.close()
+""")

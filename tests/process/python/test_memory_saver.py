@@ -1,0 +1,206 @@
+"""The drop-in for torch_memory_saver, over the stand-in CUDA libraries and the stand-in torch.
+
+What the peer defines is asked here as its users ask it, private parts included.
+"""
+
+import os
+
+import pytest
+
+from conftest import DROP_IN, run, standin_environment
+
+
+def saver_environment(files, mode="torch", **changes):
+    env = standin_environment(NEAP_HOOK_LIBRARY=None, **changes)
+    env["PYTHONPATH"] = str(files) + os.pathsep + env["PYTHONPATH"]
+    if mode == "preload":
+        env["LD_PRELOAD"] = str(files / "torch_memory_saver_hook_mode_preload_cu13.abi3.so")
+    return env
+
+
+BODY = """
+import torch, torch_memory_saver as package, neap
+from torch_memory_saver import torch_memory_saver as saver
+assert isinstance(saver, package.TorchMemorySaver) and saver.enabled is True
+if MODE == "torch": saver.hook_mode = "torch"
+with saver.region(tag="weights", enable_cpu_backup=True):
+    weights = torch.empty(4 * MIB, device="cuda")
+    with saver.region(tag="inner"):
+        inner = torch.empty(2 * MIB, device="cuda")
+    with saver.disable():
+        loose = torch.empty(2 * MIB, device="cuda")
+    later = torch.empty(2 * MIB, device="cuda")
+with saver.region("kv"):
+    kv = torch.empty(6 * MIB, device="cuda")
+with saver.region("disk", enable_disk_backup=True):
+    disk = torch.empty(2 * MIB, device="cuda")
+assert sorted(r.tag for r in neap.regions()) == ["disk", "inner", "kv", "weights", "weights"]
+assert neap.info(later).policy == neap.Policy.HOST
+try:
+    neap.info(loose); assert False
+except neap.NotFoundError: pass
+
+address = weights.data_ptr()
+weights.write(bytes([3]) * (4 * MIB)); disk.write(bytes([4]) * (2 * MIB))
+assert saver.get_cpu_backup(weights) is None              # resident, nothing kept
+free_before = torch.cuda.mem_get_info()[0]
+saver.pause()
+saver.pause("kv")                                          # the peer ends the process here
+assert torch.cuda.mem_get_info()[0] - free_before == 16 * MIB   # all of it is the driver's again
+backup = saver.get_cpu_backup(weights)
+assert backup.bytes() == bytes([3]) * (4 * MIB) and backup.shape == (4 * MIB,)
+view = saver.get_cpu_backup(weights, zero_copy=True)
+assert view.bytes()[:2] == bytes([3, 3])
+assert saver.get_cpu_backup(disk) is None
+try:
+    saver.get_cpu_backup(kv); assert False                # and here
+except neap.NotFoundError: pass
+try:
+    saver.get_cpu_backup(loose); assert False             # and here
+except neap.NotFoundError: pass
+hog = torch.empty(58 * MIB, device="cuda")
+try:
+    saver.resume("weights"); assert False                 # and here
+except torch.OutOfMemoryError as error:
+    assert error.need > error.free
+del hog
+torch.cuda.empty_cache()
+saver.resume("weights"); saver.resume("weights"); saver.resume(None); saver.resume("")
+assert weights.data_ptr() == address and weights.bytes() == bytes([3]) * (4 * MIB)
+assert disk.bytes() == bytes([4]) * (2 * MIB)
+saver.pause("inner"); del inner; torch.cuda.empty_cache()  # freed while paused
+assert "inner" not in [r.tag for r in neap.regions()]
+
+graph = torch.cuda.CUDAGraph()
+with saver.cuda_graph(graph, tag="graph"):
+    captured = torch.empty(MIB, device="cuda")
+assert neap.info(captured).tag == "graph"
+
+for settings, kind in ((dict(enable_cpu_backup=True, enable_disk_backup=True), AssertionError),
+                       (dict(cpu_backup_backend="mmap"), ValueError),
+                       (dict(enable_cpu_backup=True, cpu_backup_backend="tape"), ValueError)):
+    try:
+        with saver.region("bad", **settings): pass
+        assert False
+    except kind: pass
+with saver.region("mapped", enable_cpu_backup=True, cpu_backup_backend="mmap"): pass
+try:
+    saver.hook_mode; assert False
+except AttributeError: pass
+try:
+    saver.hook_mode = "preload"; assert False
+except AttributeError: pass
+try:
+    saver.memory_margin_bytes; assert False
+except NotImplementedError: pass
+saver.memory_margin_bytes = 60 * MIB
+with saver.region("margin"):
+    try:
+        torch.empty(8 * MIB, device="cuda"); assert False
+    except torch.OutOfMemoryError: pass
+saver.memory_margin_bytes = 0
+assert saver.retain_cpu_backup is False
+
+# What slime reaches for.
+cdll = saver._impl._binary_wrapper.cdll
+assert cdll.tms_get_interesting_region() is False
+cdll.tms_set_interesting_region(True)
+assert cdll.tms_get_interesting_region() is True
+cdll.tms_set_interesting_region(False)
+saver._impl._binary_wrapper.set_config(tag="x", interesting_region=False, enable_cpu_backup=False)
+assert cdll.tms_pause(b"kv") == 0 and cdll.tms_resume(b"kv") == 0
+path = package.utils.get_binary_path_from_package("torch_memory_saver_hook_mode_preload")
+assert path.name == "torch_memory_saver_hook_mode_preload_cu13.abi3.so", path
+from torch_memory_saver.utils import change_env, is_xpu
+from torch_memory_saver.testing_utils import get_and_print_gpu_memory, empty_cache, get_device
+assert is_xpu() is False and get_device() == "cuda" and get_and_print_gpu_memory("now") > 0
+# The package neap speaks of the same regions.
+assert neap.stats()["devices"][0]["tags"]
+"""
+
+
+@pytest.mark.parametrize("mode", ["torch", "preload"])
+def test_the_whole_interface(memory_saver_files, mode):
+    run(f"MODE = {mode!r}\n{BODY}", saver_environment(memory_saver_files, mode))
+
+
+def test_retained_backups_and_the_disk_folder(memory_saver_files, tmp_path):
+    run(f"""
+        import torch
+        from torch_memory_saver import torch_memory_saver as saver
+        saver.hook_mode = "torch"
+        folder = {str(tmp_path / "new" / "folder")!r}
+        saver.set_disk_backup_dir(folder)
+        saver.retain_cpu_backup = True
+        assert saver.retain_cpu_backup is True and os.path.isdir(folder)
+        with saver.region(enable_cpu_backup=True):
+            x = torch.empty(2 * MIB, device="cuda")
+        x.write(bytes([9]) * (2 * MIB))
+        saver.pause(); saver.resume()
+        assert saver.get_cpu_backup(x).bytes() == bytes([9]) * (2 * MIB)
+        """, saver_environment(memory_saver_files))
+
+
+def test_without_a_preloaded_hook_it_says_how(memory_saver_files):
+    run("""
+        from torch_memory_saver import torch_memory_saver as saver
+        try:
+            saver.pause()
+            assert False
+        except AssertionError as error:
+            assert "observes invalid LD_PRELOAD" in str(error) and "configure_subprocess" in str(error)
+        """, saver_environment(memory_saver_files))
+
+
+def test_configure_subprocess_preloads_and_restores(memory_saver_files):
+    run("""
+from torch_memory_saver import configure_subprocess
+code = '''
+import torch, neap
+from torch_memory_saver import torch_memory_saver as saver
+with saver.region("a"):
+    x = torch.empty(1 << 20, device="cuda")
+assert neap.info(x).tag == "a" and neap.hook_mode() == "preload"
+'''
+with configure_subprocess():
+    assert "torch_memory_saver_hook_mode_preload_cu13" in os.environ["LD_PRELOAD"]
+    subprocess.run([sys.executable, "-c", code], check=True)
+assert "LD_PRELOAD" not in os.environ
+""", saver_environment(memory_saver_files))
+
+
+def test_a_whole_process_by_environment(memory_saver_files):
+    run("""
+        import torch
+        from torch_memory_saver import torch_memory_saver as saver
+        x = torch.empty(2 * MIB, device="cuda")
+        x.write(bytes([1]) * (2 * MIB))
+        saver.pause()
+        saver.resume()
+        assert x.bytes() == bytes([1]) * (2 * MIB)
+        assert saver.retain_cpu_backup is True
+        with saver.disable():
+            y = torch.empty(2 * MIB, device="cuda")
+        import neap
+        assert len(neap.regions()) == 1
+        """, saver_environment(memory_saver_files, "preload", TMS_INIT_ENABLE="1",
+                               TMS_INIT_ENABLE_CPU_BACKUP="true", TMS_RETAIN_CPU_BACKUP="yes"))
+
+
+def test_a_variable_that_is_no_boolean_is_an_exception(memory_saver_files):
+    run("""
+        from torch_memory_saver import torch_memory_saver as saver
+        saver.hook_mode = "torch"
+        try:
+            saver.pause()
+            assert False
+        except ValueError as error:
+            assert "TMS_RETAIN_CPU_BACKUP" in str(error)
+        """, saver_environment(memory_saver_files, TMS_RETAIN_CPU_BACKUP="maybe"))
+
+
+def test_files_have_the_names_that_launchers_write_down(memory_saver_files):
+    assert DROP_IN.exists()
+    for name in ("_cu13", "_cu12", ""):
+        path = memory_saver_files / f"torch_memory_saver_hook_mode_preload{name}.abi3.so"
+        assert path.exists(), path
