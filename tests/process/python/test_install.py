@@ -1,0 +1,38 @@
+"""`pip install ./python`: both distributions, offline, with the libraries that are built already."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+from conftest import BUILD, SOURCE, run, environment
+
+
+def test_one_install_brings_both_distributions(tmp_path):
+    shutil.copytree(SOURCE / "python", tmp_path / "python",
+                    ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    to = tmp_path / "site"
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-index", "--target",
+         str(to), str(tmp_path / "python")],
+        capture_output=True, text=True,
+        env={**os.environ, "NEAP_PREBUILT_DIR": str(BUILD / "lib")})
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("neap/libneap_hook.so", "torch_memory_saver/__init__.py",
+                 "torch_memory_saver_hook_mode_preload_cu13.abi3.so",
+                 "torch_memory_saver_hook_mode_preload_cu12.abi3.so",
+                 "torch_memory_saver_hook_mode_preload.abi3.so",
+                 "torch_memory_saver_hook_mode_torch_cu13.abi3.so"):
+        assert (to / name).exists(), name
+    env = environment(NEAP_HOOK_LIBRARY=None)
+    env["PYTHONPATH"] = str(to)
+    run(f"""
+        import neap, torch_memory_saver
+        assert neap.library_path().startswith({str(to)!r})
+        neap.allocate(MIB, tag="x").destroy()
+        from importlib.metadata import version
+        assert version("torch_memory_saver").startswith("0.0.9+neap")
+        with torch_memory_saver.configure_subprocess():
+            subprocess.run([sys.executable, "-c",
+                            "import neap; assert neap.hook_mode() == 'preload'"], check=True)
+        """, env)
