@@ -83,7 +83,7 @@ neap.pause()
 neap.resume()
 assert torch.equal(tensors["host"], want) and torch.equal(tensors["disk"], want)
 assert int(tensors["zero"].count_nonzero()) == 0
-"""),
+""", modes=("torch",)),
     Case("empty_cache", """
 import neap
 with neap.region("kv"):
@@ -218,14 +218,22 @@ with neap.region("kv"):
 neap.pause("kv", keep_pages=MODE == "preload")
 other = torch.empty(int(total * 0.6), dtype=torch.uint8, device="cuda")
 del other                                     # cached by torch
-with neap.region("kv2"):
-    kv2 = torch.empty(int(total * 0.6), dtype=torch.uint8, device="cuda")   # torch empties its cache
+def second():
+    with neap.region("kv2"):
+        return torch.empty(int(total * 0.6), dtype=torch.uint8, device="cuda")
+kept = 0                                      # some versions of torch keep their cache inside a pool
+try:
+    kv2 = second()
+except torch.OutOfMemoryError:
+    kept = 1
+    torch.cuda.empty_cache()
+    kv2 = second()
+number("torch_kept_its_cache", kept)
 kv2[:16].fill_(1)
-del kv2
-torch.cuda.empty_cache()
+neap.pause("kv2")
 neap.resume("kv")
 kv[:16].fill_(1)
-"""),
+""", modes=("preload",)),
     Case("hand_over_and_kill_the_guest", """
 import neap
 GUEST = '''
@@ -262,7 +270,7 @@ with neap.Owner(path) as owner:
     number("pause_after_kill_ms", (time.perf_counter() - begin) * 1e3)
     assert paused.regions == 1
     assert free() - before > size * 0.95
-"""),
+""", modes=("torch",)),
     Case("kill_the_owner", """
 import neap
 OWNER = '''
@@ -292,7 +300,7 @@ del x
 lent.destroy()
 assert free() - before >= 2 * GIB - 64 * MIB
 guest.close()
-"""),
+""", modes=("preload",)),
     Case("no_growth_over_1000_cycles", """
 import neap
 with neap.region("w", policy="host"):
@@ -306,7 +314,7 @@ for _ in range(1000):
 assert torch.equal(w, want)
 assert device - free() <= 4 * MIB and resident() - host < 32 * MIB
 assert sum(1 for _ in open("/proc/self/maps")) - maps < 50
-"""),
+""", modes=("torch",)),
     Case("allocation_cost", """
 import neap
 lookups = 20000
