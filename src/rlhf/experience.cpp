@@ -1,0 +1,110 @@
+#include "rlhf/experience.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/progress.h"
+#include "train/random.h"
+
+namespace neap::rlhf {
+namespace {
+
+// Runs `work` on micro batches inside a phase and joins its results, (b, ...) each, on the host.
+template <class Work>
+at::Tensor by_micro_batch(Context& context, const train::Sequences& sequences, const char* phase,
+                          std::int64_t micro_batch, const Work& work) {
+  std::vector<at::Tensor> parts;
+  const auto guard = context.runtime.phase(phase);
+  for (std::int64_t at = 0; at < sequences.size(); at += micro_batch) {
+    const train::Sequences micro =
+        sequences.slice(at, std::min(micro_batch, sequences.size() - at), context.runtime.device());
+    parts.push_back(bridge::to_host(work(micro)));
+  }
+  const bridge::HostScope host;
+  return at::cat(parts);
+}
+
+}  // namespace
+
+void generate_responses(Context& context, train::Role& actor,
+                        const std::vector<train::Tokens>& prompts, std::int64_t n,
+                        std::uint64_t key, Experience& out) {
+  const plan::Job& job = context.job;
+  std::vector<rollout::Prompt> requests;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    for (std::int64_t k = 0; k < n; ++k) {
+      requests.push_back({prompts[i], train::random_key({key, i, static_cast<std::uint64_t>(k)})});
+      out.prompts.push_back(prompts[i]);
+      out.group.push_back(static_cast<std::int64_t>(i));
+    }
+  }
+  rollout::GenerateOptions options;
+  options.sampling = {job.rollout.temperature, job.rollout.top_p, job.rollout.top_k};
+  options.prompt_width = job.data.max_prompt_length;
+  options.max_new_tokens = job.data.max_response_length;
+  options.eos_token_id = eos_token(actor.shape());
+  options.pad_token_id = pad_token(actor.shape());
+  {
+    const auto phase = context.runtime.phase("generate");
+    model::KvCache cache = model::KvCache::over(
+        context.runtime.region("rollout.kv", "kv", context.runtime.compute_dtype()), actor.shape(),
+        job.rollout_batch(), job.max_sequence_length());
+    out.responses = rollout::generate(actor.model(), cache, requests, options);
+  }
+  std::vector<train::Tokens> responses;
+  for (const rollout::Response& response : out.responses) responses.push_back(response.tokens);
+  out.sequences =
+      train::make_sequences(out.prompts, responses, sequence_shape(job, pad_token(actor.shape())));
+}
+
+TokenLogProbs response_log_probs(Context& context, train::Role& role,
+                                 const train::Sequences& sequences, const char* phase,
+                                 std::int64_t micro_batch, bool entropy) {
+  model::LogProbOptions options;
+  options.temperature = context.job.rollout.temperature > 0 ? context.job.rollout.temperature : 1;
+  options.entropy = entropy;
+  const at::Tensor both =
+      by_micro_batch(context, sequences, phase, micro_batch, [&](const train::Sequences& micro) {
+        const at::Tensor hidden = role.model().forward(model::Batch::padded(micro.tokens));
+        const model::LogProbs out =
+            role.model().log_probs(hidden, micro.rows(), micro.targets.flatten(), options);
+        at::Tensor result = out.log_probs.view_as(micro.mask).unsqueeze(1);
+        if (!entropy) return result;
+        return at::cat({result, out.entropy.view_as(micro.mask).unsqueeze(1)}, 1);
+      });  // (B, 1 or 2, T)
+  // Rows beyond a response hold numbers of other places; nobody may read them by accident.
+  TokenLogProbs out{both.select(1, 0) * sequences.mask, {}};
+  if (entropy) out.entropy = both.select(1, 1) * sequences.mask;
+  return out;
+}
+
+at::Tensor response_values(Context& context, train::Role& critic,
+                           const train::Sequences& sequences) {
+  const at::Tensor values = by_micro_batch(
+      context, sequences, "values", context.job.values_micro_batch(),
+      [&](const train::Sequences& micro) {
+        const at::Tensor hidden = critic.model().forward(model::Batch::padded(micro.tokens));
+        return critic.model().scores(hidden, micro.rows()).view_as(micro.mask);
+      });
+  return values * sequences.mask;
+}
+
+at::Tensor response_scores(Context& context, train::Role& reward,
+                           const train::Sequences& sequences) {
+  return by_micro_batch(context, sequences, "rewards", context.job.reward_micro_batch(),
+                        [&](const train::Sequences& micro) {
+                          const at::Tensor hidden =
+                              reward.model().forward(model::Batch::padded(micro.tokens));
+                          return reward.model().scores(hidden, micro.last_rows());
+                        });
+}
+
+at::Tensor place_at_end(const at::Tensor& scores, const at::Tensor& mask) {
+  at::Tensor out = at::zeros_like(mask);
+  const at::Tensor last = mask.sum(-1).to(at::kLong).sub(1).clamp_min(0).unsqueeze(-1);
+  out.scatter_(-1, last, scores.to(out.scalar_type()).unsqueeze(-1));
+  return out * mask;
+}
+
+}  // namespace neap::rlhf

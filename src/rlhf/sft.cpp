@@ -1,0 +1,132 @@
+// Supervised fine-tuning: cross entropy on the responses.
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "rlhf/stage.h"
+#include "train/dataset.h"
+
+namespace neap::rlhf {
+namespace {
+
+struct Texts {
+  std::vector<train::Tokens> prompts, responses;
+};
+
+class SftStage final : public Stage {
+ public:
+  explicit SftStage(Context& context)
+      : context_(context),
+        actor_(context.runtime,
+               {"actor", context.job.resolve(context.job.actor_model.path),
+                plan::Head::kLanguageModel, context.job.actor_model.lora, true,
+                context.job.actor.optim, static_cast<std::uint64_t>(context.job.trainer.seed)}),
+        train_(read(context.job.data.train_files)),
+        order_(train_.prompts.size(), static_cast<std::size_t>(context.job.data.train_batch_size),
+               context.job.data.shuffle, static_cast<std::uint64_t>(context.job.trainer.seed)) {
+    if (!context.job.data.val_files.empty()) held_out_ = read(context.job.data.val_files);
+  }
+
+  void load() override { actor_.load(); }
+  [[nodiscard]] std::int64_t steps_per_epoch() const override { return order_.steps_per_epoch(); }
+
+  Metrics train_step(std::int64_t step) override {
+    Metrics metrics;
+    const train::Sequences batch = gather(train_, order_.batch(step));
+    const double tokens = batch.mask.sum().item<double>();
+    const plan::Job& job = context_.job;
+    double loss = 0;
+    {
+      const Stopwatch watch(metrics, "update_actor");
+      const auto phase = context_.runtime.phase("train");
+      train::AdamW& optimizer = actor_.optimizer();
+      optimizer.zero_grads();
+      for (std::int64_t at = 0; at < batch.size(); at += job.data.micro_batch_size_per_gpu) {
+        const train::Sequences micro =
+            batch.slice(at, job.data.micro_batch_size_per_gpu, context_.runtime.device());
+        const auto tape =
+            actor_.model().forward_train(model::Batch::padded(micro.tokens),
+                                         {job.actor_model.enable_gradient_checkpointing, nullptr});
+        const at::Tensor weights = micro.mask.flatten() / tokens;
+        const auto out = actor_.model().cross_entropy(tape->hidden(), micro.rows(),
+                                                      micro.targets.flatten(), weights);
+        loss -= (out.values.log_probs * weights).sum().item<double>();
+        tape->backward(out.d_hidden);
+      }
+      const double lr = train::learning_rate(job.actor.optim, step, context_.total_steps);
+      metrics["train/grad_norm"] = optimizer.clip_grads(job.actor.grad_clip);
+      metrics["train/lr"] = lr;
+      optimizer.step(lr);
+    }
+    metrics["train/loss"] = loss;
+    metrics["perf/total_num_tokens"] = tokens;
+    return metrics;
+  }
+
+  [[nodiscard]] bool can_validate() const override { return !held_out_.prompts.empty(); }
+
+  Validation validate() override {
+    double loss = 0, tokens = 0;
+    const std::int64_t micro_size = context_.job.data.micro_batch_size_per_gpu;
+    std::vector<std::size_t> all(held_out_.prompts.size());
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+    const train::Sequences batch = gather(held_out_, all);
+    const auto phase = context_.runtime.phase("validate");
+    for (std::int64_t at = 0; at < batch.size(); at += micro_size) {
+      const train::Sequences micro =
+          batch.slice(at, std::min(micro_size, batch.size() - at), context_.runtime.device());
+      const at::Tensor hidden = actor_.model().forward(model::Batch::padded(micro.tokens));
+      const auto out = actor_.model().log_probs(hidden, micro.rows(), micro.targets.flatten());
+      loss -= (out.log_probs * micro.mask.flatten()).sum().item<double>();
+      tokens += micro.mask.sum().item<double>();
+    }
+    return {{{"val/loss", loss / tokens}, {"val/perplexity", std::exp(loss / tokens)}}, {}};
+  }
+
+  void save(const std::filesystem::path& folder) override {
+    actor_.save(folder / "actor", context_.tokenizer_folder);
+  }
+  void restore(const std::filesystem::path& folder) override { actor_.restore(folder / "actor"); }
+
+ private:
+  [[nodiscard]] Texts read(const std::vector<std::string>& files) const {
+    const plan::DataConfig& data = context_.job.data;
+    Texts out;
+    for (const train::TextRow& row :
+         train::read_rows(resolve_all(context_.job, files), {data.prompt_key, data.response_key})) {
+      out.prompts.push_back(encode_limited(context_, row.fields[0], row.where,
+                                           data.max_prompt_length, "data.max_prompt_length"));
+      // One place is for the token that ends the text.
+      train::Tokens response =
+          encode_limited(context_, row.fields[1], row.where, data.max_response_length - 1,
+                         "data.max_response_length - 1");
+      response.push_back(eos_token(actor_.shape()));
+      out.responses.push_back(std::move(response));
+    }
+    return out;
+  }
+
+  [[nodiscard]] train::Sequences gather(const Texts& texts,
+                                        const std::vector<std::size_t>& rows) const {
+    std::vector<train::Tokens> prompts, responses;
+    for (const std::size_t row : rows) {
+      prompts.push_back(texts.prompts[row]);
+      responses.push_back(texts.responses[row]);
+    }
+    return train::make_sequences(prompts, responses,
+                                 sequence_shape(context_.job, pad_token(actor_.shape())));
+  }
+
+  Context& context_;
+  train::Role actor_;
+  Texts train_, held_out_;
+  train::BatchOrder order_;
+};
+
+}  // namespace
+
+std::unique_ptr<Stage> make_sft_stage(Context& context) {
+  return std::make_unique<SftStage>(context);
+}
+
+}  // namespace neap::rlhf

@@ -1,0 +1,101 @@
+// What the stages of post-training have in common: a loop calls train_step, validate, save.
+//
+// Threads   one at a time.   Failure   Error.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/tokenizer.h"
+#include "plan/job.h"
+#include "torch/runtime.h"
+#include "train/role.h"
+#include "train/sequences.h"
+
+namespace neap::rlhf {
+
+/// Names as in verl: "actor/ppo_kl".
+using Metrics = std::map<std::string, double>;
+
+/// Everything that a stage works with; outlives it.
+struct Context {
+  const plan::Job& job;
+  bridge::Runtime& runtime;
+  const model::Tokenizer& tokenizer;
+  std::filesystem::path tokenizer_folder;
+  /// Optimizer steps of the whole run are a multiple of this many training steps.
+  std::int64_t total_steps = 0;
+};
+
+/// A text that the model made, for people to look at.
+struct Sample {
+  std::string prompt, response, verdict;
+};
+struct Validation {
+  Metrics metrics;
+  std::vector<Sample> samples;
+};
+
+class Stage {
+ public:
+  virtual ~Stage() = default;
+  /// Weights as the configuration says, optimizers at zero.
+  virtual void load() = 0;
+  [[nodiscard]] virtual std::int64_t steps_per_epoch() const = 0;
+  /// Step `step`, counted from 0.
+  virtual Metrics train_step(std::int64_t step) = 0;
+  [[nodiscard]] virtual bool can_validate() const = 0;
+  virtual Validation validate() = 0;
+  /// Everything that later steps depend on, besides the step's number.
+  virtual void save(const std::filesystem::path& folder) = 0;
+  virtual void restore(const std::filesystem::path& folder) = 0;
+};
+
+/// The stage of `context.job.task`; reads and tokenizes its data.
+[[nodiscard]] std::unique_ptr<Stage> make_stage(Context& context);
+[[nodiscard]] std::unique_ptr<Stage> make_sft_stage(Context& context);
+[[nodiscard]] std::unique_ptr<Stage> make_reward_stage(Context& context);
+[[nodiscard]] std::unique_ptr<Stage> make_ppo_stage(Context& context);  ///< and grpo
+
+// ---- shared by the stages ----
+
+/// Adds the seconds of its life to `timing_s/<name>`.
+class Stopwatch {
+ public:
+  Stopwatch(Metrics& metrics, const char* name);
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  ~Stopwatch();
+
+ private:
+  Metrics& metrics_;
+  const char* name_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+/// prefix/mean, /max and /min over the masked elements (or all).
+void summarize(Metrics& metrics, const std::string& prefix, const at::Tensor& x,
+               const at::Tensor& mask = {});
+
+/// Shape of the job's batches.
+[[nodiscard]] train::SequenceShape sequence_shape(const plan::Job& job, std::int64_t pad);
+/// The token that ends a text, and the one that pads batches; the model's, or an error that says
+/// which file lacks it.
+[[nodiscard]] std::int64_t eos_token(const plan::ModelShape& shape);
+[[nodiscard]] std::int64_t pad_token(const plan::ModelShape& shape);
+
+/// Tokens of a text; an error with its place when there are none or more than `limit` of `key`.
+[[nodiscard]] train::Tokens encode_limited(const Context& context, const std::string& text,
+                                           const std::string& where, std::int64_t limit,
+                                           const char* key);
+
+/// train_files or val_files with the configuration's folder in front.
+[[nodiscard]] std::vector<std::filesystem::path> resolve_all(const plan::Job& job,
+                                                             const std::vector<std::string>& files);
+
+}  // namespace neap::rlhf

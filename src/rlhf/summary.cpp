@@ -1,0 +1,53 @@
+#include "rlhf/summary.h"
+
+#include "base/format.h"
+#include "base/json.h"
+#include "report/phase_table.h"
+#include "report/run_folder.h"
+#include "report/step_log.h"
+
+namespace neap::rlhf {
+namespace {
+
+std::string samples_text(const Json& validation) {
+  std::string out = format("\nTexts at step {}:\n", validation["step"].get<std::int64_t>());
+  for (const Json& sample : validation["samples"]) {
+    const std::string verdict = sample["verdict"].get<std::string>();
+    out += format("  {}{} |{}\n", verdict.empty() ? "" : format("[{}] ", verdict),
+                  sample["prompt"].get<std::string>(), sample["response"].get<std::string>());
+  }
+  return out;
+}
+
+std::string validations_text(const std::vector<Json>& lines) {
+  if (lines.empty()) return "";
+  const Json& first = lines.front();
+  const Json& last = lines.back();
+  std::string out = format("\nHeld-out data, step {} -> step {}:\n",
+                           first["step"].get<std::int64_t>(), last["step"].get<std::int64_t>());
+  for (const auto& [name, value] : last.items()) {
+    if (!name.starts_with("val/") || !value.is_number()) continue;
+    const Json before = first.contains(name) ? first[name] : Json();
+    out += format("  {:<24} {:>10} -> {:.4g}\n", name,
+                  before.is_number() ? format("{:.4g}", before.get<double>()) : "-",
+                  value.get<double>());
+  }
+  if (!first["samples"].empty()) out += samples_text(first);
+  if (lines.size() > 1 && !last["samples"].empty()) out += samples_text(last);
+  return out;
+}
+
+}  // namespace
+
+std::string summary_text(const std::filesystem::path& output, const plan::MemoryPlan& plan,
+                         Bytes measured_peak) {
+  std::string out =
+      validations_text(value_or_throw(report::StepLog::read(output / kValidationFile)));
+  const auto records = value_or_throw(report::PhaseLog::read(output));
+  const auto planned = value_or_throw(report::PlanSummary::from_json(plan.to_json()));
+  out += "\n" + report::PhaseTable::from_records(records, &planned).to_text();
+  const report::MemoryLines lines{plan.all_resident, plan.capacity, measured_peak, plan.peak};
+  return out + "\n" + lines.to_text();
+}
+
+}  // namespace neap::rlhf

@@ -1,0 +1,18 @@
+// What a run says at its end: judgements before and after with texts, phases, the four memory lines.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "base/bytes.h"
+#include "plan/memory_plan.h"
+
+namespace neap::rlhf {
+
+/// File of a run's judgements, one line a validation.
+constexpr const char* kValidationFile = "validation.jsonl";
+
+[[nodiscard]] std::string summary_text(const std::filesystem::path& output,
+                                       const plan::MemoryPlan& plan, Bytes measured_peak);
+
+}  // namespace neap::rlhf

@@ -1,0 +1,45 @@
+// Generation with a KV cache that lies in an arena region.
+//
+// Sequences wait in a queue; as one ends, the next takes its slot of the cache, so the cache's size
+// bounds memory and not the number of prompts. Prompts are prefilled padded on the right to one
+// width, decoding goes on for all slots together.
+// Threads   one at a time.   Failure   Error on prompts that do not fit; c10::Error from libtorch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "model/transformer.h"
+#include "rollout/sampler.h"
+
+namespace neap::rollout {
+
+struct GenerateOptions {
+  SamplingOptions sampling;
+  std::int64_t prompt_width = 0;    ///< prompts are padded to it; at least the longest prompt
+  std::int64_t max_new_tokens = 0;  ///< prompt_width + max_new_tokens <= the cache's tokens
+  std::int64_t eos_token_id = -1;   ///< ends a sequence and is part of it; -1: none does
+  std::int64_t pad_token_id = 0;
+};
+
+struct Prompt {
+  std::vector<std::int64_t> tokens;  ///< at least one
+  std::uint64_t key = 0;             ///< of its random stream
+};
+
+struct Response {
+  std::vector<std::int64_t> tokens;
+  bool ended = false;  ///< by eos; false: cut at max_new_tokens
+};
+
+/// One response a prompt, in their order. The cache may hold anything. `on_progress` is told how many have ended after each
+/// step; a false return stops early with what is there.
+[[nodiscard]] std::vector<Response> generate(
+    model::Transformer& model, model::KvCache& cache, const std::vector<Prompt>& prompts,
+    const GenerateOptions& options,
+    const std::function<bool(std::size_t ended)>& on_progress = nullptr);
+
+}  // namespace neap::rollout

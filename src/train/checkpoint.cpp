@@ -1,0 +1,185 @@
+#include "train/checkpoint.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <system_error>
+#include <vector>
+
+#include "base/file.h"
+#include "base/format.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace neap::train {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kPrefix = "global_step_";
+constexpr std::string_view kLatestFile = "latest_checkpointed_iteration.txt";
+constexpr std::string_view kLatestLink = "latest";
+
+std::optional<std::int64_t> parse_step(std::string_view text) {
+  std::int64_t step = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
+  if (error != std::errc() || end != text.data() + text.size() || step < 0) return std::nullopt;
+  return step;
+}
+
+/// N for "global_step_N", nothing for other names (temporary folders too).
+std::optional<std::int64_t> step_of(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  return parse_step(std::string_view(name).substr(kPrefix.size()));
+}
+
+void check(const std::error_code& error, std::string_view what, const fs::path& path) {
+  if (error) {
+    throw Error(ErrorCode::kIo, format("Cannot {} {}: {}", what, path.string(), error.message()));
+  }
+}
+
+void remove_quietly(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) log::warn(format("Cannot remove {}: {}", path.string(), error.message()));
+}
+
+std::vector<fs::path> children(const fs::path& folder) {
+  std::vector<fs::path> out;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    out.push_back(it->path());
+  }
+  check(error, "list", folder);
+  return out;
+}
+
+void sync_tree(const fs::path& folder) {
+  for (const fs::path& child : children(folder)) {
+    if (fs::is_directory(child)) {
+      sync_tree(child);
+    } else {
+      throw_if_error(sync_path(child));
+    }
+  }
+  throw_if_error(sync_path(folder));
+}
+
+void point_latest(const fs::path& root, const fs::path& folder) {
+  const fs::path link = root / kLatestLink;
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(link, error)) && !fs::is_symlink(link, error)) {
+    log::warn(format("{} is not a link; left as it is", link.string()));
+    return;
+  }
+  const fs::path temporary = link.string() + format(".tmp-{}", ::getpid());
+  fs::remove(temporary, error);
+  fs::create_directory_symlink(folder.filename(), temporary, error);
+  // A file system without links still has the text file.
+  if (error) {
+    log::warn(format("Cannot make the link {}: {}", link.string(), error.message()));
+    return;
+  }
+  fs::rename(temporary, link, error);
+  check(error, "rename to", link);
+}
+
+void remove_old(const fs::path& root, std::int64_t keep) {
+  if (keep <= 0) return;
+  std::vector<std::int64_t> steps;
+  for (const fs::path& child : children(root)) {
+    if (const auto step = step_of(child)) steps.push_back(*step);
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  for (std::size_t i = static_cast<std::size_t>(keep); i < steps.size(); ++i) {
+    // Renamed first: a kill in the middle of the removal must not leave half a checkpoint.
+    const fs::path folder = checkpoint_folder(root, steps[i]);
+    const fs::path doomed = folder.string() + format(".tmp-{}", ::getpid());
+    std::error_code error;
+    fs::rename(folder, doomed, error);
+    remove_quietly(error ? folder : doomed);
+  }
+}
+
+}  // namespace
+
+fs::path checkpoint_folder(const fs::path& root, std::int64_t step) {
+  return root / format("{}{}", kPrefix, step);
+}
+
+CheckpointWriter::CheckpointWriter(fs::path root, std::int64_t step)
+    : root_(std::move(root)),
+      step_(step),
+      folder_(checkpoint_folder(root_, step).string() + format(".tmp-{}", ::getpid())) {
+  std::error_code error;
+  fs::create_directories(root_, error);
+  check(error, "create", root_);
+  for (const fs::path& child : children(root_)) {
+    const std::string name = child.filename().string();
+    if (name.starts_with(kPrefix) && name.find(".tmp-") != std::string::npos) remove_quietly(child);
+  }
+  fs::create_directory(folder_, error);
+  check(error, "create", folder_);
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  if (!committed_) remove_quietly(folder_);
+}
+
+void CheckpointWriter::commit(std::int64_t keep) {
+  sync_tree(folder_);
+  const fs::path target = checkpoint_folder(root_, step_);
+  std::error_code error;
+  if (fs::exists(target, error)) {
+    // A run killed between the rename and the pointer wrote this step already; it comes again.
+    const fs::path old = target.string() + format(".tmp-{}-old", ::getpid());
+    fs::rename(target, old, error);
+    check(error, "rename", target);
+    remove_quietly(old);
+  }
+  fs::rename(folder_, target, error);
+  check(error, "rename to", target);
+  committed_ = true;
+  throw_if_error(sync_path(root_));
+  throw_if_error(write_file_atomic(root_ / kLatestFile, format("{}\n", step_)));
+  point_latest(root_, target);
+  remove_old(root_, keep);
+}
+
+std::optional<FoundCheckpoint> find_checkpoint(const fs::path& root, const std::string& mode,
+                                               const fs::path& given) {
+  if (mode == "disable") return std::nullopt;
+  std::error_code error;
+  if (mode != "auto") {
+    fs::path folder = fs::weakly_canonical(given, error);  // "latest" is a link
+    if (folder.filename().empty()) folder = folder.parent_path();
+    const auto step = step_of(folder);
+    if (error || !step || !fs::is_directory(folder, error)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  format("trainer.resume_mode names {}, which is no checkpoint folder "
+                         "(global_step_N)",
+                         given.string()));
+    }
+    return FoundCheckpoint{folder, *step};
+  }
+  const fs::path pointer = root / kLatestFile;
+  if (!fs::exists(pointer, error)) return std::nullopt;
+  std::string text = value_or_throw(read_file(pointer, 4_KiB));
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  const auto step = parse_step(text);
+  if (!step) {
+    throw Error(ErrorCode::kCorrupt, format("{} holds \"{}\", not a step", pointer.string(), text));
+  }
+  const fs::path folder = checkpoint_folder(root, *step);
+  if (!fs::is_directory(folder, error)) {
+    throw Error(ErrorCode::kNotFound,
+                format("{} names step {}, but {} is not there; remove the file to start anew, or "
+                       "set trainer.resume_mode to another checkpoint",
+                       pointer.string(), *step, folder.string()));
+  }
+  return FoundCheckpoint{folder, *step};
+}
+
+}  // namespace neap::train

@@ -1,0 +1,52 @@
+// AdamW over flat buffers, gradient norms and learning rates.
+//
+// Threads   one at a time.   Failure   Error on a gradient that is not finite; c10::Error from
+// libtorch. Cost      one fused kernel over all units; no temporary of a unit's size where weights
+// are float32.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/job.h"
+
+namespace neap::train {
+
+/// The learning rate of optimizer step `step` (from 0) of `total`: linear warm-up, then constant, a
+/// line to zero, or half a cosine to zero.
+[[nodiscard]] double learning_rate(const plan::OptimizerConfig& config, std::int64_t step,
+                                   std::int64_t total);
+
+/// One trained flat unit: all tensors (unit.elements,).
+struct OptimizerUnit {
+  at::Tensor weights;     // compute dtype
+  at::Tensor grads;       // compute dtype or float32
+  at::Tensor exp_avg;     // float32
+  at::Tensor exp_avg_sq;  // float32
+  at::Tensor master;      // float32; undefined where weights are float32 themselves
+};
+
+class AdamW {
+ public:
+  AdamW(const plan::OptimizerConfig& config, std::vector<OptimizerUnit> units);
+
+  void zero_grads();
+  /// Norm over all units, before clipping; gradients are scaled down to `max_norm` if it is
+  /// positive and less. Fails when the norm is not finite: a step from it would destroy the model.
+  double clip_grads(double max_norm);
+  /// One update at learning rate `lr`, then masters are rounded into the weights.
+  void step(double lr);
+
+  [[nodiscard]] std::int64_t steps() const { return steps_; }
+  void restore_steps(std::int64_t steps) { steps_ = steps; }
+  [[nodiscard]] const std::vector<OptimizerUnit>& units() const { return units_; }
+
+ private:
+  plan::OptimizerConfig config_;
+  std::vector<OptimizerUnit> units_;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace neap::train

@@ -1,0 +1,164 @@
+#include "train/role.h"
+
+#include <ATen/ATen.h>
+
+#include <charconv>
+
+#include "base/format.h"
+#include "base/status.h"
+#include "model/checkpoint.h"
+
+namespace neap::train {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kStepsKey = "steps";
+
+std::optional<model::Lora> lora_of(const RoleSpec& spec) {
+  if (spec.lora.rank == 0) return std::nullopt;
+  model::Lora lora;
+  lora.shape = {spec.lora.rank, spec.lora.target_modules};
+  lora.alpha = spec.lora.alpha;
+  return lora;
+}
+
+}  // namespace
+
+Role::Role(bridge::Runtime& runtime, RoleSpec spec)
+    : runtime_(runtime),
+      spec_(std::move(spec)),
+      shape_(value_or_throw(plan::ModelShape::from_folder(spec_.folder))),
+      layout_(plan::flat_layout(shape_, spec_.head)) {
+  const at::ScalarType dtype = runtime_.compute_dtype();
+  const bool masters = dtype != at::kFloat;
+  std::optional<model::Lora> lora = lora_of(spec_);
+  if (lora) adapter_layout_ = plan::lora_layout(shape_, spec_.head, lora->shape);
+  weights_ = regions("weights", layout_, dtype);
+  if (lora) adapters_ = regions("adapter", adapter_layout_, dtype);
+  model::FlatTensors base{weights_, {}};
+  if (lora) lora->adapters.weights = adapters_;
+  if (spec_.trained) {
+    model::FlatTensors& tensors = lora ? lora->adapters : base;
+    tensors.grads = regions("grads", trained_layout(), at::kFloat);
+    std::vector<OptimizerUnit> units;
+    for (std::size_t i = 0; i < trained_layout().size(); ++i) {
+      const std::int64_t n = trained_layout()[i].elements;
+      // First moment, second moment, master, one after another (plan/memory_plan.h).
+      const at::Tensor state =
+          runtime_.region(tag("optimizer"), trained_layout()[i].name, at::kFloat)
+              .narrow(0, 0, (masters ? 3 : 2) * n);
+      states_.push_back(state);
+      units.push_back({tensors.weights[i], tensors.grads[i], state.narrow(0, 0, n),
+                       state.narrow(0, n, n), masters ? state.narrow(0, 2 * n, n) : at::Tensor()});
+    }
+    optimizer_ = std::make_unique<AdamW>(spec_.optimizer, std::move(units));
+  }
+  model_ =
+      std::make_unique<model::Transformer>(shape_, spec_.head, std::move(base), std::move(lora));
+}
+
+std::vector<at::Tensor> Role::regions(const char* part, const std::vector<plan::FlatUnit>& units,
+                                      at::ScalarType dtype) {
+  std::vector<at::Tensor> out;
+  for (const plan::FlatUnit& unit : units) {
+    out.push_back(runtime_.region(tag(part), unit.name, dtype).narrow(0, 0, unit.elements));
+  }
+  return out;
+}
+
+std::unique_ptr<bridge::Runtime::Guard> Role::hold() {
+  std::vector<std::string> tags = {tag("weights")};
+  if (has_lora()) tags.push_back(tag("adapter"));
+  if (spec_.trained) tags.push_back(tag("optimizer"));
+  return runtime_.hold(tags);
+}
+
+void Role::load() {
+  const auto guard = hold();
+  for (const auto* tensors : {&weights_, &adapters_, &states_}) {
+    for (const at::Tensor& flat : *tensors) at::Tensor(flat).zero_();
+  }
+  // Where there are masters they take the file's full precision, and the weights are rounded from
+  // them.
+  std::vector<at::Tensor> exact = weights_;
+  const bool masters = optimizer_ && !has_lora() && optimizer_->units()[0].master.defined();
+  if (masters) {
+    for (std::size_t i = 0; i < exact.size(); ++i) exact[i] = optimizer_->units()[i].master;
+  }
+  if (model::has_weights(spec_.folder)) {
+    model::load_model(spec_.folder, shape_, spec_.head, exact);
+  } else if (spec_.trained && !has_lora()) {
+    model::Transformer fresh(shape_, spec_.head, {exact, {}});
+    model::initialize(fresh, spec_.seed);
+  } else {
+    throw Error(ErrorCode::kNotFound,
+                format("{} holds no weights (model.safetensors), and the {} model needs some: its "
+                       "base is not trained here",
+                       spec_.folder.string(), spec_.role));
+  }
+  if (has_lora()) model::initialize_adapters(*model_, spec_.seed);
+  if (!optimizer_) return;
+  for (const OptimizerUnit& unit : optimizer_->units()) {
+    if (masters) at::Tensor(unit.weights).copy_(unit.master);
+    if (!masters && unit.master.defined()) at::Tensor(unit.master).copy_(unit.weights);
+  }
+  optimizer_->restore_steps(0);
+}
+
+void Role::save(const fs::path& folder, const fs::path& tokenizer) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    throw Error(ErrorCode::kIo, format("Cannot create {}: {}", folder.string(), error.message()));
+  }
+  const auto guard = hold();
+  const bridge::HostScope host;
+  model::SaveOptions options;
+  options.companions = tokenizer;
+  model::save_model(folder, shape_, spec_.head, weights_, options);
+  if (has_lora()) {
+    model::save_adapter(folder, shape_, spec_.head, {spec_.lora.rank, spec_.lora.target_modules},
+                        spec_.lora.alpha, adapters_);
+  }
+  if (!optimizer_) return;
+  model::save_tensors(folder / kOptimizerFile, named_states(),
+                      {{kStepsKey, std::to_string(optimizer_->steps())}});
+}
+
+void Role::restore(const fs::path& folder) {
+  const auto guard = hold();
+  const bridge::HostScope host;
+  for (const auto* tensors : {&weights_, &adapters_}) {
+    for (const at::Tensor& flat : *tensors) at::Tensor(flat).zero_();
+  }
+  model::load_model(folder, shape_, spec_.head, weights_);
+  if (has_lora()) {
+    model::load_adapter(folder, shape_, spec_.head, {spec_.lora.rank, spec_.lora.target_modules},
+                        adapters_);
+  }
+  if (!optimizer_) return;
+  const fs::path file = folder / kOptimizerFile;
+  const auto metadata = model::load_tensors(file, named_states());
+  const auto steps = metadata.find(kStepsKey);
+  std::int64_t count = -1;
+  if (steps != metadata.end()) {
+    const std::string& text = steps->second;
+    std::from_chars(text.data(), text.data() + text.size(), count);
+  }
+  if (count < 0) {
+    throw Error(ErrorCode::kCorrupt,
+                format("{} does not say how many steps the optimizer has made", file.string()));
+  }
+  optimizer_->restore_steps(count);
+}
+
+model::NamedTensors Role::named_states() const {
+  model::NamedTensors out;
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    out.emplace_back(trained_layout()[i].name, states_[i]);
+  }
+  return out;
+}
+
+}  // namespace neap::train

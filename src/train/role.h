@@ -1,0 +1,76 @@
+// One model of the job (actor, critic, reference, reward) in the regions that the plan gives it:
+// weights, and for a trained one gradients and optimizer states.
+//
+// Tags      ROLE.weights, ROLE.grads, ROLE.optimizer (and ROLE.adapter with LoRA).
+// Residency the caller opens a phase, or holds the tags, before it touches contents.
+// Threads   one at a time.   Failure   Error.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/checkpoint.h"
+#include "model/transformer.h"
+#include "plan/job.h"
+#include "plan/model_shape.h"
+#include "torch/runtime.h"
+#include "train/optimizer.h"
+
+namespace neap::train {
+
+struct RoleSpec {
+  std::string role;              ///< "actor"
+  std::filesystem::path folder;  ///< config.json, and weights if there are any
+  plan::Head head = plan::Head::kLanguageModel;
+  plan::LoraConfig lora;
+  bool trained = false;
+  plan::OptimizerConfig optimizer;
+  std::uint64_t seed = 0;  ///< of the initialization where the folder has no weights
+};
+
+class Role {
+ public:
+  /// Builds views over the plan's regions; touches no contents.
+  Role(bridge::Runtime& runtime, RoleSpec spec);
+
+  [[nodiscard]] model::Transformer& model() { return *model_; }
+  [[nodiscard]] AdamW& optimizer() { return *optimizer_; }
+  [[nodiscard]] const RoleSpec& spec() const { return spec_; }
+  [[nodiscard]] const plan::ModelShape& shape() const { return shape_; }
+
+  /// Weights from the folder, or a fresh start from the seed where it has none; optimizer states
+  /// zero. A language model's folder serves a scalar head too: the head starts at zero.
+  void load();
+  /// Writes weights in Hugging Face's form (config.json, model.safetensors) and, for a trained
+  /// role, optimizer.safetensors. Tokenizer files come along from `tokenizer`.
+  void save(const std::filesystem::path& folder, const std::filesystem::path& tokenizer);
+  /// Reads back what save wrote, bit by bit.
+  void restore(const std::filesystem::path& folder);
+
+ private:
+  [[nodiscard]] std::string tag(const char* part) const { return spec_.role + "." + part; }
+  [[nodiscard]] bool has_lora() const { return spec_.lora.rank > 0; }
+  [[nodiscard]] const std::vector<plan::FlatUnit>& trained_layout() const {
+    return has_lora() ? adapter_layout_ : layout_;
+  }
+  [[nodiscard]] std::vector<at::Tensor> regions(const char* part,
+                                                const std::vector<plan::FlatUnit>& units,
+                                                at::ScalarType dtype);
+  /// Brings everything that save and load touch to the device.
+  [[nodiscard]] std::unique_ptr<bridge::Runtime::Guard> hold();
+  [[nodiscard]] model::NamedTensors named_states() const;
+
+  bridge::Runtime& runtime_;
+  RoleSpec spec_;
+  plan::ModelShape shape_;
+  std::vector<plan::FlatUnit> layout_, adapter_layout_;
+  // Views of the regions, one a unit; adapters and states are empty where there are none.
+  std::vector<at::Tensor> weights_, adapters_, states_;
+  std::unique_ptr<model::Transformer> model_;
+  std::unique_ptr<AdamW> optimizer_;
+};
+
+}  // namespace neap::train

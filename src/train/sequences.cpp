@@ -1,0 +1,69 @@
+#include "train/sequences.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/format.h"
+#include "base/status.h"
+
+namespace neap::train {
+
+Sequences Sequences::slice(std::int64_t first, std::int64_t count, at::Device device) const {
+  const auto part = [&](const at::Tensor& t) { return t.narrow(0, first, count).to(device); };
+  return {part(tokens), part(columns), part(targets), part(mask), part(last)};
+}
+
+at::Tensor Sequences::rows() const {
+  const at::Tensor first = at::arange(0, tokens.numel(), tokens.size(1), tokens.options());
+  return (columns + first.unsqueeze(-1)).flatten();
+}
+
+at::Tensor Sequences::last_rows() const {
+  return last + at::arange(0, tokens.numel(), tokens.size(1), tokens.options());
+}
+
+Sequences make_sequences(const std::vector<Tokens>& prompts, const std::vector<Tokens>& responses,
+                         const SequenceShape& shape) {
+  if (prompts.size() != responses.size()) {
+    throw Error(ErrorCode::kInternal,
+                format("{} prompts come with {} responses", prompts.size(), responses.size()));
+  }
+  const auto count = static_cast<std::int64_t>(prompts.size());
+  const auto options = at::TensorOptions().dtype(at::kLong);
+  Sequences out{at::full({count, shape.width}, shape.pad, options),
+                at::zeros({count, shape.response}, options),
+                at::full({count, shape.response}, shape.pad, options),
+                at::zeros({count, shape.response}, at::TensorOptions().dtype(at::kFloat)),
+                at::zeros({count}, options)};
+  auto* tokens = out.tokens.mutable_data_ptr<std::int64_t>();
+  auto* columns = out.columns.mutable_data_ptr<std::int64_t>();
+  auto* targets = out.targets.mutable_data_ptr<std::int64_t>();
+  auto* mask = out.mask.mutable_data_ptr<float>();
+  auto* last = out.last.mutable_data_ptr<std::int64_t>();
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const Tokens& prompt = prompts[i];
+    const Tokens& response = responses[i];
+    const auto p = static_cast<std::int64_t>(prompt.size());
+    const auto r = static_cast<std::int64_t>(response.size());
+    if (p == 0 || r > shape.response || p + r > shape.width) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  format("Sequence {} has {} prompt and {} response tokens; there is room for {} "
+                         "in all, {} of them the response's",
+                         i, p, r, shape.width, shape.response));
+    }
+    std::copy(prompt.begin(), prompt.end(), tokens);
+    std::copy(response.begin(), response.end(), tokens + p);
+    std::copy(response.begin(), response.end(), targets);
+    std::fill(mask, mask + r, 1.0F);
+    for (std::int64_t t = 0; t < r; ++t) columns[t] = p - 1 + t;
+    *last++ = p + r - 1;
+    tokens += shape.width;
+    columns += shape.response;
+    targets += shape.response;
+    mask += shape.response;
+  }
+  return out;
+}
+
+}  // namespace neap::train

@@ -1,0 +1,44 @@
+// Prompts with their responses as one padded batch, and where the model's outputs for the response
+// are.
+//
+// Every batch of a job has the same shape, whatever its texts: memory then depends on the
+// configuration alone, which is what the plan promises.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace neap::train {
+
+struct SequenceShape {
+  std::int64_t width = 0;     ///< columns: longest prompt + longest response
+  std::int64_t response = 0;  ///< longest response
+  std::int64_t pad = 0;       ///< token that fills the right side
+};
+
+struct Sequences {
+  at::Tensor tokens;   // (B, width) int64
+  at::Tensor columns;  // (B, response) int64: column whose output predicts the response's token
+  at::Tensor targets;  // (B, response) int64: that token; pad where the response is shorter
+  at::Tensor mask;     // (B, response) float32: 1 on the response's tokens
+  at::Tensor last;     // (B,) int64: column of the last token
+
+  [[nodiscard]] std::int64_t size() const { return tokens.size(0); }
+  /// Sequences [first, first + count) on `device`.
+  [[nodiscard]] Sequences slice(std::int64_t first, std::int64_t count, at::Device device) const;
+  /// `columns` as rows of the flattened (B * width) outputs: (B * response,).
+  [[nodiscard]] at::Tensor rows() const;
+  /// `last` as rows of the flattened outputs: (B,).
+  [[nodiscard]] at::Tensor last_rows() const;
+};
+
+using Tokens = std::vector<std::int64_t>;
+/// `prompts` and `responses` have the same count; each prompt at least one token, each pair at most
+/// `shape.width`. Fails otherwise. Made in host memory by the calling thread.
+[[nodiscard]] Sequences make_sequences(const std::vector<Tokens>& prompts,
+                                       const std::vector<Tokens>& responses,
+                                       const SequenceShape& shape);
+
+}  // namespace neap::train

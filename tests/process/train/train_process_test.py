@@ -1,0 +1,289 @@
+#!/usr/bin/env python3
+"""`neap train` as a process: whole runs, kills, interrupts, slips of the user. usage: FILE NEAP REVIEWS
+
+Everything runs on a tiny model with the example's texts, in a folder of its own.
+"""
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+NEAP, REVIEWS = "neap", pathlib.Path(".")
+
+SFT = """
+task = "sft"
+[device]
+kind = "host"
+memory = "256MiB"
+[data]
+train_files = ["sft.jsonl"]
+val_files = ["sft_val.jsonl"]
+train_batch_size = 16
+micro_batch_size_per_gpu = 8
+max_prompt_length = 24
+max_response_length = 40
+[actor_rollout_ref.model]
+path = "model"
+[actor_rollout_ref.actor.optim]
+lr = 1e-3
+[trainer]
+total_training_steps = 8
+save_freq = 3
+default_local_dir = "out/sft"
+"""
+REWARD = """
+task = "reward"
+[device]
+kind = "host"
+memory = "256MiB"
+[data]
+train_files = ["pairs.jsonl"]
+val_files = ["pairs_val.jsonl"]
+train_batch_size = 8
+micro_batch_size_per_gpu = 4
+max_prompt_length = 24
+max_response_length = 40
+[actor_rollout_ref.model]
+path = "out/sft/latest/actor"
+[trainer]
+total_training_steps = 3
+default_local_dir = "out/reward"
+"""
+PPO = """
+task = "ppo"
+[device]
+kind = "host"
+memory = "CEILING"
+[data]
+train_files = ["prompts.jsonl"]
+val_files = ["prompts_val.jsonl"]
+train_batch_size = 8
+max_prompt_length = 24
+max_response_length = 16
+[actor_rollout_ref.model]
+path = "out/sft/latest/actor"
+[actor_rollout_ref.actor]
+ppo_mini_batch_size = 4
+ppo_micro_batch_size_per_gpu = 4
+optim.lr = 1e-3
+[actor_rollout_ref.rollout]
+log_prob_micro_batch_size_per_gpu = 4
+[critic]
+model.path = "out/reward/latest/reward"
+ppo_mini_batch_size = 4
+ppo_micro_batch_size_per_gpu = 4
+[reward_model]
+model.path = "out/reward/latest/reward"
+[algorithm]
+use_kl_in_reward = true
+kl_ctrl.type = "adaptive"
+kl_ctrl.kl_coef = 0.05
+[trainer]
+total_training_steps = 6
+save_freq = 2
+default_local_dir = "out/ppo"
+lexicon = "lexicon.json"
+"""
+CEILING = "40MiB"  # all tags of the ppo job together need more, each phase less
+MODEL = {
+    "model_type": "llama", "vocab_size": 1024, "hidden_size": 128, "intermediate_size": 256,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+    "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+    "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1,
+}
+# What a run must repeat bit by bit; times and host memory are its own affair.
+UNSTEADY = ("timing_s/", "perf/time", "perf/throughput", "perf/cpu_memory", "perf/max_memory")
+
+
+def head(source, target, rows):
+    lines = source.read_text().splitlines(keepends=True)[:rows]
+    target.write_text("".join(lines))
+
+
+class Train(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.base = pathlib.Path(tempfile.mkdtemp(prefix="neap-train-"))
+        cls.home = cls.base / "home"
+        (cls.home / "model").mkdir(parents=True)
+        (cls.home / "model" / "config.json").write_text(json.dumps(MODEL))
+        shutil.copy(REVIEWS / "model" / "tokenizer.json", cls.home / "model")
+        shutil.copy(REVIEWS / "lexicon.json", cls.home)
+        for name, rows in [("sft_train", 96), ("sft_val", 16), ("pairs_train", 48), ("pairs_val", 8),
+                           ("prompts_train", 48), ("prompts_val", 8)]:
+            head(REVIEWS / f"{name}.jsonl", cls.home / f"{name.replace('_train', '')}.jsonl", rows)
+        (cls.home / "sft.toml").write_text(SFT)
+        (cls.home / "reward.toml").write_text(REWARD)
+        (cls.home / "ppo.toml").write_text(PPO.replace("CEILING", CEILING))
+        for stage in ("sft", "reward"):
+            result = cls.neap("train", f"{stage}.toml")
+            assert result.returncode == 0, result.stderr
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.base)
+
+    @classmethod
+    def start(cls, *arguments, **options):
+        environment = dict(os.environ, OMP_NUM_THREADS="1", NEAP_PROGRESS="off")
+        return subprocess.Popen([NEAP, *arguments], cwd=cls.home, env=environment, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+    @classmethod
+    def neap(cls, *arguments, **options):
+        process = cls.start(*arguments, **options)
+        out, err = process.communicate(timeout=300)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def metrics(self, folder):
+        rows = [json.loads(line) for line in (self.home / folder / "metrics.jsonl").open()]
+        return [{k: v for k, v in row.items() if not k.startswith(UNSTEADY)} for row in rows]
+
+    def validations(self, folder):
+        rows = [json.loads(line) for line in (self.home / folder / "validation.jsonl").open()]
+        return [{k: v for k, v in row.items() if not k.startswith("timing")} for row in rows]
+
+    def assert_fails(self, result, code, *parts):
+        self.assertEqual(result.returncode, code, result.stderr)
+        for part in parts:
+            self.assertIn(part, result.stderr)
+
+    def kill_and_resume(self, stage, kills):
+        """Kills a run several times, then compares it with one that was left alone."""
+        calm, killed = f"out/{stage}-calm", f"out/{stage}-killed"
+        result = self.neap("train", f"{stage}.toml", f"trainer.default_local_dir={calm}")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        steps = len(self.metrics(calm))
+        log = self.home / killed / "metrics.jsonl"
+        for after in kills:
+            process = self.start("train", f"{stage}.toml", f"trainer.default_local_dir={killed}")
+            deadline = time.monotonic() + 240
+            while process.poll() is None and time.monotonic() < deadline:
+                if log.exists() and log.read_text().count("\n") >= after:
+                    break
+                time.sleep(0.002)
+            process.kill()
+            process.communicate()
+        result = self.neap("train", f"{stage}.toml", f"trainer.default_local_dir={killed}")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len(self.metrics(killed)), steps)
+        self.assertEqual(self.metrics(killed), self.metrics(calm))
+        self.assertEqual(self.validations(killed)[-1], self.validations(calm)[-1])
+        names = {p.name for p in (self.home / killed).iterdir()}
+        self.assertFalse([n for n in names if ".tmp" in n], names)
+        return result
+
+    def test_kill_and_resume_sft(self):
+        result = self.kill_and_resume("sft", [1, 4, 7])
+        self.assertIn("Going on from", result.stderr)
+
+    def test_kill_and_resume_ppo(self):
+        self.kill_and_resume("ppo", [1, 3, 5])
+
+    def test_same_seed_same_run_other_seed_other_run(self):
+        for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+            result = self.neap("train", "sft.toml", f"trainer.seed={seed}",
+                               f"trainer.default_local_dir=out/seed-{name}", "trainer.total_training_steps=2")
+            self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(self.metrics("out/seed-a"), self.metrics("out/seed-b"))
+        self.assertNotEqual(self.metrics("out/seed-a"), self.metrics("out/seed-c"))
+
+    def test_second_run_says_that_it_is_done_and_more_steps_go_on(self):
+        again = self.neap("train", "reward.toml")
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn("step 3 of 3: done", again.stderr)
+        shutil.copytree(self.home / "out/reward", self.home / "out/reward-more", symlinks=True)
+        more = self.neap("train", "reward.toml", "trainer.default_local_dir=out/reward-more",
+                         "trainer.total_training_steps=5")
+        self.assertEqual(more.returncode, 0, more.stderr)
+        self.assertEqual([row["step"] for row in self.metrics("out/reward-more")], [1, 2, 3, 4, 5])
+
+    def test_existing_folder_is_not_written_over(self):
+        result = self.neap("train", "reward.toml", "trainer.resume_mode=disable")
+        self.assert_fails(result, 2, "out/reward")
+        self.assertEqual(len(self.metrics("out/reward")), 3)
+
+    def test_interrupt_saves_and_the_same_command_goes_on(self):
+        arguments = ("train", "sft.toml", "trainer.default_local_dir=out/stopped",
+                     "trainer.total_training_steps=2000")
+        process = self.start(*arguments)
+        log = self.home / "out/stopped/metrics.jsonl"
+        while process.poll() is None and not (log.exists() and log.read_text().count("\n") >= 2):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 1, err)
+        self.assertIn("Interrupted after step", err)
+        steps = len(self.metrics("out/stopped"))
+        self.assertTrue((self.home / f"out/stopped/global_step_{steps}").is_dir())
+        on = self.neap(*arguments[:-1], f"trainer.total_training_steps={steps + 1}")
+        self.assertEqual(on.returncode, 0, on.stderr)
+
+    def test_everything_resident_does_not_fit_under_the_ceiling(self):
+        result = self.neap("train", "ppo.toml", "memory.residency=all",
+                           "trainer.default_local_dir=out/all")
+        self.assert_fails(result, 3, CEILING.replace("MiB", " MiB"))
+        self.assertFalse((self.home / "out/all/metrics.jsonl").exists())
+        small = self.neap("train", "ppo.toml", "device.memory=8MiB", "trainer.default_local_dir=out/all")
+        self.assertEqual(small.returncode, 3, small.stderr)
+
+    def test_memory_lines_and_table(self):
+        result = self.neap("train", "ppo.toml", "trainer.default_local_dir=out/lines",
+                           "trainer.total_training_steps=2")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for part in ("generate", "train_actor", "val/friendly_share", "val/kl_per_response"):
+            self.assertIn(part, result.stdout)
+        phases = [json.loads(line) for line in (self.home / "out/lines/phases.jsonl").open()]
+        plan = json.loads((self.home / "out/lines/plan.json").read_text())
+        peak = max(phase["peak"] for phase in phases)
+        self.assertLessEqual(peak, 40 << 20)
+        self.assertLess(abs(peak / plan["peak"] - 1), 0.03, (peak, plan["peak"]))
+
+    def test_slips_in_data_and_configuration(self):
+        (self.home / "bad.jsonl").write_text('{"prompt": "a", "response": "b"}\n{"prompt": "a", \n')
+        out = "trainer.default_local_dir=out/slips"
+        self.assert_fails(self.neap("train", "sft.toml", "data.train_files=['bad.jsonl']", out), 1, "bad.jsonl:2")
+        self.assert_fails(self.neap("train", "sft.toml", "data.train_files=['gone.jsonl']", out), 2, "gone.jsonl")
+        self.assert_fails(self.neap("train", "sft.toml", "data.prompt_key=text", out), 1, '"text" is missing')
+        self.assert_fails(self.neap("train", "sft.toml", "data.max_response_length=8", out), 2, "tokens")
+        self.assert_fails(self.neap("train", "sft.toml", "trainer.lr=1", out), 2, "unknown key")
+        self.assert_fails(self.neap("train", "gone.toml"), 2, "gone.toml")
+        self.assert_fails(self.neap("train", "ppo.toml", "actor_rollout_ref.model.path=model", out), 2, "weights")
+        self.assertFalse((self.home / "out/slips/metrics.jsonl").exists())
+
+    def test_checkpoint_cut_short(self):
+        shutil.copytree(self.home / "out/sft", self.home / "out/cut", symlinks=True)
+        weights = self.home / "out/cut/latest/actor/model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-100])
+        result = self.neap("train", "sft.toml", "trainer.default_local_dir=out/cut", "trainer.total_training_steps=9")
+        self.assert_fails(result, 1, "model.safetensors")
+
+    def test_full_disk_leaves_the_last_checkpoint(self):
+        def small_files():
+            # As a full disk: writes beyond the limit fail. Python ignores SIGXFSZ, children inherit it.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        result = self.neap("train", "sft.toml", "trainer.default_local_dir=out/full", preexec_fn=small_files)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("too large", result.stderr)
+        names = {p.name for p in (self.home / "out/full").iterdir()}
+        self.assertFalse([n for n in names if n.startswith("global_step") or ".tmp" in n], names)
+
+    def test_generate(self):
+        for path in ("out/sft", "out/sft/latest", "out/sft/latest/actor"):
+            result = self.neap("generate", path, "--prompt", "Last night we ate at the old inn.",
+                               "--max-new-tokens", "8", "--seed", "3")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("Last night we ate at the old inn.", result.stdout)
+        self.assertNotEqual(self.neap("generate", "out/nothing").returncode, 0)
+
+
+if __name__ == "__main__":
+    NEAP, REVIEWS = sys.argv[1], pathlib.Path(sys.argv[2])
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

@@ -1,0 +1,155 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/status.h"
+#include "model/transformer.h"
+#include "plan/model_shape.h"
+#include "rollout/generator.h"
+#include "rollout/sampler.h"
+#include "train/random.h"
+
+namespace neap::rollout {
+namespace {
+
+std::vector<double> shares(const at::Tensor& row, const SamplingOptions& options, int draws) {
+  std::vector<float> uniforms;
+  for (int i = 0; i < draws; ++i)
+    uniforms.push_back(train::uniform(5, static_cast<std::uint64_t>(i)));
+  const at::Tensor tokens =
+      sample(row.repeat({draws, 1}), options, at::tensor(uniforms, at::kFloat));
+  std::vector<double> out;
+  for (std::int64_t v = 0; v < row.size(0); ++v) {
+    out.push_back(tokens.eq(v).sum().item<double>() / draws);
+  }
+  return out;
+}
+
+const at::Tensor kRow = at::tensor({0.5F, 0.05F, 0.3F, 0.15F}).log();
+
+TEST(Sampler, DrawsByProbability) {
+  const auto got = shares(kRow, {}, 20000);
+  EXPECT_NEAR(got[0], 0.5, 0.02);
+  EXPECT_NEAR(got[1], 0.05, 0.01);
+  EXPECT_NEAR(got[2], 0.3, 0.02);
+}
+
+TEST(Sampler, TemperatureSharpens) {
+  const auto got = shares(kRow, {.temperature = 0.5}, 20000);
+  const double total = 0.25 + 0.0025 + 0.09 + 0.0225;
+  EXPECT_NEAR(got[0], 0.25 / total, 0.02);
+  EXPECT_NEAR(got[2], 0.09 / total, 0.02);
+  EXPECT_EQ(shares(kRow, {.temperature = 0}, 10)[0], 1);
+}
+
+TEST(Sampler, TopPAndTopKKeepTheLikeliest) {
+  auto got = shares(kRow, {.top_p = 0.6}, 20000);  // 0.5, then 0.3 crosses 0.6
+  EXPECT_NEAR(got[0], 0.625, 0.02);
+  EXPECT_NEAR(got[2], 0.375, 0.02);
+  EXPECT_EQ(got[1] + got[3], 0);
+  got = shares(kRow, {.top_k = 3}, 20000);
+  EXPECT_EQ(got[1], 0);
+  EXPECT_NEAR(got[3], 0.15 / 0.95, 0.02);
+  got = shares(kRow, {.top_p = 0.6, .top_k = 3}, 20000);  // 0.526, 0.316 of the three
+  EXPECT_NEAR(got[0], 0.625, 0.02);
+  EXPECT_EQ(got[3], 0);
+  EXPECT_EQ(shares(kRow, {.top_p = 0}, 10)[0], 1);
+}
+
+TEST(Sampler, NeverDrawsATokenWithoutMass) {
+  at::Tensor row = at::full({1000}, -std::numeric_limits<float>::infinity());
+  row[3] = 0;
+  row[500] = 1;
+  const auto uniforms = at::tensor({0.0F, 0x1.fffffcp-1F});
+  EXPECT_TRUE(sample(row.repeat({2, 1}), {}, uniforms).equal(at::tensor({3, 500}, at::kLong)));
+}
+
+class Generator : public ::testing::Test {
+ protected:
+  Generator() : model_(make()) {}
+  model::Transformer make() {
+    shape_.vocab_size = 50;
+    shape_.hidden_size = 32;
+    shape_.intermediate_size = 48;
+    shape_.num_hidden_layers = 2;
+    shape_.num_attention_heads = 4;
+    shape_.num_key_value_heads = 2;
+    shape_.head_dim = 8;
+    shape_.max_position_embeddings = 64;
+    model::FlatTensors flat;
+    for (const auto& unit : plan::flat_layout(shape_, plan::Head::kLanguageModel)) {
+      flat.weights.push_back(at::zeros({unit.elements}));
+    }
+    model::Transformer model(shape_, plan::Head::kLanguageModel, std::move(flat));
+    model::initialize(model, 3, 0.3);  // far from uniform
+    for (int i = 0; i < 7; ++i) {
+      std::vector<std::int64_t> tokens;
+      for (int k = 0; k <= i % 4; ++k) tokens.push_back(1 + (i * 7 + k * 3) % 49);
+      prompts_.push_back({tokens, train::random_key({9, static_cast<std::uint64_t>(i)})});
+    }
+    return model;
+  }
+  std::vector<Response> run(const std::vector<Prompt>& prompts, std::int64_t slots) {
+    const std::int64_t width = 16;
+    // What a recycled page may hold.
+    at::Tensor flat = at::full({model::KvCache::elements(shape_, slots, width)}, std::nanf(""));
+    model::KvCache cache = model::KvCache::over(flat, shape_, slots, width);
+    return generate(model_, cache, prompts, options_);
+  }
+  plan::ModelShape shape_;
+  std::vector<Prompt> prompts_;
+  GenerateOptions options_{{}, 5, 11, 0, 0};
+  model::Transformer model_;
+};
+
+TEST_F(Generator, TextDoesNotDependOnTheBatch) {
+  const auto together = run(prompts_, 7);
+  const auto queued = run(prompts_, 3);  // slots are handed on as sequences end
+  for (std::size_t i = 0; i < prompts_.size(); ++i) {
+    const auto alone = run({prompts_[i]}, 1);
+    EXPECT_EQ(together[i].tokens, alone[0].tokens) << i;
+    EXPECT_EQ(queued[i].tokens, alone[0].tokens) << i;
+    EXPECT_EQ(queued[i].ended, alone[0].ended) << i;
+  }
+}
+
+TEST_F(Generator, FollowsTheFullForwardPass) {
+  options_.sampling.temperature = 0;
+  const auto responses = run(prompts_, 3);
+  for (std::size_t i = 0; i < prompts_.size(); ++i) {
+    std::vector<std::int64_t> text = prompts_[i].tokens;
+    for (const std::int64_t token : responses[i].tokens) {
+      const at::Tensor hidden =
+          model_.forward(model::Batch::padded(at::tensor(text, at::kLong).unsqueeze(0)));
+      const at::Tensor logits = model_.logits(hidden.narrow(0, hidden.size(0) - 1, 1));
+      // Decoding adds in another order: the token is the best, or as good as.
+      EXPECT_NEAR(logits[0][token].item<double>(), logits.max().item<double>(), 1e-4);
+      text.push_back(token);
+    }
+  }
+}
+
+TEST_F(Generator, EndsAtEosAndAtTheLimit) {
+  options_.eos_token_id = -1;
+  const auto endless = run(prompts_, 4);
+  for (const auto& response : endless) {
+    EXPECT_EQ(response.tokens.size(), 11U);
+    EXPECT_FALSE(response.ended);
+  }
+  options_.eos_token_id = endless[2].tokens[4];
+  const auto ended = run(prompts_, 4);
+  EXPECT_LE(ended[2].tokens.size(), 5U);
+  EXPECT_EQ(ended[2].tokens.back(), options_.eos_token_id);
+  EXPECT_TRUE(ended[2].ended);
+}
+
+TEST_F(Generator, RefusesPromptsThatDoNotFit) {
+  EXPECT_THROW((void)run({{{}, 1}}, 1), Error);
+  EXPECT_THROW((void)run({{{1, 2, 3, 4, 5, 6}, 1}}, 1), Error);
+  options_.max_new_tokens = 12;
+  EXPECT_THROW((void)run(prompts_, 1), Error);
+}
+
+}  // namespace
+}  // namespace neap::rollout

@@ -1,0 +1,248 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <set>
+
+#include "base/file.h"
+#include "base/status.h"
+#include "train/checkpoint.h"
+#include "train/dataset.h"
+#include "train/optimizer.h"
+#include "train/random.h"
+#include "train/sequences.h"
+
+namespace neap::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Folder : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = fs::temp_directory_path() /
+            ("neap-train-" + std::to_string(::getpid()) + "-" +
+             ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::create_directories(root_);
+  }
+  void TearDown() override { fs::remove_all(root_); }
+  fs::path write(const std::string& name, const std::string& text) {
+    std::ofstream(root_ / name) << text;
+    return root_ / name;
+  }
+  template <class F>
+  static std::string message(F f) {
+    try {
+      f();
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  }
+  fs::path root_;
+};
+
+TEST(Random, StreamsAreUniformAndDistinct) {
+  double sum = 0;
+  float largest = 0;
+  for (std::uint64_t i = 0; i < 100000; ++i) {
+    const float u = uniform(random_key({1, 2}), i);
+    ASSERT_GE(u, 0);
+    largest = std::max(largest, u);
+    sum += static_cast<double>(u);
+  }
+  EXPECT_LT(largest, 1.0F);
+  EXPECT_NEAR(sum / 100000, 0.5, 0.005);
+  EXPECT_NE(random_key({1, 2}), random_key({2, 1}));
+  EXPECT_NE(uniform(random_key({1}), 0), uniform(random_key({2}), 0));
+}
+
+TEST(LearningRate, WarmsUpThenFollowsItsSchedule) {
+  plan::OptimizerConfig config;
+  config.lr = 1;
+  config.lr_warmup_steps = 4;
+  EXPECT_DOUBLE_EQ(learning_rate(config, 0, 12), 0.25);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 3, 12), 1);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 11, 12), 1);
+  config.lr_schedule = "linear";
+  EXPECT_DOUBLE_EQ(learning_rate(config, 8, 12), 0.5);
+  config.lr_schedule = "cosine";
+  EXPECT_NEAR(learning_rate(config, 8, 12), 0.5, 1e-12);
+  EXPECT_NEAR(learning_rate(config, 12, 12), 0, 1e-12);
+  config.lr_schedule = "step";
+  EXPECT_THROW((void)learning_rate(config, 8, 12), Error);
+}
+
+// AdamW with decoupled weight decay, element by element in double.
+struct Reference {
+  double w, m = 0, v = 0;
+  void step(double g, int t, double lr, const plan::OptimizerConfig& c) {
+    w -= lr * c.weight_decay * w;
+    m = c.beta1 * m + (1 - c.beta1) * g;
+    v = c.beta2 * v + (1 - c.beta2) * g * g;
+    w -=
+        lr * (m / (1 - std::pow(c.beta1, t))) / (std::sqrt(v / (1 - std::pow(c.beta2, t))) + c.eps);
+  }
+};
+
+TEST(AdamW, FollowsTheFormulaOverSeveralUnits) {
+  plan::OptimizerConfig config;
+  config.weight_decay = 0.1;
+  const auto make = [](std::int64_t n) {
+    return OptimizerUnit{at::randn({n}), at::empty({n}), at::zeros({n}), at::zeros({n}), {}};
+  };
+  std::vector<OptimizerUnit> units = {make(5), make(130)};
+  std::vector<Reference> want;
+  for (const auto& unit : units) {
+    for (std::int64_t i = 0; i < unit.weights.numel(); ++i) {
+      want.push_back({static_cast<double>(unit.weights[i].item<float>())});
+    }
+  }
+  AdamW adam(config, units);
+  for (int t = 1; t <= 5; ++t) {
+    std::size_t k = 0;
+    for (auto& unit : units) {
+      unit.grads.copy_(at::randn_like(unit.grads));
+      for (std::int64_t i = 0; i < unit.grads.numel(); ++i) {
+        want[k++].step(static_cast<double>(unit.grads[i].item<float>()), t, 0.01 * t, config);
+      }
+    }
+    adam.step(0.01 * t);
+  }
+  std::size_t k = 0;
+  for (const auto& unit : units) {
+    for (std::int64_t i = 0; i < unit.weights.numel(); ++i) {
+      EXPECT_NEAR(unit.weights[i].item<double>(), want[k++].w, 1e-5);
+    }
+  }
+  EXPECT_EQ(adam.steps(), 5);
+}
+
+TEST(AdamW, MastersTakeUpdatesThatBfloat16WouldLose) {
+  plan::OptimizerConfig config;
+  config.weight_decay = 0;
+  OptimizerUnit unit{at::ones({4}, at::kBFloat16), at::ones({4}), at::zeros({4}), at::zeros({4}),
+                     at::ones({4})};
+  AdamW adam(config, {unit});
+  for (int i = 0; i < 100; ++i) adam.step(1e-4);  // one step is far below bfloat16's spacing at 1
+  EXPECT_NEAR(unit.master[0].item<double>(), 0.99, 1e-4);
+  EXPECT_NEAR(unit.weights[0].item<double>(), 0.99, 0.004);
+}
+
+TEST(AdamW, ClipsByTheNormOverAllUnitsAndRefusesNan) {
+  OptimizerUnit a{at::zeros({1}), at::full({1}, 3.0), at::zeros({1}), at::zeros({1}), {}};
+  OptimizerUnit b{at::zeros({1}), at::full({1}, 4.0), at::zeros({1}), at::zeros({1}), {}};
+  AdamW adam({}, {a, b});
+  EXPECT_DOUBLE_EQ(adam.clip_grads(0), 5);
+  EXPECT_DOUBLE_EQ(adam.clip_grads(1), 5);
+  EXPECT_NEAR(a.grads.item<double>(), 0.6, 1e-6);
+  EXPECT_NEAR(b.grads.item<double>(), 0.8, 1e-6);
+  b.grads.fill_(std::numeric_limits<float>::quiet_NaN());
+  EXPECT_THROW(adam.clip_grads(1), Error);
+}
+
+TEST(Sequences, PutOutputsBeforeTheTokensTheyPredict) {
+  const Sequences s = make_sequences({{1, 2, 3}, {4}}, {{5, 6}, {7, 8, 9}}, {6, 3, 0});
+  EXPECT_TRUE(
+      s.tokens.equal(at::tensor({1, 2, 3, 5, 6, 0, 4, 7, 8, 9, 0, 0}, at::kLong).view({2, 6})));
+  EXPECT_TRUE(s.mask.equal(at::tensor({1.F, 1.F, 0.F, 1.F, 1.F, 1.F}).view({2, 3})));
+  // Row 2 (token 3) predicts 5, row 3 predicts 6; in the second sequence rows 6, 7, 8.
+  EXPECT_TRUE(s.rows().equal(at::tensor({2, 3, 0, 6, 7, 8}, at::kLong)));
+  EXPECT_TRUE(s.last_rows().equal(at::tensor({4, 9}, at::kLong)));
+  const Sequences second = s.slice(1, 1, at::kCPU);
+  EXPECT_TRUE(second.rows().equal(at::tensor({0, 1, 2}, at::kLong)));
+  EXPECT_THROW((void)make_sequences({{1, 2}}, {{1, 2, 3, 4}}, {6, 3, 0}), Error);
+  EXPECT_THROW((void)make_sequences({{}}, {{1}}, {6, 3, 0}), Error);
+}
+
+TEST(BatchOrder, VisitsEveryRowOnceAnEpochAndOnlyDependsOnTheSeed) {
+  const BatchOrder order(10, 3, true, 7);
+  EXPECT_EQ(order.steps_per_epoch(), 3);
+  std::set<std::size_t> seen;
+  for (std::int64_t step = 0; step < 3; ++step) {
+    for (const std::size_t row : order.batch(step)) EXPECT_TRUE(seen.insert(row).second);
+  }
+  EXPECT_EQ(seen.size(), 9U);
+  const auto late = order.batch(8);
+  EXPECT_EQ(BatchOrder(10, 3, true, 7).batch(8), late);  // without visiting what came before
+  EXPECT_NE(BatchOrder(10, 3, true, 8).batch(8), late);
+  EXPECT_EQ(BatchOrder(10, 3, false, 7).batch(4), (std::vector<std::size_t>{3, 4, 5}));
+  EXPECT_THROW(BatchOrder(2, 3, true, 7), Error);
+}
+
+TEST_F(Folder, RowsNameFileAndLine) {
+  const fs::path good = write("good.jsonl",
+                              "{\"a\": \"x\", \"b\": [{\"role\": \"user\", "
+                              "\"content\": \"hello\"}]}\n\n{\"a\":\"y\",\"b\":\"z\"}");
+  const auto rows = read_rows({good}, {"b", "a"});
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows[0].fields, (std::vector<std::string>{"hello", "x"}));
+  EXPECT_EQ(rows[1].where, good.string() + ":3");
+  const auto failure = [&](const std::string& text) {
+    const fs::path file = write("bad.jsonl", text);
+    return message([&] { (void)read_rows({file}, {"a"}); });
+  };
+  EXPECT_NE(failure("{\"a\":\"x\"}\n{\"a\": \n").find("bad.jsonl:2: not valid JSON"),
+            std::string::npos);
+  EXPECT_NE(failure("{\"b\":\"x\"}\n").find("bad.jsonl:1: field \"a\" is missing"),
+            std::string::npos);
+  EXPECT_NE(failure("{\"a\":1}\n").find("field \"a\" is number"), std::string::npos);
+  EXPECT_NE(failure("[1]\n").find("one JSON object"), std::string::npos);
+  EXPECT_NE(failure("").find("no rows"), std::string::npos);
+  EXPECT_NE(message([&] { (void)read_rows({root_ / "none.jsonl"}, {"a"}); }).find("none.jsonl"),
+            std::string::npos);
+}
+
+TEST_F(Folder, CheckpointsAppearWholeAndOldOnesGo) {
+  for (const std::int64_t step : {1, 2, 3}) {
+    CheckpointWriter writer(root_, step);
+    fs::create_directory(writer.folder() / "actor");
+    std::ofstream(writer.folder() / "actor" / "weights") << step;
+    writer.commit(2);
+  }
+  EXPECT_FALSE(fs::exists(root_ / "global_step_1"));
+  EXPECT_TRUE(fs::exists(root_ / "global_step_2"));
+  const auto found = find_checkpoint(root_, "auto", {});
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->step, 3);
+  EXPECT_EQ(value_or_throw(read_file(root_ / "latest" / "actor" / "weights")), "3");
+  EXPECT_FALSE(find_checkpoint(root_, "disable", {}));
+  EXPECT_EQ(find_checkpoint(root_, "x/", root_ / "latest/")->step, 3);
+  EXPECT_EQ(find_checkpoint(root_, "x/", root_ / "global_step_2")->step, 2);
+  EXPECT_NE(
+      message([&] { (void)find_checkpoint(root_, "x/", root_); }).find("no checkpoint folder"),
+      std::string::npos);
+}
+
+TEST_F(Folder, AnUnfinishedCheckpointIsInvisibleAndLeavesNothing) {
+  {
+    CheckpointWriter writer(root_, 1);
+    writer.commit(0);
+  }
+  {
+    const CheckpointWriter writer(root_, 2);
+    std::ofstream(writer.folder() / "half") << "x";
+  }
+  fs::create_directory(root_ / "global_step_7.tmp-1");  // a killed writer's
+  EXPECT_EQ(find_checkpoint(root_, "auto", {})->step, 1);
+  {
+    CheckpointWriter writer(root_, 1);  // the same step again
+    writer.commit(0);
+  }
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(root_)) names.insert(entry.path().filename());
+  EXPECT_EQ(names, (std::set<std::string>{"global_step_1", "latest",
+                                          "latest_checkpointed_iteration.txt"}));
+  fs::remove_all(root_ / "global_step_1");
+  EXPECT_NE(message([&] { (void)find_checkpoint(root_, "auto", {}); }).find("is not there"),
+            std::string::npos);
+  write("latest_checkpointed_iteration.txt", "soon");
+  EXPECT_THROW((void)find_checkpoint(root_, "auto", {}), Error);
+}
+
+}  // namespace
+}  // namespace neap::train
