@@ -117,35 +117,44 @@ def sentence(first, joint, second):
     return f"{first[0].upper()}{first[1:]} {joint} {second}."
 
 
-def review(dice, tone, other=None):
-    """The response: two or three sentences in one tone, or with one clause in the other."""
+def review(dice, friendly):
+    """The response. `friendly` has four flags: of its three clauses and of its ending. Returns the text and by how
+    many clauses it is more friendly than not."""
     clauses = [clause_food, clause_staff, clause_room]
     dice.shuffle(clauses)
-    first, second, third = (clause(dice, tone) for clause in clauses)
-    joint = "and"
-    if other is not None:
-        second = clauses[1](dice, other)
-        joint = "but"
-    parts = [sentence(first, joint, second)]
+    first, second, third = (clause(dice, GOOD if good else BAD) for clause, good in zip(clauses, friendly))
+    parts = [sentence(first, "and" if friendly[0] == friendly[1] else "but", second)]
+    said = list(friendly[:2])
     if dice.chance(0.5):
         parts.append(f"{third[0].upper()}{third[1:]}.")
-    parts.append(dice.pick(tone["end"]))
-    return " ".join(parts)
+        said.append(friendly[2])
+    if dice.chance(0.7):
+        parts.append(dice.pick((GOOD if friendly[3] else BAD)["end"]))
+        said.append(friendly[3])
+    return " ".join(parts), sum(1 if good else -1 for good in said)
 
 
 def any_review(dice, friendly):
-    tone, other = (GOOD, BAD) if friendly else (BAD, GOOD)
-    return review(dice, tone, other if dice.chance(0.15) else None)
+    """In one tone, but for one clause in some."""
+    flags = [friendly] * 4
+    if dice.chance(0.15):
+        flags[1] = not friendly
+    return review(dice, flags)[0]
 
 
 def pair(dice):
+    """Two reviews of any mixture of tones; people like the one with more friendly words."""
     prompt = opening(dice)
-    kind = dice.pick(["clear", "clear", "clear", "mixed_good", "mixed_bad"])
-    good = review(dice, GOOD, BAD if kind == "mixed_good" else None)
-    bad = review(dice, BAD, GOOD if kind == "mixed_bad" else None)
+    texts = []
+    while len(texts) < 2 or texts[0][1] == texts[1][1]:
+        if len(texts) == 2:
+            texts.pop()
+        share = dice.pick([0.05, 0.5, 0.95])
+        texts.append(review(dice, [dice.chance(share) for _ in range(4)]))
+    texts.sort(key=lambda text: text[1])
     if dice.chance(NOISY_PAIRS):
-        good, bad = bad, good
-    return {"prompt": prompt, "chosen": " " + good, "rejected": " " + bad}
+        texts.reverse()
+    return {"prompt": prompt, "chosen": " " + texts[1][0], "rejected": " " + texts[0][0]}
 
 
 def sft_rows(dice, count):

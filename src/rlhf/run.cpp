@@ -74,7 +74,7 @@ double resident_gib() {
 class Run {
  public:
   explicit Run(const plan::Job& job)
-      : job_(job), output_(job.resolve(job.trainer.default_local_dir)) {}
+      : job_(job), output_(job.resolve(job.trainer.default_local_dir).lexically_normal()) {}
 
   Outcome execute();
 
