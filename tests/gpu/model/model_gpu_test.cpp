@@ -1,0 +1,169 @@
+// The transformer on a card against itself on the CPU, and folders for check_export.py.
+#include <ATen/Context.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "model/checkpoint.h"
+#include "unit/model/tiny_model.h"
+
+namespace neap::model {
+namespace {
+
+using at::Tensor;
+using testing::TestModel;
+using testing::tokens;
+
+struct Form {
+  std::string name;
+  plan::ModelShape shape;
+};
+void PrintTo(const Form& form, std::ostream* out) {
+  *out << form.name;
+}
+std::vector<Form> forms() {
+  plan::ModelShape llama = testing::tiny_llama();
+  llama.hidden_size = 64;
+  llama.head_dim = 16;
+  plan::ModelShape qwen = llama;
+  qwen.model_type = "qwen2";
+  qwen.attention_bias = true;
+  qwen.tie_word_embeddings = true;
+  plan::ModelShape gpt2 = testing::tiny_gpt2();
+  gpt2.hidden_size = 64;
+  gpt2.head_dim = 16;
+  plan::ModelShape opt = testing::tiny_opt(true);
+  opt.hidden_size = 64;
+  opt.head_dim = 16;
+  plan::ModelShape post = testing::tiny_opt(false);
+  post.hidden_size = 64;
+  post.head_dim = 16;
+  return {{"llama", llama}, {"qwen2", qwen}, {"gpt2", gpt2}, {"opt", opt}, {"opt_post_norm", post}};
+}
+
+bool has_cuda() {
+  static const bool loaded = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr;
+  return loaded && at::hasCUDA();
+}
+
+class OnCard : public ::testing::TestWithParam<Form> {
+ protected:
+  void SetUp() override {
+    if (!has_cuda()) GTEST_SKIP() << "no card here";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Forms, OnCard, ::testing::ValuesIn(forms()),
+                         [](const auto& i) { return i.param.name; });
+
+// A copy of `m` on the card, as `dtype`.
+struct Moved {
+  std::vector<Tensor> weights, grads;
+  Transformer model;
+  Moved(const TestModel& m, at::ScalarType dtype)
+      : weights(move(m.weights, dtype)),
+        grads(move(m.grads, dtype)),
+        model(m.shape, m.head, {weights, grads}) {}
+  static std::vector<Tensor> move(const std::vector<Tensor>& from, at::ScalarType dtype) {
+    std::vector<Tensor> to;
+    for (const Tensor& t : from) to.push_back(t.to(at::Device(at::kCUDA, 0), dtype));
+    return to;
+  }
+};
+
+double relative(const Tensor& actual, const Tensor& expected) {
+  const Tensor a = actual.to(at::kCPU, at::kDouble);
+  const Tensor e = expected.to(at::kCPU, at::kDouble);
+  return (a - e).abs().max().item<double>() / (1e-3 + e.abs().max().item<double>());
+}
+
+struct Step {
+  Tensor log_probs;
+  std::vector<Tensor> grads;
+};
+Step step(Transformer& model, const std::vector<Tensor>& grads, const Batch& batch,
+          bool recompute) {
+  for (const Tensor& g : grads) Tensor(g).zero_();
+  const auto n = batch.tokens.size(0);
+  const Tensor targets = tokens(1, n, 41, 5).view(-1).to(batch.tokens.device());
+  const Tensor weights = at::linspace(0.1, 1, n, at::kFloat).to(batch.tokens.device());
+  const auto tape = model.forward_train(batch, {.recompute = recompute});
+  const auto out = model.cross_entropy(tape->hidden(), {}, targets, weights);
+  tape->backward(out.d_hidden);
+  Step s{out.values.log_probs, {}};
+  for (const Tensor& g : grads) s.grads.push_back(g.clone());
+  return s;
+}
+
+TEST_P(OnCard, TrainsAsOnTheCpu) {
+  TestModel host(GetParam().shape, plan::Head::kLanguageModel, std::nullopt, at::kFloat);
+  const Tensor rows = tokens(3, 24, 41);
+  for (const bool packed : {false, true}) {
+    const auto batch = [&](const Tensor& t) {
+      return packed ? Batch::packed(t.reshape(-1), {10, 40, 22}) : Batch::padded(t);
+    };
+    const Step expected = step(*host.model, host.grads, batch(rows), false);
+    for (const auto& [dtype, tolerance] :
+         {std::pair{at::kFloat, 2e-3}, std::pair{at::kBFloat16, 0.12}}) {
+      Moved card(host, dtype);
+      const Tensor moved = rows.to(at::kCUDA);
+      const Step actual = step(card.model, card.grads, batch(moved), false);
+      EXPECT_LT(relative(actual.log_probs, expected.log_probs), tolerance)
+          << c10::toString(dtype) << (packed ? " packed" : " padded");
+      for (std::size_t u = 0; u < expected.grads.size(); ++u)
+        EXPECT_LT(relative(actual.grads[u], expected.grads[u]), tolerance)
+            << c10::toString(dtype) << (packed ? " packed" : " padded") << " unit " << u;
+      const Step again = step(card.model, card.grads, batch(moved), true);
+      for (std::size_t u = 0; u < expected.grads.size(); ++u)
+        EXPECT_LT(relative(again.grads[u], actual.grads[u]), dtype == at::kFloat ? 1e-5 : 2e-2)
+            << "recomputed, unit " << u;
+    }
+  }
+}
+
+TEST_P(OnCard, DecodesAsItRunsWhole) {
+  TestModel host(GetParam().shape, plan::Head::kLanguageModel, std::nullopt, at::kFloat);
+  for (const auto& [dtype, tolerance] :
+       {std::pair{at::kFloat, 1e-3}, std::pair{at::kBFloat16, 0.08}}) {
+    Moved card(host, dtype);
+    const Tensor rows = tokens(3, 12, 41).to(at::kCUDA);
+    const Tensor whole = card.model.forward(Batch::padded(rows)).view({3, 12, -1});
+    KvCache cache = KvCache::over(at::zeros({KvCache::elements(host.shape, 3, 16)},
+                                            at::TensorOptions(at::kCUDA).dtype(dtype)),
+                                  host.shape, 3, 16);
+    Tensor positions = at::tensor({5, 2, 7}, at::kLong).to(at::kCUDA);
+    Tensor hidden = card.model.prefill(rows.narrow(1, 0, 7), positions, cache);
+    for (int i = 0; i < 5; ++i) {
+      const Tensor next = rows.gather(1, positions.unsqueeze(1)).squeeze(1);
+      hidden = card.model.decode(next, positions, cache, 12);
+      const Tensor expected =
+          whole.gather(1, positions.view({3, 1, 1}).expand({3, 1, whole.size(2)})).squeeze(1);
+      EXPECT_LT(relative(hidden, expected), tolerance) << c10::toString(dtype) << " step " << i;
+      positions.add_(1);
+    }
+  }
+}
+
+class Export : public ::testing::TestWithParam<Form> {};
+INSTANTIATE_TEST_SUITE_P(Forms, Export, ::testing::ValuesIn(forms()),
+                         [](const auto& i) { return i.param.name; });
+
+TEST_P(Export, WritesFoldersForTransformers) {
+  const char* where = std::getenv("NEAP_EXPORT");
+  if (where == nullptr) GTEST_SKIP() << "NEAP_EXPORT names no folder";
+  const Tensor rows = tokens(2, 9, 41);
+  for (const auto head : {plan::Head::kLanguageModel, plan::Head::kScalar}) {
+    const bool scalar = head == plan::Head::kScalar;
+    TestModel m(GetParam().shape, head, std::nullopt, at::kFloat);
+    const auto folder =
+        std::filesystem::path(where) / (GetParam().name + (scalar ? "-score" : "-lm"));
+    save_model(folder, m.shape, head, m.weights, {.max_shard = Bytes(60'000)});
+    const Tensor hidden = m.model->forward(Batch::padded(rows));
+    const Tensor out =
+        scalar ? m.model->scores(hidden).view({2, 9}) : m.model->logits(hidden).view({2, 9, -1});
+    save_tensors(folder / "expected.safetensors", {{"tokens", rows}, {"out", out}});
+  }
+}
+
+}  // namespace
+}  // namespace neap::model
