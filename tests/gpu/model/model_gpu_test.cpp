@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "model/checkpoint.h"
@@ -71,10 +72,11 @@ struct Moved {
   }
 };
 
+// By norms: with ReLU, bfloat16 flips single units, which says nothing of the whole.
 double relative(const Tensor& actual, const Tensor& expected) {
   const Tensor a = actual.to(at::kCPU, at::kDouble);
   const Tensor e = expected.to(at::kCPU, at::kDouble);
-  return (a - e).abs().max().item<double>() / (1e-3 + e.abs().max().item<double>());
+  return (a - e).norm().item<double>() / (1e-6 + e.norm().item<double>());
 }
 
 struct Step {
@@ -95,6 +97,13 @@ Step step(Transformer& model, const std::vector<Tensor>& grads, const Batch& bat
   return s;
 }
 
+double worst(const Step& actual, const Step& expected) {
+  double largest = relative(actual.log_probs, expected.log_probs);
+  for (std::size_t u = 0; u < expected.grads.size(); ++u)
+    largest = std::max(largest, relative(actual.grads[u], expected.grads[u]));
+  return largest;
+}
+
 TEST_P(OnCard, TrainsAsOnTheCpu) {
   TestModel host(GetParam().shape, plan::Head::kLanguageModel, std::nullopt, at::kFloat);
   const Tensor rows = tokens(3, 24, 41);
@@ -103,20 +112,22 @@ TEST_P(OnCard, TrainsAsOnTheCpu) {
       return packed ? Batch::packed(t.reshape(-1), {10, 40, 22}) : Batch::padded(t);
     };
     const Step expected = step(*host.model, host.grads, batch(rows), false);
+    // What bfloat16 itself costs, on the CPU: the card may not be worse by more than half.
+    TestModel narrow(GetParam().shape, plan::Head::kLanguageModel, std::nullopt, at::kBFloat16);
+    for (std::size_t u = 0; u < narrow.weights.size(); ++u)
+      narrow.weights[u].copy_(host.weights[u]);
+    const double rounding = worst(step(*narrow.model, narrow.grads, batch(rows), false), expected);
     for (const auto& [dtype, tolerance] :
-         {std::pair{at::kFloat, 2e-3}, std::pair{at::kBFloat16, 0.12}}) {
+         {std::pair{at::kFloat, 1e-4}, std::pair{at::kBFloat16, 1.5 * rounding}}) {
       Moved card(host, dtype);
       const Tensor moved = rows.to(at::kCUDA);
       const Step actual = step(card.model, card.grads, batch(moved), false);
-      EXPECT_LT(relative(actual.log_probs, expected.log_probs), tolerance)
-          << c10::toString(dtype) << (packed ? " packed" : " padded");
-      for (std::size_t u = 0; u < expected.grads.size(); ++u)
-        EXPECT_LT(relative(actual.grads[u], expected.grads[u]), tolerance)
-            << c10::toString(dtype) << (packed ? " packed" : " padded") << " unit " << u;
       const Step again = step(card.model, card.grads, batch(moved), true);
-      for (std::size_t u = 0; u < expected.grads.size(); ++u)
-        EXPECT_LT(relative(again.grads[u], actual.grads[u]), dtype == at::kFloat ? 1e-5 : 2e-2)
-            << "recomputed, unit " << u;
+      std::printf("%s %s: off by %.2g (bfloat16 on the CPU %.2g), recomputed by %.2g\n",
+                  c10::toString(dtype), packed ? "packed" : "padded", worst(actual, expected),
+                  rounding, worst(again, actual));
+      EXPECT_LT(worst(actual, expected), tolerance) << c10::toString(dtype);
+      EXPECT_LT(worst(again, actual), dtype == at::kFloat ? 1e-5 : 1e-2) << c10::toString(dtype);
     }
   }
 }
@@ -124,7 +135,7 @@ TEST_P(OnCard, TrainsAsOnTheCpu) {
 TEST_P(OnCard, DecodesAsItRunsWhole) {
   TestModel host(GetParam().shape, plan::Head::kLanguageModel, std::nullopt, at::kFloat);
   for (const auto& [dtype, tolerance] :
-       {std::pair{at::kFloat, 1e-3}, std::pair{at::kBFloat16, 0.08}}) {
+       {std::pair{at::kFloat, 1e-3}, std::pair{at::kBFloat16, 0.03}}) {
     Moved card(host, dtype);
     const Tensor rows = tokens(3, 12, 41).to(at::kCUDA);
     const Tensor whole = card.model.forward(Batch::padded(rows)).view({3, 12, -1});
