@@ -4,6 +4,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "report/residency.h"
+
 namespace neap::report {
 namespace {
 
@@ -68,10 +70,7 @@ class LayerIndex {
     }
   }
 
-  [[nodiscard]] std::uint16_t tag(std::uint32_t name) const {
-    const auto it = tags_.find(name);
-    return it == tags_.end() ? birth(0) : it->second;
-  }
+  [[nodiscard]] std::uint16_t tag(std::uint32_t name) const { return tags_.find(name)->second; }
   [[nodiscard]] bool knows_tag(std::uint32_t name) const { return tags_.count(name) != 0; }
   [[nodiscard]] std::uint16_t birth(std::uint32_t phase) const {
     const auto it = births_.find(phase);
@@ -88,6 +87,11 @@ class LayerIndex {
   bool has_other_ = false;
 };
 
+bool has_kind(const trace::DeviceRecording& device, EventKind kind) {
+  return std::any_of(device.events.begin(), device.events.end(),
+                     [kind](const Event& event) { return event.kind == kind; });
+}
+
 class Builder {
  public:
   Builder(const trace::Recording& recording, const trace::DeviceRecording& device,
@@ -97,6 +101,10 @@ class Builder {
         index_(recording, device, options.max_birth_layers),
         space_(settings_of(recording)),
         capture_(options.capture_events),
+        residency_(has_kind(device, EventKind::kMap),
+                   [this](std::uint32_t tag, std::uint64_t bytes, bool more) {
+                     tag_changed(tag, bytes, more);
+                   }),
         stack_(index_.size()),
         layer_peaks_(index_.size()) {
     Leaves& leaves = history_.leaves;
@@ -160,12 +168,7 @@ class Builder {
         }
       }
     }
-    for (const Event& event : device_.events) {
-      if (event.kind == EventKind::kCreate) {
-        history_.physical = true;
-        break;
-      }
-    }
+    history_.physical = has_kind(device_, EventKind::kCreate);
     sample();
   }
 
@@ -181,6 +184,18 @@ class Builder {
     const std::uint64_t cut = std::min(bytes, stack_[layer]);
     stack_[layer] -= cut;
     total_ -= cut;
+  }
+
+  void tag_changed(std::uint32_t name, std::uint64_t bytes, bool more) {
+    if (!index_.knows_tag(name)) return;
+    const std::uint64_t before = total_;
+    if (more) {
+      grow(index_.tag(name), bytes);
+      tags_total_ += bytes;
+    } else {
+      shrink(index_.tag(name), bytes);
+      tags_total_ -= before - total_;
+    }
   }
 
   void born(const LiveBlock& block) {
@@ -288,22 +303,8 @@ class Builder {
         history_.copied += event.size;
         for (PhaseSpan& span : open_) span.copied += event.size;
         return false;
-      case EventKind::kRegionCreate:
-      case EventKind::kResume:
-        grow(index_.tag(event.name), event.size);
-        tags_total_ += event.size;
-        return true;
-      case EventKind::kRegionDestroy:
-      case EventKind::kPause:
-        if (!index_.knows_tag(event.name)) return false;
-        {
-          const std::uint64_t before = total_;
-          shrink(index_.tag(event.name), event.size);
-          tags_total_ -= before - total_;
-        }
-        return true;
       default:
-        return false;
+        return residency_.apply(event);
     }
   }
 
@@ -365,6 +366,7 @@ class Builder {
   History history_;
   std::vector<std::uint64_t> capture_;
   std::size_t captured_ = 0;
+  Residency residency_;
   std::vector<std::uint64_t> stack_, layer_peaks_;
   std::vector<PhaseSpan> open_;  ///< with open_names_: the phases under way, outermost first
   std::vector<std::uint32_t> open_names_;
