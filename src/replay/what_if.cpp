@@ -30,7 +30,7 @@ class Run {
     for (std::size_t i = 0; i < empties_.size(); ++i)
       empties_[i] = scenario.empty.after(w_.phase_names[i]);
     addresses_.resize(w_.blocks.size());
-    epochs_.resize(w_.routes.size() > 1 || has_pending() ? w_.blocks.size() : 0);
+    epochs_.resize(has_pending() ? w_.blocks.size() : 0);
     figures_.resize(w_.phase_names.size());
     for (std::size_t i = 0; i < figures_.size(); ++i) figures_[i].name = w_.phase_names[i];
   }
@@ -49,7 +49,11 @@ class Run {
  private:
   [[nodiscard]] bool has_pending() const {
     return std::any_of(w_.ops.begin(), w_.ops.end(),
-                       [](const Op& op) { return op.kind == OpKind::kRequestFree; });
+                       [](const Op& op) {
+                         return op.kind == OpKind::kRequestFree || op.kind == OpKind::kCompleteFree;
+                       }) ||
+           std::any_of(w_.initial_pending.begin(), w_.initial_pending.end(),
+                       [](bool pending) { return pending; });
   }
 
   /// Under the recorded settings the recorded layout is taken over. Under others the blocks that
