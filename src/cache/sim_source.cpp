@@ -79,9 +79,9 @@ Status SimSource::unmap(Address, Bytes size) {
   return ok_status();
 }
 
-void SimSource::occupy(Address at, Bytes size, bool reservation) {
-  if (!reservation) used_ += size;
-  Address& end = reservation ? reservation_end_ : chunk_end_;
+void SimSource::occupy(Address at, Bytes size, bool expandable) {
+  used_ += size;
+  Address& end = expandable ? reservation_end_ : chunk_end_;
   end = std::min(end, at / kChunk.count() * kChunk.count());
 }
 

@@ -27,8 +27,8 @@ class SimSource : public SegmentSource {
   [[nodiscard]] Bytes capacity() const override { return capacity_; }
 
   [[nodiscard]] Bytes used() const { return used_; }
-  /// Tells that a range is in use already, so that it is not handed out.
-  void occupy(Address at, Bytes size, bool reservation);
+  /// Tells that a mapped range is in use already: it counts and is not handed out.
+  void occupy(Address at, Bytes size, bool expandable);
 
  private:
   Status take(Bytes size);
