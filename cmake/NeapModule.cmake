@@ -3,6 +3,9 @@
 #   DEPS are rooms or libraries; a room may only name rooms under it (tests/layers checks includes and links).
 # neap_add_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [ARGS ...] [TIMEOUT seconds])
 #   One GoogleTest binary, one ctest entry per test case.
+# neap_add_fuzzer(NAME SOURCES ... [DEPS ...] CORPUS folder)
+#   Preset fuzz: a libFuzzer program (run it with a folder of its own in front of the corpus). Otherwise: the
+#   same function over every file of the committed corpus, as a test.
 include_guard(GLOBAL)
 include(GoogleTest)
 
@@ -38,4 +41,19 @@ function(neap_add_test NAME)
                                         Threads::Threads)
   gtest_discover_tests(${NAME} TEST_PREFIX "${NAME}." EXTRA_ARGS ${ARG_ARGS} DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+function(neap_add_fuzzer NAME)
+  cmake_parse_arguments(ARG "" "CORPUS" "SOURCES;DEPS" ${ARGN})
+  if(NEAP_FUZZ)
+    add_executable(${NAME} ${ARG_SOURCES})
+    target_link_options(${NAME} PRIVATE -fsanitize=fuzzer)
+  elseif(NEAP_TESTS)
+    add_executable(${NAME} ${ARG_SOURCES} ${PROJECT_SOURCE_DIR}/tests/fuzz/run_corpus.cpp)
+    add_test(NAME ${NAME} COMMAND ${NAME} ${ARG_CORPUS})
+    set_tests_properties(${NAME} PROPERTIES LABELS fuzz TIMEOUT 120)
+  else()
+    return()
+  endif()
+  target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} neap_warnings)
 endfunction()

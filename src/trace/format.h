@@ -99,17 +99,11 @@ class Decoder {
   }
   /// A count of things that take at least `least` bytes each: never more than can follow.
   std::size_t count(std::size_t least = 1) {
-    return static_cast<std::size_t>(number_up_to(left() / least));
+    const std::uint64_t value = number();  // what is left is asked only behind it
+    return static_cast<std::size_t>(value <= left() / least ? value : fail());
   }
   double real();
   std::string_view text();
-  void skip(std::size_t n) {
-    if (n > left()) {
-      (void)fail();
-    } else {
-      at_ += n;
-    }
-  }
 
  private:
   std::uint8_t fail() {

@@ -14,8 +14,7 @@ using namespace snapshot;
 
 class Assembly {
  public:
-  Assembly(Input& input, Store& store, const ReadContext& context)
-      : input_(input), store_(store), context_(context) {
+  Assembly(const Input& input, Store& store) : input_(input), store_(store) {
     out_.source = Source::kTorchSnapshot;
   }
 
@@ -386,9 +385,8 @@ class Assembly {
     }
   }
 
-  Input& input_;
+  const Input& input_;
   Store& store_;
-  const ReadContext& context_;
   Recording out_;
   std::map<std::uint16_t, DeviceRecording> devices_;
   std::vector<std::uint32_t> names_;  // text id to name id
@@ -405,7 +403,7 @@ Result<Recording> read_torch_snapshot(Input& input, const ReadContext& context) 
     Machine machine(input, store, context);
     NEAP_TRY_ASSIGN(top, machine.run());
   }
-  return Assembly(input, store, context).run(top);
+  return Assembly(input, store).run(top);
 }
 
 }  // namespace neap::trace

@@ -54,6 +54,18 @@ TEST(TraceFormat, DecoderStopsAtTheEnd) {
   EXPECT_FALSE(text.ok());
 }
 
+TEST(TraceFormat, TextMayNotReachPastTheEnd) {
+  // The length itself counted as room for the text once.
+  const std::vector<std::uint8_t> one_short{5, 'a', 'b', 'c', 'd'};
+  format::Decoder in(one_short);
+  EXPECT_EQ(in.text(), "");
+  EXPECT_FALSE(in.ok());
+  const std::vector<std::uint8_t> whole{4, 'a', 'b', 'c', 'd'};
+  format::Decoder fits(whole);
+  EXPECT_EQ(fits.text(), "abcd");
+  EXPECT_TRUE(fits.ok());
+}
+
 struct TempFile {
   std::filesystem::path path = std::filesystem::path(::testing::TempDir()) /
                                ("neap_trace_" + std::to_string(::getpid()) + "_" +
