@@ -40,7 +40,7 @@ def standin_environment(**changes):
     return {key: value for key, value in env.items() if value is not None}
 
 
-def run(code, env=None, timeout=60):
+def run(code, env=None, timeout=240):
     """Runs Python code; its assertions are the test's."""
     done = subprocess.run([sys.executable, "-c", PRELUDE + textwrap.dedent(code)],
                           env=env or environment(), capture_output=True, text=True,

@@ -9,14 +9,14 @@ import neap
 path, behaviour = sys.argv[1:3]
 told = []
 guest = neap.Guest(path, on_revoked=lambda name, at, lost: told.append((name, lost)))
-lent = guest.take("weights", tag="rollout", wait=10)
+lent = guest.take("weights", tag="rollout", wait=60)
 ctypes.memset(lent.address, 42, 16)
 print(lent.size, lent.owner_generation, neap.info(lent).tag, flush=True)
 if behaviour == "until_revoked":
     while not told: time.sleep(0.01)
     while neap.regions(): time.sleep(0.01)
     print(told[0], flush=True)
-    again = guest.take("weights", tag="rollout", wait=10)
+    again = guest.take("weights", tag="rollout", wait=60)
     print(ctypes.string_at(again.address, 3)[0], again.owner_generation, flush=True)
     guest.close()
 elif behaviour == "drop":
@@ -72,7 +72,7 @@ with neap.Owner(path) as owner:
     neap.resume("trainer")
     first_byte, new_generation = map(int, line(guest).split())
     assert first_byte == 42 and new_generation > int(generation)
-    assert guest.wait(10) == 0
+    assert guest.wait(60) == 0
     assert neap.pause("trainer").regions == 1
 """)
 
@@ -98,12 +98,12 @@ with neap.Owner(path) as owner:
     guest = start("drop")
     line(guest)
     assert line(guest) == "0"
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while owner.guests("weights"):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     guest.stdin.write("end\\n"); guest.stdin.flush()
-    assert guest.wait(10) == 0
+    assert guest.wait(60) == 0
     owner.withdraw("weights")
     try:
         owner.guests("weights")
@@ -131,7 +131,7 @@ with neap.Owner(path) as owner:
     threading.Timer(0.3, lambda: os.kill(guest.pid, signal.SIGKILL)).start()
     begin = time.monotonic()
     assert neap.pause("trainer").regions == 1                 # goes on once the guest is dead
-    assert 0.2 < time.monotonic() - begin < 10
+    assert 0.2 < time.monotonic() - begin < 30
     guest.wait()
     neap.resume("trainer")
     assert ctypes.string_at(weights.address, 1)[0] == 42
@@ -152,7 +152,7 @@ with neap.Owner(path) as owner:
     assert weights.info.state == neap.State.RESIDENT
     assert ctypes.string_at(weights.address, 1)[0] == 42
     guest.kill(); guest.wait()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while owner.guests("weights"):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -182,7 +182,7 @@ os.kill(owner.pid, signal.SIGKILL); owner.wait()
 assert guest.stdout.readline().strip() == "('weights', True) 42"
 assert guest.stdout.readline().strip() == "0"
 assert guest.stdout.readline().strip() == "gone"
-assert guest.wait(10) == 0
+assert guest.wait(60) == 0
 import neap
 successor = neap.Owner(path)                                  # a dead socket is replaced
 successor.close()
@@ -197,7 +197,7 @@ with neap.Owner(path) as owner:
                     b'{"type":"hello","version":99}', b'{"type":"hello","version":"1"}',
                     b"x" * 70000):
         s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        s.connect(path); s.settimeout(5)
+        s.connect(path); s.settimeout(60)
         try:
             if message: s.send(message)
             else: s.close(); continue
@@ -207,7 +207,7 @@ with neap.Owner(path) as owner:
         s.close()
     # A guest that says hello and then nonsense about its loans.
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    s.connect(path); s.settimeout(5)
+    s.connect(path); s.settimeout(60)
     s.send(b'{"type":"hello","version":1}')
     assert b"welcome" in s.recv(65536)
     s.send(b'{"type":"drop","name":"never lent"}')
@@ -244,7 +244,7 @@ with neap.export_region(region) as export:
     export.send(mine)
 assert len(os.listdir("/proc/self/fd")) == before
 assert mine.recv(4) == b"done"
-assert reader.wait(10) == 0
+assert reader.wait(60) == 0
 assert ctypes.string_at(region.address, 3) == b"xyz"
 mine.close()
 """)
