@@ -22,8 +22,8 @@ class SplitPattern {
  public:
   /// `where` names the file in errors.
   SplitPattern(std::string_view pattern, std::string_view where);
-  /// Appends matches and the texts between them, in order, none empty. Bytes that are not UTF-8 never
-  /// match.
+  /// Appends matches and the texts between them, in order, none empty. Bytes that are not UTF-8
+  /// never match.
   void split(std::string_view text, std::vector<std::string_view>& pieces) const;
 
  private:

@@ -16,8 +16,8 @@ struct Point {
 [[nodiscard]] Point front(std::string_view text);
 void append(std::string& out, std::int32_t point);
 [[nodiscard]] bool is_valid(std::string_view text);
-/// Appends `bytes` as text with U+FFFD for what is not UTF-8. An incomplete tail that more bytes could
-/// complete is left out unless `final`; returns how many bytes were taken.
+/// Appends `bytes` as text with U+FFFD for what is not UTF-8. An incomplete tail that more bytes
+/// could complete is left out unless `final`; returns how many bytes were taken.
 std::size_t append_lossy(std::string& out, std::string_view bytes, bool final);
 
 [[nodiscard]] bool is_space(std::int32_t point);  ///< Unicode's White_Space

@@ -1,0 +1,131 @@
+// A model's weights as a folder: one file, or shards and their index.
+#include <algorithm>
+#include <optional>
+
+#include "base/file.h"
+#include "base/format.h"
+#include "base/json.h"
+#include "base/status.h"
+#include "model/safetensors.h"
+#include "model/safetensors_detail.h"
+
+namespace neap::model {
+
+namespace fs = std::filesystem;
+using detail::corrupt;
+using detail::shown;
+using detail::source_bytes;
+
+namespace {
+
+constexpr std::string_view kSingle = "model.safetensors";
+constexpr std::string_view kIndex = "model.safetensors.index.json";
+
+bool is_shard_name(const std::string& name) {
+  // model-00001-of-00003.safetensors
+  return name.size() == 32 && name.rfind("model-", 0) == 0 && name.compare(11, 4, "-of-") == 0 &&
+         name.compare(20, 12, ".safetensors") == 0;
+}
+
+void remove_stale(const fs::path& folder, const std::vector<std::string>& kept) {
+  std::vector<fs::path> stale;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool ours = name == kSingle || name == kIndex || is_shard_name(name);
+    if (ours && std::find(kept.begin(), kept.end(), name) == kept.end())
+      stale.push_back(entry.path());
+  }
+  std::error_code ignored;  // a leftover costs space only
+  for (const fs::path& path : stale) fs::remove(path, ignored);
+}
+
+}  // namespace
+
+void write_sharded(const fs::path& folder, std::vector<TensorSource> tensors, Bytes max_shard) {
+  std::vector<std::vector<TensorSource>> shards(1);
+  std::uint64_t total = 0;
+  std::uint64_t in_shard = 0;
+  for (TensorSource& t : tensors) {
+    const std::uint64_t bytes = source_bytes(t);
+    if (in_shard > 0 && in_shard + bytes > max_shard.count()) {
+      shards.emplace_back();
+      in_shard = 0;
+    }
+    in_shard += bytes;
+    total += bytes;
+    shards.back().push_back(std::move(t));
+  }
+  if (shards.size() == 1) {
+    write_safetensors(folder / kSingle, std::move(shards[0]));
+    remove_stale(folder, {std::string(kSingle)});
+    return;
+  }
+  Json map = Json::object();
+  std::vector<std::string> kept{std::string(kIndex)};
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    kept.push_back(format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()));
+    for (const TensorSource& t : shards[i]) map.emplace(t.name, kept.back());
+    write_safetensors(folder / kept.back(), std::move(shards[i]));
+  }
+  const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
+  throw_if_error(write_file_atomic(folder / kIndex, index.dump(2) + "\n"));
+  remove_stale(folder, kept);
+}
+
+bool WeightFolder::exists(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / kSingle, ignored) || fs::exists(folder / kIndex, ignored);
+}
+
+WeightFolder WeightFolder::open(const fs::path& folder) {
+  WeightFolder weights;
+  weights.folder_ = folder;
+  std::error_code ignored;
+  if (fs::exists(folder / kSingle, ignored)) {
+    weights.files_.push_back(SafetensorsFile::open(folder / kSingle));
+    for (const TensorEntry& t : weights.files_[0].tensors()) weights.file_of_.emplace(t.name, 0);
+    return weights;
+  }
+  const fs::path index_path = folder / kIndex;
+  if (!fs::exists(index_path, ignored)) {
+    const bool pickled = fs::exists(folder / "pytorch_model.bin", ignored) ||
+                         fs::exists(folder / "pytorch_model.bin.index.json", ignored);
+    throw Error(ErrorCode::kNotFound,
+                format("{} has no {} and no {}{}", folder.string(), kSingle, kIndex,
+                       pickled ? "; it holds pytorch_model.bin, a pickle, which is not read: save "
+                                 "the model as safetensors first"
+                               : ""));
+  }
+  const std::string text = value_or_throw(read_file(index_path, 256_MiB));
+  const Json index = value_or_throw(parse_json(text, index_path.string()));
+  const auto map = index.find("weight_map");
+  if (!index.is_object() || map == index.end() || !map->is_object())
+    corrupt(index_path, "has no object \"weight_map\"");
+  std::map<std::string, std::size_t> opened;
+  for (const auto& [name, value] : map->items()) {
+    const std::string file = value.is_string() ? value.get<std::string>() : "";
+    if (file.empty() || file.find('/') != std::string::npos || file == "." || file == "..")
+      corrupt(index_path, format("\"{}\" is in \"{}\", which is no file name", shown(name),
+                                 shown(value.dump())));
+    const auto [it, fresh] = opened.emplace(file, weights.files_.size());
+    if (fresh) weights.files_.push_back(SafetensorsFile::open(folder / file));
+    if (weights.files_[it->second].find(name) == nullptr)
+      corrupt(index_path, format("says \"{}\" is in {}, which lacks it", shown(name), file));
+    weights.file_of_.emplace(name, it->second);
+  }
+  return weights;
+}
+
+WeightFolder::Found WeightFolder::find(std::string_view name) const {
+  const auto it = file_of_.find(name);
+  if (it == file_of_.end()) return {};
+  return {&files_[it->second], files_[it->second].find(name)};
+}
+
+std::vector<std::string> WeightFolder::names() const {
+  std::vector<std::string> all;
+  for (const auto& [name, file] : file_of_) all.push_back(name);
+  return all;
+}
+
+}  // namespace neap::model
