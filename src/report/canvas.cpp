@@ -52,11 +52,24 @@ void Canvas::rect(double x, double y, double width, double height, const Color& 
   fill(x * scale_, y * scale_, (x + width) * scale_, (y + height) * scale_, color);
 }
 
+/// Whole columns of pixels, so that neighbours leave no seam; of several columns within a pixel the
+/// highest counts, so that no peak is lost.
 void Canvas::area(std::span<const Column> columns, double end_x, const Color& color) {
-  for (std::size_t i = 0; i < columns.size(); ++i) {
-    const double next = i + 1 < columns.size() ? columns[i + 1].x : end_x;
-    fill(columns[i].x * scale_, columns[i].top * scale_, next * scale_, columns[i].bottom * scale_,
-         color);
+  if (columns.empty()) return;
+  const auto pixel = [this](double x) {
+    return static_cast<std::int64_t>(std::clamp(std::floor(x * scale_), 0.0, 1.0 * width_));
+  };
+  const std::int64_t end = pixel(end_x);
+  std::size_t i = 0;
+  for (std::int64_t x = pixel(columns[0].x); x < end; ++x) {
+    while (i + 1 < columns.size() && pixel(columns[i + 1].x) < x) ++i;
+    double top = columns[i].top, bottom = columns[i].bottom;
+    for (std::size_t j = i + 1; j < columns.size() && pixel(columns[j].x) <= x; ++j) {
+      top = std::min(top, columns[j].top);
+      bottom = std::min(bottom, columns[j].bottom);
+    }
+    const auto left = static_cast<double>(x);
+    fill(left, top * scale_, left + 1, bottom * scale_, color);
   }
 }
 

@@ -237,7 +237,10 @@ class Timeline {
       g.lineTo(Math.min(box.left + box.width, x(end)), y(bytes));
     });
     this.stroke(g, cssColor("planned"), 2, [5, 4]);
-    for (const [bytes, color, dash] of [[ceiling, "ceiling", [10, 5]], [plan.peak, "planned", [2, 4]]]) {
+    const near = ceiling && Math.abs(y(ceiling) - y(plan.peak)) < 16;
+    const levels = [[ceiling, "ceiling", [10, 5], near ? `ceiling ${bytesText(ceiling)}, planned peak ${bytesText(plan.peak)}` : `ceiling ${bytesText(ceiling)}`]];
+    levels.push([plan.peak, "planned", [2, 4], near ? "" : `planned peak ${bytesText(plan.peak)}`]);
+    for (const [bytes, color, dash, label] of levels) {
       if (!bytes) continue;
       g.beginPath();
       g.moveTo(box.left, y(bytes));
@@ -246,7 +249,7 @@ class Timeline {
       g.fillStyle = cssColor(color);
       g.textAlign = "right";
       g.textBaseline = "bottom";
-      g.fillText(`${color === "ceiling" ? "ceiling" : "planned peak"} ${bytesText(bytes)}`, box.left + box.width - 4, y(bytes) - 2);
+      g.fillText(label, box.left + box.width - 4, y(bytes) - 2);
     }
   }
   steps(g, values, y, box, color, width, dash) {

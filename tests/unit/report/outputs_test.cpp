@@ -285,7 +285,9 @@ TEST(Perfetto, EventsAreWhole) {
     ASSERT_TRUE(event["pid"].is_number() && event["name"].is_string()) << event.dump();
     if (kind == "M") continue;
     ASSERT_TRUE(event["ts"].is_number()) << event.dump();
-    if (kind == "X") ASSERT_TRUE(event["dur"].is_number());
+    if (kind == "X") {
+      ASSERT_TRUE(event["dur"].is_number()) << event.dump();
+    }
     if (kind == "C" && event["name"] == "reserved")
       peak_reserved = std::max(peak_reserved, event["args"]["bytes"].get<std::uint64_t>());
     if (kind == "C" && event["name"] == "allocated")
