@@ -10,6 +10,8 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "model/tokenizer.h"
+#include "report/gather.h"
+#include "report/html.h"
 #include "report/metrics.h"
 #include "report/phase_table.h"
 #include "report/run_folder.h"
@@ -43,6 +45,12 @@ std::int64_t count_steps(const plan::Job& job) {
   const train::BatchOrder order(rows, static_cast<std::size_t>(job.data.train_batch_size), false,
                                 0);
   return job.trainer.total_epochs * order.steps_per_epoch();
+}
+
+Status draw(const fs::path& output, const fs::path& page) {
+  NEAP_TRY_ASSIGN(const report::Report report, report::gather(output));
+  NEAP_TRY_ASSIGN(const std::string html, report::report_html(report));
+  return write_file_atomic(page, html);
 }
 
 Json config_json(const plan::Job& job) {
@@ -79,9 +87,9 @@ class Run {
   Outcome execute();
 
  private:
+  void check_output() const;
   void open_output();
   void build();
-  void start();
   void resume();
   void loop();
   void one_step();
@@ -122,13 +130,16 @@ Outcome Run::execute() {
   }
   plan_ = make_plan(job_);
   print(plan_.to_text() + "\n");
-  open_output();
+  check_output();
   build();
+  // What can be wrong with data, weights and checkpoint is found before the run's files are touched.
   if (found_) {
     resume();
   } else {
-    start();
+    stage_->load();
   }
+  open_output();
+  if (!found_) validate();
   const InterruptScope interrupts;
   loop();
   if (InterruptScope::requested() && step_ < total_steps_) {
@@ -138,6 +149,21 @@ Outcome Run::execute() {
   }
   finish();
   return Outcome::kDone;
+}
+
+void Run::check_output() const {
+  const fs::path metrics = output_ / std::string(report::kMetricsFile);
+  std::error_code error;
+  if (job_.trainer.resume_mode == "disable" && fs::exists(metrics, error)) {
+    throw Error(ErrorCode::kAlreadyExists,
+                format("{} holds a run already; set trainer.default_local_dir to another folder, "
+                       "or trainer.resume_mode = \"auto\" to go on",
+                       output_.string()));
+  }
+  fs::create_directories(output_, error);
+  if (error) {
+    throw Error(ErrorCode::kIo, format("Cannot create {}: {}", output_.string(), error.message()));
+  }
 }
 
 void Run::build() {
@@ -153,11 +179,6 @@ void Run::build() {
 }
 
 void Run::open_output() {
-  std::error_code error;
-  fs::create_directories(output_, error);
-  if (error) {
-    throw Error(ErrorCode::kIo, format("Cannot create {}: {}", output_.string(), error.message()));
-  }
   // A folder with results but no checkpoint is what a killed run left, and "auto" starts over it.
   std::optional<std::uint64_t> from;
   if (found_) {
@@ -178,11 +199,6 @@ void Run::open_output() {
   validations_.emplace(value_or_throw(report::StepLog::open(output_ / kValidationFile, from)));
   throw_if_error(
       write_file_atomic(output_ / std::string(report::kPlanFile), plan_.to_json().dump(1) + "\n"));
-}
-
-void Run::start() {
-  stage_->load();
-  validate();
 }
 
 void Run::resume() {
@@ -304,6 +320,14 @@ void Run::save() {
 
 void Run::finish() {
   throw_if_error(recorder_->close());
+  const fs::path page = output_ / std::string(report::kReportFile);
+  // The models are safe by now: a drawing that fails is worth a warning, not the run.
+  const Status drawn = draw(output_, page);
+  if (drawn.ok()) {
+    log::info(format("drawn in {}", page.string()));
+  } else {
+    log::warn(format("No report: {}", drawn.message()));
+  }
   print(summary_text(output_, plan_, runtime_->peak()));
 }
 

@@ -98,8 +98,12 @@ MODEL = {
     "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
     "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1,
 }
-# What a run must repeat bit by bit; times and host memory are its own affair.
-UNSTEADY = ("timing_s/", "perf/time", "perf/throughput", "perf/cpu_memory", "perf/max_memory")
+# All else a run must repeat bit by bit. What moved before a step depends on whether a validation came before it.
+UNSTEADY = ("timing_s/", "perf/time", "perf/throughput", "perf/cpu_memory", "perf/max_memory", "memory/")
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def head(source, target, rows):
@@ -143,11 +147,11 @@ class Train(unittest.TestCase):
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def metrics(self, folder):
-        rows = [json.loads(line) for line in (self.home / folder / "metrics.jsonl").open()]
+        rows = read_lines(self.home / folder / "metrics.jsonl")
         return [{k: v for k, v in row.items() if not k.startswith(UNSTEADY)} for row in rows]
 
     def validations(self, folder):
-        rows = [json.loads(line) for line in (self.home / folder / "validation.jsonl").open()]
+        rows = read_lines(self.home / folder / "validation.jsonl")
         return [{k: v for k, v in row.items() if not k.startswith("timing")} for row in rows]
 
     def assert_fails(self, result, code, *parts):
@@ -240,7 +244,7 @@ class Train(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         for part in ("generate", "train_actor", "val/friendly_share", "val/kl_per_response"):
             self.assertIn(part, result.stdout)
-        phases = [json.loads(line) for line in (self.home / "out/lines/phases.jsonl").open()]
+        phases = read_lines(self.home / "out/lines/phases.jsonl")
         plan = json.loads((self.home / "out/lines/plan.json").read_text())
         peak = max(phase["peak"] for phase in phases)
         self.assertLessEqual(peak, 40 << 20)
@@ -269,7 +273,8 @@ class Train(unittest.TestCase):
         def small_files():
             # As a full disk: writes beyond the limit fail. Python ignores SIGXFSZ, children inherit it.
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-        result = self.neap("train", "sft.toml", "trainer.default_local_dir=out/full", preexec_fn=small_files)
+        result = self.neap("train", "sft.toml", "trainer.default_local_dir=out/full", preexec_fn=small_files,
+                           restore_signals=False)
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("too large", result.stderr)
         names = {p.name for p in (self.home / "out/full").iterdir()}
