@@ -1,5 +1,6 @@
 #include <cstring>
 #include <random>
+#include <thread>
 
 #include "base/format.h"
 #include "bench.h"
@@ -70,8 +71,14 @@ class PlainLoop {
   std::vector<device::PageId> pages_;
 };
 
+/// Between pause and resume, where another tenant would work. The driver clears released memory in
+/// the background; who creates sooner waits for it.
+using Rest = std::chrono::milliseconds;
+constexpr Rest kNoRest{0};
+constexpr Rest kTenant{500};
+
 void plain_discard(const Setup& setup, const std::string& name, std::uint64_t handles, Bytes each,
-                   bool release) {
+                   bool release, Rest rest = kNoRest) {
   const auto device = open_device(setup);
   PlainLoop loop(*device, handles, each);
   loop.create();
@@ -83,6 +90,7 @@ void plain_discard(const Setup& setup, const std::string& name, std::uint64_t ha
     loop.unmap();
     if (release) loop.release();
     const double out_ms = out.ms();
+    std::this_thread::sleep_for(rest);
     const Timer in;
     if (release) loop.create();
     loop.map();
@@ -98,7 +106,7 @@ void plain_discard(const Setup& setup, const std::string& name, std::uint64_t ha
 }
 
 void arena_discard(const Setup& setup, const std::string& name, std::uint64_t regions, Bytes each,
-                   bool release) {
+                   bool release, Rest rest = kNoRest) {
   const auto device = open_device(setup);
   auto arena = must(Arena::make(*device));
   const Timer creation;
@@ -112,6 +120,7 @@ void arena_discard(const Setup& setup, const std::string& name, std::uint64_t re
     const Timer out;
     must(arena->pause(kTag, options));
     const double out_ms = out.ms();
+    std::this_thread::sleep_for(rest);
     const Timer in;
     must(arena->resume(kTag));
     if (i >= 2) {
@@ -193,6 +202,8 @@ void run_discard(const Setup& setup) {
   arena_discard(setup, "discard_kept_64", 64, all / 64, false);
   plain_discard(setup, "discard_released", all / handle, handle, true);
   arena_discard(setup, "discard_released", 1, all, true);
+  plain_discard(setup, "discard_released_rest", all / handle, handle, true, kTenant);
+  arena_discard(setup, "discard_released_rest", 1, all, true, kTenant);
   const auto small = std::max(32_MiB / setup.divide, 2_MiB);
   plain_discard(setup, "discard_2048", std::min<std::uint64_t>(2048, all / small), small, false);
   arena_discard(setup, "discard_2048", std::min<std::uint64_t>(2048, all / small), small, false);
