@@ -18,7 +18,7 @@ step() { # NAME SECONDS COMMAND...
 nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader || failed+=("nvidia-smi")
 step conformance 100 "$bin/device_conformance" --gtest_filter='*Cuda*:*cuda*' --gtest_brief=1
 bench() {
-  "$bin/bench_arena" --only "$1" --cycles 20 --revision "$revision" >>"$out/arena.jsonl"
+  (cd "$bin" && ./bench_arena --only "$1" --cycles 20 --revision "$revision") >>"$out/arena.jsonl"
 }
 export bin out revision
 export -f bench
