@@ -58,7 +58,7 @@ void generate_responses(Context& context, train::Role& actor,
       train::make_sequences(out.prompts, responses, sequence_shape(job, pad_token(actor.shape())));
 }
 
-TokenLogProbs response_log_probs(Context& context, train::Role& role,
+TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
                                  const train::Sequences& sequences, const char* phase,
                                  std::int64_t micro_batch, bool entropy) {
   model::LogProbOptions options;
@@ -66,9 +66,9 @@ TokenLogProbs response_log_probs(Context& context, train::Role& role,
   options.entropy = entropy;
   const at::Tensor both =
       by_micro_batch(context, sequences, phase, micro_batch, [&](const train::Sequences& micro) {
-        const at::Tensor hidden = role.model().forward(model::Batch::padded(micro.tokens));
+        const at::Tensor hidden = model.forward(model::Batch::padded(micro.tokens));
         const model::LogProbs out =
-            role.model().log_probs(hidden, micro.rows(), micro.targets.flatten(), options);
+            model.log_probs(hidden, micro.rows(), micro.targets.flatten(), options);
         at::Tensor result = out.log_probs.view_as(micro.mask).unsqueeze(1);
         if (!entropy) return result;
         return at::cat({result, out.entropy.view_as(micro.mask).unsqueeze(1)}, 1);

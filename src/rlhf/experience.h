@@ -35,11 +35,11 @@ void generate_responses(Context& context, train::Role& actor,
                         const std::vector<train::Tokens>& prompts, std::int64_t n,
                         std::uint64_t key, Experience& out);
 
-/// Log-probabilities of the responses' tokens under `role`, (B, T), and their entropy if asked.
+/// Log-probabilities of the responses' tokens under `model`, (B, T), and their entropy if asked.
 struct TokenLogProbs {
   at::Tensor log_probs, entropy;
 };
-[[nodiscard]] TokenLogProbs response_log_probs(Context& context, train::Role& role,
+[[nodiscard]] TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
                                                const train::Sequences& sequences, const char* phase,
                                                std::int64_t micro_batch, bool entropy);
 /// Phase "values": the critic's value before each token of the response, (B, T).

@@ -54,6 +54,10 @@ Role::Role(bridge::Runtime& runtime, RoleSpec spec)
     }
     optimizer_ = std::make_unique<AdamW>(spec_.optimizer, std::move(units));
   }
+  if (lora) {
+    base_ =
+        std::make_unique<model::Transformer>(shape_, spec_.head, model::FlatTensors{weights_, {}});
+  }
   model_ =
       std::make_unique<model::Transformer>(shape_, spec_.head, std::move(base), std::move(lora));
 }

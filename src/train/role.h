@@ -37,6 +37,8 @@ class Role {
   Role(bridge::Runtime& runtime, RoleSpec spec);
 
   [[nodiscard]] model::Transformer& model() { return *model_; }
+  /// The same weights without the adapter; model() itself where there is none.
+  [[nodiscard]] model::Transformer& base() { return base_ ? *base_ : *model_; }
   [[nodiscard]] AdamW& optimizer() { return *optimizer_; }
   [[nodiscard]] const RoleSpec& spec() const { return spec_; }
   [[nodiscard]] const plan::ModelShape& shape() const { return shape_; }
@@ -69,7 +71,7 @@ class Role {
   std::vector<plan::FlatUnit> layout_, adapter_layout_;
   // Views of the regions, one a unit; adapters and states are empty where there are none.
   std::vector<at::Tensor> weights_, adapters_, states_;
-  std::unique_ptr<model::Transformer> model_;
+  std::unique_ptr<model::Transformer> model_, base_;
   std::unique_ptr<AdamW> optimizer_;
 };
 

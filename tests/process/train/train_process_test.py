@@ -255,6 +255,28 @@ class Train(unittest.TestCase):
         self.assertLessEqual(peak, self.ceiling << 20)
         self.assertLess(abs(peak / plan["peak"] - 1), 0.03, (peak, plan["peak"]))
 
+    def test_lora_takes_its_frozen_base_as_reference(self):
+        rank = ("actor_rollout_ref.model.lora_rank=4", "critic.model.lora_rank=4")
+        result = self.neap("train", "ppo.toml", *rank, "trainer.default_local_dir=out/lora", "device.memory=64MiB",
+                           "trainer.total_training_steps=3")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        kl = [row["actor/reward_kl_penalty"] for row in self.metrics("out/lora")]
+        self.assertAlmostEqual(kl[0], 0, places=4)  # an adapter starts as nothing
+        self.assertNotEqual(kl[2], 0)
+        on = self.neap("train", "ppo.toml", *rank, "trainer.default_local_dir=out/lora", "device.memory=64MiB",
+                       "trainer.total_training_steps=4")
+        self.assertEqual(on.returncode, 0, on.stderr)
+
+    def test_grpo(self):
+        text = PPO.replace('task = "ppo"', 'task = "grpo"').replace("CEILING", "64MiB")
+        text = re.sub(r"\[critic\].*?(?=\[reward_model\])", "", text, flags=re.S)
+        text = text.replace("[actor_rollout_ref.rollout]", "[actor_rollout_ref.rollout]\nn = 2")
+        (self.home / "grpo.toml").write_text(text)
+        result = self.neap("train", "grpo.toml", "trainer.default_local_dir=out/grpo",
+                           "trainer.total_training_steps=2")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotIn("critic/vf_loss", self.metrics("out/grpo")[0])
+
     def test_slips_in_data_and_configuration(self):
         (self.home / "bad.jsonl").write_text('{"prompt": "a", "response": "b"}\n{"prompt": "a", \n')
         out = "trainer.default_local_dir=out/slips"
