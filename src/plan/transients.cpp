@@ -1,6 +1,7 @@
 #include "plan/transients.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 
 #include "base/format.h"
@@ -8,8 +9,9 @@
 namespace neap::plan {
 namespace {
 
-// cuBLAS asks for a workspace of its own at its first product and keeps it: 32 MiB on Hopper.
-constexpr std::int64_t kCublasWorkspace = 32 << 20;
+// cuBLAS asks for a workspace at a thread's first product and keeps it: 32 MiB on Hopper. Two threads multiply: the
+// caller's and, from the first training phase on, autograd's.
+constexpr std::int64_t kCublasWorkspace = 2 * (32 << 20);
 // Micro batches after the second find the pool as the second left it.
 constexpr std::int64_t kMicroBatches = 2;
 constexpr std::int64_t kDecodeSteps = 48;
@@ -244,10 +246,16 @@ void stream_phase(TensorStream& stream, const Job& job, const JobModels& models,
 }
 
 Result<cache::Settings> pool_settings(const Job& job, const Target& target) {
-  if (!job.memory.alloc_conf.empty() || target.cuda)
-    return cache::Settings::parse(job.memory.alloc_conf);
   cache::Settings settings;
   settings.expandable_segments = true;
+  if (target.cuda) {
+    for (const char* name : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
+      if (const char* value = std::getenv(name); value != nullptr)
+        return cache::Settings::parse(value);
+    }
+    return settings;
+  }
+  if (!job.memory.alloc_conf.empty()) return cache::Settings::parse(job.memory.alloc_conf);
   settings.large_segment_size = 2_MiB;
   return settings;
 }

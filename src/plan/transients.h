@@ -15,7 +15,8 @@
 namespace neap::plan {
 
 /// Settings of the phase pools: memory.alloc_conf, or by default expandable segments with pages of 2 MiB, so that a pool
-/// holds what its tensors need and nothing beside. (On CUDA libtorch's allocator runs under its own environment.)
+/// holds what its tensors need and nothing beside. On CUDA libtorch's allocator runs under PYTORCH_CUDA_ALLOC_CONF, which
+/// the bridge sets to expandable segments where the user has not set it.
 [[nodiscard]] Result<cache::Settings> pool_settings(const Job& job, const Target& target);
 
 [[nodiscard]] Execution execution_of(const Job& job, const Target& target);

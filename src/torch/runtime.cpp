@@ -133,6 +133,7 @@ class RuntimeImpl final : public Runtime {
   std::vector<PhaseMeasurement> measurements_;
   Bytes peak_, peak_allocated_;
   bool in_phase_ = false;
+  Status over_ceiling_;  // CUDA: a phase that broke the ceiling; the next one does not begin
 };
 
 class PhaseGuard final : public Runtime::Guard {
@@ -179,7 +180,10 @@ RuntimeImpl::RuntimeImpl(const plan::Job& job, const plan::MemoryPlan& plan,
   if (choice.target.cuda) {
     torch_device_ = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(job.device.ordinal));
     dtype_ = at::kBFloat16;
-    device_ = value_or_throw(device::make_cuda_device(static_cast<int>(job.device.ordinal)));
+    device::CudaOptions options;
+    options.ordinal = static_cast<int>(job.device.ordinal);
+    options.capacity = choice.target.capacity;
+    device_ = value_or_throw(device::make_cuda_device(options));
   } else {
     device::HostOptions options;
     options.capacity = choice.target.capacity;
@@ -266,6 +270,17 @@ void RuntimeImpl::end_phase(std::size_t index, Residency::Moved moved, Clock::ti
   m.peak = m.persistent + use.reserved;
   peak_ = std::max(peak_, m.peak);
   peak_allocated_ = std::max(peak_allocated_, m.persistent + use.allocated);
+  // libtorch's allocator knows no ceiling but the card's: the promise is checked where its peak is known.
+  if (torch_device_.is_cuda() && !plan_.capacity.is_zero() && m.peak > plan_.capacity &&
+      over_ceiling_.ok()) {
+    MemoryShortage shortage{
+        m.peak, plan_.capacity, plan_.capacity, {{"temporaries", use.reserved}}};
+    for (std::size_t i = 0; i < plan_.tags.size(); ++i) {
+      if (residency_->resident()[i])
+        shortage.holders.push_back({plan_.tags[i].tag, plan_.tags[i].bytes});
+    }
+    over_ceiling_ = Status::out_of_memory(format("Phase \"{}\"", name), std::move(shortage));
+  }
   measurements_.push_back(std::move(m));
   mark(trace::EventKind::kPhaseEnd, name);
 }

@@ -3,6 +3,8 @@
 #include <ATen/Context.h>
 #include <dlfcn.h>
 
+#include <cstdlib>
+
 namespace neap::bridge {
 namespace {
 
@@ -13,6 +15,11 @@ TorchCuda load() {
   if (driver == nullptr) {
     result.reason = "no NVIDIA driver (libcuda.so.1 does not load)";
     return result;
+  }
+  // Read when the allocator first works. Expandable segments keep a phase's leftovers from splitting the next one's room.
+  if (std::getenv("PYTORCH_CUDA_ALLOC_CONF") == nullptr &&
+      std::getenv("PYTORCH_ALLOC_CONF") == nullptr) {
+    setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 0);
   }
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     result.reason = std::string("libtorch_cuda.so does not load: ") + dlerror();
