@@ -133,6 +133,7 @@ class RuntimeImpl final : public Runtime {
   std::vector<PhaseMeasurement> measurements_;
   Bytes peak_, peak_allocated_;
   bool in_phase_ = false;
+  Bytes ceiling_;        // what the user set, whatever the plan made of it; zero: none
   Status over_ceiling_;  // CUDA: a phase that broke the ceiling; the next one does not begin
 };
 
@@ -175,7 +176,7 @@ class HoldGuard final : public Runtime::Guard {
 
 RuntimeImpl::RuntimeImpl(const plan::Job& job, const plan::MemoryPlan& plan,
                          trace::EventSink* events)
-    : plan_(plan), events_(events) {
+    : plan_(plan), events_(events), ceiling_(job.device.memory) {
   const Runtime::Choice choice = Runtime::choose(job.device);
   if (choice.target.cuda) {
     torch_device_ = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(job.device.ordinal));
@@ -271,10 +272,8 @@ void RuntimeImpl::end_phase(std::size_t index, Residency::Moved moved, Clock::ti
   peak_ = std::max(peak_, m.peak);
   peak_allocated_ = std::max(peak_allocated_, m.persistent + use.allocated);
   // libtorch's allocator knows no ceiling but the card's: the promise is checked where its peak is known.
-  if (torch_device_.is_cuda() && !plan_.capacity.is_zero() && m.peak > plan_.capacity &&
-      over_ceiling_.ok()) {
-    MemoryShortage shortage{
-        m.peak, plan_.capacity, plan_.capacity, {{"temporaries", use.reserved}}};
+  if (torch_device_.is_cuda() && !ceiling_.is_zero() && m.peak > ceiling_ && over_ceiling_.ok()) {
+    MemoryShortage shortage{m.peak, ceiling_, ceiling_, {{"temporaries", use.reserved}}};
     for (std::size_t i = 0; i < plan_.tags.size(); ++i) {
       if (residency_->resident()[i])
         shortage.holders.push_back({plan_.tags[i].tag, plan_.tags[i].bytes});

@@ -8,6 +8,7 @@ PRELUDE = """
 import ctypes, gc, os, signal, subprocess, sys, tempfile, threading, time
 import torch
 GIB, MIB = 1 << 30, 1 << 20
+SLACK = 64 * MIB   # pinning host memory and growing page tables take a little of the card
 
 def free():
     torch.cuda.synchronize()
@@ -55,7 +56,7 @@ copies = [t.clone() for t in small]
 outside = weights.clone()
 address, before = weights.data_ptr(), free()
 moved = neap.pause()
-assert free() - before >= 5 * GIB, (free() - before) / GIB
+assert free() - before >= 5 * GIB - SLACK, (free() - before) / GIB
 assert bytes(neap.host_copy(weights))[:1024] == bytes(outside[:1024].cpu().numpy())
 number("first_pause_seconds", moved.seconds)
 number("first_resume_seconds", neap.resume().seconds)
@@ -312,8 +313,8 @@ device, host, maps = free(), resident(), sum(1 for _ in open("/proc/self/maps"))
 for _ in range(1000):
     neap.pause("w"); neap.resume("w")
 assert torch.equal(w, want)
-assert device - free() <= 4 * MIB and resident() - host < 32 * MIB
-assert sum(1 for _ in open("/proc/self/maps")) - maps < 50
+assert device - free() <= 4 * MIB and resident() - host < 32 * MIB, ((device - free()) / MIB, (resident() - host) / MIB)
+assert sum(1 for _ in open("/proc/self/maps")) - maps < 50, sum(1 for _ in open("/proc/self/maps")) - maps
 """, modes=("torch",)),
     Case("allocation_cost", """
 import neap
@@ -341,7 +342,7 @@ with saver.region("kv"):
     kv = torch.zeros(2 * GIB, dtype=torch.uint8, device="cuda")
 want, before = weights.clone(), free()
 saver.pause(); saver.pause("kv")
-assert free() - before >= 3 * GIB
+assert free() - before >= 3 * GIB - SLACK
 assert torch.equal(saver.get_cpu_backup(weights), want.cpu())
 assert int(loose.min()) == 1
 saver.resume("weights"); saver.resume(); saver.resume()
@@ -367,7 +368,7 @@ want = x.cpu()
 from torch_memory_saver import torch_memory_saver as saver
 before = free()
 saver.pause()
-assert free() - before >= 256 * MIB
+assert free() - before >= 256 * MIB - SLACK, (free() - before) / MIB
 saver.resume()
 assert torch.equal(x.cpu(), want)
 """, modes=("preload",), drop_in=True,

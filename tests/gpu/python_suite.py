@@ -129,7 +129,9 @@ def run_case(case, mode, lib, drop_in, limit):
     if numbers:
         outcome["numbers"] = numbers
     if done.returncode != 0:
-        outcome["why"] = f"exit {done.returncode}\n{done.stdout[-800:]}\n{done.stderr[-2500:]}"
+        outcome["why"] = (
+            f"exit {done.returncode}\n{done.stdout[-800:]}\n"
+            f"{done.stderr[:1200]}\n...\n{done.stderr[1200:][-1300:]}")  # C++ says why first, Python last
     return outcome
 
 
