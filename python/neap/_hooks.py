@@ -110,6 +110,33 @@ def _no_expandable_segments(torch):
         change(settings)
 
 
+_pool_uses = 0
+_waiting_pools = []  # temporary pools to be dropped
+_uses_lock = threading.Lock()
+
+
+@contextmanager
+def use_pool(torch, pool, temporary=False, **device):
+    """torch.cuda.use_mem_pool. A temporary pool is dropped only when no pool is in use any more: dropping one empties it,
+    which torch's allocator asserts against inside another pool's context."""
+    global _pool_uses
+    with _uses_lock:
+        _pool_uses += 1
+        if temporary:
+            _waiting_pools.append(pool)
+    try:
+        with torch.cuda.use_mem_pool(pool, **device):
+            yield
+    finally:
+        del pool
+        with _uses_lock:
+            _pool_uses -= 1
+            dropped = _waiting_pools[:] if _pool_uses == 0 else []
+            if dropped:
+                _waiting_pools.clear()
+        dropped.clear()
+
+
 def torch_allocator():
     """Neap as torch's pluggable allocator, for torch.cuda.MemPool(allocator)."""
     global _allocator
@@ -154,7 +181,7 @@ def region(tag="default", policy=Policy.DISCARD, *, device=None, all_threads=Fal
             index = _device_index(torch, device)
             stack.enter_context(_no_expandable_segments(torch))
             pool = _pool(torch, tag, policy, index, mode)
-            stack.enter_context(torch.cuda.use_mem_pool(pool, device=index))
+            stack.enter_context(use_pool(torch, pool, device=index))
         elif not lib.library().preloaded:
             raise UnsupportedError(
                 "region() needs torch with a GPU, or a hook that is preloaded (neap.preload()); "
@@ -169,7 +196,7 @@ def disabled():
     with ExitStack() as stack:
         torch = _torch()
         if torch is not None:
-            stack.enter_context(torch.cuda.use_mem_pool(torch.cuda.MemPool()))
+            stack.enter_context(use_pool(torch, torch.cuda.MemPool(), temporary=True))
         stack.enter_context(_scope("default", Policy.DISCARD, enabled=False))
         yield
 

@@ -239,6 +239,7 @@ std::unique_ptr<Runtime::Guard> RuntimeImpl::hold(const std::vector<std::string>
 }
 
 std::unique_ptr<Runtime::Guard> RuntimeImpl::phase(std::string_view name) {
+  if (!over_ceiling_.ok()) throw Error(over_ceiling_);
   if (in_phase_)
     throw Error(ErrorCode::kInternal, format("Phase \"{}\" opened inside another", name));
   const std::size_t index = residency_->phase_index(name);

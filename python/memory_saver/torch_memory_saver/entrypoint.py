@@ -140,7 +140,7 @@ class _TorchMemorySaverImpl:
         backend = _check_backups(enable_cpu_backup, enable_disk_backup, cpu_backup_backend)
         pool = self._pool(tag, enable_cpu_backup, enable_disk_backup, backend,
                           torch.cuda.current_device())
-        with _hooks._no_expandable_segments(torch), torch.cuda.use_mem_pool(pool):
+        with _hooks._no_expandable_segments(torch), _hooks.use_pool(torch, pool):
             with self._with_region_config(tag, enable_cpu_backup, enable_disk_backup, backend):
                 yield
 
@@ -180,7 +180,7 @@ class _TorchMemorySaverImpl:
         assert cdll.tms_get_interesting_region(), "disable() is only for use inside a region"
         cdll.tms_set_interesting_region(False)
         try:
-            with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+            with _hooks.use_pool(torch, torch.cuda.MemPool(), temporary=True):
                 yield
         finally:
             cdll.tms_set_interesting_region(True)
