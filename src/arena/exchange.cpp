@@ -199,17 +199,17 @@ Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
   NEAP_TRY(arena.check_process());
   if (out_names.empty() || in_names.empty())
     return Status(ErrorCode::kInvalidArgument, "exchange needs tags that leave and tags that come");
+  for (const std::string& name : in_names) {
+    if (std::find(out_names.begin(), out_names.end(), name) != out_names.end())
+      return Status(ErrorCode::kInvalidArgument,
+                    format("{} cannot leave and come in one exchange", name));
+  }
   const Stopwatch watch;
   std::unique_lock lock(arena.table);
   const auto out_tags = tags_of(arena, out_names);
   const auto in_tags = tags_of(arena, in_names);
   std::vector<Tag*> all = out_tags;
-  for (Tag* tag : in_tags) {
-    if (std::find(out_tags.begin(), out_tags.end(), tag) != out_tags.end())
-      return Status(ErrorCode::kInvalidArgument,
-                    format("{} cannot leave and come in one exchange", tag->name));
-    all.push_back(tag);
-  }
+  all.insert(all.end(), in_tags.begin(), in_tags.end());
   const Moving moving(arena, lock, all);
   NEAP_TRY_ASSIGN(Incoming in, gather_in(arena, in_tags));
   Outgoing out = gather_out(arena, out_tags, options);

@@ -347,7 +347,7 @@ class Model {
 // names its seed.
 std::uint64_t operations() {
   const char* text = std::getenv("NEAP_PROPERTY_OPERATIONS");
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : 60'000;
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : 160'000;
 }
 
 TEST(ArenaModel, RandomOperationsAgree) {
