@@ -37,7 +37,7 @@ def torch_environment():
                               capture_output=True, text=True)
     return {"driver": driver.stdout.strip() if driver else None, "host": platform.platform(),
             "revision": os.environ.get("NEAP_REVISION") or revision.stdout.strip(),
-            "python": platform.python_version(), "command": " ".join(sys.argv), **found}
+            "python": platform.python_version(), "command": "tests/gpu/python_suite.sh", **found}
 
 
 def lay_out_drop_in(folder, lib):
