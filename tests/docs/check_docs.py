@@ -8,6 +8,7 @@ Usage: check_docs.py SOURCE_DIR NEAP_BINARY [--list]
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from pathlib import Path
 
 FENCE = re.compile(r"^```(\w*)")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
-SHORT_TRAINING = ["trainer.total_training_steps=1", "trainer.val_before_train=false"]
+SHORT_TRAINING = ["trainer.total_training_steps=1"]
 
 
 def pages(root: Path) -> list[Path]:
@@ -45,8 +46,9 @@ def main() -> int:
     root, binary = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     problems, ran = [], 0
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("examples", "tests", "docs"):
-            (Path(folder) / name).symlink_to(root / name)
+        # A copy: runs write beside their configuration files.
+        shutil.copytree(root / "examples", Path(folder) / "examples")
+        (Path(folder) / "tests").symlink_to(root / "tests")
         (Path(folder) / "bin").mkdir()
         (Path(folder) / "bin" / "neap").symlink_to(binary)
         environment = dict(os.environ, PATH=f"{folder}/bin:{os.environ['PATH']}", NEAP_PROGRESS="off")
@@ -59,9 +61,7 @@ def main() -> int:
                     continue
                 words = shlex.split(text)
                 if words[1] == "train" and expected == 0:
-                    known = subprocess.run(["neap", "plan", "--reference"], env=environment, cwd=folder,
-                                           capture_output=True, text=True, check=False).stdout
-                    words += [w for w in SHORT_TRAINING if "`" + w.split("=")[0].split(".")[-1] + "`" in known]
+                    words += SHORT_TRAINING
                 try:
                     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
                                           check=False)
@@ -74,6 +74,8 @@ def main() -> int:
                                     + "\n    ".join(done.stderr.strip().splitlines()[-4:]))
     for problem in problems:
         print(problem)
+    if ran == 0 and "--list" not in sys.argv:
+        problems.append("no command was run: the docs show none")
     print(f"docs: {ran} commands run, {len(problems)} problems")
     return 1 if problems else 0
 
