@@ -1,5 +1,7 @@
 #include "rlhf/run.h"
 
+#include <c10/util/Exception.h>
+
 #include <chrono>
 #include <cstdio>
 #include <optional>
@@ -85,6 +87,7 @@ class Run {
       : job_(job), output_(job.resolve(job.trainer.default_local_dir).lexically_normal()) {}
 
   Outcome execute();
+  [[nodiscard]] Status refusal() const { return runtime_ ? runtime_->refusal() : ok_status(); }
 
  private:
   void check_output() const;
@@ -334,7 +337,13 @@ void Run::finish() {
 }  // namespace
 
 Outcome run(const plan::Job& job) {
-  return Run(job).execute();
+  Run run(job);
+  try {
+    return run.execute();
+  } catch (const c10::OutOfMemoryError&) {
+    throw_if_error(run.refusal());
+    throw;
+  }
 }
 
 }  // namespace neap::rlhf

@@ -14,6 +14,7 @@
 #include "plan/transients.h"
 #include "torch/residency.h"
 #include "torch/torch_cuda.h"
+#include "torch/torch_cuda_limit.h"
 #include "torch/transient_pool.h"
 
 namespace neap::bridge {
@@ -43,7 +44,8 @@ struct TransientUse {
 class Transients {
  public:
   virtual ~Transients() = default;
-  virtual void open(const std::string& phase) = 0;
+  /// `room`: what the phase's temporaries may take; zero: as much as there is.
+  virtual void open(const std::string& phase, Bytes room) = 0;
   virtual TransientUse close(const std::string& phase) = 0;
 };
 
@@ -52,7 +54,8 @@ class HostTransients final : public Transients {
   HostTransients(std::shared_ptr<arena::Arena> arena, const cache::Settings& settings,
                  trace::EventSink* events)
       : pool_(TransientPool::make(std::move(arena), settings, events)) {}
-  void open(const std::string& phase) override { pool_->open(phase); }
+  // The device itself has the ceiling as its capacity.
+  void open(const std::string& phase, Bytes) override { pool_->open(phase); }
   TransientUse close(const std::string& phase) override {
     const cache::CacheStats stats = pool_->stats();
     const Bytes alive = pool_->close();
@@ -72,7 +75,10 @@ class HostTransients final : public Transients {
 class CudaTransients final : public Transients {
  public:
   explicit CudaTransients(c10::DeviceIndex index) : index_(index) {}
-  void open(const std::string&) override { allocator().resetPeakStats(index_); }
+  void open(const std::string&, Bytes room) override {
+    limit_torch_cuda(index_, room.is_zero() ? room : room + kTorchCudaSegment);
+    allocator().resetPeakStats(index_);
+  }
   TransientUse close(const std::string&) override {
     const auto stats = allocator().getDeviceStats(index_);
     const auto peak = [](const auto& array) {
@@ -103,8 +109,10 @@ class RuntimeImpl final : public Runtime {
   [[nodiscard]] std::unique_ptr<Guard> hold(const std::vector<std::string>& tags) override;
   [[nodiscard]] std::unique_ptr<Guard> phase(std::string_view name) override;
   [[nodiscard]] std::vector<PhaseMeasurement> take_measurements() override {
+    if (!over_ceiling_.ok()) throw Error(over_ceiling_);
     return std::exchange(measurements_, {});
   }
+  [[nodiscard]] Status refusal() const override { return refusal_; }
   [[nodiscard]] Bytes peak() const override {
     return std::max(peak_, arena_->stats().peak_physical);
   }
@@ -116,6 +124,7 @@ class RuntimeImpl final : public Runtime {
   friend class HoldGuard;
   void mark(trace::EventKind kind, std::string_view name);
   void end_phase(std::size_t index, Residency::Moved moved, Clock::time_point start);
+  void check_ceiling(const std::string& phase, const PhaseMeasurement& m);
 
   plan::MemoryPlan plan_;
   trace::EventSink* events_;
@@ -133,8 +142,12 @@ class RuntimeImpl final : public Runtime {
   std::vector<PhaseMeasurement> measurements_;
   Bytes peak_, peak_allocated_;
   bool in_phase_ = false;
-  Bytes ceiling_;        // what the user set, whatever the plan made of it; zero: none
-  Status over_ceiling_;  // CUDA: a phase that broke the ceiling; the next one does not begin
+  Bytes ceiling_;  // what the user set, whatever the plan made of it; zero: none
+  // CUDA: libtorch's allocator is limited to what the ceiling leaves it, give or take a segment. A phase that used
+  // that slack fails the run at its end.
+  Status over_ceiling_;
+  Status refusal_;  // CUDA: the last time that libtorch's allocator gave up
+  std::uint64_t refusals_ = 0;
 };
 
 class PhaseGuard final : public Runtime::Guard {
@@ -251,7 +264,11 @@ std::unique_ptr<Runtime::Guard> RuntimeImpl::phase(std::string_view name) {
   }
   in_phase_ = true;
   mark(trace::EventKind::kPhaseBegin, name);
-  transients_->open(std::string(name));
+  const Bytes persistent = residency_->persistent();
+  // An exhausted ceiling leaves one byte: zero would be no limit.
+  transients_->open(
+      std::string(name),
+      ceiling_.is_zero() ? Bytes() : std::max(saturating_sub(ceiling_, persistent), Bytes(1)));
   return std::make_unique<PhaseGuard>(*this, index, moved);
 }
 
@@ -272,17 +289,29 @@ void RuntimeImpl::end_phase(std::size_t index, Residency::Moved moved, Clock::ti
   m.peak = m.persistent + use.reserved;
   peak_ = std::max(peak_, m.peak);
   peak_allocated_ = std::max(peak_allocated_, m.persistent + use.allocated);
-  // libtorch's allocator knows no ceiling but the card's: the promise is checked where its peak is known.
-  if (torch_device_.is_cuda() && !ceiling_.is_zero() && m.peak > ceiling_ && over_ceiling_.ok()) {
-    MemoryShortage shortage{m.peak, ceiling_, ceiling_, {{"temporaries", use.reserved}}};
+  if (torch_device_.is_cuda()) check_ceiling(name, m);
+  measurements_.push_back(std::move(m));
+  mark(trace::EventKind::kPhaseEnd, name);
+}
+
+void RuntimeImpl::check_ceiling(const std::string& phase, const PhaseMeasurement& m) {
+  const auto out_of_memory = [&](Bytes need, Bytes free) {
+    MemoryShortage shortage{need, free, ceiling_, {{"temporaries", m.transient_reserved}}};
     for (std::size_t i = 0; i < plan_.tags.size(); ++i) {
       if (residency_->resident()[i])
         shortage.holders.push_back({plan_.tags[i].tag, plan_.tags[i].bytes});
     }
-    over_ceiling_ = Status::out_of_memory(format("Phase \"{}\"", name), std::move(shortage));
+    return Status::out_of_memory(format("Phase \"{}\"", phase), std::move(shortage));
+  };
+  const TorchCudaRefusal refusal = torch_cuda_refusal();
+  if (std::exchange(refusals_, refusal.count) != refusal.count) {
+    const Bytes free = ceiling_.is_zero() ? value_or_throw(device_->memory()).free
+                                          : saturating_sub(ceiling_, m.peak);
+    refusal_ = out_of_memory(refusal.requested, free);
   }
-  measurements_.push_back(std::move(m));
-  mark(trace::EventKind::kPhaseEnd, name);
+  if (!ceiling_.is_zero() && m.peak > ceiling_ && over_ceiling_.ok()) {
+    over_ceiling_ = out_of_memory(m.peak, ceiling_);
+  }
 }
 
 void RuntimeImpl::mark(trace::EventKind kind, std::string_view name) {

@@ -74,12 +74,15 @@ class Runtime {
   /// guard's end empties the pool and records a measurement. Tensors of the phase must be dead by
   /// then: one that survives keeps its page and is named in a warning.
   [[nodiscard]] virtual std::unique_ptr<Guard> phase(std::string_view name) = 0;
-  /// One for each phase closed since the last call, in order.
+  /// One for each phase closed since the last call, in order. Throws where one took more than device.memory.
   [[nodiscard]] virtual std::vector<PhaseMeasurement> take_measurements() = 0;
   /// Largest physical device memory over the whole run, and largest allocated (persistent + live
   /// transients).
   [[nodiscard]] virtual Bytes peak() const = 0;
   [[nodiscard]] virtual Bytes peak_allocated() const = 0;
+  /// CUDA: what libtorch's allocator could not give when it last threw c10::OutOfMemoryError in a phase, with need,
+  /// free and holders; success if it never did. (On the host device the exception says it itself.)
+  [[nodiscard]] virtual Status refusal() const = 0;
   [[nodiscard]] virtual arena::Arena& arena() = 0;
 };
 

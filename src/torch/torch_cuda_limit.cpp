@@ -1,0 +1,58 @@
+#include "torch/torch_cuda_limit.h"
+
+#include <ATen/Context.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "base/status.h"
+
+namespace neap::bridge {
+namespace {
+
+std::atomic<std::uint64_t> refusals{0}, last_request{0};
+
+c10::cuda::CUDACachingAllocator::CUDAAllocator& allocator() {
+  using c10::cuda::CUDACachingAllocator::CUDAAllocator;
+  // c10::cuda::CUDACachingAllocator::allocator, which get() reads; this binary does not link it.
+  static constexpr const char* kSymbol = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";
+  static auto* const slot = static_cast<std::atomic<CUDAAllocator*>*>(dlsym(RTLD_DEFAULT, kSymbol));
+  CUDAAllocator* const found = slot == nullptr ? nullptr : slot->load();
+  if (found == nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                "libc10_cuda has no caching allocator: is this the torch that Neap was built for?");
+  }
+  return *found;
+}
+
+void watch_refusals() {
+  static const bool once = [] {
+    allocator().attachOutOfMemoryObserver(
+        [](std::int64_t, std::size_t requested, std::size_t, std::size_t) {
+          last_request = requested;
+          ++refusals;
+        });
+    return true;
+  }();
+  (void)once;
+}
+
+}  // namespace
+
+TorchCudaRefusal torch_cuda_refusal() {
+  return {refusals.load(), Bytes(last_request.load())};
+}
+
+void limit_torch_cuda(int ordinal, Bytes limit) {
+  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+  watch_refusals();
+  const auto index = static_cast<c10::DeviceIndex>(ordinal);
+  const auto total = static_cast<double>(allocator().getMemoryInfo(index).second);
+  // Half a byte more than asked for: the allocator rounds the product down.
+  const double share = (static_cast<double>(limit.count()) + 0.5) / total;
+  allocator().setMemoryFraction(limit.is_zero() ? 1.0 : std::min(share, 1.0), index);
+}
+
+}  // namespace neap::bridge
