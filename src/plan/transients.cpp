@@ -165,7 +165,7 @@ class PhaseStream {
                         const std::function<void(std::int64_t)>& run) {
     std::int64_t done = 0;
     for (std::int64_t at = 0; at < sequences && done < kMicroBatches; at += micro, ++done)
-      run(std::min(micro, sequences - at));
+      run(std::min(micro, sequences));  // the last reaches back: train::micro_batches
   }
 
   void sample(NetworkStream& net, std::int64_t batch, std::int64_t vocabulary) {

@@ -16,10 +16,10 @@ at::Tensor by_micro_batch(Context& context, const train::Sequences& sequences, c
                           std::int64_t micro_batch, const Work& work) {
   std::vector<at::Tensor> parts;
   const auto guard = context.runtime.phase(phase);
-  for (std::int64_t at = 0; at < sequences.size(); at += micro_batch) {
+  for (const train::MicroBatch& rows : train::micro_batches(sequences.size(), micro_batch)) {
     const train::Sequences micro =
-        sequences.slice(at, std::min(micro_batch, sequences.size() - at), context.runtime.device());
-    parts.push_back(bridge::to_host(work(micro)));
+        sequences.slice(rows.first, rows.count, context.runtime.device());
+    parts.push_back(bridge::to_host(work(micro).narrow(0, rows.seen, rows.fresh())));
   }
   const bridge::HostScope host;
   return at::cat(parts);

@@ -79,11 +79,14 @@ class RewardStage final : public Stage {
     for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = i;
     const auto pairs = static_cast<double>(rows.size());
     const auto phase = context_.runtime.phase("validate");
-    for (std::size_t at = 0; at < rows.size(); at += micro_size()) {
-      const train::Sequences micro = gather(held_out_, rows, at);
+    const auto count = static_cast<std::int64_t>(rows.size());
+    for (const train::MicroBatch& batch :
+         train::micro_batches(count, context_.job.data.micro_batch_size_per_gpu)) {
+      const train::Sequences micro = gather(held_out_, rows, static_cast<std::size_t>(batch.first));
       const at::Tensor hidden = reward_.model().forward(model::Batch::padded(micro.tokens));
-      const at::Tensor both = reward_.model().scores(hidden, micro.last_rows()).view({2, -1});
-      loss += pairwise_loss(both[0], both[1]).item<double>() * static_cast<double>(both.size(1));
+      const at::Tensor scores = reward_.model().scores(hidden, micro.last_rows());
+      const at::Tensor both = scores.view({2, -1}).narrow(1, batch.seen, batch.fresh());
+      loss += pairwise_loss(both[0], both[1]).item<double>() * static_cast<double>(batch.fresh());
       right += both[0].gt(both[1]).sum().item<double>();
     }
     return {{{"val/loss", loss / pairs}, {"val/accuracy", right / pairs}}, {}};

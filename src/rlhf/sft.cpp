@@ -72,13 +72,15 @@ class SftStage final : public Stage {
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
     const train::Sequences batch = gather(held_out_, all);
     const auto phase = context_.runtime.phase("validate");
-    for (std::int64_t at = 0; at < batch.size(); at += micro_size) {
-      const train::Sequences micro =
-          batch.slice(at, std::min(micro_size, batch.size() - at), context_.runtime.device());
+    for (const train::MicroBatch& rows : train::micro_batches(batch.size(), micro_size)) {
+      const train::Sequences micro = batch.slice(rows.first, rows.count, context_.runtime.device());
       const at::Tensor hidden = actor_.model().forward(model::Batch::padded(micro.tokens));
       const auto out = actor_.model().log_probs(hidden, micro.rows(), micro.targets.flatten());
-      loss -= (out.log_probs * micro.mask.flatten()).sum().item<double>();
-      tokens += micro.mask.sum().item<double>();
+      const auto fresh = [&](const at::Tensor& t) {
+        return t.view_as(micro.mask).narrow(0, rows.seen, rows.fresh());
+      };
+      loss -= (fresh(out.log_probs) * fresh(micro.mask)).sum().item<double>();
+      tokens += fresh(micro.mask).sum().item<double>();
     }
     return {{{"val/loss", loss / tokens}, {"val/perplexity", std::exp(loss / tokens)}}, {}};
   }

@@ -66,4 +66,13 @@ Sequences make_sequences(const std::vector<Tokens>& prompts, const std::vector<T
   return out;
 }
 
+std::vector<MicroBatch> micro_batches(std::int64_t rows, std::int64_t size) {
+  std::vector<MicroBatch> out;
+  for (std::int64_t at = 0; at < rows; at += size) {
+    const std::int64_t first = std::max<std::int64_t>(0, std::min(at, rows - size));
+    out.push_back({first, std::min(size, rows), at - first});
+  }
+  return out;
+}
+
 }  // namespace neap::train

@@ -34,6 +34,15 @@ struct Sequences {
   [[nodiscard]] at::Tensor last_rows() const;
 };
 
+/// Rows [first, first + count) of a pass over data. `seen` of them, the first, were in the batch before.
+struct MicroBatch {
+  std::int64_t first = 0, count = 0, seen = 0;
+  [[nodiscard]] std::int64_t fresh() const { return count - seen; }
+};
+/// All `rows` in micro batches of `size`: where the last would be smaller it reaches back over rows that were seen, so
+/// that it takes the memory that the plan knows. Fewer rows than `size` make one batch of them all.
+[[nodiscard]] std::vector<MicroBatch> micro_batches(std::int64_t rows, std::int64_t size);
+
 using Tokens = std::vector<std::int64_t>;
 /// `prompts` and `responses` have the same count; each prompt at least one token, each pair at most
 /// `shape.width`. Fails otherwise. Made in host memory by the calling thread.

@@ -244,5 +244,20 @@ TEST_F(Folder, AnUnfinishedCheckpointIsInvisibleAndLeavesNothing) {
   EXPECT_THROW((void)find_checkpoint(root_, "auto", {}), Error);
 }
 
+TEST(MicroBatches, AllHaveOneSizeAndEachRowIsFreshOnce) {
+  for (const std::int64_t rows : {1, 3, 4, 5, 8, 11}) {
+    std::vector<int> fresh(static_cast<std::size_t>(rows), 0);
+    for (const MicroBatch& batch : micro_batches(rows, 4)) {
+      EXPECT_EQ(batch.count, std::min<std::int64_t>(rows, 4));
+      ASSERT_LE(batch.first + batch.count, rows);
+      for (std::int64_t i = batch.seen; i < batch.count; ++i) {
+        ++fresh[static_cast<std::size_t>(batch.first + i)];
+      }
+    }
+    EXPECT_EQ(fresh, std::vector<int>(static_cast<std::size_t>(rows), 1)) << rows << " rows";
+  }
+  EXPECT_TRUE(micro_batches(0, 4).empty());
+}
+
 }  // namespace
 }  // namespace neap::train
