@@ -62,6 +62,7 @@ Progress::~Progress() {
 }
 
 void Progress::update(std::uint64_t done, std::string note) {
+  const std::lock_guard lock(mutex_);
   if (!started_) {
     started_ = true;
     first_ =
@@ -77,9 +78,12 @@ void Progress::update(std::uint64_t done, std::string note) {
 }
 
 void Progress::finish() {
-  if (finished_) return;
-  finished_ = true;
-  if (started_) draw(true);
+  {
+    const std::lock_guard lock(mutex_);
+    if (finished_) return;
+    finished_ = true;
+    if (started_) draw(true);
+  }
   if (active == this) {
     log::set_line_guard(nullptr, nullptr);
     active = nullptr;
@@ -90,7 +94,9 @@ void Progress::clear_line() {
   put("\r\x1b[K");
 }
 void Progress::redraw() {
-  if (active != nullptr && active->started_ && !active->finished_) active->draw(false);
+  if (active == nullptr) return;
+  const std::lock_guard lock(active->mutex_);
+  if (active->started_ && !active->finished_) active->draw(false);
 }
 
 void Progress::draw(bool last) {

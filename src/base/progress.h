@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <mutex>
 #include <string>
 
 namespace neap {
@@ -27,10 +28,12 @@ class Progress {
   void finish();
 
  private:
-  void draw(bool last);
+  void draw(bool last);  // under mutex_
   static void clear_line();
   static void redraw();
 
+  // The owner's calls against redraws after other threads' log lines. Taken after the log's lock, never before it.
+  std::mutex mutex_;
   std::string title_;
   std::uint64_t total_;
   std::string unit_;
