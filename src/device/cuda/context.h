@@ -14,17 +14,20 @@ struct Card {
   pid_t process = 0;  ///< that made the context
 };
 
+/// A forked child has no CUDA.
+inline Status check_process(const Card& card) {
+  if (::getpid() == card.process) return {};
+  return {ErrorCode::kUnsupported,
+          "CUDA cannot be used in a forked child; start the child with exec, or fork before the "
+          "first use"};
+}
+
 /// Cost: two driver calls without a system call. Failed scopes leave the thread's context alone.
 class ContextScope {
  public:
-  explicit ContextScope(const Card& card) : card_(card) {
-    if (::getpid() != card.process) {
-      status_ = Status(ErrorCode::kUnsupported,
-                       "CUDA cannot be used in a forked child; start the child with exec, or fork "
-                       "before the first use");
-      return;
-    }
-    status_ = to_status(*card.driver, card.driver->context_push(card.context),
+  explicit ContextScope(const Card& card) : card_(card), status_(check_process(card)) {
+    if (!status_.ok()) return;
+    status_ = to_status(*card_.driver, card_.driver->context_push(card_.context),
                         "making the CUDA context current");
   }
   ContextScope(const ContextScope&) = delete;

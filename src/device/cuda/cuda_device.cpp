@@ -25,11 +25,7 @@ class CudaDeviceImpl final : public CudaDevice {
  public:
   CudaDeviceImpl(const Driver& driver, CudaOptions options, DeviceInfo info, cuda::Card card,
                  cuda::AllocationProperties properties)
-      : driver_(driver),
-        info_(std::move(info)),
-        card_(card),
-        properties_(properties),
-        ledger_(info_.granularity, info_.capacity) {
+      : CudaDevice(std::move(info)), driver_(driver), card_(card), properties_(properties) {
     access_.push_back({{1, card.device}, 3});
     for (const int peer : options.peers) access_.push_back({{1, peer}, 3});
   }
@@ -56,11 +52,6 @@ class CudaDeviceImpl final : public CudaDevice {
     // The primary context stays retained: libtorch and others in this process may be using it.
   }
 
-  const DeviceInfo& info() const override { return info_; }
-  Ledger::Usage usage() const override {
-    const std::lock_guard lock(mutex_);
-    return ledger_.usage();
-  }
   Result<MemoryInfo> memory() override {
     const ContextScope scope(card_);
     NEAP_TRY(scope.status());
@@ -70,89 +61,6 @@ class CudaDeviceImpl final : public CudaDevice {
     const std::lock_guard lock(mutex_);
     return MemoryInfo{std::min(Bytes(free), ledger_.free()),
                       std::min(Bytes(total), info_.capacity)};
-  }
-
-  Result<Address> reserve(Bytes size, Bytes alignment) override {
-    const ContextScope scope(card_);
-    NEAP_TRY(scope.status());
-    const std::lock_guard lock(mutex_);
-    NEAP_TRY(ledger_.check_reserve(size, alignment));
-    cuda::DevicePtr at = 0;
-    NEAP_TRY(status(driver_.reserve(&at, size.count(), alignment.count(), 0, 0),
-                    format("reserving {} of addresses", size)));
-    ledger_.add_reservation(at, size);
-    return Address{at};
-  }
-  Status unreserve(Address at, Bytes size) override {
-    const ContextScope scope(card_);
-    NEAP_TRY(scope.status());
-    const std::lock_guard lock(mutex_);
-    NEAP_TRY(ledger_.check_unreserve(at, size));
-    NEAP_TRY(
-        status(driver_.unreserve(at, size.count()), format("giving {} of addresses back", size)));
-    ledger_.remove_reservation(at);
-    return {};
-  }
-  Result<PageId> create(Bytes size) override {
-    const ContextScope scope(card_);
-    NEAP_TRY(scope.status());
-    const std::lock_guard lock(mutex_);
-    NEAP_TRY(ledger_.check_create(size));
-    cuda::Handle handle = 0;
-    Status created = status(driver_.create(&handle, size.count(), &properties_, 0),
-                            format("creating a page of {}", size));
-    if (created.code() == ErrorCode::kOutOfDeviceMemory) {
-      std::size_t free = 0;
-      std::size_t total = 0;
-      (void)driver_.memory_info(&free, &total);
-      return Status::out_of_memory(format("A page on {}", info_.name),
-                                   {size, Bytes(free), Bytes(total), {}});
-    }
-    NEAP_TRY(std::move(created));
-    return ledger_.add_page(size, handle, true);
-  }
-  Status release(PageId page) override {
-    const ContextScope scope(card_);
-    NEAP_TRY(scope.status());
-    const std::lock_guard lock(mutex_);
-    NEAP_TRY_ASSIGN([[maybe_unused]] const Ledger::Page found, ledger_.owned_page(page));
-    if (const auto gone = ledger_.drop_claim(page))
-      return status(driver_.release(*gone), "releasing a page");
-    return {};
-  }
-  Status map(Address at, PageId page) override {
-    const ContextScope scope(card_);
-    NEAP_TRY(scope.status());
-    const std::lock_guard lock(mutex_);
-    NEAP_TRY(ledger_.check_map(at, page));
-    NEAP_TRY_ASSIGN(const Ledger::Page found, ledger_.owned_page(page));
-    NEAP_TRY(status(driver_.map(at, found.size.count(), 0, found.native, 0),
-                    format("mapping {}", found.size)));
-    ledger_.add_map(at, page);
-    return {};
-  }
-  Status set_access(Address at, Bytes size) override {
-    const ContextScope scope(card_);
-    NEAP_TRY(scope.status());
-    const std::lock_guard lock(mutex_);
-    NEAP_TRY(ledger_.check_mapped(at, size, true, false));
-    NEAP_TRY(status(driver_.set_access(at, size.count(), access_.data(), access_.size()),
-                    format("giving access to {}", size)));
-    ledger_.make_accessible(at, size);
-    return {};
-  }
-  Status unmap(Address at, Bytes size) override {
-    const ContextScope scope(card_);
-    NEAP_TRY(scope.status());
-    const std::lock_guard lock(mutex_);
-    NEAP_TRY(ledger_.check_mapped(at, size, true, false));
-    NEAP_TRY(status(driver_.unmap(at, size.count()), format("unmapping {}", size)));
-    Status first;
-    for (const std::uint64_t handle : ledger_.remove_maps(at, size)) {
-      Status released = status(driver_.release(handle), "releasing a page");
-      if (first.ok()) first = std::move(released);
-    }
-    return first;
   }
 
   Status copy_to_host(std::span<const Copy> copies) override {
@@ -187,9 +95,63 @@ class CudaDeviceImpl final : public CudaDevice {
                   "waiting for a stream");
   }
 
-  Status register_host(void* at, Bytes size) override {
-    if (at == nullptr || size.is_zero())
-      return {ErrorCode::kInvalidArgument, "cannot register an empty host range"};
+ private:
+  [[nodiscard]] Status status(int code, std::string_view what) const {
+    return cuda::to_status(driver_, code, what);
+  }
+  /// One driver call in the card's context.
+  template <class Call>
+  Status in_context(std::string_view what, Call call) {
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    return status(call(), what);
+  }
+
+  Status usable() const override { return cuda::check_process(card_); }
+  Result<Address> find_addresses(Bytes size, Bytes alignment) override {
+    cuda::DevicePtr at = 0;
+    NEAP_TRY(in_context(format("reserving {} of addresses", size), [&] {
+      return driver_.reserve(&at, size.count(), alignment.count(), 0, 0);
+    }));
+    return Address{at};
+  }
+  Status drop_addresses(Address at, Bytes size) override {
+    return in_context(format("giving {} of addresses back", size),
+                      [&] { return driver_.unreserve(at, size.count()); });
+  }
+  Result<std::uint64_t> make_page(Bytes size) override {
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    cuda::Handle handle = 0;
+    Status created = status(driver_.create(&handle, size.count(), &properties_, 0),
+                            format("creating a page of {}", size));
+    if (created.code() == ErrorCode::kOutOfDeviceMemory) {
+      std::size_t free = 0;
+      std::size_t total = 0;
+      (void)driver_.memory_info(&free, &total);
+      return Status::out_of_memory(format("A page on {}", info_.name),
+                                   {size, Bytes(free), Bytes(total), {}});
+    }
+    NEAP_TRY(std::move(created));
+    return std::uint64_t{handle};
+  }
+  Status drop_page(std::uint64_t handle) override {
+    return in_context("releasing a page", [&] { return driver_.release(handle); });
+  }
+  Status bind(Address at, Bytes size, std::uint64_t handle) override {
+    return in_context(format("mapping {}", size),
+                      [&] { return driver_.map(at, size.count(), 0, handle, 0); });
+  }
+  Status open(Address at, Bytes size) override {
+    return in_context(format("giving access to {}", size), [&] {
+      return driver_.set_access(at, size.count(), access_.data(), access_.size());
+    });
+  }
+  Status unbind(Address at, Bytes size) override {
+    return in_context(format("unmapping {}", size),
+                      [&] { return driver_.unmap(at, size.count()); });
+  }
+  Status pin(void* at, Bytes size) override {
     const ContextScope scope(card_);
     NEAP_TRY(scope.status());
     const int code = driver_.host_register(at, size.count(), cuda::kHostRegisterPortable);
@@ -201,60 +163,34 @@ class CudaDeviceImpl final : public CudaDevice {
               format("the driver cannot pin {} more host memory", size)};
     return status(code, format("pinning {} of host memory", size));
   }
-  Status unregister_host(void* at) override {
-    const ContextScope scope(card_);
-    NEAP_TRY(scope.status());
-    const int code = driver_.host_unregister(at);
-    constexpr int kNotRegistered = 713;
-    if (code == kNotRegistered)
-      return {ErrorCode::kNotFound, format("no host memory is registered at {}", at)};
-    return status(code, "unpinning host memory");
+  Status unpin(void* at) override {
+    return in_context("unpinning host memory", [&] { return driver_.host_unregister(at); });
   }
-
-  Result<int> export_page(PageId page) override {
+  Result<int> give_out(std::uint64_t handle) override {
     if (!info_.exportable)
       return Status(ErrorCode::kUnsupported,
                     format("{} cannot export pages as descriptors", info_.name));
-    const ContextScope scope(card_);
-    NEAP_TRY(scope.status());
-    const std::lock_guard lock(mutex_);
-    NEAP_TRY_ASSIGN(const Ledger::Page found, ledger_.owned_page(page));
     int descriptor = -1;
-    NEAP_TRY(
-        status(driver_.export_handle(&descriptor, found.native, cuda::kHandlePosixDescriptor, 0),
-               "exporting a page"));
+    NEAP_TRY(in_context("exporting a page", [&] {
+      return driver_.export_handle(&descriptor, handle, cuda::kHandlePosixDescriptor, 0);
+    }));
     return descriptor;
   }
-  Result<PageId> import_page(int descriptor, Bytes size) override {
-    if (size.is_zero() || !is_multiple_of(size, info_.granularity)) {
-      return Status(
-          ErrorCode::kInvalidArgument,
-          format("a page of {} cannot be imported: granularity is {}", size, info_.granularity));
-    }
-    const ContextScope scope(card_);
-    NEAP_TRY(scope.status());
+  Result<std::uint64_t> take_in(int descriptor, Bytes) override {
     cuda::Handle handle = 0;
     // The driver takes the descriptor's number itself in place of a pointer.
-    NEAP_TRY(status(driver_.import_handle(
-                        &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
-                        cuda::kHandlePosixDescriptor),
-                    format("importing descriptor {}", descriptor)));
-    const std::lock_guard lock(mutex_);
-    return ledger_.add_page(size, handle, false);
-  }
-
- private:
-  [[nodiscard]] Status status(int code, std::string_view what) const {
-    return cuda::to_status(driver_, code, what);
+    NEAP_TRY(in_context(format("importing descriptor {}", descriptor), [&] {
+      return driver_.import_handle(&handle,
+                                   reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
+                                   cuda::kHandlePosixDescriptor);
+    }));
+    return std::uint64_t{handle};
   }
 
   template <class Issue>
   Status blocking(std::span<const Copy> copies, std::string_view what, Issue issue) {
-    {
-      const std::lock_guard lock(mutex_);
-      for (const Copy& copy : copies)
-        NEAP_TRY(ledger_.check_mapped(copy.device, copy.size, false, true));
-    }
+    NEAP_TRY(usable());
+    NEAP_TRY(check_copies(copies));
     const ContextScope scope(card_);
     NEAP_TRY(scope.status());
     const std::lock_guard lock(blocking_.mutex);
@@ -273,12 +209,9 @@ class CudaDeviceImpl final : public CudaDevice {
   }
 
   const Driver& driver_;
-  DeviceInfo info_;
   cuda::Card card_;
   cuda::AllocationProperties properties_;
   std::vector<cuda::AccessDescription> access_;
-  mutable std::mutex mutex_;
-  Ledger ledger_;
   BlockingStream blocking_;
 };
 

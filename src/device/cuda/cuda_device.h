@@ -11,8 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "device/device.h"
-#include "device/ledger.h"
+#include "device/ledger_device.h"
 
 namespace neap::device {
 
@@ -22,10 +21,9 @@ struct CudaOptions {
   std::vector<int> peers;  ///< other ordinals that may read and write the pages
 };
 
-class CudaDevice : public Device {
- public:
-  /// What this object holds now, for leak tests.
-  [[nodiscard]] virtual Ledger::Usage usage() const = 0;
+class CudaDevice : public LedgerDevice {
+ protected:
+  using LedgerDevice::LedgerDevice;
 };
 
 /// GPUs that the driver sees; kUnsupported with the reason where there is no driver.

@@ -8,7 +8,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <mutex>
 
 #include "base/file.h"
 #include "base/format.h"
@@ -65,111 +64,33 @@ int descriptor(std::uint64_t native) {
   return static_cast<int>(native);
 }
 
+DeviceInfo info_of(const HostOptions& options) {
+  DeviceInfo info;
+  info.kind = Kind::kHost;
+  info.ordinal = options.ordinal;
+  info.name = options.name;
+  info.granularity = options.granularity;
+  info.capacity = options.capacity;
+  info.exportable = true;
+  return info;
+}
+
 class HostDeviceImpl final : public HostDevice, public HostCopyChecks {
  public:
-  explicit HostDeviceImpl(HostOptions options) : ledger_(options.granularity, options.capacity) {
-    info_.kind = Kind::kHost;
-    info_.ordinal = options.ordinal;
-    info_.name = std::move(options.name);
-    info_.granularity = options.granularity;
-    info_.capacity = options.capacity;
-    info_.exportable = true;
-  }
+  explicit HostDeviceImpl(const HostOptions& options) : HostDevice(info_of(options)) {}
   ~HostDeviceImpl() override {
     for (const auto& [at, size] : ledger_.reservations()) ::munmap(pointer(at), size.count());
     for (const std::uint64_t native : ledger_.natives()) ::close(descriptor(native));
   }
 
-  const DeviceInfo& info() const override { return info_; }
-  Result<MemoryInfo> memory() override {
-    const std::lock_guard lock(mutex_);
-    return MemoryInfo{ledger_.free(), info_.capacity};
-  }
-  Ledger::Usage usage() const override {
-    const std::lock_guard lock(mutex_);
-    return ledger_.usage();
-  }
-  std::uint64_t registered_hosts() const override {
-    const std::lock_guard lock(mutex_);
-    return hosts_.size();
-  }
-
-  Result<Address> reserve(Bytes size, Bytes alignment) override {
-    const std::lock_guard lock(mutex_);
-    NEAP_TRY(ledger_.check_reserve(size, alignment));
-    const std::uint64_t align = std::max(alignment, info_.granularity).count();
-    // Room to find the alignment, the rest given back at once.
-    const std::size_t room = size.count() + align;
-    void* start =
-        ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (start == MAP_FAILED) return memory_failure(format("cannot reserve {}", size), errno);
-    const Address low = reinterpret_cast<Address>(start);
-    const Address at = (low + align - 1) / align * align;
-    if (at > low) ::munmap(start, at - low);
-    const Address end = at + size.count();
-    if (low + room > end) ::munmap(pointer(end), low + room - end);
-    ledger_.add_reservation(at, size);
-    return at;
-  }
-  Status unreserve(Address at, Bytes size) override {
-    const std::lock_guard lock(mutex_);
-    NEAP_TRY(ledger_.check_unreserve(at, size));
-    if (::munmap(pointer(at), size.count()) != 0)
-      return memory_failure("cannot give an address range back", errno);
-    ledger_.remove_reservation(at);
-    return {};
-  }
-  Result<PageId> create(Bytes size) override {
-    const std::lock_guard lock(mutex_);
-    NEAP_TRY(ledger_.check_create(size));
-    NEAP_TRY_ASSIGN(const int fd, make_page_file(size));
-    return ledger_.add_page(size, static_cast<std::uint64_t>(fd), true);
-  }
-  Status release(PageId page) override {
-    const std::lock_guard lock(mutex_);
-    NEAP_TRY_ASSIGN([[maybe_unused]] const Ledger::Page found, ledger_.owned_page(page));
-    if (const auto gone = ledger_.drop_claim(page)) ::close(descriptor(*gone));
-    return {};
-  }
-  Status map(Address at, PageId page) override {
-    const std::lock_guard lock(mutex_);
-    NEAP_TRY(ledger_.check_map(at, page));
-    NEAP_TRY_ASSIGN(const Ledger::Page found, ledger_.owned_page(page));
-    if (::mmap(pointer(at), found.size.count(), PROT_NONE, MAP_SHARED | MAP_FIXED,
-               descriptor(found.native), 0) == MAP_FAILED)
-      return memory_failure(format("cannot map {}", found.size), errno);
-    ledger_.add_map(at, page);
-    return {};
-  }
-  Status set_access(Address at, Bytes size) override {
-    const std::lock_guard lock(mutex_);
-    NEAP_TRY(ledger_.check_mapped(at, size, true, false));
-    if (::mprotect(pointer(at), size.count(), PROT_READ | PROT_WRITE) != 0)
-      return memory_failure(format("cannot give access to {}", size), errno);
-    ledger_.make_accessible(at, size);
-    return {};
-  }
-  Status unmap(Address at, Bytes size) override {
-    const std::lock_guard lock(mutex_);
-    NEAP_TRY(ledger_.check_mapped(at, size, true, false));
-    if (::mmap(pointer(at), size.count(), PROT_NONE,
-               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
-      return memory_failure(format("cannot unmap {}", size), errno);
-    for (const std::uint64_t native : ledger_.remove_maps(at, size)) ::close(descriptor(native));
-    return {};
-  }
-
-  Status check_copy(const Copy& copy) const override {
-    const std::lock_guard lock(mutex_);
-    return ledger_.check_mapped(copy.device, copy.size, false, true);
-  }
+  Status check_copy(const Copy& copy) const override { return check_copies({&copy, 1}); }
   Status copy_to_host(std::span<const Copy> copies) override {
-    for (const Copy& copy : copies) NEAP_TRY(check_copy(copy));
+    NEAP_TRY(check_copies(copies));
     for (const Copy& copy : copies) std::memcpy(copy.host, pointer(copy.device), copy.size.count());
     return {};
   }
   Status copy_to_device(std::span<const Copy> copies) override {
-    for (const Copy& copy : copies) NEAP_TRY(check_copy(copy));
+    NEAP_TRY(check_copies(copies));
     for (const Copy& copy : copies) std::memcpy(pointer(copy.device), copy.host, copy.size.count());
     return {};
   }
@@ -185,45 +106,72 @@ class HostDeviceImpl final : public HostDevice, public HostCopyChecks {
   Status synchronize() override { return {}; }
   Status synchronize(StreamId) override { return {}; }
 
-  Status register_host(void* at, Bytes size) override {
-    const std::lock_guard lock(mutex_);
-    if (at == nullptr || size.is_zero())
-      return {ErrorCode::kInvalidArgument, "cannot register an empty host range"};
-    if (!hosts_.emplace(at, size).second)
-      return {ErrorCode::kAlreadyExists, format("host memory at {} is registered already", at)};
+ private:
+  Result<Address> find_addresses(Bytes size, Bytes alignment) override {
+    const std::uint64_t align = std::max(alignment, info_.granularity).count();
+    // Room to find the alignment, the rest given back at once.
+    const std::size_t room = size.count() + align;
+    void* start =
+        ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED) return memory_failure(format("cannot reserve {}", size), errno);
+    const Address low = reinterpret_cast<Address>(start);
+    const Address at = (low + align - 1) / align * align;
+    if (at > low) ::munmap(start, at - low);
+    const Address end = at + size.count();
+    if (low + room > end) ::munmap(pointer(end), low + room - end);
+    return at;
+  }
+  Status drop_addresses(Address at, Bytes size) override {
+    if (::munmap(pointer(at), size.count()) != 0)
+      return memory_failure("cannot give an address range back", errno);
     return {};
   }
-  Status unregister_host(void* at) override {
-    const std::lock_guard lock(mutex_);
-    if (hosts_.erase(at) == 0)
-      return {ErrorCode::kNotFound, format("no host memory is registered at {}", at)};
+  Result<std::uint64_t> make_page(Bytes size) override {
+    NEAP_TRY_ASSIGN(const int fd, make_page_file(size));
+    return static_cast<std::uint64_t>(fd);
+  }
+  Status drop_page(std::uint64_t native) override {
+    ::close(descriptor(native));
     return {};
   }
-
-  Result<int> export_page(PageId page) override {
-    const std::lock_guard lock(mutex_);
-    NEAP_TRY_ASSIGN(const Ledger::Page found, ledger_.owned_page(page));
-    const int copy = ::fcntl(descriptor(found.native), F_DUPFD_CLOEXEC, 0);
+  Status bind(Address at, Bytes size, std::uint64_t native) override {
+    if (::mmap(pointer(at), size.count(), PROT_NONE, MAP_SHARED | MAP_FIXED, descriptor(native),
+               0) == MAP_FAILED)
+      return memory_failure(format("cannot map {}", size), errno);
+    return {};
+  }
+  Status open(Address at, Bytes size) override {
+    if (::mprotect(pointer(at), size.count(), PROT_READ | PROT_WRITE) != 0)
+      return memory_failure(format("cannot give access to {}", size), errno);
+    return {};
+  }
+  Status unbind(Address at, Bytes size) override {
+    if (::mmap(pointer(at), size.count(), PROT_NONE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+      return memory_failure(format("cannot unmap {}", size), errno);
+    return {};
+  }
+  Status pin(void*, Bytes) override { return {}; }
+  Status unpin(void*) override { return {}; }
+  Result<int> give_out(std::uint64_t native) override {
+    const int copy = ::fcntl(descriptor(native), F_DUPFD_CLOEXEC, 0);
     if (copy < 0) return memory_failure("cannot export a page", errno);
     return copy;
   }
-  Result<PageId> import_page(int fd, Bytes size) override {
+  Result<std::uint64_t> take_in(int fd, Bytes size) override {
     struct stat status {};
     if (::fstat(fd, &status) != 0)
       return Status(ErrorCode::kInvalidArgument,
                     format("descriptor {} is not open: {}", fd, system_reason(errno)));
-    if (size.is_zero() || !is_multiple_of(size, info_.granularity) || !S_ISREG(status.st_mode) ||
-        static_cast<std::uint64_t>(status.st_size) != size.count())
+    if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) != size.count())
       return Status(ErrorCode::kInvalidArgument,
                     format("descriptor {} is not a page of {}", fd, size));
     const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, kLowestDescriptor);
     const int kept = copy >= 0 ? copy : ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (kept < 0) return memory_failure("cannot import a page", errno);
-    const std::lock_guard lock(mutex_);
-    return ledger_.add_page(size, static_cast<std::uint64_t>(kept), false);
+    return static_cast<std::uint64_t>(kept);
   }
 
- private:
   /// Zeros by giving the memory back: no page is touched. False where the system cannot.
   bool punch(Address at, Bytes size) {
     const std::lock_guard lock(mutex_);
@@ -238,11 +186,6 @@ class HostDeviceImpl final : public HostDevice, public HostCopyChecks {
     });
     return done;
   }
-
-  DeviceInfo info_;
-  mutable std::mutex mutex_;
-  Ledger ledger_;
-  std::unordered_map<void*, Bytes> hosts_;
 };
 
 }  // namespace
@@ -255,7 +198,7 @@ Result<std::unique_ptr<HostDevice>> make_host_device(HostOptions options) {
                   format("granularity {} is not a power of two of at least {}", options.granularity,
                          Bytes(system_page)));
   options.capacity = round_down(options.capacity, options.granularity);
-  return std::unique_ptr<HostDevice>(std::make_unique<HostDeviceImpl>(std::move(options)));
+  return std::unique_ptr<HostDevice>(std::make_unique<HostDeviceImpl>(options));
 }
 
 }  // namespace neap::device

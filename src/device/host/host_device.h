@@ -14,8 +14,7 @@
 
 #include <memory>
 
-#include "device/device.h"
-#include "device/ledger.h"
+#include "device/ledger_device.h"
 
 namespace neap::device {
 
@@ -26,12 +25,9 @@ struct HostOptions {
   int ordinal = 0;
 };
 
-class HostDevice : public Device {
- public:
-  /// What is held now, for leak tests.
-  [[nodiscard]] virtual Ledger::Usage usage() const = 0;
-  /// Host ranges registered and not yet unregistered.
-  [[nodiscard]] virtual std::uint64_t registered_hosts() const = 0;
+class HostDevice : public LedgerDevice {
+ protected:
+  using LedgerDevice::LedgerDevice;
 };
 
 [[nodiscard]] Result<std::unique_ptr<HostDevice>> make_host_device(HostOptions options = {});

@@ -7,8 +7,7 @@
 
 #include <memory>
 
-#include "device/device.h"
-#include "device/ledger.h"
+#include "device/ledger_device.h"
 
 namespace neap::device {
 
@@ -20,9 +19,9 @@ struct SimOptions {
   Address first_address = 0x7f0000000000;  ///< of the first reservation
 };
 
-class SimDevice : public Device {
- public:
-  [[nodiscard]] virtual Ledger::Usage usage() const = 0;
+class SimDevice : public LedgerDevice {
+ protected:
+  using LedgerDevice::LedgerDevice;
 };
 
 [[nodiscard]] Result<std::unique_ptr<SimDevice>> make_sim_device(SimOptions options = {});
