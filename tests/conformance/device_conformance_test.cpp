@@ -17,12 +17,11 @@ namespace {
 class DeviceConformance : public testing::TestWithParam<DeviceMaker> {
  protected:
   void SetUp() override {
-    auto made = GetParam().make();
-    if (!made.device) GTEST_SKIP() << GetParam().name << ": " << made.skip_reason;
-    owner_ = std::move(made);
+    owner_ = GetParam().make(256_MiB);
+    if (owner_.real == nullptr) GTEST_SKIP() << GetParam().name << ": " << owner_.skip_reason;
     page_ = device().info().granularity;
   }
-  Device& device() { return *owner_.device; }
+  Device& device() { return owner_.device(); }
   bool real() { return device().info().touches_memory; }
   std::vector<std::uint8_t> pattern(Bytes size, std::uint8_t seed) const {
     std::vector<std::uint8_t> bytes(size.count());
@@ -335,7 +334,11 @@ TEST_P(DeviceConformance, ManyThreads) {
   EXPECT_EQ(failures, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, DeviceConformance, testing::ValuesIn(device_makers()),
+INSTANTIATE_TEST_SUITE_P(Every, DeviceConformance,
+                         testing::Values(host_maker("Host2MiB", 2_MiB),
+                                         host_maker("Host64KiB", 64_KiB), sim_maker(),
+                                         with_faults(host_maker("", 64_KiB), "FaultPassThrough"),
+                                         cuda_maker(), with_faults(cuda_maker(), "FaultOverCuda")),
                          [](const auto& maker) { return maker.param.name; });
 
 }  // namespace

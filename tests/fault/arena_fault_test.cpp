@@ -2,12 +2,11 @@
 // documented state afterwards, the same operation again with success, and nothing left over.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <functional>
 
 #include "arena/arena.h"
-#include "device/fault/fault_device.h"
-#include "device/host/host_device.h"
+#include "conformance/device_words.h"
+#include "conformance/devices.h"
 
 namespace neap::arena {
 namespace {
@@ -17,24 +16,37 @@ using device::FaultPlan;
 const std::vector<std::string> kHere = {"here", "here2"};
 const std::vector<std::string> kAway = {"away"};
 
-/// A small world: two tags here with every policy, one tag away on the host, one on disk.
+constexpr std::uint64_t kCapacityUnits = 384;
+
+/// The device under all worlds of a test, and the suite's own way to its memory.
+struct Ground {
+  explicit Ground(const device::DeviceMaker& maker)
+      : unit(maker.unit), made(maker.make(maker.unit * kCapacityUnits)) {
+    if (made.real != nullptr)
+      words = std::make_unique<device::DeviceWords>(*made.real, std::size_t{1} << 20);
+  }
+  Bytes unit;
+  device::MadeDevice made;
+  std::unique_ptr<device::DeviceWords> words;
+};
+
+/// A small world: two tags here with every policy, one tag away on the host, one on disk. Sizes are
+/// in the device's units.
 class World {
  public:
-  World() {
-    device::HostOptions host;
-    host.capacity = 24_MiB;
-    host.granularity = 64_KiB;
-    below_ = std::move(device::make_host_device(host)).value();
-    device_ = device::make_fault_device(*below_);
+  static auto contents(std::size_t i) {
+    return [i](std::size_t word) { return (word + 1) * 0x9e3779b97f4a7c15u + i; };
+  }
+  explicit World(Ground& ground) : ground_(ground), registered_(real().registered_hosts()) {
     Options options;
     options.touch_threads = 1;
-    arena_ = std::move(Arena::make(*device_, options)).value();
-    arena_->set_page_limit("here", 256_KiB);
-    add("here", 1_MiB, Policy::kHost);
-    add("here", 192_KiB, Policy::kHost);
-    add("here2", 512_KiB, Policy::kDisk);
-    add("away", 1_MiB, Policy::kHost);
-    add("away", 640_KiB, Policy::kDisk);
+    arena_ = std::move(Arena::make(device(), options)).value();
+    arena_->set_page_limit("here", units(4));
+    add("here", 16, Policy::kHost);
+    add("here", 3, Policy::kHost);
+    add("here2", 8, Policy::kDisk);
+    add("away", 16, Policy::kHost);
+    add("away", 10, Policy::kDisk);
     for (std::size_t i = 0; i < regions_.size(); ++i) paint(i);
     EXPECT_TRUE(arena_->pause(kAway).ok());
     EXPECT_TRUE(arena_->release_store().ok());
@@ -42,8 +54,9 @@ class World {
   }
 
   Arena& arena() { return *arena_; }
-  device::FaultDevice& device() { return *device_; }
+  device::FaultDevice& device() { return *ground_.made.fault; }
   RegionId id(std::size_t i) const { return regions_[i].id; }
+  Bytes units(std::uint64_t n) const { return ground_.unit * n; }
 
   std::vector<State> states() const {
     std::vector<State> all;
@@ -59,36 +72,28 @@ class World {
     for (std::size_t i = 0; i < regions_.size(); ++i) {
       const auto info = arena_->info(regions_[i].id);
       if (!info.ok() || info->state != State::kResident || info->mapped != info->size) continue;
-      if (!painted(i)) return false;
+      if (!ground_.words->holds(regions_[i].address, regions_[i].size, contents(i))) return false;
     }
     return true;
   }
-  /// Ends the arena; true when the device holds nothing any more.
+  /// Ends the arena; true when the device holds nothing of it any more.
   bool clean_end() {
-    device_->arm({});
+    device().arm({});
     arena_.reset();
-    return below_->usage() == device::Ledger::Usage{} && below_->registered_hosts() == 0;
+    return real().usage() == device::Ledger::Usage{} && real().registered_hosts() == registered_;
   }
 
  private:
-  void add(const char* tag, Bytes size, Policy policy) {
-    regions_.push_back(std::move(arena_->create(tag, size, policy)).value());
-  }
-  unsigned char* bytes(std::size_t i) const {
-    return reinterpret_cast<unsigned char*>(regions_[i].address);
+  const device::LedgerDevice& real() const { return *ground_.made.real; }
+  void add(const char* tag, std::uint64_t size, Policy policy) {
+    regions_.push_back(std::move(arena_->create(tag, units(size), policy)).value());
   }
   void paint(std::size_t i) {
-    for (std::size_t b = 0; b < regions_[i].size.count(); ++b)
-      bytes(i)[b] = static_cast<unsigned char>(b * 31 + b / 4096 + i * 7);
-  }
-  bool painted(std::size_t i) const {
-    for (std::size_t b = 0; b < regions_[i].size.count(); ++b)
-      if (bytes(i)[b] != static_cast<unsigned char>(b * 31 + b / 4096 + i * 7)) return false;
-    return true;
+    ground_.words->fill(regions_[i].address, regions_[i].size, contents(i));
   }
 
-  std::unique_ptr<device::HostDevice> below_;
-  std::unique_ptr<device::FaultDevice> device_;
+  Ground& ground_;
+  std::uint64_t registered_;
   std::unique_ptr<Arena> arena_;
   std::vector<RegionInfo> regions_;
   std::vector<State> before_;
@@ -107,8 +112,10 @@ Status outcome(const Result<T>& result) {
 
 std::vector<Operation> operations() {
   return {
-      {"create", [](World& w) { return outcome(w.arena().create("new", 700_KiB, Policy::kHost)); }},
-      {"create_paused", [](World& w) { return outcome(w.arena().create_paused("new", 1_MiB)); }},
+      {"create",
+       [](World& w) { return outcome(w.arena().create("new", w.units(11), Policy::kHost)); }},
+      {"create_paused",
+       [](World& w) { return outcome(w.arena().create_paused("new", w.units(16))); }},
       {"pause", [](World& w) { return outcome(w.arena().pause(kHere)); }},
       {"pause_release",
        [](World& w) {
@@ -133,12 +140,12 @@ std::vector<Operation> operations() {
       {"exchange", [](World& w) { return outcome(w.arena().exchange(kHere, kAway)); }},
       {"alias", [](World& w) { return outcome(w.arena().alias("twin", w.id(0))); }},
       {"prepare", [](World& w) { return w.arena().prepare(kHere); }},
-      {"shrink", [](World& w) { return outcome(w.arena().shrink(w.id(0), 256_KiB, 512_KiB)); },
-       false},
+      {"shrink",
+       [](World& w) { return outcome(w.arena().shrink(w.id(0), w.units(4), w.units(8))); }, false},
       {"grow",
        [](World& w) {
-         NEAP_TRY(outcome(w.arena().shrink(w.id(0), 256_KiB, 512_KiB)));
-         return outcome(w.arena().grow(w.id(0), 256_KiB, 512_KiB));
+         NEAP_TRY(outcome(w.arena().shrink(w.id(0), w.units(4), w.units(8))));
+         return outcome(w.arena().grow(w.id(0), w.units(4), w.units(8)));
        },
        false},
       {"destroy",
@@ -149,15 +156,23 @@ std::vector<Operation> operations() {
   };
 }
 
-class ArenaFault : public testing::TestWithParam<Operation> {};
+class ArenaFault : public testing::TestWithParam<std::tuple<device::DeviceMaker, Operation>> {
+ protected:
+  ArenaFault() : ground_(std::get<0>(GetParam())), operation_(std::get<1>(GetParam())) {}
+  void SetUp() override {
+    if (ground_.made.real == nullptr) GTEST_SKIP() << ground_.made.skip_reason;
+  }
+  Ground ground_;
+  const Operation& operation_;
+};
 
 TEST_P(ArenaFault, EveryCallFailsOnce) {
-  const Operation& operation = GetParam();
+  const Operation& operation = operation_;
   for (const ErrorCode code : {ErrorCode::kDriver, ErrorCode::kOutOfDeviceMemory}) {
     std::uint64_t k = 1;
     for (;; ++k) {
       ASSERT_LT(k, 500u);
-      World world;
+      World world(ground_);
       FaultPlan plan;
       plan.fail_at = k;
       plan.code = code;
@@ -194,10 +209,10 @@ TEST_P(ArenaFault, EveryCallFailsOnce) {
 // From the k-th call on everything fails, as when the device is lost: the arena reports, does not
 // hang, and gives everything back once the device answers again.
 TEST_P(ArenaFault, EveryCallFailsFromThereOn) {
-  const Operation& operation = GetParam();
+  const Operation& operation = operation_;
   for (std::uint64_t k = 1;; ++k) {
     ASSERT_LT(k, 500u);
-    World world;
+    World world(ground_);
     FaultPlan plan;
     plan.fail_at = k;
     plan.stays = true;
@@ -212,8 +227,12 @@ TEST_P(ArenaFault, EveryCallFailsFromThereOn) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, ArenaFault, testing::ValuesIn(operations()),
-                         [](const auto& operation) { return operation.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Every, ArenaFault,
+    testing::Combine(testing::Values(with_faults(device::host_maker("", 64_KiB), "Host"),
+                                     with_faults(device::cuda_maker(), "Cuda")),
+                     testing::ValuesIn(operations())),
+    [](const auto& p) { return std::get<0>(p.param).name + "_" + std::get<1>(p.param).name; });
 
 }  // namespace
 }  // namespace neap::arena

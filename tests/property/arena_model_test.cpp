@@ -2,21 +2,24 @@
 // region carries one word; the model knows which words are defined and what they are.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <random>
 
 #include "arena/arena.h"
-#include "device/host/host_device.h"
+#include "conformance/device_words.h"
+#include "conformance/devices.h"
 
 namespace neap::arena {
 namespace {
 
 using device::Address;
 
-constexpr Bytes kUnit = 4_KiB;
-constexpr Bytes kCapacity = kUnit * 400;
+constexpr std::uint64_t kCapacityUnits = 400;
+constexpr std::uint64_t kMostUnits = 12;  // of a region
 const std::vector<std::string> kTags = {"plain", "host", "elastic", "mixed", "alias"};
 
 struct Word {
@@ -36,17 +39,17 @@ struct ModelRegion {
 
 class Model {
  public:
-  explicit Model(std::uint64_t seed) : random_(seed) {
-    device::HostOptions host;
-    host.capacity = kCapacity;
-    host.granularity = kUnit;
-    device_ = std::move(device::make_host_device(host)).value();
+  Model(device::LedgerDevice& device, std::uint64_t seed)
+      : random_(seed),
+        device_(device),
+        unit_(device.info().granularity),
+        words_(std::make_unique<device::DeviceWords>(device, kMostUnits)) {
     Options options;
     options.keep_host_buffers = seed % 2 == 0;
-    options.page_store_budget = seed % 3 == 0 ? kUnit * 32 : Bytes(~0ull);
+    options.page_store_budget = seed % 3 == 0 ? unit_ * 32 : Bytes(~0ull);
     options.touch_threads = 1;
-    arena_ = std::move(Arena::make(*device_, options)).value();
-    arena_->set_page_limit("elastic", kUnit);
+    arena_ = std::move(Arena::make(device_, options)).value();
+    arena_->set_page_limit("elastic", unit_);
   }
 
   void step() {
@@ -73,7 +76,7 @@ class Model {
         return alias();
       case 12:
         if (pick(8) == 0) {
-          EXPECT_TRUE(arena_->release_store(kUnit * pick(64)).ok());
+          EXPECT_TRUE(arena_->release_store(unit_ * pick(64)).ok());
         }
         return;
       case 13:
@@ -87,7 +90,7 @@ class Model {
   void look_at_all() {
     for (auto& [id, region] : regions_) look(id);
     const Stats stats = arena_->stats();
-    const auto usage = device_->usage();
+    const auto usage = device_.usage();
     ASSERT_EQ(stats.physical, usage.page_bytes);
     ASSERT_LE(stats.page_store, stats.physical);
     ASSERT_EQ(arena_->regions().size(), regions_.size());
@@ -96,8 +99,9 @@ class Model {
   void finish() {
     look_at_all();
     arena_.reset();
-    EXPECT_EQ(device_->usage(), device::Ledger::Usage{});
-    EXPECT_EQ(device_->registered_hosts(), 0u);
+    words_.reset();
+    EXPECT_EQ(device_.usage(), device::Ledger::Usage{});
+    EXPECT_EQ(device_.registered_hosts(), 0u);
   }
 
  private:
@@ -108,8 +112,12 @@ class Model {
     std::advance(it, static_cast<long>(pick(regions_.size())));
     return it->first;
   }
-  static std::uint64_t* word(const ModelRegion& region, std::size_t page) {
-    return reinterpret_cast<std::uint64_t*>(region.address + kUnit.count() * page);
+  /// Where the pages that are there have their words.
+  std::vector<Address> places(const ModelRegion& region) const {
+    std::vector<Address> all;
+    for (std::size_t i = 0; i < region.pages.size(); ++i)
+      if (region.pages[i] != nullptr) all.push_back(region.address + unit_.count() * i);
+    return all;
   }
   std::vector<std::string> some_tags() {
     std::vector<std::string> names;
@@ -126,7 +134,7 @@ class Model {
     ASSERT_EQ(status.code(), ErrorCode::kOutOfDeviceMemory) << status.message();
     ASSERT_NE(status.shortage(), nullptr);
     const Stats stats = arena_->stats();
-    ASSERT_GT(stats.physical - stats.page_store + status.shortage()->need, kCapacity)
+    ASSERT_GT(stats.physical - stats.page_store + status.shortage()->need, unit_ * kCapacityUnits)
         << status.message();
   }
 
@@ -134,13 +142,13 @@ class Model {
     if (regions_.size() > 60) return;
     const std::string& tag = kTags[pick(kTags.size() - 1)];
     const auto policy = static_cast<Policy>(tag == "plain" ? 0 : tag == "host" ? 1 : pick(4));
-    const std::uint64_t pages = 1 + pick(12);
-    const Bytes asked = kUnit * pages - Bytes(pick(kUnit.count()));
+    const std::uint64_t pages = 1 + pick(kMostUnits);
+    const Bytes asked = unit_ * pages - Bytes(pick(unit_.count()));
     const bool paused = pick(4) == 0;
     auto made =
         paused ? arena_->create_paused(tag, asked, policy) : arena_->create(tag, asked, policy);
     if (!made.ok()) return expect_short(made.status());
-    ASSERT_EQ(made->size, kUnit * pages);
+    ASSERT_EQ(made->size, unit_ * pages);
     ModelRegion region;
     region.tag = tag;
     region.address = made->address;
@@ -249,7 +257,7 @@ class Model {
     ModelRegion& region = regions_[id];
     const std::uint64_t first = pick(region.pages.size());
     const std::uint64_t count = 1 + pick(region.pages.size() - first);
-    const auto done = arena_->shrink(RegionId{id}, kUnit * first, kUnit * count);
+    const auto done = arena_->shrink(RegionId{id}, unit_ * first, unit_ * count);
     ASSERT_TRUE(done.ok()) << done.status().message();
     for (std::uint64_t i = first; i < first + count; ++i) region.pages[i] = nullptr;
     region.dirty = true;
@@ -260,7 +268,7 @@ class Model {
     ModelRegion& region = regions_[id];
     const std::uint64_t first = pick(region.pages.size());
     const std::uint64_t count = 1 + pick(region.pages.size() - first);
-    const auto done = arena_->grow(RegionId{id}, kUnit * first, kUnit * count);
+    const auto done = arena_->grow(RegionId{id}, unit_ * first, unit_ * count);
     if (!done.ok()) return expect_short(done.status());
     bool grew = false;
     for (std::uint64_t i = first; i < first + count; ++i) {
@@ -300,11 +308,13 @@ class Model {
     const std::uint64_t id = any();
     if (id == 0 || !regions_[id].resident) return;
     ModelRegion& region = regions_[id];
-    for (std::size_t i = 0; i < region.pages.size(); ++i) {
-      if (region.pages[i] == nullptr) continue;
-      *region.pages[i] = {random_(), true};
-      *word(region, i) = region.pages[i]->value;
+    std::vector<std::uint64_t> values;
+    for (const auto& page : region.pages) {
+      if (page == nullptr) continue;
+      *page = {random_(), true};
+      values.push_back(page->value);
     }
+    words_->put(places(region), values);
     for (auto& [other, r] : regions_) {
       for (const auto& page : r.pages)
         if (page != nullptr &&
@@ -322,40 +332,56 @@ class Model {
     ASSERT_EQ(info->policy, region.policy);
     ASSERT_EQ(info->generation, region.generation);
     ASSERT_EQ(info->state, region.resident ? State::kResident : State::kPaused);
-    const auto inside = region.address + pick(region.pages.size()) * kUnit.count();
+    const auto inside = region.address + pick(region.pages.size()) * unit_.count();
     ASSERT_EQ(static_cast<std::uint64_t>(arena_->find(inside)->id), id);
     if (!region.resident) return;
     Bytes mapped;
-    for (std::size_t i = 0; i < region.pages.size(); ++i) {
+    const auto found = words_->get(places(region));
+    for (std::size_t i = 0, there = 0; i < region.pages.size(); ++i) {
       if (region.pages[i] == nullptr) continue;
-      mapped += kUnit;
-      const std::uint64_t found = *word(region, i);
+      mapped += unit_;
+      const std::uint64_t word = found[there++];
       if (region.pages[i]->defined) {
-        ASSERT_EQ(found, region.pages[i]->value) << region.tag << " page " << i;
+        ASSERT_EQ(word, region.pages[i]->value) << region.tag << " page " << i;
       }
     }
     ASSERT_EQ(info->mapped, mapped);
   }
 
   std::mt19937_64 random_;
-  std::unique_ptr<device::HostDevice> device_;
+  device::LedgerDevice& device_;
+  const Bytes unit_;
+  std::unique_ptr<device::DeviceWords> words_;
   std::unique_ptr<Arena> arena_;
   std::map<std::uint64_t, ModelRegion> regions_;
 };
 
-// NEAP_PROPERTY_OPERATIONS sets how many operations run in all (1000000 for a long run); a failure
-// names its seed.
-std::uint64_t operations() {
-  const char* text = std::getenv("NEAP_PROPERTY_OPERATIONS");
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : 160'000;
+std::uint64_t number(const char* variable, std::uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
-TEST(ArenaModel, RandomOperationsAgree) {
-  constexpr std::uint64_t kEach = 20'000;
-  for (std::uint64_t seed = 1; seed * kEach <= std::max(operations(), kEach); ++seed) {
+// NEAP_PROPERTY_OPERATIONS sets how many operations run in all (1000000 for a long run),
+// NEAP_PROPERTY_SEED the first seed, NEAP_PROPERTY_SECONDS when to end between two seeds; a failure
+// names its seed.
+class ArenaModel : public testing::TestWithParam<device::DeviceMaker> {};
+
+TEST_P(ArenaModel, RandomOperationsAgree) {
+  const device::MadeDevice made = GetParam().make(GetParam().unit * kCapacityUnits);
+  if (made.real == nullptr) GTEST_SKIP() << GetParam().name << ": " << made.skip_reason;
+  const bool host = made.real->info().kind == device::Kind::kHost;
+  const std::uint64_t each = host ? 20'000 : 2'000;
+  const std::uint64_t operations = number("NEAP_PROPERTY_OPERATIONS", host ? 60'000 : each);
+  const std::uint64_t first = number("NEAP_PROPERTY_SEED", 1);
+  const std::chrono::seconds most(number("NEAP_PROPERTY_SECONDS", 1'000'000));
+  const auto begin = std::chrono::steady_clock::now();
+  const auto spent = [&] { return std::chrono::steady_clock::now() - begin; };
+  std::uint64_t done = 0;
+  std::uint64_t seed = first;
+  for (; done < operations && spent() < most; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    Model model(seed);
-    for (std::uint64_t i = 0; i < kEach; ++i) {
+    Model model(*made.real, seed);
+    for (std::uint64_t i = 0; i < each; ++i, ++done) {
       model.step();
       if (i % 500 == 0) model.look_at_all();
       if (testing::Test::HasFailure()) FAIL() << "at operation " << i << " of seed " << seed;
@@ -363,7 +389,13 @@ TEST(ArenaModel, RandomOperationsAgree) {
     model.finish();
     if (testing::Test::HasFailure()) return;
   }
+  std::cout << done << " operations, seeds " << first << " to " << seed - 1 << ", "
+            << std::chrono::duration_cast<std::chrono::seconds>(spent()).count() << " s\n";
 }
+
+INSTANTIATE_TEST_SUITE_P(Every, ArenaModel,
+                         testing::Values(device::host_maker("Host", 4_KiB), device::cuda_maker()),
+                         [](const auto& maker) { return maker.param.name; });
 
 }  // namespace
 }  // namespace neap::arena
