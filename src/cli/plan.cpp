@@ -1,6 +1,7 @@
 // `neap plan`: what a job needs before it runs, what would make it fit, and the reference of all keys.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <thread>
 
@@ -15,6 +16,14 @@
 namespace neap::cli {
 namespace {
 
+// As many as libtorch's CPU kernels would use here.
+std::int64_t kernel_threads() {
+  if (const char* value = std::getenv("OMP_NUM_THREADS"); value != nullptr) {
+    if (const long threads = std::strtol(value, nullptr, 10); threads > 0) return threads;
+  }
+  return std::max<std::int64_t>(1, std::thread::hardware_concurrency());
+}
+
 /// The device that the job would run on, as far as this machine can tell: with `device.kind =
 /// "cuda"` a plan can be made where there is no GPU.
 struct Chosen {
@@ -24,7 +33,7 @@ struct Chosen {
 Result<Chosen> choose(const plan::Job& job) {
   Chosen chosen;
   plan::Target& target = chosen.target;
-  target.threads = std::max<std::int64_t>(1, std::thread::hardware_concurrency());
+  target.threads = kernel_threads();
   target.capacity = job.device.memory;
   chosen.name = "host device";
   if (job.device.kind == "host") return chosen;

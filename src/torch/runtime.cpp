@@ -1,5 +1,6 @@
 #include "torch/runtime.h"
 
+#include <ATen/Parallel.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <algorithm>
@@ -327,6 +328,7 @@ void RuntimeImpl::mark(trace::EventKind kind, std::string_view name) {
 Runtime::Choice Runtime::choose(const plan::DeviceConfig& config) {
   Choice choice;
   plan::Target& target = choice.target;
+  target.threads = at::get_num_threads();
   if (config.kind != "host") {
     const TorchCuda& cuda = torch_cuda();
     if (cuda.available && config.ordinal >= cuda.devices) {
