@@ -6,40 +6,12 @@
 
 #include <thread>
 
+#include "unit/torch/small_plan.h"
+
 namespace neap::bridge {
 namespace {
 
 using ::testing::HasSubstr;
-
-plan::TagPlan tag(std::string name, Bytes bytes, std::vector<plan::Need> need,
-                  plan::Contents contents) {
-  plan::TagPlan t;
-  t.tag = std::move(name);
-  t.bytes = bytes;
-  t.regions = {{"all", bytes, {{"first", Bytes(0), bytes / 2}, {"second", bytes / 2, bytes / 2}}}};
-  t.need = std::move(need);
-  t.write.assign(t.need.size(), contents == plan::Contents::kLive);
-  t.contents = contents;
-  return t;
-}
-
-/// Two phases; weights in both, frozen in the first, optimizer in the second: 24 MiB in all, 16 MiB a phase.
-plan::MemoryPlan small_plan(Bytes capacity) {
-  using plan::Need;
-  plan::MemoryPlan p;
-  p.task = "test";
-  p.capacity = capacity;
-  p.granularity = 2_MiB;
-  p.phases = {{"look", 8_MiB, 8_MiB}, {"learn", 8_MiB, 8_MiB}};
-  p.tags = {tag("weights", 8_MiB, {Need::kNeed, Need::kNeed}, plan::Contents::kLive),
-            tag("frozen", 8_MiB, {Need::kNeed, Need::kFree}, plan::Contents::kFrozen),
-            tag("optimizer", 8_MiB, {Need::kFree, Need::kNeed}, plan::Contents::kLive)};
-  p.schedule = {{{}, {true, true, false}, 16_MiB, 24_MiB},
-                {{}, {true, false, true}, 16_MiB, 24_MiB}};
-  p.peak = 24_MiB;
-  p.all_resident = 32_MiB;
-  return p;
-}
 
 class RuntimeTest : public ::testing::Test {
  protected:

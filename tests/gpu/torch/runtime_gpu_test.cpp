@@ -1,0 +1,90 @@
+// The bridge on a card: libtorch's temporaries and the arena's regions under one ceiling.
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "torch/runtime.h"
+#include "torch/torch_cuda.h"
+#include "torch/torch_cuda_limit.h"
+#include "unit/torch/small_plan.h"
+
+namespace neap::bridge {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr Bytes kCeiling = 128_MiB;  // small_plan keeps 16 MiB of it in each phase
+
+class RuntimeOnGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!torch_cuda().available) GTEST_SKIP() << torch_cuda().reason;
+    job_.device.kind = "cuda";
+    job_.device.memory = kCeiling;
+    plan_ = small_plan(kCeiling);
+  }
+  [[nodiscard]] std::unique_ptr<Runtime> make() { return Runtime::make(job_, plan_, nullptr); }
+  [[nodiscard]] static at::Tensor take(Bytes bytes) {
+    return at::empty({static_cast<std::int64_t>(bytes.count())},
+                     at::TensorOptions().dtype(at::kByte).device(at::kCUDA));
+  }
+
+  plan::Job job_;
+  plan::MemoryPlan plan_;
+};
+
+TEST_F(RuntimeOnGpu, TemporariesFitBesideTheRegions) {
+  const auto runtime = make();
+  {
+    const auto phase = runtime->phase("look");
+    const at::Tensor t = take(100_MiB);
+    at::Tensor(t).fill_(7);
+    EXPECT_EQ(t[12345].item<int>(), 7);
+  }
+  const auto measured = runtime->take_measurements();
+  ASSERT_EQ(measured.size(), 1U);
+  EXPECT_EQ(measured[0].persistent, 16_MiB);
+  EXPECT_EQ(measured[0].transient_allocated, 100_MiB);
+  EXPECT_LE(measured[0].peak, kCeiling);
+  EXPECT_TRUE(runtime->refusal().ok());
+}
+
+TEST_F(RuntimeOnGpu, TheAllocatorIsHeldToTheCeilingAndTheErrorNamesHolders) {
+  const auto runtime = make();
+  {
+    const auto phase = runtime->phase("look");
+    const at::Tensor kept = take(80_MiB);
+    EXPECT_THROW((void)take(60_MiB), c10::OutOfMemoryError) << "80 + 60 + 16 are over the ceiling";
+  }
+  const Status refusal = runtime->refusal();
+  ASSERT_EQ(refusal.code(), ErrorCode::kOutOfDeviceMemory);
+  EXPECT_THAT(refusal.message(), AllOf(HasSubstr("look"), HasSubstr("60 MiB"), HasSubstr("weights"),
+                                       HasSubstr("frozen"), HasSubstr("temporaries")));
+  // What was refused took nothing: the next phase has all its room.
+  const auto phase = runtime->phase("learn");
+  EXPECT_NO_THROW((void)take(100_MiB));
+}
+
+TEST_F(RuntimeOnGpu, APhaseThatUsesTheSegmentsSlackFailsTheRun) {
+  const auto runtime = make();
+  {
+    const auto phase = runtime->phase("look");
+    const at::Tensor t = take(kCeiling - 16_MiB + 2_MiB);
+  }
+  EXPECT_THROW((void)runtime->take_measurements(), Error);
+  EXPECT_THROW((void)runtime->phase("learn"), Error);
+}
+
+TEST_F(RuntimeOnGpu, WithoutACeilingTheCardIsTheLimit) {
+  (void)make();  // leaves its limit behind
+  job_.device.memory = Bytes(0);
+  plan_.capacity = Bytes(0);
+  const auto runtime = make();
+  const auto phase = runtime->phase("look");
+  EXPECT_NO_THROW((void)take(1_GiB));
+}
+
+}  // namespace
+}  // namespace neap::bridge
