@@ -9,8 +9,8 @@
 namespace neap::plan {
 namespace {
 
-// cuBLAS asks for a workspace at a thread's first product and keeps it: 32 MiB on Hopper. Two threads multiply: the
-// caller's and, from the first training phase on, autograd's.
+// cuBLAS keeps a workspace for each thread that multiplies: 32 MiB on Hopper. Two do, the caller's and autograd's; the
+// runtime makes both before the first phase.
 constexpr std::int64_t kCublasWorkspace = 2 * (32 << 20);
 // Micro batches after the second find the pool as the second left it.
 constexpr std::int64_t kMicroBatches = 2;

@@ -15,7 +15,7 @@
 #include "plan/transients.h"
 #include "torch/residency.h"
 #include "torch/torch_cuda.h"
-#include "torch/torch_cuda_limit.h"
+#include "torch/torch_cuda_memory.h"
 #include "torch/transient_pool.h"
 
 namespace neap::bridge {
@@ -75,7 +75,10 @@ class HostTransients final : public Transients {
 
 class CudaTransients final : public Transients {
  public:
-  explicit CudaTransients(c10::DeviceIndex index) : index_(index) {}
+  explicit CudaTransients(c10::DeviceIndex index) : index_(index) {
+    limit_torch_cuda(index, Bytes());  // an earlier runtime's
+    make_cublas_workspaces(index);
+  }
   void open(const std::string&, Bytes room) override {
     limit_torch_cuda(index_, room.is_zero() ? room : room + kTorchCudaSegment);
     allocator().resetPeakStats(index_);

@@ -6,7 +6,7 @@
 
 #include "torch/runtime.h"
 #include "torch/torch_cuda.h"
-#include "torch/torch_cuda_limit.h"
+#include "torch/torch_cuda_memory.h"
 #include "unit/torch/small_plan.h"
 
 namespace neap::bridge {

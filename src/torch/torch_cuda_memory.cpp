@@ -1,8 +1,10 @@
-#include "torch/torch_cuda_limit.h"
+#include "torch/torch_cuda_memory.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <dlfcn.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -53,6 +55,14 @@ void limit_torch_cuda(int ordinal, Bytes limit) {
   // Half a byte more than asked for: the allocator rounds the product down.
   const double share = (static_cast<double>(limit.count()) + 0.5) / total;
   allocator().setMemoryFraction(limit.is_zero() ? 1.0 : std::min(share, 1.0), index);
+}
+
+void make_cublas_workspaces(int ordinal) {
+  const at::Device card(at::kCUDA, static_cast<c10::DeviceIndex>(ordinal));
+  const at::Tensor x =
+      at::ones({16, 16}, at::TensorOptions().dtype(at::kBFloat16).device(card)).requires_grad_();
+  (void)torch::autograd::grad({at::mm(x, x).sum()}, {x});
+  allocator().emptyCache();
 }
 
 }  // namespace neap::bridge

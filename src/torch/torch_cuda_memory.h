@@ -1,0 +1,32 @@
+// What libtorch's allocator holds on a card: its ceiling, and cuBLAS' workspaces. In a file of its own because it alone
+// needs CUDA's headers; the symbol it uses is looked up in the libc10_cuda that torch_cuda() has loaded.
+//
+// All of it needs torch_cuda().available. Threads: any. Failure: neap::Error.
+#pragma once
+
+#include <cstdint>
+
+#include "base/bytes.h"
+
+namespace neap::bridge {
+
+/// What libtorch's allocator was asked for when it last gave up, in bytes; zero: never.
+struct TorchCudaRefusal {
+  std::uint64_t count = 0;  ///< refusals so far
+  Bytes requested;          ///< by the last
+};
+[[nodiscard]] TorchCudaRefusal torch_cuda_refusal();
+
+/// From now on libtorch holds at most `limit` (zero: as much as it gets) of card `ordinal` for this
+/// process, and throws c10::OutOfMemoryError beyond it. It compares a whole new segment although an
+/// expandable one grows by less, so a request that would end within one segment (20 MiB) under the
+/// limit may be refused: callers add kTorchCudaSegment. Cost: a lock.
+void limit_torch_cuda(int ordinal, Bytes limit);
+inline constexpr Bytes kTorchCudaSegment = Bytes(20 << 20);
+
+/// Makes the workspaces that cuBLAS keeps for each thread that multiplies: the caller's and autograd's. Made at their
+/// first use they would lie wherever the phase of that moment left room, and cost other phases a segment more or less;
+/// made first, they lie where the planner takes them to be. Cost: 64 MiB on Hopper for the rest of the process, once.
+void make_cublas_workspaces(int ordinal);
+
+}  // namespace neap::bridge
