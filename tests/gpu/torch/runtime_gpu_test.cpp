@@ -15,7 +15,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr Bytes kCeiling = 128_MiB;  // small_plan keeps 16 MiB of it in each phase
+// small_plan keeps 16 MiB of it in each phase, cuBLAS 64.
+constexpr Bytes kCeiling = 256_MiB, kWorkspaces = 64_MiB;
 
 class RuntimeOnGpu : public ::testing::Test {
  protected:
@@ -46,7 +47,7 @@ TEST_F(RuntimeOnGpu, TemporariesFitBesideTheRegions) {
   const auto measured = runtime->take_measurements();
   ASSERT_EQ(measured.size(), 1U);
   EXPECT_EQ(measured[0].persistent, 16_MiB);
-  EXPECT_EQ(measured[0].transient_allocated, 100_MiB);
+  EXPECT_EQ(measured[0].transient_allocated, 100_MiB + kWorkspaces);
   EXPECT_LE(measured[0].peak, kCeiling);
   EXPECT_TRUE(runtime->refusal().ok());
 }
@@ -56,22 +57,24 @@ TEST_F(RuntimeOnGpu, TheAllocatorIsHeldToTheCeilingAndTheErrorNamesHolders) {
   {
     const auto phase = runtime->phase("look");
     const at::Tensor kept = take(80_MiB);
-    EXPECT_THROW((void)take(60_MiB), c10::OutOfMemoryError) << "80 + 60 + 16 are over the ceiling";
+    EXPECT_THROW((void)take(120_MiB), c10::OutOfMemoryError)
+        << "16 + 64 + 80 + 120 are over the ceiling";
   }
   const Status refusal = runtime->refusal();
   ASSERT_EQ(refusal.code(), ErrorCode::kOutOfDeviceMemory);
-  EXPECT_THAT(refusal.message(), AllOf(HasSubstr("look"), HasSubstr("60 MiB"), HasSubstr("weights"),
-                                       HasSubstr("frozen"), HasSubstr("temporaries")));
+  EXPECT_THAT(refusal.message(),
+              AllOf(HasSubstr("look"), HasSubstr("120 MiB"), HasSubstr("weights"),
+                    HasSubstr("frozen"), HasSubstr("temporaries")));
   // What was refused took nothing: the next phase has all its room.
   const auto phase = runtime->phase("learn");
-  EXPECT_NO_THROW((void)take(100_MiB));
+  EXPECT_NO_THROW((void)take(150_MiB));
 }
 
 TEST_F(RuntimeOnGpu, APhaseThatUsesTheSegmentsSlackFailsTheRun) {
   const auto runtime = make();
   {
     const auto phase = runtime->phase("look");
-    const at::Tensor t = take(kCeiling - 16_MiB + 2_MiB);
+    const at::Tensor t = take(kCeiling - 16_MiB - kWorkspaces + 2_MiB);
   }
   EXPECT_THROW((void)runtime->take_measurements(), Error);
   EXPECT_THROW((void)runtime->phase("learn"), Error);
