@@ -90,8 +90,10 @@ typedef struct neap_options {
 #define NEAP_OPTIONS_INIT \
   { sizeof(neap_options), NEAP_NO_LIMIT, NEAP_NO_LIMIT, 1, 0, NULL, 0 }
 
-/* Sets what devices opened later use; page_store_budget and margin also for those open now.
- * NEAP_BUSY, and nothing changed, when another field differs from what an open device uses. */
+/* At any time, also for devices that are open: what moves that begin later do. Backups that exist stay
+ * where they are until their region resumes; without keep_host_buffers the buffers of resident regions
+ * go back now; a lower host_budget takes nothing away.
+ * NEAP_BUSY, and nothing changed, when touch_threads differs from what an open device uses. */
 NEAP_API neap_status neap_configure(const neap_options* options);
 /* How many devices regions can be made on; 0 without a GPU. Opens none. */
 NEAP_API neap_status neap_device_count(int32_t* count);

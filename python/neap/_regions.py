@@ -146,7 +146,11 @@ def device_count():
 
 def configure(*, page_store_budget=None, host_budget=None, keep_host_buffers=True,
               touch_threads=0, disk_folder=None, margin=0):
-    """Settings for devices opened later; page_store_budget and margin also for open ones."""
+    """Settings, at any time, for moves that begin later; all of them, also those not named.
+
+    Backups that exist stay where they are until their region resumes. Without keep_host_buffers
+    those of resident regions go now. Only touch_threads is fixed once a device is open (BusyError).
+    """
     options = lib.Options(
         page_store_budget=lib.NO_LIMIT if page_store_budget is None else page_store_budget,
         host_budget=lib.NO_LIMIT if host_budget is None else host_budget,

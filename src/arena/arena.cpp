@@ -199,7 +199,7 @@ Status Arena::destroy(RegionId id) {
   arena.remove_region(*region);
   lock.unlock();
   arena.hosts.give(buffer);
-  if (!arena.options.keep_host_buffers) arena.hosts.release_free();
+  if (!arena.keep_host_buffers) arena.hosts.release_free();
   if (imported) {
     for (const auto& [at, page] : leaving) {
       if (const Status gone = arena.device.release(page.id); !gone.ok())
@@ -299,6 +299,16 @@ Result<Bytes> Arena::release_store(Bytes keep) {
 }
 void Arena::set_page_store_budget(Bytes budget) {
   impl_->store.set_budget(budget);
+}
+
+void Arena::set_backup_options(bool keep_host_buffers, Bytes host_budget, std::string disk_folder) {
+  impl_->hosts.set_budget(host_budget);
+  {
+    const std::unique_lock lock(impl_->table);
+    impl_->disk_folder = std::move(disk_folder);
+  }
+  impl_->keep_host_buffers = keep_host_buffers;
+  if (!keep_host_buffers) impl_->give_kept_buffers();
 }
 
 std::uint64_t Arena::add_callbacks(std::string_view tag, Callbacks callbacks) {

@@ -204,6 +204,10 @@ class Arena {
   /// Sends kept pages back to the driver until the store holds at most `keep`. Returns what went.
   [[nodiscard]] Result<Bytes> release_store(Bytes keep = Bytes(0));
   void set_page_store_budget(Bytes budget);
+  /// Options for backups, for pauses and resumes that begin later; backups that exist stay where
+  /// they are until their region resumes. Without `keep_host_buffers` the buffers of resident regions
+  /// go back now; a lower budget takes nothing away.
+  void set_backup_options(bool keep_host_buffers, Bytes host_budget, std::string disk_folder);
 
   std::uint64_t add_callbacks(std::string_view tag,
                               Callbacks callbacks);  ///< empty tag: every region

@@ -117,13 +117,73 @@ class Staging {
   std::size_t count_ = 0;
 };
 
-Status copy_piece(HostPool& hosts, const device::Copy& whole,
-                  const std::function<Status(const device::Copy&)>& enqueue) {
-  std::vector<device::Copy> parts;
-  hosts.split(whole, parts);
-  for (const device::Copy& part : parts) NEAP_TRY(enqueue(part));
-  return {};
-}
+/// Pieces on their way between device and file: each is a copy and a file operation, one after the
+/// other, in a staging buffer; copies and file operations of different pieces run at once.
+class Pipeline {
+ public:
+  enum class Order { kCopyFirst, kFileFirst };
+  using Enqueue = std::function<Status(const device::Copy&)>;
+  using Mark = std::function<Result<std::uint64_t>()>;
+  using Transfer = std::function<Status(const DiskCopy&, std::byte* buffer)>;
+
+  Pipeline(const std::vector<DiskCopy>& copies, HostPool& hosts, device::CopyQueue& queue)
+      : hosts_(hosts), queue_(queue), pieces_(pieces_of(copies)), staging_(hosts, queue) {}
+
+  Status run(const Enqueue& enqueue, const Mark& mark, const Transfer& transfer, Order order) {
+    if (pieces_.empty()) return {};
+    NEAP_TRY(staging_.take(pieces_));
+    const std::size_t count = staging_.count();
+    marks_.resize(count);
+    transfers_.resize(count);
+    const Step copy{[&](std::size_t i) -> Status {
+                      std::vector<device::Copy> parts;
+                      hosts_.split({pieces_[i].device, staging_.piece(i), pieces_[i].size}, parts);
+                      for (const device::Copy& part : parts) NEAP_TRY(enqueue(part));
+                      NEAP_TRY_ASSIGN(marks_[i % count], mark());
+                      return {};
+                    },
+                    [&](std::size_t i) { return queue_.wait(marks_[i % count]); }};
+    const Step file{[&](std::size_t i) -> Status {
+                      transfers_[i % count] =
+                          workers_.run([&, i] { return transfer(pieces_[i], staging_.piece(i)); });
+                      return {};
+                    },
+                    [&](std::size_t i) { return transfers_[i % count].get(); }};
+    // Few copies keep the link busy; the other buffers are the file's.
+    const std::size_t copying = std::min(kCopying, count);
+    return order == Order::kCopyFirst ? flow(copy, file, copying - 1)
+                                      : flow(file, copy, count - copying);
+  }
+
+ private:
+  struct Step {
+    std::function<Status(std::size_t)> start, finish;
+  };
+  /// `ahead` pieces are in the first step beyond the one that is handed to the second.
+  Status flow(const Step& first, const Step& second, std::size_t ahead) const {
+    const std::size_t n = pieces_.size();
+    const std::size_t buffers = staging_.count();
+    for (std::size_t i = 0; i < n + ahead; ++i) {
+      if (i < n) {
+        if (i >= buffers) NEAP_TRY(second.finish(i - buffers));
+        NEAP_TRY(first.start(i));
+      }
+      if (i < ahead) continue;
+      NEAP_TRY(first.finish(i - ahead));
+      NEAP_TRY(second.start(i - ahead));
+    }
+    for (std::size_t i = n - std::min(n, buffers); i < n; ++i) NEAP_TRY(second.finish(i));
+    return {};
+  }
+
+  HostPool& hosts_;
+  device::CopyQueue& queue_;
+  const std::vector<DiskCopy> pieces_;
+  Staging staging_;
+  std::vector<std::uint64_t> marks_;
+  std::vector<std::future<Status>> transfers_;
+  Workers workers_;  // last: its destructor ends the jobs before what they use goes
+};
 
 }  // namespace
 
@@ -203,74 +263,24 @@ Status DiskFile::read(Bytes offset, std::byte* to, Bytes size) const {
 
 Status copy_to_disk(const std::vector<DiskCopy>& copies, HostPool& hosts,
                     device::CopyQueue& queue) {
-  const auto pieces = pieces_of(copies);
-  if (pieces.empty()) return {};
-  Staging staging(hosts, queue);
-  NEAP_TRY(staging.take(pieces));
-  const std::size_t count = staging.count();
-  std::vector<std::future<Status>> writes(count);
-  struct Copying {
-    std::size_t piece;
-    std::uint64_t mark;
-  };
-  std::deque<Copying> copying;
-  // Declared after what its jobs use: its destructor ends them first, on every way out.
-  Workers workers;
-  const auto hand_over = [&]() -> Status {
-    const Copying oldest = copying.front();
-    copying.pop_front();
-    NEAP_TRY(queue.wait(oldest.mark));
-    const DiskCopy& piece = pieces[oldest.piece];
-    const std::byte* from = staging.piece(oldest.piece);
-    writes[oldest.piece % count] =
-        workers.run([&piece, from] { return piece.file->write(piece.offset, from, piece.size); });
-    return {};
-  };
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    // The buffer's last write was handed over before: copies ahead are fewer than buffers.
-    if (writes[i % count].valid()) NEAP_TRY(writes[i % count].get());
-    NEAP_TRY(copy_piece(hosts, {pieces[i].device, staging.piece(i), pieces[i].size},
-                        [&](const device::Copy& part) { return queue.to_host(part); }));
-    NEAP_TRY_ASSIGN(const std::uint64_t mark, queue.mark_to_host());
-    copying.push_back({i, mark});
-    if (copying.size() >= std::min(kCopying, count)) NEAP_TRY(hand_over());
-  }
-  while (!copying.empty()) NEAP_TRY(hand_over());
-  for (auto& write : writes)
-    if (write.valid()) NEAP_TRY(write.get());
-  return {};
+  Pipeline pipeline(copies, hosts, queue);
+  return pipeline.run([&](const device::Copy& part) { return queue.to_host(part); },
+                      [&] { return queue.mark_to_host(); },
+                      [](const DiskCopy& piece, std::byte* buffer) {
+                        return piece.file->write(piece.offset, buffer, piece.size);
+                      },
+                      Pipeline::Order::kCopyFirst);
 }
 
 Status copy_from_disk(const std::vector<DiskCopy>& copies, HostPool& hosts,
                       device::CopyQueue& queue) {
-  const auto pieces = pieces_of(copies);
-  if (pieces.empty()) return {};
-  Staging staging(hosts, queue);
-  NEAP_TRY(staging.take(pieces));
-  const std::size_t count = staging.count();
-  std::vector<std::future<Status>> reads(count);
-  std::vector<std::uint64_t> marks(count, 0);
-  Workers workers;
-  const auto start_read = [&](std::size_t i) {
-    const DiskCopy& piece = pieces[i];
-    std::byte* to = staging.piece(i);
-    reads[i % count] =
-        workers.run([&piece, to] { return piece.file->read(piece.offset, to, piece.size); });
-  };
-  for (std::size_t i = 0; i < count; ++i) start_read(i);
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    NEAP_TRY(reads[i % count].get());
-    NEAP_TRY(copy_piece(hosts, {pieces[i].device, staging.piece(i), pieces[i].size},
-                        [&](const device::Copy& part) { return queue.to_device(part); }));
-    NEAP_TRY_ASSIGN(marks[i % count], queue.mark_to_device());
-    // The buffer of the piece before the last copies is free for the next read.
-    if (i + 1 >= kCopying) {
-      const std::size_t done = i + 1 - kCopying;
-      NEAP_TRY(queue.wait(marks[done % count]));
-      if (done + count < pieces.size()) start_read(done + count);
-    }
-  }
-  return queue.drain();
+  Pipeline pipeline(copies, hosts, queue);
+  return pipeline.run([&](const device::Copy& part) { return queue.to_device(part); },
+                      [&] { return queue.mark_to_device(); },
+                      [](const DiskCopy& piece, std::byte* buffer) {
+                        return piece.file->read(piece.offset, buffer, piece.size);
+                      },
+                      Pipeline::Order::kFileFirst);
 }
 
 }  // namespace neap::arena

@@ -1,5 +1,6 @@
 // Parts of a region: giving up and taking back pages in the middle of it.
 #include <algorithm>
+#include <optional>
 
 #include "arena/operations.h"
 #include "base/format.h"
@@ -45,14 +46,35 @@ void add_part(Region& region, const Part& part) {
   region.parts = std::move(merged);
 }
 
-Region* region_with(Arena::Impl& arena, RegionId id) {
-  const auto it = arena.regions.find(static_cast<std::uint64_t>(id));
-  return it == arena.regions.end() ? nullptr : it->second.get();
-}
+/// Both moves begin alike: the region exists, its tag is this call's to move, and the range lies in it.
+class PartMove {
+ public:
+  PartMove(Arena::Impl& arena, RegionId id) : arena_(arena), id_(id), lock_(arena.table) {}
+  /// With the table lock held afterwards.
+  Status begin(Bytes offset, Bytes size) {
+    NEAP_TRY(find());
+    moving_.emplace(arena_, lock_, std::vector<Tag*>{region_->tag});
+    NEAP_TRY(find());  // it may have gone while another call moved it
+    return check_range(*region_, offset, size);
+  }
+  [[nodiscard]] Region& region() const { return *region_; }
+  [[nodiscard]] std::unique_lock<std::shared_mutex>& lock() { return lock_; }
 
-Status no_region(RegionId id) {
-  return {ErrorCode::kNotFound, format("there is no region {}", static_cast<std::uint64_t>(id))};
-}
+ private:
+  Status find() {
+    const auto it = arena_.regions.find(static_cast<std::uint64_t>(id_));
+    if (it == arena_.regions.end())
+      return {ErrorCode::kNotFound,
+              format("there is no region {}", static_cast<std::uint64_t>(id_))};
+    region_ = it->second.get();
+    return {};
+  }
+  Arena::Impl& arena_;
+  RegionId id_;
+  std::unique_lock<std::shared_mutex> lock_;
+  std::optional<Moving> moving_;
+  Region* region_ = nullptr;
+};
 
 }  // namespace
 
@@ -60,13 +82,10 @@ Result<MoveReport> Arena::shrink(RegionId id, Bytes offset, Bytes size, const Fe
   Impl& arena = *impl_;
   NEAP_TRY(arena.check_process());
   const Stopwatch watch;
-  std::unique_lock lock(arena.table);
-  Region* region = region_with(arena, id);
-  if (region == nullptr) return no_region(id);
-  const Moving moving(arena, lock, {region->tag});
-  region = region_with(arena, id);
-  if (region == nullptr) return no_region(id);
-  NEAP_TRY(check_range(*region, offset, size));
+  PartMove move(arena, id);
+  NEAP_TRY(move.begin(offset, size));
+  Region* const region = &move.region();
+  auto& lock = move.lock();
   MoveReport report;
   Tag& tag = *region->tag;
   const Address from = region->address + offset.count();
@@ -125,13 +144,10 @@ Result<MoveReport> Arena::grow(RegionId id, Bytes offset, Bytes size) {
   Impl& arena = *impl_;
   NEAP_TRY(arena.check_process());
   const Stopwatch watch;
-  std::unique_lock lock(arena.table);
-  Region* region = region_with(arena, id);
-  if (region == nullptr) return no_region(id);
-  const Moving moving(arena, lock, {region->tag});
-  region = region_with(arena, id);
-  if (region == nullptr) return no_region(id);
-  NEAP_TRY(check_range(*region, offset, size));
+  PartMove move(arena, id);
+  NEAP_TRY(move.begin(offset, size));
+  Region* const region = &move.region();
+  auto& lock = move.lock();
   const Bytes unit = arena.device.info().granularity;
   const Bytes first = round_down(offset, unit);
   const auto gaps = gaps_in(*region, first, round_up(offset + size, unit) - first);

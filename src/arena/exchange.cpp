@@ -265,7 +265,7 @@ Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
   lock.unlock();
   arena.store.give(exchange.left_over(), options.release_pages);
   arena.pages_came_back();
-  if (!arena.options.keep_host_buffers) arena.hosts.release_free();
+  if (!arena.keep_host_buffers) arena.hosts.release_free();
   arena.record_store();
   MoveReport report{bytes_of(out.stages) + bytes_of(in.stages), out.copied + in.copied,
                     out.items.size() + in.items.size(), watch.seconds()};

@@ -181,6 +181,11 @@ Bytes HostPool::held() const {
   return held_;
 }
 
+void HostPool::set_budget(Bytes budget) {
+  const std::lock_guard lock(mutex_);
+  budget_ = budget;
+}
+
 HostPool::Readying HostPool::ready(const std::vector<HostBuffer>& buffers) {
   Readying result;
   result.work_ = std::make_shared<Readying::Work>();

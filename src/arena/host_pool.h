@@ -45,6 +45,8 @@ class HostPool {
   /// Unpins and unmaps blocks that no buffer uses.
   void release_free();
   [[nodiscard]] Bytes held() const;
+  /// For later blocks; what is held stays.
+  void set_budget(Bytes budget);
 
   /// Threads that make buffers ready, in the order given. Joined when it dies.
   class Readying {

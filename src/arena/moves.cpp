@@ -55,23 +55,6 @@ void leave_slots(const Stage& stage) {
   }
 }
 
-/// Kept buffers of resident regions, given up for a pause that needs the room.
-bool reclaim_kept_buffers(Arena::Impl& arena) {
-  std::vector<HostBuffer> buffers;
-  {
-    const std::unique_lock lock(arena.table);
-    for (auto& [id, region] : arena.regions) {
-      if (region->state != State::kResident || region->tag->moving || region->backup.host.none())
-        continue;
-      buffers.push_back(region->backup.host);
-      region->backup = {};
-    }
-  }
-  for (const HostBuffer& buffer : buffers) arena.hosts.give(buffer);
-  arena.hosts.release_free();
-  return !buffers.empty();
-}
-
 }  // namespace
 
 Outgoing gather_out(Arena::Impl& arena, const std::vector<Tag*>& tags,
@@ -134,7 +117,7 @@ Status secure(Arena::Impl& arena, Outgoing& out) {
     } else {
       auto taken = arena.hosts.take(size, host_need);
       while (!taken.ok() && taken.status().code() == ErrorCode::kOutOfHostMemory &&
-             reclaim_kept_buffers(arena))
+             arena.give_kept_buffers())
         taken = arena.hosts.take(size, host_need);
       if (!taken.ok()) return taken.status();
       item.backup.host = *taken;
@@ -147,7 +130,12 @@ Status secure(Arena::Impl& arena, Outgoing& out) {
     out.copied += size;
   }
   if (!disk_need.is_zero()) {
-    NEAP_TRY_ASSIGN(const auto file, DiskFile::make(arena.options.disk_folder, disk_need));
+    std::string folder;
+    {
+      const std::shared_lock lock(arena.table);
+      folder = arena.disk_folder;
+    }
+    NEAP_TRY_ASSIGN(const auto file, DiskFile::make(folder, disk_need));
     Bytes offset;
     for (auto& item : out.items) {
       if (!item.copy || item.policy != Policy::kDisk) continue;
@@ -277,7 +265,7 @@ void commit(Arena::Impl& arena, Incoming& in) {
     region.state = State::kResident;
     ++region.generation;
     region.backup.file = nullptr;
-    if (region.backup.host.none() || !arena.options.keep_host_buffers) {
+    if (region.backup.host.none() || !arena.keep_host_buffers) {
       arena.hosts.give(region.backup.host);
       region.backup = {};
     }

@@ -31,7 +31,9 @@ Arena::Impl::Impl(device::Device& device_in, Options options_in)
       options(std::move(options_in)),
       journal(options.events, device.info().ordinal),
       store(device, journal, options.page_store_budget, options.physical_target),
-      hosts(device, options.host_budget, touch_threads(options.touch_threads)) {}
+      hosts(device, options.host_budget, touch_threads(options.touch_threads)),
+      keep_host_buffers(options.keep_host_buffers),
+      disk_folder(options.disk_folder) {}
 
 Arena::Impl::~Impl() {
   if (owner != ::getpid()) return;
@@ -197,6 +199,22 @@ void Arena::Impl::give_queue(std::unique_ptr<device::CopyQueue> queue) {
   if (queue == nullptr) return;
   const std::unique_lock lock(table);
   idle_queues.push_back(std::move(queue));
+}
+
+bool Arena::Impl::give_kept_buffers() {
+  std::vector<HostBuffer> buffers;
+  {
+    const std::unique_lock lock(table);
+    for (auto& [id, region] : regions) {
+      if (region->state != State::kResident || region->tag->moving || region->backup.host.none())
+        continue;
+      buffers.push_back(region->backup.host);
+      region->backup = {};
+    }
+  }
+  for (const HostBuffer& buffer : buffers) hosts.give(buffer);
+  hosts.release_free();
+  return !buffers.empty();
 }
 
 void Arena::Impl::pages_came_back() {

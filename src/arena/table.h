@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -90,6 +91,7 @@ struct Arena::Impl {
   HostPool hosts;
   PageSizes sizes;
   const pid_t owner = ::getpid();
+  std::atomic<bool> keep_host_buffers;  ///< Options::keep_host_buffers, as it is now
 
   mutable std::shared_mutex table;
   mutable std::condition_variable_any settled;
@@ -109,6 +111,7 @@ struct Arena::Impl {
   std::vector<Listener> listeners;
   std::uint64_t next_listener = 1;
   std::vector<std::unique_ptr<device::CopyQueue>> idle_queues;
+  std::string disk_folder;         ///< Options::disk_folder, as it is now
   std::uint64_t freed_memory = 0;  ///< grows when pages come back; waiters of resume watch it
 
   // --- under the table lock -------------------------------------------------------------------
@@ -130,6 +133,8 @@ struct Arena::Impl {
   [[nodiscard]] Status explain(Status status, Bytes need, std::string_view what);
   [[nodiscard]] Result<std::unique_ptr<device::CopyQueue>> take_queue();
   void give_queue(std::unique_ptr<device::CopyQueue> queue);
+  /// Kept buffers of resident regions go back to the system; whether there were any.
+  bool give_kept_buffers();
   void pages_came_back();
   void record_store();
 

@@ -12,13 +12,6 @@
 
 namespace neap::hook {
 
-bool same_but_live(const Settings& a, const Settings& b) {
-  return a.arena.host_budget == b.arena.host_budget &&
-         a.arena.keep_host_buffers == b.arena.keep_host_buffers &&
-         a.arena.disk_folder == b.arena.disk_folder &&
-         a.arena.touch_threads == b.arena.touch_threads;
-}
-
 Runtime& Runtime::get() {
   static auto* const kRuntime = new Runtime();  // outlives static destruction
   return *kRuntime;
@@ -157,15 +150,17 @@ Status Runtime::configure(const Settings& settings) {
   NEAP_TRY(usable());
   const std::lock_guard lock(mutex_);
   const auto open = devices();
-  if (!open.empty() && !same_but_live(settings, settings_)) {
-    return {ErrorCode::kBusy,
-            "A device is open: only page_store_budget and margin can still be changed"};
+  if (!open.empty() && settings.arena.touch_threads != settings_.arena.touch_threads) {
+    return {ErrorCode::kBusy, "A device is open: touch_threads can no longer be changed"};
   }
   settings_ = settings;
   settings_.arena.events = &Session::get();
   set_margin(settings.margin);
-  for (const OpenDevice& on : open)
+  for (const OpenDevice& on : open) {
     on.arena->set_page_store_budget(settings.arena.page_store_budget);
+    on.arena->set_backup_options(settings.arena.keep_host_buffers, settings.arena.host_budget,
+                                 settings.arena.disk_folder);
+  }
   return {};
 }
 

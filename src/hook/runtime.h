@@ -39,7 +39,6 @@ struct Place {
 struct Settings {
   arena::Options arena;
   Bytes margin;  ///< a region is refused as out of memory when less would stay free
-  friend bool same_but_live(const Settings& a, const Settings& b);
 };
 
 class Runtime {

@@ -96,35 +96,37 @@ class CudaDeviceImpl final : public CudaDevice {
   }
 
  private:
-  [[nodiscard]] Status status(int code, std::string_view what) const {
-    return cuda::to_status(driver_, code, what);
+  /// The words are put together for a failure only: this is on the way of every allocation.
+  template <class... Parts>
+  [[nodiscard]] Status status(int code, fmt::format_string<Parts...> what, Parts&&... parts) const {
+    if (code == 0) return {};
+    return cuda::to_status(driver_, code, format(what, std::forward<Parts>(parts)...));
   }
   /// One driver call in the card's context.
-  template <class Call>
-  Status in_context(std::string_view what, Call call) {
+  template <class Call, class... Parts>
+  Status in_context(Call call, fmt::format_string<Parts...> what, Parts&&... parts) {
     const ContextScope scope(card_);
     NEAP_TRY(scope.status());
-    return status(call(), what);
+    return status(call(), what, std::forward<Parts>(parts)...);
   }
 
   Status usable() const override { return cuda::check_process(card_); }
   Result<Address> find_addresses(Bytes size, Bytes alignment) override {
     cuda::DevicePtr at = 0;
-    NEAP_TRY(in_context(format("reserving {} of addresses", size), [&] {
-      return driver_.reserve(&at, size.count(), alignment.count(), 0, 0);
-    }));
+    NEAP_TRY(in_context([&] { return driver_.reserve(&at, size.count(), alignment.count(), 0, 0); },
+                        "reserving {} of addresses", size));
     return Address{at};
   }
   Status drop_addresses(Address at, Bytes size) override {
-    return in_context(format("giving {} of addresses back", size),
-                      [&] { return driver_.unreserve(at, size.count()); });
+    return in_context([&] { return driver_.unreserve(at, size.count()); },
+                      "giving {} of addresses back", size);
   }
   Result<std::uint64_t> make_page(Bytes size) override {
     const ContextScope scope(card_);
     NEAP_TRY(scope.status());
     cuda::Handle handle = 0;
     Status created = status(driver_.create(&handle, size.count(), &properties_, 0),
-                            format("creating a page of {}", size));
+                            "creating a page of {}", size);
     if (created.code() == ErrorCode::kOutOfDeviceMemory) {
       std::size_t free = 0;
       std::size_t total = 0;
@@ -136,20 +138,19 @@ class CudaDeviceImpl final : public CudaDevice {
     return std::uint64_t{handle};
   }
   Status drop_page(std::uint64_t handle) override {
-    return in_context("releasing a page", [&] { return driver_.release(handle); });
+    return in_context([&] { return driver_.release(handle); }, "releasing a page");
   }
   Status bind(Address at, Bytes size, std::uint64_t handle) override {
-    return in_context(format("mapping {}", size),
-                      [&] { return driver_.map(at, size.count(), 0, handle, 0); });
+    return in_context([&] { return driver_.map(at, size.count(), 0, handle, 0); }, "mapping {}",
+                      size);
   }
   Status open(Address at, Bytes size) override {
-    return in_context(format("giving access to {}", size), [&] {
-      return driver_.set_access(at, size.count(), access_.data(), access_.size());
-    });
+    return in_context(
+        [&] { return driver_.set_access(at, size.count(), access_.data(), access_.size()); },
+        "giving access to {}", size);
   }
   Status unbind(Address at, Bytes size) override {
-    return in_context(format("unmapping {}", size),
-                      [&] { return driver_.unmap(at, size.count()); });
+    return in_context([&] { return driver_.unmap(at, size.count()); }, "unmapping {}", size);
   }
   Status pin(void* at, Bytes size) override {
     const ContextScope scope(card_);
@@ -161,29 +162,31 @@ class CudaDeviceImpl final : public CudaDevice {
     if (code == 2)
       return {ErrorCode::kOutOfHostMemory,
               format("the driver cannot pin {} more host memory", size)};
-    return status(code, format("pinning {} of host memory", size));
+    return status(code, "pinning {} of host memory", size);
   }
   Status unpin(void* at) override {
-    return in_context("unpinning host memory", [&] { return driver_.host_unregister(at); });
+    return in_context([&] { return driver_.host_unregister(at); }, "unpinning host memory");
   }
   Result<int> give_out(std::uint64_t handle) override {
     if (!info_.exportable)
       return Status(ErrorCode::kUnsupported,
                     format("{} cannot export pages as descriptors", info_.name));
     int descriptor = -1;
-    NEAP_TRY(in_context("exporting a page", [&] {
-      return driver_.export_handle(&descriptor, handle, cuda::kHandlePosixDescriptor, 0);
-    }));
+    NEAP_TRY(in_context(
+        [&] { return driver_.export_handle(&descriptor, handle, cuda::kHandlePosixDescriptor, 0); },
+        "exporting a page"));
     return descriptor;
   }
   Result<std::uint64_t> take_in(int descriptor, Bytes) override {
     cuda::Handle handle = 0;
     // The driver takes the descriptor's number itself in place of a pointer.
-    NEAP_TRY(in_context(format("importing descriptor {}", descriptor), [&] {
-      return driver_.import_handle(&handle,
-                                   reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
-                                   cuda::kHandlePosixDescriptor);
-    }));
+    NEAP_TRY(in_context(
+        [&] {
+          return driver_.import_handle(
+              &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
+              cuda::kHandlePosixDescriptor);
+        },
+        "importing descriptor {}", descriptor));
     return std::uint64_t{handle};
   }
 
@@ -200,11 +203,11 @@ class CudaDeviceImpl final : public CudaDevice {
     }
     Status first;
     for (const Copy& copy : copies) {
-      first = status(issue(copy), what);
+      first = cuda::to_status(driver_, issue(copy), what);
       if (!first.ok()) break;
     }
     // Wait in any case: the caller's buffers must not be in use when this returns.
-    Status done = status(driver_.stream_synchronize(blocking_.stream), what);
+    Status done = cuda::to_status(driver_, driver_.stream_synchronize(blocking_.stream), what);
     return first.ok() ? std::move(done) : std::move(first);
   }
 

@@ -326,8 +326,21 @@ static void configuration(void) {
   CHECK_OK(neap_configure(&options));
   void* address = NULL;
   CHECK(neap_region_create(0, "t", 8 * MIB, NEAP_DISCARD, &address) == NEAP_OUT_OF_DEVICE_MEMORY);
-  options.keep_host_buffers = 0;
+  options.touch_threads = 3;
   CHECK(neap_configure(&options) == NEAP_BUSY); /* a device is open */
+  options.touch_threads = 0;
+  /* The rest holds for moves that begin later. */
+  options.margin = 0;
+  options.keep_host_buffers = 0;
+  options.disk_folder = "/nowhere/at/all";
+  CHECK_OK(neap_configure(&options));
+  CHECK_OK(neap_region_create(0, "later", 2 * MIB, NEAP_DISK, &address));
+  const char* later[] = {"later"};
+  CHECK(neap_pause(later, 1, NULL, NULL) == NEAP_IO);
+  options.disk_folder = NULL;
+  CHECK_OK(neap_configure(&options));
+  CHECK_OK(neap_pause(later, 1, NULL, NULL));
+  CHECK_OK(neap_region_destroy(address));
   options.keep_host_buffers = 1;
   options.margin = 0;
   CHECK_OK(neap_configure(&options));

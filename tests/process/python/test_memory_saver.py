@@ -138,6 +138,15 @@ def test_retained_backups_and_the_disk_folder(memory_saver_files, tmp_path):
         x.write(bytes([9]) * (2 * MIB))
         saver.pause(); saver.resume()
         assert saver.get_cpu_backup(x).bytes() == bytes([9]) * (2 * MIB)
+        saver.retain_cpu_backup = False      # with regions there, too: kept backups go
+        assert saver.retain_cpu_backup is False and saver.get_cpu_backup(x) is None
+        later = os.path.join(folder, "later")
+        saver.set_disk_backup_dir(later)
+        saver.pause(); saver.resume()
+        assert x.bytes() == bytes([9]) * (2 * MIB)
+        saver.retain_cpu_backup = True
+        saver.pause(); saver.resume()
+        assert saver.get_cpu_backup(x).bytes() == bytes([9]) * (2 * MIB)
         """, saver_environment(memory_saver_files))
 
 

@@ -203,6 +203,19 @@ def test_configure_before_and_after_a_device_is_open(tmp_path):
         neap.configure(disk_folder={str(tmp_path)!r}, keep_host_buffers=False)
         region = neap.allocate(2 * MIB, tag="d", policy="disk")
         neap.pause("d"); neap.resume("d")
+        kept = neap.allocate(2 * MIB, tag="k", policy="host")
+        neap.pause("k")
+        neap.configure(disk_folder={str(tmp_path)!r}, keep_host_buffers=True)
+        neap.resume("k")                     # its buffer is kept from now on
+        assert neap.stats()["devices"][0]["host_buffers"] > 0
+        neap.configure(disk_folder="/elsewhere", keep_host_buffers=False)
+        assert neap.stats()["devices"][0]["host_buffers"] == 0
+        try:
+            neap.pause("d")
+            assert False
+        except neap.NeapError as error:
+            assert "/elsewhere" in str(error), error
+        kept.destroy()
         neap.configure(disk_folder={str(tmp_path)!r}, keep_host_buffers=False, margin=62 * MIB)
         try:
             neap.allocate(4 * MIB)
@@ -210,7 +223,7 @@ def test_configure_before_and_after_a_device_is_open(tmp_path):
         except neap.OutOfMemoryError:
             pass
         try:
-            neap.configure(disk_folder="/elsewhere", keep_host_buffers=False)
+            neap.configure(touch_threads=3)
             assert False
         except neap.BusyError:
             pass
