@@ -110,6 +110,7 @@ int GenerateCommand::run() {
     flat.push_back(at::zeros({unit.elements}, at::TensorOptions().dtype(at::kFloat)));
   }
   model::load_model(folder, shape, plan::Head::kLanguageModel, flat);
+  model::merge_adapter(folder, shape, plan::Head::kLanguageModel, flat);
   model::Transformer network(shape, plan::Head::kLanguageModel, {flat, {}});
 
   rollout::GenerateOptions options;

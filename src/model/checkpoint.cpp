@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/status.h"
+#include "model/checkpoint_detail.h"
 #include "model/network.h"
 #include "model/safetensors.h"
 
@@ -63,29 +64,6 @@ std::string comma_separated(at::IntArrayRef shape) {
   std::string text;
   for (const auto d : shape) text += (text.empty() ? "" : ", ") + std::to_string(d);
   return text;
-}
-
-// Copies a file's tensor into `target` (contiguous, any device and dtype) through a host buffer.
-void read_into(const SafetensorsFile& file, const TensorEntry& entry, const Tensor& target) {
-  const std::string where = format("{}: tensor \"{}\"", file.path().string(), entry.name);
-  if (target.sizes() != at::IntArrayRef(entry.shape)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                format("{} has shape [{}], the model's is [{}]", where,
-                       comma_separated(entry.shape), comma_separated(target.sizes())));
-  }
-  const at::ScalarType type = type_of(entry.dtype, where);
-  if (at::isFloatingType(type) != at::isFloatingType(target.scalar_type()))
-    throw Error(ErrorCode::kInvalidArgument, format("{} is {}, where {} is wanted", where,
-                                                    entry.dtype, name_of(target.scalar_type())));
-  const auto width = static_cast<std::int64_t>(c10::elementSize(type));
-  Tensor flat = target.view(-1);
-  const std::int64_t step = kBufferBytes / width;
-  for (std::int64_t first = 0; first < flat.numel(); first += step) {
-    const Tensor buffer =
-        at::empty({std::min(step, flat.numel() - first)}, at::TensorOptions().dtype(type));
-    file.read(entry, static_cast<std::uint64_t>(first * width), bytes_of(buffer));
-    flat.narrow(0, first, buffer.numel()).copy_(buffer);
-  }
 }
 
 // A source that copies `tensor` to the host a buffer at a time, as `type`.
@@ -160,7 +138,32 @@ void make_folder(const fs::path& folder) {
     throw Error(ErrorCode::kIo, format("Cannot create {}: {}", folder.string(), failure.message()));
 }
 
+using detail::read_into;
+
 }  // namespace
+
+void detail::read_into(const SafetensorsFile& file, const TensorEntry& entry,
+                       const Tensor& target) {
+  const std::string where = format("{}: tensor \"{}\"", file.path().string(), entry.name);
+  if (target.sizes() != at::IntArrayRef(entry.shape)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{} has shape [{}], the model's is [{}]", where,
+                       comma_separated(entry.shape), comma_separated(target.sizes())));
+  }
+  const at::ScalarType type = type_of(entry.dtype, where);
+  if (at::isFloatingType(type) != at::isFloatingType(target.scalar_type()))
+    throw Error(ErrorCode::kInvalidArgument, format("{} is {}, where {} is wanted", where,
+                                                    entry.dtype, name_of(target.scalar_type())));
+  const auto width = static_cast<std::int64_t>(c10::elementSize(type));
+  Tensor flat = target.view(-1);
+  const std::int64_t step = kBufferBytes / width;
+  for (std::int64_t first = 0; first < flat.numel(); first += step) {
+    const Tensor buffer =
+        at::empty({std::min(step, flat.numel() - first)}, at::TensorOptions().dtype(type));
+    file.read(entry, static_cast<std::uint64_t>(first * width), bytes_of(buffer));
+    flat.narrow(0, first, buffer.numel()).copy_(buffer);
+  }
+}
 
 bool has_weights(const fs::path& folder) {
   return WeightFolder::exists(folder);

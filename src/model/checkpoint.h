@@ -52,6 +52,12 @@ void load_adapter(const std::filesystem::path& folder, const plan::ModelShape& s
                   plan::Head head, const plan::LoraShape& lora,
                   const std::vector<at::Tensor>& flat);
 
+/// Adds the folder's adapter, if it holds one (PEFT's LoRA), to `flat`: W + scale B A, computed in float32 on the host a
+/// matrix at a time; a scalar head that was trained beside it replaces the model's. Returns whether there was one. Fails
+/// before it changes anything where the adapter is of a kind that cannot be added so.
+bool merge_adapter(const std::filesystem::path& folder, const plan::ModelShape& shape,
+                   plan::Head head, const std::vector<at::Tensor>& flat);
+
 /// Named tensors (optimizer states, counters) in one safetensors file.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 void save_tensors(const std::filesystem::path& file, const NamedTensors& tensors,

@@ -92,6 +92,7 @@ void Role::load() {
   }
   if (model::has_weights(spec_.folder)) {
     model::load_model(spec_.folder, shape_, spec_.head, exact);
+    model::merge_adapter(spec_.folder, shape_, spec_.head, exact);
   } else if (spec_.trained && !has_lora()) {
     model::Transformer fresh(shape_, spec_.head, {exact, {}});
     model::initialize(fresh, spec_.seed);

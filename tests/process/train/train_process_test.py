@@ -267,6 +267,23 @@ class Train(unittest.TestCase):
                        "trainer.total_training_steps=4")
         self.assertEqual(on.returncode, 0, on.stderr)
 
+    def test_what_lora_learned_goes_on_into_the_next_stage(self):
+        out = "out/sft_lora"
+        result = self.neap("train", "sft.toml", "actor_rollout_ref.model.path=out/sft/latest/actor",
+                           "actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.actor.optim.lr=0.02",
+                           f"trainer.default_local_dir={out}", "trainer.total_training_steps=4")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        learned = read_lines(self.home / out / "validation.jsonl")
+        self.assertGreater(abs(learned[-1]["val/loss"] - learned[0]["val/loss"]), 0.01, learned)
+        result = self.neap("train", "sft.toml", f"actor_rollout_ref.model.path={out}/latest/actor",
+                           "trainer.default_local_dir=out/after_lora", "trainer.total_training_steps=1")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        start = read_lines(self.home / "out/after_lora/validation.jsonl")[0]
+        self.assertAlmostEqual(start["val/loss"], learned[-1]["val/loss"], places=3)
+        texts = [self.neap("generate", f"{folder}/latest/actor", "--prompt", "Last night we ate", "--temperature", "0",
+                           "--max-new-tokens", "16").stdout for folder in ("out/sft", out)]
+        self.assertNotEqual(*texts)
+
     def test_grpo(self):
         text = PPO.replace('task = "ppo"', 'task = "grpo"').replace("CEILING", "64MiB")
         text = re.sub(r"\[critic\].*?(?=\[reward_model\])", "", text, flags=re.S)

@@ -124,6 +124,66 @@ TEST_F(Checkpoint, AdaptersComeBackUnderPeftsNames) {
     EXPECT_TRUE(at::equal(loaded[u], m.adapter_weights[u]));
 }
 
+TEST_F(Checkpoint, AMergedAdapterGivesTheAdaptedModel) {
+  for (const auto& [shape, targets] :
+       {std::pair(tiny_llama(), std::vector<std::string>{"q_proj", "down_proj"}),
+        std::pair(tiny_gpt2(), std::vector<std::string>{"c_attn", "c_proj"})}) {
+    for (const plan::Head head : {plan::Head::kLanguageModel, plan::Head::kScalar}) {
+      const plan::LoraShape lora{2, targets};
+      TestModel m(shape, head, lora, at::kFloat);
+      const fs::path folder = folder_ / std::to_string(static_cast<int>(head)) / targets[0];
+      save_model(folder, m.shape, m.head, m.weights);
+      save_adapter(folder, m.shape, m.head, lora, 8, m.adapter_weights);  // TestModel's alpha
+      TestModel merged(shape, head, std::nullopt, at::kFloat, 9);
+      (void)load_model(folder, merged.shape, merged.head, merged.weights);
+      const Batch batch = Batch::padded(at::arange(10, at::kLong).view({2, 5}));
+      const Tensor wanted = m.model->forward(batch);
+      EXPECT_FALSE(at::allclose(merged.model->forward(batch), wanted, 1e-3, 1e-3));
+      EXPECT_TRUE(merge_adapter(folder, merged.shape, merged.head, merged.weights));
+      const Tensor got = merged.model->forward(batch);
+      EXPECT_LT((got - wanted).abs().max().item<double>(),
+                1e-4 * wanted.abs().max().item<double>());
+      if (head == plan::Head::kScalar) {
+        const Tensor rows = at::arange(10, at::kLong);
+        const Tensor scores = m.model->scores(wanted, rows);
+        const Tensor off = merged.model->scores(got, rows) - scores;
+        EXPECT_LT(off.abs().max().item<double>(), 1e-4 * scores.abs().max().item<double>());
+      }
+    }
+  }
+}
+
+TEST_F(Checkpoint, AdaptersThatCannotBeMergedAreRefusedBeforeAnyChange) {
+  const plan::LoraShape lora{2, {"q_proj"}};
+  TestModel m(tiny_llama(), plan::Head::kLanguageModel, lora, at::kFloat);
+  EXPECT_FALSE(merge_adapter(folder_, m.shape, m.head, m.weights)) << "there is none";
+  save_adapter(folder_, m.shape, m.head, lora, 8, m.adapter_weights);
+  const fs::path config = folder_ / "adapter_config.json";
+  const std::string text = value_or_throw(read_file(config));
+  const auto refused = [&](const std::string& from, const std::string& to, const char* why) {
+    std::string changed = text;
+    changed.replace(changed.find(from), from.size(), to);
+    throw_if_error(write_file_atomic(config, changed));
+    EXPECT_THAT([&] { (void)merge_adapter(folder_, m.shape, m.head, m.weights); },
+                ThrowsMessage<Error>(HasSubstr(why)));
+  };
+  std::vector<Tensor> before;
+  for (const Tensor& t : m.weights) before.push_back(t.clone());
+  refused("LORA", "LOHA", "peft_type");
+  refused("\"r\": 2", "\"r\": 3", "shapes of rank 3");
+  refused("\"r\": 2", "\"r\": \"x\"", "have to be numbers");
+  refused("\"bias\"", "\"use_dora\": true, \"bias\"", "use_dora");
+  throw_if_error(write_file_atomic(config, text));
+  const std::string a = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
+  save_tensors(folder_ / "adapter_model.safetensors", {{a, at::zeros({2, 24})}});
+  EXPECT_THAT([&] { (void)merge_adapter(folder_, m.shape, m.head, m.weights); },
+              ThrowsMessage<Error>(HasSubstr("only one of")));
+  save_tensors(folder_ / "adapter_model.safetensors", {{"base_model.model.extra", at::zeros({2})}});
+  EXPECT_THAT([&] { (void)merge_adapter(folder_, m.shape, m.head, m.weights); },
+              ThrowsMessage<Error>(HasSubstr("no place in this model")));
+  for (std::size_t u = 0; u < before.size(); ++u) EXPECT_TRUE(at::equal(before[u], m.weights[u]));
+}
+
 TEST_F(Checkpoint, NamedTensorsKeepTheirBitsAndMetadata) {
   const Tensor moments = at::arange(100, at::kFloat).sin_().to(at::kBFloat16);
   const Tensor step = at::full({}, 17, at::kLong);
