@@ -1,0 +1,70 @@
+"""`neap run -- COMMAND` as a user meets it: a CUDA program over tests/standin, under the hook.
+
+usage: run_test.py NEAP HOOK_LIBRARY STANDIN_DIR CUDA_PROGRAM WORK_DIR
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+NEAP, HOOK, STANDIN, PROGRAM, WORK = sys.argv[1:6]
+ENVIRONMENT = {**{k: v for k, v in os.environ.items() if not k.startswith("NEAP_")},
+               "NEAP_HOOK_LIBRARY": HOOK, "LD_LIBRARY_PATH": STANDIN,
+               "NEAP_STANDIN_BYTES": str(256 << 20)}
+
+
+def neap(*arguments, **changes):
+    return subprocess.run([NEAP, *arguments], env={**ENVIRONMENT, **changes}, text=True,
+                          capture_output=True, timeout=50)
+
+
+def counts_what_is_passed_on():
+    done = neap("run", "--json", "--", PROGRAM, "outside")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["schema"] == 1 and report["exit"] == 0
+    (process,) = report["processes"]
+    assert process["outside"]["peak_bytes"] == 15 << 20 and process["outside"]["bytes"] == 0
+    assert "ok" in done.stderr            # the command's own output
+
+
+def makes_regions_and_a_trace():
+    trace = Path(WORK) / "run.trace"
+    trace.unlink(missing_ok=True)
+    done = neap("run", "--tag", "whole", "--policy", "host", "--trace", str(trace), "--", PROGRAM,
+                "inside")
+    assert done.returncode == 0 and "ok" in done.stdout, done.stderr
+    assert "whole" in done.stderr and "1 pauses, 1 resumes" in done.stderr, done.stderr
+    report = neap("report", str(trace), "--json")
+    assert report.returncode == 0, report.stderr
+    assert "whole" in report.stdout, report.stdout
+
+
+def gives_the_commands_exit_code_and_signals():
+    assert neap("run", "--quiet", "--", "sh", "-c", "exit 7").returncode == 7
+    missing = neap("run", "--", "/nowhere/at/all")
+    assert missing.returncode == 2 and "/nowhere/at/all" in missing.stderr, missing.stderr
+    running = subprocess.Popen([NEAP, "run", "--quiet", "--", "sh", "-c", "echo up; exec sleep 40"],
+                               env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    assert running.stdout.readline() == "up\n"
+    time.sleep(0.3)
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(timeout=20) == 128 + signal.SIGTERM
+
+
+def says_what_is_missing():
+    done = neap("run", "--", "true", NEAP_HOOK_LIBRARY="/nowhere/libneap_hook.so")
+    assert done.returncode == 2 and "/nowhere/libneap_hook.so" in done.stderr, done.stderr
+    assert neap("run").returncode == 2
+    nothing = neap("run", "--", "true")
+    assert nothing.returncode == 0 and "no memory that the hook sees" in nothing.stderr
+
+
+for case in (counts_what_is_passed_on, makes_regions_and_a_trace,
+             gives_the_commands_exit_code_and_signals, says_what_is_missing):
+    case()
+    print("passed", case.__name__, flush=True)
