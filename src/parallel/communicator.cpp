@@ -1,0 +1,146 @@
+#include "parallel/communicator.h"
+
+#include <ATen/ATen.h>
+
+#include "base/format.h"
+#include "base/status.h"
+#include "torch/runtime.h"
+
+namespace neap::parallel {
+namespace {
+
+bool known(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+    case at::kDouble:
+    case at::kBFloat16:
+    case at::kHalf:
+    case at::kLong:
+    case at::kInt:
+    case at::kByte:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void check(const at::Tensor& t, const char* call) {
+  if (!t.defined() || !t.is_contiguous() || !known(t.scalar_type())) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{} wants a contiguous tensor of float32, float64, bfloat16, float16, "
+                       "int64, int32 or uint8",
+                       call));
+  }
+}
+
+void check_pair(const at::Tensor& one, const at::Tensor& all, int size, const char* call) {
+  check(one, call);
+  check(all, call);
+  if (one.scalar_type() != all.scalar_type() || one.device() != all.device() ||
+      one.numel() * size != all.numel()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{}: {} elements on each of {} ranks do not go with {} in all", call,
+                       one.numel(), size, all.numel()));
+  }
+}
+
+// The numbers live in host memory, whatever phase is open.
+at::Tensor host_tensor(std::vector<double>& values) {
+  return at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())},
+                       at::TensorOptions().dtype(at::kDouble));
+}
+
+}  // namespace
+
+void Communicator::all_reduce(const at::Tensor& t, Reduce op) {
+  check(t, "all_reduce");
+  if (size_ > 1 && t.numel() > 0) do_all_reduce(t, op);
+}
+
+void Communicator::reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduce op) {
+  check_pair(out, in, size_, "reduce_scatter");
+  if (out.numel() == 0) return;
+  if (size_ > 1) return do_reduce_scatter(out, in, op);
+  if (out.data_ptr() != in.data_ptr()) at::Tensor(out).copy_(in.view_as(out));
+}
+
+void Communicator::all_gather(const at::Tensor& out, const at::Tensor& in) {
+  check_pair(in, out, size_, "all_gather");
+  if (in.numel() == 0) return;
+  if (size_ > 1) return do_all_gather(out, in);
+  if (out.data_ptr() != in.data_ptr()) at::Tensor(out).copy_(in.view_as(out));
+}
+
+void Communicator::broadcast(const at::Tensor& t, int root) {
+  check(t, "broadcast");
+  if (root < 0 || root >= size_) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("broadcast from rank {}; there are {} ranks", root, size_));
+  }
+  if (size_ > 1 && t.numel() > 0) do_broadcast(t, root);
+}
+
+void Communicator::barrier() {
+  if (size_ > 1) do_barrier();
+}
+
+double Communicator::sum(double x) {
+  std::vector<double> one = {x};
+  sum(one);
+  return one[0];
+}
+
+void Communicator::sum(std::vector<double>& values) {
+  all_reduce(host_tensor(values), Reduce::kSum);
+}
+
+void Communicator::max(std::vector<double>& values) {
+  all_reduce(host_tensor(values), Reduce::kMax);
+}
+
+bool Communicator::any(bool flag) {
+  std::vector<double> one = {flag ? 1.0 : 0.0};
+  max(one);
+  return one[0] > 0;
+}
+
+void Communicator::expect_same(std::int64_t value, const std::string& what) {
+  if (alone()) return;
+  const bridge::HostScope host;
+  const at::Tensor mine = at::full({1}, value, at::kLong);
+  const at::Tensor all = at::empty({size_}, at::kLong);
+  all_gather(all, mine);
+  const std::int64_t* values = all.const_data_ptr<std::int64_t>();
+  for (int r = 1; r < size_; ++r) {
+    if (values[r] != values[0]) {
+      throw Error(ErrorCode::kInternal,
+                  format("{} differs between ranks: {} on rank 0, {} on rank {}", what, values[0],
+                         values[r], r));
+    }
+  }
+}
+
+namespace {
+
+class Single final : public Communicator {
+ public:
+  Single() : Communicator(0, 1) {}
+  [[nodiscard]] std::string name() const override { return "single"; }
+  void abort(int /*exit_code*/) noexcept override {}
+
+ private:
+  // Never reached: the public functions answer for one rank.
+  void do_all_reduce(const at::Tensor&, Reduce) override {}
+  void do_reduce_scatter(const at::Tensor&, const at::Tensor&, Reduce) override {}
+  void do_all_gather(const at::Tensor&, const at::Tensor&) override {}
+  void do_broadcast(const at::Tensor&, int) override {}
+  void do_barrier() override {}
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_single() {
+  return std::make_unique<Single>();
+}
+
+}  // namespace neap::parallel

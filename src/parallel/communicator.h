@@ -1,0 +1,91 @@
+// What the ranks of a job say to each other: collectives on flat tensors.
+//
+// Every rank calls the same functions in the same order with the same shapes; a call returns when
+// this rank's result is there. Sums run in the order of the ranks (MPI), or in an order that NCCL
+// fixes for a machine and a size: the same run twice gives the same bits, and every rank has them.
+// Tensors   contiguous; float32, float64, bfloat16, float16, int64, int32, uint8. bfloat16 and
+//           float16 are summed in float32 and rounded once over MPI. On the communicator's device,
+//           or in host memory, which a GPU communicator stages through a small buffer.
+// Threads   one at a time.
+// Failure   Error: a tensor that does not fit the call, a rank that is gone (kIo), or one that did
+//           not come in time (kTimeout). After a failure only abort is left.
+// A rank that goes without a word: mpirun, srun and torchrun end the others; NCCL's waits end by
+//           themselves after the timeout.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/environment.h"
+
+namespace neap::parallel {
+
+enum class Reduce { kSum, kAverage, kMax };
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] bool alone() const { return size_ == 1; }
+  /// The rank that prints and writes files.
+  [[nodiscard]] bool first() const { return rank_ == 0; }
+  [[nodiscard]] virtual std::string name() const = 0;  ///< "single", "mpi", "nccl"
+
+  /// `t` of every rank becomes the reduction of all.
+  void all_reduce(const at::Tensor& t, Reduce op = Reduce::kSum);
+  /// `in` (size * n,) of all ranks is reduced; rank r gets elements [r n, (r + 1) n) in `out` (n,).
+  /// `out` may be that very part of `in`; the rest of `in` is then of no use.
+  void reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduce op = Reduce::kSum);
+  /// `in` (n,) of rank r becomes elements [r n, (r + 1) n) of `out` (size * n,) on every rank. `in`
+  /// may be that very part of `out`.
+  void all_gather(const at::Tensor& out, const at::Tensor& in);
+  /// `t` of every rank becomes rank `root`'s.
+  void broadcast(const at::Tensor& t, int root);
+  /// Returns when every rank has called it.
+  void barrier();
+
+  // Numbers of the host.
+  [[nodiscard]] double sum(double x);
+  void sum(std::vector<double>& values);
+  void max(std::vector<double>& values);
+  [[nodiscard]] bool any(bool flag);
+  /// Fails on every rank when `value` is not the same everywhere; `what` says what it is.
+  void expect_same(std::int64_t value, const std::string& what);
+
+  /// Tells the other ranks, as far as they can be reached, that this one ends with `exit_code`. Under
+  /// MPI the job is killed and this does not return.
+  virtual void abort(int exit_code) noexcept = 0;
+
+ protected:
+  Communicator(int rank, int size) : rank_(rank), size_(size) {}
+
+ private:
+  // Arguments are checked: contiguous, of a known type, not empty, and size_ > 1.
+  virtual void do_all_reduce(const at::Tensor& t, Reduce op) = 0;
+  virtual void do_reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduce op) = 0;
+  virtual void do_all_gather(const at::Tensor& out, const at::Tensor& in) = 0;
+  virtual void do_broadcast(const at::Tensor& t, int root) = 0;
+  virtual void do_barrier() = 0;
+
+  int rank_, size_;
+};
+
+struct ConnectOptions {
+  at::Device device = at::kCPU;  ///< of the ranks' tensors: MPI on the CPU, NCCL on a GPU
+  double timeout_seconds = 1800;
+};
+/// One rank: no library is loaded. Several: the backend's library is, and the ranks meet; fails when
+/// it is missing, when the launcher did not prepare it, or when ranks stay away.
+[[nodiscard]] std::unique_ptr<Communicator> connect(const Environment& environment,
+                                                    const ConnectOptions& options);
+/// One rank of one.
+[[nodiscard]] std::unique_ptr<Communicator> make_single();
+
+}  // namespace neap::parallel

@@ -1,0 +1,34 @@
+/* What libneap_mpi.so offers: the few calls of MPI that Neap needs, over plain pointers, so that the
+ * program itself links no MPI. Loaded only by a CPU job of several ranks, or for the start of a GPU
+ * job under mpirun.
+ *
+ * Bytes and offsets are int, as in MPI: callers cut large buffers. Every function but describe and
+ * abort returns MPI's error code, 0 for success. One thread at a time. */
+#ifndef NEAP_PARALLEL_MPI_PLUGIN_H
+#define NEAP_PARALLEL_MPI_PLUGIN_H
+
+enum { NEAP_MPI_ABI = 1 };
+
+typedef struct NeapMpi {
+  int abi;
+  /* Starts MPI, once a process. */
+  int (*start)(int* rank, int* size);
+  /* in_bytes[r] at in + in_offsets[r] go to rank r; out_bytes[r] come from it. */
+  int (*all_to_all)(const void* in, const int* in_bytes, const int* in_offsets, void* out,
+                    const int* out_bytes, const int* out_offsets);
+  /* Rank r's part is `bytes[r]` at data + offsets[r]; on return every rank has all parts. */
+  int (*all_gather)(void* data, const int* bytes, const int* offsets);
+  int (*broadcast)(void* data, int bytes, int root);
+  int (*barrier)(void);
+  /* Ends every rank of the job; does not return. */
+  void (*abort)(int exit_code);
+  int (*finish)(void);
+  /* MPI's words for an error code, cut to `size` bytes. */
+  void (*describe)(int error, char* text, int size);
+} NeapMpi;
+
+/* The library's one symbol. */
+#define NEAP_MPI_ENTRY "neap_mpi_entry"
+typedef const NeapMpi* (*NeapMpiEntry)(void);
+
+#endif

@@ -1,0 +1,232 @@
+#include "parallel/nccl.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <thread>
+
+#include "base/format.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "parallel/nccl_api.h"
+#include "parallel/rendezvous.h"
+
+namespace neap::parallel {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::int64_t kStageBytes = 512 << 10;  // of libtorch's small blocks
+// libtorch's current stream, which nothing in Neap changes: CUDA's default one.
+constexpr CudaStream kStream = nullptr;
+
+int type_of(const at::Tensor& t) {
+  switch (t.scalar_type()) {
+    case at::kFloat:
+      return kNcclFloat32;
+    case at::kDouble:
+      return kNcclFloat64;
+    case at::kBFloat16:
+      return kNcclBfloat16;
+    case at::kHalf:
+      return kNcclFloat16;
+    case at::kLong:
+      return kNcclInt64;
+    case at::kInt:
+      return kNcclInt32;
+    default:
+      return kNcclUint8;
+  }
+}
+
+int op_of(Reduce op) {
+  if (op == Reduce::kMax) return kNcclMax;
+  return op == Reduce::kAverage ? kNcclAvg : kNcclSum;
+}
+
+std::size_t count(const at::Tensor& t) {
+  return static_cast<std::size_t>(t.numel());
+}
+
+class Nccl final : public Communicator {
+ public:
+  Nccl(const Environment& environment, const ConnectOptions& options)
+      : Communicator(environment.rank, environment.size),
+        api_(*value_or_throw(load_nccl())),
+        device_(options.device),
+        timeout_(options.timeout_seconds),
+        rendezvous_(meet(environment, options.timeout_seconds)),
+        exceptions_(std::uncaught_exceptions()) {
+    const c10::DeviceGuard guard(device_);
+    NcclId id{};
+    if (first()) check(api_.get_unique_id(&id), "ncclGetUniqueId");
+    std::vector<char> bytes(id.bytes, id.bytes + kNcclIdBytes);
+    rendezvous_->share(bytes);
+    if (bytes.size() != kNcclIdBytes)
+      throw Error(ErrorCode::kIo, "The meeting place holds another program's key");
+    std::memcpy(id.bytes, bytes.data(), kNcclIdBytes);
+    check(api_.comm_init_rank(&comm_, size(), id, rank()), "ncclCommInitRank");
+  }
+
+  ~Nccl() override {
+    if (comm_ == nullptr) return;
+    const c10::DeviceGuard guard(device_);
+    // Destroying waits for what is under way, which after a failure may never end.
+    if (std::uncaught_exceptions() == exceptions_) {
+      api_.comm_destroy(comm_);
+    } else {
+      api_.comm_abort(comm_);
+    }
+  }
+
+  [[nodiscard]] std::string name() const override { return "nccl"; }
+
+  void abort(int exit_code) noexcept override {
+    rendezvous_->report_failure(exit_code);
+    if (comm_ != nullptr) api_.comm_abort(comm_);
+    comm_ = nullptr;
+  }
+
+ private:
+  void check(int result, const char* call) {
+    if (result == kNcclSuccess || result == kNcclInProgress) return;
+    const char* last = api_.get_last_error(comm_);
+    throw Error(ErrorCode::kIo,
+                format("{} failed on rank {}: {}{}{}", call, rank(), api_.get_error_string(result),
+                       last != nullptr && *last != '\0' ? ": " : "", last != nullptr ? last : ""));
+  }
+
+  template <class Call>
+  void run(const char* name, const Call& call) {
+    if (comm_ == nullptr) throw Error(ErrorCode::kIo, "The ranks are no longer connected");
+    const c10::DeviceGuard guard(device_);
+    check(call(), name);
+    wait(name);
+  }
+
+  // Until the stream has come here. Short waits spin: a collective in a step takes microseconds.
+  void wait(const char* name) {
+    const c10::impl::VirtualGuardImpl implementation(device_.type());
+    c10::Event event(device_.type());
+    event.record(implementation.getStream(device_));
+    const auto start = Clock::now();
+    double next_look = 1;
+    while (!event.query()) {
+      const std::chrono::duration<double> waited = Clock::now() - start;
+      if (waited.count() < 0.002) {
+        std::this_thread::yield();
+        continue;
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      int error = kNcclSuccess;
+      check(api_.comm_get_async_error(comm_, &error), "ncclCommGetAsyncError");
+      check(error, name);
+      if (waited.count() < next_look) continue;
+      next_look = waited.count() + 1;
+      if (const auto failure = rendezvous_->failure())
+        give_up(ErrorCode::kIo, format("{}; rank {} ends too", *failure, rank()));
+      if (waited.count() > timeout_) {
+        give_up(ErrorCode::kTimeout, format("Rank {} waited {:.0f} s in {} for the other ranks "
+                                            "(actor_rollout_ref.nccl_timeout)",
+                                            rank(), waited.count(), name));
+      }
+    }
+  }
+
+  // The kernel on the card waits too, and everything after it: only an abort ends it.
+  [[noreturn]] void give_up(ErrorCode code, const std::string& why) {
+    api_.comm_abort(comm_);
+    comm_ = nullptr;
+    throw Error(code, why);
+  }
+
+  // A piece of host memory on the card and, after `work`, back again.
+  template <class Work>
+  void through_card(const at::Tensor& host, const Work& work) {
+    const std::int64_t most =
+        std::max<std::int64_t>(1, kStageBytes / static_cast<std::int64_t>(host.element_size()));
+    const at::Tensor flat = host.view({-1});
+    for (std::int64_t at = 0; at < flat.numel(); at += most) {
+      at::Tensor part = flat.narrow(0, at, std::min(most, flat.numel() - at));
+      const at::Tensor staged = part.to(device_);
+      work(staged);
+      part.copy_(staged);
+    }
+  }
+
+  void do_all_reduce(const at::Tensor& t, Reduce op) override {
+    if (t.is_cpu()) return through_card(t, [&](const at::Tensor& s) { do_all_reduce(s, op); });
+    run("all_reduce", [&] {
+      return api_.all_reduce(t.const_data_ptr(), t.mutable_data_ptr(), count(t), type_of(t),
+                             op_of(op), comm_, kStream);
+    });
+  }
+
+  void do_reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduce op) override {
+    if (out.is_cpu()) {
+      do_all_reduce(in, op);
+      at::Tensor(out).copy_(in.view({size(), -1})[rank()].view_as(out));
+      return;
+    }
+    run("reduce_scatter", [&] {
+      return api_.reduce_scatter(in.const_data_ptr(), out.mutable_data_ptr(), count(out),
+                                 type_of(in), op_of(op), comm_, kStream);
+    });
+  }
+
+  void do_all_gather(const at::Tensor& out, const at::Tensor& in) override {
+    if (in.is_cpu()) return gather_host(out, in);
+    run("all_gather", [&] {
+      return api_.all_gather(in.const_data_ptr(), out.mutable_data_ptr(), count(in), type_of(in),
+                             comm_, kStream);
+    });
+  }
+
+  void gather_host(const at::Tensor& out, const at::Tensor& in) {
+    const auto width = static_cast<std::int64_t>(in.element_size());
+    const std::int64_t most = std::max<std::int64_t>(1, kStageBytes / (width * size()));
+    const at::Tensor rows = out.view({size(), -1});
+    const at::Tensor mine = in.view({-1});
+    for (std::int64_t at = 0; at < mine.numel(); at += most) {
+      const std::int64_t n = std::min(most, mine.numel() - at);
+      const at::Tensor staged = at::empty({size(), n}, in.options().device(device_));
+      staged[rank()].copy_(mine.narrow(0, at, n));
+      do_all_gather(staged, staged[rank()]);
+      rows.narrow(1, at, n).copy_(staged);
+    }
+  }
+
+  void do_broadcast(const at::Tensor& t, int root) override {
+    if (t.is_cpu()) return through_card(t, [&](const at::Tensor& s) { do_broadcast(s, root); });
+    run("broadcast", [&] {
+      return api_.broadcast(t.const_data_ptr(), t.mutable_data_ptr(), count(t), type_of(t), root,
+                            comm_, kStream);
+    });
+  }
+
+  void do_barrier() override {
+    const at::Tensor one = at::zeros({1}, at::TensorOptions().dtype(at::kInt).device(device_));
+    do_all_reduce(one, Reduce::kSum);
+  }
+
+  const NcclApi& api_;
+  at::Device device_;
+  double timeout_;
+  std::unique_ptr<Rendezvous> rendezvous_;
+  int exceptions_;
+  NcclComm comm_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> connect_nccl(const Environment& environment,
+                                           const ConnectOptions& options) {
+  return std::make_unique<Nccl>(environment, options);
+}
+
+}  // namespace neap::parallel

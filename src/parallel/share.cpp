@@ -1,0 +1,44 @@
+#include "parallel/share.h"
+
+#include <ATen/ATen.h>
+
+#include "torch/runtime.h"
+
+namespace neap::parallel {
+namespace {
+
+// Blocks of the batch by (turn, rank, place in the block).
+std::vector<std::int64_t> dealt(const at::Tensor& t, std::int64_t first, std::int64_t second,
+                                std::int64_t block) {
+  std::vector<std::int64_t> shape = {first, second, block};
+  shape.insert(shape.end(), t.sizes().begin() + 1, t.sizes().end());
+  return shape;
+}
+
+}  // namespace
+
+at::Tensor Share::gather(const at::Tensor& mine, std::int64_t block) const {
+  if (!mine.defined() || size_ == 1) return mine;
+  const bridge::HostScope host;
+  const auto ranks = static_cast<std::int64_t>(size_);
+  const at::Tensor flat = mine.contiguous();
+  std::vector<std::int64_t> shape = flat.sizes().vec();
+  shape[0] *= ranks;
+  const at::Tensor by_rank = at::empty(shape, flat.options());
+  communicator_->all_gather(by_rank, flat);
+  const std::int64_t turns = flat.size(0) / block;
+  return by_rank.view(dealt(flat, ranks, turns, block)).transpose(0, 1).reshape(shape);
+}
+
+at::Tensor Share::pick(const at::Tensor& batch, std::int64_t block) const {
+  if (!batch.defined() || size_ == 1) return batch;
+  const bridge::HostScope host;
+  const auto ranks = static_cast<std::int64_t>(size_);
+  std::vector<std::int64_t> shape = batch.sizes().vec();
+  shape[0] /= ranks;
+  return batch.view(dealt(batch, shape[0] / block, ranks, block))
+      .select(1, static_cast<std::int64_t>(rank_))
+      .reshape(shape);
+}
+
+}  // namespace neap::parallel
