@@ -30,6 +30,10 @@ std::mutex& mutex() {
   static auto* m = new std::mutex;
   return *m;
 }
+std::string& prefix() {
+  static auto* p = new std::string;
+  return *p;
+}
 void (*before_line)() = nullptr;
 void (*after_line)() = nullptr;
 
@@ -42,6 +46,11 @@ Level level() {
   return current().load(std::memory_order_relaxed);
 }
 
+void set_prefix(std::string_view text) {
+  const std::lock_guard lock(mutex());
+  prefix() = text;
+}
+
 void set_line_guard(void (*before)(), void (*after)()) {
   const std::lock_guard lock(mutex());
   before_line = before;
@@ -51,11 +60,12 @@ void set_line_guard(void (*before)(), void (*after)()) {
 void write(Level level, std::string_view line) {
   if (!enabled(level)) return;
   constexpr std::string_view kNames[] = {"debug: ", "", "warning: ", "error: "};
+  const std::lock_guard lock(mutex());
   std::string text = "neap: ";
+  text += prefix();
   text += kNames[static_cast<int>(level)];
   text += line;
   text += '\n';
-  const std::lock_guard lock(mutex());
   if (before_line != nullptr) before_line();
   const char* data = text.data();
   std::size_t left = text.size();

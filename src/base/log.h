@@ -15,6 +15,9 @@ void set_level(Level level);
   return wanted >= level();
 }
 
+/// Put before every line behind "neap: ": "rank 3: ". Set before threads write.
+void set_prefix(std::string_view prefix);
+
 void write(Level level, std::string_view line);
 inline void debug(std::string_view line) {
   write(Level::kDebug, line);

@@ -28,8 +28,10 @@ class Command {
 
 /// 2 for usage and configuration, 3 for memory, 1 for the rest.
 [[nodiscard]] int exit_code(const Status& status);
-/// Prints the failure on stderr and returns its exit code.
+/// Prints the failure on stderr, without the C++ stack that libtorch appends, and returns its exit
+/// code.
 [[nodiscard]] int fail(const Status& status);
+[[nodiscard]] int fail(const std::exception& error);
 
 }  // namespace neap::cli
 

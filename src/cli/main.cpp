@@ -34,8 +34,16 @@ int exit_code(const Status& status) {
 }
 
 int fail(const Status& status) {
-  log::error(status.message());
+  std::string_view reason = status.message();
+  if (!log::enabled(log::Level::kDebug))
+    reason = reason.substr(0, reason.find("\nException raised from"));
+  log::error(reason);
   return exit_code(status);
+}
+
+int fail(const std::exception& error) {
+  if (const auto* known = dynamic_cast<const Error*>(&error)) return fail(known->status());
+  return fail(Status(ErrorCode::kInternal, error.what()));
 }
 
 namespace {
@@ -114,14 +122,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return neap::cli::run(argc, argv);
-  } catch (const neap::Error& e) {
-    return neap::cli::fail(e.status());
   } catch (const std::exception& e) {
-    std::string_view reason = e.what();
-    // libtorch appends a C++ stack to its messages; the first line is for people.
-    if (!neap::log::enabled(neap::log::Level::kDebug))
-      reason = reason.substr(0, reason.find("\nException raised from"));
-    neap::log::error(reason);
-    return 1;
+    return neap::cli::fail(e);
   }
 }

@@ -1,8 +1,12 @@
 // neap train: runs the stage that a configuration file describes.
+#include <exception>
 #include <string>
 #include <vector>
 
+#include "base/format.h"
+#include "base/log.h"
 #include "cli/command.h"
+#include "parallel/together.h"
 #include "plan/job.h"
 #include "rlhf/run.h"
 
@@ -23,12 +27,29 @@ class TrainCommand final : public Command {
     app.footer(
         "Plan, samples and the table of phases go to stdout, progress to stderr. Ctrl-C finishes "
         "the step\nand saves a checkpoint; the same command goes on from it "
-        "(trainer.resume_mode).");
+        "(trainer.resume_mode).\nSeveral ranks: mpirun -n N, torchrun or srun before the same "
+        "command (docs/parallel.md).");
   }
   int run() override {
+    const auto environment = value_or_throw(parallel::Environment::detect());
+    if (environment.rank > 0) {
+      log::set_prefix(format("rank {}: ", environment.rank));
+      if (log::level() == log::Level::kInfo) log::set_level(log::Level::kWarn);
+    }
     plan::Job job;
+    job.launched_ranks = environment.size;
     throw_if_error(plan::Job::load(config_, overrides_, job));
-    return rlhf::run(job) == rlhf::Outcome::kInterrupted ? 1 : 0;
+    const auto ranks = rlhf::join_ranks(job, environment);
+    try {
+      return rlhf::run(job, *ranks) == rlhf::Outcome::kInterrupted ? 1 : 0;
+    } catch (const parallel::FailedTogether& e) {
+      return e.mine() ? fail(e) : exit_code(e.status());
+    } catch (const std::exception& e) {
+      const int code = fail(e);
+      // The others may be waiting for this rank in a collective.
+      ranks->abort(code);
+      return code;
+    }
   }
 
  private:

@@ -104,11 +104,12 @@ struct TrainerConfig {
   std::string lexicon;  ///< judge of generated text at validation; empty: none
   std::int64_t val_samples = 4;
   std::int64_t seed = 1;
+  std::int64_t nnodes = 0, n_gpus_per_node = 0;  ///< 0: as the launcher started them
 };
 
 struct DeviceConfig {
   std::string kind = "auto";  ///< auto: cuda if a GPU is there, else host
-  Bytes memory{0};            ///< ceiling; 0: all that the device has
+  Bytes memory{0};            ///< ceiling of one rank; 0: all that the device has
   std::int64_t ordinal = 0;
   std::string dtype = "auto";  ///< auto: bfloat16 compute on cuda, float32 on the host
 };
@@ -132,9 +133,11 @@ struct Job {
   CriticConfig critic;
   AlgorithmConfig algorithm;
   TrainerConfig trainer;
+  std::int64_t nccl_timeout = 1800;                     ///< seconds
   std::int64_t reference_micro_batch_size_per_gpu = 0;  ///< 0: as the actor's log-probabilities
   std::int64_t reward_micro_batch_size_per_gpu = 0;     ///< 0: as the actor's log-probabilities
-  std::filesystem::path folder;  ///< of the configuration file; relative paths in it start here
+  std::filesystem::path folder;     ///< of the configuration file; relative paths in it start here
+  std::int64_t launched_ranks = 0;  ///< what the launcher started; 0: nothing runs, a plan is made
 
   /// Binds every key to this object's fields; the object outlives the table and does not move.
   [[nodiscard]] ConfigTable bind();
@@ -157,6 +160,12 @@ struct Job {
   /// The critic's start: its own path, else the reward model's.
   [[nodiscard]] const std::string& critic_path() const;
   [[nodiscard]] std::int64_t sequences_per_step() const;  ///< train_batch_size * rollout.n
+  /// Processes that share each step's batch, one device each.
+  [[nodiscard]] std::int64_t ranks() const;
+  /// What one rank does of a step: its share of the rows, of the sequences, and of those the ones
+  /// that it decodes together.
+  [[nodiscard]] std::int64_t rows_per_rank() const;
+  [[nodiscard]] std::int64_t sequences_per_rank() const;
   [[nodiscard]] std::int64_t rollout_batch() const;
   [[nodiscard]] std::int64_t reference_micro_batch() const;
   [[nodiscard]] std::int64_t reward_micro_batch() const;

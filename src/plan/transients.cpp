@@ -46,7 +46,7 @@ class PhaseStream {
 
   void log_probs(const ModelRole& role, std::int64_t micro, bool entropy) {
     NetworkStream net(s_, role, e_);
-    each_micro_batch(job_.sequences_per_step(), micro, [&](std::int64_t n) {
+    each_micro_batch(job_.sequences_per_rank(), micro, [&](std::int64_t n) {
       const std::vector<Temporary> batch = on_device(n);
       const Temporary hidden = net.forward(n, length_);
       const Temporary rows = longs(n * response_);
@@ -57,7 +57,7 @@ class PhaseStream {
 
   void scores(const ModelRole& role, std::int64_t micro, bool every_token) {
     NetworkStream net(s_, role, e_);
-    each_micro_batch(job_.sequences_per_step(), micro, [&](std::int64_t n) {
+    each_micro_batch(job_.sequences_per_rank(), micro, [&](std::int64_t n) {
       const std::vector<Temporary> batch = on_device(n);
       const Temporary hidden = net.forward(n, length_);
       const std::int64_t read = every_token ? n * response_ : n;
@@ -69,7 +69,7 @@ class PhaseStream {
   void train_critic(const ModelRole& role) {
     NetworkStream net(s_, role, e_);
     const CriticConfig& config = job_.critic;
-    each_micro_batch(job_.data.train_batch_size * job_.rollout.n * config.ppo_epochs,
+    each_micro_batch(job_.sequences_per_rank() * config.ppo_epochs,
                      config.ppo_micro_batch_size_per_gpu, [&](std::int64_t n) {
                        const std::vector<Temporary> batch = on_device(n, 2);
                        NetworkStream::Tape tape = net.forward_train(n, length_);
@@ -87,7 +87,7 @@ class PhaseStream {
     NetworkStream net(s_, role, e_);
     const ActorConfig& config = job_.actor;
     const bool entropy = config.entropy_coeff != 0;
-    each_micro_batch(job_.data.train_batch_size * job_.rollout.n * config.ppo_epochs,
+    each_micro_batch(job_.sequences_per_rank() * config.ppo_epochs,
                      config.ppo_micro_batch_size_per_gpu, [&](std::int64_t n) {
                        const std::vector<Temporary> batch = on_device(n, 2);
                        NetworkStream::Tape tape = net.forward_train(n, length_);
@@ -105,31 +105,30 @@ class PhaseStream {
 
   void sft(const ModelRole& role, bool trains) {
     NetworkStream net(s_, role, e_);
-    each_micro_batch(job_.data.train_batch_size, job_.data.micro_batch_size_per_gpu,
-                     [&](std::int64_t n) {
-                       const std::vector<Temporary> batch = on_device(n);
-                       if (!trains) {
-                         const Temporary hidden = net.forward(n, length_);
-                         const Temporary rows = longs(n * response_);
-                         const auto out = net.log_probs(n * response_, false);
-                         return;
-                       }
-                       NetworkStream::Tape tape = net.forward_train(n, length_);
-                       const Temporary weights = floats(n * response_);
-                       NetworkStream::CrossEntropy out;
-                       {
-                         const Temporary rows = longs(n * response_);
-                         out = net.cross_entropy(n * length_, n * response_);
-                       }
-                       // The caller keeps the gradient of the hidden states while the tape walks back.
-                       net.backward(std::move(tape), out.d_hidden);
-                     });
+    each_micro_batch(job_.rows_per_rank(), job_.data.micro_batch_size_per_gpu, [&](std::int64_t n) {
+      const std::vector<Temporary> batch = on_device(n);
+      if (!trains) {
+        const Temporary hidden = net.forward(n, length_);
+        const Temporary rows = longs(n * response_);
+        const auto out = net.log_probs(n * response_, false);
+        return;
+      }
+      NetworkStream::Tape tape = net.forward_train(n, length_);
+      const Temporary weights = floats(n * response_);
+      NetworkStream::CrossEntropy out;
+      {
+        const Temporary rows = longs(n * response_);
+        out = net.cross_entropy(n * length_, n * response_);
+      }
+      // The caller keeps the gradient of the hidden states while the tape walks back.
+      net.backward(std::move(tape), out.d_hidden);
+    });
     if (trains) optimizer(role);
   }
 
   void reward(const ModelRole& role, bool trains) {
     NetworkStream net(s_, role, e_);
-    each_micro_batch(job_.data.train_batch_size, job_.data.micro_batch_size_per_gpu,
+    each_micro_batch(job_.rows_per_rank(), job_.data.micro_batch_size_per_gpu,
                      [&](std::int64_t pairs) {
                        const std::int64_t n = 2 * pairs;  // chosen and rejected
                        const std::vector<Temporary> batch = on_device(n);

@@ -31,12 +31,14 @@ void generate_responses(Context& context, train::Role& actor,
                         const std::vector<train::Tokens>& prompts, std::int64_t n,
                         std::uint64_t key, Experience& out) {
   const plan::Job& job = context.job;
+  const parallel::Share share = context.share();
   std::vector<rollout::Prompt> requests;
+  std::vector<train::Tokens> repeated;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     for (std::int64_t k = 0; k < n; ++k) {
-      requests.push_back({prompts[i], train::random_key({key, i, static_cast<std::uint64_t>(k)})});
-      out.prompts.push_back(prompts[i]);
-      out.group.push_back(static_cast<std::int64_t>(i));
+      const auto turn = static_cast<std::uint64_t>(k);
+      requests.push_back({prompts[i], train::random_key({key, share.global(i), turn})});
+      repeated.push_back(prompts[i]);
     }
   }
   rollout::GenerateOptions options;
@@ -45,17 +47,35 @@ void generate_responses(Context& context, train::Role& actor,
   options.max_new_tokens = job.data.max_response_length;
   options.eos_token_id = eos_token(actor.shape());
   options.pad_token_id = pad_token(actor.shape());
+  std::vector<train::Tokens> responses;
   {
     const auto phase = context.runtime.phase("generate");
     model::KvCache cache = model::KvCache::over(
         context.runtime.region("rollout.kv", "kv", context.runtime.compute_dtype()), actor.shape(),
         job.rollout_batch(), job.max_sequence_length());
-    out.responses = rollout::generate(actor.model(), cache, requests, options);
+    for (rollout::Response& response : rollout::generate(actor.model(), cache, requests, options)) {
+      responses.push_back(std::move(response.tokens));
+    }
   }
-  std::vector<train::Tokens> responses;
-  for (const rollout::Response& response : out.responses) responses.push_back(response.tokens);
   out.sequences =
-      train::make_sequences(out.prompts, responses, sequence_shape(job, pad_token(actor.shape())));
+      train::make_sequences(repeated, responses, sequence_shape(job, pad_token(actor.shape())));
+}
+
+Experience gather_experience(Context& context, const Experience& mine, std::int64_t n,
+                             std::int64_t rows) {
+  const parallel::Share share = context.share();
+  const auto all = [&](const at::Tensor& t) {
+    return t.defined() ? share.gather(t, n).narrow(0, 0, rows) : t;
+  };
+  const train::Sequences& s = mine.sequences;
+  Experience out;
+  out.sequences = {all(s.tokens), all(s.columns), all(s.targets), all(s.mask), all(s.last)};
+  out.old_log_probs = all(mine.old_log_probs);
+  out.entropy = all(mine.entropy);
+  out.ref_log_probs = all(mine.ref_log_probs);
+  out.values = all(mine.values);
+  out.scores = all(mine.scores);
+  return out;
 }
 
 TokenLogProbs response_log_probs(Context& context, model::Transformer& model,

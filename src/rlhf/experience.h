@@ -1,6 +1,7 @@
 // What a step learns from: responses to prompts with their log-probabilities, values and scores.
 //
-// Each function is one phase of the step's cycle; its results are plain host memory.
+// Each function is one phase of the step's cycle; its results are plain host memory. Ranks make
+// experience for their share of the prompts; gather_experience shows each the whole batch.
 // Threads   one at a time.   Failure   Error.
 #pragma once
 
@@ -16,24 +17,27 @@
 namespace neap::rlhf {
 
 struct Experience {
-  std::vector<train::Tokens> prompts;
-  std::vector<rollout::Response> responses;
-  std::vector<std::int64_t> group;  ///< number of the prompt that a sequence answers
   train::Sequences sequences;
   at::Tensor old_log_probs;  // (B, T)
   at::Tensor entropy;        // (B, T)
   at::Tensor ref_log_probs;  // (B, T); undefined without a reference
   at::Tensor values;         // (B, T); undefined without a critic
   at::Tensor scores;         // (B,) of the reward model
-  at::Tensor token_scores;   // (B, T): the score at the last token, else 0
   at::Tensor advantages;     // (B, T)
   at::Tensor returns;        // (B, T)
+  at::Tensor batch_mask;     // (ranks B, T): the response masks of the whole batch
 };
 
-/// Phase "generate": `n` responses to each prompt; `key` starts their random streams.
+/// Phase "generate": `n` responses to each of this rank's prompts; `key` starts their random
+/// streams, which follow from a prompt's place in the whole batch. Fills the sequences.
 void generate_responses(Context& context, train::Role& actor,
                         const std::vector<train::Tokens>& prompts, std::int64_t n,
                         std::uint64_t key, Experience& out);
+
+/// Every rank's experience in the batch's order: the first `rows` sequences. `n` answer a prompt.
+/// Without advantages and returns, which come from it.
+[[nodiscard]] Experience gather_experience(Context& context, const Experience& mine, std::int64_t n,
+                                           std::int64_t rows);
 
 /// Log-probabilities of the responses' tokens under `model`, (B, T), and their entropy if asked.
 struct TokenLogProbs {

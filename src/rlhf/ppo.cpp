@@ -1,6 +1,5 @@
 // PPO with a critic, and GRPO without one: the cycle of phases that the memory plan is made for.
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <optional>
 
@@ -9,6 +8,7 @@
 #include "rlhf/core_algos.h"
 #include "rlhf/experience.h"
 #include "rlhf/judge.h"
+#include "rlhf/ppo_update.h"
 #include "rlhf/stage.h"
 #include "train/dataset.h"
 #include "train/random.h"
@@ -18,22 +18,6 @@ namespace {
 
 constexpr std::uint64_t kRolloutStream = 0x726f6c6cULL, kValidationStream = 0x76616cULL;
 constexpr const char* kStateFile = "ppo.json";
-
-// Numbers of the micro batches of one update: each is a mean over its mini-batches.
-class Averages {
- public:
-  void add(const std::string& name, double value, double weight = 1) {
-    auto& [sum, count] = sums_[name];
-    sum += value * weight;
-    count += weight;
-  }
-  void put(Metrics& metrics) const {
-    for (const auto& [name, entry] : sums_) metrics[name] = entry.first / entry.second;
-  }
-
- private:
-  std::map<std::string, std::pair<double, double>> sums_;
-};
 
 class PpoStage final : public Stage {
  public:
@@ -57,15 +41,9 @@ class PpoStage final : public Stage {
   /// Everything up to the advantages.
   [[nodiscard]] Experience make_experience(std::int64_t step, Metrics& metrics);
   void add_log_probs(Experience& e, Metrics& metrics);
-  void add_advantages(Experience& e, Metrics& metrics);
-  void train_critic(const Experience& e, std::int64_t step, Metrics& metrics);
-  void train_actor(const Experience& e, std::int64_t step, Metrics& metrics);
-  /// Runs `micro` for every micro batch of every mini-batch and epoch; an optimizer step each.
-  template <class Micro>
-  void update(train::Role& role, const Experience& e, std::int64_t step,
-              const plan::OptimizerConfig& optim, std::int64_t epochs, std::int64_t mini_batch,
-              std::int64_t micro_batch, double grad_clip, const char* prefix, Metrics& metrics,
-              const Micro& micro);
+  /// On the whole batch.
+  void add_advantages(Experience& all, Metrics& metrics);
+  [[nodiscard]] Sample sample_of(const Experience& all, std::int64_t row) const;
   static void describe(const Experience& e, std::int64_t longest, Metrics& metrics);
 
   Context& context_;
@@ -98,19 +76,21 @@ train::RoleSpec PpoStage::spec(const char* role, const std::string& path, plan::
 
 PpoStage::PpoStage(Context& context)
     : context_(context),
-      actor_(context.runtime,
+      actor_(context.runtime, context.ranks,
              spec("actor", context.job.actor_model.path, plan::Head::kLanguageModel)),
-      reward_(context.runtime, spec("reward", context.job.reward_model.path, plan::Head::kScalar)),
+      reward_(context.runtime, context.ranks,
+              spec("reward", context.job.reward_model.path, plan::Head::kScalar)),
       prompts_(read(context.job.data.train_files)),
       order_(prompts_.size(), static_cast<std::size_t>(context.job.data.train_batch_size),
              context.job.data.shuffle, static_cast<std::uint64_t>(context.job.trainer.seed)),
       kl_control_(context.job.algorithm) {
   if (job().uses_reference() && !job().reference_is_actor_base()) {
-    reference_.emplace(context.runtime,
+    reference_.emplace(context.runtime, context.ranks,
                        spec("reference", job().reference_path(), plan::Head::kLanguageModel));
   }
   if (job().has_critic()) {
-    critic_.emplace(context.runtime, spec("critic", job().critic_path(), plan::Head::kScalar));
+    critic_.emplace(context.runtime, context.ranks,
+                    spec("critic", job().critic_path(), plan::Head::kScalar));
   }
   if (!job().data.val_files.empty()) held_out_ = read(job().data.val_files);
   if (!job().trainer.lexicon.empty()) judge_ = Judge::load(job().resolve(job().trainer.lexicon));
@@ -138,20 +118,20 @@ Metrics PpoStage::train_step(std::int64_t step) {
   const Experience e = make_experience(step, metrics);
   if (critic_) {
     const Stopwatch watch(metrics, "update_critic");
-    train_critic(e, step, metrics);
+    train_critic(context_, *critic_, e, step, metrics);
   }
   {
     const Stopwatch watch(metrics, "update_actor");
-    train_actor(e, step, metrics);
+    train_actor(context_, actor_, e, step, metrics);
   }
-  describe(e, job().data.max_response_length, metrics);
   return metrics;
 }
 
 Experience PpoStage::make_experience(std::int64_t step, Metrics& metrics) {
   Experience e;
   std::vector<train::Tokens> prompts;
-  for (const std::size_t row : order_.batch(step)) prompts.push_back(prompts_[row]);
+  for (const std::size_t row : context_.share().of(order_.batch(step)))
+    prompts.push_back(prompts_[row]);
   {
     const Stopwatch watch(metrics, "gen");
     const auto seed = static_cast<std::uint64_t>(job().trainer.seed);
@@ -167,10 +147,15 @@ Experience PpoStage::make_experience(std::int64_t step, Metrics& metrics) {
   {
     const Stopwatch watch(metrics, "reward");
     e.scores = response_scores(context_, reward_, e.sequences);
-    e.token_scores = place_at_end(e.scores, e.sequences.mask);
   }
   const Stopwatch watch(metrics, "adv");
-  add_advantages(e, metrics);
+  const std::int64_t n = job().rollout.n;
+  Experience all = gather_experience(context_, e, n, job().sequences_per_step());
+  add_advantages(all, metrics);
+  describe(all, job().data.max_response_length, metrics);
+  e.advantages = context_.share().pick(all.advantages, n);
+  e.returns = context_.share().pick(all.returns, n);
+  e.batch_mask = all.sequences.mask;
   return e;
 }
 
@@ -193,7 +178,7 @@ void PpoStage::add_log_probs(Experience& e, Metrics& metrics) {
 void PpoStage::add_advantages(Experience& e, Metrics& metrics) {
   const plan::AlgorithmConfig& algorithm = job().algorithm;
   const at::Tensor& mask = e.sequences.mask;
-  at::Tensor rewards = e.token_scores;
+  at::Tensor rewards = place_at_end(e.scores, mask);
   if (algorithm.use_kl_in_reward) {
     const double beta = kl_control_.value();
     const ShapedReward shaped = apply_kl_penalty(rewards, e.old_log_probs, e.ref_log_probs, mask,
@@ -203,13 +188,15 @@ void PpoStage::add_advantages(Experience& e, Metrics& metrics) {
     metrics["actor/reward_kl_penalty"] = shaped.kl;
     metrics["actor/reward_kl_penalty_coeff"] = beta;
   }
+  std::vector<std::int64_t> group;  // sequences that answer the same prompt
+  for (std::int64_t i = 0; i < mask.size(0); ++i) group.push_back(i / job().rollout.n);
   Advantages out;
   if (algorithm.adv_estimator == "gae") {
     out = gae_advantages(rewards, e.values, mask, algorithm.gamma, algorithm.lam);
   } else if (algorithm.adv_estimator == "grpo") {
-    out = grpo_advantages(rewards, mask, e.group, algorithm.norm_adv_by_std_in_grpo);
+    out = grpo_advantages(rewards, mask, group, algorithm.norm_adv_by_std_in_grpo);
   } else if (algorithm.adv_estimator == "rloo") {
-    out = rloo_advantages(rewards, mask, e.group);
+    out = rloo_advantages(rewards, mask, group);
   } else if (algorithm.adv_estimator == "reinforce_plus_plus") {
     out = reinforce_plus_plus_advantages(rewards, mask, algorithm.gamma);
   } else {
@@ -221,117 +208,6 @@ void PpoStage::add_advantages(Experience& e, Metrics& metrics) {
   summarize(metrics, "critic/rewards", rewards.sum(-1));
   summarize(metrics, "critic/advantages", e.advantages, mask);
   summarize(metrics, "critic/returns", e.returns, mask);
-}
-
-template <class Micro>
-void PpoStage::update(train::Role& role, const Experience& e, std::int64_t step,
-                      const plan::OptimizerConfig& optim, std::int64_t epochs,
-                      std::int64_t mini_batch, std::int64_t micro_batch, double grad_clip,
-                      const char* prefix, Metrics& metrics, const Micro& micro) {
-  const std::int64_t sequences = e.sequences.size();
-  const std::int64_t updates_per_step = epochs * (sequences / mini_batch);
-  train::AdamW& optimizer = role.optimizer();
-  Averages averages;
-  double lr = 0;
-  for (std::int64_t update = 0; update < updates_per_step; ++update) {
-    const std::int64_t first = update * mini_batch % sequences;
-    const LossScale scale = LossScale::of(e.sequences.mask.narrow(0, first, mini_batch));
-    optimizer.zero_grads();
-    for (std::int64_t at = first; at < first + mini_batch; at += micro_batch) {
-      micro(at, micro_batch, scale, averages);
-    }
-    lr = train::learning_rate(optim, step * updates_per_step + update,
-                              context_.total_steps * updates_per_step);
-    averages.add(format("{}/grad_norm", prefix), optimizer.clip_grads(grad_clip));
-    optimizer.step(lr);
-  }
-  metrics[format("{}/lr", prefix)] = lr;
-  averages.put(metrics);
-}
-
-void PpoStage::train_critic(const Experience& e, std::int64_t step, Metrics& metrics) {
-  const plan::CriticConfig& config = job().critic;
-  const at::Device device = context_.runtime.device();
-  model::Transformer& model = critic_->model();
-  const auto phase = context_.runtime.phase("train_critic");
-  update(*critic_, e, step, config.optim, config.ppo_epochs,
-         config.ppo_mini_batch_size * job().rollout.n, config.ppo_micro_batch_size_per_gpu,
-         config.grad_clip, "critic", metrics,
-         [&](std::int64_t at, std::int64_t count, const LossScale& scale, Averages& averages) {
-           const train::Sequences micro = e.sequences.slice(at, count, device);
-           const auto part = [&](const at::Tensor& t) { return t.narrow(0, at, count).to(device); };
-           const auto tape =
-               model.forward_train(model::Batch::padded(micro.tokens),
-                                   {config.model.enable_gradient_checkpointing, nullptr});
-           const at::Tensor rows = micro.rows();
-           at::Tensor values =
-               model.scores(tape->hidden(), rows).view_as(micro.mask).requires_grad_();
-           const ValueLoss loss = value_loss(values, part(e.returns), part(e.values), micro.mask,
-                                             config.cliprange_value, config.loss_agg_mode, scale);
-           const at::Tensor d_values = torch::autograd::grad({loss.loss}, {values})[0];
-           tape->backward(model.scores_backward(tape->hidden(), rows, d_values.flatten()));
-           const double weight = micro.mask.sum().item<double>();
-           // The loss is a share of the mini-batch's: its micro batches add up.
-           const double batches =
-               static_cast<double>(config.ppo_mini_batch_size * job().rollout.n / count);
-           averages.add("critic/vf_loss", loss.loss.item<double>() * batches);
-           averages.add("critic/vf_clipfrac", loss.clip_fraction.item<double>(), weight);
-           averages.add("critic/vpred_mean",
-                        masked_mean(values.detach(), micro.mask).item<double>(), weight);
-         });
-}
-
-void PpoStage::train_actor(const Experience& e, std::int64_t step, Metrics& metrics) {
-  const plan::ActorConfig& config = job().actor;
-  const at::Device device = context_.runtime.device();
-  model::Transformer& model = actor_.model();
-  model::LogProbOptions options;
-  options.temperature = job().rollout.temperature > 0 ? job().rollout.temperature : 1;
-  options.entropy = config.entropy_coeff != 0;
-  const auto phase = context_.runtime.phase("train_actor");
-  update(
-      actor_, e, step, config.optim, config.ppo_epochs,
-      config.ppo_mini_batch_size * job().rollout.n, config.ppo_micro_batch_size_per_gpu,
-      config.grad_clip, "actor", metrics,
-      [&](std::int64_t at, std::int64_t count, const LossScale& scale, Averages& averages) {
-        const train::Sequences micro = e.sequences.slice(at, count, device);
-        const auto part = [&](const at::Tensor& t) { return t.narrow(0, at, count).to(device); };
-        const auto tape =
-            model.forward_train(model::Batch::padded(micro.tokens),
-                                {job().actor_model.enable_gradient_checkpointing, nullptr});
-        const at::Tensor rows = micro.rows();
-        const at::Tensor targets = micro.targets.flatten();
-        const model::LogProbs out = model.log_probs(tape->hidden(), rows, targets, options);
-        const at::Tensor log_probs = out.log_probs.view_as(micro.mask).detach().requires_grad_();
-        std::vector<at::Tensor> leaves = {log_probs};
-        const PolicyLoss policy = policy_loss(part(e.old_log_probs), log_probs, part(e.advantages),
-                                              micro.mask, config, scale);
-        at::Tensor loss = policy.loss;
-        if (options.entropy) {
-          leaves.push_back(out.entropy.view_as(micro.mask).detach().requires_grad_());
-          loss = loss - config.entropy_coeff *
-                            aggregate_loss(leaves[1], micro.mask, config.loss_agg_mode, scale);
-        }
-        const double batches =
-            static_cast<double>(config.ppo_mini_batch_size * job().rollout.n / count);
-        if (config.use_kl_loss) {
-          const at::Tensor kl =
-              aggregate_loss(kl_penalty(log_probs, part(e.ref_log_probs), config.kl_loss_type),
-                             micro.mask, config.loss_agg_mode, scale);
-          loss = loss + config.kl_loss_coef * kl;
-          averages.add("actor/kl_loss", kl.item<double>() * batches);
-        }
-        const auto grads = torch::autograd::grad({loss}, leaves);
-        tape->backward(
-            model.log_probs_backward(tape->hidden(), rows, targets, out, grads[0].flatten(),
-                                     options.entropy ? grads[1].flatten() : at::Tensor(), options));
-        const double weight = micro.mask.sum().item<double>();
-        averages.add("actor/pg_loss", policy.loss.item<double>() * batches);
-        averages.add("actor/pg_clipfrac", policy.clip_fraction.item<double>(), weight);
-        averages.add("actor/pg_clipfrac_lower", policy.clip_fraction_lower.item<double>(), weight);
-        averages.add("actor/ppo_kl", policy.ppo_kl.item<double>(), weight);
-      });
-  if (config.use_kl_loss) metrics["actor/kl_coef"] = config.kl_loss_coef;
 }
 
 void PpoStage::describe(const Experience& e, std::int64_t longest, Metrics& metrics) {
@@ -353,15 +229,32 @@ void PpoStage::describe(const Experience& e, std::int64_t longest, Metrics& metr
   metrics["perf/total_num_tokens"] = (e.sequences.last + 1).sum().item<double>();
 }
 
+Sample PpoStage::sample_of(const Experience& all, std::int64_t row) const {
+  const at::Tensor tokens = all.sequences.tokens[row].contiguous();
+  const auto* const first = tokens.const_data_ptr<std::int64_t>();
+  const auto length = all.sequences.mask[row].sum().item<std::int64_t>();
+  const std::int64_t end = all.sequences.last[row].item<std::int64_t>() + 1;
+  const std::int64_t start = end - length;
+  const bool ended = length > 0 && first[end - 1] == eos_token(actor_.shape());
+  Sample sample;
+  sample.prompt = context_.tokenizer.decode(train::Tokens(first, first + start));
+  sample.response =
+      context_.tokenizer.decode(train::Tokens(first + start, first + end - (ended ? 1 : 0)));
+  if (judge_) sample.verdict = Judge::name(judge_->judge(sample.response));
+  return sample;
+}
+
 Validation PpoStage::validate() {
-  Validation out;
-  Experience e;
+  Experience mine;
   const auto seed = static_cast<std::uint64_t>(job().trainer.seed);
-  generate_responses(context_, actor_, held_out_, 1, train::random_key({seed, kValidationStream}),
-                     e);
+  generate_responses(context_, actor_, context_.share().of_padded(held_out_), 1,
+                     train::random_key({seed, kValidationStream}), mine);
   Metrics timings;  // of no interest here
-  add_log_probs(e, timings);
-  e.scores = response_scores(context_, reward_, e.sequences);
+  add_log_probs(mine, timings);
+  mine.scores = response_scores(context_, reward_, mine.sequences);
+  const auto rows = static_cast<std::int64_t>(held_out_.size());
+  const Experience e = gather_experience(context_, mine, 1, rows);
+  Validation out;
   summarize(out.metrics, "val/score", e.scores);
   out.metrics["val/response_length"] = e.sequences.mask.sum(-1).mean().item<double>();
   if (e.ref_log_probs.defined()) {
@@ -370,28 +263,19 @@ Validation PpoStage::validate() {
     out.metrics["val/kl_per_token"] = masked_mean(kl, e.sequences.mask).item<double>();
   }
   double friendly = 0;
-  for (std::size_t i = 0; i < e.responses.size(); ++i) {
-    train::Tokens tokens = e.responses[i].tokens;
-    if (e.responses[i].ended) tokens.pop_back();
-    Sample sample{context_.tokenizer.decode(e.prompts[i]), context_.tokenizer.decode(tokens), ""};
-    if (judge_) {
-      const Judge::Verdict verdict = judge_->judge(sample.response);
-      friendly += verdict == Judge::Verdict::kFriendly ? 1 : 0;
-      sample.verdict = Judge::name(verdict);
-    }
-    if (out.samples.size() < static_cast<std::size_t>(job().trainer.val_samples)) {
-      out.samples.push_back(std::move(sample));
-    }
+  for (std::int64_t row = 0; row < rows; ++row) {
+    Sample sample = sample_of(e, row);
+    friendly += sample.verdict == Judge::name(Judge::Verdict::kFriendly) ? 1 : 0;
+    if (row < job().trainer.val_samples) out.samples.push_back(std::move(sample));
   }
-  if (judge_) {
-    out.metrics["val/friendly_share"] = friendly / static_cast<double>(e.responses.size());
-  }
+  if (judge_) out.metrics["val/friendly_share"] = friendly / static_cast<double>(rows);
   return out;
 }
 
 void PpoStage::save(const std::filesystem::path& folder) {
   actor_.save(folder / "actor", context_.tokenizer_folder);
   if (critic_) critic_->save(folder / "critic", context_.tokenizer_folder);
+  if (!context_.ranks.first()) return;
   Json state = Json::object();
   state["kl_coef"] = kl_control_.value();
   throw_if_error(write_file_atomic(folder / kStateFile, state.dump(1) + "\n"));

@@ -19,7 +19,7 @@ class RewardStage final : public Stage {
  public:
   explicit RewardStage(Context& context)
       : context_(context),
-        reward_(context.runtime,
+        reward_(context.runtime, context.ranks,
                 {"reward", context.job.resolve(context.job.actor_model.path), plan::Head::kScalar,
                  context.job.actor_model.lora, true, context.job.actor.optim,
                  static_cast<std::uint64_t>(context.job.trainer.seed)}),
@@ -35,9 +35,10 @@ class RewardStage final : public Stage {
   Metrics train_step(std::int64_t step) override {
     Metrics metrics;
     const plan::Job& job = context_.job;
-    const std::vector<std::size_t> rows = order_.batch(step);
-    const auto pairs = static_cast<double>(rows.size());
-    double loss = 0, right = 0, margin = 0;
+    const std::vector<std::size_t> rows = context_.share().of(order_.batch(step));
+    const auto pairs = static_cast<double>(job.data.train_batch_size);
+    std::vector<double> sums = {0, 0, 0};
+    double &loss = sums[0], &right = sums[1], &margin = sums[2];
     {
       const Stopwatch watch(metrics, "update_reward");
       const auto phase = context_.runtime.phase("train");
@@ -61,10 +62,11 @@ class RewardStage final : public Stage {
         margin += difference.sum().item<double>();
       }
       const double lr = train::learning_rate(job.actor.optim, step, context_.total_steps);
-      metrics["train/grad_norm"] = optimizer.clip_grads(job.actor.grad_clip);
+      metrics["train/grad_norm"] = optimizer.reduce_grads(job.actor.grad_clip);
       metrics["train/lr"] = lr;
       optimizer.step(lr);
     }
+    context_.ranks.sum(sums);
     metrics["train/loss"] = loss;
     metrics["train/accuracy"] = right / pairs;
     metrics["train/margin"] = margin / pairs;
@@ -74,11 +76,13 @@ class RewardStage final : public Stage {
   [[nodiscard]] bool can_validate() const override { return !held_out_.prompts.empty(); }
 
   Validation validate() override {
-    double loss = 0, right = 0;
+    std::vector<double> sums = {0, 0};
+    double &loss = sums[0], &right = sums[1];
     std::vector<std::size_t> rows(held_out_.prompts.size());
     for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = i;
     const auto pairs = static_cast<double>(rows.size());
-    const auto phase = context_.runtime.phase("validate");
+    rows = context_.share().of(rows);
+    auto phase = context_.runtime.phase("validate");
     const auto count = static_cast<std::int64_t>(rows.size());
     for (const train::MicroBatch& batch :
          train::micro_batches(count, context_.job.data.micro_batch_size_per_gpu)) {
@@ -89,6 +93,8 @@ class RewardStage final : public Stage {
       loss += pairwise_loss(both[0], both[1]).item<double>() * static_cast<double>(batch.fresh());
       right += both[0].gt(both[1]).sum().item<double>();
     }
+    phase.reset();
+    context_.ranks.sum(sums);
     return {{{"val/loss", loss / pairs}, {"val/accuracy", right / pairs}}, {}};
   }
 

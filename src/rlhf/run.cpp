@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "model/tokenizer.h"
+#include "parallel/together.h"
 #include "report/gather.h"
 #include "report/html.h"
 #include "report/metrics.h"
@@ -21,6 +22,7 @@
 #include "rlhf/stage.h"
 #include "rlhf/summary.h"
 #include "torch/runtime.h"
+#include "torch/torch_cuda.h"
 #include "trace/recorder.h"
 #include "train/checkpoint.h"
 #include "train/dataset.h"
@@ -83,13 +85,18 @@ double resident_gib() {
 
 class Run {
  public:
-  explicit Run(const plan::Job& job)
-      : job_(job), output_(job.resolve(job.trainer.default_local_dir).lexically_normal()) {}
+  Run(const plan::Job& job, parallel::Communicator& ranks)
+      : job_(job),
+        ranks_(ranks),
+        output_(job.resolve(job.trainer.default_local_dir).lexically_normal()),
+        folder_(ranks.first() ? output_ : output_ / "ranks" / std::to_string(ranks.rank())) {}
 
   Outcome execute();
   [[nodiscard]] Status refusal() const { return runtime_ ? runtime_->refusal() : ok_status(); }
 
  private:
+  [[nodiscard]] bool already_done();
+  void prepare();
   void check_output() const;
   void open_output();
   void build();
@@ -102,7 +109,9 @@ class Run {
   void finish();
 
   const plan::Job& job_;
+  parallel::Communicator& ranks_;
   fs::path output_;
+  fs::path folder_;  // of this rank's own files; the first one's is the output itself
   std::optional<train::FoundCheckpoint> found_;
   std::int64_t total_steps_ = 0;
   plan::MemoryPlan plan_;
@@ -117,35 +126,18 @@ class Run {
   std::int64_t step_ = 0;  // steps that are done
   std::int64_t saved_ = -1;
   std::int64_t validated_ = -1;
+  bool interrupted_ = false;
 };
 
 Outcome Run::execute() {
-  found_ = train::find_checkpoint(output_, job_.trainer.resume_mode,
-                                  job_.resolve(job_.trainer.resume_mode));
-  total_steps_ = count_steps(job_);
-  if (found_ && found_->step >= total_steps_) {
-    log::info(
-        format("{} is at step {} of {}: done. More steps (trainer.total_training_steps, "
-               "trainer.total_epochs) go on from there; another trainer.default_local_dir "
-               "starts anew.",
-               output_.string(), found_->step, total_steps_));
-    return Outcome::kAlreadyDone;
-  }
-  plan_ = make_plan(job_);
-  print(plan_.to_text() + "\n");
-  check_output();
-  build();
+  if (already_done()) return Outcome::kAlreadyDone;
   // What can be wrong with data, weights and checkpoint is found before the run's files are touched.
-  if (found_) {
-    resume();
-  } else {
-    stage_->load();
-  }
-  open_output();
+  parallel::together(ranks_, [&] { prepare(); });
+  parallel::together(ranks_, [&] { open_output(); });
   if (!found_) validate();
   const InterruptScope interrupts;
   loop();
-  if (InterruptScope::requested() && step_ < total_steps_) {
+  if (interrupted_ && step_ < total_steps_) {
     log::warn(format("Interrupted after step {} of {}. The same command goes on from {}.", step_,
                      total_steps_, train::checkpoint_folder(output_, step_).string()));
     return Outcome::kInterrupted;
@@ -154,18 +146,54 @@ Outcome Run::execute() {
   return Outcome::kDone;
 }
 
+bool Run::already_done() {
+  parallel::together(ranks_, [&] {
+    found_ = train::find_checkpoint(output_, job_.trainer.resume_mode,
+                                    job_.resolve(job_.trainer.resume_mode));
+    total_steps_ = count_steps(job_);
+  });
+  ranks_.expect_same(found_ ? found_->step : -1,
+                     format("The newest checkpoint's step in {} (all machines have to share the "
+                            "folder; -1 is none)",
+                            output_.string()));
+  ranks_.expect_same(total_steps_, "The number of steps");
+  if (!found_ || found_->step < total_steps_) return false;
+  log::info(
+      format("{} is at step {} of {}: done. More steps (trainer.total_training_steps, "
+             "trainer.total_epochs) go on from there; another trainer.default_local_dir "
+             "starts anew.",
+             output_.string(), found_->step, total_steps_));
+  return true;
+}
+
+void Run::prepare() {
+  plan_ = make_plan(job_);
+  if (ranks_.first()) {
+    if (!ranks_.alone())
+      print(format("{} ranks over {}; this is the plan of each\n\n", ranks_.size(), ranks_.name()));
+    print(plan_.to_text() + "\n");
+  }
+  check_output();
+  build();
+  if (found_) {
+    resume();
+  } else {
+    stage_->load();
+  }
+}
+
 void Run::check_output() const {
   const fs::path metrics = output_ / std::string(report::kMetricsFile);
   std::error_code error;
-  if (job_.trainer.resume_mode == "disable" && fs::exists(metrics, error)) {
+  if (ranks_.first() && job_.trainer.resume_mode == "disable" && fs::exists(metrics, error)) {
     throw Error(ErrorCode::kAlreadyExists,
                 format("{} holds a run already; set trainer.default_local_dir to another folder, "
                        "or trainer.resume_mode = \"auto\" to go on",
                        output_.string()));
   }
-  fs::create_directories(output_, error);
+  fs::create_directories(folder_, error);
   if (error) {
-    throw Error(ErrorCode::kIo, format("Cannot create {}: {}", output_.string(), error.message()));
+    throw Error(ErrorCode::kIo, format("Cannot create {}: {}", folder_.string(), error.message()));
   }
 }
 
@@ -174,10 +202,10 @@ void Run::build() {
       job_.resolve(job_.actor_model.tokenizer_path.empty() ? job_.actor_model.path
                                                            : job_.actor_model.tokenizer_path);
   tokenizer_.emplace(model::Tokenizer::from_folder(folder));
-  const fs::path trace = output_ / std::string(report::kTraceFile);
+  const fs::path trace = folder_ / std::string(report::kTraceFile);
   recorder_ = value_or_throw(trace::Recorder::open(trace, {{"plan", plan_.to_json().dump()}}));
   runtime_ = bridge::Runtime::make(job_, plan_, recorder_.get());
-  context_.emplace(Context{job_, *runtime_, *tokenizer_, folder, total_steps_});
+  context_.emplace(Context{job_, *runtime_, ranks_, *tokenizer_, folder, total_steps_});
   stage_ = make_stage(*context_);
 }
 
@@ -189,6 +217,10 @@ void Run::open_output() {
   } else if (job_.trainer.resume_mode == "auto") {
     from = 0;
   }
+  phases_.emplace(value_or_throw(report::PhaseLog::open(folder_, from)));
+  throw_if_error(
+      write_file_atomic(folder_ / std::string(report::kPlanFile), plan_.to_json().dump(1) + "\n"));
+  if (!ranks_.first()) return;
   report::MetricsOptions options;
   options.folder = output_;
   options.total_steps = static_cast<std::uint64_t>(total_steps_);
@@ -198,10 +230,7 @@ void Run::open_output() {
                           "actor/entropy", "response_length/mean", "timing_s/step"};
   throw_if_error(report::MetricsLogger::choose_sinks(job_.trainer.logger, options));
   metrics_.emplace(value_or_throw(report::MetricsLogger::open(options)));
-  phases_.emplace(value_or_throw(report::PhaseLog::open(output_, from)));
   validations_.emplace(value_or_throw(report::StepLog::open(output_ / kValidationFile, from)));
-  throw_if_error(
-      write_file_atomic(output_ / std::string(report::kPlanFile), plan_.to_json().dump(1) + "\n"));
 }
 
 void Run::resume() {
@@ -224,11 +253,20 @@ void Run::resume() {
 }
 
 void Run::loop() {
-  Progress progress(job_.task, static_cast<std::uint64_t>(total_steps_), "steps");
-  progress.update(static_cast<std::uint64_t>(step_));
-  while (step_ < total_steps_ && !InterruptScope::requested()) {
+  std::optional<Progress> progress;
+  const auto show = [&] {
+    if (progress) progress->update(static_cast<std::uint64_t>(step_));
+  };
+  if (ranks_.first()) {
+    progress.emplace(job_.task, static_cast<std::uint64_t>(total_steps_), "steps");
+  }
+  show();
+  while (step_ < total_steps_) {
+    // A signal reaches one rank sooner than another, or one alone: all stop after the same step.
+    interrupted_ = ranks_.any(InterruptScope::requested());
+    if (interrupted_) break;
     one_step();
-    progress.update(static_cast<std::uint64_t>(step_));
+    show();
     const bool last = step_ == total_steps_;
     const auto due = [&](std::int64_t every) { return every > 0 && step_ % every == 0; };
     if (last || due(job_.trainer.test_freq)) validate();
@@ -252,9 +290,14 @@ void Run::one_step() {
   ++step_;
   metrics["training/global_step"] = static_cast<double>(step_);
   take_measurements(&metrics);
-  metrics["perf/max_memory_allocated_gb"] = runtime_->peak_allocated().gib();
-  metrics["perf/max_memory_reserved_gb"] = runtime_->peak().gib();
-  metrics["perf/cpu_memory_used_gb"] = resident_gib();
+  // The rank that took most: the ceiling holds for each.
+  std::vector<double> memory = {runtime_->peak_allocated().gib(), runtime_->peak().gib(),
+                                resident_gib()};
+  ranks_.max(memory);
+  metrics["perf/max_memory_allocated_gb"] = memory[0];
+  metrics["perf/max_memory_reserved_gb"] = memory[1];
+  metrics["perf/cpu_memory_used_gb"] = memory[2];
+  if (!metrics_) return;
   throw_if_error(metrics_->log(static_cast<std::uint64_t>(step_), metrics));
 }
 
@@ -285,6 +328,7 @@ void Run::validate() {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   validated_ = step_;
   take_measurements(nullptr);
+  if (!validations_) return;
   Json line = Json::object();
   std::string text;
   for (const auto& [name, value] : result.metrics) {
@@ -303,8 +347,13 @@ void Run::validate() {
 
 void Run::save() {
   const auto start = std::chrono::steady_clock::now();
-  throw_if_error(metrics_->sync());
   throw_if_error(phases_->sync());
+  saved_ = step_;
+  if (!ranks_.first()) {
+    stage_->save({});
+    return;
+  }
+  throw_if_error(metrics_->sync());
   throw_if_error(validations_->sync());
   train::CheckpointWriter writer(output_, step_);
   stage_->save(writer.folder());
@@ -315,7 +364,6 @@ void Run::save() {
   state["config"] = config_json(job_);
   throw_if_error(write_file_atomic(writer.folder() / kStateFile, state.dump(1) + "\n"));
   writer.commit(job_.trainer.max_ckpt_to_keep);
-  saved_ = step_;
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   log::info(format("saved {} in {:.1f} s", train::checkpoint_folder(output_, step_).string(),
                    seconds.count()));
@@ -323,6 +371,9 @@ void Run::save() {
 
 void Run::finish() {
   throw_if_error(recorder_->close());
+  std::vector<double> peak = {static_cast<double>(runtime_->peak().count())};
+  ranks_.max(peak);
+  if (!ranks_.first()) return;
   const fs::path page = output_ / std::string(report::kReportFile);
   // The models are safe by now: a drawing that fails is worth a warning, not the run.
   const Status drawn = draw(output_, page);
@@ -331,13 +382,26 @@ void Run::finish() {
   } else {
     log::warn(format("No report: {}", drawn.message()));
   }
-  print(summary_text(output_, plan_, runtime_->peak()));
+  print(summary_text(output_, plan_, Bytes(static_cast<std::uint64_t>(peak[0]))));
 }
 
 }  // namespace
 
-Outcome run(const plan::Job& job) {
-  Run run(job);
+std::unique_ptr<parallel::Communicator> join_ranks(plan::Job& job,
+                                                   const parallel::Environment& environment) {
+  if (environment.size == 1) return parallel::make_single();
+  parallel::ConnectOptions options;
+  options.timeout_seconds = static_cast<double>(job.nccl_timeout);
+  // A launcher may show each rank a GPU of its own and no other.
+  if (job.device.kind != "host" && bridge::torch_cuda().devices > 1)
+    job.device.ordinal += environment.local_rank;
+  if (bridge::Runtime::choose(job.device).target.cuda)
+    options.device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(job.device.ordinal));
+  return parallel::connect(environment, options);
+}
+
+Outcome run(const plan::Job& job, parallel::Communicator& ranks) {
+  Run run(job, ranks);
   try {
     return run.execute();
   } catch (const c10::OutOfMemoryError&) {

@@ -3,10 +3,17 @@
 //   OUTPUT/plan.json, memory.ntrace, phases.jsonl, metrics.jsonl, tensorboard/, report.html   (report/)
 //   OUTPUT/validation.jsonl   judgements and sample texts
 //   OUTPUT/global_step_N/     checkpoints (train/checkpoint.h), with trainer.json beside the models
+//   OUTPUT/ranks/N/           plan.json, memory.ntrace and phases.jsonl of rank N, for N > 0
 //
+// Ranks     all call run with the same job; the first prints and writes, the others say warnings. What
+//           is wrong before the first step fails on all (parallel::FailedTogether); a rank that fails
+//           later throws, and the caller ends the others with Communicator::abort.
 // Threads   one run a process.   Failure   Error; what was written stays whole.
 #pragma once
 
+#include <memory>
+
+#include "parallel/communicator.h"
 #include "plan/job.h"
 
 namespace neap::rlhf {
@@ -17,7 +24,12 @@ enum class Outcome {
   kInterrupted   ///< by SIGINT or SIGTERM; a checkpoint of the last whole step is there
 };
 
+/// Joins the ranks that the launcher started: sets the job's GPU to this rank's and connects it with
+/// the others. One rank: nothing happens.
+[[nodiscard]] std::unique_ptr<parallel::Communicator> join_ranks(
+    plan::Job& job, const parallel::Environment& environment);
+
 /// Runs the job. Plan, samples, table and memory lines go to stdout, progress to stderr.
-[[nodiscard]] Outcome run(const plan::Job& job);
+[[nodiscard]] Outcome run(const plan::Job& job, parallel::Communicator& ranks);
 
 }  // namespace neap::rlhf

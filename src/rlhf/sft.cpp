@@ -17,7 +17,7 @@ class SftStage final : public Stage {
  public:
   explicit SftStage(Context& context)
       : context_(context),
-        actor_(context.runtime,
+        actor_(context.runtime, context.ranks,
                {"actor", context.job.resolve(context.job.actor_model.path),
                 plan::Head::kLanguageModel, context.job.actor_model.lora, true,
                 context.job.actor.optim, static_cast<std::uint64_t>(context.job.trainer.seed)}),
@@ -32,8 +32,8 @@ class SftStage final : public Stage {
 
   Metrics train_step(std::int64_t step) override {
     Metrics metrics;
-    const train::Sequences batch = gather(train_, order_.batch(step));
-    const double tokens = batch.mask.sum().item<double>();
+    const train::Sequences batch = gather(train_, context_.share().of(order_.batch(step)));
+    const double tokens = context_.ranks.sum(batch.mask.sum().item<double>());
     const plan::Job& job = context_.job;
     double loss = 0;
     {
@@ -54,11 +54,11 @@ class SftStage final : public Stage {
         tape->backward(out.d_hidden);
       }
       const double lr = train::learning_rate(job.actor.optim, step, context_.total_steps);
-      metrics["train/grad_norm"] = optimizer.clip_grads(job.actor.grad_clip);
+      metrics["train/grad_norm"] = optimizer.reduce_grads(job.actor.grad_clip);
       metrics["train/lr"] = lr;
       optimizer.step(lr);
     }
-    metrics["train/loss"] = loss;
+    metrics["train/loss"] = context_.ranks.sum(loss);
     metrics["perf/total_num_tokens"] = tokens;
     return metrics;
   }
@@ -66,12 +66,13 @@ class SftStage final : public Stage {
   [[nodiscard]] bool can_validate() const override { return !held_out_.prompts.empty(); }
 
   Validation validate() override {
-    double loss = 0, tokens = 0;
+    std::vector<double> sums = {0, 0};
+    double &loss = sums[0], &tokens = sums[1];
     const std::int64_t micro_size = context_.job.data.micro_batch_size_per_gpu;
     std::vector<std::size_t> all(held_out_.prompts.size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
-    const train::Sequences batch = gather(held_out_, all);
-    const auto phase = context_.runtime.phase("validate");
+    const train::Sequences batch = gather(held_out_, context_.share().of(all));
+    auto phase = context_.runtime.phase("validate");
     for (const train::MicroBatch& rows : train::micro_batches(batch.size(), micro_size)) {
       const train::Sequences micro = batch.slice(rows.first, rows.count, context_.runtime.device());
       const at::Tensor hidden = actor_.model().forward(model::Batch::padded(micro.tokens));
@@ -82,6 +83,8 @@ class SftStage final : public Stage {
       loss -= (fresh(out.log_probs) * fresh(micro.mask)).sum().item<double>();
       tokens += fresh(micro.mask).sum().item<double>();
     }
+    phase.reset();
+    context_.ranks.sum(sums);
     return {{{"val/loss", loss / tokens}, {"val/perplexity", std::exp(loss / tokens)}}, {}};
   }
 

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "model/tokenizer.h"
+#include "parallel/communicator.h"
+#include "parallel/share.h"
 #include "plan/job.h"
 #include "torch/runtime.h"
 #include "train/role.h"
@@ -26,10 +28,13 @@ using Metrics = std::map<std::string, double>;
 struct Context {
   const plan::Job& job;
   bridge::Runtime& runtime;
+  parallel::Communicator& ranks;
   const model::Tokenizer& tokenizer;
   std::filesystem::path tokenizer_folder;
   /// Optimizer steps of the whole run are a multiple of this many training steps.
   std::int64_t total_steps = 0;
+
+  [[nodiscard]] parallel::Share share() const { return parallel::Share(ranks); }
 };
 
 /// A text that the model made, for people to look at.
@@ -41,6 +46,8 @@ struct Validation {
   std::vector<Sample> samples;
 };
 
+/// With several ranks every one calls the same functions; each works on its share of a batch, and
+/// metrics are the whole batch's everywhere.
 class Stage {
  public:
   virtual ~Stage() = default;
@@ -51,7 +58,7 @@ class Stage {
   virtual Metrics train_step(std::int64_t step) = 0;
   [[nodiscard]] virtual bool can_validate() const = 0;
   virtual Validation validate() = 0;
-  /// Everything that later steps depend on, besides the step's number.
+  /// Everything that later steps depend on, besides the step's number. The first rank writes.
   virtual void save(const std::filesystem::path& folder) = 0;
   virtual void restore(const std::filesystem::path& folder) = 0;
 };

@@ -29,14 +29,16 @@ double learning_rate(const plan::OptimizerConfig& config, std::int64_t step, std
                      config.lr_schedule));
 }
 
-AdamW::AdamW(const plan::OptimizerConfig& config, std::vector<OptimizerUnit> units)
-    : config_(config), units_(std::move(units)) {}
+AdamW::AdamW(const plan::OptimizerConfig& config, std::vector<OptimizerUnit> units,
+             parallel::Communicator& ranks)
+    : config_(config), ranks_(ranks), units_(std::move(units)) {}
 
 void AdamW::zero_grads() {
   for (OptimizerUnit& unit : units_) unit.grads.zero_();
 }
 
-double AdamW::clip_grads(double max_norm) {
+double AdamW::reduce_grads(double max_norm) {
+  for (const OptimizerUnit& unit : units_) ranks_.all_reduce(unit.grads);
   // Each norm goes to the host by itself: a sum on the device in another order than the next run's
   // would break bit-for-bit resumption.
   double squares = 0;

@@ -1,5 +1,6 @@
 // AdamW over flat buffers, gradient norms and learning rates.
 //
+// Ranks     every rank steps with the same gradients, the sum of all ranks', so weights stay the same.
 // Threads   one at a time.   Failure   Error on a gradient that is not finite; c10::Error from
 // libtorch. Cost      one fused kernel over all units; no temporary of a unit's size where weights
 // are float32.
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "parallel/communicator.h"
 #include "plan/job.h"
 
 namespace neap::train {
@@ -30,12 +32,15 @@ struct OptimizerUnit {
 
 class AdamW {
  public:
-  AdamW(const plan::OptimizerConfig& config, std::vector<OptimizerUnit> units);
+  /// `ranks` outlives it.
+  AdamW(const plan::OptimizerConfig& config, std::vector<OptimizerUnit> units,
+        parallel::Communicator& ranks);
 
   void zero_grads();
-  /// Norm over all units, before clipping; gradients are scaled down to `max_norm` if it is
-  /// positive and less. Fails when the norm is not finite: a step from it would destroy the model.
-  double clip_grads(double max_norm);
+  /// Adds the ranks' gradients, one unit at a time. Then the norm over all units, before clipping;
+  /// gradients are scaled down to `max_norm` if it is positive and less. Fails when the norm is not
+  /// finite: a step from it would destroy the model.
+  double reduce_grads(double max_norm);
   /// One update at learning rate `lr`, then masters are rounded into the weights.
   void step(double lr);
 
@@ -45,6 +50,7 @@ class AdamW {
 
  private:
   plan::OptimizerConfig config_;
+  parallel::Communicator& ranks_;
   std::vector<OptimizerUnit> units_;
   std::int64_t steps_ = 0;
 };

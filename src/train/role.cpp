@@ -25,8 +25,9 @@ std::optional<model::Lora> lora_of(const RoleSpec& spec) {
 
 }  // namespace
 
-Role::Role(bridge::Runtime& runtime, RoleSpec spec)
+Role::Role(bridge::Runtime& runtime, parallel::Communicator& ranks, RoleSpec spec)
     : runtime_(runtime),
+      ranks_(ranks),
       spec_(std::move(spec)),
       shape_(value_or_throw(plan::ModelShape::from_folder(spec_.folder))),
       layout_(plan::flat_layout(shape_, spec_.head)) {
@@ -52,7 +53,7 @@ Role::Role(bridge::Runtime& runtime, RoleSpec spec)
       units.push_back({tensors.weights[i], tensors.grads[i], state.narrow(0, 0, n),
                        state.narrow(0, n, n), masters ? state.narrow(0, 2 * n, n) : at::Tensor()});
     }
-    optimizer_ = std::make_unique<AdamW>(spec_.optimizer, std::move(units));
+    optimizer_ = std::make_unique<AdamW>(spec_.optimizer, std::move(units), ranks_);
   }
   if (lora) {
     base_ =
@@ -111,14 +112,29 @@ void Role::load() {
   optimizer_->restore_steps(0);
 }
 
+void Role::expect_agreement() const {
+  if (ranks_.alone()) return;
+  // The sum of the bit patterns, which one differing bit changes.
+  std::int64_t sum = 0;
+  for (const auto* tensors : {&weights_, &adapters_}) {
+    for (const at::Tensor& flat : *tensors) {
+      const at::ScalarType bits = flat.element_size() == 2 ? at::kShort : at::kInt;
+      sum += flat.view(bits).sum(at::kLong).item<std::int64_t>();
+    }
+  }
+  ranks_.expect_same(sum, format("The sum over the bits of the {} model's weights", spec_.role));
+}
+
 void Role::save(const fs::path& folder, const fs::path& tokenizer) {
+  const auto guard = hold();
+  const bridge::HostScope host;
+  expect_agreement();
+  if (!ranks_.first()) return;
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) {
     throw Error(ErrorCode::kIo, format("Cannot create {}: {}", folder.string(), error.message()));
   }
-  const auto guard = hold();
-  const bridge::HostScope host;
   model::SaveOptions options;
   options.companions = tokenizer;
   model::save_model(folder, shape_, spec_.head, weights_, options);

@@ -3,6 +3,7 @@
 //
 // Tags      ROLE.weights, ROLE.grads, ROLE.optimizer (and ROLE.adapter with LoRA).
 // Residency the caller opens a phase, or holds the tags, before it touches contents.
+// Ranks     every rank loads, saves and restores together: all read the same folder, the first writes.
 // Threads   one at a time.   Failure   Error.
 #pragma once
 
@@ -14,6 +15,7 @@
 
 #include "model/checkpoint.h"
 #include "model/transformer.h"
+#include "parallel/communicator.h"
 #include "plan/job.h"
 #include "plan/model_shape.h"
 #include "torch/runtime.h"
@@ -33,8 +35,8 @@ struct RoleSpec {
 
 class Role {
  public:
-  /// Builds views over the plan's regions; touches no contents.
-  Role(bridge::Runtime& runtime, RoleSpec spec);
+  /// Builds views over the plan's regions; touches no contents. `runtime` and `ranks` outlive it.
+  Role(bridge::Runtime& runtime, parallel::Communicator& ranks, RoleSpec spec);
 
   [[nodiscard]] model::Transformer& model() { return *model_; }
   /// The same weights without the adapter; model() itself where there is none.
@@ -47,7 +49,8 @@ class Role {
   /// zero. A language model's folder serves a scalar head too: the head starts at zero.
   void load();
   /// Writes weights in Hugging Face's form (config.json, model.safetensors) and, for a trained
-  /// role, optimizer.safetensors. Tokenizer files come along from `tokenizer`.
+  /// role, optimizer.safetensors. Tokenizer files come along from `tokenizer`. Fails before it
+  /// writes when ranks do not hold the same weights.
   void save(const std::filesystem::path& folder, const std::filesystem::path& tokenizer);
   /// Reads back what save wrote, bit by bit.
   void restore(const std::filesystem::path& folder);
@@ -65,7 +68,11 @@ class Role {
   [[nodiscard]] std::unique_ptr<bridge::Runtime::Guard> hold();
   [[nodiscard]] model::NamedTensors named_states() const;
 
+  /// Fails on every rank when trained weights differ between them.
+  void expect_agreement() const;
+
   bridge::Runtime& runtime_;
+  parallel::Communicator& ranks_;
   RoleSpec spec_;
   plan::ModelShape shape_;
   std::vector<plan::FlatUnit> layout_, adapter_layout_;

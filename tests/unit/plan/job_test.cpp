@@ -133,5 +133,38 @@ TEST_F(JobFile, ZeroStandsForAnotherKey) {
   EXPECT_EQ(job_.rollout_batch(), 16);
 }
 
+TEST_F(JobFile, RanksShareTheBatchAndMicroBatchesAreTheirOwn) {
+  ASSERT_TRUE(load(kPpo, {"trainer.nnodes=2", "trainer.n_gpus_per_node=4",
+                          "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
+                          "critic.ppo_micro_batch_size_per_gpu=2"})
+                  .ok());
+  EXPECT_EQ(job_.ranks(), 8);
+  EXPECT_EQ(job_.rows_per_rank(), 8);
+  EXPECT_EQ(job_.sequences_per_rank(), 8);
+  EXPECT_EQ(job_.sequences_per_step(), 64);
+  EXPECT_EQ(job_.rollout_batch(), 8);
+  std::string text = error(kPpo, {"trainer.n_gpus_per_node=3"});
+  EXPECT_TRUE(has(text, "ppo_mini_batch_size 32 cannot be shared by 3 ranks")) << text;
+  text = error(kPpo, {"trainer.n_gpus_per_node=8"});  // 4 prompts a rank, micro batches of 8
+  EXPECT_TRUE(has(text,
+                  "ppo_micro_batch_size_per_gpu 8 does not divide "
+                  "actor_rollout_ref.actor.ppo_mini_batch_size / 8 ranks = 4"))
+      << text;
+  text = error("task='sft'\n[actor_rollout_ref.model]\npath='a'\n", {"trainer.nnodes=5"});
+  EXPECT_TRUE(has(text, "data.train_batch_size 64 cannot be shared by 5 ranks")) << text;
+}
+
+TEST_F(JobFile, WhatWasStartedHasToBeWhatIsConfigured) {
+  ASSERT_TRUE(load(kPpo).ok());
+  job_.launched_ranks = 4;
+  EXPECT_EQ(job_.ranks(), 4);
+  job_.trainer.nnodes = 2;
+  EXPECT_TRUE(job_.validate().ok());
+  job_.trainer.n_gpus_per_node = 4;
+  const Status status = job_.validate();
+  EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(has(status.message(), "4 processes")) << status.message();
+}
+
 }  // namespace
 }  // namespace neap::plan

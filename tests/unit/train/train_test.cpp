@@ -21,6 +21,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+parallel::Communicator* alone() {
+  static const auto communicator = parallel::make_single();
+  return communicator.get();
+}
+
 class Folder : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -102,7 +107,7 @@ TEST(AdamW, FollowsTheFormulaOverSeveralUnits) {
       want.push_back({static_cast<double>(unit.weights[i].item<float>())});
     }
   }
-  AdamW adam(config, units);
+  AdamW adam(config, units, *alone());
   for (int t = 1; t <= 5; ++t) {
     std::size_t k = 0;
     for (auto& unit : units) {
@@ -127,7 +132,7 @@ TEST(AdamW, MastersTakeUpdatesThatBfloat16WouldLose) {
   config.weight_decay = 0;
   OptimizerUnit unit{at::ones({4}, at::kBFloat16), at::ones({4}), at::zeros({4}), at::zeros({4}),
                      at::ones({4})};
-  AdamW adam(config, {unit});
+  AdamW adam(config, {unit}, *alone());
   for (int i = 0; i < 100; ++i) adam.step(1e-4);  // one step is far below bfloat16's spacing at 1
   EXPECT_NEAR(unit.master[0].item<double>(), 0.99, 1e-4);
   EXPECT_NEAR(unit.weights[0].item<double>(), 0.99, 0.004);
@@ -136,13 +141,13 @@ TEST(AdamW, MastersTakeUpdatesThatBfloat16WouldLose) {
 TEST(AdamW, ClipsByTheNormOverAllUnitsAndRefusesNan) {
   OptimizerUnit a{at::zeros({1}), at::full({1}, 3.0), at::zeros({1}), at::zeros({1}), {}};
   OptimizerUnit b{at::zeros({1}), at::full({1}, 4.0), at::zeros({1}), at::zeros({1}), {}};
-  AdamW adam({}, {a, b});
-  EXPECT_DOUBLE_EQ(adam.clip_grads(0), 5);
-  EXPECT_DOUBLE_EQ(adam.clip_grads(1), 5);
+  AdamW adam({}, {a, b}, *alone());
+  EXPECT_DOUBLE_EQ(adam.reduce_grads(0), 5);
+  EXPECT_DOUBLE_EQ(adam.reduce_grads(1), 5);
   EXPECT_NEAR(a.grads.item<double>(), 0.6, 1e-6);
   EXPECT_NEAR(b.grads.item<double>(), 0.8, 1e-6);
   b.grads.fill_(std::numeric_limits<float>::quiet_NaN());
-  EXPECT_THROW(adam.clip_grads(1), Error);
+  EXPECT_THROW(adam.reduce_grads(1), Error);
 }
 
 TEST(Sequences, PutOutputsBeforeTheTokensTheyPredict) {

@@ -1,0 +1,32 @@
+#include "parallel/together.h"
+
+#include <exception>
+#include <vector>
+
+#include "base/format.h"
+
+namespace neap::parallel {
+
+void together(Communicator& ranks, const std::function<void()>& work) {
+  if (ranks.alone()) return work();
+  Status status;
+  try {
+    work();
+  } catch (const Error& e) {
+    status = e.status();
+  } catch (const std::exception& e) {
+    status = Status(ErrorCode::kInternal, e.what());
+  }
+  std::vector<double> codes(static_cast<std::size_t>(ranks.size()));
+  codes[static_cast<std::size_t>(ranks.rank())] = static_cast<double>(status.code());
+  ranks.sum(codes);
+  for (std::size_t r = 0; r < codes.size(); ++r) {
+    if (codes[r] == 0) continue;
+    if (static_cast<int>(r) == ranks.rank()) throw FailedTogether(status, true);
+    throw FailedTogether(
+        Status(static_cast<ErrorCode>(static_cast<int>(codes[r])), format("Rank {} failed", r)),
+        false);
+  }
+}
+
+}  // namespace neap::parallel

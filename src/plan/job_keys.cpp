@@ -1,0 +1,288 @@
+// Every key of a configuration file, with its limits and its words for docs/configuration.md.
+#include "plan/job.h"
+
+namespace neap::plan {
+namespace {
+
+// Sections that occur more than once in the file (actor and critic, actor and reward model) are
+// bound by the functions below.
+
+void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std::string& path_help,
+                bool trainable) {
+  t.bind(at + ".path", &m.path, path_help);
+  t.bind(at + ".tokenizer_path", &m.tokenizer_path,
+         "Folder with `tokenizer.json`; empty: the model's folder.");
+  if (!trainable) return;
+  t.bind(at + ".enable_gradient_checkpointing", &m.enable_gradient_checkpointing,
+         "Keep only each block's input in the forward pass and compute the block again in the "
+         "backward pass: less transient memory, about a third more compute.");
+  t.bind(at + ".lora_rank", &m.lora.rank,
+         "Rank of LoRA adapters; 0 trains every weight. Adapters shrink gradients and optimizer "
+         "states to their own size.")
+      .at_least(0)
+      .at_most(4096);
+  t.bind(at + ".lora_alpha", &m.lora.alpha, "LoRA's scale: updates count alpha / rank.")
+      .at_least(0);
+  t.bind(at + ".target_modules", &m.lora.target_modules,
+         "Linear layers that get an adapter, by their last name (`q_proj`), or `all-linear`.");
+}
+
+void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o) {
+  t.bind(at + ".optimizer", &o.kind, "Optimizer.").one_of({"adamw"});
+  t.bind(at + ".lr", &o.lr, "Learning rate after warm-up.").at_least(0);
+  t.bind(at + ".weight_decay", &o.weight_decay, "Decoupled weight decay.").at_least(0);
+  t.bind(at + ".beta1", &o.beta1, "Decay of the first moment.").at_least(0).at_most(1);
+  t.bind(at + ".beta2", &o.beta2, "Decay of the second moment.").at_least(0).at_most(1);
+  t.bind(at + ".eps", &o.eps, "Added to the root of the second moment.").at_least(0);
+  t.bind(at + ".lr_warmup_steps", &o.lr_warmup_steps, "Linear warm-up from zero.")
+      .in("optimizer steps")
+      .at_least(0);
+  t.bind(at + ".lr_scheduler_type", &o.lr_schedule, "Learning rate after the warm-up.")
+      .one_of({"constant", "linear", "cosine"});
+}
+
+// A "+" keeps the estimator's value and takes the gradient of k2.
+std::vector<std::string> kl_estimators() {
+  return {"kl",  "k1",  "abs",  "mse",  "k2",  "low_var_kl",  "k3",
+          "kl+", "k1+", "abs+", "mse+", "k2+", "low_var_kl+", "k3+"};
+}
+
+void bind_loss_aggregation(ConfigTable& t, const std::string& path, std::string* field) {
+  t.bind(path, field, "How a loss per token becomes one number.")
+      .one_of(
+          {"token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"});
+}
+
+void bind_device(ConfigTable& t, Job& job) {
+  t.bind("device.kind", &job.device.kind,
+         "`auto` takes the GPU if there is one, else the host device.")
+      .one_of({"auto", "cuda", "host"});
+  t.bind("device.memory", &job.device.memory,
+         "Ceiling for everything that a rank keeps on its device; `0 B`: all that the device "
+         "has.");
+  t.bind("device.ordinal", &job.device.ordinal,
+         "Which GPU. The ranks of a machine take this one and those after it.")
+      .at_least(0);
+  t.bind("device.dtype", &job.device.dtype,
+         "Type of weights in forward and backward; `auto`: bfloat16 on a GPU, float32 on the host. "
+         "With bfloat16 the optimizer keeps float32 masters.")
+      .one_of({"auto", "float32", "bfloat16"});
+  t.bind("memory.residency", &job.memory.residency,
+         "`auto`: the plan decides what leaves the device between the phases that need it; `all`: "
+         "everything stays.")
+      .one_of({"auto", "all"});
+  t.bind("memory.host_budget", &job.memory.host_budget,
+         "Most host memory for copies of what left the device; `0 B`: no limit.");
+  t.bind("memory.alloc_conf", &job.memory.alloc_conf,
+         "Settings of the transient pools' allocator, in the syntax of `PYTORCH_CUDA_ALLOC_CONF`.");
+}
+
+void bind_data(ConfigTable& t, DataConfig& d) {
+  t.bind("data.train_files", &d.train_files, "JSONL files to train on.");
+  t.bind("data.val_files", &d.val_files, "JSONL files held out for validation.");
+  t.bind("data.prompt_key", &d.prompt_key, "Field of a row that holds the prompt.");
+  t.bind("data.response_key", &d.response_key, "Field that holds the response (sft).");
+  t.bind("data.chosen_key", &d.chosen_key, "Field that holds the preferred text (reward).");
+  t.bind("data.rejected_key", &d.rejected_key, "Field that holds the other text (reward).");
+  t.bind("data.train_batch_size", &d.train_batch_size,
+         "Rows of one step, of all ranks together: prompts in ppo and grpo, texts in sft, pairs in "
+         "reward.")
+      .in("rows")
+      .at_least(1);
+  t.bind("data.micro_batch_size_per_gpu", &d.micro_batch_size_per_gpu,
+         "Rows that go through a rank's model at once in sft and reward; gradients of the micro "
+         "batches of a step add up.")
+      .in("rows")
+      .at_least(1);
+  t.bind("data.max_prompt_length", &d.max_prompt_length, "Longest prompt.")
+      .in("tokens")
+      .at_least(1);
+  t.bind("data.max_response_length", &d.max_response_length, "Longest response.")
+      .in("tokens")
+      .at_least(1);
+  t.bind("data.shuffle", &d.shuffle, "New order of the rows in every epoch, from the seed.");
+}
+
+void bind_actor(ConfigTable& t, ActorConfig& a) {
+  const std::string at = "actor_rollout_ref.actor";
+  t.bind(at + ".ppo_mini_batch_size", &a.ppo_mini_batch_size,
+         "Prompts of one optimizer step, of all ranks together (times `rollout.n` sequences); "
+         "divides `data.train_batch_size`.")
+      .in("prompts")
+      .at_least(1);
+  t.bind(at + ".ppo_micro_batch_size_per_gpu", &a.ppo_micro_batch_size_per_gpu,
+         "Sequences that go through forward and backward at once.")
+      .in("sequences")
+      .at_least(1);
+  t.bind(at + ".ppo_epochs", &a.ppo_epochs, "Passes over a step's sequences.").at_least(1);
+  t.bind(at + ".clip_ratio", &a.clip_ratio,
+         "PPO's clip; sets `clip_ratio_low` and `clip_ratio_high` where they are not set.")
+      .at_least(0);
+  t.bind(at + ".clip_ratio_low", &a.clip_ratio_low, "Ratio is clipped at 1 - this.")
+      .at_least(0)
+      .at_most(1);
+  t.bind(at + ".clip_ratio_high", &a.clip_ratio_high, "Ratio is clipped at 1 + this.").at_least(0);
+  t.bind(at + ".clip_ratio_c", &a.clip_ratio_c,
+         "Dual clip: least of the loss at negative advantages, in advantages.")
+      .at_least(1);
+  t.bind(at + ".entropy_coeff", &a.entropy_coeff, "Weight of the entropy bonus.").at_least(0);
+  t.bind(at + ".use_kl_loss", &a.use_kl_loss, "Adds the KL to the reference to the loss.");
+  t.bind(at + ".kl_loss_coef", &a.kl_loss_coef, "Weight of that KL.").at_least(0);
+  t.bind(at + ".kl_loss_type", &a.kl_loss_type, "Estimator of that KL.").one_of(kl_estimators());
+  bind_loss_aggregation(t, at + ".loss_agg_mode", &a.loss_agg_mode);
+  t.bind(at + ".grad_clip", &a.grad_clip, "Largest norm of the gradient; 0: no clipping.")
+      .at_least(0);
+  bind_optimizer(t, at + ".optim", a.optim);
+}
+
+void bind_rollout(ConfigTable& t, Job& job) {
+  RolloutConfig& r = job.rollout;
+  const std::string at = "actor_rollout_ref.rollout";
+  t.bind(at + ".n", &r.n, "Responses for each prompt; grpo compares them.").at_least(1);
+  t.bind(at + ".temperature", &r.temperature, "Logits are divided by it before sampling.")
+      .at_least(0);
+  t.bind(at + ".top_p", &r.top_p, "Samples from the most likely tokens of this mass.")
+      .at_least(0)
+      .at_most(1);
+  t.bind(at + ".top_k", &r.top_k, "Samples from this many most likely tokens; -1: all.")
+      .at_least(-1);
+  t.bind(at + ".batch_size", &r.batch_size,
+         "Sequences that a rank decodes together, which is what its KV cache has to hold; 0: its "
+         "whole share of the batch.")
+      .in("sequences")
+      .at_least(0);
+  t.bind(at + ".log_prob_micro_batch_size_per_gpu", &r.log_prob_micro_batch_size_per_gpu,
+         "Sequences whose old log-probabilities are computed at once.")
+      .in("sequences")
+      .at_least(1);
+  bind_model(t, "actor_rollout_ref.ref.model", job.reference_model,
+             "Folder of the reference model; empty: the actor's start.", false);
+  t.bind("actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
+         &job.reference_micro_batch_size_per_gpu,
+         "Sequences whose reference log-probabilities are computed at once; 0: as "
+         "`rollout.log_prob_micro_batch_size_per_gpu`.")
+      .in("sequences")
+      .at_least(0);
+}
+
+void bind_critic(ConfigTable& t, Job& job) {
+  CriticConfig& c = job.critic;
+  bind_model(t, "critic.model", c.model,
+             "Folder of the model that the critic starts from; empty: the reward model's.", true);
+  t.bind("critic.ppo_mini_batch_size", &c.ppo_mini_batch_size,
+         "Prompts of one optimizer step (times `rollout.n` sequences).")
+      .in("prompts")
+      .at_least(1);
+  t.bind("critic.ppo_micro_batch_size_per_gpu", &c.ppo_micro_batch_size_per_gpu,
+         "Sequences that go through forward and backward at once.")
+      .in("sequences")
+      .at_least(1);
+  t.bind("critic.forward_micro_batch_size_per_gpu", &c.forward_micro_batch_size_per_gpu,
+         "Sequences whose values are computed at once; 0: as `ppo_micro_batch_size_per_gpu`.")
+      .in("sequences")
+      .at_least(0);
+  t.bind("critic.ppo_epochs", &c.ppo_epochs, "Passes over a step's sequences.").at_least(1);
+  t.bind("critic.cliprange_value", &c.cliprange_value,
+         "New values are clipped to this distance from the old ones.")
+      .at_least(0);
+  bind_loss_aggregation(t, "critic.loss_agg_mode", &c.loss_agg_mode);
+  t.bind("critic.grad_clip", &c.grad_clip, "Largest norm of the gradient; 0: no clipping.")
+      .at_least(0);
+  bind_optimizer(t, "critic.optim", c.optim);
+  bind_model(t, "reward_model.model", job.reward_model, "Folder of the reward model.", false);
+  t.bind("reward_model.micro_batch_size_per_gpu", &job.reward_micro_batch_size_per_gpu,
+         "Sequences that are scored at once; 0: as "
+         "`actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu`.")
+      .in("sequences")
+      .at_least(0);
+}
+
+void bind_algorithm(ConfigTable& t, AlgorithmConfig& a) {
+  t.bind("algorithm.adv_estimator", &a.adv_estimator,
+         "How rewards become advantages: `gae` in ppo, which has the critic that it needs; the "
+         "others in grpo, which has none.")
+      .one_of({"gae", "grpo", "rloo", "reinforce_plus_plus"});
+  t.bind("algorithm.gamma", &a.gamma, "Discount of later rewards.").at_least(0).at_most(1);
+  t.bind("algorithm.lam", &a.lam, "Lambda of GAE.").at_least(0).at_most(1);
+  t.bind("algorithm.use_kl_in_reward", &a.use_kl_in_reward,
+         "Takes the KL to the reference off each token's reward.");
+  t.bind("algorithm.kl_penalty", &a.kl_penalty, "Estimator of that KL.").one_of(kl_estimators());
+  t.bind("algorithm.kl_ctrl.type", &a.kl_ctrl_type,
+         "`adaptive` steers the coefficient towards `target_kl`.")
+      .one_of({"fixed", "adaptive"});
+  t.bind("algorithm.kl_ctrl.kl_coef", &a.kl_coef, "Coefficient, or its start.").at_least(0);
+  t.bind("algorithm.kl_ctrl.horizon", &a.horizon, "Slowness of the adaptive controller.")
+      .in("sequences")
+      .at_least(1);
+  t.bind("algorithm.kl_ctrl.target_kl", &a.target_kl, "KL that the adaptive controller aims at.")
+      .at_least(0);
+  t.bind("algorithm.norm_adv_by_std_in_grpo", &a.norm_adv_by_std_in_grpo,
+         "Divides grpo's advantages by the group's standard deviation.");
+}
+
+void bind_trainer(ConfigTable& t, TrainerConfig& r) {
+  t.bind("trainer.total_epochs", &r.total_epochs, "Passes over the training data.").at_least(1);
+  t.bind("trainer.total_training_steps", &r.total_training_steps,
+         "Ends after this many steps; 0: by epochs.")
+      .in("steps")
+      .at_least(0);
+  t.bind("trainer.save_freq", &r.save_freq, "Checkpoint every so many steps; -1: only at the end.")
+      .in("steps")
+      .at_least(-1);
+  t.bind("trainer.test_freq", &r.test_freq,
+         "Validation every so many steps; -1: only before and after.")
+      .in("steps")
+      .at_least(-1);
+  t.bind("trainer.max_ckpt_to_keep", &r.max_ckpt_to_keep, "Older checkpoints are removed; 0: none.")
+      .in("checkpoints")
+      .at_least(0);
+  t.bind("trainer.default_local_dir", &r.default_local_dir,
+         "Folder for checkpoints, metrics and the trace.");
+  t.bind("trainer.resume_mode", &r.resume_mode,
+         "`auto` goes on from the last checkpoint if there is one, `disable` starts afresh, a "
+         "folder goes on from that checkpoint.");
+  t.bind("trainer.logger", &r.logger, "Where metrics go: `console`, `jsonl`, `tensorboard`.");
+  t.bind("trainer.lexicon", &r.lexicon,
+         "File of words that judges generated text at validation; empty: no judge.");
+  t.bind("trainer.val_samples", &r.val_samples, "Generated texts shown at each validation.")
+      .at_least(0);
+  t.bind("trainer.seed", &r.seed, "Start of every random stream; the same seed, the same run.")
+      .at_least(0);
+  t.bind("trainer.nnodes", &r.nnodes,
+         "Machines of the job; 0: as the launcher says, one in a plan. See docs/parallel.md.")
+      .at_least(0)
+      .at_most(1 << 16);
+  t.bind(
+       "trainer.n_gpus_per_node", &r.n_gpus_per_node,
+       "Ranks on each machine, one a GPU (or a share of the CPU); 0: as the launcher says, one in "
+       "a plan.")
+      .at_least(0)
+      .at_most(1 << 10);
+}
+
+}  // namespace
+
+ConfigTable Job::bind() {
+  ConfigTable t;
+  t.bind("task", &task, "What to train: which stage of the pipeline this file describes.")
+      .one_of({"sft", "reward", "ppo", "grpo"});
+  bind_device(t, *this);
+  bind_data(t, data);
+  bind_model(t, "actor_rollout_ref.model", actor_model,
+             "Folder of the actor (`config.json`, weights if it is trained already); the only "
+             "model of sft; what the reward model starts from in reward.",
+             true);
+  bind_actor(t, actor);
+  bind_rollout(t, *this);
+  t.bind("actor_rollout_ref.nccl_timeout", &nccl_timeout,
+         "Longest that a rank waits for the others on GPUs; it has to outlast the writing of a "
+         "checkpoint.")
+      .in("seconds")
+      .at_least(1);
+  bind_critic(t, *this);
+  bind_algorithm(t, algorithm);
+  bind_trainer(t, trainer);
+  return t;
+}
+
+}  // namespace neap::plan

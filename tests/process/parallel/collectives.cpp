@@ -1,0 +1,176 @@
+// Every collective on every type and awkward sizes, against what each rank can work out by itself.
+// usage: [cpu|cuda] [fail RANK CODE | die RANK | meet]   Prints one line on rank 0. Started by mpirun or under torchrun's
+// variables.
+#include <ATen/ATen.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+#include "base/status.h"
+#include "parallel/communicator.h"
+#include "parallel/share.h"
+#include "parallel/together.h"
+#include "torch/torch_cuda.h"
+
+namespace {
+
+using neap::parallel::Communicator;
+using neap::parallel::Reduce;
+
+int checks = 0;
+
+void expect(bool ok, const std::string& what) {
+  ++checks;
+  if (!ok) throw std::runtime_error("wrong: " + what);
+}
+
+// What rank `r` brings: small whole numbers, so that sums are exact in every type.
+at::Tensor brought(int r, std::int64_t n, at::ScalarType type, at::Device device) {
+  return at::arange(n, at::kLong).add(3 * r).remainder(7).add(r).to(device, type);
+}
+
+void run_type(Communicator& ranks, at::ScalarType type, std::int64_t n, at::Device device) {
+  const std::string where = std::string(at::toString(type)) + " " + std::to_string(n);
+  const int size = ranks.size();
+  const auto mine = [&] { return brought(ranks.rank(), n, type, device); };
+  at::Tensor sum = at::zeros({n}, at::TensorOptions().dtype(at::kDouble).device(device));
+  at::Tensor largest = brought(0, n, type, device);
+  for (int r = 0; r < size; ++r) {
+    const at::Tensor other = brought(r, n, type, device);
+    sum += other.to(at::kDouble);
+    largest = at::maximum(largest, other);
+  }
+  at::Tensor t = mine();
+  ranks.all_reduce(t);
+  expect(t.to(at::kDouble).equal(sum), "sum " + where);
+  t = mine();
+  ranks.all_reduce(t, Reduce::kMax);
+  expect(t.equal(largest), "max " + where);
+  if (at::isFloatingType(type)) {
+    t = mine();
+    ranks.all_reduce(t, Reduce::kAverage);
+    expect(at::allclose(t.to(at::kDouble), sum / size, 1e-2, 1e-2), "average " + where);
+  }
+  t = mine();
+  ranks.broadcast(t, size - 1);
+  expect(t.equal(brought(size - 1, n, type, device)), "broadcast " + where);
+
+  at::Tensor all = at::empty({size * n}, t.options());
+  ranks.all_gather(all, mine());
+  at::Tensor in_place = at::empty({size * n}, t.options());
+  in_place.narrow(0, ranks.rank() * n, n).copy_(mine());
+  ranks.all_gather(in_place, in_place.narrow(0, ranks.rank() * n, n));
+  for (int r = 0; r < size; ++r)
+    expect(all.narrow(0, r * n, n).equal(brought(r, n, type, device)), "all_gather " + where);
+  expect(all.equal(in_place), "all_gather in place " + where);
+
+  // Each rank brings `size` strips; strip s of rank r is what rank r + s would bring.
+  for (const bool same_memory : {false, true}) {
+    at::Tensor in = at::empty({size * n}, t.options());
+    at::Tensor want = at::zeros({n}, sum.options());
+    for (int s = 0; s < size; ++s) {
+      in.narrow(0, s * n, n).copy_(brought(ranks.rank() + s, n, type, device));
+      want += brought(s + ranks.rank(), n, type, device).to(at::kDouble);
+    }
+    const at::Tensor out =
+        same_memory ? in.narrow(0, ranks.rank() * n, n) : at::empty({n}, t.options());
+    ranks.reduce_scatter(out, in);
+    expect(out.to(at::kDouble).equal(want), "reduce_scatter " + where);
+  }
+}
+
+// Sums that round: every rank must have the same bits, and the next time the same again.
+void run_rounding(Communicator& ranks, at::Device device) {
+  const auto once = [&] {
+    at::Tensor t = at::arange(100'003, at::kFloat).add(1).rsqrt().mul(ranks.rank() + 1).to(device);
+    ranks.all_reduce(t);
+    return t.cpu();
+  };
+  const at::Tensor first = once();
+  expect(first.equal(once()), "the same bits twice");
+  ranks.expect_same(first.view(at::kInt).sum(at::kLong).item<std::int64_t>(), "A rounded sum");
+}
+
+void run_host_numbers(Communicator& ranks) {
+  const int size = ranks.size();
+  expect(ranks.sum(ranks.rank() + 1.0) == size * (size + 1) / 2.0, "sum of numbers");
+  std::vector<double> most = {static_cast<double>(ranks.rank()), -1.0};
+  ranks.max(most);
+  expect(most[0] == size - 1 && most[1] == -1, "max of numbers");
+  expect(ranks.any(ranks.rank() == size - 1) && !ranks.any(false), "any");
+  ranks.barrier();
+  bool differed = false;
+  try {
+    ranks.expect_same(ranks.rank(), "The rank");
+  } catch (const neap::Error&) {
+    differed = true;
+  }
+  expect(differed, "expect_same");
+  const neap::parallel::Share share(ranks);
+  const at::Tensor mine = at::full({4, 2}, ranks.rank(), at::kLong);  // two blocks of two rows
+  const at::Tensor batch = share.gather(mine, 2);
+  for (std::int64_t row = 0; row < 4 * size; ++row)
+    expect(batch[row][1].item<std::int64_t>() == row / 2 % size, "share");
+  expect(share.pick(batch, 2).equal(mine), "pick");
+  bool told = false;
+  try {
+    together(ranks, [&] {
+      if (ranks.rank() == size - 1) throw neap::Error(neap::ErrorCode::kNotFound, "made to fail");
+    });
+  } catch (const neap::parallel::FailedTogether& e) {
+    told =
+        e.status().code() == neap::ErrorCode::kNotFound && e.mine() == (ranks.rank() == size - 1);
+  }
+  expect(told, "together");
+}
+
+int run(int argc, char** argv) {
+  const auto word = [&](int i) { return std::string(i < argc ? argv[i] : ""); };
+  const auto environment = neap::value_or_throw(neap::parallel::Environment::detect());
+  neap::parallel::ConnectOptions options;
+  options.timeout_seconds = 60;
+  if (word(1) == "cuda") {
+    if (!neap::bridge::torch_cuda().available)
+      throw std::runtime_error(neap::bridge::torch_cuda().reason);
+    options.device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(environment.local_rank));
+  }
+  const auto ranks = neap::parallel::connect(environment, options);
+  const bool chosen = word(3) == std::to_string(ranks->rank());
+  try {
+    if (word(2) == "fail" && chosen) throw std::runtime_error("rank made to fail");
+    if (word(2) == "die" && chosen) std::raise(SIGKILL);
+    for (const std::int64_t n :
+         {std::int64_t{1}, std::int64_t{7}, std::int64_t{1000}, std::int64_t{1'500'001}}) {
+      for (const at::ScalarType type :
+           {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kInt, at::kByte})
+        run_type(*ranks, type, n, options.device);
+    }
+    // Host tensors, which a GPU's communicator stages; more than one stage long.
+    for (const at::ScalarType type : {at::kFloat, at::kLong})
+      run_type(*ranks, type, 300'001, at::kCPU);
+    run_rounding(*ranks, options.device);
+    run_host_numbers(*ranks);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "rank %d: %s\n", ranks->rank(), e.what());
+    const int code = word(2) == "fail" && chosen ? std::atoi(word(4).c_str()) : 1;
+    ranks->abort(code);
+    return code;
+  }
+  if (ranks->first())
+    std::printf("%d checks on %d ranks over %s\n", checks, ranks->size(), ranks->name().c_str());
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 2;
+  }
+}

@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""`neap train` on two ranks against one. usage: FILE NEAP COLLECTIVES REVIEWS MPIRUN
+
+The jobs are those of train_process_test.py, a few steps each.
+"""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import unittest
+
+import launch
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "train"))
+from train_process_test import MODEL, PPO, REWARD, SFT, UNSTEADY, head, read_lines  # noqa: E402
+
+
+class Train(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.base = pathlib.Path(tempfile.mkdtemp(prefix="neap-parallel-"))
+        cls.home = cls.base / "home"
+        reviews = pathlib.Path(launch.REVIEWS)
+        (cls.home / "model").mkdir(parents=True)
+        (cls.home / "model" / "config.json").write_text(json.dumps(MODEL))
+        shutil.copy(reviews / "model" / "tokenizer.json", cls.home / "model")
+        shutil.copy(reviews / "lexicon.json", cls.home)
+        # An odd number of held-out rows: ranks do not get the same number.
+        for name, rows in [("sft_train", 96), ("sft_val", 15), ("pairs_train", 48), ("pairs_val", 7),
+                           ("prompts_train", 48), ("prompts_val", 7)]:
+            head(reviews / f"{name}.jsonl", cls.home / f"{name.replace('_train', '')}.jsonl", rows)
+        (cls.home / "sft.toml").write_text(SFT.replace("total_training_steps = 8", "total_training_steps = 4"))
+        (cls.home / "reward.toml").write_text(REWARD.replace("micro_batch_size_per_gpu = 4", "micro_batch_size_per_gpu = 2"))
+        ppo = PPO.replace("CEILING", "64MiB").replace("ppo_micro_batch_size_per_gpu = 4", "ppo_micro_batch_size_per_gpu = 2")
+        (cls.home / "ppo.toml").write_text(ppo)
+        for stage in ("sft", "reward"):
+            result = cls.train(1, stage)
+            assert result.returncode == 0, result.stderr
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.base)
+
+    @classmethod
+    def train(cls, ranks, stage, *overrides, **more):
+        return launch.run(ranks, launch.NEAP, "train", f"{stage}.toml", *overrides, cwd=cls.home, **more)
+
+    def metrics(self, folder):
+        rows = read_lines(self.home / folder / "metrics.jsonl")
+        return [{k: v for k, v in row.items() if not k.startswith(UNSTEADY)} for row in rows]
+
+    def assert_near(self, one, two, relative, where):
+        self.assertEqual(one.keys(), two.keys())
+        for key, value in one.items():
+            if isinstance(value, float):
+                self.assertLessEqual(abs(value - two[key]), relative * max(1e-3, abs(value)), (where, key, value, two[key]))
+
+    def assert_planned_is_measured(self, folder):
+        plan = json.loads((self.home / folder / "plan.json").read_text())
+        peaks = {phase["name"]: phase["peak"] for phase in plan["phases"]}
+        phases = read_lines(self.home / folder / "phases.jsonl")
+        self.assertTrue(phases)
+        for phase in phases:
+            self.assertLessEqual(abs(phase["peak"] / peaks[phase["phase"]] - 1), 0.03, (folder, phase, peaks))
+
+    def two_ranks(self, stage, folder, *overrides):
+        result = self.train(2, stage, f"trainer.default_local_dir=out/{folder}", *overrides)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stdout.count("2 ranks over mpi"), 1)  # one rank prints
+        return result
+
+    def test_sft_is_the_same_on_one_rank_and_two(self):
+        self.two_ranks("sft", "sft-2")
+        one, two = self.metrics("out/sft"), self.metrics("out/sft-2")
+        self.assertEqual(len(one), len(two))
+        for a, b in zip(one, two):
+            self.assert_near(a, b, 1e-4, "sft")
+        for a, b in zip(read_lines(self.home / "out/sft/validation.jsonl"),
+                        read_lines(self.home / "out/sft-2/validation.jsonl")):
+            self.assertLess(abs(a["val/loss"] - b["val/loss"]), 1e-3)
+        self.assert_planned_is_measured("out/sft-2")
+        self.assert_planned_is_measured("out/sft-2/ranks/1")
+
+    def test_reward_is_the_same_on_one_rank_and_two(self):
+        self.two_ranks("reward", "reward-2")
+        for a, b in zip(self.metrics("out/reward"), self.metrics("out/reward-2")):
+            self.assert_near(a, b, 1e-3, "reward")
+        a = read_lines(self.home / "out/reward/validation.jsonl")[-1]
+        b = read_lines(self.home / "out/reward-2/validation.jsonl")[-1]
+        self.assertLess(abs(a["val/loss"] - b["val/loss"]), 1e-3)
+        self.assertAlmostEqual(a["val/accuracy"], b["val/accuracy"])
+
+    def test_ppo_is_the_same_on_one_rank_and_two_and_twice(self):
+        steps = ("trainer.total_training_steps=2",)
+        alone = self.train(1, "ppo", "trainer.default_local_dir=out/ppo-1", *steps)
+        self.assertEqual(alone.returncode, 0, alone.stderr)
+        self.two_ranks("ppo", "ppo-2", *steps)
+        self.two_ranks("ppo", "ppo-2-again", *steps)
+        self.assertEqual(self.metrics("out/ppo-2"), self.metrics("out/ppo-2-again"))
+        # The same prompts draw the same texts; what follows from them differs by the order of sums.
+        for a, b in zip(self.metrics("out/ppo-1"), self.metrics("out/ppo-2")):
+            self.assert_near(a, b, 2e-2, "ppo")
+        texts = [[s["response"] for s in read_lines(self.home / f"out/{name}/validation.jsonl")[0]["samples"]]
+                 for name in ("ppo-1", "ppo-2")]
+        self.assertEqual(texts[0], texts[1])
+        self.assert_planned_is_measured("out/ppo-2")
+        self.assert_planned_is_measured("out/ppo-2/ranks/1")
+
+    def test_grpo_compares_whole_groups(self):
+        import re
+        text = (self.home / "ppo.toml").read_text().replace('task = "ppo"', 'task = "grpo"')
+        text = re.sub(r"\[critic\].*?(?=\[reward_model\])", "", text, flags=re.S)
+        text = text.replace("[actor_rollout_ref.rollout]", "[actor_rollout_ref.rollout]\nn = 2")
+        (self.home / "grpo.toml").write_text(text)
+        steps = ("trainer.total_training_steps=1",)
+        alone = self.train(1, "grpo", "trainer.default_local_dir=out/grpo-1", *steps)
+        self.assertEqual(alone.returncode, 0, alone.stderr)
+        self.two_ranks("grpo", "grpo-2", *steps)
+        self.assert_near(self.metrics("out/grpo-1")[0], self.metrics("out/grpo-2")[0], 2e-2, "grpo")
+
+    def wait_for_steps(self, process, folder, steps):
+        log = self.home / folder / "metrics.jsonl"
+        end = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < end:
+            if log.exists() and log.read_text().count("\n") >= steps:
+                return
+            time.sleep(0.005)
+        _, err = process.communicate(timeout=30)
+        self.fail(f"no {steps} steps in {log}: {err}")
+
+    def test_a_killed_rank_ends_the_others_and_the_run_goes_on(self):
+        overrides = ("trainer.default_local_dir=out/killed", "trainer.save_freq=2", "trainer.total_training_steps=6")
+        calm = self.train(2, "sft", *overrides[1:], "trainer.default_local_dir=out/calm")
+        self.assertEqual(calm.returncode, 0, calm.stderr)
+        process = launch.start(2, launch.NEAP, "train", "sft.toml", *overrides, cwd=self.home)
+        self.wait_for_steps(process, "out/killed", 3)
+        os.kill(launch.rank_process(process.pid, 1), signal.SIGKILL)
+        process.communicate(timeout=60)
+        self.assertNotEqual(process.returncode, 0)
+        on = self.train(2, "sft", *overrides)
+        self.assertEqual(on.returncode, 0, on.stderr)
+        self.assertEqual(on.stderr.count("Going on from"), 1)
+        self.assertEqual(self.metrics("out/killed"), self.metrics("out/calm"))
+        # One rank goes on from what two wrote.
+        alone = self.train(1, "sft", overrides[0], "trainer.total_training_steps=7")
+        self.assertEqual(alone.returncode, 0, alone.stderr)
+
+    def test_a_signal_to_one_rank_stops_all_after_the_same_step(self):
+        process = launch.start(2, launch.NEAP, "train", "sft.toml", "trainer.default_local_dir=out/stopped",
+                               "trainer.total_training_steps=2000", cwd=self.home)
+        self.wait_for_steps(process, "out/stopped", 2)
+        os.kill(launch.rank_process(process.pid, 1), signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+        self.assertNotEqual(process.returncode, 0)
+        steps = len(self.metrics("out/stopped"))
+        self.assertTrue((self.home / f"out/stopped/global_step_{steps}/trainer.json").exists(), err)
+
+    def test_slips_are_told_once_and_end_all_ranks(self):
+        result = self.train(2, "sft", "data.train_batch_size=15", "data.micro_batch_size_per_gpu=1")
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("data.train_batch_size 15 cannot be shared by 2 ranks", result.stderr)
+        result = self.train(2, "sft", "data.train_files=['gone.jsonl']", "trainer.default_local_dir=out/slip")
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertEqual(result.stderr.count("gone.jsonl"), 1, result.stderr)
+        result = self.train(2, "ppo", "device.memory=4MiB", "trainer.default_local_dir=out/slip")
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertEqual(result.stderr.count("least capacity"), 1, result.stderr)
+        result = self.train(2, "sft", "trainer.n_gpus_per_node=3", "trainer.default_local_dir=out/slip")
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("2 processes", result.stderr)
+
+    def test_cpu_ranks_under_torchrun_are_told_to_use_mpirun(self):
+        result = self.train(1, "sft", RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="2",
+                            MASTER_ADDR="127.0.0.1", MASTER_PORT="29400")
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("mpirun -n 2", result.stderr)
+
+    def test_plan_for_ranks_that_do_not_run(self):
+        alone = launch.run(1, launch.NEAP, "plan", "ppo.toml", "--json", cwd=self.home)
+        two = launch.run(1, launch.NEAP, "plan", "ppo.toml", "--json", "trainer.n_gpus_per_node=2", cwd=self.home)
+        self.assertEqual(two.returncode, 0, two.stderr)
+        kv = [next(t["bytes"] for t in json.loads(r.stdout)["tags"] if t["tag"] == "rollout.kv") for r in (alone, two)]
+        self.assertLess(kv[1], kv[0])
+
+
+if __name__ == "__main__":
+    launch.NEAP, launch.COLLECTIVES, launch.REVIEWS, launch.MPIRUN = sys.argv[1:5]
+    unittest.main(argv=[sys.argv[0], *sys.argv[5:]])

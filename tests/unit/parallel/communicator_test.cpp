@@ -1,0 +1,105 @@
+#include "parallel/communicator.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "base/status.h"
+#include "parallel/mpi.h"
+#include "parallel/share.h"
+#include "parallel/together.h"
+
+namespace neap::parallel {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(Single, EveryCollectiveIsACopyAtMost) {
+  const auto one = make_single();
+  EXPECT_EQ(one->size(), 1);
+  EXPECT_TRUE(one->first());
+  const at::Tensor t = at::arange(6, at::kFloat);
+  one->all_reduce(t, Reduce::kAverage);
+  EXPECT_TRUE(t.equal(at::arange(6, at::kFloat)));
+  const at::Tensor out = at::empty({6});
+  one->all_gather(out, t);
+  EXPECT_TRUE(out.equal(t));
+  out.zero_();
+  one->reduce_scatter(out, t);
+  EXPECT_TRUE(out.equal(t));
+  one->broadcast(t, 0);
+  one->barrier();
+  EXPECT_EQ(one->sum(2.5), 2.5);
+  EXPECT_TRUE(one->any(true));
+  EXPECT_FALSE(one->any(false));
+}
+
+TEST(Single, RefusesWhatDoesNotFit) {
+  const auto one = make_single();
+  EXPECT_THROW(one->all_reduce(at::zeros({4, 4}).t().slice(0, 0, 2)), Error);
+  EXPECT_THROW(one->all_reduce(at::zeros({2}, at::kBool)), Error);
+  EXPECT_THROW(one->all_gather(at::zeros({5}), at::zeros({4})), Error);
+  EXPECT_THROW(one->all_gather(at::zeros({4}, at::kDouble), at::zeros({4})), Error);
+  EXPECT_THROW(one->broadcast(at::zeros({2}), 1), Error);
+}
+
+TEST(Together, AloneExceptionsPassAsTheyAre) {
+  const auto one = make_single();
+  EXPECT_THROW(together(*one, [] { throw std::out_of_range("x"); }), std::out_of_range);
+}
+
+TEST(Connect, CpuRanksWithoutMpiAreToldHow) {
+  Environment environment;
+  environment.launcher = Launcher::kTorchrun;
+  environment.size = 3;
+  try {
+    (void)connect(environment, {});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.status().code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(e.what(), ::testing::HasSubstr("mpirun -n 3"));
+  }
+}
+
+// A communicator of which only rank and size are asked.
+std::unique_ptr<Communicator> rank_of(int rank, int size) {
+  static const NeapMpi none{NEAP_MPI_ABI, nullptr,    nullptr,          nullptr, nullptr,
+                            nullptr,      [](int) {}, [] { return 0; }, nullptr};
+  return make_mpi(none, rank, size, 1024);
+}
+
+TEST(Share, DealsRowsOutSoThatMiniBatchesStayTogether) {
+  const auto a = rank_of(0, 2);
+  const auto b = rank_of(1, 2);
+  const std::vector<int> batch = {10, 11, 12, 13, 14, 15, 16, 17};
+  EXPECT_THAT(Share(*a).of(batch), ElementsAre(10, 12, 14, 16));
+  EXPECT_THAT(Share(*b).of(batch), ElementsAre(11, 13, 15, 17));
+  EXPECT_EQ(Share(*b).global(2), 5U);
+  // The first mini-batch of four is the first half of each share.
+  const std::vector<int> mini(batch.begin(), batch.begin() + 4);
+  EXPECT_THAT(Share(*a).of(mini), ElementsAre(10, 12));
+  EXPECT_THAT(Share(*b).of(mini), ElementsAre(11, 13));
+}
+
+TEST(Share, UnevenBatchesLeaveNothingOutAndPaddedOnesRepeatTheEnd) {
+  const auto a = rank_of(0, 3);
+  const auto c = rank_of(2, 3);
+  const std::vector<int> batch = {0, 1, 2, 3};
+  EXPECT_THAT(Share(*a).of(batch), ElementsAre(0, 3));
+  EXPECT_THAT(Share(*c).of(batch), ElementsAre(2));
+  EXPECT_THAT(Share(*a).of_padded(batch), ElementsAre(0, 3));
+  EXPECT_THAT(Share(*c).of_padded(batch), ElementsAre(2, 3));
+  EXPECT_THAT(Share(*c).of_padded(std::vector<int>{7}), ElementsAre(7));
+}
+
+TEST(Share, PicksWholeBlocks) {
+  const auto b = rank_of(1, 2);
+  const at::Tensor batch = at::arange(16).view({8, 2});  // 4 prompts of 2 sequences
+  const at::Tensor mine = Share(*b).pick(batch, 2);
+  EXPECT_TRUE(mine.equal(at::cat({batch.narrow(0, 2, 2), batch.narrow(0, 6, 2)})));
+}
+
+}  // namespace
+}  // namespace neap::parallel
