@@ -180,8 +180,10 @@ class Train(unittest.TestCase):
         self.assertIn("mpirun -n 2", result.stderr)
 
     def test_plan_for_ranks_that_do_not_run(self):
-        alone = launch.run(1, launch.NEAP, "plan", "ppo.toml", "--json", cwd=self.home)
-        two = launch.run(1, launch.NEAP, "plan", "ppo.toml", "--json", "trainer.n_gpus_per_node=2", cwd=self.home)
+        rows = "data.train_batch_size=64"
+        alone = launch.run(1, launch.NEAP, "plan", "ppo.toml", "--json", rows, cwd=self.home)
+        two = launch.run(1, launch.NEAP, "plan", "ppo.toml", "--json", rows, "trainer.n_gpus_per_node=2",
+                         cwd=self.home)
         self.assertEqual(two.returncode, 0, two.stderr)
         kv = [next(t["bytes"] for t in json.loads(r.stdout)["tags"] if t["tag"] == "rollout.kv") for r in (alone, two)]
         self.assertLess(kv[1], kv[0])

@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# Two ranks on two GPUs over NCCL, started by hand under torchrun's variables: every collective, the three stages of
+# examples/reviews against one rank, planned against measured on both ranks, and ranks that fail or die. Goes on after a
+# failure; writes JSON lines.
+# Usage: tests/gpu/parallel.sh PACKAGE_DIR OUT_DIR   (PACKAGE_DIR: scripts/package's folder with parallel_collectives
+# added to bin/)
+set -uo pipefail
+package=$(readlink -f "$1")
+mkdir -p "$2"
+out=$(readlink -f "$2")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp -r "$package/examples" "$work/"
+cd "$work" || exit 1
+export NEAP_PROGRESS=off
+# Multicast needs rights over the switch that a shared machine does not give.
+export NCCL_NVLS_ENABLE=0
+root=${NEAP_TORCH_ROOT:-$(python3 -c 'import torch, os; print(os.path.dirname(os.path.dirname(torch.__file__)))')}
+export NEAP_TORCH_ROOT=$root
+LD_LIBRARY_PATH=$root/torch/lib:$(printf '%s:' "$root"/nvidia/*/lib)${LD_LIBRARY_PATH:-}
+export LD_LIBRARY_PATH
+neap=$package/bin/neap.bin
+port=29500
+failures=0 cases=0
+gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1)
+
+pair() {  # log name, command: two ranks; the exit code is the first that is not 0
+  local log=$1 pids=() code=0 c
+  shift
+  port=$((port + 1))
+  for rank in 0 1; do
+    RANK=$rank WORLD_SIZE=2 LOCAL_RANK=$rank LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+      timeout 100 "$@" >"$out/$log.$rank.out" 2>"$out/$log.$rank.err" &
+    pids+=($!)
+  done
+  if [ -n "${kill_after:-}" ]; then (sleep "$kill_after"; pkill -9 -P "${pids[1]}") & fi
+  for pid in "${pids[@]}"; do
+    wait "$pid"; c=$?
+    [ "$code" != 0 ] || code=$c
+  done
+  return "$code"
+}
+
+record() {  # name, ok (0/1), seconds, note
+  cases=$((cases + 1))
+  [ "$2" = 1 ] || failures=$((failures + 1))
+  echo "== $1: $([ "$2" = 1 ] && echo passed || echo FAILED) in $3 s  $4"
+  python3 - "$@" "$gpu" >>"$out/parallel.jsonl" <<'P'
+import json, sys
+name, ok, seconds, note, gpu = sys.argv[1:]
+print(json.dumps({"suite": "parallel", "case": name, "ok": ok == "1", "seconds": float(seconds), "note": note, "gpu": gpu}))
+P
+}
+
+expect() {  # name, expected exit code ("any": not 0), command
+  local name=$1 expected=$2 start=$SECONDS code ok=0
+  shift 2
+  "$@"; code=$?
+  if [ "$expected" = any ]; then [ "$code" = 0 ] || ok=1; elif [ "$code" = "$expected" ]; then ok=1; fi
+  [ "$ok" = 1 ] || tail -n 8 "$out/$name".*err
+  record "$name" "$ok" "$((SECONDS - start))" "exit $code, expected $expected: $*"
+}
+
+alone() { local log=$1; shift; timeout 100 "$@" >"$out/$log.out" 2>"$out/$log.err"; }
+
+compare() {  # name, folder of one rank, folder of two, relative tolerance
+  local note ok=0
+  note=$(python3 - "$2" "$3" "$4" <<'P'
+import json, sys
+one, two, tolerance = sys.argv[1], sys.argv[2], float(sys.argv[3])
+rows = lambda folder, file: [json.loads(line) for line in open(f"{folder}/{file}")]
+worst = (0, "")
+for a, b in zip(rows(one, "metrics.jsonl"), rows(two, "metrics.jsonl")):
+    for key in ("train/loss", "train/grad_norm", "critic/score/mean", "actor/pg_loss", "critic/vf_loss", "actor/entropy"):
+        if key in a:
+            worst = max(worst, (abs(a[key] - b[key]) / max(1e-2, abs(a[key])), f"{key} at step {a['step']}"))
+speed = [sum(r["timing_s/step"] for r in rows(f, "metrics.jsonl")[1:]) for f in (one, two)]
+peaks = []
+for folder in (two, two + "/ranks/1"):
+    plan = json.load(open(folder + "/plan.json"))
+    planned = {p["name"]: p["peak"] for p in plan["phases"]}
+    peaks.append(max(abs(r["peak"] / planned[r["phase"]] - 1) for r in rows(folder, "phases.jsonl")))
+print(f"largest difference {worst[0]:.2e} ({worst[1]}); measured off planned by {peaks[0]:.1%} and {peaks[1]:.1%}; "
+      f"steps after the first {speed[0]:.2f} s alone, {speed[1]:.2f} s on two")
+sys.exit(0 if worst[0] <= tolerance and max(peaks) < 0.05 else 1)
+P
+) && ok=1
+  record "$1" "$ok" 0 "$note"
+}
+
+expect collectives 0 pair collectives "$package/bin/parallel_collectives" cuda
+expect rank_fails any pair rank_fails "$package/bin/parallel_collectives" cuda fail 1 3
+common=(device.memory=4GiB)
+exact=(device.dtype=float32 "${common[@]}")
+reviews=examples/reviews
+expect sft_1 0 alone sft_1 "$neap" train $reviews/sft.toml "${exact[@]}" trainer.total_training_steps=20
+expect sft_2 0 pair sft_2 "$neap" train $reviews/sft.toml "${exact[@]}" trainer.total_training_steps=20 \
+  trainer.default_local_dir=../../output/sft_2
+compare sft_parity output/reviews/sft output/sft_2 1e-3
+expect sft_bf16 0 pair sft_bf16 "$neap" train $reviews/sft.toml "${common[@]}" trainer.total_training_steps=20 \
+  trainer.default_local_dir=../../output/sft_bf16
+expect reward_2 0 pair reward_2 "$neap" train $reviews/reward.toml "${exact[@]}" trainer.total_training_steps=5
+steps=(trainer.total_training_steps=3 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8
+  critic.ppo_micro_batch_size_per_gpu=8 trainer.test_freq=-1 trainer.save_freq=-1)
+expect ppo_1 0 alone ppo_1 "$neap" train $reviews/ppo.toml "${exact[@]}" "${steps[@]}" \
+  trainer.default_local_dir=../../output/ppo_1
+expect ppo_2 0 pair ppo_2 "$neap" train $reviews/ppo.toml "${exact[@]}" "${steps[@]}" \
+  trainer.default_local_dir=../../output/ppo_2
+compare ppo_parity output/ppo_1 output/ppo_2 5e-2
+expect ppo_bf16 0 pair ppo_bf16 "$neap" train $reviews/ppo.toml "${common[@]}" "${steps[@]}" \
+  trainer.default_local_dir=../../output/ppo_bf16
+kill_after=12 expect rank_dies any pair rank_dies "$neap" train $reviews/sft.toml "${common[@]}" \
+  trainer.total_training_steps=100000 actor_rollout_ref.nccl_timeout=15 trainer.default_local_dir=../../output/dies
+nvidia-smi --query-gpu=memory.used --format=csv,noheader >"$out/memory_after.txt"
+echo "parallel: $((cases - failures)) passed, $failures failed"
+exit $((failures > 0))
