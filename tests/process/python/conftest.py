@@ -13,6 +13,7 @@ BUILD = Path(os.environ["NEAP_TEST_BUILD_DIR"])
 HOOK = BUILD / "lib" / "libneap_hook.so"
 DROP_IN = BUILD / "lib" / "libneap_memory_saver.so"
 STANDIN = BUILD / "standin"
+RUNTIME = os.environ.get("NEAP_TEST_RUNTIME", "")  # a sanitizer's, or nothing
 PRELUDE = """
 import ctypes, os, signal, socket, subprocess, sys, tempfile, threading, time
 MIB = 1 << 20
@@ -42,8 +43,11 @@ def standin_environment(**changes):
 
 def run(code, env=None, timeout=240):
     """Runs Python code; its assertions are the test's."""
+    env = dict(env or environment())
+    if RUNTIME:
+        env["LD_PRELOAD"] = ":".join(filter(None, [env.get("LD_PRELOAD"), RUNTIME]))
     done = subprocess.run([sys.executable, "-c", PRELUDE + textwrap.dedent(code)],
-                          env=env or environment(), capture_output=True, text=True,
+                          env=env, capture_output=True, text=True,
                           timeout=timeout)
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done

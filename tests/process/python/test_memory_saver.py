@@ -171,10 +171,11 @@ with saver.region("a"):
     x = torch.empty(1 << 20, device="cuda")
 assert neap.info(x).tag == "a" and neap.hook_mode() == "preload"
 '''
+before = os.environ.get("LD_PRELOAD")
 with configure_subprocess():
     assert "torch_memory_saver_hook_mode_preload_cu13" in os.environ["LD_PRELOAD"]
     subprocess.run([sys.executable, "-c", code], check=True)
-assert "LD_PRELOAD" not in os.environ
+assert os.environ.get("LD_PRELOAD") == before
 """, saver_environment(memory_saver_files))
 
 
