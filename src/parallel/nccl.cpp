@@ -6,13 +6,17 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
 #include <thread>
 
 #include "base/format.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "parallel/nccl_api.h"
 #include "parallel/rendezvous.h"
@@ -53,13 +57,94 @@ std::size_t count(const at::Tensor& t) {
   return static_cast<std::size_t>(t.numel());
 }
 
+// Watches calls that take long, from a thread of its own, because a call may wait inside NCCL
+// itself: it connects to a peer when it first needs it. A rank that has failed, or that does not
+// come in time, makes it abort the communicator, which ends the call.
+class Watch {
+ public:
+  Watch(Rendezvous& rendezvous, int rank, double timeout_seconds, std::function<void()> abort)
+      : rendezvous_(rendezvous),
+        rank_(rank),
+        timeout_(timeout_seconds),
+        abort_(std::move(abort)),
+        thread_([this] { loop(); }) {}
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+  ~Watch() {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+  }
+
+  void begin(const char* call) {
+    const std::lock_guard lock(mutex_);
+    call_ = call;
+    since_ = Clock::now();
+  }
+  void end() {
+    const std::lock_guard lock(mutex_);
+    since_.reset();
+  }
+  [[nodiscard]] bool gave_up() const { return gave_up_; }
+  /// Why it gave up.
+  [[nodiscard]] Status reason() const {
+    const std::lock_guard lock(mutex_);
+    return reason_;
+  }
+
+ private:
+  void loop() {
+    std::unique_lock lock(mutex_);
+    while (!ending_ && !gave_up_) {
+      wake_.wait_for(lock, std::chrono::seconds(1));
+      if (!since_ || ending_) continue;
+      const std::chrono::duration<double> waited = Clock::now() - *since_;
+      if (waited.count() < 1) continue;
+      const auto start = *since_;
+      lock.unlock();
+      const auto failure = rendezvous_.failure();
+      lock.lock();
+      if (!since_ || *since_ != start) continue;  // the call has ended meanwhile
+      if (failure) {
+        reason_ = Status(ErrorCode::kIo, format("{}; rank {} ends too", *failure, rank_));
+      } else if (waited.count() > timeout_) {
+        reason_ =
+            Status(ErrorCode::kTimeout, format("Rank {} waited {:.0f} s in {} for the other ranks "
+                                               "(actor_rollout_ref.nccl_timeout)",
+                                               rank_, waited.count(), call_));
+      } else {
+        continue;
+      }
+      gave_up_ = true;
+      lock.unlock();
+      abort_();
+      lock.lock();
+    }
+  }
+
+  Rendezvous& rendezvous_;
+  int rank_;
+  double timeout_;
+  std::function<void()> abort_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::optional<Clock::time_point> since_;
+  const char* call_ = "";
+  Status reason_;
+  std::atomic<bool> gave_up_ = false;
+  bool ending_ = false;
+  std::thread thread_;  // last: it uses the others
+};
+
 class Nccl final : public Communicator {
  public:
   Nccl(const Environment& environment, const ConnectOptions& options)
       : Communicator(environment.rank, environment.size),
         api_(*value_or_throw(load_nccl())),
         device_(options.device),
-        timeout_(options.timeout_seconds),
         rendezvous_(meet(environment, options.timeout_seconds)),
         exceptions_(std::uncaught_exceptions()) {
     const c10::DeviceGuard guard(device_);
@@ -71,10 +156,14 @@ class Nccl final : public Communicator {
       throw Error(ErrorCode::kIo, "The meeting place holds another program's key");
     std::memcpy(id.bytes, bytes.data(), kNcclIdBytes);
     check(api_.comm_init_rank(&comm_, size(), id, rank()), "ncclCommInitRank");
+    watch_.emplace(*rendezvous_, rank(), options.timeout_seconds,
+                   [this] { api_.comm_abort(comm_); });
   }
 
   ~Nccl() override {
-    if (comm_ == nullptr) return;
+    const bool gave_up = watch_ && watch_->gave_up();
+    watch_.reset();
+    if (comm_ == nullptr || gave_up) return;
     const c10::DeviceGuard guard(device_);
     // Destroying waits for what is under way, which after a failure may never end.
     if (std::uncaught_exceptions() == exceptions_) {
@@ -88,7 +177,9 @@ class Nccl final : public Communicator {
 
   void abort(int exit_code) noexcept override {
     rendezvous_->report_failure(exit_code);
-    if (comm_ != nullptr) api_.comm_abort(comm_);
+    const bool gave_up = watch_ && watch_->gave_up();
+    watch_.reset();
+    if (comm_ != nullptr && !gave_up) api_.comm_abort(comm_);
     comm_ = nullptr;
   }
 
@@ -103,10 +194,18 @@ class Nccl final : public Communicator {
 
   template <class Call>
   void run(const char* name, const Call& call) {
-    if (comm_ == nullptr) throw Error(ErrorCode::kIo, "The ranks are no longer connected");
+    if (comm_ == nullptr || watch_->gave_up())
+      throw Error(ErrorCode::kIo, "The ranks are no longer connected");
     const c10::DeviceGuard guard(device_);
-    check(call(), name);
-    wait(name);
+    watch_->begin(name);
+    const int result = call();
+    if (!watch_->gave_up()) {
+      check(result, name);
+      wait(name);
+    }
+    watch_->end();
+    // Aborted: the card's work has ended without a result, and the communicator is gone.
+    if (watch_->gave_up()) throw Error(watch_->reason());
   }
 
   // Until the stream has come here. Short waits spin: a collective in a step takes microseconds.
@@ -115,34 +214,20 @@ class Nccl final : public Communicator {
     c10::Event event(device_.type());
     event.record(implementation.getStream(device_));
     const auto start = Clock::now();
-    double next_look = 1;
-    while (!event.query()) {
-      const std::chrono::duration<double> waited = Clock::now() - start;
-      if (waited.count() < 0.002) {
+    auto next_look = std::chrono::milliseconds(100);
+    while (!watch_->gave_up() && !event.query()) {
+      const auto waited = Clock::now() - start;
+      if (waited < std::chrono::milliseconds(2)) {
         std::this_thread::yield();
         continue;
       }
       std::this_thread::sleep_for(std::chrono::microseconds(50));
+      if (waited < next_look || watch_->gave_up()) continue;
+      next_look += std::chrono::milliseconds(100);
       int error = kNcclSuccess;
       check(api_.comm_get_async_error(comm_, &error), "ncclCommGetAsyncError");
       check(error, name);
-      if (waited.count() < next_look) continue;
-      next_look = waited.count() + 1;
-      if (const auto failure = rendezvous_->failure())
-        give_up(ErrorCode::kIo, format("{}; rank {} ends too", *failure, rank()));
-      if (waited.count() > timeout_) {
-        give_up(ErrorCode::kTimeout, format("Rank {} waited {:.0f} s in {} for the other ranks "
-                                            "(actor_rollout_ref.nccl_timeout)",
-                                            rank(), waited.count(), name));
-      }
     }
-  }
-
-  // The kernel on the card waits too, and everything after it: only an abort ends it.
-  [[noreturn]] void give_up(ErrorCode code, const std::string& why) {
-    api_.comm_abort(comm_);
-    comm_ = nullptr;
-    throw Error(code, why);
   }
 
   // A piece of host memory on the card and, after `work`, back again.
@@ -216,10 +301,10 @@ class Nccl final : public Communicator {
 
   const NcclApi& api_;
   at::Device device_;
-  double timeout_;
   std::unique_ptr<Rendezvous> rendezvous_;
   int exceptions_;
   NcclComm comm_ = nullptr;
+  std::optional<Watch> watch_;
 };
 
 }  // namespace
