@@ -60,6 +60,7 @@ class StoreRendezvous final : public Rendezvous {
     try {
       const std::string text = format("Rank {} failed (exit code {})", rank_, exit_code);
       store_->set(kFailedKey, Bytes8(text.begin(), text.end()));
+      (void)store_->check({kFailedKey});  // answered only when the word has arrived
     } catch (...) {  // the store may be what failed
     }
   }

@@ -24,6 +24,8 @@ port=29500
 failures=0 cases=0
 gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1)
 
+card_memory() { nvidia-smi --query-gpu=memory.used --format=csv,noheader | paste -sd " "; }
+
 pair() {  # log name, command: two ranks; the exit code is the first that is not 0
   local log=$1 pids=() code=0 c
   shift
@@ -33,7 +35,7 @@ pair() {  # log name, command: two ranks; the exit code is the first that is not
       timeout 100 "$@" >"$out/$log.$rank.out" 2>"$out/$log.$rank.err" &
     pids+=($!)
   done
-  if [ -n "${kill_after:-}" ]; then (sleep "$kill_after"; pkill -9 -P "${pids[${victim:-1}]}") & fi
+  if [ -n "${kill_after:-}" ]; then (sleep "$kill_after"; card_memory >"$out/$log.memory"; pkill -9 -P "${pids[${victim:-1}]}") & fi
   for pid in "${pids[@]}"; do
     wait "$pid"; c=$?
     [ "$code" != 0 ] || code=$c
@@ -58,7 +60,7 @@ expect() {  # name, expected exit code ("any": neither 0 nor 124, the limit's), 
   "$@"; code=$?
   if [ "$expected" = any ]; then case $code in 0 | 124) ;; *) ok=1 ;; esac; elif [ "$code" = "$expected" ]; then ok=1; fi
   [ "$ok" = 1 ] || tail -n 8 "$out/$name".*err
-  record "$name" "$ok" "$((SECONDS - start))" "exit $code, expected $expected: $*"
+  record "$name" "$ok" "$((SECONDS - start))" "exit $code, expected $expected: ${*//$package/PACKAGE}"
 }
 
 alone() { local log=$1; shift; timeout 100 "$@" >"$out/$log.out" 2>"$out/$log.err"; }
@@ -113,6 +115,11 @@ for victim in 0 1; do
   kill_after=10 expect rank_${victim}_dies any pair rank_${victim}_dies "$neap" train $reviews/sft.toml "${common[@]}" \
     trainer.total_training_steps=100000 actor_rollout_ref.nccl_timeout=15 trainer.default_local_dir=../../output/dies$victim
 done
-nvidia-smi --query-gpu=memory.used --format=csv,noheader >"$out/memory_after.txt"
+# What NCCL keeps on the card: two ranks in their loop against one.
+timeout 12 "$neap" train $reviews/sft.toml "${common[@]}" trainer.total_training_steps=100000 \
+  trainer.default_local_dir=../../output/loop >"$out/loop.out" 2>&1 &
+sleep 10
+record memory 1 0 "cards while one rank trains: $(card_memory); while two do: $(cat "$out/rank_1_dies.memory")"
+wait
 echo "parallel: $((cases - failures)) passed, $failures failed"
 exit $((failures > 0))
