@@ -83,7 +83,7 @@ typedef struct neap_options {
   uint64_t page_store_budget; /* pages kept for the next tag; over it they go to the driver */
   uint64_t host_budget;       /* most host memory for backups */
   int32_t keep_host_buffers;  /* 1: backups' memory is kept for the next cycle */
-  uint32_t touch_threads;     /* first touch of backup memory; 0: one a core, at most 16 */
+  uint32_t touch_threads;     /* first touch of backup memory; 0: one for two cores, at most 8 */
   const char* disk_folder;    /* for NEAP_DISK; NULL or "": the system's temporary folder */
   uint64_t margin;            /* a region is refused as out of memory if less would stay free */
 } neap_options;

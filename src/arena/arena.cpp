@@ -48,10 +48,10 @@ Arena::Arena(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Arena::~Arena() = default;
 
 Result<std::vector<Stage>> fill_runs(Arena::Impl& arena, Tag& tag, const std::vector<Run>& runs,
-                                     std::string_view what) {
+                                     const std::function<std::string()>& what) {
   auto stages = cut_stages(tag, plan_pages(arena, runs), Bytes(0));
   auto pages = arena.store.take_all(sizes_of(stages));
-  if (!pages.ok()) return arena.explain(pages.status(), bytes_of(stages), what);
+  if (!pages.ok()) return arena.explain(pages.status(), bytes_of(stages), what());
   assign(stages, *pages);
   for (Stage& stage : stages) {
     Status status = map_stage(arena, stage);
@@ -59,7 +59,7 @@ Result<std::vector<Stage>> fill_runs(Arena::Impl& arena, Tag& tag, const std::ve
     Incoming failed;
     failed.stages = std::move(stages);
     undo(arena, failed);
-    return std::move(status).with_context(what);
+    return std::move(status).with_context(what());
   }
   return stages;
 }
@@ -113,7 +113,8 @@ Result<RegionInfo> Arena::create(std::string_view name, Bytes requested, Policy 
   NEAP_TRY_ASSIGN(const Address at, tag.space.take(size));
   const Run run{at, size, false, true, tag.page_limit};
   lock.unlock();
-  auto stages = fill_runs(arena, tag, {run}, format("a region of {} for {}", size, name));
+  auto stages =
+      fill_runs(arena, tag, {run}, [&] { return format("a region of {} for {}", size, name); });
   lock.lock();
   if (!stages.ok()) {
     if (slots_touching(tag, at, size).empty()) {
@@ -149,14 +150,16 @@ Status Arena::destroy(RegionId id) {
     const auto it = arena.regions.find(static_cast<std::uint64_t>(id));
     return it == arena.regions.end() ? nullptr : it->second.get();
   };
-  const Status missing(ErrorCode::kNotFound,
-                       format("there is no region {}", static_cast<std::uint64_t>(id)));
+  const auto missing = [&] {
+    return Status(ErrorCode::kNotFound,
+                  format("there is no region {}", static_cast<std::uint64_t>(id)));
+  };
   Region* region = find_region();
-  if (region == nullptr) return missing;
+  if (region == nullptr) return missing();
   Tag& tag = *region->tag;
   const Moving moving(arena, lock, {&tag});
   region = find_region();
-  if (region == nullptr) return missing;
+  if (region == nullptr) return missing();
 
   // Pages that no other region of the tag uses.
   std::vector<std::pair<Address, Page>> leaving;

@@ -62,7 +62,7 @@ struct Options {
   bool keep_host_buffers = true;
   std::string disk_folder;             ///< for Policy::kDisk; empty: the system's temporary folder
   trace::EventSink* events = nullptr;  ///< outlives the arena; may be null
-  unsigned touch_threads = 0;          ///< first touch of backups; 0: one per core, at most 16
+  unsigned touch_threads = 0;          ///< first touch of backups; 0: one for two cores, at most 8
 };
 
 struct RegionInfo {

@@ -17,16 +17,17 @@
 namespace neap::arena {
 namespace {
 
-constexpr Bytes kPiece = 16_MiB;
-constexpr std::size_t kPieces = 8;   // staging buffers: 128 MiB
-constexpr std::size_t kWorkers = 4;  // writes or reads under way
-constexpr std::size_t kCopying = 2;  // copies under way ahead of them
+// Many small transfers keep a disk busier than a few large ones (docs/arena.md).
+constexpr Bytes kPiece = 1_MiB;
+constexpr std::size_t kPieces = 64;   // staging buffers: 64 MiB
+constexpr std::size_t kWorkers = 32;  // writes or reads under way
+constexpr std::size_t kCopying = 16;  // copies under way ahead of them
 
 /// Threads that run jobs in order of arrival.
 class Workers {
  public:
-  Workers() {
-    for (std::size_t i = 0; i < kWorkers; ++i) {
+  explicit Workers(std::size_t jobs) {
+    for (std::size_t i = 0; i < std::min(kWorkers, jobs); ++i) {
       try {
         threads_.emplace_back([this] { work(); });
       } catch (const std::system_error&) {
@@ -127,7 +128,11 @@ class Pipeline {
   using Transfer = std::function<Status(const DiskCopy&, std::byte* buffer)>;
 
   Pipeline(const std::vector<DiskCopy>& copies, HostPool& hosts, device::CopyQueue& queue)
-      : hosts_(hosts), queue_(queue), pieces_(pieces_of(copies)), staging_(hosts, queue) {}
+      : hosts_(hosts),
+        queue_(queue),
+        pieces_(pieces_of(copies)),
+        staging_(hosts, queue),
+        workers_(pieces_.size()) {}
 
   Status run(const Enqueue& enqueue, const Mark& mark, const Transfer& transfer, Order order) {
     if (pieces_.empty()) return {};

@@ -172,7 +172,8 @@ Result<MoveReport> Arena::grow(RegionId id, Bytes offset, Bytes size) {
     region->state = State::kResident;
     return std::move(status).with_context(format("growing a region of {}", info.tag));
   };
-  auto stages = fill_runs(arena, tag, runs, format("more of a region of {}", info.tag));
+  auto stages =
+      fill_runs(arena, tag, runs, [&] { return format("more of a region of {}", info.tag); });
   if (!stages.ok()) return fail(stages.status());
   Status status;
   for (const Run& run : runs)

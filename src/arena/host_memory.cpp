@@ -15,6 +15,8 @@
 namespace neap::arena {
 namespace {
 
+constexpr std::uint64_t kHuge = 2ull << 20;
+
 std::optional<std::uint64_t> number_after(const std::string& text, std::string_view key) {
   const std::size_t found = text.find(key);
   if (found == std::string::npos) return std::nullopt;
@@ -63,7 +65,6 @@ Bytes available_host_memory() {
 }
 
 Result<std::byte*> map_host(Bytes size) {
-  constexpr std::uint64_t kHuge = 2ull << 20;
   // Aligned to huge pages, or the kernel would use small ones at both ends.
   const std::size_t room = size.count() + kHuge;
   void* start = ::mmap(nullptr, room, PROT_READ | PROT_WRITE,
@@ -89,6 +90,11 @@ void unmap_host(std::byte* at, Bytes size) {
 }
 
 Status populate_host(std::byte* at, Bytes size) {
+  // One write a huge page first: a fault locks less of the address space than madvise does, and
+  // many threads wait for each other less (docs/arena.md). What is left, as where huge pages are
+  // not to be had, follows below.
+  for (std::uint64_t i = 0; i < size.count(); i += kHuge)
+    *reinterpret_cast<volatile unsigned char*>(at + i) = 0;
 #ifdef MADV_POPULATE_WRITE
   for (int tries = 0; tries < 3; ++tries) {
     if (::madvise(at, size.count(), MADV_POPULATE_WRITE) == 0) return {};

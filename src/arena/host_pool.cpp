@@ -11,7 +11,7 @@
 namespace neap::arena {
 namespace {
 
-constexpr Bytes kSlice = 8_MiB;        // touched by one thread at a time
+constexpr Bytes kSlice = 4_MiB;        // touched by one thread at a time
 constexpr Bytes kUnit = 2_MiB;         // blocks are whole huge pages
 constexpr Bytes kAlign = Bytes(4096);  // buffers begin where direct input and output may
 

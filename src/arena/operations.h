@@ -2,6 +2,8 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
+#include <string>
 
 #include "arena/stages.h"
 
@@ -51,8 +53,9 @@ void note_resume(Arena::Impl& arena, const Incoming& in, double seconds);
 void note_failure(const std::vector<Tag*>& tags);
 
 /// Maps `runs` of one tag with pages from the store or the device; nothing is left on failure.
+/// `what` says what they are for, and is asked for a failure's message only.
 [[nodiscard]] Result<std::vector<Stage>> fill_runs(Arena::Impl& arena, Tag& tag,
                                                    const std::vector<Run>& runs,
-                                                   std::string_view what);
+                                                   const std::function<std::string()>& what);
 
 }  // namespace neap::arena

@@ -5,17 +5,20 @@
 
 #include "base/format.h"
 #include "base/log.h"
+#include "base/process.h"
 
 namespace neap::arena {
 namespace {
 
-constexpr unsigned kMostTouchThreads = 16;
+// Pinning is one thread's work at a time and copies want the memory's bandwidth, too: more threads
+// touch faster, but end later.
+constexpr unsigned kMostTouchThreads = 8;
 // Over this many tags, one without regions gives its addresses back at once.
 constexpr std::size_t kTagsWithIdleAddresses = 64;
 
 unsigned touch_threads(unsigned wanted) {
   if (wanted != 0) return wanted;
-  return std::clamp(std::thread::hardware_concurrency(), 1u, kMostTouchThreads);
+  return std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMostTouchThreads);
 }
 
 }  // namespace
@@ -36,7 +39,7 @@ Arena::Impl::Impl(device::Device& device_in, Options options_in)
       disk_folder(options.disk_folder) {}
 
 Arena::Impl::~Impl() {
-  if (owner != ::getpid()) return;
+  if (owner != current_process()) return;
   const auto say = [](const Status& status) {
     if (!status.ok()) log::warn(format("at the arena's end: {}", status.message()));
   };
@@ -62,7 +65,7 @@ Arena::Impl::~Impl() {
 }
 
 Status Arena::Impl::check_process() const {
-  if (owner == ::getpid()) return {};
+  if (owner == current_process()) return {};
   return {ErrorCode::kUnsupported,
           format("the arena belongs to process {}; a forked child cannot use it", owner)};
 }

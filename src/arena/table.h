@@ -5,8 +5,6 @@
 //           tag's slots and regions meanwhile (they wait on `settled`). Readers never wait.
 #pragma once
 
-#include <unistd.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <map>
@@ -23,6 +21,7 @@
 #include "arena/journal.h"
 #include "arena/page_plan.h"
 #include "arena/page_store.h"
+#include "base/process.h"
 
 namespace neap::arena {
 
@@ -90,7 +89,7 @@ struct Arena::Impl {
   PageStore store;
   HostPool hosts;
   PageSizes sizes;
-  const pid_t owner = ::getpid();
+  const pid_t owner = current_process();
   std::atomic<bool> keep_host_buffers;  ///< Options::keep_host_buffers, as it is now
 
   mutable std::shared_mutex table;

@@ -1,8 +1,9 @@
 // A device's primary context, made current for one scope.
 #pragma once
 
-#include <unistd.h>
+#include <sys/types.h>
 
+#include "base/process.h"
 #include "device/cuda/driver.h"
 
 namespace neap::device::cuda {
@@ -16,7 +17,7 @@ struct Card {
 
 /// A forked child has no CUDA.
 inline Status check_process(const Card& card) {
-  if (::getpid() == card.process) return {};
+  if (current_process() == card.process) return {};
   return {ErrorCode::kUnsupported,
           "CUDA cannot be used in a forked child; start the child with exec, or fork before the "
           "first use"};

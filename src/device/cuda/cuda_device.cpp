@@ -240,7 +240,7 @@ Result<std::unique_ptr<CudaDevice>> make_cuda_device(const CudaOptions& options)
   }
   cuda::Card card;
   card.driver = driver;
-  card.process = ::getpid();
+  card.process = current_process();
   NEAP_TRY(status(driver->device_get(&card.device, options.ordinal), "opening the GPU"));
   const auto attribute = [&](int which) {
     int value = 0;
