@@ -1,105 +1,91 @@
-// bench_arena: pause, resume, exchange and hand-over against a plain driver loop in the same run.
+// bench_arena: the measurements of `neap bench` as JSON lines, for bench/results: each line with its environment.
 //
-// usage: bench_arena [--device cuda|host] [--divide N] [--cycles N] [--only CASE]
-//                    [--revision TEXT]
-// JSON lines on stdout. Sizes are those of one H200; --divide makes a rehearsal of them.
-#include <sys/utsname.h>
-#include <unistd.h>
-
+// usage: bench_arena [--device cuda|host] [--size 64GiB] [--cycles N] [--only CASE]
+//                    [--hook libneap_hook.so] [--disk-folder DIR] [--revision TEXT]
+#include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <ctime>
-#include <thread>
+#include <map>
 
 #include "base/format.h"
-#include "bench.h"
-#include "device/cuda/cuda_device.h"
-#include "device/cuda/driver.h"
-#include "device/host/host_device.h"
+#include "bench/bench.h"
 
-namespace neap::bench {
+namespace {
 
-void fail(const Status& status) {
+using namespace neap;
+
+int fail(const Status& status) {
   std::fprintf(stderr, "bench_arena: %s\n", status.message().c_str());
-  std::fflush(stdout);
-  std::_Exit(1);
+  return 1;
 }
 
-std::unique_ptr<device::Device> open_device(const Setup& setup) {
-  if (setup.device == "cuda") return must(device::make_cuda_device(0));
-  device::HostOptions options;
-  options.capacity = 140_GiB / setup.divide;
-  return must(device::make_host_device(options));
+Status measure(bench::Settings settings, const std::map<std::string, std::string>& words,
+               const std::string& command) {
+  Json environment;
+  const auto print = [&](const bench::Row& row) {
+    Json line = {{"schema", 2}};
+    line.update(to_json(row));
+    line["environment"] = environment;
+    std::printf("%s\n", line.dump().c_str());
+    std::fflush(stdout);
+    std::fprintf(stderr, "%-24s %-32s %10.3f %s (%.3f to %.3f, limit %.3f)\n", row.name.c_str(),
+                 row.what.c_str(), row.measured.median(), row.unit.c_str(), row.measured.at(0),
+                 row.measured.at(1), row.limit.median());
+  };
+  NEAP_TRY_ASSIGN(auto bench, bench::Bench::make(std::move(settings), print));
+  environment = bench.environment();
+  environment["revision"] = words.contains("--revision") ? words.at("--revision") : "unknown";
+  environment["command"] = command;
+  NEAP_TRY_ASSIGN(const auto wanted, bench::wanted_cases(bench));
+  Status first;
+  for (const bench::Case* one : wanted) {
+    Status status = one->run(bench);
+    if (status.ok()) continue;
+    std::fprintf(stderr, "bench_arena: %s: %s\n", std::string(one->name).c_str(),
+                 status.message().c_str());
+    if (first.ok()) first = std::move(status);
+  }
+  return first;
 }
 
-void report(const Setup& setup, const std::string& name, const std::string& what,
-            const std::string& unit, const Series& series, Json extra) {
-  Json line;
-  line["schema"] = 1;
-  line["case"] = name;
-  line["what"] = what;
-  line["unit"] = unit;
-  line["median"] = series.at(0.5);
-  line["low"] = series.at(0.0);
-  line["high"] = series.at(1.0);
-  line["count"] = series.values.size();
-  line.update(extra);
-  line["environment"] = setup.environment;
-  std::printf("%s\n", line.dump().c_str());
-  std::fflush(stdout);
-  std::fprintf(stderr, "%-24s %-28s %10.3f %s (%.3f to %.3f, %zu)\n", name.c_str(), what.c_str(),
-               series.at(0.5), unit.c_str(), series.at(0.0), series.at(1.0), series.values.size());
-}
+}  // namespace
 
-}  // namespace neap::bench
-
-int main(int count, char** words) {
-  using namespace neap;
-  using namespace neap::bench;
-  Setup setup;
-  std::string revision = "unknown";
-  int child = -1;
-  std::string command;
-  for (int i = 0; i < count; ++i) command += (i == 0 ? "" : " ") + std::string(words[i]);
-  for (int i = 1; i + 1 < count; i += 2) {
-    const std::string key = words[i];
-    const std::string value = words[i + 1];
-    if (key == "--device") {
-      setup.device = value;
-    } else if (key == "--divide") {
-      setup.divide = std::max(1ull, std::strtoull(value.c_str(), nullptr, 10));
-    } else if (key == "--cycles") {
-      setup.cycles = std::max(1, std::atoi(value.c_str()));
-    } else if (key == "--only") {
-      setup.only = value;
-    } else if (key == "--revision") {
-      revision = value;
-    } else if (key == "--import-child") {
-      child = std::atoi(value.c_str());
-    } else {
-      std::fprintf(stderr, "bench_arena: unknown option %s\n", key.c_str());
+int main(int count, char** arguments) {
+  std::map<std::string, std::string> words;
+  std::string command = arguments[0];
+  for (int i = 1; i < count; i += 2) {
+    if (i + 1 == count) {
+      std::fprintf(stderr, "bench_arena: %s needs a value\n", arguments[i]);
       return 2;
     }
+    words[arguments[i]] = arguments[i + 1];
+    command += format(" {} {}", arguments[i], arguments[i + 1]);
   }
-  if (child >= 0) return import_child(setup, child);
-
-  setup.environment["device"] = open_device(setup)->info().name;
-  if (setup.device == "cuda")
-    setup.environment["cuda_driver"] = must(device::cuda::load_driver())->version;
-  utsname system{};
-  ::uname(&system);
-  setup.environment["kernel"] = system.release;
-  setup.environment["cores"] = std::thread::hardware_concurrency();
-  setup.environment["revision"] = revision;
-  setup.environment["command"] = command;
-  setup.environment["divide"] = setup.divide;
-  setup.environment["unix_time"] = std::time(nullptr);
-
-  const auto wanted = [&](const char* name) { return setup.only.empty() || setup.only == name; };
-  if (wanted("lookup")) run_lookup(setup);
-  if (wanted("discard")) run_discard(setup);
-  if (wanted("hand_over")) run_hand_over(setup, words[0]);
-  if (wanted("exchange")) run_exchange(setup);
-  if (wanted("backup")) run_backup(setup);
-  return 0;
+  bench::Settings settings;
+  const std::map<std::string, std::function<void(const std::string&)>> known = {
+      {"--device", [&](const std::string& text) { settings.device = text; }},
+      {"--size",
+       [&](const std::string& text) {
+         const auto size = parse_bytes(text);
+         settings.size = size.ok() ? *size : Bytes(0);
+       }},
+      {"--cycles", [&](const std::string& text) { settings.cycles = std::atoi(text.c_str()); }},
+      {"--only", [&](const std::string& text) { settings.filter = {text}; }},
+      {"--hook", [&](const std::string& text) { settings.hook_library = text; }},
+      {"--disk-folder", [&](const std::string& text) { settings.disk_folder = text; }},
+      {"--revision", [](const std::string&) {}},
+      {"--import-child", [](const std::string&) {}}};
+  for (const auto& [word, value] : words) {
+    const auto it = known.find(word);
+    if (it == known.end()) {
+      std::fprintf(stderr, "bench_arena: unknown option %s\n", word.c_str());
+      return 2;
+    }
+    it->second(value);
+  }
+  settings.import_child = {"/proc/self/exe"};
+  const Status status =
+      words.contains("--import-child")
+          ? bench::import_child(settings.device, std::atoi(words["--import-child"].c_str()))
+          : measure(std::move(settings), words, command);
+  return status.ok() ? 0 : fail(status);
 }

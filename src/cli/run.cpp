@@ -23,6 +23,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "cli/command.h"
+#include "cli/hook_library.h"
 
 extern char** environ;
 
@@ -32,25 +33,6 @@ namespace {
 namespace fs = std::filesystem;
 constexpr auto kLook = std::chrono::milliseconds(250);
 constexpr Bytes kLargestReport(16U << 20);
-
-/// Where the hook library lies: beside the binary, in ../lib, or where NEAP_HOOK_LIBRARY says.
-Result<std::string> find_hook() {
-  if (const char* chosen = std::getenv("NEAP_HOOK_LIBRARY"); chosen != nullptr && *chosen != '\0') {
-    if (fs::exists(chosen)) return fs::absolute(chosen).string();
-    return Status(ErrorCode::kNotFound,
-                  format("NEAP_HOOK_LIBRARY names {}, which is not there", chosen));
-  }
-  std::error_code error;
-  const fs::path binary = fs::read_symlink("/proc/self/exe", error).parent_path();
-  for (const fs::path& folder : {binary, binary.parent_path() / "lib"}) {
-    const fs::path candidate = folder / "libneap_hook.so";
-    if (fs::exists(candidate, error)) return candidate.string();
-  }
-  return Status(ErrorCode::kNotFound,
-                format("libneap_hook.so lies neither in {} nor in {}; build it with `cmake --build "
-                       "... --target neap_hook_library` or set NEAP_HOOK_LIBRARY",
-                       binary.string(), (binary.parent_path() / "lib").string()));
-}
 
 /// A folder that the processes of the command write their numbers to; gone at the end.
 class LiveFolder {
@@ -183,7 +165,7 @@ class RunCommand : public Command {
   }
 
   int run() override {
-    auto hook = find_hook();
+    auto hook = find_hook_library();
     if (!hook.ok()) return fail(hook.status());
     LiveFolder folder;
     if (const Status made = folder.make(); !made.ok()) return fail(made);

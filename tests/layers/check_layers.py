@@ -17,6 +17,7 @@ BELOW = {
     "plan": {"base", "device", "trace", "arena", "cache"},
     "replay": {"base", "device", "trace", "arena", "cache", "plan"},
     "report": {"base", "device", "trace", "arena", "cache", "plan", "replay"},
+    "bench": {"base", "device", "trace", "arena", "cache", "plan", "replay"},
     "hook": {"base", "device", "trace", "arena"},
 }
 CORE = {"base", "device", "trace", "arena", "cache", "plan", "replay", "report"}
@@ -26,7 +27,7 @@ BELOW["parallel"] = BELOW["model"] | {"model"}
 BELOW["train"] = BELOW["parallel"] | {"parallel"}
 BELOW["rollout"] = BELOW["train"] | {"train"}
 BELOW["rlhf"] = BELOW["rollout"] | {"rollout"}
-BELOW["cli"] = BELOW["rlhf"] | {"rlhf", "hook"}
+BELOW["cli"] = BELOW["rlhf"] | {"rlhf", "hook", "bench"}
 
 # Outside headers that belong to certain rooms only.
 TORCH_ROOMS = {"torch", "model", "parallel", "train", "rollout", "rlhf", "cli"}

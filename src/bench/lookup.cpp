@@ -1,0 +1,106 @@
+// What happens on every allocation and every free: finding, creating and destroying a region.
+#include <random>
+
+#include "arena/arena.h"
+#include "base/format.h"
+#include "bench/cases.h"
+#include "bench/plain.h"
+
+namespace neap::bench {
+namespace {
+
+constexpr std::uint64_t kRegions = 2048;
+
+}  // namespace
+
+Status run_lookup(Bench& bench) {
+  NEAP_TRY_ASSIGN(const auto device, bench.open_device());
+  NEAP_TRY_ASSIGN(const auto arena, arena::Arena::make(*device));
+  const Bytes each = device->info().granularity;
+  const std::uint64_t count = std::min(kRegions, device->info().capacity / each / 2);
+  std::vector<arena::RegionInfo> regions;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    NEAP_TRY_ASSIGN(arena::RegionInfo region, arena->create("weights", each));
+    regions.push_back(std::move(region));
+  }
+  std::sort(regions.begin(), regions.end(),
+            [](const auto& a, const auto& b) { return a.address < b.address; });
+  std::vector<device::Address> begins;
+  for (const auto& region : regions) begins.push_back(region.address);
+
+  std::mt19937_64 random(1);
+  std::vector<device::Address> asked(1 << 16);
+  for (auto& at : asked) {
+    const auto& region = regions[random() % regions.size()];
+    at = region.address + random() % region.size.count();
+  }
+  const auto bare = [&](device::Address at) {
+    return regions[static_cast<std::size_t>(std::upper_bound(begins.begin(), begins.end(), at) -
+                                            begins.begin() - 1)]
+        .id;
+  };
+  for (const device::Address at : asked) {
+    const auto found = arena->find(at);
+    if (!found.ok() || found->id != bare(at))
+      return {ErrorCode::kInternal, format("the wrong region was found for {:#x}", at)};
+  }
+  Series ours, plain;
+  std::uint64_t sum = 0;
+  const auto ns = [&](const Timer& timer) {
+    return timer.ms() * 1e6 / static_cast<double>(asked.size());
+  };
+  for (int i = 0; i < bench.cycles(); ++i) {
+    const Timer timer;
+    for (const device::Address at : asked) sum += static_cast<std::uint64_t>(arena->find(at)->id);
+    ours.add(ns(timer));
+    const Timer again;
+    for (const device::Address at : asked) sum -= static_cast<std::uint64_t>(bare(at));
+    plain.add(ns(again));
+  }
+  if (sum != 0) return {ErrorCode::kInternal, "lookups do not agree"};
+  bench.add({"lookup",
+             "find",
+             "ns",
+             Better::kLess,
+             ours,
+             plain,
+             "binary search in a bare array",
+             {{"regions", regions.size()}}});
+  return {};
+}
+
+Status run_region(Bench& bench) {
+  NEAP_TRY_ASSIGN(const auto device, bench.open_device());
+  NEAP_TRY_ASSIGN(const auto arena, arena::Arena::make(*device));
+  const Bytes each = 2_MiB;
+  const std::uint64_t count = std::min(kRegions, device->info().capacity / each / 2);
+  for (std::uint64_t i = 0; i < count; ++i) NEAP_TRY(arena->create("weights", each).status());
+  NEAP_TRY_ASSIGN(const auto plain, PlainRegion::make(*device, each, false));
+  Series ours, limit, over;
+  for (int i = 0; i < bench.cycles() * 50; ++i) {
+    const Timer timer;
+    NEAP_TRY_ASSIGN(const auto region, arena->create("weights", each));
+    NEAP_TRY(arena->destroy(region.id));
+    const double us = timer.ms() * 1e3;
+    NEAP_TRY(plain->enter());
+    const Timer again;
+    NEAP_TRY(plain->take());
+    NEAP_TRY(plain->give());
+    const double plain_us = again.ms() * 1e3;
+    plain->leave();
+    ours.add(us);
+    limit.add(plain_us);
+    over.add(us - plain_us);
+  }
+  bench.add({"region",
+             "create and destroy, page kept",
+             "us",
+             Better::kLess,
+             ours,
+             limit,
+             "map, access, unmap by the driver",
+             {{"regions", count}, {"over_us", over.median()}}});
+  return {};
+}
+
+}  // namespace neap::bench
