@@ -142,7 +142,7 @@ Result<RegionInfo> Arena::create_paused(std::string_view name, Bytes requested, 
   return arena.describe(region);
 }
 
-Status Arena::destroy(RegionId id) {
+Status Arena::destroy(RegionId id, bool release_pages) {
   Impl& arena = *impl_;
   NEAP_TRY(arena.check_process());
   std::unique_lock lock(arena.table);
@@ -209,17 +209,21 @@ Status Arena::destroy(RegionId id) {
         log::warn(format("an imported page was not let go: {}", gone.message()));
     }
   } else {
-    arena.store.give(pages_of(out.stages));
+    arena.store.give(pages_of(out.stages), release_pages);
     arena.pages_came_back();
   }
   return {};
 }
 
 Result<RegionInfo> Arena::find(device::Address address) const {
+  if (auto found = look_up(address)) return std::move(*found);
+  return Status(ErrorCode::kNotFound, format("no region holds {:#x}", address));
+}
+
+std::optional<RegionInfo> Arena::look_up(device::Address address) const {
   const std::shared_lock lock(impl_->table);
   const Region* region = impl_->region_at(address);
-  if (region == nullptr)
-    return Status(ErrorCode::kNotFound, format("no region holds {:#x}", address));
+  if (region == nullptr) return std::nullopt;
   return impl_->describe(*region);
 }
 

@@ -169,9 +169,12 @@ class Arena {
   [[nodiscard]] Result<RegionInfo> import_pages(std::string_view tag,
                                                 std::span<const ExportedPage> pages);
   /// Frees a region in any settled state; waits while it moves.
-  Status destroy(RegionId id);
+  /// `release_pages`: to the driver at once instead of the page store.
+  Status destroy(RegionId id, bool release_pages = false);
   /// The region that holds `address`, paused or not. At most 100 ns.
   [[nodiscard]] Result<RegionInfo> find(device::Address address) const;
+  /// The same for callers to whom none is no failure: nothing is put into words.
+  [[nodiscard]] std::optional<RegionInfo> look_up(device::Address address) const;
   [[nodiscard]] Result<RegionInfo> info(RegionId id) const;
   [[nodiscard]] std::vector<RegionInfo> regions(
       std::string_view tag = {}) const;  ///< empty tag: all

@@ -221,6 +221,22 @@ Result<std::shared_ptr<DiskFile>> DiskFile::make(const std::string& folder, Byte
   return file;
 }
 
+void DiskCloser::close(std::vector<DiskCopy> copies) {
+  if (copies.empty()) return;
+  const std::lock_guard lock(mutex_);
+  if (thread_.joinable()) thread_.join();
+  try {
+    thread_ = std::thread([last = std::move(copies)]() mutable { last.clear(); });
+  } catch (const std::system_error&) {
+    // No thread to be had: then they go here.
+  }
+}
+
+void DiskCloser::wait() {
+  const std::lock_guard lock(mutex_);
+  if (thread_.joinable()) thread_.join();
+}
+
 DiskFile::~DiskFile() {
   ::close(descriptor_);
 }

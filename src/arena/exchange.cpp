@@ -263,6 +263,7 @@ Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
   commit(arena, out);
   commit(arena, in);
   lock.unlock();
+  arena.closer.close(std::move(in.disk));
   arena.store.give(exchange.left_over(), options.release_pages);
   arena.pages_came_back();
   if (!arena.keep_host_buffers) arena.hosts.release_free();

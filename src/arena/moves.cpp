@@ -135,7 +135,12 @@ Status secure(Arena::Impl& arena, Outgoing& out) {
       const std::shared_lock lock(arena.table);
       folder = arena.disk_folder;
     }
-    NEAP_TRY_ASSIGN(const auto file, DiskFile::make(folder, disk_need));
+    auto made = DiskFile::make(folder, disk_need);
+    if (!made.ok()) {
+      arena.closer.wait();  // the space of files on their way out may be what is missing
+      made = DiskFile::make(folder, disk_need);
+    }
+    NEAP_TRY_ASSIGN(const auto file, std::move(made));
     Bytes offset;
     for (auto& item : out.items) {
       if (!item.copy || item.policy != Policy::kDisk) continue;

@@ -238,6 +238,7 @@ Result<MoveReport> Arena::resume(std::span<const std::string> names, const Resum
   lock.lock();
   commit(arena, in);
   lock.unlock();
+  arena.closer.close(std::move(in.disk));
   if (!arena.keep_host_buffers) arena.hosts.release_free();
   arena.record_store();
   MoveReport report{bytes_of(in.stages), in.copied, in.items.size(), watch.seconds()};

@@ -88,6 +88,7 @@ struct Arena::Impl {
   Journal journal;
   PageStore store;
   HostPool hosts;
+  DiskCloser closer;
   PageSizes sizes;
   const pid_t owner = current_process();
   std::atomic<bool> keep_host_buffers;  ///< Options::keep_host_buffers, as it is now

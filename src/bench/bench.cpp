@@ -95,15 +95,16 @@ Result<Bench> Bench::make(Settings settings, Sink sink) {
     NEAP_TRY_ASSIGN(const device::MemoryInfo memory, card->memory());
     device_room = memory.free;
   }
-  const Bytes most = device_room / 20 * 9;  // pages, and room for what else is there
+  const Bytes most = device_room / 10 * 9;
   const bool asked = !settings.size.is_zero();
   Bytes size = asked            ? std::min(settings.size, kFull)
                : settings.quick ? (cuda ? kQuickCuda : kQuickHost)
                                 : (cuda ? kFull : kHostDefault);
-  if (asked && size > most)
-    return Status(ErrorCode::kDoesNotFit,
-                  format("a size of {} needs about {}, but {} is free; choose --size {} or less",
-                         size, size / 9 * 20, device_room, round_down(most, 1_MiB)));
+  if (asked && settings.size > most)
+    return Status(
+        ErrorCode::kDoesNotFit,
+        format("a size of {} needs about {}, but {} is free; choose --size {} or less",
+               settings.size, settings.size / 9 * 10, device_room, round_down(most, 1_MiB)));
   if (size > most) size = most;
   Bench bench(std::move(settings), std::move(sink));
   bench.divide_ = divisor(kFull, size);

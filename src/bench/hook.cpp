@@ -71,7 +71,7 @@ Status run_size(Bench& bench, const Hook& hook, Bytes size) {
              Better::kLess,
              take,
              plain_take,
-             "create, map, access by the driver",
+             "reserve, create, map, access by the driver",
              {{"over_us", over_take.median()}}});
   bench.add({"hook",
              format("free {}", size),
@@ -79,7 +79,7 @@ Status run_size(Bench& bench, const Hook& hook, Bytes size) {
              Better::kLess,
              give,
              plain_give,
-             "wait, unmap, release by the driver",
+             "wait, unmap, release, unreserve by the driver",
              {{"over_us", over_give.median()}}});
   return {};
 }

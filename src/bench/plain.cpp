@@ -24,23 +24,22 @@ class DevicePlainRegion final : public PlainRegion {
     if (page_ != PageId::kNone) say(device_.release(page_));
     if (at_ != 0) say(device_.unreserve(at_, size_));
   }
-  Status init() {
+  Status make_new() {
     NEAP_TRY_ASSIGN(at_, device_.reserve(size_, Bytes(0)));
-    if (anew_) return {};
     NEAP_TRY_ASSIGN(page_, device_.create(size_));
     return {};
   }
   Status take() override {
-    if (anew_) {
-      NEAP_TRY_ASSIGN(page_, device_.create(size_));
-    }
+    if (anew_) NEAP_TRY(make_new());
     NEAP_TRY(device_.map(at_, page_));
     return device_.set_access(at_, size_);
   }
   Status give() override {
     if (anew_) NEAP_TRY(device_.synchronize());
     NEAP_TRY(device_.unmap(at_, size_));
-    return anew_ ? device_.release(std::exchange(page_, PageId::kNone)) : Status();
+    if (!anew_) return {};
+    NEAP_TRY(device_.release(std::exchange(page_, PageId::kNone)));
+    return device_.unreserve(std::exchange(at_, 0), size_);
   }
 
  private:
@@ -66,21 +65,21 @@ class DriverPlainRegion final : public PlainRegion {
     if (page_ != 0) say(check(driver_.release(page_)));
     if (at_ != 0) say(check(driver_.unreserve(at_, size_)));
   }
-  Status init() {
-    const device::cuda::ContextScope scope(card_);
-    NEAP_TRY(scope.status());
+  Status make_new() {
     NEAP_TRY(check(driver_.reserve(&at_, size_, 0, 0, 0)));
-    return anew_ ? Status() : check(driver_.create(&page_, size_, &properties_, 0));
+    return check(driver_.create(&page_, size_, &properties_, 0));
   }
   Status take() override {
-    if (anew_) NEAP_TRY(check(driver_.create(&page_, size_, &properties_, 0)));
+    if (anew_) NEAP_TRY(make_new());
     NEAP_TRY(check(driver_.map(at_, size_, 0, page_, 0)));
     return check(driver_.set_access(at_, size_, &access_, 1));
   }
   Status give() override {
     if (anew_) NEAP_TRY(check(driver_.context_synchronize()));
     NEAP_TRY(check(driver_.unmap(at_, size_)));
-    return anew_ ? check(driver_.release(std::exchange(page_, 0))) : Status();
+    if (!anew_) return {};
+    NEAP_TRY(check(driver_.release(std::exchange(page_, 0))));
+    return check(driver_.unreserve(std::exchange(at_, 0), size_));
   }
   Status enter() override { return check(driver_.context_push(card_.context)); }
   void leave() override {
@@ -156,11 +155,14 @@ Result<std::unique_ptr<PlainRegion>> PlainRegion::make(device::Device& device, B
     NEAP_TRY(check(card.driver->device_get(&card.device, info.ordinal)));
     NEAP_TRY(check(card.driver->context_retain(&card.context, card.device)));
     auto region = std::make_unique<DriverPlainRegion>(card, info, size, anew);
-    NEAP_TRY(region->init());
+    NEAP_TRY(region->enter());
+    const Status made = anew ? Status() : region->make_new();
+    region->leave();
+    NEAP_TRY(Status(made));
     return std::unique_ptr<PlainRegion>(std::move(region));
   }
   auto region = std::make_unique<DevicePlainRegion>(device, size, anew);
-  NEAP_TRY(region->init());
+  if (!anew) NEAP_TRY(region->make_new());
   return std::unique_ptr<PlainRegion>(std::move(region));
 }
 

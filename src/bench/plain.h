@@ -35,8 +35,8 @@ class PlainLoop {
   std::vector<device::PageId> pages_;
 };
 
-/// The driver's calls behind one region: map and access, unmap; with `anew` its page is created and
-/// released, too, and the device is waited for before, as a free does. On a GPU the driver itself
+/// The driver's calls behind one region: map and access, unmap; with `anew` its address is reserved
+/// and its page made and both given back, too, and the device is waited for before, as a free does. On a GPU the driver itself
 /// is called, not through Neap's device, between enter() and leave().
 class PlainRegion {
  public:

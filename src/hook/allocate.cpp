@@ -8,8 +8,8 @@
 namespace neap::hook {
 
 Result<bool> free_region_at(const void* address) {
-  const auto place = Runtime::get().find(address);
-  if (!place.ok()) return false;
+  const auto place = Runtime::get().look_up(address);
+  if (!place) return false;
   if (place->region.address != reinterpret_cast<device::Address>(address)) {
     return Status(ErrorCode::kInvalidArgument,
                   format("Address {} lies inside a region of tag \"{}\", not at its beginning",

@@ -142,8 +142,9 @@ neap_status neap_region_find(const void* address, neap_region* region) {
     NEAP_TRY(require(region != nullptr, "region is null"));
     NEAP_TRY(check_struct(region, "neap_region"));
     NEAP_TRY(Runtime::get().usable());
-    NEAP_TRY_ASSIGN(const Place place, Runtime::get().find(address));
-    write_struct(region, to_c(place.region, place.on.ordinal));
+    const auto place = Runtime::get().look_up(address);
+    if (!place) return Runtime::get().find(address).status();
+    write_struct(region, to_c(place->region, place->on.ordinal));
     return {};
   });
 }

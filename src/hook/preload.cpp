@@ -67,8 +67,8 @@ bool take_back(const char* call, void* address, hook::CudaStream const* stream,
   bool ours = false;
   const neap_status status = hook::guarded([&]() -> Status {
     if (stream != nullptr) {
-      const auto place = hook::Runtime::get().find(address);
-      if (!place.ok()) return {};
+      const auto place = hook::Runtime::get().look_up(address);
+      if (!place) return {};
       ours = true;
       const auto id = static_cast<neap::device::StreamId>(reinterpret_cast<std::uint64_t>(*stream));
       NEAP_TRY(place->on.device->synchronize(id));

@@ -121,29 +121,28 @@ Result<arena::RegionInfo> Runtime::allocate(int ordinal, const Scope& scope, Byt
 }
 
 Result<Place> Runtime::find(const void* address) const {
+  if (auto place = look_up(address)) return std::move(*place);
+  return Status(ErrorCode::kNotFound, format("No region holds address {}", address));
+}
+
+std::optional<Place> Runtime::look_up(const void* address) const {
   if (!forked_.load(std::memory_order_relaxed)) {
     for (int i = 0; i < kMostDevices; ++i) {
       Slot* slot = slots_[static_cast<std::size_t>(i)].load(std::memory_order_acquire);
       if (slot == nullptr) continue;
-      auto region = slot->arena->find(reinterpret_cast<device::Address>(address));
-      if (region.ok()) {
-        return Place{{i, slot->device.get(), slot->arena.get()}, std::move(region).value()};
+      if (auto region = slot->arena->look_up(reinterpret_cast<device::Address>(address))) {
+        return Place{{i, slot->device.get(), slot->arena.get()}, std::move(*region)};
       }
     }
   }
-  return Status(ErrorCode::kNotFound, format("No region holds address {}", address));
+  return std::nullopt;
 }
 
 Status Runtime::free(const Place& place, Pages pages) {
   // Destructors of static objects free memory too; it goes back with the process.
   if (exiting_.load(std::memory_order_relaxed)) return {};
   if (!place.region.mapped.is_zero()) NEAP_TRY(place.on.device->synchronize());
-  if (pages == Pages::kKeep) return place.on.arena->destroy(place.region.id);
-  const Bytes kept = place.on.arena->stats().page_store;
-  NEAP_TRY(place.on.arena->destroy(place.region.id));
-  NEAP_TRY_ASSIGN(const Bytes released, place.on.arena->release_store(kept));
-  (void)released;
-  return {};
+  return place.on.arena->destroy(place.region.id, pages == Pages::kRelease);
 }
 
 Status Runtime::configure(const Settings& settings) {

@@ -56,6 +56,8 @@ class Runtime {
   [[nodiscard]] Result<arena::RegionInfo> allocate(int ordinal, const Scope& scope, Bytes size);
   /// The region that holds `address`, on whatever device. kNotFound also in a forked child.
   [[nodiscard]] Result<Place> find(const void* address) const;
+  /// The same for callers to whom none is no failure: every free of foreign memory asks.
+  [[nodiscard]] std::optional<Place> look_up(const void* address) const;
   /// Waits for the device's work (nothing can be in flight on a paused region), then frees it. The
   /// pages stay in the store, or go to the driver for whoever asks next.
   enum class Pages { kKeep, kRelease };

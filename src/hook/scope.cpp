@@ -37,10 +37,14 @@ const Scope& default_scope() {
 }  // namespace
 
 const char* intern_tag(std::string_view tag) {
+  // Mostly the same as last time. A plain pointer: it is good until the very end of the thread.
+  static thread_local const std::string* last = nullptr;
+  if (last != nullptr && *last == tag) return last->c_str();
   Shared& state = shared();
   const std::lock_guard lock(state.mutex);
   const auto it = state.tags.find(tag);
-  return (it != state.tags.end() ? *it : *state.tags.emplace(tag).first).c_str();
+  last = it != state.tags.end() ? &*it : &*state.tags.emplace(tag).first;
+  return last->c_str();
 }
 
 void enter_scope(const Scope& scope) {

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""`neap bench` as a user meets it: rows with limits, a table, refusals that say what would do.
+
+Usage: bench_test.py NEAP_BINARY
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+NEAP = sys.argv[1]
+problems = []
+
+
+def run(*words):
+    return subprocess.run([NEAP, "bench", *words], capture_output=True, text=True, timeout=100, check=False,
+                          env=dict(os.environ, NEAP_PROGRESS="off"))
+
+
+def check(what, holds, seen=""):
+    if not holds:
+        problems.append(f"{what}: {seen}")
+
+
+with tempfile.TemporaryDirectory() as folder:
+    done = run("--quick", "--device", "host", "--size", "64MiB", "--cycles", "2", "--json", "--disk-folder", folder)
+    check("exit code", done.returncode == 0, done.stderr)
+    out = json.loads(done.stdout)
+    check("schema", out["schema"] == 1, out.get("schema"))
+    check("nothing left out", out["left_out"] == [], out["left_out"])
+    check("size", out["environment"]["size"] == 64 << 20, out["environment"])
+    rows = {(row["case"], row["what"]): row for row in out["rows"]}
+    for case in ("host_memory", "link", "lookup", "region", "discard_kept", "discard_released", "discard_many",
+                 "hand_over", "backup", "exchange", "disk", "cache", "replay"):
+        check("a row of each case", any(key[0] == case for key in rows), case)
+    check("hand-over to a second process", ("hand_over", "to another process") in rows, sorted(rows))
+    for key, row in rows.items():
+        check("a positive median within its spread", 0 < row["low"] <= row["median"] <= row["high"], (key, row))
+        if "limit" in row:
+            ratio = row["median"] / row["limit"]["median"]
+            wanted = ratio if row["better"] == "more" else 1 / ratio
+            check("the share of the limit", abs(row["reached"] - wanted) < 1e-6 * wanted, (key, row))
+            check("a limit with a name", row["limit"]["from"], key)
+    check("the folder is left empty", os.listdir(folder) == [], os.listdir(folder))
+
+done = run("--device", "host", "--quick", "--size", "64MiB", "--cycles", "1", "--filter", "lookup")
+check("a table", done.returncode == 0 and "binary search" in done.stdout and "%" in done.stdout, done.stdout + done.stderr)
+
+done = run("--device", "host", "--filter", "nonsense")
+check("an unknown measurement is usage", done.returncode == 2 and "discard_kept" in done.stderr, done.stderr)
+done = run("--device", "teapot")
+check("an unknown device is usage", done.returncode == 2 and "teapot" in done.stderr, done.stderr)
+done = run("--device", "host", "--size", "900TiB")
+check("too large is refused", done.returncode == 3 and "choose" in done.stderr, (done.returncode, done.stderr))
+done = run("--device", "host", "--size", "64MiB", "--filter", "disk", "--disk-folder", "/proc/nowhere")
+check("no folder", done.returncode == 1 and "/proc/nowhere" in done.stderr, (done.returncode, done.stderr))
+
+for problem in problems:
+    print(problem)
+sys.exit(1 if problems else 0)
