@@ -120,7 +120,7 @@ Result<Bench> Bench::make(Settings settings, Sink sink) {
 }
 
 Bytes Bench::scaled(Bytes full, Bytes least) const {
-  return std::max(round_up(full / divide_, kHostGranularity), least);
+  return std::max(round_up(full / divide_, cuda() ? 2_MiB : kHostGranularity), least);
 }
 
 Result<std::unique_ptr<device::Device>> open_device(std::string_view name, Bytes host_capacity) {

@@ -124,9 +124,8 @@ Status run_shape(Bench& bench, const Shape& shape) {
 
 Shape one_region(const Bench& bench, std::string name, bool release, Rest rest = {}) {
   const Bytes all = bench.scaled(64_GiB, 16_MiB);
-  const Bytes handle = std::min(512_MiB, all / 16);
-  return {std::move(name), 1,       all, 16 * std::max<std::uint64_t>(1, all / handle / 16),
-          handle,          release, rest};
+  const Bytes handle = std::clamp(round_down(all / 16, 2_MiB), 2_MiB, 512_MiB);
+  return {std::move(name), 1, all, all / handle, handle, release, rest};
 }
 
 }  // namespace
