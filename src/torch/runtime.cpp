@@ -80,6 +80,8 @@ class CudaTransients final : public Transients {
     make_cublas_workspaces(index);
   }
   void open(const std::string&, Bytes room) override {
+    // What was born and died between phases left pages that the plan does not know.
+    allocator().emptyCache();
     limit_torch_cuda(index_, room.is_zero() ? room : room + kTorchCudaSegment);
     allocator().resetPeakStats(index_);
   }
