@@ -7,6 +7,9 @@
 #endif
 #include <fmt/format.h>
 
+#include <string>
+#include <utility>
+
 #include "base/bytes.h"
 
 template <>
@@ -18,5 +21,15 @@ struct fmt::formatter<neap::Bytes> : fmt::formatter<std::string> {
 };
 
 namespace neap {
-using fmt::format;
+
+/// fmt::format as an object, not a function: no lookup by argument types finds a second one beside it
+/// (std::format, where the standard library has it and an argument is a std::string).
+struct Format {
+  template <class... Args>
+  [[nodiscard]] std::string operator()(fmt::format_string<Args...> text, Args&&... args) const {
+    return fmt::format(text, std::forward<Args>(args)...);
+  }
+};
+inline constexpr Format format{};
+
 }  // namespace neap
