@@ -153,7 +153,7 @@ class RuntimeImpl final : public Runtime {
   // that slack fails the run at its end.
   Status over_ceiling_;
   Status refusal_;  // CUDA: the last time that libtorch's allocator gave up
-  std::uint64_t refusals_ = 0;
+  std::uint64_t refusals_ = torch_cuda_refusal().count;  // an earlier runtime's are not ours
 };
 
 class PhaseGuard final : public Runtime::Guard {
