@@ -159,6 +159,10 @@ NEAP_API neap_status neap_region_alias(const char* tag, const void* source, void
 NEAP_API neap_status neap_region_destroy(void* address);
 /* The region that `address` lies in. */
 NEAP_API neap_status neap_region_find(const void* address, neap_region* region);
+/* Lets another GPU, `peer`, read and write the memory of every region on `device`, those that exist
+ * included, also after a resume. NEAP_UNSUPPORTED where it cannot reach this one's memory. Preloaded,
+ * cudaDeviceEnablePeerAccess does this by itself. Stays until the process ends. */
+NEAP_API neap_status neap_grant_peer(int32_t device, int32_t peer);
 /* Fills at most `capacity` structs (each with struct_size set in the first) and says in *count how
  * many there are. tag NULL: all. */
 NEAP_API neap_status neap_regions(const char* tag, neap_region* regions, size_t capacity,

@@ -77,6 +77,7 @@ _SIGNATURES = {
     "neap_scope_current": [POINTER(Scope)],
     "neap_region_create": [c_int32, c_char_p, c_uint64, c_int32, POINTER(c_void_p)],
     "neap_region_create_paused": [c_int32, c_char_p, c_uint64, c_int32, POINTER(c_void_p)],
+    "neap_grant_peer": [c_int32, c_int32],
     "neap_region_alias": [c_char_p, c_void_p, POINTER(c_void_p)],
     "neap_region_destroy": [c_void_p],
     "neap_region_find": [c_void_p, POINTER(RegionInfo)],

@@ -174,6 +174,11 @@ def alias(source, tag):
     return Region(address.value)
 
 
+def grant_peer(device, peer):
+    """Lets GPU `peer` read and write the regions of GPU `device`, also after every resume."""
+    lib.library().call("neap_grant_peer", device, peer)
+
+
 def info(what):
     """RegionInfo of the region that a tensor, Region or address lies in."""
     raw = lib.RegionInfo()

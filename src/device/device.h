@@ -81,6 +81,10 @@ class Device {
   /// Unbinds every page in [at, at+size), which begins and ends at page borders and is mapped
   /// without holes.
   virtual Status unmap(Address at, Bytes size) = 0;
+  /// Lets another device of this kind, by ordinal, read and write every page mapped here, now and
+  /// from now on. Granting twice, or to itself, does nothing. kUnsupported where that device cannot
+  /// reach this one's memory. Cost: one driver call for every page that is accessible now.
+  virtual Status grant_peer(int ordinal) = 0;
 
   /// Blocking copies. Device memory must be mapped and accessible; host memory may be pageable
   /// (slower).

@@ -169,6 +169,13 @@ std::vector<std::uint64_t> Ledger::natives() const {
   return all;
 }
 
+std::vector<std::pair<Address, Bytes>> Ledger::accessible() const {
+  std::vector<std::pair<Address, Bytes>> all;
+  for (const auto& [at, mapping] : maps_)
+    if (mapping.accessible) all.emplace_back(at, mapping.size);
+  return all;
+}
+
 std::vector<std::pair<Address, Bytes>> Ledger::reservations() const {
   return {reservations_.begin(), reservations_.end()};
 }

@@ -69,6 +69,8 @@ class Ledger {
     for (; it != maps_.end() && it->first < at + size.count(); ++it) visit(it->first, it->second);
   }
   [[nodiscard]] std::uint64_t native_of(PageId page) const;
+  /// Every mapping that is accessible now, in address order.
+  [[nodiscard]] std::vector<std::pair<Address, Bytes>> accessible() const;
   /// Every page, for a device that gives all back when it dies.
   [[nodiscard]] std::vector<std::uint64_t> natives() const;
   [[nodiscard]] std::vector<std::pair<Address, Bytes>> reservations() const;

@@ -85,6 +85,20 @@ Status LedgerDevice::unmap(Address at, Bytes size) {
   return first;
 }
 
+Status LedgerDevice::grant_peer(int ordinal) {
+  if (ordinal < 0) return {ErrorCode::kInvalidArgument, format("there is no device {}", ordinal)};
+  NEAP_TRY(usable());
+  const std::lock_guard lock(mutex_);
+  if (ordinal == info_.ordinal || peers_.contains(ordinal)) return {};
+  NEAP_TRY(admit(ordinal, ledger_.accessible()));
+  peers_.insert(ordinal);
+  return {};
+}
+
+Status LedgerDevice::admit(int, const Ranges&) {
+  return {};
+}
+
 Status LedgerDevice::register_host(void* at, Bytes size) {
   if (at == nullptr || size.is_zero())
     return {ErrorCode::kInvalidArgument, "cannot register an empty host range"};

@@ -7,7 +7,10 @@
 #pragma once
 
 #include <mutex>
+#include <set>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "device/device.h"
 #include "device/ledger.h"
@@ -30,6 +33,7 @@ class LedgerDevice : public Device {
   Status map(Address at, PageId page) final;
   Status set_access(Address at, Bytes size) final;
   Status unmap(Address at, Bytes size) final;
+  Status grant_peer(int ordinal) final;
   Status register_host(void* at, Bytes size) final;
   Status unregister_host(void* at) final;
   [[nodiscard]] Result<int> export_page(PageId page) final;
@@ -52,6 +56,10 @@ class LedgerDevice : public Device {
   virtual Status bind(Address at, Bytes size, std::uint64_t native) = 0;
   virtual Status open(Address at, Bytes size) = 0;
   virtual Status unbind(Address at, Bytes size) = 0;
+  /// A peer is to reach what is accessible now, and what `open` opens later. Devices whose memory
+  /// is the process' own have nothing to do.
+  using Ranges = std::vector<std::pair<Address, Bytes>>;
+  virtual Status admit(int ordinal, const Ranges& accessible);
   virtual Status pin(void* at, Bytes size) = 0;
   virtual Status unpin(void* at) = 0;
   [[nodiscard]] virtual Result<int> give_out(std::uint64_t native) = 0;
@@ -63,6 +71,7 @@ class LedgerDevice : public Device {
 
  private:
   std::unordered_set<void*> hosts_;
+  std::set<int> peers_;
 };
 
 }  // namespace neap::device

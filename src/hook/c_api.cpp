@@ -130,6 +130,13 @@ neap_status neap_region_alias(const char* tag, const void* source, void** addres
   });
 }
 
+neap_status neap_grant_peer(int32_t device, int32_t peer) {
+  return guarded([&]() -> Status {
+    NEAP_TRY_ASSIGN(const OpenDevice on, Runtime::get().open(device));
+    return on.device->grant_peer(peer);
+  });
+}
+
 neap_status neap_region_destroy(void* address) {
   return guarded([&]() -> Status {
     NEAP_TRY_ASSIGN(const Place place, region_at(address));

@@ -15,6 +15,7 @@ enum CudaError : int {
   kCudaOutOfMemory = 2,
   kCudaInitializationError = 3,
   kCudaSymbolNotFound = 500,
+  kCudaPeerAccessAlreadyEnabled = 704,
   kCudaNotSupported = 801,
   kCudaUnknown = 999,
 };

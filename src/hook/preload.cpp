@@ -26,6 +26,7 @@ using MallocAsyncFunction = int (*)(void**, std::size_t, hook::CudaStream);
 using MallocFromPoolFunction = int (*)(void**, std::size_t, void*, hook::CudaStream);
 using FreeAsyncFunction = int (*)(void*, hook::CudaStream);
 using MallocManagedFunction = int (*)(void**, std::size_t, unsigned);
+using PeerFunction = int (*)(int, unsigned);
 
 hook::CudartFunction<int (*)()> last_error{"cudaGetLastError"};
 
@@ -180,6 +181,21 @@ NEAP_API int cudaMallocManaged(void** out, std::size_t size, unsigned flags) {
   static hook::CudartFunction<MallocManagedFunction> next{"cudaMallocManaged"};
   hook::Live::ensure_started();
   return pass_on_malloc(next, "cudaMallocManaged", out, size, flags);
+}
+
+/// What cudaMalloc gives is open to peers that enabled access; what a region maps is, too, then.
+NEAP_API int cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+  static hook::CudartFunction<PeerFunction> next{"cudaDeviceEnablePeerAccess"};
+  const PeerFunction function = next.get();
+  if (function == nullptr) return no_runtime("cudaDeviceEnablePeerAccess");
+  const int result = function(peer, flags);
+  if (result == hook::kCudaSuccess || result == hook::kCudaPeerAccessAlreadyEnabled) {
+    const neap_status status = hook::guarded(
+        [&] { return hook::Runtime::get().grant_peer(peer, hook::current_device()); });
+    if (status != NEAP_OK)
+      hook::log_hook_failure("cudaDeviceEnablePeerAccess", hook::last_failure());
+  }
+  return result;
 }
 
 }  // extern "C"

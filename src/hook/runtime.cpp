@@ -74,6 +74,11 @@ Result<OpenDevice> Runtime::open(int ordinal) {
     auto fresh = std::make_unique<Slot>();
     NEAP_TRY_ASSIGN(fresh->device, open_device(ordinal));
     NEAP_TRY_ASSIGN(fresh->arena, arena::Arena::make(*fresh->device, settings_.arena));
+    for (const auto& [device, peer] : grants_) {
+      if (device != ordinal) continue;
+      const Status granted = fresh->device->grant_peer(peer);
+      if (!granted.ok()) log::warn(granted.message());
+    }
     for (Listener& listener : listeners_) {
       listener.registered.emplace_back(
           ordinal, fresh->arena->add_callbacks(listener.tag, listener.callbacks));
@@ -96,6 +101,17 @@ std::vector<OpenDevice> Runtime::devices() const {
     }
   }
   return open;
+}
+
+Status Runtime::grant_peer(int ordinal, int peer) {
+  NEAP_TRY(usable());
+  const std::lock_guard lock(mutex_);
+  for (const OpenDevice& on : devices()) {
+    if (on.ordinal == ordinal) return on.device->grant_peer(peer);
+  }
+  const std::pair grant{ordinal, peer};
+  if (std::find(grants_.begin(), grants_.end(), grant) == grants_.end()) grants_.push_back(grant);
+  return {};
 }
 
 Result<arena::RegionInfo> Runtime::allocate(int ordinal, const Scope& scope, Bytes size) {

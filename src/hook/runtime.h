@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arena/arena.h"
@@ -51,6 +52,9 @@ class Runtime {
   [[nodiscard]] Result<OpenDevice> open(int ordinal);
   /// Those open now, by ordinal. Empty in a forked child.
   [[nodiscard]] std::vector<OpenDevice> devices() const;
+
+  /// Lets `peer` reach the regions of `ordinal`, now if that device is open, else when it opens.
+  Status grant_peer(int ordinal, int peer);
 
   /// A resident region by the rules of `scope`, margin included.
   [[nodiscard]] Result<arena::RegionInfo> allocate(int ordinal, const Scope& scope, Bytes size);
@@ -88,10 +92,11 @@ class Runtime {
   std::atomic<bool> forked_{false};
   static inline std::atomic<bool> exiting_{false};
   std::atomic<std::uint64_t> margin_{0};
-  mutable std::mutex mutex_;  ///< opening, settings, listeners
+  mutable std::mutex mutex_;  ///< opening, settings, listeners, grants
   Settings settings_;
   std::vector<Listener> listeners_;
   std::uint64_t next_listener_ = 1;
+  std::vector<std::pair<int, int>> grants_;  ///< device and peer, for devices that are not open
 };
 
 /// What the process begins with: by environment, as initial_scope().

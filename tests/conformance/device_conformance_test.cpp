@@ -99,6 +99,29 @@ TEST_P(DeviceConformance, ContentsSurviveUnmapAndMapElsewhere) {
   ASSERT_OK(device().unreserve(at, page_ * 4));
 }
 
+TEST_P(DeviceConformance, GrantsPeersThatExist) {
+  const Address at = reserve(2);
+  const PageId page = create(2);
+  ASSERT_OK(device().map(at, page));
+  ASSERT_OK(device().set_access(at, page_ * 2));
+  const int self = device().info().ordinal;
+  ASSERT_OK(device().grant_peer(self));
+  ASSERT_OK(device().grant_peer(self));
+  EXPECT_EQ(device().grant_peer(-1).code(), ErrorCode::kInvalidArgument);
+  // A device that is not there is refused by those that can tell; contents and access stay.
+  if (device().info().kind == Kind::kCuda) {
+    EXPECT_EQ(device().grant_peer(1000).code(), ErrorCode::kInvalidArgument);
+  }
+  const auto bytes = pattern(page_ * 2, 11);
+  write(at, bytes);
+  if (real()) {
+    EXPECT_EQ(read(at, page_ * 2), bytes);
+  }
+  ASSERT_OK(device().unmap(at, page_ * 2));
+  ASSERT_OK(device().release(page));
+  ASSERT_OK(device().unreserve(at, page_ * 2));
+}
+
 TEST_P(DeviceConformance, TwoMapsOfAPageAlias) {
   const Address at = reserve(2);
   const PageId page = create(1);

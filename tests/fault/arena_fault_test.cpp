@@ -104,6 +104,10 @@ struct Operation {
   std::function<Status(World&)> run;
   bool keeps_contents = true;
 };
+/// Why a test was skipped prints its name, not its bytes.
+void PrintTo(const Operation& operation, std::ostream* out) {
+  *out << operation.name;
+}
 
 template <class T>
 Status outcome(const Result<T>& result) {

@@ -27,7 +27,8 @@ SECONDS_IN_ALL = 280
 def torch_environment():
     """What torch needs to be found, and what was run: for the first line of the results."""
     code = ("import json, torch; p = torch.cuda.get_device_properties(0); "
-            "print(json.dumps({'gpu': p.name, 'memory': p.total_memory, 'torch': torch.__version__, "
+            "print(json.dumps({'gpu': p.name, 'cards': torch.cuda.device_count(), "
+            "'memory': p.total_memory, 'torch': torch.__version__, "
             "'cuda': torch.version.cuda}))")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     found = json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr[-500:]}
@@ -79,10 +80,12 @@ def main():
             compile(PRELUDE + case.code, case.name, "exec")
             print(case.name, *case.modes)
         return 0
+    found = torch_environment()
+    cards = found.get("cards", 0)
     results = []
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch, open(arguments.out, "w") as out:
-        out.write(json.dumps({"environment": torch_environment()}) + "\n")
+        out.write(json.dumps({"environment": found}) + "\n")
         lay_out_drop_in(Path(scratch), arguments.lib)
         for case in CASES:
             if arguments.only and case.name not in arguments.only.split(","):
@@ -92,7 +95,9 @@ def main():
                 left = SECONDS_IN_ALL - (time.monotonic() - begin)
                 start = time.monotonic()
                 record = {"case": name}
-                if left < 5:
+                if case.cards > cards:
+                    record.update(result="skipped", why=f"needs {case.cards} GPUs, here are {cards}")
+                elif left < 5:
                     record.update(result="not run", why="the suite's time was used up")
                 else:
                     record.update(run_case(case, mode, arguments.lib, Path(scratch),
@@ -105,11 +110,12 @@ def main():
                 if record["result"] != "passed":
                     print(record.get("why", ""), flush=True)
     passed = sum(r["result"] == "passed" for r in results)
-    print(f"{passed} of {len(results)} passed in {time.monotonic() - begin:.0f} s; {arguments.out}")
+    skipped = sum(r["result"] == "skipped" for r in results)
+    print(f"{passed} of {len(results)} passed, {skipped} skipped in {time.monotonic() - begin:.0f} s; {arguments.out}")
     for record in results:
         if record["result"] != "passed":
             print(f"  {record['result']}: {record['case']}")
-    return 0 if results and passed == len(results) else 1
+    return 0 if passed > 0 and passed + skipped == len(results) else 1
 
 
 def run_case(case, mode, lib, drop_in, limit):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The arena's suites over device/cuda on a real card: conformance, growth against plain driver calls,
-# graphs, faults at every device call, endurance, random operations against the model. Goes on after
+# graphs, peers (where there are two cards), faults at every device call, endurance, random operations against the model. Goes on after
 # a failure; JSON lines, one a suite, behind a line with the environment.
 #
 #   tests/gpu/suites.sh BIN_DIR OUT_DIR [REVISION] [SECONDS]
@@ -23,7 +23,9 @@ suite() { # NAME LIMIT COMMAND...: the log in OUT_DIR, seconds and exit code in 
 }
 # Alone on the card: they look at its free memory.
 suite conformance 60 "$bin/device_conformance" --gtest_filter='*Cuda*'
-suite growth_and_graphs 120 "$bin/arena_gpu"
+suite growth_and_graphs 120 "$bin/arena_gpu" --gtest_filter=-'ArenaPeer*'
+cards=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+[ "$cards" -lt 2 ] || suite peers 60 "$bin/arena_gpu" --gtest_filter='ArenaPeer*'
 for shard in 0 1 2 3; do
   GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=$shard suite "fault_$shard" 400 "$bin/arena_fault" --gtest_filter='*Cuda*' &
 done

@@ -194,7 +194,7 @@ int Card::map(std::uint64_t at, std::size_t size, std::size_t offset, std::uint6
       MAP_FAILED) {
     return kOutOfMemory;
   }
-  mappings_[at] = {size, handle, false};
+  mappings_[at] = {size, handle, 0};
   ++page->second.claims;
   return kSuccess;
 }
@@ -203,10 +203,17 @@ int Card::set_access(std::uint64_t at, std::size_t size, const AccessDescriptor*
                      std::size_t n) {
   std::lock_guard lock(mutex_);
   if (list == nullptr || n == 0 || size == 0) return kInvalidValue;
-  bool writable = false;
+  const auto granted = [&](std::uint64_t users) {
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::uint64_t bit = std::uint64_t{1} << list[i].location.id;
+      users = list[i].flags == 3 ? users | bit : users & ~bit;
+    }
+    return users;
+  };
   for (std::size_t i = 0; i < n; ++i) {
-    if (list[i].location.type != 1 || list[i].location.id >= device_count_) return kInvalidDevice;
-    writable |= list[i].flags == 3;
+    const bool known = list[i].location.id >= 0 && list[i].location.id < device_count_;
+    if (list[i].location.type != 1 || !known) return kInvalidDevice;
+    if (list[i].flags != 0 && list[i].flags != 3) return kInvalidValue;
   }
   std::uint64_t next = at;
   for (auto it = mappings_.find(at); next < at + size; ++it) {
@@ -214,11 +221,12 @@ int Card::set_access(std::uint64_t at, std::size_t size, const AccessDescriptor*
     next += it->second.size;
   }
   if (next != at + size) return kInvalidValue;
-  if (mprotect(pointer(at), size, writable ? PROT_READ | PROT_WRITE : PROT_READ) != 0) {
-    return kUnknown;
-  }
   for (auto it = mappings_.find(at); it != mappings_.end() && it->first < at + size; ++it) {
-    it->second.accessible = true;
+    it->second.users = granted(it->second.users);
+    if (mprotect(pointer(it->first), it->second.size,
+                 it->second.users != 0 ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) {
+      return kUnknown;
+    }
   }
   return kSuccess;
 }
@@ -322,7 +330,7 @@ bool Card::is_device_address(std::uint64_t at) {
          within(reservations_, [](std::size_t size) { return size; });
 }
 
-bool Card::reachable(std::uint64_t at, std::size_t size) {
+bool Card::reachable(std::uint64_t at, std::size_t size, std::uint64_t users) {
   if (auto it = plain_.upper_bound(at); it != plain_.begin()) {
     --it;
     if (at + size <= it->first + it->second.size) return true;
@@ -332,7 +340,7 @@ bool Card::reachable(std::uint64_t at, std::size_t size) {
   --it;
   for (std::uint64_t next = at; next < at + size; ++it) {
     if (it == mappings_.end() || it->first > next || next >= it->first + it->second.size ||
-        !it->second.accessible) {
+        (it->second.users & users) == 0) {
       return false;
     }
     next = it->first + it->second.size;
@@ -344,15 +352,15 @@ int Card::copy(std::uint64_t to, std::uint64_t from, std::size_t size, bool to_d
                bool from_device) {
   std::lock_guard lock(mutex_);
   if (size == 0) return kSuccess;
-  if (to_device && !reachable(to, size)) return kIllegalAddress;
-  if (from_device && !reachable(from, size)) return kIllegalAddress;
+  if (to_device && !reachable(to, size, ~std::uint64_t{0})) return kIllegalAddress;
+  if (from_device && !reachable(from, size, ~std::uint64_t{0})) return kIllegalAddress;
   std::memmove(pointer(to), pointer(from), size);
   return kSuccess;
 }
 
-int Card::fill(std::uint64_t at, std::uint8_t value, std::size_t size) {
+int Card::fill(std::uint64_t at, std::uint8_t value, std::size_t size, int device) {
   std::lock_guard lock(mutex_);
-  if (!reachable(at, size)) return kIllegalAddress;
+  if (!reachable(at, size, std::uint64_t{1} << device)) return kIllegalAddress;
   std::memset(pointer(at), value, size);
   return kSuccess;
 }

@@ -57,7 +57,8 @@ class Card {
   /// Copies or fills after checking that device addresses are mapped and accessible.
   int copy(std::uint64_t to, std::uint64_t from, std::size_t size, bool to_device,
            bool from_device);
-  int fill(std::uint64_t at, std::uint8_t value, std::size_t size);
+  /// With the engine of `device`, which must have access.
+  int fill(std::uint64_t at, std::uint8_t value, std::size_t size, int device);
   [[nodiscard]] bool is_device_address(std::uint64_t at);
 
   int register_host(std::uint64_t at, std::size_t size);
@@ -84,14 +85,15 @@ class Card {
   struct Mapping {
     std::size_t size;
     std::uint64_t handle;
-    bool accessible;
+    std::uint64_t users;  ///< a bit for each device that has access
   };
   struct Plain {
     std::size_t size;
     int device;
   };
   void drop_claim(std::uint64_t handle);
-  bool reachable(std::uint64_t at, std::size_t size);
+  /// Plain memory, or mapped and accessible to one of `users`.
+  bool reachable(std::uint64_t at, std::size_t size, std::uint64_t users);
 
   std::recursive_mutex mutex_;
   int owner_process_ = 0;  ///< set by init

@@ -265,12 +265,12 @@ STANDIN_API int cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t size,
 }
 STANDIN_API int cuMemsetD8_v2(Address at, unsigned char value, std::size_t count) {
   ENTER_WITH_CONTEXT("cuMemsetD8")
-  return Card::get().fill(at, value, count);
+  return Card::get().fill(at, value, count, current_device());
 }
 STANDIN_API int cuMemsetD8Async(Address at, unsigned char value, std::size_t count, Opaque stream) {
   ENTER_WITH_CONTEXT("cuMemsetD8Async")
   if (const int result = Card::get().check_stream(stream); result != kSuccess) return result;
-  return Card::get().fill(at, value, count);
+  return Card::get().fill(at, value, count, current_device());
 }
 
 STANDIN_API int cuStreamCreate(Opaque* stream, unsigned) {

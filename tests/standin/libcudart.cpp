@@ -141,6 +141,16 @@ STANDIN_API int cudaMemset(void* at, int value, std::size_t size) {
   if (const int result = enter(); result != 0) return report(result);
   return report(call("cuMemsetD8_v2", address(at), static_cast<unsigned char>(value), size));
 }
+STANDIN_API int cudaDeviceEnablePeerAccess(int peer, unsigned) {
+  static thread_local std::uint64_t enabled[64] = {};
+  int count = 0;
+  if (const int result = cudaGetDeviceCount(&count); result != 0) return result;
+  if (peer < 0 || peer >= count || peer == chosen_device) return report(101);
+  const std::uint64_t bit = std::uint64_t{1} << peer;
+  if ((enabled[chosen_device] & bit) != 0) return report(704);
+  enabled[chosen_device] |= bit;
+  return 0;
+}
 STANDIN_API int cudaDeviceSynchronize() {
   if (const int result = enter(); result != 0) return report(result);
   return report(call("cuCtxSynchronize"));

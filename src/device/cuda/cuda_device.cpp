@@ -23,11 +23,10 @@ struct BlockingStream {
 
 class CudaDeviceImpl final : public CudaDevice {
  public:
-  CudaDeviceImpl(const Driver& driver, CudaOptions options, DeviceInfo info, cuda::Card card,
+  CudaDeviceImpl(const Driver& driver, DeviceInfo info, cuda::Card card,
                  cuda::AllocationProperties properties)
       : CudaDevice(std::move(info)), driver_(driver), card_(card), properties_(properties) {
-    access_.push_back({{1, card.device}, 3});
-    for (const int peer : options.peers) access_.push_back({{1, peer}, 3});
+    access_.push_back({{1, card.device}, cuda::kAccessReadWrite});
   }
 
   ~CudaDeviceImpl() override {
@@ -152,6 +151,35 @@ class CudaDeviceImpl final : public CudaDevice {
   Status unbind(Address at, Bytes size) override {
     return in_context([&] { return driver_.unmap(at, size.count()); }, "unmapping {}", size);
   }
+  Status admit(int ordinal, const Ranges& accessible) override {
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    int peer = 0;
+    if (driver_.device_get(&peer, ordinal) != 0)
+      return {ErrorCode::kInvalidArgument, format("there is no GPU {}", ordinal)};
+    int can = 0;
+    NEAP_TRY(
+        status(driver_.can_access_peer(&can, peer, card_.device), "asking about peer {}", ordinal));
+    if (can == 0) {
+      return {ErrorCode::kUnsupported,
+              format("GPU {} cannot reach the memory of GPU {}", ordinal, info_.ordinal)};
+    }
+    cuda::AccessDescription grant{{1, peer}, cuda::kAccessReadWrite};
+    for (std::size_t done = 0; done < accessible.size(); ++done) {
+      const auto& [at, size] = accessible[done];
+      Status granted = status(driver_.set_access(at, size.count(), &grant, 1),
+                              "granting {} to peer {}", size, ordinal);
+      if (granted.ok()) continue;
+      grant.flags = cuda::kAccessNone;
+      while (done-- > 0) {
+        const auto& [back, length] = accessible[done];
+        (void)driver_.set_access(back, length.count(), &grant, 1);
+      }
+      return granted;
+    }
+    access_.push_back(grant);
+    return {};
+  }
   Status pin(void* at, Bytes size) override {
     const ContextScope scope(card_);
     NEAP_TRY(scope.status());
@@ -252,14 +280,6 @@ Result<std::unique_ptr<CudaDevice>> make_cuda_device(const CudaOptions& options)
     return Status(ErrorCode::kUnsupported,
                   format("{} has no virtual-memory management", name.data()));
   }
-  for (const int peer : options.peers) {
-    int can = 0;
-    NEAP_TRY(status(driver->can_access_peer(&can, peer, card.device),
-                    format("asking about peer {}", peer)));
-    if (can == 0)
-      return Status(ErrorCode::kUnsupported,
-                    format("GPU {} cannot reach the memory of GPU {}", peer, options.ordinal));
-  }
   NEAP_TRY(status(driver->context_retain(&card.context, card.device), "opening the GPU's context"));
 
   DeviceInfo info;
@@ -297,7 +317,7 @@ Result<std::unique_ptr<CudaDevice>> make_cuda_device(const CudaOptions& options)
                       ? Bytes(total)
                       : round_down(std::min(options.capacity, Bytes(total)), info.granularity);
   return std::unique_ptr<CudaDevice>(
-      std::make_unique<CudaDeviceImpl>(*driver, options, std::move(info), card, properties));
+      std::make_unique<CudaDeviceImpl>(*driver, std::move(info), card, properties));
 }
 
 }  // namespace neap::device

@@ -2,14 +2,13 @@
 //
 // Model     One primary context a device, shared with the CUDA runtime and libtorch. Pages are exportable as POSIX file
 //           descriptors and usable by GPUDirect RDMA where the device says so; each map is readable and writable by the
-//           device and every granted peer, after a resume too.
+//           device and every granted peer (grant_peer), after a resume too.
 // Threads   any. The lock is held over mapping calls, never over a copy or a wait.
 // Fork      a forked child has no CUDA context: every call there fails with kUnsupported and changes nothing.
 // Exit      calls after the driver shut down fail with kDeviceLost; the destructor then does nothing.
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "device/ledger_device.h"
 
@@ -17,8 +16,7 @@ namespace neap::device {
 
 struct CudaOptions {
   int ordinal = 0;
-  Bytes capacity;          ///< most that create hands out; zero: what the card has
-  std::vector<int> peers;  ///< other ordinals that may read and write the pages
+  Bytes capacity;  ///< most that create hands out; zero: what the card has
 };
 
 class CudaDevice : public LedgerDevice {

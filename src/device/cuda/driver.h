@@ -37,11 +37,13 @@ struct AllocationProperties {
 };
 struct AccessDescription {
   Location location;
-  int flags = 3;  // read and write
+  int flags = 3;  // kAccessReadWrite
 };
 
 constexpr int kHandlePosixDescriptor = 1;
 constexpr int kHandleFabric = 8;
+constexpr int kAccessNone = 0;
+constexpr int kAccessReadWrite = 3;
 constexpr int kGranularityRecommended = 1;
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventDisableTiming = 2;

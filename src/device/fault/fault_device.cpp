@@ -9,11 +9,12 @@ namespace neap::device {
 namespace {
 
 constexpr std::array<std::string_view, kCallKinds> kNames = {
-    "memory",      "reserve",         "unreserve",     "create",          "release",
-    "map",         "set_access",      "unmap",         "copy_to_host",    "copy_to_device",
-    "fill",        "make_copy_queue", "synchronize",   "register_host",   "unregister_host",
-    "export_page", "import_page",     "queue.to_host", "queue.to_device", "queue.mark",
-    "queue.wait",  "queue.drain"};
+    "memory",          "reserve",      "unreserve",      "create",
+    "release",         "map",          "set_access",     "unmap",
+    "grant_peer",      "copy_to_host", "copy_to_device", "fill",
+    "make_copy_queue", "synchronize",  "register_host",  "unregister_host",
+    "export_page",     "import_page",  "queue.to_host",  "queue.to_device",
+    "queue.mark",      "queue.wait",   "queue.drain"};
 
 class Trigger {
  public:
@@ -127,6 +128,10 @@ class FaultDeviceImpl final : public FaultDevice {
   Status unmap(Address at, Bytes size) override {
     NEAP_TRY(trigger_.pass(Call::kUnmap));
     return below_.unmap(at, size);
+  }
+  Status grant_peer(int ordinal) override {
+    NEAP_TRY(trigger_.pass(Call::kGrantPeer));
+    return below_.grant_peer(ordinal);
   }
   Status copy_to_host(std::span<const Copy> copies) override {
     NEAP_TRY(trigger_.pass(Call::kCopyToHost));

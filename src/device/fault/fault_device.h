@@ -23,6 +23,7 @@ enum class Call : int {
   kMap,
   kSetAccess,
   kUnmap,
+  kGrantPeer,
   kCopyToHost,
   kCopyToDevice,
   kFill,

@@ -25,7 +25,6 @@ TEST(ArenaPeer, WritesAfterEveryResume) {
   device::CudaOptions options;
   options.ordinal = 0;
   options.capacity = 1_GiB;
-  options.peers = {1};
   auto made = device::make_cuda_device(options);
   ASSERT_TRUE(made.ok()) << made.status().message();
   device::Device& device = **made;
@@ -34,6 +33,8 @@ TEST(ArenaPeer, WritesAfterEveryResume) {
   constexpr Bytes kSize = 64_MiB;
   const auto region = arena->create("weights", kSize, Policy::kHost);
   ASSERT_TRUE(region.ok()) << region.status().message();
+  const Status granted = device.grant_peer(1);  // what is mapped already included
+  ASSERT_TRUE(granted.ok()) << granted.message();
 
   device::cuda::Context peer = nullptr;
   ASSERT_EQ(driver.context_retain(&peer, peer_card), 0);

@@ -5,7 +5,8 @@
  *   cuda_program outside    allocations without a scope are passed on
  *   cuda_program inside     with NEAP_TAG: they are regions, and survive a pause
  *   cuda_program full       allocates until the card is full, then frees and goes on
- *   cuda_program scope      scopes from the program itself */
+ *   cuda_program scope      scopes from the program itself
+ *   cuda_program peer       with two devices and NEAP_TAG: a second one writes the first one's memory */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -23,6 +24,8 @@ int cudaMemcpy(void*, const void*, size_t, int);
 int cudaMemset(void*, int, size_t);
 int cudaGetLastError(void);
 int cudaStreamCreate(void**);
+int cudaSetDevice(int);
+int cudaDeviceEnablePeerAccess(int, unsigned);
 
 #define MIB (1024ull * 1024ull)
 #define CHECK(condition)                                                            \
@@ -125,6 +128,33 @@ static void scope(void) {
   CHECK(cudaFree(in) == 0);
 }
 
+static void peer(void) {
+  unsigned char byte = 0;
+  void *before = NULL, *after = NULL;
+  CHECK(cudaSetDevice(0) == 0 && cudaMalloc(&before, 4 * MIB) == 0);
+  CHECK(cudaSetDevice(1) == 0);
+  CHECK(cudaMemset(before, 1, MIB) != 0); /* device 1 has no access yet */
+  CHECK(cudaDeviceEnablePeerAccess(0, 0) == 0);
+  CHECK(cudaDeviceEnablePeerAccess(0, 0) == 704);
+  CHECK(cudaMemset(before, 7, 4 * MIB) == 0);
+  CHECK(cudaSetDevice(0) == 0 && cudaMalloc(&after, 4 * MIB) == 0);
+  for (int cycle = 1; cycle < 4; ++cycle) {
+    CHECK(NEAP_FUNCTION(neap_pause)(NULL, 0, NULL, NULL) == NEAP_OK);
+    CHECK(NEAP_FUNCTION(neap_resume)(NULL, 0, NULL, NULL) == NEAP_OK);
+    CHECK(cudaSetDevice(1) == 0);
+    CHECK(cudaMemset(before, cycle, 4 * MIB) == 0 && cudaMemset(after, cycle, 4 * MIB) == 0);
+    CHECK(cudaMemcpy(&byte, (char*)after + 4 * MIB - 1, 1, 2) == 0 && byte == cycle);
+  }
+  /* The other way round nobody asked. */
+  void* own = NULL;
+  CHECK(cudaMalloc(&own, MIB) == 0 && cudaSetDevice(0) == 0 && cudaMemset(own, 1, MIB) != 0);
+  CHECK(NEAP_FUNCTION(neap_grant_peer)(1, 0) == NEAP_OK && cudaMemset(own, 1, MIB) == 0);
+  CHECK(NEAP_FUNCTION(neap_grant_peer)(1, 1) == NEAP_OK);
+  CHECK(NEAP_FUNCTION(neap_grant_peer)(1, 9) == NEAP_INVALID_ARGUMENT);
+  CHECK(NEAP_FUNCTION(neap_grant_peer)(1, -1) == NEAP_INVALID_ARGUMENT);
+  CHECK(cudaFree(before) == 0 && cudaFree(after) == 0 && cudaFree(own) == 0);
+}
+
 int main(int argc, char** argv) {
   const char* what = argc > 1 ? argv[1] : "";
   if (strcmp(what, "outside") == 0)
@@ -135,6 +165,8 @@ int main(int argc, char** argv) {
     full();
   else if (strcmp(what, "scope") == 0)
     scope();
+  else if (strcmp(what, "peer") == 0)
+    peer();
   else
     return 2;
   puts("ok");
