@@ -43,6 +43,10 @@ class OutOfMemoryError(NeapError):
     capacity = None
     holders = ()
 
+    def __reduce__(self):
+        shortage = self.need, self.free, self.capacity, self.holders
+        return make_error, (self.code, self.name, str(self), shortage)
+
 
 class OutOfHostMemoryError(NeapError, MemoryError):
     pass
