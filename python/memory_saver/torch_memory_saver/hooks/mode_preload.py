@@ -9,10 +9,14 @@ from .base import HookUtilBase
 _MARK = "torch_memory_saver"
 
 
+def _entries(preload):
+    return [path for path in preload.replace(" ", ":").split(":") if path]
+
+
 class HookUtilModePreload(HookUtilBase):
     def get_path_binary(self) -> str:
         preload = os.environ.get("LD_PRELOAD", "")
-        paths = [path for path in preload.replace(" ", ":").split(":") if _MARK in path]
+        paths = list(dict.fromkeys(path for path in _entries(preload) if _MARK in path))
         assert len(paths) == 1, (
             f"TorchMemorySaver observes invalid LD_PRELOAD: exactly one entry has to name {_MARK}'s "
             f"library. Start the process inside `with configure_subprocess():`, or with "
@@ -24,8 +28,8 @@ class HookUtilModePreload(HookUtilBase):
 
 @contextmanager
 def configure_subprocess():
-    """Processes started inside have the hook preloaded."""
+    """Processes started inside have the hook preloaded: this one, whatever was there of it before."""
     path = str(get_binary_path_from_package("torch_memory_saver_hook_mode_preload"))
-    before = os.environ.get("LD_PRELOAD", "")
-    with change_env("LD_PRELOAD", f"{path}:{before}" if before else path):
+    others = [entry for entry in _entries(os.environ.get("LD_PRELOAD", "")) if _MARK not in entry]
+    with change_env("LD_PRELOAD", ":".join([path, *others])):
         yield
