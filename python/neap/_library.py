@@ -174,6 +174,11 @@ class Library:
         raise make_error(status, self.cdll.neap_status_name(status).decode(), message,
                          self._shortage() if status == 4 else None)
 
+    def has_regions(self):
+        count = c_size_t()
+        self.call("neap_regions", None, None, 0, byref(count))
+        return count.value > 0
+
     def _shortage(self):
         shortage = Shortage()
         if self.cdll.neap_last_shortage(byref(shortage)) != 0:
@@ -221,12 +226,16 @@ def library():
 
 
 def adopt(cdll):
-    """Uses a hook that other code has loaded, unless one is in use already."""
+    """The Library of a hook that other code has loaded. This package uses it from now on, unless another
+    has regions already."""
     global _library
+    theirs = Library(cdll, False)
+    preloaded = _preloaded()
+    theirs.preloaded = preloaded is not None and file_of(preloaded.neap_abi_version) == theirs.path
     with _lock:
-        if _library is None:
-            _library = Library(cdll, _preloaded() is not None)
-        return _library
+        if _library is None or (_library.path != theirs.path and not _library.has_regions()):
+            _library = theirs
+        return theirs
 
 
 def tag_list(tags):

@@ -3,7 +3,7 @@
 import ctypes
 from typing import Optional
 
-from neap import _library
+from neap import RegionInfo, _library
 
 _SIGNATURES = {
     "tms_set_interesting_region": ([ctypes.c_bool], None),
@@ -38,9 +38,7 @@ class BinaryWrapper:
             function = getattr(self.cdll, name)
             function.argtypes = arguments
             function.restype = result
-        # The package neap then speaks of the same regions.
-        self._library = _library.Library(self.cdll, False)
-        _library.adopt(self.cdll)
+        self._library = _library.adopt(self.cdll)
 
     def set_config(
         self,
@@ -67,6 +65,12 @@ class BinaryWrapper:
             cpu_backup_backend=self.cdll.tms_get_cpu_backup_backend().decode() or None,
             enable_disk_backup=self.cdll.tms_get_enable_disk_backup(),
         )
+
+    def region_of(self, address: int) -> RegionInfo:
+        """The region that holds an address; raises where none does."""
+        raw = _library.RegionInfo()
+        self._library.call("neap_region_find", address, ctypes.byref(raw))
+        return RegionInfo.of(raw)
 
     def check(self, status: int):
         """Raises what a call failed with."""
