@@ -7,14 +7,15 @@ from contextlib import ExitStack, contextmanager
 from ctypes import byref
 
 from . import _library as lib
+from . import _pools
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._regions import Policy, as_policy
 
 _MODES = ("auto", "preload", "torch")
 _mode = "auto"
-_pools = {}
-_pools_lock = threading.Lock()
-_allocator = None
+_allocators = {}  # by the library's path
+_settings_lock = threading.Lock()
+_regions_without_expandable = 0
 
 
 def set_hook_mode(mode):
@@ -95,7 +96,9 @@ def without_expandable(settings):
 
 @contextmanager
 def _no_expandable_segments(torch):
-    """Expandable segments bypass cudaMalloc, so a preloaded hook would not see them."""
+    """Expandable segments bypass cudaMalloc, so a preloaded hook would not see them. The switch is the
+    process's: the first region turns it off, and the last one on again."""
+    global _regions_without_expandable
     settings = _configured_expandable()
     if settings is None:
         yield
@@ -103,59 +106,34 @@ def _no_expandable_segments(torch):
     change = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     if change is None:
         change = torch.cuda.memory._set_allocator_settings
-    change(without_expandable(settings))
+    with _settings_lock:
+        if _regions_without_expandable == 0:
+            change(without_expandable(settings))
+        _regions_without_expandable += 1
     try:
         yield
     finally:
-        change(settings)
-
-
-_pool_uses = 0
-_waiting_pools = []  # temporary pools to be dropped
-_uses_lock = threading.Lock()
-
-
-@contextmanager
-def use_pool(torch, pool, temporary=False, **device):
-    """torch.cuda.use_mem_pool. A temporary pool is dropped only when no pool is in use any more: dropping one empties it,
-    which torch's allocator asserts against inside another pool's context."""
-    global _pool_uses
-    with _uses_lock:
-        _pool_uses += 1
-        if temporary:
-            _waiting_pools.append(pool)
-    try:
-        with torch.cuda.use_mem_pool(pool, **device):
-            yield
-    finally:
-        del pool
-        with _uses_lock:
-            _pool_uses -= 1
-            dropped = _waiting_pools[:] if _pool_uses == 0 else []
-            if dropped:
-                _waiting_pools.clear()
-        dropped.clear()
+        with _settings_lock:
+            _regions_without_expandable -= 1
+            if _regions_without_expandable == 0:
+                change(settings)
 
 
 def torch_allocator():
     """Neap as torch's pluggable allocator, for torch.cuda.MemPool(allocator)."""
-    global _allocator
-    if _allocator is None:
+    path = lib.library().path
+    if path not in _allocators:
         from torch.cuda.memory import CUDAPluggableAllocator
 
-        _allocator = CUDAPluggableAllocator(lib.library().path, "neap_torch_malloc",
-                                            "neap_torch_free")
-    return _allocator.allocator()
+        _allocators[path] = CUDAPluggableAllocator(path, "neap_torch_malloc", "neap_torch_free")
+    return _allocators[path].allocator()
 
 
-def _pool(torch, tag, policy, device, mode):
-    """One pool for each kind of region, for good: blocks of one tag never serve another."""
-    key = (tag, policy, device, mode)
-    with _pools_lock:
-        if key not in _pools:
-            _pools[key] = (torch.cuda.MemPool(torch_allocator()) if mode == "torch"
-                           else torch.cuda.MemPool())
-        return _pools[key]
+def _maker(torch, mode):
+    """What makes a pool whose memory comes from Neap in this hook mode."""
+    if mode == "torch":
+        return lambda: torch.cuda.MemPool(torch_allocator())
+    return torch.cuda.MemPool
 
 
 def _device_index(torch, device):
@@ -180,8 +158,10 @@ def region(tag="default", policy=Policy.DISCARD, *, device=None, all_threads=Fal
             mode = hook_mode()
             index = _device_index(torch, device)
             stack.enter_context(_no_expandable_segments(torch))
-            pool = _pool(torch, tag, policy, index, mode)
-            stack.enter_context(use_pool(torch, pool, device=index))
+            stack.enter_context(_pools.use(torch, ("region", tag, policy, index, lib.library().path),
+                                           _maker(torch, mode), index))
+            # Else other threads' memory would be in the region's pool, but not the region's.
+            all_threads = all_threads or _pools.catches_all_threads(torch)
         elif not lib.library().preloaded:
             raise UnsupportedError(
                 "region() needs torch with a GPU, or a hook that is preloaded (neap.preload()); "
@@ -196,7 +176,7 @@ def disabled():
     with ExitStack() as stack:
         torch = _torch()
         if torch is not None:
-            stack.enter_context(use_pool(torch, torch.cuda.MemPool(), temporary=True))
+            stack.enter_context(_pools.use_temporary(torch))
         stack.enter_context(_scope("default", Policy.DISCARD, enabled=False))
         yield
 
@@ -214,10 +194,12 @@ def graph(cuda_graph, tag="default", policy=Policy.DISCARD, *, pool=None, stream
         raise UnsupportedError("graph() needs torch with a GPU")
     with ExitStack() as stack:
         stack.enter_context(_no_expandable_segments(torch))
-        if pool is None:
-            device = torch.cuda.current_device()
-            pool = _pool(torch, tag, policy, ("graph", device), hook_mode()).id
-        stack.enter_context(torch.cuda.graph(cuda_graph, pool=pool, stream=stream,
+        mode = hook_mode()
+        kind = ("graph", tag, policy, torch.cuda.current_device(), mode)
+        own = stack.enter_context(
+            _pools.capture(torch, kind, _maker(torch, mode) if pool is None else None))
+        stack.enter_context(torch.cuda.graph(cuda_graph, pool=own.id if own is not None else pool,
+                                             stream=stream,
                                              capture_error_mode=capture_error_mode))
         stack.enter_context(_scope(tag, policy))
         yield

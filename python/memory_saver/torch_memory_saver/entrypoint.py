@@ -2,11 +2,11 @@
 
 import ctypes
 import os
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Optional
 
 import neap
-from neap import _hooks
+from neap import _hooks, _pools
 
 from .binary_wrapper import BinaryWrapper
 from .hooks.base import HookMode, HookUtilBase
@@ -123,14 +123,11 @@ class _TorchMemorySaverImpl:
         self._hook_mode = hook_mode
         self._hook_util = HookUtilBase.create(hook_mode=hook_mode)
         self._binary_wrapper = BinaryWrapper(path_binary=self._hook_util.get_path_binary())
-        self._mem_pools = {}
 
-    def _pool(self, *key):
+    def _make_pool(self):
         import torch
 
-        if key not in self._mem_pools:
-            self._mem_pools[key] = torch.cuda.MemPool(self._hook_util.get_allocator())
-        return self._mem_pools[key]
+        return torch.cuda.MemPool(self._hook_util.get_allocator())
 
     @contextmanager
     def region(self, tag: str, enable_cpu_backup: bool, enable_disk_backup: bool = False,
@@ -138,9 +135,9 @@ class _TorchMemorySaverImpl:
         import torch
 
         backend = _check_backups(enable_cpu_backup, enable_disk_backup, cpu_backup_backend)
-        pool = self._pool(tag, enable_cpu_backup, enable_disk_backup, backend,
-                          torch.cuda.current_device())
-        with _hooks._no_expandable_segments(torch), _hooks.use_pool(torch, pool):
+        kind = ("torch_memory_saver", tag, enable_cpu_backup, enable_disk_backup, backend,
+                torch.cuda.current_device())
+        with _hooks._no_expandable_segments(torch), _pools.use(torch, kind, self._make_pool):
             with self._with_region_config(tag, enable_cpu_backup, enable_disk_backup, backend):
                 yield
 
@@ -150,13 +147,19 @@ class _TorchMemorySaverImpl:
         import torch
 
         backend = _check_backups(enable_cpu_backup, False, cpu_backup_backend)
-        if pool is None and self._hook_mode == "torch":
-            pool = self._pool("graph", tag, enable_cpu_backup, backend,
-                              torch.cuda.current_device()).id
-        with _hooks._no_expandable_segments(torch), torch.cuda.graph(
-                cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode):
-            with self._with_region_config(tag, enable_cpu_backup, False, backend):
-                yield
+        # In mode torch the memory comes by way of a pool with Neap's allocator: one for each pool
+        # that callers name, so that graphs that share memory go on sharing it.
+        kind = ("torch_memory_saver graph", pool, tag, enable_cpu_backup, backend,
+                torch.cuda.current_device())
+        make = self._make_pool if self._hook_mode == "torch" else None
+        with ExitStack() as stack:
+            stack.enter_context(_hooks._no_expandable_segments(torch))
+            own = stack.enter_context(_pools.capture(torch, kind, make))
+            stack.enter_context(torch.cuda.graph(
+                cuda_graph, pool=own.id if own is not None else pool, stream=stream,
+                capture_error_mode=capture_error_mode))
+            stack.enter_context(self._with_region_config(tag, enable_cpu_backup, False, backend))
+            yield
 
     @contextmanager
     def _with_region_config(self, tag, enable_cpu_backup, enable_disk_backup, backend):
@@ -180,7 +183,7 @@ class _TorchMemorySaverImpl:
         assert cdll.tms_get_interesting_region(), "disable() is only for use inside a region"
         cdll.tms_set_interesting_region(False)
         try:
-            with _hooks.use_pool(torch, torch.cuda.MemPool(), temporary=True):
+            with _pools.use_temporary(torch):
                 yield
         finally:
             cdll.tms_set_interesting_region(True)
@@ -198,7 +201,7 @@ class _TorchMemorySaverImpl:
 
         assert x.is_cuda, f"the tensor is on {x.device}"
         assert x.is_contiguous(), f"the tensor is not contiguous: {x.shape} {x.stride()}"
-        region = neap.info(x)  # raises where no region holds it
+        region = self._binary_wrapper.region_of(x.data_ptr())  # raises where none holds it
         if x.data_ptr() + x.nbytes > region.address + region.size:
             raise neap.InvalidArgumentError("the tensor reaches beyond its region")
         pointer = self._binary_wrapper.cdll.tms_get_cpu_backup_pointer(x.data_ptr(), x.nbytes)

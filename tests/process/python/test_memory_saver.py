@@ -4,10 +4,11 @@ What the peer defines is asked here as its users ask it, private parts included.
 """
 
 import os
+import shutil
 
 import pytest
 
-from conftest import DROP_IN, run, standin_environment
+from conftest import DROP_IN, HOOK, run, standin_environment
 
 
 def saver_environment(files, mode="torch", **changes):
@@ -158,6 +159,111 @@ def test_without_a_preloaded_hook_it_says_how(memory_saver_files):
             assert False
         except AssertionError as error:
             assert "observes invalid LD_PRELOAD" in str(error) and "configure_subprocess" in str(error)
+        """, saver_environment(memory_saver_files))
+
+
+def test_configure_subprocess_inside_a_configured_process(memory_saver_files):
+    """An engine's processes start processes of their own, with what LD_PRELOAD they have."""
+    run("""
+from torch_memory_saver import configure_subprocess
+code = '''
+import torch, neap, os
+from torch_memory_saver import torch_memory_saver as saver
+with saver.region("a"):
+    x = torch.empty(1 << 20, device="cuda")
+assert neap.info(x).tag == "a" and neap.hook_mode() == "preload"
+assert "other.so" not in os.environ["LD_PRELOAD"] or os.environ["LD_PRELOAD"].endswith(":other.so")
+'''
+before = os.environ["LD_PRELOAD"]
+with configure_subprocess():
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with configure_subprocess():
+        subprocess.run([sys.executable, "-c", code], check=True)
+os.environ["LD_PRELOAD"] = before.replace("_cu13", "_cu12") + ":" + before + ":other.so"
+with configure_subprocess():
+    assert os.environ["LD_PRELOAD"] == before + ":other.so", os.environ["LD_PRELOAD"]
+    subprocess.run([sys.executable, "-c", code], check=True)
+""", saver_environment(memory_saver_files, "preload"))
+
+
+def test_one_library_named_twice_is_one(memory_saver_files):
+    env = saver_environment(memory_saver_files, "preload")
+    env["LD_PRELOAD"] += ":" + env["LD_PRELOAD"]
+    run("""
+        from torch_memory_saver import torch_memory_saver as saver
+        saver.pause()
+        """, env)
+
+
+@pytest.mark.parametrize("preloaded", ["nothing", "neap", "another copy"])
+def test_regions_are_the_same_to_neap_whoever_was_first(memory_saver_files, tmp_path, preloaded):
+    """neap asked first, or another hook in LD_PRELOAD (neap run): mode torch still finds its own."""
+    env = {**saver_environment(memory_saver_files), "NEAP_HOOK_LIBRARY": str(HOOK)}
+    if preloaded == "neap":
+        env["LD_PRELOAD"] = str(HOOK)
+    if preloaded == "another copy":
+        copy = tmp_path / "torch_memory_saver_hook_mode_preload.abi3.so"
+        env["LD_PRELOAD"] = str(shutil.copyfile(DROP_IN, copy.with_name("copy_" + copy.name)))
+    run("""
+        import neap, torch
+        assert neap.device_count() == 1 and neap.regions() == []
+        from torch_memory_saver import torch_memory_saver as saver
+        saver.hook_mode = "torch"
+        with saver.region("weights", enable_cpu_backup=True):
+            x = torch.empty(2 * MIB, device="cuda")
+        x.write(bytes([3]) * (2 * MIB))
+        assert saver.get_cpu_backup(x) is None
+        free = torch.cuda.mem_get_info()[0]
+        saver.pause("weights")
+        assert torch.cuda.mem_get_info()[0] - free == 2 * MIB
+        assert saver.get_cpu_backup(x).bytes() == bytes([3]) * (2 * MIB)
+        assert [r.tag for r in neap.regions()] == ["weights"] and neap.hook_mode() == "torch"
+        saver.resume("weights")
+        assert x.bytes() == bytes([3]) * (2 * MIB)
+        with neap.region("other"):
+            y = torch.empty(2 * MIB, device="cuda")
+        assert neap.info(y).tag == "other"
+        """, env)
+
+
+def test_graphs_with_a_pool_of_torchs(memory_saver_files):
+    """Engines share one graph_pool_handle() between graphs; in mode torch it has no allocator of ours."""
+    run("""
+        import neap, torch
+        from torch_memory_saver import torch_memory_saver as saver
+        saver.hook_mode = "torch"
+        handle = torch.cuda.graph_pool_handle()
+        kept = []
+        for _ in range(2):
+            with saver.cuda_graph(cuda_graph=torch.cuda.CUDAGraph(), pool=handle, stream=None, tag="cuda_graph"):
+                kept.append(torch.empty(2 * MIB, device="cuda"))
+        assert [neap.info(x).tag for x in kept] == ["cuda_graph"] * 2
+        """, saver_environment(memory_saver_files))
+
+
+def test_regions_inside_regions_of_the_same_kind_and_in_several_threads(memory_saver_files):
+    run("""
+        import neap, torch
+        from torch_memory_saver import torch_memory_saver as saver
+        saver.hook_mode = "torch"
+        with saver.region("a", enable_cpu_backup=True):
+            with saver.region("a", enable_cpu_backup=True):
+                first = torch.empty(2 * MIB, device="cuda")
+            with saver.region("b"), saver.region("a", enable_cpu_backup=True):
+                second = torch.empty(2 * MIB, device="cuda")
+            with saver.disable():
+                with saver.region("a", enable_cpu_backup=True):
+                    third = torch.empty(2 * MIB, device="cuda")
+        assert [neap.info(x).tag for x in (first, second, third)] == ["a"] * 3
+        both, found = threading.Barrier(2), []
+        def work():
+            with saver.region("a"):
+                both.wait(60)
+                found.append(torch.empty(2 * MIB, device="cuda"))
+                both.wait(60)
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        [t.start() for t in threads]; [t.join() for t in threads]
+        assert [neap.info(x).tag for x in found] == ["a"] * 2
         """, saver_environment(memory_saver_files))
 
 

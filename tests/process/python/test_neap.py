@@ -1,5 +1,7 @@
 """The package neap on the host device: no GPU, no torch."""
 
+import pytest
+
 from conftest import HOOK, environment, run, standin_environment
 
 
@@ -297,7 +299,7 @@ REGIONS_WITH_TORCH = """
     assert neap.info(inside).tag == "graphs"
     # A thread without a scope of its own follows an all_threads region.
     found = []
-    pool = neap._hooks._pools[("kv", neap.Policy.DISCARD, 0, MODE)]
+    pool = torch.cuda.MemPool(neap.torch_allocator() if MODE == "torch" else None)
     def other():
         with torch.cuda.use_mem_pool(pool):
             found.append(torch.empty(3 * MIB, device="cuda"))
@@ -317,6 +319,61 @@ def test_regions_with_torch_in_hook_mode_preload():
         standin_environment(LD_PRELOAD=str(HOOK)))
 
 
+@pytest.mark.parametrize("preload", [None, str(HOOK)])
+def test_regions_nest_and_threads_share_a_tag(preload):
+    run("""
+        import torch, neap
+        def empty(): return torch.empty(2 * MIB, device="cuda")
+        def tags(*tensors): return [neap.info(x).tag for x in tensors]
+        with neap.region("a"):
+            with neap.region("a"): first = empty()
+            with neap.region("b"), neap.region("a"): second = empty()
+            dead = empty(); del dead              # a's pool keeps it
+            with neap.region("b"): third = empty()
+            with neap.disabled():
+                with neap.region("a"): fourth = empty()
+            try:
+                with neap.region("b"): raise KeyError
+            except KeyError: pass
+            fifth = empty()
+        assert tags(first, second, third, fourth, fifth) == ["a", "a", "b", "a", "a"]
+        with neap.region("a"):
+            with neap.graph(torch.cuda.CUDAGraph(), tag="g"): captured = empty()
+            after = empty()
+        assert tags(captured, after) == ["g", "a"]
+        both, found = threading.Barrier(2), []
+        def work():
+            with neap.region("a"):
+                both.wait(60); found.append(empty()); both.wait(60)
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        [t.start() for t in threads]; [t.join() for t in threads]
+        assert tags(*found) == ["a", "a"]
+        """, standin_environment(LD_PRELOAD=preload))
+
+
+def test_exceptions_travel_between_processes():
+    run("""
+        import pickle, copy, neap
+        for torch_loaded in (False, True):
+            if torch_loaded: import torch
+            try:
+                neap.allocate(1 << 40, tag="big")
+                assert False
+            except neap.OutOfMemoryError as error: first = error
+            for again in (pickle.loads(pickle.dumps(first)), copy.copy(first)):
+                assert type(again) is type(first) and str(again) == str(first)
+                assert (again.need, again.free, again.holders) == (first.need, first.free, first.holders)
+                assert (again.code, again.name) == (4, "out of device memory")
+        assert isinstance(again, torch.OutOfMemoryError)
+        for call in (lambda: neap.info(1), lambda: neap.allocate(0)):
+            try:
+                call(); assert False
+            except neap.NeapError as error:
+                again = pickle.loads(pickle.dumps(error))
+                assert type(again) is type(error) and again.code == error.code and str(again) == str(error)
+        """, standin_environment())
+
+
 def test_expandable_segments_are_switched_off_inside_and_restored():
     run("""
         import torch, neap
@@ -325,6 +382,13 @@ def test_expandable_segments_are_switched_off_inside_and_restored():
             assert torch._C.settings == ["max_split_size_mb:64,expandable_segments:False"]
         assert torch._C.settings[1:] == ["expandable_segments:True,max_split_size_mb:64"]
         assert neap.info(kept).tag == "a"
+        torch._C.settings.clear()
+        with neap.region("a"):
+            with neap.region("b"): pass
+            with neap.region("a"): pass
+            with neap.disabled(): pass
+            assert torch._C.settings == ["max_split_size_mb:64,expandable_segments:False"]
+        assert torch._C.settings[1:] == ["expandable_segments:True,max_split_size_mb:64"]
         """, standin_environment(
         PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True,max_split_size_mb:64"))
 

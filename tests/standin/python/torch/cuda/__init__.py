@@ -1,5 +1,6 @@
-"""Pools as torch has them: a thread's allocations go to the pool that it uses, and what a pool
-frees it keeps for itself."""
+"""Pools as torch has them: a thread's allocations go to the pool that it uses, what a pool frees it
+keeps for itself, and no pool is used twice at a time. Of nested pools the outermost is asked, as up to
+torch 2.9."""
 
 import threading
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ class MemPool:
         self.id = (0, _next_id)
         self.allocator = allocator
         self.cached = []
+        self.in_use = False
         _pools[self.id] = self
 
     def allocate(self, size):
@@ -62,11 +64,23 @@ def empty_cache():
 @contextmanager
 def use_mem_pool(pool, device=None):
     stack = _local.__dict__.setdefault("pools", [])
+    if pool.in_use:
+        raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
+    pool.in_use = True
     stack.append(pool)
     try:
         yield
     finally:
         stack.pop()
+        pool.in_use = False
+
+
+def is_current_stream_capturing():
+    return False
+
+
+def graph_pool_handle():
+    return MemPool().id
 
 
 class CUDAGraph:
@@ -85,7 +99,7 @@ class Block:
 
     def __init__(self, size):
         stack = _local.__dict__.get("pools")
-        self.pool = stack[-1] if stack else _default
+        self.pool = stack[0] if stack else _default
         self.size = size
         for entry in self.pool.cached:
             if entry[0] == size:

@@ -1,0 +1,124 @@
+"""torch's memory pools, one for each kind of region.
+
+A pool is kept for good and serves its kind only: blocks of one tag never serve another. torch takes a pool
+from one user at a time, so threads that are in regions of one kind together get a pool each.
+
+Of a thread's nested pools torch is told the innermost only; the outer ones are set aside meanwhile. Left
+to itself it would take the outermost (up to 2.9), or refuse (a pool inside itself, in every version).
+"""
+
+import threading
+from contextlib import contextmanager
+
+_lock = threading.RLock()
+_idle = {}  # kind -> pools that nobody uses
+_shared = {}  # kind -> the one pool of graphs
+_uses = 0  # pools that torch is told of, and captures
+_temporary = []  # to be dropped when there are none
+_thread = threading.local()
+
+
+class _Use:
+    def __init__(self, torch, kind, pool, device):
+        self.torch, self.kind, self.pool, self.device = torch, kind, pool, device
+
+    def begin(self):
+        self._context = self.torch.cuda.use_mem_pool(self.pool, device=self.device)
+        self._context.__enter__()
+
+    def end(self):
+        context, self._context = self._context, None
+        context.__exit__(None, None, None)
+
+
+def _stack():
+    return _thread.__dict__.setdefault("uses", [])
+
+
+@contextmanager
+def _told(torch, use):
+    """Inside, torch sees `use` in place of what it saw of this thread; None: no pool."""
+    global _uses
+    stack = _stack()
+    outer = stack[-1] if stack else None
+    with _lock:
+        _uses += 1
+    try:
+        if outer is not None:
+            outer.end()
+        try:
+            if use is not None:
+                use.begin()
+            stack.append(use)
+            try:
+                yield
+            finally:
+                stack.pop()
+                if use is not None:
+                    use.end()
+                    use.pool = None  # nothing here keeps a temporary pool alive
+        finally:
+            if outer is not None:
+                outer.begin()
+    finally:
+        with _lock:  # held while they go: nobody may begin to use a pool meanwhile
+            _uses -= 1
+            if _uses == 0 and _temporary and not torch.cuda.is_current_stream_capturing():
+                _temporary.clear()
+
+
+@contextmanager
+def use(torch, kind, make, device=None):
+    """torch.cuda.use_mem_pool with a pool of `kind`, made by make() where none is free."""
+    mine = next((u.pool for u in reversed(_stack()) if u is not None and u.kind == kind), None)
+    pool = mine
+    if pool is None:
+        with _lock:
+            idle = _idle.setdefault(kind, [])
+            pool = idle.pop() if idle else None
+        if pool is None:
+            pool = make()
+    try:
+        with _told(torch, _Use(torch, kind, pool, device)):
+            yield
+    finally:
+        if mine is None:
+            with _lock:
+                _idle[kind].append(pool)
+
+
+@contextmanager
+def use_temporary(torch):
+    """A pool of torch's own memory, dropped when no pool is in use any more: dropping one empties it,
+    which torch's allocator asserts against beside another pool's use."""
+    pool = torch.cuda.MemPool()
+    with _lock:
+        _temporary.append(pool)
+    use = _Use(torch, None, pool, None)
+    del pool
+    with _told(torch, use):
+        yield
+
+
+@contextmanager
+def capture(torch, kind, make):
+    """For a graph's capture: yields the pool of `kind` (make None: no pool), and sets this thread's
+    others aside."""
+    pool = None
+    if make is not None:
+        with _lock:
+            pool = _shared[kind] = _shared.get(kind) or make()
+    # Up to 2.7 a pool's allocator is asked only where the pool is the thread's active one.
+    context = getattr(torch.cuda.memory, "MemPoolContext", None)
+    with _told(torch, None):
+        active = context(pool) if context is not None and pool is not None else None
+        try:
+            yield pool
+        finally:
+            del active
+
+
+def catches_all_threads(torch):
+    """Whether a pool in use gets other threads' allocations, too (2.6)."""
+    return (hasattr(torch._C, "_cuda_beginAllocateToPool")
+            and not hasattr(torch._C, "_cuda_beginAllocateCurrentThreadToPool"))
