@@ -123,10 +123,15 @@ def torch_allocator():
     """Neap as torch's pluggable allocator, for torch.cuda.MemPool(allocator)."""
     path = lib.library().path
     if path not in _allocators:
-        from torch.cuda.memory import CUDAPluggableAllocator
+        _allocators[path] = pluggable_allocator(path, "neap_torch_malloc", "neap_torch_free")
+    return _allocators[path]
 
-        _allocators[path] = CUDAPluggableAllocator(path, "neap_torch_malloc", "neap_torch_free")
-    return _allocators[path].allocator()
+
+def pluggable_allocator(path, malloc, free):
+    """Two functions of a library as an allocator for torch.cuda.MemPool."""
+    from torch.cuda.memory import CUDAPluggableAllocator
+
+    return _pools.keep(CUDAPluggableAllocator(path, malloc, free).allocator())
 
 
 def _maker(torch, mode):

@@ -7,6 +7,7 @@ Of a thread's nested pools torch is told the innermost only; the outer ones are 
 to itself it would take the outermost (up to 2.9), or refuse (a pool inside itself, in every version).
 """
 
+import ctypes
 import threading
 from contextlib import contextmanager
 
@@ -16,6 +17,13 @@ _shared = {}  # kind -> the one pool of graphs
 _uses = 0  # pools that torch is told of, and captures
 _temporary = []  # to be dropped when there are none
 _thread = threading.local()
+
+
+def keep(thing):
+    """Lets `thing` outlive the interpreter. Where torch's pools end with the modules, up to 2.9 their allocator
+    may be gone by then, and what one of them asserts ends the process."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+    return thing
 
 
 class _Use:
@@ -77,7 +85,7 @@ def use(torch, kind, make, device=None):
             idle = _idle.setdefault(kind, [])
             pool = idle.pop() if idle else None
         if pool is None:
-            pool = make()
+            pool = keep(make())
     try:
         with _told(torch, _Use(torch, kind, pool, device)):
             yield
@@ -107,7 +115,7 @@ def capture(torch, kind, make):
     pool = None
     if make is not None:
         with _lock:
-            pool = _shared[kind] = _shared.get(kind) or make()
+            pool = _shared[kind] = _shared.get(kind) or keep(make())
     # Up to 2.7 a pool's allocator is asked only where the pool is the thread's active one.
     context = getattr(torch.cuda.memory, "MemPoolContext", None)
     with _told(torch, None):

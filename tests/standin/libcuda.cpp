@@ -9,6 +9,7 @@
 #include <cstring>
 #include <vector>
 
+#include "capture.h"
 #include "card.h"
 
 #define STANDIN_API extern "C" __attribute__((visibility("default")))
@@ -153,7 +154,7 @@ STANDIN_API int cuCtxGetDevice(int* device) {
 }
 STANDIN_API int cuCtxSynchronize() {
   ENTER_WITH_CONTEXT("cuCtxSynchronize")
-  return kSuccess;
+  return refuse_wait_in_capture(kAnyStream);
 }
 STANDIN_API int cuCtxEnablePeerAccess(Opaque, unsigned) {
   ENTER_WITH_CONTEXT("cuCtxEnablePeerAccess")
@@ -287,6 +288,7 @@ STANDIN_API int cuStreamDestroy_v2(Opaque stream) {
 }
 STANDIN_API int cuStreamSynchronize(Opaque stream) {
   ENTER_WITH_CONTEXT("cuStreamSynchronize")
+  if (const int refused = refuse_wait_in_capture(stream); refused != 0) return refused;
   return Card::get().check_stream(stream);
 }
 STANDIN_API int cuStreamQuery(Opaque stream) {
@@ -299,11 +301,6 @@ STANDIN_API int cuStreamWaitEvent(Opaque stream, Opaque event, unsigned) {
   if (const int result = Card::get().event_time(event, &ignored); result != kSuccess) {
     return result;
   }
-  return Card::get().check_stream(stream);
-}
-STANDIN_API int cuStreamIsCapturing(Opaque stream, int* status) {
-  ENTER("cuStreamIsCapturing")
-  *status = 0;
   return Card::get().check_stream(stream);
 }
 STANDIN_API int cuEventCreate(Opaque* event, unsigned) {

@@ -1,50 +1,10 @@
-// libcudart.so.12 and .so.13 over libcuda's stand-in: what a small CUDA program calls. Links the
-// driver's stand-in through the dynamic loader, as the real one does.
-#include <dlfcn.h>
+// libcudart.so.12 and .13 over libcuda's stand-in: what a small CUDA program calls. What torch calls
+// besides is in torch_runtime.cpp.
+#include "runtime.h"
 
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-
-#define STANDIN_API extern "C" __attribute__((visibility("default")))
-
-using Address = std::uint64_t;
-using Opaque = std::uint64_t;
+using namespace neap::standin;  // NOLINT(google-build-using-namespace)
 
 namespace {
-
-thread_local int last_error = 0;
-thread_local int chosen_device = 0;
-
-int report(int error) {
-  if (error != 0) last_error = error;
-  return error;
-}
-
-template <class Function>
-Function driver(const char* name) {
-  static void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
-  void* symbol = library != nullptr ? dlsym(library, name) : nullptr;
-  if (symbol == nullptr) {
-    std::fprintf(stderr, "stand-in libcudart: no %s in libcuda.so.1\n", name);
-    std::abort();  // a test's own mistake
-  }
-  return reinterpret_cast<Function>(symbol);
-}
-template <class... Arguments>
-int call(const char* name, Arguments... arguments) {
-  return driver<int (*)(Arguments...)>(name)(arguments...);
-}
-
-/// What every runtime call does first: the chosen device's primary context becomes current.
-int enter() {
-  if (const int result = call("cuInit", 0u); result != 0) return result;
-  Opaque context = 0;
-  if (const int result = call("cuDevicePrimaryCtxRetain", &context, chosen_device); result != 0) {
-    return result;
-  }
-  return call("cuCtxSetCurrent", context);
-}
 
 int allocate(void** at, std::size_t size) {
   if (at == nullptr) return 1;
@@ -56,12 +16,9 @@ int allocate(void** at, std::size_t size) {
   return call("cuMemAlloc_v2", reinterpret_cast<Address*>(at), size);
 }
 int deallocate(void* at) {
-  if (at == nullptr) return 0;
   if (const int result = enter(); result != 0) return result;
+  if (at == nullptr) return 0;
   return call("cuMemFree_v2", reinterpret_cast<Address>(at));
-}
-Address address(const void* at) {
-  return reinterpret_cast<Address>(at);
 }
 
 }  // namespace
