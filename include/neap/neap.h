@@ -142,7 +142,7 @@ typedef struct neap_region {
   neap_state state;
   neap_policy policy;
   int32_t device;
-  int32_t reserved;
+  int32_t kept; /* 1: neap_keep_resident */
 } neap_region;
 #define NEAP_REGION_INIT \
   { sizeof(neap_region), NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0 }
@@ -215,6 +215,11 @@ NEAP_API neap_status neap_exchange(const char* const* out, size_t out_count, con
 /* Gives up or takes back the memory of [offset, offset+size) of one region. */
 NEAP_API neap_status neap_shrink(void* address, uint64_t offset, uint64_t size, neap_move* move);
 NEAP_API neap_status neap_grow(void* address, uint64_t offset, uint64_t size, neap_move* move);
+/* keep 1: pauses and exchanges pass the region of `address` by, its pages stay where they are; 0: they
+ * no longer do. For memory whose pages others hold on to, such as buffers that NCCL registered in a
+ * captured CUDA graph. *bytes says what stays: whole pages, with small neighbours under them. NEAP_BUSY
+ * unless the whole region is resident. */
+NEAP_API neap_status neap_keep_resident(const void* address, int32_t keep, uint64_t* bytes);
 /* Makes the host memory that the tags' next pause needs, now instead of then. */
 NEAP_API neap_status neap_prepare(const char* const* tags, size_t count);
 /* Sends kept pages of `device` (-1: all) to the driver until each holds at most `keep`. */

@@ -15,8 +15,9 @@ from ._hand_over import Export, Guest, Owner, export_region, import_region, rece
 from ._hooks import disabled, graph, hook_mode, preload, region, set_hook_mode, torch_allocator
 from ._library import library, library_path
 from ._regions import (Callbacks, Move, Policy, Region, RegionInfo, State, add_callbacks, alias,
-                       allocate, configure, device_count, exchange, grant_peer, host_copy, info, mark, pause,
-                       phase, prepare, prometheus, regions, release_store, resume, stats, trace)
+                       allocate, configure, device_count, exchange, grant_peer, host_copy, info,
+                       keep_resident, mark, pause, phase, prepare, prometheus, regions,
+                       release_store, resume, stats, trace)
 
 __version__ = "0.1.0"
 

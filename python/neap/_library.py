@@ -39,7 +39,7 @@ class RegionInfo(_Struct):
     _fields_ = [("struct_size", c_size_t), ("tag", c_char_p), ("address", c_void_p),
                 ("requested", c_uint64), ("size", c_uint64), ("mapped", c_uint64),
                 ("generation", c_uint64), ("state", c_int32), ("policy", c_int32),
-                ("device", c_int32), ("reserved", c_int32)]
+                ("device", c_int32), ("kept", c_int32)]
 
 
 class PauseOptions(_Struct):
@@ -78,6 +78,7 @@ _SIGNATURES = {
     "neap_region_create": [c_int32, c_char_p, c_uint64, c_int32, POINTER(c_void_p)],
     "neap_region_create_paused": [c_int32, c_char_p, c_uint64, c_int32, POINTER(c_void_p)],
     "neap_grant_peer": [c_int32, c_int32],
+    "neap_keep_resident": [c_void_p, c_int32, POINTER(c_uint64)],
     "neap_region_alias": [c_char_p, c_void_p, POINTER(c_void_p)],
     "neap_region_destroy": [c_void_p],
     "neap_region_find": [c_void_p, POINTER(RegionInfo)],

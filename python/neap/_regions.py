@@ -130,11 +130,13 @@ class RegionInfo:
     state: State
     policy: Policy
     device: int
+    kept: bool
 
     @classmethod
     def of(cls, raw):
         return cls(raw.tag.decode("utf-8", "replace"), raw.address, raw.requested, raw.size,
-                   raw.mapped, raw.generation, State(raw.state), Policy(raw.policy), raw.device)
+                   raw.mapped, raw.generation, State(raw.state), Policy(raw.policy), raw.device,
+                   bool(raw.kept))
 
 
 def device_count():
@@ -177,6 +179,17 @@ def alias(source, tag):
 def grant_peer(device, peer):
     """Lets GPU `peer` read and write the regions of GPU `device`, also after every resume."""
     lib.library().call("neap_grant_peer", device, peer)
+
+
+def keep_resident(what, keep=True):
+    """Makes pauses pass by the region that a tensor, Region or address lies in, or (keep False) no longer.
+
+    For memory whose pages others hold on to, such as buffers that NCCL registered in a captured CUDA
+    graph. Returns the bytes that stay: whole pages, with small neighbours under them.
+    """
+    stays = c_uint64()
+    lib.library().call("neap_keep_resident", address_of(what), int(keep), byref(stays))
+    return stays.value
 
 
 def info(what):

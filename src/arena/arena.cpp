@@ -78,15 +78,16 @@ bool has_block_between(const Tag& tag, Address from, Address to) {
   return it != tag.blocks.end() && it->first < to;
 }
 
-/// Under the table lock: addresses of a destroyed region that are still mapped, big enough.
-Address take_dead(Tag& tag, Bytes size) {
+/// Under the table lock: addresses of a destroyed region that are still mapped, big enough, by pages that nobody else
+/// maps: an alias or another process would see what a new region writes.
+Address take_dead(const PageStore& store, Tag& tag, Bytes size) {
   if (tag.moving) return 0;
   for (auto it = tag.dead.begin(); it != tag.dead.end(); ++it) {
     const auto [at, room] = *it;
     if (room < size) continue;
     Address covered = at;
     for (const auto& [start, page] : slots_touching(tag, at, size)) {
-      if (start > covered) break;
+      if (start > covered || !store.is_private(page.id)) break;
       covered = start + page.size.count();
     }
     if (covered < at + size.count()) continue;
@@ -105,7 +106,7 @@ Result<RegionInfo> Arena::create(std::string_view name, Bytes requested, Policy 
   NEAP_TRY_ASSIGN(const Bytes size, region_size(arena, requested));
   std::unique_lock lock(arena.table);
   Tag& tag = arena.tag_named(name);
-  if (const Address dead = take_dead(tag, size); dead != 0) {
+  if (const Address dead = take_dead(arena.store, tag, size); dead != 0) {
     Region& region = arena.add_region(tag, dead, size, dead, requested, size, policy);
     region.generation = 1;
     return arena.describe(region);

@@ -76,6 +76,7 @@ struct RegionInfo {
   Policy policy = Policy::kDiscard;
   /// Grows each time new pages are mapped: users of raw mappings compare it.
   std::uint64_t generation = 0;
+  bool kept = false;  ///< by keep_resident
 };
 
 struct TagStats {
@@ -194,6 +195,12 @@ class Arena {
   [[nodiscard]] Result<MoveReport> shrink(RegionId id, Bytes offset, Bytes size,
                                           const Fence& fence = {});
   [[nodiscard]] Result<MoveReport> grow(RegionId id, Bytes offset, Bytes size);
+  /// Pauses and exchanges pass a kept region by: its pages stay mapped where they are. For memory whose pages others
+  /// hold on to and cannot be told to let go of (buffers that NCCL registered in a captured CUDA graph). Pages are
+  /// kept whole, so small neighbours under the same page stay, too; asked before the first pause there are none.
+  /// Ends with `keep` false or with the region. Returns the bytes that stay because of it, 0 when let go. kBusy unless
+  /// the whole region is resident.
+  [[nodiscard]] Result<Bytes> keep_resident(RegionId id, bool keep = true);
   /// Pages of the tag's later moves are at most this large: the step in which regions shrink and
   /// grow. More, smaller pages make whole pauses dearer.
   void set_page_limit(std::string_view tag, Bytes most);

@@ -1,4 +1,4 @@
-// Parts of a region: giving up and taking back pages in the middle of it.
+// What one region asks for itself: giving up and taking back pages in the middle of it, or keeping them all.
 #include <algorithm>
 #include <optional>
 
@@ -97,6 +97,8 @@ Result<MoveReport> Arena::shrink(RegionId id, Bytes offset, Bytes size, const Fe
     if (first < last) remove_part(*region, region->address + first.count(), last - first);
     return report;
   }
+  if (region->kept)
+    return Status(ErrorCode::kBusy, "the region is kept resident; let it go before it shrinks");
   std::vector<std::pair<Address, Page>> leaving;
   for (const auto& [at, page] : slots_touching(tag, from, size)) {
     const Address end = at + page.size.count();
@@ -205,6 +207,28 @@ void Arena::set_page_limit(std::string_view name, Bytes most) {
   const Bytes unit = arena.device.info().granularity;
   const std::unique_lock lock(arena.table);
   arena.tag_named(name).page_limit = std::max(unit, round_down(most, unit));
+}
+
+Result<Bytes> Arena::keep_resident(RegionId id, bool keep) {
+  Impl& arena = *impl_;
+  NEAP_TRY(arena.check_process());
+  PartMove move(arena, id);
+  NEAP_TRY(move.begin(Bytes(0), Bytes(0)));
+  Region& region = move.region();
+  if (!keep) {
+    region.kept = false;
+    return Bytes(0);
+  }
+  if (region.state != State::kResident || total(region.parts) != region.size) {
+    return Status(
+        ErrorCode::kBusy,
+        format("a region of {} is not resident as a whole and cannot be kept so; resume it first",
+               region.tag->name));
+  }
+  region.kept = true;
+  Bytes stays;
+  for (const auto& [at, size] : staying_with(region).slots) stays += size;
+  return stays;
 }
 
 }  // namespace neap::arena

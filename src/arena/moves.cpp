@@ -64,8 +64,10 @@ Outgoing gather_out(Arena::Impl& arena, const std::vector<Tag*>& tags,
     std::vector<std::pair<Address, Page>> slots;
     bool any_copy = false;
     bool any = false;
+    const Staying stay = staying(*tag);
     for (auto& [block, region] : tag->blocks) {
-      if (region->imported || region->state != State::kResident) continue;
+      if (region->imported || region->state != State::kResident || stay.regions.contains(region))
+        continue;
       Outgoing::Item item;
       item.region = region;
       item.policy = options.policy.value_or(region->policy);
@@ -81,7 +83,8 @@ Outgoing gather_out(Arena::Impl& arena, const std::vector<Tag*>& tags,
     if (!any) continue;
     for (const auto& [at, page] : tag->slots) {
       const Region* owner = block_owner(*tag, at);
-      if (owner == nullptr || !owner->imported) slots.emplace_back(at, page);
+      if (owner != nullptr && owner->imported) continue;
+      if (!stay.slots.contains(at)) slots.emplace_back(at, page);
     }
     auto stages = cut_stages(*tag, slots, any_copy ? kStage : Bytes(0));
     for (Stage& stage : stages) {

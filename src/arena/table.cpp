@@ -144,6 +144,7 @@ RegionInfo Arena::Impl::describe(const Region& region) const {
   info.mapped = region.state == State::kPaused ? Bytes(0) : total(region.parts);
   info.policy = region.policy;
   info.generation = region.generation;
+  info.kept = region.kept;
   return info;
 }
 
@@ -267,6 +268,43 @@ std::vector<std::pair<Address, Page>> slots_touching(const Tag& tag, Address at,
   }
   for (; it != tag.slots.end() && it->first < at + size.count(); ++it) found.emplace_back(*it);
   return found;
+}
+
+namespace {
+
+/// Adds the pages under `region`, the regions under these pages, and so on.
+void add_staying(const Region& region, Staying& stay) {
+  std::vector<const Region*> todo;
+  if (stay.regions.insert(&region).second) todo.push_back(&region);
+  while (!todo.empty()) {
+    const Region& next = *todo.back();
+    todo.pop_back();
+    const Tag& tag = *next.tag;
+    for (const auto& [at, page] : slots_touching(tag, next.address, next.size)) {
+      if (!stay.slots.emplace(at, page.size).second) continue;
+      auto it = tag.blocks.upper_bound(at);
+      if (it != tag.blocks.begin()) --it;
+      for (; it != tag.blocks.end() && it->first < at + page.size.count(); ++it) {
+        const bool under = it->first + it->second->block_size.count() > at;
+        if (under && stay.regions.insert(it->second).second) todo.push_back(it->second);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Staying staying(const Tag& tag) {
+  Staying stay;
+  for (const auto& [at, region] : tag.blocks)
+    if (region->kept) add_staying(*region, stay);
+  return stay;
+}
+
+Staying staying_with(const Region& region) {
+  Staying stay;
+  add_staying(region, stay);
+  return stay;
 }
 
 }  // namespace neap::arena

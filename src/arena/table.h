@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <shared_mutex>
 #include <unordered_map>
 #include <vector>
@@ -59,6 +60,7 @@ struct Region {
   Policy policy = Policy::kDiscard;
   std::uint64_t generation = 0;
   bool imported = false;
+  bool kept = false;  ///< resident for good: moves pass it by
   Backup backup;
 };
 
@@ -160,6 +162,14 @@ class Moving {
 
 /// The region whose block holds the address; null in the space of a destroyed one.
 [[nodiscard]] Region* block_owner(const Tag& tag, Address at);
+/// What a pause of the tag leaves alone: kept regions, and whatever lies under the same pages.
+struct Staying {
+  std::set<const Region*> regions;
+  std::map<Address, Bytes> slots;
+};
+[[nodiscard]] Staying staying(const Tag& tag);
+/// The same for one region of the tag.
+[[nodiscard]] Staying staying_with(const Region& region);
 /// Pages of a tag that touch [at, at+size).
 [[nodiscard]] std::vector<std::pair<Address, Page>> slots_touching(const Tag& tag, Address at,
                                                                    Bytes size);

@@ -112,6 +112,16 @@ neap_status neap_grow(void* address, uint64_t offset, uint64_t size, neap_move* 
   });
 }
 
+neap_status neap_keep_resident(const void* address, int32_t keep, uint64_t* bytes) {
+  return guarded([&]() -> Status {
+    NEAP_TRY(require(bytes != nullptr, "bytes is null"));
+    NEAP_TRY_ASSIGN(const Place place, Runtime::get().find(address));
+    NEAP_TRY_ASSIGN(const Bytes stays, place.on.arena->keep_resident(place.region.id, keep != 0));
+    *bytes = stays.count();
+    return {};
+  });
+}
+
 neap_status neap_prepare(const char* const* tags, size_t count) {
   return guarded([&]() -> Status {
     NEAP_TRY(Runtime::get().usable());

@@ -30,7 +30,7 @@ neap_region to_c(const arena::RegionInfo& region, int device) {
           static_cast<neap_state>(region.state),
           static_cast<neap_policy>(region.policy),
           device,
-          0};
+          region.kept ? 1 : 0};
 }
 
 neap_move to_c(const arena::MoveReport& report) {

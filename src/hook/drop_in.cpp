@@ -121,6 +121,20 @@ NEAP_API void set_memory_margin_bytes(uint64_t bytes) {
   Runtime::get().set_margin(Bytes(bytes));
 }
 
+/// The bytes that stay resident from now on, 0 for memory that is no region's; a failure is its
+/// neap_status, negative.
+NEAP_API int64_t tms_keep_resident(const void* address) {
+  int64_t bytes = 0;
+  const neap_status status = guarded([&]() -> Status {
+    const auto place = Runtime::get().look_up(address);
+    if (!place) return {};
+    NEAP_TRY_ASSIGN(const Bytes stays, place->on.arena->keep_resident(place->region.id));
+    bytes = static_cast<int64_t>(stays.count());
+    return {};
+  });
+  return status == NEAP_OK ? bytes : -int64_t{status};
+}
+
 /// 0, or the neap_status of a failure that neap_last_error() explains.
 NEAP_API int tms_pause(const char* tag) {
   return guarded([&]() -> Status {

@@ -33,6 +33,7 @@ struct ModelRegion {
   bool resident = true;
   std::uint64_t generation = 1;
   bool dirty = true;  ///< written since the last pause that kept it
+  bool kept = false;
   /// One a page; null where the page was given up. Aliases share them.
   std::vector<std::shared_ptr<Word>> pages;
 };
@@ -53,7 +54,7 @@ class Model {
   }
 
   void step() {
-    switch (pick(16)) {
+    switch (pick(17)) {
       case 0:
       case 1:
       case 2:
@@ -81,6 +82,8 @@ class Model {
         return;
       case 13:
         return prepare();
+      case 14:
+        return keep();
       default:
         write();
         return look(any());
@@ -202,7 +205,17 @@ class Model {
     const auto done = arena_->pause(names, options);
     ASSERT_TRUE(done.ok()) << done.status().message();
     for (auto& [id, region] : regions_)
-      if (in(names, region.tag)) model_pause(region, options.policy);
+      if (in(names, region.tag) && !stayed(id)) model_pause(region, options.policy);
+  }
+  /// Whether a pause of its tag passed the region by: it is kept, or shares a page with one that is,
+  /// which only the arena knows.
+  bool stayed(std::uint64_t id) const {
+    const ModelRegion& region = regions_.at(id);
+    if (region.kept) return true;
+    const bool may = std::any_of(regions_.begin(), regions_.end(), [&](const auto& other) {
+      return other.second.kept && other.second.tag == region.tag;
+    });
+    return may && region.resident && arena_->info(RegionId{id})->state == State::kResident;
   }
   void resume() {
     const auto names = some_tags();
@@ -222,34 +235,45 @@ class Model {
     }
     if (!done.ok()) {
       ASSERT_EQ(done.status().code(), ErrorCode::kOutOfDeviceMemory) << done.status().message();
-      // Pages had changed hands: what was to be dropped is gone, the rest is as it was.
+      // Pages had changed hands: what was to be dropped is gone, the rest is as it was, but a region
+      // may have got new pages that its aliases do not have.
       for (auto& [id, region] : regions_) {
         if (!in(out, region.tag) || !region.resident) continue;
         const Policy policy = options.policy.value_or(region.policy);
-        region.dirty = true;
-        if (policy == Policy::kHost || policy == Policy::kDisk) {
-          detach(region);
-          continue;
-        }
-        detach(region);
-        for (auto& page : region.pages)
-          if (page != nullptr) page->defined = false;
+        if (policy == Policy::kHost || policy == Policy::kDisk || region.kept) look(id);
+        find_aliases(region);
       }
       return;
     }
     for (auto& [id, region] : regions_) {
-      if (in(out, region.tag)) model_pause(region, options.policy);
+      if (in(out, region.tag) && !stayed(id)) model_pause(region, options.policy);
       if (in(come, region.tag)) model_resume(region);
     }
   }
-  /// After a failed exchange a region may have got new pages: which, the model cannot know, so
-  /// every alias of it is forgotten.
-  void detach(ModelRegion& region) {
-    for (auto& page : region.pages) {
-      if (page == nullptr || page.use_count() == 1) continue;
-      page->defined = false;
-      page = std::make_shared<Word>(Word{page->value, false});
+  /// Writes new words and looks which of the regions that shared its pages still do.
+  void find_aliases(ModelRegion& region) {
+    const auto before = region.pages;
+    for (auto& page : region.pages)
+      if (page != nullptr) page = std::make_shared<Word>(Word{random_(), true});
+    put(region);
+    for (auto& [id, other] : regions_) {
+      if (!other.resident) continue;
+      for (std::size_t i = 0; i < other.pages.size(); ++i) {
+        const auto was = std::find(before.begin(), before.end(), other.pages[i]);
+        if (other.pages[i] == nullptr || was == before.end()) continue;
+        const auto& fresh = region.pages[static_cast<std::size_t>(was - before.begin())];
+        if (words_->get({other.address + unit_.count() * i}).front() == fresh->value)
+          other.pages[i] = fresh;
+        other.dirty = true;
+      }
     }
+    region.dirty = true;
+  }
+  void put(const ModelRegion& region) {
+    std::vector<std::uint64_t> values;
+    for (const auto& page : region.pages)
+      if (page != nullptr) values.push_back(page->value);
+    words_->put(places(region), values);
   }
   void shrink() {
     const std::uint64_t id = any();
@@ -258,6 +282,10 @@ class Model {
     const std::uint64_t first = pick(region.pages.size());
     const std::uint64_t count = 1 + pick(region.pages.size() - first);
     const auto done = arena_->shrink(RegionId{id}, unit_ * first, unit_ * count);
+    if (region.kept) {
+      ASSERT_EQ(done.status().code(), ErrorCode::kBusy);
+      return;
+    }
     ASSERT_TRUE(done.ok()) << done.status().message();
     for (std::uint64_t i = first; i < first + count; ++i) region.pages[i] = nullptr;
     region.dirty = true;
@@ -293,11 +321,32 @@ class Model {
     }
     ASSERT_TRUE(made.ok()) << made.status().message();
     ModelRegion region = source;
+    region.kept = false;
     region.tag = "alias";
     region.address = made->address;
     region.generation = 1;
     region.dirty = true;
     regions_.emplace(static_cast<std::uint64_t>(made->id), std::move(region));
+  }
+  void keep() {
+    const std::uint64_t id = any();
+    if (id == 0) return;
+    ModelRegion& region = regions_[id];
+    if (region.kept || pick(3) != 0) {
+      ASSERT_TRUE(arena_->keep_resident(RegionId{id}, false).ok());
+      region.kept = false;
+      return;
+    }
+    const bool whole = region.resident && std::all_of(region.pages.begin(), region.pages.end(),
+                                                      [](const auto& p) { return p != nullptr; });
+    const auto kept = arena_->keep_resident(RegionId{id});
+    if (!whole) {
+      ASSERT_EQ(kept.status().code(), ErrorCode::kBusy);
+      return;
+    }
+    ASSERT_TRUE(kept.ok()) << kept.status().message();
+    ASSERT_GE(*kept, unit_ * region.pages.size());
+    region.kept = true;
   }
   void prepare() {
     if (pick(4) != 0) return;
@@ -308,13 +357,9 @@ class Model {
     const std::uint64_t id = any();
     if (id == 0 || !regions_[id].resident) return;
     ModelRegion& region = regions_[id];
-    std::vector<std::uint64_t> values;
-    for (const auto& page : region.pages) {
-      if (page == nullptr) continue;
-      *page = {random_(), true};
-      values.push_back(page->value);
-    }
-    words_->put(places(region), values);
+    for (const auto& page : region.pages)
+      if (page != nullptr) *page = {random_(), true};
+    put(region);
     for (auto& [other, r] : regions_) {
       for (const auto& page : r.pages)
         if (page != nullptr &&
@@ -331,6 +376,7 @@ class Model {
     ASSERT_EQ(info->address, region.address);
     ASSERT_EQ(info->policy, region.policy);
     ASSERT_EQ(info->generation, region.generation);
+    ASSERT_EQ(info->kept, region.kept);
     ASSERT_EQ(info->state, region.resident ? State::kResident : State::kPaused);
     const auto inside = region.address + pick(region.pages.size()) * unit_.count();
     ASSERT_EQ(static_cast<std::uint64_t>(arena_->find(inside)->id), id);

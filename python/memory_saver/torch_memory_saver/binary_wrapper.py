@@ -21,6 +21,7 @@ _SIGNATURES = {
     "tms_set_disk_backup_dir": ([ctypes.c_char_p], ctypes.c_int),
     "tms_pause": ([ctypes.c_char_p], ctypes.c_int),
     "tms_resume": ([ctypes.c_char_p], ctypes.c_int),
+    "tms_keep_resident": ([ctypes.c_void_p], ctypes.c_int64),
     "tms_get_cpu_backup_pointer": (
         [ctypes.c_void_p, ctypes.c_uint64],
         ctypes.POINTER(ctypes.c_uint8),

@@ -106,6 +106,11 @@ class TorchMemorySaver:
         self._ensure_initialized()
         return self._impl.get_cpu_backup(x, zero_copy=zero_copy)
 
+    def keep_resident(self, x) -> int:
+        """Pauses pass the allocation of a tensor by from now on; the bytes that stay, 0 if it is no region's."""
+        self._ensure_initialized()
+        return self._impl.keep_resident(x)
+
     def set_disk_backup_dir(self, path: str):
         self._ensure_initialized()
         os.makedirs(path, exist_ok=True)
@@ -195,6 +200,14 @@ class _TorchMemorySaverImpl:
     def resume(self, tag: Optional[str]):
         wrapper = self._binary_wrapper
         wrapper.check(wrapper.cdll.tms_resume(tag.encode() if tag else None))
+
+    def keep_resident(self, x) -> int:
+        if x.nbytes == 0:
+            return 0
+        wrapper = self._binary_wrapper
+        stays = wrapper.cdll.tms_keep_resident(x.data_ptr())
+        wrapper.check(max(-stays, 0))
+        return stays
 
     def get_cpu_backup(self, x, zero_copy: bool = False):
         import torch

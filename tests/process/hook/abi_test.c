@@ -194,6 +194,27 @@ static void callbacks(void) {
   CHECK_OK(neap_region_destroy(address));
 }
 
+static void keeping(void) {
+  void *stays = NULL, *goes = NULL;
+  const char* tag = "mixed";
+  uint64_t bytes = 0;
+  neap_region region = NEAP_REGION_INIT;
+  CHECK_OK(neap_region_create(0, tag, 4 * MIB, NEAP_HOST, &stays));
+  CHECK_OK(neap_region_create(0, tag, 4 * MIB, NEAP_HOST, &goes));
+  CHECK(neap_keep_resident(stays, 1, NULL) == NEAP_INVALID_ARGUMENT);
+  CHECK(neap_keep_resident(&region, 1, &bytes) == NEAP_NOT_FOUND && bytes == 0);
+  CHECK_OK(neap_keep_resident((char*)stays + 5, 1, &bytes));
+  CHECK(bytes == 4 * MIB);
+  CHECK_OK(neap_pause(&tag, 1, NULL, NULL));
+  CHECK_OK(neap_region_find(stays, &region));
+  CHECK(region.state == NEAP_RESIDENT && region.kept == 1);
+  CHECK_OK(neap_region_find(goes, &region));
+  CHECK(region.state == NEAP_PAUSED && region.kept == 0);
+  CHECK(neap_keep_resident(goes, 1, &bytes) == NEAP_BUSY && bytes == 4 * MIB);
+  CHECK_OK(neap_region_destroy(stays));
+  CHECK_OK(neap_region_destroy(goes));
+}
+
 static void sharing(void) {
   void *source = NULL, *alias = NULL, *imported = NULL;
   CHECK_OK(neap_region_create(0, "trainer", 4 * MIB, NEAP_HOST, &source));
@@ -375,6 +396,7 @@ int main(int argc, char** argv) {
   policies();
   out_of_memory();
   callbacks();
+  keeping();
   sharing();
   scopes();
   several_devices();

@@ -102,6 +102,20 @@ with saver.region("margin"):
 saver.memory_margin_bytes = 0
 assert saver.retain_cpu_backup is False
 
+# Pauses pass by what others hold on to.
+with saver.region("mixed", enable_cpu_backup=True):
+    stays = torch.empty(2 * MIB, device="cuda")
+    goes = torch.empty(2 * MIB, device="cuda")
+stays.write(bytes([5]) * (2 * MIB))
+assert saver.keep_resident(stays) == 2 * MIB and saver.keep_resident(loose) == 0
+saver.pause("mixed")
+assert stays.bytes() == bytes([5]) * (2 * MIB) and neap.info(goes).mapped == 0
+try:
+    saver.keep_resident(goes); assert False               # the peer ends the process here
+except neap.BusyError: pass
+saver.resume("mixed")
+assert neap.info(stays).kept and neap.info(stays).generation == 1 < neap.info(goes).generation
+
 # What slime reaches for.
 cdll = saver._impl._binary_wrapper.cdll
 assert cdll.tms_get_interesting_region() is False

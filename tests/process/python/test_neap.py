@@ -135,6 +135,29 @@ def test_alias_shrink_and_grow():
         """)
 
 
+def test_keep_resident_and_peers():
+    run("""
+        import neap
+        stays = neap.allocate(4 * MIB, tag="mixed", policy="host")
+        goes = neap.allocate(4 * MIB, tag="mixed", policy="host")
+        ctypes.memset(stays.address, 7, 4 * MIB)
+        assert neap.keep_resident(stays.address + MIB) == 4 * MIB and stays.info.kept
+        assert neap.pause("mixed").bytes == 4 * MIB
+        assert ctypes.string_at(stays.address, 4 * MIB) == bytes([7]) * (4 * MIB)
+        try:
+            neap.keep_resident(goes); assert False
+        except neap.BusyError as error:
+            assert "resume it first" in str(error), error
+        neap.resume()
+        assert neap.keep_resident(stays, keep=False) == 0 and not stays.info.kept
+        assert neap.pause().bytes == 8 * MIB
+        neap.grant_peer(0, 1)
+        try:
+            neap.grant_peer(0, -1); assert False
+        except neap.InvalidArgumentError: pass
+        """, environment(NEAP_HOOK_DEVICE="host:64MiBx2"))
+
+
 def test_stats_trace_and_prometheus(tmp_path):
     trace = tmp_path / "run.trace"
     run(f"""

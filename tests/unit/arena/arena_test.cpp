@@ -421,5 +421,22 @@ TEST_F(ArenaTest, FindKnowsInsideAndOutside) {
   EXPECT_FALSE(arena_->find(~0ull).ok());
 }
 
+// Its page is mapped elsewhere still: what a new region wrote there would be seen by the alias.
+TEST_F(ArenaTest, AHoleUnderAnAliasServesNobody) {
+  const RegionInfo gone = create("small", 64_KiB), neighbour = create("small", 64_KiB);
+  pause({"small"});
+  resume({"small"});  // both lie under one page now
+  const auto alias = arena_->alias("alias", gone.id);
+  ASSERT_TRUE(alias.ok()) << alias.status().message();
+  paint(*alias, 3);
+  ASSERT_TRUE(arena_->destroy(gone.id).ok());
+  const RegionInfo fresh = create("small", 64_KiB);
+  paint(fresh, 4);
+  EXPECT_TRUE(painted(*alias, 3));
+  ASSERT_TRUE(arena_->destroy(alias->id).ok());
+  ASSERT_TRUE(arena_->destroy(fresh.id).ok());
+  EXPECT_EQ(create("small", 64_KiB).address, gone.address) << "nobody maps it any more";
+}
+
 }  // namespace
 }  // namespace neap::arena
