@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Both Python packages with torch on a real GPU. No network, no build tools: the libraries are carried.
 #
-#   tests/gpu/python_suite.sh [LIB_DIR] [OUT]
+#   tests/gpu/python_suite.sh [LIB_DIR] [OUT] [--only CASE,CASE] [--seconds N]
 #
 # LIB_DIR  holds libneap_hook.so and libneap_memory_saver.so (default build/core/lib)
 # OUT      JSON lines, one a case (default output/gpu/python_suite.jsonl)
@@ -14,4 +14,4 @@ mkdir -p "$(dirname "$out")"
 for file in libneap_hook.so libneap_memory_saver.so; do
   [ -e "$lib/$file" ] || { echo "python_suite: $lib/$file is missing (build neap_hook_library and neap_drop_in_library)" >&2; exit 2; }
 done
-exec python3 tests/gpu/python_suite.py --lib "$lib" --out "$out"
+exec python3 tests/gpu/python_suite.py --lib "$lib" --out "$out" "${@:3}"
