@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <mutex>
 #include <set>
 #include <string>
@@ -29,8 +30,20 @@ struct Stack {
   bool base_changed = false;
 };
 
+/// NCCL registers the buffers of collectives in captured graphs by the pages that these have at capture. After a pause
+/// other ranks would reach what lies in the old pages by then, and nothing says so. So it does not from the first scope
+/// on, unless the user wants it.
+void leave_graph_buffers_unregistered() {
+  static const int kOnce = ::setenv("NCCL_GRAPH_REGISTER", "0", /*replace=*/0);
+  (void)kOnce;
+}
+
 const Scope& default_scope() {
-  static const Scope kDefault = initial_scope();
+  static const Scope kDefault = [] {
+    Scope scope = initial_scope();
+    if (scope.enabled) leave_graph_buffers_unregistered();
+    return scope;
+  }();
   return kDefault;
 }
 
@@ -48,6 +61,7 @@ const char* intern_tag(std::string_view tag) {
 }
 
 void enter_scope(const Scope& scope) {
+  if (scope.enabled) leave_graph_buffers_unregistered();
   ThreadSlot<Stack>::get().scopes.push_back(scope);
   if (!scope.all_threads) return;
   Shared& state = shared();
@@ -91,6 +105,7 @@ Scope current_scope() {
 void change_base_scope(void (*change)(Scope&, const void*), const void* argument) {
   Stack& stack = ThreadSlot<Stack>::get();
   change(stack.base, argument);
+  if (stack.base.enabled) leave_graph_buffers_unregistered();
   stack.base_changed = true;
 }
 

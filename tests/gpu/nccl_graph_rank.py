@@ -1,10 +1,10 @@
 """One of two ranks that gather through NCCL in a captured graph whose buffers pause and resume.
 
-    nccl_graph_rank.py RANK PORT HOW      HOW: keep_resident, unregistered, nothing
+    nccl_graph_rank.py RANK PORT HOW      HOW: default, keep_resident, registered
 
 Prints "wrong N": in how many of the replays a rank's half was not what that rank had sent. NCCL
-registers such buffers for the graph's life by the pages they have at capture, unless
-NCCL_GRAPH_REGISTER=0.
+registers such buffers for the graph's life by the pages they have at capture; by default a region
+switches that off. "registered" has it on: what happens without Neap's care.
 """
 
 import os
@@ -22,7 +22,8 @@ COUNT = 4 * MIB
 def main():
     rank, port, how = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    os.environ["NCCL_GRAPH_REGISTER"] = "0" if how == "unregistered" else "1"
+    if how != "default":
+        os.environ["NCCL_GRAPH_REGISTER"] = "1"
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", rank=rank, world_size=2, device_id=torch.device("cuda", rank))
     warm = torch.ones(COUNT, device="cuda"), torch.empty(2 * COUNT, device="cuda")
