@@ -1,7 +1,12 @@
 #include "hook/moves.h"
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -11,19 +16,46 @@
 namespace neap::hook {
 namespace {
 
+using Tags = std::span<const std::string>;
 using Move = std::function<Result<arena::MoveReport>(const OpenDevice&)>;
 
-Result<arena::MoveReport> everywhere(const Move& move, const Move& undo) {
+/// Those of `tags` (none: all) that have a region in `state` on the device: what a move will move,
+/// and so all that going back may touch.
+std::vector<std::string> tags_in(const OpenDevice& on, Tags tags, arena::State state) {
+  std::set<std::string> found;
+  for (const arena::RegionInfo& region : on.arena->regions()) {
+    if (region.state != state) continue;
+    if (tags.empty() || std::find(tags.begin(), tags.end(), region.tag) != tags.end()) {
+      found.insert(region.tag);
+    }
+  }
+  return {found.begin(), found.end()};
+}
+
+/// `move` on every open device at the same time. One that fails: `undo_of`, asked for each device
+/// before anything moves, takes back what the others did.
+Result<arena::MoveReport> everywhere(const Move& move,
+                                     const std::function<Move(const OpenDevice&)>& undo_of) {
   Runtime& runtime = Runtime::get();
   NEAP_TRY(runtime.usable());
   const auto begin = std::chrono::steady_clock::now();
   const std::vector<OpenDevice> devices = runtime.devices();
+  std::vector<Move> undo(devices.size());
+  if (devices.size() > 1) std::transform(devices.begin(), devices.end(), undo.begin(), undo_of);
   std::vector<std::optional<Result<arena::MoveReport>>> outcomes(devices.size());
   std::vector<std::thread> threads;
-  for (std::size_t i = 1; i < devices.size(); ++i) {
-    threads.emplace_back([&, i] { outcomes[i] = move(devices[i]); });
+  std::vector<std::size_t> here;  // without a thread of their own
+  threads.reserve(devices.size());
+  here.reserve(devices.size());
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    try {
+      if (i > 0) threads.emplace_back([&, i] { outcomes[i] = move(devices[i]); });
+    } catch (const std::system_error&) {  // the process has as many threads as it may
+      here.push_back(i);
+    }
   }
   if (!devices.empty()) outcomes[0] = move(devices[0]);
+  for (const std::size_t i : here) outcomes[i] = move(devices[i]);
   for (std::thread& thread : threads) thread.join();
 
   arena::MoveReport sum;
@@ -48,7 +80,7 @@ Result<arena::MoveReport> everywhere(const Move& move, const Move& undo) {
   if (failure.ok()) return sum;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     if (!outcomes[i]->ok() || outcomes[i]->value().regions == 0) continue;
-    if (auto undone = undo(devices[i]); !undone.ok()) {
+    if (auto undone = undo[i](devices[i]); !undone.ok()) {
       log::error(format("Device {} could not be moved back: {}", devices[i].ordinal,
                         undone.status().message()));
     }
@@ -56,27 +88,48 @@ Result<arena::MoveReport> everywhere(const Move& move, const Move& undo) {
   return failure;
 }
 
+Move to_resume(std::vector<std::string> tags) {
+  return [tags = std::move(tags)](const OpenDevice& on) -> Result<arena::MoveReport> {
+    if (tags.empty()) return arena::MoveReport{};
+    return on.arena->resume(tags);
+  };
+}
+Move to_pause(std::vector<std::string> tags) {
+  return [tags = std::move(tags)](const OpenDevice& on) -> Result<arena::MoveReport> {
+    if (tags.empty()) return arena::MoveReport{};
+    arena::PauseOptions back;
+    back.unchanged = true;  // what has just been restored is still on the host
+    return on.arena->pause(tags, back);
+  };
+}
+
 }  // namespace
 
-Result<arena::MoveReport> pause_everywhere(std::span<const std::string> tags,
-                                           const arena::PauseOptions& options) {
-  return everywhere([&](const OpenDevice& on) { return on.arena->pause(tags, options); },
-                    [&](const OpenDevice& on) { return on.arena->resume(tags); });
+Result<arena::MoveReport> pause_everywhere(Tags tags, const arena::PauseOptions& options) {
+  return everywhere(
+      [&](const OpenDevice& on) { return on.arena->pause(tags, options); },
+      [&](const OpenDevice& on) { return to_resume(tags_in(on, tags, arena::State::kResident)); });
 }
 
-Result<arena::MoveReport> resume_everywhere(std::span<const std::string> tags,
-                                            const arena::ResumeOptions& options) {
-  arena::PauseOptions back;
-  back.unchanged = true;  // what has just been restored is still on the host
-  return everywhere([&](const OpenDevice& on) { return on.arena->resume(tags, options); },
-                    [&](const OpenDevice& on) { return on.arena->pause(tags, back); });
+Result<arena::MoveReport> resume_everywhere(Tags tags, const arena::ResumeOptions& options) {
+  return everywhere(
+      [&](const OpenDevice& on) { return on.arena->resume(tags, options); },
+      [&](const OpenDevice& on) { return to_pause(tags_in(on, tags, arena::State::kPaused)); });
 }
 
-Result<arena::MoveReport> exchange_everywhere(std::span<const std::string> out,
-                                              std::span<const std::string> in,
+Result<arena::MoveReport> exchange_everywhere(Tags out, Tags in,
                                               const arena::PauseOptions& options) {
   return everywhere([&](const OpenDevice& on) { return on.arena->exchange(out, in, options); },
-                    [&](const OpenDevice& on) { return on.arena->exchange(in, out); });
+                    [&](const OpenDevice& on) -> Move {
+                      auto left = tags_in(on, out, arena::State::kResident);
+                      auto came = tags_in(on, in, arena::State::kPaused);
+                      if (left.empty()) return to_pause(std::move(came));
+                      if (came.empty()) return to_resume(std::move(left));
+                      return
+                          [left = std::move(left), came = std::move(came)](const OpenDevice& back) {
+                            return back.arena->exchange(came, left);
+                          };
+                    });
 }
 
 }  // namespace neap::hook

@@ -282,33 +282,6 @@ static void scopes(void) {
   CHECK_OK(neap_scope_exit());
 }
 
-static void several_devices(void) {
-  void *zero = NULL, *one = NULL, *big = NULL;
-  CHECK_OK(neap_region_create(0, "both", 2 * MIB, NEAP_HOST, &zero));
-  CHECK_OK(neap_region_create(1, "both", 50 * MIB, NEAP_HOST, &one));
-  fill(zero, 2 * MIB, 1);
-  fill(one, 2 * MIB, 2);
-  neap_move move = NEAP_MOVE_INIT;
-  const char* tags[] = {"both"};
-  CHECK_OK(neap_pause(tags, 1, NULL, &move));
-  CHECK(move.regions == 2);
-  /* Device 1 has no room left: device 0 must not stay resumed. */
-  CHECK_OK(neap_region_create(1, "big", 50 * MIB, NEAP_DISCARD, &big));
-  CHECK(neap_resume(tags, 1, NULL, NULL) == NEAP_OUT_OF_DEVICE_MEMORY);
-  neap_region list[8] = {NEAP_REGION_INIT};
-  size_t count = 0;
-  CHECK_OK(neap_regions("both", list, 8, &count));
-  CHECK(count == 2);
-  for (size_t i = 0; i < count; ++i) CHECK(list[i].state == NEAP_PAUSED);
-  CHECK_OK(neap_regions(NULL, NULL, 0, &count));
-  CHECK(count == 3);
-  CHECK_OK(neap_region_destroy(big));
-  CHECK_OK(neap_resume(tags, 1, NULL, &move));
-  CHECK(holds(zero, 2 * MIB, 1) && holds(one, 2 * MIB, 2));
-  CHECK_OK(neap_region_destroy(zero));
-  CHECK_OK(neap_region_destroy(one));
-}
-
 static void numbers(const char* trace) {
   CHECK_OK(neap_trace_start(trace));
   CHECK(neap_trace_start(trace) == NEAP_BUSY);
@@ -399,7 +372,6 @@ int main(int argc, char** argv) {
   keeping();
   sharing();
   scopes();
-  several_devices();
   numbers(argv[1]);
   configuration();
   fork_is_refused();
