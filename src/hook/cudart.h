@@ -17,6 +17,7 @@ enum CudaError : int {
   kCudaSymbolNotFound = 500,
   kCudaPeerAccessAlreadyEnabled = 704,
   kCudaNotSupported = 801,
+  kCudaCaptureUnsupported = 900,
   kCudaUnknown = 999,
 };
 

@@ -29,6 +29,31 @@ using MallocManagedFunction = int (*)(void**, std::size_t, unsigned);
 using PeerFunction = int (*)(int, unsigned);
 
 hook::CudartFunction<int (*)()> last_error{"cudaGetLastError"};
+hook::CudartFunction<FreeFunction> runtime_free{"cudaFree"};
+hook::CudartFunction<int (*)(hook::CudaStream, int*)> stream_is_capturing{"cudaStreamIsCapturing"};
+
+void clear_last_error() {
+  if (const auto clear = last_error.get()) (void)clear();
+}
+
+/// A program's first cudaMalloc makes the device's context current in its thread, and driver calls
+/// may follow. A region would not do that.
+void begin_runtime() {
+  static thread_local bool begun = false;
+  if (begun) return;
+  begun = true;
+  const auto begin = runtime_free.get();
+  if (begin != nullptr && begin(nullptr) != hook::kCudaSuccess) clear_last_error();
+}
+
+bool is_captured(hook::CudaStream stream) {
+  const auto ask = stream_is_capturing.get();
+  int state = 0;
+  if (ask == nullptr) return false;
+  if (ask(stream, &state) == hook::kCudaSuccess) return state != 0;
+  clear_last_error();
+  return false;
+}
 
 int cuda_error(const Status& status) {
   switch (status.code()) {
@@ -43,11 +68,15 @@ int cuda_error(const Status& status) {
   }
 }
 
-/// Serves an allocation inside a scope. False: not ours, pass it on.
-bool serve(const char* call, void** out, std::size_t size, int* result) noexcept {
+/// Serves an allocation inside a scope. False: not ours, pass it on. What is allocated on a stream
+/// that is being captured is a node of the graph, which only the runtime can make.
+bool serve(const char* call, void** out, std::size_t size, int* result,
+           hook::CudaStream const* stream = nullptr) noexcept {
   hook::Live::ensure_started();
   const hook::Scope scope = hook::current_scope();
   if (!scope.enabled || size == 0 || out == nullptr) return false;
+  begin_runtime();
+  if (stream != nullptr && is_captured(*stream)) return false;
   const neap_status status = hook::guarded([&]() -> Status {
     NEAP_TRY_ASSIGN(const auto region,
                     hook::Runtime::get().allocate(hook::current_device(), scope, Bytes(size)));
@@ -66,11 +95,16 @@ bool take_back(const char* call, void* address, hook::CudaStream const* stream,
                int* result) noexcept {
   if (address == nullptr) return false;
   bool ours = false;
+  *result = hook::kCudaSuccess;
   const neap_status status = hook::guarded([&]() -> Status {
     if (stream != nullptr) {
       const auto place = hook::Runtime::get().look_up(address);
       if (!place) return {};
       ours = true;
+      if (is_captured(*stream)) {  // waiting for it would break the capture
+        *result = hook::kCudaCaptureUnsupported;
+        return {};
+      }
       const auto id = static_cast<neap::device::StreamId>(reinterpret_cast<std::uint64_t>(*stream));
       NEAP_TRY(place->on.device->synchronize(id));
     }
@@ -83,7 +117,6 @@ bool take_back(const char* call, void* address, hook::CudaStream const* stream,
     hook::log_hook_failure(call, hook::last_failure());
     return true;
   }
-  *result = hook::kCudaSuccess;
   return ours;
 }
 
@@ -114,7 +147,7 @@ int pass_on_malloc(hook::CudartFunction<Function>& function, const char* call, v
   if (next == nullptr) return no_runtime(call);
   int result = next(out, size, arguments...);
   if (result == hook::kCudaOutOfMemory && release_kept_pages()) {
-    if (const auto clear = last_error.get()) (void)clear();
+    clear_last_error();
     result = next(out, size, arguments...);
   }
   if (result == hook::kCudaSuccess && out != nullptr) {
@@ -153,28 +186,32 @@ NEAP_API int cudaFree(void* address) {
   return pass_on_free(next, "cudaFree", address);
 }
 
-#define NEAP_HOOK_ASYNC(suffix)                                                                  \
+// In the _ptsz functions stream 0 is the thread's own default stream.
+#define NEAP_HOOK_ASYNC(suffix, zero)                                                            \
   NEAP_API int cudaMallocAsync##suffix(void** out, std::size_t size, hook::CudaStream stream) {  \
     static hook::CudartFunction<MallocAsyncFunction> next{"cudaMallocAsync" #suffix};            \
     int result = 0;                                                                              \
-    if (serve("cudaMallocAsync", out, size, &result)) return result;                             \
+    const hook::CudaStream on = stream != nullptr ? stream : (zero);                             \
+    if (serve("cudaMallocAsync", out, size, &result, &on)) return result;                        \
     return pass_on_malloc(next, "cudaMallocAsync", out, size, stream);                           \
   }                                                                                              \
   NEAP_API int cudaMallocFromPoolAsync##suffix(void** out, std::size_t size, void* pool,         \
                                                hook::CudaStream stream) {                        \
     static hook::CudartFunction<MallocFromPoolFunction> next{"cudaMallocFromPoolAsync" #suffix}; \
     int result = 0;                                                                              \
-    if (serve("cudaMallocFromPoolAsync", out, size, &result)) return result;                     \
+    const hook::CudaStream on = stream != nullptr ? stream : (zero);                             \
+    if (serve("cudaMallocFromPoolAsync", out, size, &result, &on)) return result;                \
     return pass_on_malloc(next, "cudaMallocFromPoolAsync", out, size, pool, stream);             \
   }                                                                                              \
   NEAP_API int cudaFreeAsync##suffix(void* address, hook::CudaStream stream) {                   \
     static hook::CudartFunction<FreeAsyncFunction> next{"cudaFreeAsync" #suffix};                \
     int result = 0;                                                                              \
-    if (take_back("cudaFreeAsync", address, &stream, &result)) return result;                    \
+    const hook::CudaStream on = stream != nullptr ? stream : (zero);                             \
+    if (take_back("cudaFreeAsync", address, &on, &result)) return result;                        \
     return pass_on_free(next, "cudaFreeAsync", address, stream);                                 \
   }
-NEAP_HOOK_ASYNC()
-NEAP_HOOK_ASYNC(_ptsz)
+NEAP_HOOK_ASYNC(, nullptr)
+NEAP_HOOK_ASYNC(_ptsz, reinterpret_cast<hook::CudaStream>(2))  // NOLINT(performance-no-int-to-ptr)
 #undef NEAP_HOOK_ASYNC
 
 NEAP_API int cudaMallocManaged(void** out, std::size_t size, unsigned flags) {

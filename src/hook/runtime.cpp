@@ -11,6 +11,12 @@
 #include "hook/session.h"
 
 namespace neap::hook {
+namespace {
+
+/// More than any address range; such a request is out of memory, as the CUDA runtime's is.
+constexpr Bytes kLargestRegion{1ull << 56};
+
+}  // namespace
 
 Runtime& Runtime::get() {
   static auto* const kRuntime = new Runtime();  // outlives static destruction
@@ -116,12 +122,14 @@ Status Runtime::grant_peer(int ordinal, int peer) {
 
 Result<arena::RegionInfo> Runtime::allocate(int ordinal, const Scope& scope, Bytes size) {
   NEAP_TRY_ASSIGN(const OpenDevice on, open(ordinal));
-  if (const Bytes margin(margin_.load(std::memory_order_relaxed)); !margin.is_zero()) {
+  const Bytes margin(margin_.load(std::memory_order_relaxed));
+  const bool absurd = size > kLargestRegion;
+  if (!margin.is_zero() || absurd) {
     NEAP_TRY_ASSIGN(const device::MemoryInfo memory, on.device->memory());
     const arena::Stats stats = on.arena->stats();
     const Bytes free = memory.free + stats.page_store;
-    if (free < size + margin) {
-      MemoryShortage shortage{size + margin, free, memory.total, {}};
+    if (absurd || free < size + margin) {
+      MemoryShortage shortage{absurd ? size : size + margin, free, memory.total, {}};
       for (const auto& tag : stats.tags) {
         if (!tag.mapped.is_zero()) shortage.holders.push_back({tag.tag, tag.mapped});
       }

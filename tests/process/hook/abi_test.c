@@ -118,7 +118,12 @@ static void out_of_memory(void) {
   CHECK_OK(neap_region_create(0, "first", 40 * MIB, NEAP_DISCARD, &first));
   CHECK(neap_region_create(0, "second", 40 * MIB, NEAP_DISCARD, &third) ==
         NEAP_OUT_OF_DEVICE_MEMORY);
+  CHECK(neap_region_create(0, "huge", UINT64_MAX, NEAP_DISCARD, &third) ==
+        NEAP_OUT_OF_DEVICE_MEMORY);
+  CHECK(neap_torch_malloc(INT64_MAX, 0, NULL) == NULL);
   CHECK(third == (void*)0x77);
+  CHECK(neap_region_create(0, "second", 40 * MIB, NEAP_DISCARD, &third) ==
+        NEAP_OUT_OF_DEVICE_MEMORY);
   neap_shortage shortage = NEAP_SHORTAGE_INIT;
   CHECK_OK(neap_last_shortage(&shortage));
   CHECK(shortage.need == 40 * MIB && shortage.free == 24 * MIB && shortage.capacity == 64 * MIB);
@@ -320,6 +325,8 @@ static void configuration(void) {
   CHECK_OK(neap_configure(&options));
   void* address = NULL;
   CHECK(neap_region_create(0, "t", 8 * MIB, NEAP_DISCARD, &address) == NEAP_OUT_OF_DEVICE_MEMORY);
+  CHECK(neap_region_create(0, "t", UINT64_MAX - MIB, NEAP_DISCARD, &address) ==
+        NEAP_OUT_OF_DEVICE_MEMORY);
   options.touch_threads = 3;
   CHECK(neap_configure(&options) == NEAP_BUSY); /* a device is open */
   options.touch_threads = 0;

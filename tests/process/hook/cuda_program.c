@@ -8,6 +8,7 @@
  *   cuda_program scope      scopes from the program itself
  *   cuda_program peer       with two devices and NEAP_TAG: a second one writes the first one's memory */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,8 @@ int cudaMemcpy(void*, const void*, size_t, int);
 int cudaMemset(void*, int, size_t);
 int cudaGetLastError(void);
 int cudaStreamCreate(void**);
+int cudaStreamBeginCapture(void*, int);
+int cudaStreamEndCapture(void*, void**);
 int cudaSetDevice(int);
 int cudaDeviceEnablePeerAccess(int, unsigned);
 
@@ -100,6 +103,8 @@ static void full(void) {
   int count = 0, result = 0;
   while (count < 64 && (result = cudaMalloc(&blocks[count], 16 * MIB)) == 0) ++count;
   CHECK(result == 2 && count > 0);
+  void* huge = NULL;
+  CHECK(cudaMalloc(&huge, SIZE_MAX) == 2 && cudaMalloc(&huge, 1ull << 57) == 2 && huge == NULL);
   CHECK(cudaFree(blocks[--count]) == 0);
   CHECK(cudaMalloc(&blocks[count], 16 * MIB) == 0);
   ++count;
@@ -158,6 +163,42 @@ static void peer(void) {
   CHECK(cudaFree(before) == 0 && cudaFree(after) == 0 && cudaFree(own) == 0);
 }
 
+static void* current_context(void) {
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  int (*get)(void**) = (int (*)(void**))dlsym(driver, "cuCtxGetCurrent");
+  void* context = NULL;
+  return get(&context) == 0 ? context : NULL;
+}
+static void* other_thread(void* argument) {
+  (void)argument;
+  void* in = NULL;
+  CHECK(cudaMalloc(&in, MIB) == 0 && current_context() != NULL);
+  CHECK(cudaFree(in) == 0);
+  return NULL;
+}
+static void driver_context(void) {
+  void* in = NULL;
+  pthread_t thread;
+  CHECK(cudaMalloc(&in, MIB) == 0 && current_context() != NULL);
+  CHECK(totals().regions == 1);
+  CHECK(pthread_create(&thread, NULL, other_thread, NULL) == 0 && pthread_join(thread, NULL) == 0);
+  CHECK(cudaFree(in) == 0);
+}
+
+static void capture(void) {
+  void *stream = NULL, *before = NULL, *node = NULL, *graph = NULL;
+  CHECK(cudaStreamCreate(&stream) == 0);
+  CHECK(cudaMallocAsync(&before, MIB, stream) == 0 && totals().regions == 1);
+  CHECK(cudaStreamBeginCapture(stream, 2) == 0);
+  /* A node of the graph, which only the runtime can make. */
+  CHECK(cudaMallocAsync(&node, MIB, stream) == 0 && totals().regions == 1);
+  CHECK(cudaFreeAsync(node, stream) == 0);
+  /* A region is no node; and finding that out breaks no capture. */
+  CHECK(cudaFreeAsync(before, stream) == 900 && totals().regions == 1);
+  CHECK(cudaStreamEndCapture(stream, &graph) == 0 && graph != NULL);
+  CHECK(cudaFreeAsync(before, stream) == 0 && totals().regions == 0);
+}
+
 int main(int argc, char** argv) {
   const char* what = argc > 1 ? argv[1] : "";
   if (strcmp(what, "outside") == 0)
@@ -170,6 +211,10 @@ int main(int argc, char** argv) {
     scope();
   else if (strcmp(what, "peer") == 0)
     peer();
+  else if (strcmp(what, "context") == 0)
+    driver_context();
+  else if (strcmp(what, "capture") == 0)
+    capture();
   else
     return 2;
   puts("ok");
