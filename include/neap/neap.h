@@ -231,12 +231,14 @@ NEAP_API neap_status neap_host_copy(const void* address, uint64_t size, const vo
 /* ---- being told ------------------------------------------------------------------------------ */
 
 /* 0: go on. Anything else from before_unmap stops the pause, with everything as it was. Called on
- * the thread that pauses or resumes, without locks; must not throw. */
+ * the thread that pauses or resumes, or where several devices are open on one of Neap's, without
+ * locks; must not throw. */
 typedef int32_t (*neap_callback)(const neap_region* region, void* user);
 /* For those who registered addresses elsewhere (NCCL, RDMA, IPC). tag NULL: every region. Either
  * function may be NULL. Also serves devices opened later. */
 NEAP_API neap_status neap_add_callbacks(const char* tag, neap_callback before_unmap,
                                         neap_callback after_map, void* user, uint64_t* id);
+/* A move that is under way in another thread may still call them. */
 NEAP_API neap_status neap_remove_callbacks(uint64_t id);
 
 /* ---- hand-over between processes -------------------------------------------------------------- */

@@ -106,8 +106,7 @@ def receive(connection, tag, *, device=0):
             os.close(page[0])
 
 
-def _milliseconds(seconds):
-    return max(0, int(seconds * 1000))
+_open_guests = set()  # their thread calls Python until they are closed
 
 
 class Owner:
@@ -129,11 +128,11 @@ class Owner:
                 f"the address lies {address_of(what) - region.address} bytes inside a region of "
                 f'tag "{region.tag}"; offer the region itself')
         lib.library().call("neap_owner_offer", self._handle, name.encode(), region.address,
-                           _milliseconds(revoke_timeout))
+                           lib.milliseconds(revoke_timeout))
 
     def withdraw(self, name, *, timeout=10.0):
         lib.library().call("neap_owner_withdraw", self._handle, name.encode(),
-                           _milliseconds(timeout))
+                           lib.milliseconds(timeout))
 
     def guests(self, name):
         count = c_uint64()
@@ -143,7 +142,7 @@ class Owner:
     def close(self, *, timeout=10.0):
         if self._handle is not None:
             handle, self._handle = self._handle, None
-            lib.library().call("neap_owner_close", handle, _milliseconds(timeout))
+            lib.library().call("neap_owner_close", handle, lib.milliseconds(timeout))
 
     def __enter__(self):
         return self
@@ -168,6 +167,7 @@ class Guest:
         lib.library().call("neap_guest_open", os.fsencode(path), self._callback, None,
                            byref(handle))
         self._handle = handle
+        _open_guests.add(self)
 
     def _revoked(self, name, address, lost, _):
         if self._on_revoked is None:
@@ -181,7 +181,7 @@ class Guest:
         """The region that is offered under `name`, as a Region; `generation` is the owner's."""
         address, size, generation = c_void_p(), c_uint64(), c_uint64()
         lib.library().call("neap_guest_take", self._handle, name.encode(), device,
-                           (tag or name).encode(), _milliseconds(wait), byref(address),
+                           (tag or name).encode(), lib.milliseconds(wait), byref(address),
                            byref(size), byref(generation))
         region = Region(address.value, on_destroy=lambda: self.drop(name))
         region.owner_generation = generation.value
@@ -194,6 +194,7 @@ class Guest:
         if self._handle is not None:
             lib.library().call("neap_guest_close", self._handle)
             self._handle = None
+            _open_guests.discard(self)
 
     def __enter__(self):
         return self

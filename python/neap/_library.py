@@ -239,6 +239,11 @@ def adopt(cdll):
         return theirs
 
 
+def milliseconds(seconds):
+    """For the interface, which takes a day for as good as for ever."""
+    return int(min(max(seconds, 0), 86400) * 1000)
+
+
 def tag_list(tags):
     """(array, count) for tags given as one string, several, or none (= every tag)."""
     if tags is None:

@@ -251,7 +251,7 @@ def pause(tags=None, *, policy=None, streams=None, synchronize=True, keep_pages=
 def resume(tags=None, *, wait=0.0):
     """Gives memory back at the same addresses; waits up to `wait` seconds for another process."""
     array, count = lib.tag_list(tags)
-    options = lib.ResumeOptions(wait_ms=int(wait * 1000))
+    options = lib.ResumeOptions(wait_ms=lib.milliseconds(wait))
     return _move("neap_resume", array, count, byref(options))
 
 
@@ -297,42 +297,50 @@ def host_copy(what, size=None):
     return memoryview((ctypes.c_ubyte * size).from_address(host.value)).toreadonly()
 
 
+_thunks = []  # what C calls: kept for good, because a move that is under way may call what was removed
+
+
 class Callbacks:
     """Functions told of moves; remove() ends it."""
 
     def __init__(self, tag, before_unmap, after_map):
-        def wrap(function):
-            if function is None:
-                return ctypes.cast(None, lib.CALLBACK)
-
-            def call(raw, _):
-                try:
-                    function(RegionInfo.of(raw.contents))
-                    return 0
-                except BaseException as error:  # C code must not see it; the pause then fails
-                    self.error = error
-                    return 1
-
-            return lib.CALLBACK(call)
-
         self.error = None  #: what the functions raised last
-        self._functions = wrap(before_unmap), wrap(after_map)
+        self._functions = [before_unmap, after_map]
+        thunks = [self._thunk(i) for i in range(2)]
         number = c_uint64()
         lib.library().call("neap_add_callbacks", tag.encode() if tag is not None else None,
-                           *self._functions, None, byref(number))
+                           *thunks, None, byref(number))
+        _thunks.extend(thunks)
         self._id = number.value
+
+    def _thunk(self, index):
+        if self._functions[index] is None:
+            return ctypes.cast(None, lib.CALLBACK)
+
+        def call(raw, _):
+            function = self._functions[index]
+            try:
+                if function is not None:
+                    function(RegionInfo.of(raw.contents))
+                return 0
+            except BaseException as error:  # C code must not see it; the pause then fails
+                self.error = error
+                return 1
+
+        return lib.CALLBACK(call)
 
     def remove(self):
         if self._id is not None:
             number, self._id = self._id, None
             lib.library().call("neap_remove_callbacks", number)
+            self._functions = [None, None]
 
 
 def add_callbacks(tag=None, *, before_unmap=None, after_map=None):
     """Calls before_unmap(RegionInfo) before memory goes and after_map(RegionInfo) after it came.
 
     For what registered addresses elsewhere (NCCL, RDMA, IPC). An exception in before_unmap
-    stops the pause with everything as it was. Keep the returned object; remove() ends it.
+    stops the pause with everything as it was. Lasts until remove() of the returned object.
     """
     return Callbacks(tag, before_unmap, after_map)
 

@@ -34,6 +34,8 @@ namespace fs = std::filesystem;
 constexpr auto kLook = std::chrono::milliseconds(250);
 constexpr Bytes kLargestReport(16U << 20);
 
+using Reports = std::multimap<int, Json>;
+
 /// A folder that the processes of the command write their numbers to; gone at the end.
 class LiveFolder {
  public:
@@ -55,9 +57,10 @@ class LiveFolder {
     return {};
   }
   [[nodiscard]] const std::string& path() const { return path_; }
-  /// Process id -> what it wrote last. A file that is being replaced or broken is passed by.
-  [[nodiscard]] std::map<int, Json> read() const {
-    std::map<int, Json> found;
+  /// Process id -> what each of its hook libraries wrote last. A file that is being replaced or
+  /// broken is passed by.
+  [[nodiscard]] Reports read() const {
+    Reports found;
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(path_, error)) {
       if (entry.path().extension() != ".json") continue;
@@ -65,7 +68,7 @@ class LiveFolder {
       auto text = read_file(entry.path(), kLargestReport);
       if (process <= 0 || !text.ok()) continue;
       auto parsed = parse_json(*text, entry.path().string());
-      if (parsed.ok() && parsed->is_object()) found[process] = std::move(*parsed);
+      if (parsed.ok() && parsed->is_object()) found.emplace(process, std::move(*parsed));
     }
     return found;
   }
@@ -83,7 +86,7 @@ struct Totals {
   std::map<std::string, std::array<std::uint64_t, 4>> tags;  ///< virtual, mapped, host, disk
   std::uint64_t outside = 0, store = 0;
 };
-Totals sum_of(const std::map<int, Json>& processes) {
+Totals sum_of(const Reports& processes) {
   Totals totals;
   for (const auto& [process, report] : processes) {
     totals.outside += number(report.value("outside", Json::object()), "bytes");
@@ -257,7 +260,7 @@ class RunCommand : public Command {
     return entries;
   }
 
-  void summarize(const std::map<int, Json>& processes) const {
+  void summarize(const Reports& processes) const {
     if (processes.empty()) {
       log::info(
           "the command allocated no memory that the hook sees (a program with its own copy of the "

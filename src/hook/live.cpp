@@ -1,5 +1,6 @@
 #include "hook/live.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -15,6 +16,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "hook/runtime.h"
 #include "hook/session.h"
 #include "hook/stats_text.h"
 
@@ -33,8 +35,21 @@ void publish(const std::string& path, const std::string& text) {
   if (!whole || ::rename(fresh.c_str(), path.c_str()) != 0) ::unlink(fresh.c_str());
 }
 
+/// A process may have several hook libraries (neap run's, and a drop-in that Python loads). The one
+/// whose functions the program sees is the first; only the others know of another.
+bool is_first_hook() {
+  static const bool kFirst = [] {
+    Dl_info mine{};
+    Dl_info seen{};
+    const void* symbol = ::dlsym(RTLD_DEFAULT, "neap_abi_version");
+    return symbol == nullptr || ::dladdr(reinterpret_cast<const void*>(&publish), &mine) == 0 ||
+           ::dladdr(symbol, &seen) == 0 || mine.dli_fbase == seen.dli_fbase;
+  }();
+  return kFirst;
+}
+
 std::string live_path(const char* folder) {
-  return format("{}/{}.json", folder, ::getpid());
+  return format("{}/{}{}.json", folder, ::getpid(), is_first_hook() ? "" : "-2");
 }
 
 void run(const std::string& path) {
@@ -91,10 +106,19 @@ void finish_at_exit() {
 
 void Live::ensure_started() {
   if (started_in.load(std::memory_order_relaxed) == ::getpid()) return;
+  // Of a second library only regions are news: what it passes on, the first one counts.
+  if (!is_first_hook() && Runtime::get().devices().empty()) return;
   if (started_in.exchange(::getpid()) == ::getpid()) return;
   const char* folder = variable("NEAP_LIVE");
   const char* trace = variable("NEAP_TRACE");
   if (folder == nullptr && trace == nullptr) return;
+  if (trace != nullptr && !is_first_hook()) {
+    log::warn(
+        "NEAP_TRACE: another hook library of this process writes the trace; the regions of this "
+        "one "
+        "are not in it");
+    trace = nullptr;
+  }
   static const int kAtExit = std::atexit(finish_at_exit);
   (void)kAtExit;
   if (trace != nullptr) {

@@ -248,3 +248,29 @@ assert reader.wait(60) == 0
 assert ctypes.string_at(region.address, 3) == b"xyz"
 mine.close()
 """)
+
+
+def test_a_forgotten_guest_is_still_told():
+    run(OWNER + """
+import gc
+FORGETFUL = '''
+import gc, sys, neap
+def take():
+    guest = neap.Guest(sys.argv[1], on_revoked=lambda name, at, lost: print("told", flush=True))
+    guest.take("weights", tag="rollout", wait=60)
+take()
+gc.collect()
+kept = [neap._library.REVOKED(lambda *_: None) for _ in range(1000)]   # takes what was freed
+print("ready", flush=True)
+sys.stdin.readline()
+'''
+with neap.Owner(path) as owner:
+    owner.offer("weights", weights, revoke_timeout=30)
+    guest = subprocess.Popen([sys.executable, "-c", FORGETFUL, path], text=True,
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert line(guest) == "ready"
+    assert neap.pause("trainer").regions == 1
+    assert line(guest) == "told"
+    guest.stdin.write("end\\n"); guest.stdin.flush()
+    assert guest.wait(60) == 0
+""")

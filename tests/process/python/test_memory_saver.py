@@ -3,6 +3,7 @@
 What the peer defines is asked here as its users ask it, private parts included.
 """
 
+import json
 import os
 import shutil
 
@@ -238,6 +239,28 @@ def test_regions_are_the_same_to_neap_whoever_was_first(memory_saver_files, tmp_
             y = torch.empty(2 * MIB, device="cuda")
         assert neap.info(y).tag == "other"
         """, env)
+
+
+@pytest.mark.parametrize("mode", ["torch", "preload"])
+def test_numbers_under_neap_run(memory_saver_files, tmp_path, mode):
+    """neap run's hook and the drop-in in one process: each region and each foreign block is told once."""
+    live, trace = tmp_path / "live", tmp_path / "trace"
+    live.mkdir()
+    env = saver_environment(memory_saver_files, mode, NEAP_LIVE=str(live), NEAP_TRACE=str(trace))
+    env["LD_PRELOAD"] = ":".join(filter(None, [env.get("LD_PRELOAD"), str(HOOK)]))
+    run(f"MODE = {mode!r}" + """
+import torch
+from torch_memory_saver import torch_memory_saver as saver
+if MODE == "torch": saver.hook_mode = "torch"
+outside = torch.empty(4 * MIB, device="cuda")
+for tag in ("weights", "kv"):
+    with saver.region(tag): kept = torch.empty(2 * MIB, device="cuda")
+""", env)
+    reports = [json.loads(file.read_text()) for file in live.iterdir()]
+    tags = [tag["tag"] for report in reports for device in report["devices"] for tag in device["tags"]]
+    assert sorted(tags) == ["kv", "weights"]
+    assert sum(report["outside"]["peak_bytes"] for report in reports) == 4 << 20
+    assert len(reports) == (2 if mode == "torch" else 1) and trace.exists()
 
 
 def test_graphs_with_a_pool_of_torchs(memory_saver_files):

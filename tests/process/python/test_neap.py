@@ -374,6 +374,44 @@ def test_regions_nest_and_threads_share_a_tag(preload):
         """, standin_environment(LD_PRELOAD=preload))
 
 
+def test_callbacks_need_not_be_kept():
+    run("""
+        import gc, weakref, neap
+        region = neap.allocate(2 * MIB, tag="w", policy="host")
+        told = []
+        class Listener:
+            def __call__(self, region): told.append(region.tag)
+        for _ in range(200):                     # what is freed would be used again
+            neap.add_callbacks("w", before_unmap=Listener()); gc.collect(0)
+        neap.pause("w")
+        assert told == ["w"] * 200
+        listener = Listener()
+        kept, gone = neap.add_callbacks("w", after_map=listener), weakref.ref(listener)
+        del listener
+        kept.remove(); kept.remove(); gc.collect()
+        assert gone() is None
+        neap.resume("w")
+        assert len(told) == 200
+        """)
+
+
+def test_waiting_for_ever_and_less_than_nothing():
+    run("""
+        import neap
+        neap.allocate(40 * MIB, tag="a")
+        b = neap.allocate(40 * MIB, tag="b", paused=True)
+        begin = time.monotonic()
+        for wait in (0, -1, 0.01):
+            try:
+                neap.resume("b", wait=wait); assert False
+            except neap.OutOfMemoryError: pass
+        assert time.monotonic() - begin < 60
+        threading.Timer(0.2, lambda: neap.pause("a")).start()
+        neap.resume("b", wait=float("inf"))
+        assert b.info.state == neap.State.RESIDENT
+        """)
+
+
 def test_exceptions_travel_between_processes():
     run("""
         import pickle, copy, neap
