@@ -84,8 +84,9 @@ def use(torch, kind, make, device=None):
         with _lock:
             idle = _idle.setdefault(kind, [])
             pool = idle.pop() if idle else None
-        if pool is None:
-            pool = keep(make())
+        if pool is None:  # a pool's allocator is known to the device that it is made on
+            with torch.cuda.device(torch.cuda.current_device() if device is None else device):
+                pool = keep(make())
     try:
         with _told(torch, _Use(torch, kind, pool, device)):
             yield

@@ -374,6 +374,16 @@ def test_regions_nest_and_threads_share_a_tag(preload):
         """, standin_environment(LD_PRELOAD=preload))
 
 
+def test_a_region_on_another_device():
+    run("""
+        import torch, neap
+        with neap.region("a", device=1):
+            assert torch.cuda.current_device() == 0
+            with torch.cuda.device(1): x = torch.empty(2 * MIB, device="cuda:1")
+        assert (neap.info(x).tag, neap.info(x).device) == ("a", 1)
+        """, standin_environment(NEAP_STANDIN_DEVICES="2"))
+
+
 def test_callbacks_need_not_be_kept():
     run("""
         import gc, weakref, neap

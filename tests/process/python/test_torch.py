@@ -117,6 +117,28 @@ if MODE == "preload":
 
 
 @MODES
+def test_two_devices(mode, libraries):
+    run_neap("""
+def on(device): return torch.empty(30 * MIB, dtype=torch.uint8, device=f"cuda:{device}")
+def where(x): return tag(x), neap.info(x).device
+with neap.region("a", device=1): x = on(1)
+assert torch.cuda.current_device() == 0 and where(x) == ("a", 1)
+with torch.cuda.device(1):
+    with neap.region("b", policy="host"): y = on(1)
+    with neap.region("b", policy="host", device=0): y0 = on(0)
+    with neap.disabled(): loose = on(1)
+assert (where(y), where(y0), tag(loose)) == (("b", 1), ("b", 0), None)
+with neap.region("a", device=0):
+    with neap.region("b", device=1): inner = on(1)
+    outer = on(0)
+assert (where(inner), where(outer)) == (("b", 1), ("a", 0))
+write(y, 3); write(y0, 4)
+neap.pause(); neap.resume()
+assert (first(y), first(y0)) == (3, 4)
+""", mode, libraries, NEAP_STANDIN_DEVICES="2")
+
+
+@MODES
 def test_out_of_memory_is_torchs(mode, libraries):
     run_neap("""
 with neap.region("weights", policy="host"): weights = empty(100)

@@ -20,6 +20,7 @@ class MemPool:
         self.allocator = allocator
         self.cached = []
         self.in_use = False
+        self.device = memory_calls.device()
         _pools[self.id] = self
 
     def allocate(self, size):
@@ -52,6 +53,16 @@ def set_device(index):
     memory_calls.set_device(index)
 
 
+@contextmanager
+def device(index):
+    before = memory_calls.device()
+    memory_calls.set_device(index)
+    try:
+        yield
+    finally:
+        memory_calls.set_device(before)
+
+
 def mem_get_info(device=None):
     return memory_calls.mem_get_info()
 
@@ -63,6 +74,7 @@ def empty_cache():
 
 @contextmanager
 def use_mem_pool(pool, device=None):
+    assert device in (None, pool.device), "made on another device, where its allocator stays behind"
     stack = _local.__dict__.setdefault("pools", [])
     if pool.in_use:
         raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
