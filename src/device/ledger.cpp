@@ -1,5 +1,7 @@
 #include "device/ledger.h"
 
+#include <algorithm>
+
 #include "base/format.h"
 
 namespace neap::device {
@@ -16,6 +18,10 @@ Status Ledger::check_reserve(Bytes size, Bytes alignment) const {
     return {
         ErrorCode::kInvalidArgument,
         format("cannot reserve {}: sizes are multiples of {} and not zero", size, granularity_)};
+  // More than any device has addresses for; sums of two such do not wrap.
+  if (std::max(size, alignment) > Bytes(1ull << 62))
+    return {ErrorCode::kInvalidArgument,
+            format("cannot reserve {}, aligned to {}", size, alignment)};
   const std::uint64_t a = alignment.count();
   if (a != 0 && (a & (a - 1)) != 0)
     return {ErrorCode::kInvalidArgument,
@@ -79,6 +85,11 @@ std::uint64_t Ledger::erase_page(std::unordered_map<std::uint64_t, Record>::iter
   return native;
 }
 
+bool Ledger::is_mapped(PageId page) const {
+  const auto it = pages_.find(key(page));
+  return it != pages_.end() && it->second.maps != 0;
+}
+
 std::optional<std::uint64_t> Ledger::drop_claim(PageId page) {
   const auto it = pages_.find(key(page));
   if (it == pages_.end()) return std::nullopt;
@@ -117,6 +128,8 @@ void Ledger::add_map(Address at, PageId page) {
 }
 
 Status Ledger::check_mapped(Address at, Bytes size, bool whole_pages, bool accessible) const {
+  if (size.count() > ~0ull - at)
+    return {ErrorCode::kInvalidArgument, format("{} at {:#x}: beyond all addresses", size, at)};
   Address next = at;
   bool whole = true;
   bool open = true;

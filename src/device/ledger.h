@@ -50,6 +50,7 @@ class Ledger {
     std::uint64_t native = 0;
   };
   [[nodiscard]] Result<Page> owned_page(PageId page) const;
+  [[nodiscard]] bool is_mapped(PageId page) const;
   /// Ends the owner's claim; holds the native value when nothing maps the page any more.
   std::optional<std::uint64_t> drop_claim(PageId page);
 

@@ -1,6 +1,7 @@
 #include "device/ledger_device.h"
 
 #include "base/format.h"
+#include "base/log.h"
 
 namespace neap::device {
 
@@ -48,8 +49,10 @@ Result<PageId> LedgerDevice::create(Bytes size) {
 Status LedgerDevice::release(PageId page) {
   NEAP_TRY(usable());
   const std::lock_guard lock(mutex_);
-  NEAP_TRY(ledger_.owned_page(page).status());
-  if (const auto gone = ledger_.drop_claim(page)) return drop_page(*gone);
+  NEAP_TRY_ASSIGN(const Ledger::Page found, ledger_.owned_page(page));
+  // While a map is left, the last unmap drops it. A refusal leaves the page its owner's.
+  if (!ledger_.is_mapped(page)) NEAP_TRY(drop_page(found.native));
+  (void)ledger_.drop_claim(page);
   return {};
 }
 
@@ -77,12 +80,12 @@ Status LedgerDevice::unmap(Address at, Bytes size) {
   const std::lock_guard lock(mutex_);
   NEAP_TRY(ledger_.check_mapped(at, size, true, false));
   NEAP_TRY(unbind(at, size));
-  Status first;
+  // Unmapped it is, whatever becomes of pages that nobody claims any more.
   for (const std::uint64_t native : ledger_.remove_maps(at, size)) {
-    Status dropped = drop_page(native);
-    if (first.ok()) first = std::move(dropped);
+    if (const Status dropped = drop_page(native); !dropped.ok())
+      log::warn(format("a page without an owner is lost: {}", dropped.message()));
   }
-  return first;
+  return {};
 }
 
 Status LedgerDevice::grant_peer(int ordinal) {
