@@ -12,54 +12,37 @@ constexpr Bytes kSmallestZone = 1_GiB;
 }  // namespace
 
 Result<device::Address> AddressSpace::take(Bytes size) {
-  auto fit = by_size_.lower_bound({size.count(), 0});
-  if (fit == by_size_.end()) {
+  auto at = holes_.take(size);
+  if (!at) {
     const Bytes granularity = device_.info().granularity;
     // A page that is never used ends each zone: ranges of two reservations never touch, so that no
     // call meant for one range crosses into another reservation.
     const Bytes guard = granularity;
     Bytes reserved;
-    for (const auto& [at, zone] : zones_) reserved += zone.size;
+    for (const auto& [begin, known] : zones_) reserved += known.size;
     const Bytes wanted = round_up(std::max({size * kFirstZoneFactor, reserved,
                                             std::min(kSmallestZone, device_.info().capacity)}),
                                   granularity);
-    auto at = device_.reserve(wanted + guard, Bytes(0));
+    auto zone = device_.reserve(wanted + guard, Bytes(0));
     Bytes got = wanted;
-    if (!at.ok()) {
+    if (!zone.ok()) {
       got = size;
-      at = device_.reserve(size + guard, Bytes(0));
+      zone = device_.reserve(size + guard, Bytes(0));
     }
-    if (!at.ok()) return at.status();
-    zones_.emplace(*at, Zone{*at, got, guard, Bytes(0)});
-    add_hole(*at, got);
-    fit = by_size_.lower_bound({size.count(), 0});
+    if (!zone.ok()) return zone.status();
+    zones_.emplace(*zone, Zone{*zone, got, guard, Bytes(0)});
+    holes_.add(*zone, got, *zone, *zone + got.count());
+    at = holes_.take(size);
   }
-  const device::Address at = fit->second;
-  const Bytes hole(fit->first);
-  remove_hole(holes_.find(at));
-  if (hole > size) add_hole(at + size.count(), hole - size);
-  zone_of(at).used += size;
-  return at;
+  zone_of(*at).used += size;
+  return *at;
 }
 
 void AddressSpace::give(device::Address at, Bytes size) {
   Zone& zone = zone_of(at);
   zone.used -= size;
-  // Neighbours merge, but never over the border of a zone: zones are given back one by one.
-  auto next = holes_.lower_bound(at);
-  if (next != holes_.end() && next->first == at + size.count() &&
-      next->first < zone.at + zone.size.count()) {
-    size += next->second;
-    remove_hole(next);
-  }
-  auto before = holes_.lower_bound(at);
-  if (before != holes_.begin() && (--before)->first >= zone.at &&
-      before->first + before->second.count() == at) {
-    at = before->first;
-    size += before->second;
-    remove_hole(before);
-  }
-  add_hole(at, size);
+  // Never over the border of a zone: zones are given back one by one.
+  holes_.add(at, size, zone.at, zone.at + zone.size.count());
 }
 
 Status AddressSpace::clear() {
@@ -75,20 +58,10 @@ Status AddressSpace::clear() {
       ++it;
       continue;
     }
-    remove_hole(holes_.find(zone.at));
+    holes_.remove(zone.at, zone.size);
     it = zones_.erase(it);
   }
   return first;
-}
-
-void AddressSpace::add_hole(device::Address at, Bytes size) {
-  holes_.emplace(at, size);
-  by_size_.emplace(size.count(), at);
-}
-
-void AddressSpace::remove_hole(Holes::iterator it) {
-  by_size_.erase({it->second.count(), it->first});
-  holes_.erase(it);
 }
 
 AddressSpace::Zone& AddressSpace::zone_of(device::Address at) {

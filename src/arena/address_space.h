@@ -6,9 +6,8 @@
 #pragma once
 
 #include <map>
-#include <set>
-#include <vector>
 
+#include "arena/free_ranges.h"
 #include "device/device.h"
 
 namespace neap::arena {
@@ -32,15 +31,11 @@ class AddressSpace {
     Bytes guard;
     Bytes used;
   };
-  using Holes = std::map<device::Address, Bytes>;
-  void add_hole(device::Address at, Bytes size);
-  void remove_hole(Holes::iterator it);
   Zone& zone_of(device::Address at);
 
   device::Device& device_;
   std::map<device::Address, Zone> zones_;
-  Holes holes_;
-  std::set<std::pair<std::uint64_t, device::Address>> by_size_;
+  FreeRanges holes_;
 };
 
 }  // namespace neap::arena

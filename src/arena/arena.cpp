@@ -45,7 +45,11 @@ Result<std::unique_ptr<Arena>> Arena::make(device::Device& device, Options optio
 }
 
 Arena::Arena(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Arena::~Arena() = default;
+Arena::~Arena() {
+  // A forked child's copy has locks that nobody opens, threads that do not run, and addresses of
+  // backups where the child may have memory of its own by now.
+  if (impl_ != nullptr && impl_->owner != current_process()) (void)impl_.release();
+}
 
 Result<std::vector<Stage>> fill_runs(Arena::Impl& arena, Tag& tag, const std::vector<Run>& runs,
                                      const std::function<std::string()>& what) {
@@ -78,35 +82,18 @@ bool has_block_between(const Tag& tag, Address from, Address to) {
   return it != tag.blocks.end() && it->first < to;
 }
 
-/// Under the table lock: addresses of a destroyed region that are still mapped, big enough, by pages that nobody else
-/// maps: an alias or another process would see what a new region writes.
-Address take_dead(const PageStore& store, Tag& tag, Bytes size) {
-  if (tag.moving) return 0;
-  for (auto it = tag.dead.begin(); it != tag.dead.end(); ++it) {
-    const auto [at, room] = *it;
-    if (room < size) continue;
-    Address covered = at;
-    for (const auto& [start, page] : slots_touching(tag, at, size)) {
-      if (start > covered || !store.is_private(page.id)) break;
-      covered = start + page.size.count();
-    }
-    if (covered < at + size.count()) continue;
-    tag.dead.erase(it);
-    if (room > size) tag.dead.emplace(at + size.count(), room - size);
-    return at;
-  }
-  return 0;
-}
-
 }  // namespace
 
 Result<RegionInfo> Arena::create(std::string_view name, Bytes requested, Policy policy) {
   Impl& arena = *impl_;
   NEAP_TRY(arena.check_process());
   NEAP_TRY_ASSIGN(const Bytes size, region_size(arena, requested));
+  const auto what = [&] { return format("a region of {} for {}", size, name); };
+  if (size > arena.device.info().capacity)  // neither addresses nor a plan for what cannot be
+    return arena.explain(Status::out_of_memory("", {}), requested, what());
   std::unique_lock lock(arena.table);
   Tag& tag = arena.tag_named(name);
-  if (const Address dead = take_dead(arena.store, tag, size); dead != 0) {
+  if (const Address dead = arena.take_dead(tag, size); dead != 0) {
     Region& region = arena.add_region(tag, dead, size, dead, requested, size, policy);
     region.generation = 1;
     return arena.describe(region);
@@ -114,15 +101,10 @@ Result<RegionInfo> Arena::create(std::string_view name, Bytes requested, Policy 
   NEAP_TRY_ASSIGN(const Address at, tag.space.take(size));
   const Run run{at, size, false, true, tag.page_limit};
   lock.unlock();
-  auto stages =
-      fill_runs(arena, tag, {run}, [&] { return format("a region of {} for {}", size, name); });
+  auto stages = fill_runs(arena, tag, {run}, what);
   lock.lock();
   if (!stages.ok()) {
-    if (slots_touching(tag, at, size).empty()) {
-      tag.space.give(at, size);
-    } else {
-      tag.dead.emplace(at, size);  // the device refused to unmap: found again by sweep
-    }
+    arena.bury(tag, at, size);  // free at once, but for what the device refused to unmap
     return stages.status();
   }
   enter_slots(*stages);
@@ -159,6 +141,7 @@ Status Arena::destroy(RegionId id, bool release_pages) {
   if (region == nullptr) return missing();
   Tag& tag = *region->tag;
   const Moving moving(arena, lock, {&tag});
+  NEAP_TRY(moving.status());
   region = find_region();
   if (region == nullptr) return missing();
 
@@ -191,7 +174,7 @@ Status Arena::destroy(RegionId id, bool release_pages) {
     item.region = region;
     out.items.push_back(std::move(item));
     undo(arena, out);
-    if (told && before == State::kResident) tell_still_there(arena, {info});
+    if (told && before == State::kResident) arena.tell_still_there({info});
     lock.lock();
     region->state = before;
     return std::move(status).with_context(format("destroying a region of {}", info.tag));
@@ -199,11 +182,13 @@ Status Arena::destroy(RegionId id, bool release_pages) {
 
   lock.lock();
   for (const auto& [at, page] : leaving) tag.slots.erase(at);
-  const HostBuffer buffer = region->backup.host;
+  for (const Stage& stage : out.stages) arena.sweep_dead(tag, stage.at, stage.size);
+  Backup backup = std::move(region->backup);
   arena.remove_region(*region);
   lock.unlock();
-  arena.hosts.give(buffer);
-  if (!arena.keep_host_buffers) arena.hosts.release_free();
+  arena.hosts.give(backup.host);
+  if (backup.file != nullptr) arena.closer.close({{0, std::move(backup.file), Bytes(0), Bytes(0)}});
+  arena.let_buffers_go();
   if (imported) {
     for (const auto& [at, page] : leaving) {
       if (const Status gone = arena.device.release(page.id); !gone.ok())
@@ -217,18 +202,21 @@ Status Arena::destroy(RegionId id, bool release_pages) {
 }
 
 Result<RegionInfo> Arena::find(device::Address address) const {
+  NEAP_TRY(impl_->check_process());
   if (auto found = look_up(address)) return std::move(*found);
   return Status(ErrorCode::kNotFound, format("no region holds {:#x}", address));
 }
 
 std::optional<RegionInfo> Arena::look_up(device::Address address) const {
+  if (!impl_->check_process().ok()) return std::nullopt;
   const std::shared_lock lock(impl_->table);
-  const Region* region = impl_->region_at(address);
+  const Region* region = impl_->index.find(address);
   if (region == nullptr) return std::nullopt;
   return impl_->describe(*region);
 }
 
 Result<RegionInfo> Arena::info(RegionId id) const {
+  NEAP_TRY(impl_->check_process());
   const std::shared_lock lock(impl_->table);
   const auto it = impl_->regions.find(static_cast<std::uint64_t>(id));
   if (it == impl_->regions.end())
@@ -238,11 +226,12 @@ Result<RegionInfo> Arena::info(RegionId id) const {
 }
 
 std::vector<RegionInfo> Arena::regions(std::string_view tag) const {
+  if (!impl_->check_process().ok()) return {};
   const std::shared_lock lock(impl_->table);
   std::vector<RegionInfo> all;
-  for (const auto& entry : impl_->index)
-    if (tag.empty() || entry.region->tag->name == tag)
-      all.push_back(impl_->describe(*entry.region));
+  impl_->index.for_each([&](const Region& region) {
+    if (tag.empty() || region.tag->name == tag) all.push_back(impl_->describe(region));
+  });
   return all;
 }
 
@@ -251,6 +240,7 @@ Status Arena::prepare(std::span<const std::string> names) {
   NEAP_TRY(arena.check_process());
   std::unique_lock lock(arena.table);
   const Moving moving(arena, lock, tags_of(arena, names));
+  NEAP_TRY(moving.status());
   std::vector<Region*> wanting;
   Bytes need;
   for (Tag* tag : moving.tags()) {
@@ -295,6 +285,7 @@ Status Arena::prepare(std::span<const std::string> names) {
 }
 
 const void* Arena::host_copy(RegionId id) const {
+  if (!impl_->check_process().ok()) return nullptr;
   const std::shared_lock lock(impl_->table);
   const auto it = impl_->regions.find(static_cast<std::uint64_t>(id));
   if (it == impl_->regions.end() || !it->second->backup.filled) return nullptr;
@@ -306,10 +297,12 @@ Result<Bytes> Arena::release_store(Bytes keep) {
   return impl_->store.release_down_to(keep);
 }
 void Arena::set_page_store_budget(Bytes budget) {
+  if (!impl_->check_process().ok()) return;
   impl_->store.set_budget(budget);
 }
 
 void Arena::set_backup_options(bool keep_host_buffers, Bytes host_budget, std::string disk_folder) {
+  if (!impl_->check_process().ok()) return;
   impl_->hosts.set_budget(host_budget);
   {
     const std::unique_lock lock(impl_->table);
@@ -319,18 +312,9 @@ void Arena::set_backup_options(bool keep_host_buffers, Bytes host_budget, std::s
   if (!keep_host_buffers) impl_->give_kept_buffers();
 }
 
-std::uint64_t Arena::add_callbacks(std::string_view tag, Callbacks callbacks) {
-  const std::unique_lock lock(impl_->table);
-  impl_->listeners.push_back({impl_->next_listener, std::string(tag), std::move(callbacks)});
-  return impl_->next_listener++;
-}
-void Arena::remove_callbacks(std::uint64_t id) {
-  const std::unique_lock lock(impl_->table);
-  std::erase_if(impl_->listeners, [id](const Impl::Listener& l) { return l.id == id; });
-}
-
 Stats Arena::stats() const {
   Stats stats;
+  if (!impl_->check_process().ok()) return stats;
   const PageStore::Counts counts = impl_->store.counts();
   stats.page_store = counts.kept;
   stats.physical = counts.physical;
@@ -372,6 +356,7 @@ Result<device::PageId> Arena::take_page(std::string_view name, Bytes size) {
 
 void Arena::give_page(std::string_view name, device::PageId page, Bytes size) {
   Impl& arena = *impl_;
+  if (!arena.check_process().ok()) return;
   arena.store.give({Page{page, size}});
   {
     const std::unique_lock lock(arena.table);

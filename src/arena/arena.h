@@ -123,8 +123,8 @@ struct Fence {
 };
 
 struct PauseOptions {
-  std::optional<Policy> policy;  ///< overrides the tags' own for this pause and later ones
-  Fence fence;
+  std::optional<Policy> policy{};  ///< overrides the tags' own for this pause and later ones
+  Fence fence{};
   /// The contents equal the host copy that the last pause kept (frozen weights): nothing is copied out again. Ignored
   /// where there is no such copy.
   bool unchanged = false;

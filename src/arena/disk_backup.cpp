@@ -98,11 +98,12 @@ class Staging {
   ~Staging() {
     (void)queue_.drain();  // its failure has been met, or comes back with the next call
     hosts_.give(buffer_);
+    hosts_.trim();
   }
   Status take(const std::vector<DiskCopy>& pieces) {
     for (const DiskCopy& piece : pieces) each_ = std::max(each_, piece.size);
     count_ = std::min(kPieces, pieces.size());
-    NEAP_TRY_ASSIGN(buffer_, hosts_.take(each_ * count_, Bytes(0)));
+    NEAP_TRY_ASSIGN(buffer_, hosts_.take(each_ * count_, Bytes(0), HostPool::Limit::kMachine));
     return hosts_.ready({buffer_}).wait(buffer_.at, buffer_.size);
   }
   [[nodiscard]] std::size_t count() const { return count_; }
@@ -211,9 +212,7 @@ Result<std::shared_ptr<DiskFile>> DiskFile::make(const std::string& folder, Byte
         ErrorCode::kIo, format("cannot make a backup file in {}: {}", where, system_reason(errno)),
         errno);
   std::shared_ptr<DiskFile> file(new DiskFile(fd, where));
-  const auto length = static_cast<off_t>(size.count());
-  int error = ::fallocate(fd, 0, 0, length) == 0 ? 0 : errno;
-  if (error == EOPNOTSUPP) error = ::posix_fallocate(fd, 0, length);
+  const int error = file->take_space(static_cast<off_t>(size.count()));
   if (error != 0)
     return Status::driver(
         ErrorCode::kIo, format("a backup file of {} in {}: {}", size, where, system_reason(error)),
@@ -239,6 +238,28 @@ void DiskCloser::wait() {
 
 DiskFile::~DiskFile() {
   ::close(descriptor_);
+}
+
+int DiskFile::take_space(off_t length) const {
+  // In pieces, each tried again after a signal: some file systems begin anew then.
+  constexpr off_t kTakenAtOnce = 64 << 20;
+  int refused = 0;
+  for (off_t at = 0; at < length && refused == 0;) {
+    const off_t piece = std::min(kTakenAtOnce, length - at);
+    if (::fallocate(descriptor_, 0, at, piece) == 0) {
+      at += piece;
+    } else if (errno != EINTR) {
+      refused = errno;
+    }
+  }
+  if (refused != EOPNOTSUPP) return refused;
+  // Taken by writing single bytes, which direct writes cannot.
+  const int flags = ::fcntl(descriptor_, F_GETFL);
+  stop_direct();
+  int error = EINTR;
+  while (error == EINTR) error = ::posix_fallocate(descriptor_, 0, length);
+  if (flags >= 0) ::fcntl(descriptor_, F_SETFL, flags);
+  return error;
 }
 
 Status DiskFile::failure(std::string_view what, int error) const {

@@ -7,7 +7,8 @@
 // Failure   kIo with the system's reason; a full disk is found at make, before anything is lost.
 #pragma once
 
-#include <filesystem>
+#include <sys/types.h>
+
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -35,6 +36,8 @@ class DiskFile {
       : descriptor_(descriptor), where_(std::move(where)) {}
   [[nodiscard]] Status failure(std::string_view what, int error) const;
   void stop_direct() const;
+  /// Zero, or the system's reason.
+  [[nodiscard]] int take_space(off_t length) const;
 
   int descriptor_;
   std::string where_;

@@ -54,6 +54,7 @@ class PartMove {
   Status begin(Bytes offset, Bytes size) {
     NEAP_TRY(find());
     moving_.emplace(arena_, lock_, std::vector<Tag*>{region_->tag});
+    NEAP_TRY(moving_->status());
     NEAP_TRY(find());  // it may have gone while another call moved it
     return check_range(*region_, offset, size);
   }
@@ -122,7 +123,7 @@ Result<MoveReport> Arena::shrink(RegionId id, Bytes offset, Bytes size, const Fe
     item.region = region;
     out.items.push_back(std::move(item));
     undo(arena, out);
-    if (told) tell_still_there(arena, {info});
+    if (told) arena.tell_still_there({info});
     return std::move(status).with_context(format("shrinking a region of {}", info.tag));
   }
 
@@ -165,6 +166,8 @@ Result<MoveReport> Arena::grow(RegionId id, Bytes offset, Bytes size) {
     runs.push_back({region->address + gap.offset.count(), gap.size, false, false, tag.page_limit});
   RegionInfo info = arena.describe(*region);
   ++info.generation;
+  for (const Part& gap : gaps) info.mapped += gap.size;
+  info.state = State::kResuming;
   const bool zero = region->policy == Policy::kZero;
   region->state = State::kResuming;
   lock.unlock();
@@ -204,6 +207,7 @@ Result<MoveReport> Arena::grow(RegionId id, Bytes offset, Bytes size) {
 
 void Arena::set_page_limit(std::string_view name, Bytes most) {
   Impl& arena = *impl_;
+  if (!arena.check_process().ok()) return;
   const Bytes unit = arena.device.info().granularity;
   const std::unique_lock lock(arena.table);
   arena.tag_named(name).page_limit = std::max(unit, round_down(most, unit));

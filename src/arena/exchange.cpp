@@ -2,6 +2,8 @@
 // going to the other and both directions of the link in use.
 #include <algorithm>
 #include <deque>
+#include <set>
+#include <utility>
 
 #include "arena/operations.h"
 #include "base/format.h"
@@ -64,14 +66,33 @@ class Exchange {
     NEAP_TRY(queue_.take());
     for (std::size_t i = 0; i < out_.stages.size(); ++i) {
       Stage& stage = out_.stages[i];
-      if (stage.mapped == 0) continue;
-      NEAP_TRY(copy_out(stage, queue_.get(), out_.readying));
-      NEAP_TRY(queue_.get().drain());
-      NEAP_TRY(unmap_stage(arena_, stage));
-      arena_.store.give(stage.pages);
-      stage.pages.clear();
+      if (stage.mapped != 0) {
+        // What had gone is backed up already; its way back may have failed half-way.
+        if (i >= gone_) {
+          NEAP_TRY(copy_out(stage, queue_.get(), out_.readying));
+          NEAP_TRY(queue_.get().drain());
+        }
+        NEAP_TRY(unmap_stage(arena_, stage));
+      }
+      arena_.store.give(std::exchange(stage.pages, {}));
     }
     return false;
+  }
+
+  /// After going back: regions that have other pages than before get a new generation.
+  /// Under the table lock.
+  void count_generations() const {
+    std::set<const Region*> moved;
+    for (const Stage* stage : renewed_) {
+      const Address end = stage->at + stage->size.count();
+      const auto& blocks = stage->tag->blocks;
+      auto it = blocks.upper_bound(stage->at);
+      if (it != blocks.begin()) --it;
+      for (; it != blocks.end() && it->first < end; ++it)
+        if (it->first + it->second->block_size.count() > stage->at) moved.insert(it->second);
+    }
+    for (auto& item : out_.items)
+      if (moved.contains(item.region)) item.info.generation = ++item.region->generation;
   }
 
  private:
@@ -92,32 +113,46 @@ class Exchange {
              std::any_of(bound_.begin(), bound_.end(), same);
     };
     // First give back what stages that lost a page still have, then take anew.
-    std::vector<Stage*> renewed;
     for (std::size_t i = 0; i < gone_; ++i) {
       Stage& stage = out_.stages[i];
       if (stage.mapped != 0 || std::all_of(stage.pages.begin(), stage.pages.end(), is_loose))
         continue;
       std::erase_if(stage.pages, [&](const Page& page) { return !is_loose(page); });
-      arena_.store.give(stage.pages);
-      stage.pages.clear();
-      renewed.push_back(&stage);
+      arena_.store.give(std::exchange(stage.pages, {}));
+      renewed_.push_back(&stage);
     }
     loose_.clear();
     bound_.clear();
-    if (!renewed.empty()) NEAP_TRY(queue_.take());
-    for (Stage* stage : renewed) {
+    if (!renewed_.empty()) NEAP_TRY(queue_.take());
+    for (Stage* stage : renewed_) {
       NEAP_TRY_ASSIGN(stage->pages, arena_.store.take_all(stage->sizes));
     }
     for (std::size_t i = 0; i < gone_; ++i) {
-      Stage& stage = out_.stages[i];
-      if (stage.mapped != 0) continue;
-      NEAP_TRY(map_stage(arena_, stage));
-      if (std::find(renewed.begin(), renewed.end(), &stage) != renewed.end())
-        NEAP_TRY(copy_in(stage, queue_.get()));
+      if (out_.stages[i].mapped == 0) NEAP_TRY(map_stage(arena_, out_.stages[i]));
     }
-    if (renewed.empty()) return {};
-    if (!out_.disk.empty()) NEAP_TRY(copy_from_disk(out_.disk, arena_.hosts, queue_.get()));
+    if (renewed_.empty()) return {};
+    for (const Stage* stage : renewed_) {
+      NEAP_TRY(copy_in(*stage, queue_.get()));
+      for (const device::Copy& copy : stage->kept) NEAP_TRY(queue_.get().to_device(copy));
+    }
+    NEAP_TRY(copy_from_disk(renewed_disk(), arena_.hosts, queue_.get()));
     return queue_.get().drain();
+  }
+
+  /// The disk's part of the contents of renewed stages.
+  [[nodiscard]] std::vector<DiskCopy> renewed_disk() const {
+    std::vector<DiskCopy> copies;
+    for (const DiskCopy& copy : out_.disk) {
+      for (const Stage* stage : renewed_) {
+        const Address from = std::max(copy.device, stage->at);
+        const Address to =
+            std::min(copy.device + copy.size.count(), stage->at + stage->size.count());
+        if (from < to)
+          copies.push_back(
+              {from, copy.file, copy.offset + Bytes(from - copy.device), Bytes(to - from)});
+      }
+    }
+    return copies;
   }
 
   /// Unmaps the next stage of `out`, its contents safe.
@@ -147,7 +182,7 @@ class Exchange {
       if (take_loose(size, page) || arena_.store.take_kept(size, page)) return page;
       // One stage may be new, so that both directions start at once; more only when `out` has
       // nothing left to give.
-      if (fresh_ + size <= kStage || gone_ == out_.stages.size()) {
+      if (fresh_ + size <= arena_.stage || gone_ == out_.stages.size()) {
         auto made = arena_.store.take(size);
         if (made.ok()) {
           fresh_ += size;
@@ -159,11 +194,11 @@ class Exchange {
           give_up_loose();
           continue;
         }
-        fresh_ = kStage;  // the device is full: wait for `out` from here on
+        fresh_ = arena_.stage;  // the device is full: wait for `out` from here on
       }
       Bytes loose;
       for (const Page& p : loose_) loose += p.size;
-      if (loose >= size + kStage) {
+      if (loose >= size + arena_.stage) {
         // Enough room, but in pages of other sizes: through the driver.
         give_up_loose();
         auto made = arena_.store.take(size);
@@ -186,7 +221,8 @@ class Exchange {
   std::vector<std::uint64_t> marks_;
   std::size_t asked_ = 0, gone_ = 0;
   std::deque<Page> loose_;
-  std::deque<Page> bound_;  ///< shared with an alias or another process: of no use here
+  std::deque<Page> bound_;       ///< shared with an alias or another process: of no use here
+  std::vector<Stage*> renewed_;  ///< of `out`, going back: their pages had gone elsewhere
   Bytes fresh_;
 };
 
@@ -211,12 +247,20 @@ Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
   std::vector<Tag*> all = out_tags;
   all.insert(all.end(), in_tags.begin(), in_tags.end());
   const Moving moving(arena, lock, all);
-  NEAP_TRY_ASSIGN(Incoming in, gather_in(arena, in_tags));
+  NEAP_TRY(moving.status());
+  auto gathered = gather_in(arena, in_tags);
+  if (!gathered.ok()) {
+    note_failure(moving.tags());
+    lock.unlock();
+    return refusal(arena, gathered.status())
+        .with_context(format("exchanging {} for {}", join(out_tags), join(in_tags)));
+  }
+  Incoming& in = *gathered;
   Outgoing out = gather_out(arena, out_tags, options);
   if (in.items.empty() && out.items.empty()) return MoveReport{};
   // Pages change hands stage by stage, whether or not contents are copied.
-  recut(out.stages, kStage);
-  recut(in.stages, kStage);
+  recut(out.stages, arena.stage);
+  recut(in.stages, arena.stage);
   lock.unlock();
 
   const auto infos = out.infos();
@@ -249,9 +293,11 @@ Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
       undo(arena, out);
       lock.lock();
       enter_slots(out.stages);
+      exchange.count_generations();
       lock.unlock();
-      if (told) tell_still_there(arena, infos);
+      if (told) arena.tell_still_there(out.infos());
     }
+    arena.let_buffers_go();
     lock.lock();
     note_failure(moving.tags());
     return std::move(status).with_context(
@@ -266,7 +312,7 @@ Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
   arena.closer.close(std::move(in.disk));
   arena.store.give(exchange.left_over(), options.release_pages);
   arena.pages_came_back();
-  if (!arena.keep_host_buffers) arena.hosts.release_free();
+  arena.let_buffers_go();
   arena.record_store();
   MoveReport report{bytes_of(out.stages) + bytes_of(in.stages), out.copied + in.copied,
                     out.items.size() + in.items.size(), watch.seconds()};

@@ -57,7 +57,7 @@ Result<Placed> place(Arena::Impl& arena, std::unique_lock<std::shared_mutex>& lo
     stuck.pages.resize(stuck.mapped);
     for (const Page& page : stuck.pages) arena.store.share(page.id);
     enter_slots(placed.stages);
-    tag.dead.emplace(placed.block, placed.size);
+    arena.bury(tag, placed.block, placed.size);
   }
   return status;
 }
@@ -74,6 +74,7 @@ Result<RegionInfo> Arena::alias(std::string_view name, RegionId source_id) {
   std::vector<Tag*> tags{source->tag};
   if (&tag != source->tag) tags.push_back(&tag);
   const Moving moving(arena, lock, tags);
+  NEAP_TRY(moving.status());
   source = region_with(arena, source_id);
   if (source == nullptr) return no_region(source_id);
   if (source->imported)
@@ -160,7 +161,8 @@ Result<RegionInfo> Arena::import_pages(std::string_view name,
   if (status.ok()) {
     Tag& tag = arena.tag_named(name);
     const Moving moving(arena, lock, {&tag});
-    auto placed = place(arena, lock, tag, pages);
+    auto placed =
+        moving.status().ok() ? place(arena, lock, tag, pages) : Result<Placed>(moving.status());
     if (placed.ok()) {
       enter_slots(placed->stages);
       Region& region =

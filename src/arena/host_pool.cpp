@@ -15,6 +15,10 @@ constexpr Bytes kSlice = 4_MiB;        // touched by one thread at a time
 constexpr Bytes kUnit = 2_MiB;         // blocks are whole huge pages
 constexpr Bytes kAlign = Bytes(4096);  // buffers begin where direct input and output may
 
+std::uint64_t place_of(const std::byte* at) {
+  return reinterpret_cast<std::uint64_t>(at);
+}
+
 }  // namespace
 
 struct HostPool::Readying::Work {
@@ -69,10 +73,10 @@ void HostPool::drop(Block& block) {
   unmap_host(block.at, block.size);
 }
 
-Status HostPool::add_block(Bytes size, Bytes expect) {
+Status HostPool::add_block(Bytes size, Bytes expect, Limit limit) {
   const Bytes need = round_up(size, kUnit);
   Bytes want = std::max(need, round_up(expect, kUnit));
-  const Bytes room = saturating_sub(budget_, held_);
+  const Bytes room = limit == Limit::kMachine ? Bytes(~0ull) : saturating_sub(budget_, held_);
   if (want > room) want = need;
   if (want > room)
     return Status::driver(
@@ -100,24 +104,22 @@ Status HostPool::add_block(Bytes size, Bytes expect) {
   return {};
 }
 
-Result<HostBuffer> HostPool::take(Bytes size, Bytes expect) {
+Result<HostBuffer> HostPool::take(Bytes size, Bytes expect, Limit limit) {
   size = round_up(size, kAlign);
-  const std::lock_guard lock(mutex_);
-  auto fit = by_size_.lower_bound({size.count(), nullptr});
-  if (fit == by_size_.end()) {
-    NEAP_TRY(add_block(size, expect));
-    fit = by_size_.lower_bound({size.count(), nullptr});
+  std::unique_lock lock(mutex_);
+  auto at = free_.take(size);
+  if (!at && !add_block(size, expect, limit).ok()) {
+    // Blocks that nobody uses, each too small, may be what is in the way.
+    lock.unlock();
+    release_free();
+    lock.lock();
+    at = free_.take(size);
+    if (!at) NEAP_TRY(add_block(size, expect, limit));
   }
-  std::byte* at = fit->second;
-  const Bytes piece(fit->first);
-  by_size_.erase(fit);
-  free_.erase(at);
-  if (piece > size) {
-    free_.emplace(at + size.count(), piece - size);
-    by_size_.emplace((piece - size).count(), at + size.count());
-  }
-  const_cast<Block&>(block_of(at)).used += size;
-  return HostBuffer{at, size};
+  if (!at) at = free_.take(size);
+  auto* buffer = reinterpret_cast<std::byte*>(*at);
+  const_cast<Block&>(block_of(buffer)).used += size;
+  return HostBuffer{buffer, size};
 }
 
 const HostPool::Block& HostPool::block_of(const std::byte* at) const {
@@ -126,24 +128,7 @@ const HostPool::Block& HostPool::block_of(const std::byte* at) const {
 
 void HostPool::add_free(std::byte* at, Bytes size) {
   const Block& block = block_of(at);
-  auto next = free_.lower_bound(at);
-  if (next != free_.end() && next->first == at + size.count() &&
-      next->first < block.at + block.size.count()) {
-    size += next->second;
-    by_size_.erase({next->second.count(), next->first});
-    next = free_.erase(next);
-  }
-  if (next != free_.begin()) {
-    const auto before = std::prev(next);
-    if (before->first >= block.at && before->first + before->second.count() == at) {
-      at = before->first;
-      size += before->second;
-      by_size_.erase({before->second.count(), before->first});
-      free_.erase(before);
-    }
-  }
-  free_.emplace(at, size);
-  by_size_.emplace(size.count(), at);
+  free_.add(place_of(at), size, place_of(block.at), place_of(block.at) + block.size.count());
 }
 
 void HostPool::give(const HostBuffer& buffer) {
@@ -166,14 +151,21 @@ void HostPool::release_free() {
         ++it;
         continue;
       }
-      by_size_.erase({block.size.count(), block.at});
-      free_.erase(block.at);
+      free_.remove(place_of(block.at), block.size);
       held_ -= block.size;
       gone.push_back(std::move(it->second));
       it = blocks_.erase(it);
     }
   }
   for (const auto& block : gone) drop(*block);
+}
+
+void HostPool::trim() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (held_ <= budget_) return;
+  }
+  release_free();
 }
 
 Bytes HostPool::held() const {
@@ -223,7 +215,12 @@ HostPool::Readying HostPool::ready(const std::vector<HostBuffer>& buffers) {
 }
 
 HostPool::Readying::~Readying() {
+  finish();
+}
+
+void HostPool::Readying::finish() {
   for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 Status HostPool::Readying::wait(const std::byte* at, Bytes size) {

@@ -4,7 +4,7 @@
 // Model     take() hands out addresses at once; their memory is taken and pinned by ready(), which
 //           works in the background, in order, so that copies can start behind it.
 // Threads   any; one lock, never held while memory is touched or pinned.
-// Failure   kOutOfHostMemory when the budget or the machine has no room. A chunk that cannot be
+// Failure   kOutOfHostMemory when the budget or the machine has no room even without free blocks. A chunk that cannot be
 //           pinned is used unpinned, with a warning: slower, not wrong.
 // Cost      take is logarithmic in the number of free pieces; a fresh GiB costs about 22 ms of 16
 //           threads and 25 ms of the driver.
@@ -14,10 +14,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <thread>
 #include <vector>
 
+#include "arena/free_ranges.h"
 #include "device/device.h"
 
 namespace neap::arena {
@@ -38,12 +38,16 @@ class HostPool {
   HostPool& operator=(const HostPool&) = delete;
   ~HostPool();
 
+  /// What a buffer must fit in: backups in the budget, what only passes through in the machine.
+  enum class Limit { kBudget, kMachine };
   /// A contiguous buffer. `expect` is what the caller will ask for in all: a new block is made that
-  /// large where the budget allows.
-  [[nodiscard]] Result<HostBuffer> take(Bytes size, Bytes expect);
+  /// large where the budget allows. Blocks that nobody uses make room.
+  [[nodiscard]] Result<HostBuffer> take(Bytes size, Bytes expect, Limit limit = Limit::kBudget);
   void give(const HostBuffer& buffer);
   /// Unpins and unmaps blocks that no buffer uses.
   void release_free();
+  /// The same when more is held than the budget allows.
+  void trim();
   [[nodiscard]] Bytes held() const;
   /// For later blocks; what is held stays.
   void set_budget(Bytes budget);
@@ -57,6 +61,8 @@ class HostPool {
     ~Readying();
     /// Blocks until the chunks under [at, at+size) can be copied to.
     Status wait(const std::byte* at, Bytes size);
+    /// Until its threads are done.
+    void finish();
 
    private:
     friend class HostPool;
@@ -85,7 +91,7 @@ class HostPool {
     Bytes used;
     std::vector<std::unique_ptr<Chunk>> chunks;
   };
-  [[nodiscard]] Status add_block(Bytes size, Bytes expect);
+  [[nodiscard]] Status add_block(Bytes size, Bytes expect, Limit limit);
   [[nodiscard]] const Block& block_of(const std::byte* at) const;
   void add_free(std::byte* at, Bytes size);
   void drop(Block& block);
@@ -97,8 +103,7 @@ class HostPool {
   std::condition_variable changed_;
   Bytes held_;
   std::map<const std::byte*, std::unique_ptr<Block>> blocks_;
-  std::map<std::byte*, Bytes> free_;
-  std::set<std::pair<std::uint64_t, std::byte*>> by_size_;
+  FreeRanges free_;
 };
 
 }  // namespace neap::arena

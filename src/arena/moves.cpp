@@ -1,5 +1,6 @@
 // The two halves of a move: gathering and settling what leaves, and what comes.
 #include <algorithm>
+#include <utility>
 
 #include "arena/stages.h"
 #include "base/format.h"
@@ -86,7 +87,7 @@ Outgoing gather_out(Arena::Impl& arena, const std::vector<Tag*>& tags,
       if (owner != nullptr && owner->imported) continue;
       if (!stay.slots.contains(at)) slots.emplace_back(at, page);
     }
-    auto stages = cut_stages(*tag, slots, any_copy ? kStage : Bytes(0));
+    auto stages = cut_stages(*tag, slots, any_copy ? arena.stage : Bytes(0));
     for (Stage& stage : stages) {
       stage.mapped = stage.pages.size();
       out.stages.push_back(std::move(stage));
@@ -104,16 +105,26 @@ Status secure(Arena::Impl& arena, Outgoing& out) {
   }
   std::vector<HostBuffer> buffers;
   std::vector<Span> spans;
+  std::vector<Span> kept;
   for (auto& item : out.items) {
-    if (!item.copy || item.policy != Policy::kHost) continue;
+    if (item.policy != Policy::kHost) continue;
     const Bytes size = total(item.region->parts);
     Backup& own = item.region->backup;
+    if (!item.copy) {
+      if (!own.filled) continue;
+      const auto own_spans = spans_of(*item.region, own);
+      kept.insert(kept.end(), own_spans.begin(), own_spans.end());
+      continue;
+    }
     // The buffer of the last cycle, or of prepare(); its contents are void from here on. Only this
     // move touches it: the tag is marked as moving.
+    HostBuffer small;
     {
       const std::unique_lock lock(arena.table);
       own.filled = false;
+      if (own.host.size < size) small = std::exchange(own.host, {});
     }
+    arena.hosts.give(small);
     item.backup.parts = item.region->parts;
     if (own.host.size >= size) {
       item.backup.host = own.host;
@@ -159,6 +170,8 @@ Status secure(Arena::Impl& arena, Outgoing& out) {
   }
   sort_spans(spans);
   attach_copies(out.stages, spans, arena.hosts);
+  sort_spans(kept);
+  attach_copies(out.stages, kept, arena.hosts, &Stage::kept);
   out.readying = arena.hosts.ready(buffers);
   return {};
 }
@@ -175,18 +188,22 @@ void commit(Arena::Impl& arena, Outgoing& out) {
       region.backup.filled = true;
     } else if (item.policy != Policy::kHost || region.parts.empty()) {
       region.backup.filled = false;
+      if (!arena.keep_host_buffers) arena.hosts.give(std::exchange(region.backup.host, {}));
     }
   }
-  for (const Stage& stage : out.stages) arena.sweep_dead(*stage.tag);
+  for (const Stage& stage : out.stages) arena.sweep_dead(*stage.tag, stage.at, stage.size);
 }
 
 void undo(Arena::Impl& arena, Outgoing& out) {
-  std::vector<Page> lost;
+  out.readying.finish();
+  std::vector<Page> pages;
+  std::vector<Stage*> lost;
   for (Stage& stage : out.stages) {
     if (stage.mapped != 0) continue;
     Status status = map_stage(arena, stage);
     if (!status.ok()) status = map_stage(arena, stage);
     if (status.ok()) continue;
+    if (stage.mapped == 0) lost.push_back(&stage);
     log::error(format("{} at {:#x} could not be mapped again and are given up, as by shrink: {}",
                       stage.size, stage.at, status.message()));
   }
@@ -195,26 +212,33 @@ void undo(Arena::Impl& arena, Outgoing& out) {
     for (auto& item : out.items) {
       item.region->state = State::kResident;
       if (item.took_host) arena.hosts.give(item.backup.host);
-      for (const Stage& stage : out.stages) {
+      for (const Stage* stage : lost) {
         const Region& region = *item.region;
-        if (stage.mapped != 0 || stage.at >= region.address + region.size.count() ||
-            stage.at + stage.size.count() <= region.address)
+        if (stage->at >= region.address + region.size.count() ||
+            stage->at + stage->size.count() <= region.address)
           continue;
-        remove_part(*item.region, stage.at, stage.size);
+        remove_part(*item.region, stage->at, stage->size);
       }
     }
-    for (Stage& stage : out.stages) {
-      if (stage.mapped != 0) continue;
-      leave_slots(stage);
-      lost.insert(lost.end(), stage.pages.begin(), stage.pages.end());
-      stage.pages.clear();
+    for (Stage* stage : lost) {
+      leave_slots(*stage);
+      arena.sweep_dead(*stage->tag, stage->at, stage->size);
+      pages.insert(pages.end(), stage->pages.begin(), stage->pages.end());
+      stage->pages.clear();
     }
   }
-  arena.store.give(lost);
+  arena.store.give(pages);
 }
 
 Result<Incoming> gather_in(Arena::Impl& arena, const std::vector<Tag*>& tags) {
   Incoming in;
+  // What can never fit is not planned page by page.
+  Bytes need;
+  for (const Tag* tag : tags)
+    for (const auto& [block, region] : tag->blocks)
+      if (region->state == State::kPaused) need += total(region->parts);
+  const Bytes capacity = arena.device.info().capacity;
+  if (need > capacity) return Status::out_of_memory("resume", {need, Bytes(0), capacity, {}});
   std::vector<Span> spans;
   for (Tag* tag : tags) {
     std::vector<Run> runs;
@@ -225,6 +249,7 @@ Result<Incoming> gather_in(Arena::Impl& arena, const std::vector<Tag*>& tags) {
       for (const auto& [at, page] : slots_touching(*tag, region->address, region->size)) {
         NEAP_TRY(arena.device.unmap(at, page.size).with_context("clearing an earlier failure"));
         tag->slots.erase(at);
+        arena.sweep_dead(*tag, at, page.size);
         arena.store.give({page});
       }
       for (const Part& part : region->parts) {
@@ -255,9 +280,10 @@ Result<Incoming> gather_in(Arena::Impl& arena, const std::vector<Tag*>& tags) {
       item.info = arena.describe(*region);
       ++item.info.generation;
       item.info.mapped = total(region->parts);
+      item.info.state = State::kResuming;
       in.items.push_back(std::move(item));
     }
-    auto stages = cut_stages(*tag, plan_pages(arena, runs), any_copy ? kStage : Bytes(0));
+    auto stages = cut_stages(*tag, plan_pages(arena, runs), any_copy ? arena.stage : Bytes(0));
     std::move(stages.begin(), stages.end(), std::back_inserter(in.stages));
   }
   for (auto& item : in.items) item.region->state = State::kResuming;
@@ -272,7 +298,9 @@ void commit(Arena::Impl& arena, Incoming& in) {
     Region& region = *item.region;
     region.state = State::kResident;
     ++region.generation;
-    region.backup.file = nullptr;
+    // Closed later, beside the caller: not under the lock.
+    if (region.backup.file != nullptr)
+      in.disk.push_back({0, std::move(region.backup.file), Bytes(0), Bytes(0)});
     if (region.backup.host.none() || !arena.keep_host_buffers) {
       arena.hosts.give(region.backup.host);
       region.backup = {};
@@ -294,9 +322,10 @@ void undo(Arena::Impl& arena, Incoming& in) {
   {
     const std::unique_lock lock(arena.table);
     for (auto& item : in.items) item.region->state = State::kPaused;
-    for (const Stage& stage : in.stages) {
+    for (Stage& stage : in.stages) {
       Address at = stage.at;
       for (std::size_t i = 0; i < stage.mapped; ++i) {
+        stage.pages[i].stuck = true;
         stage.tag->slots.emplace(at, stage.pages[i]);
         at += stage.pages[i].size.count();
       }

@@ -42,8 +42,8 @@ Status wait_for(Arena::Impl& arena, const Fence& fence);
 [[nodiscard]] std::vector<Tag*> tags_of(Arena::Impl& arena, std::span<const std::string> names);
 [[nodiscard]] std::string join(const std::vector<Tag*>& tags);
 [[nodiscard]] Bytes bytes_of(const std::vector<Stage>& stages);
-/// Listeners that were told "before_unmap" of a move that then failed.
-void tell_still_there(Arena::Impl& arena, const std::vector<RegionInfo>& infos);
+/// The failure of gather_in, explained; not under the table lock.
+[[nodiscard]] Status refusal(Arena::Impl& arena, const Status& status);
 /// Pages for every stage, waiting up to `wait` for memory.
 Status secure_pages(Arena::Impl& arena, Incoming& in, std::chrono::milliseconds wait);
 

@@ -1,6 +1,7 @@
 #include "arena/page_store.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/format.h"
 #include "base/log.h"
@@ -59,7 +60,13 @@ Result<std::vector<Page>> PageStore::take_all(const std::vector<Bytes>& sizes) {
   for (const std::size_t i : missing) {
     auto made = create(sizes[i]);
     if (!made.ok()) {
+      std::vector<Page> fresh;
+      for (const std::size_t m : missing) {
+        if (pages[m].id == device::PageId::kNone) break;
+        fresh.push_back(std::exchange(pages[m], Page{}));
+      }
       std::erase_if(pages, [](const Page& page) { return page.id == device::PageId::kNone; });
+      give(fresh, true);
       give(pages);
       return made.status();
     }
@@ -68,13 +75,23 @@ Result<std::vector<Page>> PageStore::take_all(const std::vector<Bytes>& sizes) {
   return pages;
 }
 
+Status PageStore::release(const Page& page) {
+  NEAP_TRY(device_.release(page.id));
+  const std::lock_guard lock(mutex_);
+  counts_.physical -= page.size;
+  ++counts_.releases;
+  journal_.record(EventKind::kRelease, static_cast<std::uint64_t>(page.id), page.size);
+  return {};
+}
+
 void PageStore::give(const std::vector<Page>& pages, bool to_driver) {
-  std::vector<Page> leaving;
+  std::vector<Page> leaving;   // may be kept when the driver refuses
+  std::vector<Page> exported;  // may not
   Bytes over;
   {
     const std::lock_guard lock(mutex_);
+    exported.swap(refused_);
     for (const Page& page : pages) {
-      bool goes = to_driver;
       if (const auto it = special_.find(static_cast<std::uint64_t>(page.id));
           it != special_.end()) {
         if (it->second.extra_uses > 0) {
@@ -82,10 +99,9 @@ void PageStore::give(const std::vector<Page>& pages, bool to_driver) {
           if (it->second.extra_uses == 0 && !it->second.exported) special_.erase(it);
           continue;
         }
-        goes = goes || it->second.exported;
         special_.erase(it);
-      }
-      if (goes) {
+        exported.push_back(page);
+      } else if (to_driver) {
         leaving.push_back(page);
       } else {
         kept_[page.size.count()].push_back(page.id);
@@ -94,18 +110,20 @@ void PageStore::give(const std::vector<Page>& pages, bool to_driver) {
     }
     over = saturating_sub(counts_.kept, budget_);
   }
-  for (const Page& page : leaving) {
-    const Status released = device_.release(page.id);
+  for (const Page& page : exported) {
+    const Status released = release(page);
+    if (released.ok()) continue;
+    log::warn(format("an exported page of {} stays held: {}", page.size, released.message()));
     const std::lock_guard lock(mutex_);
-    if (released.ok()) {
-      counts_.physical -= page.size;
-      ++counts_.releases;
-      journal_.record(EventKind::kRelease, static_cast<std::uint64_t>(page.id), page.size);
-    } else {
-      log::warn(format("a page of {} stays kept: {}", page.size, released.message()));
-      kept_[page.size.count()].push_back(page.id);
-      counts_.kept += page.size;
-    }
+    refused_.push_back(page);
+  }
+  for (const Page& page : leaving) {
+    const Status released = release(page);
+    if (released.ok()) continue;
+    log::warn(format("a page of {} stays kept: {}", page.size, released.message()));
+    const std::lock_guard lock(mutex_);
+    kept_[page.size.count()].push_back(page.id);
+    counts_.kept += page.size;
   }
   if (!over.is_zero()) {
     const auto trimmed = release_some(over);
@@ -129,22 +147,19 @@ Result<Bytes> PageStore::release_some(Bytes bytes) {
       if (it->second.empty()) kept_.erase(it);
       counts_.kept -= page.size;
     }
-    const Status released = device_.release(page.id);
-    const std::lock_guard lock(mutex_);
-    if (!released.ok()) {
+    if (Status released = release(page); !released.ok()) {
+      const std::lock_guard lock(mutex_);
       kept_[page.size.count()].push_back(page.id);
       counts_.kept += page.size;
       return released;
     }
-    counts_.physical -= page.size;
-    ++counts_.releases;
-    journal_.record(EventKind::kRelease, static_cast<std::uint64_t>(page.id), page.size);
     gone += page.size;
   }
   return gone;
 }
 
 Result<Bytes> PageStore::release_down_to(Bytes keep) {
+  give({});  // asks again for what the driver refused
   Bytes over;
   {
     const std::lock_guard lock(mutex_);

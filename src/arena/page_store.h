@@ -3,7 +3,9 @@
 //
 // Threads   any; one lock, never held across a driver call.
 // Failure   take fails with the device's own status after every kept page has gone back to the
-//           driver. A page that the driver refuses to release stays kept: nothing is lost track of.
+//           driver; what take_all created goes back, too, and leaves the device to others. A page
+//           that the driver refuses to release stays kept (an exported one serves nobody): nothing
+//           is lost track of.
 // Cost      a hit is a map lookup; a miss is one create.
 #pragma once
 
@@ -20,6 +22,8 @@ namespace neap::arena {
 struct Page {
   device::PageId id = device::PageId::kNone;
   Bytes size;
+  bool stuck =
+      false;  ///< mapped by a move that failed and could not unmap it, maybe without access
 };
 
 class PageStore {
@@ -64,6 +68,8 @@ class PageStore {
   [[nodiscard]] Result<Page> create(Bytes size);
   /// Releases kept pages, largest first, until `bytes` are gone or none is left.
   Result<Bytes> release_some(Bytes bytes);
+  /// One page to the driver; whether it took it.
+  Status release(const Page& page);
 
   device::Device& device_;
   Journal& journal_;
@@ -72,6 +78,7 @@ class PageStore {
   Bytes target_;
   std::map<std::uint64_t, std::vector<device::PageId>> kept_;
   std::unordered_map<std::uint64_t, Special> special_;
+  std::vector<Page> refused_;  ///< exported pages that the driver did not take back: asked again
   Counts counts_;
 };
 

@@ -143,34 +143,39 @@ Status move_in(Arena::Impl& arena, Incoming& in) {
 
 }  // namespace
 
-void tell_still_there(Arena::Impl& arena, const std::vector<RegionInfo>& infos) {
-  if (const Status told = arena.call_after_map(infos); !told.ok())
-    log::warn(format("after a move that failed: {}", told.message()));
+Status refusal(Arena::Impl& arena, const Status& status) {
+  const MemoryShortage* shortage = status.shortage();
+  return shortage == nullptr ? status : arena.explain(status, shortage->need, "resume");
 }
 
 Status secure_pages(Arena::Impl& arena, Incoming& in, std::chrono::milliseconds wait) {
-  const auto deadline = std::chrono::steady_clock::now() + wait;
+  constexpr std::chrono::hours kForEver{24 * 365};  // the clock's own end must not be passed
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(wait, kForEver);
   const auto sizes = sizes_of(in.stages);
+  const auto may_fit = [&] {
+    const auto memory = arena.device.memory();
+    return !memory.ok() || memory->free + arena.store.counts().kept >= in.size();
+  };
   for (;;) {
-    std::uint64_t seen = 0;
-    {
-      const std::shared_lock lock(arena.table);
-      seen = arena.freed_memory;
-    }
     auto pages = arena.store.take_all(sizes);
     if (pages.ok()) {
       assign(in.stages, *pages);
       return {};
     }
-    const auto left = deadline - std::chrono::steady_clock::now();
-    if (pages.status().code() != ErrorCode::kOutOfDeviceMemory || left <= left.zero())
+    const auto left = [&] { return deadline - std::chrono::steady_clock::now(); };
+    if (pages.status().code() != ErrorCode::kOutOfDeviceMemory || left() <= left().zero())
       return arena.explain(pages.status(), in.size(), "resume");
-    // Another process gives no sign when it frees: look again and again, soon when this arena got
-    // pages back.
+    // Another process gives no sign when it frees: look again and again, at once when this arena
+    // got pages back. What there is stays free meanwhile: who takes a part of it and waits for the
+    // rest can meet another who does the same.
     constexpr std::chrono::milliseconds kLookAgain{5};
-    std::unique_lock lock(arena.table);
-    arena.settled.wait_for(lock, std::min<std::chrono::nanoseconds>(left, kLookAgain),
-                           [&] { return arena.freed_memory != seen; });
+    do {
+      std::unique_lock lock(arena.table);
+      const std::uint64_t seen = arena.freed_memory;
+      arena.settled.wait_for(lock, std::min<std::chrono::nanoseconds>(left(), kLookAgain),
+                             [&] { return arena.freed_memory != seen; });
+    } while (left() > left().zero() && !may_fit());
   }
 }
 
@@ -180,6 +185,7 @@ Result<MoveReport> Arena::pause(std::span<const std::string> names, const PauseO
   const Stopwatch watch;
   std::unique_lock lock(arena.table);
   const Moving moving(arena, lock, tags_of(arena, names));
+  NEAP_TRY(moving.status());
   Outgoing out = gather_out(arena, moving.tags(), options);
   if (out.items.empty()) return MoveReport{};
   lock.unlock();
@@ -192,12 +198,13 @@ Result<MoveReport> Arena::pause(std::span<const std::string> names, const PauseO
     if (status.ok()) status = move_out(arena, out);
     if (!status.ok()) {
       undo(arena, out);
-      tell_still_there(arena, infos);
+      arena.tell_still_there(infos);
     }
   } else {
     undo(arena, out);
   }
   if (!status.ok()) {
+    arena.let_buffers_go();
     lock.lock();
     note_failure(moving.tags());
     return std::move(status).with_context(format("pausing {}", join(moving.tags())));
@@ -208,6 +215,7 @@ Result<MoveReport> Arena::pause(std::span<const std::string> names, const PauseO
   lock.unlock();
   arena.store.give(pages_of(out.stages), options.release_pages);
   arena.pages_came_back();
+  arena.let_buffers_go();
   arena.record_store();
   MoveReport report{bytes_of(out.stages), out.copied, out.items.size(), watch.seconds()};
   lock.lock();
@@ -221,7 +229,15 @@ Result<MoveReport> Arena::resume(std::span<const std::string> names, const Resum
   const Stopwatch watch;
   std::unique_lock lock(arena.table);
   const Moving moving(arena, lock, tags_of(arena, names));
-  NEAP_TRY_ASSIGN(Incoming in, gather_in(arena, moving.tags()));
+  NEAP_TRY(moving.status());
+  auto gathered = gather_in(arena, moving.tags());
+  if (!gathered.ok()) {
+    note_failure(moving.tags());
+    lock.unlock();
+    return refusal(arena, gathered.status())
+        .with_context(format("resuming {}", join(moving.tags())));
+  }
+  Incoming& in = *gathered;
   if (in.items.empty()) return MoveReport{};
   lock.unlock();
 
@@ -239,7 +255,7 @@ Result<MoveReport> Arena::resume(std::span<const std::string> names, const Resum
   commit(arena, in);
   lock.unlock();
   arena.closer.close(std::move(in.disk));
-  if (!arena.keep_host_buffers) arena.hosts.release_free();
+  arena.let_buffers_go();
   arena.record_store();
   MoveReport report{bytes_of(in.stages), in.copied, in.items.size(), watch.seconds()};
   lock.lock();

@@ -154,7 +154,8 @@ Status copy_in(const Stage& stage, device::CopyQueue& queue) {
   return {};
 }
 
-void attach_copies(std::vector<Stage>& stages, const std::vector<Span>& spans, HostPool& hosts) {
+void attach_copies(std::vector<Stage>& stages, const std::vector<Span>& spans, HostPool& hosts,
+                   std::vector<device::Copy> Stage::*list) {
   // Stages of different tags are not in address order: each finds its first span by search.
   for (Stage& stage : stages) {
     const Address end = stage.at + stage.size.count();
@@ -165,7 +166,7 @@ void attach_copies(std::vector<Stage>& stages, const std::vector<Span>& spans, H
       const Address from = std::max(span->at, stage.at);
       const Address to = std::min(span->at + span->size.count(), end);
       auto* host = reinterpret_cast<std::byte*>(span->place + (from - span->at));
-      hosts.split({from, host, Bytes(to - from)}, stage.copies);
+      hosts.split({from, host, Bytes(to - from)}, stage.*list);
     }
   }
 }

@@ -1,15 +1,13 @@
 // Steps of a move: stretches of pages that are mapped or unmapped together, with the copies that
 // belong to them. Internal to arena/.
 //
-// A stage ends at a page border, holds about a copy's worth of bytes, and is one access or unmap
+// A stage ends at a page border, holds about a copy's worth of bytes (Impl::stage), and is one access or unmap
 // call, so that copies of one stage run while the next is mapped or the last unmapped.
 #pragma once
 
 #include "arena/table.h"
 
 namespace neap::arena {
-
-inline constexpr Bytes kStage = 512_MiB;
 
 struct Stage {
   Tag* tag = nullptr;
@@ -18,6 +16,8 @@ struct Stage {
   std::vector<Bytes> sizes;  ///< of its pages, in address order
   std::vector<Page> pages;   ///< the same, once there
   std::vector<device::Copy> copies;
+  /// Contents that an earlier pause kept and this one does not copy again: for going back.
+  std::vector<device::Copy> kept;
   std::size_t mapped = 0;  ///< pages, from the first, that are mapped now
 };
 
@@ -72,7 +72,7 @@ void commit(Arena::Impl& arena, Outgoing& out);
 void undo(Arena::Impl& arena, Outgoing& out);
 
 /// Under the table lock: collects and marks kResuming, plans pages. Leftovers of a move that failed
-/// twice are unmapped first.
+/// twice are unmapped first. More than the device has is out of memory at once.
 [[nodiscard]] Result<Incoming> gather_in(Arena::Impl& arena, const std::vector<Tag*>& tags);
 /// Under the table lock: the state after a resume that went through.
 void commit(Arena::Impl& arena, Incoming& in);
@@ -85,8 +85,9 @@ Status map_stage(Arena::Impl& arena, Stage& stage);
 Status unmap_stage(Arena::Impl& arena, Stage& stage);
 Status copy_out(const Stage& stage, device::CopyQueue& queue, HostPool::Readying& readying);
 Status copy_in(const Stage& stage, device::CopyQueue& queue);
-/// Cuts the spans (in address order) into the stages' copies.
-void attach_copies(std::vector<Stage>& stages, const std::vector<Span>& spans, HostPool& hosts);
+/// Cuts the spans (in address order) into the stages' `copies` or `kept`.
+void attach_copies(std::vector<Stage>& stages, const std::vector<Span>& spans, HostPool& hosts,
+                   std::vector<device::Copy> Stage::*list = &Stage::copies);
 /// Zero-fills and disk reads, after all stages are mapped.
 Status finish_contents(Arena::Impl& arena, Incoming& in, device::CopyQueue* queue);
 

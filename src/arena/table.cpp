@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "base/format.h"
 #include "base/log.h"
@@ -15,6 +16,13 @@ namespace {
 constexpr unsigned kMostTouchThreads = 8;
 // Over this many tags, one without regions gives its addresses back at once.
 constexpr std::size_t kTagsWithIdleAddresses = 64;
+
+// Large enough that copies run at full speed; on a small device at most a sixteenth of it.
+constexpr Bytes kLargestStage = 512_MiB;
+
+Bytes stage_of(const device::DeviceInfo& info) {
+  return std::max(info.granularity, std::min(kLargestStage, info.capacity / 16));
+}
 
 unsigned touch_threads(unsigned wanted) {
   if (wanted != 0) return wanted;
@@ -35,6 +43,7 @@ Arena::Impl::Impl(device::Device& device_in, Options options_in)
       journal(options.events, device.info().ordinal),
       store(device, journal, options.page_store_budget, options.physical_target),
       hosts(device, options.host_budget, touch_threads(options.touch_threads)),
+      stage(stage_of(device.info())),
       keep_host_buffers(options.keep_host_buffers),
       disk_folder(options.disk_folder) {}
 
@@ -56,7 +65,7 @@ Arena::Impl::~Impl() {
       }
     }
     for (const auto& [at, region] : tag->blocks) tag->space.give(at, region->block_size);
-    for (const auto& [at, size] : tag->dead) tag->space.give(at, size);
+    for (const auto& [at, size] : tag->dead.all()) tag->space.give(at, size);
     say(tag->space.clear());
   }
   store.give(pages);
@@ -97,10 +106,7 @@ Region& Arena::Impl::add_region(Tag& tag, Address block, Bytes block_size, Addre
   region->parts = {{Bytes(0), size}};
   Region& made = *region;
   tag.blocks.emplace(block, &made);
-  const Entry entry{address, address + size.count(), &made};
-  index.insert(std::upper_bound(index.begin(), index.end(), address,
-                                [](Address at, const Entry& e) { return at < e.begin; }),
-               entry);
+  index.insert(address, size, made);
   regions.emplace(static_cast<std::uint64_t>(made.id), std::move(region));
   journal.record(trace::EventKind::kRegionCreate, address, size, tag.name);
   return made;
@@ -109,12 +115,9 @@ Region& Arena::Impl::add_region(Tag& tag, Address block, Bytes block_size, Addre
 void Arena::Impl::remove_region(Region& region) {
   Tag& tag = *region.tag;
   journal.record(trace::EventKind::kRegionDestroy, region.address, region.size, tag.name);
-  const auto entry = std::lower_bound(index.begin(), index.end(), region.address,
-                                      [](const Entry& e, Address at) { return e.begin < at; });
-  index.erase(entry);
+  index.erase(region.address);
   tag.blocks.erase(region.block);
-  tag.dead.emplace(region.block, region.block_size);
-  sweep_dead(tag);
+  bury(tag, region.block, region.block_size);
   regions.erase(static_cast<std::uint64_t>(region.id));
   if (tag.blocks.empty() && tags.size() > kTagsWithIdleAddresses) {
     if (const Status status = tag.space.clear(); !status.ok())
@@ -122,15 +125,37 @@ void Arena::Impl::remove_region(Region& region) {
   }
 }
 
-void Arena::Impl::sweep_dead(Tag& tag) {
-  for (auto it = tag.dead.begin(); it != tag.dead.end();) {
-    if (slots_touching(tag, it->first, it->second).empty()) {
-      tag.space.give(it->first, it->second);
-      it = tag.dead.erase(it);
-    } else {
-      ++it;
+void Arena::Impl::bury(Tag& tag, Address at, Bytes size) {
+  tag.dead.add(at, size);
+  sweep_dead(tag, at, size);
+}
+
+void Arena::Impl::sweep_dead(Tag& tag, Address at, Bytes size) {
+  const auto free = [&](Address from, Address to) {
+    if (from >= to) return;
+    tag.dead.remove(from, Bytes(to - from));
+    tag.space.give(from, Bytes(to - from));
+  };
+  for (const auto& [begin, length] : tag.dead.within(at, size)) {
+    Address next = begin;
+    for (const auto& [start, page] : slots_touching(tag, begin, length)) {
+      free(next, start);
+      next = std::max(next, start + page.size.count());
     }
+    free(next, begin + length.count());
   }
+}
+
+Address Arena::Impl::take_dead(Tag& tag, Bytes size) {
+  if (tag.moving) return 0;
+  // Never pages that an alias or another process sees, too.
+  const auto at = tag.dead.take_if(size, [&](Address from) {
+    const auto slots = slots_touching(tag, from, size);
+    return std::all_of(slots.begin(), slots.end(), [&](const auto& slot) {
+      return !slot.second.stuck && store.is_private(slot.second.id);
+    });
+  });
+  return at.value_or(0);
 }
 
 RegionInfo Arena::Impl::describe(const Region& region) const {
@@ -146,18 +171,6 @@ RegionInfo Arena::Impl::describe(const Region& region) const {
   info.generation = region.generation;
   info.kept = region.kept;
   return info;
-}
-
-const Region* Arena::Impl::region_at(Address address) const {
-  if (index.empty()) return nullptr;
-  // Without a branch to guess wrong: half the time of std::upper_bound.
-  const Entry* entry = index.data();
-  for (std::size_t left = index.size(); left > 1;) {
-    const std::size_t half = left / 2;
-    entry += entry[half].begin <= address ? half : 0;
-    left -= half;
-  }
-  return address >= entry->begin && address < entry->end ? entry->region : nullptr;
 }
 
 std::vector<MemoryHolder> Arena::Impl::holders() const {
@@ -214,8 +227,9 @@ bool Arena::Impl::give_kept_buffers() {
   {
     const std::unique_lock lock(table);
     for (auto& [id, region] : regions) {
-      if (region->state != State::kResident || region->tag->moving || region->backup.host.none())
-        continue;
+      const bool idle = region->state == State::kResident ||
+                        (region->state == State::kPaused && !region->backup.filled);
+      if (!idle || region->tag->moving || region->backup.host.none()) continue;
       buffers.push_back(region->backup.host);
       region->backup = {};
     }
@@ -223,6 +237,10 @@ bool Arena::Impl::give_kept_buffers() {
   for (const HostBuffer& buffer : buffers) hosts.give(buffer);
   hosts.release_free();
   return !buffers.empty();
+}
+
+void Arena::Impl::let_buffers_go() {
+  if (!keep_host_buffers) hosts.release_free();
 }
 
 void Arena::Impl::pages_came_back() {
@@ -242,6 +260,13 @@ Moving::Moving(Arena::Impl& impl, std::unique_lock<std::shared_mutex>& lock, std
   const auto settled = [&] {
     return std::none_of(tags_.begin(), tags_.end(), [](const Tag* tag) { return tag->moving; });
   };
+  if (!settled() && impl_.in_listener()) {
+    std::string names;
+    for (const Tag* tag : std::exchange(tags_, {}))
+      if (tag->moving) names += (names.empty() ? "" : ", ") + tag->name;
+    status_ = {ErrorCode::kBusy, format("{} on the move: a listener cannot wait for it", names)};
+    return;
+  }
   impl_.settled.wait(lock_, settled);
   for (Tag* tag : tags_) tag->moving = true;
 }

@@ -22,6 +22,7 @@
 #include "arena/journal.h"
 #include "arena/page_plan.h"
 #include "arena/page_store.h"
+#include "arena/region_index.h"
 #include "base/process.h"
 
 namespace neap::arena {
@@ -71,8 +72,8 @@ struct Tag {
   AddressSpace space;
   std::map<Address, Page> slots;      ///< mapped pages
   std::map<Address, Region*> blocks;  ///< regions by the addresses they took
-  /// Blocks of destroyed regions under pages that neighbours still use.
-  std::map<Address, Bytes> dead;
+  /// Addresses of destroyed regions under pages that neighbours still use; mapped from end to end.
+  FreeRanges dead;
   bool moving = false;
   Bytes taken;  ///< pages lent through take_page
   Bytes page_limit = Bytes(~0ull);
@@ -92,6 +93,7 @@ struct Arena::Impl {
   HostPool hosts;
   DiskCloser closer;
   PageSizes sizes;
+  const Bytes stage;  ///< what a move maps, copies and unmaps at once
   const pid_t owner = current_process();
   std::atomic<bool> keep_host_buffers;  ///< Options::keep_host_buffers, as it is now
 
@@ -99,18 +101,16 @@ struct Arena::Impl {
   mutable std::condition_variable_any settled;
   std::map<std::string, std::unique_ptr<Tag>, std::less<>> tags;
   std::unordered_map<std::uint64_t, std::unique_ptr<Region>> regions;
-  struct Entry {
-    Address begin, end;
-    const Region* region;
-  };
-  std::vector<Entry> index;  ///< every region, by address
+  RegionIndex index;
   std::uint64_t next_region = 1;
   struct Listener {
-    std::uint64_t id;
+    std::uint64_t id = 0;
     std::string tag;
     Callbacks callbacks;
+    bool removed = false;
+    std::uint64_t calls = 0;  ///< under way
   };
-  std::vector<Listener> listeners;
+  std::vector<std::shared_ptr<Listener>> listeners;
   std::uint64_t next_listener = 1;
   std::vector<std::unique_ptr<device::CopyQueue>> idle_queues;
   std::string disk_folder;         ///< Options::disk_folder, as it is now
@@ -122,10 +122,13 @@ struct Arena::Impl {
   Region& add_region(Tag& tag, Address block, Bytes block_size, Address address, Bytes requested,
                      Bytes size, Policy policy);
   void remove_region(Region& region);
-  /// Gives dead blocks without a page under them back to the tag's addresses.
-  void sweep_dead(Tag& tag);
+  /// [at, at+size) belongs to no region any more; where no page is mapped it is free at once.
+  void bury(Tag& tag, Address at, Bytes size);
+  /// Pages left [at, at+size): what of it belongs to no region goes back to the tag's addresses.
+  void sweep_dead(Tag& tag, Address at, Bytes size);
+  /// `size` of a destroyed region's addresses with pages that nobody else sees; zero without.
+  [[nodiscard]] Address take_dead(Tag& tag, Bytes size);
   [[nodiscard]] RegionInfo describe(const Region& region) const;
-  [[nodiscard]] const Region* region_at(Address address) const;
   [[nodiscard]] std::vector<MemoryHolder> holders() const;
 
   // --- anywhere -------------------------------------------------------------------------------
@@ -135,17 +138,25 @@ struct Arena::Impl {
   [[nodiscard]] Status explain(Status status, Bytes need, std::string_view what);
   [[nodiscard]] Result<std::unique_ptr<device::CopyQueue>> take_queue();
   void give_queue(std::unique_ptr<device::CopyQueue> queue);
-  /// Kept buffers of resident regions go back to the system; whether there were any.
+  /// Buffers of regions that hold no contents of a pause go back to the system; whether there were
+  /// any.
   bool give_kept_buffers();
+  /// After a move: free buffers go back to the system where they are not to be kept.
+  void let_buffers_go();
   void pages_came_back();
   void record_store();
 
   Status call_before_unmap(const std::vector<RegionInfo>& regions);
   Status call_after_map(const std::vector<RegionInfo>& regions);
+  /// after_map for regions whose pages did not leave after all: every listener, whatever one says.
+  void tell_still_there(const std::vector<RegionInfo>& regions);
+  /// This thread is inside a listener of this arena: it must not wait for a move.
+  [[nodiscard]] bool in_listener() const;
 };
 
 /// Marks tags as moving for as long as it lives, after waiting for whoever moves them now. `lock` is
-/// the table's, held, and outlives this; at the end it is held again.
+/// the table's, held, and outlives this; at the end it is held again. A listener does not wait, the
+/// move may be its own: it gets kBusy as the status, and nothing is marked.
 class Moving {
  public:
   Moving(Arena::Impl& impl, std::unique_lock<std::shared_mutex>& lock, std::vector<Tag*> tags);
@@ -153,11 +164,13 @@ class Moving {
   Moving& operator=(const Moving&) = delete;
   ~Moving();
   [[nodiscard]] const std::vector<Tag*>& tags() const { return tags_; }
+  [[nodiscard]] const Status& status() const { return status_; }
 
  private:
   Arena::Impl& impl_;
   std::unique_lock<std::shared_mutex>& lock_;
   std::vector<Tag*> tags_;
+  Status status_;
 };
 
 /// The region whose block holds the address; null in the space of a destroyed one.

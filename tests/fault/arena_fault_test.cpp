@@ -103,6 +103,7 @@ struct Operation {
   std::string name;
   std::function<Status(World&)> run;
   bool keeps_contents = true;
+  std::function<void(World&)> before = {};  ///< without faults
 };
 /// Why a test was skipped prints its name, not its bytes.
 void PrintTo(const Operation& operation, std::ostream* out) {
@@ -142,6 +143,17 @@ std::vector<Operation> operations() {
        }},
       {"resume", [](World& w) { return outcome(w.arena().resume(kAway)); }},
       {"exchange", [](World& w) { return outcome(w.arena().exchange(kHere, kAway)); }},
+      {"exchange_unchanged",
+       [](World& w) {
+         PauseOptions options;
+         options.unchanged = true;
+         return outcome(w.arena().exchange(kHere, kAway, options));
+       },
+       true,
+       [](World& w) {
+         EXPECT_TRUE(w.arena().pause(kHere).ok());
+         EXPECT_TRUE(w.arena().resume(kHere).ok());
+       }},
       {"alias", [](World& w) { return outcome(w.arena().alias("twin", w.id(0))); }},
       {"prepare", [](World& w) { return w.arena().prepare(kHere); }},
       {"shrink",
@@ -177,6 +189,7 @@ TEST_P(ArenaFault, EveryCallFailsOnce) {
     for (;; ++k) {
       ASSERT_LT(k, 500u);
       World world(ground_);
+      if (operation.before) operation.before(world);
       FaultPlan plan;
       plan.fail_at = k;
       plan.code = code;
@@ -217,6 +230,7 @@ TEST_P(ArenaFault, EveryCallFailsFromThereOn) {
   for (std::uint64_t k = 1;; ++k) {
     ASSERT_LT(k, 500u);
     World world(ground_);
+    if (operation.before) operation.before(world);
     FaultPlan plan;
     plan.fail_at = k;
     plan.stays = true;

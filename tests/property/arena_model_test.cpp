@@ -240,7 +240,12 @@ class Model {
       for (auto& [id, region] : regions_) {
         if (!in(out, region.tag) || !region.resident) continue;
         const Policy policy = options.policy.value_or(region.policy);
-        if (policy == Policy::kHost || policy == Policy::kDisk || region.kept) look(id);
+        // A new generation tells that there are other pages.
+        const auto info = arena_->info(RegionId{id});
+        ASSERT_TRUE(info.ok());
+        const bool same = info->generation == region.generation;
+        if (!same) ++region.generation;
+        if (same || policy == Policy::kHost || policy == Policy::kDisk || region.kept) look(id);
         find_aliases(region);
       }
       return;

@@ -1,0 +1,224 @@
+// Backups in files over a system that answers as it may: signals, short transfers, full disks, file
+// systems without this or that, slow closing. The calls below stand in front of the C library's.
+#include "arena/disk_backup.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "arena/arena.h"
+#include "device/host/host_device.h"
+
+namespace {
+
+/// How the system behaves; reset by every test.
+struct System {
+  std::atomic<bool> signals{false};  // three of four calls are interrupted
+  std::atomic<bool> short_transfers{false};
+  std::atomic<bool> no_fallocate{false};
+  std::atomic<bool> direct_refused{false};  // at the transfer, not at open
+  std::atomic<std::int64_t> room{-1};       // bytes that can be written; -1: no limit
+  std::atomic<std::int64_t> reserved{-1};   // most that a file may reserve; -1: no limit
+  std::atomic<bool> slow_close{false};
+  std::atomic<std::uint64_t> calls{0};
+  std::atomic<bool> was_direct{false};
+  dev_t folder = 0;
+};
+System the_system;
+
+bool interrupted() {
+  return the_system.signals && the_system.calls.fetch_add(1) % 4 != 3;
+}
+int fail(int error) {
+  errno = error;
+  return -1;
+}
+bool is_direct(int fd) {
+  return (::fcntl(fd, F_GETFL) & O_DIRECT) != 0;
+}
+bool is_backup(int fd) {
+  struct stat status {};
+  return ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 0 &&
+         status.st_dev == the_system.folder;
+}
+
+}  // namespace
+
+extern "C" {
+
+int fallocate(int fd, int mode, off_t offset, off_t length) noexcept(false) {
+  if (is_backup(fd)) {
+    if (interrupted()) return fail(EINTR);
+    if (the_system.no_fallocate) return fail(EOPNOTSUPP);
+    if (the_system.reserved >= 0 && offset + length > the_system.reserved) return fail(ENOSPC);
+  }
+  return static_cast<int>(::syscall(SYS_fallocate, fd, mode, offset, length));
+}
+
+int posix_fallocate(int fd, off_t, off_t length) noexcept(false) {
+  // What the library's own does without the system's help: a byte to every block.
+  if (is_direct(fd)) return EINVAL;
+  return ::ftruncate(fd, length) == 0 ? 0 : errno;
+}
+
+ssize_t pwrite(int fd, const void* from, size_t size, off_t offset) {
+  if (is_backup(fd)) {
+    the_system.was_direct = is_direct(fd);
+    if (interrupted()) return fail(EINTR);
+    if (the_system.direct_refused && is_direct(fd)) return fail(EINVAL);
+    if (the_system.short_transfers && size > 4096) size = 4096 + (size / 3 & ~size_t{4095});
+    if (the_system.room >= 0) {
+      if (the_system.room == 0) return fail(ENOSPC);
+      the_system.room =
+          std::max<std::int64_t>(0, the_system.room - static_cast<std::int64_t>(size));
+    }
+  }
+  return ::syscall(SYS_pwrite64, fd, from, size, offset);
+}
+
+ssize_t pread(int fd, void* to, size_t size, off_t offset) {
+  if (is_backup(fd)) {
+    if (interrupted()) return fail(EINTR);
+    if (the_system.direct_refused && is_direct(fd)) return fail(EINVAL);
+    if (the_system.short_transfers && size > 4096) size = 4096 + (size / 3 & ~size_t{4095});
+  }
+  return ::syscall(SYS_pread64, fd, to, size, offset);
+}
+
+int close(int fd) {
+  if (the_system.slow_close && is_backup(fd))
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  return static_cast<int>(::syscall(SYS_close, fd));
+}
+
+}  // extern "C"
+
+namespace neap::arena {
+namespace {
+
+class DiskBackup : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = testing::TempDir() + "neap-disk-XXXXXX";
+    folder_ = ::mkdtemp(name.data());
+    struct stat status {};
+    ASSERT_EQ(::stat(folder_.c_str(), &status), 0);
+    the_system.signals = the_system.short_transfers = the_system.no_fallocate = false;
+    the_system.direct_refused = the_system.slow_close = the_system.was_direct = false;
+    the_system.room = the_system.reserved = -1;
+    the_system.folder = status.st_dev;
+    Options options;
+    options.disk_folder = folder_;
+    device_ = std::move(device::make_host_device({})).value();
+    arena_ = std::move(Arena::make(*device_, options)).value();
+  }
+  void TearDown() override {
+    arena_.reset();
+    ::rmdir(folder_.c_str());
+  }
+  RegionInfo make(Bytes size) {
+    const RegionInfo region = std::move(arena_->create("disk", size, Policy::kDisk)).value();
+    for (std::uint64_t i = 0; i < region.size.count(); i += sizeof i)
+      *reinterpret_cast<std::uint64_t*>(region.address + i) = i * 0x9e3779b97f4a7c15u;
+    return region;
+  }
+  static bool intact(const RegionInfo& region) {
+    for (std::uint64_t i = 0; i < region.size.count(); i += sizeof i)
+      if (*reinterpret_cast<const std::uint64_t*>(region.address + i) != i * 0x9e3779b97f4a7c15u)
+        return false;
+    return true;
+  }
+  /// There and back; the contents are the same.
+  void cycle() {
+    const RegionInfo region = make(6_MiB);
+    const auto left = arena_->pause({});
+    ASSERT_TRUE(left.ok()) << left.status().message();
+    const auto came = arena_->resume({});
+    ASSERT_TRUE(came.ok()) << came.status().message();
+    EXPECT_TRUE(intact(region));
+  }
+
+  std::string folder_;
+  std::unique_ptr<device::HostDevice> device_;
+  std::unique_ptr<Arena> arena_;
+};
+
+TEST_F(DiskBackup, SignalsAreNoFailure) {
+  the_system.signals = true;
+  cycle();
+}
+
+TEST_F(DiskBackup, ShortTransfersGoOn) {
+  the_system.short_transfers = true;
+  cycle();
+}
+
+TEST_F(DiskBackup, FileSystemsWithoutReservingWork) {
+  cycle();
+  const bool direct = the_system.was_direct;
+  the_system.no_fallocate = true;
+  the_system.was_direct = false;
+  cycle();
+  EXPECT_EQ(the_system.was_direct, direct) << "writes go past the cache as elsewhere";
+}
+
+TEST_F(DiskBackup, DirectTransfersRefusedLateGoThroughTheCache) {
+  the_system.direct_refused = true;
+  cycle();
+}
+
+TEST_F(DiskBackup, AFullDiskIsFoundBeforeAnythingMoves) {
+  const RegionInfo region = make(6_MiB);
+  the_system.reserved = 4 << 20;
+  const auto left = arena_->pause({});
+  ASSERT_FALSE(left.ok());
+  EXPECT_EQ(left.status().code(), ErrorCode::kIo);
+  EXPECT_EQ(left.status().native_code(), ENOSPC);
+  EXPECT_TRUE(intact(region));
+  EXPECT_TRUE(arena_->stats().tags.front().disk.is_zero());
+}
+
+TEST_F(DiskBackup, ADiskThatFillsUpMeanwhileLeavesAllAsItWas) {
+  const RegionInfo region = make(6_MiB);
+  the_system.room = 3 << 20;
+  const auto left = arena_->pause({});
+  ASSERT_FALSE(left.ok());
+  EXPECT_EQ(left.status().code(), ErrorCode::kIo);
+  EXPECT_TRUE(intact(region));
+  the_system.room = -1;
+  ASSERT_TRUE(arena_->pause({}).ok());
+  ASSERT_TRUE(arena_->resume({}).ok());
+  EXPECT_TRUE(intact(region));
+}
+
+// A file system takes long to close a large file: nobody waits for it, and no lock is held.
+TEST_F(DiskBackup, ClosingGoesOnBesideTheCaller) {
+  const auto timed = [](auto&& act) {
+    const auto begin = std::chrono::steady_clock::now();
+    act();
+    return std::chrono::steady_clock::now() - begin;
+  };
+  const RegionInfo destroyed = make(2_MiB);
+  ASSERT_TRUE(arena_->pause({}).ok());
+  the_system.slow_close = true;
+  EXPECT_LT(timed([&] { EXPECT_TRUE(arena_->destroy(destroyed.id).ok()); }),
+            std::chrono::milliseconds(300));
+  the_system.slow_close = false;
+  const RegionInfo shrunk = make(2_MiB);
+  ASSERT_TRUE(arena_->pause({}).ok());
+  ASSERT_TRUE(arena_->shrink(shrunk.id, Bytes(0), 2_MiB).ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  the_system.slow_close = true;
+  EXPECT_LT(timed([&] { EXPECT_TRUE(arena_->resume({}).ok()); }), std::chrono::milliseconds(300));
+}
+
+}  // namespace
+}  // namespace neap::arena
