@@ -56,7 +56,8 @@ struct Options {
   /// Soft ceiling of physical bytes: creating a page beyond it first gives kept pages back, so that the store recycles
   /// but does not raise the high-water mark. Kept pages also go back before any out-of-memory.
   Bytes physical_target{~0ull};
-  /// Most host memory for backups; over it pause fails with kOutOfHostMemory.
+  /// Most host memory for backups; over it pause fails with kOutOfHostMemory. The 64 MiB at most through which disk
+  /// backups pass come on top.
   Bytes host_budget{~0ull};
   /// Backups' memory is kept for the next cycle; false gives it back at resume.
   bool keep_host_buffers = true;
@@ -131,12 +132,14 @@ struct PauseOptions {
   bool release_pages = false;  ///< to the driver at once instead of the page store
 };
 struct ResumeOptions {
-  std::chrono::milliseconds wait{0};  ///< how long to wait for another process to give memory back
+  /// How long to wait for another process to give memory back. Other moves of the same tags wait as long.
+  std::chrono::milliseconds wait{0};
 };
 
 /// Told before pages leave and after pages have come; for those who registered addresses elsewhere
-/// (NCCL, RDMA, IPC). Run without locks. A failing before_unmap stops the pause with everything as
-/// it was.
+/// (NCCL, RDMA, IPC). Run without locks, on the moving thread; must not throw. A failing before_unmap
+/// stops the pause with everything as it was. Listeners may call the arena, but never wait for a move:
+/// what would have to gets kBusy. create, alias and import tell nobody; shrink announces the whole region.
 struct Callbacks {
   std::function<Status(const RegionInfo&)> before_unmap;
   std::function<Status(const RegionInfo&)> after_map;
@@ -169,7 +172,8 @@ class Arena {
   /// pages go.
   [[nodiscard]] Result<RegionInfo> import_pages(std::string_view tag,
                                                 std::span<const ExportedPage> pages);
-  /// Frees a region in any settled state; waits while it moves.
+  /// Frees a region in any settled state; waits while it moves. Not for the device: the caller knows that no work uses
+  /// the region any more.
   /// `release_pages`: to the driver at once instead of the page store.
   Status destroy(RegionId id, bool release_pages = false);
   /// The region that holds `address`, paused or not. At most 100 ns.
@@ -221,6 +225,7 @@ class Arena {
 
   std::uint64_t add_callbacks(std::string_view tag,
                               Callbacks callbacks);  ///< empty tag: every region
+  /// Waits for calls under way, so that what they captured may go; from inside a listener it does not.
   void remove_callbacks(std::uint64_t id);
 
   [[nodiscard]] Stats stats() const;
