@@ -84,7 +84,8 @@ TEST_P(ArenaEndurance, AThousandCyclesGrowNothing) {
   const Footprint last = footprint();
   EXPECT_EQ(device.usage(), usage);
   EXPECT_EQ(arena->stats().host_buffers, buffers);
-  EXPECT_EQ(last.descriptors, first.descriptors);
+  // One file may be on its way out at either moment: closed beside the caller.
+  EXPECT_LE(last.descriptors, first.descriptors + 1);
   // A driver's own bookkeeping is in these, too: tests/gpu/arena compares it with plain driver calls.
   if (device.info().kind == device::Kind::kHost && !kInstrumented) {
     EXPECT_LE(last.mappings, first.mappings + 8);
