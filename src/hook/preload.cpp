@@ -106,7 +106,7 @@ bool take_back(const char* call, void* address, hook::CudaStream const* stream,
         return {};
       }
       const auto id = static_cast<neap::device::StreamId>(reinterpret_cast<std::uint64_t>(*stream));
-      NEAP_TRY(place->on.device->synchronize(id));
+      NEAP_TRY(hook::Runtime::get().wait_for(*place, id));
     }
     NEAP_TRY_ASSIGN(const bool freed, hook::free_region_at(address));
     ours = ours || freed;

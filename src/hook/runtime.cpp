@@ -162,6 +162,11 @@ std::optional<Place> Runtime::look_up(const void* address) const {
   return std::nullopt;
 }
 
+Status Runtime::wait_for(const Place& place, device::StreamId stream) {
+  if (exiting_.load(std::memory_order_relaxed)) return {};
+  return place.on.device->synchronize(stream);
+}
+
 Status Runtime::free(const Place& place, Pages pages) {
   // Destructors of static objects free memory too; it goes back with the process.
   if (exiting_.load(std::memory_order_relaxed)) return {};

@@ -65,6 +65,8 @@ class Runtime {
   /// Waits for the device's work (nothing can be in flight on a paused region), then frees it. The
   /// pages stay in the store, or go to the driver for whoever asks next.
   enum class Pages { kKeep, kRelease };
+  /// Waits for a stream's use of the region; not once exit has begun.
+  Status wait_for(const Place& place, device::StreamId stream);
   Status free(const Place& place, Pages pages);
 
   Status configure(const Settings& settings);

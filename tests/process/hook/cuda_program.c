@@ -199,6 +199,21 @@ static void capture(void) {
   CHECK(cudaFreeAsync(before, stream) == 0 && totals().regions == 0);
 }
 
+static void *late, *late_stream;
+static void free_at_exit(void) {
+  void (*fail)(const char*, int, int) =
+      (void (*)(const char*, int, int))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "standin_fail");
+  fail("cuStreamSynchronize", 1, 4); /* the driver is gone by now */
+  fail("cuCtxSynchronize", 1, 4);
+  if (cudaFreeAsync(late, late_stream) == 0) puts("ok");
+}
+static void at_exit(void) {
+  CHECK(atexit(free_at_exit) == 0); /* first in, last out */
+  CHECK(cudaMalloc(&late, MIB) == 0 && cudaStreamCreate(&late_stream) == 0);
+  CHECK(totals().regions == 1);
+  exit(0);
+}
+
 int main(int argc, char** argv) {
   const char* what = argc > 1 ? argv[1] : "";
   if (strcmp(what, "outside") == 0)
@@ -213,6 +228,8 @@ int main(int argc, char** argv) {
     peer();
   else if (strcmp(what, "context") == 0)
     driver_context();
+  else if (strcmp(what, "exit") == 0)
+    at_exit();
   else if (strcmp(what, "capture") == 0)
     capture();
   else
