@@ -99,7 +99,8 @@ Result<RegionInfo> Arena::create(std::string_view name, Bytes requested, Policy 
     return arena.describe(region);
   }
   NEAP_TRY_ASSIGN(const Address at, tag.space.take(size));
-  const Run run{at, size, false, true, tag.page_limit};
+  const PageUse use = keeps_contents(policy) ? PageUse::kCopied : PageUse::kFirst;
+  const Run run{at, size, use, tag.page_limit};
   lock.unlock();
   auto stages = fill_runs(arena, tag, {run}, what);
   lock.lock();
@@ -187,7 +188,7 @@ Status Arena::destroy(RegionId id, bool release_pages) {
   arena.remove_region(*region);
   lock.unlock();
   arena.hosts.give(backup.host);
-  if (backup.file != nullptr) arena.closer.close({{0, std::move(backup.file), Bytes(0), Bytes(0)}});
+  if (backup.file != nullptr) arena.close_beside({{0, std::move(backup.file), Bytes(0), Bytes(0)}});
   arena.let_buffers_go();
   if (imported) {
     for (const auto& [at, page] : leaving) {
@@ -310,6 +311,12 @@ void Arena::set_backup_options(bool keep_host_buffers, Bytes host_budget, std::s
   }
   impl_->keep_host_buffers = keep_host_buffers;
   if (!keep_host_buffers) impl_->give_kept_buffers();
+}
+
+void Arena::wait_for_disposal() {
+  if (!impl_->check_process().ok()) return;
+  impl_->hosts.wait_for_drops();
+  impl_->closer.wait();
 }
 
 Stats Arena::stats() const {

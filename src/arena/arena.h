@@ -223,6 +223,10 @@ class Arena {
   /// go back now; a lower budget takes nothing away.
   void set_backup_options(bool keep_host_buffers, Bytes host_budget, std::string disk_folder);
 
+  /// Until host memory and files that moves let go of are the system's again: that happens beside the
+  /// caller.
+  void wait_for_disposal();
+
   std::uint64_t add_callbacks(std::string_view tag,
                               Callbacks callbacks);  ///< empty tag: every region
   /// Waits for calls under way, so that what they captured may go; from inside a listener it does not.

@@ -9,7 +9,9 @@
 #include <deque>
 #include <functional>
 #include <future>
+#include <mutex>
 #include <system_error>
+#include <thread>
 
 #include "base/file.h"
 #include "base/format.h"
@@ -218,22 +220,6 @@ Result<std::shared_ptr<DiskFile>> DiskFile::make(const std::string& folder, Byte
         ErrorCode::kIo, format("a backup file of {} in {}: {}", size, where, system_reason(error)),
         error);
   return file;
-}
-
-void DiskCloser::close(std::vector<DiskCopy> copies) {
-  if (copies.empty()) return;
-  const std::lock_guard lock(mutex_);
-  if (thread_.joinable()) thread_.join();
-  try {
-    thread_ = std::thread([last = std::move(copies)]() mutable { last.clear(); });
-  } catch (const std::system_error&) {
-    // No thread to be had: then they go here.
-  }
-}
-
-void DiskCloser::wait() {
-  const std::lock_guard lock(mutex_);
-  if (thread_.joinable()) thread_.join();
 }
 
 DiskFile::~DiskFile() {

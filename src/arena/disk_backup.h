@@ -10,8 +10,6 @@
 #include <sys/types.h>
 
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <vector>
 
 #include "arena/host_pool.h"
@@ -49,25 +47,6 @@ struct DiskCopy {
   std::shared_ptr<DiskFile> file;
   Bytes offset;
   Bytes size;
-};
-
-/// Lets go of files that are done with, beside the caller: a file system takes a tenth of a second
-/// and more for each GiB that it gets back.
-/// Threads   any. At most one batch is on its way out; the next waits for it.
-class DiskCloser {
- public:
-  DiskCloser() = default;
-  DiskCloser(const DiskCloser&) = delete;
-  DiskCloser& operator=(const DiskCloser&) = delete;
-  ~DiskCloser() { wait(); }
-  /// Takes the last references to the copies' files.
-  void close(std::vector<DiskCopy> copies);
-  /// Until the space of all files closed so far is free again.
-  void wait();
-
- private:
-  std::mutex mutex_;
-  std::thread thread_;
 };
 
 /// Runs the copies, pieces of one staging buffer each. Staging comes from `hosts` and goes back.

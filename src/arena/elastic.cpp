@@ -163,7 +163,9 @@ Result<MoveReport> Arena::grow(RegionId id, Bytes offset, Bytes size) {
   Tag& tag = *region->tag;
   std::vector<Run> runs;
   for (const Part& gap : gaps)
-    runs.push_back({region->address + gap.offset.count(), gap.size, false, false, tag.page_limit});
+    runs.push_back({region->address + gap.offset.count(), gap.size,
+                    keeps_contents(region->policy) ? PageUse::kCopied : PageUse::kAgain,
+                    tag.page_limit});
   RegionInfo info = arena.describe(*region);
   ++info.generation;
   for (const Part& gap : gaps) info.mapped += gap.size;

@@ -2,6 +2,7 @@
 // going to the other and both directions of the link in use.
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -15,7 +16,10 @@ namespace {
 class Exchange {
  public:
   Exchange(Arena::Impl& arena, Outgoing& out, Incoming& in)
-      : arena_(arena), out_(out), in_(in), queue_(arena), marks_(out.stages.size(), 0) {}
+      : arena_(arena), out_(out), in_(in), queue_(arena), marks_(out.stages.size(), 0) {
+    for (const Stage& stage : in.stages)
+      for (const Bytes size : stage.sizes) ++wanted_[size.count()];
+  }
 
   Status run() {
     NEAP_TRY(queue_.take());
@@ -38,11 +42,22 @@ class Exchange {
   /// Gives the copy queue back, which takes the table lock.
   void end() { queue_.drop(); }
 
-  /// Pages that left `out` and serve nobody now.
-  [[nodiscard]] std::vector<Page> left_over() const {
-    std::vector<Page> all(loose_.begin(), loose_.end());
-    all.insert(all.end(), bound_.begin(), bound_.end());
-    return all;
+  /// Pages that left `out` and serve nobody now go to the store, or to the driver: all of them, or as
+  /// much as it gave, so that kept pages do not grow from one exchange to the next.
+  void give_left_over(bool to_driver) {
+    std::vector<Page> kept(loose_.begin(), loose_.end());
+    std::sort(kept.begin(), kept.end(),
+              [](const Page& a, const Page& b) { return a.size < b.size; });
+    std::vector<Page> gone;
+    while (!kept.empty() && released_ < made_) {
+      // Small ones first: larger ones find someone else sooner.
+      released_ += kept.front().size;
+      gone.push_back(kept.front());
+      kept.erase(kept.begin());
+    }
+    kept.insert(kept.end(), bound_.begin(), bound_.end());
+    arena_.store.give(gone, true);
+    arena_.store.give(kept, to_driver);
   }
 
   /// After a failure: `in` unmapped, `out` mapped again with the contents it had (a tag that was to
@@ -176,42 +191,50 @@ class Exchange {
     return true;
   }
 
+  /// The next page that `in` maps. Physical memory grows by one stage at most while `out` has
+  /// something to give, and by what `in` needs more than `out` had afterwards.
   Result<Page> next_page(Bytes size) {
+    --wanted_[size.count()];
     Page page;
     for (;;) {
       if (take_loose(size, page) || arena_.store.take_kept(size, page)) return page;
-      // One stage may be new, so that both directions start at once; more only when `out` has
-      // nothing left to give.
-      if (fresh_ + size <= arena_.stage || gone_ == out_.stages.size()) {
+      const bool all_gone = gone_ == out_.stages.size();
+      // A new one at once, so that both directions start together; or for those that went.
+      if (made_ + size <= released_ + arena_.stage || (all_gone && !release_useless())) {
         auto made = arena_.store.take(size);
         if (made.ok()) {
-          fresh_ += size;
+          made_ += size;
           return *made;
         }
         if (made.status().code() != ErrorCode::kOutOfDeviceMemory) return made.status();
-        if (gone_ == out_.stages.size()) {
-          if (loose_.empty()) return arena_.explain(made.status(), in_.size(), "exchange");
-          give_up_loose();
-          continue;
-        }
-        fresh_ = arena_.stage;  // the device is full: wait for `out` from here on
+        if (release_useless()) continue;
+        if (all_gone) return arena_.explain(made.status(), in_.size(), "exchange");
+        made_ = released_ + arena_.stage;  // the device is full: wait for `out` from here on
       }
-      Bytes loose;
-      for (const Page& p : loose_) loose += p.size;
-      if (loose >= size + arena_.stage) {
-        // Enough room, but in pages of other sizes: through the driver.
-        give_up_loose();
-        auto made = arena_.store.take(size);
-        if (made.ok()) return *made;
-        if (made.status().code() != ErrorCode::kOutOfDeviceMemory) return made.status();
-      }
-      NEAP_TRY(let_go());
+      if (release_useless()) continue;
+      if (!all_gone) NEAP_TRY(let_go());
     }
   }
 
-  void give_up_loose() {
-    arena_.store.give({loose_.begin(), loose_.end()});
-    loose_.clear();
+  /// Sends pages that left `out` and fit nothing that is still to come to the driver; whether there
+  /// were any.
+  bool release_useless() {
+    std::map<std::uint64_t, std::uint64_t> wanted = wanted_;
+    std::vector<Page> useless;
+    std::deque<Page> useful;
+    for (const Page& page : loose_) {
+      std::uint64_t& count = wanted[page.size.count()];
+      if (count > 0) {
+        --count;
+        useful.push_back(page);
+      } else {
+        useless.push_back(page);
+        released_ += page.size;
+      }
+    }
+    loose_ = std::move(useful);
+    arena_.store.give(useless, true);
+    return !useless.empty();
   }
 
   Arena::Impl& arena_;
@@ -223,7 +246,8 @@ class Exchange {
   std::deque<Page> loose_;
   std::deque<Page> bound_;       ///< shared with an alias or another process: of no use here
   std::vector<Stage*> renewed_;  ///< of `out`, going back: their pages had gone elsewhere
-  Bytes fresh_;
+  std::map<std::uint64_t, std::uint64_t> wanted_;  ///< pages that `in` lacks, by size
+  Bytes made_, released_;                          ///< by the driver, since it began
 };
 
 }  // namespace
@@ -248,7 +272,7 @@ Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
   all.insert(all.end(), in_tags.begin(), in_tags.end());
   const Moving moving(arena, lock, all);
   NEAP_TRY(moving.status());
-  auto gathered = gather_in(arena, in_tags);
+  auto gathered = gather_in(arena, in_tags, leaving_pages(arena, out_tags));
   if (!gathered.ok()) {
     note_failure(moving.tags());
     lock.unlock();
@@ -309,8 +333,8 @@ Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
   commit(arena, out);
   commit(arena, in);
   lock.unlock();
-  arena.closer.close(std::move(in.disk));
-  arena.store.give(exchange.left_over(), options.release_pages);
+  arena.close_beside(std::move(in.disk));
+  exchange.give_left_over(options.release_pages);
   arena.pages_came_back();
   arena.let_buffers_go();
   arena.record_store();

@@ -61,6 +61,7 @@ struct HostPool::Readying::Work {
 };
 
 HostPool::~HostPool() {
+  dropping_.wait();
   for (auto& [at, block] : blocks_) drop(*block);
 }
 
@@ -108,6 +109,12 @@ Result<HostBuffer> HostPool::take(Bytes size, Bytes expect, Limit limit) {
   size = round_up(size, kAlign);
   std::unique_lock lock(mutex_);
   auto at = free_.take(size);
+  if (!at) {
+    lock.unlock();
+    dropping_.wait();
+    lock.lock();
+    at = free_.take(size);
+  }
   if (!at && !add_block(size, expect, limit).ok()) {
     // Blocks that nobody uses, each too small, may be what is in the way.
     lock.unlock();
@@ -138,8 +145,8 @@ void HostPool::give(const HostBuffer& buffer) {
   add_free(buffer.at, buffer.size);
 }
 
-void HostPool::release_free() {
-  std::vector<std::unique_ptr<Block>> gone;
+void HostPool::release_free(Drop where) {
+  auto gone = std::make_shared<std::vector<std::unique_ptr<Block>>>();
   {
     const std::lock_guard lock(mutex_);
     for (auto it = blocks_.begin(); it != blocks_.end();) {
@@ -153,11 +160,15 @@ void HostPool::release_free() {
       }
       free_.remove(place_of(block.at), block.size);
       held_ -= block.size;
-      gone.push_back(std::move(it->second));
+      gone->push_back(std::move(it->second));
       it = blocks_.erase(it);
     }
   }
-  for (const auto& block : gone) drop(*block);
+  const auto drop_all = [this, gone] {
+    for (const auto& block : *gone) drop(*block);
+  };
+  if (where == Drop::kHere || gone->empty()) return drop_all();
+  dropping_.run(drop_all);
 }
 
 void HostPool::trim() {

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "arena/beside.h"
 #include "arena/free_ranges.h"
 #include "device/device.h"
 
@@ -44,8 +45,12 @@ class HostPool {
   /// large where the budget allows. Blocks that nobody uses make room.
   [[nodiscard]] Result<HostBuffer> take(Bytes size, Bytes expect, Limit limit = Limit::kBudget);
   void give(const HostBuffer& buffer);
-  /// Unpins and unmaps blocks that no buffer uses.
-  void release_free();
+  /// Unpins and unmaps blocks that no buffer uses: 20 ms a GiB. Beside the caller they count as gone
+  /// at once; the next block waits for them.
+  enum class Drop { kHere, kBeside };
+  void release_free(Drop where = Drop::kHere);
+  /// Until blocks that were released beside their caller are the system's again.
+  void wait_for_drops() { dropping_.wait(); }
   /// The same when more is held than the budget allows.
   void trim();
   [[nodiscard]] Bytes held() const;
@@ -104,6 +109,7 @@ class HostPool {
   Bytes held_;
   std::map<const std::byte*, std::unique_ptr<Block>> blocks_;
   FreeRanges free_;
+  Beside dropping_;
 };
 
 }  // namespace neap::arena

@@ -13,10 +13,12 @@ using trace::EventKind;
 
 // Regions under this size may share pages with their neighbours of the same tag from the first
 // resume on: they move together, so nothing is lost, and handles are what costs.
-constexpr Bytes kSmallRegion = 64_MiB;
+constexpr Bytes kSmallRegion = 256_MiB;
 
-bool keeps_contents(Policy policy) {
-  return policy == Policy::kHost || policy == Policy::kDisk;
+PageUse page_use(const Region& region) {
+  if (region.size < kSmallRegion) return PageUse::kShared;
+  if (keeps_contents(region.policy)) return PageUse::kCopied;
+  return region.generation == 0 ? PageUse::kFirst : PageUse::kAgain;
 }
 
 std::vector<Span> spans_of(const Region& region, const Backup& backup) {
@@ -57,6 +59,10 @@ void leave_slots(const Stage& stage) {
 }
 
 }  // namespace
+
+bool keeps_contents(Policy policy) {
+  return policy == Policy::kHost || policy == Policy::kDisk;
+}
 
 Outgoing gather_out(Arena::Impl& arena, const std::vector<Tag*>& tags,
                     const PauseOptions& options) {
@@ -230,7 +236,8 @@ void undo(Arena::Impl& arena, Outgoing& out) {
   arena.store.give(pages);
 }
 
-Result<Incoming> gather_in(Arena::Impl& arena, const std::vector<Tag*>& tags) {
+Result<Incoming> gather_in(Arena::Impl& arena, const std::vector<Tag*>& tags,
+                           const Inventory& leaving) {
   Incoming in;
   // What can never fit is not planned page by page.
   Bytes need;
@@ -254,12 +261,12 @@ Result<Incoming> gather_in(Arena::Impl& arena, const std::vector<Tag*>& tags) {
       }
       for (const Part& part : region->parts) {
         const Address at = region->address + part.offset.count();
-        const bool small = region->size < kSmallRegion;
-        if (small && !runs.empty() && runs.back().small &&
+        const PageUse use = page_use(*region);
+        if (use == PageUse::kShared && !runs.empty() && runs.back().use == use &&
             runs.back().at + runs.back().size.count() == at) {
           runs.back().size += part.size;
         } else {
-          runs.push_back({at, part.size, small, region->generation == 0, tag->page_limit});
+          runs.push_back({at, part.size, use, tag->page_limit});
         }
         if (region->policy == Policy::kZero) in.zero.emplace_back(at, part.size);
       }
@@ -283,7 +290,8 @@ Result<Incoming> gather_in(Arena::Impl& arena, const std::vector<Tag*>& tags) {
       item.info.state = State::kResuming;
       in.items.push_back(std::move(item));
     }
-    auto stages = cut_stages(*tag, plan_pages(arena, runs), any_copy ? arena.stage : Bytes(0));
+    auto stages =
+        cut_stages(*tag, plan_pages(arena, runs, leaving), any_copy ? arena.stage : Bytes(0));
     std::move(stages.begin(), stages.end(), std::back_inserter(in.stages));
   }
   for (auto& item : in.items) item.region->state = State::kResuming;

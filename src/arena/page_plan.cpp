@@ -1,18 +1,50 @@
 #include "arena/page_plan.h"
 
+#include <algorithm>
+
 namespace neap::arena {
 
-std::vector<Bytes> tile(Bytes size, const PageSizes& sizes, Bytes largest) {
+PageCaps caps_for(const PageSizes& sizes, PageUse use, Bytes limit) {
+  PageCaps caps{sizes.copying, sizes.copying};
+  if (use == PageUse::kFirst) caps = {sizes.mapping, sizes.mapping};
+  if (use == PageUse::kAgain) caps = {sizes.creating, sizes.mapping};
+  return {std::min(caps.anew, limit), std::min(caps.found, limit)};
+}
+
+std::vector<Bytes> tile(Bytes size, const PageSizes& sizes, const PageCaps& caps,
+                        Inventory& there) {
+  std::vector<Bytes> classes{sizes.mapping};
+  for (Bytes page = sizes.creating; page >= sizes.smallest; page = page / 2)
+    classes.push_back(page);
+  // A cap under the smallest class is a class of its own (elastic regions).
+  if (caps.anew < sizes.smallest && !caps.anew.is_zero()) classes.push_back(caps.anew);
+
   std::vector<Bytes> pages;
-  const auto take_all = [&](Bytes page) {
-    if (page > largest) return;
-    for (; size >= page; size -= page) pages.push_back(page);
+  const auto take = [&](Bytes page, std::uint64_t count) {
+    pages.insert(pages.end(), count, page);
+    size -= page * count;
   };
-  take_all(sizes.mapping);
-  for (Bytes page = sizes.creating; page >= sizes.smallest; page = page / 2) take_all(page);
-  // A cap under the smallest class is a page of its own (elastic regions).
-  if (largest < sizes.smallest && !largest.is_zero()) take_all(largest);
-  if (!size.is_zero()) pages.push_back(size);
+  // What is there, down to a stage: smaller pages cost more than new ones of that size.
+  for (const Bytes page : classes) {
+    if (page > caps.found || page < std::min(caps.anew, sizes.copying)) continue;
+    const auto found = there.find(page.count());
+    if (found == there.end()) continue;
+    const std::uint64_t count = std::min(found->second, size / page);
+    found->second -= count;
+    take(page, count);
+  }
+  for (const Bytes page : classes) {
+    if (page > caps.anew) continue;
+    const std::uint64_t count = size / page;
+    if (const auto found = there.find(page.count()); found != there.end())
+      found->second -= std::min(found->second, count);
+    take(page, count);
+  }
+  if (!size.is_zero()) {
+    if (const auto found = there.find(size.count()); found != there.end() && found->second > 0)
+      --found->second;
+    pages.push_back(size);
+  }
   return pages;
 }
 

@@ -194,10 +194,11 @@ void PageStore::set_budget(Bytes budget) {
   give({});
 }
 
-std::uint64_t PageStore::kept_count(Bytes size) const {
+Inventory PageStore::kept_by_size() const {
   const std::lock_guard lock(mutex_);
-  const auto it = kept_.find(size.count());
-  return it == kept_.end() ? 0 : it->second.size();
+  Inventory kept;
+  for (const auto& [size, pages] : kept_) kept.emplace(size, pages.size());
+  return kept;
 }
 
 PageStore::Counts PageStore::counts() const {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "arena/journal.h"
+#include "arena/page_plan.h"
 #include "device/device.h"
 
 namespace neap::arena {
@@ -57,7 +58,7 @@ class PageStore {
   /// Releases kept pages until at most `keep` are left; holds how many bytes went.
   [[nodiscard]] Result<Bytes> release_down_to(Bytes keep);
   void set_budget(Bytes budget);
-  [[nodiscard]] std::uint64_t kept_count(Bytes size) const;
+  [[nodiscard]] Inventory kept_by_size() const;
   [[nodiscard]] Counts counts() const;
 
  private:

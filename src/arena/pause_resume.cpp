@@ -254,7 +254,7 @@ Result<MoveReport> Arena::resume(std::span<const std::string> names, const Resum
   lock.lock();
   commit(arena, in);
   lock.unlock();
-  arena.closer.close(std::move(in.disk));
+  arena.close_beside(std::move(in.disk));
   arena.let_buffers_go();
   arena.record_store();
   MoveReport report{bytes_of(in.stages), in.copied, in.items.size(), watch.seconds()};

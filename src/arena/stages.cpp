@@ -93,23 +93,30 @@ void recut(std::vector<Stage>& stages, Bytes most) {
 }
 
 std::vector<std::pair<Address, Page>> plan_pages(const Arena::Impl& arena,
-                                                 const std::vector<Run>& runs) {
+                                                 const std::vector<Run>& runs,
+                                                 const Inventory& leaving) {
+  Inventory there = arena.store.kept_by_size();
+  for (const auto& [size, count] : leaving) there[size] += count;
   std::vector<std::pair<Address, Page>> plan;
-  std::uint64_t kept = arena.store.kept_count(arena.sizes.mapping);
   for (const Run& run : runs) {
-    Bytes largest = std::min(run.page_limit, arena.sizes.creating);
-    const std::uint64_t wanted = run.size / arena.sizes.mapping;
-    if (!run.small && wanted != 0 && (run.fresh || kept >= wanted)) {
-      largest = run.page_limit;
-      kept -= std::min(kept, wanted);
-    }
     Address at = run.at;
-    for (const Bytes size : tile(run.size, arena.sizes, largest)) {
+    const PageCaps caps = caps_for(arena.sizes, run.use, run.page_limit);
+    for (const Bytes size : tile(run.size, arena.sizes, caps, there)) {
       plan.push_back({at, Page{device::PageId::kNone, size}});
       at += size.count();
     }
   }
   return plan;
+}
+
+Inventory leaving_pages(const Arena::Impl& arena, const std::vector<Tag*>& tags) {
+  Inventory leaving;
+  for (const Tag* tag : tags) {
+    const Staying stay = staying(*tag);
+    for (const auto& [at, page] : tag->slots)
+      if (!stay.slots.contains(at) && arena.store.is_private(page.id)) ++leaving[page.size.count()];
+  }
+  return leaving;
 }
 
 Status map_stage(Arena::Impl& arena, Stage& stage) {

@@ -73,7 +73,8 @@ void undo(Arena::Impl& arena, Outgoing& out);
 
 /// Under the table lock: collects and marks kResuming, plans pages. Leftovers of a move that failed
 /// twice are unmapped first. More than the device has is out of memory at once.
-[[nodiscard]] Result<Incoming> gather_in(Arena::Impl& arena, const std::vector<Tag*>& tags);
+[[nodiscard]] Result<Incoming> gather_in(Arena::Impl& arena, const std::vector<Tag*>& tags,
+                                         const Inventory& leaving = {});
 /// Under the table lock: the state after a resume that went through.
 void commit(Arena::Impl& arena, Incoming& in);
 /// Unmaps what was mapped, returns the pages to the store; takes the table lock.
@@ -97,16 +98,21 @@ Status finish_contents(Arena::Impl& arena, Incoming& in, device::CopyQueue* queu
                                             Bytes most);
 /// Cuts stages further, at page borders, to about `most` each; copies go with their pages.
 void recut(std::vector<Stage>& stages, Bytes most);
+[[nodiscard]] bool keeps_contents(Policy policy);
+
 /// A run of addresses that pages are to fill.
 struct Run {
   Address at = 0;
   Bytes size;
-  bool small = false;  ///< of regions that may share pages
-  bool fresh = true;   ///< never had pages
+  PageUse use = PageUse::kFirst;
   Bytes page_limit;
 };
+/// `leaving`: pages that another tag gives up in the same move.
 [[nodiscard]] std::vector<std::pair<Address, Page>> plan_pages(const Arena::Impl& arena,
-                                                               const std::vector<Run>& runs);
+                                                               const std::vector<Run>& runs,
+                                                               const Inventory& leaving = {});
+/// Under the table lock: what a pause of the tags would give up.
+[[nodiscard]] Inventory leaving_pages(const Arena::Impl& arena, const std::vector<Tag*>& tags);
 [[nodiscard]] std::vector<Page> pages_of(const std::vector<Stage>& stages);
 [[nodiscard]] std::vector<Bytes> sizes_of(const std::vector<Stage>& stages);
 /// Hands pages out to stages in order.

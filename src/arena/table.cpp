@@ -240,7 +240,14 @@ bool Arena::Impl::give_kept_buffers() {
 }
 
 void Arena::Impl::let_buffers_go() {
-  if (!keep_host_buffers) hosts.release_free();
+  if (!keep_host_buffers) hosts.release_free(HostPool::Drop::kBeside);
+}
+
+void Arena::Impl::close_beside(std::vector<DiskCopy> copies) {
+  if (copies.empty()) return;
+  // The last references to the files are the job's.
+  const auto files = std::make_shared<std::vector<DiskCopy>>(std::move(copies));
+  closer.run([files] { files->clear(); });
 }
 
 void Arena::Impl::pages_came_back() {

@@ -92,7 +92,10 @@ Result<OpenDevice> Runtime::open(int ordinal) {
     slot = fresh.release();
     place.store(slot, std::memory_order_release);
     // Registered after the driver's own, so it runs before them.
-    static const int kAtExit = std::atexit([] { exiting_.store(true); });
+    static const int kAtExit = std::atexit([] {
+      exiting_.store(true);
+      for (const OpenDevice& on : get().devices()) on.arena->wait_for_disposal();
+    });
     (void)kAtExit;
   }
   return OpenDevice{ordinal, slot->device.get(), slot->arena.get()};

@@ -1,0 +1,120 @@
+// Which pages ranges are made of, and how they find their way from one tag to the next. Real sizes:
+// the simulated device has no memory behind its pages.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "arena/arena.h"
+#include "arena/page_plan.h"
+#include "device/sim/sim_device.h"
+
+namespace neap::arena {
+namespace {
+
+using testing::ElementsAre;
+
+std::vector<Bytes> tiles(Bytes size, PageUse use, Inventory there = {},
+                         Bytes limit = Bytes(~0ull)) {
+  const PageSizes sizes;
+  auto pages = tile(size, sizes, caps_for(sizes, use, limit), there);
+  Bytes sum;
+  for (const Bytes page : pages) sum += page;
+  EXPECT_EQ(sum, size);
+  return pages;
+}
+
+TEST(PagePlan, LargeFirstPagesAndOneOddRest) {
+  EXPECT_THAT(tiles(9_GiB + 768_MiB + 6_MiB, PageUse::kFirst),
+              ElementsAre(4_GiB, 4_GiB, 1_GiB, 512_MiB, 256_MiB, 6_MiB));
+  EXPECT_THAT(tiles(6_MiB, PageUse::kFirst), ElementsAre(6_MiB));
+}
+
+TEST(PagePlan, MadeAnewInCheaperPiecesUnlessLargeOnesAreThere) {
+  EXPECT_EQ(tiles(8_GiB, PageUse::kAgain).size(), 8u);
+  EXPECT_THAT(tiles(9_GiB, PageUse::kAgain, {{Bytes(4_GiB).count(), 1}}),
+              ElementsAre(4_GiB, 1_GiB, 1_GiB, 1_GiB, 1_GiB, 1_GiB));
+}
+
+TEST(PagePlan, WhatIsThereComesBeforeWhatWouldBeNew) {
+  EXPECT_THAT(tiles(3_GiB, PageUse::kAgain, {{Bytes(512_MiB).count(), 3}}),
+              ElementsAre(512_MiB, 512_MiB, 512_MiB, 1_GiB, 512_MiB));
+  // Smaller ones would cost more to map than new ones to make.
+  EXPECT_THAT(tiles(1_GiB, PageUse::kAgain, {{Bytes(32_MiB).count(), 99}}), ElementsAre(1_GiB));
+}
+
+TEST(PagePlan, CopiedAndSharedPagesAreOneStageAtMost) {
+  EXPECT_THAT(tiles(1_GiB + 2_MiB, PageUse::kCopied, {{Bytes(1_GiB).count(), 5}}),
+              ElementsAre(512_MiB, 512_MiB, 2_MiB));
+  EXPECT_THAT(tiles(100_MiB, PageUse::kShared), ElementsAre(64_MiB, 32_MiB, 4_MiB));
+}
+
+TEST(PagePlan, ALimitUnderEveryClassIsAClass) {
+  EXPECT_THAT(tiles(10_MiB, PageUse::kAgain, {}, 4_MiB), ElementsAre(4_MiB, 4_MiB, 2_MiB));
+  EXPECT_THAT(tiles(1_GiB, PageUse::kFirst, {{Bytes(1_GiB).count(), 1}}, 512_MiB),
+              ElementsAre(512_MiB, 512_MiB));
+}
+
+class ArenaPages : public testing::Test {
+ protected:
+  void SetUp() override {
+    device::SimOptions sim;
+    sim.capacity = 139_GiB;
+    device_ = std::move(device::make_sim_device(sim)).value();
+    arena_ = std::move(Arena::make(*device_)).value();
+  }
+  void exchange(const std::string& out, const std::string& in, bool release_pages) {
+    PauseOptions options;
+    options.release_pages = release_pages;
+    const auto done = arena_->exchange({&out, 1}, {&in, 1}, options);
+    ASSERT_TRUE(done.ok()) << done.status().message();
+  }
+  /// A KV cache in one piece, and 270 tensors of Adam's states.
+  void make_both() {
+    ASSERT_TRUE(arena_->create("kv", 48_GiB).ok());
+    const std::string kv = "kv";
+    ASSERT_TRUE(arena_->pause({&kv, 1}).ok());
+    ASSERT_TRUE(arena_->release_store().ok());
+    for (int i = 0; i < 270; ++i)
+      ASSERT_TRUE(arena_->create("optimizer", i % 3 == 0 ? 18_MiB : 68_MiB, Policy::kZero).ok());
+  }
+  std::unique_ptr<device::SimDevice> device_;
+  std::unique_ptr<Arena> arena_;
+};
+
+TEST_F(ArenaPages, AnExchangeHoldsNoMoreThanTheLargerSideAndOneStage) {
+  make_both();
+  for (int cycle = 0; cycle < 3; ++cycle) {
+    exchange("optimizer", "kv", true);
+    exchange("kv", "optimizer", true);
+    EXPECT_LE(arena_->stats().peak_physical, 48_GiB + 512_MiB) << "cycle " << cycle;
+  }
+  EXPECT_EQ(arena_->stats().page_store, Bytes(0));
+}
+
+TEST_F(ArenaPages, PagesThatAreKeptServeBothSidesAndDoNotPileUp) {
+  make_both();
+  for (int cycle = 0; cycle < 20; ++cycle) {
+    exchange("optimizer", "kv", false);
+    EXPECT_LE(arena_->stats().physical, 48_GiB) << "cycle " << cycle;
+    exchange("kv", "optimizer", false);
+    EXPECT_LE(arena_->stats().physical, 48_GiB) << "cycle " << cycle;
+  }
+  EXPECT_LE(arena_->stats().peak_physical, 48_GiB + 512_MiB);
+  // All but odd rests came from the other side: 44 pages of 270 regions are not whole stages.
+  const std::uint64_t creates = arena_->stats().driver_creates;
+  exchange("optimizer", "kv", false);
+  exchange("kv", "optimizer", false);
+  EXPECT_LE(arena_->stats().driver_creates - creates, 40u);
+}
+
+TEST_F(ArenaPages, RegionsUpToAQuarterOfAGigabyteSharePages) {
+  for (int i = 0; i < 198; ++i) ASSERT_TRUE(arena_->create("weights", 74_MiB, Policy::kZero).ok());
+  EXPECT_GE(device_->usage().maps, 198u * 2);
+  ASSERT_TRUE(arena_->pause({}).ok());
+  ASSERT_TRUE(arena_->resume({}).ok());
+  EXPECT_LE(device_->usage().maps, 45u);
+}
+
+}  // namespace
+}  // namespace neap::arena
