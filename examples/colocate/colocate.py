@@ -179,7 +179,7 @@ def main():
     def change_phase(out, come):
         if not arguments.resident:
             torch.cuda.empty_cache()   # what the last phase left in torch's own cache
-            neap.exchange(out, come, keep_pages=True)
+            neap.exchange(out, come)
 
     policy = Policy(arguments.layers, arguments.width, arguments.width // 128, arguments.sequences, arguments.context)
     rollout = Rollout(policy, arguments.sequences)
