@@ -40,7 +40,9 @@ class Policy:
             self.embedding, self.positions = weight(VOCABULARY, width), weight(context, width)
             self.layers = [[weight(3 * width, width), weight(width, width),
                             weight(4 * width, width), weight(width, 4 * width)] for _ in range(layers)]
-        with neap.region("kv"):   # worth nothing between rollouts: its contents are dropped
+        # Worth nothing between rollouts. Places that are masked still take part in the arithmetic, so
+        # zeros it is: what "discard" leaves may be anything, NaN for one.
+        with neap.region("kv", policy="zero"):
             shape = (layers, 2, sequences, heads, context, width // heads)
             self.kv = torch.zeros(shape, dtype=torch.bfloat16, device="cuda")
 
