@@ -29,21 +29,10 @@ using MallocManagedFunction = int (*)(void**, std::size_t, unsigned);
 using PeerFunction = int (*)(int, unsigned);
 
 hook::CudartFunction<int (*)()> last_error{"cudaGetLastError"};
-hook::CudartFunction<FreeFunction> runtime_free{"cudaFree"};
 hook::CudartFunction<int (*)(hook::CudaStream, int*)> stream_is_capturing{"cudaStreamIsCapturing"};
 
 void clear_last_error() {
   if (const auto clear = last_error.get()) (void)clear();
-}
-
-/// A program's first cudaMalloc makes the device's context current in its thread, and driver calls
-/// may follow. A region would not do that.
-void begin_runtime() {
-  static thread_local bool begun = false;
-  if (begun) return;
-  begun = true;
-  const auto begin = runtime_free.get();
-  if (begin != nullptr && begin(nullptr) != hook::kCudaSuccess) clear_last_error();
 }
 
 bool is_captured(hook::CudaStream stream) {
@@ -53,6 +42,15 @@ bool is_captured(hook::CudaStream stream) {
   if (ask(stream, &state) == hook::kCudaSuccess) return state != 0;
   clear_last_error();
   return false;
+}
+
+/// A program's first cudaMalloc makes the device's context current in its thread, and driver calls
+/// may follow. A region would not do that; this question does, and breaks no capture.
+void begin_runtime() {
+  static thread_local bool begun = false;
+  if (begun) return;
+  begun = true;
+  (void)is_captured(nullptr);
 }
 
 int cuda_error(const Status& status) {

@@ -81,6 +81,7 @@ STANDIN_API int cudaStreamEndCapture(Opaque stream, Opaque* graph) {
   return report(call("cuStreamEndCapture", stream, graph));
 }
 STANDIN_API int cudaStreamIsCapturing(Opaque stream, int* state) {
+  if (const int result = enter(); result != 0) return report(result);
   return report(call("cuStreamIsCapturing", stream, state));
 }
 STANDIN_API int cudaThreadExchangeStreamCaptureMode(int* mode) {
