@@ -238,7 +238,8 @@ typedef int32_t (*neap_callback)(const neap_region* region, void* user);
  * function may be NULL. Also serves devices opened later. */
 NEAP_API neap_status neap_add_callbacks(const char* tag, neap_callback before_unmap,
                                         neap_callback after_map, void* user, uint64_t* id);
-/* A move that is under way in another thread may still call them. */
+/* Waits for calls that are under way in other threads: afterwards none runs and none will. From a
+ * callback it does not wait. */
 NEAP_API neap_status neap_remove_callbacks(uint64_t id);
 
 /* ---- hand-over between processes -------------------------------------------------------------- */

@@ -214,17 +214,20 @@ std::uint64_t Runtime::add_callbacks(std::string tag, arena::Callbacks callbacks
 }
 
 Status Runtime::remove_callbacks(std::uint64_t id) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const auto it = std::find_if(listeners_.begin(), listeners_.end(),
                                [id](const Listener& listener) { return listener.id == id; });
   if (it == listeners_.end()) {
     return {ErrorCode::kNotFound, format("There are no callbacks with the number {}", id)};
   }
-  for (const auto& [ordinal, registered] : it->registered) {
-    Slot* slot = slots_[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire);
-    slot->arena->remove_callbacks(registered);
-  }
+  const auto registered = std::move(it->registered);
   listeners_.erase(it);
+  // The arenas wait for calls that are under way, and these may want this lock.
+  lock.unlock();
+  for (const auto& [ordinal, number] : registered) {
+    Slot* slot = slots_[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire);
+    slot->arena->remove_callbacks(number);
+  }
   return {};
 }
 

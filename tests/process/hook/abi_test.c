@@ -199,6 +199,39 @@ static void callbacks(void) {
   CHECK_OK(neap_region_destroy(address));
 }
 
+/* Removing waits for a call under way, which itself uses the interface. */
+static volatile int calling = 0, called = 0;
+static int32_t slow(const neap_region* region, void* user) {
+  (void)region;
+  (void)user;
+  uint64_t id = 0;
+  calling = 1;
+  usleep(100000);
+  CHECK_OK(neap_add_callbacks("nobody", slow, NULL, NULL, &id));
+  CHECK_OK(neap_remove_callbacks(id));
+  called = 1;
+  return 0;
+}
+static void* pause_slowly(void* tag) {
+  const char* name = tag;
+  CHECK_OK(neap_pause(&name, 1, NULL, NULL));
+  return NULL;
+}
+static void removing(void) {
+  void* address = NULL;
+  uint64_t id = 0;
+  pthread_t thread;
+  static char tag[] = "slow";
+  CHECK_OK(neap_region_create(0, tag, 2 * MIB, NEAP_DISCARD, &address));
+  CHECK_OK(neap_add_callbacks(tag, slow, NULL, NULL, &id));
+  CHECK(pthread_create(&thread, NULL, pause_slowly, tag) == 0);
+  while (!calling) usleep(1000);
+  CHECK_OK(neap_remove_callbacks(id));
+  CHECK(called);
+  CHECK(pthread_join(thread, NULL) == 0);
+  CHECK_OK(neap_region_destroy(address));
+}
+
 static void keeping(void) {
   void *stays = NULL, *goes = NULL;
   const char* tag = "mixed";
@@ -376,6 +409,7 @@ int main(int argc, char** argv) {
   policies();
   out_of_memory();
   callbacks();
+  removing();
   keeping();
   sharing();
   scopes();
