@@ -12,16 +12,10 @@
 #include "arena/arena.h"
 #include "conformance/device_words.h"
 #include "conformance/devices.h"
+#include "conformance/sanitizer.h"
 
 namespace neap::arena {
 namespace {
-
-// A sanitizer keeps what was freed for a while, and shadows it.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kInstrumented = true;
-#else
-constexpr bool kInstrumented = false;
-#endif
 
 struct Footprint {
   std::size_t mappings = 0, descriptors = 0;
