@@ -162,6 +162,7 @@ Result<MoveReport> Arena::grow(RegionId id, Bytes offset, Bytes size) {
   }
   Tag& tag = *region->tag;
   std::vector<Run> runs;
+  runs.reserve(gaps.size());
   for (const Part& gap : gaps)
     runs.push_back({region->address + gap.offset.count(), gap.size,
                     keeps_contents(region->policy) ? PageUse::kCopied : PageUse::kAgain,

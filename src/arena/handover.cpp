@@ -81,6 +81,7 @@ Result<RegionInfo> Arena::alias(std::string_view name, RegionId source_id) {
     return Status(ErrorCode::kUnsupported, "an imported region cannot be aliased: import it again");
   NEAP_TRY_ASSIGN(const auto slots, whole_slots(*source));
   std::vector<Page> pages;
+  pages.reserve(slots.size());
   for (const auto& [at, page] : slots) pages.push_back(page);
   const std::uint64_t lead = source->address - slots.front().first;
   const Bytes requested = source->requested;

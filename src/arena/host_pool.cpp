@@ -124,7 +124,7 @@ Result<HostBuffer> HostPool::take(Bytes size, Bytes expect, Limit limit) {
     if (!at) NEAP_TRY(add_block(size, expect, limit));
   }
   if (!at) at = free_.take(size);
-  auto* buffer = reinterpret_cast<std::byte*>(*at);
+  auto* buffer = reinterpret_cast<std::byte*>(*at);  // NOLINT(performance-no-int-to-ptr)
   const_cast<Block&>(block_of(buffer)).used += size;
   return HostBuffer{buffer, size};
 }

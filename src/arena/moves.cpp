@@ -9,8 +9,6 @@
 namespace neap::arena {
 namespace {
 
-using trace::EventKind;
-
 // Regions under this size may share pages with their neighbours of the same tag from the first
 // resume on: they move together, so nothing is lost, and handles are what costs.
 constexpr Bytes kSmallRegion = 256_MiB;

@@ -172,6 +172,7 @@ void attach_copies(std::vector<Stage>& stages, const std::vector<Span>& spans, H
     for (; span != spans.end() && span->at < end; ++span) {
       const Address from = std::max(span->at, stage.at);
       const Address to = std::min(span->at + span->size.count(), end);
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): a host address by its number
       auto* host = reinterpret_cast<std::byte*>(span->place + (from - span->at));
       hosts.split({from, host, Bytes(to - from)}, stage.*list);
     }
