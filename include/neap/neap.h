@@ -29,6 +29,7 @@
 extern "C" {
 #endif
 
+/* C's names, not C++'s: NOLINTBEGIN(readability-identifier-naming) */
 #define NEAP_API __attribute__((visibility("default")))
 #define NEAP_ABI_VERSION 1u
 #define NEAP_NO_LIMIT UINT64_MAX
@@ -337,6 +338,7 @@ NEAP_API neap_status neap_mark(const char* text);
 NEAP_API void* neap_torch_malloc(ssize_t size, int device, void* stream);
 NEAP_API void neap_torch_free(void* address, ssize_t size, int device, void* stream);
 
+/* NOLINTEND(readability-identifier-naming) */
 #ifdef __cplusplus
 }
 #endif

@@ -167,7 +167,7 @@ Result<CudaRuntime> find_runtime() {
 
 /// Outside a scope: what passing a call on and counting it costs over the runtime's own call.
 Status run_passed_on(Bench& bench, const Hook& hook, const CudaRuntime& runtime) {
-  const auto way = [](CudaMalloc take, CudaFree give, std::string limit) {
+  const auto way = [](CudaMalloc take, CudaFree give, const std::string& limit) {
     return Way{"cudaMalloc 2 MiB passed on",
                "cudaFree 2 MiB passed on",
                [take]() -> Result<void*> {

@@ -32,7 +32,7 @@ class CudaDeviceImpl final : public CudaDevice {
   ~CudaDeviceImpl() override {
     const ContextScope scope(card_);
     if (!scope.status().ok()) return;  // the driver is gone, or this is a forked child
-    const auto check = [](Status status) {
+    const auto check = [](const Status& status) {
       if (!status.ok() && status.code() != ErrorCode::kDeviceLost) log::warn(status.message());
     };
     std::vector<std::pair<Address, Bytes>> mapped;
@@ -90,6 +90,7 @@ class CudaDeviceImpl final : public CudaDevice {
   Status synchronize(StreamId stream) override {
     const ContextScope scope(card_);
     NEAP_TRY(scope.status());
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver takes it so
     return status(driver_.stream_synchronize(reinterpret_cast<cuda::Stream>(stream)),
                   "waiting for a stream");
   }
@@ -211,6 +212,7 @@ class CudaDeviceImpl final : public CudaDevice {
     NEAP_TRY(in_context(
         [&] {
           return driver_.import_handle(
+              // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver takes it so
               &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
               cuda::kHandlePosixDescriptor);
         },
