@@ -200,16 +200,16 @@ static void callbacks(void) {
 }
 
 /* Removing waits for a call under way, which itself uses the interface. */
-static volatile int calling = 0, called = 0;
+static int calling = 0, called = 0;
 static int32_t slow(const neap_region* region, void* user) {
   (void)region;
   (void)user;
   uint64_t id = 0;
-  calling = 1;
+  __atomic_store_n(&calling, 1, __ATOMIC_RELEASE);
   usleep(100000);
   CHECK_OK(neap_add_callbacks("nobody", slow, NULL, NULL, &id));
   CHECK_OK(neap_remove_callbacks(id));
-  called = 1;
+  __atomic_store_n(&called, 1, __ATOMIC_RELEASE);
   return 0;
 }
 static void* pause_slowly(void* tag) {
@@ -225,9 +225,9 @@ static void removing(void) {
   CHECK_OK(neap_region_create(0, tag, 2 * MIB, NEAP_DISCARD, &address));
   CHECK_OK(neap_add_callbacks(tag, slow, NULL, NULL, &id));
   CHECK(pthread_create(&thread, NULL, pause_slowly, tag) == 0);
-  while (!calling) usleep(1000);
+  while (!__atomic_load_n(&calling, __ATOMIC_ACQUIRE)) usleep(1000);
   CHECK_OK(neap_remove_callbacks(id));
-  CHECK(called);
+  CHECK(__atomic_load_n(&called, __ATOMIC_ACQUIRE));
   CHECK(pthread_join(thread, NULL) == 0);
   CHECK_OK(neap_region_destroy(address));
 }

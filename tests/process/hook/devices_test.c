@@ -13,9 +13,10 @@ static int threads_left = 1000;
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*),
                    void* argument) {
   typedef int (*Create)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
-  static Create next;
-  if (next == NULL) *(void**)&next = dlsym(RTLD_NEXT, "pthread_create");
-  return threads_left-- > 0 ? next(thread, attributes, run, argument) : EAGAIN;
+  Create next;
+  *(void**)&next = dlsym(RTLD_NEXT, "pthread_create");
+  if (__atomic_fetch_sub(&threads_left, 1, __ATOMIC_RELAXED) <= 0) return EAGAIN;
+  return next(thread, attributes, run, argument);
 }
 
 static int state_of(const void* address) {

@@ -95,7 +95,7 @@ ssize_t pread(int fd, void* to, size_t size, off_t offset) {
 
 int close(int fd) {
   if (the_system.slow_close && is_backup(fd))
-    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    std::this_thread::sleep_for(std::chrono::milliseconds(3000));
   return static_cast<int>(::syscall(SYS_close, fd));
 }
 
@@ -210,14 +210,14 @@ TEST_F(DiskBackup, ClosingGoesOnBesideTheCaller) {
   ASSERT_TRUE(arena_->pause({}).ok());
   the_system.slow_close = true;
   EXPECT_LT(timed([&] { EXPECT_TRUE(arena_->destroy(destroyed.id).ok()); }),
-            std::chrono::milliseconds(300));
+            std::chrono::milliseconds(2000));
   the_system.slow_close = false;
   const RegionInfo shrunk = make(2_MiB);
   ASSERT_TRUE(arena_->pause({}).ok());
   ASSERT_TRUE(arena_->shrink(shrunk.id, Bytes(0), 2_MiB).ok());
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  std::this_thread::sleep_for(std::chrono::milliseconds(3200));
   the_system.slow_close = true;
-  EXPECT_LT(timed([&] { EXPECT_TRUE(arena_->resume({}).ok()); }), std::chrono::milliseconds(300));
+  EXPECT_LT(timed([&] { EXPECT_TRUE(arena_->resume({}).ok()); }), std::chrono::milliseconds(2000));
 }
 
 }  // namespace
