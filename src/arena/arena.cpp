@@ -188,7 +188,12 @@ Status Arena::destroy(RegionId id, bool release_pages) {
   arena.remove_region(*region);
   lock.unlock();
   arena.hosts.give(backup.host);
-  if (backup.file != nullptr) arena.close_beside({{0, std::move(backup.file), Bytes(0), Bytes(0)}});
+  if (backup.file != nullptr) {
+    // Not by a list of initializers, which would keep a reference and close the file here.
+    std::vector<DiskCopy> last;
+    last.push_back({0, std::move(backup.file), Bytes(0), Bytes(0)});
+    arena.close_beside(std::move(last));
+  }
   arena.let_buffers_go();
   if (imported) {
     for (const auto& [at, page] : leaving) {
