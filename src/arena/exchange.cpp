@@ -45,15 +45,14 @@ class Exchange {
   /// Pages that left `out` and serve nobody now go to the store, or to the driver: all of them, or as
   /// much as it gave, so that kept pages do not grow from one exchange to the next.
   void give_left_over(bool to_driver) {
-    std::vector<Page> kept(loose_.begin(), loose_.end());
-    std::sort(kept.begin(), kept.end(),
+    // Small ones go first: larger ones find someone else sooner.
+    std::sort(loose_.begin(), loose_.end(),
               [](const Page& a, const Page& b) { return a.size < b.size; });
-    std::vector<Page> gone;
-    while (!kept.empty() && released_ < made_) {
-      // Small ones first: larger ones find someone else sooner.
-      released_ += kept.front().size;
-      gone.push_back(kept.front());
-      kept.erase(kept.begin());
+    std::vector<Page> gone, kept;
+    for (const Page& page : loose_) {
+      const bool goes = released_ < made_;
+      if (goes) released_ += page.size;
+      (goes ? gone : kept).push_back(page);
     }
     kept.insert(kept.end(), bound_.begin(), bound_.end());
     arena_.store.give(gone, true);
@@ -199,20 +198,23 @@ class Exchange {
     for (;;) {
       if (take_loose(size, page) || arena_.store.take_kept(size, page)) return page;
       const bool all_gone = gone_ == out_.stages.size();
-      // A new one at once, so that both directions start together; or for those that went.
-      if (made_ + size <= released_ + arena_.stage || (all_gone && !release_useless())) {
-        auto made = arena_.store.take(size);
-        if (made.ok()) {
-          made_ += size;
-          return *made;
-        }
-        if (made.status().code() != ErrorCode::kOutOfDeviceMemory) return made.status();
+      // One stage may be new at once, so that both directions start together.
+      if (made_ + size > released_ + arena_.stage) {
         if (release_useless()) continue;
-        if (all_gone) return arena_.explain(made.status(), in_.size(), "exchange");
-        made_ = released_ + arena_.stage;  // the device is full: wait for `out` from here on
+        if (!all_gone) {
+          NEAP_TRY(let_go());
+          continue;
+        }
       }
+      auto made = arena_.store.take(size);
+      if (made.ok()) {
+        made_ += size;
+        return *made;
+      }
+      if (made.status().code() != ErrorCode::kOutOfDeviceMemory) return made.status();
       if (release_useless()) continue;
-      if (!all_gone) NEAP_TRY(let_go());
+      if (all_gone) return arena_.explain(made.status(), in_.size(), "exchange");
+      made_ = released_ + arena_.stage;  // the device is full: wait for `out` from here on
     }
   }
 

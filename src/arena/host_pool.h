@@ -49,10 +49,10 @@ class HostPool {
   /// at once; the next block waits for them.
   enum class Drop { kHere, kBeside };
   void release_free(Drop where = Drop::kHere);
+  /// Releases them here when more is held than the budget allows.
+  void trim();
   /// Until blocks that were released beside their caller are the system's again.
   void wait_for_drops() { dropping_.wait(); }
-  /// The same when more is held than the budget allows.
-  void trim();
   [[nodiscard]] Bytes held() const;
   /// For later blocks; what is held stays.
   void set_budget(Bytes budget);

@@ -71,8 +71,7 @@ Outgoing gather_out(Arena::Impl& arena, const std::vector<Tag*>& tags,
     bool any = false;
     const Staying stay = staying(*tag);
     for (auto& [block, region] : tag->blocks) {
-      if (region->imported || region->state != State::kResident || stay.regions.contains(region))
-        continue;
+      if (region->state != State::kResident || stay.regions.contains(region)) continue;
       Outgoing::Item item;
       item.region = region;
       item.policy = options.policy.value_or(region->policy);
@@ -86,11 +85,8 @@ Outgoing gather_out(Arena::Impl& arena, const std::vector<Tag*>& tags,
       region->state = State::kPausing;
     }
     if (!any) continue;
-    for (const auto& [at, page] : tag->slots) {
-      const Region* owner = block_owner(*tag, at);
-      if (owner != nullptr && owner->imported) continue;
+    for (const auto& [at, page] : tag->slots)
       if (!stay.slots.contains(at)) slots.emplace_back(at, page);
-    }
     auto stages = cut_stages(*tag, slots, any_copy ? arena.stage : Bytes(0));
     for (Stage& stage : stages) {
       stage.mapped = stage.pages.size();

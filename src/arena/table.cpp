@@ -329,7 +329,7 @@ void add_staying(const Region& region, Staying& stay) {
 Staying staying(const Tag& tag) {
   Staying stay;
   for (const auto& [at, region] : tag.blocks)
-    if (region->kept) add_staying(*region, stay);
+    if (region->kept || region->imported) add_staying(*region, stay);
   return stay;
 }
 

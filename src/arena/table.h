@@ -178,7 +178,8 @@ class Moving {
 
 /// The region whose block holds the address; null in the space of a destroyed one.
 [[nodiscard]] Region* block_owner(const Tag& tag, Address at);
-/// What a pause of the tag leaves alone: kept regions, and whatever lies under the same pages.
+/// What a pause of the tag leaves alone: imported and kept regions, and whatever lies under the same
+/// pages.
 struct Staying {
   std::set<const Region*> regions;
   std::map<Address, Bytes> slots;

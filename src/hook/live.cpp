@@ -114,9 +114,8 @@ void Live::ensure_started() {
   if (folder == nullptr && trace == nullptr) return;
   if (trace != nullptr && !is_first_hook()) {
     log::warn(
-        "NEAP_TRACE: another hook library of this process writes the trace; the regions of this "
-        "one "
-        "are not in it");
+        "NEAP_TRACE: another hook library of this process writes the trace, without the regions of "
+        "this one");
     trace = nullptr;
   }
   static const int kAtExit = std::atexit(finish_at_exit);

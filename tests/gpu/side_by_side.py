@@ -4,7 +4,7 @@
     tests/gpu/side_by_side.py --peer DIR --lib DIR --out FILE [--rounds N]
 
 DIR of --peer   where the torch_memory_saver of PyPI was unpacked (pip install --no-deps --target DIR)
-DIR of --lib    holds libneap_hook.so and libneap_memory_saver.so
+DIR of --lib    holds libneap_memory_saver.so
 
 Each program knows nothing but torch_memory_saver's interface, in its own hook mode "preload"; contents
 and addresses are verified before anything is timed. "neap, pages kept" is the same program with
@@ -12,6 +12,7 @@ neap.pause(keep_pages=True), which the peer does not have. Writes JSON lines; pr
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -81,18 +82,20 @@ import os; os._exit(0)
 """
 
 
-def run(package, program, folder, peer):
+def runtime_folders():
+    """The CUDA runtime that comes with torch: the peer's library is linked against it."""
+    torch = importlib.util.find_spec("torch")
+    return sorted({str(p.parent) for p in Path(torch.origin).parents[1].glob("nvidia/*/lib/libcudart.so*")})
+
+
+def run(package, program, folder, peer, runtime):
     """Milliseconds by key, or why there are none."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("NEAP_", "TMS_", "PYTORCH_"))}
     site = peer if package == "torch_memory_saver" else folder
     library = site / "torch_memory_saver_hook_mode_preload_cu13.abi3.so"
     env["LD_PRELOAD"] = str(library)
     env["PYTHONPATH"] = os.pathsep.join([str(site), str(SOURCE / "python"), env.get("PYTHONPATH", "")])
-    # The peer's library is linked against the CUDA runtime that comes with torch.
-    code = "import importlib.util, pathlib; print(pathlib.Path(importlib.util.find_spec('torch').origin).parents[1])"
-    root = Path(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip())
-    found = sorted({str(p.parent) for p in (root / "nvidia").glob("*/lib/libcudart.so*")})
-    env["LD_LIBRARY_PATH"] = os.pathsep.join([*found, env.get("LD_LIBRARY_PATH", "")])
+    env["LD_LIBRARY_PATH"] = os.pathsep.join([*runtime, env.get("LD_LIBRARY_PATH", "")])
     keep = "kept" if package == "neap, pages kept" else "given"
     done = subprocess.run([sys.executable, "-c", PROGRAM, program, keep], env=env, capture_output=True,
                           text=True, timeout=170)
@@ -113,6 +116,7 @@ def main():
     version = next((p.name.split("-")[1][:-len(".dist")] for p in peer.glob("torch_memory_saver-*.dist-info")), "?")
     packages = ["torch_memory_saver", "drop-in", "neap, pages kept"]
     table = {}
+    runtime = runtime_folders()
     failed = False
     with tempfile.TemporaryDirectory() as scratch, open(arguments.out, "w") as out:
         lay_out_drop_in(Path(scratch), lib)
@@ -125,7 +129,7 @@ def main():
                 for package in packages if turn % 2 == 0 else packages[::-1]:
                     if package == "neap, pages kept" and program == "allocate":
                         continue
-                    numbers = run(package, program, Path(scratch), peer)
+                    numbers = run(package, program, Path(scratch), peer, runtime)
                     out.write(json.dumps({"round": turn, "program": program, "package": package, **numbers}) + "\n")
                     out.flush()
                     failed = failed or (package != "torch_memory_saver" and "failed" in numbers)
