@@ -103,15 +103,15 @@ void GenerateCommand::print(const std::string& prompt, const rollout::Response& 
 int GenerateCommand::run() {
   read_prompts();
   const fs::path folder = model_folder(path_);
-  const plan::ModelShape shape = value_or_throw(plan::ModelShape::from_folder(folder));
+  const spec::ModelShape shape = value_or_throw(spec::ModelShape::from_folder(folder));
   const model::Tokenizer tokenizer = model::Tokenizer::from_folder(folder);
   std::vector<at::Tensor> flat;
-  for (const plan::FlatUnit& unit : plan::flat_layout(shape, plan::Head::kLanguageModel)) {
+  for (const spec::FlatUnit& unit : spec::flat_layout(shape, spec::Head::kLanguageModel)) {
     flat.push_back(at::zeros({unit.elements}, at::TensorOptions().dtype(at::kFloat)));
   }
-  model::load_model(folder, shape, plan::Head::kLanguageModel, flat);
-  model::merge_adapter(folder, shape, plan::Head::kLanguageModel, flat);
-  model::Transformer network(shape, plan::Head::kLanguageModel, {flat, {}});
+  model::load_model(folder, shape, spec::Head::kLanguageModel, flat);
+  model::merge_adapter(folder, shape, spec::Head::kLanguageModel, flat);
+  model::Transformer network(shape, spec::Head::kLanguageModel, {flat, {}});
 
   rollout::GenerateOptions options;
   options.sampling = sampling_;

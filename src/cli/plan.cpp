@@ -11,7 +11,7 @@
 #include "device/cuda/cuda_device.h"
 #include "plan/advice.h"
 #include "plan/memory_plan.h"
-#include "plan/reference.h"
+#include "spec/config_docs.h"
 
 namespace neap::cli {
 namespace {
@@ -30,7 +30,7 @@ struct Chosen {
   plan::Target target;
   std::string name;
 };
-Result<Chosen> choose(const plan::Job& job) {
+Result<Chosen> choose(const spec::Job& job) {
   Chosen chosen;
   plan::Target& target = chosen.target;
   target.threads = kernel_threads();
@@ -73,7 +73,7 @@ class PlanCommand final : public Command {
   }
   int run() override {
     if (reference_) {
-      print(plan::configuration_reference());
+      print(spec::configuration_reference());
       return 0;
     }
     const Status status = plan_job();
@@ -89,8 +89,8 @@ class PlanCommand final : public Command {
               "neap plan needs a configuration file: neap plan CONFIG.toml [key.path=value ...]"};
     if (!capacity_.empty() && !fit_.empty())
       return {ErrorCode::kInvalidArgument, "--capacity and --fit say the same; give one of them"};
-    plan::Job job;
-    NEAP_TRY(plan::Job::load(config_, overrides_, job));
+    spec::Job job;
+    NEAP_TRY(spec::Job::load(config_, overrides_, job));
     NEAP_TRY_ASSIGN(Chosen chosen, choose(job));
     const std::string size = fit_.empty() ? capacity_ : fit_;
     if (!size.empty()) {
@@ -105,7 +105,7 @@ class PlanCommand final : public Command {
     return {};
   }
 
-  Status fit(const plan::Job& job, const Chosen& chosen) {
+  Status fit(const spec::Job& job, const Chosen& chosen) {
     NEAP_TRY_ASSIGN(const plan::Fit found, plan::find_fit(job, chosen.target));
     show(found.plan, chosen, found.overrides);
     if (json_) return {};

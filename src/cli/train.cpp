@@ -7,8 +7,8 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "parallel/together.h"
-#include "plan/job.h"
 #include "rlhf/run.h"
+#include "spec/job.h"
 
 namespace neap::cli {
 namespace {
@@ -36,9 +36,9 @@ class TrainCommand final : public Command {
       log::set_prefix(format("rank {}: ", environment.rank));
       if (log::level() == log::Level::kInfo) log::set_level(log::Level::kWarn);
     }
-    plan::Job job;
+    spec::Job job;
     job.launched_ranks = environment.size;
-    throw_if_error(plan::Job::load(config_, overrides_, job));
+    throw_if_error(spec::Job::load(config_, overrides_, job));
     const auto ranks = rlhf::join_ranks(job, environment);
     try {
       return rlhf::run(job, *ranks) == rlhf::Outcome::kInterrupted ? 1 : 0;

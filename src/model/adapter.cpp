@@ -58,12 +58,12 @@ struct Change {
 };
 
 // W of a linear is (out, in), but (in, out) in GPT-2.
-bool is_transposed(plan::Family family) {
-  return family == plan::Family::kGpt2;
+bool is_transposed(spec::Family family) {
+  return family == spec::Family::kGpt2;
 }
 
 void check_shapes(const SafetensorsFile& file, const Change& change, const AdapterConfig& config,
-                  plan::Family family) {
+                  spec::Family family) {
   const at::IntArrayRef w = change.target.sizes();
   const std::int64_t out = w[is_transposed(family) ? 1 : 0], in = w[is_transposed(family) ? 0 : 1];
   const std::vector<std::int64_t> a{config.rank, in}, b{out, config.rank};
@@ -76,8 +76,8 @@ void check_shapes(const SafetensorsFile& file, const Change& change, const Adapt
   }
 }
 
-std::vector<Change> changes_of(const SafetensorsFile& file, const plan::ModelShape& shape,
-                               plan::Head head, const std::vector<Tensor>& flat,
+std::vector<Change> changes_of(const SafetensorsFile& file, const spec::ModelShape& shape,
+                               spec::Head head, const std::vector<Tensor>& flat,
                                const AdapterConfig& config) {
   std::vector<Change> out;
   std::set<std::string> used;
@@ -86,9 +86,9 @@ std::vector<Change> changes_of(const SafetensorsFile& file, const plan::ModelSha
     used.insert(name);
     return true;
   };
-  const auto units = plan::flat_layout(shape, head);
+  const auto units = spec::flat_layout(shape, head);
   for (std::size_t u = 0; u < units.size(); ++u) {
-    for (const plan::Parameter& p : units[u].parameters) {
+    for (const spec::Parameter& p : units[u].parameters) {
       constexpr std::string_view kEnd = ".weight";
       const std::string module = std::string(kPrefix) + p.name.substr(0, p.name.rfind(kEnd));
       Change change{flat[u].narrow(0, p.offset, p.elements()).view(p.shape),
@@ -126,7 +126,7 @@ Tensor read_float(const SafetensorsFile& file, const std::string& name) {
 }
 
 Tensor delta_of(const SafetensorsFile& file, const Change& change, const AdapterConfig& config,
-                plan::Family family) {
+                spec::Family family) {
   const Tensor delta =
       at::mm(read_float(file, change.b), read_float(file, change.a)).mul_(config.scale);
   return is_transposed(family) ? delta.t() : delta;
@@ -134,7 +134,7 @@ Tensor delta_of(const SafetensorsFile& file, const Change& change, const Adapter
 
 }  // namespace
 
-bool merge_adapter(const fs::path& folder, const plan::ModelShape& shape, plan::Head head,
+bool merge_adapter(const fs::path& folder, const spec::ModelShape& shape, spec::Head head,
                    const std::vector<Tensor>& flat) {
   std::error_code ignored;
   if (!fs::exists(folder / kConfig, ignored)) return false;

@@ -84,11 +84,11 @@ TensorSource source_of(std::string name, const Tensor& tensor, at::ScalarType ty
           }};
 }
 
-Tensor view_of(const Tensor& flat, const plan::Parameter& p) {
+Tensor view_of(const Tensor& flat, const spec::Parameter& p) {
   return flat.narrow(0, p.offset, p.elements()).view(p.shape);
 }
 
-void check_units(const std::vector<plan::FlatUnit>& units, const std::vector<Tensor>& flat) {
+void check_units(const std::vector<spec::FlatUnit>& units, const std::vector<Tensor>& flat) {
   if (flat.size() != units.size())
     throw Error(ErrorCode::kInvalidArgument,
                 format("The model has {} flat units; {} were given", units.size(), flat.size()));
@@ -105,7 +105,7 @@ std::vector<std::string> aliases(const std::string& name) {
 }
 
 // Buffers that old files hold beside their parameters, and copies of a tied matrix.
-bool is_expected_extra(const std::string& name, const plan::ModelShape& shape) {
+bool is_expected_extra(const std::string& name, const spec::ModelShape& shape) {
   const auto ends = [&](std::string_view end) {
     return name.size() >= end.size() &&
            name.compare(name.size() - end.size(), end.size(), end) == 0;
@@ -114,7 +114,7 @@ bool is_expected_extra(const std::string& name, const plan::ModelShape& shape) {
   return shape.tie_word_embeddings && name == "lm_head.weight";
 }
 
-Json config_of(const plan::ModelShape& shape, plan::Head head, at::ScalarType type) {
+Json config_of(const spec::ModelShape& shape, spec::Head head, at::ScalarType type) {
   Json config = shape.to_json(head);
   config["torch_dtype"] = torch_name_of(type);
   return config;
@@ -169,10 +169,10 @@ bool has_weights(const fs::path& folder) {
   return WeightFolder::exists(folder);
 }
 
-LoadReport load_model(const fs::path& folder, const plan::ModelShape& shape, plan::Head head,
+LoadReport load_model(const fs::path& folder, const spec::ModelShape& shape, spec::Head head,
                       const std::vector<Tensor>& flat) {
   const at::NoGradGuard no_grad;
-  const auto units = plan::flat_layout(shape, head);
+  const auto units = spec::flat_layout(shape, head);
   check_units(units, flat);
   const WeightFolder weights = WeightFolder::open(folder);
   LoadReport report;
@@ -200,9 +200,9 @@ LoadReport load_model(const fs::path& folder, const plan::ModelShape& shape, pla
   return report;
 }
 
-void save_model(const fs::path& folder, const plan::ModelShape& shape, plan::Head head,
+void save_model(const fs::path& folder, const spec::ModelShape& shape, spec::Head head,
                 const std::vector<Tensor>& flat, const SaveOptions& options) {
-  const auto units = plan::flat_layout(shape, head);
+  const auto units = spec::flat_layout(shape, head);
   check_units(units, flat);
   make_folder(folder);
   const at::ScalarType type = options.dtype.value_or(flat.at(0).scalar_type());
@@ -214,7 +214,7 @@ void save_model(const fs::path& folder, const plan::ModelShape& shape, plan::Hea
   write_sharded(folder, std::move(sources), options.max_shard);
   if (!options.companions.empty()) copy_companions(options.companions, folder);
   std::error_code ignored;
-  if (head == plan::Head::kLanguageModel &&
+  if (head == spec::Head::kLanguageModel &&
       !fs::exists(folder / "generation_config.json", ignored)) {
     Json generation = Json::object();
     if (shape.bos_token_id >= 0) generation["bos_token_id"] = shape.bos_token_id;
@@ -226,10 +226,10 @@ void save_model(const fs::path& folder, const plan::ModelShape& shape, plan::Hea
       write_file_atomic(folder / "config.json", config_of(shape, head, type).dump(2) + "\n"));
 }
 
-void save_adapter(const fs::path& folder, const plan::ModelShape& shape, plan::Head head,
-                  const plan::LoraShape& lora, double alpha, const std::vector<Tensor>& flat,
+void save_adapter(const fs::path& folder, const spec::ModelShape& shape, spec::Head head,
+                  const spec::LoraShape& lora, double alpha, const std::vector<Tensor>& flat,
                   const std::string& base_model) {
-  const auto units = plan::lora_layout(shape, head, lora);
+  const auto units = spec::lora_layout(shape, head, lora);
   check_units(units, flat);
   make_folder(folder);
   std::vector<TensorSource> sources;
@@ -241,27 +241,27 @@ void save_adapter(const fs::path& folder, const plan::ModelShape& shape, plan::H
   }
   write_safetensors(folder / "adapter_model.safetensors", std::move(sources));
   Json targets = Json::array();
-  for (const auto& linear : plan::block_linears(shape)) {
+  for (const auto& linear : spec::block_linears(shape)) {
     if (lora.covers(linear)) targets.push_back(linear.module);
   }
   Json config = {{"peft_type", "LORA"},
-                 {"task_type", head == plan::Head::kScalar ? "SEQ_CLS" : "CAUSAL_LM"},
+                 {"task_type", head == spec::Head::kScalar ? "SEQ_CLS" : "CAUSAL_LM"},
                  {"base_model_name_or_path", base_model},
                  {"r", lora.rank},
                  {"lora_alpha", alpha},
                  {"lora_dropout", 0.0},
                  {"bias", "none"},
-                 {"fan_in_fan_out", shape.family == plan::Family::kGpt2},
+                 {"fan_in_fan_out", shape.family == spec::Family::kGpt2},
                  {"inference_mode", true},
                  {"target_modules", std::move(targets)}};
-  if (head == plan::Head::kScalar) config["modules_to_save"] = Json::array({"score"});
+  if (head == spec::Head::kScalar) config["modules_to_save"] = Json::array({"score"});
   throw_if_error(write_file_atomic(folder / "adapter_config.json", config.dump(2) + "\n"));
 }
 
-void load_adapter(const fs::path& folder, const plan::ModelShape& shape, plan::Head head,
-                  const plan::LoraShape& lora, const std::vector<Tensor>& flat) {
+void load_adapter(const fs::path& folder, const spec::ModelShape& shape, spec::Head head,
+                  const spec::LoraShape& lora, const std::vector<Tensor>& flat) {
   const at::NoGradGuard no_grad;
-  const auto units = plan::lora_layout(shape, head, lora);
+  const auto units = spec::lora_layout(shape, head, lora);
   check_units(units, flat);
   const SafetensorsFile file = SafetensorsFile::open(folder / "adapter_model.safetensors");
   for (std::size_t u = 0; u < units.size(); ++u) {

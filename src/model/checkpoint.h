@@ -14,7 +14,7 @@
 
 #include "base/bytes.h"
 #include "model/transformer.h"
-#include "plan/model_shape.h"
+#include "spec/model_shape.h"
 
 namespace neap::model {
 
@@ -26,11 +26,11 @@ struct LoadReport {
 /// True when the folder holds safetensors weights (not only a config.json).
 [[nodiscard]] bool has_weights(const std::filesystem::path& folder);
 
-/// Fills flat units (as plan::flat_layout, any device and floating dtype) from a folder's
+/// Fills flat units (as spec::flat_layout, any device and floating dtype) from a folder's
 /// safetensors. Names are matched with and without the base model's prefix. A missing tensor is an
 /// error, but for the scalar head, which a language model's folder does not have.
-LoadReport load_model(const std::filesystem::path& folder, const plan::ModelShape& shape,
-                      plan::Head head, const std::vector<at::Tensor>& flat);
+LoadReport load_model(const std::filesystem::path& folder, const spec::ModelShape& shape,
+                      spec::Head head, const std::vector<at::Tensor>& flat);
 
 struct SaveOptions {
   /// Of the file; empty: the flat tensors'.
@@ -41,22 +41,22 @@ struct SaveOptions {
 };
 /// Writes config.json, generation_config.json and the weights: a folder that transformers loads.
 /// Every file is replaced atomically, config.json last.
-void save_model(const std::filesystem::path& folder, const plan::ModelShape& shape, plan::Head head,
+void save_model(const std::filesystem::path& folder, const spec::ModelShape& shape, spec::Head head,
                 const std::vector<at::Tensor>& flat, const SaveOptions& options = {});
 
 /// PEFT's adapter_config.json and adapter_model.safetensors.
-void save_adapter(const std::filesystem::path& folder, const plan::ModelShape& shape,
-                  plan::Head head, const plan::LoraShape& lora, double alpha,
+void save_adapter(const std::filesystem::path& folder, const spec::ModelShape& shape,
+                  spec::Head head, const spec::LoraShape& lora, double alpha,
                   const std::vector<at::Tensor>& flat, const std::string& base_model = {});
-void load_adapter(const std::filesystem::path& folder, const plan::ModelShape& shape,
-                  plan::Head head, const plan::LoraShape& lora,
+void load_adapter(const std::filesystem::path& folder, const spec::ModelShape& shape,
+                  spec::Head head, const spec::LoraShape& lora,
                   const std::vector<at::Tensor>& flat);
 
 /// Adds the folder's adapter, if it holds one (PEFT's LoRA), to `flat`: W + scale B A, computed in float32 on the host a
 /// matrix at a time; a scalar head that was trained beside it replaces the model's. Returns whether there was one. Fails
 /// before it changes anything where the adapter is of a kind that cannot be added so.
-bool merge_adapter(const std::filesystem::path& folder, const plan::ModelShape& shape,
-                   plan::Head head, const std::vector<at::Tensor>& flat);
+bool merge_adapter(const std::filesystem::path& folder, const spec::ModelShape& shape,
+                   spec::Head head, const std::vector<at::Tensor>& flat);
 
 /// Named tensors (optimizer states, counters) in one safetensors file.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;

@@ -33,13 +33,13 @@ class HeadScope {
 
  private:
   [[nodiscard]] bool reads_embedding() const {
-    return net_.head == plan::Head::kLanguageModel && net_.shape.tie_word_embeddings;
+    return net_.head == spec::Head::kLanguageModel && net_.shape.tie_word_embeddings;
   }
   const Network& net_;
   Direction direction_;
 };
 
-void require(const Network& net, plan::Head head, const char* what) {
+void require(const Network& net, spec::Head head, const char* what) {
   if (net.head != head)
     throw Error(ErrorCode::kInvalidArgument, format("This model's head gives no {}", what));
 }
@@ -160,7 +160,7 @@ Tensor matrix_backward(Linear& matrix, const Tensor& z, const Tensor& d) {
 }  // namespace
 
 Tensor logits(Network& net, const Tensor& hidden) {
-  require(net, plan::Head::kLanguageModel, "logits");
+  require(net, spec::Head::kLanguageModel, "logits");
   const at::NoGradGuard no_grad;
   const HeadScope scope(net, Direction::kForward);
   return scaled_logits(net.head_input(hidden), net.lm_head.weight, 1.0);
@@ -168,7 +168,7 @@ Tensor logits(Network& net, const Tensor& hidden) {
 
 LogProbs log_probs(Network& net, const Tensor& hidden, const Tensor& rows, const Tensor& targets,
                    const LogProbOptions& options) {
-  require(net, plan::Head::kLanguageModel, "log-probs");
+  require(net, spec::Head::kLanguageModel, "log-probs");
   const at::NoGradGuard no_grad;
   const HeadScope scope(net, Direction::kForward);
   const Chunks chunks(hidden, rows, options.chunk_elements, net.shape.vocab_size);
@@ -193,7 +193,7 @@ LogProbs log_probs(Network& net, const Tensor& hidden, const Tensor& rows, const
 Tensor log_probs_backward(Network& net, const Tensor& hidden, const Tensor& rows,
                           const Tensor& targets, const LogProbs& forward, const Tensor& d_log_probs,
                           const Tensor& d_entropy, const LogProbOptions& options) {
-  require(net, plan::Head::kLanguageModel, "log-probs");
+  require(net, spec::Head::kLanguageModel, "log-probs");
   const at::NoGradGuard no_grad;
   const HeadScope scope(net, Direction::kBackward);
   const Chunks chunks(hidden, rows, options.chunk_elements, net.shape.vocab_size);
@@ -227,7 +227,7 @@ Tensor log_probs_backward(Network& net, const Tensor& hidden, const Tensor& rows
 Transformer::WithGrad cross_entropy(Network& net, const Tensor& hidden, const Tensor& rows,
                                     const Tensor& targets, const Tensor& weights,
                                     const LogProbOptions& options) {
-  require(net, plan::Head::kLanguageModel, "log-probs");
+  require(net, spec::Head::kLanguageModel, "log-probs");
   const at::NoGradGuard no_grad;
   const HeadScope scope(net, Direction::kBackward);
   const Chunks chunks(hidden, rows, options.chunk_elements, net.shape.vocab_size);
@@ -258,7 +258,7 @@ Transformer::WithGrad cross_entropy(Network& net, const Tensor& hidden, const Te
 }
 
 Tensor scores(Network& net, const Tensor& hidden, const Tensor& rows) {
-  require(net, plan::Head::kScalar, "scores");
+  require(net, spec::Head::kScalar, "scores");
   const at::NoGradGuard no_grad;
   const HeadScope scope(net, Direction::kForward);
   const Chunks chunks(hidden, rows, kLogitsChunkElements, hidden.size(1));
@@ -273,7 +273,7 @@ Tensor scores(Network& net, const Tensor& hidden, const Tensor& rows) {
 
 Tensor scores_backward(Network& net, const Tensor& hidden, const Tensor& rows,
                        const Tensor& d_scores) {
-  require(net, plan::Head::kScalar, "scores");
+  require(net, spec::Head::kScalar, "scores");
   const at::NoGradGuard no_grad;
   const HeadScope scope(net, Direction::kBackward);
   const Chunks chunks(hidden, rows, kLogitsChunkElements, hidden.size(1));

@@ -14,7 +14,7 @@ namespace neap::model {
 
 using at::Tensor;
 
-void check_flat(const Tensor& t, const plan::FlatUnit& unit, const char* what) {
+void check_flat(const Tensor& t, const spec::FlatUnit& unit, const char* what) {
   if (t.dim() != 1 || t.numel() < unit.elements || !t.is_contiguous() ||
       !at::isFloatingType(t.scalar_type())) {
     throw Error(
@@ -25,11 +25,11 @@ void check_flat(const Tensor& t, const plan::FlatUnit& unit, const char* what) {
   }
 }
 
-Network::Network(const plan::ModelShape& model_shape, plan::Head model_head, FlatTensors base,
+Network::Network(const spec::ModelShape& model_shape, spec::Head model_head, FlatTensors base,
                  std::optional<Lora> lora)
     : shape(model_shape),
       head(model_head),
-      layout(plan::flat_layout(model_shape, model_head)),
+      layout(spec::flat_layout(model_shape, model_head)),
       blocks(static_cast<std::size_t>(model_shape.num_hidden_layers)),
       activation_(activation_from_name(model_shape.hidden_act)) {
   if (base.weights.size() != layout.size() ||
@@ -38,13 +38,13 @@ Network::Network(const plan::ModelShape& model_shape, plan::Head model_head, Fla
                 format("The model has {} flat units; {} weights and {} gradients were given",
                        layout.size(), base.weights.size(), base.grads.size()));
   }
-  const std::string stem = shape.family == plan::Family::kLlama  ? "model."
-                           : shape.family == plan::Family::kGpt2 ? "transformer."
+  const std::string stem = shape.family == spec::Family::kLlama  ? "model."
+                           : shape.family == spec::Family::kGpt2 ? "transformer."
                                                                  : "model.decoder.";
-  const bool gpt2 = shape.family == plan::Family::kGpt2;
+  const bool gpt2 = shape.family == spec::Family::kGpt2;
   const std::string tokens = stem + (gpt2 ? "wte.weight" : "embed_tokens.weight");
   slots_.emplace(tokens, Slot{&token_table, &d_token_table});
-  if (shape.tie_word_embeddings && head == plan::Head::kLanguageModel)
+  if (shape.tie_word_embeddings && head == spec::Head::kLanguageModel)
     slots_.emplace(tokens, Slot{&lm_head.weight, &lm_head.d_weight});
   slots_.emplace(stem + (gpt2 ? "wpe.weight" : "embed_positions.weight"),
                  Slot{&position_table, &d_position_table});
@@ -52,7 +52,7 @@ Network::Network(const plan::ModelShape& model_shape, plan::Head model_head, Fla
   map_linear(stem + "project_out", project_out);
   map_blocks();
   map_norm(stem + (gpt2                                 ? "ln_f"
-                   : shape.family == plan::Family::kOpt ? "final_layer_norm"
+                   : shape.family == spec::Family::kOpt ? "final_layer_norm"
                                                         : "norm"),
            final_norm);
   map_linear("lm_head", lm_head);
@@ -89,9 +89,9 @@ void Network::map_norm(const std::string& name, Norm& norm) {
 void Network::map_blocks() {
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     Block& b = blocks[i];
-    const std::string at = plan::block_prefix(shape, static_cast<std::int64_t>(i)) + ".";
+    const std::string at = spec::block_prefix(shape, static_cast<std::int64_t>(i)) + ".";
     switch (shape.family) {
-      case plan::Family::kLlama:
+      case spec::Family::kLlama:
         map_norm(at + "input_layernorm", b.attention_norm);
         map_norm(at + "post_attention_layernorm", b.mlp_norm);
         map_linear(at + "self_attn.o_proj", b.out);
@@ -99,7 +99,7 @@ void Network::map_blocks() {
         map_linear(at + "mlp.up_proj", b.up);
         map_linear(at + "mlp.down_proj", b.down);
         break;
-      case plan::Family::kGpt2:
+      case spec::Family::kGpt2:
         map_norm(at + "ln_1", b.attention_norm);
         map_norm(at + "ln_2", b.mlp_norm);
         map_linear(at + "attn.c_attn", b.qkv);
@@ -108,7 +108,7 @@ void Network::map_blocks() {
         map_linear(at + "mlp.c_proj", b.down);
         for (Linear* l : {&b.qkv, &b.out, &b.up, &b.down}) l->input_major = true;
         continue;
-      case plan::Family::kOpt:
+      case spec::Family::kOpt:
         map_norm(at + "self_attn_layer_norm", b.attention_norm);
         map_norm(at + "final_layer_norm", b.mlp_norm);
         map_linear(at + "self_attn.out_proj", b.out);
@@ -122,7 +122,7 @@ void Network::map_blocks() {
   }
 }
 
-void Network::bind(NamedParameter& named, const plan::Parameter& parameter, const Tensor& weights,
+void Network::bind(NamedParameter& named, const spec::Parameter& parameter, const Tensor& weights,
                    const Tensor& grads) {
   const auto view = [&](const Tensor& flat) {
     return flat.defined()
@@ -139,7 +139,7 @@ void Network::bind(NamedParameter& named, const plan::Parameter& parameter, cons
 }
 
 void Network::bind_unit(std::size_t unit, const Tensor& weights, const Tensor& grads) {
-  const plan::FlatUnit& flat = layout.at(unit);
+  const spec::FlatUnit& flat = layout.at(unit);
   check_flat(weights, flat, "weights");
   if (grads.defined()) check_flat(grads, flat, "gradients");
   auto named = std::find_if(parameters.begin(), parameters.end(),
@@ -148,8 +148,8 @@ void Network::bind_unit(std::size_t unit, const Tensor& weights, const Tensor& g
 }
 
 void Network::bind_lora(const Lora& lora) {
-  throw_if_error(plan::check_lora(shape, lora.shape));
-  const auto units = plan::lora_layout(shape, head, lora.shape);
+  throw_if_error(spec::check_lora(shape, lora.shape));
+  const auto units = spec::lora_layout(shape, head, lora.shape);
   const FlatTensors& flat = lora.adapters;
   if (flat.weights.size() != units.size() ||
       (!flat.grads.empty() && flat.grads.size() != units.size())) {

@@ -12,7 +12,7 @@
 
 #include "model/ops.h"
 #include "model/transformer.h"
-#include "plan/model_shape.h"
+#include "spec/model_shape.h"
 
 namespace neap::model {
 
@@ -39,7 +39,7 @@ struct Block {
 
 class Network {
  public:
-  Network(const plan::ModelShape& shape, plan::Head head, FlatTensors base,
+  Network(const spec::ModelShape& shape, spec::Head head, FlatTensors base,
           std::optional<Lora> lora);
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
@@ -79,12 +79,12 @@ class Network {
   [[nodiscard]] std::size_t head_unit() const {
     return blocks.size() + 1 < layout.size() ? blocks.size() + 1 : 0;
   }
-  [[nodiscard]] bool has_rope() const { return shape.family == plan::Family::kLlama; }
+  [[nodiscard]] bool has_rope() const { return shape.family == spec::Family::kLlama; }
   void for_each_linear(const std::function<void(Linear&)>& visit);
 
-  plan::ModelShape shape;
-  plan::Head head;
-  std::vector<plan::FlatUnit> layout;
+  spec::ModelShape shape;
+  spec::Head head;
+  std::vector<spec::FlatUnit> layout;
   std::vector<NamedParameter> parameters;
   std::vector<NamedParameter> adapters;
   WalkObserver* observer = nullptr;
@@ -106,7 +106,7 @@ class Network {
   void map_linear(const std::string& name, Linear& linear);
   void map_norm(const std::string& name, Norm& norm);
   void map_blocks();
-  void bind(NamedParameter& named, const plan::Parameter& parameter, const at::Tensor& weights,
+  void bind(NamedParameter& named, const spec::Parameter& parameter, const at::Tensor& weights,
             const at::Tensor& grads);
   void bind_lora(const Lora& lora);
   struct Heads {
@@ -120,6 +120,6 @@ class Network {
 };
 
 /// Throws unless `t` is what a flat unit asks for.
-void check_flat(const at::Tensor& t, const plan::FlatUnit& unit, const char* what);
+void check_flat(const at::Tensor& t, const spec::FlatUnit& unit, const char* what);
 
 }  // namespace neap::model

@@ -153,13 +153,13 @@ void apply_adapters(Network& net, double sign) {
 
 }  // namespace
 
-std::int64_t KvCache::elements(const plan::ModelShape& shape, std::int64_t batch,
+std::int64_t KvCache::elements(const spec::ModelShape& shape, std::int64_t batch,
                                std::int64_t max_tokens) {
   return shape.num_hidden_layers * 2 * batch * shape.num_key_value_heads * max_tokens *
          shape.head_dim;
 }
 
-KvCache KvCache::over(const Tensor& flat, const plan::ModelShape& shape, std::int64_t batch,
+KvCache KvCache::over(const Tensor& flat, const spec::ModelShape& shape, std::int64_t batch,
                       std::int64_t max_tokens) {
   const std::int64_t needed = elements(shape, batch, max_tokens);
   if (flat.dim() != 1 || flat.numel() < needed)
@@ -184,17 +184,17 @@ KvCache KvCache::first(std::int64_t n) const {
   return part;
 }
 
-Transformer::Transformer(const plan::ModelShape& shape, plan::Head head, FlatTensors base,
+Transformer::Transformer(const spec::ModelShape& shape, spec::Head head, FlatTensors base,
                          std::optional<Lora> lora)
     : impl_(new Impl{Network(shape, head, std::move(base), std::move(lora))}) {}
 Transformer::~Transformer() = default;
 Transformer::Transformer(Transformer&&) noexcept = default;
 Transformer& Transformer::operator=(Transformer&&) noexcept = default;
 
-const plan::ModelShape& Transformer::shape() const {
+const spec::ModelShape& Transformer::shape() const {
   return impl_->net.shape;
 }
-plan::Head Transformer::head() const {
+spec::Head Transformer::head() const {
   return impl_->net.head;
 }
 std::size_t Transformer::units() const {

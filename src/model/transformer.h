@@ -2,7 +2,7 @@
 // training block by block.
 //
 // Model     Weights (and gradients, where a unit is trained) are 1-D tensors given by the caller,
-//           one for each unit of plan::flat_layout: "embed", "block.i", "head". The model keeps
+//           one for each unit of spec::flat_layout: "embed", "block.i", "head". The model keeps
 //           views, and owns no memory that outlives a call. Any floating dtype; norms, softmax and
 //           log-probs are computed in float32 inside (float64 for a float64 model).
 // Rows      Hidden states are (N, C) with one row a token; a Batch says which rows are one
@@ -26,7 +26,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/model_shape.h"
+#include "spec/model_shape.h"
 
 namespace neap::model {
 
@@ -49,7 +49,7 @@ struct FlatTensors {
 };
 
 struct Lora {
-  plan::LoraShape shape;
+  spec::LoraShape shape;
   double alpha = 16;  ///< adapters are scaled by alpha / rank
   FlatTensors adapters;
 };
@@ -98,9 +98,9 @@ struct KvCache {
   std::vector<at::Tensor> values;
 
   /// Views over one flat tensor laid out [layer][key, value](B, H_kv, T_max, D).
-  [[nodiscard]] static KvCache over(const at::Tensor& flat, const plan::ModelShape& shape,
+  [[nodiscard]] static KvCache over(const at::Tensor& flat, const spec::ModelShape& shape,
                                     std::int64_t batch, std::int64_t max_tokens);
-  [[nodiscard]] static std::int64_t elements(const plan::ModelShape& shape, std::int64_t batch,
+  [[nodiscard]] static std::int64_t elements(const spec::ModelShape& shape, std::int64_t batch,
                                              std::int64_t max_tokens);
   [[nodiscard]] std::int64_t batch() const { return keys.at(0).size(0); }
   [[nodiscard]] std::int64_t max_tokens() const { return keys.at(0).size(2); }
@@ -133,14 +133,14 @@ struct NamedParameter {
 
 class Transformer {
  public:
-  Transformer(const plan::ModelShape& shape, plan::Head head, FlatTensors base,
+  Transformer(const spec::ModelShape& shape, spec::Head head, FlatTensors base,
               std::optional<Lora> lora = std::nullopt);
   ~Transformer();
   Transformer(Transformer&&) noexcept;
   Transformer& operator=(Transformer&&) noexcept;
 
-  [[nodiscard]] const plan::ModelShape& shape() const;
-  [[nodiscard]] plan::Head head() const;
+  [[nodiscard]] const spec::ModelShape& shape() const;
+  [[nodiscard]] spec::Head head() const;
   [[nodiscard]] std::size_t units() const;
   [[nodiscard]] at::Device device() const;
   [[nodiscard]] at::ScalarType dtype() const;

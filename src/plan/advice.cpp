@@ -14,7 +14,8 @@ struct Dial {
   std::string effect;
   int weight = 1;              ///< how much a step hurts
   bool keeps_training = true;  ///< the result is the same but for rounding
-  std::function<bool(Job&, std::vector<std::string>&, int level)> turn;  ///< false: no such level
+  std::function<bool(spec::Job&, std::vector<std::string>&, int level)>
+      turn;  ///< false: no such level
 };
 
 using Keys = std::vector<std::pair<std::string, std::int64_t*>>;
@@ -40,7 +41,7 @@ bool shrink_keys(const Keys& keys, std::vector<std::string>& overrides, int leve
   return changed && further;
 }
 
-Keys training_micro_batches(Job& j) {
+Keys training_micro_batches(spec::Job& j) {
   if (!j.has_rollout())
     return {{"data.micro_batch_size_per_gpu", &j.data.micro_batch_size_per_gpu}};
   Keys keys = {{"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
@@ -51,7 +52,7 @@ Keys training_micro_batches(Job& j) {
   return keys;
 }
 
-Keys inference_micro_batches(Job& j) {
+Keys inference_micro_batches(spec::Job& j) {
   if (!j.has_rollout()) return {};
   // Only keys with a value of their own; zeros follow these.
   Keys keys = {{"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
@@ -67,19 +68,19 @@ Keys inference_micro_batches(Job& j) {
   return keys;
 }
 
-std::vector<Dial> dials(const Job& job) {
+std::vector<Dial> dials(const spec::Job& job) {
   std::vector<Dial> list;
   list.push_back({"smaller micro batches in training: same result, more passes", 1, true,
-                  [](Job& j, std::vector<std::string>& o, int level) {
+                  [](spec::Job& j, std::vector<std::string>& o, int level) {
                     return shrink_keys(training_micro_batches(j), o, level);
                   }});
   list.push_back({"smaller micro batches in inference: same result, more passes", 1, true,
-                  [](Job& j, std::vector<std::string>& o, int level) {
+                  [](spec::Job& j, std::vector<std::string>& o, int level) {
                     return shrink_keys(inference_micro_batches(j), o, level);
                   }});
   if (job.has_rollout()) {
     list.push_back({"fewer sequences decoded together: same result, slower generation", 1, true,
-                    [](Job& j, std::vector<std::string>& o, int level) {
+                    [](spec::Job& j, std::vector<std::string>& o, int level) {
                       const std::int64_t now = j.rollout_batch();
                       if (now >> level < 1) return false;
                       j.rollout.batch_size = shrink(now, level);
@@ -92,7 +93,7 @@ std::vector<Dial> dials(const Job& job) {
   const bool critic_keeps = job.has_critic() && !job.critic.model.enable_gradient_checkpointing;
   if (actor_keeps || critic_keeps) {
     list.push_back({"recompute blocks in backward: same result, a third more compute in training",
-                    2, true, [=](Job& j, std::vector<std::string>& o, int level) {
+                    2, true, [=](spec::Job& j, std::vector<std::string>& o, int level) {
                       if (actor_keeps) {
                         j.actor_model.enable_gradient_checkpointing = true;
                         o.emplace_back(
@@ -109,7 +110,7 @@ std::vector<Dial> dials(const Job& job) {
   const bool critic_full = job.has_critic() && job.critic.model.lora.rank == 0;
   if (actor_full || critic_full) {
     list.push_back({"train LoRA adapters instead of all weights: another training", 8, false,
-                    [=](Job& j, std::vector<std::string>& o, int level) {
+                    [=](spec::Job& j, std::vector<std::string>& o, int level) {
                       if (actor_full) {
                         j.actor_model.lora.rank = 16;
                         o.emplace_back("actor_rollout_ref.model.lora_rank=16");
@@ -122,7 +123,7 @@ std::vector<Dial> dials(const Job& job) {
                     }});
   }
   list.push_back({"shorter responses: another training", 6, false,
-                  [](Job& j, std::vector<std::string>& o, int level) {
+                  [](spec::Job& j, std::vector<std::string>& o, int level) {
                     const std::int64_t shorter = j.data.max_response_length >> level;
                     if (shorter < 8) return false;
                     j.data.max_response_length = shorter;
@@ -133,7 +134,7 @@ std::vector<Dial> dials(const Job& job) {
 }
 
 // Some models cannot take a change (a rank over their width); such a change is no candidate.
-bool least_of(const Job& job, const Target& target, Bytes& least) {
+bool least_of(const spec::Job& job, const Target& target, Bytes& least) {
   if (!job.validate().ok()) return false;
   const Result<MemoryPlan> plan = draft_plan(job, target);
   if (!plan.ok()) return false;
@@ -143,7 +144,7 @@ bool least_of(const Job& job, const Target& target, Bytes& least) {
 
 }  // namespace
 
-std::vector<Knob> find_knobs(const Job& job, const Target& target) {
+std::vector<Knob> find_knobs(const spec::Job& job, const Target& target) {
   Bytes now;
   if (!least_of(job, target, now)) return {};
   std::vector<Knob> knobs;
@@ -153,7 +154,7 @@ std::vector<Knob> find_knobs(const Job& job, const Target& target) {
     // As far as it helps; of a change in the training only the first step.
     std::vector<std::string> last;
     for (int level = 1; level <= (dial.keeps_training ? 12 : 1); ++level) {
-      Job changed = job;
+      spec::Job changed = job;
       Knob knob;
       knob.effect = dial.effect;
       if (!dial.turn(changed, knob.overrides, level) || knob.overrides == last) break;
@@ -169,7 +170,7 @@ std::vector<Knob> find_knobs(const Job& job, const Target& target) {
   return knobs;
 }
 
-Result<Fit> find_fit(const Job& job, const Target& target) {
+Result<Fit> find_fit(const spec::Job& job, const Target& target) {
   const std::vector<Dial> list = dials(job);
   struct Candidate {
     std::vector<int> levels;
@@ -183,7 +184,7 @@ Result<Fit> find_fit(const Job& job, const Target& target) {
       return;
     }
     for (int level = 0; level <= 6; ++level) {
-      Job probe = job;
+      spec::Job probe = job;
       std::vector<std::string> unused;
       if (level > 0 && !list[k].turn(probe, unused, level)) break;
       Candidate next = c;
@@ -196,7 +197,7 @@ Result<Fit> find_fit(const Job& job, const Target& target) {
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.pain < b.pain; });
 
-  const auto build = [&](const Candidate& c, Job& changed, Fit& fit) {
+  const auto build = [&](const Candidate& c, spec::Job& changed, Fit& fit) {
     changed = job;
     for (std::size_t k = 0; k < list.size(); ++k) {
       if (c.levels[k] == 0) continue;
@@ -219,7 +220,7 @@ Result<Fit> find_fit(const Job& job, const Target& target) {
       if (hardest == nullptr || sum(c) > sum(*hardest)) hardest = &c;
     }
     if (hardest == nullptr) continue;
-    Job changed;
+    spec::Job changed;
     Fit fit;
     Bytes least;
     if (!build(*hardest, changed, fit) || !least_of(changed, target, least)) continue;

@@ -15,7 +15,7 @@ struct Knob {
   Bytes least_capacity;                ///< with it
 };
 /// Single changes that lower the least capacity, best first.
-[[nodiscard]] std::vector<Knob> find_knobs(const Job& job, const Target& target);
+[[nodiscard]] std::vector<Knob> find_knobs(const spec::Job& job, const Target& target);
 
 struct Fit {
   std::vector<std::string> overrides;  ///< empty: fits as it is
@@ -24,6 +24,6 @@ struct Fit {
 };
 /// The mildest combination of changes under which the job fits `target.capacity`: first those that
 /// cost time only, then those that change the training. kDoesNotFit when none does.
-[[nodiscard]] Result<Fit> find_fit(const Job& job, const Target& target);
+[[nodiscard]] Result<Fit> find_fit(const spec::Job& job, const Target& target);
 
 }  // namespace neap::plan

@@ -10,7 +10,7 @@
 
 namespace neap::plan {
 
-Result<MemoryPlan> draft_plan(const Job& job, const Target& target) {
+Result<MemoryPlan> draft_plan(const spec::Job& job, const Target& target) {
   if (target.granularity.is_zero())
     return Status(ErrorCode::kInvalidArgument, "The device's granularity is zero");
   MemoryPlan plan;
@@ -25,7 +25,7 @@ Result<MemoryPlan> draft_plan(const Job& job, const Target& target) {
   return plan;
 }
 
-Result<MemoryPlan> make_plan(const Job& job, const Target& target) {
+Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target) {
   NEAP_TRY_ASSIGN(MemoryPlan plan, draft_plan(job, target));
   Status status = solve_residency(plan, job.memory.residency);
   if (status.ok()) return plan;

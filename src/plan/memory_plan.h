@@ -11,7 +11,7 @@
 
 #include "arena/arena.h"
 #include "base/json.h"
-#include "plan/job.h"
+#include "spec/job.h"
 
 namespace neap::plan {
 
@@ -95,11 +95,11 @@ struct MemoryPlan {
 };
 
 /// Tags, phases and transients of a job, without a schedule.
-[[nodiscard]] Result<MemoryPlan> draft_plan(const Job& job, const Target& target);
+[[nodiscard]] Result<MemoryPlan> draft_plan(const spec::Job& job, const Target& target);
 /// The whole road from configuration to plan. kDoesNotFit when no schedule fits: the message has
 /// the least capacity that would, and the knobs that lower it. With residency "all" the plan may
 /// be over the capacity (fits() tells): the run then meets the device's own limit.
-[[nodiscard]] Result<MemoryPlan> make_plan(const Job& job, const Target& target);
+[[nodiscard]] Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target);
 
 /// Fills `schedule` and the sums from tags, phases and capacity: the cheapest moves that fit.
 [[nodiscard]] Status solve_residency(MemoryPlan& plan, const std::string& mode);

@@ -17,7 +17,7 @@ NetworkStream::NetworkStream(TensorStream& stream, const ModelRole& role,
       role_(role),
       shape_(role.shape),
       e_(execution),
-      linears_(block_linears(role.shape)),
+      linears_(spec::block_linears(role.shape)),
       c_(role.shape.hidden_size),
       f_(role.shape.intermediate_size),
       q_width_(role.shape.num_attention_heads * role.shape.head_dim),
@@ -116,14 +116,14 @@ Temporary NetworkStream::norm_backward(std::int64_t rows, std::int64_t width, bo
 }
 
 Temporary NetworkStream::linear(std::int64_t rows, std::size_t i) {
-  const Linear& l = linears_[i];
+  const spec::Linear& l = linears_[i];
   Temporary y = make(rows * l.out);
   if (role_.lora.rank > 0 && role_.lora.covers(l)) s_.touch(rows * role_.lora.rank, e_.width);
   return y;
 }
 
 Temporary NetworkStream::linear_backward(std::int64_t rows, std::size_t i) {
-  const Linear& l = linears_[i];
+  const spec::Linear& l = linears_[i];
   if (trains_base()) {
     if (widens()) s_.touch(l.in * l.out, e_.width);
     if (l.bias) {

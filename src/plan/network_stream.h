@@ -88,12 +88,12 @@ class NetworkStream {
   [[nodiscard]] Temporary make(std::int64_t elements) { return s_.make(elements, e_.width); }
   [[nodiscard]] Temporary make_float(std::int64_t elements) { return s_.make(elements, 4); }
   [[nodiscard]] Temporary make_long(std::int64_t elements) { return s_.make(elements, 8); }
-  [[nodiscard]] bool rms() const { return shape_.family == Family::kLlama; }
+  [[nodiscard]] bool rms() const { return shape_.family == spec::Family::kLlama; }
   [[nodiscard]] bool grouped() const {
     return shape_.num_attention_heads != shape_.num_key_value_heads;
   }
-  [[nodiscard]] bool fused_qkv() const { return shape_.family == Family::kGpt2; }
-  [[nodiscard]] bool gated() const { return shape_.family == Family::kLlama; }
+  [[nodiscard]] bool fused_qkv() const { return shape_.family == spec::Family::kGpt2; }
+  [[nodiscard]] bool gated() const { return shape_.family == spec::Family::kLlama; }
   /// Weights of the base get gradients.
   [[nodiscard]] bool trains_base() const { return role_.trained && role_.lora.rank == 0; }
   /// Gradients are wider than activations: what is added to them is made apart first.
@@ -126,9 +126,9 @@ class NetworkStream {
 
   TensorStream& s_;
   const ModelRole& role_;
-  const ModelShape& shape_;
+  const spec::ModelShape& shape_;
   Execution e_;
-  std::vector<Linear> linears_;
+  std::vector<spec::Linear> linears_;
   std::size_t out_, up_, down_;  ///< places in linears_; gate is before up
   std::int64_t c_, f_, q_width_, kv_width_;
 };

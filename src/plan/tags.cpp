@@ -14,9 +14,9 @@ Bytes element_bytes(std::int64_t elements, std::uint64_t width) {
   return Bytes(static_cast<std::uint64_t>(elements) * width);
 }
 
-std::vector<PartPlan> unit_parts(const std::vector<FlatUnit>& units, std::uint64_t width) {
+std::vector<PartPlan> unit_parts(const std::vector<spec::FlatUnit>& units, std::uint64_t width) {
   std::vector<PartPlan> parts;
-  for (const FlatUnit& unit : units)
+  for (const spec::FlatUnit& unit : units)
     parts.push_back({unit.name, Bytes(), element_bytes(unit.elements, width)});
   return parts;
 }
@@ -55,8 +55,8 @@ class TagBuilder {
 void add_model(TagBuilder& builder, const ModelRole& role, std::uint64_t width,
                const std::vector<std::string>& base_phases,
                const std::vector<std::string>& model_phases, const std::string& train_phase) {
-  const std::vector<FlatUnit> base = flat_layout(role.shape, role.head);
-  const std::vector<FlatUnit> adapters = lora_layout(role.shape, role.head, role.lora);
+  const std::vector<spec::FlatUnit> base = spec::flat_layout(role.shape, role.head);
+  const std::vector<spec::FlatUnit> adapters = spec::lora_layout(role.shape, role.head, role.lora);
   const bool adapted = !adapters.empty();
   const std::vector<std::string> trains =
       role.trained ? std::vector<std::string>{train_phase} : std::vector<std::string>{};
@@ -69,7 +69,7 @@ void add_model(TagBuilder& builder, const ModelRole& role, std::uint64_t width,
                 model_phases, trains);
   }
   if (!role.trained) return;
-  const std::vector<FlatUnit>& trained = adapted ? adapters : base;
+  const std::vector<spec::FlatUnit>& trained = adapted ? adapters : base;
   builder.add(role.name + ".grads", unit_parts(trained, kGradientWidth), Contents::kScratch,
               Need::kFree, trains, trains);
   // AdamW: two moments; masters where the weights themselves are too coarse to take small updates.
@@ -78,19 +78,19 @@ void add_model(TagBuilder& builder, const ModelRole& role, std::uint64_t width,
               trains, trains);
 }
 
-Result<ModelRole> read_role(const Job& job, std::string name, const std::string& path, Head head,
-                            const ModelConfig* config) {
+Result<ModelRole> read_role(const spec::Job& job, std::string name, const std::string& path,
+                            spec::Head head, const spec::ModelConfig* config) {
   ModelRole role;
   role.name = std::move(name);
   role.head = head;
-  NEAP_TRY_ASSIGN(role.shape, ModelShape::from_folder(job.resolve(path)));
+  NEAP_TRY_ASSIGN(role.shape, spec::ModelShape::from_folder(job.resolve(path)));
   if (config != nullptr) {
     role.trained = true;
     role.checkpointing = config->enable_gradient_checkpointing;
     if (config->lora.rank > 0) {
       role.lora = {config->lora.rank, config->lora.target_modules};
       role.lora_alpha = config->lora.alpha;
-      NEAP_TRY(check_lora(role.shape, role.lora));
+      NEAP_TRY(spec::check_lora(role.shape, role.lora));
     }
   }
   const std::int64_t length = job.max_sequence_length();
@@ -129,24 +129,24 @@ std::vector<RegionPlan> pack_regions(const std::vector<PartPlan>& parts, Bytes g
   return regions;
 }
 
-std::uint64_t compute_width(const Job& job, const Target& target) {
+std::uint64_t compute_width(const spec::Job& job, const Target& target) {
   if (job.device.dtype == "auto") return target.cuda ? 2 : 4;
   return job.device.dtype == "bfloat16" ? 2 : 4;
 }
 
-Result<JobModels> read_models(const Job& job) {
+Result<JobModels> read_models(const spec::Job& job) {
   JobModels models;
   if (job.task == "reward") {
-    NEAP_TRY_ASSIGN(models.reward, read_role(job, "reward", job.actor_model.path, Head::kScalar,
-                                             &job.actor_model));
+    NEAP_TRY_ASSIGN(models.reward, read_role(job, "reward", job.actor_model.path,
+                                             spec::Head::kScalar, &job.actor_model));
     return models;
   }
-  NEAP_TRY_ASSIGN(models.actor, read_role(job, "actor", job.actor_model.path, Head::kLanguageModel,
-                                          &job.actor_model));
+  NEAP_TRY_ASSIGN(models.actor, read_role(job, "actor", job.actor_model.path,
+                                          spec::Head::kLanguageModel, &job.actor_model));
   if (!job.has_rollout()) return models;
   if (job.uses_reference() && !job.reference_is_actor_base()) {
     NEAP_TRY_ASSIGN(models.reference, read_role(job, "reference", job.reference_path(),
-                                                Head::kLanguageModel, nullptr));
+                                                spec::Head::kLanguageModel, nullptr));
     if (models.reference->shape.vocab_size != models.actor->shape.vocab_size) {
       return Status(ErrorCode::kInvalidArgument,
                     format("The reference model has a vocabulary of {}, the actor one of {}: their "
@@ -155,15 +155,15 @@ Result<JobModels> read_models(const Job& job) {
     }
   }
   NEAP_TRY_ASSIGN(models.reward,
-                  read_role(job, "reward", job.reward_model.path, Head::kScalar, nullptr));
+                  read_role(job, "reward", job.reward_model.path, spec::Head::kScalar, nullptr));
   if (job.has_critic()) {
-    NEAP_TRY_ASSIGN(models.critic,
-                    read_role(job, "critic", job.critic_path(), Head::kScalar, &job.critic.model));
+    NEAP_TRY_ASSIGN(models.critic, read_role(job, "critic", job.critic_path(), spec::Head::kScalar,
+                                             &job.critic.model));
   }
   return models;
 }
 
-std::vector<std::string> phase_names(const Job& job) {
+std::vector<std::string> phase_names(const spec::Job& job) {
   if (!job.has_rollout()) return {"train", "validate"};
   std::vector<std::string> names = {"generate", "actor_logp"};
   if (job.uses_reference()) names.emplace_back("ref_logp");
@@ -174,7 +174,7 @@ std::vector<std::string> phase_names(const Job& job) {
   return names;
 }
 
-std::vector<TagPlan> build_tags(const Job& job, const JobModels& models, const Target& target,
+std::vector<TagPlan> build_tags(const spec::Job& job, const JobModels& models, const Target& target,
                                 const std::vector<std::string>& phases) {
   TagBuilder builder(phases, target.granularity);
   const std::uint64_t width = compute_width(job, target);
@@ -187,7 +187,7 @@ std::vector<TagPlan> build_tags(const Job& job, const JobModels& models, const T
   std::vector<std::string> base_phases = actor_phases;
   if (job.reference_is_actor_base()) base_phases.emplace_back("ref_logp");
   add_model(builder, *models.actor, width, base_phases, actor_phases, "train_actor");
-  const ModelShape& shape = models.actor->shape;
+  const spec::ModelShape& shape = models.actor->shape;
   // Keys and values, a row of num_key_value_heads * head_dim each, for every layer and position.
   const std::int64_t kv_elements = 2 * shape.num_hidden_layers * shape.num_key_value_heads *
                                    shape.head_dim * job.rollout_batch() * job.max_sequence_length();

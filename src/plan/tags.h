@@ -6,16 +6,16 @@
 #include <vector>
 
 #include "plan/memory_plan.h"
-#include "plan/model_shape.h"
+#include "spec/model_shape.h"
 
 namespace neap::plan {
 
 /// A model of the job as the planner sees it.
 struct ModelRole {
   std::string name;  ///< "actor", "critic", "reference", "reward"
-  ModelShape shape;
-  Head head = Head::kLanguageModel;
-  LoraShape lora;  ///< rank 0: none
+  spec::ModelShape shape;
+  spec::Head head = spec::Head::kLanguageModel;
+  spec::LoraShape lora;  ///< rank 0: none
   double lora_alpha = 0;
   bool trained = false;
   bool checkpointing = false;
@@ -24,16 +24,16 @@ struct ModelRole {
 struct JobModels {
   std::optional<ModelRole> actor, reference, critic, reward;
 };
-[[nodiscard]] Result<JobModels> read_models(const Job& job);
+[[nodiscard]] Result<JobModels> read_models(const spec::Job& job);
 
 /// Bytes of an element in forward and backward: 2 for bfloat16.
-[[nodiscard]] std::uint64_t compute_width(const Job& job, const Target& target);
+[[nodiscard]] std::uint64_t compute_width(const spec::Job& job, const Target& target);
 constexpr std::uint64_t kGradientWidth = 4;  ///< gradients add up in float32
 
 /// Names of the job's phases, in the order of a step.
-[[nodiscard]] std::vector<std::string> phase_names(const Job& job);
+[[nodiscard]] std::vector<std::string> phase_names(const spec::Job& job);
 /// Tags with regions and needs; `phases` as phase_names gives them.
-[[nodiscard]] std::vector<TagPlan> build_tags(const Job& job, const JobModels& models,
+[[nodiscard]] std::vector<TagPlan> build_tags(const spec::Job& job, const JobModels& models,
                                               const Target& target,
                                               const std::vector<std::string>& phases);
 

@@ -18,7 +18,7 @@ constexpr std::int64_t kDecodeSteps = 48;
 
 class PhaseStream {
  public:
-  PhaseStream(TensorStream& stream, const Job& job, const Execution& execution)
+  PhaseStream(TensorStream& stream, const spec::Job& job, const Execution& execution)
       : s_(stream),
         job_(job),
         e_(execution),
@@ -68,7 +68,7 @@ class PhaseStream {
 
   void train_critic(const ModelRole& role) {
     NetworkStream net(s_, role, e_);
-    const CriticConfig& config = job_.critic;
+    const spec::CriticConfig& config = job_.critic;
     each_micro_batch(job_.sequences_per_rank() * config.ppo_epochs,
                      config.ppo_micro_batch_size_per_gpu, [&](std::int64_t n) {
                        const std::vector<Temporary> batch = on_device(n, 2);
@@ -85,7 +85,7 @@ class PhaseStream {
 
   void train_actor(const ModelRole& role) {
     NetworkStream net(s_, role, e_);
-    const ActorConfig& config = job_.actor;
+    const spec::ActorConfig& config = job_.actor;
     const bool entropy = config.entropy_coeff != 0;
     each_micro_batch(job_.sequences_per_rank() * config.ppo_epochs,
                      config.ppo_micro_batch_size_per_gpu, [&](std::int64_t n) {
@@ -203,14 +203,14 @@ class PhaseStream {
   }
 
   TensorStream& s_;
-  const Job& job_;
+  const spec::Job& job_;
   Execution e_;
   std::int64_t length_, response_;
 };
 
 }  // namespace
 
-Execution execution_of(const Job& job, const Target& target) {
+Execution execution_of(const spec::Job& job, const Target& target) {
   Execution e;
   e.cuda = target.cuda;
   e.width = compute_width(job, target);
@@ -218,7 +218,7 @@ Execution execution_of(const Job& job, const Target& target) {
   return e;
 }
 
-void stream_phase(TensorStream& stream, const Job& job, const JobModels& models,
+void stream_phase(TensorStream& stream, const spec::Job& job, const JobModels& models,
                   const Execution& execution, const std::string& phase) {
   PhaseStream p(stream, job, execution);
   const Temporary workspace = execution.cuda ? stream.make(kCublasWorkspace, 1) : Temporary();
@@ -244,7 +244,7 @@ void stream_phase(TensorStream& stream, const Job& job, const JobModels& models,
   }
 }
 
-Result<cache::Settings> pool_settings(const Job& job, const Target& target) {
+Result<cache::Settings> pool_settings(const spec::Job& job, const Target& target) {
   cache::Settings settings;
   settings.expandable_segments = true;
   if (target.cuda) {
@@ -259,7 +259,7 @@ Result<cache::Settings> pool_settings(const Job& job, const Target& target) {
   return settings;
 }
 
-Result<std::vector<PhasePlan>> predict_transients(const Job& job, const JobModels& models,
+Result<std::vector<PhasePlan>> predict_transients(const spec::Job& job, const JobModels& models,
                                                   const Target& target,
                                                   const std::vector<std::string>& phases) {
   NEAP_TRY_ASSIGN(const cache::Settings settings, pool_settings(job, target));

@@ -17,17 +17,17 @@ namespace neap::plan {
 /// Settings of the phase pools: memory.alloc_conf, or by default expandable segments with pages of 2 MiB, so that a pool
 /// holds what its tensors need and nothing beside. On CUDA libtorch's allocator runs under PYTORCH_CUDA_ALLOC_CONF, which
 /// the bridge sets to expandable segments where the user has not set it.
-[[nodiscard]] Result<cache::Settings> pool_settings(const Job& job, const Target& target);
+[[nodiscard]] Result<cache::Settings> pool_settings(const spec::Job& job, const Target& target);
 
-[[nodiscard]] Execution execution_of(const Job& job, const Target& target);
+[[nodiscard]] Execution execution_of(const spec::Job& job, const Target& target);
 
 /// Runs one phase's requests through `stream`.
-void stream_phase(TensorStream& stream, const Job& job, const JobModels& models,
+void stream_phase(TensorStream& stream, const spec::Job& job, const JobModels& models,
                   const Execution& execution, const std::string& phase);
 
 /// Peaks of every phase. Fails on settings that the allocator does not know.
 [[nodiscard]] Result<std::vector<PhasePlan>> predict_transients(
-    const Job& job, const JobModels& models, const Target& target,
+    const spec::Job& job, const JobModels& models, const Target& target,
     const std::vector<std::string>& phases);
 
 }  // namespace neap::plan

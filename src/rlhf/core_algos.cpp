@@ -82,7 +82,7 @@ at::Tensor kl_penalty(const at::Tensor& log_prob, const at::Tensor& ref_log_prob
   return straight - straight.detach() + value.detach();
 }
 
-KlController::KlController(const plan::AlgorithmConfig& config)
+KlController::KlController(const spec::AlgorithmConfig& config)
     : adaptive_(config.kl_ctrl_type == "adaptive"),
       value_(config.kl_coef),
       target_(config.target_kl),
@@ -193,7 +193,7 @@ at::Tensor aggregate_loss(const at::Tensor& loss, const at::Tensor& mask, std::s
 
 PolicyLoss policy_loss(const at::Tensor& old_log_prob, const at::Tensor& log_prob,
                        const at::Tensor& advantages, const at::Tensor& mask,
-                       const plan::ActorConfig& config, const LossScale& scale) {
+                       const spec::ActorConfig& config, const LossScale& scale) {
   const at::Tensor delta = at::clamp(log_prob - old_log_prob, -kLogRatioLimit, kLogRatioLimit);
   const at::Tensor ratio = delta.exp();
   const at::Tensor plain = -advantages * ratio;

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "plan/job.h"
+#include "spec/job.h"
 
 namespace neap::rlhf {
 
@@ -32,7 +32,7 @@ namespace neap::rlhf {
 /// The coefficient of the KL in the reward: fixed, or moved towards a target by the batch's KL.
 class KlController {
  public:
-  explicit KlController(const plan::AlgorithmConfig& config);
+  explicit KlController(const spec::AlgorithmConfig& config);
   [[nodiscard]] double value() const { return value_; }
   /// `current_kl`: mean over sequences of their mean token KL; `n_steps`: sequences seen.
   void update(double current_kl, std::int64_t n_steps);
@@ -96,7 +96,7 @@ struct PolicyLoss {
 };
 [[nodiscard]] PolicyLoss policy_loss(const at::Tensor& old_log_prob, const at::Tensor& log_prob,
                                      const at::Tensor& advantages, const at::Tensor& mask,
-                                     const plan::ActorConfig& config, const LossScale& scale);
+                                     const spec::ActorConfig& config, const LossScale& scale);
 
 struct ValueLoss {
   at::Tensor loss;

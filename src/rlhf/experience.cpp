@@ -30,7 +30,7 @@ at::Tensor by_micro_batch(Context& context, const train::Sequences& sequences, c
 void generate_responses(Context& context, train::Role& actor,
                         const std::vector<train::Tokens>& prompts, std::int64_t n,
                         std::uint64_t key, Experience& out) {
-  const plan::Job& job = context.job;
+  const spec::Job& job = context.job;
   const parallel::Share share = context.share();
   std::vector<rollout::Prompt> requests;
   std::vector<train::Tokens> repeated;

@@ -34,9 +34,9 @@ class PpoStage final : public Stage {
   void restore(const std::filesystem::path& folder) override;
 
  private:
-  [[nodiscard]] const plan::Job& job() const { return context_.job; }
+  [[nodiscard]] const spec::Job& job() const { return context_.job; }
   [[nodiscard]] std::vector<train::Role*> roles();
-  [[nodiscard]] train::RoleSpec spec(const char* role, const std::string& path, plan::Head head);
+  [[nodiscard]] train::RoleSpec spec(const char* role, const std::string& path, spec::Head head);
   [[nodiscard]] std::vector<train::Tokens> read(const std::vector<std::string>& files) const;
   /// Everything up to the advantages.
   [[nodiscard]] Experience make_experience(std::int64_t step, Metrics& metrics);
@@ -56,7 +56,7 @@ class PpoStage final : public Stage {
   std::optional<Judge> judge_;
 };
 
-train::RoleSpec PpoStage::spec(const char* role, const std::string& path, plan::Head head) {
+train::RoleSpec PpoStage::spec(const char* role, const std::string& path, spec::Head head) {
   train::RoleSpec out;
   out.role = role;
   out.folder = job().resolve(path);
@@ -77,20 +77,20 @@ train::RoleSpec PpoStage::spec(const char* role, const std::string& path, plan::
 PpoStage::PpoStage(Context& context)
     : context_(context),
       actor_(context.runtime, context.ranks,
-             spec("actor", context.job.actor_model.path, plan::Head::kLanguageModel)),
+             spec("actor", context.job.actor_model.path, spec::Head::kLanguageModel)),
       reward_(context.runtime, context.ranks,
-              spec("reward", context.job.reward_model.path, plan::Head::kScalar)),
+              spec("reward", context.job.reward_model.path, spec::Head::kScalar)),
       prompts_(read(context.job.data.train_files)),
       order_(prompts_.size(), static_cast<std::size_t>(context.job.data.train_batch_size),
              context.job.data.shuffle, static_cast<std::uint64_t>(context.job.trainer.seed)),
       kl_control_(context.job.algorithm) {
   if (job().uses_reference() && !job().reference_is_actor_base()) {
     reference_.emplace(context.runtime, context.ranks,
-                       spec("reference", job().reference_path(), plan::Head::kLanguageModel));
+                       spec("reference", job().reference_path(), spec::Head::kLanguageModel));
   }
   if (job().has_critic()) {
     critic_.emplace(context.runtime, context.ranks,
-                    spec("critic", job().critic_path(), plan::Head::kScalar));
+                    spec("critic", job().critic_path(), spec::Head::kScalar));
   }
   if (!job().data.val_files.empty()) held_out_ = read(job().data.val_files);
   if (!job().trainer.lexicon.empty()) judge_ = Judge::load(job().resolve(job().trainer.lexicon));
@@ -176,7 +176,7 @@ void PpoStage::add_log_probs(Experience& e, Metrics& metrics) {
 }
 
 void PpoStage::add_advantages(Experience& e, Metrics& metrics) {
-  const plan::AlgorithmConfig& algorithm = job().algorithm;
+  const spec::AlgorithmConfig& algorithm = job().algorithm;
   const at::Tensor& mask = e.sequences.mask;
   at::Tensor rewards = place_at_end(e.scores, mask);
   if (algorithm.use_kl_in_reward) {

@@ -40,7 +40,7 @@ class Averages {
 // How one model is updated.
 struct UpdateSpec {
   const char* prefix;  // of its metrics
-  const plan::OptimizerConfig& optim;
+  const spec::OptimizerConfig& optim;
   std::int64_t epochs;
   std::int64_t mini_batch;   // sequences of all ranks
   std::int64_t micro_batch;  // sequences of one rank
@@ -80,8 +80,8 @@ void update(Context& context, train::Role& role, const Experience& e, std::int64
 
 void train_critic(Context& context, train::Role& critic, const Experience& e, std::int64_t step,
                   Metrics& metrics) {
-  const plan::Job& job = context.job;
-  const plan::CriticConfig& config = job.critic;
+  const spec::Job& job = context.job;
+  const spec::CriticConfig& config = job.critic;
   const at::Device device = context.runtime.device();
   model::Transformer& model = critic.model();
   const auto phase = context.runtime.phase("train_critic");
@@ -115,8 +115,8 @@ void train_critic(Context& context, train::Role& critic, const Experience& e, st
 
 void train_actor(Context& context, train::Role& actor, const Experience& e, std::int64_t step,
                  Metrics& metrics) {
-  const plan::Job& job = context.job;
-  const plan::ActorConfig& config = job.actor;
+  const spec::Job& job = context.job;
+  const spec::ActorConfig& config = job.actor;
   const at::Device device = context.runtime.device();
   model::Transformer& model = actor.model();
   model::LogProbOptions options;

@@ -20,7 +20,7 @@ class RewardStage final : public Stage {
   explicit RewardStage(Context& context)
       : context_(context),
         reward_(context.runtime, context.ranks,
-                {"reward", context.job.resolve(context.job.actor_model.path), plan::Head::kScalar,
+                {"reward", context.job.resolve(context.job.actor_model.path), spec::Head::kScalar,
                  context.job.actor_model.lora, true, context.job.actor.optim,
                  static_cast<std::uint64_t>(context.job.trainer.seed)}),
         train_(read(context.job.data.train_files)),
@@ -34,7 +34,7 @@ class RewardStage final : public Stage {
 
   Metrics train_step(std::int64_t step) override {
     Metrics metrics;
-    const plan::Job& job = context_.job;
+    const spec::Job& job = context_.job;
     const std::vector<std::size_t> rows = context_.share().of(order_.batch(step));
     const auto pairs = static_cast<double>(job.data.train_batch_size);
     std::vector<double> sums = {0, 0, 0};
@@ -109,7 +109,7 @@ class RewardStage final : public Stage {
   }
 
   [[nodiscard]] Pairs read(const std::vector<std::string>& files) const {
-    const plan::DataConfig& data = context_.job.data;
+    const spec::DataConfig& data = context_.job.data;
     Pairs out;
     const auto response = [&](const train::TextRow& row, std::size_t field) {
       train::Tokens tokens =

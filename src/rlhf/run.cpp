@@ -38,12 +38,12 @@ void print(const std::string& text) {
   std::fflush(stdout);
 }
 
-plan::MemoryPlan make_plan(const plan::Job& job) {
+plan::MemoryPlan make_plan(const spec::Job& job) {
   return value_or_throw(plan::make_plan(job, bridge::Runtime::choose(job.device).target));
 }
 
 // Steps of the whole run. Reads the training files where epochs decide.
-std::int64_t count_steps(const plan::Job& job) {
+std::int64_t count_steps(const spec::Job& job) {
   if (job.trainer.total_training_steps > 0) return job.trainer.total_training_steps;
   const std::size_t rows = train::read_rows(resolve_all(job, job.data.train_files), {}).size();
   const train::BatchOrder order(rows, static_cast<std::size_t>(job.data.train_batch_size), false,
@@ -57,8 +57,8 @@ Status draw(const fs::path& output, const fs::path& page) {
   return write_file_atomic(page, html);
 }
 
-Json config_json(const plan::Job& job) {
-  plan::Job copy = job;
+Json config_json(const spec::Job& job) {
+  spec::Job copy = job;
   return copy.bind().to_json();
 }
 
@@ -85,7 +85,7 @@ double resident_gib() {
 
 class Run {
  public:
-  Run(const plan::Job& job, parallel::Communicator& ranks)
+  Run(const spec::Job& job, parallel::Communicator& ranks)
       : job_(job),
         ranks_(ranks),
         output_(job.resolve(job.trainer.default_local_dir).lexically_normal()),
@@ -108,7 +108,7 @@ class Run {
   void save();
   void finish();
 
-  const plan::Job& job_;
+  const spec::Job& job_;
   parallel::Communicator& ranks_;
   fs::path output_;
   fs::path folder_;  // of this rank's own files; the first one's is the output itself
@@ -387,7 +387,7 @@ void Run::finish() {
 
 }  // namespace
 
-std::unique_ptr<parallel::Communicator> join_ranks(plan::Job& job,
+std::unique_ptr<parallel::Communicator> join_ranks(spec::Job& job,
                                                    const parallel::Environment& environment) {
   if (environment.size == 1) return parallel::make_single();
   parallel::ConnectOptions options;
@@ -400,7 +400,7 @@ std::unique_ptr<parallel::Communicator> join_ranks(plan::Job& job,
   return parallel::connect(environment, options);
 }
 
-Outcome run(const plan::Job& job, parallel::Communicator& ranks) {
+Outcome run(const spec::Job& job, parallel::Communicator& ranks) {
   Run run(job, ranks);
   try {
     return run.execute();

@@ -14,7 +14,7 @@
 #include <memory>
 
 #include "parallel/communicator.h"
-#include "plan/job.h"
+#include "spec/job.h"
 
 namespace neap::rlhf {
 
@@ -27,9 +27,9 @@ enum class Outcome {
 /// Joins the ranks that the launcher started: sets the job's GPU to this rank's and connects it with
 /// the others. One rank: nothing happens.
 [[nodiscard]] std::unique_ptr<parallel::Communicator> join_ranks(
-    plan::Job& job, const parallel::Environment& environment);
+    spec::Job& job, const parallel::Environment& environment);
 
 /// Runs the job. Plan, samples, table and memory lines go to stdout, progress to stderr.
-[[nodiscard]] Outcome run(const plan::Job& job, parallel::Communicator& ranks);
+[[nodiscard]] Outcome run(const spec::Job& job, parallel::Communicator& ranks);
 
 }  // namespace neap::rlhf

@@ -19,7 +19,7 @@ class SftStage final : public Stage {
       : context_(context),
         actor_(context.runtime, context.ranks,
                {"actor", context.job.resolve(context.job.actor_model.path),
-                plan::Head::kLanguageModel, context.job.actor_model.lora, true,
+                spec::Head::kLanguageModel, context.job.actor_model.lora, true,
                 context.job.actor.optim, static_cast<std::uint64_t>(context.job.trainer.seed)}),
         train_(read(context.job.data.train_files)),
         order_(train_.prompts.size(), static_cast<std::size_t>(context.job.data.train_batch_size),
@@ -34,7 +34,7 @@ class SftStage final : public Stage {
     Metrics metrics;
     const train::Sequences batch = gather(train_, context_.share().of(order_.batch(step)));
     const double tokens = context_.ranks.sum(batch.mask.sum().item<double>());
-    const plan::Job& job = context_.job;
+    const spec::Job& job = context_.job;
     double loss = 0;
     {
       const Stopwatch watch(metrics, "update_actor");
@@ -95,7 +95,7 @@ class SftStage final : public Stage {
 
  private:
   [[nodiscard]] Texts read(const std::vector<std::string>& files) const {
-    const plan::DataConfig& data = context_.job.data;
+    const spec::DataConfig& data = context_.job.data;
     Texts out;
     for (const train::TextRow& row :
          train::read_rows(resolve_all(context_.job, files), {data.prompt_key, data.response_key})) {

@@ -29,11 +29,11 @@ void summarize(Metrics& metrics, const std::string& prefix, const at::Tensor& x,
   metrics[prefix + "/min"] = flat.min().item<double>();
 }
 
-train::SequenceShape sequence_shape(const plan::Job& job, std::int64_t pad) {
+train::SequenceShape sequence_shape(const spec::Job& job, std::int64_t pad) {
   return {job.max_sequence_length(), job.data.max_response_length, pad};
 }
 
-std::int64_t eos_token(const plan::ModelShape& shape) {
+std::int64_t eos_token(const spec::ModelShape& shape) {
   if (shape.eos_token_id < 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 "The model's config.json has no eos_token_id: nothing would end a text");
@@ -41,7 +41,7 @@ std::int64_t eos_token(const plan::ModelShape& shape) {
   return shape.eos_token_id;
 }
 
-std::int64_t pad_token(const plan::ModelShape& shape) {
+std::int64_t pad_token(const spec::ModelShape& shape) {
   return shape.pad_token_id >= 0 ? shape.pad_token_id : eos_token(shape);
 }
 
@@ -57,7 +57,7 @@ train::Tokens encode_limited(const Context& context, const std::string& text,
   return tokens;
 }
 
-std::vector<std::filesystem::path> resolve_all(const plan::Job& job,
+std::vector<std::filesystem::path> resolve_all(const spec::Job& job,
                                                const std::vector<std::string>& files) {
   std::vector<std::filesystem::path> out;
   for (const std::string& file : files) out.push_back(job.resolve(file));

@@ -14,7 +14,7 @@
 #include "model/tokenizer.h"
 #include "parallel/communicator.h"
 #include "parallel/share.h"
-#include "plan/job.h"
+#include "spec/job.h"
 #include "torch/runtime.h"
 #include "train/role.h"
 #include "train/sequences.h"
@@ -26,7 +26,7 @@ using Metrics = std::map<std::string, double>;
 
 /// Everything that a stage works with; outlives it.
 struct Context {
-  const plan::Job& job;
+  const spec::Job& job;
   bridge::Runtime& runtime;
   parallel::Communicator& ranks;
   const model::Tokenizer& tokenizer;
@@ -90,11 +90,11 @@ void summarize(Metrics& metrics, const std::string& prefix, const at::Tensor& x,
                const at::Tensor& mask = {});
 
 /// Shape of the job's batches.
-[[nodiscard]] train::SequenceShape sequence_shape(const plan::Job& job, std::int64_t pad);
+[[nodiscard]] train::SequenceShape sequence_shape(const spec::Job& job, std::int64_t pad);
 /// The token that ends a text, and the one that pads batches; the model's, or an error that says
 /// which file lacks it.
-[[nodiscard]] std::int64_t eos_token(const plan::ModelShape& shape);
-[[nodiscard]] std::int64_t pad_token(const plan::ModelShape& shape);
+[[nodiscard]] std::int64_t eos_token(const spec::ModelShape& shape);
+[[nodiscard]] std::int64_t pad_token(const spec::ModelShape& shape);
 
 /// Tokens of a text; an error with its place when there are none or more than `limit` of `key`.
 [[nodiscard]] train::Tokens encode_limited(const Context& context, const std::string& text,
@@ -102,7 +102,7 @@ void summarize(Metrics& metrics, const std::string& prefix, const at::Tensor& x,
                                            const char* key);
 
 /// train_files or val_files with the configuration's folder in front.
-[[nodiscard]] std::vector<std::filesystem::path> resolve_all(const plan::Job& job,
+[[nodiscard]] std::vector<std::filesystem::path> resolve_all(const spec::Job& job,
                                                              const std::vector<std::string>& files);
 
 }  // namespace neap::rlhf

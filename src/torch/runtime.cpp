@@ -105,7 +105,7 @@ class CudaTransients final : public Transients {
 
 class RuntimeImpl final : public Runtime {
  public:
-  RuntimeImpl(const plan::Job& job, const plan::MemoryPlan& plan, trace::EventSink* events);
+  RuntimeImpl(const spec::Job& job, const plan::MemoryPlan& plan, trace::EventSink* events);
 
   [[nodiscard]] at::Device device() const override { return torch_device_; }
   [[nodiscard]] at::ScalarType compute_dtype() const override { return dtype_; }
@@ -193,7 +193,7 @@ class HoldGuard final : public Runtime::Guard {
   Residency::Set before_;
 };
 
-RuntimeImpl::RuntimeImpl(const plan::Job& job, const plan::MemoryPlan& plan,
+RuntimeImpl::RuntimeImpl(const spec::Job& job, const plan::MemoryPlan& plan,
                          trace::EventSink* events)
     : plan_(plan), events_(events), ceiling_(job.device.memory) {
   const Runtime::Choice choice = Runtime::choose(job.device);
@@ -330,7 +330,7 @@ void RuntimeImpl::mark(trace::EventKind kind, std::string_view name) {
 
 }  // namespace
 
-Runtime::Choice Runtime::choose(const plan::DeviceConfig& config) {
+Runtime::Choice Runtime::choose(const spec::DeviceConfig& config) {
   Choice choice;
   plan::Target& target = choice.target;
   target.threads = at::get_num_threads();
@@ -359,7 +359,7 @@ Runtime::Choice Runtime::choose(const plan::DeviceConfig& config) {
   return choice;
 }
 
-std::unique_ptr<Runtime> Runtime::make(const plan::Job& job, const plan::MemoryPlan& plan,
+std::unique_ptr<Runtime> Runtime::make(const spec::Job& job, const plan::MemoryPlan& plan,
                                        trace::EventSink* events) {
   return std::make_unique<RuntimeImpl>(job, plan, events);
 }

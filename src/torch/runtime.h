@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "arena/arena.h"
-#include "plan/job.h"
 #include "plan/memory_plan.h"
+#include "spec/job.h"
 #include "trace/event.h"
 
 namespace neap::bridge {
@@ -43,14 +43,14 @@ class Runtime {
   /// Chooses the device (auto: CUDA if libtorch_cuda loads and sees a card, else the host device of
   /// the given size), reserves every region of the plan, installs the CPU allocator (once a
   /// process). `events` may be null, else outlives the runtime.
-  static std::unique_ptr<Runtime> make(const plan::Job& job, const plan::MemoryPlan& plan,
+  static std::unique_ptr<Runtime> make(const spec::Job& job, const plan::MemoryPlan& plan,
                                        trace::EventSink* events);
   /// What make would choose, for the planner, without allocating anything. `name` is for people.
   struct Choice {
     plan::Target target;  ///< capacity: device.memory, or what is free now
     std::string name;
   };
-  static Choice choose(const plan::DeviceConfig& config);
+  static Choice choose(const spec::DeviceConfig& config);
   virtual ~Runtime() = default;
 
   [[nodiscard]] virtual at::Device device() const = 0;

@@ -13,7 +13,7 @@
 
 namespace neap::train {
 
-double learning_rate(const plan::OptimizerConfig& config, std::int64_t step, std::int64_t total) {
+double learning_rate(const spec::OptimizerConfig& config, std::int64_t step, std::int64_t total) {
   const auto warmup = static_cast<double>(config.lr_warmup_steps);
   const auto at = static_cast<double>(step);
   if (at < warmup) return config.lr * (at + 1) / warmup;
@@ -29,7 +29,7 @@ double learning_rate(const plan::OptimizerConfig& config, std::int64_t step, std
                      config.lr_schedule));
 }
 
-AdamW::AdamW(const plan::OptimizerConfig& config, std::vector<OptimizerUnit> units,
+AdamW::AdamW(const spec::OptimizerConfig& config, std::vector<OptimizerUnit> units,
              parallel::Communicator& ranks)
     : config_(config), ranks_(ranks), units_(std::move(units)) {}
 

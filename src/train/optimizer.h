@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "parallel/communicator.h"
-#include "plan/job.h"
+#include "spec/job.h"
 
 namespace neap::train {
 
 /// The learning rate of optimizer step `step` (from 0) of `total`: linear warm-up, then constant, a
 /// line to zero, or half a cosine to zero.
-[[nodiscard]] double learning_rate(const plan::OptimizerConfig& config, std::int64_t step,
+[[nodiscard]] double learning_rate(const spec::OptimizerConfig& config, std::int64_t step,
                                    std::int64_t total);
 
 /// One trained flat unit: all tensors (unit.elements,).
@@ -33,7 +33,7 @@ struct OptimizerUnit {
 class AdamW {
  public:
   /// `ranks` outlives it.
-  AdamW(const plan::OptimizerConfig& config, std::vector<OptimizerUnit> units,
+  AdamW(const spec::OptimizerConfig& config, std::vector<OptimizerUnit> units,
         parallel::Communicator& ranks);
 
   void zero_grads();
@@ -49,7 +49,7 @@ class AdamW {
   [[nodiscard]] const std::vector<OptimizerUnit>& units() const { return units_; }
 
  private:
-  plan::OptimizerConfig config_;
+  spec::OptimizerConfig config_;
   parallel::Communicator& ranks_;
   std::vector<OptimizerUnit> units_;
   std::int64_t steps_ = 0;

@@ -29,12 +29,12 @@ Role::Role(bridge::Runtime& runtime, parallel::Communicator& ranks, RoleSpec spe
     : runtime_(runtime),
       ranks_(ranks),
       spec_(std::move(spec)),
-      shape_(value_or_throw(plan::ModelShape::from_folder(spec_.folder))),
-      layout_(plan::flat_layout(shape_, spec_.head)) {
+      shape_(value_or_throw(spec::ModelShape::from_folder(spec_.folder))),
+      layout_(spec::flat_layout(shape_, spec_.head)) {
   const at::ScalarType dtype = runtime_.compute_dtype();
   const bool masters = dtype != at::kFloat;
   std::optional<model::Lora> lora = lora_of(spec_);
-  if (lora) adapter_layout_ = plan::lora_layout(shape_, spec_.head, lora->shape);
+  if (lora) adapter_layout_ = spec::lora_layout(shape_, spec_.head, lora->shape);
   weights_ = regions("weights", layout_, dtype);
   if (lora) adapters_ = regions("adapter", adapter_layout_, dtype);
   model::FlatTensors base{weights_, {}};
@@ -63,10 +63,10 @@ Role::Role(bridge::Runtime& runtime, parallel::Communicator& ranks, RoleSpec spe
       std::make_unique<model::Transformer>(shape_, spec_.head, std::move(base), std::move(lora));
 }
 
-std::vector<at::Tensor> Role::regions(const char* part, const std::vector<plan::FlatUnit>& units,
+std::vector<at::Tensor> Role::regions(const char* part, const std::vector<spec::FlatUnit>& units,
                                       at::ScalarType dtype) {
   std::vector<at::Tensor> out;
-  for (const plan::FlatUnit& unit : units) {
+  for (const spec::FlatUnit& unit : units) {
     out.push_back(runtime_.region(tag(part), unit.name, dtype).narrow(0, 0, unit.elements));
   }
   return out;

@@ -16,8 +16,8 @@
 #include "model/checkpoint.h"
 #include "model/transformer.h"
 #include "parallel/communicator.h"
-#include "plan/job.h"
-#include "plan/model_shape.h"
+#include "spec/job.h"
+#include "spec/model_shape.h"
 #include "torch/runtime.h"
 #include "train/optimizer.h"
 
@@ -26,10 +26,10 @@ namespace neap::train {
 struct RoleSpec {
   std::string role;              ///< "actor"
   std::filesystem::path folder;  ///< config.json, and weights if there are any
-  plan::Head head = plan::Head::kLanguageModel;
-  plan::LoraConfig lora;
+  spec::Head head = spec::Head::kLanguageModel;
+  spec::LoraConfig lora;
   bool trained = false;
-  plan::OptimizerConfig optimizer;
+  spec::OptimizerConfig optimizer;
   std::uint64_t seed = 0;  ///< of the initialization where the folder has no weights
 };
 
@@ -43,7 +43,7 @@ class Role {
   [[nodiscard]] model::Transformer& base() { return base_ ? *base_ : *model_; }
   [[nodiscard]] AdamW& optimizer() { return *optimizer_; }
   [[nodiscard]] const RoleSpec& spec() const { return spec_; }
-  [[nodiscard]] const plan::ModelShape& shape() const { return shape_; }
+  [[nodiscard]] const spec::ModelShape& shape() const { return shape_; }
 
   /// Weights from the folder, or a fresh start from the seed where it has none; optimizer states
   /// zero. A language model's folder serves a scalar head too: the head starts at zero.
@@ -58,11 +58,11 @@ class Role {
  private:
   [[nodiscard]] std::string tag(const char* part) const { return spec_.role + "." + part; }
   [[nodiscard]] bool has_lora() const { return spec_.lora.rank > 0; }
-  [[nodiscard]] const std::vector<plan::FlatUnit>& trained_layout() const {
+  [[nodiscard]] const std::vector<spec::FlatUnit>& trained_layout() const {
     return has_lora() ? adapter_layout_ : layout_;
   }
   [[nodiscard]] std::vector<at::Tensor> regions(const char* part,
-                                                const std::vector<plan::FlatUnit>& units,
+                                                const std::vector<spec::FlatUnit>& units,
                                                 at::ScalarType dtype);
   /// Brings everything that save and load touch to the device.
   [[nodiscard]] std::unique_ptr<bridge::Runtime::Guard> hold();
@@ -74,8 +74,8 @@ class Role {
   bridge::Runtime& runtime_;
   parallel::Communicator& ranks_;
   RoleSpec spec_;
-  plan::ModelShape shape_;
-  std::vector<plan::FlatUnit> layout_, adapter_layout_;
+  spec::ModelShape shape_;
+  std::vector<spec::FlatUnit> layout_, adapter_layout_;
   // Views of the regions, one a unit; adapters and states are empty where there are none.
   std::vector<at::Tensor> weights_, adapters_, states_;
   std::unique_ptr<model::Transformer> model_, base_;

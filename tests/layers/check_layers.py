@@ -10,17 +10,18 @@ from pathlib import Path
 # Each room and the rooms it may know. What is not named here may not be included.
 BELOW = {
     "base": set(),
+    "spec": {"base"},
     "device": {"base"},
     "trace": {"base"},
     "arena": {"base", "device", "trace"},
     "cache": {"base", "device", "trace", "arena"},
-    "plan": {"base", "device", "trace", "arena", "cache"},
+    "plan": {"base", "spec", "device", "trace", "arena", "cache"},
     "replay": {"base", "device", "trace", "arena", "cache", "plan"},
     "report": {"base", "device", "trace", "arena", "cache", "plan", "replay"},
     "bench": {"base", "device", "trace", "arena", "cache", "plan", "replay"},
     "hook": {"base", "device", "trace", "arena"},
 }
-CORE = {"base", "device", "trace", "arena", "cache", "plan", "replay", "report"}
+CORE = {"base", "spec", "device", "trace", "arena", "cache", "plan", "replay", "report"}
 BELOW["torch"] = CORE
 BELOW["model"] = CORE | {"torch"}
 BELOW["parallel"] = BELOW["model"] | {"model"}

@@ -24,7 +24,7 @@ class Golden : public ::testing::TestWithParam<std::string> {
     file_.emplace(SafetensorsFile::open(std::filesystem::path(NEAP_SOURCE_DIR) /
                                         "tests/golden/model" / (GetParam() + ".safetensors")));
     const Json config = value_or_throw(parse_json(file_->metadata().at("config"), GetParam()));
-    shape_ = value_or_throw(plan::ModelShape::from_json(config, GetParam()));
+    shape_ = value_or_throw(spec::ModelShape::from_json(config, GetParam()));
   }
 
   Tensor stored(const std::string& name) const {
@@ -35,10 +35,10 @@ class Golden : public ::testing::TestWithParam<std::string> {
     return entry->dtype == "I64" ? t : t.to(at::kDouble);
   }
 
-  Transformer make(plan::Head head) {
+  Transformer make(spec::Head head) {
     grads_.clear();
     std::vector<Tensor> weights;
-    for (const auto& unit : plan::flat_layout(shape_, head)) {
+    for (const auto& unit : spec::flat_layout(shape_, head)) {
       weights.push_back(at::zeros({unit.elements}, at::kDouble));
       grads_.push_back(at::zeros({unit.elements}, at::kDouble));
     }
@@ -66,7 +66,7 @@ class Golden : public ::testing::TestWithParam<std::string> {
   }
 
   std::optional<SafetensorsFile> file_;
-  plan::ModelShape shape_;
+  spec::ModelShape shape_;
   std::vector<Tensor> grads_;
 };
 INSTANTIATE_TEST_SUITE_P(Models, Golden,
@@ -74,13 +74,13 @@ INSTANTIATE_TEST_SUITE_P(Models, Golden,
                          [](const auto& i) { return i.param; });
 
 TEST_P(Golden, LogitsAreHuggingFaces) {
-  Transformer model = make(plan::Head::kLanguageModel);
+  Transformer model = make(spec::Head::kLanguageModel);
   const Tensor hidden = model.forward(Batch::padded(stored("tokens")));
   expect_close(model.logits(hidden), stored("logits"), "logits");
 }
 
 TEST_P(Golden, EveryGradientIsHuggingFaces) {
-  Transformer model = make(plan::Head::kLanguageModel);
+  Transformer model = make(spec::Head::kLanguageModel);
   const auto tape = model.forward_train(Batch::padded(stored("tokens")), {.recompute = true});
   // float32 weights were used on the other side; linspace in float64 differs in the last bits only.
   const auto out = model.cross_entropy(tape->hidden(), {}, stored("targets"), stored("weights"),
@@ -97,13 +97,13 @@ TEST_P(Golden, EveryGradientIsHuggingFaces) {
 }
 
 TEST_P(Golden, ScoresAreHuggingFaces) {
-  Transformer model = make(plan::Head::kScalar);
+  Transformer model = make(spec::Head::kScalar);
   const Tensor hidden = model.forward(Batch::padded(stored("tokens")));
   expect_close(model.scores(hidden).view({2, 9}), stored("scores"), "scores");
 }
 
 TEST_P(Golden, DecodingGivesTheSameLogits) {
-  Transformer model = make(plan::Head::kLanguageModel);
+  Transformer model = make(spec::Head::kLanguageModel);
   const Tensor tokens = stored("tokens");
   KvCache cache =
       KvCache::over(at::zeros({KvCache::elements(shape_, 2, 9)}, at::kDouble), shape_, 2, 9);

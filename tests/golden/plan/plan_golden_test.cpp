@@ -9,7 +9,7 @@
 #include "base/format.h"
 #include "plan/advice.h"
 #include "plan/memory_plan.h"
-#include "plan/reference.h"
+#include "spec/config_docs.h"
 
 namespace neap::plan {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 const std::filesystem::path kFolder =
     std::filesystem::path(NEAP_SOURCE_DIR) / "tests" / "golden" / "plan";
 
-Target target_of(const Job& job) {
+Target target_of(const spec::Job& job) {
   Target target;
   target.cuda = job.device.kind == "cuda";
   target.capacity = job.device.memory;
@@ -69,8 +69,8 @@ Golden reviews(const char* name, const char* stage, std::vector<std::string> ove
 class GoldenPlan : public ::testing::TestWithParam<Golden> {};
 
 TEST_P(GoldenPlan, IsAsWritten) {
-  Job job;
-  const Status loaded = Job::load(GetParam().config, GetParam().overrides, job);
+  spec::Job job;
+  const Status loaded = spec::Job::load(GetParam().config, GetParam().overrides, job);
   ASSERT_TRUE(loaded.ok()) << loaded.message();
   const Result<MemoryPlan> plan = make_plan(job, target_of(job));
   ASSERT_TRUE(plan.ok()) << plan.status().message();
@@ -119,8 +119,8 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(GoldenPlans, TighterCeilingsMoveMoreAndThenFailWithAdvice) {
-  Job job;
-  ASSERT_TRUE(Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
   Target target = target_of(job);
   Bytes before;
   bool failed = false;
@@ -143,8 +143,8 @@ TEST(GoldenPlans, TighterCeilingsMoveMoreAndThenFailWithAdvice) {
 }
 
 TEST(GoldenPlans, FitFindsSettingsThatFit) {
-  Job job;
-  ASSERT_TRUE(Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
   Target target = target_of(job);
   target.capacity = 24_GiB;
   ASSERT_FALSE(make_plan(job, target).ok());
@@ -153,8 +153,8 @@ TEST(GoldenPlans, FitFindsSettingsThatFit) {
   EXPECT_LE(fit->plan.peak, target.capacity);
   ASSERT_FALSE(fit->overrides.empty());
   // What it says can be pasted, and keeps the training.
-  Job changed;
-  ASSERT_TRUE(Job::load(kFolder / "opt_ppo.toml", fit->overrides, changed).ok());
+  spec::Job changed;
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", fit->overrides, changed).ok());
   EXPECT_EQ(changed.actor_model.lora.rank, 0);
   EXPECT_EQ(changed.data.max_response_length, 256);
   const Result<MemoryPlan> plan = make_plan(changed, target);
@@ -165,8 +165,8 @@ TEST(GoldenPlans, FitFindsSettingsThatFit) {
 }
 
 TEST(GoldenPlans, JsonSaysWhatTheTextSays) {
-  Job job;
-  ASSERT_TRUE(Job::load(kFolder / "opt_lora_ppo.toml", {}, job).ok());
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_lora_ppo.toml", {}, job).ok());
   const Result<MemoryPlan> plan = make_plan(job, target_of(job));
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   const Json json = plan->to_json();
@@ -185,7 +185,7 @@ TEST(GoldenPlans, JsonSaysWhatTheTextSays) {
 
 TEST(GoldenPlans, TheCommittedReferencePageIsTheTable) {
   compare_file(std::filesystem::path(NEAP_SOURCE_DIR) / "docs" / "configuration.md",
-               configuration_reference());
+               spec::configuration_reference());
 }
 
 }  // namespace

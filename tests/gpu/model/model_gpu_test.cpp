@@ -18,26 +18,26 @@ using testing::tokens;
 
 struct Form {
   std::string name;
-  plan::ModelShape shape;
+  spec::ModelShape shape;
 };
 void PrintTo(const Form& form, std::ostream* out) {
   *out << form.name;
 }
 std::vector<Form> forms() {
-  plan::ModelShape llama = testing::tiny_llama();
+  spec::ModelShape llama = testing::tiny_llama();
   llama.hidden_size = 64;
   llama.head_dim = 16;
-  plan::ModelShape qwen = llama;
+  spec::ModelShape qwen = llama;
   qwen.model_type = "qwen2";
   qwen.attention_bias = true;
   qwen.tie_word_embeddings = true;
-  plan::ModelShape gpt2 = testing::tiny_gpt2();
+  spec::ModelShape gpt2 = testing::tiny_gpt2();
   gpt2.hidden_size = 64;
   gpt2.head_dim = 16;
-  plan::ModelShape opt = testing::tiny_opt(true);
+  spec::ModelShape opt = testing::tiny_opt(true);
   opt.hidden_size = 64;
   opt.head_dim = 16;
-  plan::ModelShape post = testing::tiny_opt(false);
+  spec::ModelShape post = testing::tiny_opt(false);
   post.hidden_size = 64;
   post.head_dim = 16;
   return {{"llama", llama}, {"qwen2", qwen}, {"gpt2", gpt2}, {"opt", opt}, {"opt_post_norm", post}};
@@ -105,7 +105,7 @@ double worst(const Step& actual, const Step& expected) {
 }
 
 TEST_P(OnCard, TrainsAsOnTheCpu) {
-  TestModel host(GetParam().shape, plan::Head::kLanguageModel, std::nullopt, at::kFloat);
+  TestModel host(GetParam().shape, spec::Head::kLanguageModel, std::nullopt, at::kFloat);
   const Tensor rows = tokens(3, 24, 41);
   for (const bool packed : {false, true}) {
     const auto batch = [&](const Tensor& t) {
@@ -113,7 +113,7 @@ TEST_P(OnCard, TrainsAsOnTheCpu) {
     };
     const Step expected = step(*host.model, host.grads, batch(rows), false);
     // What bfloat16 itself costs, on the CPU: the card may not be worse by more than half.
-    TestModel narrow(GetParam().shape, plan::Head::kLanguageModel, std::nullopt, at::kBFloat16);
+    TestModel narrow(GetParam().shape, spec::Head::kLanguageModel, std::nullopt, at::kBFloat16);
     for (std::size_t u = 0; u < narrow.weights.size(); ++u)
       narrow.weights[u].copy_(host.weights[u]);
     const double rounding = worst(step(*narrow.model, narrow.grads, batch(rows), false), expected);
@@ -133,7 +133,7 @@ TEST_P(OnCard, TrainsAsOnTheCpu) {
 }
 
 TEST_P(OnCard, DecodesAsItRunsWhole) {
-  TestModel host(GetParam().shape, plan::Head::kLanguageModel, std::nullopt, at::kFloat);
+  TestModel host(GetParam().shape, spec::Head::kLanguageModel, std::nullopt, at::kFloat);
   for (const auto& [dtype, tolerance] :
        {std::pair{at::kFloat, 1e-3}, std::pair{at::kBFloat16, 0.03}}) {
     Moved card(host, dtype);
@@ -163,8 +163,8 @@ TEST_P(Export, WritesFoldersForTransformers) {
   const char* where = std::getenv("NEAP_EXPORT");
   if (where == nullptr) GTEST_SKIP() << "NEAP_EXPORT names no folder";
   const Tensor rows = tokens(2, 9, 41);
-  for (const auto head : {plan::Head::kLanguageModel, plan::Head::kScalar}) {
-    const bool scalar = head == plan::Head::kScalar;
+  for (const auto head : {spec::Head::kLanguageModel, spec::Head::kScalar}) {
+    const bool scalar = head == spec::Head::kScalar;
     TestModel m(GetParam().shape, head, std::nullopt, at::kFloat);
     const auto folder =
         std::filesystem::path(where) / (GetParam().name + (scalar ? "-score" : "-lm"));

@@ -32,7 +32,7 @@ class RuntimeOnGpu : public ::testing::Test {
                      at::TensorOptions().dtype(at::kByte).device(at::kCUDA));
   }
 
-  plan::Job job_;
+  spec::Job job_;
   plan::MemoryPlan plan_;
 };
 

@@ -39,10 +39,10 @@ class Checkpoint : public ::testing::Test {
 };
 
 TEST_F(Checkpoint, ModelsComeBackThroughTheirFolder) {
-  for (const plan::ModelShape& shape :
+  for (const spec::ModelShape& shape :
        {tiny_llama(), tiny_gpt2(), tiny_opt(true), tiny_opt(false)}) {
-    TestModel saved(shape, plan::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
-    TestModel loaded(shape, plan::Head::kLanguageModel, std::nullopt, at::kFloat, 4);
+    TestModel saved(shape, spec::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
+    TestModel loaded(shape, spec::Head::kLanguageModel, std::nullopt, at::kFloat, 4);
     save_model(folder_, shape, saved.head, saved.weights, {.max_shard = Bytes(20'000)});
     EXPECT_TRUE(has_weights(folder_));
     const LoadReport report = load_model(folder_, shape, loaded.head, loaded.weights);
@@ -50,15 +50,15 @@ TEST_F(Checkpoint, ModelsComeBackThroughTheirFolder) {
     EXPECT_THAT(report.unused, ElementsAre());
     const Batch batch = Batch::padded(tokens(2, 5, 41));
     EXPECT_TRUE(at::equal(saved.model->forward(batch), loaded.model->forward(batch)));
-    const auto shape_again = value_or_throw(plan::ModelShape::from_folder(folder_));
+    const auto shape_again = value_or_throw(spec::ModelShape::from_folder(folder_));
     EXPECT_EQ(shape_again.to_json(), shape.to_json()) << shape.model_type;
   }
 }
 
 TEST_F(Checkpoint, ALanguageModelBecomesAScalarModelAndSaysWhatItLacks) {
-  TestModel language(tiny_llama(), plan::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
+  TestModel language(tiny_llama(), spec::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
   save_model(folder_, language.shape, language.head, language.weights);
-  TestModel value(tiny_llama(), plan::Head::kScalar, std::nullopt, at::kFloat, 4);
+  TestModel value(tiny_llama(), spec::Head::kScalar, std::nullopt, at::kFloat, 4);
   const Tensor score = value.model->parameters().back().weight.clone();
   const LoadReport report = load_model(folder_, value.shape, value.head, value.weights);
   EXPECT_THAT(report.missing, ElementsAre("score.weight"));
@@ -69,30 +69,30 @@ TEST_F(Checkpoint, ALanguageModelBecomesAScalarModelAndSaysWhatItLacks) {
 }
 
 TEST_F(Checkpoint, AnotherDtypeIsConvertedOnTheWay) {
-  TestModel wide(tiny_llama(), plan::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
+  TestModel wide(tiny_llama(), spec::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
   save_model(folder_, wide.shape, wide.head, wide.weights, {.dtype = at::kBFloat16});
   EXPECT_THAT(value_or_throw(read_file(folder_ / "config.json")),
               HasSubstr("\"torch_dtype\": \"bfloat16\""));
-  TestModel narrow(tiny_llama(), plan::Head::kLanguageModel, std::nullopt, at::kBFloat16, 4);
+  TestModel narrow(tiny_llama(), spec::Head::kLanguageModel, std::nullopt, at::kBFloat16, 4);
   (void)load_model(folder_, narrow.shape, narrow.head, narrow.weights);
   EXPECT_TRUE(at::equal(wide.weights[1].to(at::kBFloat16), narrow.weights[1]));
 }
 
 TEST_F(Checkpoint, FilesOfTheBaseModelWithoutPrefixAreRead) {
-  TestModel m(tiny_gpt2(), plan::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
+  TestModel m(tiny_gpt2(), spec::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
   NamedTensors bare;
   for (const auto& p : m.model->parameters())
     bare.emplace_back(p.name.substr(std::string("transformer.").size()), p.weight);
   bare.emplace_back("h.0.attn.bias", at::ones({1, 1, 4, 4}, at::kByte));
   save_tensors(folder_ / "model.safetensors", bare);
-  TestModel other(tiny_gpt2(), plan::Head::kLanguageModel, std::nullopt, at::kFloat, 4);
+  TestModel other(tiny_gpt2(), spec::Head::kLanguageModel, std::nullopt, at::kFloat, 4);
   const LoadReport report = load_model(folder_, other.shape, other.head, other.weights);
   EXPECT_THAT(report.unused, ElementsAre());
   EXPECT_TRUE(at::equal(m.weights[2], other.weights[2]));
 }
 
 TEST_F(Checkpoint, WrongFilesAreNamedWithTheirTensor) {
-  TestModel m(tiny_llama(), plan::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
+  TestModel m(tiny_llama(), spec::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
   NamedTensors some{{"model.embed_tokens.weight", at::zeros({41, 23})}};
   save_tensors(folder_ / "model.safetensors", some);
   EXPECT_THAT([&] { (void)load_model(folder_, m.shape, m.head, m.weights); },
@@ -110,8 +110,8 @@ TEST_F(Checkpoint, WrongFilesAreNamedWithTheirTensor) {
 }
 
 TEST_F(Checkpoint, AdaptersComeBackUnderPeftsNames) {
-  const plan::LoraShape lora{2, {"q_proj", "down_proj"}};
-  TestModel m(tiny_llama(), plan::Head::kScalar, lora, at::kFloat);
+  const spec::LoraShape lora{2, {"q_proj", "down_proj"}};
+  TestModel m(tiny_llama(), spec::Head::kScalar, lora, at::kFloat);
   save_adapter(folder_, m.shape, m.head, lora, 8, m.adapter_weights, "base");
   const SafetensorsFile file = SafetensorsFile::open(folder_ / "adapter_model.safetensors");
   EXPECT_NE(file.find("base_model.model.model.layers.2.mlp.down_proj.lora_B.weight"), nullptr);
@@ -128,8 +128,8 @@ TEST_F(Checkpoint, AMergedAdapterGivesTheAdaptedModel) {
   for (const auto& [shape, targets] :
        {std::pair(tiny_llama(), std::vector<std::string>{"q_proj", "down_proj"}),
         std::pair(tiny_gpt2(), std::vector<std::string>{"c_attn", "c_proj"})}) {
-    for (const plan::Head head : {plan::Head::kLanguageModel, plan::Head::kScalar}) {
-      const plan::LoraShape lora{2, targets};
+    for (const spec::Head head : {spec::Head::kLanguageModel, spec::Head::kScalar}) {
+      const spec::LoraShape lora{2, targets};
       TestModel m(shape, head, lora, at::kFloat);
       const fs::path folder = folder_ / std::to_string(static_cast<int>(head)) / targets[0];
       save_model(folder, m.shape, m.head, m.weights);
@@ -143,7 +143,7 @@ TEST_F(Checkpoint, AMergedAdapterGivesTheAdaptedModel) {
       const Tensor got = merged.model->forward(batch);
       EXPECT_LT((got - wanted).abs().max().item<double>(),
                 1e-4 * wanted.abs().max().item<double>());
-      if (head == plan::Head::kScalar) {
+      if (head == spec::Head::kScalar) {
         const Tensor rows = at::arange(10, at::kLong);
         const Tensor scores = m.model->scores(wanted, rows);
         const Tensor off = merged.model->scores(got, rows) - scores;
@@ -154,8 +154,8 @@ TEST_F(Checkpoint, AMergedAdapterGivesTheAdaptedModel) {
 }
 
 TEST_F(Checkpoint, AdaptersThatCannotBeMergedAreRefusedBeforeAnyChange) {
-  const plan::LoraShape lora{2, {"q_proj"}};
-  TestModel m(tiny_llama(), plan::Head::kLanguageModel, lora, at::kFloat);
+  const spec::LoraShape lora{2, {"q_proj"}};
+  TestModel m(tiny_llama(), spec::Head::kLanguageModel, lora, at::kFloat);
   EXPECT_FALSE(merge_adapter(folder_, m.shape, m.head, m.weights)) << "there is none";
   save_adapter(folder_, m.shape, m.head, lora, 8, m.adapter_weights);
   const fs::path config = folder_ / "adapter_config.json";

@@ -119,7 +119,7 @@ TEST(Head, LargeLogitsStayFinite) {
 }
 
 TEST(ScalarHead, ScoresAndTheirGradients) {
-  TestModel m(tiny_llama(), plan::Head::kScalar);
+  TestModel m(tiny_llama(), spec::Head::kScalar);
   const Batch batch = Batch::padded(tokens(2, 5, 41));
   const Tensor rows = at::tensor({4, 7, 9}, at::kLong);
   const Tensor d = at::tensor({1.0, -0.5, 0.25}, at::kDouble);
@@ -147,7 +147,7 @@ TEST(ScalarHead, ScoresAndTheirGradients) {
 }
 
 TEST(ScalarHead, IsTrainedBesideAdapters) {
-  TestModel m(tiny_llama(), plan::Head::kScalar, plan::LoraShape{2, {"q_proj"}});
+  TestModel m(tiny_llama(), spec::Head::kScalar, spec::LoraShape{2, {"q_proj"}});
   const auto tape = m.model->forward_train(Batch::padded(tokens(1, 4, 41)), {});
   tape->backward(m.model->scores_backward(tape->hidden(), {}, at::ones({4}, at::kDouble)));
   ASSERT_EQ(m.model->adapters().back().name, "base_model.model.score.weight");

@@ -16,8 +16,8 @@ namespace neap::model::testing {
 // Tensors this small only wait for one another.
 inline const bool kOneThread = (at::set_num_threads(1), true);
 
-inline plan::ModelShape tiny_llama() {
-  plan::ModelShape s;
+inline spec::ModelShape tiny_llama() {
+  spec::ModelShape s;
   s.vocab_size = 41;
   s.hidden_size = 24;
   s.intermediate_size = 40;
@@ -28,9 +28,9 @@ inline plan::ModelShape tiny_llama() {
   s.max_position_embeddings = 64;
   return s;
 }
-inline plan::ModelShape tiny_gpt2() {
-  plan::ModelShape s = tiny_llama();
-  s.family = plan::Family::kGpt2;
+inline spec::ModelShape tiny_gpt2() {
+  spec::ModelShape s = tiny_llama();
+  s.family = spec::Family::kGpt2;
   s.model_type = "gpt2";
   s.num_key_value_heads = 4;
   s.head_dim = 6;
@@ -40,9 +40,9 @@ inline plan::ModelShape tiny_gpt2() {
   return s;
 }
 /// `norm_first` false and a narrower embedding: the form of OPT-350m.
-inline plan::ModelShape tiny_opt(bool norm_first) {
-  plan::ModelShape s = tiny_gpt2();
-  s.family = plan::Family::kOpt;
+inline spec::ModelShape tiny_opt(bool norm_first) {
+  spec::ModelShape s = tiny_gpt2();
+  s.family = spec::Family::kOpt;
   s.model_type = "opt";
   s.hidden_act = "relu";
   s.position_offset = 2;
@@ -52,22 +52,22 @@ inline plan::ModelShape tiny_opt(bool norm_first) {
 }
 
 struct TestModel {
-  plan::ModelShape shape;
-  plan::Head head;
+  spec::ModelShape shape;
+  spec::Head head;
   std::vector<at::Tensor> weights, grads, adapter_weights, adapter_grads;
   std::optional<Transformer> model;
 
-  explicit TestModel(const plan::ModelShape& s, plan::Head h = plan::Head::kLanguageModel,
-                     std::optional<plan::LoraShape> lora = std::nullopt,
+  explicit TestModel(const spec::ModelShape& s, spec::Head h = spec::Head::kLanguageModel,
+                     std::optional<spec::LoraShape> lora = std::nullopt,
                      at::ScalarType dtype = at::kDouble, std::uint64_t seed = 7)
       : shape(s), head(h) {
-    for (const auto& unit : plan::flat_layout(s, h)) {
+    for (const auto& unit : spec::flat_layout(s, h)) {
       weights.push_back(at::zeros({unit.elements}, dtype));
       grads.push_back(lora ? at::Tensor() : at::zeros({unit.elements}, dtype));
     }
     std::optional<Lora> adapters;
     if (lora) {
-      for (const auto& unit : plan::lora_layout(s, h, *lora)) {
+      for (const auto& unit : spec::lora_layout(s, h, *lora)) {
         adapter_weights.push_back(at::zeros({unit.elements}, dtype));
         adapter_grads.push_back(at::zeros({unit.elements}, dtype));
       }

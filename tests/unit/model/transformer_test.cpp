@@ -18,13 +18,13 @@ using testing::tokens;
 
 struct Form {
   std::string name;
-  plan::ModelShape shape;
+  spec::ModelShape shape;
 };
 void PrintTo(const Form& form, std::ostream* out) {
   *out << form.name;
 }
 std::vector<Form> forms() {
-  plan::ModelShape qwen = tiny_llama();
+  spec::ModelShape qwen = tiny_llama();
   qwen.attention_bias = true;
   qwen.tie_word_embeddings = true;
   return {{"llama", tiny_llama()},
@@ -58,7 +58,7 @@ double loss_only(TestModel& m, const Batch& batch, const Tensor& targets, const 
 }
 
 TEST_P(EveryForm, RecomputationGivesTheSameBits) {
-  TestModel m(GetParam().shape, plan::Head::kLanguageModel, std::nullopt, at::kFloat);
+  TestModel m(GetParam().shape, spec::Head::kLanguageModel, std::nullopt, at::kFloat);
   const Batch batch = Batch::padded(tokens(3, 9, 41));
   const Tensor targets = tokens(1, 27, 41, 5).view(-1);
   const Tensor weights = at::linspace(0.1, 1, 27, at::kFloat);
@@ -175,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(Blocks, LoraOn, ::testing::ValuesIn(forms()),
                          [](const auto& i) { return i.param.name; });
 
 TEST_P(LoraOn, MergedModelEqualsAdaptedModelAndComesBack) {
-  TestModel m(GetParam().shape, plan::Head::kLanguageModel, plan::LoraShape{3, {"all-linear"}});
+  TestModel m(GetParam().shape, spec::Head::kLanguageModel, spec::LoraShape{3, {"all-linear"}});
   const Batch batch = Batch::padded(tokens(2, 7, 41));
   const auto base = m.weights[1].clone();
   const Tensor adapted = m.model->forward(batch);
@@ -190,7 +190,7 @@ TEST_P(LoraOn, MergedModelEqualsAdaptedModelAndComesBack) {
 }
 
 TEST_P(LoraOn, AdapterGradientsAgreeWithFiniteDifferences) {
-  TestModel m(GetParam().shape, plan::Head::kLanguageModel, plan::LoraShape{2, {"all-linear"}});
+  TestModel m(GetParam().shape, spec::Head::kLanguageModel, spec::LoraShape{2, {"all-linear"}});
   const Batch batch = Batch::padded(tokens(2, 5, 41));
   const Tensor targets = tokens(1, 10, 41, 3).view(-1);
   const Tensor weights = at::linspace(-1, 1.3, 10, at::kDouble);
@@ -226,7 +226,7 @@ class Recorder final : public WalkObserver {
 };
 
 TEST(TransformerWalk, ObserverSeesEveryUnitOfBothDirections) {
-  plan::ModelShape shape = tiny_llama();
+  spec::ModelShape shape = tiny_llama();
   shape.num_hidden_layers = 2;
   shape.tie_word_embeddings = true;
   TestModel m(shape);
@@ -293,11 +293,11 @@ TEST(TransformerWalk, GradientsAddUpOverMicroBatches) {
 }
 
 TEST(TransformerWalk, WiderGradientsTakeSumsOfNarrowWeights) {
-  const plan::ModelShape shape = tiny_llama();
-  TestModel m(shape, plan::Head::kLanguageModel, std::nullopt, at::kBFloat16);
+  const spec::ModelShape shape = tiny_llama();
+  TestModel m(shape, spec::Head::kLanguageModel, std::nullopt, at::kBFloat16);
   std::vector<Tensor> wide;
   for (const auto& g : m.grads) wide.push_back(at::zeros_like(g, at::kFloat));
-  Transformer model(shape, plan::Head::kLanguageModel, {m.weights, wide});
+  Transformer model(shape, spec::Head::kLanguageModel, {m.weights, wide});
   const Batch batch = Batch::padded(tokens(2, 6, 41));
   const Tensor targets = tokens(1, 12, 41, 4).view(-1);
   const Tensor weights = at::ones({12}, at::kFloat);

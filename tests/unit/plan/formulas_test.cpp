@@ -20,7 +20,7 @@ double zero_gigabytes(double parameters, int stage, double n) {
 ModelRole gpt2_role(std::int64_t layers, std::int64_t hidden, std::int64_t heads) {
   ModelRole role;
   role.name = "actor";
-  role.shape.family = Family::kGpt2;
+  role.shape.family = spec::Family::kGpt2;
   role.shape.model_type = "gpt2";
   role.shape.vocab_size = 50257;
   role.shape.hidden_size = hidden;
@@ -46,15 +46,17 @@ TEST(Formulas, ZerosExampleOfSevenAndAHalfBillion) {
 TEST(Formulas, TagsAreZerosTermsWithWiderGradients) {
   JobModels models;
   models.actor = gpt2_role(36, 4096, 32);  // 7.46 billion
-  Job job;
+  spec::Job job;
   job.task = "sft";
   Target target;
   target.cuda = true;
   const auto tags = build_tags(job, models, target, phase_names(job));
   ASSERT_EQ(tags.size(), 3U);
   double parameters = 0;
-  for (const FlatUnit& unit : flat_layout(models.actor->shape, Head::kLanguageModel))
-    for (const Parameter& p : unit.parameters) parameters += static_cast<double>(p.elements());
+  for (const spec::FlatUnit& unit :
+       spec::flat_layout(models.actor->shape, spec::Head::kLanguageModel))
+    for (const spec::Parameter& p : unit.parameters)
+      parameters += static_cast<double>(p.elements());
   EXPECT_NEAR(parameters, 7.46e9, 0.02e9);
   const auto per_parameter = [&](std::size_t t) {
     return static_cast<double>(tags[t].bytes.count()) / parameters;
@@ -107,7 +109,7 @@ TEST(Formulas, KvCacheIsTwoLayersHeadsTokens) {
   models.actor = gpt2_role(24, 1024, 16);
   models.reward = gpt2_role(24, 1024, 16);
   models.reward->trained = false;
-  Job job;
+  spec::Job job;
   job.task = "grpo";
   job.rollout.n = 4;
   job.data.train_batch_size = 16;

@@ -31,8 +31,8 @@ bool on_gpu() {
 const std::int64_t kBatch = on_gpu() ? 4 : 8, kLength = on_gpu() ? 640 : 64, kPrompt = kLength / 4,
                    kResponse = kLength - kPrompt;
 
-ModelShape llama(std::int64_t kv_heads) {
-  ModelShape s;
+spec::ModelShape llama(std::int64_t kv_heads) {
+  spec::ModelShape s;
   s.vocab_size = on_gpu() ? 32000 : 2048;
   s.hidden_size = on_gpu() ? 768 : 384;
   s.intermediate_size = on_gpu() ? 2304 : 1024;
@@ -43,19 +43,19 @@ ModelShape llama(std::int64_t kv_heads) {
   s.max_position_embeddings = 1024;
   return s;
 }
-ModelShape gpt2() {
-  ModelShape s = llama(0);
+spec::ModelShape gpt2() {
+  spec::ModelShape s = llama(0);
   s.num_key_value_heads = s.num_attention_heads;
-  s.family = Family::kGpt2;
+  s.family = spec::Family::kGpt2;
   s.model_type = "gpt2";
   s.hidden_act = "gelu_new";
   s.tie_word_embeddings = true;
   s.attention_bias = s.attention_output_bias = s.mlp_bias = true;
   return s;
 }
-ModelShape opt(bool norm_first) {
-  ModelShape s = gpt2();
-  s.family = Family::kOpt;
+spec::ModelShape opt(bool norm_first) {
+  spec::ModelShape s = gpt2();
+  s.family = spec::Family::kOpt;
   s.model_type = "opt";
   s.hidden_act = "relu";
   s.position_offset = 2;
@@ -100,13 +100,13 @@ struct Model {
   std::optional<model::Transformer> transformer;
   Model(const ModelRole& role, Persistent& memory) {
     const at::ScalarType dtype = on_gpu() ? at::kBFloat16 : at::kFloat;
-    for (const FlatUnit& unit : flat_layout(role.shape, role.head)) {
+    for (const spec::FlatUnit& unit : spec::flat_layout(role.shape, role.head)) {
       weights.push_back(memory.make(unit.elements, dtype));
       grads.push_back(role.lora.rank > 0 ? at::Tensor() : memory.make(unit.elements, at::kFloat));
     }
     std::optional<model::Lora> lora;
     if (role.lora.rank > 0) {
-      for (const FlatUnit& unit : lora_layout(role.shape, role.head, role.lora)) {
+      for (const spec::FlatUnit& unit : spec::lora_layout(role.shape, role.head, role.lora)) {
         adapters.push_back(memory.make(unit.elements, dtype));
         adapter_grads.push_back(memory.make(unit.elements, at::kFloat));
       }
@@ -123,8 +123,8 @@ struct Case {
 };
 std::vector<Case> cases() {
   std::vector<Case> list;
-  const auto add = [&](std::string name, const ModelShape& shape, Head head, bool checkpointing,
-                       std::int64_t rank) {
+  const auto add = [&](std::string name, const spec::ModelShape& shape, spec::Head head,
+                       bool checkpointing, std::int64_t rank) {
     ModelRole role;
     role.name = "actor";
     role.shape = shape;
@@ -134,15 +134,15 @@ std::vector<Case> cases() {
     if (rank > 0) role.lora = {rank, {"all-linear"}};
     list.push_back({std::move(name), std::move(role)});
   };
-  add("llama", llama(on_gpu() ? 12 : 6), Head::kLanguageModel, false, 0);
-  add("llama_grouped", llama(2), Head::kLanguageModel, false, 0);
-  add("llama_grouped_recomputed", llama(2), Head::kLanguageModel, true, 0);
-  add("llama_grouped_lora", llama(2), Head::kLanguageModel, false, 8);
-  add("llama_grouped_scalar", llama(2), Head::kScalar, false, 0);
-  add("gpt2", gpt2(), Head::kLanguageModel, false, 0);
-  add("opt", opt(true), Head::kLanguageModel, false, 0);
-  add("opt_recomputed_scalar", opt(true), Head::kScalar, true, 0);
-  add("opt_350m_form", opt(false), Head::kLanguageModel, false, 0);
+  add("llama", llama(on_gpu() ? 12 : 6), spec::Head::kLanguageModel, false, 0);
+  add("llama_grouped", llama(2), spec::Head::kLanguageModel, false, 0);
+  add("llama_grouped_recomputed", llama(2), spec::Head::kLanguageModel, true, 0);
+  add("llama_grouped_lora", llama(2), spec::Head::kLanguageModel, false, 8);
+  add("llama_grouped_scalar", llama(2), spec::Head::kScalar, false, 0);
+  add("gpt2", gpt2(), spec::Head::kLanguageModel, false, 0);
+  add("opt", opt(true), spec::Head::kLanguageModel, false, 0);
+  add("opt_recomputed_scalar", opt(true), spec::Head::kScalar, true, 0);
+  add("opt_350m_form", opt(false), spec::Head::kLanguageModel, false, 0);
   return list;
 }
 
@@ -242,7 +242,7 @@ TEST_P(Planned, Forward) {
 }
 
 TEST_P(Planned, ForwardAndHead) {
-  const bool scalar = case_.role.head == Head::kScalar;
+  const bool scalar = case_.role.head == spec::Head::kScalar;
   compare(
       [&] {
         const at::Tensor hidden = transformer().forward(batch());
@@ -265,7 +265,7 @@ TEST_P(Planned, ForwardAndHead) {
 }
 
 TEST_P(Planned, Training) {
-  const bool scalar = case_.role.head == Head::kScalar;
+  const bool scalar = case_.role.head == spec::Head::kScalar;
   compare(
       [&] {
         model::Transformer& t = transformer();
@@ -293,7 +293,7 @@ TEST_P(Planned, Training) {
 }
 
 TEST_P(Planned, CrossEntropyTraining) {
-  if (case_.role.head == Head::kScalar) return;  // that head has none
+  if (case_.role.head == spec::Head::kScalar) return;  // that head has none
   compare(
       [&] {
         model::Transformer& t = transformer();
@@ -309,8 +309,8 @@ TEST_P(Planned, CrossEntropyTraining) {
 }
 
 TEST_P(Planned, Generation) {
-  if (case_.role.head == Head::kScalar) return;
-  const ModelShape& shape = case_.role.shape;
+  if (case_.role.head == spec::Head::kScalar) return;
+  const spec::ModelShape& shape = case_.role.shape;
   const at::Tensor flat = memory_.make(model::KvCache::elements(shape, kBatch, kLength),
                                        on_gpu() ? at::kBFloat16 : at::kFloat);
   model::KvCache cache = model::KvCache::over(flat, shape, kBatch, kLength);

@@ -67,7 +67,7 @@ TEST_F(CoreAlgos, KlInRewardAndController) {
                                             want["beta"].get<double>(), "kl");
   expect_close(got.token_rewards, table(want["rewards"]));
   EXPECT_NEAR(got.kl, want["kl"].get<double>(), 1e-6);
-  plan::AlgorithmConfig config;
+  spec::AlgorithmConfig config;
   config.kl_coef = want["beta"].get<double>();
   KlController fixed(config);
   fixed.update(got.kl, 6);
@@ -106,7 +106,7 @@ TEST_F(CoreAlgos, GroupAdvantages) {
 
 TEST_F(CoreAlgos, PolicyLoss) {
   const Json& want = golden()["policy"];
-  plan::ActorConfig config;
+  spec::ActorConfig config;
   config.clip_ratio_low = want["low"].get<double>();
   config.clip_ratio_high = want["high"].get<double>();
   config.clip_ratio_c = want["c"].get<double>();

@@ -5,9 +5,9 @@
 
 #include "base/status.h"
 #include "model/transformer.h"
-#include "plan/model_shape.h"
 #include "rollout/generator.h"
 #include "rollout/sampler.h"
+#include "spec/model_shape.h"
 #include "train/random.h"
 
 namespace neap::rollout {
@@ -78,10 +78,10 @@ class Generator : public ::testing::Test {
     shape_.head_dim = 8;
     shape_.max_position_embeddings = 64;
     model::FlatTensors flat;
-    for (const auto& unit : plan::flat_layout(shape_, plan::Head::kLanguageModel)) {
+    for (const auto& unit : spec::flat_layout(shape_, spec::Head::kLanguageModel)) {
       flat.weights.push_back(at::zeros({unit.elements}));
     }
-    model::Transformer model(shape_, plan::Head::kLanguageModel, std::move(flat));
+    model::Transformer model(shape_, spec::Head::kLanguageModel, std::move(flat));
     model::initialize(model, 3, 0.3);  // far from uniform
     for (int i = 0; i < 7; ++i) {
       std::vector<std::int64_t> tokens;
@@ -97,7 +97,7 @@ class Generator : public ::testing::Test {
     model::KvCache cache = model::KvCache::over(flat, shape_, slots, width);
     return generate(model_, cache, prompts, options_);
   }
-  plan::ModelShape shape_;
+  spec::ModelShape shape_;
   std::vector<Prompt> prompts_;
   GenerateOptions options_{{}, 5, 11, 0, 0};
   model::Transformer model_;

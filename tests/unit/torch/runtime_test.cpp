@@ -20,7 +20,7 @@ class RuntimeTest : public ::testing::Test {
     job_.device.memory = capacity;
     return Runtime::make(job_, small_plan(capacity), nullptr);
   }
-  plan::Job job_;
+  spec::Job job_;
 };
 
 TEST_F(RuntimeTest, RegionsKeepAddressAndContentsAcrossPhases) {

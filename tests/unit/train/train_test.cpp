@@ -67,7 +67,7 @@ TEST(Random, StreamsAreUniformAndDistinct) {
 }
 
 TEST(LearningRate, WarmsUpThenFollowsItsSchedule) {
-  plan::OptimizerConfig config;
+  spec::OptimizerConfig config;
   config.lr = 1;
   config.lr_warmup_steps = 4;
   EXPECT_DOUBLE_EQ(learning_rate(config, 0, 12), 0.25);
@@ -85,7 +85,7 @@ TEST(LearningRate, WarmsUpThenFollowsItsSchedule) {
 // AdamW with decoupled weight decay, element by element in double.
 struct Reference {
   double w, m = 0, v = 0;
-  void step(double g, int t, double lr, const plan::OptimizerConfig& c) {
+  void step(double g, int t, double lr, const spec::OptimizerConfig& c) {
     w -= lr * c.weight_decay * w;
     m = c.beta1 * m + (1 - c.beta1) * g;
     v = c.beta2 * v + (1 - c.beta2) * g * g;
@@ -95,7 +95,7 @@ struct Reference {
 };
 
 TEST(AdamW, FollowsTheFormulaOverSeveralUnits) {
-  plan::OptimizerConfig config;
+  spec::OptimizerConfig config;
   config.weight_decay = 0.1;
   const auto make = [](std::int64_t n) {
     return OptimizerUnit{at::randn({n}), at::empty({n}), at::zeros({n}), at::zeros({n}), {}};
@@ -128,7 +128,7 @@ TEST(AdamW, FollowsTheFormulaOverSeveralUnits) {
 }
 
 TEST(AdamW, MastersTakeUpdatesThatBfloat16WouldLose) {
-  plan::OptimizerConfig config;
+  spec::OptimizerConfig config;
   config.weight_decay = 0;
   OptimizerUnit unit{at::ones({4}, at::kBFloat16), at::ones({4}), at::zeros({4}), at::zeros({4}),
                      at::ones({4})};

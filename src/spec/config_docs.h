@@ -3,8 +3,8 @@
 
 #include <string>
 
-namespace neap::plan {
+namespace neap::spec {
 
 [[nodiscard]] std::string configuration_reference();
 
-}  // namespace neap::plan
+}  // namespace neap::spec

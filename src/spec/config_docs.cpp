@@ -1,14 +1,14 @@
-#include "plan/reference.h"
+#include "spec/config_docs.h"
 
-#include "plan/job.h"
+#include "spec/job.h"
 
-namespace neap::plan {
+namespace neap::spec {
 
 std::string configuration_reference() {
   Job job;
   return "# Configuration\n\n"
          "<!-- Written by `neap plan --reference`; a test compares. Change the table in "
-         "src/plan/job_keys.cpp instead. -->\n\n"
+         "src/spec/job_keys.cpp instead. -->\n\n"
          "One TOML file serves `neap train` and `neap plan`. On the command line, "
          "`key.path=value` behind the file changes single keys:\n\n"
          "```\n"
@@ -21,4 +21,4 @@ std::string configuration_reference() {
          job.bind().to_markdown();
 }
 
-}  // namespace neap::plan
+}  // namespace neap::spec

@@ -1,4 +1,4 @@
-#include "plan/model_shape.h"
+#include "spec/model_shape.h"
 
 #include <algorithm>
 #include <optional>
@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/format.h"
 
-namespace neap::plan {
+namespace neap::spec {
 namespace {
 
 // Bounds that keep every product of a hostile config inside 64 bits.
@@ -287,4 +287,4 @@ Json ModelShape::to_json(Head head) const {
   return j;
 }
 
-}  // namespace neap::plan
+}  // namespace neap::spec

@@ -1,7 +1,7 @@
 // Every key of a configuration file, with its limits and its words for docs/configuration.md.
-#include "plan/job.h"
+#include "spec/job.h"
 
-namespace neap::plan {
+namespace neap::spec {
 namespace {
 
 // Sections that occur more than once in the file (actor and critic, actor and reward model) are
@@ -285,4 +285,4 @@ ConfigTable Job::bind() {
   return t;
 }
 
-}  // namespace neap::plan
+}  // namespace neap::spec

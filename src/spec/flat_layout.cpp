@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "base/format.h"
-#include "plan/model_shape.h"
+#include "spec/model_shape.h"
 
-namespace neap::plan {
+namespace neap::spec {
 namespace {
 
 // Collects a unit's parameters, each at the next aligned offset.
@@ -216,4 +216,4 @@ std::int64_t total_elements(const std::vector<FlatUnit>& units) {
   return sum;
 }
 
-}  // namespace neap::plan
+}  // namespace neap::spec

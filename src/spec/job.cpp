@@ -1,11 +1,11 @@
-#include "plan/job.h"
+#include "spec/job.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/format.h"
 
-namespace neap::plan {
+namespace neap::spec {
 namespace {
 
 Status wrong(std::string message) {
@@ -181,4 +181,4 @@ std::int64_t Job::max_sequence_length() const {
   return data.max_prompt_length + data.max_response_length;
 }
 
-}  // namespace neap::plan
+}  // namespace neap::spec

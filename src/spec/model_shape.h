@@ -12,7 +12,7 @@
 #include "base/json.h"
 #include "base/status.h"
 
-namespace neap::plan {
+namespace neap::spec {
 
 enum class Family { kLlama, kGpt2, kOpt };
 enum class Head {
@@ -104,4 +104,4 @@ struct LoraShape {
                                                 const LoraShape& lora);
 [[nodiscard]] std::int64_t total_elements(const std::vector<FlatUnit>& units);
 
-}  // namespace neap::plan
+}  // namespace neap::spec

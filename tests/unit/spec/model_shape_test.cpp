@@ -1,10 +1,10 @@
-#include "plan/model_shape.h"
+#include "spec/model_shape.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
-namespace neap::plan {
+namespace neap::spec {
 namespace {
 
 Json parse(const char* text) {
@@ -153,4 +153,4 @@ TEST(ModelShape, RefusesWhatItDoesNotKnow) {
 }
 
 }  // namespace
-}  // namespace neap::plan
+}  // namespace neap::spec

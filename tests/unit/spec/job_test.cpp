@@ -1,4 +1,4 @@
-#include "plan/job.h"
+#include "spec/job.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <fstream>
 #include <set>
 
-namespace neap::plan {
+namespace neap::spec {
 namespace {
 
 class JobFile : public ::testing::Test {
@@ -167,4 +167,4 @@ TEST_F(JobFile, WhatWasStartedHasToBeWhatIsConfigured) {
 }
 
 }  // namespace
-}  // namespace neap::plan
+}  // namespace neap::spec

@@ -11,7 +11,7 @@
 
 #include "base/config.h"
 
-namespace neap::plan {
+namespace neap::spec {
 
 struct OptimizerConfig {
   std::string kind = "adamw";
@@ -173,4 +173,4 @@ struct Job {
   [[nodiscard]] std::int64_t max_sequence_length() const;  ///< prompt + response
 };
 
-}  // namespace neap::plan
+}  // namespace neap::spec
