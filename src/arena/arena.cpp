@@ -188,13 +188,13 @@ Status Arena::destroy(RegionId id, bool release_pages) {
   arena.remove_region(*region);
   lock.unlock();
   arena.hosts.give(backup.host);
+  arena.hosts.release_free(&tag);
   if (backup.file != nullptr) {
     // Not by a list of initializers, which would keep a reference and close the file here.
     std::vector<DiskCopy> last;
     last.push_back({0, std::move(backup.file), Bytes(0), Bytes(0)});
     arena.close_beside(std::move(last));
   }
-  arena.let_buffers_go();
   if (imported) {
     for (const auto& [at, page] : leaving) {
       if (const Status gone = arena.device.release(page.id); !gone.ok())
@@ -248,14 +248,14 @@ Status Arena::prepare(std::span<const std::string> names) {
   const Moving moving(arena, lock, tags_of(arena, names));
   NEAP_TRY(moving.status());
   std::vector<Region*> wanting;
-  Bytes need;
+  std::map<const Tag*, Bytes> need;
   for (Tag* tag : moving.tags()) {
     for (const auto& [at, region] : tag->blocks) {
       if (region->imported || region->state != State::kResident ||
           region->policy != Policy::kHost || region->backup.host.size >= total(region->parts))
         continue;
       wanting.push_back(region);
-      need += total(region->parts);
+      need[tag] += total(region->parts);
     }
   }
   lock.unlock();
@@ -263,12 +263,13 @@ Status Arena::prepare(std::span<const std::string> names) {
   Status status;
   for (Region* region : wanting) {
     const Bytes size = total(region->parts);
-    auto taken = arena.hosts.take(size, need);
+    Bytes& expect = need[region->tag];
+    auto taken = arena.hosts.take(size, expect, region->tag);
     if (!taken.ok()) {
       status = taken.status();
       break;
     }
-    need -= size;
+    expect -= size;
     buffers.push_back(*taken);
   }
   if (status.ok()) {
@@ -284,7 +285,7 @@ Status Arena::prepare(std::span<const std::string> names) {
   lock.lock();
   for (std::size_t i = 0; i < wanting.size(); ++i) {
     arena.hosts.give(wanting[i]->backup.host);
-    wanting[i]->backup = {};
+    wanting[i]->backup.filled = false;
     wanting[i]->backup.host = buffers[i];
   }
   return {};
@@ -307,7 +308,8 @@ void Arena::set_page_store_budget(Bytes budget) {
   impl_->store.set_budget(budget);
 }
 
-void Arena::set_backup_options(bool keep_host_buffers, Bytes host_budget, std::string disk_folder) {
+void Arena::set_backup_options(bool keep_host_buffers, Bytes host_budget, std::string disk_folder,
+                               KeptBuffers kept) {
   if (!impl_->check_process().ok()) return;
   impl_->hosts.set_budget(host_budget);
   {
@@ -315,13 +317,15 @@ void Arena::set_backup_options(bool keep_host_buffers, Bytes host_budget, std::s
     impl_->disk_folder = std::move(disk_folder);
   }
   impl_->keep_host_buffers = keep_host_buffers;
-  if (!keep_host_buffers) impl_->give_kept_buffers();
+  if (!keep_host_buffers && kept == KeptBuffers::kReleaseNow) impl_->give_kept_buffers();
 }
 
-void Arena::wait_for_disposal() {
+void Arena::finish_disk_files() {
   if (!impl_->check_process().ok()) return;
-  impl_->hosts.wait_for_drops();
   impl_->closer.wait();
+  const std::unique_lock lock(impl_->table);
+  for (const auto& [id, region] : impl_->regions)
+    if (region->backup.file != nullptr) region->backup.file->unlink();
 }
 
 Stats Arena::stats() const {

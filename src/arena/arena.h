@@ -62,6 +62,9 @@ struct Options {
   /// Backups' memory is kept for the next cycle; false gives it back at resume.
   bool keep_host_buffers = true;
   std::string disk_folder;             ///< for Policy::kDisk; empty: the system's temporary folder
+  /// Disk backups are one named file for each region, kept until the region is destroyed, in place of
+  /// an unnamed one for each pause.
+  bool named_disk_files = false;
   trace::EventSink* events = nullptr;  ///< outlives the arena; may be null
   unsigned touch_threads = 0;          ///< first touch of backups; 0: one for two cores, at most 8
 };
@@ -218,14 +221,19 @@ class Arena {
   /// Sends kept pages back to the driver until the store holds at most `keep`. Returns what went.
   [[nodiscard]] Result<Bytes> release_store(Bytes keep = Bytes(0));
   void set_page_store_budget(Bytes budget);
+  /// What becomes of the buffers of resident regions when they are no longer to be kept.
+  enum class KeptBuffers {
+    kReleaseNow,
+    kReleaseAtResume,  ///< each with the next resume of its region
+  };
   /// Options for backups, for pauses and resumes that begin later; backups that exist stay where
-  /// they are until their region resumes. Without `keep_host_buffers` the buffers of resident regions
-  /// go back now; a lower budget takes nothing away.
-  void set_backup_options(bool keep_host_buffers, Bytes host_budget, std::string disk_folder);
+  /// they are until their region resumes. A lower budget takes nothing away.
+  void set_backup_options(bool keep_host_buffers, Bytes host_budget, std::string disk_folder,
+                          KeptBuffers kept = KeptBuffers::kReleaseNow);
 
-  /// Until host memory and files that moves let go of are the system's again: that happens beside the
-  /// caller.
-  void wait_for_disposal();
+  /// For the end of the process: waits until files that are being closed in the background are
+  /// closed, and removes the names of the others.
+  void finish_disk_files();
 
   std::uint64_t add_callbacks(std::string_view tag,
                               Callbacks callbacks);  ///< empty tag: every region

@@ -1,15 +1,19 @@
 #include "arena/disk_backup.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <mutex>
+#include <set>
 #include <system_error>
 #include <thread>
 
@@ -105,7 +109,7 @@ class Staging {
   Status take(const std::vector<DiskCopy>& pieces) {
     for (const DiskCopy& piece : pieces) each_ = std::max(each_, piece.size);
     count_ = std::min(kPieces, pieces.size());
-    NEAP_TRY_ASSIGN(buffer_, hosts_.take(each_ * count_, Bytes(0), HostPool::Limit::kMachine));
+    NEAP_TRY_ASSIGN(buffer_, hosts_.take(each_ * count_, Bytes(0), nullptr, HostPool::Limit::kMachine));
     return hosts_.ready({buffer_}).wait(buffer_.at, buffer_.size);
   }
   [[nodiscard]] std::size_t count() const { return count_; }
@@ -195,25 +199,89 @@ class Pipeline {
 
 }  // namespace
 
-Result<std::shared_ptr<DiskFile>> DiskFile::make(const std::string& folder, Bytes size) {
+namespace {
+
+constexpr std::string_view kPrefix = "neap-backup-";
+
+std::string name_template(const std::string& folder) {
+  return format("{}/{}XXXXXX", folder, kPrefix);
+}
+
+Status cannot_make(const std::string& folder, int error) {
+  return Status::driver(
+      ErrorCode::kIo, format("cannot make a backup file in {}: {}", folder, system_reason(error)),
+      error);
+}
+
+/// Removes named files whose process is gone: the kernel has released their locks.
+void remove_abandoned(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::directory_iterator entries(folder, error);
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    const std::string path = entries->path();
+    if (!entries->path().filename().string().starts_with(kPrefix)) continue;
+    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) continue;
+    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) ::unlink(path.c_str());
+    ::close(fd);
+  }
+}
+
+/// Once for each folder.
+void remove_abandoned_once(const std::string& folder) {
+  static std::mutex mutex;
+  static std::set<std::string> known;
+  const std::lock_guard lock(mutex);
+  if (known.insert(folder).second) remove_abandoned(folder);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<DiskFile>> DiskFile::open_unnamed(std::string folder, Bytes size) {
+  int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
+  if (fd < 0) fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT)) {
+    // No unnamed files here: a named one, unlinked at once.
+    std::string name = name_template(folder);
+    fd = ::mkostemp(name.data(), O_CLOEXEC);
+    if (fd >= 0) ::unlink(name.c_str());
+  }
+  if (fd < 0) return cannot_make(folder, errno);
+  return std::shared_ptr<DiskFile>(new DiskFile(fd, std::move(folder), size));
+}
+
+Result<std::shared_ptr<DiskFile>> DiskFile::open_named(std::string folder, Bytes size) {
+  std::error_code ignored;  // the open below says what is wrong
+  std::filesystem::create_directories(folder, ignored);
+  remove_abandoned_once(folder);
+  for (;;) {
+    std::string name = name_template(folder);
+    const int fd = ::mkostemp(name.data(), O_CLOEXEC);
+    if (fd < 0) return cannot_make(folder, errno);
+    // Another process that removes abandoned files may have found this one before its lock.
+    struct stat status {};
+    const bool locked = ::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    if (!locked || (::fstat(fd, &status) == 0 && status.st_nlink == 0)) {
+      ::close(fd);
+      continue;
+    }
+    const int flags = ::fcntl(fd, F_GETFL);
+    if (flags >= 0) ::fcntl(fd, F_SETFL, flags | O_DIRECT);  // where the file system can
+    std::shared_ptr<DiskFile> file(new DiskFile(fd, std::move(folder), size));
+    file->name_ = std::move(name);
+    return file;
+  }
+}
+
+Result<std::shared_ptr<DiskFile>> DiskFile::make(const std::string& folder, Bytes size,
+                                                 Naming naming) {
   std::string where = folder;
   if (where.empty()) {
     const char* temporary = std::getenv("TMPDIR");
     where = temporary != nullptr && *temporary != '\0' ? temporary : "/tmp";
   }
-  int fd = ::open(where.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
-  if (fd < 0) fd = ::open(where.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT)) {
-    // No unnamed files here: a named one, unlinked at once.
-    std::string name = where + "/neap-backup-XXXXXX";
-    fd = ::mkostemp(name.data(), O_CLOEXEC);
-    if (fd >= 0) ::unlink(name.c_str());
-  }
-  if (fd < 0)
-    return Status::driver(
-        ErrorCode::kIo, format("cannot make a backup file in {}: {}", where, system_reason(errno)),
-        errno);
-  std::shared_ptr<DiskFile> file(new DiskFile(fd, where));
+  NEAP_TRY_ASSIGN(auto file, naming == Naming::kNamed ? open_named(where, size)
+                                                      : open_unnamed(where, size));
   const int error = file->take_space(static_cast<off_t>(size.count()));
   if (error != 0)
     return Status::driver(
@@ -223,7 +291,13 @@ Result<std::shared_ptr<DiskFile>> DiskFile::make(const std::string& folder, Byte
 }
 
 DiskFile::~DiskFile() {
+  unlink();
   ::close(descriptor_);
+}
+
+void DiskFile::unlink() {
+  if (!name_.empty()) ::unlink(name_.c_str());
+  name_.clear();
 }
 
 int DiskFile::take_space(off_t length) const {

@@ -1,8 +1,9 @@
 // Backups in files: direct writes, several outstanding, past the page cache.
 //
 // Model     One unnamed file for each pause, its space secured before anything is copied; it
-//           vanishes with its last region or with the process. Bytes go device -> staging buffer ->
-//           file, copies and writes of different pieces at once.
+//           vanishes with its last region or with the process. Where Options::named_disk_files asks
+//           for it, one named file for each region, which the region keeps for later pauses. Bytes go
+//           device -> staging buffer -> file, copies and writes of different pieces at once.
 // Threads   a DiskFile belongs to the operation that moves it; its worker threads live for that.
 // Failure   kIo with the system's reason; a full disk is found at make, before anything is lost.
 #pragma once
@@ -19,19 +20,27 @@ namespace neap::arena {
 
 class DiskFile {
  public:
+  /// A named file is locked by this process. Those that a killed process left behind are removed
+  /// when the first is made in their folder.
+  enum class Naming { kUnnamed, kNamed };
   /// A file of `size` with all its space. `folder` empty: the system's temporary folder.
-  [[nodiscard]] static Result<std::shared_ptr<DiskFile>> make(const std::string& folder,
-                                                              Bytes size);
+  [[nodiscard]] static Result<std::shared_ptr<DiskFile>> make(const std::string& folder, Bytes size,
+                                                              Naming naming = Naming::kUnnamed);
   ~DiskFile();
   DiskFile(const DiskFile&) = delete;
   DiskFile& operator=(const DiskFile&) = delete;
 
   Status write(Bytes offset, const std::byte* from, Bytes size) const;
   Status read(Bytes offset, std::byte* to, Bytes size) const;
+  [[nodiscard]] Bytes size() const { return size_; }
+  /// Removes the name, if any; the contents stay until the file is closed.
+  void unlink();
 
  private:
-  explicit DiskFile(int descriptor, std::string where)
-      : descriptor_(descriptor), where_(std::move(where)) {}
+  DiskFile(int descriptor, std::string where, Bytes size)
+      : descriptor_(descriptor), where_(std::move(where)), size_(size) {}
+  [[nodiscard]] static Result<std::shared_ptr<DiskFile>> open_unnamed(std::string folder, Bytes size);
+  [[nodiscard]] static Result<std::shared_ptr<DiskFile>> open_named(std::string folder, Bytes size);
   [[nodiscard]] Status failure(std::string_view what, int error) const;
   void stop_direct() const;
   /// Zero, or the system's reason.
@@ -39,6 +48,8 @@ class DiskFile {
 
   int descriptor_;
   std::string where_;
+  Bytes size_;
+  std::string name_;  ///< path of a named file
 };
 
 /// A stretch of device memory and its place in a file.

@@ -315,6 +315,7 @@ Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
       lock.lock();
       commit(arena, out);
       lock.unlock();
+      arena.close_beside(std::move(out.replaced));
     } else {
       undo(arena, out);
       lock.lock();
@@ -336,6 +337,7 @@ Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
   commit(arena, in);
   lock.unlock();
   arena.close_beside(std::move(in.disk));
+  arena.close_beside(std::move(out.replaced));
   exchange.give_left_over(options.release_pages);
   arena.pages_came_back();
   arena.let_buffers_go();

@@ -13,7 +13,8 @@ namespace neap::arena {
 
 /// Address space for `size` in huge pages; nothing is taken before it is touched.
 [[nodiscard]] Result<std::byte*> map_host(Bytes size);
-void unmap_host(std::byte* at, Bytes size);
+/// Gives the memory back, with up to `threads` threads where there is much of it.
+void unmap_host(std::byte* at, Bytes size, unsigned threads);
 
 /// Takes the memory behind [at, at+size). Fails instead of being killed where the kernel can tell.
 Status populate_host(std::byte* at, Bytes size);

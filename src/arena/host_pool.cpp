@@ -36,7 +36,7 @@ struct HostPool::Readying::Work {
       const std::size_t mine = next.fetch_add(1);
       if (mine >= slices.size()) return;
       const Slice& slice = slices[mine];
-      Status touched = populate_host(slice.at, slice.size);
+      Status touched = slice.size.is_zero() ? Status() : populate_host(slice.at, slice.size);
       bool last = false;
       {
         const std::lock_guard lock(pool->mutex_);
@@ -61,7 +61,6 @@ struct HostPool::Readying::Work {
 };
 
 HostPool::~HostPool() {
-  dropping_.wait();
   for (auto& [at, block] : blocks_) drop(*block);
 }
 
@@ -71,10 +70,16 @@ void HostPool::drop(Block& block) {
     if (const Status status = device_.unregister_host(chunk->at); !status.ok())
       log::warn(format("host memory stays pinned until the process ends: {}", status.message()));
   }
-  unmap_host(block.at, block.size);
+  unmap_host(block.at, block.size, threads_);
 }
 
-Status HostPool::add_block(Bytes size, Bytes expect, Limit limit) {
+bool HostPool::Block::idle() const {
+  return used.is_zero() && std::none_of(chunks.begin(), chunks.end(), [](const auto& chunk) {
+           return chunk->state == ChunkState::kBusy;
+         });
+}
+
+Status HostPool::add_block(Bytes size, Bytes expect, Owner owner, Limit limit) {
   const Bytes need = round_up(size, kUnit);
   Bytes want = std::max(need, round_up(expect, kUnit));
   const Bytes room = limit == Limit::kMachine ? Bytes(~0ull) : saturating_sub(budget_, held_);
@@ -93,82 +98,94 @@ Status HostPool::add_block(Bytes size, Bytes expect, Limit limit) {
   auto block = std::make_unique<Block>();
   block->at = at;
   block->size = want;
+  block->owner = owner;
   for (Bytes offset; offset < want; offset += kChunk) {
     auto chunk = std::make_unique<Chunk>();
     chunk->at = at + offset.count();
     chunk->size = std::min(kChunk, want - offset);
     block->chunks.push_back(std::move(chunk));
   }
+  unused_.insert(block.get());
   blocks_.emplace(at, std::move(block));
   held_ += want;
   add_free(at, want);
   return {};
 }
 
-Result<HostBuffer> HostPool::take(Bytes size, Bytes expect, Limit limit) {
+std::optional<FreeRanges::Place> HostPool::take_free(Bytes size, Owner owner) {
+  if (const auto at = free_[owner].take(size)) return at;
+  const auto found = std::find_if(unused_.begin(), unused_.end(), [&](const Block* block) {
+    return block->size >= size && block->idle();
+  });
+  if (found == unused_.end()) return std::nullopt;
+  Block& block = **found;
+  free_[block.owner].remove(place_of(block.at), block.size);
+  block.owner = owner;
+  add_free(block.at, block.size);
+  return free_[owner].take(size);
+}
+
+Result<HostBuffer> HostPool::take(Bytes size, Bytes expect, Owner owner, Limit limit) {
   size = round_up(size, kAlign);
   std::unique_lock lock(mutex_);
-  auto at = free_.take(size);
-  if (!at) {
-    lock.unlock();
-    dropping_.wait();
-    lock.lock();
-    at = free_.take(size);
-  }
-  if (!at && !add_block(size, expect, limit).ok()) {
+  auto at = take_free(size, owner);
+  if (!at && !add_block(size, expect, owner, limit).ok()) {
     // Blocks that nobody uses, each too small, may be what is in the way.
     lock.unlock();
     release_free();
     lock.lock();
-    at = free_.take(size);
-    if (!at) NEAP_TRY(add_block(size, expect, limit));
+    at = take_free(size, owner);
+    if (!at) NEAP_TRY(add_block(size, expect, owner, limit));
   }
-  if (!at) at = free_.take(size);
+  if (!at) at = free_[owner].take(size);
   auto* buffer = reinterpret_cast<std::byte*>(*at);  // NOLINT(performance-no-int-to-ptr)
-  const_cast<Block&>(block_of(buffer)).used += size;
+  Block& block = block_of(buffer);
+  block.used += size;
+  unused_.erase(&block);
   return HostBuffer{buffer, size};
 }
 
-const HostPool::Block& HostPool::block_of(const std::byte* at) const {
+HostPool::Block& HostPool::block_of(const std::byte* at) const {
   return *std::prev(blocks_.upper_bound(at))->second;
 }
 
 void HostPool::add_free(std::byte* at, Bytes size) {
   const Block& block = block_of(at);
-  free_.add(place_of(at), size, place_of(block.at), place_of(block.at) + block.size.count());
+  free_[block.owner].add(place_of(at), size, place_of(block.at),
+                         place_of(block.at) + block.size.count());
 }
 
 void HostPool::give(const HostBuffer& buffer) {
   if (buffer.none()) return;
   const std::lock_guard lock(mutex_);
-  const_cast<Block&>(block_of(buffer.at)).used -= buffer.size;
+  Block& block = block_of(buffer.at);
+  block.used -= buffer.size;
+  if (block.used.is_zero()) unused_.insert(&block);
   add_free(buffer.at, buffer.size);
 }
 
-void HostPool::release_free(Drop where) {
-  auto gone = std::make_shared<std::vector<std::unique_ptr<Block>>>();
+void HostPool::release_free(std::optional<Owner> owner) {
+  std::vector<std::unique_ptr<Block>> gone;
   {
     const std::lock_guard lock(mutex_);
-    for (auto it = blocks_.begin(); it != blocks_.end();) {
-      Block& block = *it->second;
-      const bool busy =
-          std::any_of(block.chunks.begin(), block.chunks.end(),
-                      [](const auto& chunk) { return chunk->state == ChunkState::kBusy; });
-      if (!block.used.is_zero() || busy) {
-        ++it;
-        continue;
-      }
-      free_.remove(place_of(block.at), block.size);
-      held_ -= block.size;
-      gone->push_back(std::move(it->second));
-      it = blocks_.erase(it);
+    for (Block* block : std::set<Block*>(unused_)) {
+      if (!block->idle() || (owner && block->owner != *owner)) continue;
+      const auto free = free_.find(block->owner);
+      free->second.remove(place_of(block->at), block->size);
+      if (free->second.all().empty()) free_.erase(free);
+      unused_.erase(block);
+      const auto entry = blocks_.find(block->at);
+      gone.push_back(std::move(entry->second));
+      blocks_.erase(entry);
     }
   }
-  const auto drop_all = [this, gone] {
-    for (const auto& block : *gone) drop(*block);
-  };
-  if (where == Drop::kHere || gone->empty()) return drop_all();
-  dropping_.run(drop_all);
+  Bytes size;
+  for (const auto& block : gone) {
+    drop(*block);
+    size += block->size;
+  }
+  const std::lock_guard lock(mutex_);
+  held_ -= size;
 }
 
 void HostPool::trim() {
@@ -203,9 +220,15 @@ HostPool::Readying HostPool::ready(const std::vector<HostBuffer>& buffers) {
       const std::uint64_t last = (offset + buffer.size.count() - 1) / kChunk.count();
       for (std::uint64_t c = offset / kChunk.count(); c <= last; ++c) {
         Chunk& chunk = *block.chunks[c];
-        if (chunk.state != ChunkState::kEmpty) continue;
+        const bool touched = chunk.state == ChunkState::kUnpinned;
+        if (!touched && chunk.state != ChunkState::kEmpty) continue;
         chunk.state = ChunkState::kBusy;
         chunk.failure = Status();
+        if (touched) {
+          chunk.slices_left = 1;
+          work.slices.push_back({&chunk, chunk.at, Bytes(0)});
+          continue;
+        }
         for (Bytes at; at < chunk.size; at += kSlice) {
           ++chunk.slices_left;
           work.slices.push_back({&chunk, chunk.at + at.count(), std::min(kSlice, chunk.size - at)});
@@ -248,6 +271,57 @@ Status HostPool::Readying::wait(const std::byte* at, Bytes size) {
                                 : chunk.failure;
   }
   return {};
+}
+
+HostPool::Unpinning HostPool::unpinning(const std::vector<HostBuffer>& buffers) {
+  Unpinning result(*this);
+  const std::lock_guard lock(mutex_);
+  std::map<Block*, Bytes> going;
+  for (const HostBuffer& buffer : buffers)
+    if (!buffer.none()) going[&block_of(buffer.at)] += buffer.size;
+  for (const auto& [block, size] : going)
+    if (size == block->used) result.blocks_.emplace(block->at, block);
+  return result;
+}
+
+HostPool::Chunk* HostPool::Unpinning::chunk_of(const device::Copy& copy) const {
+  const auto* at = static_cast<const std::byte*>(copy.host);
+  auto it = blocks_.upper_bound(at);
+  if (it == blocks_.begin()) return nullptr;
+  const Block& block = *std::prev(it)->second;
+  const auto offset = static_cast<std::uint64_t>(at - block.at);
+  if (offset >= block.size.count()) return nullptr;
+  return block.chunks[offset / kChunk.count()].get();
+}
+
+void HostPool::Unpinning::expect(const device::Copy& copy) {
+  if (Chunk* chunk = chunk_of(copy)) to_copy_[chunk] += copy.size;
+}
+
+void HostPool::Unpinning::done(const device::Copy& copy) {
+  Chunk* chunk = chunk_of(copy);
+  if (chunk == nullptr) return;
+  Bytes& left = to_copy_[chunk];
+  left -= copy.size;
+  if (!left.is_zero() || !chunk->pinned) return;
+  // Where the driver refuses, the block's end asks again.
+  if (!pool_->device_.unregister_host(chunk->at).ok()) return;
+  const std::lock_guard lock(pool_->mutex_);
+  chunk->pinned = false;
+  chunk->state = ChunkState::kUnpinned;
+  unpinned_.push_back(chunk);
+}
+
+void HostPool::Unpinning::undo() {
+  for (Chunk* chunk : unpinned_) {
+    const Status pinned = pool_->device_.register_host(chunk->at, chunk->size);
+    if (!pinned.ok())
+      log::warn(format("backups are copied from unpinned memory, slower: {}", pinned.message()));
+    const std::lock_guard lock(pool_->mutex_);
+    chunk->pinned = pinned.ok();
+    if (pinned.ok()) chunk->state = ChunkState::kReady;
+  }
+  unpinned_.clear();
 }
 
 void HostPool::split(const device::Copy& copy, std::vector<device::Copy>& out) const {

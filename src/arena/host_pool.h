@@ -2,22 +2,28 @@
 // pinned in chunks, handed out in contiguous buffers and kept for the next pause.
 //
 // Model     take() hands out addresses at once; their memory is taken and pinned by ready(), which
-//           works in the background, in order, so that copies can start behind it.
-// Threads   any; one lock, never held while memory is touched or pinned.
-// Failure   kOutOfHostMemory when the budget or the machine has no room even without free blocks. A chunk that cannot be
-//           pinned is used unpinned, with a warning: slower, not wrong.
-// Cost      take is logarithmic in the number of free pieces; a fresh GiB costs about 22 ms of 16
-//           threads and 25 ms of the driver.
+//           works in the background, in order, so that copies can start behind it. Every block
+//           belongs to one owner (a tag), so that it can go back when the owner's buffers do.
+//
+// Threads   any; one lock, never held while memory is touched, pinned or given back.
+//
+// Failure   kOutOfHostMemory when the budget or the machine has no room even without free blocks. A
+//           chunk that cannot be pinned is used unpinned, with a warning: slower, not wrong.
+//
+// Cost      take is logarithmic in the number of free pieces. A fresh GiB costs about 22 ms of 16
+//           threads and 25 ms of the driver. A GiB that goes back costs 18 ms of the driver, which
+//           Unpinning overlaps with copies, and 4 ms of CPU time, divided among several threads.
 #pragma once
 
 #include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <thread>
 #include <vector>
 
-#include "arena/beside.h"
 #include "arena/free_ranges.h"
 #include "device/device.h"
 
@@ -30,6 +36,9 @@ struct HostBuffer {
 };
 
 class HostPool {
+  struct Chunk;
+  struct Block;
+
  public:
   static constexpr Bytes kChunk = 128_MiB;  ///< pinned as one; no copy may cross its border
 
@@ -41,18 +50,18 @@ class HostPool {
 
   /// What a buffer must fit in: backups in the budget, what only passes through in the machine.
   enum class Limit { kBudget, kMachine };
-  /// A contiguous buffer. `expect` is what the caller will ask for in all: a new block is made that
-  /// large where the budget allows. Blocks that nobody uses make room.
-  [[nodiscard]] Result<HostBuffer> take(Bytes size, Bytes expect, Limit limit = Limit::kBudget);
+  using Owner = const void*;
+  /// A contiguous buffer in a block of `owner`. `expect` is what the caller will ask for in all: a
+  /// new block is made that large where the budget allows. Blocks that no buffer uses change their
+  /// owner, or make room.
+  [[nodiscard]] Result<HostBuffer> take(Bytes size, Bytes expect, Owner owner,
+                                        Limit limit = Limit::kBudget);
   void give(const HostBuffer& buffer);
-  /// Unpins and unmaps blocks that no buffer uses: 20 ms a GiB. Beside the caller they count as gone
-  /// at once; the next block waits for them.
-  enum class Drop { kHere, kBeside };
-  void release_free(Drop where = Drop::kHere);
-  /// Releases them here when more is held than the budget allows.
+  /// Unpins and unmaps blocks that no buffer uses; with `owner`, only blocks of that owner. The
+  /// memory is the system's when this returns.
+  void release_free(std::optional<Owner> owner = std::nullopt);
+  /// The same when more is held than the budget allows.
   void trim();
-  /// Until blocks that were released beside their caller are the system's again.
-  void wait_for_drops() { dropping_.wait(); }
   [[nodiscard]] Bytes held() const;
   /// For later blocks; what is held stays.
   void set_budget(Bytes budget);
@@ -77,11 +86,36 @@ class HostPool {
   };
   [[nodiscard]] Readying ready(const std::vector<HostBuffer>& buffers);
 
+  /// Unpins chunks while copies from other chunks still run, for a caller that gives the buffers
+  /// back afterwards. Their contents stay.
+  ///
+  /// Threads   one user at a time.
+  class Unpinning {
+   public:
+    /// Says that `copy` will read from a buffer. Without effect in blocks that hold other buffers.
+    void expect(const device::Copy& copy);
+    /// Says that it has: a chunk without further copies is unpinned.
+    void done(const device::Copy& copy);
+    /// Pins again what was unpinned, because the buffers stay in use.
+    void undo();
+
+   private:
+    friend class HostPool;
+    explicit Unpinning(HostPool& pool) : pool_(&pool) {}
+    [[nodiscard]] Chunk* chunk_of(const device::Copy& copy) const;
+    HostPool* pool_;
+    std::map<const std::byte*, Block*> blocks_;
+    std::map<Chunk*, Bytes> to_copy_;
+    std::vector<Chunk*> unpinned_;
+  };
+  [[nodiscard]] Unpinning unpinning(const std::vector<HostBuffer>& buffers);
+
   /// Cuts a copy at the borders of chunks.
   void split(const device::Copy& copy, std::vector<device::Copy>& out) const;
 
  private:
-  enum class ChunkState : std::uint8_t { kEmpty, kBusy, kReady };
+  /// kUnpinned: memory with contents, to be pinned again before the next pause.
+  enum class ChunkState : std::uint8_t { kEmpty, kBusy, kReady, kUnpinned };
   struct Chunk {
     std::byte* at = nullptr;
     Bytes size;
@@ -94,11 +128,16 @@ class HostPool {
     std::byte* at = nullptr;
     Bytes size;
     Bytes used;
+    Owner owner = nullptr;
     std::vector<std::unique_ptr<Chunk>> chunks;
+    [[nodiscard]] bool idle() const;
   };
-  [[nodiscard]] Status add_block(Bytes size, Bytes expect, Limit limit);
-  [[nodiscard]] const Block& block_of(const std::byte* at) const;
+  /// A free range of one of the owner's blocks, or of a block that no buffer uses.
+  [[nodiscard]] std::optional<FreeRanges::Place> take_free(Bytes size, Owner owner);
+  [[nodiscard]] Status add_block(Bytes size, Bytes expect, Owner owner, Limit limit);
+  [[nodiscard]] Block& block_of(const std::byte* at) const;
   void add_free(std::byte* at, Bytes size);
+  /// Unpins and unmaps; not under the lock.
   void drop(Block& block);
 
   device::Device& device_;
@@ -108,8 +147,8 @@ class HostPool {
   std::condition_variable changed_;
   Bytes held_;
   std::map<const std::byte*, std::unique_ptr<Block>> blocks_;
-  FreeRanges free_;
-  Beside dropping_;
+  std::set<Block*> unused_;  ///< those without a buffer
+  std::map<Owner, FreeRanges> free_;
 };
 
 }  // namespace neap::arena

@@ -96,12 +96,14 @@ Outgoing gather_out(Arena::Impl& arena, const std::vector<Tag*>& tags,
   return out;
 }
 
-Status secure(Arena::Impl& arena, Outgoing& out) {
-  Bytes host_need;
-  Bytes disk_need;
+namespace {
+
+/// Host buffers for what is copied to the host, and the copies that go there.
+Status secure_host(Arena::Impl& arena, Outgoing& out) {
+  std::map<const Tag*, Bytes> need;
   for (const auto& item : out.items) {
-    if (!item.copy) continue;
-    (item.policy == Policy::kHost ? host_need : disk_need) += total(item.region->parts);
+    if (item.copy && item.policy == Policy::kHost)
+      need[item.region->tag] += total(item.region->parts);
   }
   std::vector<HostBuffer> buffers;
   std::vector<Span> spans;
@@ -116,7 +118,7 @@ Status secure(Arena::Impl& arena, Outgoing& out) {
       kept.insert(kept.end(), own_spans.begin(), own_spans.end());
       continue;
     }
-    // The buffer of the last cycle, or of prepare(); its contents are void from here on. Only this
+    // The buffer of the last cycle, or of prepare(). Its contents are invalid from here on. Only this
     // move touches it: the tag is marked as moving.
     HostBuffer small;
     {
@@ -126,47 +128,24 @@ Status secure(Arena::Impl& arena, Outgoing& out) {
     }
     arena.hosts.give(small);
     item.backup.parts = item.region->parts;
+    Bytes& expect = need[item.region->tag];
     if (own.host.size >= size) {
       item.backup.host = own.host;
     } else {
-      auto taken = arena.hosts.take(size, host_need);
+      const auto take = [&] { return arena.hosts.take(size, expect, item.region->tag); };
+      auto taken = take();
       while (!taken.ok() && taken.status().code() == ErrorCode::kOutOfHostMemory &&
              arena.give_kept_buffers())
-        taken = arena.hosts.take(size, host_need);
+        taken = take();
       if (!taken.ok()) return taken.status();
       item.backup.host = *taken;
       item.took_host = true;
     }
-    host_need -= size;
+    expect -= size;
     buffers.push_back(item.backup.host);
     const auto own_spans = spans_of(*item.region, item.backup);
     spans.insert(spans.end(), own_spans.begin(), own_spans.end());
     out.copied += size;
-  }
-  if (!disk_need.is_zero()) {
-    std::string folder;
-    {
-      const std::shared_lock lock(arena.table);
-      folder = arena.disk_folder;
-    }
-    auto made = DiskFile::make(folder, disk_need);
-    if (!made.ok()) {
-      arena.closer.wait();  // the space of files on their way out may be what is missing
-      made = DiskFile::make(folder, disk_need);
-    }
-    NEAP_TRY_ASSIGN(const auto file, std::move(made));
-    Bytes offset;
-    for (auto& item : out.items) {
-      if (!item.copy || item.policy != Policy::kDisk) continue;
-      item.backup.parts = item.region->parts;
-      item.backup.file = file;
-      item.backup.file_offset = offset;
-      for (const Part& part : item.backup.parts) {
-        out.disk.push_back({item.region->address + part.offset.count(), file, offset, part.size});
-        offset += part.size;
-      }
-    }
-    out.copied += disk_need;
   }
   sort_spans(spans);
   attach_copies(out.stages, spans, arena.hosts);
@@ -174,6 +153,61 @@ Status secure(Arena::Impl& arena, Outgoing& out) {
   attach_copies(out.stages, kept, arena.hosts, &Stage::kept);
   out.readying = arena.hosts.ready(buffers);
   return {};
+}
+
+/// Files with room for what is copied to disk, and the copies that go there.
+Status secure_disk(Arena::Impl& arena, Outgoing& out) {
+  std::string folder;
+  {
+    const std::shared_lock lock(arena.table);
+    folder = arena.disk_folder;
+  }
+  const bool named = arena.options.named_disk_files;
+  const auto make = [&](Bytes size) {
+    const auto naming = named ? DiskFile::Naming::kNamed : DiskFile::Naming::kUnnamed;
+    auto made = DiskFile::make(folder, size, naming);
+    if (made.ok()) return made;
+    arena.closer.wait();  // files that are being closed may hold the space that is missing
+    return DiskFile::make(folder, size, naming);
+  };
+  Bytes need;
+  for (const auto& item : out.items)
+    if (item.copy && item.policy == Policy::kDisk) need += total(item.region->parts);
+  if (need.is_zero()) return {};
+  std::shared_ptr<DiskFile> common;
+  if (!named) {
+    NEAP_TRY_ASSIGN(common, make(need));
+  }
+  Bytes offset;  // in the common file
+  for (auto& item : out.items) {
+    if (!item.copy || item.policy != Policy::kDisk) continue;
+    const Bytes size = total(item.region->parts);
+    item.backup.parts = item.region->parts;
+    item.backup.file = common;
+    item.backup.file_offset = offset;
+    const auto& own = item.region->backup.file;
+    if (named && own != nullptr && own->size() >= size) item.backup.file = own;
+    if (item.backup.file == nullptr) {
+      NEAP_TRY_ASSIGN(item.backup.file, make(size));
+    }
+    Bytes at = item.backup.file_offset;
+    for (const Part& part : item.backup.parts) {
+      out.disk.push_back(
+          {item.region->address + part.offset.count(), item.backup.file, at, part.size});
+      at += part.size;
+    }
+    if (!named) offset += size;
+  }
+  out.copied += need;
+  return {};
+}
+
+}  // namespace
+
+Status secure(Arena::Impl& arena, Outgoing& out) {
+  // The disk first: it may be full, and fresh host memory is taken in the background from then on.
+  NEAP_TRY(secure_disk(arena, out));
+  return secure_host(arena, out);
 }
 
 void commit(Arena::Impl& arena, Outgoing& out) {
@@ -184,6 +218,8 @@ void commit(Arena::Impl& arena, Outgoing& out) {
     region.policy = item.policy;
     if (item.copy) {
       if (item.took_host || item.policy == Policy::kDisk) arena.hosts.give(region.backup.host);
+      if (region.backup.file != nullptr && region.backup.file != item.backup.file)
+        out.replaced.push_back({0, std::move(region.backup.file), Bytes(0), Bytes(0)});
       region.backup = std::move(item.backup);
       region.backup.filled = true;
     } else if (item.policy != Policy::kHost || region.parts.empty()) {
@@ -300,17 +336,20 @@ void commit(Arena::Impl& arena, Incoming& in) {
     Region& region = *item.region;
     region.state = State::kResident;
     ++region.generation;
-    // Closed later, beside the caller: not under the lock.
-    if (region.backup.file != nullptr)
-      in.disk.push_back({0, std::move(region.backup.file), Bytes(0), Bytes(0)});
-    if (region.backup.host.none() || !arena.keep_host_buffers) {
-      arena.hosts.give(region.backup.host);
-      region.backup = {};
-    }
+    Backup& backup = region.backup;
+    const bool keep_file = backup.file != nullptr && arena.options.named_disk_files;
+    const bool keep_host = !backup.host.none() && arena.keep_host_buffers;
+    // Closed later, in the background: not under the lock.
+    if (backup.file != nullptr && !keep_file)
+      in.disk.push_back({0, std::move(backup.file), Bytes(0), Bytes(0)});
+    if (!keep_host) arena.hosts.give(std::exchange(backup.host, {}));
+    if (!keep_host) backup.filled = false;
+    if (!keep_host && !keep_file) backup = {};
   }
 }
 
 void undo(Arena::Impl& arena, Incoming& in) {
+  if (in.unpinning) in.unpinning->undo();
   std::vector<Page> pages;
   for (Stage& stage : in.stages) {
     Status status = unmap_stage(arena, stage);

@@ -4,19 +4,33 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "arena/stages.h"
 
 namespace neap::arena {
 
+/// The time of a move, and of its steps for the log.
 class Stopwatch {
  public:
-  [[nodiscard]] double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  [[nodiscard]] double seconds() const { return since(start_); }
+  /// Ends a step; `name` is a literal.
+  void lap(const char* name) {
+    steps_.emplace_back(name, since(last_));
+    last_ = Clock::now();
   }
+  /// One line at debug level: the move, its tags, the milliseconds of each step.
+  void log(const char* move, const std::vector<Tag*>& tags, const MoveReport& report) const;
 
  private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  using Clock = std::chrono::steady_clock;
+  static double since(Clock::time_point then) {
+    return std::chrono::duration<double>(Clock::now() - then).count();
+  }
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point last_ = start_;
+  std::vector<std::pair<const char*, double>> steps_;
 };
 
 /// A copy queue for one move; waits for its copies and goes back at the end.

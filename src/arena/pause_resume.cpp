@@ -9,6 +9,16 @@ namespace neap::arena {
 
 using trace::EventKind;
 
+void Stopwatch::log(const char* move, const std::vector<Tag*>& tags,
+                    const MoveReport& report) const {
+  if (!log::enabled(log::Level::kDebug)) return;
+  std::string steps;
+  for (const auto& [name, seconds] : steps_)
+    steps += format("{}{} {:.2f}", steps.empty() ? "" : ", ", name, seconds * 1e3);
+  log::debug(format("{} {} took {:.2f} ms for {}, {} copied: {}", move, join(tags),
+                    report.seconds * 1e3, report.bytes, report.copied, steps));
+}
+
 Status wait_for(Arena::Impl& arena, const Fence& fence) {
   switch (fence.kind) {
     case Fence::Kind::kNone:
@@ -131,14 +141,41 @@ Status move_out(Arena::Impl& arena, Outgoing& out) {
   return {};
 }
 
-Status move_in(Arena::Impl& arena, Incoming& in) {
-  QueueLease queue(arena);
-  if (has_copies(in.stages) || !in.disk.empty()) NEAP_TRY(queue.take());
-  for (Stage& stage : in.stages) {
-    NEAP_TRY(map_stage(arena, stage));
-    if (!stage.copies.empty()) NEAP_TRY(copy_in(stage, queue.get()));
+/// Unpins host buffers that are not kept, each stage's when its copies are over.
+Status unpin_behind(Arena::Impl& arena, Incoming& in, device::CopyQueue& queue,
+                    const std::vector<std::uint64_t>& marks) {
+  std::vector<HostBuffer> buffers;
+  for (const auto& item : in.items) buffers.push_back(item.region->backup.host);
+  in.unpinning = arena.hosts.unpinning(buffers);
+  for (const Stage& stage : in.stages)
+    for (const device::Copy& copy : stage.copies) in.unpinning->expect(copy);
+  for (std::size_t i = 0; i < in.stages.size(); ++i) {
+    if (in.stages[i].copies.empty()) continue;
+    NEAP_TRY(queue.wait(marks[i]));
+    for (const device::Copy& copy : in.stages[i].copies) in.unpinning->done(copy);
   }
-  return finish_contents(arena, in, queue.taken() ? &queue.get() : nullptr);
+  return {};
+}
+
+Status move_in(Arena::Impl& arena, Incoming& in, Stopwatch& watch) {
+  QueueLease queue(arena);
+  const bool copies = has_copies(in.stages);
+  if (copies || !in.disk.empty()) NEAP_TRY(queue.take());
+  const bool unpins = copies && !arena.keep_host_buffers;
+  std::vector<std::uint64_t> marks(in.stages.size(), 0);
+  for (std::size_t i = 0; i < in.stages.size(); ++i) {
+    NEAP_TRY(map_stage(arena, in.stages[i]));
+    if (in.stages[i].copies.empty()) continue;
+    NEAP_TRY(copy_in(in.stages[i], queue.get()));
+    if (unpins) {
+      NEAP_TRY_ASSIGN(marks[i], queue.get().mark_to_device());
+    }
+  }
+  watch.lap("mapping");
+  if (unpins) NEAP_TRY(unpin_behind(arena, in, queue.get(), marks));
+  Status status = finish_contents(arena, in, queue.taken() ? &queue.get() : nullptr);
+  watch.lap(unpins ? "copying and unpinning" : "copying");
+  return status;
 }
 
 }  // namespace
@@ -182,7 +219,7 @@ Status secure_pages(Arena::Impl& arena, Incoming& in, std::chrono::milliseconds 
 Result<MoveReport> Arena::pause(std::span<const std::string> names, const PauseOptions& options) {
   Impl& arena = *impl_;
   NEAP_TRY(arena.check_process());
-  const Stopwatch watch;
+  Stopwatch watch;
   std::unique_lock lock(arena.table);
   const Moving moving(arena, lock, tags_of(arena, names));
   NEAP_TRY(moving.status());
@@ -193,9 +230,13 @@ Result<MoveReport> Arena::pause(std::span<const std::string> names, const PauseO
   const auto infos = out.infos();
   Status status = arena.call_before_unmap(infos);
   if (status.ok()) {
+    watch.lap("listeners");
     status = wait_for(arena, options.fence).with_context("waiting for work on the device");
+    watch.lap("waiting for the device");
     if (status.ok()) status = secure(arena, out).with_context("securing room for the backups");
+    watch.lap("securing room");
     if (status.ok()) status = move_out(arena, out);
+    watch.lap("copying and unmapping");
     if (!status.ok()) {
       undo(arena, out);
       arena.tell_still_there(infos);
@@ -213,11 +254,16 @@ Result<MoveReport> Arena::pause(std::span<const std::string> names, const PauseO
   lock.lock();
   commit(arena, out);
   lock.unlock();
+  watch.lap("committing");
   arena.store.give(pages_of(out.stages), options.release_pages);
+  watch.lap("releasing pages");
+  arena.close_beside(std::move(out.replaced));
   arena.pages_came_back();
   arena.let_buffers_go();
   arena.record_store();
-  MoveReport report{bytes_of(out.stages), out.copied, out.items.size(), watch.seconds()};
+  watch.lap("host memory");
+  const MoveReport report{bytes_of(out.stages), out.copied, out.items.size(), watch.seconds()};
+  watch.log("pausing", moving.tags(), report);
   lock.lock();
   note_pause(arena, out, report.seconds);
   return report;
@@ -226,7 +272,7 @@ Result<MoveReport> Arena::pause(std::span<const std::string> names, const PauseO
 Result<MoveReport> Arena::resume(std::span<const std::string> names, const ResumeOptions& options) {
   Impl& arena = *impl_;
   NEAP_TRY(arena.check_process());
-  const Stopwatch watch;
+  Stopwatch watch;
   std::unique_lock lock(arena.table);
   const Moving moving(arena, lock, tags_of(arena, names));
   NEAP_TRY(moving.status());
@@ -241,9 +287,12 @@ Result<MoveReport> Arena::resume(std::span<const std::string> names, const Resum
   if (in.items.empty()) return MoveReport{};
   lock.unlock();
 
+  watch.lap("planning");
   Status status = secure_pages(arena, in, options.wait);
-  if (status.ok()) status = move_in(arena, in);
+  watch.lap("taking pages");
+  if (status.ok()) status = move_in(arena, in, watch);
   if (status.ok()) status = arena.call_after_map(in.infos());
+  watch.lap("listeners");
   if (!status.ok()) {
     undo(arena, in);
     lock.lock();
@@ -257,7 +306,9 @@ Result<MoveReport> Arena::resume(std::span<const std::string> names, const Resum
   arena.close_beside(std::move(in.disk));
   arena.let_buffers_go();
   arena.record_store();
-  MoveReport report{bytes_of(in.stages), in.copied, in.items.size(), watch.seconds()};
+  watch.lap("committing and host memory");
+  const MoveReport report{bytes_of(in.stages), in.copied, in.items.size(), watch.seconds()};
+  watch.log("resuming", moving.tags(), report);
   lock.lock();
   note_resume(arena, in, report.seconds);
   return report;

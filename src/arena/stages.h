@@ -41,6 +41,7 @@ struct Outgoing {
   std::vector<Item> items;
   std::vector<Stage> stages;
   std::vector<DiskCopy> disk;
+  std::vector<DiskCopy> replaced;  ///< files of earlier backups, to be closed in the background
   HostPool::Readying readying;
   Bytes copied;
   [[nodiscard]] std::vector<RegionInfo> infos() const;
@@ -56,6 +57,8 @@ struct Incoming {
   std::vector<Stage> stages;
   std::vector<DiskCopy> disk;
   std::vector<std::pair<Address, Bytes>> zero;
+  /// Of buffers that go back to the system after this move.
+  std::optional<HostPool::Unpinning> unpinning;
   Bytes copied;
   [[nodiscard]] Bytes size() const;
   [[nodiscard]] std::vector<RegionInfo> infos() const;

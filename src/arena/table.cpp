@@ -230,8 +230,8 @@ bool Arena::Impl::give_kept_buffers() {
       const bool idle = region->state == State::kResident ||
                         (region->state == State::kPaused && !region->backup.filled);
       if (!idle || region->tag->moving || region->backup.host.none()) continue;
-      buffers.push_back(region->backup.host);
-      region->backup = {};
+      buffers.push_back(std::exchange(region->backup.host, {}));
+      region->backup.filled = false;
     }
   }
   for (const HostBuffer& buffer : buffers) hosts.give(buffer);
@@ -240,7 +240,7 @@ bool Arena::Impl::give_kept_buffers() {
 }
 
 void Arena::Impl::let_buffers_go() {
-  if (!keep_host_buffers) hosts.release_free(HostPool::Drop::kBeside);
+  if (!keep_host_buffers) hosts.release_free();
 }
 
 void Arena::Impl::close_beside(std::vector<DiskCopy> copies) {

@@ -94,7 +94,7 @@ Result<OpenDevice> Runtime::open(int ordinal) {
     // Registered after the driver's own, so it runs before them.
     static const int kAtExit = std::atexit([] {
       exiting_.store(true);
-      for (const OpenDevice& on : get().devices()) on.arena->wait_for_disposal();
+      for (const OpenDevice& on : get().devices()) on.arena->finish_disk_files();
     });
     (void)kAtExit;
   }
@@ -177,7 +177,7 @@ Status Runtime::free(const Place& place, Pages pages) {
   return place.on.arena->destroy(place.region.id, pages == Pages::kRelease);
 }
 
-Status Runtime::configure(const Settings& settings) {
+Status Runtime::configure(const Settings& settings, arena::Arena::KeptBuffers kept) {
   NEAP_TRY(usable());
   const std::lock_guard lock(mutex_);
   const auto open = devices();
@@ -190,7 +190,7 @@ Status Runtime::configure(const Settings& settings) {
   for (const OpenDevice& on : open) {
     on.arena->set_page_store_budget(settings.arena.page_store_budget);
     on.arena->set_backup_options(settings.arena.keep_host_buffers, settings.arena.host_budget,
-                                 settings.arena.disk_folder);
+                                 settings.arena.disk_folder, kept);
   }
   return {};
 }

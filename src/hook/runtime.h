@@ -69,7 +69,8 @@ class Runtime {
   Status wait_for(const Place& place, device::StreamId stream);
   Status free(const Place& place, Pages pages);
 
-  Status configure(const Settings& settings);
+  Status configure(const Settings& settings,
+                   arena::Arena::KeptBuffers kept = arena::Arena::KeptBuffers::kReleaseNow);
   [[nodiscard]] Settings settings() const;
   void set_margin(Bytes margin) { margin_.store(margin.count(), std::memory_order_relaxed); }
 

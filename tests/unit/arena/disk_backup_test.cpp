@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,6 +13,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
 #include <thread>
 
 #include "arena/arena.h"
@@ -28,6 +33,7 @@ struct System {
   std::atomic<std::int64_t> room{-1};       // bytes that can be written; -1: no limit
   std::atomic<std::int64_t> reserved{-1};   // most that a file may reserve; -1: no limit
   std::atomic<bool> slow_close{false};
+  std::atomic<bool> no_room{false};  // for named files, too
   std::atomic<std::uint64_t> calls{0};
   std::atomic<bool> was_direct{false};
   dev_t folder = 0;
@@ -55,6 +61,7 @@ bool is_backup(int fd) {
 extern "C" {
 
 int fallocate(int fd, int mode, off_t offset, off_t length) noexcept(false) {
+  if (the_system.no_room) return fail(ENOSPC);
   if (is_backup(fd)) {
     if (interrupted()) return fail(EINTR);
     if (the_system.no_fallocate) return fail(EOPNOTSUPP);
@@ -218,6 +225,82 @@ TEST_F(DiskBackup, ClosingGoesOnBesideTheCaller) {
   std::this_thread::sleep_for(std::chrono::milliseconds(3200));
   the_system.slow_close = true;
   EXPECT_LT(timed([&] { EXPECT_TRUE(arena_->resume({}).ok()); }), std::chrono::milliseconds(2000));
+}
+
+class NamedDiskBackup : public DiskBackup {
+ protected:
+  void SetUp() override {
+    DiskBackup::SetUp();
+    open();
+  }
+  void open() {
+    Options options;
+    options.disk_folder = folder_;
+    options.named_disk_files = true;
+    arena_.reset();
+    arena_ = std::move(Arena::make(*device_, options)).value();
+  }
+  std::map<std::string, std::uintmax_t> files() const {
+    std::map<std::string, std::uintmax_t> found;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_))
+      found.emplace(entry.path().filename(), entry.file_size());
+    return found;
+  }
+};
+
+TEST_F(NamedDiskBackup, EveryRegionHasAFileForItsLife) {
+  const RegionInfo large = make(6_MiB);
+  const RegionInfo small = make(2_MiB);
+  EXPECT_TRUE(files().empty());
+  std::map<std::string, std::uintmax_t> first;
+  for (int cycle = 0; cycle < 3; ++cycle) {
+    ASSERT_TRUE(arena_->pause({}).ok());
+    const auto now = files();
+    ASSERT_EQ(now.size(), 2u);
+    EXPECT_EQ(now.begin()->second + now.rbegin()->second, 8u << 20);
+    if (cycle == 0) first = now;
+    EXPECT_EQ(now, first);
+    ASSERT_TRUE(arena_->resume({}).ok());
+    EXPECT_TRUE(intact(large) && intact(small));
+  }
+  ASSERT_TRUE(arena_->destroy(small.id).ok());
+  arena_->finish_disk_files();
+  EXPECT_TRUE(files().empty());
+  ASSERT_TRUE(arena_->pause({}).ok());
+  ASSERT_TRUE(arena_->resume({}).ok());
+  EXPECT_TRUE(intact(large)) << "a file without a name still serves";
+}
+
+TEST_F(NamedDiskBackup, FilesOfKilledProcessesAreRemoved) {
+  // The folder is new to this process: it looks once for each.
+  folder_ += "/sub";
+  ASSERT_EQ(::mkdir(folder_.c_str(), 0700), 0);
+  const std::string dead = folder_ + "/neap-backup-killed", live = folder_ + "/neap-backup-living",
+                    other = folder_ + "/other";
+  for (const std::string& path : {dead, live, other}) std::ofstream(path) << "contents";
+  const int held = ::open(live.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(::flock(held, LOCK_EX | LOCK_NB), 0);
+  open();
+  make(2_MiB);
+  ASSERT_TRUE(arena_->pause({}).ok());
+  const auto now = files();
+  EXPECT_FALSE(now.contains("neap-backup-killed"));
+  EXPECT_TRUE(now.contains("neap-backup-living"));
+  EXPECT_TRUE(now.contains("other"));
+  ::close(held);
+  arena_.reset();
+  EXPECT_EQ(files().size(), 2u) << "a region's file goes with the region";
+  std::filesystem::remove_all(folder_);
+  folder_.resize(folder_.size() - 4);
+}
+
+TEST_F(NamedDiskBackup, AFullDiskLeavesNoFile) {
+  const RegionInfo region = make(6_MiB);
+  the_system.no_room = true;
+  EXPECT_FALSE(arena_->pause({}).ok());
+  the_system.no_room = false;
+  EXPECT_TRUE(files().empty());
+  EXPECT_TRUE(intact(region));
 }
 
 }  // namespace
