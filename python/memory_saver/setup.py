@@ -25,7 +25,7 @@ class BuildDropIn(BuildHook):
 
 setup(
     name="torch_memory_saver",
-    version="0.0.9+neap0.1.0",
+    version="0.0.10+neap0.1.0",
     description="torch_memory_saver's interface on Neap",
     python_requires=">=3.9",
     packages=["torch_memory_saver", "torch_memory_saver.hooks"],

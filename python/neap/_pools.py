@@ -1,18 +1,19 @@
 """torch's memory pools, one for each kind of region.
 
-A pool is kept for good and serves its kind only: blocks of one tag never serve another. torch takes a pool
-from one user at a time, so threads that are in regions of one kind together get a pool each.
+A pool serves its kind only: blocks of one tag never serve another. torch takes a pool from one user at a time,
+so threads that are in regions of one kind together get a pool each.
 
 Of a thread's nested pools torch is told the innermost only; the outer ones are set aside meanwhile. Left
 to itself it would take the outermost (up to 2.9), or refuse (a pool inside itself, in every version).
 """
 
+import atexit
 import ctypes
 import threading
 from contextlib import contextmanager
 
 _lock = threading.RLock()
-_idle = {}  # kind -> pools that nobody uses
+_busy = set()  # ids of pools in use
 _shared = {}  # kind -> the one pool of graphs
 _uses = 0  # pools that torch is told of, and captures
 _temporary = []  # to be dropped when there are none
@@ -24,6 +25,49 @@ def keep(thing):
     may be gone by then, and what one of them asserts ends the process."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
     return thing
+
+
+class Pools(dict):
+    """kind -> pool. `more` has further pools of a kind, made when the first was in use.
+
+    Like a defaultdict with `make`: looking up a kind makes its pool.
+    """
+
+    def __init__(self, make=None):
+        super().__init__()
+        self.make = make
+        self.more = {}
+        atexit.register(self._outlive)
+
+    def __missing__(self, kind):
+        pool = self[kind] = self.make()
+        return pool
+
+    def _outlive(self):
+        for pool in (*self.values(), *(pool for pools in self.more.values() for pool in pools)):
+            keep(pool)
+
+    def acquire(self, kind, make):
+        """A pool that nobody uses; give it back with release()."""
+        with _lock:
+            for pool in (self.get(kind), *self.more.get(kind, ())):
+                if pool is not None and id(pool) not in _busy:
+                    _busy.add(id(pool))
+                    return pool
+        pool = make()
+        with _lock:
+            if self.setdefault(kind, pool) is not pool:
+                self.more.setdefault(kind, []).append(pool)
+            _busy.add(id(pool))
+        return pool
+
+    @staticmethod
+    def release(pool):
+        with _lock:
+            _busy.discard(id(pool))
+
+
+_pools = Pools()
 
 
 class _Use:
@@ -76,24 +120,22 @@ def _told(torch, use):
 
 
 @contextmanager
-def use(torch, kind, make, device=None):
+def use(torch, kind, make, device=None, pools=None):
     """torch.cuda.use_mem_pool with a pool of `kind`, made by make() where none is free."""
+    pools = _pools if pools is None else pools
     mine = next((u.pool for u in reversed(_stack()) if u is not None and u.kind == kind), None)
-    pool = mine
-    if pool is None:
-        with _lock:
-            idle = _idle.setdefault(kind, [])
-            pool = idle.pop() if idle else None
-        if pool is None:  # a pool's allocator is known to the device that it is made on
-            with torch.cuda.device(torch.cuda.current_device() if device is None else device):
-                pool = keep(make())
+
+    def make_on_device():  # a pool's allocator is known to the device that it is made on
+        with torch.cuda.device(torch.cuda.current_device() if device is None else device):
+            return make()
+
+    pool = pools.acquire(kind, make_on_device) if mine is None else mine
     try:
         with _told(torch, _Use(torch, kind, pool, device)):
             yield
     finally:
         if mine is None:
-            with _lock:
-                _idle[kind].append(pool)
+            pools.release(pool)
 
 
 @contextmanager

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <string>
 
+#include "base/format.h"
+#include "base/log.h"
 #include "hook/c_struct.h"
 #include "hook/drop_in.h"
 #include "hook/error.h"
@@ -45,7 +47,8 @@ std::vector<std::string> one_or_all(const char* tag) {
 Status change_settings(void (*change)(Settings&, const void*), const void* argument) {
   Settings settings = Runtime::get().settings();
   change(settings, argument);
-  return Runtime::get().configure(settings);
+  // A retained copy stays readable until the next resume, as in the peer.
+  return Runtime::get().configure(settings, arena::Arena::KeptBuffers::kReleaseAtResume);
 }
 
 }  // namespace
@@ -90,7 +93,10 @@ NEAP_API bool tms_get_enable_disk_backup() {
 // "pinned" and "mmap" name the peer's two ways to hold a backup. Neap has one, which is both mapped
 // and pinned; the name is kept for those who read it back.
 NEAP_API void tms_set_cpu_backup_backend(const char* name) {
-  config().settings.backend = intern_tag(name != nullptr ? name : "");
+  if (const char* known = known_backend(name != nullptr ? name : ""))
+    config().settings.backend = known;
+  else
+    neap::log::warn(neap::format("cpu_backup_backend is \"{}\"; it can be pinned or mmap", name));
 }
 NEAP_API const char* tms_get_cpu_backup_backend() {
   return config().settings.backend;

@@ -10,7 +10,7 @@ namespace neap::hook {
 
 struct DropInSettings {
   const char* tag = "default";
-  const char* backend = "";
+  const char* backend = "pinned";
   bool enabled = false;
   bool cpu_backup = false;
   bool disk_backup = false;
@@ -21,6 +21,8 @@ struct DropInSettings {
 /// boolean is logged and taken for false (the Python package refuses it).
 [[nodiscard]] const DropInSettings& drop_in_settings();
 [[nodiscard]] Scope to_scope(const DropInSettings& settings);
+/// "pinned" (also for "") or "mmap"; null for any other word.
+[[nodiscard]] const char* known_backend(std::string_view word);
 /// 1, true, yes, 0, false, no, in the cases that the peer knows.
 [[nodiscard]] std::optional<bool> parse_boolean(std::string_view text);
 

@@ -29,14 +29,22 @@ std::optional<bool> parse_boolean(std::string_view text) {
   return std::nullopt;
 }
 
+const char* known_backend(std::string_view word) {
+  if (word.empty() || word == "pinned") return "pinned";
+  return word == "mmap" ? "mmap" : nullptr;
+}
+
 const DropInSettings& drop_in_settings() {
   static const DropInSettings kSettings = [] {
     DropInSettings settings;
     settings.enabled = boolean_variable("TMS_INIT_ENABLE");
     settings.cpu_backup = boolean_variable("TMS_INIT_ENABLE_CPU_BACKUP");
     settings.disk_backup = boolean_variable("TMS_INIT_ENABLE_DISK_BACKUP");
-    if (const char* backend = std::getenv("TMS_INIT_CPU_BACKUP_BACKEND")) {
-      settings.backend = intern_tag(backend);
+    if (const char* word = std::getenv("TMS_INIT_CPU_BACKUP_BACKEND")) {
+      if (const char* backend = known_backend(word))
+        settings.backend = backend;
+      else
+        log::warn(format("TMS_INIT_CPU_BACKUP_BACKEND=\"{}\" is neither pinned nor mmap", word));
     }
     return settings;
   }();
@@ -59,7 +67,9 @@ Scope initial_scope() {
 Settings initial_settings() {
   Settings settings;
   settings.arena.keep_host_buffers = boolean_variable("TMS_RETAIN_CPU_BACKUP");
-  if (const char* folder = std::getenv("TMS_DISK_BACKUP_DIR")) settings.arena.disk_folder = folder;
+  const char* folder = std::getenv("TMS_DISK_BACKUP_DIR");
+  settings.arena.disk_folder = folder != nullptr ? folder : "/tmp";
+  settings.arena.named_disk_files = true;
   return settings;
 }
 

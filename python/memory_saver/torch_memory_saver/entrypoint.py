@@ -1,18 +1,27 @@
 """TorchMemorySaver: regions by context manager, pause and resume by tag."""
 
 import ctypes
+import logging
 import os
 from contextlib import ExitStack, contextmanager
-from typing import Optional
+from typing import Literal, Optional, get_args
+
+try:
+    import torch
+except ImportError:
+    torch = None  # a launcher may need configure_subprocess() only
 
 import neap
 from neap import _hooks, _pools
 
 from .binary_wrapper import BinaryWrapper
 from .hooks.base import HookMode, HookUtilBase
+from .utils import is_xpu
+
+logger = logging.getLogger(__name__)
 
 _TAG_DEFAULT = "default"
-_BACKENDS = ("pinned", "mmap")
+CpuBackupBackend = Literal["mmap", "pinned"]
 _BOOLEANS = ("", "0", "1", "true", "True", "TRUE", "yes", "Yes", "YES",
              "false", "False", "FALSE", "no", "No", "NO")
 
@@ -26,12 +35,16 @@ class TorchMemorySaver:
 
     @contextmanager
     def region(self, tag: str = _TAG_DEFAULT, enable_cpu_backup: bool = False,
-               enable_disk_backup: bool = False, cpu_backup_backend: Optional[str] = None):
+               enable_disk_backup: bool = False,
+               cpu_backup_backend: Optional[CpuBackupBackend] = None):
         """Allocations inside belong to `tag`; pause() takes their memory, resume() gives it back.
 
         Contents survive with one of the backups, and are undefined after resume without.
         """
+        self._validate_cpu_backup_backend(enable_cpu_backup, cpu_backup_backend)
         self._ensure_initialized()
+        assert not (enable_cpu_backup and enable_disk_backup), (
+            "enable_cpu_backup and enable_disk_backup are mutually exclusive")
         with self._impl.region(tag=tag, enable_cpu_backup=enable_cpu_backup,
                                enable_disk_backup=enable_disk_backup,
                                cpu_backup_backend=cpu_backup_backend):
@@ -40,8 +53,9 @@ class TorchMemorySaver:
     @contextmanager
     def cuda_graph(self, cuda_graph, pool=None, stream=None, capture_error_mode="global",
                    tag: str = _TAG_DEFAULT, enable_cpu_backup: bool = False,
-                   cpu_backup_backend: Optional[str] = None):
+                   cpu_backup_backend: Optional[CpuBackupBackend] = None):
         """torch.cuda.graph() whose memory belongs to `tag`; in both hook modes."""
+        self._validate_cpu_backup_backend(enable_cpu_backup, cpu_backup_backend)
         self._ensure_initialized()
         with self._impl.cuda_graph(cuda_graph=cuda_graph, pool=pool, stream=stream,
                                    capture_error_mode=capture_error_mode, tag=tag,
@@ -117,6 +131,18 @@ class TorchMemorySaver:
         wrapper = self._impl._binary_wrapper
         wrapper.check(wrapper.cdll.tms_set_disk_backup_dir(os.fsencode(path)))
 
+    def _validate_cpu_backup_backend(self, enable_cpu_backup: bool,
+                                     cpu_backup_backend: Optional[CpuBackupBackend]) -> None:
+        if cpu_backup_backend is None:
+            return
+        if not enable_cpu_backup:
+            raise ValueError("cpu_backup_backend requires enable_cpu_backup=True")
+        if is_xpu():
+            raise ValueError("cpu_backup_backend is not supported on XPU")
+        if cpu_backup_backend == "mmap" and getattr(torch.version, "hip", None):
+            raise ValueError("cpu_backup_backend='mmap' is not supported on ROCm")
+        _check_backend("cpu_backup_backend", cpu_backup_backend)
+
     def _ensure_initialized(self):
         if self._impl is None:
             self._impl = _TorchMemorySaverImpl(**self._impl_ctor_kwargs)
@@ -124,38 +150,41 @@ class TorchMemorySaver:
 
 class _TorchMemorySaverImpl:
     def __init__(self, hook_mode: HookMode = "preload"):
-        _check_environment()
+        _sanity_checks()
+        self._is_xpu = is_xpu()
         self._hook_mode = hook_mode
         self._hook_util = HookUtilBase.create(hook_mode=hook_mode)
         self._binary_wrapper = BinaryWrapper(path_binary=self._hook_util.get_path_binary())
+        self._device_module = torch.cuda
+        # By (tag, enable_cpu_backup, enable_disk_backup, backend, device), as programs that drop a
+        # pool expect: its allocations are freed with it.
+        self._mem_pools = _pools.Pools(self._make_pool)
 
     def _make_pool(self):
-        import torch
-
         return torch.cuda.MemPool(self._hook_util.get_allocator())
+
+    def _current_device(self) -> int:
+        return torch.cuda.current_device()
 
     @contextmanager
     def region(self, tag: str, enable_cpu_backup: bool, enable_disk_backup: bool = False,
-               cpu_backup_backend: Optional[str] = None):
-        import torch
-
-        backend = _check_backups(enable_cpu_backup, enable_disk_backup, cpu_backup_backend)
-        kind = ("torch_memory_saver", tag, enable_cpu_backup, enable_disk_backup, backend,
-                torch.cuda.current_device())
-        with _hooks._no_expandable_segments(torch), _pools.use(torch, kind, self._make_pool):
-            with self._with_region_config(tag, enable_cpu_backup, enable_disk_backup, backend):
+               cpu_backup_backend: Optional[CpuBackupBackend] = None):
+        resolved = self._resolve_backend(enable_cpu_backup, cpu_backup_backend)
+        kind = (tag, enable_cpu_backup, enable_disk_backup, resolved, self._current_device())
+        with _hooks._no_expandable_segments(torch), _pools.use(torch, kind, self._make_pool,
+                                                               pools=self._mem_pools):
+            with self._with_region_config(tag, enable_cpu_backup, cpu_backup_backend,
+                                          enable_disk_backup):
                 yield
 
     @contextmanager
     def cuda_graph(self, cuda_graph, pool, stream, capture_error_mode, tag: str,
-                   enable_cpu_backup: bool, cpu_backup_backend: Optional[str] = None):
-        import torch
-
-        backend = _check_backups(enable_cpu_backup, False, cpu_backup_backend)
+                   enable_cpu_backup: bool, cpu_backup_backend: Optional[CpuBackupBackend] = None):
         # In mode torch the memory comes by way of a pool with Neap's allocator: one for each pool
         # that callers name, so that graphs that share memory go on sharing it.
-        kind = ("torch_memory_saver graph", pool, tag, enable_cpu_backup, backend,
-                torch.cuda.current_device())
+        kind = ("torch_memory_saver graph", pool, tag, enable_cpu_backup,
+                self._resolve_backend(enable_cpu_backup, cpu_backup_backend),
+                self._current_device())
         make = self._make_pool if self._hook_mode == "torch" else None
         with ExitStack() as stack:
             stack.enter_context(_hooks._no_expandable_segments(torch))
@@ -163,14 +192,25 @@ class _TorchMemorySaverImpl:
             stack.enter_context(torch.cuda.graph(
                 cuda_graph, pool=own.id if own is not None else pool, stream=stream,
                 capture_error_mode=capture_error_mode))
-            stack.enter_context(self._with_region_config(tag, enable_cpu_backup, False, backend))
+            stack.enter_context(self._with_region_config(tag, enable_cpu_backup,
+                                                         cpu_backup_backend))
             yield
 
+    def _resolve_backend(self, enable_cpu_backup, cpu_backup_backend) -> str:
+        """What a region's backups use; "" without CPU backups."""
+        if not enable_cpu_backup:
+            return ""
+        return (cpu_backup_backend
+                or self._binary_wrapper.cdll.tms_get_cpu_backup_backend().decode())
+
     @contextmanager
-    def _with_region_config(self, tag, enable_cpu_backup, enable_disk_backup, backend):
+    def _with_region_config(self, tag: str, enable_cpu_backup: bool,
+                            cpu_backup_backend: Optional[CpuBackupBackend],
+                            enable_disk_backup: bool = False):
         before = self._binary_wrapper.get_config()
         inside = dict(tag=tag, interesting_region=True, enable_cpu_backup=enable_cpu_backup,
-                      cpu_backup_backend=backend, enable_disk_backup=enable_disk_backup)
+                      cpu_backup_backend=cpu_backup_backend or before["cpu_backup_backend"],
+                      enable_disk_backup=enable_disk_backup)
         self._binary_wrapper.set_config(**inside)
         try:
             yield
@@ -181,8 +221,6 @@ class _TorchMemorySaverImpl:
 
     @contextmanager
     def disable(self, dispose_mem_pool_after_use: bool = True):
-        import torch
-
         assert dispose_mem_pool_after_use, "a pool that outlives disable() is not supported"
         cdll = self._binary_wrapper.cdll
         assert cdll.tms_get_interesting_region(), "disable() is only for use inside a region"
@@ -210,14 +248,13 @@ class _TorchMemorySaverImpl:
         return stays
 
     def get_cpu_backup(self, x, zero_copy: bool = False):
-        import torch
-
         assert x.is_cuda, f"the tensor is on {x.device}"
         assert x.is_contiguous(), f"the tensor is not contiguous: {x.shape} {x.stride()}"
         region = self._binary_wrapper.region_of(x.data_ptr())  # raises where none holds it
         if x.data_ptr() + x.nbytes > region.address + region.size:
             raise neap.InvalidArgumentError("the tensor reaches beyond its region")
-        pointer = self._binary_wrapper.cdll.tms_get_cpu_backup_pointer(x.data_ptr(), x.nbytes)
+        pointer = self._binary_wrapper.cdll.tms_get_cpu_backup_pointer(
+            ctypes.cast(x.data_ptr(), ctypes.POINTER(ctypes.c_uint8)), x.nbytes)
         if not pointer:
             if region.state == neap.State.RESIDENT or region.policy == neap.Policy.DISK:
                 return None
@@ -228,22 +265,17 @@ class _TorchMemorySaverImpl:
         return backup if zero_copy else backup.clone()
 
 
-def _check_backups(enable_cpu_backup, enable_disk_backup, cpu_backup_backend) -> Optional[str]:
-    assert not (enable_cpu_backup and enable_disk_backup), (
-        "a region has a CPU backup or a disk backup, not both")
-    if cpu_backup_backend is not None and not enable_cpu_backup:
-        raise ValueError("cpu_backup_backend is given, but enable_cpu_backup is not set")
-    if not enable_cpu_backup:
-        return None
-    backend = cpu_backup_backend or os.environ.get("TMS_INIT_CPU_BACKUP_BACKEND") or "pinned"
-    if backend not in _BACKENDS:
-        raise ValueError(f'cpu_backup_backend is "{backend}"; it can be {" or ".join(_BACKENDS)}')
-    return backend
+def _check_backend(what: str, word: str) -> None:
+    known = get_args(CpuBackupBackend)
+    if word not in known:
+        raise ValueError(f'{what} is "{word}"; it can be {" or ".join(known)}')
 
 
-def _check_environment():
+def _sanity_checks():
     for name in ("TMS_INIT_ENABLE", "TMS_INIT_ENABLE_CPU_BACKUP", "TMS_INIT_ENABLE_DISK_BACKUP",
                  "TMS_RETAIN_CPU_BACKUP"):
         value = os.environ.get(name, "")
         if value not in _BOOLEANS:
             raise ValueError(f'{name} is "{value}"; it can be 1, true, yes, 0, false or no')
+    _check_backend("TMS_INIT_CPU_BACKUP_BACKEND",
+                   os.environ.get("TMS_INIT_CPU_BACKUP_BACKEND") or "pinned")

@@ -1,8 +1,10 @@
 """For tests of programs that use the package; not an interface for anyone else."""
 
+from .utils import is_xpu
+
 
 def get_device() -> str:
-    return "cuda"
+    return "xpu" if is_xpu() else "cuda"
 
 
 def empty_cache():
@@ -12,10 +14,13 @@ def empty_cache():
 
 
 def get_and_print_gpu_memory(message: str, gpu_id: int = 0) -> int:
-    """Used bytes of a whole GPU, by all processes."""
+    """Used bytes of a whole GPU, by all processes: NVML's figure where torch can ask NVML."""
     import torch
 
-    free, total = torch.cuda.mem_get_info(gpu_id)
-    used = total - free
-    print(f"GPU {gpu_id} memory: {used / 2**30:.2f} GB ({message})")
+    try:
+        used = torch.cuda.device_memory_used(gpu_id)
+    except (AttributeError, ModuleNotFoundError):
+        free, total = torch.cuda.mem_get_info(gpu_id)
+        used = total - free
+    print(f"GPU {gpu_id} memory: {used / 1024 ** 3:.2f} GB ({message})")
     return used

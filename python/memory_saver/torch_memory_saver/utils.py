@@ -1,10 +1,11 @@
 """Where the library files are, and small helpers that launchers import."""
 
+import ctypes
 import os
 from contextlib import contextmanager
 from pathlib import Path
 
-_NEWEST_CUDA = 13
+_SUPPORTED_CUDA_MAJORS = (13, 12)
 
 
 def is_xpu() -> bool:
@@ -12,20 +13,28 @@ def is_xpu() -> bool:
     return False
 
 
-def _cuda_major() -> int:
-    """torch's CUDA version. Without one, the newest: the file is the same for all."""
+def _detect_cuda_major() -> int:
+    """torch's CUDA version, else that of a CUDA runtime that can be loaded, else the newest: the library
+    file is the same for all."""
     try:
         import torch
 
         return int(torch.version.cuda.split(".")[0])
     except (ImportError, AttributeError, ValueError):
-        return _NEWEST_CUDA
+        pass
+    for major in _SUPPORTED_CUDA_MAJORS:
+        try:
+            ctypes.CDLL(f"libcudart.so.{major}")
+            return major
+        except OSError:
+            continue
+    return _SUPPORTED_CUDA_MAJORS[0]
 
 
 def get_binary_path_from_package(stem: str) -> Path:
     """The library `stem` (torch_memory_saver_hook_mode_preload or _torch) of this installation."""
     package = Path(__file__).resolve().parent
-    name = f"{stem}_cu{_cuda_major()}.abi3.so"
+    name = f"{stem}_cu{_detect_cuda_major()}.abi3.so"
     for folder in (package, package.parent):
         for candidate in (folder / name, folder / f"{stem}.abi3.so"):
             if candidate.exists():

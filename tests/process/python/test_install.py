@@ -31,7 +31,7 @@ def test_one_install_brings_both_distributions(tmp_path):
         assert neap.library_path().startswith({str(to)!r})
         neap.allocate(MIB, tag="x").destroy()
         from importlib.metadata import version
-        assert version("torch_memory_saver").startswith("0.0.9+neap")
+        assert version("torch_memory_saver").startswith("0.0.10+neap")
         with torch_memory_saver.configure_subprocess():
             subprocess.run([sys.executable, "-c",
                             "import neap; assert neap.hook_mode() == 'preload'"], check=True)

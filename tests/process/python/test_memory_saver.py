@@ -154,15 +154,173 @@ def test_retained_backups_and_the_disk_folder(memory_saver_files, tmp_path):
         x.write(bytes([9]) * (2 * MIB))
         saver.pause(); saver.resume()
         assert saver.get_cpu_backup(x).bytes() == bytes([9]) * (2 * MIB)
-        saver.retain_cpu_backup = False      # with regions there, too: kept backups go
-        assert saver.retain_cpu_backup is False and saver.get_cpu_backup(x) is None
-        later = os.path.join(folder, "later")
-        saver.set_disk_backup_dir(later)
-        saver.pause(); saver.resume()
-        assert x.bytes() == bytes([9]) * (2 * MIB)
+        first = saver.get_cpu_backup(x, zero_copy=True).data_ptr()
+        # Read by resumes only: what is retained stays, and serves the next pause.
+        saver.retain_cpu_backup = False
+        saver.set_disk_backup_dir(os.path.join(folder, "later"))
+        assert saver.retain_cpu_backup is False
+        assert saver.get_cpu_backup(x, zero_copy=True).data_ptr() == first
+        x.write(bytes([10]) * (2 * MIB))
+        saver.pause()
         saver.retain_cpu_backup = True
-        saver.pause(); saver.resume()
-        assert saver.get_cpu_backup(x).bytes() == bytes([9]) * (2 * MIB)
+        saver.resume()
+        assert saver.get_cpu_backup(x).bytes() == x.bytes() == bytes([10]) * (2 * MIB)
+        assert saver.get_cpu_backup(x, zero_copy=True).data_ptr() == first
+        saver.pause()
+        saver.retain_cpu_backup = False
+        saver.resume()
+        assert saver.get_cpu_backup(x) is None and x.bytes() == bytes([10]) * (2 * MIB)
+        """, saver_environment(memory_saver_files))
+
+
+@pytest.mark.parametrize("mode", ["torch", "preload"])
+def test_a_resume_that_does_not_retain_returns_host_memory(memory_saver_files, mode):
+    run(f"MODE = {mode!r}" + """
+import torch
+from torch_memory_saver import torch_memory_saver as saver
+if MODE == "torch": saver.hook_mode = "torch"
+def resident():
+    with open("/proc/self/status") as status:
+        return next(int(l.split()[1]) * 1024 for l in status if l.startswith("RssAnon:"))
+for backend in ("mmap", "pinned", None):
+    with saver.region(backend or "default", enable_cpu_backup=True, cpu_backup_backend=backend):
+        x = torch.empty(64 * MIB, device="cuda")
+    before = resident()
+    saver.pause(backend or "default")
+    paused = resident()
+    saver.resume(backend or "default")
+    after = resident()
+    assert paused - before > 48 * MIB and paused - after > 48 * MIB, (before, paused, after)
+""", saver_environment(memory_saver_files, mode, NEAP_STANDIN_BYTES=str(512 << 20)))
+
+
+def test_disk_backups_show_a_file_for_each_allocation(memory_saver_files, tmp_path):
+    run(f"""
+        import torch
+        from torch_memory_saver import torch_memory_saver as saver
+        saver.hook_mode = "torch"
+        folder = {str(tmp_path / "backups")!r}
+        with saver.region(enable_disk_backup=True):
+            large, small = torch.empty(6 * MIB, device="cuda"), torch.empty(2 * MIB, device="cuda")
+        with saver.region():
+            torch.empty(4 * MIB, device="cuda")
+        sizes = []
+        for value in range(3):
+            large.write(bytes([value]) * (6 * MIB))
+            saver.pause()
+            files = [os.path.join(folder, name) for name in os.listdir(folder)]
+            assert len(files) == 2, files
+            sizes.append(sum(map(os.path.getsize, files)))
+            saver.resume()
+            assert large.bytes() == bytes([value]) * (6 * MIB)
+        assert sizes == [8 * MIB] * 3, sizes
+        """, saver_environment(memory_saver_files, TMS_DISK_BACKUP_DIR=str(tmp_path / "backups")))
+    assert list((tmp_path / "backups").iterdir()) == [], "a process that ends leaves no file"
+
+
+@pytest.mark.parametrize("word", [None, "mmap", "pinned"])
+def test_the_backend_answers_as_set(memory_saver_files, word):
+    run(f"WORD = {(word or 'pinned').encode()!r}" + """
+import torch
+from torch_memory_saver import torch_memory_saver as saver
+saver.hook_mode = "torch"
+saver._ensure_initialized()
+backend = saver._impl._binary_wrapper.cdll.tms_get_cpu_backup_backend
+assert backend() == WORD
+with saver.region("grads"):
+    assert backend() == WORD
+for name in ("mmap", "pinned"):
+    with saver.region(name, enable_cpu_backup=True, cpu_backup_backend=name):
+        assert backend() == name.encode()
+        with saver.region("inner", enable_cpu_backup=True):
+            assert backend() == name.encode()
+    assert backend() == WORD
+""", saver_environment(memory_saver_files, TMS_INIT_CPU_BACKUP_BACKEND=word))
+
+
+def test_settings_are_checked_before_the_hook_is_looked_for(memory_saver_files):
+    run("""
+        import torch
+        from torch_memory_saver import entrypoint, TorchMemorySaver
+        def refused(**settings):
+            try:
+                with TorchMemorySaver().region(**settings): pass
+            except ValueError as error:
+                return str(error)
+        assert "requires enable_cpu_backup" in refused(cpu_backup_backend="mmap")
+        torch.version.hip = "6.2.0"
+        assert "not supported on ROCm" in refused(enable_cpu_backup=True, cpu_backup_backend="mmap")
+        entrypoint.is_xpu = lambda: True
+        assert "not supported on XPU" in refused(enable_cpu_backup=True, cpu_backup_backend="pinned")
+        """, saver_environment(memory_saver_files))
+
+
+def test_a_bad_backend_in_the_environment_is_an_exception(memory_saver_files):
+    run("""
+        from torch_memory_saver import torch_memory_saver as saver
+        saver.hook_mode = "torch"
+        try:
+            saver.pause()
+            assert False
+        except ValueError as error:
+            assert "TMS_INIT_CPU_BACKUP_BACKEND" in str(error)
+        """, saver_environment(memory_saver_files, TMS_INIT_CPU_BACKUP_BACKEND="tape"))
+
+
+@pytest.mark.parametrize("mode", ["torch", "preload"])
+def test_a_pool_that_is_dropped_frees_its_allocations_and_backups(memory_saver_files, mode):
+    run(f"MODE = {mode!r}" + """
+import gc, neap, torch
+from torch_memory_saver import torch_memory_saver as saver
+if MODE == "torch": saver.hook_mode = "torch"
+saver.retain_cpu_backup = True
+for paused in (False, True):
+    with saver.region("dropped", enable_cpu_backup=True):
+        x = torch.empty(2 * MIB, device="cuda")
+    saver.pause("dropped")
+    if not paused: saver.resume("dropped")
+    assert neap.stats()["devices"][0]["host_buffers"] == 2 * MIB
+    pool = saver._impl._mem_pools.pop(("dropped", True, False, "pinned", 0))
+    with saver._impl._with_region_config(tag="dropped", enable_cpu_backup=True, cpu_backup_backend="pinned"):
+        del x, pool
+        gc.collect()
+        torch.cuda.empty_cache()
+    assert neap.regions() == [] and neap.stats()["devices"][0]["host_buffers"] == 0
+""", saver_environment(memory_saver_files, mode))
+
+
+def test_names_that_programs_reach_for(memory_saver_files):
+    run("""
+        import torch
+        from torch_memory_saver import binary_wrapper, entrypoint, hooks, testing_utils, utils
+        from torch_memory_saver.hooks import base, mode_preload, mode_torch
+        for module, names in {
+            entrypoint: "torch is_xpu logger _TAG_DEFAULT CpuBackupBackend BinaryWrapper HookMode HookUtilBase "
+                        "TorchMemorySaver _TorchMemorySaverImpl _sanity_checks",
+            testing_utils: "is_xpu get_device empty_cache get_and_print_gpu_memory",
+            utils: "is_xpu change_env get_binary_path_from_package _detect_cuda_major _SUPPORTED_CUDA_MAJORS",
+            binary_wrapper: "BinaryWrapper _setup_function_signatures logger",
+            base: "HookMode HookUtilBase", mode_preload: "HookUtilModePreload configure_subprocess",
+            mode_torch: "HookUtilModeTorch",
+        }.items():
+            for name in names.split():
+                assert hasattr(module, name), (module.__name__, name)
+        saver = entrypoint.TorchMemorySaver()
+        saver.hook_mode = "torch"
+        saver._ensure_initialized()
+        impl = saver._impl
+        assert impl._is_xpu is False and impl._hook_mode == "torch" and impl._current_device() == 0
+        with saver.region("a", enable_cpu_backup=True):
+            x = torch.empty(2 * MIB, device="cuda")
+        assert list(impl._mem_pools) == [("a", True, False, "pinned", 0)]
+        assert impl._mem_pools[("b", False, False, "", 0)].allocator is impl._hook_util.get_allocator()
+        # The peer's library is linked with the CUDA runtime.
+        assert impl._binary_wrapper.cdll.cudaGetLastError() == 0
+        try:
+            impl._binary_wrapper.cdll.tms_xpu_prewarm_devices
+            assert False
+        except AttributeError:
+            pass
         """, saver_environment(memory_saver_files))
 
 

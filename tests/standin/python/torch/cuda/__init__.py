@@ -1,8 +1,9 @@
 """Pools as torch has them: a thread's allocations go to the pool that it uses, what a pool frees it
 keeps for itself, and no pool is used twice at a time. Of nested pools the outermost is asked, as up to
-torch 2.9."""
+torch 2.9. A pool that nobody refers to gives its memory back."""
 
 import threading
+import weakref
 from contextlib import contextmanager
 
 from .. import memory_calls
@@ -36,9 +37,13 @@ class MemPool:
                 memory_calls.free(address)
         self.cached.clear()
 
+    def __del__(self):
+        self.release()
 
-_pools = {}
+
+_pools = weakref.WeakValueDictionary()
 _default = MemPool()
+_handles = []
 
 
 def is_available():
@@ -92,7 +97,8 @@ def is_current_stream_capturing():
 
 
 def graph_pool_handle():
-    return MemPool().id
+    _handles.append(MemPool())
+    return _handles[-1].id
 
 
 class CUDAGraph:
