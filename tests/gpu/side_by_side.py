@@ -85,6 +85,8 @@ import os; os._exit(0)
 def runtime_folders():
     """The CUDA runtime that comes with torch: the peer's library is linked against it."""
     torch = importlib.util.find_spec("torch")
+    if torch is None:
+        return []
     return sorted({str(p.parent) for p in Path(torch.origin).parents[1].glob("nvidia/*/lib/libcudart.so*")})
 
 
