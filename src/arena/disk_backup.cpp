@@ -109,7 +109,7 @@ class Staging {
   Status take(const std::vector<DiskCopy>& pieces) {
     for (const DiskCopy& piece : pieces) each_ = std::max(each_, piece.size);
     count_ = std::min(kPieces, pieces.size());
-    NEAP_TRY_ASSIGN(buffer_, hosts_.take(each_ * count_, Bytes(0), nullptr, HostPool::Limit::kMachine));
+    NEAP_TRY_ASSIGN(buffer_, hosts_.take(each_ * count_, Bytes(0), HostPool::kStaging, HostPool::Limit::kMachine));
     return hosts_.ready({buffer_}).wait(buffer_.at, buffer_.size);
   }
   [[nodiscard]] std::size_t count() const { return count_; }

@@ -114,8 +114,9 @@ Status HostPool::add_block(Bytes size, Bytes expect, Owner owner, Limit limit) {
 
 std::optional<FreeRanges::Place> HostPool::take_free(Bytes size, Owner owner) {
   if (const auto at = free_[owner].take(size)) return at;
+  // Staging memory, which has no owner, is outside of the budget and stays so.
   const auto found = std::find_if(unused_.begin(), unused_.end(), [&](const Block* block) {
-    return block->size >= size && block->idle();
+    return block->size >= size && block->owner != kStaging && owner != kStaging && block->idle();
   });
   if (found == unused_.end()) return std::nullopt;
   Block& block = **found;

@@ -51,6 +51,7 @@ class HostPool {
   /// What a buffer must fit in: backups in the budget, what only passes through in the machine.
   enum class Limit { kBudget, kMachine };
   using Owner = const void*;
+  static constexpr Owner kStaging = nullptr;  ///< for memory that contents only pass through
   /// A contiguous buffer in a block of `owner`. `expect` is what the caller will ask for in all: a
   /// new block is made that large where the budget allows. Blocks that no buffer uses change their
   /// owner, or make room.
