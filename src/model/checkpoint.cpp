@@ -242,7 +242,7 @@ void save_adapter(const fs::path& folder, const spec::ModelShape& shape, spec::H
   write_safetensors(folder / "adapter_model.safetensors", std::move(sources));
   Json targets = Json::array();
   for (const auto& linear : spec::block_linears(shape)) {
-    if (lora.covers(linear)) targets.push_back(linear.module);
+    if (lora.covers(linear)) targets.push_back(linear.name);
   }
   Json config = {{"peft_type", "LORA"},
                  {"task_type", head == spec::Head::kScalar ? "SEQ_CLS" : "CAUSAL_LM"},

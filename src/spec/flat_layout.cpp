@@ -12,7 +12,7 @@ class UnitBuilder {
  public:
   explicit UnitBuilder(std::string name) { unit_.name = std::move(name); }
   void add(std::string name, std::vector<std::int64_t> shape) {
-    Parameter p{std::move(name), std::move(shape), unit_.elements};
+    Parameter p{std::move(name), std::move(shape), unit_.elements, {}, {}, {}};
     const std::int64_t end = p.offset + p.elements();
     unit_.elements = (end + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
     unit_.parameters.push_back(std::move(p));
@@ -22,7 +22,7 @@ class UnitBuilder {
     if (bias) add(name + ".bias", {width});
   }
   void add_linear(const std::string& prefix, const Linear& l, bool transposed) {
-    const std::string name = prefix + "." + l.module;
+    const std::string name = prefix + "." + l.name;
     add(name + ".weight", transposed ? std::vector<std::int64_t>{l.in, l.out}
                                      : std::vector<std::int64_t>{l.out, l.in});
     if (l.bias) add(name + ".bias", {l.out});
@@ -61,7 +61,7 @@ FlatUnit block_unit(const ModelShape& s, std::int64_t i) {
   const std::vector<Linear> linears = block_linears(s);
   const auto add_linears = [&](std::string_view part) {
     for (const Linear& l : linears) {
-      const bool attention = l.module.find("attn") != std::string::npos;
+      const bool attention = l.name.find("attn") != std::string::npos;
       if (attention == (part == "attention")) u.add_linear(at, l, s.family == Family::kGpt2);
     }
   };
@@ -101,12 +101,6 @@ FlatUnit head_unit(const ModelShape& s, Head head) {
 
 }  // namespace
 
-std::int64_t Parameter::elements() const {
-  std::int64_t n = 1;
-  for (const std::int64_t d : shape) n *= d;
-  return n;
-}
-
 std::string block_prefix(const ModelShape& s, std::int64_t block) {
   switch (s.family) {
     case Family::kLlama:
@@ -128,22 +122,22 @@ std::vector<Linear> block_linears(const ModelShape& s) {
   const bool o = s.attention_output_bias;
   switch (s.family) {
     case Family::kLlama:
-      return {{"self_attn.q_proj", h, q, b},       {"self_attn.k_proj", h, kv, b},
-              {"self_attn.v_proj", h, kv, b},      {"self_attn.o_proj", q, h, o},
-              {"mlp.gate_proj", h, i, s.mlp_bias}, {"mlp.up_proj", h, i, s.mlp_bias},
-              {"mlp.down_proj", i, h, s.mlp_bias}};
+      return {{{}, "self_attn.q_proj", h, q, b},       {{}, "self_attn.k_proj", h, kv, b},
+              {{}, "self_attn.v_proj", h, kv, b},      {{}, "self_attn.o_proj", q, h, o},
+              {{}, "mlp.gate_proj", h, i, s.mlp_bias}, {{}, "mlp.up_proj", h, i, s.mlp_bias},
+              {{}, "mlp.down_proj", i, h, s.mlp_bias}};
     case Family::kGpt2:
-      return {{"attn.c_attn", h, 3 * h, true},
-              {"attn.c_proj", h, h, true},
-              {"mlp.c_fc", h, i, true},
-              {"mlp.c_proj", i, h, true}};
+      return {{{}, "attn.c_attn", h, 3 * h, true},
+              {{}, "attn.c_proj", h, h, true},
+              {{}, "mlp.c_fc", h, i, true},
+              {{}, "mlp.c_proj", i, h, true}};
     case Family::kOpt:
-      return {{"self_attn.q_proj", h, h, true},
-              {"self_attn.k_proj", h, h, true},
-              {"self_attn.v_proj", h, h, true},
-              {"self_attn.out_proj", h, h, true},
-              {"fc1", h, i, true},
-              {"fc2", i, h, true}};
+      return {{{}, "self_attn.q_proj", h, h, true},
+              {{}, "self_attn.k_proj", h, h, true},
+              {{}, "self_attn.v_proj", h, h, true},
+              {{}, "self_attn.out_proj", h, h, true},
+              {{}, "fc1", h, i, true},
+              {{}, "fc2", i, h, true}};
   }
   return {};
 }
@@ -158,34 +152,8 @@ std::vector<FlatUnit> flat_layout(const ModelShape& shape, Head head) {
   return units;
 }
 
-bool LoraShape::covers(const Linear& linear) const {
-  const std::string_view module = linear.module;
-  return std::any_of(targets.begin(), targets.end(), [&](const std::string& target) {
-    if (target == "all-linear" || target == module) return true;
-    return module.size() > target.size() && module[module.size() - target.size() - 1] == '.' &&
-           module.substr(module.size() - target.size()) == target;
-  });
-}
-
 Status check_lora(const ModelShape& shape, const LoraShape& lora) {
-  const std::vector<Linear> linears = block_linears(shape);
-  for (const std::string& target : lora.targets) {
-    const LoraShape one{lora.rank, {target}};
-    if (std::none_of(linears.begin(), linears.end(),
-                     [&](const Linear& l) { return one.covers(l); })) {
-      std::string known;
-      for (const Linear& l : linears)
-        known += (known.empty() ? "" : ", ") + l.module.substr(l.module.rfind('.') + 1);
-      return {ErrorCode::kInvalidArgument,
-              format("target_modules has \"{}\"; the model's linear layers are {}", target, known)};
-    }
-  }
-  for (const Linear& l : linears) {
-    if (lora.covers(l) && lora.rank > std::min(l.in, l.out))
-      return {ErrorCode::kInvalidArgument, format("lora_rank {} is over the width of {} ({} to {})",
-                                                  lora.rank, l.module, l.in, l.out)};
-  }
-  return {};
+  return check_lora(block_linears(shape), lora);
 }
 
 std::vector<FlatUnit> lora_layout(const ModelShape& shape, Head head, const LoraShape& lora) {
@@ -196,7 +164,7 @@ std::vector<FlatUnit> lora_layout(const ModelShape& shape, Head head, const Lora
     UnitBuilder u(format("block.{}", i));
     for (const Linear& l : linears) {
       if (!lora.covers(l)) continue;
-      const std::string at = "base_model.model." + block_prefix(shape, i) + "." + l.module;
+      const std::string at = "base_model.model." + block_prefix(shape, i) + "." + l.name;
       u.add(at + ".lora_A.weight", {lora.rank, l.in});
       u.add(at + ".lora_B.weight", {l.out, lora.rank});
     }
@@ -208,12 +176,6 @@ std::vector<FlatUnit> lora_layout(const ModelShape& shape, Head head, const Lora
     units.push_back(u.take());
   }
   return units;
-}
-
-std::int64_t total_elements(const std::vector<FlatUnit>& units) {
-  std::int64_t sum = 0;
-  for (const FlatUnit& unit : units) sum += unit.elements;
-  return sum;
 }
 
 }  // namespace neap::spec

@@ -1,5 +1,6 @@
 // Every key of a configuration file, with its limits and its words for docs/configuration.md.
 #include "spec/job.h"
+#include "spec/optimizer.h"
 
 namespace neap::spec {
 namespace {
@@ -28,7 +29,7 @@ void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std
 }
 
 void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o) {
-  t.bind(at + ".optimizer", &o.kind, "Optimizer.").one_of({"adamw"});
+  t.bind(at + ".optimizer", &o.kind, "Optimizer.").one_of(optimizer_names());
   t.bind(at + ".lr", &o.lr, "Learning rate after warm-up.").at_least(0);
   t.bind(at + ".weight_decay", &o.weight_decay, "Decoupled weight decay.").at_least(0);
   t.bind(at + ".beta1", &o.beta1, "Decay of the first moment.").at_least(0).at_most(1);

@@ -11,14 +11,11 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "spec/layout.h"
 
 namespace neap::spec {
 
 enum class Family { kLlama, kGpt2, kOpt };
-enum class Head {
-  kLanguageModel,
-  kScalar
-};  ///< kScalar: one number a token (value and reward models)
 
 struct ModelShape {
   Family family = Family::kLlama;
@@ -58,50 +55,18 @@ struct ModelShape {
   [[nodiscard]] bool projects_embedding() const { return embedding_dim() != hidden_size; }
 };
 
-/// One named parameter, in the order in which it lies in its flat unit.
-struct Parameter {
-  std::string name;  ///< Hugging Face's name: "model.layers.0.self_attn.q_proj.weight"
-  std::vector<std::int64_t> shape;
-  std::int64_t offset = 0;  ///< elements from the start of its unit
-  [[nodiscard]] std::int64_t elements() const;
-};
-/// Parameters that live in one contiguous region: the embedding, each block, the final norm with
-/// the head.
-struct FlatUnit {
-  std::string name;  ///< "embed", "block.0", ..., "head"
-  std::vector<Parameter> parameters;
-  std::int64_t elements =
-      0;  ///< with padding: each parameter starts at a multiple of kParameterAlignment
-};
-constexpr std::int64_t kParameterAlignment = 64;  ///< elements
-
 /// The flat layout of a model with that head. A tied head has no weight of its own: it reads the
 /// embedding's. Units: "embed", "block.0" ..., "head".
 [[nodiscard]] std::vector<FlatUnit> flat_layout(const ModelShape& shape, Head head);
 
-/// A linear layer of a block: y = x W^T + b, W (out, in); GPT-2 stores W transposed (in, out).
-struct Linear {
-  std::string module;  ///< within its block: "self_attn.q_proj", "attn.c_attn"
-  std::int64_t in = 0, out = 0;
-  bool bias = false;
-};
 /// The linears of a block in the order of the forward pass.
 [[nodiscard]] std::vector<Linear> block_linears(const ModelShape& shape);
 /// "model.layers.3", "transformer.h.3", "model.decoder.layers.3".
 [[nodiscard]] std::string block_prefix(const ModelShape& shape, std::int64_t block);
 
-/// LoRA adapters (rank > 0): a second list of units, all of it trainable, with PEFT's names
-/// ("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", A (rank, in), B (out, rank)).
-/// A scalar head is trained with them: a unit "head" holds its copy.
-struct LoraShape {
-  std::int64_t rank = 0;
-  std::vector<std::string> targets;
-  [[nodiscard]] bool covers(const Linear& linear) const;
-};
 /// Every target names at least one linear of the model, and the rank is not over its width.
 [[nodiscard]] Status check_lora(const ModelShape& shape, const LoraShape& lora);
 [[nodiscard]] std::vector<FlatUnit> lora_layout(const ModelShape& shape, Head head,
                                                 const LoraShape& lora);
-[[nodiscard]] std::int64_t total_elements(const std::vector<FlatUnit>& units);
 
 }  // namespace neap::spec

@@ -1,0 +1,112 @@
+#include "spec/architecture.h"
+
+#include <algorithm>
+
+#include "base/file.h"
+#include "base/format.h"
+#include "spec/config_groups.h"
+
+namespace neap::spec {
+namespace {
+
+std::string known_types() {
+  std::string list;
+  for (const ArchitectureFile* file : architecture_files())
+    list += (list.empty() ? "" : ", ") + std::string(file->model_type);
+  return list;
+}
+
+// What no type reads by itself: relations between features.
+Status check(const Architecture& a, std::string_view where) {
+  if (a.num_attention_heads % a.num_key_value_heads != 0) {
+    return {ErrorCode::kInvalidArgument,
+            format("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", where,
+                   a.num_attention_heads, a.num_key_value_heads)};
+  }
+  if (a.query_width() > kMaxWidth * 16) {
+    return {ErrorCode::kInvalidArgument,
+            format("{}: {} heads of {} are too wide", where, a.num_attention_heads, a.head_dim)};
+  }
+  if (a.norm_eps < 0)
+    return {ErrorCode::kInvalidArgument,
+            format("{}: the norms' epsilon is {}; it cannot be negative", where, a.norm_eps)};
+  return {};
+}
+
+// Ids that stop generation belong to generation_config.json where a folder has one.
+Status read_generation_config(const std::filesystem::path& file, Architecture& a) {
+  std::error_code none;
+  if (!std::filesystem::exists(file, none)) return {};
+  NEAP_TRY_ASSIGN(const std::string text, read_file(file, 16_MiB));
+  NEAP_TRY_ASSIGN(const Json json, parse_json(text, file.string()));
+  if (!json.is_object())
+    return {ErrorCode::kInvalidArgument, format("{}: not a JSON object", file.string())};
+  Fields f(json, file.string());
+  architectures::read_given_tokens(f, a);
+  return f.status();
+}
+
+Json id_or_null(std::int64_t id) {
+  return id >= 0 ? Json(id) : Json(nullptr);
+}
+
+}  // namespace
+
+Result<Architecture> Architecture::from_json(const Json& config, std::string_view where) {
+  if (!config.is_object())
+    return Status(ErrorCode::kInvalidArgument, format("{}: not a JSON object", where));
+  Fields f(config, where);
+  Architecture a;
+  if (!f.has("model_type")) f.fail("model_type", "is missing");
+  a.model_type = f.text("model_type", "");
+  NEAP_TRY(f.status());
+  const ArchitectureFile* file = find_architecture_file(a.model_type);
+  if (file == nullptr)
+    f.refuse("model_type", format("is \"{}\"; supported are {}", a.model_type, known_types()));
+  if (f.has("quantization_config") && !f.is_null("quantization_config"))
+    f.refuse("quantization_config", "is there: quantized weights are not supported");
+  NEAP_TRY(f.status());
+  file->read(f, a);
+  NEAP_TRY(f.status());
+  if (a.embedding_dim == 0) a.embedding_dim = a.hidden_size;
+  NEAP_TRY(check(a, where));
+  a.config = config;
+  return a;
+}
+
+Result<Architecture> Architecture::from_folder(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / "config.json";
+  NEAP_TRY_ASSIGN(const std::string text, read_file(file, 16_MiB));
+  NEAP_TRY_ASSIGN(const Json config, parse_json(text, file.string()));
+  NEAP_TRY_ASSIGN(Architecture a, from_json(config, file.string()));
+  NEAP_TRY(read_generation_config(folder / "generation_config.json", a));
+  return a;
+}
+
+Json Architecture::to_json(Head head) const {
+  Json j = config.is_object() ? config : Json::object();
+  const bool scalar = head == Head::kScalar;
+  if (const ArchitectureFile* file = find_architecture_file(model_type))
+    j["architectures"] =
+        Json::array({std::string(scalar ? file->scalar_class : file->language_model_class)});
+  j["model_type"] = model_type;
+  j["tie_word_embeddings"] = tie_word_embeddings;
+  j["bos_token_id"] = id_or_null(bos_token_id);
+  j["pad_token_id"] = id_or_null(pad_token_id);
+  if (eos_token_ids.size() > 1)
+    j["eos_token_id"] = eos_token_ids;
+  else
+    j["eos_token_id"] = id_or_null(eos_token_ids.empty() ? -1 : eos_token_ids.front());
+  // Not of the model: the type of one file's tensors, and the labels of another head.
+  for (const char* key :
+       {"dtype", "torch_dtype", "num_labels", "id2label", "label2id", "problem_type"})
+    j.erase(key);
+  if (scalar) {
+    // Hugging Face counts labels by this map.
+    j["id2label"] = {{"0", "LABEL_0"}};
+    j["label2id"] = {{"LABEL_0", 0}};
+  }
+  return j;
+}
+
+}  // namespace neap::spec

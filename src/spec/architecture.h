@@ -1,0 +1,171 @@
+// A decoder-only transformer as a set of features, read from Hugging Face's config.json.
+//
+// Passes, plans and checkpoint files look at features and never at model_type. A new model_type is
+// one file in spec/architectures that fills these fields and names the parameters.
+//
+// Threads   values; freely shared when const.
+// Failure   Status with the file, the key and the value; kUnsupported for what no pass computes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/status.h"
+
+namespace neap::spec {
+
+enum class Head {
+  kLanguageModel,
+  kScalar,  ///< one number a token: value and reward models
+};
+
+enum class NormKind {
+  kLayerNorm,
+  kRms,        ///< weight * round(x / rms(x))
+  kRmsOffset,  ///< round((1 + weight) * x / rms(x)), as Gemma
+};
+enum class Activation { kSilu, kGelu, kGeluTanh, kRelu };
+enum class QkvLayout {
+  kSeparate,  ///< three matrices
+  kThirds,    ///< one: all queries, then all keys, then all values (GPT-2)
+  kPerHead,   ///< one: for each head its query, key and value (GPT-NeoX)
+};
+
+/// Where the norms of attention and of the MLP stand. A part f of a block adds f to the residual
+/// stream x: x + after(f(before(x))), or over(x + f(x)).
+struct NormPlacement {
+  bool before = true;
+  bool after = false;
+  bool over = false;
+};
+
+/// Rotary embedding: which dimensions turn, and how fast.
+struct Rotary {
+  enum class Scaling { kNone, kLinear, kDynamic, kYarn, kLlama3 };
+  std::int64_t dimensions = 0;  ///< the first so many of each head; 0: learned positions
+  double theta = 10000;
+  Scaling scaling = Scaling::kNone;
+  double factor = 1;
+  double low_frequency_factor = 1, high_frequency_factor = 4;  ///< llama3
+  double beta_fast = 32, beta_slow = 1;                        ///< yarn
+  double mscale = 0, mscale_all_dim = 0;                       ///< yarn; 0: not given
+  double attention_factor = 0;                                 ///< yarn; 0: from factor
+  bool truncate = true;                                        ///< yarn
+  std::int64_t original_max_positions = 0;                     ///< dynamic, yarn, llama3
+};
+/// Angle a position of each pair of dimensions, and what cos and sin are multiplied by.
+struct RotaryTable {
+  std::vector<float> frequencies;  ///< dimensions / 2
+  double attention_factor = 1;
+};
+/// `length`: tokens of the longest sequence of the batch; only dynamic scaling depends on it.
+[[nodiscard]] RotaryTable rotary_table(const Rotary& rotary, std::int64_t length);
+
+struct Architecture {
+  std::string model_type = "llama";  ///< Hugging Face's
+  std::int64_t vocab_size = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;
+  std::int64_t num_hidden_layers = 0;
+  std::int64_t num_attention_heads = 0;
+  std::int64_t num_key_value_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t max_position_embeddings = 0;
+
+  // Embedding.
+  std::int64_t embedding_dim = 0;    ///< hidden_size, but for OPT-350m, which projects in and out
+  double embedding_scale = 1;        ///< exact; rounded() to the type of the activations before use
+  bool learned_positions = false;    ///< a table of max_position_embeddings + position_offset rows
+  std::int64_t position_offset = 0;  ///< OPT starts at 2
+
+  // Blocks.
+  NormKind norm = NormKind::kRms;
+  double norm_eps = 1e-5;
+  NormPlacement placement;
+  bool parallel_residual = false;  ///< attention and MLP read the same x
+  Rotary rotary;
+  QkvLayout qkv = QkvLayout::kSeparate;
+  bool query_key_norm = false;   ///< over each head's dimensions, before the rotation
+  double attention_scale = 0;    ///< of the scores; 0: head_dim^-1/2
+  double attention_softcap = 0;  ///< cap * tanh(score / cap); 0: none
+  bool gated = true;             ///< down(act(gate x) * up x); else down(act(up x))
+  Activation activation = Activation::kSilu;
+  bool attention_bias = false;  ///< of q, k, v
+  bool attention_output_bias = false;
+  bool mlp_bias = false;
+  bool input_major = false;         ///< block matrices are stored (in, out) (GPT-2)
+  std::int64_t sliding_window = 0;  ///< 0: none. Longer sequences are refused: attention ignores it
+
+  // Head.
+  bool final_norm = true;
+  bool tie_word_embeddings = false;
+  double logit_softcap = 0;  ///< 0: none
+
+  std::int64_t bos_token_id = -1, pad_token_id = -1;
+  std::vector<std::int64_t> eos_token_ids;
+
+  /// The file as read, so that an export keeps what no pass looks at.
+  Json config;
+
+  [[nodiscard]] static Result<Architecture> from_json(const Json& config, std::string_view where);
+  [[nodiscard]] static Result<Architecture> from_folder(const std::filesystem::path& folder);
+  /// Hugging Face's keys, with the class that `head` makes of it.
+  [[nodiscard]] Json to_json(Head head = Head::kLanguageModel) const;
+
+  [[nodiscard]] bool projects_embedding() const { return embedding_dim != hidden_size; }
+  [[nodiscard]] std::int64_t query_width() const { return num_attention_heads * head_dim; }
+  [[nodiscard]] std::int64_t key_value_width() const { return num_key_value_heads * head_dim; }
+};
+
+/// What a parameter belongs to.
+enum class Module : std::uint8_t {
+  kTokenEmbedding,
+  kPositionEmbedding,
+  kProjectIn,
+  kAttentionNorm,  ///< before attention
+  kQuery,
+  kKey,
+  kValue,
+  kQueryKeyValue,
+  kQueryNorm,
+  kKeyNorm,
+  kAttentionOut,
+  kAttentionAfterNorm,  ///< after attention, or over the sum
+  kMlpNorm,
+  kGate,
+  kUp,
+  kDown,
+  kMlpAfterNorm,
+  kFinalNorm,
+  kProjectOut,
+  kLmHead,
+  kScore,
+};
+constexpr std::size_t kModules = 21;
+enum class Part : std::uint8_t { kWeight, kBias, kLoraA, kLoraB };
+/// Matrices, as against norms and tables of embeddings.
+[[nodiscard]] constexpr bool is_linear(Module m) {
+  switch (m) {
+    case Module::kProjectIn:
+    case Module::kQuery:
+    case Module::kKey:
+    case Module::kValue:
+    case Module::kQueryKeyValue:
+    case Module::kAttentionOut:
+    case Module::kGate:
+    case Module::kUp:
+    case Module::kDown:
+    case Module::kProjectOut:
+    case Module::kLmHead:
+    case Module::kScore:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace neap::spec

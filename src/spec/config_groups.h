@@ -1,0 +1,68 @@
+// Keys that many model types share. Each function reads one group with the defaults of the caller's
+// class.
+#pragma once
+
+#include "spec/architecture_file.h"
+
+namespace neap::spec::architectures {
+
+/// Defaults of the class for the keys vocab_size, hidden_size, intermediate_size,
+/// num_hidden_layers, num_attention_heads, num_key_value_heads and max_position_embeddings.
+struct Sizes {
+  std::int64_t vocab = 0, hidden = 0, intermediate = 0, layers = 0, heads = 0;
+  std::int64_t key_value_heads = 0;  ///< 0: as many as heads, and so for null
+  std::int64_t positions = 0;
+};
+void read_sizes(Fields& f, Architecture& a, const Sizes& defaults);
+/// `head_dim`; null and, for missing 0, an absent key mean hidden_size / num_attention_heads.
+void read_head_dim(Fields& f, Architecture& a, std::int64_t missing);
+/// head_dim = hidden_size / num_attention_heads, which must divide.
+void derive_head_dim(Fields& f, Architecture& a, const char* hidden_key, const char* heads_key);
+
+/// One of silu, swish, gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, relu.
+[[nodiscard]] Activation read_activation(Fields& f, const char* key, const char* missing);
+/// bos_token_id, eos_token_id (an id or a list) and pad_token_id; -1 where the class has none.
+struct TokenIds {
+  std::int64_t pad = -1, bos = -1, eos = -1;
+};
+void read_tokens(Fields& f, Architecture& a, const TokenIds& defaults);
+/// Those that the object has; the others stay. generation_config.json is read so.
+void read_given_tokens(Fields& f, Architecture& a);
+
+/// rope_parameters, rope_scaling and the older keys beside them.
+struct RotaryKeys {
+  const char* theta = "rope_theta";  ///< top-level key; a value inside the object wins
+  const char* partial = "partial_rotary_factor";
+  double default_partial = 1;
+  /// The model turns the first part of a head's dimensions and passes the others. Else rope_type
+  /// "default" ignores the factor.
+  bool slices = false;
+};
+void read_rotary(Fields& f, Architecture& a, const RotaryKeys& keys = {});
+
+/// `sliding_window` (null: none), kept if any layer slides: by `layer_types` if the file has them,
+/// else `slides`.
+void read_window(Fields& f, Architecture& a, std::optional<std::int64_t> missing, bool slides);
+/// Qwen2's and Qwen3's, with use_sliding_window and max_window_layers.
+void read_qwen_window(Fields& f, Architecture& a);
+
+/// "model.layers.N.self_attn.q_proj" and so on: what Llama's names became the standard of.
+[[nodiscard]] constexpr ModuleNames llama_names() {
+  return {{Module::kTokenEmbedding, "model.embed_tokens"},
+          {Module::kAttentionNorm, "input_layernorm"},
+          {Module::kQuery, "self_attn.q_proj"},
+          {Module::kKey, "self_attn.k_proj"},
+          {Module::kValue, "self_attn.v_proj"},
+          {Module::kQueryNorm, "self_attn.q_norm"},
+          {Module::kKeyNorm, "self_attn.k_norm"},
+          {Module::kAttentionOut, "self_attn.o_proj"},
+          {Module::kMlpNorm, "post_attention_layernorm"},
+          {Module::kGate, "mlp.gate_proj"},
+          {Module::kUp, "mlp.up_proj"},
+          {Module::kDown, "mlp.down_proj"},
+          {Module::kFinalNorm, "model.norm"},
+          {Module::kLmHead, "lm_head"},
+          {Module::kScore, "score"}};
+}
+
+}  // namespace neap::spec::architectures

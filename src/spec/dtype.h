@@ -1,0 +1,30 @@
+// Element types, for code that has no tensor library under it.
+#pragma once
+
+#include <cstdint>
+
+namespace neap::spec {
+
+enum class Dtype : std::uint8_t { kBool, kInt64, kBfloat16, kFloat16, kFloat32, kFloat64 };
+
+[[nodiscard]] constexpr std::int64_t element_bytes(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kBool:
+      return 1;
+    case Dtype::kBfloat16:
+    case Dtype::kFloat16:
+      return 2;
+    case Dtype::kFloat32:
+      return 4;
+    case Dtype::kInt64:
+    case Dtype::kFloat64:
+      return 8;
+  }
+  return 0;
+}
+
+/// `value` as a scalar of that type, rounded to nearest even. Values outside the type's normal range
+/// are not looked at.
+[[nodiscard]] double rounded(double value, Dtype dtype);
+
+}  // namespace neap::spec

@@ -1,0 +1,227 @@
+#include "spec/layout.h"
+
+#include <algorithm>
+
+#include "base/format.h"
+#include "spec/architecture_file.h"
+
+namespace neap::spec {
+namespace {
+
+const ModuleNames& names_of(const Architecture& a) {
+  static const ModuleNames kNone = {};
+  const ArchitectureFile* file = find_architecture_file(a.model_type);
+  return file != nullptr ? file->names : kNone;
+}
+
+// Collects a unit's parameters, each at the next aligned offset.
+class UnitBuilder {
+ public:
+  /// `prefix` comes in front of every module's name.
+  UnitBuilder(const Architecture& a, std::string unit, std::string prefix = "")
+      : architecture_(a), names_(names_of(a)), prefix_(std::move(prefix)) {
+    unit_.name = std::move(unit);
+  }
+  UnitBuilder(const Architecture& a, std::int64_t block, const std::string& prefix = "")
+      : UnitBuilder(a, format("block.{}", block), prefix + block_prefix(a, block) + ".") {
+    unit_.block = block;
+  }
+  void add(Module module, Part part, const std::string& name, std::vector<std::int64_t> shape) {
+    Parameter p{name, std::move(shape), unit_.elements, module, part, {}};
+    const std::int64_t end = p.offset + p.elements();
+    unit_.elements = (end + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
+    unit_.parameters.push_back(std::move(p));
+  }
+  void add_weight(Module module, std::vector<std::int64_t> shape) {
+    add(module, Part::kWeight, name(module) + ".weight", std::move(shape));
+  }
+  void add_norm(Module module, std::int64_t width) {
+    add_weight(module, {width});
+    if (architecture_.norm == NormKind::kLayerNorm)
+      add(module, Part::kBias, name(module) + ".bias", {width});
+  }
+  void add_linear(const Linear& l) {
+    add_weight(l.module, architecture_.input_major ? std::vector<std::int64_t>{l.in, l.out}
+                                                   : std::vector<std::int64_t>{l.out, l.in});
+    if (l.bias) add(l.module, Part::kBias, name(l.module) + ".bias", {l.out});
+  }
+  [[nodiscard]] std::string name(Module module) const {
+    return prefix_ + std::string(names_[module]);
+  }
+  [[nodiscard]] FlatUnit take() { return std::move(unit_); }
+
+ private:
+  const Architecture& architecture_;
+  const ModuleNames& names_;
+  std::string prefix_;
+  FlatUnit unit_;
+};
+
+FlatUnit embedding_unit(const Architecture& a) {
+  UnitBuilder u(a, "embed");
+  u.add_weight(Module::kTokenEmbedding, {a.vocab_size, a.embedding_dim});
+  if (a.learned_positions)
+    u.add_weight(Module::kPositionEmbedding,
+                 {a.max_position_embeddings + a.position_offset, a.hidden_size});
+  if (a.projects_embedding()) u.add_weight(Module::kProjectIn, {a.hidden_size, a.embedding_dim});
+  return u.take();
+}
+
+bool of_attention(Module module) {
+  return module == Module::kQuery || module == Module::kKey || module == Module::kValue ||
+         module == Module::kQueryKeyValue;
+}
+
+// The modules of a block in the order of its forward pass.
+FlatUnit block_unit(const Architecture& a, std::int64_t i, const std::vector<Linear>& linears) {
+  UnitBuilder u(a, i);
+  const bool norm_behind = a.placement.after || a.placement.over;
+  if (a.placement.before) u.add_norm(Module::kAttentionNorm, a.hidden_size);
+  for (const Linear& l : linears)
+    if (of_attention(l.module)) u.add_linear(l);
+  if (a.query_key_norm) {
+    u.add_norm(Module::kQueryNorm, a.head_dim);
+    u.add_norm(Module::kKeyNorm, a.head_dim);
+  }
+  for (const Linear& l : linears)
+    if (l.module == Module::kAttentionOut) u.add_linear(l);
+  if (norm_behind) u.add_norm(Module::kAttentionAfterNorm, a.hidden_size);
+  if (a.placement.before) u.add_norm(Module::kMlpNorm, a.hidden_size);
+  for (const Linear& l : linears)
+    if (!of_attention(l.module) && l.module != Module::kAttentionOut) u.add_linear(l);
+  if (norm_behind) u.add_norm(Module::kMlpAfterNorm, a.hidden_size);
+  return u.take();
+}
+
+FlatUnit head_unit(const Architecture& a, Head head) {
+  UnitBuilder u(a, "head");
+  if (a.final_norm) u.add_norm(Module::kFinalNorm, a.hidden_size);
+  if (a.projects_embedding()) u.add_weight(Module::kProjectOut, {a.embedding_dim, a.hidden_size});
+  if (head == Head::kScalar)
+    u.add_weight(Module::kScore, {1, a.embedding_dim});
+  else if (!a.tie_word_embeddings)
+    u.add_weight(Module::kLmHead, {a.vocab_size, a.embedding_dim});
+  return u.take();
+}
+
+}  // namespace
+
+std::int64_t Parameter::elements() const {
+  std::int64_t n = 1;
+  for (const std::int64_t d : shape) n *= d;
+  return n;
+}
+
+const Parameter* FlatUnit::find(Module module, Part part) const {
+  const auto it = std::find_if(parameters.begin(), parameters.end(), [&](const Parameter& p) {
+    return p.module == module && p.part == part;
+  });
+  return it == parameters.end() ? nullptr : &*it;
+}
+
+std::string block_prefix(const Architecture& a, std::int64_t block) {
+  const ArchitectureFile* file = find_architecture_file(a.model_type);
+  return format("{}.{}", file != nullptr ? file->blocks : "", block);
+}
+
+std::string_view base_model_prefix(const Architecture& a) {
+  const ArchitectureFile* file = find_architecture_file(a.model_type);
+  return file != nullptr ? file->base_prefix : "";
+}
+
+std::vector<Linear> block_linears(const Architecture& a) {
+  const std::int64_t h = a.hidden_size;
+  const std::int64_t inner = a.intermediate_size;
+  const std::int64_t q = a.query_width();
+  const std::int64_t kv = a.key_value_width();
+  const ModuleNames& names = names_of(a);
+  std::vector<Linear> linears;
+  const auto add = [&](Module module, std::int64_t in, std::int64_t out, bool bias) {
+    linears.push_back({module, std::string(names[module]), in, out, bias});
+  };
+  if (a.qkv == QkvLayout::kSeparate) {
+    add(Module::kQuery, h, q, a.attention_bias);
+    add(Module::kKey, h, kv, a.attention_bias);
+    add(Module::kValue, h, kv, a.attention_bias);
+  } else {
+    add(Module::kQueryKeyValue, h, q + 2 * kv, a.attention_bias);
+  }
+  add(Module::kAttentionOut, q, h, a.attention_output_bias);
+  if (a.gated) add(Module::kGate, h, inner, a.mlp_bias);
+  add(Module::kUp, h, inner, a.mlp_bias);
+  add(Module::kDown, inner, h, a.mlp_bias);
+  return linears;
+}
+
+std::vector<FlatUnit> flat_layout(const Architecture& a, Head head) {
+  std::vector<FlatUnit> units;
+  units.push_back(embedding_unit(a));
+  const std::vector<Linear> linears = block_linears(a);
+  for (std::int64_t i = 0; i < a.num_hidden_layers; ++i) units.push_back(block_unit(a, i, linears));
+  if (FlatUnit unit = head_unit(a, head); !unit.parameters.empty())
+    units.push_back(std::move(unit));
+  return units;
+}
+
+bool LoraShape::covers(const Linear& linear) const {
+  const std::string_view name = linear.name;
+  return std::any_of(targets.begin(), targets.end(), [&](const std::string& target) {
+    if (target == "all-linear" || target == name) return true;
+    return name.size() > target.size() && name[name.size() - target.size() - 1] == '.' &&
+           name.substr(name.size() - target.size()) == target;
+  });
+}
+
+Status check_lora(const std::vector<Linear>& linears, const LoraShape& lora) {
+  for (const std::string& target : lora.targets) {
+    const LoraShape one{lora.rank, {target}};
+    if (std::none_of(linears.begin(), linears.end(),
+                     [&](const Linear& l) { return one.covers(l); })) {
+      std::string known;
+      for (const Linear& l : linears)
+        known += (known.empty() ? "" : ", ") + l.name.substr(l.name.rfind('.') + 1);
+      return {ErrorCode::kInvalidArgument,
+              format("target_modules has \"{}\"; the model's linear layers are {}", target, known)};
+    }
+  }
+  for (const Linear& l : linears) {
+    if (lora.covers(l) && lora.rank > std::min(l.in, l.out))
+      return {ErrorCode::kInvalidArgument, format("lora_rank {} is over the width of {} ({} to {})",
+                                                  lora.rank, l.name, l.in, l.out)};
+  }
+  return {};
+}
+
+Status check_lora(const Architecture& a, const LoraShape& lora) {
+  return check_lora(block_linears(a), lora);
+}
+
+std::vector<FlatUnit> lora_layout(const Architecture& a, Head head, const LoraShape& lora) {
+  std::vector<FlatUnit> units;
+  if (lora.rank <= 0) return units;
+  const std::vector<Linear> linears = block_linears(a);
+  constexpr const char* kPeft = "base_model.model.";
+  for (std::int64_t i = 0; i < a.num_hidden_layers; ++i) {
+    UnitBuilder u(a, i, kPeft);
+    for (const Linear& l : linears) {
+      if (!lora.covers(l)) continue;
+      u.add(l.module, Part::kLoraA, u.name(l.module) + ".lora_A.weight", {lora.rank, l.in});
+      u.add(l.module, Part::kLoraB, u.name(l.module) + ".lora_B.weight", {l.out, lora.rank});
+    }
+    units.push_back(u.take());
+  }
+  if (head == Head::kScalar) {
+    UnitBuilder u(a, "head", kPeft);
+    u.add_weight(Module::kScore, {1, a.embedding_dim});
+    units.push_back(u.take());
+  }
+  return units;
+}
+
+std::int64_t total_elements(const std::vector<FlatUnit>& units) {
+  std::int64_t sum = 0;
+  for (const FlatUnit& unit : units) sum += unit.elements;
+  return sum;
+}
+
+}  // namespace neap::spec

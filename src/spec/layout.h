@@ -1,0 +1,75 @@
+// Where a model's parameters lie: flat units of named parameters, from the features of its
+// architecture.
+//
+// Plans, weights, gradients, optimizer states and checkpoint files use this one list.
+//
+// Threads   values and functions without state.
+// Cost      proportional to the number of parameters (microseconds a block).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "spec/architecture.h"
+#include "spec/shard.h"
+
+namespace neap::spec {
+
+/// One named parameter, in the order in which it lies in its flat unit.
+struct Parameter {
+  std::string name;  ///< Hugging Face's: "model.layers.0.self_attn.q_proj.weight"
+  std::vector<std::int64_t> shape;
+  std::int64_t offset = 0;  ///< elements from the start of its unit
+  Module module = Module::kTokenEmbedding;
+  Part part = Part::kWeight;
+  Shard shard{};  ///< `shape` is the piece's
+  [[nodiscard]] std::int64_t elements() const;
+};
+/// Parameters that live in one contiguous region: the embedding, each block, the final norm with
+/// the head.
+struct FlatUnit {
+  std::string name;         ///< "embed", "block.0", ..., "head"
+  std::int64_t block = -1;  ///< its number; -1 for the embedding and the head
+  std::vector<Parameter> parameters;
+  /// With padding: each parameter starts at a multiple of kParameterAlignment.
+  std::int64_t elements = 0;
+  /// Null when the unit has no such parameter.
+  [[nodiscard]] const Parameter* find(Module module, Part part = Part::kWeight) const;
+};
+constexpr std::int64_t kParameterAlignment = 64;  ///< elements
+
+/// Units "embed", "block.0" ..., "head". A tied head has no weight of its own: it reads the
+/// embedding's; the unit "head" is missing where nothing else is in it.
+[[nodiscard]] std::vector<FlatUnit> flat_layout(const Architecture& a, Head head);
+/// "model.layers.3", "transformer.h.3", "model.decoder.layers.3".
+[[nodiscard]] std::string block_prefix(const Architecture& a, std::int64_t block);
+/// Files of the bare model leave this and a dot out of every name: "model", "transformer".
+[[nodiscard]] std::string_view base_model_prefix(const Architecture& a);
+
+/// A linear layer of a block: y = x W^T + b, W (out, in); with Architecture::input_major (in, out).
+struct Linear {
+  Module module = Module::kQuery;
+  std::string name;  ///< within its block: "self_attn.q_proj", "attn.c_attn"
+  std::int64_t in = 0, out = 0;
+  bool bias = false;
+};
+/// The linears of a block in the order of the forward pass.
+[[nodiscard]] std::vector<Linear> block_linears(const Architecture& a);
+
+/// LoRA adapters (rank > 0): a second list of units, all of it trainable, with PEFT's names
+/// ("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", A (rank, in), B (out, rank)).
+/// A scalar head is trained with them: a unit "head" holds its copy.
+struct LoraShape {
+  std::int64_t rank = 0;
+  std::vector<std::string> targets;  ///< names or their last parts, as PEFT's; "all-linear"
+  [[nodiscard]] bool covers(const Linear& linear) const;
+};
+/// Every target names at least one linear of a block, and the rank is not over its width.
+[[nodiscard]] Status check_lora(const std::vector<Linear>& linears, const LoraShape& lora);
+[[nodiscard]] Status check_lora(const Architecture& a, const LoraShape& lora);
+[[nodiscard]] std::vector<FlatUnit> lora_layout(const Architecture& a, Head head,
+                                                const LoraShape& lora);
+[[nodiscard]] std::int64_t total_elements(const std::vector<FlatUnit>& units);
+
+}  // namespace neap::spec

@@ -1,0 +1,118 @@
+// Frequencies of the rotary embedding. In float32 in the order of Hugging Face's operations: their
+// rounding is part of the model.
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "spec/architecture.h"
+
+namespace neap::spec {
+namespace {
+
+// theta^(2i / dimensions), the reciprocal of a frequency.
+std::vector<float> powers(double theta, std::int64_t dimensions) {
+  std::vector<float> out;
+  for (std::int64_t i = 0; i < dimensions; i += 2) {
+    const float exponent = static_cast<float>(i) / static_cast<float>(dimensions);
+    // By way of double: rounded once.
+    out.push_back(static_cast<float>(
+        std::pow(static_cast<double>(static_cast<float>(theta)), static_cast<double>(exponent))));
+  }
+  return out;
+}
+
+double dynamic_theta(const Rotary& r, std::int64_t length) {
+  const auto dimensions = static_cast<double>(r.dimensions);
+  const auto limit = static_cast<double>(r.original_max_positions);
+  const double stretch =
+      r.factor * std::max(static_cast<double>(length), limit) / limit - (r.factor - 1);
+  return r.dimensions > 2 ? r.theta * std::pow(stretch, dimensions / (dimensions - 2)) : r.theta;
+}
+
+// Yarn: the dimension that makes this many rotations over the original positions.
+double dimension_of(const Rotary& r, double rotations) {
+  return static_cast<double>(r.dimensions) *
+         std::log(static_cast<double>(r.original_max_positions) /
+                  (rotations * 2 * std::numbers::pi)) /
+         (2 * std::log(r.theta));
+}
+
+double yarn_magnitude(double factor, double mscale) {
+  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+}
+
+double yarn_attention_factor(const Rotary& r) {
+  if (r.attention_factor > 0) return r.attention_factor;
+  if (r.mscale > 0 && r.mscale_all_dim > 0)
+    return yarn_magnitude(r.factor, r.mscale) / yarn_magnitude(r.factor, r.mscale_all_dim);
+  return yarn_magnitude(r.factor, 1);
+}
+
+// Slow dimensions are interpolated, fast ones kept, with a ramp between.
+void apply_yarn(const Rotary& r, std::vector<float>& frequencies) {
+  double low = dimension_of(r, r.beta_fast);
+  double high = dimension_of(r, r.beta_slow);
+  if (r.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(r.dimensions - 1));
+  if (low == high) high += 0.001;
+  const std::vector<float> power = powers(r.theta, r.dimensions);
+  const auto factor = static_cast<float>(r.factor);
+  for (std::size_t i = 0; i < frequencies.size(); ++i) {
+    const float ramp = std::clamp(
+        (static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low), 0.0F,
+        1.0F);
+    const float keep = 1 - ramp;
+    frequencies[i] = 1 / (factor * power[i]) * (1 - keep) + 1 / power[i] * keep;
+  }
+}
+
+// Wavelengths over original / low are stretched by the factor, those under original / high kept.
+void apply_llama3(const Rotary& r, std::vector<float>& frequencies) {
+  const auto original = static_cast<float>(r.original_max_positions);
+  const auto low = static_cast<float>(r.low_frequency_factor);
+  const auto high = static_cast<float>(r.high_frequency_factor);
+  const auto factor = static_cast<float>(r.factor);
+  for (float& frequency : frequencies) {
+    const float wavelength = static_cast<float>(2 * std::numbers::pi) / frequency;
+    if (wavelength < original / high) continue;
+    const float slow = frequency / factor;
+    if (wavelength > original / low) {
+      frequency = slow;
+    } else {
+      const float smooth = (original / wavelength - low) / (high - low);
+      frequency = (1 - smooth) * slow + smooth * frequency;
+    }
+  }
+}
+
+}  // namespace
+
+RotaryTable rotary_table(const Rotary& rotary, std::int64_t length) {
+  using Scaling = Rotary::Scaling;
+  const bool dynamic = rotary.scaling == Scaling::kDynamic;
+  RotaryTable table{
+      powers(dynamic ? dynamic_theta(rotary, length) : rotary.theta, rotary.dimensions)};
+  for (float& f : table.frequencies) f = 1 / f;
+  switch (rotary.scaling) {
+    case Scaling::kNone:
+    case Scaling::kDynamic:
+      break;
+    case Scaling::kLinear:
+      for (float& f : table.frequencies) f /= static_cast<float>(rotary.factor);
+      break;
+    case Scaling::kYarn:
+      apply_yarn(rotary, table.frequencies);
+      table.attention_factor = yarn_attention_factor(rotary);
+      break;
+    case Scaling::kLlama3:
+      apply_llama3(rotary, table.frequencies);
+      break;
+  }
+  return table;
+}
+
+}  // namespace neap::spec

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Writes the golden files of this folder from Hugging Face's own classes.
+
+    pip install torch transformers==5.23.0 && python3 make.py
+
+Each case is a sparse config.json of a tiny model. Its golden file has the tensors that save_pretrained
+writes for both heads, and the frequencies of the rotary embedding after a forward pass of `lengths`.
+"""
+import json
+import pathlib
+import re
+import tempfile
+
+import safetensors
+import torch
+import transformers
+
+HERE = pathlib.Path(__file__).parent
+SMALL = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "max_position_embeddings": 64, "pad_token_id": 0}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16}
+CASES = {
+    "llama": {"model_type": "llama", **SMALL},
+    "llama_biases": {"model_type": "llama", **SMALL, "num_key_value_heads": 2, "head_dim": 12, "attention_bias": True,
+                     "mlp_bias": True, "tie_word_embeddings": True},
+    "llama_rope_llama3": {"model_type": "llama", **SMALL, "num_key_value_heads": 2, "rope_parameters": LLAMA3},
+    "llama_rope_linear": {"model_type": "llama", **SMALL, "rope_theta": 5000.0, "rope_scaling": {"type": "linear", "factor": 4.0}},
+    "llama_rope_dynamic": {"model_type": "llama", **SMALL, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+    "llama_rope_yarn": {"model_type": "llama", **SMALL, "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+                        "original_max_position_embeddings": 16, "beta_fast": 4}},
+    "qwen2": {"model_type": "qwen2", **SMALL, "num_key_value_heads": 2},
+    "mistral": {"model_type": "mistral", **SMALL, "num_key_value_heads": 2, "head_dim": 16},
+    "gpt2": {"model_type": "gpt2", "vocab_size": 40, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "pad_token_id": 0},
+    "opt": {"model_type": "opt", "vocab_size": 40, "hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "max_position_embeddings": 64},
+    "opt_post_norm": {"model_type": "opt", "vocab_size": 40, "hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2,
+                      "num_attention_heads": 4, "max_position_embeddings": 64, "word_embed_proj_dim": 16,
+                      "do_layer_norm_before": False},
+}
+
+
+def tensors(model):
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        with safetensors.safe_open(pathlib.Path(folder) / "model.safetensors", "pt") as file:
+            return {name: list(file.get_slice(name).get_shape()) for name in sorted(file.keys())}
+
+
+def rotary(model, length):
+    layer = next((m for m in model.modules() if type(m).__name__.endswith("RotaryEmbedding")), None)
+    if layer is None:
+        return None
+    with torch.no_grad():
+        model(torch.zeros(1, length, dtype=torch.long))
+    # inv_freq is float32; its repr as a double is exact.
+    return {"length": length, "frequencies": layer.inv_freq.tolist(), "attention_factor": float(layer.attention_scaling)}
+
+
+def main():
+    for name, source in CASES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "config.json").write_text(json.dumps(source))
+            config = transformers.AutoConfig.from_pretrained(folder)
+            language = transformers.AutoModelForCausalLM.from_config(config)
+            scalar = transformers.AutoModelForSequenceClassification.from_config(
+                transformers.AutoConfig.from_pretrained(folder, num_labels=1))
+        lengths = [64, 100] if source.get("rope_scaling", {}).get("rope_type") == "dynamic" else [32]
+        golden = {"transformers": transformers.__version__, "config": source, "language_model": tensors(language),
+                  "scalar": tensors(scalar), "rotary": [r for r in (rotary(language, n) for n in lengths) if r]}
+        text = json.dumps(golden, indent=1)
+        (HERE / f"{name}.json").write_text(compact(text) + "\n")
+
+
+def compact(text):
+    """Innermost lists on one line."""
+    return re.sub(r"\[[^\[\]{}]*\]", lambda m: re.sub(r"\s+", " ", m[0]).replace("[ ", "[").replace(" ]", "]"), text)
+
+
+if __name__ == "__main__":
+    main()

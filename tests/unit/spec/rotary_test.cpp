@@ -1,0 +1,75 @@
+// Frequencies against numbers of transformers 5.23 (head of 16 dimensions, theta 10000).
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "spec/architecture.h"
+
+namespace neap::spec {
+namespace {
+
+using Scaling = Rotary::Scaling;
+using Eight = std::array<double, 8>;
+
+Rotary rotary(Scaling scaling, double factor, std::int64_t original) {
+  Rotary r;
+  r.dimensions = 16;
+  r.scaling = scaling;
+  r.factor = factor;
+  r.original_max_positions = original;
+  return r;
+}
+void expect(const Rotary& r, std::int64_t length, const Eight& frequencies, double factor = 1) {
+  const RotaryTable table = rotary_table(r, length);
+  ASSERT_EQ(table.frequencies.size(), 8U);
+  for (std::size_t i = 0; i < 8; ++i)
+    EXPECT_NEAR(table.frequencies[i] / frequencies[i], 1, 3e-6) << i;
+  EXPECT_NEAR(table.attention_factor, factor, 5e-7);
+}
+constexpr Eight kPlain = {1, .316228, .1, .0316228, .01, .00316228, .001, .000316228};
+
+TEST(RotaryTable, PlainAndLinear) {
+  expect(rotary(Scaling::kNone, 1, 0), 100, kPlain);
+  expect(rotary(Scaling::kLinear, 4, 0), 100,
+         {.25, .0790569, .025, .00790569, .0025, .000790569, .00025, 7.90569e-05});
+}
+
+TEST(RotaryTable, DynamicFollowsTheLongestSequence) {
+  const Rotary r = rotary(Scaling::kDynamic, 2, 4096);
+  expect(r, 1, kPlain);
+  expect(r, 4096, kPlain);
+  expect(r, 8192, {1, .270296, .07306, .0197478, .00533776, .00144278, .000389977, .000105409});
+  expect(r, 16384,
+         {1, .239481, .0573513, .0137346, .00328917, .000787696, .000188638, 4.51754e-05});
+  Rotary narrow = r;
+  narrow.dimensions = 2;
+  EXPECT_EQ(rotary_table(narrow, 16384).frequencies, std::vector<float>{1});
+}
+
+TEST(RotaryTable, YarnInterpolatesSlowDimensions) {
+  Rotary r = rotary(Scaling::kYarn, 4, 4096);
+  const Eight four = {1, .316228, .1, .0256935, .00625, .0013835, .00025, 7.90569e-05};
+  expect(r, 1, four, 1.138629);
+  expect(r, 100000, four, 1.138629);
+  r.attention_factor = 1.25;
+  expect(r, 1, four, 1.25);
+  r.attention_factor = 0;
+  r.truncate = false;
+  expect(r, 1, {1, .316228, .1, .0286136, .00655697, .00128563, .00025, 7.90569e-05}, 1.138629);
+  r = rotary(Scaling::kYarn, 40, 4096);
+  r.mscale = 1;
+  r.mscale_all_dim = .707;
+  expect(r, 1, {1, .316228, .1, .0239147, .005125, .000849862, 2.5e-05, 7.90569e-06}, 1.085726);
+}
+
+TEST(RotaryTable, Llama3KeepsFastDimensions) {
+  Rotary r = rotary(Scaling::kLlama3, 8, 8192);
+  expect(r, 1, {1, .316228, .1, .0316228, .01, .00316228, .000213608, 3.95285e-05});
+  r.factor = 32;
+  expect(r, 1, {1, .316228, .1, .0316228, .01, .00316228, .000129351, 9.88212e-06});
+  r = rotary(Scaling::kLlama3, 8, 512);
+  expect(r, 1, {1, .316228, .1, .0184967, .00125, .000395285, .000125, 3.95285e-05});
+}
+
+}  // namespace
+}  // namespace neap::spec
