@@ -173,7 +173,7 @@ TEST(Architecture, ReadsIdsThatEndATextFromBothFiles) {
 }
 
 TEST(Architecture, RefusesWhatItDoesNotKnow) {
-  EXPECT_NE(status(Json{{"model_type", "mamba"}}).message().find("supported are gpt2, llama"),
+  EXPECT_NE(status(Json{{"model_type", "mamba"}}).message().find("supported are"),
             std::string::npos);
   EXPECT_NE(status(Json::object()).message().find("model_type is missing"), std::string::npos);
   EXPECT_NE(status(Json::array()).message().find("not a JSON object"), std::string::npos);

@@ -1,0 +1,42 @@
+// Each model_type's features and parameter counts, from published configurations.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "spec/layout.h"
+
+namespace neap::spec {
+namespace {
+
+Architecture read(const Json& config) {
+  Result<Architecture> a = Architecture::from_json(config, "config.json");
+  EXPECT_TRUE(a.ok()) << a.status().message();
+  return a.ok() ? *a : Architecture{};
+}
+Architecture read(const char* text) {
+  return read(Json::parse(text));
+}
+std::int64_t parameters(const Architecture& a) {
+  std::int64_t n = 0;
+  for (const FlatUnit& u : flat_layout(a, Head::kLanguageModel))
+    for (const Parameter& p : u.parameters) n += p.elements();
+  return n;
+}
+
+TEST(Features, Llama32) {
+  const Architecture a = read(R"({"model_type":"llama","vocab_size":128256,"hidden_size":2048,
+    "intermediate_size":8192,"num_hidden_layers":16,"num_attention_heads":32,
+    "num_key_value_heads":8,"head_dim":64,"max_position_embeddings":131072,"rms_norm_eps":1e-05,
+    "rope_theta":500000.0,"tie_word_embeddings":true,"bos_token_id":128000,
+    "eos_token_id":[128001,128008,128009],"rope_scaling":{"factor":32.0,"low_freq_factor":1.0,
+    "high_freq_factor":4.0,"original_max_position_embeddings":8192,"rope_type":"llama3"}})");
+  EXPECT_EQ(parameters(a), 1235814400);
+  EXPECT_EQ(a.rotary.scaling, Rotary::Scaling::kLlama3);
+  EXPECT_EQ(a.rotary.factor, 32);
+  EXPECT_EQ(a.rotary.original_max_positions, 8192);
+  EXPECT_EQ(a.rotary.dimensions, 64);
+  EXPECT_EQ(a.eos_token_ids.size(), 3U);
+}
+
+}  // namespace
+}  // namespace neap::spec
