@@ -30,6 +30,8 @@ CASES = {
     "llama_rope_yarn": {"model_type": "llama", **SMALL, "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
                         "original_max_position_embeddings": 16, "beta_fast": 4}},
     "qwen2": {"model_type": "qwen2", **SMALL, "num_key_value_heads": 2},
+    "qwen3": {"model_type": "qwen3", **SMALL, "num_key_value_heads": 2, "head_dim": 12},
+    "qwen3_head_dim_default": {"model_type": "qwen3", **SMALL, "num_key_value_heads": 2, "attention_bias": True},
     "mistral": {"model_type": "mistral", **SMALL, "num_key_value_heads": 2, "head_dim": 16},
     "gpt2": {"model_type": "gpt2", "vocab_size": 40, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "pad_token_id": 0},
     "opt": {"model_type": "opt", "vocab_size": 40, "hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2,

@@ -38,5 +38,22 @@ TEST(Features, Llama32) {
   EXPECT_EQ(a.eos_token_ids.size(), 3U);
 }
 
+TEST(Features, Qwen3) {
+  const Architecture a = read(R"({"model_type":"qwen3","vocab_size":151936,"hidden_size":1024,
+    "intermediate_size":3072,"num_hidden_layers":28,"num_attention_heads":16,
+    "num_key_value_heads":8,"max_position_embeddings":40960,"rope_theta":1000000,
+    "tie_word_embeddings":true,"use_sliding_window":false,"sliding_window":null})");
+  EXPECT_EQ(parameters(a), 596049920);
+  EXPECT_EQ(a.head_dim, 128);  // not 1024 / 16
+  EXPECT_TRUE(a.query_key_norm);
+  EXPECT_FALSE(a.attention_bias);
+  EXPECT_EQ(a.sliding_window, 0);
+  const auto units = flat_layout(a, Head::kLanguageModel);
+  EXPECT_EQ(units[1].find(Module::kKeyNorm)->name, "model.layers.0.self_attn.k_norm.weight");
+  EXPECT_EQ(units[1].find(Module::kKeyNorm)->shape, std::vector<std::int64_t>{128});
+  EXPECT_EQ(read(R"({"model_type":"qwen3","head_dim":null})").head_dim, 128);  // 4096 / 32
+  EXPECT_EQ(read(R"({"model_type":"qwen3","head_dim":null,"hidden_size":2048})").head_dim, 64);
+}
+
 }  // namespace
 }  // namespace neap::spec

@@ -1,0 +1,36 @@
+#include "spec/config_groups.h"
+
+namespace neap::spec::architectures {
+namespace {
+
+void read(Fields& f, Architecture& a) {
+  read_sizes(f, a,
+             {.vocab = 151936,
+              .hidden = 4096,
+              .intermediate = 22016,
+              .layers = 32,
+              .heads = 32,
+              .key_value_heads = 32,
+              .positions = 32768});
+  read_head_dim(f, a, 128);
+  a.norm_eps = f.number("rms_norm_eps", 1e-6);
+  a.activation = read_activation(f, "hidden_act", "silu");
+  a.attention_bias = a.attention_output_bias = f.boolean("attention_bias", false);
+  a.query_key_norm = true;
+  a.tie_word_embeddings = f.boolean("tie_word_embeddings", false);
+  read_rotary(f, a);
+  read_qwen_window(f, a);
+  read_tokens(f, a, {});
+}
+
+}  // namespace
+
+extern const ArchitectureFile qwen3 = {.model_type = "qwen3",
+                                       .language_model_class = "Qwen3ForCausalLM",
+                                       .scalar_class = "Qwen3ForSequenceClassification",
+                                       .read = read,
+                                       .base_prefix = "model",
+                                       .blocks = "model.layers",
+                                       .names = llama_names()};
+
+}  // namespace neap::spec::architectures
