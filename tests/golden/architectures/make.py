@@ -39,6 +39,9 @@ CASES = {
     "opt_post_norm": {"model_type": "opt", "vocab_size": 40, "hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2,
                       "num_attention_heads": 4, "max_position_embeddings": 64, "word_embed_proj_dim": 16,
                       "do_layer_norm_before": False},
+    "gpt_neox": {"model_type": "gpt_neox", **SMALL},
+    "gpt_neox_sequential": {"model_type": "gpt_neox", **SMALL, "use_parallel_residual": False, "rotary_pct": 0.5,
+                            "rotary_emb_base": 5000.0, "attention_bias": False, "tie_word_embeddings": True},
 }
 
 

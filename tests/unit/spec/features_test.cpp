@@ -55,5 +55,31 @@ TEST(Features, Qwen3) {
   EXPECT_EQ(read(R"({"model_type":"qwen3","head_dim":null,"hidden_size":2048})").head_dim, 64);
 }
 
+TEST(Features, GptNeox) {
+  // Pythia-160m.
+  const Architecture a = read(R"({"model_type":"gpt_neox","vocab_size":50304,"hidden_size":768,
+    "intermediate_size":3072,"num_hidden_layers":12,"num_attention_heads":12,"hidden_act":"gelu",
+    "max_position_embeddings":2048,"rotary_pct":0.25,"rotary_emb_base":10000,
+    "use_parallel_residual":true,"bos_token_id":0,"eos_token_id":0})");
+  EXPECT_EQ(parameters(a), 162322944);
+  EXPECT_TRUE(a.parallel_residual);
+  EXPECT_EQ(a.qkv, QkvLayout::kPerHead);
+  EXPECT_EQ(a.rotary.dimensions, 16);
+  EXPECT_EQ(a.norm, NormKind::kLayerNorm);
+  EXPECT_EQ(a.activation, Activation::kGelu);
+  EXPECT_FALSE(a.gated);
+  EXPECT_EQ(flat_layout(a, Head::kLanguageModel).back().parameters.back().name, "embed_out.weight");
+  Json c = {{"model_type", "gpt_neox"}, {"hidden_act", "gelu_fast"}};
+  EXPECT_EQ(read(c).activation, Activation::kGeluTanh);
+  EXPECT_EQ(read(c).rotary.dimensions, 24);  // of 96
+  c["rope_theta"] = 5;
+  c["partial_rotary_factor"] = 1;
+  EXPECT_EQ(read(c).rotary.theta, 10000);
+  EXPECT_EQ(read(c).rotary.dimensions, 24);
+  c["rope_parameters"] = {{"rope_theta", 7}, {"partial_rotary_factor", 0.5}};
+  EXPECT_EQ(read(c).rotary.theta, 7);
+  EXPECT_EQ(read(c).rotary.dimensions, 48);
+}
+
 }  // namespace
 }  // namespace neap::spec
