@@ -81,5 +81,20 @@ TEST(Features, GptNeox) {
   EXPECT_EQ(read(c).rotary.dimensions, 48);
 }
 
+TEST(Features, Gemma) {
+  const Architecture a = read(R"({"model_type":"gemma","hidden_size":2048,
+    "intermediate_size":16384,"num_hidden_layers":18,"num_attention_heads":8,
+    "num_key_value_heads":1,"head_dim":256,"hidden_act":"gelu"})");
+  EXPECT_EQ(parameters(a), 2506172416);
+  EXPECT_EQ(a.norm, NormKind::kRmsOffset);
+  EXPECT_EQ(a.activation, Activation::kGeluTanh);
+  EXPECT_EQ(a.embedding_scale, std::sqrt(2048.0));
+  EXPECT_TRUE(a.tie_word_embeddings);
+  EXPECT_EQ(a.pad_token_id, 0);
+  EXPECT_EQ(a.bos_token_id, 2);
+  EXPECT_EQ(a.eos_token_ids, std::vector<std::int64_t>{1});
+  EXPECT_EQ(a.sliding_window, 0);
+}
+
 }  // namespace
 }  // namespace neap::spec
