@@ -43,6 +43,7 @@ CASES = {
     "gpt_neox_sequential": {"model_type": "gpt_neox", **SMALL, "use_parallel_residual": False, "rotary_pct": 0.5,
                             "rotary_emb_base": 5000.0, "attention_bias": False, "tie_word_embeddings": True},
     "gemma": {"model_type": "gemma", **SMALL, "num_key_value_heads": 1, "head_dim": 12},
+    "gemma2": {"model_type": "gemma2", **SMALL, "num_key_value_heads": 2, "head_dim": 12},
 }
 
 

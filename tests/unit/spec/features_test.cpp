@@ -96,5 +96,27 @@ TEST(Features, Gemma) {
   EXPECT_EQ(a.sliding_window, 0);
 }
 
+TEST(Features, Gemma2) {
+  const Architecture a = read(R"({"model_type":"gemma2"})");  // the class's defaults: gemma-2-2b
+  EXPECT_EQ(parameters(a), 2614341888);
+  EXPECT_TRUE(a.placement.before);
+  EXPECT_TRUE(a.placement.after);
+  EXPECT_EQ(a.attention_scale, 1.0 / 16);
+  EXPECT_EQ(a.attention_softcap, 50);
+  EXPECT_EQ(a.logit_softcap, 30);
+  EXPECT_EQ(a.sliding_window, 4096);
+  EXPECT_EQ(a.activation, Activation::kGeluTanh);
+  const auto units = flat_layout(a, Head::kLanguageModel);
+  EXPECT_EQ(units[1].find(Module::kMlpNorm)->name,
+            "model.layers.0.pre_feedforward_layernorm.weight");
+  EXPECT_EQ(units[1].parameters.back().name, "model.layers.0.post_feedforward_layernorm.weight");
+  const Architecture plain = read(R"({"model_type":"gemma2","attn_logit_softcapping":null,
+    "final_logit_softcapping":null,"sliding_window":null,"hidden_act":"relu"})");
+  EXPECT_EQ(plain.attention_softcap, 0);
+  EXPECT_EQ(plain.logit_softcap, 0);
+  EXPECT_EQ(plain.sliding_window, 0);
+  EXPECT_EQ(plain.activation, Activation::kGeluTanh);  // the key is hidden_activation
+}
+
 }  // namespace
 }  // namespace neap::spec

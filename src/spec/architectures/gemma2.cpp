@@ -1,0 +1,60 @@
+#include <cmath>
+
+#include "spec/config_groups.h"
+
+namespace neap::spec::architectures {
+namespace {
+
+void read(Fields& f, Architecture& a) {
+  read_sizes(f, a,
+             {.vocab = 256000,
+              .hidden = 2304,
+              .intermediate = 9216,
+              .layers = 26,
+              .heads = 8,
+              .key_value_heads = 4,
+              .positions = 8192});
+  read_head_dim(f, a, 256);
+  a.embedding_scale = std::sqrt(static_cast<double>(a.hidden_size));
+  a.norm = NormKind::kRmsOffset;
+  a.norm_eps = f.number("rms_norm_eps", 1e-6);
+  a.placement = {.before = true, .after = true, .over = false};
+  a.activation = read_activation(f, "hidden_activation", "gelu_pytorch_tanh");
+  a.attention_bias = a.attention_output_bias = f.boolean("attention_bias", false);
+  a.attention_scale = 1 / std::sqrt(f.positive("query_pre_attn_scalar", 256));
+  a.attention_softcap = f.positive_or_null("attn_logit_softcapping", 50).value_or(0);
+  a.logit_softcap = f.positive_or_null("final_logit_softcapping", 30).value_or(0);
+  a.tie_word_embeddings = f.boolean("tie_word_embeddings", true);
+  if (!f.is_null("use_bidirectional_attention") && f.boolean("use_bidirectional_attention", false))
+    f.refuse("use_bidirectional_attention", "is true, which is not supported");
+  read_rotary(f, a);
+  read_window(f, a, 4096, true);  // every second layer, from the first
+  read_tokens(f, a, {.pad = 0, .bos = 2, .eos = 1});
+}
+
+}  // namespace
+
+extern const ArchitectureFile gemma2 = {
+    .model_type = "gemma2",
+    .language_model_class = "Gemma2ForCausalLM",
+    .scalar_class = "Gemma2ForSequenceClassification",
+    .read = read,
+    .base_prefix = "model",
+    .blocks = "model.layers",
+    .names = {{Module::kTokenEmbedding, "model.embed_tokens"},
+              {Module::kAttentionNorm, "input_layernorm"},
+              {Module::kQuery, "self_attn.q_proj"},
+              {Module::kKey, "self_attn.k_proj"},
+              {Module::kValue, "self_attn.v_proj"},
+              {Module::kAttentionOut, "self_attn.o_proj"},
+              {Module::kAttentionAfterNorm, "post_attention_layernorm"},
+              {Module::kMlpNorm, "pre_feedforward_layernorm"},
+              {Module::kGate, "mlp.gate_proj"},
+              {Module::kUp, "mlp.up_proj"},
+              {Module::kDown, "mlp.down_proj"},
+              {Module::kMlpAfterNorm, "post_feedforward_layernorm"},
+              {Module::kFinalNorm, "model.norm"},
+              {Module::kLmHead, "lm_head"},
+              {Module::kScore, "score"}}};
+
+}  // namespace neap::spec::architectures
