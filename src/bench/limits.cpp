@@ -38,7 +38,7 @@ Status by_threads(unsigned threads, Bytes size, Work work) {
 }  // namespace
 
 HostRoom::~HostRoom() {
-  if (at != nullptr) arena::unmap_host(at, size);
+  if (at != nullptr) arena::unmap_host(at, size, 1);
 }
 
 Result<std::unique_ptr<HostRoom>> HostRoom::make(Bytes size) {

@@ -185,7 +185,7 @@ Result<std::unique_ptr<PlainCopies>> PlainCopies::make(device::Device& device, B
 PlainCopies::~PlainCopies() {
   queue_ = nullptr;
   if (pinned_) say(device_.unregister_host(host_));
-  if (host_ != nullptr) arena::unmap_host(host_, size_);
+  if (host_ != nullptr) arena::unmap_host(host_, size_, 1);
 }
 
 Result<double> PlainCopies::run(bool out, bool in) {
