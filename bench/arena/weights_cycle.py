@@ -116,7 +116,7 @@ class Host:
 
     def touch(self, threads):
         in_threads(threads, range(0, self.size, 16 * MIB),
-                   lambda at: ctypes.memset(self.base + at, 0, 16 * MIB))
+                   lambda at: ctypes.memset(self.base + at, 0, min(16 * MIB, self.size - at)))
 
     def chunks(self):
         return range(0, self.size, CHUNK)
@@ -137,6 +137,7 @@ class Host:
 
 
 context = pointer()
+CREATE = {False: "at the beginning", True: "before each copy", "map first": "and map at the beginning"}
 
 
 class Bench:
@@ -209,18 +210,24 @@ class Bench:
         if not pipelined and not keep:
             pages.all(pages.create)
             clock("resume: create")
+        if pipelined == "map first":
+            pages.all(pages.create, pages.map)
+            clock("resume: create, map")
         for i in range(len(self.events)):
-            if pipelined and not keep:
+            if pipelined is True and not keep:
                 pages.create(i)
-            pages.map(i)
+            if pipelined != "map first":
+                pages.map(i)
             self.copy(i, False)
-        clock("resume: " + ("create, " if pipelined and not keep else "") + "map, ask for copies")
+            if i == 0:
+                clock("resume: first page")
+        clock("resume: " + ("create, " if pipelined is True and not keep else "") + "map, ask for copies")
         self.drain()
         clock("resume: rest of the copies")
 
     def moves(self):
         for early in (False, True):
-            for pipelined in (False, True):
+            for pipelined in (False, True, "map first"):
                 for rest in (0, 0.3):
                     def cycle(clock):
                         self.pause(clock, early)
@@ -229,11 +236,55 @@ class Bench:
                         self.resume(clock, pipelined)
                         time.sleep(0.2)
                     self.repeat(f"release {'behind each copy' if early else 'at the end'}, create "
-                                f"{'before each copy' if pipelined else 'at the beginning'}, rest {rest} s", cycle)
+                                f"{CREATE[pipelined]}, rest {rest} s", cycle)
         def kept(clock):
             self.pause(clock, keep=True)
             self.resume(clock, keep=True)
         self.repeat("pages kept", kept)
+
+    def discarded(self):
+        """64 GiB without contents, released and created again."""
+        other = Pages(64 * GIB, GIB)
+        other.all(other.create, other.map)
+        call("cuMemsetD8_v2", other.base, ctypes.c_ubyte(1), size_t(64 * GIB))
+        call("cuCtxSynchronize")
+
+        def cycle(order, rest):
+            def run(clock):
+                if order == "each":
+                    for i in range(len(other.handles)):
+                        other.unmap(i)
+                        other.release(i)
+                else:
+                    call("cuMemUnmap", other.base, size_t(other.size))
+                    other.all(other.release)
+                clock("unmap, release")
+                time.sleep(rest)
+                clock("", restart=True)
+                if order == "each":
+                    for i in range(len(other.handles)):
+                        other.create(i)
+                        other.map(i)
+                    clock("create, map, access each")
+                else:
+                    other.all(other.create)
+                    clock("create")
+                    for i in range(len(other.handles)):
+                        call("cuMemMap", other.at(i), size_t(other.page), size_t(0), other.handles[i], u64(0))
+                    clock("map")
+                    if order == "all":
+                        call("cuMemSetAccess", other.base, size_t(other.size), ctypes.byref(other.access), size_t(1))
+                    else:
+                        for i in range(len(other.handles)):
+                            call("cuMemSetAccess", other.at(i), size_t(other.page), ctypes.byref(other.access), size_t(1))
+                    clock("access")
+                time.sleep(0.3)
+                clock("", restart=True)
+            return run
+        for rest in (0, 0.1, 0.3):
+            for order in ("all", "each", "access each"):
+                self.repeat(f"64 GiB, {order}, rest {rest} s", cycle(order, rest))
+        other.all(other.unmap, other.release)
 
     def scrubbing(self):
         """Copies while the driver clears 64 GiB that another tag released."""
@@ -310,7 +361,7 @@ class Bench:
                 host.unmap()
                 clock("munmap")
             return cycle
-        for touching, discarding in ((8, 0), (8, 4), (12, 8), (16, 16)):
+        for touching, discarding in ((8, 0), (12, 8), (16, 16)):
             self.repeat(f"fresh memory, touched by {touching} threads, discarded by {discarding}",
                         fresh(touching, discarding))
 
@@ -342,7 +393,7 @@ class Bench:
             self.host.pin(at)
         self.pages = Pages(self.size, PAGE)
         self.pages.all(self.pages.create, self.pages.map)
-        for case in (self.flags, self.moves, self.scrubbing, self.unpinning, self.host_memory):
+        for case in (self.flags, self.moves, self.discarded, self.scrubbing, self.unpinning, self.host_memory):
             try:
                 case()
             except (RuntimeError, AttributeError) as error:
