@@ -18,9 +18,10 @@ Result<MemoryPlan> draft_plan(const spec::Job& job, const Target& target) {
   plan.capacity = target.capacity;
   plan.granularity = target.granularity;
   plan.host_budget = job.memory.host_budget;
-  NEAP_TRY_ASSIGN(const JobModels models, read_models(job));
-  const std::vector<std::string> phases = phase_names(job);
-  plan.tags = build_tags(job, models, target, phases);
+  NEAP_TRY_ASSIGN(const spec::Recipe recipe, spec::describe(job));
+  NEAP_TRY_ASSIGN(const JobModels models, read_models(job, recipe));
+  const std::vector<std::string> phases = phase_names(recipe);
+  plan.tags = build_tags(job, recipe, models, target);
   NEAP_TRY_ASSIGN(plan.phases, predict_transients(job, models, target, phases));
   return plan;
 }

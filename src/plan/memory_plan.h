@@ -38,8 +38,7 @@ struct RegionPlan {
   Bytes bytes;       ///< requested; the arena rounds up to the granularity
   std::vector<PartPlan> parts;
 };
-/// Optimizer parts hold, one after another, float32: the first moment, the second moment, and the
-/// master weights where the compute type is not float32; each `elements` of the unit.
+/// An optimizer part holds what spec::OptimizerSpec::state lays out for its unit.
 struct TagPlan {
   std::string tag;  ///< "actor.weights", "rollout.kv", "critic.optimizer"
   std::vector<RegionPlan> regions;

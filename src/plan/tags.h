@@ -7,6 +7,8 @@
 
 #include "plan/memory_plan.h"
 #include "spec/model_shape.h"
+#include "spec/optimizer.h"
+#include "spec/recipe.h"
 
 namespace neap::plan {
 
@@ -23,19 +25,23 @@ struct ModelRole {
 /// The shapes behind a job's paths, read once.
 struct JobModels {
   std::optional<ModelRole> actor, reference, critic, reward;
+  [[nodiscard]] std::optional<ModelRole>& slot(spec::ModelId model);
+  /// A model of the job's recipe.
+  [[nodiscard]] const ModelRole& at(spec::ModelId model) const;
 };
-[[nodiscard]] Result<JobModels> read_models(const spec::Job& job);
+[[nodiscard]] Result<JobModels> read_models(const spec::Job& job, const spec::Recipe& recipe);
 
-/// Bytes of an element in forward and backward: 2 for bfloat16.
+/// What forward and backward compute in.
+[[nodiscard]] spec::Dtype compute_dtype(const spec::Job& job, const Target& target);
+/// Bytes of its elements.
 [[nodiscard]] std::uint64_t compute_width(const spec::Job& job, const Target& target);
-constexpr std::uint64_t kGradientWidth = 4;  ///< gradients add up in float32
+constexpr auto kGradientWidth = static_cast<std::uint64_t>(element_bytes(spec::kGradientDtype));
 
-/// Names of the job's phases, in the order of a step.
-[[nodiscard]] std::vector<std::string> phase_names(const spec::Job& job);
-/// Tags with regions and needs; `phases` as phase_names gives them.
-[[nodiscard]] std::vector<TagPlan> build_tags(const spec::Job& job, const JobModels& models,
-                                              const Target& target,
-                                              const std::vector<std::string>& phases);
+/// Names of the recipe's phases, in the order of a step.
+[[nodiscard]] std::vector<std::string> phase_names(const spec::Recipe& recipe);
+/// Tags with regions and needs, in the order of the recipe.
+[[nodiscard]] std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe,
+                                              const JobModels& models, const Target& target);
 
 /// Lays parts, in order, into regions that are large against the granularity.
 [[nodiscard]] std::vector<RegionPlan> pack_regions(const std::vector<PartPlan>& parts,

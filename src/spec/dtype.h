@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "base/bytes.h"
+
 namespace neap::spec {
 
 enum class Dtype : std::uint8_t { kBool, kInt64, kBfloat16, kFloat16, kFloat32, kFloat64 };
@@ -21,6 +23,10 @@ enum class Dtype : std::uint8_t { kBool, kInt64, kBfloat16, kFloat16, kFloat32, 
       return 8;
   }
   return 0;
+}
+
+[[nodiscard]] constexpr Bytes tensor_bytes(std::int64_t elements, Dtype dtype) {
+  return Bytes(static_cast<std::uint64_t>(elements * element_bytes(dtype)));
 }
 
 /// `value` as a scalar of that type, rounded to nearest even. Values outside the type's normal range

@@ -1,6 +1,7 @@
 // Every key of a configuration file, with its limits and its words for docs/configuration.md.
 #include "spec/job.h"
 #include "spec/optimizer.h"
+#include "spec/recipe.h"
 
 namespace neap::spec {
 namespace {
@@ -266,7 +267,7 @@ void bind_trainer(ConfigTable& t, TrainerConfig& r) {
 ConfigTable Job::bind() {
   ConfigTable t;
   t.bind("task", &task, "What to train: which stage of the pipeline this file describes.")
-      .one_of({"sft", "reward", "ppo", "grpo"});
+      .one_of(task_names());
   bind_device(t, *this);
   bind_data(t, data);
   bind_model(t, "actor_rollout_ref.model", actor_model,

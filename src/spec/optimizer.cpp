@@ -28,7 +28,7 @@ std::int64_t StateTensor::elements() const {
 }
 
 Bytes StateTensor::bytes() const {
-  return Bytes(static_cast<std::uint64_t>(elements() * element_bytes(dtype)));
+  return tensor_bytes(elements(), dtype);
 }
 
 void UnitState::add(std::string name, std::vector<std::int64_t> shape, Dtype dtype,
@@ -54,7 +54,7 @@ UnitState OptimizerSpec::state(const FlatUnit& unit) const {
 }
 
 Bytes OptimizerSpec::gradient_bytes(const FlatUnit& unit) const {
-  return Bytes(static_cast<std::uint64_t>(unit.elements * element_bytes(gradients)));
+  return tensor_bytes(unit.elements, gradients);
 }
 
 std::vector<std::string> optimizer_names() {

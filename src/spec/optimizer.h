@@ -47,10 +47,12 @@ class UnitState {
   Bytes bytes_;
 };
 
+constexpr Dtype kGradientDtype = Dtype::kFloat32;  ///< what micro-batches add up in
+
 struct OptimizerSpec {
-  std::string kind = "adamw";         ///< one of optimizer_names()
-  Dtype weights = Dtype::kFloat32;    ///< what forward and backward read
-  Dtype gradients = Dtype::kFloat32;  ///< what micro-batches add up in
+  std::string kind = "adamw";       ///< one of optimizer_names()
+  Dtype weights = Dtype::kFloat32;  ///< what forward and backward read
+  Dtype gradients = kGradientDtype;
   Dtype moments = Dtype::kFloat32;
   Dtype master = Dtype::kFloat32;  ///< what updates are added to
 

@@ -50,7 +50,7 @@ TEST(Formulas, TagsAreZerosTermsWithWiderGradients) {
   job.task = "sft";
   Target target;
   target.cuda = true;
-  const auto tags = build_tags(job, models, target, phase_names(job));
+  const auto tags = build_tags(job, *spec::describe(job), models, target);
   ASSERT_EQ(tags.size(), 3U);
   double parameters = 0;
   for (const spec::FlatUnit& unit :
@@ -117,7 +117,7 @@ TEST(Formulas, KvCacheIsTwoLayersHeadsTokens) {
   job.data.max_response_length = 156;
   Target target;
   target.cuda = true;
-  for (const TagPlan& tag : build_tags(job, models, target, phase_names(job))) {
+  for (const TagPlan& tag : build_tags(job, *spec::describe(job), models, target)) {
     if (tag.tag != "rollout.kv") continue;
     // 2 (keys, values) x 2 bytes x h x layers x (s + o) x b
     EXPECT_EQ(tag.bytes.count(), 2ULL * 2 * 1024 * 24 * 256 * 64);

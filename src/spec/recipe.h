@@ -1,0 +1,112 @@
+// The recipe of a job: its models, the phases of one step, and for every phase the tags that it
+// needs, writes or discards. Plans price this list and the trainer runs it.
+//
+// A new algorithm adds a Task, its function in recipe.cpp and the bodies that it lacks.
+//
+// Threads   values and functions without state.
+// Failure   kInvalidArgument for an unknown task.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "spec/architecture.h"
+#include "spec/job.h"
+
+namespace neap::spec {
+
+enum class Task : std::uint8_t { kSft, kReward, kPpo, kGrpo };
+[[nodiscard]] std::vector<std::string> task_names();
+[[nodiscard]] std::string_view to_string(Task task);
+[[nodiscard]] Result<Task> parse_task(std::string_view name);
+
+enum class ModelId : std::uint8_t { kActor, kReference, kCritic, kReward };
+[[nodiscard]] std::string_view to_string(ModelId model);
+
+enum class PhaseId : std::uint8_t {
+  kGenerate,
+  kActorLogProbs,
+  kReferenceLogProbs,
+  kValues,
+  kRewards,
+  kTrainCritic,
+  kTrainActor,
+  kTrain,
+  kValidate,
+};
+constexpr std::size_t kPhases = 9;
+/// The name in plans, traces, reports and metrics: "generate", "actor_logp".
+[[nodiscard]] std::string_view to_string(PhaseId phase);
+/// The phase is an optimizer's: it has gradients.
+[[nodiscard]] bool trains(PhaseId phase);
+
+/// What a phase runs (step/phases.h).
+enum class Body : std::uint8_t {
+  kGenerate,        ///< prefill and decode
+  kLogProbs,        ///< of responses
+  kTokenScores,     ///< a score at every token of a response
+  kSequenceScores,  ///< a score at the last token
+  kPolicyUpdate,
+  kValueUpdate,
+  kCrossEntropyUpdate,
+  kPairUpdate,    ///< Bradley-Terry on chosen and rejected
+  kCrossEntropy,  ///< without an update
+  kPairScores,
+};
+
+/// A kind of memory that outlives a phase.
+enum class TagKind : std::uint8_t { kWeights, kAdapter, kGradients, kOptimizer, kKeyValues };
+struct TagId {
+  TagKind kind = TagKind::kWeights;
+  ModelId model = ModelId::kActor;
+  friend bool operator==(const TagId&, const TagId&) = default;
+};
+/// "actor.weights", "critic.optimizer", "rollout.kv".
+[[nodiscard]] std::string to_string(TagId tag);
+/// Nothing reads what an earlier phase left in it.
+[[nodiscard]] constexpr bool is_scratch(TagKind kind) {
+  return kind == TagKind::kGradients || kind == TagKind::kKeyValues;
+}
+
+/// A model of the job and where it comes from.
+struct ModelSource {
+  ModelId id = ModelId::kActor;
+  std::string path;
+  Head head = Head::kLanguageModel;
+  /// Of a trained model; null: frozen. Both point into the job.
+  const ModelConfig* trained = nullptr;
+  const OptimizerConfig* optimizer = nullptr;
+  [[nodiscard]] bool adapted() const { return trained != nullptr && trained->lora.rank > 0; }
+};
+
+struct Phase {
+  PhaseId id = PhaseId::kTrain;
+  Body body = Body::kCrossEntropyUpdate;
+  ModelId model = ModelId::kActor;  ///< the one that it runs
+  bool adapter_off = false;         ///< the frozen base alone: it serves as reference
+  bool updates = false;             ///< trains the model
+  std::vector<TagId> needs;         ///< resident during the phase
+  std::vector<TagId> writes;        ///< of those, the ones whose contents change
+  std::vector<TagId> discards;      ///< not needed, and their contents are worthless from here on
+};
+
+struct Recipe {
+  Task task = Task::kPpo;
+  std::vector<ModelSource> models;
+  std::vector<TagId> tags;    ///< in the order in which their regions are made
+  std::vector<Phase> phases;  ///< one step, in order
+
+  /// Null when the job has none.
+  [[nodiscard]] const ModelSource* find(ModelId model) const;
+  [[nodiscard]] const Phase* find(PhaseId phase) const;
+  /// No phase writes it: what was loaded stays valid.
+  [[nodiscard]] bool frozen(TagId tag) const;
+};
+
+/// The recipe of `job`, which must outlive it.
+[[nodiscard]] Result<Recipe> describe(const Job& job);
+
+}  // namespace neap::spec

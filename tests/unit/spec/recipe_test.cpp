@@ -1,0 +1,125 @@
+#include "spec/recipe.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+namespace neap::spec {
+namespace {
+
+Job job_of(const char* task) {
+  Job job;
+  job.task = task;
+  job.actor_model.path = "actor";
+  job.reward_model.path = "reward";
+  job.algorithm.use_kl_in_reward = true;
+  return job;
+}
+Recipe recipe_of(const Job& job) {
+  Result<Recipe> r = describe(job);
+  EXPECT_TRUE(r.ok()) << r.status().message();
+  return r.ok() ? *r : Recipe{};
+}
+/// "actor.weights need need - drop": a cell a phase, "write" where the contents change.
+std::vector<std::string> table(const Recipe& recipe) {
+  const auto has = [](const std::vector<TagId>& list, TagId tag) {
+    return std::find(list.begin(), list.end(), tag) != list.end();
+  };
+  std::vector<std::string> rows;
+  for (const TagId tag : recipe.tags) {
+    std::string row = to_string(tag);
+    for (const Phase& p : recipe.phases) {
+      row += has(p.writes, tag)     ? " write"
+             : has(p.needs, tag)    ? " need"
+             : has(p.discards, tag) ? " drop"
+                                    : " -";
+    }
+    rows.push_back(row);
+  }
+  return rows;
+}
+std::vector<std::string> phases(const Recipe& recipe) {
+  std::vector<std::string> names;
+  for (const Phase& p : recipe.phases) names.emplace_back(to_string(p.id));
+  return names;
+}
+using Lines = std::vector<std::string>;
+
+TEST(Recipe, PpoIsTheTableOfTheArchitecture) {
+  const Job job = job_of("ppo");
+  const Recipe r = recipe_of(job);
+  EXPECT_EQ(phases(r), (Lines{"generate", "actor_logp", "ref_logp", "values", "rewards",
+                              "train_critic", "train_actor"}));
+  EXPECT_EQ(
+      table(r),
+      (Lines{"actor.weights need need - - - - write", "actor.grads - - - - - - write",
+             "actor.optimizer - - - - - - write", "rollout.kv write drop drop drop drop drop drop",
+             "reference.weights - - need - - - -", "critic.weights - - - need - write -",
+             "critic.grads - - - - - write -", "critic.optimizer - - - - - write -",
+             "reward.weights - - - - need - -"}));
+  EXPECT_EQ(r.find(ModelId::kReference)->path, "actor");
+  EXPECT_EQ(r.find(ModelId::kCritic)->path, "reward");
+  EXPECT_EQ(r.find(ModelId::kCritic)->optimizer, &job.critic.optim);
+  EXPECT_EQ(r.find(PhaseId::kTrainCritic)->body, Body::kValueUpdate);
+  EXPECT_TRUE(r.frozen({TagKind::kWeights, ModelId::kReward}));
+  EXPECT_FALSE(r.frozen({TagKind::kWeights, ModelId::kActor}));
+}
+
+TEST(Recipe, AdaptersLeaveTheBaseAsReference) {
+  Job job = job_of("grpo");
+  job.actor_model.lora.rank = 8;
+  const Recipe r = recipe_of(job);
+  EXPECT_EQ(table(r),
+            (Lines{"actor.weights need need need - need", "actor.adapter need need - - write",
+                   "actor.grads - - - - write", "actor.optimizer - - - - write",
+                   "rollout.kv write drop drop drop drop", "reward.weights - - - need -"}));
+  EXPECT_TRUE(r.find(PhaseId::kReferenceLogProbs)->adapter_off);
+  EXPECT_EQ(r.find(PhaseId::kReferenceLogProbs)->model, ModelId::kActor);
+  EXPECT_EQ(r.find(ModelId::kCritic), nullptr);
+  EXPECT_TRUE(r.frozen({TagKind::kWeights, ModelId::kActor}));
+}
+
+TEST(Recipe, NoReferenceWithoutATermThatUsesIt) {
+  Job job = job_of("grpo");
+  job.algorithm.use_kl_in_reward = false;
+  EXPECT_EQ(phases(recipe_of(job)), (Lines{"generate", "actor_logp", "rewards", "train_actor"}));
+  EXPECT_EQ(recipe_of(job).find(PhaseId::kReferenceLogProbs), nullptr);
+}
+
+TEST(Recipe, SupervisedTasksTrainAndValidate) {
+  const Job sft = job_of("sft");
+  EXPECT_EQ(phases(recipe_of(sft)), (Lines{"train", "validate"}));
+  EXPECT_EQ(table(recipe_of(sft)),
+            (Lines{"actor.weights write need", "actor.grads write -", "actor.optimizer write -"}));
+  Job reward = job_of("reward");
+  reward.actor_model.lora.rank = 4;
+  const Recipe r = recipe_of(reward);
+  EXPECT_EQ(table(r), (Lines{"reward.weights need need", "reward.adapter write need",
+                             "reward.grads write -", "reward.optimizer write -"}));
+  EXPECT_EQ(r.find(ModelId::kReward)->head, Head::kScalar);
+  EXPECT_EQ(r.find(ModelId::kReward)->path, "actor");
+  EXPECT_EQ(r.find(PhaseId::kTrain)->body, Body::kPairUpdate);
+}
+
+TEST(Recipe, UnknownTasksAreErrors) {
+  const Job job = job_of("dpo");
+  EXPECT_EQ(describe(job).status().message(), "task is \"dpo\"; it can be sft, reward, ppo, grpo");
+  for (const std::string& name : task_names()) {
+    const Result<Task> task = parse_task(name);
+    ASSERT_TRUE(task.ok());
+    EXPECT_EQ(to_string(*task), name);
+  }
+}
+
+TEST(Recipe, PhasesThatUpdateAreThoseThatTrain) {
+  std::set<std::string_view> names;
+  for (std::size_t i = 0; i < kPhases; ++i) names.insert(to_string(static_cast<PhaseId>(i)));
+  EXPECT_EQ(names.size(), kPhases);
+  for (const std::string& task : task_names())
+    for (const Phase& p : recipe_of(job_of(task.c_str())).phases)
+      EXPECT_EQ(p.updates, trains(p.id)) << to_string(p.id);
+}
+
+}  // namespace
+}  // namespace neap::spec
