@@ -66,7 +66,7 @@ class Chunks {
   /// d_hidden += d at the chunk's rows.
   void add(Tensor& d_hidden, std::int64_t first, std::int64_t n, const Tensor& d) const {
     if (rows_.defined()) {
-      d_hidden.index_put_({rows_.narrow(0, first, n)}, d, /*accumulate=*/true);
+      ops::add_rows(d_hidden, rows_.narrow(0, first, n), d);
     } else {
       d_hidden.narrow(0, first, n).add_(d);
     }

@@ -231,7 +231,8 @@ void Network::embed_backward(const Tensor& tokens, const Tensor& positions,
   if (d_position_table.defined()) {
     const Tensor by_position =
         d_hidden.view({-1, positions.size(0), d_hidden.size(1)}).sum(0);  // (P, C)
-    ops::embedding_backward(d_position_table, positions + shape.position_offset, by_position);
+    ops::add_rows(d_position_table, positions + shape.position_offset,
+                  by_position.to(d_position_table.scalar_type()));
   }
   Tensor d = d_hidden;
   if (project_in.weight.defined() && (project_in.d_weight.defined() || d_token_table.defined())) {
@@ -239,7 +240,8 @@ void Network::embed_backward(const Tensor& tokens, const Tensor& positions,
     if (project_in.d_weight.defined()) ops::add_outer(project_in.d_weight, d_hidden, x);
     d = at::mm(d_hidden, project_in.weight);
   }
-  if (d_token_table.defined()) ops::embedding_backward(d_token_table, tokens, d);
+  if (d_token_table.defined())
+    ops::add_rows(d_token_table, tokens, d.to(d_token_table.scalar_type()));
   after(Direction::kBackward, 0);
 }
 

@@ -380,8 +380,14 @@ Tensor decode_attention(const Tensor& q, const Tensor& keys, const Tensor& value
       .reshape({batch, q.size(1) * q.size(2)});
 }
 
-void embedding_backward(Tensor& d_table, const Tensor& tokens, const Tensor& d_hidden) {
-  d_table.index_put_({tokens}, d_hidden.to(d_table.scalar_type()), /*accumulate=*/true);
+void add_rows(Tensor& target, const Tensor& rows, const Tensor& values) {
+  // Each device has one deterministic kernel and one that adds atomically: index_put_ is atomic for
+  // float32 on the CPU with several threads, index_add_ is atomic on CUDA.
+  if (target.is_cuda()) {
+    target.index_put_({rows}, values, /*accumulate=*/true);
+  } else {
+    target.index_add_(0, rows, values);
+  }
 }
 
 void add_outer(Tensor& d, const Tensor& a, const Tensor& b) {

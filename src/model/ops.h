@@ -71,8 +71,9 @@ struct RopeTable {
 [[nodiscard]] at::Tensor decode_attention(const at::Tensor& q, const at::Tensor& keys,
                                           const at::Tensor& values, const at::Tensor& mask);
 
-/// d_table (V, C) += rows of d_hidden (N, C) at tokens (N,). Deterministic on every device.
-void embedding_backward(at::Tensor& d_table, const at::Tensor& tokens, const at::Tensor& d_hidden);
+/// target (M, C): row rows[i] += values[i], for values (N, C) of the target's dtype. Rows may repeat.
+/// The sums have the same order in every run, for any number of threads.
+void add_rows(at::Tensor& target, const at::Tensor& rows, const at::Tensor& values);
 
 /// d += a^T b in place, without a temporary when the dtypes agree: a (N, m), b (N, n), d (m, n).
 void add_outer(at::Tensor& d, const at::Tensor& a, const at::Tensor& b);

@@ -4,8 +4,22 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 namespace neap::rollout {
+namespace {
+
+// Sums of each row's first elements. On CUDA libtorch's kernel for one row adds in an order that
+// differs from run to run; the one for several rows does not.
+at::Tensor running_sum(const at::Tensor& rows) {
+  if (!rows.is_cuda() || rows.size(0) > 1) return rows.cumsum(-1);
+  return rows.expand({2, rows.size(-1)}).cumsum(-1).narrow(0, 0, 1);
+}
+at::Tensor running_sum_in_place(at::Tensor rows) {
+  return !rows.is_cuda() || rows.size(0) > 1 ? rows.cumsum_(-1) : running_sum(rows);
+}
+
+}  // namespace
 
 at::Tensor sample(at::Tensor logits, const SamplingOptions& options, const at::Tensor& uniforms) {
   if (options.temperature <= 0) return logits.argmax(-1);
@@ -24,12 +38,12 @@ at::Tensor sample(at::Tensor logits, const SamplingOptions& options, const at::T
     // A token stays while what is likelier than it has not reached top_p; the likeliest always stays.
     const double whole = by_count ? 1.0 : 0.0;
     if (whole > 0) mass.div_(mass.sum(-1, true));
-    const at::Tensor before = mass.cumsum(-1).sub_(mass);
+    const at::Tensor before = running_sum(mass).sub_(mass);
     at::Tensor drop = before.ge(options.top_p);
     drop.select(-1, 0).fill_(false);
     mass.masked_fill_(drop, 0);
   }
-  mass.cumsum_(-1);
+  mass = running_sum_in_place(std::move(mass));
   const at::Tensor target = uniforms.unsqueeze(-1) * mass.narrow(-1, vocabulary - 1, 1);
   // The first rank whose mass exceeds the target; its own share is positive, for the target is below
   // the sum.

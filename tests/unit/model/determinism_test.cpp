@@ -1,0 +1,87 @@
+// The same inputs give the same bits, whatever the number of threads and the addresses.
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include "model/ops.h"
+#include "model/transformer.h"
+
+namespace neap::model {
+namespace {
+
+using at::Tensor;
+
+class Threads : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override { at::set_num_threads(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(Cpu, Threads, ::testing::Values(1, 2, 4),
+                         [](const auto& i) { return std::to_string(i.param); });
+
+// Many of few rows: threads that add to one row meet.
+TEST_P(Threads, SumsOfRepeatedRowsHaveOneOrder) {
+  at::manual_seed(3);
+  const Tensor values = at::randn({4096, 64});
+  const Tensor rows = at::randint(0, 8, {4096}, at::kLong);
+  Tensor expected;
+  for (int run = 0; run < 30; ++run) {
+    Tensor sum = at::zeros({8, 64});
+    ops::add_rows(sum, rows, values);
+    if (!expected.defined()) expected = sum;
+    ASSERT_TRUE(at::equal(sum, expected)) << "run " << run;
+  }
+}
+
+spec::ModelShape shape(bool gpt2) {
+  spec::ModelShape s;
+  s.vocab_size = 96;
+  s.hidden_size = 128;
+  s.intermediate_size = 256;
+  s.num_hidden_layers = 2;
+  s.num_attention_heads = 4;
+  s.num_key_value_heads = gpt2 ? 4 : 2;
+  s.head_dim = 32;
+  s.max_position_embeddings = 64;
+  if (gpt2) {
+    s.family = spec::Family::kGpt2;
+    s.model_type = "gpt2";
+    s.hidden_act = "gelu_new";
+    s.tie_word_embeddings = s.attention_bias = s.attention_output_bias = s.mlp_bias = true;
+  }
+  return s;
+}
+
+// Gradients of every unit after a forward and backward pass, large enough for kernels to divide.
+std::vector<Tensor> gradients(const spec::ModelShape& s) {
+  std::vector<Tensor> weights, grads;
+  for (const auto& unit : spec::flat_layout(s, spec::Head::kLanguageModel)) {
+    weights.push_back(at::zeros({unit.elements}, at::kFloat));
+    grads.push_back(at::zeros({unit.elements}, at::kFloat));
+  }
+  Transformer model(s, spec::Head::kLanguageModel, {weights, grads});
+  initialize(model, 11, 0.1);
+  const Tensor tokens = at::arange(8 * 64, at::kLong).mul_(7919).remainder_(s.vocab_size);
+  const Tensor weight = at::full({8 * 64}, 1.0 / (8 * 64), at::kFloat);
+  const auto tape = model.forward_train(Batch::padded(tokens.view({8, 64})), {});
+  const Tensor rows = at::arange(8 * 64, at::kLong).floor_divide(2);  // each is read twice
+  auto out = model.cross_entropy(tape->hidden(), rows, tokens, weight);
+  tape->backward(std::move(out.d_hidden));
+  return grads;
+}
+
+TEST_P(Threads, GradientsHaveTheSameBitsAtOtherAddresses) {
+  for (const bool gpt2 : {false, true}) {
+    const std::vector<Tensor> expected = gradients(shape(gpt2));
+    std::vector<Tensor> ballast;
+    for (std::int64_t run = 1; run <= 12; ++run) {
+      // Moves what is allocated after it.
+      ballast.push_back(at::zeros({run * 4001 + 17}, at::kByte));
+      const std::vector<Tensor> grads = gradients(shape(gpt2));
+      for (std::size_t unit = 0; unit < grads.size(); ++unit)
+        ASSERT_TRUE(at::equal(grads[unit], expected[unit])) << "run " << run << " unit " << unit;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace neap::model
