@@ -26,6 +26,7 @@
 #include "trace/recorder.h"
 #include "train/checkpoint.h"
 #include "train/dataset.h"
+#include "train/output_lock.h"
 
 namespace neap::rlhf {
 namespace fs = std::filesystem;
@@ -112,6 +113,7 @@ class Run {
   parallel::Communicator& ranks_;
   fs::path output_;
   fs::path folder_;  // of this rank's own files; the first one's is the output itself
+  std::optional<train::OutputLock> lock_;  // the first rank's
   std::optional<train::FoundCheckpoint> found_;
   std::int64_t total_steps_ = 0;
   plan::MemoryPlan plan_;
@@ -148,6 +150,7 @@ Outcome Run::execute() {
 
 bool Run::already_done() {
   parallel::together(ranks_, [&] {
+    if (ranks_.first()) lock_.emplace(output_);
     found_ = train::find_checkpoint(output_, job_.trainer.resume_mode,
                                     job_.resolve(job_.trainer.resume_mode));
     total_steps_ = count_steps(job_);

@@ -3,6 +3,7 @@
 //   OUTPUT/plan.json, memory.ntrace, phases.jsonl, metrics.jsonl, tensorboard/, report.html   (report/)
 //   OUTPUT/validation.jsonl   judgements and sample texts
 //   OUTPUT/global_step_N/     checkpoints (train/checkpoint.h), with trainer.json beside the models
+//   OUTPUT/train.lock         locked while a run works in the folder (train/output_lock.h)
 //   OUTPUT/ranks/N/           plan.json, memory.ntrace and phases.jsonl of rank N, for N > 0
 //
 // Ranks     all call run with the same job; the first prints and writes, the others say warnings. What
