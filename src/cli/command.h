@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "base/status.h"
 
 namespace neap::cli {
@@ -22,6 +23,8 @@ class Command {
   virtual void declare(CLI::App& app) = 0;
   /// Does the work; returns the exit code. neap::Error and Status failures become messages in main.
   virtual int run() = 0;
+  /// What this command found here, for `neap doctor`: names with text. Null: nothing to say.
+  [[nodiscard]] virtual Json facts() const { return nullptr; }
 };
 
 [[nodiscard]] std::vector<std::unique_ptr<Command>>& registry();

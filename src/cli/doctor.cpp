@@ -136,6 +136,7 @@ class Doctor final : public Command {
     out["devices"] = devices();
     out["libraries"] = libraries();
     out["environment"] = environment();
+    if (!quick_) out["trainer"] = trainer();
     out["advice"] = advice_;
     if (json_) {
       std::printf("%s\n", out.dump(2).c_str());
@@ -149,6 +150,16 @@ class Doctor final : public Command {
   static bool has_command(std::string_view wanted) {
     const auto& all = registry();
     return std::any_of(all.begin(), all.end(), [&](const auto& c) { return c->name() == wanted; });
+  }
+
+  // Loads libtorch's CUDA part where a GPU is, which takes seconds.
+  static Json trainer() {
+    Json out = Json::object();
+    for (const auto& command : registry()) {
+      const Json facts = command->facts();
+      if (facts.is_object()) out.update(facts);
+    }
+    return out;
   }
 
   Json system() {
@@ -301,6 +312,11 @@ class Doctor final : public Command {
                     d["to_host_gbps"].get<double>(), d["to_device_gbps"].get<double>(),
                     d["both_ways_gbps"].get<double>()));
       }
+    }
+    if (out.contains("trainer") && out["trainer"].contains("attention")) {
+      std::printf("\nAttention kernels\n");
+      for (const auto& [use, kernel] : out["trainer"]["attention"].items())
+        line(use, kernel.get<std::string>());
     }
     std::printf("\nLibraries\n");
     for (const auto& [name, where] : out["libraries"].items())

@@ -9,6 +9,8 @@
 #include "parallel/together.h"
 #include "rlhf/run.h"
 #include "spec/job.h"
+#include "torch/attention.h"
+#include "torch/torch_cuda.h"
 
 namespace neap::cli {
 namespace {
@@ -29,6 +31,15 @@ class TrainCommand final : public Command {
         "the step\nand saves a checkpoint; the same command goes on from it "
         "(trainer.resume_mode).\nSeveral ranks: mpirun -n N, torchrun or srun before the same "
         "command (docs/parallel.md).");
+  }
+  /// The attention kernels of each use, asked of libtorch on the device that a run would take.
+  [[nodiscard]] Json facts() const override {
+    bridge::pin_attention(/*deterministic=*/false);
+    const at::Device device(bridge::torch_cuda().available ? at::kCUDA : at::kCPU);
+    Json out = Json::object();
+    for (const bridge::AttentionKernel& k : bridge::attention_kernels(device))
+      out[format("{}, {}", k.use, k.dtype)] = k.kernel;
+    return {{"attention", std::move(out)}};
   }
   int run() override {
     const auto environment = value_or_throw(parallel::Environment::detect());

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "model/head.h"
 #include "model/network.h"
+#include "torch/attention.h"
 
 namespace neap::model {
 
@@ -95,6 +96,7 @@ class WalkTape final : public Tape {
         graph = std::move(graphs_.back());
         graphs_.pop_back();
       }
+      const bridge::AttentionBackward scope;
       auto gradients =
           torch::autograd::grad({graph.output}, {graph.input}, {d}, /*retain_graph=*/false);
       d = std::move(gradients[0]);
@@ -242,6 +244,7 @@ Tensor Transformer::prefill(const Tensor& tokens, const Tensor& lengths, KvCache
                             const Tensor& slots) {
   const at::NoGradGuard no_grad;
   Network& net = impl_->net;
+  const bridge::GenerationAttention scope;
   const Batch batch = Batch::padded(tokens);
   const std::int64_t b = tokens.size(0);
   const std::int64_t t = tokens.size(1);
@@ -273,6 +276,7 @@ Tensor Transformer::decode(const Tensor& tokens, const Tensor& positions, KvCach
                            std::int64_t key_limit) {
   const at::NoGradGuard no_grad;
   Network& net = impl_->net;
+  const bridge::GenerationAttention scope;
   check_cache(cache, net, tokens.size(0), key_limit);
   const KvCache rows = cache.batch() == tokens.size(0) ? cache : cache.first(tokens.size(0));
   ops::RopeTable rope;

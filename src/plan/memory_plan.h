@@ -72,7 +72,8 @@ struct Target {
   bool cuda = false;  ///< else the host device
   Bytes capacity;     ///< zero: unlimited
   Bytes granularity = 2_MiB;
-  std::int64_t threads = 2;  ///< of libtorch's CPU kernels; each takes scratch memory
+  std::int64_t threads = 2;            ///< of libtorch's CPU kernels; each takes scratch memory
+  std::int64_t multiprocessors = 132;  ///< of the GPU; H100's and H200's where there is none to ask
 };
 
 struct MemoryPlan {

@@ -312,7 +312,10 @@ Temporary NetworkStream::attention_backward(std::int64_t sequences, std::int64_t
     // lengths rounded up to its tile; grouped keys get one gradient a query head first.
     const std::int64_t padded = (length + 127) / 128 * 128;
     const Temporary sums = make_float(sequences * shape_.num_attention_heads * padded);
-    const Temporary accumulator = make_float(sequences * padded * q_width_);
+    // Deterministic, it adds in as many accumulators as keep all multiprocessors busy.
+    const std::int64_t pairs = sequences * shape_.num_attention_heads;
+    const std::int64_t splits = std::max<std::int64_t>(1, (e_.multiprocessors + pairs - 1) / pairs);
+    const Temporary accumulator = make_float(splits * sequences * padded * q_width_);
     if (grouped()) {
       const Temporary dk_expanded = make(rows * q_width_);
       const Temporary dv_expanded = make(rows * q_width_);

@@ -20,6 +20,8 @@ struct Execution {
   bool cuda = false;
   std::uint64_t width = 4;    ///< bytes of an element of weights and activations
   std::int64_t threads = 16;  ///< of libtorch's CPU kernels, which take scratch memory for each
+  /// Copies of flash attention's accumulator of dQ for one (sequence, head); 0: they share one.
+  std::int64_t multiprocessors = 0;
 };
 
 /// Requests of one model's passes over `sequences` of `length` tokens.

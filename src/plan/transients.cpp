@@ -215,6 +215,7 @@ Execution execution_of(const spec::Job& job, const Target& target) {
   e.cuda = target.cuda;
   e.width = compute_width(job, target);
   e.threads = target.threads;
+  if (job.trainer.deterministic) e.multiprocessors = target.multiprocessors;
   return e;
 }
 

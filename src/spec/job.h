@@ -104,6 +104,7 @@ struct TrainerConfig {
   std::string lexicon;  ///< judge of generated text at validation; empty: none
   std::int64_t val_samples = 4;
   std::int64_t seed = 1;
+  bool deterministic = false;
   std::int64_t nnodes = 0, n_gpus_per_node = 0;  ///< 0: as the launcher started them
 };
 

@@ -250,6 +250,10 @@ void bind_trainer(ConfigTable& t, TrainerConfig& r) {
       .at_least(0);
   t.bind("trainer.seed", &r.seed, "Start of every random stream; the same seed, the same run.")
       .at_least(0);
+  t.bind(
+      "trainer.deterministic", &r.deterministic,
+      "Makes two runs equal bit by bit on a GPU, too, at the cost in docs/training.md. On the host "
+      "they are without it.");
   t.bind("trainer.nnodes", &r.nnodes,
          "Machines of the job; 0: as the launcher says, one in a plan. See docs/parallel.md.")
       .at_least(0)

@@ -13,6 +13,7 @@
 #include "device/cuda/cuda_device.h"
 #include "device/host/host_device.h"
 #include "plan/transients.h"
+#include "torch/attention.h"
 #include "torch/residency.h"
 #include "torch/torch_cuda.h"
 #include "torch/torch_cuda_memory.h"
@@ -196,6 +197,7 @@ class HoldGuard final : public Runtime::Guard {
 RuntimeImpl::RuntimeImpl(const spec::Job& job, const plan::MemoryPlan& plan,
                          trace::EventSink* events)
     : plan_(plan), events_(events), ceiling_(job.device.memory) {
+  pin_attention(job.trainer.deterministic);
   const Runtime::Choice choice = Runtime::choose(job.device);
   if (choice.target.cuda) {
     torch_device_ = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(job.device.ordinal));
@@ -349,6 +351,8 @@ Runtime::Choice Runtime::choose(const spec::DeviceConfig& config) {
   if (target.cuda) {
     const auto device = value_or_throw(device::make_cuda_device(static_cast<int>(config.ordinal)));
     choice.name = device->info().name;
+    if (const int count = cuda_multiprocessors(static_cast<int>(config.ordinal)); count > 0)
+      target.multiprocessors = count;
     target.granularity = device->info().granularity;
     target.capacity =
         config.memory.is_zero() ? value_or_throw(device->memory()).free : config.memory;

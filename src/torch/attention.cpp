@@ -1,0 +1,79 @@
+#include "torch/attention.h"
+
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+namespace neap::bridge {
+namespace {
+
+bool deterministic_backward = false;
+
+const char* name_of(at::SDPBackend backend) {
+  switch (backend) {
+    case at::SDPBackend::flash_attention:
+      return "flash";
+    case at::SDPBackend::efficient_attention:
+      return "efficient";
+    case at::SDPBackend::cudnn_attention:
+      return "cudnn";
+    case at::SDPBackend::math:
+      return "math";
+    default:
+      return "none";
+  }
+}
+
+}  // namespace
+
+void pin_attention(bool deterministic) {
+  at::globalContext().setSDPUseCuDNN(!deterministic);
+  deterministic_backward = deterministic;
+}
+
+GenerationAttention::GenerationAttention() : before_(at::globalContext().userEnabledCuDNNSDP()) {
+  at::globalContext().setSDPUseCuDNN(false);
+}
+
+GenerationAttention::~GenerationAttention() {
+  at::globalContext().setSDPUseCuDNN(before_);
+}
+
+AttentionBackward::AttentionBackward()
+    : before_(at::globalContext().deterministicAlgorithms()),
+      warn_only_(at::globalContext().deterministicAlgorithmsWarnOnly()) {
+  // Only here: elsewhere the switch has libtorch copy whole KV caches, and the kernels that Neap
+  // takes there are deterministic without it.
+  if (deterministic_backward) at::globalContext().setDeterministicAlgorithms(true, false);
+}
+
+AttentionBackward::~AttentionBackward() {
+  at::globalContext().setDeterministicAlgorithms(before_, warn_only_);
+}
+
+std::vector<AttentionKernel> attention_kernels(at::Device device) {
+  const at::NoGradGuard no_grad;
+  constexpr std::int64_t kBatch = 2, kHeads = 4, kTokens = 64, kWidth = 64;
+  std::vector<AttentionKernel> out;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
+    const char* name = dtype == at::kFloat ? "float32" : "bfloat16";
+    const auto options = at::TensorOptions().dtype(dtype).device(device);
+    const at::Tensor keys = at::zeros({kBatch, kHeads, kTokens, kWidth}, options);
+    const at::Tensor query = at::zeros({kBatch, kHeads, 1, kWidth}, options);
+    const at::Tensor mask = at::ones({kBatch, 1, 1, kTokens}, options.dtype(at::kBool));
+    const auto add = [&](const char* use, std::int64_t choice) {
+      out.push_back({use, name, name_of(static_cast<at::SDPBackend>(choice))});
+    };
+    {
+      const at::AutoGradMode recording(true);
+      const at::Tensor leaf = keys.clone().requires_grad_();
+      add("training", at::_fused_sdp_choice(leaf, leaf, leaf, std::nullopt, 0.0, true));
+    }
+    const GenerationAttention scope;
+    add("prefill", at::_fused_sdp_choice(keys, keys, keys, std::nullopt, 0.0, true));
+    add("decode", at::_fused_sdp_choice(query, keys, keys, mask, 0.0, false));
+  }
+  return out;
+}
+
+}  // namespace neap::bridge
