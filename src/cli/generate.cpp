@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "cli/command.h"
 #include "model/checkpoint.h"
+#include "model/text_tokens.h"
 #include "model/tokenizer.h"
 #include "model/transformer.h"
 #include "rollout/generator.h"
@@ -116,11 +117,12 @@ int GenerateCommand::run() {
   rollout::GenerateOptions options;
   options.sampling = sampling_;
   options.max_new_tokens = max_new_tokens_;
-  options.eos_token_id = shape.eos_token_id;
-  options.pad_token_id = std::max<std::int64_t>(shape.pad_token_id, 0);
+  const model::TextTokens text = model::text_tokens(folder, shape, tokenizer);
+  options.eos_token_ids = text.ends;
+  options.pad_token_id = text.pad;
   std::vector<rollout::Prompt> requests;
   for (std::size_t i = 0; i < prompts_.size(); ++i) {
-    requests.push_back({tokenizer.encode(prompts_[i]), train::random_key({seed_, i})});
+    requests.push_back({tokenizer.encode_prompt(prompts_[i]), train::random_key({seed_, i})});
     options.prompt_width =
         std::max(options.prompt_width, static_cast<std::int64_t>(requests.back().tokens.size()));
   }

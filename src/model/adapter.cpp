@@ -53,6 +53,7 @@ AdapterConfig read_config(const fs::path& path) {
 
 // What changes one parameter: A and B, or a tensor in its place.
 struct Change {
+  std::string parameter;
   Tensor target;
   std::string a, b, whole;  ///< names in the file
 };
@@ -91,7 +92,7 @@ std::vector<Change> changes_of(const SafetensorsFile& file, const spec::ModelSha
     for (const spec::Parameter& p : units[u].parameters) {
       constexpr std::string_view kEnd = ".weight";
       const std::string module = std::string(kPrefix) + p.name.substr(0, p.name.rfind(kEnd));
-      Change change{flat[u].narrow(0, p.offset, p.elements()).view(p.shape),
+      Change change{p.name, flat[u].narrow(0, p.offset, p.elements()).view(p.shape),
                     module + ".lora_A.weight", module + ".lora_B.weight", module + ".weight"};
       const bool adapted = has(change.a);
       if (adapted != has(change.b)) {
@@ -134,14 +135,16 @@ Tensor delta_of(const SafetensorsFile& file, const Change& change, const Adapter
 
 }  // namespace
 
-bool merge_adapter(const fs::path& folder, const spec::ModelShape& shape, spec::Head head,
-                   const std::vector<Tensor>& flat) {
+std::vector<std::string> merge_adapter(const fs::path& folder, const spec::ModelShape& shape,
+                                       spec::Head head, const std::vector<Tensor>& flat) {
   std::error_code ignored;
-  if (!fs::exists(folder / kConfig, ignored)) return false;
+  std::vector<std::string> changed;
+  if (!fs::exists(folder / kConfig, ignored)) return changed;
   const at::NoGradGuard no_grad;
   const AdapterConfig config = read_config(folder / kConfig);
   const SafetensorsFile file = SafetensorsFile::open(folder / kWeights);
   for (const Change& change : changes_of(file, shape, head, flat, config)) {
+    changed.push_back(change.parameter);
     if (!change.whole.empty()) {
       detail::read_into(file, *file.find(change.whole), change.target);
       continue;
@@ -149,7 +152,7 @@ bool merge_adapter(const fs::path& folder, const spec::ModelShape& shape, spec::
     const Tensor delta = delta_of(file, change, config, shape.family);
     change.target.copy_(change.target.to(at::kCPU, at::kFloat).add(delta));
   }
-  return true;
+  return changed;
 }
 
 }  // namespace neap::model

@@ -40,10 +40,17 @@ class Bpe {
   /// Appends the ids of each piece. Threads: any; one at a time uses the cache.
   void encode(const std::vector<std::string_view>& pieces, std::vector<std::int64_t>& ids) const;
 
+  /// Whether both have the same merges in the same order, given the same vocabulary.
+  [[nodiscard]] bool same_merges(const Bpe& other) const {
+    return keys_ == other.keys_ && values_ == other.values_ &&
+           whole_.empty() == other.whole_.empty();
+  }
+
  private:
   struct Merge {
     std::int32_t rank = -1;
     Id id = -1;
+    bool operator==(const Merge&) const = default;
   };
   [[nodiscard]] Merge find(Id left, Id right) const;
   void encode_piece(std::string_view piece, std::vector<Id>& out) const;

@@ -120,15 +120,22 @@ Json config_of(const spec::ModelShape& shape, spec::Head head, at::ScalarType ty
   return config;
 }
 
-void copy_companions(const fs::path& from, const fs::path& to) {
-  for (const char* name :
-       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
-        "merges.txt", "chat_template.jinja", "generation_config.json"}) {
-    std::error_code ignored;
-    if (!fs::exists(from / name, ignored) || fs::equivalent(from / name, to / name, ignored))
-      continue;
+// Whether there was such a file.
+bool copy_file(const fs::path& from, const fs::path& to, const char* name) {
+  std::error_code ignored;
+  if (from.empty() || !fs::exists(from / name, ignored)) return false;
+  if (!fs::equivalent(from / name, to / name, ignored))
     throw_if_error(write_file_atomic(to / name, value_or_throw(read_file(from / name, 1_GiB))));
+  return true;
+}
+
+void write_generation_config(const fs::path& folder, const spec::ModelShape& shape) {
+  const Json config = shape.to_json();
+  Json generation = Json::object();
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (config.contains(key)) generation[key] = config[key];
   }
+  throw_if_error(write_file_atomic(folder / "generation_config.json", generation.dump(2) + "\n"));
 }
 
 void make_folder(const fs::path& folder) {
@@ -212,16 +219,12 @@ void save_model(const fs::path& folder, const spec::ModelShape& shape, spec::Hea
       sources.push_back(source_of(parameter.name, view_of(flat[u], parameter), type));
   }
   write_sharded(folder, std::move(sources), options.max_shard);
-  if (!options.companions.empty()) copy_companions(options.companions, folder);
-  std::error_code ignored;
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                           "vocab.json", "merges.txt", "chat_template.jinja"})
+    (void)copy_file(options.companions, folder, name);
   if (head == spec::Head::kLanguageModel &&
-      !fs::exists(folder / "generation_config.json", ignored)) {
-    Json generation = Json::object();
-    if (shape.bos_token_id >= 0) generation["bos_token_id"] = shape.bos_token_id;
-    if (shape.eos_token_id >= 0) generation["eos_token_id"] = shape.eos_token_id;
-    if (shape.pad_token_id >= 0) generation["pad_token_id"] = shape.pad_token_id;
-    throw_if_error(write_file_atomic(folder / "generation_config.json", generation.dump(2) + "\n"));
-  }
+      !copy_file(options.origin, folder, "generation_config.json"))
+    write_generation_config(folder, shape);
   throw_if_error(
       write_file_atomic(folder / "config.json", config_of(shape, head, type).dump(2) + "\n"));
 }
@@ -264,6 +267,7 @@ void load_adapter(const fs::path& folder, const spec::ModelShape& shape, spec::H
   const auto units = spec::lora_layout(shape, head, lora);
   check_units(units, flat);
   const SafetensorsFile file = SafetensorsFile::open(folder / "adapter_model.safetensors");
+  std::set<std::string> used;
   for (std::size_t u = 0; u < units.size(); ++u) {
     for (const auto& parameter : units[u].parameters) {
       const TensorEntry* entry = file.find(parameter.name);
@@ -271,7 +275,14 @@ void load_adapter(const fs::path& folder, const spec::ModelShape& shape, spec::H
         throw Error(ErrorCode::kNotFound,
                     format("{} has no tensor \"{}\"", file.path().string(), parameter.name));
       read_into(file, *entry, view_of(flat[u], parameter));
+      used.insert(parameter.name);
     }
+  }
+  for (const TensorEntry& entry : file.tensors()) {
+    if (used.count(entry.name) == 0)
+      throw Error(ErrorCode::kInvalidArgument,
+                  format("{} has the tensor \"{}\", which these adapters have no place for",
+                         file.path().string(), entry.name));
   }
 }
 

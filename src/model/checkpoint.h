@@ -36,8 +36,11 @@ struct SaveOptions {
   /// Of the file; empty: the flat tensors'.
   std::optional<at::ScalarType> dtype = std::nullopt;
   Bytes max_shard = Bytes(5'000'000'000);
-  /// Tokenizer files, generation_config.json and chat template are copied from here. Empty: none.
+  /// Tokenizer files and chat template are copied from here. Empty: none.
   std::filesystem::path companions = {};
+  /// A language model's generation_config.json is copied from here; made of the shape where this is
+  /// empty or has none.
+  std::filesystem::path origin = {};
 };
 /// Writes config.json, generation_config.json and the weights: a folder that transformers loads.
 /// Every file is replaced atomically, config.json last.
@@ -53,10 +56,11 @@ void load_adapter(const std::filesystem::path& folder, const spec::ModelShape& s
                   const std::vector<at::Tensor>& flat);
 
 /// Adds the folder's adapter, if it holds one (PEFT's LoRA), to `flat`: W + scale B A, computed in float32 on the host a
-/// matrix at a time; a scalar head that was trained beside it replaces the model's. Returns whether there was one. Fails
+/// matrix at a time; a scalar head that was trained with it replaces the model's. Returns the names of the parameters that it changed. Fails
 /// before it changes anything where the adapter is of a kind that cannot be added so.
-bool merge_adapter(const std::filesystem::path& folder, const spec::ModelShape& shape,
-                   spec::Head head, const std::vector<at::Tensor>& flat);
+std::vector<std::string> merge_adapter(const std::filesystem::path& folder,
+                                       const spec::ModelShape& shape, spec::Head head,
+                                       const std::vector<at::Tensor>& flat);
 
 /// Named tensors (optimizer states, counters) in one safetensors file.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;

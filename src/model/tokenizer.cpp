@@ -98,6 +98,37 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_t
   return ids;
 }
 
+std::vector<TokenId> Tokenizer::encode_prompt(std::string_view text) const {
+  std::vector<TokenId> ids = encode(text);
+  const std::vector<TokenId>& prefix = state_->prefix;
+  if (ids.size() < prefix.size() || !std::equal(prefix.begin(), prefix.end(), ids.begin()))
+    ids.insert(ids.begin(), prefix.begin(), prefix.end());
+  return ids;
+}
+
+std::optional<std::string> Tokenizer::difference(const Tokenizer& other) const {
+  // Spaces, digits, contractions, cases, line ends, scripts and composed characters: where the
+  // splitting patterns and normalizers of the supported tokenizers differ.
+  static constexpr std::string_view kProbe =
+      "It's  1234567 o'clock; I'LL  pay $9.99!\n\n\ttab\r\nd\xC3\xA9j\xC3\xA0 vu e\xCC\x81 "
+      "\xEF\xAC\x81 \xE6\xBD\xAE\xE6\xB1\x90 \xF0\x9F\x8C\x8A x_y=f(a)[0]//...   ";
+  const std::size_t size = std::max(state_->tokens.size(), other.state_->tokens.size());
+  for (std::size_t id = 0; id < size; ++id) {
+    const auto token = static_cast<TokenId>(id);
+    if (token_of(token) != other.token_of(token))
+      return format("id {} is \"{}\" and \"{}\"", id, token_of(token), other.token_of(token));
+  }
+  if (!state_->bpe->same_merges(*other.state_->bpe)) return "their merges differ";
+  std::string text(kProbe);
+  for (const State* state : {state_.get(), other.state_.get()}) {
+    for (const AddedToken& token : state->added) text += token.content + " a" + token.content;
+  }
+  if (encode(text, true) != other.encode(text, true)) {
+    return "they split or normalize text differently, or put other tokens around it";
+  }
+  return std::nullopt;
+}
+
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
   StreamDecoder decoder(*this, skip_special_tokens);
   std::string text;

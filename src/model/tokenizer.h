@@ -56,10 +56,17 @@ class Tokenizer {
   /// written in the text become their ids.
   [[nodiscard]] std::vector<TokenId> encode(std::string_view text,
                                             bool add_special_tokens = false) const;
+  /// Ids of a text that a model continues: encode, after the tokens that the post-processor puts
+  /// before every text (BOS), unless the text starts with them.
+  [[nodiscard]] std::vector<TokenId> encode_prompt(std::string_view text) const;
   /// Text of the ids. Bytes that are not UTF-8 become U+FFFD, at the very end only. Ids out of
   /// range are left out.
   [[nodiscard]] std::string decode(std::span<const TokenId> ids,
                                    bool skip_special_tokens = true) const;
+
+  /// Why the other tokenizer gives other ids; nothing when it gives the same. Vocabulary and merges
+  /// are compared whole, the rest (normalizer, splitting, BOS) by encoding a text made for it.
+  [[nodiscard]] std::optional<std::string> difference(const Tokenizer& other) const;
 
   [[nodiscard]] std::int64_t vocab_size() const;  ///< largest id + 1, added tokens included
   [[nodiscard]] std::optional<TokenId> id_of(std::string_view token) const;

@@ -219,8 +219,8 @@ Execution execution_of(const spec::Job& job, const Target& target) {
   return e;
 }
 
-void stream_phase(TensorStream& stream, const spec::Job& job, const JobModels& models,
-                  const Execution& execution, const std::string& phase) {
+Status stream_phase(TensorStream& stream, const spec::Job& job, const JobModels& models,
+                    const Execution& execution, const std::string& phase) {
   PhaseStream p(stream, job, execution);
   const Temporary workspace = execution.cuda ? stream.make(kCublasWorkspace, 1) : Temporary();
   if (phase == "generate") {
@@ -238,11 +238,14 @@ void stream_phase(TensorStream& stream, const spec::Job& job, const JobModels& m
     p.train_critic(*models.critic);
   } else if (phase == "train_actor") {
     p.train_actor(*models.actor);
+  } else if (phase != "train" && phase != "validate") {
+    return {ErrorCode::kInternal, format("There is no phase \"{}\"", phase)};
   } else if (job.task == "reward") {
     p.reward(*models.reward, phase == "train");
   } else {
     p.sft(*models.actor, phase == "train");
   }
+  return stream.status();
 }
 
 Result<cache::Settings> pool_settings(const spec::Job& job, const Target& target) {
@@ -268,9 +271,8 @@ Result<std::vector<PhasePlan>> predict_transients(const spec::Job& job, const Jo
   std::vector<PhasePlan> out;
   for (const std::string& phase : phases) {
     TensorStream stream(settings);
-    stream_phase(stream, job, models, execution, phase);
-    if (!stream.status().ok())
-      return Status(stream.status()).with_context(format("predicting phase \"{}\"", phase));
+    NEAP_TRY(stream_phase(stream, job, models, execution, phase)
+                 .with_context(format("predicting phase \"{}\"", phase)));
     out.push_back({phase, stream.peak_reserved(), stream.peak_allocated()});
   }
   return out;

@@ -21,9 +21,10 @@ namespace neap::plan {
 
 [[nodiscard]] Execution execution_of(const spec::Job& job, const Target& target);
 
-/// Runs one phase's requests through `stream`.
-void stream_phase(TensorStream& stream, const spec::Job& job, const JobModels& models,
-                  const Execution& execution, const std::string& phase);
+/// Runs one phase's requests through `stream`. Fails for a phase that there is not.
+[[nodiscard]] Status stream_phase(TensorStream& stream, const spec::Job& job,
+                                  const JobModels& models, const Execution& execution,
+                                  const std::string& phase);
 
 /// Peaks of every phase. Fails on settings that the allocator does not know.
 [[nodiscard]] Result<std::vector<PhasePlan>> predict_transients(

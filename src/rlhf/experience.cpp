@@ -45,8 +45,8 @@ void generate_responses(Context& context, train::Role& actor,
   options.sampling = {job.rollout.temperature, job.rollout.top_p, job.rollout.top_k};
   options.prompt_width = job.data.max_prompt_length;
   options.max_new_tokens = job.data.max_response_length;
-  options.eos_token_id = eos_token(actor.shape());
-  options.pad_token_id = pad_token(actor.shape());
+  options.eos_token_ids = context.text.ends;
+  options.pad_token_id = context.text.pad;
   std::vector<train::Tokens> responses;
   {
     const auto phase = context.runtime.phase("generate");
@@ -57,8 +57,7 @@ void generate_responses(Context& context, train::Role& actor,
       responses.push_back(std::move(response.tokens));
     }
   }
-  out.sequences =
-      train::make_sequences(repeated, responses, sequence_shape(job, pad_token(actor.shape())));
+  out.sequences = train::make_sequences(repeated, responses, sequence_shape(context));
 }
 
 Experience gather_experience(Context& context, const Experience& mine, std::int64_t n,
@@ -112,7 +111,12 @@ at::Tensor response_values(Context& context, train::Role& critic,
 
 at::Tensor response_scores(Context& context, train::Role& reward,
                            const train::Sequences& sequences) {
-  return by_micro_batch(context, sequences, "rewards", context.job.reward_micro_batch(),
+  train::Sequences read = sequences;
+  {
+    const bridge::HostScope host;
+    train::read_scores_before_padding(read, reward.shape().pad_token_id);
+  }
+  return by_micro_batch(context, read, "rewards", context.job.reward_micro_batch(),
                         [&](const train::Sequences& micro) {
                           const at::Tensor hidden =
                               reward.model().forward(model::Batch::padded(micro.tokens));

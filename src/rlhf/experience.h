@@ -49,7 +49,7 @@ struct TokenLogProbs {
 /// Phase "values": the critic's value before each token of the response, (B, T).
 [[nodiscard]] at::Tensor response_values(Context& context, train::Role& critic,
                                          const train::Sequences& sequences);
-/// Phase "rewards": one score a sequence, (B,), read at its last token.
+/// Phase "rewards": one score a sequence, (B,), read at its last token that is not padding.
 [[nodiscard]] at::Tensor response_scores(Context& context, train::Role& reward,
                                          const train::Sequences& sequences);
 

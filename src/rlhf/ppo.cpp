@@ -70,6 +70,7 @@ train::RoleSpec PpoStage::spec(const char* role, const std::string& path, spec::
     out.trained = true;
     out.lora = job().critic.model.lora;
     out.optimizer = job().critic.optim;
+    out.init_head = job().critic.init_head;
   }
   return out;
 }
@@ -107,8 +108,7 @@ std::vector<train::Tokens> PpoStage::read(const std::vector<std::string>& files)
   std::vector<train::Tokens> out;
   for (const train::TextRow& row :
        train::read_rows(resolve_all(job(), files), {job().data.prompt_key})) {
-    out.push_back(encode_limited(context_, row.fields[0], row.where, job().data.max_prompt_length,
-                                 "data.max_prompt_length"));
+    out.push_back(encode_prompt(context_, row.fields[0], row.where));
   }
   return out;
 }
@@ -235,7 +235,7 @@ Sample PpoStage::sample_of(const Experience& all, std::int64_t row) const {
   const auto length = all.sequences.mask[row].sum().item<std::int64_t>();
   const std::int64_t end = all.sequences.last[row].item<std::int64_t>() + 1;
   const std::int64_t start = end - length;
-  const bool ended = length > 0 && first[end - 1] == eos_token(actor_.shape());
+  const bool ended = length > 0 && context_.text.is_end(first[end - 1]);
   Sample sample;
   sample.prompt = context_.tokenizer.decode(train::Tokens(first, first + start));
   sample.response =

@@ -22,7 +22,7 @@ class RewardStage final : public Stage {
         reward_(context.runtime, context.ranks,
                 {"reward", context.job.resolve(context.job.actor_model.path), spec::Head::kScalar,
                  context.job.actor_model.lora, true, context.job.actor.optim,
-                 static_cast<std::uint64_t>(context.job.trainer.seed)}),
+                 static_cast<std::uint64_t>(context.job.trainer.seed), /*init_head=*/true}),
         train_(read(context.job.data.train_files)),
         order_(train_.prompts.size(), static_cast<std::size_t>(context.job.data.train_batch_size),
                context.job.data.shuffle, static_cast<std::uint64_t>(context.job.trainer.seed)) {
@@ -111,20 +111,12 @@ class RewardStage final : public Stage {
   [[nodiscard]] Pairs read(const std::vector<std::string>& files) const {
     const spec::DataConfig& data = context_.job.data;
     Pairs out;
-    const auto response = [&](const train::TextRow& row, std::size_t field) {
-      train::Tokens tokens =
-          encode_limited(context_, row.fields[field], row.where, data.max_response_length - 1,
-                         "data.max_response_length - 1");
-      tokens.push_back(eos_token(reward_.shape()));
-      return tokens;
-    };
     for (const train::TextRow& row :
          train::read_rows(resolve_all(context_.job, files),
                           {data.prompt_key, data.chosen_key, data.rejected_key})) {
-      out.prompts.push_back(encode_limited(context_, row.fields[0], row.where,
-                                           data.max_prompt_length, "data.max_prompt_length"));
-      out.chosen.push_back(response(row, 1));
-      out.rejected.push_back(response(row, 2));
+      out.prompts.push_back(encode_prompt(context_, row.fields[0], row.where));
+      out.chosen.push_back(encode_response(context_, row.fields[1], row.where));
+      out.rejected.push_back(encode_response(context_, row.fields[2], row.where));
     }
     return out;
   }
@@ -141,8 +133,8 @@ class RewardStage final : public Stage {
       }
     }
     const bridge::HostScope host;
-    const train::Sequences all = train::make_sequences(
-        prompts, responses, sequence_shape(context_.job, pad_token(reward_.shape())));
+    train::Sequences all = train::make_sequences(prompts, responses, sequence_shape(context_));
+    train::read_scores_before_padding(all, reward_.shape().pad_token_id);
     return all.slice(0, all.size(), context_.runtime.device());
   }
 

@@ -21,6 +21,7 @@
 #include "rlhf/interrupt.h"
 #include "rlhf/stage.h"
 #include "rlhf/summary.h"
+#include "rlhf/tokenizers.h"
 #include "torch/runtime.h"
 #include "torch/torch_cuda.h"
 #include "trace/recorder.h"
@@ -205,10 +206,14 @@ void Run::build() {
       job_.resolve(job_.actor_model.tokenizer_path.empty() ? job_.actor_model.path
                                                            : job_.actor_model.tokenizer_path);
   tokenizer_.emplace(model::Tokenizer::from_folder(folder));
+  check_tokenizers(job_, *tokenizer_);
   const fs::path trace = folder_ / std::string(report::kTraceFile);
   recorder_ = value_or_throw(trace::Recorder::open(trace, {{"plan", plan_.to_json().dump()}}));
   runtime_ = bridge::Runtime::make(job_, plan_, recorder_.get());
-  context_.emplace(Context{job_, *runtime_, ranks_, *tokenizer_, folder, total_steps_});
+  const fs::path actor = job_.resolve(job_.actor_model.path);
+  const spec::ModelShape shape = value_or_throw(spec::ModelShape::from_folder(actor));
+  context_.emplace(Context{job_, *runtime_, ranks_, *tokenizer_, folder,
+                           model::text_tokens(actor, shape, *tokenizer_), total_steps_});
   stage_ = make_stage(*context_);
 }
 

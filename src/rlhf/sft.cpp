@@ -99,14 +99,8 @@ class SftStage final : public Stage {
     Texts out;
     for (const train::TextRow& row :
          train::read_rows(resolve_all(context_.job, files), {data.prompt_key, data.response_key})) {
-      out.prompts.push_back(encode_limited(context_, row.fields[0], row.where,
-                                           data.max_prompt_length, "data.max_prompt_length"));
-      // One place is for the token that ends the text.
-      train::Tokens response =
-          encode_limited(context_, row.fields[1], row.where, data.max_response_length - 1,
-                         "data.max_response_length - 1");
-      response.push_back(eos_token(actor_.shape()));
-      out.responses.push_back(std::move(response));
+      out.prompts.push_back(encode_prompt(context_, row.fields[0], row.where));
+      out.responses.push_back(encode_response(context_, row.fields[1], row.where));
     }
     return out;
   }
@@ -118,8 +112,7 @@ class SftStage final : public Stage {
       prompts.push_back(texts.prompts[row]);
       responses.push_back(texts.responses[row]);
     }
-    return train::make_sequences(prompts, responses,
-                                 sequence_shape(context_.job, pad_token(actor_.shape())));
+    return train::make_sequences(prompts, responses, sequence_shape(context_));
   }
 
   Context& context_;

@@ -4,14 +4,21 @@
 
 #include "base/format.h"
 #include "base/status.h"
+#include "spec/recipe.h"
 
 namespace neap::rlhf {
 
 std::unique_ptr<Stage> make_stage(Context& context) {
-  const std::string& task = context.job.task;
-  if (task == "sft") return make_sft_stage(context);
-  if (task == "reward") return make_reward_stage(context);
-  return make_ppo_stage(context);
+  switch (value_or_throw(spec::parse_task(context.job.task))) {
+    case spec::Task::kSft:
+      return make_sft_stage(context);
+    case spec::Task::kReward:
+      return make_reward_stage(context);
+    case spec::Task::kPpo:
+    case spec::Task::kGrpo:
+      return make_ppo_stage(context);
+  }
+  throw Error(ErrorCode::kInternal, "task out of range");
 }
 
 Stopwatch::Stopwatch(Metrics& metrics, const char* name) : metrics_(metrics), name_(name) {}
@@ -29,31 +36,42 @@ void summarize(Metrics& metrics, const std::string& prefix, const at::Tensor& x,
   metrics[prefix + "/min"] = flat.min().item<double>();
 }
 
-train::SequenceShape sequence_shape(const spec::Job& job, std::int64_t pad) {
-  return {job.max_sequence_length(), job.data.max_response_length, pad};
+train::SequenceShape sequence_shape(const Context& context) {
+  const spec::Job& job = context.job;
+  return {job.max_sequence_length(), job.data.max_response_length, context.text.pad};
 }
 
-std::int64_t eos_token(const spec::ModelShape& shape) {
-  if (shape.eos_token_id < 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "The model's config.json has no eos_token_id: nothing would end a text");
-  }
-  return shape.eos_token_id;
+namespace {
+
+void check_length(const train::Tokens& tokens, const std::string& where, std::int64_t limit,
+                  const char* key) {
+  if (static_cast<std::int64_t>(tokens.size()) <= limit) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              format("{}: the text has {} tokens; {} is {}", where, tokens.size(), key, limit));
 }
 
-std::int64_t pad_token(const spec::ModelShape& shape) {
-  return shape.pad_token_id >= 0 ? shape.pad_token_id : eos_token(shape);
-}
-
-train::Tokens encode_limited(const Context& context, const std::string& text,
-                             const std::string& where, std::int64_t limit, const char* key) {
-  train::Tokens tokens = context.tokenizer.encode(text);
-  if (tokens.empty())
+void check_text(const std::string& text, const std::string& where) {
+  if (text.empty())
     throw Error(ErrorCode::kInvalidArgument, format("{}: the text is empty", where));
-  if (static_cast<std::int64_t>(tokens.size()) > limit) {
-    throw Error(ErrorCode::kInvalidArgument,
-                format("{}: the text has {} tokens; {} is {}", where, tokens.size(), key, limit));
-  }
+}
+
+}  // namespace
+
+train::Tokens encode_prompt(const Context& context, const std::string& text,
+                            const std::string& where) {
+  check_text(text, where);
+  train::Tokens tokens = context.tokenizer.encode_prompt(text);
+  check_length(tokens, where, context.job.data.max_prompt_length, "data.max_prompt_length");
+  return tokens;
+}
+
+train::Tokens encode_response(const Context& context, const std::string& text,
+                              const std::string& where) {
+  check_text(text, where);
+  train::Tokens tokens = context.tokenizer.encode(text);
+  tokens.push_back(context.text.end);
+  check_length(tokens, where, context.job.data.max_response_length,
+               "data.max_response_length, with the token that ends the text,");
   return tokens;
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "model/text_tokens.h"
 #include "model/tokenizer.h"
 #include "parallel/communicator.h"
 #include "parallel/share.h"
@@ -31,6 +32,7 @@ struct Context {
   parallel::Communicator& ranks;
   const model::Tokenizer& tokenizer;
   std::filesystem::path tokenizer_folder;
+  model::TextTokens text;  ///< of the actor
   /// Optimizer steps of the whole run are a multiple of this many training steps.
   std::int64_t total_steps = 0;
 
@@ -90,16 +92,16 @@ void summarize(Metrics& metrics, const std::string& prefix, const at::Tensor& x,
                const at::Tensor& mask = {});
 
 /// Shape of the job's batches.
-[[nodiscard]] train::SequenceShape sequence_shape(const spec::Job& job, std::int64_t pad);
-/// The token that ends a text, and the one that pads batches; the model's, or an error that says
-/// which file lacks it.
-[[nodiscard]] std::int64_t eos_token(const spec::ModelShape& shape);
-[[nodiscard]] std::int64_t pad_token(const spec::ModelShape& shape);
+[[nodiscard]] train::SequenceShape sequence_shape(const Context& context);
 
-/// Tokens of a text; an error with its place when there are none or more than `limit` of `key`.
-[[nodiscard]] train::Tokens encode_limited(const Context& context, const std::string& text,
-                                           const std::string& where, std::int64_t limit,
-                                           const char* key);
+/// Tokens of a prompt, as the model is to see its start; an error with its place when there are none
+/// or more than data.max_prompt_length.
+[[nodiscard]] train::Tokens encode_prompt(const Context& context, const std::string& text,
+                                          const std::string& where);
+/// Tokens of a response and the one that ends it; an error with its place when the text is empty or
+/// both are more than data.max_response_length.
+[[nodiscard]] train::Tokens encode_response(const Context& context, const std::string& text,
+                                            const std::string& where);
 
 /// train_files or val_files with the configuration's folder in front.
 [[nodiscard]] std::vector<std::filesystem::path> resolve_all(const spec::Job& job,

@@ -135,7 +135,8 @@ class Generation {
     for (const std::int64_t slot : slots) {
       Response& response = responses_[slots_[static_cast<std::size_t>(slot)]];
       response.tokens.push_back(*token);
-      response.ended = *token == options_.eos_token_id;
+      response.ended = std::find(options_.eos_token_ids.begin(), options_.eos_token_ids.end(),
+                                 *token) != options_.eos_token_ids.end();
       ++token;
       if (response.ended ||
           static_cast<std::int64_t>(response.tokens.size()) >= options_.max_new_tokens) {

@@ -21,7 +21,7 @@ struct GenerateOptions {
   SamplingOptions sampling;
   std::int64_t prompt_width = 0;    ///< prompts are padded to it; at least the longest prompt
   std::int64_t max_new_tokens = 0;  ///< prompt_width + max_new_tokens <= the cache's tokens
-  std::int64_t eos_token_id = -1;   ///< ends a sequence and is part of it; -1: none does
+  std::vector<std::int64_t> eos_token_ids;  ///< each ends a sequence and is part of it
   std::int64_t pad_token_id = 0;
 };
 

@@ -60,6 +60,7 @@ struct RolloutConfig {
 
 struct CriticConfig {
   ModelConfig model;
+  bool init_head = false;  ///< critic.model.init_head
   std::int64_t ppo_mini_batch_size = 32;
   std::int64_t ppo_micro_batch_size_per_gpu = 8;
   std::int64_t forward_micro_batch_size_per_gpu = 0;  ///< values; 0: as ppo_micro_batch_size

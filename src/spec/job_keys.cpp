@@ -13,7 +13,11 @@ void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std
                 bool trainable) {
   t.bind(at + ".path", &m.path, path_help);
   t.bind(at + ".tokenizer_path", &m.tokenizer_path,
-         "Folder with `tokenizer.json`; empty: the model's folder.");
+         at == "actor_rollout_ref.model"
+             ? "Folder with `tokenizer.json`; empty: the model's folder."
+             : "Folder with this model's `tokenizer.json`; empty: the model's folder. A tokenizer "
+               "that "
+               "gives other ids than the actor's is an error.");
   if (!trainable) return;
   t.bind(at + ".enable_gradient_checkpointing", &m.enable_gradient_checkpointing,
          "Keep only each block's input in the forward pass and compute the block again in the "
@@ -171,6 +175,10 @@ void bind_critic(ConfigTable& t, Job& job) {
   CriticConfig& c = job.critic;
   bind_model(t, "critic.model", c.model,
              "Folder of the model that the critic starts from; empty: the reward model's.", true);
+  t.bind(
+      "critic.model.init_head", &c.init_head,
+      "Starts the scalar head at zero where the folder has none (a language model's). Without it "
+      "such a folder is an error.");
   t.bind("critic.ppo_mini_batch_size", &c.ppo_mini_batch_size,
          "Prompts of one optimizer step (times `rollout.n` sequences).")
       .in("prompts")

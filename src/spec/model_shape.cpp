@@ -49,12 +49,24 @@ class Fields {
     if (!json_[key].is_string()) fail(key, "is " + json_[key].dump() + ", not text");
     return status_.ok() ? json_[key].get<std::string>() : fallback;
   }
-  // A token id, or the first of a list of them.
+  // A token id or a list of them.
+  std::vector<std::int64_t> tokens(const char* key) {
+    std::vector<std::int64_t> out;
+    if (!has(key)) return out;
+    const Json& value = json_[key];
+    for (const Json& v : value.is_array() ? value : Json::array({value})) {
+      if (!v.is_number_integer()) {
+        fail(key, "has " + v.dump() + ", which is not a token id");
+        return {};
+      }
+      // Some configurations write -1 for "none".
+      if (v.get<std::int64_t>() >= 0) out.push_back(v.get<std::int64_t>());
+    }
+    return out;
+  }
   std::int64_t token(const char* key) {
-    if (!has(key)) return -1;
-    const Json& v = json_[key].is_array() && !json_[key].empty() ? json_[key][0] : json_[key];
-    if (!v.is_number_integer()) return fail(key, "is " + v.dump() + ", not a token id"), -1;
-    return v.get<std::int64_t>();
+    const std::vector<std::int64_t> all = tokens(key);
+    return all.empty() ? -1 : all.front();
   }
   std::int64_t fail(const char* key, std::string what) {
     if (status_.ok())
@@ -199,7 +211,7 @@ Result<ModelShape> ModelShape::from_json(const Json& config, std::string_view wh
       act != "gelu_pytorch_tanh")
     f.refuse("activation_function", "is \"" + act + "\"; supported are silu, relu, gelu, gelu_new");
   s.bos_token_id = f.token("bos_token_id");
-  s.eos_token_id = f.token("eos_token_id");
+  s.eos_token_ids = f.tokens("eos_token_id");
   s.pad_token_id = f.token("pad_token_id");
   NEAP_TRY(f.status());
   if (s.num_attention_heads % s.num_key_value_heads != 0) {
@@ -277,7 +289,8 @@ Json ModelShape::to_json(Head head) const {
   }
   j["tie_word_embeddings"] = tie_word_embeddings;
   if (bos_token_id >= 0) j["bos_token_id"] = bos_token_id;
-  if (eos_token_id >= 0) j["eos_token_id"] = eos_token_id;
+  if (eos_token_ids.size() == 1) j["eos_token_id"] = eos_token_ids.front();
+  if (eos_token_ids.size() > 1) j["eos_token_id"] = eos_token_ids;
   if (pad_token_id >= 0) j["pad_token_id"] = pad_token_id;
   if (head == Head::kScalar) {
     // Hugging Face counts labels by this map.

@@ -41,7 +41,8 @@ struct ModelShape {
       0;                            ///< OPT: width of the embedding where it is not hidden_size
   std::int64_t sliding_window = 0;  ///< attention looks back so far; 0: all the way. Longer
                                     ///< sequences are refused, so attention can ignore it
-  std::int64_t bos_token_id = -1, eos_token_id = -1, pad_token_id = -1;
+  std::int64_t bos_token_id = -1, pad_token_id = -1;
+  std::vector<std::int64_t> eos_token_ids;  ///< config.json has one or a list
 
   [[nodiscard]] static Result<ModelShape> from_json(const Json& config, std::string_view where);
   [[nodiscard]] static Result<ModelShape> from_folder(const std::filesystem::path& folder);

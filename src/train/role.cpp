@@ -1,10 +1,13 @@
 #include "train/role.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "base/format.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "model/checkpoint.h"
 
@@ -14,6 +17,7 @@ namespace {
 
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kStepsKey = "steps";
+constexpr const char* kHead = "score.weight";
 
 std::optional<model::Lora> lora_of(const RoleSpec& spec) {
   if (spec.lora.rank == 0) return std::nullopt;
@@ -91,25 +95,71 @@ void Role::load() {
   if (masters) {
     for (std::size_t i = 0; i < exact.size(); ++i) exact[i] = optimizer_->units()[i].master;
   }
-  if (model::has_weights(spec_.folder)) {
-    model::load_model(spec_.folder, shape_, spec_.head, exact);
-    model::merge_adapter(spec_.folder, shape_, spec_.head, exact);
-  } else if (spec_.trained && !has_lora()) {
-    model::Transformer fresh(shape_, spec_.head, {exact, {}});
-    model::initialize(fresh, spec_.seed);
-  } else {
-    throw Error(ErrorCode::kNotFound,
-                format("{} holds no weights (model.safetensors), and the {} model needs some: its "
-                       "base is not trained here",
-                       spec_.folder.string(), spec_.role));
-  }
-  if (has_lora()) model::initialize_adapters(*model_, spec_.seed);
+  read_weights(exact);
+  if (has_lora()) initialize_adapters();
   if (!optimizer_) return;
   for (const OptimizerUnit& unit : optimizer_->units()) {
     if (masters) at::Tensor(unit.weights).copy_(unit.master);
     if (!masters && unit.master.defined()) at::Tensor(unit.master).copy_(unit.weights);
   }
   optimizer_->restore_steps(0);
+}
+
+void Role::read_weights(const std::vector<at::Tensor>& flat) {
+  if (!model::has_weights(spec_.folder)) {
+    const bool scalar = spec_.head == spec::Head::kScalar;
+    if (!spec_.trained || has_lora() || (scalar && !spec_.init_head)) {
+      throw Error(ErrorCode::kNotFound,
+                  format("{} has no weights (model.safetensors). The {} model cannot start from "
+                         "random weights",
+                         spec_.folder.string(), spec_.role));
+    }
+    model::Transformer fresh(shape_, spec_.head, {flat, {}});
+    model::initialize(fresh, spec_.seed);
+    if (ranks_.first())
+      log::info(format("{} has no weights: the {} model starts from random weights, seed {}",
+                       spec_.folder.string(), spec_.role, spec_.seed));
+    return;
+  }
+  model::LoadReport report = model::load_model(spec_.folder, shape_, spec_.head, flat);
+  for (const std::string& name : model::merge_adapter(spec_.folder, shape_, spec_.head, flat))
+    std::erase(report.missing, name);
+  report_unused(spec_.folder, report);
+  if (report.missing.empty()) return;
+  if (!spec_.init_head) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{} has no tensor \"{}\", the scalar head of the {} model: it is a "
+                       "language model. Train a reward model first (task = \"reward\"){}",
+                       spec_.folder.string(), kHead, spec_.role,
+                       spec_.role == "critic"
+                           ? ", or set critic.model.init_head = true to start from a head of zeros"
+                           : ""));
+  }
+  if (ranks_.first())
+    log::info(format("{} has no scalar head: the {} model's starts at zero", spec_.folder.string(),
+                     spec_.role));
+}
+
+void Role::report_unused(const fs::path& folder, const model::LoadReport& report) const {
+  constexpr std::size_t kShown = 5;
+  if (report.unused.empty() || !ranks_.first()) return;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(kShown, report.unused.size()); ++i)
+    names += (i == 0 ? "" : ", ") + report.unused[i];
+  if (report.unused.size() > kShown) names += ", ...";
+  log::warn(format("{}: {} tensors are not used by the {} model: {}", folder.string(),
+                   report.unused.size(), spec_.role, names));
+}
+
+void Role::initialize_adapters() {
+  model::initialize_adapters(*model_, spec_.seed);
+  const at::NoGradGuard no_grad;
+  for (const model::NamedParameter& adapter : model_->adapters()) {
+    if (!adapter.name.ends_with(kHead)) continue;
+    for (const model::NamedParameter& own : model_->parameters()) {
+      if (own.name == kHead) at::Tensor(adapter.weight).copy_(own.weight);
+    }
+  }
 }
 
 void Role::expect_agreement() const {
@@ -137,6 +187,7 @@ void Role::save(const fs::path& folder, const fs::path& tokenizer) {
   }
   model::SaveOptions options;
   options.companions = tokenizer;
+  options.origin = spec_.folder;
   model::save_model(folder, shape_, spec_.head, weights_, options);
   if (has_lora()) {
     model::save_adapter(folder, shape_, spec_.head, {spec_.lora.rank, spec_.lora.target_modules},
@@ -153,7 +204,12 @@ void Role::restore(const fs::path& folder) {
   for (const auto* tensors : {&weights_, &adapters_}) {
     for (const at::Tensor& flat : *tensors) at::Tensor(flat).zero_();
   }
-  model::load_model(folder, shape_, spec_.head, weights_);
+  const model::LoadReport report = model::load_model(folder, shape_, spec_.head, weights_);
+  if (!report.missing.empty()) {
+    throw Error(ErrorCode::kCorrupt,
+                format("{} has no tensor \"{}\"", folder.string(), report.missing.front()));
+  }
+  report_unused(folder, report);
   if (has_lora()) {
     model::load_adapter(folder, shape_, spec_.head, {spec_.lora.rank, spec_.lora.target_modules},
                         adapters_);

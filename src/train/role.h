@@ -31,6 +31,8 @@ struct RoleSpec {
   bool trained = false;
   spec::OptimizerConfig optimizer;
   std::uint64_t seed = 0;  ///< of the initialization where the folder has no weights
+  /// Whether a scalar head that the folder lacks may start at zero. False: it is an error.
+  bool init_head = false;
 };
 
 class Role {
@@ -45,8 +47,9 @@ class Role {
   [[nodiscard]] const RoleSpec& spec() const { return spec_; }
   [[nodiscard]] const spec::ModelShape& shape() const { return shape_; }
 
-  /// Weights from the folder, or a fresh start from the seed where it has none; optimizer states
-  /// zero. A language model's folder serves a scalar head too: the head starts at zero.
+  /// Weights from the folder, or random ones from the seed where it has none and the role trains all
+  /// of them; optimizer states zero. Says what the folder lacks and what of it is not used. A scalar
+  /// head that is not there is an error unless `init_head`.
   void load();
   /// Writes weights in Hugging Face's form (config.json, model.safetensors) and, for a trained
   /// role, optimizer.safetensors. Tokenizer files come along from `tokenizer`. Fails before it
@@ -67,6 +70,12 @@ class Role {
   /// Brings everything that save and load touch to the device.
   [[nodiscard]] std::unique_ptr<bridge::Runtime::Guard> hold();
   [[nodiscard]] model::NamedTensors named_states() const;
+  /// Reads the folder's weights and adapter into `flat`.
+  void read_weights(const std::vector<at::Tensor>& flat);
+  /// Warns of tensors in `folder` that the model has no place for.
+  void report_unused(const std::filesystem::path& folder, const model::LoadReport& report) const;
+  /// Random adapters; the scalar head that trains with them starts as the folder's.
+  void initialize_adapters();
 
   /// Fails on every rank when trained weights differ between them.
   void expect_agreement() const;

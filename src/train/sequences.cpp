@@ -66,6 +66,17 @@ Sequences make_sequences(const std::vector<Tokens>& prompts, const std::vector<T
   return out;
 }
 
+void read_scores_before_padding(Sequences& sequences, std::int64_t pad) {
+  if (pad < 0) return;
+  sequences.last = sequences.last.clone();
+  const at::Tensor tokens = sequences.tokens.contiguous();
+  const auto* row = tokens.const_data_ptr<std::int64_t>();
+  auto* last = sequences.last.mutable_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < sequences.size(); ++i, row += tokens.size(1)) {
+    while (last[i] > 0 && row[last[i]] == pad) --last[i];
+  }
+}
+
 std::vector<MicroBatch> micro_batches(std::int64_t rows, std::int64_t size) {
   std::vector<MicroBatch> out;
   for (std::int64_t at = 0; at < rows; at += size) {

@@ -34,6 +34,11 @@ struct Sequences {
   [[nodiscard]] at::Tensor last_rows() const;
 };
 
+/// Makes `last` the column that a scalar head is read at. As in transformers' sequence classifiers
+/// that is the last token that is not `pad`, the pad_token_id of the head's model: where a model
+/// pads with its end token, the token before the end. A negative `pad` leaves the last token. Host memory.
+void read_scores_before_padding(Sequences& sequences, std::int64_t pad);
+
 /// Rows [first, first + count) of a pass over data. `seen` of them, the first, were in the batch before.
 struct MicroBatch {
   std::int64_t first = 0, count = 0, seen = 0;

@@ -10,6 +10,7 @@ import re
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -139,8 +140,12 @@ class Train(unittest.TestCase):
         shutil.rmtree(cls.base)
 
     @classmethod
-    def start(cls, *arguments, **options):
-        environment = dict(os.environ, OMP_NUM_THREADS="1", NEAP_PROGRESS="off")
+    def start(cls, *arguments, threads=1, **options):
+        """`threads` of libtorch; None: as many as it takes without any setting."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "MKL_", "ATEN_", "KMP_"))}
+        environment["NEAP_PROGRESS"] = "off"
+        if threads is not None:
+            environment["OMP_NUM_THREADS"] = str(threads)
         return subprocess.Popen([NEAP, *arguments], cwd=cls.home, env=environment, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
@@ -163,15 +168,15 @@ class Train(unittest.TestCase):
         for part in parts:
             self.assertIn(part, result.stderr)
 
-    def kill_and_resume(self, stage, kills):
+    def kill_and_resume(self, stage, kills, threads):
         """Kills a run several times, then compares it with one that was left alone."""
-        calm, killed = f"out/{stage}-calm", f"out/{stage}-killed"
-        result = self.neap("train", f"{stage}.toml", f"trainer.default_local_dir={calm}")
+        calm, killed = f"out/{stage}-calm-{threads}", f"out/{stage}-killed-{threads}"
+        result = self.neap("train", f"{stage}.toml", f"trainer.default_local_dir={calm}", threads=threads)
         self.assertEqual(result.returncode, 0, result.stderr)
         steps = len(self.metrics(calm))
         log = self.home / killed / "metrics.jsonl"
         for after in kills:
-            process = self.start("train", f"{stage}.toml", f"trainer.default_local_dir={killed}")
+            process = self.start("train", f"{stage}.toml", f"trainer.default_local_dir={killed}", threads=threads)
             deadline = time.monotonic() + 240
             while process.poll() is None and time.monotonic() < deadline:
                 if log.exists() and log.read_text().count("\n") >= after:
@@ -179,7 +184,7 @@ class Train(unittest.TestCase):
                 time.sleep(0.002)
             process.kill()
             process.communicate()
-        result = self.neap("train", f"{stage}.toml", f"trainer.default_local_dir={killed}")
+        result = self.neap("train", f"{stage}.toml", f"trainer.default_local_dir={killed}", threads=threads)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(len(self.metrics(killed)), steps)
         self.assertEqual(self.metrics(killed), self.metrics(calm))
@@ -189,11 +194,51 @@ class Train(unittest.TestCase):
         return result
 
     def test_kill_and_resume_sft(self):
-        result = self.kill_and_resume("sft", [1, 4, 7])
-        self.assertIn("Going on from", result.stderr)
+        for threads in (None, 2):
+            with self.subTest(threads=threads):
+                result = self.kill_and_resume("sft", [1, 4, 7], threads)
+                self.assertIn("Going on from", result.stderr)
 
     def test_kill_and_resume_ppo(self):
-        self.kill_and_resume("ppo", [1, 3, 5])
+        for threads in (None, 2):
+            with self.subTest(threads=threads):
+                self.kill_and_resume("ppo", [1, 3, 5], threads)
+
+    def test_two_runs_are_equal_with_several_threads(self):
+        # Batches in which threads that add to one row of the embedding meet.
+        sizes = ("data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16",
+                 "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8", "critic.ppo_mini_batch_size=16",
+                 "critic.ppo_micro_batch_size_per_gpu=8", "device.memory=256MiB", "trainer.total_training_steps=3")
+        for threads in (None, 2):
+            with self.subTest(threads=threads):
+                runs = []
+                for name in ("a", "b"):
+                    folder = f"out/threads-{threads}-{name}"
+                    result = self.neap("train", "ppo.toml", *sizes, f"trainer.default_local_dir={folder}",
+                                       threads=threads)
+                    self.assertEqual(result.returncode, 0, result.stderr)
+                    runs.append(folder)
+                self.assertEqual(*map(self.metrics, runs))
+                for file in ("actor/model.safetensors", "actor/optimizer.safetensors", "critic/model.safetensors"):
+                    self.assertEqual(*((self.home / run / "latest" / file).read_bytes() for run in runs), file)
+
+    def test_second_run_in_a_folder_is_refused(self):
+        arguments = ("train", "sft.toml", "trainer.default_local_dir=out/locked", "trainer.total_training_steps=2000")
+        first = self.start(*arguments)
+        log = self.home / "out/locked/metrics.jsonl"
+        try:
+            while first.poll() is None and not (log.exists() and log.read_text().count("\n") >= 1):
+                time.sleep(0.01)
+            self.assert_fails(self.neap(*arguments), 1, f"in use by process {first.pid} on {socket.gethostname()}",
+                              "trainer.default_local_dir")
+            self.assertIsNone(first.poll())
+        finally:
+            first.kill()  # the kernel releases the lock
+            first.communicate()
+        steps = len(self.metrics("out/locked"))
+        self.assertEqual([row["step"] for row in self.metrics("out/locked")], list(range(1, steps + 1)))
+        after = self.neap(*arguments[:-1], "trainer.total_training_steps=1")
+        self.assertEqual(after.returncode, 0, after.stderr)
 
     def test_same_seed_same_run_other_seed_other_run(self):
         for name, seed in (("a", 1), ("b", 1), ("c", 2)):
@@ -305,6 +350,79 @@ class Train(unittest.TestCase):
         self.assert_fails(self.neap("train", "gone.toml"), 2, "gone.toml")
         self.assert_fails(self.neap("train", "ppo.toml", "actor_rollout_ref.model.path=model", out), 2, "weights")
         self.assertFalse((self.home / "out/slips/metrics.jsonl").exists())
+
+    def test_scalar_head_that_is_missing_is_refused(self):
+        ppo = ("train", "ppo.toml", "device.memory=64MiB", "trainer.total_training_steps=1")
+        language = "out/sft/latest/actor"
+        reward = self.neap(*ppo, f"reward_model.model.path={language}", "trainer.default_local_dir=out/no-head")
+        self.assert_fails(reward, 2, "score.weight", "reward model")
+        critic = (*ppo, f"critic.model.path={language}", "trainer.default_local_dir=out/no-value-head")
+        self.assert_fails(self.neap(*critic), 2, "score.weight", "critic.model.init_head")
+        asked = self.neap(*critic, "critic.model.init_head=true")
+        self.assertEqual(asked.returncode, 0, asked.stderr)
+        self.assertIn("the critic model's starts at zero", asked.stderr)
+        self.assertEqual(self.metrics("out/no-value-head")[0]["critic/values/max"], 0)
+
+    def test_critic_with_adapters_starts_with_the_reward_models_head(self):
+        values = []
+        for name, rank in (("full", 0), ("lora", 4)):
+            result = self.neap("train", "ppo.toml", f"critic.model.lora_rank={rank}", "device.memory=64MiB",
+                               f"trainer.default_local_dir=out/head-{name}", "trainer.total_training_steps=1")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            values.append(self.metrics(f"out/head-{name}")[0]["critic/values/mean"])
+        self.assertNotEqual(values[0], 0)
+        self.assertAlmostEqual(*values, places=5)
+
+    def test_tensors_without_a_place_are_reported(self):
+        result = self.neap("train", "sft.toml", "actor_rollout_ref.model.path=out/reward/latest/reward",
+                           "trainer.default_local_dir=out/unused", "trainer.total_training_steps=1")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stderr, "1 tensors are not used by the actor model: score.weight")
+
+    def changed_tokenizer(self, name):
+        """The reward model with two tokens' ids swapped."""
+        folder = self.home / name
+        shutil.copytree(self.home / "out/reward/latest/reward", folder)
+        file = json.loads((folder / "tokenizer.json").read_text())
+        vocabulary = file["model"]["vocab"]
+        a, b = (token for token, id in vocabulary.items() if id in (500, 501))
+        vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
+        (folder / "tokenizer.json").write_text(json.dumps(file))
+        return name
+
+    def test_another_tokenizer_is_refused(self):
+        other = self.changed_tokenizer("other-tokenizer")
+        ppo = ("train", "ppo.toml", "device.memory=64MiB", "trainer.total_training_steps=1")
+        for key in ("reward_model", "critic", "actor_rollout_ref.ref"):
+            with self.subTest(key=key):
+                folder = "out/sft/latest/actor" if key.endswith("ref") else "out/reward/latest/reward"
+                result = self.neap(*ppo, f"{key}.model.path={folder}", f"{key}.model.tokenizer_path={other}",
+                                   "trainer.default_local_dir=out/tokenizer")
+                self.assert_fails(result, 1, "gives other ids", "id 500", f"{key}.model.tokenizer_path")
+        result = self.neap(*ppo, f"reward_model.model.path={other}", "trainer.default_local_dir=out/tokenizer")
+        self.assert_fails(result, 1, "gives other ids")
+        named = self.neap(*ppo, f"reward_model.model.path={other}", "critic.model.path=out/reward/latest/reward",
+                          "reward_model.model.tokenizer_path=model", "trainer.default_local_dir=out/tokenizer")
+        self.assertEqual(named.returncode, 0, named.stderr)
+
+    def test_every_end_token_ends_a_text(self):
+        actor = self.home / "ends"
+        shutil.copytree(self.home / "out/sft/latest/actor", actor)
+        def generate(folder):
+            result = self.neap("generate", folder, "--prompt", "Last night we ate", "--temperature", "0",
+                               "--max-new-tokens", "12", "--json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return json.loads(result.stdout)
+        tokens = generate("ends")["tokens"]
+        config = {"eos_token_id": [0, tokens[3]], "temperature": 0.7}
+        (actor / "generation_config.json").write_text(json.dumps(config))
+        early = generate("ends")
+        self.assertEqual((early["tokens"], early["ended"]), (tokens[:tokens.index(tokens[3]) + 1], True))
+        result = self.neap("train", "sft.toml", "actor_rollout_ref.model.path=ends", "trainer.total_training_steps=1",
+                           "trainer.default_local_dir=out/ends")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        exported = self.home / "out/ends/latest/actor/generation_config.json"
+        self.assertEqual(json.loads(exported.read_text()), config)
 
     def test_checkpoint_cut_short(self):
         shutil.copytree(self.home / "out/sft", self.home / "out/cut", symlinks=True)

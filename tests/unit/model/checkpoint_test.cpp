@@ -5,11 +5,13 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <utility>
 
 #include "base/file.h"
 #include "base/format.h"
 #include "base/status.h"
 #include "model/safetensors.h"
+#include "model/text_tokens.h"
 #include "tiny_model.h"
 
 namespace neap::model {
@@ -66,6 +68,52 @@ TEST_F(Checkpoint, ALanguageModelBecomesAScalarModelAndSaysWhatItLacks) {
   EXPECT_TRUE(at::equal(value.model->parameters().back().weight, score));
   const Batch batch = Batch::padded(tokens(2, 5, 41));
   EXPECT_TRUE(at::equal(language.model->forward(batch), value.model->forward(batch)));
+}
+
+TEST_F(Checkpoint, EndTokensComeFromTheGenerationConfigAndStay) {
+  bool given = false;
+  BpeTrainOptions training;
+  training.vocab_size = 300;
+  training.special_tokens = {"<a>", "<b>", "<c>"};
+  Tokenizer tokenizer = Tokenizer::train(training, [&]() -> std::optional<std::string_view> {
+    if (std::exchange(given, true)) return std::nullopt;
+    return "text";
+  });
+  spec::ModelShape shape = tiny_llama();
+  EXPECT_THAT([&] { (void)text_tokens(folder_, shape, tokenizer); },
+              ThrowsMessage<Error>(HasSubstr("nothing would end a text")));
+  shape.eos_token_ids = {2, 0};
+  TextTokens text = text_tokens(folder_, shape, tokenizer);
+  EXPECT_THAT(text.ends, ElementsAre(2, 0));
+  EXPECT_EQ(text.end, 2);
+  EXPECT_EQ(text.pad, 2);
+  EXPECT_TRUE(text.is_end(0));
+  EXPECT_FALSE(text.is_end(1));
+  // The tokenizer says which of them a text is written with.
+  tokenizer.set_roles(std::nullopt, "<a>", "<c>");
+  EXPECT_EQ(text_tokens(folder_, shape, tokenizer).end, 0);
+
+  const fs::path origin = folder_ / "origin", out = folder_ / "out";
+  fs::create_directories(origin);
+  const std::string config = R"({"eos_token_id": [1, 0], "pad_token_id": 4, "top_k": 20})";
+  std::ofstream(origin / "generation_config.json") << config;
+  text = text_tokens(origin, shape, tokenizer);
+  EXPECT_THAT(text.ends, ElementsAre(1, 0));
+  EXPECT_EQ(text.pad, 4);
+  TestModel m(shape, spec::Head::kLanguageModel, std::nullopt, at::kFloat);
+  SaveOptions options;
+  options.origin = origin;
+  save_model(out, shape, m.head, m.weights, options);
+  EXPECT_EQ(value_or_throw(read_file(out / "generation_config.json", 1_MiB)), config);
+  EXPECT_THAT(value_or_throw(spec::ModelShape::from_folder(out)).eos_token_ids, ElementsAre(2, 0));
+  save_model(out, shape, m.head, m.weights);
+  EXPECT_THAT(text_tokens(out, shape, tokenizer).ends, ElementsAre(2, 0));
+  std::ofstream(origin / "generation_config.json") << R"({"eos_token_id": [1, "x"]})";
+  EXPECT_THAT([&] { (void)text_tokens(origin, shape, tokenizer); },
+              ThrowsMessage<Error>(HasSubstr("not a token id")));
+  shape.eos_token_ids = {shape.vocab_size};
+  EXPECT_THAT([&] { (void)text_tokens(folder_, shape, tokenizer); },
+              ThrowsMessage<Error>(HasSubstr("not in the model's vocabulary")));
 }
 
 TEST_F(Checkpoint, AnotherDtypeIsConvertedOnTheWay) {
@@ -139,7 +187,7 @@ TEST_F(Checkpoint, AMergedAdapterGivesTheAdaptedModel) {
       const Batch batch = Batch::padded(at::arange(10, at::kLong).view({2, 5}));
       const Tensor wanted = m.model->forward(batch);
       EXPECT_FALSE(at::allclose(merged.model->forward(batch), wanted, 1e-3, 1e-3));
-      EXPECT_TRUE(merge_adapter(folder, merged.shape, merged.head, merged.weights));
+      EXPECT_FALSE(merge_adapter(folder, merged.shape, merged.head, merged.weights).empty());
       const Tensor got = merged.model->forward(batch);
       EXPECT_LT((got - wanted).abs().max().item<double>(),
                 1e-4 * wanted.abs().max().item<double>());
@@ -156,7 +204,7 @@ TEST_F(Checkpoint, AMergedAdapterGivesTheAdaptedModel) {
 TEST_F(Checkpoint, AdaptersThatCannotBeMergedAreRefusedBeforeAnyChange) {
   const spec::LoraShape lora{2, {"q_proj"}};
   TestModel m(tiny_llama(), spec::Head::kLanguageModel, lora, at::kFloat);
-  EXPECT_FALSE(merge_adapter(folder_, m.shape, m.head, m.weights)) << "there is none";
+  EXPECT_TRUE(merge_adapter(folder_, m.shape, m.head, m.weights).empty()) << "there is none";
   save_adapter(folder_, m.shape, m.head, lora, 8, m.adapter_weights);
   const fs::path config = folder_ / "adapter_config.json";
   const std::string text = value_or_throw(read_file(config));

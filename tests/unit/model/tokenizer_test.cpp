@@ -185,6 +185,51 @@ TEST_F(TokenizerFolder, VocabularyWithMergesIsReadLikeTokenizerJson) {
   EXPECT_EQ(old.eos(), std::optional<TokenId>(0));
 }
 
+TEST(TokenizerDifference, IsFoundInEveryPart) {
+  const Tokenizer t = trained();
+  const json good = json::parse(t.to_json());
+  const auto changed = [&](const json& change) {
+    json other = good;
+    other.merge_patch(change);
+    return t.difference(Tokenizer::from_json(other.dump(), "t.json")).value_or("");
+  };
+  // Another spelling of the same.
+  json merges = json::array();
+  for (const auto& m : good["model"]["merges"])
+    merges.push_back(m.is_array() ? json(m[0].get<std::string>() + " " + m[1].get<std::string>())
+                                  : m);
+  EXPECT_EQ(changed({{"model", {{"merges", merges}}}, {"truncation", nullptr}}), "");
+  std::swap(merges[0], merges[1]);
+  EXPECT_EQ(changed({{"model", {{"merges", merges}}}}), "their merges differ");
+  EXPECT_THAT(changed({{"model", {{"vocab", {{"zzzz", t.vocab_size()}}}}}}),
+              HasSubstr("is \"\" and \"zzzz\""));
+  EXPECT_THAT(changed({{"normalizer", {{"type", "NFKC"}}}}), HasSubstr("normalize"));
+  EXPECT_THAT(changed({{"pre_tokenizer", {{"add_prefix_space", true}}}}), HasSubstr("split"));
+  json added = good["added_tokens"];
+  added[0]["lstrip"] = true;
+  EXPECT_THAT(changed({{"added_tokens", added}}), HasSubstr("split"));
+}
+
+TEST(TokenizerPrompt, StartsAsThePostProcessorSays) {
+  json file = json::parse(trained().to_json());
+  EXPECT_EQ(trained().encode_prompt("the tide"), trained().encode("the tide"));
+  file["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single",
+       {{{"SpecialToken", {{"id", "<|endoftext|>"}, {"type_id", 0}}}},
+        {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+        {{"SpecialToken", {{"id", "<|endoftext|>"}, {"type_id", 0}}}}}},
+      {"pair", json::array()},
+      {"special_tokens",
+       {{"<|endoftext|>",
+         {{"id", "<|endoftext|>"}, {"ids", {0}}, {"tokens", {"<|endoftext|>"}}}}}}};
+  const Tokenizer t = Tokenizer::from_json(file.dump(), "t.json");
+  std::vector<TokenId> expected = trained().encode("the tide");
+  expected.insert(expected.begin(), 0);
+  EXPECT_EQ(t.encode_prompt("the tide"), expected);  // nothing behind it: the text goes on
+  EXPECT_EQ(t.encode_prompt("<|endoftext|>the tide"), expected);
+}
+
 TEST_F(TokenizerFolder, ChatTemplatesAreKept) {
   trained().save(folder_);
   write("tokenizer_config.json",

@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -99,7 +100,7 @@ class Generator : public ::testing::Test {
   }
   spec::ModelShape shape_;
   std::vector<Prompt> prompts_;
-  GenerateOptions options_{{}, 5, 11, 0, 0};
+  GenerateOptions options_{{}, 5, 11, {0}, 0};
   model::Transformer model_;
 };
 
@@ -131,17 +132,21 @@ TEST_F(Generator, FollowsTheFullForwardPass) {
 }
 
 TEST_F(Generator, EndsAtEosAndAtTheLimit) {
-  options_.eos_token_id = -1;
+  options_.eos_token_ids = {};
   const auto endless = run(prompts_, 4);
   for (const auto& response : endless) {
     EXPECT_EQ(response.tokens.size(), 11U);
     EXPECT_FALSE(response.ended);
   }
-  options_.eos_token_id = endless[2].tokens[4];
+  // Each token of the list ends a text.
+  options_.eos_token_ids = {endless[2].tokens[4], endless[3].tokens[2]};
   const auto ended = run(prompts_, 4);
-  EXPECT_LE(ended[2].tokens.size(), 5U);
-  EXPECT_EQ(ended[2].tokens.back(), options_.eos_token_id);
-  EXPECT_TRUE(ended[2].ended);
+  for (const auto& [text, longest] : {std::pair{2, 5U}, std::pair{3, 3U}}) {
+    const Response& response = ended[static_cast<std::size_t>(text)];
+    EXPECT_LE(response.tokens.size(), longest);
+    EXPECT_THAT(options_.eos_token_ids, ::testing::Contains(response.tokens.back()));
+    EXPECT_TRUE(response.ended);
+  }
 }
 
 TEST_F(Generator, RefusesPromptsThatDoNotFit) {

@@ -127,6 +127,19 @@ TEST(ModelShape, WritesWhatItReads) {
             "OPTForSequenceClassification");
 }
 
+TEST(ModelShape, KeepsEveryEndToken) {
+  Json config = parse(kQwen7b);
+  EXPECT_EQ(shape(config.dump().c_str()).eos_token_ids, (std::vector<std::int64_t>{151643}));
+  config["eos_token_id"] = {151645, 151643};
+  const ModelShape several = shape(config.dump().c_str());
+  EXPECT_EQ(several.eos_token_ids, (std::vector<std::int64_t>{151645, 151643}));
+  EXPECT_EQ(several.to_json()["eos_token_id"], config["eos_token_id"]);
+  config["eos_token_id"] = nullptr;
+  EXPECT_TRUE(shape(config.dump().c_str()).eos_token_ids.empty());
+  config["eos_token_id"] = {1, "two"};
+  EXPECT_FALSE(ModelShape::from_json(config, "c").ok());
+}
+
 TEST(ModelShape, RefusesWhatItDoesNotKnow) {
   EXPECT_NE(error(R"({"model_type":"mamba"})").find("supported are llama"), std::string::npos);
   EXPECT_NE(error(R"({"model_type":"llama"})").find("vocab_size is missing"), std::string::npos);

@@ -164,6 +164,21 @@ TEST(Sequences, PutOutputsBeforeTheTokensTheyPredict) {
   EXPECT_THROW((void)make_sequences({{}}, {{1}}, {6, 3, 0}), Error);
 }
 
+TEST(Sequences, ScoresAreReadBeforePadding) {
+  // Texts end with 9, which one model has as its padding, too.
+  const auto columns = [](std::int64_t pad) {
+    Sequences s = make_sequences({{1, 2, 3}, {4}, {9}}, {{5, 9}, {7, 8, 6}, {9}}, {6, 3, 0});
+    const at::Tensor before = s.last.clone();
+    const Sequences copy = s;
+    read_scores_before_padding(s, pad);
+    EXPECT_TRUE(copy.last.equal(before));
+    return s.last;
+  };
+  EXPECT_TRUE(columns(-1).equal(at::tensor({4, 3, 1}, at::kLong)));
+  EXPECT_TRUE(columns(0).equal(at::tensor({4, 3, 1}, at::kLong)));
+  EXPECT_TRUE(columns(9).equal(at::tensor({3, 3, 0}, at::kLong)));
+}
+
 TEST(BatchOrder, VisitsEveryRowOnceAnEpochAndOnlyDependsOnTheSeed) {
   const BatchOrder order(10, 3, true, 7);
   EXPECT_EQ(order.steps_per_epoch(), 3);

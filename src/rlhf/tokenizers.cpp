@@ -1,0 +1,74 @@
+#include "rlhf/tokenizers.h"
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/format.h"
+#include "base/status.h"
+#include "spec/model_shape.h"
+
+namespace neap::rlhf {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Reader {
+  const char* role;
+  const char* key;  // of its model
+  std::string path, tokenizer_path;
+};
+
+std::vector<Reader> readers(const spec::Job& job) {
+  std::vector<Reader> out = {{"actor", "actor_rollout_ref.model", job.actor_model.path, {}}};
+  if (!job.has_rollout()) return out;
+  out.push_back(
+      {"reward", "reward_model.model", job.reward_model.path, job.reward_model.tokenizer_path});
+  if (job.has_critic()) {
+    // A critic that starts as the reward model has its tokenizer, too.
+    const bool own = !job.critic.model.path.empty() || !job.critic.model.tokenizer_path.empty();
+    out.push_back({"critic", "critic.model", job.critic_path(),
+                   own ? job.critic.model.tokenizer_path : job.reward_model.tokenizer_path});
+  }
+  if (job.uses_reference() && !job.reference_is_actor_base()) {
+    const bool own =
+        !job.reference_model.path.empty() || !job.reference_model.tokenizer_path.empty();
+    out.push_back({"reference", "actor_rollout_ref.ref.model", job.reference_path(),
+                   own ? job.reference_model.tokenizer_path : job.actor_model.tokenizer_path});
+  }
+  return out;
+}
+
+bool has_tokenizer(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / "tokenizer.json", ignored) ||
+         fs::exists(folder / "vocab.json", ignored);
+}
+
+}  // namespace
+
+void check_tokenizers(const spec::Job& job, const model::Tokenizer& actor) {
+  for (const Reader& reader : readers(job)) {
+    const fs::path folder = job.resolve(reader.path);
+    const spec::ModelShape shape = value_or_throw(spec::ModelShape::from_folder(folder));
+    if (shape.vocab_size < actor.vocab_size()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  format("The tokenizer has {} tokens; the {} model in {} knows {}",
+                         actor.vocab_size(), reader.role, folder.string(), shape.vocab_size));
+    }
+    if (std::string_view(reader.role) == "actor") continue;
+    const bool named = !reader.tokenizer_path.empty();
+    const fs::path from = named ? job.resolve(reader.tokenizer_path) : folder;
+    if (!named && !has_tokenizer(from)) continue;
+    const auto difference = actor.difference(model::Tokenizer::from_folder(from));
+    if (!difference) continue;
+    throw Error(ErrorCode::kUnsupported,
+                format("The tokenizer of the {} model in {} gives other ids than the actor's: {}. "
+                       "Text is not translated between tokenizers; take a {} model with the "
+                       "actor's tokenizer, or set {}.tokenizer_path if the files are wrong",
+                       reader.role, from.string(), *difference, reader.role, reader.key));
+  }
+}
+
+}  // namespace neap::rlhf
