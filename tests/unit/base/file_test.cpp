@@ -1,8 +1,15 @@
 #include "base/file.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-#include <fstream>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
 
 namespace neap {
 namespace {
@@ -19,13 +26,101 @@ TEST(File, WritesWholeOrNotAtAll) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(File, FullDiskLeavesNothing) {
-  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
-  // A rename onto /dev/full cannot happen: the neighbour lies in /dev, so write to a folder that is
-  // missing.
-  const Status s = write_file_atomic("/nonexistent-folder/x", "data");
-  EXPECT_EQ(s.code(), ErrorCode::kNotFound);
-  EXPECT_NE(s.message().find("/nonexistent-folder/x"), std::string::npos);
+constexpr int kCannotMount = 77;
+
+// Runs `work` in a child process, which may change what it may write. Exit code 0: it held.
+template <class Work>
+int in_a_child(const Work& work) {
+  const pid_t child = ::fork();
+  if (child == 0) std::_Exit(work());
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+bool is_full(const Status& status, const std::filesystem::path& path, int error_number) {
+  const std::string wanted = "Cannot write " + path.string() + ": " + system_reason(error_number);
+  if (status.code() == ErrorCode::kIo && status.message() == wanted) return true;
+  std::fprintf(stderr, "got \"%s\"\nnot \"%s\"\n", status.message().c_str(), wanted.c_str());
+  return false;
+}
+
+// The file that was there is still there, alone.
+bool holds_only(const std::filesystem::path& path, std::string_view contents) {
+  const auto there = read_file(path);
+  return there.ok() && *there == contents &&
+         std::distance(std::filesystem::directory_iterator(path.parent_path()), {}) == 1;
+}
+
+class FullFile : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = ::testing::TempDir() + "neap-full-XXXXXX";
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+    path_ = folder_ / "a.json";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::filesystem::path folder_, path_;
+};
+
+TEST_F(FullFile, AFullFileSystemLeavesTheOldFileAlone) {
+  const int code = in_a_child([&] {
+    // A file system of its own, as root or in a user namespace.
+    if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0)
+      return kCannotMount;
+    if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return kCannotMount;
+    if (::mount("none", folder_.c_str(), "tmpfs", 0, "size=64k") != 0) return kCannotMount;
+    if (!write_file_atomic(path_, "old").ok()) return 1;
+    const Status status = write_file_atomic(path_, std::string(1 << 20, 'x'));
+    if (!is_full(status, path_, ENOSPC)) return 2;
+    if (!holds_only(path_, "old")) return 3;
+    return write_file_atomic(path_, "new").ok() && holds_only(path_, "new") ? 0 : 4;
+  });
+  if (code == kCannotMount) GTEST_SKIP() << "this user may not mount a file system";
+  EXPECT_EQ(code, 0);
+}
+
+// The same from write(2), where nobody may mount: the kernel takes a part of the text and refuses the
+// rest.
+TEST_F(FullFile, ALimitOfFileSizeLeavesTheOldFileAlone) {
+  EXPECT_EQ(in_a_child([&] {
+              if (!write_file_atomic(path_, "old").ok()) return 1;
+              const rlimit limit{65536, 65536};
+              ::signal(SIGXFSZ, SIG_IGN);
+              if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
+              const Status status = write_file_atomic(path_, std::string(1 << 20, 'x'));
+              if (!is_full(status, path_, EFBIG)) return 3;
+              return holds_only(path_, "old") ? 0 : 4;
+            }),
+            0);
+}
+
+TEST(File, MissingFoldersAreNotFound) {
+  const Status status = write_file_atomic("/nonexistent-folder/x", "data");
+  EXPECT_EQ(status.code(), ErrorCode::kNotFound);
+  EXPECT_NE(status.message().find("/nonexistent-folder/x"), std::string::npos);
+  EXPECT_EQ(sync_path("/nonexistent-folder/x").code(), ErrorCode::kNotFound);
+}
+
+TEST(File, TakesTheFilesThatHaveNoSize) {
+  const auto text = read_file("/proc/self/status");  // says 0 bytes
+  ASSERT_TRUE(text.ok()) << text.status().message();
+  EXPECT_NE(text->find("Pid:\t" + std::to_string(::getpid()) + "\n"), std::string::npos);
+}
+
+TEST(File, LimitsHoldWhetherTheSizeIsKnownOrNot) {
+  const auto path = std::filesystem::path(::testing::TempDir()) / "neap_file_limit";
+  std::string contents(100'000, '.');
+  for (std::size_t i = 0; i < contents.size(); i += 97)
+    contents[i] = static_cast<char>('a' + i % 26);
+  ASSERT_TRUE(write_file_atomic(path, contents).ok());
+  EXPECT_EQ(read_file(path, Bytes(100'000)).value(), contents);
+  const auto known = read_file(path, Bytes(99'999));
+  EXPECT_EQ(known.status().code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(known.status().message().find("over the limit of"), std::string::npos);
+  EXPECT_EQ(read_file("/proc/self/status", 16_B).status().code(), ErrorCode::kInvalidArgument);
+  std::filesystem::remove(path);
 }
 
 TEST(File, ReadFailuresNameThePath) {
