@@ -1,8 +1,37 @@
 #include "base/json.h"
 
 namespace neap {
+namespace {
+
+// Copying and printing a value goes as deep as it is nested: a file of brackets would end the stack.
+constexpr int kMaxDepth = 500;
+
+bool too_deep(std::string_view text) {
+  int depth = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      if (c == '\\') ++i;
+      if (c == '"') quoted = false;
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > kMaxDepth) return true;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return false;
+}
+
+}  // namespace
 
 Result<Json> parse_json(std::string_view text, std::string_view where) {
+  if (too_deep(text)) {
+    return Status(ErrorCode::kCorrupt, std::string(where) + ": JSON is nested deeper than " +
+                                           std::to_string(kMaxDepth) + " levels");
+  }
   // The exception stays inside: rooms below torch/ throw nothing.
   try {
     return Json::parse(text.begin(), text.end());

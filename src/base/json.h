@@ -1,5 +1,5 @@
 // JSON in and out: nlohmann's type under a short name, and writing numbers that survive a round
-// trip.
+// trip. Files nested deeper than 500 levels are refused.
 #pragma once
 
 #include <nlohmann/json.hpp>

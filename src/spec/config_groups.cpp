@@ -21,9 +21,12 @@ const char* rotary_object(Fields& f) {
 }
 
 double bounded(Fields& f, const char* key, double missing) {
+  // Whatever is in these bounds gives finite frequencies.
+  constexpr double kLow = 1e-6;
+  constexpr double kHigh = 1e18;
   const double v = f.positive(key, missing);
-  if (v > 1e18) f.fail(key, format("is {}; it can be at most 1e18", v));
-  return std::min(v, 1e18);
+  if (v < kLow || v > kHigh) f.fail(key, format("is {}; it can be {} to {}", v, kLow, kHigh));
+  return std::clamp(v, kLow, kHigh);
 }
 
 // `factor`, which its kind cannot do without.

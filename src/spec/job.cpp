@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/format.h"
+#include "spec/recipe.h"
 
 namespace neap::spec {
 namespace {
@@ -79,6 +80,7 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
 }
 
 Status Job::validate() const {
+  NEAP_TRY(parse_task(task).status());
   if (actor_model.path.empty())
     return wrong(
         "actor_rollout_ref.model.path is missing: the folder with the model's config.json");

@@ -58,7 +58,7 @@ void apply_yarn(const Rotary& r, std::vector<float>& frequencies) {
   }
   low = std::max(low, 0.0);
   high = std::min(high, static_cast<double>(r.dimensions - 1));
-  if (low == high) high += 0.001;
+  if (std::abs(high - low) < 1e-6) high = low + 0.001;
   const std::vector<float> power = powers(r.theta, r.dimensions);
   const auto factor = static_cast<float>(r.factor);
   for (std::size_t i = 0; i < frequencies.size(); ++i) {

@@ -198,6 +198,10 @@ TEST(ParseJson, NamesThePlaceAndTheByte) {
   EXPECT_THAT(broken.status().message(), HasSubstr("data.jsonl:7: not valid JSON"));
   EXPECT_THAT(broken.status().message(), HasSubstr("column 7"));
   EXPECT_FALSE(parse_json("", "empty").ok());
+  EXPECT_TRUE(parse_json(std::string(500, '[') + std::string(500, ']'), "deep").ok());
+  EXPECT_TRUE(parse_json('"' + std::string(10000, '[') + "\\\"" + '"', "text").ok());
+  const auto deep = parse_json(std::string(5000000, '['), "deep");
+  EXPECT_NE(deep.status().message().find("deeper than 500"), std::string::npos);
   EXPECT_FALSE(parse_json("{} x", "rest").ok());
   EXPECT_FALSE(parse_json("\"\xff\"", "bytes").ok()) << "not UTF-8";
 }

@@ -194,6 +194,8 @@ TEST(Architecture, RefusesWhatItDoesNotKnow) {
   EXPECT_FALSE(status_with(kLlama, "num_attention_heads", 7).ok());
   EXPECT_FALSE(status_with(kLlama, "head_dim", 127).ok());
   EXPECT_FALSE(status_with(kLlama, "rope_theta", -1).ok());
+  EXPECT_FALSE(status_with(kLlama, "rope_theta", 1e30).ok());
+  EXPECT_FALSE(status_with(kLlama, "rope_theta", 1e-30).ok());
   EXPECT_FALSE(status_with(kLlama, "rms_norm_eps", -1e-6).ok());
   EXPECT_FALSE(status_with(R"({"model_type":"gpt2"})", "n_head", 7).ok());
   EXPECT_EQ(status_with(R"({"model_type":"gpt2"})", "activation_function", "mish").code(),

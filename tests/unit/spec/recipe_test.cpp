@@ -105,6 +105,7 @@ TEST(Recipe, SupervisedTasksTrainAndValidate) {
 TEST(Recipe, UnknownTasksAreErrors) {
   const Job job = job_of("dpo");
   EXPECT_EQ(describe(job).status().message(), "task is \"dpo\"; it can be sft, reward, ppo, grpo");
+  EXPECT_EQ(job.validate().message(), describe(job).status().message());
   for (const std::string& name : task_names()) {
     const Result<Task> task = parse_task(name);
     ASSERT_TRUE(task.ok());
