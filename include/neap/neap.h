@@ -1,23 +1,23 @@
 /* Neap's C interface: tagged regions of GPU memory that keep their address while their memory
- * comes and goes. Served by libneap_hook.so, however it came into the process: linked, opened with
- * dlopen, or preloaded with LD_PRELOAD (then cudaMalloc and its kin are hooked too; docs/hook.md).
+ * comes and goes. Implemented by libneap_hook.so, which is linked, opened with dlopen, or preloaded
+ * with LD_PRELOAD (which also hooks cudaMalloc and related functions; docs/hook.md).
  *
  * Conventions
  *   Outcome    every function that can fail returns a neap_status; 0 is success. Outputs come last
- *              and are untouched on failure. Out-of-memory is a normal outcome.
- *   Errors     neap_last_error() and neap_last_shortage() tell of the calling thread's last failure;
- *              a success leaves them as they were.
+ *              and are unchanged on failure. Out-of-memory is a normal outcome.
+ *   Errors     neap_last_error() and neap_last_shortage() describe the calling thread's last failure;
+ *              a success does not change them.
  *   Structs    begin with struct_size = sizeof the struct as the caller knows it (the NEAP_*_INIT
- *              macros set it); fields that an older caller does not have keep their default.
+ *              macros set it); fields that an older caller lacks have their default.
  *   Text       NUL-terminated UTF-8. A tag in an output stays valid for the life of the process.
  *   Sizes      bytes, uint64_t. Devices are ordinals as CUDA counts them; addresses are void*.
  *   Threads    every function from any thread, unless it says otherwise.
  *   Fork       a child of a process that has opened a device gets NEAP_UNSUPPORTED from every call
- *              that needs one; a child forked before that is a process like any other.
- *   Exit       nothing runs on the GPU after exit() has begun; memory goes back with the process.
+ *              that needs one; a child forked before that is not restricted.
+ *   Exit       nothing runs on the GPU after exit() has begun; the driver frees memory with the process.
  *
- * A device is opened by the first call that needs it. NEAP_HOOK_DEVICE=host:SIZE serves a make-
- * believe device of host memory in its place, for tests and machines without a GPU. */
+ * A device is opened by the first call that needs it. NEAP_HOOK_DEVICE=host:SIZE uses a device made of
+ * host memory instead, for tests and machines without a GPU. */
 #ifndef NEAP_NEAP_H_
 #define NEAP_NEAP_H_
 
@@ -56,8 +56,8 @@ enum {
   NEAP_INTERNAL = 15
 };
 
-/* What an out-of-memory failure knows. Holders (tags that hold the rest) are listed by
- * neap_last_holder, largest first. */
+/* The numbers of an out-of-memory failure. neap_last_holder lists the holders (tags that hold the
+ * rest), largest first. */
 typedef struct neap_shortage {
   size_t struct_size;
   uint64_t need;
@@ -73,7 +73,7 @@ NEAP_API const char* neap_version(void);                   /* "0.1.0" */
 NEAP_API const char* neap_status_name(neap_status status); /* "out of device memory" */
 /* The calling thread's last failure, "" before the first. Valid until the thread's next failure. */
 NEAP_API const char* neap_last_error(void);
-/* NEAP_NOT_FOUND unless the thread's last failure was out of device memory and knows its numbers. */
+/* NEAP_NOT_FOUND unless the thread's last failure was out of device memory and has numbers. */
 NEAP_API neap_status neap_last_shortage(neap_shortage* shortage);
 NEAP_API neap_status neap_last_holder(uint64_t index, const char** tag, uint64_t* bytes);
 
@@ -81,22 +81,22 @@ NEAP_API neap_status neap_last_holder(uint64_t index, const char** tag, uint64_t
 
 typedef struct neap_options {
   size_t struct_size;
-  uint64_t page_store_budget; /* pages kept for the next tag; over it they go to the driver */
+  uint64_t page_store_budget; /* most pages kept for reuse; the rest goes to the driver */
   uint64_t host_budget;       /* most host memory for backups */
-  int32_t keep_host_buffers;  /* 1: backups' memory is kept for the next cycle */
+  int32_t keep_host_buffers;  /* 1: keep the backups' memory for the next cycle */
   uint32_t touch_threads;     /* first touch of backup memory; 0: one for two cores, at most 8 */
   const char* disk_folder;    /* for NEAP_DISK; NULL or "": the system's temporary folder */
-  uint64_t margin;            /* a region is refused as out of memory if less would stay free */
+  uint64_t margin;            /* creating a region is out of memory if less would stay free */
 } neap_options;
 #define NEAP_OPTIONS_INIT \
   { sizeof(neap_options), NEAP_NO_LIMIT, NEAP_NO_LIMIT, 1, 0, NULL, 0 }
 
-/* At any time, also for devices that are open: what moves that begin later do. Backups that exist stay
- * where they are until their region resumes; without keep_host_buffers the buffers of resident regions
- * go back now; a lower host_budget takes nothing away.
- * NEAP_BUSY, and nothing changed, when touch_threads differs from what an open device uses. */
+/* At any time; applies to moves that begin later, also on open devices. Existing backups stay where they
+ * are until their region resumes. Without keep_host_buffers the buffers of resident regions are freed
+ * now. A lower host_budget frees nothing.
+ * NEAP_BUSY, and nothing changed, if touch_threads differs from that of an open device. */
 NEAP_API neap_status neap_configure(const neap_options* options);
-/* How many devices regions can be made on; 0 without a GPU. Opens none. */
+/* The number of devices; 0 without a GPU. Opens none. */
 NEAP_API neap_status neap_device_count(int32_t* count);
 
 /* ---- scopes: which allocations of the hooks become regions ----------------------------------- */
@@ -114,17 +114,17 @@ typedef struct neap_scope {
   size_t struct_size;
   const char* tag;
   neap_policy policy;
-  int32_t enabled;     /* 0: allocations inside are forwarded, whatever scope lies around */
-  int32_t all_threads; /* 1: also for threads that have no scope of their own (autograd's) */
+  int32_t enabled;     /* 0: allocations inside are forwarded, whatever the outer scope is */
+  int32_t all_threads; /* 1: also for threads without a scope (autograd's) */
 } neap_scope;
 #define NEAP_SCOPE_INIT \
   { sizeof(neap_scope), "default", NEAP_DISCARD, 1, 0 }
 
 /* Scopes nest; the innermost of the thread decides. */
 NEAP_API neap_status neap_scope_enter(const neap_scope* scope);
-/* Leaves the thread's innermost scope. NEAP_NOT_FOUND when there is none. */
+/* Leaves the thread's innermost scope. NEAP_NOT_FOUND if there is none. */
 NEAP_API neap_status neap_scope_exit(void);
-/* What decides for the calling thread now; enabled is 0 outside of every scope. */
+/* The scope that decides for the calling thread; enabled is 0 outside of every scope. */
 NEAP_API neap_status neap_scope_current(neap_scope* scope);
 
 /* ---- regions ------------------------------------------------------------------------------- */
@@ -138,7 +138,7 @@ typedef struct neap_region {
   void* address;
   uint64_t requested;
   uint64_t size;       /* requested, rounded up to the device's granularity */
-  uint64_t mapped;     /* physically there now */
+  uint64_t mapped;     /* physical memory now */
   uint64_t generation; /* grows each time new pages are mapped */
   neap_state state;
   neap_policy policy;
@@ -148,55 +148,55 @@ typedef struct neap_region {
 #define NEAP_REGION_INIT \
   { sizeof(neap_region), NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* A resident region. Does not look at scopes. */
+/* A resident region. Ignores scopes. */
 NEAP_API neap_status neap_region_create(int32_t device, const char* tag, uint64_t size,
                                         neap_policy policy, void** address);
-/* The same without memory: born paused, resume gives it pages. */
+/* A paused region without memory; resume gives it pages. */
 NEAP_API neap_status neap_region_create_paused(int32_t device, const char* tag, uint64_t size,
                                                neap_policy policy, void** address);
-/* A second region, with its own address and tag, over the pages of the one at `source`. */
+/* A second region, with its own address and tag, over the pages of the region at `source`. */
 NEAP_API neap_status neap_region_alias(const char* tag, const void* source, void** address);
 /* Waits for the device's work, then frees the region that begins at `address`, paused or not. */
 NEAP_API neap_status neap_region_destroy(void* address);
-/* The region that `address` lies in. */
+/* The region that contains `address`. */
 NEAP_API neap_status neap_region_find(const void* address, neap_region* region);
-/* Lets another GPU, `peer`, read and write the memory of every region on `device`, those that exist
- * included, also after a resume. NEAP_UNSUPPORTED where it cannot reach this one's memory. Preloaded,
- * cudaDeviceEnablePeerAccess does this by itself. Stays until the process ends. */
+/* Gives another GPU, `peer`, read and write access to every region on `device`, existing and later ones,
+ * also after a resume. NEAP_UNSUPPORTED if it cannot access that memory. When preloaded,
+ * cudaDeviceEnablePeerAccess does the same. Cannot be undone. */
 NEAP_API neap_status neap_grant_peer(int32_t device, int32_t peer);
-/* Fills at most `capacity` structs (each with struct_size set in the first) and says in *count how
- * many there are. tag NULL: all. */
+/* Fills at most `capacity` structs (set struct_size in the first) and sets *count to the number of
+ * regions. tag NULL: all. */
 NEAP_API neap_status neap_regions(const char* tag, neap_region* regions, size_t capacity,
                                   size_t* count);
 
 /* ---- moves: all regions of some tags, on every open device ----------------------------------- */
-/* An empty list (count 0) means every tag; a tag that nothing has is no error. A failing call
- * leaves every device as it was. */
+/* An empty list (count 0) means every tag; unknown tags are ignored. A failing call leaves every device
+ * as it was. */
 
 enum { NEAP_FENCE_DEVICE = 0, NEAP_FENCE_STREAMS = 1, NEAP_FENCE_NONE = 2 };
 
 typedef struct neap_pause_options {
   size_t struct_size;
   neap_policy policy;   /* overrides the tags' own, now and later */
-  int32_t fence;        /* what is waited for before anything is unmapped */
+  int32_t fence;        /* what to wait for before anything is unmapped */
   void* const* streams; /* CUstream values, for NEAP_FENCE_STREAMS */
   size_t stream_count;
-  int32_t release_pages; /* 1: to the driver at once, for other processes */
-  int32_t unchanged;     /* 1: not written since the last backup, which is kept as it is */
+  int32_t release_pages; /* 1: to the driver, for other processes */
+  int32_t unchanged;     /* 1: not written since the last backup, which is used again */
 } neap_pause_options;
 #define NEAP_PAUSE_OPTIONS_INIT \
   { sizeof(neap_pause_options), NEAP_POLICY_UNCHANGED, NEAP_FENCE_DEVICE, NULL, 0, 0, 0 }
 
 typedef struct neap_resume_options {
   size_t struct_size;
-  uint64_t wait_ms; /* how long to wait for another process to give memory back */
+  uint64_t wait_ms; /* how long to wait for another process to free memory */
 } neap_resume_options;
 #define NEAP_RESUME_OPTIONS_INIT \
   { sizeof(neap_resume_options), 0 }
 
 typedef struct neap_move {
   size_t struct_size;
-  uint64_t bytes;  /* that left or came to the device */
+  uint64_t bytes;  /* that left or entered the device */
   uint64_t copied; /* of them, to or from the host or a disk */
   uint64_t regions;
   double seconds;
@@ -204,57 +204,57 @@ typedef struct neap_move {
 #define NEAP_MOVE_INIT \
   { sizeof(neap_move), 0, 0, 0, 0.0 }
 
-/* options and move may be NULL. Pausing what is paused and resuming what is resident do nothing. */
+/* options and move may be NULL. Pausing a paused tag and resuming a resident one do nothing. */
 NEAP_API neap_status neap_pause(const char* const* tags, size_t count,
                                 const neap_pause_options* options, neap_move* move);
 NEAP_API neap_status neap_resume(const char* const* tags, size_t count,
                                  const neap_resume_options* options, neap_move* move);
-/* Pauses `out` while it resumes `in`, with the pages of one serving the other. */
+/* Pauses `out` while it resumes `in`, which reuses the pages. */
 NEAP_API neap_status neap_exchange(const char* const* out, size_t out_count, const char* const* in,
                                    size_t in_count, const neap_pause_options* options,
                                    neap_move* move);
-/* Gives up or takes back the memory of [offset, offset+size) of one region. */
+/* Releases or restores the memory of [offset, offset+size) of one region. */
 NEAP_API neap_status neap_shrink(void* address, uint64_t offset, uint64_t size, neap_move* move);
 NEAP_API neap_status neap_grow(void* address, uint64_t offset, uint64_t size, neap_move* move);
-/* keep 1: pauses and exchanges pass the region of `address` by, its pages stay where they are; 0: they
- * no longer do. For memory whose pages others hold on to, such as buffers that NCCL registered in a
- * captured CUDA graph. *bytes says what stays: whole pages, with small neighbours under them. NEAP_BUSY
- * unless the whole region is resident. */
+/* keep 1: pauses and exchanges leave the region of `address` mapped; 0: they no longer do. For memory
+ * whose pages others use, such as buffers that NCCL registered in a captured CUDA graph. *bytes is what
+ * stays: whole pages, including small regions that share them. NEAP_BUSY unless the whole region is
+ * resident. */
 NEAP_API neap_status neap_keep_resident(const void* address, int32_t keep, uint64_t* bytes);
-/* Makes the host memory that the tags' next pause needs, now instead of then. */
+/* Allocates and pins now the host memory that the tags' next pause needs. */
 NEAP_API neap_status neap_prepare(const char* const* tags, size_t count);
-/* Sends kept pages of `device` (-1: all) to the driver until each holds at most `keep`. */
+/* Releases kept pages of `device` (-1: all) to the driver until each holds at most `keep`. */
 NEAP_API neap_status neap_release_store(int32_t device, uint64_t keep, uint64_t* released);
-/* Where the host copy of [address, address+size) lies. NEAP_NOT_FOUND without one. It stays valid
- * until the region resumes (longer with keep_host_buffers) or is destroyed. */
+/* The host copy of [address, address+size). NEAP_NOT_FOUND without one. Valid until the region resumes
+ * (longer with keep_host_buffers) or is destroyed. */
 NEAP_API neap_status neap_host_copy(const void* address, uint64_t size, const void** host);
 
-/* ---- being told ------------------------------------------------------------------------------ */
+/* ---- callbacks -------------------------------------------------------------------------------- */
 
-/* 0: go on. Anything else from before_unmap stops the pause, with everything as it was. Called on
- * the thread that pauses or resumes, or where several devices are open on one of Neap's, without
- * locks; must not throw. */
+/* Returns 0 to continue. Any other value from before_unmap stops the pause; the state is as before. Called
+ * without locks on the thread that pauses or resumes, or on a thread of Neap if several devices are
+ * open; must not throw. */
 typedef int32_t (*neap_callback)(const neap_region* region, void* user);
-/* For those who registered addresses elsewhere (NCCL, RDMA, IPC). tag NULL: every region. Either
- * function may be NULL. Also serves devices opened later. */
+/* For code that registered addresses elsewhere (NCCL, RDMA, IPC). tag NULL: every region. Either
+ * function may be NULL. Also applies to devices opened later. */
 NEAP_API neap_status neap_add_callbacks(const char* tag, neap_callback before_unmap,
                                         neap_callback after_map, void* user, uint64_t* id);
-/* Waits for calls that are under way in other threads: afterwards none runs and none will. From a
- * callback it does not wait. */
+/* Waits for running calls in other threads; afterwards no call runs or will run. Does not wait inside a
+ * callback. */
 NEAP_API neap_status neap_remove_callbacks(uint64_t id);
 
 /* ---- hand-over between processes -------------------------------------------------------------- */
 
 typedef struct neap_page {
-  int32_t descriptor; /* whoever holds it closes it */
+  int32_t descriptor; /* the holder closes it */
   int32_t reserved;
   uint64_t offset; /* from the region's address */
   uint64_t size;
-  uint64_t lead; /* of the first page: what lies before the region, small ones share pages */
+  uint64_t lead; /* part of the first page before the region; small regions share pages */
 } neap_page;
 
-/* Descriptors of the pages of the resident region that begins at `address`; *count says how many
- * there are, and NEAP_INVALID_ARGUMENT with nothing exported when that is over `capacity`. */
+/* Descriptors of the pages of the resident region that begins at `address`. Sets *count to the number of
+ * pages. NEAP_INVALID_ARGUMENT, and nothing exported, if that exceeds `capacity`. */
 NEAP_API neap_status neap_export(const void* address, neap_page* pages, size_t capacity,
                                  size_t* count);
 /* A region over pages that another process exported. Free it with neap_region_destroy. */
@@ -268,14 +268,14 @@ typedef struct neap_guest neap_guest;
 
 /* Serves offers at `path` from a thread of its own. The path must not exist, or be a dead socket. */
 NEAP_API neap_status neap_owner_open(const char* path, neap_owner** owner);
-/* Lets guests map the region that begins at `address` under `name`. A pause of the region revokes
- * it from every guest first and waits for them at most `revoke_ms`; then the pause fails with
- * NEAP_BUSY and everything is as it was. */
+/* Lets guests map the region that begins at `address` under `name`. A pause of the region first revokes
+ * it from every guest and waits for them at most `revoke_ms`; after that it fails with NEAP_BUSY and the
+ * state is as before. */
 NEAP_API neap_status neap_owner_offer(neap_owner* owner, const char* name, void* address,
                                       uint64_t revoke_ms);
-/* Takes an offer back: guests unmap, and this returns when the last has (or died). */
+/* Withdraws an offer: guests unmap; returns when the last has unmapped or died. */
 NEAP_API neap_status neap_owner_withdraw(neap_owner* owner, const char* name, uint64_t revoke_ms);
-/* How many guests map `name` now. */
+/* The number of guests that map `name`. */
 NEAP_API neap_status neap_owner_guests(neap_owner* owner, const char* name, uint64_t* guests);
 /* Withdraws everything (waiting `revoke_ms` in all), closes the socket, frees the handle whatever
  * the outcome. */

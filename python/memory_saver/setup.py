@@ -1,7 +1,7 @@
 """The distribution `torch_memory_saver` on Neap.
 
-It takes the name of the package that it stands in for, so that pip puts it in that one's place and
-programs that require it are content. The local version says whose it is.
+It has the name of the package that it replaces, so that pip replaces that one and dependents are
+satisfied. The local version identifies it.
 """
 
 import sys

@@ -2,7 +2,7 @@
 
     with neap.region("weights", policy="host"):
         model = build_model()
-    neap.pause("weights")      # the memory is free for others; contents wait on the host
+    neap.pause("weights")      # the memory is free for others; contents are on the host
     neap.resume("weights")     # same addresses, same contents
 
 Works with torch 2.6 and newer, and without torch. docs/python.md has the details.

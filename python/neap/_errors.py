@@ -1,10 +1,10 @@
-"""Exceptions: one class a kind of failure, all of them NeapError."""
+"""Exceptions: one class for each kind of failure, all derived from NeapError."""
 
 import sys
 
 
 class NeapError(RuntimeError):
-    """A call that Neap could not do. `code` is its number in neap.h, `name` its name."""
+    """A call that failed. `code` is its number in neap.h, `name` its name."""
 
     code = 15
     name = "internal error"
@@ -30,7 +30,7 @@ class AlreadyExistsError(NeapError):
 
 
 class OutOfMemoryError(NeapError):
-    """The device has no room.
+    """Out of device memory.
 
     need, free, capacity: bytes, or None where they are not known.
     holders: what holds the rest, as (tag, bytes), largest first.
@@ -57,7 +57,7 @@ class BusyError(NeapError):
 
 
 class DeviceLostError(NeapError):
-    """The GPU's context is gone; no later call on it can succeed."""
+    """The GPU's context is lost; no later call on it can succeed."""
 
 
 class DriverError(NeapError):
@@ -73,7 +73,7 @@ class IoError(NeapError, OSError):
 
 
 class CancelledError(NeapError):
-    """A callback refused, or the process at the other end is gone."""
+    """A callback returned an error, or the other process of a hand-over is gone."""
 
 
 class TimeoutExpired(NeapError, TimeoutError):

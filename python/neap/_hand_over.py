@@ -1,4 +1,4 @@
-"""Pages handed to other processes, without a copy."""
+"""Shares pages with other processes, without a copy."""
 
 import ctypes
 import os
@@ -18,14 +18,14 @@ _MOST_PAGES = 1 << 20
 
 
 class Export:
-    """Descriptors of a region's pages. Close it, or use it in a `with`."""
+    """Descriptors of a region's pages. Close it, or use it in a `with` statement."""
 
     def __init__(self, pages, size):
         self.pages = pages  #: (descriptor, offset, size, lead)
         self.size = size
 
     def send(self, connection):
-        """Sends the pages over a connected Unix socket; the other end calls receive()."""
+        """Sends the pages over a connected Unix socket; the other process calls receive()."""
         connection.sendall(_HEADER.pack(_MARK, len(self.pages), self.size))
         for begin in range(0, len(self.pages), _FDS_A_MESSAGE):
             part = self.pages[begin : begin + _FDS_A_MESSAGE]
@@ -45,7 +45,7 @@ class Export:
 
 
 def export_region(what):
-    """The pages of the resident region that a tensor, Region or address lies in."""
+    """The pages of the resident region that contains a tensor, Region or address."""
     region = info(what)
     count = c_size_t()
     capacity = 1024
@@ -86,7 +86,7 @@ def receive(connection, tag, *, device=0):
     """The other end of Export.send(): a Region over the pages that were sent."""
     mark, count, _ = _HEADER.unpack(_receive_exactly(connection, _HEADER.size))
     if mark != _MARK or not 0 < count <= _MOST_PAGES:
-        raise InvalidArgumentError("what came over the connection is no export of Neap's")
+        raise InvalidArgumentError("the message is not an export of Neap")
     pages = []
     try:
         while len(pages) < count:
@@ -95,7 +95,7 @@ def receive(connection, tag, *, device=0):
             for descriptor in descriptors:
                 pages.append((descriptor, 0, 0, 0))
             if len(descriptors) != expected:
-                raise EOFError("an export came with too few descriptors")
+                raise EOFError("an export has too few descriptors")
             data += _receive_exactly(connection, expected * _PAGE.size - len(data))
             for i in range(expected):
                 at = len(pages) - expected + i
@@ -110,7 +110,7 @@ _open_guests = set()  # their thread calls Python until they are closed
 
 
 class Owner:
-    """Lends regions to other processes at a Unix socket; docs/hand-over.md.
+    """Shares regions with other processes at a Unix socket; docs/hand-over.md.
 
     Before a lent region is paused its guests are asked to let go, and waited for.
     """
@@ -152,7 +152,7 @@ class Owner:
 
 
 class Guest:
-    """Maps what an Owner lends.
+    """Maps what an Owner offers.
 
     on_revoked(name, address, lost) is called on a thread of the guest's before a region is
     unmapped; it returns when the memory is no longer used. lost: the owner is gone, and the
@@ -161,7 +161,7 @@ class Guest:
 
     def __init__(self, path, on_revoked=None):
         self._on_revoked = on_revoked
-        self.error = None  #: what on_revoked raised last
+        self.error = None  #: the last exception of on_revoked
         self._callback = lib.REVOKED(self._revoked)
         handle = c_void_p()
         lib.library().call("neap_guest_open", os.fsencode(path), self._callback, None,

@@ -23,11 +23,11 @@ def set_hook_mode(mode):
 
     "preload"  this process was started with LD_PRELOAD (see preload()): cudaMalloc is hooked.
     "torch"    torch.cuda.MemPool with Neap's allocator; nothing needs to be preloaded.
-    "auto"     preload where the hook is preloaded, else torch.
+    "auto"     preload if the hook is preloaded, else torch.
     """
     global _mode
     if mode not in _MODES:
-        raise InvalidArgumentError(f'"{mode}" is no hook mode; there are {", ".join(_MODES)}')
+        raise InvalidArgumentError(f'"{mode}" is not a hook mode; use one of {", ".join(_MODES)}')
     if mode == "preload" and not lib.library().preloaded:
         raise UnsupportedError(
             "hook mode preload needs this process to be started with LD_PRELOAD; start it inside "
@@ -88,7 +88,7 @@ def _configured_expandable(environment=os.environ):
 
 
 def without_expandable(settings):
-    """The same settings with expandable segments off: torch resets what it is not told."""
+    """The same settings with expandable segments off: torch resets settings that are not given."""
     kept = [item for item in settings.split(",")
             if item.strip() and item.partition(":")[0].strip() != "expandable_segments"]
     return ",".join(kept + ["expandable_segments:False"])
@@ -96,8 +96,8 @@ def without_expandable(settings):
 
 @contextmanager
 def _no_expandable_segments(torch):
-    """Expandable segments bypass cudaMalloc, so a preloaded hook would not see them. The switch is the
-    process's: the first region turns it off, and the last one on again."""
+    """Expandable segments bypass cudaMalloc, so a preloaded hook does not see them. The setting is
+    process-wide: the first region turns it off, and the last one on again."""
     global _regions_without_expandable
     settings = _configured_expandable()
     if settings is None:
@@ -120,7 +120,7 @@ def _no_expandable_segments(torch):
 
 
 def torch_allocator():
-    """Neap as torch's pluggable allocator, for torch.cuda.MemPool(allocator)."""
+    """Neap's pluggable allocator for torch.cuda.MemPool(allocator)."""
     path = lib.library().path
     if path not in _allocators:
         _allocators[path] = pluggable_allocator(path, "neap_torch_malloc", "neap_torch_free")
@@ -135,7 +135,7 @@ def pluggable_allocator(path, malloc, free):
 
 
 def _maker(torch, mode):
-    """What makes a pool whose memory comes from Neap in this hook mode."""
+    """A function that makes a pool whose memory comes from Neap in this hook mode."""
     if mode == "torch":
         return lambda: torch.cuda.MemPool(torch_allocator())
     return torch.cuda.MemPool
@@ -165,19 +165,19 @@ def region(tag="default", policy=Policy.DISCARD, *, device=None, all_threads=Fal
             stack.enter_context(_no_expandable_segments(torch))
             stack.enter_context(_pools.use(torch, ("region", tag, policy, index, lib.library().path),
                                            _maker(torch, mode), index))
-            # Else other threads' memory would be in the region's pool, but not the region's.
+            # Else other threads' memory would be in the region's pool but not belong to the region.
             all_threads = all_threads or _pools.catches_all_threads(torch)
         elif not lib.library().preloaded:
             raise UnsupportedError(
                 "region() needs torch with a GPU, or a hook that is preloaded (neap.preload()); "
-                "neap.allocate() makes regions without either")
+                "neap.allocate() needs neither")
         stack.enter_context(_scope(tag, policy, True, all_threads))
         yield
 
 
 @contextmanager
 def disabled():
-    """Allocations inside are left alone, whatever region lies around."""
+    """Allocations inside do not become regions, whatever the outer region is."""
     with ExitStack() as stack:
         torch = _torch()
         if torch is not None:

@@ -116,13 +116,13 @@ _SIGNATURES = {
 
 
 def _preloaded():
-    """The hook that LD_PRELOAD brought into this process, or None."""
+    """The hook that LD_PRELOAD loaded into this process, or None."""
     process = ctypes.CDLL(None)
     return process if hasattr(process, "neap_abi_version") else None
 
 
 def library_path():
-    """The library's file: NEAP_HOOK_LIBRARY, or the one beside this package."""
+    """The library's file: NEAP_HOOK_LIBRARY, or the one in this package."""
     chosen = os.environ.get("NEAP_HOOK_LIBRARY")
     if chosen:
         return chosen
@@ -165,7 +165,7 @@ class Library:
         self.path = file_of(cdll.neap_abi_version)
 
     def call(self, name, *arguments):
-        """Calls a function that returns neap_status; raises what it failed with."""
+        """Calls a function that returns neap_status; raises an exception if it fails."""
         status = getattr(self.cdll, name)(*arguments)
         if status != 0:
             self.raise_last(status)
@@ -192,7 +192,7 @@ class Library:
         return shortage.need, shortage.free, shortage.capacity, tuple(holders)
 
     def text(self, name):
-        """What a function that writes text says; asks again when it has grown meanwhile."""
+        """The text that a function writes; calls it again if the text has grown."""
         length = c_size_t()
         capacity = 4096
         while True:
@@ -208,7 +208,7 @@ _library = None
 
 
 def library():
-    """Loads the library at first use: the preloaded one where there is one."""
+    """Loads the library at first use; uses the preloaded one if there is one."""
     global _library
     if _library is None:
         with _lock:
@@ -227,7 +227,7 @@ def library():
 
 
 def adopt(cdll):
-    """The Library of a hook that other code has loaded. This package uses it from now on, unless another
+    """The Library of a hook that other code has loaded. This package then uses it, unless the current one
     has regions already."""
     global _library
     theirs = Library(cdll, False)
@@ -240,7 +240,7 @@ def adopt(cdll):
 
 
 def milliseconds(seconds):
-    """For the interface, which takes a day for as good as for ever."""
+    """For the interface, which treats a day as infinite."""
     return int(min(max(seconds, 0), 86400) * 1000)
 
 

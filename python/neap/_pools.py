@@ -15,14 +15,14 @@ from contextlib import contextmanager
 _lock = threading.RLock()
 _busy = set()  # ids of pools in use
 _shared = {}  # kind -> the one pool of graphs
-_uses = 0  # pools that torch is told of, and captures
-_temporary = []  # to be dropped when there are none
+_uses = 0  # pools in use by torch, and captures
+_temporary = []  # dropped when none is in use
 _thread = threading.local()
 
 
 def keep(thing):
-    """Lets `thing` outlive the interpreter. Where torch's pools end with the modules, up to 2.9 their allocator
-    may be gone by then, and what one of them asserts ends the process."""
+    """Lets `thing` outlive the interpreter. Up to torch 2.9, a pool that is destroyed with the modules may
+    outlive its allocator, and an assertion then ends the process."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
     return thing
 
@@ -48,7 +48,7 @@ class Pools(dict):
             keep(pool)
 
     def acquire(self, kind, make):
-        """A pool that nobody uses; give it back with release()."""
+        """A pool that is not in use; return it with release()."""
         with _lock:
             for pool in (self.get(kind), *self.more.get(kind, ())):
                 if pool is not None and id(pool) not in _busy:
@@ -89,7 +89,7 @@ def _stack():
 
 @contextmanager
 def _told(torch, use):
-    """Inside, torch sees `use` in place of what it saw of this thread; None: no pool."""
+    """Inside, torch uses `use` in place of this thread's current pool; None: no pool."""
     global _uses
     stack = _stack()
     outer = stack[-1] if stack else None
@@ -108,12 +108,12 @@ def _told(torch, use):
                 stack.pop()
                 if use is not None:
                     use.end()
-                    use.pool = None  # nothing here keeps a temporary pool alive
+                    use.pool = None  # do not keep a temporary pool alive
         finally:
             if outer is not None:
                 outer.begin()
     finally:
-        with _lock:  # held while they go: nobody may begin to use a pool meanwhile
+        with _lock:  # held during destruction: no thread may begin to use a pool
             _uses -= 1
             if _uses == 0 and _temporary and not torch.cuda.is_current_stream_capturing():
                 _temporary.clear()

@@ -34,7 +34,7 @@ def as_policy(policy):
             return Policy[policy.upper()]
         except KeyError:
             raise InvalidArgumentError(
-                f'"{policy}" is no policy; there are discard, host, disk and zero') from None
+                f'"{policy}" is not a policy; use discard, host, disk or zero') from None
     return Policy(policy)
 
 

@@ -1,7 +1,10 @@
-// The addresses of one tag: a few large reserved zones, so that regions which move together lie
-// side by side and one driver call serves many.
+// The addresses of one tag: a few large reserved zones, so that regions which move together are
+// adjacent and one driver call covers many.
 //
-// Threads   none: the table's lock.   Failure   the device's, from reserve.
+// Threads   needs the table lock.
+//
+// Failure   that of Device::reserve.
+//
 // Cost      logarithmic in the number of holes; a driver call when a zone is full.
 #pragma once
 
@@ -20,7 +23,7 @@ class AddressSpace {
 
   [[nodiscard]] Result<device::Address> take(Bytes size);
   void give(device::Address at, Bytes size);
-  /// Gives zones without a range in use back to the device.
+  /// Returns zones without a range in use to the device.
   Status clear();
   [[nodiscard]] bool empty() const { return zones_.empty(); }
 

@@ -46,26 +46,27 @@ Result<std::unique_ptr<Arena>> Arena::make(device::Device& device, Options optio
 
 Arena::Arena(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Arena::~Arena() {
-  // A forked child's copy has locks that nobody opens, threads that do not run, and addresses of
-  // backups where the child may have memory of its own by now.
+  // In a forked child the locks may be held for good, the threads do not exist, and the addresses of
+  // backups may be in use for other memory.
   if (impl_ != nullptr && impl_->owner != current_process()) (void)impl_.release();
 }
 
-Result<std::vector<Stage>> fill_runs(Arena::Impl& arena, Tag& tag, const std::vector<Run>& runs,
-                                     const std::function<std::string()>& what) {
-  auto stages = cut_stages(tag, plan_pages(arena, runs), Bytes(0));
-  auto pages = arena.store.take_all(sizes_of(stages));
-  if (!pages.ok()) return arena.explain(pages.status(), bytes_of(stages), what());
-  assign(stages, *pages);
-  for (Stage& stage : stages) {
-    Status status = map_stage(arena, stage);
+Result<std::vector<TransferChunk>> fill_runs(Arena::Impl& arena, Tag& tag,
+                                             const std::vector<Run>& runs,
+                                             const std::function<std::string()>& what) {
+  auto chunks = cut_chunks(tag, plan_pages(arena, runs), Bytes(0));
+  auto pages = arena.store.take_all(sizes_of(chunks));
+  if (!pages.ok()) return arena.explain(pages.status(), bytes_of(chunks), what());
+  assign(chunks, *pages);
+  for (TransferChunk& chunk : chunks) {
+    Status status = map_chunk(arena, chunk);
     if (status.ok()) continue;
     Incoming failed;
-    failed.stages = std::move(stages);
+    failed.chunks = std::move(chunks);
     undo(arena, failed);
     return std::move(status).with_context(what());
   }
-  return stages;
+  return chunks;
 }
 
 namespace {
@@ -89,12 +90,12 @@ Result<RegionInfo> Arena::create(std::string_view name, Bytes requested, Policy 
   NEAP_TRY(arena.check_process());
   NEAP_TRY_ASSIGN(const Bytes size, region_size(arena, requested));
   const auto what = [&] { return format("a region of {} for {}", size, name); };
-  if (size > arena.device.info().capacity)  // neither addresses nor a plan for what cannot be
+  if (size > arena.device.info().capacity)  // do not reserve or plan what cannot fit
     return arena.explain(Status::out_of_memory("", {}), requested, what());
   std::unique_lock lock(arena.table);
   Tag& tag = arena.tag_named(name);
-  if (const Address dead = arena.take_dead(tag, size); dead != 0) {
-    Region& region = arena.add_region(tag, dead, size, dead, requested, size, policy);
+  if (const Address retired = arena.take_retired(tag, size); retired != 0) {
+    Region& region = arena.add_region(tag, retired, size, retired, requested, size, policy);
     region.generation = 1;
     return arena.describe(region);
   }
@@ -102,13 +103,13 @@ Result<RegionInfo> Arena::create(std::string_view name, Bytes requested, Policy 
   const PageUse use = keeps_contents(policy) ? PageUse::kCopied : PageUse::kFirst;
   const Run run{at, size, use, tag.page_limit};
   lock.unlock();
-  auto stages = fill_runs(arena, tag, {run}, what);
+  auto chunks = fill_runs(arena, tag, {run}, what);
   lock.lock();
-  if (!stages.ok()) {
-    arena.bury(tag, at, size);  // free at once, but for what the device refused to unmap
-    return stages.status();
+  if (!chunks.ok()) {
+    arena.retire(tag, at, size);  // except for what the device refused to unmap
+    return chunks.status();
   }
-  enter_slots(*stages);
+  enter_slots(*chunks);
   Region& region = arena.add_region(tag, at, size, at, requested, size, policy);
   region.generation = 1;
   return arena.describe(region);
@@ -146,7 +147,7 @@ Status Arena::destroy(RegionId id, bool release_pages) {
   region = find_region();
   if (region == nullptr) return missing();
 
-  // Pages that no other region of the tag uses.
+  // The pages that no other region of the tag uses.
   std::vector<std::pair<Address, Page>> leaving;
   for (const auto& [at, page] : slots_touching(tag, region->block, region->block_size)) {
     const Region* first = block_owner(tag, at);
@@ -163,19 +164,19 @@ Status Arena::destroy(RegionId id, bool release_pages) {
   lock.unlock();
 
   Outgoing out;
-  out.stages = cut_stages(tag, leaving, Bytes(0));
+  out.chunks = cut_chunks(tag, leaving, Bytes(0));
   Status status = before == State::kResident ? arena.call_before_unmap({info}) : Status();
   const bool told = status.ok();
-  for (Stage& stage : out.stages) {
-    stage.mapped = stage.pages.size();
-    if (status.ok()) status = unmap_stage(arena, stage);
+  for (TransferChunk& chunk : out.chunks) {
+    chunk.mapped = chunk.pages.size();
+    if (status.ok()) status = unmap_chunk(arena, chunk);
   }
   if (!status.ok()) {
     Outgoing::Item item;
     item.region = region;
     out.items.push_back(std::move(item));
     undo(arena, out);
-    if (told && before == State::kResident) arena.tell_still_there({info});
+    if (told && before == State::kResident) arena.notify_still_mapped({info});
     lock.lock();
     region->state = before;
     return std::move(status).with_context(format("destroying a region of {}", info.tag));
@@ -183,17 +184,17 @@ Status Arena::destroy(RegionId id, bool release_pages) {
 
   lock.lock();
   for (const auto& [at, page] : leaving) tag.slots.erase(at);
-  for (const Stage& stage : out.stages) arena.sweep_dead(tag, stage.at, stage.size);
+  for (const TransferChunk& chunk : out.chunks) arena.reclaim(tag, chunk.at, chunk.size);
   Backup backup = std::move(region->backup);
   arena.remove_region(*region);
   lock.unlock();
   arena.hosts.give(backup.host);
   arena.hosts.release_free(&tag);
   if (backup.file != nullptr) {
-    // Not by a list of initializers, which would keep a reference and close the file here.
+    // Not an initializer list, which would keep a reference and close the file here.
     std::vector<DiskCopy> last;
     last.push_back({0, std::move(backup.file), Bytes(0), Bytes(0)});
-    arena.close_beside(std::move(last));
+    arena.close_in_background(std::move(last));
   }
   if (imported) {
     for (const auto& [at, page] : leaving) {
@@ -201,8 +202,8 @@ Status Arena::destroy(RegionId id, bool release_pages) {
         log::warn(format("an imported page was not let go: {}", gone.message()));
     }
   } else {
-    arena.store.give(pages_of(out.stages), release_pages);
-    arena.pages_came_back();
+    arena.store.give(pages_of(out.chunks), release_pages);
+    arena.note_freed_pages();
   }
   return {};
 }
@@ -317,7 +318,7 @@ void Arena::set_backup_options(bool keep_host_buffers, Bytes host_budget, std::s
     impl_->disk_folder = std::move(disk_folder);
   }
   impl_->keep_host_buffers = keep_host_buffers;
-  if (!keep_host_buffers && kept == KeptBuffers::kReleaseNow) impl_->give_kept_buffers();
+  if (!keep_host_buffers && kept == KeptBuffers::kReleaseNow) impl_->release_kept_buffers();
 }
 
 void Arena::finish_disk_files() {
@@ -378,7 +379,7 @@ void Arena::give_page(std::string_view name, device::PageId page, Bytes size) {
     const std::unique_lock lock(arena.table);
     arena.tag_named(name).taken -= size;
   }
-  arena.pages_came_back();
+  arena.note_freed_pages();
 }
 
 }  // namespace neap::arena

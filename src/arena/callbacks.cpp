@@ -1,7 +1,7 @@
 // Listeners: known under the table lock, called with no lock held.
 #include <algorithm>
 
-#include "arena/table.h"
+#include "arena/arena_impl.h"
 #include "base/format.h"
 #include "base/log.h"
 
@@ -78,7 +78,7 @@ bool Arena::Impl::in_listener() const {
   return false;
 }
 
-void Arena::Impl::tell_still_there(const std::vector<RegionInfo>& infos) {
+void Arena::Impl::notify_still_mapped(const std::vector<RegionInfo>& infos) {
   const Listeners all = listeners_of(*this);
   for (const RegionInfo& region : infos) {
     for (const auto& listener : all) {

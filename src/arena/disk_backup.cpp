@@ -23,13 +23,13 @@
 namespace neap::arena {
 namespace {
 
-// Many small transfers keep a disk busier than a few large ones (docs/arena.md).
+// Many small transfers use a disk better than a few large ones (docs/arena.md).
 constexpr Bytes kPiece = 1_MiB;
 constexpr std::size_t kPieces = 64;   // staging buffers: 64 MiB
 constexpr std::size_t kWorkers = 32;  // writes or reads under way
 constexpr std::size_t kCopying = 16;  // copies under way ahead of them
 
-/// Threads that run jobs in order of arrival.
+/// A pool of threads that runs jobs in order.
 class Workers {
  public:
   explicit Workers(std::size_t jobs) {
@@ -95,21 +95,22 @@ std::vector<DiskCopy> pieces_of(const std::vector<DiskCopy>& copies) {
   return pieces;
 }
 
-/// Buffers for a few pieces; back to the pool, and no copy under way in them, whatever happens.
+/// Buffers for a few pieces. The destructor waits for copies in them and returns them to the pool.
 class Staging {
  public:
   Staging(HostPool& hosts, device::CopyQueue& queue) : hosts_(hosts), queue_(queue) {}
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
   ~Staging() {
-    (void)queue_.drain();  // its failure has been met, or comes back with the next call
+    (void)queue_.drain();  // a failure has been reported, or the next call reports it
     hosts_.give(buffer_);
     hosts_.trim();
   }
   Status take(const std::vector<DiskCopy>& pieces) {
     for (const DiskCopy& piece : pieces) each_ = std::max(each_, piece.size);
     count_ = std::min(kPieces, pieces.size());
-    NEAP_TRY_ASSIGN(buffer_, hosts_.take(each_ * count_, Bytes(0), HostPool::kStaging, HostPool::Limit::kMachine));
+    NEAP_TRY_ASSIGN(buffer_, hosts_.take(each_ * count_, Bytes(0), HostPool::kStaging,
+                                         HostPool::Limit::kMachine));
     return hosts_.ready({buffer_}).wait(buffer_.at, buffer_.size);
   }
   [[nodiscard]] std::size_t count() const { return count_; }
@@ -125,8 +126,8 @@ class Staging {
   std::size_t count_ = 0;
 };
 
-/// Pieces on their way between device and file: each is a copy and a file operation, one after the
-/// other, in a staging buffer; copies and file operations of different pieces run at once.
+/// Moves pieces between device and file. Each piece is a copy and a file operation, one after the
+/// other, in a staging buffer. Copies and file operations of different pieces overlap.
 class Pipeline {
  public:
   enum class Order { kCopyFirst, kFileFirst };
@@ -161,7 +162,7 @@ class Pipeline {
                       return {};
                     },
                     [&](std::size_t i) { return transfers_[i % count].get(); }};
-    // Few copies keep the link busy; the other buffers are the file's.
+    // A few copies keep the link busy; the other buffers are for the file.
     const std::size_t copying = std::min(kCopying, count);
     return order == Order::kCopyFirst ? flow(copy, file, copying - 1)
                                       : flow(file, copy, count - copying);
@@ -171,7 +172,7 @@ class Pipeline {
   struct Step {
     std::function<Status(std::size_t)> start, finish;
   };
-  /// `ahead` pieces are in the first step beyond the one that is handed to the second.
+  /// `ahead`: how many pieces the first step runs ahead of the second.
   Status flow(const Step& first, const Step& second, std::size_t ahead) const {
     const std::size_t n = pieces_.size();
     const std::size_t buffers = staging_.count();
@@ -194,7 +195,7 @@ class Pipeline {
   Staging staging_;
   std::vector<std::uint64_t> marks_;
   std::vector<std::future<Status>> transfers_;
-  Workers workers_;  // last: its destructor ends the jobs before what they use goes
+  Workers workers_;  // last, so that its jobs end before what they use is destroyed
 };
 
 }  // namespace
@@ -208,9 +209,9 @@ std::string name_template(const std::string& folder) {
 }
 
 Status cannot_make(const std::string& folder, int error) {
-  return Status::driver(
-      ErrorCode::kIo, format("cannot make a backup file in {}: {}", folder, system_reason(error)),
-      error);
+  return Status::driver(ErrorCode::kIo,
+                        format("cannot make a backup file in {}: {}", folder, system_reason(error)),
+                        error);
 }
 
 /// Removes named files whose process is gone: the kernel has released their locks.
@@ -241,7 +242,7 @@ Result<std::shared_ptr<DiskFile>> DiskFile::open_unnamed(std::string folder, Byt
   int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
   if (fd < 0) fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT)) {
-    // No unnamed files here: a named one, unlinked at once.
+    // The file system has no unnamed files: a named one, unlinked at once.
     std::string name = name_template(folder);
     fd = ::mkostemp(name.data(), O_CLOEXEC);
     if (fd >= 0) ::unlink(name.c_str());
@@ -280,8 +281,8 @@ Result<std::shared_ptr<DiskFile>> DiskFile::make(const std::string& folder, Byte
     const char* temporary = std::getenv("TMPDIR");
     where = temporary != nullptr && *temporary != '\0' ? temporary : "/tmp";
   }
-  NEAP_TRY_ASSIGN(auto file, naming == Naming::kNamed ? open_named(where, size)
-                                                      : open_unnamed(where, size));
+  NEAP_TRY_ASSIGN(auto file,
+                  naming == Naming::kNamed ? open_named(where, size) : open_unnamed(where, size));
   const int error = file->take_space(static_cast<off_t>(size.count()));
   if (error != 0)
     return Status::driver(
@@ -301,7 +302,7 @@ void DiskFile::unlink() {
 }
 
 int DiskFile::take_space(off_t length) const {
-  // In pieces, each tried again after a signal: some file systems begin anew then.
+  // In pieces: after a signal, some file systems start the whole call again.
   constexpr off_t kTakenAtOnce = 64 << 20;
   int refused = 0;
   for (off_t at = 0; at < length && refused == 0;) {
@@ -313,7 +314,7 @@ int DiskFile::take_space(off_t length) const {
     }
   }
   if (refused != EOPNOTSUPP) return refused;
-  // Taken by writing single bytes, which direct writes cannot.
+  // posix_fallocate then writes single bytes, which direct writes do not allow.
   const int flags = ::fcntl(descriptor_, F_GETFL);
   stop_direct();
   int error = EINTR;
@@ -340,7 +341,7 @@ Status DiskFile::write(Bytes offset, const std::byte* from, Bytes size) const {
     if (n > 0) {
       done += Bytes(static_cast<std::uint64_t>(n));
     } else if (n < 0 && errno == EINVAL && (::fcntl(descriptor_, F_GETFL) & O_DIRECT) != 0) {
-      stop_direct();  // the file system took the flag at open, but not the write
+      stop_direct();  // the file system accepted the flag but not the write
     } else if (n == 0 || errno != EINTR) {
       return failure("write", n == 0 ? ENOSPC : errno);
     }

@@ -1,11 +1,13 @@
-// Backups in files: direct writes, several outstanding, past the page cache.
+// Backups in files: several direct writes at once that bypass the page cache.
 //
 // Model     One unnamed file for each pause, its space secured before anything is copied; it
 //           vanishes with its last region or with the process. Where Options::named_disk_files asks
 //           for it, one named file for each region, which the region keeps for later pauses. Bytes go
 //           device -> staging buffer -> file, copies and writes of different pieces at once.
-// Threads   a DiskFile belongs to the operation that moves it; its worker threads live for that.
-// Failure   kIo with the system's reason; a full disk is found at make, before anything is lost.
+//
+// Threads   a DiskFile belongs to the operation that moves it; worker threads live as long as that.
+//
+// Failure   kIo with the system's reason. make() finds a full disk, before anything is copied.
 #pragma once
 
 #include <sys/types.h>
@@ -23,7 +25,7 @@ class DiskFile {
   /// A named file is locked by this process. Those that a killed process left behind are removed
   /// when the first is made in their folder.
   enum class Naming { kUnnamed, kNamed };
-  /// A file of `size` with all its space. `folder` empty: the system's temporary folder.
+  /// A file of `size` whose space is reserved. `folder` empty: the system's temporary folder.
   [[nodiscard]] static Result<std::shared_ptr<DiskFile>> make(const std::string& folder, Bytes size,
                                                               Naming naming = Naming::kUnnamed);
   ~DiskFile();
@@ -39,7 +41,8 @@ class DiskFile {
  private:
   DiskFile(int descriptor, std::string where, Bytes size)
       : descriptor_(descriptor), where_(std::move(where)), size_(size) {}
-  [[nodiscard]] static Result<std::shared_ptr<DiskFile>> open_unnamed(std::string folder, Bytes size);
+  [[nodiscard]] static Result<std::shared_ptr<DiskFile>> open_unnamed(std::string folder,
+                                                                      Bytes size);
   [[nodiscard]] static Result<std::shared_ptr<DiskFile>> open_named(std::string folder, Bytes size);
   [[nodiscard]] Status failure(std::string_view what, int error) const;
   void stop_direct() const;
@@ -52,7 +55,7 @@ class DiskFile {
   std::string name_;  ///< path of a named file
 };
 
-/// A stretch of device memory and its place in a file.
+/// A range of device memory and its place in a file.
 struct DiskCopy {
   device::Address device = 0;
   std::shared_ptr<DiskFile> file;
@@ -60,7 +63,7 @@ struct DiskCopy {
   Bytes size;
 };
 
-/// Runs the copies, pieces of one staging buffer each. Staging comes from `hosts` and goes back.
+/// Runs the copies in pieces of one staging buffer each. Staging memory comes from `hosts`.
 Status copy_to_disk(const std::vector<DiskCopy>& copies, HostPool& hosts, device::CopyQueue& queue);
 Status copy_from_disk(const std::vector<DiskCopy>& copies, HostPool& hosts,
                       device::CopyQueue& queue);

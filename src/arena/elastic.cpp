@@ -1,4 +1,4 @@
-// What one region asks for itself: giving up and taking back pages in the middle of it, or keeping them all.
+// Operations of one region: shrink, grow and keep_resident.
 #include <algorithm>
 #include <optional>
 
@@ -46,7 +46,7 @@ void add_part(Region& region, const Part& part) {
   region.parts = std::move(merged);
 }
 
-/// Both moves begin alike: the region exists, its tag is this call's to move, and the range lies in it.
+/// The common start of both moves: finds the region, marks its tag as moving, and checks the range.
 class PartMove {
  public:
   PartMove(Arena::Impl& arena, RegionId id) : arena_(arena), id_(id), lock_(arena.table) {}
@@ -55,7 +55,7 @@ class PartMove {
     NEAP_TRY(find());
     moving_.emplace(arena_, lock_, std::vector<Tag*>{region_->tag});
     NEAP_TRY(moving_->status());
-    NEAP_TRY(find());  // it may have gone while another call moved it
+    NEAP_TRY(find());  // it may have been destroyed during another move
     return check_range(*region_, offset, size);
   }
   [[nodiscard]] Region& region() const { return *region_; }
@@ -107,23 +107,23 @@ Result<MoveReport> Arena::shrink(RegionId id, Bytes offset, Bytes size, const Fe
   }
   if (leaving.empty()) return report;
   Outgoing out;
-  out.stages = cut_stages(tag, leaving, Bytes(0));
+  out.chunks = cut_chunks(tag, leaving, Bytes(0));
   const RegionInfo info = arena.describe(*region);
   region->state = State::kPausing;
   lock.unlock();
 
-  for (Stage& stage : out.stages) stage.mapped = stage.pages.size();
+  for (TransferChunk& chunk : out.chunks) chunk.mapped = chunk.pages.size();
   Status status = arena.call_before_unmap({info});
   const bool told = status.ok();
   if (status.ok()) status = wait_for(arena, fence);
-  for (Stage& stage : out.stages)
-    if (status.ok()) status = unmap_stage(arena, stage);
+  for (TransferChunk& chunk : out.chunks)
+    if (status.ok()) status = unmap_chunk(arena, chunk);
   if (!status.ok()) {
     Outgoing::Item item;
     item.region = region;
     out.items.push_back(std::move(item));
     undo(arena, out);
-    if (told) arena.tell_still_there({info});
+    if (told) arena.notify_still_mapped({info});
     return std::move(status).with_context(format("shrinking a region of {}", info.tag));
   }
 
@@ -136,8 +136,8 @@ Result<MoveReport> Arena::shrink(RegionId id, Bytes offset, Bytes size, const Fe
   region->state = State::kResident;
   region->backup.filled = false;
   lock.unlock();
-  arena.store.give(pages_of(out.stages));
-  arena.pages_came_back();
+  arena.store.give(pages_of(out.chunks));
+  arena.note_freed_pages();
   report.regions = 1;
   report.seconds = watch.seconds();
   return report;
@@ -180,22 +180,22 @@ Result<MoveReport> Arena::grow(RegionId id, Bytes offset, Bytes size) {
     region->state = State::kResident;
     return std::move(status).with_context(format("growing a region of {}", info.tag));
   };
-  auto stages =
+  auto chunks =
       fill_runs(arena, tag, runs, [&] { return format("more of a region of {}", info.tag); });
-  if (!stages.ok()) return fail(stages.status());
+  if (!chunks.ok()) return fail(chunks.status());
   Status status;
   for (const Run& run : runs)
     if (zero && status.ok()) status = arena.device.fill(run.at, run.size, 0);
   if (status.ok()) status = arena.call_after_map({info});
   if (!status.ok()) {
     Incoming failed;
-    failed.stages = std::move(*stages);
+    failed.chunks = std::move(*chunks);
     undo(arena, failed);
     return fail(std::move(status));
   }
 
   lock.lock();
-  enter_slots(*stages);
+  enter_slots(*chunks);
   for (const Part& gap : gaps) {
     add_part(*region, gap);
     report.bytes += gap.size;

@@ -1,5 +1,5 @@
-// Exchange: one set of tags leaves while another comes, stage by stage, with the pages of the one
-// going to the other and both directions of the link in use.
+// Exchange: one set of tags leaves while another comes, chunk by chunk. The pages of the first serve
+// the second, and copies use both directions of the link.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -16,36 +16,36 @@ namespace {
 class Exchange {
  public:
   Exchange(Arena::Impl& arena, Outgoing& out, Incoming& in)
-      : arena_(arena), out_(out), in_(in), queue_(arena), marks_(out.stages.size(), 0) {
-    for (const Stage& stage : in.stages)
-      for (const Bytes size : stage.sizes) ++wanted_[size.count()];
+      : arena_(arena), out_(out), in_(in), queue_(arena), marks_(out.chunks.size(), 0) {
+    for (const TransferChunk& chunk : in.chunks)
+      for (const Bytes size : chunk.sizes) ++wanted_[size.count()];
   }
 
   Status run() {
     NEAP_TRY(queue_.take());
     if (!out_.disk.empty()) NEAP_TRY(copy_to_disk(out_.disk, arena_.hosts, queue_.get()));
-    for (Stage& stage : in_.stages) {
-      stage.pages.clear();
-      for (const Bytes size : stage.sizes) {
+    for (TransferChunk& chunk : in_.chunks) {
+      chunk.pages.clear();
+      for (const Bytes size : chunk.sizes) {
         NEAP_TRY_ASSIGN(const Page page, next_page(size));
-        stage.pages.push_back(page);
+        chunk.pages.push_back(page);
       }
-      NEAP_TRY(map_stage(arena_, stage));
-      NEAP_TRY(copy_in(stage, queue_.get()));
-      // Keep the other direction busy: its copies are asked for as buffers become ready.
+      NEAP_TRY(map_chunk(arena_, chunk));
+      NEAP_TRY(copy_in(chunk, queue_.get()));
+      // Keep the other direction busy: queue its copies as buffers become ready.
       NEAP_TRY(ask_for_copies(gone_ + kAhead));
     }
-    while (gone_ < out_.stages.size()) NEAP_TRY(let_go());
+    while (gone_ < out_.chunks.size()) NEAP_TRY(let_go());
     return finish_contents(arena_, in_, &queue_.get());
   }
 
-  /// Gives the copy queue back, which takes the table lock.
+  /// Returns the copy queue. Takes the table lock.
   void end() { queue_.drop(); }
 
-  /// Pages that left `out` and serve nobody now go to the store, or to the driver: all of them, or as
-  /// much as it gave, so that kept pages do not grow from one exchange to the next.
+  /// Gives the pages of `out` that `in` did not use to the store, or to the driver: all of them, or as
+  /// much as the driver gave, so that kept pages do not accumulate over exchanges.
   void give_left_over(bool to_driver) {
-    // Small ones go first: larger ones find someone else sooner.
+    // Small pages go first: large ones are more likely to be reused.
     std::sort(loose_.begin(), loose_.end(),
               [](const Page& a, const Page& b) { return a.size < b.size; });
     std::vector<Page> gone, kept;
@@ -59,18 +59,18 @@ class Exchange {
     arena_.store.give(kept, to_driver);
   }
 
-  /// After a failure: `in` unmapped, `out` mapped again with the contents it had (a tag that was to
-  /// be discarded has none). True when `out` is resident again. False: `out` is fully paused with
-  /// its backups.  A failure: neither was possible.
+  /// After a failure: unmaps `in` and maps `out` again with its contents (discarded tags have none).
+  /// True if `out` is resident again, false if it is fully paused with its backups; a failure if
+  /// neither was possible.
   Result<bool> go_back() {
     queue_.drop();
     std::vector<Page> pages;
-    for (Stage& stage : in_.stages) {
-      Status status = unmap_stage(arena_, stage);
-      if (!status.ok()) status = unmap_stage(arena_, stage);
-      if (!status.ok()) continue;  // undo of `in` tells and tries again
-      pages.insert(pages.end(), stage.pages.begin(), stage.pages.end());
-      stage.pages.clear();
+    for (TransferChunk& chunk : in_.chunks) {
+      Status status = unmap_chunk(arena_, chunk);
+      if (!status.ok()) status = unmap_chunk(arena_, chunk);
+      if (!status.ok()) continue;  // undo of `in` tries again and logs
+      pages.insert(pages.end(), chunk.pages.begin(), chunk.pages.end());
+      chunk.pages.clear();
     }
     arena_.store.give(pages);
     const Status mapped = map_out_again();
@@ -78,32 +78,31 @@ class Exchange {
     log::warn(format("the tags that were leaving cannot come back: {}", mapped.message()));
     queue_.drop();
     NEAP_TRY(queue_.take());
-    for (std::size_t i = 0; i < out_.stages.size(); ++i) {
-      Stage& stage = out_.stages[i];
-      if (stage.mapped != 0) {
-        // What had gone is backed up already; its way back may have failed half-way.
+    for (std::size_t i = 0; i < out_.chunks.size(); ++i) {
+      TransferChunk& chunk = out_.chunks[i];
+      if (chunk.mapped != 0) {
+        // Chunks that had left are backed up already; restoring them may have failed half-way.
         if (i >= gone_) {
-          NEAP_TRY(copy_out(stage, queue_.get(), out_.readying));
+          NEAP_TRY(copy_out(chunk, queue_.get(), out_.readying));
           NEAP_TRY(queue_.get().drain());
         }
-        NEAP_TRY(unmap_stage(arena_, stage));
+        NEAP_TRY(unmap_chunk(arena_, chunk));
       }
-      arena_.store.give(std::exchange(stage.pages, {}));
+      arena_.store.give(std::exchange(chunk.pages, {}));
     }
     return false;
   }
 
-  /// After going back: regions that have other pages than before get a new generation.
-  /// Under the table lock.
+  /// After go_back: gives regions whose pages changed a new generation. Needs the table lock.
   void count_generations() const {
     std::set<const Region*> moved;
-    for (const Stage* stage : renewed_) {
-      const Address end = stage->at + stage->size.count();
-      const auto& blocks = stage->tag->blocks;
-      auto it = blocks.upper_bound(stage->at);
+    for (const TransferChunk* chunk : renewed_) {
+      const Address end = chunk->at + chunk->size.count();
+      const auto& blocks = chunk->tag->blocks;
+      auto it = blocks.upper_bound(chunk->at);
       if (it != blocks.begin()) --it;
       for (; it != blocks.end() && it->first < end; ++it)
-        if (it->first + it->second->block_size.count() > stage->at) moved.insert(it->second);
+        if (it->first + it->second->block_size.count() > chunk->at) moved.insert(it->second);
     }
     for (auto& item : out_.items)
       if (moved.contains(item.region)) item.info.generation = ++item.region->generation;
@@ -113,8 +112,8 @@ class Exchange {
   static constexpr std::size_t kAhead = 4;
 
   Status ask_for_copies(std::size_t until) {
-    for (; asked_ < std::min(until, out_.stages.size()); ++asked_) {
-      NEAP_TRY(copy_out(out_.stages[asked_], queue_.get(), out_.readying));
+    for (; asked_ < std::min(until, out_.chunks.size()); ++asked_) {
+      NEAP_TRY(copy_out(out_.chunks[asked_], queue_.get(), out_.readying));
       NEAP_TRY_ASSIGN(marks_[asked_], queue_.get().mark_to_host());
     }
     return {};
@@ -126,41 +125,41 @@ class Exchange {
       return std::any_of(loose_.begin(), loose_.end(), same) ||
              std::any_of(bound_.begin(), bound_.end(), same);
     };
-    // First give back what stages that lost a page still have, then take anew.
+    // First return the remaining pages of chunks that lost one, then take new ones.
     for (std::size_t i = 0; i < gone_; ++i) {
-      Stage& stage = out_.stages[i];
-      if (stage.mapped != 0 || std::all_of(stage.pages.begin(), stage.pages.end(), is_loose))
+      TransferChunk& chunk = out_.chunks[i];
+      if (chunk.mapped != 0 || std::all_of(chunk.pages.begin(), chunk.pages.end(), is_loose))
         continue;
-      std::erase_if(stage.pages, [&](const Page& page) { return !is_loose(page); });
-      arena_.store.give(std::exchange(stage.pages, {}));
-      renewed_.push_back(&stage);
+      std::erase_if(chunk.pages, [&](const Page& page) { return !is_loose(page); });
+      arena_.store.give(std::exchange(chunk.pages, {}));
+      renewed_.push_back(&chunk);
     }
     loose_.clear();
     bound_.clear();
     if (!renewed_.empty()) NEAP_TRY(queue_.take());
-    for (Stage* stage : renewed_) {
-      NEAP_TRY_ASSIGN(stage->pages, arena_.store.take_all(stage->sizes));
+    for (TransferChunk* chunk : renewed_) {
+      NEAP_TRY_ASSIGN(chunk->pages, arena_.store.take_all(chunk->sizes));
     }
     for (std::size_t i = 0; i < gone_; ++i) {
-      if (out_.stages[i].mapped == 0) NEAP_TRY(map_stage(arena_, out_.stages[i]));
+      if (out_.chunks[i].mapped == 0) NEAP_TRY(map_chunk(arena_, out_.chunks[i]));
     }
     if (renewed_.empty()) return {};
-    for (const Stage* stage : renewed_) {
-      NEAP_TRY(copy_in(*stage, queue_.get()));
-      for (const device::Copy& copy : stage->kept) NEAP_TRY(queue_.get().to_device(copy));
+    for (const TransferChunk* chunk : renewed_) {
+      NEAP_TRY(copy_in(*chunk, queue_.get()));
+      for (const device::Copy& copy : chunk->kept) NEAP_TRY(queue_.get().to_device(copy));
     }
     NEAP_TRY(copy_from_disk(renewed_disk(), arena_.hosts, queue_.get()));
     return queue_.get().drain();
   }
 
-  /// The disk's part of the contents of renewed stages.
+  /// The part of the renewed chunks' contents that is on disk.
   [[nodiscard]] std::vector<DiskCopy> renewed_disk() const {
     std::vector<DiskCopy> copies;
     for (const DiskCopy& copy : out_.disk) {
-      for (const Stage* stage : renewed_) {
-        const Address from = std::max(copy.device, stage->at);
+      for (const TransferChunk* chunk : renewed_) {
+        const Address from = std::max(copy.device, chunk->at);
         const Address to =
-            std::min(copy.device + copy.size.count(), stage->at + stage->size.count());
+            std::min(copy.device + copy.size.count(), chunk->at + chunk->size.count());
         if (from < to)
           copies.push_back(
               {from, copy.file, copy.offset + Bytes(from - copy.device), Bytes(to - from)});
@@ -169,13 +168,13 @@ class Exchange {
     return copies;
   }
 
-  /// Unmaps the next stage of `out`, its contents safe.
+  /// Unmaps the next chunk of `out` once its contents are saved.
   Status let_go() {
     NEAP_TRY(ask_for_copies(gone_ + kAhead));
-    Stage& stage = out_.stages[gone_];
-    if (!stage.copies.empty()) NEAP_TRY(queue_.get().wait(marks_[gone_]));
-    NEAP_TRY(unmap_stage(arena_, stage));
-    for (const Page& page : stage.pages)
+    TransferChunk& chunk = out_.chunks[gone_];
+    if (!chunk.copies.empty()) NEAP_TRY(queue_.get().wait(marks_[gone_]));
+    NEAP_TRY(unmap_chunk(arena_, chunk));
+    for (const Page& page : chunk.pages)
       (arena_.store.is_private(page.id) ? loose_ : bound_).push_back(page);
     ++gone_;
     return {};
@@ -190,16 +189,16 @@ class Exchange {
     return true;
   }
 
-  /// The next page that `in` maps. Physical memory grows by one stage at most while `out` has
-  /// something to give, and by what `in` needs more than `out` had afterwards.
+  /// The next page for `in`. Physical memory grows by at most one chunk while `out` still has pages,
+  /// and then by what `in` needs beyond them.
   Result<Page> next_page(Bytes size) {
     --wanted_[size.count()];
     Page page;
     for (;;) {
       if (take_loose(size, page) || arena_.store.take_kept(size, page)) return page;
-      const bool all_gone = gone_ == out_.stages.size();
-      // One stage may be new at once, so that both directions start together.
-      if (made_ + size > released_ + arena_.stage) {
+      const bool all_gone = gone_ == out_.chunks.size();
+      // One chunk may be new at first, so that both directions start together.
+      if (made_ + size > released_ + arena_.chunk_size) {
         if (release_useless()) continue;
         if (!all_gone) {
           NEAP_TRY(let_go());
@@ -214,12 +213,11 @@ class Exchange {
       if (made.status().code() != ErrorCode::kOutOfDeviceMemory) return made.status();
       if (release_useless()) continue;
       if (all_gone) return arena_.explain(made.status(), in_.size(), "exchange");
-      made_ = released_ + arena_.stage;  // the device is full: wait for `out` from here on
+      made_ = released_ + arena_.chunk_size;  // the device is full: wait for `out` from here on
     }
   }
 
-  /// Sends pages that left `out` and fit nothing that is still to come to the driver; whether there
-  /// were any.
+  /// Releases pages of `out` that fit nothing `in` still needs to the driver. True if there were any.
   bool release_useless() {
     std::map<std::uint64_t, std::uint64_t> wanted = wanted_;
     std::vector<Page> useless;
@@ -246,10 +244,10 @@ class Exchange {
   std::vector<std::uint64_t> marks_;
   std::size_t asked_ = 0, gone_ = 0;
   std::deque<Page> loose_;
-  std::deque<Page> bound_;       ///< shared with an alias or another process: of no use here
-  std::vector<Stage*> renewed_;  ///< of `out`, going back: their pages had gone elsewhere
+  std::deque<Page> bound_;               ///< shared with an alias or another process: not reusable
+  std::vector<TransferChunk*> renewed_;  ///< of `out`, with new pages after go_back
   std::map<std::uint64_t, std::uint64_t> wanted_;  ///< pages that `in` lacks, by size
-  Bytes made_, released_;                          ///< by the driver, since it began
+  Bytes made_, released_;                          ///< by the driver in this exchange
 };
 
 }  // namespace
@@ -278,15 +276,15 @@ Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
   if (!gathered.ok()) {
     note_failure(moving.tags());
     lock.unlock();
-    return refusal(arena, gathered.status())
+    return explain_shortage(arena, gathered.status())
         .with_context(format("exchanging {} for {}", join(out_tags), join(in_tags)));
   }
   Incoming& in = *gathered;
   Outgoing out = gather_out(arena, out_tags, options);
   if (in.items.empty() && out.items.empty()) return MoveReport{};
-  // Pages change hands stage by stage, whether or not contents are copied.
-  recut(out.stages, arena.stage);
-  recut(in.stages, arena.stage);
+  // Pages are exchanged chunk by chunk, whether or not contents are copied.
+  recut(out.chunks, arena.chunk_size);
+  recut(in.chunks, arena.chunk_size);
   lock.unlock();
 
   const auto infos = out.infos();
@@ -315,16 +313,16 @@ Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
       lock.lock();
       commit(arena, out);
       lock.unlock();
-      arena.close_beside(std::move(out.replaced));
+      arena.close_in_background(std::move(out.replaced));
     } else {
       undo(arena, out);
       lock.lock();
-      enter_slots(out.stages);
+      enter_slots(out.chunks);
       exchange.count_generations();
       lock.unlock();
-      if (told) arena.tell_still_there(out.infos());
+      if (told) arena.notify_still_mapped(out.infos());
     }
-    arena.let_buffers_go();
+    arena.release_unkept_buffers();
     lock.lock();
     note_failure(moving.tags());
     return std::move(status).with_context(
@@ -336,13 +334,13 @@ Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
   commit(arena, out);
   commit(arena, in);
   lock.unlock();
-  arena.close_beside(std::move(in.disk));
-  arena.close_beside(std::move(out.replaced));
+  arena.close_in_background(std::move(in.disk));
+  arena.close_in_background(std::move(out.replaced));
   exchange.give_left_over(options.release_pages);
-  arena.pages_came_back();
-  arena.let_buffers_go();
+  arena.note_freed_pages();
+  arena.release_unkept_buffers();
   arena.record_store();
-  MoveReport report{bytes_of(out.stages) + bytes_of(in.stages), out.copied + in.copied,
+  MoveReport report{bytes_of(out.chunks) + bytes_of(in.chunks), out.copied + in.copied,
                     out.items.size() + in.items.size(), watch.seconds()};
   lock.lock();
   note_pause(arena, out, report.seconds);

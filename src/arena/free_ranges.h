@@ -1,6 +1,10 @@
-// Ranges that are free, found by place and by size; neighbours merge.
+// Free ranges, found by address and by size. Adjacent ranges merge.
 //
-// Threads   none: whoever owns it locks.   Failure   none.   Cost   logarithmic in their number.
+// Threads   none; the owner locks.
+//
+// Failure   none.
+//
+// Cost      logarithmic in the number of ranges.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +22,15 @@ class FreeRanges {
  public:
   using Place = std::uint64_t;
 
-  /// [at, at+size) is free. Merges with its neighbours inside [low, high).
+  /// Adds [at, at+size). Merges with adjacent ranges inside [low, high).
   void add(Place at, Bytes size, Place low = 0, Place high = ~0ull);
-  /// [at, at+size), which lies in one free range, is free no more.
+  /// Removes [at, at+size), which lies in one free range.
   void remove(Place at, Bytes size);
-  /// The first `size` of the smallest range that has them.
+  /// Takes the first `size` bytes of the smallest range that is large enough.
   std::optional<Place> take(Bytes size) {
     return take_if(size, [](Place) { return true; });
   }
-  /// The same, of the smallest few, where `fits` agrees to the place.
+  /// The same among the smallest few ranges whose address `fits` accepts.
   template <class F>
   std::optional<Place> take_if(Bytes size, F&& fits) {
     constexpr int kTries = 16;
@@ -40,7 +44,7 @@ class FreeRanges {
     }
     return std::nullopt;
   }
-  /// What of [at, at+size) is free, in order.
+  /// The free parts of [at, at+size), in order.
   [[nodiscard]] std::vector<std::pair<Place, Bytes>> within(Place at, Bytes size) const;
   [[nodiscard]] const std::map<Place, Bytes>& all() const { return ranges_; }
 

@@ -39,7 +39,7 @@ std::optional<std::uint64_t> number_in(const char* path, std::string_view key) {
   return number_after(*text, key);
 }
 
-/// Room under the cgroup's limit; file cache that can be dropped counts as room.
+/// Free memory under the cgroup's limit. File cache that can be dropped counts as free.
 std::optional<std::uint64_t> cgroup_room() {
   struct Files {
     const char *limit, *used, *stat;
@@ -53,7 +53,7 @@ std::optional<std::uint64_t> cgroup_room() {
   for (const Files& files : kVersions) {
     const auto limit = number_in(files.limit, "");
     const auto used = number_in(files.used, "");
-    if (!limit || !used) continue;  // "max" has no digits: no limit
+    if (!limit || !used) continue;  // "max" has no digits and means no limit
     const std::uint64_t cache = number_in(files.stat, files.cache_key).value_or(0);
     return *limit - std::min(*limit, *used - std::min(*used, cache));
   }
@@ -70,7 +70,7 @@ Bytes available_host_memory() {
 }
 
 Result<std::byte*> map_host(Bytes size) {
-  // Aligned to huge pages, or the kernel would use small ones at both ends.
+  // Aligned to huge pages, else the kernel uses small ones at both ends.
   const std::size_t room = size.count() + kHuge;
   void* start = ::mmap(nullptr, room, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -85,7 +85,7 @@ Result<std::byte*> map_host(Bytes size) {
   std::byte* end = at + size.count();
   if (low + room > end) ::munmap(end, static_cast<std::size_t>(low + room - end));
   ::madvise(at, size.count(), MADV_HUGEPAGE);
-  // A forked child has no use for backups, and pinned pages must not be copied on write.
+  // A forked child does not use backups, and pinned pages must not be copied on write.
   ::madvise(at, size.count(), MADV_DONTFORK);
   return at;
 }
@@ -116,9 +116,8 @@ void unmap_host(std::byte* at, Bytes size, unsigned threads) {
 }
 
 Status populate_host(std::byte* at, Bytes size) {
-  // One write a huge page first: a fault locks less of the address space than madvise does, and
-  // many threads wait for each other less (docs/arena.md). What is left, as where huge pages are
-  // not to be had, follows below.
+  // First one write for each huge page: a fault holds the address space's lock for less time than
+  // madvise does (docs/arena.md). The calls below take what is left without huge pages.
   for (std::uint64_t i = 0; i < size.count(); i += kHuge)
     *reinterpret_cast<volatile unsigned char*>(at + i) = 0;
 #ifdef MADV_POPULATE_WRITE

@@ -1,4 +1,4 @@
-// Large pieces of this process's memory, taken without surprises.
+// Large allocations of host memory whose failure is reported before the kernel kills the process.
 #pragma once
 
 #include <cstddef>
@@ -7,16 +7,16 @@
 
 namespace neap::arena {
 
-/// What the system could give now without swapping or killing: the machine's and the cgroup's view,
-/// the smaller one.
+/// What the system can give now without swapping or killing: the smaller of the machine's and the
+/// cgroup's figures.
 [[nodiscard]] Bytes available_host_memory();
 
-/// Address space for `size` in huge pages; nothing is taken before it is touched.
+/// Address space for `size` in huge pages. No memory is taken before it is touched.
 [[nodiscard]] Result<std::byte*> map_host(Bytes size);
-/// Gives the memory back, with up to `threads` threads where there is much of it.
+/// Frees the memory, with up to `threads` threads if it is large.
 void unmap_host(std::byte* at, Bytes size, unsigned threads);
 
-/// Takes the memory behind [at, at+size). Fails instead of being killed where the kernel can tell.
+/// Takes the memory of [at, at+size). Fails instead of being killed if the kernel can tell.
 Status populate_host(std::byte* at, Bytes size);
 
 }  // namespace neap::arena

@@ -1,17 +1,21 @@
-// The two halves of a move: gathering and settling what leaves, and what comes.
+// The two halves of a move: collecting and committing what leaves, and what comes.
 #include <algorithm>
 #include <utility>
 
-#include "arena/stages.h"
+#include "arena/operations.h"
 #include "base/format.h"
 #include "base/log.h"
 
 namespace neap::arena {
 namespace {
 
-// Regions under this size may share pages with their neighbours of the same tag from the first
-// resume on: they move together, so nothing is lost, and handles are what costs.
+// From the first resume on, regions under this size share pages with adjacent regions of the same tag.
+// They move together anyway, and the number of handles determines the cost.
 constexpr Bytes kSmallRegion = 256_MiB;
+
+// Transfer chunks that are mapped at once where nothing is copied: few calls, and the driver clears the
+// pages of one call while those of the next are created.
+constexpr std::uint64_t kMappedAtOnce = 8;
 
 PageUse page_use(const Region& region) {
   if (region.size < kSmallRegion) return PageUse::kShared;
@@ -30,7 +34,7 @@ std::vector<Span> spans_of(const Region& region, const Backup& backup) {
   return spans;
 }
 
-/// Only what the region still maps: a paused region may have shrunk since.
+/// Drops what the region no longer maps: a paused region may have shrunk.
 void clip(const Region& region, std::vector<Span>& spans) {
   std::vector<Span> kept;
   for (const Span& span : spans) {
@@ -48,10 +52,10 @@ void sort_spans(std::vector<Span>& spans) {
   std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.at < b.at; });
 }
 
-void leave_slots(const Stage& stage) {
-  Address at = stage.at;
-  for (const Bytes size : stage.sizes) {
-    stage.tag->slots.erase(at);
+void leave_slots(const TransferChunk& chunk) {
+  Address at = chunk.at;
+  for (const Bytes size : chunk.sizes) {
+    chunk.tag->slots.erase(at);
     at += size.count();
   }
 }
@@ -87,10 +91,10 @@ Outgoing gather_out(Arena::Impl& arena, const std::vector<Tag*>& tags,
     if (!any) continue;
     for (const auto& [at, page] : tag->slots)
       if (!stay.slots.contains(at)) slots.emplace_back(at, page);
-    auto stages = cut_stages(*tag, slots, any_copy ? arena.stage : Bytes(0));
-    for (Stage& stage : stages) {
-      stage.mapped = stage.pages.size();
-      out.stages.push_back(std::move(stage));
+    auto chunks = cut_chunks(*tag, slots, any_copy ? arena.chunk_size : Bytes(0));
+    for (TransferChunk& chunk : chunks) {
+      chunk.mapped = chunk.pages.size();
+      out.chunks.push_back(std::move(chunk));
     }
   }
   return out;
@@ -135,7 +139,7 @@ Status secure_host(Arena::Impl& arena, Outgoing& out) {
       const auto take = [&] { return arena.hosts.take(size, expect, item.region->tag); };
       auto taken = take();
       while (!taken.ok() && taken.status().code() == ErrorCode::kOutOfHostMemory &&
-             arena.give_kept_buffers())
+             arena.release_kept_buffers())
         taken = take();
       if (!taken.ok()) return taken.status();
       item.backup.host = *taken;
@@ -148,9 +152,9 @@ Status secure_host(Arena::Impl& arena, Outgoing& out) {
     out.copied += size;
   }
   sort_spans(spans);
-  attach_copies(out.stages, spans, arena.hosts);
+  attach_copies(out.chunks, spans, arena.hosts);
   sort_spans(kept);
-  attach_copies(out.stages, kept, arena.hosts, &Stage::kept);
+  attach_copies(out.chunks, kept, arena.hosts, &TransferChunk::kept);
   out.readying = arena.hosts.ready(buffers);
   return {};
 }
@@ -211,7 +215,7 @@ Status secure(Arena::Impl& arena, Outgoing& out) {
 }
 
 void commit(Arena::Impl& arena, Outgoing& out) {
-  for (const Stage& stage : out.stages) leave_slots(stage);
+  for (const TransferChunk& chunk : out.chunks) leave_slots(chunk);
   for (auto& item : out.items) {
     Region& region = *item.region;
     region.state = State::kPaused;
@@ -227,40 +231,78 @@ void commit(Arena::Impl& arena, Outgoing& out) {
       if (!arena.keep_host_buffers) arena.hosts.give(std::exchange(region.backup.host, {}));
     }
   }
-  for (const Stage& stage : out.stages) arena.sweep_dead(*stage.tag, stage.at, stage.size);
+  for (const TransferChunk& chunk : out.chunks) arena.reclaim(*chunk.tag, chunk.at, chunk.size);
 }
+
+namespace {
+
+/// Gives chunks that were released early new pages with the contents that the host has. A chunk
+/// without pages afterwards is lost.
+void renew(Arena::Impl& arena, Outgoing& out) {
+  std::vector<TransferChunk*> renewed;
+  for (TransferChunk& chunk : out.chunks)
+    if (chunk.released) renewed.push_back(&chunk);
+  if (renewed.empty()) return;
+  QueueLease queue(arena);
+  Status status = queue.take();
+  for (TransferChunk* chunk : renewed) {
+    if (status.ok()) {
+      auto pages = arena.store.take_all(chunk->sizes);
+      status = pages.ok() ? Status() : Status(pages.status());
+      if (pages.ok()) chunk->pages = std::move(*pages);
+    }
+    if (status.ok()) status = map_chunk(arena, *chunk);
+    if (status.ok()) status = copy_in(*chunk, queue.get());
+    for (const device::Copy& copy : chunk->kept)
+      if (status.ok()) status = queue.get().to_device(copy);
+  }
+  if (status.ok()) status = queue.get().drain();
+  if (!status.ok()) log::error(format("restoring a paused range: {}", status.message()));
+}
+
+/// Whether a part of the region is in the chunk.
+bool touches(const TransferChunk& chunk, const Region& region) {
+  return chunk.at < region.address + region.size.count() &&
+         region.address < chunk.at + chunk.size.count();
+}
+
+}  // namespace
 
 void undo(Arena::Impl& arena, Outgoing& out) {
   out.readying.finish();
+  renew(arena, out);
   std::vector<Page> pages;
-  std::vector<Stage*> lost;
-  for (Stage& stage : out.stages) {
-    if (stage.mapped != 0) continue;
-    Status status = map_stage(arena, stage);
-    if (!status.ok()) status = map_stage(arena, stage);
+  std::vector<TransferChunk*> lost;
+  for (TransferChunk& chunk : out.chunks) {
+    if (chunk.mapped != 0) continue;
+    Status status = chunk.released
+                        ? Status(ErrorCode::kOutOfDeviceMemory, "its pages were released")
+                        : map_chunk(arena, chunk);
+    if (!status.ok() && !chunk.released) status = map_chunk(arena, chunk);
     if (status.ok()) continue;
-    if (stage.mapped == 0) lost.push_back(&stage);
+    if (chunk.mapped == 0) lost.push_back(&chunk);
     log::error(format("{} at {:#x} could not be mapped again and are given up, as by shrink: {}",
-                      stage.size, stage.at, status.message()));
+                      chunk.size, chunk.at, status.message()));
   }
   {
     const std::unique_lock lock(arena.table);
     for (auto& item : out.items) {
       item.region->state = State::kResident;
       if (item.took_host) arena.hosts.give(item.backup.host);
-      for (const Stage* stage : lost) {
-        const Region& region = *item.region;
-        if (stage->at >= region.address + region.size.count() ||
-            stage->at + stage->size.count() <= region.address)
-          continue;
-        remove_part(*item.region, stage->at, stage->size);
-      }
+      for (const TransferChunk* chunk : lost)
+        if (touches(*chunk, *item.region)) remove_part(*item.region, chunk->at, chunk->size);
+      if (std::any_of(out.chunks.begin(), out.chunks.end(), [&](const TransferChunk& chunk) {
+            return chunk.released && touches(chunk, *item.region);
+          }))
+        item.info.generation = ++item.region->generation;
     }
-    for (Stage* stage : lost) {
-      leave_slots(*stage);
-      arena.sweep_dead(*stage->tag, stage->at, stage->size);
-      pages.insert(pages.end(), stage->pages.begin(), stage->pages.end());
-      stage->pages.clear();
+    for (TransferChunk& chunk : out.chunks)
+      if (chunk.released && chunk.mapped != 0) enter_slots({chunk});
+    for (TransferChunk* chunk : lost) {
+      leave_slots(*chunk);
+      arena.reclaim(*chunk->tag, chunk->at, chunk->size);
+      pages.insert(pages.end(), chunk->pages.begin(), chunk->pages.end());
+      chunk->pages.clear();
     }
   }
   arena.store.give(pages);
@@ -269,7 +311,7 @@ void undo(Arena::Impl& arena, Outgoing& out) {
 Result<Incoming> gather_in(Arena::Impl& arena, const std::vector<Tag*>& tags,
                            const Inventory& leaving) {
   Incoming in;
-  // What can never fit is not planned page by page.
+  // Do not plan pages for what can never fit.
   Bytes need;
   for (const Tag* tag : tags)
     for (const auto& [block, region] : tag->blocks)
@@ -282,11 +324,11 @@ Result<Incoming> gather_in(Arena::Impl& arena, const std::vector<Tag*>& tags,
     bool any_copy = false;
     for (auto& [block, region] : tag->blocks) {
       if (region->state != State::kPaused) continue;
-      // A range that an earlier failed resume could not let go of.
+      // A range that an earlier failed resume could not unmap.
       for (const auto& [at, page] : slots_touching(*tag, region->address, region->size)) {
         NEAP_TRY(arena.device.unmap(at, page.size).with_context("clearing an earlier failure"));
         tag->slots.erase(at);
-        arena.sweep_dead(*tag, at, page.size);
+        arena.reclaim(*tag, at, page.size);
         arena.store.give({page});
       }
       for (const Part& part : region->parts) {
@@ -320,18 +362,18 @@ Result<Incoming> gather_in(Arena::Impl& arena, const std::vector<Tag*>& tags,
       item.info.state = State::kResuming;
       in.items.push_back(std::move(item));
     }
-    auto stages =
-        cut_stages(*tag, plan_pages(arena, runs, leaving), any_copy ? arena.stage : Bytes(0));
-    std::move(stages.begin(), stages.end(), std::back_inserter(in.stages));
+    auto chunks = cut_chunks(*tag, plan_pages(arena, runs, leaving),
+                             any_copy ? arena.chunk_size : arena.chunk_size * kMappedAtOnce);
+    std::move(chunks.begin(), chunks.end(), std::back_inserter(in.chunks));
   }
   for (auto& item : in.items) item.region->state = State::kResuming;
   sort_spans(spans);
-  attach_copies(in.stages, spans, arena.hosts);
+  attach_copies(in.chunks, spans, arena.hosts);
   return in;
 }
 
 void commit(Arena::Impl& arena, Incoming& in) {
-  enter_slots(in.stages);
+  enter_slots(in.chunks);
   for (auto& item : in.items) {
     Region& region = *item.region;
     region.state = State::kResident;
@@ -348,31 +390,39 @@ void commit(Arena::Impl& arena, Incoming& in) {
   }
 }
 
+bool unmap_all(Arena::Impl& arena, Incoming& in, bool to_driver) {
+  std::vector<Page> pages;
+  bool all = true;
+  for (TransferChunk& chunk : in.chunks) {
+    Status status = unmap_chunk(arena, chunk);
+    if (!status.ok()) status = unmap_chunk(arena, chunk);
+    if (!status.ok())
+      log::error(format("{} at {:#x} stay mapped until the next resume: {}", chunk.size, chunk.at,
+                        status.message()));
+    all = all && status.ok();
+    const auto first = chunk.pages.begin() + static_cast<std::ptrdiff_t>(chunk.mapped);
+    pages.insert(pages.end(), first, chunk.pages.end());
+    chunk.pages.erase(first, chunk.pages.end());
+  }
+  arena.store.give(pages, to_driver);
+  return all;
+}
+
 void undo(Arena::Impl& arena, Incoming& in) {
   if (in.unpinning) in.unpinning->undo();
-  std::vector<Page> pages;
-  for (Stage& stage : in.stages) {
-    Status status = unmap_stage(arena, stage);
-    if (!status.ok()) status = unmap_stage(arena, stage);
-    if (!status.ok())
-      log::error(format("{} at {:#x} stay mapped until the next resume: {}", stage.size, stage.at,
-                        status.message()));
-    pages.insert(pages.end(), stage.pages.begin() + static_cast<std::ptrdiff_t>(stage.mapped),
-                 stage.pages.end());
-  }
+  (void)unmap_all(arena, in);
   {
     const std::unique_lock lock(arena.table);
     for (auto& item : in.items) item.region->state = State::kPaused;
-    for (Stage& stage : in.stages) {
-      Address at = stage.at;
-      for (std::size_t i = 0; i < stage.mapped; ++i) {
-        stage.pages[i].stuck = true;
-        stage.tag->slots.emplace(at, stage.pages[i]);
-        at += stage.pages[i].size.count();
+    for (TransferChunk& chunk : in.chunks) {
+      Address at = chunk.at;
+      for (std::size_t i = 0; i < chunk.mapped; ++i) {
+        chunk.pages[i].stuck = true;
+        chunk.tag->slots.emplace(at, chunk.pages[i]);
+        at += chunk.pages[i].size.count();
       }
     }
   }
-  arena.store.give(pages);
 }
 
 }  // namespace neap::arena

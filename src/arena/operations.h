@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "arena/stages.h"
+#include "arena/transfer_chunks.h"
 
 namespace neap::arena {
 
@@ -33,7 +33,7 @@ class Stopwatch {
   std::vector<std::pair<const char*, double>> steps_;
 };
 
-/// A copy queue for one move; waits for its copies and goes back at the end.
+/// A copy queue for one move. Its destructor waits for the copies and returns the queue.
 class QueueLease {
  public:
   explicit QueueLease(Arena::Impl& arena) : arena_(arena) {}
@@ -41,7 +41,7 @@ class QueueLease {
   QueueLease& operator=(const QueueLease&) = delete;
   ~QueueLease();
   Status take();
-  /// Waits for its copies, whatever their outcome, and gives the queue up.
+  /// Waits for the copies, whatever their outcome, and returns the queue.
   void drop();
   [[nodiscard]] bool taken() const { return queue_ != nullptr; }
   [[nodiscard]] device::CopyQueue& get() const { return *queue_; }
@@ -52,24 +52,24 @@ class QueueLease {
 };
 
 Status wait_for(Arena::Impl& arena, const Fence& fence);
-/// Under the table lock: the tags of these names that exist; all for an empty list.
+/// The existing tags of these names; all tags for an empty list. Needs the table lock.
 [[nodiscard]] std::vector<Tag*> tags_of(Arena::Impl& arena, std::span<const std::string> names);
 [[nodiscard]] std::string join(const std::vector<Tag*>& tags);
-[[nodiscard]] Bytes bytes_of(const std::vector<Stage>& stages);
-/// The failure of gather_in, explained; not under the table lock.
-[[nodiscard]] Status refusal(Arena::Impl& arena, const Status& status);
-/// Pages for every stage, waiting up to `wait` for memory.
+[[nodiscard]] Bytes bytes_of(const std::vector<TransferChunk>& chunks);
+/// Adds free memory and holders to an out-of-memory of gather_in. Not under the table lock.
+[[nodiscard]] Status explain_shortage(Arena::Impl& arena, const Status& status);
+/// Takes pages for every chunk. Waits up to `wait` for memory.
 Status secure_pages(Arena::Impl& arena, Incoming& in, std::chrono::milliseconds wait);
 
-/// Under the table lock: counters and events of a move.
+/// Counters and events of a move. Need the table lock.
 void note_pause(Arena::Impl& arena, const Outgoing& out, double seconds);
 void note_resume(Arena::Impl& arena, const Incoming& in, double seconds);
 void note_failure(const std::vector<Tag*>& tags);
 
-/// Maps `runs` of one tag with pages from the store or the device; nothing is left on failure.
-/// `what` says what they are for, and is asked for a failure's message only.
-[[nodiscard]] Result<std::vector<Stage>> fill_runs(Arena::Impl& arena, Tag& tag,
-                                                   const std::vector<Run>& runs,
-                                                   const std::function<std::string()>& what);
+/// Maps `runs` of one tag with pages from the store or the device. Leaves nothing on failure.
+/// `what` names the purpose in error messages; it is called only then.
+[[nodiscard]] Result<std::vector<TransferChunk>> fill_runs(
+    Arena::Impl& arena, Tag& tag, const std::vector<Run>& runs,
+    const std::function<std::string()>& what);
 
 }  // namespace neap::arena

@@ -24,7 +24,7 @@ std::vector<Bytes> tile(Bytes size, const PageSizes& sizes, const PageCaps& caps
     pages.insert(pages.end(), count, page);
     size -= page * count;
   };
-  // What is there, down to a stage: smaller pages cost more than new ones of that size.
+  // Existing pages, down to one chunk: mapping smaller ones costs more than creating a large one.
   for (const Bytes page : classes) {
     if (page > caps.found || page < std::min(caps.anew, sizes.copying)) continue;
     const auto found = there.find(page.count());

@@ -42,7 +42,7 @@ Result<Page> PageStore::create(Bytes size) {
       counts_.physical += size;
       counts_.peak_physical = std::max(counts_.peak_physical, counts_.physical);
       ++counts_.creates;
-      journal_.record(EventKind::kCreate, static_cast<std::uint64_t>(*made), size);
+      events_.record(EventKind::kCreate, static_cast<std::uint64_t>(*made), size);
       return Page{*made, size};
     }
     if (made.status().code() != ErrorCode::kOutOfDeviceMemory) return made.status();
@@ -54,7 +54,7 @@ Result<Page> PageStore::create(Bytes size) {
 Result<std::vector<Page>> PageStore::take_all(const std::vector<Bytes>& sizes) {
   std::vector<Page> pages(sizes.size());
   std::vector<std::size_t> missing;
-  // What is kept first: making a page may have to release kept ones.
+  // Kept pages first, because creating a page may release kept ones.
   for (std::size_t i = 0; i < sizes.size(); ++i)
     if (!take_kept(sizes[i], pages[i])) missing.push_back(i);
   for (const std::size_t i : missing) {
@@ -80,13 +80,13 @@ Status PageStore::release(const Page& page) {
   const std::lock_guard lock(mutex_);
   counts_.physical -= page.size;
   ++counts_.releases;
-  journal_.record(EventKind::kRelease, static_cast<std::uint64_t>(page.id), page.size);
+  events_.record(EventKind::kRelease, static_cast<std::uint64_t>(page.id), page.size);
   return {};
 }
 
 void PageStore::give(const std::vector<Page>& pages, bool to_driver) {
-  std::vector<Page> leaving;   // may be kept when the driver refuses
-  std::vector<Page> exported;  // may not
+  std::vector<Page> leaving;   // kept if the driver refuses
+  std::vector<Page> exported;  // never reused
   Bytes over;
   {
     const std::lock_guard lock(mutex_);
@@ -139,7 +139,7 @@ Result<Bytes> PageStore::release_some(Bytes bytes) {
     {
       const std::lock_guard lock(mutex_);
       if (kept_.empty()) break;
-      // The largest that is not more than what is wanted, else the smallest there is.
+      // The largest page that is not larger than needed, else the smallest.
       auto it = kept_.upper_bound((bytes - gone).count());
       if (it != kept_.begin()) --it;
       page = {it->second.back(), Bytes(it->first)};
@@ -159,7 +159,7 @@ Result<Bytes> PageStore::release_some(Bytes bytes) {
 }
 
 Result<Bytes> PageStore::release_down_to(Bytes keep) {
-  give({});  // asks again for what the driver refused
+  give({});  // tries again what the driver refused
   Bytes over;
   {
     const std::lock_guard lock(mutex_);
@@ -167,7 +167,7 @@ Result<Bytes> PageStore::release_down_to(Bytes keep) {
   }
   if (over.is_zero()) return over;
   NEAP_TRY_ASSIGN(const Bytes gone, release_some(over));
-  journal_.record(EventKind::kStore, 0, counts().kept);
+  events_.record(EventKind::kStore, 0, counts().kept);
   return gone;
 }
 

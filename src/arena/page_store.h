@@ -1,11 +1,12 @@
-// Pages that no range uses now, kept by exact size for whoever asks next, and the count of all
-// pages that the arena holds.
+// Pages that are not mapped, kept by exact size for reuse, and the count of all pages that the arena
+// holds.
 //
 // Threads   any; one lock, never held across a driver call.
-// Failure   take fails with the device's own status after every kept page has gone back to the
-//           driver; what take_all created goes back, too, and leaves the device to others. A page
-//           that the driver refuses to release stays kept (an exported one serves nobody): nothing
-//           is lost track of.
+//
+// Failure   take fails with the device's status after every kept page has been released to the driver.
+//           take_all then also releases the pages that it created. A page that the driver refuses to
+//           release stays kept; an exported one is not reused.
+//
 // Cost      a hit is a map lookup; a miss is one create.
 #pragma once
 
@@ -14,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "arena/journal.h"
+#include "arena/event_recorder.h"
 #include "arena/page_plan.h"
 #include "device/device.h"
 
@@ -23,8 +24,7 @@ namespace neap::arena {
 struct Page {
   device::PageId id = device::PageId::kNone;
   Bytes size;
-  bool stuck =
-      false;  ///< mapped by a move that failed and could not unmap it, maybe without access
+  bool stuck = false;  ///< left mapped by a failed move, maybe without access
 };
 
 class PageStore {
@@ -34,8 +34,8 @@ class PageStore {
     std::uint64_t creates = 0, releases = 0, hits = 0;
   };
 
-  PageStore(device::Device& device, Journal& journal, Bytes budget, Bytes physical_target)
-      : device_(device), journal_(journal), budget_(budget), target_(physical_target) {}
+  PageStore(device::Device& device, EventRecorder& events, Bytes budget, Bytes physical_target)
+      : device_(device), events_(events), budget_(budget), target_(physical_target) {}
 
   /// A kept page of exactly `size`, or a new one.
   [[nodiscard]] Result<Page> take(Bytes size);
@@ -43,19 +43,19 @@ class PageStore {
   [[nodiscard]] Result<std::vector<Page>> take_all(const std::vector<Bytes>& sizes);
   /// Only what is kept.
   [[nodiscard]] bool take_kept(Bytes size, Page& page);
-  /// Ends one use of each page. Those without a use are kept, or go to the driver when asked,
-  /// exported, or over the budget.
+  /// Ends one use of each page. Pages without a use are kept, or released to the driver: all if
+  /// `to_driver`, exported pages, and those over the budget.
   void give(const std::vector<Page>& pages, bool to_driver = false);
 
-  /// One more range uses the page.
+  /// Adds a use of the page.
   void share(device::PageId page);
-  /// Another process may map the page: it never serves anyone else again.
+  /// Another process may map the page, so it is never reused.
   void mark_exported(device::PageId page);
 
-  /// Neither shared nor exported: it may serve another range at once.
+  /// Neither shared nor exported, so it may be reused at once.
   [[nodiscard]] bool is_private(device::PageId page) const;
 
-  /// Releases kept pages until at most `keep` are left; holds how many bytes went.
+  /// Releases kept pages until at most `keep` bytes are left. Returns the bytes released.
   [[nodiscard]] Result<Bytes> release_down_to(Bytes keep);
   void set_budget(Bytes budget);
   [[nodiscard]] Inventory kept_by_size() const;
@@ -67,19 +67,19 @@ class PageStore {
     bool exported = false;
   };
   [[nodiscard]] Result<Page> create(Bytes size);
-  /// Releases kept pages, largest first, until `bytes` are gone or none is left.
+  /// Releases kept pages, largest first, until `bytes` are released or none is left.
   Result<Bytes> release_some(Bytes bytes);
-  /// One page to the driver; whether it took it.
+  /// Releases one page to the driver.
   Status release(const Page& page);
 
   device::Device& device_;
-  Journal& journal_;
+  EventRecorder& events_;
   mutable std::mutex mutex_;
   Bytes budget_;
   Bytes target_;
   std::map<std::uint64_t, std::vector<device::PageId>> kept_;
   std::unordered_map<std::uint64_t, Special> special_;
-  std::vector<Page> refused_;  ///< exported pages that the driver did not take back: asked again
+  std::vector<Page> refused_;  ///< exported pages that the driver did not release; tried again
   Counts counts_;
 };
 

@@ -1,5 +1,6 @@
 // Pause and resume: gather, secure, move, commit; or undo.
 #include <algorithm>
+#include <utility>
 
 #include "arena/operations.h"
 #include "base/format.h"
@@ -53,9 +54,9 @@ std::string join(const std::vector<Tag*>& tags) {
   return text;
 }
 
-Bytes bytes_of(const std::vector<Stage>& stages) {
+Bytes bytes_of(const std::vector<TransferChunk>& chunks) {
   Bytes sum;
-  for (const Stage& stage : stages) sum += stage.size;
+  for (const TransferChunk& chunk : chunks) sum += chunk.size;
   return sum;
 }
 
@@ -65,7 +66,7 @@ QueueLease::~QueueLease() {
 
 void QueueLease::drop() {
   if (queue_ == nullptr) return;
-  // A queue that failed once is not trusted with another move.
+  // A queue that failed once is not used again.
   if (queue_->drain().ok()) arena_.give_queue(std::move(queue_));
   queue_ = nullptr;
 }
@@ -77,7 +78,7 @@ Status QueueLease::take() {
 
 void note_pause(Arena::Impl& arena, const Outgoing& out, double seconds) {
   std::map<Tag*, std::pair<Bytes, Bytes>> sums;  // left, copied
-  for (const Stage& stage : out.stages) sums[stage.tag].first += stage.size;
+  for (const TransferChunk& chunk : out.chunks) sums[chunk.tag].first += chunk.size;
   for (const auto& item : out.items) {
     auto& sum = sums[item.region->tag];
     if (item.copy) sum.second += total(item.region->parts);
@@ -88,17 +89,17 @@ void note_pause(Arena::Impl& arena, const Outgoing& out, double seconds) {
     tag->sums.pause_seconds += seconds;
     tag->sums.last_pause_seconds = seconds;
     if (!sum.second.is_zero())
-      arena.journal.record(EventKind::kCopyToHost, 0, sum.second, tag->name);
-    arena.journal.record(EventKind::kPause, 0, sum.first, tag->name);
+      arena.events.record(EventKind::kCopyToHost, 0, sum.second, tag->name);
+    arena.events.record(EventKind::kPause, 0, sum.first, tag->name);
   }
 }
 
 void note_resume(Arena::Impl& arena, const Incoming& in, double seconds) {
   std::map<Tag*, std::pair<Bytes, Bytes>> sums;
-  for (const Stage& stage : in.stages) {
-    auto& sum = sums[stage.tag];
-    sum.first += stage.size;
-    for (const device::Copy& copy : stage.copies) sum.second += copy.size;
+  for (const TransferChunk& chunk : in.chunks) {
+    auto& sum = sums[chunk.tag];
+    sum.first += chunk.size;
+    for (const device::Copy& copy : chunk.copies) sum.second += copy.size;
   }
   for (const auto& item : in.items) sums[item.region->tag];
   for (const auto& [tag, sum] : sums) {
@@ -107,8 +108,8 @@ void note_resume(Arena::Impl& arena, const Incoming& in, double seconds) {
     tag->sums.resume_seconds += seconds;
     tag->sums.last_resume_seconds = seconds;
     if (!sum.second.is_zero())
-      arena.journal.record(EventKind::kCopyToDevice, 0, sum.second, tag->name);
-    arena.journal.record(EventKind::kResume, 0, sum.first, tag->name);
+      arena.events.record(EventKind::kCopyToDevice, 0, sum.second, tag->name);
+    arena.events.record(EventKind::kResume, 0, sum.first, tag->name);
   }
 }
 
@@ -118,60 +119,124 @@ void note_failure(const std::vector<Tag*>& tags) {
 
 namespace {
 
-bool has_copies(const std::vector<Stage>& stages) {
-  return std::any_of(stages.begin(), stages.end(),
-                     [](const Stage& s) { return !s.copies.empty(); });
+bool has_copies(const std::vector<TransferChunk>& chunks) {
+  return std::any_of(chunks.begin(), chunks.end(),
+                     [](const TransferChunk& s) { return !s.copies.empty(); });
 }
 
-Status move_out(Arena::Impl& arena, Outgoing& out) {
+/// Whether the host has everything that a failed move would have to restore.
+bool is_restorable(const Outgoing& out) {
+  return std::all_of(out.items.begin(), out.items.end(),
+                     [](const auto& item) { return item.policy == Policy::kHost; });
+}
+
+/// Gives an unmapped chunk's pages to the driver, which clears them while later chunks are copied. At
+/// the end of the pause the clearing would slow the copies of a resume that follows.
+void release_early(Arena::Impl& arena, TransferChunk& chunk) {
+  const auto is_private = [&](const Page& page) { return arena.store.is_private(page.id); };
+  if (!std::all_of(chunk.pages.begin(), chunk.pages.end(), is_private)) return;
+  arena.store.give(std::exchange(chunk.pages, {}), /*to_driver=*/true);
+  chunk.released = true;
+}
+
+Status move_out(Arena::Impl& arena, Outgoing& out, bool release_pages) {
   QueueLease queue(arena);
-  const bool copies = has_copies(out.stages);
+  const bool copies = has_copies(out.chunks);
   if (copies || !out.disk.empty()) NEAP_TRY(queue.take());
-  // Files first: they are slow, and nothing is unmapped before they are whole.
+  // Files first: they are slow, and nothing is unmapped before they are complete.
   NEAP_TRY(out.disk.empty() ? Status() : copy_to_disk(out.disk, arena.hosts, queue.get()));
-  std::vector<std::uint64_t> marks(out.stages.size(), 0);
-  for (std::size_t i = 0; copies && i < out.stages.size(); ++i) {
-    NEAP_TRY(copy_out(out.stages[i], queue.get(), out.readying));
+  std::vector<std::uint64_t> marks(out.chunks.size(), 0);
+  for (std::size_t i = 0; copies && i < out.chunks.size(); ++i) {
+    NEAP_TRY(copy_out(out.chunks[i], queue.get(), out.readying));
     NEAP_TRY_ASSIGN(marks[i], queue.get().mark_to_host());
   }
-  for (std::size_t i = 0; i < out.stages.size(); ++i) {
+  const bool releases = release_pages && copies && is_restorable(out);
+  for (std::size_t i = 0; i < out.chunks.size(); ++i) {
     if (copies) NEAP_TRY(queue.get().wait(marks[i]));
-    NEAP_TRY(unmap_stage(arena, out.stages[i]));
+    NEAP_TRY(unmap_chunk(arena, out.chunks[i]));
+    if (releases) release_early(arena, out.chunks[i]);
   }
   return {};
 }
 
-/// Unpins host buffers that are not kept, each stage's when its copies are over.
+/// Unpins host buffers that are not kept, each chunk's when its copies are over.
 Status unpin_behind(Arena::Impl& arena, Incoming& in, device::CopyQueue& queue,
                     const std::vector<std::uint64_t>& marks) {
   std::vector<HostBuffer> buffers;
   for (const auto& item : in.items) buffers.push_back(item.region->backup.host);
   in.unpinning = arena.hosts.unpinning(buffers);
-  for (const Stage& stage : in.stages)
-    for (const device::Copy& copy : stage.copies) in.unpinning->expect(copy);
-  for (std::size_t i = 0; i < in.stages.size(); ++i) {
-    if (in.stages[i].copies.empty()) continue;
+  for (const TransferChunk& chunk : in.chunks)
+    for (const device::Copy& copy : chunk.copies) in.unpinning->expect(copy);
+  for (std::size_t i = 0; i < in.chunks.size(); ++i) {
+    if (in.chunks[i].copies.empty()) continue;
     NEAP_TRY(queue.wait(marks[i]));
-    for (const device::Copy& copy : in.stages[i].copies) in.unpinning->done(copy);
+    for (const device::Copy& copy : in.chunks[i].copies) in.unpinning->done(copy);
   }
   return {};
 }
 
-Status move_in(Arena::Impl& arena, Incoming& in, Stopwatch& watch) {
+/// Takes the pages of one chunk at a time: the driver clears pages when they are mapped, and creates
+/// others meanwhile. Kept pages are taken for all chunks at once, because creating a page may release
+/// kept ones.
+class PagesByChunk {
+ public:
+  PagesByChunk(PageStore& store, const std::vector<TransferChunk>& chunks) : store_(store) {
+    for (const TransferChunk& chunk : chunks) {
+      if (!chunk.pages.empty()) continue;
+      for (const Bytes size : chunk.sizes) {
+        Page page;
+        if (store_.take_kept(size, page)) kept_[size.count()].push_back(page);
+      }
+    }
+  }
+  PagesByChunk(const PagesByChunk&) = delete;
+  PagesByChunk& operator=(const PagesByChunk&) = delete;
+  ~PagesByChunk() {
+    for (const auto& [size, pages] : kept_) store_.give(pages);
+  }
+
+  /// On failure the chunk has the pages that could be had.
+  Status fill(TransferChunk& chunk) {
+    if (!chunk.pages.empty()) return {};
+    for (const Bytes size : chunk.sizes) {
+      std::vector<Page>& kept = kept_[size.count()];
+      if (kept.empty()) {
+        NEAP_TRY_ASSIGN(const Page page, store_.take(size));
+        chunk.pages.push_back(page);
+      } else {
+        chunk.pages.push_back(kept.back());
+        kept.pop_back();
+      }
+    }
+    return {};
+  }
+
+ private:
+  PageStore& store_;
+  std::map<std::uint64_t, std::vector<Page>> kept_;
+};
+
+/// Maps and fills every chunk. Chunks without pages get them here; `lacks_pages` says that there were
+/// not enough.
+Status move_in(Arena::Impl& arena, Incoming& in, Stopwatch& watch, bool& lacks_pages) {
+  PagesByChunk pages(arena.store, in.chunks);
   QueueLease queue(arena);
-  const bool copies = has_copies(in.stages);
+  const bool copies = has_copies(in.chunks);
   if (copies || !in.disk.empty()) NEAP_TRY(queue.take());
   const bool unpins = copies && !arena.keep_host_buffers;
-  std::vector<std::uint64_t> marks(in.stages.size(), 0);
-  for (std::size_t i = 0; i < in.stages.size(); ++i) {
-    NEAP_TRY(map_stage(arena, in.stages[i]));
-    if (in.stages[i].copies.empty()) continue;
-    NEAP_TRY(copy_in(in.stages[i], queue.get()));
+  std::vector<std::uint64_t> marks(in.chunks.size(), 0);
+  for (std::size_t i = 0; i < in.chunks.size(); ++i) {
+    Status taken = pages.fill(in.chunks[i]);
+    lacks_pages = taken.code() == ErrorCode::kOutOfDeviceMemory;
+    NEAP_TRY(std::move(taken));
+    NEAP_TRY(map_chunk(arena, in.chunks[i]));
+    if (in.chunks[i].copies.empty()) continue;
+    NEAP_TRY(copy_in(in.chunks[i], queue.get()));
     if (unpins) {
       NEAP_TRY_ASSIGN(marks[i], queue.get().mark_to_device());
     }
   }
-  watch.lap("mapping");
+  watch.lap("taking and mapping pages");
   if (unpins) NEAP_TRY(unpin_behind(arena, in, queue.get(), marks));
   Status status = finish_contents(arena, in, queue.taken() ? &queue.get() : nullptr);
   watch.lap(unpins ? "copying and unpinning" : "copying");
@@ -180,39 +245,60 @@ Status move_in(Arena::Impl& arena, Incoming& in, Stopwatch& watch) {
 
 }  // namespace
 
-Status refusal(Arena::Impl& arena, const Status& status) {
+namespace {
+
+bool may_fit(Arena::Impl& arena, const Incoming& in) {
+  const auto memory = arena.device.memory();
+  return !memory.ok() || memory->free + arena.store.counts().kept >= in.size();
+}
+
+/// Takes the pages chunk by chunk while the contents are copied. Where memory is short, takes all of
+/// them first, which can wait for other processes.
+Status secure_and_move_in(Arena::Impl& arena, Incoming& in, std::chrono::milliseconds wait,
+                          Stopwatch& watch) {
+  bool lacks_pages = false;
+  if (may_fit(arena, in)) {
+    Status status = move_in(arena, in, watch, lacks_pages);
+    if (!lacks_pages) return status;
+    const bool unmapped = unmap_all(arena, in, /*to_driver=*/true);
+    if (!unmapped || wait <= wait.zero())
+      return arena.explain(std::move(status), in.size(), "resume");
+  }
+  NEAP_TRY(secure_pages(arena, in, wait));
+  watch.lap("taking pages");
+  return move_in(arena, in, watch, lacks_pages);
+}
+
+}  // namespace
+
+Status explain_shortage(Arena::Impl& arena, const Status& status) {
   const MemoryShortage* shortage = status.shortage();
   return shortage == nullptr ? status : arena.explain(status, shortage->need, "resume");
 }
 
 Status secure_pages(Arena::Impl& arena, Incoming& in, std::chrono::milliseconds wait) {
-  constexpr std::chrono::hours kForEver{24 * 365};  // the clock's own end must not be passed
+  constexpr std::chrono::hours kLongest{24 * 365};  // a later deadline could overflow the clock
   const auto deadline =
-      std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(wait, kForEver);
-  const auto sizes = sizes_of(in.stages);
-  const auto may_fit = [&] {
-    const auto memory = arena.device.memory();
-    return !memory.ok() || memory->free + arena.store.counts().kept >= in.size();
-  };
+      std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(wait, kLongest);
+  const auto sizes = sizes_of(in.chunks);
   for (;;) {
     auto pages = arena.store.take_all(sizes);
     if (pages.ok()) {
-      assign(in.stages, *pages);
+      assign(in.chunks, *pages);
       return {};
     }
     const auto left = [&] { return deadline - std::chrono::steady_clock::now(); };
     if (pages.status().code() != ErrorCode::kOutOfDeviceMemory || left() <= left().zero())
       return arena.explain(pages.status(), in.size(), "resume");
-    // Another process gives no sign when it frees: look again and again, at once when this arena
-    // got pages back. What there is stays free meanwhile: who takes a part of it and waits for the
-    // rest can meet another who does the same.
+    // Another process gives no sign when it frees memory, so poll; at once when this arena got pages
+    // back. Take nothing meanwhile: two processes that each hold a part would wait for each other.
     constexpr std::chrono::milliseconds kLookAgain{5};
     do {
       std::unique_lock lock(arena.table);
       const std::uint64_t seen = arena.freed_memory;
       arena.settled.wait_for(lock, std::min<std::chrono::nanoseconds>(left(), kLookAgain),
                              [&] { return arena.freed_memory != seen; });
-    } while (left() > left().zero() && !may_fit());
+    } while (left() > left().zero() && !may_fit(arena, in));
   }
 }
 
@@ -235,17 +321,17 @@ Result<MoveReport> Arena::pause(std::span<const std::string> names, const PauseO
     watch.lap("waiting for the device");
     if (status.ok()) status = secure(arena, out).with_context("securing room for the backups");
     watch.lap("securing room");
-    if (status.ok()) status = move_out(arena, out);
+    if (status.ok()) status = move_out(arena, out, options.release_pages);
     watch.lap("copying and unmapping");
     if (!status.ok()) {
       undo(arena, out);
-      arena.tell_still_there(infos);
+      arena.notify_still_mapped(infos);
     }
   } else {
     undo(arena, out);
   }
   if (!status.ok()) {
-    arena.let_buffers_go();
+    arena.release_unkept_buffers();
     lock.lock();
     note_failure(moving.tags());
     return std::move(status).with_context(format("pausing {}", join(moving.tags())));
@@ -255,14 +341,14 @@ Result<MoveReport> Arena::pause(std::span<const std::string> names, const PauseO
   commit(arena, out);
   lock.unlock();
   watch.lap("committing");
-  arena.store.give(pages_of(out.stages), options.release_pages);
+  arena.store.give(pages_of(out.chunks), options.release_pages);
   watch.lap("releasing pages");
-  arena.close_beside(std::move(out.replaced));
-  arena.pages_came_back();
-  arena.let_buffers_go();
+  arena.close_in_background(std::move(out.replaced));
+  arena.note_freed_pages();
+  arena.release_unkept_buffers();
   arena.record_store();
   watch.lap("host memory");
-  const MoveReport report{bytes_of(out.stages), out.copied, out.items.size(), watch.seconds()};
+  const MoveReport report{bytes_of(out.chunks), out.copied, out.items.size(), watch.seconds()};
   watch.log("pausing", moving.tags(), report);
   lock.lock();
   note_pause(arena, out, report.seconds);
@@ -280,7 +366,7 @@ Result<MoveReport> Arena::resume(std::span<const std::string> names, const Resum
   if (!gathered.ok()) {
     note_failure(moving.tags());
     lock.unlock();
-    return refusal(arena, gathered.status())
+    return explain_shortage(arena, gathered.status())
         .with_context(format("resuming {}", join(moving.tags())));
   }
   Incoming& in = *gathered;
@@ -288,9 +374,7 @@ Result<MoveReport> Arena::resume(std::span<const std::string> names, const Resum
   lock.unlock();
 
   watch.lap("planning");
-  Status status = secure_pages(arena, in, options.wait);
-  watch.lap("taking pages");
-  if (status.ok()) status = move_in(arena, in, watch);
+  Status status = secure_and_move_in(arena, in, options.wait, watch);
   if (status.ok()) status = arena.call_after_map(in.infos());
   watch.lap("listeners");
   if (!status.ok()) {
@@ -303,11 +387,11 @@ Result<MoveReport> Arena::resume(std::span<const std::string> names, const Resum
   lock.lock();
   commit(arena, in);
   lock.unlock();
-  arena.close_beside(std::move(in.disk));
-  arena.let_buffers_go();
+  arena.close_in_background(std::move(in.disk));
+  arena.release_unkept_buffers();
   arena.record_store();
   watch.lap("committing and host memory");
-  const MoveReport report{bytes_of(in.stages), in.copied, in.items.size(), watch.seconds()};
+  const MoveReport report{bytes_of(in.chunks), in.copied, in.items.size(), watch.seconds()};
   watch.log("resuming", moving.tags(), report);
   lock.lock();
   note_resume(arena, in, report.seconds);

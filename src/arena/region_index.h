@@ -1,10 +1,14 @@
-// Every region by address, for lookups that allocators make.
+// All regions by address, for the lookups of allocators.
 //
-// Model     One sorted vector. What is destroyed leaves its entry behind as empty, to be written over or
-//           cleared away with many others, so that neither regions nor their ends move the whole vector.
-// Threads   none: the table's lock.   Failure   none.
-// Cost      find: a binary search without branches. insert and erase: the same, and now and then a move of
-//           what lies behind.
+// Model     One sorted vector. A destroyed region leaves an empty entry, which is reused or removed with
+//           many others, so that neither insert nor erase usually moves the whole vector.
+//
+// Threads   needs the table lock.
+//
+// Failure   none.
+//
+// Cost      find: a binary search without branches. insert and erase: the same, and sometimes a move of
+//           the entries behind.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +24,10 @@ class RegionIndex {
  public:
   void insert(device::Address at, Bytes size, const Region& region);
   void erase(device::Address at);
-  /// The region that holds the address; null where there is none.
+  /// The region that holds the address, or null.
   [[nodiscard]] const Region* find(device::Address at) const {
     if (entries_.empty()) return nullptr;
-    // Without a branch to guess wrong: half the time of std::upper_bound.
+    // No branches to mispredict: half the time of std::upper_bound.
     const Entry* entry = entries_.data();
     for (std::size_t left = entries_.size(); left > 1;) {
       const std::size_t half = left / 2;
@@ -42,7 +46,7 @@ class RegionIndex {
  private:
   struct Entry {
     device::Address begin, end;
-    const Region* region;  ///< null: empty, and nothing else begins within
+    const Region* region;  ///< null if empty; then no region begins in [begin, end)
   };
   std::vector<Entry> entries_;
   std::size_t empty_ = 0;

@@ -1,20 +1,20 @@
-// The seam: where pages come from. Everything above asks a Device and nothing else for memory.
+// The interface to device memory. Everything above asks a Device and nothing else for memory.
 //
-// Model     An *address range* is reserved once and keeps its address until unreserve. A *page* is
-// one physical
-//           handle of a size chosen at create (a multiple of the granularity). map binds a whole
-//           page into a reserved range; several maps of one page alias it. A page's memory is given
-//           back when it has been released and no map of it is left. Contents survive unmap and map
-//           while the page lives.
-// Threads   every call may come from any thread; implementations lock for themselves.
-// Failure   Status, never an exception, exit or sticky flag. kOutOfDeviceMemory is a normal outcome
-// of create.
-//           A call that fails has changed nothing.
-// Cost      one driver call each, except where a comment says otherwise; sim costs a map lookup.
+// Model     An *address range* is reserved once and keeps its address until unreserve. A *page* is one
+//           physical handle of a size chosen at create (a multiple of the granularity). map binds a
+//           whole page into a reserved range; several maps of one page alias it. A page's memory is
+//           freed when the page has been released and no map of it is left. Contents survive unmap and
+//           map while the page lives.
 //
-// Implementations: host/ (memfd pages in this process: real memory, real capacity), sim/ (counts,
-// touches nothing), cuda/ (driver VMM API, loaded at run time), fault/ (fails the k-th call of
-// another).
+// Threads   every call from any thread; implementations have their own locks.
+//
+// Failure   Status, never an exception, exit or sticky flag. kOutOfDeviceMemory is a normal outcome of
+//           create. A failed call has changed nothing.
+//
+// Cost      one driver call each, unless a comment says otherwise; sim costs a map lookup.
+//
+// Implementations: host/ (memfd pages in this process: real memory, real capacity), sim/ (counts only),
+// cuda/ (driver VMM API, loaded at run time), fault/ (fails the k-th call of another device).
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ struct DeviceInfo {
   int ordinal = 0;
   std::string name;         ///< "NVIDIA H200", "host memory"
   Bytes granularity;        ///< sizes and offsets of pages and maps are multiples of this
-  Bytes capacity;           ///< what create can hand out at most when nothing else uses the device
+  Bytes capacity;           ///< the most that create can give if nothing else uses the device
   bool exportable = false;  ///< export_page works
   bool gpu_direct_rdma = false;
   bool touches_memory =
@@ -47,7 +47,7 @@ struct DeviceInfo {
 };
 
 struct MemoryInfo {
-  Bytes free;  ///< by the device's own account, other processes included
+  Bytes free;  ///< as the device counts it, including other processes
   Bytes total;
 };
 
@@ -64,26 +64,25 @@ class Device {
   [[nodiscard]] virtual const DeviceInfo& info() const = 0;
   [[nodiscard]] virtual Result<MemoryInfo> memory() = 0;
 
-  /// A range of addresses with nothing behind it. `alignment` zero means granularity.
+  /// A range of addresses without memory. `alignment` zero means the granularity.
   [[nodiscard]] virtual Result<Address> reserve(Bytes size, Bytes alignment) = 0;
-  /// Gives a whole range back. Fails with kBusy while any page is mapped in it.
+  /// Frees a whole range. kBusy while any page is mapped in it.
   virtual Status unreserve(Address at, Bytes size) = 0;
   /// One physical page of exactly `size`.
   [[nodiscard]] virtual Result<PageId> create(Bytes size) = 0;
-  /// Drops the owner's claim; memory goes back when the last map is gone too.
+  /// Releases the page. Its memory is freed when the last map is gone as well.
   virtual Status release(PageId page) = 0;
-  /// Binds the whole page at `at`, which lies in a reserved range that is free there. Not
-  /// accessible before set_access.
+  /// Maps the whole page at `at`, in a free part of a reserved range. Not accessible before set_access.
   virtual Status map(Address at, PageId page) = 0;
   /// Makes [at, at+size), mapped by whole pages, readable and writable by this device and every
   /// granted peer.
   virtual Status set_access(Address at, Bytes size) = 0;
-  /// Unbinds every page in [at, at+size), which begins and ends at page borders and is mapped
-  /// without holes.
+  /// Unmaps every page in [at, at+size), which begins and ends at page borders and is mapped without
+  /// holes.
   virtual Status unmap(Address at, Bytes size) = 0;
-  /// Lets another device of this kind, by ordinal, read and write every page mapped here, now and
-  /// from now on. Granting twice, or to itself, does nothing. kUnsupported where that device cannot
-  /// reach this one's memory. Cost: one driver call for every page that is accessible now.
+  /// Gives another device of this kind, by ordinal, read and write access to every page mapped here,
+  /// now and later. A second grant, or one to itself, does nothing. kUnsupported if that device cannot
+  /// access this one's memory. Cost: one driver call for each page that is accessible now.
   virtual Status grant_peer(int ordinal) = 0;
 
   /// Blocking copies. Device memory must be mapped and accessible; host memory may be pageable
@@ -96,32 +95,30 @@ class Device {
   /// A queue of asynchronous copies; see CopyQueue. Cost: two streams on cuda, one thread on host.
   [[nodiscard]] virtual Result<std::unique_ptr<class CopyQueue>> make_copy_queue() = 0;
 
-  /// Blocks until all work submitted to the device by this process is done. No-op without a GPU.
+  /// Blocks until all work that this process submitted to the device is done. No-op without a GPU.
   virtual Status synchronize() = 0;
   /// Blocks until the work submitted so far on `stream` is done.
   virtual Status synchronize(StreamId stream) = 0;
 
-  /// Tells the device that host memory is about to be used for copies (pins it); no-op where
-  /// pinning means nothing.
+  /// Pins host memory for copies. No-op on devices without pinning.
   virtual Status register_host(void* at, Bytes size) = 0;
   virtual Status unregister_host(void* at) = 0;
 
-  /// A file descriptor (the caller closes it) that import_page of another process turns into the
-  /// same page.
+  /// A file descriptor of the page for import_page in another process. The caller closes it.
   [[nodiscard]] virtual Result<int> export_page(PageId page) = 0;
-  /// Takes a page exported by another process or device object; the descriptor stays the caller's.
+  /// Imports a page that another process or device object exported. The caller keeps the descriptor.
   [[nodiscard]] virtual Result<PageId> import_page(int descriptor, Bytes size) = 0;
 };
 
-/// Copies that run beside the caller. Both directions at once use both directions of the link.
-/// Threads: one user at a time. Destroying it waits.
+/// Asynchronous copies. Copies in both directions overlap.
+///
+/// Threads   one user at a time. The destructor waits.
 class CopyQueue {
  public:
   virtual ~CopyQueue() = default;
   virtual Status to_host(const Copy& copy) = 0;
   virtual Status to_device(const Copy& copy) = 0;
-  /// Marks the point after all copies so far in one direction; wait(mark) blocks until they are
-  /// done.
+  /// Marks the point after all copies so far in one direction; wait(mark) blocks until they are done.
   [[nodiscard]] virtual Result<std::uint64_t> mark_to_host() = 0;
   [[nodiscard]] virtual Result<std::uint64_t> mark_to_device() = 0;
   virtual Status wait(std::uint64_t mark) = 0;

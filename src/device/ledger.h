@@ -1,10 +1,11 @@
-// The bookkeeping that devices share: what is reserved, which pages live, what is mapped where.
+// The bookkeeping that devices share: reserved ranges, live pages, and mappings.
 //
-// It refuses what a driver would refuse, so that host, sim and cuda answer misuse alike. `native`
-// is whatever the device needs to know about a page: a descriptor, a driver handle, nothing.
+// It rejects what a driver would reject, so that host, sim and cuda report misuse alike. `native` is
+// what the device stores for a page: a descriptor, a driver handle, or nothing.
 //
-// Threads   none: the device locks around it.
-// Cost      one ordered-map lookup a call, plus one step for every page touched.
+// Threads   none; the device locks.
+//
+// Cost      one ordered-map lookup per call, plus one step for each page.
 #pragma once
 
 #include <map>
@@ -18,7 +19,7 @@ namespace neap::device {
 
 class Ledger {
  public:
-  /// What is held now; all zero when a program gave everything back.
+  /// Current totals; all zero if a program freed everything.
   struct Usage {
     std::uint64_t reservations = 0, pages = 0, maps = 0;
     Bytes reserved, page_bytes, mapped;
@@ -40,26 +41,26 @@ class Ledger {
   Status check_unreserve(Address at, Bytes size) const;
   void remove_reservation(Address at);
 
-  /// Size and room for one more page.
+  /// Checks the size, and that one more page fits.
   Status check_create(Bytes size) const;
-  /// `counted` pages take from the capacity; imported ones belong to their exporter's account.
+  /// `counted` pages count towards the capacity; imported pages count for their exporter.
   PageId add_page(Bytes size, std::uint64_t native, bool counted);
-  /// Size and native value of a page whose owner has not released it.
+  /// Size and native value of a page that has not been released.
   struct Page {
     Bytes size;
     std::uint64_t native = 0;
   };
   [[nodiscard]] Result<Page> owned_page(PageId page) const;
   [[nodiscard]] bool is_mapped(PageId page) const;
-  /// Ends the owner's claim; holds the native value when nothing maps the page any more.
+  /// Releases the page. Returns its native value if no map of it is left.
   std::optional<std::uint64_t> drop_claim(PageId page);
 
   Status check_map(Address at, PageId page) const;
   void add_map(Address at, PageId page);
-  /// [at, at+size) is mapped without holes and, where asked, cut at page borders and accessible.
+  /// Checks that [at, at+size) is mapped without holes and, if asked, ends at page borders and is accessible.
   Status check_mapped(Address at, Bytes size, bool whole_pages, bool accessible) const;
   void make_accessible(Address at, Bytes size);
-  /// Unbinds; holds the native values of pages that nobody claims or maps any more.
+  /// Unmaps. Returns the native values of released pages without a map.
   std::vector<std::uint64_t> remove_maps(Address at, Bytes size);
 
   /// Mappings that touch [at, at+size), in address order.
@@ -72,7 +73,7 @@ class Ledger {
   [[nodiscard]] std::uint64_t native_of(PageId page) const;
   /// Every mapping that is accessible now, in address order.
   [[nodiscard]] std::vector<std::pair<Address, Bytes>> accessible() const;
-  /// Every page, for a device that gives all back when it dies.
+  /// The native values of all pages, for a device's destructor.
   [[nodiscard]] std::vector<std::uint64_t> natives() const;
   [[nodiscard]] std::vector<std::pair<Address, Bytes>> reservations() const;
 

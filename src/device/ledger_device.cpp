@@ -50,7 +50,7 @@ Status LedgerDevice::release(PageId page) {
   NEAP_TRY(usable());
   const std::lock_guard lock(mutex_);
   NEAP_TRY_ASSIGN(const Ledger::Page found, ledger_.owned_page(page));
-  // While a map is left, the last unmap drops it. A refusal leaves the page its owner's.
+  // While a map is left, the last unmap drops it. If that fails, the page stays owned.
   if (!ledger_.is_mapped(page)) NEAP_TRY(drop_page(found.native));
   (void)ledger_.drop_claim(page);
   return {};

@@ -1,9 +1,11 @@
-// What devices with a ledger share: every call checks, acts and books under one lock.
+// Base of devices with a ledger: every call checks, acts and records under one lock.
 //
-// Model     The ledger refuses misuse before anything is done, so that host, sim and cuda answer it
-//           alike; what is left to a device is the act itself, and it runs with checked arguments.
-// Threads   any; the lock is held over the act, never over a copy or a wait.
-// Failure   an act that fails is not booked.
+// Model     The ledger rejects misuse before anything is done, so that host, sim and cuda report it
+//           alike. A device implements only the operation itself, with checked arguments.
+//
+// Threads   any; the lock is held during the operation, never during a copy or a wait.
+//
+// Failure   failed operations are not recorded.
 #pragma once
 
 #include <mutex>
@@ -21,7 +23,7 @@ class LedgerDevice : public Device {
  public:
   [[nodiscard]] const DeviceInfo& info() const final { return info_; }
   [[nodiscard]] Result<MemoryInfo> memory() override;
-  /// What is held now, for leak tests.
+  /// Current totals, for leak tests.
   [[nodiscard]] Ledger::Usage usage() const;
   /// Host ranges registered and not yet unregistered.
   [[nodiscard]] std::uint64_t registered_hosts() const;
@@ -43,9 +45,9 @@ class LedgerDevice : public Device {
   explicit LedgerDevice(DeviceInfo info)
       : info_(std::move(info)), ledger_(info_.granularity, info_.capacity) {}
 
-  /// Before the lock is taken, which a forked child may never get.
+  /// Called before the lock is taken, which may stay locked in a forked child.
   [[nodiscard]] virtual Status usable() const { return {}; }
-  /// Copies and fills may touch these ranges.
+  /// Checks that copies and fills may access these ranges.
   [[nodiscard]] Status check_copies(std::span<const Copy> copies) const;
 
   // The acts. `native` is what make_page or take_in answered.
@@ -56,8 +58,8 @@ class LedgerDevice : public Device {
   virtual Status bind(Address at, Bytes size, std::uint64_t native) = 0;
   virtual Status open(Address at, Bytes size) = 0;
   virtual Status unbind(Address at, Bytes size) = 0;
-  /// A peer is to reach what is accessible now, and what `open` opens later. Devices whose memory
-  /// is the process' own have nothing to do.
+  /// Gives a peer access to what is accessible now and to what `open` opens later. Nothing to do for
+  /// devices whose memory is the process's.
   using Ranges = std::vector<std::pair<Address, Bytes>>;
   virtual Status admit(int ordinal, const Ranges& accessible);
   virtual Status pin(void* at, Bytes size) = 0;

@@ -1,4 +1,4 @@
-// What the hooks and PyTorch's allocator share: from a request to a region, and back.
+// Shared by the hooks and the PyTorch allocator: freeing a region by address, and logging failures.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,11 @@
 
 namespace neap::hook {
 
-/// Frees the region that begins at `address`, as cudaFree does: its memory is the driver's again.
-/// False when no region does.
+/// Frees the region that begins at `address`, as cudaFree does, and releases its memory to the driver.
+/// False if no region begins there.
 [[nodiscard]] Result<bool> free_region_at(const void* address);
 
-/// Logs a failure that the caller cannot be told in full, at most a few times a process.
+/// Logs a failure that an error code cannot express, at most a few times per process.
 void log_hook_failure(std::string_view call, const Status& failure);
 
 }  // namespace neap::hook

@@ -25,7 +25,7 @@ const char* neap_last_error(void) {
   return last_failure().ok() ? "" : last_failure().message().c_str();
 }
 
-// These two tell of the last failure, so they must not become it.
+// These two report the last failure, so their own failures must not replace it.
 neap_status neap_last_shortage(neap_shortage* shortage) {
   if (shortage == nullptr || shortage->struct_size < sizeof(size_t)) return NEAP_INVALID_ARGUMENT;
   const neap::MemoryShortage* known = last_failure().shortage();
@@ -95,7 +95,7 @@ static Status create(int32_t device, const char* tag, uint64_t size, neap_policy
                      bool paused, void** address) {
   NEAP_TRY(require(address != nullptr, "address is null"));
   NEAP_TRY(require(tag != nullptr && *tag != '\0', "A region needs a tag"));
-  NEAP_TRY(require(size != 0, "A region of 0 bytes cannot be made"));
+  NEAP_TRY(require(size != 0, "A region's size must be greater than 0"));
   NEAP_TRY_ASSIGN(const auto known, policy_from(policy));
   Live::ensure_started();
   if (paused) {

@@ -1,4 +1,4 @@
-// neap.h: pause, resume, exchange and what belongs to them.
+// neap.h: pause, resume, exchange, partial moves, host copies and callbacks.
 #include "hook/c_struct.h"
 #include "hook/error.h"
 #include "hook/moves.h"
@@ -39,7 +39,8 @@ neap::Result<arena::PauseOptions> pause_options(const neap_pause_options* given)
       break;
     }
     default:
-      return Status(ErrorCode::kInvalidArgument, neap::format("{} is no fence", known.fence));
+      return Status(ErrorCode::kInvalidArgument,
+                    neap::format("{} is not a NEAP_FENCE_* value", known.fence));
   }
   return options;
 }
@@ -68,7 +69,7 @@ neap_status neap_resume(const char* const* tags, size_t count, const neap_resume
     NEAP_TRY(read_struct(options, known, "neap_resume_options"));
     NEAP_TRY_ASSIGN(const auto list, tags_from(tags, count));
     arena::ResumeOptions wanted;
-    // A day is as good as for ever, and far from what the clock overflows at.
+    // A day is effectively infinite and does not overflow the clock.
     wanted.wait = std::chrono::milliseconds(std::min<uint64_t>(known.wait_ms, 86'400'000));
     NEAP_TRY_ASSIGN(const auto report, resume_everywhere(list, wanted));
     write_struct(move, to_c(report));
@@ -153,14 +154,13 @@ neap_status neap_host_copy(const void* address, uint64_t size, const void** host
     const uint64_t offset = reinterpret_cast<uint64_t>(address) - place.region.address;
     if (size > place.region.size.count() - offset) {
       return {ErrorCode::kInvalidArgument,
-              neap::format("[{}, +{}) reaches beyond its region of tag \"{}\"", address, size,
+              neap::format("[{}, +{}) exceeds its region of tag \"{}\"", address, size,
                            place.region.tag)};
     }
     const void* copy = place.on.arena->host_copy(place.region.id);
     if (copy == nullptr) {
-      return {ErrorCode::kNotFound,
-              neap::format("The region of tag \"{}\" at {} has no copy on the host",
-                           place.region.tag, pointer(place.region.address))};
+      return {ErrorCode::kNotFound, neap::format("The region of tag \"{}\" at {} has no host copy",
+                                                 place.region.tag, pointer(place.region.address))};
     }
     *host = static_cast<const char*>(copy) + offset;
     return {};

@@ -48,7 +48,7 @@ neap_status neap_export(const void* address, neap_page* pages, size_t capacity, 
     if (exported.size() > capacity) {
       for (const auto& page : exported) ::close(page.descriptor);
       return {ErrorCode::kInvalidArgument,
-              neap::format("The region has {} pages, and there is room for {}", exported.size(),
+              neap::format("The region has {} pages, but the array holds {}", exported.size(),
                            capacity)};
     }
     for (size_t i = 0; i < exported.size(); ++i) {
@@ -64,7 +64,7 @@ neap_status neap_import(int32_t device, const char* tag, const neap_page* pages,
   return guarded([&]() -> Status {
     NEAP_TRY(require(address != nullptr, "address is null"));
     NEAP_TRY(require(tag != nullptr && *tag != '\0', "A region needs a tag"));
-    NEAP_TRY(require(pages != nullptr && count > 0, "There are no pages to import"));
+    NEAP_TRY(require(pages != nullptr && count > 0, "An import needs at least one page"));
     std::vector<arena::ExportedPage> list;
     for (size_t i = 0; i < count; ++i) {
       list.push_back({pages[i].descriptor, Bytes(pages[i].offset), Bytes(pages[i].size),
@@ -154,7 +154,8 @@ neap_status neap_guest_close(neap_guest* guest) {
   return guarded([&]() -> Status {
     NEAP_TRY(require(guest != nullptr, "guest is null"));
     Status outcome = guest->guest->close();
-    if (outcome.code() == ErrorCode::kBusy) return outcome;  // from its own callback: still alive
+    if (outcome.code() == ErrorCode::kBusy)
+      return outcome;  // called from its own callback: still open
     delete guest;
     return outcome;
   });

@@ -23,7 +23,7 @@ Status write_text(const std::string& text, char* out, size_t capacity, size_t* l
   return {};
 }
 
-/// Regions that are older than the trace, so that a reader knows what is there.
+/// Records the regions that exist when the trace starts.
 void describe_regions() {
   for (const OpenDevice& on : Runtime::get().devices()) {
     for (const auto& region : on.arena->regions()) {

@@ -4,7 +4,7 @@ namespace neap::hook {
 
 Result<arena::Policy> policy_from(neap_policy policy) {
   if (policy < NEAP_DISCARD || policy > NEAP_ZERO) {
-    return Status(ErrorCode::kInvalidArgument, format("{} is no policy", policy));
+    return Status(ErrorCode::kInvalidArgument, format("{} is not a neap_policy value", policy));
   }
   return static_cast<arena::Policy>(policy);
 }

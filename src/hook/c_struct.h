@@ -1,4 +1,4 @@
-// Reading and writing the C interface's structs, whose callers may be older or newer than we are.
+// Reads and writes the C interface's structs, whose callers may be older or newer than this library.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace neap::hook {
 
-/// `known` holds defaults; what the caller's struct has is copied over them.
+/// Overwrites the defaults in `known` with the fields that the caller's struct has.
 template <class Struct>
 Status read_struct(const Struct* given, Struct& known, std::string_view name) {
   if (given == nullptr) return {};
@@ -27,7 +27,7 @@ Status read_struct(const Struct* given, Struct& known, std::string_view name) {
   return {};
 }
 
-/// Fills as much as the caller's struct has room for. Null is a caller who does not want it.
+/// Fills the fields that the caller's struct has. Null: nothing to fill.
 template <class Struct>
 void write_struct(Struct* out, const Struct& value) {
   if (out == nullptr) return;

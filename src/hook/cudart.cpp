@@ -13,12 +13,12 @@ constexpr const char* kCandidates[] = {"libcudart.so.13", "libcudart.so.12", "li
 
 void* find_in_cudart(const char* name) {
   if (void* symbol = ::dlsym(RTLD_NEXT, name)) return symbol;
-  // Python opens its extension modules in scopes of their own, which RTLD_NEXT does not see.
+  // Python loads extension modules with RTLD_LOCAL, which RTLD_NEXT does not search.
   for (const int flags : {RTLD_NOW | RTLD_NOLOAD, RTLD_NOW}) {
     for (const char* candidate : kCandidates) {
       void* library = ::dlopen(candidate, flags);
       if (library == nullptr) continue;
-      // The handle is kept: its functions are in use from now on.
+      // The handle stays open, because its functions are in use.
       if (void* symbol = ::dlsym(library, name)) return symbol;
     }
   }

@@ -1,6 +1,8 @@
-// The CUDA runtime that the hooks pass calls on to, found at run time: this library needs none.
+// The CUDA runtime that the hooks forward calls to. Found at run time; this library is not linked to it.
 //
-// Threads   any.   Failure   a null function: the caller says what that means.
+// Threads   any.
+//
+// Failure   a null function, which the caller reports.
 #pragma once
 
 #include <cstddef>
@@ -23,10 +25,10 @@ enum CudaError : int {
 
 using CudaStream = void*;
 
-/// The next definition of `name` behind this library: the program's libcudart where it is in the
-/// global scope (RTLD_NEXT), else one that is loaded under a name of CUDA 13 or 12, else one that
-/// the loader finds. Null when there is none. Successes are to be kept by the caller; a failure is
-/// tried again, because a runtime may be loaded later.
+/// The next definition of `name` after this library: the program's libcudart if it is in the global
+/// scope (RTLD_NEXT), else a loaded libcudart of CUDA 13 or 12, else one that the loader finds. Null if
+/// there is none. The caller keeps a result; it tries again after a failure, because a runtime may be
+/// loaded later.
 [[nodiscard]] void* find_in_cudart(const char* name);
 
 /// One function of the runtime, looked up at its first use.
@@ -47,7 +49,7 @@ class CudartFunction {
   Function function_ = nullptr;
 };
 
-/// The device that the calling thread has chosen, by the runtime; 0 without one.
+/// The calling thread's current device in the runtime; 0 without a runtime.
 [[nodiscard]] int current_device();
 
 }  // namespace neap::hook

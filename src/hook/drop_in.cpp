@@ -1,7 +1,7 @@
-// The C interface of torch_memory_saver on Neap: what its Python package calls, and what its users
-// reach for through ctypes. docs/python.md says where it differs (it never ends the process).
+// The C interface of torch_memory_saver on Neap, as its Python package and users of ctypes call it.
+// docs/python.md lists the differences; it never ends the process.
 //
-// A thread's settings here are its base scope; regions are Neap's, so neap_* calls see them too.
+// A thread's settings are its base scope. Regions are Neap's, so neap_* functions work on them.
 #include <cstring>
 #include <mutex>
 #include <string>
@@ -24,7 +24,7 @@ namespace arena = neap::arena;
 
 namespace {
 
-/// The thread's settings, which together make its scope.
+/// The thread's settings, which define its base scope.
 struct Config {
   DropInSettings settings = drop_in_settings();
 };
@@ -43,11 +43,11 @@ std::vector<std::string> one_or_all(const char* tag) {
   return {tag};
 }
 
-/// Process-wide settings that an arena takes when it is made.
+/// Changes process-wide settings.
 Status change_settings(void (*change)(Settings&, const void*), const void* argument) {
   Settings settings = Runtime::get().settings();
   change(settings, argument);
-  // A retained copy stays readable until the next resume, as in the peer.
+  // A retained copy stays readable until the next resume, as in the original.
   return Runtime::get().configure(settings, arena::Arena::KeptBuffers::kReleaseAtResume);
 }
 
@@ -90,8 +90,8 @@ NEAP_API void tms_set_enable_disk_backup(bool value) {
 NEAP_API bool tms_get_enable_disk_backup() {
   return config().settings.disk_backup;
 }
-// "pinned" and "mmap" name the peer's two ways to hold a backup. Neap has one, which is both mapped
-// and pinned; the name is kept for those who read it back.
+// "pinned" and "mmap" name the original's two kinds of backup. Neap has one kind, which is mapped and
+// pinned; the name is only stored and returned.
 NEAP_API void tms_set_cpu_backup_backend(const char* name) {
   if (const char* known = known_backend(name != nullptr ? name : ""))
     config().settings.backend = known;
@@ -127,8 +127,7 @@ NEAP_API void set_memory_margin_bytes(uint64_t bytes) {
   Runtime::get().set_margin(Bytes(bytes));
 }
 
-/// The bytes that stay resident from now on, 0 for memory that is no region's; a failure is its
-/// neap_status, negative.
+/// The bytes that stay resident, 0 for memory outside of regions, or a negated neap_status.
 NEAP_API int64_t tms_keep_resident(const void* address) {
   int64_t bytes = 0;
   const neap_status status = guarded([&]() -> Status {
@@ -144,7 +143,7 @@ NEAP_API int64_t tms_keep_resident(const void* address) {
 /// 0, or the neap_status of a failure that neap_last_error() explains.
 NEAP_API int tms_pause(const char* tag) {
   return guarded([&]() -> Status {
-    // The peer's users pause for other processes: the memory has to be the driver's again.
+    // Users of the original pause for other processes, so the memory goes to the driver.
     arena::PauseOptions options;
     options.release_pages = true;
     NEAP_TRY_ASSIGN(const auto moved, pause_everywhere(one_or_all(tag), options));
@@ -160,7 +159,7 @@ NEAP_API int tms_resume(const char* tag) {
   });
 }
 
-/// Null without a copy on the host; neap_last_error() says why.
+/// Null without a host copy; neap_last_error() has the reason.
 NEAP_API uint8_t* tms_get_cpu_backup_pointer(const uint8_t* address, uint64_t size) {
   const void* host = nullptr;
   if (neap_host_copy(address, size, &host) != NEAP_OK) return nullptr;

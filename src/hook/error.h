@@ -1,6 +1,8 @@
-// The calling thread's last failure, and the border where outcomes become neap_status.
+// The calling thread's last failure, and the conversion of a Status to neap_status.
 //
-// Threads   each has its own.   Failure   guarded() lets no exception out.
+// Threads   each thread has its own last failure.
+//
+// Failure   guarded() lets no exception out.
 #pragma once
 
 #include <exception>
@@ -12,12 +14,12 @@
 
 namespace neap::hook {
 
-/// Remembers `status`, which is a failure, as the thread's last and returns its code.
+/// Stores `status`, a failure, as the thread's last one and returns its code.
 neap_status fail(Status status);
 /// The thread's last failure; ok before the first. Valid until the next.
 [[nodiscard]] const Status& last_failure();
 
-/// Runs `body`, which returns Status, on behalf of C code.
+/// Runs `body`, which returns Status, for C code.
 template <class Body>
 neap_status guarded(Body&& body) noexcept {
   try {

@@ -1,13 +1,16 @@
-// Hand-over: an owner lends the pages of its regions to guests in other processes, without a copy.
+// Hand-over: an owner shares the pages of its regions with guests in other processes, without a copy.
 //
 // Model     The owner serves offers (name -> region) at a Unix socket. A guest takes an offer and
-//           maps the same pages as an imported region. Before the owner's region is paused, or an
-//           offer withdrawn, every guest that maps it is asked to let go, and waited for. A process
-//           that dies is seen by its socket: a dead guest holds nothing; a dead owner's pages live
-//           on in its guests until they drop them.
-// Threads   any; each object has one thread of its own, on which guests are told of revocations.
-// Failure   Status. A guest that does not let go in time makes the pause fail with kBusy.
-// Cost      taking: one descriptor exported and imported for each page; no bytes are copied.
+//           maps the same pages as an imported region. Before the owner's region is paused or an
+//           offer is withdrawn, the owner asks every guest that maps it to unmap it, and waits. The
+//           socket shows when a process dies: a dead guest maps nothing; the pages of a dead owner
+//           stay in its guests until they drop them.
+//
+// Threads   any. Each object has a thread of its own, which calls the guest's revocation callback.
+//
+// Failure   Status. If a guest does not unmap in time, the pause fails with kBusy.
+//
+// Cost      a take exports and imports one descriptor for each page; no bytes are copied.
 #pragma once
 
 #include <chrono>

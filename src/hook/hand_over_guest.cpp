@@ -14,7 +14,7 @@ namespace neap::hook {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kOwnerGrace = std::chrono::seconds(10);  ///< over the wait that the owner was told
+constexpr auto kOwnerGrace = std::chrono::seconds(10);  ///< beyond the wait sent to the owner
 constexpr std::uint64_t kMostPages = 1U << 20;
 
 enum class Phase { kAsked, kArriving, kHeld, kLeaving, kFailed };
@@ -27,7 +27,7 @@ struct Borrowed {
   std::vector<Descriptor> descriptors;
   Loan loan;
   Status failure;
-  bool abandoned = false;  ///< take() has given up; whatever arrives goes back
+  bool abandoned = false;  ///< take() has given up; what arrives is returned
 };
 
 bool read_numbers(const Json& list, std::array<std::uint64_t, 3>& numbers) {
@@ -68,7 +68,8 @@ Result<std::unique_ptr<HandOverGuest>> HandOverGuest::open(const std::string& pa
   NEAP_TRY(Runtime::get().usable());
   NEAP_TRY_ASSIGN(Descriptor socket, connect_to(path));
   if (!peer_is_same_user(socket.get())) {
-    return Status(ErrorCode::kUnsupported, "Another user serves hand-overs at " + path);
+    return Status(ErrorCode::kUnsupported,
+                  "The hand-over owner at " + path + " runs as another user");
   }
   auto impl = std::make_unique<Impl>(std::move(socket));
   impl->revoked = std::move(revoked);
@@ -76,7 +77,7 @@ Result<std::unique_ptr<HandOverGuest>> HandOverGuest::open(const std::string& pa
       impl->wire.send({{"type", "hello"}, {"version", kHandOverVersion}, {"pid", ::getpid()}}));
   NEAP_TRY_ASSIGN(const Message welcome, impl->wire.receive());
   if (welcome.text("type") != "welcome") {
-    return Status(ErrorCode::kCorrupt, "What serves at " + path + " is no owner of hand-overs");
+    return Status(ErrorCode::kCorrupt, "The process at " + path + " is not a hand-over owner");
   }
   impl->thread = std::thread([self = impl.get()] { self->run(); });
   return std::unique_ptr<HandOverGuest>(new HandOverGuest(std::move(impl)));
@@ -119,13 +120,13 @@ Status HandOverGuest::Impl::handle(Message& message) {
     settle(name, Status(known ? code : ErrorCode::kInternal, message.text("message")));
     return {};
   }
-  return {ErrorCode::kCorrupt, format("\"{}\" is no message of an owner", type)};
+  return {ErrorCode::kCorrupt, format("\"{}\" is not a message of an owner", type)};
 }
 
 Status HandOverGuest::Impl::arrive(const std::string& name, Message& message) {
   const Json& pages = message.body["pages"];
   if (!pages.is_array() || pages.size() != message.descriptors.size()) {
-    return {ErrorCode::kCorrupt, "a loan's pages and descriptors do not agree"};
+    return {ErrorCode::kCorrupt, "a loan has a different number of pages and descriptors"};
   }
   std::vector<arena::ExportedPage> whole;
   std::vector<Descriptor> descriptors;
@@ -135,14 +136,14 @@ Status HandOverGuest::Impl::arrive(const std::string& name, Message& message) {
     const std::lock_guard lock(mutex);
     const auto it = borrowed.find(name);
     if (it == borrowed.end() || it->second.phase == Phase::kHeld) {
-      return {ErrorCode::kCorrupt, format("\"{}\" was lent without being asked for", name)};
+      return {ErrorCode::kCorrupt, format("\"{}\" was sent without a request", name)};
     }
     Borrowed& entry = it->second;
     entry.phase = Phase::kArriving;
     for (std::size_t i = 0; i < pages.size(); ++i) {
       std::array<std::uint64_t, 3> numbers{};
       if (!read_numbers(pages[i], numbers) || entry.pages.size() >= kMostPages) {
-        return {ErrorCode::kCorrupt, "a loan's page is not [offset, size, lead]"};
+        return {ErrorCode::kCorrupt, "a page of a loan is not [offset, size, lead]"};
       }
       entry.pages.push_back(
           {message.descriptors[i].get(), Bytes(numbers[0]), Bytes(numbers[1]), Bytes(numbers[2])});
@@ -162,7 +163,7 @@ Status HandOverGuest::Impl::arrive(const std::string& name, Message& message) {
   return {};
 }
 
-/// The end of an asking: the loan is here, or is not coming.
+/// Ends a request: the loan has arrived, or has failed.
 void HandOverGuest::Impl::settle(const std::string& name, Result<Loan> outcome) {
   bool goes_back = false;
   {
@@ -187,7 +188,7 @@ void HandOverGuest::Impl::settle(const std::string& name, Result<Loan> outcome) 
   if (outcome.ok()) {
     if (const Status s = unmap(outcome->address); !s.ok()) log::warn(s.message());
   }
-  (void)wire.send({{"type", "drop"}, {"name", name}});  // an owner that is gone needs no telling
+  (void)wire.send({{"type", "drop"}, {"name", name}});  // fails if the owner is gone
 }
 
 void HandOverGuest::Impl::let_go(const std::string& name) {
@@ -201,14 +202,14 @@ void HandOverGuest::Impl::let_go(const std::string& name) {
       it->second.phase = Phase::kLeaving;
       at = it->second.loan.address;
     } else if (it != borrowed.end() && it->second.phase == Phase::kLeaving) {
-      return;  // a drop is under way on another thread and will tell the owner
+      return;  // a drop is running on another thread and tells the owner
     }
   }
   if (at != 0) {
     if (tell) tell(name, at, false);
     if (const Status s = unmap(at); !s.ok()) log::error("Hand-over: " + s.message());
   }
-  // Told first, forgotten then: a take() that follows must not reach the owner before this.
+  // Sent before the entry is removed: a following take() must not reach the owner first.
   (void)wire.send({{"type", "drop"}, {"name", name}});
   if (at == 0) return;
   const std::lock_guard lock(mutex);
@@ -293,12 +294,12 @@ Status HandOverGuest::drop(const std::string& name) {
     const auto it = self.borrowed.find(name);
     if (it == self.borrowed.end() || it->second.phase == Phase::kAsked ||
         it->second.phase == Phase::kArriving || it->second.phase == Phase::kFailed) {
-      return {ErrorCode::kNotFound, format("\"{}\" is not held", name)};
+      return {ErrorCode::kNotFound, format("\"{}\" is not taken", name)};
     }
     if (it->second.phase == Phase::kLeaving) {
       if (std::this_thread::get_id() == self.thread.get_id()) {
         return {ErrorCode::kBusy,
-                format("\"{}\" is being revoked; it goes when this returns", name)};
+                format("\"{}\" is being revoked; it is dropped when the callback returns", name)};
       }
       self.changed.wait(lock, [&] { return self.borrowed.count(name) == 0; });
       return {};
@@ -319,7 +320,7 @@ Status HandOverGuest::close() {
   Impl& self = *impl_;
   if (!self.thread.joinable()) return {};
   if (std::this_thread::get_id() == self.thread.get_id()) {
-    return {ErrorCode::kBusy, "A hand-over's guest cannot be closed from its own callback"};
+    return {ErrorCode::kBusy, "A hand-over guest cannot be closed from its own callback"};
   }
   std::vector<std::string> names;
   {

@@ -16,14 +16,14 @@ namespace neap::hook {
 namespace {
 
 constexpr std::size_t kLongestMessage = 64U << 10;
-constexpr timeval kSendLimit{5, 0};  ///< a peer that reads nothing for so long is given up
+constexpr timeval kSendLimit{5, 0};  ///< a peer that reads nothing for this long is disconnected
 
 Result<sockaddr_un> address_of(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof address.sun_path) {
     return Status(ErrorCode::kInvalidArgument,
-                  format("A socket's path has 1 to {} bytes; this one has {}: {}",
+                  format("A socket path must have 1 to {} bytes; this one has {}: {}",
                          sizeof address.sun_path - 1, path.size(), path));
   }
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
@@ -92,9 +92,9 @@ Status Wire::send(const Json& body, std::span<const int> descriptors) {
   } while (sent < 0 && errno == EINTR);
   if (sent >= 0) return {};
   if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN) {
-    return {ErrorCode::kCancelled, "The process at the other end of the hand-over is gone"};
+    return {ErrorCode::kCancelled, "The other process of the hand-over is gone"};
   }
-  return {ErrorCode::kIo, format("A hand-over message cannot be sent: {}", system_reason(errno))};
+  return {ErrorCode::kIo, format("Cannot send a hand-over message: {}", system_reason(errno))};
 }
 
 Result<Message> Wire::receive() {
@@ -111,11 +111,11 @@ Result<Message> Wire::receive() {
     got = ::recvmsg(socket_.get(), &header, MSG_CMSG_CLOEXEC);
   } while (got < 0 && errno == EINTR);
   if (got == 0 || (got < 0 && errno == ECONNRESET)) {
-    return Status(ErrorCode::kCancelled, "The process at the other end of the hand-over is gone");
+    return Status(ErrorCode::kCancelled, "The other process of the hand-over is gone");
   }
   if (got < 0) {
     return Status(ErrorCode::kIo,
-                  format("No hand-over message can be received: {}", system_reason(errno)));
+                  format("Cannot receive a hand-over message: {}", system_reason(errno)));
   }
   Message message;
   for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
@@ -128,9 +128,10 @@ Result<Message> Wire::receive() {
     }
   }
   if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
-    return Status(ErrorCode::kCorrupt,
-                  "A hand-over message was cut: too long, or this process may not open so many "
-                  "files (ulimit -n)");
+    return Status(
+        ErrorCode::kCorrupt,
+        "A hand-over message was truncated: too long, or this process may not open so many "
+        "files (ulimit -n)");
   }
   text.resize(static_cast<std::size_t>(got));
   NEAP_TRY_ASSIGN(message.body, parse_json(text, "a hand-over message"));
@@ -152,13 +153,13 @@ Result<Descriptor> listen_at(const std::string& path) {
       return Status(ErrorCode::kAlreadyExists, path + " exists and is not a socket");
     }
     if (connect_to(path).ok()) {
-      return Status(ErrorCode::kAlreadyExists, "Another process serves hand-overs at " + path);
+      return Status(ErrorCode::kAlreadyExists, "Another hand-over owner is listening at " + path);
     }
     ::unlink(path.c_str());  // its process is gone
   }
   NEAP_TRY_ASSIGN(Descriptor socket, new_socket(path));
   const auto* generic = reinterpret_cast<const sockaddr*>(&address);
-  // Before bind: nobody else can connect in between.
+  // Before bind, so that no other user can connect in between.
   ::fchmod(socket.get(), 0600);
   if (::bind(socket.get(), generic, sizeof address) != 0) return io("bind", path, errno);
   if (::chmod(path.c_str(), 0600) != 0 || ::listen(socket.get(), 64) != 0) {
@@ -174,7 +175,7 @@ Result<Descriptor> connect_to(const std::string& path) {
   NEAP_TRY_ASSIGN(Descriptor socket, new_socket(path));
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     if (errno == ENOENT || errno == ECONNREFUSED) {
-      return Status(ErrorCode::kNotFound, "Nobody serves hand-overs at " + path);
+      return Status(ErrorCode::kNotFound, "No hand-over owner is listening at " + path);
     }
     return io("connect to", path, errno);
   }

@@ -2,8 +2,9 @@
 // docs/hand-over.md is the grammar.
 //
 // Threads   send() from any; receive() from one at a time.
-// Failure   a peer that is gone is kCancelled; one that breaks the format is kCorrupt, and the
-//           connection is of no more use.
+//
+// Failure   kCancelled if the peer is gone. kCorrupt if it breaks the format; the connection is then
+//           unusable.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@
 
 namespace neap::hook {
 
-/// A file descriptor that closes itself.
+/// Owns a file descriptor.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -36,7 +37,7 @@ class Descriptor {
   int fd_ = -1;
 };
 
-/// What came; a field that is missing or of another type reads as empty or zero.
+/// A received message. A missing field, or one of another type, reads as empty or zero.
 struct Message {
   Json body;
   std::vector<Descriptor> descriptors;
@@ -53,7 +54,7 @@ class Wire {
   [[nodiscard]] int descriptor() const { return socket_.get(); }
   Status send(const Json& body, std::span<const int> descriptors = {});
   [[nodiscard]] Result<Message> receive();
-  /// Ends both directions: the peer and a receive() under way see the end.
+  /// Shuts both directions down: the peer and a running receive() see the end.
   void shut();
 
  private:
@@ -61,10 +62,10 @@ class Wire {
   std::mutex mutex_;
 };
 
-/// Listens at `path`, mode 0600. A socket that nobody listens at any more is replaced.
+/// Listens at `path`, mode 0600. Replaces a socket without a listener.
 [[nodiscard]] Result<Descriptor> listen_at(const std::string& path);
 [[nodiscard]] Result<Descriptor> connect_to(const std::string& path);
-/// Whether the process at the other end runs as this user (or as root).
+/// Whether the peer process runs as this user or as root.
 [[nodiscard]] bool peer_is_same_user(int socket);
 
 }  // namespace neap::hook

@@ -55,8 +55,8 @@ struct HandOverOwner::Impl {
   std::thread thread;
   std::atomic<bool> closing{false};
 
-  /// Held while a loan is made, from export to the last message: a revocation that begins in
-  /// between waits, so that a guest is never asked to let go of what it has not got yet.
+  /// Held while a loan is made, from the export to the last message. A revocation waits for it, so that
+  /// a guest is not asked to unmap what it has not received yet.
   std::mutex lending;
   std::mutex mutex;  ///< everything below
   std::condition_variable loans_changed;
@@ -83,7 +83,8 @@ Result<std::unique_ptr<HandOverOwner>> HandOverOwner::open(const std::string& pa
   NEAP_TRY_ASSIGN(impl->listener, listen_at(path));
   impl->wake = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (impl->wake.get() < 0) {
-    return Status(ErrorCode::kIo, "No eventfd for hand-overs: " + system_reason(errno));
+    return Status(ErrorCode::kIo,
+                  "Cannot create an eventfd for hand-overs: " + system_reason(errno));
   }
   impl->thread = std::thread([self = impl.get()] { self->run(); });
   return std::unique_ptr<HandOverOwner>(new HandOverOwner(std::move(impl)));
@@ -129,7 +130,7 @@ void HandOverOwner::Impl::run() {
       const Status outcome = message.ok() ? handle(of[i], *message) : message.status();
       if (!outcome.ok()) {
         if (outcome.code() != ErrorCode::kCancelled) {
-          log::warn("A hand-over guest is dropped: " + outcome.message());
+          log::warn("Disconnecting a hand-over guest: " + outcome.message());
         }
         forget(of[i]);
       }
@@ -143,7 +144,7 @@ void HandOverOwner::Impl::accept_guest() {
   Descriptor socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (socket.get() < 0) return;
   if (!peer_is_same_user(socket.get())) {
-    log::warn("A hand-over guest of another user is turned away");
+    log::warn("Rejecting a hand-over guest of another user");
     return;
   }
   const std::lock_guard lock(mutex);
@@ -164,15 +165,15 @@ Status HandOverOwner::Impl::handle(const std::shared_ptr<Guest>& guest, const Me
   if (type == "hello") {
     const std::uint64_t version = message.number("version");
     if (version != kHandOverVersion) {
-      return {ErrorCode::kCorrupt, format("it speaks version {} of the protocol", version)};
+      return {ErrorCode::kCorrupt, format("protocol version {} is not supported", version)};
     }
     guest->greeted = true;
     return guest->wire.send(
         {{"type", "welcome"}, {"version", kHandOverVersion}, {"pid", ::getpid()}});
   }
-  if (!guest->greeted) return {ErrorCode::kCorrupt, "it did not begin with hello"};
+  if (!guest->greeted) return {ErrorCode::kCorrupt, "the first message is not hello"};
   const std::string name = message.text("name");
-  if (name.empty()) return {ErrorCode::kCorrupt, format("its \"{}\" names nothing", type)};
+  if (name.empty()) return {ErrorCode::kCorrupt, format("\"{}\" has no name", type)};
   const std::lock_guard lock(mutex);
   if (type == "take") {
     const auto wait = std::min<std::uint64_t>(message.number("wait_ms"), 86'400'000);
@@ -181,7 +182,7 @@ Status HandOverOwner::Impl::handle(const std::shared_ptr<Guest>& guest, const Me
     guest->loans.erase(name);
     loans_changed.notify_all();
   } else {
-    return {ErrorCode::kCorrupt, format("\"{}\" is no message of a guest", type)};
+    return {ErrorCode::kCorrupt, format("\"{}\" is not a message of a guest", type)};
   }
   return {};
 }
@@ -200,7 +201,7 @@ void HandOverOwner::Impl::serve_waiting() {
       continue;
     }
     if (!outcome.ok()) {
-      // A guest that cannot be told is found dead by the next poll.
+      // If the send fails, the next poll finds the guest gone.
       (void)it->guest->wire.send({{"type", "refuse"},
                                   {"name", it->name},
                                   {"code", static_cast<int>(outcome.code())},
@@ -267,7 +268,7 @@ Status HandOverOwner::Impl::revoke(const std::string& name, std::chrono::millise
     const std::lock_guard lock(mutex);
     for (const auto& guest : guests) {
       if (guest->loans.count(name) == 0) continue;
-      // One that cannot be told is shut, and the thread forgets it.
+      // If the send fails, shut the connection; the thread then removes the guest.
       if (!guest->wire.send({{"type", "revoke"}, {"name", name}}).ok()) guest->wire.shut();
     }
   }
@@ -287,7 +288,7 @@ Status HandOverOwner::offer(const std::string& name, const void* address, Durati
   {
     const std::lock_guard lock(impl_->mutex);
     if (impl_->offers.count(name) != 0) {
-      return {ErrorCode::kAlreadyExists, format("\"{}\" is offered already", name)};
+      return {ErrorCode::kAlreadyExists, format("\"{}\" is already offered", name)};
     }
     impl_->offers[name] = {address, revoke_wait, 0, false};
   }

@@ -1,5 +1,5 @@
-// NEAP_TAG=TAG puts a whole program into a scope: every allocation that the hooks see becomes a
-// region, without a change to the program. NEAP_POLICY says what a pause keeps.
+// NEAP_TAG=TAG puts a whole program into a scope: every hooked allocation becomes a region, without a
+// change to the program. NEAP_POLICY is the policy of its regions.
 #include <cstdlib>
 #include <string_view>
 

@@ -25,7 +25,7 @@ namespace {
 
 constexpr auto kInterval = std::chrono::milliseconds(250);
 
-/// Without fsync: a reader wants the newest numbers, and nobody wants them after a power cut.
+/// Without fsync: the file is not needed after a power failure.
 void publish(const std::string& path, const std::string& text) {
   const std::string fresh = path + ".new";
   const int file = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -35,8 +35,8 @@ void publish(const std::string& path, const std::string& text) {
   if (!whole || ::rename(fresh.c_str(), path.c_str()) != 0) ::unlink(fresh.c_str());
 }
 
-/// A process may have several hook libraries (neap run's, and a drop-in that Python loads). The one
-/// whose functions the program sees is the first; only the others know of another.
+/// A process may have several hook libraries (that of neap run, and a drop-in that Python loads). The
+/// first is the one whose functions the program calls; only the others can detect that.
 bool is_first_hook() {
   static const bool kFirst = [] {
     Dl_info mine{};
@@ -55,7 +55,7 @@ std::string live_path(const char* folder) {
 void run(const std::string& path) {
   std::string last;
   while (true) {
-    // Numbers that move by themselves (free memory) come from the driver and are left out here.
+    // Without the driver's figures (free memory), which change all the time.
     std::string text = stats_json(StatsDetail::kWithoutDriver);
     if (text != last) {
       publish(path, text);
@@ -65,7 +65,7 @@ void run(const std::string& path) {
   }
 }
 
-/// "{pid}" in a path lets the children of one command write files of their own.
+/// Replaces "{pid}", so that the children of one command write separate files.
 std::string with_process_id(std::string path) {
   constexpr std::string_view kHole = "{pid}";
   if (const auto at = path.find(kHole); at != std::string::npos) {
@@ -91,7 +91,7 @@ const char* variable(const char* name) {
   return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
-/// The last numbers and the end of the trace: files only, nothing that touches the GPU.
+/// Writes the last statistics and ends the trace. Touches files only, not the GPU.
 void finish_at_exit() {
   if (started_in.load() != ::getpid()) return;
   if (const char* folder = variable("NEAP_LIVE")) {
@@ -106,7 +106,7 @@ void finish_at_exit() {
 
 void Live::ensure_started() {
   if (started_in.load(std::memory_order_relaxed) == ::getpid()) return;
-  // Of a second library only regions are news: what it passes on, the first one counts.
+  // A second library publishes only its regions: the first one counts the forwarded calls.
   if (!is_first_hook() && Runtime::get().devices().empty()) return;
   if (started_in.exchange(::getpid()) == ::getpid()) return;
   const char* folder = variable("NEAP_LIVE");
@@ -114,8 +114,9 @@ void Live::ensure_started() {
   if (folder == nullptr && trace == nullptr) return;
   if (trace != nullptr && !is_first_hook()) {
     log::warn(
-        "NEAP_TRACE: another hook library of this process writes the trace, without the regions of "
-        "this one");
+        "NEAP_TRACE: another hook library of this process writes the trace; it does not contain "
+        "this "
+        "library's regions");
     trace = nullptr;
   }
   static const int kAtExit = std::atexit(finish_at_exit);
@@ -128,12 +129,12 @@ void Live::ensure_started() {
   if (folder == nullptr) return;
   sigset_t all;
   sigset_t before;
-  ::sigfillset(&all);  // the program's signals are for its own threads
+  ::sigfillset(&all);  // signals are for the program's threads
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
     std::thread(run, live_path(folder)).detach();
   } catch (const std::exception& e) {
-    log::warn(format("NEAP_LIVE: no thread to publish from: {}", e.what()));
+    log::warn(format("NEAP_LIVE: cannot create the publishing thread: {}", e.what()));
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

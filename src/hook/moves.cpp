@@ -19,8 +19,8 @@ namespace {
 using Tags = std::span<const std::string>;
 using Move = std::function<Result<arena::MoveReport>(const OpenDevice&)>;
 
-/// Those of `tags` (none: all) that have a region in `state` on the device: what a move will move,
-/// and so all that going back may touch.
+/// The tags among `tags` (none: all) with a region in `state` on the device. These are what a move
+/// affects, so undoing it must not touch others.
 std::vector<std::string> tags_in(const OpenDevice& on, Tags tags, arena::State state) {
   std::set<std::string> found;
   for (const arena::RegionInfo& region : on.arena->regions()) {
@@ -32,8 +32,8 @@ std::vector<std::string> tags_in(const OpenDevice& on, Tags tags, arena::State s
   return {found.begin(), found.end()};
 }
 
-/// `move` on every open device at the same time. One that fails: `undo_of`, asked for each device
-/// before anything moves, takes back what the others did.
+/// Runs `move` on every open device at the same time. If one fails, the moves of the others are undone
+/// by `undo_of`, which is called for each device before anything moves.
 Result<arena::MoveReport> everywhere(const Move& move,
                                      const std::function<Move(const OpenDevice&)>& undo_of) {
   Runtime& runtime = Runtime::get();
@@ -44,13 +44,13 @@ Result<arena::MoveReport> everywhere(const Move& move,
   if (devices.size() > 1) std::transform(devices.begin(), devices.end(), undo.begin(), undo_of);
   std::vector<std::optional<Result<arena::MoveReport>>> outcomes(devices.size());
   std::vector<std::thread> threads;
-  std::vector<std::size_t> here;  // without a thread of their own
+  std::vector<std::size_t> here;  // devices that got no thread
   threads.reserve(devices.size());
   here.reserve(devices.size());
   for (std::size_t i = 0; i < devices.size(); ++i) {
     try {
       if (i > 0) threads.emplace_back([&, i] { outcomes[i] = move(devices[i]); });
-    } catch (const std::system_error&) {  // the process has as many threads as it may
+    } catch (const std::system_error&) {  // no thread can be created
       here.push_back(i);
     }
   }
@@ -98,7 +98,7 @@ Move to_pause(std::vector<std::string> tags) {
   return [tags = std::move(tags)](const OpenDevice& on) -> Result<arena::MoveReport> {
     if (tags.empty()) return arena::MoveReport{};
     arena::PauseOptions back;
-    back.unchanged = true;  // what has just been restored is still on the host
+    back.unchanged = true;  // the restored contents are still on the host
     return on.arena->pause(tags, back);
   };
 }

@@ -1,9 +1,11 @@
-// Pause, resume and exchange over every open device: all of them move, or none.
+// Pause, resume and exchange on every open device: all of them move, or none.
 //
 // Threads   any.
-// Failure   a device that fails is as it was (the arena's promise); those that had moved before it
-//           are moved back. Contents of a discarded tag are not part of "as it was".
-// Cost      the slowest device: they move at the same time.
+//
+// Failure   the arena restores the device that failed; devices that had moved are moved back.
+//           Discarded contents are not restored.
+//
+// Cost      that of the slowest device: they move at the same time.
 #pragma once
 
 #include <span>

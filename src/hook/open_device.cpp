@@ -53,7 +53,7 @@ Result<int> count_devices() {
   NEAP_TRY_ASSIGN(const Choice choice, read_choice());
   if (choice.host) return choice.count;
   auto count = device::cuda_device_count();
-  // No driver is no GPU; what a driver says is wrong is the caller's to know.
+  // Without a driver there are 0 GPUs; any other failure goes to the caller.
   if (!count.ok() && count.status().code() == ErrorCode::kUnsupported) return 0;
   return count;
 }
@@ -65,9 +65,8 @@ Result<std::unique_ptr<device::Device>> open_device(int ordinal) {
     return std::unique_ptr<device::Device>(std::move(device));
   }
   if (ordinal >= choice.count) {
-    return Status(
-        ErrorCode::kInvalidArgument,
-        format("There is no device {}: NEAP_HOOK_DEVICE makes {}", ordinal, choice.count));
+    return Status(ErrorCode::kInvalidArgument,
+                  format("There is no device {}: NEAP_HOOK_DEVICE has {}", ordinal, choice.count));
   }
   device::HostOptions options;
   options.capacity = choice.size;

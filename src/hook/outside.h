@@ -1,6 +1,8 @@
-// What the hooks passed on to the CUDA runtime: calls, bytes, and which blocks are still alive.
+// Counts what the hooks forwarded to the CUDA runtime: calls, bytes, and live blocks.
 //
-// Threads   any; sixteen locks by address.   Cost   about 100 ns an allocation.
+// Threads   any; sixteen locks by address.
+//
+// Cost      about 100 ns per allocation.
 #pragma once
 
 #include <array>
@@ -23,7 +25,7 @@ class Outside {
   static Outside& get();
   void allocated(const void* at, Bytes size, int device);
   void failed();
-  /// Forgets the block; its size, or zero when it was not seen being allocated.
+  /// Removes the block. Returns its size, or zero for a block whose allocation was not seen.
   Bytes freed(const void* at);
   [[nodiscard]] OutsideStats stats() const;
   void lock_all();

@@ -1,7 +1,7 @@
-// The hooks themselves: the CUDA runtime's allocation calls, taken over by LD_PRELOAD. Inside a
-// scope an allocation becomes a region; everything else is passed on and counted.
+// The hooks: the CUDA runtime's allocation functions, replaced by LD_PRELOAD. Inside a scope an
+// allocation becomes a region; every other call is forwarded and counted.
 //
-// cudaMallocManaged is always passed on: its memory is the host's too, and a region's is not.
+// cudaMallocManaged is always forwarded: its memory is also host memory, which a region's is not.
 #include <atomic>
 
 #include "base/format.h"
@@ -44,8 +44,8 @@ bool is_captured(hook::CudaStream stream) {
   return false;
 }
 
-/// A program's first cudaMalloc makes the device's context current in its thread, and driver calls
-/// may follow. A region would not do that; this question does, and breaks no capture.
+/// A program's first cudaMalloc makes the device's context current in its thread, and driver calls may
+/// rely on that. Creating a region does not; this query does, and is allowed during a capture.
 void begin_runtime() {
   static thread_local bool begun = false;
   if (begun) return;
@@ -66,8 +66,8 @@ int cuda_error(const Status& status) {
   }
 }
 
-/// Serves an allocation inside a scope. False: not ours, pass it on. What is allocated on a stream
-/// that is being captured is a node of the graph, which only the runtime can make.
+/// Serves an allocation inside a scope. False: forward it. An allocation on a captured stream is a node
+/// of the graph, which only the runtime can create.
 bool serve(const char* call, void** out, std::size_t size, int* result,
            hook::CudaStream const* stream = nullptr) noexcept {
   hook::Live::ensure_started();
@@ -88,7 +88,7 @@ bool serve(const char* call, void** out, std::size_t size, int* result,
   return true;
 }
 
-/// Frees a region. False: not ours, pass it on.
+/// Frees a region. False if the address is not a region's: forward the call.
 bool take_back(const char* call, void* address, hook::CudaStream const* stream,
                int* result) noexcept {
   if (address == nullptr) return false;
@@ -99,7 +99,7 @@ bool take_back(const char* call, void* address, hook::CudaStream const* stream,
       const auto place = hook::Runtime::get().look_up(address);
       if (!place) return {};
       ours = true;
-      if (is_captured(*stream)) {  // waiting for it would break the capture
+      if (is_captured(*stream)) {  // waiting would invalidate the capture
         *result = hook::kCudaCaptureUnsupported;
         return {};
       }
@@ -118,7 +118,7 @@ bool take_back(const char* call, void* address, hook::CudaStream const* stream,
   return ours;
 }
 
-/// Pages that the stores keep for the next tag must not stand in another allocation's way.
+/// Releases the pages that the stores keep, so that they do not block another allocation.
 bool release_kept_pages() noexcept {
   bool any = false;
   (void)hook::guarded([&]() -> Status {
@@ -134,7 +134,7 @@ bool release_kept_pages() noexcept {
 int no_runtime(const char* call) {
   hook::log_hook_failure(
       call, Status(ErrorCode::kNotFound,
-                   "no libcudart with this function was found (libcudart.so.13, .so.12 or .so)"));
+                   "found no libcudart with this function (libcudart.so.13, .so.12 or .so)"));
   return hook::kCudaSymbolNotFound;
 }
 
@@ -161,7 +161,7 @@ int pass_on_free(hook::CudartFunction<Function>& function, const char* call, voi
                  Arguments... arguments) {
   const Function next = function.get();
   if (next == nullptr) return no_runtime(call);
-  // Forgotten first: once it is free, another thread may get the same address.
+  // Removed first: once it is free, another thread may get the same address.
   if (address != nullptr) hook::Outside::get().freed(address);
   return next(address, arguments...);
 }
@@ -184,7 +184,7 @@ NEAP_API int cudaFree(void* address) {
   return pass_on_free(next, "cudaFree", address);
 }
 
-// In the _ptsz functions stream 0 is the thread's own default stream.
+// In the _ptsz functions stream 0 is the thread's default stream.
 #define NEAP_HOOK_ASYNC(suffix, zero)                                                            \
   NEAP_API int cudaMallocAsync##suffix(void** out, std::size_t size, hook::CudaStream stream) {  \
     static hook::CudartFunction<MallocAsyncFunction> next{"cudaMallocAsync" #suffix};            \
@@ -218,7 +218,7 @@ NEAP_API int cudaMallocManaged(void** out, std::size_t size, unsigned flags) {
   return pass_on_malloc(next, "cudaMallocManaged", out, size, flags);
 }
 
-/// What cudaMalloc gives is open to peers that enabled access; what a region maps is, too, then.
+/// Memory of cudaMalloc is accessible to peers that enabled access; this does the same for regions.
 NEAP_API int cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   static hook::CudartFunction<PeerFunction> next{"cudaDeviceEnablePeerAccess"};
   const PeerFunction function = next.get();

@@ -13,7 +13,7 @@
 namespace neap::hook {
 namespace {
 
-/// More than any address range; such a request is out of memory, as the CUDA runtime's is.
+/// Larger than any address range; such a request is out of memory, as in the CUDA runtime.
 constexpr Bytes kLargestRegion{1ull << 56};
 
 }  // namespace
@@ -25,8 +25,7 @@ Runtime& Runtime::get() {
 
 Runtime::Runtime() : settings_(initial_settings()) {
   settings_.arena.events = &Session::get();
-  // While the process is copied no other thread may be inside these locks, or the child would find
-  // them locked for ever.
+  // No other thread may hold these locks during a fork, else they stay locked in the child.
   ::pthread_atfork(
       [] {
         Runtime::get().mutex_.lock();
@@ -56,8 +55,8 @@ Runtime::Runtime() : settings_(initial_settings()) {
 Status Runtime::usable() const {
   if (!forked_.load(std::memory_order_relaxed)) return {};
   return {ErrorCode::kUnsupported,
-          "This process was forked from one that had opened a GPU, and neither CUDA nor Neap work "
-          "here; start it with spawn or exec, or fork before the first region"};
+          "This process was forked after its parent had opened a GPU, so CUDA and Neap do not work "
+          "in it; start it with spawn or exec, or fork before the first region"};
 }
 
 Result<int> Runtime::device_count() {
@@ -139,8 +138,7 @@ Result<arena::RegionInfo> Runtime::allocate(int ordinal, const Scope& scope, Byt
       std::sort(shortage.holders.begin(), shortage.holders.end(),
                 [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
       return Status::out_of_memory(
-          format("A region of tag \"{}\" ({}, and {} that shall stay free)", scope.tag, size,
-                 margin),
+          format("A region of tag \"{}\" ({}, plus a margin of {})", scope.tag, size, margin),
           std::move(shortage));
     }
   }
@@ -171,7 +169,7 @@ Status Runtime::wait_for(const Place& place, device::StreamId stream) {
 }
 
 Status Runtime::free(const Place& place, Pages pages) {
-  // Destructors of static objects free memory too; it goes back with the process.
+  // Destructors of static objects free memory as well; the driver frees it with the process.
   if (exiting_.load(std::memory_order_relaxed)) return {};
   if (!place.region.mapped.is_zero()) NEAP_TRY(place.on.device->synchronize());
   return place.on.arena->destroy(place.region.id, pages == Pages::kRelease);
@@ -182,7 +180,7 @@ Status Runtime::configure(const Settings& settings, arena::Arena::KeptBuffers ke
   const std::lock_guard lock(mutex_);
   const auto open = devices();
   if (!open.empty() && settings.arena.touch_threads != settings_.arena.touch_threads) {
-    return {ErrorCode::kBusy, "A device is open: touch_threads can no longer be changed"};
+    return {ErrorCode::kBusy, "touch_threads cannot be changed while a device is open"};
   }
   settings_ = settings;
   settings_.arena.events = &Session::get();
@@ -222,7 +220,7 @@ Status Runtime::remove_callbacks(std::uint64_t id) {
   }
   const auto registered = std::move(it->registered);
   listeners_.erase(it);
-  // The arenas wait for calls that are under way, and these may want this lock.
+  // The arenas wait for running callbacks, which may take this lock.
   lock.unlock();
   for (const auto& [ordinal, number] : registered) {
     Slot* slot = slots_[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire);

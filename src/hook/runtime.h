@@ -1,10 +1,13 @@
 // The process's devices and arenas: opened at first use, never closed.
 //
 // Model     One arena for each device ordinal. Settings are read when a device is opened.
+//
 // Threads   any; find() and devices() take no lock.
-// Exit      objects here are never destroyed, so nothing touches the GPU once exit has begun; the
-//           driver takes the memory back with the process.
-// Fork      a child of a process with an open device gets kUnsupported from everything here; see
+//
+// Exit      objects here are never destroyed, so nothing touches the GPU after exit has begun. The
+//           driver frees the memory with the process.
+//
+// Fork      every call returns kUnsupported in a child of a process with an open device; see
 //           docs/hook.md.
 #pragma once
 
@@ -39,7 +42,7 @@ struct Place {
 
 struct Settings {
   arena::Options arena;
-  Bytes margin;  ///< a region is refused as out of memory when less would stay free
+  Bytes margin;  ///< creating a region fails as out of memory if less would stay free
 };
 
 class Runtime {
@@ -50,23 +53,23 @@ class Runtime {
   [[nodiscard]] Status usable() const;
   [[nodiscard]] Result<int> device_count();
   [[nodiscard]] Result<OpenDevice> open(int ordinal);
-  /// Those open now, by ordinal. Empty in a forked child.
+  /// The open devices, by ordinal. Empty in a forked child.
   [[nodiscard]] std::vector<OpenDevice> devices() const;
 
-  /// Lets `peer` reach the regions of `ordinal`, now if that device is open, else when it opens.
+  /// Gives `peer` access to the regions of `ordinal`, now or when that device is opened.
   Status grant_peer(int ordinal, int peer);
 
-  /// A resident region by the rules of `scope`, margin included.
+  /// A resident region with the tag and policy of `scope`. Checks the margin.
   [[nodiscard]] Result<arena::RegionInfo> allocate(int ordinal, const Scope& scope, Bytes size);
-  /// The region that holds `address`, on whatever device. kNotFound also in a forked child.
+  /// The region that holds `address`, on any device. kNotFound in a forked child.
   [[nodiscard]] Result<Place> find(const void* address) const;
-  /// The same for callers to whom none is no failure: every free of foreign memory asks.
+  /// The same, but returns nullopt on a miss; builds no message. Every free of other memory calls it.
   [[nodiscard]] std::optional<Place> look_up(const void* address) const;
-  /// Waits for the device's work (nothing can be in flight on a paused region), then frees it. The
-  /// pages stay in the store, or go to the driver for whoever asks next.
+  /// What free() does with the pages: keeps them in the store, or releases them to the driver.
   enum class Pages { kKeep, kRelease };
-  /// Waits for a stream's use of the region; not once exit has begun.
+  /// Waits for a stream's use of the region. Does nothing after exit has begun.
   Status wait_for(const Place& place, device::StreamId stream);
+  /// Waits for the device's work, unless the region is paused, then frees the region.
   Status free(const Place& place, Pages pages);
 
   Status configure(const Settings& settings,
@@ -102,7 +105,7 @@ class Runtime {
   std::vector<std::pair<int, int>> grants_;  ///< device and peer, for devices that are not open
 };
 
-/// What the process begins with: by environment, as initial_scope().
+/// The initial settings of the process, from the environment, as initial_scope().
 [[nodiscard]] Settings initial_settings();
 
 /// Opens one device by what NEAP_HOOK_DEVICE says: "cuda" (the default) or "host:SIZE[xCOUNT]".

@@ -30,9 +30,9 @@ struct Stack {
   bool base_changed = false;
 };
 
-/// NCCL registers the buffers of collectives in captured graphs by the pages that these have at capture. After a pause
-/// other ranks would reach what lies in the old pages by then, and nothing says so. So it does not from the first scope
-/// on, unless the user wants it.
+/// NCCL registers the buffers of collectives in captured graphs by their pages at capture. After a pause other ranks
+/// would read and write the old pages, without an error. So the first scope switches the registration off, unless the
+/// user has set the variable.
 void leave_graph_buffers_unregistered() {
   static const int kOnce = ::setenv("NCCL_GRAPH_REGISTER", "0", /*replace=*/0);
   (void)kOnce;
@@ -50,7 +50,7 @@ const Scope& default_scope() {
 }  // namespace
 
 const char* intern_tag(std::string_view tag) {
-  // Mostly the same as last time. A plain pointer: it is good until the very end of the thread.
+  // Usually the same as last time. A plain pointer stays usable during thread teardown.
   static thread_local const std::string* last = nullptr;
   if (last != nullptr && *last == tag) return last->c_str();
   Shared& state = shared();
@@ -73,14 +73,14 @@ void enter_scope(const Scope& scope) {
 Status exit_scope() {
   Stack* stack = ThreadSlot<Stack>::peek();
   if (stack == nullptr || stack->scopes.empty()) {
-    return {ErrorCode::kNotFound, "This thread is in no scope that it could leave"};
+    return {ErrorCode::kNotFound, "This thread is not in a scope"};
   }
   const Scope scope = stack->scopes.back();
   stack->scopes.pop_back();
   if (!scope.all_threads) return {};
   Shared& state = shared();
   const std::lock_guard lock(state.mutex);
-  // The newest of the same tag is this one or its equal.
+  // The newest scope of the same tag is this one or equal to it.
   const auto it = std::find_if(state.all_threads.rbegin(), state.all_threads.rend(),
                                [&](const Scope& other) { return other.tag == scope.tag; });
   if (it != state.all_threads.rend()) state.all_threads.erase(std::next(it).base());

@@ -1,9 +1,11 @@
-// Which allocations of the hooks become regions: a stack of scopes for each thread.
+// Decides which hooked allocations become regions: a stack of scopes for each thread.
 //
-// Model     The thread's innermost scope decides. A thread without one follows the newest scope that
-//           was opened for all threads, then the process's default (from the environment).
+// Model     The thread's innermost scope decides. A thread without a scope uses the newest scope that
+//           was entered for all threads, then the process's default (from the environment).
+//
 // Threads   a stack belongs to its thread; all-threads scopes are shared under a lock.
-// Cost      active(): a few loads unless an all-threads scope is open.
+//
+// Cost      current_scope(): a few loads unless an all-threads scope is open.
 #pragma once
 
 #include <optional>
@@ -21,23 +23,23 @@ struct Scope {
   bool all_threads = false;
 };
 
-/// A copy of `tag` that lives as long as the process. Tags are few: a set, never freed.
+/// A copy of `tag` that is valid for the life of the process.
 [[nodiscard]] const char* intern_tag(std::string_view tag);
 
 void enter_scope(const Scope& scope);
 Status exit_scope();
-/// What decides for this thread now; `enabled` false when nothing does.
+/// The scope that decides for this thread; `enabled` is false outside of every scope.
 [[nodiscard]] Scope current_scope();
-/// The thread's outermost scope, changed in place (the drop-in's setters). Counts as a scope of the
-/// thread's own from the first change on.
+/// Changes the thread's outermost scope (the drop-in's setters). From the first change on it counts as
+/// a scope of the thread.
 void change_base_scope(void (*change)(Scope&, const void*), const void* argument);
 [[nodiscard]] Scope base_scope();
 
-/// The process's default scope. Defined by the library that the hook is built into: from NEAP_TAG
-/// for libneap_hook.so, from TMS_INIT_ENABLE and its kin for the drop-in.
+/// The process's default scope. Each library defines it: libneap_hook.so from NEAP_TAG, the drop-in
+/// from the variables TMS_INIT_*.
 [[nodiscard]] Scope initial_scope();
 
-/// For fork: no other thread may hold the locks of this file while the process is copied.
+/// For fork handlers: no other thread may hold the locks of this file during a fork.
 void lock_scopes();
 void unlock_scopes();
 

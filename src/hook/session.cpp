@@ -12,8 +12,7 @@ Session& Session::get() {
 Status Session::start(const std::string& path, trace::Metadata metadata) {
   const std::lock_guard lock(mutex_);
   if (recorder_ != nullptr) {
-    return {ErrorCode::kBusy,
-            "A trace is being recorded already, to " + recorder_->path().string()};
+    return {ErrorCode::kBusy, "A trace is already being recorded to " + recorder_->path().string()};
   }
   NEAP_TRY_ASSIGN(auto recorder, trace::Recorder::open(path, metadata));
   for (std::uint32_t id = 1; id < names_.size(); ++id) recorder->intern(names_.name(id));

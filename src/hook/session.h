@@ -1,9 +1,13 @@
-// The process's event sink: passes events on to a trace while one is being recorded.
+// The process's event sink: forwards events to a trace while one is recorded.
 //
-// Model     Arenas get this sink once and keep it; traces come and go behind it. Names are interned
-//           here for good, and a new Recorder is taught them in the same order, so ids agree.
-// Threads   any.   Fork   a child does not record.
-// Cost      without a trace one relaxed load an event.
+// Model     Arenas keep this sink; traces start and stop behind it. Names are interned here for the
+//           life of the process, and a new Recorder interns them in the same order, so ids agree.
+//
+// Threads   any.
+//
+// Fork      a child does not record.
+//
+// Cost      one relaxed load per event without a trace.
 #pragma once
 
 #include <atomic>

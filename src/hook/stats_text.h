@@ -1,12 +1,12 @@
-// The numbers of every open device as text: JSON (docs/hook.md has the schema) and Prometheus.
+// Statistics of every open device as text: JSON (schema in docs/hook.md) and Prometheus.
 #pragma once
 
 #include <string>
 
 namespace neap::hook {
 
-/// Free and total memory need a driver call on each device; at exit and in the publisher they are
-/// left out.
+/// Free and total memory need a driver call for each device; the publisher and the exit handler omit
+/// them.
 enum class StatsDetail { kFull, kWithoutDriver };
 
 [[nodiscard]] std::string stats_json(StatsDetail detail);

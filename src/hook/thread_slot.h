@@ -1,7 +1,7 @@
-// A thread's own object that may be asked for even while the process is being taken down.
+// A thread-local object that is usable during process teardown.
 //
-// A plain thread_local with a destructor is undefined after its thread's end has begun, and static
-// destructors of other libraries do free GPU memory then. This one is born again (and then leaks).
+// A plain thread_local with a destructor must not be used after its thread has begun to end, and static
+// destructors of other libraries free GPU memory then. This one is created again in that case, and leaks.
 #pragma once
 
 namespace neap::hook {
@@ -17,7 +17,7 @@ class ThreadSlot {
     }
     return *object_;
   }
-  /// Null when the thread has none yet.
+  /// Null if the thread has none yet.
   static T* peek() { return object_; }
 
  private:

@@ -16,7 +16,7 @@ NEAP_API void* neap_torch_malloc(ssize_t size, int device, void* /*stream*/) {
   const neap_status status = hook::guarded([&]() -> neap::Status {
     if (size <= 0) return {};
     hook::Live::ensure_started();
-    // Whatever PyTorch asks for here is meant for a region: that is what the pool is for.
+    // Everything that PyTorch allocates from this pool becomes a region.
     const hook::Scope scope = hook::current_scope();
     NEAP_TRY_ASSIGN(const auto region,
                     hook::Runtime::get().allocate(device, scope.enabled ? scope : hook::Scope{},
@@ -32,7 +32,7 @@ NEAP_API void* neap_torch_malloc(ssize_t size, int device, void* /*stream*/) {
 
 NEAP_API void neap_torch_free(void* address, ssize_t /*size*/, int /*device*/, void* /*stream*/) {
   if (address == nullptr) return;
-  // A free cannot be refused: what fails is logged, and the memory goes back with the process.
+  // A free cannot fail: a failure is logged, and the memory is freed with the process.
   const neap_status status = hook::guarded([&]() -> neap::Status {
     NEAP_TRY_ASSIGN(const bool freed, hook::free_region_at(address));
     if (freed) return {};

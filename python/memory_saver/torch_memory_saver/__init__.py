@@ -1,5 +1,5 @@
-"""torch_memory_saver's interface, served by Neap. docs/python.md says what is the same and what is
-better: failures are exceptions here, never the end of the process."""
+"""torch_memory_saver's interface on Neap. docs/python.md lists the differences: failures are exceptions,
+never the end of the process."""
 
 from .entrypoint import TorchMemorySaver
 from .hooks.mode_preload import configure_subprocess

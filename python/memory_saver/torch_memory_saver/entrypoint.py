@@ -27,7 +27,7 @@ _BOOLEANS = ("", "0", "1", "true", "True", "TRUE", "yes", "Yes", "YES",
 
 
 class TorchMemorySaver:
-    """Does nothing until it is used: what it works with is set up by the first call."""
+    """Initialized by its first call."""
 
     def __init__(self):
         self._impl_ctor_kwargs = {}
@@ -37,9 +37,9 @@ class TorchMemorySaver:
     def region(self, tag: str = _TAG_DEFAULT, enable_cpu_backup: bool = False,
                enable_disk_backup: bool = False,
                cpu_backup_backend: Optional[CpuBackupBackend] = None):
-        """Allocations inside belong to `tag`; pause() takes their memory, resume() gives it back.
+        """Allocations inside belong to `tag`: pause() releases their memory, resume() restores it.
 
-        Contents survive with one of the backups, and are undefined after resume without.
+        With a backup the contents are restored; without one they are undefined after resume.
         """
         self._validate_cpu_backup_backend(enable_cpu_backup, cpu_backup_backend)
         self._ensure_initialized()
@@ -71,13 +71,13 @@ class TorchMemorySaver:
             yield
 
     def pause(self, tag: Optional[str] = None):
-        """Takes the memory of `tag`, or of every tag. Pausing what is paused does nothing."""
+        """Releases the memory of `tag`, or of every tag. Pausing a paused tag does nothing."""
         self._ensure_initialized()
         self._impl.pause(tag)
 
     def resume(self, tag: Optional[str] = None):
-        """Gives it back at the same addresses, or raises neap.OutOfMemoryError with nothing
-        changed. Resuming what is resident does nothing."""
+        """Restores it at the same addresses, or raises neap.OutOfMemoryError and changes
+        nothing. Resuming a resident tag does nothing."""
         self._ensure_initialized()
         self._impl.resume(tag)
 
@@ -116,12 +116,12 @@ class TorchMemorySaver:
         wrapper.check(wrapper.cdll.tms_set_retain_cpu_backup(bool(value)))
 
     def get_cpu_backup(self, x, zero_copy: bool = False):
-        """The backup of a tensor as a CPU tensor; None where there is none to have."""
+        """The backup of a tensor as a CPU tensor, or None."""
         self._ensure_initialized()
         return self._impl.get_cpu_backup(x, zero_copy=zero_copy)
 
     def keep_resident(self, x) -> int:
-        """Pauses pass the allocation of a tensor by from now on; the bytes that stay, 0 if it is no region's."""
+        """Excludes the tensor's allocation from pauses. Returns the bytes that stay, 0 outside of regions."""
         self._ensure_initialized()
         return self._impl.keep_resident(x)
 
@@ -252,7 +252,7 @@ class _TorchMemorySaverImpl:
         assert x.is_contiguous(), f"the tensor is not contiguous: {x.shape} {x.stride()}"
         region = self._binary_wrapper.region_of(x.data_ptr())  # raises where none holds it
         if x.data_ptr() + x.nbytes > region.address + region.size:
-            raise neap.InvalidArgumentError("the tensor reaches beyond its region")
+            raise neap.InvalidArgumentError("the tensor exceeds its region")
         pointer = self._binary_wrapper.cdll.tms_get_cpu_backup_pointer(
             ctypes.cast(x.data_ptr(), ctypes.POINTER(ctypes.c_uint8)), x.nbytes)
         if not pointer:

@@ -40,7 +40,7 @@ def get_binary_path_from_package(stem: str) -> Path:
             if candidate.exists():
                 return candidate
     raise RuntimeError(
-        f"{name} lies neither in {package} nor in {package.parent}; install it with "
+        f"{name} is neither in {package} nor in {package.parent}; install it with "
         "`pip install ./python` from Neap's repository"
     )
 

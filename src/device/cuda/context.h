@@ -12,10 +12,10 @@ struct Card {
   const Driver* driver = nullptr;
   int device = 0;
   Context context = nullptr;
-  pid_t process = 0;  ///< that made the context
+  pid_t process = 0;  ///< that created the context
 };
 
-/// A forked child has no CUDA.
+/// Fails in a forked child, which has no CUDA context.
 inline Status check_process(const Card& card) {
   if (current_process() == card.process) return {};
   return {ErrorCode::kUnsupported,
@@ -23,7 +23,7 @@ inline Status check_process(const Card& card) {
           "first use"};
 }
 
-/// Cost: two driver calls without a system call. Failed scopes leave the thread's context alone.
+/// Cost: two driver calls without a system call. A failed scope does not change the thread's context.
 class ContextScope {
  public:
   explicit ContextScope(const Card& card) : card_(card), status_(check_process(card)) {

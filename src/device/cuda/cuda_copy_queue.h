@@ -1,4 +1,4 @@
-// Copies on two streams of their own, one a direction.
+// Copies on two streams, one for each direction.
 #pragma once
 
 #include <memory>

@@ -15,7 +15,7 @@ namespace {
 using cuda::ContextScope;
 using cuda::Driver;
 
-/// A stream for the blocking calls, which must not wait for other people's work.
+/// A stream for the blocking calls, which must not wait for other work.
 struct BlockingStream {
   std::mutex mutex;
   cuda::Stream stream = nullptr;
@@ -31,7 +31,7 @@ class CudaDeviceImpl final : public CudaDevice {
 
   ~CudaDeviceImpl() override {
     const ContextScope scope(card_);
-    if (!scope.status().ok()) return;  // the driver is gone, or this is a forked child
+    if (!scope.status().ok()) return;  // driver shutdown, or a forked child
     const auto check = [](const Status& status) {
       if (!status.ok() && status.code() != ErrorCode::kDeviceLost) log::warn(status.message());
     };
@@ -48,7 +48,7 @@ class CudaDeviceImpl final : public CudaDevice {
     for (const auto& [at, size] : ledger_.reservations())
       check(status(driver_.unreserve(at, size.count()), "giving addresses back at the end"));
     if (blocking_.stream != nullptr) (void)driver_.stream_destroy(blocking_.stream);
-    // The primary context stays retained: libtorch and others in this process may be using it.
+    // The primary context stays retained: libtorch and other code may use it.
   }
 
   Result<MemoryInfo> memory() override {
@@ -96,13 +96,13 @@ class CudaDeviceImpl final : public CudaDevice {
   }
 
  private:
-  /// The words are put together for a failure only: this is on the way of every allocation.
+  /// Builds the message only on failure: every allocation passes here.
   template <class... Parts>
   [[nodiscard]] Status status(int code, fmt::format_string<Parts...> what, Parts&&... parts) const {
     if (code == 0) return {};
     return cuda::to_status(driver_, code, format(what, std::forward<Parts>(parts)...));
   }
-  /// One driver call in the card's context.
+  /// Makes one driver call in the card's context.
   template <class Call, class... Parts>
   Status in_context(Call call, fmt::format_string<Parts...> what, Parts&&... parts) {
     const ContextScope scope(card_);
@@ -208,7 +208,7 @@ class CudaDeviceImpl final : public CudaDevice {
   }
   Result<std::uint64_t> take_in(int descriptor, Bytes) override {
     cuda::Handle handle = 0;
-    // The driver takes the descriptor's number itself in place of a pointer.
+    // The driver takes the descriptor's number in place of a pointer.
     NEAP_TRY(in_context(
         [&] {
           return driver_.import_handle(
@@ -236,7 +236,7 @@ class CudaDeviceImpl final : public CudaDevice {
       first = cuda::to_status(driver_, issue(copy), what);
       if (!first.ok()) break;
     }
-    // Wait in any case: the caller's buffers must not be in use when this returns.
+    // Wait even after a failure: the caller's buffers must not be in use when this returns.
     Status done = cuda::to_status(driver_, driver_.stream_synchronize(blocking_.stream), what);
     return first.ok() ? std::move(done) : std::move(first);
   }
@@ -266,7 +266,7 @@ Result<std::unique_ptr<CudaDevice>> make_cuda_device(const CudaOptions& options)
   if (options.ordinal < 0 || options.ordinal >= count) {
     return Status(
         ErrorCode::kInvalidArgument,
-        format("there is no GPU {}; the driver sees {}, counted from 0", options.ordinal, count));
+        format("there is no GPU {}; the driver sees {} (numbered from 0)", options.ordinal, count));
   }
   cuda::Card card;
   card.driver = driver;
@@ -297,7 +297,7 @@ Result<std::unique_ptr<CudaDevice>> make_cuda_device(const CudaOptions& options)
 
   const ContextScope scope(card);
   NEAP_TRY(scope.status());
-  // Fabric handles need a running fabric manager, whatever the attribute says: only a trial tells.
+  // Fabric handles need a running fabric manager, which the attribute does not show, so try one.
   if (info.exportable && attribute(cuda::kAttributeFabric)) {
     cuda::AllocationProperties trial = properties;
     trial.handle_types |= cuda::kHandleFabric;

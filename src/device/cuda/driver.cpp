@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kOutOfMemory = 2;
 constexpr int kDeinitialized = 4;
-// After these the context answers nothing else: ECC error, illegal address, launch timeout, destroyed context, assert,
+// After these errors the context is unusable: ECC error, illegal address, launch timeout, destroyed context, assert,
 // hardware stack error, illegal instruction, misaligned address, invalid address space, invalid pc, launch failure.
 constexpr std::array<int, 11> kSticky{214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719};
 
@@ -22,10 +22,9 @@ Result<const Driver*> load() {
   const std::string file = wanted != nullptr && *wanted != '\0' ? wanted : "libcuda.so.1";
   void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    return Status(ErrorCode::kUnsupported, format("no NVIDIA driver here ({})", ::dlerror()));
+    return Status(ErrorCode::kUnsupported, format("no NVIDIA driver ({})", ::dlerror()));
   }
-  auto* driver =
-      new Driver;  // lives as long as the process: destructors of others may still call it
+  auto* driver = new Driver;  // never deleted: destructors of static objects may call it
   driver->path = file;
   const char* missing = nullptr;
 #define NEAP_LOAD(name, symbol, parameters)                                          \

@@ -1,7 +1,10 @@
-// The CUDA driver's functions, found at run time: one binary runs with and without a GPU.
+// The CUDA driver's functions, found at run time, so that one binary runs with and without a GPU.
 //
-// Only what Neap calls is declared, with plain types; values are the driver interface's own.
-// Threads   any after load.   Cost   load: one dlopen and a lookup a function, once a process.
+// Declares only what Neap calls, with plain types; values are those of the driver interface.
+//
+// Threads   any, after load_driver().
+//
+// Cost      load: one dlopen and one lookup for each function, once per process.
 #pragma once
 
 #include <cstddef>
@@ -114,11 +117,11 @@ struct Driver {
   std::string path;  ///< the library that was loaded
 };
 
-/// Loads libcuda.so.1 (or what NEAP_LIBCUDA names) and initializes it, once. kUnsupported says why there is none.
+/// Loads libcuda.so.1 (or the file in NEAP_LIBCUDA) and initializes it, once. kUnsupported with the reason otherwise.
 [[nodiscard]] Result<const Driver*> load_driver();
 
-/// The driver's answer as a Status: out of memory and lost devices get their own codes, the rest is kDriver with the
-/// driver's name and number. Zero is ok.
+/// Converts a driver result to a Status: out of memory and lost devices have their own codes, the rest is kDriver with
+/// the driver's error name and number. Zero is ok.
 [[nodiscard]] Status to_status(const Driver& driver, Result32 code, std::string_view what);
 
 }  // namespace neap::device::cuda

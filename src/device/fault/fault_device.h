@@ -1,9 +1,10 @@
-// A device that fails on command: every call goes through to another device, except the one that a
-// test asked to fail.
+// A device that fails on request: every call is forwarded to another device, except the one that a
+// test wants to fail.
 //
-// Model     Calls are counted from 1, all together or of one kind. The chosen call returns the
-//           chosen code without reaching the device below, so it "has changed nothing", as the seam
-//           promises. info() cannot fail and is not counted.
+// Model     Calls are counted from 1, all kinds together or one kind. The chosen call returns the chosen
+//           code without reaching the other device, so that it has changed nothing, as device.h
+//           requires. info() cannot fail and is not counted.
+//
 // Threads   any.
 #pragma once
 
@@ -43,21 +44,21 @@ inline constexpr int kCallKinds = static_cast<int>(Call::kQueueDrain) + 1;
 [[nodiscard]] std::string_view to_string(Call call);
 
 struct FaultPlan {
-  std::uint64_t fail_at = 0;  ///< which call fails, counted from now; 0: none
+  std::uint64_t fail_at = 0;  ///< the call that fails, counted from arm(); 0: none
   std::optional<Call> only;   ///< count only this kind
   ErrorCode code = ErrorCode::kDriver;
-  bool stays = false;  ///< every counted call from fail_at on fails, too
+  bool stays = false;  ///< every counted call from fail_at on fails
 };
 
 class FaultDevice : public Device {
  public:
-  /// Starts counting anew.
+  /// Sets the plan and restarts the count.
   virtual void arm(FaultPlan plan) = 0;
   /// Calls counted since arm.
   [[nodiscard]] virtual std::uint64_t calls() const = 0;
-  /// Whether the chosen call came.
+  /// Whether the chosen call was made.
   [[nodiscard]] virtual bool fired() const = 0;
-  /// The kind of the call that was made to fail, for messages.
+  /// The kind of the call that failed, for messages.
   [[nodiscard]] virtual std::optional<Call> failed_call() const = 0;
 };
 

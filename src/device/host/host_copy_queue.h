@@ -1,4 +1,4 @@
-// Copies by two threads, one a direction: what a GPU's two copy engines do, for host memory.
+// Copies by two threads, one for each direction, like the two copy engines of a GPU.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace neap::device {
 
-/// `check` says whether a device range may be touched now; it runs in the caller's thread.
+/// `check` tests whether a device range may be accessed now; it runs on the caller's thread.
 class HostCopyChecks {
  public:
   virtual ~HostCopyChecks() = default;

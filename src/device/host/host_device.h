@@ -1,15 +1,19 @@
-// A "device" made of this process's own memory: pages are memfd files, mapping is mmap.
+// A device made of this process's memory: pages are memfd files, mapping is mmap.
 //
-// Model     Real memory at real addresses: contents survive unmap and map, two maps of one page
-//           alias, touching what is unmapped or was not given access faults, and create fails with
-//           kOutOfDeviceMemory when the chosen capacity is used up. Memory is taken when it is
-//           first touched and given back when a page is released and unmapped.
+// Model     Real memory at real addresses. Contents survive unmap and map, two maps of one page alias,
+//           access to unmapped memory faults, and create fails with kOutOfDeviceMemory beyond the chosen
+//           capacity. Memory is taken at first touch and freed when a page is released and unmapped.
+//
 // Threads   any; one lock, never held while bytes are copied.
-// Failure   kOutOfHostMemory names the system's limit that was met (descriptors, mappings).
-// Fork      a child shares the pages with its parent (they are shared mappings): it may read, and
-//           what it writes the parent sees, as with GPU memory there is no copy on write.
-// Limits    a descriptor a page and a mapping a map: with granularity 64 KiB keep regions in few
-//           pages (the arena does). The soft limit on open files is raised when pages need it.
+//
+// Failure   kOutOfHostMemory names the system limit that was reached (descriptors, mappings).
+//
+// Fork      a child shares the pages with its parent (shared mappings, no copy on write): its writes
+//           are visible to the parent.
+//
+// Limits    one descriptor for each page and one mapping for each map. With a granularity of 64 KiB,
+//           regions should have few pages (the arena does that). The soft limit on open files is raised
+//           when needed.
 #pragma once
 
 #include <memory>
@@ -20,7 +24,7 @@ namespace neap::device {
 
 struct HostOptions {
   Bytes capacity = 1_GiB;
-  Bytes granularity = 2_MiB;  ///< a power of two, at least the system's page
+  Bytes granularity = 2_MiB;  ///< a power of two, at least the system's page size
   std::string name = "host memory";
   int ordinal = 0;
 };

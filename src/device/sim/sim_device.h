@@ -1,8 +1,11 @@
-// A device that only counts: addresses from a fixed base, no memory behind them.
+// A device that only counts: addresses from a fixed base without memory.
 //
-// Model     Same answers as host/ and cuda/ about capacity, misuse and mappings; addresses are the
-//           same in every run; copies and fills check their arguments and move nothing.
-// Threads   any; one lock.   Cost   a map lookup a call.
+// Model     The same results as host/ and cuda/ for capacity, misuse and mappings. Addresses are the same
+//           in every run. Copies and fills check their arguments and do nothing.
+//
+// Threads   any; one lock.
+//
+// Cost      one map lookup per call.
 #pragma once
 
 #include <memory>

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <charconv>
+#include <chrono>
 #include <fstream>
 #include <string>
 
@@ -138,6 +139,61 @@ TEST_F(ArenaBackup, UnpinsEveryChunkOnce) {
   faults_->arm({.only = Call::kUnregisterHost});
   resume({"a"});
   EXPECT_EQ(faults_->calls(), 2u);
+}
+
+// A pause that releases its pages does so behind each copy. When it fails, they come back from the host.
+TEST_F(ArenaBackup, AFailedPauseRestoresWhatItReleased) {
+  open(true);
+  arena_->set_page_limit("a", 8_MiB);
+  const RegionInfo a = create("a");
+  auto* words = reinterpret_cast<std::uint64_t*>(a.address);
+  const std::size_t count = kSize.count() / sizeof *words;
+  for (std::size_t i = 0; i < count; ++i) words[i] = i * 0x9e3779b97f4a7c15u;
+  const std::vector<std::string> tag{"a"};
+  const auto releases = arena_->stats().driver_releases;
+  faults_->arm({.fail_at = 3, .only = Call::kUnmap});
+  EXPECT_FALSE(arena_->pause(tag, {.release_pages = true}).ok());
+  ASSERT_TRUE(faults_->fired());
+  EXPECT_GT(arena_->stats().driver_releases, releases) << "this test is about released pages";
+  const RegionInfo now = *arena_->info(a.id);
+  EXPECT_EQ(now.state, State::kResident);
+  EXPECT_EQ(now.mapped, kSize);
+  EXPECT_EQ(now.generation, a.generation + 1) << "it has other pages";
+  const auto intact = [&] {
+    for (std::size_t i = 0; i < count; ++i)
+      if (words[i] != i * 0x9e3779b97f4a7c15u) return false;
+    return true;
+  };
+  EXPECT_TRUE(intact());
+  ASSERT_TRUE(arena_->pause(tag, {.release_pages = true}).ok());
+  EXPECT_TRUE(arena_->stats().physical.is_zero());
+  resume(tag);
+  EXPECT_TRUE(intact());
+}
+
+// Resume takes the pages of one chunk at a time; another process may be faster than the check before.
+TEST_F(ArenaBackup, MemoryThatRunsOutWhilePagesAreTakenLeavesNothing) {
+  open(true);
+  arena_->set_page_limit("a", 8_MiB);
+  const RegionInfo a = create("a");
+  word(a) = 7;
+  const std::vector<std::string> tag{"a"};
+  ASSERT_TRUE(arena_->pause(tag, {.release_pages = true}).ok());
+  const device::FaultPlan plan{
+      .fail_at = 6, .only = Call::kCreate, .code = ErrorCode::kOutOfDeviceMemory};
+  faults_->arm(plan);
+  const auto refused = arena_->resume(tag);
+  ASSERT_TRUE(faults_->fired());
+  ASSERT_EQ(refused.status().code(), ErrorCode::kOutOfDeviceMemory);
+  ASSERT_NE(refused.status().shortage(), nullptr);
+  EXPECT_EQ(refused.status().shortage()->need, kSize);
+  EXPECT_TRUE(arena_->stats().physical.is_zero()) << "other processes can have it";
+  EXPECT_EQ(arena_->info(a.id)->state, State::kPaused);
+  faults_->arm(plan);
+  const auto waited = arena_->resume(tag, {.wait = std::chrono::seconds(20)});
+  ASSERT_TRUE(faults_->fired());
+  ASSERT_TRUE(waited.ok()) << waited.status().message();
+  EXPECT_EQ(word(a), 7u);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""What a hook mode has to say: which library, and which allocator torch's pools use."""
+"""A hook mode: its library, and the allocator of torch's pools."""
 
 from abc import ABC, abstractmethod
 from typing import Literal

@@ -1,4 +1,4 @@
-"""The library comes by LD_PRELOAD and hooks cudaMalloc."""
+"""The library is loaded by LD_PRELOAD and hooks cudaMalloc."""
 
 import os
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ class HookUtilModePreload(HookUtilBase):
 
 @contextmanager
 def configure_subprocess():
-    """Processes started inside have the hook preloaded: this one, whatever was there of it before."""
+    """Processes started inside have this hook preloaded, in place of other copies of it."""
     path = str(get_binary_path_from_package("torch_memory_saver_hook_mode_preload"))
     others = [entry for entry in _entries(os.environ.get("LD_PRELOAD", "")) if _MARK not in entry]
     with change_env("LD_PRELOAD", ":".join([path, *others])):

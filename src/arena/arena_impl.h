@@ -1,8 +1,8 @@
-// What an arena knows: tags, regions, where their pages are. Internal to arena/.
+// The state of an arena: tags, regions, and where their pages are. Internal to arena/.
 //
 // Locking   `table` guards everything here. An operation that moves a tag marks it `moving` under
-//           the lock, works without it, and commits under it; the mark is what keeps others off the
-//           tag's slots and regions meanwhile (they wait on `settled`). Readers never wait.
+//           the lock, works without it, and commits under it. The mark keeps other operations off the
+//           tag's slots and regions until then (they wait on `settled`). Readers never wait.
 #pragma once
 
 #include <atomic>
@@ -17,10 +17,10 @@
 
 #include "arena/address_space.h"
 #include "arena/arena.h"
-#include "arena/beside.h"
+#include "arena/background_worker.h"
 #include "arena/disk_backup.h"
+#include "arena/event_recorder.h"
 #include "arena/host_pool.h"
-#include "arena/journal.h"
 #include "arena/page_plan.h"
 #include "arena/page_store.h"
 #include "arena/region_index.h"
@@ -38,7 +38,7 @@ struct Part {
 };
 [[nodiscard]] Bytes total(const std::vector<Part>& parts);
 
-/// Where a region's contents are while it is paused, and afterwards when they were kept.
+/// Where a region's contents are while it is paused, and after resume if they are kept.
 struct Backup {
   std::vector<Part> parts;  ///< what it covers, stored one after the other
   HostBuffer host;
@@ -62,7 +62,7 @@ struct Region {
   Policy policy = Policy::kDiscard;
   std::uint64_t generation = 0;
   bool imported = false;
-  bool kept = false;  ///< resident for good: moves pass it by
+  bool kept = false;  ///< by keep_resident: moves leave it resident
   Backup backup;
 };
 
@@ -73,8 +73,8 @@ struct Tag {
   AddressSpace space;
   std::map<Address, Page> slots;      ///< mapped pages
   std::map<Address, Region*> blocks;  ///< regions by the addresses they took
-  /// Addresses of destroyed regions under pages that neighbours still use; mapped from end to end.
-  FreeRanges dead;
+  /// Addresses of destroyed regions under pages that neighbours still use. All of it is mapped.
+  FreeRanges retired;
   bool moving = false;
   Bytes taken;  ///< pages lent through take_page
   Bytes page_limit = Bytes(~0ull);
@@ -89,14 +89,14 @@ struct Arena::Impl {
 
   device::Device& device;
   Options options;
-  Journal journal;
+  EventRecorder events;
   PageStore store;
   HostPool hosts;
-  /// A file system takes a tenth of a second and more for each GiB that it gets back.
-  Beside closer;
-  void close_beside(std::vector<DiskCopy> copies);
+  /// Closes files: a file system needs 0.1 s and more for each GiB that is freed.
+  BackgroundWorker closer;
+  void close_in_background(std::vector<DiskCopy> copies);
   PageSizes sizes;
-  const Bytes stage;  ///< what a move maps, copies and unmaps at once
+  const Bytes chunk_size;  ///< what a move maps, copies and unmaps at once
   const pid_t owner = current_process();
   std::atomic<bool> keep_host_buffers;  ///< Options::keep_host_buffers, as it is now
 
@@ -125,41 +125,40 @@ struct Arena::Impl {
   Region& add_region(Tag& tag, Address block, Bytes block_size, Address address, Bytes requested,
                      Bytes size, Policy policy);
   void remove_region(Region& region);
-  /// [at, at+size) belongs to no region any more; where no page is mapped it is free at once.
-  void bury(Tag& tag, Address at, Bytes size);
-  /// Pages left [at, at+size): what of it belongs to no region goes back to the tag's addresses.
-  void sweep_dead(Tag& tag, Address at, Bytes size);
-  /// `size` of a destroyed region's addresses with pages that nobody else sees; zero without.
-  [[nodiscard]] Address take_dead(Tag& tag, Bytes size);
+  /// [at, at+size) no longer belongs to a region. Where no page is mapped it becomes free at once.
+  void retire(Tag& tag, Address at, Bytes size);
+  /// Pages of [at, at+size) were unmapped: frees the addresses there that belong to no region.
+  void reclaim(Tag& tag, Address at, Bytes size);
+  /// `size` bytes of a destroyed region's addresses, with pages that nothing else maps; 0 if none.
+  [[nodiscard]] Address take_retired(Tag& tag, Bytes size);
   [[nodiscard]] RegionInfo describe(const Region& region) const;
   [[nodiscard]] std::vector<MemoryHolder> holders() const;
 
   // --- anywhere -------------------------------------------------------------------------------
-  /// Fails in a forked child: the device's state is the parent's.
+  /// Fails in a forked child: the device's state belongs to the parent.
   Status check_process() const;
   /// Adds need, free and holders to an out-of-memory of the device.
   [[nodiscard]] Status explain(Status status, Bytes need, std::string_view what);
   [[nodiscard]] Result<std::unique_ptr<device::CopyQueue>> take_queue();
   void give_queue(std::unique_ptr<device::CopyQueue> queue);
-  /// Buffers of regions that hold no contents of a pause go back to the system; whether there were
-  /// any.
-  bool give_kept_buffers();
-  /// After a move: free buffers go back to the system where they are not to be kept.
-  void let_buffers_go();
-  void pages_came_back();
+  /// Returns host buffers without contents of a paused region to the system. True if there were any.
+  bool release_kept_buffers();
+  /// After a move: returns free buffers to the system unless they are to be kept.
+  void release_unkept_buffers();
+  void note_freed_pages();
   void record_store();
 
   Status call_before_unmap(const std::vector<RegionInfo>& regions);
   Status call_after_map(const std::vector<RegionInfo>& regions);
-  /// after_map for regions whose pages did not leave after all: every listener, whatever one says.
-  void tell_still_there(const std::vector<RegionInfo>& regions);
-  /// This thread is inside a listener of this arena: it must not wait for a move.
+  /// Calls after_map of every listener for regions whose pages stayed, whatever it returns.
+  void notify_still_mapped(const std::vector<RegionInfo>& regions);
+  /// Whether this thread runs inside a listener of this arena and so must not wait for a move.
   [[nodiscard]] bool in_listener() const;
 };
 
-/// Marks tags as moving for as long as it lives, after waiting for whoever moves them now. `lock` is
-/// the table's, held, and outlives this; at the end it is held again. A listener does not wait, the
-/// move may be its own: it gets kBusy as the status, and nothing is marked.
+/// Marks tags as moving during its lifetime, after waiting for other moves of them. `lock` is the
+/// table lock, held, and outlives this; the destructor takes it again. A listener does not wait,
+/// because the move may be its own: the status is kBusy and nothing is marked.
 class Moving {
  public:
   Moving(Arena::Impl& impl, std::unique_lock<std::shared_mutex>& lock, std::vector<Tag*> tags);
@@ -176,10 +175,10 @@ class Moving {
   Status status_;
 };
 
-/// The region whose block holds the address; null in the space of a destroyed one.
+/// The region whose block holds the address; null for addresses of a destroyed region.
 [[nodiscard]] Region* block_owner(const Tag& tag, Address at);
-/// What a pause of the tag leaves alone: imported and kept regions, and whatever lies under the same
-/// pages.
+/// What a pause of the tag leaves resident: imported and kept regions, and every region and page that
+/// shares a page with them.
 struct Staying {
   std::set<const Region*> regions;
   std::map<Address, Bytes> slots;

@@ -1,7 +1,8 @@
-// Work that nobody waits for, beside the caller: giving files and host memory back to the system.
+// Runs work that no caller waits for, such as closing large files.
 //
-// Threads   any. One job at a time; the next waits for it.
-// Failure   without a thread to be had the job runs here.
+// Threads   any. One job runs at a time; run() waits for the previous job.
+//
+// Failure   runs inline if no thread can be created.
 #pragma once
 
 #include <functional>
@@ -11,12 +12,12 @@
 
 namespace neap::arena {
 
-class Beside {
+class BackgroundWorker {
  public:
-  Beside() = default;
-  Beside(const Beside&) = delete;
-  Beside& operator=(const Beside&) = delete;
-  ~Beside() { wait(); }
+  BackgroundWorker() = default;
+  BackgroundWorker(const BackgroundWorker&) = delete;
+  BackgroundWorker& operator=(const BackgroundWorker&) = delete;
+  ~BackgroundWorker() { wait(); }
 
   void run(std::function<void()> job) {
     const std::lock_guard lock(mutex_);
@@ -27,7 +28,7 @@ class Beside {
       job();
     }
   }
-  /// Until what was asked for so far is done.
+  /// Returns when every job given so far is done.
   void wait() {
     const std::lock_guard lock(mutex_);
     if (thread_.joinable()) thread_.join();

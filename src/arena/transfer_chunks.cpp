@@ -1,4 +1,4 @@
-#include "arena/stages.h"
+#include "arena/transfer_chunks.h"
 
 #include <algorithm>
 
@@ -23,63 +23,65 @@ std::vector<RegionInfo> Incoming::infos() const {
 
 Bytes Incoming::size() const {
   Bytes sum;
-  for (const Stage& stage : stages) sum += stage.size;
+  for (const TransferChunk& chunk : chunks) sum += chunk.size;
   return sum;
 }
 
-std::vector<Page> pages_of(const std::vector<Stage>& stages) {
+std::vector<Page> pages_of(const std::vector<TransferChunk>& chunks) {
   std::vector<Page> all;
-  for (const Stage& stage : stages) all.insert(all.end(), stage.pages.begin(), stage.pages.end());
+  for (const TransferChunk& chunk : chunks)
+    all.insert(all.end(), chunk.pages.begin(), chunk.pages.end());
   return all;
 }
 
-std::vector<Bytes> sizes_of(const std::vector<Stage>& stages) {
+std::vector<Bytes> sizes_of(const std::vector<TransferChunk>& chunks) {
   std::vector<Bytes> all;
-  for (const Stage& stage : stages) all.insert(all.end(), stage.sizes.begin(), stage.sizes.end());
+  for (const TransferChunk& chunk : chunks)
+    all.insert(all.end(), chunk.sizes.begin(), chunk.sizes.end());
   return all;
 }
 
-void assign(std::vector<Stage>& stages, const std::vector<Page>& pages) {
+void assign(std::vector<TransferChunk>& chunks, const std::vector<Page>& pages) {
   auto next = pages.begin();
-  for (Stage& stage : stages) {
-    const auto end = next + static_cast<std::ptrdiff_t>(stage.sizes.size());
-    stage.pages.assign(next, end);
+  for (TransferChunk& chunk : chunks) {
+    const auto end = next + static_cast<std::ptrdiff_t>(chunk.sizes.size());
+    chunk.pages.assign(next, end);
     next = end;
   }
 }
 
-std::vector<Stage> cut_stages(Tag& tag, const std::vector<std::pair<Address, Page>>& pages,
-                              Bytes most) {
-  std::vector<Stage> stages;
+std::vector<TransferChunk> cut_chunks(Tag& tag, const std::vector<std::pair<Address, Page>>& pages,
+                                      Bytes most) {
+  std::vector<TransferChunk> chunks;
   for (const auto& [at, page] : pages) {
-    const bool starts = stages.empty() || stages.back().at + stages.back().size.count() != at ||
-                        (!most.is_zero() && stages.back().size + page.size > most);
+    const bool starts = chunks.empty() || chunks.back().at + chunks.back().size.count() != at ||
+                        (!most.is_zero() && chunks.back().size + page.size > most);
     if (starts) {
-      stages.emplace_back();
-      stages.back().tag = &tag;
-      stages.back().at = at;
+      chunks.emplace_back();
+      chunks.back().tag = &tag;
+      chunks.back().at = at;
     }
-    stages.back().size += page.size;
-    stages.back().sizes.push_back(page.size);
-    if (page.id != device::PageId::kNone) stages.back().pages.push_back(page);
+    chunks.back().size += page.size;
+    chunks.back().sizes.push_back(page.size);
+    if (page.id != device::PageId::kNone) chunks.back().pages.push_back(page);
   }
-  return stages;
+  return chunks;
 }
 
-void recut(std::vector<Stage>& stages, Bytes most) {
-  std::vector<Stage> finer;
-  for (const Stage& stage : stages) {
+void recut(std::vector<TransferChunk>& chunks, Bytes most) {
+  std::vector<TransferChunk> finer;
+  for (const TransferChunk& chunk : chunks) {
     std::vector<std::pair<Address, Page>> places;
-    Address at = stage.at;
-    for (std::size_t i = 0; i < stage.sizes.size(); ++i) {
-      const bool there = i < stage.pages.size();
+    Address at = chunk.at;
+    for (std::size_t i = 0; i < chunk.sizes.size(); ++i) {
+      const bool there = i < chunk.pages.size();
       places.emplace_back(at,
-                          Page{there ? stage.pages[i].id : device::PageId::kNone, stage.sizes[i]});
-      at += stage.sizes[i].count();
+                          Page{there ? chunk.pages[i].id : device::PageId::kNone, chunk.sizes[i]});
+      at += chunk.sizes[i].count();
     }
-    for (Stage& piece : cut_stages(*stage.tag, places, most)) {
-      piece.mapped = stage.mapped == 0 ? 0 : piece.pages.size();
-      for (const device::Copy& copy : stage.copies) {
+    for (TransferChunk& piece : cut_chunks(*chunk.tag, places, most)) {
+      piece.mapped = chunk.mapped == 0 ? 0 : piece.pages.size();
+      for (const device::Copy& copy : chunk.copies) {
         const Address from = std::max(copy.device, piece.at);
         const Address to = std::min(copy.device + copy.size.count(), piece.at + piece.size.count());
         if (from < to)
@@ -89,7 +91,7 @@ void recut(std::vector<Stage>& stages, Bytes most) {
       finer.push_back(std::move(piece));
     }
   }
-  stages = std::move(finer);
+  chunks = std::move(finer);
 }
 
 std::vector<std::pair<Address, Page>> plan_pages(const Arena::Impl& arena,
@@ -119,62 +121,63 @@ Inventory leaving_pages(const Arena::Impl& arena, const std::vector<Tag*>& tags)
   return leaving;
 }
 
-Status map_stage(Arena::Impl& arena, Stage& stage) {
-  Address at = stage.at;
+Status map_chunk(Arena::Impl& arena, TransferChunk& chunk) {
+  Address at = chunk.at;
   Status status;
-  for (const Page& page : stage.pages) {
+  for (const Page& page : chunk.pages) {
     status = arena.device.map(at, page.id);
     if (!status.ok()) break;
-    ++stage.mapped;
+    ++chunk.mapped;
     at += page.size.count();
   }
-  if (status.ok()) status = arena.device.set_access(stage.at, stage.size);
+  if (status.ok()) status = arena.device.set_access(chunk.at, chunk.size);
   if (status.ok()) {
-    arena.journal.record(EventKind::kMap, stage.at, stage.size);
+    arena.events.record(EventKind::kMap, chunk.at, chunk.size);
     return status;
   }
-  if (const Status undone = unmap_stage(arena, stage); !undone.ok())
-    log::error(format("a range at {:#x} stays mapped for now: {}", stage.at, undone.message()));
+  if (const Status undone = unmap_chunk(arena, chunk); !undone.ok())
+    log::error(format("a range at {:#x} stays mapped for now: {}", chunk.at, undone.message()));
   return status;
 }
 
-Status unmap_stage(Arena::Impl& arena, Stage& stage) {
-  if (stage.mapped == 0) return {};
+Status unmap_chunk(Arena::Impl& arena, TransferChunk& chunk) {
+  if (chunk.mapped == 0) return {};
   Bytes size;
-  for (std::size_t i = 0; i < stage.mapped; ++i) size += stage.pages[i].size;
-  NEAP_TRY(arena.device.unmap(stage.at, size));
-  stage.mapped = 0;
-  arena.journal.record(EventKind::kUnmap, stage.at, size);
+  for (std::size_t i = 0; i < chunk.mapped; ++i) size += chunk.pages[i].size;
+  NEAP_TRY(arena.device.unmap(chunk.at, size));
+  chunk.mapped = 0;
+  arena.events.record(EventKind::kUnmap, chunk.at, size);
   return {};
 }
 
-Status copy_out(const Stage& stage, device::CopyQueue& queue, HostPool::Readying& readying) {
-  for (const device::Copy& copy : stage.copies) {
+Status copy_out(const TransferChunk& chunk, device::CopyQueue& queue,
+                HostPool::Readying& readying) {
+  for (const device::Copy& copy : chunk.copies) {
     NEAP_TRY(readying.wait(static_cast<const std::byte*>(copy.host), copy.size));
     NEAP_TRY(queue.to_host(copy));
   }
   return {};
 }
 
-Status copy_in(const Stage& stage, device::CopyQueue& queue) {
-  for (const device::Copy& copy : stage.copies) NEAP_TRY(queue.to_device(copy));
+Status copy_in(const TransferChunk& chunk, device::CopyQueue& queue) {
+  for (const device::Copy& copy : chunk.copies) NEAP_TRY(queue.to_device(copy));
   return {};
 }
 
-void attach_copies(std::vector<Stage>& stages, const std::vector<Span>& spans, HostPool& hosts,
-                   std::vector<device::Copy> Stage::*list) {
-  // Stages of different tags are not in address order: each finds its first span by search.
-  for (Stage& stage : stages) {
-    const Address end = stage.at + stage.size.count();
+void attach_copies(std::vector<TransferChunk>& chunks, const std::vector<Span>& spans,
+                   HostPool& hosts, std::vector<device::Copy> TransferChunk::*list) {
+  // Chunks of different tags are not in address order, so each searches its first span.
+  for (TransferChunk& chunk : chunks) {
+    const Address end = chunk.at + chunk.size.count();
     auto span =
-        std::upper_bound(spans.begin(), spans.end(), stage.at,
+        std::upper_bound(spans.begin(), spans.end(), chunk.at,
                          [](Address at, const Span& s) { return at < s.at + s.size.count(); });
     for (; span != spans.end() && span->at < end; ++span) {
-      const Address from = std::max(span->at, stage.at);
+      const Address from = std::max(span->at, chunk.at);
       const Address to = std::min(span->at + span->size.count(), end);
       // NOLINTNEXTLINE(performance-no-int-to-ptr): a host address by its number
       auto* host = reinterpret_cast<std::byte*>(span->place + (from - span->at));
-      hosts.split({from, host, Bytes(to - from)}, stage.*list);
+      hosts.split({from, host, Bytes(to - from)}, chunk.*list);
     }
   }
 }
@@ -185,11 +188,11 @@ Status finish_contents(Arena::Impl& arena, Incoming& in, device::CopyQueue* queu
   return queue != nullptr ? queue->drain() : Status();
 }
 
-void enter_slots(const std::vector<Stage>& stages) {
-  for (const Stage& stage : stages) {
-    Address at = stage.at;
-    for (const Page& page : stage.pages) {
-      stage.tag->slots.insert_or_assign(at, page);
+void enter_slots(const std::vector<TransferChunk>& chunks) {
+  for (const TransferChunk& chunk : chunks) {
+    Address at = chunk.at;
+    for (const Page& page : chunk.pages) {
+      chunk.tag->slots.insert_or_assign(at, page);
       at += page.size.count();
     }
   }

@@ -1,4 +1,4 @@
-// The arena's side of the event sink: one line a thing that happened, under a lock of its own.
+// Records the arena's events in the event sink: one record per event; has its own mutex.
 #pragma once
 
 #include <mutex>
@@ -9,9 +9,9 @@
 
 namespace neap::arena {
 
-class Journal {
+class EventRecorder {
  public:
-  Journal(trace::EventSink* sink, int device)
+  EventRecorder(trace::EventSink* sink, int device)
       : sink_(sink), device_(static_cast<std::uint16_t>(device)) {}
 
   void record(trace::EventKind kind, std::uint64_t address, Bytes size, std::string_view tag = {}) {

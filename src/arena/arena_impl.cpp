@@ -1,4 +1,4 @@
-#include "arena/table.h"
+#include "arena/arena_impl.h"
 
 #include <algorithm>
 #include <thread>
@@ -11,17 +11,17 @@
 namespace neap::arena {
 namespace {
 
-// Pinning is one thread's work at a time and copies want the memory's bandwidth, too: more threads
-// touch faster, but end later.
+// The driver pins for one thread at a time, and copies need memory bandwidth as well: with more threads
+// the touching ends earlier but the whole ends later (docs/arena.md).
 constexpr unsigned kMostTouchThreads = 8;
-// Over this many tags, one without regions gives its addresses back at once.
+// With more tags than this, a tag without regions returns its addresses at once.
 constexpr std::size_t kTagsWithIdleAddresses = 64;
 
-// Large enough that copies run at full speed; on a small device at most a sixteenth of it.
-constexpr Bytes kLargestStage = 512_MiB;
+// Large enough for copies at full speed, but at most a sixteenth of a small device.
+constexpr Bytes kLargestChunk = 512_MiB;
 
-Bytes stage_of(const device::DeviceInfo& info) {
-  return std::max(info.granularity, std::min(kLargestStage, info.capacity / 16));
+Bytes chunk_size_of(const device::DeviceInfo& info) {
+  return std::max(info.granularity, std::min(kLargestChunk, info.capacity / 16));
 }
 
 unsigned touch_threads(unsigned wanted) {
@@ -40,10 +40,10 @@ Bytes total(const std::vector<Part>& parts) {
 Arena::Impl::Impl(device::Device& device_in, Options options_in)
     : device(device_in),
       options(std::move(options_in)),
-      journal(options.events, device.info().ordinal),
-      store(device, journal, options.page_store_budget, options.physical_target),
+      events(options.events, device.info().ordinal),
+      store(device, events, options.page_store_budget, options.physical_target),
       hosts(device, options.host_budget, touch_threads(options.touch_threads)),
-      stage(stage_of(device.info())),
+      chunk_size(chunk_size_of(device.info())),
       keep_host_buffers(options.keep_host_buffers),
       disk_folder(options.disk_folder) {}
 
@@ -65,7 +65,7 @@ Arena::Impl::~Impl() {
       }
     }
     for (const auto& [at, region] : tag->blocks) tag->space.give(at, region->block_size);
-    for (const auto& [at, size] : tag->dead.all()) tag->space.give(at, size);
+    for (const auto& [at, size] : tag->retired.all()) tag->space.give(at, size);
     say(tag->space.clear());
   }
   store.give(pages);
@@ -108,16 +108,16 @@ Region& Arena::Impl::add_region(Tag& tag, Address block, Bytes block_size, Addre
   tag.blocks.emplace(block, &made);
   index.insert(address, size, made);
   regions.emplace(static_cast<std::uint64_t>(made.id), std::move(region));
-  journal.record(trace::EventKind::kRegionCreate, address, size, tag.name);
+  events.record(trace::EventKind::kRegionCreate, address, size, tag.name);
   return made;
 }
 
 void Arena::Impl::remove_region(Region& region) {
   Tag& tag = *region.tag;
-  journal.record(trace::EventKind::kRegionDestroy, region.address, region.size, tag.name);
+  events.record(trace::EventKind::kRegionDestroy, region.address, region.size, tag.name);
   index.erase(region.address);
   tag.blocks.erase(region.block);
-  bury(tag, region.block, region.block_size);
+  retire(tag, region.block, region.block_size);
   regions.erase(static_cast<std::uint64_t>(region.id));
   if (tag.blocks.empty() && tags.size() > kTagsWithIdleAddresses) {
     if (const Status status = tag.space.clear(); !status.ok())
@@ -125,18 +125,18 @@ void Arena::Impl::remove_region(Region& region) {
   }
 }
 
-void Arena::Impl::bury(Tag& tag, Address at, Bytes size) {
-  tag.dead.add(at, size);
-  sweep_dead(tag, at, size);
+void Arena::Impl::retire(Tag& tag, Address at, Bytes size) {
+  tag.retired.add(at, size);
+  reclaim(tag, at, size);
 }
 
-void Arena::Impl::sweep_dead(Tag& tag, Address at, Bytes size) {
+void Arena::Impl::reclaim(Tag& tag, Address at, Bytes size) {
   const auto free = [&](Address from, Address to) {
     if (from >= to) return;
-    tag.dead.remove(from, Bytes(to - from));
+    tag.retired.remove(from, Bytes(to - from));
     tag.space.give(from, Bytes(to - from));
   };
-  for (const auto& [begin, length] : tag.dead.within(at, size)) {
+  for (const auto& [begin, length] : tag.retired.within(at, size)) {
     Address next = begin;
     for (const auto& [start, page] : slots_touching(tag, begin, length)) {
       free(next, start);
@@ -146,10 +146,10 @@ void Arena::Impl::sweep_dead(Tag& tag, Address at, Bytes size) {
   }
 }
 
-Address Arena::Impl::take_dead(Tag& tag, Bytes size) {
+Address Arena::Impl::take_retired(Tag& tag, Bytes size) {
   if (tag.moving) return 0;
-  // Never pages that an alias or another process sees, too.
-  const auto at = tag.dead.take_if(size, [&](Address from) {
+  // Not pages that an alias or another process maps as well.
+  const auto at = tag.retired.take_if(size, [&](Address from) {
     const auto slots = slots_touching(tag, from, size);
     return std::all_of(slots.begin(), slots.end(), [&](const auto& slot) {
       return !slot.second.stuck && store.is_private(slot.second.id);
@@ -222,7 +222,7 @@ void Arena::Impl::give_queue(std::unique_ptr<device::CopyQueue> queue) {
   idle_queues.push_back(std::move(queue));
 }
 
-bool Arena::Impl::give_kept_buffers() {
+bool Arena::Impl::release_kept_buffers() {
   std::vector<HostBuffer> buffers;
   {
     const std::unique_lock lock(table);
@@ -239,18 +239,18 @@ bool Arena::Impl::give_kept_buffers() {
   return !buffers.empty();
 }
 
-void Arena::Impl::let_buffers_go() {
+void Arena::Impl::release_unkept_buffers() {
   if (!keep_host_buffers) hosts.release_free();
 }
 
-void Arena::Impl::close_beside(std::vector<DiskCopy> copies) {
+void Arena::Impl::close_in_background(std::vector<DiskCopy> copies) {
   if (copies.empty()) return;
-  // The last references to the files are the job's.
+  // The job holds the last references to the files.
   const auto files = std::make_shared<std::vector<DiskCopy>>(std::move(copies));
   closer.run([files] { files->clear(); });
 }
 
-void Arena::Impl::pages_came_back() {
+void Arena::Impl::note_freed_pages() {
   {
     const std::unique_lock lock(table);
     ++freed_memory;
@@ -259,7 +259,7 @@ void Arena::Impl::pages_came_back() {
 }
 
 void Arena::Impl::record_store() {
-  if (options.events != nullptr) journal.record(trace::EventKind::kStore, 0, store.counts().kept);
+  if (options.events != nullptr) events.record(trace::EventKind::kStore, 0, store.counts().kept);
 }
 
 Moving::Moving(Arena::Impl& impl, std::unique_lock<std::shared_mutex>& lock, std::vector<Tag*> tags)

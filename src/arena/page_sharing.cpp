@@ -1,4 +1,4 @@
-// Pages in more than one place: aliases inside the process, exports to and imports from another.
+// Pages that are mapped in several places: aliases in this process, exports to and imports from others.
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace neap::arena {
 namespace {
 
-/// Pages under a region that is resident from end to end.
+/// The pages of a region that is wholly resident.
 Result<std::vector<std::pair<Address, Page>>> whole_slots(const Region& region) {
   if (region.state != State::kResident || total(region.parts) != region.size)
     return Status(ErrorCode::kBusy,
@@ -27,11 +27,11 @@ Status no_region(RegionId id) {
   return {ErrorCode::kNotFound, format("there is no region {}", static_cast<std::uint64_t>(id))};
 }
 
-/// Addresses in `tag` for whole pages that begin `lead` before the region; a mapped stage over them.
+/// Addresses in `tag` for whole pages that begin `lead` before the region; a mapped chunk over them.
 struct Placed {
   Address block = 0;
   Bytes size;
-  std::vector<Stage> stages;
+  std::vector<TransferChunk> chunks;
 };
 Result<Placed> place(Arena::Impl& arena, std::unique_lock<std::shared_mutex>& lock, Tag& tag,
                      const std::vector<Page>& pages) {
@@ -44,20 +44,20 @@ Result<Placed> place(Arena::Impl& arena, std::unique_lock<std::shared_mutex>& lo
     at.emplace_back(next, page);
     next += page.size.count();
   }
-  placed.stages = cut_stages(tag, at, Bytes(0));
+  placed.chunks = cut_chunks(tag, at, Bytes(0));
   lock.unlock();
-  Status status = map_stage(arena, placed.stages.front());
+  Status status = map_chunk(arena, placed.chunks.front());
   lock.lock();
   if (status.ok()) return placed;
-  if (placed.stages.front().mapped == 0) {
+  if (placed.chunks.front().mapped == 0) {
     tag.space.give(placed.block, placed.size);
   } else {
-    // Stays mapped: the pages belong to these addresses until the tag's end.
-    Stage& stuck = placed.stages.front();
+    // Stays mapped: these addresses keep the pages until the tag is destroyed.
+    TransferChunk& stuck = placed.chunks.front();
     stuck.pages.resize(stuck.mapped);
     for (const Page& page : stuck.pages) arena.store.share(page.id);
-    enter_slots(placed.stages);
-    arena.bury(tag, placed.block, placed.size);
+    enter_slots(placed.chunks);
+    arena.retire(tag, placed.block, placed.size);
   }
   return status;
 }
@@ -90,7 +90,7 @@ Result<RegionInfo> Arena::alias(std::string_view name, RegionId source_id) {
   auto placed = place(arena, lock, tag, pages);
   if (!placed.ok()) return Status(placed.status()).with_context("making an alias");
   for (const Page& page : pages) arena.store.share(page.id);
-  enter_slots(placed->stages);
+  enter_slots(placed->chunks);
   Region& region = arena.add_region(tag, placed->block, placed->size, placed->block + lead,
                                     requested, size, policy);
   region.generation = 1;
@@ -103,7 +103,7 @@ Result<std::vector<ExportedPage>> Arena::export_pages(RegionId id) {
   std::unique_lock lock(arena.table);
   Region* region = region_with(arena, id);
   if (region == nullptr) return no_region(id);
-  // Does not wait: an owner lends on the thread that a pause of this tag waits for.
+  // Does not wait: an owner exports on the thread that a pause of this tag waits for.
   if (region->tag->moving)
     return Status(ErrorCode::kBusy, format("{} is on the move", region->tag->name));
   const Moving moving(arena, lock, {region->tag});
@@ -165,7 +165,7 @@ Result<RegionInfo> Arena::import_pages(std::string_view name,
     auto placed =
         moving.status().ok() ? place(arena, lock, tag, pages) : Result<Placed>(moving.status());
     if (placed.ok()) {
-      enter_slots(placed->stages);
+      enter_slots(placed->chunks);
       Region& region =
           arena.add_region(tag, placed->block, placed->size, placed->block + lead.count(),
                            sum - lead, sum - lead, Policy::kDiscard);
