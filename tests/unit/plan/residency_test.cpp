@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ctime>
 #include <optional>
 #include <random>
 
@@ -319,13 +320,27 @@ TEST(ResidencyProperty, SixteenTagsInTenPhasesAreSolvedAtOnce) {
         tag(format("t{}", t), Bytes(1000 + random() % 100000), needs, writes, Contents::kLive));
     total += plan.tags.back().bytes;
   }
-  for (const std::uint64_t percent : {95U, 80U, 65U, 50U}) {
-    plan.capacity = total * percent / 100;
+  const Bytes least = least_capacity(plan);
+  ASSERT_LT(least, total);
+  std::optional<Bytes> moved;
+  const std::clock_t start = std::clock();
+  for (const std::uint64_t percent : {0U, 5U, 20U, 40U, 60U, 80U, 95U}) {
+    plan.capacity = least + (total - least) * percent / 100;
     const Status status = solve_residency(plan, "auto");
-    if (status.ok()) {
-      EXPECT_LE(plan.peak, plan.capacity);
+    ASSERT_TRUE(status.ok()) << percent << ": " << status.message();
+    EXPECT_LE(plan.peak, plan.capacity);
+    const Walk w = walk(plan);
+    EXPECT_TRUE(w.closes && w.fits && w.complete) << percent;
+    EXPECT_EQ(w.link, plan.moved_per_step) << percent;
+    if (moved) {
+      EXPECT_LE(plan.moved_per_step, *moved) << percent;
     }
+    moved = plan.moved_per_step;
   }
+  // Processor time, on any machine and under sanitizers; enumeration would take hours.
+  EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 2);
+  plan.capacity = least - 1_B;
+  EXPECT_EQ(solve_residency(plan, "auto").code(), ErrorCode::kDoesNotFit);
 }
 
 }  // namespace
