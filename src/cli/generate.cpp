@@ -42,7 +42,7 @@ class GenerateCommand final : public Command {
     app.add_option("CHECKPOINT", path_,
                    "model folder, checkpoint (global_step_N) or output folder of a run")
         ->required();
-    app.add_option("--prompt", prompts_, "text to go on from; may be repeated");
+    app.add_option("--prompt", prompts_, "text to continue; may be repeated");
     app.add_flag("--stdin", stdin_, "one prompt a line from standard input");
     app.add_option("--max-new-tokens", max_new_tokens_, "longest text")
         ->check(CLI::Range(1, 1 << 20))

@@ -28,7 +28,7 @@ class TrainCommand final : public Command {
                    "key.path=value, as trainer.total_training_steps=10 or device.memory=24GiB");
     app.footer(
         "Plan, samples and the table of phases go to stdout, progress to stderr. Ctrl-C finishes "
-        "the step\nand saves a checkpoint; the same command goes on from it "
+        "the step\nand saves a checkpoint; the same command resumes from it "
         "(trainer.resume_mode).\nSeveral ranks: mpirun -n N, torchrun or srun before the same "
         "command (docs/parallel.md).");
   }

@@ -12,7 +12,7 @@ std::unique_ptr<Communicator> connect(const Environment& environment,
   if (options.device.is_cuda()) return connect_nccl(environment, options);
   if (!environment.under_mpi) {
     throw Error(ErrorCode::kInvalidArgument,
-                format("{} started {} ranks, and on the CPU ranks speak MPI: start the same "
+                format("{} started {} ranks, and CPU ranks use MPI: start the same "
                        "command with mpirun -n {}",
                        to_string(environment.launcher), environment.size, environment.size));
   }

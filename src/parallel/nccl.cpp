@@ -153,7 +153,7 @@ class Nccl final : public Communicator {
     std::vector<char> bytes(id.bytes, id.bytes + kNcclIdBytes);
     rendezvous_->share(bytes);
     if (bytes.size() != kNcclIdBytes)
-      throw Error(ErrorCode::kIo, "The meeting place holds another program's key");
+      throw Error(ErrorCode::kIo, "The rendezvous holds the key of another program");
     std::memcpy(id.bytes, bytes.data(), kNcclIdBytes);
     check(api_.comm_init_rank(&comm_, size(), id, rank()), "ncclCommInitRank");
     watch_.emplace(*rendezvous_, rank(), options.timeout_seconds,

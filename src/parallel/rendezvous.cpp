@@ -35,7 +35,7 @@ class StoreRendezvous final : public Rendezvous {
       if (!environment.store_prefix.empty())
         store_ = c10::make_intrusive<c10d::PrefixStore>(environment.store_prefix, store_);
     } catch (const std::exception& e) {
-      throw Error(ErrorCode::kIo, format("Rank {} does not reach the others' meeting place {}: {}",
+      throw Error(ErrorCode::kIo, format("Rank {} cannot connect to the rendezvous at {}: {}",
                                          rank_, where_, first_line(e)));
     }
   }
@@ -51,8 +51,9 @@ class StoreRendezvous final : public Rendezvous {
       if (store_->add(kArrivedKey, 1) == size_) store_->set(kAllHereKey, Bytes8{1});
       store_->wait({kAllHereKey});
     } catch (const std::exception& e) {
-      throw Error(ErrorCode::kTimeout, format("Rank {} waited at {} for all {} ranks in vain: {}",
-                                              rank_, where_, size_, first_line(e)));
+      throw Error(ErrorCode::kTimeout,
+                  format("Rank {} timed out at the rendezvous {}, waiting for all {} ranks: {}",
+                         rank_, where_, size_, first_line(e)));
     }
   }
 
@@ -60,8 +61,8 @@ class StoreRendezvous final : public Rendezvous {
     try {
       const std::string text = format("Rank {} failed (exit code {})", rank_, exit_code);
       store_->set(kFailedKey, Bytes8(text.begin(), text.end()));
-      (void)store_->check({kFailedKey});  // answered only when the word has arrived
-    } catch (...) {  // the store may be what failed
+      (void)store_->check({kFailedKey});  // returns after the store has the value
+    } catch (...) {                       // the store may be what failed
     }
   }
 
@@ -71,7 +72,7 @@ class StoreRendezvous final : public Rendezvous {
       const Bytes8 text = store_->get(kFailedKey);
       return std::string(text.begin(), text.end());
     } catch (const std::exception&) {
-      return format("The meeting place {} is gone: its rank has ended", where_);
+      return format("The rendezvous {} is closed: its rank has ended", where_);
     }
   }
 

@@ -92,7 +92,7 @@ TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
         if (!entropy) return result;
         return at::cat({result, out.entropy.view_as(micro.mask).unsqueeze(1)}, 1);
       });  // (B, 1 or 2, T)
-  // Rows beyond a response hold numbers of other places; nobody may read them by accident.
+  // Rows after the end of a response contain garbage, so they are zeroed.
   TokenLogProbs out{both.select(1, 0) * sequences.mask, {}};
   if (entropy) out.entropy = both.select(1, 1) * sequences.mask;
   return out;

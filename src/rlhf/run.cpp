@@ -53,7 +53,7 @@ std::int64_t count_steps(const spec::Job& job) {
   return job.trainer.total_epochs * order.steps_per_epoch();
 }
 
-Status draw(const fs::path& output, const fs::path& page) {
+Status write_report(const fs::path& output, const fs::path& page) {
   NEAP_TRY_ASSIGN(const report::Report report, report::gather(output));
   NEAP_TRY_ASSIGN(const std::string html, report::report_html(report));
   return write_file_atomic(page, html);
@@ -134,14 +134,14 @@ class Run {
 
 Outcome Run::execute() {
   if (already_done()) return Outcome::kAlreadyDone;
-  // What can be wrong with data, weights and checkpoint is found before the run's files are touched.
+  // Errors in data, weights and checkpoint are found before the run's files are touched.
   parallel::together(ranks_, [&] { prepare(); });
   parallel::together(ranks_, [&] { open_output(); });
   if (!found_) validate();
   const InterruptScope interrupts;
   loop();
   if (interrupted_ && step_ < total_steps_) {
-    log::warn(format("Interrupted after step {} of {}. The same command goes on from {}.", step_,
+    log::warn(format("Interrupted after step {} of {}. The same command resumes from {}.", step_,
                      total_steps_, train::checkpoint_folder(output_, step_).string()));
     return Outcome::kInterrupted;
   }
@@ -163,9 +163,9 @@ bool Run::already_done() {
   ranks_.expect_same(total_steps_, "The number of steps");
   if (!found_ || found_->step < total_steps_) return false;
   log::info(
-      format("{} is at step {} of {}: done. More steps (trainer.total_training_steps, "
-             "trainer.total_epochs) go on from there; another trainer.default_local_dir "
-             "starts anew.",
+      format("{} is at step {} of {}: done. To continue, raise trainer.total_training_steps or "
+             "trainer.total_epochs; to start anew, set another "
+             "trainer.default_local_dir.",
              output_.string(), found_->step, total_steps_));
   return true;
 }
@@ -192,7 +192,7 @@ void Run::check_output() const {
   if (ranks_.first() && job_.trainer.resume_mode == "disable" && fs::exists(metrics, error)) {
     throw Error(ErrorCode::kAlreadyExists,
                 format("{} holds a run already; set trainer.default_local_dir to another folder, "
-                       "or trainer.resume_mode = \"auto\" to go on",
+                       "or trainer.resume_mode = \"auto\" to resume",
                        output_.string()));
   }
   fs::create_directories(folder_, error);
@@ -218,7 +218,7 @@ void Run::build() {
 }
 
 void Run::open_output() {
-  // A folder with results but no checkpoint is what a killed run left, and "auto" starts over it.
+  // A killed run can leave results without a checkpoint; "auto" starts over them.
   std::optional<std::uint64_t> from;
   if (found_) {
     from = static_cast<std::uint64_t>(found_->step);
@@ -257,7 +257,7 @@ void Run::resume() {
   stage_->restore(found_->folder);
   step_ = saved_ = found_->step;
   log::info(
-      format("Going on from {}, step {} of {}", found_->folder.string(), step_, total_steps_));
+      format("Resuming from {}, step {} of {}", found_->folder.string(), step_, total_steps_));
 }
 
 void Run::loop() {
@@ -270,7 +270,7 @@ void Run::loop() {
   }
   show();
   while (step_ < total_steps_) {
-    // A signal reaches one rank sooner than another, or one alone: all stop after the same step.
+    // A signal may reach one rank first, or only one: all stop after the same step.
     interrupted_ = ranks_.any(InterruptScope::requested());
     if (interrupted_) break;
     one_step();
@@ -383,12 +383,12 @@ void Run::finish() {
   ranks_.max(peak);
   if (!ranks_.first()) return;
   const fs::path page = output_ / std::string(report::kReportFile);
-  // The models are safe by now: a drawing that fails is worth a warning, not the run.
-  const Status drawn = draw(output_, page);
-  if (drawn.ok()) {
-    log::info(format("drawn in {}", page.string()));
+  // The models are saved: a report that fails is a warning, not an error.
+  const Status written = write_report(output_, page);
+  if (written.ok()) {
+    log::info(format("wrote report to {}", page.string()));
   } else {
-    log::warn(format("No report: {}", drawn.message()));
+    log::warn(format("No report: {}", written.message()));
   }
   print(summary_text(output_, plan_, Bytes(static_cast<std::uint64_t>(peak[0]))));
 }

@@ -27,7 +27,7 @@ void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std
          "states to their own size.")
       .at_least(0)
       .at_most(4096);
-  t.bind(at + ".lora_alpha", &m.lora.alpha, "LoRA's scale: updates count alpha / rank.")
+  t.bind(at + ".lora_alpha", &m.lora.alpha, "LoRA's scale: updates are scaled by alpha / rank.")
       .at_least(0);
   t.bind(at + ".target_modules", &m.lora.target_modules,
          "Linear layers that get an adapter, by their last name (`q_proj`), or `all-linear`.");
@@ -129,7 +129,8 @@ void bind_actor(ConfigTable& t, ActorConfig& a) {
       .at_most(1);
   t.bind(at + ".clip_ratio_high", &a.clip_ratio_high, "Ratio is clipped at 1 + this.").at_least(0);
   t.bind(at + ".clip_ratio_c", &a.clip_ratio_c,
-         "Dual clip: least of the loss at negative advantages, in advantages.")
+         "Dual clip: for negative advantages, bounds the loss at clip_ratio_c times the absolute "
+         "advantage.")
       .at_least(1);
   t.bind(at + ".entropy_coeff", &a.entropy_coeff, "Weight of the entropy bonus.").at_least(0);
   t.bind(at + ".use_kl_loss", &a.use_kl_loss, "Adds the KL to the reference to the loss.");
@@ -147,7 +148,8 @@ void bind_rollout(ConfigTable& t, Job& job) {
   t.bind(at + ".n", &r.n, "Responses for each prompt; grpo compares them.").at_least(1);
   t.bind(at + ".temperature", &r.temperature, "Logits are divided by it before sampling.")
       .at_least(0);
-  t.bind(at + ".top_p", &r.top_p, "Samples from the most likely tokens of this mass.")
+  t.bind(at + ".top_p", &r.top_p,
+         "Samples from the smallest set of tokens whose cumulative probability reaches top_p.")
       .at_least(0)
       .at_most(1);
   t.bind(at + ".top_k", &r.top_k, "Samples from this many most likely tokens; -1: all.")
@@ -249,8 +251,8 @@ void bind_trainer(ConfigTable& t, TrainerConfig& r) {
   t.bind("trainer.default_local_dir", &r.default_local_dir,
          "Folder for checkpoints, metrics and the trace.");
   t.bind("trainer.resume_mode", &r.resume_mode,
-         "`auto` goes on from the last checkpoint if there is one, `disable` starts afresh, a "
-         "folder goes on from that checkpoint.");
+         "`auto` resumes from the last checkpoint if there is one, `disable` starts anew, a "
+         "folder resumes from that checkpoint.");
   t.bind("trainer.logger", &r.logger, "Where metrics go: `console`, `jsonl`, `tensorboard`.");
   t.bind("trainer.lexicon", &r.lexicon,
          "File of words that judges generated text at validation; empty: no judge.");

@@ -143,9 +143,9 @@ class Train(unittest.TestCase):
         self.assertNotEqual(process.returncode, 0)
         on = self.train(2, "sft", *overrides)
         self.assertEqual(on.returncode, 0, on.stderr)
-        self.assertEqual(on.stderr.count("Going on from"), 1)
+        self.assertEqual(on.stderr.count("Resuming from"), 1)
         self.assertEqual(self.metrics("out/killed"), self.metrics("out/calm"))
-        # One rank goes on from what two wrote.
+        # One rank resumes what two wrote.
         alone = self.train(1, "sft", overrides[0], "trainer.total_training_steps=7")
         self.assertEqual(alone.returncode, 0, alone.stderr)
 

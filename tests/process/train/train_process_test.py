@@ -197,7 +197,7 @@ class Train(unittest.TestCase):
         for threads in (None, 2):
             with self.subTest(threads=threads):
                 result = self.kill_and_resume("sft", [1, 4, 7], threads)
-                self.assertIn("Going on from", result.stderr)
+                self.assertIn("Resuming from", result.stderr)
 
     def test_kill_and_resume_ppo(self):
         for threads in (None, 2):

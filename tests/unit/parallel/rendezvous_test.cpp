@@ -85,7 +85,7 @@ TEST(Rendezvous, SaysWhoWaitedWhereWhenRanksStayAway) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.status().code(), ErrorCode::kTimeout);
-    EXPECT_THAT(e.what(), HasSubstr("for all 2 ranks in vain"));
+    EXPECT_THAT(e.what(), HasSubstr("waiting for all 2 ranks"));
   }
 }
 
