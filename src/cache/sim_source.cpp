@@ -39,7 +39,10 @@ void SimSource::join_gap(Address at, Bytes size) {
 
 Result<Address> SimSource::allocate(Bytes size, Stream, bool) {
   NEAP_TRY(take(size));
-  const Bytes length = round_up(size, kAlignment);
+  return place(round_up(size, kAlignment));
+}
+
+Address SimSource::place(Bytes length) {
   const auto gap = std::find_if(gaps_.begin(), gaps_.end(),
                                 [&](const auto& entry) { return entry.second >= length; });
   if (gap == gaps_.end()) {
@@ -55,9 +58,36 @@ Result<Address> SimSource::allocate(Bytes size, Stream, bool) {
   return at;
 }
 
+void SimSource::place_at(Address at, Bytes length, Address limit) {
+  const Address end = at + length.count();
+  bool in_hole = false;
+  for (auto hole = gaps_.begin(); hole != gaps_.end() && hole->first < end;) {
+    const auto [begin, size] = *hole;
+    const Address hole_end = begin + size.count();
+    if (hole_end <= at) {
+      hole = size >= length ? gaps_.erase(hole) : std::next(hole);
+      continue;
+    }
+    in_hole = true;
+    hole = gaps_.erase(hole);
+    if (begin < at) gaps_.emplace(begin, Bytes(at - begin));
+    if (hole_end > end) hole = gaps_.emplace(end, Bytes(hole_end - end)).first;
+  }
+  chunk_end_ = std::min(chunk_end_, at);
+  if (in_hole) return;
+  Address chunk_end = std::min(at + round_up(length, kChunk).count(), limit);
+  if (const auto next = gaps_.lower_bound(end); next != gaps_.end())
+    chunk_end = std::min(chunk_end, next->first);
+  if (chunk_end > end) join_gap(end, Bytes(chunk_end - end));
+}
+
+void SimSource::vacate(Address at, Bytes length) {
+  join_gap(at, length);
+}
+
 Status SimSource::free(Address at, Bytes size) {
   used_ -= size;
-  join_gap(at, round_up(size, kAlignment));
+  vacate(at, round_up(size, kAlignment));
   return ok_status();
 }
 

@@ -30,6 +30,19 @@ class SimSource : public SegmentSource {
   /// Tells that a mapped range is in use already: it counts and is not handed out.
   void occupy(Address at, Bytes size, bool expandable);
 
+ protected:
+  /// Where a new ordinary segment goes, and that it left.
+  virtual Address place(Bytes length);
+  virtual void vacate(Address at, Bytes length);
+  /// Takes the range at a known address: from the hole that it lies in, or as a new chunk whose
+  /// remainder ends at `limit` at the latest. Lower holes that would have fitted are given up:
+  /// something else must hold them.
+  void place_at(Address at, Bytes length, Address limit);
+  /// No hole is used again.
+  void forget_holes() { gaps_.clear(); }
+  /// New chunks are handed out below this.
+  Address chunk_end_ = 0x7f0000000000;
+
  private:
   Status take(Bytes size);
   void join_gap(Address at, Bytes size);
@@ -37,7 +50,6 @@ class SimSource : public SegmentSource {
   Bytes capacity_;
   Bytes limit_;
   Bytes used_;
-  Address chunk_end_ = 0x7f0000000000;
   Address reservation_end_ = 0x300000000000;
   std::map<Address, Bytes> gaps_;  ///< free addresses between the lowest chunk and the start
 };

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "cli/command.h"
+#include "replay/pool_inference.h"
 #include "replay/summary.h"
 #include "trace/reader.h"
 
@@ -50,7 +51,12 @@ class ReplayCommand : public Command {
     app.add_option("--policy", policy_,
                    "allocator of this PyTorch version, as in 2.11, or ascend (default: newest)");
     app.add_option("--blame-at", blame_at_, "seconds since the trace began (default: at the peak)");
-    app.add_option("--threads", threads_, "replays at once (default: one a core)");
+    app.add_option(
+           "--orders", orders_,
+           "address orders of new segments to try; 1 gives the best estimate without a range "
+           "(default 12)")
+        ->check(CLI::Range(1, 1000));
+    app.add_option("--threads", threads_, "replays at once (default: one per core)");
     app.add_flag("--no-advice", no_advice_, "skip the search for better settings");
     app.add_flag("--json", json_, "print JSON (docs/replay-json.md)");
   }
@@ -85,7 +91,7 @@ class ReplayCommand : public Command {
     replay::Summary summary;
     summary.workload = &workload;
     summary.capacity = capacity_;
-    NEAP_TRY_ASSIGN(summary.fidelity, replay::check_fidelity(workload, {.capacity = capacity_}));
+    NEAP_TRY_ASSIGN(summary.fidelity, replay::reproduce(workload, {.capacity = capacity_}));
     if (!summary.fidelity.holds())
       log::warn(format("Only {} of {} addresses are reproduced: what follows is a tendency",
                        summary.fidelity.allocs_equal, summary.fidelity.allocs));
@@ -122,6 +128,8 @@ class ReplayCommand : public Command {
     return threads_ > 0 ? static_cast<unsigned>(threads_)
                         : std::max(1u, std::thread::hardware_concurrency());
   }
+
+  [[nodiscard]] std::size_t orders() const { return static_cast<std::size_t>(orders_); }
 
   Result<std::vector<replay::Scenario>> scenarios(const replay::Workload& workload) const {
     std::vector<replay::Scenario> list;
@@ -163,8 +171,9 @@ class ReplayCommand : public Command {
     NEAP_TRY_ASSIGN(summary.baseline, replay::run_scenario(workload, recorded, limit()));
     if (list.empty()) return ok_status();
     Progress progress("Replaying", list.size(), "settings");
-    auto outcomes = replay::run_scenarios(workload, list, limit(), threads(),
-                                          [&](std::size_t done) { progress.update(done); });
+    auto outcomes = replay::run_scenarios(
+        workload, list, limit(), threads(), [&](std::size_t done) { progress.update(done); },
+        orders());
     for (std::size_t i = 0; i < list.size(); ++i) {
       if (!outcomes[i].ok())
         return Status(outcomes[i].status())
@@ -180,6 +189,7 @@ class ReplayCommand : public Command {
     replay::AdviceOptions options;
     options.capacity = capacity_;
     options.threads = threads();
+    options.orders = orders();
     options.progress = [&](std::size_t done, std::size_t total) {
       progress.update(done, format("of {}", total));
     };
@@ -209,6 +219,7 @@ class ReplayCommand : public Command {
   std::string policy_;
   double blame_at_ = -1;
   int threads_ = 0;
+  int orders_ = static_cast<int>(replay::kDefaultAddressOrders);
   bool no_advice_ = false;
   bool json_ = false;
   Bytes capacity_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "base/format.h"
 
@@ -9,6 +10,8 @@ namespace neap::replay {
 namespace {
 
 constexpr std::uint64_t kNoLimit = 1ull << 50;
+/// Advice saves at least one part in this many of the peak: half a percent.
+constexpr std::int64_t kLeastSaving = 200;
 
 std::string percent(Bytes part, Bytes whole) {
   return whole.is_zero() ? "0 %"
@@ -67,12 +70,14 @@ std::string explain(const Advice& advice, const Outcome& baseline) {
   std::string text = mechanism(advice.scenario);
   text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
   const Outcome& outcome = advice.outcome;
+  const Interval<Bytes> range = outcome.peak_reserved_range();
   const auto saves = Bytes(static_cast<std::uint64_t>(std::max<std::int64_t>(0, advice.saves)));
   return format(
-      "{}: the peak falls from {} to {} ({} less), fragmentation overhead from {} to {}, "
+      "{}: the peak falls from {} to {} ({} less{}), fragmentation overhead from {} to {}, "
       "for about {:.0f} ms in {} driver calls.",
-      text, baseline.peak_reserved, outcome.peak_reserved, percent(saves, baseline.peak_reserved),
-      baseline.fragmentation_overhead, outcome.fragmentation_overhead, outcome.driver_ms,
+      text, baseline.peak_reserved, to_string(range), percent(saves, baseline.peak_reserved),
+      range.is_one_number() ? "" : " by the best estimate", baseline.fragmentation_overhead,
+      outcome.fragmentation_overhead, outcome.driver_ms,
       outcome.driver_allocs + outcome.driver_frees);
 }
 
@@ -81,6 +86,133 @@ int effort(const Scenario& scenario) {
   const auto keys = std::count(scenario.conf.begin(), scenario.conf.end(), ':');
   return static_cast<int>(keys) + (empties(scenario.empty) ? 1 : 0) +
          (scenario.fraction > 0 ? 2 : 0) + (scenario.phase_pools ? 3 : 0);
+}
+
+/// Scenarios that beat the baseline, best first.
+class Ranking {
+ public:
+  explicit Ranking(const Outcome& baseline) : baseline_(baseline) {}
+
+  /// Keeps what saves at least half a percent of the peak by the best estimate.
+  void add(const Scenario& scenario, const Outcome& outcome) {
+    if (outcome.oom) return;
+    Advice advice;
+    advice.scenario = scenario;
+    advice.added_ms = std::llround(outcome.driver_ms - baseline_.driver_ms);
+    set_outcome(advice, outcome);
+    if (saves_enough(advice.saves)) found_.push_back(std::move(advice));
+  }
+
+  /// Replays those that would be listed under all address orders, until the list stays as it is.
+  Status settle(const Workload& workload, Bytes capacity, const AdviceOptions& options) {
+    for (;;) {
+      sort();
+      std::vector<std::size_t> open;
+      for (const std::size_t i : listed(options.most))
+        if (found_[i].outcome.released_segments && found_[i].outcome.orders.size() < options.orders)
+          open.push_back(i);
+      if (open.empty()) return ok_status();
+      std::vector<Scenario> scenarios;
+      for (const std::size_t i : open) scenarios.push_back(found_[i].scenario);
+      const auto outcomes =
+          run_scenarios(workload, scenarios, capacity, options.threads, {}, options.orders);
+      for (std::size_t i = 0; i < open.size(); ++i) {
+        if (!outcomes[i].ok()) return outcomes[i].status();
+        set_outcome(found_[open[i]], *outcomes[i]);
+      }
+    }
+  }
+
+  [[nodiscard]] std::vector<Advice> best(std::size_t most) const {
+    std::vector<Advice> list;
+    for (const std::size_t i : listed(most)) list.push_back(found_[i]);
+    return list;
+  }
+
+ private:
+  void set_outcome(Advice& advice, const Outcome& outcome) {
+    advice.outcome = outcome;
+    const auto saved = [&](Bytes peak) {
+      return static_cast<std::int64_t>(baseline_.peak_reserved.count()) -
+             static_cast<std::int64_t>(peak.count());
+    };
+    const Interval<Bytes> peak = outcome.peak_reserved_range();
+    advice.saves = saved(outcome.peak_reserved);
+    advice.saves_range = {saved(peak.most), saved(peak.least)};
+  }
+
+  [[nodiscard]] bool saves_enough(std::int64_t saves) const {
+    // A baseline that ran out of memory is beaten by whatever fits.
+    return baseline_.oom.has_value() ||
+           saves * kLeastSaving >= static_cast<std::int64_t>(baseline_.peak_reserved.count());
+  }
+
+  /// Peaks within half a percent count as equal: then driver time and effort decide. What fails or
+  /// saves too little under some order comes after what holds under all.
+  void sort() {
+    const std::uint64_t unit = std::max<std::uint64_t>(
+        1, baseline_.peak_requested.count() / static_cast<std::uint64_t>(kLeastSaving));
+    const auto key = [&](const Advice& advice) {
+      const bool fails =
+          advice.outcome.orders_out_of_memory() > 0 || !saves_enough(advice.saves_range.least);
+      return std::tuple(fails, advice.outcome.peak_reserved_range().most.count() / unit,
+                        std::llround(advice.outcome.driver_ms / 25.0), effort(advice.scenario));
+    };
+    std::stable_sort(found_.begin(), found_.end(),
+                     [&](const Advice& a, const Advice& b) { return key(a) < key(b); });
+  }
+
+  /// One entry for each way of setting the allocator; its best empty_cache stands for the rest.
+  [[nodiscard]] std::vector<std::size_t> listed(std::size_t most) const {
+    std::vector<std::size_t> list;
+    for (std::size_t i = 0; i < found_.size() && list.size() < most; ++i) {
+      const Scenario& scenario = found_[i].scenario;
+      const bool known = std::any_of(list.begin(), list.end(), [&](std::size_t other) {
+        return found_[other].scenario.conf == scenario.conf &&
+               empties(found_[other].scenario.empty) == empties(scenario.empty);
+      });
+      if (!known) list.push_back(i);
+    }
+    return list;
+  }
+
+  const Outcome& baseline_;
+  std::vector<Advice> found_;
+};
+
+/// Names the address orders under which the advice does not hold.
+std::string exceptions(const Advice& advice, const Outcome& baseline) {
+  std::string fails;
+  std::string weak;
+  for (const OrderFigures& order : advice.outcome.orders) {
+    const bool saves =
+        baseline.oom ||
+        static_cast<std::int64_t>(order.peak_reserved.count()) * kLeastSaving <=
+            static_cast<std::int64_t>(baseline.peak_reserved.count()) * (kLeastSaving - 1);
+    std::string& list = order.out_of_memory ? fails : weak;
+    if (order.out_of_memory || !saves) list += (list.empty() ? "" : ", ") + to_string(order.order);
+  }
+  std::string text;
+  if (!fails.empty()) text = format("out of memory under these address orders: {}", fails);
+  if (!weak.empty())
+    text += format("{}saves less than half a percent under these address orders: {}",
+                   text.empty() ? "" : "; ", weak);
+  return text;
+}
+
+void describe(Advice& advice, const Outcome& baseline, const Workload& workload) {
+  advice.why = explain(advice, baseline);
+  advice.environment = environment_line(advice.scenario);
+  advice.code = code_line(advice.scenario);
+  if (!advice.scenario.phase_pools) {
+    cache::Settings effective = advice.scenario.settings;
+    effective.memory_fraction = advice.scenario.fraction;
+    advice.warnings = cache::lint(effective, workload.uses_private_pools);
+  }
+  std::string doubt = exceptions(advice, baseline);
+  if (doubt.empty()) return;
+  doubt.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(doubt.front())));
+  advice.warnings.push_back(std::move(doubt));
 }
 
 }  // namespace
@@ -167,54 +299,18 @@ Result<AdviceReport> advise(const Workload& workload, const AdviceOptions& optio
 
   const auto scenarios =
       candidates(workload, options.capacity, report.baseline_outcome.peak_reserved);
-  const auto outcomes =
-      run_scenarios(workload, scenarios, capacity, options.threads, [&](std::size_t finished) {
+  const auto outcomes = run_scenarios(
+      workload, scenarios, capacity, options.threads,
+      [&](std::size_t finished) {
         if (options.progress) options.progress(finished, scenarios.size());
-      });
-  std::vector<Advice> found;
-  for (std::size_t i = 0; i < scenarios.size(); ++i) {
-    if (!outcomes[i].ok() || outcomes[i]->oom) continue;
-    Advice advice;
-    advice.scenario = scenarios[i];
-    advice.outcome = *outcomes[i];
-    advice.saves = static_cast<std::int64_t>(report.baseline_outcome.peak_reserved.count()) -
-                   static_cast<std::int64_t>(advice.outcome.peak_reserved.count());
-    advice.added_ms = std::llround(advice.outcome.driver_ms - report.baseline_outcome.driver_ms);
-    // A baseline that ran out of memory is beaten by whatever fits.
-    const bool rescues = report.baseline_outcome.oom.has_value();
-    if (!rescues && advice.saves * 200 <
-                        static_cast<std::int64_t>(report.baseline_outcome.peak_reserved.count()))
-      continue;  // less than half a percent is no advice
-    found.push_back(std::move(advice));
-  }
-  // Peaks within half a percent count as equal: then driver time and effort decide.
-  const auto bucket = [&](const Advice& advice) {
-    const std::uint64_t unit =
-        std::max<std::uint64_t>(1, report.baseline_outcome.peak_requested.count() / 200);
-    return advice.outcome.peak_reserved.count() / unit;
-  };
-  std::stable_sort(found.begin(), found.end(), [&](const Advice& a, const Advice& b) {
-    if (bucket(a) != bucket(b)) return bucket(a) < bucket(b);
-    const auto time = [](const Advice& x) { return std::llround(x.outcome.driver_ms / 25.0); };
-    if (time(a) != time(b)) return time(a) < time(b);
-    return effort(a.scenario) < effort(b.scenario);
-  });
-  // One entry for each way of setting the allocator; its best empty_cache stands for the rest.
-  for (Advice& advice : found) {
-    if (report.ranked.size() == options.most) break;
-    const bool known =
-        std::any_of(report.ranked.begin(), report.ranked.end(), [&](const Advice& a) {
-          return a.scenario.conf == advice.scenario.conf &&
-                 empties(a.scenario.empty) == empties(advice.scenario.empty);
-        });
-    if (known) continue;
-    advice.why = explain(advice, report.baseline_outcome);
-    advice.environment = environment_line(advice.scenario);
-    advice.code = code_line(advice.scenario);
-    cache::Settings effective = advice.scenario.settings;
-    effective.memory_fraction = advice.scenario.fraction;
-    if (!advice.scenario.phase_pools)
-      advice.warnings = cache::lint(effective, workload.uses_private_pools);
+      },
+      /*orders=*/1);
+  Ranking ranking(report.baseline_outcome);
+  for (std::size_t i = 0; i < scenarios.size(); ++i)
+    if (outcomes[i].ok()) ranking.add(scenarios[i], *outcomes[i]);
+  NEAP_TRY(ranking.settle(workload, capacity, options));
+  for (Advice& advice : ranking.best(options.most)) {
+    describe(advice, report.baseline_outcome, workload);
     report.ranked.push_back(std::move(advice));
   }
   return report;

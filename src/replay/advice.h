@@ -1,6 +1,11 @@
 // Which settings and which empty_cache would have helped: a search over what PyTorch offers, ranked.
 //
-// Cost   some sixty replays, spread over cores.
+// Method   Some sixty scenarios run once, with the best estimate of new segments' addresses. The
+//          best of them run under every address order; they are ranked by the most that they
+//          reserve under any.
+//
+// Cost     some sixty replays, and ten for each ranked scenario that releases segments; spread over
+//          cores.
 #pragma once
 
 #include "replay/what_if.h"
@@ -10,11 +15,12 @@ namespace neap::replay {
 struct Advice {
   Scenario scenario;
   Outcome outcome;
-  std::int64_t saves = 0;     ///< peak reserved of the recorded settings − this one's
-  std::int64_t added_ms = 0;  ///< driver time against the recorded settings
-  std::string why;            ///< one sentence
-  std::string environment;    ///< the line to paste; empty when nothing is set
-  std::string code;           ///< the line for empty_cache or the fraction; empty when none
+  std::int64_t saves = 0;              ///< peak reserved of the recorded settings − this one's
+  Interval<std::int64_t> saves_range;  ///< over the address orders
+  std::int64_t added_ms = 0;           ///< driver time against the recorded settings
+  std::string why;                     ///< one sentence
+  std::string environment;             ///< the line to paste; empty when nothing is set
+  std::string code;  ///< the line for empty_cache or the fraction; empty when none
   std::vector<std::string> warnings;
 };
 
@@ -22,6 +28,7 @@ struct AdviceOptions {
   Bytes capacity;  ///< zero: unknown, settings that need it are left out
   unsigned threads = 1;
   std::size_t most = 5;
+  std::size_t orders = kDefaultAddressOrders;
   std::function<void(std::size_t finished, std::size_t total)> progress;
 };
 

@@ -1,7 +1,5 @@
 #include "replay/fidelity.h"
 
-#include <map>
-
 #include "base/format.h"
 #include "cache/address_map.h"
 
@@ -108,7 +106,7 @@ struct RecordedRun::Impl {
 
   void alloc(const Op& op) {
     const trace::Event& event = workload.device->events[op.event];
-    const Route route = on_alloc ? on_alloc(op) : workload.routes[op.route];
+    const Route& route = workload.routes[op.route];
     const std::uint64_t unexpected = source.unexpected;
     auto address = allocator->malloc(Bytes(op.size), route.stream, route.pool);
     ++result.allocs;
@@ -212,7 +210,6 @@ struct RecordedRun::Impl {
   }
 
   const Workload& workload;
-  std::function<Route(const Op&)> on_alloc;  ///< decides the route instead of the workload
   FidelityOptions options;
   RecordedSource source;
   std::optional<cache::CachingAllocator> allocator;
@@ -248,111 +245,6 @@ Status RecordedRun::run(const Observer& observer) {
   }
   impl.result.segments_equal += impl.source.equal;
   impl.result.stats = impl.allocator->stats();
-  return ok_status();
-}
-
-namespace {
-
-/// Private pools of segments that are gone, found while the recorded run is replayed.
-class PoolInference {
- public:
-  PoolInference(Workload& workload, RecordedSource& source, cache::CachingAllocator& allocator)
-      : w_(workload), source_(source), allocator_(allocator) {
-    std::map<Address, std::uint8_t> last;
-    for (const trace::Segment& segment : workload.device->segments)
-      if (segment.pool != 0) last[segment.address] = segment.pool;
-    const auto& events = workload.device->events;
-    for (std::uint32_t i = 0; i < events.size(); ++i) {
-      if (events[i].kind != trace::EventKind::kSegmentAlloc &&
-          events[i].kind != trace::EventKind::kSegmentMap)
-        continue;
-      if (const auto at = last.find(events[i].address); at != last.end())
-        known_.push_back({i, events[i].stream, at->second});
-    }
-  }
-
-  Route route_of(const Op& op) {
-    const trace::Event& event = w_.device->events[op.event];
-    Route route = w_.routes[op.route];
-    if (route.pool == 0 && source_.has_expected()) {
-      const auto& segment = source_.expected();
-      const auto below = ranges_.lower_bound(segment.address);
-      const bool continues = segment.map && below != ranges_.begin() &&
-                             std::prev(below)->second.end == segment.address;
-      ranges_.erase(segment.address);
-      if (continues) {
-        std::prev(ranges_.lower_bound(segment.address))->second.end += segment.size;
-      } else if (allocator_.would_fit(Bytes(op.size), route.stream, 0)) {
-        ranges_[segment.address] = {segment.address + segment.size,
-                                    nearest(op.event, route.stream)};
-        ++w_.inferred_segments;
-      }
-    }
-    if (route.pool != 0 || ranges_.empty()) return route;
-    auto at = ranges_.upper_bound(event.address);
-    if (at == ranges_.begin() || event.address >= std::prev(at)->second.end) return route;
-    route.pool = std::prev(at)->second.pool;
-    return route;
-  }
-  /// The segment is gone; its addresses may come back in another pool.
-  void forget(Address address) { ranges_.erase(address); }
-
- private:
-  struct Known {
-    std::uint32_t event;
-    cache::Stream stream;
-    std::uint32_t pool;
-  };
-  struct Inferred {
-    Address end = 0;
-    std::uint32_t pool = 0;
-  };
-  /// The pool of the segment on this stream that was taken nearest in time, or one of its own.
-  [[nodiscard]] std::uint32_t nearest(std::uint32_t event, cache::Stream stream) const {
-    constexpr std::uint32_t kUnknownPool = 1000;
-    std::uint32_t best = kUnknownPool;
-    std::uint32_t least = ~0u;
-    for (const Known& known : known_) {
-      const std::uint32_t distance =
-          known.event > event ? known.event - event : event - known.event;
-      if (known.stream != stream || distance >= least) continue;
-      least = distance;
-      best = known.pool;
-    }
-    return best;
-  }
-
-  Workload& w_;
-  RecordedSource& source_;
-  cache::CachingAllocator& allocator_;
-  std::vector<Known> known_;
-  std::map<Address, Inferred> ranges_;
-};
-
-}  // namespace
-
-Status infer_pools(Workload& workload, Bytes capacity) {
-  RecordedRun::Impl run(workload, {.capacity = capacity});
-  PoolInference inference(workload, run.source, *run.allocator);
-  std::vector<std::pair<std::uint32_t, Route>> changes;  // block, its route
-  run.on_alloc = [&](const Op& op) {
-    const Route route = inference.route_of(op);
-    if (!(route == workload.routes[op.route])) changes.emplace_back(op.block, route);
-    return route;
-  };
-  NEAP_TRY(run.start());
-  for (const Op& op : workload.ops) {
-    run.apply(op);
-    if (op.kind == OpKind::kSegmentFree)
-      inference.forget(workload.device->events[op.event].address);
-  }
-  if (changes.empty()) return ok_status();
-  for (const auto& [block, route] : changes) workload.blocks[block].route = workload.route(route);
-  for (Op& op : workload.ops)
-    if (op.kind == OpKind::kAlloc) op.route = workload.blocks[op.block].route;
-  workload.notes.push_back(
-      format("{} segments of private pools were gone before the snapshot; their pool was inferred.",
-             workload.inferred_segments));
   return ok_status();
 }
 

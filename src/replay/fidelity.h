@@ -61,9 +61,4 @@ class RecordedRun {
 [[nodiscard]] Result<Fidelity> check_fidelity(const Workload& workload,
                                               const FidelityOptions& options = {});
 
-/// A segment that was given back before the snapshot has no recorded pool. Where the recording took
-/// a new segment although the default pool had room, the segment belonged to a private pool: its
-/// allocations are routed there.
-Status infer_pools(Workload& workload, Bytes capacity);
-
 }  // namespace neap::replay

@@ -14,6 +14,8 @@ Json shortage(const std::optional<OutOfMemory>& oom) {
 
 /// The keys that every line of `what_if` has, in the order of the interface.
 Json figures(const Scenario& scenario, const Outcome& outcome) {
+  const auto reserved = outcome.peak_reserved_range();
+  const auto allocs = outcome.driver_allocs_range();
   return {{"conf", scenario.conf},
           {"empty", scenario.empty.to_string()},
           {"fraction", scenario.fraction},
@@ -28,12 +30,17 @@ Json figures(const Scenario& scenario, const Outcome& outcome) {
           {"fragmentation_max", outcome.fragmentation_max.count()},
           {"fragmentation_overhead", outcome.fragmentation_overhead.count()},
           {"driver_ms", outcome.driver_ms},
-          {"empty_cache_calls", outcome.empty_cache_calls}};
+          {"empty_cache_calls", outcome.empty_cache_calls},
+          {"peak_reserved_range", {reserved.least.count(), reserved.most.count()}},
+          {"driver_allocs_range", {allocs.least, allocs.most}},
+          {"address_orders", outcome.orders.size()},
+          {"orders_out_of_memory", outcome.orders_out_of_memory()}};
 }
 
 Json to_json(const Advice& advice) {
   Json entry = figures(advice.scenario, advice.outcome);
   entry["saves"] = advice.saves;
+  entry["saves_range"] = {advice.saves_range.least, advice.saves_range.most};
   entry["why"] = advice.why;
   entry["environment"] = advice.environment;
   entry["code"] = advice.code;

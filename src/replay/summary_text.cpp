@@ -94,15 +94,22 @@ std::string what_if(const std::vector<WhatIf>& lines) {
   std::string shortages;
   for (const WhatIf& line : lines) {
     const Outcome& o = line.outcome;
+    const auto allocs = o.driver_allocs_range();
     table.add({name_of(line.scenario), line.scenario.empty.to_string(),
-               o.oom ? "out of memory" : to_string(o.peak_reserved), to_string(o.peak_allocated),
-               to_string(o.fragmentation_overhead), std::to_string(o.driver_allocs),
+               o.oom ? "out of memory" : to_string(o.peak_reserved_range()),
+               to_string(o.peak_allocated), to_string(o.fragmentation_overhead),
+               allocs.is_one_number() ? std::to_string(allocs.least)
+                                      : format("{} to {}", allocs.least, allocs.most),
                std::to_string(o.driver_frees), format("{:.0f} ms", o.driver_ms),
                std::to_string(o.retries)});
     if (o.oom)
       shortages += format("  {}, {}: out of memory at event {} in {}: needs {}, {} free\n",
                           name_of(line.scenario), line.scenario.empty.to_string(), o.oom->event,
                           without_prefix(o.oom->phase), o.oom->need, o.oom->free);
+    else if (const std::size_t failed = o.orders_out_of_memory(); failed > 0)
+      shortages +=
+          format("  {}, {}: out of memory under {} of {} address orders\n", name_of(line.scenario),
+                 line.scenario.empty.to_string(), failed, o.orders.size());
   }
   return "\nWhat if\n" + table.text() + shortages;
 }
@@ -114,7 +121,7 @@ std::string advice(const AdviceReport& report) {
   for (std::size_t i = 0; i < report.ranked.size(); ++i) {
     const Advice& a = report.ranked[i];
     text += format("  {}. {}, peak {}\n     {}\n", i + 1, name_of(a.scenario),
-                   a.outcome.peak_reserved, a.why);
+                   to_string(a.outcome.peak_reserved_range()), a.why);
     if (!a.environment.empty()) text += format("       {}\n", a.environment);
     if (!a.code.empty()) text += format("       {}\n", a.code);
     for (const std::string& warning : a.warnings) text += format("     Note: {}\n", warning);

@@ -6,7 +6,6 @@
 #include <thread>
 
 #include "base/format.h"
-#include "replay/driver_time.h"
 
 namespace neap::replay {
 namespace {
@@ -19,8 +18,12 @@ constexpr std::uint32_t kTransientPool = 0xfffffff0;
 /// One scenario on one thread.
 class Run {
  public:
-  Run(const Workload& workload, const Scenario& scenario, Bytes capacity)
-      : w_(workload), scenario_(scenario), source_(capacity), empties_(w_.phase_names.size()) {
+  Run(const Workload& workload, const Scenario& scenario, Bytes capacity, const AddressOrder& order)
+      : w_(workload),
+        scenario_(scenario),
+        order_(order),
+        source_(capacity, order, workload),
+        empties_(w_.phase_names.size()) {
     cache::CacheOptions options;
     options.settings = scenario.settings;
     if (scenario.fraction > 0) options.settings.memory_fraction = scenario.fraction;
@@ -62,8 +65,7 @@ class Run {
     if (w_.initial_blocks == 0 && w_.initial_segments.empty()) return ok_status();
     const bool same = scenario_.settings == w_.settings && !scenario_.phase_pools;
     if (same) {
-      for (const auto& segment : w_.initial_segments)
-        source_.occupy(segment.address, segment.size, segment.expandable);
+      for (const auto& segment : w_.initial_segments) source_.add_initial(segment);
       NEAP_TRY(allocator_->adopt(w_.initial_segments, w_.initial_reservations));
       for (std::uint32_t i = 0; i < w_.initial_blocks; ++i) addresses_[i] = w_.initial_addresses[i];
     } else {
@@ -130,6 +132,10 @@ class Run {
         return addresses_[op.block] == 0 ? ok_status() : complete_free(op.block);
       case OpKind::kRecordedEmptyCache:
         return scenario_.empty.kind == EmptyPolicy::Kind::kRecorded ? empty_cache() : ok_status();
+      case OpKind::kReleasePool:
+        // A pool that this scenario never used has nothing to give back.
+        static_cast<void>(allocator_->release_pool(op.block));
+        return ok_status();
       case OpKind::kPhaseBegin:
         account(current_phase());
         open_.push_back(op.block);
@@ -195,12 +201,15 @@ class Run {
     out_.driver_ms = source_.milliseconds() - spent_before_;
     out_.fragmentation_overhead = saturating_sub(out_.peak_reserved, without_fragmentation_);
     out_.events = w_.allocator_events;
+    out_.released_segments = source_.released_segments();
+    out_.orders = {{order_, out_.peak_reserved, out_.driver_allocs, out_.oom.has_value()}};
     for (PhaseFigures& figures : figures_) out_.phases.push_back(std::move(figures));
   }
 
   const Workload& w_;
   const Scenario& scenario_;
-  TimedSource source_;
+  AddressOrder order_;
+  OrderedSource source_;
   std::optional<cache::CachingAllocator> allocator_;
   std::vector<char> empties_;
   std::vector<Address> addresses_;
@@ -299,32 +308,118 @@ Result<Scenario> Scenario::make(std::string_view conf, std::string_view empty, d
   return scenario;
 }
 
-Result<Outcome> run_scenario(const Workload& workload, const Scenario& scenario, Bytes capacity) {
-  return Run(workload, scenario, capacity).run();
+namespace {
+
+/// Calls work(0) to work(count - 1) on up to `threads` threads, this one included.
+template <class Work>
+void run_parallel(std::size_t count, unsigned threads, const Work& work) {
+  std::atomic<std::size_t> next{0};
+  const auto loop = [&] {
+    for (std::size_t i = next++; i < count; i = next++) work(i);
+  };
+  std::vector<std::thread> helpers;
+  const auto wanted = std::min<std::size_t>(std::max(threads, 1u), count);
+  for (std::size_t i = 1; i < wanted; ++i) helpers.emplace_back(loop);
+  loop();
+  for (std::thread& helper : helpers) helper.join();
+}
+
+template <class T, class Value>
+Interval<T> interval(const std::vector<OrderFigures>& orders, Value value) {
+  Interval<T> range{value(orders.front()), value(orders.front())};
+  for (const OrderFigures& order : orders) {
+    if (order.out_of_memory && !orders.front().out_of_memory) continue;
+    range.least = std::min<T>(range.least, value(order));
+    range.most = std::max<T>(range.most, value(order));
+  }
+  return range;
+}
+
+/// A dozen orders seldom contain the extremes: a quarter of the spread is added on both sides.
+constexpr std::uint64_t kMarginParts = 4;
+
+}  // namespace
+
+std::string to_string(const Interval<Bytes>& range) {
+  std::string least = to_string(range.least);
+  const std::string most = to_string(range.most);
+  if (least == most) return most;
+  const auto unit = [](const std::string& text) { return text.substr(text.rfind(' ')); };
+  if (unit(least) == unit(most)) least.resize(least.size() - unit(least).size());
+  return format("{} to {}", least, most);
+}
+
+Interval<Bytes> Outcome::peak_reserved_range() const {
+  auto range =
+      interval<Bytes>(orders, [](const OrderFigures& order) { return order.peak_reserved; });
+  const Bytes margin = (range.most - range.least) / kMarginParts;
+  // Reserved memory holds what is allocated.
+  range.least =
+      std::max(saturating_sub(range.least, margin), std::min(range.least, peak_allocated));
+  range.most += margin;
+  return range;
+}
+
+Interval<std::uint64_t> Outcome::driver_allocs_range() const {
+  auto range = interval<std::uint64_t>(
+      orders, [](const OrderFigures& order) { return order.driver_allocs; });
+  const std::uint64_t margin = (range.most - range.least + kMarginParts - 1) / kMarginParts;
+  range.least -= std::min(range.least, margin);
+  range.most += margin;
+  return range;
+}
+
+std::size_t Outcome::orders_out_of_memory() const {
+  return static_cast<std::size_t>(std::count_if(
+      orders.begin(), orders.end(), [](const OrderFigures& order) { return order.out_of_memory; }));
+}
+
+Result<Outcome> run_scenario(const Workload& workload, const Scenario& scenario, Bytes capacity,
+                             const AddressOrder& order) {
+  return Run(workload, scenario, capacity, order).run();
 }
 
 std::vector<Result<Outcome>> run_scenarios(const Workload& workload,
                                            const std::vector<Scenario>& scenarios, Bytes capacity,
                                            unsigned threads,
-                                           const std::function<void(std::size_t)>& done) {
+                                           const std::function<void(std::size_t)>& done,
+                                           std::size_t orders) {
+  const std::vector<AddressOrder> all = address_orders(orders);
   std::vector<Result<Outcome>> outcomes(scenarios.size(),
                                         Status(ErrorCode::kInternal, "The scenario was not run"));
-  std::atomic<std::size_t> next{0};
   std::mutex mutex;
   std::size_t finished = 0;
-  const auto work = [&] {
-    for (std::size_t i = next++; i < scenarios.size(); i = next++) {
-      outcomes[i] = run_scenario(workload, scenarios[i], capacity);
-      const std::lock_guard lock(mutex);
-      ++finished;
-      if (done) done(finished);
-    }
+  const auto finish = [&] {
+    ++finished;
+    if (done) done(finished);
   };
-  const auto count = std::min<std::size_t>(std::max(threads, 1u), scenarios.size());
-  std::vector<std::thread> helpers;
-  for (std::size_t i = 1; i < count; ++i) helpers.emplace_back(work);
-  work();
-  for (std::thread& helper : helpers) helper.join();
+  run_parallel(scenarios.size(), threads, [&](std::size_t i) {
+    outcomes[i] = run_scenario(workload, scenarios[i], capacity, all.front());
+    const bool one_number = all.size() == 1 || !outcomes[i].ok() || !outcomes[i]->released_segments;
+    const std::lock_guard lock(mutex);
+    if (one_number) finish();
+  });
+  // Only what released segments depends on the order of those that came later.
+  std::vector<std::size_t> open;
+  for (std::size_t i = 0; i < scenarios.size(); ++i)
+    if (outcomes[i].ok() && outcomes[i]->released_segments) open.push_back(i);
+  const std::size_t others = all.size() - 1;
+  std::vector<std::size_t> left(scenarios.size(), others);
+  std::vector<std::vector<OrderFigures>> figures(scenarios.size(),
+                                                 std::vector<OrderFigures>(others));
+  run_parallel(open.size() * others, threads, [&](std::size_t task) {
+    const std::size_t i = open[task / others];
+    auto outcome = run_scenario(workload, scenarios[i], capacity, all[1 + task % others]);
+    const std::lock_guard lock(mutex);
+    if (outcome.ok())
+      figures[i][task % others] = outcome->orders.front();
+    else if (outcomes[i].ok())
+      outcomes[i] = outcome.status();
+    if (--left[i] > 0) return;
+    if (outcomes[i].ok())
+      outcomes[i]->orders.insert(outcomes[i]->orders.end(), figures[i].begin(), figures[i].end());
+    finish();
+  });
   return outcomes;
 }
 

@@ -8,7 +8,7 @@
 #include <functional>
 #include <optional>
 
-#include "replay/workload.h"
+#include "replay/address_order.h"
 
 namespace neap::replay {
 
@@ -57,6 +57,24 @@ struct OutOfMemory {
   Bytes need, free;
 };
 
+template <class T>
+struct Interval {
+  T least{}, most{};
+  [[nodiscard]] bool is_one_number() const { return least == most; }
+};
+
+/// "12.34 GiB", or "12.3 to 12.6 GiB".
+[[nodiscard]] std::string to_string(const Interval<Bytes>& range);
+
+/// What one address order gave.
+struct OrderFigures {
+  AddressOrder order;
+  Bytes peak_reserved;
+  std::uint64_t driver_allocs = 0;
+  bool out_of_memory = false;
+};
+
+/// The figures are those of the best estimate, the first address order.
 struct Outcome {
   Bytes peak_reserved, peak_allocated, peak_requested;
   Bytes end_reserved, end_allocated;
@@ -69,14 +87,28 @@ struct Outcome {
   std::uint64_t empty_cache_calls = 0;
   std::uint64_t events = 0;
   std::vector<PhaseFigures> phases;
+  /// One entry per address order, the best estimate first. One entry only where no segment was
+  /// released: then the order is known.
+  std::vector<OrderFigures> orders;
+  bool released_segments = false;
+
+  /// Least and most over the orders, and a quarter of their spread on both sides: a dozen orders
+  /// seldom contain the extremes. Orders that ran out of memory count only if the best estimate
+  /// did, too.
+  [[nodiscard]] Interval<Bytes> peak_reserved_range() const;
+  [[nodiscard]] Interval<std::uint64_t> driver_allocs_range() const;
+  [[nodiscard]] std::size_t orders_out_of_memory() const;
 };
 
+/// One replay under one address order.
 [[nodiscard]] Result<Outcome> run_scenario(const Workload& workload, const Scenario& scenario,
-                                           Bytes capacity);
+                                           Bytes capacity, const AddressOrder& order = {});
 
-/// In the order of `scenarios`. `done` is called from any thread, one at a time.
+/// Each scenario under `orders` address orders, in the order of `scenarios`. `done` is called from
+/// any thread, one at a time, when a scenario is finished.
 [[nodiscard]] std::vector<Result<Outcome>> run_scenarios(
     const Workload& workload, const std::vector<Scenario>& scenarios, Bytes capacity,
-    unsigned threads, const std::function<void(std::size_t finished)>& done = {});
+    unsigned threads, const std::function<void(std::size_t finished)>& done = {},
+    std::size_t orders = kDefaultAddressOrders);
 
 }  // namespace neap::replay

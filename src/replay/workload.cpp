@@ -6,7 +6,7 @@
 
 #include "base/format.h"
 #include "cache/address_map.h"
-#include "replay/fidelity.h"
+#include "replay/pool_inference.h"
 #include "replay/rewind.h"
 
 namespace neap::replay {

@@ -29,7 +29,8 @@ enum class OpKind : std::uint8_t {
   kSegmentUnmap,
   kRecordedEmptyCache,  ///< before the first release of a burst that looks like empty_cache
   kOom,
-  kPhaseBegin,  ///< block = phase number
+  kReleasePool,  ///< block = pool whose owner is gone: its free segments can be released
+  kPhaseBegin,   ///< block = phase number
   kPhaseEnd,
 };
 
@@ -100,7 +101,7 @@ struct Workload {
   /// Sizes of blocks live before the first event that had to be worked out from their neighbours.
   std::uint64_t guessed_sizes = 0;
   bool uses_private_pools = false;
-  /// Segments whose private pool had to be inferred, see infer_pools.
+  /// Segments whose private pool had to be inferred (pool_inference.h).
   std::uint64_t inferred_segments = 0;
   std::vector<std::string> notes;  ///< for people, one sentence each
 
