@@ -291,6 +291,7 @@ class Bench:
         other = Pages(64 * GIB, GIB)
         other.all(other.create, other.map)
         call("cuMemsetD8_v2", other.base, ctypes.c_ubyte(1), size_t(GIB))
+        call("cuCtxSynchronize")
 
         def cycle(clock):
             other.all(other.unmap, other.release)
@@ -397,7 +398,6 @@ class Bench:
             try:
                 case()
             except (RuntimeError, AttributeError) as error:
-                call("cuStreamSynchronize", self.stream)
                 self.lines.append({"case": case.__name__, "failed": str(error)})
                 print(self.lines[-1], flush=True)
 

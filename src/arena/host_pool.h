@@ -11,8 +11,8 @@
 //           chunk that cannot be pinned is used unpinned, with a warning: slower, not wrong.
 //
 // Cost      take is logarithmic in the number of free pieces. A fresh GiB costs about 22 ms of 16
-//           threads and 25 ms of the driver. A GiB that goes back costs 18 ms of the driver, which
-//           Unpinning overlaps with copies, and 4 ms of CPU time, divided among several threads.
+//           threads and 25 ms of the driver. A GiB that goes back costs 18 ms of the driver and 4 ms
+//           of CPU time, divided among several threads.
 #pragma once
 
 #include <condition_variable>

@@ -13,10 +13,6 @@ namespace {
 // They move together anyway, and the number of handles determines the cost.
 constexpr Bytes kSmallRegion = 256_MiB;
 
-// Transfer chunks that are mapped at once where nothing is copied: few calls, and the driver clears the
-// pages of one call while those of the next are created.
-constexpr std::uint64_t kMappedAtOnce = 8;
-
 PageUse page_use(const Region& region) {
   if (region.size < kSmallRegion) return PageUse::kShared;
   if (keeps_contents(region.policy)) return PageUse::kCopied;
@@ -362,8 +358,8 @@ Result<Incoming> gather_in(Arena::Impl& arena, const std::vector<Tag*>& tags,
       item.info.state = State::kResuming;
       in.items.push_back(std::move(item));
     }
-    auto chunks = cut_chunks(*tag, plan_pages(arena, runs, leaving),
-                             any_copy ? arena.chunk_size : arena.chunk_size * kMappedAtOnce);
+    auto chunks =
+        cut_chunks(*tag, plan_pages(arena, runs, leaving), any_copy ? arena.chunk_size : Bytes(0));
     std::move(chunks.begin(), chunks.end(), std::back_inserter(in.chunks));
   }
   for (auto& item : in.items) item.region->state = State::kResuming;

@@ -1,5 +1,6 @@
 // Pause and resume: gather, secure, move, commit; or undo.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "arena/operations.h"
@@ -139,38 +140,30 @@ void release_early(Arena::Impl& arena, TransferChunk& chunk) {
   chunk.released = true;
 }
 
+// Transfer chunks that are queued for copying while earlier ones are unmapped: enough to keep the link
+// busy.
+constexpr std::size_t kCopiesAhead = 2;
+
 Status move_out(Arena::Impl& arena, Outgoing& out, bool release_pages) {
   QueueLease queue(arena);
   const bool copies = has_copies(out.chunks);
   if (copies || !out.disk.empty()) NEAP_TRY(queue.take());
   // Files first: they are slow, and nothing is unmapped before they are complete.
   NEAP_TRY(out.disk.empty() ? Status() : copy_to_disk(out.disk, arena.hosts, queue.get()));
-  std::vector<std::uint64_t> marks(out.chunks.size(), 0);
-  for (std::size_t i = 0; copies && i < out.chunks.size(); ++i) {
-    NEAP_TRY(copy_out(out.chunks[i], queue.get(), out.readying));
-    NEAP_TRY_ASSIGN(marks[i], queue.get().mark_to_host());
-  }
   const bool releases = release_pages && copies && is_restorable(out);
-  for (std::size_t i = 0; i < out.chunks.size(); ++i) {
-    if (copies) NEAP_TRY(queue.get().wait(marks[i]));
-    NEAP_TRY(unmap_chunk(arena, out.chunks[i]));
-    if (releases) release_early(arena, out.chunks[i]);
-  }
-  return {};
-}
-
-/// Unpins host buffers that are not kept, each chunk's when its copies are over.
-Status unpin_behind(Arena::Impl& arena, Incoming& in, device::CopyQueue& queue,
-                    const std::vector<std::uint64_t>& marks) {
-  std::vector<HostBuffer> buffers;
-  for (const auto& item : in.items) buffers.push_back(item.region->backup.host);
-  in.unpinning = arena.hosts.unpinning(buffers);
-  for (const TransferChunk& chunk : in.chunks)
-    for (const device::Copy& copy : chunk.copies) in.unpinning->expect(copy);
-  for (std::size_t i = 0; i < in.chunks.size(); ++i) {
-    if (in.chunks[i].copies.empty()) continue;
-    NEAP_TRY(queue.wait(marks[i]));
-    for (const device::Copy& copy : in.chunks[i].copies) in.unpinning->done(copy);
+  const std::size_t count = out.chunks.size();
+  const std::size_t ahead = copies ? kCopiesAhead : 0;
+  std::vector<std::uint64_t> marks(count, 0);
+  for (std::size_t i = 0; i < count + ahead; ++i) {
+    if (copies && i < count) {
+      NEAP_TRY(copy_out(out.chunks[i], queue.get(), out.readying));
+      NEAP_TRY_ASSIGN(marks[i], queue.get().mark_to_host());
+    }
+    if (i < ahead) continue;
+    TransferChunk& chunk = out.chunks[i - ahead];
+    if (copies) NEAP_TRY(queue.get().wait(marks[i - ahead]));
+    NEAP_TRY(unmap_chunk(arena, chunk));
+    if (releases) release_early(arena, chunk);
   }
   return {};
 }
@@ -216,6 +209,41 @@ class PagesByChunk {
   std::map<std::uint64_t, std::vector<Page>> kept_;
 };
 
+/// Unpins host buffers that are not kept, each chunk's when its copies are over.
+///
+/// The driver waits for queued copies before it unpins. One chunk at a time, the GPU is never idle for
+/// long: after 0.1 s without work it takes 10 ms more for the next pages (docs/arena.md).
+class UnpinBehind {
+ public:
+  UnpinBehind(Arena::Impl& arena, Incoming& in, device::CopyQueue& queue) : in_(in), queue_(queue) {
+    std::vector<HostBuffer> buffers;
+    for (const auto& item : in.items) buffers.push_back(item.region->backup.host);
+    in.unpinning = arena.hosts.unpinning(buffers);
+    for (const TransferChunk& chunk : in.chunks)
+      for (const device::Copy& copy : chunk.copies) in.unpinning->expect(copy);
+  }
+  /// The copies of `chunk` are queued: unpins the buffers of the one before.
+  Status queued(const TransferChunk& chunk) {
+    NEAP_TRY(finish());
+    NEAP_TRY_ASSIGN(mark_, queue_.mark_to_device());
+    copying_ = &chunk;
+    return {};
+  }
+  Status finish() {
+    if (copying_ == nullptr) return {};
+    NEAP_TRY(queue_.wait(mark_));
+    for (const device::Copy& copy : std::exchange(copying_, nullptr)->copies)
+      in_.unpinning->done(copy);
+    return {};
+  }
+
+ private:
+  Incoming& in_;
+  device::CopyQueue& queue_;
+  const TransferChunk* copying_ = nullptr;
+  std::uint64_t mark_ = 0;
+};
+
 /// Maps and fills every chunk. Chunks without pages get them here; `lacks_pages` says that there were
 /// not enough.
 Status move_in(Arena::Impl& arena, Incoming& in, Stopwatch& watch, bool& lacks_pages) {
@@ -223,23 +251,21 @@ Status move_in(Arena::Impl& arena, Incoming& in, Stopwatch& watch, bool& lacks_p
   QueueLease queue(arena);
   const bool copies = has_copies(in.chunks);
   if (copies || !in.disk.empty()) NEAP_TRY(queue.take());
-  const bool unpins = copies && !arena.keep_host_buffers;
-  std::vector<std::uint64_t> marks(in.chunks.size(), 0);
-  for (std::size_t i = 0; i < in.chunks.size(); ++i) {
-    Status taken = pages.fill(in.chunks[i]);
+  std::optional<UnpinBehind> unpin;
+  if (copies && !arena.keep_host_buffers) unpin.emplace(arena, in, queue.get());
+  for (TransferChunk& chunk : in.chunks) {
+    Status taken = pages.fill(chunk);
     lacks_pages = taken.code() == ErrorCode::kOutOfDeviceMemory;
     NEAP_TRY(std::move(taken));
-    NEAP_TRY(map_chunk(arena, in.chunks[i]));
-    if (in.chunks[i].copies.empty()) continue;
-    NEAP_TRY(copy_in(in.chunks[i], queue.get()));
-    if (unpins) {
-      NEAP_TRY_ASSIGN(marks[i], queue.get().mark_to_device());
-    }
+    NEAP_TRY(map_chunk(arena, chunk));
+    if (chunk.copies.empty()) continue;
+    NEAP_TRY(copy_in(chunk, queue.get()));
+    if (unpin) NEAP_TRY(unpin->queued(chunk));
   }
-  watch.lap("taking and mapping pages");
-  if (unpins) NEAP_TRY(unpin_behind(arena, in, queue.get(), marks));
+  watch.lap(unpin ? "pages, copying and unpinning" : "pages");
+  if (unpin) NEAP_TRY(unpin->finish());
   Status status = finish_contents(arena, in, queue.taken() ? &queue.get() : nullptr);
-  watch.lap(unpins ? "copying and unpinning" : "copying");
+  watch.lap("copying");
   return status;
 }
 
