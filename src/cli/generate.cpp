@@ -73,7 +73,7 @@ class GenerateCommand final : public Command {
   bool stdin_ = false, json_ = false;
   std::int64_t max_new_tokens_ = 64, batch_ = 16;
   std::uint64_t seed_ = 1;
-  rollout::SamplingOptions sampling_;
+  step::SamplingOptions sampling_;
 };
 
 void GenerateCommand::read_prompts() {
@@ -104,7 +104,7 @@ void GenerateCommand::print(const std::string& prompt, const rollout::Response& 
 int GenerateCommand::run() {
   read_prompts();
   const fs::path folder = model_folder(path_);
-  const spec::ModelShape shape = value_or_throw(spec::ModelShape::from_folder(folder));
+  const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(folder));
   const model::Tokenizer tokenizer = model::Tokenizer::from_folder(folder);
   std::vector<at::Tensor> flat;
   for (const spec::FlatUnit& unit : spec::flat_layout(shape, spec::Head::kLanguageModel)) {

@@ -58,15 +58,10 @@ struct Change {
   std::string a, b, whole;  ///< names in the file
 };
 
-// W of a linear is (out, in), but (in, out) in GPT-2.
-bool is_transposed(spec::Family family) {
-  return family == spec::Family::kGpt2;
-}
-
 void check_shapes(const SafetensorsFile& file, const Change& change, const AdapterConfig& config,
-                  spec::Family family) {
+                  bool input_major) {
   const at::IntArrayRef w = change.target.sizes();
-  const std::int64_t out = w[is_transposed(family) ? 1 : 0], in = w[is_transposed(family) ? 0 : 1];
+  const std::int64_t out = w[input_major ? 1 : 0], in = w[input_major ? 0 : 1];
   const std::vector<std::int64_t> a{config.rank, in}, b{out, config.rank};
   if (file.find(change.a)->shape != a || file.find(change.b)->shape != b) {
     throw Error(
@@ -77,7 +72,7 @@ void check_shapes(const SafetensorsFile& file, const Change& change, const Adapt
   }
 }
 
-std::vector<Change> changes_of(const SafetensorsFile& file, const spec::ModelShape& shape,
+std::vector<Change> changes_of(const SafetensorsFile& file, const spec::Architecture& shape,
                                spec::Head head, const std::vector<Tensor>& flat,
                                const AdapterConfig& config) {
   std::vector<Change> out;
@@ -100,7 +95,7 @@ std::vector<Change> changes_of(const SafetensorsFile& file, const spec::ModelSha
                                                 file.path().string(), change.a, change.b));
       }
       if (adapted) {
-        check_shapes(file, change, config, shape.family);
+        check_shapes(file, change, config, shape.input_major);
         change.whole.clear();
       } else if (!has(change.whole)) {
         continue;
@@ -127,15 +122,15 @@ Tensor read_float(const SafetensorsFile& file, const std::string& name) {
 }
 
 Tensor delta_of(const SafetensorsFile& file, const Change& change, const AdapterConfig& config,
-                spec::Family family) {
+                bool input_major) {
   const Tensor delta =
       at::mm(read_float(file, change.b), read_float(file, change.a)).mul_(config.scale);
-  return is_transposed(family) ? delta.t() : delta;
+  return input_major ? delta.t() : delta;
 }
 
 }  // namespace
 
-std::vector<std::string> merge_adapter(const fs::path& folder, const spec::ModelShape& shape,
+std::vector<std::string> merge_adapter(const fs::path& folder, const spec::Architecture& shape,
                                        spec::Head head, const std::vector<Tensor>& flat) {
   std::error_code ignored;
   std::vector<std::string> changed;
@@ -149,7 +144,7 @@ std::vector<std::string> merge_adapter(const fs::path& folder, const spec::Model
       detail::read_into(file, *file.find(change.whole), change.target);
       continue;
     }
-    const Tensor delta = delta_of(file, change, config, shape.family);
+    const Tensor delta = delta_of(file, change, config, shape.input_major);
     change.target.copy_(change.target.to(at::kCPU, at::kFloat).add(delta));
   }
   return changed;

@@ -10,7 +10,6 @@
 #include "base/format.h"
 #include "base/status.h"
 #include "model/checkpoint_detail.h"
-#include "model/network.h"
 #include "model/safetensors.h"
 
 namespace neap::model {
@@ -105,7 +104,7 @@ std::vector<std::string> aliases(const std::string& name) {
 }
 
 // Buffers that old files hold beside their parameters, and copies of a tied matrix.
-bool is_expected_extra(const std::string& name, const spec::ModelShape& shape) {
+bool is_expected_extra(const std::string& name, const spec::Architecture& shape) {
   const auto ends = [&](std::string_view end) {
     return name.size() >= end.size() &&
            name.compare(name.size() - end.size(), end.size(), end) == 0;
@@ -114,7 +113,7 @@ bool is_expected_extra(const std::string& name, const spec::ModelShape& shape) {
   return shape.tie_word_embeddings && name == "lm_head.weight";
 }
 
-Json config_of(const spec::ModelShape& shape, spec::Head head, at::ScalarType type) {
+Json config_of(const spec::Architecture& shape, spec::Head head, at::ScalarType type) {
   Json config = shape.to_json(head);
   config["torch_dtype"] = torch_name_of(type);
   return config;
@@ -129,7 +128,7 @@ bool copy_file(const fs::path& from, const fs::path& to, const char* name) {
   return true;
 }
 
-void write_generation_config(const fs::path& folder, const spec::ModelShape& shape) {
+void write_generation_config(const fs::path& folder, const spec::Architecture& shape) {
   const Json config = shape.to_json();
   Json generation = Json::object();
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
@@ -176,7 +175,7 @@ bool has_weights(const fs::path& folder) {
   return WeightFolder::exists(folder);
 }
 
-LoadReport load_model(const fs::path& folder, const spec::ModelShape& shape, spec::Head head,
+LoadReport load_model(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
                       const std::vector<Tensor>& flat) {
   const at::NoGradGuard no_grad;
   const auto units = spec::flat_layout(shape, head);
@@ -207,7 +206,7 @@ LoadReport load_model(const fs::path& folder, const spec::ModelShape& shape, spe
   return report;
 }
 
-void save_model(const fs::path& folder, const spec::ModelShape& shape, spec::Head head,
+void save_model(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
                 const std::vector<Tensor>& flat, const SaveOptions& options) {
   const auto units = spec::flat_layout(shape, head);
   check_units(units, flat);
@@ -229,7 +228,7 @@ void save_model(const fs::path& folder, const spec::ModelShape& shape, spec::Hea
       write_file_atomic(folder / "config.json", config_of(shape, head, type).dump(2) + "\n"));
 }
 
-void save_adapter(const fs::path& folder, const spec::ModelShape& shape, spec::Head head,
+void save_adapter(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
                   const spec::LoraShape& lora, double alpha, const std::vector<Tensor>& flat,
                   const std::string& base_model) {
   const auto units = spec::lora_layout(shape, head, lora);
@@ -254,14 +253,14 @@ void save_adapter(const fs::path& folder, const spec::ModelShape& shape, spec::H
                  {"lora_alpha", alpha},
                  {"lora_dropout", 0.0},
                  {"bias", "none"},
-                 {"fan_in_fan_out", shape.family == spec::Family::kGpt2},
+                 {"fan_in_fan_out", shape.input_major},
                  {"inference_mode", true},
                  {"target_modules", std::move(targets)}};
   if (head == spec::Head::kScalar) config["modules_to_save"] = Json::array({"score"});
   throw_if_error(write_file_atomic(folder / "adapter_config.json", config.dump(2) + "\n"));
 }
 
-void load_adapter(const fs::path& folder, const spec::ModelShape& shape, spec::Head head,
+void load_adapter(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
                   const spec::LoraShape& lora, const std::vector<Tensor>& flat) {
   const at::NoGradGuard no_grad;
   const auto units = spec::lora_layout(shape, head, lora);

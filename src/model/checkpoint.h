@@ -14,7 +14,7 @@
 
 #include "base/bytes.h"
 #include "model/transformer.h"
-#include "spec/model_shape.h"
+#include "spec/layout.h"
 
 namespace neap::model {
 
@@ -29,7 +29,7 @@ struct LoadReport {
 /// Fills flat units (as spec::flat_layout, any device and floating dtype) from a folder's
 /// safetensors. Names are matched with and without the base model's prefix. A missing tensor is an
 /// error, but for the scalar head, which a language model's folder does not have.
-LoadReport load_model(const std::filesystem::path& folder, const spec::ModelShape& shape,
+LoadReport load_model(const std::filesystem::path& folder, const spec::Architecture& shape,
                       spec::Head head, const std::vector<at::Tensor>& flat);
 
 struct SaveOptions {
@@ -44,14 +44,14 @@ struct SaveOptions {
 };
 /// Writes config.json, generation_config.json and the weights: a folder that transformers loads.
 /// Every file is replaced atomically, config.json last.
-void save_model(const std::filesystem::path& folder, const spec::ModelShape& shape, spec::Head head,
+void save_model(const std::filesystem::path& folder, const spec::Architecture& shape, spec::Head head,
                 const std::vector<at::Tensor>& flat, const SaveOptions& options = {});
 
 /// PEFT's adapter_config.json and adapter_model.safetensors.
-void save_adapter(const std::filesystem::path& folder, const spec::ModelShape& shape,
+void save_adapter(const std::filesystem::path& folder, const spec::Architecture& shape,
                   spec::Head head, const spec::LoraShape& lora, double alpha,
                   const std::vector<at::Tensor>& flat, const std::string& base_model = {});
-void load_adapter(const std::filesystem::path& folder, const spec::ModelShape& shape,
+void load_adapter(const std::filesystem::path& folder, const spec::Architecture& shape,
                   spec::Head head, const spec::LoraShape& lora,
                   const std::vector<at::Tensor>& flat);
 
@@ -59,7 +59,7 @@ void load_adapter(const std::filesystem::path& folder, const spec::ModelShape& s
 /// matrix at a time; a scalar head that was trained with it replaces the model's. Returns the names of the parameters that it changed. Fails
 /// before it changes anything where the adapter is of a kind that cannot be added so.
 std::vector<std::string> merge_adapter(const std::filesystem::path& folder,
-                                       const spec::ModelShape& shape, spec::Head head,
+                                       const spec::Architecture& shape, spec::Head head,
                                        const std::vector<at::Tensor>& flat);
 
 /// Named tensors (optimizer states, counters) in one safetensors file.

@@ -33,7 +33,7 @@ bool TextTokens::is_end(TokenId id) const {
   return std::find(ends.begin(), ends.end(), id) != ends.end();
 }
 
-TextTokens text_tokens(const fs::path& folder, const spec::ModelShape& shape,
+TextTokens text_tokens(const fs::path& folder, const spec::Architecture& shape,
                        const Tokenizer& tokenizer) {
   const fs::path file = folder / "generation_config.json";
   Json config = Json::object();

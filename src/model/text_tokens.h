@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "model/tokenizer.h"
-#include "spec/model_shape.h"
+#include "spec/layout.h"
 
 namespace neap::model {
 
@@ -26,6 +26,6 @@ struct TextTokens {
 };
 
 [[nodiscard]] TextTokens text_tokens(const std::filesystem::path& folder,
-                                     const spec::ModelShape& shape, const Tokenizer& tokenizer);
+                                     const spec::Architecture& shape, const Tokenizer& tokenizer);
 
 }  // namespace neap::model

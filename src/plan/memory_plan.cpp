@@ -20,9 +20,8 @@ Result<MemoryPlan> draft_plan(const spec::Job& job, const Target& target) {
   plan.host_budget = job.memory.host_budget;
   NEAP_TRY_ASSIGN(const spec::Recipe recipe, spec::describe(job));
   NEAP_TRY_ASSIGN(const JobModels models, read_models(job, recipe));
-  const std::vector<std::string> phases = phase_names(recipe);
   plan.tags = build_tags(job, recipe, models, target);
-  NEAP_TRY_ASSIGN(plan.phases, predict_transients(job, models, target, phases));
+  NEAP_TRY_ASSIGN(plan.phases, predict_transients(job, recipe, models, target));
   return plan;
 }
 

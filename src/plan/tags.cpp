@@ -81,7 +81,7 @@ Result<ModelRole> read_role(const spec::Job& job, const spec::ModelSource& sourc
   ModelRole role;
   role.name = to_string(source.id);
   role.head = source.head;
-  NEAP_TRY_ASSIGN(role.shape, spec::ModelShape::from_folder(job.resolve(source.path)));
+  NEAP_TRY_ASSIGN(role.shape, spec::Architecture::from_folder(job.resolve(source.path)));
   if (const spec::ModelConfig* config = source.trained) {
     role.trained = true;
     role.checkpointing = config->enable_gradient_checkpointing;

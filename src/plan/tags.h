@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "plan/memory_plan.h"
-#include "spec/model_shape.h"
+#include "spec/layout.h"
 #include "spec/optimizer.h"
 #include "spec/recipe.h"
 
@@ -15,7 +15,7 @@ namespace neap::plan {
 /// A model of the job as the planner sees it.
 struct ModelRole {
   std::string name;  ///< "actor", "critic", "reference", "reward"
-  spec::ModelShape shape;
+  spec::Architecture shape;
   spec::Head head = spec::Head::kLanguageModel;
   spec::LoraShape lora;  ///< rank 0: none
   double lora_alpha = 0;

@@ -6,24 +6,11 @@
 
 #include "base/format.h"
 #include "base/status.h"
+#include "model/aten_ops.h"
+#include "spec/loss_kinds.h"
 
 namespace neap::rlhf {
 namespace {
-
-constexpr double kLogRatioLimit = 20;  // e^20 is finite in every precision that a ratio meets
-constexpr double kKlLimit = 10;
-
-at::Tensor kl_value(const at::Tensor& delta, std::string_view kind) {
-  if (kind == "kl" || kind == "k1") return delta;
-  if (kind == "abs") return delta.abs();
-  if (kind == "mse" || kind == "k2") return 0.5 * delta.square();
-  if (kind == "low_var_kl" || kind == "k3") {
-    const at::Tensor x = at::clamp(-delta, -kLogRatioLimit, kLogRatioLimit);
-    return at::clamp(x.exp() - x - 1, -kKlLimit, kKlLimit);
-  }
-  throw Error(ErrorCode::kInvalidArgument,
-              format("KL penalty \"{}\" is unknown; it can be kl, abs, mse, low_var_kl", kind));
-}
 
 // Scores (B) and the positions of each group's members.
 struct Groups {
@@ -75,11 +62,8 @@ at::Tensor masked_whiten(const at::Tensor& x, const at::Tensor& mask) {
 
 at::Tensor kl_penalty(const at::Tensor& log_prob, const at::Tensor& ref_log_prob,
                       std::string_view kind) {
-  const at::Tensor delta = log_prob - ref_log_prob;
-  if (!kind.ends_with('+')) return kl_value(delta, kind);
-  const at::Tensor value = kl_value(delta, kind.substr(0, kind.size() - 1));
-  const at::Tensor straight = kl_value(delta, "k2");
-  return straight - straight.detach() + value.detach();
+  model::AtenOps ops(log_prob.device());
+  return step::kl_value(ops, log_prob - ref_log_prob, value_or_throw(spec::parse_kl(kind)).value);
 }
 
 KlController::KlController(const spec::AlgorithmConfig& config)
@@ -166,67 +150,9 @@ Advantages reinforce_plus_plus_advantages(const at::Tensor& token_rewards, const
   return {masked_whiten(returns, mask) * mask, returns};
 }
 
-LossScale LossScale::of(const at::Tensor& mask) {
+step::LossScale loss_scale(const at::Tensor& mask) {
   return {mask.sum().item<double>(), mask.sum(-1).gt(0).sum().item<double>(),
           static_cast<double>(mask.size(-1))};
-}
-
-at::Tensor aggregate_loss(const at::Tensor& loss, const at::Tensor& mask, std::string_view mode,
-                          const LossScale& scale) {
-  const auto at_least_one = [](double n) { return std::max(n, 1.0); };
-  if (mode == "token-mean") return (loss * mask).sum() / at_least_one(scale.tokens);
-  if (mode == "seq-mean-token-sum") {
-    return (loss * mask).sum() / at_least_one(scale.sequences);
-  }
-  if (mode == "seq-mean-token-mean") {
-    const at::Tensor by_sequence = (loss * mask).sum(-1) / (mask.sum(-1) + 1e-8);
-    return by_sequence.sum() / at_least_one(scale.sequences);
-  }
-  if (mode == "seq-mean-token-sum-norm") {
-    return (loss * mask).sum() / (at_least_one(scale.sequences) * at_least_one(scale.horizon));
-  }
-  throw Error(ErrorCode::kInvalidArgument,
-              format("loss_agg_mode \"{}\" is unknown; it can be token-mean, seq-mean-token-sum, "
-                     "seq-mean-token-mean, seq-mean-token-sum-norm",
-                     mode));
-}
-
-PolicyLoss policy_loss(const at::Tensor& old_log_prob, const at::Tensor& log_prob,
-                       const at::Tensor& advantages, const at::Tensor& mask,
-                       const spec::ActorConfig& config, const LossScale& scale) {
-  const at::Tensor delta = at::clamp(log_prob - old_log_prob, -kLogRatioLimit, kLogRatioLimit);
-  const at::Tensor ratio = delta.exp();
-  const at::Tensor plain = -advantages * ratio;
-  const at::Tensor clipped =
-      -advantages * at::clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high);
-  const at::Tensor upper = at::maximum(plain, clipped);
-  const at::Tensor bound = -advantages * config.clip_ratio_c;
-  const at::Tensor negative = advantages.lt(0);
-  const at::Tensor loss = at::where(negative, at::minimum(upper, bound), upper);
-  return {aggregate_loss(loss, mask, config.loss_agg_mode, scale),
-          masked_mean(clipped.gt(plain).to(mask.scalar_type()), mask).detach(),
-          masked_mean((upper.gt(bound) & negative).to(mask.scalar_type()), mask).detach(),
-          masked_mean(-delta.detach(), mask)};
-}
-
-ValueLoss value_loss(const at::Tensor& values, const at::Tensor& returns,
-                     const at::Tensor& old_values, const at::Tensor& mask, double cliprange,
-                     std::string_view mode, const LossScale& scale) {
-  const at::Tensor near =
-      at::minimum(at::maximum(values, old_values - cliprange), old_values + cliprange);
-  const at::Tensor plain = (values - returns).square();
-  const at::Tensor clipped = (near - returns).square();
-  return {0.5 * aggregate_loss(at::maximum(plain, clipped), mask, mode, scale),
-          masked_mean(clipped.gt(plain).to(mask.scalar_type()), mask).detach()};
-}
-
-at::Tensor pairwise_loss(const at::Tensor& chosen, const at::Tensor& rejected) {
-  return -at::log_sigmoid(chosen - rejected).mean();
-}
-
-at::Tensor entropy_from_logits(const at::Tensor& logits) {
-  const at::Tensor log_p = at::log_softmax(logits, -1);
-  return -(log_p.exp() * log_p).sum(-1);
 }
 
 }  // namespace neap::rlhf

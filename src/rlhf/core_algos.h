@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "spec/job.h"
+#include "step/losses.h"
 
 namespace neap::rlhf {
 
@@ -74,43 +75,7 @@ struct Advantages {
 [[nodiscard]] Advantages reinforce_plus_plus_advantages(const at::Tensor& token_rewards,
                                                         const at::Tensor& mask, double gamma);
 
-// ---- Losses ----
-
-/// What a loss is divided by: counts of the whole mini-batch, so that the losses of its
-/// micro-batches add up to exactly the mini-batch's.
-struct LossScale {
-  double tokens = 0;     ///< masked tokens of the mini-batch
-  double sequences = 0;  ///< sequences with at least one masked token
-  double horizon = 0;    ///< for seq-mean-token-sum-norm: longest response
-  [[nodiscard]] static LossScale of(const at::Tensor& mask);
-};
-/// "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm".
-[[nodiscard]] at::Tensor aggregate_loss(const at::Tensor& loss, const at::Tensor& mask,
-                                        std::string_view mode, const LossScale& scale);
-
-struct PolicyLoss {
-  at::Tensor loss;                 ///< scalar, with gradient
-  at::Tensor clip_fraction;        ///< share of tokens at which the clipped side was taken
-  at::Tensor clip_fraction_lower;  ///< share at which the dual clip was taken
-  at::Tensor ppo_kl;               ///< masked mean of old - new
-};
-[[nodiscard]] PolicyLoss policy_loss(const at::Tensor& old_log_prob, const at::Tensor& log_prob,
-                                     const at::Tensor& advantages, const at::Tensor& mask,
-                                     const spec::ActorConfig& config, const LossScale& scale);
-
-struct ValueLoss {
-  at::Tensor loss;
-  at::Tensor clip_fraction;
-};
-/// Half of the larger squared error of the value and of the value clipped around the old one.
-[[nodiscard]] ValueLoss value_loss(const at::Tensor& values, const at::Tensor& returns,
-                                   const at::Tensor& old_values, const at::Tensor& mask,
-                                   double cliprange, std::string_view mode, const LossScale& scale);
-
-/// -log sigmoid(chosen - rejected), mean over pairs (Bradley-Terry).
-[[nodiscard]] at::Tensor pairwise_loss(const at::Tensor& chosen, const at::Tensor& rejected);
-
-/// Entropy of softmax(logits) over the last dimension.
-[[nodiscard]] at::Tensor entropy_from_logits(const at::Tensor& logits);
+/// Counts of a mini-batch's response mask (B, T).
+[[nodiscard]] step::LossScale loss_scale(const at::Tensor& mask);
 
 }  // namespace neap::rlhf

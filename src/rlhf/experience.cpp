@@ -1,29 +1,31 @@
 #include "rlhf/experience.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 
 #include "base/progress.h"
+#include "step/phases.h"
 #include "train/random.h"
 
 namespace neap::rlhf {
 namespace {
 
-// Runs `work` on micro batches inside a phase and joins its results, (b, ...) each, on the host.
-template <class Work>
-at::Tensor by_micro_batch(Context& context, const train::Sequences& sequences, const char* phase,
-                          std::int64_t micro_batch, const Work& work) {
-  std::vector<at::Tensor> parts;
-  const auto guard = context.runtime.phase(phase);
-  for (const train::MicroBatch& rows : train::micro_batches(sequences.size(), micro_batch)) {
-    const train::Sequences micro =
-        sequences.slice(rows.first, rows.count, context.runtime.device());
-    parts.push_back(bridge::to_host(work(micro).narrow(0, rows.seen, rows.fresh())));
+// Host tensors of micro-batches, joined in plain host memory.
+class Parts {
+ public:
+  void add(const at::Tensor& part) {
+    if (part.defined()) parts_.push_back(part);
   }
-  const bridge::HostScope host;
-  return at::cat(parts);
-}
+  [[nodiscard]] at::Tensor join() const {
+    const bridge::HostScope host;
+    return parts_.empty() ? at::Tensor() : at::cat(parts_);
+  }
+
+ private:
+  std::vector<at::Tensor> parts_;
+};
 
 }  // namespace
 
@@ -80,33 +82,49 @@ Experience gather_experience(Context& context, const Experience& mine, std::int6
 TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
                                  const train::Sequences& sequences, const char* phase,
                                  std::int64_t micro_batch, bool entropy) {
-  model::LogProbOptions options;
-  options.temperature = context.job.rollout.temperature > 0 ? context.job.rollout.temperature : 1;
+  step::LogProbOptions options;
+  options.temperature = context.job.log_prob_temperature();
   options.entropy = entropy;
-  const at::Tensor both =
-      by_micro_batch(context, sequences, phase, micro_batch, [&](const train::Sequences& micro) {
-        const at::Tensor hidden = model.forward(model::Batch::padded(micro.tokens));
-        const model::LogProbs out =
-            model.log_probs(hidden, micro.rows(), micro.targets.flatten(), options);
-        at::Tensor result = out.log_probs.view_as(micro.mask).unsqueeze(1);
-        if (!entropy) return result;
-        return at::cat({result, out.entropy.view_as(micro.mask).unsqueeze(1)}, 1);
-      });  // (B, 1 or 2, T)
-  // Rows after the end of a response contain garbage, so they are zeroed.
-  TokenLogProbs out{both.select(1, 0) * sequences.mask, {}};
-  if (entropy) out.entropy = both.select(1, 1) * sequences.mask;
+  Parts log_probs;
+  Parts entropies;
+  {
+    const auto guard = context.runtime.phase(phase);
+    const at::NoGradGuard no_grad;
+    step::log_prob_phase(
+        model.ops(), model.weights(), sequences, micro_batch, options,
+        [&](const step::MicroBatch&, const at::Tensor& values, const at::Tensor& entropy_values) {
+          log_probs.add(values);
+          entropies.add(entropy_values);
+        });
+  }
+  // Rows beyond a response contain garbage, so they are zeroed.
+  TokenLogProbs out{log_probs.join() * sequences.mask, {}};
+  if (entropy) out.entropy = entropies.join() * sequences.mask;
   return out;
 }
 
+namespace {
+
+at::Tensor scores_of(Context& context, model::Transformer& model, const train::Sequences& sequences,
+                     const char* phase, std::int64_t micro_batch, bool every_token) {
+  Parts parts;
+  {
+    const auto guard = context.runtime.phase(phase);
+    const at::NoGradGuard no_grad;
+    step::score_phase(
+        model.ops(), model.weights(), sequences, micro_batch, every_token,
+        [&](const step::MicroBatch&, const at::Tensor& scores) { parts.add(scores); });
+  }
+  return parts.join();
+}
+
+}  // namespace
+
 at::Tensor response_values(Context& context, train::Role& critic,
                            const train::Sequences& sequences) {
-  const at::Tensor values = by_micro_batch(
-      context, sequences, "values", context.job.values_micro_batch(),
-      [&](const train::Sequences& micro) {
-        const at::Tensor hidden = critic.model().forward(model::Batch::padded(micro.tokens));
-        return critic.model().scores(hidden, micro.rows()).view_as(micro.mask);
-      });
-  return values * sequences.mask;
+  return scores_of(context, critic.model(), sequences, "values", context.job.values_micro_batch(),
+                   true) *
+         sequences.mask;
 }
 
 at::Tensor response_scores(Context& context, train::Role& reward,
@@ -116,12 +134,8 @@ at::Tensor response_scores(Context& context, train::Role& reward,
     const bridge::HostScope host;
     train::read_scores_before_padding(read, reward.shape().pad_token_id);
   }
-  return by_micro_batch(context, read, "rewards", context.job.reward_micro_batch(),
-                        [&](const train::Sequences& micro) {
-                          const at::Tensor hidden =
-                              reward.model().forward(model::Batch::padded(micro.tokens));
-                          return reward.model().scores(hidden, micro.last_rows());
-                        });
+  return scores_of(context, reward.model(), read, "rewards", context.job.reward_micro_batch(),
+                   false);
 }
 
 at::Tensor place_at_end(const at::Tensor& scores, const at::Tensor& mask) {

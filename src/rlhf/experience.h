@@ -13,19 +13,15 @@
 
 #include "rlhf/stage.h"
 #include "rollout/generator.h"
+#include "step/phases.h"
 
 namespace neap::rlhf {
 
-struct Experience {
-  train::Sequences sequences;
-  at::Tensor old_log_probs;  // (B, T)
-  at::Tensor entropy;        // (B, T)
-  at::Tensor ref_log_probs;  // (B, T); undefined without a reference
-  at::Tensor values;         // (B, T); undefined without a critic
-  at::Tensor scores;         // (B,) of the reward model
-  at::Tensor advantages;     // (B, T)
-  at::Tensor returns;        // (B, T)
-  at::Tensor batch_mask;     // (ranks B, T): the response masks of the whole batch
+/// Of this rank, (B, T) on the host; reference and values are undefined without such a model.
+struct Experience : step::Experience<at::Tensor> {
+  at::Tensor entropy;     // (B, T)
+  at::Tensor scores;      // (B,) of the reward model
+  at::Tensor batch_mask;  // (ranks B, T): the response masks of the whole batch
 };
 
 /// Phase "generate": `n` responses to each of this rank's prompts; `key` starts their random

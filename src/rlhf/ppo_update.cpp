@@ -2,10 +2,13 @@
 #include "rlhf/ppo_update.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
+#include <ATen/core/grad_mode.h>
 
 #include "base/format.h"
+#include "base/status.h"
 #include "rlhf/core_algos.h"
+#include "spec/loss_kinds.h"
+#include "step/phases.h"
 
 namespace neap::rlhf {
 namespace {
@@ -47,33 +50,54 @@ struct UpdateSpec {
   double grad_clip;
 };
 
-// Runs `micro` for every micro batch of this rank's share of every mini-batch and epoch; an
-// optimizer step each mini-batch.
-template <class Micro>
-void update(Context& context, train::Role& role, const Experience& e, std::int64_t step,
-            const UpdateSpec& spec, Metrics& metrics, const Micro& micro) {
-  const std::int64_t ranks = context.ranks.size();
-  const std::int64_t sequences = e.sequences.size();
-  const std::int64_t share = spec.mini_batch / ranks;
-  const std::int64_t updates_per_step = spec.epochs * (sequences / share);
-  train::AdamW& optimizer = role.optimizer();
-  Averages averages;
-  double lr = 0;
-  for (std::int64_t update = 0; update < updates_per_step; ++update) {
-    const std::int64_t first = update * share % sequences;
-    // The whole mini-batch decides what its losses are divided by, wherever its rows are.
-    const LossScale scale = LossScale::of(e.batch_mask.narrow(0, first * ranks, spec.mini_batch));
-    optimizer.zero_grads();
-    for (std::int64_t at = first; at < first + share; at += spec.micro_batch) {
-      micro(at, spec.micro_batch, scale, averages);
-    }
-    lr = train::learning_rate(spec.optim, step * updates_per_step + update,
-                              context.total_steps * updates_per_step);
-    averages.add(format("{}/grad_norm", spec.prefix), optimizer.reduce_grads(spec.grad_clip));
-    optimizer.step(lr);
+// The optimizer of step::update_phase: one step a mini-batch, at the schedule's learning rate.
+class MiniBatchOptimizer {
+ public:
+  MiniBatchOptimizer(Context& context, train::Role& role, const Experience& e, std::int64_t step,
+                     const UpdateSpec& spec)
+      : context_(context), optimizer_(role.optimizer()), e_(e), step_(step), spec_(spec) {
+    updates_per_step_ = spec.epochs * (e.sequences.size() / shape().mini_batch);
   }
-  metrics[format("{}/lr", spec.prefix)] = lr;
-  averages.put(context.ranks, metrics);
+  [[nodiscard]] step::UpdateShape shape() const {
+    return {spec_.epochs, spec_.mini_batch / context_.ranks.size(), spec_.micro_batch};
+  }
+  void begin(std::int64_t, std::int64_t first) {
+    // The whole mini-batch decides what its losses are divided by, wherever its rows are.
+    scale_ = loss_scale(
+        e_.batch_mask.narrow(0, first * context_.ranks.size(), spec_.mini_batch));
+    optimizer_.zero_grads();
+  }
+  void finish(std::int64_t update) {
+    lr_ = train::learning_rate(spec_.optim, step_ * updates_per_step_ + update,
+                               context_.total_steps * updates_per_step_);
+    averages.add(format("{}/grad_norm", spec_.prefix), optimizer_.reduce_grads(spec_.grad_clip));
+    optimizer_.step(lr_);
+  }
+  [[nodiscard]] const step::LossScale& scale() const { return scale_; }
+  /// Micro-batches of a mini-batch, of all ranks: their losses add up.
+  [[nodiscard]] double batches() const {
+    return static_cast<double>(spec_.mini_batch / spec_.micro_batch);
+  }
+  void put(Metrics& metrics) const {
+    metrics[format("{}/lr", spec_.prefix)] = lr_;
+    averages.put(context_.ranks, metrics);
+  }
+
+  Averages averages;
+
+ private:
+  Context& context_;
+  train::AdamW& optimizer_;
+  const Experience& e_;
+  std::int64_t step_;
+  UpdateSpec spec_;
+  std::int64_t updates_per_step_ = 0;
+  step::LossScale scale_;
+  double lr_ = 0;
+};
+
+step::Keep keep_of(const spec::ModelConfig& config) {
+  return config.enable_gradient_checkpointing ? step::Keep::kInput : step::Keep::kAll;
 }
 
 }  // namespace
@@ -82,90 +106,58 @@ void train_critic(Context& context, train::Role& critic, const Experience& e, st
                   Metrics& metrics) {
   const spec::Job& job = context.job;
   const spec::CriticConfig& config = job.critic;
-  const at::Device device = context.runtime.device();
   model::Transformer& model = critic.model();
+  const auto aggregation = value_or_throw(spec::parse_loss_aggregation(config.loss_agg_mode));
+  MiniBatchOptimizer optimizer(
+      context, critic, e, step,
+      {"critic", config.optim, config.ppo_epochs, config.ppo_mini_batch_size * job.rollout.n,
+       config.ppo_micro_batch_size_per_gpu, config.grad_clip});
   const auto phase = context.runtime.phase("train_critic");
-  update(context, critic, e, step,
-         {"critic", config.optim, config.ppo_epochs, config.ppo_mini_batch_size * job.rollout.n,
-          config.ppo_micro_batch_size_per_gpu, config.grad_clip},
-         metrics,
-         [&](std::int64_t at, std::int64_t count, const LossScale& scale, Averages& averages) {
-           const train::Sequences micro = e.sequences.slice(at, count, device);
-           const auto part = [&](const at::Tensor& t) { return t.narrow(0, at, count).to(device); };
-           const auto tape =
-               model.forward_train(model::Batch::padded(micro.tokens),
-                                   {config.model.enable_gradient_checkpointing, nullptr});
-           const at::Tensor rows = micro.rows();
-           at::Tensor values =
-               model.scores(tape->hidden(), rows).view_as(micro.mask).requires_grad_();
-           const ValueLoss loss = value_loss(values, part(e.returns), part(e.values), micro.mask,
-                                             config.cliprange_value, config.loss_agg_mode, scale);
-           const at::Tensor d_values = torch::autograd::grad({loss.loss}, {values})[0];
-           tape->backward(model.scores_backward(tape->hidden(), rows, d_values.flatten()));
-           const double weight = micro.mask.sum().item<double>();
-           // The loss is a share of the mini-batch's: its micro batches add up.
-           const double batches =
-               static_cast<double>(config.ppo_mini_batch_size * job.rollout.n / count);
-           averages.add("critic/vf_loss", loss.loss.item<double>() * batches);
-           averages.add("critic/vf_clipfrac", loss.clip_fraction.item<double>(), weight);
-           averages.add("critic/vpred_mean",
-                        masked_mean(values.detach(), micro.mask).item<double>(), weight);
-         });
+  const at::NoGradGuard no_grad;
+  step::update_phase(
+      model.ops(), e.sequences.size(), optimizer.shape(), optimizer,
+      [&](std::int64_t first, std::int64_t count) {
+        const step::ValueMicroStatistics s = step::value_micro_batch(
+            model.ops(), model.weights(), e, first, count, config.cliprange_value, aggregation,
+            optimizer.scale(), keep_of(config.model));
+        optimizer.averages.add("critic/vf_loss", s.loss * optimizer.batches());
+        optimizer.averages.add("critic/vf_clipfrac", s.clip_fraction, s.tokens);
+        optimizer.averages.add("critic/vpred_mean", s.mean, s.tokens);
+      });
+  optimizer.put(metrics);
 }
 
 void train_actor(Context& context, train::Role& actor, const Experience& e, std::int64_t step,
                  Metrics& metrics) {
   const spec::Job& job = context.job;
   const spec::ActorConfig& config = job.actor;
-  const at::Device device = context.runtime.device();
   model::Transformer& model = actor.model();
-  model::LogProbOptions options;
-  options.temperature = job.rollout.temperature > 0 ? job.rollout.temperature : 1;
+  model.check_trainable();
+  step::LogProbOptions options;
+  options.temperature = job.log_prob_temperature();
   options.entropy = config.entropy_coeff != 0;
-  const auto phase = context.runtime.phase("train_actor");
-  update(
+  const auto aggregation = value_or_throw(spec::parse_loss_aggregation(config.loss_agg_mode));
+  const spec::KlKind kl = value_or_throw(spec::parse_kl(config.kl_loss_type));
+  MiniBatchOptimizer optimizer(
       context, actor, e, step,
       {"actor", config.optim, config.ppo_epochs, config.ppo_mini_batch_size * job.rollout.n,
-       config.ppo_micro_batch_size_per_gpu, config.grad_clip},
-      metrics,
-      [&](std::int64_t at, std::int64_t count, const LossScale& scale, Averages& averages) {
-        const train::Sequences micro = e.sequences.slice(at, count, device);
-        const auto part = [&](const at::Tensor& t) { return t.narrow(0, at, count).to(device); };
-        const auto tape =
-            model.forward_train(model::Batch::padded(micro.tokens),
-                                {job.actor_model.enable_gradient_checkpointing, nullptr});
-        const at::Tensor rows = micro.rows();
-        const at::Tensor targets = micro.targets.flatten();
-        const model::LogProbs out = model.log_probs(tape->hidden(), rows, targets, options);
-        const at::Tensor log_probs = out.log_probs.view_as(micro.mask).detach().requires_grad_();
-        std::vector<at::Tensor> leaves = {log_probs};
-        const PolicyLoss policy = policy_loss(part(e.old_log_probs), log_probs, part(e.advantages),
-                                              micro.mask, config, scale);
-        at::Tensor loss = policy.loss;
-        if (options.entropy) {
-          leaves.push_back(out.entropy.view_as(micro.mask).detach().requires_grad_());
-          loss = loss - config.entropy_coeff *
-                            aggregate_loss(leaves[1], micro.mask, config.loss_agg_mode, scale);
-        }
-        const double batches =
-            static_cast<double>(config.ppo_mini_batch_size * job.rollout.n / count);
-        if (config.use_kl_loss) {
-          const at::Tensor kl =
-              aggregate_loss(kl_penalty(log_probs, part(e.ref_log_probs), config.kl_loss_type),
-                             micro.mask, config.loss_agg_mode, scale);
-          loss = loss + config.kl_loss_coef * kl;
-          averages.add("actor/kl_loss", kl.item<double>() * batches);
-        }
-        const auto grads = torch::autograd::grad({loss}, leaves);
-        tape->backward(
-            model.log_probs_backward(tape->hidden(), rows, targets, out, grads[0].flatten(),
-                                     options.entropy ? grads[1].flatten() : at::Tensor(), options));
-        const double weight = micro.mask.sum().item<double>();
-        averages.add("actor/pg_loss", policy.loss.item<double>() * batches);
-        averages.add("actor/pg_clipfrac", policy.clip_fraction.item<double>(), weight);
-        averages.add("actor/pg_clipfrac_lower", policy.clip_fraction_lower.item<double>(), weight);
-        averages.add("actor/ppo_kl", policy.ppo_kl.item<double>(), weight);
+       config.ppo_micro_batch_size_per_gpu, config.grad_clip});
+  const auto phase = context.runtime.phase("train_actor");
+  const at::NoGradGuard no_grad;
+  step::update_phase(
+      model.ops(), e.sequences.size(), optimizer.shape(), optimizer,
+      [&](std::int64_t first, std::int64_t count) {
+        const step::PolicyMicroStatistics s = step::policy_micro_batch(
+            model.ops(), model.weights(), e, first, count,
+            {config, aggregation, kl, optimizer.scale()}, options, keep_of(job.actor_model));
+        Averages& averages = optimizer.averages;
+        if (config.use_kl_loss) averages.add("actor/kl_loss", s.kl_loss * optimizer.batches());
+        averages.add("actor/pg_loss", s.policy.loss * optimizer.batches());
+        averages.add("actor/pg_clipfrac", s.policy.clip_fraction, s.tokens);
+        averages.add("actor/pg_clipfrac_lower", s.policy.clip_fraction_lower, s.tokens);
+        averages.add("actor/ppo_kl", s.policy.kl, s.tokens);
       });
+  optimizer.put(metrics);
   if (config.use_kl_loss) metrics["actor/kl_coef"] = config.kl_loss_coef;
 }
 

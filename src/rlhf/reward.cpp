@@ -1,11 +1,9 @@
 // The reward model: learns from pairs which of two responses people like (Bradley-Terry).
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
+#include <ATen/core/grad_mode.h>
 
-#include <algorithm>
-
-#include "rlhf/core_algos.h"
 #include "rlhf/stage.h"
+#include "step/phases.h"
 #include "train/dataset.h"
 
 namespace neap::rlhf {
@@ -42,29 +40,22 @@ class RewardStage final : public Stage {
     {
       const Stopwatch watch(metrics, "update_reward");
       const auto phase = context_.runtime.phase("train");
-      train::AdamW& optimizer = reward_.optimizer();
-      optimizer.zero_grads();
-      for (std::size_t at = 0; at < rows.size(); at += micro_size()) {
-        const train::Sequences micro = gather(train_, rows, at);
-        const auto tape =
-            reward_.model().forward_train(model::Batch::padded(micro.tokens),
-                                          {job.actor_model.enable_gradient_checkpointing, nullptr});
-        const at::Tensor last = micro.last_rows();
-        at::Tensor scores = reward_.model().scores(tape->hidden(), last).requires_grad_();
-        const at::Tensor both = scores.view({2, -1});  // (chosen and rejected, pairs)
-        const double share = static_cast<double>(both.size(1)) / pairs;
-        const at::Tensor micro_loss = pairwise_loss(both[0], both[1]) * share;
-        const at::Tensor d_scores = torch::autograd::grad({micro_loss}, {scores})[0];
-        tape->backward(reward_.model().scores_backward(tape->hidden(), last, d_scores));
-        loss += micro_loss.item<double>();
-        const at::Tensor difference = (both[0] - both[1]).detach();
-        right += difference.gt(0).sum().item<double>();
-        margin += difference.sum().item<double>();
-      }
-      const double lr = train::learning_rate(job.actor.optim, step, context_.total_steps);
-      metrics["train/grad_norm"] = optimizer.reduce_grads(job.actor.grad_clip);
-      metrics["train/lr"] = lr;
-      optimizer.step(lr);
+      const at::NoGradGuard no_grad;
+      model::Transformer& model = reward_.model();
+      model.check_trainable();
+      const step::Keep keep = job.actor_model.enable_gradient_checkpointing ? step::Keep::kInput
+                                                                            : step::Keep::kAll;
+      StepOptimizer optimizer(context_, reward_.optimizer(), step, metrics);
+      const auto count = static_cast<std::int64_t>(rows.size());
+      step::update_phase(model.ops(), count, {1, count, job.data.micro_batch_size_per_gpu},
+                         optimizer, [&](std::int64_t first, std::int64_t size) {
+                           const step::PairMicroStatistics s = step::pair_micro_batch(
+                               model.ops(), model.weights(), gather(train_, rows, first, size),
+                               pairs, keep);
+                           loss += s.loss;
+                           right += s.right;
+                           margin += s.margin;
+                         });
     }
     context_.ranks.sum(sums);
     metrics["train/loss"] = loss;
@@ -82,18 +73,26 @@ class RewardStage final : public Stage {
     for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = i;
     const auto pairs = static_cast<double>(rows.size());
     rows = context_.share().of(rows);
-    auto phase = context_.runtime.phase("validate");
-    const auto count = static_cast<std::int64_t>(rows.size());
-    for (const train::MicroBatch& batch :
-         train::micro_batches(count, context_.job.data.micro_batch_size_per_gpu)) {
-      const train::Sequences micro = gather(held_out_, rows, static_cast<std::size_t>(batch.first));
-      const at::Tensor hidden = reward_.model().forward(model::Batch::padded(micro.tokens));
-      const at::Tensor scores = reward_.model().scores(hidden, micro.last_rows());
-      const at::Tensor both = scores.view({2, -1}).narrow(1, batch.seen, batch.fresh());
-      loss += pairwise_loss(both[0], both[1]).item<double>() * static_cast<double>(batch.fresh());
-      right += both[0].gt(both[1]).sum().item<double>();
+    {
+      const auto phase = context_.runtime.phase("validate");
+      const at::NoGradGuard no_grad;
+      model::Transformer& model = reward_.model();
+      const auto count = static_cast<std::int64_t>(rows.size());
+      step::for_each_micro_batch(
+          model.ops(), count, context_.job.data.micro_batch_size_per_gpu,
+          [&](const step::MicroBatch& micro) {
+            const train::Sequences both = gather(held_out_, rows, micro.first, micro.count);
+            step::score_phase(
+                model.ops(), model.weights(), both, both.size(), false,
+                [&](const step::MicroBatch&, const at::Tensor& scores) {
+                  const bridge::HostScope host;
+                  const at::Tensor fresh =
+                      scores.view({2, -1}).narrow(1, micro.seen, micro.fresh()).to(at::kDouble);
+                  loss -= at::log_sigmoid(fresh[0] - fresh[1]).sum().item<double>();
+                  right += fresh[0].gt(fresh[1]).sum().item<double>();
+                });
+          });
     }
-    phase.reset();
     context_.ranks.sum(sums);
     return {{{"val/loss", loss / pairs}, {"val/accuracy", right / pairs}}, {}};
   }
@@ -104,10 +103,6 @@ class RewardStage final : public Stage {
   void restore(const std::filesystem::path& folder) override { reward_.restore(folder / "reward"); }
 
  private:
-  [[nodiscard]] std::size_t micro_size() const {
-    return static_cast<std::size_t>(context_.job.data.micro_batch_size_per_gpu);
-  }
-
   [[nodiscard]] Pairs read(const std::vector<std::string>& files) const {
     const spec::DataConfig& data = context_.job.data;
     Pairs out;
@@ -121,21 +116,21 @@ class RewardStage final : public Stage {
     return out;
   }
 
-  /// A micro batch from `rows` at `first`: all chosen, then all rejected.
+  /// `count` pairs from `rows` at `first`: all chosen, then all rejected.
   [[nodiscard]] train::Sequences gather(const Pairs& pairs, const std::vector<std::size_t>& rows,
-                                        std::size_t first) const {
-    const std::size_t end = std::min(first + micro_size(), rows.size());
+                                        std::int64_t first, std::int64_t count) const {
     std::vector<train::Tokens> prompts, responses;
     for (const auto* side : {&pairs.chosen, &pairs.rejected}) {
-      for (std::size_t i = first; i < end; ++i) {
-        prompts.push_back(pairs.prompts[rows[i]]);
-        responses.push_back((*side)[rows[i]]);
+      for (std::int64_t i = first; i < first + count; ++i) {
+        const std::size_t row = rows[static_cast<std::size_t>(i)];
+        prompts.push_back(pairs.prompts[row]);
+        responses.push_back((*side)[row]);
       }
     }
     const bridge::HostScope host;
     train::Sequences all = train::make_sequences(prompts, responses, sequence_shape(context_));
     train::read_scores_before_padding(all, reward_.shape().pad_token_id);
-    return all.slice(0, all.size(), context_.runtime.device());
+    return all;
   }
 
   Context& context_;

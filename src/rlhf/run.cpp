@@ -211,7 +211,7 @@ void Run::build() {
   recorder_ = value_or_throw(trace::Recorder::open(trace, {{"plan", plan_.to_json().dump()}}));
   runtime_ = bridge::Runtime::make(job_, plan_, recorder_.get());
   const fs::path actor = job_.resolve(job_.actor_model.path);
-  const spec::ModelShape shape = value_or_throw(spec::ModelShape::from_folder(actor));
+  const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(actor));
   context_.emplace(Context{job_, *runtime_, ranks_, *tokenizer_, folder,
                            model::text_tokens(actor, shape, *tokenizer_), total_steps_});
   stage_ = make_stage(*context_);

@@ -1,9 +1,11 @@
 // Supervised fine-tuning: cross entropy on the responses.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 
 #include "rlhf/stage.h"
+#include "step/phases.h"
 #include "train/dataset.h"
 
 namespace neap::rlhf {
@@ -39,24 +41,18 @@ class SftStage final : public Stage {
     {
       const Stopwatch watch(metrics, "update_actor");
       const auto phase = context_.runtime.phase("train");
-      train::AdamW& optimizer = actor_.optimizer();
-      optimizer.zero_grads();
-      for (std::int64_t at = 0; at < batch.size(); at += job.data.micro_batch_size_per_gpu) {
-        const train::Sequences micro =
-            batch.slice(at, job.data.micro_batch_size_per_gpu, context_.runtime.device());
-        const auto tape =
-            actor_.model().forward_train(model::Batch::padded(micro.tokens),
-                                         {job.actor_model.enable_gradient_checkpointing, nullptr});
-        const at::Tensor weights = micro.mask.flatten() / tokens;
-        const auto out = actor_.model().cross_entropy(tape->hidden(), micro.rows(),
-                                                      micro.targets.flatten(), weights);
-        loss -= (out.values.log_probs * weights).sum().item<double>();
-        tape->backward(out.d_hidden);
-      }
-      const double lr = train::learning_rate(job.actor.optim, step, context_.total_steps);
-      metrics["train/grad_norm"] = optimizer.reduce_grads(job.actor.grad_clip);
-      metrics["train/lr"] = lr;
-      optimizer.step(lr);
+      const at::NoGradGuard no_grad;
+      model::Transformer& model = actor_.model();
+      model.check_trainable();
+      const step::Keep keep = job.actor_model.enable_gradient_checkpointing ? step::Keep::kInput
+                                                                            : step::Keep::kAll;
+      StepOptimizer optimizer(context_, actor_.optimizer(), step, metrics);
+      step::update_phase(model.ops(), batch.size(),
+                         {1, batch.size(), job.data.micro_batch_size_per_gpu}, optimizer,
+                         [&](std::int64_t first, std::int64_t count) {
+                           loss += step::cross_entropy_micro_batch(
+                               model.ops(), model.weights(), batch, first, count, tokens, keep);
+                         });
     }
     metrics["train/loss"] = context_.ranks.sum(loss);
     metrics["perf/total_num_tokens"] = tokens;
@@ -72,18 +68,20 @@ class SftStage final : public Stage {
     std::vector<std::size_t> all(held_out_.prompts.size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
     const train::Sequences batch = gather(held_out_, context_.share().of(all));
-    auto phase = context_.runtime.phase("validate");
-    for (const train::MicroBatch& rows : train::micro_batches(batch.size(), micro_size)) {
-      const train::Sequences micro = batch.slice(rows.first, rows.count, context_.runtime.device());
-      const at::Tensor hidden = actor_.model().forward(model::Batch::padded(micro.tokens));
-      const auto out = actor_.model().log_probs(hidden, micro.rows(), micro.targets.flatten());
-      const auto fresh = [&](const at::Tensor& t) {
-        return t.view_as(micro.mask).narrow(0, rows.seen, rows.fresh());
-      };
-      loss -= (fresh(out.log_probs) * fresh(micro.mask)).sum().item<double>();
-      tokens += fresh(micro.mask).sum().item<double>();
+    {
+      const auto phase = context_.runtime.phase("validate");
+      const at::NoGradGuard no_grad;
+      model::Transformer& model = actor_.model();
+      step::log_prob_phase(
+          model.ops(), model.weights(), batch, micro_size, {},
+          [&](const step::MicroBatch& micro, const at::Tensor& log_probs, const at::Tensor&) {
+            const bridge::HostScope host;
+            const at::Tensor mask =
+                batch.mask.narrow(0, micro.first + micro.seen, micro.fresh());
+            loss -= (log_probs * mask).sum().item<double>();
+            tokens += mask.sum().item<double>();
+          });
     }
-    phase.reset();
     context_.ranks.sum(sums);
     return {{{"val/loss", loss / tokens}, {"val/perplexity", std::exp(loss / tokens)}}, {}};
   }

@@ -87,6 +87,22 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
+/// The optimizer of step::update_phase where a step is one mini-batch: notes norm and rate in
+/// `metrics` as train/grad_norm and train/lr.
+class StepOptimizer {
+ public:
+  StepOptimizer(Context& context, train::AdamW& optimizer, std::int64_t step, Metrics& metrics)
+      : context_(context), optimizer_(optimizer), step_(step), metrics_(metrics) {}
+  void begin(std::int64_t update, std::int64_t first_row);
+  void finish(std::int64_t update);
+
+ private:
+  Context& context_;
+  train::AdamW& optimizer_;
+  std::int64_t step_;
+  Metrics& metrics_;
+};
+
 /// prefix/mean, /max and /min over the masked elements (or all).
 void summarize(Metrics& metrics, const std::string& prefix, const at::Tensor& x,
                const at::Tensor& mask = {});

@@ -7,7 +7,7 @@
 
 #include "base/format.h"
 #include "base/status.h"
-#include "spec/model_shape.h"
+#include "spec/layout.h"
 
 namespace neap::rlhf {
 namespace {
@@ -51,7 +51,7 @@ bool has_tokenizer(const fs::path& folder) {
 void check_tokenizers(const spec::Job& job, const model::Tokenizer& actor) {
   for (const Reader& reader : readers(job)) {
     const fs::path folder = job.resolve(reader.path);
-    const spec::ModelShape shape = value_or_throw(spec::ModelShape::from_folder(folder));
+    const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(folder));
     if (shape.vocab_size < actor.vocab_size()) {
       throw Error(ErrorCode::kInvalidArgument,
                   format("The tokenizer has {} tokens; the {} model in {} knows {}",

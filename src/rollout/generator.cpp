@@ -5,9 +5,13 @@
 
 #include <algorithm>
 #include <deque>
+#include <numeric>
 
 #include "base/format.h"
 #include "base/status.h"
+#include "step/phases.h"
+#include "torch/attention.h"
+#include "torch/runtime.h"
 #include "train/random.h"
 
 namespace neap::rollout {
@@ -32,6 +36,7 @@ class Generation {
   }
 
   std::vector<Response> run(const std::function<bool(std::size_t)>& on_progress) {
+    const bridge::GenerationAttention scope;
     // Attention weighs places that it must not see with zero, and zero times the NaN that a recycled
     // page may hold is NaN.
     for (const auto* tensors : {&cache_.keys, &cache_.values}) {
@@ -64,8 +69,9 @@ class Generation {
     }
   }
 
-  [[nodiscard]] at::Tensor to_device(const std::vector<std::int64_t>& v) const {
-    return at::tensor(v, at::kLong).to(model_.device());
+  [[nodiscard]] static at::Tensor on_host(const std::vector<std::int64_t>& v) {
+    const bridge::HostScope host;
+    return at::tensor(v, at::kLong);
   }
 
   /// Slots up to the last one in use.
@@ -93,9 +99,10 @@ class Generation {
                     options_.pad_token_id);
       lengths.push_back(static_cast<std::int64_t>(prompt.size()));
     }
-    const at::Tensor hidden = model_.prefill(to_device(tokens).view({-1, options_.prompt_width}),
-                                             to_device(lengths), cache_, to_device(chosen));
-    take(chosen, hidden);
+    const at::Tensor next = step::prefill_and_sample(
+        model_.ops(), model_.weights(), on_host(tokens).view({-1, options_.prompt_width}),
+        on_host(lengths), on_host(chosen), uniforms(chosen), cache_, options_.sampling);
+    take(chosen, next, false);
     return true;
   }
 
@@ -114,33 +121,41 @@ class Generation {
       key_limit = std::max(key_limit, positions[slot] + 1);
       active.push_back(static_cast<std::int64_t>(slot));
     }
-    model::KvCache cache = cache_.first(static_cast<std::int64_t>(n));
-    const at::Tensor hidden =
-        model_.decode(to_device(tokens), to_device(positions), cache, key_limit);
-    take(active, active.size() == n ? hidden : hidden.index_select(0, to_device(active)));
+    std::vector<std::int64_t> all(n);
+    std::iota(all.begin(), all.end(), 0);
+    const at::Tensor next = step::decode_and_sample(
+        model_.ops(), model_.weights(), on_host(tokens), on_host(positions), uniforms(all), cache_,
+        key_limit, options_.sampling);
+    take(active, next, true);
   }
 
-  /// Samples one token for each of `slots` from their hidden states, and retires those that ended.
-  void take(const std::vector<std::int64_t>& slots, const at::Tensor& hidden) {
-    std::vector<float> uniforms;
+  /// A number in [0, 1) for the next token of each slot's sequence; 0 for idle slots.
+  [[nodiscard]] at::Tensor uniforms(const std::vector<std::int64_t>& slots) const {
+    std::vector<float> out;
     for (const std::int64_t slot : slots) {
       const std::size_t sequence = slots_[static_cast<std::size_t>(slot)];
-      uniforms.push_back(
-          train::uniform(prompts_[sequence].key, responses_[sequence].tokens.size()));
+      out.push_back(sequence == kIdle ? 0.0F
+                                      : train::uniform(prompts_[sequence].key,
+                                                       responses_[sequence].tokens.size()));
     }
-    const at::Tensor next = sample(model_.logits(hidden), options_.sampling,
-                                   at::tensor(uniforms, at::kFloat).to(model_.device()))
-                                .to(at::kCPU);
-    const std::int64_t* token = next.const_data_ptr<std::int64_t>();
-    for (const std::int64_t slot : slots) {
-      Response& response = responses_[slots_[static_cast<std::size_t>(slot)]];
-      response.tokens.push_back(*token);
+    const bridge::HostScope host;
+    return at::tensor(out, at::kFloat);
+  }
+
+  /// Notes the next token of each of `slots`, and retires those that ended. `next` (on the host) has
+  /// one token a slot of the list, or, where `by_slot`, one a slot of the cache.
+  void take(const std::vector<std::int64_t>& slots, const at::Tensor& next, bool by_slot) {
+    const std::int64_t* tokens = next.const_data_ptr<std::int64_t>();
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const auto slot = static_cast<std::size_t>(slots[i]);
+      const std::int64_t token = tokens[by_slot ? slot : i];
+      Response& response = responses_[slots_[slot]];
+      response.tokens.push_back(token);
       response.ended = std::find(options_.eos_token_ids.begin(), options_.eos_token_ids.end(),
-                                 *token) != options_.eos_token_ids.end();
-      ++token;
+                                 token) != options_.eos_token_ids.end();
       if (response.ended ||
           static_cast<std::int64_t>(response.tokens.size()) >= options_.max_new_tokens) {
-        slots_[static_cast<std::size_t>(slot)] = kIdle;
+        slots_[slot] = kIdle;
         ++ended_;
       }
     }

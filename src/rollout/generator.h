@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "model/transformer.h"
-#include "rollout/sampler.h"
+#include "step/sampling.h"
 
 namespace neap::rollout {
 
 struct GenerateOptions {
-  SamplingOptions sampling;
+  step::SamplingOptions sampling;
   std::int64_t prompt_width = 0;    ///< prompts are padded to it; at least the longest prompt
   std::int64_t max_new_tokens = 0;  ///< prompt_width + max_new_tokens <= the cache's tokens
   std::vector<std::int64_t> eos_token_ids;  ///< each ends a sequence and is part of it

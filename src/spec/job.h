@@ -173,6 +173,10 @@ struct Job {
   [[nodiscard]] std::int64_t reward_micro_batch() const;
   [[nodiscard]] std::int64_t values_micro_batch() const;
   [[nodiscard]] std::int64_t max_sequence_length() const;  ///< prompt + response
+  /// Log-probabilities are those of the sampling distribution; greedy decoding takes 1.
+  [[nodiscard]] double log_prob_temperature() const {
+    return rollout.temperature > 0 ? rollout.temperature : 1;
+  }
 };
 
 }  // namespace neap::spec

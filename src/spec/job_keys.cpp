@@ -1,5 +1,6 @@
 // Every key of a configuration file, with its limits and its words for docs/configuration.md.
 #include "spec/job.h"
+#include "spec/loss_kinds.h"
 #include "spec/optimizer.h"
 #include "spec/recipe.h"
 
@@ -34,7 +35,7 @@ void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std
 }
 
 void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o) {
-  t.bind(at + ".optimizer", &o.kind, "Optimizer.").one_of(optimizer_names());
+  t.bind(at + ".optimizer", &o.kind, "Optimizer.").one_of({"adamw"});
   t.bind(at + ".lr", &o.lr, "Learning rate after warm-up.").at_least(0);
   t.bind(at + ".weight_decay", &o.weight_decay, "Decoupled weight decay.").at_least(0);
   t.bind(at + ".beta1", &o.beta1, "Decay of the first moment.").at_least(0).at_most(1);
@@ -48,15 +49,9 @@ void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o) {
 }
 
 // A "+" keeps the estimator's value and takes the gradient of k2.
-std::vector<std::string> kl_estimators() {
-  return {"kl",  "k1",  "abs",  "mse",  "k2",  "low_var_kl",  "k3",
-          "kl+", "k1+", "abs+", "mse+", "k2+", "low_var_kl+", "k3+"};
-}
-
 void bind_loss_aggregation(ConfigTable& t, const std::string& path, std::string* field) {
   t.bind(path, field, "How a loss per token becomes one number.")
-      .one_of(
-          {"token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"});
+      .one_of(loss_aggregation_names());
 }
 
 void bind_device(ConfigTable& t, Job& job) {
@@ -135,7 +130,7 @@ void bind_actor(ConfigTable& t, ActorConfig& a) {
   t.bind(at + ".entropy_coeff", &a.entropy_coeff, "Weight of the entropy bonus.").at_least(0);
   t.bind(at + ".use_kl_loss", &a.use_kl_loss, "Adds the KL to the reference to the loss.");
   t.bind(at + ".kl_loss_coef", &a.kl_loss_coef, "Weight of that KL.").at_least(0);
-  t.bind(at + ".kl_loss_type", &a.kl_loss_type, "Estimator of that KL.").one_of(kl_estimators());
+  t.bind(at + ".kl_loss_type", &a.kl_loss_type, "Estimator of that KL.").one_of(kl_names());
   bind_loss_aggregation(t, at + ".loss_agg_mode", &a.loss_agg_mode);
   t.bind(at + ".grad_clip", &a.grad_clip, "Largest norm of the gradient; 0: no clipping.")
       .at_least(0);
@@ -218,7 +213,7 @@ void bind_algorithm(ConfigTable& t, AlgorithmConfig& a) {
   t.bind("algorithm.lam", &a.lam, "Lambda of GAE.").at_least(0).at_most(1);
   t.bind("algorithm.use_kl_in_reward", &a.use_kl_in_reward,
          "Takes the KL to the reference off each token's reward.");
-  t.bind("algorithm.kl_penalty", &a.kl_penalty, "Estimator of that KL.").one_of(kl_estimators());
+  t.bind("algorithm.kl_penalty", &a.kl_penalty, "Estimator of that KL.").one_of(kl_names());
   t.bind("algorithm.kl_ctrl.type", &a.kl_ctrl_type,
          "`adaptive` steers the coefficient towards `target_kl`.")
       .one_of({"fixed", "adaptive"});

@@ -78,7 +78,7 @@ class CudaTransients final : public Transients {
  public:
   explicit CudaTransients(c10::DeviceIndex index) : index_(index) {
     limit_torch_cuda(index, Bytes());  // an earlier runtime's
-    make_cublas_workspaces(index);
+    make_cublas_workspace(index);
   }
   void open(const std::string&, Bytes room) override {
     // What was born and died between phases left pages that the plan does not know.

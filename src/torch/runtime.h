@@ -99,6 +99,9 @@ class HostScope {
   bool previous_;
 };
 
+/// Whether this thread's tensors are plain host memory now.
+[[nodiscard]] bool in_host_scope();
+
 /// A copy of `t` that outlives the phase: plain host memory.
 [[nodiscard]] at::Tensor to_host(const at::Tensor& t);
 

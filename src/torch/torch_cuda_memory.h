@@ -24,9 +24,9 @@ struct TorchCudaRefusal {
 void limit_torch_cuda(int ordinal, Bytes limit);
 inline constexpr Bytes kTorchCudaSegment = Bytes(20 << 20);
 
-/// Makes the workspaces that cuBLAS keeps for each thread that multiplies: the caller's and autograd's. Made at their
-/// first use they would lie wherever the phase of that moment left room, and cost other phases a segment more or less;
-/// made first, they lie where the planner takes them to be. Cost: 64 MiB on Hopper for the rest of the process, once.
-void make_cublas_workspaces(int ordinal);
+/// Makes the workspace that cuBLAS keeps for the calling thread. Made at its first use it would lie wherever the phase of
+/// that moment left room, and cost other phases a segment more or less; made first, it lies where the planner takes it to
+/// be. Cost: 32 MiB on Hopper for the rest of the process, once.
+void make_cublas_workspace(int ordinal);
 
 }  // namespace neap::bridge

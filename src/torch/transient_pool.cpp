@@ -19,7 +19,9 @@ namespace {
 
 constexpr const char* kTag = "transient";  // of the pool's pages in the arena
 
-thread_local bool in_host_scope = false;
+thread_local bool host_scope_open = false;
+// The thread that opened the phase. What kernels' worker threads allocate is scratch: host memory.
+thread_local bool phase_thread = false;
 
 class Pool final : public TransientPool {
  public:
@@ -123,7 +125,8 @@ class CpuAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t size) override {
     Registry& r = registry();
-    Pool* pool = in_host_scope ? nullptr : r.active.load(std::memory_order_acquire);
+    Pool* pool = phase_thread && !host_scope_open ? r.active.load(std::memory_order_acquire)
+                                                  : nullptr;
     if (pool == nullptr || size == 0) {
       void* at = size == 0 ? nullptr : r.host->raw_allocate(size);
       return {at, at, at == nullptr ? &c10::detail::deleteNothing : &delete_host,
@@ -148,12 +151,14 @@ void install() {
 }
 
 void Pool::open(std::string phase) {
+  phase_thread = true;
   phase_ = std::move(phase);
   cache_.reset_peaks();
   registry().active.store(this, std::memory_order_release);
 }
 
 Bytes Pool::close() {
+  phase_thread = false;
   registry().active.store(nullptr, std::memory_order_release);
   throw_if_error(cache_.empty_cache());
   return cache_.stats().allocated;
@@ -199,11 +204,14 @@ std::shared_ptr<TransientPool> TransientPool::make(std::shared_ptr<arena::Arena>
           }};
 }
 
-HostScope::HostScope() : previous_(in_host_scope) {
-  in_host_scope = true;
+bool in_host_scope() {
+  return host_scope_open;
+}
+HostScope::HostScope() : previous_(host_scope_open) {
+  host_scope_open = true;
 }
 HostScope::~HostScope() {
-  in_host_scope = previous_;
+  host_scope_open = previous_;
 }
 
 }  // namespace neap::bridge

@@ -1,6 +1,7 @@
 // libtorch's CPU allocator, with a phase open: every tensor comes from the phase's pool.
 //
-// Threads   allocate and free from any thread. open and close belong to the thread that runs the phases.
+// Threads   tensors of the thread that opened the phase come from its pool; those of other threads (scratch of kernels'
+//           workers) are host memory. Tensors may be freed by any thread.
 // Lifetime  tensors may outlive their phase and the pool: a pool with live tensors is kept until they die.
 #pragma once
 

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "parallel/communicator.h"
+#include "model/aten_ops.h"
 #include "spec/job.h"
+#include "step/optimizer.h"
 
 namespace neap::train {
 
@@ -21,14 +23,7 @@ namespace neap::train {
 [[nodiscard]] double learning_rate(const spec::OptimizerConfig& config, std::int64_t step,
                                    std::int64_t total);
 
-/// One trained flat unit: all tensors (unit.elements,).
-struct OptimizerUnit {
-  at::Tensor weights;     // compute dtype
-  at::Tensor grads;       // compute dtype or float32
-  at::Tensor exp_avg;     // float32
-  at::Tensor exp_avg_sq;  // float32
-  at::Tensor master;      // float32; undefined where weights are float32 themselves
-};
+using OptimizerUnit = step::TrainedUnit<at::Tensor>;
 
 class AdamW {
  public:
@@ -50,6 +45,7 @@ class AdamW {
 
  private:
   spec::OptimizerConfig config_;
+  model::AtenOps ops_;
   parallel::Communicator& ranks_;
   std::vector<OptimizerUnit> units_;
   std::int64_t steps_ = 0;

@@ -33,7 +33,7 @@ Role::Role(bridge::Runtime& runtime, parallel::Communicator& ranks, RoleSpec spe
     : runtime_(runtime),
       ranks_(ranks),
       spec_(std::move(spec)),
-      shape_(value_or_throw(spec::ModelShape::from_folder(spec_.folder))),
+      shape_(value_or_throw(spec::Architecture::from_folder(spec_.folder))),
       layout_(spec::flat_layout(shape_, spec_.head)) {
   const at::ScalarType dtype = runtime_.compute_dtype();
   const bool masters = dtype != at::kFloat;

@@ -17,7 +17,7 @@
 #include "model/transformer.h"
 #include "parallel/communicator.h"
 #include "spec/job.h"
-#include "spec/model_shape.h"
+#include "spec/layout.h"
 #include "torch/runtime.h"
 #include "train/optimizer.h"
 
@@ -45,7 +45,7 @@ class Role {
   [[nodiscard]] model::Transformer& base() { return base_ ? *base_ : *model_; }
   [[nodiscard]] AdamW& optimizer() { return *optimizer_; }
   [[nodiscard]] const RoleSpec& spec() const { return spec_; }
-  [[nodiscard]] const spec::ModelShape& shape() const { return shape_; }
+  [[nodiscard]] const spec::Architecture& shape() const { return shape_; }
 
   /// Weights from the folder, or random ones from the seed where it has none and the role trains all
   /// of them; optimizer states zero. Says what the folder lacks and what of it is not used. A scalar
@@ -83,7 +83,7 @@ class Role {
   bridge::Runtime& runtime_;
   parallel::Communicator& ranks_;
   RoleSpec spec_;
-  spec::ModelShape shape_;
+  spec::Architecture shape_;
   std::vector<spec::FlatUnit> layout_, adapter_layout_;
   // Views of the regions, one a unit; adapters and states are empty where there are none.
   std::vector<at::Tensor> weights_, adapters_, states_;

@@ -9,20 +9,6 @@
 
 namespace neap::train {
 
-Sequences Sequences::slice(std::int64_t first, std::int64_t count, at::Device device) const {
-  const auto part = [&](const at::Tensor& t) { return t.narrow(0, first, count).to(device); };
-  return {part(tokens), part(columns), part(targets), part(mask), part(last)};
-}
-
-at::Tensor Sequences::rows() const {
-  const at::Tensor first = at::arange(0, tokens.numel(), tokens.size(1), tokens.options());
-  return (columns + first.unsqueeze(-1)).flatten();
-}
-
-at::Tensor Sequences::last_rows() const {
-  return last + at::arange(0, tokens.numel(), tokens.size(1), tokens.options());
-}
-
 Sequences make_sequences(const std::vector<Tokens>& prompts, const std::vector<Tokens>& responses,
                          const SequenceShape& shape) {
   if (prompts.size() != responses.size()) {
@@ -75,15 +61,6 @@ void read_scores_before_padding(Sequences& sequences, std::int64_t pad) {
   for (std::int64_t i = 0; i < sequences.size(); ++i, row += tokens.size(1)) {
     while (last[i] > 0 && row[last[i]] == pad) --last[i];
   }
-}
-
-std::vector<MicroBatch> micro_batches(std::int64_t rows, std::int64_t size) {
-  std::vector<MicroBatch> out;
-  for (std::int64_t at = 0; at < rows; at += size) {
-    const std::int64_t first = std::max<std::int64_t>(0, std::min(at, rows - size));
-    out.push_back({first, std::min(size, rows), at - first});
-  }
-  return out;
 }
 
 }  // namespace neap::train

@@ -11,17 +11,18 @@ from pathlib import Path
 BELOW = {
     "base": set(),
     "spec": {"base"},
+    "step": {"base", "spec"},
     "device": {"base"},
     "trace": {"base"},
     "arena": {"base", "device", "trace"},
     "cache": {"base", "device", "trace", "arena"},
-    "plan": {"base", "spec", "device", "trace", "arena", "cache"},
+    "plan": {"base", "spec", "step", "device", "trace", "arena", "cache"},
     "replay": {"base", "device", "trace", "arena", "cache", "plan"},
     "report": {"base", "device", "trace", "arena", "cache", "plan", "replay"},
     "bench": {"base", "device", "trace", "arena", "cache", "plan", "replay"},
     "hook": {"base", "device", "trace", "arena"},
 }
-CORE = {"base", "spec", "device", "trace", "arena", "cache", "plan", "replay", "report"}
+CORE = {"base", "spec", "step", "device", "trace", "arena", "cache", "plan", "replay", "report"}
 BELOW["torch"] = CORE
 BELOW["model"] = CORE | {"torch"}
 BELOW["parallel"] = BELOW["model"] | {"model"}

@@ -24,7 +24,7 @@ class Golden : public ::testing::TestWithParam<std::string> {
     file_.emplace(SafetensorsFile::open(std::filesystem::path(NEAP_SOURCE_DIR) /
                                         "tests/golden/model" / (GetParam() + ".safetensors")));
     const Json config = value_or_throw(parse_json(file_->metadata().at("config"), GetParam()));
-    shape_ = value_or_throw(spec::ModelShape::from_json(config, GetParam()));
+    shape_ = value_or_throw(spec::Architecture::from_json(config, GetParam()));
   }
 
   Tensor stored(const std::string& name) const {
@@ -66,7 +66,7 @@ class Golden : public ::testing::TestWithParam<std::string> {
   }
 
   std::optional<SafetensorsFile> file_;
-  spec::ModelShape shape_;
+  spec::Architecture shape_;
   std::vector<Tensor> grads_;
 };
 INSTANTIATE_TEST_SUITE_P(Models, Golden,
@@ -75,17 +75,17 @@ INSTANTIATE_TEST_SUITE_P(Models, Golden,
 
 TEST_P(Golden, LogitsAreHuggingFaces) {
   Transformer model = make(spec::Head::kLanguageModel);
-  const Tensor hidden = model.forward(Batch::padded(stored("tokens")));
+  const Tensor hidden = model.forward(stored("tokens"));
   expect_close(model.logits(hidden), stored("logits"), "logits");
 }
 
 TEST_P(Golden, EveryGradientIsHuggingFaces) {
   Transformer model = make(spec::Head::kLanguageModel);
-  const auto tape = model.forward_train(Batch::padded(stored("tokens")), {.recompute = true});
+  auto tape = model.forward_train(stored("tokens"), {.recompute = true});
   // float32 weights were used on the other side; linspace in float64 differs in the last bits only.
-  const auto out = model.cross_entropy(tape->hidden(), {}, stored("targets"), stored("weights"),
+  const auto out = model.cross_entropy(tape.hidden(), {}, stored("targets"), stored("weights"),
                                        {.chunk_elements = 5 * shape_.vocab_size});
-  tape->backward(out.d_hidden);
+  tape.backward(out.d_hidden);
   std::size_t compared = 0;
   for (const auto& p : model.parameters()) {
     expect_close(p.grad, stored("grad." + p.name), p.name);
@@ -98,7 +98,7 @@ TEST_P(Golden, EveryGradientIsHuggingFaces) {
 
 TEST_P(Golden, ScoresAreHuggingFaces) {
   Transformer model = make(spec::Head::kScalar);
-  const Tensor hidden = model.forward(Batch::padded(stored("tokens")));
+  const Tensor hidden = model.forward(stored("tokens"));
   expect_close(model.scores(hidden).view({2, 9}), stored("scores"), "scores");
 }
 

@@ -18,26 +18,26 @@ using testing::tokens;
 
 struct Form {
   std::string name;
-  spec::ModelShape shape;
+  spec::Architecture shape;
 };
 void PrintTo(const Form& form, std::ostream* out) {
   *out << form.name;
 }
 std::vector<Form> forms() {
-  spec::ModelShape llama = testing::tiny_llama();
+  spec::Architecture llama = testing::tiny_llama();
   llama.hidden_size = 64;
   llama.head_dim = 16;
-  spec::ModelShape qwen = llama;
+  spec::Architecture qwen = llama;
   qwen.model_type = "qwen2";
   qwen.attention_bias = true;
   qwen.tie_word_embeddings = true;
-  spec::ModelShape gpt2 = testing::tiny_gpt2();
+  spec::Architecture gpt2 = testing::tiny_gpt2();
   gpt2.hidden_size = 64;
   gpt2.head_dim = 16;
-  spec::ModelShape opt = testing::tiny_opt(true);
+  spec::Architecture opt = testing::tiny_opt(true);
   opt.hidden_size = 64;
   opt.head_dim = 16;
-  spec::ModelShape post = testing::tiny_opt(false);
+  spec::Architecture post = testing::tiny_opt(false);
   post.hidden_size = 64;
   post.head_dim = 16;
   return {{"llama", llama}, {"qwen2", qwen}, {"gpt2", gpt2}, {"opt", opt}, {"opt_post_norm", post}};
@@ -83,15 +83,15 @@ struct Step {
   Tensor log_probs;
   std::vector<Tensor> grads;
 };
-Step step(Transformer& model, const std::vector<Tensor>& grads, const Batch& batch,
+Step step(Transformer& model, const std::vector<Tensor>& grads, const Tensor& batch,
           bool recompute) {
   for (const Tensor& g : grads) Tensor(g).zero_();
-  const auto n = batch.tokens.size(0);
-  const Tensor targets = tokens(1, n, 41, 5).view(-1).to(batch.tokens.device());
-  const Tensor weights = at::linspace(0.1, 1, n, at::kFloat).to(batch.tokens.device());
-  const auto tape = model.forward_train(batch, {.recompute = recompute});
-  const auto out = model.cross_entropy(tape->hidden(), {}, targets, weights);
-  tape->backward(out.d_hidden);
+  const auto n = batch.numel();
+  const Tensor targets = tokens(1, n, 41, 5).view(-1).to(batch.device());
+  const Tensor weights = at::linspace(0.1, 1, n, at::kFloat).to(batch.device());
+  auto tape = model.forward_train(batch, {.recompute = recompute});
+  const auto out = model.cross_entropy(tape.hidden(), {}, targets, weights);
+  tape.backward(out.d_hidden);
   Step s{out.values.log_probs, {}};
   for (const Tensor& g : grads) s.grads.push_back(g.clone());
   return s;
@@ -107,28 +107,21 @@ double worst(const Step& actual, const Step& expected) {
 TEST_P(OnCard, TrainsAsOnTheCpu) {
   TestModel host(GetParam().shape, spec::Head::kLanguageModel, std::nullopt, at::kFloat);
   const Tensor rows = tokens(3, 24, 41);
-  for (const bool packed : {false, true}) {
-    const auto batch = [&](const Tensor& t) {
-      return packed ? Batch::packed(t.reshape(-1), {10, 40, 22}) : Batch::padded(t);
-    };
-    const Step expected = step(*host.model, host.grads, batch(rows), false);
-    // What bfloat16 itself costs, on the CPU: the card may not be worse by more than half.
-    TestModel narrow(GetParam().shape, spec::Head::kLanguageModel, std::nullopt, at::kBFloat16);
-    for (std::size_t u = 0; u < narrow.weights.size(); ++u)
-      narrow.weights[u].copy_(host.weights[u]);
-    const double rounding = worst(step(*narrow.model, narrow.grads, batch(rows), false), expected);
-    for (const auto& [dtype, tolerance] :
-         {std::pair{at::kFloat, 1e-4}, std::pair{at::kBFloat16, 1.5 * rounding}}) {
-      Moved card(host, dtype);
-      const Tensor moved = rows.to(at::kCUDA);
-      const Step actual = step(card.model, card.grads, batch(moved), false);
-      const Step again = step(card.model, card.grads, batch(moved), true);
-      std::printf("%s %s: off by %.2g (bfloat16 on the CPU %.2g), recomputed by %.2g\n",
-                  c10::toString(dtype), packed ? "packed" : "padded", worst(actual, expected),
-                  rounding, worst(again, actual));
-      EXPECT_LT(worst(actual, expected), tolerance) << c10::toString(dtype);
-      EXPECT_LT(worst(again, actual), dtype == at::kFloat ? 1e-5 : 1e-2) << c10::toString(dtype);
-    }
+  const Step expected = step(*host.model, host.grads, rows, false);
+  // What bfloat16 itself costs, on the CPU: the card may not be worse by more than half.
+  TestModel narrow(GetParam().shape, spec::Head::kLanguageModel, std::nullopt, at::kBFloat16);
+  for (std::size_t u = 0; u < narrow.weights.size(); ++u) narrow.weights[u].copy_(host.weights[u]);
+  const double rounding = worst(step(*narrow.model, narrow.grads, rows, false), expected);
+  for (const auto& [dtype, tolerance] :
+       {std::pair{at::kFloat, 1e-4}, std::pair{at::kBFloat16, 1.5 * rounding}}) {
+    Moved card(host, dtype);
+    const Tensor moved = rows.to(at::kCUDA);
+    const Step actual = step(card.model, card.grads, moved, false);
+    const Step again = step(card.model, card.grads, moved, true);
+    std::printf("%s: off by %.2g (bfloat16 on the CPU %.2g), recomputed by %.2g\n",
+                c10::toString(dtype), worst(actual, expected), rounding, worst(again, actual));
+    EXPECT_LT(worst(actual, expected), tolerance) << c10::toString(dtype);
+    EXPECT_LT(worst(again, actual), dtype == at::kFloat ? 1e-5 : 1e-2) << c10::toString(dtype);
   }
 }
 
@@ -138,7 +131,7 @@ TEST_P(OnCard, DecodesAsItRunsWhole) {
        {std::pair{at::kFloat, 1e-3}, std::pair{at::kBFloat16, 0.03}}) {
     Moved card(host, dtype);
     const Tensor rows = tokens(3, 12, 41).to(at::kCUDA);
-    const Tensor whole = card.model.forward(Batch::padded(rows)).view({3, 12, -1});
+    const Tensor whole = card.model.forward(rows).view({3, 12, -1});
     KvCache cache = KvCache::over(at::zeros({KvCache::elements(host.shape, 3, 16)},
                                             at::TensorOptions(at::kCUDA).dtype(dtype)),
                                   host.shape, 3, 16);
@@ -169,7 +162,7 @@ TEST_P(Export, WritesFoldersForTransformers) {
     const auto folder =
         std::filesystem::path(where) / (GetParam().name + (scalar ? "-score" : "-lm"));
     save_model(folder, m.shape, head, m.weights, {.max_shard = Bytes(60'000)});
-    const Tensor hidden = m.model->forward(Batch::padded(rows));
+    const Tensor hidden = m.model->forward(rows);
     const Tensor out =
         scalar ? m.model->scores(hidden).view({2, 9}) : m.model->logits(hidden).view({2, 9, -1});
     save_tensors(folder / "expected.safetensors", {{"tokens", rows}, {"out", out}});

@@ -3,14 +3,15 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "model/ops.h"
 #include "model/transformer.h"
+#include "tiny_model.h"
 
 namespace neap::model {
 namespace {
 
 using at::Tensor;
 
+// tiny_model.h sets one thread; these tests set their own.
 class Threads : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override { at::set_num_threads(GetParam()); }
@@ -26,33 +27,25 @@ TEST_P(Threads, SumsOfRepeatedRowsHaveOneOrder) {
   Tensor expected;
   for (int run = 0; run < 30; ++run) {
     Tensor sum = at::zeros({8, 64});
-    ops::add_rows(sum, rows, values);
+    AtenOps(at::kCPU).add_to_rows_(sum, rows, values);
     if (!expected.defined()) expected = sum;
     ASSERT_TRUE(at::equal(sum, expected)) << "run " << run;
   }
 }
 
-spec::ModelShape shape(bool gpt2) {
-  spec::ModelShape s;
+spec::Architecture shape(bool gpt2) {
+  spec::Architecture s = gpt2 ? testing::tiny_gpt2() : testing::tiny_llama();
   s.vocab_size = 96;
-  s.hidden_size = 128;
+  s.hidden_size = s.embedding_dim = 128;
   s.intermediate_size = 256;
   s.num_hidden_layers = 2;
-  s.num_attention_heads = 4;
-  s.num_key_value_heads = gpt2 ? 4 : 2;
   s.head_dim = 32;
-  s.max_position_embeddings = 64;
-  if (gpt2) {
-    s.family = spec::Family::kGpt2;
-    s.model_type = "gpt2";
-    s.hidden_act = "gelu_new";
-    s.tie_word_embeddings = s.attention_bias = s.attention_output_bias = s.mlp_bias = true;
-  }
+  if (!gpt2) s.rotary.dimensions = 32;
   return s;
 }
 
 // Gradients of every unit after a forward and backward pass, large enough for kernels to divide.
-std::vector<Tensor> gradients(const spec::ModelShape& s) {
+std::vector<Tensor> gradients(const spec::Architecture& s) {
   std::vector<Tensor> weights, grads;
   for (const auto& unit : spec::flat_layout(s, spec::Head::kLanguageModel)) {
     weights.push_back(at::zeros({unit.elements}, at::kFloat));
@@ -62,10 +55,10 @@ std::vector<Tensor> gradients(const spec::ModelShape& s) {
   initialize(model, 11, 0.1);
   const Tensor tokens = at::arange(8 * 64, at::kLong).mul_(7919).remainder_(s.vocab_size);
   const Tensor weight = at::full({8 * 64}, 1.0 / (8 * 64), at::kFloat);
-  const auto tape = model.forward_train(Batch::padded(tokens.view({8, 64})), {});
+  auto tape = model.forward_train(tokens.view({8, 64}), {});
   const Tensor rows = at::arange(8 * 64, at::kLong).floor_divide(2);  // each is read twice
-  auto out = model.cross_entropy(tape->hidden(), rows, tokens, weight);
-  tape->backward(std::move(out.d_hidden));
+  auto out = model.cross_entropy(tape.hidden(), rows, tokens, weight);
+  tape.backward(std::move(out.d_hidden));
   return grads;
 }
 

@@ -120,7 +120,7 @@ TEST(Head, LargeLogitsStayFinite) {
 
 TEST(ScalarHead, ScoresAndTheirGradients) {
   TestModel m(tiny_llama(), spec::Head::kScalar);
-  const Batch batch = Batch::padded(tokens(2, 5, 41));
+  const Tensor batch = tokens(2, 5, 41);
   const Tensor rows = at::tensor({4, 7, 9}, at::kLong);
   const Tensor d = at::tensor({1.0, -0.5, 0.25}, at::kDouble);
   const auto loss = [&] {
@@ -128,8 +128,8 @@ TEST(ScalarHead, ScoresAndTheirGradients) {
         .sum()
         .item<double>();
   };
-  const auto tape = m.model->forward_train(batch, {.recompute = true});
-  tape->backward(m.model->scores_backward(tape->hidden(), rows, d));
+  auto tape = m.model->forward_train(batch, {.recompute = true});
+  tape.backward(m.model->scores_backward(tape.hidden(), rows, d));
   for (const auto& p : m.model->parameters()) {
     const Tensor along =
         at::arange(p.weight.numel(), at::kDouble).mul_(1.7).cos_().view(p.weight.sizes());
@@ -148,8 +148,8 @@ TEST(ScalarHead, ScoresAndTheirGradients) {
 
 TEST(ScalarHead, IsTrainedBesideAdapters) {
   TestModel m(tiny_llama(), spec::Head::kScalar, spec::LoraShape{2, {"q_proj"}});
-  const auto tape = m.model->forward_train(Batch::padded(tokens(1, 4, 41)), {});
-  tape->backward(m.model->scores_backward(tape->hidden(), {}, at::ones({4}, at::kDouble)));
+  auto tape = m.model->forward_train(tokens(1, 4, 41), {});
+  tape.backward(m.model->scores_backward(tape.hidden(), {}, at::ones({4}, at::kDouble)));
   ASSERT_EQ(m.model->adapters().back().name, "base_model.model.score.weight");
   EXPECT_GT(m.model->adapters().back().grad.abs().max().item<double>(), 0);
 }

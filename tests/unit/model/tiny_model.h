@@ -16,48 +16,58 @@ namespace neap::model::testing {
 // Tensors this small only wait for one another.
 inline const bool kOneThread = (at::set_num_threads(1), true);
 
-inline spec::ModelShape tiny_llama() {
-  spec::ModelShape s;
+inline spec::Architecture tiny_llama() {
+  spec::Architecture s;
   s.vocab_size = 41;
-  s.hidden_size = 24;
+  s.hidden_size = s.embedding_dim = 24;
   s.intermediate_size = 40;
   s.num_hidden_layers = 3;
   s.num_attention_heads = 4;
   s.num_key_value_heads = 2;
   s.head_dim = 8;
   s.max_position_embeddings = 64;
+  s.rotary.dimensions = 8;
   return s;
 }
-inline spec::ModelShape tiny_gpt2() {
-  spec::ModelShape s = tiny_llama();
-  s.family = spec::Family::kGpt2;
+inline spec::Architecture tiny_gpt2() {
+  spec::Architecture s = tiny_llama();
   s.model_type = "gpt2";
   s.num_key_value_heads = 4;
   s.head_dim = 6;
-  s.hidden_act = "gelu_new";
+  s.rotary.dimensions = 0;
+  s.learned_positions = true;
+  s.norm = spec::NormKind::kLayerNorm;
+  s.qkv = spec::QkvLayout::kThirds;
+  s.input_major = true;
+  s.gated = false;
+  s.activation = spec::Activation::kGeluTanh;
   s.tie_word_embeddings = true;
   s.attention_bias = s.attention_output_bias = s.mlp_bias = true;
   return s;
 }
 /// `norm_first` false and a narrower embedding: the form of OPT-350m.
-inline spec::ModelShape tiny_opt(bool norm_first) {
-  spec::ModelShape s = tiny_gpt2();
-  s.family = spec::Family::kOpt;
+inline spec::Architecture tiny_opt(bool norm_first) {
+  spec::Architecture s = tiny_gpt2();
   s.model_type = "opt";
-  s.hidden_act = "relu";
+  s.qkv = spec::QkvLayout::kSeparate;
+  s.input_major = false;
+  s.activation = spec::Activation::kRelu;
   s.position_offset = 2;
-  s.norm_first = norm_first;
-  if (!norm_first) s.word_embed_proj_dim = 16;
+  if (!norm_first) {
+    s.placement = {.before = false, .after = false, .over = true};
+    s.final_norm = false;
+    s.embedding_dim = 16;
+  }
   return s;
 }
 
 struct TestModel {
-  spec::ModelShape shape;
+  spec::Architecture shape;
   spec::Head head;
   std::vector<at::Tensor> weights, grads, adapter_weights, adapter_grads;
   std::optional<Transformer> model;
 
-  explicit TestModel(const spec::ModelShape& s, spec::Head h = spec::Head::kLanguageModel,
+  explicit TestModel(const spec::Architecture& s, spec::Head h = spec::Head::kLanguageModel,
                      std::optional<spec::LoraShape> lora = std::nullopt,
                      at::ScalarType dtype = at::kDouble, std::uint64_t seed = 7)
       : shape(s), head(h) {

@@ -1,11 +1,12 @@
 #include "rlhf/core_algos.h"
 
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "model/aten_ops.h"
+#include "spec/loss_kinds.h"
 
 namespace neap::rlhf {
 namespace {
@@ -55,10 +56,11 @@ TEST_F(CoreAlgos, KlEstimators) {
 }
 
 TEST_F(CoreAlgos, PlusKeepsTheValueAndTakesTheGradientOfK2) {
-  at::Tensor p = input("new").requires_grad_();
-  const at::Tensor kl = kl_penalty(p, input("old"), "low_var_kl+");
-  expect_close(kl.detach(), kl_penalty(input("new"), input("old"), "low_var_kl"));
-  expect_close(torch::autograd::grad({kl.sum()}, {p})[0], input("new") - input("old"));
+  const spec::KlKind kind = value_or_throw(spec::parse_kl("low_var_kl+"));
+  EXPECT_TRUE(kind.straight_through);
+  EXPECT_EQ(kind.value, spec::KlEstimator::kK3);
+  expect_close(kl_penalty(input("new"), input("old"), "low_var_kl+"),
+               kl_penalty(input("new"), input("old"), "low_var_kl"));
 }
 
 TEST_F(CoreAlgos, KlInRewardAndController) {
@@ -104,58 +106,101 @@ TEST_F(CoreAlgos, GroupAdvantages) {
   }
 }
 
+// Along d_x, the derivative of `loss` by finite differences.
+template <class Loss>
+void expect_gradient(const at::Tensor& x, const at::Tensor& d_x, const Loss& loss) {
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    const auto at_step = [&](double by) {
+      const at::Tensor moved = x.clone();
+      moved.view(-1)[i] += by;
+      return loss(moved);
+    };
+    const double numeric = (at_step(1e-6) - at_step(-1e-6)) / 2e-6;
+    EXPECT_NEAR(d_x.flatten()[i].item<double>(), numeric, 1e-6 * (1 + std::abs(numeric))) << i;
+  }
+}
+
 TEST_F(CoreAlgos, PolicyLoss) {
   const Json& want = golden()["policy"];
   spec::ActorConfig config;
   config.clip_ratio_low = want["low"].get<double>();
   config.clip_ratio_high = want["high"].get<double>();
   config.clip_ratio_c = want["c"].get<double>();
+  model::AtenOps ops(at::kCPU);
   for (const auto& [mode, loss] : want["loss"].items()) {
     SCOPED_TRACE(mode);
-    config.loss_agg_mode = mode;
-    const PolicyLoss got = policy_loss(input("old"), input("new"), input("advantages"), mask_,
-                                       config, LossScale::of(mask_));
-    EXPECT_NEAR(got.loss.item<double>(), loss.get<double>(), 1e-6);
-    EXPECT_NEAR(got.clip_fraction.item<double>(), want["clip_fraction"].get<double>(), 1e-6);
-    EXPECT_NEAR(got.clip_fraction_lower.item<double>(), want["clip_fraction_lower"].get<double>(),
+    const at::Tensor weights = step::loss_weights(
+        ops, mask_, value_or_throw(spec::parse_loss_aggregation(mode)), loss_scale(mask_));
+    const auto at_new = [&](const at::Tensor& log_probs) {
+      return step::policy_loss(ops, input("old"), log_probs, input("advantages"), mask_, weights,
+                               config);
+    };
+    const auto got = at_new(input("new"));
+    EXPECT_NEAR(got.statistics.loss, loss.get<double>(), 1e-6);
+    EXPECT_NEAR(got.statistics.clip_fraction, want["clip_fraction"].get<double>(), 1e-6);
+    EXPECT_NEAR(got.statistics.clip_fraction_lower, want["clip_fraction_lower"].get<double>(),
                 1e-6);
-    EXPECT_NEAR(got.ppo_kl.item<double>(), want["ppo_kl"].get<double>(), 1e-6);
+    EXPECT_NEAR(got.statistics.kl, want["ppo_kl"].get<double>(), 1e-6);
+    expect_gradient(input("new"), got.d_log_probs,
+                    [&](const at::Tensor& x) { return at_new(x).statistics.loss; });
   }
-  config.loss_agg_mode = "sum";
-  EXPECT_THROW((void)policy_loss(input("old"), input("new"), input("advantages"), mask_, config,
-                                 LossScale::of(mask_)),
-               Error);
+  EXPECT_FALSE(spec::parse_loss_aggregation("sum").ok());
 }
 
 TEST_F(CoreAlgos, MicroBatchLossesAddUpToTheMiniBatch) {
-  const LossScale scale = LossScale::of(mask_);
-  for (const auto& [mode, loss] : golden()["policy"]["loss"].items()) {
-    const at::Tensor x = input("advantages");
-    const at::Tensor whole = aggregate_loss(x, mask_, mode, scale);
-    const at::Tensor parts = aggregate_loss(x.narrow(0, 0, 2), mask_.narrow(0, 0, 2), mode, scale) +
-                             aggregate_loss(x.narrow(0, 2, 4), mask_.narrow(0, 2, 4), mode, scale);
-    EXPECT_NEAR(whole.item<double>(), parts.item<double>(), 1e-12) << mode;
+  model::AtenOps ops(at::kCPU);
+  const step::LossScale scale = loss_scale(mask_);
+  for (const auto& [name, loss] : golden()["policy"]["loss"].items()) {
+    const auto mode = value_or_throw(spec::parse_loss_aggregation(name));
+    const at::Tensor whole = step::loss_weights(ops, mask_, mode, scale);
+    const at::Tensor first = step::loss_weights(ops, mask_.narrow(0, 0, 2), mode, scale);
+    const at::Tensor rest = step::loss_weights(ops, mask_.narrow(0, 2, 4), mode, scale);
+    expect_close(at::cat({first, rest}), whole, 1e-12);
   }
 }
 
 TEST_F(CoreAlgos, ValueLoss) {
   const Json& want = golden()["value"];
+  model::AtenOps ops(at::kCPU);
   for (const auto& [mode, loss] : want["loss"].items()) {
     SCOPED_TRACE(mode);
-    const ValueLoss got = value_loss(input("new_values"), input("returns"), input("values"), mask_,
-                                     want["cliprange"].get<double>(), mode, LossScale::of(mask_));
-    EXPECT_NEAR(got.loss.item<double>(), loss.get<double>(), 1e-6);
-    EXPECT_NEAR(got.clip_fraction.item<double>(), want["clip_fraction"].get<double>(), 1e-6);
+    const at::Tensor weights = step::loss_weights(
+        ops, mask_, value_or_throw(spec::parse_loss_aggregation(mode)), loss_scale(mask_));
+    const auto at_values = [&](const at::Tensor& values) {
+      return step::value_loss(ops, values, input("returns"), input("values"), mask_, weights,
+                              want["cliprange"].get<double>());
+    };
+    const auto got = at_values(input("new_values"));
+    EXPECT_NEAR(got.loss, loss.get<double>(), 1e-6);
+    EXPECT_NEAR(got.clip_fraction, want["clip_fraction"].get<double>(), 1e-6);
+    expect_gradient(input("new_values"), got.d_values,
+                    [&](const at::Tensor& x) { return at_values(x).loss; });
   }
 }
 
-TEST_F(CoreAlgos, PairwiseLossAndEntropy) {
+TEST_F(CoreAlgos, KlSlopesAreDerivatives) {
+  model::AtenOps ops(at::kCPU);
+  const at::Tensor delta = at::tensor({-25.0, -3.0, -0.2, 0.4, 2.5, 30.0}, at::kDouble);
+  for (const char* name : {"k1", "abs", "k2", "k3"}) {
+    SCOPED_TRACE(name);
+    const spec::KlEstimator kind = value_or_throw(spec::parse_kl(name)).value;
+    expect_gradient(delta, step::kl_slope(ops, delta, kind), [&](const at::Tensor& x) {
+      return step::kl_value(ops, x, kind).sum().item<double>();
+    });
+  }
+}
+
+TEST_F(CoreAlgos, PairwiseLoss) {
   const Json& pair = golden()["pairwise"];
   const at::Tensor chosen = at::tensor(pair["chosen"].get<std::vector<double>>(), at::kDouble);
   const at::Tensor rejected = at::tensor(pair["rejected"].get<std::vector<double>>(), at::kDouble);
-  EXPECT_NEAR(pairwise_loss(chosen, rejected).item<double>(), pair["loss"].get<double>(), 1e-9);
-  const at::Tensor want = at::tensor(golden()["entropy"].get<std::vector<double>>(), at::kDouble);
-  EXPECT_LT((entropy_from_logits(input("logits")) - want).abs().max().item<double>(), 1e-9);
+  const at::Tensor scores = at::stack({chosen, rejected});
+  model::AtenOps ops(at::kCPU);
+  const auto pairs = static_cast<double>(chosen.numel());
+  const auto got = step::pairwise_loss(ops, scores, pairs);
+  EXPECT_NEAR(got.loss, pair["loss"].get<double>(), 1e-9);
+  expect_gradient(scores, got.d_scores,
+                  [&](const at::Tensor& x) { return step::pairwise_loss(ops, x, pairs).loss; });
 }
 
 }  // namespace

@@ -7,12 +7,20 @@
 #include "base/status.h"
 #include "model/transformer.h"
 #include "rollout/generator.h"
-#include "rollout/sampler.h"
-#include "spec/model_shape.h"
+#include "step/sampling.h"
+#include "spec/layout.h"
 #include "train/random.h"
 
 namespace neap::rollout {
 namespace {
+
+using step::SamplingOptions;
+
+at::Tensor sample(const at::Tensor& logits, const SamplingOptions& options,
+                  const at::Tensor& uniforms) {
+  model::AtenOps ops(at::kCPU);
+  return step::sample(ops, logits, options, uniforms);
+}
 
 std::vector<double> shares(const at::Tensor& row, const SamplingOptions& options, int draws) {
   std::vector<float> uniforms;
@@ -98,7 +106,7 @@ class Generator : public ::testing::Test {
     model::KvCache cache = model::KvCache::over(flat, shape_, slots, width);
     return generate(model_, cache, prompts, options_);
   }
-  spec::ModelShape shape_;
+  spec::Architecture shape_;
   std::vector<Prompt> prompts_;
   GenerateOptions options_{{}, 5, 11, {0}, 0};
   model::Transformer model_;
@@ -122,7 +130,7 @@ TEST_F(Generator, FollowsTheFullForwardPass) {
     std::vector<std::int64_t> text = prompts_[i].tokens;
     for (const std::int64_t token : responses[i].tokens) {
       const at::Tensor hidden =
-          model_.forward(model::Batch::padded(at::tensor(text, at::kLong).unsqueeze(0)));
+          model_.forward(at::tensor(text, at::kLong).unsqueeze(0));
       const at::Tensor logits = model_.logits(hidden.narrow(0, hidden.size(0) - 1, 1));
       // Decoding adds in another order: the token is the best, or as good as.
       EXPECT_NEAR(logits[0][token].item<double>(), logits.max().item<double>(), 1e-4);

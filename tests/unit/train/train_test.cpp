@@ -111,9 +111,9 @@ TEST(AdamW, FollowsTheFormulaOverSeveralUnits) {
   for (int t = 1; t <= 5; ++t) {
     std::size_t k = 0;
     for (auto& unit : units) {
-      unit.grads.copy_(at::randn_like(unit.grads));
-      for (std::int64_t i = 0; i < unit.grads.numel(); ++i) {
-        want[k++].step(static_cast<double>(unit.grads[i].item<float>()), t, 0.01 * t, config);
+      unit.gradients.copy_(at::randn_like(unit.gradients));
+      for (std::int64_t i = 0; i < unit.gradients.numel(); ++i) {
+        want[k++].step(static_cast<double>(unit.gradients[i].item<float>()), t, 0.01 * t, config);
       }
     }
     adam.step(0.01 * t);
@@ -144,9 +144,9 @@ TEST(AdamW, ClipsByTheNormOverAllUnitsAndRefusesNan) {
   AdamW adam({}, {a, b}, *alone());
   EXPECT_DOUBLE_EQ(adam.reduce_grads(0), 5);
   EXPECT_DOUBLE_EQ(adam.reduce_grads(1), 5);
-  EXPECT_NEAR(a.grads.item<double>(), 0.6, 1e-6);
-  EXPECT_NEAR(b.grads.item<double>(), 0.8, 1e-6);
-  b.grads.fill_(std::numeric_limits<float>::quiet_NaN());
+  EXPECT_NEAR(a.gradients.item<double>(), 0.6, 1e-6);
+  EXPECT_NEAR(b.gradients.item<double>(), 0.8, 1e-6);
+  b.gradients.fill_(std::numeric_limits<float>::quiet_NaN());
   EXPECT_THROW(adam.reduce_grads(1), Error);
 }
 
@@ -156,10 +156,11 @@ TEST(Sequences, PutOutputsBeforeTheTokensTheyPredict) {
       s.tokens.equal(at::tensor({1, 2, 3, 5, 6, 0, 4, 7, 8, 9, 0, 0}, at::kLong).view({2, 6})));
   EXPECT_TRUE(s.mask.equal(at::tensor({1.F, 1.F, 0.F, 1.F, 1.F, 1.F}).view({2, 3})));
   // Row 2 (token 3) predicts 5, row 3 predicts 6; in the second sequence rows 6, 7, 8.
-  EXPECT_TRUE(s.rows().equal(at::tensor({2, 3, 0, 6, 7, 8}, at::kLong)));
-  EXPECT_TRUE(s.last_rows().equal(at::tensor({4, 9}, at::kLong)));
-  const Sequences second = s.slice(1, 1, at::kCPU);
-  EXPECT_TRUE(second.rows().equal(at::tensor({0, 1, 2}, at::kLong)));
+  model::AtenOps ops(at::kCPU);
+  EXPECT_TRUE(step::response_rows(ops, s).equal(at::tensor({2, 3, 0, 6, 7, 8}, at::kLong)));
+  EXPECT_TRUE(step::last_token_rows(ops, s).equal(at::tensor({4, 9}, at::kLong)));
+  const Sequences second = step::part_on_device(ops, s, 1, 1);
+  EXPECT_TRUE(step::response_rows(ops, second).equal(at::tensor({0, 1, 2}, at::kLong)));
   EXPECT_THROW((void)make_sequences({{1, 2}}, {{1, 2, 3, 4}}, {6, 3, 0}), Error);
   EXPECT_THROW((void)make_sequences({{}}, {{1}}, {6, 3, 0}), Error);
 }
@@ -265,18 +266,19 @@ TEST_F(Folder, AnUnfinishedCheckpointIsInvisibleAndLeavesNothing) {
 }
 
 TEST(MicroBatches, AllHaveOneSizeAndEachRowIsFreshOnce) {
+  model::AtenOps ops(at::kCPU);
   for (const std::int64_t rows : {1, 3, 4, 5, 8, 11}) {
     std::vector<int> fresh(static_cast<std::size_t>(rows), 0);
-    for (const MicroBatch& batch : micro_batches(rows, 4)) {
+    step::for_each_micro_batch(ops, rows, 4, [&](const step::MicroBatch& batch) {
       EXPECT_EQ(batch.count, std::min<std::int64_t>(rows, 4));
       ASSERT_LE(batch.first + batch.count, rows);
       for (std::int64_t i = batch.seen; i < batch.count; ++i) {
         ++fresh[static_cast<std::size_t>(batch.first + i)];
       }
-    }
+    });
     EXPECT_EQ(fresh, std::vector<int>(static_cast<std::size_t>(rows), 1)) << rows << " rows";
   }
-  EXPECT_TRUE(micro_batches(0, 4).empty());
+  step::for_each_micro_batch(ops, 0, 4, [](const auto&) { FAIL() << "there is nothing"; });
 }
 
 }  // namespace

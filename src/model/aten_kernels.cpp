@@ -1,0 +1,310 @@
+// Norms, rotation and attention on libtorch.
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include "model/aten_ops.h"
+#include "torch/attention.h"
+#include "torch/runtime.h"
+
+namespace neap::model {
+
+using at::Tensor;
+
+namespace {
+
+at::ScalarType wide_type(const Tensor& t) {
+  return to_aten(step::wide(to_step(t.scalar_type())));
+}
+
+// rsqrt(mean(x^2) + eps) a row: (N, 1), wide.
+Tensor rms_reciprocal(const Tensor& x, double eps) {
+  const Tensor out = at::empty({x.size(0), 1}, x.options().dtype(wide_type(x)));
+  const bridge::HostScope scratch;
+  out.copy_(at::linalg_vector_norm(x, 2, {-1}, /*keepdim=*/true, wide_type(x)));
+  return out.square_().div_(static_cast<double>(x.size(-1))).add_(eps).rsqrt_();
+}
+
+// What an RMS norm multiplies by, wide: of a parameter's size.
+Tensor gain(const Tensor& weight, bool offset) {
+  const bridge::HostScope scratch;
+  const Tensor wide = weight.to(wide_type(weight));
+  return offset ? wide.add(1) : wide;
+}
+
+// a * b where a row of `a` meets a number or a parameter: (N, C), wide.
+Tensor wide_product(const Tensor& a, const Tensor& b) {
+  Tensor out = at::empty(a.sizes(), a.options().dtype(wide_type(a)));
+  const bridge::HostScope scratch;
+  return at::mul_out(out, a, b);
+}
+
+// d += by, converted without the phase's memory where the dtypes differ: parameters of one row.
+void add_row(const Tensor& d, const Tensor& by) {
+  const bridge::HostScope scratch;
+  d.add_(by);
+}
+
+// As many key heads as query heads, for kernels that want it: (B, K, T, D) -> (B, H, T, D).
+Tensor repeated(const Tensor& t, std::int64_t heads) {
+  return t.size(1) == heads ? t : t.repeat_interleave(heads / t.size(1), 1);
+}
+
+// FlashAttention of libtorch: 16-bit elements, heads of a multiple of 8 up to 256.
+bool has_flash_kernel(const Tensor& q) {
+  return q.is_cuda() && (q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf) &&
+         q.size(-1) % 8 == 0 && q.size(-1) <= 256;
+}
+
+// Where torch/attention.h lets it: training and scoring, not generation.
+bool takes_cudnn(const Tensor& q) {
+  return has_flash_kernel(q) && q.size(-1) <= 128 && at::globalContext().userEnabledCuDNNSDP();
+}
+
+}  // namespace
+
+step::NormResult<Tensor> AtenOps::norm(spec::NormKind kind, const Tensor& x, const Tensor& weight,
+                                       const Tensor& bias, double eps) const {
+  if (kind == spec::NormKind::kLayerNorm) {
+    auto [y, mean, rstd] = at::native_layer_norm(
+        x, {x.size(-1)}, weight, bias.defined() ? std::optional(bias) : std::nullopt, eps);
+    return {y, mean, rstd};
+  }
+  const bool offset = kind == spec::NormKind::kRmsOffset;
+  if (x.is_cuda()) {
+    auto [y, rstd] =
+        at::_fused_rms_norm(x, {x.size(-1)}, offset ? at::add(weight, 1) : weight, eps);
+    return {y, {}, rstd};
+  }
+  const Tensor rstd = rms_reciprocal(x, eps);
+  const Tensor scaled = wide_product(x, rstd);
+  if (offset) return {scaled.mul_(gain(weight, true)).to(x.scalar_type()), {}, rstd};
+  return {scaled.to(x.scalar_type()).mul_(weight), {}, rstd};
+}
+
+Tensor AtenOps::rms_norm_backward_on_host(const Tensor& dy, const Tensor& x, const Tensor& rstd,
+                                          const Tensor& weight, const Tensor& d_weight,
+                                          bool offset) const {
+  const Tensor wide_dy = dy.to(wide_type(x));
+  const Tensor x_hat = wide_product(x, rstd);
+  if (d_weight.defined()) {
+    const Tensor product = at::mul(wide_dy, x_hat);
+    add_row(d_weight, product.sum(0));
+  }
+  const Tensor dx = wide_product(wide_dy, gain(weight, offset));
+  {
+    const Tensor product = at::mul(dx, x_hat);
+    Tensor mean = at::empty({x.size(0), 1}, product.options());
+    const bridge::HostScope scratch;
+    at::mean_out(mean, product, -1, /*keepdim=*/true);
+    dx.addcmul_(x_hat, mean, -1).mul_(rstd);
+  }
+  return dx.to(x.scalar_type());
+}
+
+Tensor AtenOps::norm_backward(spec::NormKind kind, const Tensor& dy, const Tensor& x,
+                              const Tensor& mean, const Tensor& rstd, const Tensor& weight,
+                              const Tensor& d_weight, const Tensor& d_bias) const {
+  if (kind == spec::NormKind::kLayerNorm) {
+    auto [dx, dw, db] = at::native_layer_norm_backward(
+        dy, x, {x.size(-1)}, mean, rstd, weight, /*bias, of which only the shape counts:*/ weight,
+        {true, d_weight.defined(), d_bias.defined()});
+    if (d_weight.defined()) add_row(d_weight, dw);
+    if (d_bias.defined()) add_row(d_bias, db);
+    return dx;
+  }
+  const bool offset = kind == spec::NormKind::kRmsOffset;
+  if (!x.is_cuda()) return rms_norm_backward_on_host(dy, x, rstd, weight, d_weight, offset);
+  auto [dx, dw] = at::_fused_rms_norm_backward(dy, x, {x.size(-1)}, rstd,
+                                               offset ? at::add(weight, 1) : weight,
+                                               {true, d_weight.defined()});
+  if (d_weight.defined()) d_weight.add_(dw);
+  return dx;
+}
+
+Tensor AtenOps::rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse) const {
+  // [x1 cos - x2 sin, x2 cos + x1 sin, rest]; the inverse turns back and is also the gradient.
+  const double sign = inverse ? -1 : 1;
+  const std::int64_t half = cos.size(-1);
+  const Tensor c = cos.unsqueeze(1);  // (P, 1, d / 2): over sequences and heads
+  const Tensor s = sin.unsqueeze(1);
+  const Tensor y = at::empty(x.sizes(), x.options());
+  const auto by_position = [&](const Tensor& t) {
+    return t.view({-1, cos.size(0), t.size(1), t.size(2)});
+  };
+  const Tensor from = by_position(x);
+  const Tensor to = by_position(y);
+  const Tensor x1 = from.narrow(-1, 0, half);
+  const Tensor x2 = from.narrow(-1, half, half);
+  Tensor y1 = to.narrow(-1, 0, half);
+  Tensor y2 = to.narrow(-1, half, half);
+  at::mul_out(y1, x1, c).addcmul_(x2, s, -sign);
+  at::mul_out(y2, x2, c).addcmul_(x1, s, sign);
+  if (const std::int64_t rest = x.size(-1) - 2 * half; rest > 0)
+    to.narrow(-1, 2 * half, rest).copy_(from.narrow(-1, 2 * half, rest));
+  return y;
+}
+
+step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads,
+                                                  std::int64_t sequences, std::int64_t length,
+                                                  const step::ScoreOptions& options) const {
+  step::AttentionContext<Tensor> out;
+  out.options = options;
+  out.sequences = sequences;
+  out.length = length;
+  out.key_heads = heads.k.size(1);
+  const std::int64_t h = heads.q.size(1);
+  const std::int64_t rows = heads.q.size(0);
+  const std::int64_t width = h * heads.q.size(2);
+  const auto by_sequence = [&](Tensor& t) {
+    const Tensor view = t.view({sequences, length, t.size(1), t.size(2)}).transpose(1, 2);
+    t = Tensor();
+    return view;
+  };
+  out.q = by_sequence(heads.q);
+  out.k = by_sequence(heads.k);
+  out.v = by_sequence(heads.v);
+  if (takes_cudnn(out.q)) {
+    auto result = at::_scaled_dot_product_cudnn_attention(
+        out.q, out.k, out.v, std::nullopt, /*compute_log_sumexp=*/true, 0.0, true, false,
+        options.scale);
+    out.out = std::get<0>(result).transpose(1, 2).reshape({rows, width});
+    out.log_sum = std::get<1>(result);
+    out.seed = std::get<6>(result);
+    out.offset = std::get<7>(result);
+    out.kernel = step::AttentionKernel::kCudnn;
+    return out;
+  }
+  if (has_flash_kernel(out.q)) {
+    auto result = at::_scaled_dot_product_flash_attention(out.q, out.k, out.v, 0.0, true, false,
+                                                          options.scale);
+    out.out = std::get<0>(result).transpose(1, 2).reshape({rows, width});
+    out.log_sum = std::get<1>(result);
+    out.seed = std::get<6>(result);
+    out.offset = std::get<7>(result);
+    return out;
+  }
+  if (out.q.is_cuda()) {
+    auto [y, log_sum, seed, offset] = at::_scaled_dot_product_efficient_attention(
+        out.q, repeated(out.k, h), repeated(out.v, h), std::nullopt, /*compute_log_sumexp=*/true,
+        0.0, true, options.scale);
+    out.out = y.transpose(1, 2).reshape({rows, width});
+    out.log_sum = log_sum;
+    out.seed = seed;
+    out.offset = offset;
+    return out;
+  }
+  out.out = at::empty({rows, width}, out.q.options());
+  out.log_sum = at::empty({sequences, h, length}, out.q.options().dtype(wide_type(out.q)));
+  const bridge::HostScope scratch;
+  auto [y, log_sum] = at::_scaled_dot_product_flash_attention_for_cpu(
+      out.q, repeated(out.k, h), repeated(out.v, h), 0.0, true, std::nullopt, options.scale);
+  out.out.view({sequences, length, h, -1}).copy_(y.transpose(1, 2));
+  out.log_sum.copy_(log_sum);
+  return out;
+}
+
+step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> saved,
+                                                Tensor d_out) const {
+  const std::int64_t h = saved.q.size(1);
+  const std::int64_t d = saved.q.size(3);
+  const std::int64_t rows = saved.sequences * saved.length;
+  const auto by_head = [&](const Tensor& t) {  // (N, H * D) -> (B, H, T, D)
+    return t.view({saved.sequences, saved.length, h, d}).transpose(1, 2);
+  };
+  Tensor dy = by_head(d_out);
+  d_out = Tensor();
+  Tensor y = by_head(saved.out);
+  const auto& o = saved.options;
+  const std::int64_t key_heads = saved.key_heads;
+  const auto by_row = [&](const Tensor& t) {  // (B, H, T, D) -> (N, H, D)
+    return t.transpose(1, 2).reshape({rows, t.size(1), d});
+  };
+  const auto summed = [&](const Tensor& t) {  // over the repeats of each key head
+    const Tensor r = by_row(t);
+    return r.size(1) == key_heads ? r : r.view({rows, key_heads, h / key_heads, d}).sum(2);
+  };
+  const bridge::AttentionBackward scope;
+  if (saved.kernel == step::AttentionKernel::kCudnn) {
+    auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
+        dy, saved.q, saved.k, saved.v, y, saved.log_sum, saved.seed, saved.offset, {}, {}, {},
+        saved.length, saved.length, 0.0, true, o.scale);
+    saved = {};
+    return {by_row(dq), summed(dk), summed(dv)};
+  }
+  if (has_flash_kernel(saved.q)) {
+    auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_backward(
+        dy, saved.q, saved.k, saved.v, y, saved.log_sum, {}, {}, saved.length, saved.length, 0.0,
+        true, saved.seed, saved.offset, o.scale);
+    saved = {};
+    return {by_row(dq), by_row(dk), by_row(dv)};
+  }
+  if (saved.q.is_cuda()) {
+    auto [dq, dk, dv, d_bias] = at::_scaled_dot_product_efficient_attention_backward(
+        dy, saved.q, repeated(saved.k, h), repeated(saved.v, h), {}, y, saved.log_sum, saved.seed,
+        saved.offset, 0.0, {true, true, true, false}, true, o.scale);
+    saved = {};
+    return {by_row(dq), summed(dk), summed(dv)};
+  }
+  step::Heads<Tensor> out{at::empty({rows, h, d}, y.options()),
+                          at::empty({rows, key_heads, d}, y.options()),
+                          at::empty({rows, key_heads, d}, y.options())};
+  {
+    const bridge::HostScope scratch;
+    auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        dy, saved.q, repeated(saved.k, h), repeated(saved.v, h), y, saved.log_sum, 0.0, true,
+        std::nullopt, o.scale);
+    out.q.copy_(by_row(dq));
+    out.k.copy_(summed(dk));
+    out.v.copy_(summed(dv));
+  }
+  dy.reset();
+  y.reset();
+  saved = {};
+  return out;
+}
+
+Tensor AtenOps::decode_mask(const Tensor& positions, std::int64_t key_limit) const {
+  return iota(key_limit).le(positions.unsqueeze(1));
+}
+
+Tensor AtenOps::decode_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
+                                 const Tensor& mask, const step::ScoreOptions& options) const {
+  // The query heads of one key head look at the same keys: they stand where a kernel expects query
+  // positions, so that keys are read once and never repeated.
+  const std::int64_t batch = q.size(0);
+  const std::int64_t key_heads = keys.size(1);
+  const std::int64_t group = q.size(1) / key_heads;
+  const std::int64_t limit = mask.size(1);
+  const auto seen = [&](const Tensor& cache) {
+    return cache.narrow(0, 0, batch).narrow(2, 0, limit);
+  };
+  const auto attend = [&] {
+    return at::scaled_dot_product_attention(
+               q.reshape({batch, key_heads, group, q.size(2)}), seen(keys), seen(values),
+               mask.view({batch, 1, 1, limit}).expand({batch, 1, group, limit}), 0.0, false,
+               options.scale)
+        .reshape({batch, q.size(1) * q.size(2)});
+  };
+  if (q.is_cuda()) return attend();
+  const Tensor out = at::empty({batch, q.size(1) * q.size(2)}, q.options());
+  const bridge::HostScope scratch;
+  return out.copy_(attend());
+}
+
+void AtenOps::write_prompts_(const Tensor& cache, const Tensor& slots, const Tensor& rows,
+                             std::int64_t length) const {
+  const Tensor by_head =
+      rows.view({-1, length, rows.size(1), rows.size(2)}).transpose(1, 2);  // (B', K, T, D)
+  const bridge::HostScope scratch;
+  cache.narrow(2, 0, length).index_copy_(0, slots, by_head);
+}
+
+void AtenOps::write_token_(const Tensor& cache, const Tensor& positions, const Tensor& rows) const {
+  const Tensor where = positions.view({-1, 1, 1, 1}).expand({rows.size(0), rows.size(1), 1,
+                                                             rows.size(2)});
+  const bridge::HostScope scratch;
+  cache.narrow(0, 0, rows.size(0)).scatter_(2, where, rows.unsqueeze(2));
+}
+
+}  // namespace neap::model

@@ -1,0 +1,150 @@
+// The operations of step/operations.h on libtorch: tensors of the CPU or of a GPU.
+//
+// What each takes beside its result stands in step/counting_ops.h; tests/unit/operations compares.
+// Threads   one call at a time. No autograd: the caller holds a NoGradGuard.
+// Failure   c10::Error from libtorch, neap::Error.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "spec/job.h"
+#include "step/block.h"
+#include "step/operations.h"
+
+namespace neap::model {
+
+[[nodiscard]] step::Dtype to_step(at::ScalarType type);
+[[nodiscard]] at::ScalarType to_aten(step::Dtype dtype);
+
+class AtenOps {
+ public:
+  using Tensor = at::Tensor;
+  explicit AtenOps(at::Device device) : device_(device) {}
+
+  [[nodiscard]] std::int64_t repeats(std::int64_t n) const { return n; }
+
+  // ---- making ----
+  [[nodiscard]] step::Dtype dtype(const Tensor& t) const { return to_step(t.scalar_type()); }
+  [[nodiscard]] Tensor empty(const step::Shape& shape, step::Dtype dtype) const;
+  [[nodiscard]] Tensor zeros(const step::Shape& shape, step::Dtype dtype) const;
+  [[nodiscard]] Tensor ones_like(const Tensor& t) const;
+  [[nodiscard]] Tensor filled_like(const Tensor& t, double value) const;  ///< () float32
+  [[nodiscard]] Tensor clone(const Tensor& t) const;
+  [[nodiscard]] Tensor iota(std::int64_t n, std::int64_t stride = 1) const;
+  [[nodiscard]] Tensor from_host(const std::vector<float>& values) const;
+  [[nodiscard]] Tensor to_device(const Tensor& t) const;
+  [[nodiscard]] Tensor to_host(const Tensor& t) const;
+  [[nodiscard]] double read(const Tensor& t) const;
+
+  // ---- views ----
+  [[nodiscard]] Tensor view(const Tensor& t, const step::Shape& shape) const;
+  [[nodiscard]] Tensor transpose(const Tensor& t) const;
+  [[nodiscard]] Tensor narrow(const Tensor& t, std::int64_t dimension, std::int64_t first,
+                              std::int64_t count) const;
+  [[nodiscard]] Tensor select(const Tensor& t, std::int64_t dimension, std::int64_t index) const;
+  [[nodiscard]] Tensor convert(Tensor t, step::Dtype dtype) const;
+
+  // ---- products ----
+  [[nodiscard]] Tensor product(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor product_plus(const Tensor& bias, const Tensor& a, const Tensor& b) const;
+  void add_product_(const Tensor& c, const Tensor& a, const Tensor& b, double alpha) const;
+
+  // ---- elementwise ----
+  [[nodiscard]] Tensor add(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor subtract(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor multiply(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor maximum(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor minimum(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor plus(const Tensor& a, std::int64_t b) const;
+  [[nodiscard]] Tensor negate(const Tensor& a) const;
+  [[nodiscard]] Tensor absolute(const Tensor& a) const;
+  [[nodiscard]] Tensor sign(const Tensor& a) const;
+  [[nodiscard]] Tensor exp(const Tensor& a) const;
+  [[nodiscard]] Tensor cosine(const Tensor& a) const;
+  [[nodiscard]] Tensor sine(const Tensor& a) const;
+  [[nodiscard]] Tensor sigmoid(const Tensor& a) const;
+  [[nodiscard]] Tensor log_sigmoid(const Tensor& a) const;
+  [[nodiscard]] Tensor clamp(const Tensor& a, double low, double high) const;
+  void add_(const Tensor& a, const Tensor& b) const;
+  void add_(const Tensor& a, double b) const;
+  void subtract_(const Tensor& a, const Tensor& b) const;
+  void multiply_(const Tensor& a, const Tensor& b) const;
+  void multiply_into(const Tensor& out, const Tensor& a, const Tensor& b) const;
+  void divide_(const Tensor& a, const Tensor& b) const;
+  void divide_(const Tensor& a, double b) const;
+  void scale_(const Tensor& a, double b) const;
+  void exp_(const Tensor& a) const;
+  void log_(const Tensor& a) const;
+  void zero_(const Tensor& a) const;
+  void copy_(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor above(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor above(const Tensor& a, double b) const;
+  [[nodiscard]] Tensor at_least(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor at_most(const Tensor& a, double b) const;
+  [[nodiscard]] Tensor equal(const Tensor& a, const Tensor& b) const;
+  void softcap_(const Tensor& a, double cap) const;
+  [[nodiscard]] Tensor softcap_slope(const Tensor& a, double cap) const;
+  [[nodiscard]] Tensor activate(const Tensor& a, spec::Activation kind) const;
+  void activate_(const Tensor& a, spec::Activation kind) const;
+  [[nodiscard]] Tensor activate_backward(const Tensor& dy, const Tensor& x,
+                                         spec::Activation kind) const;
+
+  // ---- reductions ----
+  [[nodiscard]] Tensor sum(const Tensor& a) const;
+  [[nodiscard]] Tensor sum_last(const Tensor& a) const;
+  [[nodiscard]] Tensor max_last(const Tensor& a) const;
+  [[nodiscard]] Tensor sum_rows(const Tensor& a, step::Dtype dtype) const;
+  [[nodiscard]] Tensor argmax_last(const Tensor& a) const;
+  [[nodiscard]] Tensor softmax_last(const Tensor& a) const;
+  [[nodiscard]] step::Sorted<Tensor> sort_descending(const Tensor& a) const;
+  void cumulate_last_(const Tensor& a) const;
+  void drop_beyond_mass_(const Tensor& a, double top_p) const;
+  [[nodiscard]] Tensor search_last(const Tensor& a, const Tensor& target) const;
+
+  // ---- indices ----
+  [[nodiscard]] Tensor take_rows(const Tensor& table, const Tensor& indices) const;
+  void add_to_rows_(const Tensor& table, const Tensor& indices, const Tensor& rows) const;
+  [[nodiscard]] Tensor gather_last(const Tensor& a, const Tensor& indices) const;
+  void add_to_last_(const Tensor& a, const Tensor& indices, const Tensor& values) const;
+  [[nodiscard]] Tensor last_rows(const Tensor& lengths, std::int64_t length) const;
+
+  // ---- kernels ----
+  [[nodiscard]] step::NormResult<Tensor> norm(spec::NormKind kind, const Tensor& x,
+                                              const Tensor& weight, const Tensor& bias,
+                                              double eps) const;
+  [[nodiscard]] Tensor norm_backward(spec::NormKind kind, const Tensor& dy, const Tensor& x,
+                                     const Tensor& mean, const Tensor& rstd, const Tensor& weight,
+                                     const Tensor& d_weight, const Tensor& d_bias) const;
+  [[nodiscard]] Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin,
+                              bool inverse) const;
+  [[nodiscard]] step::AttentionContext<Tensor> attention(step::Heads<Tensor> heads,
+                                                         std::int64_t sequences,
+                                                         std::int64_t length,
+                                                         const step::ScoreOptions& options) const;
+  [[nodiscard]] step::Heads<Tensor> attention_backward(step::AttentionContext<Tensor> saved,
+                                                       Tensor d_out) const;
+  [[nodiscard]] Tensor decode_mask(const Tensor& positions, std::int64_t key_limit) const;
+  [[nodiscard]] Tensor decode_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
+                                        const Tensor& mask, const step::ScoreOptions& options) const;
+  void write_prompts_(const Tensor& cache, const Tensor& slots, const Tensor& rows,
+                      std::int64_t length) const;
+  void write_token_(const Tensor& cache, const Tensor& positions, const Tensor& rows) const;
+
+  // ---- optimizer ----
+  [[nodiscard]] Tensor norm_of(const Tensor& a) const;
+  void fused_adamw_(std::vector<Tensor>& targets, const std::vector<Tensor>& gradients,
+                    std::vector<Tensor>& averages, std::vector<Tensor>& squares,
+                    const std::vector<Tensor>& counts, double lr,
+                    const spec::OptimizerConfig& config) const;
+
+ private:
+  [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x,
+                                                 const Tensor& rstd, const Tensor& weight,
+                                                 const Tensor& d_weight, bool offset) const;
+  at::Device device_;
+};
+
+}  // namespace neap::model

@@ -1,0 +1,86 @@
+#include "plan/phase_passes.h"
+
+namespace neap::plan {
+namespace {
+
+using step::CountedTensor;
+using step::CountingOps;
+using step::Dtype;
+using Weights = step::Weights<CountedTensor>;
+
+using spec::kGradientDtype;
+
+void bind_units(Weights& w, const std::vector<spec::FlatUnit>& units, Dtype dtype, bool trained) {
+  for (const spec::FlatUnit& unit : units) {
+    for (const spec::Parameter& p : unit.parameters) {
+      const step::Shape shape =
+          p.shape.size() == 2 ? step::Shape{p.shape[0], p.shape[1]} : step::Shape{p.shape.at(0)};
+      step::bind_parameter(
+          w, unit, p, CountedTensor::outside(shape, dtype),
+          trained ? CountedTensor::outside(shape, kGradientDtype) : CountedTensor());
+    }
+  }
+}
+
+class CountedWorld {
+ public:
+  using Ops = CountingOps;
+  CountedWorld(CountingOps& ops, Dtype dtype) : ops_(ops), dtype_(dtype) {}
+
+  [[nodiscard]] CountingOps& ops() { return ops_; }
+  [[nodiscard]] Weights weights(const ModelRole& role) { return counted_weights(role, dtype_); }
+  [[nodiscard]] std::vector<step::TrainedUnit<CountedTensor>> units(const ModelRole& role) {
+    std::vector<step::TrainedUnit<CountedTensor>> out;
+    for (const spec::FlatUnit& unit : trained_units(role)) {
+      const auto region = [&](Dtype d) { return CountedTensor::outside({unit.elements}, d); };
+      out.push_back({region(dtype_), region(kGradientDtype), region(Dtype::kFloat32),
+                     region(Dtype::kFloat32),
+                     dtype_ == Dtype::kFloat32 ? CountedTensor() : region(Dtype::kFloat32)});
+    }
+    return out;
+  }
+  [[nodiscard]] step::KvCache<CountedTensor> cache(const ModelRole& role, std::int64_t batch,
+                                                   std::int64_t tokens) {
+    const step::Shape shape{batch, role.shape.num_key_value_heads, tokens, role.shape.head_dim};
+    step::KvCache<CountedTensor> out;
+    out.keys.assign(static_cast<std::size_t>(role.shape.num_hidden_layers),
+                    CountedTensor::outside(shape, dtype_));
+    out.values = out.keys;
+    return out;
+  }
+  [[nodiscard]] CountedTensor host(const step::Shape& shape, Dtype dtype, std::int64_t) {
+    return CountedTensor::outside(shape, dtype);
+  }
+
+ private:
+  CountingOps& ops_;
+  Dtype dtype_;
+};
+
+}  // namespace
+
+std::vector<spec::FlatUnit> trained_units(const ModelRole& role) {
+  return role.lora.rank > 0 ? spec::lora_layout(role.shape, role.head, role.lora)
+                            : spec::flat_layout(role.shape, role.head);
+}
+
+Weights counted_weights(const ModelRole& role, Dtype dtype) {
+  Weights w;
+  w.architecture = role.shape;
+  w.head = role.head;
+  w.blocks.resize(static_cast<std::size_t>(role.shape.num_hidden_layers));
+  const bool adapted = role.lora.rank > 0;
+  bind_units(w, spec::flat_layout(role.shape, role.head), dtype, role.trained && !adapted);
+  step::finish_binding(w);
+  if (adapted)
+    bind_units(w, spec::lora_layout(role.shape, role.head, role.lora), dtype, role.trained);
+  return w;
+}
+
+void count_phase(CountingOps& ops, const spec::Job& job, const JobModels& models, Dtype dtype,
+                 const spec::Phase& phase, std::int64_t most_decode_steps) {
+  CountedWorld world(ops, dtype);
+  PhasePasses<CountedWorld>(world, job).run(models, phase, most_decode_steps);
+}
+
+}  // namespace neap::plan

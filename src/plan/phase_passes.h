@@ -1,0 +1,220 @@
+// The passes of a job's phases over a world: operations with weights and batches of the job's sizes.
+//
+// The plan's world only counts; tests run the same passes on libtorch and compare every request.
+//
+// Cost   counting takes milliseconds: two rounds of each loop stand for all, and of a long
+//        generation a few dozen steps.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/tags.h"
+#include "spec/loss_kinds.h"
+#include "step/bind.h"
+#include "step/counting_ops.h"
+#include "step/optimizer.h"
+#include "step/phases.h"
+
+namespace neap::plan {
+
+/// Units that training steps: the adapters', or the base's without them.
+[[nodiscard]] std::vector<spec::FlatUnit> trained_units(const ModelRole& role);
+
+template <class World>
+class PhasePasses {
+  using Ops = typename World::Ops;
+  using T = typename Ops::Tensor;
+  using Weights = step::Weights<T>;
+
+ public:
+  PhasePasses(World& world, const spec::Job& job)
+      : world_(world),
+        ops_(world.ops()),
+        job_(job),
+        width_(job.max_sequence_length()),
+        response_(job.data.max_response_length) {}
+
+  void generate(const ModelRole& role, std::int64_t most_decode_steps) {
+    const Weights w = world_.weights(role);
+    const std::int64_t batch = job_.rollout_batch();
+    const std::int64_t prompt = job_.data.max_prompt_length;
+    const step::KvCache<T> cache = world_.cache(role, batch, width_);
+    const step::SamplingOptions sampling{job_.rollout.temperature, job_.rollout.top_p,
+                                         job_.rollout.top_k};
+    (void)step::prefill_and_sample(ops_, w, longs({batch, prompt}), longs({batch}, prompt),
+                                   longs({batch}),
+                                   floats({batch}), cache, sampling);
+    const std::int64_t steps = std::min(response_ - 1, most_decode_steps);
+    for (std::int64_t i = 1; i <= steps; ++i) {
+      const std::int64_t limit = prompt + (response_ - 1) * i / steps;
+      (void)step::decode_and_sample(ops_, w, longs({batch}), longs({batch}), floats({batch}), cache,
+                                    limit, sampling);
+    }
+  }
+
+  void log_probs(const ModelRole& role, std::int64_t rows, std::int64_t micro, bool entropy) {
+    const Weights w = world_.weights(role);
+    step::LogProbOptions options;
+    options.temperature = job_.log_prob_temperature();
+    options.entropy = entropy;
+    step::log_prob_phase(ops_, w, sequences(rows), micro, options, [](const auto&...) {});
+  }
+
+  void scores(const ModelRole& role, std::int64_t rows, std::int64_t micro, bool every_token) {
+    const Weights w = world_.weights(role);
+    step::score_phase(ops_, w, sequences(rows), micro, every_token, [](const auto&...) {});
+  }
+
+  void train_critic(const ModelRole& role) {
+    const Weights w = world_.weights(role);
+    const spec::CriticConfig& config = job_.critic;
+    const step::Experience<T> e = experience();
+    Optimizer optimizer(ops_, world_.units(role));
+    step::update_phase(ops_, e.sequences.size(),
+                       {config.ppo_epochs, mini_batch(config.ppo_mini_batch_size),
+                        config.ppo_micro_batch_size_per_gpu},
+                       optimizer, [&](std::int64_t first, std::int64_t count) {
+                         (void)step::value_micro_batch(
+                             ops_, w, e, first, count, config.cliprange_value,
+                             *spec::parse_loss_aggregation(config.loss_agg_mode), {}, keep(role));
+                       });
+  }
+
+  void train_actor(const ModelRole& role) {
+    const Weights w = world_.weights(role);
+    const spec::ActorConfig& config = job_.actor;
+    const step::Experience<T> e = experience();
+    Optimizer optimizer(ops_, world_.units(role));
+    const step::PolicyObjective objective{config,
+                                          *spec::parse_loss_aggregation(config.loss_agg_mode),
+                                          *spec::parse_kl(config.kl_loss_type),
+                                          {}};
+    step::LogProbOptions options;
+    options.temperature = job_.log_prob_temperature();
+    options.entropy = config.entropy_coeff != 0;
+    step::update_phase(
+        ops_, e.sequences.size(),
+        {config.ppo_epochs, mini_batch(config.ppo_mini_batch_size),
+         config.ppo_micro_batch_size_per_gpu},
+        optimizer, [&](std::int64_t first, std::int64_t count) {
+          (void)step::policy_micro_batch(ops_, w, e, first, count, objective, options, keep(role));
+        });
+  }
+
+  void sft(const ModelRole& role) {
+    const Weights w = world_.weights(role);
+    const step::Sequences<T> all = sequences(job_.rows_per_rank());
+    Optimizer optimizer(ops_, world_.units(role));
+    step::update_phase(ops_, all.size(),
+                       {1, all.size(), job_.data.micro_batch_size_per_gpu}, optimizer,
+                       [&](std::int64_t first, std::int64_t count) {
+                         (void)step::cross_entropy_micro_batch(ops_, w, all, first, count, 1,
+                                                               keep(role));
+                       });
+  }
+
+  void reward(const ModelRole& role) {
+    const Weights w = world_.weights(role);
+    Optimizer optimizer(ops_, world_.units(role));
+    step::update_phase(
+        ops_, job_.rows_per_rank(), {1, job_.rows_per_rank(), job_.data.micro_batch_size_per_gpu},
+        optimizer, [&](std::int64_t, std::int64_t pairs) {
+          (void)step::pair_micro_batch(ops_, w, sequences(2 * pairs), 1, keep(role));
+        });
+  }
+
+  /// The body of a phase of the job's recipe.
+  void run(const JobModels& models, const spec::Phase& phase, std::int64_t most_decode_steps);
+
+ private:
+  class Optimizer {
+   public:
+    Optimizer(Ops& ops, std::vector<step::TrainedUnit<T>> units)
+        : ops_(ops), units_(std::move(units)) {}
+    void begin(std::int64_t, std::int64_t) { step::zero_gradients(ops_, units_); }
+    void finish(std::int64_t) {
+      (void)step::gradient_norm(ops_, units_);
+      step::adamw_step(ops_, units_, spec::OptimizerConfig{}, 0, 1);
+    }
+
+   private:
+    Ops& ops_;
+    std::vector<step::TrainedUnit<T>> units_;
+  };
+
+  static step::Keep keep(const ModelRole& role) {
+    return role.checkpointing ? step::Keep::kInput : step::Keep::kAll;
+  }
+  // Experience and batches live on the host.
+  [[nodiscard]] T longs(const step::Shape& s, std::int64_t value = 0) const {
+    return world_.host(s, step::Dtype::kInt64, value);
+  }
+  [[nodiscard]] T floats(const step::Shape& s) const {
+    return world_.host(s, step::Dtype::kFloat32, 0);
+  }
+  [[nodiscard]] step::Sequences<T> sequences(std::int64_t n) const {
+    return {longs({n, width_}), longs({n, response_}), longs({n, response_}),
+            floats({n, response_}), longs({n})};
+  }
+  [[nodiscard]] step::Experience<T> experience() const {
+    const std::int64_t n = job_.sequences_per_rank();
+    const T per_token = floats({n, response_});
+    return {sequences(n), per_token, per_token, per_token, per_token, per_token};
+  }
+  // Sequences of this rank in a mini-batch of `prompts` of all ranks.
+  [[nodiscard]] std::int64_t mini_batch(std::int64_t prompts) const {
+    return prompts * job_.rollout.n / job_.ranks();
+  }
+
+  World& world_;
+  Ops& ops_;
+  const spec::Job& job_;
+  std::int64_t width_, response_;
+};
+
+
+template <class World>
+void PhasePasses<World>::run(const JobModels& models, const spec::Phase& phase,
+                             std::int64_t most_decode_steps) {
+  ModelRole role = models.at(phase.model);
+  if (phase.adapter_off) role.lora = {};
+  switch (phase.body) {
+    case spec::Body::kGenerate:
+      return generate(role, most_decode_steps);
+    case spec::Body::kLogProbs:
+      return phase.id == spec::PhaseId::kReferenceLogProbs
+                 ? log_probs(role, job_.sequences_per_rank(), job_.reference_micro_batch(), false)
+                 : log_probs(role, job_.sequences_per_rank(),
+                             job_.rollout.log_prob_micro_batch_size_per_gpu, true);
+    case spec::Body::kTokenScores:
+      return scores(role, job_.sequences_per_rank(), job_.values_micro_batch(), true);
+    case spec::Body::kSequenceScores:
+      return scores(role, job_.sequences_per_rank(), job_.reward_micro_batch(), false);
+    case spec::Body::kPolicyUpdate:
+      return train_actor(role);
+    case spec::Body::kValueUpdate:
+      return train_critic(role);
+    case spec::Body::kCrossEntropyUpdate:
+      return sft(role);
+    case spec::Body::kPairUpdate:
+      return reward(role);
+    case spec::Body::kCrossEntropy:
+      return log_probs(role, job_.rows_per_rank(), job_.data.micro_batch_size_per_gpu, false);
+    case spec::Body::kPairScores:
+      return scores(role, 2 * job_.rows_per_rank(), 2 * job_.data.micro_batch_size_per_gpu, false);
+  }
+}
+
+/// Runs the passes of one phase of `job` over counting operations. `most_decode_steps`: of a
+/// generation so many, evenly spread, the longest included.
+void count_phase(step::CountingOps& ops, const spec::Job& job, const JobModels& models,
+                 step::Dtype dtype, const spec::Phase& phase, std::int64_t most_decode_steps);
+
+/// A model whose parameters take no memory: their regions are counted elsewhere.
+[[nodiscard]] step::Weights<step::CountedTensor> counted_weights(const ModelRole& role,
+                                                                 step::Dtype dtype);
+
+}  // namespace neap::plan

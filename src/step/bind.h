@@ -1,0 +1,27 @@
+// Binds the named parameters of flat units to their places in a network.
+#pragma once
+
+#include "spec/layout.h"
+#include "step/weights.h"
+
+namespace neap::step {
+
+/// Puts the views of one parameter of `unit` in place; `gradient` may be undefined.
+template <class T>
+void bind_parameter(Weights<T>& w, const spec::FlatUnit& unit, const spec::Parameter& parameter,
+                    const T& weight, const T& gradient) {
+  const Slot<T> slot = find_slot(w, unit.block, parameter.module, parameter.part);
+  *slot.weight = weight;
+  *slot.gradient = gradient;
+}
+
+/// After the base's parameters: what follows from them. A tied head reads the embedding's table.
+template <class T>
+void finish_binding(Weights<T>& w) {
+  for_each_block_linear(w, [&](Linear<T>& l) { l.input_major = w.architecture.input_major; });
+  if (!w.architecture.tie_word_embeddings || w.head != spec::Head::kLanguageModel) return;
+  w.lm_head.weight = w.token_table;
+  w.lm_head.d_weight = w.d_token_table;
+}
+
+}  // namespace neap::step

@@ -1,0 +1,412 @@
+#include "step/counting_ops.h"
+
+#include <algorithm>
+#include <memory>
+
+namespace neap::step {
+namespace {
+
+double bytes(const CountedTensor& t) {
+  return t.defined() ? static_cast<double>(t.bytes()) : 0;
+}
+
+}  // namespace
+
+void CountedTensor::free_storage() {
+  storage_->sink->release(storage_->address);
+  delete storage_;
+  storage_ = nullptr;
+}
+
+// ---- making ----
+
+CountedTensor CountingOps::make(const Shape& shape, Dtype dtype) {
+  CountedTensor t = CountedTensor::outside(shape, dtype);
+  // An empty tensor takes no memory.
+  if (const std::int64_t size = t.bytes(); size > 0)
+    t.storage_ = new CountedTensor::Storage{&sink_, sink_.allocate(size), 1};
+  return t;
+}
+
+CountedTensor CountingOps::iota(std::int64_t n, std::int64_t) {
+  return make({n}, Dtype::kInt64);
+}
+CountedTensor CountingOps::from_host(const std::vector<float>& values) {
+  const Shape shape{static_cast<std::int64_t>(values.size())};
+  return make(shape, Dtype::kFloat32);
+}
+CountedTensor CountingOps::to_device(const CountedTensor& t) {
+  return profile_.cuda ? make(t.shape(), t.dtype()) : t;
+}
+CountedTensor CountingOps::to_host(const CountedTensor& t) {
+  return CountedTensor::outside(t.shape(), t.dtype());
+}
+
+// ---- views ----
+
+CountedTensor CountingOps::with_shape(const CountedTensor& t, const Shape& shape) const {
+  CountedTensor out = t;
+  out.shape_ = shape;
+  return out;
+}
+CountedTensor CountingOps::view(const CountedTensor& t, Shape shape) {
+  std::int64_t known = 1;
+  std::int64_t open = -1;
+  for (std::size_t i = 0; i < shape.rank(); ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    if (shape[at] < 0) {
+      open = at;
+    } else {
+      known *= shape[at];
+    }
+  }
+  if (open >= 0) shape.set(open, t.shape().elements() / known);
+  return with_shape(t, shape);
+}
+CountedTensor CountingOps::transpose(const CountedTensor& t) {
+  return with_shape(t, {t.size(1), t.size(0)});
+}
+CountedTensor CountingOps::narrow(const CountedTensor& t, std::int64_t dimension, std::int64_t,
+                                  std::int64_t count) {
+  Shape shape = t.shape();
+  shape.set(dimension, count);
+  return with_shape(t, shape);
+}
+CountedTensor CountingOps::select(const CountedTensor& t, std::int64_t dimension, std::int64_t) {
+  const Shape& s = t.shape();
+  switch (s.rank()) {
+    case 1:
+      return with_shape(t, {});
+    case 2:
+      return with_shape(t, {s[1 - dimension]});
+    case 3:
+      return with_shape(t, {s[dimension == 0 ? 1 : 0], s[dimension == 2 ? 1 : 2]});
+    default:
+      return with_shape(t, {s[dimension == 0 ? 1 : 0], s[dimension <= 1 ? 2 : 1],
+                            s[dimension == 3 ? 2 : 3]});
+  }
+}
+CountedTensor CountingOps::convert(CountedTensor t, Dtype dtype) {
+  if (t.dtype() == dtype) return t;
+  CountedTensor out = make(t.shape(), dtype);
+  add_work(0, bytes(t) + bytes(out));
+  return out;
+}
+
+// ---- products ----
+
+CountedTensor CountingOps::product(const CountedTensor& a, const CountedTensor& b) {
+  CountedTensor out = make({a.size(0), b.size(1)}, a.dtype());
+  add_work(2.0 * static_cast<double>(a.shape().elements()) * static_cast<double>(b.size(1)),
+           bytes(a) + bytes(b) + bytes(out));
+  return out;
+}
+CountedTensor CountingOps::product_plus(const CountedTensor&, const CountedTensor& a,
+                                        const CountedTensor& b) {
+  return product(a, b);
+}
+void CountingOps::add_product_(const CountedTensor& c, const CountedTensor& a,
+                               const CountedTensor& b, double) {
+  add_work(2.0 * static_cast<double>(a.shape().elements()) * static_cast<double>(b.size(1)),
+           bytes(a) + bytes(b) + 2 * bytes(c));
+}
+
+// ---- elementwise ----
+
+CountedTensor CountingOps::elementwise(const CountedTensor& a, const CountedTensor& b) {
+  Shape shape = a.shape();
+  // The operand with more dimensions or larger ones decides.
+  if (b.shape().elements() > shape.elements()) shape = b.shape();
+  if (a.shape().rank() == b.shape().rank()) {
+    for (std::size_t i = 0; i < shape.rank(); ++i) {
+      const auto at = static_cast<std::int64_t>(i);
+      shape.set(at, std::max(a.shape()[at], b.shape()[at]));
+    }
+  } else if (a.shape().rank() == 2 && b.shape().rank() == 1) {
+    shape = {a.size(0), std::max(a.size(1), b.size(0))};
+  }
+  CountedTensor out = make(shape, a.dtype());
+  add_work(0, bytes(a) + bytes(b) + bytes(out));
+  return out;
+}
+CountedTensor CountingOps::plus(const CountedTensor& a, std::int64_t) {
+  return make(a.shape(), a.dtype());
+}
+CountedTensor CountingOps::log_sigmoid(const CountedTensor& a) {
+  CountedTensor out = make(a.shape(), a.dtype());
+  if (!profile_.cuda) touch(a.shape().elements(), a.dtype());
+  return out;
+}
+CountedTensor CountingOps::comparison(const CountedTensor& a) {
+  const CountedTensor boolean = make(a.shape(), Dtype::kBool);
+  return make(a.shape(), a.dtype());
+}
+void CountingOps::add_(const CountedTensor& a, const CountedTensor& b) {
+  in_place(a, b);
+  if (!profile_.cuda && a.dtype() != b.dtype()) touch(b.shape().elements(), a.dtype());
+}
+void CountingOps::in_place(const CountedTensor& a, const CountedTensor& b) {
+  add_work(0, bytes(a) + bytes(b));
+}
+
+// ---- reductions ----
+
+CountedTensor CountingOps::sum(const CountedTensor& a) {
+  add_work(0, bytes(a));
+  return make({}, a.dtype());
+}
+CountedTensor CountingOps::sum_last(const CountedTensor& a) {
+  add_work(0, bytes(a));
+  Shape shape;
+  switch (a.shape().rank()) {
+    case 1:
+      break;
+    case 2:
+      shape = {a.size(0)};
+      break;
+    default:
+      shape = {a.size(0), a.size(1)};
+  }
+  return make(shape, a.dtype());
+}
+CountedTensor CountingOps::max_last(const CountedTensor& a) {
+  add_work(0, bytes(a));
+  return make({a.size(0), 1}, a.dtype());
+}
+CountedTensor CountingOps::sum_rows(const CountedTensor& a, Dtype dtype) {
+  add_work(0, bytes(a));
+  Shape shape = a.shape().rank() == 3 ? Shape{a.size(1), a.size(2)} : Shape{a.size(1)};
+  if (dtype == a.dtype()) return make(shape, dtype);
+  CountedTensor out = make(shape, dtype);
+  touch(a.shape().elements(), profile_.cuda ? Dtype::kInt64 : dtype);
+  return out;
+}
+CountedTensor CountingOps::argmax_last(const CountedTensor& a) {
+  add_work(0, bytes(a));
+  return make({a.size(0)}, Dtype::kInt64);
+}
+Sorted<CountedTensor> CountingOps::sort_descending(const CountedTensor& a) {
+  add_work(0, 4 * bytes(a));
+  Sorted<CountedTensor> out;
+  out.values = make(a.shape(), a.dtype());
+  out.order = make(a.shape(), Dtype::kInt64);
+  return out;
+}
+void CountingOps::cumulate_last_(const CountedTensor& a) {
+  in_place(a, a);
+}
+void CountingOps::drop_beyond_mass_(const CountedTensor& a, double) {
+  add_work(0, 6 * bytes(a));
+  const CountedTensor before = make(a.shape(), a.dtype());
+  const CountedTensor drop = make(a.shape(), Dtype::kBool);
+}
+CountedTensor CountingOps::search_last(const CountedTensor& a, const CountedTensor& target) {
+  add_work(0, bytes(target));
+  return make({a.size(0), 1}, Dtype::kInt64);
+}
+
+// ---- indices ----
+
+CountedTensor CountingOps::take_rows(const CountedTensor& table, const CountedTensor& indices) {
+  CountedTensor out = table.shape().rank() == 2 ? make({indices.size(0), table.size(1)}, table.dtype())
+                                         : make({indices.size(0)}, table.dtype());
+  add_work(0, 2 * bytes(out));
+  return out;
+}
+void CountingOps::add_to_rows_(const CountedTensor& table, const CountedTensor&,
+                               const CountedTensor& rows) {
+  const CountedTensor converted = convert(rows, table.dtype());
+  add_work(0, 3 * bytes(converted));
+}
+CountedTensor CountingOps::gather_last(const CountedTensor& a, const CountedTensor& indices) {
+  return make({indices.size(0)}, a.dtype());
+}
+void CountingOps::add_to_last_(const CountedTensor&, const CountedTensor&,
+                               const CountedTensor& values) {
+  add_work(0, 2 * bytes(values));
+}
+CountedTensor CountingOps::last_rows(const CountedTensor& lengths, std::int64_t) {
+  return make({lengths.size(0)}, Dtype::kInt64);
+}
+
+// ---- norms ----
+
+NormResult<CountedTensor> CountingOps::norm(spec::NormKind kind, const CountedTensor& x,
+                                            const CountedTensor&, const CountedTensor&, double) {
+  const Shape column{x.size(0), 1};
+  const Dtype inner = wide(x.dtype());
+  NormResult<CountedTensor> out;
+  add_work(0, 2 * bytes(x));
+  if (kind == spec::NormKind::kLayerNorm) {
+    out.y = make(x.shape(), x.dtype());
+    // Statistics of the CPU kernel have the parameters' dtype.
+    out.mean = make(column, profile_.cuda ? inner : x.dtype());
+    out.rstd = make(column, profile_.cuda ? inner : x.dtype());
+    return out;
+  }
+  if (profile_.cuda) {
+    out.y = make(x.shape(), x.dtype());
+    out.rstd = make(column, inner);
+    return out;
+  }
+  out.rstd = make(column, inner);
+  out.y = convert(make(x.shape(), inner), x.dtype());
+  return out;
+}
+
+CountedTensor CountingOps::rms_norm_backward_on_host(const CountedTensor& dy,
+                                                     const CountedTensor& x, bool trained) {
+  const Dtype inner = wide(x.dtype());
+  const CountedTensor wide_dy = convert(dy, inner);
+  const CountedTensor x_hat = make(x.shape(), inner);
+  if (trained) {
+    const CountedTensor product = make(x.shape(), inner);
+    const CountedTensor sum = make({x.size(1)}, inner);
+  }
+  CountedTensor dx = make(x.shape(), inner);
+  {
+    const CountedTensor product = make(x.shape(), inner);
+    const CountedTensor mean = make({x.size(0), 1}, inner);
+  }
+  return convert(std::move(dx), x.dtype());
+}
+
+CountedTensor CountingOps::norm_backward(spec::NormKind kind, const CountedTensor& dy,
+                                         const CountedTensor& x, const CountedTensor&,
+                                         const CountedTensor&, const CountedTensor& weight,
+                                         const CountedTensor& d_weight,
+                                         const CountedTensor& d_bias) {
+  add_work(0, 3 * bytes(x));
+  if (kind != spec::NormKind::kLayerNorm && !profile_.cuda)
+    return rms_norm_backward_on_host(dy, x, d_weight.defined());
+  CountedTensor dx = make(x.shape(), x.dtype());
+  if (!d_weight.defined()) return dx;
+  const CountedTensor gamma = make(weight.shape(), weight.dtype());
+  const CountedTensor beta =
+      d_bias.defined() ? make(weight.shape(), weight.dtype()) : CountedTensor();
+  // Partial sums of the CPU kernel, one pair of rows a thread.
+  if (!profile_.cuda) touch(2 * profile_.threads * x.size(1), x.dtype());
+  return dx;
+}
+
+// ---- rotation and attention ----
+
+CountedTensor CountingOps::rotate(const CountedTensor& x, const CountedTensor&,
+                                  const CountedTensor&, bool) {
+  add_work(0, 2 * bytes(x));
+  return make(x.shape(), x.dtype());
+}
+
+AttentionContext<CountedTensor> CountingOps::attention(Heads<CountedTensor> heads,
+                                                       std::int64_t sequences, std::int64_t length,
+                                                       const ScoreOptions& options) {
+  const std::int64_t n = heads.q.size(0);
+  const std::int64_t h = heads.q.size(1);
+  const std::int64_t d = heads.q.size(2);
+  const Dtype dtype = heads.q.dtype();
+  AttentionContext<CountedTensor> out;
+  out.options = options;
+  out.sequences = sequences;
+  out.length = length;
+  out.key_heads = heads.k.size(1);
+  add_work(2.0 * static_cast<double>(n * h * d * length), 2 * bytes(heads.q) + 2 * bytes(heads.k));
+  const Shape expanded{sequences, h, length, d};
+  out.q = view(heads.q, expanded);
+  heads.q = {};
+  const Shape grouped{sequences, out.key_heads, length, d};
+  out.k = view(heads.k, grouped);
+  out.v = view(heads.v, grouped);
+  heads.k = {};
+  heads.v = {};
+  out.out = make({n, h * d}, dtype);
+  out.log_sum = make({sequences, h, length}, wide(dtype));
+  if (profile_.cuda) out.seed = make({2}, Dtype::kInt64);
+  return out;
+}
+
+Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTensor> saved,
+                                                     CountedTensor d_out) {
+  const std::int64_t h = saved.q.size(1);
+  const std::int64_t d = saved.q.size(3);
+  const std::int64_t n = saved.sequences * saved.length;
+  const Dtype dtype = saved.q.dtype();
+  add_work(5.0 * static_cast<double>(n * h * d * saved.length),
+           4 * bytes(saved.q) + 4 * bytes(saved.k));
+  Heads<CountedTensor> out;
+  out.q = make({n, h, d}, dtype);
+  out.k = make({n, saved.key_heads, d}, dtype);
+  out.v = make({n, saved.key_heads, d}, dtype);
+  if (profile_.cuda) {
+    // Row sums of dO * O and a float32 accumulator of dQ over lengths rounded up to the kernel's
+    // tile; grouped keys get one gradient a query head first.
+    const std::int64_t padded = (saved.length + 127) / 128 * 128;
+    const CountedTensor sums = make({saved.sequences, h, padded}, Dtype::kFloat32);
+    const std::int64_t pairs = saved.sequences * h;
+    const std::int64_t splits =
+        std::max<std::int64_t>(1, (profile_.multiprocessors + pairs - 1) / pairs);
+    const CountedTensor accumulator =
+        make({splits, saved.sequences, padded, h, d}, Dtype::kFloat32);
+    if (saved.key_heads != h) {
+      const CountedTensor dk = make({n, h, d}, dtype);
+      const CountedTensor dv = make({n, h, d}, dtype);
+    }
+  }
+  d_out = CountedTensor();
+  saved = {};
+  return out;
+}
+
+CountedTensor CountingOps::decode_mask(const CountedTensor& positions, std::int64_t key_limit) {
+  const CountedTensor range = iota(key_limit);
+  return make({positions.size(0), key_limit}, Dtype::kBool);
+}
+
+CountedTensor CountingOps::decode_attention(const CountedTensor& q, const CountedTensor& keys,
+                                            const CountedTensor&, const CountedTensor& mask,
+                                            const ScoreOptions&) {
+  const std::int64_t b = q.size(0);
+  const std::int64_t h = q.size(1);
+  const std::int64_t d = q.size(2);
+  const std::int64_t limit = mask.size(1);
+  const std::int64_t group = h / keys.size(1);
+  add_work(4.0 * static_cast<double>(b * h * d * limit),
+           2.0 * static_cast<double>(b * keys.size(1) * limit * d * element_bytes(q.dtype())));
+  if (!profile_.cuda) return make({b, h * d}, q.dtype());
+  CountedTensor out;
+  {
+    // The boolean mask becomes one of numbers.
+    const CountedTensor numbers = make({b, group, limit}, q.dtype());
+    touch(b * group * limit, Dtype::kBool);
+    out = make({b, h * d}, q.dtype());
+    const CountedTensor log_sum = make({b, h}, wide(q.dtype()));
+  }
+  if (group > 1) out = make({b, h * d}, q.dtype());  // heads back in their order
+  return out;
+}
+
+void CountingOps::write_prompts_(const CountedTensor&, const CountedTensor&,
+                                 const CountedTensor& rows, std::int64_t) {
+  add_work(0, 2 * bytes(rows));
+}
+void CountingOps::write_token_(const CountedTensor&, const CountedTensor&,
+                               const CountedTensor& rows) {
+  add_work(0, 2 * bytes(rows));
+}
+
+CountedTensor CountingOps::norm_of(const CountedTensor& a) {
+  add_work(0, bytes(a));
+  return make({}, Dtype::kFloat32);
+}
+void CountingOps::fused_adamw_(const std::vector<CountedTensor>& targets,
+                               const std::vector<CountedTensor>& gradients,
+                               const std::vector<CountedTensor>& averages,
+                               const std::vector<CountedTensor>& squares,
+                               const std::vector<CountedTensor>&, double,
+                               const spec::OptimizerConfig&) {
+  for (const auto* list : {&targets, &averages, &squares}) {
+    for (const CountedTensor& t : *list) add_work(0, 2 * bytes(t));
+  }
+  for (const CountedTensor& t : gradients) add_work(0, bytes(t));
+}
+
+}  // namespace neap::step

@@ -1,0 +1,270 @@
+// The operations of step/operations.h without contents: sizes, lifetimes and costs only.
+//
+// A counted tensor asks a MemorySink for its bytes when it is made and gives them back when its
+// last handle dies, as a tensor's storage does. Run through these operations, a pass makes the
+// requests of a real run in the same order.
+//
+// Threads   one sink, its operations and its tensors belong to one thread.
+// Failure   none; a sink that runs out hands out addresses that mean nothing and remembers it.
+// Cost      about 50 ns an operation and what the sink takes.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "spec/job.h"
+#include "step/block.h"
+#include "step/operations.h"
+
+namespace neap::step {
+
+/// What kernels' scratch memory depends on.
+struct KernelProfile {
+  bool cuda = false;
+  std::int64_t threads = 1;  ///< of the CPU kernels
+  /// Of a GPU whose attention repeats its bits: its gradient of q adds up in as many accumulators as
+  /// keep all of them busy. 0: in one.
+  std::int64_t multiprocessors = 0;
+};
+
+/// Takes the requests of counted tensors.
+class MemorySink {
+ public:
+  virtual ~MemorySink() = default;
+  /// `bytes` > 0.
+  [[nodiscard]] virtual std::uint64_t allocate(std::int64_t bytes) = 0;
+  virtual void release(std::uint64_t address) = 0;
+};
+
+/// A tensor without contents.
+class CountedTensor {
+ public:
+  CountedTensor() = default;
+  CountedTensor(const CountedTensor& o)
+      : storage_(o.storage_), shape_(o.shape_), dtype_(o.dtype_), defined_(o.defined_) {
+    if (storage_ != nullptr) ++storage_->holders;
+  }
+  CountedTensor(CountedTensor&& o) noexcept { swap(o); }
+  CountedTensor& operator=(CountedTensor o) noexcept {
+    swap(o);
+    return *this;
+  }
+  ~CountedTensor() {
+    if (storage_ != nullptr && --storage_->holders == 0) free_storage();
+  }
+
+  [[nodiscard]] bool defined() const { return defined_; }
+  [[nodiscard]] std::int64_t size(std::int64_t dimension) const { return shape_[dimension]; }
+  [[nodiscard]] const Shape& shape() const { return shape_; }
+  [[nodiscard]] Dtype dtype() const { return dtype_; }
+  [[nodiscard]] std::int64_t bytes() const { return shape_.elements() * element_bytes(dtype_); }
+
+  /// Memory that is there anyway (weights, the KV cache, host tensors): nothing is asked for.
+  [[nodiscard]] static CountedTensor outside(const Shape& shape, Dtype dtype) {
+    CountedTensor t;
+    t.shape_ = shape;
+    t.dtype_ = dtype;
+    t.defined_ = true;
+    return t;
+  }
+
+ private:
+  friend class CountingOps;
+  struct Storage {
+    MemorySink* sink;
+    std::uint64_t address;
+    std::int64_t holders;
+  };
+  void swap(CountedTensor& o) noexcept {
+    std::swap(storage_, o.storage_);
+    std::swap(shape_, o.shape_);
+    std::swap(dtype_, o.dtype_);
+    std::swap(defined_, o.defined_);
+  }
+  void free_storage();
+  Storage* storage_ = nullptr;
+  Shape shape_;
+  Dtype dtype_ = Dtype::kFloat32;
+  bool defined_ = false;
+};
+
+/// What operations cost beside memory held.
+struct Work {
+  double flops = 0;        ///< of matrix products and attention
+  double bytes_moved = 0;  ///< read and written, each operand once
+};
+
+class CountingOps {
+ public:
+  using Tensor = CountedTensor;
+  /// `sink` outlives the operations and their tensors. `most_repeats`: of a loop whose rounds are
+  /// alike so many are run.
+  CountingOps(MemorySink& sink, const KernelProfile& profile, std::int64_t most_repeats)
+      : sink_(sink), profile_(profile), most_repeats_(most_repeats) {}
+
+  [[nodiscard]] const Work& work() const { return work_; }
+  [[nodiscard]] std::int64_t repeats(std::int64_t n) const {
+    return n < most_repeats_ ? n : most_repeats_;
+  }
+
+  // ---- making ----
+  [[nodiscard]] Dtype dtype(const Tensor& t) const { return t.dtype(); }
+  [[nodiscard]] Tensor empty(const Shape& shape, Dtype dtype) { return make(shape, dtype); }
+  [[nodiscard]] Tensor zeros(const Shape& shape, Dtype dtype) { return make(shape, dtype); }
+  [[nodiscard]] Tensor ones_like(const Tensor& t) { return make(t.shape(), t.dtype()); }
+  [[nodiscard]] Tensor clone(const Tensor& t) { return make(t.shape(), t.dtype()); }
+  /// 0, stride, 2 stride ... (n,) int64.
+  [[nodiscard]] Tensor iota(std::int64_t n, std::int64_t stride = 1);
+  [[nodiscard]] Tensor from_host(const std::vector<float>& values);
+  /// A host tensor on the device; on the host itself no copy is made.
+  [[nodiscard]] Tensor to_device(const Tensor& t);
+  /// A copy outside the phase's memory.
+  [[nodiscard]] Tensor to_host(const Tensor& t);
+  /// The value of a tensor of one element; a counted one is 1.
+  [[nodiscard]] double read(const Tensor&) const { return 1; }
+
+  // ---- views ----
+  [[nodiscard]] Tensor view(const Tensor& t, Shape shape);  ///< one size may be -1
+  [[nodiscard]] Tensor transpose(const Tensor& t);          ///< of 2 dimensions
+  [[nodiscard]] Tensor narrow(const Tensor& t, std::int64_t dimension, std::int64_t first,
+                              std::int64_t count);
+  [[nodiscard]] Tensor select(const Tensor& t, std::int64_t dimension, std::int64_t index);
+  /// `t` itself where it has the dtype already.
+  [[nodiscard]] Tensor convert(Tensor t, Dtype dtype);
+
+  // ---- products ----
+  [[nodiscard]] Tensor product(const Tensor& a, const Tensor& b);
+  [[nodiscard]] Tensor product_plus(const Tensor& bias, const Tensor& a, const Tensor& b);
+  void add_product_(const Tensor& c, const Tensor& a, const Tensor& b, double alpha);
+
+  // ---- elementwise; the second operand broadcasts ----
+  [[nodiscard]] Tensor add(const Tensor& a, const Tensor& b) { return elementwise(a, b); }
+  [[nodiscard]] Tensor subtract(const Tensor& a, const Tensor& b) { return elementwise(a, b); }
+  [[nodiscard]] Tensor multiply(const Tensor& a, const Tensor& b) { return elementwise(a, b); }
+  [[nodiscard]] Tensor maximum(const Tensor& a, const Tensor& b) { return elementwise(a, b); }
+  [[nodiscard]] Tensor minimum(const Tensor& a, const Tensor& b) { return elementwise(a, b); }
+  [[nodiscard]] Tensor plus(const Tensor& a, std::int64_t b);  ///< int64
+  [[nodiscard]] Tensor negate(const Tensor& a) { return elementwise(a, a); }
+  [[nodiscard]] Tensor absolute(const Tensor& a) { return elementwise(a, a); }
+  [[nodiscard]] Tensor sign(const Tensor& a) { return elementwise(a, a); }
+  [[nodiscard]] Tensor exp(const Tensor& a) { return elementwise(a, a); }
+  [[nodiscard]] Tensor cosine(const Tensor& a) { return elementwise(a, a); }
+  [[nodiscard]] Tensor sine(const Tensor& a) { return elementwise(a, a); }
+  [[nodiscard]] Tensor sigmoid(const Tensor& a) { return elementwise(a, a); }
+  /// On the host the kernel writes a buffer of the same size beside its result.
+  [[nodiscard]] Tensor log_sigmoid(const Tensor& a);
+  [[nodiscard]] Tensor clamp(const Tensor& a, double, double) { return elementwise(a, a); }
+  /// On the host an operand of another dtype is converted first.
+  void add_(const Tensor& a, const Tensor& b);
+  void add_(const Tensor& a, double) { in_place(a, a); }
+  void subtract_(const Tensor& a, const Tensor& b) { in_place(a, b); }
+  void multiply_(const Tensor& a, const Tensor& b) { in_place(a, b); }
+  void multiply_into(const Tensor& out, const Tensor& a, const Tensor&) { in_place(out, a); }
+  void divide_(const Tensor& a, const Tensor& b) { in_place(a, b); }
+  void divide_(const Tensor& a, double) { in_place(a, a); }
+  void scale_(const Tensor& a, double) { in_place(a, a); }
+  void exp_(const Tensor& a) { in_place(a, a); }
+  void log_(const Tensor& a) { in_place(a, a); }
+  void zero_(const Tensor& a) { in_place(a, a); }
+  void copy_(const Tensor& a, const Tensor& b) { in_place(a, b); }
+  // Comparisons give 1 or 0 in the operands' dtype; a boolean of the same shape is made first.
+  [[nodiscard]] Tensor above(const Tensor& a, const Tensor&) { return comparison(a); }
+  [[nodiscard]] Tensor above(const Tensor& a, double) { return comparison(a); }
+  [[nodiscard]] Tensor at_least(const Tensor& a, const Tensor&) { return comparison(a); }
+  [[nodiscard]] Tensor at_most(const Tensor& a, double) { return comparison(a); }
+  [[nodiscard]] Tensor equal(const Tensor& a, const Tensor&) { return comparison(a); }
+  /// cap * tanh(a / cap).
+  void softcap_(const Tensor& a, double) { in_place(a, a); }
+  /// 1 - (a / cap)^2 of capped values: the derivative.
+  [[nodiscard]] Tensor softcap_slope(const Tensor& a, double) { return elementwise(a, a); }
+  [[nodiscard]] Tensor activate(const Tensor& a, spec::Activation) { return elementwise(a, a); }
+  void activate_(const Tensor& a, spec::Activation) { in_place(a, a); }
+  [[nodiscard]] Tensor activate_backward(const Tensor& dy, const Tensor& x, spec::Activation) {
+    return elementwise(dy, x);
+  }
+
+  // ---- reductions ----
+  [[nodiscard]] Tensor sum(const Tensor& a);                     ///< all: ()
+  [[nodiscard]] Tensor sum_last(const Tensor& a);                ///< (..., n) -> (...)
+  [[nodiscard]] Tensor max_last(const Tensor& a);                ///< (R, n) -> (R, 1)
+  /// (n, ...) -> (...), added up in `dtype`. On the host a wider dtype first copies `a` to it; on
+  /// CUDA it takes 8 bytes an element of `a` (measured).
+  [[nodiscard]] Tensor sum_rows(const Tensor& a, Dtype dtype);
+  [[nodiscard]] Tensor argmax_last(const Tensor& a);             ///< (R, n) -> (R,) int64
+  [[nodiscard]] Tensor softmax_last(const Tensor& a) { return elementwise(a, a); }
+  [[nodiscard]] Sorted<Tensor> sort_descending(const Tensor& a);
+  void cumulate_last_(const Tensor& a);
+  /// Zeroes what stands behind a cumulative mass of top_p; the first stays.
+  void drop_beyond_mass_(const Tensor& a, double top_p);
+  /// First place of each row whose value exceeds target (R, 1): (R, 1) int64, within the row.
+  [[nodiscard]] Tensor search_last(const Tensor& a, const Tensor& target);
+
+  // ---- indices ----
+  /// table (V, C) at indices (N,) -> (N, C).
+  [[nodiscard]] Tensor take_rows(const Tensor& table, const Tensor& indices);
+  /// table (V, C) at indices (N,) += rows (N, C); rows are converted to the table's dtype first.
+  /// The same bits for the same arguments on every device.
+  void add_to_rows_(const Tensor& table, const Tensor& indices, const Tensor& rows);
+  /// a (R, V) at indices (R,) -> (R,).
+  [[nodiscard]] Tensor gather_last(const Tensor& a, const Tensor& indices);
+  /// a (R, V) at indices (R,) += values (R,).
+  void add_to_last_(const Tensor& a, const Tensor& indices, const Tensor& values);
+  /// b * length + lengths[b] - 1: (B,) int64.
+  [[nodiscard]] Tensor last_rows(const Tensor& lengths, std::int64_t length);
+
+  // ---- kernels ----
+  [[nodiscard]] NormResult<Tensor> norm(spec::NormKind kind, const Tensor& x, const Tensor& weight,
+                                        const Tensor& bias, double eps);
+  /// dx; adds to d_weight and d_bias where they are defined.
+  [[nodiscard]] Tensor norm_backward(spec::NormKind kind, const Tensor& dy, const Tensor& x,
+                                     const Tensor& mean, const Tensor& rstd, const Tensor& weight,
+                                     const Tensor& d_weight, const Tensor& d_bias);
+  /// Turns the first dimensions of x (N, H, D) by cos and sin (P, d / 2), N a multiple of P, in
+  /// half-split form.
+  [[nodiscard]] Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse);
+  /// Causal attention within each sequence of `length` rows.
+  [[nodiscard]] AttentionContext<Tensor> attention(Heads<Tensor> heads, std::int64_t sequences,
+                                                   std::int64_t length,
+                                                   const ScoreOptions& options);
+  /// From d_out (N, H * D).
+  [[nodiscard]] Heads<Tensor> attention_backward(AttentionContext<Tensor> saved, Tensor d_out);
+  /// positions (B,) -> (B, key_limit) bool: key <= position.
+  [[nodiscard]] Tensor decode_mask(const Tensor& positions, std::int64_t key_limit);
+  /// q (B, H, D) against the first key_limit keys of the cache: (B, H * D).
+  [[nodiscard]] Tensor decode_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
+                                        const Tensor& mask, const ScoreOptions& options);
+  /// rows (B' * length, K, D) to the first places of the cache's `slots`.
+  void write_prompts_(const Tensor& cache, const Tensor& slots, const Tensor& rows,
+                      std::int64_t length);
+  /// rows (B, K, D) to positions (B,).
+  void write_token_(const Tensor& cache, const Tensor& positions, const Tensor& rows);
+
+  // ---- optimizer ----
+  /// sqrt(sum a^2) in float32: ().
+  [[nodiscard]] Tensor norm_of(const Tensor& a);
+  [[nodiscard]] Tensor filled_like(const Tensor&, double) { return make({}, Dtype::kFloat32); }
+  void fused_adamw_(const std::vector<Tensor>& targets, const std::vector<Tensor>&,
+                    const std::vector<Tensor>&, const std::vector<Tensor>&,
+                    const std::vector<Tensor>&, double, const spec::OptimizerConfig&);
+
+ private:
+  [[nodiscard]] Tensor make(const Shape& shape, Dtype dtype);
+  [[nodiscard]] Tensor with_shape(const Tensor& t, const Shape& shape) const;
+  [[nodiscard]] Tensor elementwise(const Tensor& a, const Tensor& b);
+  [[nodiscard]] Tensor comparison(const Tensor& a);
+  void in_place(const Tensor& a, const Tensor& b);
+  void touch(std::int64_t elements, Dtype dtype) { (void)make({elements}, dtype); }
+  void add_work(double flops, double bytes) {
+    work_.flops += flops;
+    work_.bytes_moved += bytes;
+  }
+  [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x, bool trained);
+
+  MemorySink& sink_;
+  KernelProfile profile_;
+  std::int64_t most_repeats_;
+  Work work_;
+};
+
+}  // namespace neap::step

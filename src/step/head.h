@@ -1,0 +1,332 @@
+// Embedding and heads: tokens to hidden states, hidden states to log-probabilities or scores.
+//
+// Hidden states are (N, C) rows; R of them are read. Logits exist for a chunk of rows at a time.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "step/block.h"
+
+namespace neap::step {
+
+/// Elements of one chunk of wide logits: 128 MiB of float32. Rows a chunk are this / V, at least 1.
+constexpr std::int64_t kLogitsChunkElements = std::int64_t{1} << 25;
+
+// ---- embedding ----
+
+/// tokens (N,), positions (P,) with N a multiple of P -> (N, C).
+template <class Ops, class T = typename Ops::Tensor>
+T embed(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions) {
+  T x = ops.take_rows(w.token_table, tokens);
+  if (w.architecture.embedding_scale != 1) ops.scale_(x, w.architecture.embedding_scale);
+  if (w.project_in.defined()) x = linear(ops, w.project_in, x);
+  if (w.position_table.defined()) {
+    const T rows =
+        ops.take_rows(w.position_table, ops.plus(positions, w.architecture.position_offset));
+    ops.add_(ops.view(x, {-1, rows.size(0), rows.size(1)}), rows);
+  }
+  return x;
+}
+
+/// Adds the tables' gradients from d (N, C).
+template <class Ops, class T = typename Ops::Tensor>
+void embed_backward(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions, T d) {
+  if (w.d_position_table.defined()) {
+    const T by_position =
+        ops.sum_rows(ops.view(d, {-1, positions.size(0), d.size(1)}), ops.dtype(d));  // (P, C)
+    ops.add_to_rows_(w.d_position_table, ops.plus(positions, w.architecture.position_offset),
+                     by_position);
+  }
+  if (w.project_in.defined()) {
+    if (!w.project_in.d_weight.defined() && !w.d_token_table.defined()) return;
+    const T x = ops.take_rows(w.token_table, tokens);
+    d = linear_backward(ops, w.project_in, x, d);
+  }
+  if (!w.d_token_table.defined()) return;
+  if (w.architecture.embedding_scale != 1) ops.scale_(d, w.architecture.embedding_scale);
+  ops.add_to_rows_(w.d_token_table, tokens, d);
+}
+
+// ---- what a head's matrix is applied to ----
+
+template <class T>
+struct SavedHeadInput {
+  SavedNorm<T> norm;
+  T normed;  // (N, C): what is projected out; undefined without a projection
+};
+
+template <class Ops, class T = typename Ops::Tensor>
+T head_input(Ops& ops, const Weights<T>& w, T x, SavedHeadInput<T>* saved) {
+  if (w.architecture.final_norm)
+    x = norm(ops, w.architecture, w.final_norm, x, saved != nullptr ? &saved->norm : nullptr);
+  if (!w.project_out.defined()) return x;
+  if (saved != nullptr) saved->normed = x;
+  return linear(ops, w.project_out, x);
+}
+
+template <class Ops, class T = typename Ops::Tensor>
+T head_input_backward(Ops& ops, const Weights<T>& w, SavedHeadInput<T>& saved, T d) {
+  if (w.project_out.defined()) {
+    d = linear_backward(ops, w.project_out, saved.normed, d);
+    saved.normed = T();
+  }
+  return w.architecture.final_norm
+             ? norm_backward(ops, w.architecture, w.final_norm, saved.norm, d)
+             : d;
+}
+
+/// Walks the rows that a head reads, a chunk at a time: of hidden (N, C) those in `rows` (R,)
+/// int64, or all where it is undefined.
+template <class Ops>
+class HeadRows {
+  using T = typename Ops::Tensor;
+
+ public:
+  HeadRows(Ops& ops, const T& hidden, const T& rows, std::int64_t chunk_elements,
+           std::int64_t width)
+      : ops_(ops),
+        hidden_(hidden),
+        rows_(rows),
+        count_(rows.defined() ? rows.size(0) : hidden.size(0)),
+        step_(std::max<std::int64_t>(1, chunk_elements / width)) {}
+
+  [[nodiscard]] std::int64_t count() const { return count_; }
+  template <class Visit>
+  void for_each(const Visit& visit) const {
+    for (std::int64_t first = 0; first < count_; first += step_)
+      visit(first, std::min(step_, count_ - first));
+  }
+  [[nodiscard]] T hidden(std::int64_t first, std::int64_t n) const {
+    return rows_.defined() ? ops_.take_rows(hidden_, ops_.narrow(rows_, 0, first, n))
+                           : ops_.narrow(hidden_, 0, first, n);
+  }
+  /// d_hidden += d at the chunk's rows.
+  void add(const T& d_hidden, std::int64_t first, std::int64_t n, const T& d) const {
+    if (rows_.defined()) {
+      ops_.add_to_rows_(d_hidden, ops_.narrow(rows_, 0, first, n), d);
+    } else {
+      ops_.add_(ops_.narrow(d_hidden, 0, first, n), d);
+    }
+  }
+
+ private:
+  Ops& ops_;
+  const T& hidden_;
+  const T& rows_;
+  std::int64_t count_;
+  std::int64_t step_;
+};
+
+// ---- language model head ----
+
+struct LogProbOptions {
+  double temperature = 1;  ///< logits are divided by it
+  bool entropy = false;
+  std::int64_t chunk_elements = kLogitsChunkElements;
+};
+template <class T>
+struct LogProbs {
+  T log_probs;  // (R,) wide: log p(target) at each row
+  T entropy;    // (R,) wide; undefined unless asked for
+  T log_sum;    // (R,) wide: log sum exp of the row's logits; backward needs it
+};
+
+/// z (n, E) -> (n, V) wide, in memory of their own.
+template <class Ops, class T = typename Ops::Tensor>
+T scaled_logits(Ops& ops, const Weights<T>& w, const T& z, double temperature) {
+  T logits = linear(ops, w.lm_head, z);
+  if (w.architecture.logit_softcap > 0) ops.softcap_(logits, w.architecture.logit_softcap);
+  logits = ops.convert(std::move(logits), wide(ops.dtype(z)));
+  if (temperature != 1) ops.scale_(logits, 1 / temperature);
+  return logits;
+}
+
+/// Reads a chunk's logits (n, V) and destroys them. Every member is (n,).
+template <class Ops, class T = typename Ops::Tensor>
+LogProbs<T> reduce_logits(Ops& ops, T logits, const T& targets, bool entropy) {
+  const T chosen = ops.gather_last(logits, targets);  // (n,)
+  const T top = ops.max_last(logits);                 // (n, 1)
+  ops.subtract_(logits, top);
+  LogProbs<T> out;
+  T weighted;
+  T log_sum;  // above top
+  if (entropy) {
+    const T e = ops.exp(logits);
+    log_sum = ops.sum_last(e);
+    ops.multiply_(e, logits);
+    weighted = ops.sum_last(e);
+    ops.divide_(weighted, log_sum);  // E[logit - top]
+  } else {
+    ops.exp_(logits);
+    log_sum = ops.sum_last(logits);
+  }
+  ops.log_(log_sum);
+  if (entropy) out.entropy = ops.subtract(log_sum, weighted);
+  out.log_sum = ops.add(log_sum, ops.view(top, {-1}));
+  out.log_probs = ops.subtract(chosen, out.log_sum);
+  return out;
+}
+
+/// d loss / d logits, in the logits' memory. Rows of the other arguments are (n,); entropy and
+/// d_entropy may be undefined.
+template <class Ops, class T = typename Ops::Tensor>
+T logits_gradient(Ops& ops, const Weights<T>& w, T logits, const T& targets, const T& log_sum,
+                  const T& d_log_prob, const T& entropy, const T& d_entropy, double temperature) {
+  const auto column = [&](const T& t) { return ops.view(t, {-1, 1}); };
+  const double cap = w.architecture.logit_softcap;
+  // d tanh-cap: 1 - (capped / cap)^2, from the capped logits before they are overwritten.
+  T slope;
+  if (cap > 0) slope = ops.softcap_slope(logits, cap / temperature);
+  ops.subtract_(logits, column(log_sum));  // log p
+  if (d_entropy.defined()) {
+    const T p = ops.exp(logits);
+    // dH / dlogit_j = -p_j (log p_j + H)
+    ops.add_(logits, column(entropy));
+    ops.multiply_(logits, column(ops.negate(d_entropy)));
+    ops.subtract_(logits, column(d_log_prob));
+    ops.multiply_(logits, p);
+  } else {
+    ops.exp_(logits);
+    ops.multiply_(logits, column(ops.negate(d_log_prob)));
+  }
+  ops.add_to_last_(logits, targets, d_log_prob);
+  if (slope.defined()) ops.multiply_(logits, slope);
+  if (temperature != 1) ops.scale_(logits, 1 / temperature);
+  return logits;
+}
+
+/// (R, C) -> (R, V) wide logits, whole: for sampling.
+template <class Ops, class T = typename Ops::Tensor>
+T logits(Ops& ops, const Weights<T>& w, const T& hidden) {
+  const T z = head_input(ops, w, hidden, static_cast<SavedHeadInput<T>*>(nullptr));
+  return scaled_logits(ops, w, z, 1);
+}
+
+template <class Ops, class T = typename Ops::Tensor>
+LogProbs<T> make_log_probs(Ops& ops, const T& hidden, std::int64_t rows, bool entropy) {
+  const Dtype dtype = wide(ops.dtype(hidden));
+  LogProbs<T> out;
+  out.log_probs = ops.empty({rows}, dtype);
+  if (entropy) out.entropy = ops.empty({rows}, dtype);
+  out.log_sum = ops.empty({rows}, dtype);
+  return out;
+}
+template <class Ops, class T = typename Ops::Tensor>
+void put(Ops& ops, const LogProbs<T>& all, std::int64_t first, std::int64_t n,
+         const LogProbs<T>& part) {
+  ops.copy_(ops.narrow(all.log_probs, 0, first, n), part.log_probs);
+  ops.copy_(ops.narrow(all.log_sum, 0, first, n), part.log_sum);
+  if (all.entropy.defined()) ops.copy_(ops.narrow(all.entropy, 0, first, n), part.entropy);
+}
+
+/// log p(targets) at `rows` of hidden (N, C). targets (R,) int64.
+template <class Ops, class T = typename Ops::Tensor>
+LogProbs<T> log_probs(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows,
+                      const T& targets, const LogProbOptions& options) {
+  const HeadRows<Ops> head(ops, hidden, rows, options.chunk_elements, w.architecture.vocab_size);
+  const LogProbs<T> out = make_log_probs(ops, hidden, head.count(), options.entropy);
+  head.for_each([&](std::int64_t first, std::int64_t n) {
+    T f;
+    {
+      const T z = head_input(ops, w, head.hidden(first, n), static_cast<SavedHeadInput<T>*>(nullptr));
+      f = scaled_logits(ops, w, z, options.temperature);
+    }
+    put(ops, out, first, n,
+        reduce_logits(ops, std::move(f), ops.narrow(targets, 0, first, n), options.entropy));
+  });
+  return out;
+}
+
+/// From g (n, V), the gradient of the logits of z (n, E): adds the matrix's gradient and that of
+/// the rows' hidden states to d_hidden.
+template <class Ops, class T = typename Ops::Tensor>
+void logits_backward(Ops& ops, const Weights<T>& w, const HeadRows<Ops>& head,
+                     SavedHeadInput<T>& saved, T z, T g, const T& d_hidden, std::int64_t first,
+                     std::int64_t n) {
+  g = ops.convert(std::move(g), ops.dtype(z));
+  T d = linear_backward(ops, w.lm_head, z, g);
+  g = T();
+  z = T();
+  head.add(d_hidden, first, n, head_input_backward(ops, w, saved, std::move(d)));
+}
+
+/// Gradient of a loss through log_probs: d_log_probs (R,) and d_entropy (R,) or undefined. Makes the
+/// logits again, adds to the head's gradients, returns d_hidden (N, C).
+template <class Ops, class T = typename Ops::Tensor>
+T log_probs_backward(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows,
+                     const T& targets, const LogProbs<T>& forward, const T& d_log_probs,
+                     const T& d_entropy, const LogProbOptions& options) {
+  const HeadRows<Ops> head(ops, hidden, rows, options.chunk_elements, w.architecture.vocab_size);
+  const T d_hidden = ops.zeros({hidden.size(0), hidden.size(1)}, ops.dtype(hidden));
+  head.for_each([&](std::int64_t first, std::int64_t n) {
+    const auto part = [&](const T& t) { return t.defined() ? ops.narrow(t, 0, first, n) : T(); };
+    SavedHeadInput<T> saved;
+    T z = head_input(ops, w, head.hidden(first, n), &saved);
+    T g = logits_gradient(ops, w, scaled_logits(ops, w, z, options.temperature), part(targets),
+                          part(forward.log_sum), part(d_log_probs), part(forward.entropy),
+                          part(d_entropy), options.temperature);
+    logits_backward(ops, w, head, saved, std::move(z), std::move(g), d_hidden, first, n);
+  });
+  return d_hidden;
+}
+
+template <class T>
+struct CrossEntropy {
+  LogProbs<T> values;
+  T d_hidden;  // (N, C)
+};
+/// loss = -sum(weights * log_probs) with weights (R,): values and gradient in one pass, one matrix
+/// product less than log_probs and log_probs_backward.
+template <class Ops, class T = typename Ops::Tensor>
+CrossEntropy<T> cross_entropy(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows,
+                              const T& targets, const T& weights, const LogProbOptions& options) {
+  const HeadRows<Ops> head(ops, hidden, rows, options.chunk_elements, w.architecture.vocab_size);
+  CrossEntropy<T> out{make_log_probs(ops, hidden, head.count(), options.entropy),
+                      ops.zeros({hidden.size(0), hidden.size(1)}, ops.dtype(hidden))};
+  head.for_each([&](std::int64_t first, std::int64_t n) {
+    const T target = ops.narrow(targets, 0, first, n);
+    SavedHeadInput<T> saved;
+    T z = head_input(ops, w, head.hidden(first, n), &saved);
+    T f = scaled_logits(ops, w, z, options.temperature);
+    const LogProbs<T> values = reduce_logits(ops, ops.clone(f), target, options.entropy);
+    put(ops, out.values, first, n, values);
+    const T d_log_prob = ops.negate(ops.narrow(weights, 0, first, n));
+    T g = logits_gradient(ops, w, std::move(f), target, values.log_sum, d_log_prob, T(), T(),
+                          options.temperature);
+    logits_backward(ops, w, head, saved, std::move(z), std::move(g), out.d_hidden, first, n);
+  });
+  return out;
+}
+
+// ---- scalar head ----
+
+/// (R,) wide at `rows` of hidden (N, C); undefined: all.
+template <class Ops, class T = typename Ops::Tensor>
+T scores(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows) {
+  const HeadRows<Ops> head(ops, hidden, rows, kLogitsChunkElements, hidden.size(1));
+  const T out = ops.empty({head.count()}, wide(ops.dtype(hidden)));
+  head.for_each([&](std::int64_t first, std::int64_t n) {
+    const T z = head_input(ops, w, head.hidden(first, n), static_cast<SavedHeadInput<T>*>(nullptr));
+    ops.copy_(ops.narrow(out, 0, first, n), ops.view(linear(ops, w.score, z), {-1}));
+  });
+  return out;
+}
+
+/// From d_scores (R,): adds to the head's gradients, returns d_hidden (N, C).
+template <class Ops, class T = typename Ops::Tensor>
+T scores_backward(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows,
+                  const T& d_scores) {
+  const HeadRows<Ops> head(ops, hidden, rows, kLogitsChunkElements, hidden.size(1));
+  const T d_hidden = ops.zeros({hidden.size(0), hidden.size(1)}, ops.dtype(hidden));
+  head.for_each([&](std::int64_t first, std::int64_t n) {
+    SavedHeadInput<T> saved;
+    const T z = head_input(ops, w, head.hidden(first, n), &saved);
+    const T d = ops.convert(ops.view(ops.narrow(d_scores, 0, first, n), {-1, 1}), ops.dtype(hidden));
+    T dz = linear_backward(ops, w.score, z, d);
+    head.add(d_hidden, first, n, head_input_backward(ops, w, saved, std::move(dz)));
+  });
+  return d_hidden;
+}
+
+}  // namespace neap::step

@@ -1,0 +1,62 @@
+// Matrices of a network, forward and backward, with adapters. Gradients are added to what is there.
+#pragma once
+
+#include "step/weights.h"
+
+namespace neap::step {
+
+/// x (N, in) -> (N, out).
+template <class Ops, class T = typename Ops::Tensor>
+T linear(Ops& ops, const Linear<T>& p, const T& x) {
+  const T w = p.input_major ? p.weight : ops.transpose(p.weight);  // (in, out)
+  T y = p.bias.defined() ? ops.product_plus(p.bias, x, w) : ops.product(x, w);
+  if (p.has_lora()) {
+    const T down = ops.product(x, ops.transpose(p.lora_a));  // (N, rank)
+    ops.add_product_(y, down, ops.transpose(p.lora_b), p.lora_scale);
+  }
+  return y;
+}
+
+/// d (m, n) += a^T b for a (N, m), b (N, n). Without a temporary where the dtypes agree.
+template <class Ops, class T = typename Ops::Tensor>
+void add_outer(Ops& ops, const T& d, const T& a, const T& b) {
+  if (ops.dtype(d) == ops.dtype(a)) {
+    ops.add_product_(d, ops.transpose(a), b, 1);
+  } else {
+    ops.add_(d, ops.product(ops.transpose(a), b));
+  }
+}
+
+/// From x (N, in) and dy (N, out): adds the gradients of `p` and returns `into` + dx (N, in);
+/// `into` undefined: dx.
+template <class Ops, class T = typename Ops::Tensor>
+T linear_backward(Ops& ops, const Linear<T>& p, const T& x, const T& dy, T into = {}) {
+  if (p.d_weight.defined()) {
+    if (p.input_major) {
+      add_outer(ops, p.d_weight, x, dy);
+    } else {
+      add_outer(ops, p.d_weight, dy, x);
+    }
+  }
+  if (p.d_bias.defined()) ops.add_(p.d_bias, ops.sum_rows(dy, ops.dtype(p.d_bias)));
+  const T w = p.input_major ? ops.transpose(p.weight) : p.weight;  // (out, in)
+  if (into.defined()) {
+    ops.add_product_(into, dy, w, 1);
+  } else {
+    into = ops.product(dy, w);
+  }
+  if (p.has_lora()) {
+    const T d_down = ops.product(dy, p.lora_b);  // (N, rank)
+    ops.scale_(d_down, p.lora_scale);
+    if (p.d_lora_a.defined()) add_outer(ops, p.d_lora_a, d_down, x);
+    if (p.d_lora_b.defined()) {
+      const T down = ops.product(x, ops.transpose(p.lora_a));  // (N, rank)
+      ops.scale_(down, p.lora_scale);
+      add_outer(ops, p.d_lora_b, dy, down);
+    }
+    ops.add_product_(into, d_down, p.lora_a, 1);
+  }
+  return into;
+}
+
+}  // namespace neap::step

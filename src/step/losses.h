@@ -1,0 +1,221 @@
+// Losses of one micro-batch with their gradients written out: no autograd, so that plan and run ask
+// for the same tensors.
+//
+// Every tensor is (B, T) float32 unless said otherwise: B sequences, T response tokens. `weights`
+// is what a token's loss counts; the losses of a mini-batch's micro-batches add up to the
+// mini-batch's.
+#pragma once
+
+#include <algorithm>
+
+#include "spec/job.h"
+#include "spec/loss_kinds.h"
+#include "step/operations.h"
+
+namespace neap::step {
+
+/// |log ratio| beyond which a ratio is held: e^20 is finite in every precision that it meets.
+constexpr double kLogRatioLimit = 20;
+constexpr double kKlLimit = 10;
+
+/// What a loss is divided by: counts of the whole mini-batch.
+struct LossScale {
+  double tokens = 0;     ///< masked tokens
+  double sequences = 0;  ///< sequences with at least one masked token
+  double horizon = 0;    ///< longest response, for seq-mean-token-sum-norm
+};
+
+/// Weight of each token under `mode`; sum(loss * weights) is the aggregated loss.
+template <class Ops, class T = typename Ops::Tensor>
+T loss_weights(Ops& ops, const T& mask, spec::LossAggregation mode, const LossScale& scale) {
+  const double tokens = std::max(scale.tokens, 1.0);
+  const double sequences = std::max(scale.sequences, 1.0);
+  const T weights = ops.clone(mask);
+  switch (mode) {
+    case spec::LossAggregation::kTokenMean:
+      ops.divide_(weights, tokens);
+      break;
+    case spec::LossAggregation::kSequenceMeanTokenSum:
+      ops.divide_(weights, sequences);
+      break;
+    case spec::LossAggregation::kSequenceMeanTokenMean: {
+      const T counts = ops.sum_last(mask);  // (B,)
+      ops.add_(counts, 1e-8);
+      ops.divide_(weights, ops.view(counts, {-1, 1}));
+      ops.divide_(weights, sequences);
+      break;
+    }
+    case spec::LossAggregation::kSequenceMeanTokenSumNorm:
+      ops.divide_(weights, sequences * std::max(scale.horizon, 1.0));
+      break;
+  }
+  return weights;
+}
+
+/// sum(x * w), read back.
+template <class Ops, class T = typename Ops::Tensor>
+double weighted_sum(Ops& ops, const T& x, const T& w) {
+  return ops.read(ops.sum(ops.multiply(x, w)));
+}
+
+/// A KL estimate at delta = log p - log p_ref.
+template <class Ops, class T = typename Ops::Tensor>
+T kl_value(Ops& ops, const T& delta, spec::KlEstimator kind) {
+  switch (kind) {
+    case spec::KlEstimator::kK1:
+      return ops.clone(delta);
+    case spec::KlEstimator::kAbs:
+      return ops.absolute(delta);
+    case spec::KlEstimator::kK2: {
+      const T value = ops.multiply(delta, delta);
+      ops.scale_(value, 0.5);
+      return value;
+    }
+    case spec::KlEstimator::kK3: {
+      const T x = ops.clamp(ops.negate(delta), -kLogRatioLimit, kLogRatioLimit);
+      const T value = ops.exp(x);
+      ops.subtract_(value, x);
+      ops.add_(value, -1.0);
+      return ops.clamp(value, -kKlLimit, kKlLimit);
+    }
+  }
+  return {};
+}
+/// Its derivative in delta.
+template <class Ops, class T = typename Ops::Tensor>
+T kl_slope(Ops& ops, const T& delta, spec::KlEstimator kind) {
+  switch (kind) {
+    case spec::KlEstimator::kK1:
+      return ops.ones_like(delta);
+    case spec::KlEstimator::kAbs:
+      return ops.sign(delta);
+    case spec::KlEstimator::kK2:
+      return ops.clone(delta);
+    case spec::KlEstimator::kK3: {
+      // d (e^x - x - 1) / d delta with x = -delta, zero where either clamp holds.
+      const T x = ops.negate(delta);
+      const T held = ops.clamp(x, -kLogRatioLimit, kLogRatioLimit);
+      const T slope = ops.exp(held);
+      const T value = ops.subtract(slope, held);
+      ops.add_(slope, -1.0);
+      ops.scale_(slope, -1);
+      ops.multiply_(slope, ops.equal(x, held));
+      ops.multiply_(slope, ops.at_most(value, 1 + kKlLimit));
+      return slope;
+    }
+  }
+  return {};
+}
+
+struct PolicyStatistics {
+  double loss = 0;                 ///< this micro-batch's share of the mini-batch's
+  double clip_fraction = 0;        ///< masked share of tokens at which the clipped side was taken
+  double clip_fraction_lower = 0;  ///< and at which the dual clip was
+  double kl = 0;                   ///< masked mean of old - new
+};
+template <class T>
+struct PolicyGradient {
+  T d_log_probs;
+  PolicyStatistics statistics;
+};
+
+/// Mean of x over the mask.
+template <class Ops, class T = typename Ops::Tensor>
+double masked_mean(Ops& ops, const T& x, const T& mask, double count) {
+  return weighted_sum(ops, x, mask) / (count + 1e-8);
+}
+
+/// PPO's clipped loss with dual clip and its gradient with respect to log_probs.
+template <class Ops, class T = typename Ops::Tensor>
+PolicyGradient<T> policy_loss(Ops& ops, const T& old_log_probs, const T& log_probs,
+                              const T& advantages, const T& mask, const T& weights,
+                              const spec::ActorConfig& config) {
+  const T difference = ops.subtract(log_probs, old_log_probs);
+  const T delta = ops.clamp(difference, -kLogRatioLimit, kLogRatioLimit);
+  const T ratio = ops.exp(delta);
+  const T cost = ops.negate(advantages);
+  const T plain = ops.multiply(cost, ratio);
+  const T clipped =
+      ops.multiply(cost, ops.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high));
+  const T bound = ops.clone(cost);
+  ops.scale_(bound, config.clip_ratio_c);
+  const T upper = ops.maximum(plain, clipped);
+  const T negative = ops.above(cost, 0.0);       // (B, T) 1 where the advantage is negative
+  const T over = ops.above(upper, bound);        // the dual clip would hold
+  ops.multiply_(over, negative);
+
+  PolicyGradient<T> out;
+  const double count = ops.read(ops.sum(mask));
+  out.statistics.clip_fraction = masked_mean(ops, ops.above(clipped, plain), mask, count);
+  out.statistics.clip_fraction_lower = masked_mean(ops, over, mask, count);
+  out.statistics.kl = -masked_mean(ops, delta, mask, count);
+  // loss = over ? bound : upper
+  const T loss = ops.subtract(bound, upper);
+  ops.multiply_(loss, over);
+  ops.add_(loss, upper);
+  out.statistics.loss = weighted_sum(ops, loss, weights);
+
+  // Only the plain side moves with the ratio: on the clipped side beyond the range nothing does,
+  // and within it both sides are one.
+  out.d_log_probs = ops.multiply(plain, weights);
+  ops.multiply_(out.d_log_probs, ops.at_least(plain, clipped));
+  ops.multiply_(out.d_log_probs, ops.at_most(over, 0.0));
+  ops.multiply_(out.d_log_probs, ops.equal(difference, delta));
+  return out;
+}
+
+template <class T>
+struct ValueGradient {
+  T d_values;
+  double loss = 0, clip_fraction = 0;
+};
+/// Half of the larger squared error of the value and of the value clipped around the old one.
+template <class Ops, class T = typename Ops::Tensor>
+ValueGradient<T> value_loss(Ops& ops, const T& values, const T& returns, const T& old_values,
+                            const T& mask, const T& weights, double cliprange) {
+  const T low = ops.clone(old_values);
+  ops.add_(low, -cliprange);
+  const T high = ops.clone(old_values);
+  ops.add_(high, cliprange);
+  const T near = ops.minimum(ops.maximum(values, low), high);
+  const T error = ops.subtract(values, returns);
+  const T plain = ops.multiply(error, error);
+  ops.subtract_(near, returns);
+  ops.multiply_(near, near);
+  const T& clipped = near;
+  ValueGradient<T> out;
+  const double count = ops.read(ops.sum(mask));
+  out.clip_fraction = masked_mean(ops, ops.above(clipped, plain), mask, count);
+  out.loss = 0.5 * weighted_sum(ops, ops.maximum(plain, clipped), weights);
+  // Where the clipped error is larger the value has left the range, and nothing moves with it.
+  out.d_values = ops.multiply(error, weights);
+  ops.multiply_(out.d_values, ops.at_least(plain, clipped));
+  return out;
+}
+
+template <class T>
+struct PairGradient {
+  T d_scores;  // (2, P)
+  double loss = 0;
+  double right = 0;   ///< pairs whose chosen score is higher
+  double margin = 0;  ///< sum of chosen - rejected
+};
+/// -log sigmoid(chosen - rejected), summed over pairs and divided by `pairs` (Bradley-Terry).
+/// scores (2, P): chosen, then rejected.
+template <class Ops, class T = typename Ops::Tensor>
+PairGradient<T> pairwise_loss(Ops& ops, const T& scores, double pairs) {
+  const T difference = ops.subtract(ops.select(scores, 0, 0), ops.select(scores, 0, 1));  // (P,)
+  PairGradient<T> out;
+  out.loss = -ops.read(ops.sum(ops.log_sigmoid(difference))) / pairs;
+  out.right = ops.read(ops.sum(ops.above(difference, 0.0)));
+  out.margin = ops.read(ops.sum(difference));
+  const T d = ops.sigmoid(difference);  // d (-log sigmoid) = sigmoid - 1
+  ops.add_(d, -1.0);
+  ops.divide_(d, pairs);
+  out.d_scores = ops.empty({2, difference.size(0)}, ops.dtype(scores));
+  ops.copy_(ops.select(out.d_scores, 0, 0), d);
+  ops.copy_(ops.select(out.d_scores, 0, 1), ops.negate(d));
+  return out;
+}
+
+}  // namespace neap::step

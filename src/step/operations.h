@@ -1,0 +1,70 @@
+// The operations that passes are written over, and what they promise.
+//
+// A pass is a function template over `Ops`. model::AtenOps computes with libtorch;
+// step::CountingOps makes tensors without contents, asks an allocator for the same bytes in the
+// same order, and adds up FLOPs and bytes. Nothing else differs between a run and its plan.
+//
+// Tensor    a handle with shared ownership: copies refer to the same memory, which goes back when
+//           the last handle dies. size(i), defined(). An empty handle is no tensor.
+// Memory    each operation's comment in counting_ops.h says what it takes beside its result, on
+//           the host and on CUDA. tests/unit/operations holds both implementations to it, for each
+//           operation and element type.
+// Names     a trailing underscore writes into the first argument.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "spec/architecture.h"
+#include "step/shape.h"
+
+namespace neap::step {
+
+template <class T>
+struct NormResult {
+  T y;           // (N, C)
+  T mean, rstd;  // (N, 1); mean undefined for RMS norms
+};
+
+/// How scores become weights.
+struct ScoreOptions {
+  double scale = 1;
+  double softcap = 0;  ///< 0: none
+};
+
+enum class AttentionKernel : std::uint8_t { kUsual, kCudnn };
+
+/// What attention leaves for its backward. Operands are laid out as the kernel wants them.
+template <class T>
+struct AttentionContext {
+  T q;           // (B, H, T, D)
+  T k, v;        // (B, K or H, T, D)
+  T out;         // (B * T, H * D)
+  T log_sum;     // (B, H, T)
+  T seed, offset;  ///< of kernels that could drop scores out
+  AttentionKernel kernel = AttentionKernel::kUsual;
+  ScoreOptions options;
+  std::int64_t sequences = 0, length = 0, key_heads = 0;
+};
+
+template <class T>
+struct Sorted {
+  T values;  // (B, V), descending
+  T order;   // (B, V) int64
+};
+
+template <class T>
+struct SavedNorms;
+/// A null SavedNorms, typed.
+template <class T>
+constexpr SavedNorms<T>* NoSaved() {
+  return nullptr;
+}
+
+inline ScoreOptions score_options(const spec::Architecture& a) {
+  return {a.attention_scale > 0 ? a.attention_scale
+                                : 1 / std::sqrt(static_cast<double>(a.head_dim)),
+          a.attention_softcap};
+}
+
+}  // namespace neap::step

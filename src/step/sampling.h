@@ -1,0 +1,45 @@
+// The next token of each sequence from its logits.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "step/operations.h"
+
+namespace neap::step {
+
+struct SamplingOptions {
+  double temperature = 1;  ///< 0: the likeliest token
+  double top_p = 1;        ///< the smallest set of tokens whose cumulative probability reaches it
+  std::int64_t top_k = -1; ///< that many likeliest tokens; -1: all
+};
+
+/// logits (B, V) wide, destroyed; uniforms (B,) in [0, 1) -> (B,) int64.
+template <class Ops, class T = typename Ops::Tensor>
+T sample(Ops& ops, T logits, const SamplingOptions& options, const T& uniforms) {
+  if (options.temperature <= 0) return ops.argmax_last(logits);
+  const std::int64_t vocabulary = logits.size(1);
+  const bool by_count = options.top_k > 0 && options.top_k < vocabulary;
+  const bool by_mass = options.top_p < 1;
+  ops.divide_(logits, options.temperature);
+  T order;  // (B, V): the token at each rank, where ranks matter
+  if (by_count || by_mass) {
+    Sorted<T> sorted = ops.sort_descending(logits);
+    logits = std::move(sorted.values);
+    order = std::move(sorted.order);
+  }
+  const T mass = ops.softmax_last(logits);
+  logits = T();
+  if (by_count) ops.zero_(ops.narrow(mass, 1, options.top_k, vocabulary - options.top_k));
+  if (by_mass) {
+    if (by_count) ops.divide_(mass, ops.view(ops.sum_last(mass), {-1, 1}));
+    ops.drop_beyond_mass_(mass, options.top_p);
+  }
+  ops.cumulate_last_(mass);
+  // The first rank whose cumulative mass exceeds the target, which is below the whole.
+  const T target = ops.multiply(ops.view(uniforms, {-1, 1}), ops.narrow(mass, 1, vocabulary - 1, 1));
+  const T rank = ops.search_last(mass, target);  // (B, 1)
+  return order.defined() ? ops.gather_last(order, ops.view(rank, {-1})) : ops.view(rank, {-1});
+}
+
+}  // namespace neap::step

@@ -1,0 +1,158 @@
+// Passes over a whole model: forward, training forward and backward, prefill and decoding.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "step/head.h"
+
+namespace neap::step {
+
+/// What a training forward keeps of each block.
+enum class Keep {
+  kAll,    ///< everything that backward reads
+  kInput,  ///< the block's input; backward runs the block again (full recomputation)
+};
+
+/// What forward_train leaves for backward.
+template <class T>
+struct Tape {
+  T tokens;  // (N,) int64
+  Rows<T> rows;
+  Keep keep = Keep::kAll;
+  std::vector<SavedBlock<T>> blocks;
+  T hidden;  // (N, C): output of the last block, before the final norm
+};
+
+/// Keys and values of past tokens, one pair a layer, each (B, K, T_max, D). Sequence b's token at
+/// position p is at [b, :, p, :].
+template <class T>
+struct KvCache {
+  std::vector<T> keys, values;
+};
+
+/// positions (P,) int64 and their rotation. `longest`: tokens of the longest sequence.
+template <class Ops, class T = typename Ops::Tensor>
+Rows<T> make_rows(Ops& ops, const Weights<T>& w, std::int64_t sequences, std::int64_t length,
+                  T positions, std::int64_t longest) {
+  Rows<T> rows;
+  rows.sequences = sequences;
+  rows.length = length;
+  rows.positions = std::move(positions);
+  if (w.architecture.rotary.dimensions == 0) return rows;
+  const spec::RotaryTable table = spec::rotary_table(w.architecture.rotary, longest);
+  const Dtype dtype = ops.dtype(w.token_table);
+  const T frequencies = ops.from_host(table.frequencies);                  // (d / 2,)
+  const T places = ops.convert(rows.positions, Dtype::kFloat32);           // (P,)
+  const T angles = ops.multiply(ops.view(places, {-1, 1}), frequencies);   // (P, d / 2)
+  const auto scaled = [&](T t) {
+    if (table.attention_factor != 1) ops.scale_(t, table.attention_factor);
+    return ops.convert(std::move(t), dtype);
+  };
+  rows.cos = scaled(ops.cosine(angles));
+  rows.sin = scaled(ops.sine(angles));
+  return rows;
+}
+
+/// tokens (N,) with N = sequences * length.
+template <class Ops, class T = typename Ops::Tensor>
+Rows<T> rows_of_batch(Ops& ops, const Weights<T>& w, const T& tokens, std::int64_t length) {
+  return make_rows(ops, w, tokens.size(0) / length, length, ops.iota(length), length);
+}
+
+/// tokens (N,) in sequences of `length` -> the last block's output (N, C). Keeps nothing.
+template <class Ops, class T = typename Ops::Tensor>
+T forward(Ops& ops, const Weights<T>& w, const T& tokens, std::int64_t length) {
+  const Rows<T> rows = rows_of_batch(ops, w, tokens, length);
+  T x = embed(ops, w, tokens, rows.positions);
+  for (const Block<T>& block : w.blocks) {
+    x = block_inference(ops, w.architecture, block, std::move(x), rows, [&](Heads<T> heads) {
+      return ops
+          .attention(std::move(heads), rows.sequences, rows.length, score_options(w.architecture))
+          .out;
+    });
+  }
+  return x;
+}
+
+/// As forward, keeping what backward needs.
+template <class Ops, class T = typename Ops::Tensor>
+Tape<T> forward_train(Ops& ops, const Weights<T>& w, const T& tokens, std::int64_t length,
+                      Keep keep) {
+  Tape<T> tape;
+  tape.tokens = tokens;
+  tape.rows = rows_of_batch(ops, w, tokens, length);
+  tape.keep = keep;
+  T x = embed(ops, w, tokens, tape.rows.positions);
+  for (const Block<T>& block : w.blocks) {
+    SavedBlock<T>& saved = tape.blocks.emplace_back();
+    if (keep == Keep::kInput) {
+      saved.input = x;
+      x = block_forward(ops, w.architecture, block, std::move(x), tape.rows,
+                        static_cast<SavedBlock<T>*>(nullptr));
+    } else {
+      x = block_forward(ops, w.architecture, block, std::move(x), tape.rows, &saved);
+    }
+  }
+  tape.hidden = std::move(x);
+  return tape;
+}
+
+/// From d_hidden (N, C): adds the gradients of every trained parameter. Consumes the tape.
+template <class Ops, class T = typename Ops::Tensor>
+void backward(Ops& ops, const Weights<T>& w, Tape<T> tape, T d) {
+  tape.hidden = T();
+  for (std::size_t i = w.blocks.size(); i-- > 0;) {
+    SavedBlock<T> saved = std::move(tape.blocks.back());
+    tape.blocks.pop_back();
+    if (tape.keep == Keep::kInput)
+      (void)block_forward(ops, w.architecture, w.blocks[i], std::move(saved.input), tape.rows,
+                          &saved);
+    d = block_backward(ops, w.architecture, w.blocks[i], std::move(saved), std::move(d), tape.rows);
+  }
+  embed_backward(ops, w, tape.tokens, tape.rows.positions, std::move(d));
+}
+
+/// Runs right-padded prompts, tokens (B', T) with `lengths` (B',) int64, writes their keys and
+/// values to the cache's rows `slots` (B',) int64. Returns each prompt's last hidden state (B', C).
+template <class Ops, class T = typename Ops::Tensor>
+T prefill(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths, const T& slots,
+          const KvCache<T>& cache) {
+  const std::int64_t b = tokens.size(0);
+  const std::int64_t t = tokens.size(1);
+  const T flat = ops.view(tokens, {-1});
+  const Rows<T> rows = rows_of_batch(ops, w, flat, t);
+  T x = embed(ops, w, flat, rows.positions);
+  for (std::size_t i = 0; i < w.blocks.size(); ++i) {
+    x = block_inference(ops, w.architecture, w.blocks[i], std::move(x), rows, [&](Heads<T> heads) {
+      ops.write_prompts_(cache.keys[i], slots, heads.k, t);
+      ops.write_prompts_(cache.values[i], slots, heads.v, t);
+      return ops.attention(std::move(heads), b, t, score_options(w.architecture)).out;
+    });
+  }
+  const T last = ops.last_rows(lengths, t);  // (B',): b * T + lengths[b] - 1
+  return ops.take_rows(x, last);
+}
+
+/// One token a sequence: tokens (B,), positions (B,) where they go, int64. Row b attends to
+/// positions 0..positions[b]; `key_limit` is a host bound on max(positions) + 1, so that nothing
+/// waits for the device. Returns (B, C).
+template <class Ops, class T = typename Ops::Tensor>
+T decode(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions,
+         const KvCache<T>& cache, std::int64_t key_limit) {
+  const std::int64_t b = tokens.size(0);
+  const Rows<T> rows = make_rows(ops, w, b, 1, positions, key_limit);
+  const T mask = ops.decode_mask(positions, key_limit);  // (B, key_limit) bool
+  T x = embed(ops, w, tokens, positions);
+  for (std::size_t i = 0; i < w.blocks.size(); ++i) {
+    x = block_inference(ops, w.architecture, w.blocks[i], std::move(x), rows, [&](Heads<T> heads) {
+      ops.write_token_(cache.keys[i], positions, heads.k);
+      ops.write_token_(cache.values[i], positions, heads.v);
+      return ops.decode_attention(heads.q, cache.keys[i], cache.values[i], mask,
+                                  score_options(w.architecture));
+    });
+  }
+  return x;
+}
+
+}  // namespace neap::step

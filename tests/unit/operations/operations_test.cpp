@@ -1,0 +1,295 @@
+// Each operation on libtorch against the one that only counts: the same requests, in order, with
+// the same sizes, given back at the same moments.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "model/aten_ops.h"
+#include "recording_allocator.h"
+#include "step/counting_ops.h"
+
+namespace neap {
+namespace {
+
+using model::AtenOps;
+using step::CountedTensor;
+using step::CountingOps;
+using step::Dtype;
+using step::Shape;
+
+// Tensors that are there before an operation runs.
+struct AtenInputs {
+  at::Tensor operator()(const Shape& shape, Dtype dtype) const {
+    const auto options = at::dtype(model::to_aten(dtype));
+    const at::IntArrayRef sizes(shape.begin(), shape.rank());
+    if (dtype == Dtype::kInt64) return at::zeros(sizes, options);
+    return at::rand(sizes, at::kFloat).add_(0.1).to(model::to_aten(dtype));
+  }
+};
+struct CountedInputs {
+  CountedTensor operator()(const Shape& shape, Dtype dtype) const {
+    return CountedTensor::outside(shape, dtype);
+  }
+};
+
+class Operations : public ::testing::TestWithParam<Dtype> {
+ protected:
+  // `run(ops, in)` makes its inputs with `in` and returns a callable that does the work.
+  template <class Prepare>
+  static void same(const char* name, const Prepare& prepare) {
+    const at::NoGradGuard no_grad;
+    AtenOps aten(at::kCPU);
+    testing::RecordingAllocator& recorder = testing::RecordingAllocator::instance();
+    auto work = prepare(aten, AtenInputs{});
+    work();  // what libtorch makes once a process
+    recorder.start();
+    work();
+    const testing::Requests measured = recorder.stop();
+    testing::RecordingSink sink;
+    CountingOps counting(sink, {false, at::get_num_threads()}, 1 << 20);
+    prepare(counting, CountedInputs{})();
+    EXPECT_EQ(testing::difference(measured, sink.requests), "") << name;
+    EXPECT_TRUE(sink.empty()) << name;
+  }
+};
+
+TEST_P(Operations, Products) {
+  const Dtype d = GetParam();
+  same("product", [d](auto& ops, auto in) {
+    return [&ops, a = in({64, 48}, d), b = in({80, 48}, d)] {
+      (void)ops.product(a, ops.transpose(b));
+    };
+  });
+  same("product_plus", [d](auto& ops, auto in) {
+    return [&ops, bias = in({80}, d), a = in({64, 48}, d), b = in({80, 48}, d)] {
+      (void)ops.product_plus(bias, a, ops.transpose(b));
+    };
+  });
+  same("add_product_", [d](auto& ops, auto in) {
+    return [&ops, c = in({48, 80}, d), a = in({64, 48}, d), b = in({64, 80}, d)] {
+      ops.add_product_(c, ops.transpose(a), b, 0.5);
+    };
+  });
+}
+
+TEST_P(Operations, Elementwise) {
+  const Dtype d = GetParam();
+  same("binary", [d](auto& ops, auto in) {
+    return [&ops, a = in({64, 48}, d), b = in({64, 48}, d), row = in({48}, d),
+            column = in({64, 1}, d)] {
+      (void)ops.add(a, b);
+      (void)ops.subtract(a, column);
+      (void)ops.multiply(a, row);
+      (void)ops.multiply(column, row);
+      (void)ops.maximum(a, b);
+      (void)ops.minimum(a, b);
+      ops.add_(a, b);
+      ops.add_(a, 0.5);
+      ops.subtract_(a, column);
+      ops.multiply_(a, row);
+      ops.divide_(a, column);
+      ops.divide_(a, 3.0);
+      ops.scale_(a, 3.0);
+      ops.multiply_into(a, b, b);
+      ops.copy_(a, b);
+    };
+  });
+  same("unary", [d](auto& ops, auto in) {
+    return [&ops, a = in({64, 48}, d)] {
+      (void)ops.negate(a);
+      (void)ops.absolute(a);
+      (void)ops.sign(a);
+      (void)ops.exp(a);
+      (void)ops.cosine(a);
+      (void)ops.sine(a);
+      (void)ops.sigmoid(a);
+      (void)ops.log_sigmoid(a);
+      (void)ops.clamp(a, -0.5, 0.5);
+      (void)ops.clone(a);
+      (void)ops.ones_like(a);
+      (void)ops.softcap_slope(a, 30);
+      ops.exp_(a);
+      ops.log_(a);
+      ops.softcap_(a, 30);
+      ops.zero_(a);
+    };
+  });
+  same("comparisons", [d](auto& ops, auto in) {
+    return [&ops, a = in({64, 48}, d), b = in({64, 48}, d)] {
+      (void)ops.above(a, b);
+      (void)ops.above(a, 0.5);
+      (void)ops.at_least(a, b);
+      (void)ops.at_most(a, 0.5);
+      (void)ops.equal(a, b);
+    };
+  });
+  for (const auto kind : {spec::Activation::kSilu, spec::Activation::kGelu,
+                          spec::Activation::kGeluTanh, spec::Activation::kRelu}) {
+    same("activation", [d, kind](auto& ops, auto in) {
+      return [&ops, kind, a = in({64, 48}, d), b = in({64, 48}, d)] {
+        (void)ops.activate(a, kind);
+        (void)ops.activate_backward(b, a, kind);
+        ops.activate_(a, kind);
+      };
+    });
+  }
+}
+
+TEST_P(Operations, MakingAndViews) {
+  const Dtype d = GetParam();
+  same("making", [d](auto& ops, auto in) {
+    return [&ops, d, a = in({64, 48}, d)] {
+      (void)ops.empty({7, 9}, d);
+      (void)ops.zeros({7, 9}, d);
+      (void)ops.iota(17);
+      (void)ops.iota(5, 64);
+      (void)ops.from_host({1.0F, 2.0F, 3.0F});
+      (void)ops.filled_like(a, 3);
+      (void)ops.to_device(a);
+      (void)ops.to_host(a);
+      (void)ops.view(a, {-1});
+      (void)ops.narrow(a, 0, 3, 5);
+      (void)ops.select(a, 0, 3);
+      (void)ops.convert(a, Dtype::kFloat32);
+      (void)ops.convert(a, Dtype::kBfloat16);
+      (void)ops.read(ops.sum(a));
+    };
+  });
+}
+
+TEST_P(Operations, Reductions) {
+  const Dtype d = GetParam();
+  same("reductions", [d](auto& ops, auto in) {
+    return [&ops, d, wide = in({700}, Dtype::kFloat32), a = in({64, 48}, d), cube = in({3, 16, 48}, d)] {
+      (void)ops.sum(a);
+      (void)ops.sum_last(a);
+      (void)ops.max_last(a);
+      (void)ops.sum_rows(a, d);
+      (void)ops.sum_rows(a, Dtype::kFloat32);
+      (void)ops.sum_rows(cube, d);
+      (void)ops.argmax_last(a);
+      (void)ops.norm_of(wide);  // gradients are float32
+    };
+  });
+}
+
+// Sampling works on wide logits.
+TEST_P(Operations, Sampling) {
+  same("sampling", [](auto& ops, auto in) {
+    return [&ops, a = in({6, 500}, Dtype::kFloat32), target = in({6, 1}, Dtype::kFloat32)] {
+      (void)ops.softmax_last(a);
+      (void)ops.sort_descending(a);
+      ops.cumulate_last_(a);
+      ops.drop_beyond_mass_(a, 0.9);
+      (void)ops.search_last(a, target);
+    };
+  });
+}
+
+TEST_P(Operations, Indices) {
+  const Dtype d = GetParam();
+  same("indices", [d](auto& ops, auto in) {
+    return [&ops, table = in({100, 48}, d), wide = in({100, 48}, Dtype::kFloat32),
+            rows = in({64, 48}, d), at = in({64}, Dtype::kInt64),
+            logits = in({64, 90}, Dtype::kFloat32), values = in({64}, Dtype::kFloat32)] {
+      (void)ops.take_rows(table, at);
+      ops.add_to_rows_(table, at, rows);
+      ops.add_to_rows_(wide, at, rows);
+      (void)ops.gather_last(logits, at);
+      ops.add_to_last_(logits, at, values);
+      (void)ops.last_rows(at, 9);
+      (void)ops.plus(at, 2);
+    };
+  });
+}
+
+TEST_P(Operations, Norms) {
+  const Dtype d = GetParam();
+  for (const auto kind :
+       {spec::NormKind::kLayerNorm, spec::NormKind::kRms, spec::NormKind::kRmsOffset}) {
+    for (const bool trained : {true, false}) {
+      same("norm", [=](auto& ops, auto in) {
+        const bool biased = kind == spec::NormKind::kLayerNorm;
+        using T = decltype(in({1}, d));
+        return [&ops, kind, x = in({70, 48}, d), dy = in({70, 48}, d), w = in({48}, d),
+                b = biased ? in({48}, d) : T(), dw = trained ? in({48}, Dtype::kFloat32) : T(),
+                db = trained && biased ? in({48}, Dtype::kFloat32) : T()] {
+          const auto r = ops.norm(kind, x, w, b, 1e-5);
+          (void)ops.norm_backward(kind, dy, x, r.mean, r.rstd, w, dw, db);
+        };
+      });
+    }
+  }
+}
+
+TEST_P(Operations, Attention) {
+  const Dtype d = GetParam();
+  for (const std::int64_t length : {5, 64, 200, 800}) {
+    for (const std::int64_t key_heads : {4, 2}) {
+      same("attention", [=](auto& ops, auto in) {
+        return [&ops, length, q = in({2 * length, 4, 16}, d), k = in({2 * length, key_heads, 16}, d),
+                v = in({2 * length, key_heads, 16}, d), dy = in({2 * length, 64}, d),
+                cos = in({length, 8}, d), sin = in({length, 8}, d)] {
+          (void)ops.rotate(q, cos, sin, false);
+          auto saved = ops.attention({q, k, v}, 2, length, {0.25, 0});
+          (void)ops.attention_backward(std::move(saved), dy);
+        };
+      });
+    }
+  }
+}
+
+TEST_P(Operations, AttentionOfFusedHeads) {
+  const Dtype d = GetParam();
+  same("fused", [d](auto& ops, auto in) {
+    return [&ops, all = in({2 * 30, 3, 4, 16}, d), dy = in({2 * 30, 64}, d)] {
+      auto saved = ops.attention({ops.select(all, 1, 0), ops.select(all, 1, 1),
+                                  ops.select(all, 1, 2)},
+                                 2, 30, {0.25, 0});
+      (void)ops.attention_backward(std::move(saved), dy);
+    };
+  });
+}
+
+TEST_P(Operations, DecodingAndCache) {
+  const Dtype d = GetParam();
+  for (const std::int64_t key_heads : {4, 2}) {
+    same("decode", [=](auto& ops, auto in) {
+      return [&ops, q = in({3, 4, 16}, d), row = in({3, key_heads, 16}, d),
+              rows = in({3 * 7, key_heads, 16}, d), keys = in({3, key_heads, 40, 16}, d),
+              values = in({3, key_heads, 40, 16}, d), at = in({3}, Dtype::kInt64)] {
+        ops.write_prompts_(keys, at, rows, 7);
+        ops.write_token_(keys, at, row);
+        const auto mask = ops.decode_mask(at, 23);
+        (void)ops.decode_attention(q, keys, values, mask, {0.25, 0});
+      };
+    });
+  }
+}
+
+TEST_P(Operations, Optimizer) {
+  if (GetParam() != Dtype::kFloat32) return;  // masters, moments and gradients are float32
+  same("adamw", [](auto& ops, auto in) {
+    using T = decltype(in({1}, Dtype::kFloat32));
+    const auto list = [&in] {
+      return std::vector<T>{in({1000}, Dtype::kFloat32), in({70000}, Dtype::kFloat32)};
+    };
+    return [&ops, w = list(), g = list(), m = list(), v = list()]() mutable {
+      std::vector<T> counts;
+      for (const T& t : w) counts.push_back(ops.filled_like(t, 1));
+      ops.fused_adamw_(w, g, m, v, counts, 1e-3, {});
+    };
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, Operations, ::testing::Values(Dtype::kFloat32, Dtype::kBfloat16),
+                         [](const auto& i) {
+                           return i.param == Dtype::kFloat32 ? "float32" : "bfloat16";
+                         });
+
+}  // namespace
+}  // namespace neap
