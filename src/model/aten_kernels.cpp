@@ -115,9 +115,8 @@ Tensor AtenOps::norm_backward(spec::NormKind kind, const Tensor& dy, const Tenso
   }
   const bool offset = kind == spec::NormKind::kRmsOffset;
   if (!x.is_cuda()) return rms_norm_backward_on_host(dy, x, rstd, weight, d_weight, offset);
-  auto [dx, dw] = at::_fused_rms_norm_backward(dy, x, {x.size(-1)}, rstd,
-                                               offset ? at::add(weight, 1) : weight,
-                                               {true, d_weight.defined()});
+  auto [dx, dw] = at::_fused_rms_norm_backward(
+      dy, x, {x.size(-1)}, rstd, offset ? at::add(weight, 1) : weight, {true, d_weight.defined()});
   if (d_weight.defined()) d_weight.add_(dw);
   return dx;
 }
@@ -145,8 +144,8 @@ Tensor AtenOps::rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bo
   return y;
 }
 
-step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads,
-                                                  std::int64_t sequences, std::int64_t length,
+step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads, std::int64_t sequences,
+                                                  std::int64_t length,
                                                   const step::ScoreOptions& options) const {
   step::AttentionContext<Tensor> out;
   out.options = options;
@@ -165,9 +164,9 @@ step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads,
   out.k = by_sequence(heads.k);
   out.v = by_sequence(heads.v);
   if (takes_cudnn(out.q)) {
-    auto result = at::_scaled_dot_product_cudnn_attention(
-        out.q, out.k, out.v, std::nullopt, /*compute_log_sumexp=*/true, 0.0, true, false,
-        options.scale);
+    auto result = at::_scaled_dot_product_cudnn_attention(out.q, out.k, out.v, std::nullopt,
+                                                          /*compute_log_sumexp=*/true, 0.0, true,
+                                                          false, options.scale);
     out.out = std::get<0>(result).transpose(1, 2).reshape({rows, width});
     out.log_sum = std::get<1>(result);
     out.seed = std::get<6>(result);
@@ -301,8 +300,8 @@ void AtenOps::write_prompts_(const Tensor& cache, const Tensor& slots, const Ten
 }
 
 void AtenOps::write_token_(const Tensor& cache, const Tensor& positions, const Tensor& rows) const {
-  const Tensor where = positions.view({-1, 1, 1, 1}).expand({rows.size(0), rows.size(1), 1,
-                                                             rows.size(2)});
+  const Tensor where =
+      positions.view({-1, 1, 1, 1}).expand({rows.size(0), rows.size(1), 1, rows.size(2)});
   const bridge::HostScope scratch;
   cache.narrow(0, 0, rows.size(0)).scatter_(2, where, rows.unsqueeze(2));
 }

@@ -128,7 +128,8 @@ class AtenOps {
                                                        Tensor d_out) const;
   [[nodiscard]] Tensor decode_mask(const Tensor& positions, std::int64_t key_limit) const;
   [[nodiscard]] Tensor decode_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
-                                        const Tensor& mask, const step::ScoreOptions& options) const;
+                                        const Tensor& mask,
+                                        const step::ScoreOptions& options) const;
   void write_prompts_(const Tensor& cache, const Tensor& slots, const Tensor& rows,
                       std::int64_t length) const;
   void write_token_(const Tensor& cache, const Tensor& positions, const Tensor& rows) const;

@@ -44,8 +44,9 @@ struct SaveOptions {
 };
 /// Writes config.json, generation_config.json and the weights: a folder that transformers loads.
 /// Every file is replaced atomically, config.json last.
-void save_model(const std::filesystem::path& folder, const spec::Architecture& shape, spec::Head head,
-                const std::vector<at::Tensor>& flat, const SaveOptions& options = {});
+void save_model(const std::filesystem::path& folder, const spec::Architecture& shape,
+                spec::Head head, const std::vector<at::Tensor>& flat,
+                const SaveOptions& options = {});
 
 /// PEFT's adapter_config.json and adapter_model.safetensors.
 void save_adapter(const std::filesystem::path& folder, const spec::Architecture& shape,

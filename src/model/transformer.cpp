@@ -32,21 +32,19 @@ void check_cache(const KvCache& cache, std::size_t layers, std::int64_t batch,
   if (cache.keys.size() == layers && cache.values.size() == layers && cache.batch() >= batch &&
       cache.max_tokens() >= tokens)
     return;
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      format("The KV cache holds {} layers of {} sequences of {} tokens; {} layers of {} "
-             "sequences of {} tokens are needed",
-             cache.keys.size(), cache.keys.empty() ? 0 : cache.batch(),
-             cache.keys.empty() ? 0 : cache.max_tokens(), layers, batch, tokens));
+  throw Error(ErrorCode::kInvalidArgument,
+              format("The KV cache holds {} layers of {} sequences of {} tokens; {} layers of {} "
+                     "sequences of {} tokens are needed",
+                     cache.keys.size(), cache.keys.empty() ? 0 : cache.batch(),
+                     cache.keys.empty() ? 0 : cache.max_tokens(), layers, batch, tokens));
 }
 
 // One value a row that the head reads.
 void check_rows(const Tensor& hidden, const Tensor& rows, const Tensor& per_row, const char* what) {
   const std::int64_t count = rows.defined() ? rows.size(0) : hidden.size(0);
   if (per_row.dim() != 1 || per_row.size(0) != count)
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        format("The head reads {} rows but {} has {} elements", count, what, per_row.numel()));
+    throw Error(ErrorCode::kInvalidArgument, format("The head reads {} rows but {} has {} elements",
+                                                    count, what, per_row.numel()));
 }
 
 void check_batch(const Tensor& tokens) {
@@ -82,8 +80,7 @@ KvCache KvCache::over(const Tensor& flat, const spec::Architecture& a, std::int6
 }
 
 const Tensor& Tape::hidden() const {
-  if (!tape_.hidden.defined())
-    throw Error(ErrorCode::kInternal, "The tape has been walked back");
+  if (!tape_.hidden.defined()) throw Error(ErrorCode::kInternal, "The tape has been walked back");
   return tape_.hidden;
 }
 
@@ -108,8 +105,7 @@ Transformer::Transformer(const spec::Architecture& architecture, spec::Head head
   throw_if_error(spec::check_lora(architecture, lora->shape));
   bind(spec::lora_layout(architecture, head, lora->shape), lora->adapters, "adapters", adapters_);
   const double scale = lora->alpha / static_cast<double>(lora->shape.rank);
-  step::for_each_block_linear(weights_,
-                              [&](step::Linear<Tensor>& l) { l.lora_scale = scale; });
+  step::for_each_block_linear(weights_, [&](step::Linear<Tensor>& l) { l.lora_scale = scale; });
 }
 
 void Transformer::bind(const std::vector<spec::FlatUnit>& units, const FlatTensors& flat,

@@ -45,8 +45,7 @@ class PhasePasses {
     const step::SamplingOptions sampling{job_.rollout.temperature, job_.rollout.top_p,
                                          job_.rollout.top_k};
     (void)step::prefill_and_sample(ops_, w, longs({batch, prompt}), longs({batch}, prompt),
-                                   longs({batch}),
-                                   floats({batch}), cache, sampling);
+                                   longs({batch}), floats({batch}), cache, sampling);
     const std::int64_t steps = std::min(response_ - 1, most_decode_steps);
     for (std::int64_t i = 1; i <= steps; ++i) {
       const std::int64_t limit = prompt + (response_ - 1) * i / steps;
@@ -95,22 +94,21 @@ class PhasePasses {
     step::LogProbOptions options;
     options.temperature = job_.log_prob_temperature();
     options.entropy = config.entropy_coeff != 0;
-    step::update_phase(
-        ops_, e.sequences.size(),
-        {config.ppo_epochs, mini_batch(config.ppo_mini_batch_size),
-         config.ppo_micro_batch_size_per_gpu},
-        optimizer, [&](std::int64_t first, std::int64_t count) {
-          (void)step::policy_micro_batch(ops_, w, e, first, count, objective, options, keep(role));
-        });
+    step::update_phase(ops_, e.sequences.size(),
+                       {config.ppo_epochs, mini_batch(config.ppo_mini_batch_size),
+                        config.ppo_micro_batch_size_per_gpu},
+                       optimizer, [&](std::int64_t first, std::int64_t count) {
+                         (void)step::policy_micro_batch(ops_, w, e, first, count, objective,
+                                                        options, keep(role));
+                       });
   }
 
   void sft(const ModelRole& role) {
     const Weights w = world_.weights(role);
     const step::Sequences<T> all = sequences(job_.rows_per_rank());
     Optimizer optimizer(ops_, world_.units(role));
-    step::update_phase(ops_, all.size(),
-                       {1, all.size(), job_.data.micro_batch_size_per_gpu}, optimizer,
-                       [&](std::int64_t first, std::int64_t count) {
+    step::update_phase(ops_, all.size(), {1, all.size(), job_.data.micro_batch_size_per_gpu},
+                       optimizer, [&](std::int64_t first, std::int64_t count) {
                          (void)step::cross_entropy_micro_batch(ops_, w, all, first, count, 1,
                                                                keep(role));
                        });
@@ -119,11 +117,11 @@ class PhasePasses {
   void reward(const ModelRole& role) {
     const Weights w = world_.weights(role);
     Optimizer optimizer(ops_, world_.units(role));
-    step::update_phase(
-        ops_, job_.rows_per_rank(), {1, job_.rows_per_rank(), job_.data.micro_batch_size_per_gpu},
-        optimizer, [&](std::int64_t, std::int64_t pairs) {
-          (void)step::pair_micro_batch(ops_, w, sequences(2 * pairs), 1, keep(role));
-        });
+    step::update_phase(ops_, job_.rows_per_rank(),
+                       {1, job_.rows_per_rank(), job_.data.micro_batch_size_per_gpu}, optimizer,
+                       [&](std::int64_t, std::int64_t pairs) {
+                         (void)step::pair_micro_batch(ops_, w, sequences(2 * pairs), 1, keep(role));
+                       });
   }
 
   /// The body of a phase of the job's recipe.
@@ -174,7 +172,6 @@ class PhasePasses {
   const spec::Job& job_;
   std::int64_t width_, response_;
 };
-
 
 template <class World>
 void PhasePasses<World>::run(const JobModels& models, const spec::Phase& phase,

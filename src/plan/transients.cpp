@@ -35,8 +35,7 @@ Result<cache::Settings> pool_settings(const spec::Job& job, const Target& target
   return settings;
 }
 
-Result<std::vector<PhasePlan>> predict_transients(const spec::Job& job,
-                                                  const spec::Recipe& recipe,
+Result<std::vector<PhasePlan>> predict_transients(const spec::Job& job, const spec::Recipe& recipe,
                                                   const JobModels& models, const Target& target) {
   NEAP_TRY_ASSIGN(const cache::Settings settings, pool_settings(job, target));
   const step::KernelProfile profile{target.cuda, target.threads,

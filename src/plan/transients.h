@@ -20,8 +20,9 @@ namespace neap::plan {
 [[nodiscard]] Result<cache::Settings> pool_settings(const spec::Job& job, const Target& target);
 
 /// Peaks of every phase. Fails on settings that the allocator does not know.
-[[nodiscard]] Result<std::vector<PhasePlan>> predict_transients(
-    const spec::Job& job, const spec::Recipe& recipe, const JobModels& models,
-    const Target& target);
+[[nodiscard]] Result<std::vector<PhasePlan>> predict_transients(const spec::Job& job,
+                                                                const spec::Recipe& recipe,
+                                                                const JobModels& models,
+                                                                const Target& target);
 
 }  // namespace neap::plan

@@ -63,8 +63,7 @@ class MiniBatchOptimizer {
   }
   void begin(std::int64_t, std::int64_t first) {
     // The whole mini-batch decides what its losses are divided by, wherever its rows are.
-    scale_ = loss_scale(
-        e_.batch_mask.narrow(0, first * context_.ranks.size(), spec_.mini_batch));
+    scale_ = loss_scale(e_.batch_mask.narrow(0, first * context_.ranks.size(), spec_.mini_batch));
     optimizer_.zero_grads();
   }
   void finish(std::int64_t update) {
@@ -114,16 +113,15 @@ void train_critic(Context& context, train::Role& critic, const Experience& e, st
        config.ppo_micro_batch_size_per_gpu, config.grad_clip});
   const auto phase = context.runtime.phase("train_critic");
   const at::NoGradGuard no_grad;
-  step::update_phase(
-      model.ops(), e.sequences.size(), optimizer.shape(), optimizer,
-      [&](std::int64_t first, std::int64_t count) {
-        const step::ValueMicroStatistics s = step::value_micro_batch(
-            model.ops(), model.weights(), e, first, count, config.cliprange_value, aggregation,
-            optimizer.scale(), keep_of(config.model));
-        optimizer.averages.add("critic/vf_loss", s.loss * optimizer.batches());
-        optimizer.averages.add("critic/vf_clipfrac", s.clip_fraction, s.tokens);
-        optimizer.averages.add("critic/vpred_mean", s.mean, s.tokens);
-      });
+  step::update_phase(model.ops(), e.sequences.size(), optimizer.shape(), optimizer,
+                     [&](std::int64_t first, std::int64_t count) {
+                       const step::ValueMicroStatistics s = step::value_micro_batch(
+                           model.ops(), model.weights(), e, first, count, config.cliprange_value,
+                           aggregation, optimizer.scale(), keep_of(config.model));
+                       optimizer.averages.add("critic/vf_loss", s.loss * optimizer.batches());
+                       optimizer.averages.add("critic/vf_clipfrac", s.clip_fraction, s.tokens);
+                       optimizer.averages.add("critic/vpred_mean", s.mean, s.tokens);
+                     });
   optimizer.put(metrics);
 }
 

@@ -44,8 +44,8 @@ class SftStage final : public Stage {
       const at::NoGradGuard no_grad;
       model::Transformer& model = actor_.model();
       model.check_trainable();
-      const step::Keep keep = job.actor_model.enable_gradient_checkpointing ? step::Keep::kInput
-                                                                            : step::Keep::kAll;
+      const step::Keep keep =
+          job.actor_model.enable_gradient_checkpointing ? step::Keep::kInput : step::Keep::kAll;
       StepOptimizer optimizer(context_, actor_.optimizer(), step, metrics);
       step::update_phase(model.ops(), batch.size(),
                          {1, batch.size(), job.data.micro_batch_size_per_gpu}, optimizer,
@@ -76,8 +76,7 @@ class SftStage final : public Stage {
           model.ops(), model.weights(), batch, micro_size, {},
           [&](const step::MicroBatch& micro, const at::Tensor& log_probs, const at::Tensor&) {
             const bridge::HostScope host;
-            const at::Tensor mask =
-                batch.mask.narrow(0, micro.first + micro.seen, micro.fresh());
+            const at::Tensor mask = batch.mask.narrow(0, micro.first + micro.seen, micro.fresh());
             loss -= (log_probs * mask).sum().item<double>();
             tokens += mask.sum().item<double>();
           });

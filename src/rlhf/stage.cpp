@@ -27,10 +27,11 @@ Stopwatch::~Stopwatch() {
   metrics_[std::string("timing_s/") + name_] += seconds.count();
 }
 
-void StepOptimizer::begin(std::int64_t, std::int64_t) { optimizer_.zero_grads(); }
+void StepOptimizer::begin(std::int64_t, std::int64_t) {
+  optimizer_.zero_grads();
+}
 void StepOptimizer::finish(std::int64_t) {
-  const double lr =
-      train::learning_rate(context_.job.actor.optim, step_, context_.total_steps);
+  const double lr = train::learning_rate(context_.job.actor.optim, step_, context_.total_steps);
   metrics_["train/grad_norm"] = optimizer_.reduce_grads(context_.job.actor.grad_clip);
   metrics_["train/lr"] = lr;
   optimizer_.step(lr);

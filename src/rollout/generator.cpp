@@ -123,9 +123,9 @@ class Generation {
     }
     std::vector<std::int64_t> all(n);
     std::iota(all.begin(), all.end(), 0);
-    const at::Tensor next = step::decode_and_sample(
-        model_.ops(), model_.weights(), on_host(tokens), on_host(positions), uniforms(all), cache_,
-        key_limit, options_.sampling);
+    const at::Tensor next =
+        step::decode_and_sample(model_.ops(), model_.weights(), on_host(tokens), on_host(positions),
+                                uniforms(all), cache_, key_limit, options_.sampling);
     take(active, next, true);
   }
 

@@ -50,8 +50,7 @@ void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o) {
 
 // A "+" keeps the estimator's value and takes the gradient of k2.
 void bind_loss_aggregation(ConfigTable& t, const std::string& path, std::string* field) {
-  t.bind(path, field, "How a loss per token becomes one number.")
-      .one_of(loss_aggregation_names());
+  t.bind(path, field, "How a loss per token becomes one number.").one_of(loss_aggregation_names());
 }
 
 void bind_device(ConfigTable& t, Job& job) {

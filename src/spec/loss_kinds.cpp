@@ -14,8 +14,8 @@ constexpr std::pair<std::string_view, LossAggregation> kAggregations[] = {
     {"seq-mean-token-sum-norm", LossAggregation::kSequenceMeanTokenSumNorm},
 };
 constexpr std::pair<std::string_view, KlEstimator> kEstimators[] = {
-    {"kl", KlEstimator::kK1},  {"k1", KlEstimator::kK1},         {"abs", KlEstimator::kAbs},
-    {"mse", KlEstimator::kK2}, {"k2", KlEstimator::kK2},         {"low_var_kl", KlEstimator::kK3},
+    {"kl", KlEstimator::kK1},  {"k1", KlEstimator::kK1}, {"abs", KlEstimator::kAbs},
+    {"mse", KlEstimator::kK2}, {"k2", KlEstimator::kK2}, {"low_var_kl", KlEstimator::kK3},
     {"k3", KlEstimator::kK3},
 };
 
@@ -62,8 +62,8 @@ Result<KlKind> parse_kl(std::string_view name) {
     kind.value = estimator;
     return kind;
   }
-  return Status(ErrorCode::kInvalidArgument, format("KL estimator \"{}\" is unknown; it can be {}",
-                                                    name, joined(kl_names())));
+  return Status(ErrorCode::kInvalidArgument,
+                format("KL estimator \"{}\" is unknown; it can be {}", name, joined(kl_names())));
 }
 
 }  // namespace neap::spec

@@ -24,8 +24,8 @@ struct SavedNorm {
 
 template <class T>
 struct SavedAttention {
-  T input;                                // (N, C): what q, k and v are projected from
-  SavedNorm<T> query_norm, key_norm;      // of (N * H, D), (N * K, D)
+  T input;                            // (N, C): what q, k and v are projected from
+  SavedNorm<T> query_norm, key_norm;  // of (N * H, D), (N * K, D)
   AttentionContext<T> core;
 };
 
@@ -112,8 +112,8 @@ T project_heads_backward(Ops& ops, const spec::Architecture& a, const Block<T>& 
   if (a.qkv != spec::QkvLayout::kSeparate) {
     const bool thirds = a.qkv == spec::QkvLayout::kThirds;
     const std::int64_t heads = a.num_attention_heads;
-    const T all = ops.empty(thirds ? Shape{n, 3, heads, a.head_dim} : Shape{n, heads, 3, a.head_dim},
-                            ops.dtype(h));
+    const T all = ops.empty(
+        thirds ? Shape{n, 3, heads, a.head_dim} : Shape{n, heads, 3, a.head_dim}, ops.dtype(h));
     std::int64_t i = 0;
     for (T* part : {&d.q, &d.k, &d.v}) {
       ops.copy_(ops.select(all, thirds ? 1 : 2, i++), *part);
@@ -267,17 +267,16 @@ T residual_part_backward(Ops& ops, const spec::Architecture& a, const Norm<T>& b
 template <class Ops, class Attend, class T = typename Ops::Tensor>
 T block_inference(Ops& ops, const spec::Architecture& a, const Block<T>& w, T x,
                   const Rows<T>& rows, const Attend& attend) {
-  T y = residual_part(ops, a, w.attention_norm, w.attention_after_norm, x, x, NoSaved<T>(),
-                      [&](T h) {
-                        return attention(ops, a, w, std::move(h), rows,
-                                         static_cast<SavedAttention<T>*>(nullptr), attend);
-                      });
+  T y =
+      residual_part(ops, a, w.attention_norm, w.attention_after_norm, x, x, NoSaved<T>(), [&](T h) {
+        return attention(ops, a, w, std::move(h), rows, static_cast<SavedAttention<T>*>(nullptr),
+                         attend);
+      });
   if (!a.parallel_residual) x = y;
   const auto part = [&](T read, T residual) {
-    return residual_part(ops, a, w.mlp_norm, w.mlp_after_norm, std::move(read), std::move(residual),
-                         NoSaved<T>(), [&](T h) {
-                           return mlp(ops, a, w, std::move(h), static_cast<SavedMlp<T>*>(nullptr));
-                         });
+    return residual_part(
+        ops, a, w.mlp_norm, w.mlp_after_norm, std::move(read), std::move(residual), NoSaved<T>(),
+        [&](T h) { return mlp(ops, a, w, std::move(h), static_cast<SavedMlp<T>*>(nullptr)); });
   };
   const std::int64_t n = y.size(0);
   const std::int64_t step = std::max<std::int64_t>(1, kMlpChunkElements / a.intermediate_size);
@@ -296,18 +295,19 @@ template <class Ops, class T = typename Ops::Tensor>
 T block_forward(Ops& ops, const spec::Architecture& a, const Block<T>& w, T x, const Rows<T>& rows,
                 SavedBlock<T>* saved) {
   if (saved != nullptr) saved->input = x;
-  T y = residual_part(
-      ops, a, w.attention_norm, w.attention_after_norm, x, x,
-      saved != nullptr ? &saved->attention_norms : nullptr, [&](T h) {
-        return attention(ops, a, w, std::move(h), rows, saved ? &saved->attention : nullptr,
-                         [&](Heads<T> heads) {
-                           AttentionContext<T> core = ops.attention(
-                               std::move(heads), rows.sequences, rows.length, score_options(a));
-                           T out = core.out;
-                           if (saved != nullptr) saved->attention.core = std::move(core);
-                           return out;
-                         });
-      });
+  T y = residual_part(ops, a, w.attention_norm, w.attention_after_norm, x, x,
+                      saved != nullptr ? &saved->attention_norms : nullptr, [&](T h) {
+                        return attention(ops, a, w, std::move(h), rows,
+                                         saved ? &saved->attention : nullptr, [&](Heads<T> heads) {
+                                           AttentionContext<T> core =
+                                               ops.attention(std::move(heads), rows.sequences,
+                                                             rows.length, score_options(a));
+                                           T out = core.out;
+                                           if (saved != nullptr)
+                                             saved->attention.core = std::move(core);
+                                           return out;
+                                         });
+                      });
   if (!a.parallel_residual) x = y;
   return residual_part(ops, a, w.mlp_norm, w.mlp_after_norm, std::move(x), std::move(y),
                        saved != nullptr ? &saved->mlp_norms : nullptr, [&](T h) {
@@ -320,9 +320,8 @@ template <class Ops, class T = typename Ops::Tensor>
 T block_backward(Ops& ops, const spec::Architecture& a, const Block<T>& w, SavedBlock<T> saved, T d,
                  const Rows<T>& rows) {
   saved.input = T();
-  T dx = residual_part_backward(
-      ops, a, w.mlp_norm, w.mlp_after_norm, d, saved.mlp_norms,
-      [&](T dy) { return mlp_backward(ops, a, w, saved.mlp, dy); });
+  T dx = residual_part_backward(ops, a, w.mlp_norm, w.mlp_after_norm, d, saved.mlp_norms,
+                                [&](T dy) { return mlp_backward(ops, a, w, saved.mlp, dy); });
   if (!a.parallel_residual) {
     ops.add_(dx, d);
     d = std::move(dx);

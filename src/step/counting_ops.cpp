@@ -82,8 +82,8 @@ CountedTensor CountingOps::select(const CountedTensor& t, std::int64_t dimension
     case 3:
       return with_shape(t, {s[dimension == 0 ? 1 : 0], s[dimension == 2 ? 1 : 2]});
     default:
-      return with_shape(t, {s[dimension == 0 ? 1 : 0], s[dimension <= 1 ? 2 : 1],
-                            s[dimension == 3 ? 2 : 3]});
+      return with_shape(
+          t, {s[dimension == 0 ? 1 : 0], s[dimension <= 1 ? 2 : 1], s[dimension == 3 ? 2 : 3]});
   }
 }
 CountedTensor CountingOps::convert(CountedTensor t, Dtype dtype) {
@@ -208,8 +208,9 @@ CountedTensor CountingOps::search_last(const CountedTensor& a, const CountedTens
 // ---- indices ----
 
 CountedTensor CountingOps::take_rows(const CountedTensor& table, const CountedTensor& indices) {
-  CountedTensor out = table.shape().rank() == 2 ? make({indices.size(0), table.size(1)}, table.dtype())
-                                         : make({indices.size(0)}, table.dtype());
+  CountedTensor out = table.shape().rank() == 2
+                          ? make({indices.size(0), table.size(1)}, table.dtype())
+                          : make({indices.size(0)}, table.dtype());
   add_work(0, 2 * bytes(out));
   return out;
 }

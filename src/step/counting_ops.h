@@ -185,13 +185,13 @@ class CountingOps {
   }
 
   // ---- reductions ----
-  [[nodiscard]] Tensor sum(const Tensor& a);                     ///< all: ()
-  [[nodiscard]] Tensor sum_last(const Tensor& a);                ///< (..., n) -> (...)
-  [[nodiscard]] Tensor max_last(const Tensor& a);                ///< (R, n) -> (R, 1)
+  [[nodiscard]] Tensor sum(const Tensor& a);       ///< all: ()
+  [[nodiscard]] Tensor sum_last(const Tensor& a);  ///< (..., n) -> (...)
+  [[nodiscard]] Tensor max_last(const Tensor& a);  ///< (R, n) -> (R, 1)
   /// (n, ...) -> (...), added up in `dtype`. On the host a wider dtype first copies `a` to it; on
   /// CUDA it takes 8 bytes an element of `a` (measured).
   [[nodiscard]] Tensor sum_rows(const Tensor& a, Dtype dtype);
-  [[nodiscard]] Tensor argmax_last(const Tensor& a);             ///< (R, n) -> (R,) int64
+  [[nodiscard]] Tensor argmax_last(const Tensor& a);  ///< (R, n) -> (R,) int64
   [[nodiscard]] Tensor softmax_last(const Tensor& a) { return elementwise(a, a); }
   [[nodiscard]] Sorted<Tensor> sort_descending(const Tensor& a);
   void cumulate_last_(const Tensor& a);

@@ -71,9 +71,8 @@ T head_input_backward(Ops& ops, const Weights<T>& w, SavedHeadInput<T>& saved, T
     d = linear_backward(ops, w.project_out, saved.normed, d);
     saved.normed = T();
   }
-  return w.architecture.final_norm
-             ? norm_backward(ops, w.architecture, w.final_norm, saved.norm, d)
-             : d;
+  return w.architecture.final_norm ? norm_backward(ops, w.architecture, w.final_norm, saved.norm, d)
+                                   : d;
 }
 
 /// Walks the rows that a head reads, a chunk at a time: of hidden (N, C) those in `rows` (R,)
@@ -229,7 +228,8 @@ LogProbs<T> log_probs(Ops& ops, const Weights<T>& w, const T& hidden, const T& r
   head.for_each([&](std::int64_t first, std::int64_t n) {
     T f;
     {
-      const T z = head_input(ops, w, head.hidden(first, n), static_cast<SavedHeadInput<T>*>(nullptr));
+      const T z =
+          head_input(ops, w, head.hidden(first, n), static_cast<SavedHeadInput<T>*>(nullptr));
       f = scaled_logits(ops, w, z, options.temperature);
     }
     put(ops, out, first, n,
@@ -322,7 +322,8 @@ T scores_backward(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows,
   head.for_each([&](std::int64_t first, std::int64_t n) {
     SavedHeadInput<T> saved;
     const T z = head_input(ops, w, head.hidden(first, n), &saved);
-    const T d = ops.convert(ops.view(ops.narrow(d_scores, 0, first, n), {-1, 1}), ops.dtype(hidden));
+    const T d =
+        ops.convert(ops.view(ops.narrow(d_scores, 0, first, n), {-1, 1}), ops.dtype(hidden));
     T dz = linear_backward(ops, w.score, z, d);
     head.add(d_hidden, first, n, head_input_backward(ops, w, saved, std::move(dz)));
   });

@@ -140,8 +140,8 @@ PolicyGradient<T> policy_loss(Ops& ops, const T& old_log_probs, const T& log_pro
   const T bound = ops.clone(cost);
   ops.scale_(bound, config.clip_ratio_c);
   const T upper = ops.maximum(plain, clipped);
-  const T negative = ops.above(cost, 0.0);       // (B, T) 1 where the advantage is negative
-  const T over = ops.above(upper, bound);        // the dual clip would hold
+  const T negative = ops.above(cost, 0.0);  // (B, T) 1 where the advantage is negative
+  const T over = ops.above(upper, bound);   // the dual clip would hold
   ops.multiply_(over, negative);
 
   PolicyGradient<T> out;

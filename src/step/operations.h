@@ -37,10 +37,10 @@ enum class AttentionKernel : std::uint8_t { kUsual, kCudnn };
 /// What attention leaves for its backward. Operands are laid out as the kernel wants them.
 template <class T>
 struct AttentionContext {
-  T q;           // (B, H, T, D)
-  T k, v;        // (B, K or H, T, D)
-  T out;         // (B * T, H * D)
-  T log_sum;     // (B, H, T)
+  T q;             // (B, H, T, D)
+  T k, v;          // (B, K or H, T, D)
+  T out;           // (B * T, H * D)
+  T log_sum;       // (B, H, T)
   T seed, offset;  ///< of kernels that could drop scores out
   AttentionKernel kernel = AttentionKernel::kUsual;
   ScoreOptions options;
@@ -62,9 +62,9 @@ constexpr SavedNorms<T>* NoSaved() {
 }
 
 inline ScoreOptions score_options(const spec::Architecture& a) {
-  return {a.attention_scale > 0 ? a.attention_scale
-                                : 1 / std::sqrt(static_cast<double>(a.head_dim)),
-          a.attention_softcap};
+  return {
+      a.attention_scale > 0 ? a.attention_scale : 1 / std::sqrt(static_cast<double>(a.head_dim)),
+      a.attention_softcap};
 }
 
 }  // namespace neap::step

@@ -12,11 +12,11 @@ namespace neap::step {
 /// One trained flat unit; every tensor is (elements,).
 template <class T>
 struct TrainedUnit {
-  T weights;          // compute dtype
-  T gradients;        // float32, or the compute dtype
-  T exp_avg;          // float32
-  T exp_avg_sq;       // float32
-  T master;           // float32; undefined where the weights are float32 themselves
+  T weights;     // compute dtype
+  T gradients;   // float32, or the compute dtype
+  T exp_avg;     // float32
+  T exp_avg_sq;  // float32
+  T master;      // float32; undefined where the weights are float32 themselves
   [[nodiscard]] const T& target() const { return master.defined() ? master : weights; }
 };
 

@@ -84,8 +84,8 @@ void log_prob_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, std:
   for_each_micro_batch(ops, all.size(), micro_size, [&](const MicroBatch& micro) {
     const Sequences<T> s = part_on_device(ops, all, micro.first, micro.count);
     const T hidden = forward(ops, w, flat_tokens(ops, s), s.width());
-    const LogProbs<T> out = log_probs(ops, w, hidden, response_rows(ops, s),
-                                      ops.view(s.targets, {-1}), options);
+    const LogProbs<T> out =
+        log_probs(ops, w, hidden, response_rows(ops, s), ops.view(s.targets, {-1}), options);
     const auto fresh = [&](const T& t) {
       if (!t.defined()) return T();
       return ops.to_host(ops.narrow(ops.view(t, {micro.count, -1}), 0, micro.seen, micro.fresh()));
@@ -172,16 +172,17 @@ PolicyMicroStatistics policy_micro_batch(Ops& ops, const Weights<T>& w, const Ex
   {
     const T weights = loss_weights(ops, s.mask, objective.aggregation, objective.scale);
     const T current = ops.view(out.log_probs, {count, -1});
-    PolicyGradient<T> policy = policy_loss(
-        ops, part_on_device(ops, e.old_log_probs, first, count), current,
-        part_on_device(ops, e.advantages, first, count), s.mask, weights, config);
+    PolicyGradient<T> policy =
+        policy_loss(ops, part_on_device(ops, e.old_log_probs, first, count), current,
+                    part_on_device(ops, e.advantages, first, count), s.mask, weights, config);
     statistics.policy = policy.statistics;
     d_log_probs = std::move(policy.d_log_probs);
     if (config.use_kl_loss) {
       const spec::KlKind& kind = objective.kl;
       const T delta = ops.subtract(current, part_on_device(ops, e.ref_log_probs, first, count));
       statistics.kl_loss = weighted_sum(ops, kl_value(ops, delta, kind.value), weights);
-      const T d_kl = kl_slope(ops, delta, kind.straight_through ? spec::KlEstimator::kK2 : kind.value);
+      const T d_kl =
+          kl_slope(ops, delta, kind.straight_through ? spec::KlEstimator::kK2 : kind.value);
       ops.multiply_(d_kl, weights);
       ops.scale_(d_kl, config.kl_loss_coef);
       ops.add_(d_log_probs, d_kl);
@@ -192,9 +193,9 @@ PolicyMicroStatistics policy_micro_batch(Ops& ops, const Weights<T>& w, const Ex
     }
     statistics.tokens = ops.read(ops.sum(s.mask));
   }
-  T d_hidden = log_probs_backward(ops, w, tape.hidden, rows, targets, out,
-                                  ops.view(d_log_probs, {-1}),
-                                  d_entropy.defined() ? ops.view(d_entropy, {-1}) : T(), options);
+  T d_hidden =
+      log_probs_backward(ops, w, tape.hidden, rows, targets, out, ops.view(d_log_probs, {-1}),
+                         d_entropy.defined() ? ops.view(d_entropy, {-1}) : T(), options);
   backward(ops, w, std::move(tape), std::move(d_hidden));
   return statistics;
 }
@@ -217,9 +218,9 @@ ValueMicroStatistics value_micro_batch(Ops& ops, const Weights<T>& w, const Expe
   {
     const T values = ops.view(scores(ops, w, tape.hidden, rows), {count, -1});
     const T weights = loss_weights(ops, s.mask, aggregation, scale);
-    ValueGradient<T> loss = value_loss(ops, values, part_on_device(ops, e.returns, first, count),
-                                       part_on_device(ops, e.values, first, count), s.mask, weights,
-                                       cliprange);
+    ValueGradient<T> loss =
+        value_loss(ops, values, part_on_device(ops, e.returns, first, count),
+                   part_on_device(ops, e.values, first, count), s.mask, weights, cliprange);
     statistics.loss = loss.loss;
     statistics.clip_fraction = loss.clip_fraction;
     statistics.tokens = ops.read(ops.sum(s.mask));
@@ -280,8 +281,8 @@ template <class Ops, class T = typename Ops::Tensor>
 T prefill_and_sample(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths,
                      const T& slots, const T& uniforms, const KvCache<T>& cache,
                      const SamplingOptions& sampling) {
-  const T hidden = prefill(ops, w, ops.to_device(tokens), ops.to_device(lengths),
-                           ops.to_device(slots), cache);
+  const T hidden =
+      prefill(ops, w, ops.to_device(tokens), ops.to_device(lengths), ops.to_device(slots), cache);
   return ops.to_host(sample(ops, logits(ops, w, hidden), sampling, ops.to_device(uniforms)));
 }
 

@@ -9,9 +9,9 @@
 namespace neap::step {
 
 struct SamplingOptions {
-  double temperature = 1;  ///< 0: the likeliest token
-  double top_p = 1;        ///< the smallest set of tokens whose cumulative probability reaches it
-  std::int64_t top_k = -1; ///< that many likeliest tokens; -1: all
+  double temperature = 1;   ///< 0: the likeliest token
+  double top_p = 1;         ///< the smallest set of tokens whose cumulative probability reaches it
+  std::int64_t top_k = -1;  ///< that many likeliest tokens; -1: all
 };
 
 /// logits (B, V) wide, destroyed; uniforms (B,) in [0, 1) -> (B,) int64.
@@ -37,7 +37,8 @@ T sample(Ops& ops, T logits, const SamplingOptions& options, const T& uniforms) 
   }
   ops.cumulate_last_(mass);
   // The first rank whose cumulative mass exceeds the target, which is below the whole.
-  const T target = ops.multiply(ops.view(uniforms, {-1, 1}), ops.narrow(mass, 1, vocabulary - 1, 1));
+  const T target =
+      ops.multiply(ops.view(uniforms, {-1, 1}), ops.narrow(mass, 1, vocabulary - 1, 1));
   const T rank = ops.search_last(mass, target);  // (B, 1)
   return order.defined() ? ops.gather_last(order, ops.view(rank, {-1})) : ops.view(rank, {-1});
 }

@@ -42,9 +42,9 @@ Rows<T> make_rows(Ops& ops, const Weights<T>& w, std::int64_t sequences, std::in
   if (w.architecture.rotary.dimensions == 0) return rows;
   const spec::RotaryTable table = spec::rotary_table(w.architecture.rotary, longest);
   const Dtype dtype = ops.dtype(w.token_table);
-  const T frequencies = ops.from_host(table.frequencies);                  // (d / 2,)
-  const T places = ops.convert(rows.positions, Dtype::kFloat32);           // (P,)
-  const T angles = ops.multiply(ops.view(places, {-1, 1}), frequencies);   // (P, d / 2)
+  const T frequencies = ops.from_host(table.frequencies);                 // (d / 2,)
+  const T places = ops.convert(rows.positions, Dtype::kFloat32);          // (P,)
+  const T angles = ops.multiply(ops.view(places, {-1, 1}), frequencies);  // (P, d / 2)
   const auto scaled = [&](T t) {
     if (table.attention_factor != 1) ops.scale_(t, table.attention_factor);
     return ops.convert(std::move(t), dtype);

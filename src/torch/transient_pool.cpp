@@ -125,8 +125,8 @@ class CpuAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t size) override {
     Registry& r = registry();
-    Pool* pool = phase_thread && !host_scope_open ? r.active.load(std::memory_order_acquire)
-                                                  : nullptr;
+    Pool* pool =
+        phase_thread && !host_scope_open ? r.active.load(std::memory_order_acquire) : nullptr;
     if (pool == nullptr || size == 0) {
       void* at = size == 0 ? nullptr : r.host->raw_allocate(size);
       return {at, at, at == nullptr ? &c10::detail::deleteNothing : &delete_host,

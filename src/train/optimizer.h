@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "parallel/communicator.h"
 #include "model/aten_ops.h"
+#include "parallel/communicator.h"
 #include "spec/job.h"
 #include "step/optimizer.h"
 

@@ -27,7 +27,6 @@ using Sequences = step::Sequences<at::Tensor>;
 /// pads with its end token, the token before the end. A negative `pad` leaves the last token. Host memory.
 void read_scores_before_padding(Sequences& sequences, std::int64_t pad);
 
-
 using Tokens = std::vector<std::int64_t>;
 /// `prompts` and `responses` have the same count; each prompt at least one token, each pair at most
 /// `shape.width`. Fails otherwise. Made in host memory by the calling thread.

@@ -15,7 +15,8 @@ namespace neap {
 namespace {
 
 TEST(File, WritesWholeOrNotAtAll) {
-  const auto folder = std::filesystem::path(::testing::TempDir()) / "neap_file_test";
+  const auto folder = std::filesystem::path(::testing::TempDir()) /
+                      ("neap_file_test_" + std::to_string(::getpid()));
   std::filesystem::create_directories(folder);
   const auto path = folder / "a.txt";
   ASSERT_TRUE(write_file_atomic(path, "one").ok());

@@ -106,7 +106,8 @@ TEST_F(Checkpoint, EndTokensComeFromTheGenerationConfigAndStay) {
   save_model(out, shape, m.head, m.weights, options);
   EXPECT_EQ(value_or_throw(read_file(out / "generation_config.json", 1_MiB)), config);
   // The file that came along decides.
-  EXPECT_THAT(value_or_throw(spec::Architecture::from_folder(out)).eos_token_ids, ElementsAre(1, 0));
+  EXPECT_THAT(value_or_throw(spec::Architecture::from_folder(out)).eos_token_ids,
+              ElementsAre(1, 0));
   save_model(out, shape, m.head, m.weights);
   EXPECT_THAT(text_tokens(out, shape, tokenizer).ends, ElementsAre(2, 0));
   std::ofstream(origin / "generation_config.json") << R"({"eos_token_id": [1, "x"]})";

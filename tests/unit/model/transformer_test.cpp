@@ -230,15 +230,15 @@ TEST(TransformerErrors, NameTheObjectAndTheLimit) {
   TestModel m(tiny_llama());
   EXPECT_THAT([&] { (void)m.model->forward(tokens(1, 65, 41)); },
               ThrowsMessage<Error>(HasSubstr("65 tokens is longer than the model's 64")));
-  EXPECT_THAT(
-      [&] {
-        (void)m.model->forward(tokens(1, 5, 41).view(-1));
-      },
-      ThrowsMessage<Error>(HasSubstr("it has 1 dimensions")));
+  EXPECT_THAT([&] { (void)m.model->forward(tokens(1, 5, 41).view(-1)); },
+              ThrowsMessage<Error>(HasSubstr("it has 1 dimensions")));
   std::vector<Tensor> cut = m.weights;
   cut[1] = at::zeros({10});
-  EXPECT_THAT([&] { Transformer(m.shape, m.head, {cut, {}}); },
-              ThrowsMessage<Error>(HasSubstr("\"block.0\"")));
+  EXPECT_THAT(
+      [&] {
+        Transformer(m.shape, m.head, {cut, {}});
+      },
+      ThrowsMessage<Error>(HasSubstr("\"block.0\"")));
   EXPECT_THAT(
       [&] {
         (void)m.model->scores(at::zeros({2, 24}));

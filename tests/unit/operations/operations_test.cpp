@@ -164,7 +164,8 @@ TEST_P(Operations, MakingAndViews) {
 TEST_P(Operations, Reductions) {
   const Dtype d = GetParam();
   same("reductions", [d](auto& ops, auto in) {
-    return [&ops, d, wide = in({700}, Dtype::kFloat32), a = in({64, 48}, d), cube = in({3, 16, 48}, d)] {
+    return [&ops, d, wide = in({700}, Dtype::kFloat32), a = in({64, 48}, d),
+            cube = in({3, 16, 48}, d)] {
       (void)ops.sum(a);
       (void)ops.sum_last(a);
       (void)ops.max_last(a);
@@ -231,9 +232,9 @@ TEST_P(Operations, Attention) {
   for (const std::int64_t length : {5, 64, 200, 800}) {
     for (const std::int64_t key_heads : {4, 2}) {
       same("attention", [=](auto& ops, auto in) {
-        return [&ops, length, q = in({2 * length, 4, 16}, d), k = in({2 * length, key_heads, 16}, d),
-                v = in({2 * length, key_heads, 16}, d), dy = in({2 * length, 64}, d),
-                cos = in({length, 8}, d), sin = in({length, 8}, d)] {
+        return [&ops, length, q = in({2 * length, 4, 16}, d),
+                k = in({2 * length, key_heads, 16}, d), v = in({2 * length, key_heads, 16}, d),
+                dy = in({2 * length, 64}, d), cos = in({length, 8}, d), sin = in({length, 8}, d)] {
           (void)ops.rotate(q, cos, sin, false);
           auto saved = ops.attention({q, k, v}, 2, length, {0.25, 0});
           (void)ops.attention_backward(std::move(saved), dy);
@@ -247,9 +248,8 @@ TEST_P(Operations, AttentionOfFusedHeads) {
   const Dtype d = GetParam();
   same("fused", [d](auto& ops, auto in) {
     return [&ops, all = in({2 * 30, 3, 4, 16}, d), dy = in({2 * 30, 64}, d)] {
-      auto saved = ops.attention({ops.select(all, 1, 0), ops.select(all, 1, 1),
-                                  ops.select(all, 1, 2)},
-                                 2, 30, {0.25, 0});
+      auto saved = ops.attention(
+          {ops.select(all, 1, 0), ops.select(all, 1, 1), ops.select(all, 1, 2)}, 2, 30, {0.25, 0});
       (void)ops.attention_backward(std::move(saved), dy);
     };
   });

@@ -117,8 +117,8 @@ spec::Architecture random_architecture(Dice& dice) {
   a.gated = dice.chance(60);
   a.activation = dice.one_of({spec::Activation::kSilu, spec::Activation::kGelu,
                               spec::Activation::kGeluTanh, spec::Activation::kRelu});
-  a.norm = dice.one_of(
-      {spec::NormKind::kLayerNorm, spec::NormKind::kRms, spec::NormKind::kRmsOffset});
+  a.norm =
+      dice.one_of({spec::NormKind::kLayerNorm, spec::NormKind::kRms, spec::NormKind::kRmsOffset});
   if (dice.chance(60)) {
     a.rotary.dimensions = dice.chance(50) ? a.head_dim : a.head_dim / 2;
   } else {
@@ -188,8 +188,8 @@ RandomJob random_job(std::uint64_t seed) {
   job.actor.use_kl_loss = dice.chance(50);
   job.actor.kl_loss_type = dice.one_of({"k1", "abs", "k2", "k3+", "low_var_kl"});
   for (std::string* mode : {&job.actor.loss_agg_mode, &job.critic.loss_agg_mode})
-    *mode = dice.one_of({"token-mean", "seq-mean-token-sum", "seq-mean-token-mean",
-                         "seq-mean-token-sum-norm"});
+    *mode = dice.one_of(
+        {"token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"});
   if (job.task == "reward") {
     out.models.reward = random_role(dice, "reward", spec::Head::kScalar, true);
     return out;

@@ -73,7 +73,7 @@ TEST(Rendezvous, NoticesThatTheServingRankIsGone) {
   std::vector<char> shared;
   other->share(shared);
   serving.get().reset();
-  EXPECT_THAT(other->failure().value(), HasSubstr("is gone"));
+  EXPECT_THAT(other->failure().value(), HasSubstr("has ended"));
 }
 
 TEST(Rendezvous, SaysWhoWaitedWhereWhenRanksStayAway) {

@@ -7,8 +7,8 @@
 #include "base/status.h"
 #include "model/transformer.h"
 #include "rollout/generator.h"
-#include "step/sampling.h"
 #include "spec/layout.h"
+#include "step/sampling.h"
 #include "train/random.h"
 
 namespace neap::rollout {
@@ -129,8 +129,7 @@ TEST_F(Generator, FollowsTheFullForwardPass) {
   for (std::size_t i = 0; i < prompts_.size(); ++i) {
     std::vector<std::int64_t> text = prompts_[i].tokens;
     for (const std::int64_t token : responses[i].tokens) {
-      const at::Tensor hidden =
-          model_.forward(at::tensor(text, at::kLong).unsqueeze(0));
+      const at::Tensor hidden = model_.forward(at::tensor(text, at::kLong).unsqueeze(0));
       const at::Tensor logits = model_.logits(hidden.narrow(0, hidden.size(0) - 1, 1));
       // Decoding adds in another order: the token is the best, or as good as.
       EXPECT_NEAR(logits[0][token].item<double>(), logits.max().item<double>(), 1e-4);

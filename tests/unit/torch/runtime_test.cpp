@@ -111,22 +111,27 @@ TEST_F(RuntimeTest, TensorsMayOutliveTheirPhaseAndTheRuntime) {
   EXPECT_EQ(at::ones({3}).sum().item<float>(), 3.0F);
 }
 
-TEST_F(RuntimeTest, ThreadsShareThePhasesPool) {
+// What kernels' worker threads allocate is scratch, whose size depends on the machine.
+TEST_F(RuntimeTest, OnlyThePhasesThreadTakesItsMemory) {
   const auto runtime = make(64_MiB);
   {
     const auto phase = runtime->phase("look");
+    at::Tensor mine = at::full({1000}, 1.0F, at::kFloat);
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back([] {
-        for (int i = 0; i < 200; ++i) {
-          const at::Tensor a = at::full({1000 + i}, 1.0F, at::kFloat);
-          ASSERT_EQ(a.sum().item<float>(), static_cast<float>(1000 + i));
+        for (int i = 0; i < 50; ++i) {
+          const at::Tensor a = at::full({250000 + i}, 1.0F, at::kFloat);
+          ASSERT_EQ(a[i].item<float>(), 1.0F);
         }
       });
     }
     for (std::thread& thread : threads) thread.join();
+    std::thread([t = std::move(mine)]() mutable { t.reset(); }).join();  // freed by another thread
   }
-  EXPECT_GT(runtime->take_measurements().at(0).transient_allocated, 4000_B);
+  const Bytes taken = runtime->take_measurements().at(0).transient_allocated;
+  EXPECT_GE(taken, 4000_B);
+  EXPECT_LT(taken, 100_KiB);
 }
 
 TEST_F(RuntimeTest, UnknownNamesAreErrorsThatListWhatIsThere) {
