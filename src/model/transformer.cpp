@@ -96,6 +96,12 @@ void Tape::backward(Tensor d_hidden) {
 Transformer::Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
                          std::optional<Lora> lora)
     : ops_(base.weights.empty() ? at::Device(at::kCPU) : base.weights[0].device()) {
+  if (architecture.attention_softcap > 0)
+    throw Error(
+        ErrorCode::kUnsupported,
+        format("{}: attn_logit_softcapping is {}; attention with a cap on its scores is not "
+               "supported",
+               architecture.model_type, architecture.attention_softcap));
   weights_.architecture = architecture;
   weights_.head = head;
   weights_.blocks.resize(static_cast<std::size_t>(architecture.num_hidden_layers));

@@ -15,11 +15,17 @@ constexpr std::int64_t kLogitsChunkElements = std::int64_t{1} << 25;
 
 // ---- embedding ----
 
+/// Models that scale their embedding round the factor to its dtype first.
+template <class Ops, class T = typename Ops::Tensor>
+double embedding_scale(Ops& ops, const Weights<T>& w) {
+  return spec::rounded(w.architecture.embedding_scale, ops.dtype(w.token_table));
+}
+
 /// tokens (N,), positions (P,) with N a multiple of P -> (N, C).
 template <class Ops, class T = typename Ops::Tensor>
 T embed(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions) {
   T x = ops.take_rows(w.token_table, tokens);
-  if (w.architecture.embedding_scale != 1) ops.scale_(x, w.architecture.embedding_scale);
+  if (w.architecture.embedding_scale != 1) ops.scale_(x, embedding_scale(ops, w));
   if (w.project_in.defined()) x = linear(ops, w.project_in, x);
   if (w.position_table.defined()) {
     const T rows =
@@ -44,7 +50,7 @@ void embed_backward(Ops& ops, const Weights<T>& w, const T& tokens, const T& pos
     d = linear_backward(ops, w.project_in, x, d);
   }
   if (!w.d_token_table.defined()) return;
-  if (w.architecture.embedding_scale != 1) ops.scale_(d, w.architecture.embedding_scale);
+  if (w.architecture.embedding_scale != 1) ops.scale_(d, embedding_scale(ops, w));
   ops.add_to_rows_(w.d_token_table, tokens, d);
 }
 

@@ -244,6 +244,13 @@ TEST(TransformerErrors, NameTheObjectAndTheLimit) {
         (void)m.model->scores(at::zeros({2, 24}));
       },
       ThrowsMessage<Error>(HasSubstr("no scores")));
+  spec::Architecture capped = m.shape;
+  capped.attention_softcap = 50;
+  EXPECT_THAT(
+      [&] {
+        Transformer(capped, m.head, {m.weights, {}});
+      },
+      ThrowsMessage<Error>(HasSubstr("attn_logit_softcapping is 50")));
   KvCache small = KvCache::over(at::zeros({KvCache::elements(m.shape, 1, 4)}), m.shape, 1, 4);
   EXPECT_THAT([&] { (void)m.model->prefill(tokens(1, 5, 41), at::tensor({5}, at::kLong), small); },
               ThrowsMessage<Error>(HasSubstr("1 sequences of 5 tokens are needed")));
