@@ -105,8 +105,7 @@ std::vector<Change> changes_of(const SafetensorsFile& file, const spec::Architec
   }
   for (const TensorEntry& entry : file.tensors()) {
     // A language model has no place for the head that a reward model's adapter brings.
-    if (used.count(entry.name) != 0 || entry.name == std::string(kPrefix) + "score.weight")
-      continue;
+    if (used.count(entry.name) != 0 || entry.name == format("{}score.weight", kPrefix)) continue;
     throw Error(ErrorCode::kUnsupported,
                 format("{} has the tensor \"{}\", which has no place in this model",
                        file.path().string(), entry.name));

@@ -98,13 +98,13 @@ class CudaDeviceImpl final : public CudaDevice {
  private:
   /// Builds the message only on failure: every allocation passes here.
   template <class... Parts>
-  [[nodiscard]] Status status(int code, fmt::format_string<Parts...> what, Parts&&... parts) const {
+  [[nodiscard]] Status status(int code, FormatString<Parts...> what, Parts&&... parts) const {
     if (code == 0) return {};
     return cuda::to_status(driver_, code, format(what, std::forward<Parts>(parts)...));
   }
   /// Makes one driver call in the card's context.
   template <class Call, class... Parts>
-  Status in_context(Call call, fmt::format_string<Parts...> what, Parts&&... parts) {
+  Status in_context(Call call, FormatString<Parts...> what, Parts&&... parts) {
     const ContextScope scope(card_);
     NEAP_TRY(scope.status());
     return status(call(), what, std::forward<Parts>(parts)...);
