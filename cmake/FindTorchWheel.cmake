@@ -12,9 +12,8 @@ endif()
 add_library(neap_libtorch INTERFACE)
 target_include_directories(neap_libtorch SYSTEM INTERFACE ${NEAP_TORCH_ROOT}/torch/include
                                                           ${NEAP_TORCH_ROOT}/torch/include/torch/csrc/api/include)
-target_link_directories(neap_libtorch INTERFACE ${NEAP_TORCH_ROOT}/torch/lib)
-target_link_libraries(neap_libtorch INTERFACE torch_cpu c10)
+# By path: CMake then puts the folder into the build folder's run paths, and leaves it out of what is installed.
+target_link_libraries(neap_libtorch INTERFACE ${NEAP_TORCH_ROOT}/torch/lib/libtorch_cpu.so ${NEAP_TORCH_ROOT}/torch/lib/libc10.so)
 target_compile_options(neap_libtorch INTERFACE -Wno-shadow -Wno-conversion -Wno-sign-conversion)
-# RPATH, not RUNPATH: libtorch_cpu.so finds cupti and cudart through the executable's.
-target_link_options(neap_libtorch INTERFACE -Wl,--allow-shlib-undefined -Wl,--disable-new-dtags
-  -Wl,-rpath,${NEAP_TORCH_ROOT}/torch/lib -Wl,-rpath,${NEAP_TORCH_ROOT}/nvidia/cu13/lib)
+# RPATH, not RUNPATH: it also serves the libraries that libtorch loads by name at run time.
+target_link_options(neap_libtorch INTERFACE -Wl,--allow-shlib-undefined -Wl,--disable-new-dtags)

@@ -1,10 +1,13 @@
-# neap_add_module(NAME SOURCES ... [DEPS ...] [PRIVATE_DEPS ...])
-#   One room of the house: static library neap_NAME (alias neap::NAME), sources listed by hand.
-#   DEPS are rooms or libraries; a room may only name rooms under it (tests/layers checks includes and links).
+# neap_add_module(NAME SOURCES ... [HEADERS ...] [DEPS ...] [PRIVATE_DEPS ...] [PCH kind])
+#   A static library neap_NAME (alias neap::NAME) of one folder under src/, sources listed by hand.
+#   HEADERS names the folder's headers that belong to it; default: those that no earlier module took.
+#   DEPS are modules or libraries. tests/layers checks includes against these links.
+# neap_use_pch(TARGET core|cli|test|torch)
+#   Gives TARGET a precompiled header of libraries, one for all targets that ask for the same.
 # neap_add_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [ARGS ...] [TIMEOUT seconds])
-#   One GoogleTest binary, one ctest entry per test case.
+#   One GoogleTest program, one ctest entry for each test case.
 # neap_add_fuzzer(NAME SOURCES ... [DEPS ...] CORPUS folder)
-#   Preset fuzz: a libFuzzer program (run it with a folder of its own in front of the corpus). Otherwise: the
+#   Preset fuzz: a libFuzzer program (run it with a folder of its own before the corpus). Otherwise: the
 #   same function over every file of the committed corpus, as a test.
 include_guard(GLOBAL)
 include(GoogleTest)
@@ -16,14 +19,109 @@ if(NEAP_WERROR)
   target_compile_options(neap_warnings INTERFACE -Werror)
 endif()
 
+# The C interface's header, for users and for what implements it.
+add_library(neap_c_interface INTERFACE)
+add_library(neap::c_interface ALIAS neap_c_interface)
+target_include_directories(neap_c_interface INTERFACE ${PROJECT_SOURCE_DIR}/include)
+
+# What objects share so that they can use one precompiled header.
+function(neap_common_properties TARGET)
+  set_target_properties(${TARGET} PROPERTIES C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  get_target_property(type ${TARGET} TYPE)
+  if(type STREQUAL "EXECUTABLE")
+    target_compile_options(${TARGET} PRIVATE -fPIC)  # the property would give it -fPIE
+  else()
+    set_target_properties(${TARGET} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  endif()
+endfunction()
+
+# An include folder that holds this module's headers and no other's, as links: "arena/arena.h" is found by targets
+# that link neap::arena alone.
+function(neap_include_root TARGET)
+  set(headers ${ARGN})
+  list(TRANSFORM headers PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  get_property(taken DIRECTORY PROPERTY NEAP_TAKEN_HEADERS)
+  if(NOT headers)
+    file(GLOB headers CONFIGURE_DEPENDS *.h *.hpp)
+    list(REMOVE_ITEM headers ${taken})
+  endif()
+  set_property(DIRECTORY APPEND PROPERTY NEAP_TAKEN_HEADERS ${headers})
+  set(root ${PROJECT_BINARY_DIR}/include/${TARGET})
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR})
+  file(REMOVE_RECURSE ${root})
+  file(MAKE_DIRECTORY ${root}/${folder})
+  foreach(header IN LISTS headers)
+    cmake_path(GET header FILENAME name)
+    if(NOT EXISTS ${header})
+      message(FATAL_ERROR "${TARGET} lists ${header}, which does not exist")
+    endif()
+    file(CREATE_LINK ${header} ${root}/${folder}/${name} SYMBOLIC)
+  endforeach()
+  get_target_property(type ${TARGET} TYPE)
+  if(type STREQUAL "INTERFACE_LIBRARY")
+    target_include_directories(${TARGET} INTERFACE ${root})
+  else()
+    target_include_directories(${TARGET} PUBLIC ${root})
+  endif()
+  set_target_properties(${TARGET} PROPERTIES NEAP_HEADERS "${headers}")
+endfunction()
+
 function(neap_add_module NAME)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "PCH" "SOURCES;HEADERS;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(neap_${NAME} STATIC ${ARG_SOURCES})
   add_library(neap::${NAME} ALIAS neap_${NAME})
-  target_include_directories(neap_${NAME} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+  neap_include_root(neap_${NAME} ${ARG_HEADERS})
   target_link_libraries(neap_${NAME} PUBLIC ${ARG_DEPS} PRIVATE neap_warnings ${ARG_PRIVATE_DEPS})
-  set_target_properties(neap_${NAME} PROPERTIES POSITION_INDEPENDENT_CODE ON
-                        CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  neap_common_properties(neap_${NAME})
+  if(NOT ARG_PCH)
+    set(ARG_PCH core)
+  endif()
+  neap_pch_kind(ARG_PCH ${ARG_DEPS})
+  set_target_properties(neap_${NAME} PROPERTIES NEAP_PCH_KIND ${ARG_PCH})
+  neap_use_pch(neap_${NAME} ${ARG_PCH})
+endfunction()
+
+# Headers of libraries only: they do not change while Neap is edited.
+set(NEAP_PCH_core <algorithm> <array> <atomic> <chrono> <filesystem> <fstream> <functional> <map> <memory> <mutex>
+                  <optional> <set> <span> <string> <string_view> <thread> <unordered_map> <variant> <vector>
+                  <nlohmann/json.hpp>)
+set(NEAP_PCH_test ${NEAP_PCH_core} <gmock/gmock.h> <gtest/gtest.h>)
+set(NEAP_PCH_cli ${NEAP_PCH_core} <CLI/CLI.hpp>)
+set(NEAP_PCH_torch ${NEAP_PCH_core} <ATen/ATen.h>)
+
+# Sets KIND to torch where a target of DEPS uses libtorch.
+function(neap_pch_kind KIND)
+  foreach(dep IN LISTS ARGN)
+    if(TARGET ${dep})
+      get_target_property(kind ${dep} NEAP_PCH_KIND)
+      if(kind STREQUAL "torch" OR dep STREQUAL "neap_libtorch")
+        set(${KIND} torch PARENT_SCOPE)
+      endif()
+    endif()
+  endforeach()
+endfunction()
+
+function(neap_use_pch TARGET KIND)
+  if(NOT NEAP_PCH)
+    return()
+  endif()
+  if(NOT TARGET neap_pch_${KIND})
+    set(empty ${PROJECT_BINARY_DIR}/pch/${KIND}.cpp)
+    file(CONFIGURE OUTPUT ${empty} CONTENT "// Compiled for its precompiled header.\n")
+    add_library(neap_pch_${KIND} OBJECT ${empty})
+    neap_common_properties(neap_pch_${KIND})
+    target_precompile_headers(neap_pch_${KIND} PRIVATE ${NEAP_PCH_${KIND}})
+    target_compile_options(neap_pch_${KIND} PRIVATE ${NEAP_PCH_OPTIONS})
+    set(libraries nlohmann_json::nlohmann_json)
+    if(KIND STREQUAL "test")
+      list(APPEND libraries GTest::gmock GTest::gtest)
+    elseif(KIND STREQUAL "torch")
+      list(APPEND libraries neap_libtorch)
+    endif()
+    target_link_libraries(neap_pch_${KIND} PRIVATE ${libraries})
+  endif()
+  target_compile_options(${TARGET} PRIVATE ${NEAP_PCH_OPTIONS})
+  target_precompile_headers(${TARGET} REUSE_FROM neap_pch_${KIND})
 endfunction()
 
 function(neap_add_test NAME)
@@ -35,12 +133,21 @@ function(neap_add_test NAME)
     set(ARG_TIMEOUT 120)
   endif()
   add_executable(${NAME} ${ARG_SOURCES})
-  target_include_directories(${NAME} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
-  target_compile_definitions(${NAME} PRIVATE NEAP_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} neap_warnings GTest::gmock GTest::gtest GTest::gtest_main
-                                        Threads::Threads)
+  neap_test_program(${NAME} ${ARG_DEPS})
+  target_link_libraries(${NAME} PRIVATE GTest::gtest_main)
   gtest_discover_tests(${NAME} TEST_PREFIX "${NAME}." EXTRA_ARGS ${ARG_ARGS} DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# What every test program needs but its main(): DEPS are modules or libraries.
+function(neap_test_program NAME)
+  target_include_directories(${NAME} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(${NAME} PRIVATE NEAP_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${NAME} PRIVATE ${ARGN} neap_warnings GTest::gmock GTest::gtest Threads::Threads)
+  neap_common_properties(${NAME})
+  set(kind test)
+  neap_pch_kind(kind ${ARGN})
+  neap_use_pch(${NAME} ${kind})
 endfunction()
 
 function(neap_add_fuzzer NAME)

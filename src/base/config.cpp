@@ -186,7 +186,7 @@ std::string ConfigTable::nearest(std::string_view path) const {
   std::string best;
   std::size_t best_distance = 1000;
   for (const Key& key : keys_) {
-    // A right last word under the wrong section is the commonest slip.
+    // Most typos put a valid key in the wrong section.
     const std::size_t distance =
         std::min(edit_distance(path, key.path), edit_distance(leaf(path), leaf(key.path)) + 2);
     if (distance < best_distance) {

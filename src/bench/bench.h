@@ -1,4 +1,4 @@
-// Measurements of Neap, each beside the limit that the same machine showed in the same run.
+// Measurements of Neap, each with the limit that the same machine showed in the same run.
 //
 // Model     A case opens its own device, checks contents, measures, and hands rows to the sink. A row is a series of
 //           times or rates and, where there is one, the series of the limit: a plain loop over the driver's calls, a

@@ -1,4 +1,4 @@
-// Backups on disk beside plain direct reads and writes of the same file system.
+// Backups on disk, compared with plain direct reads and writes of the same file system.
 #include <atomic>
 #include <thread>
 

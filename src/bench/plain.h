@@ -1,4 +1,4 @@
-// What a program without Neap would write over the same device: the limit beside each row. Internal to bench/.
+// What a program without Neap would write over the same device: the limit of each row. Internal to bench/.
 #pragma once
 
 #include <memory>

@@ -4,11 +4,11 @@
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/installation.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "bench/bench.h"
 #include "cli/command.h"
-#include "cli/hook_library.h"
 #include "cli/version.h"
 
 namespace neap::cli {
@@ -69,10 +69,9 @@ class BenchCommand final : public Command {
       if (settings_.size < 64_MiB)
         return {ErrorCode::kInvalidArgument, format("--size {}: at least 64MiB", size_text_)};
     }
-    std::error_code error;
-    const auto binary = std::filesystem::read_symlink("/proc/self/exe", error);
-    if (!error) settings_.import_child = {binary.string(), name()};
-    if (const auto hook = find_hook_library(); hook.ok()) settings_.hook_library = *hook;
+    settings_.import_child = {program_file().string(), name()};
+    if (const auto hook = find_library(kHookLibrary, kHookLibraryVariable); hook.ok())
+      settings_.hook_library = hook->string();
     NEAP_TRY_ASSIGN(auto bench, bench::Bench::make(settings_, [this](const bench::Row& row) {
                       rows_.push_back(row);
                     }));

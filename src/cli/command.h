@@ -7,12 +7,16 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
 #include "base/status.h"
 
 namespace neap::cli {
+
+inline constexpr std::string_view kHookLibrary = "libneap_hook.so";
+inline constexpr const char* kHookLibraryVariable = "NEAP_HOOK_LIBRARY";
 
 class Command {
  public:
@@ -27,7 +31,19 @@ class Command {
   [[nodiscard]] virtual Json facts() const { return nullptr; }
 };
 
+/// A command of the trainer's library, listed by a program that does not have the library loaded.
+struct TrainerCommand {
+  std::string_view name, summary;
+};
+inline constexpr TrainerCommand kTrain{
+    "train", "Run SFT, reward-model, PPO or GRPO training from a configuration file"};
+inline constexpr TrainerCommand kGenerate{"generate", "Write text from a checkpoint"};
+
+/// The commands of this program or of the trainer's library: each has its own.
 [[nodiscard]] std::vector<std::unique_ptr<Command>>& registry();
+
+/// Parses the command line and runs the command that it names. Failures become messages.
+[[nodiscard]] int run_command(int argc, char** argv);
 
 /// 2 for usage and configuration, 3 for memory, 1 for the rest.
 [[nodiscard]] int exit_code(const Status& status);

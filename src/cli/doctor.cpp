@@ -1,5 +1,6 @@
 // `neap doctor`: what was found here, how fast it is, and what stands in the way.
 #include <dlfcn.h>
+#include <gnu/libc-version.h>
 #include <link.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -17,8 +18,11 @@
 #include <thread>
 
 #include "base/format.h"
+#include "base/installation.h"
 #include "base/json.h"
 #include "cli/command.h"
+#include "cli/elf_needs.h"
+#include "cli/trainer_library.h"
 #include "cli/version.h"
 #include "device/cuda/cuda_device.h"
 #include "device/host/host_device.h"
@@ -131,12 +135,14 @@ class Doctor final : public Command {
   int run() override {
     Json out = Json::object();
     out["schema"] = 1;
-    out["neap"] = {{"version", kVersion}, {"trainer", has_command("train")}};
+    const Json trainer = describe_trainer();
+    out["neap"] = {{"version", kVersion}, {"trainer", trainer["usable"]}};
+    out["trainer"] = trainer;
     out["system"] = system();
+    out["glibc"] = glibc();
     out["devices"] = devices();
     out["libraries"] = libraries();
     out["environment"] = environment();
-    if (!quick_) out["trainer"] = trainer();
     out["advice"] = advice_;
     if (json_) {
       std::printf("%s\n", out.dump(2).c_str());
@@ -147,18 +153,43 @@ class Doctor final : public Command {
   }
 
  private:
-  static bool has_command(std::string_view wanted) {
-    const auto& all = registry();
-    return std::any_of(all.begin(), all.end(), [&](const auto& c) { return c->name() == wanted; });
+  /// Loads it as `neap train` would.
+  Json describe_trainer() {
+    const auto trainer = load_trainer();
+    if (!trainer.ok()) return {{"usable", false}, {"reason", trainer.status().message()}};
+    Json out = {{"usable", true},
+                {"library", trainer->library.string()},
+                {"libtorch", trainer->libtorch.string()}};
+    if (quick_) return out;
+    if (const auto facts = parse_json(trainer->facts(), "the trainer's facts"); facts.ok())
+      out.update(*facts);
+    return out;
   }
 
-  // Loads libtorch's CUDA part where a GPU is, which takes seconds.
-  static Json trainer() {
-    Json out = Json::object();
-    for (const auto& command : registry()) {
-      const Json facts = command->facts();
-      if (facts.is_object()) out.update(facts);
+  /// What each of Neap's own files needs of glibc, against what is here.
+  Json glibc() {
+    const GlibcVersion here = parse_glibc_version(::gnu_get_libc_version());
+    Json out = {{"here", here.text()}};
+    std::vector<std::filesystem::path> files{program_file()};
+    for (const std::string_view name : {kHookLibrary, kTrainerLibrary}) {
+      if (const auto file = find_library(name, nullptr); file.ok()) files.push_back(*file);
     }
+    GlibcVersion highest;
+    for (const std::filesystem::path& file : files) {
+      const auto needed = glibc_needed(file);
+      if (!needed.ok()) {
+        advice_.push_back(needed.status().message());
+        continue;
+      }
+      highest = std::max(highest, *needed);
+      if (*needed > here)
+        advice_.push_back(
+            format("{} needs glibc {}; this system has {}. Build it here, or use a "
+                   "newer system.",
+                   file.string(), needed->text(), here.text()));
+    }
+    out["needed"] = highest.text();
+    out["enough"] = highest <= here;
     return out;
   }
 
@@ -283,12 +314,20 @@ class Doctor final : public Command {
     const auto line = [](std::string_view key, const std::string& value) {
       std::printf("  %-22s %s\n", std::string(key).c_str(), value.c_str());
     };
-    std::printf(
-        "neap %s%s\n", kVersion,
-        out["neap"]["trainer"].get<bool>() ? "" : " (without the trainer: built without libtorch)");
+    std::printf("neap %s%s\n", kVersion,
+                out["neap"]["trainer"].get<bool>() ? "" : " (without the trainer)");
+    const Json& trainer = out["trainer"];
+    if (trainer["usable"].get<bool>()) {
+      line("trainer", trainer["library"].get<std::string>());
+      line("libtorch", trainer["libtorch"].get<std::string>());
+    } else {
+      line("no trainer", trainer["reason"].get<std::string>());
+    }
     const Json& s = out["system"];
     std::printf("\nSystem\n");
     line("kernel", s["kernel"].get<std::string>() + " on " + s["machine"].get<std::string>());
+    line("glibc", out["glibc"]["here"].get<std::string>() + ", " +
+                      out["glibc"]["needed"].get<std::string>() + " needed");
     line("cores", s["cores"].dump());
     line("host memory",
          size(s["host_memory"]) + ", " + size(s["host_memory_available"]) + " available");

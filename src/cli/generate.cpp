@@ -36,8 +36,8 @@ fs::path model_folder(const fs::path& path) {
 
 class GenerateCommand final : public Command {
  public:
-  [[nodiscard]] std::string name() const override { return "generate"; }
-  [[nodiscard]] std::string summary() const override { return "Write text from a checkpoint"; }
+  [[nodiscard]] std::string name() const override { return std::string(kGenerate.name); }
+  [[nodiscard]] std::string summary() const override { return std::string(kGenerate.summary); }
   void declare(CLI::App& app) override {
     app.add_option("CHECKPOINT", path_,
                    "model folder, checkpoint (global_step_N) or output folder of a run")

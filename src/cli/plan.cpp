@@ -96,7 +96,7 @@ class PlanCommand final : public Command {
     if (!size.empty()) {
       NEAP_TRY_ASSIGN(chosen.target.capacity, parse_bytes(size));
       if (chosen.target.capacity.is_zero())
-        return {ErrorCode::kInvalidArgument, "A device of no memory holds no plan"};
+        return {ErrorCode::kInvalidArgument, "Capacity must be greater than 0"};
     }
     if (!fit_.empty()) return fit(job, chosen);
     NEAP_TRY_ASSIGN(const plan::MemoryPlan plan, plan::make_plan(job, chosen.target));

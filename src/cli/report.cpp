@@ -1,4 +1,4 @@
-// neap report: a run or a snapshot drawn, and its table printed.
+// neap report: draws a run or a snapshot, and prints its table.
 #include <cstdio>
 #include <filesystem>
 

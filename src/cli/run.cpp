@@ -20,10 +20,10 @@
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/installation.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "cli/command.h"
-#include "cli/hook_library.h"
 
 extern char** environ;
 
@@ -168,11 +168,11 @@ class RunCommand : public Command {
   }
 
   int run() override {
-    auto hook = find_hook_library();
+    const auto hook = find_library(kHookLibrary, kHookLibraryVariable);
     if (!hook.ok()) return fail(hook.status());
     LiveFolder folder;
     if (const Status made = folder.make(); !made.ok()) return fail(made);
-    auto code = run_command(*hook, folder);
+    auto code = run_command(hook->string(), folder);
     if (!code.ok()) return fail(code.status());
     const auto processes = folder.read();
     if (json_) {

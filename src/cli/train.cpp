@@ -17,10 +17,8 @@ namespace {
 
 class TrainCommand final : public Command {
  public:
-  [[nodiscard]] std::string name() const override { return "train"; }
-  [[nodiscard]] std::string summary() const override {
-    return "Run SFT, reward-model, PPO or GRPO training from a configuration file";
-  }
+  [[nodiscard]] std::string name() const override { return std::string(kTrain.name); }
+  [[nodiscard]] std::string summary() const override { return std::string(kTrain.summary); }
   void declare(CLI::App& app) override {
     app.add_option("CONFIG", config_, "configuration file (TOML; docs/configuration.md)")
         ->required();

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "base/format.h"
+#include "base/installation.h"
 #include "base/status.h"
 
 namespace neap::parallel {
@@ -196,15 +197,14 @@ class Mpi final : public Communicator {
 };
 
 const NeapMpi& load() {
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  const fs::path file = program.parent_path().parent_path() / "lib" / kLibrary;
-  if (!fs::exists(file, error)) {
+  const auto found = find_library(kLibrary, nullptr);
+  if (!found.ok()) {
     throw Error(ErrorCode::kUnsupported,
-                format("{} is not there: this build has no MPI. Build with libopenmpi-dev "
-                       "installed and NEAP_MPI on",
-                       file.string()));
+                format("This installation has no MPI: {}. Build with libopenmpi-dev installed and "
+                       "NEAP_MPI on",
+                       found.status().message()));
   }
+  const fs::path& file = *found;
   // Global: MPI loads parts of its own that look for its symbols.
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {

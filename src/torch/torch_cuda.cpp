@@ -4,9 +4,20 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <string>
 
 namespace neap::bridge {
 namespace {
+
+/// The file in libtorch's folder: which libtorch is loaded is known only now.
+std::string beside_libtorch(const char* name) {
+  Dl_info info{};
+  const auto* const symbol = reinterpret_cast<const void*>(&at::globalContext);
+  if (dladdr(symbol, &info) == 0 || info.dli_fname == nullptr) return name;
+  const std::string file = info.dli_fname;
+  const std::size_t folder = file.rfind('/');
+  return folder == std::string::npos ? name : file.substr(0, folder + 1) + name;
+}
 
 TorchCuda load() {
   TorchCuda result;
@@ -21,7 +32,7 @@ TorchCuda load() {
       std::getenv("PYTORCH_ALLOC_CONF") == nullptr) {
     setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 0);
   }
-  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+  if (dlopen(beside_libtorch("libtorch_cuda.so").c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     result.reason = std::string("libtorch_cuda.so does not load: ") + dlerror();
     return result;
   }

@@ -1,95 +1,266 @@
 #!/usr/bin/env python3
-"""Arrows point down only: checks includes and links of every room against the order in docs/architecture.md.
+"""Checks the modules' includes against the links of their CMake targets, and the links against docs/architecture.md.
 
-Usage: check_layers.py [SOURCE_DIR]. Prints each breach as file:line and exits 1 if there is any.
+Usage: check_layers.py SOURCE_DIR TARGETS [--write]
+
+TARGETS is the file that cmake/NeapTargets.cmake writes into a build folder. A module is a target of src/. The rules:
+  - a file includes only headers of its own module and of modules that its target links itself;
+  - every link of a library to a module is used by an include;
+  - links form no cycle, name modules by their alias (neap::x), and go with no include folder but the modules' own;
+  - libtorch's headers need a link to libtorch; the CUDA toolkit's and Python's are used nowhere;
+  - the table in docs/architecture.md is what follows from the links (--write renews it).
+Prints each breach and exits 1 if there is any.
 """
+import os
 import re
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
-# Each room and the rooms it may know. What is not named here may not be included.
-BELOW = {
-    "base": set(),
-    "spec": {"base"},
-    "step": {"base", "spec"},
-    "device": {"base"},
-    "trace": {"base"},
-    "arena": {"base", "device", "trace"},
-    "cache": {"base", "device", "trace", "arena"},
-    "plan": {"base", "spec", "step", "device", "trace", "arena", "cache"},
-    "replay": {"base", "device", "trace", "arena", "cache", "plan"},
-    "report": {"base", "device", "trace", "arena", "cache", "plan", "replay"},
-    "bench": {"base", "device", "trace", "arena", "cache", "plan", "replay"},
-    "hook": {"base", "device", "trace", "arena"},
-}
-CORE = {"base", "spec", "step", "device", "trace", "arena", "cache", "plan", "replay", "report"}
-BELOW["torch"] = CORE
-BELOW["model"] = CORE | {"torch"}
-BELOW["parallel"] = BELOW["model"] | {"model"}
-BELOW["train"] = BELOW["parallel"] | {"parallel"}
-BELOW["rollout"] = BELOW["train"] | {"train"}
-BELOW["rlhf"] = BELOW["rollout"] | {"rollout"}
-BELOW["cli"] = BELOW["rlhf"] | {"rlhf", "hook", "bench"}
-
-# Outside headers that belong to certain rooms only.
-TORCH_ROOMS = {"torch", "model", "parallel", "train", "rollout", "rlhf", "cli"}
-FOREIGN = [
-    (re.compile(r"^(ATen|c10|torch)/(?!runtime|residency|transient|torch_)"), TORCH_ROOMS, "libtorch"),
-    (re.compile(r"^(cuda|cuda_runtime|cuda_runtime_api|nccl|cublas.*|cudnn.*)\.h$"), set(), "the CUDA toolkit"),
-    (re.compile(r"^Python\.h$"), set(), "Python"),
+SUFFIXES = {".h", ".hh", ".hpp", ".hxx", ".inl", ".inc", ".ipp", ".cuh", ".c", ".cc", ".cpp", ".cxx", ".cu"}
+INCLUDE = re.compile(r"^\s*#\s*(?:include|include_next|import)\b\s*(.*)$")
+FORM = re.compile(r'^(?:"([^"]+)"|<([^>]+)>)')
+LIBTORCH = re.compile(r"^(ATen|c10|caffe2|torch|torch/csrc)/")
+FORBIDDEN = [
+    (re.compile(r"^(cuda|cuda_runtime|cuda_runtime_api|driver_types|nvrtc|nccl|cublas\w*|cudnn\w*|cupti\w*)\.h$"),
+     "the CUDA toolkit"),
+    (re.compile(r"^(Python\.h|pybind11/.*)$"), "Python"),
 ]
-INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-LINK = re.compile(r"neap::([a-z_]+)")
+BEGIN, END = "<!-- modules: tests/layers/check_layers.py --write -->", "<!-- /modules -->"
 
 
-def check(root: Path) -> list[str]:
-    breaches = []
-    source = root / "src"
-    rooms = [d for d in sorted(source.iterdir()) if d.is_dir()]
-    for room in rooms:
-        if room.name not in BELOW:
-            breaches.append(f"src/{room.name}: not a room of docs/architecture.md")
+@dataclass
+class Target:
+    name: str
+    kind: str
+    folder: Path
+    headers: set = field(default_factory=set)
+    sources: set = field(default_factory=set)
+    links: list = field(default_factory=list)      # as written, without generator expressions
+    includes: list = field(default_factory=list)
+    modules: set = field(default_factory=set)      # linked targets of src/, by name
+
+    @property
+    def short(self):
+        return self.name.removeprefix("neap_")
+
+
+def read_targets(path: Path):
+    """The build's options and its targets by name."""
+    lines = path.read_text().splitlines()
+    options = dict(entry.split("=", 1) for entry in lines[0].split("\t"))
+    targets = {}
+    for line in lines[1:]:
+        name, kind, folder, headers, sources, links, includes = (line.split("\t") + [""] * 6)[:7]
+        if name.startswith("neap_pch_"):
             continue
-        allowed = BELOW[room.name] | {room.name}
-        for file in sorted(room.rglob("*")):
-            relative = file.relative_to(root)
-            if file.suffix in {".h", ".cpp", ".c", ".cu"}:
-                for number, line in enumerate(file.read_text().splitlines(), 1):
-                    match = INCLUDE.match(line)
-                    if not match:
-                        continue
-                    name = match.group(2)
-                    first = name.split("/")[0]
-                    if match.group(1) == '"' and first in BELOW and first not in allowed:
-                        breaches.append(f"{relative}:{number}: {room.name} may not know {first} ({name})")
-                    for pattern, rooms_allowed, what in FOREIGN:
-                        if match.group(1) == "<" and pattern.match(name) and room.name not in rooms_allowed:
-                            breaches.append(f"{relative}:{number}: {room.name} may not use {what} ({name})")
-            elif file.name == "CMakeLists.txt" and room.name != "cli":
-                for number, line in enumerate(file.read_text().splitlines(), 1):
-                    for target in LINK.findall(line.split("#")[0]):
-                        if target in BELOW and target not in allowed:
-                            breaches.append(f"{relative}:{number}: {room.name} may not link {target}")
-    return breaches
+        folder = Path(folder)
+        files = [[(folder / f).resolve() for f in column.split(";") if f and "$<" not in f] for column in (headers, sources)]
+        wrapped = re.compile(r"\$<LINK_ONLY:([^>]+)>")
+        links = [wrapped.sub(r"\1", link) for link in links.split(";") if link and not link.startswith("::@")]
+        links += [m + "" for m in re.findall(r"\$<TARGET_OBJECTS:([^>]+)>", sources)]
+        targets[name] = Target(name, kind, folder.resolve(), set(files[0]), set(files[1]), links,
+                               [i for i in includes.split(";") if i])
+    for target in targets.values():
+        for link in target.links:
+            name = link.replace("neap::", "neap_") if link.startswith("neap::") else link
+            if name in targets:
+                target.modules.add(name)
+    return options, targets
 
 
-def self_test(root: Path) -> None:
-    """The check must be able to fail: a made-up breach is found."""
-    import tempfile
+def without_comments(text: str) -> str:
+    """Comments blanked, lines kept; a backslash at a line's end joins it with the next."""
+    blank = lambda m: m.group(0) if m.group(0)[0] in "\"'" else re.sub(r"[^\n]", " ", m.group(0))
+    text = text.replace("\\\n", "\x00")
+    text = re.sub(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', blank, text, flags=re.S)
+    return text
 
-    with tempfile.TemporaryDirectory() as folder:
-        bad = Path(folder) / "src" / "base"
-        bad.mkdir(parents=True)
-        (bad / "x.cpp").write_text('#include "arena/arena.h"\n#include <ATen/ATen.h>\n')
-        found = check(Path(folder))
-        assert len(found) == 2, found
+
+def includes_of(file: Path):
+    """(line number, name, quoted) of each include; name is None where a macro stands for it."""
+    number = 1
+    for line in without_comments(file.read_text(errors="replace")).split("\n"):
+        match = INCLUDE.match(line.replace("\x00", " "))
+        if match:
+            form = FORM.match(match.group(1).strip())
+            yield number, (form.group(1) or form.group(2)) if form else None, bool(form and form.group(1))
+        number += 1 + line.count("\x00")
+
+
+class Checker:
+    def __init__(self, root: Path, targets_file: Path):
+        self.root, self.source = root.resolve(), (root / "src").resolve()
+        self.options, self.targets = read_targets(targets_file)
+        self.breaches = []
+        self.owners = {}  # file -> names of targets
+        for target in self.targets.values():
+            for file in target.headers | target.sources:
+                self.owners.setdefault(file, set()).add(target.name)
+        self.used = {name: set() for name in self.targets}
+
+    def breach(self, where, text):
+        self.breaches.append(f"{where}: {text}")
+
+    def name_of(self, file: Path) -> str:
+        return os.path.relpath(file, self.root)
+
+    def owners_of(self, file: Path) -> set:
+        """The targets that list a file. One that none lists belongs to those of its folder, or to a module that this
+        build leaves out: then nothing is known about it."""
+        if file in self.owners or not self.complete():
+            return self.owners.get(file, set())
+        return {t.name for t in self.targets.values() if t.folder == file.parent}
+
+    def resolve(self, file: Path, name: str, quoted: bool):
+        """The project's file that an include names, whether or not a compiler would be led to it."""
+        candidates = [file.parent / name] if quoted else []
+        candidates += [Path(name), self.source / name]
+        candidates += [Path(folder) / name for t in self.owners_of(file) for folder in self.targets[t].includes]
+        for candidate in candidates:
+            if candidate.is_absolute() and candidate.is_file():
+                real = candidate.resolve()
+                if self.source in real.parents or real in self.owners:
+                    return real
+        return None
+
+    def reaches(self, name: str, wanted: str) -> bool:
+        seen, todo = set(), [name]
+        while todo:
+            at = todo.pop()
+            if at not in seen:
+                seen.add(at)
+                if wanted in self.targets[at].links:
+                    return True
+                todo += self.targets[at].modules
+        return False
+
+    def check_file(self, file: Path):
+        owners = self.owners_of(file)
+        for number, name, quoted in includes_of(file):
+            where = f"{self.name_of(file)}:{number}"
+            if name is None:
+                self.breach(where, "a macro names the included file; write its name")
+                continue
+            header = self.resolve(file, name, quoted)
+            if header is None:
+                if LIBTORCH.match(name) and owners and not any(self.reaches(o, "neap_libtorch") for o in owners):
+                    self.breach(where, f"{self.short(owners)} does not link libtorch ({name})")
+                for pattern, what in FORBIDDEN:
+                    if pattern.match(name):
+                        self.breach(where, f"no module uses {what} ({name})")
+                continue
+            if quoted and ".." in Path(name).parts:
+                self.breach(where, f"an include goes up a folder ({name}); name the file from src/")
+            theirs = self.owners_of(header)
+            if not theirs and not self.complete():
+                theirs = {"neap_" + self.name_of(header.parent)}
+            for owner in owners:
+                known = self.targets[owner].modules
+                self.used[owner] |= known & theirs
+                if owner not in theirs and not known & theirs:
+                    self.breach(where, f"{self.short({owner})} does not link {self.short(theirs)} ({name})")
+
+    @staticmethod
+    def short(names) -> str:
+        return " or ".join(sorted(n.removeprefix("neap_") for n in names)) or "a module of no target"
+
+    def check_links(self):
+        for target in self.targets.values():
+            where = f"{self.name_of(target.folder)}/CMakeLists.txt"
+            for link in target.links:
+                if link in self.targets and "_entry" not in link:
+                    self.breach(where, f"{target.name} links {link}; write {link.replace('neap_', 'neap::', 1)}")
+            if target.kind == "STATIC_LIBRARY":
+                for unused in sorted(target.modules - self.used[target.name]):
+                    self.breach(where, f"{target.short} links {self.short({unused})} and includes nothing of it")
+            for folder in target.includes:
+                real = Path(re.sub(r"\$<BUILD_INTERFACE:([^>]+)>", r"\1", folder)).resolve()
+                owner = next((t for t in self.targets.values() if real.name == t.name and real.parent.name == "include"), None)
+                if real == self.source or real in self.source.parents or self.source in real.parents:
+                    self.breach(where, f"{target.name} includes from {self.name_of(real)}: every module's headers at once")
+                elif owner and owner.name not in target.modules | {target.name}:
+                    self.breach(where, f"{target.name} includes from {owner.name}, which it does not link")
+
+    def levels(self):
+        """Target -> height above the lowest module; a cycle is a breach."""
+        found, open_ = {}, []
+
+        def visit(name):
+            if name in found:
+                return found[name]
+            if name in open_:
+                self.breach("CMakeLists.txt", "links in a circle: " + " -> ".join([*open_[open_.index(name):], name]))
+                return 0
+            open_.append(name)
+            found[name] = 1 + max((visit(m) for m in sorted(self.targets[name].modules)), default=-1)
+            open_.pop()
+            return found[name]
+
+        for name in sorted(self.targets):
+            visit(name)
+        return found
+
+    def rows(self):
+        """The table's lines, highest first, by target."""
+        levels = self.levels()
+        for name in sorted(levels, key=lambda n: (-levels[n], n)):
+            target = self.targets[name]
+            torch = "yes" if self.reaches(name, "neap_libtorch") else ""
+            below = sorted(target.modules, key=lambda n: (-levels[n], n))
+            yield name, (f"| {levels[name]} | {target.short} | `{self.name_of(target.folder)}` | {torch} | "
+                         f"{' '.join(self.targets[b].short for b in below)} |")
+
+    def complete(self) -> bool:
+        return self.options.get("torch") == "ON" and self.options.get("mpi") == "ON"
+
+    def check_document(self, write: bool):
+        page = self.root / "docs" / "architecture.md"
+        text = page.read_text()
+        if BEGIN not in text or END not in text:
+            self.breach("docs/architecture.md", f"lacks {BEGIN} ... {END}")
+            return
+        before, rest = text.split(BEGIN, 1)
+        table, after = rest.split(END, 1)
+        rows = dict(self.rows())
+        head = "| level | module | folder | libtorch | links |\n| --- | --- | --- | --- | --- |\n"
+        made = "\n" + head + "\n".join(rows.values()) + "\n"
+        if write and not self.complete():
+            self.breach("docs/architecture.md", "the table is written from a build with libtorch and MPI")
+        elif write:
+            page.write_text(before + BEGIN + made + END + after)
+        elif self.complete() and table != made:
+            self.breach("docs/architecture.md", "the modules' table is not what CMake links; run check_layers.py with --write")
+        elif not self.complete():
+            # A build of fewer modules: those that it has stand in the table as they are.
+            shown = set(table.splitlines())
+            for name, row in rows.items():
+                if row not in shown and self.targets[name].kind != "EXECUTABLE":
+                    self.breach("docs/architecture.md", f"the row of {self.targets[name].short} is not {row}")
+
+    def run(self, write: bool = False) -> list:
+        files = {f for f in self.source.rglob("*") if f.suffix in SUFFIXES}
+        for file in sorted(files):
+            if not self.owners_of(file) and self.complete():
+                self.breach(self.name_of(file), "belongs to no target")
+        generated = {f for f in self.owners if f.exists() and f.suffix in SUFFIXES}
+        for file in sorted(files | generated):
+            if self.owners_of(file):
+                self.check_file(file)
+        self.check_links()
+        self.check_document(write)
+        return self.breaches
+
+
+def main() -> int:
+    root, targets = Path(sys.argv[1]), Path(sys.argv[2])
+    checker = Checker(root, targets)
+    breaches = checker.run("--write" in sys.argv)
+    for text in breaches:
+        print(text)
+    print(f"layers: {len(breaches)} breaches in {len(checker.targets)} targets, {len(checker.owners)} files")
+    return 1 if breaches else 0
 
 
 if __name__ == "__main__":
-    top = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[2]
-    self_test(top)
-    problems = check(top)
-    for problem in problems:
-        print(problem)
-    print(f"layers: {len(problems)} breaches in {len(list((top / 'src').rglob('*.cpp')))} sources")
-    sys.exit(1 if problems else 0)
+    sys.exit(main())

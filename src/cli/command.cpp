@@ -1,0 +1,104 @@
+// Finds the subcommand, turns failures into one message and an exit code.
+#include "cli/command.h"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+
+#include "base/log.h"
+#include "cli/version.h"
+
+namespace neap::cli {
+
+std::vector<std::unique_ptr<Command>>& registry() {
+  static std::vector<std::unique_ptr<Command>> commands;
+  return commands;
+}
+
+int exit_code(const Status& status) {
+  switch (status.code()) {
+    case ErrorCode::kOk:
+      return 0;
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kNotFound:
+    case ErrorCode::kAlreadyExists:
+      return 2;
+    case ErrorCode::kDoesNotFit:
+    case ErrorCode::kOutOfDeviceMemory:
+      return 3;
+    default:
+      return 1;
+  }
+}
+
+int fail(const Status& status) {
+  std::string_view reason = status.message();
+  if (!log::enabled(log::Level::kDebug))
+    reason = reason.substr(0, reason.find("\nException raised from"));
+  log::error(reason);
+  return exit_code(status);
+}
+
+int fail(const std::exception& error) {
+  if (const auto* known = dynamic_cast<const Error*>(&error)) return fail(known->status());
+  return fail(Status(ErrorCode::kInternal, error.what()));
+}
+
+namespace {
+
+// The order of `neap --help`.
+constexpr std::array<std::string_view, 8> kOrder{"train", "plan",     "replay", "report",
+                                                 "run",   "generate", "bench",  "doctor"};
+
+int parse_and_run(int argc, char** argv) {
+  CLI::App app(
+      "Neap keeps the high-water mark of GPU memory low in RL post-training of language models.",
+      "neap");
+  app.set_version_flag("--version", std::string("neap ") + kVersion);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(34);
+  app.footer(
+      "Sizes need a unit (24GiB, 384MiB). Data goes to stdout, logs and progress to stderr.\n"
+      "Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 does not fit in memory.\n"
+      "Environment: NEAP_LOG=debug|info|warn|error|off, NEAP_PROGRESS=off.");
+  std::vector<std::pair<CLI::App*, Command*>> known;
+  for (const std::string_view name : kOrder) {
+    const auto& commands = registry();
+    const auto found = std::find_if(commands.begin(), commands.end(),
+                                    [&](const auto& command) { return command->name() == name; });
+    if (found != commands.end()) {
+      CLI::App* const sub = app.add_subcommand((*found)->name(), (*found)->summary());
+      (*found)->declare(*sub);
+      known.emplace_back(sub, found->get());
+      continue;
+    }
+    // Listed only: main() passes these to the trainer's library before it comes here.
+    for (const TrainerCommand& listed : {kTrain, kGenerate}) {
+      if (listed.name == name) app.add_subcommand(std::string(name), std::string(listed.summary));
+    }
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    app.exit(e);
+    return 2;
+  }
+  for (const auto& [sub, command] : known) {
+    if (sub->parsed()) return command->run();
+  }
+  return 2;
+}
+
+}  // namespace
+
+int run_command(int argc, char** argv) {
+  try {
+    return parse_and_run(argc, argv);
+  } catch (const std::exception& e) {
+    return fail(e);
+  }
+}
+
+}  // namespace neap::cli

@@ -1,0 +1,127 @@
+#include "cli/trainer_library.h"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "base/file.h"
+#include "base/format.h"
+#include "base/installation.h"
+
+namespace neap::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kTorchVersion = "2.11.";
+constexpr std::string_view kGetTorch =
+    "Install it for the python3 on PATH (pip install torch==2.11.0), or set NEAP_TORCH_ROOT to a "
+    "folder that holds torch/";
+
+Status unsupported(std::string message) {
+  return {ErrorCode::kUnsupported, std::move(message)};
+}
+
+/// The folder that holds torch/ of the torch that python3 would import; empty where there is none.
+fs::path root_of_python() {
+  // Found without an import, which would take seconds.
+  constexpr const char* kAsk =
+      "python3 -c 'import importlib.util as u; s = u.find_spec(\"torch\"); "
+      "print(s.submodule_search_locations[0] if s else \"\")' 2>/dev/null";
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(kAsk, "re"), ::pclose);
+  if (pipe == nullptr) return {};
+  std::string text;
+  std::array<char, 4096> piece;
+  while (const std::size_t count = std::fread(piece.data(), 1, piece.size(), pipe.get()))
+    text.append(piece.data(), count);
+  text = text.substr(0, text.find('\n'));
+  return text.empty() ? fs::path() : fs::path(text).parent_path();
+}
+
+/// Fails where torch/ under `root` is not the version that the trainer was built with.
+Status check_version(const fs::path& root) {
+  const fs::path file = root / "torch" / "version.py";
+  const auto text = read_file(file, Bytes(1U << 20));
+  if (!text.ok())
+    return unsupported(
+        format("{} holds no torch: {} cannot be read", root.string(), file.string()));
+  constexpr std::string_view kMark = "__version__ = '";
+  const std::size_t at = text->find(kMark);
+  const std::string version =
+      at == std::string::npos
+          ? "unknown"
+          : text->substr(at + kMark.size(),
+                         text->find('\'', at + kMark.size()) - at - kMark.size());
+  if (!version.starts_with(kTorchVersion))
+    return unsupported(format("The trainer needs libtorch {}x; torch in {} is {}. {}",
+                              kTorchVersion, root.string(), version, kGetTorch));
+  return {};
+}
+
+/// Global, as if the program had been linked with it: libtorch's parts look for each other's symbols.
+Status load_libtorch(const fs::path& root) {
+  NEAP_TRY(check_version(root));
+  const fs::path file = root / "torch" / "lib" / "libtorch_cpu.so";
+  if (::dlopen(file.c_str(), RTLD_LAZY | RTLD_GLOBAL) == nullptr)
+    return unsupported(format("libtorch does not load: {}", ::dlerror()));
+  return {};
+}
+
+/// Null where it does not load; dlerror() says why.
+void* open_trainer(const fs::path& file) {
+  return ::dlopen(file.c_str(), RTLD_LAZY | RTLD_GLOBAL);
+}
+
+Result<void*> open_with_libtorch(const fs::path& file) {
+  const char* root = std::getenv("NEAP_TORCH_ROOT");
+  if (root != nullptr && *root != '\0') {
+    NEAP_TRY(load_libtorch(root).with_context("loading the libtorch of NEAP_TORCH_ROOT"));
+  } else if (void* library = open_trainer(file); library != nullptr) {
+    return library;
+  } else {
+    const std::string reason = ::dlerror();
+    if (reason.find("libtorch_cpu.so") == std::string::npos)
+      return unsupported(format("The trainer does not load: {}", reason));
+    const fs::path found = root_of_python();
+    if (found.empty())
+      return unsupported(format("The trainer needs libtorch {}x, which was not found. {}",
+                                kTorchVersion, kGetTorch));
+    NEAP_TRY(load_libtorch(found).with_context("loading the libtorch of python3"));
+  }
+  if (void* library = open_trainer(file); library != nullptr) return library;
+  return unsupported(format("The trainer does not load: {}", ::dlerror()));
+}
+
+}  // namespace
+
+Result<Trainer> load_trainer() {
+  auto file = find_library(kTrainerLibrary, kTrainerLibraryVariable);
+  if (!file.ok()) {
+    return unsupported(
+        format("This installation has no trainer (neap train, neap generate): {}. From a checkout, "
+               "\"make package\" builds one with it, as does NEAP_TORCH_ROOT=$(scripts/setup) pip "
+               "install ./python",
+               file.status().message()));
+  }
+  Trainer trainer;
+  trainer.library = std::move(*file);
+  NEAP_TRY_ASSIGN(void* const library, open_with_libtorch(trainer.library));
+  trainer.main = reinterpret_cast<NeapTrainerMain>(::dlsym(library, NEAP_TRAINER_MAIN));
+  trainer.facts = reinterpret_cast<NeapTrainerFacts>(::dlsym(library, NEAP_TRAINER_FACTS));
+  if (trainer.main == nullptr || trainer.facts == nullptr)
+    return unsupported(format("{} is not Neap's trainer, or of another version: it lacks {} or {}",
+                              trainer.library.string(), NEAP_TRAINER_MAIN, NEAP_TRAINER_FACTS));
+  // By its name: the library that is loaded already answers.
+  if (void* torch = ::dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD); torch != nullptr) {
+    link_map* where = nullptr;
+    if (::dlinfo(torch, RTLD_DI_LINKMAP, &where) == 0) trainer.libtorch = where->l_name;
+  }
+  return trainer;
+}
+
+}  // namespace neap::cli

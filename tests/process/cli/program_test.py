@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""The program without libtorch, and how it finds the trainer. Usage: program_test.py BUILD_DIR [TORCH_ROOT]
+
+With TORCH_ROOT (a build with the trainer) the installed layout is tried with it, too.
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+BUILD = Path(sys.argv[1])
+TORCH_ROOT = sys.argv[2] if len(sys.argv) > 2 and sys.argv[2] else None
+CLEAN = {k: v for k, v in os.environ.items()
+         if k not in ("NEAP_TORCH_ROOT", "NEAP_TRAINER_LIBRARY", "NEAP_HOOK_LIBRARY", "LD_LIBRARY_PATH")}
+
+
+def run(program, *arguments, **variables):
+    return subprocess.run([str(program), *arguments], env={**CLEAN, **variables}, capture_output=True, text=True,
+                          timeout=120, check=False)
+
+
+def python_that_finds(folder: Path, root: str) -> str:
+    """A PATH whose python3 has the torch under `root`; none where it is empty."""
+    folder.mkdir()
+    stub = folder / "python3"
+    stub.write_text(f"#!/bin/sh\necho '{root and root + '/torch'}'\n")
+    stub.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+class Program(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.scratch.cleanup)
+        prefix = Path(cls.scratch.name) / "installed"
+        done = subprocess.run(["cmake", "--install", str(BUILD), "--prefix", str(prefix), "--component", "neap"],
+                              capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        cls.neap = prefix / "bin" / "neap"
+        cls.trainer = prefix / "lib" / "neap" / "libneap_trainer.so"
+
+    def folder(self) -> Path:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        return Path(folder.name)
+
+    def test_links_no_libtorch_and_no_cuda(self):
+        for program in (BUILD / "bin" / "neap", self.neap):
+            needed = re.findall(r"NEEDED.*\[(.*)\]", subprocess.run(["readelf", "-d", str(program)], capture_output=True,
+                                                                     text=True, check=True).stdout)
+            self.assertTrue(needed)
+            for name in needed:
+                self.assertNotRegex(name, "torch|c10|cuda|mpi|python", program)
+
+    def test_help_is_quick_and_complete(self):
+        times = []
+        for _ in range(20):
+            start = time.perf_counter()
+            done = run(self.neap, "--help")
+            times.append(time.perf_counter() - start)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for command in ("train", "plan", "replay", "report", "run", "generate", "bench", "doctor"):
+            self.assertRegex(done.stdout, rf"\n  {command} ")
+        if not os.environ.get("NEAP_TEST_RUNTIME"):  # a sanitizer takes longer
+            self.assertLess(min(times), 0.030)
+
+    def test_every_command_has_help(self):
+        for command in ("plan", "replay", "report", "run", "bench", "doctor"):
+            self.assertEqual(run(self.neap, command, "--help").returncode, 0, command)
+
+    def test_without_the_trainers_library(self):
+        if self.trainer.exists():
+            self.trainer.rename(self.trainer.with_suffix(".away"))
+            self.addCleanup(lambda: self.trainer.with_suffix(".away").rename(self.trainer))
+        done = run(self.neap, "train", "job.toml")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no trainer", done.stderr)
+        self.assertIn("make package", done.stderr)
+        self.assertIs(json.loads(run(self.neap, "doctor", "--json", "--quick").stdout)["trainer"]["usable"], False)
+
+    def test_doctor_compares_glibc(self):
+        glibc = json.loads(run(self.neap, "doctor", "--json", "--quick").stdout)["glibc"]
+        numbers = lambda text: tuple(int(n) for n in text.split("."))
+        self.assertEqual(numbers(glibc["here"])[:2], numbers(os.confstr("CS_GNU_LIBC_VERSION").split()[1])[:2])
+        needs = re.findall(r"Name: GLIBC_([0-9.]+)", subprocess.run(["readelf", "-VW", str(self.neap)], capture_output=True,
+                                                                    text=True, check=True).stdout)
+        self.assertGreaterEqual(numbers(glibc["needed"]), max(numbers(n)[:2] for n in needs))
+        self.assertIs(glibc["enough"], True)
+
+    def test_a_named_trainer_that_does_not_exist(self):
+        done = run(self.neap, "train", "job.toml", NEAP_TRAINER_LIBRARY="/nowhere/trainer.so")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("/nowhere/trainer.so", done.stderr)
+
+    @unittest.skipUnless(TORCH_ROOT, "a build without the trainer")
+    def test_no_torch(self):
+        done = run(self.neap, "train", "job.toml", PATH=python_that_finds(self.folder() / "bin", ""))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("pip install torch==2.11.0", done.stderr)
+        self.assertIn("NEAP_TORCH_ROOT", done.stderr)
+
+    @unittest.skipUnless(TORCH_ROOT, "a build without the trainer")
+    def test_another_version_of_torch(self):
+        folder = self.folder()
+        (folder / "torch").mkdir()
+        (folder / "torch" / "version.py").write_text("__version__ = '2.10.1+cpu'\n")
+        for variables in ({"NEAP_TORCH_ROOT": str(folder)}, {"PATH": python_that_finds(folder / "bin", str(folder))}):
+            done = run(self.neap, "generate", "model", **variables)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("2.10.1", done.stderr)
+
+    @unittest.skipUnless(TORCH_ROOT, "a build without the trainer")
+    def test_a_root_without_torch(self):
+        done = run(self.neap, "train", "job.toml", NEAP_TORCH_ROOT="/nowhere")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("/nowhere", done.stderr)
+
+    @unittest.skipUnless(TORCH_ROOT, "a build without the trainer")
+    def test_finds_torch(self):
+        path = python_that_finds(self.folder() / "bin", TORCH_ROOT)
+        for variables in ({"NEAP_TORCH_ROOT": TORCH_ROOT}, {"PATH": path}):
+            for command in ("train", "generate"):
+                done = run(self.neap, command, "--help", **variables)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertIn(f"neap {command} [OPTIONS]", done.stdout)
+            doctor = json.loads(run(self.neap, "doctor", "--json", "--quick", **variables).stdout)
+            self.assertIs(doctor["trainer"]["usable"], True)
+            self.assertEqual(doctor["trainer"]["libtorch"], f"{TORCH_ROOT}/torch/lib/libtorch_cpu.so")
+
+    @unittest.skipUnless(TORCH_ROOT, "a build without the trainer")
+    def test_a_build_folder_has_its_own_torch(self):
+        done = run(BUILD / "bin" / "neap", "train", "--help", PATH=python_that_finds(self.folder() / "bin", ""))
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    @unittest.skipUnless(TORCH_ROOT, "a build without the trainer")
+    def test_run_paths_stay_in_the_build_folder(self):
+        for file in (self.neap, self.trainer):
+            dynamic = subprocess.run(["readelf", "-d", str(file)], capture_output=True, text=True, check=True).stdout
+            self.assertNotRegex(dynamic, "RPATH|RUNPATH")
+
+    @unittest.skipUnless(TORCH_ROOT, "a build without the trainer")
+    def test_the_trainers_errors_are_the_programs(self):
+        done = run(BUILD / "bin" / "neap", "train", "/nowhere/job.toml")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("/nowhere/job.toml", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
