@@ -1,10 +1,10 @@
 # The two commands: `make demo` and `make test`. Everything else is a part of them.
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
-.PHONY: help setup build core test test-core test-asan test-tsan demo package bench fuzz format lint clean
+.PHONY: help setup build build-demo core test test-core test-asan test-tsan demo package bench fuzz format lint clean
 
 help:
-	@echo "make demo       set up, build, and run SFT, reward model and PPO under a memory ceiling (CPU, about 5 minutes)"
+	@echo "make demo       set up, build, and run SFT, reward model and PPO under a memory ceiling (CPU)"
 	@echo "make test       set up, build, and run every test that needs no GPU"
 	@echo "make core       build everything below torch/: no torch, no CUDA toolkit, no Python"
 	@echo "make test-core, test-asan, test-tsan, bench, fuzz, package, format, lint, clean"
@@ -35,7 +35,15 @@ test-asan test-tsan:
 	@cmake --build --preset $(@:test-%=%) -j$(JOBS)
 	@scripts/run-tests $(@:test-%=%)
 
-demo: build
+# The program and the trainer; tests and MPI are left as the build folder has them, off in a new one.
+build-demo:
+	@root=$$(scripts/setup --demo) && export NEAP_TORCH_ROOT=$$root && \
+	  { [ -e build/full/build.ninja ] || cmake --preset full -DNEAP_TESTS=OFF -DNEAP_MPI=OFF $(CMAKE_ARGS); } >build-configure.log 2>&1 || \
+	  { cat build-configure.log; exit 1; }
+	@rm -f build-configure.log
+	@cmake --build --preset full -j$(JOBS) --target neap
+
+demo: build-demo
 	@scripts/demo
 
 package: build

@@ -1,4 +1,5 @@
-"""The distribution `neap`. From a checkout it brings `torch_memory_saver`, its drop-in, along.
+"""The distribution `neap`: the Python package, and the command `neap` with its libraries. From a checkout it brings
+`torch_memory_saver`, its drop-in, along.
 
 NEAP_WITHOUT_DROP_IN=1 leaves the drop-in out: the peer's own package then stays as it is.
 """
@@ -11,16 +12,26 @@ from setuptools import Extension, setup
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from neap_build import BuildHook, PlatformWheel  # noqa: E402
+from neap_build import BuildNative, PlatformWheel, build, copy_stripped  # noqa: E402
 
 
-class BuildNeap(BuildHook):
+class BuildNeap(BuildNative):
     library = ("neap_hook_library", "libneap_hook.so")
     file_names = {"libneap_hook": os.path.join("neap", "libneap_hook.so")}
 
     def get_ext_filename(self, fullname):
         name = super().get_ext_filename(fullname)
         return os.path.basename(name) if "." not in fullname else name
+
+    def run(self):
+        super().run()
+        # As CMake's install lays them out. As data, because setuptools takes a script for text.
+        folder = build(["neap", self.library[0]])
+        stage = Path(self.build_temp) / "program"
+        files = [("bin", folder / "bin" / "neap")]
+        files += [("lib/neap", folder / "lib" / name) for name in ("libneap_hook.so", "libneap_trainer.so")]
+        self.distribution.data_files = [(to, [str(copy_stripped(file, stage / to / file.name))])
+                                        for to, file in files if file.exists()]
 
 
 drop_in = HERE / "memory_saver"

@@ -10,7 +10,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from neap_build import BuildHook, PlatformWheel  # noqa: E402
+from neap_build import BuildNative, PlatformWheel  # noqa: E402
 
 # Launchers name these files in site-packages: one for each hook mode, with and without the CUDA
 # version that the peer builds for. Here they are copies of one library that needs no version.
@@ -18,7 +18,7 @@ STEMS = [f"torch_memory_saver_hook_mode_{mode}{cuda}"
          for mode in ("preload", "torch") for cuda in ("", "_cu12", "_cu13")]
 
 
-class BuildDropIn(BuildHook):
+class BuildDropIn(BuildNative):
     library = ("neap_drop_in_library", "libneap_memory_saver.so")
     file_names = {stem: f"{stem}.abi3.so" for stem in STEMS}
 

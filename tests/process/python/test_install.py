@@ -16,7 +16,7 @@ def test_one_install_brings_both_distributions(tmp_path):
         [sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-index", "--target",
          str(to), str(tmp_path / "python")],
         capture_output=True, text=True,
-        env={**os.environ, "NEAP_PREBUILT_DIR": str(BUILD / "lib")})
+        env={**os.environ, "NEAP_PREBUILT_DIR": str(BUILD)})
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("neap/libneap_hook.so", "torch_memory_saver/__init__.py",
                  "torch_memory_saver_hook_mode_preload_cu13.abi3.so",
