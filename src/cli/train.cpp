@@ -6,11 +6,11 @@
 #include "base/format.h"
 #include "base/log.h"
 #include "cli/command.h"
-#include "parallel/together.h"
+#include "parallel/run_collectively.h"
 #include "rlhf/run.h"
 #include "spec/job.h"
-#include "torch/attention.h"
-#include "torch/torch_cuda.h"
+#include "bridge/attention.h"
+#include "bridge/torch_cuda.h"
 
 namespace neap::cli {
 namespace {
@@ -51,7 +51,7 @@ class TrainCommand final : public Command {
     const auto ranks = rlhf::join_ranks(job, environment);
     try {
       return rlhf::run(job, *ranks) == rlhf::Outcome::kInterrupted ? 1 : 0;
-    } catch (const parallel::FailedTogether& e) {
+    } catch (const parallel::CollectiveError& e) {
       return e.mine() ? fail(e) : exit_code(e.status());
     } catch (const std::exception& e) {
       const int code = fail(e);

@@ -4,8 +4,8 @@
 #include <ATen/TensorOperators.h>
 
 #include "model/aten_ops.h"
-#include "torch/attention.h"
-#include "torch/runtime.h"
+#include "bridge/attention.h"
+#include "bridge/runtime.h"
 
 namespace neap::model {
 

@@ -9,7 +9,7 @@
 
 #include "base/format.h"
 #include "base/status.h"
-#include "torch/runtime.h"
+#include "bridge/runtime.h"
 
 namespace neap::model {
 

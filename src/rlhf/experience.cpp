@@ -29,11 +29,11 @@ class Parts {
 
 }  // namespace
 
-void generate_responses(Context& context, train::Role& actor,
+void generate_responses(Context& context, train::ModelWorker& actor,
                         const std::vector<train::Tokens>& prompts, std::int64_t n,
                         std::uint64_t key, Experience& out) {
   const spec::Job& job = context.job;
-  const parallel::Share share = context.share();
+  const parallel::BatchSharder share = context.sharder();
   std::vector<rollout::Prompt> requests;
   std::vector<train::Tokens> repeated;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
@@ -64,7 +64,7 @@ void generate_responses(Context& context, train::Role& actor,
 
 Experience gather_experience(Context& context, const Experience& mine, std::int64_t n,
                              std::int64_t rows) {
-  const parallel::Share share = context.share();
+  const parallel::BatchSharder share = context.sharder();
   const auto all = [&](const at::Tensor& t) {
     return t.defined() ? share.gather(t, n).narrow(0, 0, rows) : t;
   };
@@ -120,14 +120,14 @@ at::Tensor scores_of(Context& context, model::Transformer& model, const train::S
 
 }  // namespace
 
-at::Tensor response_values(Context& context, train::Role& critic,
+at::Tensor response_values(Context& context, train::ModelWorker& critic,
                            const train::Sequences& sequences) {
   return scores_of(context, critic.model(), sequences, "values", context.job.values_micro_batch(),
                    true) *
          sequences.mask;
 }
 
-at::Tensor response_scores(Context& context, train::Role& reward,
+at::Tensor response_scores(Context& context, train::ModelWorker& reward,
                            const train::Sequences& sequences) {
   train::Sequences read = sequences;
   {

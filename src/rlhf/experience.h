@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "rlhf/stage.h"
+#include "rlhf/trainer.h"
 #include "rollout/generator.h"
 #include "step/phases.h"
 
@@ -26,7 +26,7 @@ struct Experience : step::Experience<at::Tensor> {
 
 /// Phase "generate": `n` responses to each of this rank's prompts; `key` starts their random
 /// streams, which follow from a prompt's place in the whole batch. Fills the sequences.
-void generate_responses(Context& context, train::Role& actor,
+void generate_responses(Context& context, train::ModelWorker& actor,
                         const std::vector<train::Tokens>& prompts, std::int64_t n,
                         std::uint64_t key, Experience& out);
 
@@ -43,10 +43,10 @@ struct TokenLogProbs {
                                                const train::Sequences& sequences, const char* phase,
                                                std::int64_t micro_batch, bool entropy);
 /// Phase "values": the critic's value before each token of the response, (B, T).
-[[nodiscard]] at::Tensor response_values(Context& context, train::Role& critic,
+[[nodiscard]] at::Tensor response_values(Context& context, train::ModelWorker& critic,
                                          const train::Sequences& sequences);
 /// Phase "rewards": one score a sequence, (B,), read at its last token that is not padding.
-[[nodiscard]] at::Tensor response_scores(Context& context, train::Role& reward,
+[[nodiscard]] at::Tensor response_scores(Context& context, train::ModelWorker& reward,
                                          const train::Sequences& sequences);
 
 /// (B, T): `scores` at each sequence's last response token.

@@ -9,7 +9,7 @@
 #include "rlhf/experience.h"
 #include "rlhf/judge.h"
 #include "rlhf/ppo_update.h"
-#include "rlhf/stage.h"
+#include "rlhf/trainer.h"
 #include "train/dataset.h"
 #include "train/random.h"
 
@@ -19,12 +19,12 @@ namespace {
 constexpr std::uint64_t kRolloutStream = 0x726f6c6cULL, kValidationStream = 0x76616cULL;
 constexpr const char* kStateFile = "ppo.json";
 
-class PpoStage final : public Stage {
+class PpoTrainer final : public Trainer {
  public:
-  explicit PpoStage(Context& context);
+  explicit PpoTrainer(Context& context);
 
   void load() override {
-    for (train::Role* role : roles()) role->load();
+    for (train::ModelWorker* role : workers()) role->load();
   }
   [[nodiscard]] std::int64_t steps_per_epoch() const override { return order_.steps_per_epoch(); }
   Metrics train_step(std::int64_t step) override;
@@ -35,8 +35,8 @@ class PpoStage final : public Stage {
 
  private:
   [[nodiscard]] const spec::Job& job() const { return context_.job; }
-  [[nodiscard]] std::vector<train::Role*> roles();
-  [[nodiscard]] train::RoleSpec spec(const char* role, const std::string& path, spec::Head head);
+  [[nodiscard]] std::vector<train::ModelWorker*> workers();
+  [[nodiscard]] train::WorkerSpec spec(const char* role, const std::string& path, spec::Head head);
   [[nodiscard]] std::vector<train::Tokens> read(const std::vector<std::string>& files) const;
   /// Everything up to the advantages.
   [[nodiscard]] Experience make_experience(std::int64_t step, Metrics& metrics);
@@ -47,8 +47,8 @@ class PpoStage final : public Stage {
   static void describe(const Experience& e, std::int64_t longest, Metrics& metrics);
 
   Context& context_;
-  train::Role actor_, reward_;
-  std::optional<train::Role> reference_, critic_;
+  train::ModelWorker actor_, reward_;
+  std::optional<train::ModelWorker> reference_, critic_;
   std::vector<train::Tokens> prompts_;
   std::vector<train::Tokens> held_out_;
   train::BatchOrder order_;
@@ -56,8 +56,8 @@ class PpoStage final : public Stage {
   std::optional<Judge> judge_;
 };
 
-train::RoleSpec PpoStage::spec(const char* role, const std::string& path, spec::Head head) {
-  train::RoleSpec out;
+train::WorkerSpec PpoTrainer::spec(const char* role, const std::string& path, spec::Head head) {
+  train::WorkerSpec out;
   out.role = role;
   out.folder = job().resolve(path);
   out.head = head;
@@ -75,7 +75,7 @@ train::RoleSpec PpoStage::spec(const char* role, const std::string& path, spec::
   return out;
 }
 
-PpoStage::PpoStage(Context& context)
+PpoTrainer::PpoTrainer(Context& context)
     : context_(context),
       actor_(context.runtime, context.ranks,
              spec("actor", context.job.actor_model.path, spec::Head::kLanguageModel)),
@@ -97,14 +97,14 @@ PpoStage::PpoStage(Context& context)
   if (!job().trainer.lexicon.empty()) judge_ = Judge::load(job().resolve(job().trainer.lexicon));
 }
 
-std::vector<train::Role*> PpoStage::roles() {
-  std::vector<train::Role*> out = {&actor_, &reward_};
+std::vector<train::ModelWorker*> PpoTrainer::workers() {
+  std::vector<train::ModelWorker*> out = {&actor_, &reward_};
   if (reference_) out.push_back(&*reference_);
   if (critic_) out.push_back(&*critic_);
   return out;
 }
 
-std::vector<train::Tokens> PpoStage::read(const std::vector<std::string>& files) const {
+std::vector<train::Tokens> PpoTrainer::read(const std::vector<std::string>& files) const {
   std::vector<train::Tokens> out;
   for (const train::TextRow& row :
        train::read_rows(resolve_all(job(), files), {job().data.prompt_key})) {
@@ -113,7 +113,7 @@ std::vector<train::Tokens> PpoStage::read(const std::vector<std::string>& files)
   return out;
 }
 
-Metrics PpoStage::train_step(std::int64_t step) {
+Metrics PpoTrainer::train_step(std::int64_t step) {
   Metrics metrics;
   const Experience e = make_experience(step, metrics);
   if (critic_) {
@@ -127,10 +127,10 @@ Metrics PpoStage::train_step(std::int64_t step) {
   return metrics;
 }
 
-Experience PpoStage::make_experience(std::int64_t step, Metrics& metrics) {
+Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
   Experience e;
   std::vector<train::Tokens> prompts;
-  for (const std::size_t row : context_.share().of(order_.batch(step)))
+  for (const std::size_t row : context_.sharder().of(order_.batch(step)))
     prompts.push_back(prompts_[row]);
   {
     const Stopwatch watch(metrics, "gen");
@@ -153,13 +153,13 @@ Experience PpoStage::make_experience(std::int64_t step, Metrics& metrics) {
   Experience all = gather_experience(context_, e, n, job().sequences_per_step());
   add_advantages(all, metrics);
   describe(all, job().data.max_response_length, metrics);
-  e.advantages = context_.share().pick(all.advantages, n);
-  e.returns = context_.share().pick(all.returns, n);
+  e.advantages = context_.sharder().pick(all.advantages, n);
+  e.returns = context_.sharder().pick(all.returns, n);
   e.batch_mask = all.sequences.mask;
   return e;
 }
 
-void PpoStage::add_log_probs(Experience& e, Metrics& metrics) {
+void PpoTrainer::add_log_probs(Experience& e, Metrics& metrics) {
   {
     const Stopwatch watch(metrics, "old_log_prob");
     TokenLogProbs actor = response_log_probs(context_, actor_.model(), e.sequences, "actor_logp",
@@ -175,7 +175,7 @@ void PpoStage::add_log_probs(Experience& e, Metrics& metrics) {
                         .log_probs;
 }
 
-void PpoStage::add_advantages(Experience& e, Metrics& metrics) {
+void PpoTrainer::add_advantages(Experience& e, Metrics& metrics) {
   const spec::AlgorithmConfig& algorithm = job().algorithm;
   const at::Tensor& mask = e.sequences.mask;
   at::Tensor rewards = place_at_end(e.scores, mask);
@@ -210,7 +210,7 @@ void PpoStage::add_advantages(Experience& e, Metrics& metrics) {
   summarize(metrics, "critic/returns", e.returns, mask);
 }
 
-void PpoStage::describe(const Experience& e, std::int64_t longest, Metrics& metrics) {
+void PpoTrainer::describe(const Experience& e, std::int64_t longest, Metrics& metrics) {
   const at::Tensor& mask = e.sequences.mask;
   const at::Tensor lengths = mask.sum(-1);
   summarize(metrics, "response_length", lengths);
@@ -229,7 +229,7 @@ void PpoStage::describe(const Experience& e, std::int64_t longest, Metrics& metr
   metrics["perf/total_num_tokens"] = (e.sequences.last + 1).sum().item<double>();
 }
 
-Sample PpoStage::sample_of(const Experience& all, std::int64_t row) const {
+Sample PpoTrainer::sample_of(const Experience& all, std::int64_t row) const {
   const at::Tensor tokens = all.sequences.tokens[row].contiguous();
   const auto* const first = tokens.const_data_ptr<std::int64_t>();
   const auto length = all.sequences.mask[row].sum().item<std::int64_t>();
@@ -244,10 +244,10 @@ Sample PpoStage::sample_of(const Experience& all, std::int64_t row) const {
   return sample;
 }
 
-Validation PpoStage::validate() {
+Validation PpoTrainer::validate() {
   Experience mine;
   const auto seed = static_cast<std::uint64_t>(job().trainer.seed);
-  generate_responses(context_, actor_, context_.share().of_padded(held_out_), 1,
+  generate_responses(context_, actor_, context_.sharder().of_padded(held_out_), 1,
                      train::random_key({seed, kValidationStream}), mine);
   Metrics timings;  // of no interest here
   add_log_probs(mine, timings);
@@ -272,7 +272,7 @@ Validation PpoStage::validate() {
   return out;
 }
 
-void PpoStage::save(const std::filesystem::path& folder) {
+void PpoTrainer::save(const std::filesystem::path& folder) {
   actor_.save(folder / "actor", context_.tokenizer_folder);
   if (critic_) critic_->save(folder / "critic", context_.tokenizer_folder);
   if (!context_.ranks.first()) return;
@@ -281,7 +281,7 @@ void PpoStage::save(const std::filesystem::path& folder) {
   throw_if_error(write_file_atomic(folder / kStateFile, state.dump(1) + "\n"));
 }
 
-void PpoStage::restore(const std::filesystem::path& folder) {
+void PpoTrainer::restore(const std::filesystem::path& folder) {
   reward_.load();
   if (reference_) reference_->load();
   actor_.restore(folder / "actor");
@@ -297,8 +297,8 @@ void PpoStage::restore(const std::filesystem::path& folder) {
 
 }  // namespace
 
-std::unique_ptr<Stage> make_ppo_stage(Context& context) {
-  return std::make_unique<PpoStage>(context);
+std::unique_ptr<Trainer> make_ppo_trainer(Context& context) {
+  return std::make_unique<PpoTrainer>(context);
 }
 
 }  // namespace neap::rlhf

@@ -9,15 +9,15 @@
 #include <cstdint>
 
 #include "rlhf/experience.h"
-#include "rlhf/stage.h"
+#include "rlhf/trainer.h"
 
 namespace neap::rlhf {
 
 /// Phase "train_critic".
-void train_critic(Context& context, train::Role& critic, const Experience& e, std::int64_t step,
+void train_critic(Context& context, train::ModelWorker& critic, const Experience& e, std::int64_t step,
                   Metrics& metrics);
 /// Phase "train_actor".
-void train_actor(Context& context, train::Role& actor, const Experience& e, std::int64_t step,
+void train_actor(Context& context, train::ModelWorker& actor, const Experience& e, std::int64_t step,
                  Metrics& metrics);
 
 }  // namespace neap::rlhf

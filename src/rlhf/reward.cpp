@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include "rlhf/stage.h"
+#include "rlhf/trainer.h"
 #include "step/phases.h"
 #include "train/dataset.h"
 
@@ -13,9 +13,9 @@ struct Pairs {
   std::vector<train::Tokens> prompts, chosen, rejected;
 };
 
-class RewardStage final : public Stage {
+class RewardTrainer final : public Trainer {
  public:
-  explicit RewardStage(Context& context)
+  explicit RewardTrainer(Context& context)
       : context_(context),
         reward_(context.runtime, context.ranks,
                 {"reward", context.job.resolve(context.job.actor_model.path), spec::Head::kScalar,
@@ -33,7 +33,7 @@ class RewardStage final : public Stage {
   Metrics train_step(std::int64_t step) override {
     Metrics metrics;
     const spec::Job& job = context_.job;
-    const std::vector<std::size_t> rows = context_.share().of(order_.batch(step));
+    const std::vector<std::size_t> rows = context_.sharder().of(order_.batch(step));
     const auto pairs = static_cast<double>(job.data.train_batch_size);
     std::vector<double> sums = {0, 0, 0};
     double &loss = sums[0], &right = sums[1], &margin = sums[2];
@@ -72,7 +72,7 @@ class RewardStage final : public Stage {
     std::vector<std::size_t> rows(held_out_.prompts.size());
     for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = i;
     const auto pairs = static_cast<double>(rows.size());
-    rows = context_.share().of(rows);
+    rows = context_.sharder().of(rows);
     {
       const auto phase = context_.runtime.phase("validate");
       const at::NoGradGuard no_grad;
@@ -134,15 +134,15 @@ class RewardStage final : public Stage {
   }
 
   Context& context_;
-  train::Role reward_;
+  train::ModelWorker reward_;
   Pairs train_, held_out_;
   train::BatchOrder order_;
 };
 
 }  // namespace
 
-std::unique_ptr<Stage> make_reward_stage(Context& context) {
-  return std::make_unique<RewardStage>(context);
+std::unique_ptr<Trainer> make_reward_trainer(Context& context) {
+  return std::make_unique<RewardTrainer>(context);
 }
 
 }  // namespace neap::rlhf

@@ -12,18 +12,18 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "model/tokenizer.h"
-#include "parallel/together.h"
+#include "parallel/run_collectively.h"
 #include "report/gather.h"
 #include "report/html.h"
 #include "report/metrics.h"
 #include "report/phase_table.h"
 #include "report/run_folder.h"
 #include "rlhf/interrupt.h"
-#include "rlhf/stage.h"
+#include "rlhf/trainer.h"
 #include "rlhf/summary.h"
 #include "rlhf/tokenizers.h"
-#include "torch/runtime.h"
-#include "torch/torch_cuda.h"
+#include "bridge/runtime.h"
+#include "bridge/torch_cuda.h"
 #include "trace/recorder.h"
 #include "train/checkpoint.h"
 #include "train/dataset.h"
@@ -94,7 +94,7 @@ class Run {
         folder_(ranks.first() ? output_ : output_ / "ranks" / std::to_string(ranks.rank())) {}
 
   Outcome execute();
-  [[nodiscard]] Status refusal() const { return runtime_ ? runtime_->refusal() : ok_status(); }
+  [[nodiscard]] Status last_oom() const { return runtime_ ? runtime_->last_oom() : ok_status(); }
 
  private:
   [[nodiscard]] bool already_done();
@@ -122,7 +122,7 @@ class Run {
   std::unique_ptr<bridge::Runtime> runtime_;
   std::optional<model::Tokenizer> tokenizer_;
   std::optional<Context> context_;
-  std::unique_ptr<Stage> stage_;
+  std::unique_ptr<Trainer> trainer_;
   std::optional<report::MetricsLogger> metrics_;
   std::optional<report::PhaseLog> phases_;
   std::optional<report::StepLog> validations_;
@@ -135,8 +135,8 @@ class Run {
 Outcome Run::execute() {
   if (already_done()) return Outcome::kAlreadyDone;
   // Errors in data, weights and checkpoint are found before the run's files are touched.
-  parallel::together(ranks_, [&] { prepare(); });
-  parallel::together(ranks_, [&] { open_output(); });
+  parallel::run_collectively(ranks_, [&] { prepare(); });
+  parallel::run_collectively(ranks_, [&] { open_output(); });
   if (!found_) validate();
   const InterruptScope interrupts;
   loop();
@@ -150,7 +150,7 @@ Outcome Run::execute() {
 }
 
 bool Run::already_done() {
-  parallel::together(ranks_, [&] {
+  parallel::run_collectively(ranks_, [&] {
     if (ranks_.first()) lock_.emplace(output_);
     found_ = train::find_checkpoint(output_, job_.trainer.resume_mode,
                                     job_.resolve(job_.trainer.resume_mode));
@@ -182,7 +182,7 @@ void Run::prepare() {
   if (found_) {
     resume();
   } else {
-    stage_->load();
+    trainer_->load();
   }
 }
 
@@ -214,7 +214,7 @@ void Run::build() {
   const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(actor));
   context_.emplace(Context{job_, *runtime_, ranks_, *tokenizer_, folder,
                            model::text_tokens(actor, shape, *tokenizer_), total_steps_});
-  stage_ = make_stage(*context_);
+  trainer_ = make_trainer(*context_);
 }
 
 void Run::open_output() {
@@ -254,7 +254,7 @@ void Run::resume() {
   for (const std::string& line : changed) {
     log::warn(format("Differs from the checkpoint: {}", line));
   }
-  stage_->restore(found_->folder);
+  trainer_->restore(found_->folder);
   step_ = saved_ = found_->step;
   log::info(
       format("Resuming from {}, step {} of {}", found_->folder.string(), step_, total_steps_));
@@ -287,14 +287,14 @@ void Run::one_step() {
   Metrics metrics;
   {
     const auto start = std::chrono::steady_clock::now();
-    metrics = stage_->train_step(step_);
+    metrics = trainer_->train_step(step_);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     metrics["timing_s/step"] = metrics["perf/time_per_step"] = seconds.count();
     if (metrics.contains("perf/total_num_tokens")) {
       metrics["perf/throughput"] = metrics["perf/total_num_tokens"] / seconds.count();
     }
   }
-  metrics["training/epoch"] = static_cast<double>(step_ / stage_->steps_per_epoch());
+  metrics["training/epoch"] = static_cast<double>(step_ / trainer_->steps_per_epoch());
   ++step_;
   metrics["training/global_step"] = static_cast<double>(step_);
   take_measurements(&metrics);
@@ -330,9 +330,9 @@ void Run::take_measurements(Metrics* metrics) {
 }
 
 void Run::validate() {
-  if (!stage_->can_validate() || validated_ == step_) return;
+  if (!trainer_->can_validate() || validated_ == step_) return;
   const auto start = std::chrono::steady_clock::now();
-  const Validation result = stage_->validate();
+  const Validation result = trainer_->validate();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   validated_ = step_;
   take_measurements(nullptr);
@@ -358,13 +358,13 @@ void Run::save() {
   throw_if_error(phases_->sync());
   saved_ = step_;
   if (!ranks_.first()) {
-    stage_->save({});
+    trainer_->save({});
     return;
   }
   throw_if_error(metrics_->sync());
   throw_if_error(validations_->sync());
   train::CheckpointWriter writer(output_, step_);
-  stage_->save(writer.folder());
+  trainer_->save(writer.folder());
   Json state = Json::object();
   state["schema"] = 1;
   state["task"] = job_.task;
@@ -413,7 +413,7 @@ Outcome run(const spec::Job& job, parallel::Communicator& ranks) {
   try {
     return run.execute();
   } catch (const c10::OutOfMemoryError&) {
-    throw_if_error(run.refusal());
+    throw_if_error(run.last_oom());
     throw;
   }
 }

@@ -7,7 +7,7 @@
 //   OUTPUT/ranks/N/           plan.json, memory.ntrace and phases.jsonl of rank N, for N > 0
 //
 // Ranks     all call run with the same job; the first prints and writes, the others say warnings. What
-//           is wrong before the first step fails on all (parallel::FailedTogether); a rank that fails
+//           is wrong before the first step fails on all (parallel::CollectiveError); a rank that fails
 //           later throws, and the caller ends the others with Communicator::abort.
 // Threads   one run a process.   Failure   Error; what was written stays whole.
 #pragma once

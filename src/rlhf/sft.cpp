@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "rlhf/stage.h"
+#include "rlhf/trainer.h"
 #include "step/phases.h"
 #include "train/dataset.h"
 
@@ -15,9 +15,9 @@ struct Texts {
   std::vector<train::Tokens> prompts, responses;
 };
 
-class SftStage final : public Stage {
+class SftTrainer final : public Trainer {
  public:
-  explicit SftStage(Context& context)
+  explicit SftTrainer(Context& context)
       : context_(context),
         actor_(context.runtime, context.ranks,
                {"actor", context.job.resolve(context.job.actor_model.path),
@@ -34,7 +34,7 @@ class SftStage final : public Stage {
 
   Metrics train_step(std::int64_t step) override {
     Metrics metrics;
-    const train::Sequences batch = gather(train_, context_.share().of(order_.batch(step)));
+    const train::Sequences batch = gather(train_, context_.sharder().of(order_.batch(step)));
     const double tokens = context_.ranks.sum(batch.mask.sum().item<double>());
     const spec::Job& job = context_.job;
     double loss = 0;
@@ -67,7 +67,7 @@ class SftStage final : public Stage {
     const std::int64_t micro_size = context_.job.data.micro_batch_size_per_gpu;
     std::vector<std::size_t> all(held_out_.prompts.size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
-    const train::Sequences batch = gather(held_out_, context_.share().of(all));
+    const train::Sequences batch = gather(held_out_, context_.sharder().of(all));
     {
       const auto phase = context_.runtime.phase("validate");
       const at::NoGradGuard no_grad;
@@ -113,15 +113,15 @@ class SftStage final : public Stage {
   }
 
   Context& context_;
-  train::Role actor_;
+  train::ModelWorker actor_;
   Texts train_, held_out_;
   train::BatchOrder order_;
 };
 
 }  // namespace
 
-std::unique_ptr<Stage> make_sft_stage(Context& context) {
-  return std::make_unique<SftStage>(context);
+std::unique_ptr<Trainer> make_sft_trainer(Context& context) {
+  return std::make_unique<SftTrainer>(context);
 }
 
 }  // namespace neap::rlhf

@@ -10,8 +10,8 @@
 #include "base/format.h"
 #include "base/status.h"
 #include "step/phases.h"
-#include "torch/attention.h"
-#include "torch/runtime.h"
+#include "bridge/attention.h"
+#include "bridge/runtime.h"
 #include "train/random.h"
 
 namespace neap::rollout {

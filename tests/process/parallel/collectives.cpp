@@ -11,9 +11,9 @@
 
 #include "base/status.h"
 #include "parallel/communicator.h"
-#include "parallel/share.h"
-#include "parallel/together.h"
-#include "torch/torch_cuda.h"
+#include "parallel/batch_sharder.h"
+#include "parallel/run_collectively.h"
+#include "bridge/torch_cuda.h"
 
 namespace {
 
@@ -109,7 +109,7 @@ void run_host_numbers(Communicator& ranks) {
     differed = true;
   }
   expect(differed, "expect_same");
-  const neap::parallel::Share share(ranks);
+  const neap::parallel::BatchSharder share(ranks);
   const at::Tensor mine = at::full({4, 2}, ranks.rank(), at::kLong);  // two blocks of two rows
   const at::Tensor batch = share.gather(mine, 2);
   for (std::int64_t row = 0; row < 4 * size; ++row)
@@ -120,7 +120,7 @@ void run_host_numbers(Communicator& ranks) {
     together(ranks, [&] {
       if (ranks.rank() == size - 1) throw neap::Error(neap::ErrorCode::kNotFound, "made to fail");
     });
-  } catch (const neap::parallel::FailedTogether& e) {
+  } catch (const neap::parallel::CollectiveError& e) {
     told =
         e.status().code() == neap::ErrorCode::kNotFound && e.mine() == (ranks.rank() == size - 1);
   }

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "step/counting_ops.h"
-#include "torch/runtime.h"
+#include "bridge/runtime.h"
 
 namespace neap::testing {
 

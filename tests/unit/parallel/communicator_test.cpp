@@ -8,8 +8,8 @@
 
 #include "base/status.h"
 #include "parallel/mpi.h"
-#include "parallel/share.h"
-#include "parallel/together.h"
+#include "parallel/batch_sharder.h"
+#include "parallel/run_collectively.h"
 
 namespace neap::parallel {
 namespace {

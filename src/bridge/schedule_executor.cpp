@@ -1,4 +1,4 @@
-#include "torch/residency.h"
+#include "bridge/schedule_executor.h"
 
 #include <algorithm>
 #include <array>
@@ -22,24 +22,24 @@ std::size_t index_of(const Items& items, std::string_view wanted, Name name,
 
 }  // namespace
 
-Residency::Residency(arena::Arena& arena, const plan::MemoryPlan& plan)
+ScheduleExecutor::ScheduleExecutor(arena::Arena& arena, const plan::MemoryPlan& plan)
     : arena_(arena),
       plan_(plan),
       resident_(plan.tags.size(), false),
       dirty_(plan.tags.size(), true) {}
 
-std::size_t Residency::tag_index(std::string_view tag) const {
+std::size_t ScheduleExecutor::tag_index(std::string_view tag) const {
   return index_of(
       plan_.tags, tag, [](const plan::TagPlan& t) -> const std::string& { return t.tag; }, "tag");
 }
 
-std::size_t Residency::phase_index(std::string_view phase) const {
+std::size_t ScheduleExecutor::phase_index(std::string_view phase) const {
   return index_of(
       plan_.phases, phase, [](const plan::PhasePlan& p) -> const std::string& { return p.name; },
       "phase");
 }
 
-Bytes Residency::persistent() const {
+Bytes ScheduleExecutor::persistent() const {
   Bytes sum;
   for (std::size_t i = 0; i < resident_.size(); ++i) {
     if (resident_[i]) sum += plan_.tags[i].bytes;
@@ -47,7 +47,7 @@ Bytes Residency::persistent() const {
   return sum;
 }
 
-Residency::Moved Residency::enter(std::size_t phase) {
+ScheduleExecutor::Moved ScheduleExecutor::enter(std::size_t phase) {
   const Moved moved = move_to(plan_.schedule[phase].resident);
   for (std::size_t i = 0; i < dirty_.size(); ++i) {
     if (plan_.tags[i].write[phase]) dirty_[i] = true;
@@ -55,7 +55,7 @@ Residency::Moved Residency::enter(std::size_t phase) {
   return moved;
 }
 
-Residency::Moved Residency::move_to(const Set& wanted) {
+ScheduleExecutor::Moved ScheduleExecutor::move_to(const Set& wanted) {
   Moved moved;
   const auto add = [&](const arena::MoveReport& report) {
     moved.copied += report.copied;
@@ -82,7 +82,7 @@ Residency::Moved Residency::move_to(const Set& wanted) {
   return moved;
 }
 
-Residency::Moved Residency::bring(const std::vector<std::string>& tags) {
+ScheduleExecutor::Moved ScheduleExecutor::bring(const std::vector<std::string>& tags) {
   Set only(resident_.size(), false);
   Set both = resident_;
   for (const std::string& tag : tags) {

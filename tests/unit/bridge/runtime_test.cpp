@@ -1,12 +1,12 @@
 // The bridge on the host device: every tensor of a phase is counted, regions keep address and contents.
-#include "torch/runtime.h"
+#include "bridge/runtime.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <thread>
 
-#include "unit/torch/small_plan.h"
+#include "unit/bridge/small_plan.h"
 
 namespace neap::bridge {
 namespace {

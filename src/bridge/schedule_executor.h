@@ -12,9 +12,9 @@
 
 namespace neap::bridge {
 
-class Residency {
+class ScheduleExecutor {
  public:
-  Residency(arena::Arena& arena, const plan::MemoryPlan& plan);
+  ScheduleExecutor(arena::Arena& arena, const plan::MemoryPlan& plan);
 
   struct Moved {
     Bytes copied;  ///< over the link, both directions

@@ -14,10 +14,10 @@
 #include "model/text_tokens.h"
 #include "model/tokenizer.h"
 #include "parallel/communicator.h"
-#include "parallel/share.h"
+#include "parallel/batch_sharder.h"
 #include "spec/job.h"
-#include "torch/runtime.h"
-#include "train/role.h"
+#include "bridge/runtime.h"
+#include "train/model_worker.h"
 #include "train/sequences.h"
 
 namespace neap::rlhf {
@@ -36,7 +36,7 @@ struct Context {
   /// Optimizer steps of the whole run are a multiple of this many training steps.
   std::int64_t total_steps = 0;
 
-  [[nodiscard]] parallel::Share share() const { return parallel::Share(ranks); }
+  [[nodiscard]] parallel::BatchSharder sharder() const { return parallel::BatchSharder(ranks); }
 };
 
 /// A text that the model made, for people to look at.
@@ -50,9 +50,9 @@ struct Validation {
 
 /// With several ranks every one calls the same functions; each works on its share of a batch, and
 /// metrics are the whole batch's everywhere.
-class Stage {
+class Trainer {
  public:
-  virtual ~Stage() = default;
+  virtual ~Trainer() = default;
   /// Weights as the configuration says, optimizers at zero.
   virtual void load() = 0;
   [[nodiscard]] virtual std::int64_t steps_per_epoch() const = 0;
@@ -66,10 +66,10 @@ class Stage {
 };
 
 /// The stage of `context.job.task`; reads and tokenizes its data.
-[[nodiscard]] std::unique_ptr<Stage> make_stage(Context& context);
-[[nodiscard]] std::unique_ptr<Stage> make_sft_stage(Context& context);
-[[nodiscard]] std::unique_ptr<Stage> make_reward_stage(Context& context);
-[[nodiscard]] std::unique_ptr<Stage> make_ppo_stage(Context& context);  ///< and grpo
+[[nodiscard]] std::unique_ptr<Trainer> make_trainer(Context& context);
+[[nodiscard]] std::unique_ptr<Trainer> make_sft_trainer(Context& context);
+[[nodiscard]] std::unique_ptr<Trainer> make_reward_trainer(Context& context);
+[[nodiscard]] std::unique_ptr<Trainer> make_ppo_trainer(Context& context);  ///< and grpo
 
 // ---- shared by the stages ----
 

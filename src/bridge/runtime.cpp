@@ -1,4 +1,4 @@
-#include "torch/runtime.h"
+#include "bridge/runtime.h"
 
 #include <ATen/Parallel.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -13,11 +13,11 @@
 #include "device/cuda/cuda_device.h"
 #include "device/host/host_device.h"
 #include "plan/transients.h"
-#include "torch/attention.h"
-#include "torch/residency.h"
-#include "torch/torch_cuda.h"
-#include "torch/torch_cuda_memory.h"
-#include "torch/transient_pool.h"
+#include "bridge/attention.h"
+#include "bridge/schedule_executor.h"
+#include "bridge/torch_cuda.h"
+#include "bridge/torch_cuda_memory.h"
+#include "bridge/transient_pool.h"
 
 namespace neap::bridge {
 namespace {
@@ -119,7 +119,7 @@ class RuntimeImpl final : public Runtime {
     if (!over_ceiling_.ok()) throw Error(over_ceiling_);
     return std::exchange(measurements_, {});
   }
-  [[nodiscard]] Status refusal() const override { return refusal_; }
+  [[nodiscard]] Status last_oom() const override { return last_oom_; }
   [[nodiscard]] Bytes peak() const override {
     return std::max(peak_, arena_->stats().peak_physical);
   }
@@ -130,7 +130,7 @@ class RuntimeImpl final : public Runtime {
   friend class PhaseGuard;
   friend class HoldGuard;
   void mark(trace::EventKind kind, std::string_view name);
-  void end_phase(std::size_t index, Residency::Moved moved, Clock::time_point start);
+  void end_phase(std::size_t index, ScheduleExecutor::Moved moved, Clock::time_point start);
   void check_ceiling(const std::string& phase, const PhaseMeasurement& m);
 
   plan::MemoryPlan plan_;
@@ -139,7 +139,7 @@ class RuntimeImpl final : public Runtime {
   at::ScalarType dtype_ = at::kFloat;
   std::shared_ptr<device::Device> device_;
   std::shared_ptr<arena::Arena> arena_;  // keeps the device
-  std::unique_ptr<Residency> residency_;
+  std::unique_ptr<ScheduleExecutor> executor_;
   std::unique_ptr<Transients> transients_;
   struct Part {
     device::Address address = 0;
@@ -153,13 +153,13 @@ class RuntimeImpl final : public Runtime {
   // CUDA: libtorch's allocator is limited to what the ceiling leaves it, give or take a segment. A phase that used
   // that slack fails the run at its end.
   Status over_ceiling_;
-  Status refusal_;  // CUDA: the last time that libtorch's allocator gave up
-  std::uint64_t refusals_ = torch_cuda_refusal().count;  // an earlier runtime's are not ours
+  Status last_oom_;  // CUDA: the last time that libtorch's allocator gave up
+  std::uint64_t oom_count_ = last_torch_cuda_oom().count;  // an earlier runtime's are not ours
 };
 
 class PhaseGuard final : public Runtime::Guard {
  public:
-  PhaseGuard(RuntimeImpl& runtime, std::size_t index, Residency::Moved moved)
+  PhaseGuard(RuntimeImpl& runtime, std::size_t index, ScheduleExecutor::Moved moved)
       : runtime_(runtime), index_(index), moved_(moved), start_(Clock::now()) {}
   ~PhaseGuard() override {
     // A failure here must not hide the exception that may be under way.
@@ -173,17 +173,17 @@ class PhaseGuard final : public Runtime::Guard {
  private:
   RuntimeImpl& runtime_;
   std::size_t index_;
-  Residency::Moved moved_;
+  ScheduleExecutor::Moved moved_;
   Clock::time_point start_;
 };
 
 class HoldGuard final : public Runtime::Guard {
  public:
-  HoldGuard(RuntimeImpl& runtime, Residency::Set before)
+  HoldGuard(RuntimeImpl& runtime, ScheduleExecutor::Set before)
       : runtime_(runtime), before_(std::move(before)) {}
   ~HoldGuard() override {
     try {
-      runtime_.residency_->move_to(before_);
+      runtime_.executor_->move_to(before_);
     } catch (const std::exception& e) {
       log::error(format("Putting tags back failed: {}", e.what()));
     }
@@ -191,7 +191,7 @@ class HoldGuard final : public Runtime::Guard {
 
  private:
   RuntimeImpl& runtime_;
-  Residency::Set before_;
+  ScheduleExecutor::Set before_;
 };
 
 RuntimeImpl::RuntimeImpl(const spec::Job& job, const plan::MemoryPlan& plan,
@@ -232,7 +232,7 @@ RuntimeImpl::RuntimeImpl(const spec::Job& job, const plan::MemoryPlan& plan,
       }
     }
   }
-  residency_ = std::make_unique<Residency>(*arena_, plan_);
+  executor_ = std::make_unique<ScheduleExecutor>(*arena_, plan_);
   if (choice.target.cuda) {
     transients_ = std::make_unique<CudaTransients>(torch_device_.index());
   } else {
@@ -254,8 +254,8 @@ at::Tensor RuntimeImpl::region(std::string_view tag, std::string_view name, at::
 }
 
 std::unique_ptr<Runtime::Guard> RuntimeImpl::hold(const std::vector<std::string>& tags) {
-  Residency::Set before = residency_->resident();
-  residency_->bring(tags);
+  ScheduleExecutor::Set before = executor_->resident();
+  executor_->bring(tags);
   return std::make_unique<HoldGuard>(*this, std::move(before));
 }
 
@@ -263,16 +263,16 @@ std::unique_ptr<Runtime::Guard> RuntimeImpl::phase(std::string_view name) {
   if (!over_ceiling_.ok()) throw Error(over_ceiling_);
   if (in_phase_)
     throw Error(ErrorCode::kInternal, format("Phase \"{}\" opened inside another", name));
-  const std::size_t index = residency_->phase_index(name);
-  Residency::Moved moved;
+  const std::size_t index = executor_->phase_index(name);
+  ScheduleExecutor::Moved moved;
   try {
-    moved = residency_->enter(index);
+    moved = executor_->enter(index);
   } catch (const Error& e) {
     throw Error(Status(e.status()).with_context(format("entering phase \"{}\"", name)));
   }
   in_phase_ = true;
   mark(trace::EventKind::kPhaseBegin, name);
-  const Bytes persistent = residency_->persistent();
+  const Bytes persistent = executor_->persistent();
   // An exhausted ceiling leaves one byte: zero would be no limit.
   transients_->open(
       std::string(name),
@@ -280,7 +280,7 @@ std::unique_ptr<Runtime::Guard> RuntimeImpl::phase(std::string_view name) {
   return std::make_unique<PhaseGuard>(*this, index, moved);
 }
 
-void RuntimeImpl::end_phase(std::size_t index, Residency::Moved moved, Clock::time_point start) {
+void RuntimeImpl::end_phase(std::size_t index, ScheduleExecutor::Moved moved, Clock::time_point start) {
   in_phase_ = false;
   const std::string& name = plan_.phases[index].name;
   if (torch_device_.is_cuda()) throw_if_error(device_->synchronize());
@@ -289,7 +289,7 @@ void RuntimeImpl::end_phase(std::size_t index, Residency::Moved moved, Clock::ti
   m.seconds = seconds_since(start);
   m.move_seconds = moved.seconds;
   m.moved = moved.copied;
-  m.persistent = residency_->persistent();
+  m.persistent = executor_->persistent();
   const TransientUse use = transients_->close(name);
   m.transient_allocated = use.allocated;
   m.transient_reserved = use.reserved;
@@ -306,16 +306,16 @@ void RuntimeImpl::check_ceiling(const std::string& phase, const PhaseMeasurement
   const auto out_of_memory = [&](Bytes need, Bytes free) {
     MemoryShortage shortage{need, free, ceiling_, {{"temporaries", m.transient_reserved}}};
     for (std::size_t i = 0; i < plan_.tags.size(); ++i) {
-      if (residency_->resident()[i])
+      if (executor_->resident()[i])
         shortage.holders.push_back({plan_.tags[i].tag, plan_.tags[i].bytes});
     }
     return Status::out_of_memory(format("Phase \"{}\"", phase), std::move(shortage));
   };
-  const TorchCudaRefusal refusal = torch_cuda_refusal();
-  if (std::exchange(refusals_, refusal.count) != refusal.count) {
+  const TorchCudaOom refusal = last_torch_cuda_oom();
+  if (std::exchange(oom_count_, refusal.count) != refusal.count) {
     const Bytes free = ceiling_.is_zero() ? value_or_throw(device_->memory()).free
                                           : saturating_sub(ceiling_, m.peak);
-    refusal_ = out_of_memory(refusal.requested, free);
+    last_oom_ = out_of_memory(refusal.requested, free);
   }
   if (!ceiling_.is_zero() && m.peak > ceiling_ && over_ceiling_.ok()) {
     over_ceiling_ = out_of_memory(m.peak, ceiling_);

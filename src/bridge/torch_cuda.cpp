@@ -1,4 +1,4 @@
-#include "torch/torch_cuda.h"
+#include "bridge/torch_cuda.h"
 
 #include <ATen/Context.h>
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-#include "torch/transient_pool.h"
+#include "bridge/transient_pool.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -12,7 +12,7 @@
 
 #include "base/format.h"
 #include "cache/arena_source.h"
-#include "torch/runtime.h"
+#include "bridge/runtime.h"
 
 namespace neap::bridge {
 namespace {

@@ -1,4 +1,4 @@
-#include "parallel/together.h"
+#include "parallel/run_collectively.h"
 
 #include <exception>
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace neap::parallel {
 
-void together(Communicator& ranks, const std::function<void()>& work) {
+void run_collectively(Communicator& ranks, const std::function<void()>& work) {
   if (ranks.alone()) return work();
   Status status;
   try {
@@ -22,8 +22,8 @@ void together(Communicator& ranks, const std::function<void()>& work) {
   ranks.sum(codes);
   for (std::size_t r = 0; r < codes.size(); ++r) {
     if (codes[r] == 0) continue;
-    if (static_cast<int>(r) == ranks.rank()) throw FailedTogether(status, true);
-    throw FailedTogether(
+    if (static_cast<int>(r) == ranks.rank()) throw CollectiveError(status, true);
+    throw CollectiveError(
         Status(static_cast<ErrorCode>(static_cast<int>(codes[r])), format("Rank {} failed", r)),
         false);
   }

@@ -11,11 +11,11 @@
 namespace neap::bridge {
 
 /// What libtorch's allocator was asked for when it last gave up, in bytes; zero: never.
-struct TorchCudaRefusal {
+struct TorchCudaOom {
   std::uint64_t count = 0;  ///< refusals so far
   Bytes requested;          ///< by the last
 };
-[[nodiscard]] TorchCudaRefusal torch_cuda_refusal();
+[[nodiscard]] TorchCudaOom last_torch_cuda_oom();
 
 /// From now on libtorch holds at most `limit` (zero: as much as it gets) of card `ordinal` for this
 /// process, and throws c10::OutOfMemoryError beyond it. It compares a whole new segment although an

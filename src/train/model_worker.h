@@ -18,12 +18,12 @@
 #include "parallel/communicator.h"
 #include "spec/job.h"
 #include "spec/layout.h"
-#include "torch/runtime.h"
+#include "bridge/runtime.h"
 #include "train/optimizer.h"
 
 namespace neap::train {
 
-struct RoleSpec {
+struct WorkerSpec {
   std::string role;              ///< "actor"
   std::filesystem::path folder;  ///< config.json, and weights if there are any
   spec::Head head = spec::Head::kLanguageModel;
@@ -35,16 +35,16 @@ struct RoleSpec {
   bool init_head = false;
 };
 
-class Role {
+class ModelWorker {
  public:
   /// Builds views over the plan's regions; touches no contents. `runtime` and `ranks` outlive it.
-  Role(bridge::Runtime& runtime, parallel::Communicator& ranks, RoleSpec spec);
+  ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks, WorkerSpec spec);
 
   [[nodiscard]] model::Transformer& model() { return *model_; }
   /// The same weights without the adapter; model() itself where there is none.
   [[nodiscard]] model::Transformer& base() { return base_ ? *base_ : *model_; }
   [[nodiscard]] AdamW& optimizer() { return *optimizer_; }
-  [[nodiscard]] const RoleSpec& spec() const { return spec_; }
+  [[nodiscard]] const WorkerSpec& spec() const { return spec_; }
   [[nodiscard]] const spec::Architecture& shape() const { return shape_; }
 
   /// Weights from the folder, or random ones from the seed where it has none and the role trains all
@@ -82,7 +82,7 @@ class Role {
 
   bridge::Runtime& runtime_;
   parallel::Communicator& ranks_;
-  RoleSpec spec_;
+  WorkerSpec spec_;
   spec::Architecture shape_;
   std::vector<spec::FlatUnit> layout_, adapter_layout_;
   // Views of the regions, one a unit; adapters and states are empty where there are none.

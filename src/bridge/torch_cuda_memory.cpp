@@ -1,4 +1,4 @@
-#include "torch/torch_cuda_memory.h"
+#include "bridge/torch_cuda_memory.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
@@ -28,7 +28,7 @@ c10::cuda::CUDACachingAllocator::CUDAAllocator& allocator() {
   return *found;
 }
 
-void watch_refusals() {
+void observe_oom() {
   static const bool once = [] {
     allocator().attachOutOfMemoryObserver(
         [](std::int64_t, std::size_t requested, std::size_t, std::size_t) {
@@ -42,13 +42,13 @@ void watch_refusals() {
 
 }  // namespace
 
-TorchCudaRefusal torch_cuda_refusal() {
+TorchCudaOom last_torch_cuda_oom() {
   return {refusals.load(), Bytes(last_request.load())};
 }
 
 void limit_torch_cuda(int ordinal, Bytes limit) {
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
-  watch_refusals();
+  observe_oom();
   const auto index = static_cast<c10::DeviceIndex>(ordinal);
   const auto total = static_cast<double>(allocator().getMemoryInfo(index).second);
   // Half a byte more than asked for: the allocator rounds the product down.

@@ -1,4 +1,4 @@
-#include "torch/attention.h"
+#include "bridge/attention.h"
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>

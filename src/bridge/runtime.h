@@ -82,7 +82,7 @@ class Runtime {
   [[nodiscard]] virtual Bytes peak_allocated() const = 0;
   /// CUDA: what libtorch's allocator could not give when it last threw c10::OutOfMemoryError in a phase, with need,
   /// free and holders; success if it never did. (On the host device the exception says it itself.)
-  [[nodiscard]] virtual Status refusal() const = 0;
+  [[nodiscard]] virtual Status last_oom() const = 0;
   [[nodiscard]] virtual arena::Arena& arena() = 0;
 };
 

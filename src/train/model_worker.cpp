@@ -1,4 +1,4 @@
-#include "train/role.h"
+#include "train/model_worker.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -19,7 +19,7 @@ constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kStepsKey = "steps";
 constexpr const char* kHead = "score.weight";
 
-std::optional<model::Lora> lora_of(const RoleSpec& spec) {
+std::optional<model::Lora> lora_of(const WorkerSpec& spec) {
   if (spec.lora.rank == 0) return std::nullopt;
   model::Lora lora;
   lora.shape = {spec.lora.rank, spec.lora.target_modules};
@@ -29,7 +29,7 @@ std::optional<model::Lora> lora_of(const RoleSpec& spec) {
 
 }  // namespace
 
-Role::Role(bridge::Runtime& runtime, parallel::Communicator& ranks, RoleSpec spec)
+ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks, WorkerSpec spec)
     : runtime_(runtime),
       ranks_(ranks),
       spec_(std::move(spec)),
@@ -67,7 +67,7 @@ Role::Role(bridge::Runtime& runtime, parallel::Communicator& ranks, RoleSpec spe
       std::make_unique<model::Transformer>(shape_, spec_.head, std::move(base), std::move(lora));
 }
 
-std::vector<at::Tensor> Role::regions(const char* part, const std::vector<spec::FlatUnit>& units,
+std::vector<at::Tensor> ModelWorker::regions(const char* part, const std::vector<spec::FlatUnit>& units,
                                       at::ScalarType dtype) {
   std::vector<at::Tensor> out;
   for (const spec::FlatUnit& unit : units) {
@@ -76,14 +76,14 @@ std::vector<at::Tensor> Role::regions(const char* part, const std::vector<spec::
   return out;
 }
 
-std::unique_ptr<bridge::Runtime::Guard> Role::hold() {
+std::unique_ptr<bridge::Runtime::Guard> ModelWorker::hold() {
   std::vector<std::string> tags = {tag("weights")};
   if (has_lora()) tags.push_back(tag("adapter"));
   if (spec_.trained) tags.push_back(tag("optimizer"));
   return runtime_.hold(tags);
 }
 
-void Role::load() {
+void ModelWorker::load() {
   const auto guard = hold();
   for (const auto* tensors : {&weights_, &adapters_, &states_}) {
     for (const at::Tensor& flat : *tensors) at::Tensor(flat).zero_();
@@ -105,7 +105,7 @@ void Role::load() {
   optimizer_->restore_steps(0);
 }
 
-void Role::read_weights(const std::vector<at::Tensor>& flat) {
+void ModelWorker::read_weights(const std::vector<at::Tensor>& flat) {
   if (!model::has_weights(spec_.folder)) {
     const bool scalar = spec_.head == spec::Head::kScalar;
     if (!spec_.trained || has_lora() || (scalar && !spec_.init_head)) {
@@ -140,7 +140,7 @@ void Role::read_weights(const std::vector<at::Tensor>& flat) {
                      spec_.role));
 }
 
-void Role::report_unused(const fs::path& folder, const model::LoadReport& report) const {
+void ModelWorker::report_unused(const fs::path& folder, const model::LoadReport& report) const {
   constexpr std::size_t kShown = 5;
   if (report.unused.empty() || !ranks_.first()) return;
   std::string names;
@@ -151,7 +151,7 @@ void Role::report_unused(const fs::path& folder, const model::LoadReport& report
                    report.unused.size(), spec_.role, names));
 }
 
-void Role::initialize_adapters() {
+void ModelWorker::initialize_adapters() {
   model::initialize_adapters(*model_, spec_.seed);
   const at::NoGradGuard no_grad;
   for (const model::NamedParameter& adapter : model_->adapters()) {
@@ -162,7 +162,7 @@ void Role::initialize_adapters() {
   }
 }
 
-void Role::expect_agreement() const {
+void ModelWorker::expect_agreement() const {
   if (ranks_.alone()) return;
   // The sum of the bit patterns, which one differing bit changes.
   std::int64_t sum = 0;
@@ -175,7 +175,7 @@ void Role::expect_agreement() const {
   ranks_.expect_same(sum, format("The sum over the bits of the {} model's weights", spec_.role));
 }
 
-void Role::save(const fs::path& folder, const fs::path& tokenizer) {
+void ModelWorker::save(const fs::path& folder, const fs::path& tokenizer) {
   const auto guard = hold();
   const bridge::HostScope host;
   expect_agreement();
@@ -198,7 +198,7 @@ void Role::save(const fs::path& folder, const fs::path& tokenizer) {
                       {{kStepsKey, std::to_string(optimizer_->steps())}});
 }
 
-void Role::restore(const fs::path& folder) {
+void ModelWorker::restore(const fs::path& folder) {
   const auto guard = hold();
   const bridge::HostScope host;
   for (const auto* tensors : {&weights_, &adapters_}) {
@@ -230,7 +230,7 @@ void Role::restore(const fs::path& folder) {
   optimizer_->restore_steps(count);
 }
 
-model::NamedTensors Role::named_states() const {
+model::NamedTensors ModelWorker::named_states() const {
   model::NamedTensors out;
   for (std::size_t i = 0; i < states_.size(); ++i) {
     out.emplace_back(trained_layout()[i].name, states_[i]);

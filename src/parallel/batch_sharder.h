@@ -17,9 +17,9 @@
 
 namespace neap::parallel {
 
-class Share {
+class BatchSharder {
  public:
-  explicit Share(Communicator& communicator)
+  explicit BatchSharder(Communicator& communicator)
       : communicator_(&communicator),
         rank_(static_cast<std::size_t>(communicator.rank())),
         size_(static_cast<std::size_t>(communicator.size())) {}

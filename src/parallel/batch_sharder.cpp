@@ -1,8 +1,8 @@
-#include "parallel/share.h"
+#include "parallel/batch_sharder.h"
 
 #include <ATen/ATen.h>
 
-#include "torch/runtime.h"
+#include "bridge/runtime.h"
 
 namespace neap::parallel {
 namespace {
@@ -17,7 +17,7 @@ std::vector<std::int64_t> by_turns(const at::Tensor& t, std::int64_t first, std:
 
 }  // namespace
 
-at::Tensor Share::gather(const at::Tensor& mine, std::int64_t block) const {
+at::Tensor BatchSharder::gather(const at::Tensor& mine, std::int64_t block) const {
   if (!mine.defined() || size_ == 1) return mine;
   const bridge::HostScope host;
   const auto ranks = static_cast<std::int64_t>(size_);
@@ -30,7 +30,7 @@ at::Tensor Share::gather(const at::Tensor& mine, std::int64_t block) const {
   return by_rank.view(by_turns(flat, ranks, turns, block)).transpose(0, 1).reshape(shape);
 }
 
-at::Tensor Share::pick(const at::Tensor& batch, std::int64_t block) const {
+at::Tensor BatchSharder::pick(const at::Tensor& batch, std::int64_t block) const {
   if (!batch.defined() || size_ == 1) return batch;
   const bridge::HostScope host;
   const auto ranks = static_cast<std::int64_t>(size_);

@@ -10,10 +10,10 @@
 
 namespace neap::parallel {
 
-/// What together() throws on every rank: the status of the lowest rank that failed.
-class FailedTogether : public Error {
+/// What run_collectively() throws on every rank: the status of the lowest rank that failed.
+class CollectiveError : public Error {
  public:
-  FailedTogether(Status status, bool mine) : Error(std::move(status)), mine_(mine) {}
+  CollectiveError(Status status, bool mine) : Error(std::move(status)), mine_(mine) {}
   /// It failed on this rank, which is the one to say so.
   [[nodiscard]] bool mine() const { return mine_; }
 
@@ -23,6 +23,6 @@ class FailedTogether : public Error {
 
 /// Runs `work`, which makes no collective call, on every rank. One rank alone: exceptions pass as
 /// they are.
-void together(Communicator& ranks, const std::function<void()>& work);
+void run_collectively(Communicator& ranks, const std::function<void()>& work);
 
 }  // namespace neap::parallel

@@ -1,4 +1,4 @@
-#include "rlhf/stage.h"
+#include "rlhf/trainer.h"
 
 #include <ATen/ATen.h>
 
@@ -8,15 +8,15 @@
 
 namespace neap::rlhf {
 
-std::unique_ptr<Stage> make_stage(Context& context) {
+std::unique_ptr<Trainer> make_trainer(Context& context) {
   switch (value_or_throw(spec::parse_task(context.job.task))) {
     case spec::Task::kSft:
-      return make_sft_stage(context);
+      return make_sft_trainer(context);
     case spec::Task::kReward:
-      return make_reward_stage(context);
+      return make_reward_trainer(context);
     case spec::Task::kPpo:
     case spec::Task::kGrpo:
-      return make_ppo_stage(context);
+      return make_ppo_trainer(context);
   }
   throw Error(ErrorCode::kInternal, "task out of range");
 }

@@ -4,10 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "torch/runtime.h"
-#include "torch/torch_cuda.h"
-#include "torch/torch_cuda_memory.h"
-#include "unit/torch/small_plan.h"
+#include "bridge/runtime.h"
+#include "bridge/torch_cuda.h"
+#include "bridge/torch_cuda_memory.h"
+#include "unit/bridge/small_plan.h"
 
 namespace neap::bridge {
 namespace {
@@ -49,7 +49,7 @@ TEST_F(RuntimeOnGpu, TemporariesFitBesideTheRegions) {
   EXPECT_EQ(measured[0].persistent, 16_MiB);
   EXPECT_EQ(measured[0].transient_allocated, 100_MiB + kWorkspaces);
   EXPECT_LE(measured[0].peak, kCeiling);
-  EXPECT_TRUE(runtime->refusal().ok());
+  EXPECT_TRUE(runtime->last_oom().ok());
 }
 
 TEST_F(RuntimeOnGpu, TheAllocatorIsHeldToTheCeilingAndTheErrorNamesHolders) {
@@ -60,7 +60,7 @@ TEST_F(RuntimeOnGpu, TheAllocatorIsHeldToTheCeilingAndTheErrorNamesHolders) {
     EXPECT_THROW((void)take(120_MiB), c10::OutOfMemoryError)
         << "16 + 64 + 80 + 120 are over the ceiling";
   }
-  const Status refusal = runtime->refusal();
+  const Status refusal = runtime->last_oom();
   ASSERT_EQ(refusal.code(), ErrorCode::kOutOfDeviceMemory);
   EXPECT_THAT(refusal.message(),
               AllOf(HasSubstr("look"), HasSubstr("120 MiB"), HasSubstr("weights"),
