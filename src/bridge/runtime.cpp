@@ -10,14 +10,14 @@
 
 #include "base/format.h"
 #include "base/log.h"
-#include "device/cuda/cuda_device.h"
-#include "device/host/host_device.h"
-#include "plan/transients.h"
 #include "bridge/attention.h"
 #include "bridge/schedule_executor.h"
 #include "bridge/torch_cuda.h"
 #include "bridge/torch_cuda_memory.h"
 #include "bridge/transient_pool.h"
+#include "device/cuda/cuda_device.h"
+#include "device/host/host_device.h"
+#include "plan/transients.h"
 
 namespace neap::bridge {
 namespace {
@@ -280,7 +280,8 @@ std::unique_ptr<Runtime::Guard> RuntimeImpl::phase(std::string_view name) {
   return std::make_unique<PhaseGuard>(*this, index, moved);
 }
 
-void RuntimeImpl::end_phase(std::size_t index, ScheduleExecutor::Moved moved, Clock::time_point start) {
+void RuntimeImpl::end_phase(std::size_t index, ScheduleExecutor::Moved moved,
+                            Clock::time_point start) {
   in_phase_ = false;
   const std::string& name = plan_.phases[index].name;
   if (torch_device_.is_cuda()) throw_if_error(device_->synchronize());
@@ -311,11 +312,11 @@ void RuntimeImpl::check_ceiling(const std::string& phase, const PhaseMeasurement
     }
     return Status::out_of_memory(format("Phase \"{}\"", phase), std::move(shortage));
   };
-  const TorchCudaOom refusal = last_torch_cuda_oom();
-  if (std::exchange(oom_count_, refusal.count) != refusal.count) {
+  const TorchCudaOom oom = last_torch_cuda_oom();
+  if (std::exchange(oom_count_, oom.count) != oom.count) {
     const Bytes free = ceiling_.is_zero() ? value_or_throw(device_->memory()).free
                                           : saturating_sub(ceiling_, m.peak);
-    last_oom_ = out_of_memory(refusal.requested, free);
+    last_oom_ = out_of_memory(oom.requested, free);
   }
   if (!ceiling_.is_zero() && m.peak > ceiling_ && over_ceiling_.ok()) {
     over_ceiling_ = out_of_memory(m.peak, ceiling_);

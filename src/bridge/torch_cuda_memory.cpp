@@ -13,7 +13,7 @@
 namespace neap::bridge {
 namespace {
 
-std::atomic<std::uint64_t> refusals{0}, last_request{0};
+std::atomic<std::uint64_t> oom_count{0}, last_request{0};
 
 c10::cuda::CUDACachingAllocator::CUDAAllocator& allocator() {
   using c10::cuda::CUDACachingAllocator::CUDAAllocator;
@@ -33,7 +33,7 @@ void observe_oom() {
     allocator().attachOutOfMemoryObserver(
         [](std::int64_t, std::size_t requested, std::size_t, std::size_t) {
           last_request = requested;
-          ++refusals;
+          ++oom_count;
         });
     return true;
   }();
@@ -43,7 +43,7 @@ void observe_oom() {
 }  // namespace
 
 TorchCudaOom last_torch_cuda_oom() {
-  return {refusals.load(), Bytes(last_request.load())};
+  return {oom_count.load(), Bytes(last_request.load())};
 }
 
 void limit_torch_cuda(int ordinal, Bytes limit) {

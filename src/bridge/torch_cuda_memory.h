@@ -12,7 +12,7 @@ namespace neap::bridge {
 
 /// What libtorch's allocator was asked for when it last gave up, in bytes; zero: never.
 struct TorchCudaOom {
-  std::uint64_t count = 0;  ///< refusals so far
+  std::uint64_t count = 0;  ///< times so far
   Bytes requested;          ///< by the last
 };
 [[nodiscard]] TorchCudaOom last_torch_cuda_oom();

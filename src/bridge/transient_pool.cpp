@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/format.h"
-#include "cache/arena_source.h"
 #include "bridge/runtime.h"
+#include "cache/arena_source.h"
 
 namespace neap::bridge {
 namespace {

@@ -7,8 +7,8 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "report/chart.h"
-#include "report/gather.h"
 #include "report/html.h"
+#include "report/load_report.h"
 #include "report/perfetto.h"
 #include "report/png.h"
 
@@ -41,7 +41,7 @@ class ReportCommand final : public Command {
         ->group("Output");
     app.add_flag("--json", json_, "numbers on stdout as JSON instead of tables; no default page")
         ->group("Output");
-    app.add_option("--at", gather_.at,
+    app.add_option("--at", load_options_.at,
                    "moment of a segment map: a time (3.2s, 120ms), peak, peak-allocated, end, or "
                    "an event (#4711); repeatable [peak]")
         ->type_name("TIME")
@@ -53,16 +53,16 @@ class ReportCommand final : public Command {
     app.add_option("--device", device_, "ordinal [the device with most events]")
         ->type_name("N")
         ->group("Contents");
-    app.add_option("--replay", gather_.replay,
+    app.add_option("--replay", load_options_.replay,
                    "result of `neap replay INPUT --json`: its settings side by side")
         ->type_name("FILE")
         ->group("Contents");
   }
 
   int run() override {
-    gather_.device = device_;
-    gather_.progress = true;
-    auto report = report::gather(input_, gather_);
+    load_options_.device = device_;
+    load_options_.progress = true;
+    auto report = report::load_report(input_, load_options_);
     if (!report.ok()) return fail(report.status());
     if (const Status status = write_outputs(*report); !status.ok()) return fail(status);
     const std::string text =
@@ -76,7 +76,7 @@ class ReportCommand final : public Command {
  private:
   Status write_outputs(const report::Report& report) {
     report::ChartOptions chart;
-    chart.segment_maps = !gather_.at.empty();
+    chart.segment_maps = !load_options_.at.empty();
     for (const auto& [text, into] :
          {std::pair{&from_, &chart.from_seconds}, std::pair{&to_, &chart.to_seconds}}) {
       if (text->empty()) continue;
@@ -117,7 +117,7 @@ class ReportCommand final : public Command {
   std::filesystem::path input_, html_, svg_, png_, perfetto_;
   std::string from_, to_;
   std::optional<std::uint16_t> device_;
-  report::GatherOptions gather_;
+  report::LoadOptions load_options_;
   bool json_ = false;
 };
 

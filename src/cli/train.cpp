@@ -5,12 +5,12 @@
 
 #include "base/format.h"
 #include "base/log.h"
+#include "bridge/attention.h"
+#include "bridge/torch_cuda.h"
 #include "cli/command.h"
 #include "parallel/run_collectively.h"
 #include "rlhf/run.h"
 #include "spec/job.h"
-#include "bridge/attention.h"
-#include "bridge/torch_cuda.h"
 
 namespace neap::cli {
 namespace {

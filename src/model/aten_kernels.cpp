@@ -3,9 +3,9 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
-#include "model/aten_ops.h"
 #include "bridge/attention.h"
 #include "bridge/runtime.h"
+#include "model/aten_ops.h"
 
 namespace neap::model {
 

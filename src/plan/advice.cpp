@@ -4,13 +4,13 @@
 #include <functional>
 
 #include "base/format.h"
-#include "plan/residency.h"
+#include "plan/phase_schedule.h"
 
 namespace neap::plan {
 namespace {
 
 // A change of a job in steps: level 0 is the job as it is.
-struct Dial {
+struct Tunable {
   std::string effect;
   int weight = 1;              ///< how much a step hurts
   bool keeps_training = true;  ///< the result is the same but for rounding
@@ -68,8 +68,8 @@ Keys inference_micro_batches(spec::Job& j) {
   return keys;
 }
 
-std::vector<Dial> dials(const spec::Job& job) {
-  std::vector<Dial> list;
+std::vector<Tunable> tunables(const spec::Job& job) {
+  std::vector<Tunable> list;
   list.push_back({"smaller micro batches in training: same result, more passes", 1, true,
                   [](spec::Job& j, std::vector<std::string>& o, int level) {
                     return shrink_keys(training_micro_batches(j), o, level);
@@ -138,45 +138,46 @@ bool least_of(const spec::Job& job, const Target& target, Bytes& least) {
   if (!job.validate().ok()) return false;
   const Result<MemoryPlan> plan = draft_plan(job, target);
   if (!plan.ok()) return false;
-  least = least_capacity(*plan);
+  least = min_capacity(*plan);
   return true;
 }
 
 }  // namespace
 
-std::vector<Knob> find_knobs(const spec::Job& job, const Target& target) {
+std::vector<Suggestion> find_knobs(const spec::Job& job, const Target& target) {
   Bytes now;
   if (!least_of(job, target, now)) return {};
-  std::vector<Knob> knobs;
-  for (const Dial& dial : dials(job)) {
-    Knob best;
-    best.least_capacity = now;
+  std::vector<Suggestion> suggestions;
+  for (const Tunable& tunable : tunables(job)) {
+    Suggestion best;
+    best.min_capacity = now;
     // As far as it helps; of a change in the training only the first step.
     std::vector<std::string> last;
-    for (int level = 1; level <= (dial.keeps_training ? 12 : 1); ++level) {
+    for (int level = 1; level <= (tunable.keeps_training ? 12 : 1); ++level) {
       spec::Job changed = job;
-      Knob knob;
-      knob.effect = dial.effect;
-      if (!dial.turn(changed, knob.overrides, level) || knob.overrides == last) break;
-      last = knob.overrides;
-      if (!least_of(changed, target, knob.least_capacity)) break;
-      if (knob.least_capacity < best.least_capacity) best = knob;
+      Suggestion suggestion;
+      suggestion.effect = tunable.effect;
+      if (!tunable.turn(changed, suggestion.overrides, level) || suggestion.overrides == last)
+        break;
+      last = suggestion.overrides;
+      if (!least_of(changed, target, suggestion.min_capacity)) break;
+      if (suggestion.min_capacity < best.min_capacity) best = suggestion;
     }
-    if (best.least_capacity < now) knobs.push_back(std::move(best));
+    if (best.min_capacity < now) suggestions.push_back(std::move(best));
   }
-  std::stable_sort(knobs.begin(), knobs.end(), [](const Knob& a, const Knob& b) {
-    return a.least_capacity < b.least_capacity;
-  });
-  return knobs;
+  std::stable_sort(
+      suggestions.begin(), suggestions.end(),
+      [](const Suggestion& a, const Suggestion& b) { return a.min_capacity < b.min_capacity; });
+  return suggestions;
 }
 
 Result<Fit> find_fit(const spec::Job& job, const Target& target) {
-  const std::vector<Dial> list = dials(job);
+  const std::vector<Tunable> list = tunables(job);
   struct Candidate {
     std::vector<int> levels;
-    int pain = 0;
+    int penalty = 0;
   };
-  // Combinations in order of pain: those that keep the training first.
+  // Combinations in order of penalty: those that keep the training first.
   std::vector<Candidate> candidates;
   const std::function<void(std::size_t, Candidate)> enumerate = [&](std::size_t k, Candidate c) {
     if (k == list.size()) {
@@ -189,13 +190,13 @@ Result<Fit> find_fit(const spec::Job& job, const Target& target) {
       if (level > 0 && !list[k].turn(probe, unused, level)) break;
       Candidate next = c;
       next.levels.push_back(level);
-      next.pain += level * list[k].weight + (level > 0 && !list[k].keeps_training ? 1000 : 0);
+      next.penalty += level * list[k].weight + (level > 0 && !list[k].keeps_training ? 1000 : 0);
       enumerate(k + 1, std::move(next));
     }
   };
   enumerate(0, {});
   std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.pain < b.pain; });
+                   [](const Candidate& a, const Candidate& b) { return a.penalty < b.penalty; });
 
   const auto build = [&](const Candidate& c, spec::Job& changed, Fit& fit) {
     changed = job;
@@ -206,12 +207,12 @@ Result<Fit> find_fit(const spec::Job& job, const Target& target) {
     }
     return changed.validate().ok();
   };
-  // The hardest turn of the dials of one kind tells whether that kind can do it at all.
+  // The hardest turn of the tunables of one kind tells whether that kind can do it at all.
   Bytes smallest(~0ull);
   for (const bool training : {true, false}) {
     const Candidate* hardest = nullptr;
     for (const Candidate& c : candidates) {
-      if ((c.pain < 1000) != training) continue;
+      if ((c.penalty < 1000) != training) continue;
       const auto sum = [](const Candidate& x) {
         int s = 0;
         for (const int level : x.levels) s += level;
@@ -227,7 +228,7 @@ Result<Fit> find_fit(const spec::Job& job, const Target& target) {
     smallest = std::min(smallest, least);
     if (least > target.capacity) continue;
     for (const Candidate& c : candidates) {
-      if ((c.pain < 1000) != training) continue;
+      if ((c.penalty < 1000) != training) continue;
       Fit found;
       if (!build(c, changed, found)) continue;
       Result<MemoryPlan> plan = draft_plan(changed, target);

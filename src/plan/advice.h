@@ -9,13 +9,13 @@
 
 namespace neap::plan {
 
-struct Knob {
+struct Suggestion {
   std::vector<std::string> overrides;  ///< "critic.ppo_micro_batch_size_per_gpu=4"
   std::string effect;                  ///< what it costs, for people
-  Bytes least_capacity;                ///< with it
+  Bytes min_capacity;                  ///< with it
 };
 /// Single changes that lower the least capacity, best first.
-[[nodiscard]] std::vector<Knob> find_knobs(const spec::Job& job, const Target& target);
+[[nodiscard]] std::vector<Suggestion> find_knobs(const spec::Job& job, const Target& target);
 
 struct Fit {
   std::vector<std::string> overrides;  ///< empty: fits as it is

@@ -4,7 +4,7 @@
 
 #include "base/format.h"
 #include "plan/advice.h"
-#include "plan/residency.h"
+#include "plan/phase_schedule.h"
 #include "plan/tags.h"
 #include "plan/transients.h"
 
@@ -30,16 +30,18 @@ Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target) {
   Status status = solve_residency(plan, job.memory.residency);
   if (status.ok()) return plan;
   if (status.code() != ErrorCode::kDoesNotFit) return status;
-  std::string knobs;
-  const std::vector<Knob> found = find_knobs(job, target);
+  std::string suggestions;
+  const std::vector<Suggestion> found = find_knobs(job, target);
   for (std::size_t i = 0; i < std::min<std::size_t>(found.size(), 5); ++i) {
     std::string overrides;
     for (const std::string& o : found[i].overrides) overrides += (overrides.empty() ? "" : " ") + o;
-    knobs += format("\n  {}: fits in {} ({})", overrides, found[i].least_capacity, found[i].effect);
+    suggestions +=
+        format("\n  {}: fits in {} ({})", overrides, found[i].min_capacity, found[i].effect);
   }
-  const std::string text = knobs.empty() ? ""
-                                         : ". What lowers it, each alone:" + knobs +
-                                               "\n`neap plan --fit SIZE` looks for a combination";
+  const std::string text = suggestions.empty()
+                               ? ""
+                               : ". What lowers it, each alone:" + suggestions +
+                                     "\n`neap plan --fit SIZE` looks for a combination";
   return Status(ErrorCode::kDoesNotFit, status.message() + text);
 }
 

@@ -15,7 +15,7 @@
 
 namespace neap::plan {
 
-enum class Need { kNeed, kFree, kDrop };  ///< the cells of the table in docs/architecture.md
+enum class Need { kNeed, kOptional, kDrop };  ///< the cells of the table in docs/architecture.md
 
 /// What a tag's bytes are worth in the phases that do not need them.
 enum class Contents {
@@ -97,7 +97,7 @@ struct MemoryPlan {
 /// Tags, phases and transients of a job, without a schedule.
 [[nodiscard]] Result<MemoryPlan> draft_plan(const spec::Job& job, const Target& target);
 /// The whole road from configuration to plan. kDoesNotFit when no schedule fits: the message has
-/// the least capacity that would, and the knobs that lower it. With residency "all" the plan may
+/// the least capacity that would, and the suggestions that lower it. With residency "all" the plan may
 /// be over the capacity (fits() tells): the run then meets the device's own limit.
 [[nodiscard]] Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target);
 

@@ -181,7 +181,7 @@ std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe
     for (const spec::Phase& phase : recipe.phases) {
       tag.need.push_back(contains(phase.needs, id)      ? Need::kNeed
                          : contains(phase.discards, id) ? Need::kDrop
-                                                        : Need::kFree);
+                                                        : Need::kOptional);
       tag.write.push_back(contains(phase.writes, id));
     }
     tags.push_back(std::move(tag));

@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "report/residency.h"
+#include "report/residency_chart.h"
 
 namespace neap::report {
 namespace {

@@ -53,8 +53,8 @@ struct UpdateSpec {
 // The optimizer of step::update_phase: one step a mini-batch, at the schedule's learning rate.
 class MiniBatchOptimizer {
  public:
-  MiniBatchOptimizer(Context& context, train::ModelWorker& role, const Experience& e, std::int64_t step,
-                     const UpdateSpec& spec)
+  MiniBatchOptimizer(Context& context, train::ModelWorker& role, const Experience& e,
+                     std::int64_t step, const UpdateSpec& spec)
       : context_(context), optimizer_(role.optimizer()), e_(e), step_(step), spec_(spec) {
     updates_per_step_ = spec.epochs * (e.sequences.size() / shape().mini_batch);
   }
@@ -101,8 +101,8 @@ step::Keep keep_of(const spec::ModelConfig& config) {
 
 }  // namespace
 
-void train_critic(Context& context, train::ModelWorker& critic, const Experience& e, std::int64_t step,
-                  Metrics& metrics) {
+void train_critic(Context& context, train::ModelWorker& critic, const Experience& e,
+                  std::int64_t step, Metrics& metrics) {
   const spec::Job& job = context.job;
   const spec::CriticConfig& config = job.critic;
   model::Transformer& model = critic.model();
@@ -125,8 +125,8 @@ void train_critic(Context& context, train::ModelWorker& critic, const Experience
   optimizer.put(metrics);
 }
 
-void train_actor(Context& context, train::ModelWorker& actor, const Experience& e, std::int64_t step,
-                 Metrics& metrics) {
+void train_actor(Context& context, train::ModelWorker& actor, const Experience& e,
+                 std::int64_t step, Metrics& metrics) {
   const spec::Job& job = context.job;
   const spec::ActorConfig& config = job.actor;
   model::Transformer& model = actor.model();

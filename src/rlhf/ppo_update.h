@@ -14,10 +14,10 @@
 namespace neap::rlhf {
 
 /// Phase "train_critic".
-void train_critic(Context& context, train::ModelWorker& critic, const Experience& e, std::int64_t step,
-                  Metrics& metrics);
+void train_critic(Context& context, train::ModelWorker& critic, const Experience& e,
+                  std::int64_t step, Metrics& metrics);
 /// Phase "train_actor".
-void train_actor(Context& context, train::ModelWorker& actor, const Experience& e, std::int64_t step,
-                 Metrics& metrics);
+void train_actor(Context& context, train::ModelWorker& actor, const Experience& e,
+                 std::int64_t step, Metrics& metrics);
 
 }  // namespace neap::rlhf

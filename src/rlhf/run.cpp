@@ -11,19 +11,19 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "bridge/runtime.h"
+#include "bridge/torch_cuda.h"
 #include "model/tokenizer.h"
 #include "parallel/run_collectively.h"
-#include "report/gather.h"
 #include "report/html.h"
+#include "report/load_report.h"
 #include "report/metrics.h"
 #include "report/phase_table.h"
 #include "report/run_folder.h"
 #include "rlhf/interrupt.h"
-#include "rlhf/trainer.h"
 #include "rlhf/summary.h"
 #include "rlhf/tokenizers.h"
-#include "bridge/runtime.h"
-#include "bridge/torch_cuda.h"
+#include "rlhf/trainer.h"
 #include "trace/recorder.h"
 #include "train/checkpoint.h"
 #include "train/dataset.h"
@@ -54,7 +54,7 @@ std::int64_t count_steps(const spec::Job& job) {
 }
 
 Status write_report(const fs::path& output, const fs::path& page) {
-  NEAP_TRY_ASSIGN(const report::Report report, report::gather(output));
+  NEAP_TRY_ASSIGN(const report::Report report, report::load_report(output));
   NEAP_TRY_ASSIGN(const std::string html, report::report_html(report));
   return write_file_atomic(page, html);
 }

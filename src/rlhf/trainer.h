@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "bridge/runtime.h"
 #include "model/text_tokens.h"
 #include "model/tokenizer.h"
-#include "parallel/communicator.h"
 #include "parallel/batch_sharder.h"
+#include "parallel/communicator.h"
 #include "spec/job.h"
-#include "bridge/runtime.h"
 #include "train/model_worker.h"
 #include "train/sequences.h"
 

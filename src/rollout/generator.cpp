@@ -9,9 +9,9 @@
 
 #include "base/format.h"
 #include "base/status.h"
-#include "step/phases.h"
 #include "bridge/attention.h"
 #include "bridge/runtime.h"
+#include "step/phases.h"
 #include "train/random.h"
 
 namespace neap::rollout {

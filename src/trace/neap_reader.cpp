@@ -2,8 +2,8 @@
 #include <array>
 #include <map>
 
-#include "trace/format.h"
 #include "trace/formats.h"
+#include "trace/wire_format.h"
 
 namespace neap::trace {
 namespace {

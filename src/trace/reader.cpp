@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "base/progress.h"
-#include "trace/format.h"
 #include "trace/formats.h"
+#include "trace/wire_format.h"
 
 namespace neap::trace {
 namespace {

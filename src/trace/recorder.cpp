@@ -17,8 +17,8 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "trace/format.h"
 #include "trace/recording.h"
+#include "trace/wire_format.h"
 
 namespace neap::trace {
 namespace {

@@ -6,7 +6,7 @@
 #include <cerrno>
 
 #include "base/file.h"
-#include "trace/format.h"
+#include "trace/wire_format.h"
 
 namespace neap::trace {
 namespace {

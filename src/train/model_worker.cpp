@@ -67,8 +67,9 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks
       std::make_unique<model::Transformer>(shape_, spec_.head, std::move(base), std::move(lora));
 }
 
-std::vector<at::Tensor> ModelWorker::regions(const char* part, const std::vector<spec::FlatUnit>& units,
-                                      at::ScalarType dtype) {
+std::vector<at::Tensor> ModelWorker::regions(const char* part,
+                                             const std::vector<spec::FlatUnit>& units,
+                                             at::ScalarType dtype) {
   std::vector<at::Tensor> out;
   for (const spec::FlatUnit& unit : units) {
     out.push_back(runtime_.region(tag(part), unit.name, dtype).narrow(0, 0, unit.elements));

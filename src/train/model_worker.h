@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
+#include "bridge/runtime.h"
 #include "model/checkpoint.h"
 #include "model/transformer.h"
 #include "parallel/communicator.h"
 #include "spec/job.h"
 #include "spec/layout.h"
-#include "bridge/runtime.h"
 #include "train/optimizer.h"
 
 namespace neap::train {

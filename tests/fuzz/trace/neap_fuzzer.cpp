@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "check.h"
-#include "trace/format.h"
 #include "trace/reader.h"
+#include "trace/wire_format.h"
 
 namespace {
 

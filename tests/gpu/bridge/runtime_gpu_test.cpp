@@ -60,11 +60,10 @@ TEST_F(RuntimeOnGpu, TheAllocatorIsHeldToTheCeilingAndTheErrorNamesHolders) {
     EXPECT_THROW((void)take(120_MiB), c10::OutOfMemoryError)
         << "16 + 64 + 80 + 120 are over the ceiling";
   }
-  const Status refusal = runtime->last_oom();
-  ASSERT_EQ(refusal.code(), ErrorCode::kOutOfDeviceMemory);
-  EXPECT_THAT(refusal.message(),
-              AllOf(HasSubstr("look"), HasSubstr("120 MiB"), HasSubstr("weights"),
-                    HasSubstr("frozen"), HasSubstr("temporaries")));
+  const Status oom = runtime->last_oom();
+  ASSERT_EQ(oom.code(), ErrorCode::kOutOfDeviceMemory);
+  EXPECT_THAT(oom.message(), AllOf(HasSubstr("look"), HasSubstr("120 MiB"), HasSubstr("weights"),
+                                   HasSubstr("frozen"), HasSubstr("temporaries")));
   // What was refused took nothing: the next phase has all its room.
   const auto phase = runtime->phase("learn");
   EXPECT_NO_THROW((void)take(150_MiB));

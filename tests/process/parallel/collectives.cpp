@@ -10,10 +10,10 @@
 #include <string>
 
 #include "base/status.h"
-#include "parallel/communicator.h"
-#include "parallel/batch_sharder.h"
-#include "parallel/run_collectively.h"
 #include "bridge/torch_cuda.h"
+#include "parallel/batch_sharder.h"
+#include "parallel/communicator.h"
+#include "parallel/run_collectively.h"
 
 namespace {
 

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "trace/format.h"
 #include "trace/reader.h"
 #include "trace/recorder.h"
+#include "trace/wire_format.h"
 #include "trace/writer.h"
 
 namespace neap::trace {

@@ -30,8 +30,8 @@ inline plan::MemoryPlan small_plan(Bytes capacity) {
   p.granularity = 2_MiB;
   p.phases = {{"look", 8_MiB, 8_MiB}, {"learn", 8_MiB, 8_MiB}};
   p.tags = {tag("weights", 8_MiB, {Need::kNeed, Need::kNeed}, plan::Contents::kLive),
-            tag("frozen", 8_MiB, {Need::kNeed, Need::kFree}, plan::Contents::kFrozen),
-            tag("optimizer", 8_MiB, {Need::kFree, Need::kNeed}, plan::Contents::kLive)};
+            tag("frozen", 8_MiB, {Need::kNeed, Need::kOptional}, plan::Contents::kFrozen),
+            tag("optimizer", 8_MiB, {Need::kOptional, Need::kNeed}, plan::Contents::kLive)};
   p.schedule = {{{}, {true, true, false}, 16_MiB, 24_MiB},
                 {{}, {true, false, true}, 16_MiB, 24_MiB}};
   p.peak = 24_MiB;

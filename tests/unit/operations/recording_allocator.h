@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "step/counting_ops.h"
 #include "bridge/runtime.h"
+#include "step/counting_ops.h"
 
 namespace neap::testing {
 

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "base/status.h"
-#include "parallel/mpi.h"
 #include "parallel/batch_sharder.h"
+#include "parallel/mpi.h"
 #include "parallel/run_collectively.h"
 
 namespace neap::parallel {

@@ -9,7 +9,7 @@
 
 #include "base/json.h"
 #include "report/envelope.h"
-#include "report/gather.h"
+#include "report/load_report.h"
 #include "trace/reader.h"
 #include "unit/report/synthetic.h"
 
@@ -258,23 +258,23 @@ TEST(Gather, MomentsAndTheirMistakes) {
   for (const char* const wrong : {"", "3", "s", "-1s", "3 parsecs", "nans", "1e300s"})
     EXPECT_EQ(parse_duration(wrong).status().code(), ErrorCode::kInvalidArgument) << wrong;
 
-  GatherOptions options;
+  LoadOptions options;
   options.at = {"peak", "end", "#3", "1ns", "peak-allocated"};
-  auto report = gather(snapshots() / "phases.pickle.gz", options);
+  auto report = load_report(snapshots() / "phases.pickle.gz", options);
   ASSERT_TRUE(report.ok()) << report.status().message();
   ASSERT_EQ(report->history.maps.size(), 5u);
   EXPECT_EQ(report->history.maps[0].label, "at " + duration_text(0));
   EXPECT_EQ(report->history.maps[1].event, 3u);
   EXPECT_EQ(report->history.maps[4].label, "at the end");
   options.at = {"#99999999"};
-  EXPECT_EQ(gather(snapshots() / "phases.pickle.gz", options).status().code(),
+  EXPECT_EQ(load_report(snapshots() / "phases.pickle.gz", options).status().code(),
             ErrorCode::kInvalidArgument);
   options = {};
   options.device = 3;
-  EXPECT_THAT(gather(snapshots() / "phases.pickle.gz", options).status().message(),
+  EXPECT_THAT(load_report(snapshots() / "phases.pickle.gz", options).status().message(),
               testing::HasSubstr("no device 3; it has 0"));
-  EXPECT_EQ(gather(snapshots()).status().code(), ErrorCode::kNotFound);
-  EXPECT_FALSE(gather(snapshots() / "README.md").ok());
+  EXPECT_EQ(load_report(snapshots()).status().code(), ErrorCode::kNotFound);
+  EXPECT_FALSE(load_report(snapshots() / "README.md").ok());
 }
 
 }  // namespace

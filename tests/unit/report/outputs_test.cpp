@@ -6,8 +6,8 @@
 #include "base/file.h"
 #include "report/canvas.h"
 #include "report/chart.h"
-#include "report/gather.h"
 #include "report/html.h"
+#include "report/load_report.h"
 #include "report/payload.h"
 #include "report/perfetto.h"
 #include "report/png.h"
@@ -25,14 +25,14 @@ constexpr std::uint64_t kMiB = 1u << 20;
 Report run_report() {
   const SyntheticRun run = SyntheticRun::two_steps();
   PlanSummary plan{120_MiB, 148_MiB, 116_MiB, {{"generate", 96_MiB, 20_MiB, 116_MiB}}};
-  auto report = gather(run.recording, "two steps", plan, {});
+  auto report = make_report(run.recording, "two steps", plan, {});
   EXPECT_TRUE(report.ok()) << report.status().message();
   return std::move(report).value();
 }
 
 Report snapshot_report() {
-  auto report =
-      gather(std::filesystem::path(NEAP_SOURCE_DIR) / "tests/data/gpu-snapshots/phases.pickle.gz");
+  auto report = load_report(std::filesystem::path(NEAP_SOURCE_DIR) /
+                            "tests/data/gpu-snapshots/phases.pickle.gz");
   EXPECT_TRUE(report.ok()) << report.status().message();
   report->settings = {{"", "none", 0, 100_MiB, 80_MiB, 10, 0, 0, false},
                       {"expandable_segments:True", "all", 0.5, 90_MiB, 80_MiB, 11, 2, 1, true}};
@@ -142,7 +142,7 @@ TEST(Html, HostileNamesStayText) {
   run.add(trace::EventKind::kRegionCreate, evil, 0, kMiB);
   run.add(trace::EventKind::kPhaseBegin, evil, 0, 0);
   run.add(trace::EventKind::kAlloc, "", 0x1000, 512);
-  auto report = gather(run.recording, evil, std::nullopt, {});
+  auto report = make_report(run.recording, evil, std::nullopt, {});
   ASSERT_TRUE(report.ok());
   const auto page = report_html(*report);
   ASSERT_TRUE(page.ok());

@@ -1,4 +1,4 @@
-#include "trace/format.h"
+#include "trace/wire_format.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "plan/residency.h"
+#include "plan/phase_schedule.h"
 
 #include <algorithm>
 #include <numeric>
@@ -70,10 +70,10 @@ TagOption make_option(const TagPlan& tag, const std::vector<std::vector<std::siz
   for (std::size_t k = 0; k < left.size(); ++k) {
     const auto& gap = gaps[left[k]];
     const auto& before = gaps[left[(k + left.size() - 1) % left.size()]];
-    option.cost.link += tag.bytes.count();  // the way back
+    option.cost.transfer_bytes += tag.bytes.count();  // the way back
     // The copy that the last leave made is still right if nobody wrote since.
     if (written_between(tag, before.back(), gap.front())) {
-      option.cost.link += tag.bytes.count();
+      option.cost.transfer_bytes += tag.bytes.count();
       option.copied_out |= bit(gap.front());
     }
   }
@@ -182,9 +182,9 @@ class Search {
         here += bytes_of(j);
         std::uint64_t away = ~0ull;
         for (const TagOption& o : options_[j]) {
-          if ((o.resident & bit(p)) == 0) away = std::min(away, o.cost.link);
+          if ((o.resident & bit(p)) == 0) away = std::min(away, o.cost.transfer_bytes);
         }
-        if (away != ~0ull) leavers.push_back({bytes_of(j), away - cheapest.cost.link});
+        if (away != ~0ull) leavers.push_back({bytes_of(j), away - cheapest.cost.transfer_bytes});
       }
       if (here <= room_[p]) continue;
       auto excess = static_cast<long double>(here - room_[p]);
@@ -202,7 +202,7 @@ class Search {
       worst = std::max(worst, extra);
     }
     // Rounded down with a margin for the arithmetic: a bound may be low, never high.
-    low.link += static_cast<std::uint64_t>(worst * (1 - 1e-15L));
+    low.transfer_bytes += static_cast<std::uint64_t>(worst * (1 - 1e-15L));
     return low;
   }
 
@@ -289,7 +289,7 @@ std::vector<TagOption> tag_options(const TagPlan& tag) {
   return kept;
 }
 
-Bytes least_capacity(const MemoryPlan& plan) {
+Bytes min_capacity(const MemoryPlan& plan) {
   // Without a host budget every tag can be away wherever it is not needed.
   Bytes low;
   Bytes high;
@@ -336,7 +336,7 @@ Status solve_residency(MemoryPlan& plan, const std::string& mode) {
             format("memory.residency is \"{}\"; it can be \"auto\" or \"all\"", mode)};
   const auto chosen = Search(plan, plan.capacity).run();
   if (!chosen) {
-    const Bytes least = least_capacity(plan);
+    const Bytes least = min_capacity(plan);
     // The phase that sets it, for the message.
     std::size_t worst = 0;
     Bytes worst_bytes;

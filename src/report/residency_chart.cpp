@@ -1,4 +1,4 @@
-#include "report/residency.h"
+#include "report/residency_chart.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "plan/residency.h"
+#include "plan/phase_schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ TagPlan tag(std::string name, Bytes bytes, const std::string& needs, const std::
   t.bytes = bytes;
   t.contents = contents;
   for (const char c : needs)
-    t.need.push_back(c == 'N' ? Need::kNeed : c == 'd' ? Need::kDrop : Need::kFree);
+    t.need.push_back(c == 'N' ? Need::kNeed : c == 'd' ? Need::kDrop : Need::kOptional);
   for (const char c : writes) t.write.push_back(c == 'w');
   return t;
 }
@@ -103,7 +103,7 @@ TEST(Residency, WhatFitsStaysWithoutMoves) {
 }
 
 TEST(Residency, TightensToTheLeastCapacityAndNamesIt) {
-  const Bytes least = least_capacity(ppo(Bytes()));
+  const Bytes least = min_capacity(ppo(Bytes()));
   EXPECT_EQ(least, 410_MiB);  // train_actor: weights, grads, optimizer, transient
   MemoryPlan plan = ppo(least);
   ASSERT_TRUE(solve_residency(plan, "auto").ok());
@@ -123,21 +123,21 @@ TEST(Residency, CountsCleanCopiesOnce) {
   // critic.weights leave twice a step but change only in train_critic: one copy out, two in.
   const TagPlan critic = tag("critic.weights", 100_MiB, "...N.N.", ".....w.", Contents::kLive);
   const std::vector<TagOption> options = tag_options(critic);
-  EXPECT_EQ(options.front().cost.link, 0U);
-  EXPECT_EQ(options.back().cost.link, (300_MiB).count());
+  EXPECT_EQ(options.front().cost.transfer_bytes, 0U);
+  EXPECT_EQ(options.back().cost.transfer_bytes, (300_MiB).count());
   // Frozen: in only.
   const TagPlan frozen = tag("reward.weights", 100_MiB, "....N..", ".......", Contents::kFrozen);
-  EXPECT_EQ(tag_options(frozen).back().cost.link, (100_MiB).count());
+  EXPECT_EQ(tag_options(frozen).back().cost.transfer_bytes, (100_MiB).count());
   // Scratch: free.
   const TagPlan grads = tag("actor.grads", 100_MiB, "......N", "......w", Contents::kScratch);
-  EXPECT_EQ(tag_options(grads).back().cost.link, 0U);
+  EXPECT_EQ(tag_options(grads).back().cost.transfer_bytes, 0U);
   EXPECT_EQ(tag_options(grads).back().host, 0_B);
 }
 
 TEST(Residency, HostBudgetRaisesTheLeastCapacity) {
   MemoryPlan plan = ppo(410_MiB);
   plan.host_budget = 500_MiB;
-  const Bytes least = least_capacity(plan);
+  const Bytes least = min_capacity(plan);
   EXPECT_GT(least, 410_MiB);
   EXPECT_EQ(solve_residency(plan, "auto").code(), ErrorCode::kDoesNotFit);
   plan.capacity = least;
@@ -182,7 +182,7 @@ MemoryPlan random_plan(std::mt19937_64& random) {
     const bool drops = x.contents == Contents::kScratch && pick(2) == 0;
     for (std::size_t p = 0; p < phases; ++p) {
       const bool needs = pick(2) == 0;
-      x.need.push_back(needs ? Need::kNeed : drops ? Need::kDrop : Need::kFree);
+      x.need.push_back(needs ? Need::kNeed : drops ? Need::kDrop : Need::kOptional);
       x.write.push_back(needs && x.contents != Contents::kFrozen && pick(2) == 0);
     }
     plan.tags.push_back(std::move(x));
@@ -194,7 +194,7 @@ MemoryPlan random_plan(std::mt19937_64& random) {
 
 // Cost of one tag's residency, by walking the cycle until it repeats itself.
 struct Lived {
-  std::uint64_t link = 0, host = 0;
+  std::uint64_t transfer_bytes = 0, host = 0;
 };
 Lived live(const TagPlan& t, const std::vector<bool>& there) {
   const std::size_t n = there.size();
@@ -206,8 +206,8 @@ Lived live(const TagPlan& t, const std::vector<bool>& there) {
       const bool was = there[(p + n - 1) % n];
       if (t.contents != Contents::kScratch && was != there[p]) {
         lived.host = t.bytes.count();
-        if (was && !copy) lived.link += t.bytes.count();
-        if (!was) lived.link += t.bytes.count();
+        if (was && !copy) lived.transfer_bytes += t.bytes.count();
+        if (!was) lived.transfer_bytes += t.bytes.count();
         if (was) copy = true;
       }
       if (t.write[p]) copy = false;
@@ -232,7 +232,7 @@ std::optional<std::uint64_t> enumerate(const MemoryPlan& plan) {
       for (std::size_t p = 0; p < phases; ++p) {
         there.push_back((mask >> p & 1) != 0);
         allowed =
-            allowed && (t.need[p] == Need::kFree || there.back() == (t.need[p] == Need::kNeed));
+            allowed && (t.need[p] == Need::kOptional || there.back() == (t.need[p] == Need::kNeed));
       }
       if (allowed) ways.back().push_back({there, live(t, there)});
     }
@@ -251,7 +251,7 @@ std::optional<std::uint64_t> enumerate(const MemoryPlan& plan) {
     for (const Way& way : ways[k]) {
       for (std::size_t p = 0; p < phases; ++p)
         used[p] += way.there[p] ? plan.tags[k].bytes.count() : 0;
-      self(self, k + 1, link + way.lived.link, host + way.lived.host);
+      self(self, k + 1, link + way.lived.transfer_bytes, host + way.lived.host);
       for (std::size_t p = 0; p < phases; ++p)
         used[p] -= way.there[p] ? plan.tags[k].bytes.count() : 0;
     }
@@ -271,7 +271,7 @@ TEST(ResidencyProperty, IsOptimalAgainstEnumeration) {
     if (!best) {
       ASSERT_EQ(status.code(), ErrorCode::kDoesNotFit);
       MemoryPlan roomier = plan;
-      roomier.capacity = least_capacity(plan);
+      roomier.capacity = min_capacity(plan);
       ASSERT_GT(roomier.capacity, plan.capacity) << i;
       ASSERT_TRUE(solve_residency(roomier, "auto").ok()) << i;
       continue;
@@ -281,7 +281,7 @@ TEST(ResidencyProperty, IsOptimalAgainstEnumeration) {
     const Walk w = walk(plan);
     ASSERT_TRUE(w.closes && w.fits && w.complete) << i;
     ASSERT_EQ(w.link, plan.moved_per_step) << i;
-    ASSERT_LE(least_capacity(plan), plan.capacity) << i;
+    ASSERT_LE(min_capacity(plan), plan.capacity) << i;
   }
   EXPECT_GT(fitted, 1000);
 }
@@ -320,7 +320,7 @@ TEST(ResidencyProperty, SixteenTagsInTenPhasesAreSolvedAtOnce) {
         tag(format("t{}", t), Bytes(1000 + random() % 100000), needs, writes, Contents::kLive));
     total += plan.tags.back().bytes;
   }
-  const Bytes least = least_capacity(plan);
+  const Bytes least = min_capacity(plan);
   ASSERT_LT(least, total);
   std::optional<Bytes> moved;
   const std::clock_t start = std::clock();

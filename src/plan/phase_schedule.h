@@ -19,10 +19,10 @@
 namespace neap::plan {
 
 struct MoveCost {
-  std::uint64_t link = 0;   ///< bytes copied to and from the host
-  std::uint64_t remap = 0;  ///< bytes unmapped and mapped again
+  std::uint64_t transfer_bytes = 0;  ///< bytes copied to and from the host
+  std::uint64_t remap = 0;           ///< bytes unmapped and mapped again
   MoveCost& operator+=(const MoveCost& o) {
-    link += o.link;
+    transfer_bytes += o.transfer_bytes;
     remap += o.remap;
     return *this;
   }
@@ -40,6 +40,6 @@ struct TagOption {
 [[nodiscard]] std::vector<TagOption> tag_options(const TagPlan& tag);
 
 /// The least capacity under which a schedule exists (host budget included); transient included.
-[[nodiscard]] Bytes least_capacity(const MemoryPlan& plan);
+[[nodiscard]] Bytes min_capacity(const MemoryPlan& plan);
 
 }  // namespace neap::plan

@@ -14,7 +14,7 @@
 
 namespace neap::report {
 
-struct GatherOptions {
+struct LoadOptions {
   std::optional<std::uint16_t> device;  ///< ordinal; unset: the one with most events
   /// Moments of segment maps: "peak", "peak-allocated", "end", "3.2s", "120ms", "#4711" (event).
   /// Empty: at the peak, where the trace has segments.
@@ -24,13 +24,13 @@ struct GatherOptions {
   bool progress = false;
 };
 
-[[nodiscard]] Result<Report> gather(const std::filesystem::path& input,
-                                    const GatherOptions& options = {});
+[[nodiscard]] Result<Report> load_report(const std::filesystem::path& input,
+                                         const LoadOptions& options = {});
 /// The same from a trace in memory; `title` names it. Used at a run's end.
-[[nodiscard]] Result<Report> gather(const trace::Recording& recording, std::string title,
-                                    std::optional<PlanSummary> plan,
-                                    const std::vector<PhaseRecord>& records,
-                                    const GatherOptions& options = {});
+[[nodiscard]] Result<Report> make_report(const trace::Recording& recording, std::string title,
+                                         std::optional<PlanSummary> plan,
+                                         const std::vector<PhaseRecord>& records,
+                                         const LoadOptions& options = {});
 
 /// "3.2s", "120 ms", "15us", "2min" as seconds; kInvalidArgument without a unit.
 [[nodiscard]] Result<double> parse_duration(std::string_view text);

@@ -1,4 +1,4 @@
-#include "report/gather.h"
+#include "report/load_report.h"
 
 #include <algorithm>
 #include <charconv>
@@ -62,7 +62,7 @@ std::string map_label(std::string_view moment, const SegmentMap& map) {
 }
 
 Status add_maps(const trace::Recording& recording, const trace::DeviceRecording& device,
-                const GatherOptions& options, History& history) {
+                const LoadOptions& options, History& history) {
   std::vector<std::pair<std::uint64_t, std::string>> moments;
   for (const std::string& moment : options.at) {
     NEAP_TRY_ASSIGN(const std::uint64_t event, event_at(moment, device, history));
@@ -132,9 +132,9 @@ Result<double> parse_duration(std::string_view text) {
   return value * scale;
 }
 
-Result<Report> gather(const trace::Recording& recording, std::string title,
-                      std::optional<PlanSummary> plan, const std::vector<PhaseRecord>& records,
-                      const GatherOptions& options) {
+Result<Report> make_report(const trace::Recording& recording, std::string title,
+                           std::optional<PlanSummary> plan, const std::vector<PhaseRecord>& records,
+                           const LoadOptions& options) {
   NEAP_TRY_ASSIGN(const trace::DeviceRecording* const device,
                   choose_device(recording, options.device));
   Report report;
@@ -167,7 +167,7 @@ Result<Report> gather(const trace::Recording& recording, std::string title,
   return report;
 }
 
-Result<Report> gather(const std::filesystem::path& input, const GatherOptions& options) {
+Result<Report> load_report(const std::filesystem::path& input, const LoadOptions& options) {
   std::error_code ignored;
   const bool is_folder = std::filesystem::is_directory(input, ignored);
   const std::filesystem::path trace_path = is_folder ? input / kTraceFile : input;
@@ -199,7 +199,8 @@ Result<Report> gather(const std::filesystem::path& input, const GatherOptions& o
   }
   const std::filesystem::path named =
       is_folder ? std::filesystem::absolute(input / "").parent_path() : input;
-  auto report = gather(recording, named.filename().string(), std::move(plan), records, options);
+  auto report =
+      load_report(recording, named.filename().string(), std::move(plan), records, options);
   if (!report.ok()) return Status(report.status()).with_context("reporting on " + input.string());
   report->notes.insert(report->notes.end(), notes.begin(), notes.end());
   if (!options.replay.empty()) {
