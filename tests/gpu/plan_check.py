@@ -1,0 +1,403 @@
+#!/usr/bin/env python3
+"""Jobs of real sizes with random weights: planned beside measured memory of each phase, and how fast they run.
+
+usage: plan_check.py OUT_DIR NAME=PACKAGE_DIR [NAME=PACKAGE_DIR ...] [--case CASE ...] [--steps N] [--tolerance PERCENT]
+                     [--minutes M] [--rehearse]
+
+Every package (scripts/package) runs the same cases in turn. A run is ended after N steps (default 5; medians leave out the
+first two), before it would write a checkpoint of many GiB. Writes OUT_DIR/plan_check.jsonl: one line a run with the
+environment, and a table on stdout. After M minutes (default 9) no further case starts. Exits 1 if a run fails, a phase is
+further from its plan than the tolerance (default 0.2 %), moved bytes are not the planned ones, or a case did not start.
+--rehearse: the same cases, tiny and on the host.
+"""
+import argparse
+import array
+import json
+import os
+import pathlib
+import platform
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+QWEN = {"model_type": "qwen2", "vocab_size": 151936, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+        "hidden_act": "silu", "tie_word_embeddings": True, "eos_token_id": 0, "bos_token_id": 0, "pad_token_id": 1}
+MODELS = {
+    "opt-1.3b": {"model_type": "opt", "vocab_size": 50272, "hidden_size": 2048, "ffn_dim": 8192, "num_hidden_layers": 24,
+                 "num_attention_heads": 32, "max_position_embeddings": 2048, "word_embed_proj_dim": 2048,
+                 "do_layer_norm_before": True, "activation_function": "relu", "tie_word_embeddings": True, "eos_token_id": 2,
+                 "bos_token_id": 2, "pad_token_id": 1},
+    "qwen2.5-0.5b": {**QWEN, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
+                     "num_key_value_heads": 2},
+    "qwen2.5-1.5b": {**QWEN, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
+                     "num_key_value_heads": 2},
+    "qwen2.5-7b": {**QWEN, "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+                   "num_attention_heads": 28, "num_key_value_heads": 4, "tie_word_embeddings": False},
+}
+TINY = {"vocab_size": 1024, "hidden_size": 64, "ffn_dim": 128, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "word_embed_proj_dim": 64}
+
+JOB = """task = "{task}"
+[data]
+train_files = ["{data}"]
+train_batch_size = {rows}
+micro_batch_size_per_gpu = {micro}
+max_prompt_length = {prompt}
+max_response_length = {response}
+[actor_rollout_ref.model]
+path = "{model}"
+enable_gradient_checkpointing = {recompute}
+[actor_rollout_ref.actor]
+ppo_mini_batch_size = {rows}
+ppo_micro_batch_size_per_gpu = {micro}
+use_kl_loss = {kl_loss}
+optim.lr = 1e-6
+[actor_rollout_ref.rollout]
+n = {n}
+log_prob_micro_batch_size_per_gpu = {micro}
+[critic]
+ppo_mini_batch_size = {rows}
+ppo_micro_batch_size_per_gpu = {micro}
+[reward_model.model]
+path = "{reward}"
+[algorithm]
+adv_estimator = "{estimator}"
+use_kl_in_reward = {kl_reward}
+[trainer]
+total_training_steps = 100000
+logger = ["jsonl"]
+"""
+
+
+class Case:
+    def __init__(self, model, task, rows, prompt, response, micro=0, n=1, recompute=False, ceiling=0.0):
+        self.model, self.task, self.rows, self.prompt, self.response = model, task, rows, prompt, response
+        self.micro, self.n, self.recompute = micro or rows * n, n, recompute
+        self.ceiling = ceiling  # share of all that the job would keep; 0: the whole device
+
+    @property
+    def sequences(self):
+        return self.rows * self.n
+
+    @property
+    def tokens(self):
+        return self.sequences * (self.prompt + self.response)
+
+    def toml(self, folder):
+        rollout = self.task in ("ppo", "grpo")
+        word = {False: "false", True: "true"}
+        return JOB.format(task=self.task, data=folder / f"{self.task}.jsonl", rows=self.rows, micro=self.micro, prompt=self.prompt,
+                          response=self.response, model=folder / self.model, recompute=word[self.recompute], n=self.n,
+                          reward=folder / self.model if rollout else "", kl_loss=word[self.task == "grpo"],
+                          kl_reward=word[self.task == "ppo"], estimator="grpo" if self.task == "grpo" else "gae")
+
+
+CASES = {
+    "sft-opt-1.3b": Case("opt-1.3b", "sft", 8, 64, 960),
+    "ppo-opt-1.3b": Case("opt-1.3b", "ppo", 8, 256, 256),
+    "ppo-opt-1.3b-ceiling": Case("opt-1.3b", "ppo", 8, 256, 256, ceiling=0.65),
+    "sft-qwen2.5-1.5b": Case("qwen2.5-1.5b", "sft", 8, 64, 1984),
+    "sft-qwen2.5-1.5b-recompute": Case("qwen2.5-1.5b", "sft", 8, 64, 1984, recompute=True),
+    "grpo-qwen2.5-0.5b": Case("qwen2.5-0.5b", "grpo", 16, 256, 1024, micro=16, n=4),
+    "sft-qwen2.5-7b-recompute": Case("qwen2.5-7b", "sft", 4, 64, 1984, recompute=True),
+}
+USUAL = [name for name in CASES if name not in ("sft-opt-1.3b", "sft-qwen2.5-1.5b-recompute")]
+
+
+# ---- inputs ----
+
+def parameters(c):
+    """Names and shapes of a checkpoint with the scalar head of a reward model."""
+    h, vocab = c["hidden_size"], c["vocab_size"]
+    if c["model_type"] == "opt":
+        yield "model.decoder.embed_tokens.weight", (vocab, h)
+        yield "model.decoder.embed_positions.weight", (c["max_position_embeddings"] + 2, h)
+        linears = {"self_attn.q_proj": (h, h), "self_attn.k_proj": (h, h), "self_attn.v_proj": (h, h),
+                   "self_attn.out_proj": (h, h), "fc1": (c["ffn_dim"], h), "fc2": (h, c["ffn_dim"])}
+        biased, norms, blocks = set(linears), ("self_attn_layer_norm", "final_layer_norm"), "model.decoder.layers"
+        last = "model.decoder.final_layer_norm"
+    else:
+        keys = h // c["num_attention_heads"] * c["num_key_value_heads"]
+        yield "model.embed_tokens.weight", (vocab, h)
+        linears = {"self_attn.q_proj": (h, h), "self_attn.k_proj": (keys, h), "self_attn.v_proj": (keys, h),
+                   "self_attn.o_proj": (h, h), "mlp.gate_proj": (c["intermediate_size"], h),
+                   "mlp.up_proj": (c["intermediate_size"], h), "mlp.down_proj": (h, c["intermediate_size"])}
+        biased = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}
+        norms, blocks, last = ("input_layernorm", "post_attention_layernorm"), "model.layers", "model.norm"
+    layer_norm = c["model_type"] == "opt"
+    for layer in range(c["num_hidden_layers"]):
+        for name, shape in linears.items():
+            yield f"{blocks}.{layer}.{name}.weight", shape
+            if name in biased:
+                yield f"{blocks}.{layer}.{name}.bias", shape[:1]
+        for name in norms:
+            yield f"{blocks}.{layer}.{name}.weight", (h,)
+            if layer_norm:
+                yield f"{blocks}.{layer}.{name}.bias", (h,)
+    yield f"{last}.weight", (h,)
+    if layer_norm:
+        yield f"{last}.bias", (h,)
+    if not c["tie_word_embeddings"]:
+        yield "lm_head.weight", (vocab, h)
+    yield "score.weight", (1, h)
+
+
+def bfloat16(values):
+    halves = array.array("H")
+    halves.frombytes(array.array("f", values).tobytes())
+    return halves[1::2]  # little endian: the upper half of each float
+
+
+def write_weights(file, config):
+    """Matrices are cut out of one long row of normal numbers, whose length is prime."""
+    generator = random.Random(1)
+    pattern = bfloat16(generator.gauss(0, 0.02) for _ in range(999983)).tobytes()
+    pattern *= 8
+    header, offset, tensors = {}, 0, list(parameters(config))
+    for name, shape in tensors:
+        size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(file, "wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        start = 0
+        for name, shape in tensors:
+            first, last = header[name]["data_offsets"]
+            size = last - first
+            if len(shape) == 1:
+                out.write(bfloat16([1.0 if name.endswith("weight") else 0.0]).tobytes() * shape[0])
+                continue
+            while size > 0:
+                piece = pattern[start:start + size]
+                out.write(piece)
+                size -= len(piece)
+                start = (start + len(piece)) % len(pattern)
+
+
+def make_model(folder, config, tokenizer):
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    for file in tokenizer.iterdir():
+        if file.name != "config.json" and file.suffix != ".safetensors":
+            shutil.copy(file, folder)
+    write_weights(folder / "model.safetensors", config)
+
+
+def make_data(folder, reviews):
+    rows = [json.loads(line) for line in open(reviews / "sft_train.jsonl")]
+    words = " ".join(row["response"] for row in rows[:400]).split()
+    for task in ("sft", "ppo", "grpo"):
+        with open(folder / f"{task}.jsonl", "w") as out:
+            for i in range(64):
+                row = {"prompt": rows[i]["prompt"]}
+                if task == "sft":
+                    row["response"] = " ".join(words[i:i + (8 if ARGS.rehearse else 450)])
+                out.write(json.dumps(row) + "\n")
+
+
+# ---- runs ----
+
+def environment(neap):
+    doctor = json.loads(subprocess.run([neap, "doctor", "--json", "--quick"], capture_output=True, text=True).stdout)
+    smi = shutil.which("nvidia-smi")
+    driver = subprocess.run([smi, "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
+                            text=True).stdout.split() if smi else []
+    gpus = [d for d in doctor["devices"] if "host" not in d["name"]]
+    return {"gpu": gpus[0]["name"] if gpus else None, "driver": driver[0] if driver else None, "host": platform.node(),
+            "version": doctor["neap"]["version"], "libtorch": doctor["trainer"].get("libtorch")}
+
+
+def plan_of(neap, job, overrides):
+    done = subprocess.run([neap, "plan", job, "--json", *overrides], capture_output=True, text=True)
+    if done.returncode not in (0, 3):
+        raise RuntimeError(f"neap plan: exit {done.returncode}: {done.stderr[-400:]}")
+    return json.loads(done.stdout)
+
+
+def both_ways(plan):
+    """A boundary over which one tag goes to the host while another comes from it."""
+    return any({"pause", "resume"} <= {move["kind"] for move in phase["moves"] if move["copies"]} for phase in plan["phases"])
+
+
+def ceiling_of(neap, job, case, overrides):
+    """The smallest ceiling, from the case's share on, under which the job fits."""
+    everything = plan_of(neap, job, overrides)["all_resident"]
+    share = case.ceiling
+    while True:
+        limit = f"device.memory={int(everything * share)}B"
+        plan = plan_of(neap, job, [*overrides, limit])
+        if plan["fits"]:
+            break
+        share += 0.05
+    if not both_ways(plan):
+        raise RuntimeError(f"no boundary moves both ways under {limit}")
+    return limit
+
+
+def json_lines(file):
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def run_job(neap, job, folder, overrides, steps, seconds):
+    """Until `steps` are logged or the run ends; then it is killed: nobody wants its checkpoint."""
+    command = [neap, "train", job, f"trainer.default_local_dir={folder}", *overrides]
+    with open(f"{folder}.err", "w") as err:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err, env=dict(os.environ, NEAP_PROGRESS="off"))
+        deadline = time.monotonic() + seconds
+        while process.poll() is None and len(json_lines(folder / "metrics.jsonl")) < steps and time.monotonic() < deadline:
+            time.sleep(0.05)
+        ended = process.poll()
+        if ended is None:
+            process.kill()
+            process.wait()
+    metrics = json_lines(folder / "metrics.jsonl")[:steps]
+    if len(metrics) < steps:
+        why = "timed out" if ended is None else f"exit {ended}"
+        raise RuntimeError(f"{why} after {len(metrics)} of {steps} steps: " + pathlib.Path(f"{folder}.err").read_text()[-800:])
+    return " ".join(map(str, command)), metrics
+
+
+def compare(folder, metrics):
+    plan = json.loads((folder / "plan.json").read_text())
+    records = [r for r in json_lines(folder / "phases.jsonl") if r["step"] <= len(metrics)]
+    warm = min(2, len(metrics) - 1)
+    phases = []
+    for phase in plan["phases"]:
+        mine = [r for r in records if r["phase"] == phase["name"]]
+        if not mine:
+            if phase["name"] == "validate":  # there are no val_files
+                continue
+            raise RuntimeError(f"phase {phase['name']} was planned and did not run")
+        later = [r for r in mine if r["step"] > warm]
+        measured = max(r["peak"] for r in mine)
+        phases.append({"phase": phase["name"], "planned": phase["peak"], "measured": measured,
+                       "percent": round(100 * (measured / phase["peak"] - 1), 3),
+                       "planned_transient": phase["transient"], "transient": max(r["transient_reserved"] for r in mine),
+                       "transient_allocated": max(r["transient_allocated"] for r in mine),
+                       "planned_moved": sum(m["bytes"] for m in phase["moves"] if m["copies"]),
+                       "moved": later[-1]["moved"], "move_seconds": statistics.median(r["move_seconds"] for r in later),
+                       "seconds": statistics.median(r["seconds"] for r in later)})
+    unplanned = {r["phase"] for r in records} - {p["name"] for p in plan["phases"]}
+    if unplanned:
+        raise RuntimeError(f"phases ran that were not planned: {sorted(unplanned)}")
+    return plan, phases
+
+
+# The first two steps warm up.
+def median(metrics, key):
+    values = [m[key] for m in metrics[min(2, len(metrics) - 1):] if key in m]
+    return statistics.median(values) if values else None
+
+
+def measure(case, neap, job, folder, overrides):
+    command, metrics = run_job(neap, job, folder, overrides, ARGS.steps, 300)
+    plan, phases = compare(folder, metrics)
+    seconds = median(metrics, "timing_s/step")
+    result = {"command": command, "capacity": plan["capacity"], "all_resident": plan["all_resident"], "planned_peak": plan["peak"],
+              "measured_peak": max(p["measured"] for p in phases), "phases": phases, "seconds_a_step": seconds,
+              "tokens_a_second": case.tokens / seconds,
+              "seconds": {key.removeprefix("timing_s/"): median(metrics, key) for key in metrics[-1] if key.startswith("timing_s/")},
+              "loss": [m.get("train/loss", m.get("actor/pg_loss")) for m in metrics]}
+    if case.task in ("ppo", "grpo"):
+        result["decode_ms_a_token"] = 1000 * median(metrics, "timing_s/gen") / median(metrics, "response_length/max")
+    return result
+
+
+def wrong_in(result):
+    out = [f"{p['phase']} is {p['percent']:+.2f} % off its plan" for p in result["phases"] if abs(p["percent"]) > ARGS.tolerance]
+    out += [f"{p['phase']} moved {p['moved']} bytes, planned {p['planned_moved']}" for p in result["phases"]
+            if p["moved"] != p["planned_moved"]]
+    return out
+
+
+def show(result):
+    gib = 2.0**30
+    print(f"{'phase':<14}{'planned GiB':>13}{'measured':>11}{'%':>8}{'transient GiB':>15}{'measured':>11}{'moved GiB':>11}"
+          f"{'planned':>9}{'move s':>8}{'s':>9}")
+    for p in result["phases"]:
+        print(f"{p['phase']:<14}{p['planned'] / gib:>13.3f}{p['measured'] / gib:>11.3f}{p['percent']:>+8.2f}"
+              f"{p['planned_transient'] / gib:>15.3f}{p['transient'] / gib:>11.3f}{p['moved'] / gib:>11.3f}"
+              f"{p['planned_moved'] / gib:>9.3f}{p['move_seconds']:>8.3f}{p['seconds']:>9.4f}")
+    decode = f", decode {result['decode_ms_a_token']:.2f} ms a token" if "decode_ms_a_token" in result else ""
+    print(f"{result['seconds_a_step']:.4f} s a step, {result['tokens_a_second']:.0f} tokens/s{decode}; all resident "
+          f"{result['all_resident'] / gib:.2f} GiB, ceiling {result['capacity'] / gib:.2f} GiB", flush=True)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("packages", nargs="+", metavar="NAME=PACKAGE_DIR")
+    parser.add_argument("--case", action="append", choices=list(CASES))
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--tolerance", type=float, default=0.2)
+    parser.add_argument("--minutes", type=float, default=9)
+    parser.add_argument("--rehearse", action="store_true")
+    return parser.parse_args()
+
+
+def rehearsed(case):
+    return Case(case.model, case.task, min(case.rows, 4), 32, 32, micro=2, n=case.n, recompute=case.recompute, ceiling=case.ceiling)
+
+
+def main():
+    start = time.monotonic()
+    packages = {name: pathlib.Path(folder).resolve() for name, folder in (p.split("=", 1) for p in ARGS.packages)}
+    ARGS.out.mkdir(parents=True, exist_ok=True)
+    reviews = next(iter(packages.values())) / "examples" / "reviews"
+    known = {name: environment(package / "bin" / "neap") for name, package in packages.items()}
+    failures, runs = [], 0
+    with tempfile.TemporaryDirectory() as temporary, open(ARGS.out / "plan_check.jsonl", "a") as log:
+        work = pathlib.Path(temporary)
+        make_data(work, reviews)
+        for name in ARGS.case or USUAL:
+            case = rehearsed(CASES[name]) if ARGS.rehearse else CASES[name]
+            if time.monotonic() - start > 60 * ARGS.minutes:
+                failures.append(f"{name}: did not start in time")
+                continue
+            for old in work.glob("*/model.safetensors"):  # one model at a time on the disk
+                if old.parent.name != case.model:
+                    shutil.rmtree(old.parent)
+            if not (work / case.model).exists():
+                config = MODELS[case.model]
+                if ARGS.rehearse:
+                    config = {**config, **{key: TINY[key] for key in TINY if key in config}}
+                make_model(work / case.model, config, reviews / "model")
+            job = work / f"{name}.toml"
+            job.write_text(case.toml(work))
+            for package_name, package in packages.items():
+                neap, folder = package / "bin" / "neap", work / f"{name}-{package_name}"
+                print(f"== {name} {package_name} at {time.monotonic() - start:.0f} s", flush=True)
+                runs += 1
+                line = {"suite": "plan_check", "case": name, "package": package_name, "rehearsal": ARGS.rehearse,
+                        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "environment": known[package_name]}
+                try:
+                    overrides = ["device.kind=host", "device.memory=1GiB"] if ARGS.rehearse else []
+                    if case.ceiling:
+                        overrides.append(ceiling_of(neap, job, case, overrides))
+                    line |= measure(case, neap, job, folder, overrides)
+                    line["wrong"] = wrong_in(line)
+                    show(line)
+                except (RuntimeError, OSError, ValueError, KeyError) as error:
+                    line["wrong"] = [f"{type(error).__name__}: {error}"]
+                for what in line["wrong"]:
+                    print(f"   {what}", flush=True)
+                    failures.append(f"{name} {package_name}: {what}")
+                log.write(json.dumps(line) + "\n")
+                log.flush()
+                shutil.rmtree(folder, ignore_errors=True)
+    for failure in failures:
+        print(f"FAILED {failure}")
+    print(f"plan_check: {runs} runs, {len(failures)} failures, {time.monotonic() - start:.0f} s")
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    ARGS = arguments()
+    sys.exit(main())
