@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 help:
 	@echo "make demo       set up, build, and run SFT, reward model and PPO under a memory ceiling (CPU)"
 	@echo "make test       set up, build, and run every test that needs no GPU"
-	@echo "make core       build everything below torch/: no torch, no CUDA toolkit, no Python"
+	@echo "make core       build everything below bridge/: no torch, no CUDA toolkit, no Python"
 	@echo "make test-core, test-asan, test-tsan, bench, fuzz, package, format, lint, clean"
 
 setup:
