@@ -200,7 +200,7 @@ Result<Report> load_report(const std::filesystem::path& input, const LoadOptions
   const std::filesystem::path named =
       is_folder ? std::filesystem::absolute(input / "").parent_path() : input;
   auto report =
-      load_report(recording, named.filename().string(), std::move(plan), records, options);
+      make_report(recording, named.filename().string(), std::move(plan), records, options);
   if (!report.ok()) return Status(report.status()).with_context("reporting on " + input.string());
   report->notes.insert(report->notes.end(), notes.begin(), notes.end());
   if (!options.replay.empty()) {
