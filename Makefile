@@ -14,7 +14,7 @@ setup:
 
 build: setup
 	@root=$$(scripts/setup) && export NEAP_TORCH_ROOT=$$root && \
-	  cmake --preset full $(CMAKE_ARGS) >build-configure.log 2>&1 || { cat build-configure.log; exit 1; }
+	  cmake --preset full -DNEAP_UNITY=ON $(CMAKE_ARGS) >build-configure.log 2>&1 || { cat build-configure.log; exit 1; }
 	@rm -f build-configure.log
 	@cmake --build --preset full -j$(JOBS)
 
@@ -38,7 +38,7 @@ test-asan test-tsan:
 # The program and the trainer; tests and MPI are left as the build folder has them, off in a new one.
 build-demo:
 	@root=$$(scripts/setup --demo) && export NEAP_TORCH_ROOT=$$root && \
-	  { [ -e build/full/build.ninja ] || cmake --preset full -DNEAP_TESTS=OFF -DNEAP_MPI=OFF $(CMAKE_ARGS); } >build-configure.log 2>&1 || \
+	  { [ -e build/full/build.ninja ] || cmake --preset full -DNEAP_UNITY=ON -DNEAP_TESTS=OFF -DNEAP_MPI=OFF $(CMAKE_ARGS); } >build-configure.log 2>&1 || \
 	  { cat build-configure.log; exit 1; }
 	@rm -f build-configure.log
 	@cmake --build --preset full -j$(JOBS) --target neap

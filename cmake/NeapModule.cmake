@@ -1,7 +1,8 @@
-# neap_add_module(NAME SOURCES ... [HEADERS ...] [DEPS ...] [PRIVATE_DEPS ...] [PCH kind])
+# neap_add_module(NAME SOURCES ... [HEADERS ...] [DEPS ...] [PRIVATE_DEPS ...] [PCH kind] [NO_UNITY])
 #   A static library neap_NAME (alias neap::NAME) of one folder under src/, sources listed by hand.
 #   HEADERS names the folder's headers that belong to it; default: those that no earlier module took.
 #   DEPS are modules or libraries. tests/layers checks includes against these links.
+#   NO_UNITY: its files define the same names, so they cannot be compiled as one (option NEAP_UNITY).
 # neap_use_pch(TARGET core|cli|test|torch)
 #   Gives TARGET a precompiled header of libraries, one for all targets that ask for the same.
 # neap_add_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [ARGS ...] [TIMEOUT seconds])
@@ -67,7 +68,7 @@ function(neap_include_root TARGET)
 endfunction()
 
 function(neap_add_module NAME)
-  cmake_parse_arguments(ARG "" "PCH" "SOURCES;HEADERS;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "NO_UNITY" "PCH" "SOURCES;HEADERS;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(neap_${NAME} STATIC ${ARG_SOURCES})
   add_library(neap::${NAME} ALIAS neap_${NAME})
   neap_include_root(neap_${NAME} ${ARG_HEADERS})
@@ -79,6 +80,26 @@ function(neap_add_module NAME)
   neap_pch_kind(ARG_PCH ${ARG_DEPS})
   set_target_properties(neap_${NAME} PROPERTIES NEAP_PCH_KIND ${ARG_PCH})
   neap_use_pch(neap_${NAME} ${ARG_PCH})
+  if(NOT ARG_NO_UNITY)
+    neap_use_unity(neap_${NAME})
+  endif()
+endfunction()
+
+# Compiles several files of TARGET as one where NEAP_UNITY is on: templates of libraries are instantiated once for all
+# of them, which is most of a build from nothing. Two batches, so that two cores have work.
+function(neap_use_unity TARGET)
+  if(NOT NEAP_UNITY)
+    return()
+  endif()
+  get_target_property(sources ${TARGET} SOURCES)
+  list(LENGTH sources count)
+  math(EXPR batch "(${count} + 1) / 2")
+  if(batch GREATER 8)
+    set(batch 8)
+  endif()
+  set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${batch})
+  # A class of one file may hold a type of its anonymous namespace.
+  target_compile_options(${TARGET} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
 endfunction()
 
 # Headers of libraries only: they do not change while Neap is edited.

@@ -12,7 +12,6 @@ namespace {
 using arena::Arena;
 using arena::Policy;
 
-const std::vector<std::string> kTag = {"tag"};
 constexpr Bytes kChunk = 128_MiB;  // pinned at a time, as the arena does
 
 struct Parts {

@@ -1,9 +1,15 @@
 // The cases, one function each. Internal to bench/.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "bench/bench.h"
 
 namespace neap::bench {
+
+/// Of the cases that need only one.
+inline const std::vector<std::string> kTag = {"tag"};
 
 Status run_host_memory(Bench& bench);
 Status run_lookup(Bench& bench);

@@ -14,7 +14,6 @@ namespace {
 
 constexpr Bytes kBlock = 1_MiB;
 constexpr unsigned kDepth = 32;
-const std::vector<std::string> kTag = {"tag"};
 
 /// Every block of the file once, `kDepth` under way. GB/s.
 template <class Transfer>

@@ -9,7 +9,7 @@
 namespace neap::bench {
 namespace {
 
-constexpr std::uint64_t kRegions = 2048;
+constexpr std::uint64_t kLookupRegions = 2048;
 
 }  // namespace
 
@@ -17,7 +17,7 @@ Status run_lookup(Bench& bench) {
   NEAP_TRY_ASSIGN(const auto device, bench.open_device());
   NEAP_TRY_ASSIGN(const auto arena, arena::Arena::make(*device));
   const Bytes each = device->info().granularity;
-  const std::uint64_t count = std::min(kRegions, device->info().capacity / each / 2);
+  const std::uint64_t count = std::min(kLookupRegions, device->info().capacity / each / 2);
   std::vector<arena::RegionInfo> regions;
   for (std::uint64_t i = 0; i < count; ++i) {
     NEAP_TRY_ASSIGN(arena::RegionInfo region, arena->create("weights", each));
@@ -73,7 +73,7 @@ Status run_region(Bench& bench) {
   NEAP_TRY_ASSIGN(const auto device, bench.open_device());
   NEAP_TRY_ASSIGN(const auto arena, arena::Arena::make(*device));
   const Bytes each = 2_MiB;
-  const std::uint64_t count = std::min(kRegions, device->info().capacity / each / 2);
+  const std::uint64_t count = std::min(kLookupRegions, device->info().capacity / each / 2);
   for (std::uint64_t i = 0; i < count; ++i) NEAP_TRY(arena->create("weights", each).status());
   NEAP_TRY_ASSIGN(const auto plain, PlainRegion::make(*device, each, false));
   Series create, destroy, take, give, over_create, over_destroy;

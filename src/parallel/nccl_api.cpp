@@ -7,7 +7,7 @@
 namespace neap::parallel {
 namespace {
 
-Result<NcclApi> load() {
+Result<NcclApi> open_nccl() {
   void* const library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr)
     return Status(ErrorCode::kUnsupported, format("libnccl.so.2 does not load: {}", dlerror()));
@@ -37,7 +37,7 @@ Result<NcclApi> load() {
 }  // namespace
 
 Result<const NcclApi*> load_nccl() {
-  static const Result<NcclApi> api = load();
+  static const Result<NcclApi> api = open_nccl();
   if (!api.ok()) return Status(api.status());
   return &api.value();
 }
