@@ -50,6 +50,16 @@ Tensor repeated(const Tensor& t, std::int64_t heads) {
   return t.size(1) == heads ? t : t.repeat_interleave(heads / t.size(1), 1);
 }
 
+// (B * T, H, D) -> (B, H, T, D), as kernels want their operands.
+Tensor by_sequence(const Tensor& t, std::int64_t sequences, std::int64_t length) {
+  return t.view({sequences, length, t.size(1), t.size(2)}).transpose(1, 2);
+}
+step::Heads<Tensor> by_sequence(const step::AttentionContext<Tensor>& c) {
+  return {by_sequence(c.heads.q, c.sequences, c.length),
+          by_sequence(c.heads.k, c.sequences, c.length),
+          by_sequence(c.heads.v, c.sequences, c.length)};
+}
+
 // FlashAttention of libtorch: 16-bit elements, heads of a multiple of 8 up to 256.
 bool has_flash_kernel(const Tensor& q) {
   return q.is_cuda() && (q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf) &&
@@ -151,20 +161,13 @@ step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads, std
   out.options = options;
   out.sequences = sequences;
   out.length = length;
-  out.key_heads = heads.k.size(1);
   const std::int64_t h = heads.q.size(1);
   const std::int64_t rows = heads.q.size(0);
   const std::int64_t width = h * heads.q.size(2);
-  const auto by_sequence = [&](Tensor& t) {
-    const Tensor view = t.view({sequences, length, t.size(1), t.size(2)}).transpose(1, 2);
-    t = Tensor();
-    return view;
-  };
-  out.q = by_sequence(heads.q);
-  out.k = by_sequence(heads.k);
-  out.v = by_sequence(heads.v);
-  if (takes_cudnn(out.q)) {
-    auto result = at::_scaled_dot_product_cudnn_attention(out.q, out.k, out.v, std::nullopt,
+  out.heads = std::move(heads);
+  const auto [q, k, v] = by_sequence(out);
+  if (takes_cudnn(q)) {
+    auto result = at::_scaled_dot_product_cudnn_attention(q, k, v, std::nullopt,
                                                           /*compute_log_sumexp=*/true, 0.0, true,
                                                           false, options.scale);
     out.out = std::get<0>(result).transpose(1, 2).reshape({rows, width});
@@ -174,30 +177,29 @@ step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads, std
     out.kernel = step::AttentionKernel::kCudnn;
     return out;
   }
-  if (has_flash_kernel(out.q)) {
-    auto result = at::_scaled_dot_product_flash_attention(out.q, out.k, out.v, 0.0, true, false,
-                                                          options.scale);
+  if (has_flash_kernel(q)) {
+    auto result = at::_scaled_dot_product_flash_attention(q, k, v, 0.0, true, false, options.scale);
     out.out = std::get<0>(result).transpose(1, 2).reshape({rows, width});
     out.log_sum = std::get<1>(result);
     out.seed = std::get<6>(result);
     out.offset = std::get<7>(result);
     return out;
   }
-  if (out.q.is_cuda()) {
+  if (q.is_cuda()) {
     auto [y, log_sum, seed, offset] = at::_scaled_dot_product_efficient_attention(
-        out.q, repeated(out.k, h), repeated(out.v, h), std::nullopt, /*compute_log_sumexp=*/true,
-        0.0, true, options.scale);
+        q, repeated(k, h), repeated(v, h), std::nullopt, /*compute_log_sumexp=*/true, 0.0, true,
+        options.scale);
     out.out = y.transpose(1, 2).reshape({rows, width});
     out.log_sum = log_sum;
     out.seed = seed;
     out.offset = offset;
     return out;
   }
-  out.out = at::empty({rows, width}, out.q.options());
-  out.log_sum = at::empty({sequences, h, length}, out.q.options().dtype(wide_type(out.q)));
+  out.out = at::empty({rows, width}, q.options());
+  out.log_sum = at::empty({sequences, h, length}, q.options().dtype(wide_type(q)));
   const bridge::HostScope scratch;
   auto [y, log_sum] = at::_scaled_dot_product_flash_attention_for_cpu(
-      out.q, repeated(out.k, h), repeated(out.v, h), 0.0, true, std::nullopt, options.scale);
+      q, repeated(k, h), repeated(v, h), 0.0, true, std::nullopt, options.scale);
   out.out.view({sequences, length, h, -1}).copy_(y.transpose(1, 2));
   out.log_sum.copy_(log_sum);
   return out;
@@ -205,8 +207,8 @@ step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads, std
 
 step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> saved,
                                                 Tensor d_out) const {
-  const std::int64_t h = saved.q.size(1);
-  const std::int64_t d = saved.q.size(3);
+  const std::int64_t h = saved.heads.q.size(1);
+  const std::int64_t d = saved.heads.q.size(2);
   const std::int64_t rows = saved.sequences * saved.length;
   const auto by_head = [&](const Tensor& t) {  // (N, H * D) -> (B, H, T, D)
     return t.view({saved.sequences, saved.length, h, d}).transpose(1, 2);
@@ -215,7 +217,13 @@ step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> s
   d_out = Tensor();
   Tensor y = by_head(saved.out);
   const auto& o = saved.options;
-  const std::int64_t key_heads = saved.key_heads;
+  const std::int64_t key_heads = saved.heads.k.size(1);
+  step::Heads<Tensor> operands = by_sequence(saved);
+  const Tensor &q = operands.q, &k = operands.k, &v = operands.v;
+  const auto release = [&] {
+    operands = {};
+    saved = {};
+  };
   const auto by_row = [&](const Tensor& t) {  // (B, H, T, D) -> (N, H, D)
     return t.transpose(1, 2).reshape({rows, t.size(1), d});
   };
@@ -226,23 +234,23 @@ step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> s
   const bridge::AttentionBackward scope;
   if (saved.kernel == step::AttentionKernel::kCudnn) {
     auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
-        dy, saved.q, saved.k, saved.v, y, saved.log_sum, saved.seed, saved.offset, {}, {}, {},
-        saved.length, saved.length, 0.0, true, o.scale);
-    saved = {};
+        dy, q, k, v, y, saved.log_sum, saved.seed, saved.offset, {}, {}, {}, saved.length,
+        saved.length, 0.0, true, o.scale);
+    release();
     return {by_row(dq), summed(dk), summed(dv)};
   }
-  if (has_flash_kernel(saved.q)) {
+  if (has_flash_kernel(q)) {
     auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_backward(
-        dy, saved.q, saved.k, saved.v, y, saved.log_sum, {}, {}, saved.length, saved.length, 0.0,
-        true, saved.seed, saved.offset, o.scale);
-    saved = {};
+        dy, q, k, v, y, saved.log_sum, {}, {}, saved.length, saved.length, 0.0, true, saved.seed,
+        saved.offset, o.scale);
+    release();
     return {by_row(dq), by_row(dk), by_row(dv)};
   }
-  if (saved.q.is_cuda()) {
+  if (q.is_cuda()) {
     auto [dq, dk, dv, d_bias] = at::_scaled_dot_product_efficient_attention_backward(
-        dy, saved.q, repeated(saved.k, h), repeated(saved.v, h), {}, y, saved.log_sum, saved.seed,
-        saved.offset, 0.0, {true, true, true, false}, true, o.scale);
-    saved = {};
+        dy, q, repeated(k, h), repeated(v, h), {}, y, saved.log_sum, saved.seed, saved.offset, 0.0,
+        {true, true, true, false}, true, o.scale);
+    release();
     return {by_row(dq), summed(dk), summed(dv)};
   }
   step::Heads<Tensor> out{at::empty({rows, h, d}, y.options()),
@@ -251,15 +259,14 @@ step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> s
   {
     const bridge::HostScope scratch;
     auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        dy, saved.q, repeated(saved.k, h), repeated(saved.v, h), y, saved.log_sum, 0.0, true,
-        std::nullopt, o.scale);
+        dy, q, repeated(k, h), repeated(v, h), y, saved.log_sum, 0.0, true, std::nullopt, o.scale);
     out.q.copy_(by_row(dq));
     out.k.copy_(summed(dk));
     out.v.copy_(summed(dv));
   }
   dy.reset();
   y.reset();
-  saved = {};
+  release();
   return out;
 }
 

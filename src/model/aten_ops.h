@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "spec/job.h"
-#include "step/block.h"
 #include "step/operations.h"
 
 namespace neap::model {
@@ -24,7 +23,10 @@ class AtenOps {
   using Tensor = at::Tensor;
   explicit AtenOps(at::Device device) : device_(device) {}
 
-  [[nodiscard]] std::int64_t repeats(std::int64_t n) const { return n; }
+  template <class Body>
+  void repeat(std::int64_t n, const Body& body) const {
+    for (std::int64_t i = 0; i < n; ++i) body(i);
+  }
 
   // ---- making ----
   [[nodiscard]] step::Dtype dtype(const Tensor& t) const { return to_step(t.scalar_type()); }

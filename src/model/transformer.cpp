@@ -169,7 +169,7 @@ Tape Transformer::forward_train(const Tensor& tokens, const TrainOptions& option
   check_length(tokens.size(1));
   const at::NoGradGuard no_grad;
   return {*this, step::forward_train(ops_, weights_, tokens.reshape(-1), tokens.size(1),
-                                     options.recompute ? step::Keep::kInput : step::Keep::kAll)};
+                                     options.checkpointing)};
 }
 
 Tensor Transformer::prefill(const Tensor& tokens, const Tensor& lengths, const KvCache& cache,

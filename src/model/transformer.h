@@ -52,7 +52,7 @@ struct Lora {
 };
 
 struct TrainOptions {
-  bool recompute = false;  ///< keep only block inputs; run each block again in backward
+  spec::Checkpointing checkpointing;  ///< empty: every block keeps everything
 };
 
 /// What forward_train leaves behind for backward.

@@ -89,19 +89,21 @@ std::vector<Tunable> tunables(const spec::Job& job) {
                       return j.rollout.batch_size != now;
                     }});
   }
-  const bool actor_keeps = !job.actor_model.enable_gradient_checkpointing;
-  const bool critic_keeps = job.has_critic() && !job.critic.model.enable_gradient_checkpointing;
+  const auto keeps = [](const spec::ModelConfig& model) {
+    return model.checkpoint_mode() != spec::CheckpointMode::kFull;
+  };
+  const bool actor_keeps = keeps(job.actor_model);
+  const bool critic_keeps = job.has_critic() && keeps(job.critic.model);
   if (actor_keeps || critic_keeps) {
     list.push_back({"recompute blocks in backward: same result, a third more compute in training",
                     2, true, [=](spec::Job& j, std::vector<std::string>& o, int level) {
                       if (actor_keeps) {
-                        j.actor_model.enable_gradient_checkpointing = true;
-                        o.emplace_back(
-                            "actor_rollout_ref.model.enable_gradient_checkpointing=true");
+                        j.actor_model.activation_checkpointing = "full";
+                        o.emplace_back("actor_rollout_ref.model.activation_checkpointing=full");
                       }
                       if (critic_keeps) {
-                        j.critic.model.enable_gradient_checkpointing = true;
-                        o.emplace_back("critic.model.enable_gradient_checkpointing=true");
+                        j.critic.model.activation_checkpointing = "full";
+                        o.emplace_back("critic.model.activation_checkpointing=full");
                       }
                       return level == 1;
                     }});

@@ -10,6 +10,13 @@
 
 namespace neap::plan {
 
+const spec::Checkpointing& MemoryPlan::checkpointing(std::string_view model) const {
+  static const spec::Checkpointing kNothing;
+  const auto found = std::find_if(activations.begin(), activations.end(),
+                                  [&](const ActivationPlan& a) { return a.model == model; });
+  return found == activations.end() ? kNothing : found->checkpointing;
+}
+
 Result<MemoryPlan> draft_plan(const spec::Job& job, const Target& target) {
   if (target.granularity.is_zero())
     return Status(ErrorCode::kInvalidArgument, "The device's granularity is zero");
@@ -21,6 +28,11 @@ Result<MemoryPlan> draft_plan(const spec::Job& job, const Target& target) {
   NEAP_TRY_ASSIGN(const spec::Recipe recipe, spec::describe(job));
   NEAP_TRY_ASSIGN(const JobModels models, read_models(job, recipe));
   plan.tags = build_tags(job, recipe, models, target);
+  for (const spec::ModelSource& source : recipe.models) {
+    const ModelRole& role = models.at(source.id);
+    if (role.trained)
+      plan.activations.push_back({role.name, role.checkpoint_mode, role.checkpointing});
+  }
   NEAP_TRY_ASSIGN(plan.phases, predict_transients(job, recipe, models, target));
   return plan;
 }

@@ -7,11 +7,14 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "arena/arena.h"
 #include "base/json.h"
+#include "spec/checkpointing.h"
 #include "spec/job.h"
+#include "step/counting_ops.h"
 
 namespace neap::plan {
 
@@ -51,6 +54,7 @@ struct PhasePlan {
   std::string name;           ///< "generate", "actor_logp", ...
   Bytes transient;            ///< predicted peak of the phase pool, as reserved from the device
   Bytes transient_allocated;  ///< the same as allocated
+  double seconds = 0;         ///< of its operations in one step, by the device's rates
 };
 struct Move {
   enum class Kind { kPause, kResume } kind;
@@ -67,6 +71,13 @@ struct PhaseSchedule {
   Bytes peak;                  ///< persistent + transient of the phase
 };
 
+/// What the blocks of a trained model keep for their backward.
+struct ActivationPlan {
+  std::string model;                                        ///< "actor", "critic", "reward"
+  spec::CheckpointMode mode = spec::CheckpointMode::kNone;  ///< as configured
+  spec::Checkpointing checkpointing;
+};
+
 /// The device that a plan is made for.
 struct Target {
   bool cuda = false;  ///< else the host device
@@ -74,6 +85,7 @@ struct Target {
   Bytes granularity = 2_MiB;
   std::int64_t threads = 2;            ///< of libtorch's CPU kernels; each takes scratch memory
   std::int64_t multiprocessors = 132;  ///< of the GPU; H100's and H200's where there is none to ask
+  step::KernelRates rates{};           ///< zeros: default_rates()
 };
 
 struct MemoryPlan {
@@ -83,13 +95,16 @@ struct MemoryPlan {
   Bytes host_budget;              ///< zero: unlimited
   std::vector<PhasePlan> phases;  ///< in the order of one step
   std::vector<TagPlan> tags;
-  std::vector<PhaseSchedule> schedule;  ///< one a phase; the steady cycle
-  Bytes all_resident;                   ///< every tag at once + the largest transient
-  Bytes peak;                           ///< largest phase peak of the schedule
-  Bytes moved_per_step;                 ///< bytes over the link, both directions
+  std::vector<ActivationPlan> activations;  ///< one a trained model
+  std::vector<PhaseSchedule> schedule;      ///< one a phase; the steady cycle
+  Bytes all_resident;                       ///< every tag at once + the largest transient
+  Bytes peak;                               ///< largest phase peak of the schedule
+  Bytes moved_per_step;                     ///< bytes over the link, both directions
   Bytes host_bytes;  ///< host copies: one of each tag that ever leaves with its contents
 
   [[nodiscard]] bool fits() const { return capacity.is_zero() || peak <= capacity; }
+  /// Of a trained model by its name.
+  [[nodiscard]] const spec::Checkpointing& checkpointing(std::string_view model) const;
   [[nodiscard]] Json to_json() const;  ///< schema 1; docs/plan-json.md
   [[nodiscard]] std::string to_text() const;
 };

@@ -48,6 +48,10 @@ class CountedWorld {
     out.values = out.keys;
     return out;
   }
+  template <class Body>
+  void weighted(double times, const Body& body) {
+    ops_.weighted(times, body);
+  }
   [[nodiscard]] CountedTensor host(const step::Shape& shape, Dtype dtype, std::int64_t) {
     return CountedTensor::outside(shape, dtype);
   }

@@ -47,10 +47,13 @@ class PhasePasses {
     (void)step::prefill_and_sample(ops_, w, longs({batch, prompt}), longs({batch}, prompt),
                                    longs({batch}), floats({batch}), cache, sampling);
     const std::int64_t steps = std::min(response_ - 1, most_decode_steps);
+    const double each = static_cast<double>(response_ - 1) / static_cast<double>(steps);
     for (std::int64_t i = 1; i <= steps; ++i) {
       const std::int64_t limit = prompt + (response_ - 1) * i / steps;
-      (void)step::decode_and_sample(ops_, w, longs({batch}), longs({batch}), floats({batch}), cache,
-                                    limit, sampling);
+      world_.weighted(each, [&] {
+        (void)step::decode_and_sample(ops_, w, longs({batch}), longs({batch}), floats({batch}),
+                                      cache, limit, sampling);
+      });
     }
   }
 
@@ -78,7 +81,8 @@ class PhasePasses {
                        optimizer, [&](std::int64_t first, std::int64_t count) {
                          (void)step::value_micro_batch(
                              ops_, w, e, first, count, config.cliprange_value,
-                             *spec::parse_loss_aggregation(config.loss_agg_mode), {}, keep(role));
+                             *spec::parse_loss_aggregation(config.loss_agg_mode), {},
+                             role.checkpointing);
                        });
   }
 
@@ -99,7 +103,7 @@ class PhasePasses {
                         config.ppo_micro_batch_size_per_gpu},
                        optimizer, [&](std::int64_t first, std::int64_t count) {
                          (void)step::policy_micro_batch(ops_, w, e, first, count, objective,
-                                                        options, keep(role));
+                                                        options, role.checkpointing);
                        });
   }
 
@@ -110,18 +114,18 @@ class PhasePasses {
     step::update_phase(ops_, all.size(), {1, all.size(), job_.data.micro_batch_size_per_gpu},
                        optimizer, [&](std::int64_t first, std::int64_t count) {
                          (void)step::cross_entropy_micro_batch(ops_, w, all, first, count, 1,
-                                                               keep(role));
+                                                               role.checkpointing);
                        });
   }
 
   void reward(const ModelRole& role) {
     const Weights w = world_.weights(role);
     Optimizer optimizer(ops_, world_.units(role));
-    step::update_phase(ops_, job_.rows_per_rank(),
-                       {1, job_.rows_per_rank(), job_.data.micro_batch_size_per_gpu}, optimizer,
-                       [&](std::int64_t, std::int64_t pairs) {
-                         (void)step::pair_micro_batch(ops_, w, sequences(2 * pairs), 1, keep(role));
-                       });
+    step::update_phase(
+        ops_, job_.rows_per_rank(), {1, job_.rows_per_rank(), job_.data.micro_batch_size_per_gpu},
+        optimizer, [&](std::int64_t, std::int64_t pairs) {
+          (void)step::pair_micro_batch(ops_, w, sequences(2 * pairs), 1, role.checkpointing);
+        });
   }
 
   /// The body of a phase of the job's recipe.
@@ -143,9 +147,6 @@ class PhasePasses {
     std::vector<step::TrainedUnit<T>> units_;
   };
 
-  static step::Keep keep(const ModelRole& role) {
-    return role.checkpointing ? step::Keep::kInput : step::Keep::kAll;
-  }
   // Experience and batches live on the host.
   [[nodiscard]] T longs(const step::Shape& s, std::int64_t value = 0) const {
     return world_.host(s, step::Dtype::kInt64, value);

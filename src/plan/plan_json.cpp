@@ -1,4 +1,6 @@
 // MemoryPlan as JSON, schema 1: docs/plan-json.md.
+#include <algorithm>
+
 #include "plan/memory_plan.h"
 #include "plan/plan_words.h"
 
@@ -23,6 +25,7 @@ Json MemoryPlan::to_json() const {
     phase["name"] = phases[p].name;
     phase["transient"] = bytes(phases[p].transient);
     phase["transient_allocated"] = bytes(phases[p].transient_allocated);
+    phase["seconds"] = phases[p].seconds;
     phase["persistent"] = bytes(schedule[p].persistent);
     phase["peak"] = bytes(schedule[p].peak);
     Json moves = Json::array();
@@ -60,6 +63,20 @@ Json MemoryPlan::to_json() const {
     tag_list.push_back(std::move(one));
   }
   out["tags"] = std::move(tag_list);
+  Json activation_list = Json::array();
+  for (const ActivationPlan& a : activations) {
+    Json blocks = Json::object();
+    for (std::size_t t = 0; t < spec::kSavedTensors; ++t) {
+      const auto tensor = static_cast<spec::SavedTensor>(t);
+      const auto count = std::count_if(a.checkpointing.blocks.begin(), a.checkpointing.blocks.end(),
+                                       [&](const auto& block) { return !block.keeps(tensor); });
+      if (count > 0) blocks[std::string(to_string(tensor))] = count;
+    }
+    activation_list.push_back({{"model", a.model},
+                               {"activation_checkpointing", to_string(a.mode)},
+                               {"recomputed", std::move(blocks)}});
+  }
+  out["activations"] = std::move(activation_list);
   return out;
 }
 

@@ -84,7 +84,8 @@ Result<ModelRole> read_role(const spec::Job& job, const spec::ModelSource& sourc
   NEAP_TRY_ASSIGN(role.shape, spec::Architecture::from_folder(job.resolve(source.path)));
   if (const spec::ModelConfig* config = source.trained) {
     role.trained = true;
-    role.checkpointing = config->enable_gradient_checkpointing;
+    role.checkpoint_mode = config->checkpoint_mode();
+    role.checkpointing = spec::checkpointing(role.checkpoint_mode, role.shape);
     if (config->lora.rank > 0) {
       role.lora = {config->lora.rank, config->lora.target_modules};
       role.lora_alpha = config->lora.alpha;

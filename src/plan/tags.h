@@ -20,7 +20,8 @@ struct ModelRole {
   spec::LoraShape lora;  ///< rank 0: none
   double lora_alpha = 0;
   bool trained = false;
-  bool checkpointing = false;
+  spec::CheckpointMode checkpoint_mode = spec::CheckpointMode::kNone;
+  spec::Checkpointing checkpointing;
 };
 /// The shapes behind a job's paths, read once.
 struct JobModels {

@@ -4,6 +4,7 @@
 
 #include "base/format.h"
 #include "plan/counted_memory.h"
+#include "plan/device_rates.h"
 #include "plan/phase_passes.h"
 
 namespace neap::plan {
@@ -35,11 +36,15 @@ Result<cache::Settings> pool_settings(const spec::Job& job, const Target& target
   return settings;
 }
 
+step::KernelProfile kernel_profile(const spec::Job& job, const Target& target) {
+  return {target.cuda, target.threads, job.trainer.deterministic ? target.multiprocessors : 0,
+          target.rates.bytes > 0 ? target.rates : default_rates(target.cuda, target.threads)};
+}
+
 Result<std::vector<PhasePlan>> predict_transients(const spec::Job& job, const spec::Recipe& recipe,
                                                   const JobModels& models, const Target& target) {
   NEAP_TRY_ASSIGN(const cache::Settings settings, pool_settings(job, target));
-  const step::KernelProfile profile{target.cuda, target.threads,
-                                    job.trainer.deterministic ? target.multiprocessors : 0};
+  const step::KernelProfile profile = kernel_profile(job, target);
   std::vector<PhasePlan> out;
   for (const spec::Phase& phase : recipe.phases) {
     CountedMemory memory(settings);
@@ -53,7 +58,8 @@ Result<std::vector<PhasePlan>> predict_transients(const spec::Job& job, const sp
     if (!memory.status().ok())
       return Status(memory.status()).with_context(format("predicting phase \"{}\"", name));
     const Bytes scratch = target.cuda ? kKernelScratch : Bytes();
-    out.push_back({name, memory.peak_reserved() + scratch, memory.peak_allocated()});
+    out.push_back(
+        {name, memory.peak_reserved() + scratch, memory.peak_allocated(), ops.work().seconds});
   }
   return out;
 }

@@ -19,6 +19,9 @@ namespace neap::plan {
 /// not set it.
 [[nodiscard]] Result<cache::Settings> pool_settings(const spec::Job& job, const Target& target);
 
+/// What the operations of a job's phases depend on.
+[[nodiscard]] step::KernelProfile kernel_profile(const spec::Job& job, const Target& target);
+
 /// Peaks of every phase. Fails on settings that the allocator does not know.
 [[nodiscard]] Result<std::vector<PhasePlan>> predict_transients(const spec::Job& job,
                                                                 const spec::Recipe& recipe,

@@ -95,10 +95,6 @@ class MiniBatchOptimizer {
   double lr_ = 0;
 };
 
-step::Keep keep_of(const spec::ModelConfig& config) {
-  return config.enable_gradient_checkpointing ? step::Keep::kInput : step::Keep::kAll;
-}
-
 }  // namespace
 
 void train_critic(Context& context, train::ModelWorker& critic, const Experience& e,
@@ -117,7 +113,8 @@ void train_critic(Context& context, train::ModelWorker& critic, const Experience
                      [&](std::int64_t first, std::int64_t count) {
                        const step::ValueMicroStatistics s = step::value_micro_batch(
                            model.ops(), model.weights(), e, first, count, config.cliprange_value,
-                           aggregation, optimizer.scale(), keep_of(config.model));
+                           aggregation, optimizer.scale(),
+                           context.runtime.plan().checkpointing("critic"));
                        optimizer.averages.add("critic/vf_loss", s.loss * optimizer.batches());
                        optimizer.averages.add("critic/vf_clipfrac", s.clip_fraction, s.tokens);
                        optimizer.averages.add("critic/vpred_mean", s.mean, s.tokens);
@@ -145,9 +142,10 @@ void train_actor(Context& context, train::ModelWorker& actor, const Experience& 
   step::update_phase(
       model.ops(), e.sequences.size(), optimizer.shape(), optimizer,
       [&](std::int64_t first, std::int64_t count) {
-        const step::PolicyMicroStatistics s = step::policy_micro_batch(
-            model.ops(), model.weights(), e, first, count,
-            {config, aggregation, kl, optimizer.scale()}, options, keep_of(job.actor_model));
+        const step::PolicyMicroStatistics s =
+            step::policy_micro_batch(model.ops(), model.weights(), e, first, count,
+                                     {config, aggregation, kl, optimizer.scale()}, options,
+                                     context.runtime.plan().checkpointing("actor"));
         Averages& averages = optimizer.averages;
         if (config.use_kl_loss) averages.add("actor/kl_loss", s.kl_loss * optimizer.batches());
         averages.add("actor/pg_loss", s.policy.loss * optimizer.batches());

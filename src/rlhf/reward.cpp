@@ -43,8 +43,7 @@ class RewardTrainer final : public Trainer {
       const at::NoGradGuard no_grad;
       model::Transformer& model = reward_.model();
       model.check_trainable();
-      const step::Keep keep =
-          job.actor_model.enable_gradient_checkpointing ? step::Keep::kInput : step::Keep::kAll;
+      const spec::Checkpointing& keep = context_.runtime.plan().checkpointing("reward");
       StepOptimizer optimizer(context_, reward_.optimizer(), step, metrics);
       const auto count = static_cast<std::int64_t>(rows.size());
       step::update_phase(model.ops(), count, {1, count, job.data.micro_batch_size_per_gpu},

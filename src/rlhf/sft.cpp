@@ -44,8 +44,7 @@ class SftTrainer final : public Trainer {
       const at::NoGradGuard no_grad;
       model::Transformer& model = actor_.model();
       model.check_trainable();
-      const step::Keep keep =
-          job.actor_model.enable_gradient_checkpointing ? step::Keep::kInput : step::Keep::kAll;
+      const spec::Checkpointing& keep = context_.runtime.plan().checkpointing("actor");
       StepOptimizer optimizer(context_, actor_.optimizer(), step, metrics);
       step::update_phase(model.ops(), batch.size(),
                          {1, batch.size(), job.data.micro_batch_size_per_gpu}, optimizer,

@@ -59,7 +59,25 @@ Status validate_lora(const std::string& at, const ModelConfig& m) {
   return {};
 }
 
+Status validate_checkpointing(const std::string& at, const ModelConfig& m) {
+  NEAP_TRY_ASSIGN(const CheckpointMode mode, parse_checkpoint_mode(m.activation_checkpointing));
+  const ModelConfig defaults;
+  if (!m.enable_gradient_checkpointing || mode == CheckpointMode::kFull ||
+      m.activation_checkpointing == defaults.activation_checkpointing)
+    return {};
+  return wrong(
+      format("{}.enable_gradient_checkpointing = true means {}.activation_checkpointing = "
+             "\"full\", which is \"{}\"; leave one of them out",
+             at, at, m.activation_checkpointing));
+}
+
 }  // namespace
+
+CheckpointMode ModelConfig::checkpoint_mode() const {
+  if (enable_gradient_checkpointing) return CheckpointMode::kFull;
+  const Result<CheckpointMode> mode = parse_checkpoint_mode(activation_checkpointing);
+  return mode.ok() ? *mode : CheckpointMode::kNone;
+}
 
 Status Job::load(const std::filesystem::path& file, const std::vector<std::string>& overrides,
                  Job& job) {
@@ -86,6 +104,8 @@ Status Job::validate() const {
         "actor_rollout_ref.model.path is missing: the folder with the model's config.json");
   NEAP_TRY(validate_lora("actor_rollout_ref.model", actor_model));
   NEAP_TRY(validate_lora("critic.model", critic.model));
+  NEAP_TRY(validate_checkpointing("actor_rollout_ref.model", actor_model));
+  NEAP_TRY(validate_checkpointing("critic.model", critic.model));
   NEAP_TRY(validate_ranks(trainer, launched_ranks));
   if (!valid_resume_mode(trainer.resume_mode)) {
     return wrong(

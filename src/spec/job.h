@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "spec/checkpointing.h"
 
 namespace neap::spec {
 
@@ -31,8 +32,12 @@ struct LoraConfig {
 struct ModelConfig {
   std::string path;            ///< folder with config.json; weights too, or random initialization
   std::string tokenizer_path;  ///< folder with tokenizer.json; empty: the model's
-  bool enable_gradient_checkpointing = false;
+  std::string activation_checkpointing = "selective";
+  bool enable_gradient_checkpointing = false;  ///< verl's name for "full"
   LoraConfig lora;
+
+  /// What the two keys above say together; validate() refuses names that there are not.
+  [[nodiscard]] CheckpointMode checkpoint_mode() const;
 };
 
 struct ActorConfig {

@@ -1,4 +1,5 @@
 // Every key of a configuration file, with its limits and its words for docs/configuration.md.
+#include "spec/checkpointing.h"
 #include "spec/job.h"
 #include "spec/loss_kinds.h"
 #include "spec/optimizer.h"
@@ -20,9 +21,13 @@ void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std
                "that "
                "gives other ids than the actor's is an error.");
   if (!trainable) return;
+  t.bind(at + ".activation_checkpointing", &m.activation_checkpointing,
+         "What each block keeps in the forward pass for its backward pass. `none`: every tensor; "
+         "`selective`: all but the outputs of norms, rotations and activations, which are computed "
+         "again; `full`: its input only, the rest is computed again. The results are the same.")
+      .one_of(checkpoint_mode_names());
   t.bind(at + ".enable_gradient_checkpointing", &m.enable_gradient_checkpointing,
-         "Keep only each block's input in the forward pass and compute the block again in the "
-         "backward pass: less transient memory, about a third more compute.");
+         "verl's name for `activation_checkpointing = \"full\"`.");
   t.bind(at + ".lora_rank", &m.lora.rank,
          "Rank of LoRA adapters; 0 trains every weight. Adapters shrink gradients and optimizer "
          "states to their own size.")

@@ -6,6 +6,9 @@
 namespace neap::step {
 namespace {
 
+// Attention kernels reach about half of the rate of a large matrix product.
+constexpr double kAttentionShare = 0.5;
+
 double bytes(const CountedTensor& t) {
   return t.defined() ? static_cast<double>(t.bytes()) : 0;
 }
@@ -16,6 +19,16 @@ void CountedTensor::free_storage() {
   storage_->sink->release(storage_->address);
   delete storage_;
   storage_ = nullptr;
+}
+
+void CountingOps::add_work(double flops, double bytes_moved, Dtype dtype, double share) {
+  work_.flops += weight_ * flops;
+  work_.bytes_moved += weight_ * bytes_moved;
+  const KernelRates& rates = profile_.rates;
+  if (rates.bytes <= 0) return;
+  const double rate = element_bytes(dtype) == 2 ? rates.half_flops : rates.single_flops;
+  work_.seconds += weight_ * std::max({rates.operation_seconds, bytes_moved / rates.bytes,
+                                       flops > 0 ? flops / (share * rate) : 0});
 }
 
 // ---- making ----
@@ -98,7 +111,7 @@ CountedTensor CountingOps::convert(CountedTensor t, Dtype dtype) {
 CountedTensor CountingOps::product(const CountedTensor& a, const CountedTensor& b) {
   CountedTensor out = make({a.size(0), b.size(1)}, a.dtype());
   add_work(2.0 * static_cast<double>(a.shape().elements()) * static_cast<double>(b.size(1)),
-           bytes(a) + bytes(b) + bytes(out));
+           bytes(a) + bytes(b) + bytes(out), a.dtype());
   return out;
 }
 CountedTensor CountingOps::product_plus(const CountedTensor&, const CountedTensor& a,
@@ -108,11 +121,15 @@ CountedTensor CountingOps::product_plus(const CountedTensor&, const CountedTenso
 void CountingOps::add_product_(const CountedTensor& c, const CountedTensor& a,
                                const CountedTensor& b, double) {
   add_work(2.0 * static_cast<double>(a.shape().elements()) * static_cast<double>(b.size(1)),
-           bytes(a) + bytes(b) + 2 * bytes(c));
+           bytes(a) + bytes(b) + 2 * bytes(c), a.dtype());
 }
 
 // ---- elementwise ----
 
+CountedTensor CountingOps::unary(const CountedTensor& a) {
+  add_work(0, 2 * bytes(a));
+  return make(a.shape(), a.dtype());
+}
 CountedTensor CountingOps::elementwise(const CountedTensor& a, const CountedTensor& b) {
   Shape shape = a.shape();
   // The operand with more dimensions or larger ones decides.
@@ -130,14 +147,16 @@ CountedTensor CountingOps::elementwise(const CountedTensor& a, const CountedTens
   return out;
 }
 CountedTensor CountingOps::plus(const CountedTensor& a, std::int64_t) {
-  return make(a.shape(), a.dtype());
+  return unary(a);
 }
 CountedTensor CountingOps::log_sigmoid(const CountedTensor& a) {
+  add_work(0, 2 * bytes(a));
   CountedTensor out = make(a.shape(), a.dtype());
   if (!profile_.cuda) touch(a.shape().elements(), a.dtype());
   return out;
 }
 CountedTensor CountingOps::comparison(const CountedTensor& a) {
+  add_work(0, 3 * bytes(a));
   const CountedTensor boolean = make(a.shape(), Dtype::kBool);
   return make(a.shape(), a.dtype());
 }
@@ -145,7 +164,20 @@ void CountingOps::add_(const CountedTensor& a, const CountedTensor& b) {
   in_place(a, b);
   if (!profile_.cuda && a.dtype() != b.dtype()) touch(b.shape().elements(), a.dtype());
 }
+void CountingOps::in_place(const CountedTensor& a) {
+  add_work(0, 2 * bytes(a));
+}
 void CountingOps::in_place(const CountedTensor& a, const CountedTensor& b) {
+  add_work(0, 2 * bytes(a) + bytes(b));
+}
+void CountingOps::multiply_into(const CountedTensor& out, const CountedTensor& a,
+                                const CountedTensor& b) {
+  add_work(0, bytes(out) + bytes(a) + bytes(b));
+}
+void CountingOps::zero_(const CountedTensor& a) {
+  add_work(0, bytes(a));
+}
+void CountingOps::copy_(const CountedTensor& a, const CountedTensor& b) {
   add_work(0, bytes(a) + bytes(b));
 }
 
@@ -193,7 +225,7 @@ Sorted<CountedTensor> CountingOps::sort_descending(const CountedTensor& a) {
   return out;
 }
 void CountingOps::cumulate_last_(const CountedTensor& a) {
-  in_place(a, a);
+  in_place(a);
 }
 void CountingOps::drop_beyond_mass_(const CountedTensor& a, double) {
   add_work(0, 6 * bytes(a));
@@ -277,7 +309,7 @@ CountedTensor CountingOps::norm_backward(spec::NormKind kind, const CountedTenso
                                          const CountedTensor&, const CountedTensor& weight,
                                          const CountedTensor& d_weight,
                                          const CountedTensor& d_bias) {
-  add_work(0, 3 * bytes(x));
+  add_work(0, (d_weight.defined() ? 5 : 3) * bytes(x));
   if (kind != spec::NormKind::kLayerNorm && !profile_.cuda)
     return rms_norm_backward_on_host(dy, x, d_weight.defined());
   CountedTensor dx = make(x.shape(), x.dtype());
@@ -294,7 +326,8 @@ CountedTensor CountingOps::norm_backward(spec::NormKind kind, const CountedTenso
 
 CountedTensor CountingOps::rotate(const CountedTensor& x, const CountedTensor&,
                                   const CountedTensor&, bool) {
-  add_work(0, 2 * bytes(x));
+  // A product and a fused multiply-add for each half.
+  add_work(0, 5 * bytes(x));
   return make(x.shape(), x.dtype());
 }
 
@@ -309,16 +342,10 @@ AttentionContext<CountedTensor> CountingOps::attention(Heads<CountedTensor> head
   out.options = options;
   out.sequences = sequences;
   out.length = length;
-  out.key_heads = heads.k.size(1);
-  add_work(2.0 * static_cast<double>(n * h * d * length), 2 * bytes(heads.q) + 2 * bytes(heads.k));
-  const Shape expanded{sequences, h, length, d};
-  out.q = view(heads.q, expanded);
-  heads.q = {};
-  const Shape grouped{sequences, out.key_heads, length, d};
-  out.k = view(heads.k, grouped);
-  out.v = view(heads.v, grouped);
-  heads.k = {};
-  heads.v = {};
+  // Two products, causal: half of all pairs.
+  add_work(2.0 * static_cast<double>(n * h * d * length), 2 * bytes(heads.q) + 2 * bytes(heads.k),
+           dtype, kAttentionShare);
+  out.heads = std::move(heads);
   out.out = make({n, h * d}, dtype);
   out.log_sum = make({sequences, h, length}, wide(dtype));
   if (profile_.cuda) out.seed = make({2}, Dtype::kInt64);
@@ -327,16 +354,18 @@ AttentionContext<CountedTensor> CountingOps::attention(Heads<CountedTensor> head
 
 Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTensor> saved,
                                                      CountedTensor d_out) {
-  const std::int64_t h = saved.q.size(1);
-  const std::int64_t d = saved.q.size(3);
-  const std::int64_t n = saved.sequences * saved.length;
-  const Dtype dtype = saved.q.dtype();
+  const std::int64_t n = saved.heads.q.size(0);
+  const std::int64_t h = saved.heads.q.size(1);
+  const std::int64_t d = saved.heads.q.size(2);
+  const std::int64_t key_heads = saved.heads.k.size(1);
+  const Dtype dtype = saved.heads.q.dtype();
+  // Five products: the scores again, and the gradients of values, weights, queries and keys.
   add_work(5.0 * static_cast<double>(n * h * d * saved.length),
-           4 * bytes(saved.q) + 4 * bytes(saved.k));
+           4 * bytes(saved.heads.q) + 4 * bytes(saved.heads.k), dtype, kAttentionShare);
   Heads<CountedTensor> out;
   out.q = make({n, h, d}, dtype);
-  out.k = make({n, saved.key_heads, d}, dtype);
-  out.v = make({n, saved.key_heads, d}, dtype);
+  out.k = make({n, key_heads, d}, dtype);
+  out.v = make({n, key_heads, d}, dtype);
   if (profile_.cuda) {
     // Row sums of dO * O and a float32 accumulator of dQ over lengths rounded up to the kernel's
     // tile; grouped keys get one gradient a query head first.
@@ -347,7 +376,7 @@ Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTen
         std::max<std::int64_t>(1, (profile_.multiprocessors + pairs - 1) / pairs);
     const CountedTensor accumulator =
         make({splits, saved.sequences, padded, h, d}, Dtype::kFloat32);
-    if (saved.key_heads != h) {
+    if (key_heads != h) {
       const CountedTensor dk = make({n, h, d}, dtype);
       const CountedTensor dv = make({n, h, d}, dtype);
     }
@@ -371,7 +400,8 @@ CountedTensor CountingOps::decode_attention(const CountedTensor& q, const Counte
   const std::int64_t limit = mask.size(1);
   const std::int64_t group = h / keys.size(1);
   add_work(4.0 * static_cast<double>(b * h * d * limit),
-           2.0 * static_cast<double>(b * keys.size(1) * limit * d * element_bytes(q.dtype())));
+           2.0 * static_cast<double>(b * keys.size(1) * limit * d * element_bytes(q.dtype())),
+           q.dtype(), kAttentionShare);
   if (!profile_.cuda) return make({b, h * d}, q.dtype());
   CountedTensor out;
   {

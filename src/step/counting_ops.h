@@ -14,18 +14,26 @@
 #include <vector>
 
 #include "spec/job.h"
-#include "step/block.h"
 #include "step/operations.h"
 
 namespace neap::step {
 
-/// What kernels' scratch memory depends on.
+/// What kernels reach in a second. With zeros no seconds are counted.
+struct KernelRates {
+  double half_flops = 0;         ///< matrix products of 16-bit elements
+  double single_flops = 0;       ///< of wider ones
+  double bytes = 0;              ///< of memory, read and written
+  double operation_seconds = 0;  ///< least that an operation takes
+};
+
+/// What kernels' scratch memory and time depend on.
 struct KernelProfile {
   bool cuda = false;
   std::int64_t threads = 1;  ///< of the CPU kernels
   /// Of a GPU whose attention repeats its bits: its gradient of q adds up in as many accumulators as
   /// keep all of them busy. 0: in one.
   std::int64_t multiprocessors = 0;
+  KernelRates rates{};
 };
 
 /// Takes the requests of counted tensors.
@@ -92,20 +100,33 @@ class CountedTensor {
 /// What operations cost beside memory held.
 struct Work {
   double flops = 0;        ///< of matrix products and attention
-  double bytes_moved = 0;  ///< read and written, each operand once
+  double bytes_moved = 0;  ///< read and written: each operand of each kernel once
+  double seconds = 0;      ///< each operation bound by one of the two
 };
 
 class CountingOps {
  public:
   using Tensor = CountedTensor;
   /// `sink` outlives the operations and their tensors. `most_repeats`: of a loop whose rounds are
-  /// alike so many are run.
+  /// alike so many are run, and the last one's work stands for the rest.
   CountingOps(MemorySink& sink, const KernelProfile& profile, std::int64_t most_repeats)
       : sink_(sink), profile_(profile), most_repeats_(most_repeats) {}
 
   [[nodiscard]] const Work& work() const { return work_; }
-  [[nodiscard]] std::int64_t repeats(std::int64_t n) const {
-    return n < most_repeats_ ? n : most_repeats_;
+  /// body(i) for i = 0 .. n - 1, rounds that are alike.
+  template <class Body>
+  void repeat(std::int64_t n, const Body& body) {
+    const std::int64_t rounds = n < most_repeats_ ? n : most_repeats_;
+    for (std::int64_t i = 0; i < rounds; ++i)
+      weighted(i + 1 < rounds ? 1 : static_cast<double>(n - i), [&] { body(i); });
+  }
+  /// body(), whose work counts `times` times.
+  template <class Body>
+  void weighted(double times, const Body& body) {
+    const double outer = weight_;
+    weight_ *= times;
+    body();
+    weight_ = outer;
   }
 
   // ---- making ----
@@ -145,29 +166,29 @@ class CountingOps {
   [[nodiscard]] Tensor maximum(const Tensor& a, const Tensor& b) { return elementwise(a, b); }
   [[nodiscard]] Tensor minimum(const Tensor& a, const Tensor& b) { return elementwise(a, b); }
   [[nodiscard]] Tensor plus(const Tensor& a, std::int64_t b);  ///< int64
-  [[nodiscard]] Tensor negate(const Tensor& a) { return elementwise(a, a); }
-  [[nodiscard]] Tensor absolute(const Tensor& a) { return elementwise(a, a); }
-  [[nodiscard]] Tensor sign(const Tensor& a) { return elementwise(a, a); }
-  [[nodiscard]] Tensor exp(const Tensor& a) { return elementwise(a, a); }
-  [[nodiscard]] Tensor cosine(const Tensor& a) { return elementwise(a, a); }
-  [[nodiscard]] Tensor sine(const Tensor& a) { return elementwise(a, a); }
-  [[nodiscard]] Tensor sigmoid(const Tensor& a) { return elementwise(a, a); }
+  [[nodiscard]] Tensor negate(const Tensor& a) { return unary(a); }
+  [[nodiscard]] Tensor absolute(const Tensor& a) { return unary(a); }
+  [[nodiscard]] Tensor sign(const Tensor& a) { return unary(a); }
+  [[nodiscard]] Tensor exp(const Tensor& a) { return unary(a); }
+  [[nodiscard]] Tensor cosine(const Tensor& a) { return unary(a); }
+  [[nodiscard]] Tensor sine(const Tensor& a) { return unary(a); }
+  [[nodiscard]] Tensor sigmoid(const Tensor& a) { return unary(a); }
   /// On the host the kernel writes a buffer of the same size beside its result.
   [[nodiscard]] Tensor log_sigmoid(const Tensor& a);
-  [[nodiscard]] Tensor clamp(const Tensor& a, double, double) { return elementwise(a, a); }
+  [[nodiscard]] Tensor clamp(const Tensor& a, double, double) { return unary(a); }
   /// On the host an operand of another dtype is converted first.
   void add_(const Tensor& a, const Tensor& b);
-  void add_(const Tensor& a, double) { in_place(a, a); }
+  void add_(const Tensor& a, double) { in_place(a); }
   void subtract_(const Tensor& a, const Tensor& b) { in_place(a, b); }
   void multiply_(const Tensor& a, const Tensor& b) { in_place(a, b); }
-  void multiply_into(const Tensor& out, const Tensor& a, const Tensor&) { in_place(out, a); }
+  void multiply_into(const Tensor& out, const Tensor& a, const Tensor& b);
   void divide_(const Tensor& a, const Tensor& b) { in_place(a, b); }
-  void divide_(const Tensor& a, double) { in_place(a, a); }
-  void scale_(const Tensor& a, double) { in_place(a, a); }
-  void exp_(const Tensor& a) { in_place(a, a); }
-  void log_(const Tensor& a) { in_place(a, a); }
-  void zero_(const Tensor& a) { in_place(a, a); }
-  void copy_(const Tensor& a, const Tensor& b) { in_place(a, b); }
+  void divide_(const Tensor& a, double) { in_place(a); }
+  void scale_(const Tensor& a, double) { in_place(a); }
+  void exp_(const Tensor& a) { in_place(a); }
+  void log_(const Tensor& a) { in_place(a); }
+  void zero_(const Tensor& a);
+  void copy_(const Tensor& a, const Tensor& b);
   // Comparisons give 1 or 0 in the operands' dtype; a boolean of the same shape is made first.
   [[nodiscard]] Tensor above(const Tensor& a, const Tensor&) { return comparison(a); }
   [[nodiscard]] Tensor above(const Tensor& a, double) { return comparison(a); }
@@ -175,11 +196,11 @@ class CountingOps {
   [[nodiscard]] Tensor at_most(const Tensor& a, double) { return comparison(a); }
   [[nodiscard]] Tensor equal(const Tensor& a, const Tensor&) { return comparison(a); }
   /// cap * tanh(a / cap).
-  void softcap_(const Tensor& a, double) { in_place(a, a); }
+  void softcap_(const Tensor& a, double) { in_place(a); }
   /// 1 - (a / cap)^2 of capped values: the derivative.
-  [[nodiscard]] Tensor softcap_slope(const Tensor& a, double) { return elementwise(a, a); }
-  [[nodiscard]] Tensor activate(const Tensor& a, spec::Activation) { return elementwise(a, a); }
-  void activate_(const Tensor& a, spec::Activation) { in_place(a, a); }
+  [[nodiscard]] Tensor softcap_slope(const Tensor& a, double) { return unary(a); }
+  [[nodiscard]] Tensor activate(const Tensor& a, spec::Activation) { return unary(a); }
+  void activate_(const Tensor& a, spec::Activation) { in_place(a); }
   [[nodiscard]] Tensor activate_backward(const Tensor& dy, const Tensor& x, spec::Activation) {
     return elementwise(dy, x);
   }
@@ -192,7 +213,7 @@ class CountingOps {
   /// CUDA it takes 8 bytes an element of `a` (measured).
   [[nodiscard]] Tensor sum_rows(const Tensor& a, Dtype dtype);
   [[nodiscard]] Tensor argmax_last(const Tensor& a);  ///< (R, n) -> (R,) int64
-  [[nodiscard]] Tensor softmax_last(const Tensor& a) { return elementwise(a, a); }
+  [[nodiscard]] Tensor softmax_last(const Tensor& a) { return unary(a); }
   [[nodiscard]] Sorted<Tensor> sort_descending(const Tensor& a);
   void cumulate_last_(const Tensor& a);
   /// Zeroes what stands behind a cumulative mass of top_p; the first stays.
@@ -251,20 +272,21 @@ class CountingOps {
  private:
   [[nodiscard]] Tensor make(const Shape& shape, Dtype dtype);
   [[nodiscard]] Tensor with_shape(const Tensor& t, const Shape& shape) const;
+  [[nodiscard]] Tensor unary(const Tensor& a);
   [[nodiscard]] Tensor elementwise(const Tensor& a, const Tensor& b);
   [[nodiscard]] Tensor comparison(const Tensor& a);
+  void in_place(const Tensor& a);
   void in_place(const Tensor& a, const Tensor& b);
   void touch(std::int64_t elements, Dtype dtype) { (void)make({elements}, dtype); }
-  void add_work(double flops, double bytes) {
-    work_.flops += flops;
-    work_.bytes_moved += bytes;
-  }
+  /// `flops` of matrix products on elements of `dtype` at `share` of their rate.
+  void add_work(double flops, double bytes, Dtype dtype = Dtype::kFloat32, double share = 1);
   [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x, bool trained);
 
   MemorySink& sink_;
   KernelProfile profile_;
   std::int64_t most_repeats_;
   Work work_;
+  double weight_ = 1;
 };
 
 }  // namespace neap::step

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "step/block.h"
+#include "step/block_parts.h"
 
 namespace neap::step {
 
@@ -58,14 +58,17 @@ void embed_backward(Ops& ops, const Weights<T>& w, const T& tokens, const T& pos
 
 template <class T>
 struct SavedHeadInput {
-  SavedNorm<T> norm;
+  T input;  // (N, C): what the norm reads
+  NormStatistics<T> norm;
   T normed;  // (N, C): what is projected out; undefined without a projection
 };
 
 template <class Ops, class T = typename Ops::Tensor>
 T head_input(Ops& ops, const Weights<T>& w, T x, SavedHeadInput<T>* saved) {
-  if (w.architecture.final_norm)
+  if (w.architecture.final_norm) {
+    if (saved != nullptr) saved->input = x;
     x = norm(ops, w.architecture, w.final_norm, x, saved != nullptr ? &saved->norm : nullptr);
+  }
   if (!w.project_out.defined()) return x;
   if (saved != nullptr) saved->normed = x;
   return linear(ops, w.project_out, x);
@@ -77,8 +80,9 @@ T head_input_backward(Ops& ops, const Weights<T>& w, SavedHeadInput<T>& saved, T
     d = linear_backward(ops, w.project_out, saved.normed, d);
     saved.normed = T();
   }
-  return w.architecture.final_norm ? norm_backward(ops, w.architecture, w.final_norm, saved.norm, d)
-                                   : d;
+  if (!w.architecture.final_norm) return d;
+  return norm_backward(ops, w.architecture, w.final_norm, std::move(saved.input),
+                       std::exchange(saved.norm, {}), d);
 }
 
 /// Walks the rows that a head reads, a chunk at a time: of hidden (N, C) those in `rows` (R,)

@@ -34,17 +34,22 @@ struct ScoreOptions {
 
 enum class AttentionKernel : std::uint8_t { kUsual, kCudnn };
 
-/// What attention leaves for its backward. Operands are laid out as the kernel wants them.
+template <class T>
+struct Heads {
+  T q;     // (N, H, D)
+  T k, v;  // (N, K, D)
+};
+
+/// What attention leaves for its backward.
 template <class T>
 struct AttentionContext {
-  T q;             // (B, H, T, D)
-  T k, v;          // (B, K or H, T, D)
-  T out;           // (B * T, H * D)
+  Heads<T> heads;  // N = B * T
+  T out;           // (N, H * D)
   T log_sum;       // (B, H, T)
   T seed, offset;  ///< of kernels that could drop scores out
   AttentionKernel kernel = AttentionKernel::kUsual;
   ScoreOptions options;
-  std::int64_t sequences = 0, length = 0, key_heads = 0;
+  std::int64_t sequences = 0, length = 0;
 };
 
 template <class T>
@@ -52,14 +57,6 @@ struct Sorted {
   T values;  // (B, V), descending
   T order;   // (B, V) int64
 };
-
-template <class T>
-struct SavedNorms;
-/// A null SavedNorms, typed.
-template <class T>
-constexpr SavedNorms<T>* NoSaved() {
-  return nullptr;
-}
 
 inline ScoreOptions score_options(const spec::Architecture& a) {
   return {

@@ -1,7 +1,7 @@
 // What the phases of a step do between opening and closing, micro-batches included.
 //
 // Experience lives on the host; each micro-batch goes to the device. Results go to the host through
-// the caller's sinks. ops.repeats(n) is n in a run; a plan runs the first few, which stand for all,
+// the caller's sinks. ops.repeat(n, body) is a loop in a run; a plan runs the first few rounds, which stand for all,
 // because every micro-batch of a phase has the same shape.
 //
 // B sequences of W columns; R response tokens each.
@@ -66,12 +66,11 @@ struct MicroBatch {
 /// that were seen, so that every one has the same shape.
 template <class Ops, class Visit>
 void for_each_micro_batch(Ops& ops, std::int64_t rows, std::int64_t size, const Visit& visit) {
-  const std::int64_t batches = ops.repeats((rows + size - 1) / size);
-  for (std::int64_t i = 0; i < batches; ++i) {
+  ops.repeat((rows + size - 1) / size, [&](std::int64_t i) {
     const std::int64_t at = i * size;
     const std::int64_t first = std::max<std::int64_t>(0, std::min(at, rows - size));
     visit(MicroBatch{first, std::min(size, rows), at - first});
-  }
+  });
 }
 
 // ---- inference phases ----
@@ -131,15 +130,13 @@ struct UpdateShape {
 template <class Ops, class Optimizer, class Micro>
 void update_phase(Ops& ops, std::int64_t sequences, const UpdateShape& shape, Optimizer& optimizer,
                   const Micro& micro) {
-  const std::int64_t updates = ops.repeats(shape.epochs * (sequences / shape.mini_batch));
-  const std::int64_t micro_batches = ops.repeats(shape.mini_batch / shape.micro_batch);
-  for (std::int64_t update = 0; update < updates; ++update) {
+  ops.repeat(shape.epochs * (sequences / shape.mini_batch), [&](std::int64_t update) {
     const std::int64_t first = update * shape.mini_batch % sequences;
     optimizer.begin(update, first);
-    for (std::int64_t i = 0; i < micro_batches; ++i)
-      micro(first + i * shape.micro_batch, shape.micro_batch);
+    ops.repeat(shape.mini_batch / shape.micro_batch,
+               [&](std::int64_t i) { micro(first + i * shape.micro_batch, shape.micro_batch); });
     optimizer.finish(update);
-  }
+  });
 }
 
 /// What the actor's loss is made of.
@@ -159,7 +156,8 @@ template <class Ops, class T = typename Ops::Tensor>
 PolicyMicroStatistics policy_micro_batch(Ops& ops, const Weights<T>& w, const Experience<T>& e,
                                          std::int64_t first, std::int64_t count,
                                          const PolicyObjective& objective,
-                                         const LogProbOptions& options, Keep keep) {
+                                         const LogProbOptions& options,
+                                         const spec::Checkpointing& keep) {
   const spec::ActorConfig& config = objective.config;
   const Sequences<T> s = part_on_device(ops, e.sequences, first, count);
   Tape<T> tape = forward_train(ops, w, flat_tokens(ops, s), s.width(), keep);
@@ -209,7 +207,7 @@ template <class Ops, class T = typename Ops::Tensor>
 ValueMicroStatistics value_micro_batch(Ops& ops, const Weights<T>& w, const Experience<T>& e,
                                        std::int64_t first, std::int64_t count, double cliprange,
                                        spec::LossAggregation aggregation, const LossScale& scale,
-                                       Keep keep) {
+                                       const spec::Checkpointing& keep) {
   const Sequences<T> s = part_on_device(ops, e.sequences, first, count);
   Tape<T> tape = forward_train(ops, w, flat_tokens(ops, s), s.width(), keep);
   const T rows = response_rows(ops, s);
@@ -236,7 +234,8 @@ ValueMicroStatistics value_micro_batch(Ops& ops, const Weights<T>& w, const Expe
 /// `tokens`. Returns this micro-batch's share of it.
 template <class Ops, class T = typename Ops::Tensor>
 double cross_entropy_micro_batch(Ops& ops, const Weights<T>& w, const Sequences<T>& all,
-                                 std::int64_t first, std::int64_t count, double tokens, Keep keep) {
+                                 std::int64_t first, std::int64_t count, double tokens,
+                                 const spec::Checkpointing& keep) {
   const Sequences<T> s = part_on_device(ops, all, first, count);
   Tape<T> tape = forward_train(ops, w, flat_tokens(ops, s), s.width(), keep);
   const T weights = ops.clone(s.mask);
@@ -256,7 +255,7 @@ struct PairMicroStatistics {
 /// rejected). The loss is divided by `all_pairs`.
 template <class Ops, class T = typename Ops::Tensor>
 PairMicroStatistics pair_micro_batch(Ops& ops, const Weights<T>& w, const Sequences<T>& pairs,
-                                     double all_pairs, Keep keep) {
+                                     double all_pairs, const spec::Checkpointing& keep) {
   const Sequences<T> s = part_on_device(ops, pairs, 0, pairs.size());
   Tape<T> tape = forward_train(ops, w, flat_tokens(ops, s), s.width(), keep);
   const T last = last_token_rows(ops, s);

@@ -4,22 +4,16 @@
 #include <utility>
 #include <vector>
 
+#include "step/block.h"
 #include "step/head.h"
 
 namespace neap::step {
-
-/// What a training forward keeps of each block.
-enum class Keep {
-  kAll,    ///< everything that backward reads
-  kInput,  ///< the block's input; backward runs the block again (full recomputation)
-};
 
 /// What forward_train leaves for backward.
 template <class T>
 struct Tape {
   T tokens;  // (N,) int64
   Rows<T> rows;
-  Keep keep = Keep::kAll;
   std::vector<SavedBlock<T>> blocks;
   T hidden;  // (N, C): output of the last block, before the final norm
 };
@@ -67,32 +61,27 @@ T forward(Ops& ops, const Weights<T>& w, const T& tokens, std::int64_t length) {
   T x = embed(ops, w, tokens, rows.positions);
   for (const Block<T>& block : w.blocks) {
     x = block_inference(ops, w.architecture, block, std::move(x), rows, [&](Heads<T> heads) {
-      return ops
-          .attention(std::move(heads), rows.sequences, rows.length, score_options(w.architecture))
-          .out;
+      return ops.attention(std::move(heads), rows.sequences, rows.length,
+                           score_options(w.architecture));
     });
   }
   return x;
 }
 
-/// As forward, keeping what backward needs.
+/// As forward, keeping of each block what `checkpointing` says; of blocks beyond it everything.
 template <class Ops, class T = typename Ops::Tensor>
 Tape<T> forward_train(Ops& ops, const Weights<T>& w, const T& tokens, std::int64_t length,
-                      Keep keep) {
+                      const spec::Checkpointing& checkpointing) {
   Tape<T> tape;
   tape.tokens = tokens;
   tape.rows = rows_of_batch(ops, w, tokens, length);
-  tape.keep = keep;
+  tape.blocks.reserve(w.blocks.size());
   T x = embed(ops, w, tokens, tape.rows.positions);
   for (const Block<T>& block : w.blocks) {
+    const std::size_t i = tape.blocks.size();
     SavedBlock<T>& saved = tape.blocks.emplace_back();
-    if (keep == Keep::kInput) {
-      saved.input = x;
-      x = block_forward(ops, w.architecture, block, std::move(x), tape.rows,
-                        static_cast<SavedBlock<T>*>(nullptr));
-    } else {
-      x = block_forward(ops, w.architecture, block, std::move(x), tape.rows, &saved);
-    }
+    if (i < checkpointing.blocks.size()) saved.retention = checkpointing.blocks[i];
+    x = block_forward(ops, w.architecture, block, std::move(x), tape.rows, saved);
   }
   tape.hidden = std::move(x);
   return tape;
@@ -105,9 +94,6 @@ void backward(Ops& ops, const Weights<T>& w, Tape<T> tape, T d) {
   for (std::size_t i = w.blocks.size(); i-- > 0;) {
     SavedBlock<T> saved = std::move(tape.blocks.back());
     tape.blocks.pop_back();
-    if (tape.keep == Keep::kInput)
-      (void)block_forward(ops, w.architecture, w.blocks[i], std::move(saved.input), tape.rows,
-                          &saved);
     d = block_backward(ops, w.architecture, w.blocks[i], std::move(saved), std::move(d), tape.rows);
   }
   embed_backward(ops, w, tape.tokens, tape.rows.positions, std::move(d));
@@ -127,7 +113,7 @@ T prefill(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths, cons
     x = block_inference(ops, w.architecture, w.blocks[i], std::move(x), rows, [&](Heads<T> heads) {
       ops.write_prompts_(cache.keys[i], slots, heads.k, t);
       ops.write_prompts_(cache.values[i], slots, heads.v, t);
-      return ops.attention(std::move(heads), b, t, score_options(w.architecture)).out;
+      return ops.attention(std::move(heads), b, t, score_options(w.architecture));
     });
   }
   const T last = ops.last_rows(lengths, t);  // (B',): b * T + lengths[b] - 1
@@ -148,8 +134,10 @@ T decode(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions,
     x = block_inference(ops, w.architecture, w.blocks[i], std::move(x), rows, [&](Heads<T> heads) {
       ops.write_token_(cache.keys[i], positions, heads.k);
       ops.write_token_(cache.values[i], positions, heads.v);
-      return ops.decode_attention(heads.q, cache.keys[i], cache.values[i], mask,
-                                  score_options(w.architecture));
+      AttentionContext<T> context;
+      context.out = ops.decode_attention(heads.q, cache.keys[i], cache.values[i], mask,
+                                         score_options(w.architecture));
+      return context;
     });
   }
   return x;

@@ -81,7 +81,8 @@ TEST_P(Golden, LogitsAreHuggingFaces) {
 
 TEST_P(Golden, EveryGradientIsHuggingFaces) {
   Transformer model = make(spec::Head::kLanguageModel);
-  auto tape = model.forward_train(stored("tokens"), {.recompute = true});
+  auto tape = model.forward_train(
+      stored("tokens"), {spec::checkpointing(spec::CheckpointMode::kFull, model.architecture())});
   // float32 weights were used on the other side; linspace in float64 differs in the last bits only.
   const auto out = model.cross_entropy(tape.hidden(), {}, stored("targets"), stored("weights"),
                                        {.chunk_elements = 5 * shape_.vocab_size});

@@ -2,13 +2,16 @@
 // the difference before committing it.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 
 #include "base/file.h"
 #include "base/format.h"
 #include "plan/advice.h"
+#include "plan/counted_memory.h"
 #include "plan/memory_plan.h"
+#include "plan/phase_passes.h"
 #include "spec/config_docs.h"
 
 namespace neap::plan {
@@ -107,15 +110,16 @@ TEST_P(GoldenPlan, IsAsWritten) {
 
 INSTANTIATE_TEST_SUITE_P(
     Jobs, GoldenPlan,
-    ::testing::Values(
-        here("opt_ppo"), here("opt_lora_ppo"), here("qwen7b_ppo"), here("qwen7b_grpo"),
-        here("qwen7b_sft"), here("opt350_reward_host"), reviews("reviews_sft", "sft", {}),
-        reviews("reviews_reward", "reward", {"actor_rollout_ref.model.path=model"}),
-        reviews("reviews_ppo", "ppo",
-                {"actor_rollout_ref.model.path=model", "critic.model.path=model",
-                 "reward_model.model.path=model"}),
-        reviews("reviews_grpo", "grpo",
-                {"actor_rollout_ref.model.path=model", "reward_model.model.path=model"})),
+    ::testing::Values(here("opt_ppo"), here("opt_lora_ppo"), here("qwen7b_ppo"),
+                      here("qwen7b_grpo"), here("qwen7b_sft"), here("qwen15_sft"),
+                      here("opt350_reward_host"), reviews("reviews_sft", "sft", {}),
+                      reviews("reviews_reward", "reward", {"actor_rollout_ref.model.path=model"}),
+                      reviews("reviews_ppo", "ppo",
+                              {"actor_rollout_ref.model.path=model", "critic.model.path=model",
+                               "reward_model.model.path=model"}),
+                      reviews("reviews_grpo", "grpo",
+                              {"actor_rollout_ref.model.path=model",
+                               "reward_model.model.path=model"})),
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(GoldenPlans, TighterCeilingsMoveMoreAndThenFailWithAdvice) {
@@ -181,6 +185,115 @@ TEST(GoldenPlans, JsonSaysWhatTheTextSays) {
   EXPECT_EQ(json["tags"][0]["tag"], "actor.weights");
   EXPECT_EQ(json["tags"][0]["cells"][2], "need");
   EXPECT_EQ(json["tags"][0]["contents"], "frozen");
+}
+
+// A GPT of published size: layers, width, heads.
+spec::Architecture gpt(std::int64_t layers, std::int64_t hidden, std::int64_t heads) {
+  spec::Architecture a;
+  a.model_type = "gpt2";
+  a.vocab_size = 50257;
+  a.hidden_size = a.embedding_dim = hidden;
+  a.intermediate_size = 4 * hidden;
+  a.num_hidden_layers = layers;
+  a.num_attention_heads = a.num_key_value_heads = heads;
+  a.head_dim = hidden / heads;
+  a.max_position_embeddings = 2048;
+  a.learned_positions = true;
+  a.norm = spec::NormKind::kLayerNorm;
+  a.qkv = spec::QkvLayout::kThirds;
+  a.input_major = true;
+  a.gated = false;
+  a.activation = spec::Activation::kGeluTanh;
+  a.attention_bias = a.attention_output_bias = a.mlp_bias = true;
+  return a;
+}
+
+// Gigabytes that the blocks keep for backward, counted.
+double kept_gigabytes(const spec::Architecture& a, spec::CheckpointMode mode,
+                      std::int64_t sequences, std::int64_t length) {
+  ModelRole role;
+  role.shape = a;
+  role.shape.num_hidden_layers = 2;
+  role.trained = true;
+  const auto kept = [&](std::int64_t layers) {
+    role.shape.num_hidden_layers = layers;
+    CountedMemory memory{cache::Settings{}};
+    step::CountingOps ops(memory, {true, 2}, 2);
+    const auto w = counted_weights(role, spec::Dtype::kBfloat16);
+    const auto tokens = step::CountedTensor::outside({sequences * length}, spec::Dtype::kInt64);
+    const auto tape =
+        step::forward_train(ops, w, tokens, length, spec::checkpointing(mode, role.shape));
+    return static_cast<double>(memory.allocated().count());
+  };
+  return (kept(2) - kept(1)) * static_cast<double>(a.num_hidden_layers) / 1e9;
+}
+
+// Korthikanti et al.'s formulas for all blocks, in gigabytes.
+double formula_gigabytes(const spec::Architecture& a, spec::CheckpointMode mode, std::int64_t b,
+                         std::int64_t s) {
+  const auto tokens = static_cast<double>(b * s);
+  const auto h = static_cast<double>(a.hidden_size);
+  const double scores = 5 * static_cast<double>(a.num_attention_heads) * static_cast<double>(s);
+  const double each = mode == spec::CheckpointMode::kFull        ? 2 * h
+                      : mode == spec::CheckpointMode::kSelective ? 34 * h
+                                                                 : 34 * h + scores;
+  return tokens * each * static_cast<double>(a.num_hidden_layers) / 1e9;
+}
+
+constexpr std::array<std::pair<const char*, spec::CheckpointMode>, 3> kModes = {
+    {{"none", spec::CheckpointMode::kNone},
+     {"selective", spec::CheckpointMode::kSelective},
+     {"full", spec::CheckpointMode::kFull}}};
+
+std::string activations_table() {
+  std::string text = "| blocks of, batch | value | formula | counted |\n|---|---|---|---|\n";
+  const auto add = [&](const char* name, const spec::Architecture& a, std::int64_t b,
+                       std::int64_t s, bool formula) {
+    for (const auto& [word, mode] : kModes)
+      text += format("| {} | `{}` | {} | {:.1f} GB |\n", name, word,
+                     formula ? format("{:.1f} GB", formula_gigabytes(a, mode, b, s)) : "",
+                     kept_gigabytes(a, mode, b, s));
+  };
+  add("GPT-3 175B, 1 x 2048", gpt(96, 12288, 96), 1, 2048, true);
+  add("a GPT of 30 layers, 4096 wide (BLOOM-7B), 1 x 2048", gpt(30, 4096, 32), 1, 2048, true);
+  const auto qwen = spec::Architecture::from_folder(kFolder / "models" / "qwen1.5");
+  add("Qwen2.5-1.5B, 8 x 2048", *qwen, 8, 2048, false);
+
+  text +=
+      "\nPlans of supervised training of Qwen2.5-1.5B, 8 x 2048, on an H200; seconds by its "
+      "rates:\n\n| value | transient | less than `none` | seconds of a step | more than `none` "
+      "|\n|---|---|---|---|---|\n";
+  double transient = 0, seconds = 0;  // of "none"
+  for (const auto& [word, mode] : kModes) {
+    spec::Job job;
+    (void)spec::Job::load(kFolder / "qwen15_sft.toml",
+                          {format("actor_rollout_ref.model.activation_checkpointing={}", word)},
+                          job);
+    const Result<MemoryPlan> plan = make_plan(job, target_of(job));
+    const PhasePlan& train = plan->phases.at(0);
+    const auto bytes = static_cast<double>(train.transient.count());
+    if (mode == spec::CheckpointMode::kNone) {
+      transient = bytes;
+      seconds = train.seconds;
+    }
+    text +=
+        format("| `{}` | {} | {:.1f} % | {:.3f} | {:.1f} % |\n", word, train.transient,
+               100 * (1 - bytes / transient), train.seconds, 100 * (train.seconds / seconds - 1));
+  }
+  return text;
+}
+
+TEST(GoldenPlans, TheCommittedTableOfActivationsIsThePlans) {
+  const std::filesystem::path file =
+      std::filesystem::path(NEAP_SOURCE_DIR) / "docs" / "memory-model.md";
+  const Result<std::string> page = read_file(file);
+  ASSERT_TRUE(page.ok());
+  const std::size_t mark = page->find("<!-- activations:");
+  const std::size_t end = page->find("<!-- /activations -->");
+  ASSERT_NE(mark, std::string::npos);
+  ASSERT_NE(end, std::string::npos);
+  const std::size_t begin = page->find('\n', mark) + 1;
+  compare_file(file, page->substr(0, begin) + activations_table() + page->substr(end));
 }
 
 TEST(GoldenPlans, TheCommittedReferencePageIsTheTable) {

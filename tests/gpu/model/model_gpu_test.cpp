@@ -89,7 +89,10 @@ Step step(Transformer& model, const std::vector<Tensor>& grads, const Tensor& ba
   const auto n = batch.numel();
   const Tensor targets = tokens(1, n, 41, 5).view(-1).to(batch.device());
   const Tensor weights = at::linspace(0.1, 1, n, at::kFloat).to(batch.device());
-  auto tape = model.forward_train(batch, {.recompute = recompute});
+  auto tape =
+      model.forward_train(batch, recompute ? model::TrainOptions{spec::checkpointing(
+                                                 spec::CheckpointMode::kFull, model.architecture())}
+                                           : model::TrainOptions{});
   const auto out = model.cross_entropy(tape.hidden(), {}, targets, weights);
   tape.backward(out.d_hidden);
   Step s{out.values.log_probs, {}};

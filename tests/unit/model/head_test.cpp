@@ -128,7 +128,7 @@ TEST(ScalarHead, ScoresAndTheirGradients) {
         .sum()
         .item<double>();
   };
-  auto tape = m.model->forward_train(batch, {.recompute = true});
+  auto tape = m.model->forward_train(batch, testing::recompute(*m.model));
   tape.backward(m.model->scores_backward(tape.hidden(), rows, d));
   for (const auto& p : m.model->parameters()) {
     const Tensor along =

@@ -65,7 +65,7 @@ TEST_P(EveryForm, RecomputationGivesTheSameBits) {
   const double kept = loss_and_grads(m, batch, targets, weights, {});
   const auto expected = m.copy_grads();
   m.zero_grads();
-  const double again = loss_and_grads(m, batch, targets, weights, {.recompute = true});
+  const double again = loss_and_grads(m, batch, targets, weights, testing::recompute(*m.model));
   EXPECT_EQ(kept, again);
   const auto actual = m.copy_grads();
   for (std::size_t u = 0; u < expected.size(); ++u) {
@@ -79,7 +79,7 @@ TEST_P(EveryForm, GradientsAgreeWithFiniteDifferences) {
   const Tensor batch = tokens(2, 6, 41);
   const Tensor targets = tokens(1, 12, 41, 3).view(-1);
   const Tensor weights = at::linspace(-1, 1.3, 12, at::kDouble);
-  (void)loss_and_grads(m, batch, targets, weights, {.recompute = true});
+  (void)loss_and_grads(m, batch, targets, weights, testing::recompute(*m.model));
   for (const auto& p : m.model->parameters()) {
     // Along a fixed direction, so that a parameter costs two passes.
     const Tensor direction =
@@ -175,7 +175,7 @@ TEST_P(LoraOn, AdapterGradientsAgreeWithFiniteDifferences) {
   const Tensor batch = tokens(2, 5, 41);
   const Tensor targets = tokens(1, 10, 41, 3).view(-1);
   const Tensor weights = at::linspace(-1, 1.3, 10, at::kDouble);
-  (void)loss_and_grads(m, batch, targets, weights, {.recompute = true});
+  (void)loss_and_grads(m, batch, targets, weights, testing::recompute(*m.model));
   for (const auto& p : m.model->adapters()) {
     const Tensor direction =
         at::arange(p.weight.numel(), at::kDouble).mul_(1.7).cos_().view(p.weight.sizes());
@@ -215,7 +215,7 @@ TEST(TransformerWalk, WiderGradientsTakeSumsOfNarrowWeights) {
   const Tensor targets = tokens(1, 12, 41, 4).view(-1);
   const Tensor weights = at::ones({12}, at::kFloat);
   (void)loss_and_grads(m, batch, targets, weights, {});
-  auto tape = model.forward_train(batch, {.recompute = true});
+  auto tape = model.forward_train(batch, testing::recompute(model));
   tape.backward(model.cross_entropy(tape.hidden(), {}, targets, weights).d_hidden);
   for (std::size_t u = 0; u < wide.size(); ++u) {
     const double size = wide[u].abs().max().item<double>();

@@ -49,8 +49,7 @@ std::uint64_t kept_bytes(const ModelRole& role, std::int64_t b, std::int64_t s) 
   step::CountingOps ops(memory, {true, 2}, 2);
   const auto w = counted_weights(role, step::Dtype::kBfloat16);
   const auto tokens = step::CountedTensor::outside({b * s}, step::Dtype::kInt64);
-  const auto tape = step::forward_train(ops, w, tokens, s,
-                                        role.checkpointing ? step::Keep::kInput : step::Keep::kAll);
+  const auto tape = step::forward_train(ops, w, tokens, s, role.checkpointing);
   return memory.allocated().count();
 }
 
@@ -89,31 +88,84 @@ TEST(Formulas, TagsAreZerosTermsWithWiderGradients) {
   EXPECT_NEAR(with_half_gradients, zero_gigabytes(7.5e9, 0, 64), 1.2);
 }
 
-TEST(Formulas, BlocksKeepKorthikantisBytesLessDropoutAndGelu) {
-  // 34 sbh a layer with attention's scores recomputed; without its 2 dropout masks of a byte and
-  // without the 8 sbh of GELU's output, 24 sbh is left. Beside it: two float32 a norm and row, one
-  // a head and row.
-  const std::int64_t s = 256, b = 4, h = 1024, a = 16;
+// Bytes that one more block keeps of b sequences of s tokens, in units of s b h.
+double kept_a_block(spec::CheckpointMode mode, std::int64_t b, std::int64_t s, std::int64_t h,
+                    std::int64_t heads) {
   const auto allocated = [&](std::int64_t layers) {
-    const ModelRole role = gpt2_role(layers, h, a);
+    ModelRole role = gpt2_role(layers, h, heads);
+    role.checkpointing = spec::checkpointing(mode, role.shape);
     return static_cast<double>(kept_bytes(role, b, s));
   };
-  const double a_block = allocated(9) - allocated(8);
-  const double rows = static_cast<double>(s * b);
-  const double statistics = rows * (2 * 2 * 4 + static_cast<double>(a) * 4);
-  EXPECT_NEAR(a_block, 24 * rows * static_cast<double>(h) + statistics, 0.005 * a_block);
-  EXPECT_NEAR(34 - 2 - 8, 24, 0);
+  return (allocated(9) - allocated(8)) / static_cast<double>(s * b * h);
 }
 
-TEST(Formulas, RecomputationKeepsABlocksInput) {
-  const std::int64_t s = 256, b = 4, h = 1024;
-  const auto allocated = [&](std::int64_t layers) {
-    ModelRole role = gpt2_role(layers, h, 16);
-    role.checkpointing = true;
-    return kept_bytes(role, b, s);
+TEST(Formulas, BlocksKeepKorthikantisBytesLessDropout) {
+  const std::int64_t s = 256, b = 4, h = 1024, heads = 16;
+  // Beside the formulas: a float32 a head and row of attention, and its kernel's seed in a block of
+  // 512 bytes; two float32 a row of a norm whose output is kept.
+  const double attention = 4.0 * static_cast<double>(heads) / static_cast<double>(h) +
+                           512 / static_cast<double>(s * b * h);
+  const double norms = 2 * 2 * 4.0 / static_cast<double>(h);
+  // 34 sbh with attention's scores computed again inside its kernel, less 2 dropout masks of a byte.
+  EXPECT_NEAR(kept_a_block(spec::CheckpointMode::kNone, b, s, h, heads), 34 - 2 + attention + norms,
+              1e-9);
+  // Less two outputs of norms, 2 sbh each, and GELU's output, 8 sbh.
+  EXPECT_NEAR(kept_a_block(spec::CheckpointMode::kSelective, b, s, h, heads),
+              34 - 2 - 2 * 2 - 8 + attention, 1e-9);
+  EXPECT_NEAR(kept_a_block(spec::CheckpointMode::kFull, b, s, h, heads), 2, 1e-9);
+}
+
+// FLOPs of a training step of a GPT-2 with cross entropy over all tokens.
+double counted_flops(const ModelRole& role, std::int64_t b, std::int64_t s) {
+  CountedMemory memory{cache::Settings{}};
+  step::CountingOps ops(memory, {true, 2}, 2);
+  const auto w = counted_weights(role, step::Dtype::kBfloat16);
+  const auto tokens = step::CountedTensor::outside({b * s}, step::Dtype::kInt64);
+  const auto weights = step::CountedTensor::outside({b * s}, step::Dtype::kFloat32);
+  auto tape = step::forward_train(ops, w, tokens, s, role.checkpointing);
+  auto loss = step::cross_entropy(ops, w, tape.hidden, {}, tokens, weights, {});
+  step::backward(ops, w, std::move(tape), std::move(loss.d_hidden));
+  return ops.work().flops;
+}
+
+TEST(Formulas, TrainingTakesKorthikantisFlops) {
+  const std::int64_t batch = 4, length = 256, width = 1024, layers = 6;
+  ModelRole role = gpt2_role(layers, width, 16);
+  const auto flops = [&](spec::CheckpointMode mode) {
+    role.checkpointing = spec::checkpointing(mode, role.shape);
+    return counted_flops(role, batch, length);
   };
-  // 2 sbh, as the activation checkpointing papers have it.
-  EXPECT_EQ(allocated(9) - allocated(8), static_cast<std::uint64_t>(2 * s * b * h));
+  const auto b = static_cast<double>(batch), s = static_cast<double>(length),
+             h = static_cast<double>(width), l = static_cast<double>(layers),
+             v = static_cast<double>(role.shape.vocab_size);
+  // 72 b s l h^2 (1 + s / 6h + v / 12hl), where s / 6h are attention's 12 b s^2 h l over all pairs.
+  // Causal kernels compute half of the pairs, and the scores once more in backward: 2 + 5.
+  const double model = 72 * b * s * l * h * h * (1 + 7.0 / 12 * s / (6 * h) + v / (12 * h * l));
+  EXPECT_NEAR(flops(spec::CheckpointMode::kNone) / model, 1, 1e-9);
+  EXPECT_NEAR(flops(spec::CheckpointMode::kSelective) / model, 1, 1e-9);
+  // Full recomputation is another forward, 24 b s l h^2 and attention's 2, less the MLP's second
+  // product, 8, whose result no backward reads: 88 b s l h^2 where the paper has 96.
+  const double again = (24 - 8) * b * s * l * h * h + 2 * b * s * s * h * l;
+  EXPECT_NEAR(flops(spec::CheckpointMode::kFull) / (model + again), 1, 1e-9);
+}
+
+TEST(Formulas, RepeatedRoundsCountOnceEach) {
+  CountedMemory memory{cache::Settings{}};
+  step::CountingOps ops(memory, {true, 2, 0, {1e12, 1e12, 1e12, 0}}, 2);
+  const auto a = step::CountedTensor::outside({8, 4}, step::Dtype::kBfloat16);
+  const auto b = step::CountedTensor::outside({4, 2}, step::Dtype::kBfloat16);
+  int rounds = 0;
+  ops.repeat(5, [&](std::int64_t) {
+    ops.repeat(7, [&](std::int64_t) {
+      (void)ops.product(a, b);
+      ++rounds;
+    });
+  });
+  EXPECT_EQ(rounds, 4);
+  EXPECT_DOUBLE_EQ(ops.work().flops, 35 * 2 * 8 * 4 * 2);
+  // Memory bounds it: 32 + 8 + 16 elements of 2 bytes.
+  EXPECT_DOUBLE_EQ(ops.work().bytes_moved, 35 * 2 * 56);
+  EXPECT_DOUBLE_EQ(ops.work().seconds, 35 * 2 * 8 * 4 * 2 / 1e12);
 }
 
 TEST(Formulas, KvCacheIsTwoLayersHeadsTokens) {

@@ -1,0 +1,103 @@
+// Norms and projections to heads, forward and backward: what blocks and heads are made of.
+#pragma once
+
+#include <utility>
+
+#include "step/linear.h"
+#include "step/saved_block.h"
+
+namespace neap::step {
+
+template <class Ops, class T = typename Ops::Tensor>
+T norm(Ops& ops, const spec::Architecture& a, const Norm<T>& p, const T& x,
+       NormStatistics<T>* statistics) {
+  NormResult<T> r = ops.norm(a.norm, x, p.weight, p.bias, a.norm_eps);
+  if (statistics != nullptr) *statistics = {std::move(r.mean), std::move(r.rstd)};
+  return std::move(r.y);
+}
+
+/// From dy (N, C): that of x, which is consumed.
+template <class Ops, class T = typename Ops::Tensor>
+T norm_backward(Ops& ops, const spec::Architecture& a, const Norm<T>& p, T x,
+                NormStatistics<T> statistics, const T& dy) {
+  return ops.norm_backward(a.norm, dy, x, statistics.mean, statistics.rstd, p.weight, p.d_weight,
+                           p.d_bias);
+}
+
+/// h (N, C) -> heads: q and k, v, or all; one product makes all of a fused projection.
+template <class Ops, class T = typename Ops::Tensor>
+Heads<T> project_heads(Ops& ops, const spec::Architecture& a, const Block<T>& w, const T& h,
+                       bool query_key, bool value) {
+  const std::int64_t n = h.size(0);
+  const std::int64_t heads = a.num_attention_heads;
+  const std::int64_t d = a.head_dim;
+  const auto project = [&](const Linear<T>& p, std::int64_t count) {
+    return ops.view(linear(ops, p, h), {n, count, d});
+  };
+  Heads<T> out;
+  if (a.qkv == spec::QkvLayout::kSeparate) {
+    if (query_key) {
+      out.q = project(w.query, heads);
+      out.k = project(w.key, a.num_key_value_heads);
+    }
+    if (value) out.v = project(w.value, a.num_key_value_heads);
+    return out;
+  }
+  const bool thirds = a.qkv == spec::QkvLayout::kThirds;
+  const T all = ops.view(linear(ops, w.query_key_value, h),
+                         thirds ? Shape{n, 3, heads, d} : Shape{n, heads, 3, d});
+  const std::int64_t axis = thirds ? 1 : 2;
+  if (query_key) {
+    out.q = ops.select(all, axis, 0);
+    out.k = ops.select(all, axis, 1);
+  }
+  if (value) out.v = ops.select(all, axis, 2);
+  return out;
+}
+
+/// Gradient of h (N, C) from those of the heads, which are consumed.
+template <class Ops, class T = typename Ops::Tensor>
+T project_heads_backward(Ops& ops, const spec::Architecture& a, const Block<T>& w, const T& h,
+                         Heads<T> d) {
+  const std::int64_t n = h.size(0);
+  if (a.qkv != spec::QkvLayout::kSeparate) {
+    const bool thirds = a.qkv == spec::QkvLayout::kThirds;
+    const std::int64_t heads = a.num_attention_heads;
+    const T all = ops.empty(
+        thirds ? Shape{n, 3, heads, a.head_dim} : Shape{n, heads, 3, a.head_dim}, ops.dtype(h));
+    std::int64_t i = 0;
+    for (T* part : {&d.q, &d.k, &d.v}) {
+      ops.copy_(ops.select(all, thirds ? 1 : 2, i++), *part);
+      *part = T();
+    }
+    return linear_backward(ops, w.query_key_value, h, ops.view(all, {n, 3 * a.query_width()}));
+  }
+  T dh = linear_backward(ops, w.value, h, ops.view(d.v, {n, a.key_value_width()}));
+  d.v = T();
+  dh = linear_backward(ops, w.key, h, ops.view(d.k, {n, a.key_value_width()}), std::move(dh));
+  d.k = T();
+  return linear_backward(ops, w.query, h, ops.view(d.q, {n, a.query_width()}), std::move(dh));
+}
+
+/// A norm over each head's dimensions: x (N, H, D).
+template <class Ops, class T = typename Ops::Tensor>
+T head_norm(Ops& ops, const spec::Architecture& a, const Norm<T>& p, const T& x,
+            NormStatistics<T>* statistics) {
+  const std::int64_t n = x.size(0);
+  const std::int64_t heads = x.size(1);
+  return ops.view(norm(ops, a, p, ops.view(x, {n * heads, a.head_dim}), statistics),
+                  {n, heads, a.head_dim});
+}
+/// From dy (N, H, D): that of x, which is consumed.
+template <class Ops, class T = typename Ops::Tensor>
+T head_norm_backward(Ops& ops, const spec::Architecture& a, const Norm<T>& p, T x,
+                     NormStatistics<T> statistics, const T& dy) {
+  const std::int64_t n = dy.size(0);
+  const std::int64_t heads = dy.size(1);
+  const Shape flat{n * heads, a.head_dim};
+  return ops.view(norm_backward(ops, a, p, ops.view(std::move(x), flat), std::move(statistics),
+                                ops.view(dy, flat)),
+                  {n, heads, a.head_dim});
+}
+
+}  // namespace neap::step

@@ -1,0 +1,39 @@
+// What a block's forward leaves for its backward.
+#pragma once
+
+#include "spec/checkpointing.h"
+#include "step/operations.h"
+
+namespace neap::step {
+
+/// What a norm's backward reads beside its input.
+template <class T>
+struct NormStatistics {
+  T mean, rstd;  // (N, 1); mean undefined for RMS norms
+};
+
+/// The tensors of spec::SavedTensor by name; those that the retention does not keep are undefined
+/// between forward and backward. Statistics belong to the tensor that their norm makes.
+template <class T>
+struct SavedBlock {
+  spec::BlockRetention retention;
+  T input;  // (N, C)
+
+  T attention_input;                 // (N, C)
+  NormStatistics<T> attention_norm;  //
+  T query, key;  // (N, H, D), (N, K, D): before their norms, where they have any
+  NormStatistics<T> query_norm, key_norm;
+  AttentionContext<T> attention;      // .heads: v of kProjections, q and k of kQueryKey
+  T attention_result;                 // (N, C)
+  NormStatistics<T> attention_after;  // of kMiddle
+  T middle;                           // (N, C)
+
+  T mlp_input;                 // (N, C)
+  NormStatistics<T> mlp_norm;  //
+  T gate, up;                  // (N, F)
+  T activated, product;        // (N, F)
+  T mlp_result;                // (N, C)
+  NormStatistics<T> mlp_after;
+};
+
+}  // namespace neap::step
