@@ -57,13 +57,6 @@ void Communicator::all_reduce(const at::Tensor& t, Reduce op) {
   if (size_ > 1 && t.numel() > 0) do_all_reduce(t, op);
 }
 
-void Communicator::reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduce op) {
-  check_pair(out, in, size_, "reduce_scatter");
-  if (out.numel() == 0) return;
-  if (size_ > 1) return do_reduce_scatter(out, in, op);
-  if (out.data_ptr() != in.data_ptr()) at::Tensor(out).copy_(in.view_as(out));
-}
-
 void Communicator::all_gather(const at::Tensor& out, const at::Tensor& in) {
   check_pair(in, out, size_, "all_gather");
   if (in.numel() == 0) return;
@@ -131,7 +124,6 @@ class Single final : public Communicator {
  private:
   // Never reached: the public functions answer for one rank.
   void do_all_reduce(const at::Tensor&, Reduce) override {}
-  void do_reduce_scatter(const at::Tensor&, const at::Tensor&, Reduce) override {}
   void do_all_gather(const at::Tensor&, const at::Tensor&) override {}
   void do_broadcast(const at::Tensor&, int) override {}
   void do_barrier() override {}

@@ -23,7 +23,7 @@
 
 namespace neap::parallel {
 
-enum class Reduce { kSum, kAverage, kMax };
+enum class Reduce { kSum, kMax };
 
 class Communicator {
  public:
@@ -40,9 +40,6 @@ class Communicator {
 
   /// `t` of every rank becomes the reduction of all.
   void all_reduce(const at::Tensor& t, Reduce op = Reduce::kSum);
-  /// `in` (size * n,) of all ranks is reduced; rank r gets elements [r n, (r + 1) n) in `out` (n,).
-  /// `out` may be that very part of `in`; the rest of `in` is then of no use.
-  void reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduce op = Reduce::kSum);
   /// `in` (n,) of rank r becomes elements [r n, (r + 1) n) of `out` (size * n,) on every rank. `in`
   /// may be that very part of `out`.
   void all_gather(const at::Tensor& out, const at::Tensor& in);
@@ -69,7 +66,6 @@ class Communicator {
  private:
   // Arguments are checked: contiguous, of a known type, not empty, and size_ > 1.
   virtual void do_all_reduce(const at::Tensor& t, Reduce op) = 0;
-  virtual void do_reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduce op) = 0;
   virtual void do_all_gather(const at::Tensor& out, const at::Tensor& in) = 0;
   virtual void do_broadcast(const at::Tensor& t, int root) = 0;
   virtual void do_barrier() = 0;

@@ -28,7 +28,6 @@ void reduce_rows(T* out, const T* in, std::int64_t n, int ranks, Reduce op) {
       const auto next = static_cast<Sum>(in[r * n + i]);
       value = op == Reduce::kMax ? std::max(value, next) : static_cast<Sum>(value + next);
     }
-    if (op == Reduce::kAverage) value = static_cast<Sum>(value / static_cast<Sum>(ranks));
     out[i] = static_cast<T>(value);
   }
 }
@@ -131,27 +130,6 @@ class Mpi final : public Communicator {
     });
   }
 
-  // Strips of a large buffer lie further apart than an int can say, so they are packed.
-  void do_reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduce op) override {
-    const auto width = static_cast<std::int64_t>(in.element_size());
-    const std::int64_t strip = out.numel() * width;
-    const auto* const source = static_cast<const std::byte*>(in.const_data_ptr());
-    auto* const target = static_cast<std::byte*>(out.mutable_data_ptr());
-    by_pieces(out.numel(), width * size(), [&](std::int64_t at, std::int64_t n) {
-      const Layout layout = rows_of(n * width);
-      std::byte* const send = workspace(n * width * size(), packed_);
-      for (int r = 0; r < size(); ++r) {
-        std::memcpy(send + r * n * width, source + r * strip + at * width,
-                    static_cast<std::size_t>(n * width));
-      }
-      std::byte* const rows = workspace(n * width * size(), rows_);
-      call(mpi_.all_to_all(send, layout.bytes.data(), layout.offsets.data(), rows,
-                           layout.bytes.data(), layout.offsets.data()),
-           "reduce_scatter");
-      reduce_rows(in.scalar_type(), target + at * width, rows, n, size(), op);
-    });
-  }
-
   void do_all_gather(const at::Tensor& out, const at::Tensor& in) override {
     const auto width = static_cast<std::int64_t>(in.element_size());
     const std::int64_t strip = in.numel() * width;
@@ -193,7 +171,7 @@ class Mpi final : public Communicator {
   std::int64_t piece_bytes_;
   int exceptions_;
   bool aborted_ = false;
-  std::vector<std::byte> rows_, packed_;
+  std::vector<std::byte> rows_;
 };
 
 const NeapMpi& load() {

@@ -49,8 +49,7 @@ int type_of(const at::Tensor& t) {
 }
 
 int op_of(Reduce op) {
-  if (op == Reduce::kMax) return kNcclMax;
-  return op == Reduce::kAverage ? kNcclAvg : kNcclSum;
+  return op == Reduce::kMax ? kNcclMax : kNcclSum;
 }
 
 std::size_t count(const at::Tensor& t) {
@@ -249,18 +248,6 @@ class Nccl final : public Communicator {
     run("all_reduce", [&] {
       return api_.all_reduce(t.const_data_ptr(), t.mutable_data_ptr(), count(t), type_of(t),
                              op_of(op), comm_, kStream);
-    });
-  }
-
-  void do_reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduce op) override {
-    if (out.is_cpu()) {
-      do_all_reduce(in, op);
-      at::Tensor(out).copy_(in.view({size(), -1})[rank()].view_as(out));
-      return;
-    }
-    run("reduce_scatter", [&] {
-      return api_.reduce_scatter(in.const_data_ptr(), out.mutable_data_ptr(), count(out),
-                                 type_of(in), op_of(op), comm_, kStream);
     });
   }
 

@@ -26,7 +26,6 @@ Result<NcclApi> open_nccl() {
   find(api.get_error_string, "ncclGetErrorString");
   find(api.get_last_error, "ncclGetLastError");
   find(api.all_reduce, "ncclAllReduce");
-  find(api.reduce_scatter, "ncclReduceScatter");
   find(api.all_gather, "ncclAllGather");
   find(api.broadcast, "ncclBroadcast");
   if (!missing.empty())

@@ -24,7 +24,7 @@ enum NcclType : int {
   kNcclFloat64 = 8,
   kNcclBfloat16 = 9,
 };
-enum NcclOp : int { kNcclSum = 0, kNcclMax = 2, kNcclAvg = 4 };
+enum NcclOp : int { kNcclSum = 0, kNcclMax = 2 };
 
 /// The library's functions, found at run time; results are ncclResult_t as int.
 struct NcclApi {
@@ -37,8 +37,6 @@ struct NcclApi {
   const char* (*get_last_error)(NcclComm comm);
   int (*all_reduce)(const void* in, void* out, std::size_t count, int type, int op, NcclComm comm,
                     CudaStream stream);
-  int (*reduce_scatter)(const void* in, void* out, std::size_t out_count, int type, int op,
-                        NcclComm comm, CudaStream stream);
   int (*all_gather)(const void* in, void* out, std::size_t in_count, int type, NcclComm comm,
                     CudaStream stream);
   int (*broadcast)(const void* in, void* out, std::size_t count, int type, int root, NcclComm comm,

@@ -21,13 +21,10 @@ TEST(Single, EveryCollectiveIsACopyAtMost) {
   EXPECT_EQ(one->size(), 1);
   EXPECT_TRUE(one->first());
   const at::Tensor t = at::arange(6, at::kFloat);
-  one->all_reduce(t, Reduce::kAverage);
+  one->all_reduce(t, Reduce::kMax);
   EXPECT_TRUE(t.equal(at::arange(6, at::kFloat)));
   const at::Tensor out = at::empty({6});
   one->all_gather(out, t);
-  EXPECT_TRUE(out.equal(t));
-  out.zero_();
-  one->reduce_scatter(out, t);
   EXPECT_TRUE(out.equal(t));
   one->broadcast(t, 0);
   one->barrier();
