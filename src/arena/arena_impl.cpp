@@ -20,16 +20,17 @@ constexpr std::size_t kTagsWithIdleAddresses = 64;
 // Large enough for copies at full speed, but at most a sixteenth of a small device.
 constexpr Bytes kLargestChunk = 512_MiB;
 
-Bytes chunk_size_of(const device::DeviceInfo& info) {
-  return std::max(info.granularity, std::min(kLargestChunk, info.capacity / 16));
-}
-
 unsigned touch_threads(unsigned wanted) {
   if (wanted != 0) return wanted;
   return std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMostTouchThreads);
 }
 
 }  // namespace
+
+Bytes transfer_chunk_size(Bytes granularity, Bytes capacity) {
+  if (capacity.is_zero()) return kLargestChunk;
+  return std::max(granularity, std::min(kLargestChunk, capacity / 16));
+}
 
 Bytes total(const std::vector<Part>& parts) {
   Bytes sum;
@@ -43,7 +44,7 @@ Arena::Impl::Impl(device::Device& device_in, Options options_in)
       events(options.events, device.info().ordinal),
       store(device, events, options.page_store_budget, options.physical_target),
       hosts(device, options.host_budget, touch_threads(options.touch_threads)),
-      chunk_size(chunk_size_of(device.info())),
+      chunk_size(transfer_chunk_size(device.info().granularity, device.info().capacity)),
       keep_host_buffers(options.keep_host_buffers),
       disk_folder(options.disk_folder) {}
 

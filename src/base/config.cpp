@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "base/format.h"
 
 namespace neap {
 namespace {
@@ -175,6 +176,19 @@ ConfigTable::Key& ConfigTable::bind(std::string path, std::vector<std::string>* 
   return key;
 }
 
+ConfigTable::Key& ConfigTable::bind(std::string path,
+                                    std::function<Status(const std::string&)> assign,
+                                    std::function<std::string()> read, std::string help) {
+  Key& key = add(std::move(path), "text", std::move(help));
+  key.assign = [assign = std::move(assign)](const Json& v) -> Status {
+    if (!v.is_string()) return wrong_type("text in quotes", v);
+    return assign(v.get<std::string>());
+  };
+  key.read = [read = std::move(read)]() -> Json { return read(); };
+  key.default_text = toml_text(key.read());
+  return key;
+}
+
 const ConfigTable::Key* ConfigTable::find(std::string_view path) const {
   const auto it =
       std::find_if(keys_.begin(), keys_.end(), [&](const Key& k) { return k.path == path; });
@@ -328,6 +342,28 @@ std::string ConfigTable::to_markdown() const {
            unit + " | `" + (key.default_text.empty() ? "\"\"" : key.default_text) + "` | " +
            key.help + " |\n";
   }
+  return out;
+}
+
+namespace {
+
+void add_differences(const Json& before, const Json& now, const std::string& path,
+                     std::vector<std::string>& out) {
+  if (before.is_object() && now.is_object()) {
+    for (const auto& [key, value] : now.items()) {
+      const std::string inner = path.empty() ? key : path + "." + key;
+      if (before.contains(key)) add_differences(before[key], value, inner, out);
+    }
+  } else if (before != now) {
+    out.push_back(format("{}: was {}, is {}", path, before.dump(), now.dump()));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> config_differences(const Json& before, const Json& now) {
+  std::vector<std::string> out;
+  add_differences(before, now, "", out);
   return out;
 }
 

@@ -60,6 +60,9 @@ class ConfigTable {
   Key& bind(std::string path, std::string* field, std::string help);
   Key& bind(std::string path, Bytes* field, std::string help);
   Key& bind(std::string path, std::vector<std::string>* field, std::string help);
+  /// A text that `assign` reads and `read` gives back, as names of an enum.
+  Key& bind(std::string path, std::function<Status(const std::string&)> assign,
+            std::function<std::string()> read, std::string help);
 
   /// Reads a TOML file. Unknown keys are errors, with the nearest known key as a hint.
   [[nodiscard]] Status load_file(const std::filesystem::path& path);
@@ -80,5 +83,8 @@ class ConfigTable {
   [[nodiscard]] std::string nearest(std::string_view path) const;
   std::vector<Key> keys_;
 };
+
+/// Keys of two to_json() that both have with different values, as "path: was 1, is 2".
+[[nodiscard]] std::vector<std::string> config_differences(const Json& before, const Json& now);
 
 }  // namespace neap

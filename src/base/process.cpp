@@ -4,6 +4,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
+
+#include "base/file.h"
 
 namespace neap {
 namespace {
@@ -20,6 +23,14 @@ pid_t current_process() {
   // Unwatched, a child would take itself for its parent: then the system is asked each time.
   if (kWatched == 0) known.store(process, std::memory_order_relaxed);
   return process;
+}
+
+Bytes resident_memory() {
+  const auto status = read_file("/proc/self/status", 1_MiB);
+  if (!status.ok()) return {};
+  const std::size_t at = status->find("VmRSS:");
+  if (at == std::string::npos) return {};
+  return Bytes(std::strtoull(status->c_str() + at + 6, nullptr, 10) << 10);
 }
 
 }  // namespace neap

@@ -1,26 +1,30 @@
 // The bridge: libtorch's memory comes from Neap's device, by the memory plan.
 //
-// Model     On the CPU every tensor born inside a phase comes from that phase's transient pool (a
-// CachingAllocator over
-//           the arena's pages); persistent tensors are views of arena regions; whatever is made
-//           outside a phase or under HostScope is plain host memory, as it would be beside a GPU.
-//           On CUDA, regions are arena regions of the card and transients come from libtorch's own
-//           allocator, emptied at each phase's end.
-// Threads   phases are opened and closed by one thread; tensors may be made and freed by any
-// (autograd's too). Failure   exceptions (neap::Error with a MemoryShortage for out of memory;
-// c10::Error from libtorch).
+// Model     On the CPU every tensor born inside a phase comes from that phase's transient pool (a CachingAllocator over
+//           the arena's pages); persistent tensors are views of arena regions; whatever is made outside a phase or
+//           under HostScope is plain host memory, as it would be beside a GPU. On CUDA, regions are arena regions of
+//           the card and transients come from libtorch's own allocator, emptied at each phase's end.
+//
+// Threads   phases are opened and closed by one thread; tensors may be made and freed by any (autograd's too).
+//
+// Failure   exceptions (neap::Error with a MemoryShortage for out of memory; c10::Error from libtorch). Ends have a
+//           status: Phase::close, Hold::close, Windows::close.
 #pragma once
 
 #include <ATen/ATen.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "arena/arena.h"
+#include "bridge/run_device.h"
+#include "bridge/schedule_executor.h"
 #include "plan/memory_plan.h"
 #include "spec/job.h"
+#include "spec/recipe.h"
 #include "trace/event.h"
 
 namespace neap::bridge {
@@ -28,29 +32,23 @@ namespace neap::bridge {
 /// What one phase cost, measured. Bytes are peaks within the phase.
 struct PhaseMeasurement {
   std::string phase;
-  Bytes persistent;           ///< arena regions resident during the phase
-  Bytes transient_allocated;  ///< pool: live tensors
-  Bytes transient_reserved;   ///< pool: taken from the device
-  Bytes peak;  ///< most physical device memory held in the phase, moves before it included
+  Bytes persistent;             ///< arena regions resident during the phase
+  Bytes transient_allocated;    ///< pool: live tensors
+  Bytes transient_reserved;     ///< pool: taken from the device
+  Bytes peak;                   ///< most physical device memory held in the phase, windows included
   Bytes fragmentation_at_peak;  ///< reserved - allocated when the pool last had to grow to its peak
-  Bytes moved;                  ///< over the link, for the moves before it
-  double seconds = 0;           ///< of the phase's own work
-  double move_seconds = 0;
+  Transition entry;             ///< the moves before it
+  StreamUse streamed;           ///< the windows of the phase
+  double seconds = 0;           ///< of the phase's own work, streaming included
+  [[nodiscard]] Bytes moved() const { return entry.copied() + streamed.copied(); }
 };
 
 class Runtime {
  public:
-  /// Chooses the device (auto: CUDA if libtorch_cuda loads and sees a card, else the host device of
-  /// the given size), reserves every region of the plan, installs the CPU allocator (once a
+  /// Opens the chosen device, reserves every region of the plan and installs the CPU allocator (once a
   /// process). `events` may be null, else outlives the runtime.
-  static std::unique_ptr<Runtime> make(const spec::Job& job, const plan::MemoryPlan& plan,
-                                       trace::EventSink* events);
-  /// What make would choose, for the planner, without allocating anything. `name` is for people.
-  struct Choice {
-    plan::Target target;  ///< capacity: device.memory, or what is free now
-    std::string name;
-  };
-  static Choice choose(const spec::DeviceConfig& config);
+  static std::unique_ptr<Runtime> make(const spec::Job& job, const plan::DeviceChoice& choice,
+                                       const plan::MemoryPlan& plan, trace::EventSink* events);
   virtual ~Runtime() = default;
 
   [[nodiscard]] virtual at::Device device() const = 0;
@@ -59,22 +57,49 @@ class Runtime {
   [[nodiscard]] virtual const plan::MemoryPlan& plan() const = 0;
 
   /// A flat tensor over the plan's part `name` of `tag`: (bytes / element size,) of `dtype`. Its address never changes;
-  /// its contents may be touched only while the tag is resident (in phases that need it, or under hold).
+  /// its contents may be touched only while the tag is resident (in phases that need it, or under hold), or, of a
+  /// streamed tag, while windows() has brought it.
   [[nodiscard]] virtual at::Tensor region(std::string_view tag, std::string_view name,
                                           at::ScalarType dtype) = 0;
-  /// Makes tags resident outside the schedule (initialization, checkpoint, validation) and puts the
-  /// cycle's state back when the returned guard dies.
-  class Guard {
-   public:
-    virtual ~Guard() = default;
-  };
-  [[nodiscard]] virtual std::unique_ptr<Guard> hold(const std::vector<std::string>& tags) = 0;
 
-  /// Moves tags as the schedule says for phase `name`, binds its pool, marks it in the trace; the
-  /// guard's end empties the pool and records a measurement. Tensors of the phase must be dead by
-  /// then: one that survives keeps its page and is named in a warning.
-  [[nodiscard]] virtual std::unique_ptr<Guard> phase(std::string_view name) = 0;
-  /// One for each phase closed since the last call, in order. Throws where one took more than device.memory.
+  /// Something that is open until close, or until it dies: then a failure is only logged.
+  class Scope {
+   public:
+    virtual ~Scope() = default;
+    /// The second call does nothing.
+    [[nodiscard]] virtual Status close() = 0;
+  };
+  /// Makes tags resident outside the schedule (initialization, checkpoint, validation) until the end, which puts the
+  /// cycle's state back. Streamed tags are left out: use windows().
+  [[nodiscard]] virtual std::unique_ptr<Scope> hold(const std::vector<std::string>& tags) = 0;
+
+  /// Moves tags as the schedule says for phase `name`, binds its pool, marks it in the trace. The end empties the pool
+  /// and records a measurement; it fails where the phase took more than device.memory. Tensors of the phase must be
+  /// dead by then: one that survives keeps its page and is named in a warning.
+  [[nodiscard]] virtual std::unique_ptr<Scope> phase(std::string_view name) = 0;
+  [[nodiscard]] std::unique_ptr<Scope> phase(spec::PhaseId id) { return phase(to_string(id)); }
+
+  /// A tag's parts, some at a time. One window with all of them where the tag is not streamed; then the caller has made
+  /// it resident.
+  class Windows : public Scope {
+   public:
+    struct Range {
+      std::size_t first = 0, count = 0;  ///< parts, in the plan's order
+    };
+    [[nodiscard]] virtual const std::vector<Range>& ranges() const = 0;
+    /// Makes a range's parts resident; those of the range before leave meanwhile.
+    virtual void bring(std::size_t range) = 0;
+    /// bring for the range that has this part.
+    void bring_part(std::size_t part);
+  };
+  [[nodiscard]] virtual std::unique_ptr<Windows> windows(std::string_view tag, Access access) = 0;
+  /// The tag is on the device only while windows() brings its parts.
+  [[nodiscard]] virtual bool streamed(std::string_view tag) const = 0;
+  /// visit(first part, count) for every range of the tag, in order, while it is resident.
+  void for_each_window(std::string_view tag, Access access,
+                       const std::function<void(std::size_t, std::size_t)>& visit);
+
+  /// One for each phase closed since the last call, in order.
   [[nodiscard]] virtual std::vector<PhaseMeasurement> take_measurements() = 0;
   /// Largest physical device memory over the whole run, and largest allocated (persistent + live
   /// transients).

@@ -1,12 +1,16 @@
 #include "bridge/schedule_executor.h"
 
 #include <algorithm>
-#include <array>
+#include <chrono>
+#include <utility>
 
 #include "base/format.h"
+#include "base/log.h"
 
 namespace neap::bridge {
 namespace {
+
+using plan::Move;
 
 template <class Items, class Name>
 std::size_t index_of(const Items& items, std::string_view wanted, Name name,
@@ -20,13 +24,88 @@ std::size_t index_of(const Items& items, std::string_view wanted, Name name,
               format("The plan has no {} \"{}\"; it has {}", kind, wanted, known));
 }
 
+// Copied in one direction by the arena so far.
+Bytes copied_by(const arena::Stats& stats, const std::string& tag, Move::Kind kind) {
+  for (const arena::TagStats& t : stats.tags) {
+    if (t.tag == tag) return kind == Move::Kind::kPause ? t.copied_to_host : t.copied_to_device;
+  }
+  return {};
+}
+
+// One call of the arena: a run of moves of one kind, or an exchange.
+struct Call {
+  std::vector<std::string> out, in;
+  arena::PauseOptions options;
+  std::size_t moves = 0;  // of the list, in order
+};
+
+bool same_kind(const Move& a, const Move& b) {
+  return a.kind == b.kind && a.copies == b.copies && a.policy == b.policy;
+}
+
+// `moves` are ordered as plan::moves_to orders them.
+std::vector<Call> calls_of(const std::vector<Move>& moves) {
+  std::vector<Call> calls;
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    const Move& move = moves[i];
+    const bool resume = move.kind == Move::Kind::kResume;
+    const bool joins =
+        i > 0 && (resume ? moves[i - 1].kind == Move::Kind::kResume || moves[i - 1].copies
+                         : same_kind(moves[i - 1], move));
+    if (!joins) {
+      calls.emplace_back();
+      calls.back().options.policy = move.policy;
+      calls.back().options.unchanged = !move.copies;
+    }
+    (resume ? calls.back().in : calls.back().out).push_back(move.tag);
+    ++calls.back().moves;
+  }
+  return calls;
+}
+
+arena::MoveReport run(arena::Arena& arena, const Call& call) {
+  if (call.in.empty()) return value_or_throw(arena.pause(call.out, call.options));
+  if (call.out.empty()) return value_or_throw(arena.resume(call.in));
+  return value_or_throw(arena.exchange(call.out, call.in, call.options));
+}
+
 }  // namespace
 
+Bytes Transition::copied() const {
+  Bytes sum;
+  for (const MoveRecord& move : moves) sum += move.copied;
+  return sum;
+}
+
 ScheduleExecutor::ScheduleExecutor(arena::Arena& arena, const plan::MemoryPlan& plan)
-    : arena_(arena),
-      plan_(plan),
-      resident_(plan.tags.size(), false),
-      dirty_(plan.tags.size(), true) {}
+    : arena_(arena), plan_(plan), states_(plan.tags.size()) {
+  for (const plan::TagPlan& tag : plan_.tags) create_regions(tag);
+}
+
+void ScheduleExecutor::create_regions(const plan::TagPlan& tag) {
+  const std::size_t index = tag_index(tag.tag);
+  std::size_t window = 0;
+  for (std::size_t r = 0; r < tag.regions.size(); ++r) {
+    while (tag.streamed() && r >= tag.windows[window].first + tag.windows[window].count) ++window;
+    const std::string name = tag.streamed() ? window_tag(index, window) : tag.tag;
+    const arena::RegionInfo info =
+        value_or_throw(arena_.create_paused(name, tag.regions[r].bytes, arena::Policy::kHost));
+    for (const plan::PartPlan& part : tag.regions[r].parts) {
+      places_.emplace(std::pair(tag.tag, part.name),
+                      Place{info.address + part.offset.count(), part.bytes});
+    }
+  }
+}
+
+ScheduleExecutor::Place ScheduleExecutor::place(std::string_view tag, std::string_view part) const {
+  const auto it = places_.find(std::pair(std::string(tag), std::string(part)));
+  if (it != places_.end()) return it->second;
+  throw Error(ErrorCode::kNotFound, format("The plan has no part \"{}\" in tag \"{}\"", part, tag));
+}
+
+std::string ScheduleExecutor::window_tag(std::size_t tag, std::size_t window) const {
+  return format("{}/{}", plan_.tags[tag].tag, window);
+}
 
 std::size_t ScheduleExecutor::tag_index(std::string_view tag) const {
   return index_of(
@@ -39,66 +118,182 @@ std::size_t ScheduleExecutor::phase_index(std::string_view phase) const {
       "phase");
 }
 
+ScheduleExecutor::Set ScheduleExecutor::resident() const {
+  Set set;
+  for (const plan::TagState& state : states_) set.push_back(state.resident);
+  return set;
+}
+
 Bytes ScheduleExecutor::persistent() const {
   Bytes sum;
-  for (std::size_t i = 0; i < resident_.size(); ++i) {
-    if (resident_[i]) sum += plan_.tags[i].bytes;
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    if (states_[i].resident) sum += plan_.tags[i].bytes;
   }
   return sum;
 }
 
-ScheduleExecutor::Moved ScheduleExecutor::enter(std::size_t phase) {
-  const Moved moved = move_to(plan_.schedule[phase].resident);
-  for (std::size_t i = 0; i < dirty_.size(); ++i) {
-    if (plan_.tags[i].write[phase]) dirty_[i] = true;
+// The cycle has a list of moves for entering `phase` after the last one, and it is `moves`. In a loop there
+// are two, for the first round and for later ones.
+bool ScheduleExecutor::is_scheduled(std::size_t phase, const std::vector<Move>& moves) const {
+  if (!last_phase_) return false;
+  const plan::PhaseSchedule& s = plan_.schedule[phase];
+  const bool follows = (*last_phase_ + 1) % plan_.phases.size() == phase;
+  bool repeats = false;
+  for (const plan::Loop& loop : plan_.loops) {
+    const bool inside = phase > loop.first && phase <= loop.last;
+    const bool starts = *last_phase_ == loop.last && phase == loop.first;
+    repeats = repeats || (loop.times > 1 && (starts || (inside && follows)));
   }
-  return moved;
+  return (follows && moves == s.moves) || (repeats && moves == s.again);
 }
 
-ScheduleExecutor::Moved ScheduleExecutor::move_to(const Set& wanted) {
-  Moved moved;
-  const auto add = [&](const arena::MoveReport& report) {
-    moved.copied += report.copied;
-    moved.seconds += report.seconds;
-  };
-  // Out first: what leaves makes room for what comes.
-  for (std::size_t i = 0; i < resident_.size(); ++i) {
-    if (!resident_[i] || wanted[i]) continue;
-    const bool scratch = plan_.tags[i].contents == plan::Contents::kScratch;
-    arena::PauseOptions options;
-    options.policy = scratch ? arena::Policy::kDiscard : arena::Policy::kHost;
-    options.unchanged = !dirty_[i];
-    const std::array<std::string, 1> tag{plan_.tags[i].tag};
-    add(value_or_throw(arena_.pause(tag, options)));
-    resident_[i] = false;
-    dirty_[i] = scratch;
-  }
-  std::vector<std::string> in;
-  for (std::size_t i = 0; i < resident_.size(); ++i) {
-    if (wanted[i] && !resident_[i]) in.push_back(plan_.tags[i].tag);
-  }
-  if (!in.empty()) add(value_or_throw(arena_.resume(in)));
-  resident_ = wanted;
-  return moved;
+Transition ScheduleExecutor::enter(std::size_t phase) {
+  std::vector<plan::TagState> states = states_;
+  const std::vector<Move> moves = plan::moves_to(plan_, states, plan_.schedule[phase].resident);
+  const bool scheduled = is_scheduled(phase, moves);
+  last_phase_.reset();  // until the moves are done
+  Transition done = execute(moves);
+  done.scheduled = scheduled;
+  plan::enter_phase(plan_, states_, phase);
+  last_phase_ = phase;
+  return done;
 }
 
-ScheduleExecutor::Moved ScheduleExecutor::bring(const std::vector<std::string>& tags) {
-  Set only(resident_.size(), false);
-  Set both = resident_;
+Transition ScheduleExecutor::move_to(const Set& wanted) {
+  std::vector<plan::TagState> states = states_;
+  return execute(plan::moves_to(plan_, states, wanted));
+}
+
+Transition ScheduleExecutor::execute(const std::vector<Move>& moves) {
+  Transition done;
+  const arena::Stats before = arena_.stats();
+  std::size_t next = 0;
+  try {
+    for (const Call& call : calls_of(moves)) {
+      const arena::MoveReport report = run(arena_, call);
+      done.seconds += report.seconds;
+      for (std::size_t i = 0; i < call.moves; ++i, ++next) {
+        const Move& move = moves[next];
+        const std::size_t tag = tag_index(move.tag);
+        (void)plan::move_tag(plan_.tags[tag], states_[tag], move.kind == Move::Kind::kResume);
+        done.moves.push_back(
+            {move.kind, move.tag, move.copies ? move.bytes : Bytes(), Bytes(), report.seconds});
+      }
+    }
+  } catch (...) {
+    resync();
+    throw;
+  }
+  const arena::Stats after = arena_.stats();
+  for (MoveRecord& move : done.moves) {
+    move.copied = copied_by(after, move.tag, move.kind) - copied_by(before, move.tag, move.kind);
+  }
+  return done;
+}
+
+// After a failure: a tag that was leaving may be paused, with its contents.
+void ScheduleExecutor::resync() {
+  for (std::size_t t = 0; t < states_.size(); ++t) {
+    const auto regions = arena_.regions(plan_.tags[t].tag);
+    const bool resident = std::any_of(regions.begin(), regions.end(), [](const auto& r) {
+      return r.state == arena::State::kResident;
+    });
+    if (states_[t].resident != resident) (void)plan::move_tag(plan_.tags[t], states_[t], resident);
+  }
+}
+
+Transition ScheduleExecutor::bring(const std::vector<std::string>& tags) {
+  Set only(states_.size(), false);
+  Set both = resident();
   for (const std::string& tag : tags) {
-    only[tag_index(tag)] = true;
-    both[tag_index(tag)] = true;
+    const std::size_t t = tag_index(tag);
+    if (plan_.tags[t].streamed()) continue;
+    only[t] = true;
+    both[t] = true;
   }
   Bytes sum;
   for (std::size_t i = 0; i < both.size(); ++i) {
     if (both[i]) sum += plan_.tags[i].bytes;
   }
+  Bytes window;  // that a stream may bring meanwhile
+  for (const plan::PhasePlan& phase : plan_.phases) window = std::max(window, phase.window);
+  sum += window;
   const bool fits = plan_.capacity.is_zero() || sum <= plan_.capacity;
-  const Moved moved = move_to(fits ? both : only);
-  for (std::size_t i = 0; i < dirty_.size(); ++i) {
-    if (only[i]) dirty_[i] = true;
+  const Transition done = move_to(fits ? both : only);
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    if (only[i]) states_[i].dirty = true;
   }
-  return moved;
+  return done;
+}
+
+ScheduleExecutor::Stream::Stream(ScheduleExecutor& executor, std::size_t tag, Access access)
+    : executor_(executor), tag_(tag), access_(access) {
+  // An earlier stream that failed may have left one.
+  for (std::size_t w = 0; w < executor_.plan_.tags[tag_].windows.size(); ++w) {
+    for (const arena::RegionInfo& r : executor_.arena_.regions(executor_.window_tag(tag_, w))) {
+      if (r.state == arena::State::kResident) here_ = w;
+    }
+  }
+  if (!here_) return;
+  const Access mine = std::exchange(access_, Access::kWrite);
+  throw_if_error(leave());
+  access_ = mine;
+}
+
+ScheduleExecutor::Stream::~Stream() {
+  if (const Status status = close(); !status.ok()) {
+    log::error(format("A window of {} stays on the device: {}", executor_.plan_.tags[tag_].tag,
+                      status.message()));
+  }
+}
+
+void ScheduleExecutor::Stream::measure(const arena::Stats& before, double seconds, Bytes window) {
+  const arena::Stats after = executor_.arena_.stats();
+  StreamUse& use = executor_.stream_use_;
+  const std::string prefix = executor_.plan_.tags[tag_].tag + "/";
+  for (const arena::TagStats& tag : after.tags) {
+    if (!tag.tag.starts_with(prefix)) continue;
+    use.to_host += tag.copied_to_host - copied_by(before, tag.tag, Move::Kind::kPause);
+    use.to_device += tag.copied_to_device - copied_by(before, tag.tag, Move::Kind::kResume);
+  }
+  use.seconds += seconds;
+  use.window = std::max(use.window, window);
+}
+
+void ScheduleExecutor::Stream::bring(std::size_t window) {
+  if (here_ == window) return;
+  arena::Arena& arena = executor_.arena_;
+  const std::vector<std::string> in = {executor_.window_tag(tag_, window)};
+  const arena::Stats before = arena.stats();
+  Result<arena::MoveReport> report = arena::MoveReport{};
+  if (here_) {
+    const std::vector<std::string> out = {executor_.window_tag(tag_, *here_)};
+    arena::PauseOptions options;
+    options.unchanged = access_ == Access::kRead;
+    report = arena.exchange(out, in, options);
+    const auto regions = arena.regions(out.front());
+    if (!regions.empty() && regions.front().state == arena::State::kPaused) here_.reset();
+  } else {
+    report = arena.resume(in);
+  }
+  const arena::MoveReport done = value_or_throw(std::move(report));
+  here_ = window;
+  measure(before, done.seconds, executor_.plan_.tags[tag_].windows[window].bytes);
+}
+
+Status ScheduleExecutor::Stream::leave() {
+  arena::PauseOptions options;
+  options.unchanged = access_ == Access::kRead;
+  const std::vector<std::string> out = {executor_.window_tag(tag_, *here_)};
+  const arena::Stats before = executor_.arena_.stats();
+  NEAP_TRY_ASSIGN(const arena::MoveReport report, executor_.arena_.pause(out, options));
+  measure(before, report.seconds, executor_.plan_.tags[tag_].windows[*here_].bytes);
+  here_.reset();
+  return {};
+}
+
+Status ScheduleExecutor::Stream::close() {
+  return here_ ? leave() : Status();
 }
 
 }  // namespace neap::bridge

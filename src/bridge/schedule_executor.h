@@ -1,47 +1,123 @@
 // Executes the plan's schedule on the arena: which tags are on the device in which phase.
 //
-// Threads   one at a time.   Failure   exceptions; a failed move leaves the arena as it was (arena.h).
+// Moves come from plan::moves_to, which wrote the schedule: inside the cycle they are the plan's list,
+// outside it (the first phase, validation, after hold) the way back into it. They are executed in their
+// order; pauses that copy and the resumes behind them are one exchange, which uses both directions of
+// the link.
+//
+// Threads   one at a time.
+// Failure   neap::Error. A move that failed has changed nothing, or what was leaving is paused with its
+//           contents (arena.h); resident() says which.
 #pragma once
 
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "arena/arena.h"
 #include "plan/memory_plan.h"
+#include "plan/phase_schedule.h"
 
 namespace neap::bridge {
 
+/// A move as it was executed.
+struct MoveRecord {
+  plan::Move::Kind kind = plan::Move::Kind::kPause;
+  std::string tag;
+  Bytes planned;       ///< over the link, by the plan
+  Bytes copied;        ///< over the link, as the arena counted
+  double seconds = 0;  ///< of the arena's call; moves of one exchange share it
+};
+
+/// What was done before a phase.
+struct Transition {
+  std::vector<MoveRecord> moves;  ///< in the order of execution
+  double seconds = 0;
+  bool scheduled = false;  ///< the moves are the plan's
+  [[nodiscard]] Bytes copied() const;
+};
+
+/// Both directions of windows that were streamed.
+struct StreamUse {
+  Bytes to_host, to_device;
+  Bytes window;  ///< most bytes resident at once
+  double seconds = 0;
+  [[nodiscard]] Bytes copied() const { return to_host + to_device; }
+};
+
+/// What a user of a streamed tag does with a window.
+enum class Access {
+  kRead,   ///< the host copy stays right
+  kWrite,  ///< copied out when it leaves
+};
+
 class ScheduleExecutor {
  public:
+  /// Reserves the plan's regions. Both outlive it.
   ScheduleExecutor(arena::Arena& arena, const plan::MemoryPlan& plan);
 
-  struct Moved {
-    Bytes copied;  ///< over the link, both directions
-    double seconds = 0;
-  };
   /// One flag a tag, in the plan's order.
   using Set = std::vector<bool>;
 
   /// Brings the tags into the state that the schedule wants for `phase` (index), whatever the state is now.
-  Moved enter(std::size_t phase);
+  Transition enter(std::size_t phase);
   /// Makes exactly `wanted` resident.
-  Moved move_to(const Set& wanted);
+  Transition move_to(const Set& wanted);
   /// `tags` in addition to what is there, or alone where both do not fit under the capacity. The caller may write them.
-  Moved bring(const std::vector<std::string>& tags);
+  /// Streamed tags are left out.
+  Transition bring(const std::vector<std::string>& tags);
 
-  [[nodiscard]] const Set& resident() const { return resident_; }
+  [[nodiscard]] Set resident() const;
   /// Bytes of the resident tags.
   [[nodiscard]] Bytes persistent() const;
   [[nodiscard]] std::size_t tag_index(
       std::string_view tag) const;  ///< throws Error naming the tags there are
   [[nodiscard]] std::size_t phase_index(std::string_view phase) const;
+  /// Where a part of a tag lies; kNotFound as an Error.
+  struct Place {
+    device::Address address = 0;
+    Bytes bytes;
+  };
+  [[nodiscard]] Place place(std::string_view tag, std::string_view part) const;
+
+  /// Brings windows of a streamed tag, one at a time: the next comes while the one before leaves. The
+  /// destructor sends the last one home; close() does it with a status.
+  class Stream {
+   public:
+    Stream(ScheduleExecutor& executor, std::size_t tag, Access access);
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+    ~Stream();
+    void bring(std::size_t window);
+    [[nodiscard]] Status close();
+
+   private:
+    [[nodiscard]] Status leave();
+    void measure(const arena::Stats& before, double seconds, Bytes window);
+    ScheduleExecutor& executor_;
+    std::size_t tag_;
+    Access access_;
+    std::optional<std::size_t> here_;
+  };
+  /// Of all streams since the last call.
+  [[nodiscard]] StreamUse take_stream_use() { return std::exchange(stream_use_, {}); }
 
  private:
+  [[nodiscard]] bool is_scheduled(std::size_t phase, const std::vector<plan::Move>& moves) const;
+  Transition execute(const std::vector<plan::Move>& moves);
+  void resync();
+  [[nodiscard]] std::string window_tag(std::size_t tag, std::size_t window) const;
+  void create_regions(const plan::TagPlan& tag);
+
   arena::Arena& arena_;
   const plan::MemoryPlan& plan_;
-  Set resident_;
-  Set dirty_;  // may differ from the host copy, or has none
+  std::vector<plan::TagState> states_;                           // a streamed tag is never resident
+  std::optional<std::size_t> last_phase_;                        // that was entered
+  std::map<std::pair<std::string, std::string>, Place> places_;  // (tag, part)
+  StreamUse stream_use_;
 };
 
 }  // namespace neap::bridge

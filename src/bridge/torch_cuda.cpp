@@ -54,15 +54,4 @@ const TorchCuda& torch_cuda() {
   return result;
 }
 
-int cuda_multiprocessors(int ordinal) {
-  if (!torch_cuda().available) return 0;
-  constexpr int kMultiprocessorCount = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-  using GetAttribute = int (*)(int* value, int attribute, int device);
-  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-  if (driver == nullptr) return 0;
-  const auto get = reinterpret_cast<GetAttribute>(dlsym(driver, "cuDeviceGetAttribute"));
-  int count = 0;
-  return get != nullptr && get(&count, kMultiprocessorCount, ordinal) == 0 ? count : 0;
-}
-
 }  // namespace neap::bridge

@@ -13,7 +13,4 @@ struct TorchCuda {
 /// Loads once a process. Cost: seconds where a GPU is, a failed dlopen elsewhere. Threads: any.
 [[nodiscard]] const TorchCuda& torch_cuda();
 
-/// The GPU's multiprocessors; 0 where there is none.
-[[nodiscard]] int cuda_multiprocessors(int ordinal);
-
 }  // namespace neap::bridge

@@ -1,58 +1,18 @@
 // `neap plan`: what a job needs before it runs, what would make it fit, and the reference of all keys.
-#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
-#include <thread>
+#include <vector>
 
 #include "base/format.h"
 #include "base/json.h"
 #include "cli/command.h"
-#include "device/cuda/cuda_device.h"
 #include "plan/advice.h"
+#include "plan/device_choice.h"
 #include "plan/memory_plan.h"
 #include "spec/config_docs.h"
 
 namespace neap::cli {
 namespace {
-
-// As many as libtorch's CPU kernels would use here.
-std::int64_t kernel_threads() {
-  if (const char* value = std::getenv("OMP_NUM_THREADS"); value != nullptr) {
-    if (const long threads = std::strtol(value, nullptr, 10); threads > 0) return threads;
-  }
-  return std::max<std::int64_t>(1, std::thread::hardware_concurrency());
-}
-
-/// The device that the job would run on, as far as this machine can tell: with `device.kind =
-/// "cuda"` a plan can be made where there is no GPU.
-struct Chosen {
-  plan::Target target;
-  std::string name;
-};
-Result<Chosen> choose(const spec::Job& job) {
-  Chosen chosen;
-  plan::Target& target = chosen.target;
-  target.threads = kernel_threads();
-  target.capacity = job.device.memory;
-  chosen.name = "host device";
-  if (job.device.kind == "host") return chosen;
-  const Result<int> count = device::cuda_device_count();
-  const bool there = count.ok() && *count > job.device.ordinal;
-  target.cuda = there || job.device.kind == "cuda";
-  if (!target.cuda) return chosen;
-  chosen.name = "GPU";
-  if (!there) return chosen;
-  NEAP_TRY_ASSIGN(const auto device,
-                  device::make_cuda_device(static_cast<int>(job.device.ordinal)));
-  chosen.name = device->info().name;
-  target.granularity = device->info().granularity;
-  if (target.capacity.is_zero()) {
-    NEAP_TRY_ASSIGN(const device::MemoryInfo memory, device->memory());
-    target.capacity = memory.free;
-  }
-  return chosen;
-}
 
 class PlanCommand final : public Command {
  public:
@@ -91,7 +51,8 @@ class PlanCommand final : public Command {
       return {ErrorCode::kInvalidArgument, "--capacity and --fit say the same; give one of them"};
     spec::Job job;
     NEAP_TRY(spec::Job::load(config_, overrides_, job));
-    NEAP_TRY_ASSIGN(Chosen chosen, choose(job));
+    NEAP_TRY_ASSIGN(plan::DeviceChoice chosen,
+                    plan::choose_device(job.device, plan::driver_gpus(), plan::Purpose::kPlan));
     const std::string size = fit_.empty() ? capacity_ : fit_;
     if (!size.empty()) {
       NEAP_TRY_ASSIGN(chosen.target.capacity, parse_bytes(size));
@@ -105,7 +66,7 @@ class PlanCommand final : public Command {
     return {};
   }
 
-  Status fit(const spec::Job& job, const Chosen& chosen) {
+  Status fit(const spec::Job& job, const plan::DeviceChoice& chosen) {
     NEAP_TRY_ASSIGN(const plan::Fit found, plan::find_fit(job, chosen.target));
     show(found.plan, chosen, found.overrides);
     if (json_) return {};
@@ -120,7 +81,7 @@ class PlanCommand final : public Command {
     return {};
   }
 
-  void show(const plan::MemoryPlan& plan, const Chosen& chosen,
+  void show(const plan::MemoryPlan& plan, const plan::DeviceChoice& chosen,
             const std::vector<std::string>& overrides) const {
     if (json_) {
       Json out = plan.to_json();

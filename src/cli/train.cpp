@@ -48,15 +48,15 @@ class TrainCommand final : public Command {
     spec::Job job;
     job.launched_ranks = environment.size;
     throw_if_error(spec::Job::load(config_, overrides_, job));
-    const auto ranks = rlhf::join_ranks(job, environment);
+    const rlhf::Launch launch = rlhf::join_ranks(job, environment);
     try {
-      return rlhf::run(job, *ranks) == rlhf::Outcome::kInterrupted ? 1 : 0;
+      return rlhf::run(job, launch) == rlhf::Outcome::kInterrupted ? 1 : 0;
     } catch (const parallel::CollectiveError& e) {
       return e.mine() ? fail(e) : exit_code(e.status());
     } catch (const std::exception& e) {
       const int code = fail(e);
       // The others may be waiting for this rank in a collective.
-      ranks->abort(code);
+      launch.ranks->abort(code);
       return code;
     }
   }

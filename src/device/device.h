@@ -40,6 +40,7 @@ struct DeviceInfo {
   std::string name;         ///< "NVIDIA H200", "host memory"
   Bytes granularity;        ///< sizes and offsets of pages and maps are multiples of this
   Bytes capacity;           ///< the most that create can give if nothing else uses the device
+  int multiprocessors = 0;  ///< of a GPU; 0 where the device has none or does not say
   bool exportable = false;  ///< export_page works
   bool gpu_direct_rdma = false;
   bool touches_memory =

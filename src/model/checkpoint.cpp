@@ -286,17 +286,29 @@ void load_adapter(const fs::path& folder, const spec::Architecture& shape, spec:
 }
 
 void save_tensors(const fs::path& file, const NamedTensors& tensors,
-                  const std::map<std::string, std::string>& metadata) {
+                  const std::map<std::string, std::string>& metadata, const BeforeTensor& before) {
   std::vector<TensorSource> sources;
-  for (const auto& [name, tensor] : tensors)
-    sources.push_back(source_of(name, tensor, tensor.scalar_type()));
+  for (const auto& [name, tensor] : tensors) {
+    TensorSource source = source_of(name, tensor, tensor.scalar_type());
+    if (before) {
+      source.produce = [before, i = sources.size(),
+                        produce = std::move(source.produce)](const TensorSource::Sink& sink) {
+        before(i);
+        produce(sink);
+      };
+    }
+    sources.push_back(std::move(source));
+  }
   write_safetensors(file, std::move(sources), metadata);
 }
 
-std::map<std::string, std::string> load_tensors(const fs::path& path, const NamedTensors& tensors) {
+std::map<std::string, std::string> load_tensors(const fs::path& path, const NamedTensors& tensors,
+                                                const BeforeTensor& before) {
   const at::NoGradGuard no_grad;
   const SafetensorsFile file = SafetensorsFile::open(path);
-  for (const auto& [name, tensor] : tensors) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto& [name, tensor] = tensors[i];
+    if (before) before(i);
     const TensorEntry* entry = file.find(name);
     if (entry == nullptr)
       throw Error(ErrorCode::kNotFound, format("{} has no tensor \"{}\"", path.string(), name));

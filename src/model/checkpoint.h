@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -65,10 +66,14 @@ std::vector<std::string> merge_adapter(const std::filesystem::path& folder,
 
 /// Named tensors (optimizer states, counters) in one safetensors file.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+/// Called with a tensor's position before its contents are touched; tensors come in order.
+using BeforeTensor = std::function<void(std::size_t)>;
 void save_tensors(const std::filesystem::path& file, const NamedTensors& tensors,
-                  const std::map<std::string, std::string>& metadata = {});
+                  const std::map<std::string, std::string>& metadata = {},
+                  const BeforeTensor& before = {});
 /// Fills each tensor in place; names, shapes and dtypes must be the file's. Returns its metadata.
 std::map<std::string, std::string> load_tensors(const std::filesystem::path& file,
-                                                const NamedTensors& tensors);
+                                                const NamedTensors& tensors,
+                                                const BeforeTensor& before = {});
 
 }  // namespace neap::model

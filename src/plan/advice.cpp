@@ -2,16 +2,16 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include "base/format.h"
-#include "plan/phase_schedule.h"
 
 namespace neap::plan {
 namespace {
 
 // A change of a job in steps: level 0 is the job as it is.
 struct Tunable {
-  std::string effect;
+  const char* effect = "";
   int weight = 1;              ///< how much a step hurts
   bool keeps_training = true;  ///< the result is the same but for rounding
   std::function<bool(spec::Job&, std::vector<std::string>&, int level)>
@@ -138,9 +138,9 @@ std::vector<Tunable> tunables(const spec::Job& job) {
 // Some models cannot take a change (a rank over their width); such a change is no candidate.
 bool least_of(const spec::Job& job, const Target& target, Bytes& least) {
   if (!job.validate().ok()) return false;
-  const Result<MemoryPlan> plan = draft_plan(job, target);
-  if (!plan.ok()) return false;
-  least = min_capacity(*plan);
+  const Result<Bytes> found = least_capacity(job, target);
+  if (!found.ok()) return false;
+  least = *found;
   return true;
 }
 
@@ -173,68 +173,81 @@ std::vector<Suggestion> find_knobs(const spec::Job& job, const Target& target) {
   return suggestions;
 }
 
-Result<Fit> find_fit(const spec::Job& job, const Target& target) {
-  const std::vector<Tunable> list = tunables(job);
-  struct Candidate {
-    std::vector<int> levels;
-    int penalty = 0;
-  };
-  // Combinations in order of penalty: those that keep the training first.
-  std::vector<Candidate> candidates;
-  const std::function<void(std::size_t, Candidate)> enumerate = [&](std::size_t k, Candidate c) {
-    if (k == list.size()) {
-      candidates.push_back(std::move(c));
-      return;
-    }
-    for (int level = 0; level <= 6; ++level) {
+namespace {
+
+/// A level for each tunable.
+struct Combination {
+  std::vector<int> levels;
+  int penalty = 0;
+  bool keeps_training = true;
+  [[nodiscard]] int depth() const { return std::accumulate(levels.begin(), levels.end(), 0); }
+};
+
+// Combinations of the tunables' levels, in order of penalty.
+std::vector<Combination> combinations(const spec::Job& job, const std::vector<Tunable>& list) {
+  constexpr int kMostLevels = 6;
+  std::vector<Combination> all = {{}};
+  for (const Tunable& tunable : list) {
+    std::vector<Combination> wider;
+    for (int level = 0; level <= kMostLevels; ++level) {
       spec::Job probe = job;
       std::vector<std::string> unused;
-      if (level > 0 && !list[k].turn(probe, unused, level)) break;
-      Candidate next = c;
-      next.levels.push_back(level);
-      next.penalty += level * list[k].weight + (level > 0 && !list[k].keeps_training ? 1000 : 0);
-      enumerate(k + 1, std::move(next));
+      if (level > 0 && !tunable.turn(probe, unused, level)) break;
+      for (Combination c : all) {
+        c.levels.push_back(level);
+        c.penalty += level * tunable.weight;
+        c.keeps_training = c.keeps_training && (level == 0 || tunable.keeps_training);
+        wider.push_back(std::move(c));
+      }
     }
-  };
-  enumerate(0, {});
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.penalty < b.penalty; });
+    all = std::move(wider);
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Combination& a, const Combination& b) {
+    return a.penalty < b.penalty;
+  });
+  return all;
+}
 
-  const auto build = [&](const Candidate& c, spec::Job& changed, Fit& fit) {
-    changed = job;
-    for (std::size_t k = 0; k < list.size(); ++k) {
-      if (c.levels[k] == 0) continue;
-      (void)list[k].turn(changed, fit.overrides, c.levels[k]);
-      fit.effects.push_back(list[k].effect);
-    }
-    return changed.validate().ok();
-  };
-  // The hardest turn of the tunables of one kind tells whether that kind can do it at all.
+// The job with the combination; false where the keys contradict each other.
+bool apply(const Combination& c, const std::vector<Tunable>& list, spec::Job& job, Fit& fit) {
+  for (std::size_t k = 0; k < list.size(); ++k) {
+    if (c.levels[k] == 0) continue;
+    (void)list[k].turn(job, fit.overrides, c.levels[k]);
+    fit.effects.push_back(list[k].effect);
+  }
+  return job.validate().ok();
+}
+
+}  // namespace
+
+Result<Fit> find_fit(const spec::Job& job, const Target& target) {
+  const std::vector<Tunable> list = tunables(job);
+  const std::vector<Combination> all = combinations(job, list);
   Bytes smallest(~0ull);
-  for (const bool training : {true, false}) {
-    const Candidate* hardest = nullptr;
-    for (const Candidate& c : candidates) {
-      if ((c.penalty < 1000) != training) continue;
-      const auto sum = [](const Candidate& x) {
-        int s = 0;
-        for (const int level : x.levels) s += level;
-        return s;
-      };
-      if (hardest == nullptr || sum(c) > sum(*hardest)) hardest = &c;
+  for (const bool keeps_training : {true, false}) {
+    // The deepest combination of a kind tells whether that kind can do it at all.
+    const Combination* deepest = nullptr;
+    for (const Combination& c : all) {
+      if (c.keeps_training == keeps_training &&
+          (deepest == nullptr || c.depth() > deepest->depth()))
+        deepest = &c;
     }
-    if (hardest == nullptr) continue;
-    spec::Job changed;
-    Fit fit;
+    spec::Job changed = job;
+    Fit unused;
     Bytes least;
-    if (!build(*hardest, changed, fit) || !least_of(changed, target, least)) continue;
+    if (deepest == nullptr || !apply(*deepest, list, changed, unused) ||
+        !least_of(changed, target, least))
+      continue;
     smallest = std::min(smallest, least);
     if (least > target.capacity) continue;
-    for (const Candidate& c : candidates) {
-      if ((c.penalty < 1000) != training) continue;
+    for (const Combination& c : all) {
+      if (c.keeps_training != keeps_training) continue;
+      changed = job;
+      changed.memory.residency = "auto";
       Fit found;
-      if (!build(c, changed, found)) continue;
-      Result<MemoryPlan> plan = draft_plan(changed, target);
-      if (!plan.ok() || !solve_residency(*plan, "auto").ok()) continue;
+      if (!apply(c, list, changed, found)) continue;
+      Result<MemoryPlan> plan = cheapest_plan(changed, target);
+      if (!plan.ok()) continue;
       found.plan = std::move(plan).value();
       return found;
     }

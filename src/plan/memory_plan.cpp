@@ -1,6 +1,8 @@
 #include "plan/memory_plan.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 
 #include "base/format.h"
 #include "plan/advice.h"
@@ -9,6 +11,102 @@
 #include "plan/transients.h"
 
 namespace neap::plan {
+namespace {
+
+// Drafts of one job that differ in their update modes: models are read once, and a phase that
+// several drafts have is predicted once.
+class Drafts {
+ public:
+  [[nodiscard]] static Result<Drafts> make(const spec::Job& job, const Target& target) {
+    if (target.granularity.is_zero())
+      return Status(ErrorCode::kInvalidArgument, "The device's granularity is zero");
+    Drafts drafts(job, target);
+    const spec::Recipe recipe = spec::describe(job);
+    drafts.trained_ = recipe.trained();
+    NEAP_TRY_ASSIGN(drafts.models_, read_models(job, recipe));
+    return drafts;
+  }
+
+  [[nodiscard]] Result<MemoryPlan> draft(const spec::UpdateModes& modes) {
+    MemoryPlan plan;
+    plan.task = to_string(job_.task);
+    plan.capacity = target_.capacity;
+    plan.granularity = target_.granularity;
+    plan.host_budget = job_.memory.host_budget;
+    plan.link = target_.link;
+    plan.updates = modes;
+    const spec::Recipe recipe = spec::describe(job_, modes);
+    plan.tags = build_tags(job_, recipe, models_, target_);
+    for (const spec::ModelId id : trained_) {
+      const ModelRole& role = models_.at(id);
+      plan.activations.push_back({role.name, role.checkpoint_mode, role.checkpointing});
+    }
+    for (const spec::Phase& phase : recipe.phases) {
+      NEAP_TRY_ASSIGN(PhasePlan planned, predict(phase));
+      planned.times = phase.times;
+      // Of a backward the body runs every mini-batch, of an update one.
+      if (phase.part == spec::TrainPart::kUpdate)
+        planned.seconds *= static_cast<double>(phase.times);
+      plan.phases.push_back(std::move(planned));
+      const std::size_t last = plan.phases.size() - 1;
+      if (phase.part == spec::TrainPart::kUpdate && phase.times > 1)
+        plan.loops.push_back({last - 1, last, phase.times});
+    }
+    add_windows(plan);
+    return plan;
+  }
+
+  /// Every way to divide the updates that memory.update allows, those with fewer phases first.
+  [[nodiscard]] std::vector<spec::UpdateModes> modes() const {
+    const spec::UpdateChoice choice = job_.memory.update;
+    std::vector<spec::UpdateModes> all(1);
+    for (const spec::ModelId model : trained_) {
+      std::vector<spec::UpdateModes> wider;
+      for (std::size_t m = 0; m < spec::kUpdateModes; ++m) {
+        const auto mode = static_cast<spec::UpdateMode>(m);
+        if (!choice.automatic && choice.mode != mode) continue;
+        for (spec::UpdateModes modes : all) {
+          modes.set(model, mode);
+          wider.push_back(modes);
+        }
+      }
+      all = std::move(wider);
+    }
+    return all;
+  }
+
+ private:
+  Drafts(const spec::Job& job, const Target& target) : job_(job), target_(target) {}
+
+  Result<PhasePlan> predict(const spec::Phase& phase) {
+    const auto known = predicted_.find(phase.id);
+    if (known != predicted_.end()) return known->second;
+    NEAP_TRY_ASSIGN(PhasePlan plan, predict_phase(job_, models_, target_, phase));
+    return predicted_.emplace(phase.id, std::move(plan)).first->second;
+  }
+
+  // The largest window, beside what of the next one an exchange may bring before pages are free.
+  void add_windows(MemoryPlan& plan) const {
+    const Bytes chunk = arena::transfer_chunk_size(plan.granularity, plan.capacity);
+    for (const TagPlan& tag : plan.tags) {
+      Bytes most;
+      for (std::size_t w = 0; w < tag.windows.size(); ++w) {
+        const Bytes next = w + 1 < tag.windows.size() ? tag.windows[w + 1].bytes : Bytes();
+        most = std::max(most, tag.windows[w].bytes + std::min(next, chunk));
+      }
+      for (std::size_t p = 0; p < plan.phases.size(); ++p)
+        if (tag.need[p] == Need::kStream) plan.phases[p].window += most;
+    }
+  }
+
+  const spec::Job& job_;
+  const Target& target_;
+  std::vector<spec::ModelId> trained_;
+  JobModels models_;
+  std::map<spec::PhaseId, PhasePlan> predicted_;
+};
+
+}  // namespace
 
 const spec::Checkpointing& MemoryPlan::checkpointing(std::string_view model) const {
   static const spec::Checkpointing kNothing;
@@ -17,31 +115,54 @@ const spec::Checkpointing& MemoryPlan::checkpointing(std::string_view model) con
   return found == activations.end() ? kNothing : found->checkpointing;
 }
 
-Result<MemoryPlan> draft_plan(const spec::Job& job, const Target& target) {
-  if (target.granularity.is_zero())
-    return Status(ErrorCode::kInvalidArgument, "The device's granularity is zero");
-  MemoryPlan plan;
-  plan.task = job.task;
-  plan.capacity = target.capacity;
-  plan.granularity = target.granularity;
-  plan.host_budget = job.memory.host_budget;
-  NEAP_TRY_ASSIGN(const spec::Recipe recipe, spec::describe(job));
-  NEAP_TRY_ASSIGN(const JobModels models, read_models(job, recipe));
-  plan.tags = build_tags(job, recipe, models, target);
-  for (const spec::ModelSource& source : recipe.models) {
-    const ModelRole& role = models.at(source.id);
-    if (role.trained)
-      plan.activations.push_back({role.name, role.checkpoint_mode, role.checkpointing});
+double Link::seconds(Bytes out, Bytes in) const {
+  const Bytes shared = std::min(out, in);
+  const auto bytes = [](Bytes b) { return static_cast<double>(b.count()); };
+  return 2 * bytes(shared) / both + bytes(out - shared) / to_host + bytes(in - shared) / to_device;
+}
+
+Result<MemoryPlan> draft_plan(const spec::Job& job, const Target& target,
+                              const spec::UpdateModes& modes) {
+  NEAP_TRY_ASSIGN(Drafts drafts, Drafts::make(job, target));
+  return drafts.draft(modes);
+}
+
+Result<MemoryPlan> cheapest_plan(const spec::Job& job, const Target& target) {
+  NEAP_TRY_ASSIGN(Drafts drafts, Drafts::make(job, target));
+  std::optional<MemoryPlan> best;
+  Status refusal;
+  Bytes least(~0ull);
+  for (const spec::UpdateModes& modes : drafts.modes()) {
+    NEAP_TRY_ASSIGN(MemoryPlan plan, drafts.draft(modes));
+    const Status status = solve_residency(plan, job.memory.residency);
+    if (status.ok()) {
+      if (!best || plan.move_seconds < best->move_seconds) best = std::move(plan);
+      if (best->moved_per_step.is_zero()) break;
+      continue;
+    }
+    if (status.code() != ErrorCode::kDoesNotFit) return status;
+    if (const Bytes here = min_capacity(plan); here <= least) {
+      least = here;
+      refusal = status;
+    }
   }
-  NEAP_TRY_ASSIGN(plan.phases, predict_transients(job, recipe, models, target));
-  return plan;
+  if (!best) return refusal;
+  return std::move(*best);
+}
+
+Result<Bytes> least_capacity(const spec::Job& job, const Target& target) {
+  NEAP_TRY_ASSIGN(Drafts drafts, Drafts::make(job, target));
+  Bytes least(~0ull);
+  for (const spec::UpdateModes& modes : drafts.modes()) {
+    NEAP_TRY_ASSIGN(const MemoryPlan plan, drafts.draft(modes));
+    least = std::min(least, min_capacity(plan));
+  }
+  return least;
 }
 
 Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target) {
-  NEAP_TRY_ASSIGN(MemoryPlan plan, draft_plan(job, target));
-  Status status = solve_residency(plan, job.memory.residency);
-  if (status.ok()) return plan;
-  if (status.code() != ErrorCode::kDoesNotFit) return status;
+  Result<MemoryPlan> plan = cheapest_plan(job, target);
+  if (plan.ok() || plan.status().code() != ErrorCode::kDoesNotFit) return plan;
   std::string suggestions;
   const std::vector<Suggestion> found = find_knobs(job, target);
   for (std::size_t i = 0; i < std::min<std::size_t>(found.size(), 5); ++i) {
@@ -54,7 +175,7 @@ Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target) {
                                ? ""
                                : ". What lowers it, each alone:" + suggestions +
                                      "\n`neap plan --fit SIZE` looks for a combination";
-  return Status(ErrorCode::kDoesNotFit, status.message() + text);
+  return Status(ErrorCode::kDoesNotFit, plan.status().message() + text);
 }
 
 }  // namespace neap::plan

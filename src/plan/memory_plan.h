@@ -1,8 +1,8 @@
 // The memory plan: tags x phases with bytes, and the schedule of moves that keeps every phase under
 // the capacity.
 //
-// The trainer allocates from it: each TagPlan becomes one arena tag, and the phase loop executes
-// `moves`.
+// The trainer allocates from it: each TagPlan becomes one arena tag (a streamed one becomes a tag for
+// each window), and the runtime executes `moves` line by line.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,13 @@
 #include "base/json.h"
 #include "spec/checkpointing.h"
 #include "spec/job.h"
+#include "spec/recipe.h"
 #include "step/counting_ops.h"
 
 namespace neap::plan {
 
-enum class Need { kNeed, kOptional, kDrop };  ///< the cells of the table in docs/architecture.md
+/// The cells of the table in docs/architecture.md. kStream: a window at a time.
+enum class Need { kNeed, kOptional, kDrop, kStream };
 
 /// What a tag's bytes are worth in the phases that do not need them.
 enum class Contents {
@@ -41,6 +43,11 @@ struct RegionPlan {
   Bytes bytes;       ///< requested; the arena rounds up to the granularity
   std::vector<PartPlan> parts;
 };
+/// Regions of a streamed tag that are on the device together.
+struct WindowPlan {
+  std::size_t first = 0, count = 0;  ///< of TagPlan::regions
+  Bytes bytes;                       ///< with rounding
+};
 /// An optimizer part holds what spec::OptimizerSpec::state lays out for its unit.
 struct TagPlan {
   std::string tag;  ///< "actor.weights", "rollout.kv", "critic.optimizer"
@@ -49,26 +56,50 @@ struct TagPlan {
   std::vector<Need> need;   ///< one a phase
   std::vector<bool> write;  ///< one a phase: the phase changes the contents
   Contents contents = Contents::kLive;
+  /// Not empty: the tag lives on the host, and phases with Need::kStream bring these in turn.
+  std::vector<WindowPlan> windows{};
+  [[nodiscard]] bool streamed() const { return !windows.empty(); }
 };
 struct PhasePlan {
   std::string name;           ///< "generate", "actor_logp", ...
   Bytes transient;            ///< predicted peak of the phase pool, as reserved from the device
   Bytes transient_allocated;  ///< the same as allocated
   double seconds = 0;         ///< of its operations in one step, by the device's rates
+  Bytes window{};             ///< device memory for windows of streamed tags
+  std::int64_t times = 1;     ///< runs in a step
+};
+/// Phases [first, last] that run in turn, `times` times in a step: a round for each mini-batch.
+struct Loop {
+  std::size_t first = 0, last = 0;
+  std::int64_t times = 1;
 };
 struct Move {
   enum class Kind { kPause, kResume } kind;
   std::string tag;
   arena::Policy policy = arena::Policy::kHost;  ///< of a pause
   Bytes bytes;
-  /// Pause: the host copy of an earlier pause is still right. Resume: nothing is restored.
+  /// False: for a pause, the host copy of an earlier one is still right; for a resume, nothing is
+  /// restored.
   bool copies = true;
+  friend bool operator==(const Move&, const Move&) = default;
 };
 struct PhaseSchedule {
-  std::vector<Move> moves;     ///< executed before the phase begins, in this order
+  /// Executed before the phase begins, in this order. Pauses that copy and the resumes behind them
+  /// are one exchange.
+  std::vector<Move> moves;
   std::vector<bool> resident;  ///< one a tag, during the phase
   Bytes persistent;            ///< resident tags
-  Bytes peak;                  ///< persistent + transient of the phase
+  Bytes peak;                  ///< persistent + window + transient of the phase
+  std::vector<Move> again{};   ///< in place of `moves` in every later round of the phase's loop
+};
+
+/// Rates between the device and the host, in bytes a second.
+struct Link {
+  // Pinned memory over PCIe Gen5 x16, measured on an H200.
+  double to_host = 55.2e9, to_device = 55.0e9;
+  double both = 97.5e9;  ///< sum of both directions at once
+  /// Of an exchange: both directions at once, then the rest of the larger.
+  [[nodiscard]] double seconds(Bytes out, Bytes in) const;
 };
 
 /// What the blocks of a trained model keep for their backward.
@@ -86,21 +117,26 @@ struct Target {
   std::int64_t threads = 2;            ///< of libtorch's CPU kernels; each takes scratch memory
   std::int64_t multiprocessors = 132;  ///< of the GPU; H100's and H200's where there is none to ask
   step::KernelRates rates{};           ///< zeros: default_rates()
+  Link link;
 };
 
 struct MemoryPlan {
   std::string task;
   Bytes capacity;  ///< zero: unlimited
   Bytes granularity;
-  Bytes host_budget;              ///< zero: unlimited
+  Bytes host_budget;  ///< zero: unlimited
+  Link link;
+  spec::UpdateModes updates;      ///< of the recipe that the phases are from
   std::vector<PhasePlan> phases;  ///< in the order of one step
+  std::vector<Loop> loops;        ///< of phases that run more than once
   std::vector<TagPlan> tags;
   std::vector<ActivationPlan> activations;  ///< one a trained model
   std::vector<PhaseSchedule> schedule;      ///< one a phase; the steady cycle
   Bytes all_resident;                       ///< every tag at once + the largest transient
   Bytes peak;                               ///< largest phase peak of the schedule
-  Bytes moved_per_step;                     ///< bytes over the link, both directions
-  Bytes host_bytes;  ///< host copies: one of each tag that ever leaves with its contents
+  Bytes moved_per_step;     ///< bytes over the link, both directions; windows included
+  double move_seconds = 0;  ///< of a step's moves and windows at the link's rates
+  Bytes host_bytes;         ///< host copies: one of each tag that ever leaves with its contents
 
   [[nodiscard]] bool fits() const { return capacity.is_zero() || peak <= capacity; }
   /// Of a trained model by its name.
@@ -110,10 +146,16 @@ struct MemoryPlan {
 };
 
 /// Tags, phases and transients of a job, without a schedule.
-[[nodiscard]] Result<MemoryPlan> draft_plan(const spec::Job& job, const Target& target);
-/// The whole road from configuration to plan. kDoesNotFit when no schedule fits: the message has
-/// the least capacity that would, and the suggestions that lower it. With residency "all" the plan may
-/// be over the capacity (fits() tells): the run then meets the device's own limit.
+[[nodiscard]] Result<MemoryPlan> draft_plan(const spec::Job& job, const Target& target,
+                                            const spec::UpdateModes& modes = {});
+/// The plan whose moves take least time, over the update modes that memory.update allows; of equals
+/// the one with fewer phases. kDoesNotFit when none fits, with the least capacity that would.
+[[nodiscard]] Result<MemoryPlan> cheapest_plan(const spec::Job& job, const Target& target);
+/// The least capacity of the job under any update mode that memory.update allows.
+[[nodiscard]] Result<Bytes> least_capacity(const spec::Job& job, const Target& target);
+/// The whole road from configuration to plan: cheapest_plan, and suggestions that lower the least
+/// capacity where nothing fits. With residency "all" the plan may be over the capacity (fits()
+/// tells): the run then meets the device's own limit.
 [[nodiscard]] Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target);
 
 /// Fills `schedule` and the sums from tags, phases and capacity: the cheapest moves that fit.

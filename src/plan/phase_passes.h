@@ -70,11 +70,12 @@ class PhasePasses {
     step::score_phase(ops_, w, sequences(rows), micro, every_token, [](const auto&...) {});
   }
 
-  void train_critic(const ModelRole& role) {
+  void train_critic(const ModelRole& role, spec::TrainPart part) {
     const Weights w = world_.weights(role);
     const spec::CriticConfig& config = job_.critic;
     const step::Experience<T> e = experience();
-    Optimizer optimizer(ops_, world_.units(role));
+    Optimizer optimizer(ops_, world_.units(role), part);
+    if (part == spec::TrainPart::kUpdate) return optimizer.update();
     step::update_phase(ops_, e.sequences.size(),
                        {config.ppo_epochs, mini_batch(config.ppo_mini_batch_size),
                         config.ppo_micro_batch_size_per_gpu},
@@ -86,11 +87,12 @@ class PhasePasses {
                        });
   }
 
-  void train_actor(const ModelRole& role) {
+  void train_actor(const ModelRole& role, spec::TrainPart part) {
     const Weights w = world_.weights(role);
     const spec::ActorConfig& config = job_.actor;
     const step::Experience<T> e = experience();
-    Optimizer optimizer(ops_, world_.units(role));
+    Optimizer optimizer(ops_, world_.units(role), part);
+    if (part == spec::TrainPart::kUpdate) return optimizer.update();
     const step::PolicyObjective objective{config,
                                           *spec::parse_loss_aggregation(config.loss_agg_mode),
                                           *spec::parse_kl(config.kl_loss_type),
@@ -107,10 +109,11 @@ class PhasePasses {
                        });
   }
 
-  void sft(const ModelRole& role) {
+  void sft(const ModelRole& role, spec::TrainPart part) {
     const Weights w = world_.weights(role);
     const step::Sequences<T> all = sequences(job_.rows_per_rank());
-    Optimizer optimizer(ops_, world_.units(role));
+    Optimizer optimizer(ops_, world_.units(role), part);
+    if (part == spec::TrainPart::kUpdate) return optimizer.update();
     step::update_phase(ops_, all.size(), {1, all.size(), job_.data.micro_batch_size_per_gpu},
                        optimizer, [&](std::int64_t first, std::int64_t count) {
                          (void)step::cross_entropy_micro_batch(ops_, w, all, first, count, 1,
@@ -118,9 +121,10 @@ class PhasePasses {
                        });
   }
 
-  void reward(const ModelRole& role) {
+  void reward(const ModelRole& role, spec::TrainPart part) {
     const Weights w = world_.weights(role);
-    Optimizer optimizer(ops_, world_.units(role));
+    Optimizer optimizer(ops_, world_.units(role), part);
+    if (part == spec::TrainPart::kUpdate) return optimizer.update();
     step::update_phase(
         ops_, job_.rows_per_rank(), {1, job_.rows_per_rank(), job_.data.micro_batch_size_per_gpu},
         optimizer, [&](std::int64_t, std::int64_t pairs) {
@@ -134,10 +138,13 @@ class PhasePasses {
  private:
   class Optimizer {
    public:
-    Optimizer(Ops& ops, std::vector<step::TrainedUnit<T>> units)
-        : ops_(ops), units_(std::move(units)) {}
+    Optimizer(Ops& ops, std::vector<step::TrainedUnit<T>> units, spec::TrainPart part)
+        : ops_(ops), units_(std::move(units)), part_(part) {}
     void begin(std::int64_t, std::int64_t) { step::zero_gradients(ops_, units_); }
     void finish(std::int64_t) {
+      if (part_ == spec::TrainPart::kAll) update();
+    }
+    void update() {
       (void)step::gradient_norm(ops_, units_);
       step::adamw_step(ops_, units_, spec::OptimizerConfig{}, 0, 1);
     }
@@ -145,6 +152,7 @@ class PhasePasses {
    private:
     Ops& ops_;
     std::vector<step::TrainedUnit<T>> units_;
+    spec::TrainPart part_;
   };
 
   // Experience and batches live on the host.
@@ -192,13 +200,13 @@ void PhasePasses<World>::run(const JobModels& models, const spec::Phase& phase,
     case spec::Body::kSequenceScores:
       return scores(role, job_.sequences_per_rank(), job_.reward_micro_batch(), false);
     case spec::Body::kPolicyUpdate:
-      return train_actor(role);
+      return train_actor(role, phase.part);
     case spec::Body::kValueUpdate:
-      return train_critic(role);
+      return train_critic(role, phase.part);
     case spec::Body::kCrossEntropyUpdate:
-      return sft(role);
+      return sft(role, phase.part);
     case spec::Body::kPairUpdate:
-      return reward(role);
+      return reward(role, phase.part);
     case spec::Body::kCrossEntropy:
       return log_probs(role, job_.rows_per_rank(), job_.data.micro_batch_size_per_gpu, false);
     case spec::Body::kPairScores:

@@ -2,29 +2,53 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
 
 #include "base/format.h"
+#include "plan/residency_search.h"
 
 namespace neap::plan {
 namespace {
 
-using Mask = std::uint64_t;
-constexpr Mask bit(std::size_t p) {
-  return Mask{1} << p;
+constexpr std::size_t kMostPhases = 64;
+PhaseMask all_phases(std::size_t n) {
+  return n == kMostPhases ? ~PhaseMask{0} : phase_bit(n) - 1;
 }
 
-// Maximal runs of phases, round the cycle, that do not need the tag.
-std::vector<std::vector<std::size_t>> gaps_of(const TagPlan& tag) {
+// A phase of the walk. A loop's second round stands for all later ones: they find every tag as the
+// second does.
+struct Visit {
+  std::size_t phase = 0;
+  bool again = false;
+  std::int64_t times = 1;
+};
+std::vector<Visit> walk_of(const MemoryPlan& plan) {
+  std::vector<Visit> walk;
+  std::size_t loop = 0;
+  for (std::size_t p = 0; p < plan.phases.size(); ++p) {
+    walk.push_back({p});
+    if (loop == plan.loops.size() || plan.loops[loop].last != p) continue;
+    const Loop& l = plan.loops[loop++];
+    if (l.times < 2) continue;
+    for (std::size_t q = l.first; q <= l.last; ++q) walk.push_back({q, true, l.times - 1});
+  }
+  return walk;
+}
+
+// A loop begins or ends between phase p and the next.
+bool is_cut(const MemoryPlan& plan, std::size_t p) {
+  const std::size_t next = (p + 1) % plan.phases.size();
+  return std::any_of(plan.loops.begin(), plan.loops.end(), [&](const Loop& l) {
+    return l.times > 1 && (l.last == p || l.first == next);
+  });
+}
+
+// Maximal runs of phases, round the cycle, that do not need the tag, cut at loops' borders.
+std::vector<PhaseMask> gaps_of(const MemoryPlan& plan, const TagPlan& tag) {
   const std::size_t n = tag.need.size();
   std::size_t first = 0;
   while (first < n && tag.need[first] != Need::kNeed) ++first;
-  std::vector<std::vector<std::size_t>> gaps;
-  if (first == n) {  // nobody needs it: one gap that never ends
-    gaps.emplace_back(n);
-    std::iota(gaps.back().begin(), gaps.back().end(), std::size_t{0});
-    return gaps;
-  }
+  if (first == n) return {all_phases(n)};  // nobody needs it: one gap that never ends
+  std::vector<PhaseMask> gaps;
   bool in_gap = false;
   for (std::size_t k = 1; k < n; ++k) {
     const std::size_t p = (first + k) % n;
@@ -32,228 +56,87 @@ std::vector<std::vector<std::size_t>> gaps_of(const TagPlan& tag) {
       in_gap = false;
       continue;
     }
-    if (!in_gap) gaps.emplace_back();
-    gaps.back().push_back(p);
+    if (!in_gap || is_cut(plan, (p + n - 1) % n)) gaps.emplace_back(0);
+    gaps.back() |= phase_bit(p);
     in_gap = true;
   }
   return gaps;
-}
-
-// Is the tag written in the phases after `from` and before `to`, round the cycle?
-bool written_between(const TagPlan& tag, std::size_t from, std::size_t to) {
-  const std::size_t n = tag.need.size();
-  for (std::size_t k = 1; k <= n; ++k) {
-    const std::size_t p = (from + k) % n;
-    if (p == to) return false;
-    if (tag.write[p]) return true;
-  }
-  return false;
 }
 
 bool beats(const TagOption& a, const TagOption& b) {
   return (a.resident & ~b.resident) == 0 && a.cost <= b.cost && a.host <= b.host;
 }
 
-TagOption make_option(const TagPlan& tag, const std::vector<std::vector<std::size_t>>& gaps,
-                      Mask away) {
-  const std::size_t n = tag.need.size();
+TagOption make_option(const std::vector<Visit>& walk, const TagPlan& tag, PhaseMask resident) {
   TagOption option;
-  option.resident = n == 64 ? ~Mask{0} : bit(n) - 1;
-  std::vector<std::size_t> left;  // gaps that it leaves with contents worth keeping
-  for (std::size_t g = 0; g < gaps.size(); ++g) {
-    if ((away & bit(g)) == 0) continue;
-    for (const std::size_t p : gaps[g]) option.resident &= ~bit(p);
-    if (gaps[g].size() == n) continue;  // away for good: nothing ever moves
-    option.cost.remap += tag.bytes.count();
-    if (tag.contents != Contents::kScratch) left.push_back(g);
-  }
-  for (std::size_t k = 0; k < left.size(); ++k) {
-    const auto& gap = gaps[left[k]];
-    const auto& before = gaps[left[(k + left.size() - 1) % left.size()]];
-    option.cost.transfer_bytes += tag.bytes.count();  // the way back
-    // The copy that the last leave made is still right if nobody wrote since.
-    if (written_between(tag, before.back(), gap.front())) {
-      option.cost.transfer_bytes += tag.bytes.count();
-      option.copied_out |= bit(gap.front());
+  option.resident = resident;
+  TagState state;
+  state.resident = (resident & phase_bit(walk.back().phase)) != 0;
+  state.dirty = tag.contents == Contents::kLive;
+  for (int round = 0; round < 2; ++round) {  // the first one reaches the steady cycle
+    for (const Visit& visit : walk) {
+      const auto move = move_tag(tag, state, (resident & phase_bit(visit.phase)) != 0);
+      if (tag.write[visit.phase]) state.dirty = true;
+      if (!move || round == 0) continue;
+      const std::uint64_t bytes = tag.bytes.count() * static_cast<std::uint64_t>(visit.times);
+      if (move->copies) option.cost.transfer_bytes += bytes;
+      if (move->kind == Move::Kind::kResume) option.cost.remap += bytes;
+      if (tag.contents != Contents::kScratch) option.host = tag.bytes;
     }
   }
-  if (!left.empty()) option.host = tag.bytes;
   return option;
 }
 
-// Branch and bound over tags in order of size.
-class Search {
- public:
-  Search(const MemoryPlan& plan, Bytes capacity)
-      : plan_(plan),
-        phases_(plan.phases.size()),
-        host_limit_(plan.host_budget.is_zero() ? ~0ull : plan.host_budget.count()),
-        room_(phases_) {
-    for (std::size_t p = 0; p < phases_; ++p) {
-      const Bytes transient = plan.phases[p].transient;
-      feasible_ = feasible_ && (capacity.is_zero() || transient <= capacity);
-      room_[p] = capacity.is_zero() ? ~0ull : saturating_sub(capacity, transient).count();
-    }
-    order_.resize(plan.tags.size());
-    std::iota(order_.begin(), order_.end(), std::size_t{0});
-    std::stable_sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
-      return plan.tags[a].bytes > plan.tags[b].bytes;
-    });
-    for (const std::size_t t : order_) options_.push_back(tag_options(plan.tags[t]));
-    // Of the tags from k on: the least bytes of each phase, the least cost, the least host memory.
-    least_.assign(order_.size() + 1, std::vector<std::uint64_t>(phases_, 0));
-    cheapest_.assign(order_.size() + 1, MoveCost{});
-    least_host_.assign(order_.size() + 1, 0);
-    for (std::size_t k = order_.size(); k-- > 0;) {
-      const std::uint64_t bytes = bytes_of(k);
-      for (std::size_t p = 0; p < phases_; ++p) {
-        const bool always =
-            std::all_of(options_[k].begin(), options_[k].end(),
-                        [&](const TagOption& o) { return (o.resident & bit(p)) != 0; });
-        least_[k][p] = least_[k + 1][p] + (always ? bytes : 0);
-      }
-      cheapest_[k] = cheapest_[k + 1];
-      cheapest_[k] += options_[k].front().cost;
-      std::uint64_t host = ~0ull;
-      for (const TagOption& o : options_[k]) host = std::min(host, o.host.count());
-      least_host_[k] = least_host_[k + 1] + host;
-    }
+// Every window comes and goes once in each phase that streams the tag.
+TagOption streamed_option(const MemoryPlan& plan, const TagPlan& tag) {
+  TagOption option;
+  for (std::size_t p = 0; p < tag.need.size(); ++p) {
+    if (tag.need[p] != Need::kStream) continue;
+    const auto times = static_cast<std::uint64_t>(plan.phases[p].times);
+    option.cost.transfer_bytes += 2 * tag.bytes.count() * times;
+    option.cost.remap += tag.bytes.count() * times;
   }
+  option.host = tag.bytes;
+  return option;
+}
 
-  /// The options chosen, one a tag in the plan's order; empty when nothing fits.
-  std::optional<std::vector<TagOption>> run() {
-    if (!feasible_) return std::nullopt;
-    used_.assign(phases_, 0);
-    chosen_.assign(order_.size(), 0);
-    visit(0, MoveCost{}, 0);
-    if (!found_) return std::nullopt;
-    std::vector<TagOption> result(order_.size());
-    for (std::size_t k = 0; k < order_.size(); ++k) result[order_[k]] = options_[k][best_[k]];
-    return result;
+Bytes copied(const std::vector<Move>& moves, Move::Kind kind) {
+  Bytes sum;
+  for (const Move& move : moves) sum += move.kind == kind && move.copies ? move.bytes : Bytes();
+  return sum;
+}
+
+void add_moves(MemoryPlan& plan, const std::vector<Move>& moves, std::int64_t times) {
+  const Bytes out = copied(moves, Move::Kind::kPause);
+  const Bytes in = copied(moves, Move::Kind::kResume);
+  plan.moved_per_step += (out + in) * static_cast<std::uint64_t>(times);
+  plan.move_seconds += plan.link.seconds(out, in) * static_cast<double>(times);
+}
+
+// The first window comes alone, each other one while the one before leaves, and the last leaves alone.
+void add_windows(MemoryPlan& plan, const TagPlan& tag, std::int64_t times) {
+  double seconds = 0;
+  Bytes before;
+  for (const WindowPlan& window : tag.windows) {
+    seconds += plan.link.seconds(before, window.bytes);
+    before = window.bytes;
   }
+  seconds += plan.link.seconds(before, Bytes());
+  plan.moved_per_step += tag.bytes * 2 * static_cast<std::uint64_t>(times);
+  plan.move_seconds += seconds * static_cast<double>(times);
+}
 
- private:
-  [[nodiscard]] std::uint64_t bytes_of(std::size_t k) const {
-    return plan_.tags[order_[k]].bytes.count();
-  }
-
-  void visit(std::size_t k, MoveCost cost, std::uint64_t host) {
-    if (host + least_host_[k] > host_limit_) return;
-    for (std::size_t p = 0; p < phases_; ++p) {
-      if (used_[p] + least_[k][p] > room_[p]) return;
-    }
-    if (k == order_.size()) {
-      if (!found_ || cost < best_cost_) {
-        found_ = true;
-        best_cost_ = cost;
-        best_ = chosen_;
-      }
-      return;
-    }
-    if (found_ && bound(k, cost) >= best_cost_) return;
-    const std::uint64_t bytes = bytes_of(k);
-    for (std::size_t o = 0; o < options_[k].size(); ++o) {
-      const TagOption& option = options_[k][o];
-      chosen_[k] = o;
-      for (std::size_t p = 0; p < phases_; ++p) used_[p] += (option.resident & bit(p)) ? bytes : 0;
-      MoveCost next = cost;
-      next += option.cost;
-      visit(k + 1, next, host + option.host.count());
-      for (std::size_t p = 0; p < phases_; ++p) used_[p] -= (option.resident & bit(p)) ? bytes : 0;
-    }
-  }
-
-  // No completion of this node costs less: every remaining tag at its cheapest, and on top what the
-  // most crowded phase must still shed, as a fractional knapsack.
-  [[nodiscard]] MoveCost bound(std::size_t k, MoveCost cost) const {
-    MoveCost low = cost;
-    low += cheapest_[k];
-    struct Leaver {
-      std::uint64_t bytes, extra;
-    };
-    long double worst = 0;
-    std::vector<Leaver> leavers;
-    for (std::size_t p = 0; p < phases_; ++p) {
-      std::uint64_t here = used_[p];
-      leavers.clear();
-      for (std::size_t j = k; j < order_.size(); ++j) {
-        const TagOption& cheapest = options_[j].front();
-        if ((cheapest.resident & bit(p)) == 0) continue;
-        here += bytes_of(j);
-        std::uint64_t away = ~0ull;
-        for (const TagOption& o : options_[j]) {
-          if ((o.resident & bit(p)) == 0) away = std::min(away, o.cost.transfer_bytes);
-        }
-        if (away != ~0ull) leavers.push_back({bytes_of(j), away - cheapest.cost.transfer_bytes});
-      }
-      if (here <= room_[p]) continue;
-      auto excess = static_cast<long double>(here - room_[p]);
-      std::sort(leavers.begin(), leavers.end(), [](const Leaver& a, const Leaver& b) {
-        return static_cast<long double>(a.extra) * static_cast<long double>(b.bytes) <
-               static_cast<long double>(b.extra) * static_cast<long double>(a.bytes);
-      });
-      long double extra = 0;
-      for (const Leaver& l : leavers) {
-        if (excess <= 0 || l.bytes == 0) break;
-        const long double part = std::min(1.0L, excess / static_cast<long double>(l.bytes));
-        extra += part * static_cast<long double>(l.extra);
-        excess -= static_cast<long double>(l.bytes);
-      }
-      worst = std::max(worst, extra);
-    }
-    // Rounded down with a margin for the arithmetic: a bound may be low, never high.
-    low.transfer_bytes += static_cast<std::uint64_t>(worst * (1 - 1e-15L));
-    return low;
-  }
-
-  const MemoryPlan& plan_;
-  std::size_t phases_;
-  std::uint64_t host_limit_;
-  bool feasible_ = true;
-  std::vector<std::uint64_t> room_;  // for tags, one a phase
-  std::vector<std::size_t> order_;   // tags, largest first
-  std::vector<std::vector<TagOption>> options_;
-  std::vector<std::vector<std::uint64_t>> least_;
-  std::vector<MoveCost> cheapest_;
-  std::vector<std::uint64_t> least_host_;
-  std::vector<std::uint64_t> used_;
-  std::vector<std::size_t> chosen_, best_;
-  MoveCost best_cost_;
-  bool found_ = false;
-};
-
-// Moves at each phase's start, from what was resident in the phase before it, round the cycle.
-// What leaves goes first: no boundary holds more than the phase that follows it or the tags that
-// were there before.
-void write_schedule(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
-  const std::size_t phases = plan.phases.size();
-  plan.schedule.assign(phases, {});
-  plan.peak = plan.all_resident = plan.moved_per_step = plan.host_bytes = Bytes();
+void write_sums(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
+  plan.peak = plan.all_resident = plan.host_bytes = Bytes();
   Bytes largest_transient;
-  for (std::size_t p = 0; p < phases; ++p) {
+  for (std::size_t p = 0; p < plan.phases.size(); ++p) {
     PhaseSchedule& s = plan.schedule[p];
-    const std::size_t before = (p + phases - 1) % phases;
-    std::vector<Move> in;
     for (std::size_t t = 0; t < plan.tags.size(); ++t) {
-      const TagPlan& tag = plan.tags[t];
-      const bool now = (chosen[t].resident & bit(p)) != 0;
-      const bool was = (chosen[t].resident & bit(before)) != 0;
-      s.resident.push_back(now);
-      if (now) s.persistent += tag.bytes;
-      const bool keeps = tag.contents != Contents::kScratch;
-      if (was && !now) {
-        const bool copies = (chosen[t].copied_out & bit(p)) != 0;
-        s.moves.push_back({Move::Kind::kPause, tag.tag,
-                           keeps ? arena::Policy::kHost : arena::Policy::kDiscard, tag.bytes,
-                           copies});
-      } else if (!was && now) {
-        in.push_back({Move::Kind::kResume, tag.tag,
-                      keeps ? arena::Policy::kHost : arena::Policy::kDiscard, tag.bytes, keeps});
-      }
+      if (s.resident[t]) s.persistent += plan.tags[t].bytes;
+      if (plan.tags[t].need[p] == Need::kStream)
+        add_windows(plan, plan.tags[t], plan.phases[p].times);
     }
-    s.moves.insert(s.moves.end(), in.begin(), in.end());
-    for (const Move& move : s.moves) plan.moved_per_step += move.copies ? move.bytes : Bytes();
-    s.peak = s.persistent + plan.phases[p].transient;
+    s.peak = s.persistent + plan.phases[p].window + plan.phases[p].transient;
     plan.peak = std::max(plan.peak, s.peak);
     largest_transient = std::max(largest_transient, plan.phases[p].transient);
   }
@@ -264,19 +147,139 @@ void write_schedule(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
   plan.all_resident += largest_transient;
 }
 
+// Moves of every visit, from what the visit before left, round the cycle.
+void write_schedule(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
+  plan.schedule.assign(plan.phases.size(), {});
+  for (std::size_t p = 0; p < plan.phases.size(); ++p) {
+    for (const TagOption& option : chosen)
+      plan.schedule[p].resident.push_back((option.resident & phase_bit(p)) != 0);
+  }
+  plan.moved_per_step = Bytes();
+  plan.move_seconds = 0;
+  const std::vector<Visit> walk = walk_of(plan);
+  std::vector<TagState> states(plan.tags.size());
+  for (std::size_t t = 0; t < states.size(); ++t) {
+    states[t].resident = plan.schedule.back().resident[t];
+    states[t].dirty = plan.tags[t].contents == Contents::kLive;
+  }
+  for (int round = 0; round < 2; ++round) {
+    for (const Visit& visit : walk) {
+      PhaseSchedule& s = plan.schedule[visit.phase];
+      std::vector<Move> moves = moves_to(plan, states, s.resident);
+      enter_phase(plan, states, visit.phase);
+      if (round == 0) continue;
+      add_moves(plan, moves, visit.times);
+      (visit.again ? s.again : s.moves) = std::move(moves);
+    }
+  }
+  write_sums(plan, chosen);
+}
+
+Bytes needed(const MemoryPlan& plan, std::size_t phase) {
+  Bytes here = plan.phases[phase].transient + plan.phases[phase].window;
+  for (const TagPlan& tag : plan.tags) {
+    if (tag.need[phase] == Need::kNeed) here += tag.bytes;
+  }
+  return here;
+}
+
+Status refusal(const MemoryPlan& plan) {
+  const Bytes least = min_capacity(plan);
+  if (least == Bytes(~0ull)) {
+    Bytes host;
+    for (const TagPlan& tag : plan.tags) host += tag.streamed() ? tag.bytes : Bytes();
+    return {ErrorCode::kDoesNotFit,
+            format("The job does not fit with a host budget of {}: streamed tags take {} of host "
+                   "memory",
+                   plan.host_budget, host)};
+  }
+  // The phase that sets the least capacity, for the message.
+  std::size_t worst = 0;
+  for (std::size_t p = 0; p < plan.phases.size(); ++p) {
+    if (needed(plan, p) > needed(plan, worst)) worst = p;
+  }
+  std::string parts;
+  for (const TagPlan& tag : plan.tags) {
+    if (tag.need[worst] == Need::kNeed) parts += format("{} {}, ", tag.tag, tag.bytes);
+    if (tag.need[worst] == Need::kStream)
+      parts += format("windows of {} {}, ", tag.tag, plan.phases[worst].window);
+  }
+  std::string host;
+  if (needed(plan, worst) <= plan.capacity)
+    host = format(" with a host budget of {}", plan.host_budget);
+  return {ErrorCode::kDoesNotFit,
+          format("The job does not fit under {}{}: the least capacity is {}. Phase \"{}\" needs "
+                 "{}: {}transient {}",
+                 plan.capacity, host, least, plan.phases[worst].name, needed(plan, worst), parts,
+                 plan.phases[worst].transient)};
+}
+
+Status check(const MemoryPlan& plan) {
+  if (plan.phases.empty() || plan.phases.size() > kMostPhases)
+    return {ErrorCode::kInvalidArgument,
+            format("A plan has 1 to 64 phases, not {}", plan.phases.size())};
+  for (const TagPlan& tag : plan.tags) {
+    if (tag.need.size() != plan.phases.size() || tag.write.size() != plan.phases.size())
+      return {ErrorCode::kInvalidArgument,
+              format("Tag \"{}\" does not say what each phase needs of it", tag.tag)};
+    const bool drops = std::count(tag.need.begin(), tag.need.end(), Need::kDrop) > 0;
+    if (drops && tag.contents != Contents::kScratch)
+      return {ErrorCode::kInvalidArgument,
+              format("Tag \"{}\" is dropped but its contents are worth keeping", tag.tag)};
+  }
+  return {};
+}
+
 }  // namespace
 
-std::vector<TagOption> tag_options(const TagPlan& tag) {
-  const auto gaps = gaps_of(tag);
-  Mask forced = 0;
-  for (std::size_t g = 0; g < gaps.size(); ++g) {
-    const bool drops = std::any_of(gaps[g].begin(), gaps[g].end(),
-                                   [&](std::size_t p) { return tag.need[p] == Need::kDrop; });
-    if (drops) forced |= bit(g);
+std::optional<Move> move_tag(const TagPlan& tag, TagState& state, bool resident) {
+  if (state.resident == resident) return std::nullopt;
+  const bool keeps = tag.contents != Contents::kScratch;
+  const arena::Policy policy = keeps ? arena::Policy::kHost : arena::Policy::kDiscard;
+  state.resident = resident;
+  if (resident) return Move{Move::Kind::kResume, tag.tag, policy, tag.bytes, keeps};
+  const bool copies = keeps && state.dirty;
+  state.dirty = !keeps;
+  return Move{Move::Kind::kPause, tag.tag, policy, tag.bytes, copies};
+}
+
+std::vector<Move> moves_to(const MemoryPlan& plan, std::vector<TagState>& states,
+                           const std::vector<bool>& resident) {
+  std::vector<Move> moves;
+  for (std::size_t t = 0; t < plan.tags.size(); ++t) {
+    if (auto move = move_tag(plan.tags[t], states[t], resident[t]))
+      moves.push_back(std::move(*move));
+  }
+  const auto rank = [](const Move& m) {
+    return m.kind == Move::Kind::kResume ? 2 : m.copies ? 1 : 0;
+  };
+  std::stable_sort(moves.begin(), moves.end(),
+                   [&](const Move& a, const Move& b) { return rank(a) < rank(b); });
+  return moves;
+}
+
+void enter_phase(const MemoryPlan& plan, std::vector<TagState>& states, std::size_t phase) {
+  for (std::size_t t = 0; t < plan.tags.size(); ++t) {
+    if (plan.tags[t].write[phase]) states[t].dirty = true;
+  }
+}
+
+std::vector<TagOption> tag_options(const MemoryPlan& plan, const TagPlan& tag) {
+  if (tag.streamed()) return {streamed_option(plan, tag)};
+  const std::vector<PhaseMask> gaps = gaps_of(plan, tag);
+  const std::vector<Visit> walk = walk_of(plan);
+  PhaseMask forced = 0;
+  for (std::size_t p = 0; p < tag.need.size(); ++p) {
+    for (std::size_t g = 0; g < gaps.size(); ++g)
+      if (tag.need[p] == Need::kDrop && (gaps[g] & phase_bit(p)) != 0) forced |= phase_bit(g);
   }
   std::vector<TagOption> all;
-  for (Mask away = 0; away < bit(gaps.size()); ++away) {
-    if ((away & forced) == forced) all.push_back(make_option(tag, gaps, away));
+  for (PhaseMask away = 0; away < phase_bit(gaps.size()); ++away) {
+    if ((away & forced) != forced) continue;
+    PhaseMask resident = all_phases(tag.need.size());
+    for (std::size_t g = 0; g < gaps.size(); ++g)
+      if ((away & phase_bit(g)) != 0) resident &= ~gaps[g];
+    all.push_back(make_option(walk, tag, resident));
   }
   std::stable_sort(all.begin(), all.end(), [](const TagOption& a, const TagOption& b) {
     return a.cost != b.cost ? a.cost < b.cost : a.host < b.host;
@@ -294,74 +297,38 @@ Bytes min_capacity(const MemoryPlan& plan) {
   Bytes low;
   Bytes high;
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
-    Bytes here = plan.phases[p].transient;
-    Bytes all = plan.phases[p].transient;
-    for (const TagPlan& tag : plan.tags) {
-      all += tag.bytes;
-      if (tag.need[p] == Need::kNeed) here += tag.bytes;
-    }
-    low = std::max(low, here);
+    Bytes all = plan.phases[p].transient + plan.phases[p].window;
+    for (const TagPlan& tag : plan.tags) all += tag.bytes;
+    low = std::max(low, needed(plan, p));
     high = std::max(high, all);
   }
-  if (Search(plan, low).run()) return low;
+  if (search_residency(plan, low)) return low;
+  if (!search_residency(plan, high)) return Bytes(~0ull);  // the streamed tags' copies alone
   // The host budget binds: fitting is monotone in the capacity.
   while (high - low > 1_B) {
     const Bytes middle = low + (high - low) / 2;
-    (Search(plan, middle).run() ? high : low) = middle;
+    (search_residency(plan, middle) ? high : low) = middle;
   }
   return high;
 }
 
 Status solve_residency(MemoryPlan& plan, const std::string& mode) {
-  if (plan.phases.empty() || plan.phases.size() > 64)
-    return {ErrorCode::kInvalidArgument,
-            format("A plan has 1 to 64 phases, not {}", plan.phases.size())};
-  for (const TagPlan& tag : plan.tags) {
-    if (tag.need.size() != plan.phases.size() || tag.write.size() != plan.phases.size())
-      return {ErrorCode::kInvalidArgument,
-              format("Tag \"{}\" does not say what each phase needs of it", tag.tag)};
-    const bool drops = std::count(tag.need.begin(), tag.need.end(), Need::kDrop) > 0;
-    if (drops && tag.contents != Contents::kScratch)
-      return {ErrorCode::kInvalidArgument,
-              format("Tag \"{}\" is dropped but its contents are worth keeping", tag.tag)};
-  }
+  NEAP_TRY(check(plan));
   if (mode == "all") {
-    TagOption stays;
-    stays.resident = plan.phases.size() == 64 ? ~Mask{0} : bit(plan.phases.size()) - 1;
-    write_schedule(plan, std::vector<TagOption>(plan.tags.size(), stays));
+    std::vector<TagOption> chosen;
+    for (const TagPlan& tag : plan.tags) {
+      TagOption stays;
+      stays.resident = all_phases(plan.phases.size());
+      chosen.push_back(tag.streamed() ? streamed_option(plan, tag) : stays);
+    }
+    write_schedule(plan, chosen);
     return {};
   }
   if (mode != "auto")
     return {ErrorCode::kInvalidArgument,
             format("memory.residency is \"{}\"; it can be \"auto\" or \"all\"", mode)};
-  const auto chosen = Search(plan, plan.capacity).run();
-  if (!chosen) {
-    const Bytes least = min_capacity(plan);
-    // The phase that sets it, for the message.
-    std::size_t worst = 0;
-    Bytes worst_bytes;
-    for (std::size_t p = 0; p < plan.phases.size(); ++p) {
-      Bytes here = plan.phases[p].transient;
-      for (const TagPlan& tag : plan.tags) {
-        if (tag.need[p] == Need::kNeed) here += tag.bytes;
-      }
-      if (here > worst_bytes) {
-        worst = p;
-        worst_bytes = here;
-      }
-    }
-    std::string parts;
-    for (const TagPlan& tag : plan.tags) {
-      if (tag.need[worst] == Need::kNeed) parts += format("{} {}, ", tag.tag, tag.bytes);
-    }
-    std::string host;
-    if (worst_bytes <= plan.capacity) host = format(" with a host budget of {}", plan.host_budget);
-    return {ErrorCode::kDoesNotFit,
-            format("The job does not fit under {}{}: the least capacity is {}. Phase \"{}\" needs "
-                   "{}: {}transient {}",
-                   plan.capacity, host, least, plan.phases[worst].name, worst_bytes, parts,
-                   plan.phases[worst].transient)};
-  }
+  const auto chosen = search_residency(plan, plan.capacity);
+  if (!chosen) return refusal(plan);
   write_schedule(plan, *chosen);
   return {};
 }

@@ -1,17 +1,19 @@
 // Which tags stay on the device in which phase: the cheapest answer that fits.
 //
-// Model   Between two phases that need it a tag has a *gap*, and in a gap it stays or it is away;
-//         leaving for a part of a gap moves the same bytes as leaving for all of it and frees less.
-//         So a tag has at most 2^gaps options, each with a set of phases in which it is resident
-//         and a cost, and tags meet only in the capacity of each phase.
+// Model   A step is a walk over phases; a loop's phases run in rounds. Between two phases that need it
+//         a tag has a *gap*, and in a gap it stays or it is away; leaving for a part of a gap moves
+//         the same bytes as leaving for all of it and frees less. A gap that reaches into a loop is
+//         cut there, since what happens inside happens every round. So a tag has at most 2^gaps
+//         options, each with a set of phases in which it is resident and a cost, and tags meet only
+//         in the capacity of each phase. A streamed tag has one: away.
 // Cost    bytes over the link in one step of the steady cycle; among equals, bytes mapped again.
-// Search  branch and bound over tags, largest first; a node's bound is the dearest phase's
-//         fractional knapsack of what still has to leave. Exact: the bound never passes the true
-//         cost, and tests compare with enumeration.
+//
+// Threads   functions without state.
 #pragma once
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "plan/memory_plan.h"
@@ -29,17 +31,36 @@ struct MoveCost {
   friend auto operator<=>(const MoveCost&, const MoveCost&) = default;
 };
 
+/// A set of phases, a bit each.
+using PhaseMask = std::uint64_t;
+constexpr PhaseMask phase_bit(std::size_t p) {
+  return PhaseMask{1} << p;
+}
 /// One way in which a tag can spend the step.
 struct TagOption {
-  std::uint64_t resident = 0;    ///< bit p: on the device in phase p
-  std::uint64_t copied_out = 0;  ///< bit p: leaves before phase p with its contents copied
+  PhaseMask resident = 0;  ///< on the device in these phases
   MoveCost cost;
   Bytes host;  ///< host copy that it needs
 };
-/// All options that no other option beats in everything, cheapest first.
-[[nodiscard]] std::vector<TagOption> tag_options(const TagPlan& tag);
+/// All options of one of the plan's tags that no other option beats in everything, cheapest first.
+[[nodiscard]] std::vector<TagOption> tag_options(const MemoryPlan& plan, const TagPlan& tag);
 
-/// The least capacity under which a schedule exists (host budget included); transient included.
+/// The least capacity under which a schedule exists (host budget included); transient included. The
+/// largest number where the host budget forbids every schedule.
 [[nodiscard]] Bytes min_capacity(const MemoryPlan& plan);
+
+/// Where a tag's contents are.
+struct TagState {
+  bool resident = false;
+  bool dirty = true;  ///< the host copy is not (or no longer) the contents
+};
+/// The move of a tag that is to be resident or away, and its state after it; nullopt: none.
+[[nodiscard]] std::optional<Move> move_tag(const TagPlan& tag, TagState& state, bool resident);
+/// Moves of all tags, in the order in which they are executed: pauses that copy nothing, pauses that
+/// copy, resumes. The schedule is made of these; the runtime calls it for what is outside the cycle.
+[[nodiscard]] std::vector<Move> moves_to(const MemoryPlan& plan, std::vector<TagState>& states,
+                                         const std::vector<bool>& resident);
+/// What is written in a phase makes host copies stale.
+void enter_phase(const MemoryPlan& plan, std::vector<TagState>& states, std::size_t phase);
 
 }  // namespace neap::plan

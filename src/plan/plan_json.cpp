@@ -5,6 +5,28 @@
 #include "plan/plan_words.h"
 
 namespace neap::plan {
+namespace {
+
+Json json_of(const std::vector<Move>& moves) {
+  Json list = Json::array();
+  for (const Move& m : moves) {
+    list.push_back({{"kind", kind_word(m.kind)},
+                    {"tag", m.tag},
+                    {"policy", arena_word(m.policy)},
+                    {"bytes", m.bytes.count()},
+                    {"copies", m.copies}});
+  }
+  return list;
+}
+
+Json json_of(const std::vector<WindowPlan>& windows) {
+  Json list = Json::array();
+  for (const WindowPlan& w : windows)
+    list.push_back({{"first", w.first}, {"count", w.count}, {"bytes", w.bytes.count()}});
+  return list;
+}
+
+}  // namespace
 
 Json MemoryPlan::to_json() const {
   const auto bytes = [](Bytes b) { return b.count(); };
@@ -18,6 +40,8 @@ Json MemoryPlan::to_json() const {
   out["peak"] = bytes(peak);
   out["all_resident"] = bytes(all_resident);
   out["moved_per_step"] = bytes(moved_per_step);
+  out["move_seconds"] = move_seconds;
+  out["link"] = {{"to_host", link.to_host}, {"to_device", link.to_device}, {"both", link.both}};
   out["host_bytes"] = bytes(host_bytes);
   Json phase_list = Json::array();
   for (std::size_t p = 0; p < phases.size(); ++p) {
@@ -28,15 +52,10 @@ Json MemoryPlan::to_json() const {
     phase["seconds"] = phases[p].seconds;
     phase["persistent"] = bytes(schedule[p].persistent);
     phase["peak"] = bytes(schedule[p].peak);
-    Json moves = Json::array();
-    for (const Move& m : schedule[p].moves) {
-      moves.push_back({{"kind", m.kind == Move::Kind::kPause ? "pause" : "resume"},
-                       {"tag", m.tag},
-                       {"policy", arena_word(m.policy)},
-                       {"bytes", bytes(m.bytes)},
-                       {"copies", m.copies}});
-    }
-    phase["moves"] = std::move(moves);
+    phase["window"] = bytes(phases[p].window);
+    phase["times"] = phases[p].times;
+    phase["moves"] = json_of(schedule[p].moves);
+    phase["again"] = json_of(schedule[p].again);
     phase_list.push_back(std::move(phase));
   }
   out["phases"] = std::move(phase_list);
@@ -60,6 +79,7 @@ Json MemoryPlan::to_json() const {
           {{"name", region.name}, {"bytes", bytes(region.bytes)}, {"parts", std::move(parts)}});
     }
     one["regions"] = std::move(regions);
+    if (tag.streamed()) one["windows"] = json_of(tag.windows);
     tag_list.push_back(std::move(one));
   }
   out["tags"] = std::move(tag_list);

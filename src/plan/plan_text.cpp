@@ -54,6 +54,7 @@ std::string move_text(const Move& m) {
 std::string cell_word(const MemoryPlan& plan, std::size_t tag, std::size_t phase) {
   const TagPlan& t = plan.tags[tag];
   if (t.need[phase] == Need::kNeed) return "need";
+  if (t.need[phase] == Need::kStream) return "stream";
   if (plan.schedule[phase].resident[tag]) return "stay";
   return t.contents == Contents::kScratch ? "drop" : "host";
 }
@@ -74,6 +75,42 @@ std::string arena_word(arena::Policy policy) {
   return policy == arena::Policy::kDiscard ? "discard" : "host";
 }
 
+std::string_view kind_word(Move::Kind kind) {
+  return kind == Move::Kind::kPause ? "pause" : "resume";
+}
+
+namespace {
+
+std::string line_of(const std::vector<Move>& moves) {
+  std::string line;
+  for (const Move& m : moves) line += (line.empty() ? "" : "; ") + move_text(m);
+  return line;
+}
+
+std::string moves_text(const MemoryPlan& plan) {
+  std::string out;
+  for (std::size_t p = 0; p < plan.phases.size(); ++p) {
+    const PhasePlan& phase = plan.phases[p];
+    const PhaseSchedule& s = plan.schedule[p];
+    if (!s.moves.empty()) out += format("  before {}: {}\n", phase.name, line_of(s.moves));
+    if (!s.again.empty()) {
+      out += format("  before {} again ({} more in a step): {}\n", phase.name, phase.times - 1,
+                    line_of(s.again));
+    }
+    for (std::size_t t = 0; t < plan.tags.size(); ++t) {
+      const TagPlan& tag = plan.tags[t];
+      if (tag.need[p] != Need::kStream) continue;
+      out += format("  during {}{}: {} through {} windows, {} each way\n", phase.name,
+                    phase.times > 1 ? format(" ({} in a step)", phase.times) : "", tag.tag,
+                    tag.windows.size(), tag.bytes);
+    }
+  }
+  return out.empty() ? "\nEverything stays on the device; nothing moves.\n"
+                     : "\nMoves of a step\n" + out;
+}
+
+}  // namespace
+
 std::string MemoryPlan::to_text() const {
   std::vector<std::string> head = {"tag", "bytes"};
   for (const PhasePlan& p : phases) head.push_back(p.name);
@@ -90,25 +127,22 @@ std::string MemoryPlan::to_text() const {
   };
   table.rule();
   add_sums("persistent", [&](std::size_t p) { return schedule[p].persistent; });
+  const bool windows = std::any_of(phases.begin(), phases.end(),
+                                   [](const PhasePlan& p) { return !p.window.is_zero(); });
+  if (windows) add_sums("windows", [&](std::size_t p) { return phases[p].window; });
   add_sums("transient", [&](std::size_t p) { return phases[p].transient; });
   add_sums("peak", [&](std::size_t p) { return schedule[p].peak; });
 
-  std::string out = table.text();
-  bool moves = false;
-  for (std::size_t p = 0; p < phases.size(); ++p) {
-    if (schedule[p].moves.empty()) continue;
-    out += moves ? "" : "\nMoves of a step\n";
-    moves = true;
-    std::string line;
-    for (const Move& m : schedule[p].moves) line += (line.empty() ? "" : "; ") + move_text(m);
-    out += format("  before {}: {}\n", phases[p].name, line);
-  }
-  if (!moves) out += "\nEverything stays on the device; nothing moves.\n";
+  std::string out = table.text() + moves_text(*this);
   out += format("\nall resident together  {}\n", all_resident);
   out +=
       format("capacity               {}\n", capacity.is_zero() ? "unlimited" : to_string(capacity));
   out += format("planned peak           {}\n", peak);
-  out += format("moved per step         {}\n", moved_per_step);
+  out += format("moved per step         {}{}\n", moved_per_step,
+                moved_per_step.is_zero()
+                    ? ""
+                    : format(", {:.3g} s at {:.1f} GB/s (both directions at once {:.1f} GB/s)",
+                             move_seconds, link.to_device / 1e9, link.both / 1e9));
   out += format("host memory for copies {}\n", host_bytes);
   if (!fits()) out += format("The plan is over the capacity by {}.\n", peak - capacity);
   return out;

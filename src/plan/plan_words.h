@@ -2,14 +2,17 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "plan/memory_plan.h"
 
 namespace neap::plan {
 
-/// "need", "stay", "host" (away, contents kept) or "drop" (away, contents given up).
+/// "need", "stay", "host" (away, contents kept), "drop" (away, contents given up) or "stream" (a
+/// window at a time).
 [[nodiscard]] std::string cell_word(const MemoryPlan& plan, std::size_t tag, std::size_t phase);
 [[nodiscard]] std::string contents_word(Contents contents);  ///< "live", "frozen", "scratch"
 [[nodiscard]] std::string arena_word(arena::Policy policy);  ///< "host", "discard"
+[[nodiscard]] std::string_view kind_word(Move::Kind kind);   ///< "pause", "resume"
 
 }  // namespace neap::plan

@@ -9,6 +9,9 @@ namespace {
 
 // A region of this many granules wastes at most a part in as many by rounding up.
 constexpr std::uint64_t kGranulesPerRegion = 32;
+// Of a streamed tag. The first window comes and the last one goes with the link's other direction
+// idle: this many reach 95 % of the link.
+constexpr std::uint64_t kWindows = 16;
 
 std::vector<PartPlan> unit_parts(const std::vector<spec::FlatUnit>& units, spec::Dtype dtype) {
   std::vector<PartPlan> parts;
@@ -63,6 +66,33 @@ Contents contents_of(const spec::Recipe& recipe, spec::TagId tag) {
   return recipe.frozen(tag) ? Contents::kFrozen : Contents::kLive;
 }
 
+bool contains(const std::vector<spec::TagId>& list, spec::TagId tag) {
+  return std::find(list.begin(), list.end(), tag) != list.end();
+}
+
+Need need_of(const spec::Phase& phase, spec::TagId tag) {
+  if (contains(phase.needs, tag)) return Need::kNeed;
+  if (contains(phase.streams, tag)) return Need::kStream;
+  return contains(phase.discards, tag) ? Need::kDrop : Need::kOptional;
+}
+
+// Regions, bytes and, where the tag is streamed, windows.
+void place(TagPlan& tag, const std::vector<PartPlan>& parts, Bytes granularity, bool streamed) {
+  Bytes requested;
+  for (const PartPlan& part : parts) requested += part.bytes;
+  const Bytes share = requested / kWindows;
+  const Bytes large = granularity * kGranulesPerRegion;
+  tag.regions = pack_regions(parts, streamed ? std::clamp(share, granularity, large) : large);
+  for (std::size_t r = 0; r < tag.regions.size(); ++r) {
+    const Bytes bytes = round_up(tag.regions[r].bytes, granularity);
+    tag.bytes += bytes;
+    if (!streamed) continue;
+    if (tag.windows.empty() || tag.windows.back().bytes >= share) tag.windows.push_back({r, 0, {}});
+    ++tag.windows.back().count;
+    tag.windows.back().bytes += bytes;
+  }
+}
+
 std::optional<ModelRole> JobModels::*member(spec::ModelId model) {
   switch (model) {
     case spec::ModelId::kActor:
@@ -109,9 +139,8 @@ Result<ModelRole> read_role(const spec::Job& job, const spec::ModelSource& sourc
 
 }  // namespace
 
-std::vector<RegionPlan> pack_regions(const std::vector<PartPlan>& parts, Bytes granularity) {
+std::vector<RegionPlan> pack_regions(const std::vector<PartPlan>& parts, Bytes enough) {
   std::vector<RegionPlan> regions;
-  const Bytes enough = granularity * kGranulesPerRegion;
   for (const PartPlan& part : parts) {
     if (regions.empty() || regions.back().bytes >= enough)
       regions.push_back({part.name, Bytes(), {}});
@@ -159,32 +188,21 @@ Result<JobModels> read_models(const spec::Job& job, const spec::Recipe& recipe) 
   return models;
 }
 
-std::vector<std::string> phase_names(const spec::Recipe& recipe) {
-  std::vector<std::string> names;
-  for (const spec::Phase& phase : recipe.phases) names.emplace_back(to_string(phase.id));
-  return names;
-}
-
 std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe,
                                 const JobModels& models, const Target& target) {
-  const auto contains = [](const std::vector<spec::TagId>& list, spec::TagId tag) {
-    return std::find(list.begin(), list.end(), tag) != list.end();
-  };
   std::vector<TagPlan> tags;
   for (const spec::TagId id : recipe.tags) {
     TagPlan tag;
     tag.tag = to_string(id);
     tag.contents = contents_of(recipe, id);
-    tag.regions = pack_regions(tag_parts(job, recipe, models, id, compute_dtype(job, target)),
-                               target.granularity);
-    for (const RegionPlan& region : tag.regions)
-      tag.bytes += round_up(region.bytes, target.granularity);
     for (const spec::Phase& phase : recipe.phases) {
-      tag.need.push_back(contains(phase.needs, id)      ? Need::kNeed
-                         : contains(phase.discards, id) ? Need::kDrop
-                                                        : Need::kOptional);
+      tag.need.push_back(need_of(phase, id));
       tag.write.push_back(contains(phase.writes, id));
     }
+    const bool streamed =
+        std::find(tag.need.begin(), tag.need.end(), Need::kStream) != tag.need.end();
+    place(tag, tag_parts(job, recipe, models, id, compute_dtype(job, target)), target.granularity,
+          streamed);
     tags.push_back(std::move(tag));
   }
   return tags;

@@ -38,14 +38,12 @@ struct JobModels {
 [[nodiscard]] std::uint64_t compute_width(const spec::Job& job, const Target& target);
 constexpr auto kGradientWidth = static_cast<std::uint64_t>(element_bytes(spec::kGradientDtype));
 
-/// Names of the recipe's phases, in the order of a step.
-[[nodiscard]] std::vector<std::string> phase_names(const spec::Recipe& recipe);
 /// Tags with regions and needs, in the order of the recipe.
 [[nodiscard]] std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe,
                                               const JobModels& models, const Target& target);
 
-/// Lays parts, in order, into regions that are large against the granularity.
+/// Lays parts, in order, into regions of at least `enough` bytes; a part is never divided.
 [[nodiscard]] std::vector<RegionPlan> pack_regions(const std::vector<PartPlan>& parts,
-                                                   Bytes granularity);
+                                                   Bytes enough);
 
 }  // namespace neap::plan

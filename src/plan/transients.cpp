@@ -41,27 +41,23 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target) {
           target.rates.bytes > 0 ? target.rates : default_rates(target.cuda, target.threads)};
 }
 
-Result<std::vector<PhasePlan>> predict_transients(const spec::Job& job, const spec::Recipe& recipe,
-                                                  const JobModels& models, const Target& target) {
+Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, const Target& target,
+                                const spec::Phase& phase) {
   NEAP_TRY_ASSIGN(const cache::Settings settings, pool_settings(job, target));
   const step::KernelProfile profile = kernel_profile(job, target);
-  std::vector<PhasePlan> out;
-  for (const spec::Phase& phase : recipe.phases) {
-    CountedMemory memory(settings);
-    step::CountingOps ops(memory, profile, kRepeats);
-    {
-      const step::CountedTensor workspace =
-          ops.empty({target.cuda ? kCublasWorkspace : 0}, step::Dtype::kBool);
-      count_phase(ops, job, models, compute_dtype(job, target), phase, kDecodeSteps);
-    }
-    const std::string name(to_string(phase.id));
-    if (!memory.status().ok())
-      return Status(memory.status()).with_context(format("predicting phase \"{}\"", name));
-    const Bytes scratch = target.cuda ? kKernelScratch : Bytes();
-    out.push_back(
-        {name, memory.peak_reserved() + scratch, memory.peak_allocated(), ops.work().seconds});
+  CountedMemory memory(settings);
+  step::CountingOps ops(memory, profile, kRepeats);
+  {
+    const step::CountedTensor workspace =
+        ops.empty({target.cuda ? kCublasWorkspace : 0}, step::Dtype::kBool);
+    count_phase(ops, job, models, compute_dtype(job, target), phase, kDecodeSteps);
   }
-  return out;
+  const std::string name(to_string(phase.id));
+  if (!memory.status().ok())
+    return Status(memory.status()).with_context(format("predicting phase \"{}\"", name));
+  const Bytes scratch = target.cuda ? kKernelScratch : Bytes();
+  return PhasePlan{name, memory.peak_reserved() + scratch, memory.peak_allocated(),
+                   ops.work().seconds};
 }
 
 }  // namespace neap::plan

@@ -3,9 +3,6 @@
 // Every batch of a job has the same shape, so the prediction depends on the configuration alone.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "cache/settings.h"
 #include "plan/memory_plan.h"
 #include "plan/tags.h"
@@ -22,10 +19,8 @@ namespace neap::plan {
 /// What the operations of a job's phases depend on.
 [[nodiscard]] step::KernelProfile kernel_profile(const spec::Job& job, const Target& target);
 
-/// Peaks of every phase. Fails on settings that the allocator does not know.
-[[nodiscard]] Result<std::vector<PhasePlan>> predict_transients(const spec::Job& job,
-                                                                const spec::Recipe& recipe,
-                                                                const JobModels& models,
-                                                                const Target& target);
+/// Peaks of a phase. Fails on settings that the allocator does not know.
+[[nodiscard]] Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models,
+                                              const Target& target, const spec::Phase& phase);
 
 }  // namespace neap::plan

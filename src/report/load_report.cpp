@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/format.h"
+#include "report/html.h"
 #include "trace/reader.h"
 
 namespace neap::report {
@@ -212,6 +213,12 @@ Result<Report> load_report(const std::filesystem::path& input, const LoadOptions
     report->settings = std::move(settings).value();
   }
   return report;
+}
+
+Status write_report(const std::filesystem::path& run, const std::filesystem::path& page) {
+  NEAP_TRY_ASSIGN(const Report report, load_report(run));
+  NEAP_TRY_ASSIGN(const std::string html, report_html(report));
+  return write_file_atomic(page, html);
 }
 
 }  // namespace neap::report

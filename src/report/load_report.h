@@ -32,6 +32,10 @@ struct LoadOptions {
                                          const std::vector<PhaseRecord>& records,
                                          const LoadOptions& options = {});
 
+/// Writes the page of a run's folder.
+[[nodiscard]] Status write_report(const std::filesystem::path& run,
+                                  const std::filesystem::path& page);
+
 /// "3.2s", "120 ms", "15us", "2min" as seconds; kInvalidArgument without a unit.
 [[nodiscard]] Result<double> parse_duration(std::string_view text);
 

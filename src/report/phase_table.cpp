@@ -101,6 +101,7 @@ PhaseTable PhaseTable::from_records(std::span<const PhaseRecord> records, const 
     row.reserved = std::max(row.reserved, record.peak);
     row.allocated = std::max(row.allocated, record.persistent + record.transient_allocated);
     row.fragmentation = std::max(row.fragmentation, record.fragmentation_at_peak);
+    row.as_planned += record.as_planned ? 1 : 0;
     rows.add(row, record.moved.count(), record.seconds, record.move_seconds);
   }
   return rows.take();
@@ -161,6 +162,7 @@ Json PhaseTable::to_json() const {
                    {"allocated", r.allocated.count()},
                    {"fragmentation", r.fragmentation.count()},
                    {"moved", r.moved.count()},
+                   {"as_planned", r.as_planned},
                    {"seconds", r.seconds},
                    {"move_seconds", r.move_seconds}});
   }

@@ -38,6 +38,7 @@ struct PhaseRow {
   Bytes allocated;               ///< max; live tensors
   Bytes fragmentation;           ///< max; reserved - allocated when the pool asked for more
   Bytes moved;                   ///< mean; over the link
+  std::uint64_t as_planned = 0;  ///< how often its moves were the plan's
   double seconds = 0;            ///< mean; of the phase's own work
   double move_seconds = 0;       ///< mean; of the moves before it
 };

@@ -2,7 +2,28 @@
 
 namespace neap::report {
 
+namespace {
+
+Result<MoveLine> move_of(const Json& json) {
+  const bool right = json.is_object() && json.contains("kind") && json["kind"].is_string() &&
+                     json.contains("tag") && json["tag"].is_string() && json.contains("copied") &&
+                     json["copied"].is_number_unsigned() && json.contains("seconds") &&
+                     json["seconds"].is_number();
+  if (!right)
+    return Status(ErrorCode::kCorrupt,
+                  "phase record: a move lacks \"kind\", \"tag\", \"copied\" or \"seconds\"");
+  return MoveLine{json["kind"].get<std::string>(), json["tag"].get<std::string>(),
+                  Bytes(json["copied"].get<std::uint64_t>()), json["seconds"].get<double>()};
+}
+
+}  // namespace
+
 Json PhaseRecord::to_json() const {
+  Json lines = Json::array();
+  for (const MoveLine& m : moves) {
+    lines.push_back(
+        {{"kind", m.kind}, {"tag", m.tag}, {"copied", m.copied.count()}, {"seconds", m.seconds}});
+  }
   return {{"phase", phase},
           {"persistent", persistent.count()},
           {"transient_allocated", transient_allocated.count()},
@@ -11,7 +32,12 @@ Json PhaseRecord::to_json() const {
           {"fragmentation_at_peak", fragmentation_at_peak.count()},
           {"moved", moved.count()},
           {"seconds", seconds},
-          {"move_seconds", move_seconds}};
+          {"move_seconds", move_seconds},
+          {"moves", std::move(lines)},
+          {"streamed_to_host", streamed_to_host.count()},
+          {"streamed_to_device", streamed_to_device.count()},
+          {"stream_seconds", stream_seconds},
+          {"as_planned", as_planned}};
 }
 
 Result<PhaseRecord> PhaseRecord::from_json(const Json& json) {
@@ -43,6 +69,19 @@ Result<PhaseRecord> PhaseRecord::from_json(const Json& json) {
   bytes("moved", record.moved);
   number("seconds", record.seconds);
   number("move_seconds", record.move_seconds);
+  // Runs of older versions lack these.
+  if (json.contains("moves")) {
+    field("moves", json["moves"].is_array());
+    bytes("streamed_to_host", record.streamed_to_host);
+    bytes("streamed_to_device", record.streamed_to_device);
+    number("stream_seconds", record.stream_seconds);
+    if (field("as_planned", json.contains("as_planned") && json["as_planned"].is_boolean()))
+      record.as_planned = json["as_planned"].get<bool>();
+    for (const Json& move : failure.ok() ? json["moves"] : Json::array()) {
+      NEAP_TRY_ASSIGN(MoveLine line, move_of(move));
+      record.moves.push_back(std::move(line));
+    }
+  }
   if (!failure.ok()) return failure;
   return record;
 }

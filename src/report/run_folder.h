@@ -28,13 +28,26 @@ inline constexpr std::string_view kMetricsFile = "metrics.jsonl";
 inline constexpr std::string_view kTensorboardFolder = "tensorboard";
 inline constexpr std::string_view kReportFile = "report.html";
 
+/// A move before a phase, as it was executed.
+struct MoveLine {
+  std::string kind;  ///< "pause", "resume"
+  std::string tag;
+  Bytes copied;        ///< over the link
+  double seconds = 0;  ///< moves of one exchange share it
+};
 /// What one phase cost, measured. Bytes are peaks within the phase; the fields are those of
 /// bridge::PhaseMeasurement.
 struct PhaseRecord {
   std::uint64_t step = 0;
   std::string phase;
-  Bytes persistent, transient_allocated, transient_reserved, peak, fragmentation_at_peak, moved;
+  Bytes persistent, transient_allocated, transient_reserved, peak, fragmentation_at_peak;
+  Bytes moved;  ///< over the link: moves and streamed windows
   double seconds = 0, move_seconds = 0;
+  std::vector<MoveLine> moves{};
+  Bytes streamed_to_host{}, streamed_to_device{};
+  double stream_seconds = 0;  ///< part of `seconds`
+  /// Moves and streamed bytes are those of the plan: tags, order, directions and bytes.
+  bool as_planned = false;
 
   [[nodiscard]] Json to_json() const;  ///< without the step
   [[nodiscard]] static Result<PhaseRecord> from_json(const Json& json);

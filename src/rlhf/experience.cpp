@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/progress.h"
+#include "rlhf/update_phases.h"
 #include "step/phases.h"
 #include "train/random.h"
 
@@ -50,15 +51,14 @@ void generate_responses(Context& context, train::ModelWorker& actor,
   options.eos_token_ids = context.text.ends;
   options.pad_token_id = context.text.pad;
   std::vector<train::Tokens> responses;
-  {
-    const auto phase = context.runtime.phase("generate");
+  run_phase(context.runtime, spec::PhaseId::kGenerate, [&] {
     model::KvCache cache = model::KvCache::over(
         context.runtime.region("rollout.kv", "kv", context.runtime.compute_dtype()), actor.shape(),
         job.rollout_batch(), job.max_sequence_length());
     for (rollout::Response& response : rollout::generate(actor.model(), cache, requests, options)) {
       responses.push_back(std::move(response.tokens));
     }
-  }
+  });
   out.sequences = train::make_sequences(repeated, responses, sequence_shape(context));
 }
 
@@ -80,15 +80,14 @@ Experience gather_experience(Context& context, const Experience& mine, std::int6
 }
 
 TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
-                                 const train::Sequences& sequences, const char* phase,
+                                 const train::Sequences& sequences, spec::PhaseId phase,
                                  std::int64_t micro_batch, bool entropy) {
   step::LogProbOptions options;
   options.temperature = context.job.log_prob_temperature();
   options.entropy = entropy;
   Parts log_probs;
   Parts entropies;
-  {
-    const auto guard = context.runtime.phase(phase);
+  run_phase(context.runtime, phase, [&] {
     const at::NoGradGuard no_grad;
     step::log_prob_phase(
         model.ops(), model.weights(), sequences, micro_batch, options,
@@ -96,7 +95,7 @@ TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
           log_probs.add(values);
           entropies.add(entropy_values);
         });
-  }
+  });
   // Rows beyond a response contain garbage, so they are zeroed.
   TokenLogProbs out{log_probs.join() * sequences.mask, {}};
   if (entropy) out.entropy = entropies.join() * sequences.mask;
@@ -106,15 +105,14 @@ TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
 namespace {
 
 at::Tensor scores_of(Context& context, model::Transformer& model, const train::Sequences& sequences,
-                     const char* phase, std::int64_t micro_batch, bool every_token) {
+                     spec::PhaseId phase, std::int64_t micro_batch, bool every_token) {
   Parts parts;
-  {
-    const auto guard = context.runtime.phase(phase);
+  run_phase(context.runtime, phase, [&] {
     const at::NoGradGuard no_grad;
     step::score_phase(
         model.ops(), model.weights(), sequences, micro_batch, every_token,
         [&](const step::MicroBatch&, const at::Tensor& scores) { parts.add(scores); });
-  }
+  });
   return parts.join();
 }
 
@@ -122,8 +120,8 @@ at::Tensor scores_of(Context& context, model::Transformer& model, const train::S
 
 at::Tensor response_values(Context& context, train::ModelWorker& critic,
                            const train::Sequences& sequences) {
-  return scores_of(context, critic.model(), sequences, "values", context.job.values_micro_batch(),
-                   true) *
+  return scores_of(context, critic.model(), sequences, spec::PhaseId::kValues,
+                   context.job.values_micro_batch(), true) *
          sequences.mask;
 }
 
@@ -134,8 +132,8 @@ at::Tensor response_scores(Context& context, train::ModelWorker& reward,
     const bridge::HostScope host;
     train::read_scores_before_padding(read, reward.shape().pad_token_id);
   }
-  return scores_of(context, reward.model(), read, "rewards", context.job.reward_micro_batch(),
-                   false);
+  return scores_of(context, reward.model(), read, spec::PhaseId::kRewards,
+                   context.job.reward_micro_batch(), false);
 }
 
 at::Tensor place_at_end(const at::Tensor& scores, const at::Tensor& mask) {

@@ -162,17 +162,19 @@ Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
 void PpoTrainer::add_log_probs(Experience& e, Metrics& metrics) {
   {
     const Stopwatch watch(metrics, "old_log_prob");
-    TokenLogProbs actor = response_log_probs(context_, actor_.model(), e.sequences, "actor_logp",
-                                             job().rollout.log_prob_micro_batch_size_per_gpu, true);
+    TokenLogProbs actor =
+        response_log_probs(context_, actor_.model(), e.sequences, spec::PhaseId::kActorLogProbs,
+                           job().rollout.log_prob_micro_batch_size_per_gpu, true);
     e.old_log_probs = std::move(actor.log_probs);
     e.entropy = std::move(actor.entropy);
   }
   if (!job().uses_reference()) return;
   const Stopwatch watch(metrics, "ref");
   model::Transformer& reference = reference_ ? reference_->model() : actor_.base();
-  e.ref_log_probs = response_log_probs(context_, reference, e.sequences, "ref_logp",
-                                       job().reference_micro_batch(), false)
-                        .log_probs;
+  e.ref_log_probs =
+      response_log_probs(context_, reference, e.sequences, spec::PhaseId::kReferenceLogProbs,
+                         job().reference_micro_batch(), false)
+          .log_probs;
 }
 
 void PpoTrainer::add_advantages(Experience& e, Metrics& metrics) {

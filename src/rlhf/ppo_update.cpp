@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "base/status.h"
 #include "rlhf/core_algos.h"
+#include "rlhf/update_phases.h"
 #include "spec/loss_kinds.h"
 #include "step/phases.h"
 
@@ -53,9 +54,9 @@ struct UpdateSpec {
 // The optimizer of step::update_phase: one step a mini-batch, at the schedule's learning rate.
 class MiniBatchOptimizer {
  public:
-  MiniBatchOptimizer(Context& context, train::ModelWorker& role, const Experience& e,
-                     std::int64_t step, const UpdateSpec& spec)
-      : context_(context), optimizer_(role.optimizer()), e_(e), step_(step), spec_(spec) {
+  MiniBatchOptimizer(Context& context, train::ModelWorker& model, UpdatePhases& phases,
+                     const Experience& e, std::int64_t step, const UpdateSpec& spec)
+      : context_(context), model_(model), phases_(phases), e_(e), step_(step), spec_(spec) {
     updates_per_step_ = spec.epochs * (e.sequences.size() / shape().mini_batch);
   }
   [[nodiscard]] step::UpdateShape shape() const {
@@ -64,13 +65,14 @@ class MiniBatchOptimizer {
   void begin(std::int64_t, std::int64_t first) {
     // The whole mini-batch decides what its losses are divided by, wherever its rows are.
     scale_ = loss_scale(e_.batch_mask.narrow(0, first * context_.ranks.size(), spec_.mini_batch));
-    optimizer_.zero_grads();
+    phases_.begin_backward();
+    model_.optimizer().zero_grads();
   }
   void finish(std::int64_t update) {
     lr_ = train::learning_rate(spec_.optim, step_ * updates_per_step_ + update,
                                context_.total_steps * updates_per_step_);
-    averages.add(format("{}/grad_norm", spec_.prefix), optimizer_.reduce_grads(spec_.grad_clip));
-    optimizer_.step(lr_);
+    phases_.begin_update();
+    averages.add(format("{}/grad_norm", spec_.prefix), model_.update(lr_, spec_.grad_clip));
   }
   [[nodiscard]] const step::LossScale& scale() const { return scale_; }
   /// Micro-batches of a mini-batch, of all ranks: their losses add up.
@@ -86,7 +88,8 @@ class MiniBatchOptimizer {
 
  private:
   Context& context_;
-  train::AdamW& optimizer_;
+  train::ModelWorker& model_;
+  UpdatePhases& phases_;
   const Experience& e_;
   std::int64_t step_;
   UpdateSpec spec_;
@@ -103,11 +106,11 @@ void train_critic(Context& context, train::ModelWorker& critic, const Experience
   const spec::CriticConfig& config = job.critic;
   model::Transformer& model = critic.model();
   const auto aggregation = value_or_throw(spec::parse_loss_aggregation(config.loss_agg_mode));
+  UpdatePhases phases(context.runtime, spec::ModelId::kCritic, spec::PhaseId::kTrainCritic);
   MiniBatchOptimizer optimizer(
-      context, critic, e, step,
+      context, critic, phases, e, step,
       {"critic", config.optim, config.ppo_epochs, config.ppo_mini_batch_size * job.rollout.n,
        config.ppo_micro_batch_size_per_gpu, config.grad_clip});
-  const auto phase = context.runtime.phase("train_critic");
   const at::NoGradGuard no_grad;
   step::update_phase(model.ops(), e.sequences.size(), optimizer.shape(), optimizer,
                      [&](std::int64_t first, std::int64_t count) {
@@ -119,6 +122,7 @@ void train_critic(Context& context, train::ModelWorker& critic, const Experience
                        optimizer.averages.add("critic/vf_clipfrac", s.clip_fraction, s.tokens);
                        optimizer.averages.add("critic/vpred_mean", s.mean, s.tokens);
                      });
+  phases.close();
   optimizer.put(metrics);
 }
 
@@ -133,11 +137,11 @@ void train_actor(Context& context, train::ModelWorker& actor, const Experience& 
   options.entropy = config.entropy_coeff != 0;
   const auto aggregation = value_or_throw(spec::parse_loss_aggregation(config.loss_agg_mode));
   const spec::KlKind kl = value_or_throw(spec::parse_kl(config.kl_loss_type));
+  UpdatePhases phases(context.runtime, spec::ModelId::kActor, spec::PhaseId::kTrainActor);
   MiniBatchOptimizer optimizer(
-      context, actor, e, step,
+      context, actor, phases, e, step,
       {"actor", config.optim, config.ppo_epochs, config.ppo_mini_batch_size * job.rollout.n,
        config.ppo_micro_batch_size_per_gpu, config.grad_clip});
-  const auto phase = context.runtime.phase("train_actor");
   const at::NoGradGuard no_grad;
   step::update_phase(
       model.ops(), e.sequences.size(), optimizer.shape(), optimizer,
@@ -153,6 +157,7 @@ void train_actor(Context& context, train::ModelWorker& actor, const Experience& 
         averages.add("actor/pg_clipfrac_lower", s.policy.clip_fraction_lower, s.tokens);
         averages.add("actor/ppo_kl", s.policy.kl, s.tokens);
       });
+  phases.close();
   optimizer.put(metrics);
   if (config.use_kl_loss) metrics["actor/kl_coef"] = config.kl_loss_coef;
 }

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "rlhf/trainer.h"
+#include "rlhf/update_phases.h"
 #include "step/phases.h"
 #include "train/dataset.h"
 
@@ -39,12 +40,12 @@ class RewardTrainer final : public Trainer {
     double &loss = sums[0], &right = sums[1], &margin = sums[2];
     {
       const Stopwatch watch(metrics, "update_reward");
-      const auto phase = context_.runtime.phase("train");
       const at::NoGradGuard no_grad;
       model::Transformer& model = reward_.model();
       model.check_trainable();
       const spec::Checkpointing& keep = context_.runtime.plan().checkpointing("reward");
-      StepOptimizer optimizer(context_, reward_.optimizer(), step, metrics);
+      UpdatePhases phases(context_.runtime, spec::ModelId::kReward, spec::PhaseId::kTrain);
+      StepOptimizer optimizer(context_, reward_, phases, step, metrics);
       const auto count = static_cast<std::int64_t>(rows.size());
       step::update_phase(model.ops(), count, {1, count, job.data.micro_batch_size_per_gpu},
                          optimizer, [&](std::int64_t first, std::int64_t size) {
@@ -55,6 +56,7 @@ class RewardTrainer final : public Trainer {
                            right += s.right;
                            margin += s.margin;
                          });
+      phases.close();
     }
     context_.ranks.sum(sums);
     metrics["train/loss"] = loss;
@@ -72,8 +74,7 @@ class RewardTrainer final : public Trainer {
     for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = i;
     const auto pairs = static_cast<double>(rows.size());
     rows = context_.sharder().of(rows);
-    {
-      const auto phase = context_.runtime.phase("validate");
+    run_phase(context_.runtime, spec::PhaseId::kValidate, [&] {
       const at::NoGradGuard no_grad;
       model::Transformer& model = reward_.model();
       const auto count = static_cast<std::int64_t>(rows.size());
@@ -91,7 +92,7 @@ class RewardTrainer final : public Trainer {
                   right += fresh[0].gt(fresh[1]).sum().item<double>();
                 });
           });
-    }
+    });
     context_.ranks.sum(sums);
     return {{{"val/loss", loss / pairs}, {"val/accuracy", right / pairs}}, {}};
   }

@@ -6,21 +6,22 @@
 #include <cstdio>
 #include <optional>
 
+#include "base/config.h"
 #include "base/file.h"
 #include "base/format.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "base/progress.h"
 #include "bridge/runtime.h"
 #include "bridge/torch_cuda.h"
 #include "model/tokenizer.h"
 #include "parallel/run_collectively.h"
-#include "report/html.h"
 #include "report/load_report.h"
 #include "report/metrics.h"
-#include "report/phase_table.h"
 #include "report/run_folder.h"
 #include "rlhf/interrupt.h"
+#include "rlhf/phase_records.h"
 #include "rlhf/summary.h"
 #include "rlhf/tokenizers.h"
 #include "rlhf/trainer.h"
@@ -40,10 +41,6 @@ void print(const std::string& text) {
   std::fflush(stdout);
 }
 
-plan::MemoryPlan make_plan(const spec::Job& job) {
-  return value_or_throw(plan::make_plan(job, bridge::Runtime::choose(job.device).target));
-}
-
 // Steps of the whole run. Reads the training files where epochs decide.
 std::int64_t count_steps(const spec::Job& job) {
   if (job.trainer.total_training_steps > 0) return job.trainer.total_training_steps;
@@ -53,42 +50,16 @@ std::int64_t count_steps(const spec::Job& job) {
   return job.trainer.total_epochs * order.steps_per_epoch();
 }
 
-Status write_report(const fs::path& output, const fs::path& page) {
-  NEAP_TRY_ASSIGN(const report::Report report, report::load_report(output));
-  NEAP_TRY_ASSIGN(const std::string html, report::report_html(report));
-  return write_file_atomic(page, html);
-}
-
 Json config_json(const spec::Job& job) {
   spec::Job copy = job;
   return copy.bind().to_json();
 }
 
-// Keys whose values differ, as "path: was 1, is 2".
-void differences(const Json& before, const Json& now, const std::string& path,
-                 std::vector<std::string>& out) {
-  if (before.is_object() && now.is_object()) {
-    for (const auto& [key, value] : now.items()) {
-      const std::string inner = path.empty() ? key : path + "." + key;
-      if (before.contains(key)) differences(before[key], value, inner, out);
-    }
-  } else if (before != now) {
-    out.push_back(format("{}: was {}, is {}", path, before.dump(), now.dump()));
-  }
-}
-
-double resident_gib() {
-  const auto status = read_file("/proc/self/status", 1_MiB);
-  if (!status.ok()) return 0;
-  const std::string& text = status.value();
-  const auto at = text.find("VmRSS:");
-  return at == std::string::npos ? 0 : std::strtod(text.c_str() + at + 6, nullptr) / (1 << 20);
-}
-
 class Run {
  public:
-  Run(const spec::Job& job, parallel::Communicator& ranks)
+  Run(const spec::Job& job, const plan::DeviceChoice& device, parallel::Communicator& ranks)
       : job_(job),
+        device_(device),
         ranks_(ranks),
         output_(job.resolve(job.trainer.default_local_dir).lexically_normal()),
         folder_(ranks.first() ? output_ : output_ / "ranks" / std::to_string(ranks.rank())) {}
@@ -111,6 +82,7 @@ class Run {
   void finish();
 
   const spec::Job& job_;
+  const plan::DeviceChoice& device_;
   parallel::Communicator& ranks_;
   fs::path output_;
   fs::path folder_;  // of this rank's own files; the first one's is the output itself
@@ -171,7 +143,7 @@ bool Run::already_done() {
 }
 
 void Run::prepare() {
-  plan_ = make_plan(job_);
+  plan_ = value_or_throw(plan::make_plan(job_, device_.target));
   if (ranks_.first()) {
     if (!ranks_.alone())
       print(format("{} ranks over {}; this is the plan of each\n\n", ranks_.size(), ranks_.name()));
@@ -209,7 +181,7 @@ void Run::build() {
   check_tokenizers(job_, *tokenizer_);
   const fs::path trace = folder_ / std::string(report::kTraceFile);
   recorder_ = value_or_throw(trace::Recorder::open(trace, {{"plan", plan_.to_json().dump()}}));
-  runtime_ = bridge::Runtime::make(job_, plan_, recorder_.get());
+  runtime_ = bridge::Runtime::make(job_, device_, plan_, recorder_.get());
   const fs::path actor = job_.resolve(job_.actor_model.path);
   const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(actor));
   context_.emplace(Context{job_, *runtime_, ranks_, *tokenizer_, folder,
@@ -245,14 +217,13 @@ void Run::resume() {
   const fs::path file = found_->folder / kStateFile;
   const Json state =
       value_or_throw(parse_json(value_or_throw(read_file(file, 16_MiB)), file.string()));
-  if (!state.is_object() || state.value("task", "") != job_.task) {
-    throw Error(ErrorCode::kInvalidArgument,
-                format("{} is not a checkpoint of task \"{}\"", file.string(), job_.task));
+  if (!state.is_object() || state.value("task", "") != to_string(job_.task)) {
+    throw Error(ErrorCode::kInvalidArgument, format("{} is not a checkpoint of task \"{}\"",
+                                                    file.string(), to_string(job_.task)));
   }
-  std::vector<std::string> changed;
-  if (state.contains("config")) differences(state["config"], config_json(job_), "", changed);
-  for (const std::string& line : changed) {
-    log::warn(format("Differs from the checkpoint: {}", line));
+  if (state.contains("config")) {
+    for (const std::string& line : config_differences(state["config"], config_json(job_)))
+      log::warn(format("Differs from the checkpoint: {}", line));
   }
   trainer_->restore(found_->folder);
   step_ = saved_ = found_->step;
@@ -266,7 +237,8 @@ void Run::loop() {
     if (progress) progress->update(static_cast<std::uint64_t>(step_));
   };
   if (ranks_.first()) {
-    progress.emplace(job_.task, static_cast<std::uint64_t>(total_steps_), "steps");
+    progress.emplace(std::string(to_string(job_.task)), static_cast<std::uint64_t>(total_steps_),
+                     "steps");
   }
   show();
   while (step_ < total_steps_) {
@@ -300,7 +272,7 @@ void Run::one_step() {
   take_measurements(&metrics);
   // The rank that took most: the ceiling holds for each.
   std::vector<double> memory = {runtime_->peak_allocated().gib(), runtime_->peak().gib(),
-                                resident_gib()};
+                                resident_memory().gib()};
   ranks_.max(memory);
   metrics["perf/max_memory_allocated_gb"] = memory[0];
   metrics["perf/max_memory_reserved_gb"] = memory[1];
@@ -311,21 +283,11 @@ void Run::one_step() {
 
 void Run::take_measurements(Metrics* metrics) {
   for (const bridge::PhaseMeasurement& m : runtime_->take_measurements()) {
-    report::PhaseRecord record;
-    record.step = static_cast<std::uint64_t>(step_);
-    record.phase = m.phase;
-    record.persistent = m.persistent;
-    record.transient_allocated = m.transient_allocated;
-    record.transient_reserved = m.transient_reserved;
-    record.peak = m.peak;
-    record.fragmentation_at_peak = m.fragmentation_at_peak;
-    record.moved = m.moved;
-    record.seconds = m.seconds;
-    record.move_seconds = m.move_seconds;
+    const report::PhaseRecord record = record_of(m, plan_, step_);
     throw_if_error(phases_->append(record));
     if (metrics == nullptr) continue;
     (*metrics)["memory/" + m.phase + "/peak_gb"] = m.peak.gib();
-    (*metrics)["memory/" + m.phase + "/moved_gb"] = m.moved.gib();
+    (*metrics)["memory/" + m.phase + "/moved_gb"] = record.moved.gib();
   }
 }
 
@@ -367,7 +329,7 @@ void Run::save() {
   trainer_->save(writer.folder());
   Json state = Json::object();
   state["schema"] = 1;
-  state["task"] = job_.task;
+  state["task"] = to_string(job_.task);
   state["step"] = step_;
   state["config"] = config_json(job_);
   throw_if_error(write_file_atomic(writer.folder() / kStateFile, state.dump(1) + "\n"));
@@ -384,7 +346,7 @@ void Run::finish() {
   if (!ranks_.first()) return;
   const fs::path page = output_ / std::string(report::kReportFile);
   // The models are saved: a report that fails is a warning, not an error.
-  const Status written = write_report(output_, page);
+  const Status written = report::write_report(output_, page);
   if (written.ok()) {
     log::info(format("wrote report to {}", page.string()));
   } else {
@@ -395,21 +357,25 @@ void Run::finish() {
 
 }  // namespace
 
-std::unique_ptr<parallel::Communicator> join_ranks(spec::Job& job,
-                                                   const parallel::Environment& environment) {
-  if (environment.size == 1) return parallel::make_single();
+Launch join_ranks(spec::Job& job, const parallel::Environment& environment) {
+  // A launcher may show each rank a GPU of its own and no other.
+  if (environment.size > 1 && job.device.kind != "host" && bridge::torch_cuda().devices > 1)
+    job.device.ordinal += environment.local_rank;
+  Launch launch{bridge::choose_run_device(job.device), nullptr};
+  if (environment.size == 1) {
+    launch.ranks = parallel::make_single();
+    return launch;
+  }
   parallel::ConnectOptions options;
   options.timeout_seconds = static_cast<double>(job.nccl_timeout);
-  // A launcher may show each rank a GPU of its own and no other.
-  if (job.device.kind != "host" && bridge::torch_cuda().devices > 1)
-    job.device.ordinal += environment.local_rank;
-  if (bridge::Runtime::choose(job.device).target.cuda)
+  if (launch.device.target.cuda)
     options.device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(job.device.ordinal));
-  return parallel::connect(environment, options);
+  launch.ranks = parallel::connect(environment, options);
+  return launch;
 }
 
-Outcome run(const spec::Job& job, parallel::Communicator& ranks) {
-  Run run(job, ranks);
+Outcome run(const spec::Job& job, const Launch& launch) {
+  Run run(job, launch.device, *launch.ranks);
   try {
     return run.execute();
   } catch (const c10::OutOfMemoryError&) {

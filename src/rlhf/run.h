@@ -15,6 +15,7 @@
 #include <memory>
 
 #include "parallel/communicator.h"
+#include "plan/device_choice.h"
 #include "spec/job.h"
 
 namespace neap::rlhf {
@@ -25,12 +26,16 @@ enum class Outcome {
   kInterrupted   ///< by SIGINT or SIGTERM; a checkpoint of the last whole step is there
 };
 
-/// Joins the ranks that the launcher started: sets the job's GPU to this rank's and connects it with
-/// the others. One rank: nothing happens.
-[[nodiscard]] std::unique_ptr<parallel::Communicator> join_ranks(
-    spec::Job& job, const parallel::Environment& environment);
+/// What a process runs on: chosen once, for the plan and the run alike.
+struct Launch {
+  plan::DeviceChoice device;
+  std::unique_ptr<parallel::Communicator> ranks;
+};
+/// Joins the ranks that the launcher started: sets the job's GPU to this rank's, chooses the device and
+/// connects the ranks.
+[[nodiscard]] Launch join_ranks(spec::Job& job, const parallel::Environment& environment);
 
 /// Runs the job. Plan, samples, table and memory lines go to stdout, progress to stderr.
-[[nodiscard]] Outcome run(const spec::Job& job, parallel::Communicator& ranks);
+[[nodiscard]] Outcome run(const spec::Job& job, const Launch& launch);
 
 }  // namespace neap::rlhf

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "rlhf/trainer.h"
+#include "rlhf/update_phases.h"
 #include "step/phases.h"
 #include "train/dataset.h"
 
@@ -40,18 +41,19 @@ class SftTrainer final : public Trainer {
     double loss = 0;
     {
       const Stopwatch watch(metrics, "update_actor");
-      const auto phase = context_.runtime.phase("train");
       const at::NoGradGuard no_grad;
       model::Transformer& model = actor_.model();
       model.check_trainable();
       const spec::Checkpointing& keep = context_.runtime.plan().checkpointing("actor");
-      StepOptimizer optimizer(context_, actor_.optimizer(), step, metrics);
+      UpdatePhases phases(context_.runtime, spec::ModelId::kActor, spec::PhaseId::kTrain);
+      StepOptimizer optimizer(context_, actor_, phases, step, metrics);
       step::update_phase(model.ops(), batch.size(),
                          {1, batch.size(), job.data.micro_batch_size_per_gpu}, optimizer,
                          [&](std::int64_t first, std::int64_t count) {
                            loss += step::cross_entropy_micro_batch(
                                model.ops(), model.weights(), batch, first, count, tokens, keep);
                          });
+      phases.close();
     }
     metrics["train/loss"] = context_.ranks.sum(loss);
     metrics["perf/total_num_tokens"] = tokens;
@@ -67,8 +69,7 @@ class SftTrainer final : public Trainer {
     std::vector<std::size_t> all(held_out_.prompts.size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
     const train::Sequences batch = gather(held_out_, context_.sharder().of(all));
-    {
-      const auto phase = context_.runtime.phase("validate");
+    run_phase(context_.runtime, spec::PhaseId::kValidate, [&] {
       const at::NoGradGuard no_grad;
       model::Transformer& model = actor_.model();
       step::log_prob_phase(
@@ -79,7 +80,7 @@ class SftTrainer final : public Trainer {
             loss -= (log_probs * mask).sum().item<double>();
             tokens += mask.sum().item<double>();
           });
-    }
+    });
     context_.ranks.sum(sums);
     return {{{"val/loss", loss / tokens}, {"val/perplexity", std::exp(loss / tokens)}}, {}};
   }

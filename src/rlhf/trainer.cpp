@@ -4,12 +4,12 @@
 
 #include "base/format.h"
 #include "base/status.h"
-#include "spec/recipe.h"
+#include "rlhf/update_phases.h"
 
 namespace neap::rlhf {
 
 std::unique_ptr<Trainer> make_trainer(Context& context) {
-  switch (value_or_throw(spec::parse_task(context.job.task))) {
+  switch (context.job.task) {
     case spec::Task::kSft:
       return make_sft_trainer(context);
     case spec::Task::kReward:
@@ -28,13 +28,14 @@ Stopwatch::~Stopwatch() {
 }
 
 void StepOptimizer::begin(std::int64_t, std::int64_t) {
-  optimizer_.zero_grads();
+  phases_.begin_backward();
+  model_.optimizer().zero_grads();
 }
 void StepOptimizer::finish(std::int64_t) {
   const double lr = train::learning_rate(context_.job.actor.optim, step_, context_.total_steps);
-  metrics_["train/grad_norm"] = optimizer_.reduce_grads(context_.job.actor.grad_clip);
+  phases_.begin_update();
+  metrics_["train/grad_norm"] = model_.update(lr, context_.job.actor.grad_clip);
   metrics_["train/lr"] = lr;
-  optimizer_.step(lr);
 }
 
 void summarize(Metrics& metrics, const std::string& prefix, const at::Tensor& x,

@@ -22,6 +22,8 @@
 
 namespace neap::rlhf {
 
+class UpdatePhases;
+
 /// Names as in verl: "actor/ppo_kl".
 using Metrics = std::map<std::string, double>;
 
@@ -91,14 +93,16 @@ class Stopwatch {
 /// `metrics` as train/grad_norm and train/lr.
 class StepOptimizer {
  public:
-  StepOptimizer(Context& context, train::AdamW& optimizer, std::int64_t step, Metrics& metrics)
-      : context_(context), optimizer_(optimizer), step_(step), metrics_(metrics) {}
+  StepOptimizer(Context& context, train::ModelWorker& model, UpdatePhases& phases,
+                std::int64_t step, Metrics& metrics)
+      : context_(context), model_(model), phases_(phases), step_(step), metrics_(metrics) {}
   void begin(std::int64_t update, std::int64_t first_row);
   void finish(std::int64_t update);
 
  private:
   Context& context_;
-  train::AdamW& optimizer_;
+  train::ModelWorker& model_;
+  UpdatePhases& phases_;
   std::int64_t step_;
   Metrics& metrics_;
 };

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "base/format.h"
-#include "spec/recipe.h"
 
 namespace neap::spec {
 namespace {
@@ -92,13 +91,12 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
     if (!is_set("actor_rollout_ref.actor.clip_ratio_high"))
       job.actor.clip_ratio_high = job.actor.clip_ratio;
   }
-  if (job.task == "grpo" && !is_set("algorithm.adv_estimator"))
+  if (job.task == Task::kGrpo && !is_set("algorithm.adv_estimator"))
     job.algorithm.adv_estimator = "grpo";
   return job.validate().with_context(format("checking {}", file.string()));
 }
 
 Status Job::validate() const {
-  NEAP_TRY(parse_task(task).status());
   if (actor_model.path.empty())
     return wrong(
         "actor_rollout_ref.model.path is missing: the folder with the model's config.json");
@@ -123,11 +121,12 @@ Status Job::validate() const {
                   "data.micro_batch_size_per_gpu", data.micro_batch_size_per_gpu, 1);
   }
   if (reward_model.path.empty())
-    return wrong(format("reward_model.model.path is missing: {} needs a reward model", task));
+    return wrong(
+        format("reward_model.model.path is missing: {} needs a reward model", to_string(task)));
   const bool gae = algorithm.adv_estimator == "gae";
   if (gae != has_critic()) {
     return wrong(format("algorithm.adv_estimator \"{}\" does not go with task \"{}\"; take \"{}\"",
-                        algorithm.adv_estimator, task, has_critic() ? "gae" : "grpo"));
+                        algorithm.adv_estimator, to_string(task), has_critic() ? "gae" : "grpo"));
   }
   const bool groups = algorithm.adv_estimator == "grpo" || algorithm.adv_estimator == "rloo";
   if (groups && rollout.n < 2) {

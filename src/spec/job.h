@@ -11,6 +11,7 @@
 
 #include "base/config.h"
 #include "spec/checkpointing.h"
+#include "spec/task.h"
 
 namespace neap::spec {
 
@@ -123,12 +124,13 @@ struct DeviceConfig {
 
 struct MemoryConfig {
   std::string residency = "auto";  ///< auto: the plan decides; all: everything stays on the device
+  UpdateChoice update;             ///< what is on the device at once during training
   Bytes host_budget{0};            ///< for backups; 0: no limit
   std::string alloc_conf;          ///< as PYTORCH_CUDA_ALLOC_CONF, for the transient pools
 };
 
 struct Job {
-  std::string task = "ppo";  ///< sft, reward, ppo, grpo
+  Task task = Task::kPpo;
   DeviceConfig device;
   MemoryConfig memory;
   DataConfig data;
@@ -156,8 +158,8 @@ struct Job {
   [[nodiscard]] std::filesystem::path resolve(const std::string& path) const;
 
   // What the keys whose zero or empty value means "as another key" come to.
-  [[nodiscard]] bool has_rollout() const { return task == "ppo" || task == "grpo"; }
-  [[nodiscard]] bool has_critic() const { return task == "ppo"; }
+  [[nodiscard]] bool has_rollout() const { return task == Task::kPpo || task == Task::kGrpo; }
+  [[nodiscard]] bool has_critic() const { return task == Task::kPpo; }
   /// A reference model of its own. Without: no term uses it, or the actor's frozen base serves
   /// with its adapter off.
   [[nodiscard]] bool uses_reference() const;

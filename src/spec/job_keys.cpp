@@ -3,13 +3,24 @@
 #include "spec/job.h"
 #include "spec/loss_kinds.h"
 #include "spec/optimizer.h"
-#include "spec/recipe.h"
 
 namespace neap::spec {
 namespace {
 
 // Sections that occur more than once in the file (actor and critic, actor and reward model) are
 // bound by the functions below.
+
+template <class Enum>
+ConfigTable::Key& bind_enum(ConfigTable& t, const std::string& path, Enum* field,
+                            Result<Enum> (*parse)(std::string_view), std::string help) {
+  return t.bind(
+      path,
+      [field, parse](const std::string& text) -> Status {
+        NEAP_TRY_ASSIGN(*field, parse(text));
+        return {};
+      },
+      [field] { return std::string(to_string(*field)); }, std::move(help));
+}
 
 void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std::string& path_help,
                 bool trainable) {
@@ -76,6 +87,13 @@ void bind_device(ConfigTable& t, Job& job) {
          "`auto`: the plan decides what leaves the device between the phases that need it; `all`: "
          "everything stays.")
       .one_of({"auto", "all"});
+  bind_enum(t, "memory.update", &job.memory.update, parse_update_choice,
+            "What is on the device at once while a model is trained: `joined`: weights, gradients, "
+            "activations and optimizer states; `split`: forward and backward run without optimizer "
+            "states, the update without activations; `streamed`: the update also brings the "
+            "optimizer states from the host a window at a time; `auto`: the cheapest that fits. "
+            "Losses and weights are the same bit by bit.")
+      .one_of(update_choice_names());
   t.bind("memory.host_budget", &job.memory.host_budget,
          "Most host memory for copies of what left the device; `0 B`: no limit.");
   t.bind("memory.alloc_conf", &job.memory.alloc_conf,
@@ -279,7 +297,8 @@ void bind_trainer(ConfigTable& t, TrainerConfig& r) {
 
 ConfigTable Job::bind() {
   ConfigTable t;
-  t.bind("task", &task, "What to train: which stage of the pipeline this file describes.")
+  bind_enum(t, "task", &task, parse_task,
+            "What to train: which stage of the pipeline this file describes.")
       .one_of(task_names());
   bind_device(t, *this);
   bind_data(t, data);

@@ -8,11 +8,12 @@ namespace neap::spec {
 namespace {
 
 // Indexed by the enums.
-constexpr std::array<std::string_view, 4> kTaskNames = {"sft", "reward", "ppo", "grpo"};
-constexpr std::array<std::string_view, 4> kModelNames = {"actor", "reference", "critic", "reward"};
+constexpr std::array<std::string_view, kModels> kModelNames = {"actor", "reference", "critic",
+                                                               "reward"};
 constexpr std::array<std::string_view, kPhases> kPhaseNames = {
-    "generate",     "actor_logp",  "ref_logp", "values",  "rewards",
-    "train_critic", "train_actor", "train",    "validate"};
+    "generate",      "actor_logp",     "ref_logp",     "values",   "rewards",
+    "train_critic",  "train_actor",    "train",        "validate", "backward_critic",
+    "update_critic", "backward_actor", "update_actor", "backward", "update"};
 constexpr std::array<std::string_view, 5> kTagNames = {"weights", "adapter", "grads", "optimizer",
                                                        "kv"};
 
@@ -28,7 +29,7 @@ bool contains(const std::vector<TagId>& tags, TagId tag) {
 // Adds models with their tags, then phases, whose tags follow from what they do with their model.
 class Builder {
  public:
-  explicit Builder(Task task) { recipe_.task = task; }
+  Builder(Task task, const UpdateModes& modes) : modes_(modes) { recipe_.task = task; }
 
   void frozen(ModelId id, const std::string& path, Head head) { add_model({id, path, head}); }
   void trained(ModelId id, const std::string& path, Head head, const ModelConfig& model,
@@ -46,7 +47,18 @@ class Builder {
     p.model = model;
     return p;
   }
-  void update(PhaseId id, Body body, ModelId model) { phase(id, body, model).updates = true; }
+  /// `joined`: the phase's name while it is one; `times`: updates in a step.
+  void update(PhaseId joined, Body body, ModelId model, std::int64_t times) {
+    if (modes_.of(model) == UpdateMode::kJoined) {
+      phase(joined, body, model).part = TrainPart::kAll;
+      return;
+    }
+    for (const TrainPart part : {TrainPart::kBackward, TrainPart::kUpdate}) {
+      Phase& p = phase(phase_of(joined, part), body, model);
+      p.part = part;
+      p.times = times;
+    }
+  }
 
   [[nodiscard]] Recipe take() {
     for (Phase& p : recipe_.phases) fill_tags(p);
@@ -65,39 +77,59 @@ class Builder {
   void fill_tags(Phase& p) const {
     const bool adapted = recipe_.find(p.model)->adapted();
     for (const TagId tag : recipe_.tags) {
-      const bool own = tag.model == p.model;
-      const bool trained = tag.kind == TagKind::kGradients || tag.kind == TagKind::kOptimizer;
       if (tag.kind == TagKind::kKeyValues) {
-        if (p.body == Body::kGenerate) {
-          p.needs.push_back(tag);
-          p.writes.push_back(tag);
-        } else {
-          p.discards.push_back(tag);
-        }
-      } else if (own && trained && p.updates) {
-        p.needs.push_back(tag);
-        p.writes.push_back(tag);
-      } else if (own && !trained && !(tag.kind == TagKind::kAdapter && p.adapter_off)) {
-        p.needs.push_back(tag);
-        if (p.updates && (tag.kind == TagKind::kAdapter) == adapted) p.writes.push_back(tag);
+        const bool generates = p.body == Body::kGenerate;
+        (generates ? p.needs : p.discards).push_back(tag);
+        if (generates) p.writes.push_back(tag);
+      } else if (tag.model == p.model) {
+        fill_own_tag(p, tag.kind, tag, adapted);
       }
     }
   }
 
+  // A tag of the phase's own model. `adapted`: the adapter is what training changes.
+  void fill_own_tag(Phase& p, TagKind kind, TagId tag, bool adapted) const {
+    const bool steps = p.part == TrainPart::kAll || p.part == TrainPart::kUpdate;
+    switch (kind) {
+      case TagKind::kWeights:
+      case TagKind::kAdapter: {
+        const bool changes = (kind == TagKind::kAdapter) == adapted;
+        if (kind == TagKind::kAdapter && p.adapter_off) return;
+        if (p.part == TrainPart::kUpdate && !changes) return;
+        p.needs.push_back(tag);
+        if (steps && changes) p.writes.push_back(tag);
+        return;
+      }
+      case TagKind::kGradients:
+        if (!p.trains()) return;
+        p.needs.push_back(tag);
+        p.writes.push_back(tag);
+        return;
+      case TagKind::kOptimizer:
+        if (!steps) return;
+        (modes_.of(p.model) == UpdateMode::kStreamed ? p.streams : p.needs).push_back(tag);
+        p.writes.push_back(tag);
+        return;
+      case TagKind::kKeyValues:
+        return;
+    }
+  }
+
+  UpdateModes modes_;
   Recipe recipe_;
 };
 
 void supervised(Builder& b, const Job& job) {
   b.trained(ModelId::kActor, job.actor_model.path, Head::kLanguageModel, job.actor_model,
             job.actor.optim);
-  b.update(PhaseId::kTrain, Body::kCrossEntropyUpdate, ModelId::kActor);
+  b.update(PhaseId::kTrain, Body::kCrossEntropyUpdate, ModelId::kActor, 1);
   b.phase(PhaseId::kValidate, Body::kCrossEntropy, ModelId::kActor);
 }
 
 void reward_model(Builder& b, const Job& job) {
   b.trained(ModelId::kReward, job.actor_model.path, Head::kScalar, job.actor_model,
             job.actor.optim);
-  b.update(PhaseId::kTrain, Body::kPairUpdate, ModelId::kReward);
+  b.update(PhaseId::kTrain, Body::kPairUpdate, ModelId::kReward, 1);
   b.phase(PhaseId::kValidate, Body::kPairScores, ModelId::kReward);
 }
 
@@ -123,19 +155,15 @@ void policy_gradient(Builder& b, const Job& job, bool critic) {
   }
   if (critic) b.phase(PhaseId::kValues, Body::kTokenScores, ModelId::kCritic);
   b.phase(PhaseId::kRewards, Body::kSequenceScores, ModelId::kReward);
-  if (critic) b.update(PhaseId::kTrainCritic, Body::kValueUpdate, ModelId::kCritic);
-  b.update(PhaseId::kTrainActor, Body::kPolicyUpdate, ModelId::kActor);
+  if (critic)
+    b.update(PhaseId::kTrainCritic, Body::kValueUpdate, ModelId::kCritic,
+             job.critic.ppo_epochs * (job.data.train_batch_size / job.critic.ppo_mini_batch_size));
+  b.update(PhaseId::kTrainActor, Body::kPolicyUpdate, ModelId::kActor,
+           job.actor.ppo_epochs * (job.data.train_batch_size / job.actor.ppo_mini_batch_size));
 }
 
 }  // namespace
 
-std::vector<std::string> task_names() {
-  return {kTaskNames.begin(), kTaskNames.end()};
-}
-
-std::string_view to_string(Task task) {
-  return name_of(kTaskNames, task);
-}
 std::string_view to_string(ModelId model) {
   return name_of(kModelNames, model);
 }
@@ -143,23 +171,22 @@ std::string_view to_string(PhaseId phase) {
   return name_of(kPhaseNames, phase);
 }
 
-bool trains(PhaseId phase) {
-  return phase == PhaseId::kTrain || phase == PhaseId::kTrainActor ||
-         phase == PhaseId::kTrainCritic;
+PhaseId phase_of(PhaseId joined, TrainPart part) {
+  if (part != TrainPart::kBackward && part != TrainPart::kUpdate) return joined;
+  const bool backward = part == TrainPart::kBackward;
+  switch (joined) {
+    case PhaseId::kTrainCritic:
+      return backward ? PhaseId::kBackwardCritic : PhaseId::kUpdateCritic;
+    case PhaseId::kTrainActor:
+      return backward ? PhaseId::kBackwardActor : PhaseId::kUpdateActor;
+    default:
+      return backward ? PhaseId::kBackward : PhaseId::kUpdate;
+  }
 }
 
 std::string to_string(TagId tag) {
   const std::string_view owner = tag.kind == TagKind::kKeyValues ? "rollout" : to_string(tag.model);
   return format("{}.{}", owner, name_of(kTagNames, tag.kind));
-}
-
-Result<Task> parse_task(std::string_view name) {
-  const auto it = std::find(kTaskNames.begin(), kTaskNames.end(), name);
-  if (it != kTaskNames.end()) return static_cast<Task>(it - kTaskNames.begin());
-  std::string known;
-  for (const std::string_view task : kTaskNames)
-    known += (known.empty() ? "" : ", ") + std::string(task);
-  return Status(ErrorCode::kInvalidArgument, format("task is \"{}\"; it can be {}", name, known));
 }
 
 const ModelSource* Recipe::find(ModelId model) const {
@@ -179,10 +206,16 @@ bool Recipe::frozen(TagId tag) const {
                       [&](const Phase& p) { return contains(p.writes, tag); });
 }
 
-Result<Recipe> describe(const Job& job) {
-  NEAP_TRY_ASSIGN(const Task task, parse_task(job.task));
-  Builder builder(task);
-  switch (task) {
+std::vector<ModelId> Recipe::trained() const {
+  std::vector<ModelId> out;
+  for (const ModelSource& model : models)
+    if (model.trained != nullptr) out.push_back(model.id);
+  return out;
+}
+
+Recipe describe(const Job& job, const UpdateModes& modes) {
+  Builder builder(job.task, modes);
+  switch (job.task) {
     case Task::kSft:
       supervised(builder, job);
       break;
@@ -191,7 +224,7 @@ Result<Recipe> describe(const Job& job) {
       break;
     case Task::kPpo:
     case Task::kGrpo:
-      policy_gradient(builder, job, task == Task::kPpo);
+      policy_gradient(builder, job, job.task == Task::kPpo);
       break;
   }
   return builder.take();

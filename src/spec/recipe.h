@@ -4,7 +4,6 @@
 // A new algorithm adds a Task, its function in recipe.cpp and the bodies that it lacks.
 //
 // Threads   values and functions without state.
-// Failure   kInvalidArgument for an unknown task.
 #pragma once
 
 #include <array>
@@ -18,12 +17,8 @@
 
 namespace neap::spec {
 
-enum class Task : std::uint8_t { kSft, kReward, kPpo, kGrpo };
-[[nodiscard]] std::vector<std::string> task_names();
-[[nodiscard]] std::string_view to_string(Task task);
-[[nodiscard]] Result<Task> parse_task(std::string_view name);
-
 enum class ModelId : std::uint8_t { kActor, kReference, kCritic, kReward };
+constexpr std::size_t kModels = 4;
 [[nodiscard]] std::string_view to_string(ModelId model);
 
 enum class PhaseId : std::uint8_t {
@@ -36,12 +31,27 @@ enum class PhaseId : std::uint8_t {
   kTrainActor,
   kTrain,
   kValidate,
+  // A training phase in two parts (TrainPart).
+  kBackwardCritic,
+  kUpdateCritic,
+  kBackwardActor,
+  kUpdateActor,
+  kBackward,
+  kUpdate,
 };
-constexpr std::size_t kPhases = 9;
+constexpr std::size_t kPhases = 15;
 /// The name in plans, traces, reports and metrics: "generate", "actor_logp".
 [[nodiscard]] std::string_view to_string(PhaseId phase);
-/// The phase is an optimizer's: it has gradients.
-[[nodiscard]] bool trains(PhaseId phase);
+
+/// Which part of a training body a phase runs.
+enum class TrainPart : std::uint8_t {
+  kNone,      ///< the phase does not train
+  kAll,       ///< every mini-batch: forward, backward and update
+  kBackward,  ///< forward and backward of one mini-batch
+  kUpdate,    ///< its optimizer step
+};
+/// The phase that runs `part` of what `joined` runs as one.
+[[nodiscard]] PhaseId phase_of(PhaseId joined, TrainPart part);
 
 /// What a phase runs (step/phases.h).
 enum class Body : std::uint8_t {
@@ -87,10 +97,14 @@ struct Phase {
   Body body = Body::kCrossEntropyUpdate;
   ModelId model = ModelId::kActor;  ///< the one that it runs
   bool adapter_off = false;         ///< the frozen base alone: it serves as reference
-  bool updates = false;             ///< trains the model
-  std::vector<TagId> needs;         ///< resident during the phase
-  std::vector<TagId> writes;        ///< of those, the ones whose contents change
-  std::vector<TagId> discards;      ///< not needed, and their contents are worthless from here on
+  TrainPart part = TrainPart::kNone;
+  /// Runs in a step. A backward phase and the update behind it repeat together, in turn.
+  std::int64_t times = 1;
+  std::vector<TagId> needs;     ///< resident during the phase
+  std::vector<TagId> streams;   ///< on the device a window at a time
+  std::vector<TagId> writes;    ///< of needs and streams, those whose contents change
+  std::vector<TagId> discards;  ///< not needed, and their contents are worthless from here on
+  [[nodiscard]] bool trains() const { return part != TrainPart::kNone; }
 };
 
 struct Recipe {
@@ -102,11 +116,25 @@ struct Recipe {
   /// Null when the job has none.
   [[nodiscard]] const ModelSource* find(ModelId model) const;
   [[nodiscard]] const Phase* find(PhaseId phase) const;
+  /// Models with gradients, in order.
+  [[nodiscard]] std::vector<ModelId> trained() const;
   /// No phase writes it: what was loaded stays valid.
   [[nodiscard]] bool frozen(TagId tag) const;
 };
 
+/// How each trained model's updates are divided into phases.
+class UpdateModes {
+ public:
+  [[nodiscard]] UpdateMode of(ModelId model) const { return modes_[index(model)]; }
+  void set(ModelId model, UpdateMode mode) { modes_[index(model)] = mode; }
+  friend bool operator==(const UpdateModes&, const UpdateModes&) = default;
+
+ private:
+  static std::size_t index(ModelId model) { return static_cast<std::size_t>(model); }
+  std::array<UpdateMode, kModels> modes_{};
+};
+
 /// The recipe of `job`, which must outlive it.
-[[nodiscard]] Result<Recipe> describe(const Job& job);
+[[nodiscard]] Recipe describe(const Job& job, const UpdateModes& modes = {});
 
 }  // namespace neap::spec

@@ -77,33 +77,65 @@ std::vector<at::Tensor> ModelWorker::regions(const char* part,
   return out;
 }
 
-std::unique_ptr<bridge::Runtime::Guard> ModelWorker::hold() {
+std::unique_ptr<bridge::Runtime::Scope> ModelWorker::hold() {
   std::vector<std::string> tags = {tag("weights")};
   if (has_lora()) tags.push_back(tag("adapter"));
   if (spec_.trained) tags.push_back(tag("optimizer"));
   return runtime_.hold(tags);
 }
 
+double ModelWorker::update(double lr, double max_norm) {
+  const double norm = optimizer_->reduce_grads(max_norm);
+  optimizer_->begin_step();
+  runtime_.for_each_window(
+      tag("optimizer"), bridge::Access::kWrite,
+      [&](std::size_t first, std::size_t count) { optimizer_->step_units(lr, first, count); });
+  return norm;
+}
+
 void ModelWorker::load() {
-  const auto guard = hold();
-  for (const auto* tensors : {&weights_, &adapters_, &states_}) {
+  const auto held = hold();
+  const bool streamed = optimizer_ && runtime_.streamed(tag("optimizer"));
+  for (const auto* tensors : {&weights_, &adapters_}) {
     for (const at::Tensor& flat : *tensors) at::Tensor(flat).zero_();
   }
+  if (!streamed) {
+    for (const at::Tensor& state : states_) at::Tensor(state).zero_();
+  }
   // Where there are masters they take the file's full precision, and the weights are rounded from
-  // them.
+  // them. Streamed ones wait on the host until their window comes.
   std::vector<at::Tensor> exact = weights_;
   const bool masters = optimizer_ && !has_lora() && optimizer_->units()[0].master.defined();
   if (masters) {
-    for (std::size_t i = 0; i < exact.size(); ++i) exact[i] = optimizer_->units()[i].master;
+    const bridge::HostScope host;
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      exact[i] = streamed ? at::zeros({layout_[i].elements}, at::dtype(at::kFloat))
+                          : optimizer_->units()[i].master;
+    }
   }
   read_weights(exact);
   if (has_lora()) initialize_adapters();
-  if (!optimizer_) return;
-  for (const OptimizerUnit& unit : optimizer_->units()) {
-    if (masters) at::Tensor(unit.weights).copy_(unit.master);
-    if (!masters && unit.master.defined()) at::Tensor(unit.master).copy_(unit.weights);
+  if (optimizer_) {
+    runtime_.for_each_window(tag("optimizer"), bridge::Access::kWrite,
+                             [&](std::size_t first, std::size_t count) {
+                               for (std::size_t i = first; i < first + count; ++i)
+                                 start_state(i, masters ? exact[i] : at::Tensor(), streamed);
+                             });
+    optimizer_->restore_steps(0);
   }
-  optimizer_->restore_steps(0);
+  throw_if_error(held->close());
+}
+
+void ModelWorker::start_state(std::size_t i, const at::Tensor& exact, bool streamed) {
+  const OptimizerUnit& unit = optimizer_->units()[i];
+  if (streamed) at::Tensor(states_[i]).zero_();
+  if (!unit.master.defined()) return;
+  if (!exact.defined()) {
+    at::Tensor(unit.master).copy_(unit.weights);
+    return;
+  }
+  if (streamed) at::Tensor(unit.master).copy_(exact);
+  at::Tensor(unit.weights).copy_(unit.master);
 }
 
 void ModelWorker::read_weights(const std::vector<at::Tensor>& flat) {
@@ -177,10 +209,14 @@ void ModelWorker::expect_agreement() const {
 }
 
 void ModelWorker::save(const fs::path& folder, const fs::path& tokenizer) {
-  const auto guard = hold();
+  const auto held = hold();
   const bridge::HostScope host;
   expect_agreement();
-  if (!ranks_.first()) return;
+  if (ranks_.first()) write(folder, tokenizer);
+  throw_if_error(held->close());
+}
+
+void ModelWorker::write(const fs::path& folder, const fs::path& tokenizer) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) {
@@ -195,12 +231,15 @@ void ModelWorker::save(const fs::path& folder, const fs::path& tokenizer) {
                         spec_.lora.alpha, adapters_);
   }
   if (!optimizer_) return;
+  const auto windows = runtime_.windows(tag("optimizer"), bridge::Access::kRead);
   model::save_tensors(folder / kOptimizerFile, named_states(),
-                      {{kStepsKey, std::to_string(optimizer_->steps())}});
+                      {{kStepsKey, std::to_string(optimizer_->steps())}},
+                      [&](std::size_t i) { windows->bring_part(i); });
+  throw_if_error(windows->close());
 }
 
 void ModelWorker::restore(const fs::path& folder) {
-  const auto guard = hold();
+  const auto held = hold();
   const bridge::HostScope host;
   for (const auto* tensors : {&weights_, &adapters_}) {
     for (const at::Tensor& flat : *tensors) at::Tensor(flat).zero_();
@@ -215,9 +254,15 @@ void ModelWorker::restore(const fs::path& folder) {
     model::load_adapter(folder, shape_, spec_.head, {spec_.lora.rank, spec_.lora.target_modules},
                         adapters_);
   }
-  if (!optimizer_) return;
-  const fs::path file = folder / kOptimizerFile;
-  const auto metadata = model::load_tensors(file, named_states());
+  if (optimizer_) restore_states(folder / kOptimizerFile);
+  throw_if_error(held->close());
+}
+
+void ModelWorker::restore_states(const fs::path& file) {
+  const auto windows = runtime_.windows(tag("optimizer"), bridge::Access::kWrite);
+  const auto metadata =
+      model::load_tensors(file, named_states(), [&](std::size_t i) { windows->bring_part(i); });
+  throw_if_error(windows->close());
   const auto steps = metadata.find(kStepsKey);
   std::int64_t count = -1;
   if (steps != metadata.end()) {

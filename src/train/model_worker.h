@@ -47,6 +47,11 @@ class ModelWorker {
   [[nodiscard]] const WorkerSpec& spec() const { return spec_; }
   [[nodiscard]] const spec::Architecture& shape() const { return shape_; }
 
+  /// One optimizer step: reduces gradients over the ranks, clips them to `max_norm` (if positive) and
+  /// steps unit by unit, through the windows of the optimizer's states where they are streamed.
+  /// Returns the norm before clipping.
+  double update(double lr, double max_norm);
+
   /// Weights from the folder, or random ones from the seed where it has none and the role trains all
   /// of them; optimizer states zero. Says what the folder lacks and what of it is not used. A scalar
   /// head that is not there is an error unless `init_head`.
@@ -68,8 +73,13 @@ class ModelWorker {
                                                 const std::vector<spec::FlatUnit>& units,
                                                 at::ScalarType dtype);
   /// Brings everything that save and load touch to the device.
-  [[nodiscard]] std::unique_ptr<bridge::Runtime::Guard> hold();
+  [[nodiscard]] std::unique_ptr<bridge::Runtime::Scope> hold();
   [[nodiscard]] model::NamedTensors named_states() const;
+  /// The states of unit `i` before the first step. `exact`: the weights in full precision, where the
+  /// masters take them. `streamed`: they were not there when the weights were read.
+  void start_state(std::size_t i, const at::Tensor& exact, bool streamed);
+  void write(const std::filesystem::path& folder, const std::filesystem::path& tokenizer);
+  void restore_states(const std::filesystem::path& file);
   /// Reads the folder's weights and adapter into `flat`.
   void read_weights(const std::vector<at::Tensor>& flat);
   /// Warns of tensors in `folder` that the model has no place for.

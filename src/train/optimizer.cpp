@@ -58,10 +58,12 @@ double AdamW::reduce_grads(double max_norm) {
   return norm;
 }
 
-void AdamW::step(double lr) {
+void AdamW::step_units(double lr, std::size_t first, std::size_t count) {
   const at::NoGradGuard no_grad;
-  ++steps_;
-  step::adamw_step(ops_, units_, config_, lr, steps_);
+  const std::vector<OptimizerUnit> units(
+      units_.begin() + static_cast<std::ptrdiff_t>(first),
+      units_.begin() + static_cast<std::ptrdiff_t>(first + count));
+  step::adamw_step(ops_, units, config_, lr, steps_);
 }
 
 }  // namespace neap::train

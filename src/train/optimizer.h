@@ -36,8 +36,16 @@ class AdamW {
   /// gradients are scaled down to `max_norm` if it is positive and less. Fails when the norm is not
   /// finite: a step from it would destroy the model.
   double reduce_grads(double max_norm);
-  /// One update at learning rate `lr`, then masters are rounded into the weights.
-  void step(double lr);
+  /// Counts an update; the units are then stepped, each once.
+  void begin_step() { ++steps_; }
+  /// The update of units [first, first + count) at learning rate `lr`, then masters are rounded into
+  /// the weights. Touches these units only; ranges give the bits that all units at once would.
+  void step_units(double lr, std::size_t first, std::size_t count);
+  /// One update of all units.
+  void step(double lr) {
+    begin_step();
+    step_units(lr, 0, units_.size());
+  }
 
   [[nodiscard]] std::int64_t steps() const { return steps_; }
   void restore_steps(std::int64_t steps) { steps_ = steps; }

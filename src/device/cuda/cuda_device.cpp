@@ -274,11 +274,11 @@ Result<std::unique_ptr<CudaDevice>> make_cuda_device(const CudaOptions& options)
   NEAP_TRY(status(driver->device_get(&card.device, options.ordinal), "opening the GPU"));
   const auto attribute = [&](int which) {
     int value = 0;
-    return driver->device_attribute(&value, which, card.device) == 0 && value != 0;
+    return driver->device_attribute(&value, which, card.device) == 0 ? value : 0;
   };
   std::array<char, 256> name{};
   (void)driver->device_name(name.data(), static_cast<int>(name.size()), card.device);
-  if (!attribute(cuda::kAttributeVirtualMemory)) {
+  if (attribute(cuda::kAttributeVirtualMemory) == 0) {
     return Status(ErrorCode::kUnsupported,
                   format("{} has no virtual-memory management", name.data()));
   }
@@ -288,8 +288,9 @@ Result<std::unique_ptr<CudaDevice>> make_cuda_device(const CudaOptions& options)
   info.kind = Kind::kCuda;
   info.ordinal = options.ordinal;
   info.name = name.data();
-  info.exportable = attribute(cuda::kAttributePosixDescriptor);
-  info.gpu_direct_rdma = attribute(cuda::kAttributeRdmaWithVirtualMemory);
+  info.multiprocessors = attribute(cuda::kAttributeMultiprocessors);
+  info.exportable = attribute(cuda::kAttributePosixDescriptor) != 0;
+  info.gpu_direct_rdma = attribute(cuda::kAttributeRdmaWithVirtualMemory) != 0;
   cuda::AllocationProperties properties;
   properties.location.id = card.device;
   properties.handle_types = info.exportable ? cuda::kHandlePosixDescriptor : 0;
@@ -298,7 +299,7 @@ Result<std::unique_ptr<CudaDevice>> make_cuda_device(const CudaOptions& options)
   const ContextScope scope(card);
   NEAP_TRY(scope.status());
   // Fabric handles need a running fabric manager, which the attribute does not show, so try one.
-  if (info.exportable && attribute(cuda::kAttributeFabric)) {
+  if (info.exportable && attribute(cuda::kAttributeFabric) != 0) {
     cuda::AllocationProperties trial = properties;
     trial.handle_types |= cuda::kHandleFabric;
     std::size_t unit = 0;

@@ -51,6 +51,7 @@ constexpr int kGranularityRecommended = 1;
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kHostRegisterPortable = 1;
+constexpr int kAttributeMultiprocessors = 16;
 constexpr int kAttributeVirtualMemory = 102;
 constexpr int kAttributePosixDescriptor = 103;
 constexpr int kAttributeRdmaWithVirtualMemory = 110;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 
 #include "base/file.h"
 #include "base/format.h"
@@ -84,7 +85,12 @@ TEST_P(GoldenPlan, IsAsWritten) {
   Bytes moved;
   for (std::size_t p = 0; p < plan->phases.size(); ++p) {
     EXPECT_LE(plan->phases[p].transient_allocated, plan->phases[p].transient);
+    const auto times = static_cast<std::uint64_t>(plan->phases[p].times);
     for (const Move& m : plan->schedule[p].moves) moved += m.copies ? m.bytes : Bytes();
+    for (const Move& m : plan->schedule[p].again)
+      moved += m.copies ? m.bytes * (times - 1) : Bytes();
+    for (const TagPlan& tag : plan->tags)
+      moved += tag.need[p] == Need::kStream ? tag.bytes * 2 * times : Bytes();
   }
   EXPECT_EQ(moved, plan->moved_per_step);
   for (const TagPlan& tag : plan->tags) {
@@ -110,31 +116,31 @@ TEST_P(GoldenPlan, IsAsWritten) {
 
 INSTANTIATE_TEST_SUITE_P(
     Jobs, GoldenPlan,
-    ::testing::Values(here("opt_ppo"), here("opt_lora_ppo"), here("qwen7b_ppo"),
-                      here("qwen7b_grpo"), here("qwen7b_sft"), here("qwen15_sft"),
-                      here("opt350_reward_host"), reviews("reviews_sft", "sft", {}),
-                      reviews("reviews_reward", "reward", {"actor_rollout_ref.model.path=model"}),
-                      reviews("reviews_ppo", "ppo",
-                              {"actor_rollout_ref.model.path=model", "critic.model.path=model",
-                               "reward_model.model.path=model"}),
-                      reviews("reviews_grpo", "grpo",
-                              {"actor_rollout_ref.model.path=model",
-                               "reward_model.model.path=model"})),
+    ::testing::Values(
+        here("opt_ppo"), here("opt_ppo_streamed"), here("opt_lora_ppo"), here("qwen7b_ppo"),
+        here("qwen7b_grpo"), here("qwen7b_sft"), here("qwen15_sft"), here("opt350_reward_host"),
+        reviews("reviews_sft", "sft", {}),
+        reviews("reviews_reward", "reward", {"actor_rollout_ref.model.path=model"}),
+        reviews("reviews_ppo", "ppo",
+                {"actor_rollout_ref.model.path=model", "critic.model.path=model",
+                 "reward_model.model.path=model"}),
+        reviews("reviews_grpo", "grpo",
+                {"actor_rollout_ref.model.path=model", "reward_model.model.path=model"})),
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(GoldenPlans, TighterCeilingsMoveMoreAndThenFailWithAdvice) {
   spec::Job job;
   ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
   Target target = target_of(job);
-  Bytes before;
+  double before = 0;
   bool failed = false;
-  for (std::uint64_t gib = 60; gib >= 20; gib -= 5) {
+  for (std::uint64_t gib = 60; gib >= 5; gib -= 5) {
     target.capacity = Bytes(gib << 30);
     const Result<MemoryPlan> plan = make_plan(job, target);
     if (plan.ok()) {
       EXPECT_FALSE(failed) << "fits below a size that does not";
-      EXPECT_GE(plan->moved_per_step, before);
-      before = plan->moved_per_step;
+      EXPECT_GE(plan->move_seconds, before);
+      before = plan->move_seconds;
       continue;
     }
     failed = true;
@@ -146,11 +152,38 @@ TEST(GoldenPlans, TighterCeilingsMoveMoreAndThenFailWithAdvice) {
   EXPECT_TRUE(failed);
 }
 
+TEST(GoldenPlans, UpdatesAreDividedWhereThatFitsAndNotElsewhere) {
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
+  Target target = target_of(job);
+  std::map<spec::UpdateMode, Bytes> least;
+  for (const spec::UpdateMode mode :
+       {spec::UpdateMode::kJoined, spec::UpdateMode::kSplit, spec::UpdateMode::kStreamed}) {
+    job.memory.update = {false, mode};
+    const Result<Bytes> found = least_capacity(job, target);
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    least[mode] = *found;
+    target.capacity = *found;
+    const Result<MemoryPlan> plan = make_plan(job, target);
+    ASSERT_TRUE(plan.ok()) << to_string(mode) << ": " << plan.status().message();
+    EXPECT_LE(plan->peak, target.capacity);
+    for (const spec::ModelId model : spec::describe(job).trained())
+      EXPECT_EQ(plan->updates.of(model), mode);
+  }
+  EXPECT_LT(least[spec::UpdateMode::kSplit], least[spec::UpdateMode::kJoined]);
+  EXPECT_LT(least[spec::UpdateMode::kStreamed], least[spec::UpdateMode::kSplit] / 2);
+  job.memory.update = {};
+  EXPECT_EQ(*least_capacity(job, target), least[spec::UpdateMode::kStreamed]);
+  // Where everything fits, nothing is divided.
+  target.capacity = 48_GiB;
+  EXPECT_EQ(make_plan(job, target)->updates, spec::UpdateModes());
+}
+
 TEST(GoldenPlans, FitFindsSettingsThatFit) {
   spec::Job job;
   ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
   Target target = target_of(job);
-  target.capacity = 24_GiB;
+  target.capacity = 9_GiB + 512_MiB;
   ASSERT_FALSE(make_plan(job, target).ok());
   const Result<Fit> fit = find_fit(job, target);
   ASSERT_TRUE(fit.ok()) << fit.status().message();

@@ -112,7 +112,9 @@ def head(source, target, rows):
     target.write_text("".join(lines))
 
 
-class Train(unittest.TestCase):
+class TrainCase(unittest.TestCase):
+    """A folder with models that were trained a little, and the program in it."""
+
     @classmethod
     def setUpClass(cls):
         cls.base = pathlib.Path(tempfile.mkdtemp(prefix="neap-train-"))
@@ -193,6 +195,8 @@ class Train(unittest.TestCase):
         self.assertFalse([n for n in names if ".tmp" in n], names)
         return result
 
+
+class Train(TrainCase):
     def test_kill_and_resume_sft(self):
         for threads in (None, 2):
             with self.subTest(threads=threads):
@@ -292,7 +296,7 @@ class Train(unittest.TestCase):
         result = self.neap("train", "ppo.toml", "trainer.default_local_dir=out/lines",
                            "trainer.total_training_steps=2")
         self.assertEqual(result.returncode, 0, result.stderr)
-        for part in ("generate", "train_actor", "val/friendly_share", "val/kl_per_response"):
+        for part in ("generate", "update_actor", "val/friendly_share", "val/kl_per_response"):
             self.assertIn(part, result.stdout)
         phases = read_lines(self.home / "out/lines/phases.jsonl")
         plan = json.loads((self.home / "out/lines/plan.json").read_text())
@@ -451,6 +455,11 @@ class Train(unittest.TestCase):
         self.assertNotEqual(self.neap("generate", "out/nothing").returncode, 0)
 
 
-if __name__ == "__main__":
+def main():
+    global NEAP, REVIEWS
     NEAP, REVIEWS = sys.argv[1], pathlib.Path(sys.argv[2])
     unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
+
+
+if __name__ == "__main__":
+    main()

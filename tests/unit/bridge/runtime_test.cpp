@@ -18,7 +18,7 @@ class RuntimeTest : public ::testing::Test {
   std::unique_ptr<Runtime> make(Bytes capacity) {
     job_.device.kind = "host";
     job_.device.memory = capacity;
-    return Runtime::make(job_, small_plan(capacity), nullptr);
+    return Runtime::make(job_, choose_run_device(job_.device), small_plan(capacity), nullptr);
   }
   spec::Job job_;
 };
@@ -52,9 +52,9 @@ TEST_F(RuntimeTest, RegionsKeepAddressAndContentsAcrossPhases) {
   ASSERT_EQ(measured.size(), 6U);
   EXPECT_EQ(measured[0].phase, "look");
   EXPECT_EQ(measured[4].persistent, 16_MiB);
-  EXPECT_EQ(measured[2].moved, 16_MiB)
+  EXPECT_EQ(measured[2].moved(), 16_MiB)
       << "the optimizer leaves and the frozen tag comes back, 8 MiB each";
-  EXPECT_EQ(measured[3].moved, 8_MiB) << "a frozen tag is not copied out twice";
+  EXPECT_EQ(measured[3].moved(), 8_MiB) << "a frozen tag is not copied out twice";
   EXPECT_LE(runtime->peak(), 32_MiB);
 }
 
@@ -132,6 +132,16 @@ TEST_F(RuntimeTest, OnlyThePhasesThreadTakesItsMemory) {
   const Bytes taken = runtime->take_measurements().at(0).transient_allocated;
   EXPECT_GE(taken, 4000_B);
   EXPECT_LT(taken, 100_KiB);
+}
+
+TEST_F(RuntimeTest, APhaseEndsOnceAndSaysHow) {
+  const auto runtime = make(32_MiB);
+  const auto phase = runtime->phase("look");
+  EXPECT_TRUE(phase->close().ok());
+  EXPECT_TRUE(phase->close().ok());
+  EXPECT_EQ(runtime->take_measurements().size(), 1U);
+  const auto next = runtime->phase("learn");
+  EXPECT_THROW((void)runtime->phase("look"), Error) << "one phase at a time";
 }
 
 TEST_F(RuntimeTest, UnknownNamesAreErrorsThatListWhatIsThere) {

@@ -115,13 +115,14 @@ inline RandomJob random_job(std::uint64_t seed) {
   RandomJob out;
   spec::Job& job = out.job;
   out.dtype = dice.one_of({step::Dtype::kFloat32, step::Dtype::kBfloat16});
-  job.task = dice.one_of({"sft", "reward", "ppo", "grpo"});
+  job.task =
+      dice.one_of({spec::Task::kSft, spec::Task::kReward, spec::Task::kPpo, spec::Task::kGrpo});
   job.data.max_prompt_length = dice.between(1, 40);
   job.data.max_response_length = dice.between(2, dice.chance(4) ? 900 : 60);
   const std::int64_t micro = dice.between(1, 4);
   job.data.micro_batch_size_per_gpu = micro;
   job.data.train_batch_size = micro * dice.between(1, 3);
-  job.rollout.n = job.task == "grpo" ? 2 : 1;
+  job.rollout.n = job.task == spec::Task::kGrpo ? 2 : 1;
   job.rollout.temperature = dice.one_of({0.0, 0.7, 1.0});
   job.rollout.top_p = dice.chance(30) ? 0.9 : 1.0;
   job.rollout.top_k = dice.chance(30) ? 5 : -1;
@@ -135,15 +136,16 @@ inline RandomJob random_job(std::uint64_t seed) {
   for (std::string* mode : {&job.actor.loss_agg_mode, &job.critic.loss_agg_mode})
     *mode = dice.one_of(
         {"token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"});
-  if (job.task == "reward") {
+  if (job.task == spec::Task::kReward) {
     out.models.reward = random_role(dice, "reward", spec::Head::kScalar, true);
     return out;
   }
   out.models.actor = random_role(dice, "actor", spec::Head::kLanguageModel, true);
   job.actor_model.lora.rank = out.models.actor->lora.rank;
-  if (job.task == "sft") return out;
+  if (job.task == spec::Task::kSft) return out;
   out.models.reward = random_role(dice, "reward", spec::Head::kScalar, false);
-  if (job.task == "ppo") out.models.critic = random_role(dice, "critic", spec::Head::kScalar, true);
+  if (job.task == spec::Task::kPpo)
+    out.models.critic = random_role(dice, "critic", spec::Head::kScalar, true);
   if (out.models.actor->lora.rank == 0) {
     out.models.reference = *out.models.actor;
     out.models.reference->name = "reference";

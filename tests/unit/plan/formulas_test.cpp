@@ -64,10 +64,10 @@ TEST(Formulas, TagsAreZerosTermsWithWiderGradients) {
   JobModels models;
   models.actor = gpt2_role(36, 4096, 32);  // 7.46 billion
   spec::Job job;
-  job.task = "sft";
+  job.task = spec::Task::kSft;
   Target target;
   target.cuda = true;
-  const auto tags = build_tags(job, *spec::describe(job), models, target);
+  const auto tags = build_tags(job, spec::describe(job), models, target);
   ASSERT_EQ(tags.size(), 3U);
   double parameters = 0;
   for (const spec::FlatUnit& unit :
@@ -174,14 +174,14 @@ TEST(Formulas, KvCacheIsTwoLayersHeadsTokens) {
   models.reward = gpt2_role(24, 1024, 16);
   models.reward->trained = false;
   spec::Job job;
-  job.task = "grpo";
+  job.task = spec::Task::kGrpo;
   job.rollout.n = 4;
   job.data.train_batch_size = 16;
   job.data.max_prompt_length = 100;
   job.data.max_response_length = 156;
   Target target;
   target.cuda = true;
-  for (const TagPlan& tag : build_tags(job, *spec::describe(job), models, target)) {
+  for (const TagPlan& tag : build_tags(job, spec::describe(job), models, target)) {
     if (tag.tag != "rollout.kv") continue;
     // 2 (keys, values) x 2 bytes x h x layers x (s + o) x b
     EXPECT_EQ(tag.bytes.count(), 2ULL * 2 * 1024 * 24 * 256 * 64);

@@ -1,0 +1,79 @@
+#include "bridge/phase_transients.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include "base/format.h"
+#include "base/log.h"
+#include "bridge/torch_cuda_memory.h"
+#include "bridge/transient_pool.h"
+
+namespace neap::bridge {
+namespace {
+
+class HostTransients final : public PhaseTransients {
+ public:
+  HostTransients(std::shared_ptr<arena::Arena> arena, const cache::Settings& settings,
+                 trace::EventSink* events)
+      : pool_(TransientPool::make(std::move(arena), settings, events)) {}
+  // The device itself has the ceiling as its capacity.
+  void open(const std::string& phase, Bytes) override { pool_->open(phase); }
+  TransientUse close(const std::string& phase) override {
+    const cache::CacheStats stats = pool_->stats();
+    const Bytes alive = pool_->close();
+    if (!alive.is_zero() && alive != alive_) {
+      log::warn(format("{} of tensors outlive phase \"{}\": their pages cannot serve the next one",
+                       alive, phase));
+    }
+    alive_ = alive;
+    return {stats.peak_allocated, stats.peak_reserved, stats.fragmentation_at_peak};
+  }
+
+ private:
+  std::shared_ptr<TransientPool> pool_;
+  Bytes alive_;
+};
+
+class CudaTransients final : public PhaseTransients {
+ public:
+  explicit CudaTransients(c10::DeviceIndex index) : index_(index) {
+    limit_torch_cuda(index, Bytes());  // an earlier runtime's
+    make_cublas_workspace(index);
+  }
+  void open(const std::string&, Bytes room) override {
+    // What was born and died between phases left pages that the plan does not know.
+    allocator().emptyCache();
+    limit_torch_cuda(index_, room.is_zero() ? room : room + kTorchCudaSegment);
+    allocator().resetPeakStats(index_);
+  }
+  TransientUse close(const std::string&) override {
+    const auto stats = allocator().getDeviceStats(index_);
+    const auto peak = [](const auto& array) {
+      return Bytes(static_cast<std::uint64_t>(array[0].peak));
+    };
+    allocator().emptyCache();
+    const Bytes allocated = peak(stats.allocated_bytes);
+    const Bytes reserved = peak(stats.reserved_bytes);
+    return {allocated, reserved, saturating_sub(reserved, allocated)};
+  }
+
+ private:
+  static c10::DeviceAllocator& allocator() {
+    return *c10::getDeviceAllocator(c10::DeviceType::CUDA);
+  }
+  c10::DeviceIndex index_;
+};
+
+}  // namespace
+
+std::unique_ptr<PhaseTransients> make_host_transients(std::shared_ptr<arena::Arena> arena,
+                                                      const cache::Settings& settings,
+                                                      trace::EventSink* events) {
+  return std::make_unique<HostTransients>(std::move(arena), settings, events);
+}
+
+std::unique_ptr<PhaseTransients> make_cuda_transients(c10::DeviceIndex index) {
+  return std::make_unique<CudaTransients>(index);
+}
+
+}  // namespace neap::bridge

@@ -1,0 +1,39 @@
+// The temporaries of a phase, whoever allocates them: the phase pool on the host device, libtorch's
+// own allocator on CUDA.
+//
+// Threads   open and close on one thread.   Failure   neap::Error.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+
+#include "arena/arena.h"
+#include "cache/settings.h"
+#include "trace/event.h"
+
+namespace neap::bridge {
+
+/// What a phase's temporaries took, as peaks.
+struct TransientUse {
+  Bytes allocated, reserved;
+  Bytes fragmentation;  ///< reserved - allocated when the pool last had to grow to its peak
+};
+
+class PhaseTransients {
+ public:
+  virtual ~PhaseTransients() = default;
+  /// `room`: what the phase's temporaries may take; zero: as much as there is.
+  virtual void open(const std::string& phase, Bytes room) = 0;
+  /// Gives the pages back. Temporaries that are still alive keep theirs; a warning says how many bytes.
+  virtual TransientUse close(const std::string& phase) = 0;
+};
+
+/// Segments are pages of `arena`, whose device has the ceiling as its capacity.
+[[nodiscard]] std::unique_ptr<PhaseTransients> make_host_transients(
+    std::shared_ptr<arena::Arena> arena, const cache::Settings& settings, trace::EventSink* events);
+/// Makes cuBLAS' workspace at once.
+[[nodiscard]] std::unique_ptr<PhaseTransients> make_cuda_transients(c10::DeviceIndex index);
+
+}  // namespace neap::bridge

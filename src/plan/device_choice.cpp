@@ -1,0 +1,106 @@
+#include "plan/device_choice.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+#include <string>
+
+#include "arena/host_memory.h"
+#include "base/file.h"
+#include "base/format.h"
+#include "device/cuda/cuda_device.h"
+
+namespace neap::plan {
+namespace {
+
+// Copies between two places in host memory, as the host device makes them; both directions share it.
+constexpr double kHostCopyRate = 8e9;
+
+// One logical core of each physical one in the affinity mask.
+std::int64_t physical_cores() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  if (::sched_getaffinity(0, sizeof mask, &mask) != 0) return 1;
+  std::set<std::string> cores;
+  for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &mask)) continue;
+    const auto siblings = read_file(
+        format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu), 4_KiB);
+    cores.insert(siblings.ok() ? siblings.value() : std::to_string(cpu));
+  }
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(cores.size()));
+}
+
+// Whole cores of the cgroup's quota ("max 100000" or "200000 100000"); the given number without one.
+std::int64_t within_quota(std::int64_t cores) {
+  const auto text = read_file("/sys/fs/cgroup/cpu.max", 4_KiB);
+  if (!text.ok()) return cores;
+  char* end = nullptr;
+  const double quota = std::strtod(text->c_str(), &end);
+  if (end == text->c_str()) return cores;
+  const double period = std::strtod(end, nullptr);
+  if (quota <= 0 || period <= 0) return cores;
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(quota / period), 1, cores);
+}
+
+Status fill_cuda(const spec::DeviceConfig& config, DeviceChoice& choice) {
+  NEAP_TRY_ASSIGN(const auto device, device::make_cuda_device(static_cast<int>(config.ordinal)));
+  choice.name = device->info().name;
+  choice.target.granularity = device->info().granularity;
+  if (device->info().multiprocessors > 0)
+    choice.target.multiprocessors = device->info().multiprocessors;
+  if (!config.memory.is_zero()) return {};
+  NEAP_TRY_ASSIGN(const device::MemoryInfo memory, device->memory());
+  choice.target.capacity = memory.free;
+  return {};
+}
+
+}  // namespace
+
+CudaGpus driver_gpus() {
+  const Result<int> count = device::cuda_device_count();
+  return count.ok() ? CudaGpus{*count, "the driver sees no GPU"}
+                    : CudaGpus{0, count.status().message()};
+}
+
+std::int64_t kernel_threads() {
+  if (const char* value = std::getenv("OMP_NUM_THREADS"); value != nullptr) {
+    if (const long threads = std::strtol(value, nullptr, 10); threads > 0) return threads;
+  }
+  return within_quota(physical_cores());
+}
+
+Result<DeviceChoice> choose_device(const spec::DeviceConfig& config, const CudaGpus& gpus,
+                                   Purpose purpose) {
+  DeviceChoice choice;
+  Target& target = choice.target;
+  target.threads = kernel_threads();
+  target.capacity = config.memory;
+  const bool there = config.kind != "host" && config.ordinal < gpus.count;
+  if (there) {
+    target.cuda = true;
+    NEAP_TRY(fill_cuda(config, choice));
+    return choice;
+  }
+  if (config.kind != "host" && gpus.count > 0) {
+    return Status(ErrorCode::kInvalidArgument,
+                  format("device.ordinal is {}; this machine has {} GPUs, counted from 0",
+                         config.ordinal, gpus.count));
+  }
+  if (config.kind == "cuda") {
+    if (purpose == Purpose::kRun)
+      return Status(ErrorCode::kUnsupported,
+                    format("device.kind is \"cuda\", but {}", gpus.reason));
+    target.cuda = true;
+    choice.name = "GPU";
+    return choice;
+  }
+  choice.name = "host memory";
+  target.link = {kHostCopyRate, kHostCopyRate, kHostCopyRate};
+  if (target.capacity.is_zero()) target.capacity = arena::available_host_memory();
+  return choice;
+}
+
+}  // namespace neap::plan

@@ -1,0 +1,54 @@
+#include "rlhf/phase_records.h"
+
+#include <algorithm>
+
+#include "plan/plan_words.h"
+
+namespace neap::rlhf {
+namespace {
+
+// Bytes of streamed tags in one run of the phase, each way.
+Bytes streamed_bytes(const plan::MemoryPlan& plan, const std::string& phase) {
+  Bytes sum;
+  for (std::size_t p = 0; p < plan.phases.size(); ++p) {
+    if (plan.phases[p].name != phase) continue;
+    for (const plan::TagPlan& tag : plan.tags)
+      if (tag.need[p] == plan::Need::kStream) sum += tag.bytes;
+  }
+  return sum;
+}
+
+bool as_planned(const bridge::PhaseMeasurement& m, const plan::MemoryPlan& plan) {
+  const Bytes streamed = streamed_bytes(plan, m.phase);
+  return m.entry.scheduled && m.streamed.to_host == streamed && m.streamed.to_device == streamed &&
+         std::all_of(m.entry.moves.begin(), m.entry.moves.end(),
+                     [](const bridge::MoveRecord& move) { return move.copied == move.planned; });
+}
+
+}  // namespace
+
+report::PhaseRecord record_of(const bridge::PhaseMeasurement& m, const plan::MemoryPlan& plan,
+                              std::int64_t step) {
+  report::PhaseRecord record;
+  record.step = static_cast<std::uint64_t>(step);
+  record.phase = m.phase;
+  record.persistent = m.persistent;
+  record.transient_allocated = m.transient_allocated;
+  record.transient_reserved = m.transient_reserved;
+  record.peak = m.peak;
+  record.fragmentation_at_peak = m.fragmentation_at_peak;
+  record.moved = m.moved();
+  record.seconds = m.seconds;
+  record.move_seconds = m.entry.seconds;
+  for (const bridge::MoveRecord& move : m.entry.moves) {
+    record.moves.push_back(
+        {std::string(plan::kind_word(move.kind)), move.tag, move.copied, move.seconds});
+  }
+  record.streamed_to_host = m.streamed.to_host;
+  record.streamed_to_device = m.streamed.to_device;
+  record.stream_seconds = m.streamed.seconds;
+  record.as_planned = as_planned(m, plan);
+  return record;
+}
+
+}  // namespace neap::rlhf

@@ -1,0 +1,38 @@
+// What a job trains, and how its updates are divided into phases.
+//
+// Threads   values and functions without state.   Failure   kInvalidArgument for an unknown name.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace neap::spec {
+
+enum class Task : std::uint8_t { kSft, kReward, kPpo, kGrpo };
+[[nodiscard]] std::vector<std::string> task_names();
+[[nodiscard]] std::string_view to_string(Task task);
+[[nodiscard]] Result<Task> parse_task(std::string_view name);
+
+/// What is on the device at once while a model is trained. Results are the same, bit by bit.
+enum class UpdateMode : std::uint8_t {
+  kJoined,    ///< one phase: weights, gradients, activations and optimizer state
+  kSplit,     ///< backward without optimizer state, then the update without activations
+  kStreamed,  ///< split, and the update brings the optimizer state a window at a time
+};
+constexpr std::size_t kUpdateModes = 3;
+[[nodiscard]] std::string_view to_string(UpdateMode mode);
+
+/// memory.update: one of the modes, or the plan's choice.
+struct UpdateChoice {
+  bool automatic = true;
+  UpdateMode mode = UpdateMode::kJoined;  ///< unless automatic
+};
+[[nodiscard]] std::vector<std::string> update_choice_names();
+[[nodiscard]] std::string_view to_string(UpdateChoice choice);
+[[nodiscard]] Result<UpdateChoice> parse_update_choice(std::string_view name);
+
+}  // namespace neap::spec

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Update modes of `neap train`: joined, split and streamed give the same losses and weights under any ceiling, and
+survive kills. usage: FILE NEAP REVIEWS
+
+NEAP_MODE_SEEDS=FIRST:COUNT runs other random jobs.
+"""
+import json
+import os
+import random
+import re
+import time
+
+from train_process_test import MODEL, TrainCase, main, read_lines
+
+TRAINED = {"sft": ["actor"], "reward": ["reward"], "ppo": ["actor", "critic"], "grpo": ["actor"]}
+# A step's numbers that depend on the plan.
+RECIPES = {
+    "sft": ["sft.toml"],
+    "reward": ["reward.toml"],
+    "ppo": ["ppo.toml"],
+    "grpo": ["ppo.toml", "task=grpo", "algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2"],
+}
+
+
+class UpdateModes(TrainCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        # More blocks than the others have, so that the states have several windows.
+        deep = cls.home / "deep"
+        deep.mkdir()
+        (deep / "config.json").write_text(json.dumps(dict(MODEL, num_hidden_layers=6, intermediate_size=512)))
+        for file in ("tokenizer.json",):
+            (deep / file).write_bytes((cls.home / "model" / file).read_bytes())
+        for stage, folder in (("sft", "deep-actor"), ("reward", "deep-reward")):
+            result = cls.neap("train", f"{stage}.toml", "actor_rollout_ref.model.path=deep", "trainer.total_training_steps=1",
+                              "device.memory=1GiB", f"trainer.default_local_dir=out/{folder}")
+            assert result.returncode == 0, result.stderr
+
+    def least(self, arguments, mode):
+        """The least capacity in MiB under an update mode."""
+        result = self.neap("plan", *arguments, f"memory.update={mode}", "device.memory=1MiB")
+        self.assertEqual(result.returncode, 3, result.stderr)
+        return int(re.search(r"least capacity is (\d+) MiB", result.stderr).group(1))
+
+    def train(self, name, arguments):
+        folder = f"out/{name}"
+        result = self.neap("train", *arguments, f"trainer.default_local_dir={folder}")
+        self.assertEqual(result.returncode, 0, f"{arguments}\n{result.stderr}")
+        return folder
+
+    def assert_equal_runs(self, task, one, other):
+        self.assertEqual(self.metrics(one), self.metrics(other))
+        for model in TRAINED[task]:
+            for file in ("model.safetensors", "optimizer.safetensors"):
+                pair = [(self.home / run / "latest" / model / file).read_bytes() for run in (one, other)]
+                self.assertEqual(*map(len, pair))
+                self.assertTrue(pair[0] == pair[1], f"{model}/{file} of {one} and {other} differ")
+
+    def assert_as_planned(self, folder, capacity):
+        """Peaks hold, and what a step in the middle of the cycle moved is the plan's."""
+        plan = json.loads((self.home / folder / "plan.json").read_text())
+        self.assertLessEqual(plan["peak"], capacity << 20)
+        planned = {p["name"]: p for p in plan["phases"]}
+        records = read_lines(self.home / folder / "phases.jsonl")
+        for record in records:
+            self.assertLessEqual(record["peak"], capacity << 20, record)
+            self.assertLessEqual(record["peak"], 1.03 * planned[record["phase"]]["peak"] + (2 << 20), record)
+        if "validate" in planned:  # the cycle is another one in the steps without a validation
+            return
+        last = [r for r in records if r["step"] == records[-1]["step"] - 1]
+        runs = {}
+        for record in last:
+            self.assertTrue(record["as_planned"], record)
+            phase, round = planned[record["phase"]], runs.get(record["phase"], 0)
+            runs[record["phase"]] = round + 1
+            moves = [(m["kind"], m["tag"], m["bytes"] if m["copies"] else 0) for m in phase["again" if round else "moves"]]
+            self.assertEqual([(m["kind"], m["tag"], m["copied"]) for m in record["moves"]], moves)
+        self.assertEqual(runs, {name: p["times"] for name, p in planned.items()})
+        self.assertEqual(sum(r["moved"] for r in last), plan["moved_per_step"])
+
+    def random_job(self, seed):
+        dice = random.Random(seed)
+        task = ("ppo", "sft", "grpo", "reward")[seed % 4]
+        rollout = task in ("ppo", "grpo")
+        arguments = RECIPES[task] + ["trainer.total_training_steps=3", "trainer.save_freq=-1", "data.val_files=[]",
+                                     f"device.dtype={dice.choice(['float32', 'float32', 'bfloat16'])}",
+                                     f"trainer.seed={seed}",
+                                     f"actor_rollout_ref.model.activation_checkpointing={dice.choice(['none', 'selective', 'full'])}"]
+        deep = dice.random() < 0.7
+        actor = {"sft": "deep" if deep else "model", "reward": "out/deep-actor/latest/actor" if deep else "out/sft/latest/actor"}
+        path = actor.get(task, "out/deep-actor/latest/actor" if deep else "out/sft/latest/actor")
+        arguments.append(f"actor_rollout_ref.model.path={path}")
+        if rollout:
+            arguments += [f"actor_rollout_ref.actor.ppo_epochs={dice.choice([1, 2])}",
+                          f"actor_rollout_ref.actor.ppo_mini_batch_size={dice.choice([2, 4, 8])}",
+                          f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={dice.choice([1, 2])}"]
+        if task == "ppo":
+            arguments += [f"critic.ppo_mini_batch_size={dice.choice([4, 8])}", "critic.ppo_micro_batch_size_per_gpu=2"]
+            if deep:
+                arguments.append("critic.model.path=out/deep-reward/latest/reward")
+        if dice.random() < 0.25 and task != "sft":
+            arguments.append(f"actor_rollout_ref.model.lora_rank={dice.choice([2, 8])}")
+        return task, dice, arguments
+
+    def test_random_jobs_under_random_ceilings_are_equal_bit_by_bit(self):
+        first, count = map(int, os.environ.get("NEAP_MODE_SEEDS", "1:8").split(":"))
+        streamed = 0
+        for seed in range(first, first + count):
+            task, dice, arguments = self.random_job(seed)
+            with self.subTest(seed=seed, task=task, arguments=arguments):
+                calm = self.train(f"modes-{seed}-all", arguments + ["memory.residency=all", "device.memory=1GiB"])
+                least = {mode: self.least(arguments, mode) for mode in ("joined", "split", "streamed", "auto")}
+                self.assertEqual(least["auto"], min(least.values()))
+                for mode in ("auto", "split", "streamed"):
+                    capacity = least[mode] + (0 if mode == "auto" else dice.randrange(0, 12))
+                    run = self.train(f"modes-{seed}-{mode}",
+                                     arguments + [f"memory.update={mode}", f"device.memory={capacity}MiB"])
+                    self.assert_equal_runs(task, calm, run)
+                    self.assert_as_planned(run, capacity)
+                    plan = json.loads((self.home / run / "plan.json").read_text())
+                    streamed += sum(len(tag.get("windows", [])) > 2 for tag in plan["tags"])
+        if count >= 8:
+            self.assertGreater(streamed, 3, "no job had several windows")
+
+    def test_killed_in_an_update_resumes_exactly(self):
+        arguments = ["ppo.toml", "actor_rollout_ref.model.path=out/deep-actor/latest/actor",
+                     "critic.model.path=out/deep-reward/latest/reward", "memory.update=streamed",
+                     "trainer.total_training_steps=6", "trainer.save_freq=1", "data.val_files=[]"]
+        arguments.append(f"device.memory={self.least(arguments, 'streamed')}MiB")
+        start = time.monotonic()
+        calm = self.train("stream-calm", arguments)
+        seconds = time.monotonic() - start
+        dice = random.Random(5)
+        killed = "out/stream-killed"
+        for _ in range(6):
+            process = self.start("train", *arguments, f"trainer.default_local_dir={killed}")
+            # Most of a step under this ceiling is its updates.
+            time.sleep(seconds * dice.uniform(0.2, 0.9))
+            process.kill()
+            process.communicate()
+        self.train("stream-killed", arguments)
+        self.assert_equal_runs("ppo", calm, killed)
+
+    def test_a_checkpoint_goes_on_under_another_mode(self):
+        arguments = ["sft.toml", "actor_rollout_ref.model.path=deep", "device.dtype=bfloat16", "data.val_files=[]"]
+        calm = self.train("other-calm", arguments + ["trainer.total_training_steps=4"])
+        for mode, steps in (("streamed", 1), ("joined", 2), ("split", 3), ("streamed", 4)):
+            self.train("other-mixed", arguments + [f"memory.update={mode}", f"trainer.total_training_steps={steps}"])
+        self.assert_equal_runs("sft", calm, "out/other-mixed")
+
+    def test_host_memory_that_ends_is_an_error_before_the_run(self):
+        arguments = ["sft.toml", "actor_rollout_ref.model.path=deep", "memory.update=streamed"]
+        result = self.neap("train", *arguments, "memory.host_budget=1MiB", "trainer.default_local_dir=out/no-host")
+        self.assert_fails(result, 3, "host budget of 1 MiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,338 @@
+// The schedule as it is executed: moves are the plan's, contents are kept, and a streamed tag survives
+// failures in the middle.
+#include "bridge/schedule_executor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "base/format.h"
+#include "device/fault/fault_device.h"
+#include "device/host/host_device.h"
+
+namespace neap::bridge {
+namespace {
+
+using plan::Contents;
+using plan::MemoryPlan;
+using plan::Need;
+using plan::TagPlan;
+
+constexpr Bytes kGranule = 64_KiB;
+
+TagPlan make_tag(std::string name, std::vector<std::uint64_t> regions, Contents contents) {
+  TagPlan tag;
+  tag.tag = std::move(name);
+  tag.contents = contents;
+  for (std::size_t r = 0; r < regions.size(); ++r) {
+    const Bytes bytes = kGranule * regions[r];
+    tag.regions.push_back({format("r{}", r), bytes, {{format("r{}", r), Bytes(), bytes}}});
+    tag.bytes += bytes;
+  }
+  return tag;
+}
+
+void make_windows(TagPlan& tag) {
+  for (std::size_t r = 0; r < tag.regions.size(); ++r)
+    tag.windows.push_back({r, 1, tag.regions[r].bytes});
+}
+
+// What each region of each tag holds, beside the arena.
+class Shadow {
+ public:
+  explicit Shadow(const MemoryPlan& plan) : plan_(plan) {
+    for (const TagPlan& tag : plan.tags) values_.emplace_back(tag.regions.size(), 0);
+  }
+  void write(ScheduleExecutor& executor, std::size_t tag, std::size_t region) {
+    values_[tag][region] = ++last_;
+    const auto [words, count] = words_of(executor, tag, region);
+    std::fill(words, words + count, last_);
+  }
+  [[nodiscard]] bool holds(ScheduleExecutor& executor, std::size_t tag, std::size_t region) const {
+    const auto [words, count] = words_of(executor, tag, region);
+    return std::all_of(words, words + count,
+                       [&](std::uint64_t w) { return w == values_[tag][region]; });
+  }
+
+ private:
+  [[nodiscard]] std::pair<std::uint64_t*, std::size_t> words_of(ScheduleExecutor& executor,
+                                                                std::size_t tag,
+                                                                std::size_t region) const {
+    const auto place = executor.place(plan_.tags[tag].tag, plan_.tags[tag].regions[region].name);
+    return {reinterpret_cast<std::uint64_t*>(place.address), place.bytes.count() / 8};
+  }
+  const MemoryPlan& plan_;
+  std::vector<std::vector<std::uint64_t>> values_;
+  std::uint64_t last_ = 0;
+};
+
+std::unique_ptr<device::HostDevice> host_device(Bytes capacity) {
+  device::HostOptions options;
+  options.capacity = capacity;
+  options.granularity = kGranule;
+  return value_or_throw(device::make_host_device(options));
+}
+
+MemoryPlan random_plan(std::mt19937_64& random) {
+  const auto pick = [&](std::uint64_t n) { return static_cast<std::size_t>(random() % n); };
+  MemoryPlan plan;
+  plan.granularity = kGranule;
+  const std::size_t phases = 2 + pick(4);
+  for (std::size_t p = 0; p < phases; ++p)
+    plan.phases.push_back({format("p{}", p), kGranule * pick(3), Bytes()});
+  if (pick(3) > 0) {
+    const std::size_t first = pick(phases);
+    plan.loops.push_back(
+        {first, first + pick(phases - first), static_cast<std::int64_t>(1 + pick(4))});
+    for (std::size_t p = first; p <= plan.loops[0].last; ++p)
+      plan.phases[p].times = plan.loops[0].times;
+  }
+  const std::size_t tags = 2 + pick(4);
+  for (std::size_t t = 0; t < tags; ++t) {
+    std::vector<std::uint64_t> regions;
+    for (std::size_t r = 0; r <= pick(4); ++r) regions.push_back(1 + pick(6));
+    TagPlan tag = make_tag(format("t{}", t), regions, static_cast<Contents>(pick(3)));
+    const bool streams = tag.contents == Contents::kLive && pick(2) == 0;
+    if (streams) make_windows(tag);
+    for (std::size_t p = 0; p < phases; ++p) {
+      const bool needs = pick(2) == 0 || p == t % phases;
+      tag.need.push_back(!needs ? Need::kOptional : streams ? Need::kStream : Need::kNeed);
+      tag.write.push_back(needs && tag.contents != Contents::kFrozen && (streams || pick(2) == 0));
+      Bytes most;
+      for (std::size_t w = 0; w + 1 < tag.windows.size(); ++w)
+        most = std::max(most, tag.windows[w].bytes + tag.windows[w + 1].bytes);
+      if (tag.windows.size() == 1) most = tag.windows[0].bytes;
+      if (tag.need[p] == Need::kStream) plan.phases[p].window += most;
+    }
+    plan.tags.push_back(std::move(tag));
+  }
+  return plan;
+}
+
+std::vector<std::pair<std::size_t, bool>> visits_of(const MemoryPlan& plan) {
+  std::vector<std::pair<std::size_t, bool>> visits;
+  for (std::size_t p = 0; p < plan.phases.size(); ++p) {
+    visits.emplace_back(p, false);
+    for (const plan::Loop& loop : plan.loops) {
+      for (std::int64_t round = 1; loop.last == p && round < loop.times; ++round)
+        for (std::size_t q = loop.first; q <= loop.last; ++q) visits.emplace_back(q, true);
+    }
+  }
+  return visits;
+}
+
+void expect_planned(const Transition& done, const std::vector<plan::Move>& planned) {
+  EXPECT_TRUE(done.scheduled);
+  ASSERT_EQ(done.moves.size(), planned.size());
+  for (std::size_t i = 0; i < planned.size(); ++i) {
+    EXPECT_EQ(done.moves[i].kind, planned[i].kind);
+    EXPECT_EQ(done.moves[i].tag, planned[i].tag);
+    EXPECT_EQ(done.moves[i].copied, planned[i].copies ? planned[i].bytes : Bytes())
+        << planned[i].tag;
+  }
+}
+
+// Works in a phase: what it needs is there and unchanged, what it writes is written.
+void work(ScheduleExecutor& executor, const MemoryPlan& plan, Shadow& shadow, std::size_t phase) {
+  for (std::size_t t = 0; t < plan.tags.size(); ++t) {
+    const TagPlan& tag = plan.tags[t];
+    if (tag.need[phase] == Need::kOptional) continue;
+    std::optional<ScheduleExecutor::Stream> stream;
+    if (tag.streamed()) stream.emplace(executor, t, Access::kWrite);
+    for (std::size_t r = 0; r < tag.regions.size(); ++r) {
+      if (stream) stream->bring(r);
+      // What scratch held is undefined where it has been away.
+      if (tag.contents != Contents::kScratch) {
+        ASSERT_TRUE(shadow.holds(executor, t, r)) << tag.tag << " in phase " << phase;
+      }
+      if (tag.write[phase]) shadow.write(executor, t, r);
+    }
+    if (stream) {
+      ASSERT_TRUE(stream->close().ok());
+    }
+  }
+}
+
+void run_cycles(MemoryPlan& plan) {
+  const auto device = host_device(plan.capacity);
+  const auto arena = value_or_throw(arena::Arena::make(*device));
+  ScheduleExecutor executor(*arena, plan);
+  Shadow shadow(plan);
+  for (std::size_t t = 0; t < plan.tags.size(); ++t) {
+    std::optional<ScheduleExecutor::Stream> stream;
+    if (plan.tags[t].streamed())
+      stream.emplace(executor, t, Access::kWrite);
+    else
+      (void)executor.bring({plan.tags[t].tag});
+    for (std::size_t r = 0; r < plan.tags[t].regions.size(); ++r) {
+      if (stream) stream->bring(r);
+      shadow.write(executor, t, r);
+    }
+    stream.reset();
+    (void)executor.move_to(ScheduleExecutor::Set(plan.tags.size(), false));
+  }
+  for (int cycle = 0; cycle < 3; ++cycle) {
+    Bytes moved;
+    (void)executor.take_stream_use();
+    for (const auto& [p, again] : visits_of(plan)) {
+      const Transition done = executor.enter(p);
+      EXPECT_EQ(executor.resident(), plan.schedule[p].resident);
+      // The first cycle begins with copies that the steady one does not make.
+      if (cycle > 0) expect_planned(done, again ? plan.schedule[p].again : plan.schedule[p].moves);
+      moved += done.copied();
+      ASSERT_NO_FATAL_FAILURE(work(executor, plan, shadow, p));
+      moved += executor.take_stream_use().copied();
+    }
+    if (cycle > 0) {
+      EXPECT_EQ(moved, plan.moved_per_step);
+    }
+  }
+  EXPECT_LE(arena->stats().peak_physical, plan.capacity);
+}
+
+TEST(ScheduleExecution, RandomPlansRunAsPlannedUnderTheirCapacity) {
+  std::mt19937_64 random(20261122);
+  int moving = 0;
+  for (int i = 0; i < 150; ++i) {
+    SCOPED_TRACE(i);
+    MemoryPlan plan = random_plan(random);
+    const Bytes least = plan::min_capacity(plan);
+    plan.capacity = std::max(least + kGranule * (random() % 12), kGranule);
+    ASSERT_TRUE(plan::solve_residency(plan, "auto").ok());
+    moving += plan.moved_per_step.is_zero() ? 0 : 1;
+    ASSERT_NO_FATAL_FAILURE(run_cycles(plan));
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(moving, 50);
+}
+
+// ---- one streamed tag, and what can go wrong ----------------------------------------------------
+
+struct Streaming {
+  Streaming(Bytes capacity, arena::Options options) {
+    plan.granularity = kGranule;
+    plan.capacity = capacity;
+    plan.phases = {{"update", Bytes(), Bytes()}};
+    plan.tags = {make_tag("state", {3, 2, 4, 1, 3}, Contents::kLive)};
+    plan.tags[0].need = {Need::kStream};
+    plan.tags[0].write = {true};
+    make_windows(plan.tags[0]);
+    plan.phases[0].window = kGranule * 6;
+    EXPECT_TRUE(plan::solve_residency(plan, "auto").ok());
+    real = host_device(capacity);
+    fault = device::make_fault_device(*real);
+    options.touch_threads = 1;
+    arena = value_or_throw(arena::Arena::make(*fault, options));
+    executor.emplace(*arena, plan);
+    shadow.emplace(plan);
+  }
+  ~Streaming() { fault->arm({}); }
+  // Writes every window; false where it failed. `done`: windows that were written.
+  Status pass(std::size_t& done) {
+    done = 0;
+    try {
+      ScheduleExecutor::Stream stream(*executor, 0, Access::kWrite);
+      for (; done < plan.tags[0].regions.size(); ++done) {
+        stream.bring(done);
+        EXPECT_TRUE(!written || shadow->holds(*executor, 0, done));
+        shadow->write(*executor, 0, done);
+      }
+      return stream.close();
+    } catch (const Error& e) {
+      return e.status();
+    }
+  }
+  [[nodiscard]] bool intact() {
+    ScheduleExecutor::Stream stream(*executor, 0, Access::kRead);
+    for (std::size_t r = 0; r < plan.tags[0].regions.size(); ++r) {
+      stream.bring(r);
+      if (!shadow->holds(*executor, 0, r)) return false;
+    }
+    return stream.close().ok();
+  }
+
+  MemoryPlan plan;
+  std::unique_ptr<device::HostDevice> real;
+  std::unique_ptr<device::FaultDevice> fault;
+  std::unique_ptr<arena::Arena> arena;
+  std::optional<ScheduleExecutor> executor;
+  std::optional<Shadow> shadow;
+  bool written = false;
+};
+
+TEST(Streaming, AWindowAtATimeIsOnTheDevice) {
+  Streaming s(kGranule * 6, {});
+  std::size_t done = 0;
+  ASSERT_TRUE(s.pass(done).ok());
+  s.written = true;
+  (void)s.executor->take_stream_use();
+  ASSERT_TRUE(s.pass(done).ok());
+  const StreamUse use = s.executor->take_stream_use();
+  EXPECT_EQ(use.to_host, s.plan.tags[0].bytes);
+  EXPECT_EQ(use.to_device, s.plan.tags[0].bytes);
+  EXPECT_EQ(use.window, kGranule * 4);
+  EXPECT_TRUE(s.intact());
+  EXPECT_EQ(s.executor->take_stream_use().to_host, Bytes()) << "reading copies nothing out";
+  EXPECT_LE(s.arena->stats().peak_physical, kGranule * 6);
+}
+
+TEST(Streaming, EveryDeviceCallMayFailAndNothingIsLost) {
+  std::uint64_t failed = 0;
+  for (std::uint64_t k = 1;; ++k) {
+    SCOPED_TRACE(format("call {}", k));
+    Streaming s(kGranule * 6, {});
+    std::size_t done = 0;
+    ASSERT_TRUE(s.pass(done).ok());
+    s.written = true;
+    s.fault->arm({k, std::nullopt, ErrorCode::kDriver, false});
+    const Status status = s.pass(done);
+    const bool fired = s.fault->fired();
+    s.fault->arm({});
+    if (!fired) break;
+    // Some failures are repaired on the way.
+    if (!status.ok()) ++failed;
+    // Windows before the failure hold the new contents, those after it the old ones.
+    ASSERT_TRUE(s.intact());
+    ASSERT_TRUE(s.pass(done).ok());
+    ASSERT_TRUE(s.intact());
+  }
+  EXPECT_GT(failed, 20U);
+}
+
+TEST(Streaming, ADeviceThatIsGoneIsAnErrorAtEveryCall) {
+  for (std::uint64_t k = 1;; ++k) {
+    SCOPED_TRACE(format("from call {} on", k));
+    Streaming s(kGranule * 6, {});
+    std::size_t done = 0;
+    ASSERT_TRUE(s.pass(done).ok());
+    s.written = true;
+    s.fault->arm({k, std::nullopt, ErrorCode::kDeviceLost, true});
+    const Status status = s.pass(done);
+    if (!s.fault->fired()) break;
+    // The last calls release pages, which may fail without harm.
+    EXPECT_TRUE(!status.ok() || done == s.plan.tags[0].regions.size());
+  }
+}
+
+TEST(Streaming, WithoutHostMemoryTheWindowStaysAndTheStatusSaysSo) {
+  arena::Options options;
+  options.host_budget = kGranule * 8;
+  Streaming s(kGranule * 8, options);
+  std::size_t done = 0;
+  const Status status = s.pass(done);
+  EXPECT_EQ(status.code(), ErrorCode::kOutOfHostMemory) << status.message();
+  EXPECT_GE(done, 1U);
+  EXPECT_LT(done, s.plan.tags[0].regions.size());
+  s.arena->set_backup_options(true, Bytes(~0ull), "");
+  // The windows that were written are all there, the last of them still on the device.
+  ScheduleExecutor::Stream stream(*s.executor, 0, Access::kRead);
+  for (std::size_t r = 0; r < done; ++r) {
+    stream.bring(r);
+    EXPECT_TRUE(s.shadow->holds(*s.executor, 0, r)) << r;
+  }
+}
+
+}  // namespace
+}  // namespace neap::bridge
