@@ -264,6 +264,15 @@ def run_job(neap, job, folder, overrides, steps, seconds):
     return " ".join(map(str, command)), metrics
 
 
+def in_a_step(records, warm, key):
+    """The median over steps of what a step's runs of a phase took together."""
+    steps = {}
+    for r in records:
+        if r["step"] > warm:
+            steps[r["step"]] = steps.get(r["step"], 0) + r[key]
+    return statistics.median(steps.values())
+
+
 def compare(folder, metrics):
     plan = json.loads((folder / "plan.json").read_text())
     records = [r for r in json_lines(folder / "phases.jsonl") if r["step"] <= len(metrics)]
@@ -275,15 +284,20 @@ def compare(folder, metrics):
             if phase["name"] == "validate":  # there are no val_files
                 continue
             raise RuntimeError(f"phase {phase['name']} was planned and did not run")
-        later = [r for r in mine if r["step"] > warm]
         measured = max(r["peak"] for r in mine)
+        last = [r for r in mine if r["step"] == max(r["step"] for r in mine)]
+        streamed = sum(2 * tag["bytes"] for tag in plan["tags"] if tag["cells"][len(phases)] == "stream")
+        copied = lambda moves: sum(m["bytes"] for m in moves if m["copies"])
         phases.append({"phase": phase["name"], "planned": phase["peak"], "measured": measured,
                        "percent": round(100 * (measured / phase["peak"] - 1), 3),
                        "planned_transient": phase["transient"], "transient": max(r["transient_reserved"] for r in mine),
                        "transient_allocated": max(r["transient_allocated"] for r in mine),
-                       "planned_moved": sum(m["bytes"] for m in phase["moves"] if m["copies"]),
-                       "moved": later[-1]["moved"], "move_seconds": statistics.median(r["move_seconds"] for r in later),
-                       "seconds": statistics.median(r["seconds"] for r in later)})
+                       "times": phase["times"],
+                       "planned_moved": copied(phase["moves"]) + (phase["times"] - 1) * copied(phase["again"])
+                       + phase["times"] * streamed,
+                       "moved": sum(r["moved"] for r in last), "as_planned": all(r["as_planned"] for r in last),
+                       "move_seconds": in_a_step(mine, warm, "move_seconds"), "seconds": in_a_step(mine, warm, "seconds"),
+                       "stream_seconds": in_a_step(mine, warm, "stream_seconds")})
     unplanned = {r["phase"] for r in records} - {p["name"] for p in plan["phases"]}
     if unplanned:
         raise RuntimeError(f"phases ran that were not planned: {sorted(unplanned)}")
@@ -313,7 +327,7 @@ def measure(case, neap, job, folder, overrides):
 def wrong_in(result):
     out = [f"{p['phase']} is {p['percent']:+.2f} % off its plan" for p in result["phases"] if abs(p["percent"]) > ARGS.tolerance]
     out += [f"{p['phase']} moved {p['moved']} bytes, planned {p['planned_moved']}" for p in result["phases"]
-            if p["moved"] != p["planned_moved"]]
+            if p["moved"] != p["planned_moved"] or not p["as_planned"]]
     return out
 
 
