@@ -17,7 +17,8 @@ PhaseAccounts::PhaseAccounts(Bytes ceiling, const ScheduleExecutor& executor,
 Bytes PhaseAccounts::room(std::size_t phase) const {
   if (ceiling_.is_zero()) return {};
   // An exhausted ceiling leaves one byte: zero would be no limit.
-  const Bytes taken = executor_.persistent() + plan_.phases[phase].window;
+  const plan::PhasePlan& planned = plan_.phases[phase];
+  const Bytes taken = executor_.persistent() + planned.window + planned.headroom;
   return std::max(saturating_sub(ceiling_, taken), Bytes(1));
 }
 

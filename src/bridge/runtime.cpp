@@ -9,6 +9,7 @@
 #include "bridge/attention.h"
 #include "bridge/phase_accounts.h"
 #include "bridge/phase_transients.h"
+#include "bridge/torch_cuda_memory.h"
 #include "plan/transients.h"
 
 namespace neap::bridge {
@@ -47,6 +48,7 @@ class RuntimeImpl final : public Runtime {
 
  private:
   void mark(trace::EventKind kind, std::string_view name);
+  void leave_room(std::size_t phase);
   [[nodiscard]] Status end_phase(std::size_t index, Transition entry, Clock::time_point start);
 
   plan::MemoryPlan plan_;
@@ -174,6 +176,7 @@ std::unique_ptr<Runtime::Scope> RuntimeImpl::phase(std::string_view name) {
   } catch (const Error& e) {
     throw Error(Status(e.status()).with_context(format("entering phase \"{}\"", name)));
   }
+  leave_room(index);
   in_phase_ = true;
   (void)executor_->take_stream_use();  // of a checkpoint
   mark(trace::EventKind::kPhaseBegin, name);
@@ -182,6 +185,15 @@ std::unique_ptr<Runtime::Scope> RuntimeImpl::phase(std::string_view name) {
                                      [this, index, entry = std::move(entry), start = Clock::now()] {
                                        return end_phase(index, entry, start);
                                      });
+}
+
+// The arena keeps pages for the next tag. Beside what libtorch's allocator will take they must stay under the ceiling; on
+// the host device both take them from the arena.
+void RuntimeImpl::leave_room(std::size_t phase) {
+  if (!device_.torch.is_cuda() || plan_.capacity.is_zero()) return;
+  const Bytes transient = plan_.phases[phase].transient + kTorchCudaSegment;
+  const Bytes most = saturating_sub(plan_.capacity, executor_->persistent() + transient);
+  if (arena_->stats().page_store > most) (void)value_or_throw(arena_->release_store(most));
 }
 
 Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_point start) {

@@ -216,7 +216,8 @@ Transition ScheduleExecutor::bring(const std::vector<std::string>& tags) {
     if (both[i]) sum += plan_.tags[i].bytes;
   }
   Bytes window;  // that a stream may bring meanwhile
-  for (const plan::PhasePlan& phase : plan_.phases) window = std::max(window, phase.window);
+  for (const plan::PhasePlan& phase : plan_.phases)
+    window = std::max(window, phase.window + phase.headroom);
   sum += window;
   const bool fits = plan_.capacity.is_zero() || sum <= plan_.capacity;
   const Transition done = move_to(fits ? both : only);

@@ -85,17 +85,17 @@ class Drafts {
     return predicted_.emplace(phase.id, std::move(plan)).first->second;
   }
 
-  // The largest window, beside what of the next one an exchange may bring before pages are free.
-  void add_windows(MemoryPlan& plan) const {
+  // An exchange may bring a chunk of the next window before pages of the last one are free.
+  static void add_windows(MemoryPlan& plan) {
     const Bytes chunk = arena::transfer_chunk_size(plan.granularity, plan.capacity);
     for (const TagPlan& tag : plan.tags) {
-      Bytes most;
-      for (std::size_t w = 0; w < tag.windows.size(); ++w) {
-        const Bytes next = w + 1 < tag.windows.size() ? tag.windows[w + 1].bytes : Bytes();
-        most = std::max(most, tag.windows[w].bytes + std::min(next, chunk));
+      Bytes window;
+      for (const WindowPlan& w : tag.windows) window = std::max(window, w.bytes);
+      for (std::size_t p = 0; p < plan.phases.size(); ++p) {
+        if (tag.need[p] != Need::kStream) continue;
+        plan.phases[p].window += window;
+        if (tag.windows.size() > 1) plan.phases[p].headroom += std::min(window, chunk);
       }
-      for (std::size_t p = 0; p < plan.phases.size(); ++p)
-        if (tag.need[p] == Need::kStream) plan.phases[p].window += most;
     }
   }
 

@@ -65,7 +65,8 @@ struct PhasePlan {
   Bytes transient;            ///< predicted peak of the phase pool, as reserved from the device
   Bytes transient_allocated;  ///< the same as allocated
   double seconds = 0;         ///< of its operations in one step, by the device's rates
-  Bytes window{};             ///< device memory for windows of streamed tags
+  Bytes window{};             ///< largest window of streamed tags
+  Bytes headroom{};           ///< on top while one window is exchanged for the next; not in peaks
   std::int64_t times = 1;     ///< runs in a step
 };
 /// Phases [first, last] that run in turn, `times` times in a step: a round for each mini-batch.

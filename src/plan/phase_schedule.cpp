@@ -176,7 +176,8 @@ void write_schedule(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
 }
 
 Bytes needed(const MemoryPlan& plan, std::size_t phase) {
-  Bytes here = plan.phases[phase].transient + plan.phases[phase].window;
+  const PhasePlan& p = plan.phases[phase];
+  Bytes here = p.transient + p.window + p.headroom;
   for (const TagPlan& tag : plan.tags) {
     if (tag.need[phase] == Need::kNeed) here += tag.bytes;
   }
@@ -202,7 +203,8 @@ Status refusal(const MemoryPlan& plan) {
   for (const TagPlan& tag : plan.tags) {
     if (tag.need[worst] == Need::kNeed) parts += format("{} {}, ", tag.tag, tag.bytes);
     if (tag.need[worst] == Need::kStream)
-      parts += format("windows of {} {}, ", tag.tag, plan.phases[worst].window);
+      parts += format("windows of {} {}, ", tag.tag,
+                      plan.phases[worst].window + plan.phases[worst].headroom);
   }
   std::string host;
   if (needed(plan, worst) <= plan.capacity)
@@ -297,7 +299,7 @@ Bytes min_capacity(const MemoryPlan& plan) {
   Bytes low;
   Bytes high;
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
-    Bytes all = plan.phases[p].transient + plan.phases[p].window;
+    Bytes all = plan.phases[p].transient + plan.phases[p].window + plan.phases[p].headroom;
     for (const TagPlan& tag : plan.tags) all += tag.bytes;
     low = std::max(low, needed(plan, p));
     high = std::max(high, all);

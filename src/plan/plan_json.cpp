@@ -53,6 +53,7 @@ Json MemoryPlan::to_json() const {
     phase["persistent"] = bytes(schedule[p].persistent);
     phase["peak"] = bytes(schedule[p].peak);
     phase["window"] = bytes(phases[p].window);
+    phase["headroom"] = bytes(phases[p].headroom);
     phase["times"] = phases[p].times;
     phase["moves"] = json_of(schedule[p].moves);
     phase["again"] = json_of(schedule[p].again);

@@ -15,7 +15,8 @@ class Search {
         host_limit_(plan.host_budget.is_zero() ? ~0ull : plan.host_budget.count()),
         room_(phases_) {
     for (std::size_t p = 0; p < phases_; ++p) {
-      const Bytes taken = plan.phases[p].transient + plan.phases[p].window;
+      const Bytes taken =
+          plan.phases[p].transient + plan.phases[p].window + plan.phases[p].headroom;
       feasible_ = feasible_ && (capacity.is_zero() || taken <= capacity);
       room_[p] = capacity.is_zero() ? ~0ull : saturating_sub(capacity, taken).count();
     }
