@@ -73,6 +73,7 @@ TEST_F(ArenaTest, HostPolicyKeepsAddressAndContents) {
   EXPECT_EQ(b.size, 128_KiB);
   paint(a, 1);
   paint(b, 2);
+  const std::vector<unsigned char> contents(bytes(a), bytes(a) + a.size.count());
   for (int cycle = 0; cycle < 5; ++cycle) {
     const auto left = arena_->pause(tags({"weights"}));
     ASSERT_TRUE(left.ok());
@@ -80,7 +81,10 @@ TEST_F(ArenaTest, HostPolicyKeepsAddressAndContents) {
     EXPECT_EQ(left->copied, 3_MiB + 128_KiB);
     EXPECT_EQ(arena_->info(a.id)->state, State::kPaused);
     EXPECT_TRUE(arena_->info(a.id)->mapped.is_zero());
-    EXPECT_EQ(std::memcmp(arena_->host_copy(a.id), arena_->host_copy(a.id), 1), 0);
+    ASSERT_NE(arena_->host_copy(a.id), nullptr);
+    EXPECT_EQ(std::memcmp(arena_->host_copy(a.id), contents.data(), contents.size()), 0);
+    ASSERT_NE(arena_->host_copy(b.id), nullptr);
+    EXPECT_NE(std::memcmp(arena_->host_copy(b.id), contents.data(), b.size.count()), 0);
     resume({"weights"});
     EXPECT_EQ(arena_->info(a.id)->address, a.address);
     EXPECT_EQ(arena_->info(a.id)->generation, static_cast<std::uint64_t>(cycle) + 2);

@@ -36,12 +36,28 @@ struct System {
   std::atomic<bool> no_room{false};  // for named files, too
   std::atomic<std::uint64_t> calls{0};
   std::atomic<bool> was_direct{false};
+  /// How often a backup's call met what the test asked for: a test that meets nothing shows nothing.
+  std::atomic<int> met{0};
+  std::atomic<int> closes_begun{0}, closes_done{0};  // slow ones
   dev_t folder = 0;
 };
 System the_system;
 
 bool interrupted() {
-  return the_system.signals && the_system.calls.fetch_add(1) % 4 != 3;
+  if (!the_system.signals || the_system.calls.fetch_add(1) % 4 == 3) return false;
+  ++the_system.met;
+  return true;
+}
+// A transfer moves a part.
+std::size_t shortened(std::size_t size) {
+  if (!the_system.short_transfers || size <= 4096) return size;
+  ++the_system.met;
+  return 4096 + (size / 3 & ~std::size_t{4095});
+}
+bool refuses_direct(int fd) {
+  if (!the_system.direct_refused || (::fcntl(fd, F_GETFL) & O_DIRECT) == 0) return false;
+  ++the_system.met;
+  return true;
 }
 int fail(int error) {
   errno = error;
@@ -64,7 +80,10 @@ int fallocate(int fd, int mode, off_t offset, off_t length) noexcept(false) {
   if (the_system.no_room) return fail(ENOSPC);
   if (is_backup(fd)) {
     if (interrupted()) return fail(EINTR);
-    if (the_system.no_fallocate) return fail(EOPNOTSUPP);
+    if (the_system.no_fallocate) {
+      ++the_system.met;
+      return fail(EOPNOTSUPP);
+    }
     if (the_system.reserved >= 0 && offset + length > the_system.reserved) return fail(ENOSPC);
   }
   return static_cast<int>(::syscall(SYS_fallocate, fd, mode, offset, length));
@@ -80,8 +99,8 @@ ssize_t pwrite(int fd, const void* from, size_t size, off_t offset) {
   if (is_backup(fd)) {
     the_system.was_direct = is_direct(fd);
     if (interrupted()) return fail(EINTR);
-    if (the_system.direct_refused && is_direct(fd)) return fail(EINVAL);
-    if (the_system.short_transfers && size > 4096) size = 4096 + (size / 3 & ~size_t{4095});
+    if (refuses_direct(fd)) return fail(EINVAL);
+    size = shortened(size);
     if (the_system.room >= 0) {
       if (the_system.room == 0) return fail(ENOSPC);
       the_system.room =
@@ -94,16 +113,19 @@ ssize_t pwrite(int fd, const void* from, size_t size, off_t offset) {
 ssize_t pread(int fd, void* to, size_t size, off_t offset) {
   if (is_backup(fd)) {
     if (interrupted()) return fail(EINTR);
-    if (the_system.direct_refused && is_direct(fd)) return fail(EINVAL);
-    if (the_system.short_transfers && size > 4096) size = 4096 + (size / 3 & ~size_t{4095});
+    if (refuses_direct(fd)) return fail(EINVAL);
+    size = shortened(size);
   }
   return ::syscall(SYS_pread64, fd, to, size, offset);
 }
 
 int close(int fd) {
-  if (the_system.slow_close && is_backup(fd))
-    std::this_thread::sleep_for(std::chrono::milliseconds(3000));
-  return static_cast<int>(::syscall(SYS_close, fd));
+  const bool slow = the_system.slow_close && is_backup(fd);
+  if (slow) ++the_system.closes_begun;
+  if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(3000));
+  const int result = static_cast<int>(::syscall(SYS_close, fd));
+  if (slow) ++the_system.closes_done;
+  return result;
 }
 
 }  // extern "C"
@@ -121,6 +143,7 @@ class DiskBackup : public testing::Test {
     the_system.signals = the_system.short_transfers = the_system.no_fallocate = false;
     the_system.direct_refused = the_system.slow_close = the_system.was_direct = false;
     the_system.room = the_system.reserved = -1;
+    the_system.met = the_system.closes_begun = the_system.closes_done = 0;
     the_system.folder = status.st_dev;
     Options options;
     options.disk_folder = folder_;
@@ -161,11 +184,13 @@ class DiskBackup : public testing::Test {
 TEST_F(DiskBackup, SignalsAreNoFailure) {
   the_system.signals = true;
   cycle();
+  EXPECT_GT(the_system.met, 0);
 }
 
 TEST_F(DiskBackup, ShortTransfersGoOn) {
   the_system.short_transfers = true;
   cycle();
+  EXPECT_GT(the_system.met, 0);
 }
 
 TEST_F(DiskBackup, FileSystemsWithoutReservingWork) {
@@ -174,12 +199,18 @@ TEST_F(DiskBackup, FileSystemsWithoutReservingWork) {
   the_system.no_fallocate = true;
   the_system.was_direct = false;
   cycle();
+  EXPECT_GT(the_system.met, 0);
   EXPECT_EQ(the_system.was_direct, direct) << "writes go past the cache as elsewhere";
 }
 
 TEST_F(DiskBackup, DirectTransfersRefusedLateGoThroughTheCache) {
+  cycle();
+  if (!the_system.was_direct)
+    GTEST_SKIP() << testing::TempDir() << " lies on a file system without O_DIRECT";
   the_system.direct_refused = true;
   cycle();
+  EXPECT_GT(the_system.met, 0);
+  EXPECT_FALSE(the_system.was_direct);
 }
 
 TEST_F(DiskBackup, AFullDiskIsFoundBeforeAnythingMoves) {
@@ -213,18 +244,26 @@ TEST_F(DiskBackup, ClosingGoesOnBesideTheCaller) {
     act();
     return std::chrono::steady_clock::now() - begin;
   };
+  const auto wait_for = [](const std::atomic<int>& count, int wanted) {
+    for (int i = 0; i < 600 && count < wanted; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(count, wanted);
+  };
   const RegionInfo destroyed = make(2_MiB);
   ASSERT_TRUE(arena_->pause({}).ok());
   the_system.slow_close = true;
   EXPECT_LT(timed([&] { EXPECT_TRUE(arena_->destroy(destroyed.id).ok()); }),
             std::chrono::milliseconds(2000));
+  wait_for(the_system.closes_begun, 1);
   the_system.slow_close = false;
   const RegionInfo shrunk = make(2_MiB);
   ASSERT_TRUE(arena_->pause({}).ok());
   ASSERT_TRUE(arena_->shrink(shrunk.id, Bytes(0), 2_MiB).ok());
-  std::this_thread::sleep_for(std::chrono::milliseconds(3200));
+  wait_for(the_system.closes_done, 1);
   the_system.slow_close = true;
   EXPECT_LT(timed([&] { EXPECT_TRUE(arena_->resume({}).ok()); }), std::chrono::milliseconds(2000));
+  // Not waited for, and not forgotten.
+  wait_for(the_system.closes_done, 2);
 }
 
 class NamedDiskBackup : public DiskBackup {
