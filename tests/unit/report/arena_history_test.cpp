@@ -38,6 +38,7 @@ TEST(ArenaHistory, LayersAreWhatTheArenaHolds) {
   std::mt19937 random(11);
   const std::vector<std::string> tags{"actor.weights", "rollout.kv", "critic.optimizer"};
   std::vector<arena::RegionId> regions;
+  std::size_t compared = 0, moved = 0;
   for (int round = 0; round < 300; ++round) {
     const std::string& tag = tags[random() % tags.size()];
     const std::vector<std::string> one{tag};
@@ -61,10 +62,10 @@ TEST(ArenaHistory, LayersAreWhatTheArenaHolds) {
         break;
       case 3:
       case 4:
-        (void)arena.pause(one).ok();
+        if (const auto done = arena.pause(one); done.ok()) moved += done->regions;
         break;
       default:
-        (void)arena.resume(one).ok();
+        if (const auto done = arena.resume(one); done.ok()) moved += done->regions;
         break;
     }
     if (round % 10 != 9) continue;
@@ -75,13 +76,19 @@ TEST(ArenaHistory, LayersAreWhatTheArenaHolds) {
     EXPECT_EQ(leaves.reserved_low.back(), stats.physical.count()) << "round " << round;
     EXPECT_EQ(history.peak_reserved, stats.peak_physical.count()) << "round " << round;
     for (const arena::TagStats& tag_stats : stats.tags) {
+      bool found = false;
       for (std::size_t layer = 0; layer < history.layers.size(); ++layer) {
         if (history.layers[layer].name != tag_stats.tag) continue;
         const std::uint64_t now = leaves.stack[(leaves.size() - 1) * leaves.layer_count + layer];
         EXPECT_EQ(now, tag_stats.mapped.count()) << tag_stats.tag << ", round " << round;
+        found = true;
+        ++compared;
       }
+      EXPECT_TRUE(found || tag_stats.mapped.is_zero()) << tag_stats.tag << ", round " << round;
     }
   }
+  EXPECT_GT(compared, 80u) << "nearly every tag has its layer in each of 30 rounds";
+  EXPECT_GT(moved, 100u);
 }
 
 }  // namespace
