@@ -168,8 +168,8 @@ Status move_out(Arena::Impl& arena, Outgoing& out, bool release_pages) {
   return {};
 }
 
-/// Takes the pages of one chunk at a time: the driver clears pages when they are mapped, and creates
-/// others meanwhile. Kept pages are taken for all chunks at once, because creating a page may release
+/// Takes pages as they are mapped: the driver clears released memory in the background, and makes pages
+/// of what is clean. Kept pages are taken for all chunks at once, because creating a page may release
 /// kept ones.
 class PagesByChunk {
  public:
@@ -188,20 +188,24 @@ class PagesByChunk {
     for (const auto& [size, pages] : kept_) store_.give(pages);
   }
 
-  /// On failure the chunk has the pages that could be had.
-  Status fill(TransferChunk& chunk) {
-    if (!chunk.pages.empty()) return {};
-    for (const Bytes size : chunk.sizes) {
-      std::vector<Page>& kept = kept_[size.count()];
-      if (kept.empty()) {
-        NEAP_TRY_ASSIGN(const Page page, store_.take(size));
-        chunk.pages.push_back(page);
-      } else {
+  /// Kept pages are mapped together, new ones one by one, while the driver clears memory for the next.
+  /// After a failure the chunk has the pages that could be had, and some may be mapped. `lacks_pages`:
+  /// that there were not enough.
+  Status map(Arena::Impl& arena, TransferChunk& chunk, bool& lacks_pages) {
+    for (std::size_t i = chunk.pages.size(); i < chunk.sizes.size(); ++i) {
+      const Bytes size = chunk.sizes[i];
+      if (std::vector<Page>& kept = kept_[size.count()]; !kept.empty()) {
         chunk.pages.push_back(kept.back());
         kept.pop_back();
+        continue;
       }
+      Result<Page> made = store_.take(size);
+      lacks_pages = made.status().code() == ErrorCode::kOutOfDeviceMemory;
+      if (!made.ok()) return made.status();
+      chunk.pages.push_back(*made);
+      NEAP_TRY(map_pages(arena, chunk));
     }
-    return {};
+    return chunk.mapped < chunk.pages.size() ? map_pages(arena, chunk) : Status();
   }
 
  private:
@@ -254,10 +258,7 @@ Status move_in(Arena::Impl& arena, Incoming& in, Stopwatch& watch, bool& lacks_p
   std::optional<UnpinBehind> unpin;
   if (copies && !arena.keep_host_buffers) unpin.emplace(arena, in, queue.get());
   for (TransferChunk& chunk : in.chunks) {
-    Status taken = pages.fill(chunk);
-    lacks_pages = taken.code() == ErrorCode::kOutOfDeviceMemory;
-    NEAP_TRY(std::move(taken));
-    NEAP_TRY(map_chunk(arena, chunk));
+    NEAP_TRY(pages.map(arena, chunk, lacks_pages));
     if (chunk.copies.empty()) continue;
     NEAP_TRY(copy_in(chunk, queue.get()));
     if (unpin) NEAP_TRY(unpin->queued(chunk));

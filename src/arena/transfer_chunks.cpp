@@ -121,20 +121,24 @@ Inventory leaving_pages(const Arena::Impl& arena, const std::vector<Tag*>& tags)
   return leaving;
 }
 
+Status map_pages(Arena::Impl& arena, TransferChunk& chunk) {
+  Address from = chunk.at;
+  for (std::size_t i = 0; i < chunk.mapped; ++i) from += chunk.pages[i].size.count();
+  Address at = from;
+  for (; chunk.mapped < chunk.pages.size(); ++chunk.mapped) {
+    NEAP_TRY(arena.device.map(at, chunk.pages[chunk.mapped].id));
+    at += chunk.pages[chunk.mapped].size.count();
+  }
+  // All were mapped before: an earlier call may have failed to give access.
+  if (at == from) from = chunk.at;
+  NEAP_TRY(arena.device.set_access(from, Bytes(at - from)));
+  arena.events.record(EventKind::kMap, from, Bytes(at - from));
+  return {};
+}
+
 Status map_chunk(Arena::Impl& arena, TransferChunk& chunk) {
-  Address at = chunk.at;
-  Status status;
-  for (const Page& page : chunk.pages) {
-    status = arena.device.map(at, page.id);
-    if (!status.ok()) break;
-    ++chunk.mapped;
-    at += page.size.count();
-  }
-  if (status.ok()) status = arena.device.set_access(chunk.at, chunk.size);
-  if (status.ok()) {
-    arena.events.record(EventKind::kMap, chunk.at, chunk.size);
-    return status;
-  }
+  Status status = map_pages(arena, chunk);
+  if (status.ok()) return status;
   if (const Status undone = unmap_chunk(arena, chunk); !undone.ok())
     log::error(format("a range at {:#x} stays mapped for now: {}", chunk.at, undone.message()));
   return status;

@@ -87,8 +87,10 @@ bool unmap_all(Arena::Impl& arena, Incoming& in, bool to_driver = false);
 /// The same, and restores the former state. Takes the table lock.
 void undo(Arena::Impl& arena, Incoming& in);
 
-/// Maps every page and gives access. On failure nothing stays mapped, unless unmapping fails as well;
-/// chunk.mapped tells.
+/// Maps the pages that are not mapped yet and gives access to them. After a failure, chunk.mapped says
+/// how many are mapped; the last of them may lack access.
+Status map_pages(Arena::Impl& arena, TransferChunk& chunk);
+/// The same, but after a failure nothing stays mapped, unless unmapping fails as well.
 Status map_chunk(Arena::Impl& arena, TransferChunk& chunk);
 Status unmap_chunk(Arena::Impl& arena, TransferChunk& chunk);
 Status copy_out(const TransferChunk& chunk, device::CopyQueue& queue, HostPool::Readying& readying);

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <string>
+#include <utility>
 
 #include "arena/arena.h"
 #include "arena/page_plan.h"
@@ -106,6 +108,50 @@ TEST_F(ArenaPages, PagesThatAreKeptServeBothSidesAndDoNotPileUp) {
   exchange("optimizer", "kv", false);
   exchange("kv", "optimizer", false);
   EXPECT_LE(arena_->stats().driver_creates - creates, 40u);
+}
+
+/// Driver calls in their order, as text: "create map create map".
+class Calls final : public trace::EventSink {
+ public:
+  void record(const trace::Event& event) override {
+    using trace::EventKind;
+    switch (event.kind) {
+      case EventKind::kCreate:
+        return add("create");
+      case EventKind::kMap:
+        return add("map");
+      case EventKind::kUnmap:
+        return add("unmap");
+      case EventKind::kRelease:
+        return add("release");
+      default:
+        return;
+    }
+  }
+  std::uint32_t intern(std::string_view) override { return 0; }
+  std::string take() { return std::exchange(text_, {}); }
+
+ private:
+  void add(const char* call) { text_ += (text_.empty() ? "" : " ") + std::string(call); }
+  std::string text_;
+};
+
+// The driver clears released memory in the background. A page is mapped while it clears the next.
+TEST_F(ArenaPages, NewPagesAreMappedAsTheyAreCreatedAndKeptOnesTogether) {
+  Calls calls;
+  Options options;
+  options.events = &calls;
+  arena_ = std::move(Arena::make(*device_, options)).value();
+  ASSERT_TRUE(arena_->create("kv", 3_GiB, Policy::kDiscard).ok());
+  ASSERT_TRUE(arena_->pause({}, {.release_pages = true}).ok());
+  (void)calls.take();
+  ASSERT_TRUE(arena_->resume({}).ok());
+  EXPECT_EQ(calls.take(), "create map create map create map");
+  ASSERT_TRUE(arena_->pause({}).ok());
+  EXPECT_EQ(calls.take(), "unmap");
+  ASSERT_TRUE(arena_->resume({}).ok());
+  EXPECT_EQ(calls.take(), "map");
+  arena_.reset();  // before `calls`
 }
 
 TEST_F(ArenaPages, RegionsUpToAQuarterOfAGigabyteSharePages) {
