@@ -11,7 +11,8 @@
 //
 // Transactions pause, resume and exchange check, secure everything (pages, host buffers), then commit.
 //              A failure leaves the state as it was and names need, free and holders. What cannot be
-//              undone (unmapping contents without backup) happens after the last step that can fail.
+//              undone (releasing contents without backup) happens last; only an unmap that fails
+//              after others can then lose contents that were to be discarded.
 //
 // Idempotence  pausing a paused tag and resuming a resident one succeed and do nothing.
 //

@@ -87,7 +87,8 @@ Outgoing gather_out(Arena::Impl& arena, const std::vector<Tag*>& tags,
     if (!any) continue;
     for (const auto& [at, page] : tag->slots)
       if (!stay.slots.contains(at)) slots.emplace_back(at, page);
-    auto chunks = cut_chunks(*tag, slots, any_copy ? arena.chunk_size : Bytes(0));
+    const Bytes uncopied = options.release_pages ? arena.sizes.creating : Bytes(0);
+    auto chunks = cut_chunks(*tag, slots, any_copy ? arena.chunk_size : uncopied);
     for (TransferChunk& chunk : chunks) {
       chunk.mapped = chunk.pages.size();
       out.chunks.push_back(std::move(chunk));
@@ -232,15 +233,18 @@ void commit(Arena::Impl& arena, Outgoing& out) {
 
 namespace {
 
-/// Gives chunks that were released early new pages with the contents that the host has. A chunk
-/// without pages afterwards is lost.
+/// Gives chunks that were released early new pages with the contents that the host has; what was to be
+/// discarded is undefined. A chunk without pages afterwards is lost.
 void renew(Arena::Impl& arena, Outgoing& out) {
   std::vector<TransferChunk*> renewed;
   for (TransferChunk& chunk : out.chunks)
     if (chunk.released) renewed.push_back(&chunk);
   if (renewed.empty()) return;
+  const bool copies = std::any_of(renewed.begin(), renewed.end(), [](const TransferChunk* chunk) {
+    return !chunk->copies.empty() || !chunk->kept.empty();
+  });
   QueueLease queue(arena);
-  Status status = queue.take();
+  Status status = copies ? queue.take() : Status();
   for (TransferChunk* chunk : renewed) {
     if (status.ok()) {
       auto pages = arena.store.take_all(chunk->sizes);
@@ -248,11 +252,11 @@ void renew(Arena::Impl& arena, Outgoing& out) {
       if (pages.ok()) chunk->pages = std::move(*pages);
     }
     if (status.ok()) status = map_chunk(arena, *chunk);
-    if (status.ok()) status = copy_in(*chunk, queue.get());
+    if (status.ok() && copies) status = copy_in(*chunk, queue.get());
     for (const device::Copy& copy : chunk->kept)
       if (status.ok()) status = queue.get().to_device(copy);
   }
-  if (status.ok()) status = queue.get().drain();
+  if (status.ok() && copies) status = queue.get().drain();
   if (!status.ok()) log::error(format("restoring a paused range: {}", status.message()));
 }
 

@@ -125,14 +125,14 @@ bool has_copies(const std::vector<TransferChunk>& chunks) {
                      [](const TransferChunk& s) { return !s.copies.empty(); });
 }
 
-/// Whether the host has everything that a failed move would have to restore.
+/// Whether a failed move could restore everything that has to be restored: the host has it.
 bool is_restorable(const Outgoing& out) {
-  return std::all_of(out.items.begin(), out.items.end(),
-                     [](const auto& item) { return item.policy == Policy::kHost; });
+  return std::none_of(out.items.begin(), out.items.end(),
+                      [](const auto& item) { return item.policy == Policy::kDisk; });
 }
 
-/// Gives an unmapped chunk's pages to the driver, which clears them while later chunks are copied. At
-/// the end of the pause the clearing would slow the copies of a resume that follows.
+/// Gives an unmapped chunk's pages to the driver, which clears them while later chunks are copied and
+/// unmapped. At the end of the pause the clearing would slow a resume that follows.
 void release_early(Arena::Impl& arena, TransferChunk& chunk) {
   const auto is_private = [&](const Page& page) { return arena.store.is_private(page.id); };
   if (!std::all_of(chunk.pages.begin(), chunk.pages.end(), is_private)) return;
@@ -150,7 +150,7 @@ Status move_out(Arena::Impl& arena, Outgoing& out, bool release_pages) {
   if (copies || !out.disk.empty()) NEAP_TRY(queue.take());
   // Files first: they are slow, and nothing is unmapped before they are complete.
   NEAP_TRY(out.disk.empty() ? Status() : copy_to_disk(out.disk, arena.hosts, queue.get()));
-  const bool releases = release_pages && copies && is_restorable(out);
+  const bool releases = release_pages && is_restorable(out);
   const std::size_t count = out.chunks.size();
   const std::size_t ahead = copies ? kCopiesAhead : 0;
   std::vector<std::uint64_t> marks(count, 0);

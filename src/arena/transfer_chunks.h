@@ -19,7 +19,7 @@ struct TransferChunk {
   /// Contents that an earlier pause kept and this pause does not copy again; used to undo it.
   std::vector<device::Copy> kept;
   std::size_t mapped = 0;  ///< pages, from the first, that are mapped now
-  bool released = false;   ///< the driver has its pages already; the host has the contents
+  bool released = false;   ///< the driver has its pages already; the host has what is to be kept
 };
 
 /// A range of device memory and where its contents are kept: a host address or a file offset.

@@ -105,6 +105,7 @@ struct Operation {
   std::function<Status(World&)> run;
   bool keeps_contents = true;
   std::function<void(World&)> before = {};  ///< without faults
+  bool keeps_if_failed = true;
 };
 /// Why a test was skipped prints its name, not its bytes.
 void PrintTo(const Operation& operation, std::ostream* out) {
@@ -136,6 +137,16 @@ std::vector<Operation> operations() {
          return outcome(w.arena().pause(kHere, options));
        },
        false},
+      {.name = "pause_discard_release",
+       .run =
+           [](World& w) {
+             PauseOptions options;
+             options.policy = Policy::kDiscard;
+             options.release_pages = true;
+             return outcome(w.arena().pause(kHere, options));
+           },
+       .keeps_contents = false,
+       .keeps_if_failed = false},
       {"pause_streams",
        [](World& w) {
          PauseOptions options;
@@ -234,7 +245,7 @@ TEST_P(ArenaFault, EveryCallFailsOnce) {
           << "the failure was swallowed";
       world.device().arm({});
       EXPECT_EQ(world.states(), status.ok() ? done : world.before());
-      if (operation.keeps_contents || !status.ok()) {
+      if (status.ok() ? operation.keeps_contents : operation.keeps_if_failed) {
         EXPECT_TRUE(world.intact());
       }
       const Status again = operation.run(world);

@@ -136,8 +136,9 @@ class Calls final : public trace::EventSink {
   std::string text_;
 };
 
-// The driver clears released memory in the background. A page is mapped while it clears the next.
-TEST_F(ArenaPages, NewPagesAreMappedAsTheyAreCreatedAndKeptOnesTogether) {
+// The driver clears released memory in the background: pages are released as they are unmapped, and
+// mapped as they are created. Pages that are kept move together.
+TEST_F(ArenaPages, OnePageAtATimeToAndFromTheDriver) {
   Calls calls;
   Options options;
   options.events = &calls;
@@ -147,6 +148,10 @@ TEST_F(ArenaPages, NewPagesAreMappedAsTheyAreCreatedAndKeptOnesTogether) {
   (void)calls.take();
   ASSERT_TRUE(arena_->resume({}).ok());
   EXPECT_EQ(calls.take(), "create map create map create map");
+  ASSERT_TRUE(arena_->pause({}, {.release_pages = true}).ok());
+  EXPECT_EQ(calls.take(), "unmap release unmap release unmap release");
+  ASSERT_TRUE(arena_->resume({}).ok());
+  (void)calls.take();
   ASSERT_TRUE(arena_->pause({}).ok());
   EXPECT_EQ(calls.take(), "unmap");
   ASSERT_TRUE(arena_->resume({}).ok());
