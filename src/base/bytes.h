@@ -11,8 +11,7 @@
 
 namespace neap {
 
-/// A number of bytes. Not negative; differences are taken with saturating_sub or checked by the
-/// caller.
+/// A number of bytes, not negative. Use saturating_sub for differences, or check first.
 class Bytes {
  public:
   constexpr Bytes() = default;
@@ -48,7 +47,7 @@ class Bytes {
 [[nodiscard]] constexpr Bytes saturating_sub(Bytes a, Bytes b) {
   return a > b ? a - b : Bytes();
 }
-/// The least multiple of `unit` that is not below `size`. `unit` is not zero.
+/// The smallest multiple of `unit` that is at least `size`. `unit` is not zero.
 [[nodiscard]] constexpr Bytes round_up(Bytes size, Bytes unit) {
   return Bytes((size.count() + unit.count() - 1) / unit.count() * unit.count());
 }

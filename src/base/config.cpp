@@ -261,7 +261,7 @@ Status ConfigTable::load_file(const std::filesystem::path& path) {
 
 Status ConfigTable::load_text(std::string_view text, std::string_view name) {
   std::vector<Leaf> leaves;
-  try {  // toml++ throws; the exception stays inside
+  try {  // toml++ throws; caught here
     collect(toml::parse(text, std::string(name)), "", leaves);
   } catch (const toml::parse_error& e) {
     return {ErrorCode::kInvalidArgument,

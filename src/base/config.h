@@ -1,9 +1,9 @@
 // A typed table of configuration keys bound to the fields of a struct.
 //
 // One table serves four readers: the TOML file, `key.path=value` on the command line, `--json`
-// output and the reference page in docs/. A key's default is the value its field has when it is
-// bound. Failure   every error names file:line or the override, the key, the value, and what would
-// be right.
+// output and the reference page in docs/. A key's default is the value of its field when it is bound.
+//
+// Failure   every error names file:line or the override, the key, the value, and what is accepted.
 #pragma once
 
 #include <cstdint>

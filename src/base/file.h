@@ -15,9 +15,9 @@ namespace neap {
 [[nodiscard]] Result<std::string> read_file(const std::filesystem::path& path,
                                             Bytes limit = Bytes(1ull << 34));
 
-/// Writes `contents` to a temporary neighbour, fsyncs and renames: readers see the old file or the
-/// new one. On any failure (a full disk too) the neighbour is removed and the old file is
-/// untouched.
+/// Writes `contents` to a temporary file in the same folder, fsyncs and renames it: readers see the
+/// old file or the new one. On any failure, a full disk included, the temporary file is removed and
+/// the old file is unchanged.
 [[nodiscard]] Status write_file_atomic(const std::filesystem::path& path,
                                        std::string_view contents);
 

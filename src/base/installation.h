@@ -1,6 +1,7 @@
 // Where the files that come with the program are: libraries that are loaded at run time.
 //
-// Threads   any.   Cost   a few stat calls.
+// Threads   any.
+// Cost      a few stat calls.
 #pragma once
 
 #include <filesystem>
@@ -18,7 +19,7 @@ namespace neap {
 /// copy), ../lib (a build folder) and ../lib/neap (an installation).
 [[nodiscard]] std::vector<std::filesystem::path> library_folders();
 
-/// The library `name`, or what the environment variable `variable` names (null: there is none).
+/// The library `name`, or what the environment variable `variable` names (null: no variable).
 /// kNotFound names the folders that were searched.
 [[nodiscard]] Result<std::filesystem::path> find_library(std::string_view name,
                                                          const char* variable);

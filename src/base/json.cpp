@@ -3,7 +3,7 @@
 namespace neap {
 namespace {
 
-// Copying and printing a value goes as deep as it is nested: a file of brackets would end the stack.
+// Copying and printing recurse to the depth of a value: deep nesting would overflow the stack.
 constexpr int kMaxDepth = 500;
 
 bool too_deep(std::string_view text) {
@@ -32,7 +32,7 @@ Result<Json> parse_json(std::string_view text, std::string_view where) {
     return Status(ErrorCode::kCorrupt, std::string(where) + ": JSON is nested deeper than " +
                                            std::to_string(kMaxDepth) + " levels");
   }
-  // The exception stays inside: rooms below torch/ throw nothing.
+  // Caught here: modules below bridge/ do not throw.
   try {
     return Json::parse(text.begin(), text.end());
   } catch (const nlohmann::json::exception& e) {

@@ -1,7 +1,9 @@
 // Lines on stderr for people. Data goes to stdout, never through here.
 //
-// Threads   any; a line is written whole.   Level from NEAP_LOG (debug, info, warn, error, off),
-// read once. Cost      a line below the level costs one relaxed load.
+// The level is read once from NEAP_LOG (debug, info, warn, error, off).
+//
+// Threads   any; a line is written whole.
+// Cost      a line below the level costs one relaxed load.
 #pragma once
 
 #include <string_view>
@@ -32,7 +34,7 @@ inline void error(std::string_view line) {
   write(Level::kError, line);
 }
 
-/// A hook that runs before a line is written and one after, so that a progress bar can step aside.
+/// A hook that runs before a line is written and one after, so that a progress bar can clear itself.
 /// Null removes it. Both run under the log's lock and must not log.
 void set_line_guard(void (*before)(), void (*after)());
 

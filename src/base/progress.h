@@ -1,5 +1,4 @@
-// Progress of long work: a bar with rate and time left on a terminal, a plain line now and then in
-// a log.
+// Progress of long work: a bar with rate and time left on a terminal, a line at intervals in a log.
 //
 // Threads   one Progress belongs to one thread; log lines from others pass above the bar.
 // Cost      update() draws at most ten times a second; otherwise one clock read.

@@ -1,6 +1,6 @@
-// Outcomes without exceptions: Status, Result<T>, and Error for the rooms that throw.
+// Outcomes without exceptions: Status, Result<T>, and Error for the modules that throw.
 //
-// Below torch/ every fallible function returns Status or Result<T>; nothing is thrown, because this
+// Below bridge/ every fallible function returns Status or Result<T>; nothing is thrown, because this
 // code runs inside malloc hooks, destructors and at exit. Above, `value_or_throw` turns a failure
 // into Error. Cost: a success is one null pointer; a failure is one allocation.
 #pragma once
@@ -25,17 +25,17 @@ enum class ErrorCode : int {
   kInvalidArgument = 1,
   kNotFound = 2,
   kAlreadyExists = 3,
-  kOutOfDeviceMemory = 4,  ///< the device (or its budget) has no room; nothing else maps to this
+  kOutOfDeviceMemory = 4,  ///< the device or its budget is full; nothing else maps to this
   kOutOfHostMemory = 5,
   kBusy = 6,        ///< in use now; the same call can succeed later
-  kCorrupt = 7,     ///< a file or message that breaks its own format
+  kCorrupt = 7,     ///< a file or message that violates its format
   kDeviceLost = 8,  ///< the context is gone; no later call on this device can succeed
-  kDriver = 9,      ///< the driver refused for a reason of its own; native() holds its code
+  kDriver = 9,      ///< any other error of the driver; native_code() has it
   kUnsupported = 10,
   kIo = 11,
   kCancelled = 12,
   kTimeout = 13,
-  kDoesNotFit = 14,  ///< the plan has no schedule under the capacity (exit code 3)
+  kDoesNotFit = 14,  ///< no schedule fits under the capacity (exit code 3)
   kInternal = 15,
 };
 [[nodiscard]] std::string_view to_string(ErrorCode code);
@@ -45,7 +45,7 @@ struct MemoryHolder {
   std::string tag;
   Bytes bytes;
 };
-/// What an out-of-memory error knows: `need` was asked, `free` was left of `capacity`.
+/// Details of an out-of-memory error: `need` was requested, `free` was left of `capacity`.
 struct MemoryShortage {
   Bytes need;
   Bytes free;
@@ -57,9 +57,9 @@ class [[nodiscard]] Status {
  public:
   Status() = default;
   Status(ErrorCode code, std::string message);
-  /// Out of device memory: builds "need ..., free ... of ...; held by ..." behind `what`.
+  /// Out of device memory: appends "needs ... but ... is free; held by ..." to `what`.
   static Status out_of_memory(std::string what, MemoryShortage shortage);
-  /// The driver's own code and name, kept as they are.
+  /// The driver's code and name, unchanged.
   static Status driver(ErrorCode code, std::string message, int native_code);
 
   Status(const Status& other);
@@ -88,8 +88,8 @@ class [[nodiscard]] Status {
   return {};
 }
 
-/// A value or the reason why there is none. `value()` on a failure is a programmer's error and
-/// aborts.
+/// A value or the reason why there is none. `value()` on a failure is a bug in the
+/// caller and aborts.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -127,7 +127,7 @@ class [[nodiscard]] Result {
   Status status_;
 };
 
-/// What the rooms above torch/ throw. Caught in main, which prints what() and picks the exit code.
+/// What the modules above bridge/ throw. Caught in main, which prints what() and picks the exit code.
 class Error : public std::runtime_error {
  public:
   explicit Error(Status status)

@@ -1,6 +1,7 @@
 // Address -> value, open addressing. A value that equals Value{} means "none".
 //
-// Threads   external locking.   Cost   one or two cache lines; a rehash when the count doubles.
+// Threads   external locking.
+// Cost      one or two cache lines; a rehash when the count doubles.
 #pragma once
 
 #include <bit>

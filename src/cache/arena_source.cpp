@@ -82,7 +82,7 @@ Status ArenaSource::map(Address at, Bytes size) {
   if (it == ranges_.begin())
     return {ErrorCode::kInvalidArgument, format("{:#x} is in no range of \"{}\"", at, tag_)};
   const Range& range = std::prev(it)->second;
-  // A page of the allocator's own size where that divides the request, else the granularity: any unit may leave alone.
+  // A page of the allocator's size where that divides the request, else the granularity: any unit can be unmapped alone.
   Bytes unit = range.unit.is_zero() ? size : range.unit;
   if (!is_multiple_of(size, unit) || !is_multiple_of(unit, arena_.device().info().granularity)) {
     unit = arena_.device().info().granularity;

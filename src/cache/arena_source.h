@@ -1,8 +1,9 @@
-// Segments made of an arena's pages: what the cache gives back waits in the page store for the next tag.
+// Segments made of an arena's pages: what the cache releases stays in the page store for the next tag.
 //
 // Model     An ordinary segment is one page at an address of its own. An expandable reservation is mapped in units of
-//           the pool's page (2 MiB small, Settings::large_segment_size large), so that any unit can leave alone.
-// Threads   external locking (the cache's). Failure   as Device and Arena; a failed call leaves nothing behind.
+//           the pool's page (2 MiB small, Settings::large_segment_size large), so that any unit can be unmapped alone.
+// Threads   external locking (the cache's).
+// Failure   as Device and Arena; a failed call changes nothing.
 // Cost      two driver calls and one for the page, unless the store has one.
 #pragma once
 

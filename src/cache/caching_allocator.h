@@ -84,7 +84,7 @@ struct PrivatePoolOptions {
 class CachingAllocator {
  public:
   CachingAllocator(SegmentSource& source, CacheOptions options);
-  /// Gives all segments back to the source, live blocks included.
+  /// Returns all segments to the source, live blocks included.
   ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
@@ -96,15 +96,15 @@ class CachingAllocator {
   Status free(Address at);
   /// Another stream uses the block: its free completes only after complete_free.
   Status record_stream(Address at, Stream stream);
-  /// free_requested whose completion is told by complete_free, whatever streams were recorded.
+  /// free_requested only; complete_free completes it, whatever streams were recorded.
   Status request_free(Address at);
   /// The pending free of `at` is done (its events have passed).
   Status complete_free(Address at);
-  /// Completes what is pending and gives every free, unsplit segment back
+  /// Completes pending frees and releases every free, unsplit segment
   /// (torch.cuda.empty_cache).
   Status empty_cache();
   Status set_pool_options(std::uint32_t pool, PrivatePoolOptions options);
-  /// Nobody will allocate from the private pool any more: its free segments may go back.
+  /// The private pool has no owner any more: its free segments may be released.
   Status release_pool(std::uint32_t pool);
   [[nodiscard]] CacheStats stats() const;
   void reset_peaks();
@@ -134,8 +134,8 @@ class CachingAllocator {
   };
   Status adopt(const std::vector<SegmentView>& segments,
                const std::vector<Reservation>& reservations);
-  /// Gives back exactly these bytes if they are free: what a recording says that the allocator
-  /// returned. An expandable range is unmapped; an ordinary one is a whole segment.
+  /// Releases exactly these bytes if they are free, as a recording says that the allocator did.
+  /// An expandable range is unmapped; an ordinary one is a whole segment.
   Status release_range(Address at, Bytes size);
   /// Maps `size` bytes at `at`, where an unmapped part of an expandable reservation begins: what a
   /// recording says that the allocator took for a request that failed in the end.

@@ -59,7 +59,7 @@ Block* Impl::take_expandable(Bin& bin, std::uint64_t size) {
   while (block->size < size) {
     Block* const next = block->next;
     if (!map_block(next, std::min(size - block->size, next->size))) return nullptr;
-    block = next;  // it has taken in the block before it
+    block = next;  // it was joined with the block before it
   }
   bin.free.erase(block->size, block->address);
   return block;

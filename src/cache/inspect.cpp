@@ -1,4 +1,4 @@
-// Looking at the whole state and replacing it: snapshot, adopt, invariants.
+// Reads, replaces and checks the whole state: snapshot, adopt, invariants.
 #include <algorithm>
 
 #include "base/format.h"
@@ -228,7 +228,7 @@ Status Impl::check_invariants() const {
       return broken(block, "is not known to the block after it");
     const Block* next = block->next;
     if (next != nullptr && block->is_free() && next->is_free() && block->mapped == next->mapped)
-      return broken(block, "is free beside a free block");
+      return broken(block, "is free next to a free block");
     if (block->mapped) mapped_bytes += block->size;
     const FreeIndex& index = block->mapped ? block->bin->free : block->bin->unmapped;
     const auto found = index.lower_bound(block->mapped ? block->size : 0, block->address);

@@ -1,4 +1,4 @@
-// Giving memory back: empty_cache, the retries of a miss, garbage collection.
+// Releasing memory: empty_cache, the retries of a miss, garbage collection.
 #include <algorithm>
 
 #include "cache/core.h"
@@ -61,8 +61,8 @@ Status Impl::release_all() {
   return ok_status();
 }
 
-/// Frees enough blocks at or above max_split_size to make room for the request; false when there
-/// are not enough. What was freed on the way stays freed.
+/// Releases blocks of at least max_split_size until the request can be served; false when there are
+/// not enough. What was released stays released.
 bool Impl::release_oversize(Request& request) {
   const Settings& settings = options.settings;
   if (settings.max_split_size == kUnlimited) return false;
@@ -90,7 +90,7 @@ bool Impl::release_oversize(Request& request) {
   return sum >= wanted;
 }
 
-/// Frees the whole segments of the large pool that have waited longest, until reserved memory is
+/// Releases the segments of the large pool that have been free longest, until reserved memory is
 /// below the threshold.
 void Impl::collect_garbage() {
   const auto threshold = static_cast<std::uint64_t>(options.settings.garbage_collection_threshold *

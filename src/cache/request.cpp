@@ -91,8 +91,8 @@ FreeIndex::Cursor Impl::find_free_block(std::uint64_t wanted, const Bin& bin) co
   if (at == end) return end;
   if (free[at].block->range != nullptr) {
     if (settings.expandable_segments) {
-      // A block at the edge of the mapped range counts with the room that it can grow into: the one
-      // with the least is taken.
+      // A block at the edge of the mapped range counts with the unmapped bytes after it: the smallest
+      // sum is taken.
       const auto reach = [](const Block* block) {
         return block->size +
                (block->next != nullptr && !block->next->mapped ? block->next->size : 0);
@@ -243,7 +243,7 @@ void Impl::complete(Block* block) {
   insert_free(block);
 }
 
-/// `into` is in no index; `neighbour` leaves its own when it is taken in.
+/// `into` is in no index; `neighbour` is removed from its index and joined to `into`.
 std::uint64_t Impl::merge(Block* into, Block* neighbour) {
   if (neighbour == nullptr || !neighbour->is_free() || neighbour->mapped != into->mapped) return 0;
   Bin& bin = *neighbour->bin;

@@ -2,8 +2,10 @@
 //
 // Addresses imitate the CUDA driver, because ties between equally large free blocks are broken by
 // address: ordinary segments fill gaps of 32 MiB chunks that are handed out from the top down;
-// expandable ranges are apart from them.
-// Threads   external locking.   Cost   O(log n) a call.
+// expandable ranges have their own addresses.
+//
+// Threads   external locking.
+// Cost      O(log n) per call.
 #pragma once
 
 #include <map>
@@ -27,16 +29,16 @@ class SimSource : public SegmentSource {
   [[nodiscard]] Bytes capacity() const override { return capacity_; }
 
   [[nodiscard]] Bytes used() const { return used_; }
-  /// Tells that a mapped range is in use already: it counts and is not handed out.
+  /// Marks a mapped range as in use: it counts and is not handed out.
   void occupy(Address at, Bytes size, bool expandable);
 
  protected:
-  /// Where a new ordinary segment goes, and that it left.
+  /// Chooses the address of a new ordinary segment; vacate() frees it.
   virtual Address place(Bytes length);
   virtual void vacate(Address at, Bytes length);
   /// Takes the range at a known address: from the hole that it lies in, or as a new chunk whose
-  /// remainder ends at `limit` at the latest. Lower holes that would have fitted are given up:
-  /// something else must hold them.
+  /// remainder ends at `limit` at the latest. Lower holes that would have fitted are dropped:
+  /// something else must be there.
   void place_at(Address at, Bytes length, Address limit);
   /// No hole is used again.
   void forget_holes() { gaps_.clear(); }

@@ -1,4 +1,4 @@
-// neap bench: what this machine allows, and where Neap stands against it.
+// neap bench: the limits of this machine, and how close Neap comes to them.
 #include <cstdio>
 #include <filesystem>
 
@@ -24,7 +24,7 @@ class BenchCommand final : public Command {
  public:
   [[nodiscard]] std::string name() const override { return "bench"; }
   [[nodiscard]] std::string summary() const override {
-    return "The limits of this machine and where Neap stands against them";
+    return "Measure the limits of this machine and how close Neap comes to them";
   }
 
   void declare(CLI::App& app) override {

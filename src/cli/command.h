@@ -27,7 +27,7 @@ class Command {
   virtual void declare(CLI::App& app) = 0;
   /// Does the work; returns the exit code. neap::Error and Status failures become messages in main.
   virtual int run() = 0;
-  /// What this command found here, for `neap doctor`: names with text. Null: nothing to say.
+  /// Facts of this command for `neap doctor`: names with text. Null: none.
   [[nodiscard]] virtual Json facts() const { return nullptr; }
 };
 

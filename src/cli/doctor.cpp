@@ -1,4 +1,4 @@
-// `neap doctor`: what was found here, how fast it is, and what stands in the way.
+// `neap doctor`: hardware, libraries and settings found, link speed, and advice.
 #include <dlfcn.h>
 #include <gnu/libc-version.h>
 #include <link.h>
@@ -55,7 +55,7 @@ struct Link {
 Result<Link> measure_link(device::Device& device, Bytes size) {
   size = round_up(size, device.info().granularity);
   NEAP_TRY_ASSIGN(const device::Address at, device.reserve(size, Bytes(0)));
-  struct Cleanup {  // whatever fails half way, nothing stays
+  struct Cleanup {  // after any failure
     device::Device& device;
     device::Address at;
     Bytes size;
@@ -125,7 +125,7 @@ class Doctor final : public Command {
  public:
   [[nodiscard]] std::string name() const override { return "doctor"; }
   [[nodiscard]] std::string summary() const override {
-    return "What was found here: GPU, driver, link speed, host memory, libraries, settings in "
+    return "Show what was found: GPU, driver, link speed, host memory, libraries, settings in "
            "effect";
   }
   void declare(CLI::App& app) override {
@@ -275,7 +275,7 @@ class Doctor final : public Command {
       if (*count == 0) no_gpu_ = "the driver sees no GPU";
     }
     if (!no_gpu_.empty())
-      advice_.push_back("No GPU: " + no_gpu_ + ". Everything runs on the host device meanwhile.");
+      advice_.push_back("No GPU: " + no_gpu_ + ". Everything runs on the host device.");
     device::HostOptions options;
     options.capacity = 256_MiB;
     if (auto host = device::make_host_device(options); host.ok()) out.push_back(describe(**host));
@@ -363,10 +363,10 @@ class Doctor final : public Command {
     std::printf("\nSettings in effect\n");
     for (const auto& [name, value] : out["environment"].items())
       line(name, value.get<std::string>());
-    if (out["environment"].empty()) std::printf("  none of those that matter here is set\n");
+    if (out["environment"].empty()) std::printf("  no relevant variable is set\n");
     std::printf("\nAdvice\n");
     for (const Json& a : out["advice"]) std::printf("  - %s\n", a.get<std::string>().c_str());
-    if (out["advice"].empty()) std::printf("  nothing stands in the way\n");
+    if (out["advice"].empty()) std::printf("  no advice\n");
   }
 
   bool json_ = false;

@@ -1,6 +1,8 @@
 // Which glibc a program or library needs.
 //
-// Threads   any.   Failure   kCorrupt for what is not a 64-bit ELF file.   Cost   reads the file.
+// Threads   any.
+// Failure   kCorrupt for what is not a 64-bit ELF file.
+// Cost      reads the file.
 #pragma once
 
 #include <compare>

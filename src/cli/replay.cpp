@@ -14,14 +14,14 @@
 namespace neap::cli {
 namespace {
 
-/// Stands for "no limit" in the simulation.
+/// "No limit" in the simulation.
 constexpr Bytes kAmple{1ull << 50};
 
 class ReplayCommand : public Command {
  public:
   std::string name() const override { return "replay"; }
   std::string summary() const override {
-    return "Replay a recorded run: is it reproduced, what would other settings have cost";
+    return "Replay a recorded run: fidelity, and what other settings would have cost";
   }
 
   void declare(CLI::App& app) override {
@@ -93,7 +93,7 @@ class ReplayCommand : public Command {
     summary.capacity = capacity_;
     NEAP_TRY_ASSIGN(summary.fidelity, replay::reproduce(workload, {.capacity = capacity_}));
     if (!summary.fidelity.holds())
-      log::warn(format("Only {} of {} addresses are reproduced: what follows is a tendency",
+      log::warn(format("Only {} of {} addresses are reproduced: the figures below show a tendency",
                        summary.fidelity.allocs_equal, summary.fidelity.allocs));
     NEAP_TRY(add_what_if(workload, summary));
     NEAP_TRY(add_advice(workload, summary));

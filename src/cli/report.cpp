@@ -19,7 +19,7 @@ class ReportCommand final : public Command {
  public:
   [[nodiscard]] std::string name() const override { return "report"; }
   [[nodiscard]] std::string summary() const override {
-    return "draws memory over time of a run or a snapshot, by phase and tag";
+    return "Draw memory over time of a run or a snapshot, by phase and tag";
   }
 
   void declare(CLI::App& app) override {

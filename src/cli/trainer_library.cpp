@@ -29,7 +29,7 @@ Status unsupported(std::string message) {
 
 /// The folder that holds torch/ of the torch that python3 would import; empty where there is none.
 fs::path root_of_python() {
-  // Found without an import, which would take seconds.
+  // Without an import, which would take seconds.
   constexpr const char* kAsk =
       "python3 -c 'import importlib.util as u; s = u.find_spec(\"torch\"); "
       "print(s.submodule_search_locations[0] if s else \"\")' 2>/dev/null";
@@ -63,7 +63,7 @@ Status check_version(const fs::path& root) {
   return {};
 }
 
-/// Global, as if the program had been linked with it: libtorch's parts look for each other's symbols.
+/// RTLD_GLOBAL: libtorch's libraries look for each other's symbols.
 Status load_libtorch(const fs::path& root) {
   NEAP_TRY(check_version(root));
   const fs::path file = root / "torch" / "lib" / "libtorch_cpu.so";
@@ -116,7 +116,7 @@ Result<Trainer> load_trainer() {
   if (trainer.main == nullptr || trainer.facts == nullptr)
     return unsupported(format("{} is not Neap's trainer, or of another version: it lacks {} or {}",
                               trainer.library.string(), NEAP_TRAINER_MAIN, NEAP_TRAINER_FACTS));
-  // By its name: the library that is loaded already answers.
+  // By name: finds the library that is loaded already.
   if (void* torch = ::dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD); torch != nullptr) {
     link_map* where = nullptr;
     if (::dlinfo(torch, RTLD_DI_LINKMAP, &where) == 0) trainer.libtorch = where->l_name;

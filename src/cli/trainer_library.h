@@ -3,7 +3,8 @@
 // libtorch is, in this order: NEAP_TORCH_ROOT, a folder that holds torch/; the one that the library
 // was linked with, in a build folder; the torch that python3 on PATH would import.
 //
-// Threads   one.   Failure   kUnsupported, saying what is missing and how to get it.
+// Threads   one.
+// Failure   kUnsupported, with what is missing and how to get it.
 // Cost      one start of python3 where it is asked, and libtorch's own start (0.3 s).
 #pragma once
 

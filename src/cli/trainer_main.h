@@ -1,10 +1,10 @@
-// What the trainer's library offers to the program. C, so that the two share no C++ objects.
+// The interface of the trainer's library. C, so that library and program share no C++ objects.
 #pragma once
 
 /// Runs `neap train` or `neap generate`; returns the exit code.
 extern "C" int neap_trainer_main(int argc, char** argv);
 
-/// What `neap doctor` says about the trainer: a JSON object, valid until the next call.
+/// What `neap doctor` reports about the trainer: a JSON object, valid until the next call.
 extern "C" const char* neap_trainer_facts();
 
 using NeapTrainerFacts = const char* (*)();

@@ -22,8 +22,8 @@ struct Fit {
   std::vector<std::string> effects;
   MemoryPlan plan;
 };
-/// The mildest combination of changes under which the job fits `target.capacity`: first those that
-/// cost time only, then those that change the training. kDoesNotFit when none does.
+/// The combination with the smallest penalty under which the job fits `target.capacity`: first those
+/// that cost time only, then those that change the training. kDoesNotFit when none does.
 [[nodiscard]] Result<Fit> find_fit(const spec::Job& job, const Target& target);
 
 }  // namespace neap::plan

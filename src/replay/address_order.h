@@ -29,7 +29,7 @@ namespace neap::replay {
 /// otherwise a new 32 MiB chunk below the others. Recordings without ordinary segments: kDescending.
 struct AddressOrder {
   enum class Kind {
-    kRecorded,        ///< see below
+    kRecorded,        ///< see above
     kRecordedReused,  ///< each recorded address of that size, again after its segment is freed
     kLowestHole,      ///< the lowest hole that fits, otherwise a new 32 MiB chunk below the others
     kAscending,       ///< above all earlier segments

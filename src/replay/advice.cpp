@@ -39,16 +39,16 @@ bool empties(const EmptyPolicy& policy) {
 std::string mechanism(const Scenario& scenario) {
   const cache::Settings& s = scenario.settings;
   if (scenario.phase_pools)
-    return "temporaries of a phase live in a pool whose pages leave at the phase's end, and what "
-           "stays is laid out apart from them";
+    return "temporaries of a phase are in a pool that is released at the end of the phase, and what "
+           "stays is allocated apart from them";
   std::vector<std::string> parts;
   if (s.expandable_segments)
     parts.emplace_back(
-        "segments grow instead of standing side by side, so free pieces join and "
+        "segments grow in place, so free pieces join and "
         "serve requests of any size");
   if (s.max_split_size != cache::kUnlimited)
     parts.push_back(
-        format("blocks of {} and more are not cut up, so they stay whole for large "
+        format("blocks of {} and more are not split, so they stay whole for large "
                "requests",
                s.max_split_size));
   if (s.roundup_power2_divisions != cache::Settings{}.roundup_power2_divisions)
@@ -57,10 +57,10 @@ std::string mechanism(const Scenario& scenario) {
   if (s.large_segment_size != cache::Settings{}.large_segment_size)
     parts.push_back(format("requests below 10 MiB share segments of {}", s.large_segment_size));
   if (s.garbage_collection_threshold > 0)
-    parts.emplace_back("segments that lie idle longest go back before the limit is reached");
+    parts.emplace_back("segments that are idle longest are released before the limit is reached");
   if (empties(scenario.empty))
     parts.push_back(
-        format("what {} leaves free goes back before the next one grows", where(scenario.empty)));
+        format("what {} leaves free is released before the next one grows", where(scenario.empty)));
   std::string text;
   for (const auto& part : parts) text += (text.empty() ? "" : "; ") + part;
   return text.empty() ? "PyTorch's defaults" : text;
@@ -81,7 +81,7 @@ std::string explain(const Advice& advice, const Outcome& baseline) {
       outcome.driver_allocs + outcome.driver_frees);
 }
 
-/// How much a person has to change; equal results prefer little.
+/// How much a user has to change; among equal results the least wins.
 int effort(const Scenario& scenario) {
   const auto keys = std::count(scenario.conf.begin(), scenario.conf.end(), ':');
   return static_cast<int>(keys) + (empties(scenario.empty) ? 1 : 0) +
@@ -142,7 +142,7 @@ class Ranking {
   }
 
   [[nodiscard]] bool saves_enough(std::int64_t saves) const {
-    // A baseline that ran out of memory is beaten by whatever fits.
+    // Whatever fits beats a baseline that ran out of memory.
     return baseline_.oom.has_value() ||
            saves * kLeastSaving >= static_cast<std::int64_t>(baseline_.peak_reserved.count());
   }
@@ -162,7 +162,7 @@ class Ranking {
                      [&](const Advice& a, const Advice& b) { return key(a) < key(b); });
   }
 
-  /// One entry for each way of setting the allocator; its best empty_cache stands for the rest.
+  /// One entry per allocator setting, with its best empty_cache.
   [[nodiscard]] std::vector<std::size_t> listed(std::size_t most) const {
     std::vector<std::size_t> list;
     for (std::size_t i = 0; i < found_.size() && list.size() < most; ++i) {
@@ -254,7 +254,7 @@ std::vector<Scenario> candidates(const Workload& workload, Bytes capacity, Bytes
   if (!workload.phase_names.empty()) {
     empties_after.insert(empties_after.end(), {"inference", "training", "all"});
     for (const std::string& name : workload.phase_names) single.emplace_back(without_prefix(name));
-    // A program with a hundred kinds of phases is tried with its groups only.
+    // With too many kinds of phases only the groups are tried.
     if (single.size() > 12) single.clear();
   }
   std::vector<Scenario> all;
@@ -269,7 +269,7 @@ std::vector<Scenario> candidates(const Workload& workload, Bytes capacity, Bytes
     add("expandable_segments:True", name, 0);
   }
   if (!capacity.is_zero() && recorded_peak < capacity) {
-    // A limit at the recorded peak, so that idle segments go back well before it.
+    // A limit at the recorded peak, so that idle segments are released well before it.
     const double fraction = std::ceil(100.0 * static_cast<double>(recorded_peak.count()) /
                                       static_cast<double>(capacity.count())) /
                             100.0;

@@ -1,10 +1,10 @@
-// Who keeps memory from going back: at one moment of the recorded run, which live blocks pin how
-// much free memory in their segments.
+// What keeps memory from being released: at one moment of the recorded run, which live blocks pin
+// how much free memory in their segments.
 //
-// Model     Memory goes back in units: an ordinary segment as a whole, an expandable one page by
+// Model     Memory is released in units: an ordinary segment as a whole, an expandable one page by
 //           page. A unit with a live block in it is pinned: its free bytes are charged to the live
 //           blocks, in equal parts (share), and once more to a group that holds the unit alone
-//           (alone): what would go back if that group were not there.
+//           (alone): what would be released without that group.
 // Cost      one replay up to the moment, then one walk over the blocks.
 #pragma once
 
@@ -24,7 +24,7 @@ struct Gap {
   cache::Address address = 0;
   Bytes size;
   Bytes segment_size;
-  std::string before, after;  ///< the live blocks beside it
+  std::string before, after;  ///< the live blocks next to it
 };
 
 struct Blame {
@@ -32,7 +32,7 @@ struct Blame {
   std::uint64_t time_ns = 0;
   std::string phase;
   Bytes reserved, allocated, active;
-  Bytes releasable;                ///< free units: empty_cache would give them back
+  Bytes releasable;                ///< free units: empty_cache would release them
   Bytes pinned;                    ///< free bytes in units that a live block holds
   std::vector<PinGroup> by_phase;  ///< phase in which the block was born; most pinned first
   std::vector<PinGroup> by_size;

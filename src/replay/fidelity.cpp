@@ -23,7 +23,7 @@ class RecordedSource : public cache::SegmentSource {
   [[nodiscard]] bool has_expected() const { return next_ < queue_.size(); }
   [[nodiscard]] const Expected& expected() const { return queue_[next_]; }
   [[nodiscard]] Expected take_expected() { return queue_[next_++]; }
-  /// Forgets what the last request left over; returns how much that was.
+  /// Forgets what the last request did not use; returns how much that was.
   std::size_t clear() {
     const std::size_t left = queue_.size() - next_;
     queue_.clear();
@@ -92,7 +92,7 @@ struct RecordedRun::Impl {
     if (odd.segments_inconsistent > 0)
       return "the segments of the snapshot and the events contradict each other";
     if (!workload.starts_empty() && workload.guessed_sizes > 0)
-      return "the trace is cut: sizes of blocks that lived before its first event had to be "
+      return "the trace is cut: sizes of blocks that were live before its first event had to be "
              "guessed";
     if (workload.device->events[op.event].kind == trace::EventKind::kSegmentMap &&
         !workload.settings.expandable_segments)
@@ -138,7 +138,7 @@ struct RecordedRun::Impl {
       ++result.segments_equal;
     } else {
       diverge(op,
-              format("{} at {:#x} was given back, in the replay it cannot: {}", Bytes(event.size),
+              format("{} at {:#x} was released, in the replay it cannot be: {}", Bytes(event.size),
                      event.address, released.message()),
               reason_for(op));
     }

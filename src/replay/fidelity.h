@@ -3,7 +3,9 @@
 // The recorded operations run through the cache under the recorded settings; a segment source
 // answers each request with the segment that the recording got. Releases (empty_cache, retries,
 // garbage collection) are applied as recorded and must hit free memory.
-// Threads   one replay a thread.   Cost   30 to 80 ns an event.
+//
+// Threads   one replay per thread.
+// Cost      30 to 80 ns per event.
 #pragma once
 
 #include <functional>
@@ -30,7 +32,7 @@ struct Fidelity {
   }
 };
 
-/// Looks on while a recorded run is replayed; called after the operation.
+/// Called after each operation of a replay.
 using Observer = std::function<void(const Op&, const cache::CachingAllocator&)>;
 
 struct FidelityOptions {

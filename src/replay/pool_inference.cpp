@@ -153,7 +153,7 @@ bool gives_back(OpKind kind) {
          kind == OpKind::kRecordedEmptyCache;
 }
 
-/// A private pool gives memory back only after its owner is gone: says so before each burst of
+/// A private pool releases memory only after its owner is gone: marks that before each burst of
 /// releases that frees segments of private pools.
 void add_pool_releases(Workload& workload, const RecordedLayout& layout,
                        const PoolAssignment& assignment) {

@@ -111,7 +111,7 @@ void RecordedLayout::collect_conflicts(const Piece& chosen, Address at, std::uin
     const auto piece = pieces_.find(it->second);
     const std::uint32_t other = piece->second.node;
     if (other == chosen.node) continue;
-    // A block that can grow is passed over for one with less room.
+    // A block that can grow is skipped for one with less space after it.
     if (!fresh_segment_ && nodes_[other].expandable && is_at_edge(piece)) continue;
     if (nodes_[other].expandable && !w_.settings.expandable_segments) continue;
     add_conflict(chosen.node, other);

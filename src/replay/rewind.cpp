@@ -136,8 +136,8 @@ class Rewinder {
     return address < at->first + at->second.size ? at->second.pool : std::uint8_t{0};
   }
 
-  /// Which pool a range belongs to that only an event tells of: its size says it, or the ranges
-  /// beside it in the same reservation.
+  /// The pool of a range that is known from an event only: from its size, or from its neighbours in
+  /// the same reservation.
   [[nodiscard]] Range describe(const Event& event) const {
     Range range{event.size, event.stream, event.pool, false,
                 event.kind == EventKind::kSegmentMap || event.kind == EventKind::kSegmentUnmap};

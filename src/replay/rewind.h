@@ -35,7 +35,7 @@ struct Rewound {
 [[nodiscard]] Rewound rewind(const trace::DeviceRecording& device, const cache::Settings& settings,
                              Anomalies& anomalies);
 
-/// Lays the blocks out in their segments: sizes that are not known are worked out, gaps become free
+/// Lays the blocks out in their segments: unknown sizes are derived, gaps become free
 /// blocks.
 void lay_out(const Rewound& state, Workload& workload);
 

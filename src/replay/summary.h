@@ -9,7 +9,7 @@ namespace neap::replay {
 
 inline constexpr int kJsonSchema = 1;
 
-/// One scenario and what came of it, as `--settings` lines ask.
+/// One scenario of `--settings` and its outcome.
 struct WhatIf {
   Scenario scenario;
   Outcome outcome;

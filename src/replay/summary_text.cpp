@@ -55,7 +55,7 @@ std::string recorded(const Summary& summary) {
       stats.peak_reserved, stats.peak_allocated, stats.fragmentation_at_peak, stats.device_allocs,
       stats.device_frees);
   if (w.initial_blocks > 0)
-    text += format("           the history is cut: {} blocks lived before the first event\n",
+    text += format("           the history is cut: {} blocks were live before the first event\n",
                    w.initial_blocks);
   return text;
 }
@@ -70,8 +70,8 @@ std::string fidelity(const Fidelity& f) {
                    f.first_divergence->event, f.first_divergence->what, f.first_divergence->reason);
   if (!f.holds())
     text +=
-        "           BELOW 99.9 %: this replay does not reproduce the recording. Take everything\n"
-        "           below as a tendency, not as a prediction.\n";
+        "           BELOW 99.9 %: this replay does not reproduce the recording. The figures below\n"
+        "           show a tendency and predict nothing.\n";
   return text;
 }
 
@@ -143,7 +143,7 @@ std::string blame(const Blame& b) {
   std::string text = format(
       "\nBlame, at event {} ({:.3f} s) in {}: {} reserved, {} allocated, {} pinned by live blocks, "
       "{} "
-      "free to go back\n",
+      "free to be released\n",
       b.event, static_cast<double>(b.time_ns) / 1e9, without_prefix(b.phase), b.reserved,
       b.allocated, b.pinned, b.releasable);
   text += groups("born in", b.by_phase, 12);

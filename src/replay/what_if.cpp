@@ -59,8 +59,8 @@ class Run {
                        [](bool pending) { return pending; });
   }
 
-  /// Under the recorded settings the recorded layout is taken over. Under others the blocks that
-  /// lived already are allocated in the order of their addresses.
+  /// Under the recorded settings the recorded layout is adopted. Under others the initial blocks are
+  /// allocated in the order of their addresses.
   Status set_initial_state() {
     if (w_.initial_blocks == 0 && w_.initial_segments.empty()) return ok_status();
     const bool same = scenario_.settings == w_.settings && !scenario_.phase_pools;
@@ -74,7 +74,7 @@ class Run {
         if (w_.initial_pending[i] && addresses_[i] != 0) NEAP_TRY(request_free(i));
       }
     }
-    // Driver calls of the past are not this run's.
+    // Earlier driver calls do not count.
     before_ = allocator_->stats();
     spent_before_ = source_.milliseconds();
     return ok_status();
@@ -133,7 +133,7 @@ class Run {
       case OpKind::kRecordedEmptyCache:
         return scenario_.empty.kind == EmptyPolicy::Kind::kRecorded ? empty_cache() : ok_status();
       case OpKind::kReleasePool:
-        // A pool that this scenario never used has nothing to give back.
+        // A pool that this scenario never used has nothing to release.
         static_cast<void>(allocator_->release_pool(op.block));
         return ok_status();
       case OpKind::kPhaseBegin:
@@ -157,7 +157,7 @@ class Run {
     figures.end_allocated = std::max(figures.end_allocated, stats.allocated);
     std::erase(open_, op.block);
     if (scenario_.phase_pools) {
-      // A phase without temporaries has no pool to give back.
+      // A phase without temporaries has no pool to release.
       static_cast<void>(allocator_->release_pool(kTransientPool));
       return allocator_->empty_cache();
     }
@@ -399,7 +399,7 @@ std::vector<Result<Outcome>> run_scenarios(const Workload& workload,
     const std::lock_guard lock(mutex);
     if (one_number) finish();
   });
-  // Only what released segments depends on the order of those that came later.
+  // Only scenarios that release segments depend on the address order.
   std::vector<std::size_t> open;
   for (std::size_t i = 0; i < scenarios.size(); ++i)
     if (outcomes[i].ok() && outcomes[i]->released_segments) open.push_back(i);

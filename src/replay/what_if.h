@@ -1,6 +1,6 @@
 // The recorded program under other settings: peaks, driver calls, time, and where it would not fit.
 //
-// Threads   run_scenario is free of shared state; run_scenarios spreads over cores.
+// Threads   run_scenario has no shared state; run_scenarios uses several threads.
 // Failure   a scenario that runs out of memory is a result (Outcome::oom), not an error.
 // Cost      8 to 20 million events a second and core.
 #pragma once
@@ -35,8 +35,8 @@ struct Scenario {
   double fraction = 0;  ///< set_per_process_memory_fraction; 0 = unset
   cache::Settings settings;
   cache::PolicyVersion version;
-  /// Neap's way: what dies in the phase it was born in lives in a pool that is given back at the
-  /// phase's end, everything else in regions.
+  /// As Neap does it: what is freed in the phase that allocated it is in a pool that is released at
+  /// the end of the phase, everything else in regions.
   bool phase_pools = false;
 
   [[nodiscard]] static Result<Scenario> make(std::string_view conf, std::string_view empty,

@@ -64,7 +64,7 @@ class PhaseTracker {
   static bool has_prefix(std::string_view text, std::string_view prefix) {
     return text.substr(0, prefix.size()) == prefix;
   }
-  /// PyTorch annotates its own doings too ("Optimizer.step#AdamW.step").
+  /// PyTorch annotates its own functions too ("Optimizer.step#AdamW.step").
   [[nodiscard]] bool is_phase(std::string_view name) const {
     if (only_prefixed_) return has_prefix(name, "phase:");
     for (const std::string_view own : {"Optimizer.", "ProfilerStep#", "enumerate(DataLoader)",
@@ -294,7 +294,7 @@ class Preparer {
     }
   }
 
-  /// A burst of releases comes from empty_cache unless the allocator itself was short: then the
+  /// A burst of releases comes from empty_cache, unless the allocator was out of memory: then the
   /// segment that it wanted follows at once.
   [[nodiscard]] bool looks_explicit(const std::vector<Event>& events, std::size_t i) const {
     if (phases_.just_ended(static_cast<std::uint32_t>(i))) return true;
@@ -307,7 +307,7 @@ class Preparer {
     if (kind == EventKind::kOom) return false;
     if (kind != EventKind::kSegmentAlloc && kind != EventKind::kSegmentMap) return true;
     if (w_.settings.garbage_collection_threshold > 0) return false;
-    // A retry goes on within microseconds; a program that empties its cache does not.
+    // A retry continues within microseconds; a program that empties its cache does not.
     return !w_.device->has_times || events[after].time_ns - events[after - 1].time_ns > 2'000'000;
   }
 

@@ -4,9 +4,9 @@
 //           stream of operations on numbered blocks. Replays under the recorded settings and under
 //           any other read the same stream.
 // Threads   read-only after prepare(): any number of replays share one.
-// Failure   prepare() fails only on a device that is not there; what a recording contradicts is
-//           counted in `anomalies` and the replay goes on.
-// Cost      24 bytes an event, 24 a block; 40 to 80 ns an event to prepare.
+// Failure   prepare() fails only for a missing device. Contradictions in a recording are counted in
+//           `anomalies` and the replay continues.
+// Cost      24 bytes per event, 24 per block; prepare() takes 40 to 80 ns per event.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ enum class OpKind : std::uint8_t {
   kFree,         ///< requested and completed at once
   kRequestFree,  ///< completion comes later, another stream used the block
   kCompleteFree,
-  kSegmentAlloc,  ///< the recorded allocator's own doings: only the fidelity check reads them
+  kSegmentAlloc,  ///< the recorded allocator's calls: only the fidelity check reads them
   kSegmentFree,
   kSegmentMap,
   kSegmentUnmap,
@@ -69,7 +69,7 @@ struct PhaseRun {
   std::uint32_t last_event = 0;
 };
 
-/// What the recording does not tell or tells wrongly.
+/// What is missing or wrong in the recording.
 struct Anomalies {
   std::uint64_t allocs_over_live = 0;       ///< an alloc at an address that was still in use
   std::uint64_t frees_of_unknown = 0;       ///< a free that fits no block
@@ -98,7 +98,7 @@ struct Workload {
   Anomalies anomalies;
   std::uint64_t allocator_events = 0;  ///< without marks
   std::uint64_t segment_events = 0;
-  /// Sizes of blocks live before the first event that had to be worked out from their neighbours.
+  /// Blocks live before the first event whose sizes were derived from their neighbours.
   std::uint64_t guessed_sizes = 0;
   bool uses_private_pools = false;
   /// Segments whose private pool had to be inferred (pool_inference.h).

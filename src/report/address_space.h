@@ -52,8 +52,8 @@ class AddressSpace {
   /// The block that was there; size 0 if there was none.
   LiveBlock remove_block(std::uint64_t address);
 
-  /// Lets blocks grow into gaps that became too small to be split (neighbours came after them in
-  /// rewind()).
+  /// Extends blocks over gaps that became too small to be split, because rewind() added neighbours
+  /// after them.
   void settle_sizes();
 
   using Segments = std::map<std::uint64_t, SegmentRange>;

@@ -25,7 +25,7 @@ class AppendFile {
   ~AppendFile();
 
   Status write(std::string_view record);
-  /// On the disk, not only in the system's cache: survives a power cut.
+  /// Syncs to the disk, so that it survives a power cut.
   Status sync();
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 

@@ -263,7 +263,7 @@ class Charts {
 
   double stack(double y) {
     std::uint64_t most = std::max(history_.peak_total, history_.peak_reserved);
-    // A ceiling far above would flatten the chart; the head still names it.
+    // A ceiling far above would flatten the chart; the header has it.
     const bool ceiling = report_.plan && !report_.plan->capacity.is_zero() &&
                          report_.plan->capacity.count() < 3 * most;
     if (ceiling) most = std::max(most, report_.plan->capacity.count());

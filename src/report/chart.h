@@ -1,6 +1,6 @@
 // The report as one picture: figure with fragmentation, stack by layer, settings, segment map.
 //
-// Works on any Painter. Draws what a column of pixels hides at its peak, never at an average.
+// Works on any Painter. A column of pixels shows the peak of its time, never an average.
 #pragma once
 
 #include <optional>

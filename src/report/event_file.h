@@ -2,7 +2,9 @@
 //
 // A file is a sequence of records: length (8 bytes, little endian), its masked CRC-32C, the bytes
 // of an `Event` message, their masked CRC-32C. docs/report.md lists the fields used.
-// Threads   one owner at a time.   Cost   one write call a step.
+//
+// Threads   one owner at a time.
+// Cost      one write call per step.
 #pragma once
 
 #include <cstdint>

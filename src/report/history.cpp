@@ -56,7 +56,7 @@ class LayerIndex {
       ranked.resize(max_birth_layers);
       has_other_ = true;
     }
-    // In the order of first use, as people know the step.
+    // In the order of first use, which is the order of a step.
     std::sort(ranked.begin(), ranked.end(),
               [](const auto& a, const auto& b) { return a.second.order < b.second.order; });
     for (const auto& [name, use] : ranked) {

@@ -4,7 +4,7 @@
 //           one phase. The trace is cut into *leaves* of consecutive events; a leaf keeps the whole
 //           stack at its highest moment, the lowest total, and the extremes of reserved. With at
 //           most kMaxLeaves events a leaf is one event and nothing is lost; with more, every peak
-//           is still exact, and what is lost is the order within a leaf.
+//           is still exact, but the order within a leaf is lost.
 // Threads   build is single-threaded; the result is plain data.
 // Cost      about 0.3 µs an event; 8 (layers + 8) bytes a leaf.
 #pragma once

@@ -1,5 +1,5 @@
-// The report as one HTML file that needs nothing else: no network, no other file, any browser of
-// the last years. Works offline; a policy in the page forbids it to load anything.
+// The report as one HTML file without network access or other files, for current browsers. A policy
+// in the page forbids it to load anything.
 //
 // Size   a few hundred kB; under 10 MB however many events the trace has (docs/report.md).
 #pragma once

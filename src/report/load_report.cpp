@@ -93,8 +93,8 @@ void add_notes(const trace::Recording& recording, const trace::DeviceRecording& 
     notes.push_back(format("{} events were dropped while recording", recording.dropped_events));
   if (report.history.started_in_the_middle || device.overflowed)
     notes.push_back(
-        "the trace begins in the middle of the run (a ring buffer was cut); what was there before "
-        "is rebuilt from the final segments and shown as \"outside phases\"");
+        "the trace begins in the middle of the run (a ring buffer was cut); earlier blocks are "
+        "rebuilt from the final segments and shown as \"outside phases\"");
   if (report.history.unmatched_frees > 0)
     notes.push_back(
         format("{} frees have no allocation in the trace", report.history.unmatched_frees));

@@ -1,7 +1,8 @@
-// What a run says about itself each step: a line on the console, a JSON line, TensorBoard scalars.
+// The metrics of each step: a line on the console, a JSON line, TensorBoard scalars.
 //
-// A step is on its way to the disk when log() returns; a process killed afterwards loses nothing.
-// A run that resumes goes on in the same files without telling a step twice.
+// When log() returns, the system has the step; a process killed afterwards loses nothing. A run that
+// resumes appends to the same files and logs no step twice.
+//
 // Threads   one owner at a time.
 // Failure   Status; a step that fails to be written (disk full) leaves no torn line behind.
 #pragma once
@@ -28,8 +29,8 @@ struct MetricsOptions {
   bool tensorboard = true;
   std::uint64_t total_steps = 0;          ///< for "step 3/20"; 0: unknown
   std::vector<std::string> console_keys;  ///< shown on the console, in this order; empty: all
-  /// The step whose checkpoint the run goes on from (0: from the start over what a killed run
-  /// left). Unset: the run is new, and files of an earlier one are refused.
+  /// The step of the checkpoint that the run resumes from (0: from the start, replacing what a killed
+  /// run left). Unset: the run is new, and files of an earlier one are refused.
   std::optional<std::uint64_t> resume_step;
 };
 
@@ -42,7 +43,7 @@ class MetricsLogger {
                                            MetricsOptions& options);
 
   Status log(std::uint64_t step, const Metrics& metrics);
-  /// To the disk itself; call beside each checkpoint.
+  /// Syncs to the disk; call with each checkpoint.
   Status sync();
 
  private:

@@ -1,6 +1,7 @@
 // What a chart is drawn with: the same calls make an SVG file or a PNG picture.
 //
-// Units   points, origin at the top left, y downwards.   Threads   one owner at a time.
+// Units     points, origin at the top left, y downwards.
+// Threads   one owner at a time.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Colours for phases and layers: told apart with colour-blind eyes and in print, the same in HTML,
+// Colours for phases and layers: distinct for colour-blind readers and in print, the same in HTML,
 // SVG and PNG.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace neap::report {
 /// By phase, in the order of first use; colours repeat, darker, after nine phases.
 [[nodiscard]] std::map<std::string, Color> phase_colors(const History& history);
 /// One a layer. Tags of one model ("actor.weights", "actor.grads") share a hue; live blocks have
-/// the colour of the phase they were born in, greyed where tags are there too.
+/// the colour of the phase they were born in, greyed where there are tags too.
 [[nodiscard]] std::vector<Color> layer_colors(const History& history);
 /// What the legend calls a layer.
 [[nodiscard]] std::string layer_label(const History& history, const Layer& layer);

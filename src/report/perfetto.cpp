@@ -30,7 +30,7 @@ class Writer {
     add(format(R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":{}}}}})",
                kProcess, thread, json_text(name)));
   }
-  /// A counter keeps its value until the next one: equal values are told once.
+  /// A counter keeps its value until the next one: equal values are written once.
   void counter(std::size_t track, const std::string& json_name, std::uint64_t ns,
                std::uint64_t bytes) {
     if (track >= last_.size()) last_.resize(track + 1, ~0ull);

@@ -1,7 +1,7 @@
 // The report as a trace for the Perfetto viewer (ui.perfetto.dev): JSON trace events.
 //
 // Tracks    counters "reserved", "allocated" and one a layer; spans for phases; instants for driver
-//           allocations with their fragmentation. Long traces are told leaf by leaf, each with its
+//           allocations with their fragmentation. Long traces are written leaf by leaf, each with its
 //           lowest and its highest moment.
 #pragma once
 

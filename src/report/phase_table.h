@@ -1,6 +1,8 @@
-// What each phase planned and took: the table at a run's end, and the four lines above it.
+// Planned and measured figures of each phase: the table at the end of a run, and the four lines above
+// it.
 //
-// Threads   values.   Failure   from_json names the key that is missing or wrong.
+// Threads   values.
+// Failure   from_json names the key that is missing or wrong.
 #pragma once
 
 #include <cstdint>

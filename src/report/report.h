@@ -1,4 +1,4 @@
-// Everything a report shows, gathered from one input, before it takes a form.
+// Everything a report shows, loaded from one input, independent of the output format.
 #pragma once
 
 #include <optional>

@@ -1,9 +1,11 @@
-// Which tag's memory is there: from the arena's events.
+// Which tag's memory is mapped: from the arena's events.
 //
 // The device's map and unmap events say what is mapped; region events say whose the addresses are,
-// in either order. Traces without map events (other writers) are taken by their pause and resume
-// events.
-// Threads   external locking.   Cost   a tree search an event.
+// in either order. For traces without map events (other writers) pause and resume events decide.
+//
+// Threads   external locking.
+// Cost      a tree search per event.
+//
 #pragma once
 
 #include <cstdint>
@@ -16,7 +18,7 @@ namespace neap::report {
 
 class Residency {
  public:
-  /// `has_maps`: the trace has map events. `change(tag, bytes, more)` hears every change.
+  /// `has_maps`: the trace has map events. `change(tag, bytes, more)` is called for every change.
   using Change = std::function<void(std::uint32_t tag, std::uint64_t bytes, bool more)>;
   Residency(bool has_maps, Change change) : has_maps_(has_maps), change_(std::move(change)) {}
   /// Whether the event was one of the arena's that change what is resident.
@@ -25,7 +27,7 @@ class Residency {
  private:
   struct Range {
     std::uint64_t end = 0;
-    std::uint32_t tag = 0;  ///< 0: nobody's
+    std::uint32_t tag = 0;  ///< 0: of no tag
   };
   void map(std::uint64_t begin, std::uint64_t end);
   void unmap(std::uint64_t begin, std::uint64_t end);

@@ -5,7 +5,8 @@
 //   phases.jsonl    one PhaseRecord a closed phase
 //   metrics.jsonl   one object a step: {"step": 3, "actor/ppo_kl": 0.001, ...}
 //   tensorboard/    the same as event files
-//   report.html     the run drawn; written at its end and by `neap report RUN`
+//   report.html     the report; written at the end of the run and by `neap report RUN`
+//
 // Threads   values, and one owner at a time for the writer.
 #pragma once
 

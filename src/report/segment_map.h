@@ -1,4 +1,4 @@
-// The segments of a caching allocator at one moment, with the blocks that live in them and the gaps
+// The segments of a caching allocator at one moment, with their live blocks and the gaps
 // between: what pins reserved memory.
 #pragma once
 
@@ -28,7 +28,7 @@ struct SegmentMap {
   std::uint64_t time_ns = 0, event = 0;
   std::uint64_t reserved = 0, allocated = 0;
   std::uint64_t largest_gap = 0;
-  std::uint64_t whole_segments_free = 0;  ///< bytes that empty_cache() would give back
+  std::uint64_t whole_segments_free = 0;  ///< bytes that empty_cache() would release
   bool joined = false;                    ///< some blocks are joined
   std::vector<Segment> segments;          ///< largest first
 

@@ -1,8 +1,10 @@
 // JSON lines that each belong to a step: metrics.jsonl, phases.jsonl.
 //
-// Every line is an object with an integer "step". A run that resumes rewinds the log to the step
-// that it resumes from, so that a step is never told twice.
-// Threads   one owner at a time.   Cost   one write call a line.
+// Every line is an object with an integer "step". A run that resumes cuts the log at the step that
+// it resumes from, so that no step occurs twice.
+//
+// Threads   one owner at a time.
+// Cost      one write call per line.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +19,8 @@ namespace neap::report {
 
 class StepLog {
  public:
-  /// With `resume_step`, lines of later steps, and a torn last line, are removed and appending goes
-  /// on. Without, the file must be new or empty: kAlreadyExists otherwise.
+  /// With `resume_step`, lines of later steps, and a torn last line, are removed before
+  /// appending. Without, the file must be new or empty: kAlreadyExists otherwise.
   [[nodiscard]] static Result<StepLog> open(const std::filesystem::path& path,
                                             std::optional<std::uint64_t> resume_step);
   /// Writes {"step": step, ...fields} as one line. Numbers that JSON lacks (NaN, infinities) become

@@ -31,7 +31,7 @@ enum class EventKind : std::uint8_t {
   // Marks.
   kPhaseBegin = 16,  ///< name = phase
   kPhaseEnd = 17,
-  kMark = 18,  ///< name = text; size = free for the writer
+  kMark = 18,  ///< name = text; size: free for the writer's use
   // The device's, as docs/vocabulary.md names them.
   kReserve = 32,
   kUnreserve = 33,

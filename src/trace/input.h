@@ -36,8 +36,8 @@ class Input {
   Input& operator=(Input&&) noexcept;
   ~Input();
 
-  /// So many bytes may be read from data() on even where fewer are available(); the rest is
-  /// whatever.
+  /// So many bytes can be read from data() on even where fewer are available(); the rest is
+  /// undefined.
   static constexpr std::size_t kPadding = 16;
 
   /// Makes `n` bytes readable at data() if the file has so many. True if it has.
@@ -46,7 +46,7 @@ class Input {
   [[nodiscard]] std::size_t available() const { return static_cast<std::size_t>(end_ - cursor_); }
   /// `n` is at most available().
   void advance(std::size_t n) { cursor_ += n; }
-  /// Moves over `n` bytes, however many; false when the file ends before.
+  /// Skips `n` bytes, however many; false when the file ends before.
   [[nodiscard]] bool skip(std::uint64_t n);
   /// Offset of data() in the unpacked file.
   [[nodiscard]] std::uint64_t position() const {

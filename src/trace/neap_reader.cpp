@@ -60,9 +60,9 @@ class NeapReader {
     return {};
   }
 
-  /// The end of a file whose writer was killed: fine, but said.
+  /// The end of a file whose writer was killed: accepted, with a note.
   bool cut(std::uint64_t lost) {
-    out_.truncated = "The trace has no end mark: its writer was killed or is still at work.";
+    out_.truncated = "The trace has no end mark: its writer was killed or is still writing.";
     if (lost > 0)
       out_.truncated += " The last " + std::to_string(lost) + " bytes are not a whole block.";
     return false;

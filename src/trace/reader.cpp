@@ -40,7 +40,7 @@ Status unknown_file(const Input& input) {
   if (head.empty()) what += " is empty";
   if (begins("PK\x03\x04")) what += " is a zip archive, as torch.save writes";
   if (begins("{") || begins("[")) what += " looks like JSON";
-  if (begins("<")) what += " looks like HTML; it wants the pickle that the page was made from";
+  if (begins("<")) what += " looks like HTML; give the pickle that the page was made from";
   if (begins("(")) what += " may be a pickle of protocol 0 or 1, which PyTorch does not write";
   return {ErrorCode::kUnsupported, what};
 }

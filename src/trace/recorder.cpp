@@ -59,7 +59,7 @@ struct Recorder::Impl {
 
   alignas(64) std::atomic<std::uint64_t> head{0};  // next ticket
   alignas(64) std::atomic<State> state{State::kOpen};
-  std::atomic<bool> stalled{false};  // a writer waited in vain: drop at once until there is room
+  std::atomic<bool> stalled{false};  // a writer timed out: drop at once until there is space
   std::atomic<std::uint64_t> dropped{0};
   sem_t wake{};
   pthread_t thread{};
@@ -126,7 +126,7 @@ bool Recorder::Impl::wait_for_room() {
 
 void Recorder::record(const Event& event) {
   Impl& self = *impl_;
-  // The background thread may pass through hooked allocators itself; waiting for itself would hang.
+  // The background thread may call hooked allocators; waiting for itself would hang.
   if (self.state.load(std::memory_order_acquire) != State::kOpen || !self.is_ours() ||
       ::pthread_equal(::pthread_self(), self.thread) != 0)
     return;
@@ -140,7 +140,7 @@ void Recorder::record(const Event& event) {
       slot.event = event;
       slot.event.time_ns = time;
       slot.sequence.store(ticket + 1, std::memory_order_release);
-      // Four times a lap the reader is called, so that a burst does not have to wait for the clock.
+      // Wake the reader four times per lap, so that a burst does not have to wait for the clock.
       if ((ticket & (self.mask >> 2)) == 0) ::sem_post(&self.wake);
       return;
     }
@@ -166,7 +166,7 @@ void Recorder::Impl::take_failure(const Status& failure) {
   if (failure.ok() || failed) return;
   failed = true;
   log::warn(failure.message() + "; recording stopped after " + std::to_string(events_written) +
-            " events, the program goes on");
+            " events, the program continues");
   const std::lock_guard lock(mutex);
   status = failure;
 }
@@ -322,7 +322,7 @@ Recorder::~Recorder() {
 
 std::uint32_t Recorder::intern(std::string_view name) {
   Impl& self = *impl_;
-  if (!self.is_ours()) return 0;  // the lock may be held for ever in a forked child
+  if (!self.is_ours()) return 0;  // in a forked child the lock may never be released
   const std::lock_guard lock(self.mutex);
   return self.names.intern(name.substr(0, kLongestName));
 }

@@ -1,8 +1,8 @@
-// Writes a live run's events to a trace file while the run goes on.
+// Writes a live run's events to a trace file while the run continues.
 //
 // Model     record() puts the event into a ring of fixed size; one background thread takes events
 //           out, compresses them in blocks and appends them to the file. After kill -9 the file
-//           holds everything up to about one flush interval before; readers take it as it is.
+//           holds everything up to about one flush interval before; readers accept it as it is.
 // Threads   any, at once. Events keep the order in which record() was entered, also across
 //           threads, if the callers hold one lock around it; times never run backwards.
 // Failure   a full or broken disk stops the recording, not the program: record() becomes a no-op,
@@ -59,7 +59,7 @@ class Recorder final : public EventSink {
   /// Something learned during the run ("result"); a later value for a key replaces an earlier one.
   Status add_metadata(std::string_view key, std::string_view value);
 
-  /// Waits until every event recorded before the call is in the file (not on the disk's platter).
+  /// Waits until every event recorded before the call is in the file (not yet synced to the disk).
   Status flush();
   /// Writes the rest, marks the file complete, syncs and closes it. Idempotent.
   Status close();

@@ -96,7 +96,7 @@ class StackTable {
   [[nodiscard]] std::size_t bytes() const {
     return frame_ids_.capacity() * sizeof(std::uint32_t) + ends_.capacity() * sizeof(std::uint64_t);
   }
-  /// Gives `change` every frame in turn.
+  /// Calls `change` for every frame.
   template <class Change>
   void for_each_frame(Change change) {
     for (Frame& f : frames_) change(f);
@@ -143,7 +143,7 @@ struct Recording {
   std::uint64_t dropped_events = 0;
   /// Set when the file ends early (killed writer, cut copy): what was lost, for people.
   std::string truncated;
-  /// Oddities that did not stop the reader, one sentence each.
+  /// What was odd but did not stop the reader, one sentence each.
   std::vector<std::string> warnings;
 
   [[nodiscard]] std::uint64_t event_count() const {

@@ -224,8 +224,8 @@ class Assembly {
     return {};
   }
 
-  /// Begins go in front of the events of the same microsecond, ends behind them; the marks keep
-  /// their own order.
+  /// Begins go before the events of the same microsecond, ends after them; the marks keep their
+  /// order.
   static void merge(std::vector<Event>& marks, std::vector<Event>& events) {
     std::stable_sort(marks.begin(), marks.end(),
                      [](const Event& a, const Event& b) { return a.time_ns < b.time_ns; });

@@ -99,7 +99,7 @@ class Decoder {
   }
   /// A count of things that take at least `least` bytes each: never more than can follow.
   std::size_t count(std::size_t least = 1) {
-    const std::uint64_t value = number();  // what is left is asked only behind it
+    const std::uint64_t value = number();  // read before what is left is asked
     return static_cast<std::size_t>(value <= left() / least ? value : fail());
   }
   double real();

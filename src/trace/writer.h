@@ -2,7 +2,7 @@
 // read.
 //
 // Threads   free function; the Recording is only read.
-// Failure   the file appears whole or not at all: it is written beside its place and renamed.
+// Failure   the file appears whole or not at all: it is written under a temporary name and renamed.
 #pragma once
 
 #include <filesystem>
