@@ -131,7 +131,7 @@ Result<HostBuffer> HostPool::take(Bytes size, Bytes expect, Owner owner, Limit l
   std::unique_lock lock(mutex_);
   auto at = take_free(size, owner);
   if (!at && !add_block(size, expect, owner, limit).ok()) {
-    // Blocks that nobody uses, each too small, may be what is in the way.
+    // Unused blocks, each too small, may hold the memory.
     lock.unlock();
     release_free();
     lock.lock();

@@ -1,4 +1,4 @@
-// Pause and resume of memory whose contents nobody needs.
+// Pause and resume of memory without keeping its contents.
 #include <array>
 #include <cstring>
 #include <thread>

@@ -80,7 +80,7 @@ Status LedgerDevice::unmap(Address at, Bytes size) {
   const std::lock_guard lock(mutex_);
   NEAP_TRY(ledger_.check_mapped(at, size, true, false));
   NEAP_TRY(unbind(at, size));
-  // Unmapped it is, whatever becomes of pages that nobody claims any more.
+  // The range is unmapped even if releasing a page without an owner fails.
   for (const std::uint64_t native : ledger_.remove_maps(at, size)) {
     if (const Status dropped = drop_page(native); !dropped.ok())
       log::warn(format("a page without an owner is lost: {}", dropped.message()));
