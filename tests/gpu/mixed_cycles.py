@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Pause and resume of two tags in turns, under torch_memory_saver and under the drop-in, on one GPU.
 
-    tests/gpu/mixed_cycles.py --peer SITE --lib DIR --out FILE [--cycles N] [--peer-cycles N] [--seconds N]
+    tests/gpu/mixed_cycles.py [--peer SITE] --lib DIR [--lib DIR ...] --out FILE [--cycles N] [--peer-cycles N] [--seconds N]
 
-SITE   the peer of PyPI (pip install --no-deps --target SITE torch_memory_saver==0.0.10)
-DIR    holds libneap_memory_saver.so
+SITE   the peer of PyPI (pip install --no-deps --target SITE torch_memory_saver==0.0.10); without it only the drop-in runs
+DIR    holds libneap_memory_saver.so; of several builds the first is compared with the peer
 
 The program knows only torch_memory_saver's interface: 64 GiB of KV cache without backup and a 7B model's
 15.2 GB with CPU backup move in turns without any rest between; then the weights with retain_cpu_backup. Both
-packages in both hook modes, one after the other. Contents and addresses are checked. One more run of the
-drop-in has NEAP_LOG=debug: the steps of each move are in its log, which is written, too.
+packages in both hook modes, one after the other. Contents and addresses are checked. One more run of each
+build has NEAP_LOG=debug: the steps of each move are in its log, which is written, too.
 
 Writes JSON lines; prints median [lowest, highest] of the first and of the later cycles. Exits 1 if the drop-in
 is slower than the peer in a row, by more than the 3 % that two equal runs differ by.
@@ -113,46 +113,52 @@ def verdict(row, peer, ours):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", type=Path, required=True)
-    parser.add_argument("--lib", type=Path, required=True)
+    parser.add_argument("--peer", type=Path)
+    parser.add_argument("--lib", type=Path, required=True, action="append")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cycles", type=int, default=10)
     parser.add_argument("--peer-cycles", type=int, default=10)
     parser.add_argument("--modes", default="preload,torch")
     parser.add_argument("--seconds", type=int, default=170, help="limit of one run")
     arguments = parser.parse_args()
-    peer = arguments.peer.resolve()
+    peer = arguments.peer.resolve() if arguments.peer else None
     found = torch_environment()
-    version = next((p.name.split("-")[1][:-len(".dist")] for p in peer.glob("torch_memory_saver-*.dist-info")), "?")
-    found.update(command="tests/gpu/mixed_cycles.py", torch_memory_saver=version, cpus=os.cpu_count())
+    found.update(command="tests/gpu/mixed_cycles.py", cpus=os.cpu_count())
+    if peer:
+        found["torch_memory_saver"] = next((p.name.split("-")[1][:-len(".dist")]
+                                            for p in peer.glob("torch_memory_saver-*.dist-info")), "?")
     folders = runtime_folders()
     complaints = []
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, open(arguments.out, "w") as out:
         out.write(json.dumps({"environment": found}) + "\n")
-        lay_out_drop_in(Path(scratch), arguments.lib.resolve())
+        builds = {"drop-in" + (f" of {lib.name}" if i else ""): lib for i, lib in enumerate(arguments.lib)}
+        sites = {name: Path(scratch) / str(i) for i, name in enumerate(builds)}
+        for name, site in sites.items():
+            site.mkdir()
+            lay_out_drop_in(site, builds[name].resolve())
 
         def measure(package, mode, cycles, **changes):
-            site = peer if package == "torch_memory_saver" else Path(scratch)
-            rows, log = run(package, mode, cycles, site, folders, arguments.seconds, **changes)
+            rows, log = run(package, mode, cycles, sites.get(package, peer), folders, arguments.seconds, **changes)
             note = {"steps": re.findall(r"move .*|.*(?:pausing|resuming) .* took .*", log)} if changes else {}
             out.write(json.dumps({"package": package, "mode": mode, **rows, **note}) + "\n")
             out.flush()
             if "failed" in rows:
                 print(package, mode, rows["failed"], flush=True)
-                if package != "torch_memory_saver":
-                    complaints.append(f"{mode}: the drop-in's run failed")
+                if package in builds:
+                    complaints.append(f"{mode}: the run of {package} failed")
                 return {}
             return rows
 
         for mode in arguments.modes.split(","):
-            ours = measure("drop-in", mode, arguments.cycles)
-            theirs = measure("torch_memory_saver", mode, arguments.peer_cycles)
-            for row in ours:
+            measured = {name: measure(name, mode, arguments.cycles) for name in builds}
+            theirs = measure("torch_memory_saver", mode, arguments.peer_cycles) if peer else {}
+            for row in measured["drop-in"]:
                 print(f"{mode:8}{row:42}", *(f"{name}: first {show(rows.get(row, [])[:1])} later {show(rows.get(row, [])[1:])} "
-                                             for name, rows in (("peer", theirs), ("drop-in", ours))), flush=True)
-                complaints += [f"{mode}: {text}" for text in verdict(row, theirs.get(row, []), ours[row])]
-        measure("drop-in", "preload", 3, NEAP_LOG="debug")
+                                             for name, rows in (("peer", theirs), *measured.items())), flush=True)
+                complaints += [f"{mode}: {text}" for text in verdict(row, theirs.get(row, []), measured["drop-in"][row])]
+        for name in builds:
+            measure(name, arguments.modes.split(",")[-1], 3, NEAP_LOG="debug")
         out.write(json.dumps({"complaints": complaints}) + "\n")
     for text in complaints:
         print("slower:", text)
