@@ -4,12 +4,16 @@
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <thread>
 
 namespace neap {
 namespace {
@@ -25,6 +29,47 @@ TEST(File, WritesWholeOrNotAtAll) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1)
       << "no temporary left behind";
   std::filesystem::remove_all(folder);
+}
+
+// A pipe gives what was written so far: the file comes in pieces, and its size is not known.
+TEST(File, IsReadInPieces) {
+  std::string folder = ::testing::TempDir() + "neap-pipe-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const std::string path = folder + "/pipe";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  std::string text;
+  while (text.size() < 200'000) text += std::to_string(text.size()) + ",";
+  const auto read_from_pipe = [&](Bytes limit) {
+    std::thread writer([&] {
+      std::ofstream pipe(path);
+      for (std::size_t at = 0; at < text.size() && pipe; at += 30'011)
+        pipe.write(text.data() + at, static_cast<std::streamsize>(std::min<std::size_t>(
+                                         30'011, text.size() - at)))
+            .flush();
+    });
+    auto read = read_file(path, limit);
+    writer.join();
+    return read;
+  };
+  ::signal(SIGPIPE, SIG_IGN);  // the reader that stops at its limit
+  const auto whole = read_from_pipe(Bytes(text.size()));
+  ASSERT_TRUE(whole.ok()) << whole.status().message();
+  EXPECT_TRUE(*whole == text) << whole->size() << " of " << text.size() << " bytes";
+  const auto over = read_from_pipe(Bytes(text.size() - 1));
+  EXPECT_EQ(over.status().code(), ErrorCode::kInvalidArgument);
+  ::signal(SIGPIPE, SIG_DFL);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(File, AFileOfExactlyTheLimitIsRead) {
+  const std::string path = ::testing::TempDir() + "neap_limit_" + std::to_string(::getpid());
+  ASSERT_TRUE(write_file_atomic(path, "1234").ok());
+  EXPECT_EQ(read_file(path, Bytes(4)).value(), "1234");
+  const auto over = read_file(path, Bytes(3));
+  EXPECT_EQ(over.status().code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(over.status().message().find("4 B, over the limit of 3 B"), std::string::npos)
+      << over.status().message();
+  std::filesystem::remove(path);
 }
 
 constexpr int kCannotMount = 77;
