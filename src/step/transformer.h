@@ -54,18 +54,25 @@ Rows<T> rows_of_batch(Ops& ops, const Weights<T>& w, const T& tokens, std::int64
   return make_rows(ops, w, tokens.size(0) / length, length, ops.iota(length), length);
 }
 
+/// x (N, C) through every block with block(i, x). Blocks without anything kept are alike.
+template <class Ops, class T, class Each>
+T through_blocks(Ops& ops, const Weights<T>& w, T x, const Each& each) {
+  ops.repeat(static_cast<std::int64_t>(w.blocks.size()),
+             [&](std::int64_t i) { x = each(static_cast<std::size_t>(i), std::move(x)); });
+  return x;
+}
+
 /// tokens (N,) in sequences of `length` -> the last block's output (N, C). Keeps nothing.
 template <class Ops, class T = typename Ops::Tensor>
 T forward(Ops& ops, const Weights<T>& w, const T& tokens, std::int64_t length) {
   const Rows<T> rows = rows_of_batch(ops, w, tokens, length);
-  T x = embed(ops, w, tokens, rows.positions);
-  for (const Block<T>& block : w.blocks) {
-    x = block_inference(ops, w.architecture, block, std::move(x), rows, [&](Heads<T> heads) {
-      return ops.attention(std::move(heads), rows.sequences, rows.length,
-                           score_options(w.architecture));
-    });
-  }
-  return x;
+  return through_blocks(ops, w, embed(ops, w, tokens, rows.positions), [&](std::size_t i, T x) {
+    return block_inference(ops, w.architecture, w.blocks[i], std::move(x), rows,
+                           [&](Heads<T> heads) {
+                             return ops.attention(std::move(heads), rows.sequences, rows.length,
+                                                  score_options(w.architecture));
+                           });
+  });
 }
 
 /// As forward, keeping of each block what `checkpointing` says; of blocks beyond it everything.
@@ -108,14 +115,14 @@ T prefill(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths, cons
   const std::int64_t t = tokens.size(1);
   const T flat = ops.view(tokens, {-1});
   const Rows<T> rows = rows_of_batch(ops, w, flat, t);
-  T x = embed(ops, w, flat, rows.positions);
-  for (std::size_t i = 0; i < w.blocks.size(); ++i) {
-    x = block_inference(ops, w.architecture, w.blocks[i], std::move(x), rows, [&](Heads<T> heads) {
-      ops.write_prompts_(cache.keys[i], slots, heads.k, t);
-      ops.write_prompts_(cache.values[i], slots, heads.v, t);
-      return ops.attention(std::move(heads), b, t, score_options(w.architecture));
-    });
-  }
+  const T x = through_blocks(ops, w, embed(ops, w, flat, rows.positions), [&](std::size_t i, T in) {
+    return block_inference(
+        ops, w.architecture, w.blocks[i], std::move(in), rows, [&](Heads<T> heads) {
+          ops.write_prompts_(cache.keys[i], slots, heads.k, t);
+          ops.write_prompts_(cache.values[i], slots, heads.v, t);
+          return ops.attention(std::move(heads), b, t, score_options(w.architecture));
+        });
+  });
   const T last = ops.last_rows(lengths, t);  // (B',): b * T + lengths[b] - 1
   return ops.take_rows(x, last);
 }
@@ -129,18 +136,17 @@ T decode(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions,
   const std::int64_t b = tokens.size(0);
   const Rows<T> rows = make_rows(ops, w, b, 1, positions, key_limit);
   const T mask = ops.decode_mask(positions, key_limit);  // (B, key_limit) bool
-  T x = embed(ops, w, tokens, positions);
-  for (std::size_t i = 0; i < w.blocks.size(); ++i) {
-    x = block_inference(ops, w.architecture, w.blocks[i], std::move(x), rows, [&](Heads<T> heads) {
-      ops.write_token_(cache.keys[i], positions, heads.k);
-      ops.write_token_(cache.values[i], positions, heads.v);
-      AttentionContext<T> context;
-      context.out = ops.decode_attention(heads.q, cache.keys[i], cache.values[i], mask,
-                                         score_options(w.architecture));
-      return context;
-    });
-  }
-  return x;
+  return through_blocks(ops, w, embed(ops, w, tokens, positions), [&](std::size_t i, T x) {
+    return block_inference(
+        ops, w.architecture, w.blocks[i], std::move(x), rows, [&](Heads<T> heads) {
+          ops.write_token_(cache.keys[i], positions, heads.k);
+          ops.write_token_(cache.values[i], positions, heads.v);
+          AttentionContext<T> context;
+          context.out = ops.decode_attention(heads.q, cache.keys[i], cache.values[i], mask,
+                                             score_options(w.architecture));
+          return context;
+        });
+  });
 }
 
 }  // namespace neap::step

@@ -50,7 +50,7 @@ max_prompt_length = {prompt}
 max_response_length = {response}
 [actor_rollout_ref.model]
 path = "{model}"
-enable_gradient_checkpointing = {recompute}
+{checkpointing}
 [actor_rollout_ref.actor]
 ppo_mini_batch_size = {rows}
 ppo_micro_batch_size_per_gpu = {micro}
@@ -72,11 +72,14 @@ total_training_steps = 100000
 logger = ["jsonl"]
 """
 
+# The default has no line, and "full" verl's: packages from before `activation_checkpointing` run them, too.
+CHECKPOINTING = {"none": 'activation_checkpointing = "none"', "selective": "", "full": "enable_gradient_checkpointing = true"}
+
 
 class Case:
-    def __init__(self, model, task, rows, prompt, response, micro=0, n=1, recompute=False, ceiling=0.0):
+    def __init__(self, model, task, rows, prompt, response, micro=0, n=1, checkpointing="selective", ceiling=0.0):
         self.model, self.task, self.rows, self.prompt, self.response = model, task, rows, prompt, response
-        self.micro, self.n, self.recompute = micro or rows * n, n, recompute
+        self.micro, self.n, self.checkpointing = micro or rows * n, n, checkpointing
         self.ceiling = ceiling  # share of all that the job would keep; 0: the whole device
 
     @property
@@ -91,7 +94,7 @@ class Case:
         rollout = self.task in ("ppo", "grpo")
         word = {False: "false", True: "true"}
         return JOB.format(task=self.task, data=folder / f"{self.task}.jsonl", rows=self.rows, micro=self.micro, prompt=self.prompt,
-                          response=self.response, model=folder / self.model, recompute=word[self.recompute], n=self.n,
+                          response=self.response, model=folder / self.model, checkpointing=CHECKPOINTING[self.checkpointing], n=self.n,
                           reward=folder / self.model if rollout else "", kl_loss=word[self.task == "grpo"],
                           kl_reward=word[self.task == "ppo"], estimator="grpo" if self.task == "grpo" else "gae")
 
@@ -100,12 +103,13 @@ CASES = {
     "sft-opt-1.3b": Case("opt-1.3b", "sft", 8, 64, 960),
     "ppo-opt-1.3b": Case("opt-1.3b", "ppo", 8, 256, 256),
     "ppo-opt-1.3b-ceiling": Case("opt-1.3b", "ppo", 8, 256, 256, ceiling=0.65),
+    "sft-qwen2.5-1.5b-none": Case("qwen2.5-1.5b", "sft", 8, 64, 1984, checkpointing="none"),
     "sft-qwen2.5-1.5b": Case("qwen2.5-1.5b", "sft", 8, 64, 1984),
-    "sft-qwen2.5-1.5b-recompute": Case("qwen2.5-1.5b", "sft", 8, 64, 1984, recompute=True),
+    "sft-qwen2.5-1.5b-recompute": Case("qwen2.5-1.5b", "sft", 8, 64, 1984, checkpointing="full"),
     "grpo-qwen2.5-0.5b": Case("qwen2.5-0.5b", "grpo", 16, 256, 1024, micro=16, n=4),
-    "sft-qwen2.5-7b-recompute": Case("qwen2.5-7b", "sft", 4, 64, 1984, recompute=True),
+    "sft-qwen2.5-7b-recompute": Case("qwen2.5-7b", "sft", 4, 64, 1984, checkpointing="full"),
 }
-USUAL = [name for name in CASES if name not in ("sft-opt-1.3b", "sft-qwen2.5-1.5b-recompute")]
+USUAL = [name for name in CASES if name not in ("sft-opt-1.3b", "sft-qwen2.5-1.5b-none", "sft-qwen2.5-1.5b-recompute")]
 
 
 # ---- inputs ----
@@ -357,7 +361,7 @@ def arguments():
 
 
 def rehearsed(case):
-    return Case(case.model, case.task, min(case.rows, 4), 32, 32, micro=2, n=case.n, recompute=case.recompute, ceiling=case.ceiling)
+    return Case(case.model, case.task, min(case.rows, 4), 32, 32, micro=2, n=case.n, checkpointing=case.checkpointing, ceiling=case.ceiling)
 
 
 def main():
