@@ -9,13 +9,13 @@
 
 #include "base/format.h"
 #include "base/json.h"
+#include "base/random.h"
 #include "cli/command.h"
 #include "model/checkpoint.h"
 #include "model/text_tokens.h"
 #include "model/tokenizer.h"
 #include "model/transformer.h"
 #include "rollout/generator.h"
-#include "train/random.h"
 
 namespace neap::cli {
 namespace {
@@ -122,7 +122,7 @@ int GenerateCommand::run() {
   options.pad_token_id = text.pad;
   std::vector<rollout::Prompt> requests;
   for (std::size_t i = 0; i < prompts_.size(); ++i) {
-    requests.push_back({tokenizer.encode_prompt(prompts_[i]), train::random_key({seed_, i})});
+    requests.push_back({tokenizer.encode_prompt(prompts_[i]), random_key({seed_, i})});
     options.prompt_width =
         std::max(options.prompt_width, static_cast<std::int64_t>(requests.back().tokens.size()));
   }

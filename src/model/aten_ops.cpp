@@ -3,7 +3,6 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/_fused_adamw.h>
 
 #include <tuple>
 
@@ -236,6 +235,20 @@ void AtenOps::scale_(const Tensor& a, double b) const {
   const Scratch scratch;
   a.mul_(b);
 }
+void AtenOps::add_scaled_(const Tensor& a, const Tensor& b, double scale) const {
+  const Scratch scratch;
+  a.add_(b, scale);
+}
+void AtenOps::add_multiply_(const Tensor& a, const Tensor& b, const Tensor& c, double scale) const {
+  const Scratch scratch;
+  a.addcmul_(b, c, scale);
+}
+void AtenOps::sqrt_(const Tensor& a) const {
+  a.sqrt_();
+}
+void AtenOps::rsqrt_(const Tensor& a) const {
+  a.rsqrt_();
+}
 void AtenOps::exp_(const Tensor& a) const {
   Tensor to = a;
   at::exp_(to);
@@ -330,6 +343,9 @@ Tensor AtenOps::sum_last(const Tensor& a) const {
 Tensor AtenOps::max_last(const Tensor& a) const {
   return a.amax(-1, /*keepdim=*/true);
 }
+Tensor AtenOps::max_rows(const Tensor& a) const {
+  return a.amax(0);
+}
 Tensor AtenOps::sum_rows(const Tensor& a, Dtype dtype) const {
   return a.sum(0, /*keepdim=*/false, to_aten(dtype));
 }
@@ -400,19 +416,6 @@ Tensor AtenOps::last_rows(const Tensor& lengths, std::int64_t length) const {
   const Tensor out = iota(lengths.size(0), length);
   const Scratch scratch;
   return out.add_(lengths).sub_(1);
-}
-
-// ---- optimizer ----
-
-Tensor AtenOps::norm_of(const Tensor& a) const {
-  return at::linalg_vector_norm(a, 2, c10::nullopt, false, at::kFloat);
-}
-void AtenOps::fused_adamw_(std::vector<Tensor>& targets, const std::vector<Tensor>& gradients,
-                           std::vector<Tensor>& averages, std::vector<Tensor>& squares,
-                           const std::vector<Tensor>& counts, double lr,
-                           const spec::OptimizerConfig& config) const {
-  at::_fused_adamw_(targets, gradients, averages, squares, {}, counts, lr, config.beta1,
-                    config.beta2, config.weight_decay, config.eps, false, false);
 }
 
 }  // namespace neap::model

@@ -78,6 +78,10 @@ class AtenOps {
   void divide_(const Tensor& a, const Tensor& b) const;
   void divide_(const Tensor& a, double b) const;
   void scale_(const Tensor& a, double b) const;
+  void add_scaled_(const Tensor& a, const Tensor& b, double scale) const;
+  void add_multiply_(const Tensor& a, const Tensor& b, const Tensor& c, double scale) const;
+  void sqrt_(const Tensor& a) const;
+  void rsqrt_(const Tensor& a) const;
   void exp_(const Tensor& a) const;
   void log_(const Tensor& a) const;
   void zero_(const Tensor& a) const;
@@ -98,6 +102,7 @@ class AtenOps {
   [[nodiscard]] Tensor sum(const Tensor& a) const;
   [[nodiscard]] Tensor sum_last(const Tensor& a) const;
   [[nodiscard]] Tensor max_last(const Tensor& a) const;
+  [[nodiscard]] Tensor max_rows(const Tensor& a) const;
   [[nodiscard]] Tensor sum_rows(const Tensor& a, step::Dtype dtype) const;
   [[nodiscard]] Tensor argmax_last(const Tensor& a) const;
   [[nodiscard]] Tensor softmax_last(const Tensor& a) const;
@@ -138,10 +143,13 @@ class AtenOps {
 
   // ---- optimizer ----
   [[nodiscard]] Tensor norm_of(const Tensor& a) const;
-  void fused_adamw_(std::vector<Tensor>& targets, const std::vector<Tensor>& gradients,
-                    std::vector<Tensor>& averages, std::vector<Tensor>& squares,
-                    const std::vector<Tensor>& counts, double lr,
-                    const spec::OptimizerConfig& config) const;
+  void fused_adamw_(const Tensor& x, const Tensor& g, const Tensor& average, const Tensor& square,
+                    const Tensor& count, double lr, const spec::OptimizerConfig& config) const;
+  void fused_sgd_(const Tensor& x, const Tensor& g, const Tensor& momentum, double lr,
+                  const spec::OptimizerConfig& config) const;
+  [[nodiscard]] Tensor rounding_noise(std::uint64_t key, std::int64_t n) const;
+  void round_stochastically_(const Tensor& to, const Tensor& value, const Tensor& noise,
+                             std::uint64_t key, std::int64_t first) const;
 
  private:
   [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x,

@@ -23,7 +23,7 @@ class Drafts {
     Drafts drafts(job, target);
     const spec::Recipe recipe = spec::describe(job);
     drafts.trained_ = recipe.trained();
-    NEAP_TRY_ASSIGN(drafts.models_, read_models(job, recipe));
+    NEAP_TRY_ASSIGN(drafts.models_, read_models(job, recipe, compute_dtype(job, target)));
     return drafts;
   }
 

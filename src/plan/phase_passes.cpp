@@ -8,16 +8,15 @@ using step::CountingOps;
 using step::Dtype;
 using Weights = step::Weights<CountedTensor>;
 
-using spec::kGradientDtype;
-
-void bind_units(Weights& w, const std::vector<spec::FlatUnit>& units, Dtype dtype, bool trained) {
+/// `gradients`: their type; none where the units are frozen.
+void bind_units(Weights& w, const std::vector<spec::FlatUnit>& units, Dtype dtype,
+                std::optional<Dtype> gradients) {
   for (const spec::FlatUnit& unit : units) {
     for (const spec::Parameter& p : unit.parameters) {
       const step::Shape shape =
           p.shape.size() == 2 ? step::Shape{p.shape[0], p.shape[1]} : step::Shape{p.shape.at(0)};
-      step::bind_parameter(
-          w, unit, p, CountedTensor::outside(shape, dtype),
-          trained ? CountedTensor::outside(shape, kGradientDtype) : CountedTensor());
+      step::bind_parameter(w, unit, p, CountedTensor::outside(shape, dtype),
+                           gradients ? CountedTensor::outside(shape, *gradients) : CountedTensor());
     }
   }
 }
@@ -28,14 +27,18 @@ class CountedWorld {
   CountedWorld(CountingOps& ops, Dtype dtype) : ops_(ops), dtype_(dtype) {}
 
   [[nodiscard]] CountingOps& ops() { return ops_; }
+  [[nodiscard]] Dtype dtype() const { return dtype_; }
   [[nodiscard]] Weights weights(const ModelRole& role) { return counted_weights(role, dtype_); }
   [[nodiscard]] std::vector<step::TrainedUnit<CountedTensor>> units(const ModelRole& role) {
     std::vector<step::TrainedUnit<CountedTensor>> out;
-    for (const spec::FlatUnit& unit : trained_units(role)) {
-      const auto region = [&](Dtype d) { return CountedTensor::outside({unit.elements}, d); };
-      out.push_back({region(dtype_), region(kGradientDtype), region(Dtype::kFloat32),
-                     region(Dtype::kFloat32),
-                     dtype_ == Dtype::kFloat32 ? CountedTensor() : region(Dtype::kFloat32)});
+    const spec::OptimizerSpec optimizer = optimizer_of(role, dtype_);
+    for (spec::FlatUnit& unit : trained_units(role)) {
+      const auto flat = [](std::int64_t n, Dtype d) { return CountedTensor::outside({n}, d); };
+      const std::int64_t n = unit.elements;
+      out.push_back(step::make_trained_unit(
+          optimizer, std::move(unit), std::ssize(out), flat(n, dtype_),
+          flat(n, optimizer.gradients),
+          [&](const spec::StateTensor& t) { return flat(t.elements, t.dtype); }));
     }
     return out;
   }
@@ -74,10 +77,12 @@ Weights counted_weights(const ModelRole& role, Dtype dtype) {
   w.head = role.head;
   w.blocks.resize(static_cast<std::size_t>(role.shape.num_hidden_layers));
   const bool adapted = role.lora.rank > 0;
-  bind_units(w, spec::flat_layout(role.shape, role.head), dtype, role.trained && !adapted);
+  std::optional<Dtype> gradients;
+  if (role.trained) gradients = optimizer_of(role, dtype).gradients;
+  bind_units(w, spec::flat_layout(role.shape, role.head), dtype,
+             adapted ? std::nullopt : gradients);
   step::finish_binding(w);
-  if (adapted)
-    bind_units(w, spec::lora_layout(role.shape, role.head, role.lora), dtype, role.trained);
+  if (adapted) bind_units(w, spec::lora_layout(role.shape, role.head, role.lora), dtype, gradients);
   return w;
 }
 

@@ -74,7 +74,7 @@ class PhasePasses {
     const Weights w = world_.weights(role);
     const spec::CriticConfig& config = job_.critic;
     const step::Experience<T> e = experience();
-    Optimizer optimizer(ops_, world_.units(role), part);
+    Optimizer optimizer(ops_, world_.units(role), part, role, world_.dtype());
     if (part == spec::TrainPart::kUpdate) return optimizer.update();
     step::update_phase(ops_, e.sequences.size(),
                        {config.ppo_epochs, mini_batch(config.ppo_mini_batch_size),
@@ -91,7 +91,7 @@ class PhasePasses {
     const Weights w = world_.weights(role);
     const spec::ActorConfig& config = job_.actor;
     const step::Experience<T> e = experience();
-    Optimizer optimizer(ops_, world_.units(role), part);
+    Optimizer optimizer(ops_, world_.units(role), part, role, world_.dtype());
     if (part == spec::TrainPart::kUpdate) return optimizer.update();
     const step::PolicyObjective objective{config,
                                           *spec::parse_loss_aggregation(config.loss_agg_mode),
@@ -112,7 +112,7 @@ class PhasePasses {
   void sft(const ModelRole& role, spec::TrainPart part) {
     const Weights w = world_.weights(role);
     const step::Sequences<T> all = sequences(job_.rows_per_rank());
-    Optimizer optimizer(ops_, world_.units(role), part);
+    Optimizer optimizer(ops_, world_.units(role), part, role, world_.dtype());
     if (part == spec::TrainPart::kUpdate) return optimizer.update();
     step::update_phase(ops_, all.size(), {1, all.size(), job_.data.micro_batch_size_per_gpu},
                        optimizer, [&](std::int64_t first, std::int64_t count) {
@@ -123,7 +123,7 @@ class PhasePasses {
 
   void reward(const ModelRole& role, spec::TrainPart part) {
     const Weights w = world_.weights(role);
-    Optimizer optimizer(ops_, world_.units(role), part);
+    Optimizer optimizer(ops_, world_.units(role), part, role, world_.dtype());
     if (part == spec::TrainPart::kUpdate) return optimizer.update();
     step::update_phase(
         ops_, job_.rows_per_rank(), {1, job_.rows_per_rank(), job_.data.micro_batch_size_per_gpu},
@@ -138,21 +138,28 @@ class PhasePasses {
  private:
   class Optimizer {
    public:
-    Optimizer(Ops& ops, std::vector<step::TrainedUnit<T>> units, spec::TrainPart part)
-        : ops_(ops), units_(std::move(units)), part_(part) {}
+    Optimizer(Ops& ops, std::vector<step::TrainedUnit<T>> units, spec::TrainPart part,
+              const ModelRole& role, step::Dtype compute)
+        : ops_(ops),
+          units_(std::move(units)),
+          part_(part),
+          spec_(optimizer_of(role, compute)),
+          config_(role.optimizer) {}
     void begin(std::int64_t, std::int64_t) { step::zero_gradients(ops_, units_); }
     void finish(std::int64_t) {
       if (part_ == spec::TrainPart::kAll) update();
     }
     void update() {
       (void)step::gradient_norm(ops_, units_);
-      step::adamw_step(ops_, units_, spec::OptimizerConfig{}, 0, 1);
+      for (const step::TrainedUnit<T>& unit : units_) step::step_unit(ops_, unit, {spec_, config_});
     }
 
    private:
     Ops& ops_;
     std::vector<step::TrainedUnit<T>> units_;
     spec::TrainPart part_;
+    spec::OptimizerSpec spec_;
+    spec::OptimizerConfig config_;
   };
 
   // Experience and batches live on the host.

@@ -24,7 +24,9 @@ std::vector<PartPlan> optimizer_parts(const std::vector<spec::FlatUnit>& units,
                                       const spec::OptimizerSpec& optimizer) {
   std::vector<PartPlan> parts;
   for (const spec::FlatUnit& unit : units)
-    parts.push_back({unit.name, Bytes(), optimizer.state(unit).bytes()});
+    // A part of no bytes would have no address: SGD without momentum keeps nothing.
+    parts.push_back(
+        {unit.name, Bytes(), std::max(optimizer.state(unit).bytes(), spec::kStateAlignment)});
   return parts;
 }
 
@@ -37,24 +39,21 @@ std::vector<PartPlan> key_value_parts(const spec::Job& job, const ModelRole& rol
   return {{"kv", Bytes(), spec::tensor_bytes(elements, dtype)}};
 }
 
-std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe,
-                                const JobModels& models, spec::TagId tag, spec::Dtype dtype) {
+std::vector<PartPlan> tag_parts(const spec::Job& job, const JobModels& models, spec::TagId tag,
+                                spec::Dtype dtype) {
   const ModelRole& role = models.at(tag.model);
   const auto adapters = [&] { return spec::lora_layout(role.shape, role.head, role.lora); };
   const auto base = [&] { return spec::flat_layout(role.shape, role.head); };
   const auto trained = [&] { return role.lora.rank > 0 ? adapters() : base(); };
-  spec::OptimizerSpec optimizer;
-  optimizer.weights = dtype;
   switch (tag.kind) {
     case spec::TagKind::kWeights:
       return unit_parts(base(), dtype);
     case spec::TagKind::kAdapter:
       return unit_parts(adapters(), dtype);
     case spec::TagKind::kGradients:
-      return unit_parts(trained(), optimizer.gradients);
+      return unit_parts(trained(), optimizer_of(role, dtype).gradients);
     case spec::TagKind::kOptimizer:
-      optimizer.kind = recipe.find(tag.model)->optimizer->kind;
-      return optimizer_parts(trained(), optimizer);
+      return optimizer_parts(trained(), optimizer_of(role, dtype));
     case spec::TagKind::kKeyValues:
       return key_value_parts(job, role, dtype);
   }
@@ -107,7 +106,8 @@ std::optional<ModelRole> JobModels::*member(spec::ModelId model) {
   return &JobModels::reward;
 }
 
-Result<ModelRole> read_role(const spec::Job& job, const spec::ModelSource& source) {
+Result<ModelRole> read_role(const spec::Job& job, const spec::ModelSource& source,
+                            spec::Dtype compute) {
   ModelRole role;
   role.name = to_string(source.id);
   role.head = source.head;
@@ -116,6 +116,10 @@ Result<ModelRole> read_role(const spec::Job& job, const spec::ModelSource& sourc
     role.trained = true;
     role.checkpoint_mode = config->checkpoint_mode();
     role.checkpointing = spec::checkpointing(role.checkpoint_mode, role.shape);
+    role.optimizer = *source.optimizer;
+    Result<spec::OptimizerSpec> optimizer = spec::OptimizerSpec::of(role.optimizer, compute);
+    if (!optimizer.ok())
+      return Status(optimizer.status()).with_context(format("checking {}'s optimizer", role.name));
     if (config->lora.rank > 0) {
       role.lora = {config->lora.rank, config->lora.target_modules};
       role.lora_alpha = config->lora.alpha;
@@ -170,14 +174,19 @@ spec::Dtype compute_dtype(const spec::Job& job, const Target& target) {
   return narrow ? spec::Dtype::kBfloat16 : spec::Dtype::kFloat32;
 }
 
+spec::OptimizerSpec optimizer_of(const ModelRole& role, spec::Dtype compute) {
+  return *spec::OptimizerSpec::of(role.optimizer, compute);
+}
+
 std::uint64_t compute_width(const spec::Job& job, const Target& target) {
   return static_cast<std::uint64_t>(element_bytes(compute_dtype(job, target)));
 }
 
-Result<JobModels> read_models(const spec::Job& job, const spec::Recipe& recipe) {
+Result<JobModels> read_models(const spec::Job& job, const spec::Recipe& recipe,
+                              spec::Dtype compute) {
   JobModels models;
   for (const spec::ModelSource& source : recipe.models) {
-    NEAP_TRY_ASSIGN(models.slot(source.id), read_role(job, source));
+    NEAP_TRY_ASSIGN(models.slot(source.id), read_role(job, source, compute));
   }
   if (models.reference && models.reference->shape.vocab_size != models.actor->shape.vocab_size) {
     return Status(ErrorCode::kInvalidArgument,
@@ -201,7 +210,7 @@ std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe
     }
     const bool streamed =
         std::find(tag.need.begin(), tag.need.end(), Need::kStream) != tag.need.end();
-    place(tag, tag_parts(job, recipe, models, id, compute_dtype(job, target)), target.granularity,
+    place(tag, tag_parts(job, models, id, compute_dtype(job, target)), target.granularity,
           streamed);
     tags.push_back(std::move(tag));
   }

@@ -22,6 +22,7 @@ struct ModelRole {
   bool trained = false;
   spec::CheckpointMode checkpoint_mode = spec::CheckpointMode::kNone;
   spec::Checkpointing checkpointing;
+  spec::OptimizerConfig optimizer;  ///< of a trained model
 };
 /// The shapes behind a job's paths, read once.
 struct JobModels {
@@ -30,13 +31,15 @@ struct JobModels {
   /// A model of the job's recipe.
   [[nodiscard]] const ModelRole& at(spec::ModelId model) const;
 };
-[[nodiscard]] Result<JobModels> read_models(const spec::Job& job, const spec::Recipe& recipe);
+[[nodiscard]] Result<JobModels> read_models(const spec::Job& job, const spec::Recipe& recipe,
+                                            spec::Dtype compute);
 
 /// What forward and backward compute in.
 [[nodiscard]] spec::Dtype compute_dtype(const spec::Job& job, const Target& target);
+/// The optimizer of a trained model; read_models has checked that the types go together.
+[[nodiscard]] spec::OptimizerSpec optimizer_of(const ModelRole& role, spec::Dtype compute);
 /// Bytes of its elements.
 [[nodiscard]] std::uint64_t compute_width(const spec::Job& job, const Target& target);
-constexpr auto kGradientWidth = static_cast<std::uint64_t>(element_bytes(spec::kGradientDtype));
 
 /// Tags with regions and needs, in the order of the recipe.
 [[nodiscard]] std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe,

@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "base/progress.h"
+#include "base/random.h"
 #include "rlhf/update_phases.h"
 #include "step/phases.h"
-#include "train/random.h"
 
 namespace neap::rlhf {
 namespace {
@@ -40,7 +40,7 @@ void generate_responses(Context& context, train::ModelWorker& actor,
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     for (std::int64_t k = 0; k < n; ++k) {
       const auto turn = static_cast<std::uint64_t>(k);
-      requests.push_back({prompts[i], train::random_key({key, share.global(i), turn})});
+      requests.push_back({prompts[i], random_key({key, share.global(i), turn})});
       repeated.push_back(prompts[i]);
     }
   }

@@ -5,13 +5,13 @@
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/random.h"
 #include "rlhf/core_algos.h"
 #include "rlhf/experience.h"
 #include "rlhf/judge.h"
 #include "rlhf/ppo_update.h"
 #include "rlhf/trainer.h"
 #include "train/dataset.h"
-#include "train/random.h"
 
 namespace neap::rlhf {
 namespace {
@@ -136,8 +136,7 @@ Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
     const Stopwatch watch(metrics, "gen");
     const auto seed = static_cast<std::uint64_t>(job().trainer.seed);
     generate_responses(context_, actor_, prompts, job().rollout.n,
-                       train::random_key({seed, kRolloutStream, static_cast<std::uint64_t>(step)}),
-                       e);
+                       random_key({seed, kRolloutStream, static_cast<std::uint64_t>(step)}), e);
   }
   add_log_probs(e, metrics);
   if (critic_) {
@@ -250,7 +249,7 @@ Validation PpoTrainer::validate() {
   Experience mine;
   const auto seed = static_cast<std::uint64_t>(job().trainer.seed);
   generate_responses(context_, actor_, context_.sharder().of_padded(held_out_), 1,
-                     train::random_key({seed, kValidationStream}), mine);
+                     random_key({seed, kValidationStream}), mine);
   Metrics timings;  // of no interest here
   add_log_probs(mine, timings);
   mine.scores = response_scores(context_, reward_, mine.sequences);

@@ -8,11 +8,11 @@
 #include <numeric>
 
 #include "base/format.h"
+#include "base/random.h"
 #include "base/status.h"
 #include "bridge/attention.h"
 #include "bridge/runtime.h"
 #include "step/phases.h"
-#include "train/random.h"
 
 namespace neap::rollout {
 namespace {
@@ -134,9 +134,9 @@ class Generation {
     std::vector<float> out;
     for (const std::int64_t slot : slots) {
       const std::size_t sequence = slots_[static_cast<std::size_t>(slot)];
-      out.push_back(sequence == kIdle ? 0.0F
-                                      : train::uniform(prompts_[sequence].key,
-                                                       responses_[sequence].tokens.size()));
+      out.push_back(sequence == kIdle
+                        ? 0.0F
+                        : uniform(prompts_[sequence].key, responses_[sequence].tokens.size()));
     }
     const bridge::HostScope host;
     return at::tensor(out, at::kFloat);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/format.h"
+#include "spec/optimizer.h"
 
 namespace neap::spec {
 namespace {
@@ -70,6 +71,39 @@ Status validate_checkpointing(const std::string& at, const ModelConfig& m) {
              at, at, m.activation_checkpointing));
 }
 
+constexpr std::string_view kActorOptimizer = "actor_rollout_ref.actor.optim";
+constexpr std::string_view kCriticOptimizer = "critic.optim";
+
+Status validate_optimizer(std::string_view at, const OptimizerConfig& o, const DeviceConfig& d) {
+  const Dtype weights = d.dtype == "float32" ? Dtype::kFloat32 : Dtype::kBfloat16;
+  const Result<OptimizerSpec> spec = OptimizerSpec::of(o, weights);
+  if (!spec.ok()) return Status(spec.status()).with_context(format("checking {}", at));
+  if (o.nesterov && o.momentum == 0)
+    return wrong(format("{}.nesterov is true, but {}.momentum is 0", at, at));
+  if (spec->kind == OptimizerKind::kSgd && !spec->momentum && o.state_dtype != "float32")
+    return wrong(format("{}.state_dtype is \"{}\", but sgd without momentum keeps no state", at,
+                        o.state_dtype));
+  return {};
+}
+
+// A key that belongs to another kind of optimizer would be ignored.
+Status check_optimizer_keys(const ConfigTable& table, std::string_view at,
+                            const OptimizerConfig& o) {
+  NEAP_TRY_ASSIGN(const OptimizerKind kind, parse_optimizer(o.kind));
+  const std::vector<std::string> own = optimizer_keys(kind);
+  for (const std::string& name : optimizer_names()) {
+    for (const std::string& key : optimizer_keys(*parse_optimizer(name))) {
+      if (std::find(own.begin(), own.end(), key) != own.end()) continue;
+      if (!table.find(format("{}.{}", at, key))->is_set) continue;
+      std::string reads;
+      for (const std::string& each : own) reads += (reads.empty() ? "" : ", ") + each;
+      return wrong(format("{}.{} is set, but optimizer \"{}\" does not read it. It reads {}", at,
+                          key, o.kind, reads));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 CheckpointMode ModelConfig::checkpoint_mode() const {
@@ -93,6 +127,8 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
   }
   if (job.task == Task::kGrpo && !is_set("algorithm.adv_estimator"))
     job.algorithm.adv_estimator = "grpo";
+  NEAP_TRY(check_optimizer_keys(table, kActorOptimizer, job.actor.optim));
+  NEAP_TRY(check_optimizer_keys(table, kCriticOptimizer, job.critic.optim));
   return job.validate().with_context(format("checking {}", file.string()));
 }
 
@@ -104,6 +140,8 @@ Status Job::validate() const {
   NEAP_TRY(validate_lora("critic.model", critic.model));
   NEAP_TRY(validate_checkpointing("actor_rollout_ref.model", actor_model));
   NEAP_TRY(validate_checkpointing("critic.model", critic.model));
+  NEAP_TRY(validate_optimizer(kActorOptimizer, actor.optim, device));
+  NEAP_TRY(validate_optimizer(kCriticOptimizer, critic.optim, device));
   NEAP_TRY(validate_ranks(trainer, launched_ranks));
   if (!valid_resume_mode(trainer.resume_mode)) {
     return wrong(

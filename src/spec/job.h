@@ -15,11 +15,17 @@
 
 namespace neap::spec {
 
+/// Each kind reads some of these (spec/optimizer.h); setting another is an error.
 struct OptimizerConfig {
   std::string kind = "adamw";
   double lr = 1e-6;
   double weight_decay = 0.01;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  double beta2_decay = -0.8, clip_threshold = 1.0, eps1 = 1e-30, eps2 = 1e-3;
+  bool relative_step = true;
+  double momentum = 0;
+  bool nesterov = false;
+  std::string state_dtype = "float32", gradient_dtype = "float32", master_dtype = "float32";
   std::int64_t lr_warmup_steps = 0;
   std::string lr_schedule = "constant";
 };

@@ -51,12 +51,42 @@ void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std
 }
 
 void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o) {
-  t.bind(at + ".optimizer", &o.kind, "Optimizer.").one_of({"adamw"});
+  t.bind(at + ".optimizer", &o.kind, "Optimizer; docs/training.md compares them.")
+      .one_of(optimizer_names());
   t.bind(at + ".lr", &o.lr, "Learning rate after warm-up.").at_least(0);
-  t.bind(at + ".weight_decay", &o.weight_decay, "Decoupled weight decay.").at_least(0);
-  t.bind(at + ".beta1", &o.beta1, "Decay of the first moment.").at_least(0).at_most(1);
-  t.bind(at + ".beta2", &o.beta2, "Decay of the second moment.").at_least(0).at_most(1);
-  t.bind(at + ".eps", &o.eps, "Added to the root of the second moment.").at_least(0);
+  t.bind(at + ".weight_decay", &o.weight_decay,
+         "Decoupled weight decay; sgd adds it to the gradient, as `torch.optim.SGD` does.")
+      .at_least(0);
+  t.bind(at + ".beta1", &o.beta1, "adamw: decay of the first moment.").at_least(0).at_most(1);
+  t.bind(at + ".beta2", &o.beta2, "adamw: decay of the second moment.").at_least(0).at_most(1);
+  t.bind(at + ".eps", &o.eps, "adamw: added to the root of the second moment.").at_least(0);
+  t.bind(at + ".beta2_decay", &o.beta2_decay,
+         "adafactor: the second moment decays by 1 - step^beta2_decay.")
+      .at_least(-1)
+      .at_most(0);
+  t.bind(at + ".clip_threshold", &o.clip_threshold,
+         "adafactor: an update whose root mean square is larger is scaled down to it.")
+      .at_least(1e-6);
+  t.bind(at + ".eps1", &o.eps1, "adafactor: added to the squared gradient.").at_least(0);
+  t.bind(at + ".eps2", &o.eps2, "adafactor: least size of a parameter for relative steps.")
+      .at_least(0);
+  t.bind(at + ".relative_step", &o.relative_step,
+         "adafactor: the step is min(lr, 1 / sqrt(step)) times the root mean square of the "
+         "parameter, as in the paper with `lr = 0.01`; false: lr itself.");
+  t.bind(at + ".momentum", &o.momentum, "sgd and sm3: decay of the momentum buffer; 0: no buffer.")
+      .at_least(0)
+      .at_most(1);
+  t.bind(at + ".nesterov", &o.nesterov, "sgd: Nesterov's momentum.");
+  t.bind(at + ".state_dtype", &o.state_dtype,
+         "Type of the optimizer's moments. bfloat16 is written with stochastic rounding.")
+      .one_of({"float32", "bfloat16"});
+  t.bind(at + ".gradient_dtype", &o.gradient_dtype,
+         "Type in which gradients of micro-batches add up. bfloat16 needs bfloat16 weights.")
+      .one_of({"float32", "bfloat16"});
+  t.bind(at + ".master_dtype", &o.master_dtype,
+         "Type of the weights that updates are added to. float32: bfloat16 weights have a float32 "
+         "copy. bfloat16: the weights have no copy and take updates with stochastic rounding.")
+      .one_of({"float32", "bfloat16"});
   t.bind(at + ".lr_warmup_steps", &o.lr_warmup_steps, "Linear warm-up from zero.")
       .in("optimizer steps")
       .at_least(0);
@@ -81,7 +111,8 @@ void bind_device(ConfigTable& t, Job& job) {
       .at_least(0);
   t.bind("device.dtype", &job.device.dtype,
          "Type of weights in forward and backward; `auto`: bfloat16 on a GPU, float32 on the host. "
-         "With bfloat16 the optimizer keeps float32 masters.")
+         "With bfloat16 the optimizer keeps float32 masters unless `optim.master_dtype` says "
+         "otherwise.")
       .one_of({"auto", "float32", "bfloat16"});
   t.bind("memory.residency", &job.memory.residency,
          "`auto`: the plan decides what leaves the device between the phases that need it; `all`: "

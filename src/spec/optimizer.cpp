@@ -1,39 +1,84 @@
 #include "spec/optimizer.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <numeric>
+
+#include "base/format.h"
+#include "spec/job.h"
 
 namespace neap::spec {
 namespace {
 
 struct Kind {
-  const char* name;
+  OptimizerKind kind;
+  std::string_view name;
   /// Adds everything but the master.
   void (*add)(const OptimizerSpec& spec, const FlatUnit& unit, UnitState& state);
+  std::vector<std::string> keys;  ///< see optimizer_keys()
 };
 
 // Two moments a weight.
 void add_adamw(const OptimizerSpec& spec, const FlatUnit& unit, UnitState& state) {
-  state.add("exp_avg", {unit.elements}, spec.moments);
-  state.add("exp_avg_sq", {unit.elements}, spec.moments);
+  state.add("exp_avg", unit.elements, spec.states);
+  state.add("exp_avg_sq", unit.elements, spec.states);
 }
 
-constexpr Kind kKinds[] = {{"adamw", add_adamw}};
+// A number for each row and each column of a matrix, or one for each element of a vector.
+void add_factored(const std::string& name, const OptimizerSpec& spec, const FlatUnit& unit,
+                  UnitState& state) {
+  for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+    const Parameter& p = unit.parameters[i];
+    const auto index = static_cast<std::int64_t>(i);
+    if (p.shape.size() == 2) {
+      state.add(name + "_row", p.shape[0], spec.states, index);
+      state.add(name + "_col", p.shape[1], spec.states, index);
+    } else {
+      state.add(name, p.elements(), spec.states, index);
+    }
+  }
+}
+
+void add_momentum(const OptimizerSpec& spec, const FlatUnit& unit, UnitState& state) {
+  if (spec.momentum) state.add("momentum_buffer", unit.elements, spec.states);
+}
+
+void add_adafactor(const OptimizerSpec& spec, const FlatUnit& unit, UnitState& state) {
+  add_factored("exp_avg_sq", spec, unit, state);
+}
+
+void add_sm3(const OptimizerSpec& spec, const FlatUnit& unit, UnitState& state) {
+  add_factored("accumulator", spec, unit, state);
+  add_momentum(spec, unit, state);
+}
+
+const std::vector<Kind>& kinds() {
+  static const std::vector<Kind> kKinds = {
+      {OptimizerKind::kAdamW, "adamw", add_adamw, {"beta1", "beta2", "eps", "state_dtype"}},
+      {OptimizerKind::kAdafactor,
+       "adafactor",
+       add_adafactor,
+       {"beta2_decay", "clip_threshold", "eps1", "eps2", "relative_step", "state_dtype"}},
+      {OptimizerKind::kSm3, "sm3", add_sm3, {"momentum", "state_dtype"}},
+      {OptimizerKind::kSgd, "sgd", add_momentum, {"momentum", "nesterov", "state_dtype"}},
+  };
+  return kKinds;
+}
+
+const Kind& find(OptimizerKind kind) {
+  return *std::find_if(kinds().begin(), kinds().end(),
+                       [&](const Kind& each) { return each.kind == kind; });
+}
+
+Result<Dtype> parse_dtype(std::string_view key, const std::string& name) {
+  if (name == "float32") return Dtype::kFloat32;
+  if (name == "bfloat16") return Dtype::kBfloat16;
+  return Status(ErrorCode::kInvalidArgument,
+                format("{} is \"{}\"; it can be \"float32\" or \"bfloat16\"", key, name));
+}
 
 }  // namespace
 
-std::int64_t StateTensor::elements() const {
-  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-}
-
-Bytes StateTensor::bytes() const {
-  return tensor_bytes(elements(), dtype);
-}
-
-void UnitState::add(std::string name, std::vector<std::int64_t> shape, Dtype dtype,
-                    std::int64_t parameter) {
-  StateTensor tensor{std::move(name), parameter, std::move(shape), dtype, bytes_};
+void UnitState::add(std::string name, std::int64_t elements, Dtype dtype, std::int64_t parameter) {
+  StateTensor tensor{std::move(name), parameter, elements, dtype, bytes_};
   bytes_ = round_up(bytes_ + tensor.bytes(), kStateAlignment);
   tensors_.push_back(std::move(tensor));
 }
@@ -45,22 +90,56 @@ const StateTensor* UnitState::find(std::string_view name, std::int64_t parameter
   return it == tensors_.end() ? nullptr : &*it;
 }
 
+std::string_view to_string(OptimizerKind kind) {
+  return find(kind).name;
+}
+
+Result<OptimizerKind> parse_optimizer(std::string_view name) {
+  std::string known;
+  for (const Kind& kind : kinds()) {
+    if (kind.name == name) return kind.kind;
+    known += (known.empty() ? "" : ", ") + std::string(kind.name);
+  }
+  return Status(ErrorCode::kInvalidArgument,
+                format("Optimizer \"{}\" is unknown; it can be {}", name, known));
+}
+
+std::vector<std::string> optimizer_names() {
+  std::vector<std::string> names;
+  for (const Kind& kind : kinds()) names.emplace_back(kind.name);
+  return names;
+}
+
+std::vector<std::string> optimizer_keys(OptimizerKind kind) {
+  return find(kind).keys;
+}
+
+Result<OptimizerSpec> OptimizerSpec::of(const OptimizerConfig& config, Dtype weights) {
+  OptimizerSpec spec;
+  spec.weights = weights;
+  NEAP_TRY_ASSIGN(spec.kind, parse_optimizer(config.kind));
+  NEAP_TRY_ASSIGN(spec.gradients, parse_dtype("gradient_dtype", config.gradient_dtype));
+  NEAP_TRY_ASSIGN(spec.states, parse_dtype("state_dtype", config.state_dtype));
+  NEAP_TRY_ASSIGN(spec.master, parse_dtype("master_dtype", config.master_dtype));
+  spec.momentum = config.momentum > 0;
+  for (const auto& [key, dtype] :
+       {std::pair{"master_dtype", spec.master}, std::pair{"gradient_dtype", spec.gradients}}) {
+    if (element_bytes(dtype) < element_bytes(weights))
+      return Status(ErrorCode::kInvalidArgument,
+                    format("{} is \"bfloat16\", but the weights are float32 (device.dtype)", key));
+  }
+  return spec;
+}
+
 UnitState OptimizerSpec::state(const FlatUnit& unit) const {
   UnitState state;
-  for (const Kind& each : kKinds)
-    if (kind == each.name) each.add(*this, unit, state);
-  if (has_master()) state.add("master", {unit.elements}, master);
+  find(kind).add(*this, unit, state);
+  if (has_master()) state.add("master", unit.elements, master);
   return state;
 }
 
 Bytes OptimizerSpec::gradient_bytes(const FlatUnit& unit) const {
   return tensor_bytes(unit.elements, gradients);
-}
-
-std::vector<std::string> optimizer_names() {
-  std::vector<std::string> names;
-  for (const Kind& kind : kKinds) names.emplace_back(kind.name);
-  return names;
 }
 
 }  // namespace neap::spec

@@ -174,6 +174,10 @@ void CountingOps::multiply_into(const CountedTensor& out, const CountedTensor& a
                                 const CountedTensor& b) {
   add_work(0, bytes(out) + bytes(a) + bytes(b));
 }
+void CountingOps::add_multiply_(const CountedTensor& a, const CountedTensor& b,
+                                const CountedTensor& c, double) {
+  add_work(0, 2 * bytes(a) + bytes(b) + bytes(c));
+}
 void CountingOps::zero_(const CountedTensor& a) {
   add_work(0, bytes(a));
 }
@@ -204,6 +208,10 @@ CountedTensor CountingOps::sum_last(const CountedTensor& a) {
 CountedTensor CountingOps::max_last(const CountedTensor& a) {
   add_work(0, bytes(a));
   return make({a.size(0), 1}, a.dtype());
+}
+CountedTensor CountingOps::max_rows(const CountedTensor& a) {
+  add_work(0, bytes(a));
+  return make({a.size(1)}, a.dtype());
 }
 CountedTensor CountingOps::sum_rows(const CountedTensor& a, Dtype dtype) {
   add_work(0, bytes(a));
@@ -428,16 +436,31 @@ CountedTensor CountingOps::norm_of(const CountedTensor& a) {
   add_work(0, bytes(a));
   return make({}, Dtype::kFloat32);
 }
-void CountingOps::fused_adamw_(const std::vector<CountedTensor>& targets,
-                               const std::vector<CountedTensor>& gradients,
-                               const std::vector<CountedTensor>& averages,
-                               const std::vector<CountedTensor>& squares,
-                               const std::vector<CountedTensor>&, double,
-                               const spec::OptimizerConfig&) {
-  for (const auto* list : {&targets, &averages, &squares}) {
-    for (const CountedTensor& t : *list) add_work(0, 2 * bytes(t));
+void CountingOps::fused_adamw_(const CountedTensor& x, const CountedTensor& g,
+                               const CountedTensor& average, const CountedTensor& square,
+                               const CountedTensor&, double, const spec::OptimizerConfig&) {
+  add_work(0, 2 * (bytes(x) + bytes(average) + bytes(square)) + bytes(g));
+}
+void CountingOps::fused_sgd_(const CountedTensor& x, const CountedTensor& g,
+                             const CountedTensor& momentum, double, const spec::OptimizerConfig&) {
+  add_work(0, 2 * (bytes(x) + bytes(momentum)) + bytes(g));
+}
+CountedTensor CountingOps::rounding_noise(std::uint64_t, std::int64_t n) {
+  CountedTensor out = make({n}, Dtype::kFloat32);  // as wide as int32
+  if (profile_.cuda) touch(n, Dtype::kFloat32);
+  add_work(0, bytes(out));
+  return out;
+}
+void CountingOps::round_stochastically_(const CountedTensor& to, const CountedTensor& value,
+                                        const CountedTensor&, std::uint64_t, std::int64_t first) {
+  add_work(0, bytes(to) + bytes(value));
+  if (!profile_.cuda) return;
+  const std::int64_t end = first + to.shape().elements();
+  for (std::int64_t at = first; at < end;) {
+    const std::int64_t next = std::min(end, (at / kNoise + 1) * kNoise);
+    touch(next - at, Dtype::kFloat32);
+    at = next;
   }
-  for (const CountedTensor& t : gradients) add_work(0, bytes(t));
 }
 
 }  // namespace neap::step

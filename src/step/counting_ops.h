@@ -185,6 +185,11 @@ class CountingOps {
   void divide_(const Tensor& a, const Tensor& b) { in_place(a, b); }
   void divide_(const Tensor& a, double) { in_place(a); }
   void scale_(const Tensor& a, double) { in_place(a); }
+  void add_scaled_(const Tensor& a, const Tensor& b, double) { in_place(a, b); }  ///< a += scale b
+  /// a += scale b c.
+  void add_multiply_(const Tensor& a, const Tensor& b, const Tensor& c, double);
+  void sqrt_(const Tensor& a) { in_place(a); }
+  void rsqrt_(const Tensor& a) { in_place(a); }
   void exp_(const Tensor& a) { in_place(a); }
   void log_(const Tensor& a) { in_place(a); }
   void zero_(const Tensor& a);
@@ -209,6 +214,7 @@ class CountingOps {
   [[nodiscard]] Tensor sum(const Tensor& a);       ///< all: ()
   [[nodiscard]] Tensor sum_last(const Tensor& a);  ///< (..., n) -> (...)
   [[nodiscard]] Tensor max_last(const Tensor& a);  ///< (R, n) -> (R, 1)
+  [[nodiscard]] Tensor max_rows(const Tensor& a);  ///< (R, n) -> (n,)
   /// (n, ...) -> (...), added up in `dtype`. On the host a wider dtype first copies `a` to it; on
   /// CUDA it takes 8 bytes an element of `a` (measured).
   [[nodiscard]] Tensor sum_rows(const Tensor& a, Dtype dtype);
@@ -265,9 +271,21 @@ class CountingOps {
   /// sqrt(sum a^2) in float32: ().
   [[nodiscard]] Tensor norm_of(const Tensor& a);
   [[nodiscard]] Tensor filled_like(const Tensor&, double) { return make({}, Dtype::kFloat32); }
-  void fused_adamw_(const std::vector<Tensor>& targets, const std::vector<Tensor>&,
-                    const std::vector<Tensor>&, const std::vector<Tensor>&,
-                    const std::vector<Tensor>&, double, const spec::OptimizerConfig&);
+  /// One step of torch.optim.AdamW on tensors (n,) of one dtype; count () is the step's number.
+  void fused_adamw_(const Tensor& x, const Tensor& g, const Tensor& average, const Tensor& square,
+                    const Tensor& count, double lr, const spec::OptimizerConfig&);
+  /// One step of torch.optim.SGD; `momentum` undefined: without.
+  void fused_sgd_(const Tensor& x, const Tensor& g, const Tensor& momentum, double lr,
+                  const spec::OptimizerConfig&);
+  /// Random numbers below 2^16 as int32: (n,). Number i is a function of the key and i. On CUDA a
+  /// second buffer of the same size.
+  [[nodiscard]] Tensor rounding_noise(std::uint64_t key, std::int64_t n);
+  /// to (bfloat16) = value (float32), contiguous, rounded up or down so that the mean is exact.
+  /// Element i is number first + i of its tensor; it draws from a function of `noise` (kNoise
+  /// numbers, or as many as the tensor has elements), the key and that number. On CUDA a buffer of
+  /// int32, of kNoise elements at most.
+  void round_stochastically_(const Tensor& to, const Tensor& value, const Tensor& noise,
+                             std::uint64_t key, std::int64_t first);
 
  private:
   [[nodiscard]] Tensor make(const Shape& shape, Dtype dtype);

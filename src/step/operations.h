@@ -58,6 +58,9 @@ struct Sorted {
   T order;   // (B, V) int64
 };
 
+/// Numbers of a rounding_noise; elements beyond them use them again, changed: 16 MiB.
+constexpr std::int64_t kNoise = std::int64_t{1} << 22;
+
 inline ScoreOptions score_options(const spec::Architecture& a) {
   return {
       a.attention_scale > 0 ? a.attention_scale : 1 / std::sqrt(static_cast<double>(a.head_dim)),

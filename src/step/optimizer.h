@@ -1,59 +1,109 @@
 // One update of a model's trained units from their gradients.
+//
+// A step touches one unit after another, and of a unit only its own tensors: any split of the units
+// into ranges gives the same bits.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <vector>
 
-#include "spec/job.h"
-#include "step/operations.h"
+#include "step/factored.h"
+#include "step/trained_unit.h"
 
 namespace neap::step {
-
-/// One trained flat unit; every tensor is (elements,).
-template <class T>
-struct TrainedUnit {
-  T weights;     // compute dtype
-  T gradients;   // float32, or the compute dtype
-  T exp_avg;     // float32
-  T exp_avg_sq;  // float32
-  T master;      // float32; undefined where the weights are float32 themselves
-  [[nodiscard]] const T& target() const { return master.defined() ? master : weights; }
-};
 
 template <class Ops, class T = typename Ops::Tensor>
 void zero_gradients(Ops& ops, const std::vector<TrainedUnit<T>>& units) {
   for (const TrainedUnit<T>& unit : units) ops.zero_(unit.gradients);
 }
 
-/// Norm of all gradients together. Each unit's norm is read back and added up on the host, in order:
+/// Norm of all gradients together. Norms are read back one by one and added up on the host, in order:
 /// a sum on the device in another order would break bit-for-bit resumption.
 template <class Ops, class T = typename Ops::Tensor>
 double gradient_norm(Ops& ops, const std::vector<TrainedUnit<T>>& units) {
   double squares = 0;
   for (const TrainedUnit<T>& unit : units) {
-    const double norm = ops.read(ops.norm_of(unit.gradients));
-    squares += norm * norm;
+    const std::int64_t elements = unit.unit.elements;
+    const bool exact = ops.dtype(unit.gradients) == Dtype::kFloat32;
+    const std::int64_t span = exact ? elements : std::min(elements, kSpan);
+    for (std::int64_t first = 0; first < elements; first += span) {
+      const std::int64_t count = std::min(span, elements - first);
+      const T part = ops.narrow(unit.gradients, 0, first, count);
+      const double norm = ops.read(ops.norm_of(ops.convert(part, Dtype::kFloat32)));
+      squares += norm * norm;
+    }
   }
   return std::sqrt(squares);
 }
 
-/// One fused AdamW step, the `step`-th (from 1). Masters are rounded into the weights.
+/// A step whose elements do not depend on each other, by a fused kernel over the flat unit:
+/// kernel(x, g, state) with the tensors of the state that belong to the whole unit, in order. Where
+/// every tensor is float32 there is no scratch.
+template <class Ops, class Kernel, class T = typename Ops::Tensor>
+void step_elementwise(Ops& ops, const TrainedUnit<T>& u, const Update& update,
+                      const Kernel& kernel) {
+  UnitAccess<Ops> access(ops, u, update);
+  const T target = u.target();
+  bool exact = access.is_exact(target) && access.is_exact(u.gradients);
+  std::vector<std::int64_t> dense;  // places
+  for (std::int64_t i = 0; i < std::ssize(u.state); ++i) {
+    if (i == u.place("master")) continue;
+    dense.push_back(i);
+    exact = exact && access.is_exact(u.at(i));
+  }
+  const std::int64_t elements = u.unit.elements;
+  const std::int64_t span = exact ? elements : std::min(elements, update.span);
+  for (std::int64_t first = 0; first < elements; first += span) {
+    const std::int64_t count = std::min(span, elements - first);
+    const auto part = [&](const T& t) { return ops.narrow(t, 0, first, count); };
+    const T x = access.load(part(target));
+    const T g = access.load(part(u.gradients));
+    std::vector<T> state;
+    for (const std::int64_t i : dense) state.push_back(access.load(part(u.at(i))));
+    kernel(x, g, state);
+    access.store(part(target), x, access.kTarget, first);
+    for (std::size_t i = 0; i < dense.size(); ++i)
+      access.store(part(u.at(dense[i])), state[i], dense[i], first);
+  }
+}
+
+/// AdamW as torch.optim.AdamW.
 template <class Ops, class T = typename Ops::Tensor>
-void adamw_step(Ops& ops, const std::vector<TrainedUnit<T>>& units,
-                const spec::OptimizerConfig& config, double lr, std::int64_t step) {
-  std::vector<T> targets, gradients, averages, squares, counts;
-  for (const TrainedUnit<T>& unit : units) {
-    targets.push_back(unit.target());
-    gradients.push_back(ops.convert(unit.gradients, ops.dtype(unit.target())));
-    averages.push_back(unit.exp_avg);
-    squares.push_back(unit.exp_avg_sq);
-    counts.push_back(ops.filled_like(unit.target(), static_cast<double>(step)));
+void adamw_step(Ops& ops, const TrainedUnit<T>& u, const Update& update) {
+  const T count = ops.filled_like(u.weights, static_cast<double>(update.step));
+  step_elementwise(ops, u, update, [&](const T& x, const T& g, const std::vector<T>& state) {
+    ops.fused_adamw_(x, g, state[0], state[1], count, update.lr, update.config);
+  });
+}
+
+/// SGD as torch.optim.SGD: weight decay is part of the gradient.
+template <class Ops, class T = typename Ops::Tensor>
+void sgd_step(Ops& ops, const TrainedUnit<T>& u, const Update& update) {
+  step_elementwise(ops, u, update, [&](const T& x, const T& g, const std::vector<T>& state) {
+    ops.fused_sgd_(x, g, state.empty() ? T() : state[0], update.lr, update.config);
+  });
+}
+
+/// One step of one unit. A master is rounded to nearest into the weights.
+template <class Ops, class T = typename Ops::Tensor>
+void step_unit(Ops& ops, const TrainedUnit<T>& u, const Update& update) {
+  switch (update.optimizer.kind) {
+    case spec::OptimizerKind::kAdamW:
+      adamw_step(ops, u, update);
+      break;
+    case spec::OptimizerKind::kAdafactor:
+      adafactor_step(ops, u, update);
+      break;
+    case spec::OptimizerKind::kSm3:
+      sm3_step(ops, u, update);
+      break;
+    case spec::OptimizerKind::kSgd:
+      sgd_step(ops, u, update);
+      break;
   }
-  if (targets.empty()) return;
-  ops.fused_adamw_(targets, gradients, averages, squares, counts, lr, config);
-  for (const TrainedUnit<T>& unit : units) {
-    if (unit.master.defined()) ops.copy_(unit.weights, unit.master);
-  }
+  if (const T master = u.master(); master.defined()) ops.copy_(u.weights, master);
 }
 
 }  // namespace neap::step

@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 #include "base/format.h"
-#include "train/random.h"
+#include "base/random.h"
 
 namespace neap::train {
 namespace {

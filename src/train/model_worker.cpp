@@ -8,14 +8,17 @@
 
 #include "base/format.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "base/status.h"
 #include "model/checkpoint.h"
+#include "model/safetensors.h"
 
 namespace neap::train {
 namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kKindKey = "optimizer";
 constexpr const char* kStepsKey = "steps";
 constexpr const char* kHead = "score.weight";
 
@@ -36,7 +39,6 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks
       shape_(value_or_throw(spec::Architecture::from_folder(spec_.folder))),
       layout_(spec::flat_layout(shape_, spec_.head)) {
   const at::ScalarType dtype = runtime_.compute_dtype();
-  const bool masters = dtype != at::kFloat;
   std::optional<model::Lora> lora = lora_of(spec_);
   if (lora) adapter_layout_ = spec::lora_layout(shape_, spec_.head, lora->shape);
   weights_ = regions("weights", layout_, dtype);
@@ -45,19 +47,7 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks
   if (lora) lora->adapters.weights = adapters_;
   if (spec_.trained) {
     model::FlatTensors& tensors = lora ? lora->adapters : base;
-    tensors.grads = regions("grads", trained_layout(), at::kFloat);
-    std::vector<OptimizerUnit> units;
-    for (std::size_t i = 0; i < trained_layout().size(); ++i) {
-      const std::int64_t n = trained_layout()[i].elements;
-      // First moment, second moment, master, one after another (plan/memory_plan.h).
-      const at::Tensor state =
-          runtime_.region(tag("optimizer"), trained_layout()[i].name, at::kFloat)
-              .narrow(0, 0, (masters ? 3 : 2) * n);
-      states_.push_back(state);
-      units.push_back({tensors.weights[i], tensors.grads[i], state.narrow(0, 0, n),
-                       state.narrow(0, n, n), masters ? state.narrow(0, 2 * n, n) : at::Tensor()});
-    }
-    optimizer_ = std::make_unique<AdamW>(spec_.optimizer, std::move(units), ranks_);
+    make_optimizer(tensors.weights, tensors.grads);
   }
   if (lora) {
     base_ =
@@ -65,6 +55,25 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks
   }
   model_ =
       std::make_unique<model::Transformer>(shape_, spec_.head, std::move(base), std::move(lora));
+}
+
+void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
+                                 std::vector<at::Tensor>& gradients) {
+  const spec::OptimizerSpec optimizer = value_or_throw(
+      spec::OptimizerSpec::of(spec_.optimizer, model::to_step(runtime_.compute_dtype())));
+  gradients = regions("grads", trained_layout(), model::to_aten(optimizer.gradients));
+  std::vector<OptimizerUnit> units;
+  for (std::size_t i = 0; i < trained_layout().size(); ++i) {
+    const spec::FlatUnit& unit = trained_layout()[i];
+    const at::Tensor state = runtime_.region(tag("optimizer"), unit.name, at::kByte);
+    states_.push_back(state);
+    units.push_back(step::make_trained_unit(
+        optimizer, unit, static_cast<std::int64_t>(i), weights[i], gradients[i],
+        [&](const spec::StateTensor& tensor) { return state_view(state, tensor); }));
+  }
+  optimizer_ = std::make_unique<Optimizer>(
+      spec_.optimizer, optimizer, random_key({spec_.seed, spec_.head == spec::Head::kScalar}),
+      std::move(units), ranks_);
 }
 
 std::vector<at::Tensor> ModelWorker::regions(const char* part,
@@ -105,12 +114,12 @@ void ModelWorker::load() {
   // Where there are masters they take the file's full precision, and the weights are rounded from
   // them. Streamed ones wait on the host until their window comes.
   std::vector<at::Tensor> exact = weights_;
-  const bool masters = optimizer_ && !has_lora() && optimizer_->units()[0].master.defined();
+  const bool masters = optimizer_ && !has_lora() && optimizer_->spec().has_master();
   if (masters) {
     const bridge::HostScope host;
     for (std::size_t i = 0; i < exact.size(); ++i) {
       exact[i] = streamed ? at::zeros({layout_[i].elements}, at::dtype(at::kFloat))
-                          : optimizer_->units()[i].master;
+                          : optimizer_->units()[i].master();
     }
   }
   read_weights(exact);
@@ -129,13 +138,14 @@ void ModelWorker::load() {
 void ModelWorker::start_state(std::size_t i, const at::Tensor& exact, bool streamed) {
   const OptimizerUnit& unit = optimizer_->units()[i];
   if (streamed) at::Tensor(states_[i]).zero_();
-  if (!unit.master.defined()) return;
+  const at::Tensor master = unit.master();
+  if (!master.defined()) return;
   if (!exact.defined()) {
-    at::Tensor(unit.master).copy_(unit.weights);
+    master.copy_(unit.weights);
     return;
   }
-  if (streamed) at::Tensor(unit.master).copy_(exact);
-  at::Tensor(unit.weights).copy_(unit.master);
+  if (streamed) master.copy_(exact);
+  unit.weights.copy_(master);
 }
 
 void ModelWorker::read_weights(const std::vector<at::Tensor>& flat) {
@@ -233,8 +243,9 @@ void ModelWorker::write(const fs::path& folder, const fs::path& tokenizer) {
   if (!optimizer_) return;
   const auto windows = runtime_.windows(tag("optimizer"), bridge::Access::kRead);
   model::save_tensors(folder / kOptimizerFile, named_states(),
-                      {{kStepsKey, std::to_string(optimizer_->steps())}},
-                      [&](std::size_t i) { windows->bring_part(i); });
+                      {{kKindKey, std::string(to_string(optimizer_->spec().kind))},
+                       {kStepsKey, std::to_string(optimizer_->steps())}},
+                      [&](std::size_t i) { windows->bring_part(unit_of_state(i)); });
   throw_if_error(windows->close());
 }
 
@@ -259,9 +270,17 @@ void ModelWorker::restore(const fs::path& folder) {
 }
 
 void ModelWorker::restore_states(const fs::path& file) {
+  const std::string wanted(to_string(optimizer_->spec().kind));
+  const auto metadata = model::SafetensorsFile::open(file).metadata();
+  const auto kind = metadata.find(kKindKey);
+  if (kind == metadata.end() || kind->second != wanted) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{} has the state of the optimizer \"{}\"; the configuration has \"{}\"",
+                       file.string(), kind == metadata.end() ? "" : kind->second, wanted));
+  }
   const auto windows = runtime_.windows(tag("optimizer"), bridge::Access::kWrite);
-  const auto metadata =
-      model::load_tensors(file, named_states(), [&](std::size_t i) { windows->bring_part(i); });
+  (void)model::load_tensors(file, named_states(),
+                            [&](std::size_t i) { windows->bring_part(unit_of_state(i)); });
   throw_if_error(windows->close());
   const auto steps = metadata.find(kStepsKey);
   std::int64_t count = -1;
@@ -276,10 +295,24 @@ void ModelWorker::restore_states(const fs::path& file) {
   optimizer_->restore_steps(count);
 }
 
+std::size_t ModelWorker::unit_of_state(std::size_t tensor) const {
+  std::size_t unit = 0;
+  for (; tensor >= optimizer_->units()[unit].state.size(); ++unit)
+    tensor -= optimizer_->units()[unit].state.size();
+  return unit;
+}
+
 model::NamedTensors ModelWorker::named_states() const {
   model::NamedTensors out;
-  for (std::size_t i = 0; i < states_.size(); ++i) {
-    out.emplace_back(trained_layout()[i].name, states_[i]);
+  for (const OptimizerUnit& unit : optimizer_->units()) {
+    for (std::size_t i = 0; i < unit.state.size(); ++i) {
+      const spec::StateTensor& tensor = unit.layout.tensors()[i];
+      const std::string& owner =
+          tensor.parameter < 0
+              ? unit.unit.name
+              : unit.unit.parameters[static_cast<std::size_t>(tensor.parameter)].name;
+      out.emplace_back(owner + "." + tensor.name, unit.state[i]);
+    }
   }
   return out;
 }

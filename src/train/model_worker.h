@@ -30,7 +30,8 @@ struct WorkerSpec {
   spec::LoraConfig lora;
   bool trained = false;
   spec::OptimizerConfig optimizer;
-  std::uint64_t seed = 0;  ///< of the initialization where the folder has no weights
+  /// Of the initialization where the folder has no weights, and of stochastic rounding.
+  std::uint64_t seed = 0;
   /// Whether a scalar head that the folder lacks may start at zero. False: it is an error.
   bool init_head = false;
 };
@@ -43,7 +44,7 @@ class ModelWorker {
   [[nodiscard]] model::Transformer& model() { return *model_; }
   /// The same weights without the adapter; model() itself where there is none.
   [[nodiscard]] model::Transformer& base() { return base_ ? *base_ : *model_; }
-  [[nodiscard]] AdamW& optimizer() { return *optimizer_; }
+  [[nodiscard]] Optimizer& optimizer() { return *optimizer_; }
   [[nodiscard]] const WorkerSpec& spec() const { return spec_; }
   [[nodiscard]] const spec::Architecture& shape() const { return shape_; }
 
@@ -69,12 +70,17 @@ class ModelWorker {
   [[nodiscard]] const std::vector<spec::FlatUnit>& trained_layout() const {
     return has_lora() ? adapter_layout_ : layout_;
   }
+  /// The optimizer over the regions of gradients and states; makes `gradients`.
+  void make_optimizer(const std::vector<at::Tensor>& weights, std::vector<at::Tensor>& gradients);
   [[nodiscard]] std::vector<at::Tensor> regions(const char* part,
                                                 const std::vector<spec::FlatUnit>& units,
                                                 at::ScalarType dtype);
   /// Brings everything that save and load touch to the device.
   [[nodiscard]] std::unique_ptr<bridge::Runtime::Scope> hold();
+  /// The state's tensors as "block.0.exp_avg", "PARAMETER.exp_avg_sq_row", unit by unit.
   [[nodiscard]] model::NamedTensors named_states() const;
+  /// The unit of the `tensor`-th of them.
+  [[nodiscard]] std::size_t unit_of_state(std::size_t tensor) const;
   /// The states of unit `i` before the first step. `exact`: the weights in full precision, where the
   /// masters take them. `streamed`: they were not there when the weights were read.
   void start_state(std::size_t i, const at::Tensor& exact, bool streamed);
@@ -95,10 +101,10 @@ class ModelWorker {
   WorkerSpec spec_;
   spec::Architecture shape_;
   std::vector<spec::FlatUnit> layout_, adapter_layout_;
-  // Views of the regions, one a unit; adapters and states are empty where there are none.
+  // Views of the regions, one a unit; adapters and states (bytes) are empty where there are none.
   std::vector<at::Tensor> weights_, adapters_, states_;
   std::unique_ptr<model::Transformer> model_, base_;
-  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
 };
 
 }  // namespace neap::train

@@ -28,18 +28,28 @@ double learning_rate(const spec::OptimizerConfig& config, std::int64_t step, std
                      config.lr_schedule));
 }
 
-AdamW::AdamW(const spec::OptimizerConfig& config, std::vector<OptimizerUnit> units,
-             parallel::Communicator& ranks)
+at::Tensor state_view(const at::Tensor& state, const spec::StateTensor& tensor) {
+  const auto offset = static_cast<std::int64_t>(tensor.offset.count());
+  const auto bytes = static_cast<std::int64_t>(tensor.bytes().count());
+  return state.narrow(0, offset, bytes).view(model::to_aten(tensor.dtype));
+}
+
+Optimizer::Optimizer(const spec::OptimizerConfig& config, const spec::OptimizerSpec& spec,
+                     std::uint64_t seed, std::vector<OptimizerUnit> units,
+                     parallel::Communicator& ranks)
     : config_(config),
+      spec_(spec),
+      seed_(seed),
       ops_(units.empty() ? at::Device(at::kCPU) : units[0].weights.device()),
       ranks_(ranks),
       units_(std::move(units)) {}
 
-void AdamW::zero_grads() {
+void Optimizer::zero_grads() {
   step::zero_gradients(ops_, units_);
 }
 
-double AdamW::reduce_grads(double max_norm) {
+double Optimizer::reduce_grads(double max_norm) {
+  const at::NoGradGuard no_grad;
   for (const OptimizerUnit& unit : units_) {
     at::Tensor gradients = unit.gradients;
     ranks_.all_reduce(gradients);
@@ -58,12 +68,15 @@ double AdamW::reduce_grads(double max_norm) {
   return norm;
 }
 
-void AdamW::step_units(double lr, std::size_t first, std::size_t count) {
+void Optimizer::step_units(double lr, std::size_t first, std::size_t count) {
   const at::NoGradGuard no_grad;
-  const std::vector<OptimizerUnit> units(
-      units_.begin() + static_cast<std::ptrdiff_t>(first),
-      units_.begin() + static_cast<std::ptrdiff_t>(first + count));
-  step::adamw_step(ops_, units, config_, lr, steps_);
+  const step::Update update{spec_, config_, lr, steps_, seed_};
+  for (std::size_t i = first; i < first + count; ++i) step::step_unit(ops_, units_[i], update);
+}
+
+void Optimizer::step(double lr) {
+  begin_step();
+  step_units(lr, 0, units_.size());
 }
 
 }  // namespace neap::train

@@ -1,9 +1,17 @@
-// AdamW over flat buffers, gradient norms and learning rates.
+// The optimizer of a model: reduces and clips gradients, then steps its units.
 //
-// Ranks     every rank steps with the same gradients, the sum of all ranks', so weights stay the same.
-// Threads   one at a time.   Failure   Error on a gradient that is not finite; c10::Error from
-// libtorch. Cost      one fused kernel over all units; no temporary of a unit's size where weights
-// are float32.
+// Ranks     every rank steps with the same gradients, the sum of all ranks', and rounds by the same
+//           random numbers, so weights stay the same.
+//
+// Memory    reduce_grads touches gradients only. step_units touches the weights, gradients and state
+//           of its units only.
+//
+// Threads   one at a time.
+//
+// Failure   Error on a gradient that is not finite; c10::Error from libtorch.
+//
+// Cost      AdamW and SGD: one fused kernel a unit, without scratch where every tensor is float32.
+//           Others, and bfloat16: a few spans of step::kSpan elements of scratch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,34 +33,37 @@ namespace neap::train {
 
 using OptimizerUnit = step::TrainedUnit<at::Tensor>;
 
-class AdamW {
+/// A tensor of a unit's state, as a view of the unit's region `state` (bytes,).
+[[nodiscard]] at::Tensor state_view(const at::Tensor& state, const spec::StateTensor& tensor);
+
+class Optimizer {
  public:
-  /// `ranks` outlives it.
-  AdamW(const spec::OptimizerConfig& config, std::vector<OptimizerUnit> units,
-        parallel::Communicator& ranks);
+  /// `spec` and the units are of `config`. `seed`: of stochastic rounding. `ranks` outlives it.
+  Optimizer(const spec::OptimizerConfig& config, const spec::OptimizerSpec& spec,
+            std::uint64_t seed, std::vector<OptimizerUnit> units, parallel::Communicator& ranks);
 
   void zero_grads();
   /// Adds the ranks' gradients, one unit at a time. Then the norm over all units, before clipping;
   /// gradients are scaled down to `max_norm` if it is positive and less. Fails when the norm is not
   /// finite: a step from it would destroy the model.
   double reduce_grads(double max_norm);
-  /// Counts an update; the units are then stepped, each once.
+
+  /// Counts a step; step_units then makes it.
   void begin_step() { ++steps_; }
-  /// The update of units [first, first + count) at learning rate `lr`, then masters are rounded into
-  /// the weights. Touches these units only; ranges give the bits that all units at once would.
+  /// The step of units [first, first + count). Any split into ranges gives the same bits.
   void step_units(double lr, std::size_t first, std::size_t count);
-  /// One update of all units.
-  void step(double lr) {
-    begin_step();
-    step_units(lr, 0, units_.size());
-  }
+  /// A whole step at learning rate `lr`.
+  void step(double lr);
 
   [[nodiscard]] std::int64_t steps() const { return steps_; }
   void restore_steps(std::int64_t steps) { steps_ = steps; }
+  [[nodiscard]] const spec::OptimizerSpec& spec() const { return spec_; }
   [[nodiscard]] const std::vector<OptimizerUnit>& units() const { return units_; }
 
  private:
   spec::OptimizerConfig config_;
+  spec::OptimizerSpec spec_;
+  std::uint64_t seed_;
   model::AtenOps ops_;
   parallel::Communicator& ranks_;
   std::vector<OptimizerUnit> units_;

@@ -271,17 +271,37 @@ TEST_P(Operations, DecodingAndCache) {
   }
 }
 
-TEST_P(Operations, Optimizer) {
-  if (GetParam() != Dtype::kFloat32) return;  // masters, moments and gradients are float32
-  same("adamw", [](auto& ops, auto in) {
+TEST_P(Operations, Optimizers) {
+  if (GetParam() != Dtype::kFloat32) return;  // they work in float32
+  same("fused steps", [](auto& ops, auto in) {
+    const auto flat = [&in] { return in({70000}, Dtype::kFloat32); };
     using T = decltype(in({1}, Dtype::kFloat32));
-    const auto list = [&in] {
-      return std::vector<T>{in({1000}, Dtype::kFloat32), in({70000}, Dtype::kFloat32)};
+    return [&ops, x = flat(), g = flat(), m = flat(), v = flat()] {
+      const T count = ops.filled_like(x, 1);
+      ops.fused_adamw_(x, g, m, v, count, 1e-3, {});
+      ops.fused_sgd_(x, g, m, 1e-3, {.momentum = 0.9});
+      ops.fused_sgd_(x, g, T(), 1e-3, {});
     };
-    return [&ops, w = list(), g = list(), m = list(), v = list()]() mutable {
-      std::vector<T> counts;
-      for (const T& t : w) counts.push_back(ops.filled_like(t, 1));
-      ops.fused_adamw_(w, g, m, v, counts, 1e-3, {});
+  });
+  same("in place", [](auto& ops, auto in) {
+    return [&ops, a = in({64, 48}, Dtype::kFloat32), b = in({64, 48}, Dtype::kFloat32),
+            row = in({48}, Dtype::kFloat32), one = in({}, Dtype::kFloat32)] {
+      ops.add_scaled_(a, b, 0.5);
+      ops.add_multiply_(a, b, b, 0.5);
+      ops.multiply_(a, one);
+      ops.divide_(row, one);
+      ops.sqrt_(a);
+      ops.rsqrt_(b);
+      (void)ops.max_rows(a);
+      (void)ops.clamp(one, 1, INFINITY);
+      (void)ops.norm_of(a);
+      (void)ops.multiply(a, row);
+    };
+  });
+  same("rounding", [](auto& ops, auto in) {
+    return [&ops, to = in({100, 700}, Dtype::kBfloat16), value = in({100, 700}, Dtype::kFloat32)] {
+      const auto noise = ops.rounding_noise(3, 80000);
+      ops.round_stochastically_(to, value, noise, 4, 9000);
     };
   });
 }

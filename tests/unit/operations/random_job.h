@@ -94,7 +94,23 @@ inline spec::Checkpointing random_checkpointing(Dice& dice, const spec::Architec
   return c;
 }
 
-inline ModelRole random_role(Dice& dice, const char* name, spec::Head head, bool trained) {
+inline spec::OptimizerConfig random_optimizer(Dice& dice, step::Dtype weights) {
+  spec::OptimizerConfig c;
+  const std::vector<std::string> names = spec::optimizer_names();
+  c.kind = names[static_cast<std::size_t>(dice.between(0, std::ssize(names) - 1))];
+  c.weight_decay = dice.chance(50) ? 0.1 : 0;
+  c.relative_step = dice.chance(50);
+  c.momentum = dice.chance(50) ? 0.9 : 0;
+  c.nesterov = c.momentum > 0 && dice.chance(50);
+  if (dice.chance(40)) c.state_dtype = "bfloat16";
+  if (weights == step::Dtype::kFloat32) return c;
+  if (dice.chance(40)) c.gradient_dtype = "bfloat16";
+  if (dice.chance(40)) c.master_dtype = "bfloat16";
+  return c;
+}
+
+inline ModelRole random_role(Dice& dice, const char* name, spec::Head head, bool trained,
+                             step::Dtype dtype) {
   ModelRole role;
   role.name = name;
   role.shape = random_architecture(dice);
@@ -102,6 +118,7 @@ inline ModelRole random_role(Dice& dice, const char* name, spec::Head head, bool
   role.trained = trained;
   role.checkpointing = random_checkpointing(dice, role.shape);
   if (trained && dice.chance(30)) role.lora = {dice.between(1, 6), {"all-linear"}};
+  if (trained) role.optimizer = random_optimizer(dice, dtype);
   return role;
 }
 
@@ -137,15 +154,15 @@ inline RandomJob random_job(std::uint64_t seed) {
     *mode = dice.one_of(
         {"token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"});
   if (job.task == spec::Task::kReward) {
-    out.models.reward = random_role(dice, "reward", spec::Head::kScalar, true);
+    out.models.reward = random_role(dice, "reward", spec::Head::kScalar, true, out.dtype);
     return out;
   }
-  out.models.actor = random_role(dice, "actor", spec::Head::kLanguageModel, true);
+  out.models.actor = random_role(dice, "actor", spec::Head::kLanguageModel, true, out.dtype);
   job.actor_model.lora.rank = out.models.actor->lora.rank;
   if (job.task == spec::Task::kSft) return out;
-  out.models.reward = random_role(dice, "reward", spec::Head::kScalar, false);
+  out.models.reward = random_role(dice, "reward", spec::Head::kScalar, false, out.dtype);
   if (job.task == spec::Task::kPpo)
-    out.models.critic = random_role(dice, "critic", spec::Head::kScalar, true);
+    out.models.critic = random_role(dice, "critic", spec::Head::kScalar, true, out.dtype);
   if (out.models.actor->lora.rank == 0) {
     out.models.reference = *out.models.actor;
     out.models.reference->name = "reference";

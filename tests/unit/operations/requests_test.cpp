@@ -27,6 +27,7 @@ class AtenWorld {
   using Ops = AtenOps;
   explicit AtenWorld(Dtype dtype) : ops_(at::kCPU), dtype_(model::to_aten(dtype)) {}
   [[nodiscard]] AtenOps& ops() { return ops_; }
+  [[nodiscard]] Dtype dtype() const { return model::to_step(dtype_); }
 
   [[nodiscard]] const step::Weights<at::Tensor>& weights(const ModelRole& role) {
     const bridge::HostScope outside;
@@ -37,10 +38,13 @@ class AtenWorld {
     Model& m = model_of(role);
     const auto& weights = role.lora.rank > 0 ? m.adapters : m.weights;
     std::vector<step::TrainedUnit<at::Tensor>> out;
-    for (std::size_t u = 0; u < weights.size(); ++u) {
-      const auto state = [&] { return at::zeros_like(weights[u], at::kFloat); };
-      out.push_back({weights[u], m.grads[u], state(), state(),
-                     dtype_ == at::kFloat ? at::Tensor() : state()});
+    for (const spec::FlatUnit& unit : trained_units(role)) {
+      const std::size_t u = out.size();
+      out.push_back(step::make_trained_unit(optimizer_of(role, dtype()), unit, std::ssize(out),
+                                            weights[u], m.grads[u], [](const spec::StateTensor& t) {
+                                              return at::zeros({t.elements},
+                                                               model::to_aten(t.dtype));
+                                            }));
     }
     return out;
   }
@@ -80,7 +84,8 @@ class AtenWorld {
     }
     if (role.trained) {
       for (const spec::FlatUnit& unit : trained_units(role))
-        m.grads.push_back(at::zeros({unit.elements}, at::kFloat));
+        m.grads.push_back(
+            at::zeros({unit.elements}, model::to_aten(optimizer_of(role, dtype()).gradients)));
       (lora ? lora->adapters.grads : base.grads) = m.grads;
     }
     m.transformer = std::make_unique<model::Transformer>(role.shape, role.head, base, lora);

@@ -4,12 +4,12 @@
 
 #include <cmath>
 
+#include "base/random.h"
 #include "base/status.h"
 #include "model/transformer.h"
 #include "rollout/generator.h"
 #include "spec/layout.h"
 #include "step/sampling.h"
-#include "train/random.h"
 
 namespace neap::rollout {
 namespace {
@@ -24,8 +24,7 @@ at::Tensor sample(const at::Tensor& logits, const SamplingOptions& options,
 
 std::vector<double> shares(const at::Tensor& row, const SamplingOptions& options, int draws) {
   std::vector<float> uniforms;
-  for (int i = 0; i < draws; ++i)
-    uniforms.push_back(train::uniform(5, static_cast<std::uint64_t>(i)));
+  for (int i = 0; i < draws; ++i) uniforms.push_back(uniform(5, static_cast<std::uint64_t>(i)));
   const at::Tensor tokens =
       sample(row.repeat({draws, 1}), options, at::tensor(uniforms, at::kFloat));
   std::vector<double> out;
@@ -95,7 +94,7 @@ class Generator : public ::testing::Test {
     for (int i = 0; i < 7; ++i) {
       std::vector<std::int64_t> tokens;
       for (int k = 0; k <= i % 4; ++k) tokens.push_back(1 + (i * 7 + k * 3) % 49);
-      prompts_.push_back({tokens, train::random_key({9, static_cast<std::uint64_t>(i)})});
+      prompts_.push_back({tokens, random_key({9, static_cast<std::uint64_t>(i)})});
     }
     return model;
   }

@@ -112,6 +112,38 @@ TEST_F(JobFile, RulesBetweenKeysNameBoth) {
   EXPECT_TRUE(has(text, "does not divide data.train_batch_size 64")) << text;
 }
 
+TEST_F(JobFile, AnOptimizerRefusesKeysOfAnother) {
+  const std::string actor = "actor_rollout_ref.actor.optim.";
+  const auto with = [&](const std::vector<std::string>& settings, const std::string& at) {
+    std::vector<std::string> overrides;
+    for (const std::string& s : settings) overrides.push_back(at + s);
+    return error(kPpo, overrides);
+  };
+  for (const std::string& at : {actor, std::string("critic.optim.")}) {
+    EXPECT_EQ(with({"optimizer=adafactor", "relative_step=false", "eps2=0.01"}, at), "ok");
+    EXPECT_EQ(with({"optimizer=sm3", "momentum=0.9", "state_dtype=bfloat16"}, at), "ok");
+    EXPECT_EQ(with({"optimizer=sgd", "momentum=0.9", "nesterov=true"}, at), "ok");
+    std::string text = with({"momentum=0.9"}, at);
+    EXPECT_TRUE(has(text, at + "momentum is set, but optimizer \"adamw\" does not read it. It "
+                               "reads beta1, beta2, eps, state_dtype"))
+        << text;
+    text = with({"optimizer=adafactor", "beta1=0.9"}, at);
+    EXPECT_TRUE(has(text, at + "beta1 is set")) << text;
+    text = with({"optimizer=sgd", "nesterov=true"}, at);
+    EXPECT_TRUE(has(text, "momentum is 0")) << text;
+    text = with({"optimizer=sgd", "state_dtype=bfloat16"}, at);
+    EXPECT_TRUE(has(text, "sgd without momentum keeps no state")) << text;
+    text = with({"optimizer=lion"}, at);
+    EXPECT_TRUE(has(text, "lion")) << text;
+    text = with({"state_dtype=float16"}, at);
+    EXPECT_TRUE(has(text, "float16")) << text;
+    const std::string master = at + "master_dtype=bfloat16";
+    EXPECT_EQ(error(kPpo, {master}), "ok");
+    text = error(kPpo, {master, "device.dtype=float32"});
+    EXPECT_TRUE(has(text, "master_dtype is \"bfloat16\", but the weights are float32")) << text;
+  }
+}
+
 TEST_F(JobFile, ReferenceIsTheActorsBaseUnderLora) {
   ASSERT_TRUE(load(kPpo).ok());
   EXPECT_FALSE(job_.uses_reference());

@@ -1,8 +1,12 @@
 #include "spec/optimizer.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
+
+#include "spec/job.h"
 
 namespace neap::spec {
 namespace {
@@ -16,47 +20,75 @@ FlatUnit unit() {
   return u;
 }
 
+OptimizerSpec of(const std::string& kind, Dtype weights = Dtype::kFloat32,
+                 const std::string& dtype = "float32", double momentum = 0) {
+  OptimizerConfig config;
+  config.kind = kind;
+  config.state_dtype = config.gradient_dtype = config.master_dtype = dtype;
+  config.momentum = momentum;
+  const Result<OptimizerSpec> spec = OptimizerSpec::of(config, weights);
+  EXPECT_TRUE(spec.ok()) << spec.status().message();
+  return spec.value();
+}
+
 TEST(OptimizerSpec, AdamWKeepsTwoMoments) {
   const UnitState state = OptimizerSpec{}.state(unit());
   ASSERT_EQ(state.tensors().size(), 2U);
   EXPECT_EQ(state.tensors()[0].name, "exp_avg");
   EXPECT_EQ(state.find("exp_avg_sq")->offset, Bytes(6400));
-  EXPECT_EQ(state.find("exp_avg_sq")->shape, std::vector<std::int64_t>{1600});
+  EXPECT_EQ(state.find("exp_avg_sq")->elements, 1600);
   EXPECT_EQ(state.bytes(), Bytes(12800));
   EXPECT_EQ(state.find("master"), nullptr);
   EXPECT_EQ(OptimizerSpec{}.gradient_bytes(unit()), Bytes(6400));
 }
 
 TEST(OptimizerSpec, NarrowWeightsHaveAMaster) {
-  const OptimizerSpec spec{.weights = Dtype::kBfloat16};
-  const UnitState state = spec.state(unit());
+  const UnitState state = of("adamw", Dtype::kBfloat16).state(unit());
   ASSERT_NE(state.find("master"), nullptr);
   EXPECT_EQ(state.find("master")->offset, Bytes(12800));
   EXPECT_EQ(state.bytes(), Bytes(19200));
-  const OptimizerSpec narrow{.weights = Dtype::kBfloat16, .master = Dtype::kBfloat16};
-  EXPECT_EQ(narrow.state(unit()).bytes(), Bytes(12800));
+  const OptimizerSpec narrow = of("adamw", Dtype::kBfloat16, "bfloat16");
+  EXPECT_EQ(narrow.state(unit()).bytes(), Bytes(6656)) << "3200 each, at multiples of 256";
+  EXPECT_EQ(narrow.state(unit()).find("master"), nullptr);
+  EXPECT_EQ(narrow.gradient_bytes(unit()), Bytes(3200));
 }
 
-// Factored second moments, as of Adafactor: a row and a column of each matrix, a vector else.
-TEST(UnitState, HoldsFactoredMomentsOfParameters) {
-  const FlatUnit u = unit();
-  UnitState state;
-  for (std::size_t i = 0; i < u.parameters.size(); ++i) {
-    const auto index = static_cast<std::int64_t>(i);
-    const std::vector<std::int64_t>& shape = u.parameters[i].shape;
-    if (shape.size() == 2) {
-      state.add("row", {shape[0]}, Dtype::kFloat32, index);
-      state.add("column", {shape[1]}, Dtype::kBfloat16, index);
-    } else {
-      state.add("moment", shape, Dtype::kFloat32, index);
-    }
-  }
-  EXPECT_EQ(state.find("row", 0)->bytes(), Bytes(192));
-  EXPECT_EQ(state.find("column", 0)->offset, Bytes(256));
-  EXPECT_EQ(state.find("column", 0)->bytes(), Bytes(64));
-  EXPECT_EQ(state.find("moment", 1)->offset, Bytes(512));
-  EXPECT_EQ(state.find("row", 1), nullptr);
+// A row and a column of each matrix, a number for each element of a vector.
+TEST(OptimizerSpec, FactoredMomentsBelongToParameters) {
+  const UnitState state = of("adafactor").state(unit());
+  EXPECT_EQ(state.find("exp_avg_sq_row", 0)->bytes(), Bytes(192));
+  EXPECT_EQ(state.find("exp_avg_sq_col", 0)->offset, Bytes(256));
+  EXPECT_EQ(state.find("exp_avg_sq_col", 0)->bytes(), Bytes(128));
+  EXPECT_EQ(state.find("exp_avg_sq", 1)->offset, Bytes(512));
+  EXPECT_EQ(state.find("exp_avg_sq_row", 1), nullptr);
   EXPECT_EQ(state.bytes(), Bytes(768));
+  const UnitState narrow = of("adafactor", Dtype::kBfloat16, "bfloat16").state(unit());
+  EXPECT_EQ(narrow.find("exp_avg_sq_col", 0)->bytes(), Bytes(64));
+}
+
+TEST(OptimizerSpec, MomentumIsABufferOfTheWholeUnit) {
+  EXPECT_EQ(of("sgd").state(unit()).bytes(), Bytes());
+  EXPECT_EQ(of("sgd", Dtype::kFloat32, "float32", 0.9).state(unit()).bytes(), Bytes(6400));
+  EXPECT_EQ(of("sm3").state(unit()).find("momentum_buffer"), nullptr);
+  const UnitState sm3 = of("sm3", Dtype::kBfloat16, "bfloat16", 0.9).state(unit());
+  EXPECT_EQ(sm3.find("momentum_buffer")->bytes(), Bytes(3200));
+  EXPECT_EQ(sm3.find("accumulator_row", 0)->elements, 48);
+}
+
+TEST(OptimizerSpec, TypesNarrowerThanTheWeightsAreRefused) {
+  for (std::string OptimizerConfig::*key :
+       {&OptimizerConfig::master_dtype, &OptimizerConfig::gradient_dtype}) {
+    OptimizerConfig config;
+    config.*key = "bfloat16";
+    EXPECT_TRUE(OptimizerSpec::of(config, Dtype::kBfloat16).ok());
+    EXPECT_FALSE(OptimizerSpec::of(config, Dtype::kFloat32).ok());
+    config.*key = "float16";
+    EXPECT_FALSE(OptimizerSpec::of(config, Dtype::kBfloat16).ok());
+  }
+  OptimizerConfig config;
+  config.kind = "lion";
+  EXPECT_THAT(OptimizerSpec::of(config, Dtype::kFloat32).status().message(),
+              ::testing::HasSubstr("adamw, adafactor, sm3, sgd"));
 }
 
 TEST(Dtype, RoundsScalarsAsTensorsOfTheType) {
@@ -73,9 +105,13 @@ TEST(Dtype, RoundsScalarsAsTensorsOfTheType) {
   EXPECT_EQ(rounded(0, Dtype::kBfloat16), 0);
 }
 
-TEST(OptimizerSpec, EveryNameHasAState) {
-  for (const std::string& name : optimizer_names())
-    EXPECT_FALSE(OptimizerSpec{.kind = name}.state(unit()).tensors().empty()) << name;
+TEST(OptimizerSpec, NamesAreKinds) {
+  for (const std::string& name : optimizer_names()) {
+    const Result<OptimizerKind> kind = parse_optimizer(name);
+    ASSERT_TRUE(kind.ok());
+    EXPECT_EQ(to_string(*kind), name);
+    EXPECT_EQ(of(name, Dtype::kBfloat16).state(unit()).tensors().back().name, "master");
+  }
 }
 
 }  // namespace

@@ -5,26 +5,20 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <set>
 
 #include "base/file.h"
+#include "base/random.h"
 #include "base/status.h"
 #include "train/checkpoint.h"
 #include "train/dataset.h"
 #include "train/optimizer.h"
-#include "train/random.h"
 #include "train/sequences.h"
 
 namespace neap::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-parallel::Communicator* alone() {
-  static const auto communicator = parallel::make_single();
-  return communicator.get();
-}
 
 class Folder : public ::testing::Test {
  protected:
@@ -80,74 +74,6 @@ TEST(LearningRate, WarmsUpThenFollowsItsSchedule) {
   EXPECT_NEAR(learning_rate(config, 12, 12), 0, 1e-12);
   config.lr_schedule = "step";
   EXPECT_THROW((void)learning_rate(config, 8, 12), Error);
-}
-
-// AdamW with decoupled weight decay, element by element in double.
-struct Reference {
-  double w, m = 0, v = 0;
-  void step(double g, int t, double lr, const spec::OptimizerConfig& c) {
-    w -= lr * c.weight_decay * w;
-    m = c.beta1 * m + (1 - c.beta1) * g;
-    v = c.beta2 * v + (1 - c.beta2) * g * g;
-    w -=
-        lr * (m / (1 - std::pow(c.beta1, t))) / (std::sqrt(v / (1 - std::pow(c.beta2, t))) + c.eps);
-  }
-};
-
-TEST(AdamW, FollowsTheFormulaOverSeveralUnits) {
-  spec::OptimizerConfig config;
-  config.weight_decay = 0.1;
-  const auto make = [](std::int64_t n) {
-    return OptimizerUnit{at::randn({n}), at::empty({n}), at::zeros({n}), at::zeros({n}), {}};
-  };
-  std::vector<OptimizerUnit> units = {make(5), make(130)};
-  std::vector<Reference> want;
-  for (const auto& unit : units) {
-    for (std::int64_t i = 0; i < unit.weights.numel(); ++i) {
-      want.push_back({static_cast<double>(unit.weights[i].item<float>())});
-    }
-  }
-  AdamW adam(config, units, *alone());
-  for (int t = 1; t <= 5; ++t) {
-    std::size_t k = 0;
-    for (auto& unit : units) {
-      unit.gradients.copy_(at::randn_like(unit.gradients));
-      for (std::int64_t i = 0; i < unit.gradients.numel(); ++i) {
-        want[k++].step(static_cast<double>(unit.gradients[i].item<float>()), t, 0.01 * t, config);
-      }
-    }
-    adam.step(0.01 * t);
-  }
-  std::size_t k = 0;
-  for (const auto& unit : units) {
-    for (std::int64_t i = 0; i < unit.weights.numel(); ++i) {
-      EXPECT_NEAR(unit.weights[i].item<double>(), want[k++].w, 1e-5);
-    }
-  }
-  EXPECT_EQ(adam.steps(), 5);
-}
-
-TEST(AdamW, MastersTakeUpdatesThatBfloat16WouldLose) {
-  spec::OptimizerConfig config;
-  config.weight_decay = 0;
-  OptimizerUnit unit{at::ones({4}, at::kBFloat16), at::ones({4}), at::zeros({4}), at::zeros({4}),
-                     at::ones({4})};
-  AdamW adam(config, {unit}, *alone());
-  for (int i = 0; i < 100; ++i) adam.step(1e-4);  // one step is far below bfloat16's spacing at 1
-  EXPECT_NEAR(unit.master[0].item<double>(), 0.99, 1e-4);
-  EXPECT_NEAR(unit.weights[0].item<double>(), 0.99, 0.004);
-}
-
-TEST(AdamW, ClipsByTheNormOverAllUnitsAndRefusesNan) {
-  OptimizerUnit a{at::zeros({1}), at::full({1}, 3.0), at::zeros({1}), at::zeros({1}), {}};
-  OptimizerUnit b{at::zeros({1}), at::full({1}, 4.0), at::zeros({1}), at::zeros({1}), {}};
-  AdamW adam({}, {a, b}, *alone());
-  EXPECT_DOUBLE_EQ(adam.reduce_grads(0), 5);
-  EXPECT_DOUBLE_EQ(adam.reduce_grads(1), 5);
-  EXPECT_NEAR(a.gradients.item<double>(), 0.6, 1e-6);
-  EXPECT_NEAR(b.gradients.item<double>(), 0.8, 1e-6);
-  b.gradients.fill_(std::numeric_limits<float>::quiet_NaN());
-  EXPECT_THROW(adam.reduce_grads(1), Error);
 }
 
 TEST(Sequences, PutOutputsBeforeTheTokensTheyPredict) {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-namespace neap::train {
+namespace neap {
 
 /// One step of splitmix64: every bit of the input moves every bit of the result.
 [[nodiscard]] constexpr std::uint64_t mix(std::uint64_t x) {
@@ -28,4 +28,4 @@ namespace neap::train {
   return static_cast<float>(mix(key + index * 0xd1342543de82ef95ULL) >> 41) * 0x1.0p-23F;
 }
 
-}  // namespace neap::train
+}  // namespace neap

@@ -1,0 +1,314 @@
+#include "train/optimizer.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "model/rounding.h"
+#include "unit_with_state.h"
+
+namespace neap::train {
+namespace {
+
+using spec::Dtype;
+using testing::spec_of;
+using testing::unit_of;
+using testing::zero_unit;
+
+parallel::Communicator& alone() {
+  static const auto communicator = parallel::make_single();
+  return *communicator;
+}
+
+constexpr double kBfloat16Step = 1.0 / 128;  // spacing of bfloat16 in [1, 2)
+
+// Every kind with the settings that change what it keeps.
+std::vector<spec::OptimizerConfig> all_configs() {
+  std::vector<spec::OptimizerConfig> out;
+  for (const std::string& name : spec::optimizer_names()) {
+    spec::OptimizerConfig c;
+    c.kind = name;
+    c.lr = 0.01;
+    out.push_back(c);
+    if (name != "sgd" && name != "sm3") continue;
+    c.momentum = 0.9;
+    out.push_back(c);
+  }
+  const std::size_t kinds = out.size();
+  for (std::size_t i = 0; i < kinds; ++i) {
+    spec::OptimizerConfig narrow = out[i];
+    narrow.state_dtype = narrow.gradient_dtype = narrow.master_dtype = "bfloat16";
+    out.push_back(narrow);
+  }
+  return out;
+}
+
+std::string describe(const spec::OptimizerConfig& c) {
+  return c.kind + (c.momentum > 0 ? " with momentum, " : ", ") + c.state_dtype;
+}
+
+std::vector<OptimizerUnit> random_units(const spec::OptimizerSpec& optimizer) {
+  std::vector<OptimizerUnit> units;
+  std::int64_t index = 0;
+  for (const auto& shapes : std::vector<std::vector<std::vector<std::int64_t>>>{
+           {{40, 30}, {30}, {7}}, {{1, 30}, {65}}, {{300}}}) {
+    units.push_back(zero_unit(optimizer, unit_of(shapes), index++));
+    units.back().target().uniform_(-0.5, 0.5);
+    units.back().weights.copy_(units.back().target());
+  }
+  return units;
+}
+
+void random_gradients(std::vector<OptimizerUnit> units) {
+  for (OptimizerUnit& unit : units) unit.gradients.normal_();
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+}
+
+void expect_same(const std::vector<OptimizerUnit>& a, const std::vector<OptimizerUnit>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_TRUE(same_bits(a[i].weights, b[i].weights)) << "weights of unit " << i;
+    for (std::size_t s = 0; s < a[i].state.size(); ++s)
+      EXPECT_TRUE(same_bits(a[i].state[s], b[i].state[s])) << a[i].layout.tensors()[s].name;
+  }
+}
+
+TEST(Optimizer, AnySplitOfTheUnitsGivesTheSameBits) {
+  for (const spec::OptimizerConfig& config : all_configs()) {
+    SCOPED_TRACE(describe(config));
+    const spec::OptimizerSpec spec = spec_of(config, Dtype::kBfloat16);
+    const auto run = [&](const std::vector<std::size_t>& counts) {
+      at::manual_seed(3);
+      Optimizer optimizer(config, spec, 11, random_units(spec), alone());
+      for (int t = 0; t < 3; ++t) {
+        random_gradients(optimizer.units());
+        optimizer.begin_step();
+        std::size_t first = 0;
+        for (const std::size_t count : counts) {
+          optimizer.step_units(config.lr, first, count);
+          first += count;
+        }
+      }
+      return optimizer.units();
+    };
+    const auto whole = run({3});
+    expect_same(whole, run({1, 1, 1}));
+    expect_same(whole, run({2, 1}));
+    expect_same(whole, run({1, 2}));
+  }
+}
+
+TEST(Optimizer, AStepOfAUnitLeavesOthersAlone) {
+  for (const spec::OptimizerConfig& config : all_configs()) {
+    SCOPED_TRACE(describe(config));
+    const spec::OptimizerSpec spec = spec_of(config, Dtype::kBfloat16);
+    Optimizer optimizer(config, spec, 11, random_units(spec), alone());
+    random_gradients(optimizer.units());
+    const at::Tensor first = optimizer.units()[0].weights.clone();
+    const at::Tensor second = optimizer.units()[1].weights.clone();
+    optimizer.begin_step();
+    optimizer.step_units(0.01, 1, 1);
+    EXPECT_TRUE(same_bits(optimizer.units()[0].weights, first));
+    EXPECT_FALSE(same_bits(optimizer.units()[1].weights, second));
+    const OptimizerUnit& untouched = optimizer.units()[0];
+    for (std::int64_t place = 0; place < std::ssize(untouched.state); ++place) {
+      if (place == untouched.place("master")) continue;
+      EXPECT_EQ(untouched.at(place).count_nonzero().item<std::int64_t>(), 0);
+    }
+  }
+}
+
+// Weights and states of a resumed run are bits of a file; the step's number is all else it needs.
+TEST(Optimizer, ResumesFromItsStatesAndStepBitByBit) {
+  for (const spec::OptimizerConfig& config : all_configs()) {
+    SCOPED_TRACE(describe(config));
+    const spec::OptimizerSpec spec = spec_of(config, Dtype::kBfloat16);
+    at::manual_seed(5);
+    Optimizer whole(config, spec, 11, random_units(spec), alone());
+    std::vector<OptimizerUnit> copy;
+    for (int t = 0; t < 6; ++t) {
+      if (t == 3) {
+        for (OptimizerUnit unit : whole.units()) {
+          unit.weights = unit.weights.clone();
+          unit.gradients = at::full_like(unit.gradients, 7);
+          for (at::Tensor& state : unit.state) state = state.clone();
+          copy.push_back(unit);
+        }
+      }
+      at::manual_seed(100 + static_cast<std::uint64_t>(t));
+      random_gradients(whole.units());
+      whole.step(config.lr);
+    }
+    Optimizer resumed(config, spec, 11, copy, alone());
+    resumed.restore_steps(3);
+    for (int t = 3; t < 6; ++t) {
+      at::manual_seed(100 + static_cast<std::uint64_t>(t));
+      random_gradients(resumed.units());
+      resumed.step(config.lr);
+    }
+    expect_same(whole.units(), resumed.units());
+    EXPECT_EQ(resumed.steps(), 6);
+  }
+}
+
+TEST(Optimizer, MastersTakeUpdatesThatBfloat16WouldLose) {
+  spec::OptimizerConfig config;
+  config.weight_decay = 0;
+  const spec::OptimizerSpec spec = spec_of(config, Dtype::kBfloat16);
+  const OptimizerUnit unit = zero_unit(spec, unit_of({{4}}));
+  for (const at::Tensor& t : {unit.weights, unit.gradients, unit.master()}) at::Tensor(t).fill_(1);
+  Optimizer adam(config, spec, 0, {unit}, alone());
+  for (int i = 0; i < 100; ++i) adam.step(1e-4);  // one step is far below bfloat16's spacing at 1
+  EXPECT_NEAR(unit.master()[0].item<double>(), 0.99, 1e-4);
+  EXPECT_NEAR(unit.weights[0].item<double>(), 0.99, 0.004);
+}
+
+TEST(Optimizer, ClipsByTheNormOverAllUnitsAndRefusesNan) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    spec::OptimizerConfig config;
+    config.gradient_dtype = dtype;
+    const spec::OptimizerSpec spec = spec_of(config, Dtype::kBfloat16);
+    const std::vector<OptimizerUnit> units = {zero_unit(spec, unit_of({{1}}), 0),
+                                              zero_unit(spec, unit_of({{1}}), 1)};
+    units[0].gradients[0] = 3;
+    units[1].gradients[0] = 4;
+    Optimizer adam(config, spec, 0, units, alone());
+    EXPECT_DOUBLE_EQ(adam.reduce_grads(0), 5);
+    EXPECT_DOUBLE_EQ(adam.reduce_grads(1), 5);
+    EXPECT_NEAR(units[0].gradients[0].item<double>(), 0.6, 0.002);
+    EXPECT_NEAR(units[1].gradients[0].item<double>(), 0.8, 0.002);
+    units[1].gradients.fill_(std::numeric_limits<float>::quiet_NaN());
+    EXPECT_THROW(adam.reduce_grads(1), Error);
+  }
+}
+
+// ---- stochastic rounding ----
+
+// Of bits drawn at random in [1, 2), a value between two neighbours.
+TEST(StochasticRounding, IsUnbiased) {
+  model::AtenOps ops(at::kCPU);
+  constexpr std::int64_t kN = 1 << 20;
+  const at::Tensor noise = ops.rounding_noise(17, kN);
+  const at::Tensor out = at::empty({kN}, at::kBFloat16);
+  for (const double fraction : {0.0, 1.0 / 65536, 0.1, 0.25, 0.5, 0.9, 65535.0 / 65536}) {
+    for (const double sign : {1.0, -1.0}) {
+      const double low = 1.25;
+      const double value = sign * (low + fraction * kBfloat16Step);
+      ops.round_stochastically_(out, at::full({kN}, value, at::kFloat), noise, 5, 0);
+      const at::Tensor up = out.to(at::kDouble).abs().ne(low);
+      EXPECT_EQ(out.to(at::kDouble).abs().gt(low + kBfloat16Step).sum().item<std::int64_t>(), 0);
+      const double share = up.to(at::kDouble).mean().item<double>();
+      // Five standard deviations of a mean of kN draws.
+      const double deviation = std::sqrt(fraction * (1 - fraction) / kN);
+      EXPECT_NEAR(share, fraction, 5 * deviation + 1e-12) << value;
+    }
+  }
+}
+
+// Over steps, for one element: the numbers of different keys are as independent as those of one.
+TEST(StochasticRounding, DrawsAnewInEveryStepForEveryElement) {
+  constexpr int kSteps = 4096;
+  constexpr std::int64_t kN = 64;
+  model::AtenOps ops(at::kCPU);
+  const double fraction = 0.3;
+  const at::Tensor value = at::full({kN}, 1 + fraction * kBfloat16Step, at::kFloat);
+  at::Tensor ups = at::empty({kSteps, kN}, at::kDouble);
+  for (int t = 0; t < kSteps; ++t) {
+    const std::uint64_t key = random_key({1, static_cast<std::uint64_t>(t), 0});
+    const at::Tensor out = at::empty({kN}, at::kBFloat16);
+    ops.round_stochastically_(out, value, ops.rounding_noise(key, kN), random_key({key, 0}), 0);
+    ups[t].copy_(out.to(at::kDouble).gt(1).to(at::kDouble));
+  }
+  const double deviation = std::sqrt(fraction * (1 - fraction) / kSteps);
+  const at::Tensor means = ups.mean(0);
+  EXPECT_LT((means - fraction).abs().max().item<double>(), 5 * deviation);
+  // No two elements go together, and no two steps.
+  const auto largest_correlation = [&](const at::Tensor& x) {
+    const at::Tensor c = at::corrcoef(x);
+    return (c - at::eye(c.size(0), c.options())).abs().max().item<double>();
+  };
+  EXPECT_LT(largest_correlation(ups.t()), 6 / std::sqrt(kSteps));
+  EXPECT_LT(largest_correlation(ups.view({64, -1})), 6 / std::sqrt(kSteps * kN / 64));
+}
+
+TEST(StochasticRounding, OfAnElementDependsOnItsPlaceAlone) {
+  model::AtenOps ops(at::kCPU);
+  constexpr std::int64_t kN = step::kNoise + 1000;  // into the second tile
+  const at::Tensor noise = ops.rounding_noise(9, step::kNoise);
+  const at::Tensor value = at::rand({kN}, at::kFloat);
+  const at::Tensor whole = at::empty({kN}, at::kBFloat16);
+  ops.round_stochastically_(whole, value, noise, 4, 0);
+  const at::Tensor pieces = at::empty({kN}, at::kBFloat16);
+  for (std::int64_t first = 0; first < kN; first += 999'983) {
+    const std::int64_t n = std::min<std::int64_t>(999'983, kN - first);
+    ops.round_stochastically_(pieces.narrow(0, first, n), value.narrow(0, first, n), noise, 4,
+                              first);
+  }
+  EXPECT_TRUE(same_bits(whole, pieces));
+}
+
+// Elements that read the same number of the noise go together no more often than others, over keys.
+TEST(StochasticRounding, TilesOfTheNoiseAreIndependent) {
+  model::AtenOps ops(at::kCPU);
+  constexpr std::int64_t kN = 1000;
+  constexpr std::uint64_t kKeys = 400;
+  const double fraction = 0.3;
+  const at::Tensor noise = ops.rounding_noise(9, kN);
+  const at::Tensor value = at::full({kN}, 1 + fraction * kBfloat16Step, at::kFloat);
+  double equal = 0;
+  for (std::uint64_t key = 0; key < kKeys; ++key) {
+    const at::Tensor first = at::empty({kN}, at::kBFloat16);
+    const at::Tensor second = at::empty({kN}, at::kBFloat16);
+    ops.round_stochastically_(first, value, noise, key, 0);
+    ops.round_stochastically_(second, value, noise, key, step::kNoise);
+    equal += first.eq(second).to(at::kDouble).mean().item<double>() / kKeys;
+  }
+  EXPECT_NEAR(equal, fraction * fraction + (1 - fraction) * (1 - fraction), 0.06);
+}
+
+TEST(StochasticRounding, OfAGpuHasTheSameBits) {
+  model::AtenOps ops(at::kCPU);
+  constexpr std::int64_t kN = 100'003;
+  const at::Tensor noise = ops.rounding_noise(123456789, kN);
+  EXPECT_TRUE(noise.equal(model::rounding_noise_by_operations(at::kCPU, 123456789, kN)));
+  at::Tensor value = at::randn({kN}).mul_(at::randn({kN}).exp_());
+  value[0] = 0;
+  value[1] = std::numeric_limits<float>::infinity();
+  value[2] = -1.5;  // a bfloat16
+  const at::Tensor host = at::empty({kN}, at::kBFloat16);
+  const at::Tensor gpu = at::empty({kN}, at::kBFloat16);
+  model::round_on_host(host, value, noise, 0x3a7b);
+  model::round_by_operations(gpu, value, noise, 0x3a7b);
+  EXPECT_TRUE(same_bits(host, gpu));
+  EXPECT_TRUE(same_bits(host.narrow(0, 0, 3), value.narrow(0, 0, 3).to(at::kBFloat16)));
+}
+
+// A step of 1/64 of bfloat16's spacing, 64 times: rounding to nearest would not move at all.
+TEST(StochasticRounding, LetsBfloat16WeightsFollowSmallUpdates) {
+  spec::OptimizerConfig config;
+  config.kind = "sgd";
+  config.weight_decay = 0;
+  config.master_dtype = "bfloat16";
+  const spec::OptimizerSpec spec = spec_of(config, Dtype::kBfloat16);
+  constexpr std::int64_t kN = 4096;
+  const OptimizerUnit unit = zero_unit(spec, unit_of({{kN}}));
+  EXPECT_FALSE(unit.master().defined());
+  at::Tensor(unit.weights).fill_(1.5);
+  at::Tensor(unit.gradients).fill_(-1);
+  Optimizer sgd(config, spec, 2, {unit}, alone());
+  for (int i = 0; i < 64; ++i) sgd.step(kBfloat16Step / 64);
+  const at::Tensor moved = unit.weights.to(at::kDouble) - 1.5;
+  EXPECT_NEAR(moved.mean().item<double>() / kBfloat16Step, 1, 0.06);
+  EXPECT_NEAR(moved.std().item<double>() / kBfloat16Step, 1, 0.1);
+}
+
+}  // namespace
+}  // namespace neap::train
