@@ -98,7 +98,7 @@ void run_host_numbers(Communicator& ranks) {
   expect(share.pick(batch, 2).equal(mine), "pick");
   bool told = false;
   try {
-    together(ranks, [&] {
+    run_collectively(ranks, [&] {
       if (ranks.rank() == size - 1) throw neap::Error(neap::ErrorCode::kNotFound, "made to fail");
     });
   } catch (const neap::parallel::CollectiveError& e) {

@@ -44,7 +44,7 @@ TEST(Single, RefusesWhatDoesNotFit) {
 
 TEST(Together, AloneExceptionsPassAsTheyAre) {
   const auto one = make_single();
-  EXPECT_THROW(together(*one, [] { throw std::out_of_range("x"); }), std::out_of_range);
+  EXPECT_THROW(run_collectively(*one, [] { throw std::out_of_range("x"); }), std::out_of_range);
 }
 
 TEST(Connect, CpuRanksWithoutMpiAreToldHow) {
@@ -67,34 +67,34 @@ std::unique_ptr<Communicator> rank_of(int rank, int size) {
   return make_mpi(none, rank, size, 1024);
 }
 
-TEST(Share, DealsRowsOutSoThatMiniBatchesStayTogether) {
+TEST(BatchSharder, DealsRowsOutSoThatMiniBatchesStayTogether) {
   const auto a = rank_of(0, 2);
   const auto b = rank_of(1, 2);
   const std::vector<int> batch = {10, 11, 12, 13, 14, 15, 16, 17};
-  EXPECT_THAT(Share(*a).of(batch), ElementsAre(10, 12, 14, 16));
-  EXPECT_THAT(Share(*b).of(batch), ElementsAre(11, 13, 15, 17));
-  EXPECT_EQ(Share(*b).global(2), 5U);
+  EXPECT_THAT(BatchSharder(*a).of(batch), ElementsAre(10, 12, 14, 16));
+  EXPECT_THAT(BatchSharder(*b).of(batch), ElementsAre(11, 13, 15, 17));
+  EXPECT_EQ(BatchSharder(*b).global(2), 5U);
   // The first mini-batch of four is the first half of each share.
   const std::vector<int> mini(batch.begin(), batch.begin() + 4);
-  EXPECT_THAT(Share(*a).of(mini), ElementsAre(10, 12));
-  EXPECT_THAT(Share(*b).of(mini), ElementsAre(11, 13));
+  EXPECT_THAT(BatchSharder(*a).of(mini), ElementsAre(10, 12));
+  EXPECT_THAT(BatchSharder(*b).of(mini), ElementsAre(11, 13));
 }
 
-TEST(Share, UnevenBatchesLeaveNothingOutAndPaddedOnesRepeatTheEnd) {
+TEST(BatchSharder, UnevenBatchesLeaveNothingOutAndPaddedOnesRepeatTheEnd) {
   const auto a = rank_of(0, 3);
   const auto c = rank_of(2, 3);
   const std::vector<int> batch = {0, 1, 2, 3};
-  EXPECT_THAT(Share(*a).of(batch), ElementsAre(0, 3));
-  EXPECT_THAT(Share(*c).of(batch), ElementsAre(2));
-  EXPECT_THAT(Share(*a).of_padded(batch), ElementsAre(0, 3));
-  EXPECT_THAT(Share(*c).of_padded(batch), ElementsAre(2, 3));
-  EXPECT_THAT(Share(*c).of_padded(std::vector<int>{7}), ElementsAre(7));
+  EXPECT_THAT(BatchSharder(*a).of(batch), ElementsAre(0, 3));
+  EXPECT_THAT(BatchSharder(*c).of(batch), ElementsAre(2));
+  EXPECT_THAT(BatchSharder(*a).of_padded(batch), ElementsAre(0, 3));
+  EXPECT_THAT(BatchSharder(*c).of_padded(batch), ElementsAre(2, 3));
+  EXPECT_THAT(BatchSharder(*c).of_padded(std::vector<int>{7}), ElementsAre(7));
 }
 
-TEST(Share, PicksWholeBlocks) {
+TEST(BatchSharder, PicksWholeBlocks) {
   const auto b = rank_of(1, 2);
   const at::Tensor batch = at::arange(16).view({8, 2});  // 4 prompts of 2 sequences
-  const at::Tensor mine = Share(*b).pick(batch, 2);
+  const at::Tensor mine = BatchSharder(*b).pick(batch, 2);
   EXPECT_TRUE(mine.equal(at::cat({batch.narrow(0, 2, 2), batch.narrow(0, 6, 2)})));
 }
 
