@@ -97,28 +97,25 @@ void delete_host(void* at) {
   registry().host->raw_deallocate(at);
 }
 
-void delete_pooled(void* at) {
+// False: `at` is not of a pool.
+bool free_pooled(void* at) {
   Registry& r = registry();
   const std::shared_lock lock(r.mutex);
   for (const auto& pool : r.pools) {
     if (!pool->owns(at)) continue;
     pool->free(at);
-    return;
+    return true;
   }
+  return false;
+}
+
+void delete_pooled(void* at) {
+  free_pooled(at);
 }
 
 // For raw_allocate's callers, who cannot tell which kind of memory they got.
 void delete_any(void* at) {
-  Registry& r = registry();
-  {
-    const std::shared_lock lock(r.mutex);
-    for (const auto& pool : r.pools) {
-      if (!pool->owns(at)) continue;
-      pool->free(at);
-      return;
-    }
-  }
-  delete_host(at);
+  if (!free_pooled(at)) delete_host(at);
 }
 
 class CpuAllocator final : public c10::Allocator {

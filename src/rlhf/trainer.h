@@ -1,4 +1,4 @@
-// What the stages of post-training have in common: a loop calls train_step, validate, save.
+// What the trainers of all tasks have in common: a loop calls train_step, validate, save.
 //
 // Threads   one at a time.   Failure   Error.
 #pragma once
@@ -27,7 +27,7 @@ class UpdatePhases;
 /// Names as in verl: "actor/ppo_kl".
 using Metrics = std::map<std::string, double>;
 
-/// Everything that a stage works with; outlives it.
+/// Everything that a trainer works with; outlives it.
 struct Context {
   const spec::Job& job;
   bridge::Runtime& runtime;
@@ -67,13 +67,13 @@ class Trainer {
   virtual void restore(const std::filesystem::path& folder) = 0;
 };
 
-/// The stage of `context.job.task`; reads and tokenizes its data.
+/// The trainer of `context.job.task`; reads and tokenizes its data.
 [[nodiscard]] std::unique_ptr<Trainer> make_trainer(Context& context);
 [[nodiscard]] std::unique_ptr<Trainer> make_sft_trainer(Context& context);
 [[nodiscard]] std::unique_ptr<Trainer> make_reward_trainer(Context& context);
 [[nodiscard]] std::unique_ptr<Trainer> make_ppo_trainer(Context& context);  ///< and grpo
 
-// ---- shared by the stages ----
+// ---- shared by the trainers ----
 
 /// Adds the seconds of its life to `timing_s/<name>`.
 class Stopwatch {
