@@ -15,7 +15,21 @@ namespace {
 
 std::atomic<std::uint64_t> oom_count{0}, last_request{0};
 
-c10::cuda::CUDACachingAllocator::CUDAAllocator& allocator() {
+void observe_oom() {
+  static const bool once = [] {
+    torch_cuda_allocator().attachOutOfMemoryObserver(
+        [](std::int64_t, std::size_t requested, std::size_t, std::size_t) {
+          last_request = requested;
+          ++oom_count;
+        });
+    return true;
+  }();
+  (void)once;
+}
+
+}  // namespace
+
+c10::cuda::CUDACachingAllocator::CUDAAllocator& torch_cuda_allocator() {
   using c10::cuda::CUDACachingAllocator::CUDAAllocator;
   // c10::cuda::CUDACachingAllocator::allocator, which get() reads; this binary does not link it.
   static constexpr const char* kSymbol = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";
@@ -28,20 +42,6 @@ c10::cuda::CUDACachingAllocator::CUDAAllocator& allocator() {
   return *found;
 }
 
-void observe_oom() {
-  static const bool once = [] {
-    allocator().attachOutOfMemoryObserver(
-        [](std::int64_t, std::size_t requested, std::size_t, std::size_t) {
-          last_request = requested;
-          ++oom_count;
-        });
-    return true;
-  }();
-  (void)once;
-}
-
-}  // namespace
-
 TorchCudaOom last_torch_cuda_oom() {
   return {oom_count.load(), Bytes(last_request.load())};
 }
@@ -50,10 +50,10 @@ void limit_torch_cuda(int ordinal, Bytes limit) {
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   observe_oom();
   const auto index = static_cast<c10::DeviceIndex>(ordinal);
-  const auto total = static_cast<double>(allocator().getMemoryInfo(index).second);
+  const auto total = static_cast<double>(torch_cuda_allocator().getMemoryInfo(index).second);
   // Half a byte more than asked for: the allocator rounds the product down.
   const double share = (static_cast<double>(limit.count()) + 0.5) / total;
-  allocator().setMemoryFraction(limit.is_zero() ? 1.0 : std::min(share, 1.0), index);
+  torch_cuda_allocator().setMemoryFraction(limit.is_zero() ? 1.0 : std::min(share, 1.0), index);
 }
 
 void make_cublas_workspace(int ordinal) {
@@ -61,7 +61,7 @@ void make_cublas_workspace(int ordinal) {
   const at::Tensor x = at::ones({16, 16}, at::TensorOptions().dtype(at::kBFloat16).device(card));
   (void)at::mm(x, x);
   (void)at::addmm(x.select(0, 0), x, x);
-  allocator().emptyCache();
+  torch_cuda_allocator().emptyCache();
 }
 
 }  // namespace neap::bridge

@@ -8,7 +8,14 @@
 
 #include "base/bytes.h"
 
+namespace c10::cuda::CUDACachingAllocator {
+class CUDAAllocator;
+}
+
 namespace neap::bridge {
+
+/// libtorch's allocator of GPU memory.
+[[nodiscard]] c10::cuda::CUDACachingAllocator::CUDAAllocator& torch_cuda_allocator();
 
 /// What libtorch's allocator was asked for when it last gave up, in bytes; zero: never.
 struct TorchCudaOom {

@@ -127,11 +127,11 @@ int GenerateCommand::run() {
         std::max(options.prompt_width, static_cast<std::int64_t>(requests.back().tokens.size()));
   }
   const std::int64_t width = options.prompt_width + max_new_tokens_;
-  if (width > shape.max_position_embeddings) {
+  if (width > shape.longest_sequence()) {
     throw Error(ErrorCode::kInvalidArgument,
                 format("The longest prompt has {} tokens; with --max-new-tokens {} that is over "
                        "the model's {} positions",
-                       options.prompt_width, max_new_tokens_, shape.max_position_embeddings));
+                       options.prompt_width, max_new_tokens_, shape.longest_sequence()));
   }
   const std::int64_t batch = std::min(batch_, static_cast<std::int64_t>(requests.size()));
   const at::Tensor cells = at::zeros({model::KvCache::elements(shape, batch, width)},

@@ -3,9 +3,12 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include <limits>
+
 #include "bridge/attention.h"
 #include "bridge/runtime.h"
 #include "model/aten_ops.h"
+#include "step/attention.h"
 
 namespace neap::model {
 
@@ -50,25 +53,10 @@ Tensor repeated(const Tensor& t, std::int64_t heads) {
   return t.size(1) == heads ? t : t.repeat_interleave(heads / t.size(1), 1);
 }
 
-// (B * T, H, D) -> (B, H, T, D), as kernels want their operands.
-Tensor by_sequence(const Tensor& t, std::int64_t sequences, std::int64_t length) {
-  return t.view({sequences, length, t.size(1), t.size(2)}).transpose(1, 2);
-}
-step::Heads<Tensor> by_sequence(const step::AttentionContext<Tensor>& c) {
-  return {by_sequence(c.heads.q, c.sequences, c.length),
-          by_sequence(c.heads.k, c.sequences, c.length),
-          by_sequence(c.heads.v, c.sequences, c.length)};
-}
-
-// FlashAttention of libtorch: 16-bit elements, heads of a multiple of 8 up to 256.
-bool has_flash_kernel(const Tensor& q) {
-  return q.is_cuda() && (q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf) &&
-         q.size(-1) % 8 == 0 && q.size(-1) <= 256;
-}
-
-// Where torch/attention.h lets it: training and scoring, not generation.
-bool takes_cudnn(const Tensor& q) {
-  return has_flash_kernel(q) && q.size(-1) <= 128 && at::globalContext().userEnabledCuDNNSDP();
+// cuDNN where bridge/attention.h lets it: training and scoring, not generation.
+step::AttentionKernel kernel_of(const Tensor& q) {
+  return step::fused_kernel(q.is_cuda(), at::globalContext().userEnabledCuDNNSDP(),
+                            to_step(q.scalar_type()), q.size(-1));
 }
 
 }  // namespace
@@ -157,6 +145,8 @@ Tensor AtenOps::rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bo
 step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads, std::int64_t sequences,
                                                   std::int64_t length,
                                                   const step::ScoreOptions& options) const {
+  if (!step::is_plain(options, length))
+    return step::chunked_attention(*this, std::move(heads), sequences, options);
   step::AttentionContext<Tensor> out;
   out.options = options;
   out.sequences = sequences;
@@ -165,8 +155,9 @@ step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads, std
   const std::int64_t rows = heads.q.size(0);
   const std::int64_t width = h * heads.q.size(2);
   out.heads = std::move(heads);
-  const auto [q, k, v] = by_sequence(out);
-  if (takes_cudnn(q)) {
+  out.kernel = kernel_of(out.heads.q);
+  const auto [q, k, v] = step::by_head(*this, out.heads, sequences);
+  if (out.kernel == step::AttentionKernel::kCudnn) {
     auto result = at::_scaled_dot_product_cudnn_attention(q, k, v, std::nullopt,
                                                           /*compute_log_sumexp=*/true, 0.0, true,
                                                           false, options.scale);
@@ -174,10 +165,9 @@ step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads, std
     out.log_sum = std::get<1>(result);
     out.seed = std::get<6>(result);
     out.offset = std::get<7>(result);
-    out.kernel = step::AttentionKernel::kCudnn;
     return out;
   }
-  if (has_flash_kernel(q)) {
+  if (out.kernel == step::AttentionKernel::kFlash) {
     auto result = at::_scaled_dot_product_flash_attention(q, k, v, 0.0, true, false, options.scale);
     out.out = std::get<0>(result).transpose(1, 2).reshape({rows, width});
     out.log_sum = std::get<1>(result);
@@ -185,7 +175,7 @@ step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads, std
     out.offset = std::get<7>(result);
     return out;
   }
-  if (q.is_cuda()) {
+  if (out.kernel == step::AttentionKernel::kEfficient) {
     auto [y, log_sum, seed, offset] = at::_scaled_dot_product_efficient_attention(
         q, repeated(k, h), repeated(v, h), std::nullopt, /*compute_log_sumexp=*/true, 0.0, true,
         options.scale);
@@ -207,18 +197,17 @@ step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads, std
 
 step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> saved,
                                                 Tensor d_out) const {
+  if (!step::is_plain(saved.options, saved.length))
+    return step::chunked_attention_backward(*this, std::move(saved), std::move(d_out));
   const std::int64_t h = saved.heads.q.size(1);
   const std::int64_t d = saved.heads.q.size(2);
   const std::int64_t rows = saved.sequences * saved.length;
-  const auto by_head = [&](const Tensor& t) {  // (N, H * D) -> (B, H, T, D)
-    return t.view({saved.sequences, saved.length, h, d}).transpose(1, 2);
-  };
-  Tensor dy = by_head(d_out);
+  Tensor dy = by_head(d_out.view({rows, h, d}), saved.sequences);
   d_out = Tensor();
-  Tensor y = by_head(saved.out);
+  Tensor y = by_head(saved.out.view({rows, h, d}), saved.sequences);
   const auto& o = saved.options;
   const std::int64_t key_heads = saved.heads.k.size(1);
-  step::Heads<Tensor> operands = by_sequence(saved);
+  step::ByHead<Tensor> operands = step::by_head(*this, saved.heads, saved.sequences);
   const Tensor &q = operands.q, &k = operands.k, &v = operands.v;
   const auto release = [&] {
     operands = {};
@@ -239,14 +228,14 @@ step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> s
     release();
     return {by_row(dq), summed(dk), summed(dv)};
   }
-  if (has_flash_kernel(q)) {
+  if (saved.kernel == step::AttentionKernel::kFlash) {
     auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_backward(
         dy, q, k, v, y, saved.log_sum, {}, {}, saved.length, saved.length, 0.0, true, saved.seed,
         saved.offset, o.scale);
     release();
     return {by_row(dq), by_row(dk), by_row(dv)};
   }
-  if (q.is_cuda()) {
+  if (saved.kernel == step::AttentionKernel::kEfficient) {
     auto [dq, dk, dv, d_bias] = at::_scaled_dot_product_efficient_attention_backward(
         dy, q, repeated(k, h), repeated(v, h), {}, y, saved.log_sum, saved.seed, saved.offset, 0.0,
         {true, true, true, false}, true, o.scale);
@@ -270,12 +259,34 @@ step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> s
   return out;
 }
 
-Tensor AtenOps::decode_mask(const Tensor& positions, std::int64_t key_limit) const {
-  return iota(key_limit).le(positions.unsqueeze(1));
+Tensor AtenOps::causal_mask(std::int64_t queries, std::int64_t keys, std::int64_t offset,
+                            std::int64_t window) const {
+  const Tensor mask = at::ones({queries, keys}, at::dtype(at::kBool).device(device_));
+  const bridge::HostScope scratch;
+  mask.tril_(offset);
+  if (window > 0) mask.triu_(offset - window + 1);
+  return mask;
+}
+
+void AtenOps::hide_(const Tensor& a, const Tensor& mask) const {
+  Tensor hidden = at::empty(mask.sizes(), mask.options());
+  const bridge::HostScope scratch;
+  at::logical_not_out(hidden, mask);
+  a.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
+}
+
+Tensor AtenOps::decode_mask(const Tensor& positions, std::int64_t key_limit,
+                            std::int64_t window) const {
+  const Tensor range = iota(key_limit);
+  const Tensor mask = range.le(positions.unsqueeze(1));
+  if (window > 0) mask.logical_and_(range.gt(plus(positions, -window).unsqueeze(1)));
+  return mask;
 }
 
 Tensor AtenOps::decode_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
                                  const Tensor& mask, const step::ScoreOptions& options) const {
+  if (options.softcap > 0)
+    return step::capped_decode_attention(*this, q, keys, values, mask, options);
   // The query heads of one key head look at the same keys: they stand where a kernel expects query
   // positions, so that keys are read once and never repeated.
   const std::int64_t batch = q.size(0);

@@ -126,7 +126,7 @@ Tensor AtenOps::view(const Tensor& t, const Shape& shape) const {
   return t.view(sizes_of(shape));
 }
 Tensor AtenOps::transpose(const Tensor& t) const {
-  return t.t();
+  return t.transpose(-2, -1);
 }
 Tensor AtenOps::narrow(const Tensor& t, std::int64_t dimension, std::int64_t first,
                        std::int64_t count) const {
@@ -134,6 +134,9 @@ Tensor AtenOps::narrow(const Tensor& t, std::int64_t dimension, std::int64_t fir
 }
 Tensor AtenOps::select(const Tensor& t, std::int64_t dimension, std::int64_t index) const {
   return t.select(dimension, index);
+}
+Tensor AtenOps::by_head(const Tensor& x, std::int64_t sequences) const {
+  return x.view({sequences, -1, x.size(1), x.size(2)}).transpose(1, 2);
 }
 Tensor AtenOps::convert(Tensor t, Dtype dtype) const {
   return t.to(to_aten(dtype));
@@ -154,6 +157,11 @@ Tensor AtenOps::product_plus(const Tensor& bias, const Tensor& a, const Tensor& 
 void AtenOps::add_product_(const Tensor& c, const Tensor& a, const Tensor& b, double alpha) const {
   const Scratch scratch;
   c.addmm_(a, b, 1, alpha);
+}
+Tensor AtenOps::batch_product(const Tensor& a, const Tensor& b) const {
+  Tensor out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
+  const Scratch scratch;
+  return at::bmm_out(out, a, b);
 }
 
 // ---- elementwise ----

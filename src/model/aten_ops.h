@@ -47,12 +47,14 @@ class AtenOps {
   [[nodiscard]] Tensor narrow(const Tensor& t, std::int64_t dimension, std::int64_t first,
                               std::int64_t count) const;
   [[nodiscard]] Tensor select(const Tensor& t, std::int64_t dimension, std::int64_t index) const;
+  [[nodiscard]] Tensor by_head(const Tensor& x, std::int64_t sequences) const;
   [[nodiscard]] Tensor convert(Tensor t, step::Dtype dtype) const;
 
   // ---- products ----
   [[nodiscard]] Tensor product(const Tensor& a, const Tensor& b) const;
   [[nodiscard]] Tensor product_plus(const Tensor& bias, const Tensor& a, const Tensor& b) const;
   void add_product_(const Tensor& c, const Tensor& a, const Tensor& b, double alpha) const;
+  [[nodiscard]] Tensor batch_product(const Tensor& a, const Tensor& b) const;
 
   // ---- elementwise ----
   [[nodiscard]] Tensor add(const Tensor& a, const Tensor& b) const;
@@ -133,7 +135,11 @@ class AtenOps {
                                                          const step::ScoreOptions& options) const;
   [[nodiscard]] step::Heads<Tensor> attention_backward(step::AttentionContext<Tensor> saved,
                                                        Tensor d_out) const;
-  [[nodiscard]] Tensor decode_mask(const Tensor& positions, std::int64_t key_limit) const;
+  [[nodiscard]] Tensor causal_mask(std::int64_t queries, std::int64_t keys, std::int64_t offset,
+                                   std::int64_t window) const;
+  void hide_(const Tensor& a, const Tensor& mask) const;
+  [[nodiscard]] Tensor decode_mask(const Tensor& positions, std::int64_t key_limit,
+                                   std::int64_t window) const;
   [[nodiscard]] Tensor decode_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
                                         const Tensor& mask,
                                         const step::ScoreOptions& options) const;

@@ -33,11 +33,12 @@ void fill(const Tensor& weight, Fill fill_piece) {
 void initialize(Transformer& model, std::uint64_t seed, double standard_deviation) {
   const at::NoGradGuard no_grad;
   at::Generator generator = at::detail::createCPUGenerator(seed);
+  const bool offset = model.architecture().norm == spec::NormKind::kRmsOffset;
   for (const NamedParameter& p : model.parameters()) {
     if (ends_with(p.name, ".bias") || p.name == "score.weight") {
       Tensor(p.weight).zero_();
     } else if (p.weight.dim() == 1) {
-      Tensor(p.weight).fill_(1);
+      Tensor(p.weight).fill_(offset ? 0 : 1);  // a norm's: its gain is one
     } else {
       fill(p.weight, [&](Tensor& piece) { piece.normal_(0, standard_deviation, generator); });
     }

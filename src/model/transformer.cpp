@@ -96,12 +96,6 @@ void Tape::backward(Tensor d_hidden) {
 Transformer::Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
                          std::optional<Lora> lora)
     : ops_(base.weights.empty() ? at::Device(at::kCPU) : base.weights[0].device()) {
-  if (architecture.attention_softcap > 0)
-    throw Error(
-        ErrorCode::kUnsupported,
-        format("{}: attn_logit_softcapping is {}; attention with a cap on its scores is not "
-               "supported",
-               architecture.model_type, architecture.attention_softcap));
   weights_.architecture = architecture;
   weights_.head = head;
   weights_.blocks.resize(static_cast<std::size_t>(architecture.num_hidden_layers));
@@ -142,10 +136,7 @@ void Transformer::require(spec::Head head, const char* what) const {
 }
 
 void Transformer::check_length(std::int64_t length) const {
-  const spec::Architecture& a = weights_.architecture;
-  const std::int64_t limit = a.sliding_window > 0
-                                 ? std::min(a.sliding_window, a.max_position_embeddings)
-                                 : a.max_position_embeddings;
+  const std::int64_t limit = weights_.architecture.longest_sequence();
   if (length > limit)
     throw Error(ErrorCode::kInvalidArgument,
                 format("A sequence of {} tokens is longer than the model's {}", length, limit));

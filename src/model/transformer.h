@@ -163,8 +163,8 @@ class Transformer {
   bool merged_ = false;
 };
 
-/// Hugging Face's initialization: normal(0, 0.02) for matrices, one for norms, zero for biases and
-/// the scalar head; then the adapters. The same values on every device.
+/// Hugging Face's initialization: normal(0, 0.02) for matrices, a gain of one for norms, zero for
+/// biases and the scalar head; then the adapters. The same values on every device.
 void initialize(Transformer& model, std::uint64_t seed, double standard_deviation = 0.02);
 /// LoRA's A uniform in +-1/sqrt(in), B zero: the adapted model starts as its base.
 void initialize_adapters(Transformer& model, std::uint64_t seed);

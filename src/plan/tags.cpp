@@ -127,10 +127,7 @@ Result<ModelRole> read_role(const spec::Job& job, const spec::ModelSource& sourc
     }
   }
   const std::int64_t length = job.max_sequence_length();
-  const std::int64_t limit =
-      role.shape.sliding_window > 0
-          ? std::min(role.shape.sliding_window, role.shape.max_position_embeddings)
-          : role.shape.max_position_embeddings;
+  const std::int64_t limit = role.shape.longest_sequence();
   if (length > limit) {
     return Status(ErrorCode::kInvalidArgument,
                   format("data.max_prompt_length {} + data.max_response_length {} is over the {} "

@@ -37,8 +37,14 @@ Result<cache::Settings> pool_settings(const spec::Job& job, const Target& target
 }
 
 step::KernelProfile kernel_profile(const spec::Job& job, const Target& target) {
-  return {target.cuda, target.threads, job.trainer.deterministic ? target.multiprocessors : 0,
-          target.rates.bytes > 0 ? target.rates : default_rates(target.cuda, target.threads)};
+  step::KernelProfile profile;
+  profile.cuda = target.cuda;
+  profile.threads = target.threads;
+  profile.deterministic = job.trainer.deterministic;
+  profile.device.multiprocessors = target.multiprocessors;
+  profile.rates =
+      target.rates.bytes > 0 ? target.rates : default_rates(target.cuda, target.threads);
+  return profile;
 }
 
 Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, const Target& target,

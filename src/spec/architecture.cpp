@@ -1,6 +1,7 @@
 #include "spec/architecture.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/file.h"
 #include "base/format.h"
@@ -51,6 +52,24 @@ Json id_or_null(std::int64_t id) {
 }
 
 }  // namespace
+
+std::int64_t Architecture::window_of(std::int64_t layer) const {
+  const auto i = static_cast<std::size_t>(layer);
+  return i < sliding_layers.size() && sliding_layers[i] ? sliding_window : 0;
+}
+
+bool Architecture::layers_alike() const {
+  return std::adjacent_find(sliding_layers.begin(), sliding_layers.end(), std::not_equal_to<>()) ==
+         sliding_layers.end();
+}
+
+std::int64_t Architecture::longest_sequence() const {
+  // Of the kinds of scaling only this one leaves max_position_embeddings as it was before.
+  if (rotary.scaling != Rotary::Scaling::kDynamic) return max_position_embeddings;
+  const double stretched = static_cast<double>(max_position_embeddings) * rotary.factor;
+  return static_cast<std::int64_t>(std::clamp(
+      stretched, static_cast<double>(max_position_embeddings), static_cast<double>(kMaxPositions)));
+}
 
 Result<Architecture> Architecture::from_json(const Json& config, std::string_view where) {
   if (!config.is_object())

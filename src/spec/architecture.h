@@ -97,8 +97,9 @@ struct Architecture {
   bool attention_bias = false;  ///< of q, k, v
   bool attention_output_bias = false;
   bool mlp_bias = false;
-  bool input_major = false;         ///< block matrices are stored (in, out) (GPT-2)
-  std::int64_t sliding_window = 0;  ///< 0: none. Longer sequences are refused: attention ignores it
+  bool input_major = false;          ///< block matrices are stored (in, out) (GPT-2)
+  std::int64_t sliding_window = 0;   ///< keys that a query of a sliding layer sees; 0: none slides
+  std::vector<bool> sliding_layers;  ///< one a layer; empty where none slides
 
   // Head.
   bool final_norm = true;
@@ -119,6 +120,12 @@ struct Architecture {
   [[nodiscard]] bool projects_embedding() const { return embedding_dim != hidden_size; }
   [[nodiscard]] std::int64_t query_width() const { return num_attention_heads * head_dim; }
   [[nodiscard]] std::int64_t key_value_width() const { return num_key_value_heads * head_dim; }
+  /// The window of a layer's attention; 0: every earlier key.
+  [[nodiscard]] std::int64_t window_of(std::int64_t layer) const;
+  /// Every layer computes the same: all of them slide, or none.
+  [[nodiscard]] bool layers_alike() const;
+  /// Tokens of the longest sequence that the positions are made for.
+  [[nodiscard]] std::int64_t longest_sequence() const;
 };
 
 /// What a parameter belongs to.

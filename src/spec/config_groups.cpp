@@ -198,29 +198,40 @@ void read_rotary(Fields& f, Architecture& a, const RotaryKeys& keys) {
   read_rotary_dimensions(f, a, keys, partial);
 }
 
-void read_window(Fields& f, Architecture& a, std::optional<std::int64_t> missing, bool slides) {
+void set_window(Architecture& a, std::optional<std::int64_t> window,
+                const std::function<bool(std::int64_t layer)>& slides) {
+  std::vector<bool> layers;
+  for (std::int64_t i = 0; i < a.num_hidden_layers; ++i) layers.push_back(slides(i));
+  if (!window || std::find(layers.begin(), layers.end(), true) == layers.end()) return;
+  a.sliding_window = *window;
+  a.sliding_layers = std::move(layers);
+}
+
+void read_window(Fields& f, Architecture& a, std::optional<std::int64_t> missing,
+                 const std::function<bool(std::int64_t layer)>& slides) {
   const std::optional<std::int64_t> window =
       f.integer_or_null("sliding_window", missing, {.high = kMaxPositions});
-  if (f.has("layer_types") && !f.is_null("layer_types")) {
-    const Json& types = f.value("layer_types");
-    if (!types.is_array() || types.size() != static_cast<std::size_t>(a.num_hidden_layers))
-      return f.fail("layer_types", format("is not a list of {} layers", a.num_hidden_layers));
-    slides = false;
-    for (const Json& type : types) {
-      if (type == "sliding_attention")
-        slides = true;
-      else if (type != "full_attention")
-        f.refuse("layer_types",
-                 format("has {}; supported are full_attention and sliding_attention", type.dump()));
-    }
+  if (!f.has("layer_types") || f.is_null("layer_types")) return set_window(a, window, slides);
+  const Json& types = f.value("layer_types");
+  if (!types.is_array() || types.size() != static_cast<std::size_t>(a.num_hidden_layers))
+    return f.fail("layer_types", format("is not a list of {} layers", a.num_hidden_layers));
+  for (const Json& type : types) {
+    if (type != "full_attention" && type != "sliding_attention")
+      f.refuse("layer_types",
+               format("has {}; supported are full_attention and sliding_attention", type.dump()));
   }
-  a.sliding_window = slides ? window.value_or(0) : 0;
+  set_window(a, window, [&](std::int64_t layer) {
+    return types[static_cast<std::size_t>(layer)] == "sliding_attention";
+  });
 }
 
 void read_qwen_window(Fields& f, Architecture& a) {
   const std::int64_t full = f.integer("max_window_layers", 28, {.low = 0, .high = kMaxPositions});
-  read_window(f, a, 4096, full < a.num_hidden_layers);
-  if (!f.boolean("use_sliding_window", false)) a.sliding_window = 0;
+  const bool slides = f.boolean("use_sliding_window", false);
+  read_window(f, a, 4096, [full](std::int64_t layer) { return layer >= full; });
+  if (slides) return;
+  a.sliding_window = 0;
+  a.sliding_layers.clear();
 }
 
 }  // namespace neap::spec::architectures

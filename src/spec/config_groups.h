@@ -2,6 +2,8 @@
 // class.
 #pragma once
 
+#include <functional>
+
 #include "spec/architecture_file.h"
 
 namespace neap::spec::architectures {
@@ -40,9 +42,13 @@ struct RotaryKeys {
 };
 void read_rotary(Fields& f, Architecture& a, const RotaryKeys& keys = {});
 
-/// `sliding_window` (null: none), kept if any layer slides: by `layer_types` if the file has them,
-/// else `slides`.
-void read_window(Fields& f, Architecture& a, std::optional<std::int64_t> missing, bool slides);
+/// `sliding_window` (null: none) and the layers that slide: by `layer_types` if the file has them,
+/// else those for which `slides` says so.
+void read_window(Fields& f, Architecture& a, std::optional<std::int64_t> missing,
+                 const std::function<bool(std::int64_t layer)>& slides);
+/// Sets the window of the layers for which `slides` says so.
+void set_window(Architecture& a, std::optional<std::int64_t> window,
+                const std::function<bool(std::int64_t layer)>& slides);
 /// Qwen2's and Qwen3's, with use_sliding_window and max_window_layers.
 void read_qwen_window(Fields& f, Architecture& a);
 

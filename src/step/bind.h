@@ -18,6 +18,8 @@ void bind_parameter(Weights<T>& w, const spec::FlatUnit& unit, const spec::Param
 /// After the base's parameters: what follows from them. A tied head reads the embedding's table.
 template <class T>
 void finish_binding(Weights<T>& w) {
+  for (std::size_t i = 0; i < w.blocks.size(); ++i)
+    w.blocks[i].index = static_cast<std::int64_t>(i);
   for_each_block_linear(w, [&](Linear<T>& l) { l.input_major = w.architecture.input_major; });
   if (!w.architecture.tie_word_embeddings || w.head != spec::Head::kLanguageModel) return;
   w.lm_head.weight = w.token_table;

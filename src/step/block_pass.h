@@ -176,7 +176,8 @@ class BlockPass {
   }
 
   AttentionContext<T> attend(Heads<T> heads) {
-    return ops_.attention(std::move(heads), rows_.sequences, rows_.length, score_options(a_));
+    return ops_.attention(std::move(heads), rows_.sequences, rows_.length,
+                          score_options(a_, w_.index));
   }
   template <class Attend>
   void run_attention(const Attend& attend) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "step/attention.h"
+
 namespace neap::step {
 namespace {
 
@@ -77,7 +79,10 @@ CountedTensor CountingOps::view(const CountedTensor& t, Shape shape) {
   return with_shape(t, shape);
 }
 CountedTensor CountingOps::transpose(const CountedTensor& t) {
-  return with_shape(t, {t.size(1), t.size(0)});
+  Shape shape = t.shape();
+  shape.set(-2, t.size(-1));
+  shape.set(-1, t.size(-2));
+  return with_shape(t, shape);
 }
 CountedTensor CountingOps::narrow(const CountedTensor& t, std::int64_t dimension, std::int64_t,
                                   std::int64_t count) {
@@ -98,6 +103,9 @@ CountedTensor CountingOps::select(const CountedTensor& t, std::int64_t dimension
       return with_shape(
           t, {s[dimension == 0 ? 1 : 0], s[dimension <= 1 ? 2 : 1], s[dimension == 3 ? 2 : 3]});
   }
+}
+CountedTensor CountingOps::by_head(const CountedTensor& x, std::int64_t sequences) {
+  return with_shape(x, {sequences, x.size(1), x.size(0) / sequences, x.size(2)});
 }
 CountedTensor CountingOps::convert(CountedTensor t, Dtype dtype) {
   if (t.dtype() == dtype) return t;
@@ -122,6 +130,13 @@ void CountingOps::add_product_(const CountedTensor& c, const CountedTensor& a,
                                const CountedTensor& b, double) {
   add_work(2.0 * static_cast<double>(a.shape().elements()) * static_cast<double>(b.size(1)),
            bytes(a) + bytes(b) + 2 * bytes(c), a.dtype());
+}
+
+CountedTensor CountingOps::batch_product(const CountedTensor& a, const CountedTensor& b) {
+  CountedTensor out = make({a.size(0), a.size(1), b.size(2)}, a.dtype());
+  add_work(2.0 * static_cast<double>(a.shape().elements()) * static_cast<double>(b.size(2)),
+           bytes(a) + bytes(b) + bytes(out), a.dtype());
+  return out;
 }
 
 // ---- elementwise ----
@@ -216,9 +231,15 @@ CountedTensor CountingOps::max_rows(const CountedTensor& a) {
 CountedTensor CountingOps::sum_rows(const CountedTensor& a, Dtype dtype) {
   add_work(0, bytes(a));
   Shape shape = a.shape().rank() == 3 ? Shape{a.size(1), a.size(2)} : Shape{a.size(1)};
-  if (dtype == a.dtype()) return make(shape, dtype);
   CountedTensor out = make(shape, dtype);
-  touch(a.shape().elements(), profile_.cuda ? Dtype::kInt64 : dtype);
+  if (profile_.cuda) {
+    const ReductionScratch scratch =
+        column_sum_scratch(a.size(0), shape.elements(), a.dtype(), profile_.device);
+    const CountedTensor partial = make({scratch.partial_bytes}, Dtype::kBool);
+    const CountedTensor semaphores = make({scratch.semaphore_bytes}, Dtype::kBool);
+  } else if (dtype != a.dtype()) {
+    touch(a.shape().elements(), dtype);
+  }
   return out;
 }
 CountedTensor CountingOps::argmax_last(const CountedTensor& a) {
@@ -342,6 +363,8 @@ CountedTensor CountingOps::rotate(const CountedTensor& x, const CountedTensor&,
 AttentionContext<CountedTensor> CountingOps::attention(Heads<CountedTensor> heads,
                                                        std::int64_t sequences, std::int64_t length,
                                                        const ScoreOptions& options) {
+  if (!is_plain(options, length))
+    return chunked_attention(*this, std::move(heads), sequences, options);
   const std::int64_t n = heads.q.size(0);
   const std::int64_t h = heads.q.size(1);
   const std::int64_t d = heads.q.size(2);
@@ -353,15 +376,32 @@ AttentionContext<CountedTensor> CountingOps::attention(Heads<CountedTensor> head
   // Two products, causal: half of all pairs.
   add_work(2.0 * static_cast<double>(n * h * d * length), 2 * bytes(heads.q) + 2 * bytes(heads.k),
            dtype, kAttentionShare);
+  const bool grouped = heads.k.size(1) != h;
   out.heads = std::move(heads);
+  out.kernel = fused_kernel(profile_.cuda, !profile_.deterministic, dtype, d);
+  if (out.kernel == AttentionKernel::kCudnn) {
+    out.seed = make({}, Dtype::kInt64);
+    out.offset = make({}, Dtype::kInt64);
+  }
+  CountedTensor keys, values;  // repeated for every query head
+  const bool efficient = out.kernel == AttentionKernel::kEfficient;
+  if (efficient && grouped) {
+    keys = make({n, h, d}, dtype);
+    values = make({n, h, d}, dtype);
+  }
   out.out = make({n, h * d}, dtype);
-  out.log_sum = make({sequences, h, length}, wide(dtype));
-  if (profile_.cuda) out.seed = make({2}, Dtype::kInt64);
+  out.log_sum = make({sequences, h, efficient ? (length + 31) / 32 * 32 : length}, wide(dtype));
+  if (out.kernel == AttentionKernel::kFlash) {
+    out.seed = make({2}, Dtype::kInt64);
+    out.offset = make({}, Dtype::kInt64);
+  }
   return out;
 }
 
 Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTensor> saved,
                                                      CountedTensor d_out) {
+  if (!is_plain(saved.options, saved.length))
+    return chunked_attention_backward(*this, std::move(saved), std::move(d_out));
   const std::int64_t n = saved.heads.q.size(0);
   const std::int64_t h = saved.heads.q.size(1);
   const std::int64_t d = saved.heads.q.size(2);
@@ -374,34 +414,65 @@ Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTen
   out.q = make({n, h, d}, dtype);
   out.k = make({n, key_heads, d}, dtype);
   out.v = make({n, key_heads, d}, dtype);
-  if (profile_.cuda) {
-    // Row sums of dO * O and a float32 accumulator of dQ over lengths rounded up to the kernel's
-    // tile; grouped keys get one gradient a query head first.
-    const std::int64_t padded = (saved.length + 127) / 128 * 128;
-    const CountedTensor sums = make({saved.sequences, h, padded}, Dtype::kFloat32);
-    const std::int64_t pairs = saved.sequences * h;
-    const std::int64_t splits =
-        std::max<std::int64_t>(1, (profile_.multiprocessors + pairs - 1) / pairs);
-    const CountedTensor accumulator =
-        make({splits, saved.sequences, padded, h, d}, Dtype::kFloat32);
-    if (key_heads != h) {
-      const CountedTensor dk = make({n, h, d}, dtype);
-      const CountedTensor dv = make({n, h, d}, dtype);
-    }
-  }
+  attention_backward_scratch(saved.kernel, {saved.sequences, saved.length, h, key_heads, d}, dtype);
   d_out = CountedTensor();
   saved = {};
   return out;
 }
 
-CountedTensor CountingOps::decode_mask(const CountedTensor& positions, std::int64_t key_limit) {
+void CountingOps::attention_backward_scratch(AttentionKernel kernel, const AttentionSizes& sizes,
+                                             Dtype dtype) {
+  switch (kernel) {
+    case AttentionKernel::kHost:
+      return;
+    case AttentionKernel::kCudnn:
+      return touch(cudnn_backward_workspace(sizes, dtype), Dtype::kBool);
+    case AttentionKernel::kFlash: {
+      const FlashScratch scratch =
+          flash_backward_scratch(sizes, profile_.deterministic, profile_.device);
+      const CountedTensor sums = make({scratch.row_sums}, Dtype::kFloat32);
+      const CountedTensor accumulator = make({scratch.accumulator}, Dtype::kFloat32);
+      const CountedTensor dk = make({scratch.key_heads}, dtype);
+      const CountedTensor dv = make({scratch.key_heads}, dtype);
+      return;
+    }
+    case AttentionKernel::kEfficient: {
+      // Keys and values, and their gradients, for every query head; row sums of dO * O.
+      const std::int64_t rows = sizes.sequences * sizes.length * sizes.heads;
+      const std::int64_t repeated = sizes.key_heads == sizes.heads ? 0 : rows * sizes.width;
+      const CountedTensor keys = make({2 * repeated}, dtype);
+      const CountedTensor gradients = make({2 * repeated}, dtype);
+      const CountedTensor sums = make({rows}, Dtype::kFloat32);
+      return;
+    }
+  }
+}
+
+CountedTensor CountingOps::causal_mask(std::int64_t queries, std::int64_t keys, std::int64_t,
+                                       std::int64_t) {
+  return make({queries, keys}, Dtype::kBool);
+}
+void CountingOps::hide_(const CountedTensor& a, const CountedTensor& mask) {
+  const CountedTensor hidden = make(mask.shape(), Dtype::kBool);
+  in_place(a);
+}
+
+CountedTensor CountingOps::decode_mask(const CountedTensor& positions, std::int64_t key_limit,
+                                       std::int64_t window) {
   const CountedTensor range = iota(key_limit);
-  return make({positions.size(0), key_limit}, Dtype::kBool);
+  const Shape shape{positions.size(0), key_limit};
+  CountedTensor out = make(shape, Dtype::kBool);
+  if (window > 0) {
+    const CountedTensor oldest = plus(positions, -window);
+    const CountedTensor inside = make(shape, Dtype::kBool);
+  }
+  return out;
 }
 
 CountedTensor CountingOps::decode_attention(const CountedTensor& q, const CountedTensor& keys,
-                                            const CountedTensor&, const CountedTensor& mask,
-                                            const ScoreOptions&) {
+                                            const CountedTensor& values, const CountedTensor& mask,
+                                            const ScoreOptions& options) {
+  if (options.softcap > 0) return capped_decode_attention(*this, q, keys, values, mask, options);
   const std::int64_t b = q.size(0);
   const std::int64_t h = q.size(1);
   const std::int64_t d = q.size(2);

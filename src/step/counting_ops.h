@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "spec/job.h"
+#include "step/cuda_scratch.h"
 #include "step/operations.h"
 
 namespace neap::step {
@@ -29,10 +30,9 @@ struct KernelRates {
 /// What kernels' scratch memory and time depend on.
 struct KernelProfile {
   bool cuda = false;
-  std::int64_t threads = 1;  ///< of the CPU kernels
-  /// Of a GPU whose attention repeats its bits: its gradient of q adds up in as many accumulators as
-  /// keep all of them busy. 0: in one.
-  std::int64_t multiprocessors = 0;
+  std::int64_t threads = 1;    ///< of the CPU kernels
+  bool deterministic = false;  ///< backward passes that repeat their bits on a GPU
+  CudaDevice device{};
   KernelRates rates{};
 };
 
@@ -147,10 +147,12 @@ class CountingOps {
 
   // ---- views ----
   [[nodiscard]] Tensor view(const Tensor& t, Shape shape);  ///< one size may be -1
-  [[nodiscard]] Tensor transpose(const Tensor& t);          ///< of 2 dimensions
+  [[nodiscard]] Tensor transpose(const Tensor& t);          ///< the last two dimensions
   [[nodiscard]] Tensor narrow(const Tensor& t, std::int64_t dimension, std::int64_t first,
                               std::int64_t count);
   [[nodiscard]] Tensor select(const Tensor& t, std::int64_t dimension, std::int64_t index);
+  /// x (B * T, H, D) -> (B, H, T, D).
+  [[nodiscard]] Tensor by_head(const Tensor& x, std::int64_t sequences);
   /// `t` itself where it has the dtype already.
   [[nodiscard]] Tensor convert(Tensor t, Dtype dtype);
 
@@ -158,6 +160,8 @@ class CountingOps {
   [[nodiscard]] Tensor product(const Tensor& a, const Tensor& b);
   [[nodiscard]] Tensor product_plus(const Tensor& bias, const Tensor& a, const Tensor& b);
   void add_product_(const Tensor& c, const Tensor& a, const Tensor& b, double alpha);
+  /// a (n, m, k) times b (n, k, p): (n, m, p).
+  [[nodiscard]] Tensor batch_product(const Tensor& a, const Tensor& b);
 
   // ---- elementwise; the second operand broadcasts ----
   [[nodiscard]] Tensor add(const Tensor& a, const Tensor& b) { return elementwise(a, b); }
@@ -216,7 +220,7 @@ class CountingOps {
   [[nodiscard]] Tensor max_last(const Tensor& a);  ///< (R, n) -> (R, 1)
   [[nodiscard]] Tensor max_rows(const Tensor& a);  ///< (R, n) -> (n,)
   /// (n, ...) -> (...), added up in `dtype`. On the host a wider dtype first copies `a` to it; on
-  /// CUDA it takes 8 bytes an element of `a` (measured).
+  /// CUDA blocks that share a column leave partial sums (cuda_scratch.h).
   [[nodiscard]] Tensor sum_rows(const Tensor& a, Dtype dtype);
   [[nodiscard]] Tensor argmax_last(const Tensor& a);  ///< (R, n) -> (R,) int64
   [[nodiscard]] Tensor softmax_last(const Tensor& a) { return unary(a); }
@@ -250,14 +254,22 @@ class CountingOps {
   /// Turns the first dimensions of x (N, H, D) by cos and sin (P, d / 2), N a multiple of P, in
   /// half-split form.
   [[nodiscard]] Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse);
-  /// Causal attention within each sequence of `length` rows.
+  /// Causal attention within each sequence of `length` rows. With a cap or a window that hides keys
+  /// it takes what attention.h does, else what its kernel does.
   [[nodiscard]] AttentionContext<Tensor> attention(Heads<Tensor> heads, std::int64_t sequences,
                                                    std::int64_t length,
                                                    const ScoreOptions& options);
   /// From d_out (N, H * D).
   [[nodiscard]] Heads<Tensor> attention_backward(AttentionContext<Tensor> saved, Tensor d_out);
-  /// positions (B,) -> (B, key_limit) bool: key <= position.
-  [[nodiscard]] Tensor decode_mask(const Tensor& positions, std::int64_t key_limit);
+  /// (queries, keys) bool: query i, which stands at `offset` + i from the first key, sees the key;
+  /// window 0: all up to itself.
+  [[nodiscard]] Tensor causal_mask(std::int64_t queries, std::int64_t keys, std::int64_t offset,
+                                   std::int64_t window);
+  /// a (n, r, m) becomes minus infinity where mask, (r, m) or (n, 1, m), is false.
+  void hide_(const Tensor& a, const Tensor& mask);
+  /// positions (B,) -> (B, key_limit) bool: the last `window` keys up to the position; 0: all.
+  [[nodiscard]] Tensor decode_mask(const Tensor& positions, std::int64_t key_limit,
+                                   std::int64_t window);
   /// q (B, H, D) against the first key_limit keys of the cache: (B, H * D).
   [[nodiscard]] Tensor decode_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
                                         const Tensor& mask, const ScoreOptions& options);
@@ -298,6 +310,7 @@ class CountingOps {
   void touch(std::int64_t elements, Dtype dtype) { (void)make({elements}, dtype); }
   /// `flops` of matrix products on elements of `dtype` at `share` of their rate.
   void add_work(double flops, double bytes, Dtype dtype = Dtype::kFloat32, double share = 1);
+  void attention_backward_scratch(AttentionKernel kernel, const AttentionSizes& sizes, Dtype dtype);
   [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x, bool trained);
 
   MemorySink& sink_;

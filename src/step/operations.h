@@ -29,10 +29,20 @@ struct NormResult {
 /// How scores become weights.
 struct ScoreOptions {
   double scale = 1;
-  double softcap = 0;  ///< 0: none
+  double softcap = 0;       ///< 0: none
+  std::int64_t window = 0;  ///< keys that a query sees, itself included; 0: all up to itself
 };
 
-enum class AttentionKernel : std::uint8_t { kUsual, kCudnn };
+/// libtorch's fused kernels.
+enum class AttentionKernel : std::uint8_t { kHost, kFlash, kCudnn, kEfficient };
+/// The one that takes heads of `width`; `cudnn`: where it may be taken.
+[[nodiscard]] inline AttentionKernel fused_kernel(bool cuda, bool cudnn, Dtype dtype,
+                                                  std::int64_t width) {
+  if (!cuda) return AttentionKernel::kHost;
+  const bool narrow = dtype == Dtype::kBfloat16 || dtype == Dtype::kFloat16;
+  if (!narrow || width % 8 != 0 || width > 256) return AttentionKernel::kEfficient;
+  return cudnn && width <= 128 ? AttentionKernel::kCudnn : AttentionKernel::kFlash;
+}
 
 template <class T>
 struct Heads {
@@ -47,7 +57,7 @@ struct AttentionContext {
   T out;           // (N, H * D)
   T log_sum;       // (B, H, T)
   T seed, offset;  ///< of kernels that could drop scores out
-  AttentionKernel kernel = AttentionKernel::kUsual;
+  AttentionKernel kernel = AttentionKernel::kHost;
   ScoreOptions options;
   std::int64_t sequences = 0, length = 0;
 };
@@ -61,10 +71,10 @@ struct Sorted {
 /// Numbers of a rounding_noise; elements beyond them use them again, changed: 16 MiB.
 constexpr std::int64_t kNoise = std::int64_t{1} << 22;
 
-inline ScoreOptions score_options(const spec::Architecture& a) {
+inline ScoreOptions score_options(const spec::Architecture& a, std::int64_t layer) {
   return {
       a.attention_scale > 0 ? a.attention_scale : 1 / std::sqrt(static_cast<double>(a.head_dim)),
-      a.attention_softcap};
+      a.attention_softcap, a.window_of(layer)};
 }
 
 }  // namespace neap::step

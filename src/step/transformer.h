@@ -54,11 +54,17 @@ Rows<T> rows_of_batch(Ops& ops, const Weights<T>& w, const T& tokens, std::int64
   return make_rows(ops, w, tokens.size(0) / length, length, ops.iota(length), length);
 }
 
-/// x (N, C) through every block with block(i, x). Blocks without anything kept are alike.
+/// x (N, C) through every block with block(i, x). Blocks without anything kept are alike where all
+/// of them slide or none.
 template <class Ops, class T, class Each>
 T through_blocks(Ops& ops, const Weights<T>& w, T x, const Each& each) {
-  ops.repeat(static_cast<std::int64_t>(w.blocks.size()),
-             [&](std::int64_t i) { x = each(static_cast<std::size_t>(i), std::move(x)); });
+  const auto block = [&](std::int64_t i) { x = each(static_cast<std::size_t>(i), std::move(x)); };
+  const auto blocks = static_cast<std::int64_t>(w.blocks.size());
+  if (w.architecture.layers_alike()) {
+    ops.repeat(blocks, block);
+  } else {
+    for (std::int64_t i = 0; i < blocks; ++i) block(i);
+  }
   return x;
 }
 
@@ -70,7 +76,7 @@ T forward(Ops& ops, const Weights<T>& w, const T& tokens, std::int64_t length) {
     return block_inference(ops, w.architecture, w.blocks[i], std::move(x), rows,
                            [&](Heads<T> heads) {
                              return ops.attention(std::move(heads), rows.sequences, rows.length,
-                                                  score_options(w.architecture));
+                                                  score_options(w.architecture, w.blocks[i].index));
                            });
   });
 }
@@ -116,12 +122,13 @@ T prefill(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths, cons
   const T flat = ops.view(tokens, {-1});
   const Rows<T> rows = rows_of_batch(ops, w, flat, t);
   const T x = through_blocks(ops, w, embed(ops, w, flat, rows.positions), [&](std::size_t i, T in) {
-    return block_inference(
-        ops, w.architecture, w.blocks[i], std::move(in), rows, [&](Heads<T> heads) {
-          ops.write_prompts_(cache.keys[i], slots, heads.k, t);
-          ops.write_prompts_(cache.values[i], slots, heads.v, t);
-          return ops.attention(std::move(heads), b, t, score_options(w.architecture));
-        });
+    return block_inference(ops, w.architecture, w.blocks[i], std::move(in), rows,
+                           [&](Heads<T> heads) {
+                             ops.write_prompts_(cache.keys[i], slots, heads.k, t);
+                             ops.write_prompts_(cache.values[i], slots, heads.v, t);
+                             return ops.attention(std::move(heads), b, t,
+                                                  score_options(w.architecture, w.blocks[i].index));
+                           });
   });
   const T last = ops.last_rows(lengths, t);  // (B',): b * T + lengths[b] - 1
   return ops.take_rows(x, last);
@@ -135,15 +142,20 @@ T decode(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions,
          const KvCache<T>& cache, std::int64_t key_limit) {
   const std::int64_t b = tokens.size(0);
   const Rows<T> rows = make_rows(ops, w, b, 1, positions, key_limit);
-  const T mask = ops.decode_mask(positions, key_limit);  // (B, key_limit) bool
+  // Both (B, key_limit) bool.
+  const T mask = ops.decode_mask(positions, key_limit, 0);
+  const std::int64_t window = w.architecture.sliding_window;
+  const T window_mask =
+      window > 0 && window < key_limit ? ops.decode_mask(positions, key_limit, window) : mask;
   return through_blocks(ops, w, embed(ops, w, tokens, positions), [&](std::size_t i, T x) {
     return block_inference(
         ops, w.architecture, w.blocks[i], std::move(x), rows, [&](Heads<T> heads) {
           ops.write_token_(cache.keys[i], positions, heads.k);
           ops.write_token_(cache.values[i], positions, heads.v);
           AttentionContext<T> context;
-          context.out = ops.decode_attention(heads.q, cache.keys[i], cache.values[i], mask,
-                                             score_options(w.architecture));
+          const ScoreOptions options = score_options(w.architecture, w.blocks[i].index);
+          context.out = ops.decode_attention(heads.q, cache.keys[i], cache.values[i],
+                                             options.window > 0 ? window_mask : mask, options);
           return context;
         });
   });

@@ -35,6 +35,7 @@ struct Norm {
 
 template <class T>
 struct Block {
+  std::int64_t index = 0;  ///< from 0
   Norm<T> attention_norm, attention_after_norm, mlp_norm, mlp_after_norm;
   Norm<T> query_norm, key_norm;
   Linear<T> query_key_value;  ///< where the three are one matrix

@@ -28,7 +28,7 @@ void read(Fields& f, Architecture& a) {
   if (!f.is_null("use_bidirectional_attention") && f.boolean("use_bidirectional_attention", false))
     f.refuse("use_bidirectional_attention", "is true, which is not supported");
   read_rotary(f, a);
-  read_window(f, a, 4096, true);  // every second layer, from the first
+  read_window(f, a, 4096, [](std::int64_t layer) { return layer % 2 == 0; });
   read_tokens(f, a, {.pad = 0, .bos = 2, .eos = 1});
 }
 

@@ -18,8 +18,8 @@ void read(Fields& f, Architecture& a) {
   a.tie_word_embeddings = f.boolean("tie_word_embeddings", false);
   read_rotary(f, a);
   // Every layer slides, whatever layer_types says.
-  a.sliding_window =
-      f.integer_or_null("sliding_window", 4096, {.low = 1, .high = kMaxPositions}).value_or(0);
+  set_window(a, f.integer_or_null("sliding_window", 4096, {.low = 1, .high = kMaxPositions}),
+             [](std::int64_t) { return true; });
   read_tokens(f, a, {.bos = 1, .eos = 2});
 }
 

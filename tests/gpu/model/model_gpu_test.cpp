@@ -1,46 +1,29 @@
-// The transformer on a card against itself on the CPU, and folders for check_export.py.
+// The transformer on a card against itself on the CPU.
 #include <ATen/Context.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <cstdlib>
 
-#include "model/checkpoint.h"
 #include "unit/model/tiny_model.h"
 
 namespace neap::model {
 namespace {
 
 using at::Tensor;
+using testing::Form;
 using testing::TestModel;
 using testing::tokens;
 
-struct Form {
-  std::string name;
-  spec::Architecture shape;
-};
-void PrintTo(const Form& form, std::ostream* out) {
-  *out << form.name;
-}
+// Wide enough for the fused kernels.
 std::vector<Form> forms() {
-  spec::Architecture llama = testing::tiny_llama();
-  llama.hidden_size = 64;
-  llama.head_dim = 16;
-  spec::Architecture qwen = llama;
-  qwen.model_type = "qwen2";
-  qwen.attention_bias = true;
-  qwen.tie_word_embeddings = true;
-  spec::Architecture gpt2 = testing::tiny_gpt2();
-  gpt2.hidden_size = 64;
-  gpt2.head_dim = 16;
-  spec::Architecture opt = testing::tiny_opt(true);
-  opt.hidden_size = 64;
-  opt.head_dim = 16;
-  spec::Architecture post = testing::tiny_opt(false);
-  post.hidden_size = 64;
-  post.head_dim = 16;
-  return {{"llama", llama}, {"qwen2", qwen}, {"gpt2", gpt2}, {"opt", opt}, {"opt_post_norm", post}};
+  std::vector<Form> out = testing::forms();
+  for (Form& form : out) {
+    if (!form.shape.projects_embedding()) form.shape.embedding_dim = 64;
+    form.shape.hidden_size = 64;
+    form.shape.head_dim = 16;
+  }
+  return out;
 }
 
 bool has_cuda() {
@@ -148,27 +131,6 @@ TEST_P(OnCard, DecodesAsItRunsWhole) {
       EXPECT_LT(relative(hidden, expected), tolerance) << c10::toString(dtype) << " step " << i;
       positions.add_(1);
     }
-  }
-}
-
-class Export : public ::testing::TestWithParam<Form> {};
-INSTANTIATE_TEST_SUITE_P(Forms, Export, ::testing::ValuesIn(forms()),
-                         [](const auto& i) { return i.param.name; });
-
-TEST_P(Export, WritesFoldersForTransformers) {
-  const char* where = std::getenv("NEAP_EXPORT");
-  if (where == nullptr) GTEST_SKIP() << "NEAP_EXPORT names no folder";
-  const Tensor rows = tokens(2, 9, 41);
-  for (const auto head : {spec::Head::kLanguageModel, spec::Head::kScalar}) {
-    const bool scalar = head == spec::Head::kScalar;
-    TestModel m(GetParam().shape, head, std::nullopt, at::kFloat);
-    const auto folder =
-        std::filesystem::path(where) / (GetParam().name + (scalar ? "-score" : "-lm"));
-    save_model(folder, m.shape, head, m.weights, {.max_shard = Bytes(60'000)});
-    const Tensor hidden = m.model->forward(rows);
-    const Tensor out =
-        scalar ? m.model->scores(hidden).view({2, 9}) : m.model->logits(hidden).view({2, 9, -1});
-    save_tensors(folder / "expected.safetensors", {{"tokens", rows}, {"out", out}});
   }
 }
 

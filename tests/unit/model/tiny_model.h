@@ -61,6 +61,35 @@ inline spec::Architecture tiny_opt(bool norm_first) {
   return s;
 }
 
+struct Form {  // of a model
+  std::string name;
+  spec::Architecture shape;
+};
+inline void PrintTo(const Form& form, std::ostream* out) {
+  *out << form.name;
+}
+/// Every form of block that the passes know.
+inline std::vector<Form> forms() {
+  spec::Architecture qwen = tiny_llama();
+  qwen.attention_bias = true;
+  qwen.tie_word_embeddings = true;
+  spec::Architecture capped = tiny_llama();
+  capped.attention_softcap = 0.5;
+  spec::Architecture sliding = tiny_llama();
+  sliding.sliding_window = 3;
+  sliding.sliding_layers = {true, false, true};
+  spec::Architecture gemma = sliding;  // both, four norms, and a gain of one plus the weight
+  gemma.attention_softcap = 0.5;
+  gemma.logit_softcap = 2;
+  gemma.norm = spec::NormKind::kRmsOffset;
+  gemma.placement = {.before = true, .after = true, .over = false};
+  gemma.embedding_scale = 4.9;
+  return {{"llama", tiny_llama()}, {"capped", capped},
+          {"sliding", sliding},    {"gemma2", gemma},
+          {"qwen2", qwen},         {"gpt2", tiny_gpt2()},
+          {"opt", tiny_opt(true)}, {"opt_post_norm", tiny_opt(false)}};
+}
+
 struct TestModel {
   spec::Architecture shape;
   spec::Head head;

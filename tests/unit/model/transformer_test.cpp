@@ -10,29 +10,12 @@ namespace neap::model {
 namespace {
 
 using at::Tensor;
+using testing::Form;
+using testing::forms;
 using testing::TestModel;
-using testing::tiny_gpt2;
 using testing::tiny_llama;
-using testing::tiny_opt;
 using testing::tokens;
 
-struct Form {
-  std::string name;
-  spec::Architecture shape;
-};
-void PrintTo(const Form& form, std::ostream* out) {
-  *out << form.name;
-}
-std::vector<Form> forms() {
-  spec::Architecture qwen = tiny_llama();
-  qwen.attention_bias = true;
-  qwen.tie_word_embeddings = true;
-  return {{"llama", tiny_llama()},
-          {"qwen2", qwen},
-          {"gpt2", tiny_gpt2()},
-          {"opt", tiny_opt(true)},
-          {"opt_post_norm", tiny_opt(false)}};
-}
 class EveryForm : public ::testing::TestWithParam<Form> {};
 INSTANTIATE_TEST_SUITE_P(Blocks, EveryForm, ::testing::ValuesIn(forms()),
                          [](const auto& i) { return i.param.name; });
@@ -244,13 +227,6 @@ TEST(TransformerErrors, NameTheObjectAndTheLimit) {
         (void)m.model->scores(at::zeros({2, 24}));
       },
       ThrowsMessage<Error>(HasSubstr("no scores")));
-  spec::Architecture capped = m.shape;
-  capped.attention_softcap = 50;
-  EXPECT_THAT(
-      [&] {
-        Transformer(capped, m.head, {m.weights, {}});
-      },
-      ThrowsMessage<Error>(HasSubstr("attn_logit_softcapping is 50")));
   KvCache small = KvCache::over(at::zeros({KvCache::elements(m.shape, 1, 4)}), m.shape, 1, 4);
   EXPECT_THAT([&] { (void)m.model->prefill(tokens(1, 5, 41), at::tensor({5}, at::kLong), small); },
               ThrowsMessage<Error>(HasSubstr("1 sequences of 5 tokens are needed")));

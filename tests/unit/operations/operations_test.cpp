@@ -1,59 +1,19 @@
-// Each operation on libtorch against the one that only counts: the same requests, in order, with
-// the same sizes, given back at the same moments.
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
+// Each operation on libtorch against the one that only counts.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <string>
-
-#include "model/aten_ops.h"
-#include "recording_allocator.h"
-#include "step/counting_ops.h"
+#include "conformance.h"
+#include "step/attention.h"
 
 namespace neap {
 namespace {
 
-using model::AtenOps;
-using step::CountedTensor;
-using step::CountingOps;
 using step::Dtype;
-using step::Shape;
-
-// Tensors that are there before an operation runs.
-struct AtenInputs {
-  at::Tensor operator()(const Shape& shape, Dtype dtype) const {
-    const auto options = at::dtype(model::to_aten(dtype));
-    const at::IntArrayRef sizes(shape.begin(), shape.rank());
-    if (dtype == Dtype::kInt64) return at::zeros(sizes, options);
-    return at::rand(sizes, at::kFloat).add_(0.1).to(model::to_aten(dtype));
-  }
-};
-struct CountedInputs {
-  CountedTensor operator()(const Shape& shape, Dtype dtype) const {
-    return CountedTensor::outside(shape, dtype);
-  }
-};
 
 class Operations : public ::testing::TestWithParam<Dtype> {
  protected:
-  // `run(ops, in)` makes its inputs with `in` and returns a callable that does the work.
   template <class Prepare>
   static void same(const char* name, const Prepare& prepare) {
-    const at::NoGradGuard no_grad;
-    AtenOps aten(at::kCPU);
-    testing::RecordingAllocator& recorder = testing::RecordingAllocator::instance();
-    auto work = prepare(aten, AtenInputs{});
-    work();  // what libtorch makes once a process
-    recorder.start();
-    work();
-    const testing::Requests measured = recorder.stop();
-    testing::RecordingSink sink;
-    CountingOps counting(sink, {false, at::get_num_threads()}, 1 << 20);
-    prepare(counting, CountedInputs{})();
-    EXPECT_EQ(testing::difference(measured, sink.requests), "") << name;
-    EXPECT_TRUE(sink.empty()) << name;
+    testing::expect_same_requests(name, prepare);
   }
 };
 
@@ -72,6 +32,12 @@ TEST_P(Operations, Products) {
   same("add_product_", [d](auto& ops, auto in) {
     return [&ops, c = in({48, 80}, d), a = in({64, 48}, d), b = in({64, 80}, d)] {
       ops.add_product_(c, ops.transpose(a), b, 0.5);
+    };
+  });
+  same("batch_product", [d](auto& ops, auto in) {
+    return [&ops, a = in({6, 20, 16}, d), b = in({6, 30, 16}, d)] {
+      (void)ops.batch_product(a, ops.transpose(b));
+      (void)ops.batch_product(ops.transpose(a), a);
     };
   });
 }
@@ -142,18 +108,19 @@ TEST_P(Operations, Elementwise) {
 TEST_P(Operations, MakingAndViews) {
   const Dtype d = GetParam();
   same("making", [d](auto& ops, auto in) {
-    return [&ops, d, a = in({64, 48}, d)] {
+    return [&ops, d, a = in({64, 48}, d), host = in.host({64, 48}, d)] {
       (void)ops.empty({7, 9}, d);
       (void)ops.zeros({7, 9}, d);
       (void)ops.iota(17);
       (void)ops.iota(5, 64);
       (void)ops.from_host({1.0F, 2.0F, 3.0F});
       (void)ops.filled_like(a, 3);
-      (void)ops.to_device(a);
+      (void)ops.to_device(host);
       (void)ops.to_host(a);
       (void)ops.view(a, {-1});
       (void)ops.narrow(a, 0, 3, 5);
       (void)ops.select(a, 0, 3);
+      (void)ops.clone(ops.narrow(ops.by_head(ops.view(a, {64, 6, 8}), 2), 2, 3, 5));
       (void)ops.convert(a, Dtype::kFloat32);
       (void)ops.convert(a, Dtype::kBfloat16);
       (void)ops.read(ops.sum(a));
@@ -244,6 +211,38 @@ TEST_P(Operations, Attention) {
   }
 }
 
+TEST_P(Operations, MasksOfScores) {
+  same("masks", [](auto& ops, auto in) {
+    return [&ops, scores = in({4, 9, 23}, Dtype::kFloat32), at = in({4}, Dtype::kInt64)] {
+      for (const std::int64_t window : {0, 5}) {
+        ops.hide_(scores, ops.causal_mask(9, 23, 14, window));
+        ops.hide_(scores, ops.view(ops.decode_mask(at, 23, window), {4, 1, 23}));
+      }
+    };
+  });
+}
+
+// With a cap, a window or both, over one chunk of queries and over several.
+TEST_P(Operations, AttentionInChunks) {
+  const Dtype d = GetParam();
+  for (const step::ScoreOptions& options :
+       {step::ScoreOptions{0.25, 2, 0}, {0.25, 0, 7}, {0.25, 2, 7}}) {
+    for (const std::int64_t length : {5, 40}) {
+      same("attention", [=](auto& ops, auto in) {
+        return
+            [&ops, options, length, q = in({2 * length, 4, 16}, d), k = in({2 * length, 2, 16}, d),
+             v = in({2 * length, 2, 16}, d), dy = in({2 * length, 64}, d)] {
+              auto saved = ops.attention({q, k, v}, 2, length, options);
+              (void)ops.attention_backward(std::move(saved), dy);
+              using T = std::decay_t<decltype(q)>;
+              saved = step::chunked_attention(ops, step::Heads<T>{q, k, v}, 2, options, 800);
+              (void)step::chunked_attention_backward(ops, std::move(saved), T(dy), 800);
+            };
+      });
+    }
+  }
+}
+
 TEST_P(Operations, AttentionOfFusedHeads) {
   const Dtype d = GetParam();
   same("fused", [d](auto& ops, auto in) {
@@ -264,8 +263,11 @@ TEST_P(Operations, DecodingAndCache) {
               values = in({3, key_heads, 40, 16}, d), at = in({3}, Dtype::kInt64)] {
         ops.write_prompts_(keys, at, rows, 7);
         ops.write_token_(keys, at, row);
-        const auto mask = ops.decode_mask(at, 23);
-        (void)ops.decode_attention(q, keys, values, mask, {0.25, 0});
+        for (const std::int64_t window : {0, 5}) {
+          const auto mask = ops.decode_mask(at, 23, window);
+          (void)ops.decode_attention(q, keys, values, mask, {0.25, 0, window});
+          (void)ops.decode_attention(q, keys, values, mask, {0.25, 30, window});
+        }
       };
     });
   }

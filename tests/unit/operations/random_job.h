@@ -72,6 +72,12 @@ inline spec::Architecture random_architecture(Dice& dice) {
   }
   if (dice.chance(20)) a.embedding_scale = 3.25;
   if (dice.chance(20)) a.logit_softcap = 30;
+  if (dice.chance(15)) a.attention_softcap = 50;
+  if (dice.chance(25)) {
+    a.sliding_window = dice.between(1, 60);
+    for (std::int64_t i = 0; i < a.num_hidden_layers; ++i)
+      a.sliding_layers.push_back(dice.chance(60));
+  }
   a.tie_word_embeddings = dice.chance(50);
   return a;
 }

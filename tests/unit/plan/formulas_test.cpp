@@ -101,10 +101,10 @@ double kept_a_block(spec::CheckpointMode mode, std::int64_t b, std::int64_t s, s
 
 TEST(Formulas, BlocksKeepKorthikantisBytesLessDropout) {
   const std::int64_t s = 256, b = 4, h = 1024, heads = 16;
-  // Beside the formulas: a float32 a head and row of attention, and its kernel's seed in a block of
-  // 512 bytes; two float32 a row of a norm whose output is kept.
+  // Beside the formulas: a float32 a head and row of attention, and its kernel's seed and offset in
+  // blocks of 512 bytes; two float32 a row of a norm whose output is kept.
   const double attention = 4.0 * static_cast<double>(heads) / static_cast<double>(h) +
-                           512 / static_cast<double>(s * b * h);
+                           2 * 512 / static_cast<double>(s * b * h);
   const double norms = 2 * 2 * 4.0 / static_cast<double>(h);
   // 34 sbh with attention's scores computed again inside its kernel, less 2 dropout masks of a byte.
   EXPECT_NEAR(kept_a_block(spec::CheckpointMode::kNone, b, s, h, heads), 34 - 2 + attention + norms,
@@ -151,7 +151,7 @@ TEST(Formulas, TrainingTakesKorthikantisFlops) {
 
 TEST(Formulas, RepeatedRoundsCountOnceEach) {
   CountedMemory memory{cache::Settings{}};
-  step::CountingOps ops(memory, {true, 2, 0, {1e12, 1e12, 1e12, 0}}, 2);
+  step::CountingOps ops(memory, {.cuda = true, .threads = 2, .rates = {1e12, 1e12, 1e12, 0}}, 2);
   const auto a = step::CountedTensor::outside({8, 4}, step::Dtype::kBfloat16);
   const auto b = step::CountedTensor::outside({4, 2}, step::Dtype::kBfloat16);
   int rounds = 0;

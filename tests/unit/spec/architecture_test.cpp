@@ -89,18 +89,24 @@ TEST(Architecture, WindowsOfQwenStartAtTheirLayer) {
   EXPECT_EQ(read(c).sliding_window, 0);  // max_window_layers 28: no layer slides
   c["max_window_layers"] = 3;
   EXPECT_EQ(read(c).sliding_window, 4096);
+  EXPECT_EQ(read(c).window_of(2), 0);
+  EXPECT_EQ(read(c).window_of(3), 4096);
   c["layer_types"] =
       Json::array({"full_attention", "full_attention", "full_attention", "full_attention"});
   EXPECT_EQ(read(c).sliding_window, 0);
   c["layer_types"][1] = "sliding_attention";
   c["max_window_layers"] = 28;
-  EXPECT_EQ(read(c).sliding_window, 4096);
+  EXPECT_EQ(read(c).window_of(0), 0);
+  EXPECT_EQ(read(c).window_of(1), 4096);
   c["use_sliding_window"] = false;
   EXPECT_EQ(read(c).sliding_window, 0);
+  EXPECT_EQ(read(c).window_of(1), 0);
   c["layer_types"][0] = "linear_attention";
   EXPECT_EQ(status(c).code(), ErrorCode::kUnsupported);
   c["layer_types"] = Json::array({"full_attention"});
   EXPECT_EQ(status(c).code(), ErrorCode::kInvalidArgument);
+  for (const std::int64_t layer : {0, 1})
+    EXPECT_EQ(read(R"({"model_type":"mistral"})").window_of(layer), 4096);
   // Llama knows no window.
   EXPECT_EQ(read(R"({"model_type":"llama","sliding_window":16})").sliding_window, 0);
 }
@@ -228,6 +234,18 @@ TEST(Architecture, WritesTheFileThatItRead) {
   EXPECT_EQ(scalar["id2label"].size(), 1U);
   EXPECT_EQ(read(language).to_json(), language);
   EXPECT_EQ(read(scalar).to_json(Head::kScalar), scalar);
+}
+
+TEST(ArchitectureFiles, AreListedForUsers) {
+  const Result<std::string> page =
+      read_file(std::filesystem::path(NEAP_SOURCE_DIR) / "docs" / "training.md");
+  ASSERT_TRUE(page.ok());
+  const std::size_t at = page->find("`model_type`s: ");
+  ASSERT_NE(at, std::string::npos);
+  const std::string list = page->substr(at, page->find('.', at) - at);
+  for (const ArchitectureFile* file : architecture_files())
+    EXPECT_NE(list.find("`" + std::string(file->model_type) + "`"), std::string::npos)
+        << file->model_type;
 }
 
 TEST(ArchitectureFiles, HaveNamesForWhatTheirModelsHave) {

@@ -105,6 +105,8 @@ TEST(Features, Gemma2) {
   EXPECT_EQ(a.attention_softcap, 50);
   EXPECT_EQ(a.logit_softcap, 30);
   EXPECT_EQ(a.sliding_window, 4096);
+  EXPECT_EQ(a.window_of(0), 4096);
+  EXPECT_EQ(a.window_of(1), 0);
   EXPECT_EQ(a.activation, Activation::kGeluTanh);
   const auto units = flat_layout(a, Head::kLanguageModel);
   EXPECT_EQ(units[1].find(Module::kMlpNorm)->name,

@@ -1,0 +1,250 @@
+// Attention by matrix products, for what fused kernels lack: a cap on the scores, and a window.
+//
+// Scores exist for a chunk of queries at a time; the backward pass makes them again from log_sum.
+// Written over operations like the passes, so that what it takes is counted by running it.
+//
+// B sequences of T tokens, H query heads and K key heads of D; G = H / K.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "step/operations.h"
+
+namespace neap::step {
+
+/// Elements of one chunk of scores: 128 MiB of float32. At least one query of every head.
+constexpr std::int64_t kScoreChunkElements = std::int64_t{1} << 25;
+
+/// Whether fused kernels compute it: no cap, and no key hidden by the window.
+[[nodiscard]] inline bool is_plain(const ScoreOptions& o, std::int64_t length) {
+  return o.softcap == 0 && (o.window == 0 || o.window >= length);
+}
+
+/// Queries [first, first + count) of every sequence, and the keys that any of them sees.
+struct QueryChunk {
+  std::int64_t first = 0, count = 0;
+  std::int64_t first_key = 0, keys = 0;
+};
+template <class Visit>
+void for_each_query_chunk(std::int64_t pairs, std::int64_t length, std::int64_t window,
+                          std::int64_t chunk_elements, const Visit& visit) {
+  // A chunk no longer than the window sees at most two windows of keys.
+  const bool slides = window > 0 && window < length;
+  const std::int64_t widest = slides ? std::min(length, 2 * window) : length;
+  const std::int64_t most = slides ? window : length;
+  const std::int64_t step =
+      std::clamp<std::int64_t>(chunk_elements / (pairs * widest), std::int64_t{1}, most);
+  for (std::int64_t first = 0; first < length; first += step) {
+    const std::int64_t count = std::min(step, length - first);
+    const std::int64_t first_key = slides ? std::max<std::int64_t>(0, first - window + 1) : 0;
+    visit(QueryChunk{first, count, first_key, first + count - first_key});
+  }
+}
+
+/// The operands of attention by head, as views.
+template <class T>
+struct ByHead {
+  T q;     // (B, H, T, D)
+  T k, v;  // (B, K, T, D)
+};
+
+template <class Ops, class T = typename Ops::Tensor>
+ByHead<T> by_head(Ops& ops, const Heads<T>& heads, std::int64_t sequences) {
+  return {ops.by_head(heads.q, sequences), ops.by_head(heads.k, sequences),
+          ops.by_head(heads.v, sequences)};
+}
+
+template <class Ops>
+class ChunkedAttention {
+  using T = typename Ops::Tensor;
+
+ public:
+  ChunkedAttention(Ops& ops, ByHead<T> operands, const ScoreOptions& options,
+                   std::int64_t chunk_elements)
+      : ops_(ops),
+        x_(std::move(operands)),
+        options_(options),
+        chunk_elements_(chunk_elements),
+        sequences_(x_.q.size(0)),
+        heads_(x_.q.size(1)),
+        key_heads_(x_.k.size(1)),
+        length_(x_.q.size(2)),
+        width_(x_.q.size(3)) {}
+
+  /// Writes out (B, H, T, D) and log_sum (B, H, T).
+  void forward(const T& out, const T& log_sum) {
+    for_each_chunk([&](const QueryChunk& c) {
+      T scores = scores_of(c, queries(x_.q, c), nullptr);  // (R, m)
+      const T top = ops_.max_last(scores);                 // (R, 1)
+      ops_.subtract_(scores, top);
+      ops_.exp_(scores);
+      const T sum = ops_.sum_last(scores);  // (R,)
+      ops_.divide_(scores, ops_.view(sum, {-1, 1}));
+      const T weights = matrices(ops_.convert(std::move(scores), ops_.dtype(out)), c);
+      put(out, c, ops_.batch_product(weights, keys(x_.v, c)));
+      ops_.log_(sum);
+      ops_.add_(sum, ops_.view(top, {-1}));
+      ops_.copy_(ops_.narrow(log_sum, 2, c.first, c.count),
+                 ops_.view(sum, {sequences_, heads_, c.count}));
+    });
+  }
+
+  /// From out and dy (B, H, T, D): writes dq and adds to dk, dv (B * K, T, D), which are wide.
+  void backward(const T& out, const T& log_sum, const T& dy, const T& dq, const T& dk,
+                const T& dv) {
+    const Dtype dtype = ops_.dtype(x_.q);
+    for_each_chunk([&](const QueryChunk& c) {
+      const T q = queries(x_.q, c);
+      T slope;
+      T weights = scores_of(c, q, &slope);  // (R, m), wide
+      ops_.subtract_(weights,
+                     ops_.view(ops_.clone(ops_.narrow(log_sum, 2, c.first, c.count)), {-1, 1}));
+      ops_.exp_(weights);
+      const T dy_chunk = queries(dy, c);  // (B * K, G * n, D)
+      const T sums = output_sums(out, dy_chunk, c);
+      add_to_keys(
+          dv, c,
+          ops_.batch_product(ops_.transpose(matrices(ops_.convert(weights, dtype), c)), dy_chunk));
+      T d = rows(ops_.convert(ops_.batch_product(dy_chunk, ops_.transpose(keys(x_.v, c))),
+                              ops_.dtype(log_sum)));
+      ops_.subtract_(d, ops_.view(sums, {-1, 1}));
+      ops_.multiply_(d, weights);
+      weights = T();
+      if (slope.defined()) ops_.multiply_(d, std::exchange(slope, {}));
+      ops_.scale_(d, options_.scale);
+      d = matrices(ops_.convert(std::move(d), dtype), c);
+      put(dq, c, ops_.batch_product(d, keys(x_.k, c)));
+      add_to_keys(dk, c, ops_.batch_product(ops_.transpose(d), q));
+    });
+  }
+
+ private:
+  template <class Visit>
+  void for_each_chunk(const Visit& visit) const {
+    for_each_query_chunk(sequences_ * heads_, length_, options_.window, chunk_elements_, visit);
+  }
+  // x (B, H, T, D) -> (B * K, G * n, D) and (B, K, T, D) -> (B * K, m, D), copied.
+  T queries(const T& x, const QueryChunk& c) {
+    return ops_.view(ops_.clone(ops_.narrow(x, 2, c.first, c.count)),
+                     {sequences_ * key_heads_, -1, width_});
+  }
+  T keys(const T& x, const QueryChunk& c) {
+    return ops_.view(ops_.clone(ops_.narrow(x, 2, c.first_key, c.keys)),
+                     {sequences_ * key_heads_, c.keys, width_});
+  }
+  void put(const T& to, const QueryChunk& c, const T& chunk) {
+    ops_.copy_(ops_.narrow(to, 2, c.first, c.count),
+               ops_.view(chunk, {sequences_, heads_, c.count, width_}));
+  }
+  void add_to_keys(const T& to, const QueryChunk& c, const T& chunk) {
+    ops_.add_(ops_.narrow(to, 1, c.first_key, c.keys), chunk);
+  }
+  // Scores (B * K, G * n, m) as R = B * H * n rows of m, and back.
+  T rows(const T& scores) { return ops_.view(scores, {-1, scores.size(-1)}); }
+  T matrices(const T& rows, const QueryChunk& c) {
+    return ops_.view(rows, {sequences_ * key_heads_, -1, c.keys});
+  }
+
+  // Scores of a chunk as rows, wide: scaled, capped, minus infinity where a key is not seen. `slope`
+  // takes the cap's derivative.
+  T scores_of(const QueryChunk& c, const T& q, T* slope) {
+    T s = rows(ops_.batch_product(q, ops_.transpose(keys(x_.k, c))));
+    s = ops_.convert(std::move(s), wide(ops_.dtype(q)));
+    ops_.scale_(s, options_.scale);
+    if (options_.softcap > 0) {
+      ops_.softcap_(s, options_.softcap);
+      if (slope != nullptr) *slope = ops_.softcap_slope(s, options_.softcap);
+    }
+    ops_.hide_(ops_.view(s, {-1, c.count, c.keys}),
+               ops_.causal_mask(c.count, c.keys, c.first - c.first_key, options_.window));
+    return s;
+  }
+
+  // Sums of dy * out over each head's dimensions: (R,), wide.
+  T output_sums(const T& out, const T& dy_chunk, const QueryChunk& c) {
+    const Dtype inner = wide(ops_.dtype(dy_chunk));
+    const T product = ops_.convert(queries(out, c), inner);
+    ops_.multiply_(product, ops_.convert(dy_chunk, inner));
+    return ops_.sum_last(rows(product));
+  }
+
+  Ops& ops_;
+  ByHead<T> x_;
+  ScoreOptions options_;
+  std::int64_t chunk_elements_;
+  std::int64_t sequences_, heads_, key_heads_, length_, width_;
+};
+
+template <class Ops, class T = typename Ops::Tensor>
+AttentionContext<T> chunked_attention(Ops& ops, Heads<T> heads, std::int64_t sequences,
+                                      const ScoreOptions& options,
+                                      std::int64_t chunk_elements = kScoreChunkElements) {
+  const std::int64_t n = heads.q.size(0);
+  const std::int64_t h = heads.q.size(1);
+  const std::int64_t d = heads.q.size(2);
+  const Dtype dtype = ops.dtype(heads.q);
+  AttentionContext<T> c;
+  c.options = options;
+  c.sequences = sequences;
+  c.length = n / sequences;
+  c.heads = std::move(heads);
+  c.out = ops.empty({n, h * d}, dtype);
+  c.log_sum = ops.empty({sequences, h, c.length}, wide(dtype));
+  ChunkedAttention<Ops>(ops, by_head(ops, c.heads, sequences), options, chunk_elements)
+      .forward(ops.by_head(ops.view(c.out, {n, h, d}), sequences), c.log_sum);
+  return c;
+}
+
+/// From d_out (N, H * D).
+template <class Ops, class T = typename Ops::Tensor>
+Heads<T> chunked_attention_backward(Ops& ops, AttentionContext<T> c, T d_out,
+                                    std::int64_t chunk_elements = kScoreChunkElements) {
+  const std::int64_t b = c.sequences;
+  const std::int64_t n = c.heads.q.size(0);
+  const std::int64_t h = c.heads.q.size(1);
+  const std::int64_t d = c.heads.q.size(2);
+  const std::int64_t k = c.heads.k.size(1);
+  const Dtype dtype = ops.dtype(c.heads.q);
+  const auto heads_of = [&](const T& t) { return ops.by_head(ops.view(t, {n, h, d}), b); };
+  Heads<T> out;
+  out.q = ops.empty({n, h, d}, dtype);
+  T dk = ops.zeros({b * k, c.length, d}, wide(dtype));
+  T dv = ops.zeros({b * k, c.length, d}, wide(dtype));
+  ChunkedAttention<Ops>(ops, by_head(ops, c.heads, b), c.options, chunk_elements)
+      .backward(heads_of(c.out), c.log_sum, heads_of(d_out), heads_of(out.q), dk, dv);
+  c = {};
+  d_out = T();
+  const auto by_row = [&](T t) {  // (B * K, T, D) -> (N, K, D)
+    const T rows = ops.empty({n, k, d}, dtype);
+    ops.copy_(ops.by_head(rows, b), ops.view(t, {b, k, -1, d}));
+    return rows;
+  };
+  out.k = by_row(std::exchange(dk, {}));
+  out.v = by_row(std::exchange(dv, {}));
+  return out;
+}
+
+/// One query a sequence, q (B, H, D), against the keys that mask (B, limit) shows: (B, H * D).
+template <class Ops, class T = typename Ops::Tensor>
+T capped_decode_attention(Ops& ops, const T& q, const T& keys, const T& values, const T& mask,
+                          const ScoreOptions& options) {
+  const std::int64_t b = q.size(0);
+  const std::int64_t h = q.size(1);
+  const std::int64_t d = q.size(2);
+  const std::int64_t k = keys.size(1);
+  const std::int64_t limit = mask.size(1);
+  const auto seen = [&](const T& cache) {  // (B * K, limit, D)
+    return ops.view(ops.narrow(ops.narrow(cache, 0, 0, b), 2, 0, limit), {b * k, limit, d});
+  };
+  T s = ops.batch_product(ops.view(ops.clone(q), {b * k, -1, d}), ops.transpose(seen(keys)));
+  s = ops.view(ops.convert(std::move(s), wide(ops.dtype(q))), {b, h, limit});
+  ops.scale_(s, options.scale);
+  ops.softcap_(s, options.softcap);
+  ops.hide_(s, ops.view(mask, {b, 1, limit}));
+  s = ops.softmax_last(s);
+  const T weights = ops.view(ops.convert(std::move(s), ops.dtype(q)), {b * k, -1, limit});
+  return ops.view(ops.batch_product(weights, seen(values)), {b, h * d});
+}
+
+}  // namespace neap::step

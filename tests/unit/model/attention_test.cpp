@@ -1,0 +1,100 @@
+// Attention in chunks against the plain formula and its derivative by libtorch.
+#include "step/attention.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <vector>
+
+#include "model/aten_ops.h"
+
+namespace neap::model {
+namespace {
+
+using at::Tensor;
+
+struct Case {
+  double softcap;
+  std::int64_t window, chunk_elements;
+};
+
+constexpr std::int64_t kSequences = 2, kLength = 11, kHeads = 4, kKeyHeads = 2, kWidth = 6;
+
+Tensor operand(std::int64_t heads, double seed) {
+  const std::int64_t n = kSequences * kLength * heads * kWidth;
+  return at::arange(n, at::kDouble).mul_(0.7).add_(seed).sin_().view({-1, heads, kWidth});
+}
+
+// (B, H, T, D)
+Tensor by_head(const Tensor& t) {
+  const Tensor x = t.view({kSequences, kLength, t.size(1), kWidth}).transpose(1, 2);
+  return x.size(1) == kHeads ? x : x.repeat_interleave(kHeads / x.size(1), 1);
+}
+
+Tensor plain_formula(const Tensor& q, const Tensor& k, const Tensor& v, const Case& c,
+                     double scale) {
+  Tensor scores = at::matmul(by_head(q), by_head(k).transpose(2, 3)) * scale;
+  if (c.softcap > 0) scores = at::tanh(scores / c.softcap) * c.softcap;
+  const Tensor place = at::arange(kLength);
+  const Tensor distance = place.unsqueeze(1) - place;
+  Tensor hidden = distance.lt(0);
+  if (c.window > 0) hidden = hidden.logical_or(distance.ge(c.window));
+  scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
+  return at::matmul(at::softmax(scores, -1), by_head(v))
+      .transpose(1, 2)
+      .reshape({-1, kHeads * kWidth});
+}
+
+double difference(const Tensor& a, const Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
+
+TEST(ChunkedAttention, IsTheFormulaAndItsDerivative) {
+  AtenOps ops(at::kCPU);
+  constexpr double kScale = 0.9;
+  for (const Case& c :
+       {Case{0.8, 0, 1 << 20}, Case{0, 3, 1 << 20}, Case{0.8, 4, 1 << 20}, Case{0.8, 0, 200},
+        Case{0, 3, 100}, Case{0.8, 4, 1}, Case{0, 1, 1 << 20}, Case{0, 10, 300}}) {
+    SCOPED_TRACE(testing::Message() << c.softcap << " " << c.window << " " << c.chunk_elements);
+    std::vector<Tensor> x = {operand(kHeads, 1), operand(kKeyHeads, 2), operand(kKeyHeads, 3)};
+    const Tensor dy = operand(kHeads, 4).view({-1, kHeads * kWidth});
+    for (Tensor& t : x) t.set_requires_grad(true);
+    const Tensor expected = plain_formula(x[0], x[1], x[2], c, kScale);
+    expected.backward(dy);
+
+    const at::NoGradGuard no_grad;
+    auto saved = step::chunked_attention(
+        ops, step::Heads<Tensor>{x[0].detach(), x[1].detach(), x[2].detach()}, kSequences,
+        {kScale, c.softcap, c.window}, c.chunk_elements);
+    EXPECT_LT(difference(saved.out, expected), 1e-12);
+    const auto d =
+        step::chunked_attention_backward(ops, std::move(saved), Tensor(dy), c.chunk_elements);
+    EXPECT_LT(difference(d.q, x[0].grad()), 1e-12);
+    EXPECT_LT(difference(d.k, x[1].grad()), 1e-12);
+    EXPECT_LT(difference(d.v, x[2].grad()), 1e-12);
+  }
+}
+
+TEST(ChunkedAttention, VisitsEveryQueryOnceWithTheKeysThatItSees) {
+  for (const std::int64_t window : {0, 1, 4, 50}) {
+    for (const std::int64_t elements : {1, 64, 1000, 1 << 20}) {
+      std::int64_t next = 0;
+      step::for_each_query_chunk(3, 20, window, elements, [&](const step::QueryChunk& c) {
+        EXPECT_EQ(c.first, next);
+        next += c.count;
+        EXPECT_EQ(c.first_key + c.keys, c.first + c.count);
+        EXPECT_EQ(c.first_key, window > 0 ? std::max<std::int64_t>(0, c.first - window + 1) : 0);
+        if (c.count > 1) {
+          EXPECT_LE(3 * c.count * c.keys, elements);
+        }
+      });
+      EXPECT_EQ(next, 20);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace neap::model
