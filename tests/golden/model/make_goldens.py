@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes golden logits, scores and gradients of tiny models by Hugging Face's implementations.
+"""Writes golden logits, scores, gradients and losses of tiny models by Hugging Face's implementations.
 
-Usage: make_goldens.py FOLDER. Needs torch, transformers and safetensors. One safetensors file a
-model: metadata "config" is its config.json; tensors "tokens", "targets", "weights", "logits",
-"grad.<parameter>" of loss = -sum(weights * log p(targets)) and "scores" of a scalar head. Weights are
-not stored: they follow from a parameter's place in the sorted list of names (see `fill`).
+Usage: make_goldens.py FOLDER [MODEL ...]. Needs torch and transformers. One safetensors file for each model of models.json:
+metadata "config" is its config.json; tensors "tokens", "targets", "weights", "logits", "grad.<parameter>" of
+loss = -sum(weights * log p(targets)), "losses" before and after each of three steps of torch's AdamW with the settings in
+ADAMW, and "scores" of a scalar head. Weights are not stored: they follow from a parameter's place in the sorted list of
+names (see `fill`).
 """
 import json
 import sys
@@ -15,22 +16,21 @@ import transformers
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-SMALL = dict(vocab_size=29, hidden_size=16, num_hidden_layers=2, num_attention_heads=4)
-MODELS = {
-    "llama": dict(model_type="llama", intermediate_size=24, num_key_value_heads=2, head_dim=6,
-                  max_position_embeddings=32, rms_norm_eps=1e-5, rope_theta=5000.0, **SMALL),
-    "qwen2": dict(model_type="qwen2", intermediate_size=24, num_key_value_heads=1, tie_word_embeddings=True,
-                  max_position_embeddings=32, rms_norm_eps=1e-6, **SMALL),
-    "gpt2": dict(model_type="gpt2", vocab_size=29, n_embd=16, n_layer=2, n_head=4, n_inner=24, n_positions=12),
-    "opt": dict(model_type="opt", ffn_dim=24, max_position_embeddings=12, word_embed_proj_dim=16, **SMALL),
-    "opt_post_norm": dict(model_type="opt", ffn_dim=24, max_position_embeddings=12, word_embed_proj_dim=8,
-                          do_layer_norm_before=False, **SMALL),
-}
+HERE = Path(__file__).parent
+SIZES = dict(vocab_size=29, hidden_size=16, num_hidden_layers=2, num_attention_heads=4)
+ADAMW = dict(lr=5e-3, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1)
+STEPS = 3
+
+
+def models() -> dict:
+    """Configurations by name; those with GPT-2's keys say everything themselves."""
+    sparse = json.loads((HERE / "models.json").read_text())
+    return {name: config if "n_embd" in config else config | SIZES for name, config in sparse.items()}
 
 
 def fill(model: torch.nn.Module) -> None:
     """Values that C++ can repeat to the last bit: 24 bits of a multiplicative hash."""
-    for place, (name, parameter) in enumerate(sorted(model.named_parameters())):
+    for place, (name, parameter) in enumerate(sorted(model.named_parameters(), key=lambda item: disk_name(model, item[0]))):
         index = torch.arange(parameter.numel(), dtype=torch.int64)
         word = ((place * 1000003 + index) * 2654435761 % 2**32) >> 8
         value = (word.double() / 2**24 - 0.5) * 0.4
@@ -40,32 +40,59 @@ def fill(model: torch.nn.Module) -> None:
             parameter.copy_(value.view(parameter.shape))
 
 
+def disk_name(model: torch.nn.Module, name: str) -> str:
+    """Some classes call a tensor otherwise than their files."""
+    return "embed_out.weight" if model.config.model_type == "gpt_neox" and name == "lm_head.weight" else name
+
+
 def build(auto, config: dict, **extra) -> torch.nn.Module:
-    settings = AutoConfig.for_model(attn_implementation="eager", pad_token_id=0, **config, **extra)
+    settings = AutoConfig.for_model(**config, **extra)
+    settings.pad_token_id = 0
     model = auto.from_config(settings, attn_implementation="eager").double().eval()
     fill(model)
     return model
 
 
+def loss_of(model, tokens, targets, weights):
+    logits = model(tokens, use_cache=False).logits.view(targets.numel(), -1)
+    log_p = logits.log_softmax(-1).gather(1, targets.unsqueeze(1)).squeeze(1)
+    return -(weights * log_p).sum(), logits
+
+
+def golden(config: dict) -> dict:
+    model = build(AutoModelForCausalLM, config)
+    tokens = (torch.arange(18) * 11 % 28 + 1).view(2, 9)
+    targets = (torch.arange(18) * 5 + 3) % 29
+    weights = torch.linspace(-0.5, 1.5, 18, dtype=torch.float64)
+    loss, logits = loss_of(model, tokens, targets, weights)
+    loss.backward()
+    out = {"tokens": tokens, "targets": targets, "weights": weights.float(), "logits": logits.detach().float()}
+    for name, parameter in model.named_parameters():
+        out["grad." + disk_name(model, name)] = parameter.grad.float()
+    optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
+    losses = [loss.item()]
+    for _ in range(STEPS):
+        optimizer.step()
+        optimizer.zero_grad()
+        loss, _ = loss_of(model, tokens, targets, weights)
+        loss.backward()
+        losses.append(loss.item())
+    out["losses"] = torch.tensor(losses, dtype=torch.float64)
+    # Every position of one pass: the classifier itself gives only the last one's.
+    classifier = build(AutoModelForSequenceClassification, config, num_labels=1)
+    backbone = getattr(classifier, classifier.base_model_prefix)
+    with torch.no_grad():
+        out["scores"] = classifier.score(backbone(tokens, use_cache=False)[0]).squeeze(-1).float().contiguous()
+    return out
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for name, config in MODELS.items():
-        model = build(AutoModelForCausalLM, config)
-        tokens = (torch.arange(18) * 11 % 28 + 1).view(2, 9)
-        targets = (torch.arange(18) * 5 + 3) % 29
-        weights = torch.linspace(-0.5, 1.5, 18, dtype=torch.float64)
-        logits = model(tokens).logits.view(18, -1)
-        log_p = logits.log_softmax(-1).gather(1, targets.unsqueeze(1)).squeeze(1)
-        (-(weights * log_p).sum()).backward()
-        out = {"tokens": tokens, "targets": targets, "weights": weights.float(), "logits": logits.detach().float()}
-        for parameter_name, parameter in model.named_parameters():
-            out["grad." + parameter_name] = parameter.grad.float()
-        # Rows before the last real token are not pooled by the classifier: one length at a time.
-        classifier = build(AutoModelForSequenceClassification, config, num_labels=1)
-        with torch.no_grad():
-            out["scores"] = torch.stack(
-                [classifier(tokens[:, :n]).logits[:, 0] for n in range(1, 10)], 1).float().contiguous()
+    for name, config in models().items():
+        if len(sys.argv) > 2 and name not in sys.argv[2:]:
+            continue
+        out = golden(config)
         save_file(out, folder / f"{name}.safetensors",
                   {"config": json.dumps(config), "made_by": f"transformers {transformers.__version__}"})
         print(name, sum(t.numel() for t in out.values()), "elements")
