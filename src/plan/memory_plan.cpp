@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "base/format.h"
 #include "plan/advice.h"
+#include "plan/checkpoint_search.h"
+#include "plan/phase_passes.h"
 #include "plan/phase_schedule.h"
 #include "plan/tags.h"
 #include "plan/transients.h"
@@ -56,6 +59,22 @@ class Drafts {
     return plan;
   }
 
+  /// Fills the schedule, and what blocks keep where the plan chooses it.
+  [[nodiscard]] Status solve(MemoryPlan& plan) {
+    const std::vector<CheckpointChoice> choices = checkpoint_choices(plan.updates);
+    return choices.empty() ? solve_residency(plan, job_.memory.residency)
+                           : solve_checkpointing(plan, choices, job_.memory.residency);
+  }
+
+  /// What plans are compared by, in seconds. Operations differ only where retentions are chosen.
+  [[nodiscard]] double cost(const MemoryPlan& plan) const {
+    return chooses_retentions() ? plan.seconds() : plan.move_seconds;
+  }
+  /// No other draft can be cheaper.
+  [[nodiscard]] bool ideal(const MemoryPlan& plan) const {
+    return plan.moved_per_step.is_zero() && !chooses_retentions();
+  }
+
   /// Every way to divide the updates that memory.update allows, those with fewer phases first.
   [[nodiscard]] std::vector<spec::UpdateModes> modes() const {
     const spec::UpdateChoice choice = job_.memory.update;
@@ -85,6 +104,52 @@ class Drafts {
     return predicted_.emplace(phase.id, std::move(plan)).first->second;
   }
 
+  [[nodiscard]] bool chooses_retentions() const {
+    return std::any_of(trained_.begin(), trained_.end(), [&](spec::ModelId id) {
+      return models_.at(id).checkpoint_mode == spec::CheckpointMode::kAuto;
+    });
+  }
+
+  std::vector<CheckpointChoice> checkpoint_choices(const spec::UpdateModes& modes) {
+    std::vector<CheckpointChoice> choices;
+    const spec::Recipe recipe = spec::describe(job_, modes);
+    for (std::size_t i = 0; i < trained_.size(); ++i) {
+      if (models_.at(trained_[i]).checkpoint_mode != spec::CheckpointMode::kAuto) continue;
+      for (std::size_t p = 0; p < recipe.phases.size(); ++p) {
+        const spec::Phase& phase = recipe.phases[p];
+        if (phase.model != trained_[i] || !phase.trains() || phase.part == spec::TrainPart::kUpdate)
+          continue;
+        const CheckpointLadder& ladder = ladder_of(phase);
+        choices.push_back({i, p, &ladder, [this, phase, &ladder](std::size_t rung) {
+                             return predict(phase, ladder, rung);
+                           }});
+      }
+    }
+    return choices;
+  }
+
+  const CheckpointLadder& ladder_of(const spec::Phase& phase) {
+    const auto known = ladders_.find(phase.model);
+    if (known != ladders_.end()) return known->second;
+    const CheckpointLadder ladder(models_.at(phase.model), compute_dtype(job_, target_),
+                                  kernel_profile(job_, target_), training_sequences(job_, phase),
+                                  job_.max_sequence_length());
+    return ladders_.emplace(phase.model, ladder).first->second;
+  }
+
+  Result<PhasePlan> predict(const spec::Phase& phase, const CheckpointLadder& ladder,
+                            std::size_t rung) {
+    const auto key = std::pair(phase.id, rung);
+    const auto known = on_rungs_.find(key);
+    if (known != on_rungs_.end()) return known->second;
+    spec::Checkpointing& retention = models_.slot(phase.model)->checkpointing;
+    const spec::Checkpointing before = std::exchange(retention, ladder.at(rung));
+    Result<PhasePlan> plan = predict_phase(job_, models_, target_, phase);
+    retention = before;
+    if (plan.ok()) on_rungs_.emplace(key, *plan);
+    return plan;
+  }
+
   // An exchange may bring a chunk of the next window before pages of the last one are free.
   static void add_windows(MemoryPlan& plan) {
     const Bytes chunk = arena::transfer_chunk_size(plan.granularity, plan.capacity);
@@ -104,6 +169,8 @@ class Drafts {
   std::vector<spec::ModelId> trained_;
   JobModels models_;
   std::map<spec::PhaseId, PhasePlan> predicted_;
+  std::map<spec::ModelId, CheckpointLadder> ladders_;
+  std::map<std::pair<spec::PhaseId, std::size_t>, PhasePlan> on_rungs_;
 };
 
 }  // namespace
@@ -113,6 +180,24 @@ const spec::Checkpointing& MemoryPlan::checkpointing(std::string_view model) con
   const auto found = std::find_if(activations.begin(), activations.end(),
                                   [&](const ActivationPlan& a) { return a.model == model; });
   return found == activations.end() ? kNothing : found->checkpointing;
+}
+
+std::vector<std::pair<spec::SavedTensor, std::size_t>> ActivationPlan::recomputed() const {
+  std::vector<std::pair<spec::SavedTensor, std::size_t>> out;
+  for (std::size_t t = 0; t < spec::kSavedTensors; ++t) {
+    const auto tensor = static_cast<spec::SavedTensor>(t);
+    const auto blocks =
+        std::count_if(checkpointing.blocks.begin(), checkpointing.blocks.end(),
+                      [&](const spec::BlockRetention& block) { return !block.keeps(tensor); });
+    if (blocks > 0) out.emplace_back(tensor, static_cast<std::size_t>(blocks));
+  }
+  return out;
+}
+
+double MemoryPlan::seconds() const {
+  double sum = move_seconds;
+  for (const PhasePlan& phase : phases) sum += phase.seconds;
+  return sum;
 }
 
 double Link::seconds(Bytes out, Bytes in) const {
@@ -134,10 +219,10 @@ Result<MemoryPlan> cheapest_plan(const spec::Job& job, const Target& target) {
   Bytes least(~0ull);
   for (const spec::UpdateModes& modes : drafts.modes()) {
     NEAP_TRY_ASSIGN(MemoryPlan plan, drafts.draft(modes));
-    const Status status = solve_residency(plan, job.memory.residency);
+    const Status status = drafts.solve(plan);
     if (status.ok()) {
-      if (!best || plan.move_seconds < best->move_seconds) best = std::move(plan);
-      if (best->moved_per_step.is_zero()) break;
+      if (!best || drafts.cost(plan) < drafts.cost(*best)) best = std::move(plan);
+      if (drafts.ideal(*best)) break;
       continue;
     }
     if (status.code() != ErrorCode::kDoesNotFit) return status;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "arena/arena.h"
@@ -108,6 +109,8 @@ struct ActivationPlan {
   std::string model;                                        ///< "actor", "critic", "reward"
   spec::CheckpointMode mode = spec::CheckpointMode::kNone;  ///< as configured
   spec::Checkpointing checkpointing;
+  /// Tensors that are computed again, and in how many blocks.
+  [[nodiscard]] std::vector<std::pair<spec::SavedTensor, std::size_t>> recomputed() const;
 };
 
 /// The device that a plan is made for.
@@ -139,6 +142,8 @@ struct MemoryPlan {
   double move_seconds = 0;  ///< of a step's moves and windows at the link's rates
   Bytes host_bytes;         ///< host copies: one of each tag that ever leaves with its contents
 
+  /// Of a step: operations and moves, one after another, by the device's and the link's rates.
+  [[nodiscard]] double seconds() const;
   [[nodiscard]] bool fits() const { return capacity.is_zero() || peak <= capacity; }
   /// Of a trained model by its name.
   [[nodiscard]] const spec::Checkpointing& checkpointing(std::string_view model) const;

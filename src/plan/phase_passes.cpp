@@ -71,6 +71,19 @@ std::vector<spec::FlatUnit> trained_units(const ModelRole& role) {
                             : spec::flat_layout(role.shape, role.head);
 }
 
+std::int64_t training_sequences(const spec::Job& job, const spec::Phase& phase) {
+  switch (phase.body) {
+    case spec::Body::kPolicyUpdate:
+      return job.actor.ppo_micro_batch_size_per_gpu;
+    case spec::Body::kValueUpdate:
+      return job.critic.ppo_micro_batch_size_per_gpu;
+    case spec::Body::kPairUpdate:
+      return 2 * job.data.micro_batch_size_per_gpu;
+    default:
+      return job.data.micro_batch_size_per_gpu;
+  }
+}
+
 Weights counted_weights(const ModelRole& role, Dtype dtype) {
   Weights w;
   w.architecture = role.shape;

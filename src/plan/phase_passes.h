@@ -23,6 +23,9 @@ namespace neap::plan {
 /// Units that training steps: the adapters', or the base's without them.
 [[nodiscard]] std::vector<spec::FlatUnit> trained_units(const ModelRole& role);
 
+/// Sequences of one micro-batch of a training phase.
+[[nodiscard]] std::int64_t training_sequences(const spec::Job& job, const spec::Phase& phase);
+
 template <class World>
 class PhasePasses {
   using Ops = typename World::Ops;

@@ -87,12 +87,8 @@ Json MemoryPlan::to_json() const {
   Json activation_list = Json::array();
   for (const ActivationPlan& a : activations) {
     Json blocks = Json::object();
-    for (std::size_t t = 0; t < spec::kSavedTensors; ++t) {
-      const auto tensor = static_cast<spec::SavedTensor>(t);
-      const auto count = std::count_if(a.checkpointing.blocks.begin(), a.checkpointing.blocks.end(),
-                                       [&](const auto& block) { return !block.keeps(tensor); });
-      if (count > 0) blocks[std::string(to_string(tensor))] = count;
-    }
+    for (const auto& [tensor, count] : a.recomputed())
+      blocks[std::string(to_string(tensor))] = count;
     activation_list.push_back({{"model", a.model},
                                {"activation_checkpointing", to_string(a.mode)},
                                {"recomputed", std::move(blocks)}});

@@ -109,6 +109,24 @@ std::string moves_text(const MemoryPlan& plan) {
                      : "\nMoves of a step\n" + out;
 }
 
+// What the plan chose for models with "auto".
+std::string activations_text(const MemoryPlan& plan) {
+  std::string out;
+  for (const ActivationPlan& a : plan.activations) {
+    if (a.mode != spec::CheckpointMode::kAuto) continue;
+    std::string tensors;
+    for (const auto& [tensor, blocks] : a.recomputed())
+      tensors += format("{}{} in {}", tensors.empty() ? "" : ", ", to_string(tensor), blocks);
+    out += tensors.empty() ? format("{} keeps every activation\n", a.model)
+                           : format("{} computes activations again, of {} blocks: {}\n", a.model,
+                                    a.checkpointing.blocks.size(), tensors);
+  }
+  if (out.empty()) return out;
+  return "\n" + out +
+         format("operations and moves of a step take {:.3g} s by the device's rates\n",
+                plan.seconds());
+}
+
 }  // namespace
 
 std::string MemoryPlan::to_text() const {
@@ -133,7 +151,7 @@ std::string MemoryPlan::to_text() const {
   add_sums("transient", [&](std::size_t p) { return phases[p].transient; });
   add_sums("peak", [&](std::size_t p) { return schedule[p].peak; });
 
-  std::string out = table.text() + moves_text(*this);
+  std::string out = table.text() + moves_text(*this) + activations_text(*this);
   out += format("\nall resident together  {}\n", all_resident);
   out +=
       format("capacity               {}\n", capacity.is_zero() ? "unlimited" : to_string(capacity));

@@ -23,9 +23,10 @@ struct Mode {
   std::string_view name;
   CheckpointMode mode;
 };
-constexpr std::array<Mode, 3> kModes = {{{"none", CheckpointMode::kNone},
+constexpr std::array<Mode, 4> kModes = {{{"none", CheckpointMode::kNone},
                                          {"selective", CheckpointMode::kSelective},
-                                         {"full", CheckpointMode::kFull}}};
+                                         {"full", CheckpointMode::kFull},
+                                         {"auto", CheckpointMode::kAuto}}};
 
 // Outputs of norms, rotations and products of elements: a few passes over memory each.
 BlockRetention selective(const Architecture& a) {
@@ -75,7 +76,8 @@ Result<CheckpointMode> parse_checkpoint_mode(std::string_view name) {
 Checkpointing checkpointing(CheckpointMode mode, const Architecture& architecture) {
   BlockRetention each;
   if (mode == CheckpointMode::kSelective) each = selective(architecture);
-  if (mode == CheckpointMode::kFull) each = BlockRetention::all(Retention::kRecompute);
+  if (mode == CheckpointMode::kFull || mode == CheckpointMode::kAuto)
+    each = BlockRetention::all(Retention::kRecompute);
   return {
       std::vector<BlockRetention>(static_cast<std::size_t>(architecture.num_hidden_layers), each)};
 }

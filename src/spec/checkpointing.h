@@ -65,12 +65,13 @@ enum class CheckpointMode : std::uint8_t {
   kNone,       ///< keep everything
   kSelective,  ///< compute again what needs no matrix product
   kFull,       ///< keep the input
+  kAuto,       ///< the plan chooses for each tensor and block
 };
 [[nodiscard]] std::string_view to_string(CheckpointMode mode);
 [[nodiscard]] std::vector<std::string> checkpoint_mode_names();
 [[nodiscard]] Result<CheckpointMode> parse_checkpoint_mode(std::string_view name);
 
-/// What `mode` means for a model.
+/// What `mode` means for a model. kAuto starts as kFull, what fits if anything does.
 [[nodiscard]] Checkpointing checkpointing(CheckpointMode mode, const Architecture& architecture);
 
 }  // namespace neap::spec

@@ -35,7 +35,8 @@ void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std
   t.bind(at + ".activation_checkpointing", &m.activation_checkpointing,
          "What each block keeps in the forward pass for its backward pass. `none`: every tensor; "
          "`selective`: all but the outputs of norms, rotations and activations, which are computed "
-         "again; `full`: its input only, the rest is computed again. The results are the same.")
+         "again; `full`: its input only, the rest is computed again; `auto`: the plan chooses for "
+         "each tensor and block what takes the least time and fits. The results are the same.")
       .one_of(checkpoint_mode_names());
   t.bind(at + ".enable_gradient_checkpointing", &m.enable_gradient_checkpointing,
          "verl's name for `activation_checkpointing = \"full\"`.");

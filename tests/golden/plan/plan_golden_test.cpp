@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <map>
 
@@ -318,6 +319,72 @@ std::string activations_table() {
                100 * (1 - bytes / transient), train.seconds, 100 * (train.seconds / seconds - 1));
   }
   return text;
+}
+
+// User CPU seconds of the least of five calls.
+double least_seconds(const spec::Job& job, const Target& target) {
+  double least = 1e9;
+  for (int i = 0; i < 5; ++i) {
+    const std::clock_t start = std::clock();
+    EXPECT_TRUE(make_plan(job, target).ok());
+    least = std::min(least, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
+  }
+  return least;
+}
+
+TEST(GoldenPlans, AutoIsNoSlowerThanAnyModeThatFits) {
+  for (const std::uint64_t gib : {70U, 66U, 60U, 52U, 47U, 40U, 34U, 29U}) {
+    const auto plan = [&](const char* mode) {
+      spec::Job job;
+      EXPECT_TRUE(
+          spec::Job::load(kFolder / "qwen15_sft.toml",
+                          {format("actor_rollout_ref.model.activation_checkpointing={}", mode),
+                           "memory.update=joined"},
+                          job)
+              .ok());
+      Target target = target_of(job);
+      target.capacity = Bytes(gib << 30);
+      return make_plan(job, target);
+    };
+    const Result<MemoryPlan> chosen = plan("auto");
+    ASSERT_TRUE(chosen.ok()) << gib << ": " << chosen.status().message();
+    EXPECT_TRUE(chosen->fits()) << gib;
+    bool between = false;  // a mode does not fit, another one leaves room
+    for (const auto& [word, mode] : kModes) {
+      const Result<MemoryPlan> fixed = plan(word);
+      if (!fixed.ok()) {
+        between = true;
+        continue;
+      }
+      EXPECT_LE(chosen->seconds(), fixed->seconds() * (1 + 1e-9)) << gib << " GiB, " << word;
+      if (gib >= 70) {
+        EXPECT_EQ(chosen->checkpointing("actor"), plan("none")->checkpointing("actor"));
+      }
+    }
+    // Between two modes it recomputes in some blocks only and uses what there is.
+    if (between) {
+      EXPECT_GT(chosen->peak.count(), (gib << 30) - (1ULL << 30)) << gib;
+    }
+  }
+}
+
+TEST(GoldenPlans, OfA7BJobTakeTwentyMillisecondsAndASecondWithTheSearch) {
+#if !defined(NDEBUG) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "times are those of an optimized build";
+#endif
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / "qwen7b_ppo.toml", {"memory.update=joined"}, job).ok());
+  const double plain = least_seconds(job, target_of(job));
+  std::printf("one plan: %.1f ms\n", 1e3 * plain);
+  EXPECT_LE(plain, 0.020);
+  ASSERT_TRUE(spec::Job::load(kFolder / "qwen7b_ppo.toml", {}, job).ok());
+  for (spec::ModelConfig* model : {&job.actor_model, &job.critic.model}) {
+    model->enable_gradient_checkpointing = false;
+    model->activation_checkpointing = "auto";
+  }
+  const double search = least_seconds(job, target_of(job));
+  std::printf("updates and activations chosen: %.1f ms\n", 1e3 * search);
+  EXPECT_LE(search, 1.0);
 }
 
 TEST(GoldenPlans, TheCommittedTableOfActivationsIsThePlans) {
