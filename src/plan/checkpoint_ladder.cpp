@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "plan/phase_passes.h"
-#include "step/block.h"
+#include "step/phases.h"
 
 namespace neap::plan {
 namespace {
@@ -49,18 +49,12 @@ class Probe {
   [[nodiscard]] BlockCost cost(const BlockRetention& retention) const {
     LiveBytes sink;
     CountingOps ops(sink, profile_, 1);
-    const spec::Architecture& a = weights_.architecture;
-    const step::Shape hidden{sequences_ * length_, a.hidden_size};
-    const auto outside = [&] { return CountedTensor::outside(hidden, dtype_); };
-    const step::Rows<CountedTensor> rows = step::rows_of_batch(
-        ops, weights_, CountedTensor::outside({hidden[0]}, spec::Dtype::kInt64), length_);
-    const std::int64_t before = sink.live();
-    step::SavedBlock<CountedTensor> saved;
-    saved.retention = retention;
-    (void)step::block_forward(ops, a, weights_.blocks[0], outside(), rows, saved);
+    const step::Shape hidden{sequences_ * length_, weights_.architecture.hidden_size};
+    const auto tokens = CountedTensor::outside({hidden[0]}, spec::Dtype::kInt64);
     BlockCost cost;
-    cost.kept = sink.live() - before;
-    (void)step::block_backward(ops, a, weights_.blocks[0], std::move(saved), outside(), rows);
+    step::train_one_block(ops, weights_, tokens, length_, CountedTensor::outside(hidden, dtype_),
+                          CountedTensor::outside(hidden, dtype_), retention,
+                          [&] { cost.kept = sink.live(); });
     cost.seconds = ops.work().seconds;
     return cost;
   }

@@ -109,6 +109,21 @@ void score_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, std::in
 
 // ---- training phases ----
 
+/// What one block takes of a training pass, for plans that price its tensors: forward and backward
+/// of the first block over (B * W) tokens; `hidden` and the gradient are (B * W, C). between() runs
+/// while the block's tensors are kept.
+template <class Ops, class Between, class T = typename Ops::Tensor>
+void train_one_block(Ops& ops, const Weights<T>& w, const T& tokens, std::int64_t width,
+                     const T& hidden, const T& gradient, const spec::BlockRetention& retention,
+                     const Between& between) {
+  const Rows<T> rows = rows_of_batch(ops, w, tokens, width);
+  SavedBlock<T> saved;
+  saved.retention = retention;
+  (void)block_forward(ops, w.architecture, w.blocks[0], hidden, rows, saved);
+  between();
+  (void)block_backward(ops, w.architecture, w.blocks[0], std::move(saved), gradient, rows);
+}
+
 /// Host tensors (B, R) that the updates of PPO and GRPO read; ref_log_probs and values may be
 /// undefined.
 template <class T>
