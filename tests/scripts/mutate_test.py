@@ -44,6 +44,16 @@ int table_size() {
   return static_cast<int>(sizeof table);
 }
 """
+# A path has / and no *, so its mutant is neither a switch nor a program of its own.
+PLACES = """#include <filesystem>
+
+#include "thing/thing.h"
+
+bool placed(const char* folder, const char* name) {
+  const std::filesystem::path base(folder), file(name);
+  return (base / file).is_absolute();
+}
+"""
 TEST = """#include "thing/thing.h"
 
 int main() {
@@ -53,6 +63,7 @@ int main() {
   if (add_up(6) != 1 + 2 + 4 + 5 || add_up(0) != 0) return 1;
   if (table_size() != 4 * sizeof(int)) return 1;
   (void)unseen(9, 8);
+  if (!placed("/a", "b") || placed("a", "b")) return 1;
   return 0;
 }
 """
@@ -60,7 +71,7 @@ FILES = {
     "CMakeLists.txt": """cmake_minimum_required(VERSION 3.25)
 project(small LANGUAGES C CXX)
 enable_testing()
-add_library(thing src/thing/thing.cpp)
+add_library(thing src/thing/thing.cpp src/thing/places.cpp)
 target_include_directories(thing PUBLIC src)
 add_executable(thing_test tests/unit/thing/thing_test.cpp)
 target_link_libraries(thing_test PRIVATE thing)
@@ -71,8 +82,10 @@ add_test(NAME thing.broken COMMAND sh -c "exit 3")
     "CMakePresets.json": json.dumps({"version": 6, "configurePresets": [
         {"name": "core", "generator": "Ninja", "binaryDir": "${sourceDir}/build/${presetName}"}]}),
     ".gitignore": "/build/\n__pycache__/\n",
-    "src/thing/thing.h": "int clamp(int, int, int);\nint add_up(int);\nbool unseen(int, int);\nint table_size();\n",
+    "src/thing/thing.h": "int clamp(int, int, int);\nint add_up(int);\nbool unseen(int, int);\nint table_size();\n"
+                         "bool placed(const char*, const char*);\n",
     "src/thing/thing.cpp": SOURCE,
+    "src/thing/places.cpp": PLACES,
     "tests/unit/thing/thing_test.cpp": TEST,
 }
 
@@ -100,10 +113,10 @@ class Mutate(unittest.TestCase):
         return done.stdout
 
     def test_the_listing_is_the_same_each_time_and_differs_with_the_seed(self):
-        first = self.mutate("--list", "--count", "5", "src")
+        first = self.mutate("--list", "--count", "5", "src/thing/thing.cpp")
         self.assertEqual(first.count("\n  - "), 5)
-        self.assertEqual(self.mutate("--list", "--count", "5", "src"), first)
-        self.assertNotEqual(self.mutate("--list", "--count", "5", "--seed", "2", "src"), first)
+        self.assertEqual(self.mutate("--list", "--count", "5", "src/thing/thing.cpp"), first)
+        self.assertNotEqual(self.mutate("--list", "--count", "5", "--seed", "2", "src/thing/thing.cpp"), first)
 
     def test_tests_decide_and_the_tree_stays(self):
         # A mutant that a killed run left behind.
@@ -134,6 +147,13 @@ class Mutate(unittest.TestCase):
         before = out.read_text()
         self.mutate("--count", "0", "--out", str(out), "src")
         self.assertEqual(out.read_text(), before)
+
+    def test_a_mutant_that_does_not_compile_leaves_nothing_behind(self):
+        listed = self.mutate("--list", "--count", "0", "src/thing/places.cpp").splitlines()
+        quotient = next(line for line in listed if ":arithmetic:" in line)
+        out = self.root / "build" / "out.jsonl"
+        self.mutate("--id", quotient, "--out", str(out))
+        self.assertEqual([json.loads(line)["outcome"] for line in out.read_text().splitlines()], ["not compiled"])
 
 
 if __name__ == "__main__":
