@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the driver takes to move 14 GiB of weights to the host and back, by the order of its calls.
 
-    bench/arena/weights_cycle.py [OUT.jsonl] [--gib N] [--cycles N]
+    bench/arena/weights_cycle.py [OUT.jsonl] [--gib N] [--cycles N] [--only CASE]
 
 The order of the arena's steps in a pause and a resume (src/arena/pause_resume.cpp) comes from these
 figures. Plain driver calls, no arena. Needs a GPU with 80 GiB free and as much host memory as --gib, no
@@ -12,6 +12,7 @@ import argparse
 import ctypes
 import json
 import mmap
+import queue
 import statistics
 import sys
 import threading
@@ -55,12 +56,12 @@ def now():
 class Pages:
     """A reserved range of device memory with its pages."""
 
-    def __init__(self, size, page):
+    def __init__(self, size, page, handle_types=1):
         self.size, self.page = size, page
         self.base = u64()
         call("cuMemAddressReserve", ctypes.byref(self.base), size_t(size), size_t(0), u64(0), u64(0))
         self.handles = [u64() for _ in range(size // page)]
-        self.properties = Properties(type=1, handle_types=1, where=1, id=0, rdma=1)
+        self.properties = Properties(type=1, handle_types=handle_types, where=1, id=0, rdma=1)
         self.access = Access(1, 0, 3)
 
     def at(self, i):
@@ -145,7 +146,7 @@ class Bench:
         call("cuInit", 0)
         call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
         call("cuCtxSetCurrent", context)
-        self.size, self.cycles = arguments.gib * GIB, arguments.cycles
+        self.size, self.cycles, self.only = arguments.gib * GIB, arguments.cycles, arguments.only
         self.stream = pointer()
         call("cuStreamCreate", ctypes.byref(self.stream), 1)
         self.events = [pointer() for _ in range(self.size // PAGE)]
@@ -286,6 +287,66 @@ class Bench:
                 self.repeat(f"64 GiB, {order}, rest {rest} s", cycle(order, rest))
         other.all(other.unmap, other.release)
 
+    def kinds(self):
+        """64 GiB without contents in turns, because a process's cycles drift by more than these differ: pages that
+        can be exported as descriptors or not; all released behind the last unmap, each behind its own, or by a second
+        thread while the first goes on; taken again by one call for all or page by page; with the question for free
+        memory before, as the arena asks it."""
+        times = {}
+
+        def cycle(handle_types, order, ask=False):
+            pages = Pages(64 * GIB, GIB, handle_types)
+            pages.all(pages.create, pages.map)
+            call("cuMemsetD8_v2", pages.base, ctypes.c_ubyte(1), size_t(pages.size))
+            call("cuCtxSynchronize")
+            time.sleep(0.2)
+            found = times.setdefault(f"{'descriptors' if handle_types else 'private'}, {order}{', asks' if ask else ''}", {})
+            begin = now()
+            if order == "two threads":
+                unmapped = queue.SimpleQueue()
+
+                def release():
+                    call("cuCtxSetCurrent", context)
+                    for i in iter(unmapped.get, None):
+                        pages.release(i)
+                thread = threading.Thread(target=release)
+                thread.start()
+                for i in range(len(pages.handles)):
+                    pages.unmap(i)
+                    unmapped.put(i)
+                unmapped.put(None)
+                thread.join()
+            elif order == "all":
+                pages.all(pages.unmap, pages.release)
+            else:
+                for i in range(len(pages.handles)):
+                    pages.unmap(i)
+                    pages.release(i)
+            found.setdefault("pause", []).append(now() - begin)
+            begin = now()
+            if ask:
+                free, whole = size_t(), size_t()
+                call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(whole))
+                found.setdefault("asking", []).append(now() - begin)
+            if order == "all":
+                pages.all(pages.create, pages.map)
+            else:
+                for i in range(len(pages.handles)):
+                    pages.create(i)
+                    pages.map(i)
+            found.setdefault("resume", []).append(now() - begin)
+            pages.all(pages.unmap, pages.release)
+            call("cuMemAddressFree", pages.base, size_t(pages.size))
+            time.sleep(0.2)
+
+        cases = [(types, order) for order in ("each", "all", "two threads") for types in (0, 1)]
+        for _ in range(2 * self.cycles):
+            for types, order in cases:
+                cycle(types, order)
+            cycle(1, "each", ask=True)
+        for name, found in times.items():
+            self.line(f"64 GiB, {name}", found)
+
     def scrubbing(self):
         """Copies while the driver clears 64 GiB that another tag released."""
         other = Pages(64 * GIB, GIB)
@@ -394,7 +455,9 @@ class Bench:
             self.host.pin(at)
         self.pages = Pages(self.size, PAGE)
         self.pages.all(self.pages.create, self.pages.map)
-        for case in (self.flags, self.moves, self.discarded, self.scrubbing, self.unpinning, self.host_memory):
+        for case in (self.flags, self.moves, self.discarded, self.kinds, self.scrubbing, self.unpinning, self.host_memory):
+            if self.only not in ("", case.__name__):
+                continue
             try:
                 case()
             except (RuntimeError, AttributeError) as error:
@@ -407,6 +470,7 @@ def main():
     parser.add_argument("out", nargs="?")
     parser.add_argument("--gib", type=int, default=14)
     parser.add_argument("--cycles", type=int, default=5)
+    parser.add_argument("--only", default="", help="one of the cases, as flags, moves or kinds")
     arguments = parser.parse_args()
     bench = Bench(arguments)
     bench.run()
