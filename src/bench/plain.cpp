@@ -1,5 +1,8 @@
 #include "bench/plain.h"
 
+#include <cstring>
+#include <utility>
+
 #include "arena/host_memory.h"
 #include "base/log.h"
 #include "device/cuda/context.h"
@@ -49,6 +52,41 @@ class DevicePlainRegion final : public PlainRegion {
   Address at_ = 0;
   PageId page_ = PageId::kNone;
 };
+
+/// The GPU of `info` through the driver, with its primary context.
+Result<device::cuda::Card> open_card(const device::DeviceInfo& info) {
+  device::cuda::Card card;
+  NEAP_TRY_ASSIGN(card.driver, device::cuda::load_driver());
+  card.process = current_process();
+  const auto check = [&](int code) {
+    return device::cuda::to_status(*card.driver, code, "opening the GPU");
+  };
+  NEAP_TRY(check(card.driver->device_get(&card.device, info.ordinal)));
+  NEAP_TRY(check(card.driver->context_retain(&card.context, card.device)));
+  return card;
+}
+
+// Several copies in a row, until they are done.
+Status copy_on_device(const device::DeviceInfo& info, Address to, Address from, Bytes size,
+                      int times) {
+  if (!info.touches_memory) return {ErrorCode::kUnsupported, info.name + " has no memory to copy"};
+  if (info.kind != device::Kind::kCuda) {
+    for (int i = 0; i < times; ++i)
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): addresses of this process
+      std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), size.count());
+    return {};
+  }
+  NEAP_TRY_ASSIGN(const device::cuda::Card card, open_card(info));
+  const device::cuda::ContextScope scope(card);
+  NEAP_TRY(Status(scope.status()));
+  const device::cuda::Driver& driver = *card.driver;
+  for (int i = 0; i < times; ++i) {
+    NEAP_TRY(device::cuda::to_status(driver,
+                                     driver.copy_on_device_async(to, from, size.count(), nullptr),
+                                     "copying on the GPU"));
+  }
+  return device::cuda::to_status(driver, driver.stream_synchronize(nullptr), "copying on the GPU");
+}
 
 class DriverPlainRegion final : public PlainRegion {
  public:
@@ -146,14 +184,7 @@ Result<std::unique_ptr<PlainRegion>> PlainRegion::make(device::Device& device, B
                                                        bool anew) {
   const device::DeviceInfo& info = device.info();
   if (info.kind == device::Kind::kCuda) {
-    device::cuda::Card card;
-    NEAP_TRY_ASSIGN(card.driver, device::cuda::load_driver());
-    card.process = current_process();
-    const auto check = [&](int code) {
-      return device::cuda::to_status(*card.driver, code, "opening the GPU");
-    };
-    NEAP_TRY(check(card.driver->device_get(&card.device, info.ordinal)));
-    NEAP_TRY(check(card.driver->context_retain(&card.context, card.device)));
+    NEAP_TRY_ASSIGN(const device::cuda::Card card, open_card(info));
     auto region = std::make_unique<DriverPlainRegion>(card, info, size, anew);
     NEAP_TRY(region->enter());
     const Status made = anew ? Status() : region->make_new();
@@ -222,6 +253,14 @@ Result<double> PlainCopies::to_device() {
 }
 Result<double> PlainCopies::both() {
   return run(true, true);
+}
+Result<double> PlainCopies::on_device() {
+  constexpr int kTimes = 4;  // one alone is over before the wait for it has begun
+  const Bytes half = size_ / 2;
+  const Timer timer;
+  NEAP_TRY(
+      copy_on_device(device_.info(), memory_->at(), memory_->at() + half.count(), half, kTimes));
+  return rate(2 * half * kTimes, timer.ms());
 }
 
 }  // namespace neap::bench

@@ -49,7 +49,8 @@ class PlainRegion {
   virtual void leave() {}
 };
 
-/// Copies between device memory and pinned host memory, in pieces through one queue.
+/// Copies between device memory and pinned host memory, in pieces through one queue, and within
+/// device memory.
 class PlainCopies {
  public:
   [[nodiscard]] static Result<std::unique_ptr<PlainCopies>> make(device::Device& device,
@@ -60,7 +61,8 @@ class PlainCopies {
   /// GB/s, after one copy that warms up.
   [[nodiscard]] Result<double> to_host();
   [[nodiscard]] Result<double> to_device();
-  [[nodiscard]] Result<double> both();  ///< in sum
+  [[nodiscard]] Result<double> both();       ///< in sum
+  [[nodiscard]] Result<double> on_device();  ///< bytes read and written
 
  private:
   explicit PlainCopies(device::Device& device) : device_(device) {}

@@ -9,28 +9,28 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <fstream>
-#include <memory>
+#include <set>
 #include <thread>
 
 #include "base/format.h"
 #include "base/installation.h"
 #include "base/json.h"
+#include "bench/rates.h"
 #include "cli/command.h"
 #include "cli/elf_needs.h"
 #include "cli/trainer_library.h"
 #include "cli/version.h"
 #include "device/cuda/cuda_device.h"
 #include "device/host/host_device.h"
+#include "plan/rate_file.h"
 
 namespace neap::cli {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 std::string first_line(const char* path) {
   std::ifstream file(path);
@@ -48,77 +48,14 @@ Bytes meminfo(const char* key) {
   return Bytes(0);
 }
 
-// Median of five copies of `size` in both directions through one queue, in GB/s; zero where a copy fails.
-struct Link {
-  double to_host_gbps = 0, to_device_gbps = 0, both_gbps = 0;
-};
-Result<Link> measure_link(device::Device& device, Bytes size) {
-  size = round_up(size, device.info().granularity);
-  NEAP_TRY_ASSIGN(const device::Address at, device.reserve(size, Bytes(0)));
-  struct Cleanup {  // after any failure
-    device::Device& device;
-    device::Address at;
-    Bytes size;
-    device::PageId page = device::PageId::kNone;
-    bool mapped = false;
-    void* host = nullptr;
-    bool pinned = false;
-    ~Cleanup() {
-      if (pinned) (void)device.unregister_host(host);
-      std::free(host);
-      if (mapped) (void)device.unmap(at, size);
-      if (page != device::PageId::kNone) (void)device.release(page);
-      (void)device.unreserve(at, size);
-    }
-  } hold{device, at, size};
-  NEAP_TRY_ASSIGN(hold.page, device.create(size));
-  NEAP_TRY(device.map(at, hold.page));
-  hold.mapped = true;
-  NEAP_TRY(device.set_access(at, size));
-  hold.host = std::aligned_alloc(4096, size.count());
-  if (hold.host == nullptr)
-    return Status(ErrorCode::kOutOfHostMemory,
-                  format("No {} of host memory for a test copy", size));
-  std::memset(hold.host, 1, size.count());
-  hold.pinned = device.register_host(hold.host, size).ok();
-  NEAP_TRY_ASSIGN(const std::unique_ptr<device::CopyQueue> queue, device.make_copy_queue());
-  const Bytes half = round_down(size / 2, device.info().granularity);
-  const auto median = [&](auto copy, Bytes bytes) -> Result<double> {
-    std::array<double, 5> rates{};
-    for (std::size_t i = 0; i <= rates.size(); ++i) {
-      const auto start = Clock::now();
-      NEAP_TRY(copy());
-      NEAP_TRY(queue->drain());
-      const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-      if (i > 0)
-        rates[i - 1] =
-            static_cast<double>(bytes.count()) / seconds / 1e9;  // the first one warms up
-    }
-    std::sort(rates.begin(), rates.end());
-    return rates[rates.size() / 2];
-  };
-  auto* const bytes = static_cast<std::byte*>(hold.host);
-  Link link;
-  NEAP_TRY_ASSIGN(link.to_host_gbps, median(
-                                         [&] {
-                                           return queue->to_host({at, bytes, size});
-                                         },
-                                         size));
-  NEAP_TRY_ASSIGN(link.to_device_gbps, median(
-                                           [&] {
-                                             return queue->to_device({at, bytes, size});
-                                           },
-                                           size));
-  if (!half.is_zero()) {
-    NEAP_TRY_ASSIGN(link.both_gbps,
-                    median(
-                        [&]() -> Status {
-                          NEAP_TRY(queue->to_host({at, bytes, half}));
-                          return queue->to_device({at + half.count(), bytes + half.count(), half});
-                        },
-                        2 * half));
-  }
-  return link;
+// "2026-11-22".
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  std::array<char, 16> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%d", &utc);
+  return text.data();
 }
 
 class Doctor final : public Command {
@@ -163,6 +100,7 @@ class Doctor final : public Command {
     if (quick_) return out;
     if (const auto facts = parse_json(trainer->facts(), "the trainer's facts"); facts.ok())
       out.update(*facts);
+    if (out.contains("products")) products_ = out["products"];
     return out;
   }
 
@@ -239,22 +177,41 @@ class Doctor final : public Command {
     out["exportable"] = info.exportable;
     out["gpu_direct_rdma"] = info.gpu_direct_rdma;
     if (quick_) return out;
-    if (const auto link = measure_link(device, info.kind == device::Kind::kCuda ? 256_MiB : 64_MiB);
-        link.ok()) {
-      out["to_host_gbps"] = link->to_host_gbps;
-      out["to_device_gbps"] = link->to_device_gbps;
-      out["both_ways_gbps"] = link->both_gbps;
-      if (info.kind == device::Kind::kCuda && link->to_host_gbps < 20) {
-        advice_.push_back(
-            format("{} copies {:.1f} GB/s to the host: less than PCIe Gen4 x16 gives. Is the card "
-                   "in a full slot?",
-                   info.name, link->to_host_gbps));
-      }
-    } else {
-      out["error"] = link.status().message();
-      advice_.push_back("A test copy failed: " + link.status().message());
+    const auto rates = bench::measure_rates(device);
+    if (!rates.ok()) {
+      out["error"] = rates.status().message();
+      advice_.push_back("A test copy failed: " + rates.status().message());
+      return out;
     }
+    out["to_host_gbps"] = rates->to_host / 1e9;
+    out["to_device_gbps"] = rates->to_device / 1e9;
+    out["both_ways_gbps"] = rates->both / 1e9;
+    out["memory_gbps"] = rates->memory / 1e9;
+    out["remap_ms_per_gib"] = rates->remap * 1e3 * static_cast<double>((1_GiB).count());
+    if (info.kind != device::Kind::kCuda) return out;
+    if (rates->to_host < 20e9) {
+      advice_.push_back(
+          format("{} copies {:.1f} GB/s to the host: less than PCIe Gen4 x16 gives. Is the card "
+                 "in a full slot?",
+                 info.name, rates->to_host / 1e9));
+    }
+    keep(info.name, *rates, out);
     return out;
+  }
+
+  /// For plans. Of several GPUs of a name the first one's.
+  void keep(const std::string& gpu, const device::Rates& rates, Json& out) {
+    if (!kept_.insert(gpu).second) return;
+    plan::MeasuredRates record{gpu, today(), rates, 0, 0};
+    if (products_.is_object()) {
+      record.half_flops = products_.value("bfloat16", 0.0);
+      record.single_flops = products_.value("float32", 0.0);
+    }
+    if (const auto file = plan::save_rates(record); file.ok()) {
+      out["rates_file"] = file->string();
+    } else {
+      advice_.push_back("Plans cannot use what was measured: " + file.status().message());
+    }
   }
 
   Json devices() {
@@ -350,9 +307,19 @@ class Doctor final : public Command {
              format("{:.1f} GB/s to the host, {:.1f} to the device, {:.1f} both ways at once",
                     d["to_host_gbps"].get<double>(), d["to_device_gbps"].get<double>(),
                     d["both_ways_gbps"].get<double>()));
+        line("device memory",
+             format("{:.0f} GB/s, {:.3g} ms to map a GiB again", d["memory_gbps"].get<double>(),
+                    d["remap_ms_per_gib"].get<double>()));
+        if (d.contains("rates_file"))
+          line("rates for plans", "kept in " + d["rates_file"].get<std::string>());
       }
     }
-    if (out.contains("trainer") && out["trainer"].contains("attention")) {
+    if (out["trainer"].contains("products")) {
+      std::printf("\nMatrix products\n");
+      for (const auto& [dtype, flops] : out["trainer"]["products"].items())
+        line(dtype, format("{:.3g} TFLOP/s", flops.get<double>() / 1e12));
+    }
+    if (out["trainer"].contains("attention")) {
       std::printf("\nAttention kernels\n");
       for (const auto& [use, kernel] : out["trainer"]["attention"].items())
         line(use, kernel.get<std::string>());
@@ -373,6 +340,8 @@ class Doctor final : public Command {
   bool quick_ = false;
   std::vector<std::string> advice_;
   std::string no_gpu_;
+  Json products_;               ///< of the trainer's GPU, by type
+  std::set<std::string> kept_;  ///< GPUs whose rates were written
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "base/format.h"
 #include "base/log.h"
 #include "bridge/attention.h"
+#include "bridge/product_rates.h"
 #include "bridge/torch_cuda.h"
 #include "cli/command.h"
 #include "parallel/run_collectively.h"
@@ -30,14 +31,15 @@ class TrainCommand final : public Command {
         "(trainer.resume_mode).\nSeveral ranks: mpirun -n N, torchrun or srun before the same "
         "command (docs/parallel.md).");
   }
-  /// The attention kernels of each use, asked of libtorch on the device that a run would take.
+  /// The attention kernels of each use, asked of libtorch on the device that a run would take, and
+  /// the rates of matrix products there.
   [[nodiscard]] Json facts() const override {
     bridge::pin_attention(/*deterministic=*/false);
     const at::Device device(bridge::torch_cuda().available ? at::kCUDA : at::kCPU);
     Json out = Json::object();
     for (const bridge::AttentionKernel& k : bridge::attention_kernels(device))
       out[format("{}, {}", k.use, k.dtype)] = k.kernel;
-    return {{"attention", std::move(out)}};
+    return {{"attention", std::move(out)}, {"products", products(device)}};
   }
   int run() override {
     const auto environment = value_or_throw(parallel::Environment::detect());
@@ -62,6 +64,11 @@ class TrainCommand final : public Command {
   }
 
  private:
+  static Json products(at::Device device) {
+    const bridge::ProductRates rates = bridge::measure_products(device);
+    return {{"bfloat16", rates.half_flops}, {"float32", rates.single_flops}};
+  }
+
   std::string config_;
   std::vector<std::string> overrides_;
 };

@@ -6,17 +6,16 @@
 #include <cstdlib>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "arena/host_memory.h"
 #include "base/file.h"
 #include "base/format.h"
 #include "device/cuda/cuda_device.h"
+#include "plan/device_rates.h"
 
 namespace neap::plan {
 namespace {
-
-// Copies between two places in host memory, as the host device makes them; both directions share it.
-constexpr double kHostCopyRate = 8e9;
 
 // One logical core of each physical one in the affinity mask.
 std::int64_t physical_cores() {
@@ -45,12 +44,19 @@ std::int64_t within_quota(std::int64_t cores) {
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(quota / period), 1, cores);
 }
 
+void use_rates(Target& target, PlanRates rates) {
+  target.rates = rates.kernels;
+  target.link = rates.link;
+  target.rates_from = std::move(rates.from);
+}
+
 Status fill_cuda(const spec::DeviceConfig& config, DeviceChoice& choice) {
   NEAP_TRY_ASSIGN(const auto device, device::make_cuda_device(static_cast<int>(config.ordinal)));
   choice.name = device->info().name;
   choice.target.granularity = device->info().granularity;
   if (device->info().multiprocessors > 0)
     choice.target.multiprocessors = device->info().multiprocessors;
+  use_rates(choice.target, rates_of_gpu(choice.name));
   if (!config.memory.is_zero()) return {};
   NEAP_TRY_ASSIGN(const device::MemoryInfo memory, device->memory());
   choice.target.capacity = memory.free;
@@ -95,10 +101,11 @@ Result<DeviceChoice> choose_device(const spec::DeviceConfig& config, const CudaG
                     format("device.kind is \"cuda\", but {}", gpus.reason));
     target.cuda = true;
     choice.name = "GPU";
+    use_rates(target, rates_without_gpu());
     return choice;
   }
   choice.name = "host memory";
-  target.link = {kHostCopyRate, kHostCopyRate, kHostCopyRate};
+  use_rates(target, rates_of_host(target.threads));
   if (target.capacity.is_zero()) target.capacity = arena::available_host_memory();
   return choice;
 }

@@ -1,11 +1,59 @@
 #include "plan/device_rates.h"
 
+#include "base/format.h"
+#include "base/log.h"
+#include "plan/rate_file.h"
+
 namespace neap::plan {
+namespace {
+
+// Copies between two places in host memory, as the host device makes them; both directions share it.
+constexpr double kHostCopyRate = 8e9;
+
+// A record without products is from a doctor that had no libtorch.
+void take_measured(PlanRates& rates, const MeasuredRates& measured) {
+  const device::Rates& d = measured.device;
+  rates.link = {d.to_host, d.to_device, d.both, d.remap};
+  rates.kernels.bytes = d.memory;
+  if (measured.half_flops > 0) rates.kernels.half_flops = measured.half_flops;
+  if (measured.single_flops > 0) rates.kernels.single_flops = measured.single_flops;
+  rates.from = format("measured on {} by neap doctor{}", measured.date,
+                      measured.half_flops > 0 ? "" : ", matrix products as on an H200");
+}
+
+}  // namespace
 
 step::KernelRates default_rates(bool cuda, std::int64_t threads) {
+  // Of an H200: a product of 4096^3, traffic of a copy, the start of a kernel.
   if (cuda) return {700e12, 50e12, 4e12, 4e-6};
   const auto n = static_cast<double>(threads);
   return {30e9 * n, 60e9 * n, 8e9 * n, 2e-6};
+}
+
+PlanRates rates_without_gpu() {
+  return {default_rates(true, 0), Link{}, "measured on an H200"};
+}
+
+PlanRates rates_of_gpu(const std::string& name) {
+  PlanRates rates = rates_without_gpu();
+  if (name.find("H200") == std::string::npos)
+    rates.from += "; neap doctor measures and keeps those of this GPU";
+  const Result<std::optional<MeasuredRates>> found = load_rates(name);
+  if (!found.ok()) {
+    log::warn(found.status().message() + ". It is ignored; neap doctor writes a new one");
+  } else if (*found) {
+    take_measured(rates, **found);
+  }
+  return rates;
+}
+
+PlanRates rates_of_host(std::int64_t threads) {
+  PlanRates rates;
+  rates.kernels = default_rates(false, threads);
+  // Remapping is a part of its copies.
+  rates.link = {kHostCopyRate, kHostCopyRate, kHostCopyRate, 0};
+  rates.from = "of a server's core for each thread";
+  return rates;
 }
 
 }  // namespace neap::plan

@@ -37,6 +37,7 @@ class Drafts {
     plan.granularity = target_.granularity;
     plan.host_budget = job_.memory.host_budget;
     plan.link = target_.link;
+    plan.rates_from = target_.rates_from;
     plan.updates = modes;
     const spec::Recipe recipe = spec::describe(job_, modes);
     plan.tags = build_tags(job_, recipe, models_, target_);
@@ -200,10 +201,11 @@ double MemoryPlan::seconds() const {
   return sum;
 }
 
-double Link::seconds(Bytes out, Bytes in) const {
+double Link::seconds(Bytes out, Bytes in, Bytes mapped) const {
   const Bytes shared = std::min(out, in);
   const auto bytes = [](Bytes b) { return static_cast<double>(b.count()); };
-  return 2 * bytes(shared) / both + bytes(out - shared) / to_host + bytes(in - shared) / to_device;
+  return 2 * bytes(shared) / both + bytes(out - shared) / to_host + bytes(in - shared) / to_device +
+         bytes(mapped) * remap;
 }
 
 Result<MemoryPlan> draft_plan(const spec::Job& job, const Target& target,

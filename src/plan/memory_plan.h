@@ -97,11 +97,13 @@ struct PhaseSchedule {
 
 /// Rates between the device and the host, in bytes a second.
 struct Link {
-  // Pinned memory over PCIe Gen5 x16, measured on an H200.
+  // Pinned memory over PCIe Gen5 x16, measured on an H200, and 64 GiB paused and resumed there.
   double to_host = 55.2e9, to_device = 55.0e9;
-  double both = 97.5e9;  ///< sum of both directions at once
-  /// Of an exchange: both directions at once, then the rest of the larger.
-  [[nodiscard]] double seconds(Bytes out, Bytes in) const;
+  double both = 97.5e9;    ///< sum of both directions at once
+  double remap = 4.2e-14;  ///< seconds to unmap a byte and map it again
+  /// Of an exchange: both directions at once, then the rest of the larger. `mapped`: bytes that get
+  /// pages, whether they are copied or not.
+  [[nodiscard]] double seconds(Bytes out, Bytes in, Bytes mapped) const;
 };
 
 /// What the blocks of a trained model keep for their backward.
@@ -122,6 +124,7 @@ struct Target {
   std::int64_t multiprocessors = 132;  ///< of the GPU; H100's and H200's where there is none to ask
   step::KernelRates rates{};           ///< zeros: default_rates()
   Link link;
+  std::string rates_from;  ///< where the two are from, for people
 };
 
 struct MemoryPlan {
@@ -130,6 +133,7 @@ struct MemoryPlan {
   Bytes granularity;
   Bytes host_budget;  ///< zero: unlimited
   Link link;
+  std::string rates_from;         ///< of the link's and the operations' rates, for people
   spec::UpdateModes updates;      ///< of the recipe that the phases are from
   std::vector<PhasePlan> phases;  ///< in the order of one step
   std::vector<Loop> loops;        ///< of phases that run more than once

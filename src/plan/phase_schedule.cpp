@@ -100,17 +100,26 @@ TagOption streamed_option(const MemoryPlan& plan, const TagPlan& tag) {
   return option;
 }
 
-Bytes copied(const std::vector<Move>& moves, Move::Kind kind) {
-  Bytes sum;
-  for (const Move& move : moves) sum += move.kind == kind && move.copies ? move.bytes : Bytes();
+// Of moves of a kind: all bytes, and those that are copied.
+struct Moved {
+  Bytes bytes, copied;
+};
+Moved moved(const std::vector<Move>& moves, Move::Kind kind) {
+  Moved sum;
+  for (const Move& move : moves) {
+    if (move.kind != kind) continue;
+    sum.bytes += move.bytes;
+    if (move.copies) sum.copied += move.bytes;
+  }
   return sum;
 }
 
 void add_moves(MemoryPlan& plan, const std::vector<Move>& moves, std::int64_t times) {
-  const Bytes out = copied(moves, Move::Kind::kPause);
-  const Bytes in = copied(moves, Move::Kind::kResume);
-  plan.moved_per_step += (out + in) * static_cast<std::uint64_t>(times);
-  plan.move_seconds += plan.link.seconds(out, in) * static_cast<double>(times);
+  const Moved out = moved(moves, Move::Kind::kPause);
+  const Moved in = moved(moves, Move::Kind::kResume);
+  plan.moved_per_step += (out.copied + in.copied) * static_cast<std::uint64_t>(times);
+  plan.move_seconds +=
+      plan.link.seconds(out.copied, in.copied, in.bytes) * static_cast<double>(times);
 }
 
 // The first window comes alone, each other one while the one before leaves, and the last leaves alone.
@@ -118,10 +127,10 @@ void add_windows(MemoryPlan& plan, const TagPlan& tag, std::int64_t times) {
   double seconds = 0;
   Bytes before;
   for (const WindowPlan& window : tag.windows) {
-    seconds += plan.link.seconds(before, window.bytes);
+    seconds += plan.link.seconds(before, window.bytes, window.bytes);
     before = window.bytes;
   }
-  seconds += plan.link.seconds(before, Bytes());
+  seconds += plan.link.seconds(before, Bytes(), Bytes());
   plan.moved_per_step += tag.bytes * 2 * static_cast<std::uint64_t>(times);
   plan.move_seconds += seconds * static_cast<double>(times);
 }

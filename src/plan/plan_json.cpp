@@ -41,7 +41,11 @@ Json MemoryPlan::to_json() const {
   out["all_resident"] = bytes(all_resident);
   out["moved_per_step"] = bytes(moved_per_step);
   out["move_seconds"] = move_seconds;
-  out["link"] = {{"to_host", link.to_host}, {"to_device", link.to_device}, {"both", link.both}};
+  out["link"] = {{"to_host", link.to_host},
+                 {"to_device", link.to_device},
+                 {"both", link.both},
+                 {"remap", link.remap}};
+  out["rates_from"] = rates_from;
   out["host_bytes"] = bytes(host_bytes);
   Json phase_list = Json::array();
   for (std::size_t p = 0; p < phases.size(); ++p) {

@@ -162,6 +162,7 @@ std::string MemoryPlan::to_text() const {
                     : format(", {:.3g} s at {:.1f} GB/s (both directions at once {:.1f} GB/s)",
                              move_seconds, link.to_device / 1e9, link.both / 1e9));
   out += format("host memory for copies {}\n", host_bytes);
+  if (!rates_from.empty()) out += format("rates for seconds      {}\n", rates_from);
   if (!fits()) out += format("The plan is over the capacity by {}.\n", peak - capacity);
   return out;
 }

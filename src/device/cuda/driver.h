@@ -98,6 +98,8 @@ constexpr int kAttributeFabric = 128;
     (void* to, DevicePtr from, std::size_t size, Stream stream))                                   \
   X(copy_to_device_async, "cuMemcpyHtoDAsync_v2",                                                  \
     (DevicePtr to, const void* from, std::size_t size, Stream stream))                             \
+  X(copy_on_device_async, "cuMemcpyDtoDAsync_v2",                                                  \
+    (DevicePtr to, DevicePtr from, std::size_t size, Stream stream))                               \
   X(fill_async, "cuMemsetD8Async",                                                                 \
     (DevicePtr at, unsigned char value, std::size_t count, Stream stream))                         \
   X(stream_create, "cuStreamCreate", (Stream * stream, unsigned flags))                            \

@@ -1,0 +1,19 @@
+// Rates of libtorch's matrix products, for plans that count seconds.
+//
+// Threads   one.
+// Failure   throws what libtorch throws.
+// Cost      a second: products of 4096^3 on a GPU, of 512^3 on the host.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace neap::bridge {
+
+/// FLOPs in a second.
+struct ProductRates {
+  double half_flops = 0;    ///< bfloat16
+  double single_flops = 0;  ///< float32
+};
+[[nodiscard]] ProductRates measure_products(at::Device device);
+
+}  // namespace neap::bridge

@@ -1,0 +1,75 @@
+"""`neap doctor` on the stand-in driver keeps what it measured, and `neap plan` reads it.
+
+usage: doctor_test.py NEAP STANDIN_DIR CONFIG WORK_DIR
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+NEAP, STANDIN, CONFIG, WORK = sys.argv[1:5]
+CACHE = Path(WORK) / "doctor_cache"
+
+
+def neap(*arguments, **changes):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("NEAP_")}
+    environment |= {"LD_LIBRARY_PATH": STANDIN, "NEAP_STANDIN_BYTES": str(256 << 20), "NEAP_STANDIN_DEVICES": "2",
+                    "XDG_CACHE_HOME": str(CACHE)}
+    return subprocess.run([NEAP, *arguments], env=environment | changes, text=True, capture_output=True, timeout=100)
+
+
+def plan(**changes):
+    done = neap("plan", CONFIG, "--capacity", "79GiB", "--json", **changes)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+def measures_keeps_and_plans_with_it():
+    before, _ = plan()
+    assert before["rates_from"].startswith("measured on an H200; neap doctor"), before["rates_from"]
+    assert not CACHE.exists()
+    done = neap("doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    doctor = json.loads(done.stdout)
+    first, second = [d for d in doctor["devices"] if d["name"].startswith("stand-in")]
+    records = [json.loads(Path(d["rates_file"]).read_text()) for d in (first, second)]
+    for device, record in zip((first, second), records):
+        assert record["schema"] == 1 and record["gpu"] == device["name"] and record["driver"] == 13000
+        assert record["to_host"] == device["to_host_gbps"] * 1e9 > 1e8, record
+        assert record["memory"] > 1e8 and record["remap"] > 0 and record["both"] > 1e8, record
+    after, said = plan()
+    assert after["rates_from"].startswith(f"measured on {records[0]['date']} by neap doctor"), after["rates_from"]
+    assert after["link"]["both"] == records[0]["both"] and after["link"]["remap"] == records[0]["remap"]
+    assert "rates" not in said, said
+    # The host device has no record: its plans stay what they are.
+    assert len(list((CACHE / "neap" / "rates").iterdir())) == 2
+
+
+def a_broken_record_is_one_message():
+    for file in (CACHE / "neap" / "rates").iterdir():
+        file.write_text("{}")
+    result, said = plan()
+    assert result["rates_from"].startswith("measured on an H200"), result["rates_from"]
+    lines = [line for line in said.splitlines() if "holds no record of rates" in line]
+    assert len(lines) == 1 and str(CACHE) in lines[0] and "ignored" in lines[0], said
+    neap("doctor")
+    result, said = plan()
+    assert "by neap doctor" in result["rates_from"] and said == "", said
+
+
+def says_where_it_cannot_keep():
+    shutil.rmtree(CACHE)
+    assert neap("doctor", "--quick").returncode == 0 and not CACHE.exists()
+    done = neap("doctor", XDG_CACHE_HOME="", HOME="")
+    assert done.returncode == 0
+    assert "Plans cannot use what was measured: Neither XDG_CACHE_HOME nor HOME" in done.stdout, done.stdout
+
+
+shutil.rmtree(CACHE, ignore_errors=True)
+for case in (measures_keeps_and_plans_with_it, a_broken_record_is_one_message, says_where_it_cannot_keep):
+    case()
+    print(f"ok {case.__name__}")
+shutil.rmtree(CACHE, ignore_errors=True)
