@@ -1,24 +1,25 @@
-// The byte-level BPE model: bytes of a piece to ids by ranked merges.
+// The BPE model: symbols of a piece of text to ids by ranked merges.
+//
+// A symbol is a byte (byte-level vocabularies) or a character. Ids are those of Hugging Face's
+// tokenizers library for valid UTF-8; bytes that are not UTF-8 encode as byte tokens where the
+// vocabulary has them.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-namespace neap::model {
+#include "model/pair_table.h"
 
-/// Byte <-> character of the vocabulary's alphabet (printable bytes stand for themselves).
-[[nodiscard]] const std::array<std::string, 256>& byte_characters();
-/// Bytes that a vocabulary token stands for. A token with a character outside the alphabet stands
-/// for its own UTF-8.
-[[nodiscard]] std::string bytes_of_token(std::string_view token);
-/// The alphabet's spelling of bytes.
-[[nodiscard]] std::string token_of_bytes(std::string_view bytes);
+namespace neap::model {
 
 struct StringHash {
   using is_transparent = void;
@@ -27,43 +28,84 @@ struct StringHash {
 template <class T>
 using StringMap = std::unordered_map<std::string, T, StringHash, std::equal_to<>>;
 
+struct BpeOptions {
+  bool byte_level = true;      ///< symbols are bytes in the alphabet's spelling, else characters
+  bool ignore_merges = false;  ///< a piece that is a token needs no merges
+  bool byte_fallback = false;  ///< characters without a token become their bytes "<0xNN>"
+  bool fuse_unk = false;       ///< a run of unknown characters becomes one token
+  std::optional<std::string> unk_token;  ///< for what is left; none: it is dropped
+};
+
 class Bpe {
  public:
   using Id = std::int32_t;
+  using Merges = std::vector<std::pair<std::string, std::string>>;
 
-  /// `vocabulary`: token in the alphabet's spelling -> id; `merges` in rank order. Throws, naming
-  /// `where` and the merge, when a merge's parts or product are not in the vocabulary.
-  Bpe(const StringMap<Id>& vocabulary,
-      const std::vector<std::pair<std::string, std::string>>& merges, bool ignore_merges,
+  /// `merges` in rank order. Throws, naming `where` and the merge, when a merge's parts or product
+  /// are not in the vocabulary.
+  Bpe(const StringMap<Id>& vocabulary, const Merges& merges, const BpeOptions& options,
       std::string_view where);
+  ~Bpe();
+  Bpe(const Bpe&) = delete;
+  Bpe& operator=(const Bpe&) = delete;
 
-  /// Appends the ids of each piece. Threads: any; one at a time uses the cache.
-  void encode(const std::vector<std::string_view>& pieces, std::vector<std::int64_t>& ids) const;
+  /// Appends the ids of each piece. Threads: any; each call has a cache (1 MiB) of its own.
+  void encode(std::span<const std::string_view> pieces, std::vector<std::int64_t>& ids) const;
 
   /// Whether both have the same merges in the same order, given the same vocabulary.
   [[nodiscard]] bool same_merges(const Bpe& other) const {
-    return keys_ == other.keys_ && values_ == other.values_ &&
-           whole_.empty() == other.whole_.empty();
+    return merges_ == other.merges_ && whole_.empty() == other.whole_.empty();
   }
 
  private:
+  static constexpr std::int32_t kBasicPoints = 0x10000;
   struct Merge {
     std::int32_t rank = -1;
     Id id = -1;
     bool operator==(const Merge&) const = default;
   };
+  struct Scratch;
+  /// What a character becomes before any merge.
+  struct Initial {
+    Id id = -1;             ///< its token
+    std::vector<Id> bytes;  ///< without a token: its byte tokens
+  };
+
+  void read_merges(const StringMap<Id>& vocabulary, const Merges& merges, std::string_view where);
+  void read_symbols(const StringMap<Id>& vocabulary);
+  void find_junctions(const StringMap<Id>& vocabulary, const Merges& merges);
+  [[nodiscard]] Initial initial_of(const StringMap<Id>& vocabulary,
+                                   const std::string& character) const;
   [[nodiscard]] Merge find(Id left, Id right) const;
-  void encode_piece(std::string_view piece, std::vector<Id>& out) const;
+  [[nodiscard]] bool may_join(Id left, Id right) const;
+  [[nodiscard]] Id unk() const;
+  [[nodiscard]] Id id_of_point(std::int32_t point) const;
+  template <class Emit>
+  void for_each_symbol(std::string_view piece, bool& unk_seen, Emit&& emit) const;
+  void encode_piece(std::string_view piece, Scratch& scratch, std::vector<Id>& out) const;
+  void encode_long(std::string_view piece, Scratch& scratch, std::vector<Id>& out) const;
+  void merge_symbols(Scratch& scratch, std::vector<Id>& out) const;
+  void merge_few(std::vector<Id>& symbols, std::vector<Id>& out) const;
+  void merge_many(Scratch& scratch, std::vector<Id>& out) const;
 
-  std::array<Id, 256> byte_id_{};
-  // Open addressing over (left, right): the hot lookup of the program.
-  std::vector<std::uint64_t> keys_;
-  std::vector<Merge> values_;
-  std::uint64_t mask_ = 0;
-  StringMap<Id> whole_;  // by bytes; only with ignore_merges
+  bool byte_level_ = true;
+  bool fuse_unk_ = false;
+  std::optional<std::string> unk_token_;
+  Id unk_ = -1;
+  std::array<Initial, 256> initial_;  // by byte; without byte_level, ASCII only
+  std::array<Id, 256> byte_token_{};  // "<0xNN>"; all -1 without byte_fallback
+  // Of tokens of one character that is not ASCII: the basic plane as a table, the rest as a map.
+  std::vector<Id> basic_point_id_;
+  std::unordered_map<std::int32_t, Id> other_point_id_;
+  PairTable<Merge> merges_;
+  // Pairs of symbols that some sequence of merges may bring into one token. A piece is cut where its
+  // neighbours are no such pair.
+  PairTable<bool> junctions_;
+  bool knows_junctions_ = false;  // the vocabulary is not too unusual for that
+  StringMap<Id> whole_;           // only with ignore_merges; by bytes with byte_level
 
-  mutable std::mutex cache_mutex_;
-  mutable StringMap<std::vector<Id>> cache_;
+  mutable std::mutex scratch_mutex_;
+  mutable std::vector<std::shared_ptr<Scratch>> scratch_;  // those that no call uses
 };
 
 }  // namespace neap::model

@@ -1,123 +1,41 @@
 #include "model/pretokenizer.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
-#include "base/format.h"
-#include "base/status.h"
+#include "model/normalizer.h"
+#include "model/utf8.h"
 
 namespace neap::model {
-
-const char* const kGpt2Pattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
 namespace {
 
-// White space as Hugging Face's engine sees it; pcre2 counts U+180E too.
-constexpr std::string_view kSpaces =
-    R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-constexpr std::string_view kOthers =
-    R"(\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff})";
+SplitBehavior behavior_of(const Tree& value, std::string_view where) {
+  const std::string name = text_of(value);
+  if (name == "Removed") return SplitBehavior::kRemoved;
+  if (name == "Isolated") return SplitBehavior::kIsolated;
+  if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
+  if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
+  if (name == "Contiguous") return SplitBehavior::kContiguous;
+  corrupt(where, format("a split has the behavior {}", value.dump()));
+}
 
-std::string with_exact_spaces(std::string_view pattern) {
-  std::string out;
-  bool in_class = false;
-  for (std::size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    if (c == '\\' && i + 1 < pattern.size()) {
-      const char kind = pattern[++i];
-      if (kind == 's' || kind == 'S') {
-        const std::string_view set = kind == 's' ? kSpaces : kOthers;
-        out += in_class ? std::string(set) : "[" + std::string(set) + "]";
-      } else {
-        out += c;
-        out += kind;
-      }
-      continue;
+template <class Matches>
+void match_points(std::string_view text, const Matches& matches, std::vector<MatchPart>& parts) {
+  std::size_t done = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const utf8::Point p = utf8::front(text.substr(at));
+    if (p.value >= 0 && matches(p.value)) {
+      if (at > done) parts.push_back({done, at, false});
+      parts.push_back({at, at + p.bytes, true});
+      done = at + p.bytes;
     }
-    if (c == '[' && !in_class) {
-      in_class = true;
-      // A bracket right behind the opening is a literal.
-      out += c;
-      if (i + 1 < pattern.size() && pattern[i + 1] == '^') out += pattern[++i];
-      if (i + 1 < pattern.size() && pattern[i + 1] == ']') {
-        out += "\\]";
-        ++i;
-      }
-      continue;
-    }
-    if (c == ']') in_class = false;
-    out += c;
+    at += p.bytes;
   }
-  return out;
+  if (done < text.size()) parts.push_back({done, text.size(), false});
 }
 
 }  // namespace
 
-struct SplitPattern::Code {
-  pcre2_code* code = nullptr;
-  bool jit = false;
-  std::string source;
-  Code() = default;
-  Code(const Code&) = delete;
-  Code& operator=(const Code&) = delete;
-  ~Code() { pcre2_code_free(code); }
-};
-
-SplitPattern::SplitPattern(std::string_view pattern, std::string_view where) {
-  const std::string exact = with_exact_spaces(pattern);
-  int number = 0;
-  PCRE2_SIZE at = 0;
-  auto compiled = std::make_shared<Code>();
-  compiled->source = std::string(pattern);
-  compiled->code =
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(exact.data()), exact.size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &number, &at, nullptr);
-  if (compiled->code == nullptr) {
-    unsigned char message[160] = {};
-    pcre2_get_error_message(number, message, sizeof message);
-    throw Error(ErrorCode::kUnsupported,
-                format("{}: the pre-tokenizer's pattern \"{}\" does not compile: {}", where,
-                       pattern, reinterpret_cast<const char*>(message)));
-  }
-  compiled->jit = pcre2_jit_compile(compiled->code, PCRE2_JIT_COMPLETE) == 0;
-  code_ = std::move(compiled);
-}
-
-void SplitPattern::split(std::string_view text, std::vector<std::string_view>& pieces) const {
-  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
-      pcre2_match_data_create(1, nullptr), &pcre2_match_data_free);
-  if (!match) throw Error(ErrorCode::kOutOfHostMemory, "No memory for splitting text");
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.get());
-  std::size_t done = 0;  // pieces reach so far
-  std::size_t from = 0;  // the search starts here
-  while (from < text.size()) {
-    int found = code_->jit ? pcre2_jit_match(code_->code, subject, text.size(), from, 0,
-                                             match.get(), nullptr)
-                           : PCRE2_ERROR_JIT_STACKLIMIT;
-    if (found == PCRE2_ERROR_JIT_STACKLIMIT)
-      found =
-          pcre2_match(code_->code, subject, text.size(), from, PCRE2_NO_JIT, match.get(), nullptr);
-    if (found == PCRE2_ERROR_NOMATCH) break;
-    if (found < 0) {
-      unsigned char message[160] = {};
-      pcre2_get_error_message(found, message, sizeof message);
-      throw Error(ErrorCode::kUnsupported,
-                  format("The pre-tokenizer's pattern \"{}\" failed on a text of {} bytes: {}",
-                         code_->source, text.size(), reinterpret_cast<const char*>(message)));
-    }
-    const std::size_t begin = ends[0];
-    const std::size_t end = ends[1];
-    if (end <= begin) {  // an empty match splits nothing
-      from = std::max(from, end) + 1;
-      continue;
-    }
-    if (begin > done) pieces.push_back(text.substr(done, begin - done));
-    pieces.push_back(text.substr(begin, end - begin));
-    done = from = end;
-  }
-  if (done < text.size()) pieces.push_back(text.substr(done));
+PreTokenizer::Points::Points(std::function<bool(std::int32_t)> matches, SplitBehavior at)
+    : behavior(at), others(std::move(matches)) {
+  for (std::int32_t c = 0; c < 0x80; ++c) ascii[static_cast<std::size_t>(c)] = others(c);
 }
 
 PreTokenizer::PreTokenizer(const Tree& config, std::string_view where) {
@@ -125,50 +43,166 @@ PreTokenizer::PreTokenizer(const Tree& config, std::string_view where) {
 }
 
 void PreTokenizer::add(const Tree& config, std::string_view where) {
-  const auto refuse = [&](const std::string& what) {
-    throw Error(ErrorCode::kUnsupported, format("{}: pre_tokenizer {}", where, what));
-  };
-  if (!config.is_object()) refuse("is not an object");
-  const std::string type = config.value("type", "");
+  const std::string type = type_of(config, where, "pre_tokenizer");
   if (type == "Sequence") {
-    if (!config.contains("pretokenizers") || !config["pretokenizers"].is_array())
-      refuse("is a Sequence without pretokenizers");
-    for (const Tree& stage : config["pretokenizers"]) add(stage, where);
-  } else if (type == "ByteLevel") {
-    if (byte_level_) refuse("has ByteLevel twice");
-    byte_level_ = true;
-    add_prefix_space_ = config.value("add_prefix_space", true);
-    if (add_prefix_space_ && !stages_.empty())
-      refuse("adds a prefix space behind a split, which is not supported");
-    if (config.value("use_regex", true)) stages_.emplace_back(kGpt2Pattern, where);
+    for (const Tree& stage : stages_of(config, "pretokenizers", where)) add(stage, where);
+    return;
+  }
+  if (byte_level_)
+    refuse(where,
+           format("its pre_tokenizer has {} behind ByteLevel, which is not supported", type));
+  const auto points = [&](bool (*matches)(std::int32_t), SplitBehavior behavior) {
+    stages_.emplace_back(Points{matches, behavior});
+  };
+  if (type == "ByteLevel") {
+    add_byte_level(config, where);
   } else if (type == "Split") {
-    if (byte_level_) refuse("splits behind ByteLevel, which is not supported");
-    if (config.value("behavior", "") != "Isolated" || config.value("invert", false))
-      refuse("has a Split that is not Isolated");
-    const Tree pattern = config.value("pattern", Tree::object());
-    if (!pattern.is_object() || !pattern.contains("Regex") || !pattern["Regex"].is_string())
-      refuse("has a Split without a Regex");
-    stages_.emplace_back(pattern["Regex"].get<std::string>(), where);
+    stages_.emplace_back(Pattern{pattern_of(field(config, "pattern"), where),
+                                 behavior_of(field(config, "behavior"), where),
+                                 flag(config, "invert")});
+  } else if (type == "Metaspace") {
+    add_metaspace(config, where);
+  } else if (type == "Digits") {
+    points(utf8::is_numeric, flag(config, "individual_digits") ? SplitBehavior::kIsolated
+                                                               : SplitBehavior::kContiguous);
+  } else if (type == "Punctuation") {
+    const Tree& behavior = field(config, "behavior");
+    points(utf8::is_punctuation,
+           behavior.is_null() ? SplitBehavior::kIsolated : behavior_of(behavior, where));
+  } else if (type == "WhitespaceSplit") {
+    points(utf8::is_space, SplitBehavior::kRemoved);
+  } else if (type == "BertPreTokenizer") {
+    points(utf8::is_space, SplitBehavior::kRemoved);
+    points(utf8::is_punctuation, SplitBehavior::kIsolated);
+  } else if (type == "Whitespace") {
+    // Runs of \w and runs of what is neither \w nor white space.
+    points(utf8::is_space, SplitBehavior::kRemoved);
+    points(utf8::is_word, SplitBehavior::kContiguous);
+  } else if (type == "CharDelimiterSplit") {
+    const std::string text = text_of(field(config, "delimiter"));
+    if (text.empty() || utf8::front(text).bytes != text.size())
+      corrupt(where, "a CharDelimiterSplit has no delimiter of one character");
+    stages_.emplace_back(
+        Points{[point = utf8::front(text).value](std::int32_t c) { return c == point; },
+               SplitBehavior::kRemoved});
+  } else if (type == "FixedLength") {
+    const Tree& length = field(config, "length");
+    if (!length.is_number_integer() || length.get<std::int64_t>() < 1)
+      corrupt(where, format("a FixedLength has the length {}", length.dump()));
+    stages_.emplace_back(FixedLength{length.get<std::size_t>()});
   } else {
-    refuse(format("has the type \"{}\"; supported are ByteLevel, Split and Sequence", type));
+    refuse(where,
+           format("its pre_tokenizer is {}; supported are ByteLevel, Split, Metaspace, Digits, "
+                  "Punctuation, Whitespace, WhitespaceSplit, BertPreTokenizer, "
+                  "CharDelimiterSplit, FixedLength and Sequence",
+                  type));
   }
 }
 
-void PreTokenizer::split(std::string_view text, std::string& storage,
-                         std::vector<std::string_view>& pieces) const {
+void PreTokenizer::add_byte_level(const Tree& config, std::string_view where) {
+  byte_level_ = true;
+  if (flag(config, "add_prefix_space", true)) stages_.emplace_back(PrefixSpace{});
+  if (flag(config, "use_regex", true))
+    stages_.emplace_back(Pattern{{kGpt2Pattern, where}, SplitBehavior::kIsolated, false});
+}
+
+void PreTokenizer::add_metaspace(const Tree& config, std::string_view where) {
+  Metaspace stage;
+  stage.mark = text_of(field(config, "replacement"));
+  if (stage.mark.empty() || utf8::front(stage.mark).bytes != stage.mark.size())
+    corrupt(where, "a Metaspace has no replacement of one character");
+  const Tree& scheme = field(config, "prepend_scheme");
+  const std::string name = scheme.is_null()
+                               ? flag(config, "add_prefix_space", true) ? "always" : "never"
+                               : text_of(scheme);
+  if (name != "always" && name != "first" && name != "never")
+    corrupt(where, format("a Metaspace has the prepend_scheme {}", scheme.dump()));
+  stage.prepend = name == "always"  ? Metaspace::kAlways
+                  : name == "first" ? Metaspace::kFirst
+                                    : Metaspace::kNever;
+  stage.split = flag(config, "split", true);
+  stages_.emplace_back(std::move(stage));
+}
+
+void PreTokenizer::apply_metaspace(const Metaspace& stage, std::string_view text, bool first,
+                                   Pieces& pieces) {
+  std::string made;
+  made.reserve(text.size() + text.size() / 2);
+  const bool prepends =
+      stage.prepend == Metaspace::kAlways || (stage.prepend == Metaspace::kFirst && first);
+  if (prepends && !text.starts_with(' ') && !text.starts_with(stage.mark)) made = stage.mark;
+  for (const char c : text) {
+    if (c == ' ') {
+      made += stage.mark;
+    } else {
+      made += c;
+    }
+  }
+  const std::string_view whole = pieces.kept.emplace_back(std::move(made));
+  if (!stage.split) {
+    pieces.list.push_back(whole);
+    return;
+  }
+  for (std::size_t begin = 0; begin < whole.size();) {  // each mark begins a piece
+    const std::size_t end = std::min(whole.find(stage.mark, begin + 1), whole.size());
+    pieces.list.push_back(whole.substr(begin, end - begin));
+    begin = end;
+  }
+}
+
+void PreTokenizer::apply(const Stage& stage, std::string_view text, bool first, Pieces& pieces) {
+  if (const auto* pattern = std::get_if<Pattern>(&stage)) {
+    if (pattern->behavior == SplitBehavior::kIsolated) {
+      pattern->pattern.split(text, pieces.list);
+      return;
+    }
+    pieces.parts.clear();
+    pattern->pattern.match(text, pieces.parts);
+    for (MatchPart& part : pieces.parts) part.match = part.match != pattern->invert;
+    split_parts(text, pieces.parts, pattern->behavior, pieces.list);
+  } else if (const auto* points = std::get_if<Points>(&stage)) {
+    pieces.parts.clear();
+    match_points(text, *points, pieces.parts);
+    split_parts(text, pieces.parts, points->behavior, pieces.list);
+  } else if (const auto* metaspace = std::get_if<Metaspace>(&stage)) {
+    apply_metaspace(*metaspace, text, first, pieces);
+  } else if (const auto* fixed = std::get_if<FixedLength>(&stage)) {
+    std::size_t begin = 0, points_seen = 0;
+    for (std::size_t at = 0; at < text.size();) {
+      at += utf8::front(text.substr(at)).bytes;
+      if (++points_seen % fixed->points != 0 && at < text.size()) continue;
+      pieces.list.push_back(text.substr(begin, at - begin));
+      begin = at;
+    }
+  } else if (text.starts_with(' ')) {
+    pieces.list.push_back(text);
+  } else {
+    pieces.list.push_back(pieces.kept.emplace_back(" " + std::string(text)));
+  }
+}
+
+void PreTokenizer::split(std::string_view text, bool first, Pieces& pieces) const {
   if (text.empty()) return;
-  if (add_prefix_space_ && text.front() != ' ') {
-    storage = " ";
-    storage += text;
-    text = storage;
+  const std::size_t before = pieces.list.size();
+  pieces.list.push_back(text);
+  const char* begin = text.data();  // where a piece is the first one
+  for (const Stage& stage : stages_) {
+    pieces.stage.assign(pieces.list.begin() + static_cast<std::ptrdiff_t>(before),
+                        pieces.list.end());
+    pieces.list.resize(before);
+    const char* next_begin = nullptr;
+    for (const std::string_view piece : pieces.stage) {
+      const bool first_piece = first && piece.data() == begin;
+      const std::size_t at = pieces.list.size();
+      apply(stage, piece, first_piece, pieces);
+      if (!first_piece || pieces.list.size() == at) continue;
+      // A stage that removed what the piece began with leaves no first piece.
+      const std::string_view made = pieces.list[at];
+      const bool copied = made.data() < piece.data() || made.data() >= piece.data() + piece.size();
+      if (copied || made.data() == piece.data()) next_begin = made.data();
+    }
+    begin = next_begin;
   }
-  std::vector<std::string_view> current{text};
-  for (const SplitPattern& stage : stages_) {
-    std::vector<std::string_view> next;
-    for (const std::string_view piece : current) stage.split(piece, next);
-    current = std::move(next);
-  }
-  pieces.insert(pieces.end(), current.begin(), current.end());
 }
 
 }  // namespace neap::model

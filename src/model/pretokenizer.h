@@ -1,50 +1,83 @@
-// Splits text into the pieces that BPE merges stay within, by the patterns of tokenizer.json.
+// The pre-tokenizer of tokenizer.json: splits text into the pieces that BPE merges stay within.
+//
+// Threads   const calls from any thread.
+// Failure   neap::Error naming the file and the stage.
+// Cost      a pass over the text for each stage; stages that change text copy it.
 #pragma once
 
-#include <memory>
+#include <array>
+#include <deque>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include "model/split_pattern.h"
+#include "model/tree.h"
 
 namespace neap::model {
 
-/// Objects as sorted maps: a vocabulary of 150,000 keys parses in time n log n, which neap::Json,
-/// whose objects keep their order by searching, does not.
-using Tree = nlohmann::json;
-
-/// GPT-2's pattern, which ByteLevel uses where the file names none.
-extern const char* const kGpt2Pattern;
-
-/// A compiled pattern in Hugging Face's dialect. Threads: const calls from any thread.
-class SplitPattern {
- public:
-  /// `where` names the file in errors.
-  SplitPattern(std::string_view pattern, std::string_view where);
-  /// Appends matches and the texts between them, in order, none empty. Bytes that are not UTF-8
-  /// never match.
-  void split(std::string_view text, std::vector<std::string_view>& pieces) const;
+/// Pieces of a text, and the copies that some of them point into.
+struct Pieces {
+  std::vector<std::string_view> list;
+  std::deque<std::string> kept;
+  void clear() {
+    list.clear();
+    kept.clear();
+  }
 
  private:
-  struct Code;
-  std::shared_ptr<const Code> code_;
+  friend class PreTokenizer;
+  std::vector<std::string_view> stage;  // what the next stage splits
+  std::vector<MatchPart> parts;
 };
 
 class PreTokenizer {
  public:
-  /// From the file's "pre_tokenizer" (null: the whole text is one piece).
-  PreTokenizer(const Tree& config, std::string_view where);
   PreTokenizer() = default;
-  /// Pieces of a text between added tokens. `storage` keeps a changed copy of the text alive.
-  void split(std::string_view text, std::string& storage,
-             std::vector<std::string_view>& pieces) const;
+  /// From the file's "pre_tokenizer"; null: the whole text is one piece.
+  PreTokenizer(const Tree& config, std::string_view where);
+
+  /// Appends the pieces of a text between added tokens. `first`: the text that was given begins
+  /// here.
+  void split(std::string_view text, bool first, Pieces& pieces) const;
+  /// Whether pieces are to be spelled in the byte alphabet; they come as plain bytes.
   [[nodiscard]] bool byte_level() const { return byte_level_; }
 
  private:
+  struct Pattern {
+    SplitPattern pattern;
+    SplitBehavior behavior;
+    bool invert;
+  };
+  struct Points {  // splits at code points of a class
+    Points(std::function<bool(std::int32_t)> matches, SplitBehavior at);
+    [[nodiscard]] bool operator()(std::int32_t point) const {
+      return point < 0x80 ? ascii[static_cast<std::size_t>(point)] : others(point);
+    }
+    SplitBehavior behavior;
+    std::array<bool, 0x80> ascii{};
+    std::function<bool(std::int32_t)> others;
+  };
+  struct PrefixSpace {};
+  struct Metaspace {
+    std::string mark;
+    enum { kAlways, kFirst, kNever } prepend;
+    bool split;
+  };
+  struct FixedLength {
+    std::size_t points;
+  };
+  using Stage = std::variant<Pattern, Points, PrefixSpace, Metaspace, FixedLength>;
   void add(const Tree& config, std::string_view where);
-  std::vector<SplitPattern> stages_;
-  bool add_prefix_space_ = false;
+  void add_byte_level(const Tree& config, std::string_view where);
+  void add_metaspace(const Tree& config, std::string_view where);
+  static void apply(const Stage& stage, std::string_view text, bool first, Pieces& pieces);
+  static void apply_metaspace(const Metaspace& stage, std::string_view text, bool first,
+                              Pieces& pieces);
+
+  std::vector<Stage> stages_;
   bool byte_level_ = false;
 };
 

@@ -8,69 +8,13 @@
 
 namespace neap::model {
 
-void AddedTokenFinder::add(std::string pattern, const AddedToken& token) {
-  if (pattern.empty()) return;
-  auto& list = by_first_byte_[static_cast<unsigned char>(pattern.front())];
-  patterns_.push_back({std::move(pattern), token});
-  const std::size_t index = patterns_.size() - 1;
-  const auto at = std::find_if(list.begin(), list.end(), [&](std::size_t other) {
-    return patterns_[other].text.size() < patterns_[index].text.size();
-  });
-  list.insert(at, index);
-}
-
-const AddedTokenFinder::Pattern* AddedTokenFinder::longest_at(std::string_view text) const {
-  for (const std::size_t i : by_first_byte_[static_cast<unsigned char>(text.front())]) {
-    if (text.starts_with(patterns_[i].text)) return &patterns_[i];
-  }
-  return nullptr;
-}
-
-void AddedTokenFinder::split(std::string_view text, std::vector<Part>& parts) const {
-  std::size_t done = 0;
-  std::size_t at = 0;
-  while (!patterns_.empty() && at < text.size()) {
-    const Pattern* found = longest_at(text.substr(at));
-    if (found == nullptr) {
-      ++at;
-      continue;
-    }
-    std::size_t begin = at;
-    std::size_t end = at + found->text.size();
-    at = end;
-    const AddedToken& token = found->token;
-    if (token.single_word &&
-        (utf8::is_word(utf8::back(text.substr(0, begin))) ||
-         (end < text.size() && utf8::is_word(utf8::front(text.substr(end)).value))))
-      continue;
-    if (begin < done) continue;  // swallowed by the one before, which strips to its right
-    if (token.lstrip) begin = std::max(done, begin - utf8::trailing_space(text.substr(0, begin)));
-    if (token.rstrip) end += utf8::leading_space(text.substr(end));
-    if (begin > done) parts.push_back({text.substr(done, begin - done), std::nullopt});
-    parts.push_back({text.substr(begin, end - begin), token.id});
-    done = end;
-  }
-  if (done < text.size()) parts.push_back({text.substr(done), std::nullopt});
-}
-
-std::string Tokenizer::State::normalized(std::string_view text) const {
-  std::string out(text);
-  for (const utf8::Form form : forms) out = utf8::normalize(out, form);
-  return out;
-}
-
-std::optional<TokenId> Tokenizer::State::id_of(std::string_view token) const {
-  const auto it = vocabulary.find(token);
-  return it == vocabulary.end() ? std::nullopt : std::optional<TokenId>(it->second);
-}
-
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
   const State& s = *state_;
   std::vector<TokenId> ids;
   if (add_special_tokens) ids = s.prefix;
   std::vector<AddedTokenFinder::Part> outer, inner;
-  std::vector<std::string_view> pieces;
-  std::string changed, storage;
+  Pieces pieces;
+  std::string changed;
   s.raw_finder.split(text, outer);
   for (const auto& part : outer) {
     if (part.id) {
@@ -78,8 +22,8 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_t
       continue;
     }
     std::string_view plain = part.text;
-    if (!s.forms.empty()) {
-      changed = s.normalized(plain);
+    if (!s.normalizer.empty()) {
+      changed = s.normalizer.apply(plain);
       plain = changed;
     }
     inner.clear();
@@ -89,9 +33,10 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_t
         ids.push_back(*inside.id);
         continue;
       }
+      const bool first = part.text.data() == text.data() && inside.text.data() == plain.data();
       pieces.clear();
-      s.pre_tokenizer.split(inside.text, storage, pieces);
-      s.bpe->encode(pieces, ids);
+      s.pre_tokenizer.split(inside.text, first, pieces);
+      s.bpe->encode(pieces.list, ids);
     }
   }
   if (add_special_tokens) ids.insert(ids.end(), s.suffix.begin(), s.suffix.end());
@@ -176,22 +121,24 @@ void Tokenizer::set_roles(std::optional<std::string> bos, std::optional<std::str
   state_->pad = id(pad);
 }
 
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens)
+    : tokenizer_(tokenizer),
+      skip_special_tokens_(skip_special_tokens),
+      stream_(std::make_unique<DecodeStream>(tokenizer.state_->decoder.stream())) {}
+StreamDecoder::StreamDecoder(StreamDecoder&&) noexcept = default;
+StreamDecoder& StreamDecoder::operator=(StreamDecoder&&) noexcept = default;
+StreamDecoder::~StreamDecoder() = default;
+
 std::string StreamDecoder::push(TokenId id) {
   const Tokenizer::State& s = *tokenizer_.state_;
   if (id < 0 || id >= tokenizer_.vocab_size()) return {};
   const auto at = static_cast<std::size_t>(id);
-  if (skip_special_tokens_ && s.special[at]) return {};
-  tail_ += s.bytes[at];
-  std::string text;
-  tail_.erase(0, utf8::append_lossy(text, tail_, /*final=*/false));
-  return text;
+  if (s.tokens[at].empty() || (skip_special_tokens_ && s.special[at])) return {};
+  return stream_->push(s.tokens[at]);
 }
 
 std::string StreamDecoder::finish() {
-  std::string text;
-  utf8::append_lossy(text, tail_, /*final=*/true);
-  tail_.clear();
-  return text;
+  return stream_->finish();
 }
 
 }  // namespace neap::model

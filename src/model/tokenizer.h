@@ -1,5 +1,6 @@
-// Byte-level BPE tokenizers: Hugging Face's tokenizer.json (GPT-2, Qwen2, Llama-3, OPT types), the
-// older vocab.json with merges.txt, and training from text.
+// BPE tokenizers: Hugging Face's tokenizer.json, byte-level (GPT-2, Qwen, Llama-3 and kin) or with
+// byte fallback (Llama-2, Mistral, Gemma and kin), the older vocab.json with merges.txt, and training
+// of byte-level ones from text.
 //
 // Needs no torch. Any bytes can be encoded; ids are those of Hugging Face's tokenizers library for
 // valid UTF-8.
@@ -93,19 +94,23 @@ class Tokenizer {
   std::shared_ptr<State> state_;
 };
 
-/// Text of a growing list of ids: each push returns what has become certain; an incomplete UTF-8
-/// tail is held back. All pushes and finish together equal decode.
+class DecodeStream;
+
+/// Text of a growing list of ids: each push returns what has become certain, always whole UTF-8. All
+/// pushes and finish together equal decode. One thread.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens = true)
-      : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens) {}
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens = true);
+  StreamDecoder(StreamDecoder&&) noexcept;
+  StreamDecoder& operator=(StreamDecoder&&) noexcept;
+  ~StreamDecoder();
   [[nodiscard]] std::string push(TokenId id);
   [[nodiscard]] std::string finish();
 
  private:
   Tokenizer tokenizer_;
   bool skip_special_tokens_;
-  std::string tail_;
+  std::unique_ptr<DecodeStream> stream_;
 };
 
 }  // namespace neap::model

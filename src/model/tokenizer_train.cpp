@@ -6,7 +6,9 @@
 
 #include "base/format.h"
 #include "base/status.h"
+#include "model/byte_alphabet.h"
 #include "model/tokenizer_state.h"
+#include "model/utf8.h"
 
 namespace neap::model {
 namespace {

@@ -4,8 +4,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <utility>
 
 #include "base/status.h"
+#include "model/unicode_tables.h"
 
 namespace neap::model::utf8 {
 namespace {
@@ -16,9 +20,15 @@ unsigned byte_at(std::string_view text, std::size_t i) {
 bool is_continuation(unsigned byte) {
   return (byte & 0xc0) == 0x80;
 }
-bool is_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(),
-                     [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+// Length of the ASCII at the front.
+std::size_t ascii_prefix(std::string_view text) {
+  std::size_t n = 0;
+  for (std::uint64_t word; n + sizeof word <= text.size(); n += sizeof word) {
+    std::memcpy(&word, text.data() + n, sizeof word);
+    if ((word & 0x8080808080808080u) != 0) break;
+  }
+  while (n < text.size() && static_cast<unsigned char>(text[n]) < 0x80) ++n;
+  return n;
 }
 
 }  // namespace
@@ -49,12 +59,13 @@ void append(std::string& out, std::int32_t point) {
 }
 
 bool is_valid(std::string_view text) {
-  while (!text.empty()) {
+  while (true) {
+    text.remove_prefix(ascii_prefix(text));
+    if (text.empty()) return true;
     const Point p = front(text);
     if (p.value < 0) return false;
     text.remove_prefix(p.bytes);
   }
-  return true;
 }
 
 std::size_t append_lossy(std::string& out, std::string_view bytes, bool final) {
@@ -78,24 +89,33 @@ bool is_space(std::int32_t c) {
          c == 0x3000;
 }
 
+namespace {
+template <std::size_t N>
+bool is_in(const unicode::PointRange (&table)[N], std::int32_t c) {
+  const auto* after = std::upper_bound(std::begin(table), std::end(table), c,
+                                       [](std::int32_t p, const auto& r) { return p < r.first; });
+  return after != std::begin(table) && c <= std::prev(after)->last;
+}
+}  // namespace
+
 bool is_word(std::int32_t c) {
-  if (c < 0) return false;
-  switch (utf8proc_category(c)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:
-      return c == 0x200c || c == 0x200d;
+  return is_in(unicode::kWord, c);
+}
+bool is_numeric(std::int32_t c) {
+  return is_in(unicode::kNumeric, c);
+}
+bool is_punctuation(std::int32_t c) {
+  return is_in(unicode::kPunctuation, c);
+}
+
+void append_lower(std::string& out, std::int32_t c) {
+  if (c == 0x130) {  // the only one that becomes two
+    out += "i\xcc\x87";
+    return;
   }
+  const auto* row = std::lower_bound(std::begin(unicode::kLower), std::end(unicode::kLower), c,
+                                     [](const auto& r, std::int32_t p) { return r.first < p; });
+  append(out, row != std::end(unicode::kLower) && row->first == c ? row->last : c);
 }
 
 std::size_t leading_space(std::string_view text) {
@@ -130,21 +150,54 @@ std::size_t trailing_space(std::string_view text) {
   return whole - text.size();
 }
 
-std::string normalize(std::string_view text, Form form) {
-  if (is_ascii(text) || !is_valid(text)) return std::string(text);
+namespace {
+void normalize_run(std::string& out, std::string_view text, Form form) {
   int options = UTF8PROC_STABLE;
   options |= form == Form::kNfc || form == Form::kNfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
   if (form == Form::kNfkc || form == Form::kNfkd) options |= UTF8PROC_COMPAT;
-  utf8proc_uint8_t* out = nullptr;
+  utf8proc_uint8_t* made = nullptr;
   const auto n = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                              static_cast<utf8proc_ssize_t>(text.size()), &out,
+                              static_cast<utf8proc_ssize_t>(text.size()), &made,
                               static_cast<utf8proc_option_t>(options));
   if (n < 0)
     throw Error(ErrorCode::kInternal,
                 std::string("Unicode normalization failed: ") + utf8proc_errmsg(n));
-  std::string result(reinterpret_cast<const char*>(out), static_cast<std::size_t>(n));
-  std::free(out);  // NOLINT: the library's contract
-  return result;
+  out.append(reinterpret_cast<const char*>(made), static_cast<std::size_t>(n));
+  std::free(made);  // NOLINT: the library's contract
+}
+}  // namespace
+
+std::string normalize(std::string_view text, Form form) {
+  std::string out;
+  if (!is_valid(text)) return std::string(text);
+  out.reserve(text.size());
+  while (!text.empty()) {
+    // All forms leave ASCII as it is; only its last character may change with what follows.
+    std::size_t same = ascii_prefix(text);
+    if (same < text.size() && same > 0) --same;
+    // What no form changes separates what is around it. Newer versions of Unicode know more of it
+    // than the reference does, so the library gets the rest only.
+    std::size_t run = same;
+    for (bool ascii = false; run < text.size();) {
+      const Point p = front(text.substr(run));
+      const bool was_ascii = std::exchange(ascii, p.value < 0x80);
+      if (ascii ? was_ascii : !is_in(unicode::kNormalized, p.value)) {
+        if (was_ascii) --run;  // between two characters of ASCII, or before one that separates
+        break;
+      }
+      run += p.bytes;
+    }
+    out += text.substr(0, same);
+    text.remove_prefix(same);
+    run -= same;
+    if (run > 0) normalize_run(out, text.substr(0, run), form);
+    text.remove_prefix(run);
+    if (run > 0 || text.empty() || same > 0) continue;
+    const std::size_t bytes = front(text).bytes;
+    out += text.substr(0, bytes);
+    text.remove_prefix(bytes);
+  }
+  return out;
 }
 
 }  // namespace neap::model::utf8

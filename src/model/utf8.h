@@ -20,8 +20,12 @@ void append(std::string& out, std::int32_t point);
 /// could complete is left out unless `final`; returns how many bytes were taken.
 std::size_t append_lossy(std::string& out, std::string_view bytes, bool final);
 
-[[nodiscard]] bool is_space(std::int32_t point);  ///< Unicode's White_Space
-[[nodiscard]] bool is_word(std::int32_t point);   ///< letters, marks, digits, connectors
+[[nodiscard]] bool is_space(std::int32_t point);        ///< Unicode's White_Space
+[[nodiscard]] bool is_word(std::int32_t point);         ///< letters, marks, digits, connectors
+[[nodiscard]] bool is_numeric(std::int32_t point);      ///< Rust's char::is_numeric
+[[nodiscard]] bool is_punctuation(std::int32_t point);  ///< ASCII's and Unicode's
+/// Appends the lower case of a code point, as Rust's char::to_lowercase has it.
+void append_lower(std::string& out, std::int32_t point);
 /// Length of the white space at the front / at the back of a text.
 [[nodiscard]] std::size_t leading_space(std::string_view text);
 [[nodiscard]] std::size_t trailing_space(std::string_view text);
