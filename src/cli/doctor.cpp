@@ -66,8 +66,8 @@ class Doctor final : public Command {
            "effect";
   }
   void declare(CLI::App& app) override {
-    app.add_flag("--json", json_, "Print JSON (schema 1) instead of text");
-    app.add_flag("--quick", quick_, "Measure nothing");
+    app.add_flag("--json", json_, "print JSON (schema 1) instead of text");
+    app.add_flag("--quick", quick_, "measure nothing");
   }
   int run() override {
     Json out = Json::object();

@@ -18,7 +18,7 @@ class PlanCommand final : public Command {
  public:
   [[nodiscard]] std::string name() const override { return "plan"; }
   [[nodiscard]] std::string summary() const override {
-    return "plan a job's memory: tags by phases, peaks, moves, what would make it fit";
+    return "Plan a job's memory: tags by phases, peaks, moves, and what would make it fit";
   }
   void declare(CLI::App& app) override {
     app.add_option("config", config_, "configuration file (TOML)")->type_name("CONFIG");

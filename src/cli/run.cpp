@@ -36,7 +36,7 @@ constexpr Bytes kLargestReport(16U << 20);
 
 using Reports = std::multimap<int, Json>;
 
-/// A folder that the processes of the command write their numbers to; gone at the end.
+/// A folder that the processes of the command write their numbers to; removed at the end.
 class LiveFolder {
  public:
   LiveFolder() = default;
@@ -57,8 +57,8 @@ class LiveFolder {
     return {};
   }
   [[nodiscard]] const std::string& path() const { return path_; }
-  /// Process id -> what each of its hook libraries wrote last. A file that is being replaced or
-  /// broken is passed by.
+  /// Process id -> what each of its hook libraries wrote last. A file that is broken or being
+  /// replaced is skipped.
   [[nodiscard]] Reports read() const {
     Reports found;
     std::error_code error;
@@ -149,7 +149,7 @@ class RunCommand : public Command {
  public:
   [[nodiscard]] std::string name() const override { return "run"; }
   [[nodiscard]] std::string summary() const override {
-    return "run a CUDA program under the hook: memory by tag while it runs, and a trace";
+    return "Run a CUDA program under the hook: memory by tag while it runs, and a trace";
   }
   void declare(CLI::App& app) override {
     app.add_option("--trace", trace_,
@@ -263,9 +263,9 @@ class RunCommand : public Command {
   void summarize(const Reports& processes) const {
     if (processes.empty()) {
       log::info(
-          "the command allocated no memory that the hook sees (a program with its own copy of the "
-          "CUDA runtime, "
-          "linked statically, is out of its reach)");
+          "the hook saw no allocation of the command. Programs that link the CUDA runtime "
+          "statically "
+          "cannot be hooked");
       return;
     }
     for (const auto& [process, report] : processes) {

@@ -12,7 +12,7 @@ namespace {
 // A change of a job in steps: level 0 is the job as it is.
 struct Tunable {
   const char* effect = "";
-  int weight = 1;              ///< how much a step hurts
+  int weight = 1;              ///< penalty of a step
   bool keeps_training = true;  ///< the result is the same but for rounding
   std::function<bool(spec::Job&, std::vector<std::string>&, int level)>
       turn;  ///< false: no such level
@@ -54,7 +54,7 @@ Keys training_micro_batches(spec::Job& j) {
 
 Keys inference_micro_batches(spec::Job& j) {
   if (!j.has_rollout()) return {};
-  // Only keys with a value of their own; zeros follow these.
+  // Only keys that are set; a zero takes the value of another key.
   Keys keys = {{"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
                 &j.rollout.log_prob_micro_batch_size_per_gpu}};
   if (j.reference_micro_batch_size_per_gpu > 0)
@@ -225,7 +225,7 @@ Result<Fit> find_fit(const spec::Job& job, const Target& target) {
   const std::vector<Combination> all = combinations(job, list);
   Bytes smallest(~0ull);
   for (const bool keeps_training : {true, false}) {
-    // The deepest combination of a kind tells whether that kind can do it at all.
+    // If the combination with the largest changes of a kind does not fit, none of that kind does.
     const Combination* deepest = nullptr;
     for (const Combination& c : all) {
       if (c.keeps_training == keeps_training &&

@@ -26,7 +26,7 @@ class CheckpointLadder {
 
   /// The last rung: every block keeps its input only.
   [[nodiscard]] std::size_t last() const { return items_.size() * layers_; }
-  /// Rungs on which all blocks are alike: 0, ..., last().
+  /// Rungs on which all blocks are equal: 0, ..., last().
   [[nodiscard]] std::size_t step() const { return layers_; }
   [[nodiscard]] spec::Checkpointing at(std::size_t rung) const;
 

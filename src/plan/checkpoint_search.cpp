@@ -56,7 +56,7 @@ class CheckpointSearch {
     return true;
   }
 
-  // The cheapest rung of model `c` on which all blocks are alike.
+  // The cheapest rung of model `c` on which all blocks are equal.
   Status choose_step(std::size_t c) {
     std::size_t chosen = rungs_[c];
     const CheckpointLadder& ladder = *choices_[c].ladder;

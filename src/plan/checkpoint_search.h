@@ -2,7 +2,7 @@
 // together take the least time that fits.
 //
 // Search  Ladders order the retentions of each model. Of each model in turn, every rung on which all
-//         blocks are alike is tried with the best moves; then the rungs below the best one, by
+//         blocks are equal is tried with the best moves; then the rungs below the best one, by
 //         bisection. Exact for one model and moves that only grow with what is kept.
 // Cost    a prediction of one phase and a schedule for each rung tried: some tens for each model.
 #pragma once

@@ -1,9 +1,9 @@
 // The device that a job runs on, chosen once: plans are made for it and the run opens it.
 //
 // Threads   any.
-// Failure   kInvalidArgument for a GPU that is not there, kUnsupported where CUDA is asked for and
+// Failure   kInvalidArgument for a GPU that does not exist, kUnsupported if CUDA is requested and
 //           cannot be used.
-// Cost      of a GPU its context, a tenth of a second.
+// Cost      0.1 s for the context of a GPU.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ struct CudaGpus {
   int count = 0;
   std::string reason;
 };
-/// What the driver sees.
+/// The GPUs that the driver lists.
 [[nodiscard]] CudaGpus driver_gpus();
 
 enum class Purpose {

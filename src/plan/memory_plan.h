@@ -23,14 +23,14 @@ namespace neap::plan {
 /// The cells of the table in docs/architecture.md. kStream: a window at a time.
 enum class Need { kNeed, kOptional, kDrop, kStream };
 
-/// What a tag's bytes are worth in the phases that do not need them.
+/// Whether a tag's contents must be kept in the phases that do not need them.
 enum class Contents {
-  kLive,    ///< must come back as they were: weights, optimizer states
-  kFrozen,  ///< never change after loading: one host copy serves for ever
-  kScratch  ///< worthless: undefined when the next phase that needs them begins (gradients, KV cache)
+  kLive,    ///< must be restored: weights, optimizer states
+  kFrozen,  ///< never change after loading: one host copy stays valid
+  kScratch  ///< need not be kept: undefined when the next phase that needs them begins (gradients, KV cache)
 };
 
-/// A named stretch of a region: one flat unit of a model.
+/// A named part of a region: one flat unit of a model.
 struct PartPlan {
   std::string name;  ///< "embed", "block.3", "head"; "kv" for the KV cache
   Bytes offset;      ///< from the region's start; a multiple of kPartAlignment
@@ -57,7 +57,7 @@ struct TagPlan {
   std::vector<Need> need;   ///< one a phase
   std::vector<bool> write;  ///< one a phase: the phase changes the contents
   Contents contents = Contents::kLive;
-  /// Not empty: the tag lives on the host, and phases with Need::kStream bring these in turn.
+  /// Not empty: the tag is on the host, and phases with Need::kStream bring these in turn.
   std::vector<WindowPlan> windows{};
   [[nodiscard]] bool streamed() const { return !windows.empty(); }
 };
@@ -80,7 +80,7 @@ struct Move {
   std::string tag;
   arena::Policy policy = arena::Policy::kHost;  ///< of a pause
   Bytes bytes;
-  /// False: for a pause, the host copy of an earlier one is still right; for a resume, nothing is
+  /// False: for a pause, the host copy of an earlier one is still valid; for a resume, nothing is
   /// restored.
   bool copies = true;
   friend bool operator==(const Move&, const Move&) = default;
@@ -163,9 +163,9 @@ struct MemoryPlan {
 [[nodiscard]] Result<MemoryPlan> cheapest_plan(const spec::Job& job, const Target& target);
 /// The least capacity of the job under any update mode that memory.update allows.
 [[nodiscard]] Result<Bytes> least_capacity(const spec::Job& job, const Target& target);
-/// The whole road from configuration to plan: cheapest_plan, and suggestions that lower the least
-/// capacity where nothing fits. With residency "all" the plan may be over the capacity (fits()
-/// tells): the run then meets the device's own limit.
+/// Makes the plan of a configuration: cheapest_plan, and suggestions that lower the least
+/// capacity where nothing fits. With residency "all" the plan may be over the capacity (see
+/// fits()): the run then fails at the device's own limit.
 [[nodiscard]] Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target);
 
 /// Fills `schedule` and the sums from tags, phases and capacity: the cheapest moves that fit.

@@ -1,8 +1,8 @@
-// The passes of a job's phases over a world: operations with weights and batches of the job's sizes.
+// The passes of a job's phases over operations, with weights and batches of the job's sizes.
 //
-// The plan's world only counts; tests run the same passes on libtorch and compare every request.
+// The plan's operations only count; tests run the same passes on libtorch and compare every request.
 //
-// Cost   counting takes milliseconds: two rounds of each loop stand for all, and of a long
+// Cost   counting takes milliseconds: two rounds are run of each loop, and of a long
 //        generation a few dozen steps.
 #pragma once
 
@@ -165,7 +165,7 @@ class PhasePasses {
     spec::OptimizerConfig config_;
   };
 
-  // Experience and batches live on the host.
+  // Experience and batches are on the host.
   [[nodiscard]] T longs(const step::Shape& s, std::int64_t value = 0) const {
     return world_.host(s, step::Dtype::kInt64, value);
   }

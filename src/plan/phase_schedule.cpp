@@ -14,8 +14,8 @@ PhaseMask all_phases(std::size_t n) {
   return n == kMostPhases ? ~PhaseMask{0} : phase_bit(n) - 1;
 }
 
-// A phase of the walk. A loop's second round stands for all later ones: they find every tag as the
-// second does.
+// A phase of the walk. A loop's second round is used for all later ones: every tag is in the
+// same state in them.
 struct Visit {
   std::size_t phase = 0;
   bool again = false;
@@ -47,7 +47,7 @@ std::vector<PhaseMask> gaps_of(const MemoryPlan& plan, const TagPlan& tag) {
   const std::size_t n = tag.need.size();
   std::size_t first = 0;
   while (first < n && tag.need[first] != Need::kNeed) ++first;
-  if (first == n) return {all_phases(n)};  // nobody needs it: one gap that never ends
+  if (first == n) return {all_phases(n)};  // no phase needs it: one gap that never ends
   std::vector<PhaseMask> gaps;
   bool in_gap = false;
   for (std::size_t k = 1; k < n; ++k) {
@@ -236,7 +236,7 @@ Status check(const MemoryPlan& plan) {
     const bool drops = std::count(tag.need.begin(), tag.need.end(), Need::kDrop) > 0;
     if (drops && tag.contents != Contents::kScratch)
       return {ErrorCode::kInvalidArgument,
-              format("Tag \"{}\" is dropped but its contents are worth keeping", tag.tag)};
+              format("Tag \"{}\" is dropped but its contents must be kept", tag.tag)};
   }
   return {};
 }

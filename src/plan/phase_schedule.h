@@ -1,11 +1,11 @@
-// Which tags stay on the device in which phase: the cheapest answer that fits.
+// Chooses which tags stay on the device in which phase: the cheapest schedule that fits.
 //
 // Model   A step is a walk over phases; a loop's phases run in rounds. Between two phases that need it
 //         a tag has a *gap*, and in a gap it stays or it is away; leaving for a part of a gap moves
 //         the same bytes as leaving for all of it and frees less. A gap that reaches into a loop is
-//         cut there, since what happens inside happens every round. So a tag has at most 2^gaps
-//         options, each with a set of phases in which it is resident and a cost, and tags meet only
-//         in the capacity of each phase. A streamed tag has one: away.
+//         cut there, since the moves inside are made in every round. So a tag has at most 2^gaps
+//         options, each with a set of phases in which it is resident and a cost, and tags
+//         depend on each other only through the capacity of each phase. A streamed tag has one: away.
 // Cost    bytes over the link in one step of the steady cycle; among equals, bytes mapped again.
 //
 // Threads   functions without state.
@@ -36,7 +36,7 @@ using PhaseMask = std::uint64_t;
 constexpr PhaseMask phase_bit(std::size_t p) {
   return PhaseMask{1} << p;
 }
-/// One way in which a tag can spend the step.
+/// One option of a tag for the step.
 struct TagOption {
   PhaseMask resident = 0;  ///< on the device in these phases
   MoveCost cost;

@@ -1,4 +1,4 @@
-// The words that plans use for people and in JSON alike.
+// The words that plans use in text and in JSON.
 #pragma once
 
 #include <string>

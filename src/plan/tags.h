@@ -12,7 +12,7 @@
 
 namespace neap::plan {
 
-/// A model of the job as the planner sees it.
+/// What the planner needs of a model of the job.
 struct ModelRole {
   std::string name;  ///< "actor", "critic", "reference", "reward"
   spec::Architecture shape;

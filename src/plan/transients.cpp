@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kCublasWorkspace = 32 << 20;
 // GPU kernels take small buffers of their own (partial sums of norms, sorted indices): a page of the small pool.
 constexpr Bytes kKernelScratch = 2_MiB;
-// Rounds after the second find the pool as the second left it.
+// After the second round every round finds the pool in the same state.
 constexpr std::int64_t kRepeats = 2;
 constexpr std::int64_t kDecodeSteps = 48;
 

@@ -19,7 +19,7 @@ namespace neap::plan {
 /// What the operations of a job's phases depend on.
 [[nodiscard]] step::KernelProfile kernel_profile(const spec::Job& job, const Target& target);
 
-/// Peaks of a phase. Fails on settings that the allocator does not know.
+/// Peaks of a phase. Fails on unknown allocator settings.
 [[nodiscard]] Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models,
                                               const Target& target, const spec::Phase& phase);
 

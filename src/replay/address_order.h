@@ -53,8 +53,8 @@ class OrderedSource : public TimedSource {
  public:
   OrderedSource(Bytes capacity, const AddressOrder& order, const Workload& workload);
 
-  /// Whether an ordinary segment was freed. Before that, the driver repeats itself: runs that only
-  /// grow give the same peak under every order that was seen on a GPU.
+  /// Whether an ordinary segment was freed. Before that, the driver's addresses do not
+  /// matter: runs that only grow give the same peak under every order that was seen on a GPU.
   [[nodiscard]] bool released_segments() const { return released_; }
   /// Adds a segment that exists already; call before the first allocation.
   void add_initial(const cache::CachingAllocator::SegmentView& segment);

@@ -33,7 +33,7 @@ struct AdviceOptions {
 };
 
 struct AdviceReport {
-  Scenario baseline;  ///< the recorded settings, and where the program emptied its cache itself
+  Scenario baseline;  ///< the recorded settings, and where the program emptied its cache
   Outcome baseline_outcome;
   std::vector<Advice> ranked;     ///< best first; those that do not beat the baseline are left out
   std::vector<std::string> lint;  ///< about the recorded settings

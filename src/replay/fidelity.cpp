@@ -98,7 +98,7 @@ struct RecordedRun::Impl {
         !workload.settings.expandable_segments)
       return "the settings were changed while the program ran";
     if (workload.uses_private_pools)
-      return "the pool of a segment that was gone before the snapshot is not recorded";
+      return "the pool of a segment that was freed before the snapshot is not recorded";
     if (workload.routes.size() > 1)
       return "an allocation's pool or stream is not what the trace suggests";
     return "another version or port of the allocator, or settings changed while the program ran";

@@ -153,7 +153,7 @@ bool gives_back(OpKind kind) {
          kind == OpKind::kRecordedEmptyCache;
 }
 
-/// A private pool releases memory only after its owner is gone: marks that before each burst of
+/// A private pool releases memory only after its owner was destroyed: marks that before each burst of
 /// releases that frees segments of private pools.
 void add_pool_releases(Workload& workload, const RecordedLayout& layout,
                        const PoolAssignment& assignment) {
@@ -206,9 +206,9 @@ Status infer_pools(Workload& workload, Bytes capacity) {
   best->restore(workload);
   if (workload.inferred_segments == 0) return ok_status();
   workload.uses_private_pools = true;
-  workload.notes.push_back(
-      format("{} segments of private pools were gone before the snapshot; their pool was inferred.",
-             workload.inferred_segments));
+  workload.notes.push_back(format(
+      "{} segments of private pools were freed before the snapshot; their pool was inferred.",
+      workload.inferred_segments));
   return ok_status();
 }
 

@@ -18,7 +18,7 @@ struct EmptyPolicy {
   Kind kind = Kind::kNone;
   std::vector<std::string> names;  ///< for kNamed, with or without the prefix "phase:"
 
-  /// "none", "inference", "training", "all", "recorded" (where the program itself did), or names of
+  /// "none", "inference", "training", "all", "recorded" (where the program did), or names of
   /// phases separated by commas.
   [[nodiscard]] static EmptyPolicy parse(std::string_view text);
   [[nodiscard]] std::string to_string() const;

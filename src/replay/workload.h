@@ -29,7 +29,7 @@ enum class OpKind : std::uint8_t {
   kSegmentUnmap,
   kRecordedEmptyCache,  ///< before the first release of a burst that looks like empty_cache
   kOom,
-  kReleasePool,  ///< block = pool whose owner is gone: its free segments can be released
+  kReleasePool,  ///< block = pool whose owner was destroyed: its free segments can be released
   kPhaseBegin,   ///< block = phase number
   kPhaseEnd,
 };
@@ -73,7 +73,7 @@ struct PhaseRun {
 struct Anomalies {
   std::uint64_t allocs_over_live = 0;       ///< an alloc at an address that was still in use
   std::uint64_t frees_of_unknown = 0;       ///< a free that fits no block
-  std::uint64_t allocs_never_freed = 0;     ///< gone at the end, but no free was recorded
+  std::uint64_t allocs_never_freed = 0;     ///< not live at the end, but no free was recorded
   std::uint64_t segments_inconsistent = 0;  ///< segment events that fit no segment
   [[nodiscard]] std::uint64_t total() const {
     return allocs_over_live + frees_of_unknown + allocs_never_freed + segments_inconsistent;

@@ -20,7 +20,7 @@ namespace neap::rlhf {
 /// sum(x m) / (sum(m) + 1e-8)
 [[nodiscard]] at::Tensor masked_mean(const at::Tensor& x, const at::Tensor& mask);
 /// (x - mean) / sqrt(unbiased variance + 1e-8) over the masked elements; the others are shifted and
-/// scaled alike. Fails when fewer than two elements are in the mask.
+/// scaled in the same way. Fails when fewer than two elements are in the mask.
 [[nodiscard]] at::Tensor masked_whiten(const at::Tensor& x, const at::Tensor& mask);
 
 // ---- KL to the reference, token by token ----

@@ -1,4 +1,4 @@
-// What a step learns from: responses to prompts with their log-probabilities, values and scores.
+// The data of one step: responses to prompts with their log-probabilities, values and scores.
 //
 // Each function is one phase of the step's cycle; its results are plain host memory. Ranks make
 // experience for their share of the prompts; gather_experience shows each the whole batch.

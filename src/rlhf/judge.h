@@ -1,4 +1,4 @@
-// A judge that no training stage knows: counts friendly and unfriendly words of a text.
+// A judge that training does not use: counts friendly and unfriendly words of a text.
 #pragma once
 
 #include <filesystem>

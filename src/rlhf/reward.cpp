@@ -1,4 +1,4 @@
-// The reward model: learns from pairs which of two responses people like (Bradley-Terry).
+// Reward-model training: learns from pairs which of two responses is preferred (Bradley-Terry).
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 

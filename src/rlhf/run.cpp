@@ -85,7 +85,7 @@ class Run {
   const plan::DeviceChoice& device_;
   parallel::Communicator& ranks_;
   fs::path output_;
-  fs::path folder_;  // of this rank's own files; the first one's is the output itself
+  fs::path folder_;  // of this rank's own files; the first one's is the output folder
   std::optional<train::OutputLock> lock_;  // the first rank's
   std::optional<train::FoundCheckpoint> found_;
   std::int64_t total_steps_ = 0;
@@ -358,7 +358,7 @@ void Run::finish() {
 }  // namespace
 
 Launch join_ranks(spec::Job& job, const parallel::Environment& environment) {
-  // A launcher may show each rank a GPU of its own and no other.
+  // A launcher may make only one GPU visible to each rank.
   if (environment.size > 1 && job.device.kind != "host" && bridge::torch_cuda().devices > 1)
     job.device.ordinal += environment.local_rank;
   Launch launch{bridge::choose_run_device(job.device), nullptr};

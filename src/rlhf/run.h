@@ -2,14 +2,14 @@
 //
 //   OUTPUT/plan.json, memory.ntrace, phases.jsonl, metrics.jsonl, tensorboard/, report.html   (report/)
 //   OUTPUT/validation.jsonl   judgements and sample texts
-//   OUTPUT/global_step_N/     checkpoints (train/checkpoint.h), with trainer.json beside the models
+//   OUTPUT/global_step_N/     checkpoints (train/checkpoint.h), with the models and trainer.json
 //   OUTPUT/train.lock         locked while a run works in the folder (train/output_lock.h)
 //   OUTPUT/ranks/N/           plan.json, memory.ntrace and phases.jsonl of rank N, for N > 0
 //
-// Ranks     all call run with the same job; the first prints and writes, the others say warnings. What
+// Ranks     all call run with the same job; the first prints and writes, the others print only warnings. What
 //           is wrong before the first step fails on all (parallel::CollectiveError); a rank that fails
 //           later throws, and the caller ends the others with Communicator::abort.
-// Threads   one run a process.   Failure   Error; what was written stays whole.
+// Threads   one run a process.   Failure   Error; files that were written stay complete.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,7 @@ enum class Outcome {
   kInterrupted   ///< by SIGINT or SIGTERM; a checkpoint of the last whole step is there
 };
 
-/// What a process runs on: chosen once, for the plan and the run alike.
+/// What a process runs on: chosen once, for the plan and for the run.
 struct Launch {
   plan::DeviceChoice device;
   std::unique_ptr<parallel::Communicator> ranks;

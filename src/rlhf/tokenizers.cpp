@@ -54,7 +54,7 @@ void check_tokenizers(const spec::Job& job, const model::Tokenizer& actor) {
     const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(folder));
     if (shape.vocab_size < actor.vocab_size()) {
       throw Error(ErrorCode::kInvalidArgument,
-                  format("The tokenizer has {} tokens; the {} model in {} knows {}",
+                  format("The tokenizer has {} tokens; the vocabulary of the {} model in {} has {}",
                          actor.vocab_size(), reader.role, folder.string(), shape.vocab_size));
     }
     if (std::string_view(reader.role) == "actor") continue;

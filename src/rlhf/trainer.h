@@ -41,7 +41,7 @@ struct Context {
   [[nodiscard]] parallel::BatchSharder sharder() const { return parallel::BatchSharder(ranks); }
 };
 
-/// A text that the model made, for people to look at.
+/// A text that the model generated, for inspection.
 struct Sample {
   std::string prompt, response, verdict;
 };

@@ -17,7 +17,7 @@ std::string known_types() {
   return list;
 }
 
-// What no type reads by itself: relations between features.
+// Checks that concern several features of any model type.
 Status check(const Architecture& a, std::string_view where) {
   if (a.num_attention_heads % a.num_key_value_heads != 0) {
     return {ErrorCode::kInvalidArgument,

@@ -97,8 +97,9 @@ struct Architecture {
   bool attention_bias = false;  ///< of q, k, v
   bool attention_output_bias = false;
   bool mlp_bias = false;
-  bool input_major = false;          ///< block matrices are stored (in, out) (GPT-2)
-  std::int64_t sliding_window = 0;   ///< keys that a query of a sliding layer sees; 0: none slides
+  bool input_major = false;  ///< block matrices are stored (in, out) (GPT-2)
+  std::int64_t sliding_window =
+      0;  ///< keys that a query of a sliding layer attends to; 0: none slides
   std::vector<bool> sliding_layers;  ///< one a layer; empty where none slides
 
   // Head.
@@ -109,7 +110,7 @@ struct Architecture {
   std::int64_t bos_token_id = -1, pad_token_id = -1;
   std::vector<std::int64_t> eos_token_ids;
 
-  /// The file as read, so that an export keeps what no pass looks at.
+  /// The file as read, so that an export keeps the keys that no pass uses.
   Json config;
 
   [[nodiscard]] static Result<Architecture> from_json(const Json& config, std::string_view where);

@@ -31,7 +31,7 @@ void read_tokens(Fields& f, Architecture& a, const TokenIds& defaults);
 /// Those that the object has; the others stay. generation_config.json is read so.
 void read_given_tokens(Fields& f, Architecture& a);
 
-/// rope_parameters, rope_scaling and the older keys beside them.
+/// rope_parameters, rope_scaling and the older top-level keys.
 struct RotaryKeys {
   const char* theta = "rope_theta";  ///< top-level key; a value inside the object wins
   const char* partial = "partial_rotary_factor";

@@ -1,5 +1,5 @@
 // Reads the keys of one config.json object with Hugging Face's rules: a missing key has the class's
-// default, null is a value of its own.
+// default, null is a value.
 //
 // Threads   one at a time; the JSON and `where` outlive the reader.
 // Failure   the first one stays in status(), with file, key and value; later reads return values

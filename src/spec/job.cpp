@@ -20,11 +20,11 @@ Status divides(std::string_view small_key, std::int64_t small, std::string_view 
 }
 
 bool valid_resume_mode(const std::string& mode) {
-  // A single word that is neither keyword is a slip of the pen, not a folder.
+  // A single word that is neither keyword is a typo, not a folder.
   return mode == "auto" || mode == "disable" || mode.find('/') != std::string::npos;
 }
 
-// Rows that all ranks share must come out even, and a rank's share in whole micro batches.
+// Rows must divide evenly among ranks, and a rank's rows into whole micro batches.
 Status shared(std::string_view key, std::int64_t rows, std::int64_t ranks,
               std::string_view micro_key, std::int64_t micro, std::int64_t sequences_per_row) {
   if (rows % ranks != 0) {

@@ -1,7 +1,7 @@
 // A job: everything a configuration file can say, with verl's names where verl has one.
 //
-// One Job serves `neap train` and `neap plan`. bind() is the table behind the file, the overrides
-// and docs/configuration.md.
+// `neap train` and `neap plan` use one Job. bind() lists the keys of the file, the overrides and
+// docs/configuration.md.
 #pragma once
 
 #include <cstdint>
@@ -166,8 +166,8 @@ struct Job {
   // What the keys whose zero or empty value means "as another key" come to.
   [[nodiscard]] bool has_rollout() const { return task == Task::kPpo || task == Task::kGrpo; }
   [[nodiscard]] bool has_critic() const { return task == Task::kPpo; }
-  /// A reference model of its own. Without: no term uses it, or the actor's frozen base serves
-  /// with its adapter off.
+  /// A separate reference model. False: no term uses a reference, or it is the actor's frozen base
+  /// with the adapter off.
   [[nodiscard]] bool uses_reference() const;
   [[nodiscard]] bool reference_is_actor_base() const;
   /// The reference's model: its own path, else the actor's.

@@ -20,8 +20,8 @@ namespace neap::spec {
 
 struct OptimizerConfig;  // spec/job.h
 
-/// One tensor of a unit's state. It belongs to the whole unit, padding included (what a fused
-/// kernel over the flat unit wants), or to one parameter (a factored moment: a row and a column).
+/// One tensor of a unit's state. It belongs to the whole unit, padding included (as a
+/// fused kernel over the flat unit needs), or to one parameter (a factored moment: a row and a column).
 struct StateTensor {
   static constexpr std::int64_t kWholeUnit = -1;
   std::string name;                     ///< "exp_avg"

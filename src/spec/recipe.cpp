@@ -133,7 +133,7 @@ void reward_model(Builder& b, const Job& job) {
   b.phase(PhaseId::kValidate, Body::kPairScores, ModelId::kReward);
 }
 
-// PPO; without a critic GRPO and its kin.
+// PPO; without a critic: GRPO and similar algorithms.
 void policy_gradient(Builder& b, const Job& job, bool critic) {
   const bool reference = job.uses_reference();
   const bool base_is_reference = job.reference_is_actor_base();

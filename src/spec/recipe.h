@@ -96,7 +96,7 @@ struct Phase {
   PhaseId id = PhaseId::kTrain;
   Body body = Body::kCrossEntropyUpdate;
   ModelId model = ModelId::kActor;  ///< the one that it runs
-  bool adapter_off = false;         ///< the frozen base alone: it serves as reference
+  bool adapter_off = false;         ///< the frozen base alone, as the reference
   TrainPart part = TrainPart::kNone;
   /// Runs in a step. A backward phase and the update behind it repeat together, in turn.
   std::int64_t times = 1;

@@ -21,7 +21,7 @@ constexpr std::int64_t kScoreChunkElements = std::int64_t{1} << 25;
   return o.softcap == 0 && (o.window == 0 || o.window >= length);
 }
 
-/// Queries [first, first + count) of every sequence, and the keys that any of them sees.
+/// Queries [first, first + count) of every sequence, and the keys that any of them attends to.
 struct QueryChunk {
   std::int64_t first = 0, count = 0;
   std::int64_t first_key = 0, keys = 0;
@@ -29,7 +29,7 @@ struct QueryChunk {
 template <class Visit>
 void for_each_query_chunk(std::int64_t pairs, std::int64_t length, std::int64_t window,
                           std::int64_t chunk_elements, const Visit& visit) {
-  // A chunk no longer than the window sees at most two windows of keys.
+  // A chunk no longer than the window attends to at most two windows of keys.
   const bool slides = window > 0 && window < length;
   const std::int64_t widest = slides ? std::min(length, 2 * window) : length;
   const std::int64_t most = slides ? window : length;

@@ -10,7 +10,7 @@
 
 namespace neap::step {
 
-/// Elements of the widest tensor of one chunk of rows of an MLP, when nothing is kept.
+/// Elements of the widest tensor of one chunk of rows of an MLP, if nothing is kept.
 constexpr std::int64_t kMlpChunkElements = std::int64_t{1} << 25;
 
 /// x (N, C) -> (N, C). Nothing is kept and the MLP runs in chunks of rows. `attend(heads)` takes the

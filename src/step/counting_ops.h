@@ -68,7 +68,7 @@ class CountedTensor {
   [[nodiscard]] Dtype dtype() const { return dtype_; }
   [[nodiscard]] std::int64_t bytes() const { return shape_.elements() * element_bytes(dtype_); }
 
-  /// Memory that is there anyway (weights, the KV cache, host tensors): nothing is asked for.
+  /// Memory that is there anyway (weights, the KV cache, host tensors): no request is made.
   [[nodiscard]] static CountedTensor outside(const Shape& shape, Dtype dtype) {
     CountedTensor t;
     t.shape_ = shape;
@@ -97,7 +97,7 @@ class CountedTensor {
   bool defined_ = false;
 };
 
-/// What operations cost beside memory held.
+/// What operations cost apart from memory.
 struct Work {
   double flops = 0;        ///< of matrix products and attention
   double bytes_moved = 0;  ///< read and written: each operand of each kernel once
@@ -107,13 +107,13 @@ struct Work {
 class CountingOps {
  public:
   using Tensor = CountedTensor;
-  /// `sink` outlives the operations and their tensors. `most_repeats`: of a loop whose rounds are
-  /// alike so many are run, and the last one's work stands for the rest.
+  /// `sink` outlives the operations and their tensors. `most_repeats`: this many rounds of a
+  /// repeat() are run, and the last one's work is counted for the rest.
   CountingOps(MemorySink& sink, const KernelProfile& profile, std::int64_t most_repeats)
       : sink_(sink), profile_(profile), most_repeats_(most_repeats) {}
 
   [[nodiscard]] const Work& work() const { return work_; }
-  /// body(i) for i = 0 .. n - 1, rounds that are alike.
+  /// body(i) for i = 0 .. n - 1; all rounds must cost the same.
   template <class Body>
   void repeat(std::int64_t n, const Body& body) {
     const std::int64_t rounds = n < most_repeats_ ? n : most_repeats_;
@@ -138,7 +138,7 @@ class CountingOps {
   /// 0, stride, 2 stride ... (n,) int64.
   [[nodiscard]] Tensor iota(std::int64_t n, std::int64_t stride = 1);
   [[nodiscard]] Tensor from_host(const std::vector<float>& values);
-  /// A host tensor on the device; on the host itself no copy is made.
+  /// A host tensor on the device; no copy is made if the device is the host.
   [[nodiscard]] Tensor to_device(const Tensor& t);
   /// A copy outside the phase's memory.
   [[nodiscard]] Tensor to_host(const Tensor& t);
@@ -177,7 +177,7 @@ class CountingOps {
   [[nodiscard]] Tensor cosine(const Tensor& a) { return unary(a); }
   [[nodiscard]] Tensor sine(const Tensor& a) { return unary(a); }
   [[nodiscard]] Tensor sigmoid(const Tensor& a) { return unary(a); }
-  /// On the host the kernel writes a buffer of the same size beside its result.
+  /// On the host the kernel also writes a buffer of the result's size.
   [[nodiscard]] Tensor log_sigmoid(const Tensor& a);
   [[nodiscard]] Tensor clamp(const Tensor& a, double, double) { return unary(a); }
   /// On the host an operand of another dtype is converted first.
@@ -261,8 +261,8 @@ class CountingOps {
                                                    const ScoreOptions& options);
   /// From d_out (N, H * D).
   [[nodiscard]] Heads<Tensor> attention_backward(AttentionContext<Tensor> saved, Tensor d_out);
-  /// (queries, keys) bool: query i, which stands at `offset` + i from the first key, sees the key;
-  /// window 0: all up to itself.
+  /// (queries, keys) bool: query i, at position `offset` + i from the first key, attends to the key;
+  /// window 0: all keys up to its position.
   [[nodiscard]] Tensor causal_mask(std::int64_t queries, std::int64_t keys, std::int64_t offset,
                                    std::int64_t window);
   /// a (n, r, m) becomes minus infinity where mask, (r, m) or (n, 1, m), is false.

@@ -1,5 +1,5 @@
-// What libtorch 2.11's CUDA kernels take from its allocator beside their results, as its source and
-// cuDNN's frontend compute it. tests/gpu/model compares with the allocator's own trace.
+// What libtorch 2.11's CUDA kernels take from its allocator in addition to their results, as its
+// source and cuDNN's frontend compute it. tests/gpu/model compares with the allocator's own trace.
 //
 // Threads   functions without state.
 #pragma once

@@ -174,7 +174,7 @@ class AdafactorStep {
   const TrainedUnit<T>& u_;
   const Update& update_;
   UnitAccess<Ops> access_;
-  T row_factor_, column_factor_;  // of the parameter at hand
+  T row_factor_, column_factor_;  // of the current parameter
   T only_direction_;              // kept where the parameter is one block
 };
 

@@ -137,11 +137,11 @@ struct LogProbOptions {
 template <class T>
 struct LogProbs {
   T log_probs;  // (R,) wide: log p(target) at each row
-  T entropy;    // (R,) wide; undefined unless asked for
+  T entropy;    // (R,) wide; undefined unless requested
   T log_sum;    // (R,) wide: log sum exp of the row's logits; backward needs it
 };
 
-/// z (n, E) -> (n, V) wide, in memory of their own.
+/// z (n, E) -> (n, V) wide, in new memory.
 template <class Ops, class T = typename Ops::Tensor>
 T scaled_logits(Ops& ops, const Weights<T>& w, const T& z, double temperature) {
   T logits = linear(ops, w.lm_head, z);

@@ -14,7 +14,7 @@
 
 namespace neap::step {
 
-/// |log ratio| beyond which a ratio is held: e^20 is finite in every precision that it meets.
+/// |log ratio| is clamped to this: e^20 is finite in every dtype in use.
 constexpr double kLogRatioLimit = 20;
 constexpr double kKlLimit = 10;
 

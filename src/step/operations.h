@@ -1,14 +1,14 @@
-// The operations that passes are written over, and what they promise.
+// The operations that passes use, and what each guarantees.
 //
 // A pass is a function template over `Ops`. model::AtenOps computes with libtorch;
 // step::CountingOps makes tensors without contents, asks an allocator for the same bytes in the
 // same order, and adds up FLOPs and bytes. Nothing else differs between a run and its plan.
 //
-// Tensor    a handle with shared ownership: copies refer to the same memory, which goes back when
-//           the last handle dies. size(i), defined(). An empty handle is no tensor.
-// Memory    each operation's comment in counting_ops.h says what it takes beside its result, on
-//           the host and on CUDA. tests/unit/operations holds both implementations to it, for each
-//           operation and element type.
+// Tensor    a handle with shared ownership: copies refer to the same memory, which is freed
+//           with the last handle. size(i), defined(). An empty handle is no tensor.
+// Memory    each operation's comment in counting_ops.h says what it takes in addition to its
+//           result, on the host and on CUDA. tests/unit/operations checks both implementations, for
+//           each operation and element type.
 // Names     a trailing underscore writes into the first argument.
 #pragma once
 
@@ -29,8 +29,9 @@ struct NormResult {
 /// How scores become weights.
 struct ScoreOptions {
   double scale = 1;
-  double softcap = 0;       ///< 0: none
-  std::int64_t window = 0;  ///< keys that a query sees, itself included; 0: all up to itself
+  double softcap = 0;  ///< 0: none
+  std::int64_t window =
+      0;  ///< keys that a query attends to, its own included; 0: all before and its own
 };
 
 /// libtorch's fused kernels.

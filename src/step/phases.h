@@ -1,7 +1,7 @@
 // What the phases of a step do between opening and closing, micro-batches included.
 //
-// Experience lives on the host; each micro-batch goes to the device. Results go to the host through
-// the caller's sinks. ops.repeat(n, body) is a loop in a run; a plan runs the first few rounds, which stand for all,
+// Experience is on the host; each micro-batch is copied to the device. Results go to the host through
+// the caller's sinks. ops.repeat(n, body) is a loop in a run. A plan runs only the first few rounds,
 // because every micro-batch of a phase has the same shape.
 //
 // B sequences of W columns; R response tokens each.
@@ -76,7 +76,7 @@ void for_each_micro_batch(Ops& ops, std::int64_t rows, std::int64_t size, const 
 // ---- inference phases ----
 
 /// log-probabilities (and entropies) of the responses. sink(micro, log_probs, entropy) gets host
-/// tensors (fresh, R); entropy is undefined unless asked for.
+/// tensors (fresh, R); entropy is undefined unless requested.
 template <class Ops, class Sink, class T = typename Ops::Tensor>
 void log_prob_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, std::int64_t micro_size,
                     const LogProbOptions& options, const Sink& sink) {

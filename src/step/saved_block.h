@@ -6,7 +6,7 @@
 
 namespace neap::step {
 
-/// What a norm's backward reads beside its input.
+/// What a norm's backward reads in addition to its input.
 template <class T>
 struct NormStatistics {
   T mean, rstd;  // (N, 1); mean undefined for RMS norms

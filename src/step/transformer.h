@@ -54,7 +54,7 @@ Rows<T> rows_of_batch(Ops& ops, const Weights<T>& w, const T& tokens, std::int64
   return make_rows(ops, w, tokens.size(0) / length, length, ops.iota(length), length);
 }
 
-/// x (N, C) through every block with block(i, x). Blocks without anything kept are alike where all
+/// x (N, C) through every block with block(i, x). Blocks that keep nothing have the same cost if all
 /// of them slide or none.
 template <class Ops, class T, class Each>
 T through_blocks(Ops& ops, const Weights<T>& w, T x, const Each& each) {

@@ -72,7 +72,15 @@ class Program(unittest.TestCase):
 
     def test_every_command_has_help(self):
         for command in ("plan", "replay", "report", "run", "bench", "doctor"):
-            self.assertEqual(run(self.neap, command, "--help").returncode, 0, command)
+            done = run(self.neap, command, "--help")
+            self.assertEqual(done.returncode, 0, command)
+            # A summary is a sentence; what stands behind an option or a position is a phrase.
+            self.assertRegex(done.stdout, r"\A[A-Z][a-z]", command)
+            for line in re.findall(r"^  (?!-h,--help)(?:-|[\w.]+ .*(?=  )).*$", done.stdout, re.MULTILINE):
+                text = re.split(r" {2,}", line.strip(), maxsplit=1)[-1]
+                self.assertNotRegex(text, r"^[A-Z][a-z]", f"{command}: {line}")
+        for line in re.findall(r"^  [a-z]+ {3,}(.*)$", run(self.neap, "--help").stdout, re.MULTILINE):
+            self.assertRegex(line, r"^[A-Z][a-z]")
 
     def test_without_the_trainers_library(self):
         if self.trainer.exists():
