@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "arena/address_space.h"
 #include "arena/arena.h"
 #include "conformance/sanitizer.h"
 #include "device/fault/fault_device.h"
@@ -537,6 +538,26 @@ TEST_F(ArenaHostBudget, NothingIsKeptWhereNothingIsToBeKept) {
 }
 
 // --- the process --------------------------------------------------------------------------------
+
+TEST(AddressSpaceTest, AZoneThatTheDeviceKeepsIsGivenBackLater) {
+  const auto sim = std::move(device::make_sim_device()).value();
+  const auto fault = device::make_fault_device(*sim);
+  AddressSpace space(*fault);
+  const auto first = space.take(1_GiB);
+  const auto second = space.take(8_GiB);  // a zone of its own
+  ASSERT_TRUE(first.ok() && second.ok());
+  space.give(*first, 1_GiB);
+  space.give(*second, 8_GiB);
+  fault->arm({1, device::Call::kUnreserve});
+  EXPECT_FALSE(space.clear().ok());
+  EXPECT_TRUE(fault->fired());
+  EXPECT_EQ(fault->calls(), 2u) << "the other zone is given back";
+  EXPECT_FALSE(space.empty());
+  fault->arm({0, device::Call::kUnreserve});
+  EXPECT_TRUE(space.clear().ok());
+  EXPECT_EQ(fault->calls(), 1u);
+  EXPECT_TRUE(space.empty());
+}
 
 TEST_F(ArenaEdges, AForkedChildsCopyEndsQuietly) {
   const RegionInfo a = create("a", 4_MiB, Policy::kHost);

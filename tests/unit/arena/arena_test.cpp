@@ -337,6 +337,9 @@ TEST_F(ArenaTest, ListenersHearAndCanRefuse) {
   const auto refused = arena_->pause(tags({"a"}));
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), ErrorCode::kBusy);
+  EXPECT_NE(refused.status().message().find("calling before_unmap for tag a at 0x"),
+            std::string::npos)
+      << refused.status().message();
   EXPECT_EQ(arena_->info(a.id)->state, State::kResident);
   EXPECT_TRUE(painted(a, 1));
   arena_->remove_callbacks(id);

@@ -65,6 +65,12 @@ TEST_F(Config, OverridesTakeBareWords) {
   EXPECT_EQ(fields_.count, 7);
   EXPECT_FALSE(table_.apply_override("train.count").ok());
   EXPECT_FALSE(table_.apply_override("train.count=many").ok());
+  std::string name = "x";
+  table_.bind("train.name", &name, "Name.");
+  EXPECT_TRUE(table_.apply_override("train.name=\"a b\"").ok());
+  EXPECT_EQ(name, "a b");
+  EXPECT_TRUE(table_.apply_override("train.name=\"\"").ok());
+  EXPECT_EQ(name, "") << "quotes around nothing";
 }
 
 TEST_F(Config, WritesReferenceAndJson) {

@@ -188,6 +188,16 @@ TEST_F(CachingAllocatorTest, ReleaseRangeFreesExactlyWhatIsFree) {
   EXPECT_EQ(cache.stats().reserved, 0_B);
 }
 
+TEST_F(CachingAllocatorTest, ABlocksSizeIsZeroUnlessItIsAllocated) {
+  auto& cache = make("", 1_GiB);
+  const Address at = *cache.malloc(3_MiB);
+  EXPECT_EQ(cache.block_size(at), 3_MiB);
+  EXPECT_EQ(cache.block_size(at + 512), 0_B);
+  EXPECT_EQ(cache.block_size(0), 0_B);
+  ASSERT_TRUE(cache.free(at).ok());
+  EXPECT_EQ(cache.block_size(at), 0_B);
+}
+
 TEST_F(CachingAllocatorTest, ThreadsShareOneAllocator) {
   auto& cache = make("", 8_GiB);
   recorder_.events.reserve(1 << 17);

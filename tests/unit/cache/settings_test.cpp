@@ -102,6 +102,10 @@ TEST(Settings, OlderVersionsKnowFewerKeys) {
   EXPECT_TRUE(Settings::parse("max_split_size_mb:20").ok());
   EXPECT_TRUE(PolicyVersion::for_version("2.13.0+cu130").private_pool_reclaims);
   EXPECT_FALSE(PolicyVersion::for_version("2.11.0+cu130").private_pool_reclaims);
+  const auto ascend = PolicyVersion::for_version("ascend");
+  EXPECT_EQ(ascend.padding, 32_B);
+  EXPECT_FALSE(ascend.use_on_oom_first);
+  EXPECT_FALSE(Settings::parse("large_segment_size_mb:64", ascend).ok());
 }
 
 TEST(Settings, LintNamesConflicts) {
