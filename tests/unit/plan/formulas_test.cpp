@@ -87,8 +87,7 @@ TEST(Formulas, WeightsAreTwiceLlamasPublishedParameters) {
                                           {"intermediate_size", intermediate},
                                           {"num_attention_heads", heads},
                                           {"num_hidden_layers", layers}});
-    EXPECT_NEAR(planned_gigabytes(role).at("actor.weights"), 2 * billions,
-                0.15 + 0.006 * billions);
+    EXPECT_NEAR(planned_gigabytes(role).at("actor.weights"), 2 * billions, 0.15 + 0.006 * billions);
   }
 }
 
@@ -192,6 +191,25 @@ TEST(Formulas, KvCacheIsTwoLayersHeadsTokens) {
     return;
   }
   FAIL() << "no KV cache";
+}
+
+// A pair of texts is two sequences.
+TEST(Formulas, AMicroBatchOfPairsHasTwiceTheSequences) {
+  const auto sequences = [](spec::Task task) {
+    spec::Job job;
+    job.task = task;
+    job.data.micro_batch_size_per_gpu = 3;
+    job.actor.ppo_micro_batch_size_per_gpu = 5;
+    job.critic.ppo_micro_batch_size_per_gpu = 7;
+    std::vector<std::int64_t> found;
+    const spec::Recipe recipe = spec::describe(job);
+    for (const spec::Phase& phase : recipe.phases)
+      if (phase.trains()) found.push_back(training_sequences(job, phase));
+    return found;
+  };
+  EXPECT_EQ(sequences(spec::Task::kSft), std::vector<std::int64_t>({3}));
+  EXPECT_EQ(sequences(spec::Task::kReward), std::vector<std::int64_t>({6}));
+  EXPECT_EQ(sequences(spec::Task::kPpo), std::vector<std::int64_t>({7, 5}));
 }
 
 }  // namespace
