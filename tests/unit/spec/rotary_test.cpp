@@ -59,7 +59,11 @@ TEST(RotaryTable, YarnInterpolatesSlowDimensions) {
   r = rotary(Scaling::kYarn, 40, 4096);
   r.mscale = 1;
   r.mscale_all_dim = .707;
-  expect(r, 1, {1, .316228, .1, .0239147, .005125, .000849862, 2.5e-05, 7.90569e-06}, 1.085726);
+  const Eight forty = {1, .316228, .1, .0239147, .005125, .000849862, 2.5e-05, 7.90569e-06};
+  expect(r, 1, forty, 1.085726);
+  r.mscale = .5;
+  r.mscale_all_dim = 0;  // both or none
+  expect(r, 1, forty, 1.368888);
 }
 
 TEST(RotaryTable, Llama3KeepsFastDimensions) {
