@@ -2,6 +2,7 @@
 // older one. Not thread-safe; each call of Bpe::encode leases one.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -22,7 +23,7 @@ class BpeCache {
   };
   [[nodiscard]] static Key key_of(std::string_view piece) {
     Key key{};
-    std::memcpy(key.words, piece.data(), piece.size());
+    if (!piece.empty()) std::memcpy(key.words, piece.data(), piece.size());
     // The length in the last byte keeps a piece apart from itself with zero bytes behind it; + 1
     // keeps the empty piece apart from a free slot.
     key.words[6] |= static_cast<std::uint64_t>(piece.size() + 1) << 56;
@@ -45,7 +46,7 @@ class BpeCache {
     if (ids.size() > kMaxIds) return;
     Slot& slot = slots_[key.slot];
     std::memcpy(slot.words, key.words, sizeof slot.words);
-    std::memcpy(slot.ids, ids.data(), ids.size_bytes());
+    std::copy(ids.begin(), ids.end(), slot.ids);
     slot.count = static_cast<std::uint32_t>(ids.size());
   }
 

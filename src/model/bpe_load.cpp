@@ -74,7 +74,8 @@ void Bpe::read_merges(const StringMap<Id>& vocabulary, const Merges& merges,
                       std::string_view where) {
   merges_ = PairTable<Merge>(merges.size());
   for (std::size_t rank = 0; rank < merges.size(); ++rank) {
-    const auto& [left, right] = merges[rank];
+    const std::string& left = merges[rank].first;
+    const std::string& right = merges[rank].second;
     const auto id = [&](const std::string& token) {
       const auto it = vocabulary.find(token);
       if (it == vocabulary.end() || token.empty())

@@ -1,0 +1,296 @@
+#include "chat/value.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/format.h"
+#include "model/utf8.h"
+
+namespace neap::chat {
+
+namespace utf8 = model::utf8;
+
+void fail(const std::string& what) {
+  throw TemplateError(what);
+}
+
+namespace {
+thread_local std::int64_t budget = 0;
+
+int checked_depth(int depth) {
+  if (depth > kMaxValueDepth) fail(format("a value nests deeper than {} levels", kMaxValueDepth));
+  return depth;
+}
+}  // namespace
+
+void set_budget(std::int64_t steps) {
+  budget = steps;
+}
+void spend(std::size_t steps) {
+  budget -= static_cast<std::int64_t>(steps);
+  if (budget < 0) fail("the template does too much work; it may loop without end");
+}
+
+Value::Value(List l) {
+  for (const Value& item : l.items) l.depth = std::max(l.depth, checked_depth(item.depth() + 1));
+  v_ = std::make_shared<const List>(std::move(l));
+}
+Value::Value(Dict d) {
+  for (const auto& [key, item] : d.items)
+    d.depth = std::max(d.depth, checked_depth(std::max(key.depth(), item.depth()) + 1));
+  v_ = std::make_shared<const Dict>(std::move(d));
+}
+int Value::depth() const {
+  if (list() != nullptr) return list()->depth;
+  if (dict() != nullptr) return dict()->depth;
+  return callable() != nullptr ? callable()->depth : 0;
+}
+
+const Value* Arguments::find(std::size_t position, std::string_view name) const {
+  if (position < list.size()) return &list[position];
+  for (const auto& [key, value] : named) {
+    if (key == name) return &value;
+  }
+  return nullptr;
+}
+
+const Value* Dict::find(const Value& key) const {
+  for (const auto& [k, v] : items) {
+    if (equal(k, key)) return &v;
+  }
+  return nullptr;
+}
+const Value* Dict::find_text(std::string_view key) const {
+  for (const auto& [k, v] : items) {
+    if (k.text() != nullptr && *k.text() == key) return &v;
+  }
+  return nullptr;
+}
+void Dict::set(const Value& key, Value value) {
+  for (auto& [k, v] : items) {
+    if (!equal(k, key)) continue;
+    v = std::move(value);
+    return;
+  }
+  items.emplace_back(key, std::move(value));
+}
+
+Value Value::of_json(const Json& json) {
+  switch (json.type()) {
+    case Json::value_t::boolean:
+      return json.get<bool>();
+    case Json::value_t::number_integer:
+      return json.get<std::int64_t>();
+    case Json::value_t::number_unsigned:
+      if (json.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))
+        return static_cast<double>(json.get<std::uint64_t>());
+      return json.get<std::int64_t>();
+    case Json::value_t::number_float:
+      return json.get<double>();
+    case Json::value_t::string:
+      return json.get<std::string>();
+    case Json::value_t::array: {
+      List list;
+      for (const Json& item : json) list.items.push_back(of_json(item));
+      return list;
+    }
+    case Json::value_t::object: {
+      Dict dict;
+      for (const auto& [key, item] : json.items()) dict.items.emplace_back(key, of_json(item));
+      return dict;
+    }
+    default:
+      return {};
+  }
+}
+
+std::int64_t Value::integer() const {
+  const auto* b = get<bool>();
+  return b != nullptr ? static_cast<std::int64_t>(*b) : *get<std::int64_t>();
+}
+double Value::number() const {
+  const auto* d = get<double>();
+  return d != nullptr ? *d : static_cast<double>(integer());
+}
+
+bool Value::truth() const {
+  if (is<Undefined>() || is<None>()) return false;
+  if (is_number()) return number() != 0;
+  if (text() != nullptr) return !text()->empty();
+  if (list() != nullptr) return !list()->items.empty();
+  if (dict() != nullptr) return !dict()->items.empty();
+  return true;
+}
+
+const Value& Value::defined() const {
+  if (const auto* u = get<Undefined>()) fail(u->why);
+  return *this;
+}
+
+const char* Value::type() const {
+  static constexpr const char* names[] = {"Undefined", "NoneType", "bool",       "int",
+                                          "float",     "str",      "list",       "dict",
+                                          "Namespace", "function", "LoopContext"};
+  return list() != nullptr && list()->tuple ? "tuple" : names[v_.index()];
+}
+
+std::string float_text(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  char buffer[40];
+  const auto end =
+      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
+  const std::string made(buffer, end.ptr);
+  const std::size_t e = made.find('e');
+  const int exponent = std::atoi(made.c_str() + e + 1);
+  if (exponent < -4 || exponent >= 16) {
+    const std::string digits = std::to_string(std::abs(exponent));
+    return made.substr(0, e) + (exponent < 0 ? "e-" : "e+") + (digits.size() < 2 ? "0" : "") +
+           digits;
+  }
+  const auto fixed = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed);
+  std::string text(buffer, fixed.ptr);
+  if (text.find('.') == std::string::npos) text += ".0";
+  return text;
+}
+
+namespace {
+
+bool is_printable(std::int32_t c) {
+  return !(c < 0x20 || (c >= 0x7f && c <= 0xa0) || c == 0xad || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200f) || (c >= 0x2028 && c <= 0x202f) ||
+           (c >= 0x205f && c <= 0x206f) || c == 0x3000 || c == 0xfeff ||
+           (c >= 0xe000 && c <= 0xf8ff));
+}
+
+std::string quoted(const std::string& text) {
+  const char quote =
+      text.find('\'') != std::string::npos && text.find('"') == std::string::npos ? '"' : '\'';
+  std::string out(1, quote);
+  for (std::string_view rest = text; !rest.empty();) {
+    const utf8::Point p = utf8::front(rest);
+    const std::string_view bytes = rest.substr(0, p.bytes);
+    rest.remove_prefix(p.bytes);
+    if (p.value == quote || p.value == '\\') {
+      out += '\\';
+      out += bytes;
+    } else if (p.value == '\n' || p.value == '\r' || p.value == '\t') {
+      out += p.value == '\n' ? "\\n" : p.value == '\r' ? "\\r" : "\\t";
+    } else if (p.value < 0 || is_printable(p.value)) {
+      out += bytes;
+    } else {
+      out += p.value < 0x100 ? format("\\x{:02x}", p.value) : format("\\u{:04x}", p.value);
+    }
+  }
+  return out + quote;
+}
+
+}  // namespace
+
+std::string Value::str() const {
+  if (is<Undefined>()) return "";
+  return text() != nullptr ? *text() : repr();
+}
+
+std::string Value::repr() const {
+  spend(1);
+  if (is<Undefined>()) return "Undefined";
+  if (is<None>()) return "None";
+  if (const auto* b = get<bool>()) return *b ? "True" : "False";
+  if (const auto* d = get<double>()) return float_text(*d);
+  if (is_integer()) return std::to_string(integer());
+  if (text() != nullptr) return quoted(*text());
+  std::string out;
+  if (list() != nullptr) {
+    for (const Value& item : list()->items) out += (out.empty() ? "" : ", ") + item.repr();
+    if (out.size() > kMaxText) fail("a value's text is too long");
+    if (!list()->tuple) return "[" + out + "]";
+    return "(" + out + (list()->items.size() == 1 ? ",)" : ")");
+  }
+  if (dict() != nullptr) {
+    for (const auto& [key, value] : dict()->items)
+      out += (out.empty() ? "" : ", ") + key.repr() + ": " + value.repr();
+    return "{" + out + "}";
+  }
+  return format("<{}>", type());
+}
+
+std::vector<Value> Value::iterate() const {
+  std::vector<Value> out;
+  if (is<Undefined>()) return out;
+  if (list() != nullptr) return list()->items;
+  if (dict() != nullptr) {
+    for (const auto& [key, value] : dict()->items) out.push_back(key);
+    return out;
+  }
+  if (text() == nullptr) fail(format("'{}' object is not iterable", type()));
+  for (std::string_view rest = *text(); !rest.empty();) {
+    const std::size_t n = utf8::front(rest).bytes;
+    out.emplace_back(std::string(rest.substr(0, n)));
+    rest.remove_prefix(n);
+  }
+  return out;
+}
+
+bool equal(const Value& a, const Value& b) {
+  spend(1);
+  if (a.is_number() && b.is_number())
+    return a.is_integer() && b.is_integer() ? a.integer() == b.integer() : a.number() == b.number();
+  if (a.is<Undefined>() || b.is<Undefined>()) return a.is<Undefined>() && b.is<Undefined>();
+  if (a.is<None>() || b.is<None>()) return a.is<None>() && b.is<None>();
+  if (a.text() != nullptr && b.text() != nullptr) return *a.text() == *b.text();
+  if (a.list() != nullptr && b.list() != nullptr)
+    return a.list()->tuple == b.list()->tuple &&
+           std::equal(a.list()->items.begin(), a.list()->items.end(), b.list()->items.begin(),
+                      b.list()->items.end(), equal);
+  if (a.dict() != nullptr && b.dict() != nullptr) {
+    const auto& items = a.dict()->items;
+    return items.size() == b.dict()->items.size() &&
+           std::all_of(items.begin(), items.end(), [&](const auto& item) {
+             const Value* other = b.dict()->find(item.first);
+             return other != nullptr && equal(item.second, *other);
+           });
+  }
+  if (a.space() != nullptr) return a.space() == b.space();
+  if (a.callable() != nullptr) return a.callable() == b.callable();
+  return a.loop() != nullptr && a.loop() == b.loop();
+}
+
+int compare(const Value& a, const Value& b) {
+  a.defined();
+  b.defined();
+  if (a.is_number() && b.is_number()) {
+    if (a.is_integer() && b.is_integer())
+      return a.integer() < b.integer() ? -1 : a.integer() > b.integer() ? 1 : 0;
+    return a.number() < b.number() ? -1 : a.number() > b.number() ? 1 : 0;
+  }
+  if (a.text() != nullptr && b.text() != nullptr) return a.text()->compare(*b.text());
+  if (a.list() != nullptr && b.list() != nullptr) {
+    const auto& left = a.list()->items;
+    const auto& right = b.list()->items;
+    for (std::size_t i = 0; i < std::min(left.size(), right.size()); ++i) {
+      if (!equal(left[i], right[i])) return compare(left[i], right[i]);
+    }
+    return left.size() < right.size() ? -1 : left.size() > right.size() ? 1 : 0;
+  }
+  fail(format("'<' not supported between instances of '{}' and '{}'", a.type(), b.type()));
+}
+
+bool contains(const Value& container, const Value& item) {
+  if (container.is<Undefined>()) return false;
+  if (container.text() != nullptr) {
+    if (item.text() == nullptr) {
+      item.defined();
+      fail(format("'in <string>' requires string as left operand, not {}", item.type()));
+    }
+    return container.text()->find(*item.text()) != std::string::npos;
+  }
+  if (container.dict() != nullptr) return container.dict()->find(item) != nullptr;
+  if (container.list() == nullptr)
+    fail(format("argument of type '{}' is not iterable", container.type()));
+  const auto& items = container.list()->items;
+  return std::any_of(items.begin(), items.end(), [&](const Value& v) { return equal(v, item); });
+}
+
+}  // namespace neap::chat
