@@ -9,6 +9,7 @@
 
 #include "arena/arena.h"
 #include "arena/page_plan.h"
+#include "device/fault/fault_device.h"
 #include "device/sim/sim_device.h"
 
 namespace neap::arena {
@@ -157,6 +158,43 @@ TEST_F(ArenaPages, OnePageAtATimeToAndFromTheDriver) {
   ASSERT_TRUE(arena_->resume({}).ok());
   EXPECT_EQ(calls.take(), "map");
   arena_.reset();  // before `calls`
+}
+
+// As many driver calls as a loop over the regions makes, one wait for the device before a pause and
+// one question for free memory before a resume.
+TEST_F(ArenaPages, MovesMakeTheDriverCallsOfAPlainLoopAndTwoMore) {
+  using device::Call;
+  arena_.reset();
+  const auto counter = device::make_fault_device(*device_);
+  arena_ = std::move(Arena::make(*counter, {})).value();
+  constexpr std::uint64_t kRegions = 16;
+  for (std::uint64_t i = 0; i < kRegions; ++i)
+    ASSERT_TRUE(arena_->create("kv", 1_GiB, Policy::kDiscard).ok());
+  const auto count = [&](std::optional<Call> kind, bool pause) {
+    // Back to where the counted move begins.
+    if (pause) {
+      EXPECT_TRUE(arena_->resume({}).ok());
+    } else {
+      EXPECT_TRUE(arena_->pause({}, {.release_pages = true}).ok());
+    }
+    counter->arm({0, kind});
+    if (pause) {
+      EXPECT_TRUE(arena_->pause({}, {.release_pages = true}).ok());
+    } else {
+      EXPECT_TRUE(arena_->resume({}).ok());
+    }
+    return counter->calls();
+  };
+  EXPECT_EQ(count({}, true), 2 * kRegions + 1);
+  EXPECT_EQ(count(Call::kUnmap, true), kRegions);
+  EXPECT_EQ(count(Call::kRelease, true), kRegions);
+  EXPECT_EQ(count(Call::kSynchronize, true), 1u);
+  EXPECT_EQ(count({}, false), 3 * kRegions + 1);
+  EXPECT_EQ(count(Call::kCreate, false), kRegions);
+  EXPECT_EQ(count(Call::kMap, false), kRegions);
+  EXPECT_EQ(count(Call::kSetAccess, false), kRegions);
+  EXPECT_EQ(count(Call::kMemory, false), 1u);
+  arena_.reset();  // before `counter`
 }
 
 TEST_F(ArenaPages, RegionsUpToAQuarterOfAGigabyteSharePages) {
