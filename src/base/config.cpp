@@ -211,6 +211,26 @@ std::string ConfigTable::nearest(std::string_view path) const {
   return best_distance <= std::max<std::size_t>(4, path.size() / 3) ? best : "";
 }
 
+namespace {
+
+// Of a list every word has to be one of the choices.
+Status check_choices(const ConfigTable::Key& key, const Json& value, const std::string& head) {
+  if (key.choices.empty()) return {};
+  const auto known = [&](const Json& word) {
+    return !word.is_string() || std::find(key.choices.begin(), key.choices.end(),
+                                          word.get<std::string>()) != key.choices.end();
+  };
+  if (value.is_array() ? std::all_of(value.begin(), value.end(), known) : known(value)) return {};
+  std::string list;
+  for (const std::string& choice : key.choices)
+    list += (list.empty() ? "\"" : ", \"") + choice + "\"";
+  return {
+      ErrorCode::kInvalidArgument,
+      head + "is " + value.dump() + (value.is_array() ? "; it can hold " : "; it can be ") + list};
+}
+
+}  // namespace
+
 Status ConfigTable::set(std::string_view path, const Json& value, const std::string& origin) {
   const auto it =
       std::find_if(keys_.begin(), keys_.end(), [&](const Key& k) { return k.path == path; });
@@ -238,14 +258,7 @@ Status ConfigTable::set(std::string_view path, const Json& value, const std::str
               head + "is " + value.dump() + unit + "; the most is " + number_text(*key.maximum)};
     }
   }
-  if (!key.choices.empty() && value.is_string() &&
-      std::find(key.choices.begin(), key.choices.end(), value.get<std::string>()) ==
-          key.choices.end()) {
-    std::string list;
-    for (const std::string& choice : key.choices)
-      list += (list.empty() ? "\"" : ", \"") + choice + "\"";
-    return {ErrorCode::kInvalidArgument, head + "is " + value.dump() + "; it can be " + list};
-  }
+  NEAP_TRY(check_choices(key, value, head));
   if (Status status = key.assign(converted); !status.ok()) {
     return {ErrorCode::kInvalidArgument, head + status.message()};
   }
@@ -334,6 +347,7 @@ std::string ConfigTable::to_markdown() const {
       type.clear();
       for (const std::string& choice : key.choices)
         type += (type.empty() ? "`" : ", `") + choice + "`";
+      if (key.type == "list of text") type = "list of " + type;
     }
     if (key.minimum) type += ", ≥ " + number_text(*key.minimum);
     if (key.maximum) type += ", ≤ " + number_text(*key.maximum);

@@ -9,6 +9,7 @@
 #include "plan/advice.h"
 #include "plan/device_choice.h"
 #include "plan/memory_plan.h"
+#include "plan/plan_words.h"
 #include "spec/config_docs.h"
 
 namespace neap::cli {
@@ -26,7 +27,10 @@ class PlanCommand final : public Command {
     app.add_option("--capacity", capacity_,
                    "plan for a device of this size instead of device.memory")
         ->type_name("SIZE");
-    app.add_option("--fit", fit_, "look for settings that fit into this size")->type_name("SIZE");
+    app.add_option(
+           "--fit", fit_,
+           "rank up to three plans that fit into this size, with the settings that they need")
+        ->type_name("SIZE");
     app.add_flag("--json", json_, "print the plan as JSON (docs/plan-json.md)");
     app.add_flag("--reference", reference_,
                  "print every configuration key (docs/configuration.md) and stop");
@@ -60,37 +64,43 @@ class PlanCommand final : public Command {
         return {ErrorCode::kInvalidArgument, "Capacity must be greater than 0"};
     }
     if (!fit_.empty()) return fit(job, chosen);
-    NEAP_TRY_ASSIGN(const plan::MemoryPlan plan, plan::make_plan(job, chosen.target));
-    show(plan, chosen, {});
-    if (!plan.fits()) code_ = 3;
+    NEAP_TRY_ASSIGN(const plan::PlanWithOutlook found,
+                    plan::make_plan_with_outlook(job, chosen.target));
+    Json out = json_of(found.plan, chosen);
+    out["outlook"] = found.outlook.to_json();
+    show(found.plan, chosen, out, "\n" + found.outlook.to_text(found.plan));
+    if (!found.plan.fits()) code_ = 3;
     return {};
   }
 
   Status fit(const spec::Job& job, const plan::DeviceChoice& chosen) {
-    NEAP_TRY_ASSIGN(const plan::Fit found, plan::find_fit(job, chosen.target));
-    show(found.plan, chosen, found.overrides);
-    if (json_) return {};
-    if (found.overrides.empty()) {
-      print(format("\nThe job fits into {} as it is.\n", chosen.target.capacity));
-      return {};
+    NEAP_TRY_ASSIGN(const std::vector<plan::MemoryPlan> plans, plan::find_fit(job, chosen.target));
+    Json out = json_of(plans.front(), chosen);
+    out["plans"] = Json::array();
+    std::string text = format("\nPlans that fit into {}, fastest first\n", chosen.target.capacity);
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      out["plans"].push_back(plan::summary_json(plans[i]));
+      text += format("  {}. {}\n", i + 1, plan::sentence_of(plans[i]));
     }
-    std::string line;
-    for (const std::string& o : found.overrides) line += " " + o;
-    print(format("\nFits into {} with:\n ", chosen.target.capacity) + line + "\n");
-    for (const std::string& effect : found.effects) print("  - " + effect + "\n");
+    if (plans.front().overrides.empty())
+      text += format("The job fits into {} as it is.\n", chosen.target.capacity);
+    for (const std::string& effect : plan::effects_of(plans.front()))
+      text += "  - " + effect + "\n";
+    show(plans.front(), chosen, out, text);
     return {};
   }
 
-  void show(const plan::MemoryPlan& plan, const plan::DeviceChoice& chosen,
-            const std::vector<std::string>& overrides) const {
-    if (json_) {
-      Json out = plan.to_json();
-      out["device"] = chosen.name;
-      if (!fit_.empty()) out["overrides"] = overrides;
-      print(out.dump(2) + "\n");
-      return;
-    }
-    print(format("{} of {} on the {}\n\n", plan.task, config_, chosen.name) + plan.to_text());
+  static Json json_of(const plan::MemoryPlan& plan, const plan::DeviceChoice& chosen) {
+    Json out = plan.to_json();
+    out["device"] = chosen.name;
+    return out;
+  }
+
+  void show(const plan::MemoryPlan& plan, const plan::DeviceChoice& chosen, const Json& json,
+            const std::string& below) const {
+    print(json_ ? json.dump(2) + "\n"
+                : format("{} of {} on the {}\n\n", plan.task, config_, chosen.name) +
+                      plan.to_text() + below);
   }
 
   std::string config_, capacity_, fit_;

@@ -1,139 +1,15 @@
 #include "plan/advice.h"
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
+#include <utility>
 
 #include "base/format.h"
+#include "plan/plan_search.h"
+#include "plan/plan_words.h"
+#include "plan/tunables.h"
 
 namespace neap::plan {
 namespace {
-
-// A change of a job in steps: level 0 is the job as it is.
-struct Tunable {
-  const char* effect = "";
-  int weight = 1;              ///< penalty of a step
-  bool keeps_training = true;  ///< the result is the same but for rounding
-  std::function<bool(spec::Job&, std::vector<std::string>&, int level)>
-      turn;  ///< false: no such level
-};
-
-using Keys = std::vector<std::pair<std::string, std::int64_t*>>;
-
-// Largest divisor of `value` that is at most value / 2^level; micro batches must divide.
-std::int64_t shrink(std::int64_t value, int level) {
-  std::int64_t d = std::max<std::int64_t>(1, value >> level);
-  while (value % d != 0) --d;
-  return d;
-}
-
-bool shrink_keys(const Keys& keys, std::vector<std::string>& overrides, int level) {
-  bool changed = false;
-  bool further = false;  // than the level before
-  for (const auto& [key, field] : keys) {
-    further = further || shrink(*field, level) != shrink(*field, level - 1);
-    const std::int64_t smaller = shrink(*field, level);
-    if (smaller == *field) continue;
-    *field = smaller;
-    overrides.push_back(format("{}={}", key, smaller));
-    changed = true;
-  }
-  return changed && further;
-}
-
-Keys training_micro_batches(spec::Job& j) {
-  if (!j.has_rollout())
-    return {{"data.micro_batch_size_per_gpu", &j.data.micro_batch_size_per_gpu}};
-  Keys keys = {{"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
-                &j.actor.ppo_micro_batch_size_per_gpu}};
-  if (j.has_critic())
-    keys.emplace_back("critic.ppo_micro_batch_size_per_gpu",
-                      &j.critic.ppo_micro_batch_size_per_gpu);
-  return keys;
-}
-
-Keys inference_micro_batches(spec::Job& j) {
-  if (!j.has_rollout()) return {};
-  // Only keys that are set; a zero takes the value of another key.
-  Keys keys = {{"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
-                &j.rollout.log_prob_micro_batch_size_per_gpu}};
-  if (j.reference_micro_batch_size_per_gpu > 0)
-    keys.emplace_back("actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
-                      &j.reference_micro_batch_size_per_gpu);
-  if (j.reward_micro_batch_size_per_gpu > 0)
-    keys.emplace_back("reward_model.micro_batch_size_per_gpu", &j.reward_micro_batch_size_per_gpu);
-  if (j.critic.forward_micro_batch_size_per_gpu > 0)
-    keys.emplace_back("critic.forward_micro_batch_size_per_gpu",
-                      &j.critic.forward_micro_batch_size_per_gpu);
-  return keys;
-}
-
-std::vector<Tunable> tunables(const spec::Job& job) {
-  std::vector<Tunable> list;
-  list.push_back({"smaller micro batches in training: same result, more passes", 1, true,
-                  [](spec::Job& j, std::vector<std::string>& o, int level) {
-                    return shrink_keys(training_micro_batches(j), o, level);
-                  }});
-  list.push_back({"smaller micro batches in inference: same result, more passes", 1, true,
-                  [](spec::Job& j, std::vector<std::string>& o, int level) {
-                    return shrink_keys(inference_micro_batches(j), o, level);
-                  }});
-  if (job.has_rollout()) {
-    list.push_back({"fewer sequences decoded together: same result, slower generation", 1, true,
-                    [](spec::Job& j, std::vector<std::string>& o, int level) {
-                      const std::int64_t now = j.rollout_batch();
-                      if (now >> level < 1) return false;
-                      j.rollout.batch_size = shrink(now, level);
-                      o.push_back(
-                          format("actor_rollout_ref.rollout.batch_size={}", j.rollout.batch_size));
-                      return j.rollout.batch_size != now;
-                    }});
-  }
-  const auto keeps = [](const spec::ModelConfig& model) {
-    return model.checkpoint_mode() != spec::CheckpointMode::kFull;
-  };
-  const bool actor_keeps = keeps(job.actor_model);
-  const bool critic_keeps = job.has_critic() && keeps(job.critic.model);
-  if (actor_keeps || critic_keeps) {
-    list.push_back({"recompute blocks in backward: same result, a third more compute in training",
-                    2, true, [=](spec::Job& j, std::vector<std::string>& o, int level) {
-                      if (actor_keeps) {
-                        j.actor_model.activation_checkpointing = "full";
-                        o.emplace_back("actor_rollout_ref.model.activation_checkpointing=full");
-                      }
-                      if (critic_keeps) {
-                        j.critic.model.activation_checkpointing = "full";
-                        o.emplace_back("critic.model.activation_checkpointing=full");
-                      }
-                      return level == 1;
-                    }});
-  }
-  const bool actor_full = job.actor_model.lora.rank == 0;
-  const bool critic_full = job.has_critic() && job.critic.model.lora.rank == 0;
-  if (actor_full || critic_full) {
-    list.push_back({"train LoRA adapters instead of all weights: another training", 8, false,
-                    [=](spec::Job& j, std::vector<std::string>& o, int level) {
-                      if (actor_full) {
-                        j.actor_model.lora.rank = 16;
-                        o.emplace_back("actor_rollout_ref.model.lora_rank=16");
-                      }
-                      if (critic_full) {
-                        j.critic.model.lora.rank = 16;
-                        o.emplace_back("critic.model.lora_rank=16");
-                      }
-                      return level == 1;
-                    }});
-  }
-  list.push_back({"shorter responses: another training", 6, false,
-                  [](spec::Job& j, std::vector<std::string>& o, int level) {
-                    const std::int64_t shorter = j.data.max_response_length >> level;
-                    if (shorter < 8) return false;
-                    j.data.max_response_length = shorter;
-                    o.push_back(format("data.max_response_length={}", shorter));
-                    return true;
-                  }});
-  return list;
-}
 
 // Some models cannot take a change (a rank over their width); such a change is no candidate.
 bool least_of(const spec::Job& job, const Target& target, Bytes& least) {
@@ -175,87 +51,176 @@ std::vector<Suggestion> find_knobs(const spec::Job& job, const Target& target) {
 
 namespace {
 
-/// A level for each tunable.
-struct Combination {
-  std::vector<int> levels;
-  int penalty = 0;
-  bool keeps_training = true;
-  [[nodiscard]] int depth() const { return std::accumulate(levels.begin(), levels.end(), 0); }
-};
+constexpr std::size_t kRanked = 3;
+constexpr std::size_t kMostSuggestions = 5;
 
-// Combinations of the tunables' levels, in order of penalty.
-std::vector<Combination> combinations(const spec::Job& job, const std::vector<Tunable>& list) {
-  constexpr int kMostLevels = 6;
-  std::vector<Combination> all = {{}};
-  for (const Tunable& tunable : list) {
-    std::vector<Combination> wider;
-    for (int level = 0; level <= kMostLevels; ++level) {
-      spec::Job probe = job;
-      std::vector<std::string> unused;
-      if (level > 0 && !tunable.turn(probe, unused, level)) break;
-      for (Combination c : all) {
-        c.levels.push_back(level);
-        c.penalty += level * tunable.weight;
-        c.keeps_training = c.keeps_training && (level == 0 || tunable.keeps_training);
-        wider.push_back(std::move(c));
+// A plan that does not fit is told what would help.
+Status with_suggestions(const spec::Job& job, const Target& target, const Status& status) {
+  if (status.code() != ErrorCode::kDoesNotFit) return status;
+  const std::vector<Suggestion> found = find_knobs(job, target);
+  std::string text;
+  for (std::size_t i = 0; i < std::min(found.size(), kMostSuggestions); ++i) {
+    std::string overrides;
+    for (const std::string& o : found[i].overrides) overrides += (overrides.empty() ? "" : " ") + o;
+    text += format("\n  {}: fits in {} ({})", overrides, found[i].min_capacity, found[i].effect);
+  }
+  if (!text.empty())
+    text =
+        ". What lowers it, each alone:" + text + "\n`neap plan --fit SIZE` looks for a combination";
+  return {ErrorCode::kDoesNotFit, status.message() + text};
+}
+
+Result<std::vector<MemoryPlan>> ranked_plans(const spec::Job& job, const Target& target) {
+  NEAP_TRY_ASSIGN(PlanSearch search, PlanSearch::make(job, target, PlanSearch::Scope::kWide));
+  std::vector<MemoryPlan> plans;
+  NEAP_TRY_ASSIGN(MemoryPlan first, search.fastest(target.capacity));
+  plans.push_back(std::move(first));
+  while (plans.size() < kRanked) {
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> next, search.smaller(plans.back()));
+    if (!next) break;
+    plans.push_back(std::move(*next));
+  }
+  return plans;
+}
+
+// Jobs of other trainings, the least change first.
+struct OtherTraining {
+  spec::Job job;
+  std::vector<std::string> overrides;
+  int penalty = 0;
+};
+std::vector<OtherTraining> trainings_beside(const spec::Job& job) {
+  std::vector<OtherTraining> all = {{job, {}, 0}};
+  for (const Tunable& tunable : other_trainings(job)) {
+    const std::size_t before = all.size();
+    for (int level = 1; level <= kMostLevels; ++level) {
+      for (std::size_t i = 0; i < before; ++i) {
+        OtherTraining other = all[i];
+        if (!tunable.turn(other.job, other.overrides, level) || !other.job.validate().ok())
+          continue;
+        other.penalty += level * tunable.weight;
+        all.push_back(std::move(other));
       }
     }
-    all = std::move(wider);
   }
-  std::stable_sort(all.begin(), all.end(), [](const Combination& a, const Combination& b) {
+  all.erase(all.begin());
+  std::stable_sort(all.begin(), all.end(), [](const OtherTraining& a, const OtherTraining& b) {
     return a.penalty < b.penalty;
   });
   return all;
 }
 
-// The job with the combination; false where the keys contradict each other.
-bool apply(const Combination& c, const std::vector<Tunable>& list, spec::Job& job, Fit& fit) {
-  for (std::size_t k = 0; k < list.size(); ++k) {
-    if (c.levels[k] == 0) continue;
-    (void)list[k].turn(job, fit.overrides, c.levels[k]);
-    fit.effects.push_back(list[k].effect);
-  }
-  return job.validate().ok();
-}
-
 }  // namespace
 
-Result<Fit> find_fit(const spec::Job& job, const Target& target) {
-  const std::vector<Tunable> list = tunables(job);
-  const std::vector<Combination> all = combinations(job, list);
+Result<std::vector<MemoryPlan>> find_fit(const spec::Job& job, const Target& target) {
+  Result<std::vector<MemoryPlan>> plans = ranked_plans(job, target);
+  if (plans.ok() || plans.status().code() != ErrorCode::kDoesNotFit) return plans;
   Bytes smallest(~0ull);
-  for (const bool keeps_training : {true, false}) {
-    // If the combination with the largest changes of a kind does not fit, none of that kind does.
-    const Combination* deepest = nullptr;
-    for (const Combination& c : all) {
-      if (c.keeps_training == keeps_training &&
-          (deepest == nullptr || c.depth() > deepest->depth()))
-        deepest = &c;
-    }
-    spec::Job changed = job;
-    Fit unused;
-    Bytes least;
-    if (deepest == nullptr || !apply(*deepest, list, changed, unused) ||
-        !least_of(changed, target, least))
-      continue;
-    smallest = std::min(smallest, least);
-    if (least > target.capacity) continue;
-    for (const Combination& c : all) {
-      if (c.keeps_training != keeps_training) continue;
-      changed = job;
-      changed.memory.residency = "auto";
-      Fit found;
-      if (!apply(c, list, changed, found)) continue;
-      Result<MemoryPlan> plan = cheapest_plan(changed, target);
-      if (!plan.ok()) continue;
-      found.plan = std::move(plan).value();
-      return found;
-    }
+  for (const OtherTraining& other : trainings_beside(job)) {
+    Result<PlanSearch> search = PlanSearch::make(other.job, target, PlanSearch::Scope::kWide);
+    if (!search.ok()) continue;  // some models cannot take a change: a rank over their width
+    const Result<Bytes> least = search->least_capacity();
+    if (!least.ok()) continue;
+    smallest = std::min(smallest, *least);
+    if (*least > target.capacity) continue;
+    Result<std::vector<MemoryPlan>> found = ranked_plans(other.job, target);
+    if (!found.ok()) continue;
+    for (MemoryPlan& plan : *found)
+      plan.overrides.insert(plan.overrides.begin(), other.overrides.begin(), other.overrides.end());
+    return found;
   }
   return Status(ErrorCode::kDoesNotFit,
                 format("No combination of micro batches, recomputation, LoRA and response length "
                        "fits into {}; the least that was found is {}",
                        target.capacity, smallest));
+}
+
+std::vector<std::string> effects_of(const MemoryPlan& plan) {
+  struct Word {
+    std::string_view key, effect;
+  };
+  constexpr Word kWords[] = {
+      {"ppo_micro_batch_size_per_gpu",
+       "smaller micro batches in training: same result, more passes"},
+      {"data.micro_batch_size_per_gpu",
+       "smaller micro batches in training: same result, more passes"},
+      {"log_prob_micro_batch_size_per_gpu",
+       "smaller micro batches in inference: same result, more passes"},
+      {"ref.log_prob_micro", "smaller micro batches in inference: same result, more passes"},
+      {"forward_micro_batch_size_per_gpu",
+       "smaller micro batches in inference: same result, more passes"},
+      {"reward_model.micro_batch_size_per_gpu",
+       "smaller micro batches in inference: same result, more passes"},
+      {"rollout.batch_size", "fewer sequences decoded together: same result, slower generation"},
+      {"activation_checkpointing=auto",
+       "activations that the plan chooses are computed again: same result"},
+      {"memory.update=auto", "updates divided or streamed by the plan: same result"},
+      {"memory.residency=auto",
+       "tags leave the device between the phases that need them: same result"},
+      {"state_dtype=bfloat16", "optimizer moments in bfloat16: another training"},
+      {"lora_rank", "LoRA adapters instead of all weights: another training"},
+      {"max_response_length", "shorter responses: another training"}};
+  std::vector<std::string> effects;
+  for (const std::string& assignment : plan.overrides) {
+    for (const Word& word : kWords) {
+      if (assignment.find(word.key) == std::string::npos) continue;
+      if (std::find(effects.begin(), effects.end(), word.effect) == effects.end())
+        effects.emplace_back(word.effect);
+      break;
+    }
+  }
+  return effects;
+}
+
+std::string Outlook::to_text(const MemoryPlan& plan) const {
+  const double now = plan.seconds();
+  std::string out = format("Chosen: {}.\n", sentence_of(plan));
+  if (faster) {
+    out +=
+        format("Next faster: {:.0f} % less time needs {} more: {}.\n",
+               100 * (1 - faster->seconds() / now), faster->peak - plan.peak, sentence_of(*faster));
+  } else {
+    out += "Next faster: no plan of any size takes 5 % less time.\n";
+  }
+  if (smaller) {
+    out += format("Next smaller: {} less costs {:.3g} s a step: {}.\n", plan.peak - smaller->peak,
+                  smaller->seconds() - now, sentence_of(*smaller));
+  } else {
+    out += format("Next smaller: none; the least capacity is {}.\n", least_capacity);
+  }
+  return out;
+}
+
+Json Outlook::to_json() const {
+  const auto of = [](const std::optional<MemoryPlan>& plan) {
+    return plan ? summary_json(*plan) : Json();
+  };
+  return {
+      {"faster", of(faster)}, {"smaller", of(smaller)}, {"least_capacity", least_capacity.count()}};
+}
+
+Result<PlanWithOutlook> make_plan_with_outlook(const spec::Job& job, const Target& target) {
+  NEAP_TRY_ASSIGN(PlanSearch search, PlanSearch::make(job, target, PlanSearch::Scope::kConfigured));
+  PlanWithOutlook out;
+  Result<MemoryPlan> plan = search.fastest(target.capacity);
+  if (!plan.ok()) return with_suggestions(job, target, plan.status());
+  out.plan = std::move(plan).value();
+  NEAP_TRY_ASSIGN(out.outlook.least_capacity, search.least_capacity());
+  if (!out.plan.fits()) return out;
+  NEAP_TRY_ASSIGN(out.outlook.faster, search.faster(out.plan));
+  NEAP_TRY_ASSIGN(out.outlook.smaller, search.smaller(out.plan));
+  return out;
+}
+
+Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target) {
+  NEAP_TRY_ASSIGN(PlanSearch search, PlanSearch::make(job, target, PlanSearch::Scope::kConfigured));
+  Result<MemoryPlan> plan = search.fastest(target.capacity);
+  return plan.ok() ? std::move(plan) : with_suggestions(job, target, plan.status());
+}
+
+Result<Bytes> least_capacity(const spec::Job& job, const Target& target) {
+  NEAP_TRY_ASSIGN(PlanSearch search, PlanSearch::make(job, target, PlanSearch::Scope::kConfigured));
+  return search.least_capacity();
 }
 
 }  // namespace neap::plan

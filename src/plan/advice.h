@@ -2,6 +2,7 @@
 // changed, not a formula.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,13 +18,27 @@ struct Suggestion {
 /// Single changes that lower the least capacity, best first.
 [[nodiscard]] std::vector<Suggestion> find_knobs(const spec::Job& job, const Target& target);
 
-struct Fit {
-  std::vector<std::string> overrides;  ///< empty: fits as it is
-  std::vector<std::string> effects;
-  MemoryPlan plan;
+/// Up to three plans that fit `target.capacity`, fastest first: each takes at least 10 % less memory
+/// than the one before, or the least there is. Their `overrides` make the job fit; those that keep
+/// the training are looked for first, then adapters and shorter responses. kDoesNotFit when nothing
+/// helps.
+[[nodiscard]] Result<std::vector<MemoryPlan>> find_fit(const spec::Job& job, const Target& target);
+/// What the overrides of a plan cost, a line each.
+[[nodiscard]] std::vector<std::string> effects_of(const MemoryPlan& plan);
+
+/// Plans beside one: what more memory would buy, and what less would cost.
+struct Outlook {
+  std::optional<MemoryPlan> faster, smaller;
+  Bytes least_capacity;
+  [[nodiscard]] std::string to_text(const MemoryPlan& plan) const;
+  [[nodiscard]] Json to_json() const;
 };
-/// The combination with the smallest penalty under which the job fits `target.capacity`: first those
-/// that cost time only, then those that change the training. kDoesNotFit when none does.
-[[nodiscard]] Result<Fit> find_fit(const spec::Job& job, const Target& target);
+/// The plan of a job and what lies beside it.
+struct PlanWithOutlook {
+  MemoryPlan plan;
+  Outlook outlook;
+};
+[[nodiscard]] Result<PlanWithOutlook> make_plan_with_outlook(const spec::Job& job,
+                                                             const Target& target);
 
 }  // namespace neap::plan

@@ -1,53 +1,98 @@
 #include "plan/checkpoint_search.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
+
+#include "plan/phase_schedule.h"
 
 namespace neap::plan {
 namespace {
 
+PhasePlan between(const PhasePlan& a, const PhasePlan& b, double share) {
+  const auto bytes = [&](Bytes x, Bytes y) {
+    return Bytes(static_cast<std::uint64_t>(static_cast<double>(x.count()) * (1 - share) +
+                                            static_cast<double>(y.count()) * share));
+  };
+  PhasePlan out = a;
+  out.transient = bytes(a.transient, b.transient);
+  out.transient_allocated = bytes(a.transient_allocated, b.transient_allocated);
+  out.seconds = a.seconds * (1 - share) + b.seconds * share;
+  return out;
+}
+
+// No schedule moves these bytes in less.
+double least_seconds_of_moves(const MemoryPlan& plan) {
+  return static_cast<double>(plan.moved_per_step.count()) /
+         std::max({plan.link.to_host, plan.link.to_device, plan.link.both});
+}
+
 class CheckpointSearch {
  public:
   CheckpointSearch(MemoryPlan& plan, const std::vector<CheckpointChoice>& choices,
-                   const std::string& residency)
-      : plan_(plan), choices_(choices), residency_(residency) {}
+                   const std::string& residency, double limit)
+      : plan_(plan),
+        choices_(choices),
+        residency_(residency),
+        streaming_(streaming_seconds(plan)),
+        rungs_(choices.size()),
+        limit_(limit) {}
 
-  Status run() {
+  Result<bool> run() {
     // Where everything can be kept without a move there is nothing to search.
-    rungs_.assign(choices_.size(), 0);
-    NEAP_TRY_ASSIGN(const std::optional<double> all, cost());
-    if (all && plan_.moved_per_step.is_zero()) return {};
-    for (std::size_t c = 0; c < choices_.size(); ++c) rungs_[c] = choices_[c].ladder->last();
+    NEAP_TRY_ASSIGN(const bool all, keeps_all());
+    if (all) return finish();
+    const double fewest_operations = operations() - streaming_;
+    best_ = std::numeric_limits<double>::infinity();
+    for (std::size_t c = 0; c < choices_.size(); ++c)
+      NEAP_TRY(set(c, choices_[c].ladder->last(), Accuracy::kExact));
+    if (is_too_large()) return false;
     NEAP_TRY_ASSIGN(const std::optional<double> least, cost());
-    if (!least) return refusal_;
-    best_ = *least;
+    keep_best(least);
+    // The least memory needs the fewest moves.
+    if (least && fewest_operations + least_seconds_of_moves(plan_) >= limit_) return false;
     // The choice for one model changes what the next one's costs, so twice where there are several.
     for (std::size_t round = 0; round < (choices_.size() > 1 ? 2 : 1); ++round) {
       for (std::size_t c = 0; c < choices_.size(); ++c) {
         NEAP_TRY(choose_step(c));
-        NEAP_TRY(refine(c));
+        if (found_) NEAP_TRY(refine(c));
       }
     }
-    return cost().status();
+    return finish();
   }
 
  private:
-  // Of the whole step with the present rungs; nothing where they do not fit.
+  Result<bool> keeps_all() {
+    for (std::size_t c = 0; c < choices_.size(); ++c) NEAP_TRY(set(c, 0, Accuracy::kQuick));
+    NEAP_TRY_ASSIGN(const std::optional<double> seconds, cost());
+    keep_best(seconds);
+    return seconds && plan_.moved_per_step.is_zero();
+  }
+  void put(std::size_t c, const PhasePlan& predicted) {
+    PhasePlan& phase = plan_.phases[choices_[c].phase];
+    phase.transient = predicted.transient;
+    phase.transient_allocated = predicted.transient_allocated;
+    phase.seconds = predicted.seconds;
+  }
+  Status set(std::size_t c, std::size_t rung, Accuracy accuracy) {
+    NEAP_TRY_ASSIGN(const PhasePlan predicted, choices_[c].predict(rung, accuracy));
+    put(c, predicted);
+    rungs_[c] = rung;
+    return {};
+  }
+
+  [[nodiscard]] double operations() const {
+    double sum = streaming_;
+    for (const PhasePlan& phase : plan_.phases) sum += phase.seconds;
+    return sum;
+  }
+  // Of the whole step with the present rungs; nothing where they do not fit or operations alone
+  // take as long as the best.
   Result<std::optional<double>> cost() {
-    for (std::size_t c = 0; c < choices_.size(); ++c) {
-      const CheckpointChoice& choice = choices_[c];
-      NEAP_TRY_ASSIGN(const PhasePlan predicted, choice.predict(rungs_[c]));
-      PhasePlan& phase = plan_.phases[choice.phase];
-      phase.transient = predicted.transient;
-      phase.transient_allocated = predicted.transient_allocated;
-      phase.seconds = predicted.seconds;
-      plan_.activations[choice.activation].checkpointing = choice.ladder->at(rungs_[c]);
-    }
-    refusal_ = solve_residency(plan_, residency_);
-    if (refusal_.code() == ErrorCode::kDoesNotFit) return std::optional<double>();
-    NEAP_TRY(refusal_);
+    if (operations() >= best_) return std::optional<double>();
+    NEAP_TRY_ASSIGN(const bool fits, solve_if_fits(plan_, residency_, best_));
     // With every tag resident a plan may be over the capacity; the last rung is then the best there is.
-    if (!plan_.fits() && !on_last_rungs()) return std::optional<double>();
+    if (!fits || (!plan_.fits() && !on_last_rungs())) return std::optional<double>();
     return std::optional<double>(plan_.seconds());
   }
   [[nodiscard]] bool on_last_rungs() const {
@@ -55,54 +100,111 @@ class CheckpointSearch {
       if (rungs_[c] != choices_[c].ladder->last()) return false;
     return true;
   }
+  bool keep_best(const std::optional<double>& seconds) {
+    if (!seconds || *seconds >= best_) return false;
+    best_ = *seconds;
+    found_ = rungs_;
+    return true;
+  }
 
-  // The cheapest rung of model `c` on which all blocks are equal.
+  // Whatever moves: some phase alone is over the capacity.
+  [[nodiscard]] bool is_too_large() const {
+    return residency_ == "auto" && !plan_.capacity.is_zero() &&
+           least_needed(plan_) > plan_.capacity;
+  }
+  // Of model `c`, the first rung with all blocks equal that may fit; the last one if none does.
+  Result<std::size_t> first_that_fits(std::size_t c) {
+    const std::size_t step = choices_[c].ladder->step();
+    std::size_t low = 0;
+    std::size_t high = choices_[c].ladder->last() / step;
+    while (low < high) {
+      const std::size_t middle = low + (high - low) / 2;
+      NEAP_TRY(set(c, middle * step, Accuracy::kQuick));
+      if (is_too_large()) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return high * step;
+  }
+
+  // The cheapest rung of model `c` on which all blocks are equal. Operations grow with the rung.
   Status choose_step(std::size_t c) {
     std::size_t chosen = rungs_[c];
     const CheckpointLadder& ladder = *choices_[c].ladder;
-    for (std::size_t rung = 0; rung <= ladder.last(); rung += ladder.step()) {
-      rungs_[c] = rung;
+    NEAP_TRY_ASSIGN(const std::size_t first, first_that_fits(c));
+    for (std::size_t rung = first; rung <= ladder.last(); rung += ladder.step()) {
+      NEAP_TRY(set(c, rung, Accuracy::kQuick));
+      if (operations() >= best_) break;
       NEAP_TRY_ASSIGN(const std::optional<double> here, cost());
-      if (!here || *here >= best_) continue;
-      best_ = *here;
-      chosen = rung;
+      if (keep_best(here)) chosen = rung;
     }
-    rungs_[c] = chosen;
-    return {};
+    return set(c, chosen, Accuracy::kQuick);
   }
 
   // From there down, as long as it gets cheaper: fewer blocks compute the last tensors again.
   Status refine(std::size_t c) {
+    const std::size_t before = rungs_[c];
+    NEAP_TRY_ASSIGN(const std::size_t rung, lowest_below(c));
+    NEAP_TRY(set(c, rung, Accuracy::kQuick));
+    NEAP_TRY_ASSIGN(const std::optional<double> here, cost());
+    return keep_best(here) ? Status() : set(c, before, Accuracy::kQuick);
+  }
+  Result<std::size_t> lowest_below(std::size_t c) {
     const std::size_t step = choices_[c].ladder->step();
-    std::size_t high = rungs_[c];
-    std::size_t low = high - std::min(high, step);
+    const std::size_t from = rungs_[c];
+    if (from == 0) return from;
+    const std::size_t bottom = (from - 1) / step * step;
+    NEAP_TRY_ASSIGN(const PhasePlan below, choices_[c].predict(bottom, Accuracy::kQuick));
+    NEAP_TRY_ASSIGN(const PhasePlan above, choices_[c].predict(bottom + step, Accuracy::kQuick));
+    std::size_t low = bottom;
+    std::size_t high = from;
+    double least = best_;
     while (high - low > 1) {
       rungs_[c] = low + (high - low) / 2;
+      put(c, between(below, above,
+                     static_cast<double>(rungs_[c] - bottom) / static_cast<double>(step)));
       NEAP_TRY_ASSIGN(const std::optional<double> here, cost());
-      if (here && *here <= best_) {
-        best_ = *here;
-        high = rungs_[c];
-      } else {
-        low = rungs_[c];
-      }
+      const bool better = here && *here < least;
+      if (better) least = *here;
+      (better ? high : low) = rungs_[c];
     }
-    rungs_[c] = high;
-    return {};
+    return high;
+  }
+
+  // The plan with the best rungs, or the first ones from there on that exact predictions let fit;
+  // false: there are none.
+  Result<bool> finish() {
+    if (!found_ || best_ >= limit_) return false;
+    const std::vector<std::size_t> best = *found_;
+    best_ = std::numeric_limits<double>::infinity();
+    for (std::size_t more = 0;; more = 2 * more + 1) {
+      for (std::size_t c = 0; c < choices_.size(); ++c)
+        NEAP_TRY(set(c, std::min(best[c] + more, choices_[c].ladder->last()), Accuracy::kExact));
+      NEAP_TRY_ASSIGN(const std::optional<double> seconds, cost());
+      if (!seconds && !on_last_rungs()) continue;
+      for (std::size_t c = 0; c < choices_.size(); ++c)
+        plan_.activations[choices_[c].activation].checkpointing = choices_[c].ladder->at(rungs_[c]);
+      return seconds && *seconds < limit_;
+    }
   }
 
   MemoryPlan& plan_;
   const std::vector<CheckpointChoice>& choices_;
   const std::string& residency_;
+  double streaming_;  // seconds of windows, whatever is kept
   std::vector<std::size_t> rungs_;
-  double best_ = 0;
-  Status refusal_;
+  double limit_;
+  double best_ = std::numeric_limits<double>::infinity();
+  std::optional<std::vector<std::size_t>> found_;  // the rungs that take `best_`
 };
 
 }  // namespace
 
-Status solve_checkpointing(MemoryPlan& plan, const std::vector<CheckpointChoice>& choices,
-                           const std::string& residency) {
-  return CheckpointSearch(plan, choices, residency).run();
+Result<bool> solve_checkpointing(MemoryPlan& plan, const std::vector<CheckpointChoice>& choices,
+                                 const std::string& residency, double limit) {
+  return CheckpointSearch(plan, choices, residency, limit).run();
 }
 
 }  // namespace neap::plan

@@ -115,6 +115,13 @@ struct ActivationPlan {
   [[nodiscard]] std::vector<std::pair<spec::SavedTensor, std::size_t>> recomputed() const;
 };
 
+/// How a trained model is updated.
+struct UpdatePlan {
+  std::string model;
+  spec::UpdateMode mode = spec::UpdateMode::kJoined;
+  spec::Dtype states = spec::Dtype::kFloat32;  ///< of the optimizer's moments
+};
+
 /// The device that a plan is made for.
 struct Target {
   bool cuda = false;  ///< else the host device
@@ -131,7 +138,8 @@ struct MemoryPlan {
   std::string task;
   Bytes capacity;  ///< zero: unlimited
   Bytes granularity;
-  Bytes host_budget;  ///< zero: unlimited
+  Bytes host_budget;     ///< zero: unlimited
+  bool may_move = true;  ///< tags may wait on the host while no phase needs them
   Link link;
   std::string rates_from;         ///< of the link's and the operations' rates, for people
   spec::UpdateModes updates;      ///< of the recipe that the phases are from
@@ -139,12 +147,15 @@ struct MemoryPlan {
   std::vector<Loop> loops;        ///< of phases that run more than once
   std::vector<TagPlan> tags;
   std::vector<ActivationPlan> activations;  ///< one a trained model
-  std::vector<PhaseSchedule> schedule;      ///< one a phase; the steady cycle
-  Bytes all_resident;                       ///< every tag at once + the largest transient
-  Bytes peak;                               ///< largest phase peak of the schedule
-  Bytes moved_per_step;     ///< bytes over the link, both directions; windows included
-  double move_seconds = 0;  ///< of a step's moves and windows at the link's rates
-  Bytes host_bytes;         ///< host copies: one of each tag that ever leaves with its contents
+  std::vector<UpdatePlan> updated;          ///< one a trained model
+  /// What the plan chose of the job's keys, "key.path=value": apply them to the job before it runs.
+  std::vector<std::string> overrides;
+  std::vector<PhaseSchedule> schedule;  ///< one a phase; the steady cycle
+  Bytes all_resident;                   ///< every tag at once + the largest transient
+  Bytes peak;                           ///< largest phase peak of the schedule
+  Bytes moved_per_step;                 ///< bytes over the link, both directions; windows included
+  double move_seconds = 0;              ///< of a step's moves and windows at the link's rates
+  Bytes host_bytes;  ///< host copies: one of each tag that ever leaves with its contents
 
   /// Of a step: operations and moves, one after another, by the device's and the link's rates.
   [[nodiscard]] double seconds() const;
@@ -155,18 +166,13 @@ struct MemoryPlan {
   [[nodiscard]] std::string to_text() const;
 };
 
-/// Tags, phases and transients of a job, without a schedule.
-[[nodiscard]] Result<MemoryPlan> draft_plan(const spec::Job& job, const Target& target,
-                                            const spec::UpdateModes& modes = {});
-/// The plan whose moves take least time, over the update modes that memory.update allows; of equals
-/// the one with fewer phases. kDoesNotFit when none fits, with the least capacity that would.
-[[nodiscard]] Result<MemoryPlan> cheapest_plan(const spec::Job& job, const Target& target);
-/// The least capacity of the job under any update mode that memory.update allows.
-[[nodiscard]] Result<Bytes> least_capacity(const spec::Job& job, const Target& target);
-/// Makes the plan of a configuration: cheapest_plan, and suggestions that lower the least
-/// capacity where nothing fits. With residency "all" the plan may be over the capacity (see
+/// The fastest plan of the job by the device's rates, over everything that the configuration leaves
+/// open (plan_search.h). kDoesNotFit when none fits, with the least capacity that would and the
+/// settings that lower it. With residency "all" the plan may be over the capacity (see
 /// fits()): the run then fails at the device's own limit.
 [[nodiscard]] Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target);
+/// The least capacity of the job, over the same.
+[[nodiscard]] Result<Bytes> least_capacity(const spec::Job& job, const Target& target);
 
 /// Fills `schedule` and the sums from tags, phases and capacity: the cheapest moves that fit.
 [[nodiscard]] Status solve_residency(MemoryPlan& plan, const std::string& mode);

@@ -71,17 +71,33 @@ std::vector<spec::FlatUnit> trained_units(const ModelRole& role) {
                             : spec::flat_layout(role.shape, role.head);
 }
 
-std::int64_t training_sequences(const spec::Job& job, const spec::Phase& phase) {
+std::int64_t micro_batch_of(const spec::Job& job, const spec::Phase& phase) {
   switch (phase.body) {
+    case spec::Body::kGenerate:
+      return job.rollout_batch();
+    case spec::Body::kLogProbs:
+      return phase.id == spec::PhaseId::kReferenceLogProbs
+                 ? job.reference_micro_batch()
+                 : job.rollout.log_prob_micro_batch_size_per_gpu;
+    case spec::Body::kTokenScores:
+      return job.values_micro_batch();
+    case spec::Body::kSequenceScores:
+      return job.reward_micro_batch();
     case spec::Body::kPolicyUpdate:
       return job.actor.ppo_micro_batch_size_per_gpu;
     case spec::Body::kValueUpdate:
       return job.critic.ppo_micro_batch_size_per_gpu;
+    case spec::Body::kCrossEntropyUpdate:
     case spec::Body::kPairUpdate:
-      return 2 * job.data.micro_batch_size_per_gpu;
-    default:
-      return job.data.micro_batch_size_per_gpu;
+    case spec::Body::kCrossEntropy:
+    case spec::Body::kPairScores:
+      break;
   }
+  return job.data.micro_batch_size_per_gpu;
+}
+
+std::int64_t training_sequences(const spec::Job& job, const spec::Phase& phase) {
+  return micro_batch_of(job, phase) * (phase.body == spec::Body::kPairUpdate ? 2 : 1);
 }
 
 Weights counted_weights(const ModelRole& role, Dtype dtype) {

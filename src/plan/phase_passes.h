@@ -25,6 +25,9 @@ namespace neap::plan {
 
 /// Sequences of one micro-batch of a training phase.
 [[nodiscard]] std::int64_t training_sequences(const spec::Job& job, const spec::Phase& phase);
+/// What a phase takes at a time, as the configuration counts it: sequences of a micro-batch, pairs,
+/// sequences that are decoded together.
+[[nodiscard]] std::int64_t micro_batch_of(const spec::Job& job, const spec::Phase& phase);
 
 template <class World>
 class PhasePasses {
@@ -40,6 +43,7 @@ class PhasePasses {
         width_(job.max_sequence_length()),
         response_(job.data.max_response_length) {}
 
+  /// One batch of those that the phase decodes in turn.
   void generate(const ModelRole& role, std::int64_t most_decode_steps) {
     const Weights w = world_.weights(role);
     const std::int64_t batch = job_.rollout_batch();
@@ -197,18 +201,19 @@ void PhasePasses<World>::run(const JobModels& models, const spec::Phase& phase,
                              std::int64_t most_decode_steps) {
   ModelRole role = models.at(phase.model);
   if (phase.adapter_off) role.lora = {};
+  const std::int64_t micro = micro_batch_of(job_, phase);
   switch (phase.body) {
     case spec::Body::kGenerate:
-      return generate(role, most_decode_steps);
+      return world_.weighted(
+          static_cast<double>(job_.sequences_per_rank()) / static_cast<double>(micro),
+          [&] { generate(role, most_decode_steps); });
     case spec::Body::kLogProbs:
-      return phase.id == spec::PhaseId::kReferenceLogProbs
-                 ? log_probs(role, job_.sequences_per_rank(), job_.reference_micro_batch(), false)
-                 : log_probs(role, job_.sequences_per_rank(),
-                             job_.rollout.log_prob_micro_batch_size_per_gpu, true);
+      return log_probs(role, job_.sequences_per_rank(), micro,
+                       phase.id != spec::PhaseId::kReferenceLogProbs);
     case spec::Body::kTokenScores:
-      return scores(role, job_.sequences_per_rank(), job_.values_micro_batch(), true);
+      return scores(role, job_.sequences_per_rank(), micro, true);
     case spec::Body::kSequenceScores:
-      return scores(role, job_.sequences_per_rank(), job_.reward_micro_batch(), false);
+      return scores(role, job_.sequences_per_rank(), micro, false);
     case spec::Body::kPolicyUpdate:
       return train_actor(role, phase.part);
     case spec::Body::kValueUpdate:
@@ -218,9 +223,9 @@ void PhasePasses<World>::run(const JobModels& models, const spec::Phase& phase,
     case spec::Body::kPairUpdate:
       return reward(role, phase.part);
     case spec::Body::kCrossEntropy:
-      return log_probs(role, job_.rows_per_rank(), job_.data.micro_batch_size_per_gpu, false);
+      return log_probs(role, job_.rows_per_rank(), micro, false);
     case spec::Body::kPairScores:
-      return scores(role, 2 * job_.rows_per_rank(), 2 * job_.data.micro_batch_size_per_gpu, false);
+      return scores(role, 2 * job_.rows_per_rank(), 2 * micro, false);
   }
 }
 

@@ -67,6 +67,16 @@ bool beats(const TagOption& a, const TagOption& b) {
   return (a.resident & ~b.resident) == 0 && a.cost <= b.cost && a.host <= b.host;
 }
 
+// Whether the move copies.
+bool change_residency(const TagPlan& tag, TagState& state, bool resident) {
+  const bool keeps = tag.contents != Contents::kScratch;
+  state.resident = resident;
+  if (resident) return keeps;
+  const bool copies = keeps && state.dirty;
+  state.dirty = !keeps;
+  return copies;
+}
+
 TagOption make_option(const std::vector<Visit>& walk, const TagPlan& tag, PhaseMask resident) {
   TagOption option;
   option.resident = resident;
@@ -75,12 +85,14 @@ TagOption make_option(const std::vector<Visit>& walk, const TagPlan& tag, PhaseM
   state.dirty = tag.contents == Contents::kLive;
   for (int round = 0; round < 2; ++round) {  // the first one reaches the steady cycle
     for (const Visit& visit : walk) {
-      const auto move = move_tag(tag, state, (resident & phase_bit(visit.phase)) != 0);
+      const bool stays = (resident & phase_bit(visit.phase)) != 0;
+      const bool moves = state.resident != stays;
+      const bool copies = moves && change_residency(tag, state, stays);
       if (tag.write[visit.phase]) state.dirty = true;
-      if (!move || round == 0) continue;
+      if (!moves || round == 0) continue;
       const std::uint64_t bytes = tag.bytes.count() * static_cast<std::uint64_t>(visit.times);
-      if (move->copies) option.cost.transfer_bytes += bytes;
-      if (move->kind == Move::Kind::kResume) option.cost.remap += bytes;
+      if (copies) option.cost.transfer_bytes += bytes;
+      if (stays) option.cost.remap += bytes;
       if (tag.contents != Contents::kScratch) option.host = tag.bytes;
     }
   }
@@ -122,28 +134,29 @@ void add_moves(MemoryPlan& plan, const std::vector<Move>& moves, std::int64_t ti
       plan.link.seconds(out.copied, in.copied, in.bytes) * static_cast<double>(times);
 }
 
-// The first window comes alone, each other one while the one before leaves, and the last leaves alone.
-void add_windows(MemoryPlan& plan, const TagPlan& tag, std::int64_t times) {
+// Of one update. The first window comes alone, each other one while the one before leaves, and the
+// last leaves alone.
+double window_seconds(const MemoryPlan& plan, const TagPlan& tag) {
   double seconds = 0;
   Bytes before;
   for (const WindowPlan& window : tag.windows) {
     seconds += plan.link.seconds(before, window.bytes, window.bytes);
     before = window.bytes;
   }
-  seconds += plan.link.seconds(before, Bytes(), Bytes());
-  plan.moved_per_step += tag.bytes * 2 * static_cast<std::uint64_t>(times);
-  plan.move_seconds += seconds * static_cast<double>(times);
+  return seconds + plan.link.seconds(before, Bytes(), Bytes());
 }
 
 void write_sums(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
   plan.peak = plan.all_resident = plan.host_bytes = Bytes();
   Bytes largest_transient;
+  plan.move_seconds += streaming_seconds(plan);
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
     PhaseSchedule& s = plan.schedule[p];
     for (std::size_t t = 0; t < plan.tags.size(); ++t) {
       if (s.resident[t]) s.persistent += plan.tags[t].bytes;
       if (plan.tags[t].need[p] == Need::kStream)
-        add_windows(plan, plan.tags[t], plan.phases[p].times);
+        plan.moved_per_step +=
+            plan.tags[t].bytes * 2 * static_cast<std::uint64_t>(plan.phases[p].times);
     }
     s.peak = s.persistent + plan.phases[p].window + plan.phases[p].transient;
     plan.peak = std::max(plan.peak, s.peak);
@@ -193,6 +206,8 @@ Bytes needed(const MemoryPlan& plan, std::size_t phase) {
   return here;
 }
 
+}  // namespace
+
 Status refusal(const MemoryPlan& plan) {
   const Bytes least = min_capacity(plan);
   if (least == Bytes(~0ull)) {
@@ -217,13 +232,16 @@ Status refusal(const MemoryPlan& plan) {
   }
   std::string host;
   if (needed(plan, worst) <= plan.capacity)
-    host = format(" with a host budget of {}", plan.host_budget);
+    host = plan.may_move ? format(" with a host budget of {}", plan.host_budget)
+                         : " without \"move\" in memory.allow";
   return {ErrorCode::kDoesNotFit,
           format("The job does not fit under {}{}: the least capacity is {}. Phase \"{}\" needs "
                  "{}: {}transient {}",
                  plan.capacity, host, least, plan.phases[worst].name, needed(plan, worst), parts,
                  plan.phases[worst].transient)};
 }
+
+namespace {
 
 Status check(const MemoryPlan& plan) {
   if (plan.phases.empty() || plan.phases.size() > kMostPhases)
@@ -245,13 +263,10 @@ Status check(const MemoryPlan& plan) {
 
 std::optional<Move> move_tag(const TagPlan& tag, TagState& state, bool resident) {
   if (state.resident == resident) return std::nullopt;
-  const bool keeps = tag.contents != Contents::kScratch;
-  const arena::Policy policy = keeps ? arena::Policy::kHost : arena::Policy::kDiscard;
-  state.resident = resident;
-  if (resident) return Move{Move::Kind::kResume, tag.tag, policy, tag.bytes, keeps};
-  const bool copies = keeps && state.dirty;
-  state.dirty = !keeps;
-  return Move{Move::Kind::kPause, tag.tag, policy, tag.bytes, copies};
+  const bool copies = change_residency(tag, state, resident);
+  return Move{resident ? Move::Kind::kResume : Move::Kind::kPause, tag.tag,
+              tag.contents != Contents::kScratch ? arena::Policy::kHost : arena::Policy::kDiscard,
+              tag.bytes, copies};
 }
 
 std::vector<Move> moves_to(const MemoryPlan& plan, std::vector<TagState>& states,
@@ -290,7 +305,8 @@ std::vector<TagOption> tag_options(const MemoryPlan& plan, const TagPlan& tag) {
     PhaseMask resident = all_phases(tag.need.size());
     for (std::size_t g = 0; g < gaps.size(); ++g)
       if ((away & phase_bit(g)) != 0) resident &= ~gaps[g];
-    all.push_back(make_option(walk, tag, resident));
+    TagOption option = make_option(walk, tag, resident);
+    if (plan.may_move || option.cost.transfer_bytes == 0) all.push_back(option);
   }
   std::stable_sort(all.begin(), all.end(), [](const TagOption& a, const TagOption& b) {
     return a.cost != b.cost ? a.cost < b.cost : a.host < b.host;
@@ -314,8 +330,9 @@ Bytes min_capacity(const MemoryPlan& plan) {
     high = std::max(high, all);
   }
   if (search_residency(plan, low)) return low;
-  if (!search_residency(plan, high)) return Bytes(~0ull);  // the streamed tags' copies alone
-  // The host budget binds: fitting is monotone in the capacity.
+  // Of streamed tags the copies alone may be over the host budget.
+  if (!search_residency(plan, high)) return Bytes(~0ull);
+  // The host budget binds, or nothing may move: fitting is monotone in the capacity.
   while (high - low > 1_B) {
     const Bytes middle = low + (high - low) / 2;
     (search_residency(plan, middle) ? high : low) = middle;
@@ -323,7 +340,31 @@ Bytes min_capacity(const MemoryPlan& plan) {
   return high;
 }
 
-Status solve_residency(MemoryPlan& plan, const std::string& mode) {
+double streaming_seconds(const MemoryPlan& plan) {
+  double sum = 0;
+  for (std::size_t p = 0; p < plan.phases.size(); ++p) {
+    for (const TagPlan& tag : plan.tags) {
+      if (tag.need[p] == Need::kStream)
+        sum += window_seconds(plan, tag) * static_cast<double>(plan.phases[p].times);
+    }
+  }
+  return sum;
+}
+
+namespace {
+
+// Bytes that the link cannot move in the seconds that operations leave of `limit`.
+Bytes most_bytes(const MemoryPlan& plan, double limit) {
+  double left = limit;
+  for (const PhasePlan& phase : plan.phases) left -= phase.seconds;
+  const double bytes = left * std::max({plan.link.to_host, plan.link.to_device, plan.link.both});
+  if (bytes >= 1e18) return Bytes(~0ull);
+  return bytes <= 0 ? Bytes() : Bytes(static_cast<std::uint64_t>(bytes) + 1);
+}
+
+}  // namespace
+
+Result<bool> solve_if_fits(MemoryPlan& plan, const std::string& mode, double limit) {
   NEAP_TRY(check(plan));
   if (mode == "all") {
     std::vector<TagOption> chosen;
@@ -333,15 +374,25 @@ Status solve_residency(MemoryPlan& plan, const std::string& mode) {
       chosen.push_back(tag.streamed() ? streamed_option(plan, tag) : stays);
     }
     write_schedule(plan, chosen);
-    return {};
+    return true;
   }
   if (mode != "auto")
-    return {ErrorCode::kInvalidArgument,
-            format("memory.residency is \"{}\"; it can be \"auto\" or \"all\"", mode)};
-  const auto chosen = search_residency(plan, plan.capacity);
-  if (!chosen) return refusal(plan);
-  write_schedule(plan, *chosen);
-  return {};
+    return Status(ErrorCode::kInvalidArgument,
+                  format("memory.residency is \"{}\"; it can be \"auto\" or \"all\"", mode));
+  const auto chosen = search_residency(plan, plan.capacity, most_bytes(plan, limit));
+  if (chosen) write_schedule(plan, *chosen);
+  return chosen.has_value();
+}
+
+Bytes least_needed(const MemoryPlan& plan) {
+  Bytes most;
+  for (std::size_t p = 0; p < plan.phases.size(); ++p) most = std::max(most, needed(plan, p));
+  return most;
+}
+
+Status solve_residency(MemoryPlan& plan, const std::string& mode) {
+  NEAP_TRY_ASSIGN(const bool fits, solve_if_fits(plan, mode));
+  return fits ? Status() : refusal(plan);
 }
 
 }  // namespace neap::plan

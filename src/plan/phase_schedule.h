@@ -13,7 +13,9 @@
 
 #include <compare>
 #include <cstdint>
+#include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "plan/memory_plan.h"
@@ -48,6 +50,17 @@ struct TagOption {
 /// The least capacity under which a schedule exists (host budget included); transient included. The
 /// largest number where the host budget forbids every schedule.
 [[nodiscard]] Bytes min_capacity(const MemoryPlan& plan);
+
+/// solve_residency, without words where nothing fits: false. With a `limit` of seconds of the whole
+/// step, schedules whose bytes alone take longer are not looked for.
+[[nodiscard]] Result<bool> solve_if_fits(MemoryPlan& plan, const std::string& mode,
+                                         double limit = std::numeric_limits<double>::infinity());
+/// Of the largest phase with only what it needs: no schedule takes less.
+[[nodiscard]] Bytes least_needed(const MemoryPlan& plan);
+/// Why the plan does not fit its capacity, and the least capacity that would do: kDoesNotFit.
+[[nodiscard]] Status refusal(const MemoryPlan& plan);
+/// Of the windows of streamed tags in a step, by the link's rates.
+[[nodiscard]] double streaming_seconds(const MemoryPlan& plan);
 
 /// Where a tag's contents are.
 struct TagState {

@@ -28,25 +28,34 @@ Json json_of(const std::vector<WindowPlan>& windows) {
 
 }  // namespace
 
+Json summary_json(const MemoryPlan& plan) {
+  Json updates = Json::object();
+  for (const UpdatePlan& update : plan.updated) updates[update.model] = to_string(update.mode);
+  return {{"seconds", plan.seconds()},
+          {"move_seconds", plan.move_seconds},
+          {"moved_per_step", plan.moved_per_step.count()},
+          {"peak", plan.peak.count()},
+          {"host_bytes", plan.host_bytes.count()},
+          {"updates", std::move(updates)},
+          {"overrides", plan.overrides}};
+}
+
 Json MemoryPlan::to_json() const {
   const auto bytes = [](Bytes b) { return b.count(); };
   Json out = Json::object();
   out["schema"] = 1;
   out["task"] = task;
+  out.update(summary_json(*this));
   out["capacity"] = bytes(capacity);
   out["granularity"] = bytes(granularity);
   out["host_budget"] = bytes(host_budget);
   out["fits"] = fits();
-  out["peak"] = bytes(peak);
   out["all_resident"] = bytes(all_resident);
-  out["moved_per_step"] = bytes(moved_per_step);
-  out["move_seconds"] = move_seconds;
   out["link"] = {{"to_host", link.to_host},
                  {"to_device", link.to_device},
                  {"both", link.both},
                  {"remap", link.remap}};
   out["rates_from"] = rates_from;
-  out["host_bytes"] = bytes(host_bytes);
   Json phase_list = Json::array();
   for (std::size_t p = 0; p < phases.size(); ++p) {
     Json phase = Json::object();

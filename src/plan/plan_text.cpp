@@ -129,6 +129,28 @@ std::string activations_text(const MemoryPlan& plan) {
 
 }  // namespace
 
+std::string sentence_of(const MemoryPlan& plan) {
+  std::string out = format("{:.3g} s a step by the rates in {}", plan.seconds(), plan.peak);
+  out += plan.moved_per_step.is_zero()
+             ? ", nothing moves"
+             : format(", {:.3g} s of it moves of {}", plan.move_seconds, plan.moved_per_step);
+  for (const UpdatePlan& update : plan.updated) {
+    if (update.mode != spec::UpdateMode::kJoined)
+      out += format("; update of {} {}", update.model, to_string(update.mode));
+  }
+  for (const ActivationPlan& a : plan.activations) {
+    const auto tensors = a.recomputed();
+    if (a.mode != spec::CheckpointMode::kAuto || tensors.empty()) continue;
+    std::size_t most = 0;
+    for (const auto& [tensor, blocks] : tensors) most = std::max(most, blocks);
+    out += format("; {} computes {} of {} tensors again in {} of {} blocks", a.model,
+                  tensors.size(), spec::kSavedTensors, most, a.checkpointing.blocks.size());
+  }
+  std::string overrides;
+  for (const std::string& assignment : plan.overrides) overrides += " " + assignment;
+  return overrides.empty() ? out : out + "; with" + overrides;
+}
+
 std::string MemoryPlan::to_text() const {
   std::vector<std::string> head = {"tag", "bytes"};
   for (const PhasePlan& p : phases) head.push_back(p.name);
@@ -163,6 +185,8 @@ std::string MemoryPlan::to_text() const {
                              move_seconds, link.to_device / 1e9, link.both / 1e9));
   out += format("host memory for copies {}\n", host_bytes);
   if (!rates_from.empty()) out += format("rates for seconds      {}\n", rates_from);
+  for (const std::string& assignment : overrides)
+    out += format("chosen for the job     {}\n", assignment);
   if (!fits()) out += format("The plan is over the capacity by {}.\n", peak - capacity);
   return out;
 }

@@ -14,5 +14,9 @@ namespace neap::plan {
 [[nodiscard]] std::string contents_word(Contents contents);  ///< "live", "frozen", "scratch"
 [[nodiscard]] std::string arena_word(arena::Policy policy);  ///< "host", "discard"
 [[nodiscard]] std::string_view kind_word(Move::Kind kind);   ///< "pause", "resume"
+/// Seconds, memory and how it is kept to, without a full stop.
+[[nodiscard]] std::string sentence_of(const MemoryPlan& plan);
+/// The same as fields: docs/plan-json.md.
+[[nodiscard]] Json summary_json(const MemoryPlan& plan);
 
 }  // namespace neap::plan

@@ -9,11 +9,12 @@ namespace {
 // Branch and bound over tags in order of size.
 class Search {
  public:
-  Search(const MemoryPlan& plan, Bytes capacity)
+  Search(const MemoryPlan& plan, Bytes capacity, Bytes limit)
       : plan_(plan),
         phases_(plan.phases.size()),
         host_limit_(plan.host_budget.is_zero() ? ~0ull : plan.host_budget.count()),
-        room_(phases_) {
+        room_(phases_),
+        best_cost_{limit.count(), 0} {
     for (std::size_t p = 0; p < phases_; ++p) {
       const Bytes taken =
           plan.phases[p].transient + plan.phases[p].window + plan.phases[p].headroom;
@@ -44,6 +45,7 @@ class Search {
       for (const TagOption& o : options_[k]) host = std::min(host, o.host.count());
       least_host_[k] = least_host_[k + 1] + host;
     }
+    find_leavers();
   }
 
   /// The options chosen, one a tag in the plan's order; empty when nothing fits.
@@ -69,14 +71,14 @@ class Search {
       if (used_[p] + least_[k][p] > room_[p]) return;
     }
     if (k == order_.size()) {
-      if (!found_ || cost < best_cost_) {
+      if (cost < best_cost_) {
         found_ = true;
         best_cost_ = cost;
         best_ = chosen_;
       }
       return;
     }
-    if (found_ && bound(k, cost) >= best_cost_) return;
+    if (bound(k, cost) >= best_cost_) return;
     const std::uint64_t bytes = bytes_of(k);
     for (std::size_t o = 0; o < options_[k].size(); ++o) {
       const TagOption& option = options_[k][o];
@@ -96,33 +98,15 @@ class Search {
   [[nodiscard]] MoveCost bound(std::size_t k, MoveCost cost) const {
     MoveCost low = cost;
     low += cheapest_[k];
-    struct Leaver {
-      std::uint64_t bytes, extra;
-    };
     long double worst = 0;
-    std::vector<Leaver> leavers;
     for (std::size_t p = 0; p < phases_; ++p) {
-      std::uint64_t here = used_[p];
-      leavers.clear();
-      for (std::size_t j = k; j < order_.size(); ++j) {
-        const TagOption& cheapest = options_[j].front();
-        if ((cheapest.resident & phase_bit(p)) == 0) continue;
-        here += bytes_of(j);
-        std::uint64_t away = ~0ull;
-        for (const TagOption& o : options_[j]) {
-          if ((o.resident & phase_bit(p)) == 0) away = std::min(away, o.cost.transfer_bytes);
-        }
-        if (away != ~0ull) leavers.push_back({bytes_of(j), away - cheapest.cost.transfer_bytes});
-      }
+      const std::uint64_t here = used_[p] + at_cheapest_[k][p];
       if (here <= room_[p]) continue;
       auto excess = static_cast<long double>(here - room_[p]);
-      std::sort(leavers.begin(), leavers.end(), [](const Leaver& a, const Leaver& b) {
-        return static_cast<long double>(a.extra) * static_cast<long double>(b.bytes) <
-               static_cast<long double>(b.extra) * static_cast<long double>(a.bytes);
-      });
       long double extra = 0;
-      for (const Leaver& l : leavers) {
-        if (excess <= 0 || l.bytes == 0) break;
+      for (const Leaver& l : leavers_[p]) {
+        if (excess <= 0) break;
+        if (l.tag < k) continue;
         const long double part = std::min(1.0L, excess / static_cast<long double>(l.bytes));
         extra += part * static_cast<long double>(l.extra);
         excess -= static_cast<long double>(l.bytes);
@@ -132,6 +116,33 @@ class Search {
     // Rounded down with a margin for the arithmetic: a bound may be low, never high.
     low.transfer_bytes += static_cast<std::uint64_t>(worst * (1 - 1e-15L));
     return low;
+  }
+
+  // Tags that their cheapest option keeps in a phase: what leaving it costs more, the least for each
+  // byte first.
+  void find_leavers() {
+    at_cheapest_.assign(order_.size() + 1, std::vector<std::uint64_t>(phases_, 0));
+    leavers_.assign(phases_, {});
+    for (std::size_t k = order_.size(); k-- > 0;) {
+      const TagOption& cheapest = options_[k].front();
+      for (std::size_t p = 0; p < phases_; ++p) {
+        const bool stays = (cheapest.resident & phase_bit(p)) != 0;
+        at_cheapest_[k][p] = at_cheapest_[k + 1][p] + (stays ? bytes_of(k) : 0);
+        if (!stays || bytes_of(k) == 0) continue;
+        std::uint64_t away = ~0ull;
+        for (const TagOption& o : options_[k]) {
+          if ((o.resident & phase_bit(p)) == 0) away = std::min(away, o.cost.transfer_bytes);
+        }
+        if (away != ~0ull)
+          leavers_[p].push_back({k, bytes_of(k), away - cheapest.cost.transfer_bytes});
+      }
+    }
+    for (std::vector<Leaver>& list : leavers_) {
+      std::stable_sort(list.begin(), list.end(), [](const Leaver& a, const Leaver& b) {
+        return static_cast<long double>(a.extra) * static_cast<long double>(b.bytes) <
+               static_cast<long double>(b.extra) * static_cast<long double>(a.bytes);
+      });
+    }
   }
 
   const MemoryPlan& plan_;
@@ -144,16 +155,23 @@ class Search {
   std::vector<std::vector<std::uint64_t>> least_;
   std::vector<MoveCost> cheapest_;
   std::vector<std::uint64_t> least_host_;
+  struct Leaver {
+    std::size_t tag;  // in order_
+    std::uint64_t bytes, extra;
+  };
+  std::vector<std::vector<Leaver>> leavers_;             // one list a phase
+  std::vector<std::vector<std::uint64_t>> at_cheapest_;  // of the tags from k on, in each phase
   std::vector<std::uint64_t> used_;
   std::vector<std::size_t> chosen_, best_;
-  MoveCost best_cost_;
+  MoveCost best_cost_;  // of the best that was found; before, the limit
   bool found_ = false;
 };
 
 }  // namespace
 
-std::optional<std::vector<TagOption>> search_residency(const MemoryPlan& plan, Bytes capacity) {
-  return Search(plan, capacity).run();
+std::optional<std::vector<TagOption>> search_residency(const MemoryPlan& plan, Bytes capacity,
+                                                       Bytes limit) {
+  return Search(plan, capacity, limit).run();
 }
 
 }  // namespace neap::plan

@@ -15,8 +15,9 @@
 namespace neap::plan {
 
 /// The options chosen, one a tag in the plan's order; nullopt when nothing fits `capacity` (zero:
-/// unlimited) and the plan's host budget.
+/// unlimited) and the plan's host budget with less than `limit` bytes over the link.
 [[nodiscard]] std::optional<std::vector<TagOption>> search_residency(const MemoryPlan& plan,
-                                                                     Bytes capacity);
+                                                                     Bytes capacity,
+                                                                     Bytes limit = Bytes(~0ull));
 
 }  // namespace neap::plan

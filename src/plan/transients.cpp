@@ -48,11 +48,11 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target) {
 }
 
 Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, const Target& target,
-                                const spec::Phase& phase) {
+                                const spec::Phase& phase, Accuracy accuracy) {
   NEAP_TRY_ASSIGN(const cache::Settings settings, pool_settings(job, target));
   const step::KernelProfile profile = kernel_profile(job, target);
   CountedMemory memory(settings);
-  step::CountingOps ops(memory, profile, kRepeats);
+  step::CountingOps ops(memory, profile, accuracy == Accuracy::kExact ? kRepeats : 1);
   {
     const step::CountedTensor workspace =
         ops.empty({target.cuda ? kCublasWorkspace : 0}, step::Dtype::kBool);

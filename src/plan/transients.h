@@ -3,6 +3,8 @@
 // Every batch of a job has the same shape, so the prediction depends on the configuration alone.
 #pragma once
 
+#include <cstdint>
+
 #include "cache/settings.h"
 #include "plan/memory_plan.h"
 #include "plan/tags.h"
@@ -19,8 +21,13 @@ namespace neap::plan {
 /// What the operations of a job's phases depend on.
 [[nodiscard]] step::KernelProfile kernel_profile(const spec::Job& job, const Target& target);
 
+enum class Accuracy : std::uint8_t {
+  kExact,  ///< two rounds of each loop: later ones find the pool as the second left it
+  kQuick,  ///< one round, for a search: the same seconds, and a peak that a later round may pass
+};
 /// Peaks of a phase. Fails on unknown allocator settings.
 [[nodiscard]] Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models,
-                                              const Target& target, const spec::Phase& phase);
+                                              const Target& target, const spec::Phase& phase,
+                                              Accuracy accuracy = Accuracy::kExact);
 
 }  // namespace neap::plan

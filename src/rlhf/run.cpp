@@ -2,8 +2,10 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <optional>
 
 #include "base/config.h"
@@ -70,10 +72,14 @@ class Run {
  private:
   [[nodiscard]] bool already_done();
   void prepare();
+  void make_plan();
+  void keep_states();
+  void apply_plan();
   void check_output() const;
   void open_output();
   void build();
   void resume();
+  [[nodiscard]] Json checkpoint_state() const;
   void loop();
   void one_step();
   void take_measurements(Metrics* metrics);
@@ -81,7 +87,7 @@ class Run {
   void save();
   void finish();
 
-  const spec::Job& job_;
+  spec::Job job_;  // with what the plan chose
   const plan::DeviceChoice& device_;
   parallel::Communicator& ranks_;
   fs::path output_;
@@ -107,6 +113,8 @@ class Run {
 Outcome Run::execute() {
   if (already_done()) return Outcome::kAlreadyDone;
   // Errors in data, weights and checkpoint are found before the run's files are touched.
+  parallel::run_collectively(ranks_, [&] { make_plan(); });
+  apply_plan();
   parallel::run_collectively(ranks_, [&] { prepare(); });
   parallel::run_collectively(ranks_, [&] { open_output(); });
   if (!found_) validate();
@@ -142,8 +150,12 @@ bool Run::already_done() {
   return true;
 }
 
-void Run::prepare() {
+void Run::make_plan() {
+  if (found_) keep_states();
   plan_ = value_or_throw(plan::make_plan(job_, device_.target));
+}
+
+void Run::prepare() {
   if (ranks_.first()) {
     if (!ranks_.alone())
       print(format("{} ranks over {}; this is the plan of each\n\n", ranks_.size(), ranks_.name()));
@@ -156,6 +168,39 @@ void Run::prepare() {
   } else {
     trainer_->load();
   }
+}
+
+// Optimizer states are read in the type that they were written in: a plan does not choose it again.
+void Run::keep_states() {
+  if (!job_.memory.allows(spec::Measure::kBf16States)) return;
+  auto& allow = job_.memory.allow;
+  allow.erase(std::remove(allow.begin(), allow.end(), to_string(spec::Measure::kBf16States)),
+              allow.end());
+  const Json saved = checkpoint_state().value("config", Json::object()).flatten();
+  std::vector<std::string> same;
+  for (const std::string key :
+       {"actor_rollout_ref.actor.optim.state_dtype", "critic.optim.state_dtype"}) {
+    std::string pointer = "/" + key;
+    std::replace(pointer.begin(), pointer.end(), '.', '/');
+    if (const auto at = saved.find(pointer); at != saved.end() && at->is_string())
+      same.push_back(key + "=" + at->get<std::string>());
+  }
+  throw_if_error(job_.apply(same));
+}
+
+void Run::apply_plan() {
+  std::string all;
+  for (const std::string& text : plan_.overrides) all += text + "\n";
+  // Ranks whose devices have less free memory, or other rates, may have chosen otherwise.
+  ranks_.expect_same(static_cast<std::int64_t>(std::hash<std::string>{}(all) >> 1),
+                     "What the plan chose of the job's keys (memory.allow); set device.memory, and "
+                     "run `neap doctor` on every machine or on none");
+  throw_if_error(job_.apply(plan_.overrides));
+}
+
+Json Run::checkpoint_state() const {
+  const fs::path file = found_->folder / kStateFile;
+  return value_or_throw(parse_json(value_or_throw(read_file(file, 16_MiB)), file.string()));
 }
 
 void Run::check_output() const {
@@ -215,8 +260,7 @@ void Run::open_output() {
 
 void Run::resume() {
   const fs::path file = found_->folder / kStateFile;
-  const Json state =
-      value_or_throw(parse_json(value_or_throw(read_file(file, 16_MiB)), file.string()));
+  const Json state = checkpoint_state();
   if (!state.is_object() || state.value("task", "") != to_string(job_.task)) {
     throw Error(ErrorCode::kInvalidArgument, format("{} is not a checkpoint of task \"{}\"",
                                                     file.string(), to_string(job_.task)));

@@ -132,6 +132,16 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
   return job.validate().with_context(format("checking {}", file.string()));
 }
 
+Status Job::apply(const std::vector<std::string>& overrides) {
+  ConfigTable table = bind();
+  for (const std::string& text : overrides) NEAP_TRY(table.apply_override(text));
+  return validate();
+}
+
+bool MemoryConfig::allows(Measure measure) const {
+  return std::find(allow.begin(), allow.end(), to_string(measure)) != allow.end();
+}
+
 Status Job::validate() const {
   if (actor_model.path.empty())
     return wrong(
@@ -143,6 +153,9 @@ Status Job::validate() const {
   NEAP_TRY(validate_optimizer(kActorOptimizer, actor.optim, device));
   NEAP_TRY(validate_optimizer(kCriticOptimizer, critic.optim, device));
   NEAP_TRY(validate_ranks(trainer, launched_ranks));
+  if (!memory.update.automatic && memory.update.mode == UpdateMode::kStreamed &&
+      !memory.allows(Measure::kStream))
+    return wrong("memory.update is \"streamed\", but memory.allow does not hold \"stream\"");
   if (!valid_resume_mode(trainer.resume_mode)) {
     return wrong(
         format("trainer.resume_mode is \"{}\"; it can be \"auto\", \"disable\" or the path "

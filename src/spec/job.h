@@ -11,6 +11,7 @@
 
 #include "base/config.h"
 #include "spec/checkpointing.h"
+#include "spec/measures.h"
 #include "spec/task.h"
 
 namespace neap::spec {
@@ -133,6 +134,8 @@ struct MemoryConfig {
   UpdateChoice update;             ///< what is on the device at once during training
   Bytes host_budget{0};            ///< for backups; 0: no limit
   std::string alloc_conf;          ///< as PYTORCH_CUDA_ALLOC_CONF, for the transient pools
+  std::vector<std::string> allow = exact_measures();  ///< what the plan may do so that the job fits
+  [[nodiscard]] bool allows(Measure measure) const;
 };
 
 struct Job {
@@ -159,6 +162,8 @@ struct Job {
   /// Reads the file, then the overrides in order, then checks keys against each other.
   [[nodiscard]] static Status load(const std::filesystem::path& file,
                                    const std::vector<std::string>& overrides, Job& job);
+  /// "key.path=value" each, as on a command line: what a plan chose for the job.
+  [[nodiscard]] Status apply(const std::vector<std::string>& overrides);
   /// Cross-key rules ("ppo_mini_batch_size 48 does not divide train_batch_size 64").
   [[nodiscard]] Status validate() const;
   [[nodiscard]] std::filesystem::path resolve(const std::string& path) const;

@@ -126,6 +126,15 @@ void bind_device(ConfigTable& t, Job& job) {
             "optimizer states from the host a window at a time; `auto`: the cheapest that fits. "
             "Losses and weights are the same bit by bit.")
       .one_of(update_choice_names());
+  t.bind("memory.allow", &job.memory.allow,
+         "What the plan may do so that the job fits, the fastest of it. `recompute`: compute "
+         "activations again, where `activation_checkpointing` is `auto`; `move`: keep tags on the "
+         "host while no phase needs them; `stream`: `streamed` updates; `micro_batch`: smaller "
+         "micro-batches in training than configured; `bf16_states`: `state_dtype` bfloat16. The "
+         "first three leave every bit of the results as it is. `micro_batch` adds the same numbers "
+         "in another order. `bf16_states` is another training: it is taken where a step gets 5 % "
+         "faster by it or nothing else fits, and a resumed run keeps what its checkpoint has.")
+      .one_of(measure_names());
   t.bind("memory.host_budget", &job.memory.host_budget,
          "Most host memory for copies of what left the device; `0 B`: no limit.");
   t.bind("memory.alloc_conf", &job.memory.alloc_conf,

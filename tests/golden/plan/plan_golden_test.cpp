@@ -2,6 +2,7 @@
 // the difference before committing it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <ctime>
@@ -184,26 +185,152 @@ TEST(GoldenPlans, UpdatesAreDividedWhereThatFitsAndNotElsewhere) {
   EXPECT_EQ(make_plan(job, target)->updates, spec::UpdateModes());
 }
 
-TEST(GoldenPlans, FitFindsSettingsThatFit) {
+// What a plan says about the job can be pasted, and gives the plan.
+void expect_overrides_give(const std::string& config, std::vector<std::string> overrides,
+                           const MemoryPlan& plan) {
+  overrides.insert(overrides.end(), plan.overrides.begin(), plan.overrides.end());
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / config, overrides, job).ok());
+  Target target = target_of(job);
+  target.capacity = plan.capacity;
+  const Result<MemoryPlan> again = make_plan(job, target);
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(again->peak, plan.peak);
+  EXPECT_NEAR(again->seconds(), plan.seconds(), 1e-9 * plan.seconds());
+}
+
+TEST(GoldenPlans, FitRanksPlansThatFit) {
   spec::Job job;
   ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
   Target target = target_of(job);
+  for (const Bytes size : {9_GiB + 512_MiB, 24_GiB}) {
+    target.capacity = size;
+    const auto plans = find_fit(job, target);
+    ASSERT_TRUE(plans.ok()) << plans.status().message();
+    EXPECT_EQ(plans->size(), size > 20_GiB ? 3U : 2U);
+    for (std::size_t i = 0; i < plans->size(); ++i) {
+      const MemoryPlan& plan = (*plans)[i];
+      EXPECT_LE(plan.peak, size);
+      if (i > 0) {
+        EXPECT_GE(plan.seconds(), (*plans)[i - 1].seconds());
+        EXPECT_LT(plan.peak, (*plans)[i - 1].peak);
+      }
+      for (const std::string& o : plan.overrides) {
+        EXPECT_EQ(o.find("lora"), std::string::npos) << o;
+        EXPECT_EQ(o.find("max_response_length"), std::string::npos) << o;
+        EXPECT_EQ(o.find("state_dtype"), std::string::npos) << o;
+      }
+      expect_overrides_give("opt_ppo.toml", {}, plan);
+    }
+  }
   target.capacity = 9_GiB + 512_MiB;
-  ASSERT_FALSE(make_plan(job, target).ok());
-  const Result<Fit> fit = find_fit(job, target);
-  ASSERT_TRUE(fit.ok()) << fit.status().message();
-  EXPECT_LE(fit->plan.peak, target.capacity);
-  ASSERT_FALSE(fit->overrides.empty());
-  // What it says can be pasted, and keeps the training.
-  spec::Job changed;
-  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", fit->overrides, changed).ok());
-  EXPECT_EQ(changed.actor_model.lora.rank, 0);
-  EXPECT_EQ(changed.data.max_response_length, 256);
-  const Result<MemoryPlan> plan = make_plan(changed, target);
-  ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_EQ(plan->peak, fit->plan.peak);
+  EXPECT_FALSE(make_plan(job, target).ok());
+  EXPECT_FALSE(find_fit(job, target)->front().overrides.empty());
   target.capacity = 100_MiB;
   EXPECT_EQ(find_fit(job, target).status().code(), ErrorCode::kDoesNotFit);
+}
+
+TEST(GoldenPlans, FitTakesAnotherTrainingWhereNothingElseFits) {
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
+  Target target = target_of(job);
+  target.capacity = 6_GiB;
+  const auto plans = find_fit(job, target);
+  ASSERT_TRUE(plans.ok()) << plans.status().message();
+  EXPECT_LE(plans->front().peak, target.capacity);
+  const std::vector<std::string> effects = effects_of(plans->front());
+  EXPECT_TRUE(std::any_of(effects.begin(), effects.end(), [](const std::string& e) {
+    return e.find("another training") != std::string::npos;
+  }));
+}
+
+// Everything that memory.allow can hold.
+std::string all_measures() {
+  std::string text = "memory.allow=[";
+  for (const std::string& name : spec::measure_names()) text += format("\"{}\",", name);
+  return text + "]";
+}
+std::vector<std::string> with_auto(std::vector<std::string> more = {}) {
+  for (const char* model : {"actor_rollout_ref.model", "critic.model"}) {
+    more.push_back(format("{}.enable_gradient_checkpointing=false", model));
+    more.push_back(format("{}.activation_checkpointing=auto", model));
+  }
+  return more;
+}
+
+TEST(GoldenPlans, AllowedMeasuresAreTakenAndOthersAreNot) {
+  const auto plan = [&](const std::string& allow, std::uint64_t gib) {
+    spec::Job job;
+    EXPECT_TRUE(
+        spec::Job::load(kFolder / "qwen7b_ppo.toml", with_auto({"memory.allow=" + allow}), job)
+            .ok());
+    Target target = target_of(job);
+    target.capacity = Bytes(gib << 30);
+    return make_plan(job, target);
+  };
+  const auto keeps_all = [](const MemoryPlan& p) {
+    return std::all_of(p.activations.begin(), p.activations.end(),
+                       [](const ActivationPlan& a) { return a.recomputed().empty(); });
+  };
+  const auto joined = [](const MemoryPlan& p) {
+    return std::none_of(p.updated.begin(), p.updated.end(),
+                        [](const UpdatePlan& u) { return u.mode == spec::UpdateMode::kStreamed; });
+  };
+  const Result<MemoryPlan> exact = plan("[\"recompute\",\"move\",\"stream\"]", 79);
+  ASSERT_TRUE(exact.ok()) << exact.status().message();
+  EXPECT_TRUE(exact->overrides.empty());
+  EXPECT_FALSE(joined(*exact));
+  EXPECT_FALSE(keeps_all(*exact));
+  // Without each of them.
+  EXPECT_FALSE(plan("[\"recompute\",\"move\"]", 79).ok());
+  EXPECT_FALSE(plan("[\"recompute\",\"stream\"]", 79).ok());
+  const Result<MemoryPlan> kept = plan("[\"move\",\"stream\"]", 139);
+  ASSERT_TRUE(kept.ok()) << kept.status().message();
+  EXPECT_TRUE(keeps_all(*kept));
+  const Result<MemoryPlan> still = plan("[]", 400);
+  ASSERT_TRUE(still.ok()) << still.status().message();
+  EXPECT_TRUE(still->moved_per_step.is_zero());
+  EXPECT_TRUE(keeps_all(*still));
+  const Status refused = plan("[]", 200).status();
+  EXPECT_EQ(refused.code(), ErrorCode::kDoesNotFit);
+  EXPECT_NE(refused.message().find("without \"move\" in memory.allow"), std::string::npos)
+      << refused.message();
+  // bfloat16 states are faster under 79 GiB, and no faster where float32 ones fit without moves.
+  const std::string narrow = "[\"recompute\",\"move\",\"stream\",\"bf16_states\"]";
+  const Result<MemoryPlan> states = plan(narrow, 79);
+  ASSERT_TRUE(states.ok()) << states.status().message();
+  EXPECT_EQ(states->overrides.size(), 2U);
+  EXPECT_LT(states->seconds(), 0.95 * exact->seconds());
+  for (const UpdatePlan& u : states->updated) EXPECT_EQ(u.states, spec::Dtype::kBfloat16);
+  EXPECT_TRUE(plan(narrow, 400)->overrides.empty());
+  expect_overrides_give("qwen7b_ppo.toml", with_auto(), *states);
+}
+
+TEST(GoldenPlans, OutlookHoldsWhatItPromises) {
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
+  Target target = target_of(job);
+  for (const std::uint64_t gib : {16U, 22U, 28U, 60U}) {
+    target.capacity = Bytes(gib << 30);
+    const auto found = make_plan_with_outlook(job, target);
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    const MemoryPlan& plan = found->plan;
+    EXPECT_EQ(plan.peak, make_plan(job, target)->peak);
+    EXPECT_EQ(found->outlook.least_capacity, *least_capacity(job, target));
+    if (found->outlook.smaller) {
+      EXPECT_LE(found->outlook.smaller->peak.count(), plan.peak.count() * 98 / 100);
+      EXPECT_GE(found->outlook.smaller->seconds(), plan.seconds() * (1 - 1e-9));
+    }
+    if (found->outlook.faster) {
+      const MemoryPlan& faster = *found->outlook.faster;
+      EXPECT_LE(faster.seconds(), 0.95 * plan.seconds());
+      EXPECT_GT(faster.peak, plan.peak);
+      // A little less does not do.
+      target.capacity = Bytes(faster.peak.count() * 95 / 100);
+      EXPECT_GT(make_plan(job, target)->seconds(), 0.95 * plan.seconds());
+    }
+    EXPECT_EQ(found->outlook.faster.has_value(), gib < 60) << gib;
+  }
 }
 
 TEST(GoldenPlans, JsonSaysWhatTheTextSays) {
@@ -322,11 +449,12 @@ std::string activations_table() {
 }
 
 // User CPU seconds of the least of five calls.
-double least_seconds(const spec::Job& job, const Target& target) {
+template <class Call>
+double least_seconds(const Call& call) {
   double least = 1e9;
   for (int i = 0; i < 5; ++i) {
     const std::clock_t start = std::clock();
-    EXPECT_TRUE(make_plan(job, target).ok());
+    EXPECT_TRUE(call());
     least = std::min(least, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
   }
   return least;
@@ -372,32 +500,54 @@ TEST(GoldenPlans, OfA7BJobTakeTwentyMillisecondsAndASecondWithTheSearch) {
 #if !defined(NDEBUG) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "times are those of an optimized build";
 #endif
-  spec::Job job;
-  ASSERT_TRUE(spec::Job::load(kFolder / "qwen7b_ppo.toml", {"memory.update=joined"}, job).ok());
-  const double plain = least_seconds(job, target_of(job));
-  std::printf("one plan: %.1f ms\n", 1e3 * plain);
-  EXPECT_LE(plain, 0.020);
-  ASSERT_TRUE(spec::Job::load(kFolder / "qwen7b_ppo.toml", {}, job).ok());
-  for (spec::ModelConfig* model : {&job.actor_model, &job.critic.model}) {
-    model->enable_gradient_checkpointing = false;
-    model->activation_checkpointing = "auto";
-  }
-  const double search = least_seconds(job, target_of(job));
-  std::printf("updates and activations chosen: %.1f ms\n", 1e3 * search);
-  EXPECT_LE(search, 1.0);
+  const auto load = [](const std::vector<std::string>& overrides) {
+    spec::Job job;
+    EXPECT_TRUE(spec::Job::load(kFolder / "qwen7b_ppo.toml", overrides, job).ok());
+    return job;
+  };
+  const auto limit = [](const char* what, double most, const auto& call) {
+    const double seconds = least_seconds(call);
+    std::printf("%s: %.1f ms\n", what, 1e3 * seconds);
+    EXPECT_LE(seconds, most) << what;
+  };
+  const spec::Job plain = load({"memory.update=joined"});
+  limit("one plan", 0.020, [&] { return make_plan(plain, target_of(plain)).ok(); });
+  const spec::Job open = load(with_auto());
+  limit("updates and activations chosen, with outlook", 1.0,
+        [&] { return make_plan_with_outlook(open, target_of(open)).ok(); });
+  spec::Job all = load(with_auto({all_measures(), "device.memory=79GiB"}));
+  limit("every measure, with outlook", 1.0,
+        [&] { return make_plan_with_outlook(all, target_of(all)).ok(); });
+  limit("three plans ranked", 1.0, [&] { return find_fit(all, target_of(all)).ok(); });
 }
 
-TEST(GoldenPlans, TheCommittedTableOfActivationsIsThePlans) {
+// Compares what stands between <!-- name: ... --> and <!-- /name --> in docs/memory-model.md.
+void compare_page(const std::string& name, const std::string& text) {
   const std::filesystem::path file =
       std::filesystem::path(NEAP_SOURCE_DIR) / "docs" / "memory-model.md";
   const Result<std::string> page = read_file(file);
   ASSERT_TRUE(page.ok());
-  const std::size_t mark = page->find("<!-- activations:");
-  const std::size_t end = page->find("<!-- /activations -->");
+  const std::size_t mark = page->find("<!-- " + name + ":");
+  const std::size_t end = page->find("<!-- /" + name + " -->");
   ASSERT_NE(mark, std::string::npos);
   ASSERT_NE(end, std::string::npos);
   const std::size_t begin = page->find('\n', mark) + 1;
-  compare_file(file, page->substr(0, begin) + activations_table() + page->substr(end));
+  compare_file(file, page->substr(0, begin) + text + page->substr(end));
+}
+
+TEST(GoldenPlans, TheCommittedTableOfActivationsIsThePlans) {
+  compare_page("activations", activations_table());
+}
+
+TEST(GoldenPlans, TheCommittedSentencesAreThePlans) {
+  spec::Job job;
+  const std::string allow = "memory.allow=[\"recompute\",\"move\",\"stream\",\"bf16_states\"]";
+  ASSERT_TRUE(
+      spec::Job::load(kFolder / "qwen7b_ppo.toml", with_auto({allow, "device.memory=79GiB"}), job)
+          .ok());
+  const auto found = make_plan_with_outlook(job, target_of(job));
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  compare_page("outlook", "```\n" + found->outlook.to_text(found->plan) + "```\n");
 }
 
 TEST(GoldenPlans, TheCommittedReferencePageIsTheTable) {

@@ -86,7 +86,7 @@ class UpdateModes(TrainCase):
         arguments = RECIPES[task] + ["trainer.total_training_steps=3", "trainer.save_freq=-1", "data.val_files=[]",
                                      f"device.dtype={dice.choice(['float32', 'float32', 'bfloat16'])}",
                                      f"trainer.seed={seed}",
-                                     f"actor_rollout_ref.model.activation_checkpointing={dice.choice(['none', 'selective', 'full'])}"]
+                                     f"actor_rollout_ref.model.activation_checkpointing={dice.choice(['none', 'selective', 'full', 'auto', 'auto'])}"]
         deep = dice.random() < 0.7
         actor = {"sft": "deep" if deep else "model", "reward": "out/deep-actor/latest/actor" if deep else "out/sft/latest/actor"}
         path = actor.get(task, "out/deep-actor/latest/actor" if deep else "out/sft/latest/actor")
@@ -148,6 +148,31 @@ class UpdateModes(TrainCase):
         for mode, steps in (("streamed", 1), ("joined", 2), ("split", 3), ("streamed", 4)):
             self.train("other-mixed", arguments + [f"memory.update={mode}", f"trainer.total_training_steps={steps}"])
         self.assert_equal_runs("sft", calm, "out/other-mixed")
+
+    def test_states_that_the_plan_narrows_stay_narrow(self):
+        """memory.allow with bf16_states: taken where nothing else fits, kept by a resumed run that has room."""
+        arguments = ["sft.toml", "actor_rollout_ref.model.path=deep", "data.val_files=[]", "memory.update=joined"]
+        exact = self.least(arguments + ["memory.allow=[]"], "joined")
+        narrow = ['memory.allow=["bf16_states"]']
+        capacity = self.least(arguments + narrow, "joined")
+        self.assertLess(capacity, exact)
+        chosen = "actor_rollout_ref.actor.optim.state_dtype=bfloat16"
+
+        def run(folder, steps, size, more):
+            result = self.neap("train", *arguments, *more, f"trainer.total_training_steps={steps}", f"device.memory={size}",
+                               f"trainer.default_local_dir=out/{folder}")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return json.loads((self.home / "out" / folder / "plan.json").read_text())["overrides"]
+
+        self.assertEqual(run("narrow", 2, f"{capacity}MiB", narrow), [chosen])
+        self.assertEqual(run("narrow", 4, "1GiB", narrow), [])  # the checkpoint decides
+        self.assertEqual(run("narrow-calm", 4, "1GiB", [chosen]), [])
+        self.assert_equal_runs("sft", "out/narrow-calm", "out/narrow")
+        # Where float32 states fit, and in a checkpoint that has them, nothing is narrowed.
+        self.assertEqual(run("wide", 2, "1GiB", narrow), [])
+        result = self.neap("train", *arguments, *narrow, "trainer.total_training_steps=4", f"device.memory={capacity}MiB",
+                           "trainer.default_local_dir=out/wide")
+        self.assert_fails(result, 3, "does not fit")
 
     def test_host_memory_that_ends_is_an_error_before_the_run(self):
         arguments = ["sft.toml", "actor_rollout_ref.model.path=deep", "memory.update=streamed"]

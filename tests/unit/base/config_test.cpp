@@ -12,6 +12,7 @@ struct Fields {
   std::string mode = "fast";
   Bytes memory = 1_GiB;
   std::vector<std::string> files;
+  std::vector<std::string> means = {"walk"};
 };
 
 class Config : public ::testing::Test {
@@ -23,6 +24,7 @@ class Config : public ::testing::Test {
     table_.bind("train.rate", &fields_.rate, "Rate.");
     table_.bind("train.mode", &fields_.mode, "Mode.").one_of({"fast", "slow"});
     table_.bind("data.files", &fields_.files, "Files.");
+    table_.bind("data.means", &fields_.means, "Means.").one_of({"walk", "ride"});
   }
   std::string error(std::string_view toml) { return table_.load_text(toml, "a.toml").message(); }
   Fields fields_;
@@ -53,6 +55,16 @@ TEST_F(Config, ErrorsNameFileLineKeyAndRemedy) {
   EXPECT_NE(error("[train]\ncount = 'x'\n").find("takes an integer, not text"), std::string::npos);
   EXPECT_NE(error("[train]\nmode = 'x'\n").find("it can be \"fast\", \"slow\""), std::string::npos);
   EXPECT_NE(error("[train\n").find("a.toml:1:"), std::string::npos);
+}
+
+TEST_F(Config, EveryWordOfAListIsAChoice) {
+  EXPECT_TRUE(table_.load_text("[data]\nmeans=['ride','walk']\n", "a.toml").ok());
+  EXPECT_EQ(fields_.means, (std::vector<std::string>{"ride", "walk"}));
+  EXPECT_TRUE(table_.apply_override("data.means=[]").ok());
+  EXPECT_TRUE(fields_.means.empty());
+  EXPECT_EQ(error("[data]\nmeans=['walk','fly']\n"),
+            "a.toml:2: data.means is [\"walk\",\"fly\"]; it can hold \"walk\", \"ride\"");
+  EXPECT_NE(table_.to_markdown().find("| `means` | list of `walk`, `ride` |"), std::string::npos);
 }
 
 TEST_F(Config, OverridesTakeBareWords) {

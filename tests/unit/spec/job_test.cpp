@@ -67,9 +67,12 @@ TEST_F(JobFile, KeysAreUniqueAndExplained) {
       EXPECT_LE(value, key.maximum.value_or(value)) << key.path;
     }
     if (!key.choices.empty()) {
-      const std::string value = key.read().get<std::string>();
-      EXPECT_NE(std::find(key.choices.begin(), key.choices.end(), value), key.choices.end())
-          << key.path;
+      const Json value = key.read();
+      for (const Json& word : value.is_array() ? value : Json::array({value})) {
+        EXPECT_NE(std::find(key.choices.begin(), key.choices.end(), word.get<std::string>()),
+                  key.choices.end())
+            << key.path;
+      }
     }
   }
   EXPECT_GT(seen.size(), 90U);
@@ -196,6 +199,32 @@ TEST_F(JobFile, WhatWasStartedHasToBeWhatIsConfigured) {
   const Status status = job_.validate();
   EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
   EXPECT_TRUE(has(status.message(), "4 processes")) << status.message();
+}
+
+TEST_F(JobFile, MemoryAllowNamesWhatAPlanMayDo) {
+  ASSERT_TRUE(load(kPpo).ok());
+  for (const Measure m : {Measure::kRecompute, Measure::kMove, Measure::kStream})
+    EXPECT_TRUE(job_.memory.allows(m)) << to_string(m);
+  for (const Measure m : {Measure::kMicroBatch, Measure::kBf16States})
+    EXPECT_FALSE(job_.memory.allows(m)) << to_string(m);
+  ASSERT_TRUE(load(kPpo, {"memory.allow=[\"bf16_states\"]"}).ok());
+  EXPECT_TRUE(job_.memory.allows(Measure::kBf16States));
+  EXPECT_FALSE(job_.memory.allows(Measure::kMove));
+  EXPECT_TRUE(has(error(kPpo, {"memory.allow=[\"fly\"]"}), "it can hold \"recompute\", \"move\""));
+  EXPECT_TRUE(has(error(kPpo, {"memory.allow=[\"move\"]", "memory.update=streamed"}),
+                  "memory.allow does not hold \"stream\""));
+  EXPECT_TRUE(load(kPpo, {"memory.allow=[\"stream\"]", "memory.update=streamed"}).ok());
+}
+
+TEST_F(JobFile, APlansChoiceIsApplied) {
+  ASSERT_TRUE(load(kPpo).ok());
+  ASSERT_TRUE(job_.apply({"actor_rollout_ref.actor.optim.state_dtype=bfloat16",
+                          "critic.ppo_micro_batch_size_per_gpu=4"})
+                  .ok());
+  EXPECT_EQ(job_.actor.optim.state_dtype, "bfloat16");
+  EXPECT_EQ(job_.critic.ppo_micro_batch_size_per_gpu, 4);
+  EXPECT_EQ(job_.critic.optim.state_dtype, "float32");
+  EXPECT_FALSE(job_.apply({"critic.ppo_micro_batch_size_per_gpu=3"}).ok());
 }
 
 }  // namespace

@@ -1,0 +1,197 @@
+#include "plan/drafts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "plan/phase_passes.h"
+#include "plan/phase_schedule.h"
+#include "plan/transients.h"
+
+namespace neap::plan {
+namespace {
+
+constexpr std::int64_t kAsConfigured = -1;
+
+bool reads_states(const spec::Phase& phase) {
+  return phase.part == spec::TrainPart::kAll || phase.part == spec::TrainPart::kUpdate;
+}
+
+}  // namespace
+
+Drafts::Drafts(const spec::Job& job, const Target& target, JobModels models,
+               Predictions& predictions)
+    : job_(job),
+      target_(target),
+      trained_(spec::describe(job).trained()),
+      models_(std::move(models)),
+      predictions_(predictions) {
+  if (job.memory.allows(spec::Measure::kRecompute)) return;
+  for (const spec::ModelId id : trained_) {
+    ModelRole& role = *models_.slot(id);
+    if (role.checkpoint_mode == spec::CheckpointMode::kAuto)
+      role.checkpointing = spec::checkpointing(spec::CheckpointMode::kNone, role.shape);
+  }
+}
+
+Result<JobModels> Drafts::read(const spec::Job& job, const Target& target) {
+  if (target.granularity.is_zero())
+    return Status(ErrorCode::kInvalidArgument, "The device's granularity is zero");
+  NEAP_TRY_ASSIGN(JobModels models,
+                  read_models(job, spec::describe(job), compute_dtype(job, target)));
+  return models;
+}
+
+Result<MemoryPlan> Drafts::draft(const spec::UpdateModes& modes) {
+  MemoryPlan plan;
+  plan.task = to_string(job_.task);
+  plan.granularity = target_.granularity;
+  plan.host_budget = job_.memory.host_budget;
+  plan.may_move = job_.memory.allows(spec::Measure::kMove);
+  plan.link = target_.link;
+  plan.rates_from = target_.rates_from;
+  plan.updates = modes;
+  const spec::Recipe recipe = spec::describe(job_, modes);
+  plan.tags = build_tags(job_, recipe, models_, target_);
+  for (const spec::ModelId id : trained_) {
+    const ModelRole& role = models_.at(id);
+    plan.activations.push_back({role.name, role.checkpoint_mode, role.checkpointing});
+    plan.updated.push_back(
+        {role.name, modes.of(id), optimizer_of(role, spec::Dtype::kFloat32).states});
+  }
+  for (const spec::Phase& phase : recipe.phases) {
+    NEAP_TRY_ASSIGN(PhasePlan planned, predict(phase, kAsConfigured, Accuracy::kExact));
+    planned.times = phase.times;
+    // Of a backward the body runs every mini-batch, of an update one.
+    if (phase.part == spec::TrainPart::kUpdate) planned.seconds *= static_cast<double>(phase.times);
+    plan.phases.push_back(std::move(planned));
+    const std::size_t last = plan.phases.size() - 1;
+    if (phase.part == spec::TrainPart::kUpdate && phase.times > 1)
+      plan.loops.push_back({last - 1, last, phase.times});
+  }
+  return plan;
+}
+
+Result<bool> Drafts::solve(MemoryPlan& plan, double limit) {
+  const std::vector<CheckpointChoice> open = choices(plan.updates);
+  if (!open.empty()) return solve_checkpointing(plan, open, job_.memory.residency, limit);
+  NEAP_TRY_ASSIGN(const bool fits, solve_if_fits(plan, job_.memory.residency, limit));
+  return fits && plan.seconds() < limit;
+}
+
+Result<double> Drafts::least_seconds(const MemoryPlan& draft) {
+  double sum = 0;
+  for (const PhasePlan& phase : draft.phases) sum += phase.seconds;
+  for (const CheckpointChoice& choice : choices(draft.updates)) {
+    NEAP_TRY_ASSIGN(const PhasePlan kept, choice.predict(0, Accuracy::kQuick));
+    sum += kept.seconds - draft.phases[choice.phase].seconds;
+  }
+  return sum + streaming_seconds(draft);
+}
+
+std::vector<spec::UpdateModes> Drafts::modes() const {
+  const spec::UpdateChoice choice = job_.memory.update;
+  std::vector<spec::UpdateModes> all(1);
+  for (const spec::ModelId model : trained_) {
+    std::vector<spec::UpdateModes> wider;
+    for (std::size_t m = 0; m < spec::kUpdateModes; ++m) {
+      const auto mode = static_cast<spec::UpdateMode>(m);
+      if (!choice.automatic && choice.mode != mode) continue;
+      if (mode == spec::UpdateMode::kStreamed && !job_.memory.allows(spec::Measure::kStream))
+        continue;
+      for (spec::UpdateModes modes : all) {
+        modes.set(model, mode);
+        wider.push_back(modes);
+      }
+    }
+    all = std::move(wider);
+  }
+  return all;
+}
+
+// A retention of a rung takes the place of the configured one while its phase is counted.
+Result<PhasePlan> Drafts::predict(const spec::Phase& phase, std::int64_t rung, Accuracy accuracy) {
+  ModelRole& role = *models_.slot(phase.model);
+  const Predictions::Key key{phase.id, micro_batch_of(job_, phase),
+                             reads_states(phase) ? role.optimizer.state_dtype : std::string(), rung,
+                             accuracy};
+  const auto known = predictions_.phases.find(key);
+  if (known != predictions_.phases.end()) return known->second;
+  if (accuracy == Accuracy::kQuick && phase.part == spec::TrainPart::kAll)
+    return predict_parts(phase, rung);
+  const spec::Checkpointing before = role.checkpointing;
+  if (rung != kAsConfigured)
+    role.checkpointing = ladder_of(phase).at(static_cast<std::size_t>(rung));
+  Result<PhasePlan> plan = predict_phase(job_, models_, target_, phase, accuracy);
+  role.checkpointing = before;
+  if (plan.ok()) predictions_.phases.emplace(key, *plan);
+  return plan;
+}
+
+// Of a phase that trains and updates, from what its two parts are where they are phases: these are
+// known for every way to divide the updates and every type of states.
+Result<PhasePlan> Drafts::predict_parts(const spec::Phase& phase, std::int64_t rung) {
+  spec::UpdateModes split;
+  split.set(phase.model, spec::UpdateMode::kSplit);
+  const spec::Recipe recipe = spec::describe(job_, split);
+  const spec::Phase& update = *recipe.find(phase_of(phase.id, spec::TrainPart::kUpdate));
+  NEAP_TRY_ASSIGN(PhasePlan out,
+                  predict(*recipe.find(phase_of(phase.id, spec::TrainPart::kBackward)), rung,
+                          Accuracy::kQuick));
+  NEAP_TRY_ASSIGN(const PhasePlan stepped, predict(update, kAsConfigured, Accuracy::kExact));
+  out.name = to_string(phase.id);
+  out.transient = std::max(out.transient, stepped.transient);
+  out.transient_allocated = std::max(out.transient_allocated, stepped.transient_allocated);
+  out.seconds += stepped.seconds * static_cast<double>(update.times);
+  return out;
+}
+
+std::vector<CheckpointChoice> Drafts::choices(const spec::UpdateModes& modes) {
+  std::vector<CheckpointChoice> out;
+  if (!job_.memory.allows(spec::Measure::kRecompute)) return out;
+  const spec::Recipe recipe = spec::describe(job_, modes);
+  for (std::size_t i = 0; i < trained_.size(); ++i) {
+    if (models_.at(trained_[i]).checkpoint_mode != spec::CheckpointMode::kAuto) continue;
+    for (std::size_t p = 0; p < recipe.phases.size(); ++p) {
+      const spec::Phase& phase = recipe.phases[p];
+      if (phase.model != trained_[i] || !phase.trains() || phase.part == spec::TrainPart::kUpdate)
+        continue;
+      const CheckpointLadder& ladder = ladder_of(phase);
+      out.push_back({i, p, &ladder, [this, phase, &ladder](std::size_t rung, Accuracy accuracy) {
+                       // The draft keeps what the last rung keeps.
+                       return rung == ladder.last()
+                                  ? predict(phase, kAsConfigured, Accuracy::kExact)
+                                  : predict(phase, static_cast<std::int64_t>(rung), accuracy);
+                     }});
+    }
+  }
+  return out;
+}
+
+const CheckpointLadder& Drafts::ladder_of(const spec::Phase& phase) {
+  const std::int64_t sequences = training_sequences(job_, phase);
+  const auto key = std::pair(phase.model, sequences);
+  const auto known = predictions_.ladders.find(key);
+  if (known != predictions_.ladders.end()) return known->second;
+  const CheckpointLadder ladder(models_.at(phase.model), compute_dtype(job_, target_),
+                                kernel_profile(job_, target_), sequences,
+                                job_.max_sequence_length());
+  return predictions_.ladders.emplace(key, ladder).first->second;
+}
+
+// An exchange may bring a chunk of the next window before pages of the last one are free.
+void Drafts::set_capacity(MemoryPlan& plan, Bytes capacity) {
+  plan.capacity = capacity;
+  for (PhasePlan& phase : plan.phases) phase.window = phase.headroom = Bytes();
+  const Bytes chunk = arena::transfer_chunk_size(plan.granularity, plan.capacity);
+  for (const TagPlan& tag : plan.tags) {
+    Bytes window;
+    for (const WindowPlan& w : tag.windows) window = std::max(window, w.bytes);
+    for (std::size_t p = 0; p < plan.phases.size(); ++p) {
+      if (tag.need[p] != Need::kStream) continue;
+      plan.phases[p].window += window;
+      if (tag.windows.size() > 1) plan.phases[p].headroom += std::min(window, chunk);
+    }
+  }
+}
+
+}  // namespace neap::plan

@@ -1,0 +1,70 @@
+// Drafts of one job: its plans for each way to divide the updates, before and after moves and
+// retentions are chosen.
+//
+// Models are read once. A phase is predicted once for each size of micro-batch, type of optimizer
+// state and retention that it depends on; jobs that differ in these alone share the predictions.
+//
+// Threads   one.
+// Failure   kInvalidArgument for settings that contradict each other or models that cannot be read.
+// Cost      a prediction takes 0.1 to 2 ms, a draft of predicted phases a fraction of a millisecond.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "plan/checkpoint_ladder.h"
+#include "plan/checkpoint_search.h"
+#include "plan/memory_plan.h"
+#include "plan/tags.h"
+#include "plan/transients.h"
+
+namespace neap::plan {
+
+/// What was predicted of jobs that differ in micro-batches, optimizer states and retentions alone.
+struct Predictions {
+  /// Phase, sequences of a micro-batch, optimizer states, rung (-1: the retention as configured).
+  using Key = std::tuple<spec::PhaseId, std::int64_t, std::string, std::int64_t, Accuracy>;
+  std::map<Key, PhasePlan> phases;
+  std::map<std::pair<spec::ModelId, std::int64_t>, CheckpointLadder> ladders;
+};
+
+class Drafts {
+ public:
+  /// `job` and `predictions` outlive the drafts. `models` are the job's.
+  Drafts(const spec::Job& job, const Target& target, JobModels models, Predictions& predictions);
+  /// The models of a job for a target.
+  [[nodiscard]] static Result<JobModels> read(const spec::Job& job, const Target& target);
+
+  /// Tags, phases and transients, without a capacity and a schedule. Where the plan chooses
+  /// retentions they are the ones of least memory.
+  [[nodiscard]] Result<MemoryPlan> draft(const spec::UpdateModes& modes);
+  /// The draft for a device of `capacity`.
+  static void set_capacity(MemoryPlan& draft, Bytes capacity);
+  /// Fills the schedule, and what blocks keep where the plan chooses it; false: nothing fits that
+  /// takes less than `limit` seconds.
+  [[nodiscard]] Result<bool> solve(MemoryPlan& plan, double limit);
+  /// No plan that solve() makes of this draft takes less time: operations without recomputation,
+  /// and the windows of streamed tags.
+  [[nodiscard]] Result<double> least_seconds(const MemoryPlan& draft);
+
+  /// Every way to divide the updates that memory.update and memory.allow permit, those with fewer
+  /// phases first.
+  [[nodiscard]] std::vector<spec::UpdateModes> modes() const;
+
+ private:
+  Result<PhasePlan> predict(const spec::Phase& phase, std::int64_t rung, Accuracy accuracy);
+  Result<PhasePlan> predict_parts(const spec::Phase& phase, std::int64_t rung);
+  [[nodiscard]] std::vector<CheckpointChoice> choices(const spec::UpdateModes& modes);
+  const CheckpointLadder& ladder_of(const spec::Phase& phase);
+
+  const spec::Job& job_;
+  const Target& target_;
+  std::vector<spec::ModelId> trained_;
+  JobModels models_;
+  Predictions& predictions_;
+};
+
+}  // namespace neap::plan

@@ -1,0 +1,292 @@
+#include "plan/plan_search.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/format.h"
+#include "plan/phase_schedule.h"
+
+namespace neap::plan {
+namespace {
+
+constexpr double kInexactGain = 0.95;  // of the seconds of exact plans
+constexpr double kFasterGain = 0.95;
+constexpr double kSmallerShare = 0.9;
+constexpr double kCapacityStep = 0.02;  // least difference of two plans' memory
+constexpr double kFasterStep = 0.04;    // accuracy of the memory that a faster plan needs
+// Sums of the same seconds in another order.
+constexpr double kSame = 1e-9;
+
+bool is_faster(double seconds, double limit) {
+  return seconds < limit * (1 - kSame);
+}
+
+std::string path_of(spec::ModelId model) {
+  return model == spec::ModelId::kCritic ? "critic" : "actor_rollout_ref";
+}
+std::string optimizer_path(spec::ModelId model) {
+  return path_of(model) + (model == spec::ModelId::kCritic ? ".optim" : ".actor.optim");
+}
+
+Bytes share_of(Bytes bytes, double share) {
+  return Bytes(static_cast<std::uint64_t>(static_cast<double>(bytes.count()) * share));
+}
+
+}  // namespace
+
+Result<PlanSearch> PlanSearch::make(const spec::Job& job, const Target& target, Scope scope) {
+  PlanSearch search(job, target);
+  search.configured_ = job;
+  if (scope == Scope::kWide) {
+    search.open_settings();
+    search.micro_batches_ = {training_micro_batches(), inference_micro_batches(),
+                             rollout_batches()};
+  } else if (job.memory.allows(spec::Measure::kMicroBatch)) {
+    search.micro_batches_ = {training_micro_batches()};
+  }
+  for (const Tunable& tunable : search.micro_batches_) {
+    int level = 0;
+    for (; level < kMostLevels; ++level) {
+      spec::Job probe = job;
+      std::vector<std::string> unused;
+      if (!tunable.turn(probe, unused, level + 1) || !probe.validate().ok()) break;
+    }
+    search.deepest_.push_back(level);
+  }
+  NEAP_TRY_ASSIGN(search.models_, Drafts::read(search.job_, target));
+  search.add_states();
+  return search;
+}
+
+// What --fit leaves to the plan, whatever the file says.
+void PlanSearch::open_settings() {
+  const auto open = [&](bool is_open, const std::string& assignment) {
+    if (!is_open) opened_.push_back(assignment);
+  };
+  open(job_.memory.residency == "auto", "memory.residency=auto");
+  open(job_.memory.update.automatic, "memory.update=auto");
+  job_.memory.residency = "auto";
+  job_.memory.update = {};
+  if (!job_.memory.allows(spec::Measure::kRecompute)) return;
+  for (const spec::ModelId id : spec::describe(job_).trained()) {
+    spec::ModelConfig& model = id == spec::ModelId::kCritic ? job_.critic.model : job_.actor_model;
+    if (model.checkpoint_mode() == spec::CheckpointMode::kAuto) continue;
+    const std::string path = path_of(id) + ".model.";
+    if (model.enable_gradient_checkpointing)
+      opened_.push_back(path + "enable_gradient_checkpointing=false");
+    opened_.push_back(path + "activation_checkpointing=auto");
+    model.enable_gradient_checkpointing = false;
+    model.activation_checkpointing = to_string(spec::CheckpointMode::kAuto);
+  }
+}
+
+// As configured, and narrower wherever they can be.
+void PlanSearch::add_states() {
+  states_.emplace_back();
+  if (!job_.memory.allows(spec::Measure::kBf16States)) return;
+  States narrow;
+  for (const spec::ModelId id : spec::describe(job_).trained()) {
+    const std::string change = optimizer_path(id) + ".state_dtype=bfloat16";
+    spec::Job probe = job_;
+    if (models_.at(id).optimizer.state_dtype == "bfloat16" || !probe.apply({change}).ok()) continue;
+    narrow.overrides.push_back(change);
+  }
+  if (!narrow.exact()) states_.push_back(std::move(narrow));
+}
+
+// Null where the keys contradict each other.
+Result<PlanSearch::Variant*> PlanSearch::variant(std::size_t states, const Levels& levels) {
+  const auto [it, is_new] = variants_.try_emplace({states, levels});
+  Variant& made = it->second;
+  const auto none = static_cast<Variant*>(nullptr);
+  if (!is_new) return made.drafts ? &made : none;
+  made.job = job_;
+  for (std::size_t g = 0; g < levels.size(); ++g) {
+    if (levels[g] > 0) (void)micro_batches_[g].turn(made.job, made.overrides, levels[g]);
+  }
+  if (!states_[states].exact()) NEAP_TRY(made.job.apply(states_[states].overrides));
+  if (!made.overrides.empty() && !made.job.validate().ok()) return none;
+  const std::vector<std::string>& narrow = states_[states].overrides;
+  made.overrides.insert(made.overrides.end(), narrow.begin(), narrow.end());
+  JobModels models = models_;
+  for (const spec::ModelSource& source : spec::describe(made.job).models) {
+    if (source.trained != nullptr) models.slot(source.id)->optimizer = *source.optimizer;
+  }
+  made.drafts = std::make_unique<Drafts>(made.job, target_, std::move(models), *predictions_);
+  for (const spec::UpdateModes& modes : made.drafts->modes()) {
+    NEAP_TRY_ASSIGN(MemoryPlan draft, made.drafts->draft(modes));
+    NEAP_TRY_ASSIGN(const double least, made.drafts->least_seconds(draft));
+    made.made.push_back({std::move(draft), least});
+  }
+  return &made;
+}
+
+// Of one variant, over the ways to divide the updates; nullopt: nothing fits in less than `limit`.
+Result<std::optional<MemoryPlan>> PlanSearch::fastest_of(const Variant& variant, Bytes capacity,
+                                                         double limit) {
+  std::optional<MemoryPlan> best;
+  for (const Variant::Draft& draft : variant.made) {
+    if (!is_faster(draft.least_seconds, limit)) continue;
+    if (least_needed(draft.plan) > capacity && !capacity.is_zero() &&
+        variant.job.memory.residency == "auto")
+      continue;
+    MemoryPlan plan = draft.plan;
+    Drafts::set_capacity(plan, capacity);
+    NEAP_TRY_ASSIGN(const bool found, variant.drafts->solve(plan, limit * (1 - kSame)));
+    if (!found) continue;
+    limit = plan.seconds();
+    best = std::move(plan);
+  }
+  if (best) best->overrides = variant.overrides;
+  return best;
+}
+
+// Of some optimizer states, over the sizes of micro-batches.
+Result<std::optional<MemoryPlan>> PlanSearch::fastest_of(std::size_t states, Bytes capacity,
+                                                         double limit) {
+  std::optional<MemoryPlan> best;
+  Levels levels;
+  const auto try_levels = [&](const Levels& there) -> Result<bool> {
+    NEAP_TRY_ASSIGN(Variant* const found, variant(states, there));
+    if (found == nullptr) return false;
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> plan, fastest_of(*found, capacity, limit));
+    if (!plan) return false;
+    limit = plan->seconds();
+    best = std::move(plan);
+    levels = there;
+    return true;
+  };
+  // The largest sizes that fit, all kinds together; then each kind by itself.
+  const int deepest = deepest_.empty() ? 0 : *std::max_element(deepest_.begin(), deepest_.end());
+  for (int level = 0; level <= deepest && !best; ++level) {
+    Levels there;
+    for (const int most : deepest_) there.push_back(std::min(level, most));
+    NEAP_TRY(try_levels(there).status());
+  }
+  if (!best) return best;
+  for (std::size_t round = 0; round < std::min<std::size_t>(levels.size(), 2); ++round) {
+    for (std::size_t g = 0; g < levels.size(); ++g) {
+      for (const int step : {1, -1}) {
+        for (bool better = true; better;) {
+          Levels there = levels;
+          there[g] += step;
+          if (there[g] < 0 || there[g] > deepest_[g]) break;
+          NEAP_TRY_ASSIGN(better, try_levels(there));
+        }
+      }
+    }
+  }
+  return best;
+}
+
+Result<MemoryPlan> PlanSearch::fastest(Bytes capacity) {
+  NEAP_TRY_ASSIGN(std::optional<MemoryPlan> best,
+                  fastest_within(capacity, std::numeric_limits<double>::infinity()));
+  if (!best) return refusal_of(capacity);
+  return std::move(*best);
+}
+
+// The narrow states first: they bound the search for an exact plan, which wins unless it is slower
+// than they are by more than the gain asked for.
+Result<std::optional<MemoryPlan>> PlanSearch::fastest_within(Bytes capacity, double limit) {
+  std::optional<MemoryPlan> best;
+  for (std::size_t states = states_.size(); states-- > 0;) {
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_of(states, capacity, limit));
+    if (!found) continue;
+    limit = std::min(limit, found->seconds() / kInexactGain);
+    best = std::move(found);
+  }
+  if (best) tidy(*best);
+  return best;
+}
+
+// Overrides of what was left to the plan, without those where it chose what is configured.
+void PlanSearch::tidy(MemoryPlan& plan) const {
+  std::vector<std::string> needed;
+  for (const std::string& assignment : opened_) {
+    bool same = false;
+    if (assignment == "memory.update=auto") {
+      same = std::all_of(plan.updated.begin(), plan.updated.end(), [&](const UpdatePlan& u) {
+        return u.mode == configured_.memory.update.mode;
+      });
+    }
+    if (!same) needed.push_back(assignment);
+  }
+  for (ActivationPlan& a : plan.activations) {
+    const spec::ModelId id = a.model == "critic" ? spec::ModelId::kCritic : spec::ModelId::kActor;
+    const auto opens = [&](const std::string& assignment) {
+      return assignment.rfind(path_of(id) + ".model.", 0) == 0;
+    };
+    if (std::none_of(needed.begin(), needed.end(), opens)) continue;
+    const spec::ModelConfig& model =
+        id == spec::ModelId::kCritic ? configured_.critic.model : configured_.actor_model;
+    if (a.checkpointing != spec::checkpointing(model.checkpoint_mode(), models_.at(id).shape))
+      continue;
+    a.mode = model.checkpoint_mode();
+    needed.erase(std::remove_if(needed.begin(), needed.end(), opens), needed.end());
+  }
+  plan.overrides.insert(plan.overrides.begin(), needed.begin(), needed.end());
+}
+
+// visit(draft) of the variants and divisions that take least memory.
+template <class Visit>
+Status PlanSearch::for_each_least(const Visit& visit) {
+  for (std::size_t states = 0; states < states_.size(); ++states) {
+    NEAP_TRY_ASSIGN(Variant* const found, variant(states, deepest_));
+    if (found == nullptr) continue;
+    for (const Variant::Draft& draft : found->made) {
+      MemoryPlan plan = draft.plan;
+      Drafts::set_capacity(plan, target_.capacity);
+      visit(plan);
+    }
+  }
+  return {};
+}
+
+Result<Bytes> PlanSearch::least_capacity() {
+  Bytes least(~0ull);
+  NEAP_TRY(for_each_least(
+      [&](const MemoryPlan& draft) { least = std::min(least, min_capacity(draft)); }));
+  return least;
+}
+
+Status PlanSearch::refusal_of(Bytes capacity) {
+  Bytes least(~0ull);
+  std::optional<MemoryPlan> closest;
+  NEAP_TRY(for_each_least([&](const MemoryPlan& draft) {
+    const Bytes here = min_capacity(draft);
+    if (closest && here > least) return;
+    least = here;
+    closest = draft;
+  }));
+  if (!closest) return {ErrorCode::kInvalidArgument, "No setting of the job is valid"};
+  closest->capacity = capacity;
+  return refusal(*closest);
+}
+
+Result<std::optional<MemoryPlan>> PlanSearch::smaller(const MemoryPlan& plan) {
+  NEAP_TRY_ASSIGN(const Bytes least, least_capacity());
+  const Bytes wanted = std::max(least, share_of(plan.peak, kSmallerShare));
+  if (wanted > share_of(plan.peak, 1 - kCapacityStep)) return std::optional<MemoryPlan>();
+  return fastest_within(wanted, std::numeric_limits<double>::infinity());
+}
+
+Result<std::optional<MemoryPlan>> PlanSearch::faster(const MemoryPlan& plan) {
+  const double wanted = plan.seconds() * kFasterGain;
+  NEAP_TRY_ASSIGN(std::optional<MemoryPlan> best, fastest_within(Bytes(), wanted));
+  if (!best) return best;
+  Bytes low = plan.peak;
+  while (best->peak > low && best->peak - low > share_of(best->peak, kFasterStep)) {
+    const Bytes middle = low + (best->peak - low) / 2;
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_within(middle, wanted));
+    if (found) {
+      best = std::move(found);
+    } else {
+      low = middle;
+    }
+  }
+  return best;
+}
+
+}  // namespace neap::plan

@@ -1,0 +1,92 @@
+// The fastest plan of a job under a capacity: one search over residency, recomputation, the division
+// and streaming of updates, types of optimizer states and sizes of micro-batches.
+//
+// Search  Variants of the job differ in optimizer states and micro-batches. Of each variant every way
+//         to divide the updates is tried, with the best retentions (checkpoint_search.h) and moves
+//         (residency_search.h). One whose least seconds, all operations without recomputation or
+//         optional moves, are no better than the best plan is left out. Sizes of micro-batches are
+//         chosen one kind after another, twice, each by halving or doubling as long as that helps.
+//         A variant that changes results has to be 5 % faster than those that do not.
+// Cost    seconds by the device's rates. A search of a 7B PPO job takes 10 to 300 ms; later ones
+//         with other capacities reuse what was predicted.
+//
+// Threads one.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/drafts.h"
+#include "plan/tunables.h"
+
+namespace neap::plan {
+
+class PlanSearch {
+ public:
+  enum class Scope {
+    kConfigured,  ///< the job as it is, and what memory.allow permits
+    kWide,        ///< also what --fit may change: micro-batches, retentions, update, residency
+  };
+  [[nodiscard]] static Result<PlanSearch> make(const spec::Job& job, const Target& target,
+                                               Scope scope);
+
+  /// Zero: an unlimited capacity. kDoesNotFit with the least capacity when nothing fits. The plan's
+  /// `overrides` are the changes of the job that it is for.
+  [[nodiscard]] Result<MemoryPlan> fastest(Bytes capacity);
+  /// The least capacity of all variants.
+  [[nodiscard]] Result<Bytes> least_capacity();
+
+  /// The fastest plan that takes at least 10 % less memory, else the one of the least capacity;
+  /// nullopt where `plan` takes no more than that.
+  [[nodiscard]] Result<std::optional<MemoryPlan>> smaller(const MemoryPlan& plan);
+  /// The smallest plan that takes at least 5 % less time, to 4 % of its memory; nullopt where none
+  /// does, whatever its memory.
+  [[nodiscard]] Result<std::optional<MemoryPlan>> faster(const MemoryPlan& plan);
+
+ private:
+  using Levels = std::vector<int>;  // of micro-batches_, one each
+  struct Variant {
+    spec::Job job;
+    std::vector<std::string> overrides;
+    std::unique_ptr<Drafts> drafts;
+    struct Draft {
+      MemoryPlan plan;
+      double least_seconds = 0;
+    };
+    std::vector<Draft>
+        made;  // one for each way to divide the updates, those with fewer phases first
+  };
+  // Optimizer states of all trained models.
+  struct States {
+    std::vector<std::string> overrides;
+    bool exact() const { return overrides.empty(); }
+  };
+  PlanSearch(const spec::Job& job, const Target& target) : job_(job), target_(target) {}
+  void open_settings();
+  void add_states();
+  Result<Variant*> variant(std::size_t states, const Levels& levels);
+  Result<std::optional<MemoryPlan>> fastest_within(Bytes capacity, double limit);
+  Result<std::optional<MemoryPlan>> fastest_of(const Variant& variant, Bytes capacity,
+                                               double limit);
+  Result<std::optional<MemoryPlan>> fastest_of(std::size_t states, Bytes capacity, double limit);
+  void tidy(MemoryPlan& plan) const;
+  Status refusal_of(Bytes capacity);
+  template <class Visit>
+  Status for_each_least(const Visit& visit);
+
+  spec::Job job_;
+  const Target& target_;
+  std::vector<std::string> opened_;  // overrides that leave more to the plan than the job does
+  spec::Job configured_;
+  JobModels models_;
+  std::vector<Tunable> micro_batches_;
+  Levels deepest_;
+  std::vector<States> states_;
+  std::unique_ptr<Predictions> predictions_ = std::make_unique<Predictions>();
+  std::map<std::pair<std::size_t, Levels>, Variant> variants_;
+};
+
+}  // namespace neap::plan

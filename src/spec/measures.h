@@ -1,0 +1,27 @@
+// What a plan may do so that a job fits: memory.allow.
+//
+// Threads   values and functions without state.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace neap::spec {
+
+enum class Measure : std::uint8_t {
+  kRecompute,   ///< compute activations again, where activation_checkpointing is "auto"
+  kMove,        ///< keep tags on the host while no phase needs them
+  kStream,      ///< keep optimizer states on the host and bring them in windows
+  kMicroBatch,  ///< train in smaller micro-batches: sums in another order
+  kBf16States,  ///< keep optimizer moments in bfloat16: another training
+};
+constexpr std::size_t kMeasures = 5;
+[[nodiscard]] std::string_view to_string(Measure measure);
+/// All names, in order.
+[[nodiscard]] std::vector<std::string> measure_names();
+/// Those that leave every bit of the results as it is.
+[[nodiscard]] std::vector<std::string> exact_measures();
+
+}  // namespace neap::spec
