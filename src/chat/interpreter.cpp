@@ -270,11 +270,12 @@ Value Interpreter::call_macro(const Statement& s, const std::string& name, const
         : p.otherwise    ? evaluate(*p.otherwise, inner)
                          : Value::undefined(format("parameter '{}' was not provided", p.name));
   }
-  for (const auto& [key, value] : arguments.named) {
+  for (const auto& argument : arguments.named) {
+    const std::string& key = argument.first;
     const bool known = std::any_of(s.parameters.begin(), s.parameters.end(),
                                    [&](const Parameter& p) { return p.name == key; });
     if (key == "caller") {
-      inner->variables[key] = value;
+      inner->variables[key] = argument.second;
     } else if (!known) {
       fail(format("macro '{}' takes no keyword argument '{}'", name, key));
     }
