@@ -137,7 +137,10 @@ Bytes ScheduleExecutor::persistent() const {
 bool ScheduleExecutor::is_scheduled(std::size_t phase, const std::vector<Move>& moves) const {
   if (!last_phase_) return false;
   const plan::PhaseSchedule& s = plan_.schedule[phase];
-  const bool follows = (*last_phase_ + 1) % plan_.phases.size() == phase;
+  const std::size_t phases = plan_.phases.size();
+  std::size_t next = (*last_phase_ + 1) % phases;
+  while (next != phase && plan_.schedule[next].moves.empty()) next = (next + 1) % phases;
+  const bool follows = next == phase;
   bool repeats = false;
   for (const plan::Loop& loop : plan_.loops) {
     const bool inside = phase > loop.first && phase <= loop.last;

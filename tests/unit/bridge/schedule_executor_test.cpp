@@ -208,6 +208,36 @@ TEST(ScheduleExecution, RandomPlansRunAsPlannedUnderTheirCapacity) {
   EXPECT_GT(moving, 50);
 }
 
+// Phases train (weights, optimizer) and validate (weights) in a cycle whose steps mostly skip the second.
+MemoryPlan validated_training(Bytes capacity) {
+  MemoryPlan plan;
+  plan.granularity = kGranule;
+  plan.capacity = capacity;
+  plan.phases = {{"train", Bytes(), Bytes()}, {"validate", kGranule * 4, Bytes()}};
+  plan.tags = {make_tag("weights", {2}, Contents::kLive),
+               make_tag("optimizer", {4}, Contents::kLive)};
+  plan.tags[0].need = {Need::kNeed, Need::kNeed};
+  plan.tags[1].need = {Need::kNeed, Need::kOptional};
+  plan.tags[0].write = plan.tags[1].write = {true, false};
+  EXPECT_TRUE(plan::solve_residency(plan, "auto").ok());
+  return plan;
+}
+
+TEST(ScheduleExecution, SkippingAPhaseIsScheduledWhereItWouldMoveNothing) {
+  for (const bool moves : {false, true}) {
+    SCOPED_TRACE(moves);
+    const MemoryPlan plan = validated_training(kGranule * (moves ? 6 : 10));
+    EXPECT_EQ(!plan.schedule[1].moves.empty(), moves);
+    const auto device = host_device(plan.capacity);
+    const auto arena = value_or_throw(arena::Arena::make(*device));
+    ScheduleExecutor executor(*arena, plan);
+    (void)executor.enter(0);
+    EXPECT_EQ(executor.enter(0).scheduled, !moves);
+    (void)executor.enter(1);
+    EXPECT_TRUE(executor.enter(0).scheduled);
+  }
+}
+
 // ---- one streamed tag, and what can go wrong ----------------------------------------------------
 
 struct Streaming {
