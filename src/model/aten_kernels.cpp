@@ -145,7 +145,8 @@ Tensor AtenOps::rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bo
 step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads, std::int64_t sequences,
                                                   std::int64_t length,
                                                   const step::ScoreOptions& options) const {
-  if (!step::is_plain(options, length))
+  const step::AttentionKernel kernel = kernel_of(heads.q);
+  if (!step::is_plain(options, length) || kernel == step::AttentionKernel::kProducts)
     return step::chunked_attention(*this, std::move(heads), sequences, options);
   step::AttentionContext<Tensor> out;
   out.options = options;
@@ -155,7 +156,7 @@ step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads, std
   const std::int64_t rows = heads.q.size(0);
   const std::int64_t width = h * heads.q.size(2);
   out.heads = std::move(heads);
-  out.kernel = kernel_of(out.heads.q);
+  out.kernel = kernel;
   const auto [q, k, v] = step::by_head(*this, out.heads, sequences);
   if (out.kernel == step::AttentionKernel::kCudnn) {
     auto result = at::_scaled_dot_product_cudnn_attention(q, k, v, std::nullopt,
@@ -197,7 +198,7 @@ step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads, std
 
 step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> saved,
                                                 Tensor d_out) const {
-  if (!step::is_plain(saved.options, saved.length))
+  if (saved.kernel == step::AttentionKernel::kProducts)
     return step::chunked_attention_backward(*this, std::move(saved), std::move(d_out));
   const std::int64_t h = saved.heads.q.size(1);
   const std::int64_t d = saved.heads.q.size(2);
@@ -210,6 +211,8 @@ step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> s
   step::ByHead<Tensor> operands = step::by_head(*this, saved.heads, saved.sequences);
   const Tensor &q = operands.q, &k = operands.k, &v = operands.v;
   const auto release = [&] {
+    dy.reset();
+    y.reset();
     operands = {};
     saved = {};
   };
@@ -253,8 +256,6 @@ step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> s
     out.k.copy_(summed(dk));
     out.v.copy_(summed(dv));
   }
-  dy.reset();
-  y.reset();
   release();
   return out;
 }
@@ -275,18 +276,22 @@ void AtenOps::hide_(const Tensor& a, const Tensor& mask) const {
   a.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
 }
 
-Tensor AtenOps::decode_mask(const Tensor& positions, std::int64_t key_limit,
-                            std::int64_t window) const {
-  const Tensor range = iota(key_limit);
-  const Tensor mask = range.le(positions.unsqueeze(1));
-  if (window > 0) mask.logical_and_(range.gt(plus(positions, -window).unsqueeze(1)));
-  return mask;
+Tensor AtenOps::decode_mask(const Tensor& positions, std::int64_t key_limit, std::int64_t window,
+                            Dtype dtype) const {
+  const Tensor range = iota(step::decode_mask_stride(key_limit));
+  const Tensor seen = range.le(positions.unsqueeze(1));
+  if (window > 0) seen.logical_and_(range.gt(plus(positions, -window).unsqueeze(1)));
+  const Tensor mask = at::zeros(seen.sizes(), seen.options().dtype(to_aten(dtype)));
+  const bridge::HostScope scratch;
+  mask.masked_fill_(seen.logical_not_(), -std::numeric_limits<double>::infinity());
+  return mask.narrow(1, 0, key_limit);
 }
 
 Tensor AtenOps::decode_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
                                  const Tensor& mask, const step::ScoreOptions& options) const {
-  if (options.softcap > 0)
-    return step::capped_decode_attention(*this, q, keys, values, mask, options);
+  if (options.softcap > 0 ||
+      (q.is_cuda() && !step::fused_width(to_step(q.scalar_type()), q.size(2))))
+    return step::decode_attention_by_products(*this, q, keys, values, mask, options);
   // The query heads of one key head look at the same keys: they stand where a kernel expects query
   // positions, so that keys are read once and never repeated.
   const std::int64_t batch = q.size(0);
@@ -296,17 +301,23 @@ Tensor AtenOps::decode_attention(const Tensor& q, const Tensor& keys, const Tens
   const auto seen = [&](const Tensor& cache) {
     return cache.narrow(0, 0, batch).narrow(2, 0, limit);
   };
-  const auto attend = [&] {
-    return at::scaled_dot_product_attention(
-               q.reshape({batch, key_heads, group, q.size(2)}), seen(keys), seen(values),
-               mask.view({batch, 1, 1, limit}).expand({batch, 1, group, limit}), 0.0, false,
-               options.scale)
-        .reshape({batch, q.size(1) * q.size(2)});
-  };
-  if (q.is_cuda()) return attend();
-  const Tensor out = at::empty({batch, q.size(1) * q.size(2)}, q.options());
+  const Tensor queries = q.reshape({batch, key_heads, group, q.size(2)});
+  const std::int64_t width = q.size(1) * q.size(2);
+  if (q.is_cuda()) {
+    const Tensor bias =
+        mask.as_strided({batch, key_heads, group, limit}, {mask.stride(0), 0, 0, 1});
+    return std::get<0>(at::_scaled_dot_product_efficient_attention(
+                           queries, seen(keys), seen(values), bias, /*compute_log_sumexp=*/false,
+                           0.0, false, options.scale))
+        .reshape({batch, width});
+  }
+  const Tensor out = at::empty({batch, width}, q.options());
   const bridge::HostScope scratch;
-  return out.copy_(attend());
+  return out.copy_(at::scaled_dot_product_attention(
+                       queries, seen(keys), seen(values),
+                       mask.view({batch, 1, 1, limit}).expand({batch, 1, group, limit}), 0.0, false,
+                       options.scale)
+                       .reshape({batch, width}));
 }
 
 void AtenOps::write_prompts_(const Tensor& cache, const Tensor& slots, const Tensor& rows,

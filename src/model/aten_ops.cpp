@@ -408,7 +408,10 @@ void AtenOps::add_to_rows_(const Tensor& table, const Tensor& indices, const Ten
   // Each device has one deterministic kernel and one that adds atomically: index_put_ is atomic for
   // float32 on the CPU with several threads, index_add_ is atomic on CUDA.
   if (table.is_cuda()) {
-    table.index_put_({indices}, values, /*accumulate=*/true);
+    // Unsafe: without a look at the indices, which would wait for the device. The forward pass has
+    // checked them.
+    Tensor rows_of = table;
+    (void)at::_index_put_impl_(rows_of, {indices}, values, /*accumulate=*/true, /*unsafe=*/true);
   } else {
     const Scratch scratch;
     table.index_add_(0, indices, values);

@@ -1,7 +1,7 @@
 // The operations of step/operations.h on libtorch: tensors of the CPU or of a GPU.
 //
 // What each takes beside its result stands in step/counting_ops.h; tests/unit/operations compares.
-// Threads   one call at a time. No autograd: the caller holds a NoGradGuard.
+// Threads   one call at a time. No autograd: the caller holds bridge::NoAutograd.
 // Failure   c10::Error from libtorch, neap::Error.
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "bridge/attention.h"
 #include "spec/job.h"
 #include "step/operations.h"
 
@@ -26,6 +27,12 @@ class AtenOps {
   template <class Body>
   void repeat(std::int64_t n, const Body& body) const {
     for (std::int64_t i = 0; i < n; ++i) body(i);
+  }
+  /// body(), with the attention kernels of generation (bridge/attention.h).
+  template <class Body>
+  auto generating(const Body& body) const {
+    const bridge::GenerationAttention scope;
+    return body();
   }
 
   // ---- making ----
@@ -139,7 +146,7 @@ class AtenOps {
                                    std::int64_t window) const;
   void hide_(const Tensor& a, const Tensor& mask) const;
   [[nodiscard]] Tensor decode_mask(const Tensor& positions, std::int64_t key_limit,
-                                   std::int64_t window) const;
+                                   std::int64_t window, step::Dtype dtype) const;
   [[nodiscard]] Tensor decode_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
                                         const Tensor& mask,
                                         const step::ScoreOptions& options) const;

@@ -2,12 +2,12 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 
 #include "base/format.h"
 #include "base/status.h"
+#include "bridge/no_autograd.h"
 #include "step/bind.h"
 
 namespace neap::model {
@@ -88,7 +88,7 @@ void Tape::backward(Tensor d_hidden) {
   if (d_hidden.sizes() != hidden().sizes())
     throw Error(ErrorCode::kInvalidArgument,
                 "d_hidden has another shape than the tape's hidden states");
-  const at::NoGradGuard no_grad;
+  const bridge::NoAutograd no_autograd;
   step::backward(model_->ops_, model_->weights_, std::move(tape_), std::move(d_hidden));
   tape_ = {};
 }
@@ -150,7 +150,7 @@ void Transformer::check_trainable() const {
 Tensor Transformer::forward(const Tensor& tokens) {
   check_batch(tokens);
   check_length(tokens.size(1));
-  const at::NoGradGuard no_grad;
+  const bridge::NoAutograd no_autograd;
   return step::forward(ops_, weights_, tokens.reshape(-1), tokens.size(1));
 }
 
@@ -158,14 +158,14 @@ Tape Transformer::forward_train(const Tensor& tokens, const TrainOptions& option
   check_trainable();
   check_batch(tokens);
   check_length(tokens.size(1));
-  const at::NoGradGuard no_grad;
+  const bridge::NoAutograd no_autograd;
   return {*this, step::forward_train(ops_, weights_, tokens.reshape(-1), tokens.size(1),
                                      options.checkpointing)};
 }
 
 Tensor Transformer::prefill(const Tensor& tokens, const Tensor& lengths, const KvCache& cache,
                             const Tensor& slots) {
-  const at::NoGradGuard no_grad;
+  const bridge::NoAutograd no_autograd;
   check_batch(tokens);
   check_length(tokens.size(1));
   check_cache(cache, weights_.blocks.size(), tokens.size(0), tokens.size(1));
@@ -175,14 +175,14 @@ Tensor Transformer::prefill(const Tensor& tokens, const Tensor& lengths, const K
 
 Tensor Transformer::decode(const Tensor& tokens, const Tensor& positions, const KvCache& cache,
                            std::int64_t key_limit) {
-  const at::NoGradGuard no_grad;
+  const bridge::NoAutograd no_autograd;
   check_cache(cache, weights_.blocks.size(), tokens.size(0), key_limit);
   return step::decode(ops_, weights_, tokens, positions, cache, key_limit);
 }
 
 Tensor Transformer::logits(const Tensor& hidden) {
   require(spec::Head::kLanguageModel, "logits");
-  const at::NoGradGuard no_grad;
+  const bridge::NoAutograd no_autograd;
   return step::logits(ops_, weights_, hidden);
 }
 
@@ -190,7 +190,7 @@ LogProbs Transformer::log_probs(const Tensor& hidden, const Tensor& rows, const 
                                 const LogProbOptions& options) {
   require(spec::Head::kLanguageModel, "log-probabilities");
   check_rows(hidden, rows, targets, "targets");
-  const at::NoGradGuard no_grad;
+  const bridge::NoAutograd no_autograd;
   return step::log_probs(ops_, weights_, hidden, rows, targets, options);
 }
 
@@ -208,7 +208,7 @@ Tensor Transformer::log_probs_backward(const Tensor& hidden, const Tensor& rows,
       throw Error(ErrorCode::kInvalidArgument,
                   "The entropy's gradient needs a forward pass with entropy");
   }
-  const at::NoGradGuard no_grad;
+  const bridge::NoAutograd no_autograd;
   return step::log_probs_backward(ops_, weights_, hidden, rows, targets, forward, d_log_probs,
                                   d_entropy, options);
 }
@@ -219,13 +219,13 @@ Transformer::WithGrad Transformer::cross_entropy(const Tensor& hidden, const Ten
   require(spec::Head::kLanguageModel, "log-probabilities");
   check_rows(hidden, rows, targets, "targets");
   check_rows(hidden, rows, weights, "weights");
-  const at::NoGradGuard no_grad;
+  const bridge::NoAutograd no_autograd;
   return step::cross_entropy(ops_, weights_, hidden, rows, targets, weights, options);
 }
 
 Tensor Transformer::scores(const Tensor& hidden, const Tensor& rows) {
   require(spec::Head::kScalar, "scores");
-  const at::NoGradGuard no_grad;
+  const bridge::NoAutograd no_autograd;
   return step::scores(ops_, weights_, hidden, rows);
 }
 
@@ -233,12 +233,12 @@ Tensor Transformer::scores_backward(const Tensor& hidden, const Tensor& rows,
                                     const Tensor& d_scores) {
   require(spec::Head::kScalar, "scores");
   check_rows(hidden, rows, d_scores, "d_scores");
-  const at::NoGradGuard no_grad;
+  const bridge::NoAutograd no_autograd;
   return step::scores_backward(ops_, weights_, hidden, rows, d_scores);
 }
 
 void Transformer::apply_adapters(double sign) {
-  const at::NoGradGuard no_grad;
+  const bridge::NoAutograd no_autograd;
   step::for_each_block_linear(weights_, [&](step::Linear<Tensor>& l) {
     if (!l.lora_a.defined()) return;
     // Wide, a matrix at a time: the sum is rounded once, not the product first.

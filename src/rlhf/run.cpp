@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/progress.h"
+#include "bridge/no_autograd.h"
 #include "bridge/runtime.h"
 #include "bridge/torch_cuda.h"
 #include "model/tokenizer.h"
@@ -419,6 +420,7 @@ Launch join_ranks(spec::Job& job, const parallel::Environment& environment) {
 }
 
 Outcome run(const spec::Job& job, const Launch& launch) {
+  const bridge::NoAutograd no_autograd;
   Run run(job, launch.device, *launch.ranks);
   try {
     return run.execute();

@@ -1,7 +1,6 @@
 #include "rollout/generator.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <deque>
@@ -10,7 +9,7 @@
 #include "base/format.h"
 #include "base/random.h"
 #include "base/status.h"
-#include "bridge/attention.h"
+#include "bridge/no_autograd.h"
 #include "bridge/runtime.h"
 #include "step/phases.h"
 
@@ -36,7 +35,7 @@ class Generation {
   }
 
   std::vector<Response> run(const std::function<bool(std::size_t)>& on_progress) {
-    const bridge::GenerationAttention scope;
+    const bridge::NoAutograd no_autograd;
     // Attention weighs places that it must not see with zero, and zero times the NaN that a recycled
     // page may hold is NaN.
     for (const auto* tensors : {&cache_.keys, &cache_.values}) {

@@ -185,6 +185,7 @@ AttentionContext<T> chunked_attention(Ops& ops, Heads<T> heads, std::int64_t seq
   const std::int64_t d = heads.q.size(2);
   const Dtype dtype = ops.dtype(heads.q);
   AttentionContext<T> c;
+  c.kernel = AttentionKernel::kProducts;
   c.options = options;
   c.sequences = sequences;
   c.length = n / sequences;
@@ -227,8 +228,8 @@ Heads<T> chunked_attention_backward(Ops& ops, AttentionContext<T> c, T d_out,
 
 /// One query a sequence, q (B, H, D), against the keys that mask (B, limit) shows: (B, H * D).
 template <class Ops, class T = typename Ops::Tensor>
-T capped_decode_attention(Ops& ops, const T& q, const T& keys, const T& values, const T& mask,
-                          const ScoreOptions& options) {
+T decode_attention_by_products(Ops& ops, const T& q, const T& keys, const T& values, const T& mask,
+                               const ScoreOptions& options) {
   const std::int64_t b = q.size(0);
   const std::int64_t h = q.size(1);
   const std::int64_t d = q.size(2);
@@ -240,8 +241,8 @@ T capped_decode_attention(Ops& ops, const T& q, const T& keys, const T& values, 
   T s = ops.batch_product(ops.view(ops.clone(q), {b * k, -1, d}), ops.transpose(seen(keys)));
   s = ops.view(ops.convert(std::move(s), wide(ops.dtype(q))), {b, h, limit});
   ops.scale_(s, options.scale);
-  ops.softcap_(s, options.softcap);
-  ops.hide_(s, ops.view(mask, {b, 1, limit}));
+  if (options.softcap > 0) ops.softcap_(s, options.softcap);
+  ops.add_(s, ops.convert(ops.view(mask, {b, 1, limit}), ops.dtype(s)));
   s = ops.softmax_last(s);
   const T weights = ops.view(ops.convert(std::move(s), ops.dtype(q)), {b * k, -1, limit});
   return ops.view(ops.batch_product(weights, seen(values)), {b, h * d});

@@ -3,20 +3,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "step/attention.h"
-
 namespace neap::step {
-namespace {
-
-// Attention kernels reach about half of the rate of a large matrix product.
-constexpr double kAttentionShare = 0.5;
-
-double bytes(const CountedTensor& t) {
-  return t.defined() ? static_cast<double>(t.bytes()) : 0;
-}
-
-}  // namespace
-
 void CountedTensor::free_storage() {
   storage_->sink->release(storage_->address);
   delete storage_;
@@ -202,9 +189,15 @@ void CountingOps::copy_(const CountedTensor& a, const CountedTensor& b) {
 
 // ---- reductions ----
 
+void CountingOps::reduction_scratch(const ReductionScratch& scratch) {
+  const CountedTensor partial = make({scratch.partial_bytes}, Dtype::kBool);
+  const CountedTensor semaphores = make({scratch.semaphore_bytes}, Dtype::kBool);
+}
 CountedTensor CountingOps::sum(const CountedTensor& a) {
   add_work(0, bytes(a));
-  return make({}, a.dtype());
+  CountedTensor out = make({}, a.dtype());
+  if (profile_.cuda) reduction_scratch(row_sum_scratch(1, a.shape().elements(), profile_.device));
+  return out;
 }
 CountedTensor CountingOps::sum_last(const CountedTensor& a) {
   add_work(0, bytes(a));
@@ -226,20 +219,19 @@ CountedTensor CountingOps::max_last(const CountedTensor& a) {
 }
 CountedTensor CountingOps::max_rows(const CountedTensor& a) {
   add_work(0, bytes(a));
-  return make({a.size(1)}, a.dtype());
+  CountedTensor out = make({a.size(1)}, a.dtype());
+  if (profile_.cuda)
+    reduction_scratch(column_sum_scratch(a.size(0), a.size(1), a.dtype(), profile_.device));
+  return out;
 }
 CountedTensor CountingOps::sum_rows(const CountedTensor& a, Dtype dtype) {
   add_work(0, bytes(a));
   Shape shape = a.shape().rank() == 3 ? Shape{a.size(1), a.size(2)} : Shape{a.size(1)};
   CountedTensor out = make(shape, dtype);
-  if (profile_.cuda) {
-    const ReductionScratch scratch =
-        column_sum_scratch(a.size(0), shape.elements(), a.dtype(), profile_.device);
-    const CountedTensor partial = make({scratch.partial_bytes}, Dtype::kBool);
-    const CountedTensor semaphores = make({scratch.semaphore_bytes}, Dtype::kBool);
-  } else if (dtype != a.dtype()) {
+  if (profile_.cuda)
+    reduction_scratch(column_sum_scratch(a.size(0), shape.elements(), a.dtype(), profile_.device));
+  else if (dtype != a.dtype())
     touch(a.shape().elements(), dtype);
-  }
   return out;
 }
 CountedTensor CountingOps::argmax_last(const CountedTensor& a) {
@@ -251,15 +243,32 @@ Sorted<CountedTensor> CountingOps::sort_descending(const CountedTensor& a) {
   Sorted<CountedTensor> out;
   out.values = make(a.shape(), a.dtype());
   out.order = make(a.shape(), Dtype::kInt64);
+  if (!profile_.cuda) return out;
+  const RowSortScratch scratch = row_sort_scratch(a.size(0), a.size(1));
+  const CountedTensor places = make({scratch.places}, Dtype::kBool);
+  const CountedTensor pairs = make({scratch.pairs}, Dtype::kBool);
+  {
+    const CountedTensor keys = make({scratch.keys}, Dtype::kBool);
+    touch(scratch.temporary, Dtype::kBool);
+  }
+  touch(scratch.second, Dtype::kBool);
   return out;
 }
 void CountingOps::cumulate_last_(const CountedTensor& a) {
+  if (profile_.cuda && a.size(0) == 1) sum_of_one_scratch(a);
   in_place(a);
+}
+// One row is added up as two, which are copied for it.
+void CountingOps::sum_of_one_scratch(const CountedTensor& row) {
+  const Shape two{2, row.size(1)};
+  const CountedTensor rows = make(two, row.dtype());
+  const CountedTensor sums = make(two, row.dtype());
 }
 void CountingOps::drop_beyond_mass_(const CountedTensor& a, double) {
   add_work(0, 6 * bytes(a));
   const CountedTensor before = make(a.shape(), a.dtype());
   const CountedTensor drop = make(a.shape(), Dtype::kBool);
+  if (profile_.cuda && a.size(0) == 1) sum_of_one_scratch(a);
 }
 CountedTensor CountingOps::search_last(const CountedTensor& a, const CountedTensor& target) {
   add_work(0, bytes(target));
@@ -279,6 +288,18 @@ void CountingOps::add_to_rows_(const CountedTensor& table, const CountedTensor&,
                                const CountedTensor& rows) {
   const CountedTensor converted = convert(rows, table.dtype());
   add_work(0, 3 * bytes(converted));
+  if (!profile_.cuda) return;
+  // Rows of the same index are added one after another: the indices are sorted with their places.
+  const Shape column{rows.size(0)};
+  CountedTensor linear;
+  {
+    const CountedTensor wrapped = make(column, Dtype::kInt64);
+    linear = make(column, Dtype::kInt64);
+  }
+  const CountedTensor sorted = make(column, Dtype::kInt64);
+  const CountedTensor places = make(column, Dtype::kInt64);
+  const CountedTensor range = make(column, Dtype::kInt64);
+  touch(pair_sort_scratch(rows.size(0), table.size(0)), Dtype::kBool);
 }
 CountedTensor CountingOps::gather_last(const CountedTensor& a, const CountedTensor& indices) {
   return make({indices.size(0)}, a.dtype());
@@ -294,7 +315,8 @@ CountedTensor CountingOps::last_rows(const CountedTensor& lengths, std::int64_t)
 // ---- norms ----
 
 NormResult<CountedTensor> CountingOps::norm(spec::NormKind kind, const CountedTensor& x,
-                                            const CountedTensor&, const CountedTensor&, double) {
+                                            const CountedTensor& weight, const CountedTensor&,
+                                            double) {
   const Shape column{x.size(0), 1};
   const Dtype inner = wide(x.dtype());
   NormResult<CountedTensor> out;
@@ -307,6 +329,8 @@ NormResult<CountedTensor> CountingOps::norm(spec::NormKind kind, const CountedTe
     return out;
   }
   if (profile_.cuda) {
+    const CountedTensor gain =
+        kind == spec::NormKind::kRmsOffset ? make(weight.shape(), weight.dtype()) : CountedTensor();
     out.y = make(x.shape(), x.dtype());
     out.rstd = make(column, inner);
     return out;
@@ -341,171 +365,24 @@ CountedTensor CountingOps::norm_backward(spec::NormKind kind, const CountedTenso
   add_work(0, (d_weight.defined() ? 5 : 3) * bytes(x));
   if (kind != spec::NormKind::kLayerNorm && !profile_.cuda)
     return rms_norm_backward_on_host(dy, x, d_weight.defined());
+  CountedTensor gain =
+      kind == spec::NormKind::kRmsOffset ? make(weight.shape(), weight.dtype()) : CountedTensor();
   CountedTensor dx = make(x.shape(), x.dtype());
   if (!d_weight.defined()) return dx;
   const CountedTensor gamma = make(weight.shape(), weight.dtype());
   const CountedTensor beta =
       d_bias.defined() ? make(weight.shape(), weight.dtype()) : CountedTensor();
+  gain = CountedTensor();
   // Partial sums of the CPU kernel, one pair of rows a thread.
   if (!profile_.cuda) touch(2 * profile_.threads * x.size(1), x.dtype());
   return dx;
 }
 
-// ---- rotation and attention ----
-
-CountedTensor CountingOps::rotate(const CountedTensor& x, const CountedTensor&,
-                                  const CountedTensor&, bool) {
-  // A product and a fused multiply-add for each half.
-  add_work(0, 5 * bytes(x));
-  return make(x.shape(), x.dtype());
-}
-
-AttentionContext<CountedTensor> CountingOps::attention(Heads<CountedTensor> heads,
-                                                       std::int64_t sequences, std::int64_t length,
-                                                       const ScoreOptions& options) {
-  if (!is_plain(options, length))
-    return chunked_attention(*this, std::move(heads), sequences, options);
-  const std::int64_t n = heads.q.size(0);
-  const std::int64_t h = heads.q.size(1);
-  const std::int64_t d = heads.q.size(2);
-  const Dtype dtype = heads.q.dtype();
-  AttentionContext<CountedTensor> out;
-  out.options = options;
-  out.sequences = sequences;
-  out.length = length;
-  // Two products, causal: half of all pairs.
-  add_work(2.0 * static_cast<double>(n * h * d * length), 2 * bytes(heads.q) + 2 * bytes(heads.k),
-           dtype, kAttentionShare);
-  const bool grouped = heads.k.size(1) != h;
-  out.heads = std::move(heads);
-  out.kernel = fused_kernel(profile_.cuda, !profile_.deterministic, dtype, d);
-  if (out.kernel == AttentionKernel::kCudnn) {
-    out.seed = make({}, Dtype::kInt64);
-    out.offset = make({}, Dtype::kInt64);
-  }
-  CountedTensor keys, values;  // repeated for every query head
-  const bool efficient = out.kernel == AttentionKernel::kEfficient;
-  if (efficient && grouped) {
-    keys = make({n, h, d}, dtype);
-    values = make({n, h, d}, dtype);
-  }
-  out.out = make({n, h * d}, dtype);
-  out.log_sum = make({sequences, h, efficient ? (length + 31) / 32 * 32 : length}, wide(dtype));
-  if (out.kernel == AttentionKernel::kFlash) {
-    out.seed = make({2}, Dtype::kInt64);
-    out.offset = make({}, Dtype::kInt64);
-  }
-  return out;
-}
-
-Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTensor> saved,
-                                                     CountedTensor d_out) {
-  if (!is_plain(saved.options, saved.length))
-    return chunked_attention_backward(*this, std::move(saved), std::move(d_out));
-  const std::int64_t n = saved.heads.q.size(0);
-  const std::int64_t h = saved.heads.q.size(1);
-  const std::int64_t d = saved.heads.q.size(2);
-  const std::int64_t key_heads = saved.heads.k.size(1);
-  const Dtype dtype = saved.heads.q.dtype();
-  // Five products: the scores again, and the gradients of values, weights, queries and keys.
-  add_work(5.0 * static_cast<double>(n * h * d * saved.length),
-           4 * bytes(saved.heads.q) + 4 * bytes(saved.heads.k), dtype, kAttentionShare);
-  Heads<CountedTensor> out;
-  out.q = make({n, h, d}, dtype);
-  out.k = make({n, key_heads, d}, dtype);
-  out.v = make({n, key_heads, d}, dtype);
-  attention_backward_scratch(saved.kernel, {saved.sequences, saved.length, h, key_heads, d}, dtype);
-  d_out = CountedTensor();
-  saved = {};
-  return out;
-}
-
-void CountingOps::attention_backward_scratch(AttentionKernel kernel, const AttentionSizes& sizes,
-                                             Dtype dtype) {
-  switch (kernel) {
-    case AttentionKernel::kHost:
-      return;
-    case AttentionKernel::kCudnn:
-      return touch(cudnn_backward_workspace(sizes, dtype), Dtype::kBool);
-    case AttentionKernel::kFlash: {
-      const FlashScratch scratch =
-          flash_backward_scratch(sizes, profile_.deterministic, profile_.device);
-      const CountedTensor sums = make({scratch.row_sums}, Dtype::kFloat32);
-      const CountedTensor accumulator = make({scratch.accumulator}, Dtype::kFloat32);
-      const CountedTensor dk = make({scratch.key_heads}, dtype);
-      const CountedTensor dv = make({scratch.key_heads}, dtype);
-      return;
-    }
-    case AttentionKernel::kEfficient: {
-      // Keys and values, and their gradients, for every query head; row sums of dO * O.
-      const std::int64_t rows = sizes.sequences * sizes.length * sizes.heads;
-      const std::int64_t repeated = sizes.key_heads == sizes.heads ? 0 : rows * sizes.width;
-      const CountedTensor keys = make({2 * repeated}, dtype);
-      const CountedTensor gradients = make({2 * repeated}, dtype);
-      const CountedTensor sums = make({rows}, Dtype::kFloat32);
-      return;
-    }
-  }
-}
-
-CountedTensor CountingOps::causal_mask(std::int64_t queries, std::int64_t keys, std::int64_t,
-                                       std::int64_t) {
-  return make({queries, keys}, Dtype::kBool);
-}
-void CountingOps::hide_(const CountedTensor& a, const CountedTensor& mask) {
-  const CountedTensor hidden = make(mask.shape(), Dtype::kBool);
-  in_place(a);
-}
-
-CountedTensor CountingOps::decode_mask(const CountedTensor& positions, std::int64_t key_limit,
-                                       std::int64_t window) {
-  const CountedTensor range = iota(key_limit);
-  const Shape shape{positions.size(0), key_limit};
-  CountedTensor out = make(shape, Dtype::kBool);
-  if (window > 0) {
-    const CountedTensor oldest = plus(positions, -window);
-    const CountedTensor inside = make(shape, Dtype::kBool);
-  }
-  return out;
-}
-
-CountedTensor CountingOps::decode_attention(const CountedTensor& q, const CountedTensor& keys,
-                                            const CountedTensor& values, const CountedTensor& mask,
-                                            const ScoreOptions& options) {
-  if (options.softcap > 0) return capped_decode_attention(*this, q, keys, values, mask, options);
-  const std::int64_t b = q.size(0);
-  const std::int64_t h = q.size(1);
-  const std::int64_t d = q.size(2);
-  const std::int64_t limit = mask.size(1);
-  const std::int64_t group = h / keys.size(1);
-  add_work(4.0 * static_cast<double>(b * h * d * limit),
-           2.0 * static_cast<double>(b * keys.size(1) * limit * d * element_bytes(q.dtype())),
-           q.dtype(), kAttentionShare);
-  if (!profile_.cuda) return make({b, h * d}, q.dtype());
-  CountedTensor out;
-  {
-    // The boolean mask becomes one of numbers.
-    const CountedTensor numbers = make({b, group, limit}, q.dtype());
-    touch(b * group * limit, Dtype::kBool);
-    out = make({b, h * d}, q.dtype());
-    const CountedTensor log_sum = make({b, h}, wide(q.dtype()));
-  }
-  if (group > 1) out = make({b, h * d}, q.dtype());  // heads back in their order
-  return out;
-}
-
-void CountingOps::write_prompts_(const CountedTensor&, const CountedTensor&,
-                                 const CountedTensor& rows, std::int64_t) {
-  add_work(0, 2 * bytes(rows));
-}
-void CountingOps::write_token_(const CountedTensor&, const CountedTensor&,
-                               const CountedTensor& rows) {
-  add_work(0, 2 * bytes(rows));
-}
-
 CountedTensor CountingOps::norm_of(const CountedTensor& a) {
   add_work(0, bytes(a));
-  return make({}, Dtype::kFloat32);
+  CountedTensor out = make({}, Dtype::kFloat32);
+  if (profile_.cuda) reduction_scratch(row_sum_scratch(1, a.shape().elements(), profile_.device));
+  return out;
 }
 void CountingOps::fused_adamw_(const CountedTensor& x, const CountedTensor& g,
                                const CountedTensor& average, const CountedTensor& square,

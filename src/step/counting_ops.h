@@ -97,6 +97,10 @@ class CountedTensor {
   bool defined_ = false;
 };
 
+[[nodiscard]] inline double bytes(const CountedTensor& t) {
+  return t.defined() ? static_cast<double>(t.bytes()) : 0;
+}
+
 /// What operations cost apart from memory.
 struct Work {
   double flops = 0;        ///< of matrix products and attention
@@ -110,7 +114,10 @@ class CountingOps {
   /// `sink` outlives the operations and their tensors. `most_repeats`: this many rounds of a
   /// repeat() are run, and the last one's work is counted for the rest.
   CountingOps(MemorySink& sink, const KernelProfile& profile, std::int64_t most_repeats)
-      : sink_(sink), profile_(profile), most_repeats_(most_repeats) {}
+      : sink_(sink),
+        profile_(profile),
+        most_repeats_(most_repeats),
+        cudnn_(!profile.deterministic) {}
 
   [[nodiscard]] const Work& work() const { return work_; }
   /// body(i) for i = 0 .. n - 1; all rounds must cost the same.
@@ -127,6 +134,15 @@ class CountingOps {
     weight_ *= times;
     body();
     weight_ = outer;
+  }
+
+  /// body(), with the attention kernels of generation: its lengths change from call to call.
+  template <class Body>
+  auto generating(const Body& body) {
+    const bool before = std::exchange(cudnn_, false);
+    auto result = body();
+    cudnn_ = before;
+    return result;
   }
 
   // ---- making ----
@@ -267,10 +283,11 @@ class CountingOps {
                                    std::int64_t window);
   /// a (n, r, m) becomes minus infinity where mask, (r, m) or (n, 1, m), is false.
   void hide_(const Tensor& a, const Tensor& mask);
-  /// positions (B,) -> (B, key_limit) bool: the last `window` keys up to the position; 0: all.
+  /// positions (B,) -> (B, key_limit), added to scores: zero for the last `window` keys up to the
+  /// position (0: for all), minus infinity elsewhere. Rows are as far apart as kernels want them.
   [[nodiscard]] Tensor decode_mask(const Tensor& positions, std::int64_t key_limit,
-                                   std::int64_t window);
-  /// q (B, H, D) against the first key_limit keys of the cache: (B, H * D).
+                                   std::int64_t window, Dtype dtype);
+  /// q (B, H, D) against the first key_limit keys of the cache: (B, H * D). `mask` has q's dtype.
   [[nodiscard]] Tensor decode_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
                                         const Tensor& mask, const ScoreOptions& options);
   /// rows (B' * length, K, D) to the first places of the cache's `slots`.
@@ -311,11 +328,17 @@ class CountingOps {
   /// `flops` of matrix products on elements of `dtype` at `share` of their rate.
   void add_work(double flops, double bytes, Dtype dtype = Dtype::kFloat32, double share = 1);
   void attention_backward_scratch(AttentionKernel kernel, const AttentionSizes& sizes, Dtype dtype);
+  [[nodiscard]] Heads<Tensor> efficient_attention_backward(AttentionContext<Tensor> saved,
+                                                           Tensor d_out,
+                                                           const AttentionSizes& sizes);
+  void sum_of_one_scratch(const Tensor& row);
+  void reduction_scratch(const ReductionScratch& scratch);
   [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x, bool trained);
 
   MemorySink& sink_;
   KernelProfile profile_;
   std::int64_t most_repeats_;
+  bool cudnn_;  ///< attention may take its kernels
   Work work_;
   double weight_ = 1;
 };

@@ -1,6 +1,8 @@
 #include "step/cuda_scratch.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 namespace neap::step {
 namespace {
@@ -11,6 +13,28 @@ std::int64_t div_up(std::int64_t a, std::int64_t b) {
 std::int64_t round_up(std::int64_t a, std::int64_t to) {
   return div_up(a, to) * to;
 }
+constexpr std::int64_t kThreads = 512, kWarp = 32;  // of a block that adds
+constexpr std::int64_t kCudnnUnit = 128;  // the gradients for each query head take multiples
+constexpr std::int64_t kSortUnit = 256;   // as do those of a sort's temporary storage
+
+constexpr std::int64_t kBitsAPass = 8;
+
+// Counters of a radix sort of n pairs: a histogram a pass, one a tile, and the passes' own.
+std::int64_t radix_sort_counters(std::int64_t n, std::int64_t tile, std::int64_t passes) {
+  constexpr std::int64_t kHistogram = (1 << kBitsAPass) * 4;
+  return kHistogram * (passes + div_up(n, tile)) + 2 * kSortUnit - 1;
+}
+
+// How many blocks share a sum, each with a partial result, where a thread would add `values`.
+std::int64_t blocks_of_a_sum(std::int64_t values, std::int64_t grid, std::int64_t threads,
+                             const CudaDevice& device) {
+  constexpr std::int64_t kMinValues = 16, kMaxValues = 256;
+  const std::int64_t most = device.multiprocessors * (device.threads_per_multiprocessor / threads);
+  if (values < kMaxValues || grid > most) return 1;
+  return std::max(std::min(div_up(most, grid), div_up(values, kMinValues)),
+                  div_up(values, kMaxValues));
+}
+
 std::int64_t largest_power_of_two(std::int64_t n) {
   std::int64_t p = 1;
   while (2 * p <= n) p *= 2;
@@ -23,7 +47,7 @@ std::int64_t largest_power_of_two(std::int64_t n) {
 // neighbouring columns, a block's further threads and further blocks share the rows.
 ReductionScratch column_sum_scratch(std::int64_t rows, std::int64_t columns, Dtype dtype,
                                     const CudaDevice& device) {
-  constexpr std::int64_t kThreads = 512, kWarp = 32, kMinValues = 16, kMaxValues = 256;
+  constexpr std::int64_t kMaxValues = 256;
   std::int64_t vector = 4;  // columns a load
   while (columns % vector != 0) vector /= 2;
   const std::int64_t threads = kThreads / vector;
@@ -34,13 +58,52 @@ ReductionScratch column_sum_scratch(std::int64_t rows, std::int64_t columns, Dty
   if (rows < std::min(height * 16, kMaxValues)) return {};  // no two threads share a column
   const std::int64_t values = div_up(rows, height);
   const std::int64_t grid = div_up(columns / vector, width);
-  const std::int64_t most_blocks =
-      device.multiprocessors * (device.threads_per_multiprocessor / (width * height));
-  if (values < kMaxValues || grid > most_blocks) return {};
-  const std::int64_t blocks = std::max(
-      std::min(div_up(most_blocks, grid), div_up(values, kMinValues)), div_up(values, kMaxValues));
+  const std::int64_t blocks = blocks_of_a_sum(values, grid, width * height, device);
   if (blocks <= 1) return {};
   return {element_bytes(wide(dtype)) * columns * blocks * width * vector, 4 * grid};
+}
+
+// The same for a sum over the faster dimension: a block's threads take neighbouring columns.
+ReductionScratch row_sum_scratch(std::int64_t rows, std::int64_t columns,
+                                 const CudaDevice& device) {
+  constexpr std::int64_t kVector = 4, kEnough = 16;
+  const std::int64_t loads = rows == 1 && columns > 128 ? columns / kVector : columns;
+  const std::int64_t x = std::min(kThreads, largest_power_of_two(loads));
+  const std::int64_t y = std::min(kThreads, largest_power_of_two(rows));
+  const std::int64_t height = std::min(y, kThreads / std::min(x, kWarp));
+  const std::int64_t width = std::min(x, kThreads / height);
+  if (div_up(columns, width) < height * kEnough) return {};  // each row has its own threads
+  const std::int64_t values = div_up(columns, width * height);
+  const std::int64_t blocks = blocks_of_a_sum(values, rows, width * height, device);
+  if (blocks <= 1) return {};
+  return {4 * rows * blocks, 4 * rows};
+}
+
+// As FlashAttention chooses it: the fewest shares whose last wave of blocks is nearly full.
+FlashSplits flash_forward_splits(const AttentionSizes& s, const CudaDevice& device) {
+  constexpr std::int64_t kMost = 128, kQueries = 64;
+  constexpr double kFull = 0.8, kNearlyBest = 0.85;
+  const std::int64_t keys = s.width <= 64 ? 256 : s.width <= 128 ? 128 : 64;  // of a block
+  const std::int64_t key_blocks = div_up(s.length, keys);
+  const std::int64_t blocks = s.sequences * s.heads * div_up(s.length, kQueries);
+  const std::int64_t slots = 2 * device.multiprocessors;
+  if (static_cast<double>(blocks) >= kFull * static_cast<double>(slots)) return {};
+  const std::int64_t most = std::min({kMost, slots, key_blocks});
+  const auto differs = [&](std::int64_t n) {  // from one share fewer
+    return n == 1 || div_up(key_blocks, n) != div_up(key_blocks, n - 1);
+  };
+  const auto efficiency = [&](std::int64_t n) {
+    const double waves = static_cast<double>(blocks * n) / static_cast<double>(slots);
+    return waves / std::ceil(waves);
+  };
+  double best = 0;
+  for (std::int64_t n = 1; n <= most; ++n)
+    if (differs(n)) best = std::max(best, efficiency(n));
+  std::int64_t splits = 1;
+  while (splits < most && !(differs(splits) && efficiency(splits) >= kNearlyBest * best)) ++splits;
+  if (splits == 1) return {};
+  const std::int64_t rows = splits * s.sequences * s.heads * s.length;
+  return {rows, rows * (s.width <= 192 ? round_up(s.width, 32) : 256)};
 }
 
 FlashScratch flash_backward_scratch(const AttentionSizes& s, bool deterministic,
@@ -60,8 +123,38 @@ std::int64_t cudnn_backward_workspace(const AttentionSizes& s, Dtype dtype) {
   const std::int64_t rows = s.sequences * s.heads * s.length;
   // dQ and the row sums of dO * O in float32; grouped keys get one gradient a query head first.
   const std::int64_t grouped =
-      s.key_heads != s.heads ? 2 * rows * s.width * element_bytes(dtype) : 0;
-  return 4 * rows * s.width + 4 * rows + grouped;
+      s.key_heads != s.heads ? 2 * round_up(rows * s.width * element_bytes(dtype), kCudnnUnit) : 0;
+  return kCudnnWorkspace + 4 * rows * s.width + 4 * rows + grouped;
+}
+
+std::int64_t efficient_backward_workspace(const AttentionSizes& s) {
+  constexpr std::int64_t kColumns = 64, kLocks = 16;
+  const std::int64_t rows = s.width <= 64 ? 64 : 128;  // of a tile
+  const std::int64_t tiles = div_up(s.length, rows) * div_up(s.width, kColumns);
+  return s.sequences * s.heads * tiles * (kLocks + rows * kColumns * 4);
+}
+
+std::int64_t pair_sort_scratch(std::int64_t n, std::int64_t limit) {
+  constexpr std::int64_t kTile = 2304;
+  if (n <= kTile) return 1;
+  const std::int64_t passes = div_up(
+      static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(limit - 1))), kBitsAPass);
+  // Keys and values once more, where there are several passes.
+  return radix_sort_counters(n, kTile, passes) + (passes > 1 ? 2 * round_up(8 * n, kSortUnit) : 0);
+}
+
+RowSortScratch row_sort_scratch(std::int64_t rows, std::int64_t n) {
+  constexpr std::int64_t kSmall = 4096, kFewRows = 128;
+  if (n <= kSmall) return {.places = 8 * n};
+  const std::int64_t all = rows * n;
+  const std::int64_t copies = round_up(4 * all, kSortUnit) + round_up(8 * all, kSortUnit);
+  if (rows >= kFewRows) return {.places = 8 * all, .temporary = copies + kSortUnit - 1};
+  // Few rows are sorted as one, by value and then by row.
+  return {.places = 8 * all,
+          .pairs = 8 * all,
+          .keys = 4 * all,
+          .temporary = copies + radix_sort_counters(all, 3072, 4),
+          .second = radix_sort_counters(all, 4608, 1)};
 }
 
 }  // namespace neap::step

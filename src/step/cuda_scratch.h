@@ -20,14 +20,26 @@ struct ReductionScratch {
   std::int64_t partial_bytes = 0;
   std::int64_t semaphore_bytes = 0;
 };
-/// Sums over the rows of a contiguous (rows, columns), in float32 (float64 for float64).
+/// Sums (or maxima) over the rows of a contiguous (rows, columns), in float32 (float64 for float64).
 [[nodiscard]] ReductionScratch column_sum_scratch(std::int64_t rows, std::int64_t columns,
                                                   Dtype dtype, const CudaDevice& device);
+
+/// Sums over the columns of a contiguous (rows, columns), in float32; one row: over all elements.
+[[nodiscard]] ReductionScratch row_sum_scratch(std::int64_t rows, std::int64_t columns,
+                                               const CudaDevice& device);
 
 /// B sequences of T tokens, H heads of D.
 struct AttentionSizes {
   std::int64_t sequences = 0, length = 0, heads = 0, key_heads = 0, width = 0;
 };
+/// FlashAttention's forward: results of each share of the keys, where heads and rows alone do not
+/// fill the card. float32 elements; 0: none.
+struct FlashSplits {
+  std::int64_t log_sums = 0;
+  std::int64_t outputs = 0;
+};
+[[nodiscard]] FlashSplits flash_forward_splits(const AttentionSizes& sizes,
+                                               const CudaDevice& device);
 /// FlashAttention's backward: lengths and widths are rounded up to its tiles.
 struct FlashScratch {
   std::int64_t row_sums = 0;     ///< float32 elements: of dO * O
@@ -37,7 +49,20 @@ struct FlashScratch {
 /// `deterministic`: an accumulator for each share of the work.
 [[nodiscard]] FlashScratch flash_backward_scratch(const AttentionSizes& sizes, bool deterministic,
                                                   const CudaDevice& device);
+/// cuDNN's forward pass, in bytes.
+constexpr std::int64_t kCudnnWorkspace = 256;
 /// cuDNN's backward: one workspace, in bytes.
 [[nodiscard]] std::int64_t cudnn_backward_workspace(const AttentionSizes& sizes, Dtype dtype);
+/// The memory-efficient kernel's backward in float32: tiles of dQ with their locks, in bytes.
+[[nodiscard]] std::int64_t efficient_backward_workspace(const AttentionSizes& sizes);
+
+/// Bytes that sorting n int64 keys below `limit` with int64 values takes beside its results.
+[[nodiscard]] std::int64_t pair_sort_scratch(std::int64_t n, std::int64_t limit);
+/// What sorting each of `rows` rows of n float32 with their places takes beside its results, in bytes:
+/// `places`, `pairs` and `keys` until the end, `temporary` and then `second` meanwhile.
+struct RowSortScratch {
+  std::int64_t places = 0, pairs = 0, keys = 0, temporary = 0, second = 0;
+};
+[[nodiscard]] RowSortScratch row_sort_scratch(std::int64_t rows, std::int64_t n);
 
 }  // namespace neap::step

@@ -34,14 +34,18 @@ struct ScoreOptions {
       0;  ///< keys that a query attends to, its own included; 0: all before and its own
 };
 
-/// libtorch's fused kernels.
-enum class AttentionKernel : std::uint8_t { kHost, kFlash, kCudnn, kEfficient };
-/// The one that takes heads of `width`; `cudnn`: where it may be taken.
+/// libtorch's fused kernels, and the matrix products of attention.h.
+enum class AttentionKernel : std::uint8_t { kHost, kFlash, kCudnn, kEfficient, kProducts };
+/// Whether fused kernels on a GPU take heads of `width`: rows of 16 bytes, at most 256 elements.
+[[nodiscard]] inline bool fused_width(Dtype dtype, std::int64_t width) {
+  return width * element_bytes(dtype) % 16 == 0 && width <= 256;
+}
+/// The kernel for heads of `width` where the options are plain; `cudnn`: where it may be taken.
 [[nodiscard]] inline AttentionKernel fused_kernel(bool cuda, bool cudnn, Dtype dtype,
                                                   std::int64_t width) {
   if (!cuda) return AttentionKernel::kHost;
-  const bool narrow = dtype == Dtype::kBfloat16 || dtype == Dtype::kFloat16;
-  if (!narrow || width % 8 != 0 || width > 256) return AttentionKernel::kEfficient;
+  if (!fused_width(dtype, width)) return AttentionKernel::kProducts;
+  if (dtype == wide(dtype)) return AttentionKernel::kEfficient;
   return cudnn && width <= 128 ? AttentionKernel::kCudnn : AttentionKernel::kFlash;
 }
 
@@ -68,6 +72,12 @@ struct Sorted {
   T values;  // (B, V), descending
   T order;   // (B, V) int64
 };
+
+/// Elements from row to row of a decode_mask: kernels copy a mask whose rows do not start at multiples
+/// of 16 bytes.
+[[nodiscard]] constexpr std::int64_t decode_mask_stride(std::int64_t keys) {
+  return (keys + 15) / 16 * 16;
+}
 
 /// Numbers of a rounding_noise; elements beyond them use them again, changed: 16 MiB.
 constexpr std::int64_t kNoise = std::int64_t{1} << 22;

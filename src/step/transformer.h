@@ -121,14 +121,16 @@ T prefill(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths, cons
   const std::int64_t t = tokens.size(1);
   const T flat = ops.view(tokens, {-1});
   const Rows<T> rows = rows_of_batch(ops, w, flat, t);
-  const T x = through_blocks(ops, w, embed(ops, w, flat, rows.positions), [&](std::size_t i, T in) {
-    return block_inference(ops, w.architecture, w.blocks[i], std::move(in), rows,
-                           [&](Heads<T> heads) {
-                             ops.write_prompts_(cache.keys[i], slots, heads.k, t);
-                             ops.write_prompts_(cache.values[i], slots, heads.v, t);
-                             return ops.attention(std::move(heads), b, t,
-                                                  score_options(w.architecture, w.blocks[i].index));
-                           });
+  const auto attend = [&](std::size_t i, Heads<T> heads) {
+    ops.write_prompts_(cache.keys[i], slots, heads.k, t);
+    ops.write_prompts_(cache.values[i], slots, heads.v, t);
+    return ops.attention(std::move(heads), b, t, score_options(w.architecture, w.blocks[i].index));
+  };
+  const T x = ops.generating([&] {
+    return through_blocks(ops, w, embed(ops, w, flat, rows.positions), [&](std::size_t i, T in) {
+      return block_inference(ops, w.architecture, w.blocks[i], std::move(in), rows,
+                             [&](Heads<T> heads) { return attend(i, std::move(heads)); });
+    });
   });
   const T last = ops.last_rows(lengths, t);  // (B',): b * T + lengths[b] - 1
   return ops.take_rows(x, last);
@@ -142,11 +144,13 @@ T decode(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions,
          const KvCache<T>& cache, std::int64_t key_limit) {
   const std::int64_t b = tokens.size(0);
   const Rows<T> rows = make_rows(ops, w, b, 1, positions, key_limit);
-  // Both (B, key_limit) bool.
-  const T mask = ops.decode_mask(positions, key_limit, 0);
+  // Both (B, key_limit).
+  const Dtype dtype = ops.dtype(w.token_table);
+  const T mask = ops.decode_mask(positions, key_limit, 0, dtype);
   const std::int64_t window = w.architecture.sliding_window;
-  const T window_mask =
-      window > 0 && window < key_limit ? ops.decode_mask(positions, key_limit, window) : mask;
+  const T window_mask = window > 0 && window < key_limit
+                            ? ops.decode_mask(positions, key_limit, window, dtype)
+                            : mask;
   return through_blocks(ops, w, embed(ops, w, tokens, positions), [&](std::size_t i, T x) {
     return block_inference(
         ops, w.architecture, w.blocks[i], std::move(x), rows, [&](Heads<T> heads) {

@@ -1,7 +1,6 @@
 #include "train/model_worker.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <charconv>
@@ -10,6 +9,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "bridge/no_autograd.h"
 #include "model/checkpoint.h"
 #include "model/safetensors.h"
 
@@ -196,7 +196,7 @@ void ModelWorker::report_unused(const fs::path& folder, const model::LoadReport&
 
 void ModelWorker::initialize_adapters() {
   model::initialize_adapters(*model_, spec_.seed);
-  const at::NoGradGuard no_grad;
+  const bridge::NoAutograd no_autograd;
   for (const model::NamedParameter& adapter : model_->adapters()) {
     if (!adapter.name.ends_with(kHead)) continue;
     for (const model::NamedParameter& own : model_->parameters()) {

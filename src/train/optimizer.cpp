@@ -1,7 +1,6 @@
 #include "train/optimizer.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +8,7 @@
 
 #include "base/format.h"
 #include "base/status.h"
+#include "bridge/no_autograd.h"
 
 namespace neap::train {
 
@@ -49,7 +49,7 @@ void Optimizer::zero_grads() {
 }
 
 double Optimizer::reduce_grads(double max_norm) {
-  const at::NoGradGuard no_grad;
+  const bridge::NoAutograd no_autograd;
   for (const OptimizerUnit& unit : units_) {
     at::Tensor gradients = unit.gradients;
     ranks_.all_reduce(gradients);
@@ -69,7 +69,7 @@ double Optimizer::reduce_grads(double max_norm) {
 }
 
 void Optimizer::step_units(double lr, std::size_t first, std::size_t count) {
-  const at::NoGradGuard no_grad;
+  const bridge::NoAutograd no_autograd;
   const step::Update update{spec_, config_, lr, steps_, seed_};
   for (std::size_t i = first; i < first + count; ++i) step::step_unit(ops_, units_[i], update);
 }

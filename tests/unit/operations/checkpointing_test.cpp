@@ -1,11 +1,11 @@
 // Random models: losses and gradients have the same bits whatever the blocks keep.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
+#include "bridge/no_autograd.h"
 #include "model/transformer.h"
 #include "plan/phase_passes.h"
 #include "random_job.h"
@@ -70,7 +70,7 @@ TEST(Checkpointing, EveryRetentionOfRandomModelsGivesTheSameBits) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Dice dice(seed);
     at::manual_seed(seed);
-    const at::NoGradGuard no_grad;
+    const bridge::NoAutograd no_autograd;
     const plan::ModelRole role = testing::random_role(dice, "actor", spec::Head::kLanguageModel,
                                                       true, step::Dtype::kFloat32);
     Subject subject(role, dice.one_of({at::kFloat, at::kBFloat16, at::kDouble}));

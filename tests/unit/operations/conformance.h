@@ -7,7 +7,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -15,6 +14,7 @@
 #include <string_view>
 
 #include "bridge/attention.h"
+#include "bridge/no_autograd.h"
 #include "bridge/torch_cuda.h"
 #include "cuda_recorder.h"
 #include "model/aten_ops.h"
@@ -78,7 +78,7 @@ struct CountedInputs {
 /// `prepare(ops, in)` makes its inputs with `in` and returns a callable that does the work.
 template <class Aten = model::AtenOps, class Counting = step::CountingOps, class Prepare>
 void expect_same_requests(const char* name, const Prepare& prepare) {
-  const at::NoGradGuard no_grad;
+  const bridge::NoAutograd no_autograd;
   if (!test_device().is_cuda()) (void)RecordingAllocator::instance();
   Aten aten(test_device());
   auto work = prepare(aten, AtenInputs{});

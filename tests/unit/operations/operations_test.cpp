@@ -1,6 +1,7 @@
 // Each operation on libtorch against the one that only counts.
 #include <gtest/gtest.h>
 
+#include "base/format.h"
 #include "conformance.h"
 #include "step/attention.h"
 
@@ -156,6 +157,12 @@ TEST_P(Operations, Sampling) {
       (void)ops.search_last(a, target);
     };
   });
+  for (const std::int64_t rows : {6, 200}) {
+    SCOPED_TRACE(rows);
+    same("sorting", [rows](auto& ops, auto in) {
+      return [&ops, a = in({rows, 5000}, Dtype::kFloat32)] { (void)ops.sort_descending(a); };
+    });
+  }
 }
 
 TEST_P(Operations, Indices) {
@@ -194,29 +201,33 @@ TEST_P(Operations, Norms) {
   }
 }
 
+// Widths for every kernel: a GPU's fused kernels take rows of 16 bytes.
 TEST_P(Operations, Attention) {
   const Dtype d = GetParam();
-  for (const std::int64_t length : {5, 64, 200, 800}) {
-    for (const std::int64_t key_heads : {4, 2}) {
-      same("attention", [=](auto& ops, auto in) {
-        return [&ops, length, q = in({2 * length, 4, 16}, d),
-                k = in({2 * length, key_heads, 16}, d), v = in({2 * length, key_heads, 16}, d),
-                dy = in({2 * length, 64}, d), cos = in({length, 8}, d), sin = in({length, 8}, d)] {
-          (void)ops.rotate(q, cos, sin, false);
-          auto saved = ops.attention({q, k, v}, 2, length, {0.25, 0});
-          (void)ops.attention_backward(std::move(saved), dy);
-        };
-      });
+  for (const std::int64_t width : {16, 18, 20, 96, 192}) {
+    for (const std::int64_t length : {5, 64, 200, 800}) {
+      for (const std::int64_t key_heads : {4, 2}) {
+        SCOPED_TRACE(format("width {}, length {}, {} key heads", width, length, key_heads));
+        same("attention", [=](auto& ops, auto in) {
+          return [&ops, length, q = in({2 * length, 4, width}, d),
+                  k = in({2 * length, key_heads, width}, d),
+                  v = in({2 * length, key_heads, width}, d), dy = in({2 * length, 4 * width}, d),
+                  cos = in({length, width / 2}, d), sin = in({length, width / 2}, d)] {
+            (void)ops.rotate(q, cos, sin, false);
+            auto saved = ops.attention({q, k, v}, 2, length, {0.25, 0});
+            (void)ops.attention_backward(std::move(saved), dy);
+          };
+        });
+      }
     }
   }
 }
 
 TEST_P(Operations, MasksOfScores) {
   same("masks", [](auto& ops, auto in) {
-    return [&ops, scores = in({4, 9, 23}, Dtype::kFloat32), at = in({4}, Dtype::kInt64)] {
+    return [&ops, scores = in({4, 9, 23}, Dtype::kFloat32)] {
       for (const std::int64_t window : {0, 5}) {
         ops.hide_(scores, ops.causal_mask(9, 23, 14, window));
-        ops.hide_(scores, ops.view(ops.decode_mask(at, 23, window), {4, 1, 23}));
       }
     };
   });
@@ -256,20 +267,23 @@ TEST_P(Operations, AttentionOfFusedHeads) {
 
 TEST_P(Operations, DecodingAndCache) {
   const Dtype d = GetParam();
-  for (const std::int64_t key_heads : {4, 2}) {
-    same("decode", [=](auto& ops, auto in) {
-      return [&ops, q = in({3, 4, 16}, d), row = in({3, key_heads, 16}, d),
-              rows = in({3 * 7, key_heads, 16}, d), keys = in({3, key_heads, 40, 16}, d),
-              values = in({3, key_heads, 40, 16}, d), at = in({3}, Dtype::kInt64)] {
-        ops.write_prompts_(keys, at, rows, 7);
-        ops.write_token_(keys, at, row);
-        for (const std::int64_t window : {0, 5}) {
-          const auto mask = ops.decode_mask(at, 23, window);
-          (void)ops.decode_attention(q, keys, values, mask, {0.25, 0, window});
-          (void)ops.decode_attention(q, keys, values, mask, {0.25, 30, window});
-        }
-      };
-    });
+  for (const std::int64_t width : {16, 18}) {
+    for (const std::int64_t key_heads : {4, 2}) {
+      SCOPED_TRACE(format("width {}, {} key heads", width, key_heads));
+      same("decode", [=](auto& ops, auto in) {
+        return [&ops, q = in({3, 4, width}, d), row = in({3, key_heads, width}, d),
+                rows = in({3 * 7, key_heads, width}, d), keys = in({3, key_heads, 40, width}, d),
+                values = in({3, key_heads, 40, width}, d), at = in({3}, Dtype::kInt64), d] {
+          ops.write_prompts_(keys, at, rows, 7);
+          ops.write_token_(keys, at, row);
+          for (const std::int64_t window : {0, 5}) {
+            const auto mask = ops.decode_mask(at, 23, window, d);
+            (void)ops.decode_attention(q, keys, values, mask, {0.25, 0, window});
+            (void)ops.decode_attention(q, keys, values, mask, {0.25, 30, window});
+          }
+        };
+      });
+    }
   }
 }
 

@@ -116,7 +116,7 @@ class RecordingSink final : public step::MemorySink {
                     " measured, " + std::to_string(planned.size()) + " planned\n";
   const auto line = [&](const char* name, const Requests& list) {
     out += name;
-    for (std::size_t k = i < 4 ? 0 : i - 4; k < std::min(i + 8, list.size()); ++k)
+    for (std::size_t k = i < 4 ? 0 : i - 4; k < std::min(i + 24, list.size()); ++k)
       out += (k == i ? " [" : " ") + std::to_string(list[k]) + (k == i ? "]" : "");
     out += "\n";
   };

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "bridge/no_autograd.h"
 #include "conformance.h"
 #include "model/transformer.h"
 #include "plan/phase_passes.h"
@@ -113,7 +114,7 @@ void compare(std::uint64_t seed) {
   const spec::Recipe recipe = spec::describe(r.job, modes);
   for (const spec::Phase& phase : recipe.phases) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", phase " + std::string(to_string(phase.id)));
-    const at::NoGradGuard no_grad;
+    const bridge::NoAutograd no_autograd;
     const auto run = [&] {
       PhasePasses<AtenWorld> passes(world, r.job);
       passes.run(r.models, phase, 7);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 namespace neap::step {
 namespace {
 
@@ -37,6 +39,52 @@ TEST(CudaScratch, AttentionBackwardIsWhatWasMeasured) {
   }
 }
 
+// As the allocator gave them out, in bytes (tests/gpu/model).
+TEST(CudaScratch, WorkspacesAreThoseOfTheAllocatorsTrace) {
+  EXPECT_EQ(cudnn_backward_workspace({2, 5, 4, 4, 16}, Dtype::kBfloat16), 2976);
+  EXPECT_EQ(cudnn_backward_workspace({2, 5, 4, 2, 16}, Dtype::kBfloat16), 5536);
+  EXPECT_EQ(cudnn_backward_workspace({2, 200, 4, 2, 16}, Dtype::kBfloat16), 211456);
+  EXPECT_EQ(cudnn_backward_workspace({3, 21, 1, 1, 16}, Dtype::kBfloat16), 4540);
+  EXPECT_EQ(cudnn_backward_workspace({1, 330, 3, 1, 16}, Dtype::kBfloat16), 131064);
+  EXPECT_EQ(efficient_backward_workspace({2, 5, 4, 4, 16}), 131200);
+  EXPECT_EQ(efficient_backward_workspace({2, 200, 4, 4, 16}), 524800);
+  EXPECT_EQ(efficient_backward_workspace({2, 800, 4, 4, 16}), 1705600);
+}
+
+TEST(CudaScratch, FlashSplitsKeysWhereBlocksAreFew) {
+  const FlashSplits four = flash_forward_splits({2, 200, 4, 4, 192}, {});
+  EXPECT_EQ(4 * four.log_sums, 25600);
+  EXPECT_EQ(4 * four.outputs, 4915200);
+  const FlashSplits five = flash_forward_splits({2, 800, 4, 2, 192}, {});
+  EXPECT_EQ(4 * five.log_sums, 128000);
+  EXPECT_EQ(4 * five.outputs, 24576000);
+  EXPECT_EQ(flash_forward_splits({8, 1024, 12, 2, 128}, {}).outputs, 0);
+  EXPECT_EQ(flash_forward_splits({2, 64, 4, 4, 192}, {}).outputs, 0);
+}
+
+TEST(CudaScratch, SortsTakeWhatTheAllocatorsTraceShows) {
+  EXPECT_EQ(row_sort_scratch(6, 500).places, 4000);
+  const RowSortScratch few = row_sort_scratch(6, 5000);
+  EXPECT_EQ(few.places, 240000);
+  EXPECT_EQ(few.pairs, 240000);
+  EXPECT_EQ(few.keys, 120000);
+  EXPECT_EQ(few.temporary, 375039);
+  EXPECT_EQ(few.second, 8703);
+  const RowSortScratch many = row_sort_scratch(200, 5000);
+  EXPECT_EQ(many.places, 8000000);
+  EXPECT_EQ(many.temporary, 12000255);
+  EXPECT_EQ(many.pairs + many.keys + many.second, 0);
+  EXPECT_EQ(pair_sort_scratch(2304, 100), 1);
+  EXPECT_EQ(pair_sort_scratch(5512, 225), 4607);
+}
+
+// Elements of a gradient, and four bytes for each block that adds some of them.
+TEST(CudaScratch, LongSumsLeaveOnePartialSumABlock) {
+  for (const auto& [elements, blocks] : {std::pair{159296, 20}, {462464, 57}, {130000, 0}})
+    EXPECT_EQ(row_sum_scratch(1, elements, {}).partial_bytes, 4 * blocks) << elements;
+  EXPECT_EQ(row_sum_scratch(4096, 4096, {}).partial_bytes, 0);
+}
+
 // Its gradient of q is laid out in multiples of 128 queries and of 32 or 64 dimensions.
 TEST(CudaScratch, FlashRoundsToItsTiles) {
   const FlashScratch f = flash_backward_scratch({2, 100, 4, 4, 80}, false, {});
@@ -55,6 +103,11 @@ TEST(CudaScratch, ColumnSumsLeaveOnePartialSumABlockAndThread) {
   const ReductionScratch wide = column_sum_scratch(8192, 8192, Dtype::kBfloat16, {});
   EXPECT_EQ(wide.partial_bytes, std::int64_t{4} * 8192 * 33 * 128);
   EXPECT_EQ(wide.semaphore_bytes, 4 * 64);
+}
+
+TEST(CudaScratch, ColumnsOfFewBlocksAreSharedByMany) {
+  EXPECT_EQ(column_sum_scratch(4096, 88, Dtype::kFloat32, {}).partial_bytes, 720896);
+  EXPECT_EQ(column_sum_scratch(4098, 56, Dtype::kFloat32, {}).partial_bytes, 121856);
 }
 
 TEST(CudaScratch, FewRowsAreSummedByOneBlock) {

@@ -1,0 +1,198 @@
+// Attention, its masks and its cache, counted.
+#include <utility>
+
+#include "step/attention.h"
+#include "step/counting_ops.h"
+
+namespace neap::step {
+namespace {
+
+// Attention kernels reach about half of the rate of a large matrix product.
+constexpr double kAttentionShare = 0.5;
+
+}  // namespace
+
+// ---- rotation and attention ----
+
+CountedTensor CountingOps::rotate(const CountedTensor& x, const CountedTensor&,
+                                  const CountedTensor&, bool) {
+  // A product and a fused multiply-add for each half.
+  add_work(0, 5 * bytes(x));
+  return make(x.shape(), x.dtype());
+}
+
+AttentionContext<CountedTensor> CountingOps::attention(Heads<CountedTensor> heads,
+                                                       std::int64_t sequences, std::int64_t length,
+                                                       const ScoreOptions& options) {
+  const std::int64_t n = heads.q.size(0);
+  const std::int64_t h = heads.q.size(1);
+  const std::int64_t d = heads.q.size(2);
+  const Dtype dtype = heads.q.dtype();
+  const AttentionKernel kernel = fused_kernel(profile_.cuda, cudnn_, dtype, d);
+  if (!is_plain(options, length) || kernel == AttentionKernel::kProducts)
+    return chunked_attention(*this, std::move(heads), sequences, options);
+  AttentionContext<CountedTensor> out;
+  out.options = options;
+  out.sequences = sequences;
+  out.length = length;
+  // Two products, causal: half of all pairs.
+  add_work(2.0 * static_cast<double>(n * h * d * length), 2 * bytes(heads.q) + 2 * bytes(heads.k),
+           dtype, kAttentionShare);
+  const bool grouped = heads.k.size(1) != h;
+  out.heads = std::move(heads);
+  out.kernel = kernel;
+  if (out.kernel == AttentionKernel::kCudnn) {
+    out.seed = make({}, Dtype::kInt64);
+    out.offset = make({}, Dtype::kInt64);
+  }
+  CountedTensor keys, values;  // repeated for every query head
+  const bool efficient = out.kernel == AttentionKernel::kEfficient;
+  if (efficient && grouped) {
+    keys = make({n, h, d}, dtype);
+    values = make({n, h, d}, dtype);
+  }
+  out.out = make({n, h * d}, dtype);
+  out.log_sum = make({sequences, h, efficient ? (length + 31) / 32 * 32 : length}, wide(dtype));
+  if (out.kernel == AttentionKernel::kFlash) {
+    const FlashSplits splits =
+        flash_forward_splits({sequences, length, h, out.heads.k.size(1), d}, profile_.device);
+    CountedTensor log_sums = make({splits.log_sums}, Dtype::kFloat32);
+    const CountedTensor outputs = make({splits.outputs}, Dtype::kFloat32);
+    out.seed = make({2}, Dtype::kInt64);
+    out.offset = make({}, Dtype::kInt64);
+    log_sums = CountedTensor();
+  }
+  if (out.kernel == AttentionKernel::kCudnn) touch(kCudnnWorkspace, Dtype::kBool);
+  return out;
+}
+
+Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTensor> saved,
+                                                     CountedTensor d_out) {
+  if (saved.kernel == AttentionKernel::kProducts)
+    return chunked_attention_backward(*this, std::move(saved), std::move(d_out));
+  const std::int64_t n = saved.heads.q.size(0);
+  const std::int64_t h = saved.heads.q.size(1);
+  const std::int64_t d = saved.heads.q.size(2);
+  const std::int64_t key_heads = saved.heads.k.size(1);
+  const Dtype dtype = saved.heads.q.dtype();
+  // Five products: the scores again, and the gradients of values, weights, queries and keys.
+  add_work(5.0 * static_cast<double>(n * h * d * saved.length),
+           4 * bytes(saved.heads.q) + 4 * bytes(saved.heads.k), dtype, kAttentionShare);
+  const AttentionSizes sizes{saved.sequences, saved.length, h, key_heads, d};
+  if (saved.kernel == AttentionKernel::kEfficient)
+    return efficient_attention_backward(std::move(saved), std::move(d_out), sizes);
+  Heads<CountedTensor> out;
+  out.q = make({n, h, d}, dtype);
+  out.k = make({n, key_heads, d}, dtype);
+  out.v = make({n, key_heads, d}, dtype);
+  attention_backward_scratch(saved.kernel, sizes, dtype);
+  d_out = CountedTensor();
+  saved = {};
+  return out;
+}
+
+// Keys and values, and their gradients, for every query head.
+Heads<CountedTensor> CountingOps::efficient_attention_backward(
+    AttentionContext<CountedTensor> saved, CountedTensor d_out, const AttentionSizes& sizes) {
+  const Dtype dtype = saved.heads.q.dtype();
+  const std::int64_t n = sizes.sequences * sizes.length;
+  const Shape every{n, sizes.heads, sizes.width};
+  const bool grouped = sizes.key_heads != sizes.heads;
+  Heads<CountedTensor> out;
+  {
+    const CountedTensor keys = grouped ? make(every, dtype) : CountedTensor();
+    const CountedTensor values = grouped ? make(every, dtype) : CountedTensor();
+    out = {make(every, dtype), make(every, dtype), make(every, dtype)};
+    CountedTensor workspace, sums;
+    {
+      const CountedTensor product = make(every, Dtype::kFloat32);  // dO * O
+      sums = make({n, sizes.heads}, Dtype::kFloat32);
+      // By head, which is the same where there is one head or row.
+      if (sizes.heads > 1 && sizes.length > 1) sums = make({n, sizes.heads}, Dtype::kFloat32);
+    }
+    workspace = make({efficient_backward_workspace(sizes)}, Dtype::kBool);
+  }
+  d_out = CountedTensor();
+  saved = {};
+  if (grouped) {
+    const Shape shape{n, sizes.key_heads, sizes.width};
+    CountedTensor k = make(shape, dtype);
+    CountedTensor v = make(shape, dtype);
+    out.k = std::move(k);
+    out.v = std::move(v);
+  }
+  return out;
+}
+
+void CountingOps::attention_backward_scratch(AttentionKernel kernel, const AttentionSizes& sizes,
+                                             Dtype dtype) {
+  switch (kernel) {
+    case AttentionKernel::kHost:
+    case AttentionKernel::kEfficient:
+    case AttentionKernel::kProducts:
+      return;
+    case AttentionKernel::kCudnn:
+      return touch(cudnn_backward_workspace(sizes, dtype), Dtype::kBool);
+    case AttentionKernel::kFlash: {
+      const FlashScratch scratch =
+          flash_backward_scratch(sizes, profile_.deterministic, profile_.device);
+      const CountedTensor sums = make({scratch.row_sums}, Dtype::kFloat32);
+      const CountedTensor accumulator = make({scratch.accumulator}, Dtype::kFloat32);
+      const CountedTensor dk = make({scratch.key_heads}, dtype);
+      const CountedTensor dv = make({scratch.key_heads}, dtype);
+      return;
+    }
+  }
+}
+
+CountedTensor CountingOps::causal_mask(std::int64_t queries, std::int64_t keys, std::int64_t,
+                                       std::int64_t) {
+  return make({queries, keys}, Dtype::kBool);
+}
+void CountingOps::hide_(const CountedTensor& a, const CountedTensor& mask) {
+  const CountedTensor hidden = make(mask.shape(), Dtype::kBool);
+  in_place(a);
+}
+
+CountedTensor CountingOps::decode_mask(const CountedTensor& positions, std::int64_t key_limit,
+                                       std::int64_t window, Dtype dtype) {
+  const std::int64_t stride = decode_mask_stride(key_limit);
+  const CountedTensor range = iota(stride);
+  const Shape shape{positions.size(0), stride};
+  const CountedTensor seen = make(shape, Dtype::kBool);
+  if (window > 0) {
+    const CountedTensor oldest = plus(positions, -window);
+    const CountedTensor inside = make(shape, Dtype::kBool);
+  }
+  return narrow(make(shape, dtype), 1, 0, key_limit);
+}
+
+CountedTensor CountingOps::decode_attention(const CountedTensor& q, const CountedTensor& keys,
+                                            const CountedTensor& values, const CountedTensor& mask,
+                                            const ScoreOptions& options) {
+  if (options.softcap > 0 || (profile_.cuda && !fused_width(q.dtype(), q.size(2))))
+    return decode_attention_by_products(*this, q, keys, values, mask, options);
+  const std::int64_t b = q.size(0);
+  const std::int64_t h = q.size(1);
+  const std::int64_t d = q.size(2);
+  const std::int64_t limit = mask.size(1);
+  const std::int64_t group = h / keys.size(1);
+  add_work(4.0 * static_cast<double>(b * h * d * limit),
+           2.0 * static_cast<double>(b * keys.size(1) * limit * d * element_bytes(q.dtype())),
+           q.dtype(), kAttentionShare);
+  if (!profile_.cuda) return make({b, h * d}, q.dtype());
+  CountedTensor out = make({b, h * d}, q.dtype());
+  if (group > 1 && group < h) out = make({b, h * d}, q.dtype());  // heads back in their order
+  return out;
+}
+
+void CountingOps::write_prompts_(const CountedTensor&, const CountedTensor&,
+                                 const CountedTensor& rows, std::int64_t) {
+  add_work(0, 2 * bytes(rows));
+}
+void CountingOps::write_token_(const CountedTensor&, const CountedTensor&,
+                               const CountedTensor& rows) {
+  add_work(0, 2 * bytes(rows));
+}
+
+}  // namespace neap::step
