@@ -68,7 +68,7 @@ class PlanCommand final : public Command {
                     plan::make_plan_with_outlook(job, chosen.target));
     Json out = json_of(found.plan, chosen);
     out["outlook"] = found.outlook.to_json();
-    show(found.plan, chosen, out, "\n" + found.outlook.to_text(found.plan));
+    show(found.plan, chosen, out, found.outlook.to_text(found.plan));
     if (!found.plan.fits()) code_ = 3;
     return {};
   }

@@ -173,8 +173,9 @@ std::vector<std::string> effects_of(const MemoryPlan& plan) {
 }
 
 std::string Outlook::to_text(const MemoryPlan& plan) const {
+  if (!plan.fits()) return "";
   const double now = plan.seconds();
-  std::string out = format("Chosen: {}.\n", sentence_of(plan));
+  std::string out = format("\nChosen: {}.\n", sentence_of(plan));
   if (faster) {
     out +=
         format("Next faster: {:.0f} % less time needs {} more: {}.\n",

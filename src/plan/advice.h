@@ -30,6 +30,7 @@ struct Suggestion {
 struct Outlook {
   std::optional<MemoryPlan> faster, smaller;
   Bytes least_capacity;
+  /// Three sentences; nothing where the plan does not fit.
   [[nodiscard]] std::string to_text(const MemoryPlan& plan) const;
   [[nodiscard]] Json to_json() const;
 };

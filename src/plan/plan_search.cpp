@@ -25,6 +25,11 @@ bool is_faster(double seconds, double limit) {
 std::string path_of(spec::ModelId model) {
   return model == spec::ModelId::kCritic ? "critic" : "actor_rollout_ref";
 }
+// Where a trained model's keys are: the critic's, else the actor's, in reward training too.
+template <class Job>
+auto& model_of(Job& job, spec::ModelId model) {
+  return model == spec::ModelId::kCritic ? job.critic.model : job.actor_model;
+}
 std::string optimizer_path(spec::ModelId model) {
   return path_of(model) + (model == spec::ModelId::kCritic ? ".optim" : ".actor.optim");
 }
@@ -70,7 +75,7 @@ void PlanSearch::open_settings() {
   job_.memory.update = {};
   if (!job_.memory.allows(spec::Measure::kRecompute)) return;
   for (const spec::ModelId id : spec::describe(job_).trained()) {
-    spec::ModelConfig& model = id == spec::ModelId::kCritic ? job_.critic.model : job_.actor_model;
+    spec::ModelConfig& model = model_of(job_, id);
     if (model.checkpoint_mode() == spec::CheckpointMode::kAuto) continue;
     const std::string path = path_of(id) + ".model.";
     if (model.enable_gradient_checkpointing)
@@ -213,17 +218,17 @@ void PlanSearch::tidy(MemoryPlan& plan) const {
     }
     if (!same) needed.push_back(assignment);
   }
-  for (ActivationPlan& a : plan.activations) {
-    const spec::ModelId id = a.model == "critic" ? spec::ModelId::kCritic : spec::ModelId::kActor;
+  // One a trained model, in the same order.
+  const std::vector<spec::ModelId> trained = spec::describe(job_).trained();
+  for (std::size_t i = 0; i < trained.size(); ++i) {
+    ActivationPlan& a = plan.activations[i];
     const auto opens = [&](const std::string& assignment) {
-      return assignment.rfind(path_of(id) + ".model.", 0) == 0;
+      return assignment.rfind(path_of(trained[i]) + ".model.", 0) == 0;
     };
     if (std::none_of(needed.begin(), needed.end(), opens)) continue;
-    const spec::ModelConfig& model =
-        id == spec::ModelId::kCritic ? configured_.critic.model : configured_.actor_model;
-    if (a.checkpointing != spec::checkpointing(model.checkpoint_mode(), models_.at(id).shape))
-      continue;
-    a.mode = model.checkpoint_mode();
+    const spec::CheckpointMode mode = model_of(configured_, trained[i]).checkpoint_mode();
+    if (a.checkpointing != spec::checkpointing(mode, models_.at(trained[i]).shape)) continue;
+    a.mode = mode;
     needed.erase(std::remove_if(needed.begin(), needed.end(), opens), needed.end());
   }
   plan.overrides.insert(plan.overrides.begin(), needed.begin(), needed.end());
@@ -269,7 +274,11 @@ Result<std::optional<MemoryPlan>> PlanSearch::smaller(const MemoryPlan& plan) {
   NEAP_TRY_ASSIGN(const Bytes least, least_capacity());
   const Bytes wanted = std::max(least, share_of(plan.peak, kSmallerShare));
   if (wanted > share_of(plan.peak, 1 - kCapacityStep)) return std::optional<MemoryPlan>();
-  return fastest_within(wanted, std::numeric_limits<double>::infinity());
+  NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found,
+                  fastest_within(wanted, std::numeric_limits<double>::infinity()));
+  // With every tag resident there may be none.
+  if (found && !found->fits()) found.reset();
+  return found;
 }
 
 Result<std::optional<MemoryPlan>> PlanSearch::faster(const MemoryPlan& plan) {
@@ -280,7 +289,7 @@ Result<std::optional<MemoryPlan>> PlanSearch::faster(const MemoryPlan& plan) {
   while (best->peak > low && best->peak - low > share_of(best->peak, kFasterStep)) {
     const Bytes middle = low + (best->peak - low) / 2;
     NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_within(middle, wanted));
-    if (found) {
+    if (found && found->fits()) {
       best = std::move(found);
     } else {
       low = middle;

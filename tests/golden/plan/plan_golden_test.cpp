@@ -230,6 +230,37 @@ TEST(GoldenPlans, FitRanksPlansThatFit) {
   EXPECT_EQ(find_fit(job, target).status().code(), ErrorCode::kDoesNotFit);
 }
 
+TEST(GoldenPlans, FitAndOutlookOfEveryTask) {
+  for (const char* config : {"opt350_reward_host.toml", "qwen7b_grpo.toml", "qwen15_sft.toml"}) {
+    spec::Job job;
+    ASSERT_TRUE(spec::Job::load(kFolder / config, {}, job).ok());
+    Target target = target_of(job);
+    const auto found = make_plan_with_outlook(job, target);
+    ASSERT_TRUE(found.ok()) << config << found.status().message();
+    ASSERT_TRUE(found->outlook.smaller.has_value()) << config;
+    target.capacity = found->outlook.smaller->peak;
+    const auto plans = find_fit(job, target);
+    ASSERT_TRUE(plans.ok()) << config << plans.status().message();
+    EXPECT_LE(plans->front().seconds(), found->outlook.smaller->seconds() * (1 + 1e-9)) << config;
+    for (const MemoryPlan& plan : *plans) expect_overrides_give(config, {}, plan);
+  }
+}
+
+TEST(GoldenPlans, WithEverythingResidentNoSmallerPlanIsOffered) {
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {"memory.residency=all"}, job).ok());
+  Target target = target_of(job);
+  for (const Bytes size : {80_GiB, 16_GiB}) {
+    target.capacity = size;
+    const auto found = make_plan_with_outlook(job, target);
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    EXPECT_EQ(found->plan.fits(), size == 80_GiB);
+    EXPECT_FALSE(found->outlook.smaller.has_value());
+    EXPECT_FALSE(found->outlook.faster.has_value());
+    EXPECT_EQ(found->outlook.to_text(found->plan).empty(), size != 80_GiB);
+  }
+}
+
 TEST(GoldenPlans, FitTakesAnotherTrainingWhereNothingElseFits) {
   spec::Job job;
   ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
@@ -547,7 +578,7 @@ TEST(GoldenPlans, TheCommittedSentencesAreThePlans) {
           .ok());
   const auto found = make_plan_with_outlook(job, target_of(job));
   ASSERT_TRUE(found.ok()) << found.status().message();
-  compare_page("outlook", "```\n" + found->outlook.to_text(found->plan) + "```\n");
+  compare_page("outlook", "```" + found->outlook.to_text(found->plan) + "```\n");
 }
 
 TEST(GoldenPlans, TheCommittedReferencePageIsTheTable) {
