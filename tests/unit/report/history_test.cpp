@@ -165,15 +165,19 @@ TEST(History, CoarseLeavesKeepEveryPeak) {
     const std::uint64_t begin = coarse.leaves.first_event[i];
     const std::uint64_t end =
         i + 1 < coarse.leaves.size() ? coarse.leaves.first_event[i + 1] : ~0ull;
-    std::uint64_t high = 0, low = ~0ull, reserved = 0;
+    std::uint64_t high = 0, low = ~0ull, reserved = 0, peak_ns = 0;
     for (std::size_t j = 0; j < exact.leaves.size(); ++j) {
       // The leaf before the first event has index 0 as well.
       if (exact.leaves.first_event[j] < begin || exact.leaves.first_event[j] >= end) continue;
+      if (exact.leaves.total_high[j] > high) peak_ns = exact.leaves.peak_ns[j];
       high = std::max(high, exact.leaves.total_high[j]);
       low = std::min(low, exact.leaves.total_low[j]);
       reserved = std::max(reserved, exact.leaves.reserved_high[j]);
     }
     ASSERT_EQ(coarse.leaves.total_high[i], high) << i;
+    if (high > 0) {
+      ASSERT_EQ(coarse.leaves.peak_ns[i], peak_ns) << i;
+    }
     ASSERT_EQ(coarse.leaves.total_low[i], low) << i;
     ASSERT_EQ(coarse.leaves.reserved_high[i], reserved) << i;
   }
@@ -266,6 +270,13 @@ TEST(Gather, MomentsAndTheirMistakes) {
   EXPECT_EQ(report->history.maps[0].label, "at " + duration_text(0));
   EXPECT_EQ(report->history.maps[1].event, 3u);
   EXPECT_EQ(report->history.maps[4].label, "at the end");
+  const std::size_t last = read_snapshot("phases").devices.at(0).events.size() - 1;
+  options.at = {"#" + std::to_string(last)};
+  report = load_report(snapshots() / "phases.pickle.gz", options);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_EQ(report->history.maps.at(0).event, last);
+  options.at = {"#" + std::to_string(last + 1)};
+  EXPECT_FALSE(load_report(snapshots() / "phases.pickle.gz", options).ok());
   options.at = {"#99999999"};
   EXPECT_EQ(load_report(snapshots() / "phases.pickle.gz", options).status().code(),
             ErrorCode::kInvalidArgument);

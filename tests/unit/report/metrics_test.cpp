@@ -237,6 +237,11 @@ TEST(PhaseLog, RoundTrip) {
   record.moved = 7_B;
   record.seconds = 1.25;
   record.move_seconds = 0.5;
+  record.moves = {{"pause", "rollout.kv", 3_MiB, 0.25}, {"resume", "actor.grads", 5_B, 0.125}};
+  record.streamed_to_host = 11_B;
+  record.streamed_to_device = 13_B;
+  record.stream_seconds = 0.75;
+  record.as_planned = true;
   {
     auto log = PhaseLog::open(folder.path(), std::nullopt);
     ASSERT_TRUE(log.ok());
@@ -247,6 +252,19 @@ TEST(PhaseLog, RoundTrip) {
   ASSERT_EQ(records->size(), 1u);
   EXPECT_EQ((*records)[0].step, 4u);
   EXPECT_EQ((*records)[0].to_json(), record.to_json());
+  ASSERT_EQ((*records)[0].moves.size(), 2u);
+  EXPECT_EQ((*records)[0].moves[0].copied, 3_MiB);
+  // Runs of older versions have no list of moves.
+  Json old = record.to_json();
+  for (const char* key :
+       {"moves", "streamed_to_host", "streamed_to_device", "stream_seconds", "as_planned"})
+    old.erase(key);
+  old["step"] = std::uint64_t{4};
+  const auto older = PhaseRecord::from_json(old);
+  ASSERT_TRUE(older.ok()) << older.status().message();
+  EXPECT_TRUE(older->moves.empty());
+  old["moves"] = "none";
+  EXPECT_FALSE(PhaseRecord::from_json(old).ok());
 
   append_text(folder.path() / kPhasesFile, "{\"step\":5,\"phase\":\"x\",\"persistent\":-1}\n");
   records = PhaseLog::read(folder.path());
