@@ -43,8 +43,8 @@ TEST(File, IsReadInPieces) {
     std::thread writer([&] {
       std::ofstream pipe(path);
       for (std::size_t at = 0; at < text.size() && pipe; at += 30'011)
-        pipe.write(text.data() + at, static_cast<std::streamsize>(std::min<std::size_t>(
-                                         30'011, text.size() - at)))
+        pipe.write(text.data() + at,
+                   static_cast<std::streamsize>(std::min<std::size_t>(30'011, text.size() - at)))
             .flush();
     });
     auto read = read_file(path, limit);

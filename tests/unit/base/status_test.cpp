@@ -39,6 +39,12 @@ TEST(Status, OutOfMemoryNamesNeedFreeAndHolders) {
   ASSERT_NE(longer.shortage(), nullptr) << "context must not lose the numbers";
 }
 
+TEST(Status, TheDriversNumberIsZeroUnlessTheDriverFailed) {
+  EXPECT_EQ(Status().native_code(), 0);
+  EXPECT_EQ(Status(ErrorCode::kIo, "disk").native_code(), 0);
+  EXPECT_EQ(Status::driver(ErrorCode::kDriver, "unmap", 700).native_code(), 700);
+}
+
 TEST(Result, PropagatesWithMacros) {
   EXPECT_EQ(quarter(8).value(), 2);
   EXPECT_EQ(quarter(6).status().message(), "odd");

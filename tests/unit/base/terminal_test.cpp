@@ -198,6 +198,12 @@ TEST(ParseJson, NamesThePlaceAndTheByte) {
   EXPECT_THAT(broken.status().message(), HasSubstr("data.jsonl:7: not valid JSON"));
   EXPECT_THAT(broken.status().message(), HasSubstr("column 7"));
   EXPECT_FALSE(parse_json("", "empty").ok());
+  const std::string open(600, '['), close(600, ']');
+  EXPECT_TRUE(parse_json("[\"\\\"" + open + "\\\\\"]", "text").ok()) << "brackets in a text";
+  const auto nested = parse_json("[\"\\\"\", " + open + close + "]", "deep");
+  ASSERT_FALSE(nested.ok());
+  EXPECT_NE(nested.status().message().find("deep: JSON is nested deeper than 500"),
+            std::string::npos);
   EXPECT_TRUE(parse_json(std::string(500, '[') + std::string(500, ']'), "deep").ok());
   EXPECT_TRUE(parse_json('"' + std::string(10000, '[') + "\\\"" + '"', "text").ok());
   const auto deep = parse_json(std::string(5000000, '['), "deep");
