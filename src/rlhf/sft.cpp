@@ -14,6 +14,7 @@ namespace {
 
 struct Texts {
   std::vector<train::Tokens> prompts, responses;
+  std::vector<train::TokenMask> masks;  // of the responses
 };
 
 class SftTrainer final : public Trainer {
@@ -94,22 +95,26 @@ class SftTrainer final : public Trainer {
   [[nodiscard]] Texts read(const std::vector<std::string>& files) const {
     const spec::DataConfig& data = context_.job.data;
     Texts out;
-    for (const train::TextRow& row :
-         train::read_rows(resolve_all(context_.job, files), {data.prompt_key, data.response_key})) {
-      out.prompts.push_back(encode_prompt(context_, row.fields[0], row.where));
-      out.responses.push_back(encode_response(context_, row.fields[1], row.where));
+    for (const train::TextRow& row : train::read_rows(resolve_all(context_.job, files),
+                                                      {data.prompt_key}, {data.response_key})) {
+      TrainingText text = encode_training_text(context_, row.fields[0], row.fields[1], row.where);
+      out.prompts.push_back(std::move(text.prompt));
+      out.responses.push_back(std::move(text.response));
+      out.masks.push_back(std::move(text.mask));
     }
     return out;
   }
 
   [[nodiscard]] train::Sequences gather(const Texts& texts,
                                         const std::vector<std::size_t>& rows) const {
-    std::vector<train::Tokens> prompts, responses;
+    Texts batch;
     for (const std::size_t row : rows) {
-      prompts.push_back(texts.prompts[row]);
-      responses.push_back(texts.responses[row]);
+      batch.prompts.push_back(texts.prompts[row]);
+      batch.responses.push_back(texts.responses[row]);
+      batch.masks.push_back(texts.masks[row]);
     }
-    return train::make_sequences(prompts, responses, sequence_shape(context_));
+    return train::make_sequences(batch.prompts, batch.responses, sequence_shape(context_),
+                                 batch.masks);
   }
 
   Context& context_;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bridge/runtime.h"
+#include "chat/conversation.h"
 #include "model/text_tokens.h"
 #include "model/tokenizer.h"
 #include "parallel/batch_sharder.h"
@@ -37,6 +38,8 @@ struct Context {
   model::TextTokens text;  ///< of the actor
   /// Optimizer steps of the whole run are a multiple of this many training steps.
   std::int64_t total_steps = 0;
+  /// The tokenizer's chat template; the failure says why there is none.
+  Result<chat::Conversations> conversations = chat::Conversations::make(tokenizer);
 
   [[nodiscard]] parallel::BatchSharder sharder() const { return parallel::BatchSharder(ranks); }
 };
@@ -114,14 +117,24 @@ void summarize(Metrics& metrics, const std::string& prefix, const at::Tensor& x,
 /// Shape of the job's batches.
 [[nodiscard]] train::SequenceShape sequence_shape(const Context& context);
 
-/// Tokens of a prompt, as the model is to see its start; an error with its place when there are none
-/// or more than data.max_prompt_length.
-[[nodiscard]] train::Tokens encode_prompt(const Context& context, const std::string& text,
+/// Tokens of a prompt, as the model is to see its start: a text, or a conversation by the chat
+/// template. An error with its place when there are none or more than data.max_prompt_length.
+[[nodiscard]] train::Tokens encode_prompt(const Context& context, const Json& prompt,
                                           const std::string& where);
-/// Tokens of a response and the one that ends it; an error with its place when the text is empty or
-/// both are more than data.max_response_length.
-[[nodiscard]] train::Tokens encode_response(const Context& context, const std::string& text,
+/// Tokens of a response and the one that ends it: a text, or a message of the assistant. An error
+/// with its place when the text is empty or both are more than data.max_response_length.
+[[nodiscard]] train::Tokens encode_response(const Context& context, const Json& response,
                                             const std::string& where);
+
+/// A text to train on, from its first trained token on the "response".
+struct TrainingText {
+  train::Tokens prompt, response;
+  train::TokenMask mask;  ///< of the response
+};
+/// A prompt and its response; where `response` is null the prompt is a whole conversation, and what
+/// the assistant wrote is trained on.
+[[nodiscard]] TrainingText encode_training_text(const Context& context, const Json& prompt,
+                                                const Json& response, const std::string& where);
 
 /// train_files or val_files with the configuration's folder in front.
 [[nodiscard]] std::vector<std::filesystem::path> resolve_all(const spec::Job& job,

@@ -10,29 +10,25 @@
 namespace neap::train {
 namespace {
 
-std::string text_of(const Json& value, const std::string& key, const std::string& where) {
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_array()) {
-    std::string out;
-    for (const Json& message : value) {
-      if (!message.is_object() || !message.contains("content") || !message["content"].is_string()) {
-        throw Error(ErrorCode::kCorrupt,
-                    format("{}: field \"{}\" is a list, but not of messages with a text "
-                           "\"content\"",
-                           where, key));
-      }
-      if (!out.empty()) out += '\n';
-      out += message["content"].get<std::string>();
-    }
-    return out;
+// A text or a conversation.
+void check_field(const Json& value, const std::string& key, const std::string& where) {
+  if (value.is_string()) return;
+  if (!value.is_array()) {
+    throw Error(ErrorCode::kCorrupt,
+                format("{}: field \"{}\" is {}; text or a list of messages is wanted", where, key,
+                       value.type_name()));
   }
-  throw Error(ErrorCode::kCorrupt,
-              format("{}: field \"{}\" is {}; text or a list of messages is wanted", where, key,
-                     value.type_name()));
+  for (const Json& message : value) {
+    if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
+      throw Error(ErrorCode::kCorrupt,
+                  format("{}: field \"{}\" is a list, but not of messages with a text \"role\"",
+                         where, key));
+    }
+  }
 }
 
 TextRow parse_row(std::string_view line, const std::vector<std::string>& keys,
-                  const std::string& where) {
+                  const std::vector<std::string>& optional, const std::string& where) {
   const Json json = value_or_throw(parse_json(line, where));
   if (!json.is_object()) {
     throw Error(ErrorCode::kCorrupt, format("{}: the line is {}; each line is one JSON object",
@@ -47,7 +43,12 @@ TextRow parse_row(std::string_view line, const std::vector<std::string>& keys,
       throw Error(ErrorCode::kCorrupt,
                   format("{}: field \"{}\" is missing; the line has: {}", where, key, have));
     }
-    row.fields.push_back(text_of(json[key], key, where));
+    check_field(json[key], key, where);
+    row.fields.push_back(json[key]);
+  }
+  for (const std::string& key : optional) {
+    row.fields.push_back(json.value(key, Json()));
+    if (!row.fields.back().is_null()) check_field(row.fields.back(), key, where);
   }
   return row;
 }
@@ -55,7 +56,8 @@ TextRow parse_row(std::string_view line, const std::vector<std::string>& keys,
 }  // namespace
 
 std::vector<TextRow> read_rows(const std::vector<std::filesystem::path>& files,
-                               const std::vector<std::string>& keys) {
+                               const std::vector<std::string>& keys,
+                               const std::vector<std::string>& optional) {
   std::vector<TextRow> rows;
   std::string names;
   for (const std::filesystem::path& file : files) {
@@ -67,7 +69,7 @@ std::vector<TextRow> read_rows(const std::vector<std::filesystem::path>& files,
       const std::string_view line = rest.substr(0, end);
       rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
       if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-      rows.push_back(parse_row(line, keys, format("{}:{}", file.string(), number)));
+      rows.push_back(parse_row(line, keys, optional, format("{}:{}", file.string(), number)));
     }
   }
   if (rows.empty()) {

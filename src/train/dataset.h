@@ -13,17 +13,19 @@
 
 namespace neap::train {
 
-/// One row's wanted fields, as text, and where it stands.
+/// One row's wanted fields and where it stands.
 struct TextRow {
-  std::vector<std::string> fields;
+  /// Each a text, or a conversation: a list of messages with a text "role".
+  std::vector<Json> fields;
   std::string where;  ///< "pairs.jsonl:12"
 };
 
-/// The fields `keys` of every row of `files`, in order. A field is text, or a list of
-/// {"role", "content"} messages whose contents are joined by newlines. Empty lines are skipped. A
-/// broken line, a missing field, another type or an empty set of rows is an error.
+/// The fields `keys` of every row of `files`, in order, then the fields `optional`, null where a row
+/// lacks them. Empty lines are skipped. A broken line, a missing field, another type or an empty set
+/// of rows is an error.
 [[nodiscard]] std::vector<TextRow> read_rows(const std::vector<std::filesystem::path>& files,
-                                             const std::vector<std::string>& keys);
+                                             const std::vector<std::string>& keys,
+                                             const std::vector<std::string>& optional = {});
 
 /// Visits `rows` rows in batches, each epoch in an order drawn from the seed and the epoch, or as
 /// they stand. The last rows of an epoch that fill no batch are left out of that epoch.

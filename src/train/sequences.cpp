@@ -10,10 +10,10 @@
 namespace neap::train {
 
 Sequences make_sequences(const std::vector<Tokens>& prompts, const std::vector<Tokens>& responses,
-                         const SequenceShape& shape) {
-  if (prompts.size() != responses.size()) {
-    throw Error(ErrorCode::kInternal,
-                format("{} prompts come with {} responses", prompts.size(), responses.size()));
+                         const SequenceShape& shape, const std::vector<TokenMask>& masks) {
+  if (prompts.size() != responses.size() || (!masks.empty() && masks.size() != prompts.size())) {
+    throw Error(ErrorCode::kInternal, format("{} prompts come with {} responses and {} masks",
+                                             prompts.size(), responses.size(), masks.size()));
   }
   const auto count = static_cast<std::int64_t>(prompts.size());
   const auto options = at::TensorOptions().dtype(at::kLong);
@@ -41,7 +41,11 @@ Sequences make_sequences(const std::vector<Tokens>& prompts, const std::vector<T
     std::copy(prompt.begin(), prompt.end(), tokens);
     std::copy(response.begin(), response.end(), tokens + p);
     std::copy(response.begin(), response.end(), targets);
-    std::fill(mask, mask + r, 1.0F);
+    if (masks.empty()) {
+      std::fill(mask, mask + r, 1.0F);
+    } else {
+      std::copy_n(masks.at(i).begin(), std::min(response.size(), masks[i].size()), mask);
+    }
     for (std::int64_t t = 0; t < r; ++t) columns[t] = p - 1 + t;
     *last++ = p + r - 1;
     tokens += shape.width;

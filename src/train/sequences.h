@@ -28,10 +28,14 @@ using Sequences = step::Sequences<at::Tensor>;
 void read_scores_before_padding(Sequences& sequences, std::int64_t pad);
 
 using Tokens = std::vector<std::int64_t>;
+/// Which tokens of a response are trained on.
+using TokenMask = std::vector<bool>;
 /// `prompts` and `responses` have the same count; each prompt at least one token, each pair at most
-/// `shape.width`. Fails otherwise. Made in host memory by the calling thread.
+/// `shape.width`. `masks`: one for each response, as long as it; none: all tokens count. Fails
+/// otherwise. Made in host memory by the calling thread.
 [[nodiscard]] Sequences make_sequences(const std::vector<Tokens>& prompts,
                                        const std::vector<Tokens>& responses,
-                                       const SequenceShape& shape);
+                                       const SequenceShape& shape,
+                                       const std::vector<TokenMask>& masks = {});
 
 }  // namespace neap::train

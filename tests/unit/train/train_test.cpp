@@ -127,7 +127,9 @@ TEST_F(Folder, RowsNameFileAndLine) {
                               "\"content\": \"hello\"}]}\n\n{\"a\":\"y\",\"b\":\"z\"}");
   const auto rows = read_rows({good}, {"b", "a"});
   ASSERT_EQ(rows.size(), 2U);
-  EXPECT_EQ(rows[0].fields, (std::vector<std::string>{"hello", "x"}));
+  const Json messages = {{{"role", "user"}, {"content", "hello"}}};
+  EXPECT_EQ(rows[0].fields, (std::vector<Json>{messages, "x"}));
+  EXPECT_EQ(read_rows({good}, {"a"}, {"c"})[0].fields, (std::vector<Json>{"x", nullptr}));
   EXPECT_EQ(rows[1].where, good.string() + ":3");
   const auto failure = [&](const std::string& text) {
     const fs::path file = write("bad.jsonl", text);
@@ -138,6 +140,7 @@ TEST_F(Folder, RowsNameFileAndLine) {
   EXPECT_NE(failure("{\"b\":\"x\"}\n").find("bad.jsonl:1: field \"a\" is missing"),
             std::string::npos);
   EXPECT_NE(failure("{\"a\":1}\n").find("field \"a\" is number"), std::string::npos);
+  EXPECT_NE(failure("{\"a\":[{\"content\":\"x\"}]}\n").find("a text \"role\""), std::string::npos);
   EXPECT_NE(failure("[1]\n").find("one JSON object"), std::string::npos);
   EXPECT_NE(failure("").find("no rows"), std::string::npos);
   EXPECT_NE(message([&] { (void)read_rows({root_ / "none.jsonl"}, {"a"}); }).find("none.jsonl"),
