@@ -49,7 +49,7 @@ class Bpe {
   Bpe(const Bpe&) = delete;
   Bpe& operator=(const Bpe&) = delete;
 
-  /// Appends the ids of each piece. Threads: any; each call has a cache (1 MiB) of its own.
+  /// Appends the ids of each piece. Threads: any; each call has a cache (2 MiB) of its own.
   void encode(std::span<const std::string_view> pieces, std::vector<std::int64_t>& ids) const;
 
   /// Whether both have the same merges in the same order, given the same vocabulary.

@@ -7,7 +7,7 @@
 //
 // Threads   const calls from any thread.
 // Failure   neap::Error naming the file and the field.
-// Cost      encoding some 10 MB/s a thread; pieces seen before come from a cache of bounded size.
+// Cost      encoding some 10 to 25 MB/s a thread; pieces seen before come from a cache of bounded size.
 #pragma once
 
 #include <cstdint>
