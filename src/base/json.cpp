@@ -1,12 +1,16 @@
 #include "base/json.h"
 
+#include "base/json_depth.h"
+
 namespace neap {
 namespace {
 
 // Copying and printing recurse to the depth of a value: deep nesting would overflow the stack.
 constexpr int kMaxDepth = 500;
 
-bool too_deep(std::string_view text) {
+}  // namespace
+
+bool json_deeper_than(std::string_view text, int levels) {
   int depth = 0;
   bool quoted = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -17,7 +21,7 @@ bool too_deep(std::string_view text) {
     } else if (c == '"') {
       quoted = true;
     } else if (c == '[' || c == '{') {
-      if (++depth > kMaxDepth) return true;
+      if (++depth > levels) return true;
     } else if (c == ']' || c == '}') {
       --depth;
     }
@@ -25,10 +29,8 @@ bool too_deep(std::string_view text) {
   return false;
 }
 
-}  // namespace
-
 Result<Json> parse_json(std::string_view text, std::string_view where) {
-  if (too_deep(text)) {
+  if (json_deeper_than(text, kMaxDepth)) {
     return Status(ErrorCode::kCorrupt, std::string(where) + ": JSON is nested deeper than " +
                                            std::to_string(kMaxDepth) + " levels");
   }

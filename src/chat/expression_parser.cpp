@@ -63,26 +63,23 @@ ExpressionPtr Parser::condition() {
   return value;
 }
 
-ExpressionPtr Parser::either() {
-  ExpressionPtr left = both();
-  while (at_name("or")) {
-    auto made = node(Expression::kBinary, take().line, "or");
+ExpressionPtr Parser::chain(const char* word, ExpressionPtr (Parser::*operand)()) {
+  ExpressionPtr left = (this->*operand)();
+  while (at_name(word)) {
+    auto made = node(Expression::kBinary, take().line, word);
     add(*made, std::move(left));
-    add(*made, both());
+    add(*made, (this->*operand)());
     left = std::move(made);
   }
   return left;
 }
 
+ExpressionPtr Parser::either() {
+  return chain("or", &Parser::both);
+}
+
 ExpressionPtr Parser::both() {
-  ExpressionPtr left = negation();
-  while (at_name("and")) {
-    auto made = node(Expression::kBinary, take().line, "and");
-    add(*made, std::move(left));
-    add(*made, negation());
-    left = std::move(made);
-  }
-  return left;
+  return chain("and", &Parser::negation);
 }
 
 ExpressionPtr Parser::negation() {

@@ -61,6 +61,8 @@ class Parser {
   ExpressionPtr tuple(bool condition = true, bool parentheses = false);
   ExpressionPtr expression(bool condition = true);
   ExpressionPtr condition();
+  /// `operand` and further ones behind `word`, left to right.
+  [[nodiscard]] ExpressionPtr chain(const char* word, ExpressionPtr (Parser::*operand)());
   ExpressionPtr either();
   ExpressionPtr both();
   ExpressionPtr negation();

@@ -54,9 +54,11 @@ Tensor repeated(const Tensor& t, std::int64_t heads) {
 }
 
 // cuDNN where bridge/attention.h lets it: training and scoring, not generation.
-step::AttentionKernel kernel_of(const Tensor& q) {
-  return step::fused_kernel(q.is_cuda(), at::globalContext().userEnabledCuDNNSDP(),
-                            to_step(q.scalar_type()), q.size(-1));
+step::AttentionKernel kernel_of(const Tensor& q, const step::ScoreOptions& options,
+                                std::int64_t length) {
+  return step::attention_kernel(options, length, q.is_cuda(),
+                                at::globalContext().userEnabledCuDNNSDP(), to_step(q.scalar_type()),
+                                q.size(-1));
 }
 
 }  // namespace
@@ -145,8 +147,8 @@ Tensor AtenOps::rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bo
 step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads, std::int64_t sequences,
                                                   std::int64_t length,
                                                   const step::ScoreOptions& options) const {
-  const step::AttentionKernel kernel = kernel_of(heads.q);
-  if (!step::is_plain(options, length) || kernel == step::AttentionKernel::kProducts)
+  const step::AttentionKernel kernel = kernel_of(heads.q, options, length);
+  if (kernel == step::AttentionKernel::kProducts)
     return step::chunked_attention(*this, std::move(heads), sequences, options);
   step::AttentionContext<Tensor> out;
   out.options = options;
@@ -289,8 +291,7 @@ Tensor AtenOps::decode_mask(const Tensor& positions, std::int64_t key_limit, std
 
 Tensor AtenOps::decode_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
                                  const Tensor& mask, const step::ScoreOptions& options) const {
-  if (options.softcap > 0 ||
-      (q.is_cuda() && !step::fused_width(to_step(q.scalar_type()), q.size(2))))
+  if (step::decodes_by_products(options, q.is_cuda(), to_step(q.scalar_type()), q.size(2)))
     return step::decode_attention_by_products(*this, q, keys, values, mask, options);
   // The query heads of one key head look at the same keys: they stand where a kernel expects query
   // positions, so that keys are read once and never repeated.

@@ -21,6 +21,19 @@ constexpr std::int64_t kScoreChunkElements = std::int64_t{1} << 25;
   return o.softcap == 0 && (o.window == 0 || o.window >= length);
 }
 
+/// The kernel of a batch's attention; `cudnn` as for fused_kernel.
+[[nodiscard]] inline AttentionKernel attention_kernel(const ScoreOptions& o, std::int64_t length,
+                                                      bool cuda, bool cudnn, Dtype dtype,
+                                                      std::int64_t width) {
+  return is_plain(o, length) ? fused_kernel(cuda, cudnn, dtype, width) : AttentionKernel::kProducts;
+}
+
+/// Whether one query a sequence goes through decode_attention_by_products: its mask has the window.
+[[nodiscard]] inline bool decodes_by_products(const ScoreOptions& o, bool cuda, Dtype dtype,
+                                              std::int64_t width) {
+  return o.softcap > 0 || (cuda && !fused_width(dtype, width));
+}
+
 /// Queries [first, first + count) of every sequence, and the keys that any of them attends to.
 struct QueryChunk {
   std::int64_t first = 0, count = 0;

@@ -28,8 +28,8 @@ AttentionContext<CountedTensor> CountingOps::attention(Heads<CountedTensor> head
   const std::int64_t h = heads.q.size(1);
   const std::int64_t d = heads.q.size(2);
   const Dtype dtype = heads.q.dtype();
-  const AttentionKernel kernel = fused_kernel(profile_.cuda, cudnn_, dtype, d);
-  if (!is_plain(options, length) || kernel == AttentionKernel::kProducts)
+  const AttentionKernel kernel = attention_kernel(options, length, profile_.cuda, cudnn_, dtype, d);
+  if (kernel == AttentionKernel::kProducts)
     return chunked_attention(*this, std::move(heads), sequences, options);
   AttentionContext<CountedTensor> out;
   out.options = options;
@@ -170,7 +170,7 @@ CountedTensor CountingOps::decode_mask(const CountedTensor& positions, std::int6
 CountedTensor CountingOps::decode_attention(const CountedTensor& q, const CountedTensor& keys,
                                             const CountedTensor& values, const CountedTensor& mask,
                                             const ScoreOptions& options) {
-  if (options.softcap > 0 || (profile_.cuda && !fused_width(q.dtype(), q.size(2))))
+  if (decodes_by_products(options, profile_.cuda, q.dtype(), q.size(2)))
     return decode_attention_by_products(*this, q, keys, values, mask, options);
   const std::int64_t b = q.size(0);
   const std::int64_t h = q.size(1);
