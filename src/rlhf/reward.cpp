@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "rlhf/model_update.h"
 #include "rlhf/trainer.h"
 #include "rlhf/update_phases.h"
 #include "step/phases.h"
@@ -36,32 +37,28 @@ class RewardTrainer final : public Trainer {
     const spec::Job& job = context_.job;
     const std::vector<std::size_t> rows = context_.sharder().of(order_.batch(step));
     const auto pairs = static_cast<double>(job.data.train_batch_size);
-    std::vector<double> sums = {0, 0, 0};
-    double &loss = sums[0], &right = sums[1], &margin = sums[2];
     {
       const Stopwatch watch(metrics, "update_reward");
-      const at::NoGradGuard no_grad;
       model::Transformer& model = reward_.model();
-      model.check_trainable();
-      const spec::Checkpointing& keep = context_.runtime.plan().checkpointing("reward");
-      UpdatePhases phases(context_.runtime, spec::ModelId::kReward, spec::PhaseId::kTrain);
-      StepOptimizer optimizer(context_, reward_, phases, step, metrics);
       const auto count = static_cast<std::int64_t>(rows.size());
-      step::update_phase(model.ops(), count, {1, count, job.data.micro_batch_size_per_gpu},
-                         optimizer, [&](std::int64_t first, std::int64_t size) {
-                           const step::PairMicroStatistics s = step::pair_micro_batch(
-                               model.ops(), model.weights(), gather(train_, rows, first, size),
-                               pairs, keep);
-                           loss += s.loss;
-                           right += s.right;
-                           margin += s.margin;
-                         });
-      phases.close();
+      ModelUpdate update(context_, reward_,
+                         {spec::ModelId::kReward,
+                          spec::PhaseId::kTrain,
+                          job.actor.optim,
+                          job.actor.grad_clip,
+                          count,
+                          {1, count, job.data.micro_batch_size_per_gpu}},
+                         step);
+      update.run([&](std::int64_t first, std::int64_t size, const spec::Checkpointing& keep) {
+        const step::PairMicroStatistics s = step::pair_micro_batch(
+            model.ops(), model.weights(), gather(train_, rows, first, size), pairs, keep);
+        const auto weight = static_cast<double>(size);
+        update.add_share("train/loss", s.loss);
+        update.add_mean("train/accuracy", s.right / weight, weight);
+        update.add_mean("train/margin", s.margin / weight, weight);
+      });
+      update.put(metrics, "train");
     }
-    context_.ranks.sum(sums);
-    metrics["train/loss"] = loss;
-    metrics["train/accuracy"] = right / pairs;
-    metrics["train/margin"] = margin / pairs;
     return metrics;
   }
 

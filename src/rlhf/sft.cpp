@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "rlhf/model_update.h"
 #include "rlhf/trainer.h"
 #include "rlhf/update_phases.h"
 #include "step/phases.h"
@@ -39,24 +40,24 @@ class SftTrainer final : public Trainer {
     const train::Sequences batch = gather(train_, context_.sharder().of(order_.batch(step)));
     const double tokens = context_.ranks.sum(batch.mask.sum().item<double>());
     const spec::Job& job = context_.job;
-    double loss = 0;
     {
       const Stopwatch watch(metrics, "update_actor");
-      const at::NoGradGuard no_grad;
       model::Transformer& model = actor_.model();
-      model.check_trainable();
-      const spec::Checkpointing& keep = context_.runtime.plan().checkpointing("actor");
-      UpdatePhases phases(context_.runtime, spec::ModelId::kActor, spec::PhaseId::kTrain);
-      StepOptimizer optimizer(context_, actor_, phases, step, metrics);
-      step::update_phase(model.ops(), batch.size(),
-                         {1, batch.size(), job.data.micro_batch_size_per_gpu}, optimizer,
-                         [&](std::int64_t first, std::int64_t count) {
-                           loss += step::cross_entropy_micro_batch(
-                               model.ops(), model.weights(), batch, first, count, tokens, keep);
-                         });
-      phases.close();
+      ModelUpdate update(context_, actor_,
+                         {spec::ModelId::kActor,
+                          spec::PhaseId::kTrain,
+                          job.actor.optim,
+                          job.actor.grad_clip,
+                          batch.size(),
+                          {1, batch.size(), job.data.micro_batch_size_per_gpu}},
+                         step);
+      update.run([&](std::int64_t first, std::int64_t count, const spec::Checkpointing& keep) {
+        update.add_share("train/loss",
+                         step::cross_entropy_micro_batch(model.ops(), model.weights(), batch, first,
+                                                         count, tokens, keep));
+      });
+      update.put(metrics, "train");
     }
-    metrics["train/loss"] = context_.ranks.sum(loss);
     metrics["perf/total_num_tokens"] = tokens;
     return metrics;
   }

@@ -5,7 +5,6 @@
 
 #include "base/format.h"
 #include "base/status.h"
-#include "rlhf/update_phases.h"
 
 namespace neap::rlhf {
 
@@ -26,17 +25,6 @@ Stopwatch::Stopwatch(Metrics& metrics, const char* name) : metrics_(metrics), na
 Stopwatch::~Stopwatch() {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start_;
   metrics_[std::string("timing_s/") + name_] += seconds.count();
-}
-
-void StepOptimizer::begin(std::int64_t, std::int64_t) {
-  phases_.begin_backward();
-  model_.optimizer().zero_grads();
-}
-void StepOptimizer::finish(std::int64_t) {
-  const double lr = train::learning_rate(context_.job.actor.optim, step_, context_.total_steps);
-  phases_.begin_update();
-  metrics_["train/grad_norm"] = model_.update(lr, context_.job.actor.grad_clip);
-  metrics_["train/lr"] = lr;
 }
 
 void summarize(Metrics& metrics, const std::string& prefix, const at::Tensor& x,

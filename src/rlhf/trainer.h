@@ -23,8 +23,6 @@
 
 namespace neap::rlhf {
 
-class UpdatePhases;
-
 /// Names as in verl: "actor/ppo_kl".
 using Metrics = std::map<std::string, double>;
 
@@ -90,24 +88,6 @@ class Stopwatch {
   Metrics& metrics_;
   const char* name_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
-/// The optimizer of step::update_phase where a step is one mini-batch: notes norm and rate in
-/// `metrics` as train/grad_norm and train/lr.
-class StepOptimizer {
- public:
-  StepOptimizer(Context& context, train::ModelWorker& model, UpdatePhases& phases,
-                std::int64_t step, Metrics& metrics)
-      : context_(context), model_(model), phases_(phases), step_(step), metrics_(metrics) {}
-  void begin(std::int64_t update, std::int64_t first_row);
-  void finish(std::int64_t update);
-
- private:
-  Context& context_;
-  train::ModelWorker& model_;
-  UpdatePhases& phases_;
-  std::int64_t step_;
-  Metrics& metrics_;
 };
 
 /// prefix/mean, /max and /min over the masked elements (or all).
