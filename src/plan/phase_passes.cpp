@@ -1,5 +1,7 @@
 #include "plan/phase_passes.h"
 
+#include <algorithm>
+
 namespace neap::plan {
 namespace {
 
@@ -74,7 +76,8 @@ std::vector<spec::FlatUnit> trained_units(const ModelRole& role) {
 std::int64_t micro_batch_of(const spec::Job& job, const spec::Phase& phase) {
   switch (phase.body) {
     case spec::Body::kGenerate:
-      return job.rollout_batch();
+      return phase.baseline ? std::min(job.rollout_batch(), job.rows_per_rank())
+                            : job.rollout_batch();
     case spec::Body::kLogProbs:
       return phase.id == spec::PhaseId::kReferenceLogProbs
                  ? job.reference_micro_batch()

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "plan/tags.h"
-#include "spec/loss_kinds.h"
 #include "step/bind.h"
 #include "step/counting_ops.h"
 #include "step/optimizer.h"
@@ -43,14 +42,12 @@ class PhasePasses {
         width_(job.max_sequence_length()),
         response_(job.data.max_response_length) {}
 
-  /// One batch of those that the phase decodes in turn.
-  void generate(const ModelRole& role, std::int64_t most_decode_steps) {
+  /// One of the batches of `batch` sequences that the phase decodes in turn.
+  void generate(const ModelRole& role, std::int64_t batch, const step::SamplingOptions& sampling,
+                std::int64_t most_decode_steps) {
     const Weights w = world_.weights(role);
-    const std::int64_t batch = job_.rollout_batch();
     const std::int64_t prompt = job_.data.max_prompt_length;
-    const step::KvCache<T> cache = world_.cache(role, batch, width_);
-    const step::SamplingOptions sampling{job_.rollout.temperature, job_.rollout.top_p,
-                                         job_.rollout.top_k};
+    const step::KvCache<T> cache = world_.cache(role, job_.rollout_batch(), width_);
     (void)step::prefill_and_sample(ops_, w, longs({batch, prompt}), longs({batch}, prompt),
                                    longs({batch}), floats({batch}), cache, sampling);
     const std::int64_t steps = std::min(response_ - 1, most_decode_steps);
@@ -87,10 +84,9 @@ class PhasePasses {
                        {config.ppo_epochs, mini_batch(config.ppo_mini_batch_size),
                         config.ppo_micro_batch_size_per_gpu},
                        optimizer, [&](std::int64_t first, std::int64_t count) {
-                         (void)step::value_micro_batch(
-                             ops_, w, e, first, count, config.cliprange_value,
-                             *spec::parse_loss_aggregation(config.loss_agg_mode), {},
-                             role.checkpointing);
+                         (void)step::value_micro_batch(ops_, w, e, first, count,
+                                                       config.cliprange_value, config.loss_agg_mode,
+                                                       {}, role.checkpointing);
                        });
   }
 
@@ -100,10 +96,7 @@ class PhasePasses {
     const step::Experience<T> e = experience();
     Optimizer optimizer(ops_, world_.units(role), part, role, world_.dtype());
     if (part == spec::TrainPart::kUpdate) return optimizer.update();
-    const step::PolicyObjective objective{config,
-                                          *spec::parse_loss_aggregation(config.loss_agg_mode),
-                                          *spec::parse_kl(config.kl_loss_type),
-                                          {}};
+    const step::PolicyObjective objective{config, {}};
     step::LogProbOptions options;
     options.temperature = job_.log_prob_temperature();
     options.entropy = config.entropy_coeff != 0;
@@ -202,18 +195,20 @@ void PhasePasses<World>::run(const JobModels& models, const spec::Phase& phase,
   ModelRole role = models.at(phase.model);
   if (phase.adapter_off) role.lora = {};
   const std::int64_t micro = micro_batch_of(job_, phase);
+  const std::int64_t responses = phase.baseline ? job_.rows_per_rank() : job_.sequences_per_rank();
   switch (phase.body) {
     case spec::Body::kGenerate:
-      return world_.weighted(
-          static_cast<double>(job_.sequences_per_rank()) / static_cast<double>(micro),
-          [&] { generate(role, most_decode_steps); });
+      return world_.weighted(static_cast<double>(responses) / static_cast<double>(micro), [&] {
+        generate(role, micro, step::sampling_options(job_.rollout, phase.baseline),
+                 most_decode_steps);
+      });
     case spec::Body::kLogProbs:
       return log_probs(role, job_.sequences_per_rank(), micro,
                        phase.id != spec::PhaseId::kReferenceLogProbs);
     case spec::Body::kTokenScores:
       return scores(role, job_.sequences_per_rank(), micro, true);
     case spec::Body::kSequenceScores:
-      return scores(role, job_.sequences_per_rank(), micro, false);
+      return scores(role, responses, micro, false);
     case spec::Body::kPolicyUpdate:
       return train_actor(role, phase.part);
     case spec::Body::kValueUpdate:

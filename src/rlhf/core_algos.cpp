@@ -61,9 +61,9 @@ at::Tensor masked_whiten(const at::Tensor& x, const at::Tensor& mask) {
 }
 
 at::Tensor kl_penalty(const at::Tensor& log_prob, const at::Tensor& ref_log_prob,
-                      std::string_view kind) {
+                      spec::KlKind kind) {
   model::AtenOps ops(log_prob.device());
-  return step::kl_value(ops, log_prob - ref_log_prob, value_or_throw(spec::parse_kl(kind)).value);
+  return step::kl_value(ops, log_prob - ref_log_prob, kind.value);
 }
 
 KlController::KlController(const spec::AlgorithmConfig& config)
@@ -80,7 +80,7 @@ void KlController::update(double current_kl, std::int64_t n_steps) {
 
 ShapedReward apply_kl_penalty(const at::Tensor& token_scores, const at::Tensor& old_log_prob,
                               const at::Tensor& ref_log_prob, const at::Tensor& mask, double beta,
-                              std::string_view kind) {
+                              spec::KlKind kind) {
   const at::Tensor kl = kl_penalty(old_log_prob, ref_log_prob, kind) * mask;
   const at::Tensor by_sequence = kl.sum(-1) / (mask.sum(-1) + 1e-8);
   return {token_scores - beta * kl, by_sequence.mean().item<double>()};
@@ -138,8 +138,11 @@ Advantages rloo_advantages(const at::Tensor& token_rewards, const at::Tensor& ma
   return broadcast(out, mask);
 }
 
-Advantages reinforce_plus_plus_advantages(const at::Tensor& token_rewards, const at::Tensor& mask,
-                                          double gamma) {
+namespace {
+
+// Discounted sums of rewards from each token on, (B, T); carried through where the mask is 0.
+at::Tensor discounted_returns(const at::Tensor& token_rewards, const at::Tensor& mask,
+                              double gamma) {
   at::Tensor returns = at::empty_like(token_rewards);
   at::Tensor running = at::zeros({token_rewards.size(0)}, token_rewards.options());
   for (std::int64_t t = token_rewards.size(-1) - 1; t >= 0; --t) {
@@ -147,12 +150,88 @@ Advantages reinforce_plus_plus_advantages(const at::Tensor& token_rewards, const
     running = (token_rewards.select(-1, t) + gamma * running) * here + running * (1 - here);
     returns.select(-1, t).copy_(running);
   }
+  return returns;
+}
+
+}  // namespace
+
+Advantages reinforce_plus_plus_advantages(const at::Tensor& token_rewards, const at::Tensor& mask,
+                                          double gamma) {
+  const at::Tensor returns = discounted_returns(token_rewards, mask, gamma);
   return {masked_whiten(returns, mask) * mask, returns};
 }
 
-step::LossScale loss_scale(const at::Tensor& mask) {
-  return {mask.sum().item<double>(), mask.sum(-1).gt(0).sum().item<double>(),
-          static_cast<double>(mask.size(-1))};
+Advantages reinforce_plus_plus_baseline_advantages(const at::Tensor& token_rewards,
+                                                   const at::Tensor& mask,
+                                                   const std::vector<std::int64_t>& group) {
+  const at::Tensor centred = grpo_advantages(token_rewards, mask, group, false).advantages;
+  const at::Tensor out = masked_whiten(centred, mask) * mask;
+  return {out, out};
+}
+
+Advantages remax_advantages(const at::Tensor& token_rewards, const at::Tensor& mask,
+                            const at::Tensor& baselines) {
+  const at::Tensor returns = discounted_returns(token_rewards, mask, 1);
+  return {(returns - baselines.to(mask.scalar_type()).unsqueeze(-1)) * mask, returns};
+}
+
+Advantages opo_advantages(const at::Tensor& token_rewards, const at::Tensor& mask,
+                          const std::vector<std::int64_t>& group) {
+  const Groups groups = group_scores(token_rewards, group);
+  const at::Tensor counts = mask.sum(-1).to(at::kCPU, at::kDouble).contiguous();
+  const double* lengths = counts.const_data_ptr<double>();
+  std::vector<double> out(groups.scores);
+  for (const auto& [id, members] : groups.members) {
+    if (members.size() < 2) continue;
+    double sum = 0, length = 0;
+    for (const std::size_t i : members) {
+      sum += lengths[i] * groups.scores[i];
+      length += lengths[i];
+    }
+    for (const std::size_t i : members) out[i] -= sum / length;
+  }
+  return broadcast(out, mask);
+}
+
+Advantages gpg_advantages(const at::Tensor& token_rewards, const at::Tensor& mask,
+                          const std::vector<std::int64_t>& group) {
+  const Groups groups = group_scores(token_rewards, group);
+  std::vector<double> out(groups.scores);
+  const auto scored = std::count_if(out.begin(), out.end(), [](double s) { return s != 0; });
+  const double factor =
+      static_cast<double>(out.size()) / static_cast<double>(std::max<std::ptrdiff_t>(scored, 1));
+  for (const auto& [id, members] : groups.members) {
+    const double mean = members.size() > 1 ? mean_of(groups, members) : 0;
+    for (const std::size_t i : members) out[i] = factor * (groups.scores[i] - mean);
+  }
+  return broadcast(out, mask);
+}
+
+Advantages make_advantages(const spec::AlgorithmConfig& config, const AdvantageInputs& in) {
+  switch (config.adv_estimator) {
+    case spec::AdvantageEstimator::kGae:
+      return gae_advantages(in.token_rewards, in.values, in.mask, config.gamma, config.lam);
+    case spec::AdvantageEstimator::kGrpo:
+      return grpo_advantages(in.token_rewards, in.mask, in.group, config.norm_adv_by_std_in_grpo);
+    case spec::AdvantageEstimator::kRloo:
+      return rloo_advantages(in.token_rewards, in.mask, in.group);
+    case spec::AdvantageEstimator::kReinforcePlusPlus:
+      return reinforce_plus_plus_advantages(in.token_rewards, in.mask, config.gamma);
+    case spec::AdvantageEstimator::kReinforcePlusPlusBaseline:
+      return reinforce_plus_plus_baseline_advantages(in.token_rewards, in.mask, in.group);
+    case spec::AdvantageEstimator::kRemax:
+      return remax_advantages(in.token_rewards, in.mask, in.baselines);
+    case spec::AdvantageEstimator::kOpo:
+      return opo_advantages(in.token_rewards, in.mask, in.group);
+    case spec::AdvantageEstimator::kGpg:
+      return gpg_advantages(in.token_rewards, in.mask, in.group);
+  }
+  throw Error(ErrorCode::kInternal, "advantage estimator out of range");
+}
+
+step::LossScale loss_scale(const at::Tensor& mask, std::int64_t length) {
+  return {mask.sum().item<double>(), static_cast<double>(mask.size(0)),
+          static_cast<double>(length)};
 }
 
 }  // namespace neap::rlhf

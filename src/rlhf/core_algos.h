@@ -25,10 +25,9 @@ namespace neap::rlhf {
 
 // ---- KL to the reference, token by token ----
 
-/// Estimator of KL(pi || ref) from both log-probabilities: "kl" or "k1", "abs", "mse" or "k2",
-/// "low_var_kl" or "k3". A "+" behind the name keeps the value and takes the gradient of k2.
+/// Estimate of KL(pi || ref) from both log-probabilities.
 [[nodiscard]] at::Tensor kl_penalty(const at::Tensor& log_prob, const at::Tensor& ref_log_prob,
-                                    std::string_view kind);
+                                    spec::KlKind kind);
 
 /// The coefficient of the KL in the reward: fixed, or moved towards a target by the batch's KL.
 class KlController {
@@ -52,7 +51,7 @@ struct ShapedReward {
 [[nodiscard]] ShapedReward apply_kl_penalty(const at::Tensor& token_scores,
                                             const at::Tensor& old_log_prob,
                                             const at::Tensor& ref_log_prob, const at::Tensor& mask,
-                                            double beta, std::string_view kind);
+                                            double beta, spec::KlKind kind);
 
 // ---- Advantages ----
 
@@ -71,11 +70,37 @@ struct Advantages {
 /// Sum of rewards against the mean of the others in its group; a group of one keeps its score.
 [[nodiscard]] Advantages rloo_advantages(const at::Tensor& token_rewards, const at::Tensor& mask,
                                          const std::vector<std::int64_t>& group);
-/// Discounted returns, whitened over all tokens.
+/// Discounted returns, whitened over all tokens: REINFORCE++.
 [[nodiscard]] Advantages reinforce_plus_plus_advantages(const at::Tensor& token_rewards,
                                                         const at::Tensor& mask, double gamma);
 
-/// Counts of a mini-batch's response mask (B, T).
-[[nodiscard]] step::LossScale loss_scale(const at::Tensor& mask);
+/// Sum of rewards against its group's mean (0 for a group of one), whitened over all tokens, so that
+/// longer sequences weigh more.
+[[nodiscard]] Advantages reinforce_plus_plus_baseline_advantages(
+    const at::Tensor& token_rewards, const at::Tensor& mask,
+    const std::vector<std::int64_t>& group);
+/// Rewards from each token on, less the score of the greedy response to the same prompt:
+/// `baselines` (B,).
+[[nodiscard]] Advantages remax_advantages(const at::Tensor& token_rewards, const at::Tensor& mask,
+                                          const at::Tensor& baselines);
+/// Sum of rewards against its group's mean weighted by length; a group of one keeps its score.
+[[nodiscard]] Advantages opo_advantages(const at::Tensor& token_rewards, const at::Tensor& mask,
+                                        const std::vector<std::int64_t>& group);
+/// Sum of rewards against its group's mean, times sequences over sequences whose sum is not 0; a
+/// group of one has mean 0.
+[[nodiscard]] Advantages gpg_advantages(const at::Tensor& token_rewards, const at::Tensor& mask,
+                                        const std::vector<std::int64_t>& group);
+
+/// Of a whole batch. `values` of GAE only, `baselines` of ReMax only.
+struct AdvantageInputs {
+  at::Tensor token_rewards, mask, values, baselines;
+  std::vector<std::int64_t> group;
+};
+/// What `config.adv_estimator` makes of them.
+[[nodiscard]] Advantages make_advantages(const spec::AlgorithmConfig& config,
+                                         const AdvantageInputs& in);
+
+/// Counts of a mini-batch's response mask (B, T); `length`: what seq-mean-token-sum-norm divides by.
+[[nodiscard]] step::LossScale loss_scale(const at::Tensor& mask, std::int64_t length);
 
 }  // namespace neap::rlhf

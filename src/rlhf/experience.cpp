@@ -30,28 +30,28 @@ class Parts {
 
 }  // namespace
 
-void generate_responses(Context& context, train::ModelWorker& actor,
-                        const std::vector<train::Tokens>& prompts, std::int64_t n,
-                        std::uint64_t key, Experience& out) {
+train::Sequences generate_responses(Context& context, train::ModelWorker& actor,
+                                    const std::vector<train::Tokens>& prompts,
+                                    const Generation& generation) {
   const spec::Job& job = context.job;
   const parallel::BatchSharder share = context.sharder();
   std::vector<rollout::Prompt> requests;
   std::vector<train::Tokens> repeated;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    for (std::int64_t k = 0; k < n; ++k) {
+    for (std::int64_t k = 0; k < generation.n; ++k) {
       const auto turn = static_cast<std::uint64_t>(k);
-      requests.push_back({prompts[i], random_key({key, share.global(i), turn})});
+      requests.push_back({prompts[i], random_key({generation.key, share.global(i), turn})});
       repeated.push_back(prompts[i]);
     }
   }
   rollout::GenerateOptions options;
-  options.sampling = {job.rollout.temperature, job.rollout.top_p, job.rollout.top_k};
+  options.sampling = generation.sampling;
   options.prompt_width = job.data.max_prompt_length;
   options.max_new_tokens = job.data.max_response_length;
   options.eos_token_ids = context.text.ends;
   options.pad_token_id = context.text.pad;
   std::vector<train::Tokens> responses;
-  run_phase(context.runtime, spec::PhaseId::kGenerate, [&] {
+  run_phase(context.runtime, generation.phase, [&] {
     model::KvCache cache = model::KvCache::over(
         context.runtime.region("rollout.kv", "kv", context.runtime.compute_dtype()), actor.shape(),
         job.rollout_batch(), job.max_sequence_length());
@@ -59,7 +59,7 @@ void generate_responses(Context& context, train::ModelWorker& actor,
       responses.push_back(std::move(response.tokens));
     }
   });
-  out.sequences = train::make_sequences(repeated, responses, sequence_shape(context));
+  return train::make_sequences(repeated, responses, sequence_shape(context));
 }
 
 Experience gather_experience(Context& context, const Experience& mine, std::int64_t n,
@@ -76,6 +76,7 @@ Experience gather_experience(Context& context, const Experience& mine, std::int6
   out.ref_log_probs = all(mine.ref_log_probs);
   out.values = all(mine.values);
   out.scores = all(mine.scores);
+  out.baselines = all(mine.baselines);
   return out;
 }
 
@@ -126,14 +127,13 @@ at::Tensor response_values(Context& context, train::ModelWorker& critic,
 }
 
 at::Tensor response_scores(Context& context, train::ModelWorker& reward,
-                           const train::Sequences& sequences) {
+                           const train::Sequences& sequences, spec::PhaseId phase) {
   train::Sequences read = sequences;
   {
     const bridge::HostScope host;
     train::read_scores_before_padding(read, reward.shape().pad_token_id);
   }
-  return scores_of(context, reward.model(), read, spec::PhaseId::kRewards,
-                   context.job.reward_micro_batch(), false);
+  return scores_of(context, reward.model(), read, phase, context.job.reward_micro_batch(), false);
 }
 
 at::Tensor place_at_end(const at::Tensor& scores, const at::Tensor& mask) {

@@ -21,14 +21,21 @@ namespace neap::rlhf {
 struct Experience : step::Experience<at::Tensor> {
   at::Tensor entropy;     // (B, T)
   at::Tensor scores;      // (B,) of the reward model
+  at::Tensor baselines;   // (B,) scores of the greedy responses to the same prompts; ReMax only
   at::Tensor batch_mask;  // (ranks B, T): the response masks of the whole batch
 };
 
-/// Phase "generate": `n` responses to each of this rank's prompts; `key` starts their random
-/// streams, which follow from a prompt's place in the whole batch. Fills the sequences.
-void generate_responses(Context& context, train::ModelWorker& actor,
-                        const std::vector<train::Tokens>& prompts, std::int64_t n,
-                        std::uint64_t key, Experience& out);
+/// How responses are made.
+struct Generation {
+  spec::PhaseId phase = spec::PhaseId::kGenerate;
+  std::int64_t n = 1;  ///< responses to each prompt
+  step::SamplingOptions sampling;
+  std::uint64_t key = 0;  ///< of the random streams, with a prompt's place in the whole batch
+};
+/// Responses to this rank's prompts.
+[[nodiscard]] train::Sequences generate_responses(Context& context, train::ModelWorker& actor,
+                                                  const std::vector<train::Tokens>& prompts,
+                                                  const Generation& generation);
 
 /// Every rank's experience in the batch's order: the first `rows` sequences. `n` answer a prompt.
 /// Without advantages and returns, which come from it.
@@ -46,9 +53,10 @@ struct TokenLogProbs {
 /// Phase "values": the critic's value before each token of the response, (B, T).
 [[nodiscard]] at::Tensor response_values(Context& context, train::ModelWorker& critic,
                                          const train::Sequences& sequences);
-/// Phase "rewards": one score a sequence, (B,), read at its last token that is not padding.
+/// One score a sequence, (B,), read at its last token that is not padding.
 [[nodiscard]] at::Tensor response_scores(Context& context, train::ModelWorker& reward,
-                                         const train::Sequences& sequences);
+                                         const train::Sequences& sequences,
+                                         spec::PhaseId phase = spec::PhaseId::kRewards);
 
 /// (B, T): `scores` at each sequence's last response token.
 [[nodiscard]] at::Tensor place_at_end(const at::Tensor& scores, const at::Tensor& mask);

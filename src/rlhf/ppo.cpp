@@ -135,8 +135,17 @@ Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
   {
     const Stopwatch watch(metrics, "gen");
     const auto seed = static_cast<std::uint64_t>(job().trainer.seed);
-    generate_responses(context_, actor_, prompts, job().rollout.n,
-                       random_key({seed, kRolloutStream, static_cast<std::uint64_t>(step)}), e);
+    e.sequences = generate_responses(
+        context_, actor_, prompts,
+        {spec::PhaseId::kGenerate, job().rollout.n, step::sampling_options(job().rollout, false),
+         random_key({seed, kRolloutStream, static_cast<std::uint64_t>(step)})});
+  }
+  train::Sequences greedy;
+  if (job().has_greedy_baseline()) {
+    const Stopwatch watch(metrics, "gen_max");
+    greedy = generate_responses(
+        context_, actor_, prompts,
+        {spec::PhaseId::kGenerateBaseline, 1, step::sampling_options(job().rollout, true), 0});
   }
   add_log_probs(e, metrics);
   if (critic_) {
@@ -146,6 +155,10 @@ Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
   {
     const Stopwatch watch(metrics, "reward");
     e.scores = response_scores(context_, reward_, e.sequences);
+    if (greedy.tokens.defined()) {
+      e.baselines = response_scores(context_, reward_, greedy, spec::PhaseId::kBaselineRewards)
+                        .repeat_interleave(job().rollout.n);
+    }
   }
   const Stopwatch watch(metrics, "adv");
   const std::int64_t n = job().rollout.n;
@@ -189,21 +202,10 @@ void PpoTrainer::add_advantages(Experience& e, Metrics& metrics) {
     metrics["actor/reward_kl_penalty"] = shaped.kl;
     metrics["actor/reward_kl_penalty_coeff"] = beta;
   }
-  std::vector<std::int64_t> group;  // sequences that answer the same prompt
-  for (std::int64_t i = 0; i < mask.size(0); ++i) group.push_back(i / job().rollout.n);
-  Advantages out;
-  if (algorithm.adv_estimator == "gae") {
-    out = gae_advantages(rewards, e.values, mask, algorithm.gamma, algorithm.lam);
-  } else if (algorithm.adv_estimator == "grpo") {
-    out = grpo_advantages(rewards, mask, group, algorithm.norm_adv_by_std_in_grpo);
-  } else if (algorithm.adv_estimator == "rloo") {
-    out = rloo_advantages(rewards, mask, group);
-  } else if (algorithm.adv_estimator == "reinforce_plus_plus") {
-    out = reinforce_plus_plus_advantages(rewards, mask, algorithm.gamma);
-  } else {
-    throw Error(ErrorCode::kInvalidArgument,
-                format("algorithm.adv_estimator \"{}\" is unknown", algorithm.adv_estimator));
-  }
+  AdvantageInputs in{rewards, mask, e.values, e.baselines, {}};
+  // Sequences that answer the same prompt.
+  for (std::int64_t i = 0; i < mask.size(0); ++i) in.group.push_back(i / job().rollout.n);
+  Advantages out = make_advantages(algorithm, in);
   e.advantages = std::move(out.advantages);
   e.returns = std::move(out.returns);
   summarize(metrics, "critic/rewards", rewards.sum(-1));
@@ -219,6 +221,7 @@ void PpoTrainer::describe(const Experience& e, std::int64_t longest, Metrics& me
       lengths.ge(static_cast<double>(longest)).to(at::kDouble).mean().item<double>();
   summarize(metrics, "prompt_length", e.sequences.last + 1 - lengths);
   summarize(metrics, "critic/score", e.scores);
+  if (e.baselines.defined()) summarize(metrics, "critic/baselines", e.baselines);
   metrics["actor/entropy"] = masked_mean(e.entropy, mask).item<double>();
   if (e.values.defined()) {
     summarize(metrics, "critic/values", e.values, mask);
@@ -248,8 +251,10 @@ Sample PpoTrainer::sample_of(const Experience& all, std::int64_t row) const {
 Validation PpoTrainer::validate() {
   Experience mine;
   const auto seed = static_cast<std::uint64_t>(job().trainer.seed);
-  generate_responses(context_, actor_, context_.sharder().of_padded(held_out_), 1,
-                     random_key({seed, kValidationStream}), mine);
+  mine.sequences =
+      generate_responses(context_, actor_, context_.sharder().of_padded(held_out_),
+                         {spec::PhaseId::kGenerate, 1, step::sampling_options(job().rollout, false),
+                          random_key({seed, kValidationStream})});
   Metrics timings;  // of no interest here
   add_log_probs(mine, timings);
   mine.scores = response_scores(context_, reward_, mine.sequences);

@@ -1,10 +1,8 @@
 // The updates of the critic and the actor: clipped losses over mini-batches.
 #include "rlhf/ppo_update.h"
 
-#include "base/status.h"
 #include "rlhf/core_algos.h"
 #include "rlhf/model_update.h"
-#include "spec/loss_kinds.h"
 #include "step/phases.h"
 
 namespace neap::rlhf {
@@ -18,12 +16,14 @@ class ExperienceUpdate {
                    const UpdateSpec& spec, std::int64_t step)
       : update(context, worker, spec, step),
         e_(e),
+        job_(context.job),
         ranks_(context.ranks.size()),
         mini_batch_(spec.shape.mini_batch * ranks_) {}
 
   void run(const ModelUpdate::Micro& micro) {
     update.run(micro, [&](std::int64_t first) {
-      scale = loss_scale(e_.batch_mask.narrow(0, first * ranks_, mini_batch_));
+      scale = loss_scale(e_.batch_mask.narrow(0, first * ranks_, mini_batch_),
+                         job_.loss_scale_factor());
     });
   }
 
@@ -32,6 +32,7 @@ class ExperienceUpdate {
 
  private:
   const Experience& e_;
+  const spec::Job& job_;
   std::int64_t ranks_, mini_batch_;
 };
 
@@ -42,7 +43,6 @@ void train_critic(Context& context, train::ModelWorker& critic, const Experience
   const spec::Job& job = context.job;
   const spec::CriticConfig& config = job.critic;
   model::Transformer& model = critic.model();
-  const auto aggregation = value_or_throw(spec::parse_loss_aggregation(config.loss_agg_mode));
   ExperienceUpdate updates(
       context, critic, e,
       {spec::ModelId::kCritic,
@@ -57,7 +57,7 @@ void train_critic(Context& context, train::ModelWorker& critic, const Experience
   updates.run([&](std::int64_t first, std::int64_t count, const spec::Checkpointing& keep) {
     const step::ValueMicroStatistics s =
         step::value_micro_batch(model.ops(), model.weights(), e, first, count,
-                                config.cliprange_value, aggregation, updates.scale, keep);
+                                config.cliprange_value, config.loss_agg_mode, updates.scale, keep);
     update.add_share("critic/vf_loss", s.loss);
     update.add_mean("critic/vf_clipfrac", s.clip_fraction, s.tokens);
     update.add_mean("critic/vpred_mean", s.mean, s.tokens);
@@ -73,8 +73,6 @@ void train_actor(Context& context, train::ModelWorker& actor, const Experience& 
   step::LogProbOptions options;
   options.temperature = job.log_prob_temperature();
   options.entropy = config.entropy_coeff != 0;
-  const auto aggregation = value_or_throw(spec::parse_loss_aggregation(config.loss_agg_mode));
-  const spec::KlKind kl = value_or_throw(spec::parse_kl(config.kl_loss_type));
   ExperienceUpdate updates(
       context, actor, e,
       {spec::ModelId::kActor,
@@ -87,9 +85,8 @@ void train_actor(Context& context, train::ModelWorker& actor, const Experience& 
       step);
   ModelUpdate& update = updates.update;
   updates.run([&](std::int64_t first, std::int64_t count, const spec::Checkpointing& keep) {
-    const step::PolicyMicroStatistics s =
-        step::policy_micro_batch(model.ops(), model.weights(), e, first, count,
-                                 {config, aggregation, kl, updates.scale}, options, keep);
+    const step::PolicyMicroStatistics s = step::policy_micro_batch(
+        model.ops(), model.weights(), e, first, count, {config, updates.scale}, options, keep);
     if (config.use_kl_loss) update.add_share("actor/kl_loss", s.kl_loss);
     update.add_share("actor/pg_loss", s.policy.loss);
     update.add_mean("actor/pg_clipfrac", s.policy.clip_fraction, s.tokens);

@@ -126,7 +126,7 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
       job.actor.clip_ratio_high = job.actor.clip_ratio;
   }
   if (job.task == Task::kGrpo && !is_set("algorithm.adv_estimator"))
-    job.algorithm.adv_estimator = "grpo";
+    job.algorithm.adv_estimator = AdvantageEstimator::kGrpo;
   NEAP_TRY(check_optimizer_keys(table, kActorOptimizer, job.actor.optim));
   NEAP_TRY(check_optimizer_keys(table, kCriticOptimizer, job.critic.optim));
   return job.validate().with_context(format("checking {}", file.string()));
@@ -174,17 +174,17 @@ Status Job::validate() const {
   if (reward_model.path.empty())
     return wrong(
         format("reward_model.model.path is missing: {} needs a reward model", to_string(task)));
-  const bool gae = algorithm.adv_estimator == "gae";
+  const bool gae = algorithm.adv_estimator == AdvantageEstimator::kGae;
   if (gae != has_critic()) {
     return wrong(format("algorithm.adv_estimator \"{}\" does not go with task \"{}\"; take \"{}\"",
-                        algorithm.adv_estimator, to_string(task), has_critic() ? "gae" : "grpo"));
+                        to_string(algorithm.adv_estimator), to_string(task),
+                        has_critic() ? "gae" : "grpo"));
   }
-  const bool groups = algorithm.adv_estimator == "grpo" || algorithm.adv_estimator == "rloo";
-  if (groups && rollout.n < 2) {
+  if (compares_responses(algorithm.adv_estimator) && rollout.n < 2) {
     return wrong(
         format("actor_rollout_ref.rollout.n is 1; {} compares at least 2 responses to a "
                "prompt",
-               algorithm.adv_estimator));
+               to_string(algorithm.adv_estimator)));
   }
   NEAP_TRY(divides("actor_rollout_ref.actor.ppo_mini_batch_size", actor.ppo_mini_batch_size,
                    "data.train_batch_size", data.train_batch_size));
@@ -248,6 +248,9 @@ std::int64_t Job::reward_micro_batch() const {
 std::int64_t Job::values_micro_batch() const {
   return critic.forward_micro_batch_size_per_gpu != 0 ? critic.forward_micro_batch_size_per_gpu
                                                       : critic.ppo_micro_batch_size_per_gpu;
+}
+std::int64_t Job::loss_scale_factor() const {
+  return actor.loss_scale_factor != 0 ? actor.loss_scale_factor : data.max_response_length;
 }
 std::int64_t Job::max_sequence_length() const {
   return data.max_prompt_length + data.max_response_length;

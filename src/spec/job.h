@@ -11,6 +11,7 @@
 
 #include "base/config.h"
 #include "spec/checkpointing.h"
+#include "spec/loss_kinds.h"
 #include "spec/measures.h"
 #include "spec/task.h"
 
@@ -52,12 +53,14 @@ struct ActorConfig {
   std::int64_t ppo_mini_batch_size = 32;
   std::int64_t ppo_micro_batch_size_per_gpu = 8;
   std::int64_t ppo_epochs = 1;
+  PolicyLoss loss_mode = PolicyLoss::kVanilla;  ///< policy_loss.loss_mode
   double clip_ratio = 0.2, clip_ratio_low = 0.2, clip_ratio_high = 0.2, clip_ratio_c = 3.0;
   double entropy_coeff = 0;
   bool use_kl_loss = false;
   double kl_loss_coef = 0.001;
-  std::string kl_loss_type = "low_var_kl";
-  std::string loss_agg_mode = "token-mean";
+  KlKind kl_loss_type{KlEstimator::kK3};
+  LossAggregation loss_agg_mode = LossAggregation::kTokenMean;
+  std::int64_t loss_scale_factor = 0;  ///< of seq-mean-token-sum-norm; 0: the longest response
   double grad_clip = 1.0;
   OptimizerConfig optim;
 };
@@ -79,16 +82,16 @@ struct CriticConfig {
   std::int64_t forward_micro_batch_size_per_gpu = 0;  ///< values; 0: as ppo_micro_batch_size
   std::int64_t ppo_epochs = 1;
   double cliprange_value = 0.5;
-  std::string loss_agg_mode = "token-mean";
+  LossAggregation loss_agg_mode = LossAggregation::kTokenMean;
   double grad_clip = 1.0;
   OptimizerConfig optim{.lr = 1e-5};
 };
 
 struct AlgorithmConfig {
-  std::string adv_estimator = "gae";
+  AdvantageEstimator adv_estimator = AdvantageEstimator::kGae;
   double gamma = 1.0, lam = 1.0;
   bool use_kl_in_reward = false;
-  std::string kl_penalty = "kl";
+  KlKind kl_penalty;
   std::string kl_ctrl_type = "fixed";
   double kl_coef = 0.001;
   std::int64_t horizon = 10000;
@@ -171,6 +174,10 @@ struct Job {
   // What the keys whose zero or empty value means "as another key" come to.
   [[nodiscard]] bool has_rollout() const { return task == Task::kPpo || task == Task::kGrpo; }
   [[nodiscard]] bool has_critic() const { return task == Task::kPpo; }
+  /// A response to each prompt is also decoded greedily and scored: ReMax's baseline.
+  [[nodiscard]] bool has_greedy_baseline() const {
+    return has_rollout() && algorithm.adv_estimator == AdvantageEstimator::kRemax;
+  }
   /// A separate reference model. False: no term uses a reference, or it is the actor's frozen base
   /// with the adapter off.
   [[nodiscard]] bool uses_reference() const;
@@ -190,6 +197,8 @@ struct Job {
   [[nodiscard]] std::int64_t reference_micro_batch() const;
   [[nodiscard]] std::int64_t reward_micro_batch() const;
   [[nodiscard]] std::int64_t values_micro_batch() const;
+  /// Length that seq-mean-token-sum-norm divides by.
+  [[nodiscard]] std::int64_t loss_scale_factor() const;
   [[nodiscard]] std::int64_t max_sequence_length() const;  ///< prompt + response
   /// Log-probabilities are those of the sampling distribution; greedy decoding takes 1.
   [[nodiscard]] double log_prob_temperature() const {

@@ -95,9 +95,19 @@ void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o) {
       .one_of({"constant", "linear", "cosine"});
 }
 
-// A "+" keeps the estimator's value and takes the gradient of k2.
-void bind_loss_aggregation(ConfigTable& t, const std::string& path, std::string* field) {
-  t.bind(path, field, "How a loss per token becomes one number.").one_of(loss_aggregation_names());
+void bind_loss_aggregation(ConfigTable& t, const std::string& path, LossAggregation* field) {
+  bind_enum(t, path, field, parse_loss_aggregation,
+            "How a loss per token becomes one number; docs/algorithms.md has the denominators.")
+      .one_of(loss_aggregation_names());
+}
+
+ConfigTable::Key& bind_kl(ConfigTable& t, const std::string& path, KlKind* field,
+                          std::string help) {
+  return bind_enum(
+             t, path, field, parse_kl,
+             std::move(help) +
+                 " With `+` its gradient is that of `k2`, whose mean is the gradient of the KL.")
+      .one_of(kl_names());
 }
 
 void bind_device(ConfigTable& t, Job& job) {
@@ -179,12 +189,17 @@ void bind_actor(ConfigTable& t, ActorConfig& a) {
       .in("sequences")
       .at_least(1);
   t.bind(at + ".ppo_epochs", &a.ppo_epochs, "Passes over a step's sequences.").at_least(1);
+  bind_enum(t, at + ".policy_loss.loss_mode", &a.loss_mode, parse_policy_loss,
+            "Loss of a token: `vanilla`: PPO's clip and dual clip; `gspo`: the clip of one ratio a "
+            "sequence; `cispo`: the clipped ratio weighs the log-probability; `gpg`: the advantage "
+            "alone does.")
+      .one_of(policy_loss_names());
   t.bind(at + ".clip_ratio", &a.clip_ratio,
          "PPO's clip; sets `clip_ratio_low` and `clip_ratio_high` where they are not set.")
       .at_least(0);
-  t.bind(at + ".clip_ratio_low", &a.clip_ratio_low, "Ratio is clipped at 1 - this.")
-      .at_least(0)
-      .at_most(1);
+  t.bind(at + ".clip_ratio_low", &a.clip_ratio_low,
+         "Ratio is clipped at 1 - this; 1 or more: not from below.")
+      .at_least(0);
   t.bind(at + ".clip_ratio_high", &a.clip_ratio_high, "Ratio is clipped at 1 + this.").at_least(0);
   t.bind(at + ".clip_ratio_c", &a.clip_ratio_c,
          "Dual clip: for negative advantages, bounds the loss at clip_ratio_c times the absolute "
@@ -193,8 +208,12 @@ void bind_actor(ConfigTable& t, ActorConfig& a) {
   t.bind(at + ".entropy_coeff", &a.entropy_coeff, "Weight of the entropy bonus.").at_least(0);
   t.bind(at + ".use_kl_loss", &a.use_kl_loss, "Adds the KL to the reference to the loss.");
   t.bind(at + ".kl_loss_coef", &a.kl_loss_coef, "Weight of that KL.").at_least(0);
-  t.bind(at + ".kl_loss_type", &a.kl_loss_type, "Estimator of that KL.").one_of(kl_names());
+  bind_kl(t, at + ".kl_loss_type", &a.kl_loss_type, "Estimator of that KL.");
   bind_loss_aggregation(t, at + ".loss_agg_mode", &a.loss_agg_mode);
+  t.bind(at + ".loss_scale_factor", &a.loss_scale_factor,
+         "Length that `seq-mean-token-sum-norm` divides by; 0: `data.max_response_length`.")
+      .in("tokens")
+      .at_least(0);
   t.bind(at + ".grad_clip", &a.grad_clip, "Largest norm of the gradient; 0: no clipping.")
       .at_least(0);
   bind_optimizer(t, at + ".optim", a.optim);
@@ -268,15 +287,15 @@ void bind_critic(ConfigTable& t, Job& job) {
 }
 
 void bind_algorithm(ConfigTable& t, AlgorithmConfig& a) {
-  t.bind("algorithm.adv_estimator", &a.adv_estimator,
-         "How rewards become advantages: `gae` in ppo, which has the critic that it needs; the "
-         "others in grpo, which has none.")
-      .one_of({"gae", "grpo", "rloo", "reinforce_plus_plus"});
+  bind_enum(t, "algorithm.adv_estimator", &a.adv_estimator, parse_advantage_estimator,
+            "How rewards become advantages: `gae` in ppo, which has the critic that it needs; the "
+            "others in grpo, which has none. docs/algorithms.md has the formulas.")
+      .one_of(advantage_estimator_names());
   t.bind("algorithm.gamma", &a.gamma, "Discount of later rewards.").at_least(0).at_most(1);
   t.bind("algorithm.lam", &a.lam, "Lambda of GAE.").at_least(0).at_most(1);
   t.bind("algorithm.use_kl_in_reward", &a.use_kl_in_reward,
          "Takes the KL to the reference off each token's reward.");
-  t.bind("algorithm.kl_penalty", &a.kl_penalty, "Estimator of that KL.").one_of(kl_names());
+  bind_kl(t, "algorithm.kl_penalty", &a.kl_penalty, "Estimator of that KL.");
   t.bind("algorithm.kl_ctrl.type", &a.kl_ctrl_type,
          "`adaptive` steers the coefficient towards `target_kl`.")
       .one_of({"fixed", "adaptive"});
@@ -287,7 +306,7 @@ void bind_algorithm(ConfigTable& t, AlgorithmConfig& a) {
   t.bind("algorithm.kl_ctrl.target_kl", &a.target_kl, "KL that the adaptive controller aims at.")
       .at_least(0);
   t.bind("algorithm.norm_adv_by_std_in_grpo", &a.norm_adv_by_std_in_grpo,
-         "Divides grpo's advantages by the group's standard deviation.");
+         "Divides grpo's advantages by the group's standard deviation; false: Dr. GRPO.");
 }
 
 void bind_trainer(ConfigTable& t, TrainerConfig& r) {

@@ -1,5 +1,6 @@
 #include "spec/loss_kinds.h"
 
+#include <iterator>
 #include <utility>
 
 #include "base/format.h"
@@ -7,47 +8,130 @@
 namespace neap::spec {
 namespace {
 
-constexpr std::pair<std::string_view, LossAggregation> kAggregations[] = {
+template <class Enum>
+using Named = std::pair<std::string_view, Enum>;
+
+constexpr Named<LossAggregation> kAggregations[] = {
     {"token-mean", LossAggregation::kTokenMean},
+    {"token-sum", LossAggregation::kTokenSum},
     {"seq-mean-token-sum", LossAggregation::kSequenceMeanTokenSum},
     {"seq-mean-token-mean", LossAggregation::kSequenceMeanTokenMean},
     {"seq-mean-token-sum-norm", LossAggregation::kSequenceMeanTokenSumNorm},
 };
-constexpr std::pair<std::string_view, KlEstimator> kEstimators[] = {
+constexpr Named<PolicyLoss> kPolicyLosses[] = {
+    {"vanilla", PolicyLoss::kVanilla},
+    {"gspo", PolicyLoss::kGspo},
+    {"cispo", PolicyLoss::kCispo},
+    {"gpg", PolicyLoss::kGpg},
+};
+constexpr Named<AdvantageEstimator> kAdvantages[] = {
+    {"gae", AdvantageEstimator::kGae},
+    {"grpo", AdvantageEstimator::kGrpo},
+    {"rloo", AdvantageEstimator::kRloo},
+    {"reinforce_plus_plus", AdvantageEstimator::kReinforcePlusPlus},
+    {"reinforce_plus_plus_baseline", AdvantageEstimator::kReinforcePlusPlusBaseline},
+    {"remax", AdvantageEstimator::kRemax},
+    {"opo", AdvantageEstimator::kOpo},
+    {"gpg", AdvantageEstimator::kGpg},
+};
+// The first name of an estimator is the one that is written.
+constexpr Named<KlEstimator> kEstimators[] = {
     {"kl", KlEstimator::kK1},  {"k1", KlEstimator::kK1}, {"abs", KlEstimator::kAbs},
     {"mse", KlEstimator::kK2}, {"k2", KlEstimator::kK2}, {"low_var_kl", KlEstimator::kK3},
     {"k3", KlEstimator::kK3},
 };
 
-std::string joined(const std::vector<std::string>& names) {
-  std::string out;
-  for (const std::string& name : names) out += (out.empty() ? "" : ", ") + name;
-  return out;
+template <class Enum, std::size_t N>
+std::vector<std::string> names_of(const Named<Enum> (&table)[N]) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : table) names.emplace_back(name);
+  return names;
+}
+
+template <class Enum, std::size_t N>
+std::string_view name_of(const Named<Enum> (&table)[N], Enum value) {
+  for (const auto& [name, each] : table) {
+    if (each == value) return name;
+  }
+  return {};
+}
+
+Status unknown(std::string_view what, std::string_view name,
+               const std::vector<std::string>& known) {
+  std::string list;
+  for (const std::string& each : known) list += (list.empty() ? "" : ", ") + each;
+  return {ErrorCode::kInvalidArgument,
+          format("{} \"{}\" is unknown; it can be {}", what, name, list)};
+}
+
+template <class Enum, std::size_t N>
+Result<Enum> value_of(const Named<Enum> (&table)[N], std::string_view what, std::string_view name) {
+  for (const auto& [known, value] : table) {
+    if (known == name) return value;
+  }
+  return unknown(what, name, names_of(table));
 }
 
 }  // namespace
 
 std::vector<std::string> loss_aggregation_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, mode] : kAggregations) names.emplace_back(name);
-  return names;
+  return names_of(kAggregations);
+}
+std::string_view to_string(LossAggregation mode) {
+  return name_of(kAggregations, mode);
+}
+Result<LossAggregation> parse_loss_aggregation(std::string_view name) {
+  return value_of(kAggregations, "loss aggregation", name);
 }
 
-Result<LossAggregation> parse_loss_aggregation(std::string_view name) {
-  for (const auto& [known, mode] : kAggregations) {
-    if (known == name) return mode;
+std::vector<std::string> policy_loss_names() {
+  return names_of(kPolicyLosses);
+}
+std::string_view to_string(PolicyLoss kind) {
+  return name_of(kPolicyLosses, kind);
+}
+Result<PolicyLoss> parse_policy_loss(std::string_view name) {
+  return value_of(kPolicyLosses, "policy loss", name);
+}
+LossAggregation aggregation_of(PolicyLoss kind, LossAggregation configured) {
+  return kind == PolicyLoss::kGspo ? LossAggregation::kSequenceMeanTokenMean : configured;
+}
+
+std::vector<std::string> advantage_estimator_names() {
+  return names_of(kAdvantages);
+}
+std::string_view to_string(AdvantageEstimator estimator) {
+  return name_of(kAdvantages, estimator);
+}
+Result<AdvantageEstimator> parse_advantage_estimator(std::string_view name) {
+  return value_of(kAdvantages, "advantage estimator", name);
+}
+bool compares_responses(AdvantageEstimator estimator) {
+  switch (estimator) {
+    case AdvantageEstimator::kGrpo:
+    case AdvantageEstimator::kRloo:
+    case AdvantageEstimator::kReinforcePlusPlusBaseline:
+    case AdvantageEstimator::kOpo:
+    case AdvantageEstimator::kGpg:
+      return true;
+    case AdvantageEstimator::kGae:
+    case AdvantageEstimator::kReinforcePlusPlus:
+    case AdvantageEstimator::kRemax:
+      break;
   }
-  return Status(ErrorCode::kInvalidArgument,
-                format("loss aggregation \"{}\" is unknown; it can be {}", name,
-                       joined(loss_aggregation_names())));
+  return false;
 }
 
 std::vector<std::string> kl_names() {
   std::vector<std::string> names;
   for (const char* suffix : {"", "+"}) {
-    for (const auto& [name, kind] : kEstimators) names.push_back(std::string(name) + suffix);
+    for (const std::string& name : names_of(kEstimators)) names.push_back(name + suffix);
   }
   return names;
+}
+
+std::string to_string(KlKind kind) {
+  return std::string(name_of(kEstimators, kind.value)) + (kind.straight_through ? "+" : "");
 }
 
 Result<KlKind> parse_kl(std::string_view name) {
@@ -57,13 +141,10 @@ Result<KlKind> parse_kl(std::string_view name) {
     kind.straight_through = true;
     stem.remove_suffix(1);
   }
-  for (const auto& [known, estimator] : kEstimators) {
-    if (known != stem) continue;
-    kind.value = estimator;
-    return kind;
-  }
-  return Status(ErrorCode::kInvalidArgument,
-                format("KL estimator \"{}\" is unknown; it can be {}", name, joined(kl_names())));
+  const Result<KlEstimator> value = value_of(kEstimators, "KL estimator", stem);
+  if (!value.ok()) return unknown("KL estimator", name, kl_names());
+  kind.value = *value;
+  return kind;
 }
 
 }  // namespace neap::spec

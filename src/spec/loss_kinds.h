@@ -1,4 +1,6 @@
-// Kinds of losses and KL estimates, by the names that a configuration has for them.
+// Kinds of losses, advantages and KL estimates, by their names in a configuration: verl's.
+//
+// Threads   functions without state.   Failure   kInvalidArgument naming the known ones.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +12,51 @@
 
 namespace neap::spec {
 
-/// How the losses of tokens become one number.
-enum class LossAggregation {
-  kTokenMean,
-  kSequenceMeanTokenSum,
-  kSequenceMeanTokenMean,
-  kSequenceMeanTokenSumNorm,
+/// How the losses of tokens become one number. Tokens and sequences are those of the whole
+/// mini-batch.
+enum class LossAggregation : std::uint8_t {
+  kTokenMean,                 ///< over the mini-batch's tokens
+  kTokenSum,                  ///< nothing is divided
+  kSequenceMeanTokenSum,      ///< sums of sequences over the number of sequences
+  kSequenceMeanTokenMean,     ///< means of sequences over the number of sequences
+  kSequenceMeanTokenSumNorm,  ///< kSequenceMeanTokenSum over a constant length
 };
 [[nodiscard]] std::vector<std::string> loss_aggregation_names();
+[[nodiscard]] std::string_view to_string(LossAggregation mode);
 [[nodiscard]] Result<LossAggregation> parse_loss_aggregation(std::string_view name);
 
+/// The actor's loss of a token from its ratio to the old policy and its advantage.
+enum class PolicyLoss : std::uint8_t {
+  kVanilla,  ///< PPO's clip with the dual clip
+  kGspo,     ///< clips one ratio a sequence, the geometric mean of its tokens'
+  kCispo,    ///< log-probabilities weighted with the clipped ratio, which has no gradient
+  kGpg,      ///< log-probabilities weighted with the advantage alone
+};
+[[nodiscard]] std::vector<std::string> policy_loss_names();
+[[nodiscard]] std::string_view to_string(PolicyLoss kind);
+[[nodiscard]] Result<PolicyLoss> parse_policy_loss(std::string_view name);
+/// `configured`, or what the loss always takes.
+[[nodiscard]] LossAggregation aggregation_of(PolicyLoss kind, LossAggregation configured);
+
+/// How rewards become advantages.
+enum class AdvantageEstimator : std::uint8_t {
+  kGae,
+  kGrpo,
+  kRloo,
+  kReinforcePlusPlus,
+  kReinforcePlusPlusBaseline,
+  kRemax,
+  kOpo,
+  kGpg,
+};
+[[nodiscard]] std::vector<std::string> advantage_estimator_names();
+[[nodiscard]] std::string_view to_string(AdvantageEstimator estimator);
+[[nodiscard]] Result<AdvantageEstimator> parse_advantage_estimator(std::string_view name);
+/// Whether it compares the responses to one prompt with each other.
+[[nodiscard]] bool compares_responses(AdvantageEstimator estimator);
+
 /// Estimates of KL(p || q) from delta = log p - log q of a sample of p.
-enum class KlEstimator {
+enum class KlEstimator : std::uint8_t {
   kK1,   ///< delta
   kAbs,  ///< |delta|
   kK2,   ///< delta^2 / 2
@@ -33,6 +68,8 @@ struct KlKind {
   bool straight_through = false;
 };
 [[nodiscard]] std::vector<std::string> kl_names();
+/// verl's longer name, with "+" where it has one.
+[[nodiscard]] std::string to_string(KlKind kind);
 [[nodiscard]] Result<KlKind> parse_kl(std::string_view name);
 
 }  // namespace neap::spec

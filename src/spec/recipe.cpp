@@ -11,9 +11,10 @@ namespace {
 constexpr std::array<std::string_view, kModels> kModelNames = {"actor", "reference", "critic",
                                                                "reward"};
 constexpr std::array<std::string_view, kPhases> kPhaseNames = {
-    "generate",      "actor_logp",     "ref_logp",     "values",   "rewards",
-    "train_critic",  "train_actor",    "train",        "validate", "backward_critic",
-    "update_critic", "backward_actor", "update_actor", "backward", "update"};
+    "generate",          "actor_logp",      "ref_logp",     "values",   "rewards",
+    "train_critic",      "train_actor",     "train",        "validate", "backward_critic",
+    "update_critic",     "backward_actor",  "update_actor", "backward", "update",
+    "generate_baseline", "baseline_rewards"};
 constexpr std::array<std::string_view, 5> kTagNames = {"weights", "adapter", "grads", "optimizer",
                                                        "kv"};
 
@@ -148,6 +149,9 @@ void policy_gradient(Builder& b, const Job& job, bool critic) {
   b.frozen(ModelId::kReward, job.reward_model.path, Head::kScalar);
 
   b.phase(PhaseId::kGenerate, Body::kGenerate, ModelId::kActor);
+  const bool baseline = job.has_greedy_baseline();
+  if (baseline)
+    b.phase(PhaseId::kGenerateBaseline, Body::kGenerate, ModelId::kActor).baseline = true;
   b.phase(PhaseId::kActorLogProbs, Body::kLogProbs, ModelId::kActor);
   if (reference) {
     const ModelId model = base_is_reference ? ModelId::kActor : ModelId::kReference;
@@ -155,6 +159,8 @@ void policy_gradient(Builder& b, const Job& job, bool critic) {
   }
   if (critic) b.phase(PhaseId::kValues, Body::kTokenScores, ModelId::kCritic);
   b.phase(PhaseId::kRewards, Body::kSequenceScores, ModelId::kReward);
+  if (baseline)
+    b.phase(PhaseId::kBaselineRewards, Body::kSequenceScores, ModelId::kReward).baseline = true;
   if (critic)
     b.update(PhaseId::kTrainCritic, Body::kValueUpdate, ModelId::kCritic,
              job.critic.ppo_epochs * (job.data.train_batch_size / job.critic.ppo_mini_batch_size));

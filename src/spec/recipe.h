@@ -38,8 +38,11 @@ enum class PhaseId : std::uint8_t {
   kUpdateActor,
   kBackward,
   kUpdate,
+  // ReMax's greedy response to each prompt, and its score.
+  kGenerateBaseline,
+  kBaselineRewards,
 };
-constexpr std::size_t kPhases = 15;
+constexpr std::size_t kPhases = 17;
 /// The name in plans, traces, reports and metrics: "generate", "actor_logp".
 [[nodiscard]] std::string_view to_string(PhaseId phase);
 
@@ -97,6 +100,7 @@ struct Phase {
   Body body = Body::kCrossEntropyUpdate;
   ModelId model = ModelId::kActor;  ///< the one that it runs
   bool adapter_off = false;         ///< the frozen base alone, as the reference
+  bool baseline = false;            ///< of one greedy response to each prompt
   TrainPart part = TrainPart::kNone;
   /// Runs in a step. A backward phase and the update behind it repeat together, in turn.
   std::int64_t times = 1;

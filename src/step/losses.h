@@ -17,12 +17,15 @@ namespace neap::step {
 /// |log ratio| is clamped to this: e^20 is finite in every dtype in use.
 constexpr double kLogRatioLimit = 20;
 constexpr double kKlLimit = 10;
+constexpr double kSequenceLogRatioLimit = 10;
+/// More than any sequence has.
+constexpr double kMostTokens = 1e30;
 
 /// What a loss is divided by: counts of the whole mini-batch.
 struct LossScale {
   double tokens = 0;     ///< masked tokens
-  double sequences = 0;  ///< sequences with at least one masked token
-  double horizon = 0;    ///< longest response, for seq-mean-token-sum-norm
+  double sequences = 0;  ///< all of them, with masked tokens or without
+  double horizon = 0;    ///< length that seq-mean-token-sum-norm divides by
 };
 
 /// Weight of each token under `mode`; sum(loss * weights) is the aggregated loss.
@@ -34,6 +37,8 @@ T loss_weights(Ops& ops, const T& mask, spec::LossAggregation mode, const LossSc
   switch (mode) {
     case spec::LossAggregation::kTokenMean:
       ops.divide_(weights, tokens);
+      break;
+    case spec::LossAggregation::kTokenSum:
       break;
     case spec::LossAggregation::kSequenceMeanTokenSum:
       ops.divide_(weights, sequences);
@@ -125,15 +130,20 @@ double masked_mean(Ops& ops, const T& x, const T& mask, double count) {
   return weighted_sum(ops, x, mask) / (count + 1e-8);
 }
 
+/// What the actor's loss reads of a micro-batch.
+template <class T>
+struct PolicyInputs {
+  T old_log_probs, log_probs, advantages, mask, weights;
+};
+
 /// PPO's clipped loss with dual clip and its gradient with respect to log_probs.
 template <class Ops, class T = typename Ops::Tensor>
-PolicyGradient<T> policy_loss(Ops& ops, const T& old_log_probs, const T& log_probs,
-                              const T& advantages, const T& mask, const T& weights,
-                              const spec::ActorConfig& config) {
-  const T difference = ops.subtract(log_probs, old_log_probs);
+PolicyGradient<T> vanilla_policy_loss(Ops& ops, const PolicyInputs<T>& in,
+                                      const spec::ActorConfig& config) {
+  const T difference = ops.subtract(in.log_probs, in.old_log_probs);
   const T delta = ops.clamp(difference, -kLogRatioLimit, kLogRatioLimit);
   const T ratio = ops.exp(delta);
-  const T cost = ops.negate(advantages);
+  const T cost = ops.negate(in.advantages);
   const T plain = ops.multiply(cost, ratio);
   const T clipped =
       ops.multiply(cost, ops.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high));
@@ -145,23 +155,96 @@ PolicyGradient<T> policy_loss(Ops& ops, const T& old_log_probs, const T& log_pro
   ops.multiply_(over, negative);
 
   PolicyGradient<T> out;
-  const double count = ops.read(ops.sum(mask));
-  out.statistics.clip_fraction = masked_mean(ops, ops.above(clipped, plain), mask, count);
-  out.statistics.clip_fraction_lower = masked_mean(ops, over, mask, count);
-  out.statistics.kl = -masked_mean(ops, delta, mask, count);
+  const double count = ops.read(ops.sum(in.mask));
+  out.statistics.clip_fraction = masked_mean(ops, ops.above(clipped, plain), in.mask, count);
+  out.statistics.clip_fraction_lower = masked_mean(ops, over, in.mask, count);
+  out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
   // loss = over ? bound : upper
   const T loss = ops.subtract(bound, upper);
   ops.multiply_(loss, over);
   ops.add_(loss, upper);
-  out.statistics.loss = weighted_sum(ops, loss, weights);
+  out.statistics.loss = weighted_sum(ops, loss, in.weights);
 
   // Only the plain side moves with the ratio: on the clipped side beyond the range nothing does,
   // and within it both sides are one.
-  out.d_log_probs = ops.multiply(plain, weights);
+  out.d_log_probs = ops.multiply(plain, in.weights);
   ops.multiply_(out.d_log_probs, ops.at_least(plain, clipped));
   ops.multiply_(out.d_log_probs, ops.at_most(over, 0.0));
   ops.multiply_(out.d_log_probs, ops.equal(difference, delta));
   return out;
+}
+
+/// GSPO: the ratio of each token has the value of its sequence's, exp of the mean log ratio (at most
+/// kSequenceLogRatioLimit), and the gradient of its own log-probability. No dual clip.
+template <class Ops, class T = typename Ops::Tensor>
+PolicyGradient<T> gspo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
+                                   const spec::ActorConfig& config) {
+  const T difference = ops.subtract(in.log_probs, in.old_log_probs);
+  PolicyGradient<T> out;
+  const double count = ops.read(ops.sum(in.mask));
+  out.statistics.kl = -masked_mean(ops, difference, in.mask, count);
+  const T mean = ops.sum_last(ops.multiply(difference, in.mask));  // (B,)
+  ops.divide_(mean, ops.clamp(ops.sum_last(in.mask), 1, kMostTokens));
+  const T held = ops.clamp(mean, -kMostTokens, kSequenceLogRatioLimit);
+  const T ratio = ops.view(ops.exp(held), {-1, 1});
+  const T cost = ops.negate(in.advantages);
+  const T plain = ops.multiply(cost, ratio);
+  const T clipped =
+      ops.multiply(cost, ops.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high));
+  out.statistics.clip_fraction = masked_mean(ops, ops.above(clipped, plain), in.mask, count);
+  out.statistics.loss = weighted_sum(ops, ops.maximum(plain, clipped), in.weights);
+  out.d_log_probs = ops.multiply(plain, in.weights);
+  ops.multiply_(out.d_log_probs, ops.at_least(plain, clipped));
+  ops.multiply_(out.d_log_probs, ops.view(ops.equal(mean, held), {-1, 1}));
+  return out;
+}
+
+/// CISPO: -clip(ratio) A log p, where the clipped ratio has no gradient.
+template <class Ops, class T = typename Ops::Tensor>
+PolicyGradient<T> cispo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
+                                    const spec::ActorConfig& config) {
+  const T delta = ops.subtract(in.log_probs, in.old_log_probs);
+  const T ratio = ops.exp(ops.clamp(delta, -kLogRatioLimit, kLogRatioLimit));
+  const T clipped = ops.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high);
+  PolicyGradient<T> out;
+  const double count = ops.read(ops.sum(in.mask));
+  out.statistics.kl =
+      -masked_mean(ops, ops.clamp(delta, -kLogRatioLimit, kLogRatioLimit), in.mask, count);
+  out.statistics.clip_fraction = 1 - masked_mean(ops, ops.equal(ratio, clipped), in.mask, count);
+  ops.multiply_(clipped, in.advantages);
+  out.d_log_probs = ops.multiply(clipped, in.weights);
+  ops.scale_(out.d_log_probs, -1);
+  out.statistics.loss = weighted_sum(ops, in.log_probs, out.d_log_probs);
+  return out;
+}
+
+/// GPG: -A log p.
+template <class Ops, class T = typename Ops::Tensor>
+PolicyGradient<T> gpg_policy_loss(Ops& ops, const PolicyInputs<T>& in) {
+  PolicyGradient<T> out;
+  const double count = ops.read(ops.sum(in.mask));
+  out.statistics.kl =
+      masked_mean(ops, ops.subtract(in.old_log_probs, in.log_probs), in.mask, count);
+  out.d_log_probs = ops.multiply(in.advantages, in.weights);
+  ops.scale_(out.d_log_probs, -1);
+  out.statistics.loss = weighted_sum(ops, in.log_probs, out.d_log_probs);
+  return out;
+}
+
+template <class Ops, class T = typename Ops::Tensor>
+PolicyGradient<T> policy_loss(Ops& ops, const PolicyInputs<T>& in,
+                              const spec::ActorConfig& config) {
+  switch (config.loss_mode) {
+    case spec::PolicyLoss::kVanilla:
+      return vanilla_policy_loss(ops, in, config);
+    case spec::PolicyLoss::kGspo:
+      return gspo_policy_loss(ops, in, config);
+    case spec::PolicyLoss::kCispo:
+      return cispo_policy_loss(ops, in, config);
+    case spec::PolicyLoss::kGpg:
+      return gpg_policy_loss(ops, in);
+  }
+  return {};
 }
 
 template <class T>

@@ -157,8 +157,6 @@ void update_phase(Ops& ops, std::int64_t sequences, const UpdateShape& shape, Op
 /// What the actor's loss is made of.
 struct PolicyObjective {
   const spec::ActorConfig& config;
-  spec::LossAggregation aggregation;
-  spec::KlKind kl;
   LossScale scale;
 };
 struct PolicyMicroStatistics {
@@ -183,15 +181,22 @@ PolicyMicroStatistics policy_micro_batch(Ops& ops, const Weights<T>& w, const Ex
   T d_log_probs;
   T d_entropy;
   {
-    const T weights = loss_weights(ops, s.mask, objective.aggregation, objective.scale);
+    const spec::LossAggregation mode = config.loss_agg_mode;
+    const spec::LossAggregation policy_mode = spec::aggregation_of(config.loss_mode, mode);
+    const T weights = loss_weights(ops, s.mask, mode, objective.scale);
     const T current = ops.view(out.log_probs, {count, -1});
     PolicyGradient<T> policy =
-        policy_loss(ops, part_on_device(ops, e.old_log_probs, first, count), current,
-                    part_on_device(ops, e.advantages, first, count), s.mask, weights, config);
+        policy_loss(ops,
+                    PolicyInputs<T>{part_on_device(ops, e.old_log_probs, first, count), current,
+                                    part_on_device(ops, e.advantages, first, count), s.mask,
+                                    policy_mode == mode
+                                        ? weights
+                                        : loss_weights(ops, s.mask, policy_mode, objective.scale)},
+                    config);
     statistics.policy = policy.statistics;
     d_log_probs = std::move(policy.d_log_probs);
     if (config.use_kl_loss) {
-      const spec::KlKind& kind = objective.kl;
+      const spec::KlKind kind = config.kl_loss_type;
       const T delta = ops.subtract(current, part_on_device(ops, e.ref_log_probs, first, count));
       statistics.kl_loss = weighted_sum(ops, kl_value(ops, delta, kind.value), weights);
       const T d_kl =

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "spec/job.h"
 #include "step/operations.h"
 
 namespace neap::step {
@@ -13,6 +14,11 @@ struct SamplingOptions {
   double top_p = 1;         ///< the smallest set of tokens whose cumulative probability reaches it
   std::int64_t top_k = -1;  ///< that many likeliest tokens; -1: all
 };
+
+/// As configured, or the likeliest token each time.
+[[nodiscard]] inline SamplingOptions sampling_options(const spec::RolloutConfig& r, bool greedy) {
+  return greedy ? SamplingOptions{0, 1, -1} : SamplingOptions{r.temperature, r.top_p, r.top_k};
+}
 
 /// logits (B, V) wide, destroyed; uniforms (B,) in [0, 1) -> (B,) int64.
 template <class Ops, class T = typename Ops::Tensor>

@@ -117,6 +117,19 @@ class TrainCase(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
+        cls.make_home()
+        for stage in ("sft", "reward"):
+            result = cls.neap("train", f"{stage}.toml")
+            assert result.returncode == 0, result.stderr
+        # The tightest ceiling under which the job runs at all.
+        (cls.home / "ppo.toml").write_text(PPO.replace("CEILING", "4MiB"))
+        refusal = cls.neap("train", "ppo.toml")
+        cls.ceiling = int(re.search(r"least capacity is (\d+) MiB", refusal.stderr).group(1))
+        (cls.home / "ppo.toml").write_text(PPO.replace("CEILING", f"{cls.ceiling}MiB"))
+
+    @classmethod
+    def make_home(cls):
+        """A folder with an untrained model and data."""
         cls.base = pathlib.Path(tempfile.mkdtemp(prefix="neap-train-"))
         cls.home = cls.base / "home"
         (cls.home / "model").mkdir(parents=True)
@@ -128,14 +141,6 @@ class TrainCase(unittest.TestCase):
             head(REVIEWS / f"{name}.jsonl", cls.home / f"{name.replace('_train', '')}.jsonl", rows)
         (cls.home / "sft.toml").write_text(SFT)
         (cls.home / "reward.toml").write_text(REWARD)
-        for stage in ("sft", "reward"):
-            result = cls.neap("train", f"{stage}.toml")
-            assert result.returncode == 0, result.stderr
-        # The tightest ceiling under which the job runs at all.
-        (cls.home / "ppo.toml").write_text(PPO.replace("CEILING", "4MiB"))
-        refusal = cls.neap("train", "ppo.toml")
-        cls.ceiling = int(re.search(r"least capacity is (\d+) MiB", refusal.stderr).group(1))
-        (cls.home / "ppo.toml").write_text(PPO.replace("CEILING", f"{cls.ceiling}MiB"))
 
     @classmethod
     def tearDownClass(cls):

@@ -31,6 +31,12 @@ class Dice {
   std::mt19937_64 engine_;
 };
 
+/// One of the values that have these names.
+template <class T>
+T any_of(Dice& dice, const std::vector<std::string>& names, Result<T> (*parse)(std::string_view)) {
+  return *parse(names[static_cast<std::size_t>(dice.between(0, std::ssize(names) - 1))]);
+}
+
 inline spec::Architecture random_architecture(Dice& dice) {
   spec::Architecture a;
   a.vocab_size = dice.between(50, 900);
@@ -155,10 +161,14 @@ inline RandomJob random_job(std::uint64_t seed) {
   job.actor.ppo_epochs = dice.between(1, 2);
   job.actor.entropy_coeff = dice.chance(40) ? 0.01 : 0;
   job.actor.use_kl_loss = dice.chance(50);
-  job.actor.kl_loss_type = dice.one_of({"k1", "abs", "k2", "k3+", "low_var_kl"});
-  for (std::string* mode : {&job.actor.loss_agg_mode, &job.critic.loss_agg_mode})
-    *mode = dice.one_of(
-        {"token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"});
+  job.actor.kl_loss_type = any_of(dice, spec::kl_names(), spec::parse_kl);
+  for (spec::LossAggregation* mode : {&job.actor.loss_agg_mode, &job.critic.loss_agg_mode})
+    *mode = any_of(dice, spec::loss_aggregation_names(), spec::parse_loss_aggregation);
+  if (job.task == spec::Task::kGrpo) {
+    job.actor.loss_mode = any_of(dice, spec::policy_loss_names(), spec::parse_policy_loss);
+    job.algorithm.adv_estimator =
+        dice.one_of({spec::AdvantageEstimator::kGrpo, spec::AdvantageEstimator::kRemax});
+  }
   if (job.task == spec::Task::kReward) {
     out.models.reward = random_role(dice, "reward", spec::Head::kScalar, true, out.dtype);
     return out;

@@ -52,7 +52,8 @@ TEST_F(ArchitectureRecipe, EveryTaskIsPlannedForIt) {
       job.task = task;
       job.actor_model.path = job.reward_model.path = folder_.string();
       job.actor.use_kl_loss = true;
-      job.algorithm.adv_estimator = task == Task::kGrpo ? "grpo" : "gae";
+      job.algorithm.adv_estimator =
+          task == Task::kGrpo ? spec::AdvantageEstimator::kGrpo : spec::AdvantageEstimator::kGae;
       plan::Target target;
       target.cuda = cuda;
       const auto plan = plan::make_plan(job, target);

@@ -90,7 +90,7 @@ TEST_F(JobFile, GrpoTakesItsEstimatorAndNeedsGroups) {
   const std::string error_of_one = error(kPpo, {"task=grpo"});
   EXPECT_TRUE(has(error_of_one, "rollout.n is 1")) << error_of_one;
   ASSERT_TRUE(load(kPpo, {"task=grpo", "actor_rollout_ref.rollout.n=4"}).ok());
-  EXPECT_EQ(job_.algorithm.adv_estimator, "grpo");
+  EXPECT_EQ(job_.algorithm.adv_estimator, AdvantageEstimator::kGrpo);
   EXPECT_EQ(job_.sequences_per_step(), 256);
   EXPECT_FALSE(job_.has_critic());
 }

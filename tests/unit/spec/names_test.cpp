@@ -39,7 +39,31 @@ TEST(Names, LossAggregationsAreVerls) {
             LossAggregation::kSequenceMeanTokenMean);
   EXPECT_EQ(*parse_loss_aggregation("seq-mean-token-sum-norm"),
             LossAggregation::kSequenceMeanTokenSumNorm);
+  EXPECT_EQ(*parse_loss_aggregation("token-sum"), LossAggregation::kTokenSum);
   EXPECT_FALSE(parse_loss_aggregation("mean").ok());
+}
+
+template <class Enum>
+void expect_read_as_written(const std::vector<std::string>& names,
+                            Result<Enum> (*parse)(std::string_view)) {
+  for (const std::string& name : names) EXPECT_EQ(to_string(*parse(name)), name);
+  EXPECT_FALSE(parse("").ok());
+}
+
+TEST(Names, LossesAndAdvantagesAreReadAsTheyAreWritten) {
+  expect_read_as_written(loss_aggregation_names(), parse_loss_aggregation);
+  expect_read_as_written(policy_loss_names(), parse_policy_loss);
+  expect_read_as_written(advantage_estimator_names(), parse_advantage_estimator);
+  EXPECT_EQ(to_string(*parse_kl("k3+")), "low_var_kl+");
+  EXPECT_EQ(to_string(*parse_kl("k1")), "kl");
+}
+
+TEST(Names, GspoIsAMeanOfSequences) {
+  for (const std::string& name : loss_aggregation_names()) {
+    const LossAggregation mode = *parse_loss_aggregation(name);
+    EXPECT_EQ(aggregation_of(PolicyLoss::kGspo, mode), LossAggregation::kSequenceMeanTokenMean);
+    EXPECT_EQ(aggregation_of(PolicyLoss::kCispo, mode), mode);
+  }
 }
 
 TEST(Names, CheckpointModesAreReadAsTheyAreWritten) {
