@@ -83,6 +83,51 @@ bool has_block_between(const Tag& tag, Address from, Address to) {
   return it != tag.blocks.end() && it->first < to;
 }
 
+/// The pages that no other region of the tag uses. Needs the table lock.
+std::vector<std::pair<Address, Page>> pages_of_only(const Tag& tag, const Region& region) {
+  std::vector<std::pair<Address, Page>> pages;
+  for (const auto& [at, page] : slots_touching(tag, region.block, region.block_size)) {
+    const Region* first = block_owner(tag, at);
+    const auto next = tag.blocks.upper_bound(std::max(at, region.block));
+    const bool shared = (first != nullptr && first != &region) ||
+                        (next != tag.blocks.end() && next->first < at + page.size.count()) ||
+                        (at < region.block && has_block_between(tag, at, region.block));
+    if (!shared) pages.emplace_back(at, page);
+  }
+  return pages;
+}
+
+/// Unmaps what leaves with one region. After a failure it is mapped again, and the region has its
+/// state from before. Takes the table lock.
+Status unmap_region(Arena::Impl& arena, Region& region, const RegionInfo& info, Outgoing& out) {
+  const bool tell = info.state == State::kResident;
+  Status status = tell ? arena.call_before_unmap({info}) : Status();
+  const bool told = tell && status.ok();
+  for (TransferChunk& chunk : out.chunks) {
+    chunk.mapped = chunk.pages.size();
+    if (status.ok()) status = unmap_chunk(arena, chunk);
+  }
+  if (status.ok()) return {};
+  Outgoing::Item item;
+  item.region = &region;
+  out.items.push_back(std::move(item));
+  undo(arena, out);
+  if (told) arena.notify_still_mapped({info});
+  const std::unique_lock lock(arena.table);
+  region.state = info.state;
+  return status;
+}
+
+void give_backup(Arena::Impl& arena, Tag& tag, Backup backup) {
+  arena.hosts.give(backup.host);
+  arena.hosts.release_free(&tag);
+  if (backup.file == nullptr) return;
+  // Not an initializer list, which would keep a reference and close the file here.
+  std::vector<DiskCopy> last;
+  last.push_back({0, std::move(backup.file), Bytes(0), Bytes(0)});
+  arena.close_in_background(std::move(last));
+}
+
 }  // namespace
 
 Result<RegionInfo> Arena::create(std::string_view name, Bytes requested, Policy policy) {
@@ -131,56 +176,21 @@ Status Arena::destroy(RegionId id, bool release_pages) {
   Impl& arena = *impl_;
   NEAP_TRY(arena.check_process());
   std::unique_lock lock(arena.table);
-  const auto find_region = [&]() -> Region* {
-    const auto it = arena.regions.find(static_cast<std::uint64_t>(id));
-    return it == arena.regions.end() ? nullptr : it->second.get();
-  };
-  const auto missing = [&] {
-    return Status(ErrorCode::kNotFound,
-                  format("there is no region {}", static_cast<std::uint64_t>(id)));
-  };
-  Region* region = find_region();
-  if (region == nullptr) return missing();
+  NEAP_TRY_ASSIGN(Region * region, find_region(arena, id));
   Tag& tag = *region->tag;
   const Moving moving(arena, lock, {&tag});
   NEAP_TRY(moving.status());
-  region = find_region();
-  if (region == nullptr) return missing();
-
-  // The pages that no other region of the tag uses.
-  std::vector<std::pair<Address, Page>> leaving;
-  for (const auto& [at, page] : slots_touching(tag, region->block, region->block_size)) {
-    const Region* first = block_owner(tag, at);
-    const auto next = tag.blocks.upper_bound(std::max(at, region->block));
-    const bool shared = (first != nullptr && first != region) ||
-                        (next != tag.blocks.end() && next->first < at + page.size.count()) ||
-                        (at < region->block && has_block_between(tag, at, region->block));
-    if (!shared) leaving.emplace_back(at, page);
-  }
-  const State before = region->state;
+  NEAP_TRY_ASSIGN(region, find_region(arena, id));  // another move may have destroyed it
   const RegionInfo info = arena.describe(*region);
   const bool imported = region->imported;
+  const auto leaving = pages_of_only(tag, *region);
   region->state = State::kPausing;
   lock.unlock();
 
   Outgoing out;
   out.chunks = cut_chunks(tag, leaving, Bytes(0));
-  Status status = before == State::kResident ? arena.call_before_unmap({info}) : Status();
-  const bool told = status.ok();
-  for (TransferChunk& chunk : out.chunks) {
-    chunk.mapped = chunk.pages.size();
-    if (status.ok()) status = unmap_chunk(arena, chunk);
-  }
-  if (!status.ok()) {
-    Outgoing::Item item;
-    item.region = region;
-    out.items.push_back(std::move(item));
-    undo(arena, out);
-    if (told && before == State::kResident) arena.notify_still_mapped({info});
-    lock.lock();
-    region->state = before;
+  if (Status status = unmap_region(arena, *region, info, out); !status.ok())
     return std::move(status).with_context(format("destroying a region of {}", info.tag));
-  }
 
   lock.lock();
   for (const auto& [at, page] : leaving) tag.slots.erase(at);
@@ -188,14 +198,7 @@ Status Arena::destroy(RegionId id, bool release_pages) {
   Backup backup = std::move(region->backup);
   arena.remove_region(*region);
   lock.unlock();
-  arena.hosts.give(backup.host);
-  arena.hosts.release_free(&tag);
-  if (backup.file != nullptr) {
-    // Not an initializer list, which would keep a reference and close the file here.
-    std::vector<DiskCopy> last;
-    last.push_back({0, std::move(backup.file), Bytes(0), Bytes(0)});
-    arena.close_in_background(std::move(last));
-  }
+  give_backup(arena, tag, std::move(backup));
   if (imported) {
     for (const auto& [at, page] : leaving) {
       if (const Status gone = arena.device.release(page.id); !gone.ok())
@@ -225,11 +228,8 @@ std::optional<RegionInfo> Arena::look_up(device::Address address) const {
 Result<RegionInfo> Arena::info(RegionId id) const {
   NEAP_TRY(impl_->check_process());
   const std::shared_lock lock(impl_->table);
-  const auto it = impl_->regions.find(static_cast<std::uint64_t>(id));
-  if (it == impl_->regions.end())
-    return Status(ErrorCode::kNotFound,
-                  format("there is no region {}", static_cast<std::uint64_t>(id)));
-  return impl_->describe(*it->second);
+  NEAP_TRY_ASSIGN(const Region* region, find_region(*impl_, id));
+  return impl_->describe(*region);
 }
 
 std::vector<RegionInfo> Arena::regions(std::string_view tag) const {

@@ -52,24 +52,16 @@ class PartMove {
   PartMove(Arena::Impl& arena, RegionId id) : arena_(arena), id_(id), lock_(arena.table) {}
   /// With the table lock held afterwards.
   Status begin(Bytes offset, Bytes size) {
-    NEAP_TRY(find());
+    NEAP_TRY_ASSIGN(region_, find_region(arena_, id_));
     moving_.emplace(arena_, lock_, std::vector<Tag*>{region_->tag});
     NEAP_TRY(moving_->status());
-    NEAP_TRY(find());  // it may have been destroyed during another move
+    NEAP_TRY_ASSIGN(region_, find_region(arena_, id_));  // another move may have destroyed it
     return check_range(*region_, offset, size);
   }
   [[nodiscard]] Region& region() const { return *region_; }
   [[nodiscard]] std::unique_lock<std::shared_mutex>& lock() { return lock_; }
 
  private:
-  Status find() {
-    const auto it = arena_.regions.find(static_cast<std::uint64_t>(id_));
-    if (it == arena_.regions.end())
-      return {ErrorCode::kNotFound,
-              format("there is no region {}", static_cast<std::uint64_t>(id_))};
-    region_ = it->second.get();
-    return {};
-  }
   Arena::Impl& arena_;
   RegionId id_;
   std::unique_lock<std::shared_mutex> lock_;

@@ -21,26 +21,39 @@ class Exchange {
       for (const Bytes size : chunk.sizes) ++wanted_[size.count()];
   }
 
-  Status run() {
-    NEAP_TRY(queue_.take());
-    if (!out_.disk.empty()) NEAP_TRY(copy_to_disk(out_.disk, arena_.hosts, queue_.get()));
-    for (TransferChunk& chunk : in_.chunks) {
-      chunk.pages.clear();
-      for (const Bytes size : chunk.sizes) {
-        NEAP_TRY_ASSIGN(const Page page, next_page(size));
-        chunk.pages.push_back(page);
-      }
-      NEAP_TRY(map_chunk(arena_, chunk));
-      NEAP_TRY(copy_in(chunk, queue_.get()));
-      // Keep the other direction busy: queue its copies as buffers become ready.
-      NEAP_TRY(ask_for_copies(gone_ + kAhead));
-    }
-    while (gone_ < out_.chunks.size()) NEAP_TRY(let_go());
-    return finish_contents(arena_, in_, &queue_.get());
+  /// From the listeners' first call to their last.
+  Status perform(const PauseOptions& options) {
+    const Status status = perform_steps(options);
+    queue_.drop();
+    return status;
   }
 
-  /// Returns the copy queue. Takes the table lock.
-  void end() { queue_.drop(); }
+  /// After a failure: `in` is paused again, and `out` resident or, where it cannot come back, paused with
+  /// its backups: true then. Takes the table lock.
+  bool take_back() {
+    bool out_is_paused = false;
+    if (started_) {
+      const auto back = go_back();
+      if (!back.ok()) log::error(format("exchange went wrong twice: {}", back.status().message()));
+      out_is_paused = back.ok() && !*back;
+      queue_.drop();
+    }
+    undo(arena_, in_);
+    if (out_is_paused) {
+      std::unique_lock lock(arena_.table);
+      commit(arena_, out_);
+      lock.unlock();
+      arena_.close_in_background(std::move(out_.replaced));
+    } else {
+      undo(arena_, out_);
+      std::unique_lock lock(arena_.table);
+      enter_slots(out_.chunks);
+      count_generations();
+      lock.unlock();
+      if (told_) arena_.notify_still_mapped(out_.infos());
+    }
+    return out_is_paused;
+  }
 
   /// Gives the pages of `out` that `in` did not use to the store, or to the driver: all of them, or as
   /// much as the driver gave, so that kept pages do not accumulate over exchanges.
@@ -57,6 +70,37 @@ class Exchange {
     kept.insert(kept.end(), bound_.begin(), bound_.end());
     arena_.store.give(gone, true);
     arena_.store.give(kept, to_driver);
+  }
+
+ private:
+  static constexpr std::size_t kAhead = 4;
+
+  Status perform_steps(const PauseOptions& options) {
+    NEAP_TRY(arena_.call_before_unmap(out_.infos()));
+    told_ = true;
+    NEAP_TRY(wait_for(arena_, options.fence));
+    NEAP_TRY(secure(arena_, out_).with_context("securing room for the backups"));
+    started_ = true;
+    NEAP_TRY(move_pages());
+    return arena_.call_after_map(in_.infos());
+  }
+
+  Status move_pages() {
+    NEAP_TRY(queue_.take());
+    if (!out_.disk.empty()) NEAP_TRY(copy_to_disk(out_.disk, arena_.hosts, queue_.get()));
+    for (TransferChunk& chunk : in_.chunks) {
+      chunk.pages.clear();
+      for (const Bytes size : chunk.sizes) {
+        NEAP_TRY_ASSIGN(const Page page, next_page(size));
+        chunk.pages.push_back(page);
+      }
+      NEAP_TRY(map_chunk(arena_, chunk));
+      NEAP_TRY(copy_in(chunk, queue_.get()));
+      // Keep the other direction busy: queue its copies as buffers become ready.
+      NEAP_TRY(ask_for_copies(gone_ + kAhead));
+    }
+    while (gone_ < out_.chunks.size()) NEAP_TRY(let_go());
+    return finish_contents(arena_, in_, &queue_.get());
   }
 
   /// After a failure: unmaps `in` and maps `out` again with its contents (discarded tags have none).
@@ -107,9 +151,6 @@ class Exchange {
     for (auto& item : out_.items)
       if (moved.contains(item.region)) item.info.generation = ++item.region->generation;
   }
-
- private:
-  static constexpr std::size_t kAhead = 4;
 
   Status ask_for_copies(std::size_t until) {
     for (; asked_ < std::min(until, out_.chunks.size()); ++asked_) {
@@ -241,6 +282,8 @@ class Exchange {
   Outgoing& out_;
   Incoming& in_;
   QueueLease queue_;
+  bool told_ = false;     ///< listeners know that `out` leaves
+  bool started_ = false;  ///< pages may have moved
   std::vector<std::uint64_t> marks_;
   std::size_t asked_ = 0, gone_ = 0;
   std::deque<Page> loose_;
@@ -250,6 +293,17 @@ class Exchange {
   Bytes made_, released_;                          ///< by the driver in this exchange
 };
 
+Status check_names(std::span<const std::string> out_names, std::span<const std::string> in_names) {
+  if (out_names.empty() || in_names.empty())
+    return {ErrorCode::kInvalidArgument, "exchange needs tags that leave and tags that come"};
+  for (const std::string& name : in_names) {
+    if (std::find(out_names.begin(), out_names.end(), name) != out_names.end())
+      return {ErrorCode::kInvalidArgument,
+              format("{} cannot leave and come in one exchange", name)};
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
@@ -257,13 +311,7 @@ Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
                                    const PauseOptions& options) {
   Impl& arena = *impl_;
   NEAP_TRY(arena.check_process());
-  if (out_names.empty() || in_names.empty())
-    return Status(ErrorCode::kInvalidArgument, "exchange needs tags that leave and tags that come");
-  for (const std::string& name : in_names) {
-    if (std::find(out_names.begin(), out_names.end(), name) != out_names.end())
-      return Status(ErrorCode::kInvalidArgument,
-                    format("{} cannot leave and come in one exchange", name));
-  }
+  NEAP_TRY(check_names(out_names, in_names));
   const Stopwatch watch;
   std::unique_lock lock(arena.table);
   const auto out_tags = tags_of(arena, out_names);
@@ -272,12 +320,12 @@ Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
   all.insert(all.end(), in_tags.begin(), in_tags.end());
   const Moving moving(arena, lock, all);
   NEAP_TRY(moving.status());
+  const auto what = [&] { return format("exchanging {} for {}", join(out_tags), join(in_tags)); };
   auto gathered = gather_in(arena, in_tags, leaving_pages(arena, out_tags));
   if (!gathered.ok()) {
     note_failure(moving.tags());
     lock.unlock();
-    return explain_shortage(arena, gathered.status())
-        .with_context(format("exchanging {} for {}", join(out_tags), join(in_tags)));
+    return explain_shortage(arena, gathered.status()).with_context(what());
   }
   Incoming& in = *gathered;
   Outgoing out = gather_out(arena, out_tags, options);
@@ -287,47 +335,15 @@ Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
   recut(in.chunks, arena.chunk_size);
   lock.unlock();
 
-  const auto infos = out.infos();
   Exchange exchange(arena, out, in);
-  bool started = false;
-  Status status = arena.call_before_unmap(infos);
-  const bool told = status.ok();
-  if (status.ok()) status = wait_for(arena, options.fence);
-  if (status.ok()) status = secure(arena, out).with_context("securing room for the backups");
-  if (status.ok()) {
-    started = true;
-    status = exchange.run();
-  }
-  if (status.ok()) status = arena.call_after_map(in.infos());
-  exchange.end();
+  Status status = exchange.perform(options);
   if (!status.ok()) {
-    bool out_is_paused = false;
-    if (started) {
-      const auto back = exchange.go_back();
-      if (!back.ok()) log::error(format("exchange went wrong twice: {}", back.status().message()));
-      out_is_paused = back.ok() && !*back;
-      exchange.end();
-    }
-    undo(arena, in);
-    if (out_is_paused) {
-      lock.lock();
-      commit(arena, out);
-      lock.unlock();
-      arena.close_in_background(std::move(out.replaced));
-    } else {
-      undo(arena, out);
-      lock.lock();
-      enter_slots(out.chunks);
-      exchange.count_generations();
-      lock.unlock();
-      if (told) arena.notify_still_mapped(out.infos());
-    }
+    const bool out_is_paused = exchange.take_back();
     arena.release_unkept_buffers();
     lock.lock();
     note_failure(moving.tags());
     return std::move(status).with_context(
-        format("exchanging {} for {}{}", join(out_tags), join(in_tags),
-               out_is_paused ? " (what was leaving stays paused, its contents are safe)" : ""));
+        what() + (out_is_paused ? " (what was leaving stays paused, its contents are safe)" : ""));
   }
 
   lock.lock();
@@ -340,8 +356,8 @@ Result<MoveReport> Arena::exchange(std::span<const std::string> out_names,
   arena.note_freed_pages();
   arena.release_unkept_buffers();
   arena.record_store();
-  MoveReport report{bytes_of(out.chunks) + bytes_of(in.chunks), out.copied + in.copied,
-                    out.items.size() + in.items.size(), watch.seconds()};
+  const MoveReport report{bytes_of(out.chunks) + bytes_of(in.chunks), out.copied + in.copied,
+                          out.items.size() + in.items.size(), watch.seconds()};
   lock.lock();
   note_pause(arena, out, report.seconds);
   note_resume(arena, in, report.seconds);

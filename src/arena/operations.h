@@ -56,6 +56,12 @@ Status wait_for(Arena::Impl& arena, const Fence& fence);
 [[nodiscard]] std::vector<Tag*> tags_of(Arena::Impl& arena, std::span<const std::string> names);
 [[nodiscard]] std::string join(const std::vector<Tag*>& tags);
 [[nodiscard]] Bytes bytes_of(const std::vector<TransferChunk>& chunks);
+[[nodiscard]] bool has_copies(const std::vector<TransferChunk>& chunks);
+/// Where the region's contents are in its backup.
+[[nodiscard]] std::vector<Span> spans_of(const Region& region, const Backup& backup);
+void sort_spans(std::vector<Span>& spans);
+/// Needs the table lock.
+[[nodiscard]] Result<Region*> find_region(const Arena::Impl& arena, RegionId id);
 /// Adds free memory and holders to an out-of-memory of gather_in. Not under the table lock.
 [[nodiscard]] Status explain_shortage(Arena::Impl& arena, const Status& status);
 /// Takes pages for every chunk. Waits up to `wait` for memory.

@@ -18,15 +18,6 @@ Result<std::vector<std::pair<Address, Page>>> whole_slots(const Region& region) 
   return slots_touching(*region.tag, region.address, region.size);
 }
 
-Region* region_with(Arena::Impl& arena, RegionId id) {
-  const auto it = arena.regions.find(static_cast<std::uint64_t>(id));
-  return it == arena.regions.end() ? nullptr : it->second.get();
-}
-
-Status no_region(RegionId id) {
-  return {ErrorCode::kNotFound, format("there is no region {}", static_cast<std::uint64_t>(id))};
-}
-
 /// Addresses in `tag` for whole pages that begin `lead` before the region; a mapped chunk over them.
 struct Placed {
   Address block = 0;
@@ -68,15 +59,13 @@ Result<RegionInfo> Arena::alias(std::string_view name, RegionId source_id) {
   Impl& arena = *impl_;
   NEAP_TRY(arena.check_process());
   std::unique_lock lock(arena.table);
-  Region* source = region_with(arena, source_id);
-  if (source == nullptr) return no_region(source_id);
+  NEAP_TRY_ASSIGN(Region * source, find_region(arena, source_id));
   Tag& tag = arena.tag_named(name);
   std::vector<Tag*> tags{source->tag};
   if (&tag != source->tag) tags.push_back(&tag);
   const Moving moving(arena, lock, tags);
   NEAP_TRY(moving.status());
-  source = region_with(arena, source_id);
-  if (source == nullptr) return no_region(source_id);
+  NEAP_TRY_ASSIGN(source, find_region(arena, source_id));  // another move may have destroyed it
   if (source->imported)
     return Status(ErrorCode::kUnsupported, "an imported region cannot be aliased: import it again");
   NEAP_TRY_ASSIGN(const auto slots, whole_slots(*source));
@@ -101,8 +90,7 @@ Result<std::vector<ExportedPage>> Arena::export_pages(RegionId id) {
   Impl& arena = *impl_;
   NEAP_TRY(arena.check_process());
   std::unique_lock lock(arena.table);
-  Region* region = region_with(arena, id);
-  if (region == nullptr) return no_region(id);
+  NEAP_TRY_ASSIGN(Region * region, find_region(arena, id));
   // Does not wait: an owner exports on the thread that a pause of this tag waits for.
   if (region->tag->moving)
     return Status(ErrorCode::kBusy, format("{} is on the move", region->tag->name));

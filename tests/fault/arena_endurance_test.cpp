@@ -98,69 +98,90 @@ TEST_P(ArenaEndurance, AThousandCyclesGrowNothing) {
   EXPECT_EQ(device.usage(), device::Ledger::Usage{});
 }
 
+/// What one of many threads does to an arena: moves of its own tags and of one that all share.
+class BusyThread {
+ public:
+  BusyThread(Arena& arena, device::Device& device, std::uint8_t number, std::atomic<int>& failures)
+      : arena_(arena), device_(device), number_(number), failures_(failures), random_(number) {}
+
+  void run() {
+    const auto a = arena_.create(own_[0], units(4), Policy::kHost);
+    const auto b = arena_.create_paused(other_[0], units(3), Policy::kHost);
+    fail_on(a.status());
+    fail_on(b.status());
+    if (!a.ok() || !b.ok()) return;
+    fail_on(device_.fill(a->address, a->size, number_));
+    for (int i = 0; i < 30 && failures_ == 0; ++i) {
+      act(*a);
+      check_contents(*a);
+    }
+  }
+
+ private:
+  void act(const RegionInfo& region) {
+    switch (random_() % 6) {
+      case 0:
+        return fail_on(arena_.pause(kShared).status());
+      case 1:
+        return fail_on(arena_.resume(kShared).status());
+      case 2:
+        fail_on(arena_.exchange(own_, other_).status());
+        return fail_on(arena_.exchange(other_, own_).status());
+      case 3: {
+        const auto passing = arena_.create("shared", units(2));
+        fail_on(passing.status());
+        if (passing.ok()) fail_on(arena_.destroy(passing->id));
+        return;
+      }
+      case 4:
+        (void)arena_.stats();
+        (void)arena_.regions();
+        return fail_on(arena_.find(region.address).status());
+      default:
+        fail_on(arena_.pause(own_).status());
+        fail_on(arena_.release_store(units(16)).status());
+        fail_on(arena_.resume(own_).status());
+    }
+  }
+
+  void check_contents(const RegionInfo& region) {
+    std::uint8_t byte = 0xff;
+    const std::uint64_t place = random_() % region.size.count();
+    const device::Copy copy{region.address + place, &byte, Bytes(1)};
+    fail_on(device_.copy_to_host({&copy, 1}));
+    if (byte == number_) return;
+    ++failures_;
+    ADD_FAILURE() << "thread " << int{number_} << ": byte " << place << " is " << int{byte};
+  }
+
+  void fail_on(const Status& status) {
+    if (status.ok()) return;
+    ++failures_;
+    ADD_FAILURE() << status.message();
+  }
+
+  inline static const std::vector<std::string> kShared = {"shared"};
+  [[nodiscard]] Bytes units(std::uint64_t n) const { return n * device_.info().granularity; }
+
+  Arena& arena_;
+  device::Device& device_;
+  std::uint8_t number_;
+  std::atomic<int>& failures_;
+  std::mt19937 random_;
+  std::vector<std::string> own_ = {"own" + std::to_string(number_)};
+  std::vector<std::string> other_ = {"other" + std::to_string(number_)};
+};
+
 TEST_P(ArenaEndurance, SixteenThreads) {
   device::LedgerDevice& device = *made_.real;
   Options options;
   options.page_store_budget = units(128);
   auto arena = std::move(Arena::make(device, options)).value();
-  const std::vector<std::string> shared = {"shared"};
   ASSERT_TRUE(arena->create("shared", units(8), Policy::kHost).ok());
   std::atomic<int> failures{0};
-  const auto fail_on = [&](const Status& status) {
-    if (status.ok()) return;
-    ++failures;
-    ADD_FAILURE() << status.message();
-  };
   std::vector<std::thread> threads;
-  for (unsigned t = 0; t < 16; ++t) {
-    threads.emplace_back([&, t] {
-      std::mt19937 random(t);
-      const std::vector<std::string> own = {"own" + std::to_string(t)};
-      const std::vector<std::string> other = {"other" + std::to_string(t)};
-      auto a = arena->create(own[0], units(4), Policy::kHost);
-      auto b = arena->create_paused(other[0], units(3), Policy::kHost);
-      fail_on(a.status());
-      fail_on(b.status());
-      if (!a.ok() || !b.ok()) return;
-      fail_on(device.fill(a->address, a->size, static_cast<std::uint8_t>(t)));
-      for (int i = 0; i < 30 && failures == 0; ++i) {
-        switch (random() % 6) {
-          case 0:
-            fail_on(arena->pause(shared).status());
-            break;
-          case 1:
-            fail_on(arena->resume(shared).status());
-            break;
-          case 2:
-            fail_on(arena->exchange(own, other).status());
-            fail_on(arena->exchange(other, own).status());
-            break;
-          case 3: {
-            const auto passing = arena->create("shared", units(2));
-            fail_on(passing.status());
-            if (passing.ok()) fail_on(arena->destroy(passing->id));
-            break;
-          }
-          case 4:
-            (void)arena->stats();
-            (void)arena->regions();
-            fail_on(arena->find(a->address).status());
-            break;
-          default:
-            fail_on(arena->pause(own).status());
-            fail_on(arena->release_store(units(16)).status());
-            fail_on(arena->resume(own).status());
-        }
-        std::uint8_t byte = 0xff;
-        const std::uint64_t place = random() % a->size.count();
-        const device::Copy copy{a->address + place, &byte, Bytes(1)};
-        fail_on(device.copy_to_host({&copy, 1}));
-        if (byte == t) continue;
-        ++failures;
-        ADD_FAILURE() << "thread " << t << ": byte " << place << " is " << int{byte};
-      }
-    });
-  }
+  for (std::uint8_t t = 0; t < 16; ++t)
+    threads.emplace_back([&, t] { BusyThread(*arena, device, t, failures).run(); });
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(failures, 0);
   arena.reset();

@@ -1,172 +1,14 @@
-// Pause and resume: gather, secure, move, commit; or undo.
+// Resume: gather what comes, take pages, map and fill them, commit; or undo.
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
 #include "arena/operations.h"
 #include "base/format.h"
-#include "base/log.h"
 
 namespace neap::arena {
-
-using trace::EventKind;
-
-void Stopwatch::log(const char* move, const std::vector<Tag*>& tags,
-                    const MoveReport& report) const {
-  if (!log::enabled(log::Level::kDebug)) return;
-  std::string steps;
-  for (const auto& [name, seconds] : steps_)
-    steps += format("{}{} {:.2f}", steps.empty() ? "" : ", ", name, seconds * 1e3);
-  log::debug(format("{} {} took {:.2f} ms for {}, {} copied: {}", move, join(tags),
-                    report.seconds * 1e3, report.bytes, report.copied, steps));
-}
-
-Status wait_for(Arena::Impl& arena, const Fence& fence) {
-  switch (fence.kind) {
-    case Fence::Kind::kNone:
-      return {};
-    case Fence::Kind::kDevice:
-      return arena.device.synchronize();
-    case Fence::Kind::kStreams:
-      for (const device::StreamId stream : fence.streams)
-        NEAP_TRY(arena.device.synchronize(stream));
-      return {};
-  }
-  return {};
-}
-
-std::vector<Tag*> tags_of(Arena::Impl& arena, std::span<const std::string> names) {
-  std::vector<Tag*> found;
-  if (names.empty()) {
-    for (auto& [name, tag] : arena.tags) found.push_back(tag.get());
-    return found;
-  }
-  for (const std::string& name : names) {
-    Tag* tag = arena.known_tag(name);
-    if (tag != nullptr && std::find(found.begin(), found.end(), tag) == found.end())
-      found.push_back(tag);
-  }
-  return found;
-}
-
-std::string join(const std::vector<Tag*>& tags) {
-  std::string text;
-  for (const Tag* tag : tags) text += (text.empty() ? "" : ", ") + tag->name;
-  return text;
-}
-
-Bytes bytes_of(const std::vector<TransferChunk>& chunks) {
-  Bytes sum;
-  for (const TransferChunk& chunk : chunks) sum += chunk.size;
-  return sum;
-}
-
-QueueLease::~QueueLease() {
-  drop();
-}
-
-void QueueLease::drop() {
-  if (queue_ == nullptr) return;
-  // A queue that failed once is not used again.
-  if (queue_->drain().ok()) arena_.give_queue(std::move(queue_));
-  queue_ = nullptr;
-}
-
-Status QueueLease::take() {
-  NEAP_TRY_ASSIGN(queue_, arena_.take_queue());
-  return {};
-}
-
-void note_pause(Arena::Impl& arena, const Outgoing& out, double seconds) {
-  std::map<Tag*, std::pair<Bytes, Bytes>> sums;  // left, copied
-  for (const TransferChunk& chunk : out.chunks) sums[chunk.tag].first += chunk.size;
-  for (const auto& item : out.items) {
-    auto& sum = sums[item.region->tag];
-    if (item.copy) sum.second += total(item.region->parts);
-  }
-  for (const auto& [tag, sum] : sums) {
-    ++tag->sums.pauses;
-    tag->sums.copied_to_host += sum.second;
-    tag->sums.pause_seconds += seconds;
-    tag->sums.last_pause_seconds = seconds;
-    if (!sum.second.is_zero())
-      arena.events.record(EventKind::kCopyToHost, 0, sum.second, tag->name);
-    arena.events.record(EventKind::kPause, 0, sum.first, tag->name);
-  }
-}
-
-void note_resume(Arena::Impl& arena, const Incoming& in, double seconds) {
-  std::map<Tag*, std::pair<Bytes, Bytes>> sums;
-  for (const TransferChunk& chunk : in.chunks) {
-    auto& sum = sums[chunk.tag];
-    sum.first += chunk.size;
-    for (const device::Copy& copy : chunk.copies) sum.second += copy.size;
-  }
-  for (const auto& item : in.items) sums[item.region->tag];
-  for (const auto& [tag, sum] : sums) {
-    ++tag->sums.resumes;
-    tag->sums.copied_to_device += sum.second;
-    tag->sums.resume_seconds += seconds;
-    tag->sums.last_resume_seconds = seconds;
-    if (!sum.second.is_zero())
-      arena.events.record(EventKind::kCopyToDevice, 0, sum.second, tag->name);
-    arena.events.record(EventKind::kResume, 0, sum.first, tag->name);
-  }
-}
-
-void note_failure(const std::vector<Tag*>& tags) {
-  for (Tag* tag : tags) ++tag->sums.failures;
-}
-
 namespace {
-
-bool has_copies(const std::vector<TransferChunk>& chunks) {
-  return std::any_of(chunks.begin(), chunks.end(),
-                     [](const TransferChunk& s) { return !s.copies.empty(); });
-}
-
-/// Whether a failed move could restore everything that has to be restored: the host has it.
-bool is_restorable(const Outgoing& out) {
-  return std::none_of(out.items.begin(), out.items.end(),
-                      [](const auto& item) { return item.policy == Policy::kDisk; });
-}
-
-/// Gives an unmapped chunk's pages to the driver, which clears them while later chunks are copied and
-/// unmapped. At the end of the pause the clearing would slow a resume that follows.
-void release_early(Arena::Impl& arena, TransferChunk& chunk) {
-  const auto is_private = [&](const Page& page) { return arena.store.is_private(page.id); };
-  if (!std::all_of(chunk.pages.begin(), chunk.pages.end(), is_private)) return;
-  arena.store.give(std::exchange(chunk.pages, {}), /*to_driver=*/true);
-  chunk.released = true;
-}
-
-// Transfer chunks that are queued for copying while earlier ones are unmapped: enough to keep the link
-// busy.
-constexpr std::size_t kCopiesAhead = 2;
-
-Status move_out(Arena::Impl& arena, Outgoing& out, bool release_pages) {
-  QueueLease queue(arena);
-  const bool copies = has_copies(out.chunks);
-  if (copies || !out.disk.empty()) NEAP_TRY(queue.take());
-  // Files first: they are slow, and nothing is unmapped before they are complete.
-  NEAP_TRY(out.disk.empty() ? Status() : copy_to_disk(out.disk, arena.hosts, queue.get()));
-  const bool releases = release_pages && is_restorable(out);
-  const std::size_t count = out.chunks.size();
-  const std::size_t ahead = copies ? kCopiesAhead : 0;
-  std::vector<std::uint64_t> marks(count, 0);
-  for (std::size_t i = 0; i < count + ahead; ++i) {
-    if (copies && i < count) {
-      NEAP_TRY(copy_out(out.chunks[i], queue.get(), out.readying));
-      NEAP_TRY_ASSIGN(marks[i], queue.get().mark_to_host());
-    }
-    if (i < ahead) continue;
-    TransferChunk& chunk = out.chunks[i - ahead];
-    if (copies) NEAP_TRY(queue.get().wait(marks[i - ahead]));
-    NEAP_TRY(unmap_chunk(arena, chunk));
-    if (releases) release_early(arena, chunk);
-  }
-  return {};
-}
 
 /// Takes pages as they are mapped: the driver clears released memory in the background, and makes pages
 /// of what is clean. Kept pages are taken for all chunks at once, because creating a page may release
@@ -270,10 +112,6 @@ Status move_in(Arena::Impl& arena, Incoming& in, Stopwatch& watch, bool& lacks_p
   return status;
 }
 
-}  // namespace
-
-namespace {
-
 bool may_fit(Arena::Impl& arena, const Incoming& in) {
   const auto memory = arena.device.memory();
   return !memory.ok() || memory->free + arena.store.counts().kept >= in.size();
@@ -327,59 +165,6 @@ Status secure_pages(Arena::Impl& arena, Incoming& in, std::chrono::milliseconds 
                              [&] { return arena.freed_memory != seen; });
     } while (left() > left().zero() && !may_fit(arena, in));
   }
-}
-
-Result<MoveReport> Arena::pause(std::span<const std::string> names, const PauseOptions& options) {
-  Impl& arena = *impl_;
-  NEAP_TRY(arena.check_process());
-  Stopwatch watch;
-  std::unique_lock lock(arena.table);
-  const Moving moving(arena, lock, tags_of(arena, names));
-  NEAP_TRY(moving.status());
-  Outgoing out = gather_out(arena, moving.tags(), options);
-  if (out.items.empty()) return MoveReport{};
-  lock.unlock();
-
-  const auto infos = out.infos();
-  Status status = arena.call_before_unmap(infos);
-  if (status.ok()) {
-    watch.lap("listeners");
-    status = wait_for(arena, options.fence).with_context("waiting for work on the device");
-    watch.lap("waiting for the device");
-    if (status.ok()) status = secure(arena, out).with_context("securing room for the backups");
-    watch.lap("securing room");
-    if (status.ok()) status = move_out(arena, out, options.release_pages);
-    watch.lap("copying and unmapping");
-    if (!status.ok()) {
-      undo(arena, out);
-      arena.notify_still_mapped(infos);
-    }
-  } else {
-    undo(arena, out);
-  }
-  if (!status.ok()) {
-    arena.release_unkept_buffers();
-    lock.lock();
-    note_failure(moving.tags());
-    return std::move(status).with_context(format("pausing {}", join(moving.tags())));
-  }
-
-  lock.lock();
-  commit(arena, out);
-  lock.unlock();
-  watch.lap("committing");
-  arena.store.give(pages_of(out.chunks), options.release_pages);
-  watch.lap("releasing pages");
-  arena.close_in_background(std::move(out.replaced));
-  arena.note_freed_pages();
-  arena.release_unkept_buffers();
-  arena.record_store();
-  watch.lap("host memory");
-  const MoveReport report{bytes_of(out.chunks), out.copied, out.items.size(), watch.seconds()};
-  watch.log("pausing", moving.tags(), report);
-  lock.lock();
-  note_pause(arena, out, report.seconds);
-  return report;
 }
 
 Result<MoveReport> Arena::resume(std::span<const std::string> names, const ResumeOptions& options) {
