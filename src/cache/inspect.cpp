@@ -10,6 +10,10 @@ using Impl = CachingAllocator::Impl;
 
 namespace {
 
+using BlockView = CachingAllocator::BlockView;
+using Reservation = CachingAllocator::Reservation;
+using SegmentView = CachingAllocator::SegmentView;
+
 bool starts_segment(const Block* block) {
   return block->mapped && (block->previous == nullptr || !block->previous->mapped);
 }
@@ -18,6 +22,126 @@ Status broken(const Block* block, std::string_view what) {
   return {ErrorCode::kInternal,
           format("Block at {:#x} of {} bytes {}", block->address, block->size, what)};
 }
+
+/// Builds the blocks of segments that another allocator had. Segments come in the order of their addresses.
+class Adoption {
+ public:
+  Adoption(Impl& cache, const std::vector<Reservation>& reservations)
+      : cache_(cache), reservations_(reservations) {}
+
+  Status add(const SegmentView& segment) {
+    PrivatePool* const owner = segment.pool == 0 ? nullptr : &cache_.private_pool(segment.pool);
+    BlockPool& small = owner != nullptr ? owner->small : cache_.small_pool;
+    BlockPool& large = owner != nullptr ? owner->large : cache_.large_pool;
+    Bin& bin = cache_.bin_of(segment.small_pool ? small : large, segment.stream);
+    if (segment.expandable) {
+      NEAP_TRY(go_on_in_range(segment, bin));
+    } else {
+      close_range();
+      if (owner != nullptr) ++owner->segments;
+    }
+    NEAP_TRY(add_blocks(segment, bin));
+    cache_.reserved += segment.size.count();
+    for (const BlockView& view : segment.blocks)
+      if (view.state == BlockView::State::kPendingFree) NEAP_TRY(cache_.free(view.address, true));
+    return ok_status();
+  }
+
+  /// The rest of the last reservation is unmapped.
+  void close_range() {
+    if (range_ != nullptr) append_unmapped(*range_bin_, range_->address + range_->size.count());
+    range_ = nullptr;
+  }
+
+ private:
+  /// A block behind the last one; `joined`: of the same segment or reservation.
+  Block* append(Bin& bin, Address at, std::uint64_t size, bool joined) {
+    Block* const block = cache_.slab.take();
+    block->bin = &bin;
+    block->range = range_;
+    block->address = at;
+    block->size = size;
+    block->previous = joined ? last_ : nullptr;
+    if (joined && last_ != nullptr) last_->next = block;
+    last_ = block;
+    return block;
+  }
+
+  /// What lies between the last segment of the reservation and `end`.
+  void append_unmapped(Bin& bin, Address end) {
+    if (mapped_until_ >= end) return;
+    Block* const block = append(bin, mapped_until_, end - mapped_until_, true);
+    block->mapped = false;
+    bin.unmapped.insert({0, mapped_until_, block});
+  }
+
+  /// An expandable segment: opens its reservation unless that is open, and fills it up to the segment.
+  Status go_on_in_range(const SegmentView& segment, Bin& bin) {
+    const auto home =
+        std::find_if(reservations_.begin(), reservations_.end(), [&](const Reservation& r) {
+          return r.address <= segment.address &&
+                 segment.address + segment.size.count() <= r.address + r.size.count();
+        });
+    if (home == reservations_.end())
+      return {ErrorCode::kInvalidArgument,
+              format("Expandable segment at {:#x} lies in no reservation", segment.address)};
+    if (range_ == nullptr || range_->address != home->address) {
+      close_range();
+      const Bytes page =
+          bin.pool->small ? cache_.options.page_small : cache_.options.settings.large_segment_size;
+      cache_.ranges.push_back(std::make_unique<ExpandableRange>(
+          ExpandableRange{home->address, home->size, page.count()}));
+      range_ = cache_.ranges.back().get();
+      range_bin_ = &bin;
+      mapped_until_ = range_->address;
+      last_ = nullptr;
+      if (bin.pool->owner != nullptr) ++bin.pool->owner->segments;
+    }
+    append_unmapped(bin, segment.address);
+    mapped_until_ = segment.address + segment.size.count();
+    return ok_status();
+  }
+
+  Status add_blocks(const SegmentView& segment, Bin& bin) {
+    bool joined = segment.expandable;
+    Address at = segment.address;
+    for (const BlockView& view : segment.blocks) {
+      if (view.address != at || view.size.is_zero())
+        return {
+            ErrorCode::kInvalidArgument,
+            format("Blocks of the segment at {:#x} leave a hole at {:#x}", segment.address, at)};
+      at += view.size.count();
+      Block* const block = append(bin, view.address, view.size.count(), joined);
+      joined = true;
+      if (view.state == BlockView::State::kFree) {
+        cache_.insert_free(block);
+      } else {
+        make_live(block, view.requested.count());
+      }
+    }
+    if (at != segment.address + segment.size.count())
+      return {ErrorCode::kInvalidArgument,
+              format("Blocks of the segment at {:#x} end at {:#x}, not at its end", segment.address,
+                     at)};
+    return ok_status();
+  }
+
+  void make_live(Block* block, std::uint64_t requested) {
+    block->state = BlockState::kAllocated;
+    block->requested = requested;
+    cache_.live.insert(block->address, block);
+    cache_.allocated += block->size;
+    cache_.active += block->size;
+    cache_.requested += requested;
+  }
+
+  Impl& cache_;
+  const std::vector<Reservation>& reservations_;
+  Block* last_ = nullptr;
+  ExpandableRange* range_ = nullptr;  ///< the open reservation
+  Bin* range_bin_ = nullptr;
+  Address mapped_until_ = 0;  ///< in it
+};
 
 }  // namespace
 
@@ -54,96 +178,9 @@ Status Impl::adopt(const std::vector<SegmentView>& segments,
   for (const SegmentView& segment : segments) order.push_back(&segment);
   std::sort(order.begin(), order.end(),
             [](const SegmentView* a, const SegmentView* b) { return a->address < b->address; });
-  Block* last = nullptr;
-  const auto append = [&](Bin& bin, ExpandableRange* range, Address at, std::uint64_t size,
-                          bool joined) {
-    Block* const block = slab.take();
-    block->bin = &bin;
-    block->range = range;
-    block->address = at;
-    block->size = size;
-    block->previous = joined ? last : nullptr;
-    if (joined && last != nullptr) last->next = block;
-    last = block;
-    return block;
-  };
-  const auto append_unmapped = [&](Bin& bin, ExpandableRange* range, Address from, Address to,
-                                   bool joined) {
-    if (from >= to) return;
-    Block* const block = append(bin, range, from, to - from, joined);
-    block->mapped = false;
-    bin.unmapped.insert({0, from, block});
-  };
-  Address free_from = 0;
-  ExpandableRange* range = nullptr;
-  Bin* range_bin = nullptr;
-  const auto close_range = [&] {
-    if (range != nullptr)
-      append_unmapped(*range_bin, range, free_from, range->address + range->size.count(), true);
-    range = nullptr;
-  };
-  for (const SegmentView* segment : order) {
-    BlockPool* pool = segment->small_pool ? &small_pool : &large_pool;
-    PrivatePool* owner = segment->pool == 0 ? nullptr : &private_pool(segment->pool);
-    if (owner != nullptr) pool = segment->small_pool ? &owner->small : &owner->large;
-    Bin& bin = bin_of(*pool, segment->stream);
-    bool joined = false;
-    if (segment->expandable) {
-      const auto home =
-          std::find_if(reservations.begin(), reservations.end(), [&](const Reservation& r) {
-            return r.address <= segment->address &&
-                   segment->address + segment->size.count() <= r.address + r.size.count();
-          });
-      if (home == reservations.end())
-        return {ErrorCode::kInvalidArgument,
-                format("Expandable segment at {:#x} lies in no reservation", segment->address)};
-      if (range == nullptr || range->address != home->address) {
-        close_range();
-        const Bytes page = pool->small ? options.page_small : options.settings.large_segment_size;
-        ranges.push_back(std::make_unique<ExpandableRange>(
-            ExpandableRange{home->address, home->size, page.count()}));
-        range = ranges.back().get();
-        range_bin = &bin;
-        free_from = range->address;
-        last = nullptr;
-        if (owner != nullptr) ++owner->segments;
-      }
-      append_unmapped(bin, range, free_from, segment->address, true);
-      free_from = segment->address + segment->size.count();
-      joined = true;
-    } else {
-      close_range();
-      if (owner != nullptr) ++owner->segments;
-    }
-    Address at = segment->address;
-    for (const BlockView& view : segment->blocks) {
-      if (view.address != at || view.size.is_zero())
-        return {
-            ErrorCode::kInvalidArgument,
-            format("Blocks of the segment at {:#x} leave a hole at {:#x}", segment->address, at)};
-      at += view.size.count();
-      Block* const block = append(bin, range, view.address, view.size.count(), joined);
-      joined = true;
-      if (view.state == BlockView::State::kFree) {
-        insert_free(block);
-        continue;
-      }
-      block->state = BlockState::kAllocated;
-      block->requested = view.requested.count();
-      live.insert(block->address, block);
-      allocated += block->size;
-      active += block->size;
-      requested += block->requested;
-    }
-    if (at != segment->address + segment->size.count())
-      return {ErrorCode::kInvalidArgument,
-              format("Blocks of the segment at {:#x} end at {:#x}, not at its end",
-                     segment->address, at)};
-    reserved += segment->size.count();
-    for (const BlockView& view : segment->blocks)
-      if (view.state == BlockView::State::kPendingFree) NEAP_TRY(free(view.address, true));
-  }
-  close_range();
+  Adoption adoption(*this, reservations);
+  for (const SegmentView* segment : order) NEAP_TRY(adoption.add(*segment));
+  adoption.close_range();
   counts = {};
   peak_reserved = reserved;
   peak_allocated = allocated;

@@ -218,76 +218,87 @@ class Preparer {
     w_.blocks[slot - 1].death_phase = phases_.current();
   }
 
+  void push(OpKind kind, std::uint32_t block, std::uint64_t size, std::uint32_t index) {
+    w_.ops.push_back({size, block, index, 0, kind});
+  }
+
+  /// The end of a block whose free was requested before or is both at once.
+  void complete(std::uint32_t slot, std::uint32_t index) {
+    push(pending_[slot - 1] ? OpKind::kCompleteFree : OpKind::kFree, slot - 1, 0, index);
+    die(slot);
+  }
+
+  void alloc(const Event& event, std::uint32_t index, std::uint8_t pool) {
+    if (const std::uint32_t old = live_.take(event.address); old != 0) {
+      ++w_.anomalies.allocs_over_live;
+      complete(old, index);
+    }
+    const std::uint16_t way = w_.route({event.stream, pool});
+    const std::uint32_t slot = add_block(event.size, way, index, phases_.current());
+    pending_.push_back(false);
+    live_.insert(event.address, slot);
+    w_.ops.push_back({event.size, slot - 1, index, way, OpKind::kAlloc});
+  }
+
+  /// Takes in the completion, too, where that is the next event: returns 1 then.
+  std::size_t request_free(const std::vector<Event>& events, std::size_t i) {
+    const cache::Address at = events[i].address;
+    const auto index = static_cast<std::uint32_t>(i);
+    const std::uint32_t slot = live_.find(at);
+    if (slot == 0 || pending_[slot - 1]) {
+      ++w_.anomalies.frees_of_unknown;
+      return 0;
+    }
+    if (i + 1 < events.size() && events[i + 1].kind == EventKind::kFreeCompleted &&
+        events[i + 1].address == at) {
+      ++w_.allocator_events;
+      live_.take(at);
+      complete(slot, index);
+      return 1;
+    }
+    push(OpKind::kRequestFree, slot - 1, 0, index);
+    pending_[slot - 1] = true;
+    die(slot);
+    return 0;
+  }
+
   /// Appends what the event means; returns how many further events were taken in.
   std::size_t step(const std::vector<Event>& events, std::size_t i, std::uint8_t pool) {
     const Event& event = events[i];
     const auto index = static_cast<std::uint32_t>(i);
-    const auto push = [&](OpKind kind, std::uint32_t block, std::uint64_t size) {
-      w_.ops.push_back({size, block, index, 0, kind});
-    };
     if (event.kind >= EventKind::kAlloc && event.kind <= EventKind::kOom) ++w_.allocator_events;
     if (event.kind != EventKind::kSegmentFree && event.kind != EventKind::kSegmentUnmap &&
         event.kind != EventKind::kPhaseEnd && event.kind != EventKind::kPhaseBegin)
       in_burst_ = false;
     switch (event.kind) {
-      case EventKind::kAlloc: {
-        if (const std::uint32_t old = live_.take(event.address); old != 0) {
-          ++w_.anomalies.allocs_over_live;
-          push(pending_[old - 1] ? OpKind::kCompleteFree : OpKind::kFree, old - 1, 0);
-          die(old);
-        }
-        const std::uint16_t way = w_.route({event.stream, pool});
-        const std::uint32_t slot = add_block(event.size, way, index, phases_.current());
-        pending_.push_back(false);
-        live_.insert(event.address, slot);
-        w_.ops.push_back({event.size, slot - 1, index, way, OpKind::kAlloc});
+      case EventKind::kAlloc:
+        alloc(event, index, pool);
         return 0;
-      }
-      case EventKind::kFreeRequested: {
-        const std::uint32_t slot = live_.find(event.address);
-        if (slot == 0 || pending_[slot - 1]) {
+      case EventKind::kFreeRequested:
+        return request_free(events, i);
+      case EventKind::kFreeCompleted:
+        if (const std::uint32_t slot = live_.take(event.address); slot != 0) {
+          complete(slot, index);
+        } else {
           ++w_.anomalies.frees_of_unknown;
-          return 0;
         }
-        if (i + 1 < events.size() && events[i + 1].kind == EventKind::kFreeCompleted &&
-            events[i + 1].address == event.address) {
-          ++w_.allocator_events;
-          push(OpKind::kFree, slot - 1, 0);
-          live_.take(event.address);
-          die(slot);
-          return 1;
-        }
-        push(OpKind::kRequestFree, slot - 1, 0);
-        pending_[slot - 1] = true;
-        die(slot);
         return 0;
-      }
-      case EventKind::kFreeCompleted: {
-        const std::uint32_t slot = live_.take(event.address);
-        if (slot == 0) {
-          ++w_.anomalies.frees_of_unknown;
-          return 0;
-        }
-        push(pending_[slot - 1] ? OpKind::kCompleteFree : OpKind::kFree, slot - 1, 0);
-        die(slot);
-        return 0;
-      }
       case EventKind::kSegmentAlloc:
       case EventKind::kSegmentMap:
         ++w_.segment_events;
         push(event.kind == EventKind::kSegmentAlloc ? OpKind::kSegmentAlloc : OpKind::kSegmentMap,
-             0, event.size);
+             0, event.size, index);
         return 0;
       case EventKind::kSegmentFree:
       case EventKind::kSegmentUnmap:
         ++w_.segment_events;
-        if (!in_burst_ && looks_explicit(events, i)) push(OpKind::kRecordedEmptyCache, 0, 0);
+        if (!in_burst_ && looks_explicit(events, i)) push(OpKind::kRecordedEmptyCache, 0, 0, index);
         in_burst_ = true;
         push(event.kind == EventKind::kSegmentFree ? OpKind::kSegmentFree : OpKind::kSegmentUnmap,
-             0, event.size);
+             0, event.size, index);
         return 0;
       case EventKind::kOom:
-        push(OpKind::kOom, 0, event.size);
+        push(OpKind::kOom, 0, event.size, index);
         return 0;
       default:
         return 0;

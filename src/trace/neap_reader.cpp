@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 
 #include "trace/formats.h"
 #include "trace/wire_format.h"
@@ -125,79 +126,63 @@ class NeapReader {
     if (type == BlockType::kEvents) return take_events(payload);
     NEAP_TRY(charge(payload.size() * 2));
     Decoder in(payload);
-    bool ok = true;
-    switch (type) {
-      case BlockType::kStart:
-        out_.source = in.byte() == static_cast<std::uint8_t>(Source::kTorchSnapshot)
-                          ? Source::kTorchSnapshot
-                          : Source::kNeap;
-        out_.start_unix_ns = in.number();
-        break;
-      case BlockType::kMetadata:
-        for (std::size_t n = in.count(2); n > 0 && in.ok(); --n) {
-          const std::string_view key = in.text();
-          set_metadata(key, in.text());
-        }
-        break;
-      case BlockType::kNames:
-        ok = take_names(in);
-        break;
-      case BlockType::kFrames:
-        ok = in.number() == out_.stacks.frames().size();
-        for (std::size_t n = in.count(3); ok && n > 0 && in.ok(); --n) {
-          Frame f;
-          f.function = static_cast<std::uint32_t>(in.number_up_to(out_.names.size() - 1));
-          f.file = static_cast<std::uint32_t>(in.number_up_to(out_.names.size() - 1));
-          f.line = static_cast<std::uint32_t>(in.number_up_to(0xFFFFFFFF));
-          (void)out_.stacks.add_frame(f);
-        }
-        break;
-      case BlockType::kStacks:
-        ok = take_stacks(in);
-        break;
-      case BlockType::kPools:
-        ok = in.number() == out_.pools.size();
-        for (std::size_t n = in.count(2); ok && n > 0 && in.ok(); --n) {
-          const std::uint64_t owner = in.number();
-          out_.pools.emplace_back(owner, in.number());
-        }
-        ok = ok && out_.pools.size() <= 256;
-        break;
-      case BlockType::kDevice: {
-        DeviceRecording& d = device(in.number_up_to(0xFFFF));
-        const std::uint8_t flags = in.byte();
-        d.has_times = (flags & 1U) != 0;
-        d.overflowed = (flags & 2U) != 0;
-        break;
-      }
-      case BlockType::kSegments:
-        ok = take_segments(in);
-        break;
-      case BlockType::kBlocks:
-        ok = take_blocks(in);
-        break;
-      case BlockType::kSettings:
-        take_settings(in);
-        break;
-      case BlockType::kWarnings:
-        for (std::size_t n = in.count(); n > 0 && in.ok(); --n)
-          out_.warnings.emplace_back(in.text());
-        break;
-      case BlockType::kDropped:
-        out_.dropped_events = in.number();
-        break;
-      case BlockType::kEnd:
-        if (in.number() != events_) ok = false;
-        out_.dropped_events = in.number();
-        ended_ = true;
-        break;
-      default:
-        return {};  // from a later minor version
-    }
-    if (!ok || !in.ok() || in.left() != 0)
+    const std::optional<bool> ok = take(type, in);
+    if (!ok) return {};  // from a later minor version
+    if (!*ok || !in.ok() || in.left() != 0)
       return corrupt("a block of type " + std::to_string(static_cast<int>(type)) +
                      " breaks its grammar");
     return {};
+  }
+
+  /// Whether the block keeps its grammar; nothing for an unknown type.
+  std::optional<bool> take(BlockType type, Decoder& in) {
+    switch (type) {
+      case BlockType::kStart:
+        return take_start(in);
+      case BlockType::kMetadata:
+        return take_metadata(in);
+      case BlockType::kNames:
+        return take_names(in);
+      case BlockType::kFrames:
+        return take_frames(in);
+      case BlockType::kStacks:
+        return take_stacks(in);
+      case BlockType::kPools:
+        return take_pools(in);
+      case BlockType::kDevice:
+        return take_device(in);
+      case BlockType::kSegments:
+        return take_segments(in);
+      case BlockType::kBlocks:
+        return take_blocks(in);
+      case BlockType::kSettings:
+        return take_settings(in);
+      case BlockType::kWarnings:
+        return take_warnings(in);
+      case BlockType::kDropped:
+        out_.dropped_events = in.number();
+        return true;
+      case BlockType::kEnd:
+        return take_end(in);
+      default:
+        return std::nullopt;
+    }
+  }
+
+  bool take_start(Decoder& in) {
+    out_.source = in.byte() == static_cast<std::uint8_t>(Source::kTorchSnapshot)
+                      ? Source::kTorchSnapshot
+                      : Source::kNeap;
+    out_.start_unix_ns = in.number();
+    return true;
+  }
+
+  bool take_metadata(Decoder& in) {
+    for (std::size_t n = in.count(2); n > 0 && in.ok(); --n) {
+      const std::string_view key = in.text();
+      set_metadata(key, in.text());
+    }
+    return true;
   }
 
   void set_metadata(std::string_view key, std::string_view value) {
@@ -218,6 +203,18 @@ class NeapReader {
     return true;
   }
 
+  bool take_frames(Decoder& in) {
+    if (in.number() != out_.stacks.frames().size()) return false;
+    for (std::size_t n = in.count(3); n > 0 && in.ok(); --n) {
+      Frame f;
+      f.function = static_cast<std::uint32_t>(in.number_up_to(out_.names.size() - 1));
+      f.file = static_cast<std::uint32_t>(in.number_up_to(out_.names.size() - 1));
+      f.line = static_cast<std::uint32_t>(in.number_up_to(0xFFFFFFFF));
+      (void)out_.stacks.add_frame(f);
+    }
+    return true;
+  }
+
   bool take_stacks(Decoder& in) {
     if (in.number() != out_.stacks.size()) return false;
     std::vector<std::uint32_t> ids;
@@ -231,6 +228,23 @@ class NeapReader {
       }
       (void)out_.stacks.add_stack(ids);
     }
+    return true;
+  }
+
+  bool take_pools(Decoder& in) {
+    if (in.number() != out_.pools.size()) return false;
+    for (std::size_t n = in.count(2); n > 0 && in.ok(); --n) {
+      const std::uint64_t owner = in.number();
+      out_.pools.emplace_back(owner, in.number());
+    }
+    return out_.pools.size() <= 256;
+  }
+
+  bool take_device(Decoder& in) {
+    DeviceRecording& d = device(in.number_up_to(0xFFFF));
+    const std::uint8_t flags = in.byte();
+    d.has_times = (flags & 1U) != 0;
+    d.overflowed = (flags & 2U) != 0;
     return true;
   }
 
@@ -267,7 +281,19 @@ class NeapReader {
     return true;
   }
 
-  void take_settings(Decoder& in) {
+  bool take_warnings(Decoder& in) {
+    for (std::size_t n = in.count(); n > 0 && in.ok(); --n) out_.warnings.emplace_back(in.text());
+    return true;
+  }
+
+  bool take_end(Decoder& in) {
+    const bool complete = in.number() == events_;
+    out_.dropped_events = in.number();
+    ended_ = true;
+    return complete;
+  }
+
+  bool take_settings(Decoder& in) {
     RecordedSettings& s = out_.settings;
     s.present = true;
     s.conf = in.text();
@@ -278,6 +304,7 @@ class NeapReader {
       d = static_cast<std::uint32_t>(in.number_up_to(0xFFFFFFFF));
     s.trace_alloc_max_entries = in.number();
     s.json = in.text();
+    return true;
   }
 
   Status take_events(std::span<const std::uint8_t> payload) {

@@ -117,6 +117,11 @@ bool Machine::push_integer(std::uint64_t size) {
   return true;
 }
 
+bool Machine::push_long_integer(std::uint64_t size) {
+  if (size > 0x7FFFFFFF) return fail("has an integer of negative length");
+  return push_integer(size);
+}
+
 bool Machine::push_text(std::uint64_t size) {
   if (size > kLongestText) {
     stack_.push({Tag::kOpaque, 0});
@@ -168,6 +173,22 @@ bool Machine::tuple(std::size_t n) {
   return true;
 }
 
+bool Machine::append() {
+  if (!has(2)) return false;
+  if (!store_.append(stack_[stack_.size() - 2], stack_.from(stack_.size() - 1)))
+    return fail_from_store();
+  stack_.cut(stack_.size() - 1);
+  return true;
+}
+
+bool Machine::set_item() {
+  if (!has(3)) return false;
+  if (!store_.set_items(stack_[stack_.size() - 3], stack_.from(stack_.size() - 2)))
+    return fail_from_store();
+  stack_.cut(stack_.size() - 2);
+  return true;
+}
+
 bool Machine::container_from_mark(std::uint8_t op) {
   std::size_t mark = 0;
   if (!pop_mark(mark)) return false;
@@ -210,6 +231,29 @@ bool Machine::container_from_mark(std::uint8_t op) {
   return true;
 }
 
+bool Machine::pop() {
+  if (!marks_.empty() && marks_.back() == stack_.size()) {
+    marks_.pop_back();
+    return true;
+  }
+  if (!has(1)) return false;
+  stack_.cut(stack_.size() - 1);
+  return true;
+}
+
+bool Machine::check_protocol(std::uint64_t protocol) {
+  if (protocol >= 2 && protocol <= 5) return true;
+  return fail(format("is a pickle of protocol {}; 2 to 5 are known", protocol),
+              ErrorCode::kUnsupported);
+}
+
+bool Machine::stop() {
+  if (!marks_.empty()) return fail("stops inside a group");
+  if (!has(1)) return false;
+  done_ = true;
+  return false;
+}
+
 bool Machine::refuse(std::uint8_t op) {
   switch (op) {
     case 'c':
@@ -245,7 +289,7 @@ bool Machine::refuse(std::uint8_t op) {
   }
 }
 
-// Part of the loop below, which is its only caller.
+// Part of the loop below, which is its only caller: the instructions that recordings are made of.
 [[gnu::always_inline]] inline bool Machine::step() {
   at_ = input_.position();
   if (!need(1)) return false;
@@ -264,23 +308,13 @@ bool Machine::refuse(std::uint8_t op) {
     case kLongBinPut:
       return need(4) && put(number<4>());
     case kBinInt1:
-      if (!need(1)) return false;
-      stack_.push({Tag::kInt, number<1>()});
-      return true;
+      return need(1) && push({Tag::kInt, number<1>()});
     case kBinInt2:
-      if (!need(2)) return false;
-      stack_.push({Tag::kInt, number<2>()});
-      return true;
+      return need(2) && push({Tag::kInt, number<2>()});
     case kBinInt:
       return need(4) && push_integer(4);
     case kLong1:
       return need(1) && push_integer(number<1>());
-    case kLong4: {
-      if (!need(4)) return false;
-      const std::uint64_t size = number<4>();
-      if (size > 0x7FFFFFFF) return fail("has an integer of negative length");
-      return push_integer(size);
-    }
     case kShortBinUnicode:
     case kShortBinString:
     case kShortBinBytes:
@@ -288,30 +322,21 @@ bool Machine::refuse(std::uint8_t op) {
     case kBinUnicode:
     case kBinString:
       return need(4) && push_text(number<4>());
-    case kBinUnicode8:
-      return need(8) && push_text(number<8>());
-    case kBinBytes:
-      return need(4) && skip_bytes(number<4>());
-    case kBinBytes8:
-    case kByteArray8:
-      return need(8) && skip_bytes(number<8>());
-    case kEmptyDict:
-      stack_.push(store_.new_dict());
-      return true;
-    case kEmptyList:
-      stack_.push(store_.new_list());
-      return true;
-    case kEmptyTuple:
-      return tuple(0);
-    case kTuple1:
-      return tuple(1);
-    case kTuple2:
-      return tuple(2);
-    case kTuple3:
-      return tuple(3);
+    case kNone:
+      return push({Tag::kNone, 0});
+    case kNewTrue:
+      return push({Tag::kTrue, 0});
+    case kNewFalse:
+      return push({Tag::kFalse, 0});
     case kMark:
       marks_.push_back(stack_.size());
       return true;
+    case kEmptyDict:
+      return push(store_.new_dict());
+    case kEmptyList:
+      return push(store_.new_list());
+    case kTuple2:
+      return tuple(2);
     case kTuple:
     case kList:
     case kDict:
@@ -319,55 +344,44 @@ bool Machine::refuse(std::uint8_t op) {
     case kSetItems:
       return container_from_mark(op);
     case kAppend:
-      if (!has(2)) return false;
-      if (!store_.append(stack_[stack_.size() - 2], stack_.from(stack_.size() - 1)))
-        return fail_from_store();
-      stack_.cut(stack_.size() - 1);
-      return true;
+      return append();
     case kSetItem:
-      if (!has(3)) return false;
-      if (!store_.set_items(stack_[stack_.size() - 3], stack_.from(stack_.size() - 2)))
-        return fail_from_store();
-      stack_.cut(stack_.size() - 2);
-      return true;
-    case kNone:
-      stack_.push({Tag::kNone, 0});
-      return true;
-    case kNewTrue:
-      stack_.push({Tag::kTrue, 0});
-      return true;
-    case kNewFalse:
-      stack_.push({Tag::kFalse, 0});
-      return true;
-    case kBinFloat: {
-      if (!need(8)) return false;
-      stack_.push(store_.real(std::bit_cast<double>(__builtin_bswap64(number<8>()))));
-      return true;
-    }
-    case kFrame: {  // a hint for readers that buffer
+      return set_item();
+    default:
+      return step_rare(op);
+  }
+}
+
+// What a recording has a few times or never. Out of the loop above, to keep that small.
+bool Machine::step_rare(std::uint8_t op) {
+  switch (op) {
+    case kProto:
+      return need(1) && check_protocol(number<1>());
+    case kFrame:  // a hint for readers that buffer
       if (!need(8)) return false;
       input_.advance(8);
       return true;
-    }
-    case kProto: {
-      if (!need(1)) return false;
-      const std::uint64_t protocol = number<1>();
-      if (protocol >= 2 && protocol <= 5) return true;
-      return fail(format("is a pickle of protocol {}; 2 to 5 are known", protocol),
-                  ErrorCode::kUnsupported);
-    }
+    case kLong4:
+      return need(4) && push_long_integer(number<4>());
+    case kBinFloat:
+      return need(8) && push(store_.real(std::bit_cast<double>(__builtin_bswap64(number<8>()))));
+    case kBinUnicode8:
+      return need(8) && push_text(number<8>());
+    case kBinBytes:
+      return need(4) && skip_bytes(number<4>());
+    case kBinBytes8:
+    case kByteArray8:
+      return need(8) && skip_bytes(number<8>());
+    case kEmptyTuple:
+      return tuple(0);
+    case kTuple1:
+      return tuple(1);
+    case kTuple3:
+      return tuple(3);
     case kDup:
-      if (!has(1)) return false;
-      stack_.push(Value(stack_.back()));
-      return true;
+      return has(1) && push(Value(stack_.back()));
     case kPop:
-      if (!marks_.empty() && marks_.back() == stack_.size()) {
-        marks_.pop_back();
-        return true;
-      }
-      if (!has(1)) return false;
-      stack_.cut(stack_.size() - 1);
-      return true;
+      return pop();
     case kPopMark: {
       std::size_t mark = 0;
       if (!pop_mark(mark)) return false;
@@ -375,10 +389,7 @@ bool Machine::refuse(std::uint8_t op) {
       return true;
     }
     case kStop:
-      if (!marks_.empty()) return fail("stops inside a group");
-      if (!has(1)) return false;
-      done_ = true;
-      return false;
+      return stop();
     default:
       return refuse(op);
   }

@@ -56,6 +56,7 @@ class Machine {
  private:
   /// One instruction; false with failure_ set, or at the end with done_.
   [[nodiscard]] bool step();
+  [[nodiscard]] bool step_rare(std::uint8_t op);
   [[nodiscard]] bool need(std::size_t n) { return input_.available() >= n || more(n); }
   [[nodiscard]] bool more(std::size_t n);
   [[nodiscard]] bool fail(std::string what, ErrorCode code = ErrorCode::kCorrupt);
@@ -70,11 +71,17 @@ class Machine {
     input_.advance(N);
     return value;
   }
+  [[nodiscard]] bool push(Value value) {
+    stack_.push(value);
+    return true;
+  }
   [[nodiscard]] bool push_integer(std::uint64_t size);
+  [[nodiscard]] bool push_long_integer(std::uint64_t size);
   [[nodiscard]] bool push_text(std::uint64_t size);
   [[nodiscard]] bool skip_bytes(std::uint64_t size);
   [[nodiscard]] bool put(std::uint64_t index);
   [[nodiscard]] bool get(std::uint64_t index);
+  [[nodiscard]] bool pop();
   [[nodiscard]] bool pop_mark(std::size_t& mark);
   [[nodiscard]] bool has(std::size_t n) {
     return stack_.size() - (marks_.empty() ? 0 : marks_.back()) >= n ||
@@ -82,6 +89,11 @@ class Machine {
   }
   [[nodiscard]] bool tuple(std::size_t n);
   [[nodiscard]] bool container_from_mark(std::uint8_t op);
+  [[nodiscard]] bool append();
+  [[nodiscard]] bool set_item();
+  [[nodiscard]] bool check_protocol(std::uint64_t protocol);
+  /// The end of the pickle: sets done_, and returns false as a failure does.
+  [[nodiscard]] bool stop();
   [[nodiscard]] bool refuse(std::uint8_t op);
 
   Input& input_;

@@ -226,14 +226,7 @@ bool Store::make_event(std::span<const Value> pairs, Value& out) {
   } else if (e.kind == EventKind::kMark) {
     e.name = metadata.tag() == Tag::kText ? static_cast<std::uint32_t>(metadata.payload()) : 0;
   } else if (e.kind == kUnknownAction) {
-    const auto id = static_cast<std::uint32_t>(action.payload());
-    const auto known = std::find_if(unknown_actions.begin(), unknown_actions.end(),
-                                    [&](const auto& a) { return a.first == id; });
-    if (known != unknown_actions.end()) {
-      ++known->second;
-    } else if (unknown_actions.size() < 16) {
-      unknown_actions.emplace_back(id, 1);
-    }
+    count_unknown_action(static_cast<std::uint32_t>(action.payload()));
   } else if (e.kind != EventKind::kSnapshot && !(has_address && has_size)) {
     return fail(format("has a trace entry \"{}\" without \"{}\"", name_of(word(action)),
                        has_address ? "size" : "addr"));
@@ -241,6 +234,16 @@ bool Store::make_event(std::span<const Value> pairs, Value& out) {
   out = {Tag::kEvent, events.size()};
   events.push(e);
   return true;
+}
+
+void Store::count_unknown_action(std::uint32_t name) {
+  const auto known = std::find_if(unknown_actions.begin(), unknown_actions.end(),
+                                  [&](const auto& a) { return a.first == name; });
+  if (known != unknown_actions.end()) {
+    ++known->second;
+  } else if (unknown_actions.size() < 16) {
+    unknown_actions.emplace_back(name, 1);
+  }
 }
 
 bool Store::make_block(std::span<const Value> pairs, Value& out) {

@@ -154,6 +154,7 @@ class Store {
 
   static Tag kind_of(std::span<const Value> pairs);
   [[nodiscard]] bool convert(Tag kind, std::span<const Value> pairs, Value& out);
+  void count_unknown_action(std::uint32_t name);
   [[nodiscard]] bool make_event(std::span<const Value> pairs, Value& out);
   [[nodiscard]] bool make_block(std::span<const Value> pairs, Value& out);
   [[nodiscard]] bool make_segment(std::span<const Value> pairs, Value& out);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "cache/caching_allocator.h"
@@ -31,75 +32,99 @@ const char* const kConfs[] = {
     "per_process_memory_fraction:0.8",
 };
 
+/// A settings text parses or is refused, and what parses survives being written and read again.
+void check_settings(std::string_view text) {
+  const auto parsed = Settings::parse(text);
+  if (!parsed.ok()) return;
+  const auto again = Settings::parse(parsed->to_string());
+  if (!again.ok() || !(*again == *parsed)) std::abort();
+}
+
+/// An allocator with its live addresses, as a program would use it.
+class Program {
+ public:
+  Program(SimSource& source, const CacheOptions& options)
+      : source_(source), cache_(source, options) {}
+  [[nodiscard]] CachingAllocator& cache() { return cache_; }
+
+  void act(std::uint8_t what, unsigned argument) {
+    switch (what % 16) {
+      case 8:
+      case 9:
+      case 10:
+      case 11:
+        if (const Address at = take_live(argument); at != 0) require(cache_.free(at));
+        break;
+      case 12:
+        if (const Address at = take_live(argument); at != 0) {
+          require(cache_.request_free(at));
+          pending_.push_back(at);
+        }
+        break;
+      case 13:
+        if (!pending_.empty()) {
+          require(cache_.complete_free(pending_.back()));
+          pending_.pop_back();
+        }
+        break;
+      case 14:
+        require(cache_.empty_cache());
+        break;
+      case 15:
+        static_cast<void>(cache_.release_pool(1 + argument % 3));
+        static_cast<void>(cache_.release_range(argument * 512ull, Bytes(argument)));
+        static_cast<void>(cache_.free(argument));
+        break;
+      default:
+        allocate(what, argument);
+    }
+    const CacheStats stats = cache_.stats();
+    if (stats.synchronizations != synchronizations_) pending_.clear();
+    synchronizations_ = stats.synchronizations;
+    if (source_.used() != stats.reserved) std::abort();
+  }
+
+ private:
+  void allocate(std::uint8_t what, unsigned argument) {
+    const std::uint64_t bytes =
+        (1ull << (argument % 40)) + argument * (what % 3 == 0 ? 4099ull : 1);
+    const auto at = cache_.malloc(Bytes(bytes), what / 16 % 3, what / 64);
+    if (at.ok())
+      live_.push_back(*at);
+    else if (at.status().code() != ErrorCode::kOutOfDeviceMemory)
+      require(at.status());
+  }
+
+  /// 0 when nothing is live.
+  Address take_live(unsigned argument) {
+    if (live_.empty()) return 0;
+    const std::size_t which = argument % live_.size();
+    const Address at = std::exchange(live_[which], live_.back());
+    live_.pop_back();
+    return at;
+  }
+
+  SimSource& source_;
+  CachingAllocator cache_;
+  std::vector<Address> live_;
+  std::vector<Address> pending_;
+  std::uint64_t synchronizations_ = 0;
+};
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
-  // The rest of the input is a settings text as well: it parses or is refused, and what parses
-  // survives being written and read again.
-  const std::string_view text(reinterpret_cast<const char*>(data + 2), size - 2);
-  if (const auto parsed = Settings::parse(text); parsed.ok()) {
-    const auto again = Settings::parse(parsed->to_string());
-    if (!again.ok() || !(*again == *parsed)) std::abort();
-  }
+  check_settings({reinterpret_cast<const char*>(data + 2), size - 2});
   CacheOptions options;
   options.settings = *Settings::parse(kConfs[data[0] % std::size(kConfs)]);
   options.version = PolicyVersion::for_version(data[1] % 2 == 0 ? "2.11" : "2.13");
   options.locking = LockPolicy::kNone;
   SimSource source(Bytes((64ull << 20) << (data[1] / 2 % 6)));
-  CachingAllocator cache(source, options);
-  std::vector<Address> live;
-  std::vector<Address> pending;
-  std::uint64_t synchronizations = 0;
+  Program program(source, options);
+  CachingAllocator& cache = program.cache();
   for (std::size_t i = 2; i + 2 < size; i += 3) {
-    const unsigned argument = data[i + 1] | data[i + 2] << 8;
-    switch (data[i] % 16) {
-      default: {
-        const std::uint64_t bytes =
-            (1ull << (argument % 40)) + argument * (data[i] % 3 == 0 ? 4099ull : 1);
-        const auto at = cache.malloc(Bytes(bytes), data[i] / 16 % 3, data[i] / 64);
-        if (at.ok())
-          live.push_back(*at);
-        else if (at.status().code() != ErrorCode::kOutOfDeviceMemory)
-          require(at.status());
-        break;
-      }
-      case 8:
-      case 9:
-      case 10:
-      case 11:
-      case 12: {
-        if (live.empty()) break;
-        const std::size_t which = argument % live.size();
-        if (data[i] % 16 == 12) {
-          require(cache.request_free(live[which]));
-          pending.push_back(live[which]);
-        } else {
-          require(cache.free(live[which]));
-        }
-        live[which] = live.back();
-        live.pop_back();
-        break;
-      }
-      case 13:
-        if (!pending.empty()) {
-          require(cache.complete_free(pending.back()));
-          pending.pop_back();
-        }
-        break;
-      case 14:
-        require(cache.empty_cache());
-        break;
-      case 15:
-        static_cast<void>(cache.release_pool(1 + argument % 3));
-        static_cast<void>(cache.release_range(argument * 512ull, Bytes(argument)));
-        static_cast<void>(cache.free(argument));
-        break;
-    }
-    const CacheStats stats = cache.stats();
-    if (stats.synchronizations != synchronizations) pending.clear();
-    synchronizations = stats.synchronizations;
-    if (source.used() != stats.reserved) std::abort();
+    program.act(data[i], data[i + 1] | data[i + 2] << 8);
     if (i % 24 == 2) require(cache.check_invariants());
   }
   require(cache.check_invariants());

@@ -36,40 +36,83 @@ std::uint64_t any_number() {
   }
 }
 
-Recording any_recording() {
-  Recording r;
-  r.source = below(2) == 0 ? Source::kNeap : Source::kTorchSnapshot;
-  r.start_unix_ns = any_number();
-  r.dropped_events = below<std::uint64_t>(3);
+std::string any_text() {
+  return *rc::gen::arbitrary<std::string>();
+}
+
+/// The number of any of `count` entries.
+template <class T>
+std::uint32_t any_of(const T& count) {
+  return below(static_cast<std::uint32_t>(count));
+}
+
+void add_names_and_stacks(Recording& r) {
   const int names = below(30);
-  for (int i = 0; i < names; ++i)
-    (void)r.names.intern(*rc::gen::arbitrary<std::string>() + std::to_string(i));
-  const auto name = [&] { return below(static_cast<std::uint32_t>(r.names.size())); };
+  for (int i = 0; i < names; ++i) (void)r.names.intern(any_text() + std::to_string(i));
+  const auto name = [&] { return any_of(r.names.size()); };
   const int frames = below(10);
   for (int i = 0; i < frames; ++i)
     (void)r.stacks.add_frame({name(), name(), static_cast<std::uint32_t>(any_number())});
   for (int i = below(10); i > 0; --i) {
     std::vector<std::uint32_t> ids;
-    for (int n = frames == 0 ? 0 : below(20); n > 0; --n)
-      ids.push_back(below(static_cast<std::uint32_t>(frames)));
+    for (int n = frames == 0 ? 0 : below(20); n > 0; --n) ids.push_back(any_of(frames));
     (void)r.stacks.add_stack(ids);
   }
-  const auto stack = [&] { return below(static_cast<std::uint32_t>(r.stacks.size())); };
+}
+
+RecordedSettings any_settings() {
+  RecordedSettings settings;
+  settings.present = true;
+  settings.conf = any_text();
+  settings.max_split_size = static_cast<std::int64_t>(any_number());
+  settings.garbage_collection_threshold = 0.1 * below(10);
+  settings.expandable_segments = below(2) == 0;
+  for (std::uint32_t& d : settings.roundup_power2_divisions) d = below(65U);
+  settings.trace_alloc_max_entries = any_number();
+  settings.json = any_text();
+  return settings;
+}
+
+void add_segment(const Recording& r, DeviceRecording& d) {
+  Segment s;
+  s.address = any_number();
+  s.size = any_number();
+  s.stream = any_number();
+  s.first_block = static_cast<std::uint32_t>(d.blocks.size());
+  s.block_count = below(5U);
+  s.stack = any_of(r.stacks.size());
+  s.pool = static_cast<std::uint8_t>(any_of(r.pools.size()));
+  s.small_pool = below(2) == 0;
+  s.expandable = below(2) == 0;
+  for (std::uint32_t b = 0; b < s.block_count; ++b)
+    d.blocks.push_back({any_number(), any_number(), any_number(), any_of(r.stacks.size()),
+                        static_cast<BlockState>(below(3))});
+  d.segments.push_back(s);
+}
+
+Event any_event(const Recording& r, std::uint16_t device) {
+  Event e;
+  e.time_ns = any_number();
+  e.address = any_number();
+  e.size = any_number();
+  e.stream = any_number();
+  e.device = device;
+  e.kind = static_cast<EventKind>(below(64));
+  e.name = names_a_stack(e.kind) ? any_of(r.stacks.size()) : any_of(r.names.size());
+  e.pool = static_cast<std::uint8_t>(any_of(r.pools.size()));
+  return e;
+}
+
+Recording any_recording() {
+  Recording r;
+  r.source = below(2) == 0 ? Source::kNeap : Source::kTorchSnapshot;
+  r.start_unix_ns = any_number();
+  r.dropped_events = below<std::uint64_t>(3);
+  add_names_and_stacks(r);
   for (int i = below(5); i > 0; --i) r.pools.emplace_back(any_number(), any_number());
-  const auto pool = [&] { return static_cast<std::uint8_t>(below(r.pools.size())); };
-  if (below(2) == 0) {
-    r.settings.present = true;
-    r.settings.conf = *rc::gen::arbitrary<std::string>();
-    r.settings.max_split_size = static_cast<std::int64_t>(any_number());
-    r.settings.garbage_collection_threshold = 0.1 * below(10);
-    r.settings.expandable_segments = below(2) == 0;
-    for (std::uint32_t& d : r.settings.roundup_power2_divisions) d = below(65U);
-    r.settings.trace_alloc_max_entries = any_number();
-    r.settings.json = *rc::gen::arbitrary<std::string>();
-  }
-  for (int i = below(4); i > 0; --i)
-    r.metadata.emplace_back("key" + std::to_string(i), *rc::gen::arbitrary<std::string>());
-  for (int i = below(3); i > 0; --i) r.warnings.push_back(*rc::gen::arbitrary<std::string>());
+  if (below(2) == 0) r.settings = any_settings();
+  for (int i = below(4); i > 0; --i) r.metadata.emplace_back("key" + std::to_string(i), any_text());
+  for (int i = below(3); i > 0; --i) r.warnings.push_back(any_text());
   std::uint16_t ordinal = 0;
   for (int i = below(4); i > 0; --i) {
     DeviceRecording d;
@@ -77,34 +120,8 @@ Recording any_recording() {
     ordinal = static_cast<std::uint16_t>(ordinal + 1 + below(3));
     d.has_times = below(2) == 0;
     d.overflowed = below(2) == 0;
-    for (int n = below(6); n > 0; --n) {
-      Segment s;
-      s.address = any_number();
-      s.size = any_number();
-      s.stream = any_number();
-      s.first_block = static_cast<std::uint32_t>(d.blocks.size());
-      s.block_count = below(5U);
-      s.stack = stack();
-      s.pool = pool();
-      s.small_pool = below(2) == 0;
-      s.expandable = below(2) == 0;
-      for (std::uint32_t b = 0; b < s.block_count; ++b)
-        d.blocks.push_back(
-            {any_number(), any_number(), any_number(), stack(), static_cast<BlockState>(below(3))});
-      d.segments.push_back(s);
-    }
-    for (int n = 1 + below(300); n > 0; --n) {
-      Event e;
-      e.time_ns = any_number();
-      e.address = any_number();
-      e.size = any_number();
-      e.stream = any_number();
-      e.device = d.ordinal;
-      e.kind = static_cast<EventKind>(below(64));
-      e.name = names_a_stack(e.kind) ? stack() : name();
-      e.pool = pool();
-      d.events.push_back(e);
-    }
+    for (int n = below(6); n > 0; --n) add_segment(r, d);
+    for (int n = 1 + below(300); n > 0; --n) d.events.push_back(any_event(r, d.ordinal));
     r.devices.push_back(std::move(d));
   }
   return r;
