@@ -267,10 +267,11 @@ class Doctor final : public Command {
     return to_string(Bytes(value.get<std::uint64_t>()));
   }
 
+  static void line(std::string_view key, const std::string& value) {
+    std::printf("  %-22s %s\n", std::string(key).c_str(), value.c_str());
+  }
+
   static void print(const Json& out) {
-    const auto line = [](std::string_view key, const std::string& value) {
-      std::printf("  %-22s %s\n", std::string(key).c_str(), value.c_str());
-    };
     std::printf("neap %s%s\n", kVersion,
                 out["neap"]["trainer"].get<bool>() ? "" : " (without the trainer)");
     const Json& trainer = out["trainer"];
@@ -280,50 +281,10 @@ class Doctor final : public Command {
     } else {
       line("no trainer", trainer["reason"].get<std::string>());
     }
-    const Json& s = out["system"];
-    std::printf("\nSystem\n");
-    line("kernel", s["kernel"].get<std::string>() + " on " + s["machine"].get<std::string>());
-    line("glibc", out["glibc"]["here"].get<std::string>() + ", " +
-                      out["glibc"]["needed"].get<std::string>() + " needed");
-    line("cores", s["cores"].dump());
-    line("host memory",
-         size(s["host_memory"]) + ", " + size(s["host_memory_available"]) + " available");
-    line("huge pages", s["huge_pages"].get<std::string>());
-    line("memlock limit", s["memlock_limit"].is_string() ? "unlimited" : size(s["memlock_limit"]));
-    line("open files, mappings",
-         s["open_files_limit"].dump() + ", " + s["max_map_count"].get<std::string>());
-    line("temporary folder", s["temporary_folder"].get<std::string>() + ", " +
-                                 size(s["temporary_folder_free"]) + " free");
-    for (const Json& d : out["devices"]) {
-      if (!d.contains("name")) continue;
-      std::printf("\nDevice %s\n", d["name"].get<std::string>().c_str());
-      if (d.contains("memory"))
-        line("memory", size(d["memory"]) + ", " + size(d["memory_free"]) + " free");
-      line("granularity", size(d["granularity"]));
-      line("export, GPUDirect RDMA", std::string(d["exportable"].get<bool>() ? "yes" : "no") +
-                                         ", " + (d["gpu_direct_rdma"].get<bool>() ? "yes" : "no"));
-      if (d.contains("to_host_gbps")) {
-        line("link",
-             format("{:.1f} GB/s to the host, {:.1f} to the device, {:.1f} both ways at once",
-                    d["to_host_gbps"].get<double>(), d["to_device_gbps"].get<double>(),
-                    d["both_ways_gbps"].get<double>()));
-        line("device memory",
-             format("{:.0f} GB/s, {:.3g} ms to map a GiB again", d["memory_gbps"].get<double>(),
-                    d["remap_ms_per_gib"].get<double>()));
-        if (d.contains("rates_file"))
-          line("rates for plans", "kept in " + d["rates_file"].get<std::string>());
-      }
-    }
-    if (out["trainer"].contains("products")) {
-      std::printf("\nMatrix products\n");
-      for (const auto& [dtype, flops] : out["trainer"]["products"].items())
-        line(dtype, format("{:.3g} TFLOP/s", flops.get<double>() / 1e12));
-    }
-    if (out["trainer"].contains("attention")) {
-      std::printf("\nAttention kernels\n");
-      for (const auto& [use, kernel] : out["trainer"]["attention"].items())
-        line(use, kernel.get<std::string>());
-    }
+    print_system(out["system"], out["glibc"]);
+    for (const Json& device : out["devices"])
+      if (device.contains("name")) print_device(device);
+    print_kernels(trainer);
     std::printf("\nLibraries\n");
     for (const auto& [name, where] : out["libraries"].items())
       line(name, where.is_null() ? "not found" : where.get<std::string>());
@@ -334,6 +295,54 @@ class Doctor final : public Command {
     std::printf("\nAdvice\n");
     for (const Json& a : out["advice"]) std::printf("  - %s\n", a.get<std::string>().c_str());
     if (out["advice"].empty()) std::printf("  no advice\n");
+  }
+
+  static void print_system(const Json& s, const Json& glibc) {
+    std::printf("\nSystem\n");
+    line("kernel", s["kernel"].get<std::string>() + " on " + s["machine"].get<std::string>());
+    line("glibc",
+         glibc["here"].get<std::string>() + ", " + glibc["needed"].get<std::string>() + " needed");
+    line("cores", s["cores"].dump());
+    line("host memory",
+         size(s["host_memory"]) + ", " + size(s["host_memory_available"]) + " available");
+    line("huge pages", s["huge_pages"].get<std::string>());
+    line("memlock limit", s["memlock_limit"].is_string() ? "unlimited" : size(s["memlock_limit"]));
+    line("open files, mappings",
+         s["open_files_limit"].dump() + ", " + s["max_map_count"].get<std::string>());
+    line("temporary folder", s["temporary_folder"].get<std::string>() + ", " +
+                                 size(s["temporary_folder_free"]) + " free");
+  }
+
+  static void print_device(const Json& d) {
+    std::printf("\nDevice %s\n", d["name"].get<std::string>().c_str());
+    if (d.contains("memory"))
+      line("memory", size(d["memory"]) + ", " + size(d["memory_free"]) + " free");
+    line("granularity", size(d["granularity"]));
+    line("export, GPUDirect RDMA", std::string(d["exportable"].get<bool>() ? "yes" : "no") + ", " +
+                                       (d["gpu_direct_rdma"].get<bool>() ? "yes" : "no"));
+    if (!d.contains("to_host_gbps")) return;
+    line("link", format("{:.1f} GB/s to the host, {:.1f} to the device, {:.1f} both ways at once",
+                        d["to_host_gbps"].get<double>(), d["to_device_gbps"].get<double>(),
+                        d["both_ways_gbps"].get<double>()));
+    line("device memory",
+         format("{:.0f} GB/s, {:.3g} ms to map a GiB again", d["memory_gbps"].get<double>(),
+                d["remap_ms_per_gib"].get<double>()));
+    if (d.contains("rates_file"))
+      line("rates for plans", "kept in " + d["rates_file"].get<std::string>());
+  }
+
+  /// What the trainer measured and chose, where it did.
+  static void print_kernels(const Json& trainer) {
+    if (trainer.contains("products")) {
+      std::printf("\nMatrix products\n");
+      for (const auto& [dtype, flops] : trainer["products"].items())
+        line(dtype, format("{:.3g} TFLOP/s", flops.get<double>() / 1e12));
+    }
+    if (trainer.contains("attention")) {
+      std::printf("\nAttention kernels\n");
+      for (const auto& [use, kernel] : trainer["attention"].items())
+        line(use, kernel.get<std::string>());
+    }
   }
 
   bool json_ = false;

@@ -146,18 +146,13 @@ Tree pre_tokenizer_of(const std::string& pattern) {
             byte_level(false, false)}}};
 }
 
-}  // namespace
-
-Tokenizer Tokenizer::train(const BpeTrainOptions& options,
-                           const std::function<std::optional<std::string_view>()>& next_text) {
-  const auto specials = static_cast<std::int64_t>(options.special_tokens.size());
-  if (options.vocab_size < specials + 256)
-    throw Error(ErrorCode::kInvalidArgument,
-                format("vocab_size {} is below the {} special tokens and 256 bytes",
-                       options.vocab_size, specials));
-  StringMap<std::int64_t> counts;
-  const SplitPattern pattern(options.pattern.empty() ? kGpt2Pattern : options.pattern.c_str(),
+/// The pieces of all texts with their counts.
+StringMap<std::int64_t> count_pieces(
+    const std::string& split_pattern,
+    const std::function<std::optional<std::string_view>()>& next_text) {
+  const SplitPattern pattern(split_pattern.empty() ? kGpt2Pattern : split_pattern.c_str(),
                              "pattern");
+  StringMap<std::int64_t> counts;
   std::vector<std::string_view> pieces;
   while (const auto text = next_text()) {
     pieces.clear();
@@ -171,51 +166,82 @@ Tokenizer Tokenizer::train(const BpeTrainOptions& options,
       }
     }
   }
+  return counts;
+}
 
-  std::vector<std::string> tokens = options.special_tokens;
-  StringMap<Id> ids;
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i].empty() || !ids.emplace(tokens[i], static_cast<Id>(i)).second)
-      throw Error(ErrorCode::kInvalidArgument,
-                  format("The special token \"{}\" is empty or there twice", tokens[i]));
-  }
-  // The alphabet in the order of its characters, as Hugging Face's trainer lays it out.
-  std::vector<std::pair<std::int32_t, std::size_t>> alphabet;
-  for (std::size_t b = 0; b < 256; ++b)
-    alphabet.emplace_back(utf8::front(byte_characters()[b]).value, b);
-  std::sort(alphabet.begin(), alphabet.end());
-  std::array<Id, 256> byte_ids{};
-  for (const auto& [point, b] : alphabet) {
-    const auto [it, fresh] = ids.emplace(byte_characters()[b], static_cast<Id>(tokens.size()));
-    if (fresh) tokens.push_back(byte_characters()[b]);
-    byte_ids[b] = it->second;
+/// Special tokens first, then the 256 bytes, then what merges add.
+class Vocabulary {
+ public:
+  explicit Vocabulary(const std::vector<std::string>& special_tokens) {
+    for (const std::string& token : special_tokens) {
+      if (token.empty() || ids_.contains(token))
+        throw Error(ErrorCode::kInvalidArgument,
+                    format("The special token \"{}\" is empty or there twice", token));
+      add(token);
+    }
+    // The alphabet in the order of its characters, as Hugging Face's trainer lays it out.
+    std::vector<std::pair<std::int32_t, std::size_t>> alphabet;
+    for (std::size_t b = 0; b < 256; ++b)
+      alphabet.emplace_back(utf8::front(byte_characters()[b]).value, b);
+    std::sort(alphabet.begin(), alphabet.end());
+    for (const auto& [point, b] : alphabet) byte_ids_[b] = add(byte_characters()[b]);
   }
 
-  std::vector<std::pair<std::string_view, std::int64_t>> ordered(counts.begin(), counts.end());
-  std::sort(ordered.begin(), ordered.end());
-  std::vector<Word> words;
-  words.reserve(ordered.size());
-  for (const auto& [piece, count] : ordered) {
-    Word word;
-    word.count = count;
-    for (const char c : piece) word.symbols.push_back(byte_ids[static_cast<unsigned char>(c)]);
-    words.push_back(std::move(word));
+  /// The id of the token, which is new or known.
+  Id add(const std::string& token) {
+    const auto [it, fresh] = ids_.emplace(token, static_cast<Id>(tokens_.size()));
+    if (fresh) tokens_.push_back(token);
+    return it->second;
   }
-  Trainer trainer(std::move(words));
+  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(tokens_.size()); }
+  [[nodiscard]] const std::string& token(Id id) const {
+    return tokens_[static_cast<std::size_t>(id)];
+  }
+
+  /// The words that merges work on, in the order of their pieces.
+  [[nodiscard]] std::vector<Word> words(const StringMap<std::int64_t>& counts) const {
+    std::vector<std::pair<std::string_view, std::int64_t>> ordered(counts.begin(), counts.end());
+    std::sort(ordered.begin(), ordered.end());
+    std::vector<Word> words;
+    words.reserve(ordered.size());
+    for (const auto& [piece, count] : ordered) {
+      Word word;
+      word.count = count;
+      for (const char c : piece) word.symbols.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+      words.push_back(std::move(word));
+    }
+    return words;
+  }
+
+  [[nodiscard]] Tree to_json() const {
+    Tree vocab = Tree::object();
+    for (std::size_t i = 0; i < tokens_.size(); ++i) vocab[tokens_[i]] = i;
+    return vocab;
+  }
+
+ private:
+  std::vector<std::string> tokens_;
+  StringMap<Id> ids_;
+  std::array<Id, 256> byte_ids_{};
+};
+
+/// Adds the tokens that merges make until the vocabulary is full; returns the merges.
+Tree merge_pairs(const BpeTrainOptions& options, Trainer trainer, Vocabulary& vocabulary) {
   Tree merges = Tree::array();
-  while (static_cast<std::int64_t>(tokens.size()) < options.vocab_size) {
+  while (vocabulary.size() < options.vocab_size) {
     const auto best = trainer.next();
     if (!best || best->count < std::max<std::int64_t>(1, options.min_frequency)) break;
-    const std::string left = tokens[static_cast<std::size_t>(best->left)];
-    const std::string right = tokens[static_cast<std::size_t>(best->right)];
-    const auto [it, fresh] = ids.emplace(left + right, static_cast<Id>(tokens.size()));
-    if (fresh) tokens.push_back(left + right);
+    const std::string left = vocabulary.token(best->left);
+    const std::string right = vocabulary.token(best->right);
+    const Id merged = vocabulary.add(left + right);
     merges.push_back(Tree::array({left, right}));
-    trainer.merge(best->left, best->right, it->second);
+    trainer.merge(best->left, best->right, merged);
   }
+  return merges;
+}
 
-  Tree vocab = Tree::object();
-  for (std::size_t i = 0; i < tokens.size(); ++i) vocab[tokens[i]] = i;
+/// tokenizer.json.
+Tree document_of(const BpeTrainOptions& options, Tree vocab, Tree merges) {
   Tree added = Tree::array();
   for (std::size_t i = 0; i < options.special_tokens.size(); ++i) {
     added.push_back({{"id", i},
@@ -241,6 +267,22 @@ Tokenizer Tokenizer::train(const BpeTrainOptions& options,
                        {"ignore_merges", false}};
   document["model"]["vocab"] = std::move(vocab);
   document["model"]["merges"] = std::move(merges);
+  return document;
+}
+
+}  // namespace
+
+Tokenizer Tokenizer::train(const BpeTrainOptions& options,
+                           const std::function<std::optional<std::string_view>()>& next_text) {
+  const auto specials = static_cast<std::int64_t>(options.special_tokens.size());
+  if (options.vocab_size < specials + 256)
+    throw Error(ErrorCode::kInvalidArgument,
+                format("vocab_size {} is below the {} special tokens and 256 bytes",
+                       options.vocab_size, specials));
+  Vocabulary vocabulary(options.special_tokens);
+  const StringMap<std::int64_t> counts = count_pieces(options.pattern, next_text);
+  Tree merges = merge_pairs(options, Trainer(vocabulary.words(counts)), vocabulary);
+  const Tree document = document_of(options, vocabulary.to_json(), std::move(merges));
   Tokenizer t = from_json(document.dump(1), "the trained tokenizer");
   t.state_->eos = t.id_of("<|endoftext|>");
   return t;

@@ -26,6 +26,57 @@ Json json_of(const std::vector<WindowPlan>& windows) {
   return list;
 }
 
+Json json_of(const PhasePlan& phase, const PhaseSchedule& scheduled) {
+  Json out = Json::object();
+  out["name"] = phase.name;
+  out["transient"] = phase.transient.count();
+  out["transient_allocated"] = phase.transient_allocated.count();
+  out["seconds"] = phase.seconds;
+  out["persistent"] = scheduled.persistent.count();
+  out["peak"] = scheduled.peak.count();
+  out["window"] = phase.window.count();
+  out["headroom"] = phase.headroom.count();
+  out["times"] = phase.times;
+  out["moves"] = json_of(scheduled.moves);
+  out["again"] = json_of(scheduled.again);
+  return out;
+}
+
+Json json_of(const RegionPlan& region) {
+  Json parts = Json::array();
+  for (const PartPlan& part : region.parts) {
+    parts.push_back(
+        {{"name", part.name}, {"offset", part.offset.count()}, {"bytes", part.bytes.count()}});
+  }
+  return {{"name", region.name}, {"bytes", region.bytes.count()}, {"parts", std::move(parts)}};
+}
+
+/// Of the plan's tag number `t`.
+Json tag_json(const MemoryPlan& plan, std::size_t t) {
+  const TagPlan& tag = plan.tags[t];
+  Json out = Json::object();
+  out["tag"] = tag.tag;
+  out["bytes"] = tag.bytes.count();
+  out["contents"] = contents_word(tag.contents);
+  Json cells = Json::array();
+  for (std::size_t p = 0; p < plan.phases.size(); ++p) cells.push_back(cell_word(plan, t, p));
+  out["cells"] = std::move(cells);
+  Json regions = Json::array();
+  for (const RegionPlan& region : tag.regions) regions.push_back(json_of(region));
+  out["regions"] = std::move(regions);
+  if (tag.streamed()) out["windows"] = json_of(tag.windows);
+  return out;
+}
+
+Json json_of(const ActivationPlan& activations) {
+  Json blocks = Json::object();
+  for (const auto& [tensor, count] : activations.recomputed())
+    blocks[std::string(to_string(tensor))] = count;
+  return {{"model", activations.model},
+          {"activation_checkpointing", to_string(activations.mode)},
+          {"recomputed", std::move(blocks)}};
+}
+
 }  // namespace
 
 Json summary_json(const MemoryPlan& plan) {
@@ -41,71 +92,29 @@ Json summary_json(const MemoryPlan& plan) {
 }
 
 Json MemoryPlan::to_json() const {
-  const auto bytes = [](Bytes b) { return b.count(); };
   Json out = Json::object();
   out["schema"] = 1;
   out["task"] = task;
   out.update(summary_json(*this));
-  out["capacity"] = bytes(capacity);
-  out["granularity"] = bytes(granularity);
-  out["host_budget"] = bytes(host_budget);
+  out["capacity"] = capacity.count();
+  out["granularity"] = granularity.count();
+  out["host_budget"] = host_budget.count();
   out["fits"] = fits();
-  out["all_resident"] = bytes(all_resident);
+  out["all_resident"] = all_resident.count();
   out["link"] = {{"to_host", link.to_host},
                  {"to_device", link.to_device},
                  {"both", link.both},
                  {"remap", link.remap}};
   out["rates_from"] = rates_from;
   Json phase_list = Json::array();
-  for (std::size_t p = 0; p < phases.size(); ++p) {
-    Json phase = Json::object();
-    phase["name"] = phases[p].name;
-    phase["transient"] = bytes(phases[p].transient);
-    phase["transient_allocated"] = bytes(phases[p].transient_allocated);
-    phase["seconds"] = phases[p].seconds;
-    phase["persistent"] = bytes(schedule[p].persistent);
-    phase["peak"] = bytes(schedule[p].peak);
-    phase["window"] = bytes(phases[p].window);
-    phase["headroom"] = bytes(phases[p].headroom);
-    phase["times"] = phases[p].times;
-    phase["moves"] = json_of(schedule[p].moves);
-    phase["again"] = json_of(schedule[p].again);
-    phase_list.push_back(std::move(phase));
-  }
+  for (std::size_t p = 0; p < phases.size(); ++p)
+    phase_list.push_back(json_of(phases[p], schedule[p]));
   out["phases"] = std::move(phase_list);
   Json tag_list = Json::array();
-  for (std::size_t t = 0; t < tags.size(); ++t) {
-    const TagPlan& tag = tags[t];
-    Json one = Json::object();
-    one["tag"] = tag.tag;
-    one["bytes"] = bytes(tag.bytes);
-    one["contents"] = contents_word(tag.contents);
-    Json cells = Json::array();
-    for (std::size_t p = 0; p < phases.size(); ++p) cells.push_back(cell_word(*this, t, p));
-    one["cells"] = std::move(cells);
-    Json regions = Json::array();
-    for (const RegionPlan& region : tag.regions) {
-      Json parts = Json::array();
-      for (const PartPlan& part : region.parts)
-        parts.push_back(
-            {{"name", part.name}, {"offset", bytes(part.offset)}, {"bytes", bytes(part.bytes)}});
-      regions.push_back(
-          {{"name", region.name}, {"bytes", bytes(region.bytes)}, {"parts", std::move(parts)}});
-    }
-    one["regions"] = std::move(regions);
-    if (tag.streamed()) one["windows"] = json_of(tag.windows);
-    tag_list.push_back(std::move(one));
-  }
+  for (std::size_t t = 0; t < tags.size(); ++t) tag_list.push_back(tag_json(*this, t));
   out["tags"] = std::move(tag_list);
   Json activation_list = Json::array();
-  for (const ActivationPlan& a : activations) {
-    Json blocks = Json::object();
-    for (const auto& [tensor, count] : a.recomputed())
-      blocks[std::string(to_string(tensor))] = count;
-    activation_list.push_back({{"model", a.model},
-                               {"activation_checkpointing", to_string(a.mode)},
-                               {"recomputed", std::move(blocks)}});
-  }
+  for (const ActivationPlan& a : activations) activation_list.push_back(json_of(a));
   out["activations"] = std::move(activation_list);
   return out;
 }

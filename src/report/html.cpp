@@ -143,96 +143,116 @@ Json add_map(Payload& payload, const SegmentMap& map, std::size_t index) {
           {"joined", map.joined}};
 }
 
-Json colors_json(const Color& color) {
-  return to_hex(color);
-}
-
-}  // namespace
-
-Result<std::string> report_html(const Report& report) {
-  const History& h = report.history;
-  Payload payload;
-  add_leaves(payload, h.leaves);
-  const std::vector<PhaseSpan> spans = longest_phases(h.phases);
-  Json names = Json::array(), name_colors = Json::array();
-  std::map<std::string, std::uint64_t> name_index;
-  for (const auto& [name, color] : phase_colors(h)) {
-    name_index[name] = names.size();
-    names.push_back(name);
-    name_colors.push_back(colors_json(color));
-  }
+void add_phases(Payload& payload, const std::vector<PhaseSpan>& spans,
+                const std::map<std::string, std::uint64_t>& name_index) {
   add_column(payload, "phaseBegin", spans, [](const PhaseSpan& s) { return s.begin_ns; });
   add_column(payload, "phaseEnd", spans, [](const PhaseSpan& s) { return s.end_ns; });
   add_column(payload, "phaseDepth", spans,
              [](const PhaseSpan& s) { return std::uint64_t{s.depth}; });
   add_column(payload, "phaseName", spans,
              [&](const PhaseSpan& s) { return name_index.find(s.name)->second; });
-  const std::vector<DriverAllocation> marks = marks_by_leaf(h);
+}
+
+void add_marks(Payload& payload, const std::vector<DriverAllocation>& marks) {
   add_column(payload, "markTime", marks, [](const DriverAllocation& d) { return d.time_ns; });
   add_column(payload, "markEvent", marks, [](const DriverAllocation& d) { return d.event; });
   add_column(payload, "markReserved", marks, [](const DriverAllocation& d) { return d.reserved; });
   add_column(payload, "markFragmentation", marks,
              [](const DriverAllocation& d) { return d.fragmentation; });
+}
 
+Json layers_json(const History& h) {
   Json layers = Json::array();
   const std::vector<Color> colors = layer_colors(h);
   for (std::size_t i = 0; i < h.layers.size(); ++i) {
     layers.push_back({{"label", layer_label(h, h.layers[i])},
-                      {"color", colors_json(colors[i])},
+                      {"color", to_hex(colors[i])},
                       {"peak", h.layers[i].peak}});
   }
+  return layers;
+}
+
+Json plan_json(const PlanSummary& plan) {
+  Json phases = Json::object();
+  for (const PlanSummary::Phase& phase : plan.phases) phases[phase.name] = phase.peak.count();
+  return {{"capacity", plan.capacity.count()},
+          {"peak", plan.peak.count()},
+          {"phases", std::move(phases)}};
+}
+
+/// Adds the columns that the page draws; returns what the page must know about them.
+Json add_columns(Payload& payload, const Report& report) {
+  const History& h = report.history;
+  add_leaves(payload, h.leaves);
+  Json names = Json::array(), name_colors = Json::array();
+  std::map<std::string, std::uint64_t> name_index;
+  for (const auto& [name, color] : phase_colors(h)) {
+    name_index[name] = names.size();
+    names.push_back(name);
+    name_colors.push_back(to_hex(color));
+  }
+  add_phases(payload, longest_phases(h.phases), name_index);
+  add_marks(payload, marks_by_leaf(h));
   Json maps = Json::array();
   for (std::size_t i = 0; i < h.maps.size(); ++i) maps.push_back(add_map(payload, h.maps[i], i));
-  Json plan = nullptr;
-  if (report.plan) {
-    Json phases = Json::object();
-    for (const PlanSummary::Phase& phase : report.plan->phases)
-      phases[phase.name] = phase.peak.count();
-    plan = {{"capacity", report.plan->capacity.count()},
-            {"peak", report.plan->peak.count()},
-            {"phases", std::move(phases)}};
-  }
-  const Json meta = {
-      {"isRun", report.is_run},
-      {"events", h.events},
-      {"end", h.end_ns},
-      {"driverAllocs", h.driver_allocs},
-      {"layers", std::move(layers)},
-      {"phaseNames", std::move(names)},
-      {"phaseColors", std::move(name_colors)},
-      {"plan", std::move(plan)},
-      {"peakReserved", {{"time", h.peak_reserved_ns}, {"bytes", h.peak_reserved}}},
-      {"peakWithout",
-       {{"time", h.peak_without_fragmentation_ns}, {"bytes", h.peak_without_fragmentation}}},
-      {"maps", std::move(maps)},
-      {"columns", payload.columns()}};
-  NEAP_TRY_ASSIGN(const std::string data, payload.to_base64());
+  return {{"isRun", report.is_run},
+          {"events", h.events},
+          {"end", h.end_ns},
+          {"driverAllocs", h.driver_allocs},
+          {"layers", layers_json(h)},
+          {"phaseNames", std::move(names)},
+          {"phaseColors", std::move(name_colors)},
+          {"plan", report.plan ? plan_json(*report.plan) : Json(nullptr)},
+          {"peakReserved", {{"time", h.peak_reserved_ns}, {"bytes", h.peak_reserved}}},
+          {"peakWithout",
+           {{"time", h.peak_without_fragmentation_ns}, {"bytes", h.peak_without_fragmentation}}},
+          {"maps", std::move(maps)},
+          {"columns", payload.columns()}};
+}
 
+std::string head_html(const Report& report) {
+  const std::string title = escape_markup(report.title);
+  return "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+         "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:\">\n" +
+         format("<title>{} - memory report</title>\n<style>\n{}</style>\n</head>\n", title,
+                kReportCss);
+}
+
+/// Title, headline figures and notes.
+std::string header_html(const Report& report) {
   std::string tiles, notes;
   for (const auto& [name, value] : report.headline())
     tiles += format("<div><dt>{}</dt><dd>{}</dd></div>", escape_markup(name), escape_markup(value));
   for (const std::string& note : report.notes)
     notes += format("<p class=\"note\">{}</p>", escape_markup(note));
-  std::string tables;
-  if (!report.table.rows.empty())
-    tables += "<section><h2>Phases</h2>" + table_html(report.table.cells()) + "</section>";
-  if (!report.settings.empty())
-    tables += "<section><h2>The same work under other settings</h2>" +
-              settings_html(report.settings) + "</section>";
+  return format("<header><h1>{}</h1><p>{}</p>{}<dl class=\"tiles\">{}</dl></header>\n",
+                escape_markup(report.title), escape_markup(report.subtitle), notes, tiles);
+}
 
+std::string tables_html(const Report& report) {
+  std::string out;
+  if (!report.table.rows.empty())
+    out += "<section><h2>Phases</h2>" + table_html(report.table.cells()) + "</section>";
+  if (!report.settings.empty())
+    out += "<section><h2>The same work under other settings</h2>" + settings_html(report.settings) +
+           "</section>";
+  return out;
+}
+
+}  // namespace
+
+Result<std::string> report_html(const Report& report) {
+  Payload payload;
+  const Json meta = add_columns(payload, report);
+  NEAP_TRY_ASSIGN(const std::string data, payload.to_base64());
   std::string out;
   out.reserve(data.size() + (1u << 17));
-  out += "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
-  out +=
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
-      "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:\">\n";
-  out += format("<title>{} - memory report</title>\n<style>\n{}</style>\n</head>\n<body>\n",
-                escape_markup(report.title), kReportCss);
-  out += format("<header><h1>{}</h1><p>{}</p>{}<dl class=\"tiles\">{}</dl></header>\n",
-                escape_markup(report.title), escape_markup(report.subtitle), notes, tiles);
+  out += head_html(report);
+  out += "<body>\n" + header_html(report);
   out += kReportBody;
-  out += tables;
+  out += tables_html(report);
   out += "<script type=\"application/json\" id=\"meta\">" + script_json(meta) + "</script>\n";
   out += "<script type=\"text/plain\" id=\"payload\">" + data + "</script>\n";
   out += "<script>\n";
