@@ -12,10 +12,9 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "plan/advice.h"
-#include "plan/counted_memory.h"
 #include "plan/memory_plan.h"
-#include "plan/phase_passes.h"
 #include "spec/config_docs.h"
+#include "unit/plan/gpt_activations.h"
 
 namespace neap::plan {
 namespace {
@@ -383,45 +382,10 @@ TEST(GoldenPlans, JsonSaysWhatTheTextSays) {
   EXPECT_EQ(json["tags"][0]["contents"], "frozen");
 }
 
-// A GPT of published size: layers, width, heads.
-spec::Architecture gpt(std::int64_t layers, std::int64_t hidden, std::int64_t heads) {
-  spec::Architecture a;
-  a.model_type = "gpt2";
-  a.vocab_size = 50257;
-  a.hidden_size = a.embedding_dim = hidden;
-  a.intermediate_size = 4 * hidden;
-  a.num_hidden_layers = layers;
-  a.num_attention_heads = a.num_key_value_heads = heads;
-  a.head_dim = hidden / heads;
-  a.max_position_embeddings = 2048;
-  a.learned_positions = true;
-  a.norm = spec::NormKind::kLayerNorm;
-  a.qkv = spec::QkvLayout::kThirds;
-  a.input_major = true;
-  a.gated = false;
-  a.activation = spec::Activation::kGeluTanh;
-  a.attention_bias = a.attention_output_bias = a.mlp_bias = true;
-  return a;
-}
-
 // Gigabytes that the blocks keep for backward, counted.
 double kept_gigabytes(const spec::Architecture& a, spec::CheckpointMode mode,
                       std::int64_t sequences, std::int64_t length) {
-  ModelRole role;
-  role.shape = a;
-  role.shape.num_hidden_layers = 2;
-  role.trained = true;
-  const auto kept = [&](std::int64_t layers) {
-    role.shape.num_hidden_layers = layers;
-    CountedMemory memory{cache::Settings{}};
-    step::CountingOps ops(memory, {true, 2}, 2);
-    const auto w = counted_weights(role, spec::Dtype::kBfloat16);
-    const auto tokens = step::CountedTensor::outside({sequences * length}, spec::Dtype::kInt64);
-    const auto tape =
-        step::forward_train(ops, w, tokens, length, spec::checkpointing(mode, role.shape));
-    return static_cast<double>(memory.allocated().count());
-  };
-  return (kept(2) - kept(1)) * static_cast<double>(a.num_hidden_layers) / 1e9;
+  return kept_a_block(a, mode, sequences, length) * static_cast<double>(a.num_hidden_layers) / 1e9;
 }
 
 // Korthikanti et al.'s formulas for all blocks, in gigabytes.
@@ -450,8 +414,8 @@ std::string activations_table() {
                      formula ? format("{:.1f} GB", formula_gigabytes(a, mode, b, s)) : "",
                      kept_gigabytes(a, mode, b, s));
   };
-  add("GPT-3 175B, 1 x 2048", gpt(96, 12288, 96), 1, 2048, true);
-  add("a GPT of 30 layers, 4096 wide (BLOOM-7B), 1 x 2048", gpt(30, 4096, 32), 1, 2048, true);
+  add("GPT-3 175B, 1 x 2048", gpt2(96, 12288, 96), 1, 2048, true);
+  add("a GPT of 30 layers, 4096 wide (BLOOM-7B), 1 x 2048", gpt2(30, 4096, 32), 1, 2048, true);
   const auto qwen = spec::Architecture::from_folder(kFolder / "models" / "qwen1.5");
   add("Qwen2.5-1.5B, 8 x 2048", *qwen, 8, 2048, false);
 

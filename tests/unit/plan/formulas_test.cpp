@@ -4,38 +4,19 @@
 
 #include <map>
 
-#include "plan/counted_memory.h"
-#include "plan/phase_passes.h"
 #include "plan/tags.h"
 #include "plan/transients.h"
+#include "unit/plan/gpt_activations.h"
 
 namespace neap::plan {
 namespace {
 
-ModelRole trained_actor(const Json& config) {
+ModelRole trained_actor(const spec::Architecture& shape) {
   ModelRole role;
   role.name = "actor";
-  role.shape = *spec::Architecture::from_json(config, "config.json");
+  role.shape = shape;
   role.trained = true;
   return role;
-}
-
-ModelRole gpt2_role(std::int64_t layers, std::int64_t hidden, std::int64_t heads) {
-  return trained_actor({{"model_type", "gpt2"},
-                        {"n_layer", layers},
-                        {"n_embd", hidden},
-                        {"n_head", heads},
-                        {"n_positions", 2048}});
-}
-
-// What a training forward over b sequences of s tokens leaves, in bfloat16 on a GPU.
-std::uint64_t kept_bytes(const ModelRole& role, std::int64_t b, std::int64_t s) {
-  CountedMemory memory{cache::Settings{}};
-  step::CountingOps ops(memory, {true, 2}, 2);
-  const auto w = counted_weights(role, step::Dtype::kBfloat16);
-  const auto tokens = step::CountedTensor::outside({b * s}, step::Dtype::kInt64);
-  const auto tape = step::forward_train(ops, w, tokens, s, role.checkpointing);
-  return memory.allocated().count();
 }
 
 // Gigabytes of each tag when one GPU trains `shape` in mixed precision.
@@ -58,16 +39,17 @@ std::map<std::string, double> planned_gigabytes(const ModelRole& role) {
 TEST(Formulas, TagsAreTheTermsOfZerosTable) {
   constexpr double kOneGpu = 120, kOptimizer = 31.4, kGradients = 16.6, kParameters = 1.88;
   constexpr double kWhole = 64.0 / 63;
-  const auto planned = planned_gigabytes(gpt2_role(36, 4096, 32));  // 7.46 billion
+  const auto planned = planned_gigabytes(trained_actor(gpt2(36, 4096, 32)));  // 7.46 billion
   ASSERT_EQ(planned.size(), 3U);
   EXPECT_NEAR(planned.at("actor.optimizer"), (kOneGpu - kOptimizer) * kWhole, 0.9);
   EXPECT_NEAR(planned.at("actor.weights"), (kGradients - kParameters) * kWhole, 0.15);
   // Gradients add up in float32 here; the table's are half precision.
   EXPECT_NEAR(planned.at("actor.grads") / 2, (kOptimizer - kGradients) * kWhole, 0.15);
   // The same paper: GPT-2 of 1.5 billion (1.56) takes 3 GB of parameters and 24 GB of model states.
-  const auto gpt2 = planned_gigabytes(gpt2_role(48, 1600, 25));
-  EXPECT_NEAR(gpt2.at("actor.weights"), 3, 0.15);
-  EXPECT_NEAR(gpt2.at("actor.weights") + gpt2.at("actor.grads") / 2 + gpt2.at("actor.optimizer"),
+  const auto published = planned_gigabytes(trained_actor(gpt2(48, 1600, 25)));
+  EXPECT_NEAR(published.at("actor.weights"), 3, 0.15);
+  EXPECT_NEAR(published.at("actor.weights") + published.at("actor.grads") / 2 +
+                  published.at("actor.optimizer"),
               24, 1.2);
 }
 
@@ -81,41 +63,30 @@ TEST(Formulas, WeightsAreTwiceLlamasPublishedParameters) {
   for (const auto& [billions, hidden, intermediate, heads, layers] :
        {Published{6.7, 4096, 11008, 32, 32}, Published{13.0, 5120, 13824, 40, 40},
         Published{32.5, 6656, 17920, 52, 60}, Published{65.2, 8192, 22016, 64, 80}}) {
-    const ModelRole role = trained_actor({{"model_type", "llama"},
-                                          {"vocab_size", 32000},
-                                          {"hidden_size", hidden},
-                                          {"intermediate_size", intermediate},
-                                          {"num_attention_heads", heads},
-                                          {"num_hidden_layers", layers}});
+    const Json config = {{"model_type", "llama"},        {"vocab_size", 32000},
+                         {"hidden_size", hidden},        {"intermediate_size", intermediate},
+                         {"num_attention_heads", heads}, {"num_hidden_layers", layers}};
+    const auto role = trained_actor(*spec::Architecture::from_json(config, "config.json"));
     EXPECT_NEAR(planned_gigabytes(role).at("actor.weights"), 2 * billions, 0.15 + 0.006 * billions);
   }
 }
 
-// Bytes that one more block keeps of b sequences of s tokens, in units of s b h.
-double kept_a_block(spec::CheckpointMode mode, std::int64_t b, std::int64_t s, std::int64_t h,
-                    std::int64_t heads) {
-  const auto allocated = [&](std::int64_t layers) {
-    ModelRole role = gpt2_role(layers, h, heads);
-    role.checkpointing = spec::checkpointing(mode, role.shape);
-    return static_cast<double>(kept_bytes(role, b, s));
-  };
-  return (allocated(9) - allocated(8)) / static_cast<double>(s * b * h);
-}
-
 TEST(Formulas, BlocksKeepKorthikantisBytesLessDropout) {
   const std::int64_t s = 256, b = 4, h = 1024, heads = 16;
+  const auto sbh = static_cast<double>(s * b * h);
+  const auto kept = [&](spec::CheckpointMode mode) {
+    return kept_a_block(gpt2(8, h, heads), mode, b, s) / sbh;
+  };
   // Beside the formulas: a float32 a head and row of attention, and its kernel's seed and offset in
   // blocks of 512 bytes; two float32 a row of a norm whose output is kept.
-  const double attention = 4.0 * static_cast<double>(heads) / static_cast<double>(h) +
-                           2 * 512 / static_cast<double>(s * b * h);
+  const double attention =
+      4.0 * static_cast<double>(heads) / static_cast<double>(h) + 2 * 512 / sbh;
   const double norms = 2 * 2 * 4.0 / static_cast<double>(h);
   // 34 sbh with attention's scores computed again inside its kernel, less 2 dropout masks of a byte.
-  EXPECT_NEAR(kept_a_block(spec::CheckpointMode::kNone, b, s, h, heads), 34 - 2 + attention + norms,
-              1e-9);
+  EXPECT_NEAR(kept(spec::CheckpointMode::kNone), 34 - 2 + attention + norms, 1e-9);
   // Less two outputs of norms, 2 sbh each, and GELU's output, 8 sbh.
-  EXPECT_NEAR(kept_a_block(spec::CheckpointMode::kSelective, b, s, h, heads),
-              34 - 2 - 2 * 2 - 8 + attention, 1e-9);
-  EXPECT_NEAR(kept_a_block(spec::CheckpointMode::kFull, b, s, h, heads), 2, 1e-9);
+  EXPECT_NEAR(kept(spec::CheckpointMode::kSelective), 34 - 2 - 2 * 2 - 8 + attention, 1e-9);
+  EXPECT_NEAR(kept(spec::CheckpointMode::kFull), 2, 1e-9);
 }
 
 // FLOPs of a training step of a GPT-2 with cross entropy over all tokens.
@@ -133,7 +104,7 @@ double counted_flops(const ModelRole& role, std::int64_t b, std::int64_t s) {
 
 TEST(Formulas, TrainingTakesKorthikantisFlops) {
   const std::int64_t batch = 4, length = 256, width = 1024, layers = 6;
-  ModelRole role = gpt2_role(layers, width, 16);
+  ModelRole role = trained_actor(gpt2(layers, width, 16));
   const auto flops = [&](spec::CheckpointMode mode) {
     role.checkpointing = spec::checkpointing(mode, role.shape);
     return counted_flops(role, batch, length);
@@ -173,8 +144,8 @@ TEST(Formulas, RepeatedRoundsCountOnceEach) {
 
 TEST(Formulas, KvCacheIsTwoLayersHeadsTokens) {
   JobModels models;
-  models.actor = gpt2_role(24, 1024, 16);
-  models.reward = gpt2_role(24, 1024, 16);
+  models.actor = trained_actor(gpt2(24, 1024, 16));
+  models.reward = trained_actor(gpt2(24, 1024, 16));
   models.reward->trained = false;
   spec::Job job;
   job.task = spec::Task::kGrpo;
