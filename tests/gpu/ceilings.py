@@ -12,15 +12,11 @@ Writes OUT_DIR/ceilings.jsonl, a line a run, and a table on stdout. After M minu
 where a run fails, a phase is more than 0.2 % off its plan, moves are not the plan's, or, with --deterministic, losses differ from
 those of the largest ceiling (without it two runs on a GPU may differ). --rehearse: tiny models on the host.
 """
-import argparse
-import json
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
-import time
 
 import plan_check
 from plan_check import Case, MODELS
@@ -52,7 +48,7 @@ def least_capacity(neap, job, overrides):
 
 
 def wrong_in(result, first):
-    out = [f"{p['phase']} is {p['percent']:+.2f} % off its plan" for p in result["phases"] if abs(p["percent"]) > ARGS.tolerance]
+    out = plan_check.off_plan(result)
     if result["whole_cycle"]:  # without val_files a step leaves out the phase "validate", and moves are others
         out += [f"{p['phase']} did not move as planned" for p in result["phases"] if not p["as_planned"]]
     if (ARGS.deterministic or ARGS.rehearse) and first and result["overrides"] == first["overrides"] and result["loss"] != first["loss"]:
@@ -72,87 +68,66 @@ def show(name, results):
               f"  {r['updates']}", flush=True)
 
 
-def run(neap, job, folder, overrides, case):
-    command, metrics = plan_check.run_job(neap, job, folder, overrides, ARGS.steps, 240)
-    plan, phases = plan_check.compare(folder, metrics)
-    return {"command": command, "capacity": plan["capacity"], "all_resident": plan["all_resident"], "planned_peak": plan["peak"],
-            "measured_peak": max(p["measured"] for p in phases), "phases": phases, "whole_cycle": len(phases) == len(plan["phases"]),
-            "updates": plan["updates"], "overrides": plan["overrides"], "planned_seconds": plan["seconds"], "rates_from": plan["rates_from"],
-            "seconds_a_step": plan_check.median(metrics, "timing_s/step"), "planned_move_seconds": plan["move_seconds"],
-            "moved_per_step": plan["moved_per_step"],
-            "loss": [m[key] for key in ("train/loss", "actor/pg_loss", "critic/vf_loss") for m in metrics if key in m]}
+def measure(neap, job, folder, overrides):
+    plan, metrics, result = plan_check.planned_and_measured(neap, job, folder, overrides)
+    return result | {"whole_cycle": len(result["phases"]) == len(plan["phases"]), "updates": plan["updates"],
+                     "overrides": plan["overrides"], "planned_seconds": plan["seconds"], "rates_from": plan["rates_from"],
+                     "planned_move_seconds": plan["move_seconds"], "moved_per_step": plan["moved_per_step"],
+                     "loss": [m[key] for key in ("train/loss", "actor/pg_loss", "critic/vf_loss") for m in metrics if key in m]}
+
+
+def device_memory(neap, job, ceiling, largest, overrides):
+    """The setting for a ceiling in GiB; 0 is the least, and a rehearsal has the same shares of what its tiny job keeps."""
+    if ceiling and not ARGS.rehearse:
+        return f"device.memory={ceiling}GiB"
+    least = least_capacity(neap, job, overrides)
+    if not ceiling:
+        return f"device.memory={least}MiB"
+    everything = plan_check.plan_of(neap, job, overrides)["all_resident"] >> 20
+    return f"device.memory={least + (everything - least) * ceiling // largest}MiB"
 
 
 def main():
-    start = time.monotonic()
     neap = ARGS.package.resolve() / "bin" / "neap"
     reviews = ARGS.package.resolve() / "examples" / "reviews"
-    ARGS.out.mkdir(parents=True, exist_ok=True)
     MODELS["opt-350m"] = OPT_350M
-    known, failures, tables = plan_check.environment(neap), [], {}
-    with tempfile.TemporaryDirectory() as temporary, open(ARGS.out / "ceilings.jsonl", "a") as log:
+    known, tables, runs = plan_check.environment(neap), {}, plan_check.Runs("ceilings")
+    with tempfile.TemporaryDirectory() as temporary:
         work = pathlib.Path(temporary)
         plan_check.make_data(work, reviews)
         cases = ARGS.case or USUAL
         for name in sorted({model for case in cases for model in (WORK[case][0].model, WORK[case][1]) if model}):
-            config = MODELS[name]
-            if ARGS.rehearse:
-                config = {**config, **(SMALL_QWEN if config["model_type"] == "qwen2" else SMALL)}
-            plan_check.make_model(work / name, config, reviews / "model")
+            plan_check.make_case_model(work, name, reviews, SMALL_QWEN if MODELS[name]["model_type"] == "qwen2" else SMALL)
         for name in cases:
             case, reward, ceilings = WORK[name]
-            if ARGS.rehearse:
-                case = plan_check.rehearsed(case)
             job = work / f"{name}.toml"
-            job.write_text(case.toml(work))
-            base = ([f"reward_model.model.path={work / reward}"] if reward else []) + (["device.kind=host"] if ARGS.rehearse else ["device.kind=cuda"])
+            job.write_text((plan_check.rehearsed(case) if ARGS.rehearse else case).toml(work))
+            base = ["device.kind=host" if ARGS.rehearse else "device.kind=cuda"]
+            base += [f"reward_model.model.path={work / reward}"] if reward else []
             base += ["trainer.deterministic=true"] if ARGS.deterministic else []
             results = tables.setdefault(name, [])
             for at, (ceiling, extra) in enumerate(ceilings):
-                if time.monotonic() - start > 60 * ARGS.minutes:
-                    failures.append(f"{name} {ceiling}: did not start in time")
+                run_name, folder = f"{name} {ceiling or 'least'}", work / f"{name}-{at}"
+                if not runs.may_start(run_name):
                     continue
-                line = {"suite": "ceilings", "case": name, "rehearsal": ARGS.rehearse,
-                        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "environment": known}
-                folder = work / f"{name}-{at}"
-                try:
-                    size = f"{ceiling}GiB"
-                    if ARGS.rehearse and ceiling:
-                        everything = plan_check.plan_of(neap, job, base)["all_resident"] >> 20
-                        least = least_capacity(neap, job, base)
-                        size = f"{least + (everything - least) * ceiling // ceilings[0][0]}MiB"
-                    if not ceiling:
-                        size = f"{least_capacity(neap, job, base)}MiB"
-                    print(f"== {name} under {size} at {time.monotonic() - start:.0f} s", flush=True)
-                    line |= run(neap, job, folder, [*base, *extra, f"device.memory={size}"], case)
-                    line["wrong"] = wrong_in(line, results[0] if results else None)
-                    results.append(line)
-                except (RuntimeError, OSError, ValueError, KeyError) as error:
-                    line["wrong"] = [f"{type(error).__name__}: {error}"]
-                for what in line["wrong"]:
-                    print(f"   {what}", flush=True)
-                    failures.append(f"{name} {ceiling}: {what}")
-                log.write(json.dumps(line) + "\n")
-                log.flush()
-                shutil.rmtree(folder, ignore_errors=True)
+
+                def measured():
+                    memory = device_memory(neap, job, ceiling, ceilings[0][0], base)
+                    return measure(neap, job, folder, [*base, *extra, memory])
+
+                result = runs.run(run_name, {"case": name, "environment": known}, folder, measured,
+                                  lambda r: wrong_in(r, results[0] if results else None))
+                if result:
+                    results.append(result)
     for name, results in tables.items():
         show(name, results)
-    for failure in failures:
-        print(f"FAILED {failure}")
-    print(f"ceilings: {len(failures)} failures, {time.monotonic() - start:.0f} s")
-    return bool(failures)
+    return runs.end()
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=pathlib.Path)
+    parser = plan_check.common_arguments(__doc__, list(WORK), steps=4)
     parser.add_argument("package", type=pathlib.Path)
-    parser.add_argument("--case", action="append", choices=list(WORK))
-    parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--tolerance", type=float, default=0.2)
-    parser.add_argument("--minutes", type=float, default=9)
     parser.add_argument("--deterministic", action="store_true")
-    parser.add_argument("--rehearse", action="store_true")
     return parser.parse_args()
 
 

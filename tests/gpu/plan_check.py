@@ -314,13 +314,18 @@ def median(metrics, key):
     return statistics.median(values) if values else None
 
 
-def measure(case, neap, job, folder, overrides):
+def planned_and_measured(neap, job, folder, overrides):
+    """One run: its plan, its metrics, and what every suite keeps of them."""
     command, metrics = run_job(neap, job, folder, overrides, ARGS.steps, 300)
     plan, phases = compare(folder, metrics)
-    seconds = median(metrics, "timing_s/step")
-    result = {"command": command, "capacity": plan["capacity"], "all_resident": plan["all_resident"], "planned_peak": plan["peak"],
-              "measured_peak": max(p["measured"] for p in phases), "phases": phases, "seconds_a_step": seconds,
-              "tokens_a_second": case.tokens / seconds,
+    return plan, metrics, {"command": command, "capacity": plan["capacity"], "all_resident": plan["all_resident"],
+                           "planned_peak": plan["peak"], "measured_peak": max(p["measured"] for p in phases), "phases": phases,
+                           "seconds_a_step": median(metrics, "timing_s/step")}
+
+
+def measure(case, neap, job, folder, overrides):
+    _, metrics, result = planned_and_measured(neap, job, folder, overrides)
+    result |= {"tokens_a_second": case.tokens / result["seconds_a_step"],
               "seconds": {key.removeprefix("timing_s/"): median(metrics, key) for key in metrics[-1] if key.startswith("timing_s/")},
               "loss": [m.get("train/loss", m.get("actor/pg_loss")) for m in metrics]}
     if case.task in ("ppo", "grpo"):
@@ -328,11 +333,57 @@ def measure(case, neap, job, folder, overrides):
     return result
 
 
+def off_plan(result):
+    return [f"{p['phase']} is {p['percent']:+.2f} % off its plan" for p in result["phases"] if abs(p["percent"]) > ARGS.tolerance]
+
+
 def wrong_in(result):
-    out = [f"{p['phase']} is {p['percent']:+.2f} % off its plan" for p in result["phases"] if abs(p["percent"]) > ARGS.tolerance]
-    out += [f"{p['phase']} moved {p['moved']} bytes, planned {p['planned_moved']}" for p in result["phases"]
-            if p["moved"] != p["planned_moved"] or not p["as_planned"]]
-    return out
+    return off_plan(result) + [f"{p['phase']} moved {p['moved']} bytes, planned {p['planned_moved']}" for p in result["phases"]
+                               if p["moved"] != p["planned_moved"] or not p["as_planned"]]
+
+
+class Runs:
+    """The runs of a suite: for each a line of OUT_DIR/SUITE.jsonl, and what is wrong with it. None starts after the time limit."""
+
+    def __init__(self, suite):
+        self.suite, self.start, self.count, self.failures = suite, time.monotonic(), 0, []
+        ARGS.out.mkdir(parents=True, exist_ok=True)
+        self.log = open(ARGS.out / f"{suite}.jsonl", "a")
+
+    def seconds(self):
+        return time.monotonic() - self.start
+
+    def may_start(self, name):
+        if self.seconds() <= 60 * ARGS.minutes:
+            return True
+        self.failures.append(f"{name}: did not start in time")
+        return False
+
+    def run(self, name, about, folder, measure, wrong):
+        """`measure()` and what `wrong` finds in it; None when it fails. The run's folder is removed."""
+        print(f"== {name} at {self.seconds():.0f} s", flush=True)
+        self.count += 1
+        line = {"suite": self.suite, **about, "rehearsal": ARGS.rehearse, "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        result = None
+        try:
+            result = measure()
+            line |= {**result, "wrong": wrong(result)}
+        except (RuntimeError, OSError, ValueError, KeyError) as error:
+            line["wrong"] = [f"{type(error).__name__}: {error}"]
+        for what in line["wrong"]:
+            print(f"   {what}", flush=True)
+            self.failures.append(f"{name}: {what}")
+        self.log.write(json.dumps(line) + "\n")
+        self.log.flush()
+        shutil.rmtree(folder, ignore_errors=True)
+        return result
+
+    def end(self):
+        self.log.close()
+        for failure in self.failures:
+            print(f"FAILED {failure}")
+        print(f"{self.suite}: {self.count} runs, {len(self.failures)} failures, {self.seconds():.0f} s")
+        return bool(self.failures)
 
 
 def show(result):
@@ -348,15 +399,20 @@ def show(result):
           f"{result['all_resident'] / gib:.2f} GiB, ceiling {result['capacity'] / gib:.2f} GiB", flush=True)
 
 
-def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def common_arguments(description, cases, steps):
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("packages", nargs="+", metavar="NAME=PACKAGE_DIR")
-    parser.add_argument("--case", action="append", choices=list(CASES))
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--case", action="append", choices=cases)
+    parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--tolerance", type=float, default=0.2)
     parser.add_argument("--minutes", type=float, default=9)
     parser.add_argument("--rehearse", action="store_true")
+    return parser
+
+
+def arguments():
+    parser = common_arguments(__doc__, list(CASES), steps=5)
+    parser.add_argument("packages", nargs="+", metavar="NAME=PACKAGE_DIR")
     return parser.parse_args()
 
 
@@ -364,57 +420,47 @@ def rehearsed(case):
     return Case(case.model, case.task, min(case.rows, 4), 32, 32, micro=2, n=case.n, checkpointing=case.checkpointing, ceiling=case.ceiling)
 
 
+def make_case_model(work, name, reviews, tiny):
+    config = MODELS[name]
+    if ARGS.rehearse:
+        config = {**config, **{key: value for key, value in tiny.items() if key in config}}
+    make_model(work / name, config, reviews / "model")
+
+
 def main():
-    start = time.monotonic()
     packages = {name: pathlib.Path(folder).resolve() for name, folder in (p.split("=", 1) for p in ARGS.packages)}
-    ARGS.out.mkdir(parents=True, exist_ok=True)
     reviews = next(iter(packages.values())) / "examples" / "reviews"
     known = {name: environment(package / "bin" / "neap") for name, package in packages.items()}
-    failures, runs = [], 0
-    with tempfile.TemporaryDirectory() as temporary, open(ARGS.out / "plan_check.jsonl", "a") as log:
+    runs = Runs("plan_check")
+    with tempfile.TemporaryDirectory() as temporary:
         work = pathlib.Path(temporary)
         make_data(work, reviews)
         for name in ARGS.case or USUAL:
-            case = rehearsed(CASES[name]) if ARGS.rehearse else CASES[name]
-            if time.monotonic() - start > 60 * ARGS.minutes:
-                failures.append(f"{name}: did not start in time")
+            if not runs.may_start(name):
                 continue
+            case = rehearsed(CASES[name]) if ARGS.rehearse else CASES[name]
             for old in work.glob("*/model.safetensors"):  # one model at a time on the disk
                 if old.parent.name != case.model:
                     shutil.rmtree(old.parent)
             if not (work / case.model).exists():
-                config = MODELS[case.model]
-                if ARGS.rehearse:
-                    config = {**config, **{key: TINY[key] for key in TINY if key in config}}
-                make_model(work / case.model, config, reviews / "model")
+                make_case_model(work, case.model, reviews, TINY)
             job = work / f"{name}.toml"
             job.write_text(case.toml(work))
             for package_name, package in packages.items():
                 neap, folder = package / "bin" / "neap", work / f"{name}-{package_name}"
-                print(f"== {name} {package_name} at {time.monotonic() - start:.0f} s", flush=True)
-                runs += 1
-                line = {"suite": "plan_check", "case": name, "package": package_name, "rehearsal": ARGS.rehearse,
-                        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "environment": known[package_name]}
-                try:
+
+                def measured():
                     overrides = ["device.kind=host", "device.memory=1GiB"] if ARGS.rehearse else []
                     if case.ceiling:
                         overrides.append("memory.update=joined")  # a divided update needs no boundary that moves both ways
                         overrides.append(ceiling_of(neap, job, case, overrides))
-                    line |= measure(case, neap, job, folder, overrides)
-                    line["wrong"] = wrong_in(line)
-                    show(line)
-                except (RuntimeError, OSError, ValueError, KeyError) as error:
-                    line["wrong"] = [f"{type(error).__name__}: {error}"]
-                for what in line["wrong"]:
-                    print(f"   {what}", flush=True)
-                    failures.append(f"{name} {package_name}: {what}")
-                log.write(json.dumps(line) + "\n")
-                log.flush()
-                shutil.rmtree(folder, ignore_errors=True)
-    for failure in failures:
-        print(f"FAILED {failure}")
-    print(f"plan_check: {runs} runs, {len(failures)} failures, {time.monotonic() - start:.0f} s")
-    return bool(failures)
+                    return measure(case, neap, job, folder, overrides)
+
+                about = {"case": name, "package": package_name, "environment": known[package_name]}
+                result = runs.run(f"{name} {package_name}", about, folder, measured, wrong_in)
+                if result:
+                    show(result)
+    return runs.end()
 
 
 if __name__ == "__main__":
