@@ -112,6 +112,16 @@ TEST_F(Terminal, LogLinesSayTheirLevelAndRespectIt) {
   EXPECT_EQ(in_a_log(all), "");
 }
 
+TEST_F(Terminal, ALogThatCannotBeWrittenIsGivenUp) {
+  const int fd = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  const StderrTo full(fd);
+  log::error("nobody reads this");
+  ::close(STDERR_FILENO);
+  log::error("nor this");
+  ::close(fd);
+}
+
 TEST_F(Terminal, LogLinesOfManyThreadsStayWhole) {
   const std::string text = in_a_log([] {
     std::vector<std::thread> threads;

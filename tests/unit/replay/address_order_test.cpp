@@ -194,6 +194,7 @@ TEST_F(ATieAfterARelease, WithoutAReleaseThereIsOneNumber) {
   EXPECT_EQ(outcome.orders.size(), 1u);
   EXPECT_TRUE(outcome.peak_reserved_range().is_one_number());
   EXPECT_EQ(outcome.peak_reserved, Bytes(3 * kSegment));
+  EXPECT_EQ(outcome.peak_requested, 38_MiB) << "four tensors of 9.5 MiB";
   EXPECT_EQ(to_string(outcome.peak_reserved_range()), "60 MiB");
   EXPECT_EQ(to_string(Interval<Bytes>{40_MiB, 60_MiB}), "40 to 60 MiB");
   EXPECT_EQ(to_string(Interval<Bytes>{Bytes(1000 << 20), 1_GiB}), "1000 MiB to 1 GiB");

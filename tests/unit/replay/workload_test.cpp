@@ -1,12 +1,19 @@
 // Rewinding, phases and odd traces, on recordings made by hand.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "replay/fidelity.h"
+#include "replay/summary.h"
 #include "replay/what_if.h"
 #include "unit/replay/script.h"
 
 namespace neap::replay {
 namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
 
 TEST(Workload, RewindsACutTrace) {
   // Before the trace: A (1024 at 0) and B (512 at 1024) live. In it: A dies, C takes its place.
@@ -52,6 +59,49 @@ TEST(Workload, AWrongAddressIsFoundAndExplained) {
   ASSERT_TRUE(fidelity->first_divergence.has_value());
   EXPECT_EQ(fidelity->first_divergence->event, 2u);
   EXPECT_FALSE(fidelity->first_divergence->reason.empty());
+  Summary summary;
+  summary.workload = &*workload;
+  summary.fidelity = *fidelity;
+  const std::string text = to_text(summary);
+  EXPECT_THAT(text, HasSubstr("1 of 2 addresses equal (50.00 %)"));
+  EXPECT_THAT(text, HasSubstr("1 of 1 segment events (100.00 %)"));
+  EXPECT_THAT(text, HasSubstr("BELOW 99.9 %"));
+  summary.fidelity.allocs_equal = 2;
+  EXPECT_THAT(to_text(summary), Not(HasSubstr("BELOW")));
+}
+
+TEST(Workload, AnEqualAddressCountsThoughTheReplayNeedsNoNewSegment) {
+  Script script;  // the second segment was made for something else
+  script.add(EventKind::kSegmentAlloc, kBase, 2 << 20)
+      .add(EventKind::kAlloc, kBase, 512)
+      .add(EventKind::kSegmentAlloc, kBase + (2 << 20), 2 << 20)
+      .add(EventKind::kAlloc, kBase + 512, 512)
+      .segment(kBase, 2 << 20,
+               {{kBase, 512, 512, 0, kLive},
+                {kBase + 512, 512, 512, 0, kLive},
+                {kBase + 1024, (2 << 20) - 1024, 0, 0, kFree}})
+      .segment(kBase + (2 << 20), 2 << 20, {{kBase + (2 << 20), 2 << 20, 0, 0, kFree}});
+  const auto workload = prepare(script.recording, script.device());
+  ASSERT_TRUE(workload.ok());
+  const auto fidelity = check_fidelity(*workload);
+  ASSERT_TRUE(fidelity.ok());
+  EXPECT_EQ(fidelity->allocs, 2u);
+  EXPECT_EQ(fidelity->allocs_equal, 2u);
+  ASSERT_TRUE(fidelity->first_divergence.has_value());
+  EXPECT_THAT(fidelity->first_divergence->what, HasSubstr("in a new segment"));
+}
+
+TEST(Workload, UnreadableSettingsAreANoteAndTheSingleValuesCount) {
+  Script script;
+  script.recording.settings.conf = "max_split_size_mb:many";
+  script.recording.settings.max_split_size = 32 << 20;
+  const auto workload = prepare(script.recording, script.device());
+  ASSERT_TRUE(workload.ok());
+  EXPECT_EQ(workload->settings.max_split_size, 32_MiB);
+  EXPECT_THAT(workload->notes, ElementsAre(HasSubstr("settings text is not readable")));
+  EXPECT_EQ(recorded_settings(script.recording, nullptr).max_split_size, 32_MiB);
+  script.recording.settings.conf = "max_split_size_mb:32";
+  EXPECT_THAT(prepare(script.recording, script.device())->notes, IsEmpty());
 }
 
 TEST(Workload, MissingFreesAreCountedAndBelieved) {
@@ -64,7 +114,8 @@ TEST(Workload, MissingFreesAreCountedAndBelieved) {
       .segment(kBase, 2 << 20, {{kBase, 2 << 20, 0, 0, kFree}});
   const auto workload = prepare(script.recording, script.device());
   ASSERT_TRUE(workload.ok());
-  EXPECT_GE(workload->anomalies.total(), 2u);
+  EXPECT_EQ(workload->anomalies.allocs_over_live, 1u);
+  EXPECT_GE(workload->anomalies.frees_of_unknown, 1u);
   const auto scenario = Scenario::make("", "none", 0, workload->version);
   const auto outcome = run_scenario(*workload, *scenario, 1_GiB);
   ASSERT_TRUE(outcome.ok()) << outcome.status().message();

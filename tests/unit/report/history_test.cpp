@@ -11,7 +11,9 @@
 #include "report/envelope.h"
 #include "report/load_report.h"
 #include "trace/reader.h"
+#include "trace/writer.h"
 #include "unit/report/synthetic.h"
+#include "unit/report/temporary_folder.h"
 
 namespace neap::report {
 namespace {
@@ -253,6 +255,24 @@ TEST(SegmentMap, JoinsNeighboursWhenThereAreTooMany) {
   EXPECT_EQ(map.segments[0].blocks[0].count, 20u);
   EXPECT_EQ(map.segments[0].blocks[1].size, 43u * 512);
   EXPECT_EQ(map.largest_gap, 512u);
+}
+
+TEST(Gather, OtherDevicesOfARecordingAreNoted) {
+  trace::Recording recording = SyntheticRun::two_steps().recording;
+  const TemporaryFolder folder;
+  const auto notes = [&] {
+    const auto path = folder.path() / "trace.neap";
+    EXPECT_TRUE(trace::write(path, recording).ok());
+    const auto report = load_report(path);
+    EXPECT_TRUE(report.ok()) << report.status().message();
+    return report.ok() ? report->notes : std::vector<std::string>();
+  };
+  EXPECT_THAT(notes(), testing::Not(testing::Contains(testing::HasSubstr("is shown"))));
+  trace::DeviceRecording other = recording.devices[0];
+  other.ordinal = 1;
+  for (trace::Event& event : other.events) event.device = 1;
+  recording.devices.push_back(std::move(other));
+  EXPECT_THAT(notes(), testing::Contains("device 0 of 2 is shown; --device chooses another"));
 }
 
 TEST(Gather, MomentsAndTheirMistakes) {
