@@ -6,15 +6,13 @@
 
 #include "base/format.h"
 #include "report/canvas.h"
+#include "report/chart_panels.h"
 #include "report/envelope.h"
 #include "report/palette.h"
 #include "report/svg.h"
 
 namespace neap::report {
 namespace {
-
-constexpr double kLeft = 84, kRight = 24, kHead = 64, kPanelHead = 30, kPlot = 270, kBand = 22,
-                 kAxis = 26, kGapBelow = 14, kBar = 17, kMapHeight = 300, kLegendRow = 17;
 
 /// What each column of pixels shows.
 struct Sample {
@@ -64,20 +62,19 @@ class Charts {
     double y = kHead;
     if (!report_.is_run) y = figure(y);
     y = stack(y);
-    if (!report_.settings.empty()) y = settings(y);
+    if (!report_.settings.empty()) y = draw_settings(p_, report_.settings, y, plot_width_);
     if (options_.segment_maps)
-      for (const SegmentMap& map : history_.maps) y = segment_map(y, map);
+      for (const SegmentMap& map : history_.maps)
+        y = draw_segment_map(p_, map, layer_colors_, y, plot_width_);
   }
 
   static double height(const Report& report, const ChartOptions& options) {
     const double timeline = kPanelHead + kPlot + kBand + kAxis + kGapBelow;
     double total = kHead + timeline + legend_height(report, options);
     if (!report.is_run) total += timeline;
-    if (!report.settings.empty())
-      total += kPanelHead + kBar * static_cast<double>(report.settings.size()) + kGapBelow;
+    if (!report.settings.empty()) total += settings_height(report.settings.size());
     if (options.segment_maps)
-      total +=
-          static_cast<double>(report.history.maps.size()) * (kPanelHead + kMapHeight + kGapBelow);
+      total += static_cast<double>(report.history.maps.size()) * kSegmentMapHeight;
     return total;
   }
 
@@ -343,62 +340,6 @@ class Charts {
       x += width;
     }
     return rows * kLegendRow + kGapBelow;
-  }
-
-  double settings(double y) {
-    p_.text(kLeft, y + 18, "The same work under other settings: peak reserved, and allocated in it",
-            13, kInk);
-    std::uint64_t most = 1;
-    for (const SettingOutcome& s : report_.settings) most = std::max(most, s.peak_reserved.count());
-    const double names = plot_width_ * 0.45, bars = plot_width_ - names - 90;
-    double line = y + kPanelHead;
-    for (const SettingOutcome& s : report_.settings) {
-      const auto length = [&](Bytes b) {
-        return bars * static_cast<double>(b.count()) / static_cast<double>(most);
-      };
-      p_.text(kLeft + names - 8, line + 11, s.label(), 10.5, kInk, Anchor::kEnd);
-      p_.rect(kLeft + names, line + 1, length(s.peak_reserved), kBar - 4, mix(kPeak, kPaper, 0.6));
-      p_.rect(kLeft + names, line + 1, length(s.peak_allocated), kBar - 4, kAllocated);
-      p_.text(kLeft + names + length(s.peak_reserved) + 6, line + 11,
-              s.out_of_memory ? "out of memory" : to_string(s.peak_reserved), 10.5,
-              s.out_of_memory ? kCeiling : kInk);
-      line += kBar;
-    }
-    return line + kGapBelow;
-  }
-
-  /// Segments one after another, largest first, in rows of equal bytes.
-  double segment_map(double y, const SegmentMap& map) {
-    p_.text(kLeft, y + 18,
-            format("Segments, {}: {} reserved in {}, {} allocated, largest gap {}", map.label,
-                   to_string(Bytes(map.reserved)), map.segments.size(),
-                   to_string(Bytes(map.allocated)), to_string(Bytes(map.largest_gap))),
-            13, kInk);
-    constexpr double kRows = 30;
-    const double top = y + kPanelHead, row_height = kMapHeight / kRows;
-    const double per_row = std::max(1.0, std::ceil(static_cast<double>(map.reserved) / kRows));
-    double at = 0;  // bytes laid out so far
-    const auto span = [&](double begin, double size, const Color& color) {
-      while (size > 0) {
-        const double row = std::floor(begin / per_row), in_row = begin - row * per_row;
-        const double part = std::min(size, per_row - in_row);
-        p_.rect(kLeft + in_row / per_row * plot_width_, top + row * row_height,
-                part / per_row * plot_width_, row_height - 1.5, color);
-        begin += part;
-        size -= part;
-      }
-    };
-    for (const SegmentMap::Segment& segment : map.segments) {
-      const auto size = static_cast<double>(segment.range.size);
-      span(at, size, kGap);
-      for (const SegmentMap::Block& block : segment.blocks)
-        span(at + static_cast<double>(block.offset), static_cast<double>(block.size),
-             layer_colors_[block.layer]);
-      // A hairline where a segment begins.
-      span(at, std::min(size, per_row / plot_width_ * 0.7), kFaint);
-      at += size;
-    }
-    return top + kMapHeight + kGapBelow;
   }
 
   Painter& p_;
