@@ -33,9 +33,6 @@ class RuntimeImpl final : public Runtime {
   [[nodiscard]] std::unique_ptr<Scope> hold(const std::vector<std::string>& tags) override;
   [[nodiscard]] std::unique_ptr<Scope> phase(std::string_view name) override;
   [[nodiscard]] std::unique_ptr<Windows> windows(std::string_view tag, Access access) override;
-  [[nodiscard]] bool streamed(std::string_view tag) const override {
-    return plan_.tags[executor_->tag_index(tag)].streamed();
-  }
   [[nodiscard]] std::vector<PhaseMeasurement> take_measurements() override {
     return accounts_->take();
   }
@@ -237,14 +234,6 @@ void RuntimeImpl::mark(trace::EventKind kind, std::string_view name) {
 }
 
 }  // namespace
-
-void Runtime::Windows::bring_part(std::size_t part) {
-  const std::vector<Range>& all = ranges();
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    if (part >= all[r].first && part < all[r].first + all[r].count) return bring(r);
-  }
-  throw Error(ErrorCode::kInternal, format("No window has part {}", part));
-}
 
 void Runtime::for_each_window(std::string_view tag, Access access,
                               const std::function<void(std::size_t, std::size_t)>& visit) {

@@ -89,12 +89,8 @@ class Runtime {
     [[nodiscard]] virtual const std::vector<Range>& ranges() const = 0;
     /// Makes a range's parts resident; those of the range before leave meanwhile.
     virtual void bring(std::size_t range) = 0;
-    /// bring for the range that has this part.
-    void bring_part(std::size_t part);
   };
   [[nodiscard]] virtual std::unique_ptr<Windows> windows(std::string_view tag, Access access) = 0;
-  /// The tag is on the device only while windows() brings its parts.
-  [[nodiscard]] virtual bool streamed(std::string_view tag) const = 0;
   /// visit(first part, count) for every range of the tag, in order, while it is resident.
   void for_each_window(std::string_view tag, Access access,
                        const std::function<void(std::size_t, std::size_t)>& visit);

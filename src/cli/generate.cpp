@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "cli/command.h"
-#include "model/checkpoint.h"
+#include "model/model_reader.h"
 #include "model/text_tokens.h"
 #include "model/tokenizer.h"
 #include "model/transformer.h"
@@ -110,8 +110,7 @@ int GenerateCommand::run() {
   for (const spec::FlatUnit& unit : spec::flat_layout(shape, spec::Head::kLanguageModel)) {
     flat.push_back(at::zeros({unit.elements}, at::TensorOptions().dtype(at::kFloat)));
   }
-  model::load_model(folder, shape, spec::Head::kLanguageModel, flat);
-  model::merge_adapter(folder, shape, spec::Head::kLanguageModel, flat);
+  model::ModelReader(folder, shape, spec::Head::kLanguageModel).read(0, flat);
   model::Transformer network(shape, spec::Head::kLanguageModel, {flat, {}});
 
   rollout::GenerateOptions options;

@@ -62,6 +62,7 @@ class PlanCommand final : public Command {
       NEAP_TRY_ASSIGN(chosen.target.capacity, parse_bytes(size));
       if (chosen.target.capacity.is_zero())
         return {ErrorCode::kInvalidArgument, "Capacity must be greater than 0"};
+      chosen.target.host_memory = Bytes();  // another machine than this one
     }
     if (!fit_.empty()) return fit(job, chosen);
     NEAP_TRY_ASSIGN(const plan::PlanWithOutlook found,

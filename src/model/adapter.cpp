@@ -1,7 +1,9 @@
-// A folder's LoRA adapter into the weights that it adapts.
+#include "model/adapter.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -9,9 +11,8 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/status.h"
-#include "model/checkpoint.h"
-#include "model/checkpoint_detail.h"
-#include "model/safetensors.h"
+#include "model/tensor_io.h"
+#include "model/transformer.h"
 
 namespace neap::model {
 namespace {
@@ -51,102 +52,100 @@ AdapterConfig read_config(const fs::path& path) {
   return out;
 }
 
-// What changes one parameter: A and B, or a tensor in its place.
-struct Change {
-  std::string parameter;
-  Tensor target;
-  std::string a, b, whole;  ///< names in the file
-};
-
-void check_shapes(const SafetensorsFile& file, const Change& change, const AdapterConfig& config,
+void check_shapes(const SafetensorsFile& file, const spec::Parameter& parameter,
+                  const std::string& name_a, const std::string& name_b, const AdapterConfig& config,
                   bool input_major) {
-  const at::IntArrayRef w = change.target.sizes();
+  const at::IntArrayRef w = parameter.shape;
   const std::int64_t out = w[input_major ? 1 : 0], in = w[input_major ? 0 : 1];
   const std::vector<std::int64_t> a{config.rank, in}, b{out, config.rank};
-  if (file.find(change.a)->shape != a || file.find(change.b)->shape != b) {
+  if (file.find(name_a)->shape != a || file.find(name_b)->shape != b) {
     throw Error(
         ErrorCode::kInvalidArgument,
         format(
             "{}: \"{}\" and its partner have not the shapes of rank {} for a matrix from {} to {}",
-            file.path().string(), change.a, config.rank, in, out));
+            file.path().string(), name_a, config.rank, in, out));
   }
-}
-
-std::vector<Change> changes_of(const SafetensorsFile& file, const spec::Architecture& shape,
-                               spec::Head head, const std::vector<Tensor>& flat,
-                               const AdapterConfig& config) {
-  std::vector<Change> out;
-  std::set<std::string> used;
-  const auto has = [&](const std::string& name) {
-    if (file.find(name) == nullptr) return false;
-    used.insert(name);
-    return true;
-  };
-  const auto units = spec::flat_layout(shape, head);
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    for (const spec::Parameter& p : units[u].parameters) {
-      constexpr std::string_view kEnd = ".weight";
-      const std::string module = std::string(kPrefix) + p.name.substr(0, p.name.rfind(kEnd));
-      Change change{p.name, flat[u].narrow(0, p.offset, p.elements()).view(p.shape),
-                    module + ".lora_A.weight", module + ".lora_B.weight", module + ".weight"};
-      const bool adapted = has(change.a);
-      if (adapted != has(change.b)) {
-        throw Error(ErrorCode::kCorrupt, format("{} has only one of \"{}\" and \"{}\"",
-                                                file.path().string(), change.a, change.b));
-      }
-      if (adapted) {
-        check_shapes(file, change, config, shape.input_major);
-        change.whole.clear();
-      } else if (!has(change.whole)) {
-        continue;
-      }
-      out.push_back(std::move(change));
-    }
-  }
-  for (const TensorEntry& entry : file.tensors()) {
-    // A language model has no place for the head that a reward model's adapter brings.
-    if (used.count(entry.name) != 0 || entry.name == format("{}score.weight", kPrefix)) continue;
-    throw Error(ErrorCode::kUnsupported,
-                format("{} has the tensor \"{}\", which has no place in this model",
-                       file.path().string(), entry.name));
-  }
-  return out;
 }
 
 Tensor read_float(const SafetensorsFile& file, const std::string& name) {
   const TensorEntry* entry = file.find(name);
   const Tensor out = at::empty(entry->shape, at::kFloat);
-  detail::read_into(file, *entry, out);
+  read_tensors({{&file, entry, out}});
   return out;
-}
-
-Tensor delta_of(const SafetensorsFile& file, const Change& change, const AdapterConfig& config,
-                bool input_major) {
-  const Tensor delta =
-      at::mm(read_float(file, change.b), read_float(file, change.a)).mul_(config.scale);
-  return input_major ? delta.t() : delta;
 }
 
 }  // namespace
 
-std::vector<std::string> merge_adapter(const fs::path& folder, const spec::Architecture& shape,
-                                       spec::Head head, const std::vector<Tensor>& flat) {
+std::optional<FolderAdapter> FolderAdapter::open(const fs::path& folder,
+                                                 const spec::Architecture& shape,
+                                                 const std::vector<spec::FlatUnit>& units) {
   std::error_code ignored;
-  std::vector<std::string> changed;
-  if (!fs::exists(folder / kConfig, ignored)) return changed;
-  const at::NoGradGuard no_grad;
+  if (!fs::exists(folder / kConfig, ignored)) return std::nullopt;
   const AdapterConfig config = read_config(folder / kConfig);
-  const SafetensorsFile file = SafetensorsFile::open(folder / kWeights);
-  for (const Change& change : changes_of(file, shape, head, flat, config)) {
-    changed.push_back(change.parameter);
+  FolderAdapter out(SafetensorsFile::open(folder / kWeights));
+  out.scale_ = config.scale;
+  out.input_major_ = shape.input_major;
+  std::set<std::string> used;
+  const auto has = [&](const std::string& name) {
+    if (out.file_.find(name) == nullptr) return false;
+    used.insert(name);
+    return true;
+  };
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    for (const spec::Parameter& p : units[u].parameters) {
+      constexpr std::string_view kEnd = ".weight";
+      const std::string module = std::string(kPrefix) + p.name.substr(0, p.name.rfind(kEnd));
+      Change change{u, p, module + ".lora_A.weight", module + ".lora_B.weight", module + ".weight"};
+      const bool adapted = has(change.a);
+      if (adapted != has(change.b)) {
+        throw Error(ErrorCode::kCorrupt, format("{} has only one of \"{}\" and \"{}\"",
+                                                out.file_.path().string(), change.a, change.b));
+      }
+      if (adapted) {
+        check_shapes(out.file_, p, change.a, change.b, config, shape.input_major);
+        change.whole.clear();
+      } else if (!has(change.whole)) {
+        continue;
+      }
+      out.changes_.push_back(std::move(change));
+    }
+  }
+  for (const TensorEntry& entry : out.file_.tensors()) {
+    // A language model has no place for the head that a reward model's adapter brings.
+    if (used.contains(entry.name) || entry.name == format("{}score.weight", kPrefix)) continue;
+    throw Error(ErrorCode::kUnsupported,
+                format("{} has the tensor \"{}\", which has no place in this model",
+                       out.file_.path().string(), entry.name));
+  }
+  return out;
+}
+
+std::vector<std::string> FolderAdapter::parameters() const {
+  std::vector<std::string> names;
+  for (const Change& change : changes_) names.push_back(change.parameter.name);
+  return names;
+}
+
+bool FolderAdapter::replaces(std::string_view parameter) const {
+  return std::any_of(changes_.begin(), changes_.end(), [&](const Change& change) {
+    return change.parameter.name == parameter && !change.whole.empty();
+  });
+}
+
+void FolderAdapter::apply(std::size_t unit, const Tensor& flat) const {
+  const at::NoGradGuard no_grad;
+  for (const Change& change : changes_) {
+    if (change.unit != unit) continue;
+    const spec::Parameter& p = change.parameter;
+    const Tensor target = parameter_view(flat, p);
     if (!change.whole.empty()) {
-      detail::read_into(file, *file.find(change.whole), change.target);
+      read_tensors({{&file_, file_.find(change.whole), target}});
       continue;
     }
-    const Tensor delta = delta_of(file, change, config, shape.input_major);
-    change.target.copy_(change.target.to(at::kCPU, at::kFloat).add(delta));
+    Tensor delta = at::mm(read_float(file_, change.b), read_float(file_, change.a)).mul_(scale_);
+    if (input_major_) delta = delta.t();
+    target.copy_(target.to(at::kCPU, at::kFloat).add(delta));
   }
-  return changed;
 }
 
 }  // namespace neap::model

@@ -1,10 +1,11 @@
+#include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
 #include <cmath>
 
+#include "base/random.h"
+#include "model/tensor_io.h"
 #include "model/transformer.h"
 
 namespace neap::model {
@@ -12,51 +13,66 @@ namespace {
 
 using at::Tensor;
 
-bool ends_with(const std::string& text, std::string_view end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+// Draws in float32, every piece from its own stream: the same values on every device and for every
+// number of threads.
+template <class Draw>
+void draw(const Tensor& target, std::uint64_t key, const Draw& draw_piece) {
+  fill_tensor(target, [&](std::uint64_t piece, std::span<float> values) {
+    at::Generator generator = at::detail::createCPUGenerator(random_key({key, piece}));
+    const Tensor view = at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())},
+                                      at::dtype(at::kFloat));
+    draw_piece(view, generator);
+  });
 }
 
-// Fills on the host in float32, a bounded piece at a time: the same values on every device.
-template <class Fill>
-void fill(const Tensor& weight, Fill fill_piece) {
-  constexpr std::int64_t kPiece = std::int64_t{1} << 22;
-  Tensor flat = weight.view(-1);
-  for (std::int64_t first = 0; first < flat.numel(); first += kPiece) {
-    Tensor piece = at::empty({std::min(kPiece, flat.numel() - first)}, at::dtype(at::kFloat));
-    fill_piece(piece);
-    flat.narrow(0, first, piece.numel()).copy_(piece);
+// visit(parameter's view, parameter, key) for units from `first` on.
+template <class Visit>
+void for_each_parameter(const std::vector<spec::FlatUnit>& units, std::size_t first,
+                        const std::vector<Tensor>& flat, std::uint64_t seed, const Visit& visit) {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < flat.size(); ++i) {
+    const spec::FlatUnit& unit = units.at(first + i);
+    check_flat(flat[i], unit, "weights");
+    for (std::size_t p = 0; p < unit.parameters.size(); ++p) {
+      const spec::Parameter& parameter = unit.parameters[p];
+      visit(parameter_view(flat[i], parameter), parameter, random_key({seed, first + i, p}));
+    }
   }
 }
 
 }  // namespace
 
-void initialize(Transformer& model, std::uint64_t seed, double standard_deviation) {
-  const at::NoGradGuard no_grad;
-  at::Generator generator = at::detail::createCPUGenerator(seed);
-  const bool offset = model.architecture().norm == spec::NormKind::kRmsOffset;
-  for (const NamedParameter& p : model.parameters()) {
-    if (ends_with(p.name, ".bias") || p.name == "score.weight") {
-      Tensor(p.weight).zero_();
-    } else if (p.weight.dim() == 1) {
-      Tensor(p.weight).fill_(offset ? 0 : 1);  // a norm's: its gain is one
+void initialize(const spec::Architecture& shape, spec::Head head, std::size_t first,
+                const std::vector<Tensor>& flat, std::uint64_t seed, double standard_deviation) {
+  const bool offset = shape.norm == spec::NormKind::kRmsOffset;
+  const auto visit = [&](Tensor weight, const spec::Parameter& p, std::uint64_t key) {
+    if (p.name.ends_with(".bias") || p.name == "score.weight") {
+      weight.zero_();
+    } else if (weight.dim() == 1) {
+      weight.fill_(offset ? 0 : 1);  // a norm's: its gain is one
     } else {
-      fill(p.weight, [&](Tensor& piece) { piece.normal_(0, standard_deviation, generator); });
+      draw(weight, key, [&](Tensor piece, at::Generator& generator) {
+        piece.normal_(0, standard_deviation, generator);
+      });
     }
-  }
-  initialize_adapters(model, seed + 1);
+  };
+  for_each_parameter(spec::flat_layout(shape, head), first, flat, seed, visit);
 }
 
-void initialize_adapters(Transformer& model, std::uint64_t seed) {
-  const at::NoGradGuard no_grad;
-  at::Generator generator = at::detail::createCPUGenerator(seed);
-  for (const NamedParameter& p : model.adapters()) {
-    if (ends_with(p.name, ".lora_A.weight")) {
-      const double bound = 1 / std::sqrt(static_cast<double>(p.weight.size(1)));
-      fill(p.weight, [&](Tensor& piece) { piece.uniform_(-bound, bound, generator); });
-    } else {
-      Tensor(p.weight).zero_();
+void initialize_adapters(const spec::Architecture& shape, spec::Head head,
+                         const spec::LoraShape& lora, const std::vector<Tensor>& flat,
+                         std::uint64_t seed) {
+  const auto visit = [&](Tensor weight, const spec::Parameter& p, std::uint64_t key) {
+    if (!p.name.ends_with(".lora_A.weight")) {
+      weight.zero_();
+      return;
     }
-  }
+    const double bound = 1 / std::sqrt(static_cast<double>(weight.size(1)));
+    draw(weight, key,
+         [&](Tensor piece, at::Generator& generator) { piece.uniform_(-bound, bound, generator); });
+  };
+  // Another stream than the weights'.
+  for_each_parameter(spec::lora_layout(shape, head, lora), 0, flat, seed + 1, visit);
 }
 
 }  // namespace neap::model

@@ -22,31 +22,14 @@ namespace neap::model {
 namespace {
 
 namespace fs = std::filesystem;
+using detail::bytes_by_shape;
 using detail::corrupt;
+using detail::Descriptor;
+using detail::io_error;
+using detail::shape_text;
 using detail::shown;
-using detail::source_bytes;
 
 constexpr std::uint64_t kMaxTensors = 4'000'000;
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  [[nodiscard]] int get() const { return fd_; }
-  [[nodiscard]] int close_now() { return ::close(std::exchange(fd_, -1)); }
-
- private:
-  int fd_;
-};
-
-[[noreturn]] void io_error(std::string_view verb, const fs::path& path, int number) {
-  throw Error(number == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
-              format("Cannot {} {}: {}", verb, path.string(), system_reason(number)));
-}
 
 // The exact number of bytes, or an error that says where the file ended.
 void read_exactly(int fd, const fs::path& path, std::uint64_t at, std::span<std::byte> out) {
@@ -172,26 +155,6 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   std::unordered_set<std::string> names_;
 };
 
-// Bytes by dtype and shape; nothing when the product overflows or is no whole number of bytes.
-std::optional<std::uint64_t> bytes_by_shape(const std::string& dtype,
-                                            const std::vector<std::int64_t>& shape) {
-  auto bits = static_cast<std::uint64_t>(bits_of_dtype(dtype));
-  if (bits == 0) return std::nullopt;
-  for (const std::int64_t d : shape) {
-    if (d < 0 || __builtin_mul_overflow(bits, static_cast<std::uint64_t>(d), &bits))
-      return std::nullopt;
-  }
-  if (bits % 8 != 0) return std::nullopt;
-  return bits / 8;
-}
-
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size() && i < 16; ++i)
-    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return text + (shape.size() > 16 ? ", ...]" : "]");
-}
-
 void check_layout(const fs::path& path, std::vector<TensorEntry>& tensors, std::uint64_t data) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
@@ -221,43 +184,6 @@ void check_layout(const fs::path& path, std::vector<TensorEntry>& tensors, std::
   }
 }
 
-// Writes to a neighbour and renames it at the end.
-class AtomicFile {
- public:
-  explicit AtomicFile(fs::path path)
-      : path_(std::move(path)),
-        temporary_(path_.string() + ".tmp-" + std::to_string(::getpid())),
-        fd_(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
-    if (fd_.get() < 0) io_error("create", path_, errno);
-  }
-  ~AtomicFile() {
-    if (!done_) ::unlink(temporary_.c_str());
-  }
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
-
-  void write(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      const ssize_t n = ::write(fd_.get(), bytes.data(), bytes.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) io_error("write", path_, errno);
-      bytes = bytes.subspan(static_cast<std::size_t>(n));
-    }
-  }
-  void commit() {
-    if (::fsync(fd_.get()) != 0 && errno != EINVAL) io_error("write", path_, errno);
-    if (fd_.close_now() != 0) io_error("write", path_, errno);
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) io_error("rename to", path_, errno);
-    done_ = true;
-    throw_if_error(sync_path(path_.has_parent_path() ? path_.parent_path() : fs::path(".")));
-  }
-
- private:
-  fs::path path_, temporary_;
-  Descriptor fd_;
-  bool done_ = false;
-};
-
 }  // namespace
 
 namespace detail {
@@ -270,37 +196,38 @@ std::string shown(std::string_view name) {
   throw Error(ErrorCode::kCorrupt, path.string() + ": " + what);
 }
 
-std::uint64_t source_bytes(const TensorSource& t) {
-  const auto bytes = bytes_by_shape(t.dtype, t.shape);
-  if (!bytes)
-    throw Error(ErrorCode::kInvalidArgument, format("Tensor \"{}\" cannot be written as {} {}",
-                                                    shown(t.name), t.dtype, shape_text(t.shape)));
-  return *bytes;
+[[noreturn]] void io_error(std::string_view verb, const fs::path& path, int number) {
+  throw Error(number == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
+              format("Cannot {} {}: {}", verb, path.string(), system_reason(number)));
+}
+
+std::optional<std::uint64_t> bytes_by_shape(const std::string& dtype,
+                                            const std::vector<std::int64_t>& shape) {
+  auto bits = static_cast<std::uint64_t>(bits_of_dtype(dtype));
+  if (bits == 0) return std::nullopt;
+  for (const std::int64_t d : shape) {
+    if (d < 0 || __builtin_mul_overflow(bits, static_cast<std::uint64_t>(d), &bits))
+      return std::nullopt;
+  }
+  if (bits % 8 != 0) return std::nullopt;
+  return bits / 8;
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size() && i < 16; ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text + (shape.size() > 16 ? ", ...]" : "]");
+}
+
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+int Descriptor::close_now() {
+  return ::close(std::exchange(fd_, -1));
 }
 
 }  // namespace detail
-
-namespace {
-
-std::string header_of(const std::vector<TensorSource>& tensors,
-                      const std::map<std::string, std::string>& metadata) {
-  std::string header = "{";
-  if (!metadata.empty()) header += "\"__metadata__\":" + nlohmann::json(metadata).dump() + ",";
-  std::uint64_t offset = 0;
-  for (const TensorSource& t : tensors) {
-    const std::uint64_t end = offset + source_bytes(t);
-    header += nlohmann::json(t.name).dump() + ":" +
-              Json{{"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {offset, end}}}.dump() +
-              ",";
-    offset = end;
-  }
-  if (header.back() == ',') header.pop_back();
-  header += "}";
-  header.resize((header.size() + 7) / 8 * 8, ' ');
-  return header;
-}
-
-}  // namespace
 
 int bits_of_dtype(std::string_view dtype) {
   static const std::map<std::string_view, int> known = {
@@ -379,46 +306,6 @@ void SafetensorsFile::read(const TensorEntry& tensor, std::uint64_t offset,
                 format("{}: tensor \"{}\" has {} bytes; {} were asked from {}", path().string(),
                        shown(tensor.name), tensor.bytes(), out.size(), offset));
   read_exactly(state_->fd.get(), state_->path, state_->data_begin + tensor.begin + offset, out);
-}
-
-void write_safetensors(const fs::path& path, std::vector<TensorSource> tensors,
-                       const std::map<std::string, std::string>& metadata) {
-  std::sort(tensors.begin(), tensors.end(), [](const TensorSource& a, const TensorSource& b) {
-    const int bits_a = bits_of_dtype(a.dtype);
-    const int bits_b = bits_of_dtype(b.dtype);
-    return bits_a != bits_b ? bits_a > bits_b : a.name < b.name;
-  });
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].name == "__metadata__" || (i > 0 && tensors[i].name == tensors[i - 1].name))
-      throw Error(ErrorCode::kInvalidArgument,
-                  format("{}: the name \"{}\" cannot be written{}", path.string(),
-                         shown(tensors[i].name), i > 0 ? " twice" : ""));
-  }
-  const std::string header = header_of(tensors, metadata);
-  if (header.size() > SafetensorsFile::kMaxHeaderBytes)
-    throw Error(ErrorCode::kInvalidArgument,
-                format("{}: {} tensors need a header of {} bytes; the most is {}", path.string(),
-                       tensors.size(), header.size(), SafetensorsFile::kMaxHeaderBytes));
-  AtomicFile file(path);
-  unsigned char prefix[8];
-  for (int i = 0; i < 8; ++i)
-    prefix[i] = static_cast<unsigned char>(header.size() >> (8 * i) & 0xff);
-  file.write(std::as_bytes(std::span(prefix)));
-  file.write(std::as_bytes(std::span(header)));
-  for (const TensorSource& t : tensors) {
-    std::uint64_t left = source_bytes(t);
-    t.produce([&](std::span<const std::byte> piece) {
-      if (piece.size() > left)
-        throw Error(ErrorCode::kInternal,
-                    format("Tensor \"{}\" gave more bytes than its shape has", shown(t.name)));
-      file.write(piece);
-      left -= piece.size();
-    });
-    if (left != 0)
-      throw Error(ErrorCode::kInternal,
-                  format("Tensor \"{}\" gave {} bytes too few", shown(t.name), left));
-  }
-  file.commit();
 }
 
 }  // namespace neap::model

@@ -3,7 +3,7 @@
 // Needs no torch. Bytes are read with pread, not mapped: a file cut short while it is open becomes
 // an error, not a SIGBUS.
 //
-// Threads   a reader may be used by several threads at once.
+// Threads   readers and writers may be used by several threads at once.
 // Failure   neap::Error naming the file and the tensor.
 // Cost      opening reads the header only; reading copies once, straight to the caller's memory.
 #pragma once
@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -26,10 +25,15 @@ namespace neap::model {
 /// Bits of one element by the format's name ("BF16", "F32", ...); 0 for a name it does not have.
 [[nodiscard]] int bits_of_dtype(std::string_view dtype);
 
-struct TensorEntry {
+/// A tensor without its bytes.
+struct TensorInfo {
   std::string name;
   std::string dtype;  ///< the format's: "F32", "BF16", "I64", ...
   std::vector<std::int64_t> shape;
+};
+
+/// A tensor of a file.
+struct TensorEntry : TensorInfo {
   std::uint64_t begin = 0, end = 0;  ///< within the file's data
   [[nodiscard]] std::uint64_t bytes() const { return end - begin; }
 };
@@ -57,26 +61,56 @@ class SafetensorsFile {
   std::shared_ptr<const State> state_;
 };
 
-/// A tensor to write: `produce` is called once and hands its bytes over in order, in any number of
-/// pieces, together as many as dtype and shape say.
-struct TensorSource {
-  using Sink = std::function<void(std::span<const std::byte>)>;
-  std::string name;
-  std::string dtype;
-  std::vector<std::int64_t> shape;
-  std::function<void(const Sink&)> produce;
+/// Whether a finished file is on the disk when commit returns.
+enum class Sync : std::uint8_t {
+  kOnCommit,
+  kByCaller,  ///< who moves the whole folder into place syncs it first
 };
 
-/// Writes a temporary neighbour, syncs and renames it: readers see the old file or the new one. On
-/// any failure (a full disk too) the neighbour is removed and the old file is untouched.
-void write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
-                       const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+/// One file, written in pieces and in any order: a temporary neighbour, which commit puts in place.
+/// Readers see the old file or the new one. Without a commit, after a failure too, the neighbour is
+/// removed and the old file is untouched. The space is reserved first where the file system can do
+/// so: a full disk fails before the first byte.
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors,
+                    const std::map<std::string, std::string>& metadata = {{"format", "pt"}},
+                    Sync sync = Sync::kOnCommit);
+  SafetensorsWriter(SafetensorsWriter&&) noexcept;
+  ~SafetensorsWriter();
 
-/// "model.safetensors" while everything fits in one shard, else "model-00001-of-0000N.safetensors"
-/// with "model.safetensors.index.json", which is written last. Files of an earlier save under other
-/// names are removed afterwards.
-void write_sharded(const std::filesystem::path& folder, std::vector<TensorSource> tensors,
-                   Bytes max_shard);
+  /// Bytes of the `tensor`-th of those given, from `offset` on; every byte is written once. Several
+  /// threads may write at a time.
+  void write(std::size_t tensor, std::uint64_t offset, std::span<const std::byte> bytes);
+  /// Fails when a tensor lacks bytes.
+  void commit();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// A model's folder: "model.safetensors" while everything fits in one shard, else
+/// "model-00001-of-0000N.safetensors" with "model.safetensors.index.json". Used as
+/// SafetensorsWriter; commit writes the index last and then removes files of an earlier save under
+/// other names.
+class ShardedWriter {
+ public:
+  ShardedWriter(std::filesystem::path folder, const std::vector<TensorInfo>& tensors,
+                Bytes max_shard, Sync sync = Sync::kOnCommit);
+  void write(std::size_t tensor, std::uint64_t offset, std::span<const std::byte> bytes);
+  void commit();
+
+ private:
+  struct Place {
+    std::size_t shard = 0, tensor = 0;
+  };
+  std::filesystem::path folder_;
+  std::vector<std::string> files_;  ///< one a shard
+  std::vector<SafetensorsWriter> shards_;
+  std::vector<Place> places_;  ///< one a tensor
+  std::string index_;          ///< empty for one shard
+};
 
 /// All the tensors of a model's folder: one file, or an index and its shards.
 class WeightFolder {

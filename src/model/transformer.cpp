@@ -25,6 +25,10 @@ void check_flat(const Tensor& t, const spec::FlatUnit& unit, const char* what) {
   }
 }
 
+Tensor parameter_view(const Tensor& flat, const spec::Parameter& p) {
+  return flat.narrow(0, p.offset, p.elements()).view(p.shape);
+}
+
 namespace {
 
 void check_cache(const KvCache& cache, std::size_t layers, std::int64_t batch,
@@ -122,7 +126,7 @@ void Transformer::bind(const std::vector<spec::FlatUnit>& units, const FlatTenso
     if (grads.defined()) check_flat(grads, units[u], "gradients");
     for (const spec::Parameter& p : units[u].parameters) {
       const auto view = [&](const Tensor& t) {
-        return t.defined() ? t.narrow(0, p.offset, p.elements()).view(p.shape) : Tensor();
+        return t.defined() ? parameter_view(t, p) : Tensor();
       };
       named.push_back({p.name, u, view(flat.weights[u]), view(grads)});
       step::bind_parameter(weights_, units[u], p, named.back().weight, named.back().grad);

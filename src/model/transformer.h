@@ -44,6 +44,8 @@ struct FlatTensors {
 
 /// Throws unless `t` is what a flat unit asks for; `what` names it in the message.
 void check_flat(const at::Tensor& t, const spec::FlatUnit& unit, const char* what);
+/// A parameter of a flat unit, in its shape.
+[[nodiscard]] at::Tensor parameter_view(const at::Tensor& flat, const spec::Parameter& p);
 
 struct Lora {
   spec::LoraShape shape;
@@ -163,10 +165,16 @@ class Transformer {
   bool merged_ = false;
 };
 
-/// Hugging Face's initialization: normal(0, 0.02) for matrices, a gain of one for norms, zero for
-/// biases and the scalar head; then the adapters. The same values on every device.
-void initialize(Transformer& model, std::uint64_t seed, double standard_deviation = 0.02);
-/// LoRA's A uniform in +-1/sqrt(in), B zero: the adapted model starts as its base.
-void initialize_adapters(Transformer& model, std::uint64_t seed);
+/// Hugging Face's initialization of units [first, first + flat.size()) of flat_layout: normal(0, 0.02)
+/// for matrices, a gain of one for norms, zero for biases and the scalar head. The same values on
+/// every device, for every number of threads, and whichever units are filled together.
+void initialize(const spec::Architecture& shape, spec::Head head, std::size_t first,
+                const std::vector<at::Tensor>& flat, std::uint64_t seed,
+                double standard_deviation = 0.02);
+/// All units of lora_layout: A uniform in +-1/sqrt(in), B zero: the adapted model starts as its
+/// base.
+void initialize_adapters(const spec::Architecture& shape, spec::Head head,
+                         const spec::LoraShape& lora, const std::vector<at::Tensor>& flat,
+                         std::uint64_t seed);
 
 }  // namespace neap::model

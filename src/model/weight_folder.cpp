@@ -12,9 +12,9 @@
 namespace neap::model {
 
 namespace fs = std::filesystem;
+using detail::bytes_of;
 using detail::corrupt;
 using detail::shown;
-using detail::source_bytes;
 
 namespace {
 
@@ -41,35 +41,52 @@ void remove_stale(const fs::path& folder, const std::vector<std::string>& kept) 
 
 }  // namespace
 
-void write_sharded(const fs::path& folder, std::vector<TensorSource> tensors, Bytes max_shard) {
-  std::vector<std::vector<TensorSource>> shards(1);
+ShardedWriter::ShardedWriter(fs::path folder, const std::vector<TensorInfo>& tensors,
+                             Bytes max_shard, Sync sync)
+    : folder_(std::move(folder)) {
+  std::vector<std::vector<TensorInfo>> shards(1);
   std::uint64_t total = 0;
   std::uint64_t in_shard = 0;
-  for (TensorSource& t : tensors) {
-    const std::uint64_t bytes = source_bytes(t);
+  for (const TensorInfo& tensor : tensors) {
+    const std::uint64_t bytes = bytes_of(tensor);
     if (in_shard > 0 && in_shard + bytes > max_shard.count()) {
       shards.emplace_back();
       in_shard = 0;
     }
     in_shard += bytes;
     total += bytes;
-    shards.back().push_back(std::move(t));
+    places_.push_back({shards.size() - 1, shards.back().size()});
+    shards.back().push_back(tensor);
   }
-  if (shards.size() == 1) {
-    write_safetensors(folder / kSingle, std::move(shards[0]));
-    remove_stale(folder, {std::string(kSingle)});
-    return;
-  }
-  Json map = Json::object();
-  std::vector<std::string> kept{std::string(kIndex)};
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    kept.push_back(format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()));
-    for (const TensorSource& t : shards[i]) map.emplace(t.name, kept.back());
-    write_safetensors(folder / kept.back(), std::move(shards[i]));
+    files_.push_back(shards.size() == 1
+                         ? std::string(kSingle)
+                         : format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()));
+    shards_.emplace_back(folder_ / files_.back(), std::move(shards[i]),
+                         std::map<std::string, std::string>{{"format", "pt"}}, sync);
   }
+  if (shards_.size() == 1) return;
+  Json map = Json::object();
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    map.emplace(tensors[i].name, files_[places_[i].shard]);
   const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
-  throw_if_error(write_file_atomic(folder / kIndex, index.dump(2) + "\n"));
-  remove_stale(folder, kept);
+  index_ = index.dump(2) + "\n";
+}
+
+void ShardedWriter::write(std::size_t tensor, std::uint64_t offset,
+                          std::span<const std::byte> bytes) {
+  const Place place = places_.at(tensor);
+  shards_[place.shard].write(place.tensor, offset, bytes);
+}
+
+void ShardedWriter::commit() {
+  for (SafetensorsWriter& shard : shards_) shard.commit();
+  std::vector<std::string> kept = files_;
+  if (!index_.empty()) {
+    throw_if_error(write_file_atomic(folder_ / kIndex, index_));
+    kept.emplace_back(kIndex);
+  }
+  remove_stale(folder_, kept);
 }
 
 bool WeightFolder::exists(const fs::path& folder) {
@@ -92,8 +109,8 @@ WeightFolder WeightFolder::open(const fs::path& folder) {
                          fs::exists(folder / "pytorch_model.bin.index.json", ignored);
     throw Error(ErrorCode::kNotFound,
                 format("{} has no {} and no {}{}", folder.string(), kSingle, kIndex,
-                       pickled ? "; it holds pytorch_model.bin, a pickle, which is not read: save "
-                                 "the model as safetensors first"
+                       pickled ? "; it holds pytorch_model.bin, a pickle, which is not read: "
+                                 "docs/training.md has the command that converts it"
                                : ""));
   }
   const std::string text = value_or_throw(read_file(index_path, 256_MiB));

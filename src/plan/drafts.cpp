@@ -45,7 +45,8 @@ Result<MemoryPlan> Drafts::draft(const spec::UpdateModes& modes) {
   MemoryPlan plan;
   plan.task = to_string(job_.task);
   plan.granularity = target_.granularity;
-  plan.host_budget = job_.memory.host_budget;
+  plan.host_budget =
+      job_.memory.host_budget.is_zero() ? target_.host_memory : job_.memory.host_budget;
   plan.may_move = job_.memory.allows(spec::Measure::kMove);
   plan.link = target_.link;
   plan.rates_from = target_.rates_from;

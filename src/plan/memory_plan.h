@@ -126,6 +126,7 @@ struct UpdatePlan {
 struct Target {
   bool cuda = false;  ///< else the host device
   Bytes capacity;     ///< zero: unlimited
+  Bytes host_memory;  ///< of a GPU's machine, for copies of what leaves the GPU; zero: unlimited
   Bytes granularity = 2_MiB;
   std::int64_t threads = 2;            ///< of libtorch's CPU kernels; each takes scratch memory
   std::int64_t multiprocessors = 132;  ///< of the GPU; H100's and H200's where there is none to ask
@@ -138,7 +139,7 @@ struct MemoryPlan {
   std::string task;
   Bytes capacity;  ///< zero: unlimited
   Bytes granularity;
-  Bytes host_budget;     ///< zero: unlimited
+  Bytes host_budget;     ///< memory.host_budget, or what the target has; zero: unlimited
   bool may_move = true;  ///< tags may wait on the host while no phase needs them
   Link link;
   std::string rates_from;         ///< of the link's and the operations' rates, for people

@@ -210,13 +210,14 @@ Bytes needed(const MemoryPlan& plan, std::size_t phase) {
 
 Status refusal(const MemoryPlan& plan) {
   const Bytes least = min_capacity(plan);
-  if (least == Bytes(~0ull)) {
-    Bytes host;
-    for (const TagPlan& tag : plan.tags) host += tag.streamed() ? tag.bytes : Bytes();
+  MemoryPlan free = plan;
+  free.host_budget = Bytes();
+  if (const Bytes from = min_capacity(free); from <= plan.capacity && from < least) {
     return {ErrorCode::kDoesNotFit,
-            format("The job does not fit with a host budget of {}: streamed tags take {} of host "
-                   "memory",
-                   plan.host_budget, host)};
+            format("The job does not fit under {} with a host budget of {}: what leaves the device "
+                   "has no room there. With enough host memory it fits from {} on. The budget is "
+                   "memory.host_budget, else what this machine has free",
+                   plan.capacity, plan.host_budget, from)};
   }
   // The phase that sets the least capacity, for the message.
   std::size_t worst = 0;
@@ -230,14 +231,12 @@ Status refusal(const MemoryPlan& plan) {
       parts += format("windows of {} {}, ", tag.tag,
                       plan.phases[worst].window + plan.phases[worst].headroom);
   }
-  std::string host;
-  if (needed(plan, worst) <= plan.capacity)
-    host = plan.may_move ? format(" with a host budget of {}", plan.host_budget)
-                         : " without \"move\" in memory.allow";
+  const bool stays = needed(plan, worst) <= plan.capacity;
+  const char* why = stays ? " without \"move\" in memory.allow" : "";
   return {ErrorCode::kDoesNotFit,
           format("The job does not fit under {}{}: the least capacity is {}. Phase \"{}\" needs "
                  "{}: {}transient {}",
-                 plan.capacity, host, least, plan.phases[worst].name, needed(plan, worst), parts,
+                 plan.capacity, why, least, plan.phases[worst].name, needed(plan, worst), parts,
                  plan.phases[worst].transient)};
 }
 

@@ -57,7 +57,8 @@ struct TagOption {
                                          double limit = std::numeric_limits<double>::infinity());
 /// Of the largest phase with only what it needs: no schedule takes less.
 [[nodiscard]] Bytes least_needed(const MemoryPlan& plan);
-/// Why the plan does not fit its capacity, and the least capacity that would do: kDoesNotFit.
+/// Why the plan does not fit its capacity, and the least capacity that would do, or that host memory is
+/// what lacks: kDoesNotFit.
 [[nodiscard]] Status refusal(const MemoryPlan& plan);
 /// Of the windows of streamed tags in a step, by the link's rates.
 [[nodiscard]] double streaming_seconds(const MemoryPlan& plan);

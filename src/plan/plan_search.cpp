@@ -257,17 +257,27 @@ Result<Bytes> PlanSearch::least_capacity() {
 }
 
 Status PlanSearch::refusal_of(Bytes capacity) {
-  Bytes least(~0ull);
-  std::optional<MemoryPlan> closest;
+  // The drafts that need least, with the host budget and with all the host memory that they want.
+  std::optional<MemoryPlan> closest, roomy;
+  Bytes least, least_roomy;
   NEAP_TRY(for_each_least([&](const MemoryPlan& draft) {
     const Bytes here = min_capacity(draft);
-    if (closest && here > least) return;
-    least = here;
-    closest = draft;
+    if (!closest || here <= least) {
+      least = here;
+      closest = draft;
+    }
+    MemoryPlan free = draft;
+    free.host_budget = Bytes();
+    const Bytes there = min_capacity(free);
+    if (!roomy || there <= least_roomy) {
+      least_roomy = there;
+      roomy = draft;
+    }
   }));
   if (!closest) return {ErrorCode::kInvalidArgument, "No setting of the job is valid"};
-  closest->capacity = capacity;
-  return refusal(*closest);
+  MemoryPlan& shown = least_roomy <= capacity ? *roomy : *closest;
+  shown.capacity = capacity;
+  return refusal(shown);
 }
 
 Result<std::optional<MemoryPlan>> PlanSearch::smaller(const MemoryPlan& plan) {

@@ -279,8 +279,8 @@ Validation PpoTrainer::validate() {
 }
 
 void PpoTrainer::save(const std::filesystem::path& folder) {
-  actor_.save(folder / "actor", context_.tokenizer_folder);
-  if (critic_) critic_->save(folder / "critic", context_.tokenizer_folder);
+  actor_.save(folder / "actor", context_.save_options());
+  if (critic_) critic_->save(folder / "critic", context_.save_options());
   if (!context_.ranks.first()) return;
   Json state = Json::object();
   state["kl_coef"] = kl_control_.value();

@@ -95,7 +95,7 @@ class RewardTrainer final : public Trainer {
   }
 
   void save(const std::filesystem::path& folder) override {
-    reward_.save(folder / "reward", context_.tokenizer_folder);
+    reward_.save(folder / "reward", context_.save_options());
   }
   void restore(const std::filesystem::path& folder) override { reward_.restore(folder / "reward"); }
 

@@ -105,6 +105,7 @@ class Run {
   std::optional<report::MetricsLogger> metrics_;
   std::optional<report::PhaseLog> phases_;
   std::optional<report::StepLog> validations_;
+  train::BackgroundCommit commit_;
   std::int64_t step_ = 0;  // steps that are done
   std::int64_t saved_ = -1;
   std::int64_t validated_ = -1;
@@ -291,6 +292,7 @@ void Run::loop() {
     interrupted_ = ranks_.any(InterruptScope::requested());
     if (interrupted_) break;
     one_step();
+    commit_.poll();
     show();
     const bool last = step_ == total_steps_;
     const auto due = [&](std::int64_t every) { return every > 0 && step_ % every == 0; };
@@ -298,6 +300,7 @@ void Run::loop() {
     if (last || due(job_.trainer.save_freq)) save();
   }
   if (saved_ != step_) save();
+  commit_.wait();
 }
 
 void Run::one_step() {
@@ -370,18 +373,19 @@ void Run::save() {
   }
   throw_if_error(metrics_->sync());
   throw_if_error(validations_->sync());
-  train::CheckpointWriter writer(output_, step_);
-  trainer_->save(writer.folder());
+  commit_.wait();
+  auto writer = std::make_unique<train::CheckpointWriter>(output_, step_);
+  trainer_->save(writer->folder());
   Json state = Json::object();
   state["schema"] = 1;
   state["task"] = to_string(job_.task);
   state["step"] = step_;
   state["config"] = config_json(job_);
-  throw_if_error(write_file_atomic(writer.folder() / kStateFile, state.dump(1) + "\n"));
-  writer.commit(job_.trainer.max_ckpt_to_keep);
+  throw_if_error(write_file_atomic(writer->folder() / kStateFile, state.dump(1) + "\n"));
+  commit_.start(std::move(writer), job_.trainer.max_ckpt_to_keep);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  log::info(format("saved {} in {:.1f} s", train::checkpoint_folder(output_, step_).string(),
-                   seconds.count()));
+  log::info(format("wrote {} in {:.1f} s; it goes to the disk in the background",
+                   train::checkpoint_folder(output_, step_).string(), seconds.count()));
 }
 
 void Run::finish() {
@@ -411,6 +415,9 @@ Launch join_ranks(spec::Job& job, const parallel::Environment& environment) {
     launch.ranks = parallel::make_single();
     return launch;
   }
+  // The machine's memory is for all of its ranks.
+  launch.device.target.host_memory =
+      launch.device.target.host_memory / static_cast<std::uint64_t>(environment.local_size);
   parallel::ConnectOptions options;
   options.timeout_seconds = static_cast<double>(job.nccl_timeout);
   if (launch.device.target.cuda)

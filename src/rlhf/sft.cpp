@@ -88,7 +88,7 @@ class SftTrainer final : public Trainer {
   }
 
   void save(const std::filesystem::path& folder) override {
-    actor_.save(folder / "actor", context_.tokenizer_folder);
+    actor_.save(folder / "actor", context_.save_options());
   }
   void restore(const std::filesystem::path& folder) override { actor_.restore(folder / "actor"); }
 

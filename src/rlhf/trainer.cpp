@@ -8,6 +8,13 @@
 
 namespace neap::rlhf {
 
+model::SaveOptions Context::save_options() const {
+  model::SaveOptions options;
+  options.companions = tokenizer_folder;
+  options.max_shard = job.trainer.max_shard_size;
+  return options;
+}
+
 std::unique_ptr<Trainer> make_trainer(Context& context) {
   switch (context.job.task) {
     case spec::Task::kSft:

@@ -40,6 +40,8 @@ struct Context {
   Result<chat::Conversations> conversations = chat::Conversations::make(tokenizer);
 
   [[nodiscard]] parallel::BatchSharder sharder() const { return parallel::BatchSharder(ranks); }
+  /// How models are saved.
+  [[nodiscard]] model::SaveOptions save_options() const;
 };
 
 /// A text that the model generated, for inspection.

@@ -153,6 +153,9 @@ Status Job::validate() const {
   NEAP_TRY(validate_optimizer(kActorOptimizer, actor.optim, device));
   NEAP_TRY(validate_optimizer(kCriticOptimizer, critic.optim, device));
   NEAP_TRY(validate_ranks(trainer, launched_ranks));
+  // Every shard is an open file while it is written.
+  if (trainer.max_shard_size < Bytes(1'000'000))
+    return wrong(format("trainer.max_shard_size is {}; the least is 1 MB", trainer.max_shard_size));
   if (!memory.update.automatic && memory.update.mode == UpdateMode::kStreamed &&
       !memory.allows(Measure::kStream))
     return wrong("memory.update is \"streamed\", but memory.allow does not hold \"stream\"");

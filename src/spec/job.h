@@ -115,6 +115,7 @@ struct TrainerConfig {
   std::int64_t save_freq = -1;            ///< steps; -1: at the end only
   std::int64_t test_freq = -1;
   std::int64_t max_ckpt_to_keep = 2;
+  Bytes max_shard_size = 5_GiB;
   std::string default_local_dir = "output";
   std::string resume_mode = "auto";  ///< auto, disable, or a checkpoint's folder
   std::vector<std::string> logger = {"console", "jsonl", "tensorboard"};
@@ -135,8 +136,8 @@ struct DeviceConfig {
 struct MemoryConfig {
   std::string residency = "auto";  ///< auto: the plan decides; all: everything stays on the device
   UpdateChoice update;             ///< what is on the device at once during training
-  Bytes host_budget{0};            ///< for backups; 0: no limit
-  std::string alloc_conf;          ///< as PYTORCH_CUDA_ALLOC_CONF, for the transient pools
+  Bytes host_budget{0};    ///< for copies of what left the device; 0: what the machine has free
+  std::string alloc_conf;  ///< as PYTORCH_CUDA_ALLOC_CONF, for the transient pools
   std::vector<std::string> allow = exact_measures();  ///< what the plan may do so that the job fits
   [[nodiscard]] bool allows(Measure measure) const;
 };

@@ -145,8 +145,9 @@ void bind_device(ConfigTable& t, Job& job) {
          "in another order. `bf16_states` is another training: it is taken where a step gets 5 % "
          "faster by it or nothing else fits, and a resumed run keeps what its checkpoint has.")
       .one_of(measure_names());
-  t.bind("memory.host_budget", &job.memory.host_budget,
-         "Most host memory for copies of what left the device; `0 B`: no limit.");
+  t.bind(
+      "memory.host_budget", &job.memory.host_budget,
+      "Most host memory for copies of what left the device; `0 B`: what a GPU's machine has free.");
   t.bind("memory.alloc_conf", &job.memory.alloc_conf,
          "Settings of the transient pools' allocator, in the syntax of `PYTORCH_CUDA_ALLOC_CONF`.");
 }
@@ -325,6 +326,8 @@ void bind_trainer(ConfigTable& t, TrainerConfig& r) {
   t.bind("trainer.max_ckpt_to_keep", &r.max_ckpt_to_keep, "Older checkpoints are removed; 0: none.")
       .in("checkpoints")
       .at_least(0);
+  t.bind("trainer.max_shard_size", &r.max_shard_size,
+         "Weights over this size are saved in several files; at least 1 MB.");
   t.bind("trainer.default_local_dir", &r.default_local_dir,
          "Folder for checkpoints, metrics and the trace.");
   t.bind("trainer.resume_mode", &r.resume_mode,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <system_error>
 #include <vector>
 
@@ -146,6 +147,29 @@ void CheckpointWriter::commit(std::int64_t keep) {
   throw_if_error(write_file_atomic(root_ / kLatestFile, format("{}\n", step_)));
   point_latest(root_, target);
   remove_old(root_, keep);
+}
+
+BackgroundCommit::~BackgroundCommit() {
+  try {
+    wait();
+  } catch (const std::exception& e) {
+    log::error(format("The last checkpoint was not saved: {}", e.what()));
+  }
+}
+
+void BackgroundCommit::start(std::unique_ptr<CheckpointWriter> writer, std::int64_t keep) {
+  wait();
+  running_ =
+      std::async(std::launch::async, [writer = std::move(writer), keep] { writer->commit(keep); });
+}
+
+void BackgroundCommit::poll() {
+  if (running_.valid() && running_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
+    running_.get();
+}
+
+void BackgroundCommit::wait() {
+  if (running_.valid()) running_.get();
 }
 
 std::optional<FoundCheckpoint> find_checkpoint(const fs::path& root, const std::string& mode,

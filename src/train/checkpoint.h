@@ -6,11 +6,15 @@
 //                                            from this run
 // Written as global_step_N.tmp-PID, synced to the disk, then renamed; a kill or a full disk leaves
 // the last whole checkpoint in place.
+// Files written without a sync are in the kernel's page cache; putting them on the disk is most of the
+// time of a save and needs none of the program's memory, so it can go on beside training.
 // Threads   one writer a root.   Failure   Error.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <future>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -34,6 +38,21 @@ class CheckpointWriter {
   std::int64_t step_;
   std::filesystem::path folder_;
   bool committed_ = false;
+};
+
+/// Commits one checkpoint while the caller goes on.
+class BackgroundCommit {
+ public:
+  /// Waits for a commit under way; its failure is only logged.
+  ~BackgroundCommit();
+  /// Waits for the one before.
+  void start(std::unique_ptr<CheckpointWriter> writer, std::int64_t keep);
+  /// Throws what a commit that has ended failed with.
+  void poll();
+  void wait();
+
+ private:
+  std::future<void> running_;
 };
 
 [[nodiscard]] std::filesystem::path checkpoint_folder(const std::filesystem::path& root,

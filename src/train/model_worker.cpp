@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <memory>
+#include <optional>
 
 #include "base/format.h"
 #include "base/log.h"
@@ -11,7 +13,6 @@
 #include "base/status.h"
 #include "bridge/no_autograd.h"
 #include "model/checkpoint.h"
-#include "model/safetensors.h"
 
 namespace neap::train {
 namespace fs = std::filesystem;
@@ -104,51 +105,45 @@ double ModelWorker::update(double lr, double max_norm) {
 
 void ModelWorker::load() {
   const auto held = hold();
-  const bool streamed = optimizer_ && runtime_.streamed(tag("optimizer"));
-  for (const auto* tensors : {&weights_, &adapters_}) {
-    for (const at::Tensor& flat : *tensors) at::Tensor(flat).zero_();
+  const UnitFill fill = weight_source();
+  for (const at::Tensor& flat : adapters_) at::Tensor(flat).zero_();
+  if (!optimizer_ || has_lora()) {
+    for (const at::Tensor& flat : weights_) at::Tensor(flat).zero_();
+    fill(0, weights_);
   }
-  if (!streamed) {
-    for (const at::Tensor& state : states_) at::Tensor(state).zero_();
-  }
-  // Where there are masters they take the file's full precision, and the weights are rounded from
-  // them. Streamed ones wait on the host until their window comes.
-  std::vector<at::Tensor> exact = weights_;
-  const bool masters = optimizer_ && !has_lora() && optimizer_->spec().has_master();
-  if (masters) {
-    const bridge::HostScope host;
-    for (std::size_t i = 0; i < exact.size(); ++i) {
-      exact[i] = streamed ? at::zeros({layout_[i].elements}, at::dtype(at::kFloat))
-                          : optimizer_->units()[i].master();
-    }
-  }
-  read_weights(exact);
   if (has_lora()) initialize_adapters();
   if (optimizer_) {
-    runtime_.for_each_window(tag("optimizer"), bridge::Access::kWrite,
-                             [&](std::size_t first, std::size_t count) {
-                               for (std::size_t i = first; i < first + count; ++i)
-                                 start_state(i, masters ? exact[i] : at::Tensor(), streamed);
-                             });
+    runtime_.for_each_window(
+        tag("optimizer"), bridge::Access::kWrite,
+        [&](std::size_t first, std::size_t count) { start_units(first, count, fill); });
     optimizer_->restore_steps(0);
   }
   throw_if_error(held->close());
 }
 
-void ModelWorker::start_state(std::size_t i, const at::Tensor& exact, bool streamed) {
-  const OptimizerUnit& unit = optimizer_->units()[i];
-  if (streamed) at::Tensor(states_[i]).zero_();
-  const at::Tensor master = unit.master();
-  if (!master.defined()) return;
-  if (!exact.defined()) {
-    master.copy_(unit.weights);
-    return;
+void ModelWorker::start_units(std::size_t first, std::size_t count, const UnitFill& fill) {
+  // Where there are masters they take the file's full precision, and the weights are rounded from
+  // them; those of an adapter take its start.
+  std::vector<at::Tensor> exact;
+  for (std::size_t i = first; i < first + count; ++i) {
+    at::Tensor(states_[i]).zero_();
+    const at::Tensor master = optimizer_->units()[i].master();
+    if (!has_lora()) {
+      exact.push_back(master.defined() ? master : weights_[i]);
+      exact.back().zero_();
+    } else if (master.defined()) {
+      master.copy_(optimizer_->units()[i].weights);
+    }
   }
-  if (streamed) master.copy_(exact);
-  unit.weights.copy_(master);
+  if (has_lora()) return;
+  fill(first, exact);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!exact[i].is_same(weights_[first + i]))
+      optimizer_->units()[first + i].weights.copy_(exact[i]);
+  }
 }
 
-void ModelWorker::read_weights(const std::vector<at::Tensor>& flat) {
+ModelWorker::UnitFill ModelWorker::weight_source() {
   if (!model::has_weights(spec_.folder)) {
     const bool scalar = spec_.head == spec::Head::kScalar;
     if (!spec_.trained || has_lora() || (scalar && !spec_.init_head)) {
@@ -157,18 +152,22 @@ void ModelWorker::read_weights(const std::vector<at::Tensor>& flat) {
                          "random weights",
                          spec_.folder.string(), spec_.role));
     }
-    model::Transformer fresh(shape_, spec_.head, {flat, {}});
-    model::initialize(fresh, spec_.seed);
     if (ranks_.first())
       log::info(format("{} has no weights: the {} model starts from random weights, seed {}",
                        spec_.folder.string(), spec_.role, spec_.seed));
-    return;
+    return [this](std::size_t first, const std::vector<at::Tensor>& flat) {
+      model::initialize(shape_, spec_.head, first, flat, spec_.seed);
+    };
   }
-  model::LoadReport report = model::load_model(spec_.folder, shape_, spec_.head, flat);
-  for (const std::string& name : model::merge_adapter(spec_.folder, shape_, spec_.head, flat))
-    std::erase(report.missing, name);
-  report_unused(spec_.folder, report);
-  if (report.missing.empty()) return;
+  const auto reader = std::make_shared<model::ModelReader>(spec_.folder, shape_, spec_.head);
+  report_unused(*reader);
+  if (!reader->missing().empty()) check_missing_head();
+  return [reader](std::size_t first, const std::vector<at::Tensor>& flat) {
+    reader->read(first, flat);
+  };
+}
+
+void ModelWorker::check_missing_head() const {
   if (!spec_.init_head) {
     throw Error(ErrorCode::kInvalidArgument,
                 format("{} has no tensor \"{}\", the scalar head of the {} model: it is a "
@@ -183,19 +182,20 @@ void ModelWorker::read_weights(const std::vector<at::Tensor>& flat) {
                      spec_.role));
 }
 
-void ModelWorker::report_unused(const fs::path& folder, const model::LoadReport& report) const {
+void ModelWorker::report_unused(const model::ModelReader& reader) const {
   constexpr std::size_t kShown = 5;
-  if (report.unused.empty() || !ranks_.first()) return;
+  const std::vector<std::string>& unused = reader.unused();
+  if (unused.empty() || !ranks_.first()) return;
   std::string names;
-  for (std::size_t i = 0; i < std::min(kShown, report.unused.size()); ++i)
-    names += (i == 0 ? "" : ", ") + report.unused[i];
-  if (report.unused.size() > kShown) names += ", ...";
-  log::warn(format("{}: {} tensors are not used by the {} model: {}", folder.string(),
-                   report.unused.size(), spec_.role, names));
+  for (std::size_t i = 0; i < std::min(kShown, unused.size()); ++i)
+    names += (i == 0 ? "" : ", ") + unused[i];
+  if (unused.size() > kShown) names += ", ...";
+  log::warn(format("{}: {} tensors are not used by the {} model: {}", spec_.folder.string(),
+                   unused.size(), spec_.role, names));
 }
 
 void ModelWorker::initialize_adapters() {
-  model::initialize_adapters(*model_, spec_.seed);
+  model::initialize_adapters(shape_, spec_.head, lora_shape(), adapters_, spec_.seed);
   const bridge::NoAutograd no_autograd;
   for (const model::NamedParameter& adapter : model_->adapters()) {
     if (!adapter.name.ends_with(kHead)) continue;
@@ -218,35 +218,40 @@ void ModelWorker::expect_agreement() const {
   ranks_.expect_same(sum, format("The sum over the bits of the {} model's weights", spec_.role));
 }
 
-void ModelWorker::save(const fs::path& folder, const fs::path& tokenizer) {
+void ModelWorker::save(const fs::path& folder, const model::SaveOptions& options) {
   const auto held = hold();
   const bridge::HostScope host;
   expect_agreement();
-  if (ranks_.first()) write(folder, tokenizer);
+  if (ranks_.first()) write(folder, options);
   throw_if_error(held->close());
 }
 
-void ModelWorker::write(const fs::path& folder, const fs::path& tokenizer) {
+void ModelWorker::write(const fs::path& folder, model::SaveOptions options) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) {
     throw Error(ErrorCode::kIo, format("Cannot create {}: {}", folder.string(), error.message()));
   }
-  model::SaveOptions options;
-  options.companions = tokenizer;
   options.origin = spec_.folder;
+  options.sync = model::Sync::kByCaller;
   model::save_model(folder, shape_, spec_.head, weights_, options);
   if (has_lora()) {
-    model::save_adapter(folder, shape_, spec_.head, {spec_.lora.rank, spec_.lora.target_modules},
-                        spec_.lora.alpha, adapters_);
+    model::save_adapter(folder, shape_, spec_.head, lora_shape(), spec_.lora.alpha, adapters_, {},
+                        options.sync);
   }
   if (!optimizer_) return;
-  const auto windows = runtime_.windows(tag("optimizer"), bridge::Access::kRead);
-  model::save_tensors(folder / kOptimizerFile, named_states(),
-                      {{kKindKey, std::string(to_string(optimizer_->spec().kind))},
-                       {kStepsKey, std::to_string(optimizer_->steps())}},
-                      [&](std::size_t i) { windows->bring_part(unit_of_state(i)); });
-  throw_if_error(windows->close());
+  model::TensorFileWriter states(folder / kOptimizerFile, named_states(0, states_.size()),
+                                 {{kKindKey, std::string(to_string(optimizer_->spec().kind))},
+                                  {kStepsKey, std::to_string(optimizer_->steps())}},
+                                 options.sync);
+  std::size_t written = 0;
+  runtime_.for_each_window(tag("optimizer"), bridge::Access::kRead,
+                           [&](std::size_t first, std::size_t count) {
+                             const std::size_t tensors = named_states(first, count).size();
+                             states.write(written, tensors);
+                             written += tensors;
+                           });
+  states.commit();
 }
 
 void ModelWorker::restore(const fs::path& folder) {
@@ -255,33 +260,31 @@ void ModelWorker::restore(const fs::path& folder) {
   for (const auto* tensors : {&weights_, &adapters_}) {
     for (const at::Tensor& flat : *tensors) at::Tensor(flat).zero_();
   }
-  const model::LoadReport report = model::load_model(folder, shape_, spec_.head, weights_);
-  if (!report.missing.empty()) {
+  const model::ModelReader reader(folder, shape_, spec_.head, /*with_adapter=*/false);
+  if (!reader.missing().empty()) {
     throw Error(ErrorCode::kCorrupt,
-                format("{} has no tensor \"{}\"", folder.string(), report.missing.front()));
+                format("{} has no tensor \"{}\"", folder.string(), reader.missing().front()));
   }
-  report_unused(folder, report);
-  if (has_lora()) {
-    model::load_adapter(folder, shape_, spec_.head, {spec_.lora.rank, spec_.lora.target_modules},
-                        adapters_);
-  }
+  reader.read(0, weights_);
+  if (has_lora()) model::load_adapter(folder, shape_, spec_.head, lora_shape(), adapters_);
   if (optimizer_) restore_states(folder / kOptimizerFile);
   throw_if_error(held->close());
 }
 
 void ModelWorker::restore_states(const fs::path& file) {
   const std::string wanted(to_string(optimizer_->spec().kind));
-  const auto metadata = model::SafetensorsFile::open(file).metadata();
+  const model::SafetensorsFile states = model::SafetensorsFile::open(file);
+  const auto& metadata = states.metadata();
   const auto kind = metadata.find(kKindKey);
   if (kind == metadata.end() || kind->second != wanted) {
     throw Error(ErrorCode::kInvalidArgument,
                 format("{} has the state of the optimizer \"{}\"; the configuration has \"{}\"",
                        file.string(), kind == metadata.end() ? "" : kind->second, wanted));
   }
-  const auto windows = runtime_.windows(tag("optimizer"), bridge::Access::kWrite);
-  (void)model::load_tensors(file, named_states(),
-                            [&](std::size_t i) { windows->bring_part(unit_of_state(i)); });
-  throw_if_error(windows->close());
+  runtime_.for_each_window(tag("optimizer"), bridge::Access::kWrite,
+                           [&](std::size_t first, std::size_t count) {
+                             model::load_tensors(states, named_states(first, count));
+                           });
   const auto steps = metadata.find(kStepsKey);
   std::int64_t count = -1;
   if (steps != metadata.end()) {
@@ -295,16 +298,10 @@ void ModelWorker::restore_states(const fs::path& file) {
   optimizer_->restore_steps(count);
 }
 
-std::size_t ModelWorker::unit_of_state(std::size_t tensor) const {
-  std::size_t unit = 0;
-  for (; tensor >= optimizer_->units()[unit].state.size(); ++unit)
-    tensor -= optimizer_->units()[unit].state.size();
-  return unit;
-}
-
-model::NamedTensors ModelWorker::named_states() const {
+model::NamedTensors ModelWorker::named_states(std::size_t first, std::size_t count) const {
   model::NamedTensors out;
-  for (const OptimizerUnit& unit : optimizer_->units()) {
+  for (std::size_t u = first; u < first + count; ++u) {
+    const OptimizerUnit& unit = optimizer_->units()[u];
     for (std::size_t i = 0; i < unit.state.size(); ++i) {
       const spec::StateTensor& tensor = unit.layout.tensors()[i];
       const std::string& owner =

@@ -9,12 +9,15 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "bridge/runtime.h"
 #include "model/checkpoint.h"
+#include "model/model_reader.h"
+#include "model/tensor_io.h"
 #include "model/transformer.h"
 #include "parallel/communicator.h"
 #include "spec/job.h"
@@ -58,9 +61,10 @@ class ModelWorker {
   /// head that is not there is an error unless `init_head`.
   void load();
   /// Writes weights in Hugging Face's form (config.json, model.safetensors) and, for a trained
-  /// role, optimizer.safetensors. Tokenizer files come along from `tokenizer`. Fails before it
-  /// writes when ranks do not hold the same weights.
-  void save(const std::filesystem::path& folder, const std::filesystem::path& tokenizer);
+  /// role, optimizer.safetensors; who makes the folder a checkpoint syncs it. Of `options` the
+  /// companions and the size of shards count. Fails before it writes when ranks do not hold the same
+  /// weights.
+  void save(const std::filesystem::path& folder, const model::SaveOptions& options);
   /// Reads back what save wrote, bit by bit.
   void restore(const std::filesystem::path& folder);
 
@@ -77,19 +81,25 @@ class ModelWorker {
                                                 at::ScalarType dtype);
   /// Brings everything that save and load touch to the device.
   [[nodiscard]] std::unique_ptr<bridge::Runtime::Scope> hold();
-  /// The state's tensors as "block.0.exp_avg", "PARAMETER.exp_avg_sq_row", unit by unit.
-  [[nodiscard]] model::NamedTensors named_states() const;
-  /// The unit of the `tensor`-th of them.
-  [[nodiscard]] std::size_t unit_of_state(std::size_t tensor) const;
-  /// The states of unit `i` before the first step. `exact`: the weights in full precision, where the
-  /// masters take them. `streamed`: they were not there when the weights were read.
-  void start_state(std::size_t i, const at::Tensor& exact, bool streamed);
-  void write(const std::filesystem::path& folder, const std::filesystem::path& tokenizer);
+  [[nodiscard]] spec::LoraShape lora_shape() const {
+    return {spec_.lora.rank, spec_.lora.target_modules};
+  }
+  /// The state's tensors of some units as "block.0.exp_avg", "PARAMETER.exp_avg_sq_row", unit by
+  /// unit.
+  [[nodiscard]] model::NamedTensors named_states(std::size_t first, std::size_t count) const;
+
+  /// Fills the weights of units [first, first + flat.size()).
+  using UnitFill = std::function<void(std::size_t first, const std::vector<at::Tensor>& flat)>;
+  /// The folder's weights, or random ones.
+  [[nodiscard]] UnitFill weight_source();
+  /// Weights and states before the first step, of units in a window of the states.
+  void start_units(std::size_t first, std::size_t count, const UnitFill& fill);
+  /// A scalar head that the folder lacks starts at zero where the job says so; else an error.
+  void check_missing_head() const;
+  void write(const std::filesystem::path& folder, model::SaveOptions options);
   void restore_states(const std::filesystem::path& file);
-  /// Reads the folder's weights and adapter into `flat`.
-  void read_weights(const std::vector<at::Tensor>& flat);
-  /// Warns of tensors in `folder` that the model has no place for.
-  void report_unused(const std::filesystem::path& folder, const model::LoadReport& report) const;
+  /// Warns of tensors in the folder that the model has no place for.
+  void report_unused(const model::ModelReader& reader) const;
   /// Random adapters; the scalar head that trains with them starts as the folder's.
   void initialize_adapters();
 

@@ -12,6 +12,7 @@
 
 #include "base/json.h"
 #include "model/checkpoint.h"
+#include "model/tensor_io.h"
 #include "model/safetensors.h"
 #include "model/transformer.h"
 #include "spec/architecture_file.h"

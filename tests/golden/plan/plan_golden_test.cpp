@@ -229,6 +229,29 @@ TEST(GoldenPlans, FitRanksPlansThatFit) {
   EXPECT_EQ(find_fit(job, target).status().code(), ErrorCode::kDoesNotFit);
 }
 
+TEST(GoldenPlans, HostMemoryThatLacksIsNamed) {
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
+  Target target = target_of(job);
+  target.capacity = 20_GiB;
+  const auto free = make_plan(job, target);
+  ASSERT_TRUE(free.ok()) << free.status().message();
+  ASSERT_GT(free->host_bytes, 4_GiB);
+  target.host_memory = free->host_bytes;
+  const auto enough = make_plan(job, target);
+  ASSERT_TRUE(enough.ok()) << enough.status().message();
+  EXPECT_EQ(enough->host_budget, free->host_bytes);
+  EXPECT_LE(enough->host_bytes, free->host_bytes);
+  target.host_memory = 1_GiB;
+  const Status refused = make_plan(job, target).status();
+  EXPECT_EQ(refused.code(), ErrorCode::kDoesNotFit);
+  EXPECT_NE(refused.message().find("host budget of 1 GiB"), std::string::npos) << refused.message();
+  EXPECT_NE(refused.message().find("under 20 GiB"), std::string::npos) << refused.message();
+  // A key says more than what is free.
+  job.memory.host_budget = free->host_bytes;
+  EXPECT_TRUE(make_plan(job, target).ok());
+}
+
 TEST(GoldenPlans, FitAndOutlookOfEveryTask) {
   for (const char* config : {"opt350_reward_host.toml", "qwen7b_grpo.toml", "qwen15_sft.toml"}) {
     spec::Job job;

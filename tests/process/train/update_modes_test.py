@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Update modes of `neap train`: joined, split and streamed give the same losses and weights under any ceiling, and
-survive kills. usage: FILE NEAP REVIEWS
+survive kills. usage: FILE NEAP REVIEWS KILL_AT_MAP
 
 NEAP_MODE_SEEDS=FIRST:COUNT runs other random jobs.
 """
+import contextlib
 import json
 import os
 import random
 import re
-import time
+import signal
+import sys
 
 from train_process_test import MODEL, TrainCase, main, read_lines
 
@@ -20,6 +22,21 @@ RECIPES = {
     "ppo": ["ppo.toml"],
     "grpo": ["ppo.toml", "task=grpo", "algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2"],
 }
+
+
+KILL_AT_MAP = sys.argv.pop(3)
+
+
+@contextlib.contextmanager
+def preloaded(**variables):
+    """Programs started inside have kill_at_map.c."""
+    variables |= {"LD_PRELOAD": KILL_AT_MAP}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
 
 
 class UpdateModes(TrainCase):
@@ -124,23 +141,35 @@ class UpdateModes(TrainCase):
             self.assertGreater(streamed, 3, "no job had several windows")
 
     def test_killed_in_an_update_resumes_exactly(self):
+        """kill -9 as a window of the states is put in its place. Maps that only streaming makes are in updates."""
         arguments = ["ppo.toml", "actor_rollout_ref.model.path=out/deep-actor/latest/actor",
-                     "critic.model.path=out/deep-reward/latest/reward", "memory.update=streamed",
-                     "trainer.total_training_steps=6", "trainer.save_freq=1", "data.val_files=[]"]
-        arguments.append(f"device.memory={self.least(arguments, 'streamed')}MiB")
-        start = time.monotonic()
-        calm = self.train("stream-calm", arguments)
-        seconds = time.monotonic() - start
-        dice = random.Random(5)
+                     "critic.model.path=out/deep-reward/latest/reward", "trainer.total_training_steps=6",
+                     "trainer.save_freq=1", "data.val_files=[]"]
+        streamed = arguments + ["memory.update=streamed"]
+        streamed.append(f"device.memory={self.least(streamed, 'streamed')}MiB")
+
+        def maps(name, arguments):
+            count = self.home / f"{name}.maps"
+            with preloaded(MAP_COUNT_FILE=str(count)):
+                self.train(name, arguments)
+            return int(count.read_text())
+
+        resident = maps("resident-calm", arguments + ["memory.residency=all", "device.memory=1GiB"])
+        all_of_them = maps("stream-calm", streamed)
+        self.assertGreater(all_of_them, 3 * resident, "most maps have to be of windows")
         killed = "out/stream-killed"
+        dice = random.Random(5)
+        landed = 0
         for _ in range(6):
-            process = self.start("train", *arguments, f"trainer.default_local_dir={killed}")
-            # Most of a step under this ceiling is its updates.
-            time.sleep(seconds * dice.uniform(0.2, 0.9))
-            process.kill()
-            process.communicate()
-        self.train("stream-killed", arguments)
-        self.assert_equal_runs("ppo", calm, killed)
+            # Each goes on where the one before was killed, at about a third of what is left.
+            with preloaded(KILL_AT=str(all_of_them // 8 + dice.randrange(all_of_them // 8))):
+                process = self.start("train", *streamed, f"trainer.default_local_dir={killed}")
+            _, errors = process.communicate()
+            landed += process.returncode == -signal.SIGKILL
+            self.assertIn(process.returncode, (0, -signal.SIGKILL), errors)
+        self.assertGreater(landed, 3)
+        self.train("stream-killed", streamed)
+        self.assert_equal_runs("ppo", "out/stream-calm", killed)
 
     def test_a_checkpoint_goes_on_under_another_mode(self):
         arguments = ["sft.toml", "actor_rollout_ref.model.path=deep", "device.dtype=bfloat16", "data.val_files=[]"]

@@ -1,5 +1,7 @@
 #include "model/checkpoint.h"
 
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,7 +12,8 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/status.h"
-#include "model/safetensors.h"
+#include "model/model_reader.h"
+#include "model/tensor_io.h"
 #include "model/text_tokens.h"
 #include "tiny_model.h"
 
@@ -47,9 +50,10 @@ TEST_F(Checkpoint, ModelsComeBackThroughTheirFolder) {
     TestModel loaded(shape, spec::Head::kLanguageModel, std::nullopt, at::kFloat, 4);
     save_model(folder_, shape, saved.head, saved.weights, {.max_shard = Bytes(20'000)});
     EXPECT_TRUE(has_weights(folder_));
-    const LoadReport report = load_model(folder_, shape, loaded.head, loaded.weights);
-    EXPECT_THAT(report.missing, ElementsAre());
-    EXPECT_THAT(report.unused, ElementsAre());
+    const ModelReader reader(folder_, shape, loaded.head);
+    EXPECT_THAT(reader.missing(), ElementsAre());
+    EXPECT_THAT(reader.unused(), ElementsAre());
+    reader.read(0, loaded.weights);
     const Tensor batch = tokens(2, 5, 41);
     EXPECT_TRUE(at::equal(saved.model->forward(batch), loaded.model->forward(batch)));
     const auto shape_again = value_or_throw(spec::Architecture::from_folder(folder_));
@@ -62,9 +66,10 @@ TEST_F(Checkpoint, ALanguageModelBecomesAScalarModelAndSaysWhatItLacks) {
   save_model(folder_, language.shape, language.head, language.weights);
   TestModel value(tiny_llama(), spec::Head::kScalar, std::nullopt, at::kFloat, 4);
   const Tensor score = value.model->parameters().back().weight.clone();
-  const LoadReport report = load_model(folder_, value.shape, value.head, value.weights);
-  EXPECT_THAT(report.missing, ElementsAre("score.weight"));
-  EXPECT_THAT(report.unused, ElementsAre("lm_head.weight"));
+  const ModelReader reader(folder_, value.shape, value.head);
+  EXPECT_THAT(reader.missing(), ElementsAre("score.weight"));
+  EXPECT_THAT(reader.unused(), ElementsAre("lm_head.weight"));
+  reader.read(0, value.weights);
   EXPECT_TRUE(at::equal(value.model->parameters().back().weight, score));
   const Tensor batch = tokens(2, 5, 41);
   EXPECT_TRUE(at::equal(language.model->forward(batch), value.model->forward(batch)));
@@ -124,7 +129,7 @@ TEST_F(Checkpoint, AnotherDtypeIsConvertedOnTheWay) {
   EXPECT_THAT(value_or_throw(read_file(folder_ / "config.json")),
               HasSubstr("\"torch_dtype\": \"bfloat16\""));
   TestModel narrow(tiny_llama(), spec::Head::kLanguageModel, std::nullopt, at::kBFloat16, 4);
-  (void)load_model(folder_, narrow.shape, narrow.head, narrow.weights);
+  ModelReader(folder_, narrow.shape, narrow.head).read(0, narrow.weights);
   EXPECT_TRUE(at::equal(wide.weights[1].to(at::kBFloat16), narrow.weights[1]));
 }
 
@@ -136,8 +141,9 @@ TEST_F(Checkpoint, FilesOfTheBaseModelWithoutPrefixAreRead) {
   bare.emplace_back("h.0.attn.bias", at::ones({1, 1, 4, 4}, at::kByte));
   save_tensors(folder_ / "model.safetensors", bare);
   TestModel other(tiny_gpt2(), spec::Head::kLanguageModel, std::nullopt, at::kFloat, 4);
-  const LoadReport report = load_model(folder_, other.shape, other.head, other.weights);
-  EXPECT_THAT(report.unused, ElementsAre());
+  const ModelReader reader(folder_, other.shape, other.head);
+  EXPECT_THAT(reader.unused(), ElementsAre());
+  reader.read(0, other.weights);
   EXPECT_TRUE(at::equal(m.weights[2], other.weights[2]));
 }
 
@@ -145,17 +151,17 @@ TEST_F(Checkpoint, WrongFilesAreNamedWithTheirTensor) {
   TestModel m(tiny_llama(), spec::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
   NamedTensors some{{"model.embed_tokens.weight", at::zeros({41, 23})}};
   save_tensors(folder_ / "model.safetensors", some);
-  EXPECT_THAT([&] { (void)load_model(folder_, m.shape, m.head, m.weights); },
+  EXPECT_THAT([&] { ModelReader(folder_, m.shape, m.head); },
               ThrowsMessage<Error>(::testing::AllOf(
                   HasSubstr("model.safetensors: tensor \"model.embed_tokens.weight\""),
                   HasSubstr("[41, 23]"), HasSubstr("[41, 24]"))));
   some[0].second = at::zeros({41, 24}, at::kLong);
   save_tensors(folder_ / "model.safetensors", some);
-  EXPECT_THAT([&] { (void)load_model(folder_, m.shape, m.head, m.weights); },
+  EXPECT_THAT([&] { ModelReader(folder_, m.shape, m.head); },
               ThrowsMessage<Error>(HasSubstr("is I64, where F32 is wanted")));
   some[0].second = at::zeros({41, 24});
   save_tensors(folder_ / "model.safetensors", some);
-  EXPECT_THAT([&] { (void)load_model(folder_, m.shape, m.head, m.weights); },
+  EXPECT_THAT([&] { ModelReader(folder_, m.shape, m.head); },
               ThrowsMessage<Error>(HasSubstr("has no tensor \"model.layers.0.")));
 }
 
@@ -185,11 +191,13 @@ TEST_F(Checkpoint, AMergedAdapterGivesTheAdaptedModel) {
       save_model(folder, m.shape, m.head, m.weights);
       save_adapter(folder, m.shape, m.head, lora, 8, m.adapter_weights);  // TestModel's alpha
       TestModel merged(shape, head, std::nullopt, at::kFloat, 9);
-      (void)load_model(folder, merged.shape, merged.head, merged.weights);
+      ModelReader(folder, shape, head, /*with_adapter=*/false).read(0, merged.weights);
       const Tensor batch = at::arange(10, at::kLong).view({2, 5});
       const Tensor wanted = m.model->forward(batch);
       EXPECT_FALSE(at::allclose(merged.model->forward(batch), wanted, 1e-3, 1e-3));
-      EXPECT_FALSE(merge_adapter(folder, merged.shape, merged.head, merged.weights).empty());
+      const ModelReader reader(folder, shape, head);
+      EXPECT_FALSE(reader.adapted().empty());
+      reader.read(0, merged.weights);
       const Tensor got = merged.model->forward(batch);
       EXPECT_LT((got - wanted).abs().max().item<double>(),
                 1e-4 * wanted.abs().max().item<double>());
@@ -203,10 +211,11 @@ TEST_F(Checkpoint, AMergedAdapterGivesTheAdaptedModel) {
   }
 }
 
-TEST_F(Checkpoint, AdaptersThatCannotBeMergedAreRefusedBeforeAnyChange) {
+TEST_F(Checkpoint, AdaptersThatCannotBeMergedAreRefusedOnOpening) {
   const spec::LoraShape lora{2, {"q_proj"}};
   TestModel m(tiny_llama(), spec::Head::kLanguageModel, lora, at::kFloat);
-  EXPECT_TRUE(merge_adapter(folder_, m.shape, m.head, m.weights).empty()) << "there is none";
+  save_model(folder_, m.shape, m.head, m.weights);
+  EXPECT_TRUE(ModelReader(folder_, m.shape, m.head).adapted().empty()) << "there is none";
   save_adapter(folder_, m.shape, m.head, lora, 8, m.adapter_weights);
   const fs::path config = folder_ / "adapter_config.json";
   const std::string text = value_or_throw(read_file(config));
@@ -214,11 +223,9 @@ TEST_F(Checkpoint, AdaptersThatCannotBeMergedAreRefusedBeforeAnyChange) {
     std::string changed = text;
     changed.replace(changed.find(from), from.size(), to);
     throw_if_error(write_file_atomic(config, changed));
-    EXPECT_THAT([&] { (void)merge_adapter(folder_, m.shape, m.head, m.weights); },
+    EXPECT_THAT([&] { ModelReader(folder_, m.shape, m.head); },
                 ThrowsMessage<Error>(HasSubstr(why)));
   };
-  std::vector<Tensor> before;
-  for (const Tensor& t : m.weights) before.push_back(t.clone());
   refused("LORA", "LOHA", "peft_type");
   refused("\"r\": 2", "\"r\": 3", "shapes of rank 3");
   refused("\"r\": 2", "\"r\": \"x\"", "have to be numbers");
@@ -226,12 +233,11 @@ TEST_F(Checkpoint, AdaptersThatCannotBeMergedAreRefusedBeforeAnyChange) {
   throw_if_error(write_file_atomic(config, text));
   const std::string a = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
   save_tensors(folder_ / "adapter_model.safetensors", {{a, at::zeros({2, 24})}});
-  EXPECT_THAT([&] { (void)merge_adapter(folder_, m.shape, m.head, m.weights); },
+  EXPECT_THAT([&] { ModelReader(folder_, m.shape, m.head); },
               ThrowsMessage<Error>(HasSubstr("only one of")));
   save_tensors(folder_ / "adapter_model.safetensors", {{"base_model.model.extra", at::zeros({2})}});
-  EXPECT_THAT([&] { (void)merge_adapter(folder_, m.shape, m.head, m.weights); },
+  EXPECT_THAT([&] { ModelReader(folder_, m.shape, m.head); },
               ThrowsMessage<Error>(HasSubstr("no place in this model")));
-  for (std::size_t u = 0; u < before.size(); ++u) EXPECT_TRUE(at::equal(before[u], m.weights[u]));
 }
 
 TEST_F(Checkpoint, NamedTensorsKeepTheirBitsAndMetadata) {
@@ -241,15 +247,98 @@ TEST_F(Checkpoint, NamedTensorsKeepTheirBitsAndMetadata) {
   save_tensors(file, {{"moments", moments}, {"step", step}}, {{"schema", "1"}});
   const Tensor moments_again = at::zeros_like(moments);
   const Tensor step_again = at::zeros_like(step);
-  const auto metadata = load_tensors(file, {{"moments", moments_again}, {"step", step_again}});
-  EXPECT_EQ(metadata.at("schema"), "1");
+  const SafetensorsFile opened = SafetensorsFile::open(file);
+  load_tensors(opened, {{"moments", moments_again}, {"step", step_again}});
+  EXPECT_EQ(opened.metadata().at("schema"), "1");
   EXPECT_TRUE(at::equal(moments, moments_again));
   EXPECT_TRUE(at::equal(step, step_again));
   EXPECT_THAT(
       [&] {
-        (void)load_tensors(file, {{"moments", at::zeros({100})}});
+        load_tensors(opened, {{"moments", at::zeros({100})}});
       },
       ThrowsMessage<Error>(HasSubstr("is BF16, where F32 is wanted")));
+}
+
+TEST_F(Checkpoint, UnitsAreReadOnTheirOwn) {
+  TestModel saved(tiny_llama(), spec::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
+  save_model(folder_, saved.shape, saved.head, saved.weights);
+  TestModel other(tiny_llama(), spec::Head::kLanguageModel, std::nullopt, at::kFloat, 4);
+  const Tensor untouched = other.weights[1].clone();
+  const ModelReader reader(folder_, other.shape, other.head);
+  reader.read(2, {other.weights[2], other.weights[3]});
+  EXPECT_TRUE(at::equal(other.weights[1], untouched));
+  EXPECT_TRUE(at::equal(other.weights[2], saved.weights[2]));
+  EXPECT_TRUE(at::equal(other.weights[3], saved.weights[3]));
+  EXPECT_THAT([&] { reader.read(saved.weights.size(), {other.weights[0]}); },
+              ThrowsMessage<Error>(HasSubstr("flat units")));
+}
+
+TEST_F(Checkpoint, EveryPairOfFloatingDtypesIsConvertedAsLibtorchDoes) {
+  const at::ScalarType types[] = {at::kFloat,  at::kBFloat16,      at::kHalf,
+                                  at::kDouble, at::kFloat8_e4m3fn, at::kFloat8_e5m2};
+  // Over one piece, and not a multiple of it.
+  const Tensor values = at::randn({(4 << 20) + 4321}, at::kDouble);
+  for (const at::ScalarType from : types) {
+    const Tensor stored = values.to(from);
+    save_tensors(folder_ / "t.safetensors", {{"t", stored}});
+    const SafetensorsFile file = SafetensorsFile::open(folder_ / "t.safetensors");
+    for (const at::ScalarType to : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
+      const Tensor read = at::zeros_like(stored, to);
+      read_tensors({{&file, file.find("t"), read}});
+      // libtorch goes from double to the halves in one step, this in two.
+      const at::ScalarType middle = at::elementSize(to) == 2 ? at::kFloat : to;
+      EXPECT_TRUE(at::equal(read, stored.to(middle).to(to)))
+          << c10::toString(from) << " to " << c10::toString(to);
+    }
+  }
+}
+
+TEST_F(Checkpoint, EightBitFloatsAreScaledByBlockRowOrTensor) {
+  TestModel m(tiny_llama(), spec::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
+  const std::string name = "model.layers.0.mlp.down_proj.weight";
+  const auto check = [&](const std::string& end, const Tensor& scale, const Tensor& spread) {
+    NamedTensors tensors;
+    Tensor expected;
+    for (const auto& p : m.model->parameters()) {
+      const bool quantized = p.name == name;
+      tensors.emplace_back(p.name, quantized ? p.weight.to(at::kFloat8_e4m3fn) : p.weight);
+      if (quantized) expected = tensors.back().second.to(at::kFloat).mul(spread);
+    }
+    tensors.emplace_back(name + end, scale);
+    save_tensors(folder_ / "model.safetensors", tensors);
+    TestModel read(tiny_llama(), spec::Head::kLanguageModel, std::nullopt, at::kFloat, 4);
+    const ModelReader reader(folder_, m.shape, m.head);
+    EXPECT_THAT(reader.unused(), ElementsAre());
+    reader.read(0, read.weights);
+    for (const auto& p : read.model->parameters()) {
+      if (p.name == name) {
+        EXPECT_TRUE(at::equal(p.weight, expected)) << end;
+      }
+    }
+  };
+  const std::int64_t rows = m.shape.hidden_size;
+  const Tensor by_row = at::arange(1, rows + 1, at::kFloat).view({rows, 1});
+  check("_scale", at::full({}, 0.5F), at::full({}, 0.5F));
+  check("_scale", by_row, by_row);
+  check("_scale_inv", at::full({1, 1}, 3.0F), at::full({}, 3.0F));
+  EXPECT_THROW(check("_scale", at::ones({2, 2}), at::ones({1})), Error);
+}
+
+TEST_F(Checkpoint, RandomWeightsDoNotDependOnWhatIsFilledTogether) {
+  TestModel all(tiny_llama(), spec::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
+  std::vector<Tensor> together, alone;
+  for (const Tensor& unit : all.weights) {
+    together.push_back(at::zeros_like(unit));
+    alone.push_back(at::zeros_like(unit, at::kDouble));
+  }
+  initialize(all.shape, all.head, 0, together, 5);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  for (std::size_t u = alone.size(); u-- > 0;) initialize(all.shape, all.head, u, {alone[u]}, 5);
+  at::set_num_threads(threads);
+  for (std::size_t u = 0; u < alone.size(); ++u)
+    EXPECT_TRUE(at::equal(together[u], alone[u].to(at::kFloat))) << u;
+  EXPECT_FALSE(at::equal(together[1], together[2])) << "blocks alike";
 }
 
 }  // namespace

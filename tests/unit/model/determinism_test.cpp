@@ -52,7 +52,7 @@ std::vector<Tensor> gradients(const spec::Architecture& s) {
     grads.push_back(at::zeros({unit.elements}, at::kFloat));
   }
   Transformer model(s, spec::Head::kLanguageModel, {weights, grads});
-  initialize(model, 11, 0.1);
+  initialize(s, spec::Head::kLanguageModel, 0, weights, 11, 0.1);
   const Tensor tokens = at::arange(8 * 64, at::kLong).mul_(7919).remainder_(s.vocab_size);
   const Tensor weight = at::full({8 * 64}, 1.0 / (8 * 64), at::kFloat);
   auto tape = model.forward_train(tokens.view({8, 64}), {});

@@ -11,6 +11,7 @@
 #include <random>
 
 #include "base/format.h"
+#include "base/parallel_for.h"
 #include "base/status.h"
 
 namespace neap::model {
@@ -48,15 +49,36 @@ class Safetensors : public ::testing::Test {
   fs::path folder_;
 };
 
-TensorSource source(std::string name, std::string dtype, std::vector<std::int64_t> shape,
-                    std::string bytes) {
-  return {std::move(name), std::move(dtype), std::move(shape),
-          [bytes](const TensorSource::Sink& sink) {
-            // In two pieces, as a bounded buffer would.
-            const auto all = std::as_bytes(std::span(bytes));
-            sink(all.first(all.size() / 2));
-            sink(all.subspan(all.size() / 2));
-          }};
+struct Contents {
+  TensorInfo info;
+  std::string bytes;
+};
+Contents source(std::string name, std::string dtype, std::vector<std::int64_t> shape,
+                std::string bytes) {
+  return {{std::move(name), std::move(dtype), std::move(shape)}, std::move(bytes)};
+}
+
+std::vector<TensorInfo> infos_of(const std::vector<Contents>& tensors) {
+  std::vector<TensorInfo> out;
+  for (const Contents& t : tensors) out.push_back(t.info);
+  return out;
+}
+template <class Writer>
+void write_all(Writer writer, const std::vector<Contents>& tensors) {
+  // In two pieces each, the last first.
+  for (std::size_t i = tensors.size(); i-- > 0;) {
+    const auto all = std::as_bytes(std::span(tensors[i].bytes));
+    writer.write(i, all.size() / 2, all.subspan(all.size() / 2));
+    writer.write(i, 0, all.first(all.size() / 2));
+  }
+  writer.commit();
+}
+void write_safetensors(const fs::path& path, const std::vector<Contents>& tensors,
+                       const std::map<std::string, std::string>& metadata = {{"format", "pt"}}) {
+  write_all(SafetensorsWriter(path, infos_of(tensors), metadata), tensors);
+}
+void write_sharded(const fs::path& folder, const std::vector<Contents>& tensors, Bytes max_shard) {
+  write_all(ShardedWriter(folder, infos_of(tensors), max_shard), tensors);
 }
 
 std::string contents(const SafetensorsFile& file, std::string_view name) {
@@ -69,12 +91,12 @@ std::string contents(const SafetensorsFile& file, std::string_view name) {
 
 TEST_F(Safetensors, WritesWhatItReads) {
   const fs::path path = folder_ / "a.safetensors";
-  std::vector<TensorSource> tensors;
+  std::vector<Contents> tensors;
   tensors.push_back(source("small", "U8", {3}, "abc"));
   tensors.push_back(source("b \"quoted\" \xc3\xa9", "F32", {2}, "12345678"));
   tensors.push_back(source("scalar", "I64", {}, "eightby!"));
   tensors.push_back(source("empty", "BF16", {0, 7}, ""));
-  write_safetensors(path, std::move(tensors), {{"format", "pt"}, {"step", "12"}});
+  write_safetensors(path, tensors, {{"format", "pt"}, {"step", "12"}});
   const SafetensorsFile file = SafetensorsFile::open(path);
   EXPECT_EQ(contents(file, "small"), "abc");
   EXPECT_EQ(contents(file, "b \"quoted\" \xc3\xa9"), "12345678");
@@ -243,9 +265,44 @@ TEST_F(Safetensors, AFailedWriteLeavesTheOldFileAndNoRubbish) {
   expect_old();
 }
 
+TEST_F(Safetensors, AWriterThatIsGivenUpLeavesNothing) {
+  const fs::path path = folder_ / "a.safetensors";
+  { SafetensorsWriter writer(path, {{"x", "U8", {3}}}); }
+  EXPECT_TRUE(fs::is_empty(folder_));
+  SafetensorsWriter writer(path, {{"x", "U8", {3}}});
+  const std::string text = "abc";
+  writer.write(0, 0, std::as_bytes(std::span(text)).first(2));
+  EXPECT_THAT([&] { writer.commit(); }, ThrowsMessage<Error>(HasSubstr("1 bytes too few")));
+  EXPECT_THAT([&] { writer.write(0, 2, std::as_bytes(std::span(text))); },
+              ThrowsMessage<Error>(HasSubstr("more bytes than it has")));
+  writer.write(0, 2, std::as_bytes(std::span(text)).last(1));
+  writer.commit();
+  EXPECT_EQ(contents(SafetensorsFile::open(path), "x"), "abc");
+}
+
+TEST_F(Safetensors, SeveralThreadsWriteOneFile) {
+  const fs::path path = folder_ / "a.safetensors";
+  constexpr std::size_t kTensors = 7, kPieces = 50, kBytes = 1000;
+  std::vector<TensorInfo> infos;
+  for (std::size_t i = 0; i < kTensors; ++i)
+    infos.push_back({format("t{}", i), "U8", {static_cast<std::int64_t>(kPieces * kBytes)}});
+  SafetensorsWriter writer(path, infos);
+  parallel_for(kTensors * kPieces, 4, [&](std::size_t job) {
+    const std::string piece(kBytes, static_cast<char>(job % 251));
+    writer.write(job % kTensors, job / kTensors * kBytes, std::as_bytes(std::span(piece)));
+  });
+  writer.commit();
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  for (std::size_t job = 0; job < kTensors * kPieces; ++job) {
+    const std::string all = contents(file, format("t{}", job % kTensors));
+    EXPECT_EQ(all.substr(job / kTensors * kBytes, kBytes),
+              std::string(kBytes, static_cast<char>(job % 251)));
+  }
+}
+
 TEST_F(Safetensors, ShardsAreFoundByTheirIndex) {
   const auto tensors = [] {
-    std::vector<TensorSource> all;
+    std::vector<Contents> all;
     for (int i = 0; i < 5; ++i)
       all.push_back(
           source(format("t{}", i), "U8", {10}, std::string(10, static_cast<char>('a' + i))));

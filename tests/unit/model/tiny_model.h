@@ -113,7 +113,8 @@ struct TestModel {
       adapters = Lora{*lora, 8, {adapter_weights, adapter_grads}};
     }
     model.emplace(s, h, FlatTensors{weights, grads}, adapters);
-    initialize(*model, seed, 0.2);
+    initialize(s, h, 0, weights, seed, 0.2);
+    if (lora) initialize_adapters(s, h, *lora, adapter_weights, seed);
     // Nothing at a special value: biases, norms and LoRA's B differ from zero and one.
     at::Tensor noise = at::arange(1000, dtype).mul_(0.37).sin_().mul_(0.1);
     for (const auto* list : {&model->parameters(), &model->adapters()}) {

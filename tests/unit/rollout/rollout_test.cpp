@@ -89,8 +89,9 @@ class Generator : public ::testing::Test {
     for (const auto& unit : spec::flat_layout(shape_, spec::Head::kLanguageModel)) {
       flat.weights.push_back(at::zeros({unit.elements}));
     }
+    model::initialize(shape_, spec::Head::kLanguageModel, 0, flat.weights, 3,
+                      0.3);  // far from uniform
     model::Transformer model(shape_, spec::Head::kLanguageModel, std::move(flat));
-    model::initialize(model, 3, 0.3);  // far from uniform
     for (int i = 0; i < 7; ++i) {
       std::vector<std::int64_t> tokens;
       for (int k = 0; k <= i % 4; ++k) tokens.push_back(1 + (i * 7 + k * 3) % 49);

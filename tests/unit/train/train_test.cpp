@@ -168,6 +168,28 @@ TEST_F(Folder, CheckpointsAppearWholeAndOldOnesGo) {
       std::string::npos);
 }
 
+TEST_F(Folder, ACheckpointIsCommittedInTheBackgroundAndItsFailureIsNotLost) {
+  BackgroundCommit commit;
+  for (const std::int64_t step : {1, 2, 3}) {
+    auto writer = std::make_unique<CheckpointWriter>(root_, step);
+    std::ofstream(writer->folder() / "weights") << step;
+    commit.start(std::move(writer), 2);
+    if (step < 3) commit.wait();
+  }
+  commit.wait();
+  EXPECT_EQ(find_checkpoint(root_, "auto", {})->step, 3);
+  EXPECT_FALSE(fs::exists(root_ / "global_step_1"));
+  auto writer = std::make_unique<CheckpointWriter>(root_, 4);
+  fs::remove_all(writer->folder());
+  commit.start(std::move(writer), 2);
+  EXPECT_NE(message([&] {
+              while (true) commit.poll();
+            }).find("global_step_4"),
+            std::string::npos);
+  commit.wait();  // said once
+  EXPECT_EQ(find_checkpoint(root_, "auto", {})->step, 3);
+}
+
 TEST_F(Folder, AnUnfinishedCheckpointIsInvisibleAndLeavesNothing) {
   {
     CheckpointWriter writer(root_, 1);
