@@ -137,8 +137,7 @@ SafetensorsWriter::SafetensorsWriter(fs::path path, std::vector<TensorInfo> tens
   const int fd = state_->fd.get();
   reserve(fd, state_->path, state_->data_begin + end);
   std::string begin(8, '\0');
-  for (std::size_t i = 0; i < 8; ++i)
-    begin[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);
+  for (std::size_t i = 0; i < 8; ++i) begin[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);
   begin += header;
   write_at(fd, state_->path, 0, std::as_bytes(std::span(begin)));
 }

@@ -1,11 +1,10 @@
 #include "replay/what_if.h"
 
 #include <algorithm>
-#include <atomic>
 #include <mutex>
-#include <thread>
 
 #include "base/format.h"
+#include "base/parallel_for.h"
 
 namespace neap::replay {
 namespace {
@@ -223,20 +222,6 @@ class Run {
   Outcome out_;
 };
 
-/// Calls work(0) to work(count - 1) on up to `threads` threads, this one included.
-template <class Work>
-void run_parallel(std::size_t count, unsigned threads, const Work& work) {
-  std::atomic<std::size_t> next{0};
-  const auto loop = [&] {
-    for (std::size_t i = next++; i < count; i = next++) work(i);
-  };
-  std::vector<std::thread> helpers;
-  const auto wanted = std::min<std::size_t>(std::max(threads, 1u), count);
-  for (std::size_t i = 1; i < wanted; ++i) helpers.emplace_back(loop);
-  loop();
-  for (std::thread& helper : helpers) helper.join();
-}
-
 template <class T, class Value>
 Interval<T> interval(const std::vector<OrderFigures>& orders, Value value) {
   Interval<T> range{value(orders.front()), value(orders.front())};
@@ -306,7 +291,7 @@ std::vector<Result<Outcome>> run_scenarios(const Workload& workload,
     ++finished;
     if (done) done(finished);
   };
-  run_parallel(scenarios.size(), threads, [&](std::size_t i) {
+  parallel_for(scenarios.size(), threads, [&](std::size_t i) {
     outcomes[i] = run_scenario(workload, scenarios[i], capacity, all.front());
     const bool one_number = all.size() == 1 || !outcomes[i].ok() || !outcomes[i]->released_segments;
     const std::lock_guard lock(mutex);
@@ -320,7 +305,7 @@ std::vector<Result<Outcome>> run_scenarios(const Workload& workload,
   std::vector<std::size_t> left(scenarios.size(), others);
   std::vector<std::vector<OrderFigures>> figures(scenarios.size(),
                                                  std::vector<OrderFigures>(others));
-  run_parallel(open.size() * others, threads, [&](std::size_t task) {
+  parallel_for(open.size() * others, threads, [&](std::size_t task) {
     const std::size_t i = open[task / others];
     auto outcome = run_scenario(workload, scenarios[i], capacity, all[1 + task % others]);
     const std::lock_guard lock(mutex);
