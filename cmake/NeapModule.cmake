@@ -1,7 +1,8 @@
-# neap_add_module(NAME SOURCES ... [HEADERS ...] [DEPS ...] [PRIVATE_DEPS ...] [PCH kind] [NO_UNITY])
+# neap_add_module(NAME SOURCES ... [HEADERS ...] [DEPS ...] [PRIVATE_DEPS ...] [PCH kind] [NO_UNITY] [COLD])
 #   A static library neap_NAME (alias neap::NAME) of one folder under src/, sources listed by hand.
 #   HEADERS names the folder's headers that belong to it; default: those that no earlier module took.
 #   DEPS are modules or libraries. tests/layers checks includes against these links.
+#   COLD: nothing in it runs often; compiled with -O1, because optimising is most of a build from nothing.
 #   NO_UNITY: its files define the same names, so they cannot be compiled as one (option NEAP_UNITY).
 # neap_use_pch(TARGET core|cli|test|torch)
 #   Gives TARGET a precompiled header of libraries, one for all targets that ask for the same.
@@ -68,7 +69,7 @@ function(neap_include_root TARGET)
 endfunction()
 
 function(neap_add_module NAME)
-  cmake_parse_arguments(ARG "NO_UNITY" "PCH" "SOURCES;HEADERS;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "NO_UNITY;COLD" "PCH" "SOURCES;HEADERS;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(neap_${NAME} STATIC ${ARG_SOURCES})
   add_library(neap::${NAME} ALIAS neap_${NAME})
   neap_include_root(neap_${NAME} ${ARG_HEADERS})
@@ -83,6 +84,13 @@ function(neap_add_module NAME)
   if(NOT ARG_NO_UNITY)
     neap_use_unity(neap_${NAME})
   endif()
+  if(ARG_COLD)
+    neap_compile_as_cold(neap_${NAME})
+  endif()
+endfunction()
+
+function(neap_compile_as_cold TARGET)
+  target_compile_options(${TARGET} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
 endfunction()
 
 # Compiles several files of TARGET as one where NEAP_UNITY is on: templates of libraries are instantiated once for all
