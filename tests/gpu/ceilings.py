@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Step times under falling ceilings: what the plan chooses, planned beside measured bytes and seconds.
 
-usage: ceilings.py OUT_DIR PACKAGE_DIR [--case paper|curve|least|qwen7b ...] [--steps N] [--minutes M] [--deterministic] [--rehearse]
+usage: ceilings.py OUT_DIR PACKAGE_DIR [--case NAME ...] [--steps N] [--minutes M] [--deterministic] [--rehearse]
 
 paper: actor and reference OPT-1.3b, critic and reward OPT-350m, 8 x (256 + 256), under 36, 28, 22 and 16 GiB.
 curve: four models of OPT-1.3b, 8 x (256 + 256), at six ceilings from all resident to the least capacity.
 least: streams under the least capacity that the plan finds for the paper's workload.
 qwen7b: full training of Qwen2.5-7B, 4 x 2 048, recomputation: all resident, with bfloat16 states under 79 GiB, then under 79 and 56 GiB
-(about 115 GiB of host memory). It is run only when it is named.
+(about 115 GiB of host memory). optimizers: Qwen2.5-1.5B, 8 x 1 024, with every kind of optimizer, all resident and under a ceiling.
+Both are run only when they are named.
 Writes OUT_DIR/ceilings.jsonl, a line a run, and a table on stdout. After M minutes (default 9) no further run starts. Exits 1
 where a run fails, a phase is more than 0.2 % off its plan, moves are not the plan's, or, with --deterministic, losses differ from
 those of the largest ceiling (without it two runs on a GPU may differ). --rehearse: tiny models on the host.
@@ -30,11 +31,16 @@ SMALL_QWEN = {"vocab_size": 1024, "hidden_size": 256, "intermediate_size": 512, 
 NARROW = ['memory.allow=["recompute","move","stream","bf16_states"]']
 PPO = Case("opt-1.3b", "ppo", 8, 256, 256)
 QWEN7B = Case("qwen2.5-7b", "sft", 4, 64, 1984, checkpointing="full")
+QWEN15 = Case("qwen2.5-1.5b", "sft", 8, 64, 960)
+OPTIMIZERS = {"adamw": [], "adamw, bfloat16 states": ["state_dtype=bfloat16"], "adafactor": ["optimizer=adafactor"], "sm3": ["optimizer=sm3"],
+              "sgd": ["optimizer=sgd", "momentum=0.9"]}
+KINDS = [[f"actor_rollout_ref.actor.optim.{setting}" for setting in settings] for settings in OPTIMIZERS.values()]
 # The job, its reward model, and ceilings in GiB (0: the least) with overrides.
 WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
         "curve": (PPO, "opt-1.3b", [(56, []), (44, []), (34, []), (26, []), (20, []), (0, [])]),
         "least": (PPO, "opt-350m", [(0, [])]),
-        "qwen7b": (QWEN7B, None, [(138, []), (79, NARROW), (79, []), (56, [])])}
+        "qwen7b": (QWEN7B, None, [(138, []), (79, NARROW), (79, []), (56, [])]),
+        "optimizers": (QWEN15, None, [(ceiling, kind) for kind in KINDS for ceiling in (60, 0)])}
 USUAL = ["paper", "curve", "least"]
 
 
