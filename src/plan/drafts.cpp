@@ -57,7 +57,7 @@ Result<MemoryPlan> Drafts::draft(const spec::UpdateModes& modes) {
     const ModelRole& role = models_.at(id);
     plan.activations.push_back({role.name, role.checkpoint_mode, role.checkpointing});
     plan.updated.push_back(
-        {role.name, modes.of(id), optimizer_of(role, spec::Dtype::kFloat32).states});
+        {role.name, modes.of(id), optimizer_of(role, compute_dtype(job_, target_)).states});
   }
   for (const spec::Phase& phase : recipe.phases) {
     NEAP_TRY_ASSIGN(PhasePlan planned, predict(phase, kAsConfigured, Accuracy::kExact));

@@ -29,7 +29,7 @@ def train(neap, work, name, settings, dtype):
                            f"trainer.default_local_dir={folder}",
                            *(f"actor_rollout_ref.actor.optim.{s}" for s in settings)], capture_output=True, text=True)
     if done.returncode != 0:
-        raise RuntimeError(done.stderr[-2000:])
+        raise RuntimeError(f"exit {done.returncode}: {(done.stderr or done.stdout)[-2000:]}")
     rows = [json.loads(line) for line in (folder / "validation.jsonl").read_text().splitlines()]
     losses = [json.loads(line)["train/loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return {"validation": rows[-1], "last_losses": losses[-5:]}

@@ -229,6 +229,25 @@ TEST(GoldenPlans, FitRanksPlansThatFit) {
   EXPECT_EQ(find_fit(job, target).status().code(), ErrorCode::kDoesNotFit);
 }
 
+TEST(GoldenPlans, NarrowGradientsAndMastersArePlanned) {
+  Bytes wide;
+  for (const char* type : {"float32", "bfloat16"}) {
+    spec::Job job;
+    const std::string at = "actor_rollout_ref.actor.optim.";
+    ASSERT_TRUE(spec::Job::load(kFolder / "qwen15_sft.toml",
+                                {"device.dtype=bfloat16", at + "gradient_dtype=" + type,
+                                 at + "master_dtype=" + type},
+                                job)
+                    .ok());
+    const auto plan = make_plan(job, target_of(job));
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    if (!wide.is_zero()) {
+      EXPECT_LT(plan->peak, wide);
+    }
+    wide = plan->peak;
+  }
+}
+
 TEST(GoldenPlans, HostMemoryThatLacksIsNamed) {
   spec::Job job;
   ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());

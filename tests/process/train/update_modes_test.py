@@ -116,6 +116,10 @@ class UpdateModes(TrainCase):
             arguments += [f"critic.ppo_mini_batch_size={dice.choice([4, 8])}", "critic.ppo_micro_batch_size_per_gpu=2"]
             if deep:
                 arguments.append("critic.model.path=out/deep-reward/latest/reward")
+        if "device.dtype=bfloat16" in arguments:
+            for key in ("gradient_dtype", "master_dtype"):
+                if dice.random() < 0.5:
+                    arguments.append(f"actor_rollout_ref.actor.optim.{key}=bfloat16")
         if dice.random() < 0.25 and task != "sft":
             arguments.append(f"actor_rollout_ref.model.lora_rank={dice.choice([2, 8])}")
         return task, dice, arguments
