@@ -58,9 +58,16 @@ std::int64_t Architecture::window_of(std::int64_t layer) const {
   return i < sliding_layers.size() && sliding_layers[i] ? sliding_window : 0;
 }
 
+bool Architecture::rotates(std::int64_t layer) const {
+  const auto i = static_cast<std::size_t>(layer);
+  return rotary.dimensions > 0 && !(i < unrotated_layers.size() && unrotated_layers[i]);
+}
+
 bool Architecture::layers_alike() const {
-  return std::adjacent_find(sliding_layers.begin(), sliding_layers.end(), std::not_equal_to<>()) ==
-         sliding_layers.end();
+  const auto alike = [](const std::vector<bool>& layers) {
+    return std::adjacent_find(layers.begin(), layers.end(), std::not_equal_to<>()) == layers.end();
+  };
+  return alike(sliding_layers) && alike(unrotated_layers);
 }
 
 std::int64_t Architecture::longest_sequence() const {

@@ -87,12 +87,17 @@ struct Architecture {
   double norm_eps = 1e-5;
   NormPlacement placement;
   bool parallel_residual = false;  ///< attention and MLP read the same x
+  double residual_scale = 1;  ///< of what a part adds to the residual stream; placement is before
   Rotary rotary;
+  Rotary sliding_rotary;  ///< of layers that slide; no dimensions: as the others
   QkvLayout qkv = QkvLayout::kSeparate;
-  bool query_key_norm = false;   ///< over each head's dimensions, before the rotation
-  double attention_scale = 0;    ///< of the scores; 0: head_dim^-1/2
-  double attention_softcap = 0;  ///< cap * tanh(score / cap); 0: none
-  bool gated = true;             ///< down(act(gate x) * up x); else down(act(up x))
+  std::vector<bool>
+      unrotated_layers;            ///< one a layer: queries and keys stay as projected; empty: none
+  bool query_key_norm = false;     ///< over each head's dimensions, before the rotation
+  bool norm_across_heads = false;  ///< that norm is over all heads' dimensions at once
+  double attention_scale = 0;      ///< of the scores; 0: head_dim^-1/2
+  double attention_softcap = 0;    ///< cap * tanh(score / cap); 0: none
+  bool gated = true;               ///< down(act(gate x) * up x); else down(act(up x))
   Activation activation = Activation::kSilu;
   bool attention_bias = false;  ///< of q, k, v
   bool attention_output_bias = false;
@@ -105,7 +110,8 @@ struct Architecture {
   // Head.
   bool final_norm = true;
   bool tie_word_embeddings = false;
-  double logit_softcap = 0;  ///< 0: none
+  double logit_softcap = 0;   ///< 0: none
+  double logits_divisor = 1;  ///< logits are divided by it
 
   std::int64_t bos_token_id = -1, pad_token_id = -1;
   std::vector<std::int64_t> eos_token_ids;
@@ -123,7 +129,9 @@ struct Architecture {
   [[nodiscard]] std::int64_t key_value_width() const { return num_key_value_heads * head_dim; }
   /// The window of a layer's attention; 0: every earlier key.
   [[nodiscard]] std::int64_t window_of(std::int64_t layer) const;
-  /// Every layer computes the same: all of them slide, or none.
+  /// Whether a layer's queries and keys are rotated.
+  [[nodiscard]] bool rotates(std::int64_t layer) const;
+  /// Every layer computes the same: all of them slide or none, and all rotate or none.
   [[nodiscard]] bool layers_alike() const;
   /// Tokens of the longest sequence that the positions are made for.
   [[nodiscard]] std::int64_t longest_sequence() const;

@@ -182,20 +182,55 @@ void read_tokens(Fields& f, Architecture& a, const TokenIds& defaults) {
   read_given_tokens(f, a);
 }
 
-void read_rotary(Fields& f, Architecture& a, const RotaryKeys& keys) {
-  const char* key = rotary_object(f);
-  static const Json kNone = Json::object();
-  Fields inner = key != nullptr ? f.object(key) : Fields(kNone, "");
-  if (inner.has("full_attention") || inner.has("sliding_attention"))
-    f.refuse(key, "differs between layers, which is not supported");
-  a.rotary.theta =
-      inner.has("rope_theta") ? bounded(inner, "rope_theta", 1) : bounded(f, keys.theta, 10000);
+namespace {
+
+// One kind of layer's settings, from its object and the older top-level keys.
+void read_one_rotary(Fields& f, Fields& inner, Architecture& a, const RotaryKeys& keys) {
+  a.rotary.theta = inner.has("rope_theta") ? bounded(inner, "rope_theta", 1)
+                                           : bounded(f, keys.theta, keys.default_theta);
   read_scaling(f, inner, a, inner.text("rope_type", inner.text("type", "default")));
   const double partial = inner.has("partial_rotary_factor")
                              ? inner.number("partial_rotary_factor", 1)
                              : f.number(keys.partial, keys.default_partial);
-  f.absorb(inner);
   read_rotary_dimensions(f, a, keys, partial);
+}
+
+bool differs_by_layer(const Fields& inner) {
+  return inner.has("full_attention") || inner.has("sliding_attention");
+}
+
+const Json kNoSettings = Json::object();
+
+}  // namespace
+
+void read_rotary(Fields& f, Architecture& a, const RotaryKeys& keys) {
+  const char* key = rotary_object(f);
+  Fields inner = key != nullptr ? f.object(key) : Fields(kNoSettings, "");
+  if (differs_by_layer(inner)) f.refuse(key, "differs between layers, which is not supported");
+  read_one_rotary(f, inner, a, keys);
+  f.absorb(inner);
+}
+
+void read_rotary_by_layer(Fields& f, Architecture& a, const RotaryKeys& full,
+                          const RotaryKeys& sliding) {
+  const char* key = rotary_object(f);
+  Fields outer = key != nullptr ? f.object(key) : Fields(kNoSettings, "");
+  const bool flat = !differs_by_layer(outer);  // then it says nothing of sliding layers
+  const auto read = [&](const char* kind, const RotaryKeys& keys) {
+    Rotary before = std::exchange(a.rotary, {});
+    if (flat && std::string_view(kind) == "full_attention") {
+      read_one_rotary(f, outer, a, keys);
+    } else {
+      const bool given = !flat && outer.has(kind) && !outer.is_null(kind);
+      Fields inner = given ? outer.object(kind) : Fields(kNoSettings, "");
+      read_one_rotary(f, inner, a, keys);
+      outer.absorb(inner);
+    }
+    return std::exchange(a.rotary, std::move(before));
+  };
+  a.sliding_rotary = read("sliding_attention", sliding);
+  a.rotary = read("full_attention", full);
+  f.absorb(outer);
 }
 
 void set_window(Architecture& a, std::optional<std::int64_t> window,

@@ -34,6 +34,7 @@ void read_given_tokens(Fields& f, Architecture& a);
 /// rope_parameters, rope_scaling and the older top-level keys.
 struct RotaryKeys {
   const char* theta = "rope_theta";  ///< top-level key; a value inside the object wins
+  double default_theta = 10000;
   const char* partial = "partial_rotary_factor";
   double default_partial = 1;
   /// The model turns the first part of a head's dimensions and passes the others. Else rope_type
@@ -41,6 +42,10 @@ struct RotaryKeys {
   bool slices = false;
 };
 void read_rotary(Fields& f, Architecture& a, const RotaryKeys& keys = {});
+/// The same where layers that slide turn differently: an object for each kind of layer, or one, which is
+/// the other layers'.
+void read_rotary_by_layer(Fields& f, Architecture& a, const RotaryKeys& full,
+                          const RotaryKeys& sliding);
 
 /// `sliding_window` (null: none) and the layers that slide: by `layer_types` if the file has them,
 /// else those for which `slides` says so.

@@ -80,8 +80,8 @@ FlatUnit block_unit(const Architecture& a, std::int64_t i, const std::vector<Lin
   for (const Linear& l : linears)
     if (of_attention(l.module)) u.add_linear(l);
   if (a.query_key_norm) {
-    u.add_norm(Module::kQueryNorm, a.head_dim);
-    u.add_norm(Module::kKeyNorm, a.head_dim);
+    u.add_norm(Module::kQueryNorm, a.norm_across_heads ? a.query_width() : a.head_dim);
+    u.add_norm(Module::kKeyNorm, a.norm_across_heads ? a.key_value_width() : a.head_dim);
   }
   for (const Linear& l : linears)
     if (l.module == Module::kAttentionOut) u.add_linear(l);

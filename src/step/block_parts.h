@@ -79,25 +79,30 @@ T project_heads_backward(Ops& ops, const spec::Architecture& a, const Block<T>& 
   return linear_backward(ops, w.query, h, ops.view(d.q, {n, a.query_width()}), std::move(dh));
 }
 
-/// A norm over each head's dimensions: x (N, H, D).
+/// Rows that the norm of queries and keys x (N, H, D) reads: (N, H D) where it goes across heads, else
+/// (N H, D).
+template <class T>
+Shape head_norm_rows(const spec::Architecture& a, const T& x) {
+  const std::int64_t n = x.size(0);
+  const std::int64_t heads = x.size(1);
+  return a.norm_across_heads ? Shape{n, heads * a.head_dim} : Shape{n * heads, a.head_dim};
+}
+/// The norm of queries or keys: x (N, H, D).
 template <class Ops, class T = typename Ops::Tensor>
 T head_norm(Ops& ops, const spec::Architecture& a, const Norm<T>& p, const T& x,
             NormStatistics<T>* statistics) {
-  const std::int64_t n = x.size(0);
-  const std::int64_t heads = x.size(1);
-  return ops.view(norm(ops, a, p, ops.view(x, {n * heads, a.head_dim}), statistics),
-                  {n, heads, a.head_dim});
+  return ops.view(norm(ops, a, p, ops.view(x, head_norm_rows(a, x)), statistics),
+                  {x.size(0), x.size(1), a.head_dim});
 }
 /// From dy (N, H, D): that of x, which is consumed.
 template <class Ops, class T = typename Ops::Tensor>
 T head_norm_backward(Ops& ops, const spec::Architecture& a, const Norm<T>& p, T x,
                      NormStatistics<T> statistics, const T& dy) {
-  const std::int64_t n = dy.size(0);
-  const std::int64_t heads = dy.size(1);
-  const Shape flat{n * heads, a.head_dim};
-  return ops.view(norm_backward(ops, a, p, ops.view(std::move(x), flat), std::move(statistics),
-                                ops.view(dy, flat)),
-                  {n, heads, a.head_dim});
+  const Shape rows = head_norm_rows(a, dy);
+  const Shape heads{dy.size(0), dy.size(1), a.head_dim};
+  return ops.view(norm_backward(ops, a, p, ops.view(std::move(x), rows), std::move(statistics),
+                                ops.view(dy, rows)),
+                  heads);
 }
 
 }  // namespace neap::step

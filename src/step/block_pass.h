@@ -19,8 +19,9 @@ namespace neap::step {
 template <class T>
 struct Rows {
   std::int64_t sequences = 0, length = 0;
-  T positions;  // (P,) int64: length of them, or one a row when decoding
-  T cos, sin;   // (P, d / 2); undefined with learned positions
+  T positions;                 // (P,) int64: length of them, or one a row when decoding
+  T cos, sin;                  // (P, d / 2); undefined with learned positions
+  T sliding_cos, sliding_sin;  // as those, where layers that slide turn differently
 };
 
 enum class Pass { kInference, kForward, kBackward };
@@ -94,9 +95,9 @@ class BlockPass {
     dy = T();
     make_operands();
     Heads<T> heads = ops_.attention_backward(std::exchange(s_.attention, {}), std::move(d_out));
-    if (a_.rotary.dimensions > 0) {
-      heads.k = ops_.rotate(heads.k, rows_.cos, rows_.sin, /*inverse=*/true);
-      heads.q = ops_.rotate(heads.q, rows_.cos, rows_.sin, /*inverse=*/true);
+    if (a_.rotates(w_.index)) {
+      heads.k = rotate(heads.k, /*inverse=*/true);
+      heads.q = rotate(heads.q, /*inverse=*/true);
     }
     if (a_.query_key_norm) {
       make_projected_query_key();
@@ -138,6 +139,12 @@ class BlockPass {
     return heads;
   }
 
+  T rotate(const T& x, bool inverse) {
+    const bool sliding = rows_.sliding_cos.defined() && a_.window_of(w_.index) > 0;
+    return ops_.rotate(x, sliding ? rows_.sliding_cos : rows_.cos,
+                       sliding ? rows_.sliding_sin : rows_.sin, inverse);
+  }
+
   // q and k before their norms.
   void make_projected_query_key() {
     if (s_.query.defined()) return;
@@ -170,9 +177,9 @@ class BlockPass {
       heads.q = std::move(projected.q);
       heads.k = std::move(projected.k);
     }
-    if (a_.rotary.dimensions == 0) return;
-    heads.q = ops_.rotate(heads.q, rows_.cos, rows_.sin, /*inverse=*/false);
-    heads.k = ops_.rotate(heads.k, rows_.cos, rows_.sin, /*inverse=*/false);
+    if (!a_.rotates(w_.index)) return;
+    heads.q = rotate(heads.q, /*inverse=*/false);
+    heads.k = rotate(heads.k, /*inverse=*/false);
   }
 
   AttentionContext<T> attend(Heads<T> heads) {
@@ -208,10 +215,16 @@ class BlockPass {
     return linear(ops_, w_.attention_out, out);
   }
 
+  // What a half adds to the residual stream.
+  void scale_part(const T& y) {
+    if (a_.residual_scale != 1) ops_.scale_(y, a_.residual_scale);
+  }
+
   // Attention's projected output, with the block's input where the norm reads their sum or where
   // there is none.
   T make_attention_sum() {
     T y = project_out();
+    scale_part(y);
     if (!a_.placement.after) ops_.add_(y, s_.input);
     return y;
   }
@@ -298,6 +311,7 @@ class BlockPass {
       y = linear(ops_, w_.down, s_.activated);
       if (drops(Saved::kActivated)) s_.activated = T();
     }
+    scale_part(y);
     if (!a_.placement.after) ops_.add_(y, std::exchange(residual, {}));
     return y;
   }
@@ -312,9 +326,17 @@ class BlockPass {
 
   // Through the norm behind a half: `d`, of the norm's result, becomes that of the residual stream.
   T behind_backward(const Norm<T>& p, T& read, NormStatistics<T>& statistics, T& d) {
-    if (!norm_behind()) return d;
+    if (!norm_behind()) return part_gradient(d);
     T dy = norm_backward(ops_, a_, p, std::exchange(read, {}), std::exchange(statistics, {}), d);
     if (a_.placement.over) d = dy;
+    return dy;
+  }
+
+  // That of a half's result from `d`, which the residual stream needs too.
+  T part_gradient(const T& d) {
+    if (a_.residual_scale == 1) return d;
+    T dy = ops_.clone(d);
+    scale_part(dy);
     return dy;
   }
 

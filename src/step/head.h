@@ -141,13 +141,19 @@ struct LogProbs {
   T log_sum;    // (R,) wide: log sum exp of the row's logits; backward needs it
 };
 
+/// What capped logits are divided by.
+template <class T>
+double logits_divisor(const Weights<T>& w, double temperature) {
+  return temperature * w.architecture.logits_divisor;
+}
+
 /// z (n, E) -> (n, V) wide, in new memory.
 template <class Ops, class T = typename Ops::Tensor>
 T scaled_logits(Ops& ops, const Weights<T>& w, const T& z, double temperature) {
   T logits = linear(ops, w.lm_head, z);
   if (w.architecture.logit_softcap > 0) ops.softcap_(logits, w.architecture.logit_softcap);
   logits = ops.convert(std::move(logits), wide(ops.dtype(z)));
-  if (temperature != 1) ops.scale_(logits, 1 / temperature);
+  if (const double by = logits_divisor(w, temperature); by != 1) ops.scale_(logits, 1 / by);
   return logits;
 }
 
@@ -184,9 +190,10 @@ T logits_gradient(Ops& ops, const Weights<T>& w, T logits, const T& targets, con
                   const T& d_log_prob, const T& entropy, const T& d_entropy, double temperature) {
   const auto column = [&](const T& t) { return ops.view(t, {-1, 1}); };
   const double cap = w.architecture.logit_softcap;
+  const double divisor = logits_divisor(w, temperature);
   // d tanh-cap: 1 - (capped / cap)^2, from the capped logits before they are overwritten.
   T slope;
-  if (cap > 0) slope = ops.softcap_slope(logits, cap / temperature);
+  if (cap > 0) slope = ops.softcap_slope(logits, cap / divisor);
   ops.subtract_(logits, column(log_sum));  // log p
   if (d_entropy.defined()) {
     const T p = ops.exp(logits);
@@ -201,7 +208,7 @@ T logits_gradient(Ops& ops, const Weights<T>& w, T logits, const T& targets, con
   }
   ops.add_to_last_(logits, targets, d_log_prob);
   if (slope.defined()) ops.multiply_(logits, slope);
-  if (temperature != 1) ops.scale_(logits, 1 / temperature);
+  if (divisor != 1) ops.scale_(logits, 1 / divisor);
   return logits;
 }
 

@@ -33,18 +33,23 @@ Rows<T> make_rows(Ops& ops, const Weights<T>& w, std::int64_t sequences, std::in
   rows.sequences = sequences;
   rows.length = length;
   rows.positions = std::move(positions);
-  if (w.architecture.rotary.dimensions == 0) return rows;
-  const spec::RotaryTable table = spec::rotary_table(w.architecture.rotary, longest);
+  const spec::Architecture& a = w.architecture;
+  if (a.rotary.dimensions == 0) return rows;
   const Dtype dtype = ops.dtype(w.token_table);
-  const T frequencies = ops.from_host(table.frequencies);                 // (d / 2,)
-  const T places = ops.convert(rows.positions, Dtype::kFloat32);          // (P,)
-  const T angles = ops.multiply(ops.view(places, {-1, 1}), frequencies);  // (P, d / 2)
-  const auto scaled = [&](T t) {
-    if (table.attention_factor != 1) ops.scale_(t, table.attention_factor);
-    return ops.convert(std::move(t), dtype);
+  const T places = ops.convert(rows.positions, Dtype::kFloat32);  // (P,)
+  const auto turn = [&](const spec::Rotary& rotary, T& cos, T& sin) {
+    const spec::RotaryTable table = spec::rotary_table(rotary, longest);
+    const T frequencies = ops.from_host(table.frequencies);                 // (d / 2,)
+    const T angles = ops.multiply(ops.view(places, {-1, 1}), frequencies);  // (P, d / 2)
+    const auto scaled = [&](T t) {
+      if (table.attention_factor != 1) ops.scale_(t, table.attention_factor);
+      return ops.convert(std::move(t), dtype);
+    };
+    cos = scaled(ops.cosine(angles));
+    sin = scaled(ops.sine(angles));
   };
-  rows.cos = scaled(ops.cosine(angles));
-  rows.sin = scaled(ops.sine(angles));
+  turn(a.rotary, rows.cos, rows.sin);
+  if (a.sliding_rotary.dimensions > 0) turn(a.sliding_rotary, rows.sliding_cos, rows.sliding_sin);
   return rows;
 }
 

@@ -44,6 +44,10 @@ CASES = {
                             "rotary_emb_base": 5000.0, "attention_bias": False, "tie_word_embeddings": True},
     "gemma": {"model_type": "gemma", **SMALL, "num_key_value_heads": 1, "head_dim": 12},
     "gemma2": {"model_type": "gemma2", **SMALL, "num_key_value_heads": 2, "head_dim": 12},
+    "gemma3_text": {"model_type": "gemma3_text", **SMALL, "num_hidden_layers": 6, "num_key_value_heads": 2, "head_dim": 12},
+    "olmo2": {"model_type": "olmo2", **SMALL, "num_key_value_heads": 2},
+    "smollm3": {"model_type": "smollm3", **SMALL, "num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2},
+    "granite": {"model_type": "granite", **SMALL, "num_key_value_heads": 2},
 }
 
 
@@ -60,8 +64,11 @@ def rotary(model, length):
         return None
     with torch.no_grad():
         model(torch.zeros(1, length, dtype=torch.long))
+    # Of layers that see everything, where those that slide turn differently.
+    kind = "" if hasattr(layer, "inv_freq") else "full_attention_"
     # inv_freq is float32; its repr as a double is exact.
-    return {"length": length, "frequencies": layer.inv_freq.tolist(), "attention_factor": float(layer.attention_scaling)}
+    return {"length": length, "frequencies": getattr(layer, f"{kind}inv_freq").tolist(),
+            "attention_factor": float(getattr(layer, f"{kind}attention_scaling"))}
 
 
 def main():
@@ -70,11 +77,13 @@ def main():
             (pathlib.Path(folder) / "config.json").write_text(json.dumps(source))
             config = transformers.AutoConfig.from_pretrained(folder)
             language = transformers.AutoModelForCausalLM.from_config(config)
-            scalar = transformers.AutoModelForSequenceClassification.from_config(
-                transformers.AutoConfig.from_pretrained(folder, num_labels=1))
+            scalar = None  # transformers has no such class for granite
+            if source["model_type"] != "granite":
+                scalar = transformers.AutoModelForSequenceClassification.from_config(
+                    transformers.AutoConfig.from_pretrained(folder, num_labels=1))
         lengths = [64, 100] if source.get("rope_scaling", {}).get("rope_type") == "dynamic" else [32]
         golden = {"transformers": transformers.__version__, "config": source, "language_model": tensors(language),
-                  "scalar": tensors(scalar), "rotary": [r for r in (rotary(language, n) for n in lengths) if r]}
+                  "scalar": scalar and tensors(scalar), "rotary": [r for r in (rotary(language, n) for n in lengths) if r]}
         text = json.dumps(golden, indent=1)
         (HERE / f"{name}.json").write_text(compact(text) + "\n")
 

@@ -4,7 +4,7 @@
 Usage: make_goldens.py FOLDER [MODEL ...]. Needs torch and transformers. One safetensors file for each model of models.json:
 metadata "config" is its config.json; tensors "tokens", "targets", "weights", "logits", "grad.<parameter>" of
 loss = -sum(weights * log p(targets)), "losses" before and after each of three steps of torch's AdamW with the settings in
-ADAMW, and "scores" of a scalar head. Weights are not stored: they follow from a parameter's place in the sorted list of
+ADAMW, and "scores" of a scalar head where transformers has one. Weights are not stored: they follow from a parameter's place in the sorted list of
 names (see `fill`).
 """
 import json
@@ -20,6 +20,7 @@ HERE = Path(__file__).parent
 SIZES = dict(vocab_size=29, hidden_size=16, num_hidden_layers=2, num_attention_heads=4)
 ADAMW = dict(lr=5e-3, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1)
 STEPS = 3
+NOT_SCALAR = ["granite"]  # transformers has no class for sequence classification
 
 
 def models() -> dict:
@@ -79,6 +80,8 @@ def golden(config: dict) -> dict:
         losses.append(loss.item())
     out["losses"] = torch.tensor(losses, dtype=torch.float64)
     # Every position of one pass: the classifier itself gives only the last one's.
+    if config["model_type"] in NOT_SCALAR:
+        return out
     classifier = build(AutoModelForSequenceClassification, config, num_labels=1)
     backbone = getattr(classifier, classifier.base_model_prefix)
     with torch.no_grad():

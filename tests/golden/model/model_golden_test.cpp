@@ -42,6 +42,7 @@ class Golden : public ::testing::TestWithParam<std::string> {
     shape_ = value_or_throw(spec::Architecture::from_json(config, GetParam()));
   }
 
+  bool has(const std::string& name) const { return file_->find(name) != nullptr; }
   Tensor stored(const std::string& name) const {
     const TensorEntry* entry = file_->find(name);
     if (entry == nullptr) throw std::runtime_error("the golden file lacks " + name);
@@ -167,6 +168,7 @@ TEST_P(Golden, ThreeTrainingStepsAreHuggingFaces) {
 }
 
 TEST_P(Golden, ScoresAreHuggingFaces) {
+  if (!has("scores")) GTEST_SKIP() << "transformers has no scalar head for this model_type";
   Transformer model = make(spec::Head::kScalar);
   const Tensor hidden = model.forward(stored("tokens"));
   expect_close(model.scores(hidden).view({2, 9}), stored("scores"), "scores");

@@ -66,23 +66,35 @@ inline spec::Architecture random_architecture(Dice& dice) {
   }
   // No model has both a fused projection and norms of heads.
   a.query_key_norm = a.qkv == spec::QkvLayout::kSeparate && dice.chance(35);
+  a.norm_across_heads = a.query_key_norm && dice.chance(50);
   a.attention_bias = a.attention_bias || dice.chance(50);
   a.attention_output_bias = dice.chance(50);
   a.mlp_bias = dice.chance(50);
   a.parallel_residual = dice.chance(20);
   if (!a.parallel_residual && dice.chance(30)) {
-    a.placement = dice.chance(50) ? spec::NormPlacement{.before = true, .after = true}
-                                  : spec::NormPlacement{.before = false, .over = true};
-    a.final_norm = a.placement.before;
+    a.placement = dice.one_of({spec::NormPlacement{.before = true, .after = true},
+                               spec::NormPlacement{.before = false, .after = true},
+                               spec::NormPlacement{.before = false, .over = true}});
+    a.final_norm = !a.placement.over;
     if (!a.final_norm && dice.chance(50)) a.embedding_dim = a.hidden_size / 2;
   }
   if (dice.chance(20)) a.embedding_scale = 3.25;
   if (dice.chance(20)) a.logit_softcap = 30;
+  if (dice.chance(15)) a.logits_divisor = 4;
+  if (a.placement.before && !a.placement.after && dice.chance(15)) a.residual_scale = 0.25;
+  if (dice.chance(15)) {
+    for (std::int64_t i = 0; i < a.num_hidden_layers; ++i)
+      a.unrotated_layers.push_back(dice.chance(50));
+  }
   if (dice.chance(15)) a.attention_softcap = 50;
   if (dice.chance(25)) {
     a.sliding_window = dice.between(1, 60);
     for (std::int64_t i = 0; i < a.num_hidden_layers; ++i)
       a.sliding_layers.push_back(dice.chance(60));
+    if (a.rotary.dimensions > 0 && dice.chance(40)) {
+      a.sliding_rotary = a.rotary;
+      a.sliding_rotary.theta = 500;
+    }
   }
   a.tie_word_embeddings = dice.chance(50);
   return a;

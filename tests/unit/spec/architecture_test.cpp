@@ -291,7 +291,8 @@ class Golden : public testing::TestWithParam<fs::path> {
 
 TEST_P(Golden, TensorsAreThoseOfTheSavedModel) {
   EXPECT_EQ(tensors(Head::kLanguageModel), golden["language_model"]);
-  EXPECT_EQ(tensors(Head::kScalar), golden["scalar"]);
+  // transformers has no scalar head for some.
+  if (!golden["scalar"].is_null()) EXPECT_EQ(tensors(Head::kScalar), golden["scalar"]);
 }
 
 TEST_P(Golden, FrequenciesAreThoseOfTheModel) {
