@@ -112,6 +112,7 @@ def main():
             base += [f"reward_model.model.path={work / reward}"] if reward else []
             base += ["trainer.deterministic=true"] if ARGS.deterministic else []
             results = tables.setdefault(name, [])
+            largest = {}  # of the same settings
             for at, (ceiling, extra) in enumerate(ceilings):
                 run_name, folder = f"{name} {ceiling or 'least'}", work / f"{name}-{at}"
                 if not runs.may_start(run_name):
@@ -122,8 +123,9 @@ def main():
                     return measure(neap, job, folder, [*base, *extra, memory])
 
                 result = runs.run(run_name, {"case": name, "environment": known}, folder, measured,
-                                  lambda r: wrong_in(r, results[0] if results else None))
+                                  lambda r: wrong_in(r, largest.get(tuple(extra))))
                 if result:
+                    largest.setdefault(tuple(extra), result)
                     results.append(result)
     for name, results in tables.items():
         show(name, results)

@@ -292,7 +292,9 @@ class Golden : public testing::TestWithParam<fs::path> {
 TEST_P(Golden, TensorsAreThoseOfTheSavedModel) {
   EXPECT_EQ(tensors(Head::kLanguageModel), golden["language_model"]);
   // transformers has no scalar head for some.
-  if (!golden["scalar"].is_null()) EXPECT_EQ(tensors(Head::kScalar), golden["scalar"]);
+  if (!golden["scalar"].is_null()) {
+    EXPECT_EQ(tensors(Head::kScalar), golden["scalar"]);
+  }
 }
 
 TEST_P(Golden, FrequenciesAreThoseOfTheModel) {
