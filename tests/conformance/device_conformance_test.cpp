@@ -1,5 +1,6 @@
 // What every device must do, run over each of them. Contents are looked at through copies, so the
 // same text serves a GPU; a device without memory behind it (sim) is asked everything else.
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -286,6 +287,49 @@ TEST_P(DeviceConformance, QueueCopiesBothWaysInOrder) {
   queue->reset();
   ASSERT_OK(device().unmap(at, page_ * 2 * kPages));
   ASSERT_OK(device().unreserve(at, page_ * 2 * kPages));
+}
+
+TEST_P(DeviceConformance, DrainTellsOfACopyThatFailed) {
+  if (device().info().kind != Kind::kCuda) return;  // the others' copies do not fail
+  void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  const auto fail =
+      driver == nullptr
+          ? nullptr
+          : reinterpret_cast<void (*)(const char*, int, int)>(::dlsym(driver, "standin_fail"));
+  if (fail == nullptr) return;  // a real driver cannot be told to fail
+  auto queue = device().make_copy_queue();
+  ASSERT_TRUE(queue.ok());
+  constexpr int kUnknownError = 999;
+  for (const int stream : {1, 2}) {
+    fail("cuStreamSynchronize", stream, kUnknownError);
+    const Status drained = (*queue)->drain();
+    EXPECT_FALSE(drained.ok()) << stream;
+    EXPECT_THAT(drained.message(), testing::HasSubstr("finishing copies"));
+    ASSERT_OK((*queue)->drain());
+  }
+}
+
+TEST_P(DeviceConformance, AnUnmappedAddressHoldsNothing) {
+  if (!real() || device().info().kind != Kind::kHost) return;
+  const Address at = reserve(1);
+  const PageId page = create(1);
+  ASSERT_OK(device().map(at, page));
+  ASSERT_OK(device().set_access(at, page_));
+  write(at, pattern(page_, 31));
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  // The kernel reads the address: EFAULT where nothing can be read.
+  const auto readable = [&] {
+    const auto* const byte = reinterpret_cast<const std::uint8_t*>(at);  // NOLINT
+    return ::write(ends[1], byte, 1) == 1;
+  };
+  EXPECT_TRUE(readable());
+  ASSERT_OK(device().unmap(at, page_));
+  EXPECT_FALSE(readable());
+  ::close(ends[0]);
+  ::close(ends[1]);
+  ASSERT_OK(device().release(page));
+  ASSERT_OK(device().unreserve(at, page_));
 }
 
 TEST_P(DeviceConformance, HostMemoryRegistersOnce) {

@@ -141,7 +141,8 @@ int Card::create(std::uint64_t* handle, std::size_t size, const AllocationProper
   }
   used_[device] += size;
   *handle = next_id_++;
-  handles_[*handle] = {descriptor, size, device, 1, true, false};
+  const bool exportable = (properties->requested_handle & 1) != 0;
+  handles_[*handle] = {descriptor, size, device, 1, true, false, exportable};
   return kSuccess;
 }
 
@@ -253,7 +254,7 @@ int Card::unmap(std::uint64_t at, std::size_t size) {
 int Card::export_handle(int* descriptor, std::uint64_t handle) {
   std::lock_guard lock(mutex_);
   const auto it = handles_.find(handle);
-  if (descriptor == nullptr || it == handles_.end()) return kInvalidValue;
+  if (descriptor == nullptr || it == handles_.end() || !it->second.exportable) return kInvalidValue;
   const int copy = dup(it->second.descriptor);
   if (copy < 0) return kUnknown;
   *descriptor = copy;
@@ -270,7 +271,7 @@ int Card::import_handle(std::uint64_t* handle, int descriptor) {
   if (copy < 0) return kUnknown;
   const auto size = static_cast<std::size_t>(about.st_size);
   *handle = next_id_++;
-  handles_[*handle] = {copy, size, 0, 1, true, true};
+  handles_[*handle] = {copy, size, 0, 1, true, true, true};
   return kSuccess;
 }
 

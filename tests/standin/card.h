@@ -81,6 +81,7 @@ class Card {
     int claims;  ///< one for the owner, one for each map
     bool owned;
     bool imported;  ///< on the exporter's account, not on this card's
+    bool exportable;
   };
   struct Mapping {
     std::size_t size;

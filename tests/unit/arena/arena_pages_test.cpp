@@ -111,6 +111,17 @@ TEST_F(ArenaPages, PagesThatAreKeptServeBothSidesAndDoNotPileUp) {
   EXPECT_LE(arena_->stats().driver_creates - creates, 40u);
 }
 
+TEST_F(ArenaPages, ANewRegionTakesThePagesThatAreKept) {
+  ASSERT_TRUE(arena_->create("weights", 512_MiB).ok());
+  ASSERT_TRUE(arena_->create("weights", 512_MiB).ok());
+  const std::string weights = "weights";
+  ASSERT_TRUE(arena_->pause({&weights, 1}).ok());
+  const std::uint64_t creates = arena_->stats().driver_creates;
+  ASSERT_TRUE(arena_->create("kv", 1_GiB).ok());
+  EXPECT_EQ(arena_->stats().driver_creates, creates);
+  EXPECT_EQ(arena_->stats().physical, 1_GiB);
+}
+
 /// Driver calls in their order, as text: "create map create map".
 class Calls final : public trace::EventSink {
  public:

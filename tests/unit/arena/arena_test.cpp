@@ -288,6 +288,26 @@ TEST_F(ArenaTest, ExportedPagesArriveElsewhereAndNeverServeAnotherTag) {
   EXPECT_EQ(device_->usage(), device::Ledger::Usage{});
 }
 
+TEST_F(ArenaTest, ARegionOfSeveralPagesArrivesWholeOrNotAtAll) {
+  arena_->set_page_limit("a", 1_MiB);
+  const RegionInfo a = create("a", 3_MiB);
+  paint(a, 1);
+  auto pages = arena_->export_pages(a.id);
+  ASSERT_TRUE(pages.ok());
+  ASSERT_EQ(pages->size(), 3u);
+  auto other = std::move(Arena::make(*device_)).value();
+  std::vector<ExportedPage> wrong = *pages;
+  wrong[1].lead = 64_KiB;
+  EXPECT_EQ(other->import_pages("b", wrong).status().code(), ErrorCode::kInvalidArgument);
+  wrong = {(*pages)[0], (*pages)[2]};
+  EXPECT_EQ(other->import_pages("b", wrong).status().code(), ErrorCode::kInvalidArgument);
+  const auto copy = other->import_pages("b", *pages);
+  for (const ExportedPage& page : *pages) ::close(page.descriptor);
+  ASSERT_TRUE(copy.ok()) << copy.status().message();
+  EXPECT_EQ(copy->size, 3_MiB);
+  EXPECT_TRUE(painted(*copy, 1));
+}
+
 TEST_F(ArenaTest, ElasticRegionsShrinkAndGrow) {
   arena_->set_page_limit("kv", 1_MiB);
   const RegionInfo kv = create("kv", 8_MiB, Policy::kHost);
