@@ -142,6 +142,21 @@ TEST_F(ArenaEdges, NeighbouringHolesServeOneLargerRegion) {
   expect_nothing_left();
 }
 
+TEST_F(ArenaEdges, ALargerRegionIsFoundWhereSmallerOnesWere) {
+  std::vector<RegionInfo> all;
+  for (int i = 0; i < 8; ++i) all.push_back(create("a", 1_MiB));
+  for (const std::size_t i : {1u, 2u, 3u}) ASSERT_TRUE(arena_->destroy(all[i].id).ok());
+  const RegionInfo large = create("a", 3_MiB);
+  ASSERT_EQ(large.address, all[1].address);
+  for (const Bytes offset : {0_B, 1_MiB, 2_MiB, 3_MiB - 1_B}) {
+    const auto found = arena_->find(large.address + offset.count());
+    ASSERT_TRUE(found.ok()) << offset.count();
+    EXPECT_EQ(found->id, large.id) << offset.count();
+  }
+  EXPECT_EQ(arena_->find(all[0].address)->id, all[0].id);
+  EXPECT_EQ(arena_->find(all[4].address)->id, all[4].id);
+}
+
 // Destroying n regions that share pages must not look at all holes each time: with that, the 20 000
 // here took over 20 s.
 TEST_F(ArenaEdges, ManySharingRegionsGoInAnyOrder) {
