@@ -63,7 +63,7 @@ Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, c
     return Status(memory.status()).with_context(format("predicting phase \"{}\"", name));
   const Bytes scratch = target.cuda ? kKernelScratch : Bytes();
   return PhasePlan{name, memory.peak_reserved() + scratch, memory.peak_allocated(),
-                   ops.work().seconds};
+                   ops.work().elapsed()};
 }
 
 }  // namespace neap::plan

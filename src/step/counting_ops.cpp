@@ -18,6 +18,7 @@ void CountingOps::add_work(double flops, double bytes_moved, Dtype dtype, double
   const double rate = element_bytes(dtype) == 2 ? rates.half_flops : rates.single_flops;
   work_.seconds += weight_ * std::max({rates.operation_seconds, bytes_moved / rates.bytes,
                                        flops > 0 ? flops / (share * rate) : 0});
+  work_.issue_seconds += weight_ * rates.issue_seconds;
 }
 
 // ---- making ----

@@ -25,6 +25,7 @@ struct KernelRates {
   double single_flops = 0;       ///< of wider ones
   double bytes = 0;              ///< of memory, read and written
   double operation_seconds = 0;  ///< least that an operation takes
+  double issue_seconds = 0;      ///< of a GPU: what the program takes to start an operation
 };
 
 /// What kernels' scratch memory and time depend on.
@@ -105,7 +106,10 @@ class CountedTensor {
 struct Work {
   double flops = 0;        ///< of matrix products and attention
   double bytes_moved = 0;  ///< read and written: each operand of each kernel once
-  double seconds = 0;      ///< each operation bound by one of the two
+  double seconds = 0;        ///< each operation bound by one of the two
+  double issue_seconds = 0;  ///< of the program
+  /// A GPU works while the program starts the next operations: the slower of both decides.
+  [[nodiscard]] double elapsed() const { return std::max(seconds, issue_seconds); }
 };
 
 class CountingOps {
