@@ -31,6 +31,11 @@ Json to_json_value(const toml::node& node) {
     for (const auto& item : *array) out.push_back(to_json_value(item));
     return out;
   }
+  if (const auto* table = node.as_table()) {
+    Json out = Json::object();
+    for (const auto& [key, value] : *table) out[std::string(key.str())] = to_json_value(value);
+    return out;
+  }
   return nullptr;
 }
 
@@ -73,10 +78,19 @@ void collect(const toml::table& table, const std::string& prefix, std::vector<Le
   for (const auto& [key, node] : table) {
     const std::string path =
         prefix.empty() ? std::string(key.str()) : prefix + "." + std::string(key.str());
+    const auto where = node.source().begin;
     if (const auto* child = node.as_table()) {
       collect(*child, path, out);
+    } else if (const auto* array = node.as_array();
+               array != nullptr && array->is_array_of_tables()) {
+      out.push_back({path, Json::array(), where});
+      for (std::size_t i = 0; i < array->size(); ++i) {
+        const std::string item = path + "." + std::to_string(i);
+        out.push_back({item, Json::object(), array->get(i)->source().begin});
+        collect(*array->get(i)->as_table(), item, out);
+      }
     } else {
-      out.push_back({path, to_json_value(node), node.source().begin});
+      out.push_back({path, to_json_value(node), where});
     }
   }
 }
@@ -192,22 +206,29 @@ ConfigTable::Key& ConfigTable::bind(std::string path,
 const ConfigTable::Key* ConfigTable::find(std::string_view path) const {
   const auto it =
       std::find_if(keys_.begin(), keys_.end(), [&](const Key& k) { return k.path == path; });
-  return it == keys_.end() ? nullptr : &*it;
+  if (it != keys_.end()) return &*it;
+  std::string_view rest;
+  const List* list = list_of(path, &rest);
+  const auto dot = rest.find('.');
+  if (list == nullptr || dot == std::string_view::npos) return nullptr;
+  return list->reference.front().find(rest.substr(dot + 1));
 }
 
 std::string ConfigTable::nearest(std::string_view path) const {
   const auto leaf = [](std::string_view p) { return p.substr(p.rfind('.') + 1); };
   std::string best;
   std::size_t best_distance = 1000;
-  for (const Key& key : keys_) {
+  const auto consider = [&](const std::string& known) {
     // Most typos put a valid key in the wrong section.
     const std::size_t distance =
-        std::min(edit_distance(path, key.path), edit_distance(leaf(path), leaf(key.path)) + 2);
+        std::min(edit_distance(path, known), edit_distance(leaf(path), leaf(known)) + 2);
     if (distance < best_distance) {
       best_distance = distance;
-      best = key.path;
+      best = known;
     }
-  }
+  };
+  for (const Key& key : keys_) consider(key.path);
+  for (const List& list : lists_) consider(list.path);
   return best_distance <= std::max<std::size_t>(4, path.size() / 3) ? best : "";
 }
 
@@ -235,14 +256,19 @@ Status ConfigTable::set(std::string_view path, const Json& value, const std::str
   const auto it =
       std::find_if(keys_.begin(), keys_.end(), [&](const Key& k) { return k.path == path; });
   if (it == keys_.end()) {
+    std::string_view rest;
+    if (const List* list = list_of(path, &rest)) {
+      const auto at = static_cast<std::size_t>(list - lists_.data());
+      return set_in_list(lists_[at], rest, value, origin);
+    }
     const std::string hint = nearest(path);
     return {ErrorCode::kInvalidArgument,
-            origin + ": unknown key \"" + std::string(path) + "\"" +
+            origin + ": unknown key \"" + prefix_ + std::string(path) + "\"" +
                 (hint.empty() ? "; docs/configuration.md lists the keys"
-                              : "; did you mean \"" + hint + "\"?")};
+                              : "; did you mean \"" + prefix_ + hint + "\"?")};
   }
   Key& key = *it;
-  const std::string head = origin + ": " + key.path + " ";
+  const std::string head = origin + ": " + prefix_ + key.path + " ";
   Json converted = value;
   if (key.type == "number" && value.is_number_integer())
     converted = static_cast<double>(value.get<std::int64_t>());
@@ -281,8 +307,9 @@ Status ConfigTable::load_text(std::string_view text, std::string_view name) {
             std::string(name) + ":" + std::to_string(e.source().begin.line) + ":" +
                 std::to_string(e.source().begin.column) + ": " + std::string(e.description())};
   }
-  std::sort(leaves.begin(), leaves.end(),
-            [](const Leaf& a, const Leaf& b) { return a.where.line < b.where.line; });
+  // A list comes before its tables, which may be on its line.
+  std::stable_sort(leaves.begin(), leaves.end(),
+                   [](const Leaf& a, const Leaf& b) { return a.where.line < b.where.line; });
   for (const Leaf& leaf : leaves) {
     NEAP_TRY(set(leaf.path, leaf.value, std::string(name) + ":" + std::to_string(leaf.where.line)));
   }
@@ -318,44 +345,70 @@ Status ConfigTable::apply_override(std::string_view assignment) {
 
 Json ConfigTable::to_json() const {
   Json out = Json::object();
-  for (const Key& key : keys_) {
+  const auto place = [&out](std::string_view path) -> Json& {
     Json* at = &out;
-    std::string_view rest = key.path;
-    for (auto dot = rest.find('.'); dot != std::string_view::npos; dot = rest.find('.')) {
-      at = &(*at)[std::string(rest.substr(0, dot))];
-      rest.remove_prefix(dot + 1);
+    for (auto dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.')) {
+      at = &(*at)[std::string(path.substr(0, dot))];
+      path.remove_prefix(dot + 1);
     }
-    (*at)[std::string(rest)] = key.read();
+    return (*at)[std::string(path)];
+  };
+  for (const Key& key : keys_) place(key.path) = key.read();
+  for (const List& list : lists_) {
+    Json& items = place(list.path) = Json::array();
+    for (const ConfigTable& item : list.items) items.push_back(item.to_json());
   }
   return out;
 }
 
+namespace {
+
+constexpr const char* kTableHead =
+    "\n\n| key | type | default | meaning |\n| --- | --- | --- | --- |\n";
+
+std::string markdown_row(const ConfigTable::Key& key, std::string_view name) {
+  std::string type = key.type;
+  if (!key.choices.empty()) {
+    type.clear();
+    for (const std::string& choice : key.choices)
+      type += (type.empty() ? "`" : ", `") + choice + "`";
+    if (key.type == "list of text") type = "list of " + type;
+  }
+  if (key.minimum) type += ", ≥ " + number_text(*key.minimum);
+  if (key.maximum) type += ", ≤ " + number_text(*key.maximum);
+  const std::string unit = key.unit.empty() ? "" : " (" + key.unit + ")";
+  return "| `" + std::string(name) + "` | " + type + unit + " | `" +
+         (key.default_text.empty() ? "\"\"" : key.default_text) + "` | " + key.help + " |\n";
+}
+
+}  // namespace
+
 std::string ConfigTable::to_markdown() const {
   std::string out;
   std::string section;
-  for (const Key& key : keys_) {
+  const auto begin = [&](const std::string& title) {
+    out += (out.empty() ? "" : "\n") + std::string("## ") + title;
+  };
+  const auto write_lists = [&](std::size_t position) {
+    for (const List& list : lists_) {
+      if (list.position != position) continue;
+      begin("[[" + list.path + "]]\n\n" + list.help + kTableHead);
+      for (const Key& key : list.reference.front().keys_) out += markdown_row(key, key.path);
+      section = list.path;
+    }
+  };
+  for (std::size_t i = 0; i < keys_.size(); ++i) {
+    write_lists(i);
+    const Key& key = keys_[i];
     const std::string head =
         key.path.substr(0, key.path.rfind('.') == std::string::npos ? 0 : key.path.rfind('.'));
     if (head != section || out.empty()) {
       section = head;
-      out += (out.empty() ? "" : "\n") + std::string("## ") +
-             (section.empty() ? "top level" : section) +
-             "\n\n| key | type | default | meaning |\n| --- | --- | --- | --- |\n";
+      begin((section.empty() ? "top level" : section) + kTableHead);
     }
-    std::string type = key.type;
-    if (!key.choices.empty()) {
-      type.clear();
-      for (const std::string& choice : key.choices)
-        type += (type.empty() ? "`" : ", `") + choice + "`";
-      if (key.type == "list of text") type = "list of " + type;
-    }
-    if (key.minimum) type += ", ≥ " + number_text(*key.minimum);
-    if (key.maximum) type += ", ≤ " + number_text(*key.maximum);
-    const std::string unit = key.unit.empty() ? "" : " (" + key.unit + ")";
-    out += "| `" + key.path.substr(section.empty() ? 0 : section.size() + 1) + "` | " + type +
-           unit + " | `" + (key.default_text.empty() ? "\"\"" : key.default_text) + "` | " +
-           key.help + " |\n";
+    out += markdown_row(key, key.path.substr(section.empty() ? 0 : section.size() + 1));
   }
+  write_lists(keys_.size());
   return out;
 }
 
@@ -368,6 +421,10 @@ void add_differences(const Json& before, const Json& now, const std::string& pat
       const std::string inner = path.empty() ? key : path + "." + key;
       if (before.contains(key)) add_differences(before[key], value, inner, out);
     }
+  } else if (before.is_array() && now.is_array() && before.size() == now.size() && !now.empty() &&
+             now[0].is_object()) {
+    for (std::size_t i = 0; i < now.size(); ++i)
+      add_differences(before[i], now[i], path + "." + std::to_string(i), out);
   } else if (before != now) {
     out.push_back(format("{}: was {}, is {}", path, before.dump(), now.dump()));
   }

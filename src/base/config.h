@@ -7,8 +7,10 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -63,6 +65,28 @@ class ConfigTable {
   /// A text that `assign` reads and `read` gives back, as names of an enum.
   Key& bind(std::string path, std::function<Status(const std::string&)> assign,
             std::function<std::string()> read, std::string help);
+  /// A list of tables, `[[path]]` each; `bind_item` binds the keys of one. `items` outlives the
+  /// table. On the command line `path.0.key=value` sets a key of the first, and the number after
+  /// the last adds one.
+  template <class T>
+  void bind_list(std::string path, std::deque<T>* items, void (*bind_item)(ConfigTable&, T&),
+                 std::string help) {
+    const auto bound = [bind_item](T& item) {
+      ConfigTable table;
+      bind_item(table, item);
+      return table;
+    };
+    auto example = std::make_shared<T>();
+    List list;
+    list.path = std::move(path);
+    list.help = std::move(help);
+    list.reference_item = example;
+    list.reference.push_back(bound(*example));
+    list.append = [items, bound] { return bound(items->emplace_back()); };
+    list.clear = [items] { items->clear(); };
+    for (T& item : *items) list.items.push_back(bound(item));
+    add_list(std::move(list));
+  }
 
   /// Reads a TOML file. Unknown keys are errors, with the nearest known key as a hint.
   [[nodiscard]] Status load_file(const std::filesystem::path& path);
@@ -78,10 +102,27 @@ class ConfigTable {
   [[nodiscard]] std::string to_markdown() const;
 
  private:
+  struct List {
+    std::string path, help;
+    std::size_t position = 0;  ///< number of the table's keys before it, for the reference
+    std::function<ConfigTable()> append;
+    std::function<void()> clear;
+    std::vector<ConfigTable> items;
+    std::vector<ConfigTable> reference;    ///< one: the keys with their defaults
+    std::shared_ptr<void> reference_item;  ///< what its keys are bound to
+  };
   Key& add(std::string path, std::string type, std::string help);
+  void add_list(List list);
   Status set(std::string_view path, const Json& value, const std::string& origin);
+  /// `rest` is "" (the whole list), "0" (a table) or "0.key".
+  Status set_in_list(List& list, std::string_view rest, const Json& value,
+                     const std::string& origin);
+  /// The list that `path` is in, and what follows the list's own path; null if there is none.
+  [[nodiscard]] const List* list_of(std::string_view path, std::string_view* rest) const;
   [[nodiscard]] std::string nearest(std::string_view path) const;
+  std::string prefix_;  ///< of an item's keys in messages: "reward.functions.0."
   std::vector<Key> keys_;
+  std::vector<List> lists_;
 };
 
 /// Keys of two to_json() that both have with different values, as "path: was 1, is 2".

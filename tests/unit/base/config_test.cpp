@@ -91,5 +91,106 @@ TEST_F(Config, WritesReferenceAndJson) {
   EXPECT_EQ(table_.to_json()["train"]["count"], 3);
 }
 
+struct Stop {
+  std::string name;
+  std::int64_t minutes = 5;
+};
+
+class ConfigList : public ::testing::Test {
+ protected:
+  void SetUp() override { bind(table_); }
+  void bind(ConfigTable& table) {
+    table.bind("route.title", &title_, "Title.");
+    table.bind_list<Stop>(
+        "route.stops", &stops_,
+        [](ConfigTable& t, Stop& stop) {
+          t.bind("name", &stop.name, "Name.");
+          t.bind("minutes", &stop.minutes, "How long.").in("minutes").at_least(1);
+        },
+        "Where to stop.");
+    table.bind("route.back", &back_, "Return.");
+  }
+  std::string error(std::string_view toml) { return table_.load_text(toml, "a.toml").message(); }
+  std::string title_;
+  std::deque<Stop> stops_;
+  bool back_ = false;
+  ConfigTable table_;
+};
+
+TEST_F(ConfigList, ReadsTablesInTheFilesOrder) {
+  ASSERT_EQ(error("[[route.stops]]\nname='a'\n[[route.stops]]\n[[route.stops]]\nminutes=7\n"
+                  "name='c'\n[route]\ntitle='x'\n"),
+            "ok");
+  ASSERT_EQ(stops_.size(), 3u);
+  EXPECT_EQ(stops_[0].name, "a");
+  EXPECT_EQ(stops_[1].minutes, 5);
+  EXPECT_EQ(stops_[2].name, "c");
+  EXPECT_EQ(stops_[2].minutes, 7);
+  EXPECT_EQ(title_, "x");
+  ASSERT_EQ(error("[route]\nstops = [{name='d', minutes=1}, {name='e'}]\n"), "ok");  // replaces
+  ASSERT_EQ(stops_.size(), 2u);
+  EXPECT_EQ(stops_[1].name, "e");
+}
+
+TEST_F(ConfigList, OverridesSetAddAndReplace) {
+  ASSERT_EQ(error("[[route.stops]]\nname='a'\n"), "ok");
+  ASSERT_TRUE(table_.apply_override("route.stops.0.minutes=9").ok());
+  ASSERT_TRUE(table_.apply_override("route.stops.1.name=b").ok());
+  ASSERT_EQ(stops_.size(), 2u);
+  EXPECT_EQ(stops_[0].minutes, 9);
+  EXPECT_EQ(stops_[1].name, "b");
+  EXPECT_NE(table_.apply_override("route.stops.3.name=d").message().find("is a list of 2 tables"),
+            std::string::npos);
+  EXPECT_FALSE(table_.apply_override("route.stops.x.name=d").ok());
+  EXPECT_FALSE(table_.apply_override("route.stops=4").ok());
+  ASSERT_TRUE(table_.apply_override("route.stops=[{name='z'}]").ok());
+  ASSERT_EQ(stops_.size(), 1u);
+  EXPECT_EQ(stops_[0].name, "z");
+  ASSERT_TRUE(table_.apply_override("route.stops=[]").ok());
+  EXPECT_TRUE(stops_.empty());
+}
+
+TEST_F(ConfigList, ErrorsNameTheTableAndTheLine) {
+  EXPECT_EQ(error("[[route.stops]]\nname='a'\n[[route.stops]]\nminuts=4\n"),
+            "a.toml:4: unknown key \"route.stops.1.minuts\"; did you mean "
+            "\"route.stops.1.minutes\"?");
+  EXPECT_EQ(error("[[route.stops]]\nminutes=0\n"),
+            "a.toml:2: route.stops.0.minutes is 0 minutes; the least is 1");
+  EXPECT_EQ(error("[[route.stop]]\nname='a'\n"),
+            "a.toml:1: unknown key \"route.stop\"; did you mean \"route.stops\"?");
+  EXPECT_NE(error("[route.stops]\nname='a'\n").find("written as [[route.stops]]"),
+            std::string::npos);
+  EXPECT_NE(error("route.stops=[1]\n").find("takes a list of tables"), std::string::npos);
+}
+
+TEST_F(ConfigList, WhatIsWrittenIsReadAgain) {
+  ASSERT_EQ(error("[[route.stops]]\nname='a'\n[[route.stops]]\nminutes=6\n"), "ok");
+  EXPECT_EQ(table_.to_json().dump(),
+            R"({"route":{"title":"","back":false,"stops":[{"name":"a","minutes":5},)"
+            R"({"name":"","minutes":6}]}})");
+  ConfigTable again;  // over fields that are filled, as a job's copy is
+  bind(again);
+  EXPECT_EQ(again.to_json(), table_.to_json());
+  ASSERT_TRUE(again.apply_override("route.stops.1.minutes=8").ok());
+  EXPECT_EQ(
+      config_differences(table_.to_json(), Json::parse(R"({"route":{"stops":[{"name":"b"}]}})"))
+          .size(),
+      1u);
+  const Json before = Json::parse(R"({"route":{"stops":[{"minutes":5},{"minutes":6}]}})");
+  EXPECT_EQ(config_differences(before, again.to_json()),
+            (std::vector<std::string>{"route.stops.1.minutes: was 6, is 8"}));
+}
+
+TEST_F(ConfigList, ReferenceHasASectionOfItsOwn) {
+  const std::string page = table_.to_markdown();
+  const auto list = page.find("## [[route.stops]]\n\nWhere to stop.\n\n| key |");
+  ASSERT_NE(list, std::string::npos) << page;
+  EXPECT_NE(page.find("| `minutes` | integer, ≥ 1 (minutes) | `5` | How long. |", list),
+            std::string::npos);
+  EXPECT_NE(page.find("## route\n", list), std::string::npos);  // the section goes on behind it
+  EXPECT_EQ(table_.find("route.stops.0.minutes")->type, "integer");
+  EXPECT_EQ(table_.find("route.stops.0"), nullptr);
+}
+
 }  // namespace
 }  // namespace neap
