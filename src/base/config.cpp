@@ -2,6 +2,7 @@
 
 #include <toml++/toml.h>
 #include <algorithm>
+#include <charconv>
 #include <sstream>
 
 #include "base/file.h"
@@ -211,7 +212,11 @@ const ConfigTable::Key* ConfigTable::find(std::string_view path) const {
   const List* list = list_of(path, &rest);
   const auto dot = rest.find('.');
   if (list == nullptr || dot == std::string_view::npos) return nullptr;
-  return list->reference.front().find(rest.substr(dot + 1));
+  std::size_t index = 0;
+  std::from_chars(rest.data(), rest.data() + dot, index);
+  const ConfigTable& item =
+      index < list->items.size() ? list->items[index] : list->reference.front();
+  return item.find(rest.substr(dot + 1));
 }
 
 std::string ConfigTable::nearest(std::string_view path) const {

@@ -77,6 +77,7 @@ Experience gather_experience(Context& context, const Experience& mine, std::int6
   out.values = all(mine.values);
   out.scores = all(mine.scores);
   out.baselines = all(mine.baselines);
+  out.numbers = all(mine.numbers);
   return out;
 }
 

@@ -20,8 +20,9 @@ namespace neap::rlhf {
 /// Of this rank, (B, T) on the host; reference and values are undefined without such a model.
 struct Experience : step::Experience<at::Tensor> {
   at::Tensor entropy;     // (B, T)
-  at::Tensor scores;      // (B,) of the reward model
+  at::Tensor scores;      // (B,) of the reward model and the functions, by weight
   at::Tensor baselines;   // (B,) scores of the greedy responses to the same prompts; ReMax only
+  at::Tensor numbers;     // (B, columns) of RewardScorer; undefined without functions
   at::Tensor batch_mask;  // (ranks B, T): the response masks of the whole batch
 };
 

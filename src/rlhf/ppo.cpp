@@ -10,6 +10,7 @@
 #include "rlhf/experience.h"
 #include "rlhf/judge.h"
 #include "rlhf/ppo_update.h"
+#include "rlhf/reward_scorer.h"
 #include "rlhf/trainer.h"
 #include "train/dataset.h"
 
@@ -18,6 +19,12 @@ namespace {
 
 constexpr std::uint64_t kRolloutStream = 0x726f6c6cULL, kValidationStream = 0x76616cULL;
 constexpr const char* kStateFile = "ppo.json";
+
+std::vector<train::Tokens> tokens_of(const std::vector<PromptRow>& prompts) {
+  std::vector<train::Tokens> out;
+  for (const PromptRow& prompt : prompts) out.push_back(prompt.tokens);
+  return out;
+}
 
 class PpoTrainer final : public Trainer {
  public:
@@ -37,20 +44,28 @@ class PpoTrainer final : public Trainer {
   [[nodiscard]] const spec::Job& job() const { return context_.job; }
   [[nodiscard]] std::vector<train::ModelWorker*> workers();
   [[nodiscard]] train::WorkerSpec spec(const char* role, const std::string& path, spec::Head head);
-  [[nodiscard]] std::vector<train::Tokens> read(const std::vector<std::string>& files) const;
+  [[nodiscard]] std::vector<PromptRow> read(const std::vector<std::string>& files) const;
   /// Everything up to the advantages.
   [[nodiscard]] Experience make_experience(std::int64_t step, Metrics& metrics);
   void add_log_probs(Experience& e, Metrics& metrics);
+  struct Scored {
+    at::Tensor scores;   // (B,)
+    at::Tensor numbers;  // (B, columns); undefined without functions
+  };
+  /// By the reward model, in `phase`, and the functions.
+  [[nodiscard]] Scored score(const std::vector<PromptRow>& prompts, std::int64_t n,
+                             const train::Sequences& sequences, spec::PhaseId phase);
   /// On the whole batch.
   void add_advantages(Experience& all, Metrics& metrics);
   [[nodiscard]] Sample sample_of(const Experience& all, std::int64_t row) const;
   static void describe(const Experience& e, std::int64_t longest, Metrics& metrics);
 
   Context& context_;
-  train::ModelWorker actor_, reward_;
-  std::optional<train::ModelWorker> reference_, critic_;
-  std::vector<train::Tokens> prompts_;
-  std::vector<train::Tokens> held_out_;
+  train::ModelWorker actor_;
+  std::optional<train::ModelWorker> reward_, reference_, critic_;
+  RewardScorer scorer_;
+  std::vector<PromptRow> prompts_;
+  std::vector<PromptRow> held_out_;
   train::BatchOrder order_;
   KlController kl_control_;
   std::optional<Judge> judge_;
@@ -79,12 +94,15 @@ PpoTrainer::PpoTrainer(Context& context)
     : context_(context),
       actor_(context.runtime, context.ranks,
              spec("actor", context.job.actor_model.path, spec::Head::kLanguageModel)),
-      reward_(context.runtime, context.ranks,
-              spec("reward", context.job.reward_model.path, spec::Head::kScalar)),
+      scorer_(context),
       prompts_(read(context.job.data.train_files)),
       order_(prompts_.size(), static_cast<std::size_t>(context.job.data.train_batch_size),
              context.job.data.shuffle, static_cast<std::uint64_t>(context.job.trainer.seed)),
       kl_control_(context.job.algorithm) {
+  if (job().has_reward_model()) {
+    reward_.emplace(context.runtime, context.ranks,
+                    spec("reward", job().reward_model.path, spec::Head::kScalar));
+  }
   if (job().uses_reference() && !job().reference_is_actor_base()) {
     reference_.emplace(context.runtime, context.ranks,
                        spec("reference", job().reference_path(), spec::Head::kLanguageModel));
@@ -98,17 +116,23 @@ PpoTrainer::PpoTrainer(Context& context)
 }
 
 std::vector<train::ModelWorker*> PpoTrainer::workers() {
-  std::vector<train::ModelWorker*> out = {&actor_, &reward_};
+  std::vector<train::ModelWorker*> out = {&actor_};
+  if (reward_) out.push_back(&*reward_);
   if (reference_) out.push_back(&*reference_);
   if (critic_) out.push_back(&*critic_);
   return out;
 }
 
-std::vector<train::Tokens> PpoTrainer::read(const std::vector<std::string>& files) const {
-  std::vector<train::Tokens> out;
-  for (const train::TextRow& row :
-       train::read_rows(resolve_all(job(), files), {job().data.prompt_key})) {
-    out.push_back(encode_prompt(context_, row.fields[0], row.where));
+std::vector<PromptRow> PpoTrainer::read(const std::vector<std::string>& files) const {
+  std::vector<PromptRow> out;
+  for (train::TextRow& row :
+       train::read_rows(resolve_all(job(), files), {job().data.prompt_key}, {}, !scorer_.empty())) {
+    PromptRow prompt{encode_prompt(context_, row.fields[0], row.where), nullptr};
+    if (!scorer_.empty()) {
+      scorer_.check(row.row, row.where);
+      prompt.json = std::make_shared<const Json>(std::move(row.row));
+    }
+    out.push_back(std::move(prompt));
   }
   return out;
 }
@@ -129,14 +153,14 @@ Metrics PpoTrainer::train_step(std::int64_t step) {
 
 Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
   Experience e;
-  std::vector<train::Tokens> prompts;
+  std::vector<PromptRow> prompts;
   for (const std::size_t row : context_.sharder().of(order_.batch(step)))
     prompts.push_back(prompts_[row]);
   {
     const Stopwatch watch(metrics, "gen");
     const auto seed = static_cast<std::uint64_t>(job().trainer.seed);
     e.sequences = generate_responses(
-        context_, actor_, prompts,
+        context_, actor_, tokens_of(prompts),
         {spec::PhaseId::kGenerate, job().rollout.n, step::sampling_options(job().rollout, false),
          random_key({seed, kRolloutStream, static_cast<std::uint64_t>(step)})});
   }
@@ -144,7 +168,7 @@ Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
   if (job().has_greedy_baseline()) {
     const Stopwatch watch(metrics, "gen_max");
     greedy = generate_responses(
-        context_, actor_, prompts,
+        context_, actor_, tokens_of(prompts),
         {spec::PhaseId::kGenerateBaseline, 1, step::sampling_options(job().rollout, true), 0});
   }
   add_log_probs(e, metrics);
@@ -154,10 +178,12 @@ Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
   }
   {
     const Stopwatch watch(metrics, "reward");
-    e.scores = response_scores(context_, reward_, e.sequences);
+    Scored scored = score(prompts, job().rollout.n, e.sequences, spec::PhaseId::kRewards);
+    e.scores = std::move(scored.scores);
+    e.numbers = std::move(scored.numbers);
     if (greedy.tokens.defined()) {
-      e.baselines = response_scores(context_, reward_, greedy, spec::PhaseId::kBaselineRewards)
-                        .repeat_interleave(job().rollout.n);
+      e.baselines = score(prompts, 1, greedy, spec::PhaseId::kBaselineRewards)
+                        .scores.repeat_interleave(job().rollout.n);
     }
   }
   const Stopwatch watch(metrics, "adv");
@@ -165,6 +191,7 @@ Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
   Experience all = gather_experience(context_, e, n, job().sequences_per_step());
   add_advantages(all, metrics);
   describe(all, job().data.max_response_length, metrics);
+  if (all.numbers.defined()) scorer_.describe(all.numbers, metrics);
   e.advantages = context_.sharder().pick(all.advantages, n);
   e.returns = context_.sharder().pick(all.returns, n);
   e.batch_mask = all.sequences.mask;
@@ -187,6 +214,19 @@ void PpoTrainer::add_log_probs(Experience& e, Metrics& metrics) {
       response_log_probs(context_, reference, e.sequences, spec::PhaseId::kReferenceLogProbs,
                          job().reference_micro_batch(), false)
           .log_probs;
+}
+
+PpoTrainer::Scored PpoTrainer::score(const std::vector<PromptRow>& prompts, std::int64_t n,
+                                     const train::Sequences& sequences, spec::PhaseId phase) {
+  Scored out;
+  if (reward_) {
+    out.scores = response_scores(context_, *reward_, sequences, phase) * job().reward_model_weight;
+  }
+  if (scorer_.empty()) return out;
+  out.numbers = scorer_.score(prompts, n, sequences);
+  const at::Tensor totals = scorer_.totals(out.numbers);
+  out.scores = out.scores.defined() ? out.scores + totals : totals;
+  return out;
 }
 
 void PpoTrainer::add_advantages(Experience& e, Metrics& metrics) {
@@ -234,16 +274,13 @@ void PpoTrainer::describe(const Experience& e, std::int64_t longest, Metrics& me
 }
 
 Sample PpoTrainer::sample_of(const Experience& all, std::int64_t row) const {
+  const ResponseText response = response_text(context_, all.sequences, row);
   const at::Tensor tokens = all.sequences.tokens[row].contiguous();
   const auto* const first = tokens.const_data_ptr<std::int64_t>();
-  const auto length = all.sequences.mask[row].sum().item<std::int64_t>();
   const std::int64_t end = all.sequences.last[row].item<std::int64_t>() + 1;
-  const std::int64_t start = end - length;
-  const bool ended = length > 0 && context_.text.is_end(first[end - 1]);
   Sample sample;
-  sample.prompt = context_.tokenizer.decode(train::Tokens(first, first + start));
-  sample.response =
-      context_.tokenizer.decode(train::Tokens(first + start, first + end - (ended ? 1 : 0)));
+  sample.prompt = context_.tokenizer.decode(train::Tokens(first, first + end - response.tokens));
+  sample.response = response.text;
   if (judge_) sample.verdict = Judge::name(judge_->judge(sample.response));
   return sample;
 }
@@ -251,17 +288,25 @@ Sample PpoTrainer::sample_of(const Experience& all, std::int64_t row) const {
 Validation PpoTrainer::validate() {
   Experience mine;
   const auto seed = static_cast<std::uint64_t>(job().trainer.seed);
+  const std::vector<PromptRow> prompts = context_.sharder().of_padded(held_out_);
   mine.sequences =
-      generate_responses(context_, actor_, context_.sharder().of_padded(held_out_),
+      generate_responses(context_, actor_, tokens_of(prompts),
                          {spec::PhaseId::kGenerate, 1, step::sampling_options(job().rollout, false),
                           random_key({seed, kValidationStream})});
   Metrics timings;  // of no interest here
   add_log_probs(mine, timings);
-  mine.scores = response_scores(context_, reward_, mine.sequences);
+  Scored scored = score(prompts, 1, mine.sequences, spec::PhaseId::kRewards);
+  mine.scores = std::move(scored.scores);
+  mine.numbers = std::move(scored.numbers);
   const auto rows = static_cast<std::int64_t>(held_out_.size());
   const Experience e = gather_experience(context_, mine, 1, rows);
   Validation out;
   summarize(out.metrics, "val/score", e.scores);
+  if (e.numbers.defined()) {
+    Metrics rewards;
+    scorer_.describe(e.numbers, rewards);
+    for (const auto& [name, value] : rewards) out.metrics["val/" + name] = value;
+  }
   out.metrics["val/response_length"] = e.sequences.mask.sum(-1).mean().item<double>();
   if (e.ref_log_probs.defined()) {
     const at::Tensor kl = (e.old_log_probs - e.ref_log_probs) * e.sequences.mask;
@@ -288,7 +333,7 @@ void PpoTrainer::save(const std::filesystem::path& folder) {
 }
 
 void PpoTrainer::restore(const std::filesystem::path& folder) {
-  reward_.load();
+  if (reward_) reward_->load();
   if (reference_) reference_->load();
   actor_.restore(folder / "actor");
   if (critic_) critic_->restore(folder / "critic");

@@ -82,6 +82,7 @@ class Run {
   void resume();
   [[nodiscard]] Json checkpoint_state() const;
   void loop();
+  [[noreturn]] void keep_steps_before(const StepFailure& failure);
   void one_step();
   void take_measurements(Metrics* metrics);
   void validate();
@@ -119,9 +120,13 @@ Outcome Run::execute() {
   apply_plan();
   parallel::run_collectively(ranks_, [&] { prepare(); });
   parallel::run_collectively(ranks_, [&] { open_output(); });
-  if (!found_) validate();
-  const InterruptScope interrupts;
-  loop();
+  try {
+    if (!found_) validate();
+    const InterruptScope interrupts;
+    loop();
+  } catch (const StepFailure& e) {
+    keep_steps_before(e);
+  }
   if (interrupted_ && step_ < total_steps_) {
     log::warn(format("Interrupted after step {} of {}. The same command resumes from {}.", step_,
                      total_steps_, train::checkpoint_folder(output_, step_).string()));
@@ -129,6 +134,18 @@ Outcome Run::execute() {
   }
   finish();
   return Outcome::kDone;
+}
+
+void Run::keep_steps_before(const StepFailure& failure) {
+  if (step_ > 0 && saved_ != step_) save();
+  const std::string kept = step_ > 0
+                               ? format("They are saved in {}; the same command resumes from there",
+                                        train::checkpoint_folder(output_, step_).string())
+                               : std::string("The same command starts again");
+  throw StepFailure(
+      Status(failure.status().code(), format("Stopped after {} of {} steps: {}. {}", step_,
+                                             total_steps_, failure.what(), kept)),
+      failure.mine());
 }
 
 bool Run::already_done() {

@@ -23,8 +23,10 @@ struct Reader {
 std::vector<Reader> readers(const spec::Job& job) {
   std::vector<Reader> out = {{"actor", "actor_rollout_ref.model", job.actor_model.path, {}}};
   if (!job.has_rollout()) return out;
-  out.push_back(
-      {"reward", "reward_model.model", job.reward_model.path, job.reward_model.tokenizer_path});
+  if (job.has_reward_model()) {
+    out.push_back(
+        {"reward", "reward_model.model", job.reward_model.path, job.reward_model.tokenizer_path});
+  }
   if (job.has_critic()) {
     // A critic that starts as the reward model has its tokenizer, too.
     const bool own = !job.critic.model.path.empty() || !job.critic.model.tokenizer_path.empty();

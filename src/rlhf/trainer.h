@@ -17,6 +17,7 @@
 #include "model/tokenizer.h"
 #include "parallel/batch_sharder.h"
 #include "parallel/communicator.h"
+#include "parallel/run_collectively.h"
 #include "spec/job.h"
 #include "train/model_worker.h"
 #include "train/sequences.h"
@@ -51,6 +52,13 @@ struct Sample {
 struct Validation {
   Metrics metrics;
   std::vector<Sample> samples;
+};
+
+/// A step cannot be computed for a reason outside of the run, as a reward program that fails. Thrown
+/// on every rank before anything that outlives the step has changed: the run saves the steps before.
+class StepFailure : public parallel::CollectiveError {
+ public:
+  using CollectiveError::CollectiveError;
 };
 
 /// With several ranks every one calls the same functions; each works on its share of a batch, and

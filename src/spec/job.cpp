@@ -104,6 +104,25 @@ Status check_optimizer_keys(const ConfigTable& table, std::string_view at,
   return {};
 }
 
+Status validate_rewards(const Job& job) {
+  const bool functions = !job.reward.functions.empty();
+  if (!job.has_rollout()) {
+    if (!functions) return {};
+    return wrong(format("[[reward.functions]] is set, but task \"{}\" scores no responses",
+                        to_string(job.task)));
+  }
+  if (!job.has_reward_model() && !functions)
+    return wrong(
+        format("{} needs rewards: set reward_model.model.path, or add [[reward.functions]] "
+               "(docs/rewards.md)",
+               to_string(job.task)));
+  if (job.has_critic() && job.critic_path().empty())
+    return wrong(
+        "critic.model.path is missing: without a reward model the critic has no model to start "
+        "from; a language model's folder goes with critic.model.init_head = true");
+  return {};
+}
+
 }  // namespace
 
 CheckpointMode ModelConfig::checkpoint_mode() const {
@@ -129,6 +148,7 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
     job.algorithm.adv_estimator = AdvantageEstimator::kGrpo;
   NEAP_TRY(check_optimizer_keys(table, kActorOptimizer, job.actor.optim));
   NEAP_TRY(check_optimizer_keys(table, kCriticOptimizer, job.critic.optim));
+  NEAP_TRY(job.reward.validate(table));
   return job.validate().with_context(format("checking {}", file.string()));
 }
 
@@ -170,13 +190,11 @@ Status Job::validate() const {
       return wrong(format(
           "trainer.logger has \"{}\"; it can hold \"console\", \"jsonl\", \"tensorboard\"", sink));
   }
+  NEAP_TRY(validate_rewards(*this));
   if (!has_rollout()) {
     return shared("data.train_batch_size", data.train_batch_size, ranks(),
                   "data.micro_batch_size_per_gpu", data.micro_batch_size_per_gpu, 1);
   }
-  if (reward_model.path.empty())
-    return wrong(
-        format("reward_model.model.path is missing: {} needs a reward model", to_string(task)));
   const bool gae = algorithm.adv_estimator == AdvantageEstimator::kGae;
   if (gae != has_critic()) {
     return wrong(format("algorithm.adv_estimator \"{}\" does not go with task \"{}\"; take \"{}\"",

@@ -13,6 +13,7 @@
 #include "spec/checkpointing.h"
 #include "spec/loss_kinds.h"
 #include "spec/measures.h"
+#include "spec/reward_config.h"
 #include "spec/task.h"
 
 namespace neap::spec {
@@ -149,7 +150,9 @@ struct Job {
   DataConfig data;
   ModelConfig actor_model;      ///< the only model of sft; the base of the reward model in reward
   ModelConfig reference_model;  ///< path empty: the actor's start
-  ModelConfig reward_model;     ///< required by ppo and grpo
+  ModelConfig reward_model;     ///< of ppo and grpo; path empty: none
+  double reward_model_weight = 1;
+  RewardConfig reward;  ///< functions that score responses, besides the model or instead
   ActorConfig actor;
   RolloutConfig rollout;
   CriticConfig critic;
@@ -179,6 +182,7 @@ struct Job {
   [[nodiscard]] bool has_greedy_baseline() const {
     return has_rollout() && algorithm.adv_estimator == AdvantageEstimator::kRemax;
   }
+  [[nodiscard]] bool has_reward_model() const { return !reward_model.path.empty(); }
   /// A separate reference model. False: no term uses a reference, or it is the actor's frozen base
   /// with the adapter off.
   [[nodiscard]] bool uses_reference() const;

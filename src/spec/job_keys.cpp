@@ -279,12 +279,19 @@ void bind_critic(ConfigTable& t, Job& job) {
   t.bind("critic.grad_clip", &c.grad_clip, "Largest norm of the gradient; 0: no clipping.")
       .at_least(0);
   bind_optimizer(t, "critic.optim", c.optim);
-  bind_model(t, "reward_model.model", job.reward_model, "Folder of the reward model.", false);
+  bind_model(t, "reward_model.model", job.reward_model,
+             "Folder of the reward model; empty: none, and `[[reward.functions]]` alone score "
+             "responses.",
+             false);
+  t.bind("reward_model.weight", &job.reward_model_weight,
+         "Weight of its score in the reward, which is the sum with those of "
+         "`[[reward.functions]]`.");
   t.bind("reward_model.micro_batch_size_per_gpu", &job.reward_micro_batch_size_per_gpu,
          "Sequences that are scored at once; 0: as "
          "`actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu`.")
       .in("sequences")
       .at_least(0);
+  job.reward.bind(t);
 }
 
 void bind_algorithm(ConfigTable& t, AlgorithmConfig& a) {

@@ -146,7 +146,7 @@ void policy_gradient(Builder& b, const Job& job, bool critic) {
   if (critic)
     b.trained(ModelId::kCritic, job.critic_path(), Head::kScalar, job.critic.model,
               job.critic.optim);
-  b.frozen(ModelId::kReward, job.reward_model.path, Head::kScalar);
+  if (job.has_reward_model()) b.frozen(ModelId::kReward, job.reward_model.path, Head::kScalar);
 
   b.phase(PhaseId::kGenerate, Body::kGenerate, ModelId::kActor);
   const bool baseline = job.has_greedy_baseline();
@@ -158,9 +158,11 @@ void policy_gradient(Builder& b, const Job& job, bool critic) {
     b.phase(PhaseId::kReferenceLogProbs, Body::kLogProbs, model).adapter_off = base_is_reference;
   }
   if (critic) b.phase(PhaseId::kValues, Body::kTokenScores, ModelId::kCritic);
-  b.phase(PhaseId::kRewards, Body::kSequenceScores, ModelId::kReward);
-  if (baseline)
-    b.phase(PhaseId::kBaselineRewards, Body::kSequenceScores, ModelId::kReward).baseline = true;
+  if (job.has_reward_model()) {
+    b.phase(PhaseId::kRewards, Body::kSequenceScores, ModelId::kReward);
+    if (baseline)
+      b.phase(PhaseId::kBaselineRewards, Body::kSequenceScores, ModelId::kReward).baseline = true;
+  }
   if (critic)
     b.update(PhaseId::kTrainCritic, Body::kValueUpdate, ModelId::kCritic,
              job.critic.ppo_epochs * (job.data.train_batch_size / job.critic.ppo_mini_batch_size));

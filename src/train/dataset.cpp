@@ -28,8 +28,8 @@ void check_field(const Json& value, const std::string& key, const std::string& w
 }
 
 TextRow parse_row(std::string_view line, const std::vector<std::string>& keys,
-                  const std::vector<std::string>& optional, const std::string& where) {
-  const Json json = value_or_throw(parse_json(line, where));
+                  const std::vector<std::string>& optional, bool keep, const std::string& where) {
+  Json json = value_or_throw(parse_json(line, where));
   if (!json.is_object()) {
     throw Error(ErrorCode::kCorrupt, format("{}: the line is {}; each line is one JSON object",
                                             where, json.type_name()));
@@ -50,6 +50,7 @@ TextRow parse_row(std::string_view line, const std::vector<std::string>& keys,
     row.fields.push_back(json.value(key, Json()));
     if (!row.fields.back().is_null()) check_field(row.fields.back(), key, where);
   }
+  if (keep) row.row = std::move(json);
   return row;
 }
 
@@ -57,7 +58,7 @@ TextRow parse_row(std::string_view line, const std::vector<std::string>& keys,
 
 std::vector<TextRow> read_rows(const std::vector<std::filesystem::path>& files,
                                const std::vector<std::string>& keys,
-                               const std::vector<std::string>& optional) {
+                               const std::vector<std::string>& optional, bool keep) {
   std::vector<TextRow> rows;
   std::string names;
   for (const std::filesystem::path& file : files) {
@@ -69,7 +70,7 @@ std::vector<TextRow> read_rows(const std::vector<std::filesystem::path>& files,
       const std::string_view line = rest.substr(0, end);
       rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
       if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-      rows.push_back(parse_row(line, keys, optional, format("{}:{}", file.string(), number)));
+      rows.push_back(parse_row(line, keys, optional, keep, format("{}:{}", file.string(), number)));
     }
   }
   if (rows.empty()) {

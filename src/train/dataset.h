@@ -18,14 +18,16 @@ struct TextRow {
   /// Each a text, or a conversation: a list of messages with a text "role".
   std::vector<Json> fields;
   std::string where;  ///< "pairs.jsonl:12"
+  Json row;           ///< all of it, if asked for
 };
 
 /// The fields `keys` of every row of `files`, in order, then the fields `optional`, null where a row
-/// lacks them. Empty lines are skipped. A broken line, a missing field, another type or an empty set
+/// lacks them; with `keep`, each row itself, too. Empty lines are skipped. A broken line, a missing field, another type or an empty set
 /// of rows is an error.
 [[nodiscard]] std::vector<TextRow> read_rows(const std::vector<std::filesystem::path>& files,
                                              const std::vector<std::string>& keys,
-                                             const std::vector<std::string>& optional = {});
+                                             const std::vector<std::string>& optional = {},
+                                             bool keep = false);
 
 /// Visits `rows` rows in batches, each epoch in an order drawn from the seed and the epoch, or as
 /// they stand. The last rows of an epoch that fill no batch are left out of that epoch.

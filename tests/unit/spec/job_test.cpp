@@ -52,6 +52,62 @@ TEST_F(JobFile, KeepsVerlsNamesAndDefaults) {
   EXPECT_EQ(job_.reference_path(), "models/actor");
 }
 
+constexpr const char* kRules = R"(
+task = "grpo"
+actor_rollout_ref.model.path = "a"
+actor_rollout_ref.rollout.n = 4
+[[reward.functions]]
+kind = "numeric"
+weight = 2
+[[reward.functions]]
+kind = "regex"
+name = "polite"
+pattern = "please"
+)";
+
+TEST_F(JobFile, FunctionsScoreWithoutARewardModel) {
+  ASSERT_TRUE(load(kRules).ok()) << error(kRules);
+  ASSERT_EQ(job_.reward.functions.size(), 2u);
+  EXPECT_FALSE(job_.has_reward_model());
+  EXPECT_EQ(job_.reward.functions[0].weight, 2);
+  EXPECT_EQ(job_.reward.functions[0].metric_name(), "numeric");
+  EXPECT_EQ(job_.reward.functions[1].metric_name(), "polite");
+  ASSERT_TRUE(load(kRules, {"reward.functions.0.tolerance=0.1"}).ok());
+  EXPECT_EQ(job_.reward.functions[0].tolerance, 0.1);
+  const Job copy = job_;
+  EXPECT_EQ(Job(copy).bind().to_json()["reward"]["functions"][1]["pattern"], "please");
+}
+
+TEST_F(JobFile, TablesOfRewardsAreChecked) {
+  const auto wrong = [&](const std::vector<std::string>& overrides, const char* part) {
+    const std::string text = error(kRules, overrides);
+    EXPECT_TRUE(has(text, part)) << text;
+  };
+  wrong({"reward.functions.0.style=think"},
+        "reward.functions.0.style is set, but kind \"numeric\" does not read it. It reads kind, "
+        "name");
+  wrong({"reward.functions.1.kind=numeric"}, "pattern is set, but reward.functions.1.extract");
+  wrong({"reward.functions.0.extract=['pattern']"}, "reward.functions.0.pattern is empty");
+  wrong({"reward.functions.0.extract=['box']"}, "it can hold \"whole\", \"hashes\"");
+  wrong({"reward.functions.0.kind=numbers"}, "it can be \"exact\", \"numeric\"");
+  wrong({"reward.functions.1.name=numeric"}, "is another function's name, too");
+  wrong({"reward.functions.2.weight=1"}, "reward.functions.2.kind is missing; it can be exact,");
+  wrong({"reward.functions.2.kind=length"}, "reward.functions.2.buffer_length is missing");
+  wrong({"reward.functions.2.kind=regex"}, "reward.functions.2.pattern is missing");
+  wrong({"reward.functions.2.kind=length", "reward.functions.2.buffer_length=4",
+         "reward.functions.2.formula=trl", "reward.functions.2.penalty_factor=2"},
+        "formula \"trl\" does not read it");
+  wrong({"reward.functions.2.kind=http", "reward.functions.2.url=file:///etc/passwd"},
+        "it begins with http:// or https://");
+  wrong({"reward.functions.2.kind=program"}, "reward.functions.2.command is missing");
+  wrong({"reward.functions.2.kind=program", "reward.functions.2.command=judge",
+         "reward.functions.2.default_score=1"},
+        "on_failure is \"stop\"");
+  wrong({"task=sft"}, "task \"sft\" scores no responses");
+  wrong({"task=ppo"}, "critic.model.path is missing: without a reward model");
+  wrong({"reward.functions=[]"}, "grpo needs rewards");
+}
+
 TEST_F(JobFile, KeysAreUniqueAndExplained) {
   Job job;
   const ConfigTable table = job.bind();
@@ -103,7 +159,7 @@ TEST_F(JobFile, RulesBetweenKeysNameBoth) {
   text = error(kPpo, {"algorithm.adv_estimator=grpo"});
   EXPECT_TRUE(has(text, "does not go with task \"ppo\"")) << text;
   text = error("task = 'ppo'\n[actor_rollout_ref.model]\npath='a'\n");
-  EXPECT_TRUE(has(text, "reward_model.model.path is missing")) << text;
+  EXPECT_TRUE(has(text, "ppo needs rewards: set reward_model.model.path, or add")) << text;
   text = error("task = 'sft'\n");
   EXPECT_TRUE(has(text, "actor_rollout_ref.model.path is missing")) << text;
   text = error(kPpo, {"trainer.resume_mode=atuo"});

@@ -101,6 +101,18 @@ TEST(Recipe, SupervisedTasksTrainAndValidate) {
   EXPECT_EQ(r.find(PhaseId::kTrain)->body, Body::kPairUpdate);
 }
 
+TEST(Recipe, FunctionsInsteadOfARewardModelNeedNoPhase) {
+  Job job = job_of(Task::kGrpo);
+  job.reward_model.path.clear();
+  job.reward.functions.emplace_back();
+  const Recipe r = describe(job);
+  EXPECT_EQ(r.find(ModelId::kReward), nullptr);
+  EXPECT_EQ(r.find(PhaseId::kRewards), nullptr);
+  EXPECT_NE(r.find(PhaseId::kTrainActor), nullptr);
+  job.reward_model.path = "reward";  // both
+  EXPECT_NE(describe(job).find(PhaseId::kRewards), nullptr);
+}
+
 TEST(Recipe, UnknownNamesAreErrors) {
   EXPECT_EQ(parse_task("dpo").status().message(),
             "task is \"dpo\"; it can be sft, reward, ppo, grpo");

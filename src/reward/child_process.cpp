@@ -1,0 +1,230 @@
+#include "reward/child_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <ctime>
+#include <thread>
+
+#include "base/file.h"
+#include "base/format.h"
+
+extern char** environ;
+
+namespace neap::reward {
+namespace {
+
+constexpr std::size_t kKeptErrors = 2000;
+constexpr auto kLook = std::chrono::milliseconds(5);
+
+Status system_failure(std::string_view what, int error) {
+  return {ErrorCode::kIo, format("{}: {}", what, system_reason(error))};
+}
+
+// Two ends of a pipe that programs started meanwhile do not inherit.
+struct Pipe {
+  std::array<int, 2> ends = {-1, -1};
+  Pipe() = default;
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  ~Pipe() {
+    for (const int end : ends)
+      if (end >= 0) ::close(end);
+  }
+  [[nodiscard]] bool make() { return ::pipe2(ends.data(), O_CLOEXEC) == 0; }
+  [[nodiscard]] int take(std::size_t end) {
+    const int taken = ends[end];
+    ends[end] = -1;
+    (void)::fcntl(taken, F_SETFL, O_NONBLOCK);
+    return taken;
+  }
+};
+
+// A write to a program that ended raises SIGPIPE, which would end this process. Blocks it for this
+// thread and takes the one that came meanwhile.
+class NoSigpipe {
+ public:
+  NoSigpipe() {
+    ::sigemptyset(&pipe_);
+    ::sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    ::sigpending(&pending);
+    was_pending_ = ::sigismember(&pending, SIGPIPE) == 1;
+    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  NoSigpipe(const NoSigpipe&) = delete;
+  NoSigpipe& operator=(const NoSigpipe&) = delete;
+  ~NoSigpipe() {
+    const timespec none{};
+    if (!was_pending_)
+      while (::sigtimedwait(&pipe_, nullptr, &none) == -1 && errno == EINTR) continue;
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+ private:
+  sigset_t pipe_{}, before_{};
+  bool was_pending_ = false;
+};
+
+struct SpawnSettings {
+  posix_spawn_file_actions_t actions{};
+  posix_spawnattr_t attributes{};
+  SpawnSettings() {
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawnattr_init(&attributes);
+  }
+  SpawnSettings(const SpawnSettings&) = delete;
+  SpawnSettings& operator=(const SpawnSettings&) = delete;
+  ~SpawnSettings() {
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::posix_spawnattr_destroy(&attributes);
+  }
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std::string>& command,
+                                                          const std::filesystem::path& folder) {
+  Pipe in;
+  Pipe out;
+  Pipe err;
+  if (!in.make() || !out.make() || !err.make()) return system_failure("Cannot make a pipe", errno);
+  SpawnSettings settings;
+  ::posix_spawn_file_actions_adddup2(&settings.actions, in.ends[0], STDIN_FILENO);
+  ::posix_spawn_file_actions_adddup2(&settings.actions, out.ends[1], STDOUT_FILENO);
+  ::posix_spawn_file_actions_adddup2(&settings.actions, err.ends[1], STDERR_FILENO);
+  ::posix_spawn_file_actions_addclosefrom_np(&settings.actions, STDERR_FILENO + 1);
+  if (!folder.empty()) ::posix_spawn_file_actions_addchdir_np(&settings.actions, folder.c_str());
+  // A group of its own: Ctrl-C is for the run, and whatever it starts is killed with it.
+  sigset_t none;
+  ::sigemptyset(&none);
+  sigset_t usual;
+  ::sigemptyset(&usual);
+  for (const int number : {SIGINT, SIGTERM, SIGPIPE}) ::sigaddset(&usual, number);
+  ::posix_spawnattr_setpgroup(&settings.attributes, 0);
+  ::posix_spawnattr_setsigmask(&settings.attributes, &none);
+  ::posix_spawnattr_setsigdefault(&settings.attributes, &usual);
+  ::posix_spawnattr_setflags(
+      &settings.attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  std::vector<std::string> words = command;
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  std::unique_ptr<ChildProcess> child(new ChildProcess);
+  const int error = ::posix_spawnp(&child->process_, arguments[0], &settings.actions,
+                                   &settings.attributes, arguments.data(), environ);
+  if (error != 0) {
+    child->process_ = -1;
+    return system_failure(format("Cannot start \"{}\" in {}", command[0], folder.string()), error);
+  }
+  child->in_ = in.take(1);
+  child->out_ = out.take(0);
+  child->err_ = err.take(0);
+  return child;
+}
+
+ChildProcess::~ChildProcess() {
+  close_stdin();
+  if (process_ >= 0 && !wait_for_end(kExitSeconds)) kill();
+  reap();
+  if (out_ >= 0) ::close(out_);
+  if (err_ >= 0) ::close(err_);
+}
+
+void ChildProcess::close_stdin() {
+  if (in_ >= 0) ::close(in_);
+  in_ = -1;
+}
+
+Result<std::size_t> ChildProcess::write(std::string_view text) {
+  const NoSigpipe guard;
+  const ssize_t written = ::write(in_, text.data(), text.size());
+  if (written >= 0) return static_cast<std::size_t>(written);
+  if (errno == EAGAIN || errno == EINTR) return std::size_t{0};
+  if (errno == EPIPE) return Status(ErrorCode::kIo, "does not read its stdin" + last_words());
+  return system_failure("cannot be written to", errno);
+}
+
+Status ChildProcess::read(std::string& text) {
+  std::array<char, 1 << 16> buffer{};
+  const ssize_t got = ::read(out_, buffer.data(), buffer.size());
+  if (got > 0) {
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+    return {};
+  }
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return {};
+  if (got < 0) return system_failure("cannot be read from", errno);
+  return {ErrorCode::kIo, "closed its stdout" + last_words()};
+}
+
+void ChildProcess::read_errors() {
+  std::array<char, 4096> buffer{};
+  // Bounded: a program that writes without end has its turn again.
+  for (int turn = 0; turn < 64 && err_ >= 0; ++turn) {
+    const ssize_t got = ::read(err_, buffer.data(), buffer.size());
+    if (got < 0) return;
+    if (got == 0) {
+      ::close(err_);
+      err_ = -1;
+      return;
+    }
+    errors_.append(buffer.data(), static_cast<std::size_t>(got));
+    if (errors_.size() > kKeptErrors) errors_.erase(0, errors_.size() - kKeptErrors);
+  }
+}
+
+std::string ChildProcess::last_words() {
+  std::string out;
+  siginfo_t info{};
+  if (wait_for_end(0.1) &&
+      ::waitid(P_PID, static_cast<id_t>(process_), &info, WEXITED | WNOHANG | WNOWAIT) == 0) {
+    out = info.si_code == CLD_EXITED ? format("; it ended with exit code {}", info.si_status)
+                                     : format("; it was ended by signal {}", info.si_status);
+  }
+  read_errors();
+  if (!errors_.empty()) out += "; its stderr ends with:\n" + errors_;
+  while (out.ends_with('\n')) out.pop_back();
+  return out;
+}
+
+bool ChildProcess::ended() const {
+  siginfo_t info{};
+  // WNOWAIT: until it is reaped its id, which is the group's, is not given to another.
+  return process_ < 0 ||
+         ::waitid(P_PID, static_cast<id_t>(process_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+         info.si_pid == process_;
+}
+
+bool ChildProcess::wait_for_end(double seconds) const {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (!ended()) {
+    if (std::chrono::steady_clock::now() >= end) return false;
+    std::this_thread::sleep_for(kLook);
+  }
+  return true;
+}
+
+void ChildProcess::kill() {
+  if (process_ < 0) return;
+  (void)::kill(-process_, SIGTERM);
+  (void)wait_for_end(kTermSeconds);
+  reap();
+}
+
+// Ends what is left of the group, too.
+void ChildProcess::reap() {
+  if (process_ < 0) return;
+  (void)::kill(-process_, SIGKILL);
+  while (::waitpid(process_, nullptr, 0) < 0 && errno == EINTR) continue;
+  process_ = -1;
+}
+
+}  // namespace neap::reward

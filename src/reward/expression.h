@@ -1,0 +1,77 @@
+// Expressions of mathematics: a tree that can be evaluated. Two expressions are taken to be equal if
+// they have the same values at several points.
+//
+// Threads   values; const functions from any thread.
+// Cost      an evaluation visits each node once; a tree has at most kMaxNodes.
+#pragma once
+
+#include <complex>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace neap::reward {
+
+enum class Operation : std::uint8_t {
+  kNumber,
+  kVariable,
+  kAdd,
+  kSubtract,
+  kMultiply,
+  kDivide,
+  kPower,
+  kNegate,
+  kRoot,  ///< of the first operand, with the second as degree
+  kFactorial,
+  kAbsolute,
+  kFunction
+};
+enum class Function : std::uint8_t { kSin, kCos, kTan, kAsin, kAcos, kAtan, kLog, kExp };
+
+class Expression {
+ public:
+  using Index = std::int32_t;
+  static constexpr std::size_t kMaxNodes = 2000;
+
+  Index number(double value);
+  Index variable(const std::string& name);
+  Index node(Operation operation, Index left, Index right = -1);
+  Index call(Function function, Index argument);
+  void set_root(Index root) { root_ = root; }
+  /// The tree has become too large; its value means nothing.
+  [[nodiscard]] bool too_large() const { return nodes_.size() > kMaxNodes; }
+  /// An integer that stands in the text as such.
+  [[nodiscard]] bool is_whole_number(Index index) const;
+  [[nodiscard]] bool is_ratio_of_whole_numbers(Index index) const;
+
+  /// A value and a bound of its rounding error.
+  struct Value {
+    std::complex<double> value;
+    double error = 0;
+    [[nodiscard]] bool finite() const;
+  };
+  [[nodiscard]] Value evaluate(const std::map<std::string, double>& variables) const;
+  [[nodiscard]] std::map<std::string, double> variables() const;  ///< all with value 0
+
+ private:
+  struct Node {
+    Operation operation = Operation::kNumber;
+    Function function = Function::kSin;
+    Index left = -1, right = -1;
+    double number = 0;
+    std::string name{};
+  };
+  [[nodiscard]] static Value apply(const Node& node, const Value& a, const Value& b);
+  std::vector<Node> nodes_;  // operands before what uses them
+  Index root_ = -1;
+};
+
+/// Equal at every one of several fixed points at which both are defined, within their rounding
+/// errors; false where they are defined at too few.
+[[nodiscard]] bool same_values(const Expression& a, const Expression& b);
+/// a = b and c = d hold at the same points: a - b is a constant times c - d.
+[[nodiscard]] bool same_equations(const Expression& a, const Expression& b, const Expression& c,
+                                  const Expression& d);
+
+}  // namespace neap::reward

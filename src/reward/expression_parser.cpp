@@ -1,0 +1,321 @@
+#include "reward/expression_parser.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <string>
+
+#include "reward/number.h"
+
+namespace neap::reward {
+namespace {
+
+using Index = Expression::Index;
+constexpr Index kNone = -1;
+constexpr int kMaxDepth = 64;
+
+struct NamedFunction {
+  std::string_view name;
+  Function function;
+};
+// Longer names before their beginnings.
+constexpr std::array<NamedFunction, 12> kFunctions = {{{"arcsin", Function::kAsin},
+                                                       {"arccos", Function::kAcos},
+                                                       {"arctan", Function::kAtan},
+                                                       {"asin", Function::kAsin},
+                                                       {"acos", Function::kAcos},
+                                                       {"atan", Function::kAtan},
+                                                       {"sin", Function::kSin},
+                                                       {"cos", Function::kCos},
+                                                       {"tan", Function::kTan},
+                                                       {"ln", Function::kLog},
+                                                       {"log", Function::kLog},
+                                                       {"exp", Function::kExp}}};
+constexpr std::array<std::string_view, 21> kGreek = {
+    "alpha", "beta",  "gamma",  "delta",  "epsilon", "varepsilon", "zeta",
+    "eta",   "theta", "lambda", "mu",     "nu",      "xi",         "rho",
+    "sigma", "tau",   "phi",    "varphi", "chi",     "psi",        "omega"};
+
+// Every function returns kNone where the text is no expression; that ends the parse.
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : text_(text) {}
+
+  std::optional<Expression> parse() {
+    const Index root = sum();
+    skip_spaces();
+    if (root == kNone || at_ != text_.size() || out_.too_large()) return std::nullopt;
+    out_.set_root(root);
+    return std::move(out_);
+  }
+
+ private:
+  class Deeper {
+   public:
+    explicit Deeper(int& depth) : depth_(++depth) {}
+    Deeper(const Deeper&) = delete;
+    Deeper& operator=(const Deeper&) = delete;
+    ~Deeper() { --depth_; }
+    [[nodiscard]] bool too_deep() const { return depth_ > kMaxDepth; }
+
+   private:
+    int& depth_;
+  };
+
+  void skip_spaces() {
+    while (at_ < text_.size() && text_[at_] == ' ') ++at_;
+  }
+  [[nodiscard]] char peek() {
+    skip_spaces();
+    return at_ < text_.size() ? text_[at_] : '\0';
+  }
+  bool take(char c) {
+    if (peek() != c) return false;
+    ++at_;
+    return true;
+  }
+  // A whole word: "\pi" is not the beginning of "\pink".
+  bool take_word(std::string_view word) {
+    skip_spaces();
+    if (!text_.substr(at_).starts_with(word)) return false;
+    const std::size_t end = at_ + word.size();
+    if (end < text_.size() && is_letter(text_[end])) return false;
+    at_ = end;
+    return true;
+  }
+  Index join(Operation operation, Index left, Index right) {
+    if (left == kNone || right == kNone || out_.too_large()) return kNone;
+    return out_.node(operation, left, right);
+  }
+  Index wrap(Operation operation, Index operand) {
+    return operand == kNone ? kNone : out_.node(operation, operand);
+  }
+
+  Index sum() {
+    const Deeper deeper(depth_);
+    if (deeper.too_deep()) return kNone;
+    Index left = term();
+    while (left != kNone && (peek() == '+' || peek() == '-')) {
+      const bool plus = text_[at_++] == '+';
+      left = join(plus ? Operation::kAdd : Operation::kSubtract, left, term());
+    }
+    return left;
+  }
+
+  Index term() {
+    Index left = signed_power();
+    while (left != kNone) {
+      if (take('*')) {
+        left = join(Operation::kMultiply, left, signed_power());
+      } else if (take('/')) {
+        left = join(Operation::kDivide, left, signed_power());
+      } else if (begins_factor()) {
+        left = next_factor(left);
+      } else {
+        break;
+      }
+    }
+    return left;
+  }
+
+  // A factor without a sign before it: 2x, 3(a+b), and mixed numbers.
+  Index next_factor(Index left) {
+    const bool digits = is_digit(peek()) || peek() == '.';
+    const bool may_be_mixed = after_number_ && out_.is_whole_number(left);
+    if (digits && !may_be_mixed) return kNone;
+    Index right = power();
+    if (digits) {  // 7 3/4; two numbers side by side are nothing else
+      if (right == kNone || !take('/')) return kNone;
+      right = join(Operation::kDivide, right, power());
+    }
+    if (right == kNone) return kNone;
+    after_number_ = false;
+    const bool mixed = may_be_mixed && out_.is_ratio_of_whole_numbers(right);
+    if (digits && !mixed) return kNone;
+    return join(mixed ? Operation::kAdd : Operation::kMultiply, left, right);
+  }
+
+  [[nodiscard]] bool begins_factor() {
+    const char c = peek();
+    if (is_digit(c) || is_letter(c) || c == '(' || c == '[' || c == '{' || c == '.') return true;
+    return c == '\\' && at_ + 1 < text_.size() && is_letter(text_[at_ + 1]);
+  }
+
+  Index signed_power() {
+    bool negative = false;
+    while (peek() == '-' || peek() == '+') negative ^= text_[at_++] == '-';
+    const Index operand = power();
+    // -1\frac12 is -(1 + 1/2): the sign is put before what follows, too.
+    if (!negative || operand == kNone) return operand;
+    Index all = operand;
+    while (all != kNone && after_number_ && begins_factor()) all = next_factor(all);
+    after_number_ = false;
+    return wrap(Operation::kNegate, all);
+  }
+
+  Index power() {
+    const Deeper deeper(depth_);
+    if (deeper.too_deep()) return kNone;
+    Index base = primary();
+    while (base != kNone && take('!')) base = postfix(Operation::kFactorial, base);
+    if (base == kNone || !take('^')) return base;
+    after_number_ = false;
+    const Index exponent = exponent_of_power();
+    after_number_ = false;
+    return join(Operation::kPower, base, exponent);
+  }
+  Index postfix(Operation operation, Index operand) {
+    after_number_ = false;
+    return wrap(operation, operand);
+  }
+  Index exponent_of_power() {
+    const bool negative = take('-');
+    const Index exponent = power();  // to the right first
+    return negative ? wrap(Operation::kNegate, exponent) : exponent;
+  }
+
+  Index primary() {
+    after_number_ = false;
+    const char c = peek();
+    if (is_digit(c) || c == '.') return number();
+    if (c == '(') return bracketed('(', ')', nullptr);
+    if (c == '[') return bracketed('[', ']', nullptr);
+    if (c == '{') return bracketed('{', '}', nullptr);
+    if (c == '|') return bracketed('|', '|', &Parser::absolute);
+    if (c == '\\') return command();
+    if (is_letter(c)) return word();
+    return kNone;
+  }
+  Index absolute(Index inner) { return wrap(Operation::kAbsolute, inner); }
+
+  Index bracketed(char open, char close, Index (Parser::*finish)(Index)) {
+    if (!take(open)) return kNone;
+    const Index inner = sum();
+    after_number_ = false;
+    if (inner == kNone || !take(close)) return kNone;
+    return finish == nullptr ? inner : (this->*finish)(inner);
+  }
+
+  Index number() {
+    const std::size_t start = at_;
+    while (at_ < text_.size() && is_digit(text_[at_])) ++at_;
+    if (at_ < text_.size() && text_[at_] == '.') ++at_;
+    while (at_ < text_.size() && is_digit(text_[at_])) ++at_;
+    if (at_ - start == 1 && text_[start] == '.') return kNone;
+    // "1e-5": an exponent only where digits follow.
+    std::size_t end = at_;
+    if (end < text_.size() && (text_[end] == 'e' || text_[end] == 'E')) {
+      ++end;
+      if (end < text_.size() && (text_[end] == '-' || text_[end] == '+')) ++end;
+      const std::size_t digits = end;
+      while (end < text_.size() && is_digit(text_[end])) ++end;
+      if (end > digits) at_ = end;
+    }
+    double value = 0;
+    if (std::from_chars(text_.data() + start, text_.data() + at_, value).ec != std::errc())
+      return kNone;
+    after_number_ = true;
+    return out_.number(value);
+  }
+
+  // What \frac and \sqrt take: a group in braces, or one digit or letter.
+  Index argument() {
+    const char c = peek();
+    if (c == '{') return bracketed('{', '}', nullptr);
+    if (c == '\\') return primary();
+    if (!is_digit(c) && !is_letter(c)) return kNone;
+    ++at_;
+    return is_digit(c) ? out_.number(c - '0') : letter(c);
+  }
+
+  Index letter(char c) {
+    if (c == 'e') return out_.number(std::exp(1.0));
+    if (c == 'i') return wrap_root_of_minus_one();
+    return out_.variable(std::string(1, c));
+  }
+  Index wrap_root_of_minus_one() {
+    return out_.node(Operation::kRoot, out_.number(-1), out_.number(2));
+  }
+
+  Index command() {
+    if (take_word("\\frac")) {
+      const Index above = argument();
+      return join(Operation::kDivide, above, above == kNone ? kNone : argument());
+    }
+    if (take_word("\\sqrt")) return square_root(true);
+    if (take_word("\\pi")) return out_.number(std::acos(-1.0));
+    if (take_word("\\infty")) return out_.number(HUGE_VAL);
+    for (const NamedFunction& named : kFunctions)
+      if (take_word("\\" + std::string(named.name))) return function(named.function);
+    for (const std::string_view name : kGreek)
+      if (take_word("\\" + std::string(name))) return out_.variable(std::string(name));
+    return kNone;
+  }
+
+  Index square_root(bool latex) {
+    Index degree = kNone;
+    if (latex && take('[')) {
+      degree = sum();
+      if (degree == kNone || !take(']')) return kNone;
+    }
+    const Index operand = latex && peek() != '(' ? argument() : primary();
+    after_number_ = false;
+    return join(Operation::kRoot, operand, degree == kNone ? out_.number(2) : degree);
+  }
+
+  // The name is read: an optional base and power, then what the function is of.
+  Index function(Function which) {
+    Index base = kNone;
+    if (which == Function::kLog && take('_') && (base = argument()) == kNone) return kNone;
+    Index exponent = kNone;
+    if (take('^') && (exponent = exponent_of_power()) == kNone) return kNone;
+    Index operand = kNone;
+    if (peek() == '(' || peek() == '{') {
+      operand = primary();
+    } else {
+      operand = signed_power();
+      while (operand != kNone && begins_factor() && !begins_function())
+        operand = join(Operation::kMultiply, operand, power());
+    }
+    after_number_ = false;
+    if (operand == kNone) return kNone;
+    Index out = out_.call(which, operand);
+    if (base != kNone) out = join(Operation::kDivide, out, out_.call(Function::kLog, base));
+    return exponent == kNone ? out : join(Operation::kPower, out, exponent);
+  }
+  [[nodiscard]] bool begins_function() {
+    const std::string_view rest = text_.substr(at_ + (peek() == '\\' ? 1 : 0));
+    return std::any_of(kFunctions.begin(), kFunctions.end(),
+                       [&](const NamedFunction& f) { return rest.starts_with(f.name); });
+  }
+
+  // Letters: a name that plain text writes, or variables in a product. Three letters or more that
+  // are no name are a word, not mathematics.
+  Index word() {
+    if (take_word("sqrt")) return square_root(false);
+    if (take_word("pi")) return out_.number(std::acos(-1.0));
+    if (take_word("infinity") || take_word("inf")) return out_.number(HUGE_VAL);
+    for (const NamedFunction& named : kFunctions)
+      if (take_word(named.name)) return function(named.function);
+    std::size_t end = at_;
+    while (end < text_.size() && is_letter(text_[end])) ++end;
+    const bool starts = at_ == 0 || !is_letter(text_[at_ - 1]);
+    if (starts && end - at_ > 2) return kNone;
+    return letter(text_[at_++]);
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  int depth_ = 0;
+  bool after_number_ = false;  // the last factor is a number as it stands in the text
+  Expression out_;
+};
+
+}  // namespace
+
+std::optional<Expression> parse_expression(std::string_view text) {
+  return Parser(text).parse();
+}
+
+}  // namespace neap::reward

@@ -1,0 +1,19 @@
+// Reads an expression as LaTeX or plain text writes it.
+//
+// Threads   functions without state.
+// Cost      linear in the text's length, at most 64 levels deep.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "reward/expression.h"
+
+namespace neap::reward {
+
+/// `text` as clean_latex() left it: numbers, single letters, Greek letters, + - * / ^ !, brackets,
+/// \frac, \sqrt, \sin and so on, |x|, \log_b, products without a sign, mixed numbers (1\frac12,
+/// "7 3/4"). nullopt for anything else.
+[[nodiscard]] std::optional<Expression> parse_expression(std::string_view text);
+
+}  // namespace neap::reward

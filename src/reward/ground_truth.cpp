@@ -1,0 +1,79 @@
+#include "reward/ground_truth.h"
+
+#include <array>
+#include <string_view>
+
+#include "base/format.h"
+#include "reward/number.h"
+
+namespace neap::reward {
+namespace {
+
+constexpr std::array<std::string_view, 5> kUsualFields = {
+    "reward_model.ground_truth", "ground_truth", "answer", "solution", "label"};
+
+const Json* find(const Json& row, std::string_view path) {
+  const Json* at = &row;
+  while (!path.empty()) {
+    const auto dot = path.find('.');
+    const std::string key(path.substr(0, dot));
+    if (!at->is_object() || !at->contains(key)) return nullptr;
+    at = &(*at)[key];
+    path = dot == std::string_view::npos ? std::string_view() : path.substr(dot + 1);
+  }
+  return at;
+}
+
+Status wrong(std::string message) {
+  return {ErrorCode::kCorrupt, std::move(message)};
+}
+
+Result<std::string> text_of(const Json& value, std::string_view path) {
+  if (value.is_number()) return value.dump();
+  if (value.is_string()) {
+    std::string text(trimmed(value.get_ref<const std::string&>()));
+    if (!text.empty()) return text;
+    return wrong(format("field \"{}\" is empty; it has to hold the right answer", path));
+  }
+  return wrong(format("field \"{}\" is {}; text, a number or a list of them is wanted", path,
+                      value.type_name()));
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> ground_truths(const Json& row, const std::string& path) {
+  const Json* value = nullptr;
+  std::string_view field = path;
+  if (!path.empty()) {
+    value = find(row, path);
+  } else {
+    for (const std::string_view usual : kUsualFields) {
+      field = usual;
+      if ((value = find(row, usual)) != nullptr) break;
+    }
+  }
+  if (value == nullptr) {
+    if (!path.empty()) return wrong(format("field \"{}\" is missing", path));
+    std::string names;
+    for (const std::string_view usual : kUsualFields)
+      names += (names.empty() ? "" : ", ") + std::string(usual);
+    return wrong(
+        format("the row has no right answer: none of the fields {}; name its field as the "
+               "function's ground_truth",
+               names));
+  }
+  std::vector<std::string> out;
+  if (!value->is_array()) {
+    NEAP_TRY_ASSIGN(std::string text, text_of(*value, field));
+    out.push_back(std::move(text));
+    return out;
+  }
+  for (const Json& item : *value) {
+    NEAP_TRY_ASSIGN(std::string text, text_of(item, field));
+    out.push_back(std::move(text));
+  }
+  if (out.empty()) return wrong(format("field \"{}\" is an empty list", field));
+  return out;
+}
+
+}  // namespace neap::reward

@@ -1,0 +1,208 @@
+#include "reward/http.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "reward/curl_api.h"
+
+namespace neap::reward {
+namespace {
+
+constexpr auto kPauseBeforeRetry = std::chrono::milliseconds(500);
+
+// "Authorization: Bearer $TOKEN" with the variable's value.
+Result<std::string> with_environment(const std::string& header) {
+  std::string out;
+  for (std::size_t at = 0; at < header.size();) {
+    if (header[at] != '$') {
+      out += header[at++];
+      continue;
+    }
+    std::size_t end = at + 1;
+    while (end < header.size() &&
+           (std::isalnum(static_cast<unsigned char>(header[end])) != 0 || header[end] == '_'))
+      ++end;
+    const std::string name = header.substr(at + 1, end - at - 1);
+    const char* value = name.empty() ? nullptr : std::getenv(name.c_str());
+    if (value == nullptr)
+      return Status(ErrorCode::kInvalidArgument,
+                    format("headers name the environment variable \"{}\", which is not set", name));
+    out += value;
+    at = end;
+  }
+  return out;
+}
+
+// One request on its way.
+struct Transfer {
+  CURL* handle = nullptr;
+  std::optional<std::size_t> request;
+  std::string reply;
+  std::array<char, CURL_ERROR_SIZE> error{};
+  bool too_large = false;
+};
+
+std::size_t keep(char* data, std::size_t size, std::size_t count, void* to) {
+  auto& transfer = *static_cast<Transfer*>(to);
+  if (transfer.reply.size() + size * count > kMaxReplyBytes) {
+    transfer.too_large = true;
+    return 0;  // ends the transfer
+  }
+  transfer.reply.append(data, size * count);
+  return size * count;
+}
+
+class Http final : public Transport {
+ public:
+  Http(const spec::RewardFunctionConfig& config, const CurlApi& curl)
+      : config_(config), curl_(curl) {}
+  ~Http() override {
+    for (Transfer& transfer : transfers_) {
+      if (transfer.handle == nullptr) continue;
+      leave(transfer);
+      curl_.easy_cleanup(transfer.handle);
+    }
+    if (multi_ != nullptr) curl_.multi_cleanup(multi_);
+    curl_.slist_free_all(headers_);
+  }
+
+  [[nodiscard]] Status open() {
+    multi_ = curl_.multi_init();
+    NEAP_TRY(add_header("Content-Type: application/json"));
+    NEAP_TRY(add_header("Expect:"));  // no question before a large body
+    for (const std::string& header : config_.headers) {
+      NEAP_TRY_ASSIGN(const std::string text, with_environment(header));
+      NEAP_TRY(add_header(text));
+    }
+    for (std::int64_t i = 0; i < config_.concurrency; ++i) {
+      Transfer& transfer = transfers_.emplace_back();
+      transfer.handle = curl_.easy_init();
+      if (transfer.handle == nullptr || multi_ == nullptr)
+        return {ErrorCode::kOutOfHostMemory, "No memory for an HTTP connection"};
+    }
+    return {};
+  }
+
+  [[nodiscard]] Status run(const std::vector<std::string>& requests,
+                           const Accept& accept) override {
+    RequestQueue queue(requests.size(), config_.retries);
+    const Status status = run_all(requests, accept, queue);
+    for (Transfer& transfer : transfers_) leave(transfer);
+    return status;
+  }
+
+ private:
+  [[nodiscard]] Status add_header(const std::string& text) {
+    curl_slist* longer = curl_.slist_append(headers_, text.c_str());
+    if (longer == nullptr) return {ErrorCode::kOutOfHostMemory, "No memory for an HTTP header"};
+    headers_ = longer;
+    return {};
+  }
+
+  [[nodiscard]] Status run_all(const std::vector<std::string>& requests, const Accept& accept,
+                               RequestQueue& queue) {
+    while (!queue.finished()) {
+      for (Transfer& transfer : transfers_) {
+        if (transfer.request) continue;
+        const auto next = queue.next();
+        if (!next) break;
+        begin(transfer, *next, requests[*next]);
+      }
+      int running = 0;
+      (void)curl_.multi_perform(multi_, &running);
+      NEAP_TRY(collect(accept, queue));
+      if (running > 0) (void)curl_.multi_poll(multi_, nullptr, 0, 100, nullptr);
+    }
+    return {};
+  }
+
+  void begin(Transfer& transfer, std::size_t request, const std::string& body) {
+    transfer.request = request;
+    transfer.reply.clear();
+    transfer.error.fill('\0');
+    transfer.too_large = false;
+    CURL* h = transfer.handle;
+    const auto set = [&](CURLoption option, auto value) {
+      (void)curl_.easy_setopt(h, option, value);
+    };
+    set(CURLOPT_URL, config_.url.c_str());
+    set(CURLOPT_NOSIGNAL, 1L);
+    set(CURLOPT_TIMEOUT_MS, static_cast<long>(std::max(config_.timeout * 1000, 1.0)));
+    set(CURLOPT_HTTPHEADER, headers_);
+    set(CURLOPT_POST, 1L);
+    set(CURLOPT_POSTFIELDS, body.data());  // stays the caller's until run() returns
+    set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
+    set(CURLOPT_WRITEFUNCTION, &keep);
+    set(CURLOPT_WRITEDATA, static_cast<void*>(&transfer));
+    set(CURLOPT_ERRORBUFFER, transfer.error.data());
+    (void)curl_.multi_add_handle(multi_, h);
+  }
+
+  // Takes the transfers that ended.
+  [[nodiscard]] Status collect(const Accept& accept, RequestQueue& queue) {
+    int left = 0;
+    bool retry = false;
+    while (const CURLMsg* message = curl_.multi_info_read(multi_, &left)) {
+      if (message->msg != CURLMSG_DONE) continue;
+      const auto at = std::find_if(transfers_.begin(), transfers_.end(), [&](const Transfer& t) {
+        return t.handle == message->easy_handle;
+      });
+      Status status = outcome(*at, message->data.result);
+      if (status.ok()) status = accept(*at->request, at->reply);
+      const std::size_t request = *at->request;
+      leave(*at);
+      if (status.ok()) {
+        queue.done();
+        continue;
+      }
+      const Status final = queue.failed(request, status);
+      if (!final.ok())
+        return {final.code(), format("the server {} {}", config_.url, final.message())};
+      retry = true;
+    }
+    if (retry) std::this_thread::sleep_for(kPauseBeforeRetry);
+    return {};
+  }
+
+  [[nodiscard]] Status outcome(const Transfer& transfer, CURLcode result) const {
+    if (transfer.too_large)
+      return {ErrorCode::kCorrupt, format("answered with more than {} MiB", kMaxReplyBytes >> 20)};
+    if (result == CURLE_OPERATION_TIMEDOUT)
+      return {ErrorCode::kTimeout, format("gave no whole answer in {} s", config_.timeout)};
+    if (result != CURLE_OK)
+      return {ErrorCode::kIo,
+              format("failed: {}", transfer.error[0] != '\0' ? transfer.error.data()
+                                                             : curl_.easy_strerror(result))};
+    long code = 0;
+    (void)curl_.easy_getinfo(transfer.handle, CURLINFO_RESPONSE_CODE, &code);
+    if (code == 200) return {};
+    return {ErrorCode::kIo, format("answered with status {}: {}", code,
+                                   std::string_view(transfer.reply).substr(0, 120))};
+  }
+
+  void leave(Transfer& transfer) {
+    if (transfer.request) (void)curl_.multi_remove_handle(multi_, transfer.handle);
+    transfer.request.reset();
+  }
+
+  spec::RewardFunctionConfig config_;
+  const CurlApi& curl_;
+  CURLM* multi_ = nullptr;
+  curl_slist* headers_ = nullptr;
+  std::deque<Transfer> transfers_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> make_http(const spec::RewardFunctionConfig& config) {
+  NEAP_TRY_ASSIGN(const CurlApi* curl, CurlApi::load());
+  auto http = std::make_unique<Http>(config, *curl);
+  NEAP_TRY(http->open());
+  return std::unique_ptr<Transport>(std::move(http));
+}
+
+}  // namespace neap::reward

@@ -1,0 +1,21 @@
+// Removes what LaTeX and prose put around an answer without changing what it says.
+//
+// Threads   functions without state.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace neap::reward {
+
+struct CleanedText {
+  std::string text;
+  bool percent = false;  ///< it ended with a percent sign, which is removed
+};
+
+/// Delimiters of formulas, spacing, \left and \right, dollar signs, degrees, units in \text{} or as
+/// words behind a number, and a full stop at the end go; \dfrac becomes \frac, \cdot and \times "*",
+/// typographic characters their plain forms, "and" and "or" between parts a comma.
+[[nodiscard]] CleanedText clean_latex(std::string_view text);
+
+}  // namespace neap::reward

@@ -1,0 +1,33 @@
+// Decimal numbers as people write them in answers.
+//
+// Threads   functions without state.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace neap::reward {
+
+/// The one way to write a decimal number: "1,234.50" -> "1234.5", "-0" -> "0", "1.2e3" -> "1200".
+/// Signs, leading zeros, groups of three digits and exponents up to 400 are read; anything else is
+/// nullopt.
+[[nodiscard]] std::optional<std::string> canonical_decimal(std::string_view text);
+
+/// The first and the last decimal number in a text: "costs $1,200.50." -> "1,200.50". A "-" belongs
+/// to it unless a digit, a letter or a bracket is right before.
+[[nodiscard]] std::optional<std::string_view> first_number(std::string_view text);
+[[nodiscard]] std::optional<std::string_view> last_number(std::string_view text);
+
+// Of ASCII; no locale is read.
+[[nodiscard]] constexpr bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+[[nodiscard]] constexpr bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/// `text` without white space at both ends.
+[[nodiscard]] std::string_view trimmed(std::string_view text);
+
+}  // namespace neap::reward

@@ -1,0 +1,32 @@
+// Regular expressions of users, with bounds on the work of one search.
+//
+// Threads   const functions from any thread.   Failure   Status.
+// Cost      compiled once. A search that takes more than 5 million steps or 64 MiB ends as if
+//           nothing matched; gave_up() counts those.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace neap::reward {
+
+class Pattern {
+ public:
+  [[nodiscard]] static Result<Pattern> compile(std::string_view pattern);
+  [[nodiscard]] bool found_in(std::string_view text) const;
+  /// Group 1 of the last match, or the whole match where the pattern has no group.
+  [[nodiscard]] std::optional<std::string_view> last_match(std::string_view text) const;
+  /// Searches that were given up.
+  [[nodiscard]] std::uint64_t gave_up() const;
+
+ private:
+  struct Code;
+  [[nodiscard]] bool match(std::string_view text, std::size_t from) const;
+  std::shared_ptr<Code> code_;
+};
+
+}  // namespace neap::reward

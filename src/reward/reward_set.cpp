@@ -1,0 +1,109 @@
+#include "reward/reward_set.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/format.h"
+#include "reward/http.h"
+#include "reward/program.h"
+#include "reward/rules.h"
+#include "reward/service.h"
+
+namespace neap::reward {
+namespace {
+
+std::string_view data_source_of(const Json& row) {
+  const auto at = row.find("data_source");
+  return at != row.end() && at->is_string() ? at->get_ref<const std::string&>()
+                                            : std::string_view();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RewardFunction>> make_function(const spec::RewardFunctionConfig& config,
+                                                      const Setting& setting) {
+  if (config.kind == spec::RewardKind::kProgram) {
+    NEAP_TRY_ASSIGN(auto program, start_program(config, setting.folder));
+    return make_service(config, setting, std::move(program));
+  }
+  if (config.kind == spec::RewardKind::kHttp) {
+    NEAP_TRY_ASSIGN(auto server, make_http(config));
+    return make_service(config, setting, std::move(server));
+  }
+  return make_rule(config, setting);
+}
+
+Result<RewardSet> RewardSet::make(const spec::RewardConfig& config, const Setting& setting) {
+  RewardSet out;
+  for (const spec::RewardFunctionConfig& each : config.functions) {
+    const std::string name = each.metric_name();
+    auto function = make_function(each, setting);
+    if (!function.ok())
+      return Status(function.status()).with_context(format("making reward function \"{}\"", name));
+    Entry entry{each, std::move(*function), out.columns_.size()};
+    out.columns_.push_back({name, each.weight, false, false});
+    for (const std::string& part : entry.function->part_names())
+      out.columns_.push_back({format("{}/{}", name, part), 0, true, part == "acc"});
+    out.functions_.push_back(std::move(entry));
+  }
+  return out;
+}
+
+bool RewardSet::scores(const Entry& entry, const Json& row) {
+  const auto& sources = entry.config.data_sources;
+  return sources.empty() ||
+         std::find(sources.begin(), sources.end(), data_source_of(row)) != sources.end();
+}
+
+Status RewardSet::check(const Json& row) const {
+  bool any = false;
+  for (const Entry& entry : functions_) {
+    if (!scores(entry, row)) continue;
+    any = true;
+    NEAP_TRY(entry.function->check(row).with_context(
+        format("checking it for reward function \"{}\"", entry.config.metric_name())));
+  }
+  if (any) return {};
+  return {ErrorCode::kInvalidArgument,
+          format("no reward function scores rows of data_source \"{}\"; add it to a function's "
+                 "data_sources",
+                 data_source_of(row))};
+}
+
+Result<std::vector<std::vector<double>>> RewardSet::score(std::span<const Response> responses) {
+  std::vector<std::vector<double>> out(
+      responses.size(),
+      std::vector<double>(columns_.size(), std::numeric_limits<double>::quiet_NaN()));
+  for (Entry& entry : functions_) {
+    std::vector<Response> mine;
+    std::vector<std::size_t> places;
+    for (std::size_t i = 0; i < responses.size(); ++i) {
+      if (!scores(entry, *responses[i].row)) continue;
+      mine.push_back(responses[i]);
+      places.push_back(i);
+    }
+    if (mine.empty()) continue;
+    auto scored = entry.function->score(mine);
+    if (!scored.ok())
+      return Status(scored.status())
+          .with_context(format("computing reward \"{}\"", entry.config.metric_name()));
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      std::vector<double>& numbers = out[places[i]];
+      const Score& score = (*scored)[i];
+      numbers[entry.first_column] = score.value;
+      std::copy(score.parts.begin(), score.parts.end(),
+                numbers.begin() + static_cast<std::ptrdiff_t>(entry.first_column) + 1);
+    }
+  }
+  return out;
+}
+
+double RewardSet::total(std::span<const double> numbers) const {
+  double sum = 0;
+  for (std::size_t i = 0; i < columns_.size(); ++i)
+    if (!columns_[i].part && !std::isnan(numbers[i])) sum += columns_[i].weight * numbers[i];
+  return sum;
+}
+
+}  // namespace neap::reward

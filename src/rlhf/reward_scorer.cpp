@@ -1,0 +1,99 @@
+#include "rlhf/reward_scorer.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/format.h"
+#include "bridge/runtime.h"
+
+namespace neap::rlhf {
+namespace {
+
+reward::RewardSet make_set(const Context& context) {
+  const spec::Job& job = context.job;
+  return value_or_throw(reward::RewardSet::make(
+      job.reward, {job.data.max_response_length, job.data.prompt_key, job.folder}));
+}
+
+}  // namespace
+
+RewardScorer::RewardScorer(const Context& context) : context_(context), set_(make_set(context)) {}
+
+void RewardScorer::check(const Json& row, const std::string& where) const {
+  if (Status status = set_.check(row); !status.ok())
+    throw Error(status.code(), format("{}: {}", where, status.message()));
+}
+
+at::Tensor RewardScorer::score(const std::vector<PromptRow>& prompts, std::int64_t n,
+                               const train::Sequences& sequences) {
+  const std::int64_t count = sequences.size();
+  std::vector<ResponseText> texts;
+  for (std::int64_t i = 0; i < count; ++i) texts.push_back(response_text(context_, sequences, i));
+  std::vector<reward::Response> responses;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const PromptRow& prompt = prompts.at(i / static_cast<std::size_t>(n));
+    responses.push_back({prompt.json.get(), texts[i].text, texts[i].tokens, !texts[i].ended});
+  }
+  const auto numbers = score_collectively(responses);
+  const bridge::HostScope host;
+  const auto columns = static_cast<std::int64_t>(set_.columns().size());
+  const at::Tensor out = at::empty({count, columns}, at::TensorOptions().dtype(at::kDouble));
+  auto* to = out.mutable_data_ptr<double>();
+  for (const std::vector<double>& row : numbers) to = std::copy(row.begin(), row.end(), to);
+  return out;
+}
+
+at::Tensor RewardScorer::totals(const at::Tensor& numbers) const {
+  const bridge::HostScope host;
+  const at::Tensor out = at::empty({numbers.size(0)}, at::TensorOptions().dtype(at::kFloat));
+  const auto columns = static_cast<std::size_t>(numbers.size(1));
+  const auto* from = numbers.const_data_ptr<double>();
+  auto* to = out.mutable_data_ptr<float>();
+  for (std::int64_t i = 0; i < numbers.size(0); ++i, from += columns)
+    to[i] = static_cast<float>(set_.total({from, columns}));
+  return out;
+}
+
+void RewardScorer::describe(const at::Tensor& numbers, Metrics& metrics) const {
+  for (std::size_t c = 0; c < set_.columns().size(); ++c) {
+    const reward::RewardSet::Column& column = set_.columns()[c];
+    const at::Tensor all = numbers.select(1, static_cast<std::int64_t>(c));
+    const at::Tensor given = all.masked_select(all.isnan().logical_not());
+    if (given.numel() == 0) continue;
+    if (column.part) {
+      metrics["rewards/" + column.name] = given.mean().item<double>();
+    } else {
+      summarize(metrics, "rewards/" + column.name, given);
+    }
+  }
+}
+
+std::vector<std::vector<double>> RewardScorer::score_collectively(
+    std::span<const reward::Response> responses) {
+  std::vector<std::vector<double>> numbers;
+  try {
+    parallel::run_collectively(context_.ranks,
+                               [&] { numbers = value_or_throw(set_.score(responses)); });
+  } catch (const parallel::CollectiveError& e) {
+    throw StepFailure(e.status(), e.mine());
+  } catch (const Error& e) {
+    throw StepFailure(e.status(), true);
+  }
+  return numbers;
+}
+
+ResponseText response_text(const Context& context, const train::Sequences& sequences,
+                           std::int64_t row) {
+  const at::Tensor tokens = sequences.tokens[row].contiguous();
+  const auto* const first = tokens.const_data_ptr<std::int64_t>();
+  ResponseText out;
+  out.tokens = sequences.mask[row].sum().item<std::int64_t>();
+  const std::int64_t end = sequences.last[row].item<std::int64_t>() + 1;
+  out.ended = out.tokens > 0 && context.text.is_end(first[end - 1]);
+  out.text = context.tokenizer.decode(
+      train::Tokens(first + end - out.tokens, first + end - (out.ended ? 1 : 0)));
+  return out;
+}
+
+}  // namespace neap::rlhf

@@ -1,0 +1,58 @@
+// The job's reward functions over a step's responses.
+//
+// Ranks     each scores its share; Experience carries the numbers to the whole batch.
+// Threads   one at a time.   Failure   Error.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "reward/reward_set.h"
+#include "rlhf/trainer.h"
+
+namespace neap::rlhf {
+
+/// A row of data with its prompt.
+struct PromptRow {
+  train::Tokens tokens;
+  /// As the file has it; null where no function reads it.
+  std::shared_ptr<const Json> json;
+};
+
+class RewardScorer {
+ public:
+  /// Fails where a function's table is wrong.
+  explicit RewardScorer(const Context& context);
+
+  [[nodiscard]] bool empty() const { return set_.empty(); }
+  /// Fails, with the row's place, where a function lacks what it needs of it.
+  void check(const Json& row, const std::string& where) const;
+  /// One row of numbers a response, (B, columns), float64 on the host; NaN where a function does not
+  /// score it. Responses answer `prompts` in turn, `n` each. A function that fails is a StepFailure.
+  [[nodiscard]] at::Tensor score(const std::vector<PromptRow>& prompts, std::int64_t n,
+                                 const train::Sequences& sequences);
+  /// (B,): the weighted sums.
+  [[nodiscard]] at::Tensor totals(const at::Tensor& numbers) const;
+  /// rewards/NAME/mean, max and min, and rewards/NAME/PART, over the responses that have one.
+  void describe(const at::Tensor& numbers, Metrics& metrics) const;
+
+ private:
+  [[nodiscard]] std::vector<std::vector<double>> score_collectively(
+      std::span<const reward::Response> responses);
+  const Context& context_;
+  reward::RewardSet set_;
+};
+
+/// The response of row `row` as text, and whether an end token closes it.
+struct ResponseText {
+  std::string text;
+  std::int64_t tokens = 0;  ///< with the end token
+  bool ended = false;
+};
+[[nodiscard]] ResponseText response_text(const Context& context, const train::Sequences& sequences,
+                                         std::int64_t row);
+
+}  // namespace neap::rlhf

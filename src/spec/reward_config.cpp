@@ -1,0 +1,243 @@
+#include "spec/reward_config.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "base/format.h"
+
+namespace neap::spec {
+namespace {
+
+using Keys = std::vector<std::string_view>;
+
+struct KindInfo {
+  std::string_view name;
+  Keys reads;     // besides those that all read
+  Keys required;  // of these
+};
+
+// Indexed by the enum.
+const std::array<KindInfo, 8>& kinds() {
+  static const std::array<KindInfo, 8> kKinds = {
+      {{"exact",
+        {"ground_truth", "extract", "pattern", "ignore_case", "correct_score", "wrong_score"},
+        {}},
+       {"numeric",
+        {"ground_truth", "extract", "pattern", "tolerance", "correct_score", "wrong_score"},
+        {}},
+       {"symbolic", {"ground_truth", "extract", "pattern", "correct_score", "wrong_score"}, {}},
+       {"regex", {"pattern", "correct_score", "wrong_score"}, {"pattern"}},
+       {"format", {"style", "correct_score", "wrong_score"}, {}},
+       {"length", {"formula", "max_length", "buffer_length", "penalty_factor"}, {"buffer_length"}},
+       {"program",
+        {"ground_truth", "command", "batch_size", "concurrency", "timeout", "retries", "on_failure",
+         "default_score", "log"},
+        {"command"}},
+       {"http",
+        {"ground_truth", "url", "headers", "batch_size", "concurrency", "timeout", "retries",
+         "on_failure", "default_score", "log"},
+        {"url"}}}};
+  return kKinds;
+}
+constexpr std::array<std::string_view, 7> kExtractions = {
+    "whole", "hashes", "boxed", "answer_tag", "answer_line", "last_number", "pattern"};
+const Keys kReadByAll = {"kind", "name", "weight", "data_sources"};
+
+bool contains(const Keys& keys, std::string_view key) {
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
+
+Status wrong(std::string message) {
+  return {ErrorCode::kInvalidArgument, std::move(message)};
+}
+
+std::string listed(const Keys& keys) {
+  std::string out;
+  for (const std::string_view key : keys) out += (out.empty() ? "" : ", ") + std::string(key);
+  return out;
+}
+
+// Of a program that scores responses.
+void bind_service(ConfigTable& t, RewardFunctionConfig& f) {
+  t.bind("command", &f.command,
+         "program: the program and its arguments, started in the configuration's folder.");
+  t.bind("url", &f.url, "http: address that requests are posted to, with http:// or https://.");
+  t.bind("headers", &f.headers,
+         "http: further headers, as `Authorization: Bearer $TOKEN`; `$NAME` is the environment "
+         "variable NAME, so that no secret is in a checkpoint.");
+  t.bind("batch_size", &f.batch_size, "program, http: most responses of one request.")
+      .in("responses")
+      .at_least(1);
+  t.bind("concurrency", &f.concurrency,
+         "program, http: requests at the same time, with a copy of the program for each.")
+      .at_least(1)
+      .at_most(256);
+  t.bind("timeout", &f.timeout,
+         "program, http: longest time until the reply to a request is complete.")
+      .in("seconds")
+      .at_least(0.01)
+      .at_most(86400);
+  t.bind("retries", &f.retries, "program, http: how often a request is sent again after a failure.")
+      .at_least(0)
+      .at_most(100);
+  t.bind("on_failure", &f.on_failure,
+         "program, http: after the last attempt. `stop`: the run saves a checkpoint of the steps "
+         "before "
+         "and "
+         "ends with exit code 1; `default`: responses without a score get `default_score`.")
+      .one_of({"stop", "default"});
+  t.bind("default_score", &f.default_score, "program, http: see `on_failure`.");
+  t.bind("log", &f.log,
+         "program, http: numbers of the reply besides `score` that metrics show "
+         "(`rewards/NAME/KEY`). `acc` "
+         "is 1 for a right answer.");
+}
+
+void bind_function(ConfigTable& t, RewardFunctionConfig& f) {
+  t.bind(
+       "kind",
+       [&f](const std::string& text) -> Status {
+         NEAP_TRY_ASSIGN(f.kind, parse_reward_kind(text));
+         return {};
+       },
+       [&f] { return std::string(to_string(f.kind)); },
+       "What the function does. `exact`, `numeric`, `symbolic`: compares an answer with the row's "
+       "ground truth; `regex`: searches for a pattern; `format`: checks tags; `length`: penalizes "
+       "long responses; `program`, `http`: asks a program or a server.")
+      .one_of(reward_kind_names());
+  t.bind("name", &f.name, "Name in metrics (`rewards/NAME/mean`); empty: the kind.");
+  t.bind("weight", &f.weight, "The reward is the sum of each function's score times its weight.");
+  t.bind("data_sources", &f.data_sources,
+         "Scores only rows whose `data_source` is one of these; empty: every row.");
+  t.bind("ground_truth", &f.ground_truth,
+         "exact, numeric, symbolic, program, http: field of a row with the ground truth, with dots "
+         "into "
+         "objects; "
+         "empty: the first of `reward_model.ground_truth`, `ground_truth`, `answer`, `solution`, "
+         "`label` that the row has.");
+  t.bind("extract", &f.extract,
+         "exact, numeric, symbolic: where the answer is in a response; the first that finds one "
+         "counts. `hashes`: after the last `####`; `pattern`: group 1 of the last match of "
+         "`pattern`. Empty: `whole` for exact; `hashes`, `boxed`, `answer_tag`, `answer_line`, "
+         "`last_number` for numeric; `boxed`, `answer_tag`, `hashes`, `answer_line` for symbolic.")
+      .one_of(extraction_names());
+  t.bind("pattern", &f.pattern, "Regular expression (PCRE2, UTF-8).");
+  t.bind("ignore_case", &f.ignore_case, "exact: upper and lower case (ASCII) are the same.");
+  t.bind("tolerance", &f.tolerance,
+         "numeric: largest difference, relative to the ground truth; 0: equal as decimal numbers.")
+      .at_least(0)
+      .at_most(1);
+  t.bind("correct_score", &f.correct_score, "Score of a right answer, or of a match.");
+  t.bind("wrong_score", &f.wrong_score, "Score of any other response.");
+  t.bind("style", &f.style,
+         "format: `think`: `<think>...</think>` at the start; `think_answer`: then "
+         "`<answer>...</answer>` up to the end; every tag once.")
+      .one_of({"think", "think_answer"});
+  t.bind("formula", &f.formula,
+         "length: score of a response of n tokens, with L = `max_length`, b = `buffer_length`, f = "
+         "`penalty_factor`. `verl` (DAPO): min(0, (L - b - n) / b f); `trl`: the same with f = 1 "
+         "and no less than -1; `openrlhf`: no less than -f.")
+      .one_of({"verl", "trl", "openrlhf"});
+  t.bind("max_length", &f.max_length, "length: L; 0: `data.max_response_length`.")
+      .in("tokens")
+      .at_least(0);
+  t.bind("buffer_length", &f.buffer_length, "length: b; the penalty begins at L - b.")
+      .in("tokens")
+      .at_least(0);
+  t.bind("penalty_factor", &f.penalty_factor, "length: f.").at_least(0);
+  bind_service(t, f);
+}
+
+Status validate_function(const ConfigTable& table, const std::string& at,
+                         const RewardFunctionConfig& f) {
+  const KindInfo& kind = kinds()[static_cast<std::size_t>(f.kind)];
+  const auto is_set = [&](std::string_view key) {
+    return table.find(format("{}.{}", at, key))->is_set;
+  };
+  if (!is_set("kind"))
+    return wrong(format("{}.kind is missing; it can be {}", at, listed([] {
+                          Keys names;
+                          for (const KindInfo& each : kinds()) names.push_back(each.name);
+                          return names;
+                        }())));
+  for (const KindInfo& other : kinds()) {
+    for (const std::string_view key : other.reads) {
+      if (!contains(kind.reads, key) && is_set(key))
+        return wrong(format("{}.{} is set, but kind \"{}\" does not read it. It reads {}, {}", at,
+                            key, kind.name, listed(kReadByAll), listed(kind.reads)));
+    }
+  }
+  for (const std::string_view key : kind.required) {
+    if (!is_set(key))
+      return wrong(format("{}.{} is missing; kind \"{}\" needs it", at, key, kind.name));
+  }
+  const bool by_pattern =
+      std::find(f.extract.begin(), f.extract.end(), "pattern") != f.extract.end();
+  if (by_pattern && f.pattern.empty())
+    return wrong(format("{}.extract has \"pattern\", but {}.pattern is empty", at, at));
+  if (contains(kind.reads, "extract") && !f.pattern.empty() && !by_pattern)
+    return wrong(format("{}.pattern is set, but {}.extract does not have \"pattern\"", at, at));
+  if (is_set("default_score") && f.on_failure != "default")
+    return wrong(
+        format("{}.default_score is set, but {}.on_failure is \"{}\"", at, at, f.on_failure));
+  if (f.kind == RewardKind::kHttp && !f.url.starts_with("http://") &&
+      !f.url.starts_with("https://"))
+    return wrong(format("{}.url is \"{}\"; it begins with http:// or https://", at, f.url));
+  if (f.kind == RewardKind::kLength && f.buffer_length == 0)
+    return wrong(format("{}.buffer_length is 0; the least is 1", at));
+  if (f.kind == RewardKind::kLength && f.formula == "trl" && f.penalty_factor != 1)
+    return wrong(format("{}.penalty_factor is set, but formula \"trl\" does not read it", at));
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::string> reward_kind_names() {
+  std::vector<std::string> out;
+  for (const KindInfo& kind : kinds()) out.emplace_back(kind.name);
+  return out;
+}
+
+std::string_view to_string(RewardKind kind) {
+  return kinds()[static_cast<std::size_t>(kind)].name;
+}
+
+Result<RewardKind> parse_reward_kind(std::string_view name) {
+  for (std::size_t i = 0; i < kinds().size(); ++i)
+    if (kinds()[i].name == name) return static_cast<RewardKind>(i);
+  return Status(ErrorCode::kInvalidArgument, format("has no kind \"{}\"", name));
+}
+
+std::vector<std::string> extraction_names() {
+  return {kExtractions.begin(), kExtractions.end()};
+}
+
+Result<Extraction> parse_extraction(std::string_view name) {
+  const auto at = std::find(kExtractions.begin(), kExtractions.end(), name);
+  if (at == kExtractions.end())
+    return Status(ErrorCode::kInvalidArgument,
+                  format("\"{}\" is no way to extract an answer", name));
+  return static_cast<Extraction>(at - kExtractions.begin());
+}
+
+void RewardConfig::bind(ConfigTable& table) {
+  table.bind_list<RewardFunctionConfig>(
+      "reward.functions", &functions, bind_function,
+      "Functions that score responses, in ppo and grpo; docs/rewards.md explains them. A kind that "
+      "does not read a key refuses it.");
+}
+
+Status RewardConfig::validate(const ConfigTable& table) const {
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < functions.size(); ++i) {
+    const std::string at = format("reward.functions.{}", i);
+    NEAP_TRY(validate_function(table, at, functions[i]));
+    if (!names.insert(functions[i].metric_name()).second)
+      return wrong(format("{}.name: \"{}\" is another function's name, too; give each its own", at,
+                          functions[i].metric_name()));
+  }
+  return {};
+}
+
+}  // namespace neap::spec

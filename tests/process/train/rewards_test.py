@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""`neap train` with reward functions instead of a reward model. usage: FILE NEAP"""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+NEAP = "neap"
+ADDITIONS = pathlib.Path(__file__).resolve().parent / "additions"
+UNSTEADY = ("timing_s/", "perf/", "memory/")
+SMALL = ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32",
+         "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32",
+         "trainer.total_training_steps=4", "device.kind=host", "device.memory=256MiB"]
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def steady(lines):
+    return [{k: v for k, v in line.items() if not k.startswith(UNSTEADY)} for line in lines]
+
+
+class RewardsCase(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.base = pathlib.Path(tempfile.mkdtemp(prefix="neap-rewards-"))
+        cls.home = cls.base / "home"
+        shutil.copytree(ADDITIONS, cls.home)
+        subprocess.run([sys.executable, cls.home / "make_data.py", cls.home], check=True)
+        result = cls.neap("train", "sft.toml", "device.kind=host")
+        assert result.returncode == 0, result.stderr
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.base)
+
+    @classmethod
+    def neap(cls, *words, env=None):
+        return subprocess.run([NEAP, *words], cwd=cls.home, capture_output=True, text=True, timeout=600, check=False,
+                              env=dict(os.environ, NEAP_PROGRESS="off", **(env or {})))
+
+    def grpo(self, out, *words, expect=0):
+        result = self.neap("train", "grpo.toml", *SMALL, f"trainer.default_local_dir=out/{out}", *words)
+        self.assertEqual(result.returncode, expect, result.stderr)
+        return result
+
+    def metrics(self, out):
+        return read_lines(self.home / "out" / out / "metrics.jsonl")
+
+    def test_rules_score_without_a_reward_model(self):
+        result = self.grpo("rules", "reward.functions.1.kind=length", "reward.functions.1.buffer_length=2",
+                           "reward.functions.1.weight=0.5")
+        self.assertNotIn("reward.weights", result.stdout)
+        for line in self.metrics("rules"):
+            self.assertAlmostEqual(line["critic/score/mean"],
+                                   line["rewards/numeric/mean"] + 0.5 * line["rewards/length/mean"], places=6)
+            self.assertEqual(line["rewards/numeric/mean"], line["rewards/numeric/acc"])
+            self.assertGreaterEqual(line["rewards/numeric/answered"], line["rewards/numeric/acc"])
+            self.assertNotIn("memory/rewards/peak_gb", line)
+        validation = read_lines(self.home / "out" / "rules" / "validation.jsonl")
+        self.assertIn("val/rewards/numeric/acc", validation[-1])
+
+    def test_a_resumed_run_repeats(self):
+        self.grpo("whole")
+        self.grpo("resumed", "trainer.total_training_steps=2")
+        self.grpo("resumed")
+        self.assertEqual(steady(self.metrics("whole")), steady(self.metrics("resumed")))
+
+    def test_trl_rows_with_columns(self):
+        rows = [json.loads(line) for line in (self.home / "prompts_train.jsonl").read_text().splitlines()]
+        (self.home / "trl.jsonl").write_text("".join(
+            json.dumps({"prompt": row["prompt"][0]["content"], "answer": f"a + b\n#### {row['reward_model']['ground_truth']}"}) + "\n"
+            for row in rows))
+        self.grpo("verl", "data.val_files=[]")
+        self.grpo("trl", "data.train_files=trl.jsonl", "data.val_files=[]")
+        self.assertEqual(steady(self.metrics("verl")), steady(self.metrics("trl")))
+
+    def test_rows_without_what_a_function_needs_are_named(self):
+        (self.home / "broken.jsonl").write_text('{"prompt": "1+1=", "answer": 2}\n' * 8 + '{"prompt": "1+2="}\n')
+        result = self.grpo("broken", "data.train_files=broken.jsonl", expect=1)
+        self.assertIn("broken.jsonl:9: the row has no right answer", result.stderr)
+        self.assertIn('reward function "numeric"', result.stderr)
+        self.assertFalse((self.home / "out" / "broken" / "metrics.jsonl").exists())
+        result = self.grpo("sources", "reward.functions.0.data_sources=gsm8k", expect=2)
+        self.assertIn('scores rows of data_source "arithmetic"', result.stderr)
+        result = self.grpo("pattern", "reward.functions.0.kind=regex", "reward.functions.0.pattern=(", expect=2)
+        self.assertIn('The pattern "(" does not compile', result.stderr)
+
+    JUDGE = ("import json, os, sys, time\n"
+             "step = 0\n"
+             "for line in sys.stdin:\n"
+             "    items, step = json.loads(line)['items'], step + 1\n"
+             "    if step > int(sys.argv[1]) and not os.path.exists('mended'):\n"
+             "        print('the judge is asleep', file=sys.stderr, flush=True)\n"
+             "        time.sleep(100)\n"
+             "    right = [i['response'].endswith(i['ground_truth']) for i in items]\n"
+             "    print(json.dumps({'scores': [{'score': float(r), 'acc': r} for r in right]}), flush=True)\n")
+
+    def program(self, patience, *more):
+        (self.home / "judge.py").write_text(self.JUDGE)
+        return ["reward.functions.0.kind=program", "reward.functions.0.name=judge", f'reward.functions.0.command=["python3", "judge.py", "{patience}"]',
+                "reward.functions.0.log=acc", "reward.functions.0.timeout=5", "reward.functions.0.retries=0", "data.val_files=[]", *more]
+
+    def test_a_program_that_hangs_ends_the_run_behind_a_checkpoint(self):
+        failed = self.grpo("program", *self.program(2), expect=1)
+        messages = [line for line in failed.stderr.splitlines() if line.startswith("neap: ") and "Stopped after 2 of 4 steps" in line]
+        self.assertEqual(len(messages), 1, failed.stderr)
+        self.assertIn("gave no answer in 5 s", failed.stderr)
+        self.assertIn("the judge is asleep", failed.stderr)
+        self.assertIn("They are saved in out/program/global_step_2", failed.stderr)
+        (self.home / "mended").touch()
+        self.grpo("program", *self.program(2))
+        self.grpo("undisturbed", *self.program(2))
+        (self.home / "mended").unlink()
+        self.assertEqual(steady(self.metrics("undisturbed")), steady(self.metrics("program")))
+        self.assertEqual(self.metrics("program")[0]["rewards/judge/mean"], self.metrics("program")[0]["rewards/judge/acc"])
+
+    def test_a_program_that_hangs_can_be_passed_over(self):
+        result = self.grpo("default", *self.program(2, "reward.functions.0.on_failure=default", "reward.functions.0.default_score=-1",
+                                                    "reward.functions.0.timeout=2", "trainer.total_training_steps=3"))
+        self.assertIn('Reward "judge": 32 of 32 responses get default_score -1', result.stderr)
+        self.assertEqual(self.metrics("default")[2]["rewards/judge/mean"], -1)
+
+    def test_ppo_without_a_reward_model(self):
+        result = self.neap("train", "grpo.toml", *SMALL, "task=ppo", "actor_rollout_ref.rollout.n=1",
+                           "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8", "critic.ppo_micro_batch_size_per_gpu=8",
+                           "critic.model.path=out/sft/latest/actor", "critic.model.init_head=true",
+                           "critic.ppo_mini_batch_size=8", "trainer.default_local_dir=out/ppo")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("rewards/numeric/mean", self.metrics("ppo")[-1])
+
+
+if __name__ == "__main__":
+    NEAP = sys.argv[1]
+    unittest.main(argv=sys.argv[:1] + sys.argv[2:], verbosity=2)

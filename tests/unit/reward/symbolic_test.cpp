@@ -1,0 +1,224 @@
+#include "reward/symbolic.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "reward/expression_parser.h"
+
+namespace neap::reward {
+namespace {
+
+struct Pair {
+  const char* answer;
+  const char* truth;
+};
+
+void expect_equal(std::initializer_list<Pair> pairs) {
+  for (const Pair& p : pairs) {
+    EXPECT_TRUE(symbolically_equal(p.answer, p.truth)) << p.answer << " and " << p.truth;
+    EXPECT_TRUE(symbolically_equal(p.truth, p.answer)) << p.truth << " and " << p.answer;
+  }
+}
+void expect_different(std::initializer_list<Pair> pairs) {
+  for (const Pair& p : pairs) {
+    EXPECT_FALSE(symbolically_equal(p.answer, p.truth)) << p.answer << " and " << p.truth;
+    EXPECT_FALSE(symbolically_equal(p.truth, p.answer)) << p.truth << " and " << p.answer;
+  }
+}
+
+TEST(Symbolic, NumbersAndFractions) {
+  expect_equal({{"1/2", "\\frac{1}{2}"},
+                {"0.5", "\\frac12"},
+                {"\\dfrac{3}{4}", "\\tfrac34"},
+                {"1,000", "1000"},
+                {"1{,}000", "1000"},
+                {"1\\,000", "1000"},
+                {"$5.50", "5.5"},
+                {"-\\frac{1}{3}", "\\frac{-1}{3}"},
+                {"0.50", ".5"},
+                {"2.0", "2"},
+                {"\\$18", "18"},
+                {"10^3", "1000"},
+                {"3\\times10^{8}", "300000000"},
+                {"1\\frac{1}{2}", "1.5"},
+                {"7 3/4", "31/4"},
+                {"-1\\frac12", "-\\frac32"},
+                {"\u22125", "-5"},
+                {"5.", "5"},
+                {"\\(42\\)", "42"}});
+  expect_different({{"1/3", "0.333"},
+                    {"12345678901234567890", "12345678901234567891"},
+                    {"\\frac{1}{23}", "\\frac{12}{3}"},
+                    {"1", "2"},
+                    {"5", "-5"},
+                    {"", "5"},
+                    {"1.0000001", "1"},
+                    {"6.63\\times10^{-34}", "1.05\\times10^{-34}"},
+                    {"2\\frac{1}{2}", "1"}});
+}
+
+TEST(Symbolic, PercentagesAndUnits) {
+  expect_equal({{"10\\%", "10"},
+                {"10%", "0.1"},
+                {"50\\%", "\\frac12"},
+                {"5\\text{ cm}", "5"},
+                {"5 cm", "5"},
+                {"12 \\text{ cm}^2", "12"},
+                {"12 square units", "12"},
+                {"90^\\circ", "90"},
+                {"90^{\\circ}", "90"},
+                {"45\u00b0", "45"},
+                {"\\$3.20", "3.2"}});
+  expect_different({{"10\\%", "10.1"}, {"10%", "1"}, {"5x", "5"}, {"5 x", "5"}, {"10%", "20%"}});
+}
+
+TEST(Symbolic, ExpressionsByTheirValues) {
+  expect_equal({{"2\\sqrt{3}", "\\sqrt{12}"},
+                {"\\frac{1}{\\sqrt{2}}", "\\frac{\\sqrt{2}}{2}"},
+                {"x^2+2x+1", "(x+1)^2"},
+                {"(x-1)(x+1)", "x^2-1"},
+                {"2\\pi r", "2 r \\pi"},
+                {"\\frac{x+1}{2}", "\\frac12 x+\\frac12"},
+                {"\\sin^2 x + \\cos^2 x", "1"},
+                {"\\sin 2x", "2\\sin x\\cos x"},
+                {"\\ln e", "1"},
+                {"\\log_2 8", "3"},
+                {"5!", "120"},
+                {"|{-3}|", "3"},
+                {"e^{i\\pi}", "-1"},
+                {"\\sqrt[3]{-8}", "-2"},
+                {"3\\cdot 4", "12"},
+                {"\\left(\\frac{1}{2}\\right)^2", "0.25"},
+                {"sqrt(2)/2", "\\frac{\\sqrt2}{2}"},
+                {"2^{10}", "1024"},
+                {"\\alpha+\\beta", "\\beta + \\alpha"},
+                {"3+4i", "4i+3"}});
+  expect_different({{"x+1", "x-1"},
+                    {"\\sqrt{x^2}", "x"},
+                    {"\\sqrt{2}", "1.414"},
+                    {"\\pi", "3.1416"},
+                    {"x^2", "2x"},
+                    {"x", "y"},
+                    {"1/x", "x"},
+                    {"10^{10}+1", "10^{10}"},
+                    {"\\frac{0}{0}", "1"},
+                    {"\\infty", "-\\infty"},
+                    {"0^{-1}", "\\infty"}});
+  expect_equal({{"\\infty", "inf"}, {"+\\infty", "\\infty"}});
+}
+
+// An answer that is written to have a rounding error as large as any truth is no way to be right.
+TEST(Symbolic, RoundingErrorsCoverNothing) {
+  expect_different({{"10^{30}-10^{30}", "7"},
+                    {"(10^{20}+5)-10^{20}", "5000"},
+                    {"\\tan(\\pi/2)-\\tan(\\pi/2)", "3"},
+                    {"\\sin(10^{300})", "0.5"},
+                    {"9^{9^{9^9}}", "1"},
+                    {"9^{9^{9^9}}", "\\infty-1"}});
+}
+
+TEST(Symbolic, TuplesIntervalsAndSets) {
+  expect_equal({{"(1, 2)", "(1,2)"},
+                {"\\left(\\frac12, 3\\right)", "(0.5,3)"},
+                {"[0,1)", "[0, 1)"},
+                {"(-\\infty, 2]", "(-\\infty,2]"},
+                {"\\{1,2,3\\}", "\\{3, 1, 2\\}"},
+                {"1, 2", "2,1"},
+                {"1 and 2", "1,2"},
+                {"1 \\text{ or } 2", "2, 1"},
+                {"\\{1,2\\}", "1,2"},
+                {"(-\\infty,0)\\cup(1,2)", "(1,2) \\cup (-\\infty,0)"},
+                {"3 \\pm 2", "5, 1"},
+                {"(1,000, 2)", "(1, 000, 2)"},
+                {"\\begin{pmatrix} 1 & \\frac12 \\\\ 3 & 4 \\end{pmatrix}",
+                 "\\begin{pmatrix}1&0.5\\\\3&4\\\\\\end{pmatrix}"}});
+  expect_different({{"(1,2)", "(2,1)"},
+                    {"(0,1)", "[0,1]"},
+                    {"[0,1)", "(0,1]"},
+                    {"1,2", "1,2,3"},
+                    {"1,1", "1,2"},
+                    {"(1,2)", "1,2"},
+                    {"(1,2)\\cup(3,4)", "(1,2)"},
+                    {"\\begin{pmatrix}1&2\\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}"}});
+}
+
+TEST(Symbolic, EquationsAndNames) {
+  expect_equal({{"x=5", "5"},
+                {"x = \\frac{1}{2}", "0.5"},
+                {"y=2x+3", "2x+3"},
+                {"f(x)=x^2", "x^2"},
+                {"x \\in [0,1]", "[0,1]"},
+                {"x=1, x=2", "1, 2"},
+                {"x^2+y^2=25", "y^2 + x^2 = 25"},
+                {"2x+4y=6", "x+2y=3"},
+                {"x + y = 1", "1 = x + y"}});
+  expect_different(
+      {{"x=5", "6"}, {"x=1,y=2", "x=2,y=1"}, {"x^2+y^2=25", "x^2+y^2=5"}, {"x+y=1", "x-y=1"}});
+}
+
+TEST(Symbolic, Words) {
+  expect_equal({{"\\text{Tuesday}", "tuesday"},
+                {"(C)", "C"},
+                {"\\text{(B)}", "B"},
+                {"\\textbf{even}", "even"},
+                {"1011_2", "1011_{2}"},
+                {"x > 3", "x>3"}});
+  expect_different({{"Tuesday", "yadseuT"},
+                    {"even", "odd"},
+                    {"(C)", "(D)"},
+                    {"1011_2", "1011_3"},
+                    {"x > 3", "x < 3"},
+                    {"\\text{no}", "5"}});
+}
+
+TEST(Symbolic, HostileTextEndsQuickly) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::string deep = std::string(2000, '(').append("1").append(2000, ')');
+  const std::string powers = [] {
+    std::string out = "2";
+    for (int i = 0; i < 1000; ++i) out += "^2";
+    return out;
+  }();
+  std::string fractions;
+  for (int i = 0; i < 500; ++i) fractions += "\\frac{";
+  std::string commas(4000, ',');
+  std::string nested;
+  for (int i = 0; i < 1000; ++i) nested += "(1,";
+  std::string plus_minus;
+  for (int i = 0; i < 1000; ++i) plus_minus += "\\pm";
+  const std::string minus(4000, '-');
+  for (const std::string& text :
+       {deep, powers, fractions, commas, nested, plus_minus, minus, std::string(100'000, '1'),
+        std::string("\\text{"), std::string("\\begin{matrix}"), std::string("=\xff\xfe=")}) {
+    EXPECT_FALSE(symbolically_equal(text, "7"));
+    EXPECT_FALSE(symbolically_equal("7", text));
+    EXPECT_TRUE(symbolically_equal(text, text));
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  EXPECT_LT(took.count(), 10);
+}
+
+TEST(Expression, IsReadAsItIsWritten) {
+  const auto value = [](const char* text) {
+    const auto e = parse_expression(text);
+    return e ? e->evaluate({}).value.real() : std::nan("");
+  };
+  EXPECT_EQ(value("1+2*3"), 7);
+  EXPECT_EQ(value("2^3^2"), 512);
+  EXPECT_EQ(value("-2^2"), -4);
+  EXPECT_EQ(value("2^{-1}"), 0.5);
+  EXPECT_EQ(value("8/4/2"), 1);
+  EXPECT_EQ(value("1-2-3"), -4);
+  EXPECT_EQ(value("2(3+4)"), 14);
+  EXPECT_EQ(value("(1)(2)(3)"), 6);
+  EXPECT_EQ(value("1.5e3"), 1500);
+  EXPECT_EQ(value("3!!"), 720);
+  for (const char* wrong : {"", "1+", "*2", "1 2", "(1", "1)", "\\frac{1}", "\\foo", "x_1", "abc",
+                            "2**3", "1..2", "[1", "\\sqrt", "()", "^2", "|1"})
+    EXPECT_FALSE(parse_expression(wrong)) << wrong;
+}
+
+}  // namespace
+}  // namespace neap::reward
