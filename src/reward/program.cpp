@@ -111,8 +111,9 @@ class Program final : public Transport {
       NEAP_TRY_ASSIGN(const std::size_t written, worker.child->write(worker.unsent));
       worker.unsent.remove_prefix(written);
     }
+    const std::size_t before = worker.reply.size();  // has no end of line
     NEAP_TRY(worker.child->read(worker.reply));
-    const auto end = worker.reply.find('\n');
+    const auto end = worker.reply.find('\n', before);
     if (end == std::string::npos) {
       if (worker.reply.size() > kMaxReplyBytes)
         return {ErrorCode::kCorrupt,
