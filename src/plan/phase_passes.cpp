@@ -92,6 +92,7 @@ std::int64_t micro_batch_of(const spec::Job& job, const spec::Phase& phase) {
       return job.critic.ppo_micro_batch_size_per_gpu;
     case spec::Body::kCrossEntropyUpdate:
     case spec::Body::kPairUpdate:
+    case spec::Body::kPreferenceUpdate:
     case spec::Body::kCrossEntropy:
     case spec::Body::kPairScores:
       break;
@@ -100,7 +101,7 @@ std::int64_t micro_batch_of(const spec::Job& job, const spec::Phase& phase) {
 }
 
 std::int64_t training_sequences(const spec::Job& job, const spec::Phase& phase) {
-  return micro_batch_of(job, phase) * (phase.body == spec::Body::kPairUpdate ? 2 : 1);
+  return micro_batch_of(job, phase) * (job.has_pairs() ? 2 : 1);
 }
 
 Weights counted_weights(const ModelRole& role, Dtype dtype) {

@@ -128,8 +128,22 @@ class PhasePasses {
     step::update_phase(
         ops_, job_.rows_per_rank(), {1, job_.rows_per_rank(), job_.data.micro_batch_size_per_gpu},
         optimizer, [&](std::int64_t, std::int64_t pairs) {
-          (void)step::pair_micro_batch(ops_, w, sequences(2 * pairs), 1, role.checkpointing);
+          (void)step::pair_micro_batch(ops_, w, sequences(2 * pairs), floats({pairs}),
+                                       job_.center_rewards_coefficient, 1, role.checkpointing);
         });
+  }
+
+  void dpo(const ModelRole& role, spec::TrainPart part) {
+    const Weights w = world_.weights(role);
+    const std::int64_t pairs = job_.rows_per_rank();
+    const step::Preferences<T> all{sequences(2 * pairs), floats({2 * pairs})};
+    Optimizer optimizer(ops_, world_.units(role), part, role, world_.dtype());
+    if (part == spec::TrainPart::kUpdate) return optimizer.update();
+    step::update_phase(ops_, pairs, {1, pairs, job_.data.micro_batch_size_per_gpu}, optimizer,
+                       [&](std::int64_t first, std::int64_t count) {
+                         (void)step::preference_micro_batch(ops_, w, all, first, count, job_.dpo, 1,
+                                                            role.checkpointing);
+                       });
   }
 
   /// The body of a phase of the job's recipe.
@@ -176,7 +190,8 @@ class PhasePasses {
   [[nodiscard]] step::Experience<T> experience() const {
     const std::int64_t n = job_.sequences_per_rank();
     const T per_token = floats({n, response_});
-    return {sequences(n), per_token, per_token, per_token, per_token, per_token};
+    const T weights = job_.algorithm.rollout_correction.weighs() ? per_token : T();
+    return {sequences(n), per_token, per_token, per_token, per_token, per_token, weights};
   }
   // Sequences of this rank in a mini-batch of `prompts` of all ranks.
   [[nodiscard]] std::int64_t mini_batch(std::int64_t prompts) const {
@@ -199,8 +214,9 @@ void PhasePasses<World>::run(const JobModels& models, const spec::Phase& phase,
   switch (phase.body) {
     case spec::Body::kGenerate:
       return world_.weighted(static_cast<double>(responses) / static_cast<double>(micro), [&] {
-        generate(role, micro, step::sampling_options(job_.rollout, phase.baseline),
-                 most_decode_steps);
+        step::SamplingOptions sampling = step::sampling_options(job_.rollout, phase.baseline);
+        sampling.log_probs = !phase.baseline && job_.keeps_rollout_log_probs();
+        generate(role, micro, sampling, most_decode_steps);
       });
     case spec::Body::kLogProbs:
       return log_probs(role, job_.sequences_per_rank(), micro,
@@ -217,10 +233,12 @@ void PhasePasses<World>::run(const JobModels& models, const spec::Phase& phase,
       return sft(role, phase.part);
     case spec::Body::kPairUpdate:
       return reward(role, phase.part);
+    case spec::Body::kPreferenceUpdate:
+      return dpo(role, phase.part);
     case spec::Body::kCrossEntropy:
-      return log_probs(role, job_.rows_per_rank(), micro, false);
+      return log_probs(role, job_.sequences_per_rank(), micro * job_.sequences_per_row(), false);
     case spec::Body::kPairScores:
-      return scores(role, 2 * job_.rows_per_rank(), 2 * micro, false);
+      return scores(role, job_.sequences_per_rank(), micro * job_.sequences_per_row(), false);
   }
 }
 

@@ -86,6 +86,20 @@ ShapedReward apply_kl_penalty(const at::Tensor& token_scores, const at::Tensor& 
   return {token_scores - beta * kl, by_sequence.mean().item<double>()};
 }
 
+at::Tensor penalize_truncated(const spec::AlgorithmConfig& config, const at::Tensor& scores,
+                              const at::Tensor& truncated) {
+  const double factor = config.stop_properly_penalty_coef;
+  const at::Tensor cut = truncated.to(scores.scalar_type());
+  const at::Tensor scaled = factor < 0 ? at::full_like(scores, factor) : scores * factor;
+  return scores * (1 - cut) + (scaled - config.missing_eos_penalty) * cut;
+}
+
+at::Tensor rows_of_varied_groups(const at::Tensor& metric, std::int64_t n) {
+  const at::Tensor groups = metric.view({-1, n});
+  const at::Tensor varied = std::get<0>(groups.max(-1)).gt(std::get<0>(groups.min(-1)));  // (G,)
+  return varied.repeat_interleave(n).nonzero().flatten();
+}
+
 Advantages gae_advantages(const at::Tensor& token_rewards, const at::Tensor& values,
                           const at::Tensor& mask, double gamma, double lam) {
   const std::int64_t tokens = token_rewards.size(-1);
@@ -106,7 +120,7 @@ Advantages gae_advantages(const at::Tensor& token_rewards, const at::Tensor& val
 }
 
 Advantages grpo_advantages(const at::Tensor& token_rewards, const at::Tensor& mask,
-                           const std::vector<std::int64_t>& group, bool by_std) {
+                           const std::vector<std::int64_t>& group, bool by_std, double eps) {
   const Groups groups = group_scores(token_rewards, group);
   std::vector<double> out(groups.scores.size());
   for (const auto& [id, members] : groups.members) {
@@ -119,7 +133,7 @@ Advantages grpo_advantages(const at::Tensor& token_rewards, const at::Tensor& ma
       deviation = std::sqrt(squares / static_cast<double>(members.size() - 1));
     }
     for (const std::size_t i : members) {
-      out[i] = (groups.scores[i] - mean) / (by_std ? deviation + 1e-6 : 1.0);
+      out[i] = (groups.scores[i] - mean) / (by_std ? deviation + eps : 1.0);
     }
   }
   return broadcast(out, mask);
@@ -164,7 +178,7 @@ Advantages reinforce_plus_plus_advantages(const at::Tensor& token_rewards, const
 Advantages reinforce_plus_plus_baseline_advantages(const at::Tensor& token_rewards,
                                                    const at::Tensor& mask,
                                                    const std::vector<std::int64_t>& group) {
-  const at::Tensor centred = grpo_advantages(token_rewards, mask, group, false).advantages;
+  const at::Tensor centred = grpo_advantages(token_rewards, mask, group, false, 0).advantages;
   const at::Tensor out = masked_whiten(centred, mask) * mask;
   return {out, out};
 }
@@ -212,7 +226,8 @@ Advantages make_advantages(const spec::AlgorithmConfig& config, const AdvantageI
     case spec::AdvantageEstimator::kGae:
       return gae_advantages(in.token_rewards, in.values, in.mask, config.gamma, config.lam);
     case spec::AdvantageEstimator::kGrpo:
-      return grpo_advantages(in.token_rewards, in.mask, in.group, config.norm_adv_by_std_in_grpo);
+      return grpo_advantages(in.token_rewards, in.mask, in.group, config.norm_adv_by_std_in_grpo,
+                             config.norm_adv_eps);
     case spec::AdvantageEstimator::kRloo:
       return rloo_advantages(in.token_rewards, in.mask, in.group);
     case spec::AdvantageEstimator::kReinforcePlusPlus:

@@ -53,6 +53,12 @@ struct ShapedReward {
                                             const at::Tensor& ref_log_prob, const at::Tensor& mask,
                                             double beta, spec::KlKind kind);
 
+/// Scores (B,) of which those of `truncated` (B,) responses are penalised as configured.
+[[nodiscard]] at::Tensor penalize_truncated(const spec::AlgorithmConfig& config,
+                                            const at::Tensor& scores, const at::Tensor& truncated);
+/// Rows (int64) of the groups of `n` whose `metric` (B,) is not the same for all.
+[[nodiscard]] at::Tensor rows_of_varied_groups(const at::Tensor& metric, std::int64_t n);
+
 // ---- Advantages ----
 
 struct Advantages {
@@ -63,10 +69,11 @@ struct Advantages {
 /// result is whitened, the returns are not.
 [[nodiscard]] Advantages gae_advantages(const at::Tensor& token_rewards, const at::Tensor& values,
                                         const at::Tensor& mask, double gamma, double lam);
-/// Sum of rewards against its group's mean, over its unbiased deviation + 1e-6 when `by_std`; a
+/// Sum of rewards against its group's mean, over its unbiased deviation + eps when `by_std`; a
 /// group of one keeps mean 0 and deviation 1. `group`: one id a sequence.
 [[nodiscard]] Advantages grpo_advantages(const at::Tensor& token_rewards, const at::Tensor& mask,
-                                         const std::vector<std::int64_t>& group, bool by_std);
+                                         const std::vector<std::int64_t>& group, bool by_std,
+                                         double eps);
 /// Sum of rewards against the mean of the others in its group; a group of one keeps its score.
 [[nodiscard]] Advantages rloo_advantages(const at::Tensor& token_rewards, const at::Tensor& mask,
                                          const std::vector<std::int64_t>& group);

@@ -30,9 +30,35 @@ class Parts {
 
 }  // namespace
 
-train::Sequences generate_responses(Context& context, train::ModelWorker& actor,
-                                    const std::vector<train::Tokens>& prompts,
-                                    const Generation& generation) {
+namespace {
+
+Experience experience_of(const Context& context, const std::vector<train::Tokens>& prompts,
+                         std::vector<rollout::Response> generated, bool log_probs) {
+  const auto rows = static_cast<std::int64_t>(generated.size());
+  const at::TensorOptions single = at::TensorOptions().dtype(at::kFloat);
+  Experience out;
+  out.truncated = at::zeros({rows}, single);
+  if (log_probs)
+    out.rollout_log_probs = at::zeros({rows, context.job.data.max_response_length}, single);
+  std::vector<train::Tokens> responses;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    rollout::Response& response = generated[static_cast<std::size_t>(i)];
+    if (!response.ended) out.truncated[i] = 1;
+    if (log_probs) {
+      const auto length = static_cast<std::int64_t>(response.log_probs.size());
+      out.rollout_log_probs[i].narrow(0, 0, length).copy_(at::tensor(response.log_probs, single));
+    }
+    responses.push_back(std::move(response.tokens));
+  }
+  out.sequences = train::make_sequences(prompts, responses, sequence_shape(context));
+  return out;
+}
+
+}  // namespace
+
+Experience generate_responses(Context& context, train::ModelWorker& actor,
+                              const std::vector<train::Tokens>& prompts,
+                              const Generation& generation) {
   const spec::Job& job = context.job;
   const parallel::BatchSharder share = context.sharder();
   std::vector<rollout::Prompt> requests;
@@ -50,34 +76,51 @@ train::Sequences generate_responses(Context& context, train::ModelWorker& actor,
   options.max_new_tokens = job.data.max_response_length;
   options.eos_token_ids = context.text.ends;
   options.pad_token_id = context.text.pad;
-  std::vector<train::Tokens> responses;
+  std::vector<rollout::Response> generated;
   run_phase(context.runtime, generation.phase, [&] {
     model::KvCache cache = model::KvCache::over(
         context.runtime.region("rollout.kv", "kv", context.runtime.compute_dtype()), actor.shape(),
         job.rollout_batch(), job.max_sequence_length());
-    for (rollout::Response& response : rollout::generate(actor.model(), cache, requests, options)) {
-      responses.push_back(std::move(response.tokens));
-    }
+    generated = rollout::generate(actor.model(), cache, requests, options);
   });
-  return train::make_sequences(repeated, responses, sequence_shape(context));
+  return experience_of(context, repeated, std::move(generated), generation.sampling.log_probs);
+}
+
+namespace {
+
+std::vector<at::Tensor*> row_tensors(Experience& e) {
+  train::Sequences& s = e.sequences;
+  return {&s.tokens,          &s.columns,          &s.targets, &s.mask,       &s.last,
+          &e.old_log_probs,   &e.ref_log_probs,    &e.values,  &e.advantages, &e.returns,
+          &e.rollout_weights, &e.entropy,          &e.scores,  &e.baselines,  &e.numbers,
+          &e.truncated,       &e.rollout_log_probs};
+}
+
+}  // namespace
+
+void transform_rows(Experience& e, const std::function<at::Tensor(const at::Tensor&)>& f) {
+  for (at::Tensor* t : row_tensors(e)) {
+    if (t->defined()) *t = f(*t);
+  }
+}
+
+Experience join(const std::vector<Experience>& parts) {
+  Experience out = parts.front();
+  const std::vector<at::Tensor*> joined = row_tensors(out);
+  for (std::size_t i = 0; i < joined.size(); ++i) {
+    if (!joined[i]->defined()) continue;
+    std::vector<at::Tensor> each;
+    for (Experience part : parts) each.push_back(*row_tensors(part)[i]);
+    *joined[i] = at::cat(each);
+  }
+  return out;
 }
 
 Experience gather_experience(Context& context, const Experience& mine, std::int64_t n,
                              std::int64_t rows) {
   const parallel::BatchSharder share = context.sharder();
-  const auto all = [&](const at::Tensor& t) {
-    return t.defined() ? share.gather(t, n).narrow(0, 0, rows) : t;
-  };
-  const train::Sequences& s = mine.sequences;
-  Experience out;
-  out.sequences = {all(s.tokens), all(s.columns), all(s.targets), all(s.mask), all(s.last)};
-  out.old_log_probs = all(mine.old_log_probs);
-  out.entropy = all(mine.entropy);
-  out.ref_log_probs = all(mine.ref_log_probs);
-  out.values = all(mine.values);
-  out.scores = all(mine.scores);
-  out.baselines = all(mine.baselines);
-  out.numbers = all(mine.numbers);
+  Experience out = mine;
+  transform_rows(out, [&](const at::Tensor& t) { return share.gather(t, n).narrow(0, 0, rows); });
   return out;
 }
 

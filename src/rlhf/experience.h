@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,12 +20,19 @@ namespace neap::rlhf {
 
 /// Of this rank, (B, T) on the host; reference and values are undefined without such a model.
 struct Experience : step::Experience<at::Tensor> {
-  at::Tensor entropy;     // (B, T)
-  at::Tensor scores;      // (B,) of the reward model and the functions, by weight
-  at::Tensor baselines;   // (B,) scores of the greedy responses to the same prompts; ReMax only
-  at::Tensor numbers;     // (B, columns) of RewardScorer; undefined without functions
-  at::Tensor batch_mask;  // (ranks B, T): the response masks of the whole batch
+  at::Tensor entropy;    // (B, T)
+  at::Tensor scores;     // (B,) of the reward model and the functions, by weight
+  at::Tensor baselines;  // (B,) scores of the greedy responses to the same prompts; ReMax only
+  at::Tensor numbers;    // (B, columns) of RewardScorer; undefined without functions
+  at::Tensor truncated;  // (B,) 1 where a response has no end token
+  at::Tensor rollout_log_probs;  // (B, T) as sampled; undefined unless the job keeps them
+  at::Tensor batch_mask;         // (ranks B, T): the masks of the loss of the whole batch
 };
+
+/// Makes every tensor with a row for each sequence another one; those that are undefined stay.
+void transform_rows(Experience& e, const std::function<at::Tensor(const at::Tensor&)>& f);
+/// The rows of all, in order. Each has the same tensors.
+[[nodiscard]] Experience join(const std::vector<Experience>& parts);
 
 /// How responses are made.
 struct Generation {
@@ -33,10 +41,11 @@ struct Generation {
   step::SamplingOptions sampling;
   std::uint64_t key = 0;  ///< of the random streams, with a prompt's place in the whole batch
 };
-/// Responses to this rank's prompts.
-[[nodiscard]] train::Sequences generate_responses(Context& context, train::ModelWorker& actor,
-                                                  const std::vector<train::Tokens>& prompts,
-                                                  const Generation& generation);
+/// Responses to this rank's prompts: the sequences, `truncated`, and `rollout_log_probs` where the
+/// sampling options ask for them.
+[[nodiscard]] Experience generate_responses(Context& context, train::ModelWorker& actor,
+                                            const std::vector<train::Tokens>& prompts,
+                                            const Generation& generation);
 
 /// Every rank's experience in the batch's order: the first `rows` sequences. `n` answer a prompt.
 /// Without advantages and returns, which come from it.

@@ -11,6 +11,7 @@
 #include "rlhf/judge.h"
 #include "rlhf/ppo_update.h"
 #include "rlhf/reward_scorer.h"
+#include "rlhf/rollout_correction.h"
 #include "rlhf/trainer.h"
 #include "train/dataset.h"
 
@@ -18,7 +19,7 @@ namespace neap::rlhf {
 namespace {
 
 constexpr std::uint64_t kRolloutStream = 0x726f6c6cULL, kValidationStream = 0x76616cULL;
-constexpr const char* kStateFile = "ppo.json";
+constexpr const char* kPpoStateFile = "ppo.json";
 
 std::vector<train::Tokens> tokens_of(const std::vector<PromptRow>& prompts) {
   std::vector<train::Tokens> out;
@@ -46,7 +47,18 @@ class PpoTrainer final : public Trainer {
   [[nodiscard]] train::WorkerSpec spec(const char* role, const std::string& path, spec::Head head);
   [[nodiscard]] std::vector<PromptRow> read(const std::vector<std::string>& files) const;
   /// Everything up to the advantages.
-  [[nodiscard]] Experience make_experience(std::int64_t step, Metrics& metrics);
+  [[nodiscard]] Experience make_experience(Metrics& metrics);
+  /// This rank's responses to the next batch of prompts; ReMax's greedy ones with them.
+  struct Round {
+    std::vector<PromptRow> prompts;
+    Experience e;
+    train::Sequences greedy;
+  };
+  [[nodiscard]] Round respond(Metrics& metrics);
+  void score(Round& round, Metrics& metrics);
+  /// Scored responses to prompts whose responses have different scores, of as many batches as it
+  /// takes: DAPO's dynamic sampling.
+  [[nodiscard]] Experience varied_responses(Metrics& metrics);
   void add_log_probs(Experience& e, Metrics& metrics);
   struct Scored {
     at::Tensor scores;   // (B,)
@@ -57,6 +69,8 @@ class PpoTrainer final : public Trainer {
                              const train::Sequences& sequences, spec::PhaseId phase);
   /// On the whole batch.
   void add_advantages(Experience& all, Metrics& metrics);
+  /// Mask and weights of the loss, on the whole batch; the mask of `all` becomes the loss's.
+  void correct_loss(Experience& all, Metrics& metrics);
   [[nodiscard]] Sample sample_of(const Experience& all, std::int64_t row) const;
   static void describe(const Experience& e, std::int64_t longest, Metrics& metrics);
 
@@ -69,6 +83,9 @@ class PpoTrainer final : public Trainer {
   train::BatchOrder order_;
   KlController kl_control_;
   std::optional<Judge> judge_;
+  // Batches of prompts that the finished steps took, one each or more with a filter; and with those
+  // of the step under way, which a checkpoint of a step that failed must not count.
+  std::int64_t batches_ = 0, taken_ = 0;
 };
 
 train::WorkerSpec PpoTrainer::spec(const char* role, const std::string& path, spec::Head head) {
@@ -139,7 +156,8 @@ std::vector<PromptRow> PpoTrainer::read(const std::vector<std::string>& files) c
 
 Metrics PpoTrainer::train_step(std::int64_t step) {
   Metrics metrics;
-  const Experience e = make_experience(step, metrics);
+  taken_ = batches_;
+  const Experience e = make_experience(metrics);
   if (critic_) {
     const Stopwatch watch(metrics, "update_critic");
     train_critic(context_, *critic_, e, step, metrics);
@@ -148,54 +166,116 @@ Metrics PpoTrainer::train_step(std::int64_t step) {
     const Stopwatch watch(metrics, "update_actor");
     train_actor(context_, actor_, e, step, metrics);
   }
+  batches_ = taken_;
   return metrics;
 }
 
-Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
-  Experience e;
-  std::vector<PromptRow> prompts;
-  for (const std::size_t row : context_.sharder().of(order_.batch(step)))
+PpoTrainer::Round PpoTrainer::respond(Metrics& metrics) {
+  const std::int64_t batch = taken_++;
+  Round round;
+  std::vector<PromptRow>& prompts = round.prompts;
+  for (const std::size_t row : context_.sharder().of(order_.batch(batch)))
     prompts.push_back(prompts_[row]);
   {
     const Stopwatch watch(metrics, "gen");
     const auto seed = static_cast<std::uint64_t>(job().trainer.seed);
-    e.sequences = generate_responses(
-        context_, actor_, tokens_of(prompts),
-        {spec::PhaseId::kGenerate, job().rollout.n, step::sampling_options(job().rollout, false),
-         random_key({seed, kRolloutStream, static_cast<std::uint64_t>(step)})});
+    step::SamplingOptions sampling = step::sampling_options(job().rollout, false);
+    sampling.log_probs = job().keeps_rollout_log_probs();
+    round.e =
+        generate_responses(context_, actor_, tokens_of(prompts),
+                           {spec::PhaseId::kGenerate, job().rollout.n, sampling,
+                            random_key({seed, kRolloutStream, static_cast<std::uint64_t>(batch)})});
   }
-  train::Sequences greedy;
   if (job().has_greedy_baseline()) {
     const Stopwatch watch(metrics, "gen_max");
-    greedy = generate_responses(
-        context_, actor_, tokens_of(prompts),
-        {spec::PhaseId::kGenerateBaseline, 1, step::sampling_options(job().rollout, true), 0});
+    round.greedy = generate_responses(context_, actor_, tokens_of(prompts),
+                                      {spec::PhaseId::kGenerateBaseline, 1,
+                                       step::sampling_options(job().rollout, true), 0})
+                       .sequences;
   }
+  return round;
+}
+
+void PpoTrainer::score(Round& round, Metrics& metrics) {
+  const Stopwatch watch(metrics, "reward");
+  const std::int64_t n = job().rollout.n;
+  Experience& e = round.e;
+  Scored scored = score(round.prompts, n, e.sequences, spec::PhaseId::kRewards);
+  e.scores = penalize_truncated(job().algorithm, scored.scores, e.truncated);
+  e.numbers = std::move(scored.numbers);
+  if (round.greedy.tokens.defined()) {
+    e.baselines = score(round.prompts, 1, round.greedy, spec::PhaseId::kBaselineRewards)
+                      .scores.repeat_interleave(n);
+  }
+}
+
+Experience PpoTrainer::varied_responses(Metrics& metrics) {
+  const std::int64_t most = job().algorithm.filter_groups.max_num_gen_batches;
+  const std::int64_t n = job().rollout.n, wanted = job().sequences_per_step();
+  std::vector<Experience> kept;
+  std::int64_t rows = 0, batches = 0;
+  for (; rows < wanted; ++batches) {
+    if (most > 0 && batches == most) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  format("After {} batches only {} of {} prompts have responses with different "
+                         "scores; raise algorithm.filter_groups.max_num_gen_batches, or take "
+                         "prompts that are neither too easy nor too hard",
+                         batches, rows / n, wanted / n));
+    }
+    Round round = respond(metrics);
+    score(round, metrics);
+    Experience all = gather_experience(context_, round.e, n, wanted);
+    const at::Tensor varied = rows_of_varied_groups(all.scores, n);
+    transform_rows(all, [&](const at::Tensor& t) { return t.index_select(0, varied); });
+    rows += varied.numel();
+    kept.push_back(std::move(all));
+  }
+  metrics["train/num_gen_batches"] = static_cast<double>(batches);
+  Experience out = join(kept);
+  transform_rows(
+      out, [&](const at::Tensor& t) { return context_.sharder().pick(t.narrow(0, 0, wanted), n); });
+  return out;
+}
+
+Experience PpoTrainer::make_experience(Metrics& metrics) {
+  const bool filter = job().algorithm.filter_groups.enable;
+  Round round;
+  if (filter) {
+    round.e = varied_responses(metrics);
+  } else {
+    round = respond(metrics);
+  }
+  Experience& e = round.e;
   add_log_probs(e, metrics);
   if (critic_) {
     const Stopwatch watch(metrics, "values");
     e.values = response_values(context_, *critic_, e.sequences);
   }
-  {
-    const Stopwatch watch(metrics, "reward");
-    Scored scored = score(prompts, job().rollout.n, e.sequences, spec::PhaseId::kRewards);
-    e.scores = std::move(scored.scores);
-    e.numbers = std::move(scored.numbers);
-    if (greedy.tokens.defined()) {
-      e.baselines = score(prompts, 1, greedy, spec::PhaseId::kBaselineRewards)
-                        .scores.repeat_interleave(job().rollout.n);
-    }
-  }
+  if (!filter) score(round, metrics);
   const Stopwatch watch(metrics, "adv");
   const std::int64_t n = job().rollout.n;
   Experience all = gather_experience(context_, e, n, job().sequences_per_step());
   add_advantages(all, metrics);
   describe(all, job().data.max_response_length, metrics);
   if (all.numbers.defined()) scorer_.describe(all.numbers, metrics);
-  e.advantages = context_.sharder().pick(all.advantages, n);
-  e.returns = context_.sharder().pick(all.returns, n);
-  e.batch_mask = all.sequences.mask;
-  return e;
+  correct_loss(all, metrics);
+  const at::Tensor mask = all.sequences.mask;
+  transform_rows(all, [&](const at::Tensor& t) { return context_.sharder().pick(t, n); });
+  all.batch_mask = mask;
+  return all;
+}
+
+void PpoTrainer::correct_loss(Experience& e, Metrics& metrics) {
+  at::Tensor mask = e.sequences.mask;
+  if (e.rollout_log_probs.defined()) {
+    const RolloutDivergence divergence{e.rollout_log_probs, e.old_log_probs, mask};
+    const spec::RolloutCorrectionConfig& config = job().algorithm.rollout_correction;
+    describe_divergence(divergence, metrics);
+    e.rollout_weights = rollout_weights(config, divergence, metrics);
+    mask = accepted_mask(config, divergence, metrics);
+  }
+  if (job().algorithm.mask_truncated_completions) mask = mask * (1 - e.truncated).unsqueeze(-1);
+  e.sequences.mask = mask;
 }
 
 void PpoTrainer::add_log_probs(Experience& e, Metrics& metrics) {
@@ -259,6 +339,7 @@ void PpoTrainer::describe(const Experience& e, std::int64_t longest, Metrics& me
   summarize(metrics, "response_length", lengths);
   metrics["response_length/clip_ratio"] =
       lengths.ge(static_cast<double>(longest)).to(at::kDouble).mean().item<double>();
+  metrics["response_length/truncated_ratio"] = e.truncated.mean().item<double>();
   summarize(metrics, "prompt_length", e.sequences.last + 1 - lengths);
   summarize(metrics, "critic/score", e.scores);
   if (e.baselines.defined()) summarize(metrics, "critic/baselines", e.baselines);
@@ -286,10 +367,9 @@ Sample PpoTrainer::sample_of(const Experience& all, std::int64_t row) const {
 }
 
 Validation PpoTrainer::validate() {
-  Experience mine;
   const auto seed = static_cast<std::uint64_t>(job().trainer.seed);
   const std::vector<PromptRow> prompts = context_.sharder().of_padded(held_out_);
-  mine.sequences =
+  Experience mine =
       generate_responses(context_, actor_, tokens_of(prompts),
                          {spec::PhaseId::kGenerate, 1, step::sampling_options(job().rollout, false),
                           random_key({seed, kValidationStream})});
@@ -329,7 +409,8 @@ void PpoTrainer::save(const std::filesystem::path& folder) {
   if (!context_.ranks.first()) return;
   Json state = Json::object();
   state["kl_coef"] = kl_control_.value();
-  throw_if_error(write_file_atomic(folder / kStateFile, state.dump(1) + "\n"));
+  state["batches"] = batches_;
+  throw_if_error(write_file_atomic(folder / kPpoStateFile, state.dump(1) + "\n"));
 }
 
 void PpoTrainer::restore(const std::filesystem::path& folder) {
@@ -337,13 +418,15 @@ void PpoTrainer::restore(const std::filesystem::path& folder) {
   if (reference_) reference_->load();
   actor_.restore(folder / "actor");
   if (critic_) critic_->restore(folder / "critic");
-  const std::filesystem::path file = folder / kStateFile;
+  const std::filesystem::path file = folder / kPpoStateFile;
   const Json state =
       value_or_throw(parse_json(value_or_throw(read_file(file, 1_MiB)), file.string()));
-  if (!state.is_object() || !state.contains("kl_coef") || !state["kl_coef"].is_number()) {
-    throw Error(ErrorCode::kCorrupt, format("{}: \"kl_coef\" is missing", file.string()));
+  for (const char* key : {"kl_coef", "batches"}) {
+    if (state.is_object() && state.contains(key) && state[key].is_number()) continue;
+    throw Error(ErrorCode::kCorrupt, format("{}: \"{}\" is missing", file.string(), key));
   }
   kl_control_.restore(state["kl_coef"].get<double>());
+  batches_ = state["batches"].get<std::int64_t>();
 }
 
 }  // namespace

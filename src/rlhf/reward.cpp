@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "rlhf/model_update.h"
+#include "rlhf/pairs.h"
 #include "rlhf/trainer.h"
 #include "rlhf/update_phases.h"
 #include "step/phases.h"
@@ -10,10 +11,6 @@
 
 namespace neap::rlhf {
 namespace {
-
-struct Pairs {
-  std::vector<train::Tokens> prompts, chosen, rejected;
-};
 
 class RewardTrainer final : public Trainer {
  public:
@@ -23,10 +20,10 @@ class RewardTrainer final : public Trainer {
                 {"reward", context.job.resolve(context.job.actor_model.path), spec::Head::kScalar,
                  context.job.actor_model.lora, true, context.job.actor.optim,
                  static_cast<std::uint64_t>(context.job.trainer.seed), /*init_head=*/true}),
-        train_(read(context.job.data.train_files)),
-        order_(train_.prompts.size(), static_cast<std::size_t>(context.job.data.train_batch_size),
+        train_(context, context.job.data.train_files),
+        order_(train_.size(), static_cast<std::size_t>(context.job.data.train_batch_size),
                context.job.data.shuffle, static_cast<std::uint64_t>(context.job.trainer.seed)) {
-    if (!context.job.data.val_files.empty()) held_out_ = read(context.job.data.val_files);
+    if (!context.job.data.val_files.empty()) held_out_ = Pairs(context, context.job.data.val_files);
   }
 
   void load() override { reward_.load(); }
@@ -51,7 +48,8 @@ class RewardTrainer final : public Trainer {
                          step);
       update.run([&](std::int64_t first, std::int64_t size, const spec::Checkpointing& keep) {
         const step::PairMicroStatistics s = step::pair_micro_batch(
-            model.ops(), model.weights(), gather(train_, rows, first, size), pairs, keep);
+            model.ops(), model.weights(), gather(train_, rows, first, size),
+            train_.margins(rows, first, size), job.center_rewards_coefficient, pairs, keep);
         const auto weight = static_cast<double>(size);
         update.add_share("train/loss", s.loss);
         update.add_mean("train/accuracy", s.right / weight, weight);
@@ -62,12 +60,12 @@ class RewardTrainer final : public Trainer {
     return metrics;
   }
 
-  [[nodiscard]] bool can_validate() const override { return !held_out_.prompts.empty(); }
+  [[nodiscard]] bool can_validate() const override { return held_out_.size() > 0; }
 
   Validation validate() override {
     std::vector<double> sums = {0, 0};
     double &loss = sums[0], &right = sums[1];
-    std::vector<std::size_t> rows(held_out_.prompts.size());
+    std::vector<std::size_t> rows(held_out_.size());
     for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = i;
     const auto pairs = static_cast<double>(rows.size());
     rows = context_.sharder().of(rows);
@@ -100,32 +98,10 @@ class RewardTrainer final : public Trainer {
   void restore(const std::filesystem::path& folder) override { reward_.restore(folder / "reward"); }
 
  private:
-  [[nodiscard]] Pairs read(const std::vector<std::string>& files) const {
-    const spec::DataConfig& data = context_.job.data;
-    Pairs out;
-    for (const train::TextRow& row :
-         train::read_rows(resolve_all(context_.job, files),
-                          {data.prompt_key, data.chosen_key, data.rejected_key})) {
-      out.prompts.push_back(encode_prompt(context_, row.fields[0], row.where));
-      out.chosen.push_back(encode_response(context_, row.fields[1], row.where));
-      out.rejected.push_back(encode_response(context_, row.fields[2], row.where));
-    }
-    return out;
-  }
-
-  /// `count` pairs from `rows` at `first`: all chosen, then all rejected.
   [[nodiscard]] train::Sequences gather(const Pairs& pairs, const std::vector<std::size_t>& rows,
                                         std::int64_t first, std::int64_t count) const {
-    std::vector<train::Tokens> prompts, responses;
-    for (const auto* side : {&pairs.chosen, &pairs.rejected}) {
-      for (std::int64_t i = first; i < first + count; ++i) {
-        const std::size_t row = rows[static_cast<std::size_t>(i)];
-        prompts.push_back(pairs.prompts[row]);
-        responses.push_back((*side)[row]);
-      }
-    }
+    train::Sequences all = pairs.gather(context_, rows, first, count, count);
     const bridge::HostScope host;
-    train::Sequences all = train::make_sequences(prompts, responses, sequence_shape(context_));
     train::read_scores_before_padding(all, reward_.shape().pad_token_id);
     return all;
   }

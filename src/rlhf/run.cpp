@@ -24,6 +24,7 @@
 #include "report/metrics.h"
 #include "report/run_folder.h"
 #include "rlhf/interrupt.h"
+#include "rlhf/pairs.h"
 #include "rlhf/phase_records.h"
 #include "rlhf/summary.h"
 #include "rlhf/tokenizers.h"
@@ -47,9 +48,8 @@ void print(const std::string& text) {
 // Steps of the whole run. Reads the training files where epochs decide.
 std::int64_t count_steps(const spec::Job& job) {
   if (job.trainer.total_training_steps > 0) return job.trainer.total_training_steps;
-  const std::size_t rows = train::read_rows(resolve_all(job, job.data.train_files), {}).size();
-  const train::BatchOrder order(rows, static_cast<std::size_t>(job.data.train_batch_size), false,
-                                0);
+  const train::BatchOrder order(count_rows(job),
+                                static_cast<std::size_t>(job.data.train_batch_size), false, 0);
   return job.trainer.total_epochs * order.steps_per_epoch();
 }
 
@@ -269,9 +269,10 @@ void Run::open_output() {
   options.folder = output_;
   options.total_steps = static_cast<std::uint64_t>(total_steps_);
   options.resume_step = from;
-  options.console_keys = {"train/loss",    "train/accuracy",       "critic/score/mean",
-                          "actor/pg_loss", "critic/vf_loss",       "actor/reward_kl_penalty",
-                          "actor/entropy", "response_length/mean", "timing_s/step"};
+  options.console_keys = {"train/loss",      "train/accuracy",       "critic/score/mean",
+                          "actor/pg_loss",   "critic/vf_loss",       "actor/reward_kl_penalty",
+                          "actor/entropy",   "response_length/mean", "rewards/accuracies",
+                          "rewards/margins", "timing_s/step"};
   throw_if_error(report::MetricsLogger::choose_sinks(job_.trainer.logger, options));
   metrics_.emplace(value_or_throw(report::MetricsLogger::open(options)));
   validations_.emplace(value_or_throw(report::StepLog::open(output_ / kValidationFile, from)));

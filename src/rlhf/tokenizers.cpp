@@ -22,8 +22,7 @@ struct Reader {
 
 std::vector<Reader> readers(const spec::Job& job) {
   std::vector<Reader> out = {{"actor", "actor_rollout_ref.model", job.actor_model.path, {}}};
-  if (!job.has_rollout()) return out;
-  if (job.has_reward_model()) {
+  if (job.has_rollout() && job.has_reward_model()) {
     out.push_back(
         {"reward", "reward_model.model", job.reward_model.path, job.reward_model.tokenizer_path});
   }

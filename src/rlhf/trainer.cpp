@@ -21,6 +21,8 @@ std::unique_ptr<Trainer> make_trainer(Context& context) {
       return make_sft_trainer(context);
     case spec::Task::kReward:
       return make_reward_trainer(context);
+    case spec::Task::kDpo:
+      return make_dpo_trainer(context);
     case spec::Task::kPpo:
     case spec::Task::kGrpo:
       return make_ppo_trainer(context);

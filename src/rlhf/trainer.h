@@ -82,6 +82,7 @@ class Trainer {
 [[nodiscard]] std::unique_ptr<Trainer> make_trainer(Context& context);
 [[nodiscard]] std::unique_ptr<Trainer> make_sft_trainer(Context& context);
 [[nodiscard]] std::unique_ptr<Trainer> make_reward_trainer(Context& context);
+[[nodiscard]] std::unique_ptr<Trainer> make_dpo_trainer(Context& context);
 [[nodiscard]] std::unique_ptr<Trainer> make_ppo_trainer(Context& context);  ///< and grpo
 
 // ---- shared by the trainers ----

@@ -98,7 +98,7 @@ class Generation {
                     options_.pad_token_id);
       lengths.push_back(static_cast<std::int64_t>(prompt.size()));
     }
-    const at::Tensor next = step::prefill_and_sample(
+    const step::Sampled<at::Tensor> next = step::prefill_and_sample(
         model_.ops(), model_.weights(), on_host(tokens).view({-1, options_.prompt_width}),
         on_host(lengths), on_host(chosen), uniforms(chosen), cache_, options_.sampling);
     take(chosen, next, false);
@@ -122,7 +122,7 @@ class Generation {
     }
     std::vector<std::int64_t> all(n);
     std::iota(all.begin(), all.end(), 0);
-    const at::Tensor next =
+    const step::Sampled<at::Tensor> next =
         step::decode_and_sample(model_.ops(), model_.weights(), on_host(tokens), on_host(positions),
                                 uniforms(all), cache_, key_limit, options_.sampling);
     take(active, next, true);
@@ -143,13 +143,20 @@ class Generation {
 
   /// Notes the next token of each of `slots`, and retires those that ended. `next` (on the host) has
   /// one token a slot of the list, or, where `by_slot`, one a slot of the cache.
-  void take(const std::vector<std::int64_t>& slots, const at::Tensor& next, bool by_slot) {
-    const std::int64_t* tokens = next.const_data_ptr<std::int64_t>();
+  void take(const std::vector<std::int64_t>& slots, const step::Sampled<at::Tensor>& next,
+            bool by_slot) {
+    const std::int64_t* tokens = next.tokens.const_data_ptr<std::int64_t>();
+    const bridge::HostScope host;
+    const at::Tensor kept =
+        next.log_probs.defined() ? next.log_probs.to(at::kFloat).contiguous() : at::Tensor();
+    const float* log_probs = kept.defined() ? kept.const_data_ptr<float>() : nullptr;
     for (std::size_t i = 0; i < slots.size(); ++i) {
       const auto slot = static_cast<std::size_t>(slots[i]);
-      const std::int64_t token = tokens[by_slot ? slot : i];
+      const std::size_t at = by_slot ? slot : i;
+      const std::int64_t token = tokens[at];
       Response& response = responses_[slots_[slot]];
       response.tokens.push_back(token);
+      if (log_probs != nullptr) response.log_probs.push_back(log_probs[at]);
       response.ended = std::find(options_.eos_token_ids.begin(), options_.eos_token_ids.end(),
                                  token) != options_.eos_token_ids.end();
       if (response.ended ||

@@ -32,7 +32,8 @@ struct Prompt {
 
 struct Response {
   std::vector<std::int64_t> tokens;
-  bool ended = false;  ///< by eos; false: cut at max_new_tokens
+  std::vector<float> log_probs;  ///< of the tokens, where the sampling options ask for them
+  bool ended = false;            ///< by eos; false: cut at max_new_tokens
 };
 
 /// One response a prompt, in their order. The cache may hold anything. `on_progress` is told how many have ended after each

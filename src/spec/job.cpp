@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "spec/optimizer.h"
+#include "spec/presets.h"
 
 namespace neap::spec {
 namespace {
@@ -69,6 +70,49 @@ Status validate_checkpointing(const std::string& at, const ModelConfig& m) {
       format("{}.enable_gradient_checkpointing = true means {}.activation_checkpointing = "
              "\"full\", which is \"{}\"; leave one of them out",
              at, at, m.activation_checkpointing));
+}
+
+Status validate_losses(const Job& job) {
+  if (job.dpo.loss_type == PreferenceLoss::kRobust && job.dpo.label_smoothing >= 0.5) {
+    return wrong(
+        format("dpo.label_smoothing {} is too large for loss \"robust\", which divides by 1 - 2 x "
+               "label_smoothing; take less than 0.5",
+               job.dpo.label_smoothing));
+  }
+  if (job.actor.clip_ratio_c != 0 && job.actor.clip_ratio_c < 1) {
+    return wrong(
+        format("actor_rollout_ref.actor.clip_ratio_c is {}; it can be 0 (no dual clip) or "
+               "at least 1",
+               job.actor.clip_ratio_c));
+  }
+  return {};
+}
+
+// Of a job with a rollout.
+Status validate_advantages(const Job& job) {
+  const bool gae = job.algorithm.adv_estimator == AdvantageEstimator::kGae;
+  if (gae != job.has_critic()) {
+    return wrong(format("algorithm.adv_estimator \"{}\" does not go with task \"{}\"; take \"{}\"",
+                        to_string(job.algorithm.adv_estimator), to_string(job.task),
+                        job.has_critic() ? "gae" : "grpo"));
+  }
+  if (compares_responses(job.algorithm.adv_estimator) && job.rollout.n < 2) {
+    return wrong(
+        format("actor_rollout_ref.rollout.n is 1; {} compares at least 2 responses to a "
+               "prompt",
+               to_string(job.algorithm.adv_estimator)));
+  }
+  if (job.algorithm.filter_groups.enable && job.rollout.n < 2) {
+    return wrong(
+        "algorithm.filter_groups.enable needs actor_rollout_ref.rollout.n of at least 2: it drops "
+        "prompts whose responses all have the same score");
+  }
+  if (job.algorithm.filter_groups.enable && job.has_greedy_baseline())
+    return wrong("algorithm.filter_groups.enable does not go with adv_estimator \"remax\"");
+  if (job.algorithm.rollout_correction.weighs())
+    NEAP_TRY(importance_weights(job.algorithm.rollout_correction).status());
+  NEAP_TRY(rejection_rules(job.algorithm.rollout_correction).status());
+  return {};
 }
 
 constexpr std::string_view kActorOptimizer = "actor_rollout_ref.actor.optim";
@@ -138,14 +182,15 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
   job.folder = file.parent_path();
   for (const std::string& text : overrides) NEAP_TRY(table.apply_override(text));
   const auto is_set = [&](std::string_view key) { return table.find(key)->is_set; };
+  if (job.task == Task::kGrpo && !is_set("algorithm.adv_estimator"))
+    job.algorithm.adv_estimator = AdvantageEstimator::kGrpo;
+  NEAP_TRY(apply_preset(table, job.algorithm.preset, job.task, job.algorithm.adv_estimator));
   if (is_set("actor_rollout_ref.actor.clip_ratio")) {
     if (!is_set("actor_rollout_ref.actor.clip_ratio_low"))
       job.actor.clip_ratio_low = job.actor.clip_ratio;
     if (!is_set("actor_rollout_ref.actor.clip_ratio_high"))
       job.actor.clip_ratio_high = job.actor.clip_ratio;
   }
-  if (job.task == Task::kGrpo && !is_set("algorithm.adv_estimator"))
-    job.algorithm.adv_estimator = AdvantageEstimator::kGrpo;
   NEAP_TRY(check_optimizer_keys(table, kActorOptimizer, job.actor.optim));
   NEAP_TRY(check_optimizer_keys(table, kCriticOptimizer, job.critic.optim));
   NEAP_TRY(job.reward.validate(table));
@@ -191,22 +236,12 @@ Status Job::validate() const {
           "trainer.logger has \"{}\"; it can hold \"console\", \"jsonl\", \"tensorboard\"", sink));
   }
   NEAP_TRY(validate_rewards(*this));
+  NEAP_TRY(validate_losses(*this));
   if (!has_rollout()) {
     return shared("data.train_batch_size", data.train_batch_size, ranks(),
                   "data.micro_batch_size_per_gpu", data.micro_batch_size_per_gpu, 1);
   }
-  const bool gae = algorithm.adv_estimator == AdvantageEstimator::kGae;
-  if (gae != has_critic()) {
-    return wrong(format("algorithm.adv_estimator \"{}\" does not go with task \"{}\"; take \"{}\"",
-                        to_string(algorithm.adv_estimator), to_string(task),
-                        has_critic() ? "gae" : "grpo"));
-  }
-  if (compares_responses(algorithm.adv_estimator) && rollout.n < 2) {
-    return wrong(
-        format("actor_rollout_ref.rollout.n is 1; {} compares at least 2 responses to a "
-               "prompt",
-               to_string(algorithm.adv_estimator)));
-  }
+  NEAP_TRY(validate_advantages(*this));
   NEAP_TRY(divides("actor_rollout_ref.actor.ppo_mini_batch_size", actor.ppo_mini_batch_size,
                    "data.train_batch_size", data.train_batch_size));
   NEAP_TRY(shared("actor_rollout_ref.actor.ppo_mini_batch_size", actor.ppo_mini_batch_size, ranks(),
@@ -228,7 +263,7 @@ std::filesystem::path Job::resolve(const std::string& path) const {
 }
 
 bool Job::uses_reference() const {
-  return has_rollout() && (algorithm.use_kl_in_reward || actor.use_kl_loss);
+  return task == Task::kDpo || (has_rollout() && (algorithm.use_kl_in_reward || actor.use_kl_loss));
 }
 bool Job::reference_is_actor_base() const {
   return uses_reference() && actor_model.lora.rank > 0 &&
@@ -240,8 +275,12 @@ const std::string& Job::reference_path() const {
 const std::string& Job::critic_path() const {
   return critic.model.path.empty() ? reward_model.path : critic.model.path;
 }
+std::int64_t Job::sequences_per_row() const {
+  if (has_rollout()) return rollout.n;
+  return has_pairs() ? 2 : 1;
+}
 std::int64_t Job::sequences_per_step() const {
-  return data.train_batch_size * (has_rollout() ? rollout.n : 1);
+  return data.train_batch_size * sequences_per_row();
 }
 std::int64_t Job::ranks() const {
   if (launched_ranks > 0) return launched_ranks;
@@ -259,8 +298,9 @@ std::int64_t Job::rollout_batch() const {
   return rollout.batch_size == 0 ? all : std::min(rollout.batch_size, all);
 }
 std::int64_t Job::reference_micro_batch() const {
-  return reference_micro_batch_size_per_gpu != 0 ? reference_micro_batch_size_per_gpu
-                                                 : rollout.log_prob_micro_batch_size_per_gpu;
+  if (reference_micro_batch_size_per_gpu != 0) return reference_micro_batch_size_per_gpu;
+  return has_rollout() ? rollout.log_prob_micro_batch_size_per_gpu
+                       : data.micro_batch_size_per_gpu * sequences_per_row();
 }
 std::int64_t Job::reward_micro_batch() const {
   return reward_micro_batch_size_per_gpu != 0 ? reward_micro_batch_size_per_gpu

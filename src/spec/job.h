@@ -14,6 +14,7 @@
 #include "spec/loss_kinds.h"
 #include "spec/measures.h"
 #include "spec/reward_config.h"
+#include "spec/rollout_correction.h"
 #include "spec/task.h"
 
 namespace neap::spec {
@@ -30,7 +31,9 @@ struct OptimizerConfig {
   bool nesterov = false;
   std::string state_dtype = "float32", gradient_dtype = "float32", master_dtype = "float32";
   std::int64_t lr_warmup_steps = 0;
+  double lr_warmup_steps_ratio = 0;  ///< of all steps, where lr_warmup_steps is 0
   std::string lr_schedule = "constant";
+  double min_lr_ratio = 0;  ///< where linear and cosine end, of lr
 };
 
 struct LoraConfig {
@@ -55,7 +58,8 @@ struct ActorConfig {
   std::int64_t ppo_micro_batch_size_per_gpu = 8;
   std::int64_t ppo_epochs = 1;
   PolicyLoss loss_mode = PolicyLoss::kVanilla;  ///< policy_loss.loss_mode
-  double clip_ratio = 0.2, clip_ratio_low = 0.2, clip_ratio_high = 0.2, clip_ratio_c = 3.0;
+  double clip_ratio = 0.2, clip_ratio_low = 0.2, clip_ratio_high = 0.2;
+  double clip_ratio_c = 3.0;  ///< 0: no dual clip
   double entropy_coeff = 0;
   bool use_kl_loss = false;
   double kl_loss_coef = 0.001;
@@ -71,7 +75,8 @@ struct RolloutConfig {
   double temperature = 1.0;
   double top_p = 1.0;
   std::int64_t top_k = -1;
-  std::int64_t batch_size = 0;  ///< sequences decoded together; 0: the whole batch
+  std::int64_t batch_size = 0;       ///< sequences decoded together; 0: the whole batch
+  bool calculate_log_probs = false;  ///< of what is sampled, as it is sampled
   std::int64_t log_prob_micro_batch_size_per_gpu = 8;
 };
 
@@ -88,7 +93,21 @@ struct CriticConfig {
   OptimizerConfig optim{.lr = 1e-5};
 };
 
+struct DpoConfig {
+  PreferenceLoss loss_type = PreferenceLoss::kSigmoid;
+  double beta = 0.1;
+  double label_smoothing = 0;
+};
+
+/// DAPO's dynamic sampling.
+struct FilterGroupsConfig {
+  bool enable = false;
+  std::string metric = "score";
+  std::int64_t max_num_gen_batches = 0;  ///< 0: no limit
+};
+
 struct AlgorithmConfig {
+  std::string preset;  ///< "verl", "openrlhf", "trl": whose defaults apply; empty: Neap's
   AdvantageEstimator adv_estimator = AdvantageEstimator::kGae;
   double gamma = 1.0, lam = 1.0;
   bool use_kl_in_reward = false;
@@ -98,14 +117,21 @@ struct AlgorithmConfig {
   std::int64_t horizon = 10000;
   double target_kl = 0.1;
   bool norm_adv_by_std_in_grpo = true;
+  double norm_adv_eps = 1e-6;  ///< added to that standard deviation
+  FilterGroupsConfig filter_groups;
+  RolloutCorrectionConfig rollout_correction;
+  // Responses that were cut at the longest length.
+  bool mask_truncated_completions = false;
+  double stop_properly_penalty_coef = 1;
+  double missing_eos_penalty = 0;
 };
 
 struct DataConfig {
   std::vector<std::string> train_files, val_files;
   std::string prompt_key = "prompt", response_key = "response", chosen_key = "chosen",
-              rejected_key = "rejected";
+              rejected_key = "rejected", margin_key = "margin", ranking_key = "ranking";
   std::int64_t train_batch_size = 64;
-  std::int64_t micro_batch_size_per_gpu = 16;  ///< sft and reward stages
+  std::int64_t micro_batch_size_per_gpu = 16;  ///< sft, reward and dpo
   std::int64_t max_prompt_length = 16, max_response_length = 48;
   bool shuffle = true;
 };
@@ -148,15 +174,17 @@ struct Job {
   DeviceConfig device;
   MemoryConfig memory;
   DataConfig data;
-  ModelConfig actor_model;      ///< the only model of sft; the base of the reward model in reward
+  ModelConfig actor_model;      ///< the only trained model of sft and dpo; the reward model's base
   ModelConfig reference_model;  ///< path empty: the actor's start
   ModelConfig reward_model;     ///< of ppo and grpo; path empty: none
   double reward_model_weight = 1;
+  double center_rewards_coefficient = 0;  ///< of the reward task
   RewardConfig reward;  ///< functions that score responses, besides the model or instead
   ActorConfig actor;
   RolloutConfig rollout;
   CriticConfig critic;
   AlgorithmConfig algorithm;
+  DpoConfig dpo;
   TrainerConfig trainer;
   std::int64_t nccl_timeout = 1800;                     ///< seconds
   std::int64_t reference_micro_batch_size_per_gpu = 0;  ///< 0: as the actor's log-probabilities
@@ -178,11 +206,17 @@ struct Job {
   // What the keys whose zero or empty value means "as another key" come to.
   [[nodiscard]] bool has_rollout() const { return task == Task::kPpo || task == Task::kGrpo; }
   [[nodiscard]] bool has_critic() const { return task == Task::kPpo; }
+  /// Rows are pairs of responses.
+  [[nodiscard]] bool has_pairs() const { return task == Task::kReward || task == Task::kDpo; }
   /// A response to each prompt is also decoded greedily and scored: ReMax's baseline.
   [[nodiscard]] bool has_greedy_baseline() const {
     return has_rollout() && algorithm.adv_estimator == AdvantageEstimator::kRemax;
   }
   [[nodiscard]] bool has_reward_model() const { return !reward_model.path.empty(); }
+  /// The rollout keeps the log-probabilities of what it samples.
+  [[nodiscard]] bool keeps_rollout_log_probs() const {
+    return has_rollout() && (rollout.calculate_log_probs || algorithm.rollout_correction.any());
+  }
   /// A separate reference model. False: no term uses a reference, or it is the actor's frozen base
   /// with the adapter off.
   [[nodiscard]] bool uses_reference() const;
@@ -191,7 +225,8 @@ struct Job {
   [[nodiscard]] const std::string& reference_path() const;
   /// The critic's start: its own path, else the reward model's.
   [[nodiscard]] const std::string& critic_path() const;
-  [[nodiscard]] std::int64_t sequences_per_step() const;  ///< train_batch_size * rollout.n
+  [[nodiscard]] std::int64_t sequences_per_row() const;  ///< rollout.n, or 2 of a pair
+  [[nodiscard]] std::int64_t sequences_per_step() const;
   /// Processes that share each step's batch, one device each.
   [[nodiscard]] std::int64_t ranks() const;
   /// What one rank does of a step: its share of the rows, of the sequences, and of those the ones
@@ -207,7 +242,7 @@ struct Job {
   [[nodiscard]] std::int64_t max_sequence_length() const;  ///< prompt + response
   /// Log-probabilities are those of the sampling distribution; greedy decoding takes 1.
   [[nodiscard]] double log_prob_temperature() const {
-    return rollout.temperature > 0 ? rollout.temperature : 1;
+    return has_rollout() && rollout.temperature > 0 ? rollout.temperature : 1;
   }
 };
 

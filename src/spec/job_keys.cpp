@@ -3,6 +3,7 @@
 #include "spec/job.h"
 #include "spec/loss_kinds.h"
 #include "spec/optimizer.h"
+#include "spec/presets.h"
 
 namespace neap::spec {
 namespace {
@@ -91,8 +92,16 @@ void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o) {
   t.bind(at + ".lr_warmup_steps", &o.lr_warmup_steps, "Linear warm-up from zero.")
       .in("optimizer steps")
       .at_least(0);
+  t.bind(at + ".lr_warmup_steps_ratio", &o.lr_warmup_steps_ratio,
+         "Share of all optimizer steps that warm up, rounded up, where `lr_warmup_steps` is 0.")
+      .at_least(0)
+      .at_most(1);
   t.bind(at + ".lr_scheduler_type", &o.lr_schedule, "Learning rate after the warm-up.")
       .one_of({"constant", "linear", "cosine"});
+  t.bind(at + ".min_lr_ratio", &o.min_lr_ratio,
+         "Where `linear` and `cosine` end, as a share of `lr`.")
+      .at_least(0)
+      .at_most(1);
 }
 
 void bind_loss_aggregation(ConfigTable& t, const std::string& path, LossAggregation* field) {
@@ -157,16 +166,23 @@ void bind_data(ConfigTable& t, DataConfig& d) {
   t.bind("data.val_files", &d.val_files, "JSONL files held out for validation.");
   t.bind("data.prompt_key", &d.prompt_key, "Field of a row that holds the prompt.");
   t.bind("data.response_key", &d.response_key, "Field that holds the response (sft).");
-  t.bind("data.chosen_key", &d.chosen_key, "Field that holds the preferred text (reward).");
-  t.bind("data.rejected_key", &d.rejected_key, "Field that holds the other text (reward).");
+  t.bind("data.chosen_key", &d.chosen_key, "Field that holds the preferred text (reward, dpo).");
+  t.bind("data.rejected_key", &d.rejected_key, "Field that holds the other text (reward, dpo).");
+  t.bind("data.ranking_key", &d.ranking_key,
+         "Field that holds a list of texts, the best first, instead of the two above: each pair of "
+         "them is a row (reward, dpo).");
+  t.bind("data.margin_key", &d.margin_key,
+         "Field with a number by which the preferred text's score has to be higher; rows may lack "
+         "it (reward).");
   t.bind("data.train_batch_size", &d.train_batch_size,
          "Rows of one step, of all ranks together: prompts in ppo and grpo, texts in sft, pairs in "
-         "reward.")
+         "reward and dpo.")
       .in("rows")
       .at_least(1);
-  t.bind("data.micro_batch_size_per_gpu", &d.micro_batch_size_per_gpu,
-         "Rows that go through a rank's model at once in sft and reward; gradients of the micro "
-         "batches of a step add up.")
+  t.bind(
+       "data.micro_batch_size_per_gpu", &d.micro_batch_size_per_gpu,
+       "Rows that go through a rank's model at once in sft, reward and dpo; gradients of the micro "
+       "batches of a step add up.")
       .in("rows")
       .at_least(1);
   t.bind("data.max_prompt_length", &d.max_prompt_length, "Longest prompt.")
@@ -204,8 +220,8 @@ void bind_actor(ConfigTable& t, ActorConfig& a) {
   t.bind(at + ".clip_ratio_high", &a.clip_ratio_high, "Ratio is clipped at 1 + this.").at_least(0);
   t.bind(at + ".clip_ratio_c", &a.clip_ratio_c,
          "Dual clip: for negative advantages, bounds the loss at clip_ratio_c times the absolute "
-         "advantage.")
-      .at_least(1);
+         "advantage; 0: does not.")
+      .at_least(0);
   t.bind(at + ".entropy_coeff", &a.entropy_coeff, "Weight of the entropy bonus.").at_least(0);
   t.bind(at + ".use_kl_loss", &a.use_kl_loss, "Adds the KL to the reference to the loss.");
   t.bind(at + ".kl_loss_coef", &a.kl_loss_coef, "Weight of that KL.").at_least(0);
@@ -237,6 +253,11 @@ void bind_rollout(ConfigTable& t, Job& job) {
          "whole share of the batch.")
       .in("sequences")
       .at_least(0);
+  t.bind(
+      at + ".calculate_log_probs", &r.calculate_log_probs,
+      "Keeps the log-probability of each sampled token, after the temperature and before `top_k` "
+      "and `top_p`, and logs its distance to the trainer's; `algorithm.rollout_correction` "
+      "implies it.");
   t.bind(at + ".log_prob_micro_batch_size_per_gpu", &r.log_prob_micro_batch_size_per_gpu,
          "Sequences whose old log-probabilities are computed at once.")
       .in("sequences")
@@ -246,7 +267,7 @@ void bind_rollout(ConfigTable& t, Job& job) {
   t.bind("actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
          &job.reference_micro_batch_size_per_gpu,
          "Sequences whose reference log-probabilities are computed at once; 0: as "
-         "`rollout.log_prob_micro_batch_size_per_gpu`.")
+         "`rollout.log_prob_micro_batch_size_per_gpu`, in dpo as in training.")
       .in("sequences")
       .at_least(0);
 }
@@ -291,10 +312,73 @@ void bind_critic(ConfigTable& t, Job& job) {
          "`actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu`.")
       .in("sequences")
       .at_least(0);
+  t.bind("reward_model.center_rewards_coefficient", &job.center_rewards_coefficient,
+         "reward: weight of the square of a pair's summed scores in the loss, which keeps scores "
+         "around 0.")
+      .at_least(0);
   job.reward.bind(t);
 }
 
+void bind_dpo(ConfigTable& t, DpoConfig& d) {
+  bind_enum(t, "dpo.loss_type", &d.loss_type, parse_preference_loss,
+            "Loss of a pair; docs/algorithms.md has the formulas.")
+      .one_of(preference_loss_names());
+  t.bind("dpo.beta", &d.beta, "Strength of the pull to the reference.").at_least(1e-6);
+  t.bind("dpo.label_smoothing", &d.label_smoothing,
+         "Probability that a label is wrong, in `sigmoid`, `sigmoid_norm` and `robust`.")
+      .at_least(0)
+      .at_most(1);
+}
+
+void bind_rollout_correction(ConfigTable& t, RolloutCorrectionConfig& c) {
+  const std::string at = "algorithm.rollout_correction";
+  t.bind(at + ".rollout_is", &c.rollout_is,
+         "Weighs the loss with the ratio of the trainer's to the rollout's probability: of each "
+         "`token`, or of the whole `sequence`; `null`: does not.")
+      .one_of(rollout_is_names());
+  t.bind(at + ".rollout_is_threshold", &c.rollout_is_threshold,
+         "`HI`: larger weights become HI (truncated importance sampling); `LO_HI`: weights outside "
+         "become 0 (IcePop).");
+  t.bind(at + ".rollout_is_batch_normalize", &c.rollout_is_batch_normalize,
+         "Divides the weights by their mean over the batch.");
+  t.bind(at + ".rollout_rs", &c.rollout_rs,
+         "Leaves tokens or sequences out of the loss whose divergence is too large: `token_k1`, "
+         "`seq_sum_k1`, `seq_mean_k1`, with `k2` or `k3` as well, `seq_max_k2`, `seq_max_k3`, or "
+         "several with commas; `null`: none.");
+  t.bind(
+      at + ".rollout_rs_threshold", &c.rollout_rs_threshold,
+      "Of `k1`: `LO_HI` for the ratio of probabilities, `HI` for 1/HI to HI; of `k2` and `k3` the "
+      "largest value. One for all options, or one each with commas.");
+}
+
+void bind_truncation(ConfigTable& t, AlgorithmConfig& a) {
+  t.bind("algorithm.filter_groups.enable", &a.filter_groups.enable,
+         "DAPO's dynamic sampling: prompts whose responses all have the same score are dropped, "
+         "and more prompts are generated until the batch is full.");
+  t.bind("algorithm.filter_groups.metric", &a.filter_groups.metric,
+         "What is compared: `score` or `seq_reward`, both the sum of a response's rewards.")
+      .one_of({"score", "seq_reward"});
+  t.bind("algorithm.filter_groups.max_num_gen_batches", &a.filter_groups.max_num_gen_batches,
+         "Most batches generated for one step; more is an error. 0: no limit.")
+      .in("batches")
+      .at_least(0);
+  t.bind("algorithm.mask_truncated_completions", &a.mask_truncated_completions,
+         "Leaves responses without an end token out of the loss; their scores still count in their "
+         "group.");
+  t.bind("algorithm.stop_properly_penalty_coef", &a.stop_properly_penalty_coef,
+         "Scores of responses without an end token are multiplied by it; negative: become it.")
+      .at_most(1);
+  t.bind("algorithm.missing_eos_penalty", &a.missing_eos_penalty,
+         "Taken off the score of a response without an end token.")
+      .at_least(0);
+}
+
 void bind_algorithm(ConfigTable& t, AlgorithmConfig& a) {
+  t.bind(
+       "algorithm.preset", &a.preset,
+       "Whose defaults apply to keys that are not set: those of `verl`, `openrlhf` or `trl` as in "
+       "docs/algorithms.md; empty: Neap's, which are on this page.")
+      .one_of({"", "verl", "openrlhf", "trl"});
   bind_enum(t, "algorithm.adv_estimator", &a.adv_estimator, parse_advantage_estimator,
             "How rewards become advantages: `gae` in ppo, which has the critic that it needs; the "
             "others in grpo, which has none. docs/algorithms.md has the formulas.")
@@ -315,6 +399,8 @@ void bind_algorithm(ConfigTable& t, AlgorithmConfig& a) {
       .at_least(0);
   t.bind("algorithm.norm_adv_by_std_in_grpo", &a.norm_adv_by_std_in_grpo,
          "Divides grpo's advantages by the group's standard deviation; false: Dr. GRPO.");
+  t.bind("algorithm.norm_adv_eps", &a.norm_adv_eps, "Added to that standard deviation.")
+      .at_least(0);
 }
 
 void bind_trainer(ConfigTable& t, TrainerConfig& r) {
@@ -385,6 +471,9 @@ ConfigTable Job::bind() {
       .at_least(1);
   bind_critic(t, *this);
   bind_algorithm(t, algorithm);
+  bind_truncation(t, algorithm);
+  bind_rollout_correction(t, algorithm.rollout_correction);
+  bind_dpo(t, dpo);
   bind_trainer(t, trainer);
   return t;
 }

@@ -24,6 +24,11 @@ constexpr Named<PolicyLoss> kPolicyLosses[] = {
     {"cispo", PolicyLoss::kCispo},
     {"gpg", PolicyLoss::kGpg},
 };
+constexpr Named<PreferenceLoss> kPreferences[] = {
+    {"sigmoid", PreferenceLoss::kSigmoid}, {"sigmoid_norm", PreferenceLoss::kSigmoidNorm},
+    {"ipo", PreferenceLoss::kIpo},         {"ipo_sum", PreferenceLoss::kIpoSum},
+    {"hinge", PreferenceLoss::kHinge},     {"robust", PreferenceLoss::kRobust},
+};
 constexpr Named<AdvantageEstimator> kAdvantages[] = {
     {"gae", AdvantageEstimator::kGae},
     {"grpo", AdvantageEstimator::kGrpo},
@@ -95,6 +100,16 @@ Result<PolicyLoss> parse_policy_loss(std::string_view name) {
 }
 LossAggregation aggregation_of(PolicyLoss kind, LossAggregation configured) {
   return kind == PolicyLoss::kGspo ? LossAggregation::kSequenceMeanTokenMean : configured;
+}
+
+std::vector<std::string> preference_loss_names() {
+  return names_of(kPreferences);
+}
+std::string_view to_string(PreferenceLoss kind) {
+  return name_of(kPreferences, kind);
+}
+Result<PreferenceLoss> parse_preference_loss(std::string_view name) {
+  return value_of(kPreferences, "preference loss", name);
 }
 
 std::vector<std::string> advantage_estimator_names() {

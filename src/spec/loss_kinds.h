@@ -38,6 +38,23 @@ enum class PolicyLoss : std::uint8_t {
 /// `configured`, or what the loss always takes.
 [[nodiscard]] LossAggregation aggregation_of(PolicyLoss kind, LossAggregation configured);
 
+/// DPO's loss of a pair, from what the policy gained over the reference on both responses.
+enum class PreferenceLoss : std::uint8_t {
+  kSigmoid,      ///< logistic; with label smoothing cDPO
+  kSigmoidNorm,  ///< logistic of gains per token
+  kIpo,          ///< squared distance of gains per token to 1 / (2 beta)
+  kIpoSum,       ///< squared distance of whole gains to it
+  kHinge,
+  kRobust,  ///< logistic, unbiased under labels that are wrong with probability label_smoothing
+};
+[[nodiscard]] std::vector<std::string> preference_loss_names();
+[[nodiscard]] std::string_view to_string(PreferenceLoss kind);
+[[nodiscard]] Result<PreferenceLoss> parse_preference_loss(std::string_view name);
+/// Whether a response's gain is divided by its length.
+[[nodiscard]] constexpr bool per_token(PreferenceLoss kind) {
+  return kind == PreferenceLoss::kSigmoidNorm || kind == PreferenceLoss::kIpo;
+}
+
 /// How rewards become advantages.
 enum class AdvantageEstimator : std::uint8_t {
   kGae,

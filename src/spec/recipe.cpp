@@ -134,15 +134,35 @@ void reward_model(Builder& b, const Job& job) {
   b.phase(PhaseId::kValidate, Body::kPairScores, ModelId::kReward);
 }
 
+// A frozen reference and its log-probabilities, from the actor's base where that is the same.
+void reference_model(Builder& b, const Job& job) {
+  if (job.uses_reference() && !job.reference_is_actor_base())
+    b.frozen(ModelId::kReference, job.reference_path(), Head::kLanguageModel);
+}
+void reference_log_probs(Builder& b, const Job& job) {
+  if (!job.uses_reference()) return;
+  const bool base = job.reference_is_actor_base();
+  b.phase(PhaseId::kReferenceLogProbs, Body::kLogProbs,
+          base ? ModelId::kActor : ModelId::kReference)
+      .adapter_off = base;
+}
+
+// DPO.
+void preferences(Builder& b, const Job& job) {
+  b.trained(ModelId::kActor, job.actor_model.path, Head::kLanguageModel, job.actor_model,
+            job.actor.optim);
+  reference_model(b, job);
+  reference_log_probs(b, job);
+  b.update(PhaseId::kTrain, Body::kPreferenceUpdate, ModelId::kActor, 1);
+  b.phase(PhaseId::kValidate, Body::kCrossEntropy, ModelId::kActor);
+}
+
 // PPO; without a critic: GRPO and similar algorithms.
 void policy_gradient(Builder& b, const Job& job, bool critic) {
-  const bool reference = job.uses_reference();
-  const bool base_is_reference = job.reference_is_actor_base();
   b.trained(ModelId::kActor, job.actor_model.path, Head::kLanguageModel, job.actor_model,
             job.actor.optim);
   b.key_values();
-  if (reference && !base_is_reference)
-    b.frozen(ModelId::kReference, job.reference_path(), Head::kLanguageModel);
+  reference_model(b, job);
   if (critic)
     b.trained(ModelId::kCritic, job.critic_path(), Head::kScalar, job.critic.model,
               job.critic.optim);
@@ -152,14 +172,15 @@ void policy_gradient(Builder& b, const Job& job, bool critic) {
   const bool baseline = job.has_greedy_baseline();
   if (baseline)
     b.phase(PhaseId::kGenerateBaseline, Body::kGenerate, ModelId::kActor).baseline = true;
+  // Dynamic sampling repeats generation and rewards until the batch is full.
+  const bool filter = job.algorithm.filter_groups.enable;
+  if (filter && job.has_reward_model())
+    b.phase(PhaseId::kRewards, Body::kSequenceScores, ModelId::kReward);
   b.phase(PhaseId::kActorLogProbs, Body::kLogProbs, ModelId::kActor);
-  if (reference) {
-    const ModelId model = base_is_reference ? ModelId::kActor : ModelId::kReference;
-    b.phase(PhaseId::kReferenceLogProbs, Body::kLogProbs, model).adapter_off = base_is_reference;
-  }
+  reference_log_probs(b, job);
   if (critic) b.phase(PhaseId::kValues, Body::kTokenScores, ModelId::kCritic);
   if (job.has_reward_model()) {
-    b.phase(PhaseId::kRewards, Body::kSequenceScores, ModelId::kReward);
+    if (!filter) b.phase(PhaseId::kRewards, Body::kSequenceScores, ModelId::kReward);
     if (baseline)
       b.phase(PhaseId::kBaselineRewards, Body::kSequenceScores, ModelId::kReward).baseline = true;
   }
@@ -229,6 +250,9 @@ Recipe describe(const Job& job, const UpdateModes& modes) {
       break;
     case Task::kReward:
       reward_model(builder, job);
+      break;
+    case Task::kDpo:
+      preferences(builder, job);
       break;
     case Task::kPpo:
     case Task::kGrpo:

@@ -65,8 +65,9 @@ enum class Body : std::uint8_t {
   kPolicyUpdate,
   kValueUpdate,
   kCrossEntropyUpdate,
-  kPairUpdate,    ///< Bradley-Terry on chosen and rejected
-  kCrossEntropy,  ///< without an update
+  kPairUpdate,        ///< Bradley-Terry on chosen and rejected
+  kPreferenceUpdate,  ///< DPO on them
+  kCrossEntropy,      ///< log-probabilities of the data, without an update
   kPairScores,
 };
 

@@ -12,7 +12,7 @@
 
 namespace neap::spec {
 
-enum class Task : std::uint8_t { kSft, kReward, kPpo, kGrpo };
+enum class Task : std::uint8_t { kSft, kReward, kPpo, kGrpo, kDpo };
 [[nodiscard]] std::vector<std::string> task_names();
 [[nodiscard]] std::string_view to_string(Task task);
 [[nodiscard]] Result<Task> parse_task(std::string_view name);

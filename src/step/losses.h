@@ -147,29 +147,29 @@ PolicyGradient<T> vanilla_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   const T plain = ops.multiply(cost, ratio);
   const T clipped =
       ops.multiply(cost, ops.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high));
-  const T bound = ops.clone(cost);
-  ops.scale_(bound, config.clip_ratio_c);
-  const T upper = ops.maximum(plain, clipped);
-  const T negative = ops.above(cost, 0.0);  // (B, T) 1 where the advantage is negative
-  const T over = ops.above(upper, bound);   // the dual clip would hold
-  ops.multiply_(over, negative);
+  const T loss = ops.maximum(plain, clipped);
 
   PolicyGradient<T> out;
   const double count = ops.read(ops.sum(in.mask));
   out.statistics.clip_fraction = masked_mean(ops, ops.above(clipped, plain), in.mask, count);
-  out.statistics.clip_fraction_lower = masked_mean(ops, over, in.mask, count);
   out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
-  // loss = over ? bound : upper
-  const T loss = ops.subtract(bound, upper);
-  ops.multiply_(loss, over);
-  ops.add_(loss, upper);
-  out.statistics.loss = weighted_sum(ops, loss, in.weights);
-
   // Only the plain side moves with the ratio: on the clipped side beyond the range nothing does,
   // and within it both sides are one.
   out.d_log_probs = ops.multiply(plain, in.weights);
   ops.multiply_(out.d_log_probs, ops.at_least(plain, clipped));
-  ops.multiply_(out.d_log_probs, ops.at_most(over, 0.0));
+  if (config.clip_ratio_c > 0) {
+    const T bound = ops.clone(cost);
+    ops.scale_(bound, config.clip_ratio_c);
+    const T over = ops.above(loss, bound);      // the dual clip would hold
+    ops.multiply_(over, ops.above(cost, 0.0));  // where the advantage is negative
+    out.statistics.clip_fraction_lower = masked_mean(ops, over, in.mask, count);
+    // loss = over ? bound : loss
+    ops.subtract_(bound, loss);
+    ops.multiply_(bound, over);
+    ops.add_(loss, bound);
+    ops.multiply_(out.d_log_probs, ops.at_most(over, 0.0));
+  }
+  out.statistics.loss = weighted_sum(ops, loss, in.weights);
   ops.multiply_(out.d_log_probs, ops.equal(difference, delta));
   return out;
 }
@@ -273,31 +273,6 @@ ValueGradient<T> value_loss(Ops& ops, const T& values, const T& returns, const T
   // Where the clipped error is larger the value has left the range, and nothing moves with it.
   out.d_values = ops.multiply(error, weights);
   ops.multiply_(out.d_values, ops.at_least(plain, clipped));
-  return out;
-}
-
-template <class T>
-struct PairGradient {
-  T d_scores;  // (2, P)
-  double loss = 0;
-  double right = 0;   ///< pairs whose chosen score is higher
-  double margin = 0;  ///< sum of chosen - rejected
-};
-/// -log sigmoid(chosen - rejected), summed over pairs and divided by `pairs` (Bradley-Terry).
-/// scores (2, P): chosen, then rejected.
-template <class Ops, class T = typename Ops::Tensor>
-PairGradient<T> pairwise_loss(Ops& ops, const T& scores, double pairs) {
-  const T difference = ops.subtract(ops.select(scores, 0, 0), ops.select(scores, 0, 1));  // (P,)
-  PairGradient<T> out;
-  out.loss = -ops.read(ops.sum(ops.log_sigmoid(difference))) / pairs;
-  out.right = ops.read(ops.sum(ops.above(difference, 0.0)));
-  out.margin = ops.read(ops.sum(difference));
-  const T d = ops.sigmoid(difference);  // d (-log sigmoid) = sigmoid - 1
-  ops.add_(d, -1.0);
-  ops.divide_(d, pairs);
-  out.d_scores = ops.empty({2, difference.size(0)}, ops.dtype(scores));
-  ops.copy_(ops.select(out.d_scores, 0, 0), d);
-  ops.copy_(ops.select(out.d_scores, 0, 1), ops.negate(d));
   return out;
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "step/losses.h"
+#include "step/preference.h"
 #include "step/sampling.h"
 #include "step/transformer.h"
 
@@ -124,12 +125,12 @@ void train_one_block(Ops& ops, const Weights<T>& w, const T& tokens, std::int64_
   (void)block_backward(ops, w.architecture, w.blocks[0], std::move(saved), gradient, rows);
 }
 
-/// Host tensors (B, R) that the updates of PPO and GRPO read; ref_log_probs and values may be
-/// undefined.
+/// Host tensors (B, R) that the updates of PPO and GRPO read; ref_log_probs, values and
+/// rollout_weights, which the policy's loss is weighted with, may be undefined.
 template <class T>
 struct Experience {
   Sequences<T> sequences;
-  T old_log_probs, ref_log_probs, values, advantages, returns;
+  T old_log_probs, ref_log_probs, values, advantages, returns, rollout_weights;
 };
 
 /// Mini-batches of one rank, an optimizer step each.
@@ -185,14 +186,17 @@ PolicyMicroStatistics policy_micro_batch(Ops& ops, const Weights<T>& w, const Ex
     const spec::LossAggregation policy_mode = spec::aggregation_of(config.loss_mode, mode);
     const T weights = loss_weights(ops, s.mask, mode, objective.scale);
     const T current = ops.view(out.log_probs, {count, -1});
-    PolicyGradient<T> policy =
-        policy_loss(ops,
-                    PolicyInputs<T>{part_on_device(ops, e.old_log_probs, first, count), current,
-                                    part_on_device(ops, e.advantages, first, count), s.mask,
-                                    policy_mode == mode
-                                        ? weights
-                                        : loss_weights(ops, s.mask, policy_mode, objective.scale)},
-                    config);
+    T policy_weights =
+        policy_mode == mode ? weights : loss_weights(ops, s.mask, policy_mode, objective.scale);
+    if (e.rollout_weights.defined()) {
+      policy_weights =
+          ops.multiply(policy_weights, part_on_device(ops, e.rollout_weights, first, count));
+    }
+    PolicyGradient<T> policy = policy_loss(
+        ops,
+        PolicyInputs<T>{part_on_device(ops, e.old_log_probs, first, count), current,
+                        part_on_device(ops, e.advantages, first, count), s.mask, policy_weights},
+        config);
     statistics.policy = policy.statistics;
     d_log_probs = std::move(policy.d_log_probs);
     if (config.use_kl_loss) {
@@ -272,10 +276,11 @@ struct PairMicroStatistics {
   double loss = 0, right = 0, margin = 0;  ///< see PairGradient
 };
 /// Forward, Bradley-Terry loss and backward of `pairs` (2 P sequences: all chosen, then all
-/// rejected). The loss is divided by `all_pairs`.
+/// rejected) with host `margins` (P,). The loss is divided by `all_pairs`.
 template <class Ops, class T = typename Ops::Tensor>
 PairMicroStatistics pair_micro_batch(Ops& ops, const Weights<T>& w, const Sequences<T>& pairs,
-                                     double all_pairs, const spec::Checkpointing& keep) {
+                                     const T& margins, double center, double all_pairs,
+                                     const spec::Checkpointing& keep) {
   const Sequences<T> s = part_on_device(ops, pairs, 0, pairs.size());
   Tape<T> tape = forward_train(ops, w, flat_tokens(ops, s), s.width(), keep);
   const T last = last_token_rows(ops, s);
@@ -283,7 +288,7 @@ PairMicroStatistics pair_micro_batch(Ops& ops, const Weights<T>& w, const Sequen
   T d_scores;
   {
     const T both = ops.view(scores(ops, w, tape.hidden, last), {2, -1});
-    PairGradient<T> loss = pairwise_loss(ops, both, all_pairs);
+    PairGradient<T> loss = pairwise_loss(ops, both, ops.to_device(margins), center, all_pairs);
     statistics = {loss.loss, loss.right, loss.margin};
     d_scores = std::move(loss.d_scores);
   }
@@ -292,27 +297,63 @@ PairMicroStatistics pair_micro_batch(Ops& ops, const Weights<T>& w, const Sequen
   return statistics;
 }
 
-// ---- generation ----
-
-/// Prefills host prompts, tokens (B', T) of `lengths` (B',), into the cache's `slots` (B',) and
-/// samples their first tokens: (B',) int64 on the host. uniforms (B',) float32 on the host.
+/// A batch of pairs on the host: for each micro-batch all chosen, then all rejected.
+template <class T>
+struct Preferences {
+  Sequences<T> sequences;
+  T reference;  // (B,) float32: log-probabilities of whole responses under the reference
+};
+/// Forward, DPO's loss and backward of `count` pairs from pair `first` on. Sums over the pairs; the
+/// loss is divided by `all_pairs`.
 template <class Ops, class T = typename Ops::Tensor>
-T prefill_and_sample(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths,
-                     const T& slots, const T& uniforms, const KvCache<T>& cache,
-                     const SamplingOptions& sampling) {
-  const T hidden =
-      prefill(ops, w, ops.to_device(tokens), ops.to_device(lengths), ops.to_device(slots), cache);
-  return ops.to_host(sample(ops, logits(ops, w, hidden), sampling, ops.to_device(uniforms)));
+PreferenceStatistics preference_micro_batch(Ops& ops, const Weights<T>& w,
+                                            const Preferences<T>& all, std::int64_t first,
+                                            std::int64_t count, const spec::DpoConfig& config,
+                                            double all_pairs, const spec::Checkpointing& keep) {
+  const Sequences<T> s = part_on_device(ops, all.sequences, 2 * first, 2 * count);
+  Tape<T> tape = forward_train(ops, w, flat_tokens(ops, s), s.width(), keep);
+  const T rows = response_rows(ops, s);
+  const T targets = ops.view(s.targets, {-1});
+  const LogProbOptions options;
+  const LogProbs<T> out = log_probs(ops, w, tape.hidden, rows, targets, options);
+  PreferenceGradient<T> loss =
+      preference_loss(ops, ops.view(out.log_probs, {2 * count, -1}), s.mask,
+                      part_on_device(ops, all.reference, 2 * first, 2 * count), config, all_pairs);
+  T d_hidden =
+      log_probs_backward(ops, w, tape.hidden, rows, targets, out,
+                         ops.view(std::exchange(loss.d_log_probs, {}), {-1}), T(), options);
+  backward(ops, w, std::move(tape), std::move(d_hidden));
+  return loss.statistics;
 }
 
-/// One decoding step: host tokens (B,) at positions (B,) -> the next tokens, (B,) int64 on the host.
+// ---- generation ----
+
 template <class Ops, class T = typename Ops::Tensor>
-T decode_and_sample(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions,
-                    const T& uniforms, const KvCache<T>& cache, std::int64_t key_limit,
-                    const SamplingOptions& sampling) {
+Sampled<T> sampled_on_host(Ops& ops, const Sampled<T>& s) {
+  return {ops.to_host(s.tokens), s.log_probs.defined() ? ops.to_host(s.log_probs) : T()};
+}
+
+/// Prefills host prompts, tokens (B', T) of `lengths` (B',), into the cache's `slots` (B',) and
+/// samples their first tokens, on the host. uniforms (B',) float32 on the host.
+template <class Ops, class T = typename Ops::Tensor>
+Sampled<T> prefill_and_sample(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths,
+                              const T& slots, const T& uniforms, const KvCache<T>& cache,
+                              const SamplingOptions& sampling) {
+  const T hidden =
+      prefill(ops, w, ops.to_device(tokens), ops.to_device(lengths), ops.to_device(slots), cache);
+  return sampled_on_host(ops,
+                         sample(ops, logits(ops, w, hidden), sampling, ops.to_device(uniforms)));
+}
+
+/// One decoding step: host tokens (B,) at positions (B,) -> the next tokens, on the host.
+template <class Ops, class T = typename Ops::Tensor>
+Sampled<T> decode_and_sample(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions,
+                             const T& uniforms, const KvCache<T>& cache, std::int64_t key_limit,
+                             const SamplingOptions& sampling) {
   const T hidden =
       decode(ops, w, ops.to_device(tokens), ops.to_device(positions), cache, key_limit);
-  return ops.to_host(sample(ops, logits(ops, w, hidden), sampling, ops.to_device(uniforms)));
+  return sampled_on_host(ops,
+                         sample(ops, logits(ops, w, hidden), sampling, ops.to_device(uniforms)));
 }
 
 }  // namespace neap::step

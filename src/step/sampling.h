@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "spec/job.h"
+#include "step/head.h"
 #include "step/operations.h"
 
 namespace neap::step {
@@ -13,21 +14,28 @@ struct SamplingOptions {
   double temperature = 1;   ///< 0: the likeliest token
   double top_p = 1;         ///< the smallest set of tokens whose cumulative probability reaches it
   std::int64_t top_k = -1;  ///< that many likeliest tokens; -1: all
+  bool log_probs = false;   ///< of the tokens, after the temperature and before top_k and top_p
+};
+
+template <class T>
+struct Sampled {
+  T tokens;     // (B,) int64
+  T log_probs;  // (B,) wide; undefined unless asked for
 };
 
 /// As configured, or the likeliest token each time.
 [[nodiscard]] inline SamplingOptions sampling_options(const spec::RolloutConfig& r, bool greedy) {
-  return greedy ? SamplingOptions{0, 1, -1} : SamplingOptions{r.temperature, r.top_p, r.top_k};
+  return greedy ? SamplingOptions{0, 1, -1, false}
+                : SamplingOptions{r.temperature, r.top_p, r.top_k, false};
 }
 
-/// logits (B, V) wide, destroyed; uniforms (B,) in [0, 1) -> (B,) int64.
+/// logits (B, V) wide, divided by the temperature; uniforms (B,) in [0, 1) -> (B,) int64.
 template <class Ops, class T = typename Ops::Tensor>
-T sample(Ops& ops, T logits, const SamplingOptions& options, const T& uniforms) {
+T choose(Ops& ops, T logits, const SamplingOptions& options, const T& uniforms) {
   if (options.temperature <= 0) return ops.argmax_last(logits);
   const std::int64_t vocabulary = logits.size(1);
   const bool by_count = options.top_k > 0 && options.top_k < vocabulary;
   const bool by_mass = options.top_p < 1;
-  ops.divide_(logits, options.temperature);
   T order;  // (B, V): the token at each rank, where ranks matter
   if (by_count || by_mass) {
     Sorted<T> sorted = ops.sort_descending(logits);
@@ -47,6 +55,16 @@ T sample(Ops& ops, T logits, const SamplingOptions& options, const T& uniforms) 
       ops.multiply(ops.view(uniforms, {-1, 1}), ops.narrow(mass, 1, vocabulary - 1, 1));
   const T rank = ops.search_last(mass, target);  // (B, 1)
   return order.defined() ? ops.gather_last(order, ops.view(rank, {-1})) : ops.view(rank, {-1});
+}
+
+/// logits (B, V) wide, destroyed; uniforms (B,) in [0, 1).
+template <class Ops, class T = typename Ops::Tensor>
+Sampled<T> sample(Ops& ops, T logits, const SamplingOptions& options, const T& uniforms) {
+  if (options.temperature > 0) ops.divide_(logits, options.temperature);
+  const T all = options.log_probs ? logits : T();
+  Sampled<T> out{choose(ops, std::move(logits), options, uniforms), T()};
+  if (all.defined()) out.log_probs = reduce_logits(ops, all, out.tokens, false).log_probs;
+  return out;
 }
 
 }  // namespace neap::step

@@ -22,8 +22,8 @@ struct TextRow {
 };
 
 /// The fields `keys` of every row of `files`, in order, then the fields `optional`, null where a row
-/// lacks them; with `keep`, each row itself, too. Empty lines are skipped. A broken line, a missing field, another type or an empty set
-/// of rows is an error.
+/// lacks them; with `keep`, each row itself, too. Empty lines are skipped. A broken line, a missing
+/// field, another type or an empty set of rows is an error.
 [[nodiscard]] std::vector<TextRow> read_rows(const std::vector<std::filesystem::path>& files,
                                              const std::vector<std::string>& keys,
                                              const std::vector<std::string>& optional = {},

@@ -13,16 +13,19 @@
 namespace neap::train {
 
 double learning_rate(const spec::OptimizerConfig& config, std::int64_t step, std::int64_t total) {
-  const auto warmup = static_cast<double>(config.lr_warmup_steps);
+  const double warmup = config.lr_warmup_steps > 0
+                            ? static_cast<double>(config.lr_warmup_steps)
+                            : std::ceil(config.lr_warmup_steps_ratio * static_cast<double>(total));
   const auto at = static_cast<double>(step);
   if (at < warmup) return config.lr * (at + 1) / warmup;
   const double span = std::max(1.0, static_cast<double>(total) - warmup);
   const double progress = std::clamp((at - warmup) / span, 0.0, 1.0);
   if (config.lr_schedule == "constant") return config.lr;
-  if (config.lr_schedule == "linear") return config.lr * (1 - progress);
-  if (config.lr_schedule == "cosine") {
-    return config.lr * 0.5 * (1 + std::cos(std::numbers::pi * progress));
-  }
+  const double least = config.min_lr_ratio;
+  const auto from_one = [&](double share) { return config.lr * (least + (1 - least) * share); };
+  if (config.lr_schedule == "linear") return from_one(1 - progress);
+  if (config.lr_schedule == "cosine")
+    return from_one(0.5 * (1 + std::cos(std::numbers::pi * progress)));
   throw Error(ErrorCode::kInvalidArgument,
               format("Learning rate schedule \"{}\" is unknown; it can be constant, linear, cosine",
                      config.lr_schedule));

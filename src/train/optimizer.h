@@ -26,8 +26,8 @@
 
 namespace neap::train {
 
-/// The learning rate of optimizer step `step` (from 0) of `total`: linear warm-up, then constant, a
-/// line to zero, or half a cosine to zero.
+/// The learning rate of optimizer step `step` (from 0) of `total`: linear warm-up, then constant, or
+/// a line or half a cosine down to min_lr_ratio of it.
 [[nodiscard]] double learning_rate(const spec::OptimizerConfig& config, std::int64_t step,
                                    std::int64_t total);
 

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/json.h"
+#include "golden_weights.h"
 #include "model/checkpoint.h"
 #include "model/tensor_io.h"
 #include "model/safetensors.h"
@@ -62,19 +63,7 @@ class Golden : public ::testing::TestWithParam<std::string> {
       grads_.push_back(at::zeros({unit.elements}, at::kDouble));
     }
     Transformer model(shape_, head, {weights_, grads_});
-    std::vector<NamedParameter> sorted = model.parameters();
-    std::sort(sorted.begin(), sorted.end(),
-              [](const auto& a, const auto& b) { return a.name < b.name; });
-    for (std::size_t place = 0; place < sorted.size(); ++place) {
-      Tensor flat = sorted[place].weight.view(-1);
-      auto* out = flat.data_ptr<double>();
-      const bool norm = sorted[place].weight.dim() == 1 && sorted[place].name.ends_with("weight");
-      for (std::int64_t i = 0; i < flat.numel(); ++i) {
-        const std::uint64_t mixed = (place * 1000003 + static_cast<std::uint64_t>(i)) * 2654435761u;
-        out[i] = (static_cast<double>((mixed & 0xffffffff) >> 8) / (1 << 24) - 0.5) * 0.4;
-        if (norm) out[i] += 1;
-      }
-    }
+    neap::testing::fill_golden_weights(model);
     return model;
   }
 

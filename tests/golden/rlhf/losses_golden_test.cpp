@@ -1,9 +1,13 @@
 // Losses, gradients and advantages against make_goldens.py.
+#include <set>
+
 #include "golden_file.h"
 #include "model/aten_ops.h"
 #include "rlhf/core_algos.h"
+#include "rlhf/rollout_correction.h"
 #include "spec/loss_kinds.h"
 #include "step/losses.h"
+#include "step/preference.h"
 
 namespace neap::rlhf {
 namespace {
@@ -67,6 +71,101 @@ TEST(LossGoldens, PolicyLossesWithEveryAggregation) {
 
 TEST(LossGoldens, ValuesOfTheOtherSystems) {
   expect_policy(goldens()["published"]);
+}
+
+TEST(LossGoldens, Preferences) {
+  const Json& golden = goldens()["preferences"];
+  model::AtenOps ops(at::kCPU);
+  const at::Tensor mask = mask_of(golden["lengths"], golden["width"].get<std::int64_t>());
+  const double pairs = static_cast<double>(mask.size(0)) / 2;
+  spec::DpoConfig config;
+  config.beta = golden["beta"].get<double>();
+  std::set<std::string> seen;
+  for (const Json& want : golden["cases"]) {
+    const std::string name = want["loss_type"].get<std::string>();
+    SCOPED_TRACE(name);
+    seen.insert(name);
+    config.loss_type = *spec::parse_preference_loss(name);
+    config.label_smoothing = want["label_smoothing"].get<double>();
+    const auto got = step::preference_loss(ops, table(golden["new"]), mask,
+                                           numbers(golden["reference"]), config, pairs);
+    expect_close(got.statistics.loss, want["loss"].get<double>());
+    expect_close(got.d_log_probs, table(want["gradient"]));
+    expect_close(got.statistics.chosen_reward, want["chosen_reward"].get<double>());
+    expect_close(got.statistics.rejected_reward, want["rejected_reward"].get<double>());
+    EXPECT_EQ(got.statistics.right, want["right"].get<double>());
+  }
+  EXPECT_EQ(seen.size(), spec::preference_loss_names().size());
+}
+
+TEST(LossGoldens, RewardModelsWithMarginAndCentring) {
+  const Json& golden = goldens()["rewards"];
+  model::AtenOps ops(at::kCPU);
+  const at::Tensor scores = table(golden["scores"]);
+  for (const Json& want : golden["cases"]) {
+    const auto got =
+        step::pairwise_loss(ops, scores, numbers(golden["margins"]), want["center"].get<double>(),
+                            static_cast<double>(scores.size(1)));
+    expect_close(got.loss, want["loss"].get<double>());
+    expect_close(got.d_scores, table(want["gradient"]));
+  }
+}
+
+TEST(LossGoldens, CorrectionsBetweenRolloutAndTrainer) {
+  const Json& golden = goldens()["corrections"];
+  const RolloutDivergence divergence{
+      table(golden["rollout"]), table(golden["trainer"]),
+      mask_of(golden["lengths"], golden["width"].get<std::int64_t>())};
+  Metrics metrics;
+  describe_divergence(divergence, metrics);
+  for (const auto& [name, want] : golden["divergence"].items()) {
+    SCOPED_TRACE(name);
+    expect_close(metrics.at("rollout_corr/" + name), want.get<double>());
+  }
+  for (const Json& want : golden["cases"]) {
+    SCOPED_TRACE(want.dump());
+    spec::RolloutCorrectionConfig config;
+    config.rollout_is = want["rollout_is"].get<std::string>();
+    config.rollout_is_threshold = want["rollout_is_threshold"].get<std::string>();
+    config.rollout_is_batch_normalize = want["normalize"].get<bool>();
+    config.rollout_rs = want["rollout_rs"].get<std::string>();
+    config.rollout_rs_threshold = want["rollout_rs_threshold"].get<std::string>();
+    const at::Tensor weights = rollout_weights(config, divergence, metrics);
+    ASSERT_EQ(weights.defined(), want.contains("weights"));
+    if (weights.defined()) {
+      expect_close(weights, table(want["weights"]));
+      expect_close(metrics.at("rollout_corr/rollout_is_mean"), want["mean"].get<double>());
+      expect_close(metrics.at("rollout_corr/rollout_is_eff_sample_size"),
+                   want["eff_sample_size"].get<double>());
+    }
+    const at::Tensor mask = accepted_mask(config, divergence, metrics);
+    expect_close(mask, want.contains("mask") ? table(want["mask"]) : divergence.mask);
+  }
+}
+
+// Scores 2, -1 and 4, of which the first two are of responses without an end token.
+TEST(LossGoldens, TruncatedAnswersArePenalised) {
+  const at::Tensor scores = at::tensor({2.0, -1.0, 4.0}, at::kDouble);
+  const at::Tensor truncated = at::tensor({1.0, 1.0, 0.0}, at::kDouble);
+  spec::AlgorithmConfig config;
+  const auto expect = [&](std::vector<double> want) {
+    EXPECT_TRUE(penalize_truncated(config, scores, truncated).equal(at::tensor(want, at::kDouble)));
+  };
+  expect({2, -1, 4});
+  config.stop_properly_penalty_coef = 0.5;
+  expect({1, -0.5, 4});
+  config.stop_properly_penalty_coef = -3;
+  expect({-3, -3, 4});
+  config.stop_properly_penalty_coef = 1;
+  config.missing_eos_penalty = 1.5;
+  expect({0.5, -2.5, 4});
+}
+
+TEST(LossGoldens, GroupsWithOneScoreAreDropped) {
+  const at::Tensor metric = at::tensor({1.0, 1.0, 0.0, 1.0, 2.0, 2.0, -1.0, 3.0});
+  EXPECT_TRUE(rows_of_varied_groups(metric, 2).equal(at::tensor({2, 3, 6, 7}, at::kLong)));
+  EXPECT_TRUE(rows_of_varied_groups(metric, 4).equal(at::arange(8)));
+  EXPECT_EQ(rows_of_varied_groups(at::ones({4}), 4).numel(), 0);
 }
 
 TEST(LossGoldens, Advantages) {

@@ -25,7 +25,8 @@ def vanilla(s, base, c):
         ratio = math.exp(clamp(n - o, -20, 20))
         plain, clipped = -a * ratio, -a * clamp(ratio, 1 - c["low"], 1 + c["high"])
         upper = max(plain, clipped)
-        yield (min(upper, -a * c["c"]) if a < 0 else upper), clipped > plain, a < 0 and upper > -a * c["c"]
+        bound = -a * c["c"] if a < 0 and c["c"] else math.inf
+        yield min(upper, bound), clipped > plain, upper > bound
 
 
 def gspo(s, base, c):
@@ -120,7 +121,7 @@ PUBLISHED_BATCH = [{"old": [-1, -2, -.5], "new": [-.6, -2.2, -.5], "advantage": 
                    {"old": [-2, -1.5], "new": [-.5, -1.4], "advantage": [-1, -1]}]
 PUBLISHED = [("vanilla", "token-mean", {}, .217288), ("vanilla", "seq-mean-token-mean", {}, .523171),
              ("vanilla", "seq-mean-token-sum", {}, .543220), ("vanilla", "seq-mean-token-sum-norm", {"length": 4}, .135805),
-             ("vanilla", "token-mean", {"c": 1e9}, .513626), ("vanilla", "token-mean", {"high": .28, "c": 10}, .497626),
+             ("vanilla", "token-mean", {"c": 0}, .513626), ("vanilla", "token-mean", {"high": .28, "c": 10}, .497626),
              ("gspo", "token-mean", {"low": 3e-4, "high": 4e-4}, .612570),
              ("cispo", "token-mean", {"low": 10, "high": .2}, .174794),
              # TRL's cap of 5 is an upper end of 1 + 4.
@@ -181,7 +182,185 @@ advantages = {
     "grpo": every_token(against_mean),  # without the division by the deviation: Dr. GRPO
 }
 
+# ---- pairs ----
+
+BETA, SMOOTHING = 0.1, 0.1
+
+
+def log_sigmoid(x):
+    return -math.log1p(math.exp(-x))
+
+
+def preference(kind, u, v, chosen, rejected, smoothing):
+    """u, v: gains over the reference on responses of so many tokens."""
+    gap = BETA * (u - v)
+    per_token = u / chosen - v / rejected
+    return {"sigmoid": lambda: -log_sigmoid(gap) * (1 - smoothing) - log_sigmoid(-gap) * smoothing,
+            "sigmoid_norm": lambda: -log_sigmoid(BETA * per_token) * (1 - smoothing) - log_sigmoid(-BETA * per_token) * smoothing,
+            "robust": lambda: (-log_sigmoid(gap) * (1 - smoothing) + log_sigmoid(-gap) * smoothing) / (1 - 2 * smoothing),
+            "hinge": lambda: max(0, 1 - gap),
+            "ipo": lambda: (per_token - 1 / (2 * BETA)) ** 2,
+            "ipo_sum": lambda: (u - v - 1 / (2 * BETA)) ** 2}[kind]()
+
+
+for kind, smoothing, value in [("sigmoid", 0, .598139), ("sigmoid", .1, .618139), ("robust", .1, .573139), ("hinge", 0, .8),
+                               ("ipo_sum", 0, 9.0), ("ipo", 0, 20.7025), ("sigmoid_norm", 0, .670900)]:
+    assert abs(preference(kind, 1, -1, 4, 5, smoothing) - value) < 6e-7, kind
+
+# Rows as in a batch: all chosen, then all rejected.
+P_LENGTHS = [4, 1, 6, 5, 3, 2]
+PAIRS = len(P_LENGTHS) // 2
+pair_rows = [{"new": [random.gauss(-2, 1.5) for _ in range(n)], "reference": random.gauss(-2 * n, 1)} for n in P_LENGTHS]
+P_WIDTH = max(P_LENGTHS)
+
+
+def gains(batch):
+    return [math.fsum(row["new"]) - row["reference"] for row in batch]
+
+
+def preference_mean(batch, kind, smoothing):
+    g = gains(batch)
+    return statistics.fmean(preference(kind, g[i], g[i + PAIRS], P_LENGTHS[i], P_LENGTHS[i + PAIRS], smoothing) for i in range(PAIRS))
+
+
+def preference_case(kind, smoothing):
+    g = gains(pair_rows)
+    value = lambda batch: preference_mean(batch, kind, smoothing)
+    return {"loss_type": kind, "label_smoothing": smoothing, "loss": value(pair_rows),
+            "gradient": padded(gradient(value, pair_rows), P_WIDTH),
+            "chosen_reward": BETA * math.fsum(g[:PAIRS]), "rejected_reward": BETA * math.fsum(g[PAIRS:]),
+            "right": sum(u > v for u, v in zip(g[:PAIRS], g[PAIRS:]))}
+
+
+preferences = [preference_case(kind, smoothing)
+               for kind in ("sigmoid", "sigmoid_norm", "robust", "hinge", "ipo", "ipo_sum") for smoothing in (0.0, SMOOTHING)]
+
+reward_scores = [[1.5, -0.5, 0.25, 2.0], [0.5, 1.0, 0.25, -1.0]]  # chosen, rejected
+reward_margins = [0.0, 0.5, 1.0, 2.5]
+
+
+def reward_loss(scores, center):
+    return statistics.fmean(-log_sigmoid(c - r - m) + center * (c + r) ** 2 for c, r, m in zip(*scores, reward_margins))
+
+
+def reward_case(center):
+    batch = [{"new": row} for row in reward_scores]
+    return {"center": center, "loss": reward_loss(reward_scores, center),
+            "gradient": gradient(lambda moved: reward_loss([s["new"] for s in moved], center), batch)}
+
+
+# ---- correction between rollout and trainer: r = trainer - rollout, sequence by sequence ----
+
+def limited(x):
+    return clamp(x, -20, 20)
+
+
+def importance(ratios, level, threshold, normalize):
+    """Weights of tokens; `threshold` as in the configuration."""
+    low, high = ([float(x) for x in threshold.split("_")] if "_" in threshold else (None, float(threshold)))
+
+    def weight(x):
+        w = math.exp(limited(x))
+        return min(w, high) if low is None else w if low <= w <= high else 0.0
+
+    rows = [[weight(x) for x in r] if level == "token" else [weight(math.fsum(r))] * len(r) for r in ratios]
+    if normalize:
+        flat = [w for row in rows for w in row] if level == "token" else [row[0] for row in rows]
+        rows = [[w / statistics.fmean(flat) for w in row] for row in rows]
+    return rows
+
+
+K = {"1": lambda r: -r, "2": lambda r: r * r / 2, "3": lambda r: math.exp(r) - 1 - r}
+
+
+def accepted(ratios, options, thresholds):
+    """Masks of tokens that every option accepts."""
+    masks = [[1.0] * len(r) for r in ratios]
+    thresholds = thresholds.split(",") * (len(options.split(",")) if "," not in thresholds else 1)
+    for option, threshold in zip(options.split(","), thresholds):
+        scope, k = option[:-3], option[-1]
+        bounds = [float(x) for x in threshold.split("_")]
+        if k == "1":
+            low, high = math.log(bounds[0] if len(bounds) == 2 else 1 / bounds[0]), math.log(bounds[-1])
+        else:
+            low, high = -math.inf, bounds[-1]
+        for i, r in enumerate(ratios):
+            each = [K[k](limited(x)) for x in r]
+            whole = {"seq_sum": math.fsum, "seq_mean": statistics.fmean, "seq_max": max}.get(scope)
+            values = each if whole is None else [whole(each)] * len(each)
+            masks[i] = [m * (low <= v <= high) for m, v in zip(masks[i], values)]
+    return masks
+
+
+def divergence(trainer, rollout):
+    pairs = [(a, b) for t, r in zip(trainer, rollout) for a, b in zip(t, r)]
+    ratios = [a - b for a, b in pairs]
+    log_ppl = [(-statistics.fmean(t), -statistics.fmean(r)) for t, r in zip(trainer, rollout)]
+    return {"kl": statistics.fmean(-r for r in ratios), "k3_kl": statistics.fmean(math.exp(r) - r - 1 for r in ratios),
+            "chi2_token": statistics.fmean(math.exp(2 * r) for r in ratios) - 1,
+            "chi2_seq": statistics.fmean(math.exp(2 * math.fsum(a - b for a, b in zip(t, r))) for t, r in zip(trainer, rollout)) - 1,
+            "training_ppl": statistics.fmean(math.exp(t) for t, _ in log_ppl),
+            "rollout_ppl": statistics.fmean(math.exp(r) for _, r in log_ppl),
+            "log_ppl_diff": statistics.fmean(t - r for t, r in log_ppl),
+            "ppl_ratio": statistics.fmean(math.exp(t - r) for t, r in log_ppl)}
+
+
+def correction_case(trainer, rollout, **c):
+    c = {"rollout_is": "null", "rollout_is_threshold": "2.0", "normalize": False, "rollout_rs": "null",
+         "rollout_rs_threshold": "null"} | c
+    ratios = [[a - b for a, b in zip(t, r)] for t, r in zip(trainer, rollout)]
+    width = max(map(len, trainer))
+    case = dict(c)
+    if c["rollout_is"] != "null":
+        rows = importance(ratios, c["rollout_is"], c["rollout_is_threshold"], c["normalize"])
+        case["weights"] = padded(rows, width)
+        flat = [w for row in rows for w in row]
+        case["mean"] = statistics.fmean(flat)
+        case["eff_sample_size"] = 1 / statistics.fmean((w / statistics.fmean(flat)) ** 2 for w in flat)
+    if c["rollout_rs"] != "null":
+        case["mask"] = padded(accepted(ratios, c["rollout_rs"], c["rollout_rs_threshold"]), width)
+    return case
+
+
+C_LENGTHS = [6, 3, 1, 5]
+c_trainer = [[random.gauss(-2, 0.7) for _ in range(n)] for n in C_LENGTHS]
+c_rollout = [[x + random.gauss(0, 0.5) for x in row] for row in c_trainer]
+CORRECTIONS = [
+    {"rollout_is": "token"}, {"rollout_is": "sequence"}, {"rollout_is": "token", "rollout_is_threshold": "0.7_1.5"},
+    {"rollout_is": "sequence", "rollout_is_threshold": "0.3_3"}, {"rollout_is": "token", "normalize": True},
+    {"rollout_is": "sequence", "normalize": True, "rollout_is_threshold": "1.1"},
+    {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.7_1.5"}, {"rollout_rs": "token_k2", "rollout_rs_threshold": "0.1"},
+    {"rollout_rs": "token_k3", "rollout_rs_threshold": "0.1"}, {"rollout_rs": "seq_sum_k1", "rollout_rs_threshold": "2.0"},
+    {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.8_1.25"}, {"rollout_rs": "seq_mean_k3", "rollout_rs_threshold": "0.08"},
+    {"rollout_rs": "seq_sum_k2", "rollout_rs_threshold": "0.5"}, {"rollout_rs": "seq_max_k3", "rollout_rs_threshold": "0.2"},
+    {"rollout_rs": "token_k1,seq_max_k2", "rollout_rs_threshold": "0.5_2.0,0.4"},
+    {"rollout_rs": "token_k2,seq_mean_k2", "rollout_rs_threshold": "0.2"},
+]
+corrections = [correction_case(c_trainer, c_rollout, **c) for c in CORRECTIONS]
+for case in corrections:  # each rejects some and keeps some
+    assert "mask" not in case or 0 < sum(map(sum, case["mask"])) < sum(C_LENGTHS), case
+
+SAMPLED = [[-1.1, -1.9, -.5], [-2, -2.7]]
+known = divergence([s["old"] for s in PUBLISHED_BATCH], SAMPLED)
+for name, value in (("kl", -.24), ("k3_kl", .226025), ("chi2_token", 2.012662)):
+    assert abs(known[name] - value) < 6e-7, (name, known[name])
+
+
+def weighted_loss(**c):
+    case = correction_case([s["old"] for s in PUBLISHED_BATCH], SAMPLED, **c)
+    cells = [[cell[0] for cell in vanilla(s, s, {"low": .2, "high": .2, "c": 3.0})] for s in PUBLISHED_BATCH]
+    return math.fsum(x * w for row, weights in zip(cells, case["weights"]) for x, w in zip(row, weights)) / 5
+
+
+for level, threshold, value in (("token", "2", .428664), ("sequence", "2", 1.038322), ("sequence", "0_3", -.603746)):
+    assert abs(weighted_loss(rollout_is=level, rollout_is_threshold=threshold) - value) < 6e-7, (level, threshold)
+
 golden = {
+    "corrections": {"lengths": C_LENGTHS, "width": max(C_LENGTHS), "trainer": padded(c_trainer, 6), "rollout": padded(c_rollout, 6),
+                    "divergence": divergence(c_trainer, c_rollout), "cases": corrections},
+    "preferences": {"beta": BETA, "lengths": P_LENGTHS, "width": P_WIDTH, "new": padded([row["new"] for row in pair_rows], P_WIDTH),
+                    "reference": [row["reference"] for row in pair_rows], "cases": preferences},
+    "rewards": {"scores": reward_scores, "margins": reward_margins, "cases": [reward_case(0), reward_case(0.05)]},
     "policy": {"lengths": LENGTHS, "width": WIDTH,
                **{key: padded([s[key] for s in batch], WIDTH) for key in batch[0]}, "cases": policy},
     "published": {"lengths": [3, 2], "width": 3,

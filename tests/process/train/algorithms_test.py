@@ -6,6 +6,7 @@ that starts at random gets a half.
 """
 import json
 import math
+import re
 import shutil
 import statistics
 import struct
@@ -57,7 +58,37 @@ ALGORITHMS = {
     "gspo": ["actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "actor_rollout_ref.actor.clip_ratio=0.05"],
     "cispo": ["actor_rollout_ref.actor.policy_loss.loss_mode=cispo", "actor_rollout_ref.actor.clip_ratio_low=10"],
     "gpg_loss": ["actor_rollout_ref.actor.policy_loss.loss_mode=gpg"],
+    "truncated importance sampling": ["algorithm.rollout_correction.rollout_is=token"],
 }
+
+
+DPO = """
+task = "dpo"
+[device]
+kind = "host"
+memory = "MEMORY"
+[data]
+train_files = ["bandit_pairs.jsonl"]
+val_files = ["bandit_pairs.jsonl"]
+train_batch_size = 16
+micro_batch_size_per_gpu = 8
+max_prompt_length = 24
+max_response_length = 3
+[actor_rollout_ref.model]
+path = "start"
+[actor_rollout_ref.actor]
+optim.lr = 1e-2
+[trainer]
+total_training_steps = 12
+save_freq = 4
+default_local_dir = "out/dpo"
+logger = ["jsonl"]
+"""
+# A token of each half of the vocabulary, by its text.
+GOOD, BAD = " the", " rotten"
+DPO_LOSSES = {"sigmoid": [], "cdpo": ["dpo.label_smoothing=0.1"], "sigmoid_norm": ["dpo.loss_type=sigmoid_norm"],
+              "ipo": ["dpo.loss_type=ipo"], "ipo_sum": ["dpo.loss_type=ipo_sum"], "hinge": ["dpo.loss_type=hinge"],
+              "robust": ["dpo.loss_type=robust", "dpo.label_smoothing=0.1"]}
 
 
 def write_safetensors(path, tensors):
@@ -99,6 +130,19 @@ class Algorithms(TrainCase):
             shutil.copy(train_process_test.REVIEWS / "model" / "tokenizer.json", cls.home / name)
         write_safetensors(cls.home / "judge" / "model.safetensors", judge())
         (cls.home / "bandit.toml").write_text(RL)
+        prompts = [row["prompt"] for row in read_lines(cls.home / "prompts.jsonl")]
+        cls.write("bandit_pairs.jsonl", [{"prompt": p, "chosen": GOOD, "rejected": BAD} for p in prompts])
+        cls.write("start.jsonl", [{"prompt": p, "response": GOOD if i % 2 else BAD} for i, p in enumerate(prompts)])
+        (cls.home / "dpo.toml").write_text(DPO.replace("MEMORY", "0 B"))
+        # A policy that writes either.
+        result = cls.neap("train", "dpo.toml", "task=sft", 'data.train_files=["start.jsonl"]', "data.val_files=[]",
+                          "actor_rollout_ref.model.path=bandit", "trainer.default_local_dir=out/start")
+        assert result.returncode == 0, result.stderr
+        shutil.copytree(cls.home / "out/start/latest/actor", cls.home / "start")
+
+    @classmethod
+    def write(cls, name, rows):
+        (cls.home / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def train(self, name, file, overrides):
         folder = f"out/{name}"
@@ -114,6 +158,155 @@ class Algorithms(TrainCase):
                 before, after = statistics.fmean(scores[:3]), statistics.fmean(scores[-3:])
                 self.assertLess(abs(before - 0.5), 0.2, scores)
                 self.assertGreater(after, 0.9, scores)
+
+    def test_dpo_prefers_what_is_chosen(self):
+        for name, overrides in DPO_LOSSES.items():
+            with self.subTest(name):
+                rows = self.train(f"dpo-{name}", "dpo.toml", overrides)
+                self.assertLess(rows[-1]["train/loss"], rows[0]["train/loss"])
+                self.assertAlmostEqual(rows[0]["rewards/margins"], 0.0, places=5, msg="the policy is the reference")
+                self.assertGreater(rows[-1]["rewards/margins"], 0.05)
+                self.assertAlmostEqual(rows[-1]["rewards/margins"], rows[-1]["rewards/chosen"] - rows[-1]["rewards/rejected"],
+                                       places=6)
+                before, after = self.validations(f"out/dpo-{name}")
+                self.assertLess(after["val/loss"], before["val/loss"])
+                self.assertEqual(after["val/rewards/accuracies"], 1.0)
+                self.assertGreater(after["val/logps/chosen"] - after["val/logps/rejected"],
+                                   before["val/logps/chosen"] - before["val/logps/rejected"])
+
+    def test_dpo_under_a_ceiling_and_killed_in_the_middle_is_the_same(self):
+        free = self.train("dpo-free", "dpo.toml", [])
+        refusal = self.neap("train", "dpo.toml", "device.memory=2MiB", "trainer.default_local_dir=out/dpo-tight")
+        self.assertEqual(refusal.returncode, 3, refusal.stderr)
+        least = int(re.search(r"least capacity is (\d+) MiB", refusal.stderr).group(1))
+        tight = self.train("dpo-tight", "dpo.toml", [f"device.memory={least}MiB"])
+        self.assertEqual(tight, free)
+        for record in read_lines(self.home / "out/dpo-tight/phases.jsonl"):
+            self.assertLessEqual(record["peak"], least << 20, record)
+        long = DPO.replace("MEMORY", f"{least}MiB").replace("total_training_steps = 12", "total_training_steps = 200")
+        (self.home / "dpo-kill.toml").write_text(long)
+        self.kill_and_resume("dpo-kill", [60, 120], 1)
+
+    def test_dpo_takes_the_adapters_base_or_another_folder_as_reference(self):
+        adapted = self.train("dpo-lora", "dpo.toml", ["actor_rollout_ref.model.lora_rank=4"])
+        self.assertNotIn("reference.weights", (self.home / "out/dpo-lora/plan.json").read_text())
+        self.assertAlmostEqual(adapted[0]["rewards/margins"], 0.0, places=5)
+        self.assertGreater(adapted[-1]["rewards/margins"], 0.0)
+        self.train("dpo-other", "dpo.toml", ["trainer.total_training_steps=3"])
+        self.train("dpo-away", "dpo.toml", ["actor_rollout_ref.ref.model.path=out/dpo-other/latest/actor",
+                                            "trainer.total_training_steps=1"])
+        self.assertLess(self.metrics("out/dpo-away")[0]["rewards/margins"], 0.0)
+
+    def test_rows_of_pairs(self):
+        def run(name, rows, *overrides, steps=1):
+            self.write(f"{name}.jsonl", rows)
+            return self.neap("train", "dpo.toml", f'data.train_files=["{name}.jsonl"]', "data.val_files=[]", "data.train_batch_size=3",
+                             "data.micro_batch_size_per_gpu=3", f"trainer.total_training_steps={steps}", "data.shuffle=false",
+                             f"trainer.default_local_dir=out/{name}", *overrides)
+
+        explicit = [{"prompt": "We ate", "chosen": GOOD, "rejected": BAD}] * 3
+        # The prompt stands in both responses, as text or as messages.
+        texts = [{"chosen": "We ate" + GOOD, "rejected": "We ate" + BAD}] * 3
+        ask = {"role": "user", "content": "We ate"}
+        chats = [{"chosen": [ask, {"role": "assistant", "content": GOOD}],
+                  "rejected": [ask, {"role": "assistant", "content": BAD}]}] * 3
+        with_text = [dict(chats[0], prompt="We ate")] * 3
+        for name, rows in (("explicit", explicit), ("texts", texts), ("chats", chats), ("with-text", with_text)):
+            result = run(name, rows)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(self.metrics(f"out/{name}"), self.metrics("out/explicit"), name)
+        # A ranking of three is three pairs: one step of three.
+        result = run("ranked", [{"prompt": "We ate", "ranking": [GOOD, " at", BAD]}], "trainer.total_training_steps=0")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len(self.metrics("out/ranked")), 1)
+        for rows, part in (([{"prompt": "We ate", "chosen": GOOD}], 'field "rejected" is missing'),
+                           ([{"prompt": "We ate", "ranking": [GOOD]}], "at least 2 responses"),
+                           ([{"chosen": "Yes", "rejected": "no"}], "the responses start differently"),
+                           ([{"prompt": "We ate", "chosen": GOOD, "rejected": BAD, "margin": "x"}], "is not a number"),
+                           ([{"prompt": "We ate", "chosen": 3, "rejected": BAD}], "a response is text")):
+            result = run("broken", rows)
+            self.assert_fails(result, 1, part, "broken.jsonl:1")
+
+    def test_reward_models_keep_a_margin_and_stay_centred(self):
+        prompts = [row["prompt"] for row in read_lines(self.home / "prompts.jsonl")]
+        def run(name, margin, *overrides):
+            self.write("margins.jsonl", [{"prompt": p, "chosen": GOOD, "rejected": BAD, "margin": margin} for p in prompts])
+            return self.train(name, "dpo.toml", ["task=reward", 'data.train_files=["margins.jsonl"]', "data.val_files=[]",
+                                                 "trainer.total_training_steps=20", *overrides])[-1]
+        plain, wide = run("margin-0", 0.0), run("margin-5", 5.0)
+        self.assertGreater(wide["train/margin"], plain["train/margin"])
+        self.assertGreater(wide["train/loss"], plain["train/loss"])
+        centred = run("centred", 0.0, "reward_model.center_rewards_coefficient=10.0")
+        self.assertNotEqual(centred["train/loss"], plain["train/loss"])
+
+    def test_dynamic_sampling_fills_the_batch(self):
+        dapo = ["algorithm.filter_groups.enable=true", "trainer.total_training_steps=6", "trainer.save_freq=3",
+                "actor_rollout_ref.rollout.n=2"]
+        rows = self.train("filter", "bandit.toml", dapo)
+        # Half of the pairs of responses have the same score: it takes two batches, more or fewer.
+        self.assertGreater(statistics.fmean(row["train/num_gen_batches"] for row in rows), 1.2)
+        for row in rows:
+            self.assertEqual(row["critic/score/mean"], rows[0]["critic/score/mean"], "one of two in every pair")
+            self.assertNotEqual(row["actor/pg_loss"], 0.0)
+        phases = [record["phase"] for record in read_lines(self.home / "out/filter/phases.jsonl") if record["step"] == 1]
+        batches = int(rows[0]["train/num_gen_batches"])
+        self.assertEqual(phases, ["generate", "rewards"] * batches + ["actor_logp", "train_actor"])
+        # The place in the data is part of the checkpoint.
+        shutil.copytree(self.home / "out/filter", self.home / "out/filter-resumed", symlinks=True)
+        shutil.rmtree(self.home / "out/filter-resumed/global_step_6")
+        latest = self.home / "out/filter-resumed/latest"
+        latest.unlink()
+        latest.symlink_to("global_step_3")
+        (self.home / "out/filter-resumed/latest_checkpointed_iteration.txt").write_text("3")
+        self.assertEqual(self.train("filter-resumed", "bandit.toml", dapo), rows)
+        result = self.neap("train", "bandit.toml", "trainer.default_local_dir=out/filter-limit", *dapo,
+                           "actor_rollout_ref.rollout.temperature=0", "algorithm.filter_groups.max_num_gen_batches=2")
+        self.assert_fails(result, 2, "After 2 batches only 0 of 16 prompts")
+
+    def test_dapo_improves_held_out_prompts(self):
+        self.train("dapo", "bandit.toml", ["actor_rollout_ref.actor.clip_ratio_high=0.28", "actor_rollout_ref.actor.clip_ratio_c=10",
+                                           "algorithm.filter_groups.enable=true", "trainer.total_training_steps=20",
+                                           'data.val_files=["prompts.jsonl"]'])
+        before, after = self.validations("out/dapo")
+        self.assertGreater(after["val/score/mean"], before["val/score/mean"] + 0.15)
+
+    def test_truncated_answers(self):
+        one = ["trainer.total_training_steps=1", "actor_rollout_ref.actor.ppo_mini_batch_size=16"]
+        plain = self.train("cut-plain", "bandit.toml", one)[0]
+        share = plain["response_length/truncated_ratio"]
+        self.assertTrue(0 < share <= 1, share)
+        # Nearly all responses are cut at two tokens. Those that are not: nothing else is trained on.
+        masked = self.train("cut-masked", "bandit.toml", [*one, "algorithm.mask_truncated_completions=true"])[0]
+        self.assertEqual(masked["critic/score/mean"], plain["critic/score/mean"], "their scores count")
+        self.assertNotEqual(masked["actor/grad_norm"], plain["actor/grad_norm"])
+        if share == 1:
+            self.assertEqual(masked["actor/grad_norm"], 0.0)
+        late = self.train("cut-late", "bandit.toml", [*one, "algorithm.missing_eos_penalty=2.0"])[0]
+        self.assertAlmostEqual(late["critic/score/mean"], plain["critic/score/mean"] - 2 * share, places=5)
+        fixed = self.train("cut-fixed", "bandit.toml", [*one, "algorithm.stop_properly_penalty_coef=-1.0"])[0]
+        self.assertLess(fixed["critic/score/mean"], plain["critic/score/mean"])
+
+    def test_the_rollouts_log_probs_are_the_trainers(self):
+        sampled = ["actor_rollout_ref.rollout.temperature=0.7", "actor_rollout_ref.rollout.top_k=40",
+                   "actor_rollout_ref.rollout.top_p=0.9", "actor_rollout_ref.rollout.calculate_log_probs=true",
+                   "data.max_response_length=8", "trainer.total_training_steps=2"]
+        rows = self.train("log-probs", "bandit.toml", [*sampled, "actor_rollout_ref.model.path=start"])
+        for row in rows:
+            self.assertLess(abs(row["rollout_corr/kl"]), 1e-5)
+            self.assertLess(row["rollout_corr/k3_kl"], 1e-9)
+            self.assertGreater(row["rollout_corr/training_ppl"], 1.0)
+            self.assertNotIn("rollout_corr/rollout_is_mean", row)
+        weighed = self.train("weighed", "bandit.toml",
+                             [*sampled, "actor_rollout_ref.model.path=start", "algorithm.rollout_correction.rollout_is=sequence",
+                              "algorithm.rollout_correction.rollout_rs=seq_mean_k1,token_k2",
+                              "algorithm.rollout_correction.rollout_rs_threshold=1.01"])
+        self.assertAlmostEqual(weighed[0]["rollout_corr/rollout_is_mean"], 1.0, places=4)
+        self.assertAlmostEqual(weighed[0]["rollout_corr/rollout_rs_masked_fraction"], 0.0, places=6)
+        self.assertAlmostEqual(weighed[1]["actor/grad_norm"], rows[1]["actor/grad_norm"], places=3)
+        for keys, part in ((["rollout_rs=seq_k1", "rollout_rs_threshold=2.0"], "seq_k1"),
+                           (["rollout_rs=token_k1"], "needs one threshold"), (["rollout_is=token", "rollout_is_threshold=3_2"], "3_2")):
+            result = self.neap("train", "bandit.toml", *(f"algorithm.rollout_correction.{key}" for key in keys))
+            self.assert_fails(result, 2, part)
 
     def test_remax_takes_a_greedy_response_to_each_prompt(self):
         rows = self.train("remax-plan", "bandit.toml", ["algorithm.adv_estimator=remax", "trainer.total_training_steps=2"])

@@ -156,8 +156,7 @@ inline RandomJob random_job(std::uint64_t seed) {
   RandomJob out;
   spec::Job& job = out.job;
   out.dtype = dice.one_of({step::Dtype::kFloat32, step::Dtype::kBfloat16});
-  job.task =
-      dice.one_of({spec::Task::kSft, spec::Task::kReward, spec::Task::kPpo, spec::Task::kGrpo});
+  job.task = any_of(dice, spec::task_names(), spec::parse_task);
   job.data.max_prompt_length = dice.between(1, 40);
   job.data.max_response_length = dice.between(2, dice.chance(4) ? 900 : 60);
   const std::int64_t micro = dice.between(1, 4);
@@ -181,6 +180,12 @@ inline RandomJob random_job(std::uint64_t seed) {
     job.algorithm.adv_estimator =
         dice.one_of({spec::AdvantageEstimator::kGrpo, spec::AdvantageEstimator::kRemax});
   }
+  job.algorithm.filter_groups.enable = job.task == spec::Task::kGrpo && dice.chance(30);
+  job.rollout.calculate_log_probs = dice.chance(30);
+  if (dice.chance(30)) job.algorithm.rollout_correction.rollout_is = "token";
+  job.actor.clip_ratio_c = dice.chance(30) ? 0 : 3;
+  job.center_rewards_coefficient = dice.chance(50) ? 0.01 : 0;
+  job.dpo.loss_type = any_of(dice, spec::preference_loss_names(), spec::parse_preference_loss);
   if (job.task == spec::Task::kReward) {
     out.models.reward = random_role(dice, "reward", spec::Head::kScalar, true, out.dtype);
     return out;
@@ -188,14 +193,15 @@ inline RandomJob random_job(std::uint64_t seed) {
   out.models.actor = random_role(dice, "actor", spec::Head::kLanguageModel, true, out.dtype);
   job.actor_model.lora.rank = out.models.actor->lora.rank;
   if (job.task == spec::Task::kSft) return out;
-  out.models.reward = random_role(dice, "reward", spec::Head::kScalar, false, out.dtype);
-  if (job.task == spec::Task::kPpo)
-    out.models.critic = random_role(dice, "critic", spec::Head::kScalar, true, out.dtype);
   if (out.models.actor->lora.rank == 0) {
     out.models.reference = *out.models.actor;
     out.models.reference->name = "reference";
     out.models.reference->trained = false;
   }
+  if (job.task == spec::Task::kDpo) return out;
+  out.models.reward = random_role(dice, "reward", spec::Head::kScalar, false, out.dtype);
+  if (job.task == spec::Task::kPpo)
+    out.models.critic = random_role(dice, "critic", spec::Head::kScalar, true, out.dtype);
   return out;
 }
 

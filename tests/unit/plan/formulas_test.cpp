@@ -180,6 +180,7 @@ TEST(Formulas, AMicroBatchOfPairsHasTwiceTheSequences) {
   };
   EXPECT_EQ(sequences(spec::Task::kSft), std::vector<std::int64_t>({3}));
   EXPECT_EQ(sequences(spec::Task::kReward), std::vector<std::int64_t>({6}));
+  EXPECT_EQ(sequences(spec::Task::kDpo), std::vector<std::int64_t>({6}));
   EXPECT_EQ(sequences(spec::Task::kPpo), std::vector<std::int64_t>({7, 5}));
 }
 

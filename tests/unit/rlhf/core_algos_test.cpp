@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "model/aten_ops.h"
 #include "spec/loss_kinds.h"
+#include "step/preference.h"
 
 namespace neap::rlhf {
 namespace {
@@ -89,9 +90,9 @@ TEST_F(CoreAlgos, GaeWithAndWithoutHoles) {
 }
 
 TEST_F(CoreAlgos, GroupAdvantages) {
-  expect_close(grpo_advantages(input("rewards"), mask_, group(), true).advantages,
+  expect_close(grpo_advantages(input("rewards"), mask_, group(), true, 1e-6).advantages,
                table(golden()["grpo"]));
-  expect_close(grpo_advantages(input("rewards"), mask_, group(), false).advantages,
+  expect_close(grpo_advantages(input("rewards"), mask_, group(), false, 1e-6).advantages,
                table(golden()["dr_grpo"]));
   expect_close(rloo_advantages(input("rewards"), mask_, group()).advantages,
                table(golden()["rloo"]));
@@ -199,10 +200,12 @@ TEST_F(CoreAlgos, PairwiseLoss) {
   const at::Tensor scores = at::stack({chosen, rejected});
   model::AtenOps ops(at::kCPU);
   const auto pairs = static_cast<double>(chosen.numel());
-  const auto got = step::pairwise_loss(ops, scores, pairs);
+  const at::Tensor none = at::zeros_like(chosen);
+  const auto got = step::pairwise_loss(ops, scores, none, 0, pairs);
   EXPECT_NEAR(got.loss, pair["loss"].get<double>(), 1e-9);
-  expect_gradient(scores, got.d_scores,
-                  [&](const at::Tensor& x) { return step::pairwise_loss(ops, x, pairs).loss; });
+  expect_gradient(scores, got.d_scores, [&](const at::Tensor& x) {
+    return step::pairwise_loss(ops, x, none, 0, pairs).loss;
+  });
 }
 
 }  // namespace

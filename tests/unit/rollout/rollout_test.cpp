@@ -19,7 +19,7 @@ using step::SamplingOptions;
 at::Tensor sample(const at::Tensor& logits, const SamplingOptions& options,
                   const at::Tensor& uniforms) {
   model::AtenOps ops(at::kCPU);
-  return step::sample(ops, logits, options, uniforms);
+  return step::sample(ops, logits, options, uniforms).tokens;
 }
 
 std::vector<double> shares(const at::Tensor& row, const SamplingOptions& options, int draws) {

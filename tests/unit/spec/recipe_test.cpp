@@ -86,6 +86,39 @@ TEST(Recipe, NoReferenceWithoutATermThatUsesIt) {
   EXPECT_EQ(recipe_of(job).find(PhaseId::kReferenceLogProbs), nullptr);
 }
 
+TEST(Recipe, RemaxDecodesAndScoresABaseline) {
+  Job job = job_of(Task::kGrpo);
+  job.algorithm.adv_estimator = AdvantageEstimator::kRemax;
+  const Recipe r = recipe_of(job);
+  EXPECT_EQ(phases(r), (Lines{"generate", "generate_baseline", "actor_logp", "ref_logp", "rewards",
+                              "baseline_rewards", "train_actor"}));
+  EXPECT_EQ(table(r),
+            (Lines{"actor.weights need need need - - - write", "actor.grads - - - - - - write",
+                   "actor.optimizer - - - - - - write",
+                   "rollout.kv write write drop drop drop drop drop",
+                   "reference.weights - - - need - - -", "reward.weights - - - - need need -"}));
+  EXPECT_TRUE(r.find(PhaseId::kGenerateBaseline)->baseline);
+  EXPECT_FALSE(r.find(PhaseId::kGenerate)->baseline);
+}
+
+TEST(Recipe, DpoHasTheReferenceInAPhaseOfItsOwn) {
+  Job job = job_of(Task::kDpo);
+  job.algorithm.use_kl_in_reward = false;
+  const Recipe r = recipe_of(job);
+  EXPECT_EQ(phases(r), (Lines{"ref_logp", "train", "validate"}));
+  EXPECT_EQ(table(r), (Lines{"actor.weights - write need", "actor.grads - write -",
+                             "actor.optimizer - write -", "reference.weights need - -"}));
+  EXPECT_EQ(r.find(ModelId::kReference)->path, "actor");
+  job.reference_model.path = "other";
+  EXPECT_EQ(recipe_of(job).find(ModelId::kReference)->path, "other");
+  job.actor_model.lora.rank = 4;
+  EXPECT_NE(recipe_of(job).find(ModelId::kReference), nullptr) << "another folder than the base";
+  job.reference_model.path.clear();
+  const Recipe adapted = recipe_of(job);
+  EXPECT_EQ(adapted.find(ModelId::kReference), nullptr);
+  EXPECT_TRUE(adapted.find(PhaseId::kReferenceLogProbs)->adapter_off);
+}
+
 TEST(Recipe, SupervisedTasksTrainAndValidate) {
   const Job sft = job_of(Task::kSft);
   EXPECT_EQ(phases(recipe_of(sft)), (Lines{"train", "validate"}));
@@ -114,8 +147,8 @@ TEST(Recipe, FunctionsInsteadOfARewardModelNeedNoPhase) {
 }
 
 TEST(Recipe, UnknownNamesAreErrors) {
-  EXPECT_EQ(parse_task("dpo").status().message(),
-            "task is \"dpo\"; it can be sft, reward, ppo, grpo");
+  EXPECT_EQ(parse_task("dqo").status().message(),
+            "task is \"dqo\"; it can be sft, reward, ppo, grpo, dpo");
   for (const std::string& name : task_names()) {
     const Result<Task> task = parse_task(name);
     ASSERT_TRUE(task.ok());

@@ -72,6 +72,17 @@ TEST(LearningRate, WarmsUpThenFollowsItsSchedule) {
   config.lr_schedule = "cosine";
   EXPECT_NEAR(learning_rate(config, 8, 12), 0.5, 1e-12);
   EXPECT_NEAR(learning_rate(config, 12, 12), 0, 1e-12);
+  config.min_lr_ratio = 0.1;
+  EXPECT_NEAR(learning_rate(config, 8, 12), 0.55, 1e-12);
+  EXPECT_NEAR(learning_rate(config, 12, 12), 0.1, 1e-12);
+  config.lr_schedule = "linear";
+  EXPECT_NEAR(learning_rate(config, 10, 12), 0.325, 1e-12);
+  config.lr_warmup_steps_ratio = 0.5;
+  EXPECT_DOUBLE_EQ(learning_rate(config, 0, 12), 0.25) << "the number of steps comes first";
+  config.lr_warmup_steps = 0;
+  config.lr_warmup_steps_ratio = 0.15;  // of 12: 2 steps
+  EXPECT_DOUBLE_EQ(learning_rate(config, 0, 12), 0.5);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 1, 12), 1);
   config.lr_schedule = "step";
   EXPECT_THROW((void)learning_rate(config, 8, 12), Error);
 }

@@ -1,0 +1,160 @@
+// Direct preference optimization: the actor learns from pairs, against a frozen reference.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <optional>
+
+#include "model/aten_ops.h"
+#include "rlhf/experience.h"
+#include "rlhf/model_update.h"
+#include "rlhf/pairs.h"
+#include "rlhf/trainer.h"
+#include "step/phases.h"
+#include "train/dataset.h"
+
+namespace neap::rlhf {
+namespace {
+
+// TRL's names, as means over pairs.
+std::vector<std::pair<const char*, double>> means_of(const step::PreferenceStatistics& s,
+                                                     double pairs) {
+  return {{"rewards/chosen", s.chosen_reward / pairs},
+          {"rewards/rejected", s.rejected_reward / pairs},
+          {"rewards/accuracies", s.right / pairs},
+          {"rewards/margins", (s.chosen_reward - s.rejected_reward) / pairs},
+          {"logps/chosen", s.chosen_log_prob / pairs},
+          {"logps/rejected", s.rejected_log_prob / pairs}};
+}
+
+class DpoTrainer final : public Trainer {
+ public:
+  explicit DpoTrainer(Context& context)
+      : context_(context),
+        actor_(context.runtime, context.ranks,
+               {"actor", context.job.resolve(context.job.actor_model.path),
+                spec::Head::kLanguageModel, context.job.actor_model.lora, true,
+                context.job.actor.optim, static_cast<std::uint64_t>(context.job.trainer.seed)}),
+        train_(context, context.job.data.train_files),
+        order_(train_.size(), static_cast<std::size_t>(context.job.data.train_batch_size),
+               context.job.data.shuffle, static_cast<std::uint64_t>(context.job.trainer.seed)) {
+    const spec::Job& job = context.job;
+    if (!job.reference_is_actor_base()) {
+      reference_.emplace(context.runtime, context.ranks,
+                         train::WorkerSpec{"reference",
+                                           job.resolve(job.reference_path()),
+                                           spec::Head::kLanguageModel,
+                                           {},
+                                           false,
+                                           {}});
+    }
+    if (!job.data.val_files.empty()) held_out_ = Pairs(context, job.data.val_files);
+  }
+
+  void load() override {
+    actor_.load();
+    if (reference_) reference_->load();
+  }
+  [[nodiscard]] std::int64_t steps_per_epoch() const override { return order_.steps_per_epoch(); }
+
+  Metrics train_step(std::int64_t step) override {
+    Metrics metrics;
+    const spec::Job& job = context_.job;
+    const std::vector<std::size_t> rows = context_.sharder().of(order_.batch(step));
+    const auto count = static_cast<std::int64_t>(rows.size());
+    const std::int64_t micro = job.data.micro_batch_size_per_gpu;
+    const step::Preferences<at::Tensor> batch =
+        with_reference(train_.gather(context_, rows, 0, count, micro), metrics);
+    const Stopwatch watch(metrics, "update_actor");
+    const auto pairs = static_cast<double>(job.data.train_batch_size);
+    model::Transformer& model = actor_.model();
+    ModelUpdate update(context_, actor_,
+                       {spec::ModelId::kActor,
+                        spec::PhaseId::kTrain,
+                        job.actor.optim,
+                        job.actor.grad_clip,
+                        count,
+                        {1, count, micro}},
+                       step);
+    update.run([&](std::int64_t first, std::int64_t size, const spec::Checkpointing& keep) {
+      const step::PreferenceStatistics s = step::preference_micro_batch(
+          model.ops(), model.weights(), batch, first, size, job.dpo, pairs, keep);
+      update.add_share("train/loss", s.loss);
+      const auto weight = static_cast<double>(size);
+      for (const auto& [name, value] : means_of(s, weight)) update.add_mean(name, value, weight);
+    });
+    update.put(metrics, "train");
+    return metrics;
+  }
+
+  [[nodiscard]] bool can_validate() const override { return held_out_.size() > 0; }
+
+  Validation validate() override {
+    std::vector<std::size_t> all(held_out_.size());
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+    const std::vector<std::size_t> rows = context_.sharder().of(all);
+    const auto pairs = static_cast<double>(all.size());
+    std::vector<double> sums(6, 0);
+    if (!rows.empty()) {
+      const auto count = static_cast<std::int64_t>(rows.size());
+      Metrics timings;  // of no interest here
+      const step::Preferences<at::Tensor> batch =
+          with_reference(held_out_.gather(context_, rows, 0, count, count), timings);
+      const at::Tensor log_probs =
+          response_log_probs(context_, actor_.model(), batch.sequences, spec::PhaseId::kValidate,
+                             context_.job.data.micro_batch_size_per_gpu * 2, false)
+              .log_probs;
+      const bridge::HostScope host;
+      const at::NoGradGuard no_grad;
+      model::AtenOps ops(at::kCPU);
+      const step::PreferenceStatistics s =
+          step::preference_loss(ops, log_probs, batch.sequences.mask, batch.reference,
+                                context_.job.dpo, pairs)
+              .statistics;
+      sums = {s.loss,  s.chosen_reward,   s.rejected_reward,
+              s.right, s.chosen_log_prob, s.rejected_log_prob};
+    }
+    context_.ranks.sum(sums);
+    Validation out;
+    out.metrics["val/loss"] = sums[0];
+    for (const auto& [name, value] :
+         means_of({sums[0], sums[1], sums[2], sums[3], sums[4], sums[5]}, pairs))
+      out.metrics[std::string("val/") + name] = value;
+    return out;
+  }
+
+  void save(const std::filesystem::path& folder) override {
+    actor_.save(folder / "actor", context_.save_options());
+  }
+  void restore(const std::filesystem::path& folder) override {
+    if (reference_) reference_->load();
+    actor_.restore(folder / "actor");
+  }
+
+ private:
+  // Phase "ref_logp".
+  [[nodiscard]] step::Preferences<at::Tensor> with_reference(train::Sequences sequences,
+                                                             Metrics& metrics) {
+    const Stopwatch watch(metrics, "ref");
+    model::Transformer& reference = reference_ ? reference_->model() : actor_.base();
+    const at::Tensor log_probs =
+        response_log_probs(context_, reference, sequences, spec::PhaseId::kReferenceLogProbs,
+                           context_.job.reference_micro_batch(), false)
+            .log_probs;
+    const bridge::HostScope host;
+    return {std::move(sequences), log_probs.sum(-1)};
+  }
+
+  Context& context_;
+  train::ModelWorker actor_;
+  std::optional<train::ModelWorker> reference_;
+  Pairs train_, held_out_;
+  train::BatchOrder order_;
+};
+
+}  // namespace
+
+std::unique_ptr<Trainer> make_dpo_trainer(Context& context) {
+  return std::make_unique<DpoTrainer>(context);
+}
+
+}  // namespace neap::rlhf

@@ -1,0 +1,167 @@
+#include "rlhf/pairs.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "base/status.h"
+#include "bridge/runtime.h"
+#include "train/dataset.h"
+
+namespace neap::rlhf {
+namespace {
+
+Status bad_row(std::string message) {
+  return {ErrorCode::kCorrupt, std::move(message)};
+}
+
+// Bytes that both texts start with: whole characters, without a space at the end.
+std::size_t common_bytes(const std::string& a, const std::string& b) {
+  const std::size_t most = std::min(a.size(), b.size());
+  std::size_t n = 0;
+  while (n < most && a[n] == b[n]) ++n;
+  const auto continues = [&](const std::string& text) {
+    return n < text.size() && (static_cast<unsigned char>(text[n]) & 0xC0U) == 0x80U;
+  };
+  while (n > 0 && (continues(a) || continues(b))) --n;
+  if (n > 0 && a[n - 1] == ' ') --n;
+  return n;
+}
+
+Json messages(const Json& all, std::size_t first, std::size_t end) {
+  Json out = Json::array();
+  for (std::size_t i = first; i < end; ++i) out.push_back(all[i]);
+  return out;
+}
+
+// Takes what both responses start with off them, as the prompt.
+Status split_prompt(PairRow& row) {
+  const bool whole = row.chosen.is_array() && row.rejected.is_array() && row.chosen.size() > 1;
+  if (!row.prompt.is_null() && (row.prompt.is_array() || !whole)) return {};
+  if (row.chosen.is_array() != row.rejected.is_array())
+    return bad_row("the row has no prompt, and one response is text, the other a conversation");
+  std::size_t n = 0;
+  if (row.chosen.is_array()) {
+    const std::size_t most = std::min(row.chosen.size(), row.rejected.size());
+    while (n < most && row.chosen[n] == row.rejected[n]) ++n;
+    if (n > 0 && n == most) --n;  // of equal conversations the last message is the response
+    row.prompt = messages(row.chosen, 0, n);
+    row.chosen = messages(row.chosen, n, row.chosen.size());
+    row.rejected = messages(row.rejected, n, row.rejected.size());
+  } else {
+    const std::string chosen = row.chosen.get<std::string>();
+    const std::string rejected = row.rejected.get<std::string>();
+    n = common_bytes(chosen, rejected);
+    row.prompt = chosen.substr(0, n);
+    row.chosen = chosen.substr(n);
+    row.rejected = rejected.substr(n);
+  }
+  return n > 0 ? Status() : bad_row("the row has no prompt, and the responses start differently");
+}
+
+// The ranked responses, the best first; of a row without a ranking its two.
+Result<std::vector<Json>> responses_of(const Json& row, const spec::DataConfig& data) {
+  std::vector<Json> out;
+  if (row.contains(data.ranking_key)) {
+    const Json& list = row[data.ranking_key];
+    if (!list.is_array() || list.size() < 2)
+      return bad_row(
+          format("field \"{}\" is not a list of at least 2 responses", data.ranking_key));
+    for (const Json& response : list) out.push_back(response);
+    return out;
+  }
+  for (const std::string& key : {data.chosen_key, data.rejected_key}) {
+    if (!row.contains(key)) {
+      return bad_row(format("field \"{}\" is missing; a row has \"{}\" and \"{}\", or \"{}\"", key,
+                            data.chosen_key, data.rejected_key, data.ranking_key));
+    }
+    out.push_back(row[key]);
+  }
+  return out;
+}
+
+Status check_response(const Json& value) {
+  const bool conversation =
+      value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& message) {
+        return message.is_object() && message.contains("role") && message["role"].is_string();
+      });
+  if (value.is_string() || conversation) return {};
+  return bad_row("a response is text or a list of messages with a text \"role\"");
+}
+
+}  // namespace
+
+Result<std::vector<PairRow>> pairs_of(const Json& row, const spec::DataConfig& data) {
+  NEAP_TRY_ASSIGN(const std::vector<Json> responses, responses_of(row, data));
+  for (const Json& response : responses) NEAP_TRY(check_response(response));
+  const Json margin = row.value(data.margin_key, Json());
+  if (!margin.is_null() && !margin.is_number())
+    return bad_row(format("field \"{}\" is not a number", data.margin_key));
+  std::vector<PairRow> out;
+  for (std::size_t better = 0; better < responses.size(); ++better) {
+    for (std::size_t worse = better + 1; worse < responses.size(); ++worse) {
+      PairRow pair{row.value(data.prompt_key, Json()), responses[better], responses[worse],
+                   margin.is_null() ? 0 : margin.get<double>()};
+      NEAP_TRY(split_prompt(pair));
+      out.push_back(std::move(pair));
+    }
+  }
+  return out;
+}
+
+std::size_t count_rows(const spec::Job& job) {
+  const auto rows =
+      train::read_rows(resolve_all(job, job.data.train_files), {}, {}, job.has_pairs());
+  if (!job.has_pairs()) return rows.size();
+  std::size_t pairs = 0;
+  for (const train::TextRow& row : rows) {
+    const auto made = pairs_of(row.row, job.data);
+    if (!made.ok()) throw Error(Status(made.status()).with_context(row.where));
+    pairs += made->size();
+  }
+  return pairs;
+}
+
+Pairs::Pairs(const Context& context, const std::vector<std::string>& files) {
+  const spec::DataConfig& data = context.job.data;
+  for (const train::TextRow& row :
+       train::read_rows(resolve_all(context.job, files), {}, {data.prompt_key}, true)) {
+    const auto made = pairs_of(row.row, data);
+    if (!made.ok()) throw Error(Status(made.status()).with_context(row.where));
+    for (const PairRow& pair : *made) {
+      prompts_.push_back(encode_prompt(context, pair.prompt, row.where));
+      chosen_.push_back(encode_response(context, pair.chosen, row.where));
+      rejected_.push_back(encode_response(context, pair.rejected, row.where));
+      margins_.push_back(static_cast<float>(pair.margin));
+    }
+  }
+}
+
+train::Sequences Pairs::gather(const Context& context, const std::vector<std::size_t>& rows,
+                               std::int64_t first, std::int64_t count, std::int64_t block) const {
+  std::vector<train::Tokens> prompts, responses;
+  for (std::int64_t at = first; at < first + count; at += block) {
+    for (const auto* side : {&chosen_, &rejected_}) {
+      for (std::int64_t i = at; i < std::min(at + block, first + count); ++i) {
+        const std::size_t row = rows[static_cast<std::size_t>(i)];
+        prompts.push_back(prompts_[row]);
+        responses.push_back((*side)[row]);
+      }
+    }
+  }
+  const bridge::HostScope host;
+  return train::make_sequences(prompts, responses, sequence_shape(context));
+}
+
+at::Tensor Pairs::margins(const std::vector<std::size_t>& rows, std::int64_t first,
+                          std::int64_t count) const {
+  std::vector<float> out;
+  for (std::int64_t i = first; i < first + count; ++i)
+    out.push_back(margins_[rows[static_cast<std::size_t>(i)]]);
+  const bridge::HostScope host;
+  return at::tensor(out, at::kFloat);
+}
+
+}  // namespace neap::rlhf

@@ -1,0 +1,52 @@
+// Preference data: prompts with a chosen and a rejected response.
+//
+// Rows        `prompt`, `chosen` and `rejected`, texts or conversations as everywhere, and a number
+//             `margin` that rows may lack; or `prompt` and `ranking`, a list of responses, the best
+//             first, which is a pair of every two. Without a prompt, or where a text comes with
+//             whole conversations, what both responses start with is the prompt: TRL's rule.
+//
+// Threads     one at a time.
+//
+// Failure     Error with file and line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rlhf/trainer.h"
+
+namespace neap::rlhf {
+
+class Pairs {
+ public:
+  Pairs() = default;
+  Pairs(const Context& context, const std::vector<std::string>& files);
+
+  [[nodiscard]] std::size_t size() const { return prompts_.size(); }
+  /// `count` pairs from `rows` at `first`, 2 `count` sequences: of each `block` of pairs all chosen,
+  /// then all rejected. Host memory.
+  [[nodiscard]] train::Sequences gather(const Context& context,
+                                        const std::vector<std::size_t>& rows, std::int64_t first,
+                                        std::int64_t count, std::int64_t block) const;
+  /// (count,) float32 in host memory; 0 where a row had none.
+  [[nodiscard]] at::Tensor margins(const std::vector<std::size_t>& rows, std::int64_t first,
+                                   std::int64_t count) const;
+
+ private:
+  std::vector<train::Tokens> prompts_, chosen_, rejected_;
+  std::vector<float> margins_;
+};
+
+/// A pair as it stands in a row.
+struct PairRow {
+  Json prompt, chosen, rejected;
+  double margin = 0;
+};
+/// The pairs of a row. The prompt is taken off the responses where it stands in them.
+[[nodiscard]] Result<std::vector<PairRow>> pairs_of(const Json& row, const spec::DataConfig& data);
+
+/// Rows of the training files as batches count them: prompts, texts, or pairs.
+[[nodiscard]] std::size_t count_rows(const spec::Job& job);
+
+}  // namespace neap::rlhf

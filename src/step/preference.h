@@ -1,0 +1,153 @@
+// Losses of pairs, a preferred response and another one, with their gradients written out.
+//
+// A batch of P pairs is 2 P sequences: all chosen, then all rejected.
+#pragma once
+
+#include "spec/job.h"
+#include "step/losses.h"
+
+namespace neap::step {
+
+// ---- Bradley-Terry ----
+
+template <class T>
+struct PairGradient {
+  T d_scores;  // (2, P)
+  double loss = 0;
+  double right = 0;   ///< pairs whose chosen score is higher
+  double margin = 0;  ///< sum of chosen - rejected
+};
+/// -log sigmoid(chosen - rejected - margin) + center (chosen + rejected)^2, summed over pairs and
+/// divided by `pairs` (Bradley-Terry). scores (2, P): chosen, then rejected; margins (P,).
+template <class Ops, class T = typename Ops::Tensor>
+PairGradient<T> pairwise_loss(Ops& ops, const T& scores, const T& margins, double center,
+                              double pairs) {
+  const T chosen = ops.select(scores, 0, 0);
+  const T rejected = ops.select(scores, 0, 1);
+  const T difference = ops.subtract(chosen, rejected);  // (P,)
+  PairGradient<T> out;
+  out.right = ops.read(ops.sum(ops.above(difference, 0.0)));
+  out.margin = ops.read(ops.sum(difference));
+  ops.subtract_(difference, margins);
+  out.loss = -ops.read(ops.sum(ops.log_sigmoid(difference))) / pairs;
+  const T d = ops.sigmoid(difference);  // d (-log sigmoid) = sigmoid - 1
+  ops.add_(d, -1.0);
+  ops.divide_(d, pairs);
+  out.d_scores = ops.empty({2, difference.size(0)}, ops.dtype(scores));
+  ops.copy_(ops.select(out.d_scores, 0, 0), d);
+  ops.copy_(ops.select(out.d_scores, 0, 1), ops.negate(d));
+  if (center > 0) {
+    const T sum = ops.add(chosen, rejected);
+    out.loss += center * ops.read(ops.sum(ops.multiply(sum, sum))) / pairs;
+    for (const std::int64_t side : {0, 1})
+      ops.add_scaled_(ops.select(out.d_scores, 0, side), sum, 2 * center / pairs);
+  }
+  return out;
+}
+
+// ---- DPO ----
+
+/// Sums over pairs, but for the loss.
+struct PreferenceStatistics {
+  double loss = 0;                                    ///< divided by all pairs
+  double chosen_reward = 0, rejected_reward = 0;      ///< beta (log p - log p of the reference)
+  double right = 0;                                   ///< pairs whose chosen reward is higher
+  double chosen_log_prob = 0, rejected_log_prob = 0;  ///< of whole responses
+};
+template <class T>
+struct PreferenceGradient {
+  T d_log_probs;  // (2 P, R)
+  PreferenceStatistics statistics;
+};
+
+/// The loss of each pair (P,) and its slope at h (P,), the difference of what the policy gained over
+/// the reference on the chosen and on the rejected response.
+template <class T>
+struct PreferenceSlope {
+  T loss, slope;
+};
+template <class Ops, class T = typename Ops::Tensor>
+PreferenceSlope<T> preference_slope(Ops& ops, const T& h, const spec::DpoConfig& config) {
+  const double beta = config.beta;
+  PreferenceSlope<T> out;
+  switch (config.loss_type) {
+    case spec::PreferenceLoss::kSigmoid:
+    case spec::PreferenceLoss::kSigmoidNorm:
+    case spec::PreferenceLoss::kRobust: {
+      // -(1 - s) log sigmoid(x) - t log sigmoid(-x), with t = s for cDPO and -s for the robust form,
+      // which is divided by 1 - 2 s.
+      const bool robust = config.loss_type == spec::PreferenceLoss::kRobust;
+      const double s = config.label_smoothing;
+      const double t = robust ? -s : s;
+      const double scale = robust ? 1 / (1 - 2 * s) : 1;
+      const T x = ops.clone(h);
+      ops.scale_(x, beta);
+      out.loss = ops.log_sigmoid(x);
+      ops.scale_(out.loss, -(1 - s) * scale);
+      ops.add_scaled_(out.loss, ops.log_sigmoid(ops.negate(x)), -t * scale);
+      // d: (1 - s + t) sigmoid(x) - (1 - s)
+      out.slope = ops.sigmoid(x);
+      ops.scale_(out.slope, (1 - s + t) * scale * beta);
+      ops.add_(out.slope, -(1 - s) * scale * beta);
+      break;
+    }
+    case spec::PreferenceLoss::kHinge: {
+      const T gap = ops.clone(h);
+      ops.scale_(gap, -beta);
+      ops.add_(gap, 1.0);
+      out.slope = ops.above(gap, 0.0);
+      out.loss = ops.multiply(gap, out.slope);
+      ops.scale_(out.slope, -beta);
+      break;
+    }
+    case spec::PreferenceLoss::kIpo:
+    case spec::PreferenceLoss::kIpoSum: {
+      out.slope = ops.clone(h);
+      ops.add_(out.slope, -0.5 / beta);
+      out.loss = ops.multiply(out.slope, out.slope);
+      ops.scale_(out.slope, 2);
+      break;
+    }
+  }
+  return out;
+}
+
+/// log_probs and mask (2 P, R), `reference` (2 P,) sums over the mask. The loss is divided by
+/// `all_pairs`.
+template <class Ops, class T = typename Ops::Tensor>
+PreferenceGradient<T> preference_loss(Ops& ops, const T& log_probs, const T& mask,
+                                      const T& reference, const spec::DpoConfig& config,
+                                      double all_pairs) {
+  const T sums = ops.sum_last(ops.multiply(log_probs, mask));  // (2 P,)
+  const T gains = ops.subtract(sums, reference);               // (2 P,)
+  const auto side = [&](const T& both, std::int64_t i) {
+    return ops.select(ops.view(both, {2, -1}), 0, i);
+  };
+  PreferenceGradient<T> out;
+  PreferenceStatistics& sum = out.statistics;
+  sum.chosen_log_prob = ops.read(ops.sum(side(sums, 0)));
+  sum.rejected_log_prob = ops.read(ops.sum(side(sums, 1)));
+  sum.chosen_reward = config.beta * ops.read(ops.sum(side(gains, 0)));
+  sum.rejected_reward = config.beta * ops.read(ops.sum(side(gains, 1)));
+  sum.right = ops.read(ops.sum(ops.above(side(gains, 0), side(gains, 1))));
+
+  T lengths;  // (2 P,) where responses count by token
+  if (spec::per_token(config.loss_type)) {
+    lengths = ops.clamp(ops.sum_last(mask), 1, kMostTokens);
+    ops.divide_(gains, lengths);
+  }
+  const PreferenceSlope<T> pairs =
+      preference_slope(ops, ops.subtract(side(gains, 0), side(gains, 1)), config);
+  sum.loss = ops.read(ops.sum(pairs.loss)) / all_pairs;
+
+  const T d = ops.empty({2, pairs.slope.size(0)}, ops.dtype(sums));
+  ops.copy_(ops.select(d, 0, 0), pairs.slope);
+  ops.copy_(ops.select(d, 0, 1), ops.negate(pairs.slope));
+  ops.divide_(d, all_pairs);
+  const T column = ops.view(d, {-1, 1});
+  if (lengths.defined()) ops.divide_(column, ops.view(lengths, {-1, 1}));
+  out.d_log_probs = ops.multiply(mask, column);
+  return out;
+}
+
+}  // namespace neap::step
