@@ -2,6 +2,7 @@
 #include "spec/presets.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -39,7 +40,9 @@ TEST(Presets, TheTableOfTheDocsIsTheirs) {
 class PresetJob : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / "neap_preset_test";
+    folder_ = std::filesystem::temp_directory_path() /
+              format("neap-preset-{}-{}", ::getpid(),
+                     ::testing::UnitTest::GetInstance()->current_test_info()->name());
     std::filesystem::create_directories(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
