@@ -4,17 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <optional>
-#include <system_error>
-#include <thread>
-#include <vector>
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/parallel_for.h"
 
 namespace neap::arena {
 namespace {
@@ -93,25 +90,12 @@ Result<std::byte*> map_host(Bytes size) {
 void unmap_host(std::byte* at, Bytes size, unsigned threads) {
   // One thread frees a GiB of huge pages in 4 ms. madvise shares the address space's lock, munmap
   // then finds nothing left to free.
-  std::atomic<std::uint64_t> next{0};
-  const auto discard = [&] {
-    for (;;) {
-      const Bytes from(next.fetch_add(kDiscarded.count()));
-      if (from >= size) return;
+  if (threads > 1 && size / kDiscarded > 1) {
+    parallel_for((size + kDiscarded - 1_B) / kDiscarded, threads, [&](std::size_t piece) {
+      const Bytes from = kDiscarded * piece;
       ::madvise(at + from.count(), std::min(kDiscarded, size - from).count(), MADV_DONTNEED);
-    }
-  };
-  std::vector<std::thread> helpers;
-  const std::uint64_t pieces = size / kDiscarded;
-  for (std::uint64_t i = 1; i < std::min<std::uint64_t>(threads, pieces); ++i) {
-    try {
-      helpers.emplace_back(discard);
-    } catch (const std::system_error&) {
-      break;  // fewer threads do the same work
-    }
+    });
   }
-  if (!helpers.empty()) discard();
-  for (std::thread& helper : helpers) helper.join();
   ::munmap(at, size.count());
 }
 

@@ -6,12 +6,11 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <vector>
 
 #include "base/format.h"
 #include "base/log.h"
+#include "base/parallel_for.h"
 
 namespace neap::hook {
 namespace {
@@ -43,20 +42,8 @@ Result<arena::MoveReport> everywhere(const Move& move,
   std::vector<Move> undo(devices.size());
   if (devices.size() > 1) std::transform(devices.begin(), devices.end(), undo.begin(), undo_of);
   std::vector<std::optional<Result<arena::MoveReport>>> outcomes(devices.size());
-  std::vector<std::thread> threads;
-  std::vector<std::size_t> here;  // devices that got no thread
-  threads.reserve(devices.size());
-  here.reserve(devices.size());
-  for (std::size_t i = 0; i < devices.size(); ++i) {
-    try {
-      if (i > 0) threads.emplace_back([&, i] { outcomes[i] = move(devices[i]); });
-    } catch (const std::system_error&) {  // no thread can be created
-      here.push_back(i);
-    }
-  }
-  if (!devices.empty()) outcomes[0] = move(devices[0]);
-  for (const std::size_t i : here) outcomes[i] = move(devices[i]);
-  for (std::thread& thread : threads) thread.join();
+  parallel_for(devices.size(), devices.size(),
+               [&](std::size_t i) { outcomes[i] = move(devices[i]); });
 
   arena::MoveReport sum;
   Status failure;
