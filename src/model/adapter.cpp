@@ -67,13 +67,6 @@ void check_shapes(const SafetensorsFile& file, const spec::Parameter& parameter,
   }
 }
 
-Tensor read_float(const SafetensorsFile& file, const std::string& name) {
-  const TensorEntry* entry = file.find(name);
-  const Tensor out = at::empty(entry->shape, at::kFloat);
-  read_tensors({{&file, entry, out}});
-  return out;
-}
-
 }  // namespace
 
 std::optional<FolderAdapter> FolderAdapter::open(const fs::path& folder,
@@ -142,7 +135,9 @@ void FolderAdapter::apply(std::size_t unit, const Tensor& flat) const {
       read_tensors({{&file_, file_.find(change.whole), target}});
       continue;
     }
-    Tensor delta = at::mm(read_float(file_, change.b), read_float(file_, change.a)).mul_(scale_);
+    Tensor delta = at::mm(read_float(file_, entry_of(file_, change.b)),
+                          read_float(file_, entry_of(file_, change.a)))
+                       .mul_(scale_);
     if (input_major_) delta = delta.t();
     target.copy_(target.to(at::kCPU, at::kFloat).add(delta));
   }

@@ -142,11 +142,7 @@ void load_adapter(const fs::path& folder, const spec::Architecture& shape, spec:
   std::set<std::string> used;
   std::vector<TensorRead> reads;
   for (const auto& [name, tensor] : parameters) {
-    const TensorEntry* entry = file.find(name);
-    if (entry == nullptr)
-      throw Error(ErrorCode::kNotFound,
-                  format("{} has no tensor \"{}\"", file.path().string(), name));
-    reads.push_back({&file, entry, tensor});
+    reads.push_back({&file, &entry_of(file, name), tensor});
     used.insert(name);
   }
   for (const TensorEntry& entry : file.tensors()) {

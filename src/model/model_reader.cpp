@@ -53,12 +53,6 @@ WeightFolder::Found scale_of(const WeightFolder& weights, const WeightFolder::Fo
   return {};
 }
 
-Tensor read_float(const WeightFolder::Found& found) {
-  const Tensor out = at::empty(found.tensor->shape, at::kFloat);
-  read_tensors({{found.file, found.tensor, out}});
-  return out;
-}
-
 // The scale at every element of a (rows, columns) matrix.
 Tensor spread(Tensor scale, const Tensor& values, const std::string& name) {
   constexpr std::int64_t kBlock = 128;
@@ -77,8 +71,9 @@ Tensor spread(Tensor scale, const Tensor& values, const std::string& name) {
 }
 
 void read_scaled(const Source& source, const Tensor& target) {
-  Tensor values = read_float(source.values);
-  values.mul_(spread(read_float(source.scale), values, source.scale.tensor->name));
+  Tensor values = read_float(*source.values.file, *source.values.tensor);
+  const Tensor scale = read_float(*source.scale.file, *source.scale.tensor);
+  values.mul_(spread(scale, values, source.scale.tensor->name));
   target.copy_(values);
 }
 

@@ -258,6 +258,20 @@ void read_tensors(const std::vector<TensorRead>& reads) {
   });
 }
 
+Tensor read_float(const SafetensorsFile& file, const TensorEntry& entry) {
+  const Tensor out = at::empty(entry.shape, at::kFloat);
+  read_tensors({{&file, &entry, out}});
+  return out;
+}
+
+const TensorEntry& entry_of(const SafetensorsFile& file, const std::string& name) {
+  const TensorEntry* entry = file.find(name);
+  if (entry == nullptr)
+    throw Error(ErrorCode::kNotFound,
+                format("{} has no tensor \"{}\"", file.path().string(), name));
+  return *entry;
+}
+
 void write_tensors(const std::vector<TensorWrite>& writes, const PieceSink& sink) {
   std::vector<Tensor> flat;
   std::vector<Piece> pieces;
@@ -322,15 +336,12 @@ void save_tensors(const std::filesystem::path& file, const NamedTensors& tensors
 void load_tensors(const SafetensorsFile& file, const NamedTensors& tensors) {
   std::vector<TensorRead> reads;
   for (const auto& [name, tensor] : tensors) {
-    const TensorEntry* entry = file.find(name);
-    if (entry == nullptr)
-      throw Error(ErrorCode::kNotFound,
-                  format("{} has no tensor \"{}\"", file.path().string(), name));
-    if (entry->dtype != dtype_name(tensor.scalar_type()))
+    const TensorEntry& entry = entry_of(file, name);
+    if (entry.dtype != dtype_name(tensor.scalar_type()))
       throw Error(ErrorCode::kInvalidArgument,
-                  format("{} is {}, where {} is wanted", where_of(file, *entry), entry->dtype,
+                  format("{} is {}, where {} is wanted", where_of(file, entry), entry.dtype,
                          dtype_name(tensor.scalar_type())));
-    reads.push_back({&file, entry, tensor});
+    reads.push_back({&file, &entry, tensor});
   }
   read_tensors(reads);
 }

@@ -51,6 +51,12 @@ void write_tensors(const std::vector<TensorWrite>& writes, const PieceSink& sink
 void fill_tensor(const at::Tensor& target,
                  const std::function<void(std::uint64_t piece, std::span<float> values)>& fill);
 
+/// A file's tensor in host memory, as float32.
+[[nodiscard]] at::Tensor read_float(const SafetensorsFile& file, const TensorEntry& entry);
+
+/// The tensor of that name; an error where the file has none.
+[[nodiscard]] const TensorEntry& entry_of(const SafetensorsFile& file, const std::string& name);
+
 /// Tensors by name (optimizer states, counters).
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 

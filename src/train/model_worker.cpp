@@ -123,23 +123,23 @@ void ModelWorker::load() {
 
 void ModelWorker::start_units(std::size_t first, std::size_t count, const UnitFill& fill) {
   // Where there are masters they take the file's full precision, and the weights are rounded from
-  // them; those of an adapter take its start.
-  std::vector<at::Tensor> exact;
+  // them; those of an adapter take its start. A target that is the weights is not copied.
+  std::vector<at::Tensor> targets;
   for (std::size_t i = first; i < first + count; ++i) {
     at::Tensor(states_[i]).zero_();
-    const at::Tensor master = optimizer_->units()[i].master();
-    if (!has_lora()) {
-      exact.push_back(master.defined() ? master : weights_[i]);
-      exact.back().zero_();
-    } else if (master.defined()) {
-      master.copy_(optimizer_->units()[i].weights);
-    }
+    targets.push_back(optimizer_->units()[i].target());
   }
-  if (has_lora()) return;
-  fill(first, exact);
+  if (!has_lora()) {
+    for (at::Tensor& target : targets) target.zero_();
+    fill(first, targets);
+  }
   for (std::size_t i = 0; i < count; ++i) {
-    if (!exact[i].is_same(weights_[first + i]))
-      optimizer_->units()[first + i].weights.copy_(exact[i]);
+    const at::Tensor& weights = optimizer_->units()[first + i].weights;
+    if (has_lora()) {
+      targets[i].copy_(weights);
+    } else {
+      weights.copy_(targets[i]);
+    }
   }
 }
 
