@@ -23,13 +23,23 @@ namespace neap::spec {
 class ModuleNames {
  public:
   constexpr ModuleNames(std::initializer_list<std::pair<Module, std::string_view>> names) {
-    for (const auto& [module, name] : names) names_[static_cast<std::size_t>(module)] = name;
+    set(names);
+  }
+  /// These, with some modules called otherwise.
+  [[nodiscard]] constexpr ModuleNames with(
+      std::initializer_list<std::pair<Module, std::string_view>> names) const {
+    ModuleNames out = *this;
+    out.set(names);
+    return out;
   }
   [[nodiscard]] constexpr std::string_view operator[](Module module) const {
     return names_[static_cast<std::size_t>(module)];
   }
 
  private:
+  constexpr void set(std::initializer_list<std::pair<Module, std::string_view>> names) {
+    for (const auto& [module, name] : names) names_[static_cast<std::size_t>(module)] = name;
+  }
   std::array<std::string_view, kModules> names_{};
 };
 

@@ -1,5 +1,3 @@
-#include <cmath>
-
 #include "spec/config_groups.h"
 
 namespace neap::spec::architectures {
@@ -15,14 +13,10 @@ void read(Fields& f, Architecture& a) {
               .key_value_heads = 16,
               .positions = 8192});
   read_head_dim(f, a, 256);
-  a.embedding_scale = std::sqrt(static_cast<double>(a.hidden_size));
-  a.norm = NormKind::kRmsOffset;
-  a.norm_eps = f.number("rms_norm_eps", 1e-6);
+  read_gemma(f, a);
   // Older files say "gelu" and mean the approximation.
   a.activation = read_activation(f, "hidden_act", "gelu_pytorch_tanh");
   if (a.activation == Activation::kGelu) a.activation = Activation::kGeluTanh;
-  a.attention_bias = a.attention_output_bias = f.boolean("attention_bias", false);
-  a.tie_word_embeddings = f.boolean("tie_word_embeddings", true);
   read_rotary(f, a);
   read_tokens(f, a, {.pad = 0, .bos = 2, .eos = 1});
 }

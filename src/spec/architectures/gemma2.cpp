@@ -1,5 +1,3 @@
-#include <cmath>
-
 #include "spec/config_groups.h"
 
 namespace neap::spec::architectures {
@@ -15,18 +13,7 @@ void read(Fields& f, Architecture& a) {
               .key_value_heads = 4,
               .positions = 8192});
   read_head_dim(f, a, 256);
-  a.embedding_scale = std::sqrt(static_cast<double>(a.hidden_size));
-  a.norm = NormKind::kRmsOffset;
-  a.norm_eps = f.number("rms_norm_eps", 1e-6);
-  a.placement = {.before = true, .after = true, .over = false};
-  a.activation = read_activation(f, "hidden_activation", "gelu_pytorch_tanh");
-  a.attention_bias = a.attention_output_bias = f.boolean("attention_bias", false);
-  a.attention_scale = 1 / std::sqrt(f.positive("query_pre_attn_scalar", 256));
-  a.attention_softcap = f.positive_or_null("attn_logit_softcapping", 50).value_or(0);
-  a.logit_softcap = f.positive_or_null("final_logit_softcapping", 30).value_or(0);
-  a.tie_word_embeddings = f.boolean("tie_word_embeddings", true);
-  if (!f.is_null("use_bidirectional_attention") && f.boolean("use_bidirectional_attention", false))
-    f.refuse("use_bidirectional_attention", "is true, which is not supported");
+  read_gemma2(f, a, {.scores = 50, .logits = 30});
   read_rotary(f, a);
   read_window(f, a, 4096, [](std::int64_t layer) { return layer % 2 == 0; });
   read_tokens(f, a, {.pad = 0, .bos = 2, .eos = 1});
@@ -34,27 +21,12 @@ void read(Fields& f, Architecture& a) {
 
 }  // namespace
 
-extern const ArchitectureFile gemma2 = {
-    .model_type = "gemma2",
-    .language_model_class = "Gemma2ForCausalLM",
-    .scalar_class = "Gemma2ForSequenceClassification",
-    .read = read,
-    .base_prefix = "model",
-    .blocks = "model.layers",
-    .names = {{Module::kTokenEmbedding, "model.embed_tokens"},
-              {Module::kAttentionNorm, "input_layernorm"},
-              {Module::kQuery, "self_attn.q_proj"},
-              {Module::kKey, "self_attn.k_proj"},
-              {Module::kValue, "self_attn.v_proj"},
-              {Module::kAttentionOut, "self_attn.o_proj"},
-              {Module::kAttentionAfterNorm, "post_attention_layernorm"},
-              {Module::kMlpNorm, "pre_feedforward_layernorm"},
-              {Module::kGate, "mlp.gate_proj"},
-              {Module::kUp, "mlp.up_proj"},
-              {Module::kDown, "mlp.down_proj"},
-              {Module::kMlpAfterNorm, "post_feedforward_layernorm"},
-              {Module::kFinalNorm, "model.norm"},
-              {Module::kLmHead, "lm_head"},
-              {Module::kScore, "score"}}};
+extern const ArchitectureFile gemma2 = {.model_type = "gemma2",
+                                        .language_model_class = "Gemma2ForCausalLM",
+                                        .scalar_class = "Gemma2ForSequenceClassification",
+                                        .read = read,
+                                        .base_prefix = "model",
+                                        .blocks = "model.layers",
+                                        .names = names_with_norms_behind(/*before=*/true)};
 
 }  // namespace neap::spec::architectures

@@ -24,27 +24,12 @@ void read(Fields& f, Architecture& a) {
 
 }  // namespace
 
-extern const ArchitectureFile olmo2 = {
-    .model_type = "olmo2",
-    .language_model_class = "Olmo2ForCausalLM",
-    .scalar_class = "Olmo2ForSequenceClassification",
-    .read = read,
-    .base_prefix = "model",
-    .blocks = "model.layers",
-    .names = {{Module::kTokenEmbedding, "model.embed_tokens"},
-              {Module::kQuery, "self_attn.q_proj"},
-              {Module::kKey, "self_attn.k_proj"},
-              {Module::kValue, "self_attn.v_proj"},
-              {Module::kQueryNorm, "self_attn.q_norm"},
-              {Module::kKeyNorm, "self_attn.k_norm"},
-              {Module::kAttentionOut, "self_attn.o_proj"},
-              {Module::kAttentionAfterNorm, "post_attention_layernorm"},
-              {Module::kGate, "mlp.gate_proj"},
-              {Module::kUp, "mlp.up_proj"},
-              {Module::kDown, "mlp.down_proj"},
-              {Module::kMlpAfterNorm, "post_feedforward_layernorm"},
-              {Module::kFinalNorm, "model.norm"},
-              {Module::kLmHead, "lm_head"},
-              {Module::kScore, "score"}}};
+extern const ArchitectureFile olmo2 = {.model_type = "olmo2",
+                                       .language_model_class = "Olmo2ForCausalLM",
+                                       .scalar_class = "Olmo2ForSequenceClassification",
+                                       .read = read,
+                                       .base_prefix = "model",
+                                       .blocks = "model.layers",
+                                       .names = names_with_norms_behind(/*before=*/false)};
 
 }  // namespace neap::spec::architectures

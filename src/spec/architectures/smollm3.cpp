@@ -45,12 +45,7 @@ void read(Fields& f, Architecture& a) {
   a.tie_word_embeddings = f.boolean("tie_word_embeddings", true);
   read_rotary(f, a, {.default_theta = 2000000});
   a.unrotated_layers = read_unrotated(f, a);
-  const bool slides = f.boolean("use_sliding_window", false);
-  read_window(f, a, std::nullopt, [&](std::int64_t layer) { return !a.rotates(layer); });
-  if (!slides) {
-    a.sliding_window = 0;
-    a.sliding_layers.clear();
-  }
+  read_switched_window(f, a, std::nullopt, [&](std::int64_t layer) { return !a.rotates(layer); });
   read_tokens(f, a, {.pad = 128004, .bos = 128000, .eos = 128001});
 }
 
