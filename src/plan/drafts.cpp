@@ -134,10 +134,9 @@ Result<PhasePlan> Drafts::predict_parts(const spec::Phase& phase, std::int64_t r
   spec::UpdateModes split;
   split.set(phase.model, spec::UpdateMode::kSplit);
   const spec::Recipe recipe = spec::describe(job_, split);
-  const spec::Phase& update = *recipe.find(phase_of(phase.id, spec::TrainPart::kUpdate));
-  NEAP_TRY_ASSIGN(PhasePlan out,
-                  predict(*recipe.find(phase_of(phase.id, spec::TrainPart::kBackward)), rung,
-                          Accuracy::kQuick));
+  const spec::Phase& update = *recipe.find(phase.body, spec::TrainPart::kUpdate);
+  NEAP_TRY_ASSIGN(PhasePlan out, predict(*recipe.find(phase.body, spec::TrainPart::kBackward), rung,
+                                         Accuracy::kQuick));
   NEAP_TRY_ASSIGN(const PhasePlan stepped, predict(update, kAsConfigured, Accuracy::kExact));
   out.name = to_string(phase.id);
   out.transient = std::max(out.transient, stepped.transient);

@@ -87,12 +87,11 @@ std::int64_t micro_batch_of(const spec::Job& job, const spec::Phase& phase) {
     case spec::Body::kSequenceScores:
       return job.reward_micro_batch();
     case spec::Body::kPolicyUpdate:
-      return job.actor.ppo_micro_batch_size_per_gpu;
     case spec::Body::kValueUpdate:
-      return job.critic.ppo_micro_batch_size_per_gpu;
     case spec::Body::kCrossEntropyUpdate:
     case spec::Body::kPairUpdate:
     case spec::Body::kPreferenceUpdate:
+      return spec::update_shape(job, phase.body).micro_batch;
     case spec::Body::kCrossEntropy:
     case spec::Body::kPairScores:
       break;

@@ -80,10 +80,8 @@ class PhasePasses {
     const step::Experience<T> e = experience();
     Optimizer optimizer(ops_, world_.units(role), part, role, world_.dtype());
     if (part == spec::TrainPart::kUpdate) return optimizer.update();
-    step::update_phase(ops_, e.sequences.size(),
-                       {config.ppo_epochs, mini_batch(config.ppo_mini_batch_size),
-                        config.ppo_micro_batch_size_per_gpu},
-                       optimizer, [&](std::int64_t first, std::int64_t count) {
+    step::update_phase(ops_, spec::update_shape(job_, spec::Body::kValueUpdate), optimizer,
+                       [&](std::int64_t first, std::int64_t count) {
                          (void)step::value_micro_batch(ops_, w, e, first, count,
                                                        config.cliprange_value, config.loss_agg_mode,
                                                        {}, role.checkpointing);
@@ -100,10 +98,8 @@ class PhasePasses {
     step::LogProbOptions options;
     options.temperature = job_.log_prob_temperature();
     options.entropy = config.entropy_coeff != 0;
-    step::update_phase(ops_, e.sequences.size(),
-                       {config.ppo_epochs, mini_batch(config.ppo_mini_batch_size),
-                        config.ppo_micro_batch_size_per_gpu},
-                       optimizer, [&](std::int64_t first, std::int64_t count) {
+    step::update_phase(ops_, spec::update_shape(job_, spec::Body::kPolicyUpdate), optimizer,
+                       [&](std::int64_t first, std::int64_t count) {
                          (void)step::policy_micro_batch(ops_, w, e, first, count, objective,
                                                         options, role.checkpointing);
                        });
@@ -111,39 +107,37 @@ class PhasePasses {
 
   void sft(const ModelRole& role, spec::TrainPart part) {
     const Weights w = world_.weights(role);
-    const step::Sequences<T> all = sequences(job_.rows_per_rank());
+    const spec::UpdateShape shape = spec::update_shape(job_, spec::Body::kCrossEntropyUpdate);
+    const step::Sequences<T> all = sequences(shape.rows);
     Optimizer optimizer(ops_, world_.units(role), part, role, world_.dtype());
     if (part == spec::TrainPart::kUpdate) return optimizer.update();
-    step::update_phase(ops_, all.size(), {1, all.size(), job_.data.micro_batch_size_per_gpu},
-                       optimizer, [&](std::int64_t first, std::int64_t count) {
-                         (void)step::cross_entropy_micro_batch(ops_, w, all, first, count, 1,
-                                                               role.checkpointing);
-                       });
+    step::update_phase(ops_, shape, optimizer, [&](std::int64_t first, std::int64_t count) {
+      (void)step::cross_entropy_micro_batch(ops_, w, all, first, count, 1, role.checkpointing);
+    });
   }
 
   void reward(const ModelRole& role, spec::TrainPart part) {
     const Weights w = world_.weights(role);
     Optimizer optimizer(ops_, world_.units(role), part, role, world_.dtype());
     if (part == spec::TrainPart::kUpdate) return optimizer.update();
-    step::update_phase(
-        ops_, job_.rows_per_rank(), {1, job_.rows_per_rank(), job_.data.micro_batch_size_per_gpu},
-        optimizer, [&](std::int64_t, std::int64_t pairs) {
-          (void)step::pair_micro_batch(ops_, w, sequences(2 * pairs), floats({pairs}),
-                                       job_.center_rewards_coefficient, 1, role.checkpointing);
-        });
+    step::update_phase(ops_, spec::update_shape(job_, spec::Body::kPairUpdate), optimizer,
+                       [&](std::int64_t, std::int64_t pairs) {
+                         (void)step::pair_micro_batch(
+                             ops_, w, sequences(2 * pairs), floats({pairs}),
+                             job_.center_rewards_coefficient, 1, role.checkpointing);
+                       });
   }
 
   void dpo(const ModelRole& role, spec::TrainPart part) {
     const Weights w = world_.weights(role);
-    const std::int64_t pairs = job_.rows_per_rank();
-    const step::Preferences<T> all{sequences(2 * pairs), floats({2 * pairs})};
+    const spec::UpdateShape shape = spec::update_shape(job_, spec::Body::kPreferenceUpdate);
+    const step::Preferences<T> all{sequences(2 * shape.rows), floats({2 * shape.rows})};
     Optimizer optimizer(ops_, world_.units(role), part, role, world_.dtype());
     if (part == spec::TrainPart::kUpdate) return optimizer.update();
-    step::update_phase(ops_, pairs, {1, pairs, job_.data.micro_batch_size_per_gpu}, optimizer,
-                       [&](std::int64_t first, std::int64_t count) {
-                         (void)step::preference_micro_batch(ops_, w, all, first, count, job_.dpo, 1,
-                                                            role.checkpointing);
-                       });
+    step::update_phase(ops_, shape, optimizer, [&](std::int64_t first, std::int64_t count) {
+      (void)step::preference_micro_batch(ops_, w, all, first, count, job_.dpo, 1,
+                                         role.checkpointing);
+    });
   }
 
   /// The body of a phase of the job's recipe.
@@ -192,10 +186,6 @@ class PhasePasses {
     const T per_token = floats({n, response_});
     const T weights = job_.algorithm.rollout_correction.weighs() ? per_token : T();
     return {sequences(n), per_token, per_token, per_token, per_token, per_token, weights};
-  }
-  // Sequences of this rank in a mini-batch of `prompts` of all ranks.
-  [[nodiscard]] std::int64_t mini_batch(std::int64_t prompts) const {
-    return prompts * job_.rollout.n / job_.ranks();
   }
 
   World& world_;

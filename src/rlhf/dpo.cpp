@@ -10,7 +10,6 @@
 #include "rlhf/pairs.h"
 #include "rlhf/trainer.h"
 #include "step/phases.h"
-#include "train/dataset.h"
 
 namespace neap::rlhf {
 namespace {
@@ -30,24 +29,13 @@ class DpoTrainer final : public Trainer {
  public:
   explicit DpoTrainer(Context& context)
       : context_(context),
-        actor_(context.runtime, context.ranks,
-               {"actor", context.job.resolve(context.job.actor_model.path),
-                spec::Head::kLanguageModel, context.job.actor_model.lora, true,
-                context.job.actor.optim, static_cast<std::uint64_t>(context.job.trainer.seed)}),
+        actor_(context.runtime, context.ranks, context.worker_spec(spec::ModelId::kActor)),
         train_(context, context.job.data.train_files),
-        order_(train_.size(), static_cast<std::size_t>(context.job.data.train_batch_size),
-               context.job.data.shuffle, static_cast<std::uint64_t>(context.job.trainer.seed)) {
-    const spec::Job& job = context.job;
-    if (!job.reference_is_actor_base()) {
+        order_(context.batch_order(train_.size())) {
+    if (context.recipe.find(spec::ModelId::kReference) != nullptr)
       reference_.emplace(context.runtime, context.ranks,
-                         train::WorkerSpec{"reference",
-                                           job.resolve(job.reference_path()),
-                                           spec::Head::kLanguageModel,
-                                           {},
-                                           false,
-                                           {}});
-    }
-    if (!job.data.val_files.empty()) held_out_ = Pairs(context, job.data.val_files);
+                         context.worker_spec(spec::ModelId::kReference));
+    if (!context.job.data.val_files.empty()) held_out_ = Pairs(context, context.job.data.val_files);
   }
 
   void load() override {
@@ -67,14 +55,7 @@ class DpoTrainer final : public Trainer {
     const Stopwatch watch(metrics, "update_actor");
     const auto pairs = static_cast<double>(job.data.train_batch_size);
     model::Transformer& model = actor_.model();
-    ModelUpdate update(context_, actor_,
-                       {spec::ModelId::kActor,
-                        spec::PhaseId::kTrain,
-                        job.actor.optim,
-                        job.actor.grad_clip,
-                        count,
-                        {1, count, micro}},
-                       step);
+    ModelUpdate update(context_, actor_, spec::Body::kPreferenceUpdate, step);
     update.run([&](std::int64_t first, std::int64_t size, const spec::Checkpointing& keep) {
       const step::PreferenceStatistics s = step::preference_micro_batch(
           model.ops(), model.weights(), batch, first, size, job.dpo, pairs, keep);
@@ -89,10 +70,8 @@ class DpoTrainer final : public Trainer {
   [[nodiscard]] bool can_validate() const override { return held_out_.size() > 0; }
 
   Validation validate() override {
-    std::vector<std::size_t> all(held_out_.size());
-    for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
-    const std::vector<std::size_t> rows = context_.sharder().of(all);
-    const auto pairs = static_cast<double>(all.size());
+    const std::vector<std::size_t> rows = context_.share_of(held_out_.size());
+    const auto pairs = static_cast<double>(held_out_.size());
     std::vector<double> sums(6, 0);
     if (!rows.empty()) {
       const auto count = static_cast<std::int64_t>(rows.size());

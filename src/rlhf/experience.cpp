@@ -28,10 +28,6 @@ class Parts {
   std::vector<at::Tensor> parts_;
 };
 
-}  // namespace
-
-namespace {
-
 Experience experience_of(const Context& context, const std::vector<train::Tokens>& prompts,
                          std::vector<rollout::Response> generated, bool log_probs) {
   const auto rows = static_cast<std::int64_t>(generated.size());
@@ -104,13 +100,13 @@ void transform_rows(Experience& e, const std::function<at::Tensor(const at::Tens
   }
 }
 
-Experience join(const std::vector<Experience>& parts) {
+Experience join(std::vector<Experience> parts) {
   Experience out = parts.front();
   const std::vector<at::Tensor*> joined = row_tensors(out);
   for (std::size_t i = 0; i < joined.size(); ++i) {
     if (!joined[i]->defined()) continue;
     std::vector<at::Tensor> each;
-    for (Experience part : parts) each.push_back(*row_tensors(part)[i]);
+    for (Experience& part : parts) each.push_back(*row_tensors(part)[i]);
     *joined[i] = at::cat(each);
   }
   return out;

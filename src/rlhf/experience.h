@@ -32,7 +32,7 @@ struct Experience : step::Experience<at::Tensor> {
 /// Makes every tensor with a row for each sequence another one; those that are undefined stay.
 void transform_rows(Experience& e, const std::function<at::Tensor(const at::Tensor&)>& f);
 /// The rows of all, in order. Each has the same tensors.
-[[nodiscard]] Experience join(const std::vector<Experience>& parts);
+[[nodiscard]] Experience join(std::vector<Experience> parts);
 
 /// How responses are made.
 struct Generation {

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "rlhf/update_phases.h"
+#include "step/phases.h"
 
 namespace neap::rlhf {
 
@@ -22,10 +23,11 @@ class ModelUpdate::Optimizer {
     update_.worker_.optimizer().zero_grads();
   }
   void finish(std::int64_t update) {
-    const std::int64_t all = update_.context_.total_steps * update_.updates_;
-    update_.lr_ = train::learning_rate(update_.spec_.optim, update_.first_update_ + update, all);
+    const std::int64_t all = update_.context_.total_steps * update_.shape_.updates();
+    const spec::ModelSource& source = update_.source_;
+    update_.lr_ = train::learning_rate(*source.optimizer, update_.first_update_ + update, all);
     phases_.begin_update();
-    update_.grad_norms_ += update_.worker_.update(update_.lr_, update_.spec_.grad_clip);
+    update_.grad_norms_ += update_.worker_.update(update_.lr_, source.grad_clip);
   }
 
  private:
@@ -34,22 +36,23 @@ class ModelUpdate::Optimizer {
   const std::function<void(std::int64_t)>& begin_;
 };
 
-ModelUpdate::ModelUpdate(Context& context, train::ModelWorker& worker, const UpdateSpec& spec,
+ModelUpdate::ModelUpdate(Context& context, train::ModelWorker& worker, spec::Body body,
                          std::int64_t step)
     : context_(context),
       worker_(worker),
-      spec_(spec),
-      updates_(spec.shape.epochs * (spec.rows / spec.shape.mini_batch)) {
-  first_update_ = step * updates_;
+      body_(body),
+      source_(*context.recipe.find(context.recipe.find(body)->model)),
+      shape_(spec::update_shape(context.job, body)),
+      first_update_(step * shape_.updates()) {
   worker.model().check_trainable();
 }
 
 void ModelUpdate::run(const Micro& micro, const std::function<void(std::int64_t)>& begin) {
   const at::NoGradGuard no_grad;
   const spec::Checkpointing& keep = context_.runtime.plan().checkpointing(worker_.spec().role);
-  UpdatePhases phases(context_.runtime, spec_.model, spec_.phase);
+  UpdatePhases phases(context_.runtime, context_.recipe, body_);
   Optimizer optimizer(*this, phases, begin);
-  step::update_phase(worker_.model().ops(), spec_.rows, spec_.shape, optimizer,
+  step::update_phase(worker_.model().ops(), shape_, optimizer,
                      [&](std::int64_t first, std::int64_t count) { micro(first, count, keep); });
   phases.close();
 }
@@ -68,7 +71,7 @@ void ModelUpdate::put(Metrics& metrics, const std::string& prefix) const {
     flat.push_back(entry.second);
   }
   context_.ranks.sum(flat);
-  const auto updates = static_cast<double>(updates_);
+  const auto updates = static_cast<double>(shape_.updates());
   std::size_t i = 0;
   for (const auto& [name, value] : shares_) metrics[name] = flat[i++] / updates;
   for (const auto& [name, entry] : means_) {

@@ -11,25 +11,14 @@
 
 #include "rlhf/trainer.h"
 #include "spec/recipe.h"
-#include "step/phases.h"
 
 namespace neap::rlhf {
 
-struct UpdateSpec {
-  spec::ModelId model = spec::ModelId::kActor;
-  spec::PhaseId phase =
-      spec::PhaseId::kTrain;  ///< its name where backward and update are one phase
-  const spec::OptimizerConfig& optim;
-  double grad_clip = 0;
-  std::int64_t rows = 0;    ///< of this rank
-  step::UpdateShape shape;  ///< in rows
-};
-
 class ModelUpdate {
  public:
-  /// The updates of training step `step`. Fails for a model that cannot be trained.
-  ModelUpdate(Context& context, train::ModelWorker& worker, const UpdateSpec& spec,
-              std::int64_t step);
+  /// The updates of training step `step` by `body`, whose model `worker` is. Fails for a model that
+  /// cannot be trained.
+  ModelUpdate(Context& context, train::ModelWorker& worker, spec::Body body, std::int64_t step);
 
   /// Forward, loss and backward of rows [first, first + count), without autograd.
   using Micro =
@@ -52,8 +41,10 @@ class ModelUpdate {
 
   Context& context_;
   train::ModelWorker& worker_;
-  UpdateSpec spec_;
-  std::int64_t first_update_, updates_;
+  spec::Body body_;
+  const spec::ModelSource& source_;
+  spec::UpdateShape shape_;
+  std::int64_t first_update_;
   double grad_norms_ = 0, lr_ = 0;
   std::map<std::string, double> shares_;
   std::map<std::string, std::pair<double, double>> means_;  // sum, weight

@@ -83,11 +83,7 @@ Result<std::vector<Json>> responses_of(const Json& row, const spec::DataConfig& 
 }
 
 Status check_response(const Json& value) {
-  const bool conversation =
-      value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& message) {
-        return message.is_object() && message.contains("role") && message["role"].is_string();
-      });
-  if (value.is_string() || conversation) return {};
+  if (value.is_string() || train::is_conversation(value)) return {};
   return bad_row("a response is text or a list of messages with a text \"role\"");
 }
 

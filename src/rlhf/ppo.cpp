@@ -44,7 +44,6 @@ class PpoTrainer final : public Trainer {
  private:
   [[nodiscard]] const spec::Job& job() const { return context_.job; }
   [[nodiscard]] std::vector<train::ModelWorker*> workers();
-  [[nodiscard]] train::WorkerSpec spec(const char* role, const std::string& path, spec::Head head);
   [[nodiscard]] std::vector<PromptRow> read(const std::vector<std::string>& files) const;
   /// Everything up to the advantages.
   [[nodiscard]] Experience make_experience(Metrics& metrics);
@@ -88,46 +87,20 @@ class PpoTrainer final : public Trainer {
   std::int64_t batches_ = 0, taken_ = 0;
 };
 
-train::WorkerSpec PpoTrainer::spec(const char* role, const std::string& path, spec::Head head) {
-  train::WorkerSpec out;
-  out.role = role;
-  out.folder = job().resolve(path);
-  out.head = head;
-  out.seed = static_cast<std::uint64_t>(job().trainer.seed);
-  if (out.role == "actor") {
-    out.trained = true;
-    out.lora = job().actor_model.lora;
-    out.optimizer = job().actor.optim;
-  } else if (out.role == "critic") {
-    out.trained = true;
-    out.lora = job().critic.model.lora;
-    out.optimizer = job().critic.optim;
-    out.init_head = job().critic.init_head;
-  }
-  return out;
-}
-
 PpoTrainer::PpoTrainer(Context& context)
     : context_(context),
-      actor_(context.runtime, context.ranks,
-             spec("actor", context.job.actor_model.path, spec::Head::kLanguageModel)),
+      actor_(context.runtime, context.ranks, context.worker_spec(spec::ModelId::kActor)),
       scorer_(context),
       prompts_(read(context.job.data.train_files)),
-      order_(prompts_.size(), static_cast<std::size_t>(context.job.data.train_batch_size),
-             context.job.data.shuffle, static_cast<std::uint64_t>(context.job.trainer.seed)),
+      order_(context.batch_order(prompts_.size())),
       kl_control_(context.job.algorithm) {
-  if (job().has_reward_model()) {
-    reward_.emplace(context.runtime, context.ranks,
-                    spec("reward", job().reward_model.path, spec::Head::kScalar));
-  }
-  if (job().uses_reference() && !job().reference_is_actor_base()) {
-    reference_.emplace(context.runtime, context.ranks,
-                       spec("reference", job().reference_path(), spec::Head::kLanguageModel));
-  }
-  if (job().has_critic()) {
-    critic_.emplace(context.runtime, context.ranks,
-                    spec("critic", job().critic_path(), spec::Head::kScalar));
-  }
+  const auto make = [&](std::optional<train::ModelWorker>& worker, spec::ModelId model) {
+    if (context.recipe.find(model) != nullptr)
+      worker.emplace(context.runtime, context.ranks, context.worker_spec(model));
+  };
+  make(reward_, spec::ModelId::kReward);
+  make(reference_, spec::ModelId::kReference);
+  make(critic_, spec::ModelId::kCritic);
   if (!job().data.val_files.empty()) held_out_ = read(job().data.val_files);
   if (!job().trainer.lexicon.empty()) judge_ = Judge::load(job().resolve(job().trainer.lexicon));
 }
@@ -231,7 +204,7 @@ Experience PpoTrainer::varied_responses(Metrics& metrics) {
     kept.push_back(std::move(all));
   }
   metrics["train/num_gen_batches"] = static_cast<double>(batches);
-  Experience out = join(kept);
+  Experience out = join(std::move(kept));
   transform_rows(
       out, [&](const at::Tensor& t) { return context_.sharder().pick(t.narrow(0, 0, wanted), n); });
   return out;

@@ -13,12 +13,12 @@ namespace {
 class ExperienceUpdate {
  public:
   ExperienceUpdate(Context& context, train::ModelWorker& worker, const Experience& e,
-                   const UpdateSpec& spec, std::int64_t step)
-      : update(context, worker, spec, step),
+                   spec::Body body, std::int64_t step)
+      : update(context, worker, body, step),
         e_(e),
         job_(context.job),
         ranks_(context.ranks.size()),
-        mini_batch_(spec.shape.mini_batch * ranks_) {}
+        mini_batch_(spec::update_shape(job_, body).mini_batch * ranks_) {}
 
   void run(const ModelUpdate::Micro& micro) {
     update.run(micro, [&](std::int64_t first) {
@@ -40,19 +40,9 @@ class ExperienceUpdate {
 
 void train_critic(Context& context, train::ModelWorker& critic, const Experience& e,
                   std::int64_t step, Metrics& metrics) {
-  const spec::Job& job = context.job;
-  const spec::CriticConfig& config = job.critic;
+  const spec::CriticConfig& config = context.job.critic;
   model::Transformer& model = critic.model();
-  ExperienceUpdate updates(
-      context, critic, e,
-      {spec::ModelId::kCritic,
-       spec::PhaseId::kTrainCritic,
-       config.optim,
-       config.grad_clip,
-       e.sequences.size(),
-       {config.ppo_epochs, config.ppo_mini_batch_size * job.rollout.n / context.ranks.size(),
-        config.ppo_micro_batch_size_per_gpu}},
-      step);
+  ExperienceUpdate updates(context, critic, e, spec::Body::kValueUpdate, step);
   ModelUpdate& update = updates.update;
   updates.run([&](std::int64_t first, std::int64_t count, const spec::Checkpointing& keep) {
     const step::ValueMicroStatistics s =
@@ -73,16 +63,7 @@ void train_actor(Context& context, train::ModelWorker& actor, const Experience& 
   step::LogProbOptions options;
   options.temperature = job.log_prob_temperature();
   options.entropy = config.entropy_coeff != 0;
-  ExperienceUpdate updates(
-      context, actor, e,
-      {spec::ModelId::kActor,
-       spec::PhaseId::kTrainActor,
-       config.optim,
-       config.grad_clip,
-       e.sequences.size(),
-       {config.ppo_epochs, config.ppo_mini_batch_size * job.rollout.n / context.ranks.size(),
-        config.ppo_micro_batch_size_per_gpu}},
-      step);
+  ExperienceUpdate updates(context, actor, e, spec::Body::kPolicyUpdate, step);
   ModelUpdate& update = updates.update;
   updates.run([&](std::int64_t first, std::int64_t count, const spec::Checkpointing& keep) {
     const step::PolicyMicroStatistics s = step::policy_micro_batch(

@@ -7,7 +7,6 @@
 #include "rlhf/trainer.h"
 #include "rlhf/update_phases.h"
 #include "step/phases.h"
-#include "train/dataset.h"
 
 namespace neap::rlhf {
 namespace {
@@ -16,13 +15,9 @@ class RewardTrainer final : public Trainer {
  public:
   explicit RewardTrainer(Context& context)
       : context_(context),
-        reward_(context.runtime, context.ranks,
-                {"reward", context.job.resolve(context.job.actor_model.path), spec::Head::kScalar,
-                 context.job.actor_model.lora, true, context.job.actor.optim,
-                 static_cast<std::uint64_t>(context.job.trainer.seed), /*init_head=*/true}),
+        reward_(context.runtime, context.ranks, context.worker_spec(spec::ModelId::kReward)),
         train_(context, context.job.data.train_files),
-        order_(train_.size(), static_cast<std::size_t>(context.job.data.train_batch_size),
-               context.job.data.shuffle, static_cast<std::uint64_t>(context.job.trainer.seed)) {
+        order_(context.batch_order(train_.size())) {
     if (!context.job.data.val_files.empty()) held_out_ = Pairs(context, context.job.data.val_files);
   }
 
@@ -37,15 +32,7 @@ class RewardTrainer final : public Trainer {
     {
       const Stopwatch watch(metrics, "update_reward");
       model::Transformer& model = reward_.model();
-      const auto count = static_cast<std::int64_t>(rows.size());
-      ModelUpdate update(context_, reward_,
-                         {spec::ModelId::kReward,
-                          spec::PhaseId::kTrain,
-                          job.actor.optim,
-                          job.actor.grad_clip,
-                          count,
-                          {1, count, job.data.micro_batch_size_per_gpu}},
-                         step);
+      ModelUpdate update(context_, reward_, spec::Body::kPairUpdate, step);
       update.run([&](std::int64_t first, std::int64_t size, const spec::Checkpointing& keep) {
         const step::PairMicroStatistics s = step::pair_micro_batch(
             model.ops(), model.weights(), gather(train_, rows, first, size),
@@ -65,10 +52,8 @@ class RewardTrainer final : public Trainer {
   Validation validate() override {
     std::vector<double> sums = {0, 0};
     double &loss = sums[0], &right = sums[1];
-    std::vector<std::size_t> rows(held_out_.size());
-    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = i;
-    const auto pairs = static_cast<double>(rows.size());
-    rows = context_.sharder().of(rows);
+    const std::vector<std::size_t> rows = context_.share_of(held_out_.size());
+    const auto pairs = static_cast<double>(held_out_.size());
     run_phase(context_.runtime, spec::PhaseId::kValidate, [&] {
       const at::NoGradGuard no_grad;
       model::Transformer& model = reward_.model();

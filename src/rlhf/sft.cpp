@@ -8,7 +8,6 @@
 #include "rlhf/trainer.h"
 #include "rlhf/update_phases.h"
 #include "step/phases.h"
-#include "train/dataset.h"
 
 namespace neap::rlhf {
 namespace {
@@ -22,13 +21,9 @@ class SftTrainer final : public Trainer {
  public:
   explicit SftTrainer(Context& context)
       : context_(context),
-        actor_(context.runtime, context.ranks,
-               {"actor", context.job.resolve(context.job.actor_model.path),
-                spec::Head::kLanguageModel, context.job.actor_model.lora, true,
-                context.job.actor.optim, static_cast<std::uint64_t>(context.job.trainer.seed)}),
+        actor_(context.runtime, context.ranks, context.worker_spec(spec::ModelId::kActor)),
         train_(read(context.job.data.train_files)),
-        order_(train_.prompts.size(), static_cast<std::size_t>(context.job.data.train_batch_size),
-               context.job.data.shuffle, static_cast<std::uint64_t>(context.job.trainer.seed)) {
+        order_(context.batch_order(train_.prompts.size())) {
     if (!context.job.data.val_files.empty()) held_out_ = read(context.job.data.val_files);
   }
 
@@ -39,18 +34,10 @@ class SftTrainer final : public Trainer {
     Metrics metrics;
     const train::Sequences batch = gather(train_, context_.sharder().of(order_.batch(step)));
     const double tokens = context_.ranks.sum(batch.mask.sum().item<double>());
-    const spec::Job& job = context_.job;
     {
       const Stopwatch watch(metrics, "update_actor");
       model::Transformer& model = actor_.model();
-      ModelUpdate update(context_, actor_,
-                         {spec::ModelId::kActor,
-                          spec::PhaseId::kTrain,
-                          job.actor.optim,
-                          job.actor.grad_clip,
-                          batch.size(),
-                          {1, batch.size(), job.data.micro_batch_size_per_gpu}},
-                         step);
+      ModelUpdate update(context_, actor_, spec::Body::kCrossEntropyUpdate, step);
       update.run([&](std::int64_t first, std::int64_t count, const spec::Checkpointing& keep) {
         update.add_share("train/loss",
                          step::cross_entropy_micro_batch(model.ops(), model.weights(), batch, first,
@@ -68,9 +55,7 @@ class SftTrainer final : public Trainer {
     std::vector<double> sums = {0, 0};
     double &loss = sums[0], &tokens = sums[1];
     const std::int64_t micro_size = context_.job.data.micro_batch_size_per_gpu;
-    std::vector<std::size_t> all(held_out_.prompts.size());
-    for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
-    const train::Sequences batch = gather(held_out_, context_.sharder().of(all));
+    const train::Sequences batch = gather(held_out_, context_.share_of(held_out_.prompts.size()));
     run_phase(context_.runtime, spec::PhaseId::kValidate, [&] {
       const at::NoGradGuard no_grad;
       model::Transformer& model = actor_.model();

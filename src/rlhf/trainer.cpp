@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <algorithm>
+#include <numeric>
 
 #include "base/format.h"
 #include "base/status.h"
@@ -13,6 +14,32 @@ model::SaveOptions Context::save_options() const {
   options.companions = tokenizer_folder;
   options.max_shard = job.trainer.max_shard_size;
   return options;
+}
+
+std::vector<std::size_t> Context::share_of(std::size_t rows) const {
+  std::vector<std::size_t> all(rows);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  return sharder().of(all);
+}
+
+train::WorkerSpec Context::worker_spec(spec::ModelId model) const {
+  const spec::ModelSource& source = *recipe.find(model);
+  train::WorkerSpec out;
+  out.role = to_string(model);
+  out.folder = job.resolve(source.path);
+  out.head = source.head;
+  out.seed = static_cast<std::uint64_t>(job.trainer.seed);
+  out.init_head = source.init_head;
+  if (source.trained == nullptr) return out;
+  out.trained = true;
+  out.lora = source.trained->lora;
+  out.optimizer = *source.optimizer;
+  return out;
+}
+
+train::BatchOrder Context::batch_order(std::size_t rows) const {
+  return {rows, static_cast<std::size_t>(job.data.train_batch_size), job.data.shuffle,
+          static_cast<std::uint64_t>(job.trainer.seed)};
 }
 
 std::unique_ptr<Trainer> make_trainer(Context& context) {

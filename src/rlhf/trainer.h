@@ -19,6 +19,8 @@
 #include "parallel/communicator.h"
 #include "parallel/run_collectively.h"
 #include "spec/job.h"
+#include "spec/recipe.h"
+#include "train/dataset.h"
 #include "train/model_worker.h"
 #include "train/sequences.h"
 
@@ -39,8 +41,16 @@ struct Context {
   std::int64_t total_steps = 0;
   /// The tokenizer's chat template; the failure says why there is none.
   Result<chat::Conversations> conversations = chat::Conversations::make(tokenizer);
+  /// As the plan divides its updates.
+  spec::Recipe recipe = spec::describe(job, runtime.plan().updates);
 
   [[nodiscard]] parallel::BatchSharder sharder() const { return parallel::BatchSharder(ranks); }
+  /// This rank's share of `rows` rows.
+  [[nodiscard]] std::vector<std::size_t> share_of(std::size_t rows) const;
+  /// A model of the recipe.
+  [[nodiscard]] train::WorkerSpec worker_spec(spec::ModelId model) const;
+  /// Of training data with `rows` rows.
+  [[nodiscard]] train::BatchOrder batch_order(std::size_t rows) const;
   /// How models are saved.
   [[nodiscard]] model::SaveOptions save_options() const;
 };

@@ -2,10 +2,11 @@
 
 namespace neap::rlhf {
 
-UpdatePhases::UpdatePhases(bridge::Runtime& runtime, spec::ModelId model, spec::PhaseId joined)
+UpdatePhases::UpdatePhases(bridge::Runtime& runtime, const spec::Recipe& recipe, spec::Body body)
     : runtime_(runtime),
-      joined_(joined),
-      split_(runtime.plan().updates.of(model) != spec::UpdateMode::kJoined) {}
+      recipe_(recipe),
+      body_(body),
+      split_(recipe.find(body, spec::TrainPart::kAll) == nullptr) {}
 
 void UpdatePhases::begin_backward() {
   if (split_ || !open_) enter(split_ ? spec::TrainPart::kBackward : spec::TrainPart::kAll);
@@ -17,7 +18,7 @@ void UpdatePhases::begin_update() {
 
 void UpdatePhases::enter(spec::TrainPart part) {
   close();
-  open_ = runtime_.phase(spec::phase_of(joined_, part));
+  open_ = runtime_.phase(recipe_.find(body_, part)->id);
 }
 
 void UpdatePhases::close() {

@@ -14,8 +14,8 @@ namespace neap::rlhf {
 
 class UpdatePhases {
  public:
-  /// `joined`: the phase's name where it is one. `runtime` outlives it.
-  UpdatePhases(bridge::Runtime& runtime, spec::ModelId model, spec::PhaseId joined);
+  /// The phases of `recipe` with `body`. Both references outlive it.
+  UpdatePhases(bridge::Runtime& runtime, const spec::Recipe& recipe, spec::Body body);
 
   /// Before the first forward of a mini-batch.
   void begin_backward();
@@ -27,7 +27,8 @@ class UpdatePhases {
   void enter(spec::TrainPart part);
 
   bridge::Runtime& runtime_;
-  spec::PhaseId joined_;
+  const spec::Recipe& recipe_;
+  spec::Body body_;
   bool split_;
   std::unique_ptr<bridge::Runtime::Scope> open_;
 };

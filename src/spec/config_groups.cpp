@@ -1,6 +1,7 @@
 #include "spec/config_groups.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/format.h"
 
@@ -260,13 +261,37 @@ void read_window(Fields& f, Architecture& a, std::optional<std::int64_t> missing
   });
 }
 
-void read_qwen_window(Fields& f, Architecture& a) {
-  const std::int64_t full = f.integer("max_window_layers", 28, {.low = 0, .high = kMaxPositions});
-  const bool slides = f.boolean("use_sliding_window", false);
-  read_window(f, a, 4096, [full](std::int64_t layer) { return layer >= full; });
-  if (slides) return;
+void read_switched_window(Fields& f, Architecture& a, std::optional<std::int64_t> missing,
+                          const std::function<bool(std::int64_t layer)>& slides) {
+  const bool on = f.boolean("use_sliding_window", false);
+  read_window(f, a, missing, slides);
+  if (on) return;
   a.sliding_window = 0;
   a.sliding_layers.clear();
+}
+
+void read_qwen_window(Fields& f, Architecture& a) {
+  const std::int64_t full = f.integer("max_window_layers", 28, {.low = 0, .high = kMaxPositions});
+  read_switched_window(f, a, 4096, [full](std::int64_t layer) { return layer >= full; });
+}
+
+void read_gemma(Fields& f, Architecture& a) {
+  a.embedding_scale = std::sqrt(static_cast<double>(a.hidden_size));
+  a.norm = NormKind::kRmsOffset;
+  a.norm_eps = f.number("rms_norm_eps", 1e-6);
+  a.attention_bias = a.attention_output_bias = f.boolean("attention_bias", false);
+  a.tie_word_embeddings = f.boolean("tie_word_embeddings", true);
+}
+
+void read_gemma2(Fields& f, Architecture& a, const Caps& missing) {
+  read_gemma(f, a);
+  a.placement = {.before = true, .after = true, .over = false};
+  a.activation = read_activation(f, "hidden_activation", "gelu_pytorch_tanh");
+  a.attention_scale = 1 / std::sqrt(f.positive("query_pre_attn_scalar", 256));
+  a.attention_softcap = f.positive_or_null("attn_logit_softcapping", missing.scores).value_or(0);
+  a.logit_softcap = f.positive_or_null("final_logit_softcapping", missing.logits).value_or(0);
+  if (!f.is_null("use_bidirectional_attention") && f.boolean("use_bidirectional_attention", false))
+    f.refuse("use_bidirectional_attention", "is true, which is not supported");
 }
 
 }  // namespace neap::spec::architectures

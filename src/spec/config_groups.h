@@ -54,8 +54,19 @@ void read_window(Fields& f, Architecture& a, std::optional<std::int64_t> missing
 /// Sets the window of the layers for which `slides` says so.
 void set_window(Architecture& a, std::optional<std::int64_t> window,
                 const std::function<bool(std::int64_t layer)>& slides);
-/// Qwen2's and Qwen3's, with use_sliding_window and max_window_layers.
+/// As read_window where `use_sliding_window` is true; else no layer slides.
+void read_switched_window(Fields& f, Architecture& a, std::optional<std::int64_t> missing,
+                          const std::function<bool(std::int64_t layer)>& slides);
+/// Qwen2's and Qwen3's, with max_window_layers.
 void read_qwen_window(Fields& f, Architecture& a);
+
+/// What all of Gemma's generations have: scaled embeddings, norms that add one to their weight.
+void read_gemma(Fields& f, Architecture& a);
+/// And since the second: norms before and after, the scale of the scores, caps (these without a key).
+struct Caps {
+  std::optional<double> scores, logits;
+};
+void read_gemma2(Fields& f, Architecture& a, const Caps& missing);
 
 /// "model.layers.N.self_attn.q_proj" and so on: what Llama's names became the standard of.
 [[nodiscard]] constexpr ModuleNames llama_names() {
@@ -74,6 +85,14 @@ void read_qwen_window(Fields& f, Architecture& a);
           {Module::kFinalNorm, "model.norm"},
           {Module::kLmHead, "lm_head"},
           {Module::kScore, "score"}};
+}
+
+/// Llama's with a norm behind each half; `before`: besides the one before it, else in its place.
+[[nodiscard]] constexpr ModuleNames names_with_norms_behind(bool before) {
+  const ModuleNames names =
+      llama_names().with({{Module::kAttentionAfterNorm, "post_attention_layernorm"},
+                          {Module::kMlpAfterNorm, "post_feedforward_layernorm"}});
+  return before ? names.with({{Module::kMlpNorm, "pre_feedforward_layernorm"}}) : names;
 }
 
 }  // namespace neap::spec::architectures

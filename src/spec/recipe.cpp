@@ -27,17 +27,32 @@ bool contains(const std::vector<TagId>& tags, TagId tag) {
   return std::find(tags.begin(), tags.end(), tag) != tags.end();
 }
 
+// The phase that runs `part` of what `joined` runs as one.
+PhaseId phase_of(PhaseId joined, TrainPart part) {
+  if (part != TrainPart::kBackward && part != TrainPart::kUpdate) return joined;
+  const bool backward = part == TrainPart::kBackward;
+  switch (joined) {
+    case PhaseId::kTrainCritic:
+      return backward ? PhaseId::kBackwardCritic : PhaseId::kUpdateCritic;
+    case PhaseId::kTrainActor:
+      return backward ? PhaseId::kBackwardActor : PhaseId::kUpdateActor;
+    default:
+      return backward ? PhaseId::kBackward : PhaseId::kUpdate;
+  }
+}
+
 // Adds models with their tags, then phases, whose tags follow from what they do with their model.
 class Builder {
  public:
   Builder(Task task, const UpdateModes& modes) : modes_(modes) { recipe_.task = task; }
 
-  void frozen(ModelId id, const std::string& path, Head head) { add_model({id, path, head}); }
-  void trained(ModelId id, const std::string& path, Head head, const ModelConfig& model,
-               const OptimizerConfig& optimizer) {
-    add_model({id, path, head, &model, &optimizer});
-    add_tag(TagKind::kGradients, id);
-    add_tag(TagKind::kOptimizer, id);
+  void frozen(ModelId id, const std::string& path, Head head) {
+    add_model({.id = id, .path = path, .head = head});
+  }
+  void trained(const ModelSource& source) {
+    add_model(source);
+    add_tag(TagKind::kGradients, source.id);
+    add_tag(TagKind::kOptimizer, source.id);
   }
   void key_values() { add_tag(TagKind::kKeyValues, ModelId::kActor); }
 
@@ -48,8 +63,8 @@ class Builder {
     p.model = model;
     return p;
   }
-  /// `joined`: the phase's name while it is one; `times`: updates in a step.
-  void update(PhaseId joined, Body body, ModelId model, std::int64_t times) {
+  /// `joined`: the phase's name while it is one.
+  void update(const Job& job, PhaseId joined, Body body, ModelId model) {
     if (modes_.of(model) == UpdateMode::kJoined) {
       phase(joined, body, model).part = TrainPart::kAll;
       return;
@@ -57,7 +72,7 @@ class Builder {
     for (const TrainPart part : {TrainPart::kBackward, TrainPart::kUpdate}) {
       Phase& p = phase(phase_of(joined, part), body, model);
       p.part = part;
-      p.times = times;
+      p.times = update_shape(job, body).updates();
     }
   }
 
@@ -120,17 +135,27 @@ class Builder {
   Recipe recipe_;
 };
 
+// What the keys of the actor say of a trained model.
+ModelSource trained_actor(const Job& job, ModelId id, Head head) {
+  return {.id = id,
+          .path = job.actor_model.path,
+          .head = head,
+          .trained = &job.actor_model,
+          .optimizer = &job.actor.optim,
+          .grad_clip = job.actor.grad_clip};
+}
+
 void supervised(Builder& b, const Job& job) {
-  b.trained(ModelId::kActor, job.actor_model.path, Head::kLanguageModel, job.actor_model,
-            job.actor.optim);
-  b.update(PhaseId::kTrain, Body::kCrossEntropyUpdate, ModelId::kActor, 1);
+  b.trained(trained_actor(job, ModelId::kActor, Head::kLanguageModel));
+  b.update(job, PhaseId::kTrain, Body::kCrossEntropyUpdate, ModelId::kActor);
   b.phase(PhaseId::kValidate, Body::kCrossEntropy, ModelId::kActor);
 }
 
 void reward_model(Builder& b, const Job& job) {
-  b.trained(ModelId::kReward, job.actor_model.path, Head::kScalar, job.actor_model,
-            job.actor.optim);
-  b.update(PhaseId::kTrain, Body::kPairUpdate, ModelId::kReward, 1);
+  ModelSource reward = trained_actor(job, ModelId::kReward, Head::kScalar);
+  reward.init_head = true;
+  b.trained(reward);
+  b.update(job, PhaseId::kTrain, Body::kPairUpdate, ModelId::kReward);
   b.phase(PhaseId::kValidate, Body::kPairScores, ModelId::kReward);
 }
 
@@ -149,23 +174,26 @@ void reference_log_probs(Builder& b, const Job& job) {
 
 // DPO.
 void preferences(Builder& b, const Job& job) {
-  b.trained(ModelId::kActor, job.actor_model.path, Head::kLanguageModel, job.actor_model,
-            job.actor.optim);
+  b.trained(trained_actor(job, ModelId::kActor, Head::kLanguageModel));
   reference_model(b, job);
   reference_log_probs(b, job);
-  b.update(PhaseId::kTrain, Body::kPreferenceUpdate, ModelId::kActor, 1);
+  b.update(job, PhaseId::kTrain, Body::kPreferenceUpdate, ModelId::kActor);
   b.phase(PhaseId::kValidate, Body::kCrossEntropy, ModelId::kActor);
 }
 
 // PPO; without a critic: GRPO and similar algorithms.
 void policy_gradient(Builder& b, const Job& job, bool critic) {
-  b.trained(ModelId::kActor, job.actor_model.path, Head::kLanguageModel, job.actor_model,
-            job.actor.optim);
+  b.trained(trained_actor(job, ModelId::kActor, Head::kLanguageModel));
   b.key_values();
   reference_model(b, job);
   if (critic)
-    b.trained(ModelId::kCritic, job.critic_path(), Head::kScalar, job.critic.model,
-              job.critic.optim);
+    b.trained({.id = ModelId::kCritic,
+               .path = job.critic_path(),
+               .head = Head::kScalar,
+               .trained = &job.critic.model,
+               .optimizer = &job.critic.optim,
+               .grad_clip = job.critic.grad_clip,
+               .init_head = job.critic.init_head});
   if (job.has_reward_model()) b.frozen(ModelId::kReward, job.reward_model.path, Head::kScalar);
 
   b.phase(PhaseId::kGenerate, Body::kGenerate, ModelId::kActor);
@@ -184,11 +212,8 @@ void policy_gradient(Builder& b, const Job& job, bool critic) {
     if (baseline)
       b.phase(PhaseId::kBaselineRewards, Body::kSequenceScores, ModelId::kReward).baseline = true;
   }
-  if (critic)
-    b.update(PhaseId::kTrainCritic, Body::kValueUpdate, ModelId::kCritic,
-             job.critic.ppo_epochs * (job.data.train_batch_size / job.critic.ppo_mini_batch_size));
-  b.update(PhaseId::kTrainActor, Body::kPolicyUpdate, ModelId::kActor,
-           job.actor.ppo_epochs * (job.data.train_batch_size / job.actor.ppo_mini_batch_size));
+  if (critic) b.update(job, PhaseId::kTrainCritic, Body::kValueUpdate, ModelId::kCritic);
+  b.update(job, PhaseId::kTrainActor, Body::kPolicyUpdate, ModelId::kActor);
 }
 
 }  // namespace
@@ -200,22 +225,25 @@ std::string_view to_string(PhaseId phase) {
   return name_of(kPhaseNames, phase);
 }
 
-PhaseId phase_of(PhaseId joined, TrainPart part) {
-  if (part != TrainPart::kBackward && part != TrainPart::kUpdate) return joined;
-  const bool backward = part == TrainPart::kBackward;
-  switch (joined) {
-    case PhaseId::kTrainCritic:
-      return backward ? PhaseId::kBackwardCritic : PhaseId::kUpdateCritic;
-    case PhaseId::kTrainActor:
-      return backward ? PhaseId::kBackwardActor : PhaseId::kUpdateActor;
-    default:
-      return backward ? PhaseId::kBackward : PhaseId::kUpdate;
-  }
-}
-
 std::string to_string(TagId tag) {
   const std::string_view owner = tag.kind == TagKind::kKeyValues ? "rollout" : to_string(tag.model);
   return format("{}.{}", owner, name_of(kTagNames, tag.kind));
+}
+
+UpdateShape update_shape(const Job& job, Body body) {
+  // Of responses to a mini-batch's prompts, each rank has its share.
+  const auto of_responses = [&](std::int64_t epochs, std::int64_t prompts, std::int64_t micro) {
+    return UpdateShape{epochs, job.sequences_per_rank(), prompts * job.rollout.n / job.ranks(),
+                       micro};
+  };
+  if (body == Body::kPolicyUpdate)
+    return of_responses(job.actor.ppo_epochs, job.actor.ppo_mini_batch_size,
+                        job.actor.ppo_micro_batch_size_per_gpu);
+  if (body == Body::kValueUpdate)
+    return of_responses(job.critic.ppo_epochs, job.critic.ppo_mini_batch_size,
+                        job.critic.ppo_micro_batch_size_per_gpu);
+  const std::int64_t rows = job.rows_per_rank();
+  return {1, rows, rows, job.data.micro_batch_size_per_gpu};
 }
 
 const ModelSource* Recipe::find(ModelId model) const {
@@ -227,6 +255,13 @@ const ModelSource* Recipe::find(ModelId model) const {
 const Phase* Recipe::find(PhaseId phase) const {
   const auto it =
       std::find_if(phases.begin(), phases.end(), [&](const Phase& p) { return p.id == phase; });
+  return it == phases.end() ? nullptr : &*it;
+}
+
+const Phase* Recipe::find(Body body, std::optional<TrainPart> part) const {
+  const auto it = std::find_if(phases.begin(), phases.end(), [&](const Phase& p) {
+    return p.body == body && p.part == part.value_or(p.part);
+  });
   return it == phases.end() ? nullptr : &*it;
 }
 

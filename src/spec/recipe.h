@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,8 +54,6 @@ enum class TrainPart : std::uint8_t {
   kBackward,  ///< forward and backward of one mini-batch
   kUpdate,    ///< its optimizer step
 };
-/// The phase that runs `part` of what `joined` runs as one.
-[[nodiscard]] PhaseId phase_of(PhaseId joined, TrainPart part);
 
 /// What a phase runs (step/phases.h).
 enum class Body : std::uint8_t {
@@ -93,6 +92,8 @@ struct ModelSource {
   /// Of a trained model; null: frozen. Both point into the job.
   const ModelConfig* trained = nullptr;
   const OptimizerConfig* optimizer = nullptr;
+  double grad_clip = 0;    ///< most gradient norm; 0: any
+  bool init_head = false;  ///< a scalar head that the folder lacks starts at zero
   [[nodiscard]] bool adapted() const { return trained != nullptr && trained->lora.rank > 0; }
 };
 
@@ -112,6 +113,18 @@ struct Phase {
   [[nodiscard]] bool trains() const { return part != TrainPart::kNone; }
 };
 
+/// How a training body goes through a rank's rows: sequences, or pairs of them.
+struct UpdateShape {
+  std::int64_t epochs = 1;
+  std::int64_t rows = 0;         ///< of an epoch
+  std::int64_t mini_batch = 0;   ///< rows of an optimizer step
+  std::int64_t micro_batch = 0;  ///< rows of a forward and backward
+  /// Optimizer steps of a training step.
+  [[nodiscard]] std::int64_t updates() const { return epochs * (rows / mini_batch); }
+};
+/// Of a body that trains.
+[[nodiscard]] UpdateShape update_shape(const Job& job, Body body);
+
 struct Recipe {
   Task task = Task::kPpo;
   std::vector<ModelSource> models;
@@ -121,6 +134,8 @@ struct Recipe {
   /// Null when the job has none.
   [[nodiscard]] const ModelSource* find(ModelId model) const;
   [[nodiscard]] const Phase* find(PhaseId phase) const;
+  /// The first phase that runs `body`, or that part of it.
+  [[nodiscard]] const Phase* find(Body body, std::optional<TrainPart> part = {}) const;
   /// Models with gradients, in order.
   [[nodiscard]] std::vector<ModelId> trained() const;
   /// No phase writes it: what was loaded stays valid.

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "spec/recipe.h"
 #include "step/losses.h"
 #include "step/preference.h"
 #include "step/sampling.h"
@@ -133,21 +134,14 @@ struct Experience {
   T old_log_probs, ref_log_probs, values, advantages, returns, rollout_weights;
 };
 
-/// Mini-batches of one rank, an optimizer step each.
-struct UpdateShape {
-  std::int64_t epochs = 1;
-  std::int64_t mini_batch = 0;   ///< sequences
-  std::int64_t micro_batch = 0;  ///< sequences
-};
-
-/// Runs micro(first, count, update) for every micro-batch of every mini-batch and epoch. optimizer:
-/// begin(update, first row) before the first micro-batch of a mini-batch, finish(update) after the
-/// last.
+/// Runs micro(first, count) for every micro-batch of every mini-batch and epoch of a rank.
+/// optimizer: begin(update, first row) before the first micro-batch of a mini-batch, finish(update)
+/// after the last.
 template <class Ops, class Optimizer, class Micro>
-void update_phase(Ops& ops, std::int64_t sequences, const UpdateShape& shape, Optimizer& optimizer,
+void update_phase(Ops& ops, const spec::UpdateShape& shape, Optimizer& optimizer,
                   const Micro& micro) {
-  ops.repeat(shape.epochs * (sequences / shape.mini_batch), [&](std::int64_t update) {
-    const std::int64_t first = update * shape.mini_batch % sequences;
+  ops.repeat(shape.updates(), [&](std::int64_t update) {
+    const std::int64_t first = update * shape.mini_batch % shape.rows;
     optimizer.begin(update, first);
     ops.repeat(shape.mini_batch / shape.micro_batch,
                [&](std::int64_t i) { micro(first + i * shape.micro_batch, shape.micro_batch); });

@@ -8,6 +8,15 @@
 
 namespace neap::step {
 
+/// d (P,) for the chosen and -d for the rejected: (2, P).
+template <class Ops, class T>
+T of_both_sides(Ops& ops, const T& d) {
+  const T out = ops.empty({2, d.size(0)}, ops.dtype(d));
+  ops.copy_(ops.select(out, 0, 0), d);
+  ops.copy_(ops.select(out, 0, 1), ops.negate(d));
+  return out;
+}
+
 // ---- Bradley-Terry ----
 
 template <class T>
@@ -33,9 +42,7 @@ PairGradient<T> pairwise_loss(Ops& ops, const T& scores, const T& margins, doubl
   const T d = ops.sigmoid(difference);  // d (-log sigmoid) = sigmoid - 1
   ops.add_(d, -1.0);
   ops.divide_(d, pairs);
-  out.d_scores = ops.empty({2, difference.size(0)}, ops.dtype(scores));
-  ops.copy_(ops.select(out.d_scores, 0, 0), d);
-  ops.copy_(ops.select(out.d_scores, 0, 1), ops.negate(d));
+  out.d_scores = of_both_sides(ops, d);
   if (center > 0) {
     const T sum = ops.add(chosen, rejected);
     out.loss += center * ops.read(ops.sum(ops.multiply(sum, sum))) / pairs;
@@ -140,9 +147,7 @@ PreferenceGradient<T> preference_loss(Ops& ops, const T& log_probs, const T& mas
       preference_slope(ops, ops.subtract(side(gains, 0), side(gains, 1)), config);
   sum.loss = ops.read(ops.sum(pairs.loss)) / all_pairs;
 
-  const T d = ops.empty({2, pairs.slope.size(0)}, ops.dtype(sums));
-  ops.copy_(ops.select(d, 0, 0), pairs.slope);
-  ops.copy_(ops.select(d, 0, 1), ops.negate(pairs.slope));
+  const T d = of_both_sides(ops, pairs.slope);
   ops.divide_(d, all_pairs);
   const T column = ops.view(d, {-1, 1});
   if (lengths.defined()) ops.divide_(column, ops.view(lengths, {-1, 1}));

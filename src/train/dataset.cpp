@@ -1,5 +1,6 @@
 #include "train/dataset.h"
 
+#include <algorithm>
 #include <numeric>
 #include <string_view>
 
@@ -18,12 +19,10 @@ void check_field(const Json& value, const std::string& key, const std::string& w
                 format("{}: field \"{}\" is {}; text or a list of messages is wanted", where, key,
                        value.type_name()));
   }
-  for (const Json& message : value) {
-    if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
-      throw Error(ErrorCode::kCorrupt,
-                  format("{}: field \"{}\" is a list, but not of messages with a text \"role\"",
-                         where, key));
-    }
+  if (!is_conversation(value)) {
+    throw Error(
+        ErrorCode::kCorrupt,
+        format("{}: field \"{}\" is a list, but not of messages with a text \"role\"", where, key));
   }
 }
 
@@ -55,6 +54,12 @@ TextRow parse_row(std::string_view line, const std::vector<std::string>& keys,
 }
 
 }  // namespace
+
+bool is_conversation(const Json& value) {
+  return value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& message) {
+           return message.is_object() && message.contains("role") && message["role"].is_string();
+         });
+}
 
 std::vector<TextRow> read_rows(const std::vector<std::filesystem::path>& files,
                                const std::vector<std::string>& keys,

@@ -21,6 +21,9 @@ struct TextRow {
   Json row;           ///< all of it, if asked for
 };
 
+/// Whether `value` is a list of messages with a text "role".
+[[nodiscard]] bool is_conversation(const Json& value);
+
 /// The fields `keys` of every row of `files`, in order, then the fields `optional`, null where a row
 /// lacks them; with `keep`, each row itself, too. Empty lines are skipped. A broken line, a missing
 /// field, another type or an empty set of rows is an error.
