@@ -38,7 +38,8 @@ at::Tensor BatchSharder::pick(const at::Tensor& batch, std::int64_t block) const
   shape[0] /= ranks;
   return batch.view(by_turns(batch, shape[0] / block, ranks, block))
       .select(1, static_cast<std::int64_t>(rank_))
-      .reshape(shape);
+      .reshape(shape)
+      .contiguous();  // blocks of one row are a view with gaps
 }
 
 }  // namespace neap::parallel

@@ -46,7 +46,7 @@ class BatchSharder {
 
   /// The batch (size * n, ...) of every rank's (n, ...), in host memory; n a multiple of `block`.
   [[nodiscard]] at::Tensor gather(const at::Tensor& mine, std::int64_t block) const;
-  /// This rank's rows (n, ...) of the batch (size * n, ...).
+  /// This rank's rows (n, ...) of the batch (size * n, ...), contiguous.
   [[nodiscard]] at::Tensor pick(const at::Tensor& batch, std::int64_t block) const;
 
  private:

@@ -96,6 +96,9 @@ TEST(BatchSharder, PicksWholeBlocks) {
   const at::Tensor batch = at::arange(16).view({8, 2});  // 4 prompts of 2 sequences
   const at::Tensor mine = BatchSharder(*b).pick(batch, 2);
   EXPECT_TRUE(mine.equal(at::cat({batch.narrow(0, 2, 2), batch.narrow(0, 6, 2)})));
+  const at::Tensor every_second = BatchSharder(*b).pick(batch, 1);
+  EXPECT_TRUE(every_second.equal(batch.slice(0, 1, 8, 2)));
+  EXPECT_TRUE(every_second.is_contiguous());
 }
 
 }  // namespace
