@@ -32,7 +32,7 @@ def build(targets):
             "`pip install ./python`, or set NEAP_PREBUILT_DIR")
     folder = Path(os.environ.get("NEAP_BUILD_DIR", REPOSITORY / "build" / "python"))
     torch = os.environ.get("NEAP_TORCH_ROOT", "")
-    configure = ["cmake", "-S", str(REPOSITORY), "-B", str(folder), "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
+    configure = ["cmake", "-S", str(REPOSITORY), "-B", str(folder), "-DCMAKE_BUILD_TYPE=Release",
                  "-DNEAP_TESTS=OFF", "-DNEAP_MPI=OFF", "-DNEAP_WERROR=OFF", "-DNEAP_UNITY=ON",
                  f"-DNEAP_TORCH={'ON' if torch else 'OFF'}", f"-DNEAP_TORCH_ROOT={torch}"]
     if not (folder / "CMakeCache.txt").exists() and shutil.which("ninja"):
