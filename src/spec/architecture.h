@@ -31,7 +31,7 @@ enum class NormKind {
 enum class Activation { kSilu, kGelu, kGeluTanh, kRelu };
 enum class QkvLayout {
   kSeparate,  ///< three matrices
-  kThirds,    ///< one: all queries, then all keys, then all values (GPT-2)
+  kInTurn,    ///< one: all queries, then all keys, then all values (GPT-2, Phi-3)
   kPerHead,   ///< one: for each head its query, key and value (GPT-NeoX)
 };
 
@@ -45,7 +45,7 @@ struct NormPlacement {
 
 /// Rotary embedding: which dimensions turn, and how fast.
 struct Rotary {
-  enum class Scaling { kNone, kLinear, kDynamic, kYarn, kLlama3 };
+  enum class Scaling { kNone, kLinear, kDynamic, kYarn, kLlama3, kLongrope };
   std::int64_t dimensions = 0;  ///< the first so many of each head; 0: learned positions
   double theta = 10000;
   Scaling scaling = Scaling::kNone;
@@ -53,17 +53,22 @@ struct Rotary {
   double low_frequency_factor = 1, high_frequency_factor = 4;  ///< llama3
   double beta_fast = 32, beta_slow = 1;                        ///< yarn
   double mscale = 0, mscale_all_dim = 0;                       ///< yarn; 0: not given
-  double attention_factor = 0;                                 ///< yarn; 0: from factor
+  double attention_factor = 0;                                 ///< yarn, longrope; 0: from factor
   bool truncate = true;                                        ///< yarn
-  std::int64_t original_max_positions = 0;                     ///< dynamic, yarn, llama3
+  std::int64_t original_max_positions = 0;                     ///< dynamic, yarn, llama3, longrope
+  std::vector<float> short_factors, long_factors;  ///< longrope: dimensions / 2; long: beyond those
 };
 /// Angle a position of each pair of dimensions, and what cos and sin are multiplied by.
 struct RotaryTable {
   std::vector<float> frequencies;  ///< dimensions / 2
   double attention_factor = 1;
 };
-/// `length`: tokens of the longest sequence of the batch; only dynamic scaling depends on it.
+/// `length`: tokens of the longest sequence of the batch; dynamic scaling and longrope depend on it.
 [[nodiscard]] RotaryTable rotary_table(const Rotary& rotary, std::int64_t length);
+
+/// Press, Smith and Lewis 2022 (ALiBi): what a step away costs the scores of each head; powers of two
+/// from 2^(-8 / heads), where heads is a power of two.
+[[nodiscard]] std::vector<float> alibi_slopes(std::int64_t heads);
 
 struct Architecture {
   std::string model_type = "llama";  ///< Hugging Face's
@@ -81,6 +86,7 @@ struct Architecture {
   double embedding_scale = 1;        ///< exact; rounded() to the type of the activations before use
   bool learned_positions = false;    ///< a table of max_position_embeddings + position_offset rows
   std::int64_t position_offset = 0;  ///< OPT starts at 2
+  bool embedding_norm = false;       ///< behind the embedding (BLOOM)
 
   // Blocks.
   NormKind norm = NormKind::kRms;
@@ -97,7 +103,9 @@ struct Architecture {
   bool norm_across_heads = false;  ///< that norm is over all heads' dimensions at once
   double attention_scale = 0;      ///< of the scores; 0: head_dim^-1/2
   double attention_softcap = 0;    ///< cap * tanh(score / cap); 0: none
-  bool gated = true;               ///< down(act(gate x) * up x); else down(act(up x))
+  bool alibi = false;       ///< scores fall with the distance of the key, by head (alibi_slopes)
+  bool gated = true;        ///< down(act(gate x) * up x); else down(act(up x))
+  bool fused_gate = false;  ///< gated, and gate and up are one matrix: the gate's rows first
   Activation activation = Activation::kSilu;
   bool attention_bias = false;  ///< of q, k, v
   bool attention_output_bias = false;
@@ -142,6 +150,7 @@ enum class Module : std::uint8_t {
   kTokenEmbedding,
   kPositionEmbedding,
   kProjectIn,
+  kEmbeddingNorm,
   kAttentionNorm,  ///< before attention
   kQuery,
   kKey,
@@ -154,6 +163,7 @@ enum class Module : std::uint8_t {
   kMlpNorm,
   kGate,
   kUp,
+  kGateUp,
   kDown,
   kMlpAfterNorm,
   kFinalNorm,
@@ -161,7 +171,7 @@ enum class Module : std::uint8_t {
   kLmHead,
   kScore,
 };
-constexpr std::size_t kModules = 21;
+constexpr std::size_t kModules = 23;
 enum class Part : std::uint8_t { kWeight, kBias, kLoraA, kLoraB };
 /// Matrices, as against norms and tables of embeddings.
 [[nodiscard]] constexpr bool is_linear(Module m) {
@@ -174,6 +184,7 @@ enum class Part : std::uint8_t { kWeight, kBias, kLoraA, kLoraB };
     case Module::kAttentionOut:
     case Module::kGate:
     case Module::kUp:
+    case Module::kGateUp:
     case Module::kDown:
     case Module::kProjectOut:
     case Module::kLmHead:

@@ -40,6 +40,9 @@ struct RotaryKeys {
   /// The model turns the first part of a head's dimensions and passes the others. Else rope_type
   /// "default" ignores the factor.
   bool slices = false;
+  /// Default of the class's top-level original_max_position_embeddings; 0: it has no such key.
+  std::int64_t original_positions = 0;
+  bool longrope_aliases = false;  ///< types "su" and "yarn" mean longrope, as in older files
 };
 void read_rotary(Fields& f, Architecture& a, const RotaryKeys& keys = {});
 /// The same where layers that slide turn differently: an object for each kind of layer, or one, which is

@@ -6,13 +6,10 @@
 #include "base/format.h"
 #include "spec/optimizer.h"
 #include "spec/presets.h"
+#include "spec/wrong.h"
 
 namespace neap::spec {
 namespace {
-
-Status wrong(std::string message) {
-  return {ErrorCode::kInvalidArgument, std::move(message)};
-}
 
 Status divides(std::string_view small_key, std::int64_t small, std::string_view large_key,
                std::int64_t large) {

@@ -64,6 +64,7 @@ FlatUnit embedding_unit(const Architecture& a) {
     u.add_weight(Module::kPositionEmbedding,
                  {a.max_position_embeddings + a.position_offset, a.hidden_size});
   if (a.projects_embedding()) u.add_weight(Module::kProjectIn, {a.hidden_size, a.embedding_dim});
+  if (a.embedding_norm) u.add_norm(Module::kEmbeddingNorm, a.hidden_size);
   return u.take();
 }
 
@@ -147,8 +148,12 @@ std::vector<Linear> block_linears(const Architecture& a) {
     add(Module::kQueryKeyValue, h, q + 2 * kv, a.attention_bias);
   }
   add(Module::kAttentionOut, q, h, a.attention_output_bias);
-  if (a.gated) add(Module::kGate, h, inner, a.mlp_bias);
-  add(Module::kUp, h, inner, a.mlp_bias);
+  if (a.fused_gate) {
+    add(Module::kGateUp, h, 2 * inner, a.mlp_bias);
+  } else {
+    if (a.gated) add(Module::kGate, h, inner, a.mlp_bias);
+    add(Module::kUp, h, inner, a.mlp_bias);
+  }
   add(Module::kDown, inner, h, a.mlp_bias);
   return linears;
 }

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/format.h"
+#include "spec/wrong.h"
 
 namespace neap::spec {
 namespace {
@@ -46,10 +47,6 @@ const Keys kReadByAll = {"kind", "name", "weight", "data_sources"};
 
 bool contains(const Keys& keys, std::string_view key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
-}
-
-Status wrong(std::string message) {
-  return {ErrorCode::kInvalidArgument, std::move(message)};
 }
 
 std::string listed(const Keys& keys) {

@@ -1,6 +1,7 @@
-// Frequencies of the rotary embedding. In float32 in the order of Hugging Face's operations: their
+// Frequencies of the rotary embedding and slopes of ALiBi. In float32 in the order of Hugging Face's operations: their
 // rounding is part of the model.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numbers>
 
@@ -48,6 +49,21 @@ double yarn_attention_factor(const Rotary& r) {
   return yarn_magnitude(r.factor, 1);
 }
 
+double longrope_attention_factor(const Rotary& r) {
+  if (r.attention_factor > 0) return r.attention_factor;
+  if (r.factor <= 1) return 1;
+  return std::sqrt(1 +
+                   std::log(r.factor) / std::log(static_cast<double>(r.original_max_positions)));
+}
+
+// Each dimension has a divisor of its own; sequences beyond the original positions have others.
+void apply_longrope(const Rotary& r, std::int64_t length, std::vector<float>& frequencies) {
+  const std::vector<float> power = powers(r.theta, r.dimensions);
+  const std::vector<float>& factors =
+      length > r.original_max_positions ? r.long_factors : r.short_factors;
+  for (std::size_t i = 0; i < frequencies.size(); ++i) frequencies[i] = 1 / (factors[i] * power[i]);
+}
+
 // Slow dimensions are interpolated, fast ones kept, with a ramp between.
 void apply_yarn(const Rotary& r, std::vector<float>& frequencies) {
   double low = dimension_of(r, r.beta_fast);
@@ -91,6 +107,20 @@ void apply_llama3(const Rotary& r, std::vector<float>& frequencies) {
 
 }  // namespace
 
+// Heads beyond a power of two take every second slope of twice as many.
+std::vector<float> alibi_slopes(std::int64_t heads) {
+  const auto powers_of_two =
+      static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(heads)));
+  std::vector<float> slopes;
+  const auto add = [&](std::int64_t of, std::int64_t i) {
+    slopes.push_back(
+        static_cast<float>(std::exp2(-8.0 * static_cast<double>(i) / static_cast<double>(of))));
+  };
+  for (std::int64_t i = 1; i <= powers_of_two; ++i) add(powers_of_two, i);
+  for (std::int64_t i = 1; std::ssize(slopes) < heads; i += 2) add(2 * powers_of_two, i);
+  return slopes;
+}
+
 RotaryTable rotary_table(const Rotary& rotary, std::int64_t length) {
   using Scaling = Rotary::Scaling;
   const bool dynamic = rotary.scaling == Scaling::kDynamic;
@@ -110,6 +140,10 @@ RotaryTable rotary_table(const Rotary& rotary, std::int64_t length) {
       break;
     case Scaling::kLlama3:
       apply_llama3(rotary, table.frequencies);
+      break;
+    case Scaling::kLongrope:
+      apply_longrope(rotary, length, table.frequencies);
+      table.attention_factor = longrope_attention_factor(rotary);
       break;
   }
   return table;

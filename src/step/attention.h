@@ -1,4 +1,5 @@
-// Attention by matrix products, for what fused kernels lack: a cap on the scores, and a window.
+// Attention by matrix products, for what fused kernels lack: a cap on the scores, a bias by distance,
+// and a window.
 //
 // Scores exist for a chunk of queries at a time; the backward pass makes them again from log_sum.
 // Written over operations like the passes, so that what it takes is counted by running it.
@@ -16,9 +17,9 @@ namespace neap::step {
 /// Elements of one chunk of scores: 128 MiB of float32. At least one query of every head.
 constexpr std::int64_t kScoreChunkElements = std::int64_t{1} << 25;
 
-/// Whether fused kernels compute it: no cap, and no key hidden by the window.
+/// Whether fused kernels compute it: no cap, no bias, and no key hidden by the window.
 [[nodiscard]] inline bool is_plain(const ScoreOptions& o, std::int64_t length) {
-  return o.softcap == 0 && (o.window == 0 || o.window >= length);
+  return o.softcap == 0 && !o.alibi && (o.window == 0 || o.window >= length);
 }
 
 /// The kernel of a batch's attention; `cudnn` as for fused_kernel.
@@ -31,7 +32,7 @@ constexpr std::int64_t kScoreChunkElements = std::int64_t{1} << 25;
 /// Whether one query a sequence goes through decode_attention_by_products: its mask has the window.
 [[nodiscard]] inline bool decodes_by_products(const ScoreOptions& o, bool cuda, Dtype dtype,
                                               std::int64_t width) {
-  return o.softcap > 0 || (cuda && !fused_width(dtype, width));
+  return o.softcap > 0 || o.alibi || (cuda && !fused_width(dtype, width));
 }
 
 /// Queries [first, first + count) of every sequence, and the keys that any of them attends to.
@@ -53,6 +54,18 @@ void for_each_query_chunk(std::int64_t pairs, std::int64_t length, std::int64_t 
     const std::int64_t first_key = slides ? std::max<std::int64_t>(0, first - window + 1) : 0;
     visit(QueryChunk{first, count, first_key, first + count - first_key});
   }
+}
+
+/// scores (B, H, n, m), wide: adds each head's slope times the place of the key, of which the first is
+/// `first_key`. A row's softmax sees distances only, so that places stand for them.
+template <class Ops, class T = typename Ops::Tensor>
+void add_alibi_(Ops& ops, const T& scores, std::int64_t first_key) {
+  const std::int64_t heads = scores.size(1);
+  const std::int64_t keys = scores.size(3);
+  const T slopes = ops.from_host(spec::alibi_slopes(heads));                              // (H,)
+  const T places = ops.convert(ops.plus(ops.iota(keys, 1), first_key), Dtype::kFloat32);  // (m,)
+  const T bias = ops.multiply(ops.view(slopes, {-1, 1}), places);                         // (H, m)
+  ops.add_(scores, ops.view(bias, {heads, 1, keys}));
 }
 
 /// The operands of attention by head, as views.
@@ -169,6 +182,8 @@ class ChunkedAttention {
       ops_.softcap_(s, options_.softcap);
       if (slope != nullptr) *slope = ops_.softcap_slope(s, options_.softcap);
     }
+    if (options_.alibi)
+      add_alibi_(ops_, ops_.view(s, {sequences_, heads_, c.count, c.keys}), c.first_key);
     ops_.hide_(ops_.view(s, {-1, c.count, c.keys}),
                ops_.causal_mask(c.count, c.keys, c.first - c.first_key, options_.window));
     return s;
@@ -255,6 +270,7 @@ T decode_attention_by_products(Ops& ops, const T& q, const T& keys, const T& val
   s = ops.view(ops.convert(std::move(s), wide(ops.dtype(q))), {b, h, limit});
   ops.scale_(s, options.scale);
   if (options.softcap > 0) ops.softcap_(s, options.softcap);
+  if (options.alibi) add_alibi_(ops, ops.view(s, {b, h, 1, limit}), 0);
   ops.add_(s, ops.convert(ops.view(mask, {b, 1, limit}), ops.dtype(s)));
   s = ops.softmax_last(s);
   const T weights = ops.view(ops.convert(std::move(s), ops.dtype(q)), {b * k, -1, limit});

@@ -24,6 +24,23 @@ T norm_backward(Ops& ops, const spec::Architecture& a, const Norm<T>& p, T x,
                            p.d_bias);
 }
 
+/// Rows of a fused projection.
+inline Shape fused_shape(const spec::Architecture& a, std::int64_t rows) {
+  const std::int64_t heads = a.num_attention_heads;
+  return a.qkv == spec::QkvLayout::kInTurn
+             ? Shape{rows, heads + 2 * a.num_key_value_heads, a.head_dim}
+             : Shape{rows, heads, 3, a.head_dim};
+}
+/// The queries (0), keys (1) or values (2) of a fused projection, as a view.
+template <class Ops, class T = typename Ops::Tensor>
+T fused_part(Ops& ops, const spec::Architecture& a, const T& all, std::int64_t part) {
+  if (a.qkv == spec::QkvLayout::kPerHead) return ops.select(all, 2, part);
+  const std::int64_t heads = a.num_attention_heads;
+  const std::int64_t groups = a.num_key_value_heads;
+  return part == 0 ? ops.narrow(all, 1, 0, heads)
+                   : ops.narrow(all, 1, heads + (part - 1) * groups, groups);
+}
+
 /// h (N, C) -> heads: q and k, v, or all; one product makes all of a fused projection.
 template <class Ops, class T = typename Ops::Tensor>
 Heads<T> project_heads(Ops& ops, const spec::Architecture& a, const Block<T>& w, const T& h,
@@ -43,15 +60,12 @@ Heads<T> project_heads(Ops& ops, const spec::Architecture& a, const Block<T>& w,
     if (value) out.v = project(w.value, a.num_key_value_heads);
     return out;
   }
-  const bool thirds = a.qkv == spec::QkvLayout::kThirds;
-  const T all = ops.view(linear(ops, w.query_key_value, h),
-                         thirds ? Shape{n, 3, heads, d} : Shape{n, heads, 3, d});
-  const std::int64_t axis = thirds ? 1 : 2;
+  const T all = ops.view(linear(ops, w.query_key_value, h), fused_shape(a, n));
   if (query_key) {
-    out.q = ops.select(all, axis, 0);
-    out.k = ops.select(all, axis, 1);
+    out.q = fused_part(ops, a, all, 0);
+    out.k = fused_part(ops, a, all, 1);
   }
-  if (value) out.v = ops.select(all, axis, 2);
+  if (value) out.v = fused_part(ops, a, all, 2);
   return out;
 }
 
@@ -61,16 +75,14 @@ T project_heads_backward(Ops& ops, const spec::Architecture& a, const Block<T>& 
                          Heads<T> d) {
   const std::int64_t n = h.size(0);
   if (a.qkv != spec::QkvLayout::kSeparate) {
-    const bool thirds = a.qkv == spec::QkvLayout::kThirds;
-    const std::int64_t heads = a.num_attention_heads;
-    const T all = ops.empty(
-        thirds ? Shape{n, 3, heads, a.head_dim} : Shape{n, heads, 3, a.head_dim}, ops.dtype(h));
+    const T all = ops.empty(fused_shape(a, n), ops.dtype(h));
     std::int64_t i = 0;
     for (T* part : {&d.q, &d.k, &d.v}) {
-      ops.copy_(ops.select(all, thirds ? 1 : 2, i++), *part);
+      ops.copy_(fused_part(ops, a, all, i++), *part);
       *part = T();
     }
-    return linear_backward(ops, w.query_key_value, h, ops.view(all, {n, 3 * a.query_width()}));
+    const std::int64_t width = a.query_width() + 2 * a.key_value_width();
+    return linear_backward(ops, w.query_key_value, h, ops.view(all, {n, width}));
   }
   T dh = linear_backward(ops, w.value, h, ops.view(d.v, {n, a.key_value_width()}));
   d.v = T();

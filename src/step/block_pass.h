@@ -79,7 +79,9 @@ class BlockPass {
   T mlp_backward(T& d) {
     if (norm_behind()) make_mlp_result();
     T dy = behind_backward(w_.mlp_after_norm, s_.mlp_result, s_.mlp_after, d);
-    T dx = a_.gated ? gated_backward(std::move(dy)) : plain_backward(std::move(dy));
+    T dx = a_.fused_gate ? fused_gated_backward(std::move(dy))
+           : a_.gated    ? gated_backward(std::move(dy))
+                         : plain_backward(std::move(dy));
     if (a_.placement.before)
       dx = norm_backward(ops_, a_, w_.mlp_norm, mlp_reads(), std::exchange(s_.mlp_norm, {}), dx);
     s_.middle = T();
@@ -264,12 +266,23 @@ class BlockPass {
   void make_gate() {
     if (s_.gate.defined()) return;
     make_mlp_input();
+    if (a_.fused_gate) return make_gate_up();
     s_.gate = linear(ops_, w_.gate, s_.mlp_input);
   }
   void make_up() {
     if (s_.up.defined()) return;
     make_mlp_input();
+    if (a_.fused_gate) return make_gate_up();
     s_.up = linear(ops_, w_.up, s_.mlp_input);
+  }
+  // Both halves of one product (N, 2 F), or the one that is missing.
+  void make_gate_up() {
+    const T both = linear(ops_, w_.gate_up, s_.mlp_input);
+    if (!s_.gate.defined()) s_.gate = half(both, 0);
+    if (!s_.up.defined()) s_.up = half(both, 1);
+  }
+  T half(const T& both, std::int64_t which) {
+    return ops_.narrow(both, 1, which * a_.intermediate_size, a_.intermediate_size);
   }
   void make_activated() {
     if (s_.activated.defined()) return;
@@ -373,6 +386,27 @@ class BlockPass {
     T dx = linear_backward(ops_, w_.up, s_.mlp_input, d_up);
     d_up = T();
     dx = linear_backward(ops_, w_.gate, s_.mlp_input, d_gate, std::move(dx));
+    s_.mlp_input = T();
+    return dx;
+  }
+
+  T fused_gated_backward(T dy) {
+    make_product();
+    const T d = linear_backward(ops_, w_.down, s_.product, dy);
+    dy = T();
+    s_.product = T();
+    make_activated();
+    make_up();
+    make_gate();
+    const T d_both = ops_.empty({d.size(0), 2 * a_.intermediate_size}, ops_.dtype(d));
+    ops_.multiply_into(half(d_both, 1), d, s_.activated);
+    s_.activated = T();
+    ops_.multiply_(d, s_.up);
+    ops_.copy_(half(d_both, 0), ops_.activate_backward(d, s_.gate, a_.activation));
+    s_.up = T();
+    s_.gate = T();
+    make_mlp_input();
+    T dx = linear_backward(ops_, w_.gate_up, s_.mlp_input, d_both);
     s_.mlp_input = T();
     return dx;
   }

@@ -21,9 +21,9 @@ double embedding_scale(Ops& ops, const Weights<T>& w) {
   return spec::rounded(w.architecture.embedding_scale, ops.dtype(w.token_table));
 }
 
-/// tokens (N,), positions (P,) with N a multiple of P -> (N, C).
+/// What embed's norm reads, and without one its result.
 template <class Ops, class T = typename Ops::Tensor>
-T embed(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions) {
+T embed_rows(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions) {
   T x = ops.take_rows(w.token_table, tokens);
   if (w.architecture.embedding_scale != 1) ops.scale_(x, embedding_scale(ops, w));
   if (w.project_in.defined()) x = linear(ops, w.project_in, x);
@@ -34,10 +34,23 @@ T embed(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions) {
   }
   return x;
 }
+/// tokens (N,), positions (P,) with N a multiple of P -> (N, C).
+template <class Ops, class T = typename Ops::Tensor>
+T embed(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions) {
+  T x = embed_rows(ops, w, tokens, positions);
+  if (!w.architecture.embedding_norm) return x;
+  return norm<Ops, T>(ops, w.architecture, w.embedding_norm, x, nullptr);
+}
 
-/// Adds the tables' gradients from d (N, C).
+/// Adds the gradients of the tables and of the norm from d (N, C).
 template <class Ops, class T = typename Ops::Tensor>
 void embed_backward(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions, T d) {
+  if (w.architecture.embedding_norm) {
+    const T x = embed_rows(ops, w, tokens, positions);
+    NormStatistics<T> statistics;
+    (void)norm(ops, w.architecture, w.embedding_norm, x, &statistics);
+    d = norm_backward(ops, w.architecture, w.embedding_norm, x, std::move(statistics), d);
+  }
   if (w.d_position_table.defined()) {
     const T by_position =
         ops.sum_rows(ops.view(d, {-1, positions.size(0), d.size(1)}), ops.dtype(d));  // (P, C)

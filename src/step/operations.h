@@ -32,6 +32,7 @@ struct ScoreOptions {
   double softcap = 0;  ///< 0: none
   std::int64_t window =
       0;  ///< keys that a query attends to, its own included; 0: all before and its own
+  bool alibi = false;  ///< spec::alibi_slopes times the key's place is added
 };
 
 /// libtorch's fused kernels, and the matrix products of attention.h.
@@ -85,7 +86,7 @@ constexpr std::int64_t kNoise = std::int64_t{1} << 22;
 inline ScoreOptions score_options(const spec::Architecture& a, std::int64_t layer) {
   return {
       a.attention_scale > 0 ? a.attention_scale : 1 / std::sqrt(static_cast<double>(a.head_dim)),
-      a.attention_softcap, a.window_of(layer)};
+      a.attention_softcap, a.window_of(layer), a.alibi};
 }
 
 }  // namespace neap::step

@@ -43,6 +43,7 @@ struct Block {
   Linear<T> attention_out;
   Linear<T> gate;  ///< undefined: up alone is activated
   Linear<T> up, down;
+  Linear<T> gate_up;  ///< where the two are one matrix
 };
 
 template <class T>
@@ -52,6 +53,7 @@ struct Weights {
   T token_table, d_token_table;        // (V, E)
   T position_table, d_position_table;  // (positions, C); undefined without learned positions
   Linear<T> project_in, project_out;   ///< where the embedding is narrower
+  Norm<T> embedding_norm;              ///< undefined: none
   std::vector<Block<T>> blocks;
   Norm<T> final_norm;
   Linear<T> lm_head;  ///< tied: a view of token_table
@@ -96,6 +98,8 @@ template <class T>
       return &b.gate;
     case Module::kUp:
       return &b.up;
+    case Module::kGateUp:
+      return &b.gate_up;
     case Module::kDown:
       return &b.down;
     default:
@@ -107,6 +111,7 @@ template <class T>
 [[nodiscard]] Norm<T>* find_norm(Weights<T>& w, std::int64_t block, spec::Module module) {
   using spec::Module;
   if (module == Module::kFinalNorm) return &w.final_norm;
+  if (module == Module::kEmbeddingNorm) return &w.embedding_norm;
   Block<T>& b = w.blocks.at(static_cast<std::size_t>(block));
   switch (module) {
     case Module::kAttentionNorm:
@@ -157,7 +162,7 @@ template <class T, class Visit>
 void for_each_block_linear(Weights<T>& w, const Visit& visit) {
   for (Block<T>& b : w.blocks) {
     for (Linear<T>* l : {&b.query_key_value, &b.query, &b.key, &b.value, &b.attention_out, &b.gate,
-                         &b.up, &b.down}) {
+                         &b.up, &b.gate_up, &b.down}) {
       if (l->defined()) visit(*l);
     }
   }

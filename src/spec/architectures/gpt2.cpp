@@ -17,7 +17,7 @@ void read(Fields& f, Architecture& a) {
   a.learned_positions = true;
   a.norm = NormKind::kLayerNorm;
   a.norm_eps = f.number("layer_norm_epsilon", 1e-5);
-  a.qkv = QkvLayout::kThirds;
+  a.qkv = QkvLayout::kInTurn;
   a.input_major = true;
   a.gated = false;
   a.activation = read_activation(f, "activation_function", "gelu_new");

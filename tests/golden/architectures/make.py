@@ -48,6 +48,11 @@ CASES = {
     "olmo2": {"model_type": "olmo2", **SMALL, "num_key_value_heads": 2},
     "smollm3": {"model_type": "smollm3", **SMALL, "num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2},
     "granite": {"model_type": "granite", **SMALL, "num_key_value_heads": 2},
+    "bloom": {"model_type": "bloom", "vocab_size": 40, "hidden_size": 32, "n_layer": 2, "n_head": 4, "pad_token_id": 0},
+    "phi3": {"model_type": "phi3", **SMALL, "eos_token_id": 2, "num_key_value_heads": 2, "partial_rotary_factor": 0.5},
+    "phi3_longrope": {"model_type": "phi3", **SMALL, "eos_token_id": 2, "original_max_position_embeddings": 16,
+                      "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.5],
+                                       "long_factor": [1.0, 2.0, 3.5, 8.0]}},
 }
 
 
@@ -81,7 +86,9 @@ def main():
             if source["model_type"] != "granite":
                 scalar = transformers.AutoModelForSequenceClassification.from_config(
                     transformers.AutoConfig.from_pretrained(folder, num_labels=1))
-        lengths = [64, 100] if source.get("rope_scaling", {}).get("rope_type") == "dynamic" else [32]
+        scaling = source.get("rope_scaling", {})
+        kind = scaling.get("rope_type", scaling.get("type"))
+        lengths = {"dynamic": [64, 100], "longrope": [16, 17]}.get(kind, [32])
         golden = {"transformers": transformers.__version__, "config": source, "language_model": tensors(language),
                   "scalar": scalar and tensors(scalar), "rotary": [r for r in (rotary(language, n) for n in lengths) if r]}
         text = json.dumps(golden, indent=1)

@@ -26,7 +26,7 @@ NOT_SCALAR = ["granite"]  # transformers has no class for sequence classificatio
 def models() -> dict:
     """Configurations by name; those with GPT-2's keys say everything themselves."""
     sparse = json.loads((HERE / "models.json").read_text())
-    return {name: config if "n_embd" in config else config | SIZES for name, config in sparse.items()}
+    return {name: config if "n_embd" in config else SIZES | config for name, config in sparse.items()}
 
 
 def fill(model: torch.nn.Module) -> None:

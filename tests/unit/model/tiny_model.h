@@ -37,7 +37,7 @@ inline spec::Architecture tiny_gpt2() {
   s.rotary.dimensions = 0;
   s.learned_positions = true;
   s.norm = spec::NormKind::kLayerNorm;
-  s.qkv = spec::QkvLayout::kThirds;
+  s.qkv = spec::QkvLayout::kInTurn;
   s.input_major = true;
   s.gated = false;
   s.activation = spec::Activation::kGeluTanh;

@@ -54,13 +54,17 @@ inline spec::Architecture random_architecture(Dice& dice) {
       dice.one_of({spec::NormKind::kLayerNorm, spec::NormKind::kRms, spec::NormKind::kRmsOffset});
   if (dice.chance(60)) {
     a.rotary.dimensions = dice.chance(50) ? a.head_dim : a.head_dim / 2;
-  } else {
+  } else if (dice.chance(70)) {
     a.learned_positions = true;
     a.position_offset = dice.one_of({0, 2});
+  } else {
+    a.alibi = true;
   }
+  a.embedding_norm = dice.chance(15);
+  a.fused_gate = a.gated && dice.chance(25);
   if (dice.chance(30)) {
-    a.num_key_value_heads = a.num_attention_heads;
-    a.qkv = dice.one_of({spec::QkvLayout::kThirds, spec::QkvLayout::kPerHead});
+    a.qkv = dice.one_of({spec::QkvLayout::kInTurn, spec::QkvLayout::kPerHead});
+    if (a.qkv == spec::QkvLayout::kPerHead) a.num_key_value_heads = a.num_attention_heads;
     a.input_major = dice.chance(50);
     a.attention_bias = true;
   }

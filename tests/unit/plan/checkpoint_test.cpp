@@ -95,7 +95,7 @@ TEST(CheckpointLadder, CheapTensorsGoFirst) {
 TEST(CheckpointLadder, TensorsOfOneProductGoTogether) {
   ModelRole role = qwen_role();
   role.shape.num_key_value_heads = 12;
-  role.shape.qkv = spec::QkvLayout::kThirds;
+  role.shape.qkv = spec::QkvLayout::kInTurn;
   role.shape.rotary.dimensions = 0;
   role.shape.learned_positions = true;
   const CheckpointLadder ladder = ladder_of(role);

@@ -61,7 +61,7 @@ TEST(Architecture, MissingKeysHaveTheClassesDefaults) {
   EXPECT_TRUE(gpt2.tie_word_embeddings);
   EXPECT_EQ(gpt2.intermediate_size, 3072);
   EXPECT_EQ(gpt2.activation, Activation::kGeluTanh);
-  EXPECT_EQ(gpt2.qkv, QkvLayout::kThirds);
+  EXPECT_EQ(gpt2.qkv, QkvLayout::kInTurn);
   EXPECT_TRUE(gpt2.input_major);
   EXPECT_EQ(gpt2.rotary.dimensions, 0);
   const Architecture opt = read(R"({"model_type":"opt"})");
@@ -137,7 +137,16 @@ TEST(Architecture, RotaryKeysHaveTheirPrecedence) {
 
 TEST(Architecture, RefusesRotaryKindsItDoesNotKnow) {
   const auto with = [](Json rope) { return status_with(kLlama, "rope_scaling", std::move(rope)); };
-  EXPECT_EQ(with({{"rope_type", "longrope"}}).code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(with({{"rope_type", "ntk"}}).code(), ErrorCode::kUnsupported);
+  for (const Json& list : {Json("1"), Json::array({1, 2}), Json(std::vector<double>(64, 0)),
+                           Json(std::vector<std::string>(64, "1"))}) {
+    const Status status = with({{"rope_type", "longrope"},
+                                {"short_factor", std::vector<double>(64, 1)},
+                                {"long_factor", list}});
+    EXPECT_NE(status.message().find("long_factor is not a list of 64 numbers"), std::string::npos)
+        << list << ": " << status.message();
+  }
+  EXPECT_FALSE(with({{"rope_type", "longrope"}}).ok());
   EXPECT_NE(with({{"rope_type", "linear"}}).message().find("rope_scaling: factor is missing"),
             std::string::npos);
   EXPECT_FALSE(with({{"rope_type", "linear"}, {"factor", 0}}).ok());

@@ -66,6 +66,28 @@ TEST(RotaryTable, YarnInterpolatesSlowDimensions) {
   expect(r, 1, forty, 1.368888);
 }
 
+TEST(RotaryTable, LongropeDividesEachDimension) {
+  Rotary r = rotary(Scaling::kLongrope, 32, 4096);
+  r.short_factors.assign(8, 1);
+  r.long_factors = {1, 2, 4, 8, 10, 10, 10, 10};
+  const double magnitude = 1.190238;  // sqrt(1 + ln 32 / ln 4096)
+  expect(r, 4096, kPlain, magnitude);
+  expect(r, 4097, {1, .158114, .025, .00395285, .001, .000316228, .0001, 3.16228e-05}, magnitude);
+  r.attention_factor = 1.25;
+  expect(r, 1, kPlain, 1.25);
+  r.attention_factor = 0;
+  r.factor = 1;
+  expect(r, 1, kPlain, 1);
+}
+
+TEST(Alibi, SlopesAreThoseOfThePaper) {
+  EXPECT_EQ(alibi_slopes(4), (std::vector<float>{0x1p-2F, 0x1p-4F, 0x1p-6F, 0x1p-8F}));
+  EXPECT_EQ(alibi_slopes(1), (std::vector<float>{0x1p-8F}));
+  // Six heads: those of four, then the first and the third of eight.
+  EXPECT_EQ(alibi_slopes(6),
+            (std::vector<float>{0x1p-2F, 0x1p-4F, 0x1p-6F, 0x1p-8F, 0x1p-1F, 0x1p-3F}));
+}
+
 TEST(RotaryTable, Llama3KeepsFastDimensions) {
   Rotary r = rotary(Scaling::kLlama3, 8, 8192);
   expect(r, 1, {1, .316228, .1, .0316228, .01, .00316228, .000213608, 3.95285e-05});
