@@ -391,6 +391,31 @@ void AtenOps::drop_beyond_mass_(const Tensor& a, double top_p) const {
   drop.select(-1, 0).fill_(false);
   a.masked_fill_(drop, 0);
 }
+void AtenOps::drop_below_(const Tensor& a, double share) const {
+  const Tensor limit = max_last(a);
+  Tensor drop = at::empty(a.sizes(), a.options().dtype(at::kBool));
+  const Scratch scratch;
+  limit.mul_(share);
+  at::lt_out(drop, a, limit);
+  a.masked_fill_(drop, 0);
+}
+void AtenOps::penalize_(const Tensor& a, const Tensor& seen, const Tensor& amounts,
+                        double repetition) const {
+  Tensor x = at::empty(seen.sizes(), a.options());
+  Tensor positive, factors;
+  if (repetition != 1) {
+    positive = at::empty(seen.sizes(), a.options().dtype(at::kBool));
+    factors = at::empty(seen.sizes(), a.options());
+  }
+  const Scratch scratch;
+  at::gather_out(x, a, -1, seen);
+  if (repetition != 1) {
+    at::gt_out(positive, x, 0);
+    x.mul_(factors.fill_(repetition).masked_fill_(positive, 1 / repetition));
+  }
+  x.sub_(amounts);
+  a.scatter_(-1, seen, x);  // repeated places get the same value each time
+}
 Tensor AtenOps::search_last(const Tensor& a, const Tensor& target) const {
   Tensor rank = at::empty(target.sizes(), target.options().dtype(at::kLong));
   const Scratch scratch;

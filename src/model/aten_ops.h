@@ -118,6 +118,9 @@ class AtenOps {
   [[nodiscard]] step::Sorted<Tensor> sort_descending(const Tensor& a) const;
   void cumulate_last_(const Tensor& a) const;
   void drop_beyond_mass_(const Tensor& a, double top_p) const;
+  void drop_below_(const Tensor& a, double share) const;
+  void penalize_(const Tensor& a, const Tensor& seen, const Tensor& amounts,
+                 double repetition) const;
   [[nodiscard]] Tensor search_last(const Tensor& a, const Tensor& target) const;
 
   // ---- indices ----

@@ -42,21 +42,25 @@ class PhasePasses {
         width_(job.max_sequence_length()),
         response_(job.data.max_response_length) {}
 
-  /// One of the batches of `batch` sequences that the phase decodes in turn.
+  /// One of the batches of `batch` sequences that the phase decodes in turn, `n` for each prompt.
   void generate(const ModelRole& role, std::int64_t batch, const step::SamplingOptions& sampling,
-                std::int64_t most_decode_steps) {
+                std::int64_t n, std::int64_t most_decode_steps) {
     const Weights w = world_.weights(role);
     const std::int64_t prompt = job_.data.max_prompt_length;
     const step::KvCache<T> cache = world_.cache(role, job_.rollout_batch(), width_);
-    (void)step::prefill_and_sample(ops_, w, longs({batch, prompt}), longs({batch}, prompt),
-                                   longs({batch}), floats({batch}), cache, sampling);
+    const std::int64_t prompts = std::min(job_.prompts_at_once(), (batch + n - 1) / n);
+    const std::int64_t started = std::min(batch, prompts * n);
+    const step::PromptBatch<T> first{longs({prompts, prompt}), longs({prompts}, prompt),
+                                     longs({std::min(n, batch), prompts}), longs({started})};
+    (void)step::prefill_and_sample(ops_, w, first, draw(sampling, started, prompt), cache,
+                                   sampling);
     const std::int64_t steps = std::min(response_ - 1, most_decode_steps);
     const double each = static_cast<double>(response_ - 1) / static_cast<double>(steps);
     for (std::int64_t i = 1; i <= steps; ++i) {
       const std::int64_t limit = prompt + (response_ - 1) * i / steps;
       world_.weighted(each, [&] {
-        (void)step::decode_and_sample(ops_, w, longs({batch}), longs({batch}), floats({batch}),
-                                      cache, limit, sampling);
+        (void)step::decode_and_sample(ops_, w, longs({batch}), longs({batch}),
+                                      draw(sampling, batch, limit), cache, limit, sampling);
       });
     }
   }
@@ -177,6 +181,11 @@ class PhasePasses {
   [[nodiscard]] T floats(const step::Shape& s) const {
     return world_.host(s, step::Dtype::kFloat32, 0);
   }
+  [[nodiscard]] step::Draw<T> draw(const step::SamplingOptions& sampling, std::int64_t rows,
+                                   std::int64_t seen) const {
+    if (!sampling.penalizes()) return {floats({rows}), {}, {}};
+    return {floats({rows}), longs({rows, seen}), floats({rows, seen})};
+  }
   [[nodiscard]] step::Sequences<T> sequences(std::int64_t n) const {
     return {longs({n, width_}), longs({n, response_}), longs({n, response_}),
             floats({n, response_}), longs({n})};
@@ -206,7 +215,7 @@ void PhasePasses<World>::run(const JobModels& models, const spec::Phase& phase,
       return world_.weighted(static_cast<double>(responses) / static_cast<double>(micro), [&] {
         step::SamplingOptions sampling = step::sampling_options(job_.rollout, phase.baseline);
         sampling.log_probs = !phase.baseline && job_.keeps_rollout_log_probs();
-        generate(role, micro, sampling, most_decode_steps);
+        generate(role, micro, sampling, phase.baseline ? 1 : job_.rollout.n, most_decode_steps);
       });
     case spec::Body::kLogProbs:
       return log_probs(role, job_.sequences_per_rank(), micro,

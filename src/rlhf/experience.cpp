@@ -8,6 +8,7 @@
 #include "base/progress.h"
 #include "base/random.h"
 #include "rlhf/update_phases.h"
+#include "rollout/stop_strings.h"
 #include "step/phases.h"
 
 namespace neap::rlhf {
@@ -72,6 +73,11 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
   options.max_new_tokens = job.data.max_response_length;
   options.eos_token_ids = context.text.ends;
   options.pad_token_id = context.text.pad;
+  options.prompts_at_once = job.prompts_at_once();
+  rollout::StopStrings stops(context.tokenizer, job.rollout.stop);
+  options.stops = [&](std::size_t response, std::int64_t token) {
+    return stops.push(response, token);
+  };
   std::vector<rollout::Response> generated;
   run_phase(context.runtime, generation.phase, [&] {
     model::KvCache cache = model::KvCache::over(

@@ -2,7 +2,9 @@
 //
 // Sequences wait in a queue; as one ends, the next takes its slot of the cache, so the cache's size
 // bounds memory and not the number of prompts. Prompts are prefilled padded on the right to one
-// width, decoding goes on for all slots together.
+// width, each once for the sequences of it that start together; decoding goes on for all slots
+// together. When nothing waits, sequences move to lower slots as others end, so that steps get
+// smaller.
 // Threads   one at a time.   Failure   Error on prompts that do not fit; c10::Error from libtorch.
 #pragma once
 
@@ -22,7 +24,10 @@ struct GenerateOptions {
   std::int64_t prompt_width = 0;    ///< prompts are padded to it; at least the longest prompt
   std::int64_t max_new_tokens = 0;  ///< prompt_width + max_new_tokens <= the cache's tokens
   std::vector<std::int64_t> eos_token_ids;  ///< each ends a sequence and is part of it
+  /// Takes each token of a response; true ends it (StopStrings::push). None: no other end.
+  std::function<bool(std::size_t response, std::int64_t token)> stops;
   std::int64_t pad_token_id = 0;
+  std::int64_t prompts_at_once = 0;  ///< that are prefilled together at most; 0: any number
 };
 
 struct Prompt {
@@ -33,7 +38,7 @@ struct Prompt {
 struct Response {
   std::vector<std::int64_t> tokens;
   std::vector<float> log_probs;  ///< of the tokens, where the sampling options ask for them
-  bool ended = false;            ///< by eos; false: cut at max_new_tokens
+  bool ended = false;            ///< by eos or a stop; false: cut at max_new_tokens
 };
 
 /// One response a prompt, in their order. The cache may hold anything. `on_progress` is told how many have ended after each

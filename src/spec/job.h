@@ -78,6 +78,9 @@ struct RolloutConfig {
   std::int64_t batch_size = 0;       ///< sequences decoded together; 0: the whole batch
   bool calculate_log_probs = false;  ///< of what is sampled, as it is sampled
   std::int64_t log_prob_micro_batch_size_per_gpu = 8;
+  double min_p = 0;
+  double repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  std::vector<std::string> stop;
 };
 
 struct CriticConfig {
@@ -234,6 +237,10 @@ struct Job {
   [[nodiscard]] std::int64_t rows_per_rank() const;
   [[nodiscard]] std::int64_t sequences_per_rank() const;
   [[nodiscard]] std::int64_t rollout_batch() const;
+  /// Prompts that a rollout prefills together: those of the sequences that it decodes together.
+  [[nodiscard]] std::int64_t prompts_at_once() const {
+    return (rollout_batch() + rollout.n - 1) / rollout.n;
+  }
   [[nodiscard]] std::int64_t reference_micro_batch() const;
   [[nodiscard]] std::int64_t reward_micro_batch() const;
   [[nodiscard]] std::int64_t values_micro_batch() const;

@@ -248,6 +248,20 @@ void bind_rollout(ConfigTable& t, Job& job) {
       .at_most(1);
   t.bind(at + ".top_k", &r.top_k, "Samples from this many most likely tokens; -1: all.")
       .at_least(-1);
+  t.bind(at + ".min_p", &r.min_p,
+         "Drops tokens whose probability is under this share of the likeliest one's.")
+      .at_least(0)
+      .at_most(1);
+  t.bind(at + ".repetition_penalty", &r.repetition_penalty,
+         "Logits of tokens that are in the prompt or the response are divided by it where they are "
+         "positive and multiplied where they are negative; 1: off.")
+      .at_least(1e-6);
+  t.bind(at + ".presence_penalty", &r.presence_penalty,
+         "Subtracted from the logits of tokens that are in the response.");
+  t.bind(at + ".frequency_penalty", &r.frequency_penalty,
+         "Subtracted from a token's logit for each time that it is in the response.");
+  t.bind(at + ".stop", &r.stop,
+         "A response ends with any of these texts, as it does with an end token.");
   t.bind(at + ".batch_size", &r.batch_size,
          "Sequences that a rank decodes together, which is what its KV cache has to hold; 0: its "
          "whole share of the batch.")
@@ -255,8 +269,9 @@ void bind_rollout(ConfigTable& t, Job& job) {
       .at_least(0);
   t.bind(
       at + ".calculate_log_probs", &r.calculate_log_probs,
-      "Keeps the log-probability of each sampled token, after the temperature and before `top_k` "
-      "and `top_p`, and logs its distance to the trainer's; `algorithm.rollout_correction` "
+      "Keeps the log-probability of each sampled token, after penalties and temperature and before "
+      "`min_p`, "
+      "`top_k` and `top_p`, and logs its distance to the trainer's; `algorithm.rollout_correction` "
       "implies it.");
   t.bind(at + ".log_prob_micro_batch_size_per_gpu", &r.log_prob_micro_batch_size_per_gpu,
          "Sequences whose old log-probabilities are computed at once.")

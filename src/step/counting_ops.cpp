@@ -271,6 +271,19 @@ void CountingOps::drop_beyond_mass_(const CountedTensor& a, double) {
   const CountedTensor drop = make(a.shape(), Dtype::kBool);
   if (profile_.cuda && a.size(0) == 1) sum_of_one_scratch(a);
 }
+void CountingOps::drop_below_(const CountedTensor& a, double) {
+  add_work(0, 3 * bytes(a));
+  const CountedTensor limit = max_last(a);
+  const CountedTensor drop = make(a.shape(), Dtype::kBool);
+}
+void CountingOps::penalize_(const CountedTensor& a, const CountedTensor& seen, const CountedTensor&,
+                            double repetition) {
+  const CountedTensor x = make(seen.shape(), a.dtype());
+  add_work(0, 8 * bytes(x));
+  if (repetition == 1) return;
+  const CountedTensor positive = make(seen.shape(), Dtype::kBool);
+  const CountedTensor factors = make(seen.shape(), a.dtype());
+}
 CountedTensor CountingOps::search_last(const CountedTensor& a, const CountedTensor& target) {
   add_work(0, bytes(target));
   return make({a.size(0), 1}, Dtype::kInt64);

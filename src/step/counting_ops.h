@@ -104,8 +104,8 @@ class CountedTensor {
 
 /// What operations cost apart from memory.
 struct Work {
-  double flops = 0;        ///< of matrix products and attention
-  double bytes_moved = 0;  ///< read and written: each operand of each kernel once
+  double flops = 0;          ///< of matrix products and attention
+  double bytes_moved = 0;    ///< read and written: each operand of each kernel once
   double seconds = 0;        ///< each operation bound by one of the two
   double issue_seconds = 0;  ///< of the program
   /// A GPU works while the program starts the next operations: the slower of both decides.
@@ -248,6 +248,9 @@ class CountingOps {
   void cumulate_last_(const Tensor& a);
   /// Zeroes what stands behind a cumulative mass of top_p; the first stays.
   void drop_beyond_mass_(const Tensor& a, double top_p);
+  void drop_below_(const Tensor& a, double share);  ///< a share of the row's largest: zero
+  /// a (R, V), seen (R, U) int64, amounts (R, U): the penalties of SamplingOptions.
+  void penalize_(const Tensor& a, const Tensor& seen, const Tensor& amounts, double repetition);
   /// First place of each row whose value exceeds target (R, 1): (R, 1) int64, within the row.
   [[nodiscard]] Tensor search_last(const Tensor& a, const Tensor& target);
 

@@ -322,32 +322,49 @@ PreferenceStatistics preference_micro_batch(Ops& ops, const Weights<T>& w,
 
 // ---- generation ----
 
+/// The next tokens after hidden states (B, C), on the host; `draw` is on the host, too.
 template <class Ops, class T = typename Ops::Tensor>
-Sampled<T> sampled_on_host(Ops& ops, const Sampled<T>& s) {
+Sampled<T> sampled_on_host(Ops& ops, const Weights<T>& w, const T& hidden,
+                           const SamplingOptions& sampling, const Draw<T>& draw) {
+  Draw<T> here{ops.to_device(draw.uniforms), {}, {}};
+  if (sampling.penalizes()) {
+    here.seen = ops.to_device(draw.seen);
+    here.amounts = ops.to_device(draw.amounts);
+  }
+  const Sampled<T> s = sample(ops, logits(ops, w, hidden), sampling, here);
   return {ops.to_host(s.tokens), s.log_probs.defined() ? ops.to_host(s.log_probs) : T()};
 }
 
-/// Prefills host prompts, tokens (B', T) of `lengths` (B',), into the cache's `slots` (B',) and
-/// samples their first tokens, on the host. uniforms (B',) float32 on the host.
+/// What starts the sequences of some prompts; all on the host, int64.
+template <class T>
+struct PromptBatch {
+  T tokens;   // (B', T), padded on the right
+  T lengths;  // (B',)
+  T slots;    // (J, B'): of the cache, for J sequences of each prompt; one may come again
+  T prompts;  // (S,): the prompt of each sequence that gets a token
+};
+
+/// Prefills each prompt once, for all of its sequences, and samples their first tokens, on the host.
+/// `draw` of S sequences, on the host.
 template <class Ops, class T = typename Ops::Tensor>
-Sampled<T> prefill_and_sample(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths,
-                              const T& slots, const T& uniforms, const KvCache<T>& cache,
+Sampled<T> prefill_and_sample(Ops& ops, const Weights<T>& w, const PromptBatch<T>& batch,
+                              const Draw<T>& draw, const KvCache<T>& cache,
                               const SamplingOptions& sampling) {
-  const T hidden =
-      prefill(ops, w, ops.to_device(tokens), ops.to_device(lengths), ops.to_device(slots), cache);
-  return sampled_on_host(ops,
-                         sample(ops, logits(ops, w, hidden), sampling, ops.to_device(uniforms)));
+  T hidden = prefill(ops, w, ops.to_device(batch.tokens), ops.to_device(batch.lengths),
+                     ops.to_device(batch.slots), cache);
+  if (batch.prompts.size(0) != hidden.size(0))
+    hidden = ops.take_rows(hidden, ops.to_device(batch.prompts));
+  return sampled_on_host(ops, w, hidden, sampling, draw);
 }
 
 /// One decoding step: host tokens (B,) at positions (B,) -> the next tokens, on the host.
 template <class Ops, class T = typename Ops::Tensor>
 Sampled<T> decode_and_sample(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions,
-                             const T& uniforms, const KvCache<T>& cache, std::int64_t key_limit,
+                             const Draw<T>& draw, const KvCache<T>& cache, std::int64_t key_limit,
                              const SamplingOptions& sampling) {
   const T hidden =
       decode(ops, w, ops.to_device(tokens), ops.to_device(positions), cache, key_limit);
-  return sampled_on_host(ops,
-                         sample(ops, logits(ops, w, hidden), sampling, ops.to_device(uniforms)));
+  return sampled_on_host(ops, w, hidden, sampling, draw);
 }
 
 }  // namespace neap::step

@@ -14,7 +14,26 @@ struct SamplingOptions {
   double temperature = 1;   ///< 0: the likeliest token
   double top_p = 1;         ///< the smallest set of tokens whose cumulative probability reaches it
   std::int64_t top_k = -1;  ///< that many likeliest tokens; -1: all
-  bool log_probs = false;   ///< of the tokens, after the temperature and before top_k and top_p
+  bool log_probs = false;   ///< of the tokens, after penalties and temperature, before what follows
+  double min_p = 0;         ///< drops tokens less likely than this share of the likeliest
+  double repetition_penalty =
+      1;                         ///< of tokens in the prompt or response: their logit is divided by
+                                 ///< it where positive, else multiplied
+  double presence_penalty = 0;   ///< subtracted from the logit of tokens in the response
+  double frequency_penalty = 0;  ///< subtracted for each time that they are there
+
+  [[nodiscard]] bool penalizes() const {
+    return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
+  }
+};
+
+/// What the next token of each sequence depends on besides its logits.
+template <class T>
+struct Draw {
+  T uniforms;  // (B,) float32 in [0, 1)
+  // With penalties: the tokens seen, (B, U) int64, where the rest of a row repeats its first; and what
+  // is subtracted from their logits, (B, U) float32.
+  T seen, amounts;
 };
 
 template <class T>
@@ -25,8 +44,17 @@ struct Sampled {
 
 /// As configured, or the likeliest token each time.
 [[nodiscard]] inline SamplingOptions sampling_options(const spec::RolloutConfig& r, bool greedy) {
-  return greedy ? SamplingOptions{0, 1, -1, false}
-                : SamplingOptions{r.temperature, r.top_p, r.top_k, false};
+  SamplingOptions options;
+  options.temperature = 0;
+  if (greedy) return options;
+  options.temperature = r.temperature;
+  options.top_p = r.top_p;
+  options.top_k = r.top_k;
+  options.min_p = r.min_p;
+  options.repetition_penalty = r.repetition_penalty;
+  options.presence_penalty = r.presence_penalty;
+  options.frequency_penalty = r.frequency_penalty;
+  return options;
 }
 
 /// logits (B, V) wide, divided by the temperature; uniforms (B,) in [0, 1) -> (B,) int64.
@@ -44,9 +72,10 @@ T choose(Ops& ops, T logits, const SamplingOptions& options, const T& uniforms) 
   }
   const T mass = ops.softmax_last(logits);
   logits = T();
+  if (options.min_p > 0) ops.drop_below_(mass, options.min_p);
   if (by_count) ops.zero_(ops.narrow(mass, 1, options.top_k, vocabulary - options.top_k));
   if (by_mass) {
-    if (by_count) ops.divide_(mass, ops.view(ops.sum_last(mass), {-1, 1}));
+    if (by_count || options.min_p > 0) ops.divide_(mass, ops.view(ops.sum_last(mass), {-1, 1}));
     ops.drop_beyond_mass_(mass, options.top_p);
   }
   ops.cumulate_last_(mass);
@@ -57,12 +86,14 @@ T choose(Ops& ops, T logits, const SamplingOptions& options, const T& uniforms) 
   return order.defined() ? ops.gather_last(order, ops.view(rank, {-1})) : ops.view(rank, {-1});
 }
 
-/// logits (B, V) wide, destroyed; uniforms (B,) in [0, 1).
+/// logits (B, V) wide, destroyed.
 template <class Ops, class T = typename Ops::Tensor>
-Sampled<T> sample(Ops& ops, T logits, const SamplingOptions& options, const T& uniforms) {
+Sampled<T> sample(Ops& ops, T logits, const SamplingOptions& options, const Draw<T>& draw) {
+  if (options.penalizes())
+    ops.penalize_(logits, draw.seen, draw.amounts, options.repetition_penalty);
   if (options.temperature > 0) ops.divide_(logits, options.temperature);
   const T all = options.log_probs ? logits : T();
-  Sampled<T> out{choose(ops, std::move(logits), options, uniforms), T()};
+  Sampled<T> out{choose(ops, std::move(logits), options, draw.uniforms), T()};
   if (all.defined()) out.log_probs = reduce_logits(ops, all, out.tokens, false).log_probs;
   return out;
 }

@@ -118,7 +118,8 @@ void backward(Ops& ops, const Weights<T>& w, Tape<T> tape, T d) {
 }
 
 /// Runs right-padded prompts, tokens (B', T) with `lengths` (B',) int64, writes their keys and
-/// values to the cache's rows `slots` (B',) int64. Returns each prompt's last hidden state (B', C).
+/// values to the cache's rows `slots` (B',) int64, or to several for each prompt, (J, B'). Returns
+/// each prompt's last hidden state (B', C).
 template <class Ops, class T = typename Ops::Tensor>
 T prefill(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths, const T& slots,
           const KvCache<T>& cache) {
@@ -126,9 +127,12 @@ T prefill(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths, cons
   const std::int64_t t = tokens.size(1);
   const T flat = ops.view(tokens, {-1});
   const Rows<T> rows = rows_of_batch(ops, w, flat, t);
+  const T copies = ops.view(slots, {-1, b});
   const auto attend = [&](std::size_t i, Heads<T> heads) {
-    ops.write_prompts_(cache.keys[i], slots, heads.k, t);
-    ops.write_prompts_(cache.values[i], slots, heads.v, t);
+    for (std::int64_t j = 0; j < copies.size(0); ++j) {
+      ops.write_prompts_(cache.keys[i], ops.select(copies, 0, j), heads.k, t);
+      ops.write_prompts_(cache.values[i], ops.select(copies, 0, j), heads.v, t);
+    }
     return ops.attention(std::move(heads), b, t, score_options(w.architecture, w.blocks[i].index));
   };
   const T x = ops.generating([&] {

@@ -149,11 +149,15 @@ TEST_P(Operations, Reductions) {
 // Sampling works on wide logits.
 TEST_P(Operations, Sampling) {
   same("sampling", [](auto& ops, auto in) {
-    return [&ops, a = in({6, 500}, Dtype::kFloat32), target = in({6, 1}, Dtype::kFloat32)] {
+    return [&ops, a = in({6, 500}, Dtype::kFloat32), target = in({6, 1}, Dtype::kFloat32),
+            seen = in({6, 40}, Dtype::kInt64), amounts = in({6, 40}, Dtype::kFloat32)] {
       (void)ops.softmax_last(a);
       (void)ops.sort_descending(a);
       ops.cumulate_last_(a);
       ops.drop_beyond_mass_(a, 0.9);
+      ops.drop_below_(a, 0.1);
+      ops.penalize_(a, seen, amounts, 1);
+      ops.penalize_(a, seen, amounts, 1.5);
       (void)ops.search_last(a, target);
     };
   });

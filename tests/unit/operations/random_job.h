@@ -170,6 +170,9 @@ inline RandomJob random_job(std::uint64_t seed) {
   job.rollout.temperature = dice.one_of({0.0, 0.7, 1.0});
   job.rollout.top_p = dice.chance(30) ? 0.9 : 1.0;
   job.rollout.top_k = dice.chance(30) ? 5 : -1;
+  job.rollout.min_p = dice.chance(20) ? 0.05 : 0;
+  job.rollout.repetition_penalty = dice.chance(20) ? 1.2 : 1;
+  job.rollout.presence_penalty = dice.chance(20) ? 0.5 : 0;
   job.rollout.log_prob_micro_batch_size_per_gpu = dice.between(1, 4);
   job.actor.ppo_mini_batch_size = job.critic.ppo_mini_batch_size = job.data.train_batch_size;
   job.actor.ppo_micro_batch_size_per_gpu = job.critic.ppo_micro_batch_size_per_gpu = micro;

@@ -2,12 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/random.h"
 #include "base/status.h"
 #include "model/transformer.h"
 #include "rollout/generator.h"
+#include "rollout/seen_tokens.h"
 #include "spec/layout.h"
 #include "step/sampling.h"
 
@@ -19,7 +22,7 @@ using step::SamplingOptions;
 at::Tensor sample(const at::Tensor& logits, const SamplingOptions& options,
                   const at::Tensor& uniforms) {
   model::AtenOps ops(at::kCPU);
-  return step::sample(ops, logits, options, uniforms).tokens;
+  return step::sample(ops, logits, options, {uniforms, {}, {}}).tokens;
 }
 
 std::vector<double> shares(const at::Tensor& row, const SamplingOptions& options, int draws) {
@@ -73,17 +76,52 @@ TEST(Sampler, NeverDrawsATokenWithoutMass) {
   EXPECT_TRUE(sample(row.repeat({2, 1}), {}, uniforms).equal(at::tensor({3, 500}, at::kLong)));
 }
 
+TEST(Sampler, MinPDropsTheUnlikely) {
+  // 0.15 and 0.05 are under 0.4 of 0.5.
+  const auto got = shares(kRow, {.min_p = 0.4}, 20000);
+  EXPECT_EQ(got[1] + got[3], 0);
+  EXPECT_NEAR(got[0], 0.625, 0.02);
+  EXPECT_NEAR(shares(kRow, {.top_p = 0.6, .min_p = 0.4}, 20000)[0], 1, 0.001);  // 0.625 is enough
+  EXPECT_EQ(shares(kRow, {.min_p = 1}, 100)[0], 1);
+}
+
+TEST(Sampler, PenaltiesChangeLogitsOfSeenTokens) {
+  SamplingOptions options;
+  options.temperature = 0;
+  options.log_probs = true;
+  options.repetition_penalty = 2;
+  options.presence_penalty = 0.25;
+  options.frequency_penalty = 0.5;
+  SeenTokens tokens({0, 2, 0});
+  tokens.add_to_response(1);
+  tokens.add_to_response(1);
+  std::vector<std::int64_t> seen;
+  std::vector<float> amounts;
+  tokens.append_to(options, 6, seen, amounts);
+  EXPECT_THAT(seen, ::testing::ElementsAre(0, 2, 1, 0, 0, 0));
+  EXPECT_THAT(amounts, ::testing::ElementsAre(0, 0, 1.25F, 0, 0, 0));
+  model::AtenOps ops(at::kCPU);
+  const at::Tensor logits = at::tensor({3.0F, 2.5F, -1.0F, 1.0F}).view({1, 4});
+  const auto got = step::sample(
+      ops, logits.clone(), options,
+      {at::zeros({1}), at::tensor(seen, at::kLong).view({1, 6}), at::tensor(amounts).view({1, 6})});
+  // 3 / 2, 2.5 / 2 - 1.25, -1 * 2 and 1.
+  const at::Tensor penalized = at::tensor({1.5F, 0.0F, -2.0F, 1.0F});
+  EXPECT_EQ(got.tokens.item<std::int64_t>(), 0);
+  EXPECT_NEAR(got.log_probs.item<float>(), penalized.log_softmax(0)[0].item<float>(), 1e-6);
+}
+
 class Generator : public ::testing::Test {
  protected:
   Generator() : model_(make()) {}
   model::Transformer make() {
     shape_.vocab_size = 50;
-    shape_.hidden_size = 32;
+    shape_.hidden_size = shape_.embedding_dim = 32;
     shape_.intermediate_size = 48;
     shape_.num_hidden_layers = 2;
     shape_.num_attention_heads = 4;
     shape_.num_key_value_heads = 2;
-    shape_.head_dim = 8;
+    shape_.head_dim = shape_.rotary.dimensions = 8;
     shape_.max_position_embeddings = 64;
     model::FlatTensors flat;
     for (const auto& unit : spec::flat_layout(shape_, spec::Head::kLanguageModel)) {
@@ -103,24 +141,64 @@ class Generator : public ::testing::Test {
     const std::int64_t width = 16;
     // What a recycled page may hold.
     at::Tensor flat = at::full({model::KvCache::elements(shape_, slots, width)}, std::nanf(""));
-    model::KvCache cache = model::KvCache::over(flat, shape_, slots, width);
-    return generate(model_, cache, prompts, options_);
+    cache_ = model::KvCache::over(flat, shape_, slots, width);
+    return generate(model_, cache_, prompts, options_);
+  }
+  void expect_as_alone(const std::vector<Prompt>& prompts, const std::vector<Response>& responses) {
+    ASSERT_EQ(prompts.size(), responses.size());
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      const auto alone = run({prompts[i]}, 1);
+      EXPECT_EQ(responses[i].tokens, alone[0].tokens) << i;
+      EXPECT_EQ(responses[i].ended, alone[0].ended) << i;
+    }
   }
   spec::Architecture shape_;
   std::vector<Prompt> prompts_;
+  model::KvCache cache_;
   GenerateOptions options_{{}, 5, 11, {0}, 0};
   model::Transformer model_;
 };
 
 TEST_F(Generator, TextDoesNotDependOnTheBatch) {
-  const auto together = run(prompts_, 7);
-  const auto queued = run(prompts_, 3);  // slots are handed on as sequences end
-  for (std::size_t i = 0; i < prompts_.size(); ++i) {
-    const auto alone = run({prompts_[i]}, 1);
-    EXPECT_EQ(together[i].tokens, alone[0].tokens) << i;
-    EXPECT_EQ(queued[i].tokens, alone[0].tokens) << i;
-    EXPECT_EQ(queued[i].ended, alone[0].ended) << i;
+  expect_as_alone(prompts_, run(prompts_, 7));
+  expect_as_alone(prompts_, run(prompts_, 3));  // slots are handed on as sequences end
+}
+
+TEST_F(Generator, SequencesOfAPromptShareItsPrefill) {
+  std::vector<Prompt> prompts;
+  for (std::size_t i = 0; i < 5; ++i) {
+    for (std::uint64_t k = 0; k < 3; ++k)
+      prompts.push_back({prompts_[i].tokens, random_key({4, i, k})});
   }
+  prompts.push_back(prompts[1]);  // a prompt may come again, with the same stream, too
+  for (const std::int64_t slots : {1, 2, 4, 7, 16}) {
+    for (const std::int64_t at_once : {0, 1, 2}) {
+      options_.prompts_at_once = at_once;
+      expect_as_alone(prompts, run(prompts, slots));
+    }
+  }
+}
+
+TEST_F(Generator, SequencesMoveToLowerSlotsAsOthersEnd) {
+  options_.eos_token_ids = {};
+  const std::vector<Prompt> prompts(prompts_.begin(), prompts_.begin() + 4);
+  const std::vector<Response> endless = run(prompts, 4);
+  // What ends the first three soon, but not the last.
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto& last = endless[3].tokens;
+    const auto ends = std::find_if(
+        endless[i].tokens.begin(), endless[i].tokens.end(),
+        [&](std::int64_t t) { return std::find(last.begin(), last.end(), t) == last.end(); });
+    ASSERT_LT(ends - endless[i].tokens.begin(), 6);
+    options_.eos_token_ids.push_back(*ends);
+  }
+  const std::vector<Response> responses = run(prompts, 4);
+  // The last sequence's last key is in the first slot.
+  const std::int64_t place = std::ssize(prompts[3].tokens) + std::ssize(endless[3].tokens) - 2;
+  const at::Tensor keys = cache_.keys[0].select(2, place).abs().sum({1, 2});
+  EXPECT_GT(keys[0].item<float>(), 0);
+  EXPECT_EQ(keys[3].item<float>(), 0);
+  expect_as_alone(prompts, responses);
 }
 
 TEST_F(Generator, FollowsTheFullForwardPass) {
@@ -153,6 +231,40 @@ TEST_F(Generator, EndsAtEosAndAtTheLimit) {
     EXPECT_LE(response.tokens.size(), longest);
     EXPECT_THAT(options_.eos_token_ids, ::testing::Contains(response.tokens.back()));
     EXPECT_TRUE(response.ended);
+  }
+}
+
+TEST_F(Generator, PenaltiesReachEverySequence) {
+  options_.eos_token_ids = {};
+  options_.sampling.temperature = 0;
+  options_.sampling.presence_penalty = 100;  // no token comes twice
+  const auto responses = run(prompts_, 3);
+  for (const Response& response : responses) {
+    const std::set<std::int64_t> different(response.tokens.begin(), response.tokens.end());
+    EXPECT_EQ(different.size(), 11U);
+  }
+  expect_as_alone(prompts_, responses);
+  options_.sampling.presence_penalty = 0;
+  options_.sampling.repetition_penalty = 1e6;  // prompts count, too
+  const auto other = run(prompts_, 7);
+  for (std::size_t i = 0; i < prompts_.size(); ++i) {
+    for (const std::int64_t token : prompts_[i].tokens)
+      EXPECT_THAT(other[i].tokens, ::testing::Not(::testing::Contains(token))) << i;
+  }
+}
+
+TEST_F(Generator, AStopEndsAResponse) {
+  options_.eos_token_ids = {};
+  const auto endless = run(prompts_, 4);
+  std::vector<std::size_t> taken(prompts_.size());
+  options_.stops = [&](std::size_t response, std::int64_t token) {
+    EXPECT_EQ(token, endless[response].tokens[taken[response]]);
+    return ++taken[response] == 2 + response;
+  };
+  const auto stopped = run(prompts_, 4);
+  for (std::size_t i = 0; i < prompts_.size(); ++i) {
+    EXPECT_EQ(stopped[i].tokens.size(), 2 + i);
+    EXPECT_TRUE(stopped[i].ended);
   }
 }
 
