@@ -101,6 +101,7 @@ class Doctor final : public Command {
     if (const auto facts = parse_json(trainer->facts(), "the trainer's facts"); facts.ok())
       out.update(*facts);
     if (out.contains("products")) products_ = out["products"];
+    issue_seconds_ = out.value("issue_seconds", 0.0);
     return out;
   }
 
@@ -202,7 +203,7 @@ class Doctor final : public Command {
   /// For plans. Of several GPUs of a name the first one's.
   void keep(const std::string& gpu, const device::Rates& rates, Json& out) {
     if (!kept_.insert(gpu).second) return;
-    plan::MeasuredRates record{gpu, today(), rates, 0, 0};
+    plan::MeasuredRates record{gpu, today(), rates, 0, 0, issue_seconds_};
     if (products_.is_object()) {
       record.half_flops = products_.value("bfloat16", 0.0);
       record.single_flops = products_.value("float32", 0.0);
@@ -338,6 +339,9 @@ class Doctor final : public Command {
       for (const auto& [dtype, flops] : trainer["products"].items())
         line(dtype, format("{:.3g} TFLOP/s", flops.get<double>() / 1e12));
     }
+    if (trainer.contains("issue_seconds"))
+      line("an operation",
+           format("{:.3g} µs to start it", trainer["issue_seconds"].get<double>() * 1e6));
     if (trainer.contains("attention")) {
       std::printf("\nAttention kernels\n");
       for (const auto& [use, kernel] : trainer["attention"].items())
@@ -350,6 +354,7 @@ class Doctor final : public Command {
   std::vector<std::string> advice_;
   std::string no_gpu_;
   Json products_;               ///< of the trainer's GPU, by type
+  double issue_seconds_ = 0;    ///< of the trainer on it
   std::set<std::string> kept_;  ///< GPUs whose rates were written
 };
 

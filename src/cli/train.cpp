@@ -10,6 +10,7 @@
 #include "bridge/torch_cuda.h"
 #include "cli/command.h"
 #include "parallel/run_collectively.h"
+#include "rlhf/issue_rate.h"
 #include "rlhf/run.h"
 #include "spec/job.h"
 
@@ -32,14 +33,16 @@ class TrainCommand final : public Command {
         "command (docs/parallel.md).");
   }
   /// The attention kernels of each use, asked of libtorch on the device that a run would take, and
-  /// the rates of matrix products there.
+  /// the rates of matrix products and of starting operations there.
   [[nodiscard]] Json facts() const override {
     bridge::pin_attention(/*deterministic=*/false);
     const at::Device device(bridge::torch_cuda().available ? at::kCUDA : at::kCPU);
     Json out = Json::object();
     for (const bridge::AttentionKernel& k : bridge::attention_kernels(device))
       out[format("{}, {}", k.use, k.dtype)] = k.kernel;
-    return {{"attention", std::move(out)}, {"products", products(device)}};
+    Json facts = {{"attention", std::move(out)}, {"products", products(device)}};
+    if (device.is_cuda()) facts["issue_seconds"] = rlhf::measure_issue_seconds(device);
+    return facts;
   }
   int run() override {
     const auto environment = value_or_throw(parallel::Environment::detect());

@@ -17,6 +17,7 @@ void take_measured(PlanRates& rates, const MeasuredRates& measured) {
   rates.kernels.bytes = d.memory;
   if (measured.half_flops > 0) rates.kernels.half_flops = measured.half_flops;
   if (measured.single_flops > 0) rates.kernels.single_flops = measured.single_flops;
+  if (measured.issue_seconds > 0) rates.kernels.issue_seconds = measured.issue_seconds;
   rates.from = format("measured on {} by neap doctor{}", measured.date,
                       measured.half_flops > 0 ? "" : ", matrix products as on an H200");
 }

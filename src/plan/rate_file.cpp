@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kSchema = 1;
+constexpr int kSchema = 2;
 constexpr Bytes kMostBytes = 64_KiB;
 
 std::string host_name() {
@@ -53,14 +53,15 @@ std::string file_word(const std::string& name) {
 }
 
 // The fields of the record, for both directions.
-std::array<std::pair<const char*, double*>, 7> numbers(MeasuredRates& r) {
+std::array<std::pair<const char*, double*>, 8> numbers(MeasuredRates& r) {
   return {{{"to_host", &r.device.to_host},
            {"to_device", &r.device.to_device},
            {"both", &r.device.both},
            {"memory", &r.device.memory},
            {"remap", &r.device.remap},
            {"half_flops", &r.half_flops},
-           {"single_flops", &r.single_flops}}};
+           {"single_flops", &r.single_flops},
+           {"issue_seconds", &r.issue_seconds}}};
 }
 
 Status read_record(const Json& json, MeasuredRates& rates) {

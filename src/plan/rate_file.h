@@ -22,6 +22,7 @@ struct MeasuredRates {
   std::string date;  ///< "2026-11-22", UTC
   device::Rates device;
   double half_flops = 0, single_flops = 0;  ///< of matrix products; 0: not measured
+  double issue_seconds = 0;  ///< of the program, to start an operation; 0: not measured
 };
 
 [[nodiscard]] Result<std::filesystem::path> rate_file(const std::string& gpu);

@@ -29,7 +29,7 @@ class RateFile : public ::testing::Test {
   }
 
   [[nodiscard]] static MeasuredRates record() {
-    MeasuredRates r{"NVIDIA Test 80GB/x", "2026-11-22", {25e9, 26e9, 45e9, 1.5e12, 1e-13}, 0, 0};
+    MeasuredRates r{"NVIDIA Test 80GB/x", "2026-11-22", {25e9, 26e9, 45e9, 1.5e12, 1e-13}, 0, 0, 7e-6};
     r.half_flops = 300e12;
     r.single_flops = 20e12;
     return r;
@@ -67,15 +67,17 @@ TEST_F(RateFile, WhatIsSavedIsWhatPlansTake) {
   EXPECT_EQ(rates.link.both, 45e9);
   EXPECT_EQ(rates.kernels.bytes, 1.5e12);
   EXPECT_EQ(rates.kernels.half_flops, 300e12);
+  EXPECT_EQ(rates.kernels.issue_seconds, 7e-6);
   EXPECT_EQ(rates.from, "measured on 2026-11-22 by neap doctor");
 }
 
 TEST_F(RateFile, WithoutProductsTheDefaultsAreSaid) {
   MeasuredRates r = record();
-  r.half_flops = r.single_flops = 0;
+  r.half_flops = r.single_flops = r.issue_seconds = 0;
   ASSERT_TRUE(save_rates(r).ok());
   const PlanRates rates = rates_of_gpu(r.gpu);
   EXPECT_EQ(rates.kernels.half_flops, default_rates(true, 0).half_flops);
+  EXPECT_EQ(rates.kernels.issue_seconds, default_rates(true, 0).issue_seconds);
   EXPECT_EQ(rates.from, "measured on 2026-11-22 by neap doctor, matrix products as on an H200");
 }
 
@@ -85,7 +87,7 @@ TEST_F(RateFile, CorruptAndForeignFilesAreErrorsThatPlansIgnore) {
     Json value;
     std::string says;
   };
-  const std::vector<Case> cases = {{"schema", 2, "has schema 2"},
+  const std::vector<Case> cases = {{"schema", 1, "has schema 1"},
                                    {"schema", nullptr, "holds no record"},
                                    {"gpu", "NVIDIA Other", "another GPU or host"},
                                    {"host", "elsewhere", "another GPU or host"},
@@ -94,7 +96,8 @@ TEST_F(RateFile, CorruptAndForeignFilesAreErrorsThatPlansIgnore) {
                                    {"to_host", 0, "\"to_host\" 0"},
                                    {"both", -1.0, "\"both\" -1"},
                                    {"memory", "fast", "lacks \"memory\""},
-                                   {"remap", nullptr, "lacks \"remap\""}};
+                                   {"remap", nullptr, "lacks \"remap\""},
+                                   {"issue_seconds", -1, "\"issue_seconds\" -1"}};
   for (const Case& c : cases) {
     change(c.key, c.value);
     const auto found = load_rates(record().gpu);
