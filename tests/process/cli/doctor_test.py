@@ -37,7 +37,7 @@ def measures_keeps_and_plans_with_it():
     first, second = [d for d in doctor["devices"] if d["name"].startswith("stand-in")]
     records = [json.loads(Path(d["rates_file"]).read_text()) for d in (first, second)]
     for device, record in zip((first, second), records):
-        assert record["schema"] == 1 and record["gpu"] == device["name"] and record["driver"] == 13000
+        assert record["schema"] == 2 and record["gpu"] == device["name"] and record["driver"] == 13000
         assert record["to_host"] == device["to_host_gbps"] * 1e9 > 1e8, record
         assert record["memory"] > 1e8 and record["remap"] > 0 and record["both"] > 1e8, record
     after, said = plan()
