@@ -47,8 +47,8 @@ int fail(const std::exception& error) {
 namespace {
 
 // The order of `neap --help`.
-constexpr std::array<std::string_view, 8> kOrder{"train", "plan",     "replay", "report",
-                                                 "run",   "generate", "bench",  "doctor"};
+constexpr std::array<std::string_view, 9> kOrder{"train",    "plan", "replay", "report", "run",
+                                                 "generate", "eval", "bench",  "doctor"};
 
 int parse_and_run(int argc, char** argv) {
   CLI::App app(
@@ -73,7 +73,7 @@ int parse_and_run(int argc, char** argv) {
       continue;
     }
     // Listed only: main() passes these to the trainer's library before it comes here.
-    for (const TrainerCommand& listed : {kTrain, kGenerate}) {
+    for (const TrainerCommand& listed : kTrainerCommands) {
       if (listed.name == name) app.add_subcommand(std::string(name), std::string(listed.summary));
     }
   }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -38,6 +39,9 @@ struct TrainerCommand {
 inline constexpr TrainerCommand kTrain{
     "train", "Run SFT, reward-model, PPO or GRPO training from a configuration file"};
 inline constexpr TrainerCommand kGenerate{"generate", "Write text from a checkpoint"};
+inline constexpr TrainerCommand kEval{"eval",
+                                      "Score a checkpoint's responses to a file of prompts"};
+inline constexpr std::array<TrainerCommand, 3> kTrainerCommands = {kTrain, kGenerate, kEval};
 
 /// The commands of this program or of the trainer's library: each has its own.
 [[nodiscard]] std::vector<std::unique_ptr<Command>>& registry();

@@ -13,6 +13,7 @@
 #include "base/progress.h"
 #include "base/random.h"
 #include "chat/conversation.h"
+#include "cli/checkpoint_path.h"
 #include "cli/command.h"
 #include "model/model_reader.h"
 #include "model/text_tokens.h"
@@ -25,19 +26,6 @@
 namespace neap::cli {
 namespace {
 namespace fs = std::filesystem;
-
-/// The folder with config.json: `path` itself, or the actor in a checkpoint or a run's output.
-fs::path model_folder(const fs::path& path) {
-  for (const char* inner : {"", "actor", "latest/actor"}) {
-    std::error_code error;
-    const fs::path folder = path / inner;
-    if (fs::exists(folder / "config.json", error) && model::has_weights(folder)) return folder;
-  }
-  throw Error(ErrorCode::kNotFound,
-              format("{} is no model, checkpoint or training output: there is no config.json with "
-                     "weights in it, in actor/ or in latest/actor/",
-                     path.string()));
-}
 
 /// A text, or a conversation for the chat template.
 struct Request {

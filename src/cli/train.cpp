@@ -1,15 +1,13 @@
 // neap train: runs the stage that a configuration file describes.
-#include <exception>
 #include <string>
 #include <vector>
 
 #include "base/format.h"
-#include "base/log.h"
 #include "bridge/attention.h"
 #include "bridge/product_rates.h"
 #include "bridge/torch_cuda.h"
 #include "cli/command.h"
-#include "parallel/run_collectively.h"
+#include "cli/ranks.h"
 #include "rlhf/issue_rate.h"
 #include "rlhf/run.h"
 #include "spec/job.h"
@@ -45,25 +43,15 @@ class TrainCommand final : public Command {
     return facts;
   }
   int run() override {
-    const auto environment = value_or_throw(parallel::Environment::detect());
-    if (environment.rank > 0) {
-      log::set_prefix(format("rank {}: ", environment.rank));
-      if (log::level() == log::Level::kInfo) log::set_level(log::Level::kWarn);
-    }
-    spec::Job job;
-    job.launched_ranks = environment.size;
-    throw_if_error(spec::Job::load(config_, overrides_, job));
-    const rlhf::Launch launch = rlhf::join_ranks(job, environment);
-    try {
+    return run_on_ranks(config_, overrides_, [](const spec::Job& job, const rlhf::Launch& launch) {
+      if (job.task == spec::Task::kEval) {
+        throw Error(
+            ErrorCode::kInvalidArgument,
+            "task is \"eval\", which trains nothing: run neap eval CHECKPOINT DATA --config "
+            "with this file");
+      }
       return rlhf::run(job, launch) == rlhf::Outcome::kInterrupted ? 1 : 0;
-    } catch (const parallel::CollectiveError& e) {
-      return e.mine() ? fail(e) : exit_code(e.status());
-    } catch (const std::exception& e) {
-      const int code = fail(e);
-      // The others may be waiting for this rank in a collective.
-      launch.ranks->abort(code);
-      return code;
-    }
+    });
   }
 
  private:

@@ -1,7 +1,7 @@
 // The interface of the trainer's library. C, so that library and program share no C++ objects.
 #pragma once
 
-/// Runs `neap train` or `neap generate`; returns the exit code.
+/// Runs one of the trainer's commands; returns the exit code.
 extern "C" int neap_trainer_main(int argc, char** argv);
 
 /// What `neap doctor` reports about the trainer: a JSON object, valid until the next call.

@@ -65,6 +65,25 @@ class PhasePasses {
     }
   }
 
+  /// All batches of a phase that makes `responses`.
+  void generate_phase(const ModelRole& role, const spec::Phase& phase, std::int64_t responses,
+                      std::int64_t most_decode_steps) {
+    const std::int64_t batch = micro_batch_of(job_, phase);
+    const double batches = static_cast<double>(responses) / static_cast<double>(batch);
+    const std::int64_t n = phase.baseline ? 1 : job_.rollout.n;
+    const spec::ValidationSampling& validation = job_.rollout.val_kwargs;
+    const step::SamplingOptions held_out = step::sampling_options(validation);
+    const auto answer = [&] { generate(role, batch, held_out, validation.n, most_decode_steps); };
+    if (job_.task == spec::Task::kEval) return world_.weighted(batches, answer);
+    step::SamplingOptions sampling = step::sampling_options(job_.rollout, phase.baseline);
+    sampling.log_probs = !phase.baseline && job_.keeps_rollout_log_probs();
+    world_.weighted(batches, [&] { generate(role, batch, sampling, n, most_decode_steps); });
+    // Validation runs in this phase, too, outside of a step; it may take more memory.
+    const bool validates = !job_.data.val_files.empty() && !phase.baseline;
+    const bool sorts = step::needs_order(held_out) && !step::needs_order(sampling);
+    if (validates && (sorts || validation.n > n)) world_.weighted(0, answer);
+  }
+
   void log_probs(const ModelRole& role, std::int64_t rows, std::int64_t micro, bool entropy) {
     const Weights w = world_.weights(role);
     step::LogProbOptions options;
@@ -212,11 +231,7 @@ void PhasePasses<World>::run(const JobModels& models, const spec::Phase& phase,
   const std::int64_t responses = phase.baseline ? job_.rows_per_rank() : job_.sequences_per_rank();
   switch (phase.body) {
     case spec::Body::kGenerate:
-      return world_.weighted(static_cast<double>(responses) / static_cast<double>(micro), [&] {
-        step::SamplingOptions sampling = step::sampling_options(job_.rollout, phase.baseline);
-        sampling.log_probs = !phase.baseline && job_.keeps_rollout_log_probs();
-        generate(role, micro, sampling, phase.baseline ? 1 : job_.rollout.n, most_decode_steps);
-      });
+      return generate_phase(role, phase, responses, most_decode_steps);
     case spec::Body::kLogProbs:
       return log_probs(role, job_.sequences_per_rank(), micro,
                        phase.id != spec::PhaseId::kReferenceLogProbs);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,6 +45,9 @@ class RewardFunction {
   [[nodiscard]] virtual Status check(const Json& row) const = 0;
   /// One score for each response, in order.
   [[nodiscard]] virtual Result<std::vector<Score>> score(std::span<const Response> responses) = 0;
+  /// The answer that a response gives, written in one way for votes; nullopt where it gives none, and
+  /// from functions that look for none.
+  [[nodiscard]] virtual std::optional<std::string> answer(const Response&) const { return {}; }
 };
 
 /// What functions know of the job besides their own table.

@@ -11,15 +11,12 @@
 #include "reward/service.h"
 
 namespace neap::reward {
-namespace {
 
 std::string_view data_source_of(const Json& row) {
   const auto at = row.find("data_source");
   return at != row.end() && at->is_string() ? at->get_ref<const std::string&>()
                                             : std::string_view();
 }
-
-}  // namespace
 
 Result<std::unique_ptr<RewardFunction>> make_function(const spec::RewardFunctionConfig& config,
                                                       const Setting& setting) {
@@ -97,6 +94,20 @@ Result<std::vector<std::vector<double>>> RewardSet::score(std::span<const Respon
     }
   }
   return out;
+}
+
+std::optional<double> RewardSet::accuracy(std::span<const double> numbers) const {
+  for (std::size_t i = 0; i < columns_.size(); ++i)
+    if (columns_[i].accuracy && !std::isnan(numbers[i])) return numbers[i];
+  return std::nullopt;
+}
+
+std::optional<std::string> RewardSet::answer(const Response& response) const {
+  for (const Entry& entry : functions_) {
+    if (!scores(entry, *response.row)) continue;
+    if (auto answer = entry.function->answer(response)) return answer;
+  }
+  return std::nullopt;
 }
 
 double RewardSet::total(std::span<const double> numbers) const {

@@ -5,13 +5,18 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reward/reward.h"
 
 namespace neap::reward {
+
+/// A row's `data_source`; empty where it has none.
+[[nodiscard]] std::string_view data_source_of(const Json& row);
 
 class RewardSet {
  public:
@@ -32,6 +37,10 @@ class RewardSet {
   [[nodiscard]] Status check(const Json& row) const;
   /// For each response the numbers of columns(); NaN where a function does not score it.
   [[nodiscard]] Result<std::vector<std::vector<double>>> score(std::span<const Response> responses);
+  /// Of one response's numbers: the accuracy, from the first function that tells one; and its answer,
+  /// from the first that finds one.
+  [[nodiscard]] std::optional<double> accuracy(std::span<const double> numbers) const;
+  [[nodiscard]] std::optional<std::string> answer(const Response& response) const;
   /// The sum of the scores of one response by weight; NaN counts nothing.
   [[nodiscard]] double total(std::span<const double> numbers) const;
 

@@ -76,6 +76,10 @@ class AnswerRule : public Rule {
     if (extract_.empty()) extract_ = usual_extractions(config.kind);
   }
   [[nodiscard]] std::vector<std::string> part_names() const override { return {"acc", "answered"}; }
+  [[nodiscard]] std::optional<std::string> answer(const Response& response) const override {
+    const std::optional<std::string_view> found = answer_of(response.text);
+    return found ? canonical(*found) : std::nullopt;
+  }
   [[nodiscard]] Status check(const Json& row) const override {
     NEAP_TRY_ASSIGN(const auto truths, ground_truths(row, config().ground_truth));
     for (const std::string& truth : truths) NEAP_TRY(check_truth(truth));
@@ -83,6 +87,8 @@ class AnswerRule : public Rule {
   }
 
  protected:
+  /// `answer` written in one way.
+  [[nodiscard]] virtual std::optional<std::string> canonical(std::string_view answer) const = 0;
   [[nodiscard]] virtual Status check_truth(const std::string&) const { return {}; }
   [[nodiscard]] virtual bool equal(std::string_view answer, const std::string& truth) const = 0;
   [[nodiscard]] Score score_one(const Response& response) const override {
@@ -113,13 +119,17 @@ class ExactRule final : public AnswerRule {
   using AnswerRule::AnswerRule;
 
  private:
+  [[nodiscard]] std::string written(std::string_view text) const {
+    std::string out(text);
+    if (!config().ignore_case) return out;
+    for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return out;
+  }
+  [[nodiscard]] std::optional<std::string> canonical(std::string_view answer) const override {
+    return written(answer);
+  }
   [[nodiscard]] bool equal(std::string_view answer, const std::string& truth) const override {
-    const auto same = [this](char a, char b) {
-      if (!config().ignore_case) return a == b;
-      return std::tolower(static_cast<unsigned char>(a)) ==
-             std::tolower(static_cast<unsigned char>(b));
-    };
-    return std::equal(answer.begin(), answer.end(), truth.begin(), truth.end(), same);
+    return written(answer) == written(truth);
   }
 };
 
@@ -154,6 +164,11 @@ class NumericRule final : public AnswerRule {
   using AnswerRule::AnswerRule;
 
  private:
+  [[nodiscard]] std::optional<std::string> canonical(std::string_view answer) const override {
+    const auto number = number_of(answer);
+    if (!number) return std::nullopt;
+    return number->decimal.empty() ? format("{:.15g}", number->value) : number->decimal;
+  }
   [[nodiscard]] Status check_truth(const std::string& truth) const override {
     if (number_of(answer_of_truth(truth))) return {};
     return {ErrorCode::kCorrupt,
@@ -177,6 +192,10 @@ class SymbolicRule final : public AnswerRule {
   using AnswerRule::AnswerRule;
 
  private:
+  [[nodiscard]] std::optional<std::string> canonical(std::string_view answer) const override {
+    const CleanedText cleaned = clean_latex(answer);
+    return cleaned.text + (cleaned.percent ? "%" : "");
+  }
   [[nodiscard]] bool equal(std::string_view answer, const std::string& truth) const override {
     return symbolically_equal(answer, answer_of_truth(truth));
   }

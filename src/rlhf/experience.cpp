@@ -63,7 +63,9 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     for (std::int64_t k = 0; k < generation.n; ++k) {
       const auto turn = static_cast<std::uint64_t>(k);
-      requests.push_back({prompts[i], random_key({generation.key, share.global(i), turn})});
+      requests.push_back(
+          {prompts[i],
+           random_key({generation.key, generation.first_prompt + share.global(i), turn})});
       repeated.push_back(prompts[i]);
     }
   }
@@ -83,7 +85,10 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
     model::KvCache cache = model::KvCache::over(
         context.runtime.region("rollout.kv", "kv", context.runtime.compute_dtype()), actor.shape(),
         job.rollout_batch(), job.max_sequence_length());
-    generated = rollout::generate(actor.model(), cache, requests, options);
+    generated = rollout::generate(actor.model(), cache, requests, options, [&](std::size_t ended) {
+      if (generation.on_progress) generation.on_progress(ended);
+      return true;
+    });
   });
   return experience_of(context, repeated, std::move(generated), generation.sampling.log_probs);
 }

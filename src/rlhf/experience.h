@@ -40,6 +40,8 @@ struct Generation {
   std::int64_t n = 1;  ///< responses to each prompt
   step::SamplingOptions sampling;
   std::uint64_t key = 0;  ///< of the random streams, with a prompt's place in the whole batch
+  std::size_t first_prompt = 0;  ///< place of the batch's first prompt, where it is part of more
+  std::function<void(std::size_t ended)> on_progress{};  ///< of this rank's responses
 };
 /// Responses to this rank's prompts: the sequences, `truncated`, and `rollout_log_probs` where the
 /// sampling options ask for them.

@@ -7,18 +7,18 @@
 #include "base/format.h"
 #include "base/random.h"
 #include "rlhf/core_algos.h"
+#include "rlhf/evaluation.h"
 #include "rlhf/experience.h"
 #include "rlhf/judge.h"
 #include "rlhf/ppo_update.h"
 #include "rlhf/reward_scorer.h"
 #include "rlhf/rollout_correction.h"
 #include "rlhf/trainer.h"
-#include "train/dataset.h"
 
 namespace neap::rlhf {
 namespace {
 
-constexpr std::uint64_t kRolloutStream = 0x726f6c6cULL, kValidationStream = 0x76616cULL;
+constexpr std::uint64_t kRolloutStream = 0x726f6c6cULL;
 constexpr const char* kPpoStateFile = "ppo.json";
 
 std::vector<train::Tokens> tokens_of(const std::vector<PromptRow>& prompts) {
@@ -44,7 +44,6 @@ class PpoTrainer final : public Trainer {
  private:
   [[nodiscard]] const spec::Job& job() const { return context_.job; }
   [[nodiscard]] std::vector<train::ModelWorker*> workers();
-  [[nodiscard]] std::vector<PromptRow> read(const std::vector<std::string>& files) const;
   /// Everything up to the advantages.
   [[nodiscard]] Experience make_experience(Metrics& metrics);
   /// This rank's responses to the next batch of prompts; ReMax's greedy ones with them.
@@ -59,18 +58,13 @@ class PpoTrainer final : public Trainer {
   /// takes: DAPO's dynamic sampling.
   [[nodiscard]] Experience varied_responses(Metrics& metrics);
   void add_log_probs(Experience& e, Metrics& metrics);
-  struct Scored {
-    at::Tensor scores;   // (B,)
-    at::Tensor numbers;  // (B, columns); undefined without functions
-  };
   /// By the reward model, in `phase`, and the functions.
-  [[nodiscard]] Scored score(const std::vector<PromptRow>& prompts, std::int64_t n,
-                             const train::Sequences& sequences, spec::PhaseId phase);
+  [[nodiscard]] ResponseScores score(const std::vector<PromptRow>& prompts, std::int64_t n,
+                                     const train::Sequences& sequences, spec::PhaseId phase);
   /// On the whole batch.
   void add_advantages(Experience& all, Metrics& metrics);
   /// Mask and weights of the loss, on the whole batch; the mask of `all` becomes the loss's.
   void correct_loss(Experience& all, Metrics& metrics);
-  [[nodiscard]] Sample sample_of(const Experience& all, std::int64_t row) const;
   static void describe(const Experience& e, std::int64_t longest, Metrics& metrics);
 
   Context& context_;
@@ -91,7 +85,7 @@ PpoTrainer::PpoTrainer(Context& context)
     : context_(context),
       actor_(context.runtime, context.ranks, context.worker_spec(spec::ModelId::kActor)),
       scorer_(context),
-      prompts_(read(context.job.data.train_files)),
+      prompts_(read_prompts(context, scorer_, context.job.data.train_files, false)),
       order_(context.batch_order(prompts_.size())),
       kl_control_(context.job.algorithm) {
   const auto make = [&](std::optional<train::ModelWorker>& worker, spec::ModelId model) {
@@ -101,7 +95,8 @@ PpoTrainer::PpoTrainer(Context& context)
   make(reward_, spec::ModelId::kReward);
   make(reference_, spec::ModelId::kReference);
   make(critic_, spec::ModelId::kCritic);
-  if (!job().data.val_files.empty()) held_out_ = read(job().data.val_files);
+  if (!job().data.val_files.empty())
+    held_out_ = read_prompts(context, scorer_, job().data.val_files, true);
   if (!job().trainer.lexicon.empty()) judge_ = Judge::load(job().resolve(job().trainer.lexicon));
 }
 
@@ -110,20 +105,6 @@ std::vector<train::ModelWorker*> PpoTrainer::workers() {
   if (reward_) out.push_back(&*reward_);
   if (reference_) out.push_back(&*reference_);
   if (critic_) out.push_back(&*critic_);
-  return out;
-}
-
-std::vector<PromptRow> PpoTrainer::read(const std::vector<std::string>& files) const {
-  std::vector<PromptRow> out;
-  for (train::TextRow& row :
-       train::read_rows(resolve_all(job(), files), {job().data.prompt_key}, {}, !scorer_.empty())) {
-    PromptRow prompt{encode_prompt(context_, row.fields[0], row.where), nullptr};
-    if (!scorer_.empty()) {
-      scorer_.check(row.row, row.where);
-      prompt.json = std::make_shared<const Json>(std::move(row.row));
-    }
-    out.push_back(std::move(prompt));
-  }
   return out;
 }
 
@@ -173,7 +154,7 @@ void PpoTrainer::score(Round& round, Metrics& metrics) {
   const Stopwatch watch(metrics, "reward");
   const std::int64_t n = job().rollout.n;
   Experience& e = round.e;
-  Scored scored = score(round.prompts, n, e.sequences, spec::PhaseId::kRewards);
+  ResponseScores scored = score(round.prompts, n, e.sequences, spec::PhaseId::kRewards);
   e.scores = penalize_truncated(job().algorithm, scored.scores, e.truncated);
   e.numbers = std::move(scored.numbers);
   if (round.greedy.tokens.defined()) {
@@ -269,17 +250,10 @@ void PpoTrainer::add_log_probs(Experience& e, Metrics& metrics) {
           .log_probs;
 }
 
-PpoTrainer::Scored PpoTrainer::score(const std::vector<PromptRow>& prompts, std::int64_t n,
-                                     const train::Sequences& sequences, spec::PhaseId phase) {
-  Scored out;
-  if (reward_) {
-    out.scores = response_scores(context_, *reward_, sequences, phase) * job().reward_model_weight;
-  }
-  if (scorer_.empty()) return out;
-  out.numbers = scorer_.score(prompts, n, sequences);
-  const at::Tensor totals = scorer_.totals(out.numbers);
-  out.scores = out.scores.defined() ? out.scores + totals : totals;
-  return out;
+ResponseScores PpoTrainer::score(const std::vector<PromptRow>& prompts, std::int64_t n,
+                                 const train::Sequences& sequences, spec::PhaseId phase) {
+  return score_responses(context_, {reward_ ? &*reward_ : nullptr, scorer_, phase}, prompts, n,
+                         sequences);
 }
 
 void PpoTrainer::add_advantages(Experience& e, Metrics& metrics) {
@@ -327,52 +301,26 @@ void PpoTrainer::describe(const Experience& e, std::int64_t longest, Metrics& me
   metrics["perf/total_num_tokens"] = (e.sequences.last + 1).sum().item<double>();
 }
 
-Sample PpoTrainer::sample_of(const Experience& all, std::int64_t row) const {
-  const ResponseText response = response_text(context_, all.sequences, row);
-  const at::Tensor tokens = all.sequences.tokens[row].contiguous();
-  const auto* const first = tokens.const_data_ptr<std::int64_t>();
-  const std::int64_t end = all.sequences.last[row].item<std::int64_t>() + 1;
-  Sample sample;
-  sample.prompt = context_.tokenizer.decode(train::Tokens(first, first + end - response.tokens));
-  sample.response = response.text;
-  if (judge_) sample.verdict = Judge::name(judge_->judge(sample.response));
-  return sample;
-}
-
 Validation PpoTrainer::validate() {
-  const auto seed = static_cast<std::uint64_t>(job().trainer.seed);
-  const std::vector<PromptRow> prompts = context_.sharder().of_padded(held_out_);
-  Experience mine =
-      generate_responses(context_, actor_, tokens_of(prompts),
-                         {spec::PhaseId::kGenerate, 1, step::sampling_options(job().rollout, false),
-                          random_key({seed, kValidationStream})});
-  Metrics timings;  // of no interest here
-  add_log_probs(mine, timings);
-  Scored scored = score(prompts, 1, mine.sequences, spec::PhaseId::kRewards);
-  mine.scores = std::move(scored.scores);
-  mine.numbers = std::move(scored.numbers);
-  const auto rows = static_cast<std::int64_t>(held_out_.size());
-  const Experience e = gather_experience(context_, mine, 1, rows);
+  const spec::ValidationSampling& sampling = job().rollout.val_kwargs;
   Validation out;
-  summarize(out.metrics, "val/score", e.scores);
-  if (e.numbers.defined()) {
-    Metrics rewards;
-    scorer_.describe(e.numbers, rewards);
-    for (const auto& [name, value] : rewards) out.metrics["val/" + name] = value;
+  EvaluationSetup setup{.actor = actor_,
+                        .reward_model = reward_ ? &*reward_ : nullptr,
+                        .functions = scorer_,
+                        .judge = judge_ ? &*judge_ : nullptr,
+                        .sampling = sampling,
+                        .key = validation_key(job())};
+  // The KL is a mean over what the actor samples.
+  if (sampling.do_sample && job().uses_reference()) {
+    setup.add = [&](Experience& mine) {
+      Metrics timings;  // of no interest here
+      add_log_probs(mine, timings);
+    };
   }
-  out.metrics["val/response_length"] = e.sequences.mask.sum(-1).mean().item<double>();
-  if (e.ref_log_probs.defined()) {
-    const at::Tensor kl = (e.old_log_probs - e.ref_log_probs) * e.sequences.mask;
-    out.metrics["val/kl_per_response"] = kl.sum(-1).mean().item<double>();
-    out.metrics["val/kl_per_token"] = masked_mean(kl, e.sequences.mask).item<double>();
-  }
-  double friendly = 0;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    Sample sample = sample_of(e, row);
-    friendly += sample.verdict == Judge::name(Judge::Verdict::kFriendly) ? 1 : 0;
-    if (row < job().trainer.val_samples) out.samples.push_back(std::move(sample));
-  }
-  if (judge_) out.metrics["val/friendly_share"] = friendly / static_cast<double>(rows);
+  setup.on_response = [&](const EvaluatedResponse& response) {
+    if (std::ssize(out.samples) < job().trainer.val_samples) out.samples.push_back(response.sample);
+  };
+  out.metrics = evaluate(context_, held_out_, setup).metrics;
   return out;
 }
 

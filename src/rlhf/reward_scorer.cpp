@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "bridge/runtime.h"
+#include "rlhf/experience.h"
 
 namespace neap::rlhf {
 namespace {
@@ -55,6 +56,11 @@ at::Tensor RewardScorer::totals(const at::Tensor& numbers) const {
   return out;
 }
 
+std::optional<std::string> RewardScorer::answer(const PromptRow& prompt,
+                                                const ResponseText& response) const {
+  return set_.answer({prompt.json.get(), response.text, response.tokens, !response.ended});
+}
+
 void RewardScorer::describe(const at::Tensor& numbers, Metrics& metrics) const {
   for (std::size_t c = 0; c < set_.columns().size(); ++c) {
     const reward::RewardSet::Column& column = set_.columns()[c];
@@ -81,6 +87,43 @@ std::vector<std::vector<double>> RewardScorer::score_collectively(
     throw StepFailure(e.status(), true);
   }
   return numbers;
+}
+
+std::vector<PromptRow> read_prompts(const Context& context, const RewardScorer& functions,
+                                    const std::vector<std::string>& files, bool keep) {
+  return make_prompts(
+      context, functions,
+      train::read_rows(resolve_all(context.job, files), {context.job.data.prompt_key}, {},
+                       keep || !functions.empty()),
+      keep);
+}
+
+std::vector<PromptRow> make_prompts(const Context& context, const RewardScorer& functions,
+                                    std::vector<train::TextRow> rows, bool keep) {
+  const bool scored = !functions.empty();
+  std::vector<PromptRow> out;
+  for (train::TextRow& row : rows) {
+    PromptRow prompt{encode_prompt(context, row.fields[0], row.where), nullptr};
+    if (scored) functions.check(row.row, row.where);
+    if (keep || scored) prompt.json = std::make_shared<const Json>(std::move(row.row));
+    out.push_back(std::move(prompt));
+  }
+  return out;
+}
+
+ResponseScores score_responses(Context& context, const Scorers& by,
+                               const std::vector<PromptRow>& prompts, std::int64_t n,
+                               const train::Sequences& sequences) {
+  ResponseScores out;
+  if (by.model != nullptr) {
+    out.scores =
+        response_scores(context, *by.model, sequences, by.phase) * context.job.reward_model_weight;
+  }
+  if (by.functions.empty()) return out;
+  out.numbers = by.functions.score(prompts, n, sequences);
+  const at::Tensor totals = by.functions.totals(out.numbers);
+  out.scores = out.scores.defined() ? out.scores + totals : totals;
+  return out;
 }
 
 ResponseText response_text(const Context& context, const train::Sequences& sequences,

@@ -7,7 +7,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "reward/reward_set.h"
@@ -18,9 +20,18 @@ namespace neap::rlhf {
 /// A row of data with its prompt.
 struct PromptRow {
   train::Tokens tokens;
-  /// As the file has it; null where no function reads it.
+  /// As the file has it; null where nothing reads it.
   std::shared_ptr<const Json> json;
 };
+
+/// The response of a sequence as text, and whether an end token closes it.
+struct ResponseText {
+  std::string text;
+  std::int64_t tokens = 0;  ///< with the end token
+  bool ended = false;
+};
+[[nodiscard]] ResponseText response_text(const Context& context, const train::Sequences& sequences,
+                                         std::int64_t row);
 
 class RewardScorer {
  public:
@@ -36,6 +47,15 @@ class RewardScorer {
                                  const train::Sequences& sequences);
   /// (B,): the weighted sums.
   [[nodiscard]] at::Tensor totals(const at::Tensor& numbers) const;
+  /// Of one response's numbers (reward::RewardSet).
+  [[nodiscard]] std::optional<double> accuracy(std::span<const double> numbers) const {
+    return set_.accuracy(numbers);
+  }
+  [[nodiscard]] std::optional<std::string> answer(const PromptRow& prompt,
+                                                  const ResponseText& response) const;
+  [[nodiscard]] const std::vector<reward::RewardSet::Column>& columns() const {
+    return set_.columns();
+  }
   /// rewards/NAME/mean, max and min, and rewards/NAME/PART, over the responses that have one.
   void describe(const at::Tensor& numbers, Metrics& metrics) const;
 
@@ -46,13 +66,29 @@ class RewardScorer {
   reward::RewardSet set_;
 };
 
-/// The response of row `row` as text, and whether an end token closes it.
-struct ResponseText {
-  std::string text;
-  std::int64_t tokens = 0;  ///< with the end token
-  bool ended = false;
+/// Rows whose first field is the prompt, checked for the functions. `keep`: with the row itself also
+/// where no function reads it.
+[[nodiscard]] std::vector<PromptRow> make_prompts(const Context& context,
+                                                  const RewardScorer& functions,
+                                                  std::vector<train::TextRow> rows, bool keep);
+/// Those of `files`.
+[[nodiscard]] std::vector<PromptRow> read_prompts(const Context& context,
+                                                  const RewardScorer& functions,
+                                                  const std::vector<std::string>& files, bool keep);
+
+/// What scores responses, and the phase in which the model does.
+struct Scorers {
+  train::ModelWorker* model = nullptr;
+  RewardScorer& functions;
+  spec::PhaseId phase = spec::PhaseId::kRewards;
 };
-[[nodiscard]] ResponseText response_text(const Context& context, const train::Sequences& sequences,
-                                         std::int64_t row);
+struct ResponseScores {
+  at::Tensor scores;   // (B,) sums by weight
+  at::Tensor numbers;  // (B, columns); undefined without functions
+};
+/// Scores of responses that answer `prompts` in turn, `n` each.
+[[nodiscard]] ResponseScores score_responses(Context& context, const Scorers& by,
+                                             const std::vector<PromptRow>& prompts, std::int64_t n,
+                                             const train::Sequences& sequences);
 
 }  // namespace neap::rlhf

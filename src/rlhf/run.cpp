@@ -23,6 +23,7 @@
 #include "report/load_report.h"
 #include "report/metrics.h"
 #include "report/run_folder.h"
+#include "rlhf/best_checkpoint.h"
 #include "rlhf/interrupt.h"
 #include "rlhf/pairs.h"
 #include "rlhf/phase_records.h"
@@ -86,6 +87,7 @@ class Run {
   void one_step();
   void take_measurements(Metrics* metrics);
   void validate();
+  void note_best(const Metrics& validation);
   void save();
   void finish();
 
@@ -106,6 +108,7 @@ class Run {
   std::optional<report::MetricsLogger> metrics_;
   std::optional<report::PhaseLog> phases_;
   std::optional<report::StepLog> validations_;
+  BestCheckpoint best_{job_.trainer};
   train::BackgroundCommit commit_;
   std::int64_t step_ = 0;  // steps that are done
   std::int64_t saved_ = -1;
@@ -248,8 +251,11 @@ void Run::build() {
   runtime_ = bridge::Runtime::make(job_, device_, plan_, recorder_.get());
   const fs::path actor = job_.resolve(job_.actor_model.path);
   const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(actor));
-  context_.emplace(Context{job_, *runtime_, ranks_, *tokenizer_, folder,
-                           model::text_tokens(actor, shape, *tokenizer_), total_steps_});
+  context_.emplace(
+      Context{{job_, *tokenizer_, folder, model::text_tokens(actor, shape, *tokenizer_)},
+              *runtime_,
+              ranks_,
+              total_steps_});
   trainer_ = make_trainer(*context_);
 }
 
@@ -275,6 +281,8 @@ void Run::open_output() {
                           "rewards/margins", "timing_s/step"};
   throw_if_error(report::MetricsLogger::choose_sinks(job_.trainer.logger, options));
   metrics_.emplace(value_or_throw(report::MetricsLogger::open(options)));
+  // A kill between a checkpoint and its links, or an older checkpoint to resume from.
+  if (!job_.trainer.best_metric.empty()) (void)train::point_best(output_, best_.step());
   validations_.emplace(value_or_throw(report::StepLog::open(output_ / kValidationFile, from)));
 }
 
@@ -290,6 +298,7 @@ void Run::resume() {
       log::warn(format("Differs from the checkpoint: {}", line));
   }
   trainer_->restore(found_->folder);
+  best_.restore(state.value("best", Json()), output_);
   step_ = saved_ = found_->step;
   log::info(
       format("Resuming from {}, step {} of {}", found_->folder.string(), step_, total_steps_));
@@ -315,7 +324,7 @@ void Run::loop() {
     const bool last = step_ == total_steps_;
     const auto due = [&](std::int64_t every) { return every > 0 && step_ % every == 0; };
     if (last || due(job_.trainer.test_freq)) validate();
-    if (last || due(job_.trainer.save_freq)) save();
+    if (last || due(job_.trainer.save_freq) || best_.step() == step_) save();
   }
   if (saved_ != step_) save();
   commit_.wait();
@@ -364,6 +373,7 @@ void Run::validate() {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   validated_ = step_;
   take_measurements(nullptr);
+  note_best(result.metrics);
   if (!validations_) return;
   Json line = Json::object();
   std::string text;
@@ -379,6 +389,12 @@ void Run::validate() {
   }
   log::info(format("validation at step {}:{}", step_, text));
   throw_if_error(validations_->append(static_cast<std::uint64_t>(step_), line));
+}
+
+void Run::note_best(const Metrics& validation) {
+  if (best_.offer(step_, validation))
+    log::info(format("Step {} is the best so far: {} {:.4g}", step_, job_.trainer.best_metric,
+                     best_.value()));
 }
 
 void Run::save() {
@@ -399,8 +415,9 @@ void Run::save() {
   state["task"] = to_string(job_.task);
   state["step"] = step_;
   state["config"] = config_json(job_);
+  if (best_.step()) state["best"] = best_.to_json();
   throw_if_error(write_file_atomic(writer->folder() / kStateFile, state.dump(1) + "\n"));
-  commit_.start(std::move(writer), job_.trainer.max_ckpt_to_keep);
+  commit_.start(std::move(writer), {job_.trainer.max_ckpt_to_keep, best_.step()});
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   log::info(format("wrote {} in {:.1f} s; it goes to the disk in the background",
                    train::checkpoint_folder(output_, step_).string(), seconds.count()));
@@ -420,6 +437,9 @@ void Run::finish() {
     log::warn(format("No report: {}", written.message()));
   }
   print(summary_text(output_, plan_, Bytes(static_cast<std::uint64_t>(peak[0]))));
+  if (best_.step())
+    print(format("best           {} {:.4g} at step {}: {}\n", job_.trainer.best_metric,
+                 best_.value(), *best_.step(), (output_ / "best").string()));
 }
 
 }  // namespace

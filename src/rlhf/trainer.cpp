@@ -53,6 +53,8 @@ std::unique_ptr<Trainer> make_trainer(Context& context) {
     case spec::Task::kPpo:
     case spec::Task::kGrpo:
       return make_ppo_trainer(context);
+    case spec::Task::kEval:
+      break;
   }
   throw Error(ErrorCode::kInternal, "task out of range");
 }
@@ -96,7 +98,7 @@ void check_text(const std::string& text, const std::string& where) {
 namespace {
 
 // A conversation without a template is a text only where it is one message.
-const chat::Conversations* conversations_of(const Context& context, const Json& messages,
+const chat::Conversations* conversations_of(const TextContext& context, const Json& messages,
                                             const std::string& where) {
   if (context.conversations.ok()) return &*context.conversations;
   if (messages.size() == 1 && messages[0].value("content", Json()).is_string()) return nullptr;
@@ -105,7 +107,8 @@ const chat::Conversations* conversations_of(const Context& context, const Json& 
                      context.conversations.status().message(), context.tokenizer_folder.string()));
 }
 
-train::Tokens prompt_tokens(const Context& context, const Json& prompt, const std::string& where) {
+train::Tokens prompt_tokens(const TextContext& context, const Json& prompt,
+                            const std::string& where) {
   if (!prompt.is_string()) {
     if (const auto* chat = conversations_of(context, prompt, where)) {
       Result<train::Tokens> ids = chat->prompt(prompt);
@@ -120,7 +123,8 @@ train::Tokens prompt_tokens(const Context& context, const Json& prompt, const st
 
 }  // namespace
 
-train::Tokens encode_prompt(const Context& context, const Json& prompt, const std::string& where) {
+train::Tokens encode_prompt(const TextContext& context, const Json& prompt,
+                            const std::string& where) {
   train::Tokens tokens = prompt_tokens(context, prompt, where);
   check_length(tokens, where, context.job.data.max_prompt_length, "data.max_prompt_length");
   return tokens;

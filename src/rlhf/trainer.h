@@ -29,18 +29,22 @@ namespace neap::rlhf {
 /// Names as in verl: "actor/ppo_kl".
 using Metrics = std::map<std::string, double>;
 
-/// Everything that a trainer works with; outlives it.
-struct Context {
+/// What turns a row's text into the actor's tokens, and back.
+struct TextContext {
   const spec::Job& job;
-  bridge::Runtime& runtime;
-  parallel::Communicator& ranks;
   const model::Tokenizer& tokenizer;
   std::filesystem::path tokenizer_folder;
   model::TextTokens text;  ///< of the actor
-  /// Optimizer steps of the whole run are a multiple of this many training steps.
-  std::int64_t total_steps = 0;
   /// The tokenizer's chat template; the failure says why there is none.
   Result<chat::Conversations> conversations = chat::Conversations::make(tokenizer);
+};
+
+/// Everything that a trainer works with; outlives it.
+struct Context : TextContext {
+  bridge::Runtime& runtime;
+  parallel::Communicator& ranks;
+  /// Optimizer steps of the whole run are a multiple of this many training steps.
+  std::int64_t total_steps = 0;
   /// As the plan divides its updates.
   spec::Recipe recipe = spec::describe(job, runtime.plan().updates);
 
@@ -120,7 +124,7 @@ void summarize(Metrics& metrics, const std::string& prefix, const at::Tensor& x,
 
 /// Tokens of a prompt, as the model is to see its start: a text, or a conversation by the chat
 /// template. An error with its place when there are none or more than data.max_prompt_length.
-[[nodiscard]] train::Tokens encode_prompt(const Context& context, const Json& prompt,
+[[nodiscard]] train::Tokens encode_prompt(const TextContext& context, const Json& prompt,
                                           const std::string& where);
 /// Tokens of a response and the one that ends it: a text, or a message of the assistant. An error
 /// with its place when the text is empty or both are more than data.max_response_length.

@@ -145,6 +145,20 @@ Status check_optimizer_keys(const ConfigTable& table, std::string_view at,
   return {};
 }
 
+Status validate_validation(const Job& job) {
+  const ValidationSampling& v = job.rollout.val_kwargs;
+  const std::string at = "actor_rollout_ref.rollout.val_kwargs";
+  if (v.n > 1 && (!v.do_sample || v.temperature == 0))
+    return wrong(
+        format("{}.n is {}, but greedy responses to a prompt are all the same; set {}.do_sample = "
+               "true and a temperature above 0",
+               at, v.n, at));
+  if (job.trainer.best_metric.empty()) return {};
+  if (job.data.val_files.empty())
+    return wrong("trainer.best_metric is set, but data.val_files is empty");
+  return {};
+}
+
 Status validate_rewards(const Job& job) {
   const bool functions = !job.reward.functions.empty();
   if (!job.has_rollout()) {
@@ -152,7 +166,8 @@ Status validate_rewards(const Job& job) {
     return wrong(format("[[reward.functions]] is set, but task \"{}\" scores no responses",
                         to_string(job.task)));
   }
-  if (!job.has_reward_model() && !functions)
+  // An evaluation without a rule takes the one that the rows' answers ask for.
+  if (!job.has_reward_model() && !functions && job.trains_policy())
     return wrong(
         format("{} needs rewards: set reward_model.model.path, or add [[reward.functions]] "
                "(docs/rewards.md)",
@@ -175,7 +190,7 @@ CheckpointMode ModelConfig::checkpoint_mode() const {
 Status Job::load(const std::filesystem::path& file, const std::vector<std::string>& overrides,
                  Job& job) {
   ConfigTable table = job.bind();
-  NEAP_TRY(table.load_file(file));
+  if (!file.empty()) NEAP_TRY(table.load_file(file));
   job.folder = file.parent_path();
   for (const std::string& text : overrides) NEAP_TRY(table.apply_override(text));
   const auto is_set = [&](std::string_view key) { return table.find(key)->is_set; };
@@ -191,7 +206,8 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
   NEAP_TRY(check_optimizer_keys(table, kActorOptimizer, job.actor.optim));
   NEAP_TRY(check_optimizer_keys(table, kCriticOptimizer, job.critic.optim));
   NEAP_TRY(job.reward.validate(table));
-  return job.validate().with_context(format("checking {}", file.string()));
+  const Status valid = job.validate();
+  return file.empty() ? valid : Status(valid).with_context(format("checking {}", file.string()));
 }
 
 Status Job::apply(const std::vector<std::string>& overrides) {
@@ -233,11 +249,13 @@ Status Job::validate() const {
           "trainer.logger has \"{}\"; it can hold \"console\", \"jsonl\", \"tensorboard\"", sink));
   }
   NEAP_TRY(validate_rewards(*this));
+  NEAP_TRY(validate_validation(*this));
   NEAP_TRY(validate_losses(*this));
   if (!has_rollout()) {
     return shared("data.train_batch_size", data.train_batch_size, ranks(),
                   "data.micro_batch_size_per_gpu", data.micro_batch_size_per_gpu, 1);
   }
+  if (!trains_policy()) return {};
   NEAP_TRY(validate_advantages(*this));
   NEAP_TRY(divides("actor_rollout_ref.actor.ppo_mini_batch_size", actor.ppo_mini_batch_size,
                    "data.train_batch_size", data.train_batch_size));
@@ -260,7 +278,8 @@ std::filesystem::path Job::resolve(const std::string& path) const {
 }
 
 bool Job::uses_reference() const {
-  return task == Task::kDpo || (has_rollout() && (algorithm.use_kl_in_reward || actor.use_kl_loss));
+  return task == Task::kDpo ||
+         (trains_policy() && (algorithm.use_kl_in_reward || actor.use_kl_loss));
 }
 bool Job::reference_is_actor_base() const {
   return uses_reference() && actor_model.lora.rank > 0 &&

@@ -70,6 +70,15 @@ struct ActorConfig {
   OptimizerConfig optim;
 };
 
+/// How held-out prompts are answered.
+struct ValidationSampling {
+  std::int64_t n = 1;  ///< responses for each prompt
+  bool do_sample = false;
+  double temperature = 1.0;  ///< these three only where it samples
+  double top_p = 1.0;
+  std::int64_t top_k = -1;
+};
+
 struct RolloutConfig {
   std::int64_t n = 1;  ///< responses for each prompt
   double temperature = 1.0;
@@ -81,6 +90,7 @@ struct RolloutConfig {
   double min_p = 0;
   double repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
   std::vector<std::string> stop;
+  ValidationSampling val_kwargs;
 };
 
 struct CriticConfig {
@@ -145,6 +155,8 @@ struct TrainerConfig {
   std::int64_t save_freq = -1;            ///< steps; -1: at the end only
   std::int64_t test_freq = -1;
   std::int64_t max_ckpt_to_keep = 2;
+  std::string best_metric;  ///< of validation; its best checkpoint is kept. Empty: none is
+  std::string best_mode = "max";
   Bytes max_shard_size = 5_GiB;
   std::string default_local_dir = "output";
   std::string resume_mode = "auto";  ///< auto, disable, or a checkpoint's folder
@@ -197,7 +209,8 @@ struct Job {
 
   /// Binds every key to this object's fields; the object outlives the table and does not move.
   [[nodiscard]] ConfigTable bind();
-  /// Reads the file, then the overrides in order, then checks keys against each other.
+  /// Reads the file, unless it is empty, then the overrides in order, then checks keys against each
+  /// other.
   [[nodiscard]] static Status load(const std::filesystem::path& file,
                                    const std::vector<std::string>& overrides, Job& job);
   /// "key.path=value" each, as on a command line: what a plan chose for the job.
@@ -207,18 +220,20 @@ struct Job {
   [[nodiscard]] std::filesystem::path resolve(const std::string& path) const;
 
   // What the keys whose zero or empty value means "as another key" come to.
-  [[nodiscard]] bool has_rollout() const { return task == Task::kPpo || task == Task::kGrpo; }
+  [[nodiscard]] bool trains_policy() const { return task == Task::kPpo || task == Task::kGrpo; }
+  /// Responses are generated and scored.
+  [[nodiscard]] bool has_rollout() const { return trains_policy() || task == Task::kEval; }
   [[nodiscard]] bool has_critic() const { return task == Task::kPpo; }
   /// Rows are pairs of responses.
   [[nodiscard]] bool has_pairs() const { return task == Task::kReward || task == Task::kDpo; }
   /// A response to each prompt is also decoded greedily and scored: ReMax's baseline.
   [[nodiscard]] bool has_greedy_baseline() const {
-    return has_rollout() && algorithm.adv_estimator == AdvantageEstimator::kRemax;
+    return trains_policy() && algorithm.adv_estimator == AdvantageEstimator::kRemax;
   }
   [[nodiscard]] bool has_reward_model() const { return !reward_model.path.empty(); }
   /// The rollout keeps the log-probabilities of what it samples.
   [[nodiscard]] bool keeps_rollout_log_probs() const {
-    return has_rollout() && (rollout.calculate_log_probs || algorithm.rollout_correction.any());
+    return trains_policy() && (rollout.calculate_log_probs || algorithm.rollout_correction.any());
   }
   /// A separate reference model. False: no term uses a reference, or it is the actor's frozen base
   /// with the adapter off.

@@ -236,6 +236,18 @@ void bind_actor(ConfigTable& t, ActorConfig& a) {
   bind_optimizer(t, at + ".optim", a.optim);
 }
 
+void bind_validation_sampling(ConfigTable& t, const std::string& at, ValidationSampling& v) {
+  t.bind(at + ".n", &v.n,
+         "Responses for each held-out prompt, in validation and `neap eval`; more than one needs "
+         "`do_sample`.")
+      .at_least(1);
+  t.bind(at + ".do_sample", &v.do_sample,
+         "Samples the responses to held-out prompts; false: takes the likeliest token each time.");
+  t.bind(at + ".temperature", &v.temperature, "Temperature of that sampling.").at_least(0);
+  t.bind(at + ".top_p", &v.top_p, "As `rollout.top_p`.").at_least(0).at_most(1);
+  t.bind(at + ".top_k", &v.top_k, "As `rollout.top_k`.").at_least(-1);
+}
+
 void bind_rollout(ConfigTable& t, Job& job) {
   RolloutConfig& r = job.rollout;
   const std::string at = "actor_rollout_ref.rollout";
@@ -277,6 +289,7 @@ void bind_rollout(ConfigTable& t, Job& job) {
          "Sequences whose old log-probabilities are computed at once.")
       .in("sequences")
       .at_least(1);
+  bind_validation_sampling(t, at + ".val_kwargs", r.val_kwargs);
   bind_model(t, "actor_rollout_ref.ref.model", job.reference_model,
              "Folder of the reference model; empty: the actor's start.", false);
   t.bind("actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
@@ -434,6 +447,11 @@ void bind_trainer(ConfigTable& t, TrainerConfig& r) {
   t.bind("trainer.max_ckpt_to_keep", &r.max_ckpt_to_keep, "Older checkpoints are removed; 0: none.")
       .in("checkpoints")
       .at_least(0);
+  t.bind("trainer.best_metric", &r.best_metric,
+         "Metric of validation, as `val/score/mean`, whose best checkpoint is kept besides the "
+         "newest; the link `best` points to it. Empty: none is.");
+  t.bind("trainer.best_mode", &r.best_mode, "Whether the highest or the lowest value is the best.")
+      .one_of({"max", "min"});
   t.bind("trainer.max_shard_size", &r.max_shard_size,
          "Weights over this size are saved in several files; at least 1 MB.");
   t.bind("trainer.default_local_dir", &r.default_local_dir,
@@ -468,8 +486,10 @@ void bind_trainer(ConfigTable& t, TrainerConfig& r) {
 
 ConfigTable Job::bind() {
   ConfigTable t;
-  bind_enum(t, "task", &task, parse_task,
-            "What to train: which stage of the pipeline this file describes.")
+  bind_enum(
+      t, "task", &task, parse_task,
+      "Which stage of the pipeline this file describes. `eval` trains nothing: it is what `neap "
+      "eval` runs and `neap plan` can plan.")
       .one_of(task_names());
   bind_device(t, *this);
   bind_data(t, data);

@@ -216,6 +216,15 @@ void policy_gradient(Builder& b, const Job& job, bool critic) {
   b.update(job, PhaseId::kTrainActor, Body::kPolicyUpdate, ModelId::kActor);
 }
 
+// Responses to held-out prompts and, with a reward model, their scores.
+void evaluation(Builder& b, const Job& job) {
+  b.frozen(ModelId::kActor, job.actor_model.path, Head::kLanguageModel);
+  b.key_values();
+  if (job.has_reward_model()) b.frozen(ModelId::kReward, job.reward_model.path, Head::kScalar);
+  b.phase(PhaseId::kGenerate, Body::kGenerate, ModelId::kActor);
+  if (job.has_reward_model()) b.phase(PhaseId::kRewards, Body::kSequenceScores, ModelId::kReward);
+}
+
 }  // namespace
 
 std::string_view to_string(ModelId model) {
@@ -292,6 +301,9 @@ Recipe describe(const Job& job, const UpdateModes& modes) {
     case Task::kPpo:
     case Task::kGrpo:
       policy_gradient(builder, job, job.task == Task::kPpo);
+      break;
+    case Task::kEval:
+      evaluation(builder, job);
       break;
   }
   return builder.take();

@@ -9,7 +9,8 @@ namespace neap::spec {
 namespace {
 
 // Indexed by the enums.
-constexpr std::array<std::string_view, 5> kTaskNames = {"sft", "reward", "ppo", "grpo", "dpo"};
+constexpr std::array<std::string_view, 6> kTaskNames = {"sft",  "reward", "ppo",
+                                                        "grpo", "dpo",    "eval"};
 constexpr std::array<std::string_view, kUpdateModes> kModeNames = {"joined", "split", "streamed"};
 constexpr std::string_view kAuto = "auto";
 

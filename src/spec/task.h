@@ -1,4 +1,4 @@
-// What a job trains, and how its updates are divided into phases.
+// What a job does, and how its updates are divided into phases.
 //
 // Threads   values and functions without state.   Failure   kInvalidArgument for an unknown name.
 #pragma once
@@ -12,7 +12,14 @@
 
 namespace neap::spec {
 
-enum class Task : std::uint8_t { kSft, kReward, kPpo, kGrpo, kDpo };
+enum class Task : std::uint8_t {
+  kSft,
+  kReward,
+  kPpo,
+  kGrpo,
+  kDpo,
+  kEval,  ///< trains nothing: responses to held-out prompts and their scores
+};
 [[nodiscard]] std::vector<std::string> task_names();
 [[nodiscard]] std::string_view to_string(Task task);
 [[nodiscard]] Result<Task> parse_task(std::string_view name);

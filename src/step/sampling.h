@@ -57,6 +57,22 @@ struct Sampled {
   return options;
 }
 
+/// Of held-out prompts.
+[[nodiscard]] inline SamplingOptions sampling_options(const spec::ValidationSampling& v) {
+  SamplingOptions options;
+  options.temperature = 0;
+  if (!v.do_sample) return options;
+  options.temperature = v.temperature;
+  options.top_p = v.top_p;
+  options.top_k = v.top_k;
+  return options;
+}
+
+/// Whether tokens have to be sorted by their probability, which takes memory.
+[[nodiscard]] inline bool needs_order(const SamplingOptions& o) {
+  return o.temperature > 0 && (o.top_k > 0 || o.top_p < 1);
+}
+
 /// logits (B, V) wide, divided by the temperature; uniforms (B,) in [0, 1) -> (B,) int64.
 template <class Ops, class T = typename Ops::Tensor>
 T choose(Ops& ops, T logits, const SamplingOptions& options, const T& uniforms) {

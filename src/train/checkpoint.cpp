@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "global_step_";
 constexpr std::string_view kLatestFile = "latest_checkpointed_iteration.txt";
-constexpr std::string_view kLatestLink = "latest";
+constexpr std::string_view kLatestLink = "latest", kBestLink = "best";
 
 std::optional<std::int64_t> parse_step(std::string_view text) {
   std::int64_t step = 0;
@@ -68,17 +68,22 @@ void sync_tree(const fs::path& folder) {
   throw_if_error(sync_path(folder));
 }
 
-void point_latest(const fs::path& root, const fs::path& folder) {
-  const fs::path link = root / kLatestLink;
+// False: it is something else, which stays.
+bool may_replace(const fs::path& link) {
   std::error_code error;
-  if (fs::exists(fs::symlink_status(link, error)) && !fs::is_symlink(link, error)) {
-    log::warn(format("{} is not a link; left as it is", link.string()));
-    return;
-  }
+  const fs::file_status status = fs::symlink_status(link, error);
+  if (!fs::exists(status) || fs::is_symlink(status)) return true;
+  log::warn(format("{} is not a link; left as it is", link.string()));
+  return false;
+}
+
+void point(const fs::path& link, const fs::path& folder) {
+  if (!may_replace(link)) return;
+  std::error_code error;
   const fs::path temporary = link.string() + format(".tmp-{}", ::getpid());
   fs::remove(temporary, error);
   fs::create_directory_symlink(folder.filename(), temporary, error);
-  // A file system without links still has the text file.
+  // A file system without links still has the text file, and trainer.json.
   if (error) {
     log::warn(format("Cannot make the link {}: {}", link.string(), error.message()));
     return;
@@ -87,14 +92,15 @@ void point_latest(const fs::path& root, const fs::path& folder) {
   check(error, "rename to", link);
 }
 
-void remove_old(const fs::path& root, std::int64_t keep) {
-  if (keep <= 0) return;
+void remove_old(const fs::path& root, const Retention& keep) {
+  if (keep.newest <= 0) return;
   std::vector<std::int64_t> steps;
   for (const fs::path& child : children(root)) {
     if (const auto step = step_of(child)) steps.push_back(*step);
   }
   std::sort(steps.rbegin(), steps.rend());
-  for (std::size_t i = static_cast<std::size_t>(keep); i < steps.size(); ++i) {
+  for (std::size_t i = static_cast<std::size_t>(keep.newest); i < steps.size(); ++i) {
+    if (steps[i] == keep.best) continue;
     // Renamed first: a kill in the middle of the removal must not leave half a checkpoint.
     const fs::path folder = checkpoint_folder(root, steps[i]);
     const fs::path doomed = folder.string() + format(".tmp-{}", ::getpid());
@@ -129,7 +135,7 @@ CheckpointWriter::~CheckpointWriter() {
   if (!committed_) remove_quietly(folder_);
 }
 
-void CheckpointWriter::commit(std::int64_t keep) {
+void CheckpointWriter::commit(const Retention& keep) {
   sync_tree(folder_);
   const fs::path target = checkpoint_folder(root_, step_);
   std::error_code error;
@@ -145,8 +151,25 @@ void CheckpointWriter::commit(std::int64_t keep) {
   committed_ = true;
   throw_if_error(sync_path(root_));
   throw_if_error(write_file_atomic(root_ / kLatestFile, format("{}\n", step_)));
-  point_latest(root_, target);
+  point(root_ / kLatestLink, target);
+  if (keep.best && !point_best(root_, keep.best)) {
+    log::warn(
+        format("The best checkpoint, step {}, is not in {} any more", *keep.best, root_.string()));
+  }
   remove_old(root_, keep);
+}
+
+bool point_best(const fs::path& root, std::optional<std::int64_t> step) {
+  const fs::path link = root / kBestLink;
+  std::error_code error;
+  if (!step) {
+    if (fs::is_symlink(link, error)) fs::remove(link, error);
+    return true;
+  }
+  const fs::path folder = checkpoint_folder(root, *step);
+  if (!fs::is_directory(folder, error)) return false;
+  point(link, folder);
+  return true;
 }
 
 BackgroundCommit::~BackgroundCommit() {
@@ -157,7 +180,7 @@ BackgroundCommit::~BackgroundCommit() {
   }
 }
 
-void BackgroundCommit::start(std::unique_ptr<CheckpointWriter> writer, std::int64_t keep) {
+void BackgroundCommit::start(std::unique_ptr<CheckpointWriter> writer, const Retention& keep) {
   wait();
   running_ =
       std::async(std::launch::async, [writer = std::move(writer), keep] { writer->commit(keep); });

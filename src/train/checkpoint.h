@@ -4,6 +4,8 @@
 //   ROOT/latest_checkpointed_iteration.txt   "N"
 //   ROOT/latest                              link to global_step_N, for configurations that go on
 //                                            from this run
+//   ROOT/best                                link to the checkpoint with the best validation, if the
+//                                            run compares them
 // Written as global_step_N.tmp-PID, synced to the disk, then renamed; a kill or a full disk leaves
 // the last whole checkpoint in place.
 // Files written without a sync are in the kernel's page cache; putting them on the disk is most of the
@@ -20,6 +22,12 @@
 
 namespace neap::train {
 
+/// Which checkpoints stay.
+struct Retention {
+  std::int64_t newest = 0;           ///< so many; 0: all
+  std::optional<std::int64_t> best;  ///< this step's, besides
+};
+
 class CheckpointWriter {
  public:
   /// Makes the temporary folder; leftovers of killed writers are removed.
@@ -30,8 +38,8 @@ class CheckpointWriter {
 
   /// Where to write.
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
-  /// Syncs, renames, points latest to it, and removes all but the newest `keep` (0: all stay).
-  void commit(std::int64_t keep);
+  /// Syncs, renames, points `latest` to it and `best` to the best, and removes the others.
+  void commit(const Retention& keep);
 
  private:
   std::filesystem::path root_;
@@ -46,7 +54,7 @@ class BackgroundCommit {
   /// Waits for a commit under way; its failure is only logged.
   ~BackgroundCommit();
   /// Waits for the one before.
-  void start(std::unique_ptr<CheckpointWriter> writer, std::int64_t keep);
+  void start(std::unique_ptr<CheckpointWriter> writer, const Retention& keep);
   /// Throws what a commit that has ended failed with.
   void poll();
   void wait();
@@ -57,6 +65,10 @@ class BackgroundCommit {
 
 [[nodiscard]] std::filesystem::path checkpoint_folder(const std::filesystem::path& root,
                                                       std::int64_t step);
+
+/// Points `best` in `root` to the checkpoint of `step`, or removes the link. False: there is no such
+/// checkpoint, and nothing is done.
+[[nodiscard]] bool point_best(const std::filesystem::path& root, std::optional<std::int64_t> step);
 
 struct FoundCheckpoint {
   std::filesystem::path folder;

@@ -266,7 +266,8 @@ class Algorithms(TrainCase):
     def test_dapo_improves_held_out_prompts(self):
         self.train("dapo", "bandit.toml", ["actor_rollout_ref.actor.clip_ratio_high=0.28", "actor_rollout_ref.actor.clip_ratio_c=10",
                                            "algorithm.filter_groups.enable=true", "trainer.total_training_steps=20",
-                                           'data.val_files=["prompts.jsonl"]'])
+                                           'data.val_files=["prompts.jsonl"]',
+                                           "actor_rollout_ref.rollout.val_kwargs.do_sample=true"])
         before, after = self.validations("out/dapo")
         self.assertGreater(after["val/score/mean"], before["val/score/mean"] + 0.15)
 

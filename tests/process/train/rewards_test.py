@@ -25,7 +25,9 @@ def steady(lines):
     return [{k: v for k, v in line.items() if not k.startswith(UNSTEADY)} for line in lines]
 
 
-class RewardsCase(unittest.TestCase):
+class AdditionsCase(unittest.TestCase):
+    """A folder with a model that adds a little, data for it, and the program in it."""
+
     @classmethod
     def setUpClass(cls):
         cls.base = pathlib.Path(tempfile.mkdtemp(prefix="neap-rewards-"))
@@ -44,6 +46,8 @@ class RewardsCase(unittest.TestCase):
         return subprocess.run([NEAP, *words], cwd=cls.home, capture_output=True, text=True, timeout=600, check=False,
                               env=dict(os.environ, NEAP_PROGRESS="off", **(env or {})))
 
+
+class RewardsCase(AdditionsCase):
     def grpo(self, out, *words, expect=0):
         result = self.neap("train", "grpo.toml", *SMALL, f"trainer.default_local_dir=out/{out}", *words)
         self.assertEqual(result.returncode, expect, result.stderr)

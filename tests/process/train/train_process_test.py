@@ -77,6 +77,7 @@ ppo_micro_batch_size_per_gpu = 4
 optim.lr = 1e-3
 [actor_rollout_ref.rollout]
 log_prob_micro_batch_size_per_gpu = 4
+val_kwargs.do_sample = true
 [critic]
 model.path = "out/reward/latest/reward"
 ppo_mini_batch_size = 4

@@ -192,15 +192,21 @@ inline RandomJob random_job(std::uint64_t seed) {
   if (dice.chance(30)) job.algorithm.rollout_correction.rollout_is = "token";
   job.actor.clip_ratio_c = dice.chance(30) ? 0 : 3;
   job.center_rewards_coefficient = dice.chance(50) ? 0.01 : 0;
+  if (dice.chance(50)) job.data.val_files = {"held_out"};
+  job.rollout.val_kwargs.do_sample = dice.chance(50);
+  job.rollout.val_kwargs.top_p = dice.chance(30) ? 0.8 : 1.0;
+  job.rollout.val_kwargs.top_k = dice.chance(30) ? 3 : -1;
+  job.rollout.val_kwargs.n = job.rollout.val_kwargs.do_sample ? dice.between(1, 4) : 1;
   job.dpo.loss_type = any_of(dice, spec::preference_loss_names(), spec::parse_preference_loss);
   if (job.task == spec::Task::kReward) {
     out.models.reward = random_role(dice, "reward", spec::Head::kScalar, true, out.dtype);
     return out;
   }
-  out.models.actor = random_role(dice, "actor", spec::Head::kLanguageModel, true, out.dtype);
+  const bool evaluated = job.task == spec::Task::kEval;
+  out.models.actor = random_role(dice, "actor", spec::Head::kLanguageModel, !evaluated, out.dtype);
   job.actor_model.lora.rank = out.models.actor->lora.rank;
   if (job.task == spec::Task::kSft) return out;
-  if (out.models.actor->lora.rank == 0) {
+  if (out.models.actor->lora.rank == 0 && !evaluated) {
     out.models.reference = *out.models.actor;
     out.models.reference->name = "reference";
     out.models.reference->trained = false;

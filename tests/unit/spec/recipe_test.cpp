@@ -92,11 +92,11 @@ TEST(Recipe, RemaxDecodesAndScoresABaseline) {
   const Recipe r = recipe_of(job);
   EXPECT_EQ(phases(r), (Lines{"generate", "generate_baseline", "actor_logp", "ref_logp", "rewards",
                               "baseline_rewards", "train_actor"}));
-  EXPECT_EQ(table(r),
-            (Lines{"actor.weights need need need - - - write", "actor.grads - - - - - - write",
-                   "actor.optimizer - - - - - - write",
-                   "rollout.kv write write drop drop drop drop drop",
-                   "reference.weights - - - need - - -", "reward.weights - - - - need need -"}));
+  EXPECT_EQ(
+      table(r),
+      (Lines{"actor.weights need need need - - - write", "actor.grads - - - - - - write",
+             "actor.optimizer - - - - - - write", "rollout.kv write write drop drop drop drop drop",
+             "reference.weights - - - need - - -", "reward.weights - - - - need need -"}));
   EXPECT_TRUE(r.find(PhaseId::kGenerateBaseline)->baseline);
   EXPECT_FALSE(r.find(PhaseId::kGenerate)->baseline);
 }
@@ -146,9 +146,21 @@ TEST(Recipe, FunctionsInsteadOfARewardModelNeedNoPhase) {
   EXPECT_NE(describe(job).find(PhaseId::kRewards), nullptr);
 }
 
+TEST(Recipe, AnEvaluationGeneratesAndScores) {
+  Job job = job_of(Task::kEval);
+  EXPECT_EQ(phases(recipe_of(job)), (Lines{"generate", "rewards"}));
+  EXPECT_EQ(table(recipe_of(job)),
+            (Lines{"actor.weights need -", "rollout.kv write drop", "reward.weights - need"}));
+  EXPECT_TRUE(recipe_of(job).trained().empty());
+  job.actor_model.lora.rank = 8;  // a training file's; the checkpoint holds them
+  job.reward_model.path.clear();
+  EXPECT_EQ(table(recipe_of(job)), (Lines{"actor.weights need", "rollout.kv write"}));
+  EXPECT_TRUE(job.validate().ok()) << "rows say how they are scored";
+}
+
 TEST(Recipe, UnknownNamesAreErrors) {
   EXPECT_EQ(parse_task("dqo").status().message(),
-            "task is \"dqo\"; it can be sft, reward, ppo, grpo, dpo");
+            "task is \"dqo\"; it can be sft, reward, ppo, grpo, dpo, eval");
   for (const std::string& name : task_names()) {
     const Result<Task> task = parse_task(name);
     ASSERT_TRUE(task.ok());

@@ -163,7 +163,7 @@ TEST_F(Folder, CheckpointsAppearWholeAndOldOnesGo) {
     CheckpointWriter writer(root_, step);
     fs::create_directory(writer.folder() / "actor");
     std::ofstream(writer.folder() / "actor" / "weights") << step;
-    writer.commit(2);
+    writer.commit({2, {}});
   }
   EXPECT_FALSE(fs::exists(root_ / "global_step_1"));
   EXPECT_TRUE(fs::exists(root_ / "global_step_2"));
@@ -179,12 +179,39 @@ TEST_F(Folder, CheckpointsAppearWholeAndOldOnesGo) {
       std::string::npos);
 }
 
+TEST_F(Folder, TheBestCheckpointStaysAndItsLinkPointsToIt) {
+  const auto write = [&](std::int64_t step, std::optional<std::int64_t> best) {
+    CheckpointWriter writer(root_, step);
+    std::ofstream(writer.folder() / "weights") << step;
+    writer.commit({1, best});
+  };
+  const auto best = [&] { return value_or_throw(read_file(root_ / "best" / "weights")); };
+  write(1, {});
+  EXPECT_FALSE(fs::exists(fs::symlink_status(root_ / "best")));
+  write(2, 2);
+  write(3, 2);
+  write(4, 2);
+  EXPECT_EQ(best(), "2");
+  EXPECT_FALSE(fs::exists(root_ / "global_step_3"));
+  write(5, 5);
+  EXPECT_EQ(best(), "5");
+  EXPECT_FALSE(fs::exists(root_ / "global_step_2"));
+  EXPECT_FALSE(point_best(root_, 2)) << "is gone";
+  EXPECT_EQ(best(), "5");
+  EXPECT_TRUE(point_best(root_, std::nullopt));
+  EXPECT_FALSE(fs::exists(fs::symlink_status(root_ / "best")));
+  EXPECT_TRUE(fs::exists(root_ / "global_step_5"));
+  fs::create_directory(root_ / "best");  // a user's
+  EXPECT_TRUE(point_best(root_, 5));
+  EXPECT_TRUE(fs::is_directory(fs::symlink_status(root_ / "best")));
+}
+
 TEST_F(Folder, ACheckpointIsCommittedInTheBackgroundAndItsFailureIsNotLost) {
   BackgroundCommit commit;
   for (const std::int64_t step : {1, 2, 3}) {
     auto writer = std::make_unique<CheckpointWriter>(root_, step);
     std::ofstream(writer->folder() / "weights") << step;
-    commit.start(std::move(writer), 2);
+    commit.start(std::move(writer), {2, {}});
     if (step < 3) commit.wait();
   }
   commit.wait();
@@ -192,7 +219,7 @@ TEST_F(Folder, ACheckpointIsCommittedInTheBackgroundAndItsFailureIsNotLost) {
   EXPECT_FALSE(fs::exists(root_ / "global_step_1"));
   auto writer = std::make_unique<CheckpointWriter>(root_, 4);
   fs::remove_all(writer->folder());
-  commit.start(std::move(writer), 2);
+  commit.start(std::move(writer), {2, {}});
   EXPECT_NE(message([&] {
               while (true) commit.poll();
             }).find("global_step_4"),
@@ -204,7 +231,7 @@ TEST_F(Folder, ACheckpointIsCommittedInTheBackgroundAndItsFailureIsNotLost) {
 TEST_F(Folder, AnUnfinishedCheckpointIsInvisibleAndLeavesNothing) {
   {
     CheckpointWriter writer(root_, 1);
-    writer.commit(0);
+    writer.commit({});
   }
   {
     const CheckpointWriter writer(root_, 2);
@@ -214,7 +241,7 @@ TEST_F(Folder, AnUnfinishedCheckpointIsInvisibleAndLeavesNothing) {
   EXPECT_EQ(find_checkpoint(root_, "auto", {})->step, 1);
   {
     CheckpointWriter writer(root_, 1);  // the same step again
-    writer.commit(0);
+    writer.commit({});
   }
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(root_)) names.insert(entry.path().filename());

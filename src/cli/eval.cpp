@@ -1,0 +1,201 @@
+// neap eval: a checkpoint's responses to a file of prompts, scored.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "cli/checkpoint_path.h"
+#include "cli/command.h"
+#include "cli/ranks.h"
+#include "rlhf/evaluate_checkpoint.h"
+
+namespace neap::cli {
+namespace {
+namespace fs = std::filesystem;
+
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+// Columns as wide as their widest cell; the first to the left, numbers to the right.
+std::string table_text(const std::vector<std::vector<std::string>>& lines) {
+  std::vector<std::size_t> widths(lines.front().size());
+  for (const auto& line : lines)
+    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  std::string out;
+  for (const auto& line : lines) {
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      const std::string space(widths[i] - line[i].size(), ' ');
+      out += i == 0 ? line[i] + space : "  " + space + line[i];
+    }
+    out.erase(out.find_last_not_of(' ') + 1);
+    out += "\n";
+  }
+  return out;
+}
+
+std::string figure_table(const rlhf::Evaluation& e) {
+  std::vector<std::string> head = {"source", "rows"};
+  // Accuracy may be known for some sources only; their figures come first.
+  const auto named = [&](const rlhf::SourceFigures& s, const std::string& name) {
+    return std::find_if(s.figures.begin(), s.figures.end(),
+                        [&](const auto& f) { return f.first == name; });
+  };
+  std::vector<rlhf::SourceFigures> rows = e.sources;
+  if (rows.size() != 1) rows.push_back(e.all);
+  if (rows.back().source.empty()) rows.back().source = "all";
+  const auto most = std::max_element(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
+    return a.figures.size() < b.figures.size();
+  });
+  for (const auto& [name, value] : most->figures) head.push_back(name);
+  std::vector<std::vector<std::string>> lines = {head};
+  for (const rlhf::SourceFigures& row : rows) {
+    std::vector<std::string>& line = lines.emplace_back();
+    line = {row.source, format("{}", row.rows)};
+    for (std::size_t i = 2; i < head.size(); ++i) {
+      const auto at = named(row, head[i]);
+      line.push_back(at == row.figures.end() ? "-" : format("{:.4f}", at->second));
+    }
+  }
+  return table_text(lines);
+}
+
+std::string other_metrics(const rlhf::Evaluation& e) {
+  std::string out;
+  for (const auto& [name, value] : e.metrics) {
+    const bool in_table =
+        name.starts_with("val-") || name.starts_with("val/acc/") || name.starts_with("val/reward/");
+    if (!in_table) out += format("{:<36} {:.4g}\n", name, value);
+  }
+  return out;
+}
+
+class EvalCommand final : public Command {
+ public:
+  [[nodiscard]] std::string name() const override { return std::string(kEval.name); }
+  [[nodiscard]] std::string summary() const override { return std::string(kEval.summary); }
+  void declare(CLI::App& app) override {
+    app.add_option("CHECKPOINT", checkpoint_,
+                   "model folder, checkpoint (global_step_N, best) or output folder of a run")
+        ->required();
+    app.add_option("DATA", data_, "rows with prompts and right answers (JSONL)")->required();
+    app.add_option("OVERRIDES", overrides_,
+                   "key.path=value, as data.max_response_length=512 or "
+                   "actor_rollout_ref.rollout.val_kwargs.n=4");
+    app.add_option(
+        "--config", config_,
+        "configuration file (docs/configuration.md), as that of the training; its models, "
+        "task and files are replaced");
+    app.add_option("--output", output_,
+                   "file for prompts, responses and scores, one JSON object a row");
+    app.add_flag("--json", json_, "print one JSON object instead of the table");
+    app.footer(
+        "Responses are scored by the configured reward functions and reward model, else by a rule: "
+        "\"numeric\"\nwhere every row's right answer is a number, \"symbolic\" otherwise. They are "
+        "greedy unless\nactor_rollout_ref.rollout.val_kwargs.do_sample=true. Without --config "
+        "prompts may have any length and\nresponses up to 1024 tokens. Memory is planned as for "
+        "training (device.memory=24GiB).\nSeveral ranks: mpirun -n N, torchrun or srun before the "
+        "same command.");
+  }
+  int run() override;
+
+ private:
+  [[nodiscard]] std::vector<std::string> settings() const;
+  [[nodiscard]] bool gives(std::string_view key) const;
+  void show(const rlhf::EvaluationReport& report) const;
+  [[nodiscard]] Json to_json(const rlhf::EvaluationReport& report) const;
+
+  std::string checkpoint_, data_, config_, output_;
+  fs::path model_;
+  std::vector<std::string> overrides_;
+  bool json_ = false;
+};
+
+// On the command line or, as far as can be told without reading it, in the file.
+bool EvalCommand::gives(std::string_view key) const {
+  if (!config_.empty()) return true;
+  const std::string start = format("{}=", key);
+  return std::any_of(overrides_.begin(), overrides_.end(),
+                     [&](const std::string& text) { return text.starts_with(start); });
+}
+
+std::vector<std::string> EvalCommand::settings() const {
+  std::vector<std::string> out;
+  // Quoted as JSON, which TOML reads alike.
+  const auto set = [&](std::string_view key, const Json& value) {
+    out.push_back(format("{}={}", key, value.dump()));
+  };
+  out.insert(out.end(), overrides_.begin(), overrides_.end());
+  set("task", "eval");
+  set("trainer.best_metric", "");
+  set("actor_rollout_ref.model.path", fs::absolute(model_).string());
+  set("data.val_files", Json::array({fs::absolute(data_).string()}));
+  return out;
+}
+
+Json EvalCommand::to_json(const rlhf::EvaluationReport& report) const {
+  const auto source_json = [](const rlhf::SourceFigures& s) {
+    Json figures = Json::object();
+    for (const auto& [name, value] : s.figures) figures[name] = value;
+    return Json{{"source", s.source}, {"rows", s.rows}, {"figures", std::move(figures)}};
+  };
+  const spec::ValidationSampling& v = report.sampling;
+  Json out = {{"schema", 1},
+              {"checkpoint", model_.string()},
+              {"data", data_},
+              {"rows", report.evaluation.all.rows},
+              {"rewards", report.rules},
+              {"sampling",
+               {{"n", v.n},
+                {"do_sample", v.do_sample},
+                {"temperature", v.temperature},
+                {"top_p", v.top_p},
+                {"top_k", v.top_k}}}};
+  out["metrics"] = report.evaluation.metrics;
+  out["all"] = source_json(report.evaluation.all);
+  out["sources"] = Json::array();
+  for (const rlhf::SourceFigures& source : report.evaluation.sources)
+    out["sources"].push_back(source_json(source));
+  out["planned_peak"] = report.planned_peak.count();
+  out["measured_peak"] = report.measured_peak.count();
+  out["seconds"] = report.seconds;
+  return out;
+}
+
+void EvalCommand::show(const rlhf::EvaluationReport& report) const {
+  if (json_) return print(to_json(report).dump(1) + "\n");
+  const spec::ValidationSampling& v = report.sampling;
+  const std::string how = v.do_sample
+                              ? format("{} sampled, temperature {:.4g}, top_p {:.4g}, top_k {}",
+                                       v.n, v.temperature, v.top_p, v.top_k)
+                              : std::string("greedy");
+  print(format(
+      "{} on {}: responses {}; scored by {}\n\n{}\n{}\nplanned peak   {}\nmeasured peak  {}\n",
+      model_.string(), data_, how, report.rules, figure_table(report.evaluation),
+      other_metrics(report.evaluation), report.planned_peak, report.measured_peak));
+}
+
+int EvalCommand::run() {
+  model_ = model_folder(checkpoint_);
+  std::error_code error;
+  if (!fs::is_regular_file(data_, error))
+    throw Error(ErrorCode::kNotFound, format("{} is no file", data_));
+  return run_on_ranks(config_, settings(), [&](const spec::Job& job, const rlhf::Launch& launch) {
+    rlhf::EvaluationRequest request{job};
+    request.any_prompt_length = !gives("data.max_prompt_length");
+    request.any_response_length = !gives("data.max_response_length");
+    request.responses = output_;
+    const rlhf::EvaluationReport report = rlhf::evaluate_checkpoint(std::move(request), launch);
+    if (launch.ranks->first()) show(report);
+    return 0;
+  });
+}
+
+}  // namespace
+NEAP_COMMAND(EvalCommand)
+}  // namespace neap::cli

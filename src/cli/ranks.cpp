@@ -1,0 +1,35 @@
+#include "cli/ranks.h"
+
+#include <exception>
+
+#include "base/format.h"
+#include "base/log.h"
+#include "cli/command.h"
+#include "parallel/run_collectively.h"
+
+namespace neap::cli {
+
+int run_on_ranks(const std::filesystem::path& config, const std::vector<std::string>& overrides,
+                 const std::function<int(const spec::Job&, const rlhf::Launch&)>& body) {
+  const auto environment = value_or_throw(parallel::Environment::detect());
+  if (environment.rank > 0) {
+    log::set_prefix(format("rank {}: ", environment.rank));
+    if (log::level() == log::Level::kInfo) log::set_level(log::Level::kWarn);
+  }
+  spec::Job job;
+  job.launched_ranks = environment.size;
+  throw_if_error(spec::Job::load(config, overrides, job));
+  const rlhf::Launch launch = rlhf::join_ranks(job, environment);
+  try {
+    return body(job, launch);
+  } catch (const parallel::CollectiveError& e) {
+    return e.mine() ? fail(e) : exit_code(e.status());
+  } catch (const std::exception& e) {
+    const int code = fail(e);
+    // The others may be waiting for this rank in a collective.
+    launch.ranks->abort(code);
+    return code;
+  }
+}
+
+}  // namespace neap::cli

@@ -1,0 +1,22 @@
+// A job on the ranks that the launcher started: what `neap train` and `neap eval` have in common.
+//
+// Threads   one a process.   Failure   messages and exit codes; Error for a job that is wrong.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "rlhf/run.h"
+#include "spec/job.h"
+
+namespace neap::cli {
+
+/// Loads the job (no file: from the overrides alone), joins the ranks and calls `body`, whose result is
+/// the exit code. A rank that fails ends the others.
+[[nodiscard]] int run_on_ranks(
+    const std::filesystem::path& config, const std::vector<std::string>& overrides,
+    const std::function<int(const spec::Job&, const rlhf::Launch&)>& body);
+
+}  // namespace neap::cli

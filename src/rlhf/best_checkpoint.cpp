@@ -1,0 +1,65 @@
+#include "rlhf/best_checkpoint.h"
+
+#include <cmath>
+#include <string>
+
+#include "base/format.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "train/checkpoint.h"
+
+namespace neap::rlhf {
+
+bool BestCheckpoint::offer(std::int64_t step, const Metrics& metrics) {
+  if (config_->best_metric.empty()) return false;
+  const auto found = metrics.find(config_->best_metric);
+  if (found == metrics.end()) {
+    std::string known;
+    for (const auto& [name, value] : metrics) known += (known.empty() ? "" : ", ") + name;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        format("trainer.best_metric is \"{}\"; validation gives {}", config_->best_metric, known));
+  }
+  const double value = found->second;
+  if (step == 0 || std::isnan(value)) return false;
+  const bool better =
+      !best_ || (config_->best_mode == "min" ? value < best_->value : value > best_->value);
+  if (better) best_ = Best{step, value};
+  return better;
+}
+
+std::optional<std::int64_t> BestCheckpoint::step() const {
+  return best_ ? std::optional(best_->step) : std::nullopt;
+}
+
+Json BestCheckpoint::to_json() const {
+  if (!best_) return nullptr;
+  return {{"metric", config_->best_metric},
+          {"mode", config_->best_mode},
+          {"step", best_->step},
+          {"value", best_->value}};
+}
+
+void BestCheckpoint::restore(const Json& saved, const std::filesystem::path& root) {
+  best_.reset();
+  if (!saved.is_object() || saved.value("metric", "") != config_->best_metric ||
+      saved.value("mode", "") != config_->best_mode)
+    return;
+  const auto step = saved.find("step");
+  const auto value = saved.find("value");
+  if (step == saved.end() || !step->is_number_integer() || value == saved.end() ||
+      !value->is_number())
+    return;
+  const auto folder = train::checkpoint_folder(root, step->get<std::int64_t>());
+  std::error_code error;
+  if (std::filesystem::is_directory(folder, error)) {
+    best_ = Best{step->get<std::int64_t>(), value->get<double>()};
+  } else {
+    log::warn(
+        format("{}, the best checkpoint so far, is not there any more; the next validation "
+               "starts anew",
+               folder.string()));
+  }
+}
+
+}  // namespace neap::rlhf

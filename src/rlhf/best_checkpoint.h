@@ -1,0 +1,42 @@
+// The checkpoint with the best validation (trainer.best_metric): which step it is, in this run and in
+// those that it resumed from.
+//
+// Threads   one at a time.   Failure   Error.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "base/json.h"
+#include "rlhf/trainer.h"
+#include "spec/job.h"
+
+namespace neap::rlhf {
+
+class BestCheckpoint {
+ public:
+  explicit BestCheckpoint(const spec::TrainerConfig& config) : config_(&config) {}
+
+  /// Whether the validation after `step` is the best so far, a later one only if it is better. Never
+  /// that before the first step, of which there is no checkpoint. Fails where the metric is missing.
+  bool offer(std::int64_t step, const Metrics& metrics);
+  /// Of the best so far.
+  [[nodiscard]] std::optional<std::int64_t> step() const;
+  [[nodiscard]] double value() const { return best_->value; }
+
+  /// For the checkpoint; null where there is none.
+  [[nodiscard]] Json to_json() const;
+  /// From it, if it compared the same metric and the best checkpoint is still in `root`.
+  void restore(const Json& saved, const std::filesystem::path& root);
+
+ private:
+  struct Best {
+    std::int64_t step = 0;
+    double value = 0;
+  };
+  const spec::TrainerConfig* config_;
+  std::optional<Best> best_;
+};
+
+}  // namespace neap::rlhf

@@ -1,0 +1,276 @@
+#include "rlhf/evaluate_checkpoint.h"
+
+#include <c10/util/Exception.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <optional>
+
+#include "base/file.h"
+#include "base/format.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "bridge/no_autograd.h"
+#include "plan/memory_plan.h"
+#include "report/append_file.h"
+#include "reward/ground_truth.h"
+#include "rlhf/tokenizers.h"
+
+namespace neap::rlhf {
+namespace fs = std::filesystem;
+namespace {
+
+// A rule for rows that come without one. Fails where a row has no right answer.
+spec::RewardKind rule_for(const std::vector<train::TextRow>& rows) {
+  const auto first_failure = [&](spec::RewardKind kind) -> Status {
+    spec::RewardConfig config;
+    config.functions.emplace_back().kind = kind;
+    const reward::RewardSet set = value_or_throw(reward::RewardSet::make(config, {1, "", {}}));
+    for (const train::TextRow& row : rows)
+      NEAP_TRY(set.check(row.row).with_context(format("reading {}", row.where)));
+    return {};
+  };
+  for (const train::TextRow& row : rows) {
+    const Json model = row.row.value("reward_model", Json());
+    const std::string style = model.is_object() ? model.value("style", "rule") : "rule";
+    if (style == "rule") continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{}: reward_model.style is \"{}\", which names no rule; give --config FILE "
+                       "or reward_model.model.path=FOLDER, or add reward.functions",
+                       row.where, style));
+  }
+  if (first_failure(spec::RewardKind::kNumeric).ok()) return spec::RewardKind::kNumeric;
+  if (const Status missing = first_failure(spec::RewardKind::kSymbolic); !missing.ok()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{}. To score without right answers, set reward.functions or "
+                       "reward_model.model.path (docs/rewards.md)",
+                       missing.message()));
+  }
+  return spec::RewardKind::kSymbolic;
+}
+
+// One line of JSON for each row, under a temporary name until the last.
+class ResponseFile {
+ public:
+  ResponseFile(fs::path path, const std::vector<PromptRow>& rows, const RewardScorer& scorer,
+               const spec::Job& job)
+      : path_(std::move(path)),
+        temporary_(path_.string() + format(".tmp-{}", ::getpid())),
+        rows_(rows),
+        scorer_(scorer),
+        job_(job) {
+    std::error_code ignored;
+    fs::remove(temporary_, ignored);
+    file_.emplace(value_or_throw(report::AppendFile::open(temporary_)));
+  }
+  ResponseFile(const ResponseFile&) = delete;
+  ResponseFile& operator=(const ResponseFile&) = delete;
+  ~ResponseFile() {
+    std::error_code ignored;
+    if (!done_) fs::remove(temporary_, ignored);
+  }
+
+  void add(const EvaluatedResponse& response);
+  void finish() {
+    throw_if_error(file_->sync());
+    std::error_code error;
+    fs::rename(temporary_, path_, error);
+    if (error)
+      throw Error(ErrorCode::kIo, format("Cannot write {}: {}", path_.string(), error.message()));
+    done_ = true;
+  }
+
+ private:
+  [[nodiscard]] Json head(std::size_t row) const;
+
+  fs::path path_, temporary_;
+  const std::vector<PromptRow>& rows_;
+  const RewardScorer& scorer_;
+  const spec::Job& job_;
+  std::optional<report::AppendFile> file_;
+  Json responses_ = Json::array();  // of the row under way
+  bool done_ = false;
+};
+
+Json ResponseFile::head(std::size_t row) const {
+  const Json& data = *rows_[row].json;
+  Json out = Json::object();
+  out["row"] = row;
+  if (const std::string_view source = reward::data_source_of(data); !source.empty())
+    out["data_source"] = source;
+  out["prompt"] = data.value(job_.data.prompt_key, Json());
+  if (const auto truths = reward::ground_truths(data, ""); truths.ok())
+    out["ground_truth"] = truths->size() == 1 ? Json(truths->front()) : Json(*truths);
+  return out;
+}
+
+void ResponseFile::add(const EvaluatedResponse& response) {
+  Json line = {{"text", response.sample.response},
+               {"tokens", response.tokens},
+               {"truncated", !response.ended},
+               {"score", response.outcome.score}};
+  if (response.outcome.accuracy) line["acc"] = *response.outcome.accuracy;
+  if (response.outcome.answer) line["answer"] = *response.outcome.answer;
+  for (std::size_t c = 0; c < response.numbers.size(); ++c) {
+    if (!std::isnan(response.numbers[c]))
+      line["rewards"][scorer_.columns()[c].name] = response.numbers[c];
+  }
+  if (!response.sample.verdict.empty()) line["verdict"] = response.sample.verdict;
+  responses_.push_back(std::move(line));
+  if (response.turn + 1 < job_.rollout.val_kwargs.n) return;
+  Json out = head(response.row);
+  out["responses"] = std::exchange(responses_, Json::array());
+  throw_if_error(file_->write(out.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"));
+}
+
+class EvaluationRun {
+ public:
+  EvaluationRun(EvaluationRequest request, const Launch& launch)
+      : request_(std::move(request)), job_(request_.job), launch_(launch) {}
+
+  EvaluationReport execute();
+  [[nodiscard]] Status last_oom() const { return runtime_ ? runtime_->last_oom() : ok_status(); }
+
+ private:
+  void read();
+  void fit_to_rows(const spec::Architecture& shape);
+  void build();
+  void answer(EvaluationReport& report);
+
+  EvaluationRequest request_;
+  spec::Job& job_;
+  const Launch& launch_;
+  std::vector<train::TextRow> rows_;
+  std::optional<model::Tokenizer> tokenizer_;
+  std::optional<TextContext> text_;
+  plan::MemoryPlan plan_;
+  std::unique_ptr<bridge::Runtime> runtime_;
+  std::optional<Context> context_;
+  std::optional<RewardScorer> scorer_;
+  std::optional<train::ModelWorker> actor_, reward_;
+  std::optional<Judge> judge_;
+  std::vector<PromptRow> prompts_;
+};
+
+// Rows, tokenizer, and what follows from them for the job.
+void EvaluationRun::read() {
+  const fs::path actor = job_.resolve(job_.actor_model.path);
+  const fs::path folder = job_.actor_model.tokenizer_path.empty()
+                              ? actor
+                              : job_.resolve(job_.actor_model.tokenizer_path);
+  const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(actor));
+  tokenizer_.emplace(model::Tokenizer::from_folder(folder));
+  check_tokenizers(job_, *tokenizer_);
+  text_.emplace(
+      TextContext{job_, *tokenizer_, folder, model::text_tokens(actor, shape, *tokenizer_)});
+  rows_ =
+      train::read_rows(resolve_all(job_, job_.data.val_files), {job_.data.prompt_key}, {}, true);
+  if (job_.reward.functions.empty() && !job_.has_reward_model()) {
+    job_.reward.functions.emplace_back().kind = rule_for(rows_);
+    if (launch_.ranks->first())
+      log::info(format("No reward is configured: responses are scored by rule \"{}\"",
+                       to_string(job_.reward.functions.front().kind)));
+  }
+  fit_to_rows(shape);
+}
+
+void EvaluationRun::fit_to_rows(const spec::Architecture& shape) {
+  if (request_.any_prompt_length) {
+    job_.data.max_prompt_length = shape.longest_sequence();
+    std::size_t longest = 1;
+    for (const train::TextRow& row : rows_)
+      longest = std::max(longest, encode_prompt(*text_, row.fields[0], row.where).size());
+    job_.data.max_prompt_length = static_cast<std::int64_t>(longest);
+  }
+  if (request_.any_response_length) {
+    constexpr std::int64_t kLongestResponse = 1024;
+    job_.data.max_response_length = std::clamp<std::int64_t>(
+        shape.longest_sequence() - job_.data.max_prompt_length, 1, kLongestResponse);
+  }
+  if (job_.max_sequence_length() > shape.longest_sequence()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        format("Prompts of {} tokens and responses of {} are over the model's {} "
+               "positions; set data.max_response_length to at most {}",
+               job_.data.max_prompt_length, job_.data.max_response_length, shape.longest_sequence(),
+               shape.longest_sequence() - job_.data.max_prompt_length));
+  }
+  // A small file needs no cache for more sequences than it has.
+  const auto ranks = static_cast<std::int64_t>(launch_.ranks->size());
+  const std::int64_t most = (std::ssize(rows_) + ranks - 1) / ranks * job_.rollout.val_kwargs.n;
+  job_.rollout.batch_size = std::min(job_.rollout_batch(), most);
+}
+
+void EvaluationRun::build() {
+  plan_ = value_or_throw(plan::make_plan(job_, launch_.device.target));
+  throw_if_error(job_.apply(plan_.overrides));
+  runtime_ = bridge::Runtime::make(job_, launch_.device, plan_, nullptr);
+  context_.emplace(Context{*text_, *runtime_, *launch_.ranks});
+  scorer_.emplace(*context_);
+  prompts_ = make_prompts(*context_, *scorer_, std::move(rows_), true);
+  if (!job_.trainer.lexicon.empty()) judge_ = Judge::load(job_.resolve(job_.trainer.lexicon));
+  const auto make = [&](std::optional<train::ModelWorker>& worker, spec::ModelId model) {
+    if (context_->recipe.find(model) == nullptr) return;
+    worker.emplace(*runtime_, *launch_.ranks, context_->worker_spec(model));
+    worker->load();
+  };
+  make(actor_, spec::ModelId::kActor);
+  make(reward_, spec::ModelId::kReward);
+}
+
+void EvaluationRun::answer(EvaluationReport& report) {
+  const bool first = launch_.ranks->first();
+  std::optional<ResponseFile> file;
+  if (first && !request_.responses.empty())
+    file.emplace(request_.responses, prompts_, *scorer_, job_);
+  EvaluationSetup setup{.actor = *actor_,
+                        .reward_model = reward_ ? &*reward_ : nullptr,
+                        .functions = *scorer_,
+                        .judge = judge_ ? &*judge_ : nullptr,
+                        .sampling = job_.rollout.val_kwargs,
+                        .key = validation_key(job_)};
+  std::optional<Progress> progress;
+  if (first) {
+    const std::size_t mine = context_->share_of(prompts_.size()).size();
+    progress.emplace("eval", mine * static_cast<std::size_t>(setup.sampling.n), "responses");
+    progress->update(0);
+    setup.on_progress = [&](std::size_t ended) { progress->update(ended); };
+  }
+  if (file) setup.on_response = [&](const EvaluatedResponse& response) { file->add(response); };
+  report.evaluation = evaluate(*context_, prompts_, setup);
+  if (progress) progress->finish();
+  if (file) file->finish();
+}
+
+EvaluationReport EvaluationRun::execute() {
+  EvaluationReport report;
+  parallel::run_collectively(*launch_.ranks, [&] { read(); });
+  parallel::run_collectively(*launch_.ranks, [&] { build(); });
+  const auto start = std::chrono::steady_clock::now();
+  answer(report);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.sampling = job_.rollout.val_kwargs;
+  for (const spec::RewardFunctionConfig& function : job_.reward.functions)
+    report.rules += (report.rules.empty() ? "" : ", ") + function.metric_name();
+  if (reward_) report.rules += (report.rules.empty() ? "" : ", ") + std::string("reward model");
+  report.planned_peak = plan_.peak;
+  report.measured_peak = runtime_->peak();
+  return report;
+}
+
+}  // namespace
+
+EvaluationReport evaluate_checkpoint(EvaluationRequest request, const Launch& launch) {
+  const bridge::NoAutograd no_autograd;
+  EvaluationRun run(std::move(request), launch);
+  try {
+    return run.execute();
+  } catch (const c10::OutOfMemoryError&) {
+    throw_if_error(run.last_oom());
+    throw;
+  }
+}
+
+}  // namespace neap::rlhf
