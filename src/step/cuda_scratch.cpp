@@ -19,10 +19,11 @@ constexpr std::int64_t kSortUnit = 256;   // as do those of a sort's temporary s
 
 constexpr std::int64_t kBitsAPass = 8;
 
-// Counters of a radix sort of n pairs: a histogram a pass, one a tile, and the passes' own.
+// Counters of a radix sort of n pairs: a histogram of 64-bit counts a pass, one of 32-bit counts a
+// tile, and the passes' own.
 std::int64_t radix_sort_counters(std::int64_t n, std::int64_t tile, std::int64_t passes) {
-  constexpr std::int64_t kHistogram = (1 << kBitsAPass) * 4;
-  return kHistogram * (passes + div_up(n, tile)) + 2 * kSortUnit - 1;
+  constexpr std::int64_t kBins = 1 << kBitsAPass;
+  return kBins * (8 * passes + 4 * div_up(n, tile)) + 2 * kSortUnit - 1;
 }
 
 // How many blocks share a sum, each with a partial result, where a thread would add `values`.
@@ -135,8 +136,8 @@ std::int64_t efficient_backward_workspace(const AttentionSizes& s) {
 }
 
 std::int64_t pair_sort_scratch(std::int64_t n, std::int64_t limit) {
-  constexpr std::int64_t kTile = 2304;
-  if (n <= kTile) return 1;
+  constexpr std::int64_t kOneBlock = 2304, kTile = 4608;
+  if (n <= kOneBlock) return 1;
   const std::int64_t passes = div_up(
       static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(limit - 1))), kBitsAPass);
   // Keys and values once more, where there are several passes.
@@ -149,12 +150,15 @@ RowSortScratch row_sort_scratch(std::int64_t rows, std::int64_t n) {
   const std::int64_t all = rows * n;
   const std::int64_t copies = round_up(4 * all, kSortUnit) + round_up(8 * all, kSortUnit);
   if (rows >= kFewRows) return {.places = 8 * all, .temporary = copies + kSortUnit - 1};
+  RowSortScratch out;
+  out.places = 8 * all;
+  out.temporary = copies + radix_sort_counters(all, 5376, 4);
+  if (rows == 1) return out;
   // Few rows are sorted as one, by value and then by row.
-  return {.places = 8 * all,
-          .pairs = 8 * all,
-          .keys = 4 * all,
-          .temporary = copies + radix_sort_counters(all, 3072, 4),
-          .second = radix_sort_counters(all, 4608, 1)};
+  out.pairs = 8 * all;
+  out.keys = 4 * all;
+  out.second = radix_sort_counters(all, 5760, 1);
+  return out;
 }
 
 }  // namespace neap::step

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <utility>
+#include <vector>
 
 namespace neap::step {
 namespace {
@@ -74,8 +75,37 @@ TEST(CudaScratch, SortsTakeWhatTheAllocatorsTraceShows) {
   EXPECT_EQ(many.places, 8000000);
   EXPECT_EQ(many.temporary, 12000255);
   EXPECT_EQ(many.pairs + many.keys + many.second, 0);
-  EXPECT_EQ(pair_sort_scratch(2304, 100), 1);
-  EXPECT_EQ(pair_sort_scratch(5512, 225), 4607);
+  const RowSortScratch one = row_sort_scratch(1, 5000);
+  EXPECT_EQ(one.places, 40000);
+  EXPECT_EQ(one.temporary, 70143);
+  EXPECT_EQ(one.pairs + one.keys + one.second, 0);
+}
+
+// Of torch 2.11 on an H200: index_put_ with accumulate, and stable sorts.
+TEST(CudaScratch, SortsOfEveryLengthTakeWhatWasMeasured) {
+  struct Pairs {
+    std::int64_t limit, n, bytes;
+  };
+  const std::vector<Pairs> pairs = {
+      {100, 2304, 1},        {200, 2305, 3583},    {225, 5512, 4607},      {200, 4608, 3583},
+      {200, 4609, 4607},     {200, 10000, 5631},   {200, 16384, 6655},     {200, 65536, 17919},
+      {900, 2305, 43007},    {900, 2561, 47103},   {900, 2664, 48639},     {900, 4609, 80895},
+      {900, 65536, 1068543}, {70000, 2305, 45055}, {70000, 10000, 169983}, {70000, 65536, 1070591}};
+  for (const Pairs& p : pairs)
+    EXPECT_EQ(pair_sort_scratch(p.n, p.limit), p.bytes) << p.n << " below " << p.limit;
+  struct Rows {
+    std::int64_t rows, n, temporary, second;
+  };
+  const std::vector<Rows> sorts = {{3, 5000, 191999, 5631},
+                                   {6, 32000, 2349567, 37375},
+                                   {8, 50000, 4885503, 74239},
+                                   {64, 50000, 39019007, 571903},
+                                   {127, 4097, 6351871, 95743}};
+  for (const Rows& s : sorts) {
+    const RowSortScratch got = row_sort_scratch(s.rows, s.n);
+    EXPECT_EQ(got.temporary, s.temporary) << s.rows << " x " << s.n;
+    EXPECT_EQ(got.second, s.second) << s.rows << " x " << s.n;
+  }
 }
 
 // Elements of a gradient, and four bytes for each block that adds some of them.
