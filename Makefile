@@ -3,12 +3,13 @@ SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 # Fastest from nothing; `cmake --preset full` alone builds file by file, with line tables.
 CONFIGURE := cmake --preset full -DNEAP_UNITY=ON -DCMAKE_BUILD_TYPE=Release
-.PHONY: help setup build build-demo core test test-core test-asan test-tsan demo package bench fuzz format lint clean
+.PHONY: help setup build build-demo core test test-slow test-core test-asan test-tsan demo package bench fuzz format lint clean
 
 help:
 	@echo "make demo       set up, build, and run SFT, reward model and PPO under a memory ceiling (CPU)"
 	@echo "make test       set up, build, and run every test that needs no GPU"
 	@echo "make core       build everything below bridge/: no torch, no CUDA toolkit, no Python"
+	@echo "make test-slow  set up, build, and run the trainings that take minutes"
 	@echo "make test-core, test-asan, test-tsan, bench, fuzz, package, format, lint, clean"
 
 setup:
@@ -27,6 +28,10 @@ core:
 
 test: build
 	@scripts/run-tests full
+
+# Trainings that take minutes each; `make test` leaves them out.
+test-slow: build
+	@scripts/run-tests slow
 
 test-core: core
 	@scripts/run-tests core
