@@ -113,7 +113,23 @@ struct MoveReport {
   Bytes bytes;  ///< that left or entered the device
   Bytes copied;
   std::uint64_t regions = 0;
-  double seconds = 0;
+  double seconds = 0;       ///< in the arena's calls
+  double copy_seconds = 0;  ///< of a ticket: of the device, from its first copy to its last
+};
+
+/// A move that was begun: its copies run while the caller goes on. Its tags count as moving until it is finished: a
+/// second move of them waits, so the thread that holds the ticket finishes it first.
+///
+/// Threads   one at a time, which need not be the thread that began it. The arena outlives it.
+/// Failure   of the destructor, which finishes what was not finished: only logged.
+class Ticket {
+ public:
+  Ticket() = default;
+  Ticket(const Ticket&) = delete;
+  Ticket& operator=(const Ticket&) = delete;
+  virtual ~Ticket() = default;
+  /// Waits for the copies and commits. A failure leaves the state from before the move was begun. Once.
+  [[nodiscard]] virtual Result<MoveReport> finish() = 0;
 };
 
 /// What to wait for before anything is unmapped.
@@ -200,6 +216,14 @@ class Arena {
   [[nodiscard]] Result<MoveReport> exchange(std::span<const std::string> out,
                                             std::span<const std::string> in,
                                             const PauseOptions& options = {});
+  /// resume() in two halves: this one takes the pages, maps them and queues the copies; a failure leaves the state as
+  /// it was. Nothing may touch the tags, which are kResuming, before the ticket is finished.
+  [[nodiscard]] Result<std::unique_ptr<Ticket>> begin_resume(std::span<const std::string> tags);
+  /// Copies resident tags with Policy::kHost to the host, where they stay resident. Once it is finished, a pause with
+  /// PauseOptions::unchanged copies nothing. They may be read meanwhile, and must not be written until that pause.
+  /// `fence`: what wrote them.
+  [[nodiscard]] Result<std::unique_ptr<Ticket>> begin_backup(std::span<const std::string> tags,
+                                                             const Fence& fence = {});
   /// Releases or restores the pages of [offset, offset+size) of one region (elastic KV cache). shrink
   /// rounds the borders inwards, grow outwards.
   [[nodiscard]] Result<MoveReport> shrink(RegionId id, Bytes offset, Bytes size,

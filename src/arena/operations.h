@@ -51,6 +51,27 @@ class QueueLease {
   std::unique_ptr<device::CopyQueue> queue_;
 };
 
+/// The seconds of a ticket's copies, all in one direction.
+class CopyTimer {
+ public:
+  enum class Direction { kToHost, kToDevice };
+  /// Before the first copy is queued. `queue` outlives the copies.
+  Status start(device::CopyQueue& queue, Direction direction);
+  /// After the last one.
+  Status stop();
+  /// Waits for the copies. 0 if it was never started.
+  [[nodiscard]] Result<double> seconds();
+
+ private:
+  [[nodiscard]] Result<std::uint64_t> mark();
+  device::CopyQueue* queue_ = nullptr;
+  Direction direction_ = Direction::kToHost;
+  std::uint64_t first_ = 0, last_ = 0;
+};
+
+/// Cuts the copies of a ticket: the program's own copies wait for the one that the link carries.
+void cut_copies(std::vector<TransferChunk>& chunks);
+
 Status wait_for(Arena::Impl& arena, const Fence& fence);
 /// The existing tags of these names; all tags for an empty list. Needs the table lock.
 [[nodiscard]] std::vector<Tag*> tags_of(Arena::Impl& arena, std::span<const std::string> names);

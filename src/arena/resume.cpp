@@ -1,4 +1,4 @@
-// Resume: gather what comes, take pages, map and fill them, commit; or undo.
+// Resume: gather what comes, take pages, map them and queue the copies; wait for these and commit. Or undo.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -6,6 +6,7 @@
 
 #include "arena/operations.h"
 #include "base/format.h"
+#include "base/log.h"
 
 namespace neap::arena {
 namespace {
@@ -90,49 +91,156 @@ class UnpinBehind {
   std::uint64_t mark_ = 0;
 };
 
-/// Maps and fills every chunk. Chunks without pages get them here; `lacks_pages` says that there were
-/// not enough.
-Status move_in(Arena::Impl& arena, Incoming& in, Stopwatch& watch, bool& lacks_pages) {
-  PagesByChunk pages(arena.store, in.chunks);
-  QueueLease queue(arena);
-  const bool copies = has_copies(in.chunks);
-  if (copies || !in.disk.empty()) NEAP_TRY(queue.take());
-  std::optional<UnpinBehind> unpin;
-  if (copies && !arena.keep_host_buffers) unpin.emplace(arena, in, queue.get());
-  for (TransferChunk& chunk : in.chunks) {
-    NEAP_TRY(pages.map(arena, chunk, lacks_pages));
-    if (chunk.copies.empty()) continue;
-    NEAP_TRY(copy_in(chunk, queue.get()));
-    if (unpin) NEAP_TRY(unpin->queued(chunk));
-  }
-  watch.lap(unpin ? "pages, copying and unpinning" : "pages");
-  if (unpin) NEAP_TRY(unpin->finish());
-  Status status = finish_contents(arena, in, queue.taken() ? &queue.get() : nullptr);
-  watch.lap("copying");
-  return status;
-}
-
 bool may_fit(Arena::Impl& arena, const Incoming& in) {
   const auto memory = arena.device.memory();
   return !memory.ok() || memory->free + arena.store.counts().kept >= in.size();
 }
 
-/// Takes the pages chunk by chunk while the contents are copied. Where memory is short, takes all of
-/// them first, which can wait for other processes.
-Status secure_and_move_in(Arena::Impl& arena, Incoming& in, std::chrono::milliseconds wait,
-                          Stopwatch& watch) {
-  bool lacks_pages = false;
-  if (may_fit(arena, in)) {
-    Status status = move_in(arena, in, watch, lacks_pages);
-    if (!lacks_pages) return status;
-    const bool unmapped = unmap_all(arena, in, /*to_driver=*/true);
-    if (!unmapped || wait <= wait.zero())
-      return arena.explain(std::move(status), in.size(), "resume");
+/// A resume in two halves.
+class Resume final : public Ticket {
+ public:
+  /// Where contents are copied while the caller waits, or goes on.
+  enum class Mode { kAtOnce, kBehind };
+
+  Resume(Arena::Impl& arena, std::span<const std::string> names, Mode mode)
+      : arena_(arena),
+        mode_(mode),
+        lock_(arena.table),
+        moving_(std::in_place, arena, lock_, tags_of(arena, names)),
+        queue_(arena) {}
+  ~Resume() override {
+    if (!begun_) return;
+    if (const auto done = finish(); !done.ok()) log::error(done.status().message());
   }
-  NEAP_TRY(secure_pages(arena, in, wait));
-  watch.lap("taking pages");
-  return move_in(arena, in, watch, lacks_pages);
-}
+
+  Status begin(std::chrono::milliseconds wait) {
+    NEAP_TRY(moving_->status());
+    auto gathered = gather_in(arena_, moving_->tags());
+    if (!gathered.ok()) {
+      note_failure(moving_->tags());
+      lock_.unlock();
+      return explain_shortage(arena_, gathered.status()).with_context(what());
+    }
+    in_ = std::move(*gathered);
+    lock_.unlock();
+    watch_.lap("planning");
+    if (mode_ == Mode::kBehind) cut_copies(in_.chunks);
+    Status status = in_.items.empty() ? Status() : secure_and_move_in(wait);
+    if (!status.ok()) return fail(std::move(status));
+    begun_ = true;
+    seconds_ = watch_.seconds();
+    return {};
+  }
+
+  Result<MoveReport> finish() override {
+    if (!std::exchange(begun_, false))
+      return Status(ErrorCode::kInvalidArgument, "A resume is finished once");
+    watch_.lap("meanwhile");
+    const Stopwatch rest;
+    if (in_.items.empty()) {
+      end();
+      return MoveReport{};
+    }
+    Result<double> copied = fill_in();
+    Status status = copied.ok() ? arena_.call_after_map(in_.infos()) : copied.status();
+    watch_.lap("listeners");
+    if (!status.ok()) return fail(std::move(status));
+    lock_.lock();
+    commit(arena_, in_);
+    lock_.unlock();
+    queue_.drop();
+    arena_.close_in_background(std::move(in_.disk));
+    arena_.release_unkept_buffers();
+    arena_.record_store();
+    watch_.lap("committing and host memory");
+    const MoveReport report{bytes_of(in_.chunks), in_.copied, in_.items.size(),
+                            seconds_ + rest.seconds(), *copied};
+    watch_.log("resuming", moving_->tags(), report);
+    lock_.lock();
+    note_resume(arena_, in_, report.seconds);
+    end();
+    return report;
+  }
+
+ private:
+  [[nodiscard]] std::string what() const { return format("resuming {}", join(moving_->tags())); }
+
+  /// The tags may move again.
+  void end() {
+    moving_.reset();
+    lock_.unlock();
+  }
+
+  Status fail(Status status) {
+    queue_.drop();
+    undo(arena_, in_);
+    lock_.lock();
+    note_failure(moving_->tags());
+    status = std::move(status).with_context(what());
+    end();
+    return status;
+  }
+
+  /// Takes the pages chunk by chunk while the contents are copied. Where memory is short, takes all of
+  /// them first, which can wait for other processes.
+  Status secure_and_move_in(std::chrono::milliseconds wait) {
+    bool lacks_pages = false;
+    if (may_fit(arena_, in_)) {
+      Status status = move_in(lacks_pages);
+      if (!lacks_pages) return status;
+      unpin_.reset();
+      queue_.drop();
+      const bool unmapped = unmap_all(arena_, in_, /*to_driver=*/true);
+      if (!unmapped || wait <= wait.zero())
+        return arena_.explain(std::move(status), in_.size(), "resume");
+    }
+    NEAP_TRY(secure_pages(arena_, in_, wait));
+    watch_.lap("taking pages");
+    return move_in(lacks_pages);
+  }
+
+  /// Maps every chunk and queues its copies. Chunks without pages get them here; `lacks_pages` says that
+  /// there were not enough.
+  Status move_in(bool& lacks_pages) {
+    PagesByChunk pages(arena_.store, in_.chunks);
+    const bool copies = has_copies(in_.chunks);
+    if (copies || !in_.disk.empty()) NEAP_TRY(queue_.take());
+    const bool behind = mode_ == Mode::kBehind;
+    if (copies && !behind && !arena_.keep_host_buffers) unpin_.emplace(arena_, in_, queue_.get());
+    timer_ = {};
+    if (copies && behind) NEAP_TRY(timer_.start(queue_.get(), CopyTimer::Direction::kToDevice));
+    for (TransferChunk& chunk : in_.chunks) {
+      NEAP_TRY(pages.map(arena_, chunk, lacks_pages));
+      if (chunk.copies.empty()) continue;
+      NEAP_TRY(copy_in(chunk, queue_.get()));
+      if (unpin_) NEAP_TRY(unpin_->queued(chunk));
+    }
+    if (copies && behind) NEAP_TRY(timer_.stop());
+    watch_.lap(unpin_ ? "pages, copying and unpinning" : "pages");
+    return {};
+  }
+
+  /// Waits for the copies and does what cannot run behind. Returns the seconds of a ticket's copies.
+  Result<double> fill_in() {
+    if (unpin_) NEAP_TRY(unpin_->finish());
+    NEAP_TRY_ASSIGN(const double seconds, timer_.seconds());
+    NEAP_TRY(finish_contents(arena_, in_, queue_.taken() ? &queue_.get() : nullptr));
+    watch_.lap("copying");
+    return seconds;
+  }
+
+  Arena::Impl& arena_;
+  Mode mode_;
+  Stopwatch watch_;
+  std::unique_lock<std::shared_mutex> lock_;  // held only inside calls
+  std::optional<Moving> moving_;
+  Incoming in_;
+  QueueLease queue_;
+  std::optional<UnpinBehind> unpin_;
+  CopyTimer timer_;
+  bool begun_ = false;
+  double seconds_ = 0;  // of begin
+};
 
 }  // namespace
 
@@ -168,46 +276,17 @@ Status secure_pages(Arena::Impl& arena, Incoming& in, std::chrono::milliseconds 
 }
 
 Result<MoveReport> Arena::resume(std::span<const std::string> names, const ResumeOptions& options) {
-  Impl& arena = *impl_;
-  NEAP_TRY(arena.check_process());
-  Stopwatch watch;
-  std::unique_lock lock(arena.table);
-  const Moving moving(arena, lock, tags_of(arena, names));
-  NEAP_TRY(moving.status());
-  auto gathered = gather_in(arena, moving.tags());
-  if (!gathered.ok()) {
-    note_failure(moving.tags());
-    lock.unlock();
-    return explain_shortage(arena, gathered.status())
-        .with_context(format("resuming {}", join(moving.tags())));
-  }
-  Incoming& in = *gathered;
-  if (in.items.empty()) return MoveReport{};
-  lock.unlock();
+  NEAP_TRY(impl_->check_process());
+  Resume resume(*impl_, names, Resume::Mode::kAtOnce);
+  NEAP_TRY(resume.begin(options.wait));
+  return resume.finish();
+}
 
-  watch.lap("planning");
-  Status status = secure_and_move_in(arena, in, options.wait, watch);
-  if (status.ok()) status = arena.call_after_map(in.infos());
-  watch.lap("listeners");
-  if (!status.ok()) {
-    undo(arena, in);
-    lock.lock();
-    note_failure(moving.tags());
-    return std::move(status).with_context(format("resuming {}", join(moving.tags())));
-  }
-
-  lock.lock();
-  commit(arena, in);
-  lock.unlock();
-  arena.close_in_background(std::move(in.disk));
-  arena.release_unkept_buffers();
-  arena.record_store();
-  watch.lap("committing and host memory");
-  const MoveReport report{bytes_of(in.chunks), in.copied, in.items.size(), watch.seconds()};
-  watch.log("resuming", moving.tags(), report);
-  lock.lock();
-  note_resume(arena, in, report.seconds);
-  return report;
+Result<std::unique_ptr<Ticket>> Arena::begin_resume(std::span<const std::string> names) {
+  NEAP_TRY(impl_->check_process());
+  auto resume = std::make_unique<Resume>(*impl_, names, Resume::Mode::kBehind);
+  NEAP_TRY(resume->begin({}));
+  return std::unique_ptr<Ticket>(std::move(resume));
 }
 
 }  // namespace neap::arena

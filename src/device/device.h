@@ -123,6 +123,9 @@ class CopyQueue {
   [[nodiscard]] virtual Result<std::uint64_t> mark_to_host() = 0;
   [[nodiscard]] virtual Result<std::uint64_t> mark_to_device() = 0;
   virtual Status wait(std::uint64_t mark) = 0;
+  /// Seconds of the device from one mark to a later one of the same direction, neither of them waited for yet. Blocks
+  /// until both are reached. sim: 0.
+  [[nodiscard]] virtual Result<double> seconds_between(std::uint64_t from, std::uint64_t to) = 0;
   /// Waits for everything; returns the first failure of any copy.
   virtual Status drain() = 0;
 };

@@ -281,6 +281,19 @@ TEST_P(DeviceConformance, QueueCopiesBothWaysInOrder) {
     if (real()) {
       EXPECT_EQ(out, in);
     }
+    // Copies are timed by marks around them, of either direction.
+    const auto begin = (*queue)->mark_to_host();
+    ASSERT_TRUE(begin.ok());
+    ASSERT_OK((*queue)->to_host({at, out.data(), page_ * kPages}));
+    const auto end = (*queue)->mark_to_host();
+    ASSERT_TRUE(end.ok());
+    const auto seconds = (*queue)->seconds_between(*begin, *end);
+    ASSERT_TRUE(seconds.ok()) << seconds.status().message();
+    EXPECT_GE(*seconds, 0);
+    EXPECT_LT(*seconds, 60);
+    if (device().info().kind != Kind::kSim) {
+      EXPECT_GT(*seconds, 0);
+    }
     ASSERT_OK((*queue)->drain());
     std::rotate(in.begin(), in.begin() + 1, in.end());
   }

@@ -154,6 +154,24 @@ std::vector<Operation> operations() {
          return outcome(w.arena().pause(kHere, options));
        }},
       {"resume", [](World& w) { return outcome(w.arena().resume(kAway)); }},
+      {"resume_behind",
+       [](World& w) {
+         NEAP_TRY_ASSIGN(const auto ticket, w.arena().begin_resume(kAway));
+         return outcome(ticket->finish());
+       }},
+      {"backup_behind",
+       [](World& w) {
+         NEAP_TRY_ASSIGN(const auto ticket, w.arena().begin_backup(kHere));
+         return outcome(ticket->finish());
+       }},
+      {"pause_after_backup",
+       [](World& w) {
+         NEAP_TRY_ASSIGN(const auto ticket, w.arena().begin_backup(kHere));
+         NEAP_TRY(outcome(ticket->finish()));
+         PauseOptions options;
+         options.unchanged = true;
+         return outcome(w.arena().pause(kHere, options));
+       }},
       {"exchange", [](World& w) { return outcome(w.arena().exchange(kHere, kAway)); }},
       {"exchange_unchanged",
        [](World& w) {

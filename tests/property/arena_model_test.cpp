@@ -54,7 +54,7 @@ class Model {
   }
 
   void step() {
-    switch (pick(17)) {
+    switch (pick(19)) {
       case 0:
       case 1:
       case 2:
@@ -84,6 +84,10 @@ class Model {
         return prepare();
       case 14:
         return keep();
+      case 15:
+        return resume_behind();
+      case 16:
+        return back_up();
       default:
         write();
         return look(any());
@@ -199,8 +203,8 @@ class Model {
     options.unchanged = clean;
     return options;
   }
-  void pause() {
-    const auto names = some_tags();
+  void pause() { pause(some_tags()); }
+  void pause(const std::vector<std::string>& names) {
     const auto options = pause_options(names);
     const auto done = arena_->pause(names, options);
     ASSERT_TRUE(done.ok()) << done.status().message();
@@ -217,12 +221,49 @@ class Model {
     });
     return may && region.resident && arena_->info(RegionId{id})->state == State::kResident;
   }
-  void resume() {
-    const auto names = some_tags();
+  void resume() { resume(some_tags()); }
+  void resume(const std::vector<std::string>& names) {
     const auto done = arena_->resume(names);
     if (!done.ok()) return expect_short(done.status());
     for (auto& [id, region] : regions_)
       if (in(names, region.tag)) model_resume(region);
+  }
+  /// While a ticket for `names` is open.
+  void move_others(const std::vector<std::string>& names) {
+    std::vector<std::string> others;
+    for (const auto& tag : kTags)
+      if (!in(names, tag) && pick(2) == 0) others.push_back(tag);
+    if (others.empty()) return;  // would be all tags
+    pick(2) == 0 ? pause(others) : resume(others);
+  }
+  void resume_behind() {
+    const auto names = some_tags();
+    const auto ticket = arena_->begin_resume(names);
+    if (!ticket.ok()) return expect_short(ticket.status());
+    move_others(names);
+    const auto done = (*ticket)->finish();
+    ASSERT_TRUE(done.ok()) << done.status().message();
+    for (auto& [id, region] : regions_)
+      if (in(names, region.tag)) model_resume(region);
+  }
+  void back_up() {
+    const auto names = some_tags();
+    const auto ticket = arena_->begin_backup(names);
+    ASSERT_TRUE(ticket.ok()) << ticket.status().message();
+    move_others(names);
+    look(any());
+    const auto done = (*ticket)->finish();
+    ASSERT_TRUE(done.ok()) << done.status().message();
+    // A region that stays, because it is kept or shares a page with one that is, is not backed up.
+    const auto keeps = [&](const std::string& tag) {
+      return std::any_of(regions_.begin(), regions_.end(),
+                         [&](const auto& r) { return r.second.kept && r.second.tag == tag; });
+    };
+    for (auto& [id, region] : regions_) {
+      if (in(names, region.tag) && region.resident && region.policy == Policy::kHost &&
+          !keeps(region.tag))
+        region.dirty = false;
+    }
   }
   void exchange() {
     const std::vector<std::string> out = {kTags[pick(kTags.size())]};

@@ -75,6 +75,22 @@ class CudaCopyQueue final : public CopyQueue {
     return status;
   }
 
+  Result<double> seconds_between(std::uint64_t from, std::uint64_t to) override {
+    const auto first = marks_.find(from);
+    const auto last = marks_.find(to);
+    if (first == marks_.end() || last == marks_.end())
+      return Status(ErrorCode::kInvalidArgument, "a mark of copies was waited for before");
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    NEAP_TRY(to_status(*card_.driver, card_.driver->event_synchronize(last->second),
+                       "waiting for a copy"));
+    float milliseconds = 0;
+    NEAP_TRY(to_status(*card_.driver,
+                       card_.driver->event_elapsed(&milliseconds, first->second, last->second),
+                       "timing copies"));
+    return static_cast<double>(milliseconds) * 1e-3;
+  }
+
   Status drain() override {
     const ContextScope scope(card_);
     NEAP_TRY(scope.status());
@@ -98,9 +114,7 @@ class CudaCopyQueue final : public CopyQueue {
       event = spare_.back();
       spare_.pop_back();
     } else {
-      NEAP_TRY(to_status(*card_.driver,
-                         card_.driver->event_create(&event, cuda::kEventDisableTiming),
-                         "making an event"));
+      NEAP_TRY(to_status(*card_.driver, card_.driver->event_create(&event, 0), "making an event"));
     }
     if (Status status =
             to_status(*card_.driver, card_.driver->event_record(event, streams_[direction]),

@@ -49,7 +49,6 @@ constexpr int kAccessNone = 0;
 constexpr int kAccessReadWrite = 3;
 constexpr int kGranularityRecommended = 1;
 constexpr unsigned kStreamNonBlocking = 1;
-constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kHostRegisterPortable = 1;
 constexpr int kAttributeMultiprocessors = 16;
 constexpr int kAttributeVirtualMemory = 102;
@@ -109,6 +108,7 @@ constexpr int kAttributeFabric = 128;
   X(event_destroy, "cuEventDestroy_v2", (Event event))                                             \
   X(event_record, "cuEventRecord", (Event event, Stream stream))                                   \
   X(event_synchronize, "cuEventSynchronize", (Event event))                                        \
+  X(event_elapsed, "cuEventElapsedTime", (float* milliseconds, Event begin, Event end))            \
   X(error_name, "cuGetErrorName", (Result32 error, const char** name))                             \
   X(error_text, "cuGetErrorString", (Result32 error, const char** text))
 

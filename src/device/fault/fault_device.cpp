@@ -14,7 +14,7 @@ constexpr std::array<std::string_view, kCallKinds> kNames = {
     "grant_peer",      "copy_to_host", "copy_to_device", "fill",
     "make_copy_queue", "synchronize",  "register_host",  "unregister_host",
     "export_page",     "import_page",  "queue.to_host",  "queue.to_device",
-    "queue.mark",      "queue.wait",   "queue.drain"};
+    "queue.mark",      "queue.wait",   "queue.seconds",  "queue.drain"};
 
 class Trigger {
  public:
@@ -75,6 +75,10 @@ class FaultCopyQueue final : public CopyQueue {
   Status wait(std::uint64_t mark) override {
     NEAP_TRY(trigger_.pass(Call::kQueueWait));
     return below_->wait(mark);
+  }
+  Result<double> seconds_between(std::uint64_t from, std::uint64_t to) override {
+    NEAP_TRY(trigger_.pass(Call::kQueueSeconds));
+    return below_->seconds_between(from, to);
   }
   Status drain() override {
     // A drain that reports failure has still waited: nothing of this queue touches memory any more.

@@ -38,6 +38,7 @@ enum class Call : int {
   kQueueToDevice,
   kQueueMark,
   kQueueWait,
+  kQueueSeconds,
   kQueueDrain,
 };
 inline constexpr int kCallKinds = static_cast<int>(Call::kQueueDrain) + 1;

@@ -7,13 +7,15 @@
 
 namespace neap::device {
 
-/// `check` tests whether a device range may be accessed now; it runs on the caller's thread.
+/// Tests whether a device range may be accessed now; runs on the caller's thread.
 class HostCopyChecks {
  public:
   virtual ~HostCopyChecks() = default;
   virtual Status check_copy(const Copy& copy) const = 0;
 };
 
-[[nodiscard]] Result<std::unique_ptr<CopyQueue>> make_host_copy_queue(const HostCopyChecks& checks);
+/// `rate`: bytes a second of each direction; zero: unlimited.
+[[nodiscard]] Result<std::unique_ptr<CopyQueue>> make_host_copy_queue(const HostCopyChecks& checks,
+                                                                      double rate);
 
 }  // namespace neap::device

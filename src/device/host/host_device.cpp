@@ -77,7 +77,8 @@ DeviceInfo info_of(const HostOptions& options) {
 
 class HostDeviceImpl final : public HostDevice, public HostCopyChecks {
  public:
-  explicit HostDeviceImpl(const HostOptions& options) : HostDevice(info_of(options)) {}
+  explicit HostDeviceImpl(const HostOptions& options)
+      : HostDevice(info_of(options)), link_rate_(options.link_rate) {}
   ~HostDeviceImpl() override {
     for (const auto& [at, size] : ledger_.reservations()) ::munmap(pointer(at), size.count());
     for (const std::uint64_t native : ledger_.natives()) ::close(descriptor(native));
@@ -101,7 +102,7 @@ class HostDeviceImpl final : public HostDevice, public HostCopyChecks {
     return {};
   }
   Result<std::unique_ptr<CopyQueue>> make_copy_queue() override {
-    return make_host_copy_queue(*this);
+    return make_host_copy_queue(*this, link_rate_);
   }
   Status synchronize() override { return {}; }
   Status synchronize(StreamId) override { return {}; }
@@ -186,6 +187,8 @@ class HostDeviceImpl final : public HostDevice, public HostCopyChecks {
     });
     return done;
   }
+
+  const double link_rate_;
 };
 
 }  // namespace

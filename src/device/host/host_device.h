@@ -27,6 +27,8 @@ struct HostOptions {
   Bytes granularity = 2_MiB;  ///< a power of two, at least the system's page size
   std::string name = "host memory";
   int ordinal = 0;
+  /// Bytes a second of each direction of a copy queue, as of a GPU's link; zero: as fast as memory.
+  double link_rate = 0;
 };
 
 class HostDevice : public LedgerDevice {
