@@ -197,10 +197,13 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
   in_phase_ = false;
   const std::string& name = plan_.phases[index].name;
   const bool cuda = device_.torch.is_cuda();
-  const Status finished = cuda ? device_.device->synchronize() : Status();
+  // The stream that computes, not the device: what copies run behind the phase is waited for below.
+  const Status finished = cuda ? device_.device->synchronize(device::StreamId::kDefault) : Status();
   PhaseMeasurement m;
   m.phase = name;
   m.seconds = seconds_since(start);
+  // Before the pool is emptied: the driver waits for all copies when memory is freed.
+  const Status copied = executor_->finish_copies(m.behind);
   m.entry = std::move(entry);
   m.streamed = executor_->take_stream_use();
   m.persistent = executor_->persistent();
@@ -214,7 +217,8 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
   }
   const Status within = accounts_->add(std::move(m));
   mark(trace::EventKind::kPhaseEnd, name);
-  if (!finished.ok()) return Status(finished).with_context(format("ending phase \"{}\"", name));
+  for (const Status& status : {finished, copied})
+    if (!status.ok()) return Status(status).with_context(format("ending phase \"{}\"", name));
   return cuda ? within : Status();
 }
 
@@ -234,6 +238,18 @@ void RuntimeImpl::mark(trace::EventKind kind, std::string_view name) {
 }
 
 }  // namespace
+
+Bytes PhaseMeasurement::moved() const {
+  Bytes sum = entry.copied() + streamed.copied();
+  for (const MoveRecord& move : behind) sum += move.copied;
+  return sum;
+}
+
+double PhaseMeasurement::move_seconds() const {
+  double sum = entry.seconds;
+  for (const MoveRecord& move : behind) sum += move.visible_seconds;
+  return sum;
+}
 
 void Runtime::for_each_window(std::string_view tag, Access access,
                               const std::function<void(std::size_t, std::size_t)>& visit) {

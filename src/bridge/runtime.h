@@ -38,9 +38,12 @@ struct PhaseMeasurement {
   Bytes peak;                   ///< most physical device memory held in the phase, windows included
   Bytes fragmentation_at_peak;  ///< reserved - allocated when the pool last had to grow to its peak
   Transition entry;             ///< the moves before it
-  StreamUse streamed;           ///< the windows of the phase
-  double seconds = 0;           ///< of the phase's own work, streaming included
-  [[nodiscard]] Bytes moved() const { return entry.copied() + streamed.copied(); }
+  std::vector<MoveRecord> behind{};  ///< the moves that ran while it computed
+  StreamUse streamed;                ///< the windows of the phase
+  double seconds = 0;                ///< of the phase's own work, streaming included
+  [[nodiscard]] Bytes moved() const;
+  /// Waited for: moves before it and what was left of those behind it.
+  [[nodiscard]] double move_seconds() const;
 };
 
 class Runtime {

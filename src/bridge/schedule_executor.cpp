@@ -151,18 +151,60 @@ bool ScheduleExecutor::is_scheduled(std::size_t phase, const std::vector<Move>& 
 }
 
 Transition ScheduleExecutor::enter(std::size_t phase) {
+  throw_if_error(finish_begun());
   std::vector<plan::TagState> states = states_;
-  const std::vector<Move> moves = plan::moves_to(plan_, states, plan_.schedule[phase].resident);
+  std::vector<Move> moves = plan::moves_into(plan_, states, phase);
   const bool scheduled = is_scheduled(phase, moves);
   last_phase_.reset();  // until the moves are done
-  Transition done = execute(moves);
+  const auto behind =
+      std::find_if(moves.begin(), moves.end(), [](const Move& move) { return move.behind; });
+  Transition done = execute({moves.begin(), behind});
   done.scheduled = scheduled;
+  for (auto move = behind; move != moves.end(); ++move) begin(*move);
   plan::enter_phase(plan_, states_, phase);
   last_phase_ = phase;
   return done;
 }
 
+void ScheduleExecutor::begin(const Move& move) {
+  const std::vector<std::string> tags = {move.tag};
+  // Not the whole device: its copies would be waited for as well.
+  const arena::Fence work = arena::Fence::of({device::StreamId::kDefault});
+  const bool resume = move.kind == Move::Kind::kResume;
+  auto ticket = resume ? arena_.begin_resume(tags) : arena_.begin_backup(tags, work);
+  begun_.push_back({move, value_or_throw(std::move(ticket))});
+  plan::TagState& state = states_[tag_index(move.tag)];
+  if (resume)
+    state.resident = true;
+  else
+    state.dirty = false;
+}
+
+Status ScheduleExecutor::finish_begun() {
+  Status first;
+  for (Begun& begun : std::exchange(begun_, {})) {
+    const Move& move = begun.move;
+    const Result<arena::MoveReport> report = begun.ticket->finish();
+    if (report.ok()) {
+      finished_.push_back({move.kind, move.tag, move.bytes, report->copied, report->copy_seconds,
+                           report->seconds, true});
+      continue;
+    }
+    if (move.kind == Move::Kind::kBackup) states_[tag_index(move.tag)].dirty = true;
+    if (first.ok()) first = report.status();
+  }
+  if (!first.ok()) resync();
+  return first;
+}
+
+Status ScheduleExecutor::finish_copies(std::vector<MoveRecord>& done) {
+  Status status = finish_begun();
+  for (MoveRecord& record : std::exchange(finished_, {})) done.push_back(std::move(record));
+  return status;
+}
+
 Transition ScheduleExecutor::move_to(const Set& wanted) {
+  throw_if_error(finish_begun());
   std::vector<plan::TagState> states = states_;
   return execute(plan::moves_to(plan_, states, wanted));
 }
@@ -175,12 +217,17 @@ Transition ScheduleExecutor::execute(const std::vector<Move>& moves) {
     for (const Call& call : calls_of(moves)) {
       const arena::MoveReport report = run(arena_, call);
       done.seconds += report.seconds;
+      Bytes all;
+      for (std::size_t i = 0; i < call.moves; ++i) all += moves[next + i].bytes;
       for (std::size_t i = 0; i < call.moves; ++i, ++next) {
         const Move& move = moves[next];
         const std::size_t tag = tag_index(move.tag);
         (void)plan::move_tag(plan_.tags[tag], states_[tag], move.kind == Move::Kind::kResume);
-        done.moves.push_back(
-            {move.kind, move.tag, move.copies ? move.bytes : Bytes(), Bytes(), report.seconds});
+        const double share =
+            static_cast<double>(move.bytes.count()) / static_cast<double>(all.count());
+        const double seconds = report.seconds * share;
+        done.moves.push_back({move.kind, move.tag, move.copies ? move.bytes : Bytes(), Bytes(),
+                              move.copies ? seconds : 0, seconds});
       }
     }
   } catch (...) {
@@ -194,12 +241,12 @@ Transition ScheduleExecutor::execute(const std::vector<Move>& moves) {
   return done;
 }
 
-// After a failure: a tag that was leaving may be paused, with its contents.
+// After a failure: a tag that was leaving may be paused, with its contents. One that is still coming counts as resident.
 void ScheduleExecutor::resync() {
   for (std::size_t t = 0; t < states_.size(); ++t) {
     const auto regions = arena_.regions(plan_.tags[t].tag);
     const bool resident = std::any_of(regions.begin(), regions.end(), [](const auto& r) {
-      return r.state == arena::State::kResident;
+      return r.state != arena::State::kPaused;
     });
     if (states_[t].resident != resident) (void)plan::move_tag(plan_.tags[t], states_[t], resident);
   }

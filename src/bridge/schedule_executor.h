@@ -3,7 +3,8 @@
 // Moves come from plan::moves_to, which wrote the schedule: inside the cycle they are the plan's list,
 // outside it (the first phase, validation, after hold) the way back into it. They are executed in their
 // order; pauses that copy and the resumes behind them are one exchange, which uses both directions of
-// the link.
+// the link. Moves that run behind the phase begin after them and are finished by finish_copies, at the
+// phase's end or before whatever moves next.
 //
 // Threads   one at a time.
 // Failure   neap::Error. A move that failed has changed nothing, or what was leaving is paused with its
@@ -11,6 +12,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,12 +29,14 @@ namespace neap::bridge {
 struct MoveRecord {
   plan::Move::Kind kind = plan::Move::Kind::kPause;
   std::string tag;
-  Bytes planned;       ///< over the link, by the plan
-  Bytes copied;        ///< over the link, as the arena counted
-  double seconds = 0;  ///< of the arena's call; moves of one exchange share it
+  Bytes planned;               ///< over the link, by the plan
+  Bytes copied;                ///< over the link, as the arena counted
+  double copy_seconds = 0;     ///< of its copies; between phases the same as visible_seconds
+  double visible_seconds = 0;  ///< waited for; of one call's seconds its share by bytes
+  bool behind = false;         ///< it ran while the phase computed
 };
 
-/// What was done before a phase.
+/// What was done before a phase, without what runs behind it.
 struct Transition {
   std::vector<MoveRecord> moves;  ///< in the order of execution
   double seconds = 0;
@@ -64,6 +68,9 @@ class ScheduleExecutor {
 
   /// Brings the tags into the state that the schedule wants for `phase` (index), whatever the state is now.
   Transition enter(std::size_t phase);
+  /// Waits for what runs behind the phase and adds it to `done`, with what was waited for since the last call. The first
+  /// failure; its tag is as before the move.
+  [[nodiscard]] Status finish_copies(std::vector<MoveRecord>& done);
   /// Makes exactly `wanted` resident.
   Transition move_to(const Set& wanted);
   /// `tags` in addition to what is there, or alone where both do not fit under the capacity. The caller may write them.
@@ -108,6 +115,8 @@ class ScheduleExecutor {
  private:
   [[nodiscard]] bool is_scheduled(std::size_t phase, const std::vector<plan::Move>& moves) const;
   Transition execute(const std::vector<plan::Move>& moves);
+  void begin(const plan::Move& move);
+  [[nodiscard]] Status finish_begun();
   void resync();
   [[nodiscard]] std::string window_tag(std::size_t tag, std::size_t window) const;
   void create_regions(const plan::TagPlan& tag);
@@ -118,6 +127,12 @@ class ScheduleExecutor {
   std::optional<std::size_t> last_phase_;                        // that was entered
   std::map<std::pair<std::string, std::string>, Place> places_;  // (tag, part)
   StreamUse stream_use_;
+  struct Begun {
+    plan::Move move;
+    std::unique_ptr<arena::Ticket> ticket;
+  };
+  std::vector<Begun> begun_;
+  std::vector<MoveRecord> finished_;  // not asked for yet
 };
 
 }  // namespace neap::bridge

@@ -21,10 +21,11 @@ PhasePlan between(const PhasePlan& a, const PhasePlan& b, double share) {
   return out;
 }
 
-// No schedule moves these bytes in less.
-double least_seconds_of_moves(const MemoryPlan& plan) {
-  return static_cast<double>(plan.moved_per_step.count()) /
-         std::max({plan.link.to_host, plan.link.to_device, plan.link.both});
+// No step with these operations moves these bytes in less.
+double least_seconds(const MemoryPlan& plan, double operations, double streaming) {
+  const double moves = static_cast<double>(plan.moved_per_step.count()) /
+                       std::max({plan.link.to_host, plan.link.to_device, plan.link.both});
+  return plan.overlap ? std::max(operations + streaming, moves) : operations + moves;
 }
 
 class CheckpointSearch {
@@ -50,7 +51,7 @@ class CheckpointSearch {
     NEAP_TRY_ASSIGN(const std::optional<double> least, cost());
     keep_best(least);
     // The least memory needs the fewest moves.
-    if (least && fewest_operations + least_seconds_of_moves(plan_) >= limit_) return false;
+    if (least && least_seconds(plan_, fewest_operations, streaming_) >= limit_) return false;
     // The choice for one model changes what the next one's costs, so twice where there are several.
     for (std::size_t round = 0; round < (choices_.size() > 1 ? 2 : 1); ++round) {
       for (std::size_t c = 0; c < choices_.size(); ++c) {

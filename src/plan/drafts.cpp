@@ -48,6 +48,7 @@ Result<MemoryPlan> Drafts::draft(const spec::UpdateModes& modes) {
   plan.host_budget =
       job_.memory.host_budget.is_zero() ? target_.host_memory : job_.memory.host_budget;
   plan.may_move = job_.memory.allows(spec::Measure::kMove);
+  plan.overlap = job_.memory.overlap;
   plan.link = target_.link;
   plan.rates_from = target_.rates_from;
   plan.updates = modes;

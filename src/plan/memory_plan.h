@@ -76,23 +76,33 @@ struct Loop {
   std::int64_t times = 1;
 };
 struct Move {
-  enum class Kind { kPause, kResume } kind;
+  enum class Kind {
+    kPause,
+    kResume,
+    kBackup,  ///< the host copy is made while the tag stays; the pause that follows copies nothing
+  } kind;
   std::string tag;
   arena::Policy policy = arena::Policy::kHost;  ///< of a pause
   Bytes bytes;
   /// False: for a pause, the host copy of an earlier one is still valid; for a resume, nothing is
   /// restored.
   bool copies = true;
+  /// Begins with the phase and is waited for at its end; else it is done before the phase begins. Of a backup always, of
+  /// a resume where the phase does not need the tag.
+  bool behind = false;
   friend bool operator==(const Move&, const Move&) = default;
 };
 struct PhaseSchedule {
-  /// Executed before the phase begins, in this order. Pauses that copy and the resumes behind them
-  /// are one exchange.
+  /// Executed before the phase begins, in this order; last come those that begin with it. Pauses that copy and the
+  /// resumes after them are one exchange.
   std::vector<Move> moves;
   std::vector<bool> resident;  ///< one a tag, during the phase
   Bytes persistent;            ///< resident tags
   Bytes peak;                  ///< persistent + window + transient of the phase
   std::vector<Move> again{};   ///< in place of `moves` in every later round of the phase's loop
+  // One a tag:
+  std::vector<bool> behind{};  ///< where the tag comes, it comes behind the phase
+  std::vector<bool> backup{};  ///< a host copy that is not right is made behind the phase
 };
 
 /// Rates between the device and the host, in bytes a second.
@@ -141,6 +151,7 @@ struct MemoryPlan {
   Bytes granularity;
   Bytes host_budget;     ///< memory.host_budget, or what the target has; zero: unlimited
   bool may_move = true;  ///< tags may wait on the host while no phase needs them
+  bool overlap = false;  ///< copies may run while a phase computes
   Link link;
   std::string rates_from;         ///< of the link's and the operations' rates, for people
   spec::UpdateModes updates;      ///< of the recipe that the phases are from
@@ -155,7 +166,8 @@ struct MemoryPlan {
   Bytes all_resident;                   ///< every tag at once + the largest transient
   Bytes peak;                           ///< largest phase peak of the schedule
   Bytes moved_per_step;                 ///< bytes over the link, both directions; windows included
-  double move_seconds = 0;              ///< of a step's moves and windows at the link's rates
+  double copy_seconds = 0;              ///< of a step's moves and windows at the link's rates
+  double move_seconds = 0;              ///< the part of them that no phase hides
   Bytes host_bytes;  ///< host copies: one of each tag that ever leaves with its contents
 
   /// Of a step: operations and moves, one after another, by the device's and the link's rates.

@@ -4,7 +4,9 @@
 #include <numeric>
 
 #include "base/format.h"
+#include "plan/overlap.h"
 #include "plan/residency_search.h"
+#include "plan/step_walk.h"
 
 namespace neap::plan {
 namespace {
@@ -12,34 +14,6 @@ namespace {
 constexpr std::size_t kMostPhases = 64;
 PhaseMask all_phases(std::size_t n) {
   return n == kMostPhases ? ~PhaseMask{0} : phase_bit(n) - 1;
-}
-
-// A phase of the walk. A loop's second round is used for all later ones: every tag is in the
-// same state in them.
-struct Visit {
-  std::size_t phase = 0;
-  bool again = false;
-  std::int64_t times = 1;
-};
-std::vector<Visit> walk_of(const MemoryPlan& plan) {
-  std::vector<Visit> walk;
-  std::size_t loop = 0;
-  for (std::size_t p = 0; p < plan.phases.size(); ++p) {
-    walk.push_back({p});
-    if (loop == plan.loops.size() || plan.loops[loop].last != p) continue;
-    const Loop& l = plan.loops[loop++];
-    if (l.times < 2) continue;
-    for (std::size_t q = l.first; q <= l.last; ++q) walk.push_back({q, true, l.times - 1});
-  }
-  return walk;
-}
-
-// A loop begins or ends between phase p and the next.
-bool is_cut(const MemoryPlan& plan, std::size_t p) {
-  const std::size_t next = (p + 1) % plan.phases.size();
-  return std::any_of(plan.loops.begin(), plan.loops.end(), [&](const Loop& l) {
-    return l.times > 1 && (l.last == p || l.first == next);
-  });
 }
 
 // Maximal runs of phases, round the cycle, that do not need the tag, cut at loops' borders.
@@ -65,16 +39,6 @@ std::vector<PhaseMask> gaps_of(const MemoryPlan& plan, const TagPlan& tag) {
 
 bool beats(const TagOption& a, const TagOption& b) {
   return (a.resident & ~b.resident) == 0 && a.cost <= b.cost && a.host <= b.host;
-}
-
-// Whether the move copies.
-bool change_residency(const TagPlan& tag, TagState& state, bool resident) {
-  const bool keeps = tag.contents != Contents::kScratch;
-  state.resident = resident;
-  if (resident) return keeps;
-  const bool copies = keeps && state.dirty;
-  state.dirty = !keeps;
-  return copies;
 }
 
 TagOption make_option(const std::vector<Visit>& walk, const TagPlan& tag, PhaseMask resident) {
@@ -112,26 +76,19 @@ TagOption streamed_option(const MemoryPlan& plan, const TagPlan& tag) {
   return option;
 }
 
-// Of moves of a kind: all bytes, and those that are copied.
-struct Moved {
-  Bytes bytes, copied;
-};
-Moved moved(const std::vector<Move>& moves, Move::Kind kind) {
-  Moved sum;
-  for (const Move& move : moves) {
-    if (move.kind != kind) continue;
-    sum.bytes += move.bytes;
-    if (move.copies) sum.copied += move.bytes;
-  }
-  return sum;
-}
-
+// Exchanges between phases; moves behind them are counted by hide_copies.
 void add_moves(MemoryPlan& plan, const std::vector<Move>& moves, std::int64_t times) {
-  const Moved out = moved(moves, Move::Kind::kPause);
-  const Moved in = moved(moves, Move::Kind::kResume);
-  plan.moved_per_step += (out.copied + in.copied) * static_cast<std::uint64_t>(times);
-  plan.move_seconds +=
-      plan.link.seconds(out.copied, in.copied, in.bytes) * static_cast<double>(times);
+  Bytes out, in, mapped, all;
+  for (const Move& move : moves) {
+    const Bytes copied = move.copies ? move.bytes : Bytes();
+    all += copied;
+    if (move.kind == Move::Kind::kResume) mapped += move.bytes;
+    if (!move.behind) (move.kind == Move::Kind::kResume ? in : out) += copied;
+  }
+  const double seconds = plan.link.seconds(out, in, mapped) * static_cast<double>(times);
+  plan.moved_per_step += all * static_cast<std::uint64_t>(times);
+  plan.copy_seconds += seconds;
+  plan.move_seconds += seconds;
 }
 
 // Of one update. The first window comes alone, each other one while the one before leaves, and the
@@ -149,7 +106,9 @@ double window_seconds(const MemoryPlan& plan, const TagPlan& tag) {
 void write_sums(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
   plan.peak = plan.all_resident = plan.host_bytes = Bytes();
   Bytes largest_transient;
-  plan.move_seconds += streaming_seconds(plan);
+  const double streaming = streaming_seconds(plan);
+  plan.copy_seconds += streaming;
+  plan.move_seconds += streaming;
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
     PhaseSchedule& s = plan.schedule[p];
     for (std::size_t t = 0; t < plan.tags.size(); ++t) {
@@ -170,14 +129,19 @@ void write_sums(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
 }
 
 // Moves of every visit, from what the visit before left, round the cycle.
-void write_schedule(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
+void write_schedule(MemoryPlan& plan, const std::vector<TagOption>& chosen,
+                    const Overlap& overlap) {
   plan.schedule.assign(plan.phases.size(), {});
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
-    for (const TagOption& option : chosen)
-      plan.schedule[p].resident.push_back((option.resident & phase_bit(p)) != 0);
+    for (std::size_t t = 0; t < plan.tags.size(); ++t) {
+      plan.schedule[p].resident.push_back((chosen[t].resident & phase_bit(p)) != 0);
+      plan.schedule[p].behind.push_back((overlap.resumes[t] & phase_bit(p)) != 0);
+      plan.schedule[p].backup.push_back((overlap.backups[t] & phase_bit(p)) != 0);
+    }
   }
   plan.moved_per_step = Bytes();
-  plan.move_seconds = 0;
+  plan.copy_seconds = overlap.copy_seconds;
+  plan.move_seconds = overlap.visible_seconds;
   const std::vector<Visit> walk = walk_of(plan);
   std::vector<TagState> states(plan.tags.size());
   for (std::size_t t = 0; t < states.size(); ++t) {
@@ -187,7 +151,7 @@ void write_schedule(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
   for (int round = 0; round < 2; ++round) {
     for (const Visit& visit : walk) {
       PhaseSchedule& s = plan.schedule[visit.phase];
-      std::vector<Move> moves = moves_to(plan, states, s.resident);
+      std::vector<Move> moves = moves_into(plan, states, visit.phase);
       enter_phase(plan, states, visit.phase);
       if (round == 0) continue;
       add_moves(plan, moves, visit.times);
@@ -195,6 +159,20 @@ void write_schedule(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
     }
   }
   write_sums(plan, chosen);
+}
+
+void write_schedule(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
+  const std::vector<PhaseMask> nothing(plan.tags.size(), 0);
+  const Overlap none{nothing, nothing};
+  write_schedule(plan, chosen, none);
+  if (!plan.overlap) return;
+  const double between = plan.move_seconds;
+  std::vector<TagOption> longer = chosen;
+  const Overlap overlap = hide_copies(plan, longer);
+  if (overlap.copy_seconds <= 0) return;
+  write_schedule(plan, longer, overlap);
+  // A copy that is not hidden enough was better exchanged for one the other way.
+  if (plan.move_seconds >= between) write_schedule(plan, chosen, none);
 }
 
 Bytes needed(const MemoryPlan& plan, std::size_t phase) {
@@ -268,6 +246,20 @@ std::optional<Move> move_tag(const TagPlan& tag, TagState& state, bool resident)
               tag.bytes, copies};
 }
 
+namespace {
+
+std::size_t rank_of(const Move& move) {
+  if (move.behind) return move.kind == Move::Kind::kResume ? 3 : 4;
+  return move.kind == Move::Kind::kResume ? 2 : move.copies ? 1 : 0;
+}
+
+void sort(std::vector<Move>& moves) {
+  std::stable_sort(moves.begin(), moves.end(),
+                   [](const Move& a, const Move& b) { return rank_of(a) < rank_of(b); });
+}
+
+}  // namespace
+
 std::vector<Move> moves_to(const MemoryPlan& plan, std::vector<TagState>& states,
                            const std::vector<bool>& resident) {
   std::vector<Move> moves;
@@ -275,11 +267,24 @@ std::vector<Move> moves_to(const MemoryPlan& plan, std::vector<TagState>& states
     if (auto move = move_tag(plan.tags[t], states[t], resident[t]))
       moves.push_back(std::move(*move));
   }
-  const auto rank = [](const Move& m) {
-    return m.kind == Move::Kind::kResume ? 2 : m.copies ? 1 : 0;
-  };
-  std::stable_sort(moves.begin(), moves.end(),
-                   [&](const Move& a, const Move& b) { return rank(a) < rank(b); });
+  sort(moves);
+  return moves;
+}
+
+std::vector<Move> moves_into(const MemoryPlan& plan, std::vector<TagState>& states,
+                             std::size_t phase) {
+  std::vector<Move> moves;
+  for (std::size_t t = 0; t < plan.tags.size(); ++t) {
+    const TagPlan& tag = plan.tags[t];
+    if (auto move = move_tag(tag, states[t], plan.schedule[phase].resident[t])) {
+      move->behind = move->kind == Move::Kind::kResume && plan.schedule[phase].behind[t];
+      moves.push_back(std::move(*move));
+    } else if (plan.schedule[phase].backup[t] && states[t].dirty) {
+      states[t].dirty = false;
+      moves.push_back({Move::Kind::kBackup, tag.tag, arena::Policy::kHost, tag.bytes, true, true});
+    }
+  }
+  sort(moves);
   return moves;
 }
 
@@ -352,10 +357,10 @@ double streaming_seconds(const MemoryPlan& plan) {
 
 namespace {
 
-// Bytes that the link cannot move in the seconds that operations leave of `limit`.
+// Bytes that the link cannot move in `limit` seconds, or in those that operations leave of them.
 Bytes most_bytes(const MemoryPlan& plan, double limit) {
   double left = limit;
-  for (const PhasePlan& phase : plan.phases) left -= phase.seconds;
+  for (const PhasePlan& phase : plan.phases) left -= plan.overlap ? 0 : phase.seconds;
   const double bytes = left * std::max({plan.link.to_host, plan.link.to_device, plan.link.both});
   if (bytes >= 1e18) return Bytes(~0ull);
   return bytes <= 0 ? Bytes() : Bytes(static_cast<std::uint64_t>(bytes) + 1);
@@ -379,8 +384,9 @@ Result<bool> solve_if_fits(MemoryPlan& plan, const std::string& mode, double lim
     return Status(ErrorCode::kInvalidArgument,
                   format("memory.residency is \"{}\"; it can be \"auto\" or \"all\"", mode));
   const auto chosen = search_residency(plan, plan.capacity, most_bytes(plan, limit));
-  if (chosen) write_schedule(plan, *chosen);
-  return chosen.has_value();
+  if (!chosen) return false;
+  write_schedule(plan, *chosen);
+  return true;
 }
 
 Bytes least_needed(const MemoryPlan& plan) {

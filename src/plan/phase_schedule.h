@@ -71,9 +71,12 @@ struct TagState {
 /// The move of a tag that is to be resident or away, and its state after it; nullopt: none.
 [[nodiscard]] std::optional<Move> move_tag(const TagPlan& tag, TagState& state, bool resident);
 /// Moves of all tags, in the order in which they are executed: pauses that copy nothing, pauses that
-/// copy, resumes. The schedule is made of these; the runtime calls it for what is outside the cycle.
+/// copy, resumes. The runtime calls it for what is outside the cycle.
 [[nodiscard]] std::vector<Move> moves_to(const MemoryPlan& plan, std::vector<TagState>& states,
                                          const std::vector<bool>& resident);
+/// The same for a phase, with those that run behind it at the end: resumes, then backups. The schedule is made of these.
+[[nodiscard]] std::vector<Move> moves_into(const MemoryPlan& plan, std::vector<TagState>& states,
+                                           std::size_t phase);
 /// What is written in a phase makes host copies stale.
 void enter_phase(const MemoryPlan& plan, std::vector<TagState>& states, std::size_t phase);
 

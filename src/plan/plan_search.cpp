@@ -189,7 +189,20 @@ Result<MemoryPlan> PlanSearch::fastest(Bytes capacity) {
   NEAP_TRY_ASSIGN(std::optional<MemoryPlan> best,
                   fastest_within(capacity, std::numeric_limits<double>::infinity()));
   if (!best) return refusal_of(capacity);
+  // Who leaves is chosen by bytes. Where more has to leave, there may be room to hide more.
+  while (best->overlap && best->move_seconds > 0) {
+    NEAP_TRY_ASSIGN(const Bytes wanted, smaller_capacity(*best));
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_within(wanted, best->seconds()));
+    if (!found || !found->fits()) break;
+    best = std::move(found);
+    best->capacity = capacity;
+  }
   return std::move(*best);
+}
+
+Result<Bytes> PlanSearch::smaller_capacity(const MemoryPlan& plan) {
+  NEAP_TRY_ASSIGN(const Bytes least, least_capacity());
+  return std::max(least, share_of(plan.peak, kSmallerShare));
 }
 
 // The narrow states first: they bound the search for an exact plan, which wins unless it is slower
@@ -281,8 +294,7 @@ Status PlanSearch::refusal_of(Bytes capacity) {
 }
 
 Result<std::optional<MemoryPlan>> PlanSearch::smaller(const MemoryPlan& plan) {
-  NEAP_TRY_ASSIGN(const Bytes least, least_capacity());
-  const Bytes wanted = std::max(least, share_of(plan.peak, kSmallerShare));
+  NEAP_TRY_ASSIGN(const Bytes wanted, smaller_capacity(plan));
   if (wanted > share_of(plan.peak, 1 - kCapacityStep)) return std::optional<MemoryPlan>();
   NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found,
                   fastest_within(wanted, std::numeric_limits<double>::infinity()));

@@ -74,6 +74,8 @@ class PlanSearch {
   Result<std::optional<MemoryPlan>> fastest_of(std::size_t states, Bytes capacity, double limit);
   void tidy(MemoryPlan& plan) const;
   Status refusal_of(Bytes capacity);
+  /// Of the next smaller plan.
+  Result<Bytes> smaller_capacity(const MemoryPlan& plan);
   template <class Visit>
   Status for_each_least(const Visit& visit);
 

@@ -41,6 +41,8 @@ class Table {
 
 std::string move_text(const Move& m) {
   const std::string size = to_string(m.bytes);
+  if (m.kind == Move::Kind::kBackup)
+    return format("{} copied to the host while it stays ({})", m.tag, size);
   if (m.kind == Move::Kind::kResume)
     return m.copies ? format("{} from the host ({})", m.tag, size)
                     : format("{} gets pages ({})", m.tag, size);
@@ -76,15 +78,31 @@ std::string arena_word(arena::Policy policy) {
 }
 
 std::string_view kind_word(Move::Kind kind) {
-  return kind == Move::Kind::kPause ? "pause" : "resume";
+  switch (kind) {
+    case Move::Kind::kPause:
+      return "pause";
+    case Move::Kind::kResume:
+      return "resume";
+    case Move::Kind::kBackup:
+      return "backup";
+  }
+  return {};
 }
 
 namespace {
 
-std::string line_of(const std::vector<Move>& moves) {
-  std::string line;
-  for (const Move& m : moves) line += (line.empty() ? "" : "; ") + move_text(m);
-  return line;
+// Lines for the moves before a phase and those that run behind it.
+std::string lines_of(const std::vector<Move>& moves, const std::string& phase,
+                     const std::string& which) {
+  std::string before, behind;
+  for (const Move& m : moves) {
+    std::string& line = m.behind ? behind : before;
+    line += (line.empty() ? "" : "; ") + move_text(m);
+  }
+  const auto line = [&](const char* when, const std::string& text) {
+    return text.empty() ? "" : format("  {} {}{}: {}\n", when, phase, which, text);
+  };
+  return line("before", before) + line("during", behind);
 }
 
 std::string moves_text(const MemoryPlan& plan) {
@@ -92,11 +110,8 @@ std::string moves_text(const MemoryPlan& plan) {
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
     const PhasePlan& phase = plan.phases[p];
     const PhaseSchedule& s = plan.schedule[p];
-    if (!s.moves.empty()) out += format("  before {}: {}\n", phase.name, line_of(s.moves));
-    if (!s.again.empty()) {
-      out += format("  before {} again ({} more in a step): {}\n", phase.name, phase.times - 1,
-                    line_of(s.again));
-    }
+    out += lines_of(s.moves, phase.name, "");
+    out += lines_of(s.again, phase.name, format(" again ({} more in a step)", phase.times - 1));
     for (std::size_t t = 0; t < plan.tags.size(); ++t) {
       const TagPlan& tag = plan.tags[t];
       if (tag.need[p] != Need::kStream) continue;
@@ -178,11 +193,15 @@ std::string MemoryPlan::to_text() const {
   out +=
       format("capacity               {}\n", capacity.is_zero() ? "unlimited" : to_string(capacity));
   out += format("planned peak           {}\n", peak);
-  out += format("moved per step         {}{}\n", moved_per_step,
-                moved_per_step.is_zero()
-                    ? ""
-                    : format(", {:.3g} s at {:.1f} GB/s (both directions at once {:.1f} GB/s)",
-                             move_seconds, link.to_device / 1e9, link.both / 1e9));
+  out +=
+      format("moved per step         {}{}\n", moved_per_step,
+             moved_per_step.is_zero()
+                 ? ""
+                 : format(", {:.3g} s at up to {:.1f} GB/s (both directions at once {:.1f} GB/s){}",
+                          copy_seconds, link.to_device / 1e9, link.both / 1e9,
+                          move_seconds < copy_seconds
+                              ? format(", {:.3g} s of them not behind a phase", move_seconds)
+                              : ""));
   out += format("host memory for copies {}\n", host_bytes);
   if (!rates_from.empty()) out += format("rates for seconds      {}\n", rates_from);
   for (const std::string& assignment : overrides)

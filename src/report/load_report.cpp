@@ -152,6 +152,7 @@ Result<Report> make_report(const trace::Recording& recording, std::string title,
   const PlanSummary* const planned = report.plan ? &*report.plan : nullptr;
   report.table = records.empty() ? PhaseTable::from_history(history, planned)
                                  : PhaseTable::from_records(records, planned);
+  report.moves = MoveTable::from_records(records);
   if (report.plan) {
     Bytes peak(history.physical ? history.peak_reserved : 0);
     for (const PhaseRecord& record : records) peak = std::max(peak, record.peak);

@@ -109,6 +109,7 @@ std::string Report::to_text() const {
   for (const auto& line : cells) width = std::max(width, line[0].size());
   for (const auto& line : cells) out += format("{:<{}}  {}\n", line[0], width, line[1]);
   if (!table.rows.empty()) out += "\n" + table.to_text();
+  if (!moves.rows.empty()) out += "\n" + moves.to_text();
   if (!settings.empty()) out += "\n" + settings_text(settings);
   for (const std::string& note : notes) out += "\nnote: " + note;
   if (!notes.empty()) out += "\n";
@@ -130,7 +131,8 @@ Json Report::to_json() const {
               {"driver_allocs", h.driver_allocs},
               {"driver_frees", h.driver_frees},
               {"copied", h.copied},
-              {"phases", table.to_json()}};
+              {"phases", table.to_json()},
+              {"moves", moves.to_json()}};
   out["lines"] = lines ? lines->to_json() : Json(nullptr);
   Json layers = Json::array();
   for (const Layer& layer : h.layers) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "report/history.h"
+#include "report/move_table.h"
 #include "report/phase_table.h"
 
 namespace neap::report {
@@ -28,6 +29,7 @@ struct Report {
   bool is_run = false;   ///< a run of Neap's (tags); else a snapshot of PyTorch's allocator
   History history;
   PhaseTable table;
+  MoveTable moves;  ///< of a run
   std::optional<PlanSummary> plan;
   std::optional<MemoryLines> lines;
   std::vector<SettingOutcome> settings;  ///< the recorded one first, when known

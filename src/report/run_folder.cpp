@@ -5,15 +5,27 @@ namespace neap::report {
 namespace {
 
 Result<MoveLine> move_of(const Json& json) {
-  const bool right = json.is_object() && json.contains("kind") && json["kind"].is_string() &&
-                     json.contains("tag") && json["tag"].is_string() && json.contains("copied") &&
-                     json["copied"].is_number_unsigned() && json.contains("seconds") &&
-                     json["seconds"].is_number();
+  const auto has = [&](const char* key, auto is) {
+    return json.contains(key) && (json[key].*is)();
+  };
+  // Of older versions: all seconds of the call, nothing ran behind a phase.
+  const char* visible =
+      json.is_object() && json.contains("seconds") ? "seconds" : "visible_seconds";
+  const bool right = json.is_object() && has("kind", &Json::is_string) &&
+                     has("tag", &Json::is_string) && has("copied", &Json::is_number_unsigned) &&
+                     has(visible, &Json::is_number);
   if (!right)
-    return Status(ErrorCode::kCorrupt,
-                  "phase record: a move lacks \"kind\", \"tag\", \"copied\" or \"seconds\"");
-  return MoveLine{json["kind"].get<std::string>(), json["tag"].get<std::string>(),
-                  Bytes(json["copied"].get<std::uint64_t>()), json["seconds"].get<double>()};
+    return Status(
+        ErrorCode::kCorrupt,
+        "phase record: a move lacks \"kind\", \"tag\", \"copied\" or \"visible_seconds\"");
+  const double waited = json[visible].get<double>();
+  return MoveLine{
+      json["kind"].get<std::string>(),
+      json["tag"].get<std::string>(),
+      Bytes(json["copied"].get<std::uint64_t>()),
+      has("copy_seconds", &Json::is_number) ? json["copy_seconds"].get<double>() : waited,
+      waited,
+      has("behind", &Json::is_boolean) && json["behind"].get<bool>()};
 }
 
 }  // namespace
@@ -21,8 +33,12 @@ Result<MoveLine> move_of(const Json& json) {
 Json PhaseRecord::to_json() const {
   Json lines = Json::array();
   for (const MoveLine& m : moves) {
-    lines.push_back(
-        {{"kind", m.kind}, {"tag", m.tag}, {"copied", m.copied.count()}, {"seconds", m.seconds}});
+    lines.push_back({{"kind", m.kind},
+                     {"tag", m.tag},
+                     {"copied", m.copied.count()},
+                     {"copy_seconds", m.copy_seconds},
+                     {"visible_seconds", m.visible_seconds},
+                     {"behind", m.behind}});
   }
   return {{"phase", phase},
           {"persistent", persistent.count()},

@@ -29,12 +29,14 @@ inline constexpr std::string_view kMetricsFile = "metrics.jsonl";
 inline constexpr std::string_view kTensorboardFolder = "tensorboard";
 inline constexpr std::string_view kReportFile = "report.html";
 
-/// A move before a phase, as it was executed.
+/// A move before a phase or behind it, as it was executed.
 struct MoveLine {
-  std::string kind;  ///< "pause", "resume"
+  std::string kind;  ///< "pause", "resume", "backup"
   std::string tag;
-  Bytes copied;        ///< over the link
-  double seconds = 0;  ///< moves of one exchange share it
+  Bytes copied;                ///< over the link
+  double copy_seconds = 0;     ///< of its copies
+  double visible_seconds = 0;  ///< that were waited for; between phases all of them
+  bool behind = false;         ///< while the phase computed
 };
 /// What one phase cost, measured. Bytes are peaks within the phase; the fields are those of
 /// bridge::PhaseMeasurement.
@@ -43,7 +45,8 @@ struct PhaseRecord {
   std::string phase;
   Bytes persistent, transient_allocated, transient_reserved, peak, fragmentation_at_peak;
   Bytes moved;  ///< over the link: moves and streamed windows
-  double seconds = 0, move_seconds = 0;
+  double seconds = 0;
+  double move_seconds = 0;  ///< waited for, before the phase and at its end
   std::vector<MoveLine> moves{};
   Bytes streamed_to_host{}, streamed_to_device{};
   double stream_seconds = 0;  ///< part of `seconds`

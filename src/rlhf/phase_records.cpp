@@ -18,11 +18,15 @@ Bytes streamed_bytes(const plan::MemoryPlan& plan, const std::string& phase) {
   return sum;
 }
 
+bool copied_as_planned(const std::vector<bridge::MoveRecord>& moves) {
+  return std::all_of(moves.begin(), moves.end(),
+                     [](const bridge::MoveRecord& move) { return move.copied == move.planned; });
+}
+
 bool as_planned(const bridge::PhaseMeasurement& m, const plan::MemoryPlan& plan) {
   const Bytes streamed = streamed_bytes(plan, m.phase);
   return m.entry.scheduled && m.streamed.to_host == streamed && m.streamed.to_device == streamed &&
-         std::all_of(m.entry.moves.begin(), m.entry.moves.end(),
-                     [](const bridge::MoveRecord& move) { return move.copied == move.planned; });
+         copied_as_planned(m.entry.moves) && copied_as_planned(m.behind);
 }
 
 }  // namespace
@@ -39,10 +43,12 @@ report::PhaseRecord record_of(const bridge::PhaseMeasurement& m, const plan::Mem
   record.fragmentation_at_peak = m.fragmentation_at_peak;
   record.moved = m.moved();
   record.seconds = m.seconds;
-  record.move_seconds = m.entry.seconds;
-  for (const bridge::MoveRecord& move : m.entry.moves) {
-    record.moves.push_back(
-        {std::string(plan::kind_word(move.kind)), move.tag, move.copied, move.seconds});
+  record.move_seconds = m.move_seconds();
+  for (const auto* moves : {&m.entry.moves, &m.behind}) {
+    for (const bridge::MoveRecord& move : *moves) {
+      record.moves.push_back({std::string(plan::kind_word(move.kind)), move.tag, move.copied,
+                              move.copy_seconds, move.visible_seconds, move.behind});
+    }
   }
   record.streamed_to_host = m.streamed.to_host;
   record.streamed_to_device = m.streamed.to_device;

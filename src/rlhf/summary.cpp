@@ -2,6 +2,7 @@
 
 #include "base/format.h"
 #include "base/json.h"
+#include "report/move_table.h"
 #include "report/phase_table.h"
 #include "report/run_folder.h"
 #include "report/step_log.h"
@@ -46,6 +47,8 @@ std::string summary_text(const std::filesystem::path& output, const plan::Memory
   const auto records = value_or_throw(report::PhaseLog::read(output));
   const auto planned = value_or_throw(report::PlanSummary::from_json(plan.to_json()));
   out += "\n" + report::PhaseTable::from_records(records, &planned).to_text();
+  const report::MoveTable moves = report::MoveTable::from_records(records);
+  if (!moves.rows.empty()) out += "\n" + moves.to_text();
   const report::MemoryLines lines{plan.all_resident, plan.capacity, measured_peak, plan.peak};
   return out + "\n" + lines.to_text();
 }

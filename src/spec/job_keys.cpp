@@ -154,6 +154,10 @@ void bind_device(ConfigTable& t, Job& job) {
          "in another order. `bf16_states` is another training: it is taken where a step gets 5 % "
          "faster by it or nothing else fits, and a resumed run keeps what its checkpoint has.")
       .one_of(measure_names());
+  t.bind("memory.overlap", &job.memory.overlap,
+         "Copies to and from the host begin while an earlier phase computes, where the plan finds "
+         "room "
+         "and time for them. Losses and weights are the same bit by bit.");
   t.bind(
       "memory.host_budget", &job.memory.host_budget,
       "Most host memory for copies of what left the device; `0 B`: what a GPU's machine has free.");

@@ -4,7 +4,8 @@
 usage: ceilings.py OUT_DIR PACKAGE_DIR [--case NAME ...] [--steps N] [--minutes M] [--deterministic] [--rehearse]
 
 paper: actor and reference OPT-1.3b, critic and reward OPT-350m, 8 x (256 + 256), under 36, 28, 22 and 16 GiB.
-curve: four models of OPT-1.3b, 8 x (256 + 256), at six ceilings from all resident to the least capacity.
+curve: four models of OPT-1.3b, 8 x (256 + 256), at six ceilings from all resident to the least capacity; those under which something
+moves also with memory.overlap=false. Every move is printed with the seconds of its copies and those that the run waited for.
 least: streams under the least capacity that the plan finds for the paper's workload.
 qwen7b: full training of Qwen2.5-7B, 4 x 2 048, recomputation: all resident, with bfloat16 states under 79 GiB, then under 79 and 56 GiB
 (about 115 GiB of host memory). optimizers: Qwen2.5-1.5B, 8 x 1 024, with every kind of optimizer, all resident and under a ceiling.
@@ -29,6 +30,7 @@ SMALL = {"vocab_size": 1024, "hidden_size": 256, "ffn_dim": 1024, "num_hidden_la
 SMALL_QWEN = {"vocab_size": 1024, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4,
               "num_key_value_heads": 2}
 NARROW = ['memory.allow=["recompute","move","stream","bf16_states"]']
+WAITING = ["memory.overlap=false"]
 PPO = Case("opt-1.3b", "ppo", 8, 256, 256)
 QWEN7B = Case("qwen2.5-7b", "sft", 4, 64, 1984, checkpointing="full")
 QWEN15 = Case("qwen2.5-1.5b", "sft", 8, 64, 960)
@@ -37,7 +39,7 @@ OPTIMIZERS = {"adamw": [], "adamw, bfloat16 states": ["state_dtype=bfloat16"], "
 KINDS = [[f"actor_rollout_ref.actor.optim.{setting}" for setting in settings] for settings in OPTIMIZERS.values()]
 # The job, its reward model, and ceilings in GiB (0: the least) with overrides.
 WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
-        "curve": (PPO, "opt-1.3b", [(56, []), (44, []), (34, []), (26, []), (20, []), (0, [])]),
+        "curve": (PPO, "opt-1.3b", [(56, []), *[(ceiling, extra) for ceiling in (44, 34, 26, 20, 0) for extra in ([], WAITING)]]),
         "least": (PPO, "opt-350m", [(0, [])]),
         "qwen7b": (QWEN7B, None, [(138, []), (79, NARROW), (79, []), (56, [])]),
         "optimizers": (QWEN15, None, [(ceiling, kind) for kind in KINDS for ceiling in (60, 0)])}
@@ -65,20 +67,37 @@ def wrong_in(result, first):
 def show(name, results):
     gib = 2.0**30
     print(f"\n{name}\n{'ceiling GiB':>12}{'planned':>9}{'measured':>10}{'step s':>9}{'moves s':>9}{'planned':>9}{'streamed s':>11}"
-          f"{'GB/s':>7}  updates")
+          f"{'GB/s':>7}  overlap  updates")
     for r in results:
         moves = sum(p["move_seconds"] + p["stream_seconds"] for p in r["phases"])
         print(f"{r['capacity'] / gib:>12.2f}{r['planned_peak'] / gib:>9.2f}{r['measured_peak'] / gib:>10.2f}"
               f"{r['seconds_a_step']:>9.3f}{moves:>9.3f}{r['planned_move_seconds']:>9.3f}"
               f"{sum(p['stream_seconds'] for p in r['phases']):>11.3f}{r['moved_per_step'] / max(moves, 1e-9) / 1e9:>7.1f}"
-              f"  {r['updates']}", flush=True)
+              f"  {'yes' if r['overlap'] else 'no':<7}  {r['updates']}", flush=True)
+
+
+def show_moves(results):
+    """Copies and waiting of every move; the share of its copies that a move behind a phase is waited for."""
+    print(f"\n{'ceiling GiB':>12}  {'phase':<16}{'when':<8}{'move':<8}{'tag':<20}{'GiB':>7}{'copy s':>9}{'visible s':>11}{'share':>7}")
+    for r in results:
+        for p in r["phases"]:
+            for m in p["moves"]:
+                share = f"{100 * m['visible_seconds'] / m['copy_seconds']:.0f} %" if m["copy_seconds"] else "-"
+                print(f"{r['capacity'] / 2.0**30:>12.2f}  {p['phase']:<16}{'behind' if m['behind'] else 'before':<8}{m['kind']:<8}{m['tag']:<20}"
+                      f"{m['copied'] / 2.0**30:>7.2f}{m['copy_seconds']:>9.4f}{m['visible_seconds']:>11.4f}{share:>7}")
+        both = [(m["copy_seconds"], m["visible_seconds"]) for p in r["phases"] for m in p["moves"] if m["behind"]]
+        if both:
+            copied, visible = map(sum, zip(*both))
+            print(f"{r['capacity'] / 2.0**30:>12.2f}  behind phases in all: copies {copied:.4f} s, visible {visible:.4f} s, "
+                  f"{100 * visible / max(copied, 1e-9):.1f} %", flush=True)
 
 
 def measure(neap, job, folder, overrides):
     plan, metrics, result = plan_check.planned_and_measured(neap, job, folder, overrides)
     return result | {"whole_cycle": len(result["phases"]) == len(plan["phases"]), "updates": plan["updates"],
                      "overrides": plan["overrides"], "planned_seconds": plan["seconds"], "rates_from": plan["rates_from"],
-                     "planned_move_seconds": plan["move_seconds"], "moved_per_step": plan["moved_per_step"],
+                     "planned_move_seconds": plan["move_seconds"], "planned_copy_seconds": plan["copy_seconds"],
+                     "overlap": "memory.overlap=false" not in overrides, "moved_per_step": plan["moved_per_step"],
                      "loss": [m[key] for key in ("train/loss", "actor/pg_loss", "critic/vf_loss") for m in metrics if key in m]}
 
 
@@ -114,7 +133,9 @@ def main():
             results = tables.setdefault(name, [])
             largest = {}  # of the same settings
             for at, (ceiling, extra) in enumerate(ceilings):
-                run_name, folder = f"{name} {ceiling or 'least'}", work / f"{name}-{at}"
+                waits = extra == WAITING  # the same job, so the same losses
+                run_name, folder = f"{name} {ceiling or 'least'}{' ' + WAITING[0] if waits else ''}", work / f"{name}-{at}"
+                settings = () if waits else tuple(extra)
                 if not runs.may_start(run_name):
                     continue
 
@@ -123,12 +144,13 @@ def main():
                     return measure(neap, job, folder, [*base, *extra, memory])
 
                 result = runs.run(run_name, {"case": name, "environment": known}, folder, measured,
-                                  lambda r: wrong_in(r, largest.get(tuple(extra))))
+                                  lambda r: wrong_in(r, largest.get(settings)))
                 if result:
-                    largest.setdefault(tuple(extra), result)
+                    largest.setdefault(settings, result)
                     results.append(result)
     for name, results in tables.items():
         show(name, results)
+        show_moves(results)
     return runs.end()
 
 

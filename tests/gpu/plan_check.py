@@ -277,6 +277,18 @@ def in_a_step(records, warm, key):
     return statistics.median(steps.values())
 
 
+def moves_of(records, warm):
+    """Every move of a phase that copied: means over its runs."""
+    runs = {}
+    for r in records:
+        for m in r["moves"] if r["step"] > warm else []:
+            if m["copied"]:
+                runs.setdefault((m["kind"], m["tag"], m["behind"]), []).append(m)
+    return [{"kind": kind, "tag": tag, "behind": behind}
+            | {key: statistics.mean(m[key] for m in some) for key in ("copied", "copy_seconds", "visible_seconds")}
+            for (kind, tag, behind), some in runs.items()]
+
+
 def compare(folder, metrics):
     plan = json.loads((folder / "plan.json").read_text())
     records = [r for r in json_lines(folder / "phases.jsonl") if r["step"] <= len(metrics)]
@@ -301,7 +313,7 @@ def compare(folder, metrics):
                        + phase["times"] * streamed,
                        "moved": sum(r["moved"] for r in last), "as_planned": all(r["as_planned"] for r in last),
                        "move_seconds": in_a_step(mine, warm, "move_seconds"), "seconds": in_a_step(mine, warm, "seconds"),
-                       "stream_seconds": in_a_step(mine, warm, "stream_seconds")})
+                       "stream_seconds": in_a_step(mine, warm, "stream_seconds"), "moves": moves_of(mine, warm)})
     unplanned = {r["phase"] for r in records} - {p["name"] for p in plan["phases"]}
     if unplanned:
         raise RuntimeError(f"phases ran that were not planned: {sorted(unplanned)}")

@@ -401,7 +401,8 @@ TEST(GoldenPlans, OutlookHoldsWhatItPromises) {
       target.capacity = Bytes(faster.peak.count() * 95 / 100);
       EXPECT_GT(make_plan(job, target)->seconds(), 0.95 * plan.seconds());
     }
-    EXPECT_EQ(found->outlook.faster.has_value(), gib < 60) << gib;
+    // At 28 GiB most copies hide.
+    EXPECT_EQ(found->outlook.faster.has_value(), gib < 28) << gib;
   }
 }
 

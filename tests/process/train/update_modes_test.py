@@ -126,7 +126,7 @@ class UpdateModes(TrainCase):
 
     def test_random_jobs_under_random_ceilings_are_equal_bit_by_bit(self):
         first, count = map(int, os.environ.get("NEAP_MODE_SEEDS", "1:8").split(":"))
-        streamed = 0
+        streamed = behind = 0
         for seed in range(first, first + count):
             task, dice, arguments = self.random_job(seed)
             with self.subTest(seed=seed, task=task, arguments=arguments):
@@ -141,8 +141,16 @@ class UpdateModes(TrainCase):
                     self.assert_as_planned(run, capacity)
                     plan = json.loads((self.home / run / "plan.json").read_text())
                     streamed += sum(len(tag.get("windows", [])) > 2 for tag in plan["tags"])
+                    copied_behind = sum(m["behind"] for phase in plan["phases"] for m in phase["moves"])
+                    behind += copied_behind
+                    if copied_behind:
+                        waiting = self.train(f"modes-{seed}-{mode}-waiting", arguments + [
+                            f"memory.update={mode}", f"device.memory={capacity}MiB", "memory.overlap=false"])
+                        self.assert_equal_runs(task, calm, waiting)
+                        self.assert_as_planned(waiting, capacity)
         if count >= 8:
             self.assertGreater(streamed, 3, "no job had several windows")
+            self.assertGreater(behind, 3, "no job copied behind a phase")
 
     def test_killed_in_an_update_resumes_exactly(self):
         """kill -9 as a window of the states is put in its place. Maps that only streaming makes are in updates."""

@@ -32,8 +32,9 @@ inline plan::MemoryPlan small_plan(Bytes capacity) {
   p.tags = {tag("weights", 8_MiB, {Need::kNeed, Need::kNeed}, plan::Contents::kLive),
             tag("frozen", 8_MiB, {Need::kNeed, Need::kOptional}, plan::Contents::kFrozen),
             tag("optimizer", 8_MiB, {Need::kOptional, Need::kNeed}, plan::Contents::kLive)};
-  p.schedule = {{{}, {true, true, false}, 16_MiB, 24_MiB},
-                {{}, {true, false, true}, 16_MiB, 24_MiB}};
+  const std::vector<bool> none(3, false);
+  p.schedule = {{{}, {true, true, false}, 16_MiB, 24_MiB, {}, none, none},
+                {{}, {true, false, true}, 16_MiB, 24_MiB, {}, none, none}};
   p.peak = 24_MiB;
   p.all_resident = 32_MiB;
   return p;

@@ -7,41 +7,10 @@
 #include <optional>
 #include <random>
 
-#include "base/format.h"
+#include "unit/plan/small_plans.h"
 
 namespace neap::plan {
 namespace {
-
-TagPlan tag(std::string name, Bytes bytes, const std::string& needs, const std::string& writes,
-            Contents contents) {
-  TagPlan t;
-  t.tag = std::move(name);
-  t.bytes = bytes;
-  t.contents = contents;
-  for (const char c : needs)
-    t.need.push_back(c == 'N' ? Need::kNeed : c == 'd' ? Need::kDrop : Need::kOptional);
-  for (const char c : writes) t.write.push_back(c == 'w');
-  return t;
-}
-
-MemoryPlan ppo(Bytes capacity) {
-  // generate, actor_logp, ref_logp, values, rewards, train_critic, train_actor
-  MemoryPlan plan;
-  plan.capacity = capacity;
-  for (const char* name :
-       {"generate", "actor_logp", "ref_logp", "values", "rewards", "train_critic", "train_actor"})
-    plan.phases.push_back({name, 10_MiB, 9_MiB});
-  plan.tags = {tag("actor.weights", 100_MiB, "NN....N", "......w", Contents::kLive),
-               tag("actor.grads", 100_MiB, "......N", "......w", Contents::kScratch),
-               tag("actor.optimizer", 200_MiB, "......N", "......w", Contents::kLive),
-               tag("rollout.kv", 150_MiB, "Ndddddd", "w......", Contents::kScratch),
-               tag("reference.weights", 100_MiB, "..N....", ".......", Contents::kFrozen),
-               tag("critic.weights", 100_MiB, "...N.N.", ".....w.", Contents::kLive),
-               tag("critic.grads", 100_MiB, ".....N.", ".....w.", Contents::kScratch),
-               tag("critic.optimizer", 200_MiB, ".....N.", ".....w.", Contents::kLive),
-               tag("reward.weights", 100_MiB, "....N..", ".......", Contents::kFrozen)};
-  return plan;
-}
 
 // The steady cycle, step by step: does what the moves say and checks what may be relied on. Loops run
 // all their rounds.
@@ -49,17 +18,6 @@ struct Walk {
   Bytes link;
   bool closes = true, fits = true, complete = true;
 };
-std::vector<std::pair<std::size_t, bool>> visits_of(const MemoryPlan& plan) {
-  std::vector<std::pair<std::size_t, bool>> visits;
-  for (std::size_t p = 0; p < plan.phases.size(); ++p) {
-    visits.emplace_back(p, false);
-    for (const Loop& loop : plan.loops) {
-      for (std::int64_t round = 1; loop.last == p && round < loop.times; ++round)
-        for (std::size_t q = loop.first; q <= loop.last; ++q) visits.emplace_back(q, true);
-    }
-  }
-  return visits;
-}
 Walk walk(const MemoryPlan& plan) {
   Walk w;
   const std::size_t tags = plan.tags.size();
@@ -235,38 +193,6 @@ TEST(Residency, AStreamedTagTakesItsWindowAndMovesBothWays) {
 }
 
 // ---- against enumeration -----------------------------------------------------------------------
-
-MemoryPlan random_plan(std::mt19937_64& random) {
-  const auto pick = [&](std::uint64_t n) { return static_cast<std::size_t>(random() % n); };
-  MemoryPlan plan;
-  const std::size_t phases = 2 + pick(3);
-  for (std::size_t p = 0; p < phases; ++p)
-    plan.phases.push_back({format("p{}", p), Bytes(pick(20)), Bytes()});
-  const std::size_t tags = 1 + pick(4);
-  for (std::size_t t = 0; t < tags; ++t) {
-    TagPlan x;
-    x.tag = format("t{}", t);
-    x.bytes = Bytes(1 + pick(50));
-    x.contents = static_cast<Contents>(pick(3));
-    const bool drops = x.contents == Contents::kScratch && pick(2) == 0;
-    for (std::size_t p = 0; p < phases; ++p) {
-      const bool needs = pick(2) == 0;
-      x.need.push_back(needs ? Need::kNeed : drops ? Need::kDrop : Need::kOptional);
-      x.write.push_back(needs && x.contents != Contents::kFrozen && pick(2) == 0);
-    }
-    plan.tags.push_back(std::move(x));
-  }
-  plan.capacity = Bytes(40 + pick(120));
-  if (pick(3) == 0) plan.host_budget = Bytes(1 + pick(80));
-  if (pick(2) == 0) {
-    const std::size_t first = pick(phases);
-    plan.loops.push_back(
-        {first, first + pick(phases - first), static_cast<std::int64_t>(1 + pick(4))});
-    for (std::size_t p = first; p <= plan.loops[0].last; ++p)
-      plan.phases[p].times = plan.loops[0].times;
-  }
-  return plan;
-}
 
 // Cost of one tag's residency, by walking the cycle until it repeats itself.
 struct Lived {

@@ -237,7 +237,8 @@ TEST(PhaseLog, RoundTrip) {
   record.moved = 7_B;
   record.seconds = 1.25;
   record.move_seconds = 0.5;
-  record.moves = {{"pause", "rollout.kv", 3_MiB, 0.25}, {"resume", "actor.grads", 5_B, 0.125}};
+  record.moves = {{"pause", "rollout.kv", 3_MiB, 0.25, 0.25},
+                  {"resume", "actor.grads", 5_B, 0.125, 0.0625, true}};
   record.streamed_to_host = 11_B;
   record.streamed_to_device = 13_B;
   record.stream_seconds = 0.75;
@@ -254,12 +255,22 @@ TEST(PhaseLog, RoundTrip) {
   EXPECT_EQ((*records)[0].to_json(), record.to_json());
   ASSERT_EQ((*records)[0].moves.size(), 2u);
   EXPECT_EQ((*records)[0].moves[0].copied, 3_MiB);
-  // Runs of older versions have no list of moves.
+  EXPECT_EQ((*records)[0].moves[1].visible_seconds, 0.0625);
+  EXPECT_TRUE((*records)[0].moves[1].behind);
+  // Runs of older versions have one number of seconds, or no list of moves.
   Json old = record.to_json();
+  old["step"] = std::uint64_t{4};
+  old["moves"] = {{{"kind", "pause"}, {"tag", "x"}, {"copied", 7U}, {"seconds", 0.5}}};
+  const auto waited = PhaseRecord::from_json(old);
+  ASSERT_TRUE(waited.ok()) << waited.status().message();
+  EXPECT_EQ(waited->moves[0].visible_seconds, 0.5);
+  EXPECT_EQ(waited->moves[0].copy_seconds, 0.5);
+  EXPECT_FALSE(waited->moves[0].behind);
+  old["moves"][0].erase("seconds");
+  EXPECT_FALSE(PhaseRecord::from_json(old).ok());
   for (const char* key :
        {"moves", "streamed_to_host", "streamed_to_device", "stream_seconds", "as_planned"})
     old.erase(key);
-  old["step"] = std::uint64_t{4};
   const auto older = PhaseRecord::from_json(old);
   ASSERT_TRUE(older.ok()) << older.status().message();
   EXPECT_TRUE(older->moves.empty());

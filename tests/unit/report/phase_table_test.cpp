@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "report/move_table.h"
+
 namespace neap::report {
 namespace {
 
@@ -90,6 +92,30 @@ TEST(MemoryLines, FourLines) {
             "planned peak   3 GiB\n");
   EXPECT_THAT((MemoryLines{9_GiB, Bytes(), 1_GiB, 1_GiB}).to_text(),
               HasSubstr("ceiling        none"));
+}
+
+TEST(MoveTable, OneRowAMoveOfAPhaseWithItsMeans) {
+  PhaseRecord first;
+  first.phase = "generate";
+  first.moves = {{"pause", "rollout.kv", Bytes(), 0, 0.5},
+                 {"resume", "reward.weights", 4_MiB, 0.5, 0.25, true},
+                 {"pause", "actor.optimizer", 6_MiB, 2, 2}};
+  PhaseRecord second = first;
+  second.moves[1].visible_seconds = 0.75;
+  second.moves.pop_back();
+  const std::vector<PhaseRecord> records = {first, second};
+  const MoveTable table = MoveTable::from_records(records);
+  ASSERT_EQ(table.rows.size(), 2U) << "what copies nothing is left out";
+  EXPECT_EQ(table.rows[0].tag, "reward.weights");
+  EXPECT_EQ(table.rows[0].times, 2U);
+  EXPECT_EQ(table.rows[0].copied, 4_MiB);
+  EXPECT_EQ(table.rows[0].copy_seconds, 0.5);
+  EXPECT_EQ(table.rows[0].visible_seconds, 0.5);
+  EXPECT_EQ(table.rows[1].times, 1U);
+  EXPECT_EQ(table.to_json()[0]["behind"], true);
+  EXPECT_THAT(table.to_text(),
+              HasSubstr("generate  behind  resume   reward.weights      2   4 MiB"));
+  EXPECT_TRUE(MoveTable::from_records({}).to_text().empty());
 }
 
 }  // namespace

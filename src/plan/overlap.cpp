@@ -1,0 +1,226 @@
+#include "plan/overlap.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "plan/step_walk.h"
+
+namespace neap::plan {
+namespace {
+
+// Windows of streamed tags compete for the link.
+bool may_hide(const MemoryPlan& plan, std::size_t phase) {
+  return plan.phases[phase].window.is_zero();
+}
+
+enum Direction : std::size_t { kToHost = 0, kToDevice = 1 };
+
+// Of one tag with one residency, in a step.
+struct Copies {
+  PhaseMask resumes = 0, backups = 0;  // phases behind which it copies
+  double bytes = 0;                    // of all copies
+  double behind_seconds = 0;           // of those behind phases, hidden or not
+  double visible_seconds = 0;          // the part of them that is not hidden
+  double between_seconds = 0;          // of those between phases
+  [[nodiscard]] double waited() const { return visible_seconds + between_seconds; }
+};
+
+// The seconds that each direction of the link has behind each visit of a step.
+class LinkTime {
+ public:
+  explicit LinkTime(const MemoryPlan& plan) : plan_(plan), walk_(walk_of(plan)) {
+    // Both directions may be in use.
+    rate_[kToHost] = std::min(plan.link.to_host, plan.link.both / 2);
+    rate_[kToDevice] = std::min(plan.link.to_device, plan.link.both / 2);
+    for (const Visit& visit : walk_) {
+      const PhasePlan& phase = plan.phases[visit.phase];
+      const double seconds =
+          may_hide(plan, visit.phase) ? phase.seconds / static_cast<double>(phase.times) : 0;
+      free_.push_back({seconds, seconds});
+    }
+  }
+
+  [[nodiscard]] Copies look(const TagPlan& tag, PhaseMask resident) const {
+    Free free = free_;
+    return walk(tag, resident, free);
+  }
+  // The same, and the time is no longer free.
+  Copies take(const TagPlan& tag, PhaseMask resident) { return walk(tag, resident, free_); }
+
+ private:
+  using Free = std::vector<std::array<double, 2>>;  // of each visit
+
+  Copies walk(const TagPlan& tag, PhaseMask resident, Free& free) const {
+    Copies sum;
+    sum.backups = backups_of(tag, resident, free);
+    TagState state;
+    state.resident = (resident & phase_bit(walk_.back().phase)) != 0;
+    state.dirty = tag.contents == Contents::kLive;
+    for (int round = 0; round < 2; ++round) {  // the first one reaches the steady cycle
+      for (std::size_t v = 0; v < walk_.size(); ++v) {
+        const std::size_t phase = walk_[v].phase;
+        const bool stays = (resident & phase_bit(phase)) != 0;
+        if (state.resident != stays && change_residency(tag, state, stays) && round == 1) {
+          const bool behind = stays && tag.need[phase] != Need::kNeed && may_hide(plan_, phase);
+          if (behind) sum.resumes |= phase_bit(phase);
+          add(sum, free[v], tag, walk_[v], stays ? kToDevice : kToHost, behind);
+        }
+        if (state.dirty && (sum.backups & phase_bit(phase)) != 0) {
+          state.dirty = false;
+          if (round == 1) add(sum, free[v], tag, walk_[v], kToHost, true);
+        }
+        if (tag.write[phase]) state.dirty = true;
+      }
+    }
+    return sum;
+  }
+
+  [[nodiscard]] double seconds_of(const TagPlan& tag, Direction direction) const {
+    return static_cast<double>(tag.bytes.count()) / rate_[direction];
+  }
+  void add(Copies& sum, std::array<double, 2>& free, const TagPlan& tag, const Visit& visit,
+           Direction direction, bool behind) const {
+    const auto times = static_cast<double>(visit.times);
+    const auto bytes = static_cast<double>(tag.bytes.count());
+    sum.bytes += bytes * times;
+    if (!behind) {
+      // At best: in exchange for as much the other way.
+      sum.between_seconds += bytes / plan_.link.both * times;
+      return;
+    }
+    const double seconds = seconds_of(tag, direction);
+    const double hidden = std::min(seconds, free[direction]);
+    free[direction] -= hidden;
+    sum.behind_seconds += seconds * times;
+    sum.visible_seconds += (seconds - hidden) * times;
+  }
+
+  // For each time that the tag leaves, of the phases since its last write the one that hides most of the copy, if that
+  // is more than half. Not across a loop's border, where the next phase is not always the same.
+  [[nodiscard]] PhaseMask backups_of(const TagPlan& tag, PhaseMask resident,
+                                     const Free& free) const {
+    PhaseMask backups = 0;
+    if (tag.contents == Contents::kScratch) return backups;
+    const std::size_t n = plan_.phases.size();
+    const auto here = [&](std::size_t p) { return (resident & phase_bit(p)) != 0; };
+    for (std::size_t q = 0; q < n; ++q) {
+      double most = seconds_of(tag, kToHost) / 2;
+      PhaseMask best = 0;
+      for (std::size_t p = (q + n - 1) % n; !here(q) && p != q; p = (p + n - 1) % n) {
+        if (!here(p) || tag.write[p] || is_cut(plan_, p)) break;
+        if (free_behind(p, free) <= most) continue;
+        most = free_behind(p, free);
+        best = phase_bit(p);
+      }
+      backups |= best;
+    }
+    return backups;
+  }
+  [[nodiscard]] double free_behind(std::size_t phase, const Free& free) const {
+    for (std::size_t v = 0; v < walk_.size(); ++v)
+      if (walk_[v].phase == phase) return free[v][kToHost];
+    return 0;
+  }
+
+  const MemoryPlan& plan_;
+  std::vector<Visit> walk_;
+  std::array<double, 2> rate_{};
+  Free free_;
+};
+
+// Extends the phases of residency, one tag after another.
+class Extension {
+ public:
+  Extension(const MemoryPlan& plan, const std::vector<TagOption>& chosen)
+      : phases_(plan.phases.size()), room_(phases_, Bytes(~0ull)) {
+    if (plan.capacity.is_zero()) return;
+    for (std::size_t p = 0; p < phases_; ++p) {
+      const PhasePlan& phase = plan.phases[p];
+      Bytes taken = phase.transient + phase.window + phase.headroom;
+      for (std::size_t t = 0; t < chosen.size(); ++t)
+        if ((chosen[t].resident & phase_bit(p)) != 0) taken += plan.tags[t].bytes;
+      room_[p] = saturating_sub(plan.capacity, taken);
+    }
+  }
+
+  // The residency with the least seconds of waiting; of equals, that of the fewest phases.
+  PhaseMask extend(const LinkTime& link, const TagPlan& tag, PhaseMask resident) {
+    const Copies before = link.look(tag, resident);
+    double least = before.waited();
+    for (bool better = true; better && least > 0;) {
+      better = false;
+      PhaseMask best = resident;
+      for (const PhaseMask longer : longer_ones(tag, resident)) {
+        const Copies copies = link.look(tag, longer);
+        // Coming and going in every round of a loop may hide, but is more to copy.
+        if (copies.waited() >= least * (1 - kSame) || copies.bytes > before.bytes) continue;
+        least = copies.waited();
+        best = longer;
+        better = true;
+      }
+      resident = take(tag, resident, best);
+    }
+    return resident;
+  }
+
+ private:
+  static constexpr double kSame = 1e-6;
+
+  [[nodiscard]] std::size_t next(std::size_t p, bool forward) const {
+    return (p + (forward ? 1 : phases_ - 1)) % phases_;
+  }
+  // From each end of each absence, as far as the tag fits; a phase of the absence is left. Short ones first.
+  [[nodiscard]] std::vector<PhaseMask> longer_ones(const TagPlan& tag, PhaseMask resident) const {
+    std::vector<PhaseMask> all;
+    for (const bool forward : {false, true}) {
+      for (std::size_t edge = 0; edge < phases_; ++edge) {
+        if ((resident & phase_bit(edge)) == 0) continue;
+        PhaseMask longer = resident;
+        for (std::size_t p = next(edge, forward);; p = next(p, forward)) {
+          const bool ends = (resident & phase_bit(next(p, forward))) != 0;
+          if ((resident & phase_bit(p)) != 0 || ends || tag.bytes > room_[p]) break;
+          longer |= phase_bit(p);
+          all.push_back(longer);
+        }
+      }
+    }
+    return all;
+  }
+  PhaseMask take(const TagPlan& tag, PhaseMask before, PhaseMask after) {
+    for (std::size_t p = 0; p < phases_; ++p)
+      if (((after & ~before) & phase_bit(p)) != 0) room_[p] -= tag.bytes;
+    return after;
+  }
+
+  std::size_t phases_;
+  std::vector<Bytes> room_;
+};
+
+}  // namespace
+
+Overlap hide_copies(const MemoryPlan& plan, std::vector<TagOption>& chosen) {
+  Overlap overlap;
+  overlap.resumes.assign(plan.tags.size(), 0);
+  overlap.backups.assign(plan.tags.size(), 0);
+  std::vector<std::size_t> order(plan.tags.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return plan.tags[a].bytes > plan.tags[b].bytes;
+  });
+  LinkTime link(plan);
+  Extension extension(plan, chosen);
+  for (const std::size_t t : order) {
+    const TagPlan& tag = plan.tags[t];
+    if (tag.streamed() || chosen[t].cost.transfer_bytes == 0) continue;
+    chosen[t].resident = extension.extend(link, tag, chosen[t].resident);
+    const Copies copies = link.take(tag, chosen[t].resident);
+    overlap.resumes[t] = copies.resumes;
+    overlap.backups[t] = copies.backups;
+    overlap.copy_seconds += copies.behind_seconds;
+    overlap.visible_seconds += copies.visible_seconds;
+  }
+  return overlap;
+}
+
+}  // namespace neap::plan

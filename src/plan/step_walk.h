@@ -1,0 +1,27 @@
+// A step as its phases run. Internal to plan/.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "plan/phase_schedule.h"
+
+namespace neap::plan {
+
+/// A phase of the walk. A loop's second round is used for all later ones: every tag is in the
+/// same state in them.
+struct Visit {
+  std::size_t phase = 0;
+  bool again = false;
+  std::int64_t times = 1;
+};
+[[nodiscard]] std::vector<Visit> walk_of(const MemoryPlan& plan);
+
+/// A loop begins or ends between phase p and the next.
+[[nodiscard]] bool is_cut(const MemoryPlan& plan, std::size_t p);
+
+/// Makes the tag resident or not. Whether that copies.
+bool change_residency(const TagPlan& tag, TagState& state, bool resident);
+
+}  // namespace neap::plan
