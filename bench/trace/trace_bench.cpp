@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "base/file.h"
-#include "trace/input.h"
+#include "base/input.h"
 #include "trace/reader.h"
 #include "trace/recorder.h"
 #include "trace/writer.h"

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "reward/child_process.h"
+#include "base/child_process.h"
 
 namespace neap::reward {
 namespace {

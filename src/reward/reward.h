@@ -41,7 +41,8 @@ class RewardFunction {
 
   /// Further numbers of each score, for metrics. "acc" is 1 for a right answer.
   [[nodiscard]] virtual std::vector<std::string> part_names() const = 0;
-  /// Whether the function can score responses to `row`; asked for every row before a run.
+  /// Whether the function can score responses to `row`; asked for every row before a run, by any
+  /// thread.
   [[nodiscard]] virtual Status check(const Json& row) const = 0;
   /// One score for each response, in order.
   [[nodiscard]] virtual Result<std::vector<Score>> score(std::span<const Response> responses) = 0;

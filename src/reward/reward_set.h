@@ -33,7 +33,7 @@ class RewardSet {
   [[nodiscard]] const std::vector<Column>& columns() const { return columns_; }
   [[nodiscard]] bool empty() const { return functions_.empty(); }
 
-  /// Whether every function that scores responses to `row` can, and at least one does.
+  /// Whether every function that scores responses to `row` can, and at least one does. Any thread.
   [[nodiscard]] Status check(const Json& row) const;
   /// For each response the numbers of columns(); NaN where a function does not score it.
   [[nodiscard]] Result<std::vector<std::vector<double>>> score(std::span<const Response> responses);

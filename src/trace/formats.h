@@ -1,7 +1,7 @@
 // The two readers behind trace::read, one for each family of files.
 #pragma once
 
-#include "trace/input.h"
+#include "base/input.h"
 #include "trace/recording.h"
 
 namespace neap::trace {

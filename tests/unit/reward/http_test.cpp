@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "reward/child_process.h"
+#include "base/child_process.h"
 #include "reward/curl_api.h"
 #include "reward/service.h"
 

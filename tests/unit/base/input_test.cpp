@@ -1,12 +1,12 @@
 // The window of a file that readers see: its ends, and borders of what was read at once.
-#include "trace/input.h"
+#include "base/input.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <vector>
 
-namespace neap::trace {
+namespace neap {
 namespace {
 
 std::vector<std::uint8_t> bytes(std::size_t count) {
@@ -49,4 +49,4 @@ TEST(InputTest, ALengthLongerThanTheFileIsRefused) {
 }
 
 }  // namespace
-}  // namespace neap::trace
+}  // namespace neap

@@ -1,4 +1,4 @@
-#include "reward/child_process.h"
+#include "base/child_process.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -19,7 +19,7 @@
 
 extern char** environ;
 
-namespace neap::reward {
+namespace neap {
 namespace {
 
 constexpr std::size_t kKeptErrors = 2000;
@@ -227,4 +227,4 @@ void ChildProcess::reap() {
   process_ = -1;
 }
 
-}  // namespace neap::reward
+}  // namespace neap

@@ -15,7 +15,7 @@
 
 #include "base/status.h"
 
-namespace neap::trace {
+namespace neap {
 
 /// Where Input's bytes come from; one step of a chain (file, then unpacking).
 class ByteSource {
@@ -76,4 +76,4 @@ class Input {
   Status status_;
 };
 
-}  // namespace neap::trace
+}  // namespace neap

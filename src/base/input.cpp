@@ -1,4 +1,4 @@
-#include "trace/input.h"
+#include "base/input.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -17,12 +17,12 @@
 
 #include "base/file.h"
 
-namespace neap::trace {
+namespace neap {
 namespace {
 
 constexpr std::size_t kChunk = std::size_t{1} << 20;
 constexpr std::size_t kPackedChunk = std::size_t{1} << 16;
-// gzip cannot pack better than 1032 to 1. A trace, whose times all differ, stays far under it.
+// gzip cannot pack better than 1032 to 1. Traces and rows of data stay far under it.
 constexpr std::uint64_t kMostUnpacking = 1000;
 constexpr std::uint64_t kUnpackingAllowance = 64ULL << 20;
 
@@ -129,7 +129,7 @@ class UnpackingSource : public ByteSource {
       given_ += n;
       if (given_ > taken_ * kMostUnpacking + kUnpackingAllowance) {
         return broken("unpacks to more than " + std::to_string(kMostUnpacking) +
-                      " times its size, as decompression bombs do and traces do not");
+                      " times its size, as decompression bombs do");
       }
       if (n > 0) return n;
       if (ended_ && in_at_ == in_end_ && !between_members())
@@ -312,7 +312,10 @@ Status Input::start(std::unique_ptr<ByteSource> source) {
     return head.size() >= magic.size() && std::equal(magic.begin(), magic.end(), head.begin());
   };
   const bool gzip = begins({0x1F, 0x8B});
-  const bool zstd = begins({0x28, 0xB5, 0x2F, 0xFD});
+  // pzstd begins with a skippable frame, which has one of 16 numbers.
+  const bool skippable = head.size() >= 4 && (head[0] & 0xF0U) == 0x50 && head[1] == 0x2A &&
+                         head[2] == 0x4D && head[3] == 0x18;
+  const bool zstd = begins({0x28, 0xB5, 0x2F, 0xFD}) || skippable;
   source = std::make_unique<PrefixedSource>(std::move(head), std::move(source));
   if (gzip) source = std::make_unique<GzipSource>(std::move(source), name_);
   if (zstd) source = std::make_unique<ZstdSource>(std::move(source), name_);
@@ -338,7 +341,7 @@ Result<Input> Input::open(const std::filesystem::path& path) {
   if (::fstat(fd, &info) != 0)
     return Status(ErrorCode::kIo, "Cannot stat " + path.string() + ": " + system_reason(errno));
   if (S_ISDIR(info.st_mode))
-    return Status(ErrorCode::kIo, "Cannot read " + path.string() + ": it is a folder, not a trace");
+    return Status(ErrorCode::kIo, "Cannot read " + path.string() + ": it is a folder");
   Input input;
   input.name_ = path.string();
   input.file_size_ = S_ISREG(info.st_mode) ? static_cast<std::uint64_t>(info.st_size) : 0;
@@ -383,4 +386,4 @@ bool Input::skip(std::uint64_t n) {
   return true;
 }
 
-}  // namespace neap::trace
+}  // namespace neap

@@ -16,7 +16,7 @@
 
 #include "base/status.h"
 
-namespace neap::reward {
+namespace neap {
 
 class ChildProcess {
  public:
@@ -59,4 +59,4 @@ class ChildProcess {
   std::string errors_;
 };
 
-}  // namespace neap::reward
+}  // namespace neap
