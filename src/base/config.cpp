@@ -69,6 +69,22 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+// One item stands for a list of itself.
+template <class T>
+ConfigTable::Key& bind_list_of(ConfigTable::Key& key, std::vector<T>* field,
+                               bool (*accepts)(const Json&)) {
+  key.assign = [field, accepts, type = "a " + key.type](const Json& v) -> Status {
+    const Json list = accepts(v) ? Json::array({v}) : v;
+    if (!list.is_array() || !std::all_of(list.begin(), list.end(), accepts))
+      return wrong_type(type, v);
+    *field = list.get<std::vector<T>>();
+    return {};
+  };
+  key.read = [field]() -> Json { return *field; };
+  key.default_text = toml_text(key.read());
+  return key;
+}
+
 struct Leaf {
   std::string path;
   Json value;
@@ -174,21 +190,14 @@ ConfigTable::Key& ConfigTable::bind(std::string path, Bytes* field, std::string 
 
 ConfigTable::Key& ConfigTable::bind(std::string path, std::vector<std::string>* field,
                                     std::string help) {
-  Key& key = add(std::move(path), "list of text", std::move(help));
-  key.assign = [field](const Json& v) -> Status {
-    const Json list = v.is_string() ? Json::array({v}) : v;
-    if (!list.is_array()) return wrong_type("a list of text", v);
-    std::vector<std::string> items;
-    for (const Json& item : list) {
-      if (!item.is_string()) return wrong_type("a list of text", v);
-      items.push_back(item.get<std::string>());
-    }
-    *field = std::move(items);
-    return {};
-  };
-  key.read = [field]() -> Json { return *field; };
-  key.default_text = toml_text(key.read());
-  return key;
+  return bind_list_of(add(std::move(path), "list of text", std::move(help)), field,
+                      [](const Json& item) { return item.is_string(); });
+}
+
+ConfigTable::Key& ConfigTable::bind(std::string path, std::vector<double>* field,
+                                    std::string help) {
+  return bind_list_of(add(std::move(path), "list of numbers", std::move(help)), field,
+                      [](const Json& item) { return item.is_number(); });
 }
 
 ConfigTable::Key& ConfigTable::bind(std::string path,

@@ -24,11 +24,12 @@ namespace neap {
 class ConfigTable {
  public:
   struct Key {
-    std::string path;          ///< "actor_rollout_ref.actor.clip_ratio"
-    std::string type;          ///< "boolean", "integer", "number", "size", "text", "list of text"
-    std::string unit;          ///< "tokens", "seconds"; empty when the number has none
-    std::string help;          ///< one sentence
-    std::string default_text;  ///< as TOML
+    std::string path;  ///< "actor_rollout_ref.actor.clip_ratio"
+    std::string
+        type;  ///< "boolean", "integer", "number", "size", "text", "list of text", "list of numbers"
+    std::string unit;                  ///< "tokens", "seconds"; empty when the number has none
+    std::string help;                  ///< one sentence
+    std::string default_text;          ///< as TOML
     std::vector<std::string> choices;  ///< for text with a fixed set of values
     std::optional<double> minimum;
     std::optional<double> maximum;
@@ -62,6 +63,7 @@ class ConfigTable {
   Key& bind(std::string path, std::string* field, std::string help);
   Key& bind(std::string path, Bytes* field, std::string help);
   Key& bind(std::string path, std::vector<std::string>* field, std::string help);
+  Key& bind(std::string path, std::vector<double>* field, std::string help);
   /// A text that `assign` reads and `read` gives back, as names of an enum.
   Key& bind(std::string path, std::function<Status(const std::string&)> assign,
             std::function<std::string()> read, std::string help);

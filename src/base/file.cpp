@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <system_error>
 
 namespace neap {
@@ -70,6 +71,18 @@ Result<std::string> read_file(const std::filesystem::path& path, Bytes limit) {
   }
   contents.resize(have);
   return contents;
+}
+
+Result<std::filesystem::path> user_cache_folder() {
+  // A relative path is invalid by the base directory specification.
+  const auto absolute = [](const char* variable) {
+    const char* value = std::getenv(variable);
+    const std::filesystem::path path = value == nullptr ? "" : value;
+    return path.is_absolute() ? path : std::filesystem::path();
+  };
+  if (const auto cache = absolute("XDG_CACHE_HOME"); !cache.empty()) return cache / "neap";
+  if (const auto home = absolute("HOME"); !home.empty()) return home / ".cache" / "neap";
+  return Status(ErrorCode::kNotFound, "Neither XDG_CACHE_HOME nor HOME names a folder");
 }
 
 Status sync_path(const std::filesystem::path& path) {

@@ -24,6 +24,9 @@ namespace neap {
 /// fsync of a file or folder, so that a rename inside it survives a power cut.
 [[nodiscard]] Status sync_path(const std::filesystem::path& path);
 
+/// `neap` in XDG_CACHE_HOME, else in ~/.cache; it may not exist. kNotFound where neither is known.
+[[nodiscard]] Result<std::filesystem::path> user_cache_folder();
+
 /// "No space left on device" and the like, for messages.
 [[nodiscard]] std::string system_reason(int error_number);
 

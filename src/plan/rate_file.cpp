@@ -5,7 +5,6 @@
 #include <array>
 #include <cctype>
 #include <cmath>
-#include <cstdlib>
 #include <system_error>
 #include <utility>
 
@@ -31,18 +30,6 @@ std::string host_name() {
 int driver_version() {
   const auto driver = device::cuda::load_driver();
   return driver.ok() ? (*driver)->version : 0;
-}
-
-// A relative path is invalid by the base directory specification.
-Result<fs::path> cache_folder() {
-  const auto absolute = [](const char* variable) {
-    const char* value = std::getenv(variable);
-    const fs::path path = value == nullptr ? "" : value;
-    return path.is_absolute() ? path : fs::path();
-  };
-  if (const fs::path cache = absolute("XDG_CACHE_HOME"); !cache.empty()) return cache / "neap";
-  if (const fs::path home = absolute("HOME"); !home.empty()) return home / ".cache" / "neap";
-  return Status(ErrorCode::kNotFound, "Neither XDG_CACHE_HOME nor HOME names a folder");
 }
 
 std::string file_word(const std::string& name) {
@@ -90,7 +77,7 @@ Status read_record(const Json& json, MeasuredRates& rates) {
 }  // namespace
 
 Result<fs::path> rate_file(const std::string& gpu) {
-  NEAP_TRY_ASSIGN(const fs::path folder, cache_folder());
+  NEAP_TRY_ASSIGN(const fs::path folder, user_cache_folder());
   return folder / "rates" / format("{}@{}.json", file_word(gpu), file_word(host_name()));
 }
 

@@ -1,0 +1,71 @@
+#include "data/content_hash.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <ctime>
+#include <memory>
+#include <vector>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "base/file.h"
+#include "base/format.h"
+
+namespace neap::data {
+namespace {
+
+constexpr std::size_t kChunk = std::size_t{1} << 20;
+// File systems keep times no coarser than this.
+constexpr std::int64_t kFreshSeconds = 2;
+
+std::string hex(XXH128_hash_t hash) {
+  return format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+Status failure(std::string_view verb, const std::filesystem::path& file, int error) {
+  return {error == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
+          format("Cannot {} {}: {}", verb, file.string(), system_reason(error))};
+}
+
+}  // namespace
+
+std::string hash_of(std::string_view text) {
+  return hex(XXH3_128bits(text.data(), text.size()));
+}
+
+Result<std::string> hash_of_file(const std::filesystem::path& file) {
+  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return failure("open", file, errno);
+  const std::unique_ptr<const int, void (*)(const int*)> closer(&fd,
+                                                                [](const int* f) { ::close(*f); });
+  (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       &XXH3_freeState);
+  if (state == nullptr) return failure("hash", file, ENOMEM);
+  XXH3_128bits_reset(state.get());
+  std::vector<char> chunk(kChunk);
+  while (true) {
+    const ssize_t n = ::read(fd, chunk.data(), chunk.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return failure("read", file, errno);
+    if (n == 0) return hex(XXH3_128bits_digest(state.get()));
+    XXH3_128bits_update(state.get(), chunk.data(), static_cast<std::size_t>(n));
+  }
+}
+
+Result<FileStamp> stamp_of(const std::filesystem::path& file) {
+  struct stat info {};
+  if (::stat(file.c_str(), &info) != 0) return failure("stat", file, errno);
+  FileStamp out;
+  out.text =
+      format("{} {} {} {}.{} {}.{}", info.st_dev, info.st_ino, info.st_size, info.st_mtim.tv_sec,
+             info.st_mtim.tv_nsec, info.st_ctim.tv_sec, info.st_ctim.tv_nsec);
+  out.fresh = std::time(nullptr) - info.st_ctim.tv_sec < kFreshSeconds;
+  return out;
+}
+
+}  // namespace neap::data

@@ -1,0 +1,184 @@
+#include "data/encode_files.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/format.h"
+#include "base/json.h"
+#include "base/parallel_for.h"
+#include "base/progress.h"
+#include "data/content_hash.h"
+#include "data/row_cache.h"
+
+namespace neap::data {
+namespace fs = std::filesystem;
+namespace {
+
+// Large enough that creating threads costs nothing beside it.
+constexpr std::size_t kBlockBytes = std::size_t{1} << 20;  // a thread
+constexpr std::size_t kMostThreads = 64;
+constexpr std::size_t kPartBytes = std::size_t{1} << 18;
+// Estimates of text in a packed byte; one that is too low costs time only.
+constexpr std::uint64_t kPackedTimes = 4;
+
+// Rows as read, in one text.
+class Block {
+ public:
+  void add(const RawRow& row) {
+    rows_.push_back({text_.size(), row.text.size(), row.number});
+    text_ += row.text;
+  }
+  void clear() {
+    text_.clear();
+    rows_.clear();
+  }
+  [[nodiscard]] std::size_t bytes() const { return text_.size(); }
+  [[nodiscard]] std::size_t size() const { return rows_.size(); }
+  [[nodiscard]] RawRow operator[](std::size_t i) const {
+    const Place& place = rows_[i];
+    return {std::string_view(text_).substr(place.first, place.size), place.number};
+  }
+
+ private:
+  struct Place {
+    std::size_t first, size;
+    std::uint64_t number;
+  };
+  std::string text_;
+  std::vector<Place> rows_;
+};
+
+struct Part {
+  std::size_t first = 0, end = 0;
+  EncodedRows out;
+  Status status;
+};
+
+// Borders of parts of some kPartBytes.
+std::vector<Part> divide(const Block& block) {
+  std::vector<Part> parts;
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < block.size(); ++i) {
+    if (parts.empty() || bytes >= kPartBytes) {
+      parts.push_back({i, i, {}, {}});
+      bytes = 0;
+    }
+    bytes += block[i].text.size();
+    parts.back().end = i + 1;
+  }
+  return parts;
+}
+
+class Encoding {
+ public:
+  Encoding(RowSource& source, const RowEncoder& encode, std::size_t threads, RowWriter& writer)
+      : source_(source),
+        encode_(encode),
+        threads_(std::clamp<std::size_t>(threads, 1, kMostThreads)),
+        writer_(writer) {}
+
+  void show_progress(std::string title) { progress_.emplace(std::move(title), 100, "%"); }
+
+  Result<RowStore> run() {
+    for (bool more = true; more;) {
+      Result<bool> filled = fill();
+      // Rows before damage are looked at first: their errors come first.
+      NEAP_TRY(encode_block());
+      NEAP_TRY(filled.status());
+      more = *filled;
+      if (progress_) progress_->update(static_cast<std::uint64_t>(100 * source_.progress()));
+    }
+    Json notes = Json::object();
+    for (const auto& [what, count] : counts_) notes[what] = count;
+    return writer_.finish(notes);
+  }
+
+ private:
+  /// False when the source is at its end.
+  Result<bool> fill() {
+    block_.clear();
+    RawRow row;
+    while (block_.bytes() < kBlockBytes * threads_) {
+      NEAP_TRY_ASSIGN(const bool more, source_.next(row));
+      if (!more) return false;
+      block_.add(row);
+    }
+    return true;
+  }
+
+  Status encode_block() {
+    std::vector<Part> parts = divide(block_);
+    parallel_for(parts.size(), threads_, [&](std::size_t p) {
+      Part& part = parts[p];
+      for (std::size_t i = part.first; i < part.end && part.status.ok(); ++i) {
+        const RawRow row = block_[i];
+        part.status = encode_(row, source_.where(row.number), part.out);
+      }
+    });
+    for (const Part& part : parts) {
+      NEAP_TRY(part.status);
+      for (const std::string& row : part.out.rows) NEAP_TRY(writer_.append(row));
+      for (const auto& [what, count] : part.out.counts) counts_[what] += count;
+    }
+    return {};
+  }
+
+  RowSource& source_;
+  const RowEncoder& encode_;
+  std::size_t threads_;
+  RowWriter& writer_;
+  std::optional<Progress> progress_;
+  Block block_;
+  std::map<std::string, std::uint64_t> counts_;
+};
+
+}  // namespace
+
+Result<RowStore> encode_file(const fs::path& file, const RowEncoder& encode,
+                             const EncodeOptions& options) {
+  NEAP_TRY_ASSIGN(auto source, RowSource::open(file));
+  std::error_code error;
+  const bool regular = fs::is_regular_file(file, error);
+  const std::uint64_t size = regular ? fs::file_size(file, error) : 0;
+  if (Bytes(size * (source->packed() ? kPackedTimes : 1)) <= options.memory) {
+    // A pipe can be read only once.
+    MemoryRowWriter writer(regular ? options.memory : Bytes(UINT64_MAX));
+    Result<RowStore> rows = Encoding(*source, encode, options.threads, writer).run();
+    if (rows.ok() || rows.status().code() != ErrorCode::kOutOfHostMemory) return rows;
+    NEAP_TRY_ASSIGN(source, RowSource::open(file));
+  }
+  NEAP_TRY_ASSIGN(const fs::path folder, make_cache_folder(options.cache_folder));
+  NEAP_TRY_ASSIGN(const std::string contents, content_hash(folder, file));
+  return cached_rows(folder, hash_of(contents + options.recipe), [&](RowWriter& writer) {
+    Encoding encoding(*source, encode, options.threads, writer);
+    if (options.show_progress) encoding.show_progress("encoding " + file.filename().string());
+    return encoding.run();
+  });
+}
+
+void FileRows::add(RowStore file) {
+  ends_.push_back(size() + file.size());
+  files_.push_back(std::move(file));
+}
+
+Result<std::string> FileRows::row(std::size_t number) const {
+  const auto file = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), number) -
+                                             ends_.begin());
+  if (file == files_.size())
+    return Status(ErrorCode::kInternal, format("There is no row {} of {}", number, size()));
+  return files_[file].row(number - (file == 0 ? 0 : ends_[file - 1]));
+}
+
+std::vector<std::size_t> FileRows::sizes() const {
+  std::vector<std::size_t> out;
+  for (const RowStore& file : files_) out.push_back(file.size());
+  return out;
+}
+
+Bytes FileRows::memory() const {
+  Bytes sum(0);
+  for (const RowStore& file : files_) sum = sum + file.memory();
+  return sum;
+}
+
+}  // namespace neap::data

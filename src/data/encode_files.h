@@ -1,0 +1,57 @@
+// Data files as rows that training takes: each is read once from front to back, encoded by several
+// threads, and kept in memory or, where it is large, in the cache (row_cache.h).
+//
+// Threads   one at a time; the encoder is called by several.
+// Failure   that of the first row that fails, and what row_source.h and row_cache.h say.
+// Memory    `Options::memory`, or 4 bytes a row while a large file is encoded and none afterwards;
+//           with it the largest row and some 4 MiB a thread.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "data/row_source.h"
+#include "data/row_store.h"
+
+namespace neap::data {
+
+/// What a row became: any number of rows, and why others are missing or cut.
+struct EncodedRows {
+  std::vector<std::string> rows;
+  std::map<std::string, std::uint64_t> counts;
+};
+using RowEncoder =
+    std::function<Status(const RawRow& row, const std::string& where, EncodedRows& out)>;
+
+struct EncodeOptions {
+  std::filesystem::path cache_folder;  ///< empty: the user's
+  Bytes memory;                        ///< encoded rows of a file that are kept in memory at most
+  std::size_t threads = 1;
+  /// Everything besides the file that the encoded rows depend on.
+  std::string recipe;
+  bool show_progress = false;  ///< of large files
+};
+
+/// The store's notes are the sums of `EncodedRows::counts`.
+[[nodiscard]] Result<RowStore> encode_file(const std::filesystem::path& file,
+                                           const RowEncoder& encode, const EncodeOptions& options);
+
+/// Rows of several files, numbered through.
+class FileRows {
+ public:
+  void add(RowStore file);
+  [[nodiscard]] std::size_t size() const { return ends_.empty() ? 0 : ends_.back(); }
+  [[nodiscard]] Result<std::string> row(std::size_t number) const;
+  [[nodiscard]] std::vector<std::size_t> sizes() const;  ///< of each file
+  [[nodiscard]] Bytes memory() const;
+
+ private:
+  std::vector<RowStore> files_;
+  std::vector<std::size_t> ends_;
+};
+
+}  // namespace neap::data

@@ -1,0 +1,48 @@
+#include "data/fields.h"
+
+#include <algorithm>
+
+#include "base/format.h"
+
+namespace neap::data {
+
+Result<Json> parse_row(std::string_view text, const std::string& where) {
+  NEAP_TRY_ASSIGN(Json row, parse_json(text, where));
+  if (row.is_object()) return row;
+  return Status(ErrorCode::kCorrupt,
+                format("{}: the line is {}; each line is one JSON object", where, row.type_name()));
+}
+
+bool is_conversation(const Json& value) {
+  return value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& message) {
+           return message.is_object() && message.contains("role") && message["role"].is_string();
+         });
+}
+
+Result<Json> text_field(const Json& row, const std::string& key, const std::string& where) {
+  const auto at = row.find(key);
+  if (at == row.end()) {
+    std::string have;
+    for (const auto& item : row.items()) have += (have.empty() ? "" : ", ") + item.key();
+    return Status(ErrorCode::kCorrupt,
+                  format("{}: field \"{}\" is missing; the line has: {}", where, key, have));
+  }
+  if (at->is_string() || is_conversation(*at)) return *at;
+  if (at->is_array()) {
+    return Status(
+        ErrorCode::kCorrupt,
+        format("{}: field \"{}\" is a list, but not of messages with a text \"role\"", where, key));
+  }
+  return Status(ErrorCode::kCorrupt,
+                format("{}: field \"{}\" is {}; text or a list of messages is wanted", where, key,
+                       at->type_name()));
+}
+
+Result<Json> optional_text_field(const Json& row, const std::string& key,
+                                 const std::string& where) {
+  const auto at = row.find(key);
+  if (at == row.end() || at->is_null()) return Json();
+  return text_field(row, key, where);
+}
+
+}  // namespace neap::data

@@ -1,0 +1,84 @@
+"""Writes the rows of a Parquet file as JSON lines: python3 - FILE LONGEST < this file.
+
+`#rows N` comes first and `#end` last; `#missing TEXT` says that pyarrow cannot be imported, `#error TEXT` why the rest
+is missing. Members that are null are left out, as a JSONL file has no such member; so are NaN and binary values.
+"""
+import sys
+
+if sys.path and sys.path[0] == "":
+    del sys.path[0]  # modules of the folder that the program was started in are not meant
+
+import datetime
+import decimal
+import json
+import math
+import resource
+
+MOST_MEMORY = 16 << 30  # a damaged length must not take the machine's memory
+BATCH = 256
+
+
+def plain(value):
+    """`value` as JSON has it; None where it is left out."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        if math.isinf(value):
+            raise ValueError("a number is infinite")
+        return None if math.isnan(value) else value
+    if isinstance(value, dict):
+        members = ((key, plain(member)) for key, member in value.items())
+        return {key: member for key, member in members if member is not None}
+    if isinstance(value, list):
+        if value and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):  # a map
+            return plain({str(key): member for key, member in value})
+        return [plain(member) for member in value]
+    if isinstance(value, bytes):
+        return None
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    raise ValueError(f"a value is {type(value).__name__}, which JSON has not")
+
+
+def write_rows(parquet, path, longest, out):
+    with parquet.ParquetFile(path, buffer_size=1 << 20) as file:
+        out.write(b"#rows %d\n" % file.metadata.num_rows)
+        number = 0
+        for batch in file.iter_batches(batch_size=BATCH, use_threads=False):
+            for row in batch.to_pylist():
+                number += 1
+                try:
+                    text = json.dumps(plain(row), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+                except (ValueError, RecursionError) as error:
+                    raise ValueError(f"row {number}: {error}") from error
+                if len(text) > longest:
+                    raise ValueError(f"row {number} has {len(text)} bytes, over the limit of {longest}")
+                out.write(text + b"\n")
+        if number != file.metadata.num_rows:
+            raise ValueError(f"it ends after {number} of {file.metadata.num_rows} rows")
+        out.write(b"#end\n")
+
+
+def main():
+    out = sys.stdout.buffer
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        out.write(f"#missing {error}\n".encode())
+        return
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY if hard < 0 else min(MOST_MEMORY, hard), hard))
+    try:
+        write_rows(parquet, sys.argv[1], int(sys.argv[2]), out)
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # whatever a damaged file makes of the library is the message
+        text = " ".join(f"{error or type(error).__name__}".split())
+        out.write(f"#error {text}\n".encode(errors="replace"))
+
+
+main()

@@ -1,0 +1,133 @@
+#include "data/parquet_source.h"
+
+#include <poll.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+
+#include "base/child_process.h"
+#include "base/format.h"
+
+namespace neap::data {
+
+// src/data/parquet_rows.py, made a string by CMake.
+extern const char* const kParquetRows;
+
+namespace {
+
+constexpr const char* kPyarrow = "pyarrow==26.0.1";
+
+class ParquetSource final : public RowSource {
+ public:
+  ParquetSource(std::filesystem::path file, std::unique_ptr<ChildProcess> reader)
+      : file_(std::move(file)), reader_(std::move(reader)) {}
+
+  ParquetSource(const ParquetSource&) = delete;
+  ParquetSource& operator=(const ParquetSource&) = delete;
+  ~ParquetSource() override {
+    if (!ended_) reader_->kill();  // it would wait for somebody to take its rows
+  }
+
+  Result<bool> next(RawRow& row) override {
+    NEAP_TRY_ASSIGN(const std::string_view text, line());
+    if (!text.starts_with('#')) {
+      row = {text, ++rows_};
+      return true;
+    }
+    ended_ = text == "#end";
+    if (ended_) return false;
+    return failure(text);
+  }
+  std::string where(std::uint64_t number) const override {
+    return format("{}: row {}", file_.string(), number);
+  }
+  std::uint64_t position() const override { return rows_; }
+  bool packed() const override { return true; }
+  double progress() const override {
+    return total_ == 0 ? 0 : static_cast<double>(rows_) / static_cast<double>(total_);
+  }
+
+  /// Reads how many rows there are, which is where a file that is no Parquet fails.
+  Status start() {
+    NEAP_TRY_ASSIGN(const std::string_view text, line());
+    constexpr std::string_view kRows = "#rows ";
+    if (!text.starts_with(kRows)) return failure(text);
+    const auto [end, error] =
+        std::from_chars(text.data() + kRows.size(), text.data() + text.size(), total_);
+    return error == std::errc() && end == text.data() + text.size() ? ok_status() : failure(text);
+  }
+
+ private:
+  [[nodiscard]] Status failure(std::string_view text) const {
+    const std::string_view reason = text.substr(std::min(text.find(' '), text.size()));
+    if (text.starts_with("#missing ")) {
+      return {ErrorCode::kUnsupported,
+              format("{} is a Parquet file, which needs pyarrow in the python3 on PATH "
+                     "(python3 -m pip install {}):{}",
+                     file_.string(), kPyarrow, reason)};
+    }
+    return {ErrorCode::kCorrupt,
+            format("Cannot read {} as Parquet after row {}:{}", file_.string(), rows_, reason)};
+  }
+
+  /// Valid until the next call.
+  [[nodiscard]] Result<std::string_view> line() {
+    std::size_t searched = 0;
+    while (true) {
+      const std::size_t end = buffer_.find('\n', at_ + searched);
+      if (end != std::string::npos) {
+        const std::string_view text = std::string_view(buffer_).substr(at_, end - at_);
+        at_ = end + 1;
+        return text;
+      }
+      buffer_.erase(0, at_);
+      at_ = 0;
+      searched = buffer_.size();
+      NEAP_TRY(wait());
+      if (const Status status = reader_->read(buffer_); !status.ok()) {
+        return Status(ErrorCode::kCorrupt,
+                      format("Cannot read {} as Parquet after row {}: the python3 that reads it {}",
+                             file_.string(), rows_, status.message()));
+      }
+    }
+  }
+
+  /// Until there is something to read.
+  [[nodiscard]] Status wait() {
+    while (true) {
+      std::array<pollfd, 2> files{{{reader_->out(), POLLIN, 0}, {reader_->err(), POLLIN, 0}}};
+      if (::poll(files.data(), files.size(), -1) < 0 && errno != EINTR)
+        return {ErrorCode::kIo, format("Cannot wait for the reader of {}", file_.string())};
+      if (files[1].revents != 0) reader_->read_errors();
+      if (files[0].revents != 0) return {};
+    }
+  }
+
+  std::filesystem::path file_;
+  std::unique_ptr<ChildProcess> reader_;
+  std::string buffer_;
+  std::size_t at_ = 0;
+  std::uint64_t rows_ = 0, total_ = 0;
+  bool ended_ = false;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<RowSource>> open_parquet(const std::filesystem::path& file) {
+  std::error_code error;
+  const std::filesystem::path whole = std::filesystem::absolute(file, error);
+  auto reader = ChildProcess::start(
+      {"python3", "-c", kParquetRows, whole.string(), std::to_string(kMostRowBytes.count())}, {});
+  if (!reader.ok()) {
+    return Status(ErrorCode::kUnsupported,
+                  format("{} is a Parquet file, which needs python3 with pyarrow (python3 -m pip "
+                         "install {}): {}",
+                         file.string(), kPyarrow, reader.status().message()));
+  }
+  auto source = std::make_unique<ParquetSource>(file, std::move(*reader));
+  NEAP_TRY(source->start());
+  return std::unique_ptr<RowSource>(std::move(source));
+}
+
+}  // namespace neap::data

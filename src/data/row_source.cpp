@@ -1,0 +1,20 @@
+#include "data/row_source.h"
+
+#include <cstring>
+
+#include "base/input.h"
+#include "data/jsonl_source.h"
+#include "data/parquet_source.h"
+
+namespace neap::data {
+
+Result<std::unique_ptr<RowSource>> RowSource::open(const std::filesystem::path& file) {
+  NEAP_TRY_ASSIGN(Input input, Input::open(file));
+  if (!input.packed() && input.ensure(kParquetMagic.size()) &&
+      std::memcmp(input.data(), kParquetMagic.data(), kParquetMagic.size()) == 0)
+    return open_parquet(file);
+  NEAP_TRY(input.status());
+  return std::unique_ptr<RowSource>(std::make_unique<JsonlSource>(std::move(input)));
+}
+
+}  // namespace neap::data
