@@ -15,13 +15,14 @@
 #include "chat/conversation.h"
 #include "cli/checkpoint_path.h"
 #include "cli/command.h"
+#include "data/fields.h"
+#include "data/row_source.h"
 #include "model/model_reader.h"
 #include "model/text_tokens.h"
 #include "model/tokenizer.h"
 #include "model/transformer.h"
 #include "rollout/generator.h"
 #include "rollout/stop_strings.h"
-#include "train/dataset.h"
 
 namespace neap::cli {
 namespace {
@@ -115,8 +116,11 @@ std::vector<Json> GenerateCommand::read_prompts() const {
     if (!line.empty()) add(line);
   }
   if (!input_.empty()) {
-    for (const train::TextRow& row : train::read_rows({input_}, {"prompt"})) {
-      const Json& prompt = row.fields.front();
+    const auto source = value_or_throw(data::RowSource::open(input_));
+    for (data::RawRow raw; value_or_throw(source->next(raw));) {
+      const std::string where = source->where(raw.number);
+      const Json row = value_or_throw(data::parse_row(raw.text, where));
+      const Json prompt = value_or_throw(data::text_field(row, "prompt", where));
       if (prompt.is_string())
         add(prompt.get<std::string>());
       else

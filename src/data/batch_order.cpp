@@ -49,7 +49,6 @@ Result<BatchOrder> BatchOrder::make(std::vector<std::size_t> rows, OrderOptions 
     return Status(ErrorCode::kInvalidArgument,
                   format("Number {} of data.train_files has no rows, but a weight", i + 1));
   }
-  if (total < rows.size()) return Status(ErrorCode::kInternal, "There are fewer rows than files");
   return BatchOrder(std::move(rows), std::move(options), total);
 }
 

@@ -6,6 +6,7 @@
 #include "base/format.h"
 #include "base/status.h"
 #include "model/tensor_io.h"
+#include "model/tokenizer_files.h"
 
 namespace neap::model {
 namespace {
@@ -101,9 +102,7 @@ void save_model(const fs::path& folder, const spec::Architecture& shape, spec::H
   make_folder(folder);
   const at::ScalarType type = options.dtype.value_or(flat.at(0).scalar_type());
   write_weights(folder, parameters, type, options);
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                           "vocab.json", "merges.txt", "chat_template.jinja"})
-    (void)copy_file(options.companions, folder, name);
+  for (const char* name : kTokenizerFiles) (void)copy_file(options.companions, folder, name);
   if (head == spec::Head::kLanguageModel &&
       !copy_file(options.origin, folder, "generation_config.json"))
     write_generation_config(folder, shape);

@@ -30,12 +30,10 @@ class DpoTrainer final : public Trainer {
   explicit DpoTrainer(Context& context)
       : context_(context),
         actor_(context.runtime, context.ranks, context.worker_spec(spec::ModelId::kActor)),
-        train_(context, context.job.data.train_files),
-        order_(context.batch_order(train_.size())) {
+        order_(batch_order(context.job, context.data)) {
     if (context.recipe.find(spec::ModelId::kReference) != nullptr)
       reference_.emplace(context.runtime, context.ranks,
                          context.worker_spec(spec::ModelId::kReference));
-    if (!context.job.data.val_files.empty()) held_out_ = Pairs(context, context.job.data.val_files);
   }
 
   void load() override {
@@ -51,7 +49,7 @@ class DpoTrainer final : public Trainer {
     const auto count = static_cast<std::int64_t>(rows.size());
     const std::int64_t micro = job.data.micro_batch_size_per_gpu;
     const step::Preferences<at::Tensor> batch =
-        with_reference(train_.gather(context_, rows, 0, count, micro), metrics);
+        with_reference(gather_pairs(context_, context_.data.train, rows, 0, count, micro), metrics);
     const Stopwatch watch(metrics, "update_actor");
     const auto pairs = static_cast<double>(job.data.train_batch_size);
     model::Transformer& model = actor_.model();
@@ -67,17 +65,17 @@ class DpoTrainer final : public Trainer {
     return metrics;
   }
 
-  [[nodiscard]] bool can_validate() const override { return held_out_.size() > 0; }
+  [[nodiscard]] bool can_validate() const override { return held_out().size() > 0; }
 
   Validation validate() override {
-    const std::vector<std::size_t> rows = context_.share_of(held_out_.size());
-    const auto pairs = static_cast<double>(held_out_.size());
+    const std::vector<std::size_t> rows = context_.share_of(held_out().size());
+    const auto pairs = static_cast<double>(held_out().size());
     std::vector<double> sums(6, 0);
     if (!rows.empty()) {
       const auto count = static_cast<std::int64_t>(rows.size());
       Metrics timings;  // of no interest here
       const step::Preferences<at::Tensor> batch =
-          with_reference(held_out_.gather(context_, rows, 0, count, count), timings);
+          with_reference(gather_pairs(context_, held_out(), rows, 0, count, count), timings);
       const at::Tensor log_probs =
           response_log_probs(context_, actor_.model(), batch.sequences, spec::PhaseId::kValidate,
                              context_.job.data.micro_batch_size_per_gpu * 2, false)
@@ -110,6 +108,8 @@ class DpoTrainer final : public Trainer {
   }
 
  private:
+  [[nodiscard]] const Rows& held_out() const { return context_.data.held_out; }
+
   // Phase "ref_logp".
   [[nodiscard]] step::Preferences<at::Tensor> with_reference(train::Sequences sequences,
                                                              Metrics& metrics) {
@@ -126,8 +126,7 @@ class DpoTrainer final : public Trainer {
   Context& context_;
   train::ModelWorker actor_;
   std::optional<train::ModelWorker> reference_;
-  Pairs train_, held_out_;
-  train::BatchOrder order_;
+  data::BatchOrder order_;
 };
 
 }  // namespace

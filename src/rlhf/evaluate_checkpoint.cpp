@@ -13,6 +13,8 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "bridge/no_autograd.h"
+#include "data/fields.h"
+#include "data/row_source.h"
 #include "plan/memory_plan.h"
 #include "report/append_file.h"
 #include "reward/ground_truth.h"
@@ -22,18 +24,36 @@ namespace neap::rlhf {
 namespace fs = std::filesystem;
 namespace {
 
+// A row as the file has it.
+struct FileRow {
+  Json json;
+  std::string where;
+};
+
+std::vector<FileRow> read_rows(const spec::Job& job) {
+  std::vector<FileRow> out;
+  for (const std::string& file : job.data.val_files) {
+    const auto source = value_or_throw(data::RowSource::open(job.resolve(file)));
+    for (data::RawRow raw; value_or_throw(source->next(raw));) {
+      const std::string where = source->where(raw.number);
+      out.push_back({value_or_throw(data::parse_row(raw.text, where)), where});
+    }
+  }
+  return out;
+}
+
 // A rule for rows that come without one. Fails where a row has no right answer.
-spec::RewardKind rule_for(const std::vector<train::TextRow>& rows) {
+spec::RewardKind rule_for(const std::vector<FileRow>& rows) {
   const auto first_failure = [&](spec::RewardKind kind) -> Status {
     spec::RewardConfig config;
     config.functions.emplace_back().kind = kind;
     const reward::RewardSet set = value_or_throw(reward::RewardSet::make(config, {1, "", {}}));
-    for (const train::TextRow& row : rows)
-      NEAP_TRY(set.check(row.row).with_context(format("reading {}", row.where)));
+    for (const FileRow& row : rows)
+      NEAP_TRY(set.check(row.json).with_context(format("reading {}", row.where)));
     return {};
   };
-  for (const train::TextRow& row : rows) {
-    const Json model = row.row.value("reward_model", Json());
+  for (const FileRow& row : rows) {
+    const Json model = row.json.value("reward_model", Json());
     const std::string style = model.is_object() ? model.value("style", "rule") : "rule";
     if (style == "rule") continue;
     throw Error(ErrorCode::kInvalidArgument,
@@ -142,9 +162,11 @@ class EvaluationRun {
   EvaluationRequest request_;
   spec::Job& job_;
   const Launch& launch_;
-  std::vector<train::TextRow> rows_;
+  std::vector<FileRow> rows_;  // until they are encoded
   std::optional<model::Tokenizer> tokenizer_;
   std::optional<TextContext> text_;
+  std::optional<reward::RewardSet> rewards_;
+  JobData data_;
   plan::MemoryPlan plan_;
   std::unique_ptr<bridge::Runtime> runtime_;
   std::optional<Context> context_;
@@ -165,8 +187,7 @@ void EvaluationRun::read() {
   check_tokenizers(job_, *tokenizer_);
   text_.emplace(
       TextContext{job_, *tokenizer_, folder, model::text_tokens(actor, shape, *tokenizer_)});
-  rows_ =
-      train::read_rows(resolve_all(job_, job_.data.val_files), {job_.data.prompt_key}, {}, true);
+  rows_ = read_rows(job_);
   if (job_.reward.functions.empty() && !job_.has_reward_model()) {
     job_.reward.functions.emplace_back().kind = rule_for(rows_);
     if (launch_.ranks->first())
@@ -174,14 +195,26 @@ void EvaluationRun::read() {
                        to_string(job_.reward.functions.front().kind)));
   }
   fit_to_rows(shape);
+  rows_.clear();
+  rewards_.emplace(make_rewards(job_));
+  data_ = read_data(*text_, *rewards_,
+                    encoding_threads(launch_.device.target.threads, launch_.ranks->size()));
 }
 
 void EvaluationRun::fit_to_rows(const spec::Architecture& shape) {
   if (request_.any_prompt_length) {
-    job_.data.max_prompt_length = shape.longest_sequence();
     std::size_t longest = 1;
-    for (const train::TextRow& row : rows_)
-      longest = std::max(longest, encode_prompt(*text_, row.fields[0], row.where).size());
+    for (const FileRow& row : rows_) {
+      const Json prompt =
+          value_or_throw(data::text_field(row.json, job_.data.prompt_key, row.where));
+      const std::size_t size = encode_prompt(*text_, prompt, row.where).size();
+      if (static_cast<std::int64_t>(size) > shape.longest_sequence()) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    format("{}: the prompt has {} tokens; the model has {} positions", row.where,
+                           size, shape.longest_sequence()));
+      }
+      longest = std::max(longest, size);
+    }
     job_.data.max_prompt_length = static_cast<std::int64_t>(longest);
   }
   if (request_.any_response_length) {
@@ -207,9 +240,9 @@ void EvaluationRun::build() {
   plan_ = value_or_throw(plan::make_plan(job_, launch_.device.target));
   throw_if_error(job_.apply(plan_.overrides));
   runtime_ = bridge::Runtime::make(job_, launch_.device, plan_, nullptr);
-  context_.emplace(Context{*text_, *runtime_, *launch_.ranks});
+  context_.emplace(Context{*text_, *runtime_, *launch_.ranks, data_, *rewards_});
   scorer_.emplace(*context_);
-  prompts_ = make_prompts(*context_, *scorer_, std::move(rows_), true);
+  prompts_ = read_prompts(data_.held_out);
   if (!job_.trainer.lexicon.empty()) judge_ = Judge::load(job_.resolve(job_.trainer.lexicon));
   const auto make = [&](std::optional<train::ModelWorker>& worker, spec::ModelId model) {
     if (context_->recipe.find(model) == nullptr) return;

@@ -3,12 +3,13 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/format.h"
 #include "base/status.h"
 #include "bridge/runtime.h"
-#include "train/dataset.h"
+#include "data/fields.h"
 
 namespace neap::rlhf {
 namespace {
@@ -83,7 +84,7 @@ Result<std::vector<Json>> responses_of(const Json& row, const spec::DataConfig& 
 }
 
 Status check_response(const Json& value) {
-  if (value.is_string() || train::is_conversation(value)) return {};
+  if (value.is_string() || data::is_conversation(value)) return {};
   return bad_row("a response is text or a list of messages with a text \"role\"");
 }
 
@@ -107,55 +108,31 @@ Result<std::vector<PairRow>> pairs_of(const Json& row, const spec::DataConfig& d
   return out;
 }
 
-std::size_t count_rows(const spec::Job& job) {
-  const auto rows =
-      train::read_rows(resolve_all(job, job.data.train_files), {}, {}, job.has_pairs());
-  if (!job.has_pairs()) return rows.size();
-  std::size_t pairs = 0;
-  for (const train::TextRow& row : rows) {
-    const auto made = pairs_of(row.row, job.data);
-    if (!made.ok()) throw Error(Status(made.status()).with_context(row.where));
-    pairs += made->size();
-  }
-  return pairs;
-}
-
-Pairs::Pairs(const Context& context, const std::vector<std::string>& files) {
-  const spec::DataConfig& data = context.job.data;
-  for (const train::TextRow& row :
-       train::read_rows(resolve_all(context.job, files), {}, {data.prompt_key}, true)) {
-    const auto made = pairs_of(row.row, data);
-    if (!made.ok()) throw Error(Status(made.status()).with_context(row.where));
-    for (const PairRow& pair : *made) {
-      prompts_.push_back(encode_prompt(context, pair.prompt, row.where));
-      chosen_.push_back(encode_response(context, pair.chosen, row.where));
-      rejected_.push_back(encode_response(context, pair.rejected, row.where));
-      margins_.push_back(static_cast<float>(pair.margin));
-    }
-  }
-}
-
-train::Sequences Pairs::gather(const Context& context, const std::vector<std::size_t>& rows,
-                               std::int64_t first, std::int64_t count, std::int64_t block) const {
+train::Sequences gather_pairs(const Context& context, const Rows& pairs,
+                              const std::vector<std::size_t>& numbers, std::int64_t first,
+                              std::int64_t count, std::int64_t block) {
   std::vector<train::Tokens> prompts, responses;
   for (std::int64_t at = first; at < first + count; at += block) {
-    for (const auto* side : {&chosen_, &rejected_}) {
-      for (std::int64_t i = at; i < std::min(at + block, first + count); ++i) {
-        const std::size_t row = rows[static_cast<std::size_t>(i)];
-        prompts.push_back(prompts_[row]);
-        responses.push_back((*side)[row]);
-      }
+    std::vector<train::Tokens> again, rejected;
+    for (std::int64_t i = at; i < std::min(at + block, first + count); ++i) {
+      data::StoredRow row = pairs.at(numbers[static_cast<std::size_t>(i)]);
+      prompts.push_back(row.texts.at(0));
+      responses.push_back(std::move(row.texts.at(1)));
+      again.push_back(std::move(row.texts.at(0)));
+      rejected.push_back(std::move(row.texts.at(2)));
     }
+    std::move(again.begin(), again.end(), std::back_inserter(prompts));
+    std::move(rejected.begin(), rejected.end(), std::back_inserter(responses));
   }
   const bridge::HostScope host;
   return train::make_sequences(prompts, responses, sequence_shape(context));
 }
 
-at::Tensor Pairs::margins(const std::vector<std::size_t>& rows, std::int64_t first,
-                          std::int64_t count) const {
+at::Tensor margins_of(const Rows& pairs, const std::vector<std::size_t>& numbers,
+                      std::int64_t first, std::int64_t count) {
   std::vector<float> out;
   for (std::int64_t i = first; i < first + count; ++i)
-    out.push_back(margins_[rows[static_cast<std::size_t>(i)]]);
+    out.push_back(pairs.at(numbers[static_cast<std::size_t>(i)]).margin);
   const bridge::HostScope host;
   return at::tensor(out, at::kFloat);
 }

@@ -18,26 +18,6 @@
 
 namespace neap::rlhf {
 
-class Pairs {
- public:
-  Pairs() = default;
-  Pairs(const Context& context, const std::vector<std::string>& files);
-
-  [[nodiscard]] std::size_t size() const { return prompts_.size(); }
-  /// `count` pairs from `rows` at `first`, 2 `count` sequences: of each `block` of pairs all chosen,
-  /// then all rejected. Host memory.
-  [[nodiscard]] train::Sequences gather(const Context& context,
-                                        const std::vector<std::size_t>& rows, std::int64_t first,
-                                        std::int64_t count, std::int64_t block) const;
-  /// (count,) float32 in host memory; 0 where a row had none.
-  [[nodiscard]] at::Tensor margins(const std::vector<std::size_t>& rows, std::int64_t first,
-                                   std::int64_t count) const;
-
- private:
-  std::vector<train::Tokens> prompts_, chosen_, rejected_;
-  std::vector<float> margins_;
-};
-
 /// A pair as it stands in a row.
 struct PairRow {
   Json prompt, chosen, rejected;
@@ -46,7 +26,14 @@ struct PairRow {
 /// The pairs of a row. The prompt is taken off the responses where it stands in them.
 [[nodiscard]] Result<std::vector<PairRow>> pairs_of(const Json& row, const spec::DataConfig& data);
 
-/// Rows of the training files as batches count them: prompts, texts, or pairs.
-[[nodiscard]] std::size_t count_rows(const spec::Job& job);
+/// `count` pairs from those with `numbers` at `first`, 2 `count` sequences: of each `block` of pairs
+/// all chosen, then all rejected. Host memory.
+[[nodiscard]] train::Sequences gather_pairs(const Context& context, const Rows& pairs,
+                                            const std::vector<std::size_t>& numbers,
+                                            std::int64_t first, std::int64_t count,
+                                            std::int64_t block);
+/// (count,) float32 in host memory; 0 where a row had none.
+[[nodiscard]] at::Tensor margins_of(const Rows& pairs, const std::vector<std::size_t>& numbers,
+                                    std::int64_t first, std::int64_t count);
 
 }  // namespace neap::rlhf

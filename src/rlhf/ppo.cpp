@@ -36,7 +36,7 @@ class PpoTrainer final : public Trainer {
   }
   [[nodiscard]] std::int64_t steps_per_epoch() const override { return order_.steps_per_epoch(); }
   Metrics train_step(std::int64_t step) override;
-  [[nodiscard]] bool can_validate() const override { return !held_out_.empty(); }
+  [[nodiscard]] bool can_validate() const override { return held_out().size() > 0; }
   Validation validate() override;
   void save(const std::filesystem::path& folder) override;
   void restore(const std::filesystem::path& folder) override;
@@ -44,6 +44,7 @@ class PpoTrainer final : public Trainer {
  private:
   [[nodiscard]] const spec::Job& job() const { return context_.job; }
   [[nodiscard]] std::vector<train::ModelWorker*> workers();
+  [[nodiscard]] const Rows& held_out() const { return context_.data.held_out; }
   /// Everything up to the advantages.
   [[nodiscard]] Experience make_experience(Metrics& metrics);
   /// This rank's responses to the next batch of prompts; ReMax's greedy ones with them.
@@ -71,9 +72,7 @@ class PpoTrainer final : public Trainer {
   train::ModelWorker actor_;
   std::optional<train::ModelWorker> reward_, reference_, critic_;
   RewardScorer scorer_;
-  std::vector<PromptRow> prompts_;
-  std::vector<PromptRow> held_out_;
-  train::BatchOrder order_;
+  data::BatchOrder order_;
   KlController kl_control_;
   std::optional<Judge> judge_;
   // Batches of prompts that the finished steps took, one each or more with a filter; and with those
@@ -85,8 +84,7 @@ PpoTrainer::PpoTrainer(Context& context)
     : context_(context),
       actor_(context.runtime, context.ranks, context.worker_spec(spec::ModelId::kActor)),
       scorer_(context),
-      prompts_(read_prompts(context, scorer_, context.job.data.train_files, false)),
-      order_(context.batch_order(prompts_.size())),
+      order_(batch_order(context.job, context.data)),
       kl_control_(context.job.algorithm) {
   const auto make = [&](std::optional<train::ModelWorker>& worker, spec::ModelId model) {
     if (context.recipe.find(model) != nullptr)
@@ -95,8 +93,6 @@ PpoTrainer::PpoTrainer(Context& context)
   make(reward_, spec::ModelId::kReward);
   make(reference_, spec::ModelId::kReference);
   make(critic_, spec::ModelId::kCritic);
-  if (!job().data.val_files.empty())
-    held_out_ = read_prompts(context, scorer_, job().data.val_files, true);
   if (!job().trainer.lexicon.empty()) judge_ = Judge::load(job().resolve(job().trainer.lexicon));
 }
 
@@ -128,8 +124,7 @@ PpoTrainer::Round PpoTrainer::respond(Metrics& metrics) {
   const std::int64_t batch = taken_++;
   Round round;
   std::vector<PromptRow>& prompts = round.prompts;
-  for (const std::size_t row : context_.sharder().of(order_.batch(batch)))
-    prompts.push_back(prompts_[row]);
+  prompts = read_prompts(context_.data.train, context_.sharder().of(order_.batch(batch)));
   {
     const Stopwatch watch(metrics, "gen");
     const auto seed = static_cast<std::uint64_t>(job().trainer.seed);
@@ -320,7 +315,7 @@ Validation PpoTrainer::validate() {
   setup.on_response = [&](const EvaluatedResponse& response) {
     if (std::ssize(out.samples) < job().trainer.val_samples) out.samples.push_back(response.sample);
   };
-  out.metrics = evaluate(context_, held_out_, setup).metrics;
+  out.metrics = evaluate(context_, read_prompts(held_out()), setup).metrics;
   return out;
 }
 

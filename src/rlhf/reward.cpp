@@ -16,10 +16,7 @@ class RewardTrainer final : public Trainer {
   explicit RewardTrainer(Context& context)
       : context_(context),
         reward_(context.runtime, context.ranks, context.worker_spec(spec::ModelId::kReward)),
-        train_(context, context.job.data.train_files),
-        order_(context.batch_order(train_.size())) {
-    if (!context.job.data.val_files.empty()) held_out_ = Pairs(context, context.job.data.val_files);
-  }
+        order_(batch_order(context.job, context.data)) {}
 
   void load() override { reward_.load(); }
   [[nodiscard]] std::int64_t steps_per_epoch() const override { return order_.steps_per_epoch(); }
@@ -35,8 +32,9 @@ class RewardTrainer final : public Trainer {
       ModelUpdate update(context_, reward_, spec::Body::kPairUpdate, step);
       update.run([&](std::int64_t first, std::int64_t size, const spec::Checkpointing& keep) {
         const step::PairMicroStatistics s = step::pair_micro_batch(
-            model.ops(), model.weights(), gather(train_, rows, first, size),
-            train_.margins(rows, first, size), job.center_rewards_coefficient, pairs, keep);
+            model.ops(), model.weights(), gather(context_.data.train, rows, first, size),
+            margins_of(context_.data.train, rows, first, size), job.center_rewards_coefficient,
+            pairs, keep);
         const auto weight = static_cast<double>(size);
         update.add_share("train/loss", s.loss);
         update.add_mean("train/accuracy", s.right / weight, weight);
@@ -47,13 +45,13 @@ class RewardTrainer final : public Trainer {
     return metrics;
   }
 
-  [[nodiscard]] bool can_validate() const override { return held_out_.size() > 0; }
+  [[nodiscard]] bool can_validate() const override { return held_out().size() > 0; }
 
   Validation validate() override {
     std::vector<double> sums = {0, 0};
     double &loss = sums[0], &right = sums[1];
-    const std::vector<std::size_t> rows = context_.share_of(held_out_.size());
-    const auto pairs = static_cast<double>(held_out_.size());
+    const std::vector<std::size_t> rows = context_.share_of(held_out().size());
+    const auto pairs = static_cast<double>(held_out().size());
     run_phase(context_.runtime, spec::PhaseId::kValidate, [&] {
       const at::NoGradGuard no_grad;
       model::Transformer& model = reward_.model();
@@ -61,7 +59,7 @@ class RewardTrainer final : public Trainer {
       step::for_each_micro_batch(
           model.ops(), count, context_.job.data.micro_batch_size_per_gpu,
           [&](const step::MicroBatch& micro) {
-            const train::Sequences both = gather(held_out_, rows, micro.first, micro.count);
+            const train::Sequences both = gather(held_out(), rows, micro.first, micro.count);
             step::score_phase(
                 model.ops(), model.weights(), both, both.size(), false,
                 [&](const step::MicroBatch&, const at::Tensor& scores) {
@@ -83,9 +81,11 @@ class RewardTrainer final : public Trainer {
   void restore(const std::filesystem::path& folder) override { reward_.restore(folder / "reward"); }
 
  private:
-  [[nodiscard]] train::Sequences gather(const Pairs& pairs, const std::vector<std::size_t>& rows,
+  [[nodiscard]] const Rows& held_out() const { return context_.data.held_out; }
+
+  [[nodiscard]] train::Sequences gather(const Rows& pairs, const std::vector<std::size_t>& rows,
                                         std::int64_t first, std::int64_t count) const {
-    train::Sequences all = pairs.gather(context_, rows, first, count, count);
+    train::Sequences all = gather_pairs(context_, pairs, rows, first, count, count);
     const bridge::HostScope host;
     train::read_scores_before_padding(all, reward_.shape().pad_token_id);
     return all;
@@ -93,8 +93,7 @@ class RewardTrainer final : public Trainer {
 
   Context& context_;
   train::ModelWorker reward_;
-  Pairs train_, held_out_;
-  train::BatchOrder order_;
+  data::BatchOrder order_;
 };
 
 }  // namespace

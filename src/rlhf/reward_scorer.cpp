@@ -3,28 +3,13 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/format.h"
 #include "bridge/runtime.h"
 #include "rlhf/experience.h"
 
 namespace neap::rlhf {
-namespace {
-
-reward::RewardSet make_set(const Context& context) {
-  const spec::Job& job = context.job;
-  return value_or_throw(reward::RewardSet::make(
-      job.reward, {job.data.max_response_length, job.data.prompt_key, job.folder}));
-}
-
-}  // namespace
-
-RewardScorer::RewardScorer(const Context& context) : context_(context), set_(make_set(context)) {}
-
-void RewardScorer::check(const Json& row, const std::string& where) const {
-  if (Status status = set_.check(row); !status.ok())
-    throw Error(status.code(), format("{}: {}", where, status.message()));
-}
 
 at::Tensor RewardScorer::score(const std::vector<PromptRow>& prompts, std::int64_t n,
                                const train::Sequences& sequences) {
@@ -89,26 +74,23 @@ std::vector<std::vector<double>> RewardScorer::score_collectively(
   return numbers;
 }
 
-std::vector<PromptRow> read_prompts(const Context& context, const RewardScorer& functions,
-                                    const std::vector<std::string>& files, bool keep) {
-  return make_prompts(
-      context, functions,
-      train::read_rows(resolve_all(context.job, files), {context.job.data.prompt_key}, {},
-                       keep || !functions.empty()),
-      keep);
-}
-
-std::vector<PromptRow> make_prompts(const Context& context, const RewardScorer& functions,
-                                    std::vector<train::TextRow> rows, bool keep) {
-  const bool scored = !functions.empty();
+std::vector<PromptRow> read_prompts(const Rows& rows, const std::vector<std::size_t>& numbers) {
   std::vector<PromptRow> out;
-  for (train::TextRow& row : rows) {
-    PromptRow prompt{encode_prompt(context, row.fields[0], row.where), nullptr};
-    if (scored) functions.check(row.row, row.where);
-    if (keep || scored) prompt.json = std::make_shared<const Json>(std::move(row.row));
+  for (const std::size_t number : numbers) {
+    data::StoredRow row = rows.at(number);
+    PromptRow prompt{std::move(row.texts.at(0)), nullptr};
+    if (!row.json.empty())
+      prompt.json =
+          std::make_shared<const Json>(value_or_throw(parse_json(row.json, "a stored row")));
     out.push_back(std::move(prompt));
   }
   return out;
+}
+
+std::vector<PromptRow> read_prompts(const Rows& rows) {
+  std::vector<std::size_t> all(rows.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  return read_prompts(rows, all);
 }
 
 ResponseScores score_responses(Context& context, const Scorers& by,

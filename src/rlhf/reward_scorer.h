@@ -35,12 +35,9 @@ struct ResponseText {
 
 class RewardScorer {
  public:
-  /// Fails where a function's table is wrong.
-  explicit RewardScorer(const Context& context);
+  explicit RewardScorer(const Context& context) : context_(context), set_(context.rewards) {}
 
   [[nodiscard]] bool empty() const { return set_.empty(); }
-  /// Fails, with the row's place, where a function lacks what it needs of it.
-  void check(const Json& row, const std::string& where) const;
   /// One row of numbers a response, (B, columns), float64 on the host; NaN where a function does not
   /// score it. Responses answer `prompts` in turn, `n` each. A function that fails is a StepFailure.
   [[nodiscard]] at::Tensor score(const std::vector<PromptRow>& prompts, std::int64_t n,
@@ -63,18 +60,13 @@ class RewardScorer {
   [[nodiscard]] std::vector<std::vector<double>> score_collectively(
       std::span<const reward::Response> responses);
   const Context& context_;
-  reward::RewardSet set_;
+  reward::RewardSet& set_;
 };
 
-/// Rows whose first field is the prompt, checked for the functions. `keep`: with the row itself also
-/// where no function reads it.
-[[nodiscard]] std::vector<PromptRow> make_prompts(const Context& context,
-                                                  const RewardScorer& functions,
-                                                  std::vector<train::TextRow> rows, bool keep);
-/// Those of `files`.
-[[nodiscard]] std::vector<PromptRow> read_prompts(const Context& context,
-                                                  const RewardScorer& functions,
-                                                  const std::vector<std::string>& files, bool keep);
+/// Rows with these numbers; of all of them.
+[[nodiscard]] std::vector<PromptRow> read_prompts(const Rows& rows,
+                                                  const std::vector<std::size_t>& numbers);
+[[nodiscard]] std::vector<PromptRow> read_prompts(const Rows& rows);
 
 /// What scores responses, and the phase in which the model does.
 struct Scorers {

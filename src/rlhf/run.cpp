@@ -25,14 +25,13 @@
 #include "report/run_folder.h"
 #include "rlhf/best_checkpoint.h"
 #include "rlhf/interrupt.h"
-#include "rlhf/pairs.h"
+#include "rlhf/job_data.h"
 #include "rlhf/phase_records.h"
 #include "rlhf/summary.h"
 #include "rlhf/tokenizers.h"
 #include "rlhf/trainer.h"
 #include "trace/recorder.h"
 #include "train/checkpoint.h"
-#include "train/dataset.h"
 #include "train/output_lock.h"
 
 namespace neap::rlhf {
@@ -44,14 +43,6 @@ constexpr const char* kStateFile = "trainer.json";
 void print(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
-}
-
-// Steps of the whole run. Reads the training files where epochs decide.
-std::int64_t count_steps(const spec::Job& job) {
-  if (job.trainer.total_training_steps > 0) return job.trainer.total_training_steps;
-  const train::BatchOrder order(count_rows(job),
-                                static_cast<std::size_t>(job.data.train_batch_size), false, 0);
-  return job.trainer.total_epochs * order.steps_per_epoch();
 }
 
 Json config_json(const spec::Job& job) {
@@ -73,6 +64,8 @@ class Run {
 
  private:
   [[nodiscard]] bool already_done();
+  [[nodiscard]] std::int64_t count_steps();
+  void read_data();
   void prepare();
   void make_plan();
   void keep_states();
@@ -103,6 +96,9 @@ class Run {
   std::unique_ptr<trace::Recorder> recorder_;
   std::unique_ptr<bridge::Runtime> runtime_;
   std::optional<model::Tokenizer> tokenizer_;
+  std::optional<TextContext> texts_;
+  std::optional<reward::RewardSet> rewards_;
+  std::optional<JobData> data_;
   std::optional<Context> context_;
   std::unique_ptr<Trainer> trainer_;
   std::optional<report::MetricsLogger> metrics_;
@@ -156,7 +152,7 @@ bool Run::already_done() {
     if (ranks_.first()) lock_.emplace(output_);
     found_ = train::find_checkpoint(output_, job_.trainer.resume_mode,
                                     job_.resolve(job_.trainer.resume_mode));
-    total_steps_ = count_steps(job_);
+    total_steps_ = count_steps();
   });
   ranks_.expect_same(found_ ? found_->step : -1,
                      format("The newest checkpoint's step in {} (all machines have to share the "
@@ -170,6 +166,27 @@ bool Run::already_done() {
              "trainer.default_local_dir.",
              output_.string(), found_->step, total_steps_));
   return true;
+}
+
+// Where epochs decide, it depends on the rows.
+std::int64_t Run::count_steps() {
+  if (job_.trainer.total_training_steps > 0) return job_.trainer.total_training_steps;
+  read_data();
+  return job_.trainer.total_epochs * batch_order(job_, *data_).steps_per_epoch();
+}
+
+void Run::read_data() {
+  const std::string& own = job_.actor_model.tokenizer_path;
+  const fs::path actor = job_.resolve(job_.actor_model.path);
+  const fs::path folder = own.empty() ? actor : job_.resolve(own);
+  tokenizer_.emplace(model::Tokenizer::from_folder(folder));
+  check_tokenizers(job_, *tokenizer_);
+  const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(actor));
+  texts_.emplace(
+      TextContext{job_, *tokenizer_, folder, model::text_tokens(actor, shape, *tokenizer_)});
+  rewards_.emplace(make_rewards(job_));
+  data_.emplace(
+      rlhf::read_data(*texts_, *rewards_, encoding_threads(device_.target.threads, ranks_.size())));
 }
 
 void Run::make_plan() {
@@ -241,21 +258,11 @@ void Run::check_output() const {
 }
 
 void Run::build() {
-  const fs::path folder =
-      job_.resolve(job_.actor_model.tokenizer_path.empty() ? job_.actor_model.path
-                                                           : job_.actor_model.tokenizer_path);
-  tokenizer_.emplace(model::Tokenizer::from_folder(folder));
-  check_tokenizers(job_, *tokenizer_);
+  if (!data_) read_data();
   const fs::path trace = folder_ / std::string(report::kTraceFile);
   recorder_ = value_or_throw(trace::Recorder::open(trace, {{"plan", plan_.to_json().dump()}}));
   runtime_ = bridge::Runtime::make(job_, device_, plan_, recorder_.get());
-  const fs::path actor = job_.resolve(job_.actor_model.path);
-  const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(actor));
-  context_.emplace(
-      Context{{job_, *tokenizer_, folder, model::text_tokens(actor, shape, *tokenizer_)},
-              *runtime_,
-              ranks_,
-              total_steps_});
+  context_.emplace(Context{*texts_, *runtime_, ranks_, *data_, *rewards_, total_steps_});
   trainer_ = make_trainer(*context_);
 }
 
@@ -296,6 +303,12 @@ void Run::resume() {
   if (state.contains("config")) {
     for (const std::string& line : config_differences(state["config"], config_json(job_)))
       log::warn(format("Differs from the checkpoint: {}", line));
+  }
+  if (const auto rows = state.value("rows", data_->train.size()); rows != data_->train.size()) {
+    log::warn(
+        format("The training files have {} rows, and had {} at the checkpoint: they come in "
+               "another order",
+               data_->train.size(), rows));
   }
   trainer_->restore(found_->folder);
   best_.restore(state.value("best", Json()), output_);
@@ -414,6 +427,7 @@ void Run::save() {
   state["schema"] = 1;
   state["task"] = to_string(job_.task);
   state["step"] = step_;
+  state["rows"] = data_->train.size();
   state["config"] = config_json(job_);
   if (best_.step()) state["best"] = best_.to_json();
   throw_if_error(write_file_atomic(writer->folder() / kStateFile, state.dump(1) + "\n"));

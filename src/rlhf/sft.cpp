@@ -12,27 +12,20 @@
 namespace neap::rlhf {
 namespace {
 
-struct Texts {
-  std::vector<train::Tokens> prompts, responses;
-  std::vector<train::TokenMask> masks;  // of the responses
-};
-
 class SftTrainer final : public Trainer {
  public:
   explicit SftTrainer(Context& context)
       : context_(context),
         actor_(context.runtime, context.ranks, context.worker_spec(spec::ModelId::kActor)),
-        train_(read(context.job.data.train_files)),
-        order_(context.batch_order(train_.prompts.size())) {
-    if (!context.job.data.val_files.empty()) held_out_ = read(context.job.data.val_files);
-  }
+        order_(batch_order(context.job, context.data)) {}
 
   void load() override { actor_.load(); }
   [[nodiscard]] std::int64_t steps_per_epoch() const override { return order_.steps_per_epoch(); }
 
   Metrics train_step(std::int64_t step) override {
     Metrics metrics;
-    const train::Sequences batch = gather(train_, context_.sharder().of(order_.batch(step)));
+    const train::Sequences batch =
+        gather(context_.data.train, context_.sharder().of(order_.batch(step)));
     const double tokens = context_.ranks.sum(batch.mask.sum().item<double>());
     {
       const Stopwatch watch(metrics, "update_actor");
@@ -49,13 +42,13 @@ class SftTrainer final : public Trainer {
     return metrics;
   }
 
-  [[nodiscard]] bool can_validate() const override { return !held_out_.prompts.empty(); }
+  [[nodiscard]] bool can_validate() const override { return held_out().size() > 0; }
 
   Validation validate() override {
     std::vector<double> sums = {0, 0};
     double &loss = sums[0], &tokens = sums[1];
     const std::int64_t micro_size = context_.job.data.micro_batch_size_per_gpu;
-    const train::Sequences batch = gather(held_out_, context_.share_of(held_out_.prompts.size()));
+    const train::Sequences batch = gather(held_out(), context_.share_of(held_out().size()));
     run_phase(context_.runtime, spec::PhaseId::kValidate, [&] {
       const at::NoGradGuard no_grad;
       model::Transformer& model = actor_.model();
@@ -78,35 +71,24 @@ class SftTrainer final : public Trainer {
   void restore(const std::filesystem::path& folder) override { actor_.restore(folder / "actor"); }
 
  private:
-  [[nodiscard]] Texts read(const std::vector<std::string>& files) const {
-    const spec::DataConfig& data = context_.job.data;
-    Texts out;
-    for (const train::TextRow& row : train::read_rows(resolve_all(context_.job, files),
-                                                      {data.prompt_key}, {data.response_key})) {
-      TrainingText text = encode_training_text(context_, row.fields[0], row.fields[1], row.where);
-      out.prompts.push_back(std::move(text.prompt));
-      out.responses.push_back(std::move(text.response));
-      out.masks.push_back(std::move(text.mask));
-    }
-    return out;
-  }
+  [[nodiscard]] const Rows& held_out() const { return context_.data.held_out; }
 
-  [[nodiscard]] train::Sequences gather(const Texts& texts,
-                                        const std::vector<std::size_t>& rows) const {
-    Texts batch;
-    for (const std::size_t row : rows) {
-      batch.prompts.push_back(texts.prompts[row]);
-      batch.responses.push_back(texts.responses[row]);
-      batch.masks.push_back(texts.masks[row]);
+  [[nodiscard]] train::Sequences gather(const Rows& rows,
+                                        const std::vector<std::size_t>& numbers) const {
+    std::vector<train::Tokens> prompts, responses;
+    std::vector<train::TokenMask> masks;
+    for (const std::size_t number : numbers) {
+      data::StoredRow row = rows.at(number);
+      prompts.push_back(std::move(row.texts.at(0)));
+      responses.push_back(std::move(row.texts.at(1)));
+      masks.push_back(std::move(row.mask));
     }
-    return train::make_sequences(batch.prompts, batch.responses, sequence_shape(context_),
-                                 batch.masks);
+    return train::make_sequences(prompts, responses, sequence_shape(context_), masks);
   }
 
   Context& context_;
   train::ModelWorker actor_;
-  Texts train_, held_out_;
-  train::BatchOrder order_;
+  data::BatchOrder order_;
 };
 
 }  // namespace

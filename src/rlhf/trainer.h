@@ -12,15 +12,14 @@
 #include <vector>
 
 #include "bridge/runtime.h"
-#include "chat/conversation.h"
-#include "model/text_tokens.h"
-#include "model/tokenizer.h"
 #include "parallel/batch_sharder.h"
 #include "parallel/communicator.h"
 #include "parallel/run_collectively.h"
+#include "reward/reward_set.h"
+#include "rlhf/job_data.h"
+#include "rlhf/text_encoder.h"
 #include "spec/job.h"
 #include "spec/recipe.h"
-#include "train/dataset.h"
 #include "train/model_worker.h"
 #include "train/sequences.h"
 
@@ -29,20 +28,12 @@ namespace neap::rlhf {
 /// Names as in verl: "actor/ppo_kl".
 using Metrics = std::map<std::string, double>;
 
-/// What turns a row's text into the actor's tokens, and back.
-struct TextContext {
-  const spec::Job& job;
-  const model::Tokenizer& tokenizer;
-  std::filesystem::path tokenizer_folder;
-  model::TextTokens text;  ///< of the actor
-  /// The tokenizer's chat template; the failure says why there is none.
-  Result<chat::Conversations> conversations = chat::Conversations::make(tokenizer);
-};
-
 /// Everything that a trainer works with; outlives it.
 struct Context : TextContext {
   bridge::Runtime& runtime;
   parallel::Communicator& ranks;
+  const JobData& data;
+  reward::RewardSet& rewards;
   /// Optimizer steps of the whole run are a multiple of this many training steps.
   std::int64_t total_steps = 0;
   /// As the plan divides its updates.
@@ -53,8 +44,6 @@ struct Context : TextContext {
   [[nodiscard]] std::vector<std::size_t> share_of(std::size_t rows) const;
   /// A model of the recipe.
   [[nodiscard]] train::WorkerSpec worker_spec(spec::ModelId model) const;
-  /// Of training data with `rows` rows.
-  [[nodiscard]] train::BatchOrder batch_order(std::size_t rows) const;
   /// How models are saved.
   [[nodiscard]] model::SaveOptions save_options() const;
 };
@@ -92,7 +81,7 @@ class Trainer {
   virtual void restore(const std::filesystem::path& folder) = 0;
 };
 
-/// The trainer of `context.job.task`; reads and tokenizes its data.
+/// The trainer of `context.job.task`.
 [[nodiscard]] std::unique_ptr<Trainer> make_trainer(Context& context);
 [[nodiscard]] std::unique_ptr<Trainer> make_sft_trainer(Context& context);
 [[nodiscard]] std::unique_ptr<Trainer> make_reward_trainer(Context& context);
@@ -121,28 +110,5 @@ void summarize(Metrics& metrics, const std::string& prefix, const at::Tensor& x,
 
 /// Shape of the job's batches.
 [[nodiscard]] train::SequenceShape sequence_shape(const Context& context);
-
-/// Tokens of a prompt, as the model is to see its start: a text, or a conversation by the chat
-/// template. An error with its place when there are none or more than data.max_prompt_length.
-[[nodiscard]] train::Tokens encode_prompt(const TextContext& context, const Json& prompt,
-                                          const std::string& where);
-/// Tokens of a response and the one that ends it: a text, or a message of the assistant. An error
-/// with its place when the text is empty or both are more than data.max_response_length.
-[[nodiscard]] train::Tokens encode_response(const Context& context, const Json& response,
-                                            const std::string& where);
-
-/// A text to train on, from its first trained token on the "response".
-struct TrainingText {
-  train::Tokens prompt, response;
-  train::TokenMask mask;  ///< of the response
-};
-/// A prompt and its response; where `response` is null the prompt is a whole conversation, and what
-/// the assistant wrote is trained on.
-[[nodiscard]] TrainingText encode_training_text(const Context& context, const Json& prompt,
-                                                const Json& response, const std::string& where);
-
-/// train_files or val_files with the configuration's folder in front.
-[[nodiscard]] std::vector<std::filesystem::path> resolve_all(const spec::Job& job,
-                                                             const std::vector<std::string>& files);
 
 }  // namespace neap::rlhf

@@ -248,6 +248,7 @@ Status Job::validate() const {
       return wrong(format(
           "trainer.logger has \"{}\"; it can hold \"console\", \"jsonl\", \"tensorboard\"", sink));
   }
+  NEAP_TRY(validate_data(data));
   NEAP_TRY(validate_rewards(*this));
   NEAP_TRY(validate_validation(*this));
   NEAP_TRY(validate_losses(*this));

@@ -11,6 +11,7 @@
 
 #include "base/config.h"
 #include "spec/checkpointing.h"
+#include "spec/data_config.h"
 #include "spec/loss_kinds.h"
 #include "spec/measures.h"
 #include "spec/reward_config.h"
@@ -137,16 +138,6 @@ struct AlgorithmConfig {
   bool mask_truncated_completions = false;
   double stop_properly_penalty_coef = 1;
   double missing_eos_penalty = 0;
-};
-
-struct DataConfig {
-  std::vector<std::string> train_files, val_files;
-  std::string prompt_key = "prompt", response_key = "response", chosen_key = "chosen",
-              rejected_key = "rejected", margin_key = "margin", ranking_key = "ranking";
-  std::int64_t train_batch_size = 64;
-  std::int64_t micro_batch_size_per_gpu = 16;  ///< sft, reward and dpo
-  std::int64_t max_prompt_length = 16, max_response_length = 48;
-  bool shuffle = true;
 };
 
 struct TrainerConfig {

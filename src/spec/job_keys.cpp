@@ -165,39 +165,6 @@ void bind_device(ConfigTable& t, Job& job) {
          "Settings of the transient pools' allocator, in the syntax of `PYTORCH_CUDA_ALLOC_CONF`.");
 }
 
-void bind_data(ConfigTable& t, DataConfig& d) {
-  t.bind("data.train_files", &d.train_files, "JSONL files to train on.");
-  t.bind("data.val_files", &d.val_files, "JSONL files held out for validation.");
-  t.bind("data.prompt_key", &d.prompt_key, "Field of a row that holds the prompt.");
-  t.bind("data.response_key", &d.response_key, "Field that holds the response (sft).");
-  t.bind("data.chosen_key", &d.chosen_key, "Field that holds the preferred text (reward, dpo).");
-  t.bind("data.rejected_key", &d.rejected_key, "Field that holds the other text (reward, dpo).");
-  t.bind("data.ranking_key", &d.ranking_key,
-         "Field that holds a list of texts, the best first, instead of the two above: each pair of "
-         "them is a row (reward, dpo).");
-  t.bind("data.margin_key", &d.margin_key,
-         "Field with a number by which the preferred text's score has to be higher; rows may lack "
-         "it (reward).");
-  t.bind("data.train_batch_size", &d.train_batch_size,
-         "Rows of one step, of all ranks together: prompts in ppo and grpo, texts in sft, pairs in "
-         "reward and dpo.")
-      .in("rows")
-      .at_least(1);
-  t.bind(
-       "data.micro_batch_size_per_gpu", &d.micro_batch_size_per_gpu,
-       "Rows that go through a rank's model at once in sft, reward and dpo; gradients of the micro "
-       "batches of a step add up.")
-      .in("rows")
-      .at_least(1);
-  t.bind("data.max_prompt_length", &d.max_prompt_length, "Longest prompt.")
-      .in("tokens")
-      .at_least(1);
-  t.bind("data.max_response_length", &d.max_response_length, "Longest response.")
-      .in("tokens")
-      .at_least(1);
-  t.bind("data.shuffle", &d.shuffle, "New order of the rows in every epoch, from the seed.");
-}
-
 void bind_actor(ConfigTable& t, ActorConfig& a) {
   const std::string at = "actor_rollout_ref.actor";
   t.bind(at + ".ppo_mini_batch_size", &a.ppo_mini_batch_size,

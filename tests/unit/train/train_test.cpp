@@ -11,7 +11,6 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "train/checkpoint.h"
-#include "train/dataset.h"
 #include "train/optimizer.h"
 #include "train/sequences.h"
 
@@ -115,47 +114,6 @@ TEST(Sequences, ScoresAreReadBeforePadding) {
   EXPECT_TRUE(columns(-1).equal(at::tensor({4, 3, 1}, at::kLong)));
   EXPECT_TRUE(columns(0).equal(at::tensor({4, 3, 1}, at::kLong)));
   EXPECT_TRUE(columns(9).equal(at::tensor({3, 3, 0}, at::kLong)));
-}
-
-TEST(BatchOrder, VisitsEveryRowOnceAnEpochAndOnlyDependsOnTheSeed) {
-  const BatchOrder order(10, 3, true, 7);
-  EXPECT_EQ(order.steps_per_epoch(), 3);
-  std::set<std::size_t> seen;
-  for (std::int64_t step = 0; step < 3; ++step) {
-    for (const std::size_t row : order.batch(step)) EXPECT_TRUE(seen.insert(row).second);
-  }
-  EXPECT_EQ(seen.size(), 9U);
-  const auto late = order.batch(8);
-  EXPECT_EQ(BatchOrder(10, 3, true, 7).batch(8), late);  // without visiting what came before
-  EXPECT_NE(BatchOrder(10, 3, true, 8).batch(8), late);
-  EXPECT_EQ(BatchOrder(10, 3, false, 7).batch(4), (std::vector<std::size_t>{3, 4, 5}));
-  EXPECT_THROW(BatchOrder(2, 3, true, 7), Error);
-}
-
-TEST_F(Folder, RowsNameFileAndLine) {
-  const fs::path good = write("good.jsonl",
-                              "{\"a\": \"x\", \"b\": [{\"role\": \"user\", "
-                              "\"content\": \"hello\"}]}\n\n{\"a\":\"y\",\"b\":\"z\"}");
-  const auto rows = read_rows({good}, {"b", "a"});
-  ASSERT_EQ(rows.size(), 2U);
-  const Json messages = {{{"role", "user"}, {"content", "hello"}}};
-  EXPECT_EQ(rows[0].fields, (std::vector<Json>{messages, "x"}));
-  EXPECT_EQ(read_rows({good}, {"a"}, {"c"})[0].fields, (std::vector<Json>{"x", nullptr}));
-  EXPECT_EQ(rows[1].where, good.string() + ":3");
-  const auto failure = [&](const std::string& text) {
-    const fs::path file = write("bad.jsonl", text);
-    return message([&] { (void)read_rows({file}, {"a"}); });
-  };
-  EXPECT_NE(failure("{\"a\":\"x\"}\n{\"a\": \n").find("bad.jsonl:2: not valid JSON"),
-            std::string::npos);
-  EXPECT_NE(failure("{\"b\":\"x\"}\n").find("bad.jsonl:1: field \"a\" is missing"),
-            std::string::npos);
-  EXPECT_NE(failure("{\"a\":1}\n").find("field \"a\" is number"), std::string::npos);
-  EXPECT_NE(failure("{\"a\":[{\"content\":\"x\"}]}\n").find("a text \"role\""), std::string::npos);
-  EXPECT_NE(failure("[1]\n").find("one JSON object"), std::string::npos);
-  EXPECT_NE(failure("").find("no rows"), std::string::npos);
-  EXPECT_NE(message([&] { (void)read_rows({root_ / "none.jsonl"}, {"a"}); }).find("none.jsonl"),
-            std::string::npos);
 }
 
 TEST_F(Folder, CheckpointsAppearWholeAndOldOnesGo) {

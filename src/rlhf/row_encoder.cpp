@@ -1,0 +1,231 @@
+#include "rlhf/row_encoder.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+
+#include "base/format.h"
+#include "data/content_hash.h"
+#include "data/fields.h"
+#include "data/stored_row.h"
+#include "model/tokenizer_files.h"
+#include "rlhf/pairs.h"
+
+namespace neap::rlhf {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Raised with every change of tokenizer, chat template or this file that gives other rows for the
+// same data: caches of earlier builds are not read then.
+constexpr int kEncoding = 1;
+
+// Names in a store's notes.
+constexpr const char* kPromptLeftOut = "prompt_left_out";
+constexpr const char* kResponseLeftOut = "response_left_out";
+constexpr const char* kPromptCut = "prompt_cut";
+constexpr const char* kResponseCut = "response_cut";
+constexpr const char* kNothingTrained = "nothing_trained";
+
+// What becomes of a text with too many tokens.
+struct Limit {
+  std::int64_t most;
+  std::string key;  // for messages
+  const char* filter_key;
+  bool filter;
+  const char* left_out;
+  const char* cut;
+};
+
+Limit prompt_limit(const spec::DataConfig& data, const char* part = "") {
+  return {data.max_prompt_length,
+          format("data.max_prompt_length{}", part),
+          "data.filter_overlong_prompts",
+          data.filter_overlong_prompts,
+          kPromptLeftOut,
+          kPromptCut};
+}
+
+Limit response_limit(const spec::DataConfig& data,
+                     const char* part = ", with the token that ends the text,") {
+  return {data.max_response_length,
+          format("data.max_response_length{}", part),
+          "data.filter_overlong_responses",
+          data.filter_overlong_responses,
+          kResponseLeftOut,
+          kResponseCut};
+}
+
+// The positions that stay of `items`: `most` of them.
+template <class T>
+void cut(std::vector<T>& items, std::int64_t most, spec::Truncation truncation) {
+  const std::int64_t size = std::ssize(items);
+  const std::int64_t head = truncation == spec::Truncation::kRight    ? most
+                            : truncation == spec::Truncation::kMiddle ? most / 2
+                                                                      : 0;
+  items.erase(items.begin() + head, items.begin() + head + (size - most));
+}
+
+// A row's texts against their limits.
+class Fitting {
+ public:
+  Fitting(const spec::DataConfig& data, const std::string& where, data::EncodedRows& out)
+      : data_(data), where_(where), out_(out) {}
+
+  /// False: the row is left out.
+  [[nodiscard]] bool fit(train::Tokens& tokens, const Limit& limit,
+                         train::TokenMask* mask = nullptr) const {
+    if (std::ssize(tokens) <= limit.most) return true;
+    if (limit.filter) {
+      ++out_.counts[limit.left_out];
+      return false;
+    }
+    if (data_.truncation == spec::Truncation::kError) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  format("{}: the text has {} tokens; {} is {}. {} leaves such rows out, "
+                         "data.truncation shortens them",
+                         where_, tokens.size(), limit.key, limit.most, limit.filter_key));
+    }
+    ++out_.counts[limit.cut];
+    cut(tokens, limit.most, data_.truncation);
+    if (mask != nullptr) cut(*mask, limit.most, data_.truncation);
+    return true;
+  }
+
+ private:
+  const spec::DataConfig& data_;
+  const std::string& where_;
+  data::EncodedRows& out_;
+};
+
+template <class T>
+T checked(Result<T> result) {
+  return value_or_throw(std::move(result));
+}
+
+std::string tokenizer_hash(const fs::path& folder) {
+  std::string all;
+  for (const char* name : model::kTokenizerFiles) {
+    const Result<std::string> hash = data::hash_of_file(folder / name);
+    all += format("{} {}\n", name, hash.ok() ? *hash : "none");
+  }
+  return data::hash_of(all);
+}
+
+// Templates may write today's date.
+std::string today() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm parts{};
+  (void)::localtime_r(&now, &parts);
+  return format("{}-{}-{}", parts.tm_year, parts.tm_mon, parts.tm_mday);
+}
+
+}  // namespace
+
+const std::map<std::string, std::string>& counted_rows() {
+  static const std::map<std::string, std::string> kText = {
+      {kPromptLeftOut, "rows left out, with a prompt over data.max_prompt_length"},
+      {kResponseLeftOut, "rows left out, with a response over data.max_response_length"},
+      {kPromptCut, "prompts cut to data.max_prompt_length"},
+      {kResponseCut, "responses cut to data.max_response_length"},
+      {kNothingTrained, "rows left out: what was cut off was all of the assistant's text"}};
+  return kText;
+}
+
+Status RowEncoder::encode(const data::RawRow& row, const std::string& where,
+                          data::EncodedRows& out) const {
+  try {
+    const Json json = checked(data::parse_row(row.text, where));
+    if (context_.job.has_pairs()) {
+      encode_pairs(json, where, out);
+    } else if (context_.job.has_rollout()) {
+      encode_prompt_row(json, row.text, where, out);
+    } else {
+      encode_text(json, where, out);
+    }
+    return {};
+  } catch (const Error& e) {
+    return e.status();
+  }
+}
+
+void RowEncoder::encode_text(const Json& row, const std::string& where,
+                             data::EncodedRows& out) const {
+  const spec::DataConfig& data = context_.job.data;
+  const Json response = checked(data::optional_text_field(row, data.response_key, where));
+  TrainingText text = encode_training_text(
+      context_, checked(data::text_field(row, data.prompt_key, where)), response, where);
+  const bool turns = response.is_null();
+  const Fitting fitting(data, where, out);
+  const Limit prompt =
+      turns ? prompt_limit(data, ", up to the assistant's first token,") : prompt_limit(data);
+  const Limit rest =
+      turns ? response_limit(data, ", from the assistant's first token on,") : response_limit(data);
+  if (!fitting.fit(text.prompt, prompt) || !fitting.fit(text.response, rest, &text.mask)) return;
+  if (std::find(text.mask.begin(), text.mask.end(), true) == text.mask.end()) {
+    ++out.counts[kNothingTrained];
+    return;
+  }
+  out.rows.push_back(data::pack(
+      {{std::move(text.prompt), std::move(text.response)}, std::move(text.mask), 0, {}}));
+}
+
+void RowEncoder::encode_pairs(const Json& row, const std::string& where,
+                              data::EncodedRows& out) const {
+  const spec::DataConfig& data = context_.job.data;
+  const auto pairs = pairs_of(row, data);
+  if (!pairs.ok()) throw Error(Status(pairs.status()).with_context(where));
+  const Fitting fitting(data, where, out);
+  for (const PairRow& pair : *pairs) {
+    train::Tokens prompt = encode_prompt(context_, pair.prompt, where);
+    train::Tokens chosen = encode_response(context_, pair.chosen, where);
+    train::Tokens rejected = encode_response(context_, pair.rejected, where);
+    if (!fitting.fit(prompt, prompt_limit(data)) || !fitting.fit(chosen, response_limit(data)) ||
+        !fitting.fit(rejected, response_limit(data)))
+      continue;
+    out.rows.push_back(data::pack({{std::move(prompt), std::move(chosen), std::move(rejected)},
+                                   {},
+                                   static_cast<float>(pair.margin),
+                                   {}}));
+  }
+}
+
+void RowEncoder::encode_prompt_row(const Json& row, std::string_view text, const std::string& where,
+                                   data::EncodedRows& out) const {
+  const spec::DataConfig& data = context_.job.data;
+  train::Tokens prompt =
+      encode_prompt(context_, checked(data::text_field(row, data.prompt_key, where)), where);
+  if (!Fitting(data, where, out).fit(prompt, prompt_limit(data))) return;
+  if (!rewards_.empty()) {
+    if (const Status status = rewards_.check(row); !status.ok())
+      throw Error(status.code(), format("{}: {}", where, status.message()));
+  }
+  std::string json(keep_ || !rewards_.empty() ? text : "");
+  out.rows.push_back(data::pack({{std::move(prompt)}, {}, 0, std::move(json)}));
+}
+
+std::string RowEncoder::recipe() const {
+  const spec::Job& job = context_.job;
+  const spec::DataConfig& data = job.data;
+  Json all = {
+      {"encoding", kEncoding},
+      {"task", to_string(job.task)},
+      {"tokenizer", tokenizer_hash(context_.tokenizer_folder)},
+      {"end", context_.text.end},
+      {"keys",
+       {data.prompt_key, data.response_key, data.chosen_key, data.rejected_key, data.margin_key,
+        data.ranking_key}},
+      {"whole_rows", keep_},
+      {"lengths", {data.max_prompt_length, data.max_response_length}},
+      {"overlong",
+       {data.filter_overlong_prompts, data.filter_overlong_responses, to_string(data.truncation)}}};
+  if (context_.tokenizer.chat_template().find("strftime_now") != std::string::npos)
+    all["date"] = today();
+  if (!rewards_.empty()) {
+    spec::Job copy = job;
+    all["rewards"] = copy.bind().to_json()["reward"];
+  }
+  return all.dump();
+}
+
+}  // namespace neap::rlhf

@@ -1,0 +1,113 @@
+#include "spec/data_config.h"
+
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "base/format.h"
+#include "spec/wrong.h"
+
+namespace neap::spec {
+namespace {
+
+constexpr std::array<std::string_view, 4> kTruncations = {"error", "left", "right", "middle"};
+// As far as decimal fractions may miss 1: 3 x 0.333 does not count as 1, 3 x 0.333333 does.
+constexpr double kWeightTolerance = 1e-5;
+
+void bind_fields(ConfigTable& t, DataConfig& d) {
+  t.bind("data.prompt_key", &d.prompt_key, "Field of a row that holds the prompt.");
+  t.bind("data.response_key", &d.response_key, "Field that holds the response (sft).");
+  t.bind("data.chosen_key", &d.chosen_key, "Field that holds the preferred text (reward, dpo).");
+  t.bind("data.rejected_key", &d.rejected_key, "Field that holds the other text (reward, dpo).");
+  t.bind("data.ranking_key", &d.ranking_key,
+         "Field that holds a list of texts, the best first, instead of the two above: each pair of "
+         "them is a row (reward, dpo).");
+  t.bind("data.margin_key", &d.margin_key,
+         "Field with a number by which the preferred text's score has to be higher; rows may lack "
+         "it (reward).");
+}
+
+void bind_lengths(ConfigTable& t, DataConfig& d) {
+  t.bind("data.max_prompt_length", &d.max_prompt_length, "Longest prompt.")
+      .in("tokens")
+      .at_least(1);
+  t.bind("data.max_response_length", &d.max_response_length, "Longest response.")
+      .in("tokens")
+      .at_least(1);
+  t.bind("data.filter_overlong_prompts", &d.filter_overlong_prompts,
+         "Leaves out rows whose prompt is longer, and prints how many.");
+  t.bind("data.filter_overlong_responses", &d.filter_overlong_responses,
+         "Leaves out rows with a longer response, and prints how many (sft, reward, dpo).");
+  t.bind(
+       "data.truncation",
+       [&d](const std::string& name) -> Status {
+         NEAP_TRY_ASSIGN(d.truncation, parse_truncation(name));
+         return {};
+       },
+       [&d] { return std::string(to_string(d.truncation)); },
+       "What happens to a longer prompt or response that is not filtered. `error`: the run ends; "
+       "`left`: it loses its first tokens; `right`: its last ones; `middle`: it keeps both ends.")
+      .one_of(truncation_names());
+}
+
+}  // namespace
+
+std::vector<std::string> truncation_names() {
+  return {kTruncations.begin(), kTruncations.end()};
+}
+
+std::string_view to_string(Truncation truncation) {
+  return kTruncations.at(static_cast<std::size_t>(truncation));
+}
+
+Result<Truncation> parse_truncation(std::string_view name) {
+  for (std::size_t i = 0; i < kTruncations.size(); ++i)
+    if (kTruncations[i] == name) return static_cast<Truncation>(i);
+  return wrong(format("There is no truncation \"{}\"", name));
+}
+
+void bind_data(ConfigTable& t, DataConfig& d) {
+  t.bind("data.train_files", &d.train_files,
+         "Files to train on: JSONL, plain or packed by gzip or zstd, or Parquet (docs/data.md).");
+  t.bind("data.train_weights", &d.train_weights,
+         "Share of each of `train_files` in an epoch; they add up to 1. Empty: every row of every "
+         "file once.");
+  t.bind("data.val_files", &d.val_files, "Files held out for validation.");
+  bind_fields(t, d);
+  t.bind("data.train_batch_size", &d.train_batch_size,
+         "Rows of one step, of all ranks together: prompts in ppo and grpo, texts in sft, pairs in "
+         "reward and dpo.")
+      .in("rows")
+      .at_least(1);
+  t.bind(
+       "data.micro_batch_size_per_gpu", &d.micro_batch_size_per_gpu,
+       "Rows that go through a rank's model at once in sft, reward and dpo; gradients of the micro "
+       "batches of a step add up.")
+      .in("rows")
+      .at_least(1);
+  bind_lengths(t, d);
+  t.bind("data.shuffle", &d.shuffle, "New order of the rows in every epoch, from the seed.");
+  t.bind("data.rows_in_memory", &d.rows_in_memory,
+         "Encoded rows up to this size are kept in memory; more are written to `data.cache_dir` "
+         "and read from there.");
+  t.bind("data.cache_dir", &d.cache_dir,
+         "Folder for encoded rows; empty: `neap/data` in `$XDG_CACHE_HOME` or `~/.cache`.");
+}
+
+Status validate_data(const DataConfig& d) {
+  const std::vector<double>& weights = d.train_weights;
+  if (weights.empty()) return {};
+  if (weights.size() != d.train_files.size())
+    return wrong(format("data.train_weights has {} numbers for the {} files of data.train_files",
+                        weights.size(), d.train_files.size()));
+  for (const double weight : weights) {
+    if (!(weight > 0) || !std::isfinite(weight))
+      return wrong(format("data.train_weights has {}; a file's share is above 0", weight));
+  }
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  if (std::abs(sum - 1) > kWeightTolerance)
+    return wrong(format("data.train_weights add up to {}; shares add up to 1", sum));
+  return {};
+}
+
+}  // namespace neap::spec
