@@ -120,6 +120,9 @@ class Layouts(DataCase):
         self.train("resumed", *disk, "trainer.total_training_steps=1")
         self.train("resumed", *disk)
         self.assert_same("resumed")
+        self.write("more.jsonl", [*self.rows, self.rows[0]])
+        result = self.train("resumed", *disk, "trainer.total_training_steps=4", "data.train_files=more.jsonl")
+        self.assertIn("have 1501 rows, and had 1500 at the checkpoint", result.stderr)
 
     def test_rows_on_disk_of_the_other_tasks(self):
         for name, recipe in (("grpo", [*GRPO, "actor_rollout_ref.model.path=out/start/latest/actor"]), ("dpo", DPO)):
@@ -173,7 +176,7 @@ class Parquet(DataCase):
         self.assert_same("trl-parquet", "trl-jsonl")
 
     def lines(self, path):
-        result = subprocess.run(["python3", "-", path, "1000000"], stdin=ROWS_PROGRAM.open(), capture_output=True, text=True, timeout=60,
+        result = subprocess.run(["python3", "-", path, "1000000"], input=ROWS_PROGRAM.read_text(), capture_output=True, text=True, timeout=60,
                                 check=False)
         return result.stdout.splitlines()
 
