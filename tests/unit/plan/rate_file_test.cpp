@@ -1,5 +1,6 @@
 // Rates that are kept between `neap doctor` and plans.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/json.h"
 #include "plan/device_rates.h"
 #include "plan/rate_file.h"
@@ -19,7 +21,7 @@ namespace fs = std::filesystem;
 class RateFile : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) / "neap_rate_file";
+    folder_ = fs::path(::testing::TempDir()) / format("neap_rate_file-{}", ::getpid());
     fs::remove_all(folder_);
     ::setenv("XDG_CACHE_HOME", folder_.c_str(), 1);
   }
@@ -29,7 +31,8 @@ class RateFile : public ::testing::Test {
   }
 
   [[nodiscard]] static MeasuredRates record() {
-    MeasuredRates r{"NVIDIA Test 80GB/x", "2026-11-22", {25e9, 26e9, 45e9, 1.5e12, 1e-13}, 0, 0, 7e-6};
+    MeasuredRates r{
+        "NVIDIA Test 80GB/x", "2026-11-22", {25e9, 26e9, 45e9, 1.5e12, 1e-13}, 0, 0, 7e-6};
     r.half_flops = 300e12;
     r.single_flops = 20e12;
     return r;
@@ -116,8 +119,7 @@ TEST_F(RateFile, CorruptAndForeignFilesAreErrorsThatPlansIgnore) {
 }
 
 TEST_F(RateFile, AFolderThatCannotBeMadeIsAnError) {
-  ASSERT_TRUE(write_file_atomic(fs::path(::testing::TempDir()) / "neap_rate_plain", "x").ok());
-  ::setenv("XDG_CACHE_HOME", (::testing::TempDir() + "/neap_rate_plain").c_str(), 1);
+  ASSERT_TRUE(write_file_atomic(folder_, "x").ok());
   EXPECT_EQ(save_rates(record()).status().code(), ErrorCode::kIo);
   EXPECT_TRUE(load_rates(record().gpu).ok());
   // Relative paths are invalid.

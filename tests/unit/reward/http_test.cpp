@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include <fstream>
 
 #include "base/child_process.h"
+#include "base/format.h"
 #include "reward/curl_api.h"
 #include "reward/service.h"
 
@@ -67,7 +69,7 @@ class HttpReward : public ::testing::Test {
   static void SetUpTestSuite() {
     ::unsetenv("http_proxy");
     ::unsetenv("HTTP_PROXY");
-    const fs::path file = fs::temp_directory_path() / "neap_http_server.py";
+    const fs::path file = fs::temp_directory_path() / format("neap_http_server-{}.py", ::getpid());
     std::ofstream(file) << kServer;
     server_ = *ChildProcess::start({"python3", file.string()}, {});
     std::string text;
