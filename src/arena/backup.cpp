@@ -3,24 +3,16 @@
 #include <optional>
 #include <utility>
 
-#include "arena/operations.h"
-#include "base/format.h"
-#include "base/log.h"
+#include "arena/tag_ticket.h"
 
 namespace neap::arena {
 namespace {
 
-class EarlyBackup final : public Ticket {
+class EarlyBackup final : public TagTicket {
  public:
   EarlyBackup(Arena::Impl& arena, std::span<const std::string> names)
-      : arena_(arena),
-        lock_(arena.table),
-        moving_(std::in_place, arena, lock_, tags_of(arena, names)),
-        queue_(arena) {}
-  ~EarlyBackup() override {
-    if (!begun_) return;
-    if (const auto done = finish(); !done.ok()) log::error(done.status().message());
-  }
+      : TagTicket(arena, names), queue_(arena) {}
+  ~EarlyBackup() override { finish_if_begun(); }
 
   Status begin(const Fence& fence) {
     NEAP_TRY(moving_->status());
@@ -28,14 +20,11 @@ class EarlyBackup final : public Ticket {
     lock_.unlock();
     Status status = out_.items.empty() ? Status() : queue_copies(fence);
     if (!status.ok()) return fail(std::move(status));
-    begun_ = true;
-    seconds_ = watch_.seconds();
-    return {};
+    return begun();
   }
 
   Result<MoveReport> finish() override {
-    if (!std::exchange(begun_, false))
-      return Status(ErrorCode::kInvalidArgument, "A backup is finished once");
+    NEAP_TRY(finish_once("A backup"));
     const Stopwatch rest;
     Result<double> copied = timer_.seconds();
     Status status = copied.status();
@@ -47,6 +36,7 @@ class EarlyBackup final : public Ticket {
     const MoveReport report{Bytes(), out_.copied, out_.items.size(), seconds_ + rest.seconds(),
                             *copied};
     end();
+    arena_.close_in_background(std::move(out_.replaced));
     return report;
   }
 
@@ -94,29 +84,15 @@ class EarlyBackup final : public Ticket {
     lock_.lock();
     for (auto& item : out_.items)
       if (item.took_host) arena_.hosts.give(item.backup.host);
-    note_failure(moving_->tags());
-    status = std::move(status).with_context(format("backing up {}", join(moving_->tags())));
-    end();
+    status = failed(std::move(status), "backing up");
+    arena_.close_in_background(std::move(out_.replaced));
     arena_.release_unkept_buffers();
     return status;
   }
 
-  /// The tags may move again.
-  void end() {
-    moving_.reset();
-    lock_.unlock();
-    arena_.close_in_background(std::move(out_.replaced));
-  }
-
-  Arena::Impl& arena_;
-  Stopwatch watch_;
-  std::unique_lock<std::shared_mutex> lock_;  // held only inside calls
-  std::optional<Moving> moving_;
   Outgoing out_;
   QueueLease queue_;
   CopyTimer timer_;
-  bool begun_ = false;
-  double seconds_ = 0;  // of begin
 };
 
 }  // namespace

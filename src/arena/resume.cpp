@@ -4,9 +4,8 @@
 #include <optional>
 #include <utility>
 
-#include "arena/operations.h"
+#include "arena/tag_ticket.h"
 #include "base/format.h"
-#include "base/log.h"
 
 namespace neap::arena {
 namespace {
@@ -97,21 +96,14 @@ bool may_fit(Arena::Impl& arena, const Incoming& in) {
 }
 
 /// A resume in two halves.
-class Resume final : public Ticket {
+class Resume final : public TagTicket {
  public:
   /// Where contents are copied while the caller waits, or goes on.
   enum class Mode { kAtOnce, kBehind };
 
   Resume(Arena::Impl& arena, std::span<const std::string> names, Mode mode)
-      : arena_(arena),
-        mode_(mode),
-        lock_(arena.table),
-        moving_(std::in_place, arena, lock_, tags_of(arena, names)),
-        queue_(arena) {}
-  ~Resume() override {
-    if (!begun_) return;
-    if (const auto done = finish(); !done.ok()) log::error(done.status().message());
-  }
+      : TagTicket(arena, names), mode_(mode), queue_(arena) {}
+  ~Resume() override { finish_if_begun(); }
 
   Status begin(std::chrono::milliseconds wait) {
     NEAP_TRY(moving_->status());
@@ -119,7 +111,8 @@ class Resume final : public Ticket {
     if (!gathered.ok()) {
       note_failure(moving_->tags());
       lock_.unlock();
-      return explain_shortage(arena_, gathered.status()).with_context(what());
+      return explain_shortage(arena_, gathered.status())
+          .with_context(format("{} {}", kResuming, join(moving_->tags())));
     }
     in_ = std::move(*gathered);
     lock_.unlock();
@@ -127,14 +120,11 @@ class Resume final : public Ticket {
     if (mode_ == Mode::kBehind) cut_copies(in_.chunks);
     Status status = in_.items.empty() ? Status() : secure_and_move_in(wait);
     if (!status.ok()) return fail(std::move(status));
-    begun_ = true;
-    seconds_ = watch_.seconds();
-    return {};
+    return begun();
   }
 
   Result<MoveReport> finish() override {
-    if (!std::exchange(begun_, false))
-      return Status(ErrorCode::kInvalidArgument, "A resume is finished once");
+    NEAP_TRY(finish_once("A resume"));
     watch_.lap("meanwhile");
     const Stopwatch rest;
     if (in_.items.empty()) {
@@ -155,7 +145,7 @@ class Resume final : public Ticket {
     watch_.lap("committing and host memory");
     const MoveReport report{bytes_of(in_.chunks), in_.copied, in_.items.size(),
                             seconds_ + rest.seconds(), *copied};
-    watch_.log("resuming", moving_->tags(), report);
+    watch_.log(kResuming, moving_->tags(), report);
     lock_.lock();
     note_resume(arena_, in_, report.seconds);
     end();
@@ -163,22 +153,13 @@ class Resume final : public Ticket {
   }
 
  private:
-  [[nodiscard]] std::string what() const { return format("resuming {}", join(moving_->tags())); }
-
-  /// The tags may move again.
-  void end() {
-    moving_.reset();
-    lock_.unlock();
-  }
+  static constexpr const char* kResuming = "resuming";
 
   Status fail(Status status) {
     queue_.drop();
     undo(arena_, in_);
     lock_.lock();
-    note_failure(moving_->tags());
-    status = std::move(status).with_context(what());
-    end();
-    return status;
+    return failed(std::move(status), kResuming);
   }
 
   /// Takes the pages chunk by chunk while the contents are copied. Where memory is short, takes all of
@@ -229,17 +210,11 @@ class Resume final : public Ticket {
     return seconds;
   }
 
-  Arena::Impl& arena_;
   Mode mode_;
-  Stopwatch watch_;
-  std::unique_lock<std::shared_mutex> lock_;  // held only inside calls
-  std::optional<Moving> moving_;
   Incoming in_;
   QueueLease queue_;
   std::optional<UnpinBehind> unpin_;
   CopyTimer timer_;
-  bool begun_ = false;
-  double seconds_ = 0;  // of begin
 };
 
 }  // namespace
