@@ -44,7 +44,7 @@ class DataCase(unittest.TestCase):
         cls.base = pathlib.Path(tempfile.mkdtemp(prefix="neap-data-"))
         cls.home = cls.base / "home"
         shutil.copytree(HERE / "additions", cls.home)
-        subprocess.run([sys.executable, cls.home / "make_data.py", cls.home], check=True)
+        subprocess.run([sys.executable, HERE / "additions" / "make_data.py", cls.home], check=True)
         cls.rows = read_lines(cls.home / "sft_train.jsonl")
         cls.write("pairs.jsonl", [{"prompt": row["prompt"], "chosen": row["response"], "rejected": row["response"][:-1]}
                                   for row in cls.rows[:200]])

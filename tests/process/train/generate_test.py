@@ -100,7 +100,7 @@ class Generate(unittest.TestCase):
     def test_a_rollout_samples_so(self):
         home = self.base / "additions"
         shutil.copytree(ADDITIONS, home)
-        subprocess.run([sys.executable, home / "make_data.py", home], check=True)
+        subprocess.run([sys.executable, ADDITIONS / "make_data.py", home], check=True)
         result = self.neap("train", "sft.toml", "device.kind=host", "trainer.total_training_steps=2", cwd=home)
         self.assertEqual(result.returncode, 0, result.stderr)
         rollout = "actor_rollout_ref.rollout."

@@ -33,7 +33,7 @@ class AdditionsCase(unittest.TestCase):
         cls.base = pathlib.Path(tempfile.mkdtemp(prefix="neap-rewards-"))
         cls.home = cls.base / "home"
         shutil.copytree(ADDITIONS, cls.home)
-        subprocess.run([sys.executable, cls.home / "make_data.py", cls.home], check=True)
+        subprocess.run([sys.executable, ADDITIONS / "make_data.py", cls.home], check=True)
         result = cls.neap("train", "sft.toml", "device.kind=host")
         assert result.returncode == 0, result.stderr
 

@@ -150,13 +150,7 @@ MemoryPlan random_overlap(std::mt19937_64& random) {
     plan.phases.push_back({format("p{}", p), Bytes(pick(60)), Bytes()});
     plan.phases.back().seconds = static_cast<double>(pick(40)) / 4;
   }
-  if (pick(2) == 0) {
-    const std::size_t first = pick(phases);
-    plan.loops.push_back(
-        {first, first + pick(phases - first), static_cast<std::int64_t>(1 + pick(4))});
-    for (std::size_t p = first; p <= plan.loops[0].last; ++p)
-      plan.phases[p].times = plan.loops[0].times;
-  }
+  add_random_loop(plan, random);
   const std::size_t tags = 2 + pick(4);
   for (std::size_t t = 0; t < tags; ++t) {
     TagPlan x;

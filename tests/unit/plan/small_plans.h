@@ -54,6 +54,18 @@ inline std::vector<std::pair<std::size_t, bool>> visits_of(const MemoryPlan& pla
   }
   return visits;
 }
+/// A loop over some of the phases, in half of the cases.
+inline void add_random_loop(MemoryPlan& plan, std::mt19937_64& random) {
+  const auto pick = [&](std::uint64_t n) { return static_cast<std::size_t>(random() % n); };
+  if (pick(2) != 0) return;
+  const std::size_t phases = plan.phases.size();
+  const std::size_t first = pick(phases);
+  const std::size_t last = first + pick(phases - first);
+  const auto times = static_cast<std::int64_t>(1 + pick(4));
+  plan.loops.push_back({first, last, times});
+  for (std::size_t p = first; p <= last; ++p) plan.phases[p].times = times;
+}
+
 inline MemoryPlan random_plan(std::mt19937_64& random) {
   const auto pick = [&](std::uint64_t n) { return static_cast<std::size_t>(random() % n); };
   MemoryPlan plan;
@@ -76,13 +88,7 @@ inline MemoryPlan random_plan(std::mt19937_64& random) {
   }
   plan.capacity = Bytes(40 + pick(120));
   if (pick(3) == 0) plan.host_budget = Bytes(1 + pick(80));
-  if (pick(2) == 0) {
-    const std::size_t first = pick(phases);
-    plan.loops.push_back(
-        {first, first + pick(phases - first), static_cast<std::int64_t>(1 + pick(4))});
-    for (std::size_t p = first; p <= plan.loops[0].last; ++p)
-      plan.phases[p].times = plan.loops[0].times;
-  }
+  add_random_loop(plan, random);
   return plan;
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes additions and a tokenizer of their characters, for tests of rewards.
+"""Makes additions and a tokenizer of their characters, for tests of rewards; pairs and tokenizer as examples/arithmetic has them.
 
     make_data.py FOLDER
 
@@ -7,24 +7,13 @@ Of all pairs of two-digit numbers 8 are held out, 1500 others have answers for S
 """
 import json
 import pathlib
-import random
 import sys
 
-SEED = 20260102
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[4] / "examples" / "arithmetic"))
+from make_data import lines, pairs, tokenizer  # noqa: E402
+
 HELD_OUT, SFT, PROMPTS = 8, 1500, 64
-
-
-def pairs():
-    all_pairs = [(a, b) for a in range(10, 100) for b in range(10, 100)]
-    rng = random.Random(SEED)
-    for i in range(len(all_pairs) - 1, 0, -1):  # shuffle() may change between versions, random() does not
-        j = int(rng.random() * (i + 1))
-        all_pairs[i], all_pairs[j] = all_pairs[j], all_pairs[i]
-    return all_pairs
-
-
-def lines(rows):
-    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def answered(a, b):
@@ -41,20 +30,6 @@ def question(split, index, a, b):
             "reward_model": {"style": "rule", "ground_truth": str(a + b)}, "extra_info": {"split": split, "index": index}}
 
 
-def tokenizer():
-    """Each character is a token: no merges."""
-    vocab = {"<|end|>": 0, "<|pad|>": 1}
-    for character in "0123456789+=,":
-        vocab[character] = len(vocab)
-    special = [{"id": i, "content": name, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-                "special": True} for name, i in list(vocab.items())[:2]]
-    stage = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": special, "normalizer": None,
-            "pre_tokenizer": stage, "post_processor": None, "decoder": stage,
-            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-                      "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": []}}
-
-
 def files():
     rows = pairs()
     held_out, sft, prompts = rows[:HELD_OUT], rows[HELD_OUT:HELD_OUT + SFT], rows[HELD_OUT + SFT:][:PROMPTS]
@@ -62,7 +37,7 @@ def files():
         "sft_train.jsonl": lines(answered(a, b) for a, b in sft),
         "prompts_train.jsonl": lines(question("train", i, a, b) for i, (a, b) in enumerate(prompts)),
         "prompts_val.jsonl": lines(question("val", i, a, b) for i, (a, b) in enumerate(held_out)),
-        "model/tokenizer.json": json.dumps(tokenizer(), indent=1) + "\n",
+        "model/tokenizer.json": json.dumps(tokenizer("0123456789+=,"), indent=1) + "\n",
     }
 
 
