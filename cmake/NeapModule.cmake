@@ -4,10 +4,12 @@
 #   DEPS are modules or libraries. tests/layers checks includes against these links.
 #   COLD: nothing in it runs often; compiled with -O1, because optimising is most of a build from nothing.
 #   NO_UNITY: its files define the same names, so they cannot be compiled as one (option NEAP_UNITY).
-# neap_use_pch(TARGET core|cli|test|torch)
+# neap_use_pch(TARGET core|cli|torch|core_test|torch_test)
 #   Gives TARGET a precompiled header of libraries, one for all targets that ask for the same.
-# neap_add_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [ARGS ...] [TIMEOUT seconds])
-#   One GoogleTest program, one ctest entry for each test case.
+# neap_add_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [ARGS ...] [TIMEOUT seconds] [PROCESSORS n] [OPTIMIZED])
+#   One GoogleTest program, one ctest entry for each test case. PROCESSORS: how many each keeps busy (1).
+#   What tests link is optimized, they themselves only with OPTIMIZED: for tests with a clock, because the linker may
+#   take a library's inline functions from the test.
 # neap_add_fuzzer(NAME SOURCES ... [DEPS ...] CORPUS folder)
 #   Preset fuzz: a libFuzzer program (run it with a folder of its own before the corpus). Otherwise: the
 #   same function over every file of the committed corpus, as a test.
@@ -93,6 +95,13 @@ function(neap_compile_as_cold TARGET)
   target_compile_options(${TARGET} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
 endfunction()
 
+# Optimizing is half of a test's compile time. Sanitizers' presets keep their -O1.
+function(neap_compile_as_test TARGET)
+  if(NOT NEAP_SANITIZE)
+    target_compile_options(${TARGET} PRIVATE -O0)
+  endif()
+endfunction()
+
 # Compiles several files of TARGET as one where NEAP_UNITY is on: templates of libraries are instantiated once for all
 # of them, which is most of a build from nothing. Two batches, so that two cores have work.
 function(neap_use_unity TARGET)
@@ -114,9 +123,10 @@ endfunction()
 set(NEAP_PCH_core <algorithm> <array> <atomic> <chrono> <filesystem> <fstream> <functional> <map> <memory> <mutex>
                   <optional> <set> <span> <string> <string_view> <thread> <unordered_map> <variant> <vector>
                   <nlohmann/json.hpp>)
-set(NEAP_PCH_test ${NEAP_PCH_core} <gmock/gmock.h> <gtest/gtest.h>)
+set(NEAP_PCH_core_test ${NEAP_PCH_core} <gmock/gmock.h> <gtest/gtest.h>)
 set(NEAP_PCH_cli ${NEAP_PCH_core} <CLI/CLI.hpp>)
 set(NEAP_PCH_torch ${NEAP_PCH_core} <ATen/ATen.h>)
+set(NEAP_PCH_torch_test ${NEAP_PCH_core_test} <ATen/ATen.h>)
 
 # Sets KIND to torch where a target of DEPS uses libtorch.
 function(neap_pch_kind KIND)
@@ -142,9 +152,11 @@ function(neap_use_pch TARGET KIND)
     target_precompile_headers(neap_pch_${KIND} PRIVATE ${NEAP_PCH_${KIND}})
     target_compile_options(neap_pch_${KIND} PRIVATE ${NEAP_PCH_OPTIONS})
     set(libraries nlohmann_json::nlohmann_json)
-    if(KIND STREQUAL "test")
+    if(KIND MATCHES "_test$")
       list(APPEND libraries GTest::gmock GTest::gtest)
-    elseif(KIND STREQUAL "torch")
+      neap_compile_as_test(neap_pch_${KIND})
+    endif()
+    if(KIND MATCHES "^torch")
       list(APPEND libraries neap_libtorch)
     endif()
     target_link_libraries(neap_pch_${KIND} PRIVATE ${libraries})
@@ -154,18 +166,28 @@ function(neap_use_pch TARGET KIND)
 endfunction()
 
 function(neap_add_test NAME)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMIZED" "TIMEOUT;PROCESSORS" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
   if(NOT NEAP_TESTS)
     return()
+  endif()
+  if(NOT ARG_PROCESSORS)
+    set(ARG_PROCESSORS 1)
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
   add_executable(${NAME} ${ARG_SOURCES})
+  set_target_properties(${NAME} PROPERTIES NEAP_OPTIMIZED ${ARG_OPTIMIZED})
   neap_test_program(${NAME} ${ARG_DEPS})
+  set(environment "")
+  get_target_property(kind ${NAME} NEAP_PCH_KIND)
+  if(kind MATCHES "^torch")
+    set(environment ENVIRONMENT GOMP_SPINCOUNT=1000)  # as src/cli/trainer_library.cpp
+  endif()
   target_link_libraries(${NAME} PRIVATE GTest::gtest_main)
   gtest_discover_tests(${NAME} TEST_PREFIX "${NAME}." EXTRA_ARGS ${ARG_ARGS} DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+                       PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${ARG_PROCESSORS}
+                                  ${environment})
 endfunction()
 
 # What every test program needs but its main(): DEPS are modules or libraries.
@@ -174,8 +196,14 @@ function(neap_test_program NAME)
   target_compile_definitions(${NAME} PRIVATE NEAP_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(${NAME} PRIVATE ${ARGN} neap_warnings GTest::gmock GTest::gtest Threads::Threads)
   neap_common_properties(${NAME})
-  set(kind test)
+  set(kind core)
   neap_pch_kind(kind ${ARGN})
+  get_target_property(optimized ${NAME} NEAP_OPTIMIZED)
+  if(NOT optimized)
+    string(APPEND kind "_test")
+    neap_compile_as_test(${NAME})
+  endif()
+  set_target_properties(${NAME} PROPERTIES NEAP_PCH_KIND ${kind})
   neap_use_pch(${NAME} ${kind})
 endfunction()
 
@@ -185,7 +213,13 @@ function(neap_add_fuzzer NAME)
     add_executable(${NAME} ${ARG_SOURCES})
     target_link_options(${NAME} PRIVATE -fsanitize=fuzzer)
   elseif(NEAP_TESTS)
-    add_executable(${NAME} ${ARG_SOURCES} ${PROJECT_SOURCE_DIR}/tests/fuzz/run_corpus.cpp)
+    if(NOT TARGET neap_run_corpus)
+      add_library(neap_run_corpus OBJECT ${PROJECT_SOURCE_DIR}/tests/fuzz/run_corpus.cpp)
+      target_link_libraries(neap_run_corpus PRIVATE neap_warnings)
+      neap_compile_as_test(neap_run_corpus)
+    endif()
+    add_executable(${NAME} ${ARG_SOURCES} $<TARGET_OBJECTS:neap_run_corpus>)
+    neap_compile_as_test(${NAME})
     add_test(NAME ${NAME} COMMAND ${NAME} ${ARG_CORPUS})
     set_tests_properties(${NAME} PROPERTIES LABELS fuzz TIMEOUT 120)
   else()

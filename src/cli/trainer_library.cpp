@@ -63,6 +63,25 @@ Status check_version(const fs::path& root) {
   return {};
 }
 
+/// While libgomp loads: its threads then spin for microseconds, not a millisecond, before they
+/// sleep. Where other processes use the cores, threads that spin delay those that they wait for
+/// (docs/training.md). Programs that the trainer starts do not inherit the variable.
+class BriefSpinning {
+ public:
+  BriefSpinning()
+      : ours_(std::getenv("OMP_WAIT_POLICY") == nullptr && std::getenv(kVariable) == nullptr &&
+              ::setenv(kVariable, "1000", 0) == 0) {}
+  ~BriefSpinning() {
+    if (ours_) ::unsetenv(kVariable);
+  }
+  BriefSpinning(const BriefSpinning&) = delete;
+  BriefSpinning& operator=(const BriefSpinning&) = delete;
+
+ private:
+  static constexpr const char* kVariable = "GOMP_SPINCOUNT";
+  bool ours_;
+};
+
 /// RTLD_GLOBAL: libtorch's libraries look for each other's symbols.
 Status load_libtorch(const fs::path& root) {
   NEAP_TRY(check_version(root));
@@ -111,6 +130,7 @@ Result<Trainer> load_trainer() {
   }
   Trainer trainer;
   trainer.library = std::move(*file);
+  const BriefSpinning brief;
   NEAP_TRY_ASSIGN(void* const library, open_with_libtorch(trainer.library));
   trainer.main = reinterpret_cast<NeapTrainerMain>(::dlsym(library, NEAP_TRAINER_MAIN));
   trainer.facts = reinterpret_cast<NeapTrainerFacts>(::dlsym(library, NEAP_TRAINER_FACTS));
