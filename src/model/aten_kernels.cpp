@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "bridge/attention.h"
@@ -55,10 +56,47 @@ Tensor repeated(const Tensor& t, std::int64_t heads) {
 
 // cuDNN where bridge/attention.h lets it: training and scoring, not generation.
 step::AttentionKernel kernel_of(const Tensor& q, const step::ScoreOptions& options,
-                                std::int64_t length) {
-  return step::attention_kernel(options, length, q.is_cuda(),
+                                const step::Spans<Tensor>& spans) {
+  return step::attention_kernel(options, spans, q.is_cuda(),
                                 at::globalContext().userEnabledCuDNNSDP(), to_step(q.scalar_type()),
                                 q.size(-1));
+}
+
+// At least 2: for one query a sequence the kernel has another layout of its results.
+std::int64_t longest_of(const step::Spans<Tensor>& spans) {
+  return std::max<std::int64_t>(2, *std::max_element(spans.lengths.begin(), spans.lengths.end()));
+}
+
+// FlashAttention over packed sequences.
+step::AttentionContext<Tensor> packed_attention(step::Heads<Tensor> heads,
+                                                const step::Spans<Tensor>& spans,
+                                                const step::ScoreOptions& options) {
+  const std::int64_t longest = longest_of(spans);
+  auto [y, log_sum, seed, offset, mask] =
+      at::_flash_attention_forward(heads.q, heads.k, heads.v, spans.starts, spans.starts, longest,
+                                   longest, 0.0, true, false, options.scale);
+  step::AttentionContext<Tensor> out;
+  out.kernel = step::AttentionKernel::kFlash;
+  out.options = options;
+  out.spans = spans;
+  out.heads = std::move(heads);
+  out.out = y.view({y.size(0), -1});
+  out.log_sum = log_sum;
+  out.seed = seed;
+  out.offset = offset;
+  return out;
+}
+
+step::Heads<Tensor> packed_attention_backward(step::AttentionContext<Tensor> saved, Tensor d_out) {
+  const step::Spans<Tensor>& spans = saved.spans;
+  const std::int64_t longest = longest_of(spans);
+  const step::Heads<Tensor>& heads = saved.heads;
+  const bridge::AttentionBackward scope;
+  auto [dq, dk, dv] = at::_flash_attention_backward(
+      d_out.view(heads.q.sizes()), heads.q, heads.k, heads.v, saved.out.view(heads.q.sizes()),
+      saved.log_sum, spans.starts, spans.starts, longest, longest, 0.0, true, saved.seed,
+      saved.offset, saved.options.scale);
+  return {dq, dk, dv};
 }
 
 }  // namespace
@@ -144,16 +182,35 @@ Tensor AtenOps::rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bo
   return y;
 }
 
-step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads, std::int64_t sequences,
-                                                  std::int64_t length,
+step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads,
+                                                  const step::Spans<Tensor>& spans,
                                                   const step::ScoreOptions& options) const {
-  const step::AttentionKernel kernel = kernel_of(heads.q, options, length);
+  const step::AttentionKernel kernel = kernel_of(heads.q, options, spans);
+  if (step::takes_in_turn(kernel, spans))
+    return step::attention_in_turn(*this, kernel, std::move(heads), spans, options);
+  return attention_by(kernel, std::move(heads), spans, options);
+}
+
+Tensor AtenOps::starts_of(const std::vector<std::int64_t>& lengths) const {
+  if (!device_.is_cuda()) return {};
+  std::vector<std::int32_t> starts = {0};
+  for (const std::int64_t length : lengths)
+    starts.push_back(starts.back() + static_cast<std::int32_t>(length));
+  return at::tensor(starts, at::kInt).to(device_);
+}
+
+step::AttentionContext<Tensor> AtenOps::attention_by(step::AttentionKernel kernel,
+                                                     step::Heads<Tensor> heads,
+                                                     const step::Spans<Tensor>& spans,
+                                                     const step::ScoreOptions& options) const {
   if (kernel == step::AttentionKernel::kProducts)
-    return step::chunked_attention(*this, std::move(heads), sequences, options);
+    return step::chunked_attention(*this, std::move(heads), spans.sequences, options);
+  if (spans.packed()) return packed_attention(std::move(heads), spans, options);
+  const std::int64_t sequences = spans.sequences;
+  const std::int64_t length = spans.length;
   step::AttentionContext<Tensor> out;
   out.options = options;
-  out.sequences = sequences;
-  out.length = length;
+  out.spans = spans;
   const std::int64_t h = heads.q.size(1);
   const std::int64_t rows = heads.q.size(0);
   const std::int64_t width = h * heads.q.size(2);
@@ -200,17 +257,22 @@ step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads, std
 
 step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> saved,
                                                 Tensor d_out) const {
+  if (!saved.parts.empty())
+    return step::attention_in_turn_backward(*this, std::move(saved), std::move(d_out));
   if (saved.kernel == step::AttentionKernel::kProducts)
     return step::chunked_attention_backward(*this, std::move(saved), std::move(d_out));
+  if (saved.spans.packed()) return packed_attention_backward(std::move(saved), std::move(d_out));
   const std::int64_t h = saved.heads.q.size(1);
   const std::int64_t d = saved.heads.q.size(2);
-  const std::int64_t rows = saved.sequences * saved.length;
-  Tensor dy = by_head(d_out.view({rows, h, d}), saved.sequences);
+  const std::int64_t sequences = saved.spans.sequences;
+  const std::int64_t length = saved.spans.length;
+  const std::int64_t rows = sequences * length;
+  Tensor dy = by_head(d_out.view({rows, h, d}), sequences);
   d_out = Tensor();
-  Tensor y = by_head(saved.out.view({rows, h, d}), saved.sequences);
+  Tensor y = by_head(saved.out.view({rows, h, d}), sequences);
   const auto& o = saved.options;
   const std::int64_t key_heads = saved.heads.k.size(1);
-  step::ByHead<Tensor> operands = step::by_head(*this, saved.heads, saved.sequences);
+  step::ByHead<Tensor> operands = step::by_head(*this, saved.heads, sequences);
   const Tensor &q = operands.q, &k = operands.k, &v = operands.v;
   const auto release = [&] {
     dy.reset();
@@ -228,15 +290,15 @@ step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> s
   const bridge::AttentionBackward scope;
   if (saved.kernel == step::AttentionKernel::kCudnn) {
     auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
-        dy, q, k, v, y, saved.log_sum, saved.seed, saved.offset, {}, {}, {}, saved.length,
-        saved.length, 0.0, true, o.scale);
+        dy, q, k, v, y, saved.log_sum, saved.seed, saved.offset, {}, {}, {}, length, length, 0.0,
+        true, o.scale);
     release();
     return {by_row(dq), summed(dk), summed(dv)};
   }
   if (saved.kernel == step::AttentionKernel::kFlash) {
     auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_backward(
-        dy, q, k, v, y, saved.log_sum, {}, {}, saved.length, saved.length, 0.0, true, saved.seed,
-        saved.offset, o.scale);
+        dy, q, k, v, y, saved.log_sum, {}, {}, length, length, 0.0, true, saved.seed, saved.offset,
+        o.scale);
     release();
     return {by_row(dq), by_row(dk), by_row(dv)};
   }

@@ -140,9 +140,12 @@ class AtenOps {
   [[nodiscard]] Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin,
                               bool inverse) const;
   [[nodiscard]] step::AttentionContext<Tensor> attention(step::Heads<Tensor> heads,
-                                                         std::int64_t sequences,
-                                                         std::int64_t length,
+                                                         const step::Spans<Tensor>& spans,
                                                          const step::ScoreOptions& options) const;
+  [[nodiscard]] step::AttentionContext<Tensor> attention_by(
+      step::AttentionKernel kernel, step::Heads<Tensor> heads, const step::Spans<Tensor>& spans,
+      const step::ScoreOptions& options) const;
+  [[nodiscard]] Tensor starts_of(const std::vector<std::int64_t>& lengths) const;
   [[nodiscard]] step::Heads<Tensor> attention_backward(step::AttentionContext<Tensor> saved,
                                                        Tensor d_out) const;
   [[nodiscard]] Tensor causal_mask(std::int64_t queries, std::int64_t keys, std::int64_t offset,

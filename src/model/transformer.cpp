@@ -155,7 +155,7 @@ Tensor Transformer::forward(const Tensor& tokens) {
   check_batch(tokens);
   check_length(tokens.size(1));
   const bridge::NoAutograd no_autograd;
-  return step::forward(ops_, weights_, tokens.reshape(-1), tokens.size(1));
+  return step::forward(ops_, weights_, step::of_one_length(tokens.reshape(-1), tokens.size(1)));
 }
 
 Tape Transformer::forward_train(const Tensor& tokens, const TrainOptions& options) {
@@ -163,7 +163,8 @@ Tape Transformer::forward_train(const Tensor& tokens, const TrainOptions& option
   check_batch(tokens);
   check_length(tokens.size(1));
   const bridge::NoAutograd no_autograd;
-  return {*this, step::forward_train(ops_, weights_, tokens.reshape(-1), tokens.size(1),
+  return {*this, step::forward_train(ops_, weights_,
+                                     step::of_one_length(tokens.reshape(-1), tokens.size(1)),
                                      options.checkpointing)};
 }
 

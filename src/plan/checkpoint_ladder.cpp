@@ -1,6 +1,7 @@
 #include "plan/checkpoint_ladder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "plan/phase_passes.h"
 #include "step/phases.h"
@@ -39,8 +40,8 @@ struct BlockCost {
 class Probe {
  public:
   Probe(const ModelRole& role, spec::Dtype dtype, const step::KernelProfile& profile,
-        std::int64_t sequences, std::int64_t length)
-      : dtype_(dtype), profile_(profile), sequences_(sequences), length_(length) {
+        step::Spans<CountedTensor> spans)
+      : dtype_(dtype), profile_(profile), spans_(std::move(spans)) {
     ModelRole one = role;
     one.shape.num_hidden_layers = 1;
     weights_ = counted_weights(one, dtype);
@@ -49,12 +50,12 @@ class Probe {
   [[nodiscard]] BlockCost cost(const BlockRetention& retention) const {
     LiveBytes sink;
     CountingOps ops(sink, profile_, 1);
-    const step::Shape hidden{sequences_ * length_, weights_.architecture.hidden_size};
+    const step::Shape hidden{spans_.rows(), weights_.architecture.hidden_size};
     const auto tokens = CountedTensor::outside({hidden[0]}, spec::Dtype::kInt64);
     BlockCost cost;
-    step::train_one_block(ops, weights_, tokens, length_, CountedTensor::outside(hidden, dtype_),
-                          CountedTensor::outside(hidden, dtype_), retention,
-                          [&] { cost.kept = sink.live(); });
+    step::train_one_block(
+        ops, weights_, {tokens, spans_, tokens}, CountedTensor::outside(hidden, dtype_),
+        CountedTensor::outside(hidden, dtype_), retention, [&] { cost.kept = sink.live(); });
     cost.seconds = ops.work().seconds;
     return cost;
   }
@@ -62,7 +63,7 @@ class Probe {
  private:
   spec::Dtype dtype_;
   step::KernelProfile profile_;
-  std::int64_t sequences_, length_;
+  step::Spans<CountedTensor> spans_;
   step::Weights<CountedTensor> weights_;
 };
 
@@ -75,10 +76,10 @@ BlockRetention dropping(const std::vector<SavedTensor>& tensors) {
 }  // namespace
 
 CheckpointLadder::CheckpointLadder(const ModelRole& role, spec::Dtype dtype,
-                                   const step::KernelProfile& profile, std::int64_t sequences,
-                                   std::int64_t length)
+                                   const step::KernelProfile& profile,
+                                   const step::Spans<CountedTensor>& spans)
     : layers_(static_cast<std::size_t>(role.shape.num_hidden_layers)) {
-  const Probe probe(role, dtype, profile, sequences, length);
+  const Probe probe(role, dtype, profile, spans);
   const BlockCost all = probe.cost({});
   struct Priced {
     Item item;

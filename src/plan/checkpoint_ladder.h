@@ -20,9 +20,9 @@ namespace neap::plan {
 
 class CheckpointLadder {
  public:
-  /// For micro-batches of `sequences` sequences of `length` tokens.
+  /// For micro-batches of `spans`.
   CheckpointLadder(const ModelRole& role, spec::Dtype dtype, const step::KernelProfile& profile,
-                   std::int64_t sequences, std::int64_t length);
+                   const step::Spans<step::CountedTensor>& spans);
 
   /// The last rung: every block keeps its input only.
   [[nodiscard]] std::size_t last() const { return items_.size() * layers_; }

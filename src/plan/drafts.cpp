@@ -113,7 +113,7 @@ std::vector<spec::UpdateModes> Drafts::modes() const {
 // A retention of a rung takes the place of the configured one while its phase is counted.
 Result<PhasePlan> Drafts::predict(const spec::Phase& phase, std::int64_t rung, Accuracy accuracy) {
   ModelRole& role = *models_.slot(phase.model);
-  const Predictions::Key key{phase.id, micro_batch_of(job_, phase),
+  const Predictions::Key key{phase.id, spec::batching_of(job_, phase),
                              reads_states(phase) ? role.optimizer.state_dtype : std::string(), rung,
                              accuracy};
   const auto known = predictions_.phases.find(key);
@@ -169,13 +169,11 @@ std::vector<CheckpointChoice> Drafts::choices(const spec::UpdateModes& modes) {
 }
 
 const CheckpointLadder& Drafts::ladder_of(const spec::Phase& phase) {
-  const std::int64_t sequences = training_sequences(job_, phase);
-  const auto key = std::pair(phase.model, sequences);
+  const auto key = std::pair(phase.model, spec::batching_of(job_, phase));
   const auto known = predictions_.ladders.find(key);
   if (known != predictions_.ladders.end()) return known->second;
   const CheckpointLadder ladder(models_.at(phase.model), compute_dtype(job_, target_),
-                                kernel_profile(job_, target_), sequences,
-                                job_.max_sequence_length());
+                                kernel_profile(job_, target_), micro_batch_spans(job_, phase));
   return predictions_.ladders.emplace(key, ladder).first->second;
 }
 

@@ -25,10 +25,10 @@ namespace neap::plan {
 
 /// What was predicted of jobs that differ in micro-batches, optimizer states and retentions alone.
 struct Predictions {
-  /// Phase, sequences of a micro-batch, optimizer states, rung (-1: the retention as configured).
-  using Key = std::tuple<spec::PhaseId, std::int64_t, std::string, std::int64_t, Accuracy>;
+  /// Phase, its micro-batches, optimizer states, rung (-1: the retention as configured).
+  using Key = std::tuple<spec::PhaseId, spec::Batching, std::string, std::int64_t, Accuracy>;
   std::map<Key, PhasePlan> phases;
-  std::map<std::pair<spec::ModelId, std::int64_t>, CheckpointLadder> ladders;
+  std::map<std::pair<spec::ModelId, spec::Batching>, CheckpointLadder> ladders;
 };
 
 class Drafts {

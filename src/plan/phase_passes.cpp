@@ -30,6 +30,7 @@ class CountedWorld {
 
   [[nodiscard]] CountingOps& ops() { return ops_; }
   [[nodiscard]] Dtype dtype() const { return dtype_; }
+  [[nodiscard]] const step::KernelProfile& profile() const { return ops_.profile(); }
   [[nodiscard]] Weights weights(const ModelRole& role) { return counted_weights(role, dtype_); }
   [[nodiscard]] std::vector<step::TrainedUnit<CountedTensor>> units(const ModelRole& role) {
     std::vector<step::TrainedUnit<CountedTensor>> out;
@@ -73,34 +74,31 @@ std::vector<spec::FlatUnit> trained_units(const ModelRole& role) {
                             : spec::flat_layout(role.shape, role.head);
 }
 
-std::int64_t micro_batch_of(const spec::Job& job, const spec::Phase& phase) {
-  switch (phase.body) {
-    case spec::Body::kGenerate:
-      return phase.baseline ? std::min(job.rollout_batch(), job.rows_per_rank())
-                            : job.rollout_batch();
-    case spec::Body::kLogProbs:
-      return phase.id == spec::PhaseId::kReferenceLogProbs
-                 ? job.reference_micro_batch()
-                 : job.rollout.log_prob_micro_batch_size_per_gpu;
-    case spec::Body::kTokenScores:
-      return job.values_micro_batch();
-    case spec::Body::kSequenceScores:
-      return job.reward_micro_batch();
-    case spec::Body::kPolicyUpdate:
-    case spec::Body::kValueUpdate:
-    case spec::Body::kCrossEntropyUpdate:
-    case spec::Body::kPairUpdate:
-    case spec::Body::kPreferenceUpdate:
-      return spec::update_shape(job, phase.body).micro_batch;
-    case spec::Body::kCrossEntropy:
-    case spec::Body::kPairScores:
-      break;
-  }
-  return job.data.micro_batch_size_per_gpu;
+std::int64_t further_sequences(const step::KernelProfile& profile, const spec::Architecture& shape,
+                               const step::PackingLimits& packing,
+                               const step::SequenceLimits& limits) {
+  if (!profile.cuda || !profile.deterministic) return 0;
+  const step::AttentionSizes sizes{.sequences = packing.sequences,
+                                   .heads = shape.num_attention_heads,
+                                   .key_heads = shape.num_key_value_heads,
+                                   .width = shape.head_dim,
+                                   .packed_rows = packing.tokens};
+  const std::int64_t worst = step::sequences_of_most_scratch(sizes, limits.longest, profile.device);
+  return step::div_up(worst, limits.of_row) * limits.of_row;
 }
 
-std::int64_t training_sequences(const spec::Job& job, const spec::Phase& phase) {
-  return micro_batch_of(job, phase) * (job.has_pairs() ? 2 : 1);
+step::Spans<CountedTensor> micro_batch_spans(const spec::Job& job, const spec::Phase& phase) {
+  const spec::Batching batching = spec::batching_of(job, phase);
+  const std::int64_t length = job.max_sequence_length();
+  if (batching.tokens == 0) return {batching.rows * batching.sequences_of_row, length};
+  const step::PackedLayout layout =
+      step::extreme_layout(batching.most_rows, batching.tokens,
+                           {length, job.data.max_response_length, batching.sequences_of_row});
+  const std::int64_t sequences = layout.micro_batches.front().count * batching.sequences_of_row;
+  step::Spans<CountedTensor> spans{sequences, length};
+  for (std::size_t i = 0; std::ssize(spans.lengths) < sequences; ++i)
+    spans.lengths.push_back(layout.starts[i + 1] - layout.starts[i]);
+  return spans;
 }
 
 Weights counted_weights(const ModelRole& role, Dtype dtype) {

@@ -22,11 +22,15 @@ namespace neap::plan {
 /// Units that training steps: the adapters', or the base's without them.
 [[nodiscard]] std::vector<spec::FlatUnit> trained_units(const ModelRole& role);
 
-/// Sequences of one micro-batch of a training phase.
-[[nodiscard]] std::int64_t training_sequences(const spec::Job& job, const spec::Phase& phase);
-/// What a phase takes at a time, as the configuration counts it: sequences of a micro-batch, pairs,
-/// sequences that are decoded together.
-[[nodiscard]] std::int64_t micro_batch_of(const spec::Job& job, const spec::Phase& phase);
+/// Packed sequences with which attention takes more scratch memory than with the most or the fewest;
+/// 0 where it does not.
+[[nodiscard]] std::int64_t further_sequences(const step::KernelProfile& profile,
+                                             const spec::Architecture& shape,
+                                             const step::PackingLimits& packing,
+                                             const step::SequenceLimits& limits);
+/// The sequences of a micro-batch of a training phase, with as many rows as any.
+[[nodiscard]] step::Spans<step::CountedTensor> micro_batch_spans(const spec::Job& job,
+                                                                 const spec::Phase& phase);
 
 template <class World>
 class PhasePasses {
@@ -68,7 +72,7 @@ class PhasePasses {
   /// All batches of a phase that makes `responses`.
   void generate_phase(const ModelRole& role, const spec::Phase& phase, std::int64_t responses,
                       std::int64_t most_decode_steps) {
-    const std::int64_t batch = micro_batch_of(job_, phase);
+    const std::int64_t batch = spec::batching_of(job_, phase).rows;
     const double batches = static_cast<double>(responses) / static_cast<double>(batch);
     const std::int64_t n = phase.baseline ? 1 : job_.rollout.n;
     const spec::ValidationSampling& validation = job_.rollout.val_kwargs;
@@ -84,83 +88,67 @@ class PhasePasses {
     if (validates && (sorts || validation.n > n)) world_.weighted(0, answer);
   }
 
-  void log_probs(const ModelRole& role, std::int64_t rows, std::int64_t micro, bool entropy) {
+  void log_probs(const ModelRole& role, const spec::Batching& batching, bool entropy) {
     const Weights w = world_.weights(role);
     step::LogProbOptions options;
     options.temperature = job_.log_prob_temperature();
     options.entropy = entropy;
-    step::log_prob_phase(ops_, w, sequences(rows), micro, options, [](const auto&...) {});
+    step::log_prob_phase(ops_, w, sequences(role, batching), batching.rows, options,
+                         [](const auto&...) {});
   }
 
-  void scores(const ModelRole& role, std::int64_t rows, std::int64_t micro, bool every_token) {
+  void scores(const ModelRole& role, const spec::Batching& batching, bool every_token) {
     const Weights w = world_.weights(role);
-    step::score_phase(ops_, w, sequences(rows), micro, every_token, [](const auto&...) {});
+    step::score_phase(ops_, w, sequences(role, batching), batching.rows, every_token,
+                      [](const auto&...) {});
   }
 
-  void train_critic(const ModelRole& role, spec::TrainPart part) {
-    const Weights w = world_.weights(role);
+  void train_critic(const ModelRole& role, const spec::Phase& phase) {
     const spec::CriticConfig& config = job_.critic;
-    const step::Experience<T> e = experience();
-    Optimizer optimizer(ops_, world_.units(role), part, role, world_.dtype());
-    if (part == spec::TrainPart::kUpdate) return optimizer.update();
-    step::update_phase(ops_, spec::update_shape(job_, spec::Body::kValueUpdate), optimizer,
-                       [&](std::int64_t first, std::int64_t count) {
-                         (void)step::value_micro_batch(ops_, w, e, first, count,
-                                                       config.cliprange_value, config.loss_agg_mode,
-                                                       {}, role.checkpointing);
-                       });
+    const step::Experience<T> e = experience(role, phase);
+    train(role, phase, e.sequences, [&](const Weights& w, std::int64_t first, std::int64_t count) {
+      (void)step::value_micro_batch(ops_, w, e, first, count, config.cliprange_value,
+                                    config.loss_agg_mode, {}, role.checkpointing);
+    });
   }
 
-  void train_actor(const ModelRole& role, spec::TrainPart part) {
-    const Weights w = world_.weights(role);
-    const spec::ActorConfig& config = job_.actor;
-    const step::Experience<T> e = experience();
-    Optimizer optimizer(ops_, world_.units(role), part, role, world_.dtype());
-    if (part == spec::TrainPart::kUpdate) return optimizer.update();
-    const step::PolicyObjective objective{config, {}};
+  void train_actor(const ModelRole& role, const spec::Phase& phase) {
+    const step::Experience<T> e = experience(role, phase);
+    const step::PolicyObjective objective{job_.actor, {}};
     step::LogProbOptions options;
     options.temperature = job_.log_prob_temperature();
-    options.entropy = config.entropy_coeff != 0;
-    step::update_phase(ops_, spec::update_shape(job_, spec::Body::kPolicyUpdate), optimizer,
-                       [&](std::int64_t first, std::int64_t count) {
-                         (void)step::policy_micro_batch(ops_, w, e, first, count, objective,
-                                                        options, role.checkpointing);
-                       });
+    options.entropy = job_.actor.entropy_coeff != 0;
+    train(role, phase, e.sequences, [&](const Weights& w, std::int64_t first, std::int64_t count) {
+      (void)step::policy_micro_batch(ops_, w, e, first, count, objective, options,
+                                     role.checkpointing);
+    });
   }
 
-  void sft(const ModelRole& role, spec::TrainPart part) {
-    const Weights w = world_.weights(role);
-    const spec::UpdateShape shape = spec::update_shape(job_, spec::Body::kCrossEntropyUpdate);
-    const step::Sequences<T> all = sequences(shape.rows);
-    Optimizer optimizer(ops_, world_.units(role), part, role, world_.dtype());
-    if (part == spec::TrainPart::kUpdate) return optimizer.update();
-    step::update_phase(ops_, shape, optimizer, [&](std::int64_t first, std::int64_t count) {
+  void sft(const ModelRole& role, const spec::Phase& phase) {
+    const step::Sequences<T> all = training_sequences(role, phase);
+    train(role, phase, all, [&](const Weights& w, std::int64_t first, std::int64_t count) {
       (void)step::cross_entropy_micro_batch(ops_, w, all, first, count, 1, role.checkpointing);
     });
   }
 
-  void reward(const ModelRole& role, spec::TrainPart part) {
-    const Weights w = world_.weights(role);
-    Optimizer optimizer(ops_, world_.units(role), part, role, world_.dtype());
-    if (part == spec::TrainPart::kUpdate) return optimizer.update();
-    step::update_phase(ops_, spec::update_shape(job_, spec::Body::kPairUpdate), optimizer,
-                       [&](std::int64_t, std::int64_t pairs) {
-                         (void)step::pair_micro_batch(
-                             ops_, w, sequences(2 * pairs), floats({pairs}),
-                             job_.center_rewards_coefficient, 1, role.checkpointing);
-                       });
+  void reward(const ModelRole& role, const spec::Phase& phase) {
+    const step::Sequences<T> all = training_sequences(role, phase);
+    const T margins = floats({all.size() / 2});
+    train(role, phase, all, [&](const Weights& w, std::int64_t first, std::int64_t pairs) {
+      (void)step::pair_micro_batch(ops_, w, all, margins, first, pairs,
+                                   job_.center_rewards_coefficient, 1, role.checkpointing);
+    });
   }
 
-  void dpo(const ModelRole& role, spec::TrainPart part) {
-    const Weights w = world_.weights(role);
-    const spec::UpdateShape shape = spec::update_shape(job_, spec::Body::kPreferenceUpdate);
-    const step::Preferences<T> all{sequences(2 * shape.rows), floats({2 * shape.rows})};
-    Optimizer optimizer(ops_, world_.units(role), part, role, world_.dtype());
-    if (part == spec::TrainPart::kUpdate) return optimizer.update();
-    step::update_phase(ops_, shape, optimizer, [&](std::int64_t first, std::int64_t count) {
-      (void)step::preference_micro_batch(ops_, w, all, first, count, job_.dpo, 1,
-                                         role.checkpointing);
-    });
+  void dpo(const ModelRole& role, const spec::Phase& phase) {
+    step::Sequences<T> sequences = training_sequences(role, phase);
+    const T reference = floats({sequences.size()});
+    const step::Preferences<T> all{std::move(sequences), reference};
+    train(role, phase, all.sequences,
+          [&](const Weights& w, std::int64_t first, std::int64_t count) {
+            (void)step::preference_micro_batch(ops_, w, all, first, count, job_.dpo, 1,
+                                               role.checkpointing);
+          });
   }
 
   /// The body of a phase of the job's recipe.
@@ -193,6 +181,17 @@ class PhasePasses {
     spec::OptimizerConfig config_;
   };
 
+  template <class Micro>
+  void train(const ModelRole& role, const spec::Phase& phase, const step::Sequences<T>& all,
+             const Micro& micro) {
+    const Weights w = world_.weights(role);
+    Optimizer optimizer(ops_, world_.units(role), phase.part, role, world_.dtype());
+    if (phase.part == spec::TrainPart::kUpdate) return optimizer.update();
+    const spec::UpdateShape shape = spec::update_shape(job_, phase.body);
+    step::update_phase(ops_, shape, step::update_cuts(shape, all), optimizer,
+                       [&](std::int64_t first, std::int64_t count) { micro(w, first, count); });
+  }
+
   // Experience and batches are on the host.
   [[nodiscard]] T longs(const step::Shape& s, std::int64_t value = 0) const {
     return world_.host(s, step::Dtype::kInt64, value);
@@ -205,15 +204,49 @@ class PhasePasses {
     if (!sampling.penalizes()) return {floats({rows}), {}, {}};
     return {floats({rows}), longs({rows, seen}), floats({rows, seen})};
   }
-  [[nodiscard]] step::Sequences<T> sequences(std::int64_t n) const {
-    return {longs({n, width_}), longs({n, response_}), longs({n, response_}),
-            floats({n, response_}), longs({n})};
+  [[nodiscard]] step::Sequences<T> padded(std::int64_t n) const {
+    return {longs({n, width_}),
+            longs({n, response_}),
+            longs({n, response_}),
+            floats({n, response_}),
+            longs({n}),
+            longs({n})};
   }
-  [[nodiscard]] step::Experience<T> experience() const {
-    const std::int64_t n = job_.sequences_per_rank();
-    const T per_token = floats({n, response_});
+  /// `mini_batches` of so many rows as the phase takes, or what stands for them where they are packed.
+  [[nodiscard]] step::Sequences<T> sequences(const ModelRole& role, const spec::Batching& batching,
+                                             std::int64_t mini_batches = 1) const {
+    if (batching.tokens == 0)
+      return padded(mini_batches * batching.most_rows * batching.sequences_of_row);
+    const step::SequenceLimits limits{width_, response_, batching.sequences_of_row};
+    const auto packing = step::PackingLimits::of(batching.tokens, batching.most_rows, limits);
+    const step::PackedLayout layout =
+        step::extreme_layout(batching.most_rows, batching.tokens, limits,
+                             further_sequences(world_.profile(), role.shape, packing, limits));
+    step::Sequences<T> all = padded(std::ssize(layout.starts) - 1);
+    const std::int64_t tokens = layout.starts.back();
+    const std::int64_t counted = layout.counts.back();
+    all.packed = {longs({tokens}),
+                  longs({tokens}),
+                  longs({counted}),
+                  longs({counted}),
+                  longs({counted}),
+                  longs({all.size()}),
+                  layout.starts,
+                  layout.counts,
+                  step::Cuts(static_cast<std::size_t>(mini_batches), layout.micro_batches)};
+    return all;
+  }
+  [[nodiscard]] step::Sequences<T> training_sequences(const ModelRole& role,
+                                                      const spec::Phase& phase) const {
+    const spec::UpdateShape shape = spec::update_shape(job_, phase.body);
+    return sequences(role, spec::batching_of(job_, phase), shape.rows / shape.mini_batch);
+  }
+  [[nodiscard]] step::Experience<T> experience(const ModelRole& role,
+                                               const spec::Phase& phase) const {
+    step::Sequences<T> sequences = training_sequences(role, phase);
+    const T per_token = floats({sequences.size(), response_});
     const T weights = job_.algorithm.rollout_correction.weighs() ? per_token : T();
-    return {sequences(n), per_token, per_token, per_token, per_token, per_token, weights};
+    return {std::move(sequences), per_token, per_token, per_token, per_token, per_token, weights};
   }
 
   World& world_;
@@ -227,32 +260,31 @@ void PhasePasses<World>::run(const JobModels& models, const spec::Phase& phase,
                              std::int64_t most_decode_steps) {
   ModelRole role = models.at(phase.model);
   if (phase.adapter_off) role.lora = {};
-  const std::int64_t micro = micro_batch_of(job_, phase);
+  const spec::Batching batching = spec::batching_of(job_, phase);
   const std::int64_t responses = phase.baseline ? job_.rows_per_rank() : job_.sequences_per_rank();
   switch (phase.body) {
     case spec::Body::kGenerate:
       return generate_phase(role, phase, responses, most_decode_steps);
     case spec::Body::kLogProbs:
-      return log_probs(role, job_.sequences_per_rank(), micro,
-                       phase.id != spec::PhaseId::kReferenceLogProbs);
+      return log_probs(role, batching, phase.id != spec::PhaseId::kReferenceLogProbs);
     case spec::Body::kTokenScores:
-      return scores(role, job_.sequences_per_rank(), micro, true);
+      return scores(role, batching, true);
     case spec::Body::kSequenceScores:
-      return scores(role, responses, micro, false);
+      return scores(role, batching, false);
     case spec::Body::kPolicyUpdate:
-      return train_actor(role, phase.part);
+      return train_actor(role, phase);
     case spec::Body::kValueUpdate:
-      return train_critic(role, phase.part);
+      return train_critic(role, phase);
     case spec::Body::kCrossEntropyUpdate:
-      return sft(role, phase.part);
+      return sft(role, phase);
     case spec::Body::kPairUpdate:
-      return reward(role, phase.part);
+      return reward(role, phase);
     case spec::Body::kPreferenceUpdate:
-      return dpo(role, phase.part);
+      return dpo(role, phase);
     case spec::Body::kCrossEntropy:
-      return log_probs(role, job_.sequences_per_rank(), micro * job_.sequences_per_row(), false);
+      return log_probs(role, batching, false);
     case spec::Body::kPairScores:
-      return scores(role, job_.sequences_per_rank(), micro * job_.sequences_per_row(), false);
+      return scores(role, batching, false);
   }
 }
 

@@ -17,12 +17,17 @@ std::int64_t shrink(std::int64_t value, int level) {
   return d;
 }
 
-bool shrink_keys(const Keys& keys, std::vector<std::string>& overrides, int level) {
+// Budgets of tokens are halved as far as the longest row of `least` tokens; 0: keys that divide.
+bool shrink_keys(const Keys& keys, std::int64_t least, std::vector<std::string>& overrides,
+                 int level) {
+  const auto at = [&](std::int64_t value, int by) {
+    return least > 0 ? std::min(value, std::max(least, value >> by)) : shrink(value, by);
+  };
   bool changed = false;
   bool further = false;  // than the level before
   for (const auto& [key, field] : keys) {
-    further = further || shrink(*field, level) != shrink(*field, level - 1);
-    const std::int64_t smaller = shrink(*field, level);
+    further = further || at(*field, level) != at(*field, level - 1);
+    const std::int64_t smaller = at(*field, level);
     if (smaller == *field) continue;
     *field = smaller;
     overrides.push_back(format("{}={}", key, smaller));
@@ -31,31 +36,56 @@ bool shrink_keys(const Keys& keys, std::vector<std::string>& overrides, int leve
   return changed && further;
 }
 
+// Of keys that take the value of another where they are zero, those that are set.
+Keys set_keys(const Keys& all) {
+  Keys out;
+  for (const auto& entry : all)
+    if (*entry.second > 0) out.push_back(entry);
+  return out;
+}
+
 Keys training_keys(spec::Job& j) {
-  if (!j.has_rollout())
+  if (!j.has_rollout()) {
+    if (j.packs()) return {{"data.max_token_len_per_gpu", &j.data.max_token_len_per_gpu}};
     return {{"data.micro_batch_size_per_gpu", &j.data.micro_batch_size_per_gpu}};
-  Keys keys = {{"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
-                &j.actor.ppo_micro_batch_size_per_gpu}};
-  if (j.has_critic())
+  }
+  const std::string actor = "actor_rollout_ref.actor.";
+  Keys keys = {j.packs() ? Keys::value_type{actor + "ppo_max_token_len_per_gpu",
+                                            &j.actor.ppo_max_token_len_per_gpu}
+                         : Keys::value_type{actor + "ppo_micro_batch_size_per_gpu",
+                                            &j.actor.ppo_micro_batch_size_per_gpu}};
+  if (!j.has_critic()) return keys;
+  if (j.packs()) {
+    keys.emplace_back("critic.ppo_max_token_len_per_gpu", &j.critic.ppo_max_token_len_per_gpu);
+  } else {
     keys.emplace_back("critic.ppo_micro_batch_size_per_gpu",
                       &j.critic.ppo_micro_batch_size_per_gpu);
+  }
   return keys;
 }
 
 Keys inference_keys(spec::Job& j) {
   if (!j.has_rollout()) return {};
-  // Only keys that are set; a zero takes the value of another key.
-  Keys keys = {{"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
-                &j.rollout.log_prob_micro_batch_size_per_gpu}};
-  if (j.reference_micro_batch_size_per_gpu > 0)
-    keys.emplace_back("actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
-                      &j.reference_micro_batch_size_per_gpu);
-  if (j.reward_micro_batch_size_per_gpu > 0)
-    keys.emplace_back("reward_model.micro_batch_size_per_gpu", &j.reward_micro_batch_size_per_gpu);
-  if (j.critic.forward_micro_batch_size_per_gpu > 0)
-    keys.emplace_back("critic.forward_micro_batch_size_per_gpu",
-                      &j.critic.forward_micro_batch_size_per_gpu);
-  return keys;
+  if (j.packs()) {
+    return set_keys(
+        {{"actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
+          &j.rollout.log_prob_max_token_len_per_gpu},
+         {"actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
+          &j.reference_max_token_len_per_gpu},
+         {"reward_model.forward_max_token_len_per_gpu", &j.reward_max_token_len_per_gpu},
+         {"critic.forward_max_token_len_per_gpu", &j.critic.forward_max_token_len_per_gpu}});
+  }
+  return set_keys(
+      {{"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
+        &j.rollout.log_prob_micro_batch_size_per_gpu},
+       {"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
+        &j.reference_micro_batch_size_per_gpu},
+       {"reward_model.micro_batch_size_per_gpu", &j.reward_micro_batch_size_per_gpu},
+       {"critic.forward_micro_batch_size_per_gpu", &j.critic.forward_micro_batch_size_per_gpu}});
+}
+
+std::int64_t least_tokens(const spec::Job& j) {
+  return j.packs() ? j.max_sequence_length() * (j.has_pairs() ? 2 : 1) : 0;
 }
 
 bool keeps_activations(const spec::ModelConfig& model) {
@@ -112,14 +142,14 @@ Tunable shorter_responses() {
 Tunable training_micro_batches() {
   return {"smaller micro batches in training: same result, more passes", 1, true,
           [](spec::Job& j, std::vector<std::string>& o, int level) {
-            return shrink_keys(training_keys(j), o, level);
+            return shrink_keys(training_keys(j), least_tokens(j), o, level);
           }};
 }
 
 Tunable inference_micro_batches() {
   return {"smaller micro batches in inference: same result, more passes", 1, true,
           [](spec::Job& j, std::vector<std::string>& o, int level) {
-            return shrink_keys(inference_keys(j), o, level);
+            return shrink_keys(inference_keys(j), least_tokens(j), o, level);
           }};
 }
 

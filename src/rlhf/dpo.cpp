@@ -46,21 +46,25 @@ class DpoTrainer final : public Trainer {
     Metrics metrics;
     const spec::Job& job = context_.job;
     const std::vector<std::size_t> rows = context_.sharder().of(order_.batch(step));
-    const auto count = static_cast<std::int64_t>(rows.size());
-    const std::int64_t micro = job.data.micro_batch_size_per_gpu;
-    const step::Preferences<at::Tensor> batch =
-        with_reference(gather_pairs(context_, context_.data.train, rows, 0, count, micro), metrics);
+    ModelUpdate update(context_, actor_, spec::Body::kPreferenceUpdate, step);
+    step::Preferences<at::Tensor> batch =
+        with_reference(gather_pairs(context_, context_.data.train, rows), metrics);
+    {
+      train::ArrangedBatch arranged = update.arrange(std::move(batch.sequences));
+      batch = {std::move(arranged.sequences), arranged.arranged(batch.reference)};
+    }
     const Stopwatch watch(metrics, "update_actor");
     const auto pairs = static_cast<double>(job.data.train_batch_size);
     model::Transformer& model = actor_.model();
-    ModelUpdate update(context_, actor_, spec::Body::kPreferenceUpdate, step);
-    update.run([&](std::int64_t first, std::int64_t size, const spec::Checkpointing& keep) {
-      const step::PreferenceStatistics s = step::preference_micro_batch(
-          model.ops(), model.weights(), batch, first, size, job.dpo, pairs, keep);
-      update.add_share("train/loss", s.loss);
-      const auto weight = static_cast<double>(size);
-      for (const auto& [name, value] : means_of(s, weight)) update.add_mean(name, value, weight);
-    });
+    update.run(batch.sequences,
+               [&](std::int64_t first, std::int64_t size, const spec::Checkpointing& keep) {
+                 const step::PreferenceStatistics s = step::preference_micro_batch(
+                     model.ops(), model.weights(), batch, first, size, job.dpo, pairs, keep);
+                 update.add_share("train/loss", s.loss);
+                 const auto weight = static_cast<double>(size);
+                 for (const auto& [name, value] : means_of(s, weight))
+                   update.add_mean(name, value, weight);
+               });
     update.put(metrics, "train");
     return metrics;
   }
@@ -72,14 +76,12 @@ class DpoTrainer final : public Trainer {
     const auto pairs = static_cast<double>(held_out().size());
     std::vector<double> sums(6, 0);
     if (!rows.empty()) {
-      const auto count = static_cast<std::int64_t>(rows.size());
       Metrics timings;  // of no interest here
       const step::Preferences<at::Tensor> batch =
-          with_reference(gather_pairs(context_, held_out(), rows, 0, count, count), timings);
-      const at::Tensor log_probs =
-          response_log_probs(context_, actor_.model(), batch.sequences, spec::PhaseId::kValidate,
-                             context_.job.data.micro_batch_size_per_gpu * 2, false)
-              .log_probs;
+          with_reference(gather_pairs(context_, held_out(), rows), timings);
+      const at::Tensor log_probs = response_log_probs(context_, actor_.model(), batch.sequences,
+                                                      spec::PhaseId::kValidate, false)
+                                       .log_probs;
       const bridge::HostScope host;
       const at::NoGradGuard no_grad;
       model::AtenOps ops(at::kCPU);
@@ -116,8 +118,7 @@ class DpoTrainer final : public Trainer {
     const Stopwatch watch(metrics, "ref");
     model::Transformer& reference = reference_ ? reference_->model() : actor_.base();
     const at::Tensor log_probs =
-        response_log_probs(context_, reference, sequences, spec::PhaseId::kReferenceLogProbs,
-                           context_.job.reference_micro_batch(), false)
+        response_log_probs(context_, reference, sequences, spec::PhaseId::kReferenceLogProbs, false)
             .log_probs;
     const bridge::HostScope host;
     return {std::move(sequences), log_probs.sum(-1)};

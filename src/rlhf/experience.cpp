@@ -4,12 +4,14 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/progress.h"
 #include "base/random.h"
 #include "rlhf/update_phases.h"
 #include "rollout/stop_strings.h"
 #include "step/phases.h"
+#include "train/packed_batch.h"
 
 namespace neap::rlhf {
 namespace {
@@ -53,6 +55,30 @@ Experience experience_of(const Context& context, const std::vector<train::Tokens
 
 }  // namespace
 
+namespace {
+
+// Where responses end whose lengths are drawn: never, where they are not.
+class DrawnLengths {
+ public:
+  DrawnLengths(const spec::Job& job, const std::vector<rollout::Prompt>& prompts) {
+    if (!job.rollout.draw_lengths) return;
+    constexpr double kSpread = 32;  // of the longest to the shortest
+    constexpr std::uint64_t kLengthStream = 0x6c656eULL;
+    const auto longest = static_cast<double>(job.data.max_response_length);
+    for (const rollout::Prompt& prompt : prompts) {
+      const auto u = static_cast<double>(uniform(random_key({prompt.key, kLengthStream}), 0));
+      left_.push_back(std::max<std::int64_t>(1, std::llround(longest * std::pow(kSpread, -u))));
+    }
+  }
+  /// Counts a token of the response.
+  bool ends(std::size_t response) { return !left_.empty() && --left_[response] <= 0; }
+
+ private:
+  std::vector<std::int64_t> left_;
+};
+
+}  // namespace
+
 Experience generate_responses(Context& context, train::ModelWorker& actor,
                               const std::vector<train::Tokens>& prompts,
                               const Generation& generation) {
@@ -77,8 +103,10 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
   options.pad_token_id = context.text.pad;
   options.prompts_at_once = job.prompts_at_once();
   rollout::StopStrings stops(context.tokenizer, job.rollout.stop);
+  DrawnLengths lengths(job, requests);
   options.stops = [&](std::size_t response, std::int64_t token) {
-    return stops.push(response, token);
+    const bool stopped = stops.push(response, token);
+    return lengths.ends(response) || stopped;
   };
   std::vector<rollout::Response> generated;
   run_phase(context.runtime, generation.phase, [&] {
@@ -97,10 +125,10 @@ namespace {
 
 std::vector<at::Tensor*> row_tensors(Experience& e) {
   train::Sequences& s = e.sequences;
-  return {&s.tokens,          &s.columns,          &s.targets, &s.mask,       &s.last,
-          &e.old_log_probs,   &e.ref_log_probs,    &e.values,  &e.advantages, &e.returns,
-          &e.rollout_weights, &e.entropy,          &e.scores,  &e.baselines,  &e.numbers,
-          &e.truncated,       &e.rollout_log_probs};
+  return {&s.tokens,  &s.columns,         &s.targets,          &s.mask,   &s.last,
+          &s.lengths, &e.old_log_probs,   &e.ref_log_probs,    &e.values, &e.advantages,
+          &e.returns, &e.rollout_weights, &e.entropy,          &e.scores, &e.baselines,
+          &e.numbers, &e.truncated,       &e.rollout_log_probs};
 }
 
 }  // namespace
@@ -131,49 +159,60 @@ Experience gather_experience(Context& context, const Experience& mine, std::int6
   return out;
 }
 
+namespace {
+
+spec::Batching batching_of(const Context& context, spec::PhaseId phase) {
+  return spec::batching_of(context.job, *context.recipe.find(phase));
+}
+
+}  // namespace
+
 TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
                                  const train::Sequences& sequences, spec::PhaseId phase,
-                                 std::int64_t micro_batch, bool entropy) {
+                                 bool entropy) {
   step::LogProbOptions options;
   options.temperature = context.job.log_prob_temperature();
   options.entropy = entropy;
+  const spec::Batching batching = batching_of(context, phase);
+  const train::ArrangedBatch batch = train::arrange(sequences, batching, train::Use::kScoring);
   Parts log_probs;
   Parts entropies;
   run_phase(context.runtime, phase, [&] {
     const at::NoGradGuard no_grad;
     step::log_prob_phase(
-        model.ops(), model.weights(), sequences, micro_batch, options,
+        model.ops(), model.weights(), batch.sequences, batching.rows, options,
         [&](const step::MicroBatch&, const at::Tensor& values, const at::Tensor& entropy_values) {
           log_probs.add(values);
           entropies.add(entropy_values);
         });
   });
   // Rows beyond a response contain garbage, so they are zeroed.
-  TokenLogProbs out{log_probs.join() * sequences.mask, {}};
-  if (entropy) out.entropy = entropies.join() * sequences.mask;
+  TokenLogProbs out{batch.restored(log_probs.join()) * sequences.mask, {}};
+  if (entropy) out.entropy = batch.restored(entropies.join()) * sequences.mask;
   return out;
 }
 
 namespace {
 
 at::Tensor scores_of(Context& context, model::Transformer& model, const train::Sequences& sequences,
-                     spec::PhaseId phase, std::int64_t micro_batch, bool every_token) {
+                     spec::PhaseId phase, bool every_token) {
+  const spec::Batching batching = batching_of(context, phase);
+  const train::ArrangedBatch batch = train::arrange(sequences, batching, train::Use::kScoring);
   Parts parts;
   run_phase(context.runtime, phase, [&] {
     const at::NoGradGuard no_grad;
     step::score_phase(
-        model.ops(), model.weights(), sequences, micro_batch, every_token,
+        model.ops(), model.weights(), batch.sequences, batching.rows, every_token,
         [&](const step::MicroBatch&, const at::Tensor& scores) { parts.add(scores); });
   });
-  return parts.join();
+  return batch.restored(parts.join());
 }
 
 }  // namespace
 
 at::Tensor response_values(Context& context, train::ModelWorker& critic,
                            const train::Sequences& sequences) {
-  return scores_of(context, critic.model(), sequences, spec::PhaseId::kValues,
-                   context.job.values_micro_batch(), true) *
+  return scores_of(context, critic.model(), sequences, spec::PhaseId::kValues, true) *
          sequences.mask;
 }
 
@@ -184,7 +223,7 @@ at::Tensor response_scores(Context& context, train::ModelWorker& reward,
     const bridge::HostScope host;
     train::read_scores_before_padding(read, reward.shape().pad_token_id);
   }
-  return scores_of(context, reward.model(), read, phase, context.job.reward_micro_batch(), false);
+  return scores_of(context, reward.model(), read, phase, false);
 }
 
 at::Tensor place_at_end(const at::Tensor& scores, const at::Tensor& mask) {

@@ -60,8 +60,7 @@ struct TokenLogProbs {
 };
 [[nodiscard]] TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
                                                const train::Sequences& sequences,
-                                               spec::PhaseId phase, std::int64_t micro_batch,
-                                               bool entropy);
+                                               spec::PhaseId phase, bool entropy);
 /// Phase "values": the critic's value before each token of the response, (B, T).
 [[nodiscard]] at::Tensor response_values(Context& context, train::ModelWorker& critic,
                                          const train::Sequences& sequences);

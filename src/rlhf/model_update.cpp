@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <utility>
 #include <vector>
 
 #include "base/format.h"
@@ -47,12 +48,19 @@ ModelUpdate::ModelUpdate(Context& context, train::ModelWorker& worker, spec::Bod
   worker.model().check_trainable();
 }
 
-void ModelUpdate::run(const Micro& micro, const std::function<void(std::int64_t)>& begin) {
+train::ArrangedBatch ModelUpdate::arrange(train::Sequences batch) const {
+  const spec::Phase& phase = *context_.recipe.find(body_);
+  return train::arrange(std::move(batch), spec::batching_of(context_.job, phase),
+                        train::Use::kTraining, shape_.rows / shape_.mini_batch);
+}
+
+void ModelUpdate::run(const train::Sequences& arranged, const Micro& micro,
+                      const std::function<void(std::int64_t)>& begin) {
   const at::NoGradGuard no_grad;
   const spec::Checkpointing& keep = context_.runtime.plan().checkpointing(worker_.spec().role);
   UpdatePhases phases(context_.runtime, context_.recipe, body_);
   Optimizer optimizer(*this, phases, begin);
-  step::update_phase(worker_.model().ops(), shape_, optimizer,
+  step::update_phase(worker_.model().ops(), shape_, step::update_cuts(shape_, arranged), optimizer,
                      [&](std::int64_t first, std::int64_t count) { micro(first, count, keep); });
   phases.close();
 }

@@ -11,6 +11,7 @@
 
 #include "rlhf/trainer.h"
 #include "spec/recipe.h"
+#include "train/packed_batch.h"
 
 namespace neap::rlhf {
 
@@ -23,9 +24,13 @@ class ModelUpdate {
   /// Forward, loss and backward of rows [first, first + count), without autograd.
   using Micro =
       std::function<void(std::int64_t first, std::int64_t count, const spec::Checkpointing& keep)>;
-  /// Every mini-batch of every epoch: the micro-batches, then one optimizer step. `begin(first)` is
-  /// called before the first micro-batch of a mini-batch with its first row.
-  void run(const Micro& micro, const std::function<void(std::int64_t first)>& begin = {});
+  /// `batch` as the updates take it; its rows are theirs.
+  [[nodiscard]] train::ArrangedBatch arrange(train::Sequences batch) const;
+  /// Every mini-batch of every epoch of such a batch: the micro-batches, then one optimizer step.
+  /// `begin(first)` is called before the first micro-batch of a mini-batch, which is the one with the
+  /// given batch's row `first`.
+  void run(const train::Sequences& arranged, const Micro& micro,
+           const std::function<void(std::int64_t first)>& begin = {});
 
   /// A micro-batch's share of the mini-batch's `name`: shares add up, mini-batches are averaged.
   void add_share(const std::string& name, double value) { shares_[name] += value; }

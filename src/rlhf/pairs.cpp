@@ -109,30 +109,24 @@ Result<std::vector<PairRow>> pairs_of(const Json& row, const spec::DataConfig& d
 }
 
 train::Sequences gather_pairs(const Context& context, const Rows& pairs,
-                              const std::vector<std::size_t>& numbers, std::int64_t first,
-                              std::int64_t count, std::int64_t block) {
-  std::vector<train::Tokens> prompts, responses;
-  for (std::int64_t at = first; at < first + count; at += block) {
-    std::vector<train::Tokens> again, rejected;
-    for (std::int64_t i = at; i < std::min(at + block, first + count); ++i) {
-      data::StoredRow row = pairs.at(numbers[static_cast<std::size_t>(i)]);
-      prompts.push_back(row.texts.at(0));
-      responses.push_back(std::move(row.texts.at(1)));
-      again.push_back(std::move(row.texts.at(0)));
-      rejected.push_back(std::move(row.texts.at(2)));
-    }
-    std::move(again.begin(), again.end(), std::back_inserter(prompts));
-    std::move(rejected.begin(), rejected.end(), std::back_inserter(responses));
+                              const std::vector<std::size_t>& numbers) {
+  std::vector<train::Tokens> prompts, responses, again, rejected;
+  for (const std::size_t number : numbers) {
+    data::StoredRow row = pairs.at(number);
+    prompts.push_back(row.texts.at(0));
+    responses.push_back(std::move(row.texts.at(1)));
+    again.push_back(std::move(row.texts.at(0)));
+    rejected.push_back(std::move(row.texts.at(2)));
   }
+  std::move(again.begin(), again.end(), std::back_inserter(prompts));
+  std::move(rejected.begin(), rejected.end(), std::back_inserter(responses));
   const bridge::HostScope host;
   return train::make_sequences(prompts, responses, sequence_shape(context));
 }
 
-at::Tensor margins_of(const Rows& pairs, const std::vector<std::size_t>& numbers,
-                      std::int64_t first, std::int64_t count) {
+at::Tensor margins_of(const Rows& pairs, const std::vector<std::size_t>& numbers) {
   std::vector<float> out;
-  for (std::int64_t i = first; i < first + count; ++i)
-    out.push_back(pairs.at(numbers[static_cast<std::size_t>(i)]).margin);
+  for (const std::size_t number : numbers) out.push_back(pairs.at(number).margin);
   const bridge::HostScope host;
   return at::tensor(out, at::kFloat);
 }

@@ -26,14 +26,10 @@ struct PairRow {
 /// The pairs of a row. The prompt is taken off the responses where it stands in them.
 [[nodiscard]] Result<std::vector<PairRow>> pairs_of(const Json& row, const spec::DataConfig& data);
 
-/// `count` pairs from those with `numbers` at `first`, 2 `count` sequences: of each `block` of pairs
-/// all chosen, then all rejected. Host memory.
+/// The pairs with `numbers`, two sequences each: all chosen, then all rejected. Host memory.
 [[nodiscard]] train::Sequences gather_pairs(const Context& context, const Rows& pairs,
-                                            const std::vector<std::size_t>& numbers,
-                                            std::int64_t first, std::int64_t count,
-                                            std::int64_t block);
-/// (count,) float32 in host memory; 0 where a row had none.
-[[nodiscard]] at::Tensor margins_of(const Rows& pairs, const std::vector<std::size_t>& numbers,
-                                    std::int64_t first, std::int64_t count);
+                                            const std::vector<std::size_t>& numbers);
+/// (P,) float32 in host memory; 0 where a row had none.
+[[nodiscard]] at::Tensor margins_of(const Rows& pairs, const std::vector<std::size_t>& numbers);
 
 }  // namespace neap::rlhf

@@ -230,9 +230,8 @@ void PpoTrainer::correct_loss(Experience& e, Metrics& metrics) {
 void PpoTrainer::add_log_probs(Experience& e, Metrics& metrics) {
   {
     const Stopwatch watch(metrics, "old_log_prob");
-    TokenLogProbs actor =
-        response_log_probs(context_, actor_.model(), e.sequences, spec::PhaseId::kActorLogProbs,
-                           job().rollout.log_prob_micro_batch_size_per_gpu, true);
+    TokenLogProbs actor = response_log_probs(context_, actor_.model(), e.sequences,
+                                             spec::PhaseId::kActorLogProbs, true);
     e.old_log_probs = std::move(actor.log_probs);
     e.entropy = std::move(actor.entropy);
   }
@@ -240,8 +239,7 @@ void PpoTrainer::add_log_probs(Experience& e, Metrics& metrics) {
   const Stopwatch watch(metrics, "ref");
   model::Transformer& reference = reference_ ? reference_->model() : actor_.base();
   e.ref_log_probs =
-      response_log_probs(context_, reference, e.sequences, spec::PhaseId::kReferenceLogProbs,
-                         job().reference_micro_batch(), false)
+      response_log_probs(context_, reference, e.sequences, spec::PhaseId::kReferenceLogProbs, false)
           .log_probs;
 }
 

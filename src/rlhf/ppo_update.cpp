@@ -1,6 +1,7 @@
 // The updates of the critic and the actor: clipped losses over mini-batches.
 #include "rlhf/ppo_update.h"
 
+#include "bridge/runtime.h"
 #include "rlhf/core_algos.h"
 #include "rlhf/model_update.h"
 #include "step/phases.h"
@@ -14,24 +15,29 @@ class ExperienceUpdate {
  public:
   ExperienceUpdate(Context& context, train::ModelWorker& worker, const Experience& e,
                    spec::Body body, std::int64_t step)
-      : update(context, worker, body, step),
-        e_(e),
+      : experience(e),
+        update(context, worker, body, step),
         job_(context.job),
         ranks_(context.ranks.size()),
-        mini_batch_(spec::update_shape(job_, body).mini_batch * ranks_) {}
+        mini_batch_(spec::update_shape(job_, body).mini_batch * ranks_) {
+    train::ArrangedBatch batch = update.arrange(e.sequences);
+    const bridge::HostScope host;
+    transform_rows(experience, [&](const at::Tensor& t) { return batch.arranged(t); });
+    experience.sequences = std::move(batch.sequences);
+  }
 
   void run(const ModelUpdate::Micro& micro) {
-    update.run(micro, [&](std::int64_t first) {
-      scale = loss_scale(e_.batch_mask.narrow(0, first * ranks_, mini_batch_),
+    update.run(experience.sequences, micro, [&](std::int64_t first) {
+      scale = loss_scale(experience.batch_mask.narrow(0, first * ranks_, mini_batch_),
                          job_.loss_scale_factor());
     });
   }
 
+  Experience experience;  ///< in the order of the micro-batches
   ModelUpdate update;
   step::LossScale scale;
 
  private:
-  const Experience& e_;
   const spec::Job& job_;
   std::int64_t ranks_, mini_batch_;
 };
@@ -46,7 +52,7 @@ void train_critic(Context& context, train::ModelWorker& critic, const Experience
   ModelUpdate& update = updates.update;
   updates.run([&](std::int64_t first, std::int64_t count, const spec::Checkpointing& keep) {
     const step::ValueMicroStatistics s =
-        step::value_micro_batch(model.ops(), model.weights(), e, first, count,
+        step::value_micro_batch(model.ops(), model.weights(), updates.experience, first, count,
                                 config.cliprange_value, config.loss_agg_mode, updates.scale, keep);
     update.add_share("critic/vf_loss", s.loss);
     update.add_mean("critic/vf_clipfrac", s.clip_fraction, s.tokens);
@@ -66,8 +72,9 @@ void train_actor(Context& context, train::ModelWorker& actor, const Experience& 
   ExperienceUpdate updates(context, actor, e, spec::Body::kPolicyUpdate, step);
   ModelUpdate& update = updates.update;
   updates.run([&](std::int64_t first, std::int64_t count, const spec::Checkpointing& keep) {
-    const step::PolicyMicroStatistics s = step::policy_micro_batch(
-        model.ops(), model.weights(), e, first, count, {config, updates.scale}, options, keep);
+    const step::PolicyMicroStatistics s =
+        step::policy_micro_batch(model.ops(), model.weights(), updates.experience, first, count,
+                                 {config, updates.scale}, options, keep);
     if (config.use_kl_loss) update.add_share("actor/kl_loss", s.kl_loss);
     update.add_share("actor/pg_loss", s.policy.loss);
     update.add_mean("actor/pg_clipfrac", s.policy.clip_fraction, s.tokens);

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "rlhf/experience.h"
 #include "rlhf/model_update.h"
 #include "rlhf/pairs.h"
 #include "rlhf/trainer.h"
@@ -30,16 +31,18 @@ class RewardTrainer final : public Trainer {
       const Stopwatch watch(metrics, "update_reward");
       model::Transformer& model = reward_.model();
       ModelUpdate update(context_, reward_, spec::Body::kPairUpdate, step);
-      update.run([&](std::int64_t first, std::int64_t size, const spec::Checkpointing& keep) {
-        const step::PairMicroStatistics s = step::pair_micro_batch(
-            model.ops(), model.weights(), gather(context_.data.train, rows, first, size),
-            margins_of(context_.data.train, rows, first, size), job.center_rewards_coefficient,
-            pairs, keep);
-        const auto weight = static_cast<double>(size);
-        update.add_share("train/loss", s.loss);
-        update.add_mean("train/accuracy", s.right / weight, weight);
-        update.add_mean("train/margin", s.margin / weight, weight);
-      });
+      const train::ArrangedBatch batch = update.arrange(gather(context_.data.train, rows));
+      const at::Tensor margins = batch.arranged_rows(margins_of(context_.data.train, rows));
+      update.run(batch.sequences,
+                 [&](std::int64_t first, std::int64_t size, const spec::Checkpointing& keep) {
+                   const step::PairMicroStatistics s = step::pair_micro_batch(
+                       model.ops(), model.weights(), batch.sequences, margins, first, size,
+                       job.center_rewards_coefficient, pairs, keep);
+                   const auto weight = static_cast<double>(size);
+                   update.add_share("train/loss", s.loss);
+                   update.add_mean("train/accuracy", s.right / weight, weight);
+                   update.add_mean("train/margin", s.margin / weight, weight);
+                 });
       update.put(metrics, "train");
     }
     return metrics;
@@ -49,30 +52,18 @@ class RewardTrainer final : public Trainer {
 
   Validation validate() override {
     std::vector<double> sums = {0, 0};
-    double &loss = sums[0], &right = sums[1];
     const std::vector<std::size_t> rows = context_.share_of(held_out().size());
     const auto pairs = static_cast<double>(held_out().size());
-    run_phase(context_.runtime, spec::PhaseId::kValidate, [&] {
-      const at::NoGradGuard no_grad;
-      model::Transformer& model = reward_.model();
-      const auto count = static_cast<std::int64_t>(rows.size());
-      step::for_each_micro_batch(
-          model.ops(), count, context_.job.data.micro_batch_size_per_gpu,
-          [&](const step::MicroBatch& micro) {
-            const train::Sequences both = gather(held_out(), rows, micro.first, micro.count);
-            step::score_phase(
-                model.ops(), model.weights(), both, both.size(), false,
-                [&](const step::MicroBatch&, const at::Tensor& scores) {
-                  const bridge::HostScope host;
-                  const at::Tensor fresh =
-                      scores.view({2, -1}).narrow(1, micro.seen, micro.fresh()).to(at::kDouble);
-                  loss -= at::log_sigmoid(fresh[0] - fresh[1]).sum().item<double>();
-                  right += fresh[0].gt(fresh[1]).sum().item<double>();
-                });
-          });
-    });
+    if (!rows.empty()) {
+      const at::Tensor scores = response_scores(
+          context_, reward_, gather_pairs(context_, held_out(), rows), spec::PhaseId::kValidate);
+      const bridge::HostScope host;
+      const at::Tensor both = scores.to(at::kDouble).view({2, -1});
+      sums = {-at::log_sigmoid(both[0] - both[1]).sum().item<double>(),
+              static_cast<double>(both[0].gt(both[1]).sum().item<std::int64_t>())};
+    }
     context_.ranks.sum(sums);
-    return {{{"val/loss", loss / pairs}, {"val/accuracy", right / pairs}}, {}};
+    return {{{"val/loss", sums[0] / pairs}, {"val/accuracy", sums[1] / pairs}}, {}};
   }
 
   void save(const std::filesystem::path& folder) override {
@@ -83,9 +74,9 @@ class RewardTrainer final : public Trainer {
  private:
   [[nodiscard]] const Rows& held_out() const { return context_.data.held_out; }
 
-  [[nodiscard]] train::Sequences gather(const Rows& pairs, const std::vector<std::size_t>& rows,
-                                        std::int64_t first, std::int64_t count) const {
-    train::Sequences all = gather_pairs(context_, pairs, rows, first, count, count);
+  [[nodiscard]] train::Sequences gather(const Rows& pairs,
+                                        const std::vector<std::size_t>& rows) const {
+    train::Sequences all = gather_pairs(context_, pairs, rows);
     const bridge::HostScope host;
     train::read_scores_before_padding(all, reward_.shape().pad_token_id);
     return all;

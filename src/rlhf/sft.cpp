@@ -24,18 +24,19 @@ class SftTrainer final : public Trainer {
 
   Metrics train_step(std::int64_t step) override {
     Metrics metrics;
-    const train::Sequences batch =
-        gather(context_.data.train, context_.sharder().of(order_.batch(step)));
-    const double tokens = context_.ranks.sum(batch.mask.sum().item<double>());
+    train::Sequences rows = gather(context_.data.train, context_.sharder().of(order_.batch(step)));
+    const double tokens = context_.ranks.sum(rows.mask.sum().item<double>());
     {
       const Stopwatch watch(metrics, "update_actor");
       model::Transformer& model = actor_.model();
       ModelUpdate update(context_, actor_, spec::Body::kCrossEntropyUpdate, step);
-      update.run([&](std::int64_t first, std::int64_t count, const spec::Checkpointing& keep) {
-        update.add_share("train/loss",
-                         step::cross_entropy_micro_batch(model.ops(), model.weights(), batch, first,
-                                                         count, tokens, keep));
-      });
+      const train::Sequences batch = update.arrange(std::move(rows)).sequences;
+      update.run(
+          batch, [&](std::int64_t first, std::int64_t count, const spec::Checkpointing& keep) {
+            update.add_share("train/loss",
+                             step::cross_entropy_micro_batch(model.ops(), model.weights(), batch,
+                                                             first, count, tokens, keep));
+          });
       update.put(metrics, "train");
     }
     metrics["perf/total_num_tokens"] = tokens;
@@ -47,13 +48,17 @@ class SftTrainer final : public Trainer {
   Validation validate() override {
     std::vector<double> sums = {0, 0};
     double &loss = sums[0], &tokens = sums[1];
-    const std::int64_t micro_size = context_.job.data.micro_batch_size_per_gpu;
-    const train::Sequences batch = gather(held_out(), context_.share_of(held_out().size()));
+    const spec::Batching batching =
+        spec::batching_of(context_.job, *context_.recipe.find(spec::PhaseId::kValidate));
+    const train::Sequences batch =
+        train::arrange(gather(held_out(), context_.share_of(held_out().size())), batching,
+                       train::Use::kScoring)
+            .sequences;
     run_phase(context_.runtime, spec::PhaseId::kValidate, [&] {
       const at::NoGradGuard no_grad;
       model::Transformer& model = actor_.model();
       step::log_prob_phase(
-          model.ops(), model.weights(), batch, micro_size, {},
+          model.ops(), model.weights(), batch, batching.rows, {},
           [&](const step::MicroBatch& micro, const at::Tensor& log_probs, const at::Tensor&) {
             const bridge::HostScope host;
             const at::Tensor mask = batch.mask.narrow(0, micro.first + micro.seen, micro.fresh());

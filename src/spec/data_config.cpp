@@ -85,6 +85,13 @@ void bind_data(ConfigTable& t, DataConfig& d) {
        "batches of a step add up.")
       .in("rows")
       .at_least(1);
+  t.bind("data.use_dynamic_bsz", &d.use_dynamic_bsz,
+         "Packs the rows of sft, reward and dpo without padding into micro-batches of at most "
+         "`data.max_token_len_per_gpu` tokens.");
+  t.bind("data.max_token_len_per_gpu", &d.max_token_len_per_gpu,
+         "Tokens of a packed micro-batch; at least those of the longest row.")
+      .in("tokens")
+      .at_least(1);
   bind_lengths(t, d);
   t.bind("data.shuffle", &d.shuffle, "New order of the rows in every epoch, from the seed.");
   t.bind("data.rows_in_memory", &d.rows_in_memory,

@@ -31,6 +31,8 @@ struct DataConfig {
               rejected_key = "rejected", margin_key = "margin", ranking_key = "ranking";
   std::int64_t train_batch_size = 64;
   std::int64_t micro_batch_size_per_gpu = 16;  ///< sft, reward and dpo
+  bool use_dynamic_bsz = false;                ///< of them: micro-batches by tokens, packed
+  std::int64_t max_token_len_per_gpu = 8192;
   std::int64_t max_prompt_length = 16, max_response_length = 48;
   bool filter_overlong_prompts = false, filter_overlong_responses = false;
   Truncation truncation = Truncation::kError;

@@ -179,6 +179,33 @@ Status validate_rewards(const Job& job) {
   return {};
 }
 
+// Of a job that packs: the longest row fits into every budget.
+Status validate_packing(const Job& job) {
+  const std::int64_t longest = job.max_sequence_length();
+  const auto holds = [&](const char* key, std::int64_t tokens, std::int64_t sequences) -> Status {
+    if (tokens == 0 || tokens >= sequences * longest) return {};
+    return wrong(
+        format("{} is {}; it has to be at least {}: {}data.max_prompt_length {} + "
+               "data.max_response_length {}",
+               key, tokens, sequences * longest, sequences > 1 ? "2 x of a pair, " : "",
+               job.data.max_prompt_length, job.data.max_response_length));
+  };
+  NEAP_TRY(holds("actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
+                 job.reference_max_token_len_per_gpu, 1));
+  if (!job.has_rollout())
+    return holds("data.max_token_len_per_gpu", job.data.max_token_len_per_gpu,
+                 job.has_pairs() ? 2 : 1);
+  NEAP_TRY(holds("actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+                 job.actor.ppo_max_token_len_per_gpu, 1));
+  NEAP_TRY(holds("actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
+                 job.rollout.log_prob_max_token_len_per_gpu, 1));
+  NEAP_TRY(
+      holds("reward_model.forward_max_token_len_per_gpu", job.reward_max_token_len_per_gpu, 1));
+  if (!job.has_critic()) return {};
+  NEAP_TRY(holds("critic.ppo_max_token_len_per_gpu", job.critic.ppo_max_token_len_per_gpu, 1));
+  return holds("critic.forward_max_token_len_per_gpu", job.critic.forward_max_token_len_per_gpu, 1);
+}
+
 }  // namespace
 
 CheckpointMode ModelConfig::checkpoint_mode() const {
@@ -252,9 +279,12 @@ Status Job::validate() const {
   NEAP_TRY(validate_rewards(*this));
   NEAP_TRY(validate_validation(*this));
   NEAP_TRY(validate_losses(*this));
+  if (packs()) NEAP_TRY(validate_packing(*this));
+  // Sizes of micro-batches count where sequences are padded.
+  const auto micro = [&](std::int64_t size) { return packs() ? 1 : size; };
   if (!has_rollout()) {
     return shared("data.train_batch_size", data.train_batch_size, ranks(),
-                  "data.micro_batch_size_per_gpu", data.micro_batch_size_per_gpu, 1);
+                  "data.micro_batch_size_per_gpu", micro(data.micro_batch_size_per_gpu), 1);
   }
   if (!trains_policy()) return {};
   NEAP_TRY(validate_advantages(*this));
@@ -262,13 +292,13 @@ Status Job::validate() const {
                    "data.train_batch_size", data.train_batch_size));
   NEAP_TRY(shared("actor_rollout_ref.actor.ppo_mini_batch_size", actor.ppo_mini_batch_size, ranks(),
                   "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
-                  actor.ppo_micro_batch_size_per_gpu, rollout.n));
+                  micro(actor.ppo_micro_batch_size_per_gpu), rollout.n));
   if (has_critic()) {
     NEAP_TRY(divides("critic.ppo_mini_batch_size", critic.ppo_mini_batch_size,
                      "data.train_batch_size", data.train_batch_size));
     NEAP_TRY(shared("critic.ppo_mini_batch_size", critic.ppo_mini_batch_size, ranks(),
-                    "critic.ppo_micro_batch_size_per_gpu", critic.ppo_micro_batch_size_per_gpu,
-                    rollout.n));
+                    "critic.ppo_micro_batch_size_per_gpu",
+                    micro(critic.ppo_micro_batch_size_per_gpu), rollout.n));
   }
   return {};
 }

@@ -57,6 +57,8 @@ struct ModelConfig {
 struct ActorConfig {
   std::int64_t ppo_mini_batch_size = 32;
   std::int64_t ppo_micro_batch_size_per_gpu = 8;
+  bool use_dynamic_bsz = false;  ///< of ppo and grpo: micro-batches by tokens, packed
+  std::int64_t ppo_max_token_len_per_gpu = 16384;
   std::int64_t ppo_epochs = 1;
   PolicyLoss loss_mode = PolicyLoss::kVanilla;  ///< policy_loss.loss_mode
   double clip_ratio = 0.2, clip_ratio_low = 0.2, clip_ratio_high = 0.2;
@@ -88,9 +90,11 @@ struct RolloutConfig {
   std::int64_t batch_size = 0;       ///< sequences decoded together; 0: the whole batch
   bool calculate_log_probs = false;  ///< of what is sampled, as it is sampled
   std::int64_t log_prob_micro_batch_size_per_gpu = 8;
+  std::int64_t log_prob_max_token_len_per_gpu = 0;  ///< 0: as the actor's training
   double min_p = 0;
   double repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
   std::vector<std::string> stop;
+  bool draw_lengths = false;  ///< responses end at random lengths, for measurements
   ValidationSampling val_kwargs;
 };
 
@@ -100,6 +104,8 @@ struct CriticConfig {
   std::int64_t ppo_mini_batch_size = 32;
   std::int64_t ppo_micro_batch_size_per_gpu = 8;
   std::int64_t forward_micro_batch_size_per_gpu = 0;  ///< values; 0: as ppo_micro_batch_size
+  std::int64_t ppo_max_token_len_per_gpu = 32768;
+  std::int64_t forward_max_token_len_per_gpu = 0;  ///< values; 0: as ppo_max_token_len_per_gpu
   std::int64_t ppo_epochs = 1;
   double cliprange_value = 0.5;
   LossAggregation loss_agg_mode = LossAggregation::kTokenMean;
@@ -196,6 +202,8 @@ struct Job {
   std::int64_t nccl_timeout = 1800;                     ///< seconds
   std::int64_t reference_micro_batch_size_per_gpu = 0;  ///< 0: as the actor's log-probabilities
   std::int64_t reward_micro_batch_size_per_gpu = 0;     ///< 0: as the actor's log-probabilities
+  // 0: as the actor's log-probabilities.
+  std::int64_t reference_max_token_len_per_gpu = 0, reward_max_token_len_per_gpu = 0;
   std::filesystem::path folder;     ///< of the configuration file; relative paths in it start here
   std::int64_t launched_ranks = 0;  ///< what the launcher started; 0: nothing runs, a plan is made
 
@@ -251,6 +259,10 @@ struct Job {
   [[nodiscard]] std::int64_t reference_micro_batch() const;
   [[nodiscard]] std::int64_t reward_micro_batch() const;
   [[nodiscard]] std::int64_t values_micro_batch() const;
+  /// Sequences are packed, and tokens bound micro-batches.
+  [[nodiscard]] bool packs() const {
+    return has_rollout() ? actor.use_dynamic_bsz : data.use_dynamic_bsz;
+  }
   /// Length that seq-mean-token-sum-norm divides by.
   [[nodiscard]] std::int64_t loss_scale_factor() const;
   [[nodiscard]] std::int64_t max_sequence_length() const;  ///< prompt + response

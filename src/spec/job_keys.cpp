@@ -176,6 +176,14 @@ void bind_actor(ConfigTable& t, ActorConfig& a) {
          "Sequences that go through forward and backward at once.")
       .in("sequences")
       .at_least(1);
+  t.bind(at + ".use_dynamic_bsz", &a.use_dynamic_bsz,
+         "Packs sequences without padding into micro-batches that tokens bound, in every phase of "
+         "ppo and grpo behind the rollout, instead of a number of padded sequences.");
+  t.bind(at + ".ppo_max_token_len_per_gpu", &a.ppo_max_token_len_per_gpu,
+         "Tokens of a packed micro-batch of the actor's training; at least "
+         "`data.max_prompt_length` + `data.max_response_length`.")
+      .in("tokens")
+      .at_least(1);
   t.bind(at + ".ppo_epochs", &a.ppo_epochs, "Passes over a step's sequences.").at_least(1);
   bind_enum(t, at + ".policy_loss.loss_mode", &a.loss_mode, parse_policy_loss,
             "Loss of a token: `vanilla`: PPO's clip and dual clip; `gspo`: the clip of one ratio a "
@@ -245,6 +253,11 @@ void bind_rollout(ConfigTable& t, Job& job) {
          "Subtracted from a token's logit for each time that it is in the response.");
   t.bind(at + ".stop", &r.stop,
          "A response ends with any of these texts, as it does with an end token.");
+  t.bind(
+      at + ".draw_lengths", &r.draw_lengths,
+      "For measurements with random weights, whose responses have no end of their own: ends each "
+      "response at a length from its random stream, from 1/32 of "
+      "`data.max_response_length` to all of it, uniform in the logarithm.");
   t.bind(at + ".batch_size", &r.batch_size,
          "Sequences that a rank decodes together, which is what its KV cache has to hold; 0: its "
          "whole share of the batch.")
@@ -260,6 +273,11 @@ void bind_rollout(ConfigTable& t, Job& job) {
          "Sequences whose old log-probabilities are computed at once.")
       .in("sequences")
       .at_least(1);
+  t.bind(at + ".log_prob_max_token_len_per_gpu", &r.log_prob_max_token_len_per_gpu,
+         "Tokens of a packed micro-batch whose old log-probabilities are computed at once; 0: as "
+         "`actor.ppo_max_token_len_per_gpu`.")
+      .in("tokens")
+      .at_least(0);
   bind_validation_sampling(t, at + ".val_kwargs", r.val_kwargs);
   bind_model(t, "actor_rollout_ref.ref.model", job.reference_model,
              "Folder of the reference model; empty: the actor's start.", false);
@@ -268,6 +286,12 @@ void bind_rollout(ConfigTable& t, Job& job) {
          "Sequences whose reference log-probabilities are computed at once; 0: as "
          "`rollout.log_prob_micro_batch_size_per_gpu`, in dpo as in training.")
       .in("sequences")
+      .at_least(0);
+  t.bind("actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
+         &job.reference_max_token_len_per_gpu,
+         "Tokens of a packed micro-batch of the reference; 0: as "
+         "`rollout.log_prob_max_token_len_per_gpu`, in dpo as in training.")
+      .in("tokens")
       .at_least(0);
 }
 
@@ -291,6 +315,15 @@ void bind_critic(ConfigTable& t, Job& job) {
          "Sequences whose values are computed at once; 0: as `ppo_micro_batch_size_per_gpu`.")
       .in("sequences")
       .at_least(0);
+  t.bind("critic.ppo_max_token_len_per_gpu", &c.ppo_max_token_len_per_gpu,
+         "Tokens of a packed micro-batch of the critic's training.")
+      .in("tokens")
+      .at_least(1);
+  t.bind("critic.forward_max_token_len_per_gpu", &c.forward_max_token_len_per_gpu,
+         "Tokens of a packed micro-batch whose values are computed at once; 0: as "
+         "`ppo_max_token_len_per_gpu`.")
+      .in("tokens")
+      .at_least(0);
   t.bind("critic.ppo_epochs", &c.ppo_epochs, "Passes over a step's sequences.").at_least(1);
   t.bind("critic.cliprange_value", &c.cliprange_value,
          "New values are clipped to this distance from the old ones.")
@@ -310,6 +343,11 @@ void bind_critic(ConfigTable& t, Job& job) {
          "Sequences that are scored at once; 0: as "
          "`actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu`.")
       .in("sequences")
+      .at_least(0);
+  t.bind("reward_model.forward_max_token_len_per_gpu", &job.reward_max_token_len_per_gpu,
+         "Tokens of a packed micro-batch that is scored at once; 0: as "
+         "`actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu`.")
+      .in("tokens")
       .at_least(0);
   t.bind("reward_model.center_rewards_coefficient", &job.center_rewards_coefficient,
          "reward: weight of the square of a pair's summed scores in the loss, which keeps scores "

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -124,6 +125,16 @@ struct UpdateShape {
 };
 /// Of a body that trains.
 [[nodiscard]] UpdateShape update_shape(const Job& job, Body body);
+
+/// How a phase cuts its rows into micro-batches.
+struct Batching {
+  std::int64_t rows = 0;    ///< of a micro-batch; of a rollout those that are decoded together
+  std::int64_t tokens = 0;  ///< of one with packed sequences; 0: they are padded, and `rows` counts
+  std::int64_t sequences_of_row = 1;  ///< 2 of pairs in training
+  std::int64_t most_rows = 0;         ///< of a step or mini-batch; no packed micro-batch has more
+  friend auto operator<=>(const Batching&, const Batching&) = default;
+};
+[[nodiscard]] Batching batching_of(const Job& job, const Phase& phase);
 
 struct Recipe {
   Task task = Task::kPpo;

@@ -4,6 +4,8 @@
 // Scores exist for a chunk of queries at a time; the backward pass makes them again from log_sum.
 // Written over operations like the passes, so that what it takes is counted by running it.
 //
+// Packed sequences go through a kernel one after another where it takes one length only.
+//
 // B sequences of T tokens, H query heads and K key heads of D; G = H / K.
 #pragma once
 
@@ -22,11 +24,19 @@ constexpr std::int64_t kScoreChunkElements = std::int64_t{1} << 25;
   return o.softcap == 0 && !o.alibi && (o.window == 0 || o.window >= length);
 }
 
-/// The kernel of a batch's attention; `cudnn` as for fused_kernel.
-[[nodiscard]] inline AttentionKernel attention_kernel(const ScoreOptions& o, std::int64_t length,
-                                                      bool cuda, bool cudnn, Dtype dtype,
-                                                      std::int64_t width) {
-  return is_plain(o, length) ? fused_kernel(cuda, cudnn, dtype, width) : AttentionKernel::kProducts;
+/// The kernel of a batch's attention; `cudnn` as for fused_kernel. It depends on the job and not on
+/// the batch: packed sequences count as the longest that there may be.
+template <class T>
+[[nodiscard]] AttentionKernel attention_kernel(const ScoreOptions& o, const Spans<T>& spans,
+                                               bool cuda, bool cudnn, Dtype dtype,
+                                               std::int64_t width) {
+  if (!is_plain(o, spans.length)) return AttentionKernel::kProducts;
+  return fused_kernel(cuda, cudnn && !spans.packed(), dtype, width);
+}
+/// Whether `kernel` takes packed sequences one after another.
+template <class T>
+[[nodiscard]] bool takes_in_turn(AttentionKernel kernel, const Spans<T>& spans) {
+  return spans.packed() && kernel != AttentionKernel::kFlash;
 }
 
 /// Whether one query a sequence goes through decode_attention_by_products: its mask has the window.
@@ -215,11 +225,10 @@ AttentionContext<T> chunked_attention(Ops& ops, Heads<T> heads, std::int64_t seq
   AttentionContext<T> c;
   c.kernel = AttentionKernel::kProducts;
   c.options = options;
-  c.sequences = sequences;
-  c.length = n / sequences;
+  c.spans = {sequences, n / sequences};
   c.heads = std::move(heads);
   c.out = ops.empty({n, h * d}, dtype);
-  c.log_sum = ops.empty({sequences, h, c.length}, wide(dtype));
+  c.log_sum = ops.empty({sequences, h, c.spans.length}, wide(dtype));
   ChunkedAttention<Ops>(ops, by_head(ops, c.heads, sequences), options, chunk_elements)
       .forward(ops.by_head(ops.view(c.out, {n, h, d}), sequences), c.log_sum);
   return c;
@@ -229,7 +238,8 @@ AttentionContext<T> chunked_attention(Ops& ops, Heads<T> heads, std::int64_t seq
 template <class Ops, class T = typename Ops::Tensor>
 Heads<T> chunked_attention_backward(Ops& ops, AttentionContext<T> c, T d_out,
                                     std::int64_t chunk_elements = kScoreChunkElements) {
-  const std::int64_t b = c.sequences;
+  const std::int64_t b = c.spans.sequences;
+  const std::int64_t length = c.spans.length;
   const std::int64_t n = c.heads.q.size(0);
   const std::int64_t h = c.heads.q.size(1);
   const std::int64_t d = c.heads.q.size(2);
@@ -238,8 +248,8 @@ Heads<T> chunked_attention_backward(Ops& ops, AttentionContext<T> c, T d_out,
   const auto heads_of = [&](const T& t) { return ops.by_head(ops.view(t, {n, h, d}), b); };
   Heads<T> out;
   out.q = ops.empty({n, h, d}, dtype);
-  T dk = ops.zeros({b * k, c.length, d}, wide(dtype));
-  T dv = ops.zeros({b * k, c.length, d}, wide(dtype));
+  T dk = ops.zeros({b * k, length, d}, wide(dtype));
+  T dv = ops.zeros({b * k, length, d}, wide(dtype));
   ChunkedAttention<Ops>(ops, by_head(ops, c.heads, b), c.options, chunk_elements)
       .backward(heads_of(c.out), c.log_sum, heads_of(d_out), heads_of(out.q), dk, dv);
   c = {};
@@ -251,6 +261,50 @@ Heads<T> chunked_attention_backward(Ops& ops, AttentionContext<T> c, T d_out,
   };
   out.k = by_row(std::exchange(dk, {}));
   out.v = by_row(std::exchange(dv, {}));
+  return out;
+}
+
+/// Packed sequences through `kernel`, one after another.
+template <class Ops, class T = typename Ops::Tensor>
+AttentionContext<T> attention_in_turn(Ops& ops, AttentionKernel kernel, Heads<T> heads,
+                                      const Spans<T>& spans, const ScoreOptions& options) {
+  AttentionContext<T> c;
+  c.kernel = kernel;
+  c.options = options;
+  c.spans = spans;
+  c.heads = std::move(heads);
+  const T& q = c.heads.q;
+  c.out = ops.empty({q.size(0), q.size(1) * q.size(2)}, ops.dtype(q));
+  std::int64_t first = 0;
+  for (const std::int64_t length : spans.lengths) {
+    const auto rows = [&](const T& t) { return ops.narrow(t, 0, first, length); };
+    AttentionContext<T>& part = c.parts.emplace_back(ops.attention_by(
+        kernel, {rows(q), rows(c.heads.k), rows(c.heads.v)}, Spans<T>{1, length}, options));
+    part.heads = {};
+    ops.copy_(rows(c.out), std::exchange(part.out, {}));
+    first += length;
+  }
+  return c;
+}
+
+template <class Ops, class T = typename Ops::Tensor>
+Heads<T> attention_in_turn_backward(Ops& ops, AttentionContext<T> c, T d_out) {
+  const auto like = [&](const T& t) {
+    return ops.empty({t.size(0), t.size(1), t.size(2)}, ops.dtype(t));
+  };
+  Heads<T> out{like(c.heads.q), like(c.heads.k), like(c.heads.v)};
+  std::int64_t first = 0;
+  for (AttentionContext<T>& part : c.parts) {
+    const std::int64_t length = part.spans.length;
+    const auto rows = [&](const T& t) { return ops.narrow(t, 0, first, length); };
+    part.heads = {rows(c.heads.q), rows(c.heads.k), rows(c.heads.v)};
+    part.out = rows(c.out);
+    const Heads<T> d = ops.attention_backward(std::move(part), rows(d_out));
+    ops.copy_(rows(out.q), d.q);
+    ops.copy_(rows(out.k), d.k);
+    ops.copy_(rows(out.v), d.v);
+    first += length;
+  }
   return out;
 }
 

@@ -15,11 +15,11 @@
 
 namespace neap::step {
 
-/// The rows of a batch: `sequences` of `length` tokens, one after another, and their rotation.
+/// The rows of a batch, their places and rotation.
 template <class T>
 struct Rows {
-  std::int64_t sequences = 0, length = 0;
-  T positions;                 // (P,) int64: length of them, or one a row when decoding
+  Spans<T> spans;
+  T positions;                 // (P,) int64: of one sequence, packed or decoding of each row
   T cos, sin;                  // (P, d / 2); undefined with learned positions
   T sliding_cos, sliding_sin;  // as those, where layers that slide turn differently
 };
@@ -185,8 +185,7 @@ class BlockPass {
   }
 
   AttentionContext<T> attend(Heads<T> heads) {
-    return ops_.attention(std::move(heads), rows_.sequences, rows_.length,
-                          score_options(a_, w_.index));
+    return ops_.attention(std::move(heads), rows_.spans, score_options(a_, w_.index));
   }
   template <class Attend>
   void run_attention(const Attend& attend) {

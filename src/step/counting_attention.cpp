@@ -10,6 +10,17 @@ namespace {
 // Attention kernels reach about half of the rate of a large matrix product.
 constexpr double kAttentionShare = 0.5;
 
+// Of rows of one sequence, both orders counted.
+double pairs_of(const Spans<CountedTensor>& spans) {
+  const auto square = [](std::int64_t n) {
+    return static_cast<double>(n) * static_cast<double>(n);
+  };
+  if (!spans.packed()) return static_cast<double>(spans.sequences) * square(spans.length);
+  double sum = 0;
+  for (const std::int64_t length : spans.lengths) sum += square(length);
+  return sum;
+}
+
 }  // namespace
 
 // ---- rotation and attention ----
@@ -22,22 +33,36 @@ CountedTensor CountingOps::rotate(const CountedTensor& x, const CountedTensor&,
 }
 
 AttentionContext<CountedTensor> CountingOps::attention(Heads<CountedTensor> heads,
-                                                       std::int64_t sequences, std::int64_t length,
+                                                       const Spans<CountedTensor>& spans,
                                                        const ScoreOptions& options) {
+  const AttentionKernel kernel =
+      attention_kernel(options, spans, profile_.cuda, cudnn_, heads.q.dtype(), heads.q.size(2));
+  if (takes_in_turn(kernel, spans))
+    return attention_in_turn(*this, kernel, std::move(heads), spans, options);
+  return attention_by(kernel, std::move(heads), spans, options);
+}
+
+CountedTensor CountingOps::starts_of(const std::vector<std::int64_t>& lengths) {
+  if (!profile_.cuda) return {};
+  return make({std::ssize(lengths) + 1}, Dtype::kFloat32);  // int32 has the same size
+}
+
+AttentionContext<CountedTensor> CountingOps::attention_by(AttentionKernel kernel,
+                                                          Heads<CountedTensor> heads,
+                                                          const Spans<CountedTensor>& spans,
+                                                          const ScoreOptions& options) {
+  if (kernel == AttentionKernel::kProducts)
+    return chunked_attention(*this, std::move(heads), spans.sequences, options);
   const std::int64_t n = heads.q.size(0);
   const std::int64_t h = heads.q.size(1);
   const std::int64_t d = heads.q.size(2);
   const Dtype dtype = heads.q.dtype();
-  const AttentionKernel kernel = attention_kernel(options, length, profile_.cuda, cudnn_, dtype, d);
-  if (kernel == AttentionKernel::kProducts)
-    return chunked_attention(*this, std::move(heads), sequences, options);
   AttentionContext<CountedTensor> out;
   out.options = options;
-  out.sequences = sequences;
-  out.length = length;
+  out.spans = spans;
   // Two products, causal: half of all pairs.
-  add_work(2.0 * static_cast<double>(n * h * d * length), 2 * bytes(heads.q) + 2 * bytes(heads.k),
-           dtype, kAttentionShare);
+  add_work(2.0 * static_cast<double>(h * d) * pairs_of(spans),
+           2 * bytes(heads.q) + 2 * bytes(heads.k), dtype, kAttentionShare);
   const bool grouped = heads.k.size(1) != h;
   out.heads = std::move(heads);
   out.kernel = kernel;
@@ -52,10 +77,14 @@ AttentionContext<CountedTensor> CountingOps::attention(Heads<CountedTensor> head
     values = make({n, h, d}, dtype);
   }
   out.out = make({n, h * d}, dtype);
-  out.log_sum = make({sequences, h, efficient ? (length + 31) / 32 * 32 : length}, wide(dtype));
+  const std::int64_t rounded = spans.sequences * ((spans.length + 31) / 32 * 32);
+  out.log_sum = make({h, efficient ? rounded : n}, wide(dtype));
   if (out.kernel == AttentionKernel::kFlash) {
     const FlashSplits splits =
-        flash_forward_splits({sequences, length, h, out.heads.k.size(1), d}, profile_.device);
+        spans.packed()
+            ? FlashSplits{}
+            : flash_forward_splits({spans.sequences, spans.length, h, out.heads.k.size(1), d},
+                                   profile_.device);
     CountedTensor log_sums = make({splits.log_sums}, Dtype::kFloat32);
     const CountedTensor outputs = make({splits.outputs}, Dtype::kFloat32);
     out.seed = make({2}, Dtype::kInt64);
@@ -68,6 +97,8 @@ AttentionContext<CountedTensor> CountingOps::attention(Heads<CountedTensor> head
 
 Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTensor> saved,
                                                      CountedTensor d_out) {
+  if (!saved.parts.empty())
+    return attention_in_turn_backward(*this, std::move(saved), std::move(d_out));
   if (saved.kernel == AttentionKernel::kProducts)
     return chunked_attention_backward(*this, std::move(saved), std::move(d_out));
   const std::int64_t n = saved.heads.q.size(0);
@@ -76,9 +107,11 @@ Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTen
   const std::int64_t key_heads = saved.heads.k.size(1);
   const Dtype dtype = saved.heads.q.dtype();
   // Five products: the scores again, and the gradients of values, weights, queries and keys.
-  add_work(5.0 * static_cast<double>(n * h * d * saved.length),
+  add_work(5.0 * static_cast<double>(h * d) * pairs_of(saved.spans),
            4 * bytes(saved.heads.q) + 4 * bytes(saved.heads.k), dtype, kAttentionShare);
-  const AttentionSizes sizes{saved.sequences, saved.length, h, key_heads, d};
+  const bool packed = saved.spans.packed();
+  const AttentionSizes sizes{
+      saved.spans.sequences, packed ? 0 : saved.spans.length, h, key_heads, d, packed ? n : 0};
   if (saved.kernel == AttentionKernel::kEfficient)
     return efficient_attention_backward(std::move(saved), std::move(d_out), sizes);
   Heads<CountedTensor> out;

@@ -123,6 +123,7 @@ class CountingOps {
         most_repeats_(most_repeats),
         cudnn_(!profile.deterministic) {}
 
+  [[nodiscard]] const KernelProfile& profile() const { return profile_; }
   [[nodiscard]] const Work& work() const { return work_; }
   /// body(i) for i = 0 .. n - 1; all rounds must cost the same.
   template <class Body>
@@ -277,11 +278,16 @@ class CountingOps {
   /// Turns the first dimensions of x (N, H, D) by cos and sin (P, d / 2), N a multiple of P, in
   /// half-split form.
   [[nodiscard]] Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse);
-  /// Causal attention within each sequence of `length` rows. With a cap or a window that hides keys
-  /// it takes what attention.h does, else what its kernel does.
-  [[nodiscard]] AttentionContext<Tensor> attention(Heads<Tensor> heads, std::int64_t sequences,
-                                                   std::int64_t length,
+  /// Causal attention within each sequence. With a cap or a window that hides keys it takes what
+  /// attention.h does, else what its kernel does.
+  [[nodiscard]] AttentionContext<Tensor> attention(Heads<Tensor> heads, const Spans<Tensor>& spans,
                                                    const ScoreOptions& options);
+  /// The same by `kernel`, which takes packed sequences together or is given one.
+  [[nodiscard]] AttentionContext<Tensor> attention_by(AttentionKernel kernel, Heads<Tensor> heads,
+                                                      const Spans<Tensor>& spans,
+                                                      const ScoreOptions& options);
+  /// Where packed sequences start, for kernels: (B + 1,) int32 on a GPU, undefined elsewhere.
+  [[nodiscard]] Tensor starts_of(const std::vector<std::int64_t>& lengths);
   /// From d_out (N, H * D).
   [[nodiscard]] Heads<Tensor> attention_backward(AttentionContext<Tensor> saved, Tensor d_out);
   /// (queries, keys) bool: query i, at position `offset` + i from the first key, attends to the key;

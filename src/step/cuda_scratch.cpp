@@ -7,9 +7,6 @@
 namespace neap::step {
 namespace {
 
-std::int64_t div_up(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
 std::int64_t round_up(std::int64_t a, std::int64_t to) {
   return div_up(a, to) * to;
 }
@@ -109,15 +106,32 @@ FlashSplits flash_forward_splits(const AttentionSizes& s, const CudaDevice& devi
 
 FlashScratch flash_backward_scratch(const AttentionSizes& s, bool deterministic,
                                     const CudaDevice& device) {
-  const std::int64_t length = round_up(s.length, 128);
+  constexpr std::int64_t kTile = 128;
+  const std::int64_t rows = s.packed_rows > 0 ? s.packed_rows + kTile * s.sequences
+                                              : s.sequences * round_up(s.length, kTile);
   const std::int64_t width = round_up(s.width, s.width <= 128 ? 32 : 64);
   const std::int64_t splits =
       deterministic ? div_up(device.multiprocessors, s.sequences * s.heads) : 1;
   FlashScratch out;
-  out.row_sums = s.sequences * s.heads * length;
-  out.accumulator = splits * s.sequences * length * s.heads * width;
-  if (s.key_heads != s.heads) out.key_heads = s.sequences * s.length * s.heads * s.width;
+  out.row_sums = s.heads * rows;
+  out.accumulator = splits * rows * s.heads * width;
+  if (s.key_heads != s.heads) out.key_heads = s.rows() * s.heads * s.width;
   return out;
+}
+
+std::int64_t sequences_of_most_scratch(const AttentionSizes& sizes, std::int64_t longest,
+                                       const CudaDevice& device) {
+  std::int64_t found = 1, most = 0;
+  for (std::int64_t n = 1; n <= sizes.sequences; ++n) {
+    AttentionSizes s = sizes;
+    s.sequences = n;
+    s.packed_rows = std::min(sizes.packed_rows, n * longest);
+    const FlashScratch scratch = flash_backward_scratch(s, /*deterministic=*/true, device);
+    if (scratch.accumulator + scratch.row_sums <= most) continue;
+    most = scratch.accumulator + scratch.row_sums;
+    found = n;
+  }
+  return found;
 }
 
 std::int64_t cudnn_backward_workspace(const AttentionSizes& s, Dtype dtype) {

@@ -28,9 +28,13 @@ struct ReductionScratch {
 [[nodiscard]] ReductionScratch row_sum_scratch(std::int64_t rows, std::int64_t columns,
                                                const CudaDevice& device);
 
-/// B sequences of T tokens, H heads of D.
+/// B sequences of T tokens, H heads of D. Packed sequences have no common length but `packed_rows`.
 struct AttentionSizes {
   std::int64_t sequences = 0, length = 0, heads = 0, key_heads = 0, width = 0;
+  std::int64_t packed_rows = 0;
+  [[nodiscard]] std::int64_t rows() const {
+    return packed_rows > 0 ? packed_rows : sequences * length;
+  }
 };
 /// FlashAttention's forward: results of each share of the keys, where heads and rows alone do not
 /// fill the card. float32 elements; 0: none.
@@ -40,7 +44,8 @@ struct FlashSplits {
 };
 [[nodiscard]] FlashSplits flash_forward_splits(const AttentionSizes& sizes,
                                                const CudaDevice& device);
-/// FlashAttention's backward: lengths and widths are rounded up to its tiles.
+/// FlashAttention's backward: lengths and widths are rounded up to its tiles; packed sequences lie a
+/// tile apart.
 struct FlashScratch {
   std::int64_t row_sums = 0;     ///< float32 elements: of dO * O
   std::int64_t accumulator = 0;  ///< float32 elements: of dQ
@@ -49,6 +54,11 @@ struct FlashScratch {
 /// `deterministic`: an accumulator for each share of the work.
 [[nodiscard]] FlashScratch flash_backward_scratch(const AttentionSizes& sizes, bool deterministic,
                                                   const CudaDevice& device);
+/// How many packed sequences take the most scratch memory in the deterministic backward pass: of at
+/// most `sizes.sequences` with `longest` rows each and `sizes.packed_rows` in all.
+[[nodiscard]] std::int64_t sequences_of_most_scratch(const AttentionSizes& sizes,
+                                                     std::int64_t longest,
+                                                     const CudaDevice& device);
 /// cuDNN's forward pass, in bytes.
 constexpr std::int64_t kCudnnWorkspace = 256;
 /// cuDNN's backward: one workspace, in bytes.

@@ -14,6 +14,8 @@
 
 #include <cmath>
 #include <cstdint>
+#include <numeric>
+#include <vector>
 
 #include "spec/architecture.h"
 #include "step/shape.h"
@@ -56,16 +58,31 @@ struct Heads {
   T k, v;  // (N, K, D)
 };
 
+/// The sequences that N rows are, one after another: of one length each, or packed without padding.
+template <class T>
+struct Spans {
+  std::int64_t sequences = 0;
+  std::int64_t length = 0;              ///< of each; packed: the most that a job's may have
+  std::vector<std::int64_t> lengths{};  ///< packed: of each; else empty
+  T starts{};  // packed, on a GPU: (B + 1,) int32, the first row of each and N
+  [[nodiscard]] bool packed() const { return !lengths.empty(); }
+  [[nodiscard]] std::int64_t rows() const {
+    return packed() ? std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0})
+                    : sequences * length;
+  }
+};
+
 /// What attention leaves for its backward.
 template <class T>
 struct AttentionContext {
-  Heads<T> heads;  // N = B * T
+  Heads<T> heads;
   T out;           // (N, H * D)
-  T log_sum;       // (B, H, T)
+  T log_sum;       // (B, H, T), packed (H, N)
   T seed, offset;  ///< of kernels that could drop scores out
   AttentionKernel kernel = AttentionKernel::kHost;
   ScoreOptions options;
-  std::int64_t sequences = 0, length = 0;
+  Spans<T> spans;
+  std::vector<AttentionContext> parts;  ///< of packed sequences in turn, without heads and out
 };
 
 template <class T>

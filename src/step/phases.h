@@ -1,78 +1,39 @@
 // What the phases of a step do between opening and closing, micro-batches included.
 //
 // Experience is on the host; each micro-batch is copied to the device. Results go to the host through
-// the caller's sinks. ops.repeat(n, body) is a loop in a run. A plan runs only the first few rounds,
-// because every micro-batch of a phase has the same shape.
+// the caller's sinks. ops.repeat(n, body) is a loop in a run. A plan runs only the first few rounds:
+// every padded micro-batch of a phase has the same shape, and of packed ones it counts the largest.
 //
 // B sequences of W columns; R response tokens each.
 #pragma once
 
-#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "spec/recipe.h"
+#include "step/batch.h"
 #include "step/losses.h"
 #include "step/preference.h"
 #include "step/sampling.h"
-#include "step/transformer.h"
 
 namespace neap::step {
 
-/// Prompts with their responses as one padded batch.
+/// The micro-batches of all sequences in an inference phase: the packed ones, or of `size`. Where the
+/// last would be smaller it reaches back over rows that were seen, so that every one has the same
+/// shape.
 template <class T>
-struct Sequences {
-  T tokens;   // (B, W) int64
-  T columns;  // (B, R) int64: column whose output predicts the response's token
-  T targets;  // (B, R) int64: that token; pad where the response is shorter
-  T mask;     // (B, R) float32: 1 on the response's tokens
-  T last;     // (B,) int64: column of the last token
-
-  [[nodiscard]] std::int64_t size() const { return tokens.size(0); }
-  [[nodiscard]] std::int64_t width() const { return tokens.size(1); }
-};
-
-/// Rows [first, first + count) of `t` on the device.
-template <class Ops, class T = typename Ops::Tensor>
-T part_on_device(Ops& ops, const T& t, std::int64_t first, std::int64_t count) {
-  return t.defined() ? ops.to_device(ops.narrow(t, 0, first, count)) : T();
+std::vector<MicroBatch> inference_cuts(const Sequences<T>& all, std::int64_t size) {
+  return all.packed ? all.packed->cuts.at(0) : padded_cuts(all.size(), size);
 }
-template <class Ops, class T = typename Ops::Tensor>
-Sequences<T> part_on_device(Ops& ops, const Sequences<T>& s, std::int64_t first,
-                            std::int64_t count) {
-  return {part_on_device(ops, s.tokens, first, count), part_on_device(ops, s.columns, first, count),
-          part_on_device(ops, s.targets, first, count), part_on_device(ops, s.mask, first, count),
-          part_on_device(ops, s.last, first, count)};
-}
-template <class Ops, class T = typename Ops::Tensor>
-T flat_tokens(Ops& ops, const Sequences<T>& s) {
-  return ops.view(s.tokens, {-1});
-}
-/// Rows of the flattened (B * W) outputs that predict response tokens: (B * R,).
-template <class Ops, class T = typename Ops::Tensor>
-T response_rows(Ops& ops, const Sequences<T>& s) {
-  const T first = ops.iota(s.size(), s.width());
-  return ops.view(ops.add(s.columns, ops.view(first, {-1, 1})), {-1});
-}
-/// Rows of the last tokens: (B,).
-template <class Ops, class T = typename Ops::Tensor>
-T last_token_rows(Ops& ops, const Sequences<T>& s) {
-  return ops.add(s.last, ops.iota(s.size(), s.width()));
-}
-
-/// Rows [first, first + count) of a pass over data. The first `seen` of them were in the batch before.
-struct MicroBatch {
-  std::int64_t first = 0, count = 0, seen = 0;
-  [[nodiscard]] std::int64_t fresh() const { return count - seen; }
-};
-/// All `rows` in micro-batches of `size`. Where the last would be smaller it reaches back over rows
-/// that were seen, so that every one has the same shape.
+/// visit(micro-batch) for each. Neighbours with as many rows have one shape where a plan counts them.
 template <class Ops, class Visit>
-void for_each_micro_batch(Ops& ops, std::int64_t rows, std::int64_t size, const Visit& visit) {
-  ops.repeat((rows + size - 1) / size, [&](std::int64_t i) {
-    const std::int64_t at = i * size;
-    const std::int64_t first = std::max<std::int64_t>(0, std::min(at, rows - size));
-    visit(MicroBatch{first, std::min(size, rows), at - first});
-  });
+void for_each_micro_batch(Ops& ops, const std::vector<MicroBatch>& cuts, const Visit& visit) {
+  for (auto from = cuts.begin(); from != cuts.end();) {
+    auto to = from;
+    while (to != cuts.end() && to->count == from->count) ++to;
+    ops.repeat(to - from, [&](std::int64_t i) { visit(from[i]); });
+    from = to;
+  }
 }
 
 // ---- inference phases ----
@@ -82,14 +43,14 @@ void for_each_micro_batch(Ops& ops, std::int64_t rows, std::int64_t size, const 
 template <class Ops, class Sink, class T = typename Ops::Tensor>
 void log_prob_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, std::int64_t micro_size,
                     const LogProbOptions& options, const Sink& sink) {
-  for_each_micro_batch(ops, all.size(), micro_size, [&](const MicroBatch& micro) {
-    const Sequences<T> s = part_on_device(ops, all, micro.first, micro.count);
-    const T hidden = forward(ops, w, flat_tokens(ops, s), s.width());
+  for_each_micro_batch(ops, inference_cuts(all, micro_size), [&](const MicroBatch& micro) {
+    const DeviceBatch<Ops> batch(ops, all, micro.first, micro.count);
+    const T hidden = forward(ops, w, batch.tokens());
     const LogProbs<T> out =
-        log_probs(ops, w, hidden, response_rows(ops, s), ops.view(s.targets, {-1}), options);
+        log_probs(ops, w, hidden, batch.response_rows(), batch.targets(), options);
     const auto fresh = [&](const T& t) {
       if (!t.defined()) return T();
-      return ops.to_host(ops.narrow(ops.view(t, {micro.count, -1}), 0, micro.seen, micro.fresh()));
+      return ops.to_host(ops.narrow(batch.by_sequence(t), 0, micro.seen, micro.fresh()));
     };
     sink(micro, fresh(out.log_probs), fresh(out.entropy));
   });
@@ -99,12 +60,12 @@ void log_prob_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, std:
 template <class Ops, class Sink, class T = typename Ops::Tensor>
 void score_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, std::int64_t micro_size,
                  bool every_token, const Sink& sink) {
-  for_each_micro_batch(ops, all.size(), micro_size, [&](const MicroBatch& micro) {
-    const Sequences<T> s = part_on_device(ops, all, micro.first, micro.count);
-    const T hidden = forward(ops, w, flat_tokens(ops, s), s.width());
-    const T rows = every_token ? response_rows(ops, s) : last_token_rows(ops, s);
+  for_each_micro_batch(ops, inference_cuts(all, micro_size), [&](const MicroBatch& micro) {
+    const DeviceBatch<Ops> batch(ops, all, micro.first, micro.count);
+    const T hidden = forward(ops, w, batch.tokens());
+    const T rows = every_token ? batch.response_rows() : batch.last_token_rows();
     T out = scores(ops, w, hidden, rows);
-    if (every_token) out = ops.view(out, {micro.count, -1});
+    if (every_token) out = batch.by_sequence(out);
     sink(micro, ops.to_host(ops.narrow(out, 0, micro.seen, micro.fresh())));
   });
 }
@@ -112,13 +73,13 @@ void score_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, std::in
 // ---- training phases ----
 
 /// What one block takes of a training pass, for plans that price its tensors: forward and backward
-/// of the first block over (B * W) tokens; `hidden` and the gradient are (B * W, C). between() runs
+/// of the first block over a batch of N tokens; `hidden` and the gradient are (N, C). between() runs
 /// while the block's tensors are kept.
 template <class Ops, class Between, class T = typename Ops::Tensor>
-void train_one_block(Ops& ops, const Weights<T>& w, const T& tokens, std::int64_t width,
-                     const T& hidden, const T& gradient, const spec::BlockRetention& retention,
+void train_one_block(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch, const T& hidden,
+                     const T& gradient, const spec::BlockRetention& retention,
                      const Between& between) {
-  const Rows<T> rows = rows_of_batch(ops, w, tokens, width);
+  const Rows<T> rows = rows_of_batch(ops, w, batch);
   SavedBlock<T> saved;
   saved.retention = retention;
   (void)block_forward(ops, w.architecture, w.blocks[0], hidden, rows, saved);
@@ -134,17 +95,30 @@ struct Experience {
   T old_log_probs, ref_log_probs, values, advantages, returns, rollout_weights;
 };
 
+/// The micro-batches of each mini-batch: the packed ones, or of equal size.
+template <class T>
+Cuts update_cuts(const spec::UpdateShape& shape, const Sequences<T>& all) {
+  if (all.packed) return all.packed->cuts;
+  Cuts out;
+  for (std::int64_t first = 0; first < shape.rows; first += shape.mini_batch) {
+    std::vector<MicroBatch>& cuts = out.emplace_back();
+    for (std::int64_t i = 0; i < shape.mini_batch; i += shape.micro_batch)
+      cuts.push_back({first + i, shape.micro_batch, 0});
+  }
+  return out;
+}
+
 /// Runs micro(first, count) for every micro-batch of every mini-batch and epoch of a rank.
 /// optimizer: begin(update, first row) before the first micro-batch of a mini-batch, finish(update)
 /// after the last.
 template <class Ops, class Optimizer, class Micro>
-void update_phase(Ops& ops, const spec::UpdateShape& shape, Optimizer& optimizer,
+void update_phase(Ops& ops, const spec::UpdateShape& shape, const Cuts& cuts, Optimizer& optimizer,
                   const Micro& micro) {
   ops.repeat(shape.updates(), [&](std::int64_t update) {
     const std::int64_t first = update * shape.mini_batch % shape.rows;
     optimizer.begin(update, first);
-    ops.repeat(shape.mini_batch / shape.micro_batch,
-               [&](std::int64_t i) { micro(first + i * shape.micro_batch, shape.micro_batch); });
+    for_each_micro_batch(ops, cuts.at(static_cast<std::size_t>(first / shape.mini_batch)),
+                         [&](const MicroBatch& m) { micro(m.first, m.count); });
     optimizer.finish(update);
   });
 }
@@ -167,10 +141,10 @@ PolicyMicroStatistics policy_micro_batch(Ops& ops, const Weights<T>& w, const Ex
                                          const LogProbOptions& options,
                                          const spec::Checkpointing& keep) {
   const spec::ActorConfig& config = objective.config;
-  const Sequences<T> s = part_on_device(ops, e.sequences, first, count);
-  Tape<T> tape = forward_train(ops, w, flat_tokens(ops, s), s.width(), keep);
-  const T rows = response_rows(ops, s);
-  const T targets = ops.view(s.targets, {-1});
+  const DeviceBatch<Ops> batch(ops, e.sequences, first, count);
+  Tape<T> tape = forward_train(ops, w, batch.tokens(), keep);
+  const T rows = batch.response_rows();
+  const T targets = batch.targets();
   const LogProbs<T> out = log_probs(ops, w, tape.hidden, rows, targets, options);
   PolicyMicroStatistics statistics;
   T d_log_probs;
@@ -178,24 +152,24 @@ PolicyMicroStatistics policy_micro_batch(Ops& ops, const Weights<T>& w, const Ex
   {
     const spec::LossAggregation mode = config.loss_agg_mode;
     const spec::LossAggregation policy_mode = spec::aggregation_of(config.loss_mode, mode);
-    const T weights = loss_weights(ops, s.mask, mode, objective.scale);
-    const T current = ops.view(out.log_probs, {count, -1});
-    T policy_weights =
-        policy_mode == mode ? weights : loss_weights(ops, s.mask, policy_mode, objective.scale);
+    const T weights = loss_weights(ops, batch.mask(), mode, objective.scale);
+    const T current = batch.by_sequence(out.log_probs);
+    T policy_weights = policy_mode == mode
+                           ? weights
+                           : loss_weights(ops, batch.mask(), policy_mode, objective.scale);
     if (e.rollout_weights.defined()) {
-      policy_weights =
-          ops.multiply(policy_weights, part_on_device(ops, e.rollout_weights, first, count));
+      policy_weights = ops.multiply(policy_weights, batch.part(e.rollout_weights));
     }
-    PolicyGradient<T> policy = policy_loss(
-        ops,
-        PolicyInputs<T>{part_on_device(ops, e.old_log_probs, first, count), current,
-                        part_on_device(ops, e.advantages, first, count), s.mask, policy_weights},
-        config);
+    PolicyGradient<T> policy =
+        policy_loss(ops,
+                    PolicyInputs<T>{batch.part(e.old_log_probs), current, batch.part(e.advantages),
+                                    batch.mask(), policy_weights},
+                    config);
     statistics.policy = policy.statistics;
     d_log_probs = std::move(policy.d_log_probs);
     if (config.use_kl_loss) {
       const spec::KlKind kind = config.kl_loss_type;
-      const T delta = ops.subtract(current, part_on_device(ops, e.ref_log_probs, first, count));
+      const T delta = ops.subtract(current, batch.part(e.ref_log_probs));
       statistics.kl_loss = weighted_sum(ops, kl_value(ops, delta, kind.value), weights);
       const T d_kl =
           kl_slope(ops, delta, kind.straight_through ? spec::KlEstimator::kK2 : kind.value);
@@ -207,11 +181,10 @@ PolicyMicroStatistics policy_micro_batch(Ops& ops, const Weights<T>& w, const Ex
       d_entropy = ops.clone(weights);
       ops.scale_(d_entropy, -config.entropy_coeff);
     }
-    statistics.tokens = ops.read(ops.sum(s.mask));
+    statistics.tokens = ops.read(ops.sum(batch.mask()));
   }
-  T d_hidden =
-      log_probs_backward(ops, w, tape.hidden, rows, targets, out, ops.view(d_log_probs, {-1}),
-                         d_entropy.defined() ? ops.view(d_entropy, {-1}) : T(), options);
+  T d_hidden = log_probs_backward(ops, w, tape.hidden, rows, targets, out,
+                                  batch.by_row(d_log_probs), batch.by_row(d_entropy), options);
   backward(ops, w, std::move(tape), std::move(d_hidden));
   return statistics;
 }
@@ -226,24 +199,24 @@ ValueMicroStatistics value_micro_batch(Ops& ops, const Weights<T>& w, const Expe
                                        std::int64_t first, std::int64_t count, double cliprange,
                                        spec::LossAggregation aggregation, const LossScale& scale,
                                        const spec::Checkpointing& keep) {
-  const Sequences<T> s = part_on_device(ops, e.sequences, first, count);
-  Tape<T> tape = forward_train(ops, w, flat_tokens(ops, s), s.width(), keep);
-  const T rows = response_rows(ops, s);
+  const DeviceBatch<Ops> batch(ops, e.sequences, first, count);
+  Tape<T> tape = forward_train(ops, w, batch.tokens(), keep);
+  const T rows = batch.response_rows();
+  const T& mask = batch.mask();
   ValueMicroStatistics statistics;
   T d_values;
   {
-    const T values = ops.view(scores(ops, w, tape.hidden, rows), {count, -1});
-    const T weights = loss_weights(ops, s.mask, aggregation, scale);
-    ValueGradient<T> loss =
-        value_loss(ops, values, part_on_device(ops, e.returns, first, count),
-                   part_on_device(ops, e.values, first, count), s.mask, weights, cliprange);
+    const T values = batch.by_sequence(scores(ops, w, tape.hidden, rows));
+    const T weights = loss_weights(ops, mask, aggregation, scale);
+    ValueGradient<T> loss = value_loss(ops, values, batch.part(e.returns), batch.part(e.values),
+                                       mask, weights, cliprange);
     statistics.loss = loss.loss;
     statistics.clip_fraction = loss.clip_fraction;
-    statistics.tokens = ops.read(ops.sum(s.mask));
-    statistics.mean = masked_mean(ops, values, s.mask, statistics.tokens);
+    statistics.tokens = ops.read(ops.sum(mask));
+    statistics.mean = masked_mean(ops, values, mask, statistics.tokens);
     d_values = std::move(loss.d_values);
   }
-  T d_hidden = scores_backward(ops, w, tape.hidden, rows, ops.view(d_values, {-1}));
+  T d_hidden = scores_backward(ops, w, tape.hidden, rows, batch.by_row(d_values));
   backward(ops, w, std::move(tape), std::move(d_hidden));
   return statistics;
 }
@@ -254,13 +227,13 @@ template <class Ops, class T = typename Ops::Tensor>
 double cross_entropy_micro_batch(Ops& ops, const Weights<T>& w, const Sequences<T>& all,
                                  std::int64_t first, std::int64_t count, double tokens,
                                  const spec::Checkpointing& keep) {
-  const Sequences<T> s = part_on_device(ops, all, first, count);
-  Tape<T> tape = forward_train(ops, w, flat_tokens(ops, s), s.width(), keep);
-  const T weights = ops.clone(s.mask);
+  const DeviceBatch<Ops> batch(ops, all, first, count);
+  Tape<T> tape = forward_train(ops, w, batch.tokens(), keep);
+  const T weights = ops.clone(batch.mask());
   ops.divide_(weights, tokens);
-  const T flat = ops.view(weights, {-1});
-  CrossEntropy<T> out = cross_entropy(ops, w, tape.hidden, response_rows(ops, s),
-                                      ops.view(s.targets, {-1}), flat, {});
+  const T flat = batch.by_row(weights);
+  CrossEntropy<T> out =
+      cross_entropy(ops, w, tape.hidden, batch.response_rows(), batch.targets(), flat, {});
   const double loss = -weighted_sum(ops, out.values.log_probs, flat);
   backward(ops, w, std::move(tape), std::move(out.d_hidden));
   return loss;
@@ -269,20 +242,22 @@ double cross_entropy_micro_batch(Ops& ops, const Weights<T>& w, const Sequences<
 struct PairMicroStatistics {
   double loss = 0, right = 0, margin = 0;  ///< see PairGradient
 };
-/// Forward, Bradley-Terry loss and backward of `pairs` (2 P sequences: all chosen, then all
-/// rejected) with host `margins` (P,). The loss is divided by `all_pairs`.
+/// Forward, Bradley-Terry loss and backward of `count` pairs from pair `first` on: of each micro-batch
+/// all chosen, then all rejected, with host `margins` (P,). The loss is divided by `all_pairs`.
 template <class Ops, class T = typename Ops::Tensor>
 PairMicroStatistics pair_micro_batch(Ops& ops, const Weights<T>& w, const Sequences<T>& pairs,
-                                     const T& margins, double center, double all_pairs,
+                                     const T& margins, std::int64_t first, std::int64_t count,
+                                     double center, double all_pairs,
                                      const spec::Checkpointing& keep) {
-  const Sequences<T> s = part_on_device(ops, pairs, 0, pairs.size());
-  Tape<T> tape = forward_train(ops, w, flat_tokens(ops, s), s.width(), keep);
-  const T last = last_token_rows(ops, s);
+  const DeviceBatch<Ops> batch(ops, pairs, 2 * first, 2 * count);
+  Tape<T> tape = forward_train(ops, w, batch.tokens(), keep);
+  const T last = batch.last_token_rows();
   PairMicroStatistics statistics;
   T d_scores;
   {
     const T both = ops.view(scores(ops, w, tape.hidden, last), {2, -1});
-    PairGradient<T> loss = pairwise_loss(ops, both, ops.to_device(margins), center, all_pairs);
+    PairGradient<T> loss =
+        pairwise_loss(ops, both, part_on_device(ops, margins, first, count), center, all_pairs);
     statistics = {loss.loss, loss.right, loss.margin};
     d_scores = std::move(loss.d_scores);
   }
@@ -304,18 +279,16 @@ PreferenceStatistics preference_micro_batch(Ops& ops, const Weights<T>& w,
                                             const Preferences<T>& all, std::int64_t first,
                                             std::int64_t count, const spec::DpoConfig& config,
                                             double all_pairs, const spec::Checkpointing& keep) {
-  const Sequences<T> s = part_on_device(ops, all.sequences, 2 * first, 2 * count);
-  Tape<T> tape = forward_train(ops, w, flat_tokens(ops, s), s.width(), keep);
-  const T rows = response_rows(ops, s);
-  const T targets = ops.view(s.targets, {-1});
+  const DeviceBatch<Ops> batch(ops, all.sequences, 2 * first, 2 * count);
+  Tape<T> tape = forward_train(ops, w, batch.tokens(), keep);
+  const T rows = batch.response_rows();
+  const T targets = batch.targets();
   const LogProbOptions options;
   const LogProbs<T> out = log_probs(ops, w, tape.hidden, rows, targets, options);
-  PreferenceGradient<T> loss =
-      preference_loss(ops, ops.view(out.log_probs, {2 * count, -1}), s.mask,
-                      part_on_device(ops, all.reference, 2 * first, 2 * count), config, all_pairs);
-  T d_hidden =
-      log_probs_backward(ops, w, tape.hidden, rows, targets, out,
-                         ops.view(std::exchange(loss.d_log_probs, {}), {-1}), T(), options);
+  PreferenceGradient<T> loss = preference_loss(ops, batch.by_sequence(out.log_probs), batch.mask(),
+                                               batch.part(all.reference), config, all_pairs);
+  T d_hidden = log_probs_backward(ops, w, tape.hidden, rows, targets, out,
+                                  batch.by_row(std::exchange(loss.d_log_probs, {})), T(), options);
   backward(ops, w, std::move(tape), std::move(d_hidden));
   return loss.statistics;
 }

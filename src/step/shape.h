@@ -18,6 +18,10 @@ using spec::element_bytes;
   return dtype == Dtype::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32;
 }
 
+[[nodiscard]] constexpr std::int64_t div_up(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
 /// Sizes of up to 5 dimensions.
 class Shape {
  public:

@@ -25,13 +25,25 @@ struct KvCache {
   std::vector<T> keys, values;
 };
 
+/// Tokens of a batch and the sequences that they are.
+template <class T>
+struct BatchTokens {
+  T tokens;  // (N,) int64
+  Spans<T> spans;
+  T positions;  // packed: (N,) int64; undefined: 0 .. length - 1 in each
+};
+/// Sequences of `length` tokens, one after another: tokens (N,).
+template <class T>
+BatchTokens<T> of_one_length(const T& tokens, std::int64_t length) {
+  return {tokens, {tokens.size(0) / length, length}, {}};
+}
+
 /// positions (P,) int64 and their rotation. `longest`: tokens of the longest sequence.
 template <class Ops, class T = typename Ops::Tensor>
-Rows<T> make_rows(Ops& ops, const Weights<T>& w, std::int64_t sequences, std::int64_t length,
-                  T positions, std::int64_t longest) {
+Rows<T> make_rows(Ops& ops, const Weights<T>& w, Spans<T> spans, T positions,
+                  std::int64_t longest) {
   Rows<T> rows;
-  rows.sequences = sequences;
-  rows.length = length;
+  rows.spans = std::move(spans);
   rows.positions = std::move(positions);
   const spec::Architecture& a = w.architecture;
   if (a.rotary.dimensions == 0) return rows;
@@ -53,10 +65,11 @@ Rows<T> make_rows(Ops& ops, const Weights<T>& w, std::int64_t sequences, std::in
   return rows;
 }
 
-/// tokens (N,) with N = sequences * length.
 template <class Ops, class T = typename Ops::Tensor>
-Rows<T> rows_of_batch(Ops& ops, const Weights<T>& w, const T& tokens, std::int64_t length) {
-  return make_rows(ops, w, tokens.size(0) / length, length, ops.iota(length), length);
+Rows<T> rows_of_batch(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch) {
+  const std::int64_t length = batch.spans.length;
+  return make_rows(ops, w, batch.spans, batch.spans.packed() ? batch.positions : ops.iota(length),
+                   length);
 }
 
 /// x (N, C) through every block with block(i, x). Blocks that keep nothing have the same cost if all
@@ -73,14 +86,15 @@ T through_blocks(Ops& ops, const Weights<T>& w, T x, const Each& each) {
   return x;
 }
 
-/// tokens (N,) in sequences of `length` -> the last block's output (N, C). Keeps nothing.
+/// The last block's output (N, C). Keeps nothing.
 template <class Ops, class T = typename Ops::Tensor>
-T forward(Ops& ops, const Weights<T>& w, const T& tokens, std::int64_t length) {
-  const Rows<T> rows = rows_of_batch(ops, w, tokens, length);
-  return through_blocks(ops, w, embed(ops, w, tokens, rows.positions), [&](std::size_t i, T x) {
-    return block_inference(ops, w.architecture, w.blocks[i], std::move(x), rows,
+T forward(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch) {
+  const Rows<T> rows = rows_of_batch(ops, w, batch);
+  T x = embed(ops, w, batch.tokens, rows.positions);
+  return through_blocks(ops, w, std::move(x), [&](std::size_t i, T in) {
+    return block_inference(ops, w.architecture, w.blocks[i], std::move(in), rows,
                            [&](Heads<T> heads) {
-                             return ops.attention(std::move(heads), rows.sequences, rows.length,
+                             return ops.attention(std::move(heads), rows.spans,
                                                   score_options(w.architecture, w.blocks[i].index));
                            });
   });
@@ -88,13 +102,13 @@ T forward(Ops& ops, const Weights<T>& w, const T& tokens, std::int64_t length) {
 
 /// As forward, keeping of each block what `checkpointing` says; of blocks beyond it everything.
 template <class Ops, class T = typename Ops::Tensor>
-Tape<T> forward_train(Ops& ops, const Weights<T>& w, const T& tokens, std::int64_t length,
+Tape<T> forward_train(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch,
                       const spec::Checkpointing& checkpointing) {
   Tape<T> tape;
-  tape.tokens = tokens;
-  tape.rows = rows_of_batch(ops, w, tokens, length);
+  tape.tokens = batch.tokens;
+  tape.rows = rows_of_batch(ops, w, batch);
   tape.blocks.reserve(w.blocks.size());
-  T x = embed(ops, w, tokens, tape.rows.positions);
+  T x = embed(ops, w, batch.tokens, tape.rows.positions);
   for (const Block<T>& block : w.blocks) {
     const std::size_t i = tape.blocks.size();
     SavedBlock<T>& saved = tape.blocks.emplace_back();
@@ -126,14 +140,15 @@ T prefill(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths, cons
   const std::int64_t b = tokens.size(0);
   const std::int64_t t = tokens.size(1);
   const T flat = ops.view(tokens, {-1});
-  const Rows<T> rows = rows_of_batch(ops, w, flat, t);
+  const Rows<T> rows = rows_of_batch(ops, w, of_one_length(flat, t));
   const T copies = ops.view(slots, {-1, b});
   const auto attend = [&](std::size_t i, Heads<T> heads) {
     for (std::int64_t j = 0; j < copies.size(0); ++j) {
       ops.write_prompts_(cache.keys[i], ops.select(copies, 0, j), heads.k, t);
       ops.write_prompts_(cache.values[i], ops.select(copies, 0, j), heads.v, t);
     }
-    return ops.attention(std::move(heads), b, t, score_options(w.architecture, w.blocks[i].index));
+    return ops.attention(std::move(heads), rows.spans,
+                         score_options(w.architecture, w.blocks[i].index));
   };
   const T x = ops.generating([&] {
     return through_blocks(ops, w, embed(ops, w, flat, rows.positions), [&](std::size_t i, T in) {
@@ -152,7 +167,7 @@ template <class Ops, class T = typename Ops::Tensor>
 T decode(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions,
          const KvCache<T>& cache, std::int64_t key_limit) {
   const std::int64_t b = tokens.size(0);
-  const Rows<T> rows = make_rows(ops, w, b, 1, positions, key_limit);
+  const Rows<T> rows = make_rows(ops, w, {b, 1}, positions, key_limit);
   // Both (B, key_limit).
   const Dtype dtype = ops.dtype(w.token_table);
   const T mask = ops.decode_mask(positions, key_limit, 0, dtype);

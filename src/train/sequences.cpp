@@ -21,12 +21,14 @@ Sequences make_sequences(const std::vector<Tokens>& prompts, const std::vector<T
                 at::zeros({count, shape.response}, options),
                 at::full({count, shape.response}, shape.pad, options),
                 at::zeros({count, shape.response}, at::TensorOptions().dtype(at::kFloat)),
+                at::zeros({count}, options),
                 at::zeros({count}, options)};
   auto* tokens = out.tokens.mutable_data_ptr<std::int64_t>();
   auto* columns = out.columns.mutable_data_ptr<std::int64_t>();
   auto* targets = out.targets.mutable_data_ptr<std::int64_t>();
   auto* mask = out.mask.mutable_data_ptr<float>();
   auto* last = out.last.mutable_data_ptr<std::int64_t>();
+  auto* lengths = out.lengths.mutable_data_ptr<std::int64_t>();
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const Tokens& prompt = prompts[i];
     const Tokens& response = responses[i];
@@ -48,6 +50,7 @@ Sequences make_sequences(const std::vector<Tokens>& prompts, const std::vector<T
     }
     for (std::int64_t t = 0; t < r; ++t) columns[t] = p - 1 + t;
     *last++ = p + r - 1;
+    *lengths++ = p + r;
     tokens += shape.width;
     columns += shape.response;
     targets += shape.response;

@@ -1,8 +1,9 @@
 // Prompts with their responses as one padded batch, and where the model's outputs for the response
 // are.
 //
-// Every batch of a job has the same shape, whatever its texts: memory then depends on the
-// configuration alone, which is what the plan promises.
+// Every padded batch of a job has the same shape, whatever its texts: memory then depends on the
+// configuration alone, which is what the plan promises. packed_batch.h does the same for micro-batches
+// without padding.
 #pragma once
 
 #include <ATen/core/Tensor.h>

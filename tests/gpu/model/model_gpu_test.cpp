@@ -1,5 +1,6 @@
 // The transformer on a card against itself on the CPU.
 #include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -108,6 +109,54 @@ TEST_P(OnCard, TrainsAsOnTheCpu) {
                 c10::toString(dtype), worst(actual, expected), rounding, worst(again, actual));
     EXPECT_LT(worst(actual, expected), tolerance) << c10::toString(dtype);
     EXPECT_LT(worst(again, actual), dtype == at::kFloat ? 1e-5 : 1e-2) << c10::toString(dtype);
+  }
+}
+
+// The real tokens of `batch` (B, T) with `lengths`, padded or packed.
+Step step_over(Moved& card, const Tensor& batch, const std::vector<std::int64_t>& lengths,
+               bool packed) {
+  for (const Tensor& g : card.grads) Tensor(g).zero_();
+  AtenOps& ops = card.model.ops();
+  const std::int64_t width = batch.size(1);
+  std::vector<Tensor> real, places;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    const Tensor each = at::arange(lengths[i], batch.options());
+    places.push_back(each);
+    real.push_back(each.add(static_cast<std::int64_t>(i) * width));
+  }
+  const Tensor rows = at::cat(real);
+  const Tensor flat = batch.view(-1);
+  step::BatchTokens<Tensor> in = step::of_one_length(flat, width);
+  if (packed) {
+    in = {flat.index_select(0, rows),
+          {std::ssize(lengths), width, lengths, ops.starts_of(lengths)},
+          at::cat(places)};
+  }
+  const auto& w = card.model.weights();
+  step::Tape<Tensor> tape = step::forward_train(ops, w, in, {});
+  const std::int64_t n = rows.size(0);
+  const Tensor targets = tokens(1, n, 41, 5).view(-1).to(batch.device());
+  const Tensor weights = at::linspace(0.1, 1, n, at::kFloat).to(batch.device());
+  auto out = step::cross_entropy(ops, w, tape.hidden, packed ? Tensor() : rows, targets, weights,
+                                 LogProbOptions{});
+  step::backward(ops, w, std::move(tape), std::move(out.d_hidden));
+  Step s{out.values.log_probs, {}};
+  for (const Tensor& g : card.grads) s.grads.push_back(g.clone());
+  return s;
+}
+
+TEST_P(OnCard, PackedSequencesGiveWhatPaddedOnesDo) {
+  const at::NoGradGuard no_grad;
+  TestModel host(GetParam().shape, spec::Head::kLanguageModel, std::nullopt, at::kFloat);
+  const std::vector<std::int64_t> lengths = {24, 7, 1, 15};
+  for (const auto& [dtype, tolerance] :
+       {std::pair{at::kFloat, 1e-5}, std::pair{at::kBFloat16, 0.03}}) {
+    Moved card(host, dtype);
+    const Tensor batch = tokens(4, 24, 41).to(at::kCUDA);
+    const Step padded = step_over(card, batch, lengths, false);
+    const Step packed = step_over(card, batch, lengths, true);
+    std::printf("%s: packed off by %.2g\n", c10::toString(dtype), worst(packed, padded));
+    EXPECT_LT(worst(packed, padded), tolerance) << c10::toString(dtype);
   }
 }
 

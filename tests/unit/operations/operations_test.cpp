@@ -218,7 +218,31 @@ TEST_P(Operations, Attention) {
                   v = in({2 * length, key_heads, width}, d), dy = in({2 * length, 4 * width}, d),
                   cos = in({length, width / 2}, d), sin = in({length, width / 2}, d)] {
             (void)ops.rotate(q, cos, sin, false);
-            auto saved = ops.attention({q, k, v}, 2, length, {0.25, 0});
+            auto saved = ops.attention({q, k, v}, {2, length}, {0.25, 0});
+            (void)ops.attention_backward(std::move(saved), dy);
+          };
+        });
+      }
+    }
+  }
+}
+
+// Sequences of different lengths without padding; the window hides keys of the longest only.
+TEST_P(Operations, AttentionOfPackedSequences) {
+  const Dtype d = GetParam();
+  const std::vector<std::int64_t> lengths = {5, 200, 1, 64};
+  for (const std::int64_t width : {16, 18, 96, 192}) {
+    for (const std::int64_t key_heads : {4, 2}) {
+      for (const step::ScoreOptions& options :
+           {step::ScoreOptions{0.25, 0, 0}, {0.25, 2, 0}, {0.25, 0, 70}}) {
+        SCOPED_TRACE(format("width {}, {} key heads, cap {}, window {}", width, key_heads,
+                            options.softcap, options.window));
+        same("packed attention", [=](auto& ops, auto in) {
+          return [&ops, options, lengths, q = in({270, 4, width}, d),
+                  k = in({270, key_heads, width}, d), v = in({270, key_heads, width}, d),
+                  dy = in({270, 4 * width}, d)] {
+            const auto starts = ops.starts_of(lengths);
+            auto saved = ops.attention({q, k, v}, {4, 200, lengths, starts}, options);
             (void)ops.attention_backward(std::move(saved), dy);
           };
         });
@@ -247,7 +271,7 @@ TEST_P(Operations, AttentionInChunks) {
         return
             [&ops, options, length, q = in({2 * length, 4, 16}, d), k = in({2 * length, 2, 16}, d),
              v = in({2 * length, 2, 16}, d), dy = in({2 * length, 64}, d)] {
-              auto saved = ops.attention({q, k, v}, 2, length, options);
+              auto saved = ops.attention({q, k, v}, {2, length}, options);
               (void)ops.attention_backward(std::move(saved), dy);
               using T = std::decay_t<decltype(q)>;
               saved = step::chunked_attention(ops, step::Heads<T>{q, k, v}, 2, options, 800);
@@ -262,8 +286,9 @@ TEST_P(Operations, AttentionOfFusedHeads) {
   const Dtype d = GetParam();
   same("fused", [d](auto& ops, auto in) {
     return [&ops, all = in({2 * 30, 3, 4, 16}, d), dy = in({2 * 30, 64}, d)] {
-      auto saved = ops.attention(
-          {ops.select(all, 1, 0), ops.select(all, 1, 1), ops.select(all, 1, 2)}, 2, 30, {0.25, 0});
+      auto saved =
+          ops.attention({ops.select(all, 1, 0), ops.select(all, 1, 1), ops.select(all, 1, 2)},
+                        {2, 30}, {0.25, 0});
       (void)ops.attention_backward(std::move(saved), dy);
     };
   });

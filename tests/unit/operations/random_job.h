@@ -155,6 +155,16 @@ struct RandomJob {
   JobModels models;
   step::Dtype dtype;
 };
+/// Packs or not; budgets from the longest row on.
+inline void random_packing(Dice& dice, spec::Job& job) {
+  const std::int64_t longest = job.max_sequence_length() * (job.has_pairs() ? 2 : 1);
+  job.actor.use_dynamic_bsz = job.data.use_dynamic_bsz = dice.chance(40);
+  for (std::int64_t* budget :
+       {&job.data.max_token_len_per_gpu, &job.actor.ppo_max_token_len_per_gpu,
+        &job.critic.ppo_max_token_len_per_gpu, &job.rollout.log_prob_max_token_len_per_gpu})
+    *budget = longest + dice.between(0, 3 * longest);
+}
+
 inline RandomJob random_job(std::uint64_t seed) {
   Dice dice(seed);
   RandomJob out;
@@ -190,6 +200,7 @@ inline RandomJob random_job(std::uint64_t seed) {
   job.algorithm.filter_groups.enable = job.task == spec::Task::kGrpo && dice.chance(30);
   job.rollout.calculate_log_probs = dice.chance(30);
   if (dice.chance(30)) job.algorithm.rollout_correction.rollout_is = "token";
+  random_packing(dice, job);
   job.actor.clip_ratio_c = dice.chance(30) ? 0 : 3;
   job.center_rewards_coefficient = dice.chance(50) ? 0.01 : 0;
   if (dice.chance(50)) job.data.val_files = {"held_out"};

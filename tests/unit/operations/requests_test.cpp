@@ -29,6 +29,7 @@ class AtenWorld {
   [[nodiscard]] AtenOps& ops() { return ops_; }
   [[nodiscard]] Dtype dtype() const { return model::to_step(options_.dtype().toScalarType()); }
 
+  [[nodiscard]] static step::KernelProfile profile() { return testing::test_profile(); }
   [[nodiscard]] const step::Weights<at::Tensor>& weights(const ModelRole& role) {
     const Outside outside;
     return model_of(role).transformer->weights();

@@ -35,7 +35,7 @@ step::KernelProfile profile() {
   return {true, 2, false, {}, default_rates(true, 2)};
 }
 CheckpointLadder ladder_of(const ModelRole& role) {
-  return {role, spec::Dtype::kBfloat16, profile(), kSequences, kLength};
+  return {role, spec::Dtype::kBfloat16, profile(), {kSequences, kLength}};
 }
 
 struct Pass {
@@ -48,7 +48,7 @@ Pass train(const ModelRole& role, const spec::Checkpointing& checkpointing) {
   const auto w = counted_weights(role, spec::Dtype::kBfloat16);
   const std::int64_t n = kSequences * kLength;
   const auto tokens = step::CountedTensor::outside({n}, spec::Dtype::kInt64);
-  auto tape = step::forward_train(ops, w, tokens, kLength, checkpointing);
+  auto tape = step::forward_train(ops, w, step::of_one_length(tokens, kLength), checkpointing);
   Pass pass;
   pass.kept = memory.allocated().count();
   step::backward(ops, w, std::move(tape), ops.empty({n, 1536}, spec::Dtype::kBfloat16));

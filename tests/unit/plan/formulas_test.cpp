@@ -96,7 +96,7 @@ double counted_flops(const ModelRole& role, std::int64_t b, std::int64_t s) {
   const auto w = counted_weights(role, step::Dtype::kBfloat16);
   const auto tokens = step::CountedTensor::outside({b * s}, step::Dtype::kInt64);
   const auto weights = step::CountedTensor::outside({b * s}, step::Dtype::kFloat32);
-  auto tape = step::forward_train(ops, w, tokens, s, role.checkpointing);
+  auto tape = step::forward_train(ops, w, step::of_one_length(tokens, s), role.checkpointing);
   auto loss = step::cross_entropy(ops, w, tape.hidden, {}, tokens, weights, {});
   step::backward(ops, w, std::move(tape), std::move(loss.d_hidden));
   return ops.work().flops;
@@ -174,8 +174,10 @@ TEST(Formulas, AMicroBatchOfPairsHasTwiceTheSequences) {
     job.critic.ppo_micro_batch_size_per_gpu = 7;
     std::vector<std::int64_t> found;
     const spec::Recipe recipe = spec::describe(job);
-    for (const spec::Phase& phase : recipe.phases)
-      if (phase.trains()) found.push_back(training_sequences(job, phase));
+    for (const spec::Phase& phase : recipe.phases) {
+      const spec::Batching batching = spec::batching_of(job, phase);
+      if (phase.trains()) found.push_back(batching.rows * batching.sequences_of_row);
+    }
     return found;
   };
   EXPECT_EQ(sequences(spec::Task::kSft), std::vector<std::int64_t>({3}));

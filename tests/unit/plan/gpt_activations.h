@@ -29,7 +29,8 @@ inline std::uint64_t kept_bytes(const spec::Architecture& shape, spec::Checkpoin
   step::CountingOps ops(memory, {true, 2}, 2);
   const auto w = counted_weights(role, spec::Dtype::kBfloat16);
   const auto tokens = step::CountedTensor::outside({b * s}, spec::Dtype::kInt64);
-  const auto tape = step::forward_train(ops, w, tokens, s, spec::checkpointing(mode, shape));
+  const auto tape =
+      step::forward_train(ops, w, step::of_one_length(tokens, s), spec::checkpointing(mode, shape));
   return memory.allocated().count();
 }
 

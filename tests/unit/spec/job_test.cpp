@@ -6,6 +6,8 @@
 #include <fstream>
 #include <set>
 
+#include "spec/recipe.h"
+
 namespace neap::spec {
 namespace {
 
@@ -222,6 +224,32 @@ TEST_F(JobFile, ZeroStandsForAnotherKey) {
   EXPECT_EQ(job_.rollout_batch(), 64);
   ASSERT_TRUE(load(kPpo, {"actor_rollout_ref.rollout.batch_size=16"}).ok());
   EXPECT_EQ(job_.rollout_batch(), 16);
+}
+
+TEST_F(JobFile, BudgetsHoldTheLongestSequence) {
+  const std::string actor = "actor_rollout_ref.actor.";
+  const std::string packs = actor + "use_dynamic_bsz=true";
+  // The number of padded sequences has no part in it.
+  EXPECT_EQ(error(kPpo, {packs, actor + "ppo_micro_batch_size_per_gpu=7"}), "ok");
+  const auto budgets = [&](const std::vector<std::string>& overrides) {
+    EXPECT_TRUE(load(kPpo, overrides).ok());
+    std::vector<std::int64_t> out;
+    for (const Phase& phase : describe(job_).phases) out.push_back(batching_of(job_, phase).tokens);
+    return out;
+  };
+  // generate, actor_logp, ref_logp, values, rewards, train_critic, train_actor
+  const std::string kl = "algorithm.use_kl_in_reward=true";
+  EXPECT_EQ(budgets({kl}), std::vector<std::int64_t>(7, 0));
+  EXPECT_EQ(budgets({kl, packs}),
+            (std::vector<std::int64_t>{0, 16384, 16384, 32768, 16384, 32768, 16384}));
+  EXPECT_EQ(budgets({kl, packs, "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=9000",
+                     "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=8000",
+                     "critic.forward_max_token_len_per_gpu=7000",
+                     "reward_model.forward_max_token_len_per_gpu=6000"}),
+            (std::vector<std::int64_t>{0, 9000, 8000, 7000, 6000, 32768, 16384}));
+  const std::string text = error(kPpo, {packs, actor + "ppo_max_token_len_per_gpu=5"});
+  EXPECT_TRUE(has(text, actor + "ppo_max_token_len_per_gpu is 5; it has to be at least ")) << text;
+  EXPECT_EQ(error(kPpo, {actor + "ppo_max_token_len_per_gpu=5"}), "ok") << "nothing is packed";
 }
 
 TEST_F(JobFile, RanksShareTheBatchAndMicroBatchesAreTheirOwn) {

@@ -93,10 +93,11 @@ TEST(Sequences, PutOutputsBeforeTheTokensTheyPredict) {
   EXPECT_TRUE(s.mask.equal(at::tensor({1.F, 1.F, 0.F, 1.F, 1.F, 1.F}).view({2, 3})));
   // Row 2 (token 3) predicts 5, row 3 predicts 6; in the second sequence rows 6, 7, 8.
   model::AtenOps ops(at::kCPU);
-  EXPECT_TRUE(step::response_rows(ops, s).equal(at::tensor({2, 3, 0, 6, 7, 8}, at::kLong)));
-  EXPECT_TRUE(step::last_token_rows(ops, s).equal(at::tensor({4, 9}, at::kLong)));
-  const Sequences second = step::part_on_device(ops, s, 1, 1);
-  EXPECT_TRUE(step::response_rows(ops, second).equal(at::tensor({0, 1, 2}, at::kLong)));
+  const step::DeviceBatch<model::AtenOps> all(ops, s, 0, 2);
+  EXPECT_TRUE(all.response_rows().equal(at::tensor({2, 3, 0, 6, 7, 8}, at::kLong)));
+  EXPECT_TRUE(all.last_token_rows().equal(at::tensor({4, 9}, at::kLong)));
+  const step::DeviceBatch<model::AtenOps> second(ops, s, 1, 1);
+  EXPECT_TRUE(second.response_rows().equal(at::tensor({0, 1, 2}, at::kLong)));
   EXPECT_THROW((void)make_sequences({{1, 2}}, {{1, 2, 3, 4}}, {6, 3, 0}), Error);
   EXPECT_THROW((void)make_sequences({{}}, {{1}}, {6, 3, 0}), Error);
 }
@@ -216,7 +217,7 @@ TEST(MicroBatches, AllHaveOneSizeAndEachRowIsFreshOnce) {
   model::AtenOps ops(at::kCPU);
   for (const std::int64_t rows : {1, 3, 4, 5, 8, 11}) {
     std::vector<int> fresh(static_cast<std::size_t>(rows), 0);
-    step::for_each_micro_batch(ops, rows, 4, [&](const step::MicroBatch& batch) {
+    step::for_each_micro_batch(ops, step::padded_cuts(rows, 4), [&](const step::MicroBatch& batch) {
       EXPECT_EQ(batch.count, std::min<std::int64_t>(rows, 4));
       ASSERT_LE(batch.first + batch.count, rows);
       for (std::int64_t i = batch.seen; i < batch.count; ++i) {
@@ -225,7 +226,8 @@ TEST(MicroBatches, AllHaveOneSizeAndEachRowIsFreshOnce) {
     });
     EXPECT_EQ(fresh, std::vector<int>(static_cast<std::size_t>(rows), 1)) << rows << " rows";
   }
-  step::for_each_micro_batch(ops, 0, 4, [](const auto&) { FAIL() << "there is nothing"; });
+  step::for_each_micro_batch(ops, step::padded_cuts(0, 4),
+                             [](const auto&) { FAIL() << "there is nothing"; });
 }
 
 }  // namespace

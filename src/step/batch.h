@@ -1,0 +1,127 @@
+// Batches of sequences on the host, padded or packed, and a part of one on the device.
+//
+// B sequences of W columns; R response tokens each.
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "step/packing.h"
+#include "step/transformer.h"
+
+namespace neap::step {
+
+/// The sequences of a batch without padding, one after another, in the order of their micro-batches.
+template <class T>
+struct Packed {
+  T tokens, positions;  // (N,) int64
+  // (M,) int64, of the response's tokens that count: the row whose output predicts the token, the
+  // token, and its place among B x R. Rows and places are counted in their micro-batch.
+  T rows, targets, places;
+  T last;                            // (B,) int64: row of the last token in its micro-batch
+  std::vector<std::int64_t> starts;  ///< (B + 1,): first row of each sequence, and N
+  std::vector<std::int64_t> counts;  ///< (B + 1,): the same of M
+  Cuts cuts;                         ///< the micro-batches
+};
+
+/// Prompts with their responses as one padded batch, and without padding where `packed` is set.
+template <class T>
+struct Sequences {
+  T tokens;   // (B, W) int64
+  T columns;  // (B, R) int64: column whose output predicts the response's token
+  T targets;  // (B, R) int64: that token; pad where the response is shorter
+  T mask;     // (B, R) float32: 1 on the response's tokens
+  T last;     // (B,) int64: column of the last token
+  T lengths;  // (B,) int64: tokens
+  std::optional<Packed<T>> packed{};
+
+  [[nodiscard]] std::int64_t size() const { return tokens.size(0); }
+  [[nodiscard]] std::int64_t width() const { return tokens.size(1); }
+};
+
+/// Rows [first, first + count) of `t` on the device.
+template <class Ops, class T = typename Ops::Tensor>
+T part_on_device(Ops& ops, const T& t, std::int64_t first, std::int64_t count) {
+  return t.defined() ? ops.to_device(ops.narrow(t, 0, first, count)) : T();
+}
+
+/// Sequences [first, first + count) of a batch on the device; of a packed one a micro-batch.
+template <class Ops>
+class DeviceBatch {
+  using T = typename Ops::Tensor;
+
+ public:
+  DeviceBatch(Ops& ops, const Sequences<T>& all, std::int64_t first, std::int64_t count)
+      : ops_(ops), all_(all), first_(first), count_(count) {
+    if (all.packed) {
+      const Packed<T>& p = *all.packed;
+      tokens_ = span(p.tokens, p.starts);
+      positions_ = span(p.positions, p.starts);
+      columns_ = span(p.rows, p.counts);
+      targets_ = span(p.targets, p.counts);
+      places_ = span(p.places, p.counts);
+    } else {
+      tokens_ = part(all.tokens);
+      columns_ = part(all.columns);
+      targets_ = part(all.targets);
+    }
+    mask_ = part(all.mask);
+    last_ = part(all.packed ? all.packed->last : all.last);
+  }
+
+  [[nodiscard]] std::int64_t size() const { return count_; }
+  [[nodiscard]] const T& mask() const { return mask_; }  // (B, R)
+  /// The batch's rows of a host tensor.
+  [[nodiscard]] T part(const T& t) const { return part_on_device(ops_, t, first_, count_); }
+
+  [[nodiscard]] BatchTokens<T> tokens() const {
+    if (!all_.packed) return of_one_length(ops_.view(tokens_, {-1}), all_.width());
+    const std::vector<std::int64_t>& starts = all_.packed->starts;
+    Spans<T> spans{count_, all_.width()};
+    for (auto i = static_cast<std::size_t>(first_); std::ssize(spans.lengths) < count_; ++i)
+      spans.lengths.push_back(starts[i + 1] - starts[i]);
+    spans.starts = ops_.starts_of(spans.lengths);
+    return {tokens_, std::move(spans), positions_};
+  }
+  /// Rows of the outputs that predict response tokens: (M,); padded, M = B * R.
+  [[nodiscard]] T response_rows() const {
+    if (all_.packed) return columns_;
+    const T first = ops_.iota(count_, all_.width());
+    return ops_.view(ops_.add(columns_, ops_.view(first, {-1, 1})), {-1});
+  }
+  /// Those tokens: (M,).
+  [[nodiscard]] T targets() const { return ops_.view(targets_, {-1}); }
+  /// x (M,) by sequence, (B, R): 0 where no token counts.
+  [[nodiscard]] T by_sequence(const T& x) const {
+    if (!all_.packed) return ops_.view(x, {count_, -1});
+    const T out = ops_.zeros({count_ * response(), 1}, ops_.dtype(x));
+    ops_.add_to_rows_(out, places_, ops_.view(x, {-1, 1}));
+    return ops_.view(out, {count_, response()});
+  }
+  /// x (B, R) at the response rows: (M,).
+  [[nodiscard]] T by_row(const T& x) const {
+    if (!x.defined()) return T();
+    if (!all_.packed) return ops_.view(x, {-1});
+    return ops_.view(ops_.take_rows(ops_.view(x, {-1, 1}), places_), {-1});
+  }
+  /// Rows of the last tokens: (B,).
+  [[nodiscard]] T last_token_rows() const {
+    if (all_.packed) return last_;
+    return ops_.add(last_, ops_.iota(count_, all_.width()));
+  }
+
+ private:
+  [[nodiscard]] std::int64_t response() const { return all_.mask.size(1); }
+  [[nodiscard]] T span(const T& t, const std::vector<std::int64_t>& starts) const {
+    const std::int64_t from = starts[static_cast<std::size_t>(first_)];
+    return part_on_device(ops_, t, from, starts[static_cast<std::size_t>(first_ + count_)] - from);
+  }
+
+  Ops& ops_;
+  const Sequences<T>& all_;
+  std::int64_t first_, count_;
+  T tokens_, positions_, columns_, targets_, places_, mask_, last_;
+};
+
+}  // namespace neap::step

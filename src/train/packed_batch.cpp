@@ -1,0 +1,169 @@
+#include "train/packed_batch.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "base/status.h"
+#include "bridge/runtime.h"
+
+namespace neap::train {
+namespace {
+
+using Rows = std::vector<std::int64_t>;
+
+at::Tensor tensor_of(const Rows& values) {
+  return at::tensor(values, at::kLong);
+}
+Rows values_of(const at::Tensor& t) {
+  const at::Tensor flat = t.contiguous();
+  const auto* from = flat.const_data_ptr<std::int64_t>();
+  return {from, from + flat.numel()};
+}
+
+// Which rows go together, and the batch's sequences and rows in that order.
+struct Arrangement {
+  step::Cuts cuts;
+  Rows order, row_order;
+};
+
+// The rows that go together, of those with these tokens.
+std::vector<Rows> groups_of(const Rows& tokens, const spec::Batching& batching,
+                            const step::PackingLimits& limits) {
+  if (batching.tokens > 0) return step::pack_rows(tokens, limits, batching.sequences_of_row);
+  std::vector<Rows> out;
+  for (std::int64_t row = 0; row < std::ssize(tokens); ++row) {
+    if (row % batching.rows == 0) out.emplace_back();
+    out.back().push_back(row);
+  }
+  return out;
+}
+
+Arrangement arrangement_of(const Sequences& batch, const spec::Batching& batching, Use use,
+                           std::int64_t mini_batches) {
+  const std::int64_t of_row = batching.sequences_of_row;
+  const std::int64_t rows = batch.size() / of_row;
+  const step::SequenceLimits lengths{batch.width(), batch.mask.size(1), of_row};
+  const auto limits = step::PackingLimits::of(batching.tokens, batching.most_rows, lengths);
+  const Rows all = values_of(batch.lengths.view({of_row, rows}).sum(0));
+  Rows sizes = all;
+  if (use == Use::kTraining && of_row == 1) {
+    const Rows trained = values_of(batch.mask.gt(0).any(-1).to(at::kLong));
+    for (std::size_t i = 0; i < sizes.size(); ++i) sizes[i] *= trained[i];
+  }
+  const auto largest = std::max_element(sizes.begin(), sizes.end());
+  if (batching.tokens > 0 && largest != sizes.end() && *largest > limits.tokens)
+    throw Error(ErrorCode::kInternal,
+                format("A row of {} tokens is over the budget of {}", *largest, limits.tokens));
+  Arrangement out;
+  std::int64_t placed = 0;
+  const std::int64_t each = rows / mini_batches;
+  for (std::int64_t m = 0; m < mini_batches; ++m) {
+    std::vector<step::MicroBatch>& cuts = out.cuts.emplace_back();
+    Rows own(sizes.begin() + m * each, sizes.begin() + (m + 1) * each);
+    // Every mini-batch has a micro-batch: metrics have the same names on every rank.
+    if (each > 0 && std::all_of(own.begin(), own.end(), [](std::int64_t n) { return n == 0; }))
+      own.front() = all[static_cast<std::size_t>(m * each)];
+    for (const Rows& together : groups_of(own, batching, limits)) {
+      for (const std::int64_t row : together) out.row_order.push_back(m * each + row);
+      for (std::int64_t part = 0; part < of_row; ++part)
+        for (const std::int64_t row : together) out.order.push_back(part * rows + m * each + row);
+      cuts.push_back({placed, std::ssize(together), 0});
+      placed += std::ssize(together);
+    }
+  }
+  return out;
+}
+
+// Lays sequences out one after another.
+class Packer {
+ public:
+  explicit Packer(const Sequences& batch)
+      : tokens_(batch.tokens.contiguous()),
+        columns_(batch.columns.contiguous()),
+        targets_(batch.targets.contiguous()),
+        mask_(batch.mask.gt(0).contiguous()),
+        last_(batch.last.contiguous()),
+        lengths_(values_of(batch.lengths)),
+        width_(batch.width()),
+        response_(batch.mask.size(1)) {}
+
+  void begin_micro_batch() {
+    first_row_ = std::ssize(out_tokens_);
+    place_ = 0;
+  }
+  void add(std::int64_t sequence) {
+    const std::int64_t start = std::ssize(out_tokens_) - first_row_;
+    const auto* tokens = tokens_.const_data_ptr<std::int64_t>() + sequence * width_;
+    const std::int64_t length = lengths_[static_cast<std::size_t>(sequence)];
+    for (std::int64_t i = 0; i < length; ++i) {
+      out_tokens_.push_back(tokens[i]);
+      positions_.push_back(i);
+    }
+    const std::int64_t at = sequence * response_;
+    for (std::int64_t i = at; i < at + response_; ++i, ++place_) {
+      if (!mask_.const_data_ptr<bool>()[i]) continue;
+      rows_.push_back(start + columns_.const_data_ptr<std::int64_t>()[i]);
+      out_targets_.push_back(targets_.const_data_ptr<std::int64_t>()[i]);
+      places_.push_back(place_);
+    }
+    out_last_.push_back(start + last_.const_data_ptr<std::int64_t>()[sequence]);
+    starts_.push_back(std::ssize(out_tokens_));
+    counts_.push_back(std::ssize(rows_));
+  }
+
+  [[nodiscard]] step::Packed<at::Tensor> take(step::Cuts cuts) {
+    return {tensor_of(out_tokens_),  tensor_of(positions_), tensor_of(rows_),
+            tensor_of(out_targets_), tensor_of(places_),    tensor_of(out_last_),
+            std::move(starts_),      std::move(counts_),    std::move(cuts)};
+  }
+
+ private:
+  at::Tensor tokens_, columns_, targets_, mask_, last_;
+  Rows lengths_;
+  std::int64_t width_, response_;
+  std::int64_t first_row_ = 0, place_ = 0;
+  Rows out_tokens_, positions_, rows_, out_targets_, places_, out_last_;
+  Rows starts_ = {0}, counts_ = {0};
+};
+
+}  // namespace
+
+at::Tensor ArrangedBatch::arranged(const at::Tensor& by_sequence) const {
+  return order.defined() ? by_sequence.index_select(0, order) : by_sequence;
+}
+at::Tensor ArrangedBatch::arranged_rows(const at::Tensor& by_row) const {
+  return row_order.defined() ? by_row.index_select(0, row_order) : by_row;
+}
+at::Tensor ArrangedBatch::restored(const at::Tensor& by_sequence) const {
+  if (!order.defined() || !by_sequence.defined()) return by_sequence;
+  return at::empty_like(by_sequence).index_copy_(0, order, by_sequence);
+}
+
+ArrangedBatch arrange(Sequences batch, const spec::Batching& batching, Use use,
+                      std::int64_t mini_batches) {
+  if (batching.tokens == 0 && batching.sequences_of_row == 1) return {std::move(batch), {}, {}};
+  const bridge::HostScope host;
+  Arrangement arrangement = arrangement_of(batch, batching, use, mini_batches);
+  ArrangedBatch out;
+  out.order = tensor_of(arrangement.order);
+  out.row_order = tensor_of(arrangement.row_order);
+  for (at::Tensor Sequences::*t : {&Sequences::tokens, &Sequences::columns, &Sequences::targets,
+                                   &Sequences::mask, &Sequences::last, &Sequences::lengths})
+    out.sequences.*t = out.arranged(batch.*t);
+  if (batching.tokens == 0) return out;
+  Packer packer(out.sequences);
+  std::int64_t next = 0;
+  for (const std::vector<step::MicroBatch>& cuts : arrangement.cuts) {
+    for (const step::MicroBatch& micro : cuts) {
+      packer.begin_micro_batch();
+      for (std::int64_t i = 0; i < micro.count * batching.sequences_of_row; ++i) packer.add(next++);
+    }
+  }
+  out.sequences.packed = packer.take(std::move(arrangement.cuts));
+  return out;
+}
+
+}  // namespace neap::train

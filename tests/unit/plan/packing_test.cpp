@@ -1,0 +1,89 @@
+// Which sequences go together where micro-batches are bounded by tokens.
+#include "step/packing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+namespace neap::step {
+namespace {
+
+using Rows = std::vector<std::int64_t>;
+
+TEST(Packing, LongestFirstIntoTheFirstWithRoom) {
+  const PackingLimits limits{1000, 8};
+  EXPECT_EQ(pack_rows({900, 100, 500, 400, 300, 700}, limits, 1),
+            (std::vector<Rows>{{0, 1}, {4, 5}, {2, 3}}));
+  EXPECT_EQ(pack_rows({600, 600, 600, 600, 600}, limits, 1).size(), 5U);
+  EXPECT_TRUE(pack_rows({}, limits, 1).empty());
+  EXPECT_EQ(pack_rows({0, 5, 0}, limits, 1), (std::vector<Rows>{{1}}));
+}
+
+TEST(Packing, RandomRowsAreWithinTheLimits) {
+  std::mt19937_64 random(1);
+  const auto number = [&](std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+  };
+  for (int round = 0; round < 300; ++round) {
+    const std::int64_t of_row = number(1, 2);
+    const SequenceLimits lengths{number(2, 300), number(1, 299), of_row};
+    const std::int64_t rows = number(1, 200);
+    const std::int64_t budget = lengths.longest * of_row * number(1, 20) + number(0, 50);
+    const PackingLimits limits = PackingLimits::of(budget, rows, lengths);
+    Rows tokens;
+    for (std::int64_t i = 0; i < rows; ++i)
+      tokens.push_back(number(of_row, lengths.longest * of_row));
+    const std::vector<Rows> packed = pack_rows(tokens, limits, of_row);
+    Rows seen;
+    std::int64_t half_empty = 0;
+    for (const Rows& together : packed) {
+      std::int64_t sum = 0;
+      for (const std::int64_t row : together) sum += tokens[static_cast<std::size_t>(row)];
+      EXPECT_LE(sum, limits.tokens);
+      EXPECT_LE(std::ssize(together) * of_row, limits.sequences);
+      EXPECT_TRUE(std::is_sorted(together.begin(), together.end()));
+      half_empty += 2 * sum <= limits.tokens && std::ssize(together) * of_row < limits.sequences;
+      seen.insert(seen.end(), together.begin(), together.end());
+    }
+    EXPECT_LE(half_empty, 1) << "two of them would be one";
+    std::sort(seen.begin(), seen.end());
+    Rows all(static_cast<std::size_t>(rows));
+    std::iota(all.begin(), all.end(), 0);
+    EXPECT_EQ(seen, all);
+  }
+}
+
+// What a plan counts holds what any rows can be packed to.
+TEST(Packing, TheExtremesOfAPlanBoundEveryMicroBatch) {
+  const SequenceLimits lengths{96, 64, 1};
+  const PackedLayout layout = extreme_layout(100, 1000, lengths);
+  const PackingLimits limits = PackingLimits::of(1000, 100, lengths);
+  ASSERT_GT(layout.micro_batches.size(), 2U);
+  const auto size = [&](const MicroBatch& m, const Rows& starts) {
+    return starts[static_cast<std::size_t>(m.first + m.count)] -
+           starts[static_cast<std::size_t>(m.first)];
+  };
+  EXPECT_EQ(layout.micro_batches[0].count, limits.sequences);
+  EXPECT_EQ(layout.micro_batches[1].count, 11) << "of 96 tokens but one";
+  for (const MicroBatch& m : layout.micro_batches) {
+    EXPECT_EQ(size(m, layout.starts), 1000);
+    EXPECT_EQ(size(m, layout.counts), std::min<std::int64_t>(1000, m.count * 64));
+  }
+  // At full lengths 10 fit: 100 rows take 10.
+  EXPECT_EQ(layout.micro_batches.size(), 10U);
+  // Everything in one micro-batch.
+  const PackedLayout one = extreme_layout(5, 1000, lengths);
+  ASSERT_EQ(one.micro_batches.size(), 1U);
+  EXPECT_EQ(size(one.micro_batches[0], one.starts), 5 * 96);
+  // Pairs stay together.
+  const PackedLayout pairs = extreme_layout(40, 1000, {96, 64, 2});
+  EXPECT_EQ(pairs.micro_batches[1].count, 6);
+  EXPECT_EQ(pairs.micro_batches[1].first, pairs.micro_batches[0].count);
+  EXPECT_EQ(std::ssize(pairs.starts) - 1,
+            2 * (pairs.micro_batches[0].count + pairs.micro_batches[1].count));
+}
+
+}  // namespace
+}  // namespace neap::step

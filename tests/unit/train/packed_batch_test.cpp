@@ -1,0 +1,294 @@
+// Packed micro-batches against padded ones: the same losses, gradients and outputs.
+#include "train/packed_batch.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "../model/tiny_model.h"
+#include "bridge/no_autograd.h"
+#include "spec/loss_kinds.h"
+
+namespace neap::train {
+namespace {
+
+using model::testing::Form;
+using model::testing::TestModel;
+
+constexpr std::int64_t kRows = 12, kWidth = 20, kResponse = 13, kVocabulary = 41, kBudget = 50;
+
+// Rows of every length, the longest and the shortest included.
+Sequences rows_of(std::int64_t rows, at::ScalarType dtype, bool masked = true) {
+  std::vector<Tokens> prompts, responses;
+  std::vector<TokenMask> masks;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::int64_t prompt = i == 0 ? kWidth - kResponse : 1 + i * 5 % 7;
+    const std::int64_t response = i == 0 ? kResponse : 1 + i * 7 % kResponse;
+    Tokens& p = prompts.emplace_back();
+    Tokens& r = responses.emplace_back();
+    TokenMask& m = masks.emplace_back();
+    for (std::int64_t t = 0; t < prompt; ++t) p.push_back((i * 31 + t * 7) % kVocabulary);
+    for (std::int64_t t = 0; t < response; ++t) {
+      r.push_back((i * 17 + t * 11 + 3) % kVocabulary);
+      // Of some responses a part is trained on, of one nothing.
+      m.push_back(!masked || (i != 3 && (i % 4 != 1 || t % 3 != 0 || t == 1)));
+    }
+  }
+  Sequences out = make_sequences(prompts, responses, {kWidth, kResponse, 0}, masks);
+  out.mask = out.mask.to(dtype);
+  return out;
+}
+
+spec::Batching packed(std::int64_t rows, std::int64_t of_row = 1) {
+  return {4, kBudget * of_row, of_row, rows};
+}
+spec::Batching padded(std::int64_t rows, std::int64_t of_row = 1) {
+  return {4 / of_row, 0, of_row, rows};
+}
+
+// Values per token that nothing is special about.
+at::Tensor values(std::int64_t salt, at::ScalarType dtype) {
+  return at::arange(kRows * kResponse, dtype).add_(salt).mul_(0.61).sin_().view({kRows, kResponse});
+}
+
+// Of gradients; numbers hold means, which are divided by their tokens + 1e-8.
+double tolerance(at::ScalarType dtype) {
+  return dtype == at::kDouble ? 1e-12 : 2e-6;
+}
+double number_tolerance(at::ScalarType dtype) {
+  return dtype == at::kDouble ? 1e-9 : 1e-6;
+}
+
+// Runs `work`, which adds to the gradients and returns numbers, over both forms of the batch.
+template <class Work>
+void expect_equal(TestModel& model, const Sequences& batch, std::int64_t of_row,
+                  std::int64_t mini_batches, const Work& work) {
+  const bridge::NoAutograd no_autograd;
+  const double close = tolerance(model.weights[0].scalar_type());
+  const double near = number_tolerance(model.weights[0].scalar_type());
+  const std::int64_t rows = batch.size() / of_row / mini_batches;
+  std::vector<double> wanted;
+  std::vector<at::Tensor> gradients;
+  for (const spec::Batching& batching : {padded(rows, of_row), packed(rows, of_row)}) {
+    const ArrangedBatch arranged = arrange(batch, batching, Use::kTraining, mini_batches);
+    ASSERT_EQ(arranged.sequences.packed.has_value(), batching.tokens > 0);
+    model.zero_grads();
+    const std::vector<double> got = work(arranged);
+    if (gradients.empty()) {
+      wanted = got;
+      gradients = model.copy_grads();
+      continue;
+    }
+    ASSERT_EQ(got.size(), wanted.size());
+    for (std::size_t i = 0; i < got.size(); ++i)
+      EXPECT_NEAR(got[i], wanted[i], near * std::max(1.0, std::abs(wanted[i]))) << i;
+    const std::vector<at::Tensor> now = model.copy_grads();
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      const double largest = std::max(1.0, gradients[i].abs().max().item<double>());
+      EXPECT_LT((now[i] - gradients[i]).abs().max().item<double>(), close * largest)
+          << "unit " << i;
+      EXPECT_GT(gradients[i].abs().max().item<double>(), 0) << "unit " << i;
+    }
+  }
+}
+
+// The micro-batches of an update, with the sums of their numbers.
+template <class Micro>
+std::vector<double> sum_over(const spec::UpdateShape& shape, const Sequences& batch,
+                             const Micro& micro) {
+  std::vector<double> sums;
+  for (const std::vector<step::MicroBatch>& cuts : step::update_cuts(shape, batch)) {
+    for (const step::MicroBatch& m : cuts) {
+      const std::vector<double> numbers = micro(m.first, m.count);
+      sums.resize(numbers.size());
+      for (std::size_t i = 0; i < numbers.size(); ++i) sums[i] += numbers[i];
+    }
+  }
+  return sums;
+}
+
+class PackedForms : public ::testing::TestWithParam<Form> {};
+
+TEST_P(PackedForms, CrossEntropy) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+    TestModel model(GetParam().shape, spec::Head::kLanguageModel, std::nullopt, dtype);
+    const auto keep = spec::checkpointing(spec::CheckpointMode::kSelective, model.shape);
+    expect_equal(model, rows_of(kRows, dtype), 1, 1, [&](const ArrangedBatch& b) {
+      return sum_over({1, kRows, kRows, 4}, b.sequences, [&](auto first, auto count) {
+        return std::vector<double>{step::cross_entropy_micro_batch(
+            model.model->ops(), model.model->weights(), b.sequences, first, count, 37, keep)};
+      });
+    });
+  }
+}
+
+TEST_P(PackedForms, LogProbabilitiesAndScores) {
+  const bridge::NoAutograd no_autograd;
+  const Sequences batch = rows_of(kRows, at::kDouble);
+  for (const spec::Head head : {spec::Head::kLanguageModel, spec::Head::kScalar}) {
+    TestModel model(GetParam().shape, head);
+    const auto run = [&](const spec::Batching& batching, bool every_token) {
+      const ArrangedBatch b = arrange(batch, batching, Use::kScoring);
+      std::vector<at::Tensor> parts;
+      const auto& w = model.model->weights();
+      if (head == spec::Head::kScalar) {
+        step::score_phase(
+            model.model->ops(), w, b.sequences, batching.rows, every_token,
+            [&](const step::MicroBatch&, const at::Tensor& s) { parts.push_back(s); });
+      } else {
+        step::LogProbOptions options;
+        options.entropy = true;
+        step::log_prob_phase(
+            model.model->ops(), w, b.sequences, batching.rows, options,
+            [&](const step::MicroBatch&, const at::Tensor& p, const at::Tensor& e) {
+              parts.push_back(at::cat({p, e}, 1));
+            });
+      }
+      return b.restored(at::cat(parts));
+    };
+    for (const bool every_token : {true, false}) {
+      const at::Tensor mask = head == spec::Head::kScalar
+                                  ? (every_token ? batch.mask : at::ones({kRows}, at::kDouble))
+                                  : at::cat({batch.mask, batch.mask}, 1);
+      const at::Tensor want = run(padded(kRows), every_token) * mask;
+      const at::Tensor got = run(packed(kRows), every_token);
+      EXPECT_LT((got * mask - want).abs().max().item<double>(), 1e-12);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PackedForms, ::testing::ValuesIn(model::testing::forms()),
+                         [](const auto& test) { return test.param.name; });
+
+// Every loss and aggregation, two mini-batches whose rows do not mix.
+TEST(PackedUpdates, OfThePolicy) {
+  using spec::LossAggregation;
+  const auto all = spec::loss_aggregation_names();
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+    TestModel model(model::testing::tiny_llama(), spec::Head::kLanguageModel, std::nullopt, dtype);
+    const Sequences batch = rows_of(kRows, dtype);
+    for (const std::string& loss : spec::policy_loss_names()) {
+      for (const std::string& aggregation : all) {
+        SCOPED_TRACE(loss + " " + aggregation);
+        spec::ActorConfig config;
+        config.loss_mode = *spec::parse_policy_loss(loss);
+        config.loss_agg_mode = *spec::parse_loss_aggregation(aggregation);
+        config.use_kl_loss = true;
+        config.entropy_coeff = 0.01;
+        step::LogProbOptions options;
+        options.entropy = true;
+        options.temperature = 0.7;
+        const step::PolicyObjective objective{config, {40, 6, 13}};
+        const auto keep = spec::checkpointing(spec::CheckpointMode::kNone, model.shape);
+        expect_equal(model, batch, 1, 2, [&](const ArrangedBatch& b) {
+          step::Experience<at::Tensor> e;
+          e.sequences = b.sequences;
+          e.old_log_probs = b.arranged(values(1, dtype) - 3);
+          e.ref_log_probs = b.arranged(values(2, dtype) - 3);
+          e.advantages = b.arranged(values(3, dtype));
+          e.rollout_weights = b.arranged(values(4, dtype).add(2));
+          return sum_over({1, kRows, kRows / 2, 2}, b.sequences, [&](auto first, auto count) {
+            const auto s = step::policy_micro_batch(model.model->ops(), model.model->weights(), e,
+                                                    first, count, objective, options, keep);
+            const double n = s.tokens + 1e-8;  // what means are divided by
+            return std::vector<double>{s.policy.loss, s.kl_loss, s.tokens,
+                                       s.policy.clip_fraction * n, s.policy.kl * n};
+          });
+        });
+      }
+    }
+  }
+}
+
+TEST(PackedUpdates, OfTheCritic) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+    TestModel model(model::testing::tiny_llama(), spec::Head::kScalar, std::nullopt, dtype);
+    for (const std::string& aggregation : spec::loss_aggregation_names()) {
+      SCOPED_TRACE(aggregation);
+      const auto keep = spec::checkpointing(spec::CheckpointMode::kFull, model.shape);
+      expect_equal(model, rows_of(kRows, dtype), 1, 1, [&](const ArrangedBatch& b) {
+        step::Experience<at::Tensor> e;
+        e.sequences = b.sequences;
+        e.returns = b.arranged(values(1, dtype));
+        e.values = b.arranged(values(2, dtype));
+        return sum_over({1, kRows, kRows, 4}, b.sequences, [&](auto first, auto count) {
+          const auto s = step::value_micro_batch(
+              model.model->ops(), model.model->weights(), e, first, count, 0.2,
+              *spec::parse_loss_aggregation(aggregation), {40, 6, 13}, keep);
+          const double n = s.tokens + 1e-8;  // what means are divided by
+          return std::vector<double>{s.loss, s.tokens, s.mean * n, s.clip_fraction * n};
+        });
+      });
+    }
+  }
+}
+
+TEST(PackedUpdates, OfPairs) {
+  constexpr std::int64_t kPairs = kRows / 2;
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+    const auto keep = spec::Checkpointing{};
+    const Sequences batch = rows_of(kRows, dtype, false);
+    const spec::UpdateShape shape{1, kPairs, kPairs, 2};
+    {
+      TestModel model(model::testing::tiny_llama(), spec::Head::kScalar, std::nullopt, dtype);
+      const at::Tensor margins = at::arange(kPairs, dtype).mul_(0.1);
+      const auto work = [&](const ArrangedBatch& b) {
+        const at::Tensor own = b.arranged_rows(margins);
+        return sum_over(shape, b.sequences, [&](auto first, auto count) {
+          const auto s = step::pair_micro_batch(model.model->ops(), model.model->weights(),
+                                                b.sequences, own, first, count, 0.01, kPairs, keep);
+          return std::vector<double>{s.loss, s.right, s.margin};
+        });
+      };
+      expect_equal(model, batch, 2, 1, work);
+    }
+    TestModel model(model::testing::tiny_llama(), spec::Head::kLanguageModel, std::nullopt, dtype);
+    for (const std::string& kind : spec::preference_loss_names()) {
+      SCOPED_TRACE(kind);
+      spec::DpoConfig config;
+      config.loss_type = *spec::parse_preference_loss(kind);
+      const auto work = [&](const ArrangedBatch& b) {
+        const step::Preferences<at::Tensor> all{b.sequences,
+                                                b.arranged(at::arange(kRows, dtype).mul_(-1.3))};
+        return sum_over(shape, b.sequences, [&](auto first, auto count) {
+          const auto s = step::preference_micro_batch(model.model->ops(), model.model->weights(),
+                                                      all, first, count, config, kPairs, keep);
+          return std::vector<double>{s.loss, s.chosen_reward, s.rejected_reward, s.right};
+        });
+      };
+      expect_equal(model, batch, 2, 1, work);
+    }
+  }
+}
+
+TEST(PackedBatch, IsRestoredAndWithinItsLimits) {
+  const Sequences batch = rows_of(kRows, at::kFloat);
+  const ArrangedBatch b = arrange(batch, packed(kRows), Use::kScoring);
+  EXPECT_TRUE(b.restored(b.sequences.tokens).equal(batch.tokens));
+  EXPECT_TRUE(b.arranged(batch.targets).equal(b.sequences.targets));
+  const step::Packed<at::Tensor>& p = *b.sequences.packed;
+  EXPECT_EQ(p.tokens.size(0), batch.lengths.sum().item<std::int64_t>());
+  EXPECT_EQ(p.rows.size(0), batch.mask.sum().item<std::int64_t>());
+  for (const step::MicroBatch& m : p.cuts.at(0))
+    EXPECT_LE(p.starts[static_cast<std::size_t>(m.first + m.count)] -
+                  p.starts[static_cast<std::size_t>(m.first)],
+              kBudget);
+  // The row without trained tokens has no gradient and no place.
+  const ArrangedBatch trained = arrange(batch, packed(kRows), Use::kTraining);
+  EXPECT_EQ(trained.order.size(0), kRows - 1);
+  // Nothing is trained: one row stands for the mini-batch, and its gradient is zero.
+  Sequences none = batch;
+  none.mask = at::zeros_like(batch.mask);
+  const ArrangedBatch empty = arrange(none, packed(kRows), Use::kTraining);
+  ASSERT_EQ(empty.order.size(0), 1);
+  const bridge::NoAutograd no_autograd;
+  TestModel model(model::testing::tiny_llama(), spec::Head::kLanguageModel, std::nullopt,
+                  at::kFloat);
+  EXPECT_EQ(step::cross_entropy_micro_batch(model.model->ops(), model.model->weights(),
+                                            empty.sequences, 0, 1, 1, {}),
+            0);
+  for (const at::Tensor& gradient : model.grads) EXPECT_EQ(gradient.abs().max().item<double>(), 0);
+  EXPECT_THROW((void)arrange(batch, {4, kWidth - 1, 1, kRows}, Use::kScoring), Error);
+}
+
+}  // namespace
+}  // namespace neap::train
