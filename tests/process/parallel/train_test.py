@@ -122,6 +122,18 @@ class Train(unittest.TestCase):
         self.two_ranks("grpo", "grpo-2", *steps)
         self.assert_near(self.metrics("out/grpo-1")[0], self.metrics("out/grpo-2")[0], 2e-2, "grpo")
 
+    def test_packed_micro_batches_are_each_ranks_own(self):
+        """Ranks pack their own rows, into numbers of micro-batches that differ."""
+        self.two_ranks("sft", "sft-packed-2", "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=70")
+        for a, b in zip(self.metrics("out/sft"), self.metrics("out/sft-packed-2"), strict=True):
+            self.assert_near(a, b, 2e-4, "sft")
+        budgets = ("actor_rollout_ref.actor.use_dynamic_bsz=true", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=50",
+                   "critic.ppo_max_token_len_per_gpu=60", "trainer.total_training_steps=1")
+        alone = self.train(1, "ppo", "trainer.default_local_dir=out/ppo-packed-1", "trainer.total_training_steps=1")
+        self.assertEqual(alone.returncode, 0, alone.stderr)
+        self.two_ranks("ppo", "ppo-packed-2", *budgets)
+        self.assert_near(self.metrics("out/ppo-packed-1")[0], self.metrics("out/ppo-packed-2")[0], 2e-2, "ppo")
+
     def wait_for_steps(self, process, folder, steps):
         log = self.home / folder / "metrics.jsonl"
         end = time.monotonic() + 120
