@@ -150,7 +150,7 @@ TEST_P(OnCard, PackedSequencesGiveWhatPaddedOnesDo) {
   TestModel host(GetParam().shape, spec::Head::kLanguageModel, std::nullopt, at::kFloat);
   const std::vector<std::int64_t> lengths = {24, 7, 1, 15};
   for (const auto& [dtype, tolerance] :
-       {std::pair{at::kFloat, 1e-5}, std::pair{at::kBFloat16, 0.03}}) {
+       {std::pair{at::kFloat, 1e-5}, std::pair{at::kBFloat16, 0.1}}) {
     Moved card(host, dtype);
     const Tensor batch = tokens(4, 24, 41).to(at::kCUDA);
     const Step padded = step_over(card, batch, lengths, false);
