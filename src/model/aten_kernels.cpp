@@ -96,6 +96,8 @@ step::Heads<Tensor> packed_attention_backward(step::AttentionContext<Tensor> sav
       d_out.view(heads.q.sizes()), heads.q, heads.k, heads.v, saved.out.view(heads.q.sizes()),
       saved.log_sum, spans.starts, spans.starts, longest, longest, 0.0, true, saved.seed,
       saved.offset, saved.options.scale);
+  d_out = Tensor();
+  saved = {};
   return {dq, dk, dv};
 }
 
