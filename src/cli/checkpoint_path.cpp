@@ -9,16 +9,20 @@
 namespace neap::cli {
 namespace fs = std::filesystem;
 
-fs::path model_folder(const fs::path& path) {
+spec::ModelFiles model_files(const fs::path& path, const fs::path& adapter) {
   for (const char* inner : {"", "actor", "latest/actor"}) {
     std::error_code error;
-    const fs::path folder = path / inner;
-    if (fs::exists(folder / "config.json", error) && model::has_weights(folder)) return folder;
+    const fs::path folder = *inner == '\0' ? path : path / inner;
+    const bool whole = fs::exists(folder / "config.json", error) && model::has_weights(folder);
+    if (!whole && !fs::exists(folder / spec::kAdapterConfig, error)) continue;
+    spec::ModelFiles files = value_or_throw(spec::find_model(folder));
+    if (!adapter.empty()) files.adapter = adapter;
+    return files;
   }
   throw Error(ErrorCode::kNotFound,
-              format("{} is no model, checkpoint or training output: there is no config.json with "
-                     "weights in it, in actor/ or in latest/actor/",
-                     path.string()));
+              format("{} is no model, adapter, checkpoint or training output: there is neither a "
+                     "config.json with weights nor an {} in it, in actor/ or in latest/actor/",
+                     path.string(), spec::kAdapterConfig));
 }
 
 }  // namespace neap::cli

@@ -47,8 +47,8 @@ int fail(const std::exception& error) {
 namespace {
 
 // The order of `neap --help`.
-constexpr std::array<std::string_view, 9> kOrder{"train",    "plan", "replay", "report", "run",
-                                                 "generate", "eval", "bench",  "doctor"};
+constexpr std::array<std::string_view, 10> kOrder{"train",    "plan", "replay", "report", "run",
+                                                  "generate", "eval", "merge",  "bench",  "doctor"};
 
 int parse_and_run(int argc, char** argv) {
   CLI::App app(

@@ -41,7 +41,9 @@ inline constexpr TrainerCommand kTrain{
 inline constexpr TrainerCommand kGenerate{"generate", "Write text from a checkpoint"};
 inline constexpr TrainerCommand kEval{"eval",
                                       "Score a checkpoint's responses to a file of prompts"};
-inline constexpr std::array<TrainerCommand, 3> kTrainerCommands = {kTrain, kGenerate, kEval};
+inline constexpr TrainerCommand kMerge{"merge", "Add a LoRA adapter to the weights of its base"};
+inline constexpr std::array<TrainerCommand, 4> kTrainerCommands = {kTrain, kGenerate, kEval,
+                                                                   kMerge};
 
 /// The commands of this program or of the trainer's library: each has its own.
 [[nodiscard]] std::vector<std::unique_ptr<Command>>& registry();

@@ -80,9 +80,12 @@ class EvalCommand final : public Command {
   [[nodiscard]] std::string name() const override { return std::string(kEval.name); }
   [[nodiscard]] std::string summary() const override { return std::string(kEval.summary); }
   void declare(CLI::App& app) override {
-    app.add_option("CHECKPOINT", checkpoint_,
-                   "model folder, checkpoint (global_step_N, best) or output folder of a run")
+    app.add_option(
+           "CHECKPOINT", checkpoint_,
+           "model folder, PEFT adapter, checkpoint (global_step_N, best) or output folder of "
+           "a run")
         ->required();
+    app.add_option("--adapter", adapter_, kAdapterHelp);
     app.add_option("DATA", data_, "rows with prompts and right answers (JSONL)")->required();
     app.add_option("OVERRIDES", overrides_,
                    "key.path=value, as data.max_response_length=512 or "
@@ -107,11 +110,15 @@ class EvalCommand final : public Command {
  private:
   [[nodiscard]] std::vector<std::string> settings() const;
   [[nodiscard]] bool gives(std::string_view key) const;
+  /// The folder whose responses these are.
+  [[nodiscard]] std::string name_of_model() const {
+    return (model_.adapter.empty() ? model_.base : model_.adapter).string();
+  }
   void show(const rlhf::EvaluationReport& report) const;
   [[nodiscard]] Json to_json(const rlhf::EvaluationReport& report) const;
 
-  std::string checkpoint_, data_, config_, output_;
-  fs::path model_;
+  std::string checkpoint_, adapter_, data_, config_, output_;
+  spec::ModelFiles model_;
   std::vector<std::string> overrides_;
   bool json_ = false;
 };
@@ -133,7 +140,9 @@ std::vector<std::string> EvalCommand::settings() const {
   out.insert(out.end(), overrides_.begin(), overrides_.end());
   set("task", "eval");
   set("trainer.best_metric", "");
-  set("actor_rollout_ref.model.path", fs::absolute(model_).string());
+  set("actor_rollout_ref.model.path", fs::absolute(model_.base).string());
+  set("actor_rollout_ref.model.lora_adapter_path",
+      model_.adapter.empty() ? "" : fs::absolute(model_.adapter).string());
   set("data.val_files", Json::array({fs::absolute(data_).string()}));
   return out;
 }
@@ -146,7 +155,7 @@ Json EvalCommand::to_json(const rlhf::EvaluationReport& report) const {
   };
   const spec::ValidationSampling& v = report.sampling;
   Json out = {{"schema", 1},
-              {"checkpoint", model_.string()},
+              {"checkpoint", name_of_model()},
               {"data", data_},
               {"rows", report.evaluation.all.rows},
               {"rewards", report.rules},
@@ -176,12 +185,12 @@ void EvalCommand::show(const rlhf::EvaluationReport& report) const {
                               : std::string("greedy");
   print(format(
       "{} on {}: responses {}; scored by {}\n\n{}\n{}\nplanned peak   {}\nmeasured peak  {}\n",
-      model_.string(), data_, how, report.rules, figure_table(report.evaluation),
+      name_of_model(), data_, how, report.rules, figure_table(report.evaluation),
       other_metrics(report.evaluation), report.planned_peak, report.measured_peak));
 }
 
 int EvalCommand::run() {
-  model_ = model_folder(checkpoint_);
+  model_ = model_files(checkpoint_, adapter_);
   std::error_code error;
   if (!fs::is_regular_file(data_, error))
     throw Error(ErrorCode::kNotFound, format("{} is no file", data_));

@@ -26,7 +26,6 @@
 
 namespace neap::cli {
 namespace {
-namespace fs = std::filesystem;
 
 /// A text, or a conversation for the chat template.
 struct Request {
@@ -39,9 +38,11 @@ class GenerateCommand final : public Command {
   [[nodiscard]] std::string name() const override { return std::string(kGenerate.name); }
   [[nodiscard]] std::string summary() const override { return std::string(kGenerate.summary); }
   void declare(CLI::App& app) override {
-    app.add_option("CHECKPOINT", path_,
-                   "model folder, checkpoint (global_step_N) or output folder of a run")
+    app.add_option(
+           "CHECKPOINT", path_,
+           "model folder, PEFT adapter, checkpoint (global_step_N) or output folder of a run")
         ->required();
+    app.add_option("--adapter", adapter_, kAdapterHelp);
     app.add_option("--prompt", texts_, "text to continue; may be repeated");
     app.add_flag("--stdin", stdin_, "one prompt a line from standard input");
     app.add_option(
@@ -68,13 +69,13 @@ class GenerateCommand final : public Command {
   void declare_sampling(CLI::App& app);
   [[nodiscard]] std::vector<Json> read_prompts() const;
   [[nodiscard]] std::vector<Request> encode(const model::Tokenizer& tokenizer) const;
-  [[nodiscard]] std::vector<rollout::Response> respond(const fs::path& folder,
+  [[nodiscard]] std::vector<rollout::Response> respond(const spec::ModelFiles& files,
                                                        const spec::Architecture& shape,
                                                        const model::Tokenizer& tokenizer,
                                                        const std::vector<Request>& requests);
   void print(const Request& request, std::int64_t sample, const rollout::Response& response,
              const std::string& text) const;
-  std::string path_, input_;
+  std::string path_, adapter_, input_;
   std::vector<std::string> texts_, stop_;
   bool stdin_ = false, json_ = false, chat_ = false;
   std::int64_t max_new_tokens_ = 64, batch_ = 16, n_ = 1;
@@ -166,21 +167,21 @@ void GenerateCommand::print(const Request& request, std::int64_t sample,
   std::fwrite(line.data(), 1, line.size(), stdout);
 }
 
-std::vector<rollout::Response> GenerateCommand::respond(const fs::path& folder,
+std::vector<rollout::Response> GenerateCommand::respond(const spec::ModelFiles& files,
                                                         const spec::Architecture& shape,
                                                         const model::Tokenizer& tokenizer,
                                                         const std::vector<Request>& requests) {
   std::vector<at::Tensor> flat;
   for (const spec::FlatUnit& unit : spec::flat_layout(shape, spec::Head::kLanguageModel))
     flat.push_back(at::zeros({unit.elements}, at::TensorOptions().dtype(at::kFloat)));
-  model::ModelReader(folder, shape, spec::Head::kLanguageModel).read(0, flat);
+  model::ModelReader(files, shape, spec::Head::kLanguageModel).read(0, flat);
   model::Transformer network(shape, spec::Head::kLanguageModel, {flat, {}});
 
   rollout::GenerateOptions options;
   options.sampling = sampling_;
   options.sampling.log_probs = json_;
   options.max_new_tokens = max_new_tokens_;
-  const model::TextTokens text = model::text_tokens(folder, shape, tokenizer);
+  const model::TextTokens text = model::text_tokens(files.base, shape, tokenizer);
   options.eos_token_ids = text.ends;
   options.pad_token_id = text.pad;
   rollout::StopStrings stops(tokenizer, stop_);
@@ -214,11 +215,11 @@ std::vector<rollout::Response> GenerateCommand::respond(const fs::path& folder,
 }
 
 int GenerateCommand::run() {
-  const fs::path folder = model_folder(path_);
-  const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(folder));
-  const model::Tokenizer tokenizer = model::Tokenizer::from_folder(folder);
+  const spec::ModelFiles files = model_files(path_, adapter_);
+  const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(files.base));
+  const model::Tokenizer tokenizer = model::Tokenizer::from_folder(files.tokenizer());
   const std::vector<Request> requests = encode(tokenizer);
-  const std::vector<rollout::Response> responses = respond(folder, shape, tokenizer, requests);
+  const std::vector<rollout::Response> responses = respond(files, shape, tokenizer, requests);
   for (std::size_t i = 0; i < responses.size(); ++i) {
     const auto n = static_cast<std::size_t>(n_);
     print(requests[i / n], static_cast<std::int64_t>(i % n), responses[i],

@@ -122,7 +122,8 @@ Result<Trainer> load_trainer() {
   auto file = find_library(kTrainerLibrary, kTrainerLibraryVariable);
   if (!file.ok()) {
     return unsupported(
-        format("This installation has no trainer (neap train, neap generate, neap eval): {}. From "
+        format("This installation has no trainer (neap train, neap generate, neap eval, neap "
+               "merge): {}. From "
                "a checkout, "
                "\"make package\" builds one with it, as does NEAP_TORCH_ROOT=$(scripts/setup) pip "
                "install ./python",

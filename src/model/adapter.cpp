@@ -4,12 +4,9 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
-#include "base/file.h"
 #include "base/format.h"
-#include "base/json.h"
 #include "base/status.h"
 #include "model/tensor_io.h"
 #include "model/transformer.h"
@@ -20,96 +17,81 @@ namespace {
 namespace fs = std::filesystem;
 using at::Tensor;
 
-constexpr const char* kConfig = "adapter_config.json";
-constexpr const char* kWeights = "adapter_model.safetensors";
-constexpr std::string_view kPrefix = "base_model.model.";
-
-struct AdapterConfig {
-  std::int64_t rank = 0;
-  double scale = 0;
+// A parameter's name without its last part, as "model.layers.0.self_attn.q_proj", and that part.
+struct NameParts {
+  std::string module, leaf;
 };
-
-AdapterConfig read_config(const fs::path& path) {
-  const Json config =
-      value_or_throw(parse_json(value_or_throw(read_file(path, 16_MiB)), path.string()));
-  const auto refuse = [&](const std::string& why) -> Error {
-    return {ErrorCode::kUnsupported, format("{}: {}", path.string(), why)};
-  };
-  if (!config.is_object() || config.value("peft_type", Json()) != "LORA")
-    throw refuse("only adapters of \"peft_type\": \"LORA\" are read");
-  for (const char* key : {"use_dora", "alora_invocation_tokens", "rank_pattern", "alpha_pattern"}) {
-    const Json value = config.value(key, Json());
-    if (!value.is_null() && value != false && !value.empty())
-      throw refuse(format("\"{}\" is not supported; merge the adapter with PEFT first", key));
-  }
-  const Json rank = config.value("r", Json()), alpha = config.value("lora_alpha", Json());
-  if (!rank.is_number_integer() || rank.get<std::int64_t>() <= 0 || !alpha.is_number())
-    throw refuse("\"r\" and \"lora_alpha\" have to be numbers, \"r\" over 0");
-  AdapterConfig out{rank.get<std::int64_t>(), 0};
-  const auto r = static_cast<double>(out.rank);
-  const bool rank_stabilized = config.value("use_rslora", Json()) == true;
-  out.scale = alpha.get<double>() / (rank_stabilized ? std::sqrt(r) : r);
-  return out;
-}
-
-void check_shapes(const SafetensorsFile& file, const spec::Parameter& parameter,
-                  const std::string& name_a, const std::string& name_b, const AdapterConfig& config,
-                  bool input_major) {
-  const at::IntArrayRef w = parameter.shape;
-  const std::int64_t out = w[input_major ? 1 : 0], in = w[input_major ? 0 : 1];
-  const std::vector<std::int64_t> a{config.rank, in}, b{out, config.rank};
-  if (file.find(name_a)->shape != a || file.find(name_b)->shape != b) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        format(
-            "{}: \"{}\" and its partner have not the shapes of rank {} for a matrix from {} to {}",
-            file.path().string(), name_a, config.rank, in, out));
-  }
+NameParts parts_of(const std::string& name) {
+  const std::size_t dot = name.rfind('.');
+  return {name.substr(0, dot), name.substr(dot + 1)};
 }
 
 }  // namespace
 
-std::optional<FolderAdapter> FolderAdapter::open(const fs::path& folder,
-                                                 const spec::Architecture& shape,
-                                                 const std::vector<spec::FlatUnit>& units) {
-  std::error_code ignored;
-  if (!fs::exists(folder / kConfig, ignored)) return std::nullopt;
-  const AdapterConfig config = read_config(folder / kConfig);
-  FolderAdapter out(SafetensorsFile::open(folder / kWeights));
-  out.scale_ = config.scale;
-  out.input_major_ = shape.input_major;
-  std::set<std::string> used;
-  const auto has = [&](const std::string& name) {
-    if (out.file_.find(name) == nullptr) return false;
-    used.insert(name);
-    return true;
-  };
+FolderAdapter::FolderAdapter(const fs::path& folder, const spec::Architecture& shape,
+                             const std::vector<spec::FlatUnit>& units)
+    : file_(SafetensorsFile::open(folder / spec::kAdapterWeights)),
+      input_major_(shape.input_major) {
+  const spec::AdapterConfig config =
+      value_or_throw(spec::AdapterConfig::from_folder(folder, shape));
+  std::set<std::string_view> used;
   for (std::size_t u = 0; u < units.size(); ++u) {
     for (const spec::Parameter& p : units[u].parameters) {
-      constexpr std::string_view kEnd = ".weight";
-      const std::string module = std::string(kPrefix) + p.name.substr(0, p.name.rfind(kEnd));
-      Change change{u, p, module + ".lora_A.weight", module + ".lora_B.weight", module + ".weight"};
-      const bool adapted = has(change.a);
-      if (adapted != has(change.b)) {
-        throw Error(ErrorCode::kCorrupt, format("{} has only one of \"{}\" and \"{}\"",
-                                                out.file_.path().string(), change.a, change.b));
+      Change change = find_change(p, config);
+      change.unit = u;
+      bool changes = false;
+      for (const TensorEntry* entry : {change.whole, change.a, change.b, change.magnitudes}) {
+        if (entry == nullptr) continue;
+        used.insert(entry->name);
+        changes = true;
       }
-      if (adapted) {
-        check_shapes(out.file_, p, change.a, change.b, config, shape.input_major);
-        change.whole.clear();
-      } else if (!has(change.whole)) {
-        continue;
-      }
-      out.changes_.push_back(std::move(change));
+      if (changes) changes_.push_back(std::move(change));
     }
   }
-  for (const TensorEntry& entry : out.file_.tensors()) {
+  for (const TensorEntry& entry : file_.tensors()) {
     // A language model has no place for the head that a reward model's adapter brings.
-    if (used.contains(entry.name) || entry.name == format("{}score.weight", kPrefix)) continue;
+    if (used.contains(entry.name) || entry.name == format("{}score.weight", spec::kPeftPrefix))
+      continue;
     throw Error(ErrorCode::kUnsupported,
-                format("{} has the tensor \"{}\", which has no place in this model",
-                       out.file_.path().string(), entry.name));
+                format("{} has the tensor \"{}\", which has no place in this model as {} describes "
+                       "the adapter",
+                       file_.path().string(), entry.name, spec::kAdapterConfig));
   }
+}
+
+FolderAdapter::Change FolderAdapter::find_change(const spec::Parameter& parameter,
+                                                 const spec::AdapterConfig& config) const {
+  const auto [module, leaf] = parts_of(parameter.name);
+  const std::string start = std::string(spec::kPeftPrefix) + module + ".";
+  Change out;
+  out.parameter = parameter;
+  const auto find = [&](const std::string& name, std::vector<std::int64_t> wanted) {
+    const TensorEntry* entry = file_.find(start + name);
+    if (entry != nullptr) check_tensor(file_, *entry, wanted, at::kFloat);
+    return entry;
+  };
+  const auto lacks = [&](const std::string& name) {
+    return Error(ErrorCode::kCorrupt,
+                 format("{} has no tensor \"{}\", which {} asks for", file_.path().string(),
+                        start + name, spec::kAdapterConfig));
+  };
+  // PEFT wraps a layer that it adapts.
+  for (const std::string& name : {leaf, "base_layer." + leaf})
+    if (out.whole == nullptr) out.whole = find(name, parameter.shape);
+  if (config.saves(module) && out.whole == nullptr) throw lacks(leaf);
+  const spec::LoraModule lora = config.lora.of(module);
+  if (lora.rank == 0 || leaf != "weight") return out;
+  const std::int64_t rows = parameter.shape.at(input_major_ ? 1 : 0);
+  const std::int64_t columns = parameter.shape.at(input_major_ ? 0 : 1);
+  out.a = find("lora_A.weight", {lora.rank, columns});
+  out.b = find("lora_B.weight", {rows, lora.rank});
+  if (out.a == nullptr) throw lacks("lora_A.weight");
+  if (out.b == nullptr) throw lacks("lora_B.weight");
+  out.scale = config.lora.scale(lora);
+  if (!config.magnitudes) return out;
+  constexpr const char* kMagnitudes = "lora_magnitude_vector";
+  out.magnitudes = find(kMagnitudes, {rows});
+  if (out.magnitudes == nullptr) throw lacks(kMagnitudes);
   return out;
 }
 
@@ -121,7 +103,7 @@ std::vector<std::string> FolderAdapter::parameters() const {
 
 bool FolderAdapter::replaces(std::string_view parameter) const {
   return std::any_of(changes_.begin(), changes_.end(), [&](const Change& change) {
-    return change.parameter.name == parameter && !change.whole.empty();
+    return change.parameter.name == parameter && change.whole != nullptr;
   });
 }
 
@@ -129,18 +111,23 @@ void FolderAdapter::apply(std::size_t unit, const Tensor& flat) const {
   const at::NoGradGuard no_grad;
   for (const Change& change : changes_) {
     if (change.unit != unit) continue;
-    const spec::Parameter& p = change.parameter;
-    const Tensor target = parameter_view(flat, p);
-    if (!change.whole.empty()) {
-      read_tensors({{&file_, file_.find(change.whole), target}});
-      continue;
-    }
-    Tensor delta = at::mm(read_float(file_, entry_of(file_, change.b)),
-                          read_float(file_, entry_of(file_, change.a)))
-                       .mul_(scale_);
-    if (input_major_) delta = delta.t();
-    target.copy_(target.to(at::kCPU, at::kFloat).add(delta));
+    const Tensor target = parameter_view(flat, change.parameter);
+    if (change.whole != nullptr) read_tensors({{&file_, change.whole, target}});
+    if (change.a != nullptr) add_product(change, target);
   }
+}
+
+void FolderAdapter::add_product(const Change& change, const Tensor& target) const {
+  const at::ScalarType wide = target.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto read = [&](const TensorEntry* entry) { return read_float(file_, *entry).to(wide); };
+  const Tensor delta = at::mm(read(change.b), read(change.a)).mul_(change.scale);  // (out, in)
+  Tensor sum = target.to(at::kCPU, wide).add(input_major_ ? delta.t() : delta);
+  if (change.magnitudes != nullptr) {
+    const std::int64_t columns = input_major_ ? 0 : 1;
+    const Tensor norms = sum.square().sum(columns, true).sqrt();
+    sum.mul_(read(change.magnitudes).view_as(norms) / norms);
+  }
+  target.copy_(sum);
 }
 
 }  // namespace neap::model

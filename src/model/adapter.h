@@ -1,32 +1,32 @@
-// The LoRA adapter of a folder, PEFT's files, added to the weights of its model.
+// A PEFT adapter added to the weights of its model: LoRA, with DoRA's magnitudes, trained biases and
+// modules that were saved whole.
 //
 // Threads   one at a time.
-// Failure   neap::Error on opening where the adapter is of a kind that cannot be added.
+// Failure   neap::Error on opening where the adapter is of a kind that cannot be added, or does not
+//           have the tensors that its configuration asks for.
 // Cost      a matrix at a time, in float32 on the host.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "model/safetensors.h"
+#include "spec/adapter_config.h"
 #include "spec/layout.h"
 
 namespace neap::model {
 
 class FolderAdapter {
  public:
-  /// Nothing where the folder has no adapter. `units`: flat_layout of the model.
-  [[nodiscard]] static std::optional<FolderAdapter> open(const std::filesystem::path& folder,
-                                                         const spec::Architecture& shape,
-                                                         const std::vector<spec::FlatUnit>& units);
+  /// `units`: flat_layout of the model.
+  FolderAdapter(const std::filesystem::path& folder, const spec::Architecture& shape,
+                const std::vector<spec::FlatUnit>& units);
 
-  /// W + scale B A for the adapted matrices of a unit; what was trained whole (a scalar head)
-  /// replaces the model's.
+  /// W + scale B A for the adapted matrices of a unit; what came whole replaces the model's.
   void apply(std::size_t unit, const at::Tensor& flat) const;
   /// The names of all that it changes.
   [[nodiscard]] std::vector<std::string> parameters() const;
@@ -34,17 +34,21 @@ class FolderAdapter {
   [[nodiscard]] bool replaces(std::string_view parameter) const;
 
  private:
-  // What changes one parameter: A and B, or a tensor in its place.
+  // What changes one parameter; entries are null where the file has no such tensor.
   struct Change {
     std::size_t unit = 0;
     spec::Parameter parameter;
-    std::string a, b, whole;  ///< names in the file
+    const TensorEntry* whole = nullptr;            ///< in its place
+    const TensorEntry *a = nullptr, *b = nullptr;  ///< added
+    const TensorEntry* magnitudes = nullptr;       ///< norms of the rows after that
+    double scale = 0;
   };
-  explicit FolderAdapter(SafetensorsFile file) : file_(std::move(file)) {}
+  [[nodiscard]] Change find_change(const spec::Parameter& parameter,
+                                   const spec::AdapterConfig& config) const;
+  void add_product(const Change& change, const at::Tensor& target) const;
 
   SafetensorsFile file_;
   std::vector<Change> changes_;
-  double scale_ = 0;
   bool input_major_ = false;
 };
 

@@ -1,5 +1,6 @@
 #include "model/checkpoint.h"
 
+#include <algorithm>
 #include <set>
 
 #include "base/file.h"
@@ -7,6 +8,7 @@
 #include "base/status.h"
 #include "model/tensor_io.h"
 #include "model/tokenizer_files.h"
+#include "spec/adapter_config.h"
 
 namespace neap::model {
 namespace {
@@ -78,30 +80,36 @@ NamedTensors named_parameters(const std::vector<spec::FlatUnit>& units,
   return out;
 }
 
-void write_weights(const fs::path& folder, const NamedTensors& tensors, at::ScalarType type,
+// Writes the weights; units are asked for `at_once` at a time.
+void write_weights(const fs::path& folder, const std::vector<spec::FlatUnit>& units,
+                   const UnitSource& weights, std::size_t at_once, at::ScalarType type,
                    const SaveOptions& options) {
   std::vector<TensorInfo> infos;
-  std::vector<TensorWrite> writes;
-  for (const auto& [name, tensor] : tensors) {
-    writes.push_back({infos.size(), tensor, type});
-    infos.push_back({name, dtype_name(type), tensor.sizes().vec()});
+  for (const spec::FlatUnit& unit : units) {
+    for (const spec::Parameter& p : unit.parameters)
+      infos.push_back({p.name, dtype_name(type), p.shape});
   }
   ShardedWriter files(folder, infos, options.max_shard, options.sync);
-  write_tensors(writes,
-                [&](std::size_t tensor, std::uint64_t offset, std::span<const std::byte> bytes) {
-                  files.write(tensor, offset, bytes);
-                });
+  std::size_t number = 0;
+  for (std::size_t u = 0; u < units.size();) {
+    std::vector<TensorWrite> writes;
+    for (const std::size_t end = std::min(units.size(), u + at_once); u < end; ++u) {
+      const Tensor flat = weights(u);
+      check_flat(flat, units[u], "weights");
+      for (const spec::Parameter& p : units[u].parameters)
+        writes.push_back({number++, parameter_view(flat, p), type});
+    }
+    write_tensors(writes,
+                  [&](std::size_t tensor, std::uint64_t offset, std::span<const std::byte> bytes) {
+                    files.write(tensor, offset, bytes);
+                  });
+  }
   files.commit();
 }
 
-}  // namespace
-
-void save_model(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
-                const std::vector<Tensor>& flat, const SaveOptions& options) {
-  const NamedTensors parameters = named_parameters(spec::flat_layout(shape, head), flat);
-  make_folder(folder);
-  const at::ScalarType type = options.dtype.value_or(flat.at(0).scalar_type());
-  write_weights(folder, parameters, type, options);
+// What a model's folder has besides the weights; config.json last.
+void write_rest(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
+                at::ScalarType type, const SaveOptions& options) {
   for (const char* name : kTokenizerFiles) (void)copy_file(options.companions, folder, name);
   if (head == spec::Head::kLanguageModel &&
       !copy_file(options.origin, folder, "generation_config.json"))
@@ -110,45 +118,62 @@ void save_model(const fs::path& folder, const spec::Architecture& shape, spec::H
       write_file_atomic(folder / "config.json", config_of(shape, head, type).dump(2) + "\n"));
 }
 
+}  // namespace
+
+void save_model(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
+                const std::vector<Tensor>& flat, const SaveOptions& options) {
+  const std::vector<spec::FlatUnit> units = spec::flat_layout(shape, head);
+  check_units(units, flat);
+  make_folder(folder);
+  const at::ScalarType type = options.dtype.value_or(flat.at(0).scalar_type());
+  write_weights(
+      folder, units, [&](std::size_t u) { return flat[u]; }, units.size(), type, options);
+  write_rest(folder, shape, head, type, options);
+}
+
+void save_model(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
+                const UnitSource& weights, const SaveOptions& options) {
+  make_folder(folder);
+  write_weights(folder, spec::flat_layout(shape, head), weights, 1, options.dtype.value(), options);
+  write_rest(folder, shape, head, *options.dtype, options);
+}
+
 void save_adapter(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
-                  const spec::LoraShape& lora, double alpha, const std::vector<Tensor>& flat,
+                  const spec::LoraShape& lora, const std::vector<Tensor>& flat,
                   const std::string& base_model, Sync sync) {
   const NamedTensors parameters = named_parameters(spec::lora_layout(shape, head, lora), flat);
   make_folder(folder);
-  save_tensors(folder / "adapter_model.safetensors", parameters, {{"format", "pt"}}, sync);
-  Json targets = Json::array();
-  for (const auto& linear : spec::block_linears(shape)) {
-    if (lora.covers(linear)) targets.push_back(linear.name);
-  }
-  Json config = {{"peft_type", "LORA"},
-                 {"task_type", head == spec::Head::kScalar ? "SEQ_CLS" : "CAUSAL_LM"},
-                 {"base_model_name_or_path", base_model},
-                 {"r", lora.rank},
-                 {"lora_alpha", alpha},
-                 {"lora_dropout", 0.0},
-                 {"bias", "none"},
-                 {"fan_in_fan_out", shape.input_major},
-                 {"inference_mode", true},
-                 {"target_modules", std::move(targets)}};
-  if (head == spec::Head::kScalar) config["modules_to_save"] = Json::array({"score"});
-  throw_if_error(write_file_atomic(folder / "adapter_config.json", config.dump(2) + "\n"));
+  save_tensors(folder / spec::kAdapterWeights, parameters, {{"format", "pt"}}, sync);
+  const Json config = spec::adapter_json(lora, shape, head, base_model);
+  throw_if_error(write_file_atomic(folder / spec::kAdapterConfig, config.dump(2) + "\n"));
 }
 
-void load_adapter(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
-                  const spec::LoraShape& lora, const std::vector<Tensor>& flat) {
-  const NamedTensors parameters = named_parameters(spec::lora_layout(shape, head, lora), flat);
-  const SafetensorsFile file = SafetensorsFile::open(folder / "adapter_model.safetensors");
-  std::set<std::string> used;
-  std::vector<TensorRead> reads;
-  for (const auto& [name, tensor] : parameters) {
-    reads.push_back({&file, &entry_of(file, name), tensor});
-    used.insert(name);
+AdapterReader::AdapterReader(const fs::path& folder, const spec::Architecture& shape,
+                             spec::Head head, const spec::LoraShape& lora)
+    : units_(spec::lora_layout(shape, head, lora)),
+      file_(SafetensorsFile::open(folder / spec::kAdapterWeights)) {
+  std::set<std::string, std::less<>> used;
+  for (const spec::FlatUnit& unit : units_) {
+    for (const spec::Parameter& p : unit.parameters) {
+      check_tensor(file_, entry_of(file_, p.name), p.shape, at::kFloat);
+      used.insert(p.name);
+    }
   }
-  for (const TensorEntry& entry : file.tensors()) {
+  for (const TensorEntry& entry : file_.tensors()) {
     if (!used.contains(entry.name))
       throw Error(ErrorCode::kInvalidArgument,
                   format("{} has the tensor \"{}\", which these adapters have no place for",
-                         file.path().string(), entry.name));
+                         file_.path().string(), entry.name));
+  }
+}
+
+void AdapterReader::read(std::size_t first, const std::vector<Tensor>& flat) const {
+  std::vector<TensorRead> reads;
+  for (std::size_t i = 0; i < flat.size(); ++i) {
+    const spec::FlatUnit& unit = units_.at(first + i);
+    check_flat(flat[i], unit, "adapters");
+    for (const spec::Parameter& p : unit.parameters)
+      reads.push_back({&file_, &entry_of(file_, p.name), parameter_view(flat[i], p)});
   }
   read_tensors(reads);
 }

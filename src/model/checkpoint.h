@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,15 +35,27 @@ struct SaveOptions {
 void save_model(const std::filesystem::path& folder, const spec::Architecture& shape,
                 spec::Head head, const std::vector<at::Tensor>& flat,
                 const SaveOptions& options = {});
+/// The same of weights that come a unit of flat_layout at a time; options.dtype has to be set.
+using UnitSource = std::function<at::Tensor(std::size_t unit)>;
+void save_model(const std::filesystem::path& folder, const spec::Architecture& shape,
+                spec::Head head, const UnitSource& weights, const SaveOptions& options);
 
 /// PEFT's adapter_config.json and adapter_model.safetensors.
 void save_adapter(const std::filesystem::path& folder, const spec::Architecture& shape,
-                  spec::Head head, const spec::LoraShape& lora, double alpha,
-                  const std::vector<at::Tensor>& flat, const std::string& base_model = {},
-                  Sync sync = Sync::kOnCommit);
-/// Reads back what save_adapter wrote.
-void load_adapter(const std::filesystem::path& folder, const spec::Architecture& shape,
-                  spec::Head head, const spec::LoraShape& lora,
-                  const std::vector<at::Tensor>& flat);
+                  spec::Head head, const spec::LoraShape& lora, const std::vector<at::Tensor>& flat,
+                  const std::string& base_model = {}, Sync sync = Sync::kOnCommit);
+
+/// An adapter of PEFT's that goes on being one: every tensor of lora_layout, and no others.
+class AdapterReader {
+ public:
+  AdapterReader(const std::filesystem::path& folder, const spec::Architecture& shape,
+                spec::Head head, const spec::LoraShape& lora);
+  /// Fills units [first, first + flat.size()) of spec::lora_layout, of any floating dtype.
+  void read(std::size_t first, const std::vector<at::Tensor>& flat) const;
+
+ private:
+  std::vector<spec::FlatUnit> units_;
+  SafetensorsFile file_;
+};
 
 }  // namespace neap::model

@@ -94,12 +94,15 @@ struct ModelReader::State {
 ModelReader::ModelReader(ModelReader&&) noexcept = default;
 ModelReader::~ModelReader() = default;
 
-ModelReader::ModelReader(fs::path folder, const spec::Architecture& shape, spec::Head head,
-                         bool with_adapter) {
+ModelReader::ModelReader(const fs::path& folder, const spec::Architecture& shape, spec::Head head)
+    : ModelReader(value_or_throw(spec::find_model(folder)), shape, head) {}
+
+ModelReader::ModelReader(const spec::ModelFiles& files, const spec::Architecture& shape,
+                         spec::Head head) {
   auto state = std::make_unique<State>();
   state->units = spec::flat_layout(shape, head);
-  state->weights = WeightFolder::open(folder);
-  if (with_adapter) state->adapter = FolderAdapter::open(folder, shape, state->units);
+  state->weights = WeightFolder::open(files.base);
+  if (!files.adapter.empty()) state->adapter.emplace(files.adapter, shape, state->units);
   std::set<std::string> used;
   for (const spec::FlatUnit& unit : state->units) {
     std::vector<Source>& sources = state->sources.emplace_back();
@@ -115,7 +118,7 @@ ModelReader::ModelReader(fs::path folder, const spec::Architecture& shape, spec:
         if (source.scale) used.insert(source.scale.tensor->name);
       } else if (parameter.name != "score.weight") {
         throw Error(ErrorCode::kNotFound,
-                    format("{} has no tensor \"{}\"", folder.string(), parameter.name));
+                    format("{} has no tensor \"{}\"", files.base.string(), parameter.name));
       } else if (!state->adapter || !state->adapter->replaces(parameter.name)) {
         state->missing.push_back(parameter.name);
       }

@@ -1,5 +1,5 @@
 // A model's parameters from a Hugging Face folder, some units at a time: what is not asked for takes
-// no memory. The folder's adapter (PEFT's LoRA), if it has one, is added: W + scale B A.
+// no memory. Its adapter (PEFT's), if it has one, is added: W + scale B A.
 //
 // Threads   one at a time; reading uses libtorch's number of threads.
 // Failure   neap::Error naming the file and the tensor, on opening where the folder does not fit the
@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "spec/adapter_config.h"
 #include "spec/architecture.h"
 #include "spec/layout.h"
 
@@ -26,10 +27,11 @@ namespace neap::model {
 class ModelReader {
  public:
   /// Matches names, with and without the base model's prefix. A missing tensor is an error, but for
-  /// the scalar head, which a language model's folder does not have. `with_adapter`: false leaves
-  /// the folder's adapter to load_adapter.
-  ModelReader(std::filesystem::path folder, const spec::Architecture& shape, spec::Head head,
-              bool with_adapter = true);
+  /// the scalar head, which a language model's folder does not have.
+  ModelReader(const spec::ModelFiles& files, const spec::Architecture& shape, spec::Head head);
+  /// The files that spec::find_model finds.
+  ModelReader(const std::filesystem::path& folder, const spec::Architecture& shape,
+              spec::Head head);
   ModelReader(ModelReader&&) noexcept;
   ~ModelReader();
 

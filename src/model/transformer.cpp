@@ -108,8 +108,14 @@ Transformer::Transformer(const spec::Architecture& architecture, spec::Head head
   if (!lora) return;
   throw_if_error(spec::check_lora(architecture, lora->shape));
   bind(spec::lora_layout(architecture, head, lora->shape), lora->adapters, "adapters", adapters_);
-  const double scale = lora->alpha / static_cast<double>(lora->shape.rank);
-  step::for_each_block_linear(weights_, [&](step::Linear<Tensor>& l) { l.lora_scale = scale; });
+  for (const spec::Linear& linear : spec::block_linears(architecture)) {
+    for (std::int64_t i = 0; i < architecture.num_hidden_layers; ++i) {
+      const spec::LoraModule module =
+          lora->shape.of(format("{}.{}", spec::block_prefix(architecture, i), linear.name));
+      if (module.rank > 0)
+        step::find_linear(weights_, i, linear.module)->lora_scale = lora->shape.scale(module);
+    }
+  }
 }
 
 void Transformer::bind(const std::vector<spec::FlatUnit>& units, const FlatTensors& flat,

@@ -49,7 +49,6 @@ void check_flat(const at::Tensor& t, const spec::FlatUnit& unit, const char* wha
 
 struct Lora {
   spec::LoraShape shape;
-  double alpha = 16;  ///< adapters are scaled by alpha / rank
   FlatTensors adapters;
 };
 

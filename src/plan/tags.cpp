@@ -111,7 +111,8 @@ Result<ModelRole> read_role(const spec::Job& job, const spec::ModelSource& sourc
   ModelRole role;
   role.name = to_string(source.id);
   role.head = source.head;
-  NEAP_TRY_ASSIGN(role.shape, spec::Architecture::from_folder(job.resolve(source.path)));
+  NEAP_TRY_ASSIGN(const spec::ModelFiles files, job.model_files(source.path));
+  NEAP_TRY_ASSIGN(role.shape, spec::Architecture::from_folder(files.base));
   if (const spec::ModelConfig* config = source.trained) {
     role.trained = true;
     role.checkpoint_mode = config->checkpoint_mode();
@@ -121,8 +122,7 @@ Result<ModelRole> read_role(const spec::Job& job, const spec::ModelSource& sourc
     if (!optimizer.ok())
       return Status(optimizer.status()).with_context(format("checking {}'s optimizer", role.name));
     if (config->lora.rank > 0) {
-      role.lora = {config->lora.rank, config->lora.target_modules};
-      role.lora_alpha = config->lora.alpha;
+      role.lora = config->lora;
       NEAP_TRY(spec::check_lora(role.shape, role.lora));
     }
   }

@@ -18,7 +18,6 @@ struct ModelRole {
   spec::Architecture shape;
   spec::Head head = spec::Head::kLanguageModel;
   spec::LoraShape lora;  ///< rank 0: none
-  double lora_alpha = 0;
   bool trained = false;
   spec::CheckpointMode checkpoint_mode = spec::CheckpointMode::kNone;
   spec::Checkpointing checkpointing;

@@ -178,15 +178,16 @@ class EvaluationRun {
 
 // Rows, tokenizer, and what follows from them for the job.
 void EvaluationRun::read() {
-  const fs::path actor = job_.resolve(job_.actor_model.path);
-  const fs::path folder = job_.actor_model.tokenizer_path.empty()
-                              ? actor
-                              : job_.resolve(job_.actor_model.tokenizer_path);
-  const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(actor));
+  const spec::ModelConfig& model = job_.actor_model;
+  const spec::ModelFiles actor =
+      value_or_throw(job_.model_files(model.path, model.lora_adapter_path));
+  const fs::path folder =
+      model.tokenizer_path.empty() ? actor.tokenizer() : job_.resolve(model.tokenizer_path);
+  const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(actor.base));
   tokenizer_.emplace(model::Tokenizer::from_folder(folder));
   check_tokenizers(job_, *tokenizer_);
   text_.emplace(
-      TextContext{job_, *tokenizer_, folder, model::text_tokens(actor, shape, *tokenizer_)});
+      TextContext{job_, *tokenizer_, folder, model::text_tokens(actor.base, shape, *tokenizer_)});
   rows_ = read_rows(job_);
   if (job_.reward.functions.empty() && !job_.has_reward_model()) {
     job_.reward.functions.emplace_back().kind = rule_for(rows_);

@@ -177,13 +177,14 @@ std::int64_t Run::count_steps() {
 
 void Run::read_data() {
   const std::string& own = job_.actor_model.tokenizer_path;
-  const fs::path actor = job_.resolve(job_.actor_model.path);
-  const fs::path folder = own.empty() ? actor : job_.resolve(own);
+  const spec::ModelFiles actor =
+      value_or_throw(job_.model_files(job_.actor_model.path, job_.actor_model.lora_adapter_path));
+  const fs::path folder = own.empty() ? actor.tokenizer() : job_.resolve(own);
   tokenizer_.emplace(model::Tokenizer::from_folder(folder));
   check_tokenizers(job_, *tokenizer_);
-  const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(actor));
+  const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(actor.base));
   texts_.emplace(
-      TextContext{job_, *tokenizer_, folder, model::text_tokens(actor, shape, *tokenizer_)});
+      TextContext{job_, *tokenizer_, folder, model::text_tokens(actor.base, shape, *tokenizer_)});
   rewards_.emplace(make_rewards(job_));
   data_.emplace(
       rlhf::read_data(*texts_, *rewards_, encoding_threads(device_.target.threads, ranks_.size())));

@@ -51,7 +51,8 @@ bool has_tokenizer(const fs::path& folder) {
 
 void check_tokenizers(const spec::Job& job, const model::Tokenizer& actor) {
   for (const Reader& reader : readers(job)) {
-    const fs::path folder = job.resolve(reader.path);
+    const spec::ModelFiles files = value_or_throw(job.model_files(reader.path));
+    const fs::path& folder = files.base;
     const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(folder));
     if (shape.vocab_size < actor.vocab_size()) {
       throw Error(ErrorCode::kInvalidArgument,
@@ -60,7 +61,7 @@ void check_tokenizers(const spec::Job& job, const model::Tokenizer& actor) {
     }
     if (std::string_view(reader.role) == "actor") continue;
     const bool named = !reader.tokenizer_path.empty();
-    const fs::path from = named ? job.resolve(reader.tokenizer_path) : folder;
+    const fs::path from = named ? job.resolve(reader.tokenizer_path) : files.tokenizer();
     if (!named && !has_tokenizer(from)) continue;
     const auto difference = actor.difference(model::Tokenizer::from_folder(from));
     if (!difference) continue;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/format.h"
+#include "spec/adapter_config.h"
 #include "spec/optimizer.h"
 #include "spec/presets.h"
 #include "spec/wrong.h"
@@ -52,8 +53,34 @@ Status validate_ranks(const TrainerConfig& t, std::int64_t launched) {
 }
 
 Status validate_lora(const std::string& at, const ModelConfig& m) {
-  if (m.lora.rank > 0 && m.lora.target_modules.empty())
+  if (m.lora.rank > 0 && m.lora.modules.empty() && m.lora.targets.empty())
     return wrong(at + ".lora_rank is set but " + at + ".target_modules is empty");
+  return {};
+}
+
+// The shape of the adapter that training continues, in place of the keys.
+Status read_adapter(const Job& job, const ConfigTable& table, const std::string& at,
+                    const std::string& base, ModelConfig& m) {
+  if (m.lora_adapter_path.empty()) return {};
+  const std::filesystem::path folder = job.resolve(m.lora_adapter_path);
+  NEAP_TRY_ASSIGN(const ModelFiles files, job.model_files(base));
+  NEAP_TRY_ASSIGN(const Architecture model, Architecture::from_folder(files.base));
+  NEAP_TRY_ASSIGN(AdapterConfig config, AdapterConfig::from_folder(folder, model));
+  const std::string where = (folder / kAdapterConfig).string();
+  NEAP_TRY(config.check_trainable(where, model));
+  const auto is_other = [&](const char* key, bool differs) {
+    return differs && table.find(at + key)->is_set;
+  };
+  if (is_other(".lora_rank", m.lora.rank != config.lora.rank) ||
+      is_other(".lora_alpha", m.lora.alpha != config.lora.alpha))
+    return wrong(format("{} has r {} and lora_alpha {}; leave {}.lora_rank and {}.lora_alpha out",
+                        where, config.lora.rank, config.lora.alpha, at, at));
+  if (table.find(at + ".target_modules")->is_set)
+    return wrong(
+        format("{}.target_modules is set, but the adapter in {} has its own layers; leave "
+               "it out",
+               at, folder.string()));
+  m.lora = std::move(config.lora);
   return {};
 }
 
@@ -233,8 +260,17 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
   NEAP_TRY(check_optimizer_keys(table, kActorOptimizer, job.actor.optim));
   NEAP_TRY(check_optimizer_keys(table, kCriticOptimizer, job.critic.optim));
   NEAP_TRY(job.reward.validate(table));
+  NEAP_TRY(job.read_adapters(table));
   const Status valid = job.validate();
   return file.empty() ? valid : Status(valid).with_context(format("checking {}", file.string()));
+}
+
+// Of the models that the task trains; `neap eval` merges the actor's.
+Status Job::read_adapters(const ConfigTable& table) {
+  if (task == Task::kEval) return {};
+  NEAP_TRY(read_adapter(*this, table, "actor_rollout_ref.model", actor_model.path, actor_model));
+  if (!has_critic()) return {};
+  return read_adapter(*this, table, "critic.model", critic_path(), critic.model);
 }
 
 Status Job::apply(const std::vector<std::string>& overrides) {
@@ -306,6 +342,12 @@ Status Job::validate() const {
 std::filesystem::path Job::resolve(const std::string& path) const {
   const std::filesystem::path p(path);
   return p.is_absolute() || p.empty() ? p : folder / p;
+}
+
+Result<ModelFiles> Job::model_files(const std::string& path, const std::string& adapter) const {
+  NEAP_TRY_ASSIGN(ModelFiles files, find_model(resolve(path)));
+  if (!adapter.empty()) files.adapter = resolve(adapter);
+  return files;
 }
 
 bool Job::uses_reference() const {

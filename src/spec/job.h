@@ -12,8 +12,10 @@
 #include "base/config.h"
 #include "spec/checkpointing.h"
 #include "spec/data_config.h"
+#include "spec/lora.h"
 #include "spec/loss_kinds.h"
 #include "spec/measures.h"
+#include "spec/model_files.h"
 #include "spec/reward_config.h"
 #include "spec/rollout_correction.h"
 #include "spec/task.h"
@@ -37,18 +39,14 @@ struct OptimizerConfig {
   double min_lr_ratio = 0;  ///< where linear and cosine end, of lr
 };
 
-struct LoraConfig {
-  std::int64_t rank = 0;
-  double alpha = 16;
-  std::vector<std::string> target_modules = {"all-linear"};
-};
-
 struct ModelConfig {
   std::string path;            ///< folder with config.json; weights too, or random initialization
   std::string tokenizer_path;  ///< folder with tokenizer.json; empty: the model's
   std::string activation_checkpointing = "selective";
   bool enable_gradient_checkpointing = false;  ///< verl's name for "full"
-  LoraConfig lora;
+  std::string lora_adapter_path;  ///< adapter that training goes on with; empty: a new one, if any
+  /// By the keys, or as the adapter's file says.
+  LoraShape lora{.rank = 0, .targets = {std::string(kAllLinear)}, .alpha = 16};
 
   /// What the two keys above say together; validate() refuses names that there are not.
   [[nodiscard]] CheckpointMode checkpoint_mode() const;
@@ -213,11 +211,17 @@ struct Job {
   /// other.
   [[nodiscard]] static Status load(const std::filesystem::path& file,
                                    const std::vector<std::string>& overrides, Job& job);
+  /// The adapters that the models start with, once their paths are known.
+  [[nodiscard]] Status read_adapters(const ConfigTable& table);
   /// "key.path=value" each, as on a command line: what a plan chose for the job.
   [[nodiscard]] Status apply(const std::vector<std::string>& overrides);
   /// Cross-key rules ("ppo_mini_batch_size 48 does not divide train_batch_size 64").
   [[nodiscard]] Status validate() const;
   [[nodiscard]] std::filesystem::path resolve(const std::string& path) const;
+  /// Of the model in a folder that the job names, with another adapter than the folder's own if one
+  /// is given.
+  [[nodiscard]] Result<ModelFiles> model_files(const std::string& path,
+                                               const std::string& adapter = {}) const;
 
   // What the keys whose zero or empty value means "as another key" come to.
   [[nodiscard]] bool trains_policy() const { return task == Task::kPpo || task == Task::kGrpo; }

@@ -48,8 +48,11 @@ void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std
       .at_most(4096);
   t.bind(at + ".lora_alpha", &m.lora.alpha, "LoRA's scale: updates are scaled by alpha / rank.")
       .at_least(0);
-  t.bind(at + ".target_modules", &m.lora.target_modules,
+  t.bind(at + ".target_modules", &m.lora.targets,
          "Linear layers that get an adapter, by their last name (`q_proj`), or `all-linear`.");
+  t.bind(at + ".lora_adapter_path", &m.lora_adapter_path,
+         "Folder of a LoRA adapter in PEFT's form that training continues; rank, alpha and layers "
+         "are the adapter's. Empty: adapters are new.");
 }
 
 void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o) {

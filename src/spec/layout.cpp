@@ -168,20 +168,13 @@ std::vector<FlatUnit> flat_layout(const Architecture& a, Head head) {
   return units;
 }
 
-bool LoraShape::covers(const Linear& linear) const {
-  const std::string_view name = linear.name;
-  return std::any_of(targets.begin(), targets.end(), [&](const std::string& target) {
-    if (target == "all-linear" || target == name) return true;
-    return name.size() > target.size() && name[name.size() - target.size() - 1] == '.' &&
-           name.substr(name.size() - target.size()) == target;
-  });
-}
-
-Status check_lora(const std::vector<Linear>& linears, const LoraShape& lora) {
+Status check_lora(const Architecture& a, const LoraShape& lora) {
+  if (!lora.modules.empty()) return {};  // read from a file, which was checked
+  const std::vector<Linear> linears = block_linears(a);
   for (const std::string& target : lora.targets) {
-    const LoraShape one{lora.rank, {target}};
+    const LoraShape one{.rank = lora.rank, .targets = {target}};
     if (std::none_of(linears.begin(), linears.end(),
-                     [&](const Linear& l) { return one.covers(l); })) {
+                     [&](const Linear& l) { return one.of(l.name).rank > 0; })) {
       std::string known;
       for (const Linear& l : linears)
         known += (known.empty() ? "" : ", ") + l.name.substr(l.name.rfind('.') + 1);
@@ -190,33 +183,32 @@ Status check_lora(const std::vector<Linear>& linears, const LoraShape& lora) {
     }
   }
   for (const Linear& l : linears) {
-    if (lora.covers(l) && lora.rank > std::min(l.in, l.out))
+    if (lora.of(l.name).rank > std::min(l.in, l.out))
       return {ErrorCode::kInvalidArgument, format("lora_rank {} is over the width of {} ({} to {})",
                                                   lora.rank, l.name, l.in, l.out)};
   }
   return {};
 }
 
-Status check_lora(const Architecture& a, const LoraShape& lora) {
-  return check_lora(block_linears(a), lora);
-}
-
 std::vector<FlatUnit> lora_layout(const Architecture& a, Head head, const LoraShape& lora) {
   std::vector<FlatUnit> units;
   if (lora.rank <= 0) return units;
   const std::vector<Linear> linears = block_linears(a);
-  constexpr const char* kPeft = "base_model.model.";
+  const std::string prefix(kPeftPrefix);
   for (std::int64_t i = 0; i < a.num_hidden_layers; ++i) {
-    UnitBuilder u(a, i, kPeft);
+    UnitBuilder u(a, i, prefix);
     for (const Linear& l : linears) {
-      if (!lora.covers(l)) continue;
-      u.add(l.module, Part::kLoraA, u.name(l.module) + ".lora_A.weight", {lora.rank, l.in});
-      u.add(l.module, Part::kLoraB, u.name(l.module) + ".lora_B.weight", {l.out, lora.rank});
+      const std::string name = u.name(l.module);
+      const std::int64_t rank = lora.of(std::string_view(name).substr(prefix.size())).rank;
+      if (rank == 0) continue;
+      u.add(l.module, Part::kLoraA, name + ".lora_A.weight", {rank, l.in});
+      u.add(l.module, Part::kLoraB, name + ".lora_B.weight", {l.out, rank});
     }
-    units.push_back(u.take());
+    // Of an adapter of some blocks.
+    if (FlatUnit unit = u.take(); !unit.parameters.empty()) units.push_back(std::move(unit));
   }
   if (head == Head::kScalar) {
-    UnitBuilder u(a, "head", kPeft);
+    UnitBuilder u(a, "head", prefix);
     u.add_weight(Module::kScore, {1, a.embedding_dim});
     units.push_back(u.take());
   }

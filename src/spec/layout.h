@@ -9,9 +9,11 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "spec/architecture.h"
+#include "spec/lora.h"
 #include "spec/shard.h"
 
 namespace neap::spec {
@@ -60,16 +62,12 @@ struct Linear {
 /// LoRA adapters (rank > 0): a second list of units, all of it trainable, with PEFT's names
 /// ("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", A (rank, in), B (out, rank)).
 /// A scalar head is trained with them: a unit "head" holds its copy.
-struct LoraShape {
-  std::int64_t rank = 0;
-  std::vector<std::string> targets;  ///< names or their last parts, as PEFT's; "all-linear"
-  [[nodiscard]] bool covers(const Linear& linear) const;
-};
 /// Every target names at least one linear of a block, and the rank is not over its width.
-[[nodiscard]] Status check_lora(const std::vector<Linear>& linears, const LoraShape& lora);
 [[nodiscard]] Status check_lora(const Architecture& a, const LoraShape& lora);
 [[nodiscard]] std::vector<FlatUnit> lora_layout(const Architecture& a, Head head,
                                                 const LoraShape& lora);
+/// PEFT puts it in front of a parameter's name.
+inline constexpr std::string_view kPeftPrefix = "base_model.model.";
 [[nodiscard]] std::int64_t total_elements(const std::vector<FlatUnit>& units);
 
 }  // namespace neap::spec

@@ -46,8 +46,8 @@ class Builder {
  public:
   Builder(Task task, const UpdateModes& modes) : modes_(modes) { recipe_.task = task; }
 
-  void frozen(ModelId id, const std::string& path, Head head) {
-    add_model({.id = id, .path = path, .head = head});
+  void frozen(ModelId id, const std::string& path, Head head, const std::string& adapter = {}) {
+    add_model({.id = id, .path = path, .head = head, .adapter = adapter});
   }
   void trained(const ModelSource& source) {
     add_model(source);
@@ -218,7 +218,8 @@ void policy_gradient(Builder& b, const Job& job, bool critic) {
 
 // Responses to held-out prompts and, with a reward model, their scores.
 void evaluation(Builder& b, const Job& job) {
-  b.frozen(ModelId::kActor, job.actor_model.path, Head::kLanguageModel);
+  b.frozen(ModelId::kActor, job.actor_model.path, Head::kLanguageModel,
+           job.actor_model.lora_adapter_path);
   b.key_values();
   if (job.has_reward_model()) b.frozen(ModelId::kReward, job.reward_model.path, Head::kScalar);
   b.phase(PhaseId::kGenerate, Body::kGenerate, ModelId::kActor);

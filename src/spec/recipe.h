@@ -95,6 +95,7 @@ struct ModelSource {
   const OptimizerConfig* optimizer = nullptr;
   double grad_clip = 0;    ///< most gradient norm; 0: any
   bool init_head = false;  ///< a scalar head that the folder lacks starts at zero
+  std::string adapter{};   ///< folder of an adapter that is merged into the weights; empty: none
   [[nodiscard]] bool adapted() const { return trained != nullptr && trained->lora.rank > 0; }
 };
 

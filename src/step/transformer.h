@@ -1,6 +1,7 @@
 // Passes over a whole model: forward, training forward and backward, prefill and decoding.
 #pragma once
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -72,13 +73,27 @@ Rows<T> rows_of_batch(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch
                    length);
 }
 
-/// x (N, C) through every block with block(i, x). Blocks that keep nothing have the same cost if all
-/// of them slide or none.
+/// Whether the linear layers of all blocks have adapters of the same shapes.
+template <class T>
+bool adapters_alike(const Weights<T>& w) {
+  const auto same = [](const Linear<T>* a, const Linear<T>* b) {
+    if (!a->lora_a.defined() || !b->lora_a.defined())
+      return a->lora_a.defined() == b->lora_a.defined();
+    return a->lora_a.size(0) == b->lora_a.size(0);
+  };
+  return std::all_of(w.blocks.begin(), w.blocks.end(), [&](const Block<T>& block) {
+    const auto a = linears_of(block), b = linears_of(w.blocks.front());
+    return std::equal(a.begin(), a.end(), b.begin(), same);
+  });
+}
+
+/// x (N, C) through every block with block(i, x). Blocks that keep nothing have the same cost if
+/// their layers and adapters are alike.
 template <class Ops, class T, class Each>
 T through_blocks(Ops& ops, const Weights<T>& w, T x, const Each& each) {
   const auto block = [&](std::int64_t i) { x = each(static_cast<std::size_t>(i), std::move(x)); };
   const auto blocks = static_cast<std::int64_t>(w.blocks.size());
-  if (w.architecture.layers_alike()) {
+  if (w.architecture.layers_alike() && adapters_alike(w)) {
     ops.repeat(blocks, block);
   } else {
     for (std::int64_t i = 0; i < blocks; ++i) block(i);

@@ -5,6 +5,7 @@
 // none.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -157,12 +158,18 @@ template <class T>
   return {};
 }
 
+/// The places of a block's matrices.
+template <class SomeBlock>
+[[nodiscard]] auto linears_of(SomeBlock& b) {
+  return std::array{
+      &b.query_key_value, &b.query, &b.key, &b.value, &b.attention_out, &b.gate, &b.up,
+      &b.gate_up,         &b.down};
+}
 /// Calls `visit(Linear&)` for every matrix of the blocks that the model has.
 template <class T, class Visit>
 void for_each_block_linear(Weights<T>& w, const Visit& visit) {
   for (Block<T>& b : w.blocks) {
-    for (Linear<T>* l : {&b.query_key_value, &b.query, &b.key, &b.value, &b.attention_out, &b.gate,
-                         &b.up, &b.gate_up, &b.down}) {
+    for (Linear<T>* l : linears_of(b)) {
       if (l->defined()) visit(*l);
     }
   }

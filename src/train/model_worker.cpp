@@ -26,8 +26,7 @@ constexpr const char* kHead = "score.weight";
 std::optional<model::Lora> lora_of(const WorkerSpec& spec) {
   if (spec.lora.rank == 0) return std::nullopt;
   model::Lora lora;
-  lora.shape = {spec.lora.rank, spec.lora.target_modules};
-  lora.alpha = spec.lora.alpha;
+  lora.shape = spec.lora;
   return lora;
 }
 
@@ -37,7 +36,7 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks
     : runtime_(runtime),
       ranks_(ranks),
       spec_(std::move(spec)),
-      shape_(value_or_throw(spec::Architecture::from_folder(spec_.folder))),
+      shape_(value_or_throw(spec::Architecture::from_folder(spec_.files.base))),
       layout_(spec::flat_layout(shape_, spec_.head)) {
   const at::ScalarType dtype = runtime_.compute_dtype();
   std::optional<model::Lora> lora = lora_of(spec_);
@@ -111,31 +110,35 @@ void ModelWorker::load() {
     for (const at::Tensor& flat : weights_) at::Tensor(flat).zero_();
     fill(0, weights_);
   }
-  if (has_lora()) initialize_adapters();
+  if (has_lora()) start_adapters();
   if (optimizer_) {
     runtime_.for_each_window(
         tag("optimizer"), bridge::Access::kWrite,
         [&](std::size_t first, std::size_t count) { start_units(first, count, fill); });
     optimizer_->restore_steps(0);
   }
+  start_.reset();
   throw_if_error(held->close());
 }
 
 void ModelWorker::start_units(std::size_t first, std::size_t count, const UnitFill& fill) {
   // Where there are masters they take the file's full precision, and the weights are rounded from
-  // them; those of an adapter take its start. A target that is the weights is not copied.
+  // them; those of a new adapter take its start. A target that is the weights is not copied.
   std::vector<at::Tensor> targets;
   for (std::size_t i = first; i < first + count; ++i) {
     at::Tensor(states_[i]).zero_();
     targets.push_back(optimizer_->units()[i].target());
   }
-  if (!has_lora()) {
+  const bool starts_new = has_lora() && !start_;
+  if (start_) {
+    start_->read(first, targets);
+  } else if (!starts_new) {
     for (at::Tensor& target : targets) target.zero_();
     fill(first, targets);
   }
   for (std::size_t i = 0; i < count; ++i) {
     const at::Tensor& weights = optimizer_->units()[first + i].weights;
-    if (has_lora()) {
+    if (starts_new) {
       targets[i].copy_(weights);
     } else {
       weights.copy_(targets[i]);
@@ -144,22 +147,23 @@ void ModelWorker::start_units(std::size_t first, std::size_t count, const UnitFi
 }
 
 ModelWorker::UnitFill ModelWorker::weight_source() {
-  if (!model::has_weights(spec_.folder)) {
+  const fs::path& folder = spec_.files.base;
+  if (!model::has_weights(folder)) {
     const bool scalar = spec_.head == spec::Head::kScalar;
     if (!spec_.trained || has_lora() || (scalar && !spec_.init_head)) {
       throw Error(ErrorCode::kNotFound,
                   format("{} has no weights (model.safetensors). The {} model cannot start from "
                          "random weights",
-                         spec_.folder.string(), spec_.role));
+                         folder.string(), spec_.role));
     }
     if (ranks_.first())
       log::info(format("{} has no weights: the {} model starts from random weights, seed {}",
-                       spec_.folder.string(), spec_.role, spec_.seed));
+                       folder.string(), spec_.role, spec_.seed));
     return [this](std::size_t first, const std::vector<at::Tensor>& flat) {
       model::initialize(shape_, spec_.head, first, flat, spec_.seed);
     };
   }
-  const auto reader = std::make_shared<model::ModelReader>(spec_.folder, shape_, spec_.head);
+  const auto reader = std::make_shared<model::ModelReader>(spec_.files, shape_, spec_.head);
   report_unused(*reader);
   if (!reader->missing().empty()) check_missing_head();
   return [reader](std::size_t first, const std::vector<at::Tensor>& flat) {
@@ -172,14 +176,14 @@ void ModelWorker::check_missing_head() const {
     throw Error(ErrorCode::kInvalidArgument,
                 format("{} has no tensor \"{}\", the scalar head of the {} model: it is a "
                        "language model. Train a reward model first (task = \"reward\"){}",
-                       spec_.folder.string(), kHead, spec_.role,
+                       spec_.files.base.string(), kHead, spec_.role,
                        spec_.role == "critic"
                            ? ", or set critic.model.init_head = true to start from a head of zeros"
                            : ""));
   }
   if (ranks_.first())
-    log::info(format("{} has no scalar head: the {} model's starts at zero", spec_.folder.string(),
-                     spec_.role));
+    log::info(format("{} has no scalar head: the {} model's starts at zero",
+                     spec_.files.base.string(), spec_.role));
 }
 
 void ModelWorker::report_unused(const model::ModelReader& reader) const {
@@ -190,12 +194,16 @@ void ModelWorker::report_unused(const model::ModelReader& reader) const {
   for (std::size_t i = 0; i < std::min(kShown, unused.size()); ++i)
     names += (i == 0 ? "" : ", ") + unused[i];
   if (unused.size() > kShown) names += ", ...";
-  log::warn(format("{}: {} tensors are not used by the {} model: {}", spec_.folder.string(),
+  log::warn(format("{}: {} tensors are not used by the {} model: {}", spec_.files.base.string(),
                    unused.size(), spec_.role, names));
 }
 
-void ModelWorker::initialize_adapters() {
-  model::initialize_adapters(shape_, spec_.head, lora_shape(), adapters_, spec_.seed);
+void ModelWorker::start_adapters() {
+  if (!spec_.adapter.empty()) {
+    start_ = std::make_unique<model::AdapterReader>(spec_.adapter, shape_, spec_.head, spec_.lora);
+    return start_->read(0, adapters_);
+  }
+  model::initialize_adapters(shape_, spec_.head, spec_.lora, adapters_, spec_.seed);
   const bridge::NoAutograd no_autograd;
   for (const model::NamedParameter& adapter : model_->adapters()) {
     if (!adapter.name.ends_with(kHead)) continue;
@@ -232,12 +240,11 @@ void ModelWorker::write(const fs::path& folder, model::SaveOptions options) {
   if (error) {
     throw Error(ErrorCode::kIo, format("Cannot create {}: {}", folder.string(), error.message()));
   }
-  options.origin = spec_.folder;
+  options.origin = spec_.files.base;
   options.sync = model::Sync::kByCaller;
   model::save_model(folder, shape_, spec_.head, weights_, options);
   if (has_lora()) {
-    model::save_adapter(folder, shape_, spec_.head, lora_shape(), spec_.lora.alpha, adapters_, {},
-                        options.sync);
+    model::save_adapter(folder, shape_, spec_.head, spec_.lora, adapters_, {}, options.sync);
   }
   if (!optimizer_) return;
   model::TensorFileWriter states(folder / kOptimizerFile, named_states(0, states_.size()),
@@ -260,13 +267,15 @@ void ModelWorker::restore(const fs::path& folder) {
   for (const auto* tensors : {&weights_, &adapters_}) {
     for (const at::Tensor& flat : *tensors) at::Tensor(flat).zero_();
   }
-  const model::ModelReader reader(folder, shape_, spec_.head, /*with_adapter=*/false);
+  const model::ModelReader reader(spec::ModelFiles{folder, {}}, shape_, spec_.head);
   if (!reader.missing().empty()) {
     throw Error(ErrorCode::kCorrupt,
                 format("{} has no tensor \"{}\"", folder.string(), reader.missing().front()));
   }
   reader.read(0, weights_);
-  if (has_lora()) model::load_adapter(folder, shape_, spec_.head, lora_shape(), adapters_);
+  if (has_lora()) {
+    model::AdapterReader(folder, shape_, spec_.head, spec_.lora).read(0, adapters_);
+  }
   if (optimizer_) restore_states(folder / kOptimizerFile);
   throw_if_error(held->close());
 }

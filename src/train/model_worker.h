@@ -20,6 +20,7 @@
 #include "model/tensor_io.h"
 #include "model/transformer.h"
 #include "parallel/communicator.h"
+#include "spec/adapter_config.h"
 #include "spec/job.h"
 #include "spec/layout.h"
 #include "train/optimizer.h"
@@ -27,10 +28,11 @@
 namespace neap::train {
 
 struct WorkerSpec {
-  std::string role;              ///< "actor"
-  std::filesystem::path folder;  ///< config.json, and weights if there are any
+  std::string role;        ///< "actor"
+  spec::ModelFiles files;  ///< weights only if there are any
   spec::Head head = spec::Head::kLanguageModel;
-  spec::LoraConfig lora;
+  spec::LoraShape lora;
+  std::filesystem::path adapter;  ///< folder of the adapter to continue; empty: a new one
   bool trained = false;
   spec::OptimizerConfig optimizer;
   /// Of the initialization where the folder has no weights, and of stochastic rounding.
@@ -81,9 +83,6 @@ class ModelWorker {
                                                 at::ScalarType dtype);
   /// Brings everything that save and load touch to the device.
   [[nodiscard]] std::unique_ptr<bridge::Runtime::Scope> hold();
-  [[nodiscard]] spec::LoraShape lora_shape() const {
-    return {spec_.lora.rank, spec_.lora.target_modules};
-  }
   /// The state's tensors of some units as "block.0.exp_avg", "PARAMETER.exp_avg_sq_row", unit by
   /// unit.
   [[nodiscard]] model::NamedTensors named_states(std::size_t first, std::size_t count) const;
@@ -100,8 +99,9 @@ class ModelWorker {
   void restore_states(const std::filesystem::path& file);
   /// Warns of tensors in the folder that the model has no place for.
   void report_unused(const model::ModelReader& reader) const;
-  /// Random adapters; the scalar head that trains with them starts as the folder's.
-  void initialize_adapters();
+  /// Those of the folder to continue, or random ones; then the scalar head that trains with them
+  /// starts as the base's.
+  void start_adapters();
 
   /// Fails on every rank when trained weights differ between them.
   void expect_agreement() const;
@@ -111,6 +111,7 @@ class ModelWorker {
   WorkerSpec spec_;
   spec::Architecture shape_;
   std::vector<spec::FlatUnit> layout_, adapter_layout_;
+  std::unique_ptr<model::AdapterReader> start_;  ///< while weights are loaded: the adapter's file
   // Views of the regions, one a unit; adapters and states (bytes) are empty where there are none.
   std::vector<at::Tensor> weights_, adapters_, states_;
   std::unique_ptr<model::Transformer> model_, base_;

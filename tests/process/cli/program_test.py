@@ -65,7 +65,7 @@ class Program(unittest.TestCase):
             done = run(self.neap, "--help")
             times.append(time.perf_counter() - start)
         self.assertEqual(done.returncode, 0, done.stderr)
-        for command in ("train", "plan", "replay", "report", "run", "generate", "eval", "bench", "doctor"):
+        for command in ("train", "plan", "replay", "report", "run", "generate", "eval", "merge", "bench", "doctor"):
             self.assertRegex(done.stdout, rf"\n  {command} ")
         if not os.environ.get("NEAP_TEST_RUNTIME"):  # a sanitizer takes longer
             self.assertLess(min(times), 0.030)
@@ -133,7 +133,7 @@ class Program(unittest.TestCase):
     def test_finds_torch(self):
         path = python_that_finds(self.folder() / "bin", TORCH_ROOT)
         for variables in ({"NEAP_TORCH_ROOT": TORCH_ROOT}, {"PATH": path}):
-            for command in ("train", "generate", "eval"):
+            for command in ("train", "generate", "eval", "merge"):
                 done = run(self.neap, command, "--help", **variables)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertIn(f"neap {command} [OPTIONS]", done.stdout)

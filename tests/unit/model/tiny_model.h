@@ -110,7 +110,7 @@ struct TestModel {
         adapter_weights.push_back(at::zeros({unit.elements}, dtype));
         adapter_grads.push_back(at::zeros({unit.elements}, dtype));
       }
-      adapters = Lora{*lora, 8, {adapter_weights, adapter_grads}};
+      adapters = Lora{*lora, {adapter_weights, adapter_grads}};
     }
     model.emplace(s, h, FlatTensors{weights, grads}, adapters);
     initialize(s, h, 0, weights, seed, 0.2);

@@ -154,7 +154,7 @@ TEST_P(LoraOn, MergedModelEqualsAdaptedModelAndComesBack) {
 }
 
 TEST_P(LoraOn, AdapterGradientsAgreeWithFiniteDifferences) {
-  TestModel m(GetParam().shape, spec::Head::kLanguageModel, spec::LoraShape{2, {"all-linear"}});
+  TestModel m(GetParam().shape, spec::Head::kLanguageModel, spec::LoraShape{2, {"all-linear"}, 8});
   const Tensor batch = tokens(2, 5, 41);
   const Tensor targets = tokens(1, 10, 41, 3).view(-1);
   const Tensor weights = at::linspace(-1, 1.3, 10, at::kDouble);

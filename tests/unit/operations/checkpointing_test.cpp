@@ -38,7 +38,6 @@ class Subject {
     if (role.lora.rank > 0) {
       lora = model::Lora{
           role.lora,
-          16,
           {flat(spec::lora_layout(role.shape, role.head, role.lora), dtype, 0.3), grads_}};
     } else {
       base.grads = grads_;

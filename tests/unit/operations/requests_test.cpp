@@ -86,7 +86,7 @@ class AtenWorld {
     if (role.lora.rank > 0) {
       for (const spec::FlatUnit& unit : spec::lora_layout(role.shape, role.head, role.lora))
         m.adapters.push_back(at::zeros({unit.elements}, options_));
-      lora = model::Lora{role.lora, 16, {m.adapters, {}}};
+      lora = model::Lora{role.lora, {m.adapters, {}}};
     }
     if (role.trained) {
       for (const spec::FlatUnit& unit : trained_units(role))

@@ -1,0 +1,28 @@
+// Where the files of a model are: a folder with weights, or with an adapter and the name of its base.
+//
+// Threads   functions without state.
+// Failure   Status with the file, the key and the value.
+#pragma once
+
+#include <filesystem>
+
+#include "base/status.h"
+
+namespace neap::spec {
+
+inline constexpr const char* kAdapterConfig = "adapter_config.json";
+inline constexpr const char* kAdapterWeights = "adapter_model.safetensors";
+
+/// Where the files of a model are.
+struct ModelFiles {
+  std::filesystem::path base;     ///< config.json and weights
+  std::filesystem::path adapter;  ///< PEFT's files, added to the weights; empty: none
+
+  /// The adapter's folder if it has a tokenizer.json, else the base's.
+  [[nodiscard]] std::filesystem::path tokenizer() const;
+};
+/// A folder with weights and perhaps an adapter beside them, or of an adapter alone, whose
+/// base_model_name_or_path is a folder.
+[[nodiscard]] Result<ModelFiles> find_model(const std::filesystem::path& folder);
+
+}  // namespace neap::spec

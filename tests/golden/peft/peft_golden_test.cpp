@@ -1,0 +1,177 @@
+// Adapters against PEFT's, made by make_goldens.py: what adapted models compute, the gradients of
+// adapters, and weights after a merge.
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+
+#include "base/json.h"
+#include "golden/model/golden_weights.h"
+#include "model/adapter.h"
+#include "model/checkpoint.h"
+#include "model/merge.h"
+#include "model/model_reader.h"
+#include "model/safetensors.h"
+#include "model/tensor_io.h"
+#include "model/transformer.h"
+#include "spec/adapter_config.h"
+
+namespace neap::model {
+namespace {
+
+namespace fs = std::filesystem;
+using at::Tensor;
+
+fs::path here() {
+  return fs::path(NEAP_SOURCE_DIR) / "tests/golden/peft";
+}
+std::vector<std::string> cases() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(here()))
+    if (fs::exists(entry.path() / "golden.safetensors"))
+      names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+class Peft : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    at::set_num_threads(1);
+    folder_ = here() / GetParam();
+    file_.emplace(SafetensorsFile::open(folder_ / "golden.safetensors"));
+    const Json config = value_or_throw(parse_json(file_->metadata().at("config"), GetParam()));
+    shape_ = value_or_throw(spec::Architecture::from_json(config, GetParam()));
+    head_ = file_->find("scores") != nullptr ? spec::Head::kScalar : spec::Head::kLanguageModel;
+    config_ = value_or_throw(spec::AdapterConfig::from_folder(folder_, shape_));
+    units_ = spec::flat_layout(shape_, head_);
+    for (const auto& unit : units_) weights_.push_back(at::zeros({unit.elements}, at::kDouble));
+    base_.emplace(shape_, head_, FlatTensors{weights_, {}});
+    testing::fill_golden_weights(*base_);
+    tokens_ = at::empty({2, 9}, at::kLong);
+    const TensorEntry& tokens = entry_of(*file_, "tokens");
+    file_->read(tokens, 0, {static_cast<std::byte*>(tokens_.data_ptr()), tokens_.nbytes()});
+  }
+
+  [[nodiscard]] bool trains() const { return config_.check_trainable("", shape_).ok(); }
+  [[nodiscard]] Tensor stored(const std::string& name) const {
+    return read_float(*file_, entry_of(*file_, name)).to(at::kDouble);
+  }
+  [[nodiscard]] std::map<std::string, Tensor> stored_with(const std::string& prefix) const {
+    std::map<std::string, Tensor> out;
+    for (const TensorEntry& entry : file_->tensors())
+      if (entry.name.starts_with(prefix))
+        out.emplace(entry.name.substr(prefix.size()), stored(entry.name));
+    return out;
+  }
+  /// Of every position: logits or scores.
+  [[nodiscard]] Tensor outputs(Transformer& model, const Tensor& hidden) const {
+    return head_ == spec::Head::kScalar ? model.scores(hidden) : model.logits(hidden);
+  }
+  [[nodiscard]] Tensor wanted() const {
+    const Tensor out = stored(head_ == spec::Head::kScalar ? "scores" : "logits");
+    return head_ == spec::Head::kScalar ? out.view(-1) : out.flatten(0, 1);
+  }
+  static void expect_close(const Tensor& actual, const Tensor& expected, const std::string& what) {
+    ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
+    const double scale = 1 + expected.abs().max().item<double>();
+    EXPECT_LT((actual - expected).abs().max().item<double>(), 1e-6 * scale) << what;
+  }
+  /// The base with the adapter beside it, as PEFT computes.
+  Transformer adapted() {
+    for (const auto& unit : spec::lora_layout(shape_, head_, config_.lora)) {
+      adapters_.push_back(at::zeros({unit.elements}, at::kDouble));
+      grads_.push_back(at::zeros({unit.elements}, at::kDouble));
+    }
+    AdapterReader(folder_, shape_, head_, config_.lora).read(0, adapters_);
+    return {shape_, head_, FlatTensors{weights_, {}}, Lora{config_.lora, {adapters_, grads_}}};
+  }
+
+  fs::path folder_;
+  std::optional<SafetensorsFile> file_;
+  spec::Architecture shape_;
+  spec::Head head_ = spec::Head::kLanguageModel;
+  spec::AdapterConfig config_;
+  std::vector<spec::FlatUnit> units_;
+  std::vector<Tensor> weights_, adapters_, grads_;
+  std::optional<Transformer> base_;
+  Tensor tokens_;
+};
+INSTANTIATE_TEST_SUITE_P(Adapters, Peft, ::testing::ValuesIn(cases()),
+                         [](const auto& i) { return i.param; });
+
+TEST(PeftGoldens, CoverEveryKindThatIsRead) {
+  const std::vector<std::string> names = cases();
+  EXPECT_EQ(names.size(), 12u);
+}
+
+TEST_P(Peft, AdaptedModelsComputeWhatPeftComputes) {
+  if (!trains()) GTEST_SKIP() << "it is merged only";
+  Transformer model = adapted();
+  expect_close(outputs(model, model.forward(tokens_)), wanted(), "outputs");
+  model.merge_adapters();
+  expect_close(outputs(model, model.forward(tokens_)), wanted(), "outputs, merged in place");
+}
+
+TEST_P(Peft, GradientsOfAdaptersArePeftsOwn) {
+  if (!trains()) GTEST_SKIP() << "it is merged only";
+  Transformer model = adapted();
+  Tape tape = model.forward_train(tokens_, {});
+  const Tensor weights = at::linspace(-0.5, 1.5, tokens_.numel(), at::kDouble);
+  if (head_ == spec::Head::kScalar) {
+    const Tensor rows = at::arange(tokens_.numel(), at::kLong);
+    tape.backward(model.scores_backward(tape.hidden(), rows, weights));
+  } else {
+    const Tensor targets = at::arange(tokens_.numel(), at::kLong).mul(5).add(3).remainder(29);
+    tape.backward(model.cross_entropy(tape.hidden(), {}, targets, weights).d_hidden);
+  }
+  const auto expected = stored_with("grad.");
+  for (const NamedParameter& adapter : model.adapters()) {
+    ASSERT_TRUE(expected.contains(adapter.name)) << adapter.name;
+    expect_close(adapter.grad, expected.at(adapter.name), adapter.name);
+  }
+  EXPECT_EQ(model.adapters().size(), expected.size());
+}
+
+TEST_P(Peft, MergedWeightsArePefts) {
+  const FolderAdapter adapter(folder_, shape_, units_);
+  for (std::size_t u = 0; u < units_.size(); ++u) adapter.apply(u, weights_[u]);
+  auto expected = stored_with("merged.");
+  const std::vector<std::string> changed = adapter.parameters();
+  for (const NamedParameter& p : base_->parameters()) {
+    if (expected.contains(p.name)) expect_close(p.weight, expected.at(p.name), p.name);
+    EXPECT_EQ(expected.erase(p.name),
+              static_cast<std::size_t>(std::count(changed.begin(), changed.end(), p.name)))
+        << p.name;
+  }
+  EXPECT_TRUE(expected.empty()) << expected.begin()->first;
+  expect_close(outputs(*base_, base_->forward(tokens_)), wanted(), "outputs");
+}
+
+// check_peft.py opens them with PEFT.
+TEST_P(Peft, WritesFoldersForPeft) {
+  const char* where = std::getenv("NEAP_EXPORT");
+  if (where == nullptr) GTEST_SKIP() << "NEAP_EXPORT names no folder";
+  const fs::path base = fs::path(where) / GetParam() / "base";
+  const fs::path merged = fs::path(where) / GetParam() / "merged";
+  std::vector<Tensor> narrow;
+  for (const Tensor& unit : weights_) narrow.push_back(unit.to(at::kFloat));
+  save_model(base, shape_, head_, narrow);
+  merge_adapter({base, folder_}, merged);
+  save_tensors(fs::path(where) / GetParam() / "expected.safetensors",
+               {{"tokens", tokens_}, {"out", wanted()}});
+  if (!trains()) return;
+  (void)adapted();
+  std::vector<Tensor> adapters;
+  for (const Tensor& unit : adapters_) adapters.push_back(unit.to(at::kFloat));
+  save_adapter(fs::path(where) / GetParam() / "adapter", shape_, head_, config_.lora, adapters,
+               base.string());
+}
+
+}  // namespace
+}  // namespace neap::model
