@@ -246,7 +246,9 @@ class PhasePasses {
     step::Sequences<T> sequences = training_sequences(role, phase);
     const T per_token = floats({sequences.size(), response_});
     const T weights = job_.algorithm.rollout_correction.weighs() ? per_token : T();
-    return {std::move(sequences), per_token, per_token, per_token, per_token, per_token, weights};
+    const T noise = spec::draws_tokens(job_.actor.loss_mode) ? per_token : T();
+    return {std::move(sequences), per_token, per_token, per_token,
+            per_token,            per_token, weights,   noise};
   }
 
   World& world_;

@@ -19,6 +19,7 @@ namespace neap::rlhf {
 namespace {
 
 constexpr std::uint64_t kRolloutStream = 0x726f6c6cULL;
+constexpr std::uint64_t kNoiseStream = 0x6e6f6973ULL;
 constexpr const char* kPpoStateFile = "ppo.json";
 
 std::vector<train::Tokens> tokens_of(const std::vector<PromptRow>& prompts) {
@@ -46,7 +47,8 @@ class PpoTrainer final : public Trainer {
   [[nodiscard]] std::vector<train::ModelWorker*> workers();
   [[nodiscard]] const Rows& held_out() const { return context_.data.held_out; }
   /// Everything up to the advantages.
-  [[nodiscard]] Experience make_experience(Metrics& metrics);
+  [[nodiscard]] Experience make_experience(std::int64_t step, Metrics& metrics);
+  [[nodiscard]] at::Tensor token_noise(const at::Tensor& mask, std::int64_t step) const;
   /// This rank's responses to the next batch of prompts; ReMax's greedy ones with them.
   struct Round {
     std::vector<PromptRow> prompts;
@@ -58,6 +60,8 @@ class PpoTrainer final : public Trainer {
   /// Scored responses to prompts whose responses have different scores, of as many batches as it
   /// takes: DAPO's dynamic sampling.
   [[nodiscard]] Experience varied_responses(Metrics& metrics);
+  /// What dynamic sampling compares, one number a response of the whole batch.
+  [[nodiscard]] at::Tensor filter_metric(const Experience& all) const;
   void add_log_probs(Experience& e, Metrics& metrics);
   /// By the reward model, in `phase`, and the functions.
   [[nodiscard]] ResponseScores score(const std::vector<PromptRow>& prompts, std::int64_t n,
@@ -107,7 +111,7 @@ std::vector<train::ModelWorker*> PpoTrainer::workers() {
 Metrics PpoTrainer::train_step(std::int64_t step) {
   Metrics metrics;
   taken_ = batches_;
-  const Experience e = make_experience(metrics);
+  const Experience e = make_experience(step, metrics);
   if (critic_) {
     const Stopwatch watch(metrics, "update_critic");
     train_critic(context_, *critic_, e, step, metrics);
@@ -173,8 +177,9 @@ Experience PpoTrainer::varied_responses(Metrics& metrics) {
     }
     Round round = respond(metrics);
     score(round, metrics);
+    if (job().filters_by_kl()) add_log_probs(round.e, metrics);
     Experience all = gather_experience(context_, round.e, n, wanted);
-    const at::Tensor varied = rows_of_varied_groups(all.scores, n);
+    const at::Tensor varied = rows_of_varied_groups(filter_metric(all), n);
     transform_rows(all, [&](const at::Tensor& t) { return t.index_select(0, varied); });
     rows += varied.numel();
     kept.push_back(std::move(all));
@@ -186,7 +191,29 @@ Experience PpoTrainer::varied_responses(Metrics& metrics) {
   return out;
 }
 
-Experience PpoTrainer::make_experience(Metrics& metrics) {
+at::Tensor PpoTrainer::filter_metric(const Experience& all) const {
+  if (job().filters_by_kl()) {
+    return apply_kl_penalty(place_at_end(all.scores, all.sequences.mask), all.old_log_probs,
+                            all.ref_log_probs, all.sequences.mask, kl_control_.value(),
+                            job().algorithm.kl_penalty)
+        .token_rewards.sum(-1);
+  }
+  return job().algorithm.filter_groups.metric == "acc" ? scorer_.accuracies(all.numbers)
+                                                       : all.scores;
+}
+
+// Numbers in (0, 1] of each token's place in the batch, whatever ranks have it.
+at::Tensor PpoTrainer::token_noise(const at::Tensor& mask, std::int64_t step) const {
+  const std::uint64_t key = random_key({static_cast<std::uint64_t>(job().trainer.seed),
+                                        kNoiseStream, static_cast<std::uint64_t>(step)});
+  const at::Tensor out = at::empty_like(mask);
+  float* values = out.data_ptr<float>();
+  for (std::int64_t i = 0; i < out.numel(); ++i)
+    values[i] = 1 - uniform(key, static_cast<std::uint64_t>(i));
+  return out;
+}
+
+Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
   const bool filter = job().algorithm.filter_groups.enable;
   Round round;
   if (filter) {
@@ -195,7 +222,7 @@ Experience PpoTrainer::make_experience(Metrics& metrics) {
     round = respond(metrics);
   }
   Experience& e = round.e;
-  add_log_probs(e, metrics);
+  if (!e.old_log_probs.defined()) add_log_probs(e, metrics);
   if (critic_) {
     const Stopwatch watch(metrics, "values");
     e.values = response_values(context_, *critic_, e.sequences);
@@ -209,6 +236,7 @@ Experience PpoTrainer::make_experience(Metrics& metrics) {
   if (all.numbers.defined()) scorer_.describe(all.numbers, metrics);
   correct_loss(all, metrics);
   const at::Tensor mask = all.sequences.mask;
+  if (spec::draws_tokens(job().actor.loss_mode)) all.noise = token_noise(mask, step);
   transform_rows(all, [&](const at::Tensor& t) { return context_.sharder().pick(t, n); });
   all.batch_mask = mask;
   return all;
@@ -221,6 +249,9 @@ void PpoTrainer::correct_loss(Experience& e, Metrics& metrics) {
     const spec::RolloutCorrectionConfig& config = job().algorithm.rollout_correction;
     describe_divergence(divergence, metrics);
     e.rollout_weights = rollout_weights(config, divergence, metrics);
+    // One ratio a sequence has one weight a sequence.
+    if (config.weighs() && job().actor.loss_mode == spec::PolicyLoss::kGeoMean)
+      e.rollout_weights = geometric_means(e.rollout_weights, mask);
     mask = accepted_mask(config, divergence, metrics);
   }
   if (job().algorithm.mask_truncated_completions) mask = mask * (1 - e.truncated).unsqueeze(-1);

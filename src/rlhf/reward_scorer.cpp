@@ -41,6 +41,24 @@ at::Tensor RewardScorer::totals(const at::Tensor& numbers) const {
   return out;
 }
 
+at::Tensor RewardScorer::accuracies(const at::Tensor& numbers) const {
+  const bridge::HostScope host;
+  const at::Tensor all = numbers.contiguous();
+  const at::Tensor out = at::empty({all.size(0)}, at::TensorOptions().dtype(at::kFloat));
+  const auto columns = static_cast<std::size_t>(all.size(1));
+  const auto* from = all.const_data_ptr<double>();
+  auto* to = out.mutable_data_ptr<float>();
+  for (std::int64_t i = 0; i < all.size(0); ++i, from += columns) {
+    const std::optional<double> value = set_.accuracy({from, columns});
+    if (!value)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "algorithm.filter_groups.metric is \"acc\", but no reward function tells the "
+                  "accuracy of a response (docs/rewards.md)");
+    to[i] = static_cast<float>(*value);
+  }
+  return out;
+}
+
 std::optional<std::string> RewardScorer::answer(const PromptRow& prompt,
                                                 const ResponseText& response) const {
   return set_.answer({prompt.json.get(), response.text, response.tokens, !response.ended});

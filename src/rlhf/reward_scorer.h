@@ -48,6 +48,8 @@ class RewardScorer {
   [[nodiscard]] std::optional<double> accuracy(std::span<const double> numbers) const {
     return set_.accuracy(numbers);
   }
+  /// (B,): of each response; an error where a response has none.
+  [[nodiscard]] at::Tensor accuracies(const at::Tensor& numbers) const;
   [[nodiscard]] std::optional<std::string> answer(const PromptRow& prompt,
                                                   const ResponseText& response) const;
   [[nodiscard]] const std::vector<reward::RewardSet::Column>& columns() const {

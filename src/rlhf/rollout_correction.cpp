@@ -99,6 +99,12 @@ at::Tensor rollout_weights(const spec::RolloutCorrectionConfig& config, const Ro
   return w.to(d.mask.scalar_type());
 }
 
+at::Tensor geometric_means(const at::Tensor& weights, const at::Tensor& mask) {
+  const at::Tensor wide = mask.to(at::kDouble);
+  const at::Tensor logs = (weights.to(at::kDouble) + 1e-10).log();
+  return (sequence_mean(logs, wide).exp().unsqueeze(-1) * wide).to(mask.scalar_type());
+}
+
 at::Tensor accepted_mask(const spec::RolloutCorrectionConfig& config, const RolloutDivergence& d,
                          Metrics& metrics) {
   if (!config.rejects()) return d.mask;

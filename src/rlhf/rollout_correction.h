@@ -28,4 +28,7 @@ void describe_divergence(const RolloutDivergence& d, Metrics& metrics);
 [[nodiscard]] at::Tensor accepted_mask(const spec::RolloutCorrectionConfig& config,
                                        const RolloutDivergence& d, Metrics& metrics);
 
+/// Each sequence's geometric mean of weights (B, T), on each of its tokens.
+[[nodiscard]] at::Tensor geometric_means(const at::Tensor& weights, const at::Tensor& mask);
+
 }  // namespace neap::rlhf

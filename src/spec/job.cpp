@@ -103,6 +103,10 @@ Status validate_losses(const Job& job) {
                "label_smoothing; take less than 0.5",
                job.dpo.label_smoothing));
   }
+  if (job.actor.loss_mode == PolicyLoss::kDro && job.actor.dro_beta <= 0) {
+    return wrong(
+        "actor_rollout_ref.actor.policy_loss.dro_beta is 0; loss \"dro\" needs it above 0");
+  }
   if (job.actor.clip_ratio_c != 0 && job.actor.clip_ratio_c < 1) {
     return wrong(
         format("actor_rollout_ref.actor.clip_ratio_c is {}; it can be 0 (no dual clip) or "
@@ -130,6 +134,11 @@ Status validate_advantages(const Job& job) {
     return wrong(
         "algorithm.filter_groups.enable needs actor_rollout_ref.rollout.n of at least 2: it drops "
         "prompts whose responses all have the same score");
+  }
+  if (job.algorithm.filter_groups.metric == "acc" && job.reward.functions.empty()) {
+    return wrong(
+        "algorithm.filter_groups.metric is \"acc\", which [[reward.functions]] tell; there are "
+        "none");
   }
   if (job.algorithm.filter_groups.enable && job.has_greedy_baseline())
     return wrong("algorithm.filter_groups.enable does not go with adv_estimator \"remax\"");

@@ -59,6 +59,11 @@ struct ActorConfig {
   std::int64_t ppo_max_token_len_per_gpu = 16384;
   std::int64_t ppo_epochs = 1;
   PolicyLoss loss_mode = PolicyLoss::kVanilla;  ///< policy_loss.loss_mode
+  // Of policy_loss, too.
+  double dro_beta = 0;
+  double tau_pos = 1.0, tau_neg = 1.05;
+  double clip_cov_ratio = 2e-4, clip_cov_lb = 1.0, clip_cov_ub = 5.0;
+  double kl_cov_ratio = 2e-4, ppo_kl_coef = 0.1;
   double clip_ratio = 0.2, clip_ratio_low = 0.2, clip_ratio_high = 0.2;
   double clip_ratio_c = 3.0;  ///< 0: no dual clip
   double entropy_coeff = 0;
@@ -120,7 +125,7 @@ struct DpoConfig {
 /// DAPO's dynamic sampling.
 struct FilterGroupsConfig {
   bool enable = false;
-  std::string metric = "score";
+  std::string metric = "score";          ///< score, seq_reward, seq_final_reward, acc
   std::int64_t max_num_gen_batches = 0;  ///< 0: no limit
 };
 
@@ -235,6 +240,10 @@ struct Job {
     return trains_policy() && algorithm.adv_estimator == AdvantageEstimator::kRemax;
   }
   [[nodiscard]] bool has_reward_model() const { return !reward_model.path.empty(); }
+  /// Dynamic sampling compares rewards less the KL.
+  [[nodiscard]] bool filters_by_kl() const {
+    return algorithm.filter_groups.metric == "seq_final_reward" && algorithm.use_kl_in_reward;
+  }
   /// The rollout keeps the log-probabilities of what it samples.
   [[nodiscard]] bool keeps_rollout_log_probs() const {
     return trains_policy() && (rollout.calculate_log_probs || algorithm.rollout_correction.any());

@@ -168,6 +168,27 @@ void bind_device(ConfigTable& t, Job& job) {
          "Settings of the transient pools' allocator, in the syntax of `PYTORCH_CUDA_ALLOC_CONF`.");
 }
 
+void bind_policy_loss(ConfigTable& t, const std::string& at, ActorConfig& a) {
+  t.bind(at + ".dro_beta", &a.dro_beta,
+         "dro: weight of the squared distance to the old policy; has to be set.")
+      .at_least(0);
+  t.bind(at + ".tau_pos", &a.tau_pos, "sapo: steepness of the gate for positive advantages.")
+      .at_least(1e-6);
+  t.bind(at + ".tau_neg", &a.tau_neg, "sapo: and for the others.").at_least(1e-6);
+  t.bind(at + ".clip_cov_ratio", &a.clip_cov_ratio,
+         "clip_cov: share of a micro-batch's tokens that are left out, at least one.")
+      .at_least(0)
+      .at_most(1);
+  t.bind(at + ".clip_cov_lb", &a.clip_cov_lb,
+         "clip_cov: only tokens of a larger covariance are left out.");
+  t.bind(at + ".clip_cov_ub", &a.clip_cov_ub, "clip_cov: and of a smaller one than this.");
+  t.bind(at + ".kl_cov_ratio", &a.kl_cov_ratio,
+         "kl_cov: share of a micro-batch's tokens that are pulled to the old policy, at least one.")
+      .at_least(0)
+      .at_most(1);
+  t.bind(at + ".ppo_kl_coef", &a.ppo_kl_coef, "kl_cov: strength of the pull.").at_least(0);
+}
+
 void bind_actor(ConfigTable& t, ActorConfig& a) {
   const std::string at = "actor_rollout_ref.actor";
   t.bind(at + ".ppo_mini_batch_size", &a.ppo_mini_batch_size,
@@ -191,8 +212,9 @@ void bind_actor(ConfigTable& t, ActorConfig& a) {
   bind_enum(t, at + ".policy_loss.loss_mode", &a.loss_mode, parse_policy_loss,
             "Loss of a token: `vanilla`: PPO's clip and dual clip; `gspo`: the clip of one ratio a "
             "sequence; `cispo`: the clipped ratio weighs the log-probability; `gpg`: the advantage "
-            "alone does.")
+            "alone does; `dro`, `sapo`, `geo_mean`, `clip_cov`, `kl_cov`: docs/algorithms.md.")
       .one_of(policy_loss_names());
+  bind_policy_loss(t, at + ".policy_loss", a);
   t.bind(at + ".clip_ratio", &a.clip_ratio,
          "PPO's clip; sets `clip_ratio_low` and `clip_ratio_high` where they are not set.")
       .at_least(0);
@@ -396,8 +418,10 @@ void bind_truncation(ConfigTable& t, AlgorithmConfig& a) {
          "DAPO's dynamic sampling: prompts whose responses all have the same score are dropped, "
          "and more prompts are generated until the batch is full.");
   t.bind("algorithm.filter_groups.metric", &a.filter_groups.metric,
-         "What is compared: `score` or `seq_reward`, both the sum of a response's rewards.")
-      .one_of({"score", "seq_reward"});
+         "What is compared: `score` or `seq_reward`, both the sum of a response's rewards; "
+         "`seq_final_reward`: that less the KL in the reward; `acc`: the accuracy that a reward "
+         "function tells.")
+      .one_of({"score", "seq_reward", "seq_final_reward", "acc"});
   t.bind("algorithm.filter_groups.max_num_gen_batches", &a.filter_groups.max_num_gen_batches,
          "Most batches generated for one step; more is an error. 0: no limit.")
       .in("batches")

@@ -19,10 +19,11 @@ constexpr Named<LossAggregation> kAggregations[] = {
     {"seq-mean-token-sum-norm", LossAggregation::kSequenceMeanTokenSumNorm},
 };
 constexpr Named<PolicyLoss> kPolicyLosses[] = {
-    {"vanilla", PolicyLoss::kVanilla},
-    {"gspo", PolicyLoss::kGspo},
-    {"cispo", PolicyLoss::kCispo},
-    {"gpg", PolicyLoss::kGpg},
+    {"vanilla", PolicyLoss::kVanilla},  {"gspo", PolicyLoss::kGspo},
+    {"cispo", PolicyLoss::kCispo},      {"gpg", PolicyLoss::kGpg},
+    {"dro", PolicyLoss::kDro},          {"sapo", PolicyLoss::kSapo},
+    {"geo_mean", PolicyLoss::kGeoMean}, {"clip_cov", PolicyLoss::kClipCov},
+    {"kl_cov", PolicyLoss::kKlCov},
 };
 constexpr Named<PreferenceLoss> kPreferences[] = {
     {"sigmoid", PreferenceLoss::kSigmoid}, {"sigmoid_norm", PreferenceLoss::kSigmoidNorm},
@@ -99,7 +100,9 @@ Result<PolicyLoss> parse_policy_loss(std::string_view name) {
   return value_of(kPolicyLosses, "policy loss", name);
 }
 LossAggregation aggregation_of(PolicyLoss kind, LossAggregation configured) {
-  return kind == PolicyLoss::kGspo ? LossAggregation::kSequenceMeanTokenMean : configured;
+  const bool by_sequence =
+      kind == PolicyLoss::kGspo || kind == PolicyLoss::kSapo || kind == PolicyLoss::kGeoMean;
+  return by_sequence ? LossAggregation::kSequenceMeanTokenMean : configured;
 }
 
 std::vector<std::string> preference_loss_names() {

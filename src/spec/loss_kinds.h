@@ -31,7 +31,16 @@ enum class PolicyLoss : std::uint8_t {
   kGspo,     ///< clips one ratio a sequence, the geometric mean of its tokens'
   kCispo,    ///< log-probabilities weighted with the clipped ratio, which has no gradient
   kGpg,      ///< log-probabilities weighted with the advantage alone
+  kDro,      ///< those, less the squared distance to the old policy
+  kSapo,     ///< a sigmoid of the ratio in place of the clip
+  kGeoMean,  ///< one ratio a sequence: the geometric mean of its tokens' clipped ratios
+  kClipCov,  ///< PPO's clip; tokens of high covariance with the advantage are left out at random
+  kKlCov,    ///< no clip; tokens of the highest covariance are pulled to the old policy
 };
+/// The loss draws tokens at random.
+[[nodiscard]] constexpr bool draws_tokens(PolicyLoss kind) {
+  return kind == PolicyLoss::kClipCov;
+}
 [[nodiscard]] std::vector<std::string> policy_loss_names();
 [[nodiscard]] std::string_view to_string(PolicyLoss kind);
 [[nodiscard]] Result<PolicyLoss> parse_policy_loss(std::string_view name);

@@ -17,7 +17,6 @@ namespace neap::step {
 /// |log ratio| is clamped to this: e^20 is finite in every dtype in use.
 constexpr double kLogRatioLimit = 20;
 constexpr double kKlLimit = 10;
-constexpr double kSequenceLogRatioLimit = 10;
 /// More than any sequence has.
 constexpr double kMostTokens = 1e30;
 
@@ -112,139 +111,10 @@ T kl_slope(Ops& ops, const T& delta, spec::KlEstimator kind) {
   return {};
 }
 
-struct PolicyStatistics {
-  double loss = 0;                 ///< this micro-batch's share of the mini-batch's
-  double clip_fraction = 0;        ///< masked share of tokens at which the clipped side was taken
-  double clip_fraction_lower = 0;  ///< and at which the dual clip was
-  double kl = 0;                   ///< masked mean of old - new
-};
-template <class T>
-struct PolicyGradient {
-  T d_log_probs;
-  PolicyStatistics statistics;
-};
-
 /// Mean of x over the mask.
 template <class Ops, class T = typename Ops::Tensor>
 double masked_mean(Ops& ops, const T& x, const T& mask, double count) {
   return weighted_sum(ops, x, mask) / (count + 1e-8);
-}
-
-/// What the actor's loss reads of a micro-batch.
-template <class T>
-struct PolicyInputs {
-  T old_log_probs, log_probs, advantages, mask, weights;
-};
-
-/// PPO's clipped loss with dual clip and its gradient with respect to log_probs.
-template <class Ops, class T = typename Ops::Tensor>
-PolicyGradient<T> vanilla_policy_loss(Ops& ops, const PolicyInputs<T>& in,
-                                      const spec::ActorConfig& config) {
-  const T difference = ops.subtract(in.log_probs, in.old_log_probs);
-  const T delta = ops.clamp(difference, -kLogRatioLimit, kLogRatioLimit);
-  const T ratio = ops.exp(delta);
-  const T cost = ops.negate(in.advantages);
-  const T plain = ops.multiply(cost, ratio);
-  const T clipped =
-      ops.multiply(cost, ops.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high));
-  const T loss = ops.maximum(plain, clipped);
-
-  PolicyGradient<T> out;
-  const double count = ops.read(ops.sum(in.mask));
-  out.statistics.clip_fraction = masked_mean(ops, ops.above(clipped, plain), in.mask, count);
-  out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
-  // Only the plain side moves with the ratio: on the clipped side beyond the range nothing does,
-  // and within it both sides are one.
-  out.d_log_probs = ops.multiply(plain, in.weights);
-  ops.multiply_(out.d_log_probs, ops.at_least(plain, clipped));
-  if (config.clip_ratio_c > 0) {
-    const T bound = ops.clone(cost);
-    ops.scale_(bound, config.clip_ratio_c);
-    const T over = ops.above(loss, bound);      // the dual clip would hold
-    ops.multiply_(over, ops.above(cost, 0.0));  // where the advantage is negative
-    out.statistics.clip_fraction_lower = masked_mean(ops, over, in.mask, count);
-    // loss = over ? bound : loss
-    ops.subtract_(bound, loss);
-    ops.multiply_(bound, over);
-    ops.add_(loss, bound);
-    ops.multiply_(out.d_log_probs, ops.at_most(over, 0.0));
-  }
-  out.statistics.loss = weighted_sum(ops, loss, in.weights);
-  ops.multiply_(out.d_log_probs, ops.equal(difference, delta));
-  return out;
-}
-
-/// GSPO: the ratio of each token has the value of its sequence's, exp of the mean log ratio (at most
-/// kSequenceLogRatioLimit), and the gradient of its own log-probability. No dual clip.
-template <class Ops, class T = typename Ops::Tensor>
-PolicyGradient<T> gspo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
-                                   const spec::ActorConfig& config) {
-  const T difference = ops.subtract(in.log_probs, in.old_log_probs);
-  PolicyGradient<T> out;
-  const double count = ops.read(ops.sum(in.mask));
-  out.statistics.kl = -masked_mean(ops, difference, in.mask, count);
-  const T mean = ops.sum_last(ops.multiply(difference, in.mask));  // (B,)
-  ops.divide_(mean, ops.clamp(ops.sum_last(in.mask), 1, kMostTokens));
-  const T held = ops.clamp(mean, -kMostTokens, kSequenceLogRatioLimit);
-  const T ratio = ops.view(ops.exp(held), {-1, 1});
-  const T cost = ops.negate(in.advantages);
-  const T plain = ops.multiply(cost, ratio);
-  const T clipped =
-      ops.multiply(cost, ops.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high));
-  out.statistics.clip_fraction = masked_mean(ops, ops.above(clipped, plain), in.mask, count);
-  out.statistics.loss = weighted_sum(ops, ops.maximum(plain, clipped), in.weights);
-  out.d_log_probs = ops.multiply(plain, in.weights);
-  ops.multiply_(out.d_log_probs, ops.at_least(plain, clipped));
-  ops.multiply_(out.d_log_probs, ops.view(ops.equal(mean, held), {-1, 1}));
-  return out;
-}
-
-/// CISPO: -clip(ratio) A log p, where the clipped ratio has no gradient.
-template <class Ops, class T = typename Ops::Tensor>
-PolicyGradient<T> cispo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
-                                    const spec::ActorConfig& config) {
-  const T delta = ops.subtract(in.log_probs, in.old_log_probs);
-  const T ratio = ops.exp(ops.clamp(delta, -kLogRatioLimit, kLogRatioLimit));
-  const T clipped = ops.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high);
-  PolicyGradient<T> out;
-  const double count = ops.read(ops.sum(in.mask));
-  out.statistics.kl =
-      -masked_mean(ops, ops.clamp(delta, -kLogRatioLimit, kLogRatioLimit), in.mask, count);
-  out.statistics.clip_fraction = 1 - masked_mean(ops, ops.equal(ratio, clipped), in.mask, count);
-  ops.multiply_(clipped, in.advantages);
-  out.d_log_probs = ops.multiply(clipped, in.weights);
-  ops.scale_(out.d_log_probs, -1);
-  out.statistics.loss = weighted_sum(ops, in.log_probs, out.d_log_probs);
-  return out;
-}
-
-/// GPG: -A log p.
-template <class Ops, class T = typename Ops::Tensor>
-PolicyGradient<T> gpg_policy_loss(Ops& ops, const PolicyInputs<T>& in) {
-  PolicyGradient<T> out;
-  const double count = ops.read(ops.sum(in.mask));
-  out.statistics.kl =
-      masked_mean(ops, ops.subtract(in.old_log_probs, in.log_probs), in.mask, count);
-  out.d_log_probs = ops.multiply(in.advantages, in.weights);
-  ops.scale_(out.d_log_probs, -1);
-  out.statistics.loss = weighted_sum(ops, in.log_probs, out.d_log_probs);
-  return out;
-}
-
-template <class Ops, class T = typename Ops::Tensor>
-PolicyGradient<T> policy_loss(Ops& ops, const PolicyInputs<T>& in,
-                              const spec::ActorConfig& config) {
-  switch (config.loss_mode) {
-    case spec::PolicyLoss::kVanilla:
-      return vanilla_policy_loss(ops, in, config);
-    case spec::PolicyLoss::kGspo:
-      return gspo_policy_loss(ops, in, config);
-    case spec::PolicyLoss::kCispo:
-      return cispo_policy_loss(ops, in, config);
-    case spec::PolicyLoss::kGpg:
-      return gpg_policy_loss(ops, in);
-  }
-  return {};
 }
 
 template <class T>

@@ -13,6 +13,7 @@
 #include "spec/recipe.h"
 #include "step/batch.h"
 #include "step/losses.h"
+#include "step/policy_losses.h"
 #include "step/preference.h"
 #include "step/sampling.h"
 
@@ -88,11 +89,12 @@ void train_one_block(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch,
 }
 
 /// Host tensors (B, R) that the updates of PPO and GRPO read; ref_log_probs, values and
-/// rollout_weights, which the policy's loss is weighted with, may be undefined.
+/// rollout_weights, which the policy's loss is weighted with, and noise, by which it draws tokens, may
+/// be undefined.
 template <class T>
 struct Experience {
   Sequences<T> sequences;
-  T old_log_probs, ref_log_probs, values, advantages, returns, rollout_weights;
+  T old_log_probs, ref_log_probs, values, advantages, returns, rollout_weights, noise;
 };
 
 /// The micro-batches of each mini-batch: the packed ones, or of equal size.
@@ -163,7 +165,7 @@ PolicyMicroStatistics policy_micro_batch(Ops& ops, const Weights<T>& w, const Ex
     PolicyGradient<T> policy =
         policy_loss(ops,
                     PolicyInputs<T>{batch.part(e.old_log_probs), current, batch.part(e.advantages),
-                                    batch.mask(), policy_weights},
+                                    batch.mask(), policy_weights, batch.part(e.noise)},
                     config);
     statistics.policy = policy.statistics;
     d_log_probs = std::move(policy.d_log_probs);

@@ -6,7 +6,7 @@
 #include "rlhf/core_algos.h"
 #include "rlhf/rollout_correction.h"
 #include "spec/loss_kinds.h"
-#include "step/losses.h"
+#include "step/policy_losses.h"
 #include "step/preference.h"
 
 namespace neap::rlhf {
@@ -25,6 +25,15 @@ spec::ActorConfig config_of(const Json& want) {
   config.clip_ratio_low = want["low"].get<double>();
   config.clip_ratio_high = want["high"].get<double>();
   config.clip_ratio_c = want["c"].get<double>();
+  const auto read = [&](const char* name, double& value) { value = want[name].get<double>(); };
+  read("dro_beta", config.dro_beta);
+  read("tau_pos", config.tau_pos);
+  read("tau_neg", config.tau_neg);
+  read("clip_cov_ratio", config.clip_cov_ratio);
+  read("clip_cov_lb", config.clip_cov_lb);
+  read("clip_cov_ub", config.clip_cov_ub);
+  read("kl_cov_ratio", config.kl_cov_ratio);
+  read("ppo_kl_coef", config.ppo_kl_coef);
   return config;
 }
 
@@ -39,10 +48,11 @@ step::PolicyGradient<at::Tensor> part_of(const Json& batch, const Json& want, st
   const at::Tensor weights =
       step::loss_weights(ops, mask, spec::aggregation_of(config.loss_mode, config.loss_agg_mode),
                          loss_scale(all, want["length"].get<std::int64_t>()));
-  return step::policy_loss(
-      ops,
-      step::PolicyInputs<at::Tensor>{rows("old"), rows("new"), rows("advantage"), mask, weights},
-      config);
+  return step::policy_loss(ops,
+                           step::PolicyInputs<at::Tensor>{
+                               rows("old"), rows("new"), rows("advantage"), mask, weights,
+                               spec::draws_tokens(config.loss_mode) ? rows("noise") : at::Tensor()},
+                           config);
 }
 
 void expect_policy(const Json& batch) {
@@ -55,6 +65,7 @@ void expect_policy(const Json& batch) {
     expect_close(whole.d_log_probs, table(want["gradient"]));
     expect_close(whole.statistics.clip_fraction, want["clip_fraction"].get<double>());
     expect_close(whole.statistics.clip_fraction_lower, want["clip_fraction_lower"].get<double>());
+    if (want["of_a_micro_batch"].get<bool>()) continue;
     // Micro-batches, and the rows of ranks, add up to the mini-batch whatever their sizes.
     const auto first = part_of(batch, want, 0, 1);
     const auto rest = part_of(batch, want, 1, rows - 1);

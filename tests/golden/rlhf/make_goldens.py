@@ -49,7 +49,63 @@ def gpg(s, base, c):
         yield -a * n, False, False
 
 
-LOSSES = {"vanilla": vanilla, "gspo": gspo, "cispo": cispo, "gpg": gpg}
+def dro(s, base, c):
+    for o, n, a in zip(s["old"], s["new"], s["advantage"]):
+        yield -(a * n - c["dro_beta"] / 2 * (n - o) ** 2), False, False
+
+
+def sapo(s, base, c):
+    for o, n, a in zip(s["old"], s["new"], s["advantage"]):
+        tau = c["tau_pos"] if a > 0 else c["tau_neg"]
+        yield -a * 4 / tau / (1 + math.exp(-tau * (math.exp(clamp(n - o, -20, 20)) - 1))), False, False
+
+
+def geo_mean(s, base, c):
+    deltas = [n - o for o, n in zip(s["old"], s["new"])]
+    held = [clamp(d, -c["low"], c["high"]) for d in deltas]
+    signs = [(a > 0) - (a < 0) for a in s["advantage"]]
+    used = [sign * min(sign * d, sign * h) for sign, d, h in zip(signs, deltas, held)]
+    length = len(deltas) + 1e-8
+    loss = -math.fsum(s["advantage"]) / length * math.exp(math.fsum(used) / length)
+    for d, h, a in zip(deltas, held, s["advantage"]):
+        yield loss, d != h and a > 0, d != h and a < 0
+
+
+def clip_cov(s, base, c):
+    for t, (o, n, a) in enumerate(zip(s["old"], s["new"], s["advantage"])):
+        left_out = (s["index"], t) in c["chosen"]
+        ratio = math.exp(n - o)
+        yield 0 if left_out else max(-a * ratio, -a * clamp(ratio, 1 - c["low"], 1 + c["high"])), left_out, False
+
+
+def kl_cov(s, base, c):
+    for t, (o, n, a) in enumerate(zip(s["old"], s["new"], s["advantage"])):
+        yield -a * math.exp(n - o) + (c["ppo_kl_coef"] * abs(n - o) if (s["index"], t) in c["chosen"] else 0), False, False
+
+
+def chosen(kind, batch, c):
+    """Tokens that clip_cov leaves out and kl_cov pulls to the old policy."""
+    tokens = [(s, t) for s in batch for t in range(len(s["new"]))]
+    mean = {key: math.fsum(s[key][t] for s, t in tokens) / len(tokens) for key in ("advantage", "new")}
+    cov = {(s["index"], t): (s["advantage"][t] - mean["advantage"]) * (s["new"][t] - mean["new"]) for s, t in tokens}
+    count = max(1, int(c[f"{kind}_ratio"] * len(tokens)))
+    if kind == "kl_cov":
+        return sorted(cov, key=cov.get)[-count:]
+    drawn = []
+    for s, t in tokens:
+        ratio, a = math.exp(s["new"][t] - s["old"][t]), s["advantage"][t]
+        free = -a * clamp(ratio, 1 - c["low"], 1 + c["high"]) <= -a * ratio
+        if free and c["clip_cov_lb"] < cov[s["index"], t] < c["clip_cov_ub"]:
+            drawn.append((s["noise"][t], (s["index"], t)))
+    return [key for _, key in sorted(drawn)[-count:]]
+
+
+LOSSES = {"vanilla": vanilla, "gspo": gspo, "cispo": cispo, "gpg": gpg, "dro": dro, "sapo": sapo, "geo_mean": geo_mean,
+          "clip_cov": clip_cov, "kl_cov": kl_cov}
+BY_SEQUENCE = ("gspo", "sapo", "geo_mean")
+OF_A_MICRO_BATCH = ("clip_cov", "kl_cov")
+SETTINGS = {"dro_beta": 0.3, "tau_pos": 1.0, "tau_neg": 1.05, "clip_cov_ratio": 0.15, "clip_cov_lb": 0.05, "clip_cov_ub": 2.0,
+            "kl_cov_ratio": 0.2, "ppo_kl_coef": 0.1}
 
 
 def aggregate(rows, mode, length):
@@ -68,7 +124,7 @@ def aggregate(rows, mode, length):
 
 
 def loss_of(batch, base, kind, mode, c):
-    mode = "seq-mean-token-mean" if kind == "gspo" else mode
+    mode = "seq-mean-token-mean" if kind in BY_SEQUENCE else mode
     return aggregate([[x[0] for x in LOSSES[kind](s, b, c)] for s, b in zip(batch, base)], mode, c["length"])
 
 
@@ -88,7 +144,10 @@ def padded(rows, width):
 
 
 def policy_case(batch, kind, mode, width, **settings):
-    c = {"low": 0.2, "high": 0.2, "c": 3.0, "length": width} | settings
+    c = SETTINGS | {"low": 0.2, "high": 0.2, "c": 3.0, "length": width} | settings
+    if kind in OF_A_MICRO_BATCH:
+        c["chosen"] = chosen(kind, batch, c)
+        assert len(c["chosen"]) > 1
     cells = [list(LOSSES[kind](s, s, c)) for s in batch]
     flat = [cell for row in cells for cell in row]
     return {
@@ -96,14 +155,16 @@ def policy_case(batch, kind, mode, width, **settings):
         "gradient": padded(gradient(lambda moved: loss_of(moved, batch, kind, mode, c), batch), width),
         "clip_fraction": statistics.fmean(float(cell[1]) for cell in flat),
         "clip_fraction_lower": statistics.fmean(float(cell[2]) for cell in flat),
+        "of_a_micro_batch": kind in OF_A_MICRO_BATCH,
     }
 
 
 def random_batch(lengths):
     batch = []
+    drawn = random.Random(3)
     for n in lengths:
         old = [random.gauss(-2, 0.5) for _ in range(n)]
-        batch.append({"old": old, "new": [x + random.gauss(0, 0.4) for x in old],
+        batch.append({"index": len(batch), "noise": [1 - drawn.random() for _ in range(n)], "old": old, "new": [x + random.gauss(0, 0.4) for x in old],
                       "advantage": [random.gauss(0, 1) for _ in range(n)]})
     # Beyond the limits of a log ratio: 20 for a token, 10 for a sequence.
     batch[0]["new"][1] = batch[0]["old"][1] - 25.0
@@ -340,6 +401,7 @@ corrections = [correction_case(c_trainer, c_rollout, **c) for c in CORRECTIONS]
 for case in corrections:  # each rejects some and keeps some
     assert "mask" not in case or 0 < sum(map(sum, case["mask"])) < sum(C_LENGTHS), case
 
+
 SAMPLED = [[-1.1, -1.9, -.5], [-2, -2.7]]
 known = divergence([s["old"] for s in PUBLISHED_BATCH], SAMPLED)
 for name, value in (("kl", -.24), ("k3_kl", .226025), ("chi2_token", 2.012662)):
@@ -362,7 +424,7 @@ golden = {
                     "reference": [row["reference"] for row in pair_rows], "cases": preferences},
     "rewards": {"scores": reward_scores, "margins": reward_margins, "cases": [reward_case(0), reward_case(0.05)]},
     "policy": {"lengths": LENGTHS, "width": WIDTH,
-               **{key: padded([s[key] for s in batch], WIDTH) for key in batch[0]}, "cases": policy},
+               **{key: padded([s[key] for s in batch], WIDTH) for key in ("old", "new", "advantage", "noise")}, "cases": policy},
     "published": {"lengths": [3, 2], "width": 3,
                   **{key: padded([s[key] for s in PUBLISHED_BATCH], 3) for key in PUBLISHED_BATCH[0]}, "cases": published},
     "advantages": {"lengths": A_LENGTHS, "width": A_WIDTH, "group": GROUP, "baselines": baselines,

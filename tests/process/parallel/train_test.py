@@ -6,6 +6,7 @@ The jobs are those of train_process_test.py, a few steps each.
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import sys
@@ -110,12 +111,50 @@ class Train(unittest.TestCase):
         self.assert_planned_is_measured("out/ppo-2")
         self.assert_planned_is_measured("out/ppo-2/ranks/1")
 
-    def test_grpo_compares_whole_groups(self):
-        import re
+    def assert_first_step_is_the_same(self, stage, name, *overrides):
+        """Before what differs in the last bits has been trained on."""
+        steps = ("trainer.total_training_steps=1", 'data.val_files=[]', *overrides)
+        alone = self.train(1, stage, f"trainer.default_local_dir=out/{name}-1", *steps)
+        self.assertEqual(alone.returncode, 0, alone.stderr)
+        self.two_ranks(stage, f"{name}-2", *steps)
+        (one,), (two,) = self.metrics(f"out/{name}-1"), self.metrics(f"out/{name}-2")
+        self.assertEqual(one.keys(), two.keys())
+        for key, value in one.items():
+            if isinstance(value, float):
+                limit = 1e-6 if key.endswith("loss") else 1e-4
+                self.assertLessEqual(abs(value - two[key]), limit * max(1, abs(value)), (name, key, value, two[key]))
+
+    def test_every_preference_loss_is_the_same_on_one_rank_and_two(self):
+        lora = ["actor_rollout_ref.model.lora_rank=4"]
+        for name, words in {"sigmoid": ["dpo.label_smoothing=0.1"], "sigmoid_norm": [], "ipo": [], "ipo_sum": [], "hinge": lora,
+                            "robust": ["dpo.label_smoothing=0.1"]}.items():
+            with self.subTest(name):
+                # Against another reference: the first losses are not those of equal models.
+                other = [] if words == lora else ["actor_rollout_ref.ref.model.path=out/sft/global_step_3/actor"]
+                self.assert_first_step_is_the_same("reward", f"dpo-{name}", "task=dpo", f"dpo.loss_type={name}", *other, *words)
+
+    def test_every_policy_loss_is_the_same_on_one_rank_and_two(self):
+        """But for those that look at a micro-batch as a whole (docs/algorithms.md)."""
+        self.write_grpo()
+        loss = "actor_rollout_ref.actor.policy_loss"
+        variants = {name: [f"{loss}.loss_mode={name}"] for name in ("vanilla", "gspo", "cispo", "gpg", "sapo", "geo_mean")}
+        variants |= {name: [f"algorithm.adv_estimator={name}"] for name in ("remax", "rloo", "reinforce_plus_plus_baseline", "opo")}
+        variants |= {"dro": [f"{loss}.loss_mode=dro", f"{loss}.dro_beta=0.1"],
+                     "dr_grpo": ["algorithm.norm_adv_by_std_in_grpo=false", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm"],
+                     "dapo": ["algorithm.filter_groups.enable=true", "actor_rollout_ref.actor.clip_ratio_high=0.28"],
+                     "corrected": ["algorithm.rollout_correction.rollout_is=sequence"]}
+        for name, words in variants.items():
+            with self.subTest(name):
+                self.assert_first_step_is_the_same("grpo", f"grpo-{name}", "actor_rollout_ref.actor.use_kl_loss=true", *words)
+
+    def write_grpo(self):
         text = (self.home / "ppo.toml").read_text().replace('task = "ppo"', 'task = "grpo"')
         text = re.sub(r"\[critic\].*?(?=\[reward_model\])", "", text, flags=re.S)
         text = text.replace("[actor_rollout_ref.rollout]", "[actor_rollout_ref.rollout]\nn = 2")
         (self.home / "grpo.toml").write_text(text)
+
+    def test_grpo_compares_whole_groups(self):
+        self.write_grpo()
         steps = ("trainer.total_training_steps=1",)
         alone = self.train(1, "grpo", "trainer.default_local_dir=out/grpo-1", *steps)
         self.assertEqual(alone.returncode, 0, alone.stderr)

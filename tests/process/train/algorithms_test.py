@@ -58,6 +58,13 @@ ALGORITHMS = {
     "gspo": ["actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "actor_rollout_ref.actor.clip_ratio=0.05"],
     "cispo": ["actor_rollout_ref.actor.policy_loss.loss_mode=cispo", "actor_rollout_ref.actor.clip_ratio_low=10"],
     "gpg_loss": ["actor_rollout_ref.actor.policy_loss.loss_mode=gpg"],
+    "dro": ["actor_rollout_ref.actor.policy_loss.loss_mode=dro", "actor_rollout_ref.actor.policy_loss.dro_beta=0.1"],
+    "sapo": ["actor_rollout_ref.actor.policy_loss.loss_mode=sapo"],
+    "geo_mean": ["actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean", "actor_rollout_ref.actor.clip_ratio=0.4"],
+    # With bounds at which tokens are drawn at all.
+    "clip_cov": ["actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov", "actor_rollout_ref.actor.policy_loss.clip_cov_lb=0.01",
+                 "actor_rollout_ref.actor.policy_loss.clip_cov_ratio=0.1"],
+    "kl_cov": ["actor_rollout_ref.actor.policy_loss.loss_mode=kl_cov", "actor_rollout_ref.actor.policy_loss.kl_cov_ratio=0.1"],
     "truncated importance sampling": ["algorithm.rollout_correction.rollout_is=token"],
 }
 
@@ -262,6 +269,24 @@ class Algorithms(TrainCase):
         result = self.neap("train", "bandit.toml", "trainer.default_local_dir=out/filter-limit", *dapo,
                            "actor_rollout_ref.rollout.temperature=0", "algorithm.filter_groups.max_num_gen_batches=2")
         self.assert_fails(result, 2, "After 2 batches only 0 of 16 prompts")
+
+    def test_dynamic_sampling_compares_other_numbers(self):
+        dapo = ["algorithm.filter_groups.enable=true", "trainer.total_training_steps=2", "actor_rollout_ref.rollout.n=2"]
+        plain = self.train("filter-plain", "bandit.toml", dapo)
+        same = self.train("filter-final", "bandit.toml", [*dapo, "algorithm.filter_groups.metric=seq_final_reward"])
+        self.assertEqual(same, plain, "without a KL it is the score")
+        kl = ["algorithm.use_kl_in_reward=true", "actor_rollout_ref.ref.model.path=start"]
+        priced = self.train("filter-kl", "bandit.toml", [*dapo, *kl, "algorithm.filter_groups.metric=seq_final_reward"])
+        # Two responses with the same score have another KL: every prompt counts.
+        self.assertEqual([row["train/num_gen_batches"] for row in priced], [1.0, 1.0])
+        phases = [record["phase"] for record in read_lines(self.home / "out/filter-kl/phases.jsonl") if record["step"] == 1]
+        self.assertEqual(phases, ["generate", "rewards", "actor_logp", "ref_logp", "train_actor"])
+        # The KL of a deterministic policy's equal responses is equal, too.
+        result = self.neap("train", "bandit.toml", "trainer.default_local_dir=out/filter-kl-limit", *dapo, *kl,
+                           "algorithm.filter_groups.metric=seq_final_reward", "actor_rollout_ref.rollout.temperature=0",
+                           "algorithm.filter_groups.max_num_gen_batches=3")
+        self.assert_fails(result, 2, "After 3 batches only 0 of 16 prompts")
+        self.assert_fails(self.neap("train", "bandit.toml", *dapo, "algorithm.filter_groups.metric=acc"), 2, "[[reward.functions]]")
 
     def test_dapo_improves_held_out_prompts(self):
         self.train("dapo", "bandit.toml", ["actor_rollout_ref.actor.clip_ratio_high=0.28", "actor_rollout_ref.actor.clip_ratio_c=10",

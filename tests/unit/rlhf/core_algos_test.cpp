@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "model/aten_ops.h"
 #include "spec/loss_kinds.h"
+#include "step/policy_losses.h"
 #include "step/preference.h"
 
 namespace neap::rlhf {

@@ -61,7 +61,8 @@ TEST(Names, LossesAndAdvantagesAreReadAsTheyAreWritten) {
 TEST(Names, GspoIsAMeanOfSequences) {
   for (const std::string& name : loss_aggregation_names()) {
     const LossAggregation mode = *parse_loss_aggregation(name);
-    EXPECT_EQ(aggregation_of(PolicyLoss::kGspo, mode), LossAggregation::kSequenceMeanTokenMean);
+    for (const PolicyLoss kind : {PolicyLoss::kGspo, PolicyLoss::kSapo, PolicyLoss::kGeoMean})
+      EXPECT_EQ(aggregation_of(kind, mode), LossAggregation::kSequenceMeanTokenMean);
     EXPECT_EQ(aggregation_of(PolicyLoss::kCispo, mode), mode);
   }
 }

@@ -1,0 +1,336 @@
+// The actor's losses of one micro-batch with their gradients written out (losses.h).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "step/losses.h"
+
+namespace neap::step {
+
+/// The largest log ratio of a sequence (GSPO).
+constexpr double kSequenceLogRatioLimit = 10;
+/// Less than any covariance.
+constexpr double kNever = -1e30;
+
+struct PolicyStatistics {
+  double loss = 0;                 ///< this micro-batch's share of the mini-batch's
+  double clip_fraction = 0;        ///< masked share of tokens at which the clipped side was taken
+  double clip_fraction_lower = 0;  ///< and at which the dual clip was
+  double kl = 0;                   ///< masked mean of old - new
+};
+template <class T>
+struct PolicyGradient {
+  T d_log_probs;
+  PolicyStatistics statistics;
+};
+
+/// What the actor's loss reads of a micro-batch.
+template <class T>
+struct PolicyInputs {
+  T old_log_probs, log_probs, advantages, mask, weights;
+  T noise{};  ///< in (0, 1], of a loss that draws tokens (spec::draws_tokens)
+};
+
+/// PPO's clipped loss with dual clip and its gradient with respect to log_probs.
+template <class Ops, class T = typename Ops::Tensor>
+PolicyGradient<T> vanilla_policy_loss(Ops& ops, const PolicyInputs<T>& in,
+                                      const spec::ActorConfig& config) {
+  const T difference = ops.subtract(in.log_probs, in.old_log_probs);
+  const T delta = ops.clamp(difference, -kLogRatioLimit, kLogRatioLimit);
+  const T ratio = ops.exp(delta);
+  const T cost = ops.negate(in.advantages);
+  const T plain = ops.multiply(cost, ratio);
+  const T clipped =
+      ops.multiply(cost, ops.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high));
+  const T loss = ops.maximum(plain, clipped);
+
+  PolicyGradient<T> out;
+  const double count = ops.read(ops.sum(in.mask));
+  out.statistics.clip_fraction = masked_mean(ops, ops.above(clipped, plain), in.mask, count);
+  out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
+  // Only the plain side moves with the ratio: on the clipped side beyond the range nothing does,
+  // and within it both sides are one.
+  out.d_log_probs = ops.multiply(plain, in.weights);
+  ops.multiply_(out.d_log_probs, ops.at_least(plain, clipped));
+  if (config.clip_ratio_c > 0) {
+    const T bound = ops.clone(cost);
+    ops.scale_(bound, config.clip_ratio_c);
+    const T over = ops.above(loss, bound);      // the dual clip would hold
+    ops.multiply_(over, ops.above(cost, 0.0));  // where the advantage is negative
+    out.statistics.clip_fraction_lower = masked_mean(ops, over, in.mask, count);
+    // loss = over ? bound : loss
+    ops.subtract_(bound, loss);
+    ops.multiply_(bound, over);
+    ops.add_(loss, bound);
+    ops.multiply_(out.d_log_probs, ops.at_most(over, 0.0));
+  }
+  out.statistics.loss = weighted_sum(ops, loss, in.weights);
+  ops.multiply_(out.d_log_probs, ops.equal(difference, delta));
+  return out;
+}
+
+/// GSPO: the ratio of each token has the value of its sequence's, exp of the mean log ratio (at most
+/// kSequenceLogRatioLimit), and the gradient of its own log-probability. No dual clip.
+template <class Ops, class T = typename Ops::Tensor>
+PolicyGradient<T> gspo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
+                                   const spec::ActorConfig& config) {
+  const T difference = ops.subtract(in.log_probs, in.old_log_probs);
+  PolicyGradient<T> out;
+  const double count = ops.read(ops.sum(in.mask));
+  out.statistics.kl = -masked_mean(ops, difference, in.mask, count);
+  const T mean = ops.sum_last(ops.multiply(difference, in.mask));  // (B,)
+  ops.divide_(mean, ops.clamp(ops.sum_last(in.mask), 1, kMostTokens));
+  const T held = ops.clamp(mean, -kMostTokens, kSequenceLogRatioLimit);
+  const T ratio = ops.view(ops.exp(held), {-1, 1});
+  const T cost = ops.negate(in.advantages);
+  const T plain = ops.multiply(cost, ratio);
+  const T clipped =
+      ops.multiply(cost, ops.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high));
+  out.statistics.clip_fraction = masked_mean(ops, ops.above(clipped, plain), in.mask, count);
+  out.statistics.loss = weighted_sum(ops, ops.maximum(plain, clipped), in.weights);
+  out.d_log_probs = ops.multiply(plain, in.weights);
+  ops.multiply_(out.d_log_probs, ops.at_least(plain, clipped));
+  ops.multiply_(out.d_log_probs, ops.view(ops.equal(mean, held), {-1, 1}));
+  return out;
+}
+
+/// CISPO: -clip(ratio) A log p, where the clipped ratio has no gradient.
+template <class Ops, class T = typename Ops::Tensor>
+PolicyGradient<T> cispo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
+                                    const spec::ActorConfig& config) {
+  const T delta = ops.subtract(in.log_probs, in.old_log_probs);
+  const T ratio = ops.exp(ops.clamp(delta, -kLogRatioLimit, kLogRatioLimit));
+  const T clipped = ops.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high);
+  PolicyGradient<T> out;
+  const double count = ops.read(ops.sum(in.mask));
+  out.statistics.kl =
+      -masked_mean(ops, ops.clamp(delta, -kLogRatioLimit, kLogRatioLimit), in.mask, count);
+  out.statistics.clip_fraction = 1 - masked_mean(ops, ops.equal(ratio, clipped), in.mask, count);
+  ops.multiply_(clipped, in.advantages);
+  out.d_log_probs = ops.multiply(clipped, in.weights);
+  ops.scale_(out.d_log_probs, -1);
+  out.statistics.loss = weighted_sum(ops, in.log_probs, out.d_log_probs);
+  return out;
+}
+
+/// GPG: -A log p.
+template <class Ops, class T = typename Ops::Tensor>
+PolicyGradient<T> gpg_policy_loss(Ops& ops, const PolicyInputs<T>& in) {
+  PolicyGradient<T> out;
+  const double count = ops.read(ops.sum(in.mask));
+  out.statistics.kl =
+      masked_mean(ops, ops.subtract(in.old_log_probs, in.log_probs), in.mask, count);
+  out.d_log_probs = ops.multiply(in.advantages, in.weights);
+  ops.scale_(out.d_log_probs, -1);
+  out.statistics.loss = weighted_sum(ops, in.log_probs, out.d_log_probs);
+  return out;
+}
+
+/// DRO: -(A log p - beta / 2 (log p - log p_old)^2).
+template <class Ops, class T = typename Ops::Tensor>
+PolicyGradient<T> dro_policy_loss(Ops& ops, const PolicyInputs<T>& in,
+                                  const spec::ActorConfig& config) {
+  PolicyGradient<T> out;
+  const double count = ops.read(ops.sum(in.mask));
+  const T delta = ops.subtract(in.log_probs, in.old_log_probs);
+  out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
+  const T loss = ops.multiply(delta, delta);
+  ops.scale_(loss, config.dro_beta / 2);
+  ops.subtract_(loss, ops.multiply(in.advantages, in.log_probs));
+  out.statistics.loss = weighted_sum(ops, loss, in.weights);
+  out.d_log_probs = ops.clone(delta);
+  ops.scale_(out.d_log_probs, config.dro_beta);
+  ops.subtract_(out.d_log_probs, in.advantages);
+  ops.multiply_(out.d_log_probs, in.weights);
+  return out;
+}
+
+/// SAPO: -A sigmoid(tau (ratio - 1)) 4 / tau, where tau depends on the sign of A.
+template <class Ops, class T = typename Ops::Tensor>
+PolicyGradient<T> sapo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
+                                   const spec::ActorConfig& config) {
+  const T difference = ops.subtract(in.log_probs, in.old_log_probs);
+  const T delta = ops.clamp(difference, -kLogRatioLimit, kLogRatioLimit);
+  const T ratio = ops.exp(delta);
+  PolicyGradient<T> out;
+  const double count = ops.read(ops.sum(in.mask));
+  out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
+  const T tau = ops.above(in.advantages, 0.0);
+  ops.scale_(tau, config.tau_pos - config.tau_neg);
+  ops.add_(tau, config.tau_neg);
+  const T x = ops.clone(ratio);
+  ops.add_(x, -1.0);
+  ops.multiply_(x, tau);
+  const T gate = ops.sigmoid(x);
+  const T cost = ops.negate(in.advantages);
+  ops.scale_(cost, 4);
+  const T loss = ops.multiply(cost, gate);
+  ops.divide_(loss, tau);
+  out.statistics.loss = weighted_sum(ops, loss, in.weights);
+  // tau cancels: d gate / d log p = gate (1 - gate) tau ratio.
+  out.d_log_probs = ops.multiply(gate, gate);
+  ops.subtract_(gate, out.d_log_probs);
+  out.d_log_probs = ops.multiply(gate, cost);
+  ops.multiply_(out.d_log_probs, ratio);
+  ops.multiply_(out.d_log_probs, in.weights);
+  ops.multiply_(out.d_log_probs, ops.equal(difference, delta));
+  return out;
+}
+
+/// GMPO: the ratio of a sequence is exp of the mean of its tokens' log ratios, each clipped on the side
+/// where that makes the loss larger. `weights` of a sequence's tokens add up to the sequence's.
+template <class Ops, class T = typename Ops::Tensor>
+PolicyGradient<T> geo_mean_policy_loss(Ops& ops, const PolicyInputs<T>& in,
+                                       const spec::ActorConfig& config) {
+  const T delta = ops.subtract(in.log_probs, in.old_log_probs);
+  PolicyGradient<T> out;
+  const double count = ops.read(ops.sum(in.mask));
+  out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
+  const T held = ops.clamp(delta, -config.clip_ratio_low, config.clip_ratio_high);
+  const T sign = ops.sign(in.advantages);
+  {
+    const T clipped = ops.equal(delta, held);
+    ops.scale_(clipped, -1);
+    ops.add_(clipped, 1.0);
+    const T gains = ops.above(in.advantages, 0.0);
+    ops.multiply_(gains, clipped);
+    out.statistics.clip_fraction = masked_mean(ops, gains, in.mask, count);
+    const T losses = ops.above(ops.negate(in.advantages), 0.0);
+    ops.multiply_(losses, clipped);
+    out.statistics.clip_fraction_lower = masked_mean(ops, losses, in.mask, count);
+  }
+  ops.multiply_(held, sign);
+  const T plain = ops.multiply(delta, sign);
+  const T moves = ops.at_least(held, plain);  // the clip does not hold
+  const T used = ops.minimum(plain, held);
+  ops.multiply_(used, sign);
+  const T lengths = ops.sum_last(in.mask);  // (B,)
+  ops.add_(lengths, 1e-8);
+  const auto mean = [&](const T& x) {
+    const T sum = ops.sum_last(ops.multiply(x, in.mask));
+    ops.divide_(sum, lengths);
+    return sum;
+  };
+  const T loss = ops.exp(mean(used));  // (B,): the ratio, then its cost
+  ops.multiply_(loss, mean(in.advantages));
+  ops.scale_(loss, -1);
+  ops.multiply_(loss, ops.sum_last(in.weights));
+  out.statistics.loss = ops.read(ops.sum(loss));
+  ops.divide_(loss, lengths);
+  out.d_log_probs = ops.multiply(moves, in.mask);
+  ops.multiply_(out.d_log_probs, ops.view(loss, {-1, 1}));
+  return out;
+}
+
+/// Covariances of advantages and log-probabilities, token by token; kNever outside of the mask.
+template <class Ops, class T = typename Ops::Tensor>
+T covariances(Ops& ops, const PolicyInputs<T>& in, double count) {
+  const T out = ops.clone(in.advantages);
+  ops.add_(out, -masked_mean(ops, in.advantages, in.mask, count));
+  const T log_probs = ops.clone(in.log_probs);
+  ops.add_(log_probs, -masked_mean(ops, in.log_probs, in.mask, count));
+  ops.multiply_(out, log_probs);
+  ops.multiply_(out, in.mask);
+  const T outside = ops.clone(in.mask);
+  ops.add_(outside, -1.0);
+  ops.scale_(outside, -kNever);
+  ops.add_(out, outside);
+  return out;
+}
+/// 1 where x is among the `ratio` x count largest, at least one; of equal ones all are.
+template <class Ops, class T = typename Ops::Tensor>
+T largest(Ops& ops, const T& x, double ratio, double count) {
+  const auto wanted = std::max<std::int64_t>(1, static_cast<std::int64_t>(ratio * count));
+  const Sorted<T> sorted = ops.sort_descending(ops.view(x, {1, -1}));
+  return ops.at_least(x, ops.narrow(sorted.values, 1, wanted - 1, 1));
+}
+
+/// Clip-Cov: PPO's clip; of the tokens that it leaves alone and whose covariance is within the bounds,
+/// some drawn at random (`noise`) have no loss.
+template <class Ops, class T = typename Ops::Tensor>
+PolicyGradient<T> clip_cov_policy_loss(Ops& ops, const PolicyInputs<T>& in,
+                                       const spec::ActorConfig& config) {
+  const T delta = ops.subtract(in.log_probs, in.old_log_probs);
+  PolicyGradient<T> out;
+  const double count = ops.read(ops.sum(in.mask));
+  out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
+  const T ratio = ops.exp(delta);
+  const T cost = ops.negate(in.advantages);
+  const T plain = ops.multiply(cost, ratio);
+  const T clipped =
+      ops.multiply(cost, ops.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high));
+  const T free = ops.at_least(plain, clipped);
+  T kept;
+  {
+    const T covariance = covariances(ops, in, count);
+    const T candidates = ops.multiply(in.mask, free);
+    ops.multiply_(candidates, ops.above(covariance, config.clip_cov_lb));
+    ops.multiply_(candidates, ops.above(ops.negate(covariance), -config.clip_cov_ub));
+    kept = largest(ops, ops.multiply(in.noise, candidates), config.clip_cov_ratio, count);
+    ops.multiply_(kept, candidates);
+    ops.scale_(kept, -1);
+    ops.add_(kept, 1.0);
+  }
+  out.statistics.clip_fraction = 1 - masked_mean(ops, kept, in.mask, count);
+  const T loss = ops.maximum(plain, clipped);
+  ops.multiply_(loss, kept);
+  out.statistics.loss = weighted_sum(ops, loss, in.weights);
+  out.d_log_probs = ops.multiply(plain, in.weights);
+  ops.multiply_(out.d_log_probs, free);
+  ops.multiply_(out.d_log_probs, kept);
+  return out;
+}
+
+/// KL-Cov: -A ratio, and for the tokens of the largest covariance + coefficient |log ratio|.
+template <class Ops, class T = typename Ops::Tensor>
+PolicyGradient<T> kl_cov_policy_loss(Ops& ops, const PolicyInputs<T>& in,
+                                     const spec::ActorConfig& config) {
+  const T delta = ops.subtract(in.log_probs, in.old_log_probs);
+  PolicyGradient<T> out;
+  const double count = ops.read(ops.sum(in.mask));
+  const T distance = ops.absolute(delta);
+  out.statistics.kl = masked_mean(ops, distance, in.mask, count);
+  const T held = largest(ops, covariances(ops, in, count), config.kl_cov_ratio, count);
+  ops.scale_(held, config.ppo_kl_coef);
+  const T plain = ops.exp(delta);
+  ops.multiply_(plain, in.advantages);
+  ops.scale_(plain, -1);
+  out.d_log_probs = ops.sign(delta);
+  ops.multiply_(out.d_log_probs, held);
+  ops.add_(out.d_log_probs, plain);
+  ops.multiply_(out.d_log_probs, in.weights);
+  ops.multiply_(distance, held);
+  ops.add_(distance, plain);
+  out.statistics.loss = weighted_sum(ops, distance, in.weights);
+  return out;
+}
+
+template <class Ops, class T = typename Ops::Tensor>
+PolicyGradient<T> policy_loss(Ops& ops, const PolicyInputs<T>& in,
+                              const spec::ActorConfig& config) {
+  switch (config.loss_mode) {
+    case spec::PolicyLoss::kVanilla:
+      return vanilla_policy_loss(ops, in, config);
+    case spec::PolicyLoss::kGspo:
+      return gspo_policy_loss(ops, in, config);
+    case spec::PolicyLoss::kCispo:
+      return cispo_policy_loss(ops, in, config);
+    case spec::PolicyLoss::kGpg:
+      return gpg_policy_loss(ops, in);
+    case spec::PolicyLoss::kDro:
+      return dro_policy_loss(ops, in, config);
+    case spec::PolicyLoss::kSapo:
+      return sapo_policy_loss(ops, in, config);
+    case spec::PolicyLoss::kGeoMean:
+      return geo_mean_policy_loss(ops, in, config);
+    case spec::PolicyLoss::kClipCov:
+      return clip_cov_policy_loss(ops, in, config);
+    case spec::PolicyLoss::kKlCov:
+      return kl_cov_policy_loss(ops, in, config);
+  }
+  return {};
+}
+
+}  // namespace neap::step
