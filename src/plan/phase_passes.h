@@ -114,7 +114,7 @@ class PhasePasses {
 
   void train_actor(const ModelRole& role, const spec::Phase& phase) {
     const step::Experience<T> e = experience(role, phase);
-    const step::PolicyObjective objective{job_.actor, {}};
+    const step::PolicyObjective objective = step::policy_objective(job_, {});
     step::LogProbOptions options;
     options.temperature = job_.log_prob_temperature();
     options.entropy = job_.actor.entropy_coeff != 0;
@@ -245,10 +245,16 @@ class PhasePasses {
                                                const spec::Phase& phase) const {
     step::Sequences<T> sequences = training_sequences(role, phase);
     const T per_token = floats({sequences.size(), response_});
-    const T weights = job_.algorithm.rollout_correction.weighs() ? per_token : T();
+    const T weights = job_.algorithm.rollout_correction.weighs_batch() ? per_token : T();
     const T noise = spec::draws_tokens(job_.actor.loss_mode) ? per_token : T();
-    return {std::move(sequences), per_token, per_token, per_token,
-            per_token,            per_token, weights,   noise};
+    return {std::move(sequences),
+            per_token,
+            per_token,
+            per_token,
+            per_token,
+            per_token,
+            weights,
+            noise};
   }
 
   World& world_;

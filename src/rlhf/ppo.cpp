@@ -244,7 +244,7 @@ Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
 
 void PpoTrainer::correct_loss(Experience& e, Metrics& metrics) {
   at::Tensor mask = e.sequences.mask;
-  if (e.rollout_log_probs.defined()) {
+  if (e.rollout_log_probs.defined() && !job().bypasses_old_log_probs()) {
     const RolloutDivergence divergence{e.rollout_log_probs, e.old_log_probs, mask};
     const spec::RolloutCorrectionConfig& config = job().algorithm.rollout_correction;
     describe_divergence(divergence, metrics);
@@ -259,7 +259,9 @@ void PpoTrainer::correct_loss(Experience& e, Metrics& metrics) {
 }
 
 void PpoTrainer::add_log_probs(Experience& e, Metrics& metrics) {
-  {
+  if (job().bypasses_old_log_probs()) {
+    e.old_log_probs = e.rollout_log_probs;
+  } else {
     const Stopwatch watch(metrics, "old_log_prob");
     TokenLogProbs actor = response_log_probs(context_, actor_.model(), e.sequences,
                                              spec::PhaseId::kActorLogProbs, true);
@@ -314,7 +316,7 @@ void PpoTrainer::describe(const Experience& e, std::int64_t longest, Metrics& me
   summarize(metrics, "prompt_length", e.sequences.last + 1 - lengths);
   summarize(metrics, "critic/score", e.scores);
   if (e.baselines.defined()) summarize(metrics, "critic/baselines", e.baselines);
-  metrics["actor/entropy"] = masked_mean(e.entropy, mask).item<double>();
+  if (e.entropy.defined()) metrics["actor/entropy"] = masked_mean(e.entropy, mask).item<double>();
   if (e.values.defined()) {
     summarize(metrics, "critic/values", e.values, mask);
     const at::Tensor returns = e.returns.masked_select(mask.gt(0));
@@ -335,7 +337,7 @@ Validation PpoTrainer::validate() {
                         .sampling = sampling,
                         .key = validation_key(job())};
   // The KL is a mean over what the actor samples.
-  if (sampling.do_sample && job().uses_reference()) {
+  if (sampling.do_sample && job().uses_reference() && !job().bypasses_old_log_probs()) {
     setup.add = [&](Experience& mine) {
       Metrics timings;  // of no interest here
       add_log_probs(mine, timings);

@@ -71,10 +71,15 @@ void train_actor(Context& context, train::ModelWorker& actor, const Experience& 
   options.entropy = config.entropy_coeff != 0;
   ExperienceUpdate updates(context, actor, e, spec::Body::kPolicyUpdate, step);
   ModelUpdate& update = updates.update;
+  const spec::RolloutCorrectionConfig& correction = job.algorithm.rollout_correction;
   updates.run([&](std::int64_t first, std::int64_t count, const spec::Checkpointing& keep) {
     const step::PolicyMicroStatistics s =
         step::policy_micro_batch(model.ops(), model.weights(), updates.experience, first, count,
-                                 {config, updates.scale}, options, keep);
+                                 step::policy_objective(job, updates.scale), options, keep);
+    if (correction.bypass_mode && correction.rejects())
+      update.add_mean("rollout_corr/rollout_rs_masked_fraction", s.rejected, s.tokens);
+    if (correction.bypass_mode && correction.weighs() && correction.loss_type == "reinforce")
+      update.add_mean("rollout_corr/rollout_is_mean", s.weight, s.tokens);
     if (config.use_kl_loss) update.add_share("actor/kl_loss", s.kl_loss);
     update.add_share("actor/pg_loss", s.policy.loss);
     update.add_mean("actor/pg_clipfrac", s.policy.clip_fraction, s.tokens);

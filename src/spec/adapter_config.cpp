@@ -162,7 +162,7 @@ class NumberPattern {
       patterns_.emplace_back(*std::move(pattern), entry);
     return f.status();
   }
-  static constexpr std::size_t kMostPatterns = 256;
+  static constexpr std::size_t kMostPatterns = 32;
 
   std::map<std::string, Entry, std::less<>> names_;
   std::vector<std::pair<NamePattern, Entry>> patterns_;

@@ -145,6 +145,15 @@ Status validate_advantages(const Job& job) {
   if (job.algorithm.rollout_correction.weighs())
     NEAP_TRY(importance_weights(job.algorithm.rollout_correction).status());
   NEAP_TRY(rejection_rules(job.algorithm.rollout_correction).status());
+  const RolloutCorrectionConfig& correction = job.algorithm.rollout_correction;
+  if (!correction.bypass_mode && correction.loss_type != "ppo_clip")
+    return wrong(format("algorithm.rollout_correction.loss_type \"{}\" needs bypass_mode = true",
+                        correction.loss_type));
+  if (correction.bypass_mode && job.actor.loss_mode != PolicyLoss::kVanilla)
+    return wrong(
+        format("algorithm.rollout_correction.bypass_mode has the losses of its loss_type, not "
+               "policy_loss.loss_mode \"{}\"",
+               to_string(job.actor.loss_mode)));
   return {};
 }
 

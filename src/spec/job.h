@@ -244,6 +244,10 @@ struct Job {
   [[nodiscard]] bool filters_by_kl() const {
     return algorithm.filter_groups.metric == "seq_final_reward" && algorithm.use_kl_in_reward;
   }
+  /// The rollout's log-probabilities are the old ones.
+  [[nodiscard]] bool bypasses_old_log_probs() const {
+    return trains_policy() && algorithm.rollout_correction.bypass_mode;
+  }
   /// The rollout keeps the log-probabilities of what it samples.
   [[nodiscard]] bool keeps_rollout_log_probs() const {
     return trains_policy() && (rollout.calculate_log_probs || algorithm.rollout_correction.any());

@@ -403,6 +403,15 @@ void bind_rollout_correction(ConfigTable& t, RolloutCorrectionConfig& c) {
          "become 0 (IcePop).");
   t.bind(at + ".rollout_is_batch_normalize", &c.rollout_is_batch_normalize,
          "Divides the weights by their mean over the batch.");
+  t.bind(
+      at + ".bypass_mode", &c.bypass_mode,
+      "The rollout's log-probabilities stand for the trainer's old ones, which are not computed. "
+      "Weights and rejections are made of the policy as each micro-batch finds it.");
+  t.bind(at + ".loss_type", &c.loss_type,
+         "Loss of bypass mode. `ppo_clip`: PPO's, whose ratio is the weight already; `reinforce`: "
+         "the "
+         "log-probability, times the weight of `rollout_is`.")
+      .one_of(bypass_loss_names());
   t.bind(at + ".rollout_rs", &c.rollout_rs,
          "Leaves tokens or sequences out of the loss whose divergence is too large: `token_k1`, "
          "`seq_sum_k1`, `seq_mean_k1`, with `k2` or `k3` as well, `seq_max_k2`, `seq_max_k3`, or "

@@ -204,7 +204,8 @@ void policy_gradient(Builder& b, const Job& job, bool critic) {
   const bool filter = job.algorithm.filter_groups.enable;
   if (filter && job.has_reward_model())
     b.phase(PhaseId::kRewards, Body::kSequenceScores, ModelId::kReward);
-  b.phase(PhaseId::kActorLogProbs, Body::kLogProbs, ModelId::kActor);
+  if (!job.bypasses_old_log_probs())
+    b.phase(PhaseId::kActorLogProbs, Body::kLogProbs, ModelId::kActor);
   reference_log_probs(b, job);
   if (critic) b.phase(PhaseId::kValues, Body::kTokenScores, ModelId::kCritic);
   if (job.has_reward_model()) {

@@ -87,6 +87,21 @@ Result<ImportanceWeights> importance_weights(const RolloutCorrectionConfig& conf
   return ImportanceWeights{config.rollout_is == "sequence", bounds.low, bounds.high};
 }
 
+std::vector<std::string> bypass_loss_names() {
+  return {"ppo_clip", "reinforce"};
+}
+
+Result<BypassTerms> bypass_terms(const RolloutCorrectionConfig& config) {
+  BypassTerms out;
+  NEAP_TRY_ASSIGN(out.rejections, rejection_rules(config));
+  out.normalize = config.rollout_is_batch_normalize;
+  out.reinforce = config.loss_type == "reinforce";
+  if (out.reinforce && config.weighs()) {
+    NEAP_TRY_ASSIGN(out.weights, importance_weights(config));
+  }
+  return out;
+}
+
 Result<std::vector<RejectionRule>> rejection_rules(const RolloutCorrectionConfig& config) {
   std::vector<RejectionRule> out;
   if (!config.rejects()) return out;

@@ -22,9 +22,14 @@ struct RolloutCorrectionConfig {
   std::string rollout_rs = "null";            ///< list of options, with commas
   std::string rollout_rs_threshold = "null";  ///< one, or one an option
 
+  bool bypass_mode = false;  ///< the rollout's log-probabilities stand for the trainer's old ones
+  std::string loss_type = "ppo_clip";  ///< of bypass mode: ppo_clip, reinforce
+
   [[nodiscard]] bool weighs() const { return rollout_is != "null"; }
   [[nodiscard]] bool rejects() const { return rollout_rs != "null"; }
-  [[nodiscard]] bool any() const { return weighs() || rejects(); }
+  [[nodiscard]] bool any() const { return weighs() || rejects() || bypass_mode; }
+  /// Weights are made of a whole batch, before the updates.
+  [[nodiscard]] bool weighs_batch() const { return weighs() && !bypass_mode; }
 };
 
 /// Importance weights of tokens.
@@ -49,5 +54,15 @@ struct RejectionRule {
 /// In the order of the list; empty where nothing is rejected.
 [[nodiscard]] Result<std::vector<RejectionRule>> rejection_rules(
     const RolloutCorrectionConfig& config);
+
+/// What bypass mode does with each micro-batch.
+struct BypassTerms {
+  std::vector<RejectionRule> rejections;
+  std::optional<ImportanceWeights> weights;  ///< REINFORCE only: PPO's ratio holds them
+  bool normalize = false;                    ///< weights are divided by their mean
+  bool reinforce = false;                    ///< no ratio and no clip
+};
+[[nodiscard]] std::vector<std::string> bypass_loss_names();
+[[nodiscard]] Result<BypassTerms> bypass_terms(const RolloutCorrectionConfig& config);
 
 }  // namespace neap::spec

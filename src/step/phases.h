@@ -7,6 +7,7 @@
 // B sequences of W columns; R response tokens each.
 #pragma once
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "step/losses.h"
 #include "step/policy_losses.h"
 #include "step/preference.h"
+#include "step/rollout_terms.h"
 #include "step/sampling.h"
 
 namespace neap::step {
@@ -129,11 +131,21 @@ void update_phase(Ops& ops, const spec::UpdateShape& shape, const Cuts& cuts, Op
 struct PolicyObjective {
   const spec::ActorConfig& config;
   LossScale scale;
+  std::optional<spec::BypassTerms> bypass{};
 };
+/// Of a job that was validated.
+[[nodiscard]] inline PolicyObjective policy_objective(const spec::Job& job,
+                                                      const LossScale& scale) {
+  PolicyObjective out{job.actor, scale};
+  if (job.bypasses_old_log_probs())
+    out.bypass = *spec::bypass_terms(job.algorithm.rollout_correction);
+  return out;
+}
 struct PolicyMicroStatistics {
   PolicyStatistics policy;
-  double kl_loss = 0;  ///< share of the mini-batch's
-  double tokens = 0;   ///< masked
+  double kl_loss = 0;               ///< share of the mini-batch's
+  double tokens = 0;                ///< masked
+  double rejected = 0, weight = 0;  ///< of bypass mode: share of tokens, mean over them
 };
 /// Forward, loss and backward of the actor for sequences [first, first + count).
 template <class Ops, class T = typename Ops::Tensor>
@@ -156,17 +168,30 @@ PolicyMicroStatistics policy_micro_batch(Ops& ops, const Weights<T>& w, const Ex
     const spec::LossAggregation policy_mode = spec::aggregation_of(config.loss_mode, mode);
     const T weights = loss_weights(ops, batch.mask(), mode, objective.scale);
     const T current = batch.by_sequence(out.log_probs);
+    const T old = batch.part(e.old_log_probs);
+    statistics.tokens = ops.read(ops.sum(batch.mask()));
+    T mask = batch.mask();
     T policy_weights = policy_mode == mode
                            ? weights
                            : loss_weights(ops, batch.mask(), policy_mode, objective.scale);
+    if (objective.bypass) {
+      const RolloutTerms<T> terms =
+          rollout_terms(ops, current, old, batch.mask(), *objective.bypass);
+      mask = terms.mask;
+      ops.multiply_(weights, mask);
+      statistics.rejected = 1 - masked_mean(ops, mask, batch.mask(), statistics.tokens);
+      if (terms.weights.defined()) {
+        statistics.weight = masked_mean(ops, terms.weights, batch.mask(), statistics.tokens);
+        policy_weights = ops.multiply(policy_weights, terms.weights);
+      }
+    }
     if (e.rollout_weights.defined()) {
       policy_weights = ops.multiply(policy_weights, batch.part(e.rollout_weights));
     }
-    PolicyGradient<T> policy =
-        policy_loss(ops,
-                    PolicyInputs<T>{batch.part(e.old_log_probs), current, batch.part(e.advantages),
-                                    batch.mask(), policy_weights, batch.part(e.noise)},
-                    config);
+    const PolicyInputs<T> in{old,  current,        batch.part(e.advantages),
+                             mask, policy_weights, batch.part(e.noise)};
+    const bool reinforce = objective.bypass && objective.bypass->reinforce;
+    PolicyGradient<T> policy = reinforce ? gpg_policy_loss(ops, in) : policy_loss(ops, in, config);
     statistics.policy = policy.statistics;
     d_log_probs = std::move(policy.d_log_probs);
     if (config.use_kl_loss) {
@@ -183,7 +208,6 @@ PolicyMicroStatistics policy_micro_batch(Ops& ops, const Weights<T>& w, const Ex
       d_entropy = ops.clone(weights);
       ops.scale_(d_entropy, -config.entropy_coeff);
     }
-    statistics.tokens = ops.read(ops.sum(batch.mask()));
   }
   T d_hidden = log_probs_backward(ops, w, tape.hidden, rows, targets, out,
                                   batch.by_row(d_log_probs), batch.by_row(d_entropy), options);

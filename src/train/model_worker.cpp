@@ -244,7 +244,10 @@ void ModelWorker::write(const fs::path& folder, model::SaveOptions options) {
   options.sync = model::Sync::kByCaller;
   model::save_model(folder, shape_, spec_.head, weights_, options);
   if (has_lora()) {
-    model::save_adapter(folder, shape_, spec_.head, spec_.lora, adapters_, {}, options.sync);
+    // By its name PEFT finds the base. One that is made of several folders has none.
+    const bool named = spec_.files.adapter.empty() && model::has_weights(spec_.files.base);
+    const std::string base = named ? fs::weakly_canonical(spec_.files.base).string() : "";
+    model::save_adapter(folder, shape_, spec_.head, spec_.lora, adapters_, base, options.sync);
   }
   if (!optimizer_) return;
   model::TensorFileWriter states(folder / kOptimizerFile, named_states(0, states_.size()),

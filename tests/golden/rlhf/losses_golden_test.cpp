@@ -8,6 +8,7 @@
 #include "spec/loss_kinds.h"
 #include "step/policy_losses.h"
 #include "step/preference.h"
+#include "step/rollout_terms.h"
 
 namespace neap::rlhf {
 namespace {
@@ -119,6 +120,36 @@ TEST(LossGoldens, RewardModelsWithMarginAndCentring) {
                             static_cast<double>(scores.size(1)));
     expect_close(got.loss, want["loss"].get<double>());
     expect_close(got.d_scores, table(want["gradient"]));
+  }
+}
+
+TEST(LossGoldens, BypassModeTakesTheRolloutAsTheOldPolicy) {
+  const Json& golden = goldens()["bypasses"];
+  model::AtenOps ops(at::kCPU);
+  const at::Tensor mask = mask_of(golden["lengths"], golden["width"].get<std::int64_t>());
+  const at::Tensor current = table(golden["trainer"]), rollout = table(golden["rollout"]);
+  const at::Tensor weights =
+      step::loss_weights(ops, mask, spec::LossAggregation::kTokenMean, loss_scale(mask, 1));
+  for (const Json& want : golden["cases"]) {
+    SCOPED_TRACE(want.dump());
+    spec::RolloutCorrectionConfig config;
+    config.bypass_mode = true;
+    config.loss_type = want["loss_type"].get<std::string>();
+    config.rollout_is = want["rollout_is"].get<std::string>();
+    config.rollout_is_threshold = want["rollout_is_threshold"].get<std::string>();
+    config.rollout_is_batch_normalize = want["normalize"].get<bool>();
+    config.rollout_rs = want["rollout_rs"].get<std::string>();
+    config.rollout_rs_threshold = want["rollout_rs_threshold"].get<std::string>();
+    const spec::BypassTerms terms = value_or_throw(spec::bypass_terms(config));
+    const auto made = step::rollout_terms(ops, current, rollout, mask, terms);
+    at::Tensor policy_weights = weights * made.mask;
+    if (made.weights.defined()) policy_weights = policy_weights * made.weights;
+    const step::PolicyInputs<at::Tensor> in{rollout, current, table(golden["advantage"]), made.mask,
+                                            policy_weights};
+    const auto got = terms.reinforce ? step::gpg_policy_loss(ops, in)
+                                     : step::vanilla_policy_loss(ops, in, spec::ActorConfig());
+    expect_close(got.statistics.loss, want["loss"].get<double>());
+    expect_close(got.d_log_probs, table(want["gradient"]));
   }
 }
 

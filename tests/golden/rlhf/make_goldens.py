@@ -402,6 +402,44 @@ for case in corrections:  # each rejects some and keeps some
     assert "mask" not in case or 0 < sum(map(sum, case["mask"])) < sum(C_LENGTHS), case
 
 
+
+def bypass_loss(rows, frozen, c):
+    """Rows: new log-probabilities; what is frozen decides which tokens count and how much."""
+    ratios = [[limited(a - b) for a, b in zip(n, r)] for n, r in zip(frozen, c_rollout)]
+    masks = accepted(ratios, c["rollout_rs"], c["rollout_rs_threshold"]) if c["rollout_rs"] != "null" else [[1.0] * len(r) for r in ratios]
+    weights = importance(ratios, c["rollout_is"], c["rollout_is_threshold"], c["normalize"]) if c["rollout_is"] != "null" else masks
+    total = 0.0
+    for new, rollout, advantage, mask, weight in zip(rows, c_rollout, c_advantage, masks, weights):
+        if c["loss_type"] == "ppo_clip":
+            sequence = {"old": rollout, "new": new, "advantage": advantage}
+            losses = [x[0] for x in vanilla(sequence, sequence, {"low": .2, "high": .2, "c": 3.0})]
+        else:
+            losses = [-a * n * w for a, n, w in zip(advantage, new, weight)] if c["rollout_is"] != "null" else \
+                     [-a * n for a, n in zip(advantage, new)]
+        total += math.fsum(x * m for x, m in zip(losses, mask))
+    return total / sum(C_LENGTHS)  # rejected tokens stay in the denominator
+
+
+def bypass_case(**c):
+    c = {"loss_type": "ppo_clip", "rollout_is": "null", "rollout_is_threshold": "2.0", "normalize": False, "rollout_rs": "null",
+         "rollout_rs_threshold": "null"} | c
+
+    def moved(i, t, by):
+        return [[x + (by if (i, t) == (j, u) else 0) for u, x in enumerate(row)] for j, row in enumerate(c_trainer)]
+
+    step = 1e-5
+    slope = [[(bypass_loss(moved(i, t, step), c_trainer, c) - bypass_loss(moved(i, t, -step), c_trainer, c)) / (2 * step)
+              for t in range(len(row))] for i, row in enumerate(c_trainer)]
+    return c | {"loss": bypass_loss(c_trainer, c_trainer, c), "gradient": padded(slope, max(C_LENGTHS))}
+
+
+c_advantage = [[drawn * sign for sign in [1.0] * n] for n, drawn in zip(C_LENGTHS, (0.8, -1.1, 0.4, -0.3))]
+BYPASSES = [{}, {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.7_1.5"},
+            {"rollout_rs": "seq_mean_k3,token_k2", "rollout_rs_threshold": "0.2,0.2"},
+            {"rollout_is": "token"},  # PPO's ratio holds it already
+            *({"loss_type": "reinforce", **case} for case in CORRECTIONS)]
+bypasses = [bypass_case(**c) for c in BYPASSES]
+
 SAMPLED = [[-1.1, -1.9, -.5], [-2, -2.7]]
 known = divergence([s["old"] for s in PUBLISHED_BATCH], SAMPLED)
 for name, value in (("kl", -.24), ("k3_kl", .226025), ("chi2_token", 2.012662)):
@@ -420,6 +458,8 @@ for level, threshold, value in (("token", "2", .428664), ("sequence", "2", 1.038
 golden = {
     "corrections": {"lengths": C_LENGTHS, "width": max(C_LENGTHS), "trainer": padded(c_trainer, 6), "rollout": padded(c_rollout, 6),
                     "divergence": divergence(c_trainer, c_rollout), "cases": corrections},
+    "bypasses": {"lengths": C_LENGTHS, "width": max(C_LENGTHS), "trainer": padded(c_trainer, 6), "rollout": padded(c_rollout, 6),
+                 "advantage": padded(c_advantage, 6), "cases": bypasses},
     "preferences": {"beta": BETA, "lengths": P_LENGTHS, "width": P_WIDTH, "new": padded([row["new"] for row in pair_rows], P_WIDTH),
                     "reference": [row["reference"] for row in pair_rows], "cases": preferences},
     "rewards": {"scores": reward_scores, "margins": reward_margins, "cases": [reward_case(0), reward_case(0.05)]},

@@ -23,6 +23,8 @@ class Adapters(TrainCase):
         cls.adapter.mkdir()
         for file in ("adapter_config.json", "adapter_model.safetensors"):
             shutil.copy(cls.home / "out/lora/latest/actor" / file, cls.adapter)
+        base = json.loads((cls.adapter / "adapter_config.json").read_text())["base_model_name_or_path"]
+        assert base == str((cls.home / "out/sft/latest/actor").resolve()), base
         cls.configure(cls.adapter, base_model_name_or_path="../out/sft/latest/actor")
         cls.tuned = cls.text("out/lora")
 

@@ -65,6 +65,10 @@ ALGORITHMS = {
     "clip_cov": ["actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov", "actor_rollout_ref.actor.policy_loss.clip_cov_lb=0.01",
                  "actor_rollout_ref.actor.policy_loss.clip_cov_ratio=0.1"],
     "kl_cov": ["actor_rollout_ref.actor.policy_loss.loss_mode=kl_cov", "actor_rollout_ref.actor.policy_loss.kl_cov_ratio=0.1"],
+    "bypass": ["algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.rollout_rs=token_k2",
+               "algorithm.rollout_correction.rollout_rs_threshold=2.0"],
+    "bypass reinforce": ["algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.loss_type=reinforce",
+                         "algorithm.rollout_correction.rollout_is=sequence"],
     "truncated importance sampling": ["algorithm.rollout_correction.rollout_is=token"],
 }
 

@@ -150,6 +150,17 @@ inline ModelRole random_role(Dice& dice, const char* name, spec::Head head, bool
   return role;
 }
 
+inline void random_correction(Dice& dice, spec::RolloutCorrectionConfig& correction) {
+  if (dice.chance(30)) correction.rollout_is = dice.chance(50) ? "token" : "sequence";
+  if (!dice.chance(30)) return;
+  correction.bypass_mode = true;
+  correction.loss_type = dice.chance(50) ? "reinforce" : "ppo_clip";
+  correction.rollout_is_batch_normalize = dice.chance(50);
+  if (dice.chance(30)) return;
+  correction.rollout_rs = dice.chance(50) ? "token_k1,seq_max_k2" : "seq_mean_k3,seq_sum_k1";
+  correction.rollout_rs_threshold = "0.5_2.0";
+}
+
 struct RandomJob {
   spec::Job job;
   JobModels models;
@@ -199,7 +210,7 @@ inline RandomJob random_job(std::uint64_t seed) {
   }
   job.algorithm.filter_groups.enable = job.task == spec::Task::kGrpo && dice.chance(30);
   job.rollout.calculate_log_probs = dice.chance(30);
-  if (dice.chance(30)) job.algorithm.rollout_correction.rollout_is = "token";
+  random_correction(dice, job.algorithm.rollout_correction);
   random_packing(dice, job);
   job.actor.clip_ratio_c = dice.chance(30) ? 0 : 3;
   job.center_rewards_coefficient = dice.chance(50) ? 0.01 : 0;

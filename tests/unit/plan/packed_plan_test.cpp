@@ -127,8 +127,11 @@ TEST(PackedPlan, BoundsEveryMicroBatch) {
       const CountedTensor values =
           host({all.size(), job.data.max_response_length}, Dtype::kFloat32);
       const CountedTensor weighs =
-          job.algorithm.rollout_correction.weighs() ? values : CountedTensor();
-      const step::Experience<CountedTensor> e{all, values, values, values, values, values, weighs};
+          job.algorithm.rollout_correction.weighs_batch() ? values : CountedTensor();
+      const CountedTensor noise =
+          spec::draws_tokens(job.actor.loss_mode) ? values : CountedTensor();
+      const step::Experience<CountedTensor> e{all,    values, values, values,
+                                              values, values, weighs, noise};
       step::LogProbOptions options;
       options.temperature = job.log_prob_temperature();
       options.entropy = job.actor.entropy_coeff != 0;
@@ -137,7 +140,8 @@ TEST(PackedPlan, BoundsEveryMicroBatch) {
           (void)step::cross_entropy_micro_batch(ops, w, all, m.first, m.count, 1,
                                                 random.role.checkpointing);
         } else {
-          (void)step::policy_micro_batch(ops, w, e, m.first, m.count, {job.actor, {}}, options,
+          (void)step::policy_micro_batch(ops, w, e, m.first, m.count,
+                                         step::policy_objective(job, {}), options,
                                          random.role.checkpointing);
         }
       }
