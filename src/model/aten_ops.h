@@ -28,6 +28,10 @@ class AtenOps {
   void repeat(std::int64_t n, const Body& body) const {
     for (std::int64_t i = 0; i < n; ++i) body(i);
   }
+  template <class Body>
+  void aside(const Body& body) const {
+    body();
+  }
   /// body(), with the attention kernels of generation (bridge/attention.h).
   template <class Body>
   auto generating(const Body& body) const {

@@ -141,6 +141,12 @@ class CountingOps {
     weight_ = outer;
   }
 
+  /// body(), whose work does not count; nothing where rounds are cut short to the first.
+  template <class Body>
+  void aside(const Body& body) {
+    if (most_repeats_ > 1) weighted(0, body);
+  }
+
   /// body(), with the attention kernels of generation: its lengths change from call to call.
   template <class Body>
   auto generating(const Body& body) {

@@ -14,7 +14,7 @@ constexpr std::int64_t kShareOfResponse = 8;
 
 // Adds `count` sequences of `tokens` together: the longest first, the last ones of one token.
 void add_sequences(PackedLayout& layout, std::int64_t tokens, std::int64_t count,
-                   const SequenceLimits& limits) {
+                   const SequenceLimits& limits, bool aside) {
   const std::int64_t first = std::ssize(layout.starts) - 1;
   const std::int64_t read = layout.counts.back() + std::min(tokens, count * limits.response);
   for (std::int64_t left = count; left > 0; --left) {
@@ -23,7 +23,7 @@ void add_sequences(PackedLayout& layout, std::int64_t tokens, std::int64_t count
     layout.starts.push_back(layout.starts.back() + length);
     layout.counts.push_back(read);  // which sequence reads which is of no account
   }
-  layout.micro_batches.push_back({first / limits.of_row, count / limits.of_row, 0});
+  layout.micro_batches.push_back({first / limits.of_row, count / limits.of_row, 0, aside});
 }
 
 }  // namespace
@@ -80,12 +80,20 @@ PackedLayout extreme_layout(std::int64_t rows, std::int64_t budget, const Sequen
       std::max<std::int64_t>(1, budget / (limits.longest * limits.of_row));
   PackedLayout out;
   out.starts = out.counts = {0};
-  add_sequences(out, tokens, packing.sequences, limits);
-  if (further > 0) add_sequences(out, std::min(tokens, further * limits.longest), further, limits);
+  add_sequences(out, tokens, packing.sequences, limits, false);
+  if (further > 0)
+    add_sequences(out, std::min(tokens, further * limits.longest), further, limits, true);
+  constexpr std::int64_t kLeastShare = 64;
+  for (std::int64_t less = tokens * 2 / 3; less > tokens / kLeastShare; less = less * 2 / 3) {
+    const std::int64_t sequences =
+        std::min(packing.sequences, div_up(less, limits.longest * limits.of_row) * limits.of_row);
+    if (sequences < limits.of_row || less < 2 * sequences) break;
+    add_sequences(out, less, sequences, limits, true);
+  }
   const std::int64_t batches = div_up(rows, full_rows);
   if (batches == 1) return out;
   const std::int64_t fewest = div_up(tokens, limits.longest * limits.of_row) * limits.of_row;
-  add_sequences(out, tokens, fewest, limits);
+  add_sequences(out, tokens, fewest, limits, false);
   out.micro_batches.insert(out.micro_batches.end(), static_cast<std::size_t>(batches - 2),
                            MicroBatch(out.micro_batches.back()));
   return out;

@@ -15,6 +15,7 @@ namespace neap::step {
 /// Rows [first, first + count) of a pass over data. The first `seen` of them were in the batch before.
 struct MicroBatch {
   std::int64_t first = 0, count = 0, seen = 0;
+  bool aside = false;  ///< a plan counts its memory and no work
   [[nodiscard]] std::int64_t fresh() const { return count - seen; }
 };
 /// The micro-batches of each mini-batch.
@@ -55,7 +56,9 @@ struct PackedLayout {
 };
 /// Of `rows` rows: a micro-batch with the most sequences, then as many as there are at full lengths
 /// with the fewest, all with as many tokens as the limits allow. `further`: one more with so many
-/// sequences, unless it is 0.
+/// sequences, unless it is 0. Between them smaller and smaller ones: the last rows of a mini-batch do
+/// not fill theirs, and an allocator that keeps small tensors apart takes pages for them beside those
+/// of the larger micro-batches.
 [[nodiscard]] PackedLayout extreme_layout(std::int64_t rows, std::int64_t budget,
                                           const SequenceLimits& limits, std::int64_t further = 0);
 

@@ -28,12 +28,16 @@ template <class T>
 std::vector<MicroBatch> inference_cuts(const Sequences<T>& all, std::int64_t size) {
   return all.packed ? all.packed->cuts.at(0) : padded_cuts(all.size(), size);
 }
-/// visit(micro-batch) for each. Neighbours with as many rows have one shape where a plan counts them.
+/// visit(micro-batch) for each. In a plan neighbours with as many rows have one shape.
 template <class Ops, class Visit>
 void for_each_micro_batch(Ops& ops, const std::vector<MicroBatch>& cuts, const Visit& visit) {
   for (auto from = cuts.begin(); from != cuts.end();) {
     auto to = from;
-    while (to != cuts.end() && to->count == from->count) ++to;
+    while (to != cuts.end() && to->count == from->count && to->aside == from->aside) ++to;
+    if (from->aside) {
+      ops.aside([&] { visit(*from++); });
+      continue;
+    }
     ops.repeat(to - from, [&](std::int64_t i) { visit(from[i]); });
     from = to;
   }
