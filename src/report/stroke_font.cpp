@@ -12,7 +12,7 @@ struct Glyph {
   int width;
   std::string_view strokes;
 };
-constexpr int kBaseline = 'm' - 'a', kGap = 3;
+constexpr int kBaseline = 'm' - 'a', kGlyphGap = 3;
 
 constexpr Glyph kGlyphs[] = {
     {' ', 3, ""},
@@ -147,16 +147,16 @@ void draw_stroke_text(std::string_view text, double size,
       stroke(point(i), point(i + 2));
       i += 2;
     }
-    left += (g.width + kGap) * u;
+    left += (g.width + kGlyphGap) * u;
   }
 }
 
 double stroke_text_width(std::string_view text, double size) {
   int units = 0;
   for (const char c : text) {
-    if (starts_character(c)) units += glyph(c).width + kGap;
+    if (starts_character(c)) units += glyph(c).width + kGlyphGap;
   }
-  return units > 0 ? (units - kGap) * unit(size) : 0;
+  return units > 0 ? (units - kGlyphGap) * unit(size) : 0;
 }
 
 }  // namespace neap::report

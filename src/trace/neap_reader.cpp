@@ -9,8 +9,8 @@
 namespace neap::trace {
 namespace {
 
-using format::BlockType;
-using format::Decoder;
+using wire::BlockType;
+using wire::Decoder;
 
 std::uint32_t le32(const std::uint8_t* at) {
   return static_cast<std::uint32_t>(at[0]) | static_cast<std::uint32_t>(at[1]) << 8 |
@@ -47,17 +47,17 @@ class NeapReader {
   }
 
   Status read_file_header() {
-    if (!input_.ensure(format::kFileHeaderSize)) {
+    if (!input_.ensure(wire::kFileHeaderSize)) {
       NEAP_TRY(input_.status());
       return corrupt("it ends within its header");
     }
-    const std::uint32_t version = le32(input_.data() + format::kMagic.size());
-    if (version == 0 || version > format::kVersion) {
+    const std::uint32_t version = le32(input_.data() + wire::kMagic.size());
+    if (version == 0 || version > wire::kVersion) {
       return {ErrorCode::kUnsupported, "Trace " + input_.name() + " has format version " +
                                            std::to_string(version) + "; this program reads up to " +
-                                           std::to_string(format::kVersion)};
+                                           std::to_string(wire::kVersion)};
     }
-    input_.advance(format::kFileHeaderSize);
+    input_.advance(wire::kFileHeaderSize);
     return {};
   }
 
@@ -71,25 +71,25 @@ class NeapReader {
 
   Result<bool> read_block() {
     block_at_ = input_.position();
-    if (!input_.ensure(format::kBlockHeaderSize)) {
+    if (!input_.ensure(wire::kBlockHeaderSize)) {
       NEAP_TRY(input_.status());
       return cut(input_.available());
     }
-    format::BlockHeader header;
-    const std::span<const std::uint8_t, format::kBlockHeaderSize> bytes(input_.data(),
-                                                                        format::kBlockHeaderSize);
-    if (!format::parse_block_header(bytes, header)) {
+    wire::BlockHeader header;
+    const std::span<const std::uint8_t, wire::kBlockHeaderSize> bytes(input_.data(),
+                                                                        wire::kBlockHeaderSize);
+    if (!wire::parse_block_header(bytes, header)) {
       // A file system may leave zeros at the end after a power cut.
       if (std::all_of(bytes.begin(), bytes.end(), [](std::uint8_t b) { return b == 0; }))
         return cut_by_zeros();
       return corrupt("no block begins there");
     }
-    if (header.stored > format::kMaxBlockSize * 2 || header.raw > format::kMaxBlockSize)
+    if (header.stored > wire::kMaxBlockSize * 2 || header.raw > wire::kMaxBlockSize)
       return corrupt("a block is over the format's limit");
-    input_.advance(format::kBlockHeaderSize);
+    input_.advance(wire::kBlockHeaderSize);
     if (!input_.ensure(header.stored)) {
       NEAP_TRY(input_.status());
-      return cut(input_.available() + format::kBlockHeaderSize);
+      return cut(input_.available() + wire::kBlockHeaderSize);
     }
     const auto payload = decoder_.decode(header, {input_.data(), header.stored});
     if (!payload.ok()) {
@@ -309,7 +309,7 @@ class NeapReader {
 
   Status take_events(std::span<const std::uint8_t> payload) {
     scratch_.clear();
-    if (!format::decode_events(payload, scratch_))
+    if (!wire::decode_events(payload, scratch_))
       return corrupt("a block of events breaks its grammar");
     NEAP_TRY(charge(scratch_.size() * sizeof(Event) * 2));
     events_ += scratch_.size();
@@ -353,7 +353,7 @@ class NeapReader {
   Recording out_;
   std::map<std::uint16_t, DeviceRecording> devices_;  // addresses stay
   DeviceRecording* last_device_ = nullptr;
-  format::BlockDecoder decoder_;
+  wire::BlockDecoder decoder_;
   std::vector<Event> scratch_;
   std::uint64_t block_at_ = 0;
   std::uint64_t events_ = 0;

@@ -51,9 +51,9 @@ Result<Recording> read_input(Input& input, const ReadOptions& options) {
   ReadContext context;
   context.memory_limit = options.memory_limit.is_zero() ? half_of_memory() : options.memory_limit;
   context.progress = bar ? &*bar : nullptr;
-  const bool long_enough = input.ensure(format::kMagic.size());
+  const bool long_enough = input.ensure(wire::kMagic.size());
   NEAP_TRY(input.status());
-  if (long_enough && std::memcmp(input.data(), format::kMagic.data(), format::kMagic.size()) == 0)
+  if (long_enough && std::memcmp(input.data(), wire::kMagic.data(), wire::kMagic.size()) == 0)
     return read_neap_trace(input, context);
   if (input.ensure(2) && input.data()[0] == 0x80) return read_torch_snapshot(input, context);
   NEAP_TRY(input.status());

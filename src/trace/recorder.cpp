@@ -36,7 +36,7 @@ void watch_forks() {
 
 constexpr std::size_t kNamesBlockSize = 1U << 20;
 constexpr std::size_t kLongestName = 1U << 16;
-constexpr std::size_t kLongestMetadata = format::kMaxBlockSize - (1U << 20);
+constexpr std::size_t kLongestMetadata = wire::kMaxBlockSize - (1U << 20);
 
 enum class State : int { kOpen, kClosing, kClosed };
 
@@ -73,8 +73,8 @@ struct Recorder::Impl {
   Status status;
 
   // The background thread's own.
-  format::BlockFile file;
-  format::Encoder encoder;
+  wire::BlockFile file;
+  wire::Encoder encoder;
   std::vector<Event> batch;
   std::size_t batch_limit = 0;
   std::uint64_t tail = 0;
@@ -186,7 +186,7 @@ Status Recorder::Impl::write_names() {
       for (; names_written < end; ++names_written)
         encoder.text(names.name(static_cast<std::uint32_t>(names_written)));
     }
-    NEAP_TRY(file.append(format::BlockType::kNames, encoder.bytes()));
+    NEAP_TRY(file.append(wire::BlockType::kNames, encoder.bytes()));
   }
 }
 
@@ -201,7 +201,7 @@ Status Recorder::Impl::write_metadata() {
     encoder.number(1);
     encoder.text(key);
     encoder.text(value);
-    NEAP_TRY(file.append(format::BlockType::kMetadata, encoder.bytes()));
+    NEAP_TRY(file.append(wire::BlockType::kMetadata, encoder.bytes()));
   }
   return {};
 }
@@ -213,15 +213,15 @@ void Recorder::Impl::write_batch() {
       NEAP_TRY(write_metadata());
       if (!batch.empty()) {
         encoder.clear();
-        format::encode_events(batch, encoder);
-        NEAP_TRY(file.append(format::BlockType::kEvents, encoder.bytes()));
+        wire::encode_events(batch, encoder);
+        NEAP_TRY(file.append(wire::BlockType::kEvents, encoder.bytes()));
         events_written += batch.size();
       }
       const std::uint64_t lost = dropped.load(std::memory_order_relaxed);
       if (lost != dropped_written) {
         encoder.clear();
         encoder.number(lost);
-        NEAP_TRY(file.append(format::BlockType::kDropped, encoder.bytes()));
+        NEAP_TRY(file.append(wire::BlockType::kDropped, encoder.bytes()));
         dropped_written = lost;
       }
       return {};
@@ -283,7 +283,7 @@ Result<std::unique_ptr<Recorder>> Recorder::open(const std::filesystem::path& pa
   self.ring = std::vector<Slot>(size);
   self.mask = size - 1;
   for (std::size_t i = 0; i < size; ++i) self.ring[i].sequence.store(i, std::memory_order_relaxed);
-  self.batch_limit = std::min(size, format::kMaxBlockEvents);
+  self.batch_limit = std::min(size, wire::kMaxBlockEvents);
   self.batch.reserve(self.batch_limit);
   ::sem_init(&self.wake, 0, 0);
 
@@ -293,7 +293,7 @@ Result<std::unique_ptr<Recorder>> Recorder::open(const std::filesystem::path& pa
   self.encoder.byte(static_cast<std::uint8_t>(Source::kNeap));
   self.encoder.number(static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count()));
-  NEAP_TRY(self.file.append(format::BlockType::kStart, self.encoder.bytes()));
+  NEAP_TRY(self.file.append(wire::BlockType::kStart, self.encoder.bytes()));
   self.new_metadata = metadata;
   NEAP_TRY(self.write_metadata());
 
@@ -376,7 +376,7 @@ Status Recorder::close() {
     self.encoder.clear();
     self.encoder.number(self.events_written);
     self.encoder.number(self.dropped.load());
-    Status end = self.file.append(format::BlockType::kEnd, self.encoder.bytes());
+    Status end = self.file.append(wire::BlockType::kEnd, self.encoder.bytes());
     if (end.ok()) end = self.file.close();
     const std::lock_guard lock(self.mutex);
     self.status = end;

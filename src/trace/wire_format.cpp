@@ -13,7 +13,7 @@
 
 #include "base/file.h"
 
-namespace neap::trace::format {
+namespace neap::trace::wire {
 namespace {
 
 void put_u32(std::uint8_t* at, std::uint32_t value) {
@@ -271,4 +271,4 @@ Status BlockFile::close() {
   return impl_->failure;
 }
 
-}  // namespace neap::trace::format
+}  // namespace neap::trace::wire

@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "trace/event.h"
 
-namespace neap::trace::format {
+namespace neap::trace::wire {
 
 inline constexpr std::string_view kMagic{"NEAPTRC\n", 8};
 inline constexpr std::uint32_t kVersion = 1;
@@ -174,4 +174,4 @@ class BlockFile {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace neap::trace::format
+}  // namespace neap::trace::wire

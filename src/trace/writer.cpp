@@ -11,7 +11,7 @@
 namespace neap::trace {
 namespace {
 
-using format::BlockType;
+using wire::BlockType;
 
 // Tables are cut into blocks of about this size, well under the format's limit.
 constexpr std::size_t kBlockSize = 1U << 20;
@@ -142,8 +142,8 @@ class Writer {
         }));
     std::span<const Event> left(d.events);
     while (!left.empty()) {
-      const std::size_t n = std::min(left.size(), format::kMaxBlockEvents);
-      format::encode_events(left.first(n), out_);
+      const std::size_t n = std::min(left.size(), wire::kMaxBlockEvents);
+      wire::encode_events(left.first(n), out_);
       NEAP_TRY(append(BlockType::kEvents));
       left = left.subspan(n);
     }
@@ -160,8 +160,8 @@ class Writer {
   }
 
   const Recording& r_;
-  format::BlockFile file_;
-  format::Encoder out_;
+  wire::BlockFile file_;
+  wire::Encoder out_;
 };
 
 }  // namespace

@@ -16,21 +16,21 @@ void put_u32(std::vector<std::uint8_t>& out, std::uint32_t value) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  namespace format = neap::trace::format;
-  std::vector<std::uint8_t> file(format::kMagic.begin(), format::kMagic.end());
-  put_u32(file, format::kVersion);
+  namespace wire = neap::trace::wire;
+  std::vector<std::uint8_t> file(wire::kMagic.begin(), wire::kMagic.end());
+  put_u32(file, wire::kVersion);
   put_u32(file, 0);
   while (size >= 3) {
     const std::size_t claimed = data[1] + std::size_t{data[2]} * 256;
     const std::size_t length = std::min(size - 3, claimed);
     const std::span<const std::uint8_t> payload(data + 3, length);
     std::vector<std::uint8_t> header;
-    put_u32(header, format::kBlockMagic);
+    put_u32(header, wire::kBlockMagic);
     put_u32(header, data[0]);
     put_u32(header, static_cast<std::uint32_t>(length));
     put_u32(header, static_cast<std::uint32_t>(length));
-    put_u32(header, format::checksum(payload));
-    put_u32(header, format::checksum(header));
+    put_u32(header, wire::checksum(payload));
+    put_u32(header, wire::checksum(header));
     file.insert(file.end(), header.begin(), header.end());
     file.insert(file.end(), payload.begin(), payload.end());
     data += 3 + length;

@@ -16,7 +16,7 @@ std::span<const std::uint8_t> bytes_of(const std::string& text) {
 
 TEST(TraceFormat, NumbersSurvive) {
   const std::uint64_t numbers[] = {0, 1, 127, 128, 300, 1ULL << 32, ~0ULL - 1, ~0ULL};
-  format::Encoder out;
+  wire::Encoder out;
   for (const std::uint64_t n : numbers) {
     out.number(n);
     out.difference(n);
@@ -24,7 +24,7 @@ TEST(TraceFormat, NumbersSurvive) {
   }
   out.real(-0.25);
   out.text("tag");
-  format::Decoder in(out.bytes());
+  wire::Decoder in(out.bytes());
   for (const std::uint64_t n : numbers) {
     EXPECT_EQ(in.number(), n);
     EXPECT_EQ(in.difference(), n);
@@ -37,7 +37,7 @@ TEST(TraceFormat, NumbersSurvive) {
 }
 
 TEST(TraceFormat, NearNumbersTakeOneByte) {
-  format::Encoder out;
+  wire::Encoder out;
   out.difference(static_cast<std::uint64_t>(-3));
   out.difference(63);
   EXPECT_EQ(out.bytes().size(), 2U);
@@ -45,11 +45,11 @@ TEST(TraceFormat, NearNumbersTakeOneByte) {
 
 TEST(TraceFormat, DecoderStopsAtTheEnd) {
   const std::vector<std::uint8_t> endless(20, 0xFF);
-  format::Decoder in(endless);
+  wire::Decoder in(endless);
   EXPECT_EQ(in.number(), 0U);
   EXPECT_FALSE(in.ok());
   const std::vector<std::uint8_t> claims_much{0xFF, 0xFF, 0xFF, 0x7F, 'x'};
-  format::Decoder text(claims_much);
+  wire::Decoder text(claims_much);
   EXPECT_EQ(text.text(), "");
   EXPECT_FALSE(text.ok());
 }
@@ -57,11 +57,11 @@ TEST(TraceFormat, DecoderStopsAtTheEnd) {
 TEST(TraceFormat, TextMayNotReachPastTheEnd) {
   // The length itself counted as room for the text once.
   const std::vector<std::uint8_t> one_short{5, 'a', 'b', 'c', 'd'};
-  format::Decoder in(one_short);
+  wire::Decoder in(one_short);
   EXPECT_EQ(in.text(), "");
   EXPECT_FALSE(in.ok());
   const std::vector<std::uint8_t> whole{4, 'a', 'b', 'c', 'd'};
-  format::Decoder fits(whole);
+  wire::Decoder fits(whole);
   EXPECT_EQ(fits.text(), "abcd");
   EXPECT_TRUE(fits.ok());
 }
@@ -74,12 +74,12 @@ struct TempFile {
 };
 
 std::string small_trace(const std::filesystem::path& path) {
-  format::BlockFile file;
+  wire::BlockFile file;
   EXPECT_TRUE(file.create(path).ok());
-  format::Encoder out;
+  wire::Encoder out;
   out.byte(2);
   out.number(1000);
-  EXPECT_TRUE(file.append(format::BlockType::kStart, out.bytes()).ok());
+  EXPECT_TRUE(file.append(wire::BlockType::kStart, out.bytes()).ok());
   std::vector<Event> events(1000);
   for (std::size_t i = 0; i < events.size(); ++i) {
     events[i].time_ns = i * 10;
@@ -89,12 +89,12 @@ std::string small_trace(const std::filesystem::path& path) {
     events[i].device = static_cast<std::uint16_t>(i % 2);
   }
   out.clear();
-  format::encode_events(events, out);
-  EXPECT_TRUE(file.append(format::BlockType::kEvents, out.bytes()).ok());
+  wire::encode_events(events, out);
+  EXPECT_TRUE(file.append(wire::BlockType::kEvents, out.bytes()).ok());
   out.clear();
   out.number(events.size());
   out.number(0);
-  EXPECT_TRUE(file.append(format::BlockType::kEnd, out.bytes()).ok());
+  EXPECT_TRUE(file.append(wire::BlockType::kEnd, out.bytes()).ok());
   EXPECT_TRUE(file.close().ok());
   return read_file(path).value();
 }
@@ -107,7 +107,7 @@ TEST(TraceFormat, EveryCutIsReportedAndKeepsWholeBlocks) {
   EXPECT_EQ(full->devices.size(), 2U);
   EXPECT_EQ(full->event_count(), 1000U);
   EXPECT_TRUE(full->truncated.empty());
-  for (std::size_t n = format::kFileHeaderSize; n < whole.size(); ++n) {
+  for (std::size_t n = wire::kFileHeaderSize; n < whole.size(); ++n) {
     const std::string part = whole.substr(0, n);
     const auto cut = read_bytes(bytes_of(part), "cut");
     ASSERT_TRUE(cut.ok()) << n << ": " << cut.status().message();
@@ -121,7 +121,7 @@ TEST(TraceFormat, EveryCutIsReportedAndKeepsWholeBlocks) {
 TEST(TraceFormat, ZerosAfterTheLastBlockAreACut) {
   const TempFile temp;
   std::string whole = small_trace(temp.path);
-  whole.resize(whole.size() - format::kBlockHeaderSize - 3);  // the end block
+  whole.resize(whole.size() - wire::kBlockHeaderSize - 3);  // the end block
   whole += std::string(10000, '\0');
   const auto cut = read_bytes(bytes_of(whole), "zeros");
   ASSERT_TRUE(cut.ok()) << cut.status().message();
@@ -137,7 +137,7 @@ TEST(TraceFormat, EveryFlippedByteIsNoticed) {
     bad[i] = static_cast<char>(bad[i] ^ 0x41);
     const auto result = read_bytes(bytes_of(bad), "bad");
     // The header's reserved bytes carry nothing.
-    if (i >= 12 && i < format::kFileHeaderSize) continue;
+    if (i >= 12 && i < wire::kFileHeaderSize) continue;
     EXPECT_FALSE(result.ok()) << "byte " << i;
   }
 }
@@ -146,15 +146,15 @@ TEST(TraceFormat, LaterBlockTypesAreSkippedAndLaterVersionsRefused) {
   const TempFile temp;
   std::string whole = small_trace(temp.path);
   {
-    format::BlockFile file;
+    wire::BlockFile file;
     ASSERT_TRUE(file.create(temp.path).ok());
-    format::Encoder out;
+    wire::Encoder out;
     out.text("what a later version may add");
-    ASSERT_TRUE(file.append(static_cast<format::BlockType>(200), out.bytes()).ok());
+    ASSERT_TRUE(file.append(static_cast<wire::BlockType>(200), out.bytes()).ok());
     ASSERT_TRUE(file.close().ok());
   }
   const std::string later = read_file(temp.path).value();
-  whole.insert(format::kFileHeaderSize, later.substr(format::kFileHeaderSize));
+  whole.insert(wire::kFileHeaderSize, later.substr(wire::kFileHeaderSize));
   EXPECT_EQ(read_bytes(bytes_of(whole), "later").value().event_count(), 1000U);
   whole[8] = 9;
   const auto refused = read_bytes(bytes_of(whole), "later");
