@@ -175,6 +175,12 @@ std::vector<std::size_t> FileRows::sizes() const {
   return out;
 }
 
+std::uint64_t FileRows::count(const std::string& name) const {
+  std::uint64_t sum = 0;
+  for (const RowStore& file : files_) sum += file.notes().value(name, std::uint64_t{0});
+  return sum;
+}
+
 Bytes FileRows::memory() const {
   Bytes sum(0);
   for (const RowStore& file : files_) sum = sum + file.memory();

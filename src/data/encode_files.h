@@ -47,6 +47,8 @@ class FileRows {
   [[nodiscard]] std::size_t size() const { return ends_.empty() ? 0 : ends_.back(); }
   [[nodiscard]] Result<std::string> row(std::size_t number) const;
   [[nodiscard]] std::vector<std::size_t> sizes() const;  ///< of each file
+  /// The files' EncodedRows::counts of `name`.
+  [[nodiscard]] std::uint64_t count(const std::string& name) const;
   [[nodiscard]] Bytes memory() const;
 
  private:

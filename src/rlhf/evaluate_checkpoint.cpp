@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <optional>
 
 #include "base/file.h"
@@ -13,8 +14,6 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "bridge/no_autograd.h"
-#include "data/fields.h"
-#include "data/row_source.h"
 #include "plan/memory_plan.h"
 #include "report/append_file.h"
 #include "reward/ground_truth.h"
@@ -24,51 +23,37 @@ namespace neap::rlhf {
 namespace fs = std::filesystem;
 namespace {
 
-// A row as the file has it.
-struct FileRow {
-  Json json;
-  std::string where;
-};
+constexpr const char* kNotNumeric = "not_numeric";  // rows, in the store's notes
 
-std::vector<FileRow> read_rows(const spec::Job& job) {
-  std::vector<FileRow> out;
-  for (const std::string& file : job.data.val_files) {
-    const auto source = value_or_throw(data::RowSource::open(job.resolve(file)));
-    for (data::RawRow raw; value_or_throw(source->next(raw));) {
-      const std::string where = source->where(raw.number);
-      out.push_back({value_or_throw(data::parse_row(raw.text, where)), where});
-    }
-  }
-  return out;
-}
-
-// A rule for rows that come without one. Fails where a row has no right answer.
-spec::RewardKind rule_for(const std::vector<FileRow>& rows) {
-  const auto first_failure = [&](spec::RewardKind kind) -> Status {
+// Finds a rule for rows that come without one while they are read: counts those that have no number
+// as their right answer, fails at one without any.
+RowCheck rule_check() {
+  const auto rule = [](spec::RewardKind kind) {
     spec::RewardConfig config;
     config.functions.emplace_back().kind = kind;
-    const reward::RewardSet set = value_or_throw(reward::RewardSet::make(config, {1, "", {}}));
-    for (const FileRow& row : rows)
-      NEAP_TRY(set.check(row.json).with_context(format("reading {}", row.where)));
+    return std::make_shared<const reward::RewardSet>(
+        value_or_throw(reward::RewardSet::make(config, {1, "", {}})));
+  };
+  const auto check = [numeric = rule(spec::RewardKind::kNumeric),
+                      symbolic = rule(spec::RewardKind::kSymbolic)](
+                         const Json& row, data::EncodedRows& out) -> Status {
+    const Json model = row.value("reward_model", Json());
+    const std::string style = model.is_object() ? model.value("style", "rule") : "rule";
+    if (style != "rule") {
+      return {ErrorCode::kInvalidArgument,
+              format("reward_model.style is \"{}\", which names no rule; give --config FILE or "
+                     "reward_model.model.path=FOLDER, or add reward.functions",
+                     style)};
+    }
+    if (const Status missing = symbolic->check(row); !missing.ok()) {
+      return {missing.code(), format("{}. To score without right answers, set reward.functions or "
+                                     "reward_model.model.path (docs/rewards.md)",
+                                     missing.message())};
+    }
+    if (!numeric->check(row).ok()) ++out.counts[kNotNumeric];
     return {};
   };
-  for (const FileRow& row : rows) {
-    const Json model = row.json.value("reward_model", Json());
-    const std::string style = model.is_object() ? model.value("style", "rule") : "rule";
-    if (style == "rule") continue;
-    throw Error(ErrorCode::kInvalidArgument,
-                format("{}: reward_model.style is \"{}\", which names no rule; give --config FILE "
-                       "or reward_model.model.path=FOLDER, or add reward.functions",
-                       row.where, style));
-  }
-  if (first_failure(spec::RewardKind::kNumeric).ok()) return spec::RewardKind::kNumeric;
-  if (const Status missing = first_failure(spec::RewardKind::kSymbolic); !missing.ok()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                format("{}. To score without right answers, set reward.functions or "
-                       "reward_model.model.path (docs/rewards.md)",
-                       missing.message()));
-  }
-  return spec::RewardKind::kSymbolic;
+  return {check, "any rule"};
 }
 
 // One line of JSON for each row, under a temporary name until the last.
@@ -162,7 +147,6 @@ class EvaluationRun {
   EvaluationRequest request_;
   spec::Job& job_;
   const Launch& launch_;
-  std::vector<FileRow> rows_;  // until they are encoded
   std::optional<model::Tokenizer> tokenizer_;
   std::optional<TextContext> text_;
   std::optional<reward::RewardSet> rewards_;
@@ -188,34 +172,28 @@ void EvaluationRun::read() {
   check_tokenizers(job_, *tokenizer_);
   text_.emplace(
       TextContext{job_, *tokenizer_, folder, model::text_tokens(actor.base, shape, *tokenizer_)});
-  rows_ = read_rows(job_);
-  if (job_.reward.functions.empty() && !job_.has_reward_model()) {
-    job_.reward.functions.emplace_back().kind = rule_for(rows_);
+  if (request_.any_prompt_length) job_.data.max_prompt_length = shape.longest_sequence();
+  const bool find_rule = job_.reward.functions.empty() && !job_.has_reward_model();
+  if (!find_rule) rewards_.emplace(make_rewards(job_));
+  data_ = read_data(*text_, find_rule ? rule_check() : reward_check(job_, *rewards_),
+                    encoding_threads(launch_.device.target.threads, launch_.ranks->size()));
+  if (find_rule) {
+    job_.reward.functions.emplace_back().kind = data_.held_out.count(kNotNumeric) == 0
+                                                    ? spec::RewardKind::kNumeric
+                                                    : spec::RewardKind::kSymbolic;
+    rewards_.emplace(make_rewards(job_));
     if (launch_.ranks->first())
       log::info(format("No reward is configured: responses are scored by rule \"{}\"",
                        to_string(job_.reward.functions.front().kind)));
   }
+  prompts_ = read_prompts(data_.held_out);
   fit_to_rows(shape);
-  rows_.clear();
-  rewards_.emplace(make_rewards(job_));
-  data_ = read_data(*text_, *rewards_,
-                    encoding_threads(launch_.device.target.threads, launch_.ranks->size()));
 }
 
 void EvaluationRun::fit_to_rows(const spec::Architecture& shape) {
   if (request_.any_prompt_length) {
     std::size_t longest = 1;
-    for (const FileRow& row : rows_) {
-      const Json prompt =
-          value_or_throw(data::text_field(row.json, job_.data.prompt_key, row.where));
-      const std::size_t size = encode_prompt(*text_, prompt, row.where).size();
-      if (static_cast<std::int64_t>(size) > shape.longest_sequence()) {
-        throw Error(ErrorCode::kInvalidArgument,
-                    format("{}: the prompt has {} tokens; the model has {} positions", row.where,
-                           size, shape.longest_sequence()));
-      }
-      longest = std::max(longest, size);
-    }
+    for (const PromptRow& prompt : prompts_) longest = std::max(longest, prompt.tokens.size());
     job_.data.max_prompt_length = static_cast<std::int64_t>(longest);
   }
   if (request_.any_response_length) {
@@ -233,7 +211,7 @@ void EvaluationRun::fit_to_rows(const spec::Architecture& shape) {
   }
   // A small file needs no cache for more sequences than it has.
   const auto ranks = static_cast<std::int64_t>(launch_.ranks->size());
-  const std::int64_t most = (std::ssize(rows_) + ranks - 1) / ranks * job_.rollout.val_kwargs.n;
+  const std::int64_t most = (std::ssize(prompts_) + ranks - 1) / ranks * job_.rollout.val_kwargs.n;
   job_.rollout.batch_size = std::min(job_.rollout_batch(), most);
 }
 
@@ -243,7 +221,6 @@ void EvaluationRun::build() {
   runtime_ = bridge::Runtime::make(job_, launch_.device, plan_, nullptr);
   context_.emplace(Context{*text_, *runtime_, *launch_.ranks, data_, *rewards_});
   scorer_.emplace(*context_);
-  prompts_ = read_prompts(data_.held_out);
   if (!job_.trainer.lexicon.empty()) judge_ = Judge::load(job_.resolve(job_.trainer.lexicon));
   const auto make = [&](std::optional<train::ModelWorker>& worker, spec::ModelId model) {
     if (context_->recipe.find(model) == nullptr) return;

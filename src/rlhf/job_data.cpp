@@ -5,7 +5,6 @@
 
 #include "base/format.h"
 #include "base/log.h"
-#include "rlhf/row_encoder.h"
 
 namespace neap::rlhf {
 namespace {
@@ -19,8 +18,8 @@ void log_counts(const std::filesystem::path& file, const data::RowStore& rows) {
 
 class Reader {
  public:
-  Reader(const TextContext& context, const reward::RewardSet& rewards, std::size_t threads)
-      : job_(context.job), context_(context), rewards_(rewards) {
+  Reader(const TextContext& context, const RowCheck& check, std::size_t threads)
+      : job_(context.job), context_(context), check_(check) {
     options_.threads = threads;
     options_.cache_folder = job_.resolve(job_.data.cache_dir);
     options_.memory = job_.data.rows_in_memory;
@@ -28,7 +27,7 @@ class Reader {
   }
 
   Rows read(const std::vector<std::string>& files, bool keep) {
-    const RowEncoder encoder(context_, rewards_, keep);
+    const RowEncoder encoder(context_, check_, keep);
     options_.recipe = encoder.recipe();
     data::FileRows out;
     std::string names;
@@ -56,7 +55,7 @@ class Reader {
  private:
   const spec::Job& job_;
   const TextContext& context_;
-  const reward::RewardSet& rewards_;
+  const RowCheck& check_;
   data::EncodeOptions options_;
 };
 
@@ -76,10 +75,9 @@ std::size_t encoding_threads(std::int64_t of_a_rank, int ranks) {
   return std::min(cores, static_cast<std::size_t>(of_a_rank * ranks));
 }
 
-JobData read_data(const TextContext& context, const reward::RewardSet& rewards,
-                  std::size_t threads) {
+JobData read_data(const TextContext& context, const RowCheck& check, std::size_t threads) {
   const spec::DataConfig& config = context.job.data;
-  Reader reader(context, rewards, threads);
+  Reader reader(context, check, threads);
   JobData out;
   if (context.job.task != spec::Task::kEval) out.train = reader.read(config.train_files, false);
   // Validation names a prompt's data source and right answer.

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,7 @@
 #include "data/encode_files.h"
 #include "data/stored_row.h"
 #include "reward/reward_set.h"
-#include "rlhf/text_encoder.h"
+#include "rlhf/row_encoder.h"
 
 namespace neap::rlhf {
 
@@ -29,6 +30,8 @@ class Rows {
   [[nodiscard]] std::size_t size() const { return files_.size(); }
   [[nodiscard]] data::StoredRow at(std::size_t number) const;
   [[nodiscard]] const data::FileRows& files() const { return files_; }
+  /// How often encoding and checking counted `name`.
+  [[nodiscard]] std::uint64_t count(const std::string& name) const { return files_.count(name); }
 
  private:
   data::FileRows files_;
@@ -44,9 +47,9 @@ struct JobData {
 /// Threads that encode: of large files one rank of a machine encodes while the others wait for it.
 [[nodiscard]] std::size_t encoding_threads(std::int64_t of_a_rank, int ranks);
 
-/// Reads what the job's files hold, or finds it in the cache. Rows that `rewards` cannot score are
+/// Reads what the job's files hold, or finds it in the cache. Rows of prompts that fail the check are
 /// errors. How many rows were filtered and cut is logged.
-[[nodiscard]] JobData read_data(const TextContext& context, const reward::RewardSet& rewards,
+[[nodiscard]] JobData read_data(const TextContext& context, const RowCheck& check,
                                 std::size_t threads);
 
 /// Of the training rows.

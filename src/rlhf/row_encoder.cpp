@@ -132,6 +132,13 @@ const std::map<std::string, std::string>& counted_rows() {
   return kText;
 }
 
+RowCheck reward_check(const spec::Job& job, const reward::RewardSet& rewards) {
+  if (rewards.empty()) return {};
+  spec::Job copy = job;
+  return {[&rewards](const Json& row, data::EncodedRows&) { return rewards.check(row); },
+          copy.bind().to_json()["reward"]};
+}
+
 Status RowEncoder::encode(const data::RawRow& row, const std::string& where,
                           data::EncodedRows& out) const {
   try {
@@ -196,11 +203,11 @@ void RowEncoder::encode_prompt_row(const Json& row, std::string_view text, const
   train::Tokens prompt =
       encode_prompt(context_, checked(data::text_field(row, data.prompt_key, where)), where);
   if (!Fitting(data, where, out).fit(prompt, prompt_limit(data))) return;
-  if (!rewards_.empty()) {
-    if (const Status status = rewards_.check(row); !status.ok())
+  if (check_.row) {
+    if (const Status status = check_.row(row, out); !status.ok())
       throw Error(status.code(), format("{}: {}", where, status.message()));
   }
-  std::string json(keep_ || !rewards_.empty() ? text : "");
+  std::string json(keep_ || check_.row ? text : "");
   out.rows.push_back(data::pack({{std::move(prompt)}, {}, 0, std::move(json)}));
 }
 
@@ -221,10 +228,7 @@ std::string RowEncoder::recipe() const {
        {data.filter_overlong_prompts, data.filter_overlong_responses, to_string(data.truncation)}}};
   if (context_.tokenizer.chat_template().find("strftime_now") != std::string::npos)
     all["date"] = today();
-  if (!rewards_.empty()) {
-    spec::Job copy = job;
-    all["rewards"] = copy.bind().to_json()["reward"];
-  }
+  if (check_.row) all["rewards"] = check_.recipe;
   return all.dump();
 }
 

@@ -4,21 +4,32 @@
 // Failure   Status with the row's place.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
 
+#include "base/json.h"
 #include "data/encode_files.h"
 #include "reward/reward_set.h"
 #include "rlhf/text_encoder.h"
 
 namespace neap::rlhf {
 
+/// What rows of prompts are checked for.
+struct RowCheck {
+  /// Empty: nothing. Called by several threads; may count.
+  std::function<Status(const Json& row, data::EncodedRows& out)> row;
+  Json recipe;  ///< everything besides the row that the outcome depends on
+};
+/// That the job's rewards can score them.
+[[nodiscard]] RowCheck reward_check(const spec::Job& job, const reward::RewardSet& rewards);
+
 class RowEncoder {
  public:
-  /// Both outlive it. `keep`: prompts come with their whole row also where no reward reads it.
-  RowEncoder(const TextContext& context, const reward::RewardSet& rewards, bool keep)
-      : context_(context), rewards_(rewards), keep_(keep) {}
+  /// Both outlive it. `keep`: prompts come with their whole row also where nothing checks it.
+  RowEncoder(const TextContext& context, const RowCheck& check, bool keep)
+      : context_(context), check_(check), keep_(keep) {}
 
   [[nodiscard]] Status encode(const data::RawRow& row, const std::string& where,
                               data::EncodedRows& out) const;
@@ -32,7 +43,7 @@ class RowEncoder {
   void encode_prompt_row(const Json& row, std::string_view text, const std::string& where,
                          data::EncodedRows& out) const;
   const TextContext& context_;
-  const reward::RewardSet& rewards_;
+  const RowCheck& check_;
   bool keep_;
 };
 

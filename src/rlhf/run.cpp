@@ -186,8 +186,8 @@ void Run::read_data() {
   texts_.emplace(
       TextContext{job_, *tokenizer_, folder, model::text_tokens(actor.base, shape, *tokenizer_)});
   rewards_.emplace(make_rewards(job_));
-  data_.emplace(
-      rlhf::read_data(*texts_, *rewards_, encoding_threads(device_.target.threads, ranks_.size())));
+  data_.emplace(rlhf::read_data(*texts_, reward_check(job_, *rewards_),
+                                encoding_threads(device_.target.threads, ranks_.size())));
 }
 
 void Run::make_plan() {
