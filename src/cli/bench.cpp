@@ -101,8 +101,7 @@ class BenchCommand final : public Command {
     out["rows"] = Json::array();
     for (const bench::Row& row : rows_) out["rows"].push_back(to_json(row));
     const std::string text = json_ ? out.dump(2) + "\n" : table(out["environment"]);
-    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-      return {ErrorCode::kIo, format("The result could not be written: {}", system_reason(errno))};
+    NEAP_TRY(write_output(text));
     return failed;
   }
 

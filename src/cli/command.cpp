@@ -1,10 +1,16 @@
 // Finds the subcommand, turns failures into one message and an exit code.
 #include "cli/command.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstdio>
 #include <exception>
 
+#include "base/file.h"
+#include "base/format.h"
 #include "base/log.h"
 #include "cli/version.h"
 
@@ -13,6 +19,18 @@ namespace neap::cli {
 std::vector<std::unique_ptr<Command>>& registry() {
   static std::vector<std::unique_ptr<Command>> commands;
   return commands;
+}
+
+Status write_output(std::string_view text) {
+  std::fflush(stdout);
+  while (!text.empty()) {
+    const ssize_t n = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0)
+      return {ErrorCode::kIo, format("Cannot write to standard output: {}", system_reason(errno))};
+    text.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return {};
 }
 
 int exit_code(const Status& status) {

@@ -51,6 +51,9 @@ inline constexpr std::array<TrainerCommand, 4> kTrainerCommands = {kTrain, kGene
 /// Parses the command line and runs the command that it names. Failures become messages.
 [[nodiscard]] int run_command(int argc, char** argv);
 
+/// Writes a command's data to standard output: whole, by one call where the system takes it so.
+[[nodiscard]] Status write_output(std::string_view text);
+
 /// 2 for usage and configuration, 3 for memory, 1 for the rest.
 [[nodiscard]] int exit_code(const Status& status);
 /// Prints the failure on stderr, without the C++ stack that libtorch appends, and returns its exit

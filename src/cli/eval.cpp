@@ -1,6 +1,5 @@
 // neap eval: a checkpoint's responses to a file of prompts, scored.
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -16,11 +15,6 @@
 namespace neap::cli {
 namespace {
 namespace fs = std::filesystem;
-
-void print(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
 
 // Columns as wide as their widest cell; the first to the left, numbers to the right.
 std::string table_text(const std::vector<std::vector<std::string>>& lines) {
@@ -177,16 +171,16 @@ Json EvalCommand::to_json(const rlhf::EvaluationReport& report) const {
 }
 
 void EvalCommand::show(const rlhf::EvaluationReport& report) const {
-  if (json_) return print(to_json(report).dump(1) + "\n");
+  if (json_) return throw_if_error(write_output(to_json(report).dump(1) + "\n"));
   const spec::ValidationSampling& v = report.sampling;
   const std::string how = v.do_sample
                               ? format("{} sampled, temperature {:.4g}, top_p {:.4g}, top_k {}",
                                        v.n, v.temperature, v.top_p, v.top_k)
                               : std::string("greedy");
-  print(format(
+  throw_if_error(write_output(format(
       "{} on {}: responses {}; scored by {}\n\n{}\n{}\nplanned peak   {}\nmeasured peak  {}\n",
       name_of_model(), data_, how, report.rules, figure_table(report.evaluation),
-      other_metrics(report.evaluation), report.planned_peak, report.measured_peak));
+      other_metrics(report.evaluation), report.planned_peak, report.measured_peak)));
 }
 
 int EvalCommand::run() {

@@ -1,22 +1,23 @@
 // neap generate: text from a checkpoint.
 #include <ATen/ATen.h>
+#include <c10/util/Exception.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/format.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/progress.h"
 #include "base/random.h"
-#include "chat/conversation.h"
+#include "bridge/run_device.h"
 #include "cli/checkpoint_path.h"
 #include "cli/command.h"
-#include "data/fields.h"
-#include "data/row_source.h"
+#include "cli/prompt_source.h"
 #include "model/model_reader.h"
 #include "model/text_tokens.h"
 #include "model/tokenizer.h"
@@ -27,10 +28,18 @@
 namespace neap::cli {
 namespace {
 
-/// A text, or a conversation for the chat template.
-struct Request {
-  Json prompt;
-  std::vector<model::TokenId> tokens;
+// Prompts are read in parts, so that a file of any size takes the memory of one.
+constexpr std::int64_t kTextsPerPart = 1024, kBatchesPerPart = 16;
+constexpr Bytes kMostPartBytes = 64_MiB;  // of prompts
+
+struct GenerateSettings {
+  PromptOptions prompts;
+  std::vector<std::string> stop;
+  bool json = false;
+  std::int64_t max_new_tokens = 64, batch = 16, n = 1, max_num_batched_tokens = 8192;
+  std::uint64_t seed = 1, skip = 0;
+  step::SamplingOptions sampling;
+  spec::Job job;  // of which only the device counts
 };
 
 class GenerateCommand final : public Command {
@@ -43,188 +52,309 @@ class GenerateCommand final : public Command {
            "model folder, PEFT adapter, checkpoint (global_step_N) or output folder of a run")
         ->required();
     app.add_option("--adapter", adapter_, kAdapterHelp);
-    app.add_option("--prompt", texts_, "text to continue; may be repeated");
+    app.add_option("--prompt", settings_.prompts.texts, "text to continue; may be repeated");
     app.add_flag("--stdin", stdin_, "one prompt a line from standard input");
-    app.add_option(
-        "--input", input_,
-        "JSON lines whose \"prompt\" is a text, or a list of messages for the chat template");
-    app.add_flag("--chat", chat_, "texts are a user's message, put into the chat template");
-    app.add_option("--max-new-tokens", max_new_tokens_, "longest text")
+    app.add_option("--input", settings_.prompts.file,
+                   "rows (JSONL, plain or packed, or Parquet) whose \"prompt\" is a text, or a "
+                   "list of messages "
+                   "for the chat template");
+    app.add_flag("--chat", settings_.prompts.chat,
+                 "texts are a user's message, put into the chat template");
+    app.add_option("--max-new-tokens", settings_.max_new_tokens, "longest text")
         ->check(CLI::Range(1, 1 << 20))
         ->capture_default_str();
-    app.add_option("--n", n_, "texts for each prompt")
+    app.add_option("--n", settings_.n, "texts for each prompt")
         ->check(CLI::Range(1, 1 << 20))
         ->capture_default_str();
     declare_sampling(app);
-    app.add_option("--seed", seed_, "start of the random stream")->capture_default_str();
-    app.add_option("--batch-size", batch_, "texts decoded together")
+    app.add_option("--seed", settings_.seed, "start of the random stream")->capture_default_str();
+    app.add_option("--skip", settings_.skip, "texts that are not written again: lines of --json")
+        ->capture_default_str();
+    app.add_option("--batch-size", settings_.batch, "texts decoded together")
         ->check(CLI::Range(1, 4096))
         ->capture_default_str();
-    app.add_flag("--json", json_,
-                 "one JSON object a line: prompt, sample, text, tokens, log_probs, ended");
+    app.add_option("--max-num-batched-tokens", settings_.max_num_batched_tokens,
+                   "tokens of prompts that one pass prefills")
+        ->check(CLI::Range(1, 1 << 30))
+        ->capture_default_str();
+    app.add_option("--device", settings_.job.device.kind, "auto, cuda or host")
+        ->check(CLI::IsMember({"auto", "cuda", "host"}))
+        ->capture_default_str();
+    app.add_option("--dtype", settings_.job.device.dtype,
+                   "of weights and cache; auto: bfloat16 on cuda, float32 on the host")
+        ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
+        ->capture_default_str();
+    app.add_flag("--json", settings_.json,
+                 "one JSON object a line: prompt, sample, text, tokens, log_probs, and "
+                 "finish_reason: \"stop\", or \"length\" where --max-new-tokens cut it");
+    app.footer(
+        "Texts are printed in the order of the prompts, each as soon as it and those before it "
+        "have "
+        "ended. A text\ndepends on its prompt, its place and --seed: after an interrupted run, "
+        "--skip goes on where its output ends.");
   }
   int run() override;
 
  private:
   void declare_sampling(CLI::App& app);
-  [[nodiscard]] std::vector<Json> read_prompts() const;
-  [[nodiscard]] std::vector<Request> encode(const model::Tokenizer& tokenizer) const;
-  [[nodiscard]] std::vector<rollout::Response> respond(const spec::ModelFiles& files,
-                                                       const spec::Architecture& shape,
-                                                       const model::Tokenizer& tokenizer,
-                                                       const std::vector<Request>& requests);
-  void print(const Request& request, std::int64_t sample, const rollout::Response& response,
-             const std::string& text) const;
-  std::string path_, adapter_, input_;
-  std::vector<std::string> texts_, stop_;
-  bool stdin_ = false, json_ = false, chat_ = false;
-  std::int64_t max_new_tokens_ = 64, batch_ = 16, n_ = 1;
-  std::uint64_t seed_ = 1;
-  step::SamplingOptions sampling_;
+  std::string path_, adapter_;
+  bool stdin_ = false;
+  GenerateSettings settings_;
 };
 
 void GenerateCommand::declare_sampling(CLI::App& app) {
   const auto number = [&](const char* name, double& value, CLI::Range range, const char* what) {
     app.add_option(name, value, what)->check(range)->capture_default_str();
   };
-  number("--temperature", sampling_.temperature, CLI::Range(0.0, 100.0),
+  number("--temperature", settings_.sampling.temperature, CLI::Range(0.0, 100.0),
          "0 takes the likeliest token");
-  number("--top-p", sampling_.top_p, CLI::Range(0.0, 1.0),
+  number("--top-p", settings_.sampling.top_p, CLI::Range(0.0, 1.0),
          "mass of the likeliest tokens to draw from");
-  app.add_option("--top-k", sampling_.top_k, "number of likeliest tokens to draw from; -1: all")
+  app.add_option("--top-k", settings_.sampling.top_k,
+                 "number of likeliest tokens to draw from; -1: all")
       ->check(CLI::Range(-1, 1 << 30))
       ->capture_default_str();
-  number("--min-p", sampling_.min_p, CLI::Range(0.0, 1.0),
+  number("--min-p", settings_.sampling.min_p, CLI::Range(0.0, 1.0),
          "drops tokens under this share of the likeliest one's probability");
-  number("--repetition-penalty", sampling_.repetition_penalty, CLI::Range(1e-6, 100.0),
+  number("--repetition-penalty", settings_.sampling.repetition_penalty, CLI::Range(1e-6, 100.0),
          "divides positive logits of tokens that were there, multiplies negative ones; 1: off");
-  number("--presence-penalty", sampling_.presence_penalty, CLI::Range(-100.0, 100.0),
+  number("--presence-penalty", settings_.sampling.presence_penalty, CLI::Range(-100.0, 100.0),
          "subtracted from logits of tokens in the text so far");
-  number("--frequency-penalty", sampling_.frequency_penalty, CLI::Range(-100.0, 100.0),
+  number("--frequency-penalty", settings_.sampling.frequency_penalty, CLI::Range(-100.0, 100.0),
          "the same, for each time that the token is there");
-  app.add_option("--stop", stop_, "a text that ends the answer; may be repeated");
+  app.add_option("--stop", settings_.stop, "a text that ends the answer; may be repeated");
 }
 
-std::vector<Json> GenerateCommand::read_prompts() const {
-  std::vector<Json> prompts;
-  const auto add = [&](const std::string& text) {
-    prompts.push_back(chat_ ? Json::array({Json{{"role", "user"}, {"content", text}}})
-                            : Json(text));
-  };
-  for (const std::string& text : texts_) add(text);
-  std::string line;
-  while (stdin_ && std::getline(std::cin, line)) {
-    if (!line.empty()) add(line);
+// The checkpoint on its device, with a cache that grows to what a part needs.
+class Network {
+ public:
+  Network(const spec::ModelFiles& files, const spec::Architecture& shape,
+          const bridge::RunDevice& device);
+
+  [[nodiscard]] model::Transformer& transformer() { return *transformer_; }
+  [[nodiscard]] model::KvCache& cache(std::int64_t batch, std::int64_t tokens);
+
+ private:
+  template <class Make>
+  auto on_device(const char* what, Bytes bytes, const Make& make) const;
+
+  spec::Architecture shape_;
+  at::TensorOptions options_;
+  std::optional<model::Transformer> transformer_;
+  model::KvCache cache_;
+  std::int64_t batch_ = 0, tokens_ = 0;
+};
+
+template <class Make>
+auto Network::on_device(const char* what, Bytes bytes, const Make& make) const {
+  try {
+    return make();
+  } catch (const c10::OutOfMemoryError&) {
+    throw Error(ErrorCode::kOutOfDeviceMemory,
+                format("{} of {} do not fit into the device's memory", what, bytes));
   }
-  if (!input_.empty()) {
-    const auto source = value_or_throw(data::RowSource::open(input_));
-    for (data::RawRow raw; value_or_throw(source->next(raw));) {
-      const std::string where = source->where(raw.number);
-      const Json row = value_or_throw(data::parse_row(raw.text, where));
-      const Json prompt = value_or_throw(data::text_field(row, "prompt", where));
-      if (prompt.is_string())
-        add(prompt.get<std::string>());
-      else
-        prompts.push_back(prompt);
-    }
-  }
-  if (prompts.empty())
-    throw Error(ErrorCode::kInvalidArgument,
-                "There is no prompt: give --prompt TEXT, --stdin or --input FILE");
-  return prompts;
 }
 
-std::vector<Request> GenerateCommand::encode(const model::Tokenizer& tokenizer) const {
-  std::optional<chat::Conversations> conversations;
-  std::vector<Request> requests;
-  for (Json& prompt : read_prompts()) {
-    Request request{std::move(prompt), {}};
-    if (request.prompt.is_string()) {
-      request.tokens = tokenizer.encode_prompt(request.prompt.get<std::string>());
-    } else {
-      if (!conversations) conversations = value_or_throw(chat::Conversations::make(tokenizer));
-      request.tokens = value_or_throw(conversations->prompt(request.prompt));
-    }
-    requests.push_back(std::move(request));
-  }
-  return requests;
-}
-
-void GenerateCommand::print(const Request& request, std::int64_t sample,
-                            const rollout::Response& response, const std::string& text) const {
-  std::string line = request.prompt.is_string() ? request.prompt.get<std::string>() + text : text;
-  if (json_) {
-    Json out = Json::object();
-    out["prompt"] = request.prompt;
-    out["sample"] = sample;
-    out["text"] = text;
-    out["tokens"] = response.tokens;
-    out["log_probs"] = response.log_probs;
-    out["ended"] = response.ended;
-    line = out.dump();
-  }
-  line += '\n';
-  std::fwrite(line.data(), 1, line.size(), stdout);
-}
-
-std::vector<rollout::Response> GenerateCommand::respond(const spec::ModelFiles& files,
-                                                        const spec::Architecture& shape,
-                                                        const model::Tokenizer& tokenizer,
-                                                        const std::vector<Request>& requests) {
+Network::Network(const spec::ModelFiles& files, const spec::Architecture& shape,
+                 const bridge::RunDevice& device)
+    : shape_(shape), options_(at::TensorOptions().device(device.torch).dtype(device.dtype)) {
+  const std::vector<spec::FlatUnit> units = spec::flat_layout(shape, spec::Head::kLanguageModel);
+  std::int64_t elements = 0;
+  for (const spec::FlatUnit& unit : units) elements += unit.elements;
+  const auto width = static_cast<std::int64_t>(c10::elementSize(device.dtype));
   std::vector<at::Tensor> flat;
-  for (const spec::FlatUnit& unit : spec::flat_layout(shape, spec::Head::kLanguageModel))
-    flat.push_back(at::zeros({unit.elements}, at::TensorOptions().dtype(at::kFloat)));
+  on_device("Weights", Bytes(elements * width), [&] {
+    for (const spec::FlatUnit& unit : units) flat.push_back(at::zeros({unit.elements}, options_));
+  });
   model::ModelReader(files, shape, spec::Head::kLanguageModel).read(0, flat);
-  model::Transformer network(shape, spec::Head::kLanguageModel, {flat, {}});
+  transformer_.emplace(shape, spec::Head::kLanguageModel, model::FlatTensors{flat, {}});
+}
 
+model::KvCache& Network::cache(std::int64_t batch, std::int64_t tokens) {
+  if (batch <= batch_ && tokens <= tokens_) return cache_;
+  batch_ = std::max(batch, batch_);
+  tokens_ = std::max(tokens, tokens_);
+  cache_ = {};
+  const std::int64_t elements = model::KvCache::elements(shape_, batch_, tokens_);
+  const Bytes bytes(elements * static_cast<std::int64_t>(options_.dtype().itemsize()));
+  const at::Tensor cells =
+      on_device("Keys and values", bytes, [&] { return at::zeros({elements}, options_); });
+  cache_ = model::KvCache::over(cells, shape_, batch_, tokens_);
+  return cache_;
+}
+
+// Texts in the order of the prompts, whichever end first.
+class Output {
+ public:
+  /// The first text is number `first`.
+  Output(const model::Tokenizer& tokenizer, bool json, std::uint64_t first)
+      : tokenizer_(tokenizer), json_(json), next_(first) {}
+
+  /// Writes what has ended, up to the first text that has not.
+  void add(std::uint64_t text, std::string line) {
+    ended_.emplace(text, std::move(line));
+    std::string lines;
+    while (!ended_.empty() && ended_.begin()->first == next_) {
+      lines += ended_.begin()->second;
+      ended_.erase(ended_.begin());
+      ++next_;
+    }
+    throw_if_error(write_output(lines));
+  }
+  [[nodiscard]] std::string line(const Request& request, std::uint64_t sample,
+                                 const rollout::Response& response);
+  [[nodiscard]] std::uint64_t truncated() const { return truncated_; }
+
+ private:
+  const model::Tokenizer& tokenizer_;
+  bool json_;
+  std::uint64_t next_, truncated_ = 0;
+  std::map<std::uint64_t, std::string> ended_;
+};
+
+std::string Output::line(const Request& request, std::uint64_t sample,
+                         const rollout::Response& response) {
+  const std::string text = tokenizer_.decode(response.tokens);
+  if (!response.ended) ++truncated_;
+  if (!json_) {
+    const bool starts = request.prompt.is_string();
+    return (starts ? request.prompt.get<std::string>() + text : text) + "\n";
+  }
+  Json out = Json::object();
+  out["prompt"] = request.prompt;
+  out["sample"] = sample;
+  out["text"] = text;
+  out["tokens"] = response.tokens;
+  out["log_probs"] = response.log_probs;
+  out["finish_reason"] = response.ended ? "stop" : "length";
+  return out.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+// Some of the prompts.
+struct Part {
+  std::vector<Request> requests;
+  std::uint64_t first = 0;  // prompts before them
+  bool last = false;
+
+  [[nodiscard]] std::int64_t longest() const {
+    std::size_t out = 0;
+    for (const Request& request : requests) out = std::max(out, request.tokens.size());
+    return static_cast<std::int64_t>(out);
+  }
+};
+
+class Generate {
+ public:
+  Generate(const GenerateSettings& settings, spec::ModelFiles files);
+  void run();
+
+ private:
+  [[nodiscard]] Part read_part();
+  void check(const Request& request) const;
+  void respond(Network& network, const Part& part, Progress& progress);
+
+  const GenerateSettings& settings_;
+  spec::ModelFiles files_;
+  spec::Architecture shape_;
+  model::Tokenizer tokenizer_;
+  model::TextTokens text_;
+  PromptSource source_;
+  Output output_;
+  std::uint64_t prompts_ = 0;  // that were read
+};
+
+Generate::Generate(const GenerateSettings& settings, spec::ModelFiles files)
+    : settings_(settings),
+      files_(std::move(files)),
+      shape_(value_or_throw(spec::Architecture::from_folder(files_.base))),
+      tokenizer_(model::Tokenizer::from_folder(files_.tokenizer())),
+      text_(model::text_tokens(files_.base, shape_, tokenizer_)),
+      source_(settings.prompts, tokenizer_),
+      output_(tokenizer_, settings.json, settings.skip) {}
+
+void Generate::check(const Request& request) const {
+  const std::int64_t tokens = std::ssize(request.tokens);
+  if (tokens + settings_.max_new_tokens <= shape_.longest_sequence()) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              format("{}: the prompt has {} tokens; with --max-new-tokens {} that is over the "
+                     "model's {} positions",
+                     request.where, tokens, settings_.max_new_tokens, shape_.longest_sequence()));
+}
+
+Part Generate::read_part() {
+  Part part;
+  const std::int64_t most = std::max(kTextsPerPart, kBatchesPerPart * settings_.batch);
+  Bytes bytes;
+  const auto n = static_cast<std::uint64_t>(settings_.n);
+  while (std::ssize(part.requests) * settings_.n < most && bytes < kMostPartBytes) {
+    Request request;
+    part.last = !source_.next(request);
+    if (part.last) break;
+    check(request);
+    if (++prompts_ * n <= settings_.skip) continue;
+    if (part.requests.empty()) part.first = prompts_ - 1;
+    bytes += Bytes(request.tokens.size() * sizeof(model::TokenId));
+    part.requests.push_back(std::move(request));
+  }
+  return part;
+}
+
+void Generate::respond(Network& network, const Part& part, Progress& progress) {
   rollout::GenerateOptions options;
-  options.sampling = sampling_;
-  options.sampling.log_probs = json_;
-  options.max_new_tokens = max_new_tokens_;
-  const model::TextTokens text = model::text_tokens(files.base, shape, tokenizer);
-  options.eos_token_ids = text.ends;
-  options.pad_token_id = text.pad;
-  rollout::StopStrings stops(tokenizer, stop_);
+  options.sampling = settings_.sampling;
+  options.sampling.log_probs = settings_.json;
+  options.prompt_width = part.longest();
+  options.max_new_tokens = settings_.max_new_tokens;
+  options.eos_token_ids = text_.ends;
+  options.pad_token_id = text_.pad;
+  const auto n = static_cast<std::uint64_t>(settings_.n);
+  const std::uint64_t begin = std::max(part.first * n, settings_.skip);
+  std::vector<rollout::Prompt> prompts;
+  for (std::uint64_t text = begin; text < (part.first + part.requests.size()) * n; ++text)
+    prompts.push_back({part.requests[text / n - part.first].tokens,
+                       random_key({settings_.seed, text / n, text % n})});
+  const std::int64_t batch = std::min(settings_.batch, std::ssize(prompts));
+  options.prefill =
+      spec::prefill_shape(batch, options.prompt_width, settings_.max_num_batched_tokens);
+  rollout::StopStrings stops(tokenizer_, settings_.stop);
   options.stops = [&](std::size_t response, std::int64_t token) {
     return stops.push(response, token);
   };
-  std::vector<rollout::Prompt> prompts;
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    for (std::int64_t k = 0; k < n_; ++k)
-      prompts.push_back(
-          {requests[i].tokens, random_key({seed_, i, static_cast<std::uint64_t>(k)})});
-    options.prompt_width =
-        std::max(options.prompt_width, static_cast<std::int64_t>(requests[i].tokens.size()));
-  }
-  const std::int64_t width = options.prompt_width + max_new_tokens_;
-  if (width > shape.longest_sequence()) {
+  options.on_response = [&](std::size_t response, const rollout::Response& r) {
+    const std::uint64_t text = begin + response;
+    output_.add(text, output_.line(part.requests[text / n - part.first], text % n, r));
+    progress.add(1);
+  };
+  (void)rollout::generate(network.transformer(),
+                          network.cache(batch, options.prompt_width + options.max_new_tokens),
+                          prompts, options);
+}
+
+void Generate::run() {
+  Part part = read_part();
+  if (prompts_ == 0)
     throw Error(ErrorCode::kInvalidArgument,
-                format("The longest prompt has {} tokens; with --max-new-tokens {} that is over "
-                       "the model's {} positions",
-                       options.prompt_width, max_new_tokens_, shape.longest_sequence()));
+                "There is no prompt: give --prompt TEXT, --stdin or --input FILE");
+  if (part.requests.empty()) return;
+  const spec::DeviceConfig& device = settings_.job.device;
+  Network network(files_, shape_,
+                  bridge::open_device(settings_.job, bridge::choose_run_device(device)));
+  const std::uint64_t texts = prompts_ * static_cast<std::uint64_t>(settings_.n);
+  Progress progress("generate", part.last ? texts - settings_.skip : 0, "texts");
+  while (!part.requests.empty()) {
+    respond(network, part, progress);
+    if (part.last) break;
+    part = read_part();
   }
-  const std::int64_t batch = std::min(batch_, static_cast<std::int64_t>(prompts.size()));
-  const at::Tensor cells = at::zeros({model::KvCache::elements(shape, batch, width)},
-                                     at::TensorOptions().dtype(at::kFloat));
-  model::KvCache cache = model::KvCache::over(cells, shape, batch, width);
-  Progress progress("generate", prompts.size(), "texts");
-  return rollout::generate(network, cache, prompts, options, [&](std::size_t ended) {
-    progress.update(ended);
-    return true;
-  });
+  progress.finish();
+  if (output_.truncated() > 0)
+    log::info(format("{} texts were cut at --max-new-tokens {}", output_.truncated(),
+                     settings_.max_new_tokens));
 }
 
 int GenerateCommand::run() {
-  const spec::ModelFiles files = model_files(path_, adapter_);
-  const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(files.base));
-  const model::Tokenizer tokenizer = model::Tokenizer::from_folder(files.tokenizer());
-  const std::vector<Request> requests = encode(tokenizer);
-  const std::vector<rollout::Response> responses = respond(files, shape, tokenizer, requests);
-  for (std::size_t i = 0; i < responses.size(); ++i) {
-    const auto n = static_cast<std::size_t>(n_);
-    print(requests[i / n], static_cast<std::int64_t>(i % n), responses[i],
-          tokenizer.decode(responses[i].tokens));
-  }
+  if (stdin_) settings_.prompts.lines = &std::cin;
+  Generate(settings_, model_files(path_, adapter_)).run();
   return 0;
 }
 

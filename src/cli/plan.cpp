@@ -1,5 +1,4 @@
 // `neap plan`: what a job needs before it runs, what would make it fit, and the reference of all keys.
-#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -36,17 +35,11 @@ class PlanCommand final : public Command {
                  "print every configuration key (docs/configuration.md) and stop");
   }
   int run() override {
-    if (reference_) {
-      print(spec::configuration_reference());
-      return 0;
-    }
-    const Status status = plan_job();
+    const Status status = reference_ ? write_output(spec::configuration_reference()) : plan_job();
     return status.ok() ? code_ : fail(status);
   }
 
  private:
-  static void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
-
   Status plan_job() {
     if (config_.empty())
       return {ErrorCode::kInvalidArgument,
@@ -69,9 +62,8 @@ class PlanCommand final : public Command {
                     plan::make_plan_with_outlook(job, chosen.target));
     Json out = json_of(found.plan, chosen);
     out["outlook"] = found.outlook.to_json();
-    show(found.plan, chosen, out, found.outlook.to_text(found.plan));
     if (!found.plan.fits()) code_ = 3;
-    return {};
+    return show(found.plan, chosen, out, found.outlook.to_text(found.plan));
   }
 
   Status fit(const spec::Job& job, const plan::DeviceChoice& chosen) {
@@ -87,8 +79,7 @@ class PlanCommand final : public Command {
       text += format("The job fits into {} as it is.\n", chosen.target.capacity);
     for (const std::string& effect : plan::effects_of(plans.front()))
       text += "  - " + effect + "\n";
-    show(plans.front(), chosen, out, text);
-    return {};
+    return show(plans.front(), chosen, out, text);
   }
 
   static Json json_of(const plan::MemoryPlan& plan, const plan::DeviceChoice& chosen) {
@@ -97,11 +88,11 @@ class PlanCommand final : public Command {
     return out;
   }
 
-  void show(const plan::MemoryPlan& plan, const plan::DeviceChoice& chosen, const Json& json,
-            const std::string& below) const {
-    print(json_ ? json.dump(2) + "\n"
-                : format("{} of {} on the {}\n\n", plan.task, config_, chosen.name) +
-                      plan.to_text() + below);
+  [[nodiscard]] Status show(const plan::MemoryPlan& plan, const plan::DeviceChoice& chosen,
+                            const Json& json, const std::string& below) const {
+    if (json_) return write_output(json.dump(2) + "\n");
+    return write_output(format("{} of {} on the {}\n\n", plan.task, config_, chosen.name) +
+                        plan.to_text() + below);
   }
 
   std::string config_, capacity_, fit_;

@@ -1,5 +1,4 @@
 // neap replay SNAPSHOT: fidelity of a recorded run, what-if under other settings, advice, blame.
-#include <cstdio>
 #include <thread>
 
 #include "base/file.h"
@@ -99,8 +98,7 @@ class ReplayCommand : public Command {
     NEAP_TRY(add_advice(workload, summary));
     NEAP_TRY(add_blame(workload, summary));
     std::string text = json_ ? replay::to_json(summary).dump(2) + "\n" : replay::to_text(summary);
-    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-      return {ErrorCode::kIo, format("The result could not be written: {}", system_reason(errno))};
+    NEAP_TRY(write_output(text));
     return ok_status();
   }
 

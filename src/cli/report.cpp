@@ -1,5 +1,4 @@
 // neap report: draws a run or a snapshot, and prints its table.
-#include <cstdio>
 #include <filesystem>
 
 #include "base/file.h"
@@ -68,9 +67,8 @@ class ReportCommand final : public Command {
     const std::string text =
         json_ ? report->to_json().dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
               : report->to_text();
-    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-      return fail(Status(ErrorCode::kIo, "Cannot write to standard output"));
-    return 0;
+    const Status written = write_output(text);
+    return written.ok() ? 0 : fail(written);
   }
 
  private:

@@ -33,13 +33,13 @@ namespace {
 
 void check_cache(const KvCache& cache, std::size_t layers, std::int64_t batch,
                  std::int64_t tokens) {
-  if (cache.keys.size() == layers && cache.values.size() == layers && cache.batch() >= batch &&
+  if (cache.keys.size() == layers && cache.values.size() == layers && cache.rows() >= batch &&
       cache.max_tokens() >= tokens)
     return;
   throw Error(ErrorCode::kInvalidArgument,
               format("The KV cache holds {} layers of {} sequences of {} tokens; {} layers of {} "
                      "sequences of {} tokens are needed",
-                     cache.keys.size(), cache.keys.empty() ? 0 : cache.batch(),
+                     cache.keys.size(), cache.keys.empty() ? 0 : cache.rows(),
                      cache.keys.empty() ? 0 : cache.max_tokens(), layers, batch, tokens));
 }
 
@@ -175,13 +175,13 @@ Tape Transformer::forward_train(const Tensor& tokens, const TrainOptions& option
 }
 
 Tensor Transformer::prefill(const Tensor& tokens, const Tensor& lengths, const KvCache& cache,
-                            const Tensor& slots) {
+                            const Tensor& rows) {
   const bridge::NoAutograd no_autograd;
   check_batch(tokens);
   check_length(tokens.size(1));
   check_cache(cache, weights_.blocks.size(), tokens.size(0), tokens.size(1));
   return step::prefill(ops_, weights_, tokens.contiguous(), lengths,
-                       slots.defined() ? slots : ops_.iota(tokens.size(0)), cache);
+                       (rows.defined() ? rows : ops_.iota(tokens.size(0))).view({1, -1}), cache);
 }
 
 Tensor Transformer::decode(const Tensor& tokens, const Tensor& positions, const KvCache& cache,

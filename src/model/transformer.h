@@ -72,14 +72,12 @@ class Tape {
 };
 
 /// Keys and values of past tokens, in static tensors given by the caller.
-struct KvCache : step::KvCache<at::Tensor> {
+struct KvCache : step::SlotCache<at::Tensor> {
   /// Views over one flat tensor laid out [layer][key, value](B, K, T_max, D).
   [[nodiscard]] static KvCache over(const at::Tensor& flat, const spec::Architecture& architecture,
                                     std::int64_t batch, std::int64_t max_tokens);
   [[nodiscard]] static std::int64_t elements(const spec::Architecture& architecture,
                                              std::int64_t batch, std::int64_t max_tokens);
-  [[nodiscard]] std::int64_t batch() const { return keys.at(0).size(0); }
-  [[nodiscard]] std::int64_t max_tokens() const { return keys.at(0).size(2); }
 };
 
 using step::LogProbOptions;
@@ -116,9 +114,9 @@ class Transformer {
   /// As forward, keeping what backward needs.
   [[nodiscard]] Tape forward_train(const at::Tensor& tokens, const TrainOptions& options);
 
-  /// See step::prefill; `slots` undefined: 0..B'-1.
+  /// See step::prefill; `rows` (B',), undefined: 0..B'-1.
   [[nodiscard]] at::Tensor prefill(const at::Tensor& tokens, const at::Tensor& lengths,
-                                   const KvCache& cache, const at::Tensor& slots = {});
+                                   const KvCache& cache, const at::Tensor& rows = {});
   /// See step::decode.
   [[nodiscard]] at::Tensor decode(const at::Tensor& tokens, const at::Tensor& positions,
                                   const KvCache& cache, std::int64_t key_limit);

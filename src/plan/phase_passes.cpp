@@ -45,10 +45,10 @@ class CountedWorld {
     }
     return out;
   }
-  [[nodiscard]] step::KvCache<CountedTensor> cache(const ModelRole& role, std::int64_t batch,
-                                                   std::int64_t tokens) {
+  [[nodiscard]] step::SlotCache<CountedTensor> cache(const ModelRole& role, std::int64_t batch,
+                                                     std::int64_t tokens) {
     const step::Shape shape{batch, role.shape.num_key_value_heads, tokens, role.shape.head_dim};
-    step::KvCache<CountedTensor> out;
+    step::SlotCache<CountedTensor> out;
     out.keys.assign(static_cast<std::size_t>(role.shape.num_hidden_layers),
                     CountedTensor::outside(shape, dtype_));
     out.values = out.keys;
@@ -57,6 +57,11 @@ class CountedWorld {
   template <class Body>
   void weighted(double times, const Body& body) {
     ops_.weighted(times, body);
+  }
+  /// Passes whose work does not count; none where one round of a loop is enough.
+  template <class Body>
+  void with_other_sizes(const Body& body) {
+    if (ops_.most_repeats() > 1) ops_.weighted(0, body);
   }
   [[nodiscard]] CountedTensor host(const step::Shape& shape, Dtype dtype, std::int64_t) {
     return CountedTensor::outside(shape, dtype);

@@ -46,27 +46,31 @@ class PhasePasses {
         width_(job.max_sequence_length()),
         response_(job.data.max_response_length) {}
 
-  /// One of the batches of `batch` sequences that the phase decodes in turn, `n` for each prompt.
-  void generate(const ModelRole& role, std::int64_t batch, const step::SamplingOptions& sampling,
-                std::int64_t n, std::int64_t most_decode_steps) {
+  /// How a phase generates.
+  struct Generation {
+    std::int64_t batch = 1;  ///< sequences that are decoded together
+    std::int64_t n = 1;      ///< for each prompt
+    step::SamplingOptions sampling;
+    bool waits = false;  ///< there may be more sequences, which start as others end
+    std::int64_t most_decode_steps = 1;
+  };
+
+  /// One of the batches that the phase decodes in turn.
+  void generate(const ModelRole& role, const Generation& g) {
     const Weights w = world_.weights(role);
+    const step::SlotCache<T> cache = world_.cache(role, job_.rollout_batch(), width_);
+    const std::int64_t prompts = std::min(job_.prefill().prompts, (g.batch + g.n - 1) / g.n);
+    const std::int64_t started = std::min(g.batch, prompts * g.n);
+    world_.weighted(static_cast<double>(g.batch) / static_cast<double>(started),
+                    [&] { prefill(w, cache, prompts, g); });
     const std::int64_t prompt = job_.data.max_prompt_length;
-    const step::KvCache<T> cache = world_.cache(role, job_.rollout_batch(), width_);
-    const std::int64_t prompts = std::min(job_.prompts_at_once(), (batch + n - 1) / n);
-    const std::int64_t started = std::min(batch, prompts * n);
-    const step::PromptBatch<T> first{longs({prompts, prompt}), longs({prompts}, prompt),
-                                     longs({std::min(n, batch), prompts}), longs({started})};
-    (void)step::prefill_and_sample(ops_, w, first, draw(sampling, started, prompt), cache,
-                                   sampling);
-    const std::int64_t steps = std::min(response_ - 1, most_decode_steps);
+    const std::int64_t steps = std::min(response_ - 1, g.most_decode_steps);
     const double each = static_cast<double>(response_ - 1) / static_cast<double>(steps);
     for (std::int64_t i = 1; i <= steps; ++i) {
       const std::int64_t limit = prompt + (response_ - 1) * i / steps;
-      world_.weighted(each, [&] {
-        (void)step::decode_and_sample(ops_, w, longs({batch}), longs({batch}),
-                                      draw(sampling, batch, limit), cache, limit, sampling);
-      });
+      world_.weighted(each, [&] { decode(w, cache, g.batch, limit, g.sampling); });
     }
+    world_.with_other_sizes([&] { smaller_passes(w, cache, prompts, g); });
   }
 
   /// All batches of a phase that makes `responses`.
@@ -74,18 +78,24 @@ class PhasePasses {
                       std::int64_t most_decode_steps) {
     const std::int64_t batch = spec::batching_of(job_, phase).rows;
     const double batches = static_cast<double>(responses) / static_cast<double>(batch);
-    const std::int64_t n = phase.baseline ? 1 : job_.rollout.n;
     const spec::ValidationSampling& validation = job_.rollout.val_kwargs;
-    const step::SamplingOptions held_out = step::sampling_options(validation);
-    const auto answer = [&] { generate(role, batch, held_out, validation.n, most_decode_steps); };
-    if (job_.task == spec::Task::kEval) return world_.weighted(batches, answer);
-    step::SamplingOptions sampling = step::sampling_options(job_.rollout, phase.baseline);
-    sampling.log_probs = !phase.baseline && job_.keeps_rollout_log_probs();
-    world_.weighted(batches, [&] { generate(role, batch, sampling, n, most_decode_steps); });
+    const Generation held_out{batch, validation.n, step::sampling_options(validation), true,
+                              most_decode_steps};
+    if (job_.task == spec::Task::kEval)
+      return world_.weighted(batches, [&] { generate(role, held_out); });
     // Validation runs in this phase, too, outside of a step; it may take more memory.
     const bool validates = !job_.data.val_files.empty() && !phase.baseline;
-    const bool sorts = step::needs_order(held_out) && !step::needs_order(sampling);
-    if (validates && (sorts || validation.n > n)) world_.weighted(0, answer);
+    Generation g{batch, job_.rollout.n, step::sampling_options(job_.rollout),
+                 validates || responses > batch, most_decode_steps};
+    if (phase.baseline) {
+      g.n = 1;
+      g.sampling = step::greedy_sampling();
+    }
+    g.sampling.log_probs = !phase.baseline && job_.keeps_rollout_log_probs();
+    world_.weighted(batches, [&] { generate(role, g); });
+    const bool sorts = step::needs_order(held_out.sampling) && !step::needs_order(g.sampling);
+    if (validates && (sorts || held_out.n > g.n))
+      world_.weighted(0, [&] { generate(role, held_out); });
   }
 
   void log_probs(const ModelRole& role, const spec::Batching& batching, bool entropy) {
@@ -203,6 +213,59 @@ class PhasePasses {
                                    std::int64_t seen) const {
     if (!sampling.penalizes()) return {floats({rows}), {}, {}};
     return {floats({rows}), longs({rows, seen}), floats({rows, seen})};
+  }
+  /// Prefills `prompts` together for the sequences of each, or one in chunks.
+  void prefill(const Weights& w, const step::SlotCache<T>& cache, std::int64_t prompts,
+               const Generation& g) {
+    const std::int64_t started = std::min(g.batch, prompts * g.n);
+    const step::Draw<T> first = draw(g.sampling, started, job_.data.max_prompt_length);
+    if (in_chunks()) {
+      (void)step::prefill_in_chunks_and_sample(ops_, w, long_prompt(g, started), first, cache,
+                                               g.sampling);
+      return;
+    }
+    const std::int64_t longest = job_.data.max_prompt_length;
+    const std::int64_t copies = std::min(g.n, g.batch);
+    const step::PromptBatch<T> some{longs({prompts, longest}), longs({prompts}, longest),
+                                    longs({copies, prompts}), longs({started})};
+    (void)step::prefill_and_sample(ops_, w, some, first, cache, g.sampling);
+  }
+  [[nodiscard]] bool in_chunks() const {
+    return job_.prefill().tokens < job_.data.max_prompt_length;
+  }
+  [[nodiscard]] step::LongPrompt<T> long_prompt(const Generation& g, std::int64_t started) const {
+    const std::int64_t longest = job_.data.max_prompt_length;
+    step::LongPrompt<T> out{longs({longest}), {}, longs({started}), job_.prefill().tokens, longest};
+    for (std::int64_t row = 0; row < std::min(g.n, g.batch); ++row) out.rows.push_back(row);
+    return out;
+  }
+  void decode(const Weights& w, const step::SlotCache<T>& cache, std::int64_t rows,
+              std::int64_t limit, const step::SamplingOptions& sampling) {
+    (void)step::decode_and_sample(ops_, w, longs({rows}), longs({rows}),
+                                  draw(sampling, rows, limit), cache, limit, sampling);
+  }
+
+  /// Passes with fewer rows as sequences end, fewer prompts as they start one after another, shorter
+  /// chunks. Their tensors are smaller, but a pool keeps segments for the most that its small ones
+  /// and its large ones took, which may be of different passes.
+  void smaller_passes(const Weights& w, const step::SlotCache<T>& cache, std::int64_t prompts,
+                      const Generation& g) {
+    for_smaller(g.batch,
+                [&](std::int64_t rows) { decode(w, cache, rows, width_ - 1, g.sampling); });
+    if (in_chunks()) {
+      const step::LongPrompt<T> one = long_prompt(g, 1);
+      for_smaller(one.chunk, [&](std::int64_t n) {
+        (void)step::prefill_part(ops_, w, one, one.longest - n, n, cache);
+      });
+    } else if (g.waits) {
+      for_smaller(prompts, [&](std::int64_t some) { prefill(w, cache, some, g); });
+    }
+  }
+  template <class Visit>
+  static void for_smaller(std::int64_t size, const Visit& visit) {
+    constexpr std::int64_t kMostSizes = 256;
+    const std::int64_t step = (size + kMostSizes - 1) / kMostSizes;
+    for (std::int64_t n = size - step; n > 0; n -= step) visit(n);
   }
   [[nodiscard]] step::Sequences<T> padded(std::int64_t n) const {
     return {longs({n, width_}),

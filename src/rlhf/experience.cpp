@@ -101,22 +101,23 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
   options.max_new_tokens = job.data.max_response_length;
   options.eos_token_ids = context.text.ends;
   options.pad_token_id = context.text.pad;
-  options.prompts_at_once = job.prompts_at_once();
+  options.prefill = job.prefill();
   rollout::StopStrings stops(context.tokenizer, job.rollout.stop);
   DrawnLengths lengths(job, requests);
   options.stops = [&](std::size_t response, std::int64_t token) {
     const bool stopped = stops.push(response, token);
     return lengths.ends(response) || stopped;
   };
+  options.on_progress = [&](std::size_t ended) {
+    if (generation.on_progress) generation.on_progress(ended);
+    return true;
+  };
   std::vector<rollout::Response> generated;
   run_phase(context.runtime, generation.phase, [&] {
     model::KvCache cache = model::KvCache::over(
         context.runtime.region("rollout.kv", "kv", context.runtime.compute_dtype()), actor.shape(),
         job.rollout_batch(), job.max_sequence_length());
-    generated = rollout::generate(actor.model(), cache, requests, options, [&](std::size_t ended) {
-      if (generation.on_progress) generation.on_progress(ended);
-      return true;
-    });
+    generated = rollout::generate(actor.model(), cache, requests, options);
   });
   return experience_of(context, repeated, std::move(generated), generation.sampling.log_probs);
 }

@@ -41,7 +41,7 @@ class NoSink final : public step::MemorySink {
 
 // A model, its cache and the inputs of a step of one sequence, with either kind of tensor.
 template <class Ops, class T = typename Ops::Tensor>
-void decode(Ops& ops, const step::Weights<T>& weights, const step::KvCache<T>& cache,
+void decode(Ops& ops, const step::Weights<T>& weights, const step::SlotCache<T>& cache,
             const T& integers, const T& uniforms) {
   (void)step::decode_and_sample(ops, weights, integers, integers, {uniforms, {}, {}}, cache,
                                 kTokens, {});
@@ -59,7 +59,7 @@ double counted(const spec::Architecture& shape) {
   plan::ModelRole role;
   role.shape = shape;
   const step::Weights<CountedTensor> weights = plan::counted_weights(role, Dtype::kBfloat16);
-  step::KvCache<CountedTensor> cache;
+  step::SlotCache<CountedTensor> cache;
   cache.keys.assign(static_cast<std::size_t>(shape.num_hidden_layers),
                     CountedTensor::outside({1, shape.num_key_value_heads, kTokens, shape.head_dim},
                                            Dtype::kBfloat16));

@@ -132,7 +132,7 @@ PpoTrainer::Round PpoTrainer::respond(Metrics& metrics) {
   {
     const Stopwatch watch(metrics, "gen");
     const auto seed = static_cast<std::uint64_t>(job().trainer.seed);
-    step::SamplingOptions sampling = step::sampling_options(job().rollout, false);
+    step::SamplingOptions sampling = step::sampling_options(job().rollout);
     sampling.log_probs = job().keeps_rollout_log_probs();
     round.e =
         generate_responses(context_, actor_, tokens_of(prompts),
@@ -141,10 +141,10 @@ PpoTrainer::Round PpoTrainer::respond(Metrics& metrics) {
   }
   if (job().has_greedy_baseline()) {
     const Stopwatch watch(metrics, "gen_max");
-    round.greedy = generate_responses(context_, actor_, tokens_of(prompts),
-                                      {spec::PhaseId::kGenerateBaseline, 1,
-                                       step::sampling_options(job().rollout, true), 0})
-                       .sequences;
+    round.greedy =
+        generate_responses(context_, actor_, tokens_of(prompts),
+                           {spec::PhaseId::kGenerateBaseline, 1, step::greedy_sampling(), 0})
+            .sequences;
   }
   return round;
 }

@@ -1,10 +1,10 @@
 // Generation with a KV cache that lies in an arena region.
 //
-// Sequences wait in a queue; as one ends, the next takes its slot of the cache, so the cache's size
-// bounds memory and not the number of prompts. Prompts are prefilled padded on the right to one
-// width, each once for the sequences of it that start together; decoding goes on for all slots
-// together. When nothing waits, sequences move to lower slots as others end, so that steps get
-// smaller.
+// Sequences wait in a queue; as one ends, the next takes its row of the cache, so the cache's size
+// bounds memory and not the number of prompts. Prompts are prefilled once for the sequences of it that
+// start together: several padded on the right to one width, or one in chunks. Decoding goes on for all
+// rows together. When nothing waits, sequences move to lower rows as others end, so that steps get
+// smaller. A sequence's tokens depend on its prompt and key, not on the rows beside it.
 // Threads   one at a time.   Failure   Error on prompts that do not fit; c10::Error from libtorch.
 #pragma once
 
@@ -19,17 +19,6 @@
 
 namespace neap::rollout {
 
-struct GenerateOptions {
-  step::SamplingOptions sampling;
-  std::int64_t prompt_width = 0;    ///< prompts are padded to it; at least the longest prompt
-  std::int64_t max_new_tokens = 0;  ///< prompt_width + max_new_tokens <= the cache's tokens
-  std::vector<std::int64_t> eos_token_ids;  ///< each ends a sequence and is part of it
-  /// Takes each token of a response; true ends it (StopStrings::push). None: no other end.
-  std::function<bool(std::size_t response, std::int64_t token)> stops;
-  std::int64_t pad_token_id = 0;
-  std::int64_t prompts_at_once = 0;  ///< that are prefilled together at most; 0: any number
-};
-
 struct Prompt {
   std::vector<std::int64_t> tokens;  ///< at least one
   std::uint64_t key = 0;             ///< of its random stream
@@ -41,11 +30,25 @@ struct Response {
   bool ended = false;            ///< by eos or a stop; false: cut at max_new_tokens
 };
 
-/// One response a prompt, in their order. The cache may hold anything. `on_progress` is told how many have ended after each
-/// step; a false return stops early with what is there.
-[[nodiscard]] std::vector<Response> generate(
-    model::Transformer& model, model::KvCache& cache, const std::vector<Prompt>& prompts,
-    const GenerateOptions& options,
-    const std::function<bool(std::size_t ended)>& on_progress = nullptr);
+struct GenerateOptions {
+  step::SamplingOptions sampling{};
+  std::int64_t prompt_width = 0;    ///< prompts are padded to it; at least the longest prompt
+  std::int64_t max_new_tokens = 0;  ///< prompt_width + max_new_tokens <= the cache's tokens
+  std::vector<std::int64_t> eos_token_ids{};  ///< each ends a sequence and is part of it
+  /// Takes each token of a response; true ends it (StopStrings::push). None: no other end.
+  std::function<bool(std::size_t response, std::int64_t token)> stops{};
+  std::int64_t pad_token_id = 0;
+  spec::PrefillShape
+      prefill{};  ///< fewer tokens than prompt_width: one prompt at a time, in chunks
+  /// Is told how many responses have ended after each step; false stops early with what is there.
+  std::function<bool(std::size_t ended)> on_progress{};
+  /// Is told of each response when it has ended.
+  std::function<void(std::size_t response, const Response&)> on_response{};
+};
+
+/// One response a prompt, in their order. The cache may hold anything.
+[[nodiscard]] std::vector<Response> generate(model::Transformer& model, model::KvCache& cache,
+                                             const std::vector<Prompt>& prompts,
+                                             const GenerateOptions& options);
 
 }  // namespace neap::rollout

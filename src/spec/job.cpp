@@ -204,6 +204,17 @@ Status validate_validation(const Job& job) {
   return {};
 }
 
+Status validate_rollout(const Job& job) {
+  const RolloutConfig& r = job.rollout;
+  if (!job.trains_policy() || r.enable_chunked_prefill ||
+      r.max_num_batched_tokens >= job.data.max_prompt_length)
+    return {};
+  return wrong(format(
+      "actor_rollout_ref.rollout.max_num_batched_tokens is {}, but prompts may have {} tokens "
+      "(data.max_prompt_length); raise it or set enable_chunked_prefill = true",
+      r.max_num_batched_tokens, job.data.max_prompt_length));
+}
+
 Status validate_rewards(const Job& job) {
   const bool functions = !job.reward.functions.empty();
   if (!job.has_rollout()) {
@@ -332,6 +343,7 @@ Status Job::validate() const {
   NEAP_TRY(validate_data(data));
   NEAP_TRY(validate_rewards(*this));
   NEAP_TRY(validate_validation(*this));
+  NEAP_TRY(validate_rollout(*this));
   NEAP_TRY(validate_losses(*this));
   if (packs()) NEAP_TRY(validate_packing(*this));
   // Sizes of micro-batches count where sequences are padded.
@@ -403,6 +415,15 @@ std::int64_t Job::sequences_per_rank() const {
 std::int64_t Job::rollout_batch() const {
   const std::int64_t all = sequences_per_rank();
   return rollout.batch_size == 0 ? all : std::min(rollout.batch_size, all);
+}
+PrefillShape Job::prefill() const {
+  const std::int64_t prompts = (rollout_batch() + rollout.n - 1) / rollout.n;
+  const std::int64_t longest = data.max_prompt_length;
+  // Without chunks a prompt is one pass, however long.
+  const std::int64_t budget = rollout.enable_chunked_prefill
+                                  ? rollout.max_num_batched_tokens
+                                  : std::max(rollout.max_num_batched_tokens, longest);
+  return prefill_shape(prompts, longest, budget);
 }
 std::int64_t Job::reference_micro_batch() const {
   if (reference_micro_batch_size_per_gpu != 0) return reference_micro_batch_size_per_gpu;

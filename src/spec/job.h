@@ -4,6 +4,7 @@
 // docs/configuration.md.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -76,21 +77,37 @@ struct ActorConfig {
   OptimizerConfig optim;
 };
 
-/// How held-out prompts are answered.
-struct ValidationSampling {
-  std::int64_t n = 1;  ///< responses for each prompt
-  bool do_sample = false;
-  double temperature = 1.0;  ///< these three only where it samples
+/// The distribution that tokens are drawn from.
+struct TokenSampling {
+  double temperature = 1.0;
   double top_p = 1.0;
   std::int64_t top_k = -1;
 };
 
-struct RolloutConfig {
+/// How held-out prompts are answered. TokenSampling only counts where it samples.
+struct ValidationSampling : TokenSampling {
   std::int64_t n = 1;  ///< responses for each prompt
-  double temperature = 1.0;
-  double top_p = 1.0;
-  std::int64_t top_k = -1;
-  std::int64_t batch_size = 0;       ///< sequences decoded together; 0: the whole batch
+  bool do_sample = false;
+};
+
+/// Of passes that prefill prompts.
+struct PrefillShape {
+  std::int64_t prompts = 1;  ///< that one takes together
+  std::int64_t tokens = 0;   ///< of each; longer prompts are alone and take several passes
+};
+/// Whole prompts of up to `longest` tokens, at most `prompts`, while they have at most `budget`
+/// tokens together; where one has more, that many tokens of one prompt.
+[[nodiscard]] constexpr PrefillShape prefill_shape(std::int64_t prompts, std::int64_t longest,
+                                                   std::int64_t budget) {
+  if (longest > budget) return {1, budget};
+  return {std::min(prompts, budget / std::max<std::int64_t>(longest, 1)), longest};
+}
+
+struct RolloutConfig : TokenSampling {
+  std::int64_t n = 1;                          ///< responses for each prompt
+  std::int64_t batch_size = 0;                 ///< sequences decoded together; 0: the whole batch
+  std::int64_t max_num_batched_tokens = 8192;  ///< of prompts that are prefilled together
+  bool enable_chunked_prefill = true;
   bool calculate_log_probs = false;  ///< of what is sampled, as it is sampled
   std::int64_t log_prob_micro_batch_size_per_gpu = 8;
   std::int64_t log_prob_max_token_len_per_gpu = 0;  ///< 0: as the actor's training
@@ -269,10 +286,8 @@ struct Job {
   [[nodiscard]] std::int64_t rows_per_rank() const;
   [[nodiscard]] std::int64_t sequences_per_rank() const;
   [[nodiscard]] std::int64_t rollout_batch() const;
-  /// Prompts that a rollout prefills together: those of the sequences that it decodes together.
-  [[nodiscard]] std::int64_t prompts_at_once() const {
-    return (rollout_batch() + rollout.n - 1) / rollout.n;
-  }
+  /// Together at most the prompts of the sequences that are decoded together.
+  [[nodiscard]] PrefillShape prefill() const;
   [[nodiscard]] std::int64_t reference_micro_batch() const;
   [[nodiscard]] std::int64_t reward_micro_batch() const;
   [[nodiscard]] std::int64_t values_micro_batch() const;

@@ -252,10 +252,7 @@ void bind_validation_sampling(ConfigTable& t, const std::string& at, ValidationS
   t.bind(at + ".top_k", &v.top_k, "As `rollout.top_k`.").at_least(-1);
 }
 
-void bind_rollout(ConfigTable& t, Job& job) {
-  RolloutConfig& r = job.rollout;
-  const std::string at = "actor_rollout_ref.rollout";
-  t.bind(at + ".n", &r.n, "Responses for each prompt; grpo compares them.").at_least(1);
+void bind_rollout_sampling(ConfigTable& t, const std::string& at, RolloutConfig& r) {
   t.bind(at + ".temperature", &r.temperature, "Logits are divided by it before sampling.")
       .at_least(0);
   t.bind(at + ".top_p", &r.top_p,
@@ -276,6 +273,13 @@ void bind_rollout(ConfigTable& t, Job& job) {
          "Subtracted from the logits of tokens that are in the response.");
   t.bind(at + ".frequency_penalty", &r.frequency_penalty,
          "Subtracted from a token's logit for each time that it is in the response.");
+}
+
+void bind_rollout(ConfigTable& t, Job& job) {
+  RolloutConfig& r = job.rollout;
+  const std::string at = "actor_rollout_ref.rollout";
+  t.bind(at + ".n", &r.n, "Responses for each prompt; grpo compares them.").at_least(1);
+  bind_rollout_sampling(t, at, r);
   t.bind(at + ".stop", &r.stop,
          "A response ends with any of these texts, as it does with an end token.");
   t.bind(
@@ -288,6 +292,15 @@ void bind_rollout(ConfigTable& t, Job& job) {
          "whole share of the batch.")
       .in("sequences")
       .at_least(0);
+  t.bind(at + ".max_num_batched_tokens", &r.max_num_batched_tokens,
+         "Tokens of prompts that one pass prefills: whole prompts, as many as fit with "
+         "`data.max_prompt_length` tokens each, or a part of a longer one. It bounds the memory of "
+         "prefilling.")
+      .in("tokens")
+      .at_least(1);
+  t.bind(at + ".enable_chunked_prefill", &r.enable_chunked_prefill,
+         "Prompts of more tokens than `max_num_batched_tokens` are prefilled in parts; false: no "
+         "prompt may be longer.");
   t.bind(
       at + ".calculate_log_probs", &r.calculate_log_probs,
       "Keeps the log-probability of each sampled token, after penalties and temperature and before "

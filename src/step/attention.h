@@ -50,19 +50,21 @@ struct QueryChunk {
   std::int64_t first = 0, count = 0;
   std::int64_t first_key = 0, keys = 0;
 };
+/// The queries are those of the last of `keys` tokens.
 template <class Visit>
-void for_each_query_chunk(std::int64_t pairs, std::int64_t length, std::int64_t window,
-                          std::int64_t chunk_elements, const Visit& visit) {
+void for_each_query_chunk(std::int64_t pairs, std::int64_t queries, std::int64_t keys,
+                          std::int64_t window, std::int64_t chunk_elements, const Visit& visit) {
   // A chunk no longer than the window attends to at most two windows of keys.
-  const bool slides = window > 0 && window < length;
-  const std::int64_t widest = slides ? std::min(length, 2 * window) : length;
-  const std::int64_t most = slides ? window : length;
+  const bool slides = window > 0 && window < keys;
+  const std::int64_t widest = slides ? std::min(keys, 2 * window) : keys;
+  const std::int64_t most = slides ? std::min(window, queries) : queries;
   const std::int64_t step =
       std::clamp<std::int64_t>(chunk_elements / (pairs * widest), std::int64_t{1}, most);
-  for (std::int64_t first = 0; first < length; first += step) {
-    const std::int64_t count = std::min(step, length - first);
-    const std::int64_t first_key = slides ? std::max<std::int64_t>(0, first - window + 1) : 0;
-    visit(QueryChunk{first, count, first_key, first + count - first_key});
+  for (std::int64_t first = 0; first < queries; first += step) {
+    const std::int64_t count = std::min(step, queries - first);
+    const std::int64_t place = keys - queries + first;  // of the first query
+    const std::int64_t first_key = slides ? std::max<std::int64_t>(0, place - window + 1) : 0;
+    visit(QueryChunk{first, count, first_key, place + count - first_key});
   }
 }
 
@@ -78,10 +80,10 @@ void add_alibi_(Ops& ops, const T& scores, std::int64_t first_key) {
   ops.add_(scores, ops.view(bias, {heads, 1, keys}));
 }
 
-/// The operands of attention by head, as views.
+/// The operands of attention by head, as views. The queries are those of the last tokens.
 template <class T>
 struct ByHead {
-  T q;     // (B, H, T, D)
+  T q;     // (B, H, Q, D)
   T k, v;  // (B, K, T, D)
 };
 
@@ -105,10 +107,11 @@ class ChunkedAttention {
         sequences_(x_.q.size(0)),
         heads_(x_.q.size(1)),
         key_heads_(x_.k.size(1)),
-        length_(x_.q.size(2)),
+        queries_(x_.q.size(2)),
+        length_(x_.k.size(2)),
         width_(x_.q.size(3)) {}
 
-  /// Writes out (B, H, T, D) and log_sum (B, H, T).
+  /// Writes out (B, H, Q, D) and log_sum (B, H, Q).
   void forward(const T& out, const T& log_sum) {
     for_each_chunk([&](const QueryChunk& c) {
       T scores = scores_of(c, queries(x_.q, c), nullptr);  // (R, m)
@@ -158,16 +161,19 @@ class ChunkedAttention {
  private:
   template <class Visit>
   void for_each_chunk(const Visit& visit) const {
-    for_each_query_chunk(sequences_ * heads_, length_, options_.window, chunk_elements_, visit);
+    for_each_query_chunk(sequences_ * heads_, queries_, length_, options_.window, chunk_elements_,
+                         visit);
   }
-  // x (B, H, T, D) -> (B * K, G * n, D) and (B, K, T, D) -> (B * K, m, D), copied.
+  // x (B, H, Q, D) -> (B * K, G * n, D), copied.
   T queries(const T& x, const QueryChunk& c) {
     return ops_.view(ops_.clone(ops_.narrow(x, 2, c.first, c.count)),
                      {sequences_ * key_heads_, -1, width_});
   }
+  // x (B, K, T, D) -> (B * K, m, D), copied where there are several sequences.
   T keys(const T& x, const QueryChunk& c) {
-    return ops_.view(ops_.clone(ops_.narrow(x, 2, c.first_key, c.keys)),
-                     {sequences_ * key_heads_, c.keys, width_});
+    T part = ops_.narrow(x, 2, c.first_key, c.keys);
+    if (sequences_ > 1) part = ops_.clone(part);
+    return ops_.view(part, {sequences_ * key_heads_, c.keys, width_});
   }
   void put(const T& to, const QueryChunk& c, const T& chunk) {
     ops_.copy_(ops_.narrow(to, 2, c.first, c.count),
@@ -195,7 +201,8 @@ class ChunkedAttention {
     if (options_.alibi)
       add_alibi_(ops_, ops_.view(s, {sequences_, heads_, c.count, c.keys}), c.first_key);
     ops_.hide_(ops_.view(s, {-1, c.count, c.keys}),
-               ops_.causal_mask(c.count, c.keys, c.first - c.first_key, options_.window));
+               ops_.causal_mask(c.count, c.keys, length_ - queries_ + c.first - c.first_key,
+                                options_.window));
     return s;
   }
 
@@ -211,7 +218,7 @@ class ChunkedAttention {
   ByHead<T> x_;
   ScoreOptions options_;
   std::int64_t chunk_elements_;
-  std::int64_t sequences_, heads_, key_heads_, length_, width_;
+  std::int64_t sequences_, heads_, key_heads_, queries_, length_, width_;
 };
 
 template <class Ops, class T = typename Ops::Tensor>
@@ -306,6 +313,22 @@ Heads<T> attention_in_turn_backward(Ops& ops, AttentionContext<T> c, T d_out) {
     first += length;
   }
   return out;
+}
+
+/// The last n tokens of one sequence, q (n, H, D), against its keys and values (1, K, T, D):
+/// (n, H * D). Scores exist for a chunk of queries at a time.
+template <class Ops, class T = typename Ops::Tensor>
+T attention_of_last(Ops& ops, const T& q, const T& keys, const T& values,
+                    const ScoreOptions& options,
+                    std::int64_t chunk_elements = kScoreChunkElements) {
+  const std::int64_t n = q.size(0);
+  const std::int64_t h = q.size(1);
+  const Dtype dtype = ops.dtype(q);
+  const T out = ops.empty({n, h, q.size(2)}, dtype);
+  const T log_sum = ops.empty({1, h, n}, wide(dtype));
+  ChunkedAttention<Ops>(ops, {ops.by_head(q, 1), keys, values}, options, chunk_elements)
+      .forward(ops.by_head(out, 1), log_sum);
+  return ops.view(out, {n, -1});
 }
 
 /// One query a sequence, q (B, H, D), against the keys that mask (B, limit) shows: (B, H * D).

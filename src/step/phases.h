@@ -343,27 +343,61 @@ template <class T>
 struct PromptBatch {
   T tokens;   // (B', T), padded on the right
   T lengths;  // (B',)
-  T slots;    // (J, B'): of the cache, for J sequences of each prompt; one may come again
+  T rows;     // (J, B'): of the cache, for J sequences of each prompt; one may come again
   T prompts;  // (S,): the prompt of each sequence that gets a token
 };
 
 /// Prefills each prompt once, for all of its sequences, and samples their first tokens, on the host.
 /// `draw` of S sequences, on the host.
-template <class Ops, class T = typename Ops::Tensor>
+template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
 Sampled<T> prefill_and_sample(Ops& ops, const Weights<T>& w, const PromptBatch<T>& batch,
-                              const Draw<T>& draw, const KvCache<T>& cache,
+                              const Draw<T>& draw, const Cache& cache,
                               const SamplingOptions& sampling) {
   T hidden = prefill(ops, w, ops.to_device(batch.tokens), ops.to_device(batch.lengths),
-                     ops.to_device(batch.slots), cache);
+                     ops.to_device(batch.rows), cache);
   if (batch.prompts.size(0) != hidden.size(0))
     hidden = ops.take_rows(hidden, ops.to_device(batch.prompts));
   return sampled_on_host(ops, w, hidden, sampling, draw);
 }
 
+/// A prompt that is prefilled in parts.
+template <class T>
+struct LongPrompt {
+  T tokens;                        // (L,) int64, on the host
+  std::vector<std::int64_t> rows;  // of the sequences that start with it
+  T prompts;                       // (S,) int64, on the host: 0 for each of these sequences
+  std::int64_t chunk = 0;          // tokens of a pass
+  std::int64_t longest = 0;        // tokens that any prompt may have
+};
+
+/// Its tokens [first, first + count): the last one's hidden state (1, C).
+template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
+T prefill_part(Ops& ops, const Weights<T>& w, const LongPrompt<T>& prompt, std::int64_t first,
+               std::int64_t count, const Cache& cache) {
+  return prefill_chunk(ops, w, ops.to_device(ops.narrow(prompt.tokens, 0, first, count)),
+                       {prompt.rows, first}, prompt.longest, cache);
+}
+
+/// As above for one prompt, `chunk` tokens at a time: what a pass takes is bounded by them and by a
+/// chunk of scores (attention.h), not by the prompt.
+template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
+Sampled<T> prefill_in_chunks_and_sample(Ops& ops, const Weights<T>& w, const LongPrompt<T>& prompt,
+                                        const Draw<T>& draw, const Cache& cache,
+                                        const SamplingOptions& sampling) {
+  const std::int64_t length = prompt.tokens.size(0);
+  T hidden;
+  for (std::int64_t first = 0; first < length; first += prompt.chunk) {
+    hidden = T();
+    hidden = prefill_part(ops, w, prompt, first, std::min(prompt.chunk, length - first), cache);
+  }
+  if (prompt.prompts.size(0) > 1) hidden = ops.take_rows(hidden, ops.to_device(prompt.prompts));
+  return sampled_on_host(ops, w, hidden, sampling, draw);
+}
+
 /// One decoding step: host tokens (B,) at positions (B,) -> the next tokens, on the host.
-template <class Ops, class T = typename Ops::Tensor>
+template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
 Sampled<T> decode_and_sample(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions,
-                             const Draw<T>& draw, const KvCache<T>& cache, std::int64_t key_limit,
+                             const Draw<T>& draw, const Cache& cache, std::int64_t key_limit,
                              const SamplingOptions& sampling) {
   const T hidden =
       decode(ops, w, ops.to_device(tokens), ops.to_device(positions), cache, key_limit);

@@ -42,30 +42,32 @@ struct Sampled {
   T log_probs;  // (B,) wide; undefined unless asked for
 };
 
-/// As configured, or the likeliest token each time.
-[[nodiscard]] inline SamplingOptions sampling_options(const spec::RolloutConfig& r, bool greedy) {
+/// The likeliest token each time.
+[[nodiscard]] inline SamplingOptions greedy_sampling() {
   SamplingOptions options;
   options.temperature = 0;
-  if (greedy) return options;
-  options.temperature = r.temperature;
-  options.top_p = r.top_p;
-  options.top_k = r.top_k;
+  return options;
+}
+[[nodiscard]] inline SamplingOptions sampling_options(const spec::TokenSampling& t) {
+  SamplingOptions options;
+  options.temperature = t.temperature;
+  options.top_p = t.top_p;
+  options.top_k = t.top_k;
+  return options;
+}
+/// Of training prompts.
+[[nodiscard]] inline SamplingOptions sampling_options(const spec::RolloutConfig& r) {
+  SamplingOptions options = sampling_options(static_cast<const spec::TokenSampling&>(r));
   options.min_p = r.min_p;
   options.repetition_penalty = r.repetition_penalty;
   options.presence_penalty = r.presence_penalty;
   options.frequency_penalty = r.frequency_penalty;
   return options;
 }
-
 /// Of held-out prompts.
 [[nodiscard]] inline SamplingOptions sampling_options(const spec::ValidationSampling& v) {
-  SamplingOptions options;
-  options.temperature = 0;
-  if (!v.do_sample) return options;
-  options.temperature = v.temperature;
-  options.top_p = v.top_p;
-  options.top_k = v.top_k;
-  return options;
+  return v.do_sample ? sampling_options(static_cast<const spec::TokenSampling&>(v))
+                     : greedy_sampling();
 }
 
 /// Whether tokens have to be sorted by their probability, which takes memory.

@@ -7,6 +7,7 @@
 
 #include "step/block.h"
 #include "step/head.h"
+#include "step/kv_layout.h"
 
 namespace neap::step {
 
@@ -17,13 +18,6 @@ struct Tape {
   Rows<T> rows;
   std::vector<SavedBlock<T>> blocks;
   T hidden;  // (N, C): output of the last block, before the final norm
-};
-
-/// Keys and values of past tokens, one pair a layer, each (B, K, T_max, D). Sequence b's token at
-/// position p is at [b, :, p, :].
-template <class T>
-struct KvCache {
-  std::vector<T> keys, values;
 };
 
 /// Tokens of a batch and the sequences that they are.
@@ -146,28 +140,23 @@ void backward(Ops& ops, const Weights<T>& w, Tape<T> tape, T d) {
   embed_backward(ops, w, tape.tokens, tape.rows.positions, std::move(d));
 }
 
-/// Runs right-padded prompts, tokens (B', T) with `lengths` (B',) int64, writes their keys and
-/// values to the cache's rows `slots` (B',) int64, or to several for each prompt, (J, B'). Returns
-/// each prompt's last hidden state (B', C).
-template <class Ops, class T = typename Ops::Tensor>
-T prefill(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths, const T& slots,
-          const KvCache<T>& cache) {
-  const std::int64_t b = tokens.size(0);
+/// Runs right-padded prompts, tokens (B', T) with `lengths` (B',) int64, and stores their keys and
+/// values in the cache's `rows` (J, B') int64, J for each prompt. Returns each prompt's last hidden
+/// state (B', C).
+template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
+T prefill(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths, const T& rows,
+          const Cache& cache) {
   const std::int64_t t = tokens.size(1);
   const T flat = ops.view(tokens, {-1});
-  const Rows<T> rows = rows_of_batch(ops, w, of_one_length(flat, t));
-  const T copies = ops.view(slots, {-1, b});
+  const Rows<T> places = rows_of_batch(ops, w, of_one_length(flat, t));
   const auto attend = [&](std::size_t i, Heads<T> heads) {
-    for (std::int64_t j = 0; j < copies.size(0); ++j) {
-      ops.write_prompts_(cache.keys[i], ops.select(copies, 0, j), heads.k, t);
-      ops.write_prompts_(cache.values[i], ops.select(copies, 0, j), heads.v, t);
-    }
-    return ops.attention(std::move(heads), rows.spans,
+    cache.store_prompts(ops, i, rows, heads, t);
+    return ops.attention(std::move(heads), places.spans,
                          score_options(w.architecture, w.blocks[i].index));
   };
   const T x = ops.generating([&] {
-    return through_blocks(ops, w, embed(ops, w, flat, rows.positions), [&](std::size_t i, T in) {
-      return block_inference(ops, w.architecture, w.blocks[i], std::move(in), rows,
+    return through_blocks(ops, w, embed(ops, w, flat, places.positions), [&](std::size_t i, T in) {
+      return block_inference(ops, w.architecture, w.blocks[i], std::move(in), places,
                              [&](Heads<T> heads) { return attend(i, std::move(heads)); });
     });
   });
@@ -175,32 +164,43 @@ T prefill(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths, cons
   return ops.take_rows(x, last);
 }
 
+/// Runs the next tokens (n,) of a prompt whose longest may have `longest`. Returns the last one's
+/// hidden state (1, C).
+template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
+T prefill_chunk(Ops& ops, const Weights<T>& w, const T& tokens, const PromptChunk& chunk,
+                std::int64_t longest, const Cache& cache) {
+  const std::int64_t n = tokens.size(0);
+  const Rows<T> places = make_rows(ops, w, {1, n}, ops.plus(ops.iota(n), chunk.first), longest);
+  const T x = ops.generating([&] {
+    return through_blocks(
+        ops, w, embed(ops, w, tokens, places.positions), [&](std::size_t i, T in) {
+          const ScoreOptions options = score_options(w.architecture, w.blocks[i].index);
+          return block_inference(
+              ops, w.architecture, w.blocks[i], std::move(in), places, [&](Heads<T> heads) {
+                return cache.attend_chunk(ops, i, chunk, std::move(heads), options);
+              });
+        });
+  });
+  return ops.clone(ops.narrow(x, 0, n - 1, 1));
+}
+
 /// One token a sequence: tokens (B,), positions (B,) where they go, int64. Row b attends to
 /// positions 0..positions[b]; `key_limit` is a host bound on max(positions) + 1, so that nothing
 /// waits for the device. Returns (B, C).
-template <class Ops, class T = typename Ops::Tensor>
-T decode(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions,
-         const KvCache<T>& cache, std::int64_t key_limit) {
-  const std::int64_t b = tokens.size(0);
-  const Rows<T> rows = make_rows(ops, w, {b, 1}, positions, key_limit);
-  // Both (B, key_limit).
-  const Dtype dtype = ops.dtype(w.token_table);
-  const T mask = ops.decode_mask(positions, key_limit, 0, dtype);
-  const std::int64_t window = w.architecture.sliding_window;
-  const T window_mask = window > 0 && window < key_limit
-                            ? ops.decode_mask(positions, key_limit, window, dtype)
-                            : mask;
+template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
+T decode(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions, const Cache& cache,
+         std::int64_t key_limit) {
+  const Rows<T> rows = make_rows(ops, w, {tokens.size(0), 1}, positions, key_limit);
+  const typename Cache::Step step =
+      cache.step(ops, w.architecture, positions, key_limit, ops.dtype(w.token_table));
   return through_blocks(ops, w, embed(ops, w, tokens, positions), [&](std::size_t i, T x) {
-    return block_inference(
-        ops, w.architecture, w.blocks[i], std::move(x), rows, [&](Heads<T> heads) {
-          ops.write_token_(cache.keys[i], positions, heads.k);
-          ops.write_token_(cache.values[i], positions, heads.v);
-          AttentionContext<T> context;
-          const ScoreOptions options = score_options(w.architecture, w.blocks[i].index);
-          context.out = ops.decode_attention(heads.q, cache.keys[i], cache.values[i],
-                                             options.window > 0 ? window_mask : mask, options);
-          return context;
-        });
+    const ScoreOptions options = score_options(w.architecture, w.blocks[i].index);
+    return block_inference(ops, w.architecture, w.blocks[i], std::move(x), rows,
+                           [&](const Heads<T>& heads) {
+                             AttentionContext<T> context;
+                             context.out = cache.attend_token(ops, i, step, heads, options);
+                             return context;
+                           });
   });
 }
 

@@ -5,12 +5,13 @@ A few steps of both stages; with --full all of them, as the README runs them: GR
 that it has never seen.
 """
 import json
-import os
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
+
+import neap_program
 
 FEW = {"sft": ["trainer.total_training_steps=3"],
        "grpo": ["trainer.total_training_steps=2", "trainer.test_freq=1", "data.train_batch_size=8", "actor_rollout_ref.rollout.n=4",
@@ -18,8 +19,7 @@ FEW = {"sft": ["trainer.total_training_steps=3"],
 
 
 def run(neap, base, *words):
-    environment = dict(os.environ, NEAP_PROGRESS="off")
-    return subprocess.run([neap, *words], cwd=base, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+    return neap_program.output_of(neap, *words, cwd=base, timeout=3600)
 
 
 def main():

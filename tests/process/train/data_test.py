@@ -17,6 +17,9 @@ import tempfile
 import time
 import unittest
 
+import neap_program
+from neap_program import read_lines
+
 NEAP = "neap"
 HERE = pathlib.Path(__file__).resolve().parent
 ROWS_PROGRAM = HERE.parents[2] / "src" / "data" / "parquet_rows.py"
@@ -28,10 +31,6 @@ GRPO = ["grpo.toml", "data.train_batch_size=8", "actor_rollout_ref.actor.ppo_min
 DPO = ["sft.toml", "task=dpo", "data.train_files=pairs.jsonl", "data.train_batch_size=16", "data.micro_batch_size_per_gpu=8",
        "trainer.total_training_steps=2", "actor_rollout_ref.model.path=out/start/latest/actor"]
 HAS_PYARROW = subprocess.run(["python3", "-c", "import pyarrow.parquet"], capture_output=True, check=False).returncode == 0
-
-
-def read_lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def has_zstd():
@@ -57,12 +56,11 @@ class DataCase(unittest.TestCase):
 
     @classmethod
     def environment(cls, **more):
-        return dict(os.environ, NEAP_PROGRESS="off", XDG_CACHE_HOME=str(cls.base / "cache"), OMP_NUM_THREADS="2", **more)
+        return neap_program.environment(XDG_CACHE_HOME=str(cls.base / "cache"), OMP_NUM_THREADS="2", **more)
 
     @classmethod
     def neap(cls, *words, **more):
-        return subprocess.run([NEAP, *words, "device.kind=host", "device.memory=256MiB"], cwd=cls.home, capture_output=True, text=True,
-                              timeout=900, check=False, env=cls.environment(**more))
+        return neap_program.run(NEAP, *words, "device.kind=host", "device.memory=256MiB", cwd=cls.home, env=cls.environment(**more))
 
     @classmethod
     def write(cls, name, rows):
@@ -318,10 +316,8 @@ class Hostile(DataCase):
         def limit():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (30000, 30000))
-        result = subprocess.run([NEAP, "train", *SFT, "device.kind=host", "device.memory=256MiB", "data.rows_in_memory=0B", "data.cache_dir=full",
-                                 "trainer.default_local_dir=out/full"], cwd=self.home, env=self.environment(), capture_output=True, text=True,
-                                timeout=300, check=False,
-                                preexec_fn=limit)
+        result = neap_program.run(NEAP, "train", *SFT, "device.kind=host", "device.memory=256MiB", "data.rows_in_memory=0B", "data.cache_dir=full",
+                             "trainer.default_local_dir=out/full", cwd=self.home, env=self.environment(), preexec_fn=limit)
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("data.cache_dir", result.stderr)
         self.assertEqual(list((self.home / "full").glob("*.rows*")), [])

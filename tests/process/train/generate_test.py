@@ -4,15 +4,26 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import unittest
+
+import neap_program
 
 ADDITIONS = pathlib.Path(__file__).resolve().parent / "additions"
 TEMPLATE = ("{% for m in messages %}<{{ m.role }}> {{ m.content }}\n{% endfor %}"
             "{% if add_generation_prompt %}<assistant> {% endif %}")
+WORDS = ("soup", "room", "bed", "host", "bread", "view", "price")
 PROMPT = "Last night we ate at the old inn."
+
+
+def steady(row):
+    """What does not depend on the shapes of batches."""
+    return {key: value for key, value in row.items() if key != "log_probs"}
 
 
 class Generate(unittest.TestCase):
@@ -35,13 +46,17 @@ class Generate(unittest.TestCase):
 
     @classmethod
     def neap(cls, *words, cwd=None):
-        return subprocess.run([NEAP, *map(str, words)], cwd=cwd or cls.base, capture_output=True, text=True, timeout=600, check=False,
-                              env=dict(os.environ, NEAP_PROGRESS="off"))
+        return neap_program.run(NEAP, *words, cwd=cwd or cls.base)
 
     def rows(self, *words, folder="out"):
         result = self.neap("generate", folder, "--json", "--max-new-tokens", 12, *words)
         self.assertEqual(result.returncode, 0, result.stderr)
         return [json.loads(line) for line in result.stdout.splitlines()]
+
+    def chat_model(self, name, template):
+        shutil.copytree(self.base / "out/latest/actor", self.base / name)
+        (self.base / name / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+        return name
 
     def test_samples_of_a_prompt(self):
         prompts = ("--prompt", PROMPT, "--prompt", "The soup was")
@@ -61,7 +76,7 @@ class Generate(unittest.TestCase):
         self.assertEqual(len(whole["tokens"]), 12)
         stop = whole["text"][5:9]
         early = self.rows("--prompt", PROMPT, "--temperature", 0, "--stop", "never there", "--stop", stop)[0]
-        self.assertTrue(early["ended"])
+        self.assertEqual((whole["finish_reason"], early["finish_reason"]), ("length", "stop"))
         self.assertIn(stop, early["text"])
         self.assertEqual(early["tokens"], whole["tokens"][:len(early["tokens"])])
         self.assertLess(len(early["tokens"]), 12)
@@ -74,9 +89,7 @@ class Generate(unittest.TestCase):
             self.assertEqual(len(set(tokens)), len(tokens), name)
 
     def test_conversations(self):
-        chat = self.base / "chat"
-        shutil.copytree(self.base / "out/latest/actor", chat)
-        (chat / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+        self.chat_model("chat", TEMPLATE)
         messages = [{"role": "user", "content": "Good?"}]
         (self.base / "prompts.jsonl").write_text(json.dumps({"prompt": messages}) + "\n\n" + json.dumps({"prompt": PROMPT}) + "\n")
         rows = self.rows("--input", "prompts.jsonl", folder="chat")
@@ -91,11 +104,116 @@ class Generate(unittest.TestCase):
 
     def test_errors_name_the_line(self):
         for words, told in ((("--input", "nothing.jsonl"), "nothing.jsonl"), ((), "--input"),
-                            (("--input", "broken.jsonl"), "broken.jsonl:2")):
+                            (("--input", "broken.jsonl"), "broken.jsonl:2"), (("--prompt", ""), "--prompt 1: the prompt has no tokens"),
+                            (("--input", "large.jsonl"), "large.jsonl:2"), (("--input", "empty.jsonl"), "--input")):
+            (self.base / "large.jsonl").write_text(json.dumps({"prompt": "a"}) + "\n" + json.dumps({"prompt": "word " * 4000}) + "\n")
+            (self.base / "empty.jsonl").write_text("")
             (self.base / "broken.jsonl").write_text('{"prompt": "a"}\n{"question": "b"}\n')
             result = self.neap("generate", "out", *words)
             self.assertNotEqual(result.returncode, 0)
             self.assertIn(told, result.stderr)
+
+    def write_prompts(self, name, rows, words):
+        """Rows of different texts of so many words."""
+        with open(self.base / name, "w") as file:
+            for i in range(rows):
+                file.write(json.dumps({"prompt": " ".join(f"{WORDS[(i * 7 + k * k) % len(WORDS)]}{i % 10}" for k in range(words))}) + "\n")
+
+    def test_prompts_in_chunks(self):
+        self.write_prompts("long.jsonl", 5, 40)
+        words = ("--input", "long.jsonl", "--n", 2, "--temperature", 0)
+        whole = self.rows(*words)
+        for budget in (7, 64):
+            for got, want in zip(self.rows(*words, "--max-num-batched-tokens", budget), whole, strict=True):
+                self.assertEqual(steady(got), steady(want))
+                for a, b in zip(got["log_probs"], want["log_probs"]):
+                    self.assertAlmostEqual(a, b, 4)
+
+    def peak_of(self, *words, folder):
+        """Output rows, and the most memory that the process had, in MiB."""
+        process = neap_program.start(NEAP, "generate", folder, "--json", *words, cwd=self.base)
+        reader = threading.Thread(target=process.stderr.read)
+        reader.start()
+        with process.stdout:
+            rows = [json.loads(line) for line in process.stdout]
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        reader.join()
+        process.stderr.close()
+        self.assertEqual(process.returncode, 0)
+        return rows, usage.ru_maxrss / 1024
+
+    def test_a_file_of_any_size_takes_the_memory_of_a_part(self):
+        # 4000 rows of 9 KB: 36 MB of text, of which a part has a quarter.
+        self.write_prompts("many.jsonl", 4000, 1500)
+        (self.base / "few.jsonl").write_text("".join((self.base / "many.jsonl").read_text().splitlines(keepends=True)[:1024]))
+        short = ("--max-new-tokens", 1, "--chat")  # of each the message's head
+        chat = self.chat_model("only the end", "{{ messages[-1].content[-12:] }}")
+        few, less = self.peak_of("--input", "few.jsonl", *short, folder=chat)
+        many, more = self.peak_of("--input", "many.jsonl", *short, folder=chat)
+        self.assertEqual(many[:1024], few)
+        self.assertEqual(len(many), 4000)
+        prompts = [json.loads(line)["prompt"] for line in (self.base / "many.jsonl").read_text().splitlines()]
+        self.assertEqual([row["prompt"][0]["content"] for row in many], prompts)
+        self.assertLess(more - less, 12)
+
+    def start_long(self, name):
+        """A process that writes thousands of lines to a file; returns when some are there."""
+        with open(self.base / name, "w") as file:
+            process = subprocess.Popen([NEAP, "generate", "out", "--json", *map(str, self.LONG)], cwd=self.base, stdout=file,
+                                       stderr=subprocess.PIPE, env=neap_program.environment())
+        end = time.monotonic() + 120
+        while (self.base / name).stat().st_size < 20000:
+            self.assertLess(time.monotonic(), end)
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
+        return process
+
+    LONG = ("--input", "rows.jsonl", "--max-new-tokens", 3, "--n", 2)
+
+    def test_what_an_interrupted_process_leaves_can_be_continued(self):
+        self.write_prompts("rows.jsonl", 1500, 3)
+        whole = self.neap("generate", "out", "--json", *self.LONG)
+        self.assertEqual(whole.returncode, 0, whole.stderr)
+        lines = whole.stdout.splitlines()
+        self.assertEqual(len(lines), 3000)
+        for number in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
+            process = self.start_long("cut.jsonl")
+            process.send_signal(number)
+            process.communicate(timeout=60)
+            self.assertEqual(process.returncode, -number)
+            text = (self.base / "cut.jsonl").read_text()
+            self.assertTrue(text.endswith("\n"))
+            done = len(text.splitlines())
+            self.assertLess(done, 3000)
+            self.assertEqual(text.splitlines(), lines[:done])
+        rest = self.neap("generate", "out", "--json", *self.LONG, "--skip", done - 1).stdout.splitlines()
+        self.assertEqual([steady(json.loads(line)) for line in rest], [steady(json.loads(line)) for line in lines[done - 1:]])
+        self.assertEqual(self.neap("generate", "out", *self.LONG, "--skip", 3000).stdout, "")
+
+    def test_output_that_nobody_takes(self):
+        self.write_prompts("rows.jsonl", 1500, 3)
+        process = neap_program.start(NEAP, "generate", "out", "--json", *self.LONG, cwd=self.base)
+        process.stdout.readline()
+        process.stdout.close()
+        self.assertNotEqual(process.wait(timeout=60), 0)
+        process.stderr.close()
+        with open("/dev/full", "w") as full:
+            for words in (("generate", "out", "--prompt", PROMPT), ("plan", "sft.toml"), ("plan", "--reference")):
+                result = subprocess.run([NEAP, *words], cwd=self.base, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+                                        env=neap_program.environment())
+                self.assertEqual(result.returncode, 1, words)
+                self.assertIn("standard output", result.stderr)
+
+    def test_texts_that_were_cut_are_counted(self):
+        result = self.neap("generate", "out", "--prompt", PROMPT, "--n", 3, "--max-new-tokens", 1)
+        self.assertIn("3 texts were cut at --max-new-tokens 1", result.stderr)
+
+    def test_bytes_that_are_no_text(self):
+        result = subprocess.run([NEAP, "generate", "out", "--json", "--prompt", b"caf\xff"], cwd=self.base, capture_output=True, check=False,
+                                env=neap_program.environment())
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(json.loads(result.stdout)["prompt"], "caf\ufffd")
 
     def test_a_rollout_samples_so(self):
         home = self.base / "additions"

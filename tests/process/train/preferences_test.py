@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """examples/preferences in a few steps: SFT, DPO, and neap eval with its judge. usage: FILE NEAP EXAMPLES"""
 import json
-import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
+
+import neap_program
 
 
 def main():
@@ -16,8 +16,7 @@ def main():
             shutil.copytree(source / name, pathlib.Path(base) / "examples" / name)
 
         def run(*words):
-            return subprocess.run([neap, *words], cwd=base, check=True, stdout=subprocess.PIPE, text=True,
-                                  env=dict(os.environ, NEAP_PROGRESS="off")).stdout
+            return neap_program.output_of(neap, *words, cwd=base)
 
         run("train", "examples/reviews/sft.toml", "trainer.total_training_steps=2", "data.train_batch_size=16")
         run("train", "examples/preferences/dpo.toml", "trainer.total_training_steps=2", "data.train_batch_size=16")

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """`neap train` with reward functions instead of a reward model. usage: FILE NEAP"""
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -9,16 +8,15 @@ import sys
 import tempfile
 import unittest
 
+import neap_program
+from neap_program import read_lines
+
 NEAP = "neap"
 ADDITIONS = pathlib.Path(__file__).resolve().parent / "additions"
 UNSTEADY = ("timing_s/", "perf/", "memory/")
 SMALL = ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32",
          "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32",
          "trainer.total_training_steps=4", "device.kind=host", "device.memory=256MiB"]
-
-
-def read_lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def steady(lines):
@@ -43,8 +41,7 @@ class AdditionsCase(unittest.TestCase):
 
     @classmethod
     def neap(cls, *words, env=None):
-        return subprocess.run([NEAP, *words], cwd=cls.home, capture_output=True, text=True, timeout=600, check=False,
-                              env=dict(os.environ, NEAP_PROGRESS="off", **(env or {})))
+        return neap_program.run(NEAP, *words, cwd=cls.home, env=neap_program.environment(**(env or {})))
 
 
 class RewardsCase(AdditionsCase):

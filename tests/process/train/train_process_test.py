@@ -4,18 +4,19 @@
 Everything runs on a tiny model with the example's texts, in a folder of its own.
 """
 import json
-import os
 import pathlib
 import re
 import resource
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 import unittest
+
+import neap_program
+from neap_program import read_lines
 
 NEAP, REVIEWS = "neap", pathlib.Path(".")
 
@@ -104,10 +105,6 @@ MODEL = {
 UNSTEADY = ("timing_s/", "perf/time", "perf/throughput", "perf/cpu_memory", "perf/max_memory", "memory/")
 
 
-def read_lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def head(source, target, rows):
     lines = source.read_text().splitlines(keepends=True)[:rows]
     target.write_text("".join(lines))
@@ -150,18 +147,14 @@ class TrainCase(unittest.TestCase):
     @classmethod
     def start(cls, *arguments, threads=1, **options):
         """`threads` of libtorch; None: as many as it takes without any setting."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "MKL_", "ATEN_", "KMP_"))}
-        environment["NEAP_PROGRESS"] = "off"
+        environment = {k: v for k, v in neap_program.environment().items() if not k.startswith(("OMP_", "MKL_", "ATEN_", "KMP_"))}
         if threads is not None:
             environment["OMP_NUM_THREADS"] = str(threads)
-        return subprocess.Popen([NEAP, *arguments], cwd=cls.home, env=environment, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        return neap_program.start(NEAP, *arguments, cwd=cls.home, env=environment, **options)
 
     @classmethod
     def neap(cls, *arguments, **options):
-        process = cls.start(*arguments, **options)
-        out, err = process.communicate(timeout=300)
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+        return neap_program.outcome(cls.start(*arguments, **options), timeout=300)
 
     def metrics(self, folder):
         rows = read_lines(self.home / folder / "metrics.jsonl")

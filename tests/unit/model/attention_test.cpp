@@ -79,19 +79,48 @@ TEST(ChunkedAttention, IsTheFormulaAndItsDerivative) {
 }
 
 TEST(ChunkedAttention, VisitsEveryQueryOnceWithTheKeysThatItSees) {
-  for (const std::int64_t window : {0, 1, 4, 50}) {
-    for (const std::int64_t elements : {1, 64, 1000, 1 << 20}) {
-      std::int64_t next = 0;
-      step::for_each_query_chunk(3, 20, window, elements, [&](const step::QueryChunk& c) {
-        EXPECT_EQ(c.first, next);
-        next += c.count;
-        EXPECT_EQ(c.first_key + c.keys, c.first + c.count);
-        EXPECT_EQ(c.first_key, window > 0 ? std::max<std::int64_t>(0, c.first - window + 1) : 0);
-        if (c.count > 1) {
-          EXPECT_LE(3 * c.count * c.keys, elements);
-        }
-      });
-      EXPECT_EQ(next, 20);
+  for (const std::int64_t before : {0, 3, 33}) {
+    for (const std::int64_t window : {0, 1, 4, 50}) {
+      for (const std::int64_t elements : {1, 64, 1000, 1 << 20}) {
+        std::int64_t next = 0;
+        const auto visit = [&](const step::QueryChunk& c) {
+          EXPECT_EQ(c.first, next);
+          next += c.count;
+          const std::int64_t place = before + c.first;
+          EXPECT_EQ(c.first_key + c.keys, place + c.count);
+          EXPECT_EQ(c.first_key, window > 0 ? std::max<std::int64_t>(0, place - window + 1) : 0);
+          if (c.count > 1) {
+            EXPECT_LE(3 * c.count * c.keys, elements);
+          }
+        };
+        step::for_each_query_chunk(3, 20, before + 20, window, elements, visit);
+        EXPECT_EQ(next, 20);
+      }
+    }
+  }
+}
+
+TEST(ChunkedAttention, OfTheLastTokensIsTheEndOfTheWhole) {
+  const at::NoGradGuard no_grad;
+  AtenOps ops(at::kCPU);
+  constexpr double kScale = 0.3;
+  constexpr std::int64_t kTokens = 21;
+  at::manual_seed(5);
+  const auto random = [](std::int64_t heads) {
+    return at::randn({kTokens, heads, 4}, at::kDouble);
+  };
+  const step::Heads<Tensor> x{random(6), random(2), random(2)};
+  for (const step::ScoreOptions& options :
+       {step::ScoreOptions{kScale}, step::ScoreOptions{kScale, 0.8},
+        step::ScoreOptions{kScale, 0, 4}, step::ScoreOptions{kScale, 0, 0, true}}) {
+    const Tensor whole = step::chunked_attention(ops, step::Heads<Tensor>(x), 1, options).out;
+    for (const std::int64_t last : {1, 5, 20}) {
+      for (const std::int64_t elements : {1, 200, 1 << 20}) {
+        const auto cached = [](const Tensor& t) { return t.transpose(0, 1).unsqueeze(0); };
+        const Tensor got = step::attention_of_last(ops, x.q.narrow(0, kTokens - last, last),
+                                                   cached(x.k), cached(x.v), options, elements);
+        EXPECT_LT(difference(got, whole.narrow(0, kTokens - last, last)), 1e-12);
+      }
     }
   }
 }

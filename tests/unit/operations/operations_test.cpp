@@ -3,7 +3,7 @@
 
 #include "base/format.h"
 #include "conformance.h"
-#include "step/attention.h"
+#include "step/kv_layout.h"
 
 namespace neap {
 namespace {
@@ -313,6 +313,25 @@ TEST_P(Operations, DecodingAndCache) {
         };
       });
     }
+  }
+}
+
+TEST_P(Operations, PartsOfAPrompt) {
+  const Dtype d = GetParam();
+  for (const step::ScoreOptions& options :
+       {step::ScoreOptions{0.25}, step::ScoreOptions{0.25, 30}, step::ScoreOptions{0.25, 0, 5},
+        step::ScoreOptions{0.25, 0, 0, true}}) {
+    same("chunk", [=](auto& ops, auto in) {
+      using T = decltype(in({1}, d));
+      step::SlotCache<T> cache{{in({3, 2, 40, 16}, d)}, {in({3, 2, 40, 16}, d)}};
+      return [&ops, cache, q = in({9, 4, 16}, d), k = in({9, 2, 16}, d), v = in({9, 2, 16}, d),
+              options] {
+        for (const std::int64_t first : {0, 9, 18}) {
+          const step::PromptChunk chunk{{2, 0}, first};
+          (void)cache.attend_chunk(ops, 0, chunk, {q, k, v}, options);
+        }
+      };
+    });
   }
 }
 

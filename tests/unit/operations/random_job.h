@@ -219,6 +219,9 @@ inline RandomJob random_job(std::uint64_t seed) {
   job.rollout.val_kwargs.top_p = dice.chance(30) ? 0.8 : 1.0;
   job.rollout.val_kwargs.top_k = dice.chance(30) ? 3 : -1;
   job.rollout.val_kwargs.n = job.rollout.val_kwargs.do_sample ? dice.between(1, 4) : 1;
+  // Draws of their own, so that the others stay as they were.
+  if (Dice prefill(seed + 7919); prefill.chance(40))
+    job.rollout.max_num_batched_tokens = prefill.between(1, 3 * job.data.max_prompt_length);
   job.dpo.loss_type = any_of(dice, spec::preference_loss_names(), spec::parse_preference_loss);
   if (job.task == spec::Task::kReward) {
     out.models.reward = random_role(dice, "reward", spec::Head::kScalar, true, out.dtype);

@@ -49,8 +49,8 @@ class AtenWorld {
     }
     return out;
   }
-  [[nodiscard]] step::KvCache<at::Tensor> cache(const ModelRole& role, std::int64_t batch,
-                                                std::int64_t tokens) {
+  [[nodiscard]] step::SlotCache<at::Tensor> cache(const ModelRole& role, std::int64_t batch,
+                                                  std::int64_t tokens) {
     const Outside outside;
     return model::KvCache::over(
         at::zeros({model::KvCache::elements(role.shape, batch, tokens)}, options_), role.shape,
@@ -58,6 +58,10 @@ class AtenWorld {
   }
   template <class Body>
   void weighted(double, const Body& body) {
+    body();
+  }
+  template <class Body>
+  void with_other_sizes(const Body& body) {
     body();
   }
   [[nodiscard]] at::Tensor host(const step::Shape& shape, Dtype dtype, std::int64_t value) {

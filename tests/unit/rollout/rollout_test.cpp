@@ -3,16 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "base/random.h"
 #include "base/status.h"
-#include "model/transformer.h"
-#include "rollout/generator.h"
+#include "generator_fixture.h"
 #include "rollout/seen_tokens.h"
-#include "spec/layout.h"
-#include "step/sampling.h"
 
 namespace neap::rollout {
 namespace {
@@ -111,57 +107,16 @@ TEST(Sampler, PenaltiesChangeLogitsOfSeenTokens) {
   EXPECT_NEAR(got.log_probs.item<float>(), penalized.log_softmax(0)[0].item<float>(), 1e-6);
 }
 
-class Generator : public ::testing::Test {
- protected:
-  Generator() : model_(make()) {}
-  model::Transformer make() {
-    shape_.vocab_size = 50;
-    shape_.hidden_size = shape_.embedding_dim = 32;
-    shape_.intermediate_size = 48;
-    shape_.num_hidden_layers = 2;
-    shape_.num_attention_heads = 4;
-    shape_.num_key_value_heads = 2;
-    shape_.head_dim = shape_.rotary.dimensions = 8;
-    shape_.max_position_embeddings = 64;
-    model::FlatTensors flat;
-    for (const auto& unit : spec::flat_layout(shape_, spec::Head::kLanguageModel)) {
-      flat.weights.push_back(at::zeros({unit.elements}));
-    }
-    model::initialize(shape_, spec::Head::kLanguageModel, 0, flat.weights, 3,
-                      0.3);  // far from uniform
-    model::Transformer model(shape_, spec::Head::kLanguageModel, std::move(flat));
-    for (int i = 0; i < 7; ++i) {
-      std::vector<std::int64_t> tokens;
-      for (int k = 0; k <= i % 4; ++k) tokens.push_back(1 + (i * 7 + k * 3) % 49);
-      prompts_.push_back({tokens, random_key({9, static_cast<std::uint64_t>(i)})});
-    }
-    return model;
-  }
-  std::vector<Response> run(const std::vector<Prompt>& prompts, std::int64_t slots) {
-    const std::int64_t width = 16;
-    // What a recycled page may hold.
-    at::Tensor flat = at::full({model::KvCache::elements(shape_, slots, width)}, std::nanf(""));
-    cache_ = model::KvCache::over(flat, shape_, slots, width);
-    return generate(model_, cache_, prompts, options_);
-  }
-  void expect_as_alone(const std::vector<Prompt>& prompts, const std::vector<Response>& responses) {
-    ASSERT_EQ(prompts.size(), responses.size());
-    for (std::size_t i = 0; i < prompts.size(); ++i) {
-      const auto alone = run({prompts[i]}, 1);
-      EXPECT_EQ(responses[i].tokens, alone[0].tokens) << i;
-      EXPECT_EQ(responses[i].ended, alone[0].ended) << i;
-    }
-  }
-  spec::Architecture shape_;
-  std::vector<Prompt> prompts_;
-  model::KvCache cache_;
-  GenerateOptions options_{{}, 5, 11, {0}, 0};
-  model::Transformer model_;
-};
-
 TEST_F(Generator, TextDoesNotDependOnTheBatch) {
   expect_as_alone(prompts_, run(prompts_, 7));
   expect_as_alone(prompts_, run(prompts_, 3));  // slots are handed on as sequences end
+}
+
+TEST_F(Generator, TextDoesNotDependOnTheOrder) {
+  const std::vector<Response> responses = run(prompts_, 3);
+  const std::vector<Response> backward = run({prompts_.rbegin(), prompts_.rend()}, 3);
+  for (std::size_t i = 0; i < prompts_.size(); ++i)
+    EXPECT_EQ(backward[prompts_.size() - 1 - i].tokens, responses[i].tokens) << i;
 }
 
 TEST_F(Generator, SequencesOfAPromptShareItsPrefill) {
@@ -172,8 +127,8 @@ TEST_F(Generator, SequencesOfAPromptShareItsPrefill) {
   }
   prompts.push_back(prompts[1]);  // a prompt may come again, with the same stream, too
   for (const std::int64_t slots : {1, 2, 4, 7, 16}) {
-    for (const std::int64_t at_once : {0, 1, 2}) {
-      options_.prompts_at_once = at_once;
+    for (const std::int64_t at_once : {100, 1, 2}) {
+      options_.prefill = {at_once, 5};
       expect_as_alone(prompts, run(prompts, slots));
     }
   }

@@ -1,0 +1,54 @@
+// The prompts of `neap generate`, one after the other: texts of the command line, lines of standard
+// input, rows of a file.
+//
+// Threads   one at a time.   Failure   neap::Error that names the option, line or row.
+// Memory    one row of the file.
+#pragma once
+
+#include <cstdint>
+#include <istream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "chat/conversation.h"
+#include "data/row_source.h"
+#include "model/tokenizer.h"
+
+namespace neap::cli {
+
+struct Request {
+  Json prompt;  ///< a text, or a conversation for the chat template
+  std::vector<model::TokenId> tokens;
+  std::string where;  ///< "--prompt 2", "prompts.jsonl:7"
+};
+
+struct PromptOptions {
+  std::vector<std::string> texts;
+  std::istream* lines = nullptr;
+  std::string file;
+  bool chat = false;  ///< texts are a user's message
+};
+
+class PromptSource {
+ public:
+  /// `options` and `tokenizer` outlive the source.
+  PromptSource(const PromptOptions& options, const model::Tokenizer& tokenizer);
+  /// False at the end.
+  bool next(Request& request);
+
+ private:
+  [[nodiscard]] bool read(Request& request);
+  [[nodiscard]] Json prompt_of(const std::string& text) const;
+  void encode(Request& request);
+
+  const PromptOptions& options_;
+  const model::Tokenizer& tokenizer_;
+  std::optional<chat::Conversations> conversations_;
+  std::unique_ptr<data::RowSource> rows_;
+  std::size_t texts_ = 0, lines_ = 0;  // that were read
+};
+
+}  // namespace neap::cli

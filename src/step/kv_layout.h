@@ -1,0 +1,145 @@
+// Where the keys and values of generated sequences are.
+//
+// A generation gives each sequence a row. A layout is a class that knows where the tokens of a row
+// are stored: the passes of transformer.h hand it the heads of each block, and rollout/ tells it when
+// rows start, move and end. No other code finds a token's key or value. SlotCache is the layout that
+// Neap runs; another one, such as blocks with a table and an attention kernel of their own, is a class
+// with the members of KvLayout.
+//
+// H query heads and K key heads of D.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "step/attention.h"
+#include "step/operations.h"
+
+namespace neap::step {
+
+/// Some tokens of a prompt.
+struct PromptChunk {
+  std::vector<std::int64_t> rows;  ///< of the sequences that start with the prompt
+  std::int64_t first = 0;          ///< place of the chunk's first token; those before are stored
+};
+
+template <class L, class Ops, class T = typename Ops::Tensor>
+concept KvLayout = requires(L& mutable_layout, const L& layout, const typename L::Step& step,
+                            Ops& ops, const spec::Architecture& architecture,
+                            const PromptChunk& chunk, const T& tensor, Heads<T> heads,
+                            const ScoreOptions& options, std::int64_t n, std::size_t block) {
+  // Rows that there may be, and tokens of each.
+  { layout.rows() } -> std::convertible_to<std::int64_t>;
+  { layout.max_tokens() } -> std::convertible_to<std::int64_t>;
+  // Before the first sequence.
+  mutable_layout.clear(ops);
+  // Row n starts a sequence of up to n tokens; false: there is no room until another one ends.
+  { mutable_layout.start(n, n) } -> std::same_as<bool>;
+  mutable_layout.end(n);
+  // The sequence of a row, and its first tokens, become those of another row.
+  mutable_layout.move(ops, n, n, n);
+  // Whole prompts: stores heads (B' * length) as the first tokens of rows (J, B'), int64.
+  layout.store_prompts(ops, block, tensor, heads, n);
+  // Stores the heads (N) of a chunk and attends to them and to what was stored before.
+  { layout.attend_chunk(ops, block, chunk, heads, options) } -> std::same_as<AttentionContext<T>>;
+  // One token for each of the first B rows, at `positions` (B,); `key_limit` is a host bound on
+  // max(positions) + 1. What all blocks need is made once.
+  { layout.step(ops, architecture, tensor, n, Dtype::kFloat32) } -> std::same_as<typename L::Step>;
+  // Stores the heads (B) and attends: (B, H * D).
+  { layout.attend_token(ops, block, step, heads, options) } -> std::same_as<T>;
+};
+
+/// Slots of one length: row b's token at position p is at [b, :, p, :].
+template <class T>
+struct SlotCache {
+  std::vector<T> keys, values;  // one a block, each (B, K, T_max, D)
+
+  [[nodiscard]] std::int64_t rows() const { return keys.at(0).size(0); }
+  [[nodiscard]] std::int64_t max_tokens() const { return keys.at(0).size(2); }
+
+  /// Attention weighs places that it must not see with zero, and zero times the NaN that a recycled
+  /// page may hold is NaN.
+  template <class Ops>
+  void clear(Ops& ops) {
+    for (const std::vector<T>* tensors : {&keys, &values}) {
+      for (const T& t : *tensors) ops.zero_(t);
+    }
+  }
+  /// A slot has room for every sequence.
+  [[nodiscard]] bool start(std::int64_t, std::int64_t) { return true; }
+  void end(std::int64_t) {}
+  template <class Ops>
+  void move(Ops& ops, std::int64_t from, std::int64_t to, std::int64_t tokens) {
+    for (const std::vector<T>* tensors : {&keys, &values}) {
+      for (const T& t : *tensors)
+        ops.copy_(places(ops, t, to, 0, tokens), places(ops, t, from, 0, tokens));
+    }
+  }
+
+  template <class Ops>
+  void store_prompts(Ops& ops, std::size_t block, const T& rows, const Heads<T>& heads,
+                     std::int64_t length) const {
+    for (std::int64_t j = 0; j < rows.size(0); ++j) {
+      ops.write_prompts_(keys[block], ops.select(rows, 0, j), heads.k, length);
+      ops.write_prompts_(values[block], ops.select(rows, 0, j), heads.v, length);
+    }
+  }
+
+  template <class Ops>
+  AttentionContext<T> attend_chunk(Ops& ops, std::size_t block, const PromptChunk& chunk,
+                                   Heads<T> heads, const ScoreOptions& options) const {
+    const std::int64_t n = heads.q.size(0);
+    for (const std::int64_t row : chunk.rows) {
+      ops.copy_(places(ops, keys[block], row, chunk.first, n), by_key_head(ops, heads.k));
+      ops.copy_(places(ops, values[block], row, chunk.first, n), by_key_head(ops, heads.v));
+    }
+    if (chunk.first == 0) return ops.attention(std::move(heads), Spans<T>{1, n}, options);
+    heads.k = T();
+    heads.v = T();
+    const auto seen = [&](const T& cache) {  // (1, K, first + n, D)
+      return ops.narrow(ops.narrow(cache, 0, chunk.rows[0], 1), 2, 0, chunk.first + n);
+    };
+    AttentionContext<T> context;
+    context.out = attention_of_last(ops, heads.q, seen(keys[block]), seen(values[block]), options);
+    return context;
+  }
+
+  struct Step {
+    T positions;          // (B,) int64
+    T mask, window_mask;  // (B, key_limit), added to scores
+  };
+  template <class Ops>
+  Step step(Ops& ops, const spec::Architecture& a, const T& positions, std::int64_t key_limit,
+            Dtype dtype) const {
+    const T mask = ops.decode_mask(positions, key_limit, 0, dtype);
+    const std::int64_t window = a.sliding_window;
+    const bool slides = window > 0 && window < key_limit;
+    return {positions, mask, slides ? ops.decode_mask(positions, key_limit, window, dtype) : mask};
+  }
+  template <class Ops>
+  T attend_token(Ops& ops, std::size_t block, const Step& step, const Heads<T>& heads,
+                 const ScoreOptions& options) const {
+    ops.write_token_(keys[block], step.positions, heads.k);
+    ops.write_token_(values[block], step.positions, heads.v);
+    return ops.decode_attention(heads.q, keys[block], values[block],
+                                options.window > 0 ? step.window_mask : step.mask, options);
+  }
+
+ private:
+  /// Tokens [first, first + count) of a slot: (K, count, D).
+  template <class Ops>
+  static T places(Ops& ops, const T& cache, std::int64_t row, std::int64_t first,
+                  std::int64_t count) {
+    return ops.narrow(ops.select(cache, 0, row), 1, first, count);
+  }
+  /// x (N, K, D) -> (K, N, D).
+  template <class Ops>
+  static T by_key_head(Ops& ops, const T& x) {
+    return ops.select(ops.by_head(x, 1), 0, 0);
+  }
+};
+
+}  // namespace neap::step
