@@ -46,9 +46,10 @@ RowCheck rule_check() {
                      style)};
     }
     if (const Status missing = symbolic->check(row); !missing.ok()) {
-      return {missing.code(), format("{}. To score without right answers, set reward.functions or "
-                                     "reward_model.model.path (docs/rewards.md)",
-                                     missing.message())};
+      return {ErrorCode::kInvalidArgument,
+              format("{}. To score without right answers, set reward.functions or "
+                     "reward_model.model.path (docs/rewards.md)",
+                     missing.message())};
     }
     if (!numeric->check(row).ok()) ++out.counts[kNotNumeric];
     return {};

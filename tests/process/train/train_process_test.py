@@ -450,7 +450,7 @@ class Train(TrainCase):
         config = {"eos_token_id": [0, tokens[3]], "temperature": 0.7}
         (actor / "generation_config.json").write_text(json.dumps(config))
         early = generate("ends")
-        self.assertEqual((early["tokens"], early["ended"]), (tokens[:tokens.index(tokens[3]) + 1], True))
+        self.assertEqual((early["tokens"], early["finish_reason"]), (tokens[:tokens.index(tokens[3]) + 1], "stop"))
         result = self.neap("train", "sft.toml", "actor_rollout_ref.model.path=ends", "trainer.total_training_steps=1",
                            "trainer.default_local_dir=out/ends")
         self.assertEqual(result.returncode, 0, result.stderr)
