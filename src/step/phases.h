@@ -21,9 +21,7 @@
 
 namespace neap::step {
 
-/// The micro-batches of all sequences in an inference phase: the packed ones, or of `size`. Where the
-/// last would be smaller it reaches back over rows that were seen, so that every one has the same
-/// shape.
+/// The micro-batches of all sequences in an inference phase: the packed ones, or padded ones of `size`.
 template <class T>
 std::vector<MicroBatch> inference_cuts(const Sequences<T>& all, std::int64_t size) {
   return all.packed ? all.packed->cuts.at(0) : padded_cuts(all.size(), size);
@@ -35,7 +33,8 @@ void for_each_micro_batch(Ops& ops, const std::vector<MicroBatch>& cuts, const V
     auto to = from;
     while (to != cuts.end() && to->count == from->count && to->aside == from->aside) ++to;
     if (from->aside) {
-      ops.aside([&] { visit(*from++); });
+      const MicroBatch& micro = *from++;
+      ops.aside([&] { visit(micro); });  // or not
       continue;
     }
     ops.repeat(to - from, [&](std::int64_t i) { visit(from[i]); });

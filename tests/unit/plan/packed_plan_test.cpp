@@ -152,6 +152,21 @@ TEST(PackedPlan, BoundsEveryMicroBatch) {
 }
 
 // A plan that has to be smaller halves the budget, as far as the longest row.
+TEST(PackedPlan, AQuickOneLeavesOutWhatIsAside) {
+  const std::vector<step::MicroBatch> cuts = {
+      {0, 8, 0}, {8, 4, 0, true}, {12, 2, 0, true}, {14, 3, 0}};
+  const auto visited = [&](std::int64_t most_repeats) {
+    CountedMemory memory(settings());
+    CountingOps ops(memory, {}, most_repeats);
+    Rows first;
+    step::for_each_micro_batch(ops, cuts,
+                               [&](const step::MicroBatch& m) { first.push_back(m.first); });
+    return first;
+  };
+  EXPECT_EQ(visited(1), (Rows{0, 14}));
+  EXPECT_EQ(visited(2), (Rows{0, 8, 12, 14}));
+}
+
 TEST(PackedPlan, BudgetsAreHalvedDownToTheLongestRow) {
   spec::Job job;
   job.task = spec::Task::kDpo;
