@@ -58,11 +58,6 @@ class CountedWorld {
   void weighted(double times, const Body& body) {
     ops_.weighted(times, body);
   }
-  /// Passes whose work does not count; none where one round of a loop is enough.
-  template <class Body>
-  void with_other_sizes(const Body& body) {
-    if (ops_.most_repeats() > 1) ops_.weighted(0, body);
-  }
   [[nodiscard]] CountedTensor host(const step::Shape& shape, Dtype dtype, std::int64_t) {
     return CountedTensor::outside(shape, dtype);
   }

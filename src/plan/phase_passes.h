@@ -59,7 +59,7 @@ class PhasePasses {
   void generate(const ModelRole& role, const Generation& g) {
     const Weights w = world_.weights(role);
     const step::SlotCache<T> cache = world_.cache(role, job_.rollout_batch(), width_);
-    const std::int64_t prompts = std::min(job_.prefill().prompts, (g.batch + g.n - 1) / g.n);
+    const std::int64_t prompts = std::min(job_.prefill().prompts, step::div_up(g.batch, g.n));
     const std::int64_t started = std::min(g.batch, prompts * g.n);
     world_.weighted(static_cast<double>(g.batch) / static_cast<double>(started),
                     [&] { prefill(w, cache, prompts, g); });
@@ -70,7 +70,7 @@ class PhasePasses {
       const std::int64_t limit = prompt + (response_ - 1) * i / steps;
       world_.weighted(each, [&] { decode(w, cache, g.batch, limit, g.sampling); });
     }
-    world_.with_other_sizes([&] { smaller_passes(w, cache, prompts, g); });
+    ops_.aside([&] { smaller_passes(w, cache, prompts, g); });
   }
 
   /// All batches of a phase that makes `responses`.
@@ -264,7 +264,7 @@ class PhasePasses {
   template <class Visit>
   static void for_smaller(std::int64_t size, const Visit& visit) {
     constexpr std::int64_t kMostSizes = 256;
-    const std::int64_t step = (size + kMostSizes - 1) / kMostSizes;
+    const std::int64_t step = step::div_up(size, kMostSizes);
     for (std::int64_t n = size - step; n > 0; n -= step) visit(n);
   }
   [[nodiscard]] step::Sequences<T> padded(std::int64_t n) const {

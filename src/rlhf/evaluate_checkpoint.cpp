@@ -17,7 +17,6 @@
 #include "plan/memory_plan.h"
 #include "report/append_file.h"
 #include "reward/ground_truth.h"
-#include "rlhf/tokenizers.h"
 
 namespace neap::rlhf {
 namespace fs = std::filesystem;
@@ -163,16 +162,8 @@ class EvaluationRun {
 
 // Rows, tokenizer, and what follows from them for the job.
 void EvaluationRun::read() {
-  const spec::ModelConfig& model = job_.actor_model;
-  const spec::ModelFiles actor =
-      value_or_throw(job_.model_files(model.path, model.lora_adapter_path));
-  const fs::path folder =
-      model.tokenizer_path.empty() ? actor.tokenizer() : job_.resolve(model.tokenizer_path);
-  const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(actor.base));
-  tokenizer_.emplace(model::Tokenizer::from_folder(folder));
-  check_tokenizers(job_, *tokenizer_);
-  text_.emplace(
-      TextContext{job_, *tokenizer_, folder, model::text_tokens(actor.base, shape, *tokenizer_)});
+  text_.emplace(open_texts(job_, tokenizer_));
+  const spec::Architecture& shape = text_->actor;
   if (request_.any_prompt_length) job_.data.max_prompt_length = shape.longest_sequence();
   const bool find_rule = job_.reward.functions.empty() && !job_.has_reward_model();
   if (!find_rule) rewards_.emplace(make_rewards(job_));

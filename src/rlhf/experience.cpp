@@ -53,9 +53,9 @@ Experience experience_of(const Context& context, const std::vector<train::Tokens
   return out;
 }
 
-}  // namespace
-
-namespace {
+spec::Batching batching_of(const Context& context, spec::PhaseId phase) {
+  return spec::batching_of(context.job, *context.recipe.find(phase));
+}
 
 // Where responses end whose lengths are drawn: never, where they are not.
 class DrawnLengths {
@@ -159,14 +159,6 @@ Experience gather_experience(Context& context, const Experience& mine, std::int6
   transform_rows(out, [&](const at::Tensor& t) { return share.gather(t, n).narrow(0, 0, rows); });
   return out;
 }
-
-namespace {
-
-spec::Batching batching_of(const Context& context, spec::PhaseId phase) {
-  return spec::batching_of(context.job, *context.recipe.find(phase));
-}
-
-}  // namespace
 
 TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
                                  const train::Sequences& sequences, spec::PhaseId phase,

@@ -28,7 +28,6 @@
 #include "rlhf/job_data.h"
 #include "rlhf/phase_records.h"
 #include "rlhf/summary.h"
-#include "rlhf/tokenizers.h"
 #include "rlhf/trainer.h"
 #include "trace/recorder.h"
 #include "train/checkpoint.h"
@@ -176,15 +175,7 @@ std::int64_t Run::count_steps() {
 }
 
 void Run::read_data() {
-  const std::string& own = job_.actor_model.tokenizer_path;
-  const spec::ModelFiles actor =
-      value_or_throw(job_.model_files(job_.actor_model.path, job_.actor_model.lora_adapter_path));
-  const fs::path folder = own.empty() ? actor.tokenizer() : job_.resolve(own);
-  tokenizer_.emplace(model::Tokenizer::from_folder(folder));
-  check_tokenizers(job_, *tokenizer_);
-  const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(actor.base));
-  texts_.emplace(
-      TextContext{job_, *tokenizer_, folder, model::text_tokens(actor.base, shape, *tokenizer_)});
+  texts_.emplace(open_texts(job_, tokenizer_));
   rewards_.emplace(make_rewards(job_));
   data_.emplace(rlhf::read_data(*texts_, reward_check(job_, *rewards_),
                                 encoding_threads(device_.target.threads, ranks_.size())));

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "base/json.h"
 #include "chat/conversation.h"
 #include "model/text_tokens.h"
 #include "model/tokenizer.h"
+#include "spec/architecture.h"
 #include "spec/job.h"
 #include "train/sequences.h"
 
@@ -20,10 +22,15 @@ struct TextContext {
   const spec::Job& job;
   const model::Tokenizer& tokenizer;
   std::filesystem::path tokenizer_folder;
+  spec::Architecture actor;
   model::TextTokens text;  ///< of the actor
   /// The tokenizer's chat template; the failure says why there is none.
   Result<chat::Conversations> conversations = chat::Conversations::make(tokenizer);
 };
+
+/// Opens the actor's tokenizer into `tokenizer`, and fails where another model reads other ids.
+[[nodiscard]] TextContext open_texts(const spec::Job& job,
+                                     std::optional<model::Tokenizer>& tokenizer);
 
 /// Tokens of a prompt, as the model is to see its start: a text, or a conversation by the chat
 /// template.

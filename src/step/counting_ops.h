@@ -125,7 +125,6 @@ class CountingOps {
 
   [[nodiscard]] const KernelProfile& profile() const { return profile_; }
   [[nodiscard]] const Work& work() const { return work_; }
-  [[nodiscard]] std::int64_t most_repeats() const { return most_repeats_; }
   /// body(i) for i = 0 .. n - 1; all rounds must cost the same.
   template <class Body>
   void repeat(std::int64_t n, const Body& body) {

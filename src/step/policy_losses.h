@@ -33,6 +33,19 @@ struct PolicyInputs {
   T noise{};  ///< in (0, 1], of a loss that draws tokens (spec::draws_tokens)
 };
 
+/// PPO's loss is the larger of the two.
+template <class T>
+struct ClipSides {
+  T plain, clipped;
+};
+template <class Ops, class T = typename Ops::Tensor>
+ClipSides<T> clip_sides(Ops& ops, const T& cost, const T& ratio, const spec::ActorConfig& config) {
+  T plain = ops.multiply(cost, ratio);
+  T clipped =
+      ops.multiply(cost, ops.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high));
+  return {std::move(plain), std::move(clipped)};
+}
+
 /// PPO's clipped loss with dual clip and its gradient with respect to log_probs.
 template <class Ops, class T = typename Ops::Tensor>
 PolicyGradient<T> vanilla_policy_loss(Ops& ops, const PolicyInputs<T>& in,
@@ -41,9 +54,7 @@ PolicyGradient<T> vanilla_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   const T delta = ops.clamp(difference, -kLogRatioLimit, kLogRatioLimit);
   const T ratio = ops.exp(delta);
   const T cost = ops.negate(in.advantages);
-  const T plain = ops.multiply(cost, ratio);
-  const T clipped =
-      ops.multiply(cost, ops.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high));
+  const auto [plain, clipped] = clip_sides(ops, cost, ratio, config);
   const T loss = ops.maximum(plain, clipped);
 
   PolicyGradient<T> out;
@@ -85,9 +96,7 @@ PolicyGradient<T> gspo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   const T held = ops.clamp(mean, -kMostTokens, kSequenceLogRatioLimit);
   const T ratio = ops.view(ops.exp(held), {-1, 1});
   const T cost = ops.negate(in.advantages);
-  const T plain = ops.multiply(cost, ratio);
-  const T clipped =
-      ops.multiply(cost, ops.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high));
+  const auto [plain, clipped] = clip_sides(ops, cost, ratio, config);
   out.statistics.clip_fraction = masked_mean(ops, ops.above(clipped, plain), in.mask, count);
   out.statistics.loss = weighted_sum(ops, ops.maximum(plain, clipped), in.weights);
   out.d_log_probs = ops.multiply(plain, in.weights);
@@ -258,9 +267,7 @@ PolicyGradient<T> clip_cov_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
   const T ratio = ops.exp(delta);
   const T cost = ops.negate(in.advantages);
-  const T plain = ops.multiply(cost, ratio);
-  const T clipped =
-      ops.multiply(cost, ops.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high));
+  const auto [plain, clipped] = clip_sides(ops, cost, ratio, config);
   const T free = ops.at_least(plain, clipped);
   T kept;
   {

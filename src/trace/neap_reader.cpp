@@ -77,7 +77,7 @@ class NeapReader {
     }
     wire::BlockHeader header;
     const std::span<const std::uint8_t, wire::kBlockHeaderSize> bytes(input_.data(),
-                                                                        wire::kBlockHeaderSize);
+                                                                      wire::kBlockHeaderSize);
     if (!wire::parse_block_header(bytes, header)) {
       // A file system may leave zeros at the end after a power cut.
       if (std::all_of(bytes.begin(), bytes.end(), [](std::uint8_t b) { return b == 0; }))

@@ -5,18 +5,13 @@ Opens with PEFT the adapters that the test program writes, and with transformers
 they compute, then makes the golden files again and compares them with those of this folder. Exits with 77 where peft is
 missing; NEAP_PYTHON may name an interpreter that has it.
 """
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SKIPPED = 77
-
-
-def difference(actual, expected):
-    return (actual.double() - expected.double()).abs().max().item() / (1 + expected.abs().max().item())
+sys.path.insert(0, str(HERE.parent))
+from reference_check import Report, difference, export, load_model, skip, use_chosen_python  # noqa: E402
 
 
 def computed(model, expected, scalar):
@@ -40,10 +35,8 @@ def reopened(folder):
 
 def merged(folder):
     scalar, auto = auto_class(folder.name)
-    model, info = auto.from_pretrained(folder / "merged", output_loading_info=True, attn_implementation="eager")
-    if info["missing_keys"] or info["unexpected_keys"]:
-        return f"missing {info['missing_keys']}, unexpected {info['unexpected_keys']}"
-    return computed(model, load_file(folder / "expected.safetensors"), scalar)
+    model = load_model(auto, folder / "merged")
+    return model if isinstance(model, str) else computed(model, load_file(folder / "expected.safetensors"), scalar)
 
 
 def remade(name, folder):
@@ -57,20 +50,10 @@ def remade(name, folder):
 
 
 def main():
-    program, failures = sys.argv[1], 0
-
-    def report(what, result):
-        nonlocal failures
-        good = isinstance(result, float) and result < 1e-6
-        failures += not good
-        print(f"{what}: {result if isinstance(result, str) else format(result, '.1e')}{'' if good else '  FAILED'}", flush=True)
-
+    report = Report()
     with tempfile.TemporaryDirectory() as work:
         exported, again = Path(work) / "exported", Path(work) / "again"
-        done = subprocess.run([program, "--gtest_filter=*WritesFoldersForPeft*"], capture_output=True, text=True,
-                              env={**os.environ, "NEAP_EXPORT": str(exported)})
-        if done.returncode != 0:
-            print(done.stdout + done.stderr)
+        if not export(sys.argv[1], "WritesFoldersForPeft", exported):
             return 1
         for name, (base, settings) in make_goldens.CASES.items():
             if (exported / name / "adapter").exists():
@@ -78,22 +61,19 @@ def main():
             report(f"{name} merged", merged(exported / name))
             make_goldens.write(again / name, base, settings)
             report(f"{name} made again", remade(name, again))
-    print(f"{len(make_goldens.CASES)} adapters, {failures} failures")
-    return failures > 0
+    print(f"{len(make_goldens.CASES)} adapters, {report.failures} failures")
+    return report.failures > 0
 
 
 if __name__ == "__main__":
-    if "NEAP_PYTHON" in os.environ and os.environ["NEAP_PYTHON"] != sys.executable:
-        python = os.environ.pop("NEAP_PYTHON")
-        os.execv(python, [python, *sys.argv])
+    use_chosen_python()
     try:
         import peft
         import torch
         import transformers
         from safetensors.torch import load_file
-    except ImportError as e:
-        print(f"skipped: {e}")
-        sys.exit(SKIPPED)
+    except ImportError as error:
+        skip(error)
     sys.path.insert(0, str(HERE))
     import make_goldens
     sys.exit(main())

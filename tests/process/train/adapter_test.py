@@ -2,8 +2,8 @@
 """Adapters in PEFT's form: opened by `neap generate` and `neap eval`, merged, continued. usage: FILE NEAP REVIEWS"""
 import json
 import shutil
-import struct
 
+from neap_program import write_safetensors
 from train_process_test import TrainCase, main
 
 PROMPT = ["--prompt", "Last night we ate", "--temperature", "0", "--max-new-tokens", "12"]
@@ -101,13 +101,7 @@ class Adapters(TrainCase):
         for path, (rank, wide, out) in shapes.items():
             for part, shape in (("A", (rank, wide)), ("B", (out, rank))):
                 tensors[f"base_model.model.model.{path}.lora_{part}.weight"] = (shape, [((i * 37) % 101 - 50) / 500 for i in range(shape[0] * shape[1])])
-        header, data = {}, b""
-        for name, (shape, values) in tensors.items():
-            raw = struct.pack(f"<{len(values)}f", *values)
-            header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
-            data += raw
-        text = json.dumps(header).encode()
-        (mixed / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+        write_safetensors(mixed / "adapter_model.safetensors", tensors)
         result = self.neap("train", "sft.toml", *LORA, "actor_rollout_ref.model.lora_adapter_path=mixed", "trainer.default_local_dir=out/mixed")
         self.assertEqual(result.returncode, 0, result.stderr)
         merged = self.neap("merge", "mixed", "mixed-merged")

@@ -9,8 +9,8 @@ import math
 import re
 import shutil
 import statistics
-import struct
 
+from neap_program import write_safetensors
 from train_process_test import TrainCase, main, read_lines
 import train_process_test
 
@@ -100,16 +100,6 @@ GOOD, BAD = " the", " rotten"
 DPO_LOSSES = {"sigmoid": [], "cdpo": ["dpo.label_smoothing=0.1"], "sigmoid_norm": ["dpo.loss_type=sigmoid_norm"],
               "ipo": ["dpo.loss_type=ipo"], "ipo_sum": ["dpo.loss_type=ipo_sum"], "hinge": ["dpo.loss_type=hinge"],
               "robust": ["dpo.loss_type=robust", "dpo.label_smoothing=0.1"]}
-
-
-def write_safetensors(path, tensors):
-    header, data = {}, b""
-    for name, (shape, values) in tensors.items():
-        raw = struct.pack(f"<{len(values)}f", *values)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
-        data += raw
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 def judge():

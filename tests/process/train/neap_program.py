@@ -1,6 +1,7 @@
 """The program as a child process, and what it writes, for the tests beside it."""
 import json
 import os
+import struct
 import subprocess
 
 
@@ -35,3 +36,14 @@ def output_of(program, *words, **options):
 
 def read_lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def write_safetensors(path, tensors):
+    """tensors: name -> (shape, float32 values)."""
+    header, data = {}, b""
+    for name, (shape, values) in tensors.items():
+        raw = struct.pack(f"<{len(values)}f", *values)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)

@@ -5,28 +5,10 @@ import math
 import re
 import unittest
 
-from train_process_test import PPO, TrainCase, main, read_lines
+from train_process_test import PPO, REWARD, TrainCase, main, read_lines
 
-DPO = """
-task = "dpo"
-[device]
-kind = "host"
-memory = "256MiB"
-[data]
-train_files = ["pairs.jsonl"]
-val_files = ["pairs_val.jsonl"]
-train_batch_size = 8
-micro_batch_size_per_gpu = 4
-max_prompt_length = 24
-max_response_length = 40
-[actor_rollout_ref.model]
-path = "out/sft/latest/actor"
-[actor_rollout_ref.actor]
-optim.lr = 1e-3
-[trainer]
-total_training_steps = 3
-default_local_dir = "out/dpo"
-"""
+DPO = REWARD.replace('task = "reward"', 'task = "dpo"').replace("out/reward", "out/dpo").replace(
+    "[trainer]", "[actor_rollout_ref.actor]\noptim.lr = 1e-3\n[trainer]")
 GRPO = re.sub(r"\[critic\].*?(?=\[reward_model\])", "", PPO.replace('task = "ppo"', 'task = "grpo"'), flags=re.S).replace(
     "[actor_rollout_ref.rollout]", "[actor_rollout_ref.rollout]\nn = 2")
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."

@@ -278,16 +278,16 @@ TEST_F(Checkpoint, AFolderWithAnAdapterAloneNamesItsBase) {
 
 TEST_F(Checkpoint, AMergedFolderIsTheAdaptedModelWithoutItsAdapter) {
   const spec::LoraShape lora{2, {"q_proj", "up_proj"}};
-  const spec::Architecture small = value_or_throw(
-      spec::Architecture::from_json({{"model_type", "llama"},
-                                     {"vocab_size", 40},
-                                     {"hidden_size", 24},
-                                     {"intermediate_size", 32},
-                                     {"num_hidden_layers", 2},
-                                     {"num_attention_heads", 4},
-                                     {"num_key_value_heads", 2},
-                                     {"max_position_embeddings", 32}},
-                                    "small"));
+  const spec::Architecture small =
+      value_or_throw(spec::Architecture::from_json({{"model_type", "llama"},
+                                                    {"vocab_size", 40},
+                                                    {"hidden_size", 24},
+                                                    {"intermediate_size", 32},
+                                                    {"num_hidden_layers", 2},
+                                                    {"num_attention_heads", 4},
+                                                    {"num_key_value_heads", 2},
+                                                    {"max_position_embeddings", 32}},
+                                                   "small"));
   TestModel m(small, spec::Head::kLanguageModel, lora, at::kFloat);
   const fs::path from = folder_ / "from", to = folder_ / "to";
   save_model(from, m.shape, m.head, m.weights);

@@ -60,10 +60,6 @@ class AtenWorld {
   void weighted(double, const Body& body) {
     body();
   }
-  template <class Body>
-  void with_other_sizes(const Body& body) {
-    body();
-  }
   [[nodiscard]] at::Tensor host(const step::Shape& shape, Dtype dtype, std::int64_t value) {
     const Outside outside;
     return at::full({shape.begin(), shape.rank()}, value, model::to_aten(dtype));
