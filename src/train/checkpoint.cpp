@@ -1,11 +1,14 @@
 #include "train/checkpoint.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cstdio>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "base/file.h"
@@ -92,13 +95,16 @@ void point(const fs::path& link, const fs::path& folder) {
   check(error, "rename to", link);
 }
 
-void remove_old(const fs::path& root, const Retention& keep) {
+// Later steps than the one just written are of a run that was given up for an older checkpoint: they count as the oldest.
+void remove_old(const fs::path& root, std::int64_t written, const Retention& keep) {
   if (keep.newest <= 0) return;
   std::vector<std::int64_t> steps;
   for (const fs::path& child : children(root)) {
     if (const auto step = step_of(child)) steps.push_back(*step);
   }
-  std::sort(steps.rbegin(), steps.rend());
+  const auto age = [written](std::int64_t step) { return std::pair(step > written, -step); };
+  std::sort(steps.begin(), steps.end(),
+            [&](std::int64_t a, std::int64_t b) { return age(a) < age(b); });
   for (std::size_t i = static_cast<std::size_t>(keep.newest); i < steps.size(); ++i) {
     if (steps[i] == keep.best) continue;
     // Renamed first: a kill in the middle of the removal must not leave half a checkpoint.
@@ -108,6 +114,24 @@ void remove_old(const fs::path& root, const Retention& keep) {
     fs::rename(folder, doomed, error);
     remove_quietly(error ? folder : doomed);
   }
+}
+
+// Moves a new folder to where an older one may be. At no time is there none.
+void put_in_place(const fs::path& folder, const fs::path& target) {
+  std::error_code error;
+  if (fs::exists(target, error)) {
+    if (::renameat2(AT_FDCWD, folder.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
+      remove_quietly(folder);
+      return;
+    }
+    // A file system that cannot exchange names.
+    const fs::path old = target.string() + format(".tmp-{}-old", ::getpid());
+    fs::rename(target, old, error);
+    check(error, "rename", target);
+    remove_quietly(old);
+  }
+  fs::rename(folder, target, error);
+  check(error, "rename to", target);
 }
 
 }  // namespace
@@ -138,16 +162,8 @@ CheckpointWriter::~CheckpointWriter() {
 void CheckpointWriter::commit(const Retention& keep) {
   sync_tree(folder_);
   const fs::path target = checkpoint_folder(root_, step_);
-  std::error_code error;
-  if (fs::exists(target, error)) {
-    // A run killed between the rename and the pointer wrote this step already; it comes again.
-    const fs::path old = target.string() + format(".tmp-{}-old", ::getpid());
-    fs::rename(target, old, error);
-    check(error, "rename", target);
-    remove_quietly(old);
-  }
-  fs::rename(folder_, target, error);
-  check(error, "rename to", target);
+  // There is one where a run was killed before it pointed to it, or resumed from an older one.
+  put_in_place(folder_, target);
   committed_ = true;
   throw_if_error(sync_path(root_));
   throw_if_error(write_file_atomic(root_ / kLatestFile, format("{}\n", step_)));
@@ -156,7 +172,7 @@ void CheckpointWriter::commit(const Retention& keep) {
     log::warn(
         format("The best checkpoint, step {}, is not in {} any more", *keep.best, root_.string()));
   }
-  remove_old(root_, keep);
+  remove_old(root_, step_, keep);
 }
 
 bool point_best(const fs::path& root, std::optional<std::int64_t> step) {

@@ -24,7 +24,9 @@ namespace neap::train {
 
 /// Which checkpoints stay.
 struct Retention {
-  std::int64_t newest = 0;           ///< so many; 0: all
+  /// So many, the one that is committed and those before it first; 0: all. Those of later steps, of
+  /// a run that went on from an older checkpoint, go before them.
+  std::int64_t newest = 0;
   std::optional<std::int64_t> best;  ///< this step's, besides
 };
 

@@ -1,0 +1,151 @@
+// A process that is killed while it commits a checkpoint, at every system call that changes the folder: "auto" finds
+// a whole checkpoint each time, and the next writer goes on.
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "base/file.h"
+#include "base/format.h"
+#include "base/status.h"
+#include "train/checkpoint.h"
+
+namespace {
+
+int calls_to_go = 0;  // 0: no kill
+
+void count_call() {
+  if (calls_to_go > 0 && --calls_to_go == 0) ::kill(::getpid(), SIGKILL);
+}
+
+}  // namespace
+
+// In front of the C library's: the program's and libstdc++'s calls come here.
+#pragma GCC visibility push(default)
+extern "C" int rename(const char* from, const char* to) noexcept {
+  count_call();
+  return static_cast<int>(::syscall(SYS_rename, from, to));
+}
+extern "C" int renameat2(int from_folder, const char* from, int to_folder, const char* to,
+                         unsigned flags) noexcept {
+  count_call();
+  return static_cast<int>(::syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
+}
+extern "C" int symlink(const char* to, const char* name) noexcept {
+  count_call();
+  return static_cast<int>(::syscall(SYS_symlink, to, name));
+}
+extern "C" int unlinkat(int folder, const char* name, int flags) noexcept {
+  count_call();
+  return static_cast<int>(::syscall(SYS_unlinkat, folder, name, flags));
+}
+extern "C" int fsync(int file) {
+  count_call();
+  return static_cast<int>(::syscall(SYS_fsync, file));
+}
+#pragma GCC visibility pop
+
+namespace neap::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CommitKilled : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = fs::temp_directory_path() /
+            ("neap-commit-" + std::to_string(::getpid()) + "-" +
+             ::testing::UnitTest::GetInstance()->current_test_info()->name());
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  void write(std::int64_t step, const Retention& keep, const std::string& text) {
+    CheckpointWriter writer(root_, step);
+    fs::create_directory(writer.folder() / "actor");
+    std::ofstream(writer.folder() / "actor" / "weights") << text;
+    writer.commit(keep);
+  }
+  /// As write(), in a process that is killed at the `call`-th call of its commit. False: it ended before.
+  bool write_and_be_killed(std::int64_t step, const Retention& keep, const std::string& text,
+                           int call) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      CheckpointWriter writer(root_, step);
+      fs::create_directory(writer.folder() / "actor");
+      std::ofstream(writer.folder() / "actor" / "weights") << text;
+      calls_to_go = call;
+      writer.commit(keep);
+      ::_exit(0);
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 0);
+    return WIFSIGNALED(status);
+  }
+  std::string newest() const {
+    const auto found = find_checkpoint(root_, "auto", {});
+    if (!found) return "none";
+    return value_or_throw(read_file(found->folder / "actor" / "weights"));
+  }
+  /// Kills a commit of `step` everywhere; before() makes the folder. Each time the newest checkpoint is the one before or the
+  /// new one.
+  template <class Before>
+  void kill_everywhere(std::int64_t step, const Retention& keep, const Before& before) {
+    int call = 1;
+    for (;; ++call) {
+      SCOPED_TRACE(format("call {}", call));
+      ASSERT_LT(call, 200);
+      fs::remove_all(root_);
+      before();
+      const std::string old = newest();
+      const bool killed = write_and_be_killed(step, keep, "new", call);
+      const std::string found = newest();
+      ASSERT_TRUE(found == "new" || (killed && found == old)) << found;
+      write(step + 1, keep, "next");
+      ASSERT_EQ(newest(), "next");
+      for (const auto& entry : fs::directory_iterator(root_)) {
+        const std::string name = entry.path().filename();
+        EXPECT_FALSE(name.starts_with("global_step_") && name.find(".tmp-") != std::string::npos)
+            << name;
+      }
+      if (!killed) break;
+    }
+    EXPECT_GT(call, 10) << "no calls were seen";
+  }
+
+  fs::path root_;
+};
+
+TEST_F(CommitKilled, OfTheNextStep) {
+  kill_everywhere(2, {1, {}}, [&] { write(1, {1, {}}, "old"); });
+}
+
+TEST_F(CommitKilled, OfTheFirstStepAndTheBest) {
+  kill_everywhere(1, {2, 1}, [&] { fs::create_directories(root_); });
+}
+
+// A run that was told to resume from an older checkpoint writes the newest one's step once more.
+TEST_F(CommitKilled, OfAStepThatIsThereAlready) {
+  kill_everywhere(4, {0, {}}, [&] {
+    write(2, {0, {}}, "older");
+    write(4, {0, {}}, "old");
+  });
+}
+
+// ... and steps before it, of which the new ones count.
+TEST_F(CommitKilled, OfAStepBeforeOthers) {
+  kill_everywhere(4, {2, {}}, [&] {
+    for (const std::int64_t step : {2, 8, 10}) write(step, {0, {}}, "old");
+  });
+  EXPECT_TRUE(fs::exists(root_ / "global_step_4"));
+  EXPECT_TRUE(fs::exists(root_ / "global_step_5"));
+  EXPECT_FALSE(fs::exists(root_ / "global_step_8"));
+  EXPECT_FALSE(fs::exists(root_ / "global_step_10"));
+}
+
+}  // namespace
+}  // namespace neap::train
