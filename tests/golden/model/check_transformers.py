@@ -5,6 +5,7 @@ Opens the folders that the test program writes for every golden model and compar
 golden files again and compares them with those of this folder. Exits with 77 where torch or transformers are missing;
 NEAP_PYTHON may name an interpreter that has them.
 """
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -38,6 +39,10 @@ def remade(name, config):
     return max(difference(made[key], committed[key]) for key in made)
 
 
+def remade_texts(name, config, committed):
+    return 0.0 if make_goldens.greedy(config) == committed else "other tokens"
+
+
 def main():
     report = Report()
     with tempfile.TemporaryDirectory() as exported:
@@ -48,8 +53,10 @@ def main():
                  if head == "lm" or config.get("model_type") not in make_goldens.NOT_SCALAR]
         for name in names:
             report(f"{name} reopened", reopened(Path(exported) / name))
+    texts = json.loads((HERE / "greedy.json").read_text())
     for name, config in models.items():
         report(f"{name}.safetensors", remade(name, config))
+        report(f"{name} in greedy.json", remade_texts(name, config, texts.get(name)))
     print(f"{len(names)} folders, {len(models)} golden files, {report.failures} failures")
     return report.failures > 0
 

@@ -4,7 +4,8 @@
 Usage: make_goldens.py FOLDER [MODEL ...]. Needs torch and transformers. One safetensors file for each model of models.json:
 metadata "config" is its config.json; tensors "tokens", "targets", "weights", "logits", "grad.<parameter>" of
 loss = -sum(weights * log p(targets)), "losses" before and after each of three steps of torch's AdamW with the settings in
-ADAMW, and "scores" of a scalar head where transformers has one. Weights are not stored: they follow from a parameter's place in the sorted list of
+ADAMW, and "scores" of a scalar head where transformers has one. greedy.json has the tokens that generate() adds to the rows of
+"tokens", the scale of the model's matrices, and the keys of config.json that give learned positions room for them. Weights are not stored: they follow from a parameter's place in the sorted list of
 names (see `fill`).
 """
 import json
@@ -14,12 +15,14 @@ from pathlib import Path
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, GenerationConfig
 
 HERE = Path(__file__).parent
 SIZES = dict(vocab_size=29, hidden_size=16, num_hidden_layers=2, num_attention_heads=4)
 ADAMW = dict(lr=5e-3, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1)
 STEPS = 3
+NEW_TOKENS = 64
+SCALES = (1, 2, 3, 5, 8)
 NOT_SCALAR = ["granite"]  # transformers has no class for sequence classification
 
 
@@ -54,6 +57,28 @@ def build(auto, config: dict, **extra) -> torch.nn.Module:
     return model
 
 
+def prompts() -> torch.Tensor:
+    return (torch.arange(18) * 11 % 28 + 1).view(2, 9)
+
+
+def greedy_with(config: dict, scale: int) -> dict:
+    key = {"gpt2": "n_positions", "opt": "max_position_embeddings"}.get(config["model_type"])
+    room = {key: prompts().shape[1] + NEW_TOKENS} if key else {}
+    model = build(AutoModelForCausalLM, config | room)
+    model.generation_config = GenerationConfig(do_sample=False, max_new_tokens=NEW_TOKENS, pad_token_id=0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= scale if parameter.dim() == 2 else 1
+        out = model.generate(prompts(), attention_mask=torch.ones_like(prompts()))
+    return {"config": room, "scale": scale, "tokens": out[:, prompts().shape[1]:].tolist()}
+
+
+def greedy(config: dict) -> dict:
+    """Of a model whose matrices are scaled so that its texts do not repeat one token."""
+    different = lambda made: min(len(set(text)) for text in made["tokens"])
+    return max((greedy_with(config, scale) for scale in SCALES), key=different)
+
+
 def loss_of(model, tokens, targets, weights):
     logits = model(tokens, use_cache=False).logits.view(targets.numel(), -1)
     log_p = logits.log_softmax(-1).gather(1, targets.unsqueeze(1)).squeeze(1)
@@ -62,7 +87,7 @@ def loss_of(model, tokens, targets, weights):
 
 def golden(config: dict) -> dict:
     model = build(AutoModelForCausalLM, config)
-    tokens = (torch.arange(18) * 11 % 28 + 1).view(2, 9)
+    tokens = prompts()
     targets = (torch.arange(18) * 5 + 3) % 29
     weights = torch.linspace(-0.5, 1.5, 18, dtype=torch.float64)
     loss, logits = loss_of(model, tokens, targets, weights)
@@ -92,13 +117,16 @@ def golden(config: dict) -> dict:
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for name, config in models().items():
-        if len(sys.argv) > 2 and name not in sys.argv[2:]:
-            continue
+    chosen = {name: config for name, config in models().items() if len(sys.argv) <= 2 or name in sys.argv[2:]}
+    for name, config in chosen.items():
         out = golden(config)
         save_file(out, folder / f"{name}.safetensors",
                   {"config": json.dumps(config), "made_by": f"transformers {transformers.__version__}"})
         print(name, sum(t.numel() for t in out.values()), "elements")
+    known = json.loads((folder / "greedy.json").read_text()) if (folder / "greedy.json").exists() else {}
+    known |= {name: greedy(config) for name, config in chosen.items()}
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(known[name])}" for name in sorted(known))
+    (folder / "greedy.json").write_text(f"{{\n{lines}\n}}\n")
 
 
 if __name__ == "__main__":

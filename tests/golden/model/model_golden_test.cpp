@@ -13,8 +13,8 @@
 #include "base/json.h"
 #include "golden_weights.h"
 #include "model/checkpoint.h"
-#include "model/tensor_io.h"
 #include "model/safetensors.h"
+#include "model/tensor_io.h"
 #include "model/transformer.h"
 #include "spec/architecture_file.h"
 
@@ -55,16 +55,16 @@ class Golden : public ::testing::TestWithParam<std::string> {
     return dtype == at::kLong ? t : t.to(at::kDouble);
   }
 
-  Transformer make(spec::Head head) {
+  Transformer make(spec::Head head, at::ScalarType type = at::kDouble) {
     grads_.clear();
     weights_.clear();
     for (const auto& unit : spec::flat_layout(shape_, head)) {
       weights_.push_back(at::zeros({unit.elements}, at::kDouble));
-      grads_.push_back(at::zeros({unit.elements}, at::kDouble));
+      grads_.push_back(at::zeros({unit.elements}, type));
     }
-    Transformer model(shape_, head, {weights_, grads_});
-    neap::testing::fill_golden_weights(model);
-    return model;
+    neap::testing::fill_golden_weights({shape_, head, {weights_, {}}});
+    for (Tensor& unit : weights_) unit = unit.to(type);
+    return {shape_, head, {weights_, grads_}};
   }
 
   // Hugging Face's norms and softmax are float32 inside, whatever the model's type.
@@ -105,53 +105,67 @@ TEST_P(Golden, LogitsAreHuggingFaces) {
   expect_close(model.logits(hidden), stored("logits"), "logits");
 }
 
+// float32 adds the rounding of its own sums.
+struct Precision {
+  at::ScalarType type;
+  double gradients, losses;
+};
+constexpr Precision kPrecisions[] = {{at::kDouble, 5e-6, 1e-6}, {at::kFloat, 1e-5, 1e-6}};
+
 TEST_P(Golden, EveryGradientIsHuggingFaces) {
-  Transformer model = make(spec::Head::kLanguageModel);
-  auto tape = model.forward_train(
-      stored("tokens"), {spec::checkpointing(spec::CheckpointMode::kFull, model.architecture())});
-  // float32 weights were used on the other side; linspace in float64 differs in the last bits only.
-  const auto out = model.cross_entropy(tape.hidden(), {}, stored("targets"), stored("weights"),
-                                       {.chunk_elements = 5 * shape_.vocab_size});
-  tape.backward(out.d_hidden);
-  std::size_t compared = 0;
-  for (const auto& p : model.parameters()) {
-    expect_close(p.grad, stored("grad." + p.name), p.name, 5e-6);
-    ++compared;
+  for (const Precision& precision : kPrecisions) {
+    SCOPED_TRACE(c10::toString(precision.type));
+    Transformer model = make(spec::Head::kLanguageModel, precision.type);
+    auto tape = model.forward_train(
+        stored("tokens"), {spec::checkpointing(spec::CheckpointMode::kFull, model.architecture())});
+    // float32 weights were used on the other side; linspace in float64 differs in the last bits only.
+    const auto out = model.cross_entropy(tape.hidden(), {}, stored("targets"),
+                                         stored("weights").to(precision.type),
+                                         {.chunk_elements = 5 * shape_.vocab_size});
+    tape.backward(out.d_hidden);
+    std::size_t compared = 0;
+    for (const auto& p : model.parameters()) {
+      expect_close(p.grad.to(at::kDouble), stored("grad." + p.name), p.name, precision.gradients);
+      ++compared;
+    }
+    std::size_t known = 0;
+    for (const auto& t : file_->tensors()) known += t.name.starts_with("grad.");
+    EXPECT_EQ(compared, known);
   }
-  std::size_t known = 0;
-  for (const auto& t : file_->tensors()) known += t.name.starts_with("grad.");
-  EXPECT_EQ(compared, known);
 }
 
 // torch's AdamW with make_goldens.py's settings.
 TEST_P(Golden, ThreeTrainingStepsAreHuggingFaces) {
-  Transformer model = make(spec::Head::kLanguageModel);
-  std::vector<Tensor> averages, squares;
-  for (const Tensor& unit : weights_) {
-    averages.push_back(at::zeros_like(unit));
-    squares.push_back(at::zeros_like(unit));
-  }
-  spec::OptimizerConfig config;
-  config.beta2 = 0.99;
-  config.weight_decay = 0.1;
-  using spec::CheckpointMode;
-  const CheckpointMode modes[] = {CheckpointMode::kNone, CheckpointMode::kSelective,
-                                  CheckpointMode::kFull};
-  const Tensor weights = stored("weights");
-  const Tensor expected = stored("losses");
-  for (std::int64_t step = 0; step < expected.size(0); ++step) {
-    for (const Tensor& grads : grads_) grads.zero_();
-    auto tape =
-        model.forward_train(stored("tokens"), {spec::checkpointing(modes[step % 3], shape_)});
-    const auto out = model.cross_entropy(tape.hidden(), {}, stored("targets"), weights);
-    const double loss = -(out.values.log_probs * weights).sum().item<double>();
-    const double golden = expected[step].item<double>();
-    EXPECT_NEAR(loss, golden, 1e-6 * golden) << "step " << step;
-    tape.backward(out.d_hidden);
-    for (std::size_t u = 0; u < weights_.size(); ++u) {
-      const Tensor count = model.ops().filled_like(weights_[u], static_cast<double>(step + 1));
-      model.ops().fused_adamw_(weights_[u], grads_[u], averages[u], squares[u], count, 5e-3,
-                               config);
+  for (const Precision& precision : kPrecisions) {
+    SCOPED_TRACE(c10::toString(precision.type));
+    Transformer model = make(spec::Head::kLanguageModel, precision.type);
+    std::vector<Tensor> averages, squares;
+    for (const Tensor& unit : weights_) {
+      averages.push_back(at::zeros_like(unit));
+      squares.push_back(at::zeros_like(unit));
+    }
+    spec::OptimizerConfig config;
+    config.beta2 = 0.99;
+    config.weight_decay = 0.1;
+    using spec::CheckpointMode;
+    const CheckpointMode modes[] = {CheckpointMode::kNone, CheckpointMode::kSelective,
+                                    CheckpointMode::kFull};
+    const Tensor weights = stored("weights").to(precision.type);
+    const Tensor expected = stored("losses");
+    for (std::int64_t step = 0; step < expected.size(0); ++step) {
+      for (const Tensor& grads : grads_) grads.zero_();
+      auto tape =
+          model.forward_train(stored("tokens"), {spec::checkpointing(modes[step % 3], shape_)});
+      const auto out = model.cross_entropy(tape.hidden(), {}, stored("targets"), weights);
+      const double loss = -(out.values.log_probs * weights).sum().item<double>();
+      const double golden = expected[step].item<double>();
+      EXPECT_NEAR(loss, golden, precision.losses * golden) << "step " << step;
+      tape.backward(out.d_hidden);
+      for (std::size_t u = 0; u < weights_.size(); ++u) {
+        const Tensor count = model.ops().filled_like(weights_[u], static_cast<double>(step + 1));
+        model.ops().fused_adamw_(weights_[u], grads_[u], averages[u], squares[u], count, 5e-3,
+                                 config);
+      }
     }
   }
 }
