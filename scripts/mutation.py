@@ -256,7 +256,9 @@ def sample(mutants, count, seed):
 
 
 # `a < @switch@ < b` is a half of a comparison, and then the whole one: both bind as the operator did.
-PRELUDE = """#include <cstdlib>
+PRELUDE = """#ifndef NEAP_MUTATION
+#define NEAP_MUTATION
+#include <cstdlib>
 namespace mutation {
 inline bool on(int number) {
   static const int chosen = [] { const char* s = std::getenv("MUTANT"); return s ? std::atoi(s) : 0; }();
@@ -266,14 +268,14 @@ struct Switch { bool on; };
 template <class A> struct Half { const A& a; bool on; };
 """ + "".join(f"""template <class A> Half<A> operator{one}(const A& a, Switch s) {{ return {{a, s.on}}; }}
 template <class A, class B> auto operator{one}(Half<A> h, const B& b) {{ return h.on ? h.a {two} b : h.a {one} b; }}
-""" for one, two in [*COMPARISON.items(), *((k, SWAPS[k]) for k in "+-*/%")]) + "}\n"
+""" for one, two in [*COMPARISON.items(), *((k, SWAPS[k]) for k in "+-*/%")]) + "}\n#endif\n"
 
 
-def weave(source, mutants):
-    """The source with the switches of all these mutants; the n-th is turned on by MUTANT=n, n from 1."""
-    for number, mutant in sorted(enumerate(mutants, 1), key=lambda pair: -pair[1].switch[0]):
+def weave(source, path, numbered):
+    """The source with the switches of (number, mutant) pairs; MUTANT=number turns one on, numbers from 1."""
+    for number, mutant in sorted(numbered, key=lambda pair: -pair[1].switch[0]):
         begin, end, text = mutant.switch
         on = f"mutation::on({number})"
         text = text.replace("@switch@", "mutation::Switch{@on@}").replace("@on@", on)
         source = source[:begin] + text + source[end:]
-    return f'{PRELUDE}#line 1 "{mutants[0].path}"\n{source}'
+    return f'{PRELUDE}#line 1 "{path}"\n{source}'

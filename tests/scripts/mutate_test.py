@@ -54,7 +54,9 @@ bool placed(const char* folder, const char* name) {
   return (base / file).is_absolute();
 }
 """
-TEST = """#include "thing/thing.h"
+TEST = """#include "thing/limits.h"
+#include "thing/sizes.h"
+#include "thing/thing.h"
 
 int main() {
   // One assertion a border.
@@ -63,6 +65,7 @@ int main() {
   if (add_up(6) != 1 + 2 + 4 + 5 || add_up(0) != 0) return 1;
   if (table_size() != 4 * sizeof(int)) return 1;
   (void)unseen(9, 8);
+  if (!above(4, 3) || above(3, 3) || doubled(3) != 6 || one_byte() != 1) return 1;
   if (!placed("/a", "b") || placed("a", "b")) return 1;
   return 0;
 }
@@ -84,6 +87,10 @@ add_test(NAME thing.broken COMMAND sh -c "exit 3")
     ".gitignore": "/build/\n__pycache__/\n",
     "src/thing/thing.h": "int clamp(int, int, int);\nint add_up(int);\nbool unseen(int, int);\nint table_size();\n"
                          "bool placed(const char*, const char*);\n",
+    "src/thing/limits.h": "#pragma once\ninline bool above(int value, int limit) {\n  if (value == 100) {\n    return true;\n  }\n"
+                          "  return value > limit;\n}\n",
+    "src/thing/sizes.h": "#pragma once\ninline int doubled(int value) {\n  return value + value;\n}\n"
+                         "inline int one_byte() {\n  static const char bytes[1] = {};\n  return static_cast<int>(sizeof bytes);\n}\n",
     "src/thing/thing.cpp": SOURCE,
     "src/thing/places.cpp": PLACES,
     "tests/unit/thing/thing_test.cpp": TEST,
@@ -147,6 +154,19 @@ class Mutate(unittest.TestCase):
         before = out.read_text()
         self.mutate("--count", "0", "--out", str(out), "src")
         self.assertEqual(out.read_text(), before)
+
+    def test_headers_that_are_named_are_compiled_once(self):
+        headers = ["src/thing/limits.h", "src/thing/sizes.h"]
+        listed = self.mutate("--list", "--count", "0", *headers).split("\n")
+        place = lambda operator, line: next(one for one, before in zip(listed, listed[1:]) if f":{operator}:" in one and line in before)
+        unseen, seen, sum_ = place("constant", "value == 100"), place("comparison", "value > limit"), place("arithmetic", "value + value")
+        ids = [word for one in (unseen, seen, sum_, place("constant", "bytes[1]")) for word in ("--id", one)]
+        out = self.root / "build" / "out.jsonl"
+        self.mutate("--switches", "--out", str(out), *ids, *headers)
+        results = {r["id"]: r["outcome"] for r in map(json.loads, out.read_text().splitlines())}
+        self.assertEqual(results, {unseen: "survived", seen: "killed", sum_: "killed"}, "the size of an array is no switch")
+        for name in headers:
+            self.assertEqual((self.root / "build/mutants/tree" / name).read_text(), FILES[name])
 
     def test_a_mutant_that_does_not_compile_leaves_nothing_behind(self):
         listed = self.mutate("--list", "--count", "0", "src/thing/places.cpp").splitlines()
