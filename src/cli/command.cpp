@@ -109,11 +109,20 @@ int parse_and_run(int argc, char** argv) {
   return 2;
 }
 
+/// Fails a command whose printed text could not be written, as on a full disk.
+int flushed(int code) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  log::error(format("Cannot write to standard output{}",
+                    errno != 0 ? ": " + system_reason(errno) : std::string()));
+  return code != 0 ? code : 1;
+}
+
 }  // namespace
 
 int run_command(int argc, char** argv) {
   try {
-    return parse_and_run(argc, argv);
+    return flushed(parse_and_run(argc, argv));
   } catch (const std::exception& e) {
     return fail(e);
   }

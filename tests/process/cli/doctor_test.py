@@ -68,8 +68,16 @@ def says_where_it_cannot_keep():
     assert "Plans cannot use what was measured: Neither XDG_CACHE_HOME nor HOME" in done.stdout, done.stdout
 
 
+def shows_the_settings_in_effect():
+    doctor = json.loads(neap("doctor", "--quick", "--json", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True").stdout)
+    assert doctor["environment"]["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True", doctor["environment"]
+    text = neap("doctor", "--quick", OMP_NUM_THREADS="3").stdout
+    settings = text.split("Settings in effect", 1)[1].split("Advice", 1)[0].split()
+    assert settings[settings.index("OMP_NUM_THREADS") + 1] == "3", text
+
+
 shutil.rmtree(CACHE, ignore_errors=True)
-for case in (measures_keeps_and_plans_with_it, a_broken_record_is_one_message, says_where_it_cannot_keep):
+for case in (measures_keeps_and_plans_with_it, a_broken_record_is_one_message, says_where_it_cannot_keep, shows_the_settings_in_effect):
     case()
     print(f"ok {case.__name__}")
 shutil.rmtree(CACHE, ignore_errors=True)

@@ -91,6 +91,18 @@ class Program(unittest.TestCase):
         self.assertIn("no trainer", done.stderr)
         self.assertIn("make package", done.stderr)
         self.assertIs(json.loads(run(self.neap, "doctor", "--json", "--quick").stdout)["trainer"]["usable"], False)
+        for command in ("train", "generate", "eval", "merge"):
+            self.assertIn("no trainer", run(self.neap, command).stderr)
+
+    def test_doctor_goes_on_behind_a_file_that_is_no_library(self):
+        hook = self.neap.parent.parent / "lib" / "neap" / "libneap_hook.so"
+        contents = hook.read_bytes()
+        self.addCleanup(hook.write_bytes, contents)
+        for broken in (b"no library", contents[:1000]):
+            hook.write_bytes(broken)
+            doctor = json.loads(run(self.neap, "doctor", "--json", "--quick").stdout)
+            self.assertEqual([a for a in doctor["advice"] if "libneap_hook.so" in a], [f"{hook} is not a whole 64-bit ELF file"])
+            self.assertIs(doctor["glibc"]["enough"], True)
 
     def test_doctor_compares_glibc(self):
         glibc = json.loads(run(self.neap, "doctor", "--json", "--quick").stdout)["glibc"]

@@ -5,6 +5,7 @@ usage: run_test.py NEAP HOOK_LIBRARY STANDIN_DIR CUDA_PROGRAM WORK_DIR
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -64,7 +65,31 @@ def says_what_is_missing():
     assert nothing.returncode == 0 and "the hook saw no allocation" in nothing.stderr
 
 
+def shows_a_live_line_on_a_terminal():
+    here, there = pty.openpty()
+    running = subprocess.Popen([NEAP, "run", "--", "sh", "-c", f"{PROGRAM} outside; sleep 1"], env=ENVIRONMENT, stdout=subprocess.DEVNULL,
+                               stderr=there)
+    os.close(there)
+    shown = b""
+    try:
+        while part := os.read(here, 4096):
+            shown += part
+    except OSError:  # the terminal's other end is closed
+        pass
+    os.close(here)
+    assert running.wait(timeout=20) == 0
+    assert b"\r\x1b[2Kneap: outside " in shown, shown
+    assert b"calls passed on, peak 15 MiB" in shown, shown
+
+
+def skips_what_is_no_report():
+    files = "echo '{}' > $NEAP_LIVE/other.json; echo '{' > $NEAP_LIVE/7.json; echo '[]' > $NEAP_LIVE/8.json; mkdir $NEAP_LIVE/9.json"
+    done = neap("run", "--json", "--", "sh", "-c", files)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["processes"] == [], done.stdout
+
+
 for case in (counts_what_is_passed_on, makes_regions_and_a_trace,
-             gives_the_commands_exit_code_and_signals, says_what_is_missing):
+             gives_the_commands_exit_code_and_signals, says_what_is_missing, shows_a_live_line_on_a_terminal, skips_what_is_no_report):
     case()
     print("passed", case.__name__, flush=True)

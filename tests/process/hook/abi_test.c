@@ -102,6 +102,12 @@ static void policies(void) {
   CHECK_OK(neap_pause(tags, 1, &options, NULL));
   CHECK_OK(neap_resume(tags, 1, NULL, NULL));
   CHECK(holds(zero, 2 * MIB, 9));
+  options.fence = NEAP_FENCE_STREAMS; /* of none */
+  CHECK_OK(neap_pause(tags, 1, &options, NULL));
+  CHECK_OK(neap_resume(tags, 1, NULL, NULL));
+  options.stream_count = 1;
+  CHECK(neap_pause(tags, 1, &options, NULL) == NEAP_INVALID_ARGUMENT);
+  options.stream_count = 0;
   options.fence = 77;
   CHECK(neap_pause(tags, 1, &options, NULL) == NEAP_INVALID_ARGUMENT);
   options.struct_size = 3;

@@ -41,7 +41,7 @@ static void all_or_none(void) {
   neap_move move = NEAP_MOVE_INIT;
   const char* tags[] = {"both"};
   CHECK_OK(neap_pause(tags, 1, NULL, &move));
-  CHECK(move.regions == 2);
+  CHECK(move.regions == 2 && move.seconds > 0);
   /* Device 1 has no room left: device 0 must not stay resumed. */
   CHECK_OK(neap_region_create(1, "big", 50 * MIB, NEAP_DISCARD, &big));
   CHECK(neap_resume(tags, 1, NULL, NULL) == NEAP_OUT_OF_DEVICE_MEMORY);

@@ -33,6 +33,24 @@ elif behaviour == "until_owner_dies":
     except neap.CancelledError:
         print("gone", flush=True)
     guest.close()
+elif behaviour == "closes_in_callback":
+    def close_now(name, at, lost):
+        try:
+            guest.close()
+        except neap.BusyError:
+            told.append("busy")
+    guest._on_revoked = close_now
+    print("ready", flush=True)
+    while not told: time.sleep(0.01)
+    while neap.regions(): time.sleep(0.01)
+    again = guest.take("weights", tag="rollout", wait=60)
+    print(told, ctypes.string_at(again.address, 1)[0], flush=True)
+    again.destroy()
+    guest.close()
+elif behaviour == "slow":
+    guest._on_revoked = lambda name, at, lost: time.sleep(0.5)
+    print("ready", flush=True)
+    sys.stdin.readline()
 elif behaviour == "stubborn":
     guest._on_revoked = lambda name, at, lost: time.sleep(60)
     print("ready", flush=True)
@@ -157,6 +175,33 @@ with neap.Owner(path) as owner:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert neap.pause("trainer").regions == 1
+""")
+
+
+def test_a_guest_is_not_closed_by_its_own_callback():
+    run(OWNER + """
+with neap.Owner(path) as owner:
+    owner.offer("weights", weights, revoke_timeout=30)
+    guest = start("closes_in_callback")
+    line(guest); assert line(guest) == "ready"
+    assert neap.pause("trainer").regions == 1
+    neap.resume("trainer")
+    assert line(guest) == "['busy'] 42"
+    assert guest.wait(60) == 0
+""")
+
+
+def test_an_owner_that_closes_waits_for_its_guests():
+    run(OWNER + """
+owner = neap.Owner(path)
+owner.offer("weights", weights)
+guest = start("slow")
+line(guest); assert line(guest) == "ready"
+begin = time.monotonic()
+owner.close(timeout=30)
+assert 0.4 < time.monotonic() - begin < 30
+guest.stdin.write("end\\n"); guest.stdin.flush()
+assert guest.wait(60) == 0
 """)
 
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <regex>
 #include <string>
@@ -170,6 +171,17 @@ TEST_F(Terminal, ProgressOnATerminalDrawsABarWithinItsWidth) {
   EXPECT_THAT(text, HasSubstr("████████████░░░░░░░░░░░░  2/4 rows"));
   EXPECT_THAT(text, Not(HasSubstr(std::string(40, 'x')))) << "wider than the terminal";
   EXPECT_EQ(text.back(), '\n');
+}
+
+TEST_F(Terminal, ProgressCountsHours) {
+  const std::string text = on_a_terminal(120, [] {
+    Progress progress("load", 1'000'000'000, "rows");
+    progress.update(0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    progress.update(10);
+  });
+  EXPECT_TRUE(std::regex_search(text, std::regex("/s  [0-9]{2,7}:[0-5][0-9]:[0-5][0-9] left")))
+      << text;
 }
 
 TEST_F(Terminal, LogLinesPassAboveTheBar) {

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""neap plan, replay and report on files of the tests: what they print, write and refuse. usage: FILE NEAP SOURCE_DIR"""
+import gzip
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+NEAP, SOURCE = sys.argv[1], Path(sys.argv[2])
+SNAPSHOTS = SOURCE / "tests" / "data" / "gpu-snapshots"
+MEASURED = {m["name"]: m for m in map(json.loads, (SNAPSHOTS / "measured.jsonl").read_text().splitlines())}
+PLANNED = SOURCE / "tests" / "golden" / "plan" / "qwen7b_sft.toml"
+
+
+class Commands(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def neap(self, *words, stdout=subprocess.PIPE):
+        return subprocess.run([NEAP, *map(str, words)], cwd=self.folder, env=dict(os.environ, NEAP_PROGRESS="off", NEAP_LOG="info"), text=True,
+                              stdout=stdout, stderr=subprocess.PIPE, timeout=250, check=False)
+
+    def text(self, *words):
+        done = self.neap(*words)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def json(self, *words):
+        return json.loads(self.text(*words, "--json"))
+
+    def refuses(self, code, part, *words):
+        done = self.neap(*words)
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertEqual(done.stdout, "")
+        self.assertIn(part, done.stderr)
+
+    def test_output_that_cannot_be_written_fails(self):
+        snapshot = SNAPSHOTS / "default.pickle.gz"
+        for words in (["plan", PLANNED, "--capacity", "79GiB"], ["replay", snapshot, "--no-advice"], ["report", snapshot, "--json"],
+                      ["doctor", "--quick"], ["doctor", "--quick", "--json"], ["bench", "--list"], ["--help"], ["--version"]):
+            with open("/dev/full", "w") as full:
+                done = self.neap(*words, stdout=full)
+            self.assertEqual(done.returncode, 1, words)
+            self.assertIn("standard output", done.stderr)
+
+    def test_plan_prints_the_job_and_what_fits(self):
+        plan = self.text("plan", PLANNED, "--capacity", "400GiB")
+        self.assertRegex(plan, r"^sft of .*qwen7b_sft.toml on the ")
+        self.assertIn("train", plan)
+        chosen = ["actor_rollout_ref.model.enable_gradient_checkpointing=false", "actor_rollout_ref.model.activation_checkpointing=auto"]
+        fit = self.text("plan", PLANNED, *chosen, "--fit", "400GiB")
+        self.assertIn("Plans that fit into 400 GiB, fastest first\n  1. ", fit)
+        self.assertIn("The job fits into 400 GiB as it is.", fit)
+        tight = self.text("plan", PLANNED, "--fit", "79GiB")
+        self.assertNotIn("as it is", tight)
+        result = self.json("plan", PLANNED, "--fit", "79GiB")
+        self.assertLessEqual(result["peak"], 79 << 30)
+        self.assertTrue(result["plans"] and result["plans"][0]["overrides"], result["plans"])
+        self.assertNotIn("outlook", result)
+        self.assertIn("least_capacity", self.json("plan", PLANNED, "--capacity", "400GiB")["outlook"])
+        self.assertEqual(self.text("plan", "--reference"), (SOURCE / "docs" / "configuration.md").read_text())
+
+    def test_plan_refuses(self):
+        self.refuses(2, "give one of them", "plan", PLANNED, "--capacity", "1GiB", "--fit", "1GiB")
+        self.refuses(2, "needs a configuration file", "plan")
+        self.refuses(2, "greater than 0", "plan", PLANNED, "--capacity", "0GiB")
+        self.refuses(3, "least capacity", "plan", PLANNED, "--capacity", "1GiB")
+
+    def test_replay_repeats_the_recorded_settings_and_tries_others(self):
+        for name in ("default", "expandable", "empty-cache"):
+            truth = MEASURED[name]
+            result = self.json("replay", SNAPSHOTS / f"{name}.pickle.gz", "--no-advice", "--phase-at", "all=0s")
+            self.assertTrue(result["fidelity"]["holds"])
+            self.assertEqual(result["recorded"]["peak_reserved"], truth["peak_reserved"])
+            # The phases are of a replay of their own, under the recorded settings.
+            self.assertEqual([phase["peak_reserved"] for phase in result["phases"]], [truth["peak_reserved"]], name)
+            self.assertEqual(result["what_if"], [])
+        result = self.json("replay", SNAPSHOTS / "default.pickle.gz", "--no-advice", "--conf", "", "--conf", "expandable_segments:True",
+                           "--empty", "none", "--empty", "all")
+        self.assertEqual([(w["conf"], w["empty"]) for w in result["what_if"]],
+                         [("", "none"), ("", "all"), ("expandable_segments:True", "none"), ("expandable_segments:True", "all")])
+        self.assertEqual(result["what_if"][0]["peak_reserved"], MEASURED["default"]["peak_reserved"])
+        self.assertEqual(result["what_if"][2]["peak_reserved"], MEASURED["expandable"]["peak_reserved"])
+        (self.folder / "settings.jsonl").write_text('{"conf": "max_split_size_mb:64", "empty": "none"}\n')
+        result = self.json("replay", SNAPSHOTS / "default.pickle.gz", "--no-advice", "--settings", "settings.jsonl", "--conf", "",
+                           "--fraction", "0.5", "--capacity", "139.80GiB")
+        self.assertEqual([(w["conf"], w["fraction"]) for w in result["what_if"]], [("max_split_size_mb:64", 0), ("", 0.5)])
+
+    def test_replay_refuses(self):
+        snapshot = SNAPSHOTS / "default.pickle.gz"
+        self.refuses(2, "/nowhere", "replay", "/nowhere")
+        self.refuses(2, "nothing about device 7", "replay", snapshot, "--device", 7)
+        self.refuses(2, "needs --capacity", "replay", snapshot, "--conf", "", "--fraction", 0.5)
+        self.refuses(2, "--capacity is zero", "replay", snapshot, "--capacity", "0GiB")
+        done = self.neap("replay", snapshot, "--no-advice", "--conf", "", "--empty", "no_such_phase")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn('No phase is called "no_such_phase"', done.stderr)
+
+    def test_report_writes_what_is_named(self):
+        snapshot = SNAPSHOTS / "phases.pickle.gz"
+        table = self.text("report", snapshot)
+        self.assertIn("peak reserved", table)
+        page = (self.folder / "phases.pickle.gz.html").read_text()
+        self.assertTrue(page.lstrip().lower().startswith("<!doctype html"))
+        self.assertEqual(len(list(self.folder.iterdir())), 1)
+        self.text("report", snapshot, "--svg", "chart.svg", "--png", "chart.png", "--perfetto", "plain.json")
+        self.text("report", snapshot, "--perfetto", "packed.json.gz", "--html", "page.html")
+        self.assertEqual({p.name for p in self.folder.iterdir()}, {"phases.pickle.gz.html", "chart.svg", "chart.png", "plain.json",
+                                                                  "packed.json.gz", "page.html"})
+        self.assertIn("<svg", (self.folder / "chart.svg").read_text())
+        self.assertEqual((self.folder / "chart.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+        self.assertEqual(json.loads((self.folder / "plain.json").read_text()),
+                         json.loads(gzip.decompress((self.folder / "packed.json.gz").read_bytes())))
+        self.assertEqual((self.folder / "page.html").read_text(), page)
+        report = self.json("report", snapshot)
+        self.assertIn(MEASURED["phases"]["peak_reserved"], json_numbers(report))
+
+    def test_report_draws_the_time_that_is_asked_for(self):
+        snapshot = SNAPSHOTS / "phases.pickle.gz"
+        for name, words in (("whole", []), ("from", ["--from", "20ms"]), ("to", ["--to", "20ms"]), ("map", ["--at", "peak"])):
+            self.text("report", snapshot, "--svg", f"{name}.svg", "--png", f"{name}.png", *words)
+        drawn = {p.name: p.read_bytes() for p in self.folder.iterdir()}
+        self.assertEqual(len(drawn), 8)
+        self.assertEqual(len(set(drawn.values())), 8, "two charts are equal")
+        height = lambda name: struct.unpack(">I", drawn[f"{name}.png"][20:24])[0]
+        self.assertGreater(height("map"), height("whole"))
+
+    def test_report_refuses(self):
+        snapshot = SNAPSHOTS / "phases.pickle.gz"
+        self.refuses(2, "/nowhere", "report", "/nowhere")
+        self.refuses(2, "soon", "report", snapshot, "--svg", "x.svg", "--from", "soon")
+        self.refuses(2, "/nowhere/x.svg", "report", snapshot, "--svg", "/nowhere/x.svg")
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+
+def json_numbers(value):
+    if isinstance(value, dict):
+        return {n for v in value.values() for n in json_numbers(v)}
+    if isinstance(value, list):
+        return {n for v in value for n in json_numbers(v)}
+    return {value} if isinstance(value, (int, float)) else set()
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
