@@ -30,6 +30,7 @@ def counts_what_is_passed_on():
     assert report["schema"] == 1 and report["exit"] == 0
     (process,) = report["processes"]
     assert process["outside"]["peak_bytes"] == 15 << 20 and process["outside"]["bytes"] == 0
+    assert process["outside"]["calls"] == 8 and process["outside"]["failures"] == 1
     assert "ok" in done.stderr            # the command's own output
 
 
