@@ -135,9 +135,10 @@ Bytes ScheduleExecutor::persistent() const {
 // The cycle has a list of moves for entering `phase` after the last one, and it is `moves`. In a loop there
 // are two, for the first round and for later ones.
 bool ScheduleExecutor::is_scheduled(std::size_t phase, const std::vector<Move>& moves) const {
-  if (!last_phase_) return false;
   const plan::PhaseSchedule& s = plan_.schedule[phase];
-  const std::size_t phases = plan_.phases.size();
+  const std::size_t phases = plan_.cycle();
+  if (phase >= phases) return moves.empty();  // it runs once: its tags were brought to be loaded
+  if (!last_phase_) return false;
   std::size_t next = (*last_phase_ + 1) % phases;
   while (next != phase && plan_.schedule[next].moves.empty()) next = (next + 1) % phases;
   const bool follows = next == phase;
@@ -162,7 +163,7 @@ Transition ScheduleExecutor::enter(std::size_t phase) {
   done.scheduled = scheduled;
   for (auto move = behind; move != moves.end(); ++move) begin(*move);
   plan::enter_phase(plan_, states_, phase);
-  last_phase_ = phase;
+  if (phase < plan_.cycle()) last_phase_ = phase;
   return done;
 }
 

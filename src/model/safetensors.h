@@ -125,6 +125,8 @@ class WeightFolder {
   [[nodiscard]] Found find(std::string_view name) const;
   [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
+  /// The index, where there is one, and the files of the tensors.
+  [[nodiscard]] std::vector<std::filesystem::path> files() const;
 
  private:
   std::filesystem::path folder_;

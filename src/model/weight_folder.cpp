@@ -141,6 +141,13 @@ WeightFolder::Found WeightFolder::find(std::string_view name) const {
   return {&files_[it->second], files_[it->second].find(name)};
 }
 
+std::vector<fs::path> WeightFolder::files() const {
+  std::vector<fs::path> all;
+  if (files_.empty() || files_.front().path() != folder_ / kSingle) all.push_back(folder_ / kIndex);
+  for (const SafetensorsFile& file : files_) all.push_back(file.path());
+  return all;
+}
+
 std::vector<std::string> WeightFolder::names() const {
   std::vector<std::string> all;
   for (const auto& [name, file] : file_of_) all.push_back(name);

@@ -82,11 +82,7 @@ class CheckpointSearch {
     return {};
   }
 
-  [[nodiscard]] double operations() const {
-    double sum = streaming_;
-    for (const PhasePlan& phase : plan_.phases) sum += phase.seconds;
-    return sum;
-  }
+  [[nodiscard]] double operations() const { return streaming_ + plan_.operation_seconds(); }
   // Of the whole step with the present rungs; nothing where they do not fit or operations alone
   // take as long as the best.
   Result<std::optional<double>> cost() {

@@ -81,8 +81,7 @@ Result<bool> Drafts::solve(MemoryPlan& plan, double limit) {
 }
 
 Result<double> Drafts::least_seconds(const MemoryPlan& draft) {
-  double sum = 0;
-  for (const PhasePlan& phase : draft.phases) sum += phase.seconds;
+  double sum = draft.operation_seconds();
   for (const CheckpointChoice& choice : choices(draft.updates)) {
     NEAP_TRY_ASSIGN(const PhasePlan kept, choice.predict(0, Accuracy::kQuick));
     sum += kept.seconds - draft.phases[choice.phase].seconds;

@@ -22,9 +22,24 @@ std::vector<std::pair<spec::SavedTensor, std::size_t>> ActivationPlan::recompute
   return out;
 }
 
+std::size_t MemoryPlan::cycle() const {
+  std::size_t n = phases.size();
+  while (n > 0 && phases[n - 1].times == 0) --n;
+  return n;
+}
+
+bool MemoryPlan::in_cycle(const TagPlan& tag) const {
+  return std::any_of(tag.need.begin(), tag.need.begin() + static_cast<std::ptrdiff_t>(cycle()),
+                     [](Need need) { return need == Need::kNeed || need == Need::kStream; });
+}
+
 double MemoryPlan::seconds() const {
-  double sum = move_seconds;
-  for (const PhasePlan& phase : phases) sum += phase.seconds;
+  return operation_seconds() + move_seconds;
+}
+
+double MemoryPlan::operation_seconds() const {
+  double sum = 0;
+  for (std::size_t p = 0; p < cycle(); ++p) sum += phases[p].seconds;
   return sum;
 }
 

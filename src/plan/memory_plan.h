@@ -65,10 +65,11 @@ struct PhasePlan {
   std::string name;           ///< "generate", "actor_logp", ...
   Bytes transient;            ///< predicted peak of the phase pool, as reserved from the device
   Bytes transient_allocated;  ///< the same as allocated
-  double seconds = 0;         ///< of its operations in one step, by the device's rates
-  Bytes window{};             ///< largest window of streamed tags
-  Bytes headroom{};           ///< on top while one window is exchanged for the next; not in peaks
-  std::int64_t times = 1;     ///< runs in a step
+  /// Of its operations in one step, by the device's rates; of a phase that runs once, for a step's rows.
+  double seconds = 0;
+  Bytes window{};          ///< largest window of streamed tags
+  Bytes headroom{};        ///< on top while one window is exchanged for the next; not in peaks
+  std::int64_t times = 1;  ///< runs in a step; 0: once, before the first
 };
 /// Phases [first, last] that run in turn, `times` times in a step: a round for each mini-batch.
 struct Loop {
@@ -155,7 +156,7 @@ struct MemoryPlan {
   Link link;
   std::string rates_from;         ///< of the link's and the operations' rates, for people
   spec::UpdateModes updates;      ///< of the recipe that the phases are from
-  std::vector<PhasePlan> phases;  ///< in the order of one step
+  std::vector<PhasePlan> phases;  ///< in the order of one step; behind them those that run once
   std::vector<Loop> loops;        ///< of phases that run more than once
   std::vector<TagPlan> tags;
   std::vector<ActivationPlan> activations;  ///< one a trained model
@@ -163,15 +164,22 @@ struct MemoryPlan {
   /// What the plan chose of the job's keys, "key.path=value": apply them to the job before it runs.
   std::vector<std::string> overrides;
   std::vector<PhaseSchedule> schedule;  ///< one a phase; the steady cycle
-  Bytes all_resident;                   ///< every tag at once + the largest transient
+  Bytes all_resident;                   ///< every tag of a step at once + the largest transient
   Bytes peak;                           ///< largest phase peak of the schedule
   Bytes moved_per_step;                 ///< bytes over the link, both directions; windows included
   double copy_seconds = 0;              ///< of a step's moves and windows at the link's rates
   double move_seconds = 0;              ///< the part of them that no phase hides
   Bytes host_bytes;  ///< host copies: one of each tag that ever leaves with its contents
 
+  /// Of `phases`, how many a step has. The others run once, before the first step, with the tags that
+  /// they need and no others.
+  [[nodiscard]] std::size_t cycle() const;
+  /// Some phase of a step needs the tag.
+  [[nodiscard]] bool in_cycle(const TagPlan& tag) const;
   /// Of a step: operations and moves, one after another, by the device's and the link's rates.
   [[nodiscard]] double seconds() const;
+  /// The operations alone.
+  [[nodiscard]] double operation_seconds() const;
   [[nodiscard]] bool fits() const { return capacity.is_zero() || peak <= capacity; }
   /// Of a trained model by its name.
   [[nodiscard]] const spec::Checkpointing& checkpointing(std::string_view model) const;

@@ -102,7 +102,7 @@ class LinkTime {
                                      const Free& free) const {
     PhaseMask backups = 0;
     if (tag.contents == Contents::kScratch) return backups;
-    const std::size_t n = plan_.phases.size();
+    const std::size_t n = plan_.cycle();
     const auto here = [&](std::size_t p) { return (resident & phase_bit(p)) != 0; };
     for (std::size_t q = 0; q < n; ++q) {
       double most = seconds_of(tag, kToHost) / 2;
@@ -133,7 +133,7 @@ class LinkTime {
 class Extension {
  public:
   Extension(const MemoryPlan& plan, const std::vector<TagOption>& chosen)
-      : phases_(plan.phases.size()), room_(phases_, Bytes(~0ull)) {
+      : phases_(plan.cycle()), room_(phases_, Bytes(~0ull)) {
     if (plan.capacity.is_zero()) return;
     for (std::size_t p = 0; p < phases_; ++p) {
       const PhasePlan& phase = plan.phases[p];

@@ -16,9 +16,17 @@ PhaseMask all_phases(std::size_t n) {
   return n == kMostPhases ? ~PhaseMask{0} : phase_bit(n) - 1;
 }
 
+// In the phases that run once a tag has no choice.
+PhaseMask needed_once(const MemoryPlan& plan, const TagPlan& tag) {
+  PhaseMask phases = 0;
+  for (std::size_t p = plan.cycle(); p < tag.need.size(); ++p)
+    if (tag.need[p] == Need::kNeed) phases |= phase_bit(p);
+  return phases;
+}
+
 // Maximal runs of phases, round the cycle, that do not need the tag, cut at loops' borders.
 std::vector<PhaseMask> gaps_of(const MemoryPlan& plan, const TagPlan& tag) {
-  const std::size_t n = tag.need.size();
+  const std::size_t n = plan.cycle();
   std::size_t first = 0;
   while (first < n && tag.need[first] != Need::kNeed) ++first;
   if (first == n) return {all_phases(n)};  // no phase needs it: one gap that never ends
@@ -119,13 +127,13 @@ void write_sums(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
     }
     s.peak = s.persistent + plan.phases[p].window + plan.phases[p].transient;
     plan.peak = std::max(plan.peak, s.peak);
-    largest_transient = std::max(largest_transient, plan.phases[p].transient);
+    if (p < plan.cycle()) largest_transient = std::max(largest_transient, plan.phases[p].transient);
   }
   for (std::size_t t = 0; t < plan.tags.size(); ++t) {
-    plan.all_resident += plan.tags[t].bytes;
+    if (plan.in_cycle(plan.tags[t])) plan.all_resident += plan.tags[t].bytes;
     plan.host_bytes += chosen[t].host;
   }
-  plan.all_resident += largest_transient;
+  plan.all_resident = std::max(plan.all_resident + largest_transient, plan.peak);
 }
 
 // Moves of every visit, from what the visit before left, round the cycle.
@@ -145,7 +153,7 @@ void write_schedule(MemoryPlan& plan, const std::vector<TagOption>& chosen,
   const std::vector<Visit> walk = walk_of(plan);
   std::vector<TagState> states(plan.tags.size());
   for (std::size_t t = 0; t < states.size(); ++t) {
-    states[t].resident = plan.schedule.back().resident[t];
+    states[t].resident = plan.schedule[plan.cycle() - 1].resident[t];
     states[t].dirty = plan.tags[t].contents == Contents::kLive;
   }
   for (int round = 0; round < 2; ++round) {
@@ -221,7 +229,7 @@ Status refusal(const MemoryPlan& plan) {
 namespace {
 
 Status check(const MemoryPlan& plan) {
-  if (plan.phases.empty() || plan.phases.size() > kMostPhases)
+  if (plan.cycle() == 0 || plan.phases.size() > kMostPhases)
     return {ErrorCode::kInvalidArgument,
             format("A plan has 1 to 64 phases, not {}", plan.phases.size())};
   for (const TagPlan& tag : plan.tags) {
@@ -299,14 +307,14 @@ std::vector<TagOption> tag_options(const MemoryPlan& plan, const TagPlan& tag) {
   const std::vector<PhaseMask> gaps = gaps_of(plan, tag);
   const std::vector<Visit> walk = walk_of(plan);
   PhaseMask forced = 0;
-  for (std::size_t p = 0; p < tag.need.size(); ++p) {
+  for (std::size_t p = 0; p < plan.cycle(); ++p) {
     for (std::size_t g = 0; g < gaps.size(); ++g)
       if (tag.need[p] == Need::kDrop && (gaps[g] & phase_bit(p)) != 0) forced |= phase_bit(g);
   }
   std::vector<TagOption> all;
   for (PhaseMask away = 0; away < phase_bit(gaps.size()); ++away) {
     if ((away & forced) != forced) continue;
-    PhaseMask resident = all_phases(tag.need.size());
+    PhaseMask resident = all_phases(plan.cycle()) | needed_once(plan, tag);
     for (std::size_t g = 0; g < gaps.size(); ++g)
       if ((away & phase_bit(g)) != 0) resident &= ~gaps[g];
     TagOption option = make_option(walk, tag, resident);
@@ -359,8 +367,7 @@ namespace {
 
 // Bytes that the link cannot move in `limit` seconds, or in those that operations leave of them.
 Bytes most_bytes(const MemoryPlan& plan, double limit) {
-  double left = limit;
-  for (const PhasePlan& phase : plan.phases) left -= plan.overlap ? 0 : phase.seconds;
+  const double left = limit - (plan.overlap ? 0 : plan.operation_seconds());
   const double bytes = left * std::max({plan.link.to_host, plan.link.to_device, plan.link.both});
   if (bytes >= 1e18) return Bytes(~0ull);
   return bytes <= 0 ? Bytes() : Bytes(static_cast<std::uint64_t>(bytes) + 1);
@@ -374,7 +381,8 @@ Result<bool> solve_if_fits(MemoryPlan& plan, const std::string& mode, double lim
     std::vector<TagOption> chosen;
     for (const TagPlan& tag : plan.tags) {
       TagOption stays;
-      stays.resident = all_phases(plan.phases.size());
+      stays.resident = needed_once(plan, tag);
+      if (plan.in_cycle(tag)) stays.resident |= all_phases(plan.cycle());
       chosen.push_back(tag.streamed() ? streamed_option(plan, tag) : stays);
     }
     write_schedule(plan, chosen);

@@ -6,6 +6,7 @@
 //         cut there, since the moves inside are made in every round. So a tag has at most 2^gaps
 //         options, each with a set of phases in which it is resident and a cost, and tags
 //         depend on each other only through the capacity of each phase. A streamed tag has one: away.
+//         In a phase that runs once the tags that it needs are resident, and no others.
 // Cost    bytes over the link in one step of the steady cycle; among equals, bytes mapped again.
 //
 // Threads   functions without state.

@@ -57,6 +57,7 @@ std::string cell_word(const MemoryPlan& plan, std::size_t tag, std::size_t phase
   const TagPlan& t = plan.tags[tag];
   if (t.need[phase] == Need::kNeed) return "need";
   if (t.need[phase] == Need::kStream) return "stream";
+  if (phase >= plan.cycle()) return "absent";
   if (plan.schedule[phase].resident[tag]) return "stay";
   return t.contents == Contents::kScratch ? "drop" : "host";
 }
@@ -124,6 +125,20 @@ std::string moves_text(const MemoryPlan& plan) {
                      : "\nMoves of a step\n" + out;
 }
 
+// Phases before the first step, with the tags that no step needs.
+std::string once_text(const MemoryPlan& plan) {
+  std::string out;
+  for (std::size_t p = plan.cycle(); p < plan.phases.size(); ++p) {
+    std::string tags;
+    for (const TagPlan& tag : plan.tags)
+      if (tag.need[p] == Need::kNeed && !plan.in_cycle(tag))
+        tags += (tags.empty() ? "" : ", ") + tag.tag;
+    out += format("\nOnce, before the first step: {}{}\n", plan.phases[p].name,
+                  tags.empty() ? "" : format("; then {} are given up", tags));
+  }
+  return out;
+}
+
 // What the plan chose for models with "auto".
 std::string activations_text(const MemoryPlan& plan) {
   std::string out;
@@ -168,7 +183,7 @@ std::string sentence_of(const MemoryPlan& plan) {
 
 std::string MemoryPlan::to_text() const {
   std::vector<std::string> head = {"tag", "bytes"};
-  for (const PhasePlan& p : phases) head.push_back(p.name);
+  for (const PhasePlan& p : phases) head.push_back(p.times > 0 ? p.name : p.name + " (once)");
   Table table(std::move(head));
   for (std::size_t t = 0; t < tags.size(); ++t) {
     std::vector<std::string> row = {tags[t].tag, to_string(tags[t].bytes)};
@@ -188,7 +203,7 @@ std::string MemoryPlan::to_text() const {
   add_sums("transient", [&](std::size_t p) { return phases[p].transient; });
   add_sums("peak", [&](std::size_t p) { return schedule[p].peak; });
 
-  std::string out = table.text() + moves_text(*this) + activations_text(*this);
+  std::string out = table.text() + once_text(*this) + moves_text(*this) + activations_text(*this);
   out += format("\nall resident together  {}\n", all_resident);
   out +=
       format("capacity               {}\n", capacity.is_zero() ? "unlimited" : to_string(capacity));

@@ -5,7 +5,7 @@ namespace neap::plan {
 std::vector<Visit> walk_of(const MemoryPlan& plan) {
   std::vector<Visit> walk;
   std::size_t loop = 0;
-  for (std::size_t p = 0; p < plan.phases.size(); ++p) {
+  for (std::size_t p = 0; p < plan.cycle(); ++p) {
     walk.push_back({p});
     if (loop == plan.loops.size() || plan.loops[loop].last != p) continue;
     const Loop& l = plan.loops[loop++];
@@ -16,7 +16,7 @@ std::vector<Visit> walk_of(const MemoryPlan& plan) {
 }
 
 bool is_cut(const MemoryPlan& plan, std::size_t p) {
-  const std::size_t next = (p + 1) % plan.phases.size();
+  const std::size_t next = (p + 1) % plan.cycle();
   return std::any_of(plan.loops.begin(), plan.loops.end(), [&](const Loop& l) {
     return l.times > 1 && (l.last == p || l.first == next);
   });

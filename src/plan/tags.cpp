@@ -60,13 +60,16 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const JobModels& models, s
   return {};
 }
 
-Contents contents_of(const spec::Recipe& recipe, spec::TagId tag) {
-  if (spec::is_scratch(tag.kind)) return Contents::kScratch;
-  return recipe.frozen(tag) ? Contents::kFrozen : Contents::kLive;
-}
-
 bool contains(const std::vector<spec::TagId>& list, spec::TagId tag) {
   return std::find(list.begin(), list.end(), tag) != list.end();
+}
+
+Contents contents_of(const spec::Recipe& recipe, spec::TagId tag) {
+  const bool discarded =
+      std::any_of(recipe.phases.begin(), recipe.phases.end(),
+                  [&](const spec::Phase& p) { return contains(p.discards, tag); });
+  if (discarded || spec::is_scratch(tag.kind)) return Contents::kScratch;
+  return recipe.frozen(tag) ? Contents::kFrozen : Contents::kLive;
 }
 
 Need need_of(const spec::Phase& phase, spec::TagId tag) {

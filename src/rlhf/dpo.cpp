@@ -8,6 +8,7 @@
 #include "rlhf/experience.h"
 #include "rlhf/model_update.h"
 #include "rlhf/pairs.h"
+#include "rlhf/reference_log_probs.h"
 #include "rlhf/trainer.h"
 #include "step/phases.h"
 
@@ -31,11 +32,15 @@ class DpoTrainer final : public Trainer {
       : context_(context),
         actor_(context.runtime, context.ranks, context.worker_spec(spec::ModelId::kActor)),
         order_(batch_order(context.job, context.data)) {
-    if (context.recipe.find(spec::ModelId::kReference) != nullptr)
+    if (context.recipe.find(spec::ModelId::kReference) != nullptr &&
+        !context.job.precomputes_reference())
       reference_.emplace(context.runtime, context.ranks,
                          context.worker_spec(spec::ModelId::kReference));
   }
 
+  void precompute() override {
+    if (context_.job.precomputes_reference()) known_ = compute_reference_log_probs(context_);
+  }
   void load() override {
     actor_.load();
     if (reference_) reference_->load();
@@ -48,7 +53,7 @@ class DpoTrainer final : public Trainer {
     const std::vector<std::size_t> rows = context_.sharder().of(order_.batch(step));
     ModelUpdate update(context_, actor_, spec::Body::kPreferenceUpdate, step);
     step::Preferences<at::Tensor> batch =
-        with_reference(gather_pairs(context_, context_.data.train, rows), metrics);
+        with_reference(context_.data.train, known_.train, rows, metrics);
     {
       train::ArrangedBatch arranged = update.arrange(std::move(batch.sequences));
       batch = {std::move(arranged.sequences), arranged.arranged(batch.reference)};
@@ -78,7 +83,7 @@ class DpoTrainer final : public Trainer {
     if (!rows.empty()) {
       Metrics timings;  // of no interest here
       const step::Preferences<at::Tensor> batch =
-          with_reference(gather_pairs(context_, held_out(), rows), timings);
+          with_reference(held_out(), known_.held_out, rows, timings);
       const at::Tensor log_probs = response_log_probs(context_, actor_.model(), batch.sequences,
                                                       spec::PhaseId::kValidate, false)
                                        .log_probs;
@@ -112,9 +117,14 @@ class DpoTrainer final : public Trainer {
  private:
   [[nodiscard]] const Rows& held_out() const { return context_.data.held_out; }
 
-  // Phase "ref_logp".
-  [[nodiscard]] step::Preferences<at::Tensor> with_reference(train::Sequences sequences,
+  // Rows of `from`, of which `known` are the reference's log-probabilities, or phase "ref_logp" computes
+  // them.
+  [[nodiscard]] step::Preferences<at::Tensor> with_reference(const Rows& from,
+                                                             const at::Tensor& known,
+                                                             const std::vector<std::size_t>& rows,
                                                              Metrics& metrics) {
+    train::Sequences sequences = gather_pairs(context_, from, rows);
+    if (known.defined()) return {std::move(sequences), select_pairs(known, rows)};
     const Stopwatch watch(metrics, "ref");
     model::Transformer& reference = reference_ ? reference_->model() : actor_.base();
     const at::Tensor log_probs =
@@ -127,6 +137,7 @@ class DpoTrainer final : public Trainer {
   Context& context_;
   train::ModelWorker actor_;
   std::optional<train::ModelWorker> reference_;
+  ReferenceLogProbs known_;  // undefined: computed with each batch
   data::BatchOrder order_;
 };
 

@@ -163,14 +163,26 @@ Experience gather_experience(Context& context, const Experience& mine, std::int6
 TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
                                  const train::Sequences& sequences, spec::PhaseId phase,
                                  bool entropy) {
+  TokenLogProbs out;
+  run_phase(context.runtime, phase,
+            [&] { out = log_probs_in_phase(context, model, sequences, phase, entropy); });
+  return out;
+}
+
+TokenLogProbs log_probs_in_phase(Context& context, model::Transformer& model,
+                                 const train::Sequences& sequences, spec::PhaseId phase,
+                                 bool entropy) {
   step::LogProbOptions options;
   options.temperature = context.job.log_prob_temperature();
   options.entropy = entropy;
   const spec::Batching batching = batching_of(context, phase);
-  const train::ArrangedBatch batch = train::arrange(sequences, batching, train::Use::kScoring);
+  const train::ArrangedBatch batch = [&] {
+    const bridge::HostScope host;
+    return train::arrange(sequences, batching, train::Use::kScoring);
+  }();
   Parts log_probs;
   Parts entropies;
-  run_phase(context.runtime, phase, [&] {
+  {
     const at::NoGradGuard no_grad;
     step::log_prob_phase(
         model.ops(), model.weights(), batch.sequences, batching.rows, options,
@@ -178,7 +190,8 @@ TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
           log_probs.add(values);
           entropies.add(entropy_values);
         });
-  });
+  }
+  const bridge::HostScope host;
   // Rows beyond a response contain garbage, so they are zeroed.
   TokenLogProbs out{batch.restored(log_probs.join()) * sequences.mask, {}};
   if (entropy) out.entropy = batch.restored(entropies.join()) * sequences.mask;

@@ -61,6 +61,10 @@ struct TokenLogProbs {
 [[nodiscard]] TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
                                                const train::Sequences& sequences,
                                                spec::PhaseId phase, bool entropy);
+/// The same while `phase` is open.
+[[nodiscard]] TokenLogProbs log_probs_in_phase(Context& context, model::Transformer& model,
+                                               const train::Sequences& sequences,
+                                               spec::PhaseId phase, bool entropy);
 /// Phase "values": the critic's value before each token of the response, (B, T).
 [[nodiscard]] at::Tensor response_values(Context& context, train::ModelWorker& critic,
                                          const train::Sequences& sequences);

@@ -66,10 +66,12 @@ class Run {
   [[nodiscard]] std::int64_t count_steps();
   void read_data();
   void prepare();
+  void load();
   void make_plan();
   void keep_states();
   void apply_plan();
   void check_output() const;
+  void check_checkpoint() const;
   void open_output();
   void build();
   void resume();
@@ -117,7 +119,10 @@ Outcome Run::execute() {
   parallel::run_collectively(ranks_, [&] { make_plan(); });
   apply_plan();
   parallel::run_collectively(ranks_, [&] { prepare(); });
+  trainer_->precompute();
+  parallel::run_collectively(ranks_, [&] { load(); });
   parallel::run_collectively(ranks_, [&] { open_output(); });
+  take_measurements(nullptr);
   try {
     if (!found_) validate();
     const InterruptScope interrupts;
@@ -194,6 +199,10 @@ void Run::prepare() {
   }
   check_output();
   build();
+  if (found_) check_checkpoint();
+}
+
+void Run::load() {
   if (found_) {
     resume();
   } else {
@@ -285,7 +294,7 @@ void Run::open_output() {
   validations_.emplace(value_or_throw(report::StepLog::open(output_ / kValidationFile, from)));
 }
 
-void Run::resume() {
+void Run::check_checkpoint() const {
   const fs::path file = found_->folder / kStateFile;
   const Json state = checkpoint_state();
   if (!state.is_object() || state.value("task", "") != to_string(job_.task)) {
@@ -302,8 +311,11 @@ void Run::resume() {
                "another order",
                data_->train.size(), rows));
   }
+}
+
+void Run::resume() {
   trainer_->restore(found_->folder);
-  best_.restore(state.value("best", Json()), output_);
+  best_.restore(checkpoint_state().value("best", Json()), output_);
   step_ = saved_ = found_->step;
   log::info(
       format("Resuming from {}, step {} of {}", found_->folder.string(), step_, total_steps_));

@@ -3,6 +3,7 @@
 //   OUTPUT/plan.json, memory.ntrace, phases.jsonl, metrics.jsonl, tensorboard/, report.html   (report/)
 //   OUTPUT/validation.jsonl   judgements and sample texts
 //   OUTPUT/global_step_N/     checkpoints (train/checkpoint.h), with the models and trainer.json
+//   OUTPUT/reference_log_probs.safetensors   of DPO, where they are computed once (reference_log_probs.h)
 //   OUTPUT/train.lock         locked while a run works in the folder (train/output_lock.h)
 //   OUTPUT/ranks/N/           plan.json, memory.ntrace and phases.jsonl of rank N, for N > 0
 //

@@ -69,6 +69,8 @@ class StepFailure : public parallel::CollectiveError {
 class Trainer {
  public:
   virtual ~Trainer() = default;
+  /// What is computed once, before load() or restore().
+  virtual void precompute() {}
   /// Weights as the configuration says, optimizers at zero.
   virtual void load() = 0;
   [[nodiscard]] virtual std::int64_t steps_per_epoch() const = 0;

@@ -385,7 +385,8 @@ bool Job::uses_reference() const {
          (trains_policy() && (algorithm.use_kl_in_reward || actor.use_kl_loss));
 }
 bool Job::reference_is_actor_base() const {
-  return uses_reference() && actor_model.lora.rank > 0 &&
+  // What runs once comes before the actor's weights are there.
+  return uses_reference() && !precomputes_reference() && actor_model.lora.rank > 0 &&
          (reference_model.path.empty() || reference_model.path == actor_model.path);
 }
 const std::string& Job::reference_path() const {

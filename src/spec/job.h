@@ -137,6 +137,7 @@ struct DpoConfig {
   PreferenceLoss loss_type = PreferenceLoss::kSigmoid;
   double beta = 0.1;
   double label_smoothing = 0;
+  bool precompute_ref_log_probs = false;  ///< before the first step, of every row
 };
 
 /// DAPO's dynamic sampling.
@@ -269,9 +270,12 @@ struct Job {
   [[nodiscard]] bool keeps_rollout_log_probs() const {
     return trains_policy() && (rollout.calculate_log_probs || algorithm.rollout_correction.any());
   }
-  /// A separate reference model. False: no term uses a reference, or it is the actor's frozen base
-  /// with the adapter off.
+  /// The reference's log-probabilities are computed once, before the first step.
+  [[nodiscard]] bool precomputes_reference() const {
+    return task == Task::kDpo && dpo.precompute_ref_log_probs;
+  }
   [[nodiscard]] bool uses_reference() const;
+  /// The reference is no model of its own: the actor's frozen base, the adapter off.
   [[nodiscard]] bool reference_is_actor_base() const;
   /// The reference's model: its own path, else the actor's.
   [[nodiscard]] const std::string& reference_path() const;

@@ -403,6 +403,10 @@ void bind_dpo(ConfigTable& t, DpoConfig& d) {
          "Probability that a label is wrong, in `sigmoid`, `sigmoid_norm` and `robust`.")
       .at_least(0)
       .at_most(1);
+  t.bind("dpo.precompute_ref_log_probs", &d.precompute_ref_log_probs,
+         "Computes the reference's log-probabilities of all rows once, before the first step; then "
+         "the "
+         "reference's weights are given up.");
 }
 
 void bind_rollout_correction(ConfigTable& t, RolloutCorrectionConfig& c) {

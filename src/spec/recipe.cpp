@@ -99,8 +99,15 @@ class Builder {
         if (generates) p.writes.push_back(tag);
       } else if (tag.model == p.model) {
         fill_own_tag(p, tag.kind, tag, adapted);
+      } else if (!p.runs_once() && runs_once(tag.model)) {
+        p.discards.push_back(tag);
       }
     }
+  }
+  // No phase of a step runs the model.
+  [[nodiscard]] bool runs_once(ModelId model) const {
+    return std::none_of(recipe_.phases.begin(), recipe_.phases.end(),
+                        [&](const Phase& p) { return p.model == model && !p.runs_once(); });
   }
 
   // A tag of the phase's own model. `adapted`: the adapter is what training changes.
@@ -167,18 +174,20 @@ void reference_model(Builder& b, const Job& job) {
 void reference_log_probs(Builder& b, const Job& job) {
   if (!job.uses_reference()) return;
   const bool base = job.reference_is_actor_base();
-  b.phase(PhaseId::kReferenceLogProbs, Body::kLogProbs,
-          base ? ModelId::kActor : ModelId::kReference)
-      .adapter_off = base;
+  Phase& p = b.phase(PhaseId::kReferenceLogProbs, Body::kLogProbs,
+                     base ? ModelId::kActor : ModelId::kReference);
+  p.adapter_off = base;
+  if (job.precomputes_reference()) p.times = 0;
 }
 
 // DPO.
 void preferences(Builder& b, const Job& job) {
   b.trained(trained_actor(job, ModelId::kActor, Head::kLanguageModel));
   reference_model(b, job);
-  reference_log_probs(b, job);
+  if (!job.precomputes_reference()) reference_log_probs(b, job);
   b.update(job, PhaseId::kTrain, Body::kPreferenceUpdate, ModelId::kActor);
   b.phase(PhaseId::kValidate, Body::kCrossEntropy, ModelId::kActor);
+  if (job.precomputes_reference()) reference_log_probs(b, job);
 }
 
 // PPO; without a critic: GRPO and similar algorithms.

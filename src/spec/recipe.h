@@ -106,13 +106,15 @@ struct Phase {
   bool adapter_off = false;         ///< the frozen base alone, as the reference
   bool baseline = false;            ///< of one greedy response to each prompt
   TrainPart part = TrainPart::kNone;
-  /// Runs in a step. A backward phase and the update behind it repeat together, in turn.
+  /// Runs in a step. A backward phase and the update behind it repeat together, in turn. 0: the phase
+  /// runs before the first step and never again, with nothing on the device but what it needs.
   std::int64_t times = 1;
   std::vector<TagId> needs;     ///< resident during the phase
   std::vector<TagId> streams;   ///< on the device a window at a time
   std::vector<TagId> writes;    ///< of needs and streams, those whose contents change
   std::vector<TagId> discards;  ///< not needed, and their contents are worthless from here on
   [[nodiscard]] bool trains() const { return part != TrainPart::kNone; }
+  [[nodiscard]] bool runs_once() const { return times == 0; }
 };
 
 /// How a training body goes through a rank's rows: sequences, or pairs of them.
@@ -141,7 +143,7 @@ struct Recipe {
   Task task = Task::kPpo;
   std::vector<ModelSource> models;
   std::vector<TagId> tags;    ///< in the order in which their regions are made
-  std::vector<Phase> phases;  ///< one step, in order
+  std::vector<Phase> phases;  ///< one step, in order; last those that run once, before the first
 
   /// Null when the job has none.
   [[nodiscard]] const ModelSource* find(ModelId model) const;

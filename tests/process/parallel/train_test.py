@@ -133,6 +133,30 @@ class Train(unittest.TestCase):
                 other = [] if words == lora else ["actor_rollout_ref.ref.model.path=out/sft/global_step_3/actor"]
                 self.assert_first_step_is_the_same("reward", f"dpo-{name}", "task=dpo", f"dpo.loss_type={name}", *other, *words)
 
+    def test_a_reference_that_runs_once_is_the_same_on_one_rank_and_two(self):
+        words = ("task=dpo", "dpo.precompute_ref_log_probs=true", "trainer.total_training_steps=1",
+                 "actor_rollout_ref.ref.model.path=out/sft/global_step_3/actor")
+        alone = self.train(1, "reward", "trainer.default_local_dir=out/once-1", *words)
+        self.assertEqual(alone.returncode, 0, alone.stderr)
+        self.two_ranks("reward", "once-2", *words)
+        for read in (lambda name: self.metrics(f"out/{name}"),
+                     lambda name: [{k: v for k, v in row.items() if not k.startswith("timing")}
+                                   for row in read_lines(self.home / f"out/{name}/validation.jsonl")]):
+            for a, b in zip(read("once-1"), read("once-2"), strict=True):
+                self.assert_near(a, b, 1e-3, "once")
+        for folder in ("once-2", "once-2/ranks/1"):
+            self.assert_planned_is_measured(f"out/{folder}")
+        # What one rank has computed another number of them goes on with.
+        file = "reference_log_probs.safetensors"
+        (self.home / "out/once-3").mkdir()
+        shutil.copy(self.home / "out/once-1" / file, self.home / "out/once-3")
+        result = self.two_ranks("reward", "once-3", *words)
+        self.assertIn("has the reference's log-probabilities of 55 of 55 pairs", result.stderr)
+        one, two = ((self.home / f"out/{name}" / file).read_bytes() for name in ("once-1", "once-3"))
+        self.assertEqual(one, two)
+        for a, b in zip(self.metrics("out/once-1"), self.metrics("out/once-3"), strict=True):
+            self.assert_near(a, b, 1e-3, "once-3")
+
     def test_every_policy_loss_is_the_same_on_one_rank_and_two(self):
         """But for those that look at a micro-batch as a whole (docs/algorithms.md)."""
         self.write_grpo()

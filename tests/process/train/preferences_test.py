@@ -64,6 +64,23 @@ def whole(examples):
     assert accuracy > 0.75, accuracy
 
 
+def once_is_the_same(examples):
+    """The reference before the first step instead of in each, on 200 pairs: no multiple of a batch."""
+    base = examples.base
+    for name in ("each", "once"):
+        examples.train("preferences/dpo.toml", *FEW, 'data.train_files=["../reviews/pairs_val.jsonl"]', f"dpo.precompute_ref_log_probs={json.dumps(name == 'once')}",
+                       f"trainer.default_local_dir={base}/{name}")
+    each, once = (neap_program.read_lines(base / name / "metrics.jsonl") for name in ("each", "once"))
+    for a, b in zip(each, once, strict=True):
+        assert abs(a["train/loss"] - b["train/loss"]) < 1e-6, (a, b)
+    peaks = {name: json.loads((base / name / "plan.json").read_text())["peak"] for name in ("each", "once")}
+    assert peaks["once"] < peaks["each"], peaks
+    planned = {p["name"]: p["peak"] for p in json.loads((base / "once/plan.json").read_text())["phases"]}
+    measured = [(r["phase"], r["peak"]) for r in neap_program.read_lines(base / "once/phases.jsonl")]
+    assert set(dict(measured)) == set(planned), measured
+    assert all(peak == planned[name] for name, peak in measured), (planned, measured)
+
+
 def main():
     neap, source = sys.argv[1], pathlib.Path(sys.argv[2])
     with tempfile.TemporaryDirectory(prefix="neap-preferences-") as base:
@@ -72,6 +89,7 @@ def main():
             whole(examples)
         else:
             few_steps(examples, source)
+            once_is_the_same(examples)
     return 0
 
 

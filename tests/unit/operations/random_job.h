@@ -176,6 +176,14 @@ inline void random_packing(Dice& dice, spec::Job& job) {
     *budget = longest + dice.between(0, 3 * longest);
 }
 
+// The actor's start, frozen.
+inline plan::ModelRole reference_of(plan::ModelRole role) {
+  role.name = "reference";
+  role.trained = false;
+  role.lora = {};
+  return role;
+}
+
 inline RandomJob random_job(std::uint64_t seed) {
   Dice dice(seed);
   RandomJob out;
@@ -231,11 +239,10 @@ inline RandomJob random_job(std::uint64_t seed) {
   out.models.actor = random_role(dice, "actor", spec::Head::kLanguageModel, !evaluated, out.dtype);
   job.actor_model.lora.rank = out.models.actor->lora.rank;
   if (job.task == spec::Task::kSft) return out;
-  if (out.models.actor->lora.rank == 0 && !evaluated) {
-    out.models.reference = *out.models.actor;
-    out.models.reference->name = "reference";
-    out.models.reference->trained = false;
-  }
+  if (Dice once(seed + 104729); job.task == spec::Task::kDpo)
+    job.dpo.precompute_ref_log_probs = once.chance(50);
+  if ((out.models.actor->lora.rank == 0 || job.precomputes_reference()) && !evaluated)
+    out.models.reference = reference_of(*out.models.actor);
   if (job.task == spec::Task::kDpo) return out;
   out.models.reward = random_role(dice, "reward", spec::Head::kScalar, false, out.dtype);
   if (job.task == spec::Task::kPpo)

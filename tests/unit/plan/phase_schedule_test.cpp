@@ -192,6 +192,35 @@ TEST(Residency, AStreamedTagTakesItsWindowAndMovesBothWays) {
   EXPECT_EQ(solve_residency(plan, "auto").code(), ErrorCode::kDoesNotFit);
 }
 
+TEST(Residency, APhaseThatRunsOnceHasWhatItNeedsAndNothingElse) {
+  MemoryPlan plan;
+  plan.phases = {
+      {"train", 10_MiB, 9_MiB, 2}, {"validate", 5_MiB, 5_MiB, 1}, {"once", 30_MiB, 30_MiB, 7}};
+  plan.phases[2].times = 0;
+  plan.tags = {tag("weights", 100_MiB, "NN.", "w..", Contents::kLive),
+               tag("optimizer", 200_MiB, "N..", "w..", Contents::kLive),
+               tag("reference", 90_MiB, "ddN", "...", Contents::kScratch)};
+  for (const char* mode : {"auto", "all"}) {
+    MemoryPlan free = plan;
+    ASSERT_TRUE(solve_residency(free, mode).ok());
+    EXPECT_EQ(free.cycle(), 2U);
+    EXPECT_EQ(free.schedule[2].resident, (std::vector<bool>{false, false, true}));
+    EXPECT_EQ(free.schedule[2].peak, 120_MiB);
+    EXPECT_EQ(free.schedule[0].resident, (std::vector<bool>{true, true, false}));
+    EXPECT_EQ(free.schedule[1].resident, (std::vector<bool>{true, true, false}));
+    EXPECT_EQ(free.peak, 310_MiB);
+    EXPECT_EQ(free.all_resident, 310_MiB) << "never all three";
+    EXPECT_EQ(free.moved_per_step, 0_B);
+    EXPECT_EQ(free.host_bytes, 0_B);
+    EXPECT_DOUBLE_EQ(free.seconds(), 3) << "of a step";
+    for (const PhaseSchedule& s : free.schedule) EXPECT_TRUE(s.moves.empty());
+  }
+  // It bounds the capacity as any other.
+  plan.phases[2].transient = 400_MiB;
+  EXPECT_EQ(min_capacity(plan), 490_MiB);
+  EXPECT_EQ(least_needed(plan), 490_MiB);
+}
+
 // ---- against enumeration -----------------------------------------------------------------------
 
 // Cost of one tag's residency, by walking the cycle until it repeats itself.
@@ -286,6 +315,43 @@ TEST(ResidencyProperty, IsOptimalAgainstEnumeration) {
     ASSERT_LE(min_capacity(plan), plan.capacity) << i;
   }
   EXPECT_GT(fitted, 1000);
+}
+
+TEST(ResidencyProperty, APhaseThatRunsOnceChangesNoStep) {
+  std::mt19937_64 random(11);
+  int fitted = 0;
+  for (int i = 0; i < 500; ++i) {
+    MemoryPlan plain = random_plan(random);
+    plain.overlap = i % 2 == 0;
+    for (PhasePlan& phase : plain.phases)
+      phase.seconds = 1e-9 * static_cast<double>(random() % 100);
+    MemoryPlan more = plain;
+    more.phases.push_back({"once", Bytes(1), Bytes(1), 5});
+    more.phases.back().times = 0;
+    for (TagPlan& t : more.tags) {
+      t.need.push_back(Need::kOptional);
+      t.write.push_back(false);
+    }
+    more.tags.push_back(tag("reference", plain.capacity - Bytes(1),
+                            std::string(plain.phases.size(), 'd') + "N",
+                            std::string(more.phases.size(), '.'), Contents::kScratch));
+    const bool fits = solve_residency(plain, "auto").ok();
+    ASSERT_EQ(solve_residency(more, "auto").ok(), fits) << i;
+    if (!fits) continue;
+    ++fitted;
+    for (std::size_t p = 0; p < plain.phases.size(); ++p) {
+      const PhaseSchedule &a = plain.schedule[p], &b = more.schedule[p];
+      ASSERT_EQ(a.moves, b.moves) << i;
+      ASSERT_EQ(a.again, b.again) << i;
+      ASSERT_EQ(a.peak, b.peak) << i;
+      ASSERT_FALSE(b.resident.back()) << i;
+    }
+    ASSERT_EQ(more.moved_per_step, plain.moved_per_step) << i;
+    ASSERT_DOUBLE_EQ(more.seconds(), plain.seconds()) << i;
+    ASSERT_EQ(more.host_bytes, plain.host_bytes) << i;
+    ASSERT_EQ(more.schedule.back().peak, plain.capacity) << i;
+  }
+  EXPECT_GT(fitted, 100);
 }
 
 TEST(ResidencyProperty, MoreCapacityNeverMovesMore) {

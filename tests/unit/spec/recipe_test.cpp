@@ -119,6 +119,24 @@ TEST(Recipe, DpoHasTheReferenceInAPhaseOfItsOwn) {
   EXPECT_TRUE(adapted.find(PhaseId::kReferenceLogProbs)->adapter_off);
 }
 
+TEST(Recipe, AReferenceThatRunsOnceIsGivenUpBeforeTheStep) {
+  Job job = job_of(Task::kDpo);
+  job.algorithm.use_kl_in_reward = false;
+  job.dpo.precompute_ref_log_probs = true;
+  for (const std::int64_t rank : {0, 4}) {
+    job.actor_model.lora.rank = rank;
+    const Recipe r = recipe_of(job);
+    EXPECT_EQ(phases(r), (Lines{"train", "validate", "ref_logp"}));
+    const Phase& once = r.phases.back();
+    EXPECT_TRUE(once.runs_once());
+    EXPECT_FALSE(once.adapter_off) << "it comes before the actor";
+    EXPECT_EQ(table(r).back(), "reference.weights drop drop need");
+    EXPECT_EQ(r.find(ModelId::kReference)->path, "actor");
+  }
+  job.task = Task::kSft;
+  EXPECT_EQ(phases(recipe_of(job)), (Lines{"train", "validate"}));
+}
+
 TEST(Recipe, SupervisedTasksTrainAndValidate) {
   const Job sft = job_of(Task::kSft);
   EXPECT_EQ(phases(recipe_of(sft)), (Lines{"train", "validate"}));
