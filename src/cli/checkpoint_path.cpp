@@ -4,7 +4,6 @@
 
 #include "base/format.h"
 #include "base/status.h"
-#include "model/model_reader.h"
 
 namespace neap::cli {
 namespace fs = std::filesystem;
@@ -13,7 +12,7 @@ spec::ModelFiles model_files(const fs::path& path, const fs::path& adapter) {
   for (const char* inner : {"", "actor", "latest/actor"}) {
     std::error_code error;
     const fs::path folder = *inner == '\0' ? path : path / inner;
-    const bool whole = fs::exists(folder / "config.json", error) && model::has_weights(folder);
+    const bool whole = fs::exists(folder / "config.json", error) && spec::has_weights(folder);
     if (!whole && !fs::exists(folder / spec::kAdapterConfig, error)) continue;
     spec::ModelFiles files = value_or_throw(spec::find_model(folder));
     if (!adapter.empty()) files.adapter = adapter;

@@ -79,10 +79,6 @@ void read_scaled(const Source& source, const Tensor& target) {
 
 }  // namespace
 
-bool has_weights(const fs::path& folder) {
-  return WeightFolder::exists(folder);
-}
-
 struct ModelReader::State {
   std::vector<spec::FlatUnit> units;
   WeightFolder weights;

@@ -21,9 +21,6 @@
 
 namespace neap::model {
 
-/// True when the folder holds safetensors weights (not only a config.json).
-[[nodiscard]] bool has_weights(const std::filesystem::path& folder);
-
 class ModelReader {
  public:
   /// Matches names, with and without the base model's prefix. A missing tensor is an error, but for

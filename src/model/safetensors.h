@@ -121,7 +121,6 @@ class WeightFolder {
     explicit operator bool() const { return tensor != nullptr; }
   };
   [[nodiscard]] static WeightFolder open(const std::filesystem::path& folder);
-  [[nodiscard]] static bool exists(const std::filesystem::path& folder);
   [[nodiscard]] Found find(std::string_view name) const;
   [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "model/safetensors.h"
 #include "model/safetensors_detail.h"
+#include "spec/model_files.h"
 
 namespace neap::model {
 
@@ -15,11 +16,10 @@ namespace fs = std::filesystem;
 using detail::bytes_of;
 using detail::corrupt;
 using detail::shown;
+using spec::kModelWeightIndex;
+using spec::kModelWeights;
 
 namespace {
-
-constexpr std::string_view kSingle = "model.safetensors";
-constexpr std::string_view kIndex = "model.safetensors.index.json";
 
 bool is_shard_name(const std::string& name) {
   // model-00001-of-00003.safetensors
@@ -31,7 +31,7 @@ void remove_stale(const fs::path& folder, const std::vector<std::string>& kept) 
   std::vector<fs::path> stale;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    const bool ours = name == kSingle || name == kIndex || is_shard_name(name);
+    const bool ours = name == kModelWeights || name == kModelWeightIndex || is_shard_name(name);
     if (ours && std::find(kept.begin(), kept.end(), name) == kept.end())
       stale.push_back(entry.path());
   }
@@ -60,7 +60,7 @@ ShardedWriter::ShardedWriter(fs::path folder, const std::vector<TensorInfo>& ten
   }
   for (std::size_t i = 0; i < shards.size(); ++i) {
     files_.push_back(shards.size() == 1
-                         ? std::string(kSingle)
+                         ? std::string(kModelWeights)
                          : format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()));
     shards_.emplace_back(folder_ / files_.back(), std::move(shards[i]),
                          std::map<std::string, std::string>{{"format", "pt"}}, sync);
@@ -83,35 +83,31 @@ void ShardedWriter::commit() {
   for (SafetensorsWriter& shard : shards_) shard.commit();
   std::vector<std::string> kept = files_;
   if (!index_.empty()) {
-    throw_if_error(write_file_atomic(folder_ / kIndex, index_));
-    kept.emplace_back(kIndex);
+    throw_if_error(write_file_atomic(folder_ / kModelWeightIndex, index_));
+    kept.emplace_back(kModelWeightIndex);
   }
   remove_stale(folder_, kept);
-}
-
-bool WeightFolder::exists(const fs::path& folder) {
-  std::error_code ignored;
-  return fs::exists(folder / kSingle, ignored) || fs::exists(folder / kIndex, ignored);
 }
 
 WeightFolder WeightFolder::open(const fs::path& folder) {
   WeightFolder weights;
   weights.folder_ = folder;
   std::error_code ignored;
-  if (fs::exists(folder / kSingle, ignored)) {
-    weights.files_.push_back(SafetensorsFile::open(folder / kSingle));
+  if (fs::exists(folder / kModelWeights, ignored)) {
+    weights.files_.push_back(SafetensorsFile::open(folder / kModelWeights));
     for (const TensorEntry& t : weights.files_[0].tensors()) weights.file_of_.emplace(t.name, 0);
     return weights;
   }
-  const fs::path index_path = folder / kIndex;
+  const fs::path index_path = folder / kModelWeightIndex;
   if (!fs::exists(index_path, ignored)) {
     const bool pickled = fs::exists(folder / "pytorch_model.bin", ignored) ||
                          fs::exists(folder / "pytorch_model.bin.index.json", ignored);
-    throw Error(ErrorCode::kNotFound,
-                format("{} has no {} and no {}{}", folder.string(), kSingle, kIndex,
-                       pickled ? "; it holds pytorch_model.bin, a pickle, which is not read: "
-                                 "docs/training.md has the command that converts it"
-                               : ""));
+    throw Error(
+        ErrorCode::kNotFound,
+        format("{} has no {} and no {}{}", folder.string(), kModelWeights, kModelWeightIndex,
+               pickled ? "; it holds pytorch_model.bin, a pickle, which is not read: "
+                         "docs/training.md has the command that converts it"
+                       : ""));
   }
   const std::string text = value_or_throw(read_file(index_path, 256_MiB));
   // Sorted objects: neap::Json keeps keys in order by searching, which a hostile index could use.
@@ -143,7 +139,8 @@ WeightFolder::Found WeightFolder::find(std::string_view name) const {
 
 std::vector<fs::path> WeightFolder::files() const {
   std::vector<fs::path> all;
-  if (files_.empty() || files_.front().path() != folder_ / kSingle) all.push_back(folder_ / kIndex);
+  if (files_.empty() || files_.front().path() != folder_ / kModelWeights)
+    all.push_back(folder_ / kModelWeightIndex);
   for (const SafetensorsFile& file : files_) all.push_back(file.path());
   return all;
 }

@@ -246,15 +246,6 @@ Result<std::map<std::string, LoraModule, std::less<>>> chosen_modules(Fields& f,
   return out;
 }
 
-bool has_weights(const fs::path& folder) {
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (name.starts_with("model") && name.ends_with(".safetensors")) return true;
-  }
-  return false;
-}
-
 Result<Json> read_config(const fs::path& file) {
   NEAP_TRY_ASSIGN(const std::string text, read_file(file, 16_MiB));
   NEAP_TRY_ASSIGN(Json config, parse_json(text, file.string()));
@@ -359,6 +350,12 @@ Json adapter_json(const LoraShape& lora, const Architecture& model, Head head,
                  {"target_modules", std::move(targets)}};
   if (head == Head::kScalar) config["modules_to_save"] = Json::array({"score"});
   return config;
+}
+
+bool has_weights(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / kModelWeights, ignored) ||
+         fs::exists(folder / kModelWeightIndex, ignored);
 }
 
 fs::path ModelFiles::tokenizer() const {

@@ -12,6 +12,12 @@ namespace neap::spec {
 
 inline constexpr const char* kAdapterConfig = "adapter_config.json";
 inline constexpr const char* kAdapterWeights = "adapter_model.safetensors";
+// Of a whole model: one file, or the index of several.
+inline constexpr const char* kModelWeights = "model.safetensors";
+inline constexpr const char* kModelWeightIndex = "model.safetensors.index.json";
+
+/// The folder has weights of a whole model, not a config.json or an adapter alone.
+[[nodiscard]] bool has_weights(const std::filesystem::path& folder);
 
 /// Where the files of a model are.
 struct ModelFiles {

@@ -148,7 +148,7 @@ void ModelWorker::start_units(std::size_t first, std::size_t count, const UnitFi
 
 ModelWorker::UnitFill ModelWorker::weight_source() {
   const fs::path& folder = spec_.files.base;
-  if (!model::has_weights(folder)) {
+  if (!spec::has_weights(folder)) {
     const bool scalar = spec_.head == spec::Head::kScalar;
     if (!spec_.trained || has_lora() || (scalar && !spec_.init_head)) {
       throw Error(ErrorCode::kNotFound,
@@ -245,7 +245,7 @@ void ModelWorker::write(const fs::path& folder, model::SaveOptions options) {
   model::save_model(folder, shape_, spec_.head, weights_, options);
   if (has_lora()) {
     // By its name PEFT finds the base. One that is made of several folders has none.
-    const bool named = spec_.files.adapter.empty() && model::has_weights(spec_.files.base);
+    const bool named = spec_.files.adapter.empty() && spec::has_weights(spec_.files.base);
     const std::string base = named ? fs::weakly_canonical(spec_.files.base).string() : "";
     model::save_adapter(folder, shape_, spec_.head, spec_.lora, adapters_, base, options.sync);
   }

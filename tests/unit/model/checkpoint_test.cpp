@@ -50,7 +50,7 @@ TEST_F(Checkpoint, ModelsComeBackThroughTheirFolder) {
     TestModel saved(shape, spec::Head::kLanguageModel, std::nullopt, at::kFloat, 3);
     TestModel loaded(shape, spec::Head::kLanguageModel, std::nullopt, at::kFloat, 4);
     save_model(folder_, shape, saved.head, saved.weights, {.max_shard = Bytes(20'000)});
-    EXPECT_TRUE(has_weights(folder_));
+    EXPECT_TRUE(spec::has_weights(folder_));
     const ModelReader reader(folder_, shape, loaded.head);
     EXPECT_THAT(reader.missing(), ElementsAre());
     EXPECT_THAT(reader.unused(), ElementsAre());

@@ -138,5 +138,35 @@ TEST(AdapterConfig, SaysWhatTrainingCannotContinue) {
   EXPECT_TRUE(has(refusal({{"target_modules", {"lm_head"}}}), "\"lm_head\", which is in no block"));
 }
 
+TEST(ModelFiles, AnAdapterBesideWeightsIsTheirs) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(::testing::TempDir()) / "neap-model-files";
+  const fs::path base = folder / "base", adapter = folder / "adapter";
+  fs::remove_all(folder);
+  for (const fs::path& made : {base, adapter}) fs::create_directories(made);
+  const auto write = [](const fs::path& file, const std::string& text) {
+    ASSERT_TRUE(write_file_atomic(file, text).ok());
+  };
+  write(base / "config.json", "{}");
+  EXPECT_FALSE(has_weights(base));
+  EXPECT_EQ(find_model(base)->base, base) << "random weights, then";
+  EXPECT_TRUE(find_model(base)->adapter.empty());
+  write(adapter / kAdapterConfig, R"({"base_model_name_or_path": ")" + base.string() + R"("})");
+  // Neither an adapter's weights nor a shard without its index are a model's.
+  write(adapter / kAdapterWeights, "");
+  write(adapter / "model-00001-of-00002.safetensors", "");
+  EXPECT_FALSE(has_weights(adapter));
+  EXPECT_EQ(find_model(adapter)->base, base);
+  EXPECT_EQ(find_model(adapter)->adapter, adapter);
+  for (const char* name : {kModelWeights, kModelWeightIndex}) {
+    write(adapter / name, "");
+    EXPECT_TRUE(has_weights(adapter));
+    EXPECT_EQ(find_model(adapter)->base, adapter);
+    EXPECT_EQ(find_model(adapter)->adapter, adapter);
+    fs::remove(adapter / name);
+  }
+  fs::remove_all(folder);
+}
+
 }  // namespace
 }  // namespace neap::spec
