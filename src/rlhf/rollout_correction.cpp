@@ -3,8 +3,9 @@
 #include <ATen/ATen.h>
 
 #include "base/status.h"
+#include "model/aten_ops.h"
 #include "rlhf/core_algos.h"
-#include "step/losses.h"
+#include "step/rollout_terms.h"
 
 namespace neap::rlhf {
 namespace {
@@ -14,27 +15,18 @@ double number(const at::Tensor& t) {
 }
 
 at::Tensor held(const at::Tensor& x) {
-  return x.clamp(-step::kLogRatioLimit, step::kLogRatioLimit);
+  model::AtenOps ops(x.device());
+  return step::held_log_ratio(ops, x);
 }
 
-// Trainer less rollout, 0 outside the mask.
+// In float64, and so what follows.
 at::Tensor log_ratio(const RolloutDivergence& d) {
-  return ((d.trainer - d.rollout) * d.mask).to(at::kDouble);
+  model::AtenOps ops(d.mask.device());
+  return step::rollout_log_ratio(ops, d.trainer, d.rollout, d.mask).to(at::kDouble);
 }
 
 at::Tensor sequence_mean(const at::Tensor& x, const at::Tensor& mask) {
   return (x * mask).sum(-1) / mask.sum(-1).clamp_min(1);
-}
-
-at::Tensor divergence(const at::Tensor& r, int estimator) {
-  switch (estimator) {
-    case 1:
-      return -r;
-    case 2:
-      return r.square() / 2;
-    default:
-      return r.exp() - 1 - r;
-  }
 }
 
 }  // namespace
@@ -68,22 +60,17 @@ at::Tensor rollout_weights(const spec::RolloutCorrectionConfig& config, const Ro
   if (!config.weighs()) return {};
   const spec::ImportanceWeights rule = value_or_throw(spec::importance_weights(config));
   const at::Tensor mask = d.mask.to(at::kDouble);
-  const at::Tensor r = log_ratio(d);
-  const at::Tensor raw =
-      (rule.sequences ? held(r.sum(-1, true)).exp().expand_as(r) : held(r).exp()) * mask;
+  model::AtenOps ops(mask.device());
+  const at::Tensor raw = step::probability_ratios(ops, log_ratio(d), mask, rule);
   const double low = rule.low ? *rule.low : 1 / rule.high;
   metrics["rollout_corr/rollout_is_ratio_fraction_high"] =
       number(masked_mean(raw.gt(rule.high).to(at::kDouble), mask));
   metrics["rollout_corr/rollout_is_ratio_fraction_low"] =
       number(masked_mean(raw.lt(low).to(at::kDouble), mask));
-  at::Tensor w = rule.low ? raw * raw.ge(low).logical_and(raw.le(rule.high)).to(at::kDouble)
-                          : raw.clamp_max(rule.high);
+  const at::Tensor w = step::bounded_weights(ops, raw, rule);
   if (config.rollout_is_batch_normalize) {
-    const at::Tensor mean =
-        rule.sequences ? masked_mean(sequence_mean(w, mask), mask.sum(-1).gt(0).to(at::kDouble))
-                       : masked_mean(w, mask);
-    w = w / (mean + 1e-8);
-    metrics["rollout_corr/rollout_is_batch_norm_factor"] = number(mean);
+    metrics["rollout_corr/rollout_is_batch_norm_factor"] =
+        step::normalize_weights(ops, w, mask, rule);
   }
   const at::Tensor mean = masked_mean(w, mask);
   const at::Tensor variance = masked_mean((w - mean).square(), mask);
@@ -109,27 +96,9 @@ at::Tensor accepted_mask(const spec::RolloutCorrectionConfig& config, const Roll
                          Metrics& metrics) {
   if (!config.rejects()) return d.mask;
   const at::Tensor mask = d.mask.to(at::kDouble);
-  const at::Tensor r = held(log_ratio(d));
-  at::Tensor kept = mask;
-  for (const spec::RejectionRule& rule : value_or_throw(spec::rejection_rules(config))) {
-    const at::Tensor k = divergence(r, rule.estimator) * mask;  // (B, T)
-    at::Tensor value;
-    switch (rule.scope) {
-      case spec::RejectionRule::Scope::kToken:
-        value = k;
-        break;
-      case spec::RejectionRule::Scope::kSequenceSum:
-        value = k.sum(-1, true);
-        break;
-      case spec::RejectionRule::Scope::kSequenceMean:
-        value = sequence_mean(k, mask).unsqueeze(-1);
-        break;
-      case spec::RejectionRule::Scope::kSequenceMax:
-        value = std::get<0>(k.max(-1, true));
-        break;
-    }
-    kept = kept * value.ge(rule.low).logical_and(value.le(rule.high)).to(at::kDouble);
-  }
+  model::AtenOps ops(mask.device());
+  const at::Tensor kept =
+      step::accepted_tokens(ops, log_ratio(d), mask, value_or_throw(spec::rejection_rules(config)));
   const at::Tensor there = mask.sum(-1).gt(0).to(at::kDouble);
   const at::Tensor left = kept.sum(-1).gt(0).to(at::kDouble);
   metrics["rollout_corr/rollout_rs_masked_fraction"] = 1 - number(masked_mean(kept, mask));

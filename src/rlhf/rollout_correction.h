@@ -1,7 +1,7 @@
 // Correction between rollout and trainer: importance weights, rejection, and how far both are apart.
 //
 // Both have the same weights, but not the same kernels: decoding reads a cache, rounds elsewhere,
-// and in other systems is another engine. verl's formulas and metric names.
+// and in other systems is another engine. verl's formulas (step/rollout_terms.h) and metric names.
 //
 // Threads   free functions without state.   Failure   Error for a configuration that is wrong.
 #pragma once

@@ -1,7 +1,8 @@
-// What bypass mode makes of the rollout's log-probabilities in each micro-batch: the tokens that count, and
-// their weights, from the policy as it is now. Nothing here has a gradient.
+// What is made of the log-probabilities that the rollout kept: the tokens that count, and their weights. Of a
+// whole batch before its updates (rlhf/rollout_correction.h), or in bypass mode of each micro-batch, from the
+// policy as it is now. Nothing here has a gradient.
 //
-// Tensors are (B, T) float32: B sequences, T response tokens.
+// Tensors are (B, T): B sequences, T response tokens.
 #pragma once
 
 #include <vector>
@@ -11,11 +12,16 @@
 
 namespace neap::step {
 
-/// Current log-probability less the rollout's, 0 outside of the mask, clamped.
+/// Log-probability less the rollout's, 0 outside of the mask.
 template <class Ops, class T = typename Ops::Tensor>
 T rollout_log_ratio(Ops& ops, const T& log_probs, const T& rollout, const T& mask) {
   const T r = ops.subtract(log_probs, rollout);
   ops.multiply_(r, mask);
+  return r;
+}
+/// Within what an exponential takes.
+template <class Ops, class T = typename Ops::Tensor>
+T held_log_ratio(Ops& ops, const T& r) {
   return ops.clamp(r, -kLogRatioLimit, kLogRatioLimit);
 }
 
@@ -40,8 +46,10 @@ template <class Ops, class T = typename Ops::Tensor>
 T accepted_tokens(Ops& ops, const T& r, const T& mask,
                   const std::vector<spec::RejectionRule>& rules) {
   const T kept = ops.clone(mask);
+  if (rules.empty()) return kept;
+  const T held = held_log_ratio(ops, r);
   for (const spec::RejectionRule& rule : rules) {
-    T value = divergence_of_tokens(ops, r, mask, rule.estimator);
+    T value = divergence_of_tokens(ops, held, mask, rule.estimator);
     using Scope = spec::RejectionRule::Scope;
     if (rule.scope == Scope::kSequenceMax) {
       value = ops.max_last(value);
@@ -56,21 +64,37 @@ T accepted_tokens(Ops& ops, const T& r, const T& mask,
   return kept;
 }
 
-/// Importance weights of the tokens, 0 outside of the mask.
+/// The ratio of the probabilities of tokens, or of whole sequences on each of their tokens; 0 outside of
+/// the mask.
 template <class Ops, class T = typename Ops::Tensor>
-T importance_weights(Ops& ops, const T& r, const T& mask, const spec::ImportanceWeights& rule) {
-  T w;
-  if (rule.sequences) {
-    const T sum = ops.view(ops.sum_last(r), {-1, 1});
-    w = ops.multiply(mask, ops.exp(ops.clamp(sum, -kLogRatioLimit, kLogRatioLimit)));
-  } else {
-    w = ops.multiply(mask, ops.exp(r));
-  }
+T probability_ratios(Ops& ops, const T& r, const T& mask, const spec::ImportanceWeights& rule) {
+  const T log = rule.sequences ? ops.view(ops.sum_last(r), {-1, 1}) : r;
+  return ops.multiply(mask, ops.exp(held_log_ratio(ops, log)));
+}
+/// The weights that the rule makes of them.
+template <class Ops, class T = typename Ops::Tensor>
+T bounded_weights(Ops& ops, T w, const spec::ImportanceWeights& rule) {
   if (!rule.low) return ops.clamp(w, 0, rule.high);
   const T inside = ops.at_most(w, rule.high);
   ops.multiply_(inside, ops.at_most(ops.negate(w), -*rule.low));
   ops.multiply_(w, inside);
   return w;
+}
+
+/// Divides weights by their mean over tokens, or over the sequences that have some. The mean.
+template <class Ops, class T = typename Ops::Tensor>
+double normalize_weights(Ops& ops, const T& w, const T& mask, const spec::ImportanceWeights& rule) {
+  double mean = 0;
+  if (rule.sequences) {
+    const T lengths = ops.sum_last(mask);
+    const T rows = ops.sum_last(w);
+    ops.divide_(rows, ops.clamp(lengths, 1, kMostTokens));
+    mean = ops.read(ops.sum(rows)) / (ops.read(ops.sum(ops.above(lengths, 0.0))) + 1e-8);
+  } else {
+    mean = masked_mean(ops, w, mask, ops.read(ops.sum(mask)));
+  }
+  ops.divide_(w, mean + 1e-8);
+  return mean;
 }
 
 template <class T>
@@ -85,19 +109,9 @@ RolloutTerms<T> rollout_terms(Ops& ops, const T& log_probs, const T& rollout, co
   const T r = rollout_log_ratio(ops, log_probs, rollout, mask);
   RolloutTerms<T> out{accepted_tokens(ops, r, mask, terms.rejections), T()};
   if (!terms.weights) return out;
-  out.weights = importance_weights(ops, r, mask, *terms.weights);
-  if (!terms.normalize) return out;
-  // Over tokens, or over sequences that have some.
-  double mean = 0;
-  if (terms.weights->sequences) {
-    const T lengths = ops.sum_last(mask);
-    const T rows = ops.sum_last(out.weights);
-    ops.divide_(rows, ops.clamp(lengths, 1, kMostTokens));
-    mean = ops.read(ops.sum(rows)) / (ops.read(ops.sum(ops.above(lengths, 0.0))) + 1e-8);
-  } else {
-    mean = masked_mean(ops, out.weights, mask, ops.read(ops.sum(mask)));
-  }
-  ops.divide_(out.weights, mean + 1e-8);
+  out.weights =
+      bounded_weights(ops, probability_ratios(ops, r, mask, *terms.weights), *terms.weights);
+  if (terms.normalize) (void)normalize_weights(ops, out.weights, mask, *terms.weights);
   return out;
 }
 

@@ -185,6 +185,37 @@ TEST(LossGoldens, CorrectionsBetweenRolloutAndTrainer) {
   }
 }
 
+// With ratios far beyond the clamp, too.
+TEST(LossGoldens, CorrectionsOfABatchAndOfBypassModeAreTheSame) {
+  const at::Tensor mask = mask_of({3, 2, 0}, 3);
+  const at::Tensor rollout = at::zeros({3, 3});
+  const at::Tensor current = table({{25.0, -24.5, -0.25}, {-30.0, 0.5, 60.0}, {40.0, 1.0, 1.0}});
+  model::AtenOps ops(at::kCPU);
+  for (const char* weighs : {"token", "sequence"}) {
+    for (const char* bounds : {"2.0", "0.5_5.0"}) {
+      spec::RolloutCorrectionConfig config;
+      config.rollout_is = weighs;
+      config.rollout_is_threshold = bounds;
+      config.rollout_is_batch_normalize = bounds[0] == '2';
+      config.rollout_rs = "token_k3,seq_mean_k1,seq_max_k2";
+      config.rollout_rs_threshold = "1e6,0.0_15.0,400";
+      config.loss_type = "reinforce";
+      Metrics metrics;
+      const RolloutDivergence divergence{rollout, current, mask};
+      const auto made = step::rollout_terms(ops, current, rollout, mask,
+                                            value_or_throw(spec::bypass_terms(config)));
+      expect_close(made.weights, rollout_weights(config, divergence, metrics));
+      expect_close(made.mask, accepted_mask(config, divergence, metrics));
+    }
+  }
+  // The sum of a sequence counts as it is, and is clamped as a whole.
+  spec::ImportanceWeights sequences;
+  sequences.sequences = true;
+  const at::Tensor r = step::rollout_log_ratio(ops, current, rollout, mask);
+  expect_close(step::probability_ratios(ops, r, mask, sequences).select(1, 0),
+               at::tensor({std::exp(0.25), std::exp(-20.0), 0.0}, at::kFloat));
+}
+
 // Scores 2, -1 and 4, of which the first two are of responses without an end token.
 TEST(LossGoldens, TruncatedAnswersArePenalised) {
   const at::Tensor scores = at::tensor({2.0, -1.0, 4.0}, at::kDouble);
