@@ -129,7 +129,7 @@ std::vector<at::Tensor*> row_tensors(Experience& e) {
   return {&s.tokens,  &s.columns,         &s.targets,           &s.mask,   &s.last,
           &s.lengths, &e.old_log_probs,   &e.ref_log_probs,     &e.values, &e.advantages,
           &e.returns, &e.rollout_weights, &e.entropy,           &e.scores, &e.baselines,
-          &e.numbers, &e.truncated,       &e.rollout_log_probs, &e.noise};
+          &e.numbers, &e.truncated,       &e.rollout_log_probs, &e.noise,  &e.rows};
 }
 
 }  // namespace

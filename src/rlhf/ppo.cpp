@@ -49,17 +49,19 @@ class PpoTrainer final : public Trainer {
   /// Everything up to the advantages.
   [[nodiscard]] Experience make_experience(std::int64_t step, Metrics& metrics);
   [[nodiscard]] at::Tensor token_noise(const at::Tensor& mask, std::int64_t step) const;
-  /// This rank's responses to the next batch of prompts; ReMax's greedy ones with them.
+  /// This rank's responses to the next batch of prompts.
   struct Round {
     std::vector<PromptRow> prompts;
     Experience e;
-    train::Sequences greedy;
   };
   [[nodiscard]] Round respond(Metrics& metrics);
   void score(Round& round, Metrics& metrics);
+  /// ReMax's greedy responses to the prompts, and what they score.
+  [[nodiscard]] train::Sequences respond_greedily(const Round& round, Metrics& metrics);
+  void score_baselines(Round& round, const train::Sequences& greedy, Metrics& metrics);
   /// Scored responses to prompts whose responses have different scores, of as many batches as it
   /// takes: DAPO's dynamic sampling.
-  [[nodiscard]] Experience varied_responses(Metrics& metrics);
+  [[nodiscard]] Round varied_responses(Metrics& metrics);
   /// What dynamic sampling compares, one number a response of the whole batch.
   [[nodiscard]] at::Tensor filter_metric(const Experience& all) const;
   void add_log_probs(Experience& e, Metrics& metrics);
@@ -126,27 +128,26 @@ Metrics PpoTrainer::train_step(std::int64_t step) {
 
 PpoTrainer::Round PpoTrainer::respond(Metrics& metrics) {
   const std::int64_t batch = taken_++;
-  Round round;
-  std::vector<PromptRow>& prompts = round.prompts;
-  prompts = read_prompts(context_.data.train, context_.sharder().of(order_.batch(batch)));
-  {
-    const Stopwatch watch(metrics, "gen");
-    const auto seed = static_cast<std::uint64_t>(job().trainer.seed);
-    step::SamplingOptions sampling = step::sampling_options(job().rollout);
-    sampling.log_probs = job().keeps_rollout_log_probs();
-    round.e =
-        generate_responses(context_, actor_, tokens_of(prompts),
-                           {spec::PhaseId::kGenerate, job().rollout.n, sampling,
-                            random_key({seed, kRolloutStream, static_cast<std::uint64_t>(batch)})});
-  }
-  if (job().has_greedy_baseline()) {
-    const Stopwatch watch(metrics, "gen_max");
-    round.greedy =
-        generate_responses(context_, actor_, tokens_of(prompts),
-                           {spec::PhaseId::kGenerateBaseline, 1, step::greedy_sampling(), 0})
-            .sequences;
-  }
+  const std::vector<std::size_t> rows = context_.sharder().of(order_.batch(batch));
+  Round round{read_prompts(context_.data.train, rows), {}};
+  const Stopwatch watch(metrics, "gen");
+  const auto seed = static_cast<std::uint64_t>(job().trainer.seed);
+  step::SamplingOptions sampling = step::sampling_options(job().rollout);
+  sampling.log_probs = job().keeps_rollout_log_probs();
+  round.e =
+      generate_responses(context_, actor_, tokens_of(round.prompts),
+                         {spec::PhaseId::kGenerate, job().rollout.n, sampling,
+                          random_key({seed, kRolloutStream, static_cast<std::uint64_t>(batch)})});
+  const std::vector<std::int64_t> numbers(rows.begin(), rows.end());
+  round.e.rows = at::tensor(numbers, at::kLong).repeat_interleave(job().rollout.n);
   return round;
+}
+
+train::Sequences PpoTrainer::respond_greedily(const Round& round, Metrics& metrics) {
+  const Stopwatch watch(metrics, "gen_max");
+  return generate_responses(context_, actor_, tokens_of(round.prompts),
+                            {spec::PhaseId::kGenerateBaseline, 1, step::greedy_sampling(), 0})
+      .sequences;
 }
 
 void PpoTrainer::score(Round& round, Metrics& metrics) {
@@ -156,13 +157,15 @@ void PpoTrainer::score(Round& round, Metrics& metrics) {
   ResponseScores scored = score(round.prompts, n, e.sequences, spec::PhaseId::kRewards);
   e.scores = penalize_truncated(job().algorithm, scored.scores, e.truncated);
   e.numbers = std::move(scored.numbers);
-  if (round.greedy.tokens.defined()) {
-    e.baselines = score(round.prompts, 1, round.greedy, spec::PhaseId::kBaselineRewards)
-                      .scores.repeat_interleave(n);
-  }
 }
 
-Experience PpoTrainer::varied_responses(Metrics& metrics) {
+void PpoTrainer::score_baselines(Round& round, const train::Sequences& greedy, Metrics& metrics) {
+  const Stopwatch watch(metrics, "reward");
+  round.e.baselines = score(round.prompts, 1, greedy, spec::PhaseId::kBaselineRewards)
+                          .scores.repeat_interleave(job().rollout.n);
+}
+
+PpoTrainer::Round PpoTrainer::varied_responses(Metrics& metrics) {
   const std::int64_t most = job().algorithm.filter_groups.max_num_gen_batches;
   const std::int64_t n = job().rollout.n, wanted = job().sequences_per_step();
   std::vector<Experience> kept;
@@ -185,9 +188,14 @@ Experience PpoTrainer::varied_responses(Metrics& metrics) {
     kept.push_back(std::move(all));
   }
   metrics["train/num_gen_batches"] = static_cast<double>(batches);
-  Experience out = join(std::move(kept));
-  transform_rows(
-      out, [&](const at::Tensor& t) { return context_.sharder().pick(t.narrow(0, 0, wanted), n); });
+  Round out{{}, join(std::move(kept))};
+  transform_rows(out.e, [&](const at::Tensor& t) {
+    return context_.sharder().pick(t.narrow(0, 0, wanted), n);
+  });
+  std::vector<std::size_t> prompts;
+  for (std::int64_t i = 0; i < out.e.rows.size(0); i += n)
+    prompts.push_back(static_cast<std::size_t>(out.e.rows[i].item<std::int64_t>()));
+  out.prompts = read_prompts(context_.data.train, prompts);
   return out;
 }
 
@@ -215,19 +223,18 @@ at::Tensor PpoTrainer::token_noise(const at::Tensor& mask, std::int64_t step) co
 
 Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
   const bool filter = job().algorithm.filter_groups.enable;
-  Round round;
-  if (filter) {
-    round.e = varied_responses(metrics);
-  } else {
-    round = respond(metrics);
-  }
+  Round round = filter ? varied_responses(metrics) : respond(metrics);
   Experience& e = round.e;
+  const bool baseline = job().has_greedy_baseline();
+  train::Sequences greedy;
+  if (baseline) greedy = respond_greedily(round, metrics);
   if (!e.old_log_probs.defined()) add_log_probs(e, metrics);
   if (critic_) {
     const Stopwatch watch(metrics, "values");
     e.values = response_values(context_, *critic_, e.sequences);
   }
   if (!filter) score(round, metrics);
+  if (baseline) score_baselines(round, greedy, metrics);
   const Stopwatch watch(metrics, "adv");
   const std::int64_t n = job().rollout.n;
   Experience all = gather_experience(context_, e, n, job().sequences_per_step());

@@ -140,8 +140,6 @@ Status validate_advantages(const Job& job) {
         "algorithm.filter_groups.metric is \"acc\", which [[reward.functions]] tell; there are "
         "none");
   }
-  if (job.algorithm.filter_groups.enable && job.has_greedy_baseline())
-    return wrong("algorithm.filter_groups.enable does not go with adv_estimator \"remax\"");
   if (job.algorithm.rollout_correction.weighs())
     NEAP_TRY(importance_weights(job.algorithm.rollout_correction).status());
   NEAP_TRY(rejection_rules(job.algorithm.rollout_correction).status());

@@ -260,7 +260,8 @@ struct Job {
   [[nodiscard]] bool has_reward_model() const { return !reward_model.path.empty(); }
   /// Dynamic sampling compares rewards less the KL.
   [[nodiscard]] bool filters_by_kl() const {
-    return algorithm.filter_groups.metric == "seq_final_reward" && algorithm.use_kl_in_reward;
+    return algorithm.filter_groups.enable && algorithm.use_kl_in_reward &&
+           algorithm.filter_groups.metric == "seq_final_reward";
   }
   /// The rollout's log-probabilities are the old ones.
   [[nodiscard]] bool bypasses_old_log_probs() const {

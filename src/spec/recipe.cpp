@@ -206,16 +206,20 @@ void policy_gradient(Builder& b, const Job& job, bool critic) {
   if (job.has_reward_model()) b.frozen(ModelId::kReward, job.reward_model.path, Head::kScalar);
 
   b.phase(PhaseId::kGenerate, Body::kGenerate, ModelId::kActor);
-  const bool baseline = job.has_greedy_baseline();
-  if (baseline)
-    b.phase(PhaseId::kGenerateBaseline, Body::kGenerate, ModelId::kActor).baseline = true;
-  // Dynamic sampling repeats generation and rewards until the batch is full.
+  // Dynamic sampling repeats generation and rewards, or what it compares, until the batch is full.
   const bool filter = job.algorithm.filter_groups.enable;
   if (filter && job.has_reward_model())
     b.phase(PhaseId::kRewards, Body::kSequenceScores, ModelId::kReward);
+  const bool baseline = job.has_greedy_baseline();
+  const auto generate_baseline = [&] {
+    if (baseline)
+      b.phase(PhaseId::kGenerateBaseline, Body::kGenerate, ModelId::kActor).baseline = true;
+  };
+  if (!job.filters_by_kl()) generate_baseline();
   if (!job.bypasses_old_log_probs())
     b.phase(PhaseId::kActorLogProbs, Body::kLogProbs, ModelId::kActor);
   reference_log_probs(b, job);
+  if (job.filters_by_kl()) generate_baseline();
   if (critic) b.phase(PhaseId::kValues, Body::kTokenScores, ModelId::kCritic);
   if (job.has_reward_model()) {
     if (!filter) b.phase(PhaseId::kRewards, Body::kSequenceScores, ModelId::kReward);

@@ -166,6 +166,7 @@ class Train(unittest.TestCase):
         variants |= {"dro": [f"{loss}.loss_mode=dro", f"{loss}.dro_beta=0.1"],
                      "dr_grpo": ["algorithm.norm_adv_by_std_in_grpo=false", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm"],
                      "dapo": ["algorithm.filter_groups.enable=true", "actor_rollout_ref.actor.clip_ratio_high=0.28"],
+                     "dapo-remax": ["algorithm.filter_groups.enable=true", "algorithm.adv_estimator=remax"],
                      "corrected": ["algorithm.rollout_correction.rollout_is=sequence"]}
         for name, words in variants.items():
             with self.subTest(name):

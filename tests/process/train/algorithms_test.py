@@ -338,6 +338,26 @@ class Algorithms(TrainCase):
         for record in read_lines(self.home / "out/remax-plan/phases.jsonl"):
             self.assertLessEqual(record["peak"], planned[record["phase"]] * 1.03 + (2 << 20), record)
 
+    def test_remax_with_dynamic_sampling_takes_the_baselines_of_what_is_left(self):
+        remax = ["algorithm.adv_estimator=remax", "trainer.total_training_steps=4", "actor_rollout_ref.rollout.n=2"]
+        dapo = [*remax, "algorithm.filter_groups.enable=true"]
+        rows = self.train("remax-dapo", "bandit.toml", dapo)
+        self.assertGreater(max(row["train/num_gen_batches"] for row in rows), 1)
+        plan = json.loads((self.home / "out/remax-dapo/plan.json").read_text())
+        planned = {p["name"]: p["peak"] for p in plan["phases"]}
+        records = read_lines(self.home / "out/remax-dapo/phases.jsonl")
+        for record in records:
+            self.assertLessEqual(record["peak"], planned[record["phase"]], record)
+        for row in rows:
+            self.assertEqual([r["phase"] for r in records if r["step"] == row["step"]],
+                             ["generate", "rewards"] * int(row["train/num_gen_batches"])
+                             + ["generate_baseline", "actor_logp", "baseline_rewards", "train_actor"])
+        # Where every prompt is left it is what it is without the filter.
+        kl = ["algorithm.use_kl_in_reward=true", "actor_rollout_ref.ref.model.path=start"]
+        priced = self.train("remax-kl", "bandit.toml", [*dapo, *kl, "algorithm.filter_groups.metric=seq_final_reward"])
+        self.assertEqual({row.pop("train/num_gen_batches") for row in priced}, {1.0})
+        self.assertEqual(priced, self.train("remax-all", "bandit.toml", [*remax, *kl]))
+
 
 if __name__ == "__main__":
     main()

@@ -101,6 +101,18 @@ TEST(Recipe, RemaxDecodesAndScoresABaseline) {
   EXPECT_FALSE(r.find(PhaseId::kGenerate)->baseline);
 }
 
+TEST(Recipe, BaselinesComeBehindWhatDynamicSamplingRepeats) {
+  Job job = job_of(Task::kGrpo);
+  job.algorithm.adv_estimator = AdvantageEstimator::kRemax;
+  job.algorithm.filter_groups.enable = true;
+  EXPECT_EQ(phases(recipe_of(job)), (Lines{"generate", "rewards", "generate_baseline", "actor_logp",
+                                           "ref_logp", "baseline_rewards", "train_actor"}));
+  job.algorithm.filter_groups.metric = "seq_final_reward";  // and with it the KL
+  EXPECT_EQ(phases(recipe_of(job)),
+            (Lines{"generate", "rewards", "actor_logp", "ref_logp", "generate_baseline",
+                   "baseline_rewards", "train_actor"}));
+}
+
 TEST(Recipe, DpoHasTheReferenceInAPhaseOfItsOwn) {
   Job job = job_of(Task::kDpo);
   job.algorithm.use_kl_in_reward = false;
