@@ -14,11 +14,11 @@
 namespace neap::replay {
 namespace {
 
-const std::string kFolder = NEAP_SOURCE_DIR "/tests/data/gpu-snapshots/";
+const std::string kSnapshots = NEAP_SOURCE_DIR "/tests/data/gpu-snapshots/";
 
 std::vector<Json> measured() {
   std::vector<Json> lines;
-  const auto text = read_file(kFolder + "measured.jsonl");
+  const auto text = read_file(kSnapshots + "measured.jsonl");
   if (!text.ok()) return lines;
   std::string_view rest = *text;
   while (!rest.empty()) {
@@ -35,7 +35,7 @@ class GpuSnapshot : public ::testing::TestWithParam<Json> {};
 TEST_P(GpuSnapshot, IsReproduced) {
   const Json& truth = GetParam();
   const auto name = truth["name"].get<std::string>();
-  const auto recording = trace::read(kFolder + name + ".pickle.gz");
+  const auto recording = trace::read(kSnapshots + name + ".pickle.gz");
   ASSERT_TRUE(recording.ok()) << recording.status().message();
   ASSERT_EQ(recording->devices.size(), 1u);
   const Bytes capacity(truth["total_memory"].get<std::uint64_t>());
@@ -69,7 +69,7 @@ Json truth_of(std::string_view name) {
 // Tensors are the program's, whatever the settings; what empty_cache() and a setting do must show.
 TEST_P(GpuSnapshot, OtherSettingsMoveSegmentsAndNotTensors) {
   const Json& truth = GetParam();
-  const auto recording = trace::read(kFolder + truth["name"].get<std::string>() + ".pickle.gz");
+  const auto recording = trace::read(kSnapshots + truth["name"].get<std::string>() + ".pickle.gz");
   ASSERT_TRUE(recording.ok());
   const auto workload = prepare(*recording, recording->devices[0]);
   ASSERT_TRUE(workload.ok());
@@ -114,7 +114,7 @@ class GpuSnapshotPair : public ::testing::TestWithParam<Pair> {};
 
 TEST_P(GpuSnapshotPair, OneRecordingPredictsTheOtherMeasurement) {
   const Json from = truth_of(GetParam().recorded), to = truth_of(GetParam().predicted);
-  const auto recording = trace::read(kFolder + from["name"].get<std::string>() + ".pickle.gz");
+  const auto recording = trace::read(kSnapshots + from["name"].get<std::string>() + ".pickle.gz");
   ASSERT_TRUE(recording.ok());
   const Bytes capacity(to["total_memory"].get<std::uint64_t>());
   const auto workload =

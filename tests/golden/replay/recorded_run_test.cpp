@@ -13,12 +13,12 @@ namespace {
 
 constexpr Bytes kH200{150'109'880'320};  // as cudaDeviceProp.totalGlobalMem says
 
-const std::string kFolder = NEAP_SOURCE_DIR "/tests/data/h200-rlhf/";
+const std::string kRun = NEAP_SOURCE_DIR "/tests/data/h200-rlhf/";
 
 class RecordedRun : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    auto recording = trace::read(kFolder + "opt-lora.pickle.gz");
+    auto recording = trace::read(kRun + "opt-lora.pickle.gz");
     ASSERT_TRUE(recording.ok()) << recording.status().message();
     recording_ = new trace::Recording(std::move(*recording));
     ASSERT_EQ(recording_->devices.size(), 1u);
@@ -53,7 +53,7 @@ TEST_F(RecordedRun, EveryAddressAndSegmentIsReproduced) {
 }
 
 TEST_F(RecordedRun, NineSettingsGiveWhatTheGpuMeasured) {
-  const auto text = read_file(kFolder + "opt-lora.jsonl");
+  const auto text = read_file(kRun + "opt-lora.jsonl");
   ASSERT_TRUE(text.ok()) << text.status().message();
   const auto scenarios = read_scenarios(*text, "opt-lora.jsonl", workload_->version);
   ASSERT_TRUE(scenarios.ok()) << scenarios.status().message();

@@ -13,11 +13,11 @@
 namespace neap::replay {
 namespace {
 
-const std::string kFolder = NEAP_SOURCE_DIR "/tests/data/what-if/";
+const std::string kPrograms = NEAP_SOURCE_DIR "/tests/data/what-if/";
 
 std::vector<Json> measured(const std::string& work) {
   std::vector<Json> lines;
-  const auto text = read_file(kFolder + "measured.jsonl");
+  const auto text = read_file(kPrograms + "measured.jsonl");
   if (!text.ok()) return lines;
   std::string_view rest = *text;
   while (!rest.empty()) {
@@ -39,7 +39,7 @@ TEST_P(RecordedProgram, MeasuredValuesLieWithinTheRanges) {
     if (const auto at = work.find(suffix); at != std::string::npos) work.resize(at);
   const std::vector<Json> truths = measured(work);
   ASSERT_GE(truths.size(), 10u);
-  const auto recording = trace::read(kFolder + name + ".pickle.gz");
+  const auto recording = trace::read(kPrograms + name + ".pickle.gz");
   ASSERT_TRUE(recording.ok()) << recording.status().message();
   const Bytes capacity(truths.front()["total_memory"].get<std::uint64_t>());
   auto workload =

@@ -2,20 +2,14 @@
 
 #include "cache/caching_allocator.h"
 #include "cache/sim_source.h"
+#include "unit/cache/options_with.h"
 
 namespace neap::cache {
 namespace {
 
-CacheOptions with(std::string_view conf) {
-  CacheOptions options;
-  options.settings = *Settings::parse(conf);
-  options.locking = LockPolicy::kNone;
-  return options;
-}
-
 TEST(Expandable, GrowsOneRangePageByPage) {
   SimSource source(80_GiB);
-  CachingAllocator cache(source, with("expandable_segments:True"));
+  CachingAllocator cache(source, options_with("expandable_segments:True"));
   const Address a = *cache.malloc(15_MiB);
   EXPECT_EQ(cache.stats().reserved, 20_MiB);
   const Address b = *cache.malloc(10_MiB);
@@ -31,7 +25,7 @@ TEST(Expandable, GrowsOneRangePageByPage) {
 
 TEST(Expandable, EmptyCacheUnmapsWholePagesOnly) {
   SimSource source(80_GiB);
-  CachingAllocator cache(source, with("expandable_segments:True"));
+  CachingAllocator cache(source, options_with("expandable_segments:True"));
   const Address a = *cache.malloc(30_MiB);
   const Address b = *cache.malloc(50_MiB);
   const Address c = *cache.malloc(5_MiB);
@@ -55,7 +49,7 @@ TEST(Expandable, EmptyCacheUnmapsWholePagesOnly) {
 TEST(Expandable, MaxSplitSizeGrowsWithoutBoundAsReported) {
   const auto reserved_after = [](std::string_view conf) {
     SimSource source(80_GiB);
-    CachingAllocator cache(source, with(conf));
+    CachingAllocator cache(source, options_with(conf));
     static_cast<void>(cache.malloc(64_MiB));
     std::vector<std::uint64_t> allocated_mib;
     std::vector<std::uint64_t> reserved_mib;
@@ -82,7 +76,7 @@ TEST(Expandable, MaxSplitSizeGrowsWithoutBoundAsReported) {
 
 TEST(Expandable, APoolWithItsOwnAllocatorIsNotExpandable) {
   SimSource source(80_GiB);
-  CachingAllocator cache(source, with("expandable_segments:True"));
+  CachingAllocator cache(source, options_with("expandable_segments:True"));
   ASSERT_TRUE(cache.set_pool_options(1, {.own_allocator = true}).ok());
   static_cast<void>(cache.malloc(3_MiB, 0, 1));
   static_cast<void>(cache.malloc(3_MiB, 0, 2));
@@ -93,7 +87,7 @@ TEST(Expandable, APoolWithItsOwnAllocatorIsNotExpandable) {
 
 TEST(Expandable, AdoptsRangesWithHoles) {
   SimSource source(80_GiB);
-  CachingAllocator cache(source, with("expandable_segments:True"));
+  CachingAllocator cache(source, options_with("expandable_segments:True"));
   const Address a = *cache.malloc(30_MiB);
   const Address b = *cache.malloc(50_MiB);
   static_cast<void>(cache.malloc(5_MiB));
@@ -103,13 +97,14 @@ TEST(Expandable, AdoptsRangesWithHoles) {
   ASSERT_EQ(segments.size(), 2u);
   SimSource other_source(80_GiB);
   other_source.occupy(a, 60_MiB, false);
-  CachingAllocator other(other_source, with("expandable_segments:True"));
+  CachingAllocator other(other_source, options_with("expandable_segments:True"));
   ASSERT_TRUE(other.adopt(segments, {{a, 90_GiB}}).ok());
   ASSERT_TRUE(other.check_invariants().ok());
   EXPECT_EQ(*other.malloc(45_MiB), b);
   EXPECT_EQ(other.stats().reserved, 100_MiB);
-  EXPECT_FALSE(
-      CachingAllocator(other_source, with("expandable_segments:True")).adopt(segments, {}).ok());
+  EXPECT_FALSE(CachingAllocator(other_source, options_with("expandable_segments:True"))
+                   .adopt(segments, {})
+                   .ok());
 }
 
 }  // namespace

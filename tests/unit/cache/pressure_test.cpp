@@ -3,21 +3,14 @@
 
 #include "cache/caching_allocator.h"
 #include "cache/sim_source.h"
+#include "unit/cache/options_with.h"
 
 namespace neap::cache {
 namespace {
 
-CacheOptions with(std::string_view conf, PolicyVersion version = {}) {
-  CacheOptions options;
-  options.settings = *Settings::parse(conf);
-  options.version = version;
-  options.locking = LockPolicy::kNone;
-  return options;
-}
-
 TEST(Pressure, AMissReleasesTheCacheAndTriesAgain) {
   SimSource source(100_MiB);
-  CachingAllocator cache(source, with(""));
+  CachingAllocator cache(source, options_with(""));
   const Address a = *cache.malloc(60_MiB);
   ASSERT_TRUE(cache.free(a).ok());
   ASSERT_TRUE(cache.malloc(80_MiB).ok());
@@ -28,7 +21,7 @@ TEST(Pressure, AMissReleasesTheCacheAndTriesAgain) {
 
 TEST(Pressure, AShortageSaysNeedFreeAndHolders) {
   SimSource source(100_MiB);
-  CachingAllocator cache(source, with(""));
+  CachingAllocator cache(source, options_with(""));
   const Address a = *cache.malloc(30_MiB);
   static_cast<void>(cache.malloc(5_MiB));
   const auto refused = cache.malloc(64_MiB);
@@ -47,7 +40,7 @@ TEST(Pressure, AShortageSaysNeedFreeAndHolders) {
 
 TEST(Pressure, AFractionRefusesBeforeTheDeviceDoes) {
   SimSource source(100_MiB);
-  CachingAllocator cache(source, with("per_process_memory_fraction:0.5"));
+  CachingAllocator cache(source, options_with("per_process_memory_fraction:0.5"));
   ASSERT_TRUE(cache.malloc(40_MiB).ok());
   EXPECT_FALSE(cache.malloc(12_MiB).ok());
   EXPECT_TRUE(cache.malloc(10_MiB).ok());
@@ -55,7 +48,7 @@ TEST(Pressure, AFractionRefusesBeforeTheDeviceDoes) {
 
 TEST(Pressure, MaxSplitReleasesOneLargeEnoughBlock) {
   SimSource source(250_MiB);
-  CachingAllocator cache(source, with("max_split_size_mb:50"));
+  CachingAllocator cache(source, options_with("max_split_size_mb:50"));
   const Address a = *cache.malloc(120_MiB);
   const Address b = *cache.malloc(100_MiB);
   ASSERT_TRUE(cache.free(a).ok());
@@ -69,7 +62,7 @@ TEST(Pressure, MaxSplitReleasesOneLargeEnoughBlock) {
 
 TEST(Pressure, MaxSplitReleasesLargestFirstUntilEnough) {
   SimSource source(200_MiB);
-  CachingAllocator cache(source, with("max_split_size_mb:40"));
+  CachingAllocator cache(source, options_with("max_split_size_mb:40"));
   const Address a = *cache.malloc(60_MiB);
   const Address b = *cache.malloc(60_MiB);
   const Address c = *cache.malloc(60_MiB);
@@ -82,7 +75,7 @@ TEST(Pressure, MaxSplitReleasesLargestFirstUntilEnough) {
 
 TEST(Pressure, OversizeBlocksServeOnlyOversizeRequests) {
   SimSource source(1_GiB);
-  CachingAllocator cache(source, with("max_split_size_mb:50"));
+  CachingAllocator cache(source, options_with("max_split_size_mb:50"));
   const Address a = *cache.malloc(64_MiB);
   ASSERT_TRUE(cache.free(a).ok());
   EXPECT_NE(*cache.malloc(20_MiB), a);
@@ -92,8 +85,8 @@ TEST(Pressure, OversizeBlocksServeOnlyOversizeRequests) {
 
 TEST(Pressure, GarbageCollectionFreesWhatWaitedLongest) {
   SimSource source(1000_MiB);
-  CachingAllocator cache(source,
-                         with("garbage_collection_threshold:0.25,per_process_memory_fraction:1"));
+  CachingAllocator cache(
+      source, options_with("garbage_collection_threshold:0.25,per_process_memory_fraction:1"));
   const Address old_one = *cache.malloc(100_MiB);
   ASSERT_TRUE(cache.free(old_one).ok());
   for (Stream stream = 1; stream <= 8; ++stream)
@@ -111,7 +104,7 @@ TEST(Pressure, GarbageCollectionFreesWhatWaitedLongest) {
 
 TEST(Pressure, GarbageCollectionNeedsAFraction) {
   SimSource source(1000_MiB);
-  CachingAllocator cache(source, with("garbage_collection_threshold:0.1"));
+  CachingAllocator cache(source, options_with("garbage_collection_threshold:0.1"));
   for (const Bytes size : {100_MiB, 200_MiB, 300_MiB}) {
     const Address at = *cache.malloc(size);
     ASSERT_TRUE(cache.free(at).ok());
@@ -121,7 +114,7 @@ TEST(Pressure, GarbageCollectionNeedsAFraction) {
 
 TEST(Pressure, FallbackPoolsServeARequestThatWouldFail) {
   SimSource source(100_MiB);
-  CachingAllocator cache(source, with(""));
+  CachingAllocator cache(source, options_with(""));
   ASSERT_TRUE(cache.set_pool_options(4, {.use_on_oom = true}).ok());
   const Address pooled = *cache.malloc(70_MiB, 0, 4);
   ASSERT_TRUE(cache.free(pooled).ok());
@@ -131,7 +124,8 @@ TEST(Pressure, FallbackPoolsServeARequestThatWouldFail) {
 TEST(Pressure, APrivatePoolCannotReclaimBefore213) {
   for (const bool newer : {false, true}) {
     SimSource source(100_MiB);
-    CachingAllocator cache(source, with("", PolicyVersion::for_version(newer ? "2.13" : "2.11")));
+    CachingAllocator cache(source,
+                           options_with("", PolicyVersion::for_version(newer ? "2.13" : "2.11")));
     const Address a = *cache.malloc(70_MiB);
     ASSERT_TRUE(cache.free(a).ok());
     EXPECT_EQ(cache.malloc(60_MiB, 0, 1).ok(), newer);
@@ -165,7 +159,7 @@ TEST(Pressure, AFailingSourceLeavesTheStateSound) {
     for (const ErrorCode code : {ErrorCode::kDeviceLost, ErrorCode::kOutOfDeviceMemory}) {
       for (int good = 0; good < 12; ++good) {
         FaultySource source(good, code);
-        CachingAllocator cache(source, with(conf));
+        CachingAllocator cache(source, options_with(conf));
         std::vector<Address> held;
         for (const Bytes size : {1_KiB, 3_MiB, 30_MiB, 61_MiB, 2_KiB, 130_MiB, 45_MiB}) {
           const auto address = cache.malloc(size);

@@ -58,7 +58,7 @@ TEST(ChunkedAttention, IsTheFormulaAndItsDerivative) {
   for (const Case& c :
        {Case{0.8, 0, 1 << 20}, Case{0, 3, 1 << 20}, Case{0.8, 4, 1 << 20}, Case{0.8, 0, 200},
         Case{0, 3, 100}, Case{0.8, 4, 1}, Case{0, 1, 1 << 20}, Case{0, 10, 300}}) {
-    SCOPED_TRACE(testing::Message() << c.softcap << " " << c.window << " " << c.chunk_elements);
+    SCOPED_TRACE(::testing::Message() << c.softcap << " " << c.window << " " << c.chunk_elements);
     std::vector<Tensor> x = {operand(kHeads, 1), operand(kKeyHeads, 2), operand(kKeyHeads, 3)};
     const Tensor dy = operand(kHeads, 4).view({-1, kHeads * kWidth});
     for (Tensor& t : x) t.set_requires_grad(true);

@@ -14,14 +14,14 @@ namespace {
 using step::CountedTensor;
 using step::CountingOps;
 using step::Dtype;
-using Rows = std::vector<std::int64_t>;
+using Numbers = std::vector<std::int64_t>;
 
 CountedTensor host(const step::Shape& shape, Dtype dtype = Dtype::kInt64) {
   return CountedTensor::outside(shape, dtype);
 }
 
 // Sequences of these lengths, in the order and the micro-batches that they are packed to.
-step::Sequences<CountedTensor> packed(const Rows& lengths, const Rows& responses,
+step::Sequences<CountedTensor> packed(const Numbers& lengths, const Numbers& responses,
                                       const spec::Job& job, const spec::Batching& batching) {
   const std::int64_t longest = job.max_sequence_length();
   const std::int64_t response = job.data.max_response_length;
@@ -34,7 +34,7 @@ step::Sequences<CountedTensor> packed(const Rows& lengths, const Rows& responses
   step::Packed<CountedTensor> p;
   p.starts = p.counts = {0};
   std::vector<step::MicroBatch>& cuts = p.cuts.emplace_back();
-  for (const Rows& together : step::pack_rows(lengths, packing, 1)) {
+  for (const Numbers& together : step::pack_rows(lengths, packing, 1)) {
     cuts.push_back({std::ssize(p.starts) - 1, std::ssize(together), 0});
     for (const std::int64_t row : together) {
       p.starts.push_back(p.starts.back() + lengths[static_cast<std::size_t>(row)]);
@@ -95,7 +95,7 @@ struct Random {
   testing::Dice dice;
   ModelRole role;
   step::KernelProfile profile;
-  Rows lengths, responses;
+  Numbers lengths, responses;
 };
 
 TEST(PackedPlan, BoundsEveryMicroBatch) {
@@ -158,13 +158,13 @@ TEST(PackedPlan, AQuickOneLeavesOutWhatIsAside) {
   const auto visited = [&](std::int64_t most_repeats) {
     CountedMemory memory(settings());
     CountingOps ops(memory, {}, most_repeats);
-    Rows first;
+    Numbers first;
     step::for_each_micro_batch(ops, cuts,
                                [&](const step::MicroBatch& m) { first.push_back(m.first); });
     return first;
   };
-  EXPECT_EQ(visited(1), (Rows{0, 14}));
-  EXPECT_EQ(visited(2), (Rows{0, 8, 12, 14}));
+  EXPECT_EQ(visited(1), (Numbers{0, 14}));
+  EXPECT_EQ(visited(2), (Numbers{0, 8, 12, 14}));
 }
 
 TEST(PackedPlan, BudgetsAreHalvedDownToTheLongestRow) {

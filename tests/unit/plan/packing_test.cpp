@@ -10,15 +10,15 @@
 namespace neap::step {
 namespace {
 
-using Rows = std::vector<std::int64_t>;
+using Numbers = std::vector<std::int64_t>;
 
 TEST(Packing, LongestFirstIntoTheFirstWithRoom) {
   const PackingLimits limits{1000, 8};
   EXPECT_EQ(pack_rows({900, 100, 500, 400, 300, 700}, limits, 1),
-            (std::vector<Rows>{{0, 1}, {4, 5}, {2, 3}}));
+            (std::vector<Numbers>{{0, 1}, {4, 5}, {2, 3}}));
   EXPECT_EQ(pack_rows({600, 600, 600, 600, 600}, limits, 1).size(), 5U);
   EXPECT_TRUE(pack_rows({}, limits, 1).empty());
-  EXPECT_EQ(pack_rows({0, 5, 0}, limits, 1), (std::vector<Rows>{{1}}));
+  EXPECT_EQ(pack_rows({0, 5, 0}, limits, 1), (std::vector<Numbers>{{1}}));
 }
 
 TEST(Packing, RandomRowsAreWithinTheLimits) {
@@ -32,13 +32,13 @@ TEST(Packing, RandomRowsAreWithinTheLimits) {
     const std::int64_t rows = number(1, 200);
     const std::int64_t budget = lengths.longest * of_row * number(1, 20) + number(0, 50);
     const PackingLimits limits = PackingLimits::of(budget, rows, lengths);
-    Rows tokens;
+    Numbers tokens;
     for (std::int64_t i = 0; i < rows; ++i)
       tokens.push_back(number(of_row, lengths.longest * of_row));
-    const std::vector<Rows> packed = pack_rows(tokens, limits, of_row);
-    Rows seen;
+    const std::vector<Numbers> packed = pack_rows(tokens, limits, of_row);
+    Numbers seen;
     std::int64_t half_empty = 0;
-    for (const Rows& together : packed) {
+    for (const Numbers& together : packed) {
       std::int64_t sum = 0;
       for (const std::int64_t row : together) sum += tokens[static_cast<std::size_t>(row)];
       EXPECT_LE(sum, limits.tokens);
@@ -49,7 +49,7 @@ TEST(Packing, RandomRowsAreWithinTheLimits) {
     }
     EXPECT_LE(half_empty, 1) << "two of them would be one";
     std::sort(seen.begin(), seen.end());
-    Rows all(static_cast<std::size_t>(rows));
+    Numbers all(static_cast<std::size_t>(rows));
     std::iota(all.begin(), all.end(), 0);
     EXPECT_EQ(seen, all);
   }
@@ -61,7 +61,7 @@ TEST(Packing, TheExtremesOfAPlanBoundEveryMicroBatch) {
   const PackedLayout layout = extreme_layout(100, 1000, lengths);
   const PackingLimits limits = PackingLimits::of(1000, 100, lengths);
   ASSERT_GT(layout.micro_batches.size(), 2U);
-  const auto size = [&](const MicroBatch& m, const Rows& starts) {
+  const auto size = [&](const MicroBatch& m, const Numbers& starts) {
     return starts[static_cast<std::size_t>(m.first + m.count)] -
            starts[static_cast<std::size_t>(m.first)];
   };

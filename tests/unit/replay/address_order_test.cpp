@@ -13,7 +13,6 @@ namespace {
 
 using cache::Address;
 using Kind = AddressOrder::Kind;
-constexpr std::uint64_t kMiB = 1 << 20;
 constexpr std::uint64_t kSegment = 20 * kMiB;
 
 Workload workload_of(Script& script) {

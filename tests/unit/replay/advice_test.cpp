@@ -13,8 +13,6 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-constexpr std::uint64_t kMiB = 1 << 20;
-
 /// Generation leaves four free segments of 14 MiB. Training needs three blocks of 30 MiB, frees two
 /// and needs 50 MiB: 196 MiB under the defaults, 140 MiB when the cache is emptied after generation,
 /// 100 MiB when segments expand, because the two freed blocks join.

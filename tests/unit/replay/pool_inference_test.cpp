@@ -12,8 +12,6 @@
 namespace neap::replay {
 namespace {
 
-constexpr std::uint64_t kMiB = 1 << 20;
-
 struct Collector : trace::EventSink {
   void record(const trace::Event& event) override {
     events.push_back(event);

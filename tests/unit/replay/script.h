@@ -11,6 +11,7 @@ using trace::Event;
 using trace::EventKind;
 
 inline constexpr std::uint64_t kBase = 0x7f0000000000;
+inline constexpr std::uint64_t kMiB = 1 << 20;
 
 /// A recording of one device.
 class Script {

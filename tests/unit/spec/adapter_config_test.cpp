@@ -25,11 +25,11 @@ Json config(const Json& more) {
   out.update(more);
   return out;
 }
-Result<AdapterConfig> read(const Json& more) {
+Result<AdapterConfig> read_adapter(const Json& more) {
   return AdapterConfig::from_json(config(more), "a.json", llama());
 }
 std::string error(const Json& more) {
-  return read(more).status().message();
+  return read_adapter(more).status().message();
 }
 bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -58,7 +58,7 @@ TEST(NamePattern, RefusesWhatCouldTakeForever) {
 TEST(AdapterConfig, ChoosesLayersAsPeftDoes) {
   const auto paths = [](const Json& more) {
     std::vector<std::string> out;
-    const auto read_config = read(more);
+    const auto read_config = read_adapter(more);
     EXPECT_TRUE(read_config.ok()) << read_config.status().message();
     for (const auto& [path, module] : read_config->lora.modules) out.push_back(path);
     return out;
@@ -80,10 +80,10 @@ TEST(AdapterConfig, ChoosesLayersAsPeftDoes) {
 }
 
 TEST(AdapterConfig, PatternsGiveLayersTheirOwnRankAndAlpha) {
-  const auto config = read({{"target_modules", {"q_proj", "up_proj"}},
-                            {"rank_pattern", {{"layers.1.mlp.up_proj", 2}, {"up_proj", 6}}},
-                            {"alpha_pattern", {{"^model.layers.0.mlp.*", 3}}},
-                            {"use_rslora", true}});
+  const auto config = read_adapter({{"target_modules", {"q_proj", "up_proj"}},
+                                    {"rank_pattern", {{"layers.1.mlp.up_proj", 2}, {"up_proj", 6}}},
+                                    {"alpha_pattern", {{"^model.layers.0.mlp.*", 3}}},
+                                    {"use_rslora", true}});
   ASSERT_TRUE(config.ok()) << config.status().message();
   const LoraShape& lora = config->lora;
   EXPECT_EQ(lora.of("model.layers.1.mlp.up_proj"), (LoraModule{2, 8}));
@@ -99,7 +99,7 @@ TEST(AdapterConfig, IsWrittenAsItIsRead) {
         Json{{"target_modules", {"q_proj", "up_proj"}}, {"layers_to_transform", {0, 2}}},
         Json{{"rank_pattern", {{"layers.1.self_attn.q_proj", 2}}}, {"use_rslora", true}},
         Json{{"alpha_pattern", {{"q_proj", 2.5}}}}}) {
-    const AdapterConfig first = *read(more);
+    const AdapterConfig first = *read_adapter(more);
     const Json written = adapter_json(first.lora, llama(), Head::kLanguageModel, "base");
     const auto again = AdapterConfig::from_json(written, "written", llama());
     ASSERT_TRUE(again.ok()) << again.status().message();
@@ -122,14 +122,15 @@ TEST(AdapterConfig, RefusesWhatIsNotRead) {
   EXPECT_TRUE(has(error({{"bias", "some"}}), "bias is not"));
   EXPECT_TRUE(has(error({{"some_new_config", {{"a", 1}}}}), "some_new_config is set"));
   EXPECT_TRUE(has(error({{"init_lora_weights", "olora"}}), "changes the weights of the base"));
-  EXPECT_TRUE(read({{"init_lora_weights", "gaussian"}, {"loftq_config", Json::object()}}).ok());
+  EXPECT_TRUE(
+      read_adapter({{"init_lora_weights", "gaussian"}, {"loftq_config", Json::object()}}).ok());
   for (const char* key : {"target_parameters", "trainable_token_indices", "layer_replication"})
     EXPECT_TRUE(has(error({{key, {1}}}), "merge the adapter with PEFT first")) << key;
 }
 
 TEST(AdapterConfig, SaysWhatTrainingCannotContinue) {
   const auto refusal = [](const Json& more) {
-    return read(more)->check_trainable("a.json", llama()).message();
+    return read_adapter(more)->check_trainable("a.json", llama()).message();
   };
   EXPECT_EQ(refusal({{"modules_to_save", {"score", "classifier"}}}), "ok");
   EXPECT_TRUE(has(refusal({{"use_dora", true}}), "use_dora"));

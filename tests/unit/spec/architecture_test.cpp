@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "spec/architecture_file.h"
 #include "spec/layout.h"
+#include "unit/spec/read_architecture.h"
 
 namespace neap::spec {
 namespace {
@@ -17,14 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 using Scaling = Rotary::Scaling;
 
-Architecture read(const Json& config) {
-  Result<Architecture> a = Architecture::from_json(config, "config.json");
-  EXPECT_TRUE(a.ok()) << a.status().message();
-  return a.ok() ? *a : Architecture{};
-}
-Architecture read(const char* text) {
-  return read(Json::parse(text));
-}
 Status status(const Json& config) {
   return Architecture::from_json(config, "config.json").status();
 }
@@ -39,7 +32,7 @@ constexpr const char* kLlama = R"({"model_type":"llama"})";
 constexpr const char* kQwen2 = R"({"model_type":"qwen2"})";
 
 TEST(Architecture, MissingKeysHaveTheClassesDefaults) {
-  const Architecture llama = read(kLlama);
+  const Architecture llama = read_architecture(kLlama);
   EXPECT_EQ(llama.vocab_size, 32000);
   EXPECT_EQ(llama.intermediate_size, 11008);
   EXPECT_EQ(llama.num_key_value_heads, 32);
@@ -50,21 +43,21 @@ TEST(Architecture, MissingKeysHaveTheClassesDefaults) {
   EXPECT_EQ(llama.eos_token_ids, std::vector<std::int64_t>{2});
   EXPECT_EQ(llama.pad_token_id, -1);
   EXPECT_FALSE(llama.tie_word_embeddings);
-  const Architecture qwen = read(kQwen2);
+  const Architecture qwen = read_architecture(kQwen2);
   EXPECT_EQ(qwen.vocab_size, 151936);
   EXPECT_TRUE(qwen.attention_bias);
   EXPECT_FALSE(qwen.attention_output_bias);
   EXPECT_TRUE(qwen.eos_token_ids.empty());
   EXPECT_EQ(qwen.sliding_window, 0);
-  EXPECT_EQ(read(R"({"model_type":"mistral"})").sliding_window, 4096);
-  const Architecture gpt2 = read(R"({"model_type":"gpt2"})");
+  EXPECT_EQ(read_architecture(R"({"model_type":"mistral"})").sliding_window, 4096);
+  const Architecture gpt2 = read_architecture(R"({"model_type":"gpt2"})");
   EXPECT_TRUE(gpt2.tie_word_embeddings);
   EXPECT_EQ(gpt2.intermediate_size, 3072);
   EXPECT_EQ(gpt2.activation, Activation::kGeluTanh);
   EXPECT_EQ(gpt2.qkv, QkvLayout::kInTurn);
   EXPECT_TRUE(gpt2.input_major);
   EXPECT_EQ(gpt2.rotary.dimensions, 0);
-  const Architecture opt = read(R"({"model_type":"opt"})");
+  const Architecture opt = read_architecture(R"({"model_type":"opt"})");
   EXPECT_EQ(opt.pad_token_id, 1);
   EXPECT_EQ(opt.position_offset, 2);
   EXPECT_EQ(opt.activation, Activation::kRelu);
@@ -72,67 +65,69 @@ TEST(Architecture, MissingKeysHaveTheClassesDefaults) {
 }
 
 TEST(Architecture, NullIsAValue) {
-  const Architecture a = read(R"({"model_type":"mistral","sliding_window":null,"head_dim":null,
+  const Architecture a =
+      read_architecture(R"({"model_type":"mistral","sliding_window":null,"head_dim":null,
     "num_key_value_heads":null,"bos_token_id":null,"eos_token_id":null,"rope_scaling":null})");
   EXPECT_EQ(a.sliding_window, 0);
   EXPECT_EQ(a.num_key_value_heads, 32);
   EXPECT_EQ(a.head_dim, 128);
   EXPECT_EQ(a.bos_token_id, -1);
   EXPECT_TRUE(a.eos_token_ids.empty());
-  EXPECT_EQ(read(R"({"model_type":"gpt2","n_inner":null})").intermediate_size, 3072);
+  EXPECT_EQ(read_architecture(R"({"model_type":"gpt2","n_inner":null})").intermediate_size, 3072);
   EXPECT_NE(status_with(kLlama, "vocab_size", nullptr).message().find("vocab_size is null"),
             std::string::npos);
 }
 
 TEST(Architecture, WindowsOfQwenStartAtTheirLayer) {
   Json c = {{"model_type", "qwen2"}, {"num_hidden_layers", 4}, {"use_sliding_window", true}};
-  EXPECT_EQ(read(c).sliding_window, 0);  // max_window_layers 28: no layer slides
+  EXPECT_EQ(read_architecture(c).sliding_window, 0);  // max_window_layers 28: no layer slides
   c["max_window_layers"] = 3;
-  EXPECT_EQ(read(c).sliding_window, 4096);
-  EXPECT_EQ(read(c).window_of(2), 0);
-  EXPECT_EQ(read(c).window_of(3), 4096);
+  EXPECT_EQ(read_architecture(c).sliding_window, 4096);
+  EXPECT_EQ(read_architecture(c).window_of(2), 0);
+  EXPECT_EQ(read_architecture(c).window_of(3), 4096);
   c["layer_types"] =
       Json::array({"full_attention", "full_attention", "full_attention", "full_attention"});
-  EXPECT_EQ(read(c).sliding_window, 0);
+  EXPECT_EQ(read_architecture(c).sliding_window, 0);
   c["layer_types"][1] = "sliding_attention";
   c["max_window_layers"] = 28;
-  EXPECT_EQ(read(c).window_of(0), 0);
-  EXPECT_EQ(read(c).window_of(1), 4096);
+  EXPECT_EQ(read_architecture(c).window_of(0), 0);
+  EXPECT_EQ(read_architecture(c).window_of(1), 4096);
   c["use_sliding_window"] = false;
-  EXPECT_EQ(read(c).sliding_window, 0);
-  EXPECT_EQ(read(c).window_of(1), 0);
+  EXPECT_EQ(read_architecture(c).sliding_window, 0);
+  EXPECT_EQ(read_architecture(c).window_of(1), 0);
   c["layer_types"][0] = "linear_attention";
   EXPECT_EQ(status(c).code(), ErrorCode::kUnsupported);
   c["layer_types"] = Json::array({"full_attention"});
   EXPECT_EQ(status(c).code(), ErrorCode::kInvalidArgument);
   for (const std::int64_t layer : {0, 1})
-    EXPECT_EQ(read(R"({"model_type":"mistral"})").window_of(layer), 4096);
+    EXPECT_EQ(read_architecture(R"({"model_type":"mistral"})").window_of(layer), 4096);
   // Llama knows no window.
-  EXPECT_EQ(read(R"({"model_type":"llama","sliding_window":16})").sliding_window, 0);
+  EXPECT_EQ(read_architecture(R"({"model_type":"llama","sliding_window":16})").sliding_window, 0);
 }
 
 TEST(Architecture, RotaryKeysHaveTheirPrecedence) {
   Json c = {{"model_type", "llama"}, {"rope_theta", 5.0}};
-  EXPECT_EQ(read(c).rotary.theta, 5);
+  EXPECT_EQ(read_architecture(c).rotary.theta, 5);
   c["rope_parameters"] = {{"rope_theta", 6.0}, {"rope_type", "default"}};
-  EXPECT_EQ(read(c).rotary.theta, 6);
+  EXPECT_EQ(read_architecture(c).rotary.theta, 6);
   c["rope_scaling"] = {{"type", "linear"}, {"factor", 4}};
-  Architecture a = read(c);  // replaces rope_parameters; theta is the top level's again
+  Architecture a =
+      read_architecture(c);  // replaces rope_parameters; theta is the top level's again
   EXPECT_EQ(a.rotary.theta, 5);
   EXPECT_EQ(a.rotary.scaling, Scaling::kLinear);
   c["rope_scaling"] = Json::object();
-  EXPECT_EQ(read(c).rotary.theta, 6);
+  EXPECT_EQ(read_architecture(c).rotary.theta, 6);
   c["rope_scaling"] = {
       {"rope_type", "yarn"}, {"factor", nullptr}, {"original_max_position_embeddings", 512}};
-  a = read(c);
+  a = read_architecture(c);
   EXPECT_EQ(a.rotary.factor, 4);  // 2048 / 512
   EXPECT_EQ(a.rotary.original_max_positions, 512);
   c["original_max_position_embeddings"] = 1024;
-  EXPECT_EQ(read(c).rotary.original_max_positions, 1024);
+  EXPECT_EQ(read_architecture(c).rotary.original_max_positions, 1024);
   c["rope_scaling"] = {
       {"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}};
   c.erase("original_max_position_embeddings");
-  EXPECT_EQ(read(c).rotary.original_max_positions, 2048);
+  EXPECT_EQ(read_architecture(c).rotary.original_max_positions, 2048);
 }
 
 TEST(Architecture, RefusesRotaryKindsItDoesNotKnow) {
@@ -164,7 +159,8 @@ TEST(Architecture, RefusesRotaryKindsItDoesNotKnow) {
 }
 
 TEST(Architecture, ReadsIdsThatEndATextFromBothFiles) {
-  EXPECT_EQ(read(R"({"model_type":"llama","eos_token_id":[128001,128008,128009]})").eos_token_ids,
+  EXPECT_EQ(read_architecture(R"({"model_type":"llama","eos_token_id":[128001,128008,128009]})")
+                .eos_token_ids,
             (std::vector<std::int64_t>{128001, 128008, 128009}));
   const fs::path folder = fs::path(testing::TempDir()) / "neap_architecture_ids";
   fs::create_directories(folder);
@@ -178,7 +174,7 @@ TEST(Architecture, ReadsIdsThatEndATextFromBothFiles) {
   EXPECT_EQ(a->eos_token_ids, (std::vector<std::int64_t>{151645, 151643}));
   EXPECT_EQ(a->pad_token_id, 151643);
   EXPECT_EQ(a->bos_token_id, 151643);
-  EXPECT_EQ(read(a->to_json()).eos_token_ids, a->eos_token_ids);
+  EXPECT_EQ(read_architecture(a->to_json()).eos_token_ids, a->eos_token_ids);
   std::ofstream(folder / "generation_config.json") << R"({"eos_token_id":"<end>"})";
   EXPECT_NE(Architecture::from_folder(folder).status().message().find("generation_config.json"),
             std::string::npos);
@@ -231,7 +227,7 @@ TEST(Architecture, WritesTheFileThatItRead) {
   c["torch_dtype"] = "bfloat16";
   c["id2label"] = {{"0", "A"}, {"1", "B"}};
   c["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}};
-  const Architecture a = read(c);
+  const Architecture a = read_architecture(c);
   const Json language = a.to_json();
   EXPECT_EQ(language["architectures"][0], "Qwen2ForCausalLM");
   EXPECT_EQ(language["initializer_range"], 0.5);
@@ -241,8 +237,8 @@ TEST(Architecture, WritesTheFileThatItRead) {
   const Json scalar = a.to_json(Head::kScalar);
   EXPECT_EQ(scalar["architectures"][0], "Qwen2ForSequenceClassification");
   EXPECT_EQ(scalar["id2label"].size(), 1U);
-  EXPECT_EQ(read(language).to_json(), language);
-  EXPECT_EQ(read(scalar).to_json(Head::kScalar), scalar);
+  EXPECT_EQ(read_architecture(language).to_json(), language);
+  EXPECT_EQ(read_architecture(scalar).to_json(Head::kScalar), scalar);
 }
 
 TEST(ArchitectureFiles, AreListedForUsers) {
@@ -260,7 +256,7 @@ TEST(ArchitectureFiles, AreListedForUsers) {
 TEST(ArchitectureFiles, HaveNamesForWhatTheirModelsHave) {
   EXPECT_GE(architecture_files().size(), 5U);
   for (const ArchitectureFile* file : architecture_files()) {
-    const Architecture a = read(Json{{"model_type", file->model_type}});
+    const Architecture a = read_architecture(Json{{"model_type", file->model_type}});
     EXPECT_EQ(find_architecture_file(file->model_type), file);
     for (const Head head : {Head::kLanguageModel, Head::kScalar}) {
       for (const FlatUnit& unit : flat_layout(a, head)) {
@@ -282,7 +278,7 @@ class Golden : public testing::TestWithParam<fs::path> {
     const Result<std::string> text = read_file(GetParam(), 16_MiB);
     ASSERT_TRUE(text.ok());
     golden = Json::parse(*text);
-    architecture = read(golden["config"]);
+    architecture = read_architecture(golden["config"]);
   }
   /// The layout's names and shapes as the golden file has them.
   [[nodiscard]] Json tensors(Head head) const {
@@ -321,7 +317,7 @@ TEST_P(Golden, FrequenciesAreThoseOfTheModel) {
 
 TEST_P(Golden, IsReadAgainAsWritten) {
   for (const Head head : {Head::kLanguageModel, Head::kScalar}) {
-    const Architecture again = read(architecture.to_json(head));
+    const Architecture again = read_architecture(architecture.to_json(head));
     EXPECT_EQ(again.to_json(head), architecture.to_json(head));
     EXPECT_EQ(again.rotary.dimensions, architecture.rotary.dimensions);
     EXPECT_EQ(total_elements(flat_layout(again, head)),

@@ -4,18 +4,11 @@
 #include <cmath>
 
 #include "spec/layout.h"
+#include "unit/spec/read_architecture.h"
 
 namespace neap::spec {
 namespace {
 
-Architecture read(const Json& config) {
-  Result<Architecture> a = Architecture::from_json(config, "config.json");
-  EXPECT_TRUE(a.ok()) << a.status().message();
-  return a.ok() ? *a : Architecture{};
-}
-Architecture read(const char* text) {
-  return read(Json::parse(text));
-}
 std::int64_t parameters(const Architecture& a) {
   std::int64_t n = 0;
   for (const FlatUnit& u : flat_layout(a, Head::kLanguageModel))
@@ -24,7 +17,8 @@ std::int64_t parameters(const Architecture& a) {
 }
 
 TEST(Features, Llama32) {
-  const Architecture a = read(R"({"model_type":"llama","vocab_size":128256,"hidden_size":2048,
+  const Architecture a =
+      read_architecture(R"({"model_type":"llama","vocab_size":128256,"hidden_size":2048,
     "intermediate_size":8192,"num_hidden_layers":16,"num_attention_heads":32,
     "num_key_value_heads":8,"head_dim":64,"max_position_embeddings":131072,"rms_norm_eps":1e-05,
     "rope_theta":500000.0,"tie_word_embeddings":true,"bos_token_id":128000,
@@ -39,7 +33,8 @@ TEST(Features, Llama32) {
 }
 
 TEST(Features, Qwen3) {
-  const Architecture a = read(R"({"model_type":"qwen3","vocab_size":151936,"hidden_size":1024,
+  const Architecture a =
+      read_architecture(R"({"model_type":"qwen3","vocab_size":151936,"hidden_size":1024,
     "intermediate_size":3072,"num_hidden_layers":28,"num_attention_heads":16,
     "num_key_value_heads":8,"max_position_embeddings":40960,"rope_theta":1000000,
     "tie_word_embeddings":true,"use_sliding_window":false,"sliding_window":null})");
@@ -51,13 +46,17 @@ TEST(Features, Qwen3) {
   const auto units = flat_layout(a, Head::kLanguageModel);
   EXPECT_EQ(units[1].find(Module::kKeyNorm)->name, "model.layers.0.self_attn.k_norm.weight");
   EXPECT_EQ(units[1].find(Module::kKeyNorm)->shape, std::vector<std::int64_t>{128});
-  EXPECT_EQ(read(R"({"model_type":"qwen3","head_dim":null})").head_dim, 128);  // 4096 / 32
-  EXPECT_EQ(read(R"({"model_type":"qwen3","head_dim":null,"hidden_size":2048})").head_dim, 64);
+  EXPECT_EQ(read_architecture(R"({"model_type":"qwen3","head_dim":null})").head_dim,
+            128);  // 4096 / 32
+  EXPECT_EQ(
+      read_architecture(R"({"model_type":"qwen3","head_dim":null,"hidden_size":2048})").head_dim,
+      64);
 }
 
 TEST(Features, GptNeox) {
   // Pythia-160m.
-  const Architecture a = read(R"({"model_type":"gpt_neox","vocab_size":50304,"hidden_size":768,
+  const Architecture a =
+      read_architecture(R"({"model_type":"gpt_neox","vocab_size":50304,"hidden_size":768,
     "intermediate_size":3072,"num_hidden_layers":12,"num_attention_heads":12,"hidden_act":"gelu",
     "max_position_embeddings":2048,"rotary_pct":0.25,"rotary_emb_base":10000,
     "use_parallel_residual":true,"bos_token_id":0,"eos_token_id":0})");
@@ -70,19 +69,19 @@ TEST(Features, GptNeox) {
   EXPECT_FALSE(a.gated);
   EXPECT_EQ(flat_layout(a, Head::kLanguageModel).back().parameters.back().name, "embed_out.weight");
   Json c = {{"model_type", "gpt_neox"}, {"hidden_act", "gelu_fast"}};
-  EXPECT_EQ(read(c).activation, Activation::kGeluTanh);
-  EXPECT_EQ(read(c).rotary.dimensions, 24);  // of 96
+  EXPECT_EQ(read_architecture(c).activation, Activation::kGeluTanh);
+  EXPECT_EQ(read_architecture(c).rotary.dimensions, 24);  // of 96
   c["rope_theta"] = 5;
   c["partial_rotary_factor"] = 1;
-  EXPECT_EQ(read(c).rotary.theta, 10000);
-  EXPECT_EQ(read(c).rotary.dimensions, 24);
+  EXPECT_EQ(read_architecture(c).rotary.theta, 10000);
+  EXPECT_EQ(read_architecture(c).rotary.dimensions, 24);
   c["rope_parameters"] = {{"rope_theta", 7}, {"partial_rotary_factor", 0.5}};
-  EXPECT_EQ(read(c).rotary.theta, 7);
-  EXPECT_EQ(read(c).rotary.dimensions, 48);
+  EXPECT_EQ(read_architecture(c).rotary.theta, 7);
+  EXPECT_EQ(read_architecture(c).rotary.dimensions, 48);
 }
 
 TEST(Features, Gemma) {
-  const Architecture a = read(R"({"model_type":"gemma","hidden_size":2048,
+  const Architecture a = read_architecture(R"({"model_type":"gemma","hidden_size":2048,
     "intermediate_size":16384,"num_hidden_layers":18,"num_attention_heads":8,
     "num_key_value_heads":1,"head_dim":256,"hidden_act":"gelu"})");
   EXPECT_EQ(parameters(a), 2506172416);
@@ -97,7 +96,8 @@ TEST(Features, Gemma) {
 }
 
 TEST(Features, Gemma2) {
-  const Architecture a = read(R"({"model_type":"gemma2"})");  // the class's defaults: gemma-2-2b
+  const Architecture a =
+      read_architecture(R"({"model_type":"gemma2"})");  // the class's defaults: gemma-2-2b
   EXPECT_EQ(parameters(a), 2614341888);
   EXPECT_TRUE(a.placement.before);
   EXPECT_TRUE(a.placement.after);
@@ -112,7 +112,8 @@ TEST(Features, Gemma2) {
   EXPECT_EQ(units[1].find(Module::kMlpNorm)->name,
             "model.layers.0.pre_feedforward_layernorm.weight");
   EXPECT_EQ(units[1].parameters.back().name, "model.layers.0.post_feedforward_layernorm.weight");
-  const Architecture plain = read(R"({"model_type":"gemma2","attn_logit_softcapping":null,
+  const Architecture plain =
+      read_architecture(R"({"model_type":"gemma2","attn_logit_softcapping":null,
     "final_logit_softcapping":null,"sliding_window":null,"hidden_act":"relu"})");
   EXPECT_EQ(plain.attention_softcap, 0);
   EXPECT_EQ(plain.logit_softcap, 0);

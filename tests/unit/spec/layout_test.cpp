@@ -4,14 +4,11 @@
 
 #include <map>
 
+#include "unit/spec/read_architecture.h"
+
 namespace neap::spec {
 namespace {
 
-Architecture read(const char* text) {
-  Result<Architecture> a = Architecture::from_json(Json::parse(text), "config.json");
-  EXPECT_TRUE(a.ok()) << a.status().message();
-  return a.ok() ? *a : Architecture{};
-}
 std::int64_t parameters(const std::vector<FlatUnit>& units) {
   std::int64_t n = 0;
   for (const FlatUnit& u : units)
@@ -45,7 +42,7 @@ TEST(Layout, CountsThePublishedModels) {
       {kQwen7b, 7615616512}, {kQwenHalf, 494032768}, {kMistral7b, 7241732096},
       {kGpt2, 124439808},    {kOpt13, 1315758080},   {kOpt350, 331196416}};
   for (const auto& [config, count] : published) {
-    const auto units = flat_layout(read(config), Head::kLanguageModel);
+    const auto units = flat_layout(read_architecture(config), Head::kLanguageModel);
     EXPECT_EQ(parameters(units), count) << config;
     EXPECT_GE(total_elements(units), count);
   }
@@ -54,7 +51,7 @@ TEST(Layout, CountsThePublishedModels) {
 TEST(Layout, ParametersAreAlignedAndDisjoint) {
   for (const char* config : {kQwen7b, kGpt2, kOpt350}) {
     for (const Head head : {Head::kLanguageModel, Head::kScalar}) {
-      for (const FlatUnit& unit : flat_layout(read(config), head)) {
+      for (const FlatUnit& unit : flat_layout(read_architecture(config), head)) {
         std::int64_t end = 0;
         for (const Parameter& p : unit.parameters) {
           EXPECT_EQ(p.offset % kParameterAlignment, 0) << p.name;
@@ -70,7 +67,7 @@ TEST(Layout, ParametersAreAlignedAndDisjoint) {
 }
 
 TEST(Layout, UsesHuggingFacesNames) {
-  const auto llama = flat_layout(read(kQwen7b), Head::kLanguageModel);
+  const auto llama = flat_layout(read_architecture(kQwen7b), Head::kLanguageModel);
   ASSERT_EQ(llama.size(), 30U);
   EXPECT_EQ(llama.front().name, "embed");
   EXPECT_EQ(llama[4].name, "block.3");
@@ -78,18 +75,18 @@ TEST(Layout, UsesHuggingFacesNames) {
   EXPECT_EQ(llama[4].parameters[2].name, "model.layers.3.self_attn.q_proj.bias");
   EXPECT_EQ(llama[4].parameters[3].shape, (std::vector<std::int64_t>{512, 3584}));
   EXPECT_EQ(llama.back().parameters.back().name, "lm_head.weight");
-  const auto gpt2 = flat_layout(read(kGpt2), Head::kScalar);
+  const auto gpt2 = flat_layout(read_architecture(kGpt2), Head::kScalar);
   EXPECT_EQ(gpt2[1].parameters[2].name, "transformer.h.0.attn.c_attn.weight");
   EXPECT_EQ(gpt2[1].parameters[2].shape, (std::vector<std::int64_t>{768, 2304}));
   EXPECT_EQ(gpt2.back().parameters.back().name, "score.weight");
-  const auto opt = flat_layout(read(kOpt350), Head::kLanguageModel);
+  const auto opt = flat_layout(read_architecture(kOpt350), Head::kLanguageModel);
   EXPECT_EQ(opt[0].parameters[1].shape, (std::vector<std::int64_t>{2050, 1024}));
   EXPECT_EQ(opt[0].parameters[2].name, "model.decoder.project_in.weight");
   EXPECT_EQ(opt.back().parameters[0].name, "model.decoder.project_out.weight");
 }
 
 TEST(Layout, AdaptersFollowTheirTargets) {
-  const Architecture s = read(kOpt13);
+  const Architecture s = read_architecture(kOpt13);
   const LoraShape attention{16, {"q_proj", "v_proj"}};
   ASSERT_TRUE(check_lora(s, attention).ok());
   // A (16, 2048) and B (2048, 16) on two linears of 24 blocks.
@@ -107,7 +104,7 @@ TEST(Layout, AdaptersFollowTheirTargets) {
 }
 
 TEST(Layout, SaysWhatEachParameterIs) {
-  const auto units = flat_layout(read(kGpt2), Head::kLanguageModel);
+  const auto units = flat_layout(read_architecture(kGpt2), Head::kLanguageModel);
   EXPECT_EQ(units[0].block, -1);
   EXPECT_EQ(units[3].block, 2);
   const Parameter* bias = units[3].find(Module::kQueryKeyValue, Part::kBias);
@@ -115,17 +112,17 @@ TEST(Layout, SaysWhatEachParameterIs) {
   EXPECT_EQ(bias->name, "transformer.h.2.attn.c_attn.bias");
   EXPECT_TRUE(bias->shard.whole());
   EXPECT_EQ(units[3].find(Module::kQuery), nullptr);
-  const auto adapters = lora_layout(read(kGpt2), Head::kScalar, {4, {"c_fc"}});
+  const auto adapters = lora_layout(read_architecture(kGpt2), Head::kScalar, {4, {"c_fc"}});
   EXPECT_EQ(adapters[2].block, 2);
   EXPECT_EQ(adapters[2].find(Module::kUp, Part::kLoraB)->shape,
             (std::vector<std::int64_t>{3072, 4}));
   EXPECT_NE(adapters.back().find(Module::kScore), nullptr);
-  EXPECT_EQ(block_linears(read(kGpt2))[0].module, Module::kQueryKeyValue);
+  EXPECT_EQ(block_linears(read_architecture(kGpt2))[0].module, Module::kQueryKeyValue);
 }
 
 TEST(Layout, NormsStandWhereTheModelComputesThem) {
   // OPT-350m: over the sums, so behind the matrices; nothing is left for the head but a projection.
-  const auto units = flat_layout(read(kOpt350), Head::kLanguageModel);
+  const auto units = flat_layout(read_architecture(kOpt350), Head::kLanguageModel);
   const FlatUnit& block = units[1];
   EXPECT_EQ(block.find(Module::kAttentionNorm), nullptr);
   EXPECT_LT(block.find(Module::kAttentionOut)->offset,
@@ -135,7 +132,7 @@ TEST(Layout, NormsStandWhereTheModelComputesThem) {
 }
 
 TEST(Layout, LargestSizesStayInside64Bits) {
-  const auto units = flat_layout(read(R"({"model_type":"llama","vocab_size":67108864,
+  const auto units = flat_layout(read_architecture(R"({"model_type":"llama","vocab_size":67108864,
     "hidden_size":1048576,"intermediate_size":4194304,"num_hidden_layers":4096,
     "num_attention_heads":1048576,"head_dim":16})"),
                                  Head::kLanguageModel);
