@@ -6,8 +6,8 @@
 #   NO_UNITY: its files define the same names, so they cannot be compiled as one (option NEAP_UNITY).
 # neap_use_pch(TARGET core|cli|torch|core_test|torch_test)
 #   Gives TARGET a precompiled header of libraries, one for all targets that ask for the same.
-# neap_add_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [ARGS ...] [TIMEOUT seconds] [PROCESSORS n] [OPTIMIZED])
-#   One GoogleTest program, one ctest entry for each test case. PROCESSORS: how many each keeps busy (1).
+# neap_add_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [ARGS ...] [TIMEOUT seconds] [COST seconds] [OPTIMIZED])
+#   One GoogleTest program, one ctest entry for each test case. Those with a COST start first.
 #   What tests link is optimized, they themselves only with OPTIMIZED: for tests with a clock, because the linker may
 #   take a library's inline functions from the test.
 # neap_add_fuzzer(NAME SOURCES ... [DEPS ...] CORPUS folder)
@@ -166,12 +166,12 @@ function(neap_use_pch TARGET KIND)
 endfunction()
 
 function(neap_add_test NAME)
-  cmake_parse_arguments(ARG "OPTIMIZED" "TIMEOUT;PROCESSORS" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMIZED" "TIMEOUT;COST" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
   if(NOT NEAP_TESTS)
     return()
   endif()
-  if(NOT ARG_PROCESSORS)
-    set(ARG_PROCESSORS 1)
+  if(NOT ARG_COST)
+    set(ARG_COST 0)
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
@@ -179,14 +179,17 @@ function(neap_add_test NAME)
   add_executable(${NAME} ${ARG_SOURCES})
   set_target_properties(${NAME} PROPERTIES NEAP_OPTIMIZED ${ARG_OPTIMIZED})
   neap_test_program(${NAME} ${ARG_DEPS})
+  neap_use_unity(${NAME})
   set(environment "")
   get_target_property(kind ${NAME} NEAP_PCH_KIND)
   if(kind MATCHES "^torch")
     set(environment ENVIRONMENT GOMP_SPINCOUNT=1000)  # as src/cli/trainer_library.cpp
+    target_sources(${NAME} PRIVATE ${PROJECT_SOURCE_DIR}/tests/torch_main.cpp)
+  else()
+    target_link_libraries(${NAME} PRIVATE GTest::gtest_main)
   endif()
-  target_link_libraries(${NAME} PRIVATE GTest::gtest_main)
   gtest_discover_tests(${NAME} TEST_PREFIX "${NAME}." EXTRA_ARGS ${ARG_ARGS} DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${ARG_PROCESSORS}
+                       PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} COST ${ARG_COST}
                                   ${environment})
 endfunction()
 
