@@ -136,44 +136,11 @@ Result<std::vector<MemoryPlan>> find_fit(const spec::Job& job, const Target& tar
 }
 
 std::vector<std::string> effects_of(const MemoryPlan& plan) {
-  struct Word {
-    std::string_view key, effect;
-  };
-  constexpr Word kWords[] = {
-      {"ppo_micro_batch_size_per_gpu",
-       "smaller micro batches in training: same result, more passes"},
-      {"data.micro_batch_size_per_gpu",
-       "smaller micro batches in training: same result, more passes"},
-      {"ppo_max_token_len_per_gpu", "smaller micro batches in training: same result, more passes"},
-      {"data.max_token_len_per_gpu", "smaller micro batches in training: same result, more passes"},
-      {"log_prob_max_token_len_per_gpu",
-       "smaller micro batches in inference: same result, more passes"},
-      {"forward_max_token_len_per_gpu",
-       "smaller micro batches in inference: same result, more passes"},
-      {"log_prob_micro_batch_size_per_gpu",
-       "smaller micro batches in inference: same result, more passes"},
-      {"ref.log_prob_micro", "smaller micro batches in inference: same result, more passes"},
-      {"forward_micro_batch_size_per_gpu",
-       "smaller micro batches in inference: same result, more passes"},
-      {"reward_model.micro_batch_size_per_gpu",
-       "smaller micro batches in inference: same result, more passes"},
-      {"rollout.batch_size", "fewer sequences decoded together: same result, slower generation"},
-      {"activation_checkpointing=auto",
-       "activations that the plan chooses are computed again: same result"},
-      {"memory.update=auto", "updates divided or streamed by the plan: same result"},
-      {"memory.residency=auto",
-       "tags leave the device between the phases that need them: same result"},
-      {"state_dtype=bfloat16", "optimizer moments in bfloat16: another training"},
-      {"lora_rank", "LoRA adapters instead of all weights: another training"},
-      {"max_response_length", "shorter responses: another training"}};
   std::vector<std::string> effects;
   for (const std::string& assignment : plan.overrides) {
-    for (const Word& word : kWords) {
-      if (assignment.find(word.key) == std::string::npos) continue;
-      if (std::find(effects.begin(), effects.end(), word.effect) == effects.end())
-        effects.emplace_back(word.effect);
-      break;
-    }
+    const std::string_view effect = effect_of(assignment);
+    if (!effect.empty() && std::find(effects.begin(), effects.end(), effect) == effects.end())
+      effects.emplace_back(effect);
   }
   return effects;
 }

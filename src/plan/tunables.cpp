@@ -10,6 +10,43 @@ namespace {
 
 using Keys = std::vector<std::pair<std::string, std::int64_t*>>;
 
+constexpr std::string_view kSmallerTraining =
+    "smaller micro batches in training: same result, more passes";
+constexpr std::string_view kSmallerInference =
+    "smaller micro batches in inference: same result, more passes";
+constexpr std::string_view kFewerDecoded =
+    "fewer sequences decoded together: same result, slower generation";
+constexpr std::string_view kRecomputed =
+    "recompute blocks in backward: same result, a third more compute in training";
+constexpr std::string_view kReferenceOnce =
+    "the reference runs before the first step, not in each: same result";
+constexpr std::string_view kAdapters =
+    "train LoRA adapters instead of all weights: another training";
+constexpr std::string_view kShorter = "shorter responses: another training";
+
+// By a part of the assignment; the first that fits.
+struct Effect {
+  std::string_view part, text;
+};
+constexpr Effect kEffects[] = {
+    {"ppo_micro_batch_size_per_gpu", kSmallerTraining},
+    {"data.micro_batch_size_per_gpu", kSmallerTraining},
+    {"ppo_max_token_len_per_gpu", kSmallerTraining},
+    {"data.max_token_len_per_gpu", kSmallerTraining},
+    {"micro_batch_size_per_gpu", kSmallerInference},
+    {"max_token_len_per_gpu", kSmallerInference},
+    {"rollout.batch_size", kFewerDecoded},
+    {"activation_checkpointing=full", kRecomputed},
+    {"activation_checkpointing=auto",
+     "activations that the plan chooses are computed again: same result"},
+    {"memory.update=auto", "updates divided or streamed by the plan: same result"},
+    {"memory.residency=auto",
+     "tags leave the device between the phases that need them: same result"},
+    {"state_dtype=bfloat16", "optimizer moments in bfloat16: another training"},
+    {"precompute_ref_log_probs", kReferenceOnce},
+    {"lora_rank", kAdapters},
+    {"max_response_length", kShorter}};
+
 // Largest divisor of `value` that is at most value / 2^level; micro batches must divide.
 std::int64_t shrink(std::int64_t value, int level) {
   std::int64_t d = std::max<std::int64_t>(1, value >> level);
@@ -92,11 +129,21 @@ bool keeps_activations(const spec::ModelConfig& model) {
   return model.checkpoint_mode() != spec::CheckpointMode::kFull;
 }
 
+Tunable reference_once() {
+  return {kReferenceOnce, 1, true, [](spec::Job& j, std::vector<std::string>& o, int level) {
+            const bool changes = level == 1 && j.task == spec::Task::kDpo &&
+                                 !j.precomputes_reference() && !j.reference_is_actor_base();
+            if (!changes) return false;
+            j.dpo.precompute_ref_log_probs = true;
+            o.emplace_back("dpo.precompute_ref_log_probs=true");
+            return true;
+          }};
+}
+
 Tunable full_recomputation(const spec::Job& job) {
   const bool actor = keeps_activations(job.actor_model);
   const bool critic = job.has_critic() && keeps_activations(job.critic.model);
-  return {"recompute blocks in backward: same result, a third more compute in training", 2, true,
-          [=](spec::Job& j, std::vector<std::string>& o, int level) {
+  return {kRecomputed, 2, true, [=](spec::Job& j, std::vector<std::string>& o, int level) {
             if (actor) {
               j.actor_model.activation_checkpointing = "full";
               o.emplace_back("actor_rollout_ref.model.activation_checkpointing=full");
@@ -112,8 +159,7 @@ Tunable full_recomputation(const spec::Job& job) {
 Tunable adapters(const spec::Job& job) {
   const bool actor = job.actor_model.lora.rank == 0;
   const bool critic = job.has_critic() && job.critic.model.lora.rank == 0;
-  return {"train LoRA adapters instead of all weights: another training", 8, false,
-          [=](spec::Job& j, std::vector<std::string>& o, int level) {
+  return {kAdapters, 8, false, [=](spec::Job& j, std::vector<std::string>& o, int level) {
             if (actor) {
               j.actor_model.lora.rank = 16;
               o.emplace_back("actor_rollout_ref.model.lora_rank=16");
@@ -127,8 +173,7 @@ Tunable adapters(const spec::Job& job) {
 }
 
 Tunable shorter_responses() {
-  return {"shorter responses: another training", 6, false,
-          [](spec::Job& j, std::vector<std::string>& o, int level) {
+  return {kShorter, 6, false, [](spec::Job& j, std::vector<std::string>& o, int level) {
             const std::int64_t shorter = j.data.max_response_length >> level;
             if (shorter < 8) return false;
             j.data.max_response_length = shorter;
@@ -140,22 +185,19 @@ Tunable shorter_responses() {
 }  // namespace
 
 Tunable training_micro_batches() {
-  return {"smaller micro batches in training: same result, more passes", 1, true,
-          [](spec::Job& j, std::vector<std::string>& o, int level) {
+  return {kSmallerTraining, 1, true, [](spec::Job& j, std::vector<std::string>& o, int level) {
             return shrink_keys(training_keys(j), least_tokens(j), o, level);
           }};
 }
 
 Tunable inference_micro_batches() {
-  return {"smaller micro batches in inference: same result, more passes", 1, true,
-          [](spec::Job& j, std::vector<std::string>& o, int level) {
+  return {kSmallerInference, 1, true, [](spec::Job& j, std::vector<std::string>& o, int level) {
             return shrink_keys(inference_keys(j), least_tokens(j), o, level);
           }};
 }
 
 Tunable rollout_batches() {
-  return {"fewer sequences decoded together: same result, slower generation", 1, true,
-          [](spec::Job& j, std::vector<std::string>& o, int level) {
+  return {kFewerDecoded, 1, true, [](spec::Job& j, std::vector<std::string>& o, int level) {
             const std::int64_t now = j.rollout_batch();
             if (!j.has_rollout() || now >> level < 1) return false;
             j.rollout.batch_size = shrink(now, level);
@@ -166,13 +208,19 @@ Tunable rollout_batches() {
 
 std::vector<Tunable> tunables(const spec::Job& job) {
   std::vector<Tunable> list = {training_micro_batches(), inference_micro_batches(),
-                               rollout_batches(), full_recomputation(job)};
+                               rollout_batches(), reference_once(), full_recomputation(job)};
   for (Tunable& tunable : other_trainings(job)) list.push_back(std::move(tunable));
   return list;
 }
 
 std::vector<Tunable> other_trainings(const spec::Job& job) {
   return {adapters(job), shorter_responses()};
+}
+
+std::string_view effect_of(std::string_view assignment) {
+  for (const Effect& effect : kEffects)
+    if (assignment.find(effect.part) != std::string_view::npos) return effect.text;
+  return {};
 }
 
 }  // namespace neap::plan

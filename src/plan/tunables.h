@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "spec/job.h"
@@ -13,7 +14,7 @@ namespace neap::plan {
 
 /// Level 0 is the job as it is.
 struct Tunable {
-  const char* effect = "";     ///< what it costs, for people
+  std::string_view effect;     ///< what it costs, for people
   int weight = 1;              ///< penalty of a step
   bool keeps_training = true;  ///< the result is the same but for rounding
   /// Changes the job to a level and adds the overrides that do it; false: there is no such level.
@@ -25,9 +26,13 @@ constexpr int kMostLevels = 6;
 [[nodiscard]] Tunable inference_micro_batches();
 /// Sequences that are decoded together.
 [[nodiscard]] Tunable rollout_batches();
-/// Of a job, those above and: full recomputation, LoRA, shorter responses.
+/// Of a job, those above and: a reference that runs once, full recomputation, LoRA, shorter responses.
 [[nodiscard]] std::vector<Tunable> tunables(const spec::Job& job);
 /// Those that change the training.
 [[nodiscard]] std::vector<Tunable> other_trainings(const spec::Job& job);
+
+/// What an override of these, "key.path=value", or another one that a plan makes costs, for people; empty
+/// for what none makes.
+[[nodiscard]] std::string_view effect_of(std::string_view assignment);
 
 }  // namespace neap::plan

@@ -13,6 +13,7 @@
 #include "base/format.h"
 #include "plan/advice.h"
 #include "plan/memory_plan.h"
+#include "plan/tunables.h"
 #include "spec/config_docs.h"
 #include "unit/plan/gpt_activations.h"
 
@@ -314,6 +315,54 @@ TEST(GoldenPlans, FitTakesAnotherTrainingWhereNothingElseFits) {
   EXPECT_TRUE(std::any_of(effects.begin(), effects.end(), [](const std::string& e) {
     return e.find("another training") != std::string::npos;
   }));
+}
+
+TEST(GoldenPlans, AReferenceThatRunsOnceIsOfferedWhereItHelps) {
+  const std::vector<std::string> dpo = {"task=dpo", "memory.allow=[\"recompute\"]"};
+  Bytes least[2], reference;
+  for (const bool once : {false, true}) {
+    spec::Job job;
+    std::vector<std::string> overrides = dpo;
+    if (once) overrides.emplace_back("dpo.precompute_ref_log_probs=true");
+    ASSERT_TRUE(spec::Job::load(kFolder / "qwen7b_sft.toml", overrides, job).ok());
+    Target target = target_of(job);
+    least[once ? 1 : 0] = *least_capacity(job, target);
+    target.capacity = Bytes();
+    const auto free = make_plan(job, target);
+    ASSERT_TRUE(free.ok()) << free.status().message();
+    for (const TagPlan& tag : free->tags)
+      if (tag.tag == "reference.weights") reference = tag.bytes;
+    target.capacity = 120_GiB;
+    const std::string refusal = make_plan(job, target).status().message();
+    if (once) {
+      EXPECT_EQ(refusal.find("precompute_ref_log_probs"), std::string::npos) << refusal;
+    } else {
+      EXPECT_NE(refusal.find("dpo.precompute_ref_log_probs=true: fits in "), std::string::npos)
+          << refusal;
+    }
+  }
+  EXPECT_EQ(least[0] - least[1], reference);
+}
+
+// The words of --fit for an override are those of the change that makes it.
+TEST(GoldenPlans, OverridesAreToldByTheirChange) {
+  for (const char* config : {"qwen7b_sft.toml", "qwen7b_ppo.toml", "qwen7b_grpo.toml"}) {
+    for (const char* packed : {"false", "true"}) {
+      spec::Job job;
+      ASSERT_TRUE(spec::Job::load(kFolder / config,
+                                  {format("data.use_dynamic_bsz={}", packed),
+                                   format("actor_rollout_ref.actor.use_dynamic_bsz={}", packed)},
+                                  job)
+                      .ok());
+      for (const Tunable& tunable : tunables(job)) {
+        std::vector<std::string> overrides;
+        spec::Job changed = job;
+        if (!tunable.turn(changed, overrides, 1)) continue;
+        for (const std::string& assignment : overrides)
+          EXPECT_EQ(effect_of(assignment), tunable.effect) << assignment;
+      }
+    }
+  }
 }
 
 // Everything that memory.allow can hold.
