@@ -1,12 +1,11 @@
 // Supervised fine-tuning: cross entropy on the responses.
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 
+#include "rlhf/experience.h"
 #include "rlhf/model_update.h"
 #include "rlhf/trainer.h"
-#include "rlhf/update_phases.h"
 #include "step/phases.h"
 
 namespace neap::rlhf {
@@ -48,24 +47,14 @@ class SftTrainer final : public Trainer {
   Validation validate() override {
     std::vector<double> sums = {0, 0};
     double &loss = sums[0], &tokens = sums[1];
-    const spec::Batching batching =
-        spec::batching_of(context_.job, *context_.recipe.find(spec::PhaseId::kValidate));
-    const train::Sequences batch =
-        train::arrange(gather(held_out(), context_.share_of(held_out().size())), batching,
-                       train::Use::kScoring)
-            .sequences;
-    run_phase(context_.runtime, spec::PhaseId::kValidate, [&] {
-      const at::NoGradGuard no_grad;
-      model::Transformer& model = actor_.model();
-      step::log_prob_phase(
-          model.ops(), model.weights(), batch, batching.rows, {},
-          [&](const step::MicroBatch& micro, const at::Tensor& log_probs, const at::Tensor&) {
-            const bridge::HostScope host;
-            const at::Tensor mask = batch.mask.narrow(0, micro.first + micro.seen, micro.fresh());
-            loss -= (log_probs * mask).sum().item<double>();
-            tokens += mask.sum().item<double>();
-          });
-    });
+    const std::vector<std::size_t> rows = context_.share_of(held_out().size());
+    if (!rows.empty()) {
+      const train::Sequences batch = gather(held_out(), rows);
+      const TokenLogProbs out =
+          response_log_probs(context_, actor_.model(), batch, spec::PhaseId::kValidate, false);
+      loss = -out.log_probs.sum(at::kDouble).item<double>();
+      tokens = batch.mask.sum(at::kDouble).item<double>();
+    }
     context_.ranks.sum(sums);
     return {{{"val/loss", loss / tokens}, {"val/perplexity", std::exp(loss / tokens)}}, {}};
   }
