@@ -68,4 +68,10 @@ Result<FileStamp> stamp_of(const std::filesystem::path& file) {
   return out;
 }
 
+Status check_unchanged(const std::filesystem::path& file, const FileStamp& stamp) {
+  NEAP_TRY_ASSIGN(const FileStamp now, stamp_of(file));
+  if (now.text == stamp.text) return {};
+  return {ErrorCode::kBusy, format("{} changed while it was read", file.string())};
+}
+
 }  // namespace neap::data

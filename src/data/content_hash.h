@@ -26,5 +26,7 @@ struct FileStamp {
   bool fresh = false;
 };
 [[nodiscard]] Result<FileStamp> stamp_of(const std::filesystem::path& file);
+/// kBusy where the file's stamp is another one now.
+[[nodiscard]] Status check_unchanged(const std::filesystem::path& file, const FileStamp& stamp);
 
 }  // namespace neap::data

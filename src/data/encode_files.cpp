@@ -79,7 +79,18 @@ class Encoding {
 
   void show_progress(std::string title) { progress_.emplace(std::move(title), 100, "%"); }
 
-  Result<RowStore> run() {
+  /// `unchanged` is asked before the rows count as those of the file.
+  Result<RowStore> run(const std::function<Status()>& unchanged) {
+    const Status status = encode_all();
+    NEAP_TRY(unchanged());  // says more than what a half-written row breaks
+    NEAP_TRY(status);
+    Json notes = Json::object();
+    for (const auto& [what, count] : counts_) notes[what] = count;
+    return writer_.finish(notes);
+  }
+
+ private:
+  Status encode_all() {
     for (bool more = true; more;) {
       Result<bool> filled = fill();
       // Rows before damage are looked at first: their errors come first.
@@ -88,12 +99,9 @@ class Encoding {
       more = *filled;
       if (progress_) progress_->update(static_cast<std::uint64_t>(100 * source_.progress()));
     }
-    Json notes = Json::object();
-    for (const auto& [what, count] : counts_) notes[what] = count;
-    return writer_.finish(notes);
+    return {};
   }
 
- private:
   /// False when the source is at its end.
   Result<bool> fill() {
     block_.clear();
@@ -136,14 +144,19 @@ class Encoding {
 
 Result<RowStore> encode_file(const fs::path& file, const RowEncoder& encode,
                              const EncodeOptions& options) {
-  NEAP_TRY_ASSIGN(auto source, RowSource::open(file));
   std::error_code error;
   const bool regular = fs::is_regular_file(file, error);
+  FileStamp before;
+  if (regular) {
+    NEAP_TRY_ASSIGN(before, stamp_of(file));
+  }
+  const auto unchanged = [&] { return regular ? check_unchanged(file, before) : ok_status(); };
+  NEAP_TRY_ASSIGN(auto source, RowSource::open(file));
   const std::uint64_t size = regular ? fs::file_size(file, error) : 0;
   if (Bytes(size * (source->packed() ? kPackedTimes : 1)) <= options.memory) {
     // A pipe can be read only once.
     MemoryRowWriter writer(regular ? options.memory : Bytes(UINT64_MAX));
-    Result<RowStore> rows = Encoding(*source, encode, options.threads, writer).run();
+    Result<RowStore> rows = Encoding(*source, encode, options.threads, writer).run(unchanged);
     if (rows.ok() || rows.status().code() != ErrorCode::kOutOfHostMemory) return rows;
     NEAP_TRY_ASSIGN(source, RowSource::open(file));
   }
@@ -152,7 +165,7 @@ Result<RowStore> encode_file(const fs::path& file, const RowEncoder& encode,
   return cached_rows(folder, hash_of(contents + options.recipe), [&](RowWriter& writer) {
     Encoding encoding(*source, encode, options.threads, writer);
     if (options.show_progress) encoding.show_progress("encoding " + file.filename().string());
-    return encoding.run();
+    return encoding.run(unchanged);
   });
 }
 
@@ -161,12 +174,23 @@ void FileRows::add(RowStore file) {
   files_.push_back(std::move(file));
 }
 
-Result<std::string> FileRows::row(std::size_t number) const {
+FileRows::Place FileRows::place(std::size_t number) const {
   const auto file = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), number) -
                                              ends_.begin());
-  if (file == files_.size())
+  if (file == files_.size()) return {};
+  return {&files_[file], number - (file == 0 ? 0 : ends_[file - 1])};
+}
+
+Result<std::string> FileRows::row(std::size_t number) const {
+  const Place at = place(number);
+  if (at.file == nullptr)
     return Status(ErrorCode::kInternal, format("There is no row {} of {}", number, size()));
-  return files_[file].row(number - (file == 0 ? 0 : ends_[file - 1]));
+  return at.file->row(at.row);
+}
+
+std::string FileRows::where(std::size_t number) const {
+  const Place at = place(number);
+  return format("row {} of {}", at.row, at.file == nullptr ? "no file" : at.file->name());
 }
 
 std::vector<std::size_t> FileRows::sizes() const {

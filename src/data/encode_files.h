@@ -2,7 +2,8 @@
 // threads, and kept in memory or, where it is large, in the cache (row_cache.h).
 //
 // Threads   one at a time; the encoder is called by several.
-// Failure   that of the first row that fails, and what row_source.h and row_cache.h say.
+// Failure   that of the first row that fails, and what row_source.h and row_cache.h say; kBusy where a
+//           file changes while it is read.
 // Memory    `Options::memory`, or 4 bytes a row while a large file is encoded and none afterwards;
 //           with it the largest row and some 4 MiB a thread.
 #pragma once
@@ -46,12 +47,19 @@ class FileRows {
   void add(RowStore file);
   [[nodiscard]] std::size_t size() const { return ends_.empty() ? 0 : ends_.back(); }
   [[nodiscard]] Result<std::string> row(std::size_t number) const;
+  /// "row 12 of CACHE/KEY.rows", for messages.
+  [[nodiscard]] std::string where(std::size_t number) const;
   [[nodiscard]] std::vector<std::size_t> sizes() const;  ///< of each file
   /// The files' EncodedRows::counts of `name`.
   [[nodiscard]] std::uint64_t count(const std::string& name) const;
   [[nodiscard]] Bytes memory() const;
 
  private:
+  struct Place {
+    const RowStore* file = nullptr;  // none: the number is too high
+    std::size_t row = 0;
+  };
+  [[nodiscard]] Place place(std::size_t number) const;
   std::vector<RowStore> files_;
   std::vector<std::size_t> ends_;
 };

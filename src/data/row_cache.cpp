@@ -78,9 +78,7 @@ Result<std::string> content_hash(const fs::path& folder, const fs::path& file) {
   const Result<std::string> known = read_file(kept, 1_KiB);
   if (known.ok() && known->size() == kHashDigits && !stamp.fresh) return *known;
   NEAP_TRY_ASSIGN(std::string hash, hash_of_file(file));
-  NEAP_TRY_ASSIGN(const FileStamp after, stamp_of(file));
-  if (after.text != stamp.text)
-    return Status(ErrorCode::kBusy, format("{} changed while it was read", file.string()));
+  NEAP_TRY(check_unchanged(file, stamp));
   // A file that cannot be kept costs time at the next start, which is all.
   if (!stamp.fresh)
     if (const Status status = write_file_atomic(kept, hash); !status.ok())

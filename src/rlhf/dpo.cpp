@@ -51,9 +51,10 @@ class DpoTrainer final : public Trainer {
     Metrics metrics;
     const spec::Job& job = context_.job;
     const std::vector<std::size_t> rows = context_.sharder().of(order_.batch(step));
+    Pairs mine = read_pairs(context_, context_.data.train, rows);
     ModelUpdate update(context_, actor_, spec::Body::kPreferenceUpdate, step);
     step::Preferences<at::Tensor> batch =
-        with_reference(context_.data.train, known_.train, rows, metrics);
+        with_reference(std::move(mine.sequences), known_.train, rows, metrics);
     {
       train::ArrangedBatch arranged = update.arrange(std::move(batch.sequences));
       batch = {std::move(arranged.sequences), arranged.arranged(batch.reference)};
@@ -78,12 +79,13 @@ class DpoTrainer final : public Trainer {
 
   Validation validate() override {
     const std::vector<std::size_t> rows = context_.share_of(held_out().size());
+    Pairs mine = read_pairs(context_, held_out(), rows);
     const auto pairs = static_cast<double>(held_out().size());
     std::vector<double> sums(6, 0);
-    if (!rows.empty()) {
+    if (!mine.empty()) {
       Metrics timings;  // of no interest here
       const step::Preferences<at::Tensor> batch =
-          with_reference(held_out(), known_.held_out, rows, timings);
+          with_reference(std::move(mine.sequences), known_.held_out, rows, timings);
       const at::Tensor log_probs = response_log_probs(context_, actor_.model(), batch.sequences,
                                                       spec::PhaseId::kValidate, false)
                                        .log_probs;
@@ -117,13 +119,11 @@ class DpoTrainer final : public Trainer {
  private:
   [[nodiscard]] const Rows& held_out() const { return context_.data.held_out; }
 
-  // Rows of `from`, of which `known` are the reference's log-probabilities, or phase "ref_logp" computes
-  // them.
-  [[nodiscard]] step::Preferences<at::Tensor> with_reference(const Rows& from,
+  // With the reference's log-probabilities: those of `rows` in `known`, or phase "ref_logp" computes them.
+  [[nodiscard]] step::Preferences<at::Tensor> with_reference(train::Sequences sequences,
                                                              const at::Tensor& known,
                                                              const std::vector<std::size_t>& rows,
                                                              Metrics& metrics) {
-    train::Sequences sequences = gather_pairs(context_, from, rows);
     if (known.defined()) return {std::move(sequences), select_pairs(known, rows)};
     const Stopwatch watch(metrics, "ref");
     model::Transformer& reference = reference_ ? reference_->model() : actor_.base();

@@ -62,7 +62,9 @@ class Reader {
 }  // namespace
 
 data::StoredRow Rows::at(std::size_t number) const {
-  return value_or_throw(data::unpack(value_or_throw(files_.row(number))));
+  Result<data::StoredRow> row = data::unpack(value_or_throw(files_.row(number)));
+  if (row.ok()) return std::move(row).value();
+  throw Error(Status(row.status()).with_context(format("reading {}", files_.where(number))));
 }
 
 reward::RewardSet make_rewards(const spec::Job& job) {

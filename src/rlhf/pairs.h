@@ -26,10 +26,17 @@ struct PairRow {
 /// The pairs of a row. The prompt is taken off the responses where it stands in them.
 [[nodiscard]] Result<std::vector<PairRow>> pairs_of(const Json& row, const spec::DataConfig& data);
 
-/// The pairs with `numbers`, two sequences each: all chosen, then all rejected. Host memory.
-[[nodiscard]] train::Sequences gather_pairs(const Context& context, const Rows& pairs,
-                                            const std::vector<std::size_t>& numbers);
-/// (P,) float32 in host memory; 0 where a row had none.
-[[nodiscard]] at::Tensor margins_of(const Rows& pairs, const std::vector<std::size_t>& numbers);
+/// P pairs in host memory.
+struct Pairs {
+  train::Sequences sequences;  ///< two of each pair: all chosen, then all rejected
+  at::Tensor margins;          ///< (P,) float32; 0 where a row had none
+  [[nodiscard]] bool empty() const { return !margins.defined(); }
+};
+/// The pairs with `numbers`.
+[[nodiscard]] Pairs gather_pairs(const Context& context, const Rows& pairs,
+                                 const std::vector<std::size_t>& numbers);
+/// The same in a step: every rank calls it for its share, and rows that cannot be read are a StepFailure.
+[[nodiscard]] Pairs read_pairs(const Context& context, const Rows& pairs,
+                               const std::vector<std::size_t>& numbers);
 
 }  // namespace neap::rlhf

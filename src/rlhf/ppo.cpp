@@ -129,7 +129,8 @@ Metrics PpoTrainer::train_step(std::int64_t step) {
 PpoTrainer::Round PpoTrainer::respond(Metrics& metrics) {
   const std::int64_t batch = taken_++;
   const std::vector<std::size_t> rows = context_.sharder().of(order_.batch(batch));
-  Round round{read_prompts(context_.data.train, rows), {}};
+  Round round;
+  run_in_step(context_.ranks, [&] { round.prompts = read_prompts(context_.data.train, rows); });
   const Stopwatch watch(metrics, "gen");
   const auto seed = static_cast<std::uint64_t>(job().trainer.seed);
   step::SamplingOptions sampling = step::sampling_options(job().rollout);
@@ -353,7 +354,9 @@ Validation PpoTrainer::validate() {
   setup.on_response = [&](const EvaluatedResponse& response) {
     if (std::ssize(out.samples) < job().trainer.val_samples) out.samples.push_back(response.sample);
   };
-  out.metrics = evaluate(context_, read_prompts(held_out()), setup).metrics;
+  std::vector<PromptRow> prompts;
+  run_in_step(context_.ranks, [&] { prompts = read_prompts(held_out()); });
+  out.metrics = evaluate(context_, prompts, setup).metrics;
   return out;
 }
 

@@ -155,7 +155,7 @@ class Computation {
         std::vector<std::size_t> numbers(seen + fresh);
         std::iota(numbers.begin(), numbers.end(), first - offset - seen);
         const train::Sequences pairs =
-            gather_pairs(context_, rows, context_.sharder().of_padded(numbers));
+            gather_pairs(context_, rows, context_.sharder().of_padded(numbers)).sequences;
         const TokenLogProbs out = log_probs_in_phase(context_, reference, pairs,
                                                      spec::PhaseId::kReferenceLogProbs, false);
         const bridge::HostScope host;

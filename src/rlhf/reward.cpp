@@ -25,14 +25,16 @@ class RewardTrainer final : public Trainer {
   Metrics train_step(std::int64_t step) override {
     Metrics metrics;
     const spec::Job& job = context_.job;
-    const std::vector<std::size_t> rows = context_.sharder().of(order_.batch(step));
+    Pairs all =
+        read_pairs(context_, context_.data.train, context_.sharder().of(order_.batch(step)));
+    train::read_scores_before_padding(all.sequences, reward_.shape().pad_token_id);
     const auto pairs = static_cast<double>(job.data.train_batch_size);
     {
       const Stopwatch watch(metrics, "update_reward");
       model::Transformer& model = reward_.model();
       ModelUpdate update(context_, reward_, spec::Body::kPairUpdate, step);
-      const train::ArrangedBatch batch = update.arrange(gather(context_.data.train, rows));
-      const at::Tensor margins = batch.arranged_rows(margins_of(context_.data.train, rows));
+      const train::ArrangedBatch batch = update.arrange(std::move(all.sequences));
+      const at::Tensor margins = batch.arranged_rows(all.margins);
       update.run(batch.sequences,
                  [&](std::int64_t first, std::int64_t size, const spec::Checkpointing& keep) {
                    const step::PairMicroStatistics s = step::pair_micro_batch(
@@ -52,11 +54,11 @@ class RewardTrainer final : public Trainer {
 
   Validation validate() override {
     std::vector<double> sums = {0, 0};
-    const std::vector<std::size_t> rows = context_.share_of(held_out().size());
+    const Pairs mine = read_pairs(context_, held_out(), context_.share_of(held_out().size()));
     const auto pairs = static_cast<double>(held_out().size());
-    if (!rows.empty()) {
-      const at::Tensor scores = response_scores(
-          context_, reward_, gather_pairs(context_, held_out(), rows), spec::PhaseId::kValidate);
+    if (!mine.empty()) {
+      const at::Tensor scores =
+          response_scores(context_, reward_, mine.sequences, spec::PhaseId::kValidate);
       const bridge::HostScope host;
       const at::Tensor both = scores.to(at::kDouble).view({2, -1});
       sums = {-at::log_sigmoid(both[0] - both[1]).sum().item<double>(),
@@ -73,14 +75,6 @@ class RewardTrainer final : public Trainer {
 
  private:
   [[nodiscard]] const Rows& held_out() const { return context_.data.held_out; }
-
-  [[nodiscard]] train::Sequences gather(const Rows& pairs,
-                                        const std::vector<std::size_t>& rows) const {
-    train::Sequences all = gather_pairs(context_, pairs, rows);
-    const bridge::HostScope host;
-    train::read_scores_before_padding(all, reward_.shape().pad_token_id);
-    return all;
-  }
 
   Context& context_;
   train::ModelWorker reward_;

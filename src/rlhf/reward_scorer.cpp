@@ -81,14 +81,7 @@ void RewardScorer::describe(const at::Tensor& numbers, Metrics& metrics) const {
 std::vector<std::vector<double>> RewardScorer::score_collectively(
     std::span<const reward::Response> responses) {
   std::vector<std::vector<double>> numbers;
-  try {
-    parallel::run_collectively(context_.ranks,
-                               [&] { numbers = value_or_throw(set_.score(responses)); });
-  } catch (const parallel::CollectiveError& e) {
-    throw StepFailure(e.status(), e.mine());
-  } catch (const Error& e) {
-    throw StepFailure(e.status(), true);
-  }
+  run_in_step(context_.ranks, [&] { numbers = value_or_throw(set_.score(responses)); });
   return numbers;
 }
 

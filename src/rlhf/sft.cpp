@@ -71,12 +71,14 @@ class SftTrainer final : public Trainer {
                                         const std::vector<std::size_t>& numbers) const {
     std::vector<train::Tokens> prompts, responses;
     std::vector<train::TokenMask> masks;
-    for (const std::size_t number : numbers) {
-      data::StoredRow row = rows.at(number);
-      prompts.push_back(std::move(row.texts.at(0)));
-      responses.push_back(std::move(row.texts.at(1)));
-      masks.push_back(std::move(row.mask));
-    }
+    run_in_step(context_.ranks, [&] {
+      for (const std::size_t number : numbers) {
+        data::StoredRow row = rows.at(number);
+        prompts.push_back(std::move(row.texts.at(0)));
+        responses.push_back(std::move(row.texts.at(1)));
+        masks.push_back(std::move(row.mask));
+      }
+    });
     return train::make_sequences(prompts, responses, sequence_shape(context_), masks);
   }
 

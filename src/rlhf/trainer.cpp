@@ -55,6 +55,16 @@ std::unique_ptr<Trainer> make_trainer(Context& context) {
   throw Error(ErrorCode::kInternal, "task out of range");
 }
 
+void run_in_step(parallel::Communicator& ranks, const std::function<void()>& work) {
+  try {
+    parallel::run_collectively(ranks, work);
+  } catch (const parallel::CollectiveError& e) {
+    throw StepFailure(e.status(), e.mine());
+  } catch (const Error& e) {
+    throw StepFailure(e.status(), true);
+  }
+}
+
 Stopwatch::Stopwatch(Metrics& metrics, const char* name) : metrics_(metrics), name_(name) {}
 Stopwatch::~Stopwatch() {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start_;

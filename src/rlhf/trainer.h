@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -57,12 +58,16 @@ struct Validation {
   std::vector<Sample> samples;
 };
 
-/// A step cannot be computed for a reason outside of the run, as a reward program that fails. Thrown
-/// on every rank before anything that outlives the step has changed: the run saves the steps before.
+/// A step cannot be computed for a reason outside of the run, as a reward program or a disk that
+/// fails. Thrown on every rank before anything that outlives the step has changed: the run saves the
+/// steps before.
 class StepFailure : public parallel::CollectiveError {
  public:
   using CollectiveError::CollectiveError;
 };
+
+/// parallel::run_collectively in a step or a validation: `work` that fails is a StepFailure.
+void run_in_step(parallel::Communicator& ranks, const std::function<void()>& work);
 
 /// With several ranks every one calls the same functions; each works on its share of a batch, and
 /// metrics are the whole batch's everywhere.

@@ -31,6 +31,9 @@ GRPO = ["grpo.toml", "data.train_batch_size=8", "actor_rollout_ref.actor.ppo_min
 DPO = ["sft.toml", "task=dpo", "data.train_files=pairs.jsonl", "data.train_batch_size=16", "data.micro_batch_size_per_gpu=8",
        "trainer.total_training_steps=2", "actor_rollout_ref.model.path=out/start/latest/actor"]
 HAS_PYARROW = subprocess.run(["python3", "-c", "import pyarrow.parquet"], capture_output=True, check=False).returncode == 0
+NAMESPACE = ["unshare", "--map-root-user", "--mount"]
+HAS_NAMESPACES = shutil.which("unshare") is not None and subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
+                                                                        capture_output=True, check=False).returncode == 0
 
 
 def has_zstd():
@@ -282,7 +285,15 @@ class Hostile(DataCase):
             out.write(b'{"prompt": "1+1=", "response": "2"}\n{"prompt": "')
             for _ in range(64):
                 out.write(b"1" * (16 << 20))
-        for name, part in (("cut.gz", "cut short"), ("garbage.gz", "is not valid gzip"), ("long.gz", "long.gz:2")):
+        with (self.home / "long.jsonl").open("wb") as out:
+            out.write(b'{"prompt": "1+1=", "response": "2"}\n{"prompt": "')
+            out.truncate(1 << 30)  # a line of 1 GiB
+        broken = [("cut.gz", "cut short"), ("garbage.gz", "is not valid gzip"), ("long.gz", "long.gz:2"), ("long.jsonl", "long.jsonl:2")]
+        if has_zstd():
+            subprocess.run(["zstd", "-q", self.home / "sft_train.jsonl", "-o", self.home / "cut.zst"], check=True)
+            os.truncate(self.home / "cut.zst", (self.home / "cut.zst").stat().st_size // 2)
+            broken.append(("cut.zst", "cut short"))
+        for name, part in broken:
             result = self.train("hostile", *SFT, f"data.train_files={name}", expect=1)
             self.assertIn(part, result.stderr)
             self.assertEqual(len([line for line in result.stderr.splitlines() if "neap: " in line and name in line]), 1, result.stderr)
@@ -311,6 +322,85 @@ class Hostile(DataCase):
         self.assert_same("one", "two")
         self.assertEqual(len(list((self.home / "shared").glob("*.rows"))), 1)
         self.assertEqual(list((self.home / "shared").glob("*.rows.tmp-*")), [])
+
+    def start_with_rows_on_disk(self, out, *words):
+        return neap_program.start(NEAP, "train", *SFT, "device.kind=host", "device.memory=256MiB", "data.rows_in_memory=0B",
+                                  f"trainer.default_local_dir=out/{out}", *words, cwd=self.home, env=self.environment())
+
+    def wait_for(self, process, condition):
+        deadline = time.monotonic() + 300
+        while not condition():
+            self.assertIsNone(process.poll(), "it ended before")
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.002)
+
+    def logged(self, out):
+        path = self.home / "out" / out / "metrics.jsonl"
+        return path.read_text().count("\n") if path.exists() else 0
+
+    def test_a_file_that_changes_while_it_is_read_is_one_error(self):
+        with (self.home / "growing.jsonl").open("w") as out:
+            for turn in range(120):
+                for row in self.rows:
+                    out.write(json.dumps(dict(row, note=f"{turn}")) + "\n")
+        words = ("growing", "data.train_files=growing.jsonl", "data.cache_dir=growing")
+        process = self.start_with_rows_on_disk(*words)
+        self.wait_for(process, lambda: list((self.home / "growing").glob("*.rows.tmp-*")))
+        with (self.home / "growing.jsonl").open("a") as out:
+            out.write('{"prompt": "1+')  # as another program writes it
+        result = neap_program.outcome(process)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("growing.jsonl changed while it was read", result.stderr)
+        self.assertEqual(list((self.home / "growing").glob("*.rows*")), [])
+        self.assertFalse((self.home / "out" / "growing" / "metrics.jsonl").exists())
+
+    LONGER = "trainer.total_training_steps=150"
+
+    def test_a_data_file_that_changes_while_the_run_trains_is_not_read_again(self):
+        self.train("whole", *SFT, self.LONGER)
+        for name, words in (("memory", ["data.rows_in_memory=256MiB"]), ("disk", ["data.cache_dir=steady"])):
+            shutil.copy(self.home / "sft_train.jsonl", self.home / "moving.jsonl")
+            process = self.start_with_rows_on_disk(f"moving-{name}", self.LONGER, "data.train_files=moving.jsonl", *words)
+            self.wait_for(process, lambda out=f"moving-{name}": self.logged(out) > 0)
+            self.write("moving.jsonl", self.rows[:40])
+            (self.home / "moving.jsonl").unlink()
+            result = neap_program.outcome(process)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assert_same(f"moving-{name}", "whole")
+
+    def test_rows_that_cannot_be_read_lose_no_step(self):
+        """The disk of the encoded rows fails while the run trains."""
+        self.train("unbroken", *SFT, self.LONGER)
+        words = ("broken", self.LONGER, "data.cache_dir=broken")
+        process = self.start_with_rows_on_disk(*words)
+        self.wait_for(process, lambda: self.logged("broken") > 0)
+        (file,) = (self.home / "broken").glob("*.rows")
+        os.truncate(file, 100)
+        result = neap_program.outcome(process)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertRegex(result.stderr, r"Stopped after \d+ of 150 steps: .*\.rows cannot be read. They are saved in ")
+        (saved,) = (self.home / "out" / "broken").glob("global_step_*")
+        self.assertEqual(int(saved.name.split("_")[-1]), self.logged("broken"), "the step before the failure is there")
+        result = neap_program.outcome(self.start_with_rows_on_disk(*words))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("is made anew", result.stderr)
+        self.assert_same("broken", "unbroken")
+
+    @unittest.skipUnless(HAS_NAMESPACES, "no mount namespaces for this user")
+    def test_a_full_file_system_is_one_error_and_can_be_gone_on_from(self):
+        """The encoded rows have a file system of 24 KiB; nobody else sees it."""
+        self.train("kept", *SFT, "trainer.total_training_steps=1")
+        script = ('mkdir -p small && mount -t tmpfs -o size=24k tmpfs small && "$@"; code=$?; ls small >left; mount -o remount,size=1m small && '
+                  '"$@" && exit $code')
+        result = subprocess.run([*NAMESPACE, "sh", "-c", script, "sh", NEAP, "train", *SFT, "device.kind=host", "device.memory=256MiB",
+                                 "data.rows_in_memory=0B", "data.cache_dir=small", "trainer.default_local_dir=out/kept"],
+                                cwd=self.home, env=self.environment(), capture_output=True, text=True, timeout=300, check=False)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertEqual(result.stderr.count("No space left on device"), 1, result.stderr)
+        self.assertIn("data.cache_dir names the folder of encoded rows", result.stderr)
+        self.assertNotIn(".rows", (self.home / "left").read_text())
+        self.assertIn("Resuming from", result.stderr)
+        self.assert_same("kept")
 
     def test_a_full_disk_is_one_error(self):
         def limit():

@@ -12,6 +12,7 @@ namespace neap::data {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class EncodeTest : public Folder {
  protected:
@@ -104,6 +105,25 @@ TEST_F(EncodeTest, TheFirstErrorIsTheOneThatIsReported) {
   EXPECT_THAT(encode(1_GiB).status().message(), HasSubstr("rows.jsonl:777 is bad"));
   bad_ = 0;
   EXPECT_THAT(encode(1_GiB).status().message(), HasSubstr("rows.jsonl:50001"));
+}
+
+TEST_F(EncodeTest, AFileThatChangesMeanwhileIsAnErrorAndLeavesNoRows) {
+  const RowEncoder plain = encoder_;
+  for (const Bytes memory : {1_GiB, Bytes(0)}) {
+    encoder_ = [&](const RawRow& row, const std::string& where, EncodedRows& out) {
+      // As another program that appends: half of a row may be read.
+      if (row.number == 10) std::ofstream(file_, std::ios::app) << "ro" << std::flush;
+      return plain(row, where, out);
+    };
+    EXPECT_THAT(encode(memory).status().message(),
+                HasSubstr("rows.jsonl changed while it was read"));
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root_))
+      EXPECT_THAT(entry.path().string(), Not(HasSubstr(".rows")));
+    bad_ = 50001;  // what the half of a row would be to a reader of JSON
+  }
+  encoder_ = plain;
+  bad_ = 0;
+  EXPECT_EQ(encode(Bytes(0))->size(), kRows - kRows / 10);
 }
 
 TEST_F(EncodeTest, FilesAreNumberedThrough) {
