@@ -134,6 +134,7 @@ std::vector<std::string> EvalCommand::settings() const {
   out.insert(out.end(), overrides_.begin(), overrides_.end());
   set("task", "eval");
   set("trainer.best_metric", "");
+  set("trainer.stop_metric", "");
   set("actor_rollout_ref.model.path", fs::absolute(model_.base).string());
   set("actor_rollout_ref.model.lora_adapter_path",
       model_.adapter.empty() ? "" : fs::absolute(model_.adapter).string());

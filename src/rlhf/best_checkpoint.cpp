@@ -5,25 +5,16 @@
 
 #include "base/format.h"
 #include "base/log.h"
-#include "base/status.h"
+#include "rlhf/watched_metric.h"
 #include "train/checkpoint.h"
 
 namespace neap::rlhf {
 
 bool BestCheckpoint::offer(std::int64_t step, const Metrics& metrics) {
   if (config_->best_metric.empty()) return false;
-  const auto found = metrics.find(config_->best_metric);
-  if (found == metrics.end()) {
-    std::string known;
-    for (const auto& [name, value] : metrics) known += (known.empty() ? "" : ", ") + name;
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        format("trainer.best_metric is \"{}\"; validation gives {}", config_->best_metric, known));
-  }
-  const double value = found->second;
+  const double value = watched_metric("trainer.best_metric", config_->best_metric, metrics);
   if (step == 0 || std::isnan(value)) return false;
-  const bool better =
-      !best_ || (config_->best_mode == "min" ? value < best_->value : value > best_->value);
+  const bool better = !best_ || is_better(config_->best_mode, value, best_->value);
   if (better) best_ = Best{step, value};
   return better;
 }

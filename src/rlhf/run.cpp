@@ -27,6 +27,7 @@
 #include "rlhf/interrupt.h"
 #include "rlhf/job_data.h"
 #include "rlhf/phase_records.h"
+#include "rlhf/stop_target.h"
 #include "rlhf/summary.h"
 #include "rlhf/trainer.h"
 #include "trace/recorder.h"
@@ -81,7 +82,7 @@ class Run {
   void one_step();
   void take_measurements(Metrics* metrics);
   void validate();
-  void note_best(const Metrics& validation);
+  void note_validation(const Metrics& metrics);
   void save();
   void finish();
 
@@ -106,6 +107,7 @@ class Run {
   std::optional<report::PhaseLog> phases_;
   std::optional<report::StepLog> validations_;
   BestCheckpoint best_{job_.trainer};
+  StopTarget stop_{job_.trainer};
   train::BackgroundCommit commit_;
   std::int64_t step_ = 0;  // steps that are done
   std::int64_t saved_ = -1;
@@ -157,12 +159,23 @@ bool Run::already_done() {
     found_ = train::find_checkpoint(output_, job_.trainer.resume_mode,
                                     job_.resolve(job_.trainer.resume_mode));
     total_steps_ = count_steps();
+    if (found_ && !job_.trainer.stop_metric.empty()) {
+      const Json state = checkpoint_state();
+      if (state.is_object()) stop_.restore(state.value("stop", Json()), found_->step);
+    }
   });
   ranks_.expect_same(found_ ? found_->step : -1,
                      format("The newest checkpoint's step in {} (all machines have to share the "
                             "folder; -1 is none)",
                             output_.string()));
   ranks_.expect_same(total_steps_, "The number of steps");
+  if (stop_.reached()) {
+    log::info(
+        format("{} is done: {}. To continue, set another trainer.stop_value or none; to start "
+               "anew, set another trainer.default_local_dir.",
+               output_.string(), stop_.text()));
+    return true;
+  }
   if (!found_ || found_->step < total_steps_) return false;
   log::info(
       format("{} is at step {} of {}: done. To continue, raise trainer.total_training_steps or "
@@ -331,7 +344,7 @@ void Run::loop() {
                      "steps");
   }
   show();
-  while (step_ < total_steps_) {
+  while (step_ < total_steps_ && !stop_.reached()) {
     // A signal may reach one rank first, or only one: all stop after the same step.
     interrupted_ = ranks_.any(InterruptScope::requested());
     if (interrupted_) break;
@@ -341,7 +354,7 @@ void Run::loop() {
     const bool last = step_ == total_steps_;
     const auto due = [&](std::int64_t every) { return every > 0 && step_ % every == 0; };
     if (last || due(job_.trainer.test_freq)) validate();
-    if (last || due(job_.trainer.save_freq) || best_.step() == step_) save();
+    if (last || stop_.reached() || due(job_.trainer.save_freq) || best_.step() == step_) save();
   }
   if (saved_ != step_) save();
   commit_.wait();
@@ -390,7 +403,7 @@ void Run::validate() {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   validated_ = step_;
   take_measurements(nullptr);
-  note_best(result.metrics);
+  note_validation(result.metrics);
   if (!validations_) return;
   Json line = Json::object();
   std::string text;
@@ -408,10 +421,11 @@ void Run::validate() {
   throw_if_error(validations_->append(static_cast<std::uint64_t>(step_), line));
 }
 
-void Run::note_best(const Metrics& validation) {
-  if (best_.offer(step_, validation))
+void Run::note_validation(const Metrics& metrics) {
+  if (best_.offer(step_, metrics))
     log::info(format("Step {} is the best so far: {} {:.4g}", step_, job_.trainer.best_metric,
                      best_.value()));
+  stop_.note(step_, metrics);
 }
 
 void Run::save() {
@@ -434,6 +448,7 @@ void Run::save() {
   state["rows"] = data_->train.size();
   state["config"] = config_json(job_);
   if (best_.step()) state["best"] = best_.to_json();
+  if (const Json last = stop_.to_json(); !last.is_null()) state["stop"] = last;
   throw_if_error(write_file_atomic(writer->folder() / kStateFile, state.dump(1) + "\n"));
   commit_.start(std::move(writer), {job_.trainer.max_ckpt_to_keep, best_.step()});
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
@@ -455,6 +470,7 @@ void Run::finish() {
     log::warn(format("No report: {}", written.message()));
   }
   print(summary_text(output_, plan_, Bytes(static_cast<std::uint64_t>(peak[0]))));
+  if (stop_.reached()) print(format("stopped        {}\n", stop_.text()));
   if (best_.step())
     print(format("best           {} {:.4g} at step {}: {}\n", job_.trainer.best_metric,
                  best_.value(), *best_.step(), (output_ / "best").string()));

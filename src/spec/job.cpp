@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/format.h"
 #include "spec/adapter_config.h"
@@ -196,9 +197,16 @@ Status validate_validation(const Job& job) {
         format("{}.n is {}, but greedy responses to a prompt are all the same; set {}.do_sample = "
                "true and a temperature above 0",
                at, v.n, at));
-  if (job.trainer.best_metric.empty()) return {};
-  if (job.data.val_files.empty())
-    return wrong("trainer.best_metric is set, but data.val_files is empty");
+  for (const auto& [key, metric] : {std::pair{"best_metric", &job.trainer.best_metric},
+                                    std::pair{"stop_metric", &job.trainer.stop_metric}}) {
+    if (!metric->empty() && job.data.val_files.empty())
+      return wrong(format("trainer.{} is set, but data.val_files is empty", key));
+  }
+  if (!job.trainer.stop_metric.empty() && job.trainer.test_freq < 1)
+    return wrong(
+        format("trainer.stop_metric is set, but trainer.test_freq is {}: nothing is validated "
+               "before the last step",
+               job.trainer.test_freq));
   return {};
 }
 
@@ -284,6 +292,8 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
     if (!is_set("actor_rollout_ref.actor.clip_ratio_high"))
       job.actor.clip_ratio_high = job.actor.clip_ratio;
   }
+  if (job.task != Task::kEval && job.trainer.stop_metric.empty() == is_set("trainer.stop_value"))
+    return wrong("trainer.stop_metric and trainer.stop_value are set together or not at all");
   NEAP_TRY(check_optimizer_keys(table, kActorOptimizer, job.actor.optim));
   NEAP_TRY(check_optimizer_keys(table, kCriticOptimizer, job.critic.optim));
   NEAP_TRY(job.reward.validate(table));

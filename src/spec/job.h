@@ -175,6 +175,10 @@ struct TrainerConfig {
   std::int64_t max_ckpt_to_keep = 2;
   std::string best_metric;  ///< of validation; its best checkpoint is kept. Empty: none is
   std::string best_mode = "max";
+  std::string
+      stop_metric;  ///< of validation; training ends where it reaches stop_value. Empty: never
+  double stop_value = 0;
+  std::string stop_mode = "max";
   Bytes max_shard_size = 5_GiB;
   std::string default_local_dir = "output";
   std::string resume_mode = "auto";  ///< auto, disable, or a checkpoint's folder

@@ -514,6 +514,13 @@ void bind_trainer(ConfigTable& t, TrainerConfig& r) {
          "newest; the link `best` points to it. Empty: none is.");
   t.bind("trainer.best_mode", &r.best_mode, "Whether the highest or the lowest value is the best.")
       .one_of({"max", "min"});
+  t.bind("trainer.stop_metric", &r.stop_metric,
+         "Metric of validation that ends the training before its last step, where it reaches "
+         "`trainer.stop_value`. Empty: none does.");
+  t.bind("trainer.stop_value", &r.stop_value, "Value of that metric at which the training ends.");
+  t.bind("trainer.stop_mode", &r.stop_mode,
+         "`max`: the metric reaches the value from below; `min`: from above.")
+      .one_of({"max", "min"});
   t.bind("trainer.max_shard_size", &r.max_shard_size,
          "Weights over this size are saved in several files; at least 1 MB.");
   t.bind("trainer.default_local_dir", &r.default_local_dir,

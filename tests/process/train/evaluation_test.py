@@ -193,6 +193,49 @@ class EvaluationCase(AdditionsCase):
         self.assertIn("data.val_files is empty", self.sft("slip", "data.val_files=[]", expect=2).stderr)
         self.assertIn("best_mode", self.sft("slip", "trainer.best_mode=best", expect=2).stderr)
 
+    # ---- stopping at a value ----
+
+    def losses(self, out):
+        return [line["val/loss"] for line in read_lines(self.home / "out" / out / "validation.jsonl")]
+
+    def test_training_stops_where_a_metric_reaches_its_value(self):
+        steps = ["trainer.best_mode=min", "trainer.total_training_steps=6"]
+        self.assertNotIn("stopped", self.sft("whole", *steps).stdout)
+        whole = self.losses("whole")
+        self.assertEqual(sorted(whole, reverse=True), whole, "the loss falls")
+
+        def stopping(value, *words):
+            return self.sft("halted", *steps, "trainer.stop_metric=val/loss", "trainer.stop_mode=min", f"trainer.stop_value={value!r}", *words)
+        first = (whole[2] + whole[3]) / 2
+        result = stopping(first)
+        self.assertIn(f"stopped        val/loss {whole[3]:.4g} at step 3", result.stdout)
+        self.assertEqual((self.home / "out/halted/latest").readlink(), pathlib.Path("global_step_3"))
+        self.assertEqual(self.losses("halted"), whole[:4])
+        # The same command again trains nothing; a value that is as good does not, either.
+        for value in (first, whole[3]):
+            again = stopping(value)
+            self.assertIn(f"is done: val/loss {whole[3]:.4g} at step 3", again.stderr)
+            self.assertEqual(self.losses("halted"), whole[:4])
+        # Another value goes on from there, to exactly that value; none, to the last step.
+        self.assertIn("at step 5", stopping(whole[5]).stdout)
+        self.assertEqual(self.losses("halted"), whole[:6])
+        self.assertNotIn("stopped", self.sft("halted", *steps).stdout)
+        self.assertEqual(self.losses("halted"), whole)
+        # A value that is never reached, and one that is before the first step.
+        self.assertNotIn("stopped", self.sft("never", *steps, "trainer.stop_metric=val/loss", "trainer.stop_value=99").stdout)
+        self.assertIn("at step 1", self.sft("early", *steps, "trainer.stop_metric=val/loss", "trainer.stop_value=0").stdout)
+
+    def test_slips_of_stopping(self):
+        stop = ["trainer.stop_metric=val/loss", "trainer.stop_value=1"]
+        missing = self.sft("slip2", "trainer.stop_metric=val/score", stop[1], expect=2)
+        self.assertIn('trainer.stop_metric is "val/score"; validation gives val/loss, val/perplexity', missing.stderr)
+        self.assertFalse((self.home / "out/slip2/global_step_1").exists())
+        for words, part in (([*stop, "data.val_files=[]", "trainer.best_metric="], "stop_metric is set, but data.val_files is empty"),
+                            ([*stop, "trainer.test_freq=-1"], "trainer.test_freq is -1"), (stop[:1], "set together"), (stop[1:], "set together"),
+                            ([*stop, "trainer.stop_mode=less"], "stop_mode")):
+            self.assertIn(part, self.sft("slip2", *words, expect=2).stderr)
+        self.eval(CHECKPOINT, "held_out.jsonl", *stop)  # has no use for them
+
 
 def greedy_length(home):
     config = json.loads((home / CHECKPOINT / "config.json").read_text())
