@@ -47,9 +47,9 @@ class SftTrainer final : public Trainer {
   Validation validate() override {
     std::vector<double> sums = {0, 0};
     double &loss = sums[0], &tokens = sums[1];
-    const std::vector<std::size_t> rows = context_.share_of(held_out().size());
-    if (!rows.empty()) {
-      const train::Sequences batch = gather(held_out(), rows);
+    // A rank without rows joins the others in reading theirs.
+    const train::Sequences batch = gather(held_out(), context_.share_of(held_out().size()));
+    if (batch.tokens.defined()) {
       const TokenLogProbs out =
           response_log_probs(context_, actor_.model(), batch, spec::PhaseId::kValidate, false);
       loss = -out.log_probs.sum(at::kDouble).item<double>();
@@ -79,6 +79,7 @@ class SftTrainer final : public Trainer {
         masks.push_back(std::move(row.mask));
       }
     });
+    if (numbers.empty()) return {};
     return train::make_sequences(prompts, responses, sequence_shape(context_), masks);
   }
 

@@ -124,6 +124,17 @@ class Train(unittest.TestCase):
                 limit = 1e-6 if key.endswith("loss") else 1e-4
                 self.assertLessEqual(abs(value - two[key]), limit * max(1, abs(value)), (name, key, value, two[key]))
 
+    def test_fewer_held_out_rows_than_ranks(self):
+        for name, stage, words in (("sft", "sft", []), ("pairs", "reward", []), ("pairs", "reward", ["task=dpo"])):
+            head(self.home / f"{name}_val.jsonl", self.home / "one.jsonl", 1)
+            folder = f"one-row-{stage}-{len(words)}"
+            words = [*words, "data.val_files=one.jsonl", "trainer.total_training_steps=1"]
+            self.two_ranks(stage, folder, *words)
+            alone = self.train(1, stage, f"trainer.default_local_dir=out/{folder}-alone", *words)
+            self.assertEqual(alone.returncode, 0, alone.stderr)
+            one, two = (read_lines(self.home / f"out/{f}/validation.jsonl")[0]["val/loss"] for f in (f"{folder}-alone", folder))
+            self.assertAlmostEqual(one, two, 6)
+
     def test_every_preference_loss_is_the_same_on_one_rank_and_two(self):
         lora = ["actor_rollout_ref.model.lora_rank=4"]
         for name, words in {"sigmoid": ["dpo.label_smoothing=0.1"], "sigmoid_norm": [], "ipo": [], "ipo_sum": [], "hinge": lora,
