@@ -70,6 +70,7 @@ use_kl_in_reward = {kl_reward}
 [trainer]
 total_training_steps = 100000
 logger = ["jsonl"]
+{dpo}
 """
 
 # The default has no line, and "full" verl's: packages from before `activation_checkpointing` run them, too.
@@ -77,14 +78,15 @@ CHECKPOINTING = {"none": 'activation_checkpointing = "none"', "selective": "", "
 
 
 class Case:
-    def __init__(self, model, task, rows, prompt, response, micro=0, n=1, checkpointing="selective", ceiling=0.0):
+    def __init__(self, model, task, rows, prompt, response, micro=0, n=1, checkpointing="selective", ceiling=0.0, once=False):
         self.model, self.task, self.rows, self.prompt, self.response = model, task, rows, prompt, response
         self.micro, self.n, self.checkpointing = micro or rows * n, n, checkpointing
         self.ceiling = ceiling  # share of all that the job would keep; 0: the whole device
+        self.once = once        # of dpo: the reference runs before the first step
 
     @property
     def sequences(self):
-        return self.rows * self.n
+        return self.rows * self.n * (2 if self.task == "dpo" else 1)
 
     @property
     def tokens(self):
@@ -96,7 +98,8 @@ class Case:
         return JOB.format(task=self.task, data=folder / f"{self.task}.jsonl", rows=self.rows, micro=self.micro, prompt=self.prompt,
                           response=self.response, model=folder / self.model, checkpointing=CHECKPOINTING[self.checkpointing], n=self.n,
                           reward=folder / self.model if rollout else "", kl_loss=word[self.task == "grpo"],
-                          kl_reward=word[self.task == "ppo"], estimator="grpo" if self.task == "grpo" else "gae")
+                          kl_reward=word[self.task == "ppo"], estimator="grpo" if self.task == "grpo" else "gae",
+                          dpo="[dpo]\nprecompute_ref_log_probs = true" if self.once else "")
 
 
 CASES = {
@@ -107,9 +110,12 @@ CASES = {
     "sft-qwen2.5-1.5b": Case("qwen2.5-1.5b", "sft", 8, 64, 1984),
     "sft-qwen2.5-1.5b-recompute": Case("qwen2.5-1.5b", "sft", 8, 64, 1984, checkpointing="full"),
     "grpo-qwen2.5-0.5b": Case("qwen2.5-0.5b", "grpo", 16, 256, 1024, micro=16, n=4),
+    "dpo-qwen2.5-1.5b": Case("qwen2.5-1.5b", "dpo", 8, 64, 960, micro=4),
+    "dpo-qwen2.5-1.5b-once": Case("qwen2.5-1.5b", "dpo", 8, 64, 960, micro=4, once=True),
     "sft-qwen2.5-7b-recompute": Case("qwen2.5-7b", "sft", 4, 64, 1984, checkpointing="full"),
 }
-USUAL = [name for name in CASES if name not in ("sft-opt-1.3b", "sft-qwen2.5-1.5b-none", "sft-qwen2.5-1.5b-recompute")]
+USUAL = [name for name in CASES if name not in ("sft-opt-1.3b", "sft-qwen2.5-1.5b-none", "sft-qwen2.5-1.5b-recompute")
+         and not name.startswith("dpo-")]
 
 
 # ---- inputs ----
@@ -196,12 +202,15 @@ def make_model(folder, config, tokenizer):
 def make_data(folder, reviews):
     rows = [json.loads(line) for line in open(reviews / "sft_train.jsonl")]
     words = " ".join(row["response"] for row in rows[:400]).split()
-    for task in ("sft", "ppo", "grpo"):
+    for task in ("sft", "dpo", "ppo", "grpo"):
         with open(folder / f"{task}.jsonl", "w") as out:
             for i in range(64):
                 row = {"prompt": rows[i]["prompt"]}
+                long = 8 if ARGS.rehearse else 450
                 if task == "sft":
-                    row["response"] = " ".join(words[i:i + (8 if ARGS.rehearse else 450)])
+                    row["response"] = " ".join(words[i:i + long])
+                if task == "dpo":
+                    row |= {"chosen": " ".join(words[i:i + long]), "rejected": " ".join(words[i + 100:i + 100 + long])}
                 out.write(json.dumps(row) + "\n")
 
 
@@ -292,9 +301,8 @@ def moves_of(records, warm):
 def compare(folder, metrics):
     plan = json.loads((folder / "plan.json").read_text())
     records = [r for r in json_lines(folder / "phases.jsonl") if r["step"] <= len(metrics)]
-    warm = min(2, len(metrics) - 1)
     phases = []
-    for phase in plan["phases"]:
+    for p, phase in enumerate(plan["phases"]):
         mine = [r for r in records if r["phase"] == phase["name"]]
         if not mine:
             if phase["name"] == "validate":  # there are no val_files
@@ -302,7 +310,8 @@ def compare(folder, metrics):
             raise RuntimeError(f"phase {phase['name']} was planned and did not run")
         measured = max(r["peak"] for r in mine)
         last = [r for r in mine if r["step"] == max(r["step"] for r in mine)]
-        streamed = sum(2 * tag["bytes"] for tag in plan["tags"] if tag["cells"][len(phases)] == "stream")
+        streamed = sum(2 * tag["bytes"] for tag in plan["tags"] if tag["cells"][p] == "stream")
+        warm = min(2, len(metrics) - 1) if phase["times"] else -1  # those that run once come before the first step
         copied = lambda moves: sum(m["bytes"] for m in moves if m["copies"])
         phases.append({"phase": phase["name"], "planned": phase["peak"], "measured": measured,
                        "percent": round(100 * (measured / phase["peak"] - 1), 3),
@@ -429,7 +438,8 @@ def arguments():
 
 
 def rehearsed(case):
-    return Case(case.model, case.task, min(case.rows, 4), 32, 32, micro=2, n=case.n, checkpointing=case.checkpointing, ceiling=case.ceiling)
+    return Case(case.model, case.task, min(case.rows, 4), 32, 32, micro=2, n=case.n, checkpointing=case.checkpointing, ceiling=case.ceiling,
+                once=case.once)
 
 
 def make_case_model(work, name, reviews, tiny):
