@@ -1,6 +1,7 @@
 # The two commands: `make demo` and `make test`. Everything else is a part of them.
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 600
 # Fastest from nothing; `cmake --preset full` alone builds file by file, with line tables.
 CONFIGURE := cmake --preset full -DNEAP_UNITY=ON -DCMAKE_BUILD_TYPE=Release
 .PHONY: help setup build build-demo core test test-slow test-core test-asan test-tsan demo package bench fuzz format lint clean
@@ -63,7 +64,8 @@ bench:
 
 fuzz:
 	@cmake --preset fuzz >/dev/null
-	@cmake --build --preset fuzz -j$(JOBS)
+	@cmake --build --preset fuzz -j$(JOBS) --target neap_fuzzers
+	@scripts/fuzz --seconds $(FUZZ_SECONDS)
 
 format:
 	@git ls-files '*.h' '*.cpp' '*.c' | xargs clang-format -i

@@ -11,7 +11,7 @@
 #   What tests link is optimized, they themselves only with OPTIMIZED: for tests with a clock, because the linker may
 #   take a library's inline functions from the test.
 # neap_add_fuzzer(NAME SOURCES ... [DEPS ...] CORPUS folder)
-#   Preset fuzz: a libFuzzer program (run it with a folder of its own before the corpus). Otherwise: the
+#   Preset fuzz: a libFuzzer program (scripts/fuzz runs them all). Otherwise: the
 #   same function over every file of the committed corpus, as a test.
 include_guard(GLOBAL)
 include(GoogleTest)
@@ -215,6 +215,12 @@ function(neap_add_fuzzer NAME)
   if(NEAP_FUZZ)
     add_executable(${NAME} ${ARG_SOURCES})
     target_link_options(${NAME} PRIVATE -fsanitize=fuzzer)
+    if(NOT TARGET neap_fuzzers)
+      add_custom_target(neap_fuzzers)
+    endif()
+    add_dependencies(neap_fuzzers ${NAME})
+    file(RELATIVE_PATH corpus ${PROJECT_SOURCE_DIR} ${ARG_CORPUS})
+    file(WRITE ${PROJECT_BINARY_DIR}/fuzzers/${NAME} "${corpus}\n")  # for scripts/fuzz
   elseif(NEAP_TESTS)
     if(NOT TARGET neap_run_corpus)
       add_library(neap_run_corpus OBJECT ${PROJECT_SOURCE_DIR}/tests/fuzz/run_corpus.cpp)

@@ -28,8 +28,8 @@ const char* const kConfs[] = {
     "roundup_power2_divisions:8",
     "garbage_collection_threshold:0.5,per_process_memory_fraction:0.9",
     "large_segment_size_mb:64,expandable_segments:True",
-    "max_split_size_mb:40,max_non_split_rounding_mb:8,garbage_collection_threshold:0.7,"
-    "per_process_memory_fraction:0.8",
+    ("max_split_size_mb:40,max_non_split_rounding_mb:8,garbage_collection_threshold:0.7,"
+     "per_process_memory_fraction:0.8"),
 };
 
 /// A settings text parses or is refused, and what parses survives being written and read again.
@@ -124,7 +124,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Program program(source, options);
   CachingAllocator& cache = program.cache();
   for (std::size_t i = 2; i + 2 < size; i += 3) {
-    program.act(data[i], data[i + 1] | data[i + 2] << 8);
+    program.act(data[i], static_cast<std::uint32_t>(data[i + 1] | data[i + 2] << 8));
     if (i % 24 == 2) require(cache.check_invariants());
   }
   require(cache.check_invariants());
