@@ -196,7 +196,7 @@ PpoTrainer::Round PpoTrainer::varied_responses(Metrics& metrics) {
   std::vector<std::size_t> prompts;
   for (std::int64_t i = 0; i < out.e.rows.size(0); i += n)
     prompts.push_back(static_cast<std::size_t>(out.e.rows[i].item<std::int64_t>()));
-  out.prompts = read_prompts(context_.data.train, prompts);
+  run_in_step(context_.ranks, [&] { out.prompts = read_prompts(context_.data.train, prompts); });
   return out;
 }
 

@@ -148,15 +148,21 @@ class Computation {
       std::size_t seen, fresh;
     };
     std::vector<Part> parts;
+    Status read;  // of this rank's rows
     run_phase(context_.runtime, spec::PhaseId::kReferenceLogProbs, [&] {
       for (std::size_t first = done_; first < end; first += parts.back().fresh) {
         const std::size_t fresh = std::min(batch_size(), end - first);
         const std::size_t seen = std::min(batch_size() - fresh, first - offset);
         std::vector<std::size_t> numbers(seen + fresh);
         std::iota(numbers.begin(), numbers.end(), first - offset - seen);
-        const train::Sequences pairs =
-            gather_pairs(context_, rows, context_.sharder().of_padded(numbers)).sequences;
-        const TokenLogProbs out = log_probs_in_phase(context_, reference, pairs,
+        Pairs pairs;
+        try {
+          pairs = gather_pairs(context_, rows, context_.sharder().of_padded(numbers));
+        } catch (const Error& e) {
+          read = e.status();
+          return;
+        }
+        const TokenLogProbs out = log_probs_in_phase(context_, reference, pairs.sequences,
                                                      spec::PhaseId::kReferenceLogProbs, false);
         const bridge::HostScope host;
         parts.push_back({out.log_probs.sum(-1).view({2, -1}).t().contiguous(), seen, fresh});
@@ -164,6 +170,7 @@ class Computation {
       }
     });
     // Between phases: collectives may stage on the device.
+    parallel::run_collectively(ranks_, [&] { throw_if_error(read); });
     for (const Part& p : parts) {
       part(done_, p.fresh)
           .copy_(context_.sharder().gather(p.mine, 1).narrow(0, static_cast<std::int64_t>(p.seen),

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """DPO whose reference runs once, before the first step: the same training in less memory. usage: FILE NEAP REVIEWS"""
 import json
+import os
 import shutil
 import signal
 import struct
@@ -144,6 +145,26 @@ class Precompute(TrainCase):
         for file in ("model.safetensors", "optimizer.safetensors"):
             one, other = ((self.home / "out" / run / "latest/actor" / file).read_bytes() for run in ("cut", "calm"))
             self.assertTrue(one == other, file)
+
+    def test_rows_that_cannot_be_read_end_the_run_and_lose_no_numbers(self):
+        rows = (self.home / "pairs.jsonl").read_text().splitlines(keepends=True)
+        (self.home / "unread.jsonl").write_text("".join(rows * 30))
+        words = ('data.train_files=["unread.jsonl"]', ONCE, "trainer.total_training_steps=2", "data.rows_in_memory=0B",
+                 "data.cache_dir=unread")
+        part = self.home / "out/unread" / FILE
+        process = self.start("train", "dpo.toml", "trainer.default_local_dir=out/unread", *words)
+        deadline = time.monotonic() + 240
+        while process.poll() is None and not part.exists() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        for file in (self.home / "unread").glob("*.rows"):
+            os.truncate(file, 100)
+        _, err = process.communicate()
+        self.assertEqual(process.returncode, 1, err)
+        self.assertIn(".rows cannot be read", err)
+        done = len(pairs_of(part))
+        self.assertLess(0, done)
+        result = self.train("unread", *words)
+        self.assertIn(f"has the reference's log-probabilities of {done} of {30 * 48 + HELD_OUT} pairs", result.stderr)
 
     def test_a_file_of_something_else_is_made_anew(self):
         few = (ONCE, "trainer.total_training_steps=1", "trainer.resume_mode=disable")
