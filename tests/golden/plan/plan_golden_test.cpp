@@ -120,8 +120,8 @@ INSTANTIATE_TEST_SUITE_P(
     Jobs, GoldenPlan,
     ::testing::Values(
         here("opt_ppo"), here("opt_ppo_streamed"), here("opt_lora_ppo"), here("qwen7b_ppo"),
-        here("qwen7b_grpo"), here("qwen7b_sft"), here("qwen15_sft"), here("opt350_reward_host"),
-        reviews("reviews_sft", "sft", {}),
+        here("qwen7b_grpo"), here("qwen7b_sft"), here("qwen7b_dpo"), here("qwen15_sft"),
+        here("opt350_reward_host"), reviews("reviews_sft", "sft", {}),
         reviews("reviews_reward", "reward", {"actor_rollout_ref.model.path=model"}),
         reviews("reviews_ppo", "ppo",
                 {"actor_rollout_ref.model.path=model", "critic.model.path=model",
