@@ -5,17 +5,19 @@ Usage: bench_test.py NEAP_BINARY
 """
 import json
 import os
-import subprocess
 import sys
 import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "train"))
+import neap_program  # noqa: E402
 
 NEAP = sys.argv[1]
 problems = []
 
 
 def run(*words):
-    return subprocess.run([NEAP, "bench", *words], capture_output=True, text=True, timeout=100, check=False,
-                          env=dict(os.environ, NEAP_PROGRESS="off"))
+    return neap_program.run(NEAP, "bench", *words, timeout=100)
 
 
 def check(what, holds, seen=""):

@@ -2,13 +2,15 @@
 """neap plan, replay and report on files of the tests: what they print, write and refuse. usage: FILE NEAP SOURCE_DIR"""
 import gzip
 import json
-import os
 import struct
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "train"))
+import neap_program  # noqa: E402
 
 NEAP, SOURCE = sys.argv[1], Path(sys.argv[2])
 SNAPSHOTS = SOURCE / "tests" / "data" / "gpu-snapshots"
@@ -23,8 +25,7 @@ class Commands(unittest.TestCase):
         self.folder = Path(folder.name)
 
     def neap(self, *words, stdout=subprocess.PIPE):
-        return subprocess.run([NEAP, *map(str, words)], cwd=self.folder, env=dict(os.environ, NEAP_PROGRESS="off", NEAP_LOG="info"), text=True,
-                              stdout=stdout, stderr=subprocess.PIPE, timeout=250, check=False)
+        return neap_program.run(NEAP, *words, cwd=self.folder, env=neap_program.environment(NEAP_LOG="info"), stdout=stdout, timeout=250)
 
     def text(self, *words):
         done = self.neap(*words)

@@ -4,21 +4,21 @@ usage: doctor_test.py NEAP STANDIN_DIR CONFIG WORK_DIR
 """
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "train"))
+import neap_program  # noqa: E402
 
 NEAP, STANDIN, CONFIG, WORK = sys.argv[1:5]
 CACHE = Path(WORK) / "doctor_cache"
 
 
 def neap(*arguments, **changes):
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("NEAP_")}
-    environment |= {"LD_LIBRARY_PATH": STANDIN, "NEAP_STANDIN_BYTES": str(256 << 20), "NEAP_STANDIN_DEVICES": "2",
-                    "XDG_CACHE_HOME": str(CACHE)}
-    return subprocess.run([NEAP, *arguments], env=environment | changes, text=True, capture_output=True, timeout=100)
+    environment = neap_program.environment(["NEAP_"], LD_LIBRARY_PATH=STANDIN, NEAP_STANDIN_BYTES=str(256 << 20), NEAP_STANDIN_DEVICES="2",
+                                           XDG_CACHE_HOME=str(CACHE))
+    return neap_program.run(NEAP, *arguments, env=environment | changes, timeout=100)
 
 
 def plan(**changes):

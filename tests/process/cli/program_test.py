@@ -13,15 +13,16 @@ import time
 import unittest
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "train"))
+import neap_program  # noqa: E402
+
 BUILD = Path(sys.argv[1])
 TORCH_ROOT = sys.argv[2] if len(sys.argv) > 2 and sys.argv[2] else None
-CLEAN = {k: v for k, v in os.environ.items()
-         if k not in ("NEAP_TORCH_ROOT", "NEAP_TRAINER_LIBRARY", "NEAP_HOOK_LIBRARY", "LD_LIBRARY_PATH")}
+CLEAN = neap_program.environment(["NEAP_TORCH_ROOT", "NEAP_TRAINER_LIBRARY", "NEAP_HOOK_LIBRARY", "LD_LIBRARY_PATH"])
 
 
 def run(program, *arguments, **variables):
-    return subprocess.run([str(program), *arguments], env={**CLEAN, **variables}, capture_output=True, text=True,
-                          timeout=120, check=False)
+    return neap_program.run(str(program), *arguments, env={**CLEAN, **variables}, timeout=120)
 
 
 def python_that_finds(folder: Path, root: str) -> str:

@@ -12,15 +12,15 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "train"))
+import neap_program  # noqa: E402
+
 NEAP, HOOK, STANDIN, PROGRAM, WORK = sys.argv[1:6]
-ENVIRONMENT = {**{k: v for k, v in os.environ.items() if not k.startswith("NEAP_")},
-               "NEAP_HOOK_LIBRARY": HOOK, "LD_LIBRARY_PATH": STANDIN,
-               "NEAP_STANDIN_BYTES": str(256 << 20)}
+ENVIRONMENT = neap_program.environment(["NEAP_"], NEAP_HOOK_LIBRARY=HOOK, LD_LIBRARY_PATH=STANDIN, NEAP_STANDIN_BYTES=str(256 << 20))
 
 
 def neap(*arguments, **changes):
-    return subprocess.run([NEAP, *arguments], env={**ENVIRONMENT, **changes}, text=True,
-                          capture_output=True, timeout=50)
+    return neap_program.run(NEAP, *arguments, env={**ENVIRONMENT, **changes}, timeout=50)
 
 
 def counts_what_is_passed_on():

@@ -1,7 +1,11 @@
 """Starting ranks under mpirun, for the tests beside it."""
 import os
-import subprocess
+import pathlib
+import sys
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "train"))
+import neap_program  # noqa: E402
 
 NEAP, COLLECTIVES, REVIEWS, MPIRUN = "neap", "collectives", ".", "mpirun"
 # Root and more ranks than processors are refused without a word from the user; both are normal in a test.
@@ -9,26 +13,17 @@ FLAGS = ("--allow-run-as-root", "--oversubscribe")
 
 
 def environment(**more):
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMI", "SLURM_"))}
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        clean.pop(name, None)
-    return dict(clean, OMP_NUM_THREADS="1", NEAP_PROGRESS="off", **more)
+    launched = ("OMPI_", "PMI", "SLURM_", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    return neap_program.environment(launched, **{"OMP_NUM_THREADS": "1", **more})
 
 
 def start(ranks, *command, cwd=None, **more):
     prefix = [MPIRUN, *FLAGS, "-n", str(ranks)] if ranks > 1 else []
-    return subprocess.Popen([*prefix, *map(str, command)], cwd=cwd, env=environment(**more), text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return neap_program.start(*prefix, *command, cwd=cwd, env=environment(**more))
 
 
 def run(ranks, *command, cwd=None, timeout=240, **more):
-    process = start(ranks, *command, cwd=cwd, **more)
-    try:
-        out, err = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
+    return neap_program.outcome(start(ranks, *command, cwd=cwd, **more), timeout)
 
 
 def rank_process(parent, rank, deadline=60):

@@ -11,12 +11,11 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 import unittest
 
 import launch
+import neap_program
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "train"))
 from train_process_test import MODEL, PPO, REWARD, SFT, UNSTEADY, head, read_lines  # noqa: E402
 
 
@@ -210,14 +209,7 @@ class Train(unittest.TestCase):
         self.assert_near(self.metrics("out/ppo-packed-1")[0], self.metrics("out/ppo-packed-2")[0], 2e-2, "ppo")
 
     def wait_for_steps(self, process, folder, steps):
-        log = self.home / folder / "metrics.jsonl"
-        end = time.monotonic() + 120
-        while process.poll() is None and time.monotonic() < end:
-            if log.exists() and log.read_text().count("\n") >= steps:
-                return
-            time.sleep(0.005)
-        _, err = process.communicate(timeout=30)
-        self.fail(f"no {steps} steps in {log}: {err}")
+        neap_program.wait_for(process, lambda: neap_program.logged_steps(self.home / folder) >= steps, timeout=120)
 
     def test_a_killed_rank_ends_the_others_and_the_run_goes_on(self):
         overrides = ("trainer.default_local_dir=out/killed", "trainer.save_freq=2", "trainer.total_training_steps=6")

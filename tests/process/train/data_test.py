@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 import neap_program
@@ -45,8 +44,7 @@ class DataCase(unittest.TestCase):
     def setUpClass(cls):
         cls.base = pathlib.Path(tempfile.mkdtemp(prefix="neap-data-"))
         cls.home = cls.base / "home"
-        shutil.copytree(HERE / "additions", cls.home)
-        subprocess.run([sys.executable, HERE / "additions" / "make_data.py", cls.home], check=True)
+        neap_program.make_additions(cls.home)
         cls.rows = read_lines(cls.home / "sft_train.jsonl")
         cls.write("pairs.jsonl", [{"prompt": row["prompt"], "chosen": row["response"], "rejected": row["response"][:-1]}
                                   for row in cls.rows[:200]])
@@ -307,12 +305,9 @@ class Hostile(DataCase):
                     out.write(json.dumps(dict(row, note=f"{turn}")) + "\n")
         disk = [NEAP, "train", *SFT, "device.kind=host", "device.memory=256MiB", "data.train_files=large.jsonl", "data.rows_in_memory=0B",
                 "data.cache_dir=shared"]
-        start = lambda out: subprocess.Popen([*disk, f"trainer.default_local_dir=out/{out}"], cwd=self.home, env=self.environment(),
-                                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        start = lambda out: neap_program.start(*disk, f"trainer.default_local_dir=out/{out}", cwd=self.home, env=self.environment())
         killed = start("killed")
-        deadline = time.monotonic() + 300
-        while not list((self.home / "shared").glob("*.rows.tmp-*")) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        neap_program.wait_for(killed, lambda: list((self.home / "shared").glob("*.rows.tmp-*")))
         killed.kill()
         killed.communicate()
         runs = [start("one"), start("two")]
@@ -327,16 +322,8 @@ class Hostile(DataCase):
         return neap_program.start(NEAP, "train", *SFT, "device.kind=host", "device.memory=256MiB", "data.rows_in_memory=0B",
                                   f"trainer.default_local_dir=out/{out}", *words, cwd=self.home, env=self.environment())
 
-    def wait_for(self, process, condition):
-        deadline = time.monotonic() + 300
-        while not condition():
-            self.assertIsNone(process.poll(), "it ended before")
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.002)
-
     def logged(self, out):
-        path = self.home / "out" / out / "metrics.jsonl"
-        return path.read_text().count("\n") if path.exists() else 0
+        return neap_program.logged_steps(self.home / "out" / out)
 
     def test_a_file_that_changes_while_it_is_read_is_one_error(self):
         with (self.home / "growing.jsonl").open("w") as out:
@@ -345,7 +332,7 @@ class Hostile(DataCase):
                     out.write(json.dumps(dict(row, note=f"{turn}")) + "\n")
         words = ("growing", "data.train_files=growing.jsonl", "data.cache_dir=growing")
         process = self.start_with_rows_on_disk(*words)
-        self.wait_for(process, lambda: list((self.home / "growing").glob("*.rows.tmp-*")))
+        neap_program.wait_for(process, lambda: list((self.home / "growing").glob("*.rows.tmp-*")))
         with (self.home / "growing.jsonl").open("a") as out:
             out.write('{"prompt": "1+')  # as another program writes it
         result = neap_program.outcome(process)
@@ -361,7 +348,7 @@ class Hostile(DataCase):
         for name, words in (("memory", ["data.rows_in_memory=256MiB"]), ("disk", ["data.cache_dir=steady"])):
             shutil.copy(self.home / "sft_train.jsonl", self.home / "moving.jsonl")
             process = self.start_with_rows_on_disk(f"moving-{name}", self.LONGER, "data.train_files=moving.jsonl", *words)
-            self.wait_for(process, lambda out=f"moving-{name}": self.logged(out) > 0)
+            neap_program.wait_for(process, lambda out=f"moving-{name}": self.logged(out) > 0)
             self.write("moving.jsonl", self.rows[:40])
             (self.home / "moving.jsonl").unlink()
             result = neap_program.outcome(process)
@@ -373,7 +360,7 @@ class Hostile(DataCase):
         self.train("unbroken", *SFT, self.LONGER)
         words = ("broken", self.LONGER, "data.cache_dir=broken")
         process = self.start_with_rows_on_disk(*words)
-        self.wait_for(process, lambda: self.logged("broken") > 0)
+        neap_program.wait_for(process, lambda: self.logged("broken") > 0)
         (file,) = (self.home / "broken").glob("*.rows")
         os.truncate(file, 100)
         result = neap_program.outcome(process)

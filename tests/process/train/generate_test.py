@@ -14,7 +14,6 @@ import unittest
 
 import neap_program
 
-ADDITIONS = pathlib.Path(__file__).resolve().parent / "additions"
 TEMPLATE = ("{% for m in messages %}<{{ m.role }}> {{ m.content }}\n{% endfor %}"
             "{% if add_generation_prompt %}<assistant> {% endif %}")
 WORDS = ("soup", "room", "bed", "host", "bread", "view", "price")
@@ -217,8 +216,7 @@ class Generate(unittest.TestCase):
 
     def test_a_rollout_samples_so(self):
         home = self.base / "additions"
-        shutil.copytree(ADDITIONS, home)
-        subprocess.run([sys.executable, ADDITIONS / "make_data.py", home], check=True)
+        neap_program.make_additions(home)
         result = self.neap("train", "sft.toml", "device.kind=host", "trainer.total_training_steps=2", cwd=home)
         self.assertEqual(result.returncode, 0, result.stderr)
         rollout = "actor_rollout_ref.rollout."

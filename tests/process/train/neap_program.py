@@ -1,17 +1,25 @@
-"""The program as a child process, and what it writes, for the tests beside it."""
+"""The program as a child process, and what it writes, for the tests of whole programs."""
 import json
 import os
+import pathlib
+import shutil
 import struct
 import subprocess
+import sys
+import time
+
+ADDITIONS = pathlib.Path(__file__).resolve().parent / "additions"
 
 
-def environment(**more):
-    return dict(os.environ, NEAP_PROGRESS="off", **more)
+def environment(without=(), **more):
+    """The test's own, without variables whose names start with one of `without`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(tuple(without))}
+    return {**kept, "NEAP_PROGRESS": "off", **more}
 
 
 def start(program, *words, cwd=None, env=None, **options):
-    return subprocess.Popen([program, *map(str, words)], cwd=cwd, env=env or environment(), text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    options = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.Popen([program, *map(str, words)], cwd=cwd, env=env or environment(), **options)
 
 
 def outcome(process, timeout=900):
@@ -32,6 +40,28 @@ def output_of(program, *words, **options):
     result = run(program, *words, **options)
     assert result.returncode == 0, result.stderr
     return result.stdout
+
+
+def wait_for(process, condition, timeout=300):
+    """Until `condition` holds; it has to before the process ends."""
+    end = time.monotonic() + timeout
+    while not condition():
+        if process.poll() is not None or time.monotonic() > end:
+            process.kill()
+            raise AssertionError(f"it ended or took {timeout} s: {outcome(process).stderr}")
+        time.sleep(0.002)
+
+
+def logged_steps(output):
+    """Whole lines of the metrics in an output folder."""
+    path = output / "metrics.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def make_additions(folder):
+    """Data, model and jobs of additions in a new folder."""
+    shutil.copytree(ADDITIONS, folder)
+    subprocess.run([sys.executable, ADDITIONS / "make_data.py", folder], check=True)
 
 
 def read_lines(path):

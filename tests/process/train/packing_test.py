@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import unittest
 
 from train_process_test import PPO, REWARD, TrainCase, main, read_lines
 

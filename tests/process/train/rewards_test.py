@@ -3,7 +3,6 @@
 import json
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -12,7 +11,6 @@ import neap_program
 from neap_program import read_lines
 
 NEAP = "neap"
-ADDITIONS = pathlib.Path(__file__).resolve().parent / "additions"
 UNSTEADY = ("timing_s/", "perf/", "memory/")
 SMALL = ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32",
          "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32",
@@ -30,8 +28,7 @@ class AdditionsCase(unittest.TestCase):
     def setUpClass(cls):
         cls.base = pathlib.Path(tempfile.mkdtemp(prefix="neap-rewards-"))
         cls.home = cls.base / "home"
-        shutil.copytree(ADDITIONS, cls.home)
-        subprocess.run([sys.executable, ADDITIONS / "make_data.py", cls.home], check=True)
+        neap_program.make_additions(cls.home)
         result = cls.neap("train", "sft.toml", "device.kind=host")
         assert result.returncode == 0, result.stderr
 

@@ -147,7 +147,7 @@ class TrainCase(unittest.TestCase):
     @classmethod
     def start(cls, *arguments, threads=1, **options):
         """`threads` of libtorch; None: as many as it takes without any setting."""
-        environment = {k: v for k, v in neap_program.environment().items() if not k.startswith(("OMP_", "MKL_", "ATEN_", "KMP_"))}
+        environment = neap_program.environment(without=("OMP_", "MKL_", "ATEN_", "KMP_"))
         if threads is not None:
             environment["OMP_NUM_THREADS"] = str(threads)
         return neap_program.start(NEAP, *arguments, cwd=cls.home, env=environment, **options)
