@@ -18,6 +18,7 @@ namespace {
 constexpr std::size_t kBlockBytes = std::size_t{1} << 20;  // a thread
 constexpr std::size_t kMostThreads = 64;
 constexpr std::size_t kPartBytes = std::size_t{1} << 18;
+constexpr const char* kContents = "contents";  // in a store's notes: the file's hash
 // Estimates of text in a packed byte; one that is too low costs time only.
 constexpr std::uint64_t kPackedTimes = 4;
 
@@ -79,12 +80,12 @@ class Encoding {
 
   void show_progress(std::string title) { progress_.emplace(std::move(title), 100, "%"); }
 
-  /// `unchanged` is asked before the rows count as those of the file.
-  Result<RowStore> run(const std::function<Status()>& unchanged) {
+  /// `unchanged` is asked before the rows count as those of the file, whose contents have this hash.
+  Result<RowStore> run(const std::function<Status()>& unchanged, const std::string& contents) {
     const Status status = encode_all();
     NEAP_TRY(unchanged());  // says more than what a half-written row breaks
     NEAP_TRY(status);
-    Json notes = Json::object();
+    Json notes = {{kContents, contents}};
     for (const auto& [what, count] : counts_) notes[what] = count;
     return writer_.finish(notes);
   }
@@ -156,7 +157,12 @@ Result<RowStore> encode_file(const fs::path& file, const RowEncoder& encode,
   if (Bytes(size * (source->packed() ? kPackedTimes : 1)) <= options.memory) {
     // A pipe can be read only once.
     MemoryRowWriter writer(regular ? options.memory : Bytes(UINT64_MAX));
-    Result<RowStore> rows = Encoding(*source, encode, options.threads, writer).run(unchanged);
+    std::string contents;
+    if (regular) {
+      NEAP_TRY_ASSIGN(contents, hash_of_file(file));
+    }
+    Result<RowStore> rows =
+        Encoding(*source, encode, options.threads, writer).run(unchanged, contents);
     if (rows.ok() || rows.status().code() != ErrorCode::kOutOfHostMemory) return rows;
     NEAP_TRY_ASSIGN(source, RowSource::open(file));
   }
@@ -165,7 +171,7 @@ Result<RowStore> encode_file(const fs::path& file, const RowEncoder& encode,
   return cached_rows(folder, hash_of(contents + options.recipe), [&](RowWriter& writer) {
     Encoding encoding(*source, encode, options.threads, writer);
     if (options.show_progress) encoding.show_progress("encoding " + file.filename().string());
-    return encoding.run(unchanged);
+    return encoding.run(unchanged, contents);
   });
 }
 
@@ -191,6 +197,12 @@ Result<std::string> FileRows::row(std::size_t number) const {
 std::string FileRows::where(std::size_t number) const {
   const Place at = place(number);
   return format("row {} of {}", at.row, at.file == nullptr ? "no file" : at.file->name());
+}
+
+std::vector<std::string> FileRows::contents() const {
+  std::vector<std::string> out;
+  for (const RowStore& file : files_) out.push_back(file.notes().value(kContents, std::string()));
+  return out;
 }
 
 std::vector<std::size_t> FileRows::sizes() const {

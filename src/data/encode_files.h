@@ -37,7 +37,7 @@ struct EncodeOptions {
   bool show_progress = false;  ///< of large files
 };
 
-/// The store's notes are the sums of `EncodedRows::counts`.
+/// The store's notes are the sums of `EncodedRows::counts`, and the hash of the file's contents.
 [[nodiscard]] Result<RowStore> encode_file(const std::filesystem::path& file,
                                            const RowEncoder& encode, const EncodeOptions& options);
 
@@ -50,6 +50,8 @@ class FileRows {
   /// "row 12 of CACHE/KEY.rows", for messages.
   [[nodiscard]] std::string where(std::size_t number) const;
   [[nodiscard]] std::vector<std::size_t> sizes() const;  ///< of each file
+  /// A hash of each file's contents; empty where they came out of a pipe.
+  [[nodiscard]] std::vector<std::string> contents() const;
   /// The files' EncodedRows::counts of `name`.
   [[nodiscard]] std::uint64_t count(const std::string& name) const;
   [[nodiscard]] Bytes memory() const;

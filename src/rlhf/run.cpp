@@ -323,6 +323,9 @@ void Run::check_checkpoint() const {
         format("The training files have {} rows, and had {} at the checkpoint: they come in "
                "another order",
                data_->train.size(), rows));
+  } else if (state.value("data", Json(data_->train.files().contents())) !=
+             Json(data_->train.files().contents())) {
+    log::warn("The training files have other contents than at the checkpoint");
   }
 }
 
@@ -446,6 +449,7 @@ void Run::save() {
   state["task"] = to_string(job_.task);
   state["step"] = step_;
   state["rows"] = data_->train.size();
+  state["data"] = data_->train.files().contents();
   state["config"] = config_json(job_);
   if (best_.step()) state["best"] = best_.to_json();
   if (const Json last = stop_.to_json(); !last.is_null()) state["stop"] = last;

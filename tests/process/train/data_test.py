@@ -123,6 +123,20 @@ class Layouts(DataCase):
         result = self.train("resumed", *disk, "trainer.total_training_steps=4", "data.train_files=more.jsonl")
         self.assertIn("have 1501 rows, and had 1500 at the checkpoint", result.stderr)
 
+    def test_a_resumed_run_says_that_its_data_changed(self):
+        words = [*SFT, "data.train_files=edited.jsonl", "trainer.save_freq=1"]
+        memory = ["data.rows_in_memory=256MiB"]
+        disk = ["data.rows_in_memory=0B", "data.cache_dir=edited"]
+        said = "have other contents than at the checkpoint"
+        self.write("edited.jsonl", self.rows)
+        self.assertNotIn(said, self.train("edited", *words, *memory, "trainer.total_training_steps=1").stderr)
+        self.assertNotIn(said, self.train("edited", *words, *disk, "trainer.total_training_steps=2").stderr)
+        self.write("edited.jsonl", [self.rows[1], self.rows[0], *self.rows[2:]])
+        self.assertIn(said, self.train("edited", *words, *disk).stderr)
+        self.write("edited.jsonl", self.rows)
+        self.assertIn(said, self.train("edited", *words, *memory, "trainer.total_training_steps=4").stderr)
+        self.assertNotIn(said, self.train("edited", *words, *disk, "trainer.total_training_steps=5").stderr)
+
     def test_rows_on_disk_of_the_other_tasks(self):
         for name, recipe in (("grpo", [*GRPO, "actor_rollout_ref.model.path=out/start/latest/actor"]), ("dpo", DPO)):
             self.train(f"{name}-memory", *recipe)
