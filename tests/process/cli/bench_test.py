@@ -5,6 +5,7 @@ Usage: bench_test.py NEAP_BINARY
 """
 import json
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -48,6 +49,13 @@ with tempfile.TemporaryDirectory() as folder:
 
 done = run("--device", "host", "--quick", "--size", "64MiB", "--cycles", "1", "--filter", "lookup")
 check("a table", done.returncode == 0 and "binary search" in done.stdout and "%" in done.stdout, done.stdout + done.stderr)
+
+# GB/s: the more the better.
+shares = [tuple(map(float, numbers)) for numbers in re.findall(r" ([\d.]+) +([\d.]+) GB/s +(\d+) %", run("--device", "host", "--quick", "--size", "64MiB",
+                                                                                                "--cycles", "1", "--filter", "backup").stdout)]
+check("shares in the table", len(shares) > 1, shares)
+for limit, measured, percent in shares:
+    check("the share of the limit in the table", abs(percent - 100 * measured / limit) < 1 + 0.02 * percent, (limit, measured, percent))
 
 done = run("--device", "host", "--filter", "nonsense")
 check("an unknown measurement is usage", done.returncode == 2 and "discard_kept" in done.stderr, done.stderr)

@@ -6,6 +6,7 @@ With TORCH_ROOT (a build with the trainer) the installed layout is tried with it
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -113,6 +114,44 @@ class Program(unittest.TestCase):
                                                                     text=True, check=True).stdout)
         self.assertGreaterEqual(numbers(glibc["needed"]), max(numbers(n)[:2] for n in needs))
         self.assertIs(glibc["enough"], True)
+
+    def with_versions(self, change):
+        """What doctor says where change(bytes, offset of the needed versions, section header of their names) was applied to the hook."""
+        hook = self.neap.parent.parent / "lib" / "neap" / "libneap_hook.so"
+        contents = hook.read_bytes()
+        first, size, count = struct.unpack_from("<Q", contents, 40)[0], *struct.unpack_from("<HH", contents, 58)
+        sections = [struct.unpack_from("<IIQQQQIIQQ", contents, first + size * i) for i in range(count)]
+        needs = next(section for section in sections if section[1] == 0x6FFFFFFE)
+        changed = bytearray(contents)
+        change(changed, needs[4], first + size * needs[6])
+        hook.write_bytes(changed)
+        try:
+            done = run(self.neap, "doctor", "--json", "--quick")
+        finally:
+            hook.write_bytes(contents)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def test_doctor_reads_nothing_outside_of_a_library(self):
+        doctor = self.with_versions(lambda file, needs, names: struct.pack_into("<Q", file, names + 24, 1 << 40))
+        self.assertIs(doctor["glibc"]["enough"], True)
+
+    def test_doctor_looks_at_every_library_that_is_needed(self):
+        def newest_in(last):
+            def change(file, needs, names):
+                text = struct.unpack_from("<Q", file, names + 24)[0]
+                at = file.index(b"neap_owner_close\0", text)
+                file[at:at + 11] = b"GLIBC_2.99\0"
+                entry = needs
+                while last and (following := struct.unpack_from("<I", file, entry + 12)[0]):
+                    entry += following
+                struct.pack_into("<I", file, entry + struct.unpack_from("<I", file, entry + 8)[0] + 8, at - text)
+            return change
+        for last in (False, True):
+            doctor = self.with_versions(newest_in(last))
+            self.assertEqual(doctor["glibc"]["needed"], "2.99")
+            self.assertIs(doctor["glibc"]["enough"], False)
+            self.assertTrue(any("libneap_hook.so needs glibc 2.99; this system has" in advice for advice in doctor["advice"]), doctor["advice"])
 
     def test_a_named_trainer_that_does_not_exist(self):
         done = run(self.neap, "train", "job.toml", NEAP_TRAINER_LIBRARY="/nowhere/trainer.so")

@@ -91,6 +91,12 @@ TEST(BatchSharder, UnevenBatchesLeaveNothingOutAndPaddedOnesRepeatTheEnd) {
   EXPECT_THAT(BatchSharder(*c).of_padded(std::vector<int>{7}), ElementsAre(7));
 }
 
+TEST(BatchSharder, NothingIsGatheredOfNothing) {
+  EXPECT_FALSE(BatchSharder(*rank_of(1, 2)).gather({}, 1).defined());
+  const at::Tensor mine = at::arange(4);
+  EXPECT_TRUE(BatchSharder(*make_single()).gather(mine, 2).is_same(mine));
+}
+
 TEST(BatchSharder, PicksWholeBlocks) {
   const auto b = rank_of(1, 2);
   const at::Tensor batch = at::arange(16).view({8, 2});  // 4 prompts of 2 sequences

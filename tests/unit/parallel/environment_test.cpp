@@ -116,6 +116,7 @@ TEST(Environment, ReadsSrunAndDerivesAMeetingPlace) {
   EXPECT_EQ(e->local_size, 4);
   EXPECT_EQ(e->master_address, "gpu07");
   EXPECT_GE(e->master_port, 1024);
+  EXPECT_LT(e->master_port, 32768) << "below the range of ephemeral ports";
   EXPECT_TRUE(e->under_mpi);
   const auto other = detect(with(kSlurm, {{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}}));
   ASSERT_TRUE(other.ok());

@@ -1,10 +1,18 @@
 #include "trace/wire_format.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
-
+#include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <thread>
+
 #include "base/file.h"
+#include "base/random.h"
 #include "trace/reader.h"
 
 namespace neap::trace {
@@ -72,6 +80,43 @@ struct TempFile {
                                 ::testing::UnitTest::GetInstance()->current_test_info()->name());
   ~TempFile() { std::filesystem::remove(path); }
 };
+
+// A full pipe, whose writer is interrupted: nothing is lost.
+TEST(TraceFormat, ASignalDuringAWriteIsNoFailure) {
+  struct sigaction note = {}, before = {};
+  note.sa_handler = [](int) {};  // without SA_RESTART
+  ASSERT_EQ(::sigaction(SIGUSR1, &note, &before), 0);
+  std::vector<std::uint8_t> payload(1 << 20);
+  for (std::size_t i = 0; i < payload.size(); ++i)
+    payload[i] = static_cast<std::uint8_t>(mix(i));  // more than a pipe holds, packed too
+  const auto write_to = [&](const std::filesystem::path& path) {
+    wire::BlockFile file;
+    EXPECT_TRUE(file.create(path).ok());
+    const Status status = file.append(wire::BlockType::kMetadata, payload);
+    EXPECT_TRUE(status.ok()) << status.message();
+    file.abandon();
+  };
+  const TempFile temp;
+  write_to(temp.path);
+  const std::string whole = read_file(temp.path).value();
+  std::filesystem::remove(temp.path);
+  ASSERT_EQ(::mkfifo(temp.path.c_str(), 0600), 0);
+  std::thread writer([&] { write_to(temp.path); });
+  const int pipe = ::open(temp.path.c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(pipe, 0);
+  for (int i = 0; i < 20; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    ::pthread_kill(writer.native_handle(), SIGUSR1);
+  }
+  std::string read;
+  std::array<char, 65536> piece{};
+  for (ssize_t n = 0; (n = ::read(pipe, piece.data(), piece.size())) > 0;)
+    read.append(piece.data(), static_cast<std::size_t>(n));
+  writer.join();
+  ::close(pipe);
+  ASSERT_EQ(::sigaction(SIGUSR1, &before, nullptr), 0);
+  EXPECT_TRUE(read == whole) << read.size() << " of " << whole.size() << " bytes";
+}
 
 std::string small_trace(const std::filesystem::path& path) {
   wire::BlockFile file;

@@ -203,6 +203,37 @@ TEST(PackedUpdates, OfThePolicy) {
   }
 }
 
+// Weights of the rollout that are all the same number scale the gradient by it.
+TEST(PolicyUpdate, BypassModeWeighsTheLoss) {
+  const bridge::NoAutograd no_autograd;
+  TestModel model(model::testing::tiny_llama(), spec::Head::kLanguageModel, std::nullopt,
+                  at::kDouble);
+  step::Experience<at::Tensor> e;
+  e.sequences = arrange(rows_of(kRows, at::kDouble), padded(kRows), Use::kTraining, 1).sequences;
+  e.old_log_probs = values(1, at::kDouble) - 3;
+  e.advantages = values(3, at::kDouble);
+  const auto gradients = [&](const char* rollout_is) {
+    spec::RolloutCorrectionConfig config;
+    config.bypass_mode = true;
+    config.loss_type = "reinforce";
+    config.rollout_is = rollout_is;
+    config.rollout_is_threshold = "1e-9";  // less than any ratio of probabilities
+    const spec::ActorConfig actor;
+    const step::PolicyObjective objective{
+        actor, {40, 6, 13}, value_or_throw(spec::bypass_terms(config))};
+    model.zero_grads();
+    const auto s = step::policy_micro_batch(model.model->ops(), model.model->weights(), e, 0, 4,
+                                            objective, {}, {});
+    EXPECT_NEAR(s.weight, std::string_view(rollout_is) == "null" ? 0 : 1e-9, 1e-15);
+    return model.copy_grads();
+  };
+  const auto plain = gradients("null"), weighed = gradients("token");
+  for (std::size_t u = 0; u < plain.size(); ++u) {
+    EXPECT_GT(plain[u].abs().max().item<double>(), 0);
+    EXPECT_TRUE(at::allclose(weighed[u] * 1e9, plain[u], 1e-9, 1e-12)) << "unit " << u;
+  }
+}
+
 TEST(PackedUpdates, OfTheCritic) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
     TestModel model(model::testing::tiny_llama(), spec::Head::kScalar, std::nullopt, dtype);

@@ -217,14 +217,17 @@ TEST(MicroBatches, AllHaveOneSizeAndEachRowIsFreshOnce) {
   model::AtenOps ops(at::kCPU);
   for (const std::int64_t rows : {1, 3, 4, 5, 8, 11}) {
     std::vector<int> fresh(static_cast<std::size_t>(rows), 0);
+    std::int64_t all_fresh = 0;
     step::for_each_micro_batch(ops, step::padded_cuts(rows, 4), [&](const step::MicroBatch& batch) {
       EXPECT_EQ(batch.count, std::min<std::int64_t>(rows, 4));
       ASSERT_LE(batch.first + batch.count, rows);
+      all_fresh += batch.fresh();
       for (std::int64_t i = batch.seen; i < batch.count; ++i) {
         ++fresh[static_cast<std::size_t>(batch.first + i)];
       }
     });
     EXPECT_EQ(fresh, std::vector<int>(static_cast<std::size_t>(rows), 1)) << rows << " rows";
+    EXPECT_EQ(all_fresh, rows);
   }
   step::for_each_micro_batch(ops, step::padded_cuts(0, 4),
                              [](const auto&) { FAIL() << "there is nothing"; });
