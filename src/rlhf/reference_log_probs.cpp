@@ -29,8 +29,10 @@ constexpr std::size_t kSaves = 20;
 
 std::string hash_of_rows(const Rows& rows) {
   std::string hash;
-  for (std::size_t i = 0; i < rows.size(); ++i)
-    hash = data::hash_of(hash + value_or_throw(rows.files().row(i)));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    hash += value_or_throw(rows.files().row(i));
+    hash = data::hash_of(hash);
+  }
   return hash;
 }
 
