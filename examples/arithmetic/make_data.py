@@ -4,7 +4,8 @@
     make_data.py [--out FOLDER]      writes the files (default: the folder of this script)
     make_data.py --check             compares them with what is there; exit code 1 on a difference
 
-Of all pairs of two-digit numbers 256 are held out, 1500 others have answers for SFT, and the other 6344 are prompts for GRPO.
+Of all pairs of two-digit numbers 256 are held out, 1500 others have answers for SFT, 256 say when SFT ends, and the other 6088 are prompts
+for GRPO.
 Standard library only; the same seed gives the same bytes on every Python since 3.8.
 """
 import argparse
@@ -14,7 +15,7 @@ import random
 import sys
 
 SEED = 20260102
-HELD_OUT, SFT = 256, 1500
+HELD_OUT, SFT, SFT_VAL = 256, 1500, 256
 
 
 def pairs():
@@ -67,9 +68,14 @@ def tokenizer(characters="0123456789+="):
 
 def files():
     rows = pairs()
-    held, sft, prompts = rows[:HELD_OUT], rows[HELD_OUT:HELD_OUT + SFT], rows[HELD_OUT + SFT:]
+    parts, first = [], 0
+    for size in (HELD_OUT, SFT, SFT_VAL, len(rows)):
+        parts.append(rows[first:first + size])
+        first += size
+    held, sft, sft_val, prompts = parts
     return {
         "sft_train.jsonl": lines(answered(a, b) for a, b in sft),
+        "sft_val.jsonl": lines(answered(a, b) for a, b in sft_val),
         "prompts_train.jsonl": lines(question(a, b) for a, b in prompts),
         "prompts_val.jsonl": lines(held_out(i, a, b) for i, (a, b) in enumerate(held)),
         "model/tokenizer.json": json.dumps(tokenizer(), indent=1) + "\n",
