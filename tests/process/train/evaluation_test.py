@@ -3,6 +3,7 @@
 import json
 import math
 import pathlib
+import re
 import shutil
 import statistics
 import sys
@@ -93,6 +94,11 @@ class EvaluationCase(AdditionsCase):
         table = self.eval(CHECKPOINT, "held_out.jsonl").stdout
         for part in ("greedy", "acc/mean@1", "even", "odd", "all", "planned peak", "val/truncated_ratio"):
             self.assertIn(part, table)
+        # The source to the left, numbers to the right of their columns.
+        rows = [re.match(r"(source|even|odd|all)( +\w+)", line) for line in table.splitlines()]
+        widths = {(match[1].ljust(6), len(match[0])) for match in rows if match}
+        self.assertEqual({name for name, _ in widths}, {"source", "even  ", "odd   ", "all   "}, table)
+        self.assertEqual(len({width for _, width in widths}), 1, table)
         self.assertNotIn("pass@", table)
 
     def test_rows_say_how_they_are_scored(self):

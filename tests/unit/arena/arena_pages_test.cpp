@@ -27,6 +27,16 @@ std::vector<Bytes> tiles(Bytes size, PageUse use, Inventory there = {},
   return pages;
 }
 
+TEST(PagePlan, TakesAnOddPageOfTheInventoryOnce) {
+  const PageSizes sizes;
+  Inventory there{{(6_MiB).count(), 1}};
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(tile(6_MiB, sizes, caps_for(sizes, PageUse::kAgain, 64_GiB), there),
+                ElementsAre(6_MiB));
+    EXPECT_EQ(there.at((6_MiB).count()), 0U);
+  }
+}
+
 TEST(PagePlan, LargeFirstPagesAndOneOddRest) {
   EXPECT_THAT(tiles(9_GiB + 768_MiB + 6_MiB, PageUse::kFirst),
               ElementsAre(4_GiB, 4_GiB, 1_GiB, 512_MiB, 256_MiB, 6_MiB));
