@@ -385,6 +385,19 @@ Tensor AtenOps::decode_attention(const Tensor& q, const Tensor& keys, const Tens
                        .reshape({batch, width}));
 }
 
+Tensor AtenOps::chunk_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
+                                const step::ScoreOptions& options) const {
+  const std::int64_t n = q.size(0);
+  if (!step::chunk_by_flash(options, q.is_cuda(), to_step(q.scalar_type()), q.size(2), n,
+                            keys.size(2)))
+    return step::attention_of_last(*this, q, keys, values, options);
+  return std::get<0>(at::_scaled_dot_product_flash_attention(by_head(q, 1), keys, values, 0.0,
+                                                             /*is_causal=*/true, false,
+                                                             options.scale))
+      .transpose(1, 2)
+      .reshape({n, -1});
+}
+
 void AtenOps::write_prompts_(const Tensor& cache, const Tensor& slots, const Tensor& rows,
                              std::int64_t length) const {
   const Tensor by_head =

@@ -160,6 +160,8 @@ class AtenOps {
   [[nodiscard]] Tensor decode_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
                                         const Tensor& mask,
                                         const step::ScoreOptions& options) const;
+  [[nodiscard]] Tensor chunk_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
+                                       const step::ScoreOptions& options) const;
   void write_prompts_(const Tensor& cache, const Tensor& slots, const Tensor& rows,
                       std::int64_t length) const;
   void write_token_(const Tensor& cache, const Tensor& positions, const Tensor& rows) const;

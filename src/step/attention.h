@@ -39,6 +39,15 @@ template <class T>
   return spans.packed() && kernel != AttentionKernel::kFlash;
 }
 
+/// Whether the last `queries` of `keys` tokens go through FlashAttention: its causal mask ends at the
+/// last key. For a single query it has another layout of its results.
+[[nodiscard]] inline bool chunk_by_flash(const ScoreOptions& o, bool cuda, Dtype dtype,
+                                         std::int64_t width, std::int64_t queries,
+                                         std::int64_t keys) {
+  return queries > 1 && is_plain(o, keys) &&
+         fused_kernel(cuda, false, dtype, width) == AttentionKernel::kFlash;
+}
+
 /// Whether one query a sequence goes through decode_attention_by_products: its mask has the window.
 [[nodiscard]] inline bool decodes_by_products(const ScoreOptions& o, bool cuda, Dtype dtype,
                                               std::int64_t width) {

@@ -1,4 +1,5 @@
 // Attention, its masks and its cache, counted.
+#include <tuple>
 #include <utility>
 
 #include "step/attention.h"
@@ -85,14 +86,21 @@ AttentionContext<CountedTensor> CountingOps::attention_by(AttentionKernel kernel
             ? FlashSplits{}
             : flash_forward_splits({spans.sequences, spans.length, h, out.heads.k.size(1), d},
                                    profile_.device);
-    CountedTensor log_sums = make({splits.log_sums}, Dtype::kFloat32);
-    const CountedTensor outputs = make({splits.outputs}, Dtype::kFloat32);
-    out.seed = make({2}, Dtype::kInt64);
-    out.offset = make({}, Dtype::kInt64);
-    log_sums = CountedTensor();
+    std::tie(out.seed, out.offset) = flash_forward_scratch(splits);
   }
   if (out.kernel == AttentionKernel::kCudnn) touch(kCudnnWorkspace, Dtype::kBool);
   return out;
+}
+
+// Returns the state of the kernel's random numbers, which it makes without dropout, too.
+std::pair<CountedTensor, CountedTensor> CountingOps::flash_forward_scratch(
+    const FlashSplits& splits) {
+  CountedTensor log_sums = make({splits.log_sums}, Dtype::kFloat32);
+  const CountedTensor outputs = make({splits.outputs}, Dtype::kFloat32);
+  CountedTensor seed = make({2}, Dtype::kInt64);
+  CountedTensor offset = make({}, Dtype::kInt64);
+  log_sums = CountedTensor();
+  return {std::move(seed), std::move(offset)};
 }
 
 Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTensor> saved,
@@ -216,6 +224,29 @@ CountedTensor CountingOps::decode_attention(const CountedTensor& q, const Counte
   if (!profile_.cuda) return make({b, h * d}, q.dtype());
   CountedTensor out = make({b, h * d}, q.dtype());
   if (group > 1 && group < h) out = make({b, h * d}, q.dtype());  // heads back in their order
+  return out;
+}
+
+CountedTensor CountingOps::chunk_attention(const CountedTensor& q, const CountedTensor& keys,
+                                           const CountedTensor& values,
+                                           const ScoreOptions& options) {
+  const std::int64_t n = q.size(0);
+  const std::int64_t h = q.size(1);
+  const std::int64_t d = q.size(2);
+  const std::int64_t length = keys.size(2);
+  if (!chunk_by_flash(options, profile_.cuda, q.dtype(), d, n, length))
+    return attention_of_last(*this, q, keys, values, options);
+  const double pairs =
+      static_cast<double>(n) * (static_cast<double>(length) - 0.5 * static_cast<double>(n - 1));
+  add_work(4.0 * static_cast<double>(h * d) * pairs, 2 * bytes(q) + bytes(keys) + bytes(values),
+           q.dtype(), kAttentionShare);
+  CountedTensor out = make({n, h * d}, q.dtype());
+  CountedTensor log_sum = make({h, n}, Dtype::kFloat32);
+  AttentionSizes sizes{1, n, h, keys.size(1), d};
+  sizes.keys = length;
+  auto [seed, offset] = flash_forward_scratch(flash_forward_splits(sizes, profile_.device));
+  log_sum = CountedTensor();
+  seed = CountedTensor();
   return out;
 }
 

@@ -309,6 +309,9 @@ class CountingOps {
   /// q (B, H, D) against the first key_limit keys of the cache: (B, H * D). `mask` has q's dtype.
   [[nodiscard]] Tensor decode_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
                                         const Tensor& mask, const ScoreOptions& options);
+  /// The last n tokens of a sequence, q (n, H, D), against its keys and values (1, K, T, D): (n, H * D).
+  [[nodiscard]] Tensor chunk_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
+                                       const ScoreOptions& options);
   /// rows (B' * length, K, D) to the first places of the cache's `slots`.
   void write_prompts_(const Tensor& cache, const Tensor& slots, const Tensor& rows,
                       std::int64_t length);
@@ -346,6 +349,7 @@ class CountingOps {
   void touch(std::int64_t elements, Dtype dtype) { (void)make({elements}, dtype); }
   /// `flops` of matrix products on elements of `dtype` at `share` of their rate.
   void add_work(double flops, double bytes, Dtype dtype = Dtype::kFloat32, double share = 1);
+  std::pair<Tensor, Tensor> flash_forward_scratch(const FlashSplits& splits);
   void attention_backward_scratch(AttentionKernel kernel, const AttentionSizes& sizes, Dtype dtype);
   [[nodiscard]] Heads<Tensor> efficient_attention_backward(AttentionContext<Tensor> saved,
                                                            Tensor d_out,

@@ -82,7 +82,7 @@ FlashSplits flash_forward_splits(const AttentionSizes& s, const CudaDevice& devi
   constexpr std::int64_t kMost = 128, kQueries = 64;
   constexpr double kFull = 0.8, kNearlyBest = 0.85;
   const std::int64_t keys = s.width <= 64 ? 256 : s.width <= 128 ? 128 : 64;  // of a block
-  const std::int64_t key_blocks = div_up(s.length, keys);
+  const std::int64_t key_blocks = div_up(s.keys > 0 ? s.keys : s.length, keys);
   const std::int64_t blocks = s.sequences * s.heads * div_up(s.length, kQueries);
   const std::int64_t slots = 2 * device.multiprocessors;
   if (static_cast<double>(blocks) >= kFull * static_cast<double>(slots)) return {};

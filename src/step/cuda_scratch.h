@@ -32,6 +32,7 @@ struct ReductionScratch {
 struct AttentionSizes {
   std::int64_t sequences = 0, length = 0, heads = 0, key_heads = 0, width = 0;
   std::int64_t packed_rows = 0;
+  std::int64_t keys = 0;  ///< of a sequence; 0: as many as its rows
   [[nodiscard]] std::int64_t rows() const {
     return packed_rows > 0 ? packed_rows : sequences * length;
   }

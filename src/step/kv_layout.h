@@ -103,7 +103,7 @@ struct SlotCache {
       return ops.narrow(ops.narrow(cache, 0, chunk.rows[0], 1), 2, 0, chunk.first + n);
     };
     AttentionContext<T> context;
-    context.out = attention_of_last(ops, heads.q, seen(keys[block]), seen(values[block]), options);
+    context.out = ops.chunk_attention(heads.q, seen(keys[block]), seen(values[block]), options);
     return context;
   }
 

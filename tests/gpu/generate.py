@@ -2,13 +2,14 @@
 """neap generate on the GPU: its texts and the host's, chunked prefill and whole prompts, how fast it decodes, and how fast
 checkpoints are read and written.
 
-usage: generate.py OUT_DIR PACKAGE_DIR [--minutes M] [--rehearse]
+usage: generate.py OUT_DIR PACKAGE_DIR [--case CASE ...] [--minutes M] [--rehearse]
 
 Qwen2.5-0.5B's shape with random weights.
   same      float32, 12 prompts: the likeliest tokens on the GPU are the host's, log-probabilities within 1e-3; a text may part from
             the host's at a step where it is within 1e-3, too, which counts as a tie
   chunks    float32, prompts of about 400 tokens, prefilled 64 tokens at a time: log-probabilities of the first new token within 1e-3
             of those of whole prompts
+  long      bfloat16, 4 prompts of 12 000 words or more tokens, 1 024 tokens at a time and whole: seconds
   rate      bfloat16, 512 prompts x 128 new tokens with --batch-size 16, 64 and 256: tokens/s beside the arithmetic's limit (a step
             reads every weight once)
   skip      what was written before an interruption and --skip's output together are a whole run's
@@ -79,7 +80,6 @@ def compared(ours, theirs):
 
 
 def same(program, work, text):
-    write_prompts(work / "same.jsonl", 12, 20, text)
     options = ["--temperature", 0, "--max-new-tokens", 48, "--dtype", "float32"]
     ours, _ = program.lines(work / "same.jsonl", "cuda", *options)
     theirs, _ = program.lines(work / "same.jsonl", "host", *options)
@@ -92,6 +92,18 @@ def chunks(program, work, text):
     ours, _ = program.lines(work / "chunks.jsonl", "cuda", *options, "--max-num-batched-tokens", 64)
     theirs, _ = program.lines(work / "chunks.jsonl", "cuda", *options)
     return compared(ours, theirs)
+
+
+def long(program, work, text):
+    tiny = plan_check.ARGS.rehearse
+    write_prompts(work / "long.jsonl", 4, 400 if tiny else 12000, text * 2)
+    options = ["--temperature", 0, "--max-new-tokens", 1, "--batch-size", 4]
+    result = {}
+    for name, budget in (("chunks", 64 if tiny else 1024), ("whole", 30000)):
+        _, start = program.lines(work / "same.jsonl", "cuda", "--max-new-tokens", 1)
+        rows, seconds = program.lines(work / "long.jsonl", "cuda", *options, "--max-num-batched-tokens", budget)
+        result |= {f"{name}_seconds": seconds - start, f"{name}_log_prob": rows[0]["log_probs"][0]}
+    return result, []
 
 
 def rate(program, work, text, batch):
@@ -184,10 +196,13 @@ def main():
         work = pathlib.Path(temporary)
         plan_check.make_case_model(work, SHAPE, reviews, plan_check.TINY)
         program = Program(package, work / SHAPE)
-        cases = {"same": same, "chunks": chunks}
+        cases = {"same": same, "chunks": chunks, "long": long}
         cases |= {f"rate, batch {batch}": lambda p, w, t, batch=batch: rate(p, w, t, batch) for batch in (16, 64, 256)}
         cases |= {"skip": skip, "load": load, "save": save}
+        write_prompts(work / "same.jsonl", 12, 20, text)
         for name, case in cases.items():
+            if args.case and name not in args.case:
+                continue
             if not runs.may_start(name):
                 continue
             wrong = []
@@ -203,7 +218,7 @@ def main():
 
 
 def arguments():
-    parser = plan_check.common_arguments(__doc__, [], steps=1)
+    parser = plan_check.common_arguments(__doc__, None, steps=1)
     parser.add_argument("package", metavar="PACKAGE_DIR")
     return parser.parse_args()
 

@@ -183,5 +183,33 @@ TEST_P(OnCard, DecodesAsItRunsWhole) {
   }
 }
 
+// The causal mask of a chunk ends at the last key: FlashAttention's against the formula on the CPU.
+TEST(ChunkOnCard, IsTheEndOfTheWhole) {
+  if (!has_cuda()) GTEST_SKIP() << "no card here";
+  const at::NoGradGuard no_grad;
+  const at::Device card(at::kCUDA, 0);
+  AtenOps on_card(card), on_cpu(at::kCPU);
+  constexpr std::int64_t kHeads = 4, kKeyHeads = 2, kWidth = 64, kSlot = 900;
+  at::manual_seed(3);
+  const Tensor keys = at::randn({1, kKeyHeads, kSlot, kWidth}).to(at::kBFloat16);
+  const Tensor values = at::randn({1, kKeyHeads, kSlot, kWidth}).to(at::kBFloat16);
+  for (const std::int64_t tokens : {8, 130, 700}) {
+    for (const std::int64_t last : {2, 7, 128}) {
+      if (last > tokens) continue;
+      const Tensor q = at::randn({last, kHeads, kWidth}).to(at::kBFloat16);
+      const step::ScoreOptions options{1.0};  // a few keys have nearly all the weight
+      const auto seen = [&](const Tensor& t) { return t.narrow(2, 0, tokens); };
+      ASSERT_TRUE(
+          step::chunk_by_flash(options, true, step::Dtype::kBfloat16, kWidth, last, tokens));
+      const Tensor got =
+          on_card.chunk_attention(q.to(card), seen(keys.to(card)), seen(values.to(card)), options);
+      const Tensor expected =
+          step::attention_of_last(on_cpu, q.to(at::kFloat), seen(keys).to(at::kFloat),
+                                  seen(values).to(at::kFloat), options);
+      EXPECT_LT(relative(got.cpu().to(at::kFloat), expected), 0.01) << tokens << " " << last;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace neap::model
