@@ -51,6 +51,7 @@ elif behaviour == "slow":
     guest._on_revoked = lambda name, at, lost: time.sleep(0.5)
     print("ready", flush=True)
     sys.stdin.readline()
+    guest.close()
 elif behaviour == "stubborn":
     guest._on_revoked = lambda name, at, lost: time.sleep(60)
     print("ready", flush=True)
