@@ -141,7 +141,7 @@ def use(torch, kind, make, device=None, pools=None):
 @contextmanager
 def use_temporary(torch):
     """A pool of torch's own memory, dropped when no pool is in use any more: dropping one empties it,
-    which torch's allocator asserts against beside another pool's use."""
+    which torch's allocator asserts against during another pool's use."""
     pool = torch.cuda.MemPool()
     with _lock:
         _temporary.append(pool)

@@ -1,4 +1,4 @@
-// What tickets of tags share: the tags stay moving, by nobody else, from begin to finish.
+// What tickets of tags share: from begin to finish the tags are moving, and nothing else moves them.
 #pragma once
 
 #include <mutex>

@@ -184,7 +184,7 @@ std::unique_ptr<Runtime::Scope> RuntimeImpl::phase(std::string_view name) {
                                      });
 }
 
-// The arena keeps pages for the next tag. Beside what libtorch's allocator will take they must stay under the ceiling; on
+// The arena keeps pages for the next tag. With what libtorch's allocator will take they must stay under the ceiling; on
 // the host device both take them from the arena.
 void RuntimeImpl::leave_room(std::size_t phase) {
   if (!device_.torch.is_cuda() || plan_.capacity.is_zero()) return;

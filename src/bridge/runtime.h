@@ -2,7 +2,7 @@
 //
 // Model     On the CPU every tensor born inside a phase comes from that phase's transient pool (a CachingAllocator over
 //           the arena's pages); persistent tensors are views of arena regions; whatever is made outside a phase or
-//           under HostScope is plain host memory, as it would be beside a GPU. On CUDA, regions are arena regions of
+//           under HostScope is plain host memory, as it would be with a GPU. On CUDA, regions are arena regions of
 //           the card and transients come from libtorch's own allocator, emptied at each phase's end.
 //
 // Threads   phases are opened and closed by one thread; tensors may be made and freed by any (autograd's too).

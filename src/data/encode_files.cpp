@@ -14,7 +14,7 @@ namespace neap::data {
 namespace fs = std::filesystem;
 namespace {
 
-// Large enough that creating threads costs nothing beside it.
+// Large enough that creating threads costs nothing compared with it.
 constexpr std::size_t kBlockBytes = std::size_t{1} << 20;  // a thread
 constexpr std::size_t kMostThreads = 64;
 constexpr std::size_t kPartBytes = std::size_t{1} << 18;

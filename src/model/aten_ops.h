@@ -1,6 +1,6 @@
 // The operations of step/operations.h on libtorch: tensors of the CPU or of a GPU.
 //
-// What each takes beside its result stands in step/counting_ops.h; tests/unit/operations compares.
+// What each takes in addition to its result is in step/counting_ops.h; tests/unit/operations compares.
 // Threads   one call at a time. No autograd: the caller holds bridge::NoAutograd.
 // Failure   c10::Error from libtorch, neap::Error.
 #pragma once

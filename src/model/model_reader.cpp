@@ -29,7 +29,7 @@ std::vector<std::string> aliases(const std::string& name) {
   return all;
 }
 
-// Buffers that old files hold beside their parameters, and copies of a tied matrix.
+// Buffers that old files hold with their parameters, and copies of a tied matrix.
 bool is_expected_extra(const std::string& name, const spec::Architecture& shape) {
   if (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
       name.ends_with("rotary_emb.inv_freq"))

@@ -29,7 +29,7 @@ struct AddedToken {
   std::string content;
   bool special = false;
   bool normalized = false;
-  bool single_word = false;  ///< only where no word character stands beside it
+  bool single_word = false;  ///< only where no word character is adjacent
   bool lstrip = false;       ///< takes the white space before it
   bool rstrip = false;
 };

@@ -1,11 +1,11 @@
 // Which rank this process is, as its launcher says it: torchrun, mpirun (OpenMPI, or any MPI that
-// speaks PMI) or srun. A process that nobody launched in company is one rank of one.
+// speaks PMI) or srun. A process that was launched alone is one rank of one.
 //
 // Pure      a function of a lookup of environment variables.
 // Failure   kInvalidArgument that names the variables: half-set, not a number, out of range, or two
 //           launchers that contradict each other.
 // Slurm     only what srun sets for a step of several tasks counts. An sbatch script and what runs
-//           in it alone carry the allocation's SLURM_NTASKS too, and wait for nobody.
+//           in it alone carry the allocation's SLURM_NTASKS too, and do not wait.
 #pragma once
 
 #include <functional>

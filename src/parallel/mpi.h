@@ -15,7 +15,7 @@
 
 namespace neap::parallel {
 
-/// Loads libneap_mpi.so, which lies in ../lib beside the program, and starts MPI. Fails when it is
+/// Loads libneap_mpi.so, which is in ../lib of the program, and starts MPI. Fails when it is
 /// not there, or when MPI finds other ranks than the launcher announced.
 [[nodiscard]] std::unique_ptr<Communicator> connect_mpi(const Environment& environment);
 

@@ -26,7 +26,7 @@ struct Suggestion {
 /// What the overrides of a plan cost, a line each.
 [[nodiscard]] std::vector<std::string> effects_of(const MemoryPlan& plan);
 
-/// Plans beside one: what more memory would buy, and what less would cost.
+/// Alternatives to a plan: what more memory would buy, and what less would cost.
 struct Outlook {
   std::optional<MemoryPlan> faster, smaller;
   Bytes least_capacity;
@@ -34,7 +34,7 @@ struct Outlook {
   [[nodiscard]] std::string to_text(const MemoryPlan& plan) const;
   [[nodiscard]] Json to_json() const;
 };
-/// The plan of a job and what lies beside it.
+/// The plan of a job and its alternatives.
 struct PlanWithOutlook {
   MemoryPlan plan;
   Outlook outlook;

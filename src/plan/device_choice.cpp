@@ -44,7 +44,7 @@ std::int64_t within_quota(std::int64_t cores) {
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(quota / period), 1, cores);
 }
 
-// Beside copies a run holds its libraries, a GPU's context, batches and buffers of files.
+// In addition to copies a run holds its libraries, a GPU's context, batches and buffers of files.
 Bytes host_memory_for_copies() {
   const Bytes free = arena::available_host_memory();
   return free - std::min(free / 4, 4_GiB);

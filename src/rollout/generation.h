@@ -203,8 +203,8 @@ bool Generation<Cache>::admit() {
   return true;
 }
 
-/// Moves sequences from the last rows to idle ones where at least half of the rows would compute
-/// for nobody.
+/// Moves sequences from the last rows to idle ones where at least half of the rows would be
+/// idle.
 template <step::KvLayout<model::AtenOps> Cache>
 void Generation<Cache>::compact() {
   const std::size_t busy =
@@ -222,7 +222,7 @@ void Generation<Cache>::compact() {
   }
 }
 
-/// One token for every row; idle ones compute what nobody reads.
+/// One token for every row; idle ones compute what is not read.
 template <step::KvLayout<model::AtenOps> Cache>
 void Generation<Cache>::decode() {
   const std::size_t n = rows();
@@ -245,7 +245,7 @@ void Generation<Cache>::decode() {
   take(active, next, true);
 }
 
-/// For the next token of each row's sequence; idle rows draw what nobody reads. `width`: of what
+/// For the next token of each row's sequence; idle rows draw what is not read. `width`: of what
 /// penalties need, at least the tokens of the longest sequence.
 template <step::KvLayout<model::AtenOps> Cache>
 step::Draw<at::Tensor> Generation<Cache>::draw(const std::vector<std::int64_t>& rows,

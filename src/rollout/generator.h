@@ -4,7 +4,7 @@
 // bounds memory and not the number of prompts. Prompts are prefilled once for the sequences of it that
 // start together: several padded on the right to one width, or one in chunks. Decoding goes on for all
 // rows together. When nothing waits, sequences move to lower rows as others end, so that steps get
-// smaller. A sequence's tokens depend on its prompt and key, not on the rows beside it.
+// smaller. A sequence's tokens depend on its prompt and key, not on the other rows.
 // Threads   one at a time.   Failure   Error on prompts that do not fit; c10::Error from libtorch.
 #pragma once
 

@@ -27,7 +27,7 @@ struct ModelFiles {
   /// The adapter's folder if it has a tokenizer.json, else the base's.
   [[nodiscard]] std::filesystem::path tokenizer() const;
 };
-/// A folder with weights and perhaps an adapter beside them, or of an adapter alone, whose
+/// A folder with weights and perhaps an adapter next to them, or of an adapter alone, whose
 /// base_model_name_or_path is a folder.
 [[nodiscard]] Result<ModelFiles> find_model(const std::filesystem::path& folder);
 

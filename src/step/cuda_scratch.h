@@ -67,10 +67,10 @@ constexpr std::int64_t kCudnnWorkspace = 256;
 /// The memory-efficient kernel's backward in float32: tiles of dQ with their locks, in bytes.
 [[nodiscard]] std::int64_t efficient_backward_workspace(const AttentionSizes& sizes);
 
-/// Bytes that sorting n int64 keys below `limit` with int64 values takes beside its results.
+/// Bytes that sorting n int64 keys below `limit` with int64 values takes in addition to its results.
 [[nodiscard]] std::int64_t pair_sort_scratch(std::int64_t n, std::int64_t limit);
-/// What sorting each of `rows` rows of n float32 with their places takes beside its results, in bytes:
-/// `places`, `pairs` and `keys` until the end, `temporary` and then `second` meanwhile.
+/// What sorting each of `rows` rows of n float32 with their places takes in addition to its results,
+/// in bytes: `places`, `pairs` and `keys` until the end, `temporary` and then `second` meanwhile.
 struct RowSortScratch {
   std::int64_t places = 0, pairs = 0, keys = 0, temporary = 0, second = 0;
 };

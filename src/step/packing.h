@@ -57,8 +57,8 @@ struct PackedLayout {
 /// Of `rows` rows: a micro-batch with the most sequences, then as many as there are at full lengths
 /// with the fewest, all with as many tokens as the limits allow. `further`: one more with so many
 /// sequences, unless it is 0. Between them smaller and smaller ones: the last rows of a mini-batch do
-/// not fill theirs, and an allocator that keeps small tensors apart takes pages for them beside those
-/// of the larger micro-batches.
+/// not fill theirs, and an allocator that keeps small tensors apart takes pages for them in addition
+/// to those of the larger micro-batches.
 [[nodiscard]] PackedLayout extreme_layout(std::int64_t rows, std::int64_t budget,
                                           const SequenceLimits& limits, std::int64_t further = 0);
 

@@ -9,7 +9,7 @@
 // Written as global_step_N.tmp-PID, synced to the disk, then renamed; a kill or a full disk leaves
 // the last whole checkpoint in place.
 // Files written without a sync are in the kernel's page cache; putting them on the disk is most of the
-// time of a save and needs none of the program's memory, so it can go on beside training.
+// time of a save and needs none of the program's memory, so it can continue during training.
 // Threads   one writer a root.   Failure   Error.
 #pragma once
 
