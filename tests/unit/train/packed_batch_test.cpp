@@ -50,6 +50,13 @@ at::Tensor values(std::int64_t salt, at::ScalarType dtype) {
   return at::arange(kRows * kResponse, dtype).add_(salt).mul_(0.61).sin_().view({kRows, kResponse});
 }
 
+// Means of micro-batches, which differ in their tokens, add up to the mean of all where each is taken
+// by its share. What they were divided by has a small number added.
+constexpr std::int64_t kTokens = 40;
+double share_of(double tokens) {
+  return (tokens + 1e-8) / static_cast<double>(kTokens);
+}
+
 // Of gradients; numbers hold means, which are divided by their tokens + 1e-8.
 double tolerance(at::ScalarType dtype) {
   return dtype == at::kDouble ? 1e-12 : 2e-6;
@@ -181,7 +188,7 @@ TEST(PackedUpdates, OfThePolicy) {
         step::LogProbOptions options;
         options.entropy = true;
         options.temperature = 0.7;
-        const step::PolicyObjective objective{config, {40, 6, 13}};
+        const step::PolicyObjective objective{config, {kTokens, 6, 13}};
         const auto keep = spec::checkpointing(spec::CheckpointMode::kNone, model.shape);
         expect_equal(model, batch, 1, 2, [&](const ArrangedBatch& b) {
           step::Experience<at::Tensor> e;
@@ -193,9 +200,9 @@ TEST(PackedUpdates, OfThePolicy) {
           return sum_over({1, kRows, kRows / 2, 2}, b.sequences, [&](auto first, auto count) {
             const auto s = step::policy_micro_batch(model.model->ops(), model.model->weights(), e,
                                                     first, count, objective, options, keep);
-            const double n = s.tokens + 1e-8;  // what means are divided by
+            const double share = share_of(s.tokens);
             return std::vector<double>{s.policy.loss, s.kl_loss, s.tokens,
-                                       s.policy.clip_fraction * n, s.policy.kl * n};
+                                       s.policy.clip_fraction * share, s.policy.kl * share};
           });
         });
       }
@@ -220,7 +227,7 @@ TEST(PolicyUpdate, BypassModeWeighsTheLoss) {
     config.rollout_is_threshold = "1e-9";  // less than any ratio of probabilities
     const spec::ActorConfig actor;
     const step::PolicyObjective objective{
-        actor, {40, 6, 13}, value_or_throw(spec::bypass_terms(config))};
+        actor, {kTokens, 6, 13}, value_or_throw(spec::bypass_terms(config))};
     model.zero_grads();
     const auto s = step::policy_micro_batch(model.model->ops(), model.model->weights(), e, 0, 4,
                                             objective, {}, {});
@@ -248,9 +255,9 @@ TEST(PackedUpdates, OfTheCritic) {
         return sum_over({1, kRows, kRows, 4}, b.sequences, [&](auto first, auto count) {
           const auto s = step::value_micro_batch(
               model.model->ops(), model.model->weights(), e, first, count, 0.2,
-              *spec::parse_loss_aggregation(aggregation), {40, 6, 13}, keep);
-          const double n = s.tokens + 1e-8;  // what means are divided by
-          return std::vector<double>{s.loss, s.tokens, s.mean * n, s.clip_fraction * n};
+              *spec::parse_loss_aggregation(aggregation), {kTokens, 6, 13}, keep);
+          const double share = share_of(s.tokens);
+          return std::vector<double>{s.loss, s.tokens, s.mean * share, s.clip_fraction * share};
         });
       });
     }
