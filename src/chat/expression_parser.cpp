@@ -227,10 +227,7 @@ ExpressionPtr Parser::postfix(ExpressionPtr value) {
     } else if (at_operator("[")) {
       value = subscript(std::move(value));
     } else if (at_operator("(")) {
-      auto made = node(Expression::kCall, now().line);
-      add(*made, std::move(value));
-      arguments(*made);
-      value = std::move(made);
+      value = call(std::move(value));
     } else {
       return value;
     }
@@ -242,6 +239,13 @@ ExpressionPtr Parser::subscript(ExpressionPtr value) {
   add(*made, std::move(value));
   add(*made, index());
   expect_operator("]");
+  return made;
+}
+
+ExpressionPtr Parser::call(ExpressionPtr value) {
+  auto made = node(Expression::kCall, now().line);
+  add(*made, std::move(value));
+  arguments(*made);
   return made;
 }
 
@@ -293,10 +297,7 @@ ExpressionPtr Parser::filters(ExpressionPtr value, bool start_inline) {
     } else if (value && at_name("is")) {
       value = test(std::move(value));
     } else if (value && at_operator("(")) {  // the result of a filter or test is called
-      auto made = node(Expression::kCall, now().line);
-      add(*made, std::move(value));
-      arguments(*made);
-      value = std::move(made);
+      value = call(std::move(value));
     } else {
       return value;
     }

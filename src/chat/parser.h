@@ -76,6 +76,7 @@ class Parser {
   ExpressionPtr filter(ExpressionPtr value);
   ExpressionPtr test(ExpressionPtr value);
   ExpressionPtr subscript(ExpressionPtr value);
+  ExpressionPtr call(ExpressionPtr value);
   ExpressionPtr index();
   void arguments(Expression& call);
 
