@@ -7,8 +7,8 @@ namespace neap::spec {
 std::string configuration_reference() {
   Job job;
   return "# Configuration\n\n"
-         "<!-- Written by `neap plan --reference`; a test compares. Change the table in "
-         "src/spec/job_keys.cpp instead. -->\n\n"
+         "<!-- Written by `neap plan --reference`; a test compares. Change the tables in "
+         "src/spec/*_keys.cpp instead. -->\n\n"
          "One TOML file serves `neap train` and `neap plan`. On the command line, "
          "`key.path=value` behind the file changes single keys:\n\n"
          "```\n"

@@ -1,0 +1,39 @@
+// The parts of Job::bind(): each binds the keys of some sections of a configuration file.
+//
+// Threads   values.   Failure   none.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "base/config.h"
+#include "spec/job.h"
+
+namespace neap::spec {
+
+template <class Enum>
+ConfigTable::Key& bind_enum(ConfigTable& t, const std::string& path, Enum* field,
+                            Result<Enum> (*parse)(std::string_view), std::string help) {
+  return t.bind(
+      path,
+      [field, parse](const std::string& text) -> Status {
+        NEAP_TRY_ASSIGN(*field, parse(text));
+        return {};
+      },
+      [field] { return std::string(to_string(*field)); }, std::move(help));
+}
+
+/// Sections that occur more than once in a file (actor and critic, actor and reward model) are bound at a
+/// path. A model that is not trained has only paths.
+void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std::string& path_help,
+                bool trainable);
+void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o);
+void bind_loss_aggregation(ConfigTable& t, const std::string& path, LossAggregation* field);
+
+void bind_actor(ConfigTable& t, ActorConfig& a);
+/// With the reference, whose log-probabilities are computed with the rollout's.
+void bind_rollout(ConfigTable& t, Job& job);
+void bind_algorithm(ConfigTable& t, AlgorithmConfig& a);
+void bind_dpo(ConfigTable& t, DpoConfig& d);
+
+}  // namespace neap::spec

@@ -1,0 +1,102 @@
+// The keys of generation and of the reference, with their limits and their words for docs/configuration.md.
+#include "spec/job_keys.h"
+
+namespace neap::spec {
+namespace {
+
+void bind_validation_sampling(ConfigTable& t, const std::string& at, ValidationSampling& v) {
+  t.bind(at + ".n", &v.n,
+         "Responses for each held-out prompt, in validation and `neap eval`; more than one needs "
+         "`do_sample`.")
+      .at_least(1);
+  t.bind(at + ".do_sample", &v.do_sample,
+         "Samples the responses to held-out prompts; false: takes the likeliest token each time.");
+  t.bind(at + ".temperature", &v.temperature, "Temperature of that sampling.").at_least(0);
+  t.bind(at + ".top_p", &v.top_p, "As `rollout.top_p`.").at_least(0).at_most(1);
+  t.bind(at + ".top_k", &v.top_k, "As `rollout.top_k`.").at_least(-1);
+}
+
+void bind_rollout_sampling(ConfigTable& t, const std::string& at, RolloutConfig& r) {
+  t.bind(at + ".temperature", &r.temperature, "Logits are divided by it before sampling.")
+      .at_least(0);
+  t.bind(at + ".top_p", &r.top_p,
+         "Samples from the smallest set of tokens whose cumulative probability reaches top_p.")
+      .at_least(0)
+      .at_most(1);
+  t.bind(at + ".top_k", &r.top_k, "Samples from this many most likely tokens; -1: all.")
+      .at_least(-1);
+  t.bind(at + ".min_p", &r.min_p,
+         "Drops tokens whose probability is under this share of the likeliest one's.")
+      .at_least(0)
+      .at_most(1);
+  t.bind(at + ".repetition_penalty", &r.repetition_penalty,
+         "Logits of tokens that are in the prompt or the response are divided by it where they are "
+         "positive and multiplied where they are negative; 1: off.")
+      .at_least(1e-6);
+  t.bind(at + ".presence_penalty", &r.presence_penalty,
+         "Subtracted from the logits of tokens that are in the response.");
+  t.bind(at + ".frequency_penalty", &r.frequency_penalty,
+         "Subtracted from a token's logit for each time that it is in the response.");
+}
+
+}  // namespace
+
+void bind_rollout(ConfigTable& t, Job& job) {
+  RolloutConfig& r = job.rollout;
+  const std::string at = "actor_rollout_ref.rollout";
+  t.bind(at + ".n", &r.n, "Responses for each prompt; grpo compares them.").at_least(1);
+  bind_rollout_sampling(t, at, r);
+  t.bind(at + ".stop", &r.stop,
+         "A response ends with any of these texts, as it does with an end token.");
+  t.bind(
+      at + ".draw_lengths", &r.draw_lengths,
+      "For measurements with random weights, whose responses have no end of their own: ends each "
+      "response at a length from its random stream, from 1/32 of "
+      "`data.max_response_length` to all of it, uniform in the logarithm.");
+  t.bind(at + ".batch_size", &r.batch_size,
+         "Sequences that a rank decodes together, which is what its KV cache has to hold; 0: its "
+         "whole share of the batch.")
+      .in("sequences")
+      .at_least(0);
+  t.bind(at + ".max_num_batched_tokens", &r.max_num_batched_tokens,
+         "Tokens of prompts that one pass prefills: whole prompts, as many as fit with "
+         "`data.max_prompt_length` tokens each, or a part of a longer one. It bounds the memory of "
+         "prefilling.")
+      .in("tokens")
+      .at_least(1);
+  t.bind(at + ".enable_chunked_prefill", &r.enable_chunked_prefill,
+         "Prompts of more tokens than `max_num_batched_tokens` are prefilled in parts; false: no "
+         "prompt may be longer.");
+  t.bind(
+      at + ".calculate_log_probs", &r.calculate_log_probs,
+      "Keeps the log-probability of each sampled token, after penalties and temperature and before "
+      "`min_p`, "
+      "`top_k` and `top_p`, and logs its distance to the trainer's; `algorithm.rollout_correction` "
+      "implies it.");
+  t.bind(at + ".log_prob_micro_batch_size_per_gpu", &r.log_prob_micro_batch_size_per_gpu,
+         "Sequences whose old log-probabilities are computed at once.")
+      .in("sequences")
+      .at_least(1);
+  t.bind(at + ".log_prob_max_token_len_per_gpu", &r.log_prob_max_token_len_per_gpu,
+         "Tokens of a packed micro-batch whose old log-probabilities are computed at once; 0: as "
+         "`actor.ppo_max_token_len_per_gpu`.")
+      .in("tokens")
+      .at_least(0);
+  bind_validation_sampling(t, at + ".val_kwargs", r.val_kwargs);
+  bind_model(t, "actor_rollout_ref.ref.model", job.reference_model,
+             "Folder of the reference model; empty: the actor's start.", false);
+  t.bind("actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
+         &job.reference_micro_batch_size_per_gpu,
+         "Sequences whose reference log-probabilities are computed at once; 0: as "
+         "`rollout.log_prob_micro_batch_size_per_gpu`, in dpo as in training.")
+      .in("sequences")
+      .at_least(0);
+  t.bind("actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
+         &job.reference_max_token_len_per_gpu,
+         "Tokens of a packed micro-batch of the reference; 0: as "
+         "`rollout.log_prob_max_token_len_per_gpu`, in dpo as in training.")
+      .in("tokens")
+      .at_least(0);
+}
+
+}  // namespace neap::spec
