@@ -4,12 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <functional>
 #include <optional>
 
-#include "base/config.h"
-#include "base/file.h"
 #include "base/format.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -20,15 +17,14 @@
 #include "bridge/torch_cuda.h"
 #include "model/tokenizer.h"
 #include "parallel/run_collectively.h"
-#include "report/load_report.h"
 #include "report/metrics.h"
 #include "report/run_folder.h"
 #include "rlhf/best_checkpoint.h"
 #include "rlhf/interrupt.h"
 #include "rlhf/job_data.h"
-#include "rlhf/phase_records.h"
+#include "rlhf/run_output.h"
+#include "rlhf/run_state.h"
 #include "rlhf/stop_target.h"
-#include "rlhf/summary.h"
 #include "rlhf/trainer.h"
 #include "trace/recorder.h"
 #include "train/checkpoint.h"
@@ -38,18 +34,6 @@ namespace neap::rlhf {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kStateFile = "trainer.json";
-
-void print(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
-
-Json config_json(const spec::Job& job) {
-  spec::Job copy = job;
-  return copy.bind().to_json();
-}
-
 class Run {
  public:
   Run(const spec::Job& job, const plan::DeviceChoice& device, parallel::Communicator& ranks)
@@ -57,7 +41,8 @@ class Run {
         device_(device),
         ranks_(ranks),
         output_(job.resolve(job.trainer.default_local_dir).lexically_normal()),
-        folder_(ranks.first() ? output_ : output_ / "ranks" / std::to_string(ranks.rank())) {}
+        folders_{output_,
+                 ranks.first() ? output_ : output_ / "ranks" / std::to_string(ranks.rank())} {}
 
   Outcome execute();
   [[nodiscard]] Status last_oom() const { return runtime_ ? runtime_->last_oom() : ok_status(); }
@@ -72,15 +57,12 @@ class Run {
   void keep_states();
   void apply_plan();
   void check_output() const;
-  void check_checkpoint() const;
   void open_output();
   void build();
   void resume();
-  [[nodiscard]] Json checkpoint_state() const;
   void loop();
   [[noreturn]] void keep_steps_before(const StepFailure& failure);
   void one_step();
-  void take_measurements(Metrics* metrics);
   void validate();
   void note_validation(const Metrics& metrics);
   void save();
@@ -90,7 +72,7 @@ class Run {
   const plan::DeviceChoice& device_;
   parallel::Communicator& ranks_;
   fs::path output_;
-  fs::path folder_;  // of this rank's own files; the first one's is the output folder
+  RunFolders folders_;
   std::optional<train::OutputLock> lock_;  // the first rank's
   std::optional<train::FoundCheckpoint> found_;
   std::int64_t total_steps_ = 0;
@@ -103,9 +85,7 @@ class Run {
   std::optional<JobData> data_;
   std::optional<Context> context_;
   std::unique_ptr<Trainer> trainer_;
-  std::optional<report::MetricsLogger> metrics_;
-  std::optional<report::PhaseLog> phases_;
-  std::optional<report::StepLog> validations_;
+  std::optional<RunOutput> files_;
   BestCheckpoint best_{job_.trainer};
   StopTarget stop_{job_.trainer};
   train::BackgroundCommit commit_;
@@ -124,7 +104,7 @@ Outcome Run::execute() {
   trainer_->precompute();
   parallel::run_collectively(ranks_, [&] { load(); });
   parallel::run_collectively(ranks_, [&] { open_output(); });
-  take_measurements(nullptr);
+  files_->write_phases(runtime_->take_measurements(), step_, nullptr);
   try {
     if (!found_) validate();
     const InterruptScope interrupts;
@@ -160,8 +140,7 @@ bool Run::already_done() {
                                     job_.resolve(job_.trainer.resume_mode));
     total_steps_ = count_steps();
     if (found_ && !job_.trainer.stop_metric.empty()) {
-      const Json state = checkpoint_state();
-      if (state.is_object()) stop_.restore(state.value("stop", Json()), found_->step);
+      stop_.restore(read_run_state(found_->folder).value("stop", Json()), found_->step);
     }
   });
   ranks_.expect_same(found_ ? found_->step : -1,
@@ -212,7 +191,7 @@ void Run::prepare() {
   }
   check_output();
   build();
-  if (found_) check_checkpoint();
+  if (found_) check_run_state(read_run_state(found_->folder), found_->folder, job_, data_->train);
 }
 
 void Run::load() {
@@ -229,16 +208,7 @@ void Run::keep_states() {
   auto& allow = job_.memory.allow;
   allow.erase(std::remove(allow.begin(), allow.end(), to_string(spec::Measure::kBf16States)),
               allow.end());
-  const Json saved = checkpoint_state().value("config", Json::object()).flatten();
-  std::vector<std::string> same;
-  for (const std::string key :
-       {"actor_rollout_ref.actor.optim.state_dtype", "critic.optim.state_dtype"}) {
-    std::string pointer = "/" + key;
-    std::replace(pointer.begin(), pointer.end(), '.', '/');
-    if (const auto at = saved.find(pointer); at != saved.end() && at->is_string())
-      same.push_back(key + "=" + at->get<std::string>());
-  }
-  throw_if_error(job_.apply(same));
+  throw_if_error(job_.apply(saved_choices(read_run_state(found_->folder))));
 }
 
 void Run::apply_plan() {
@@ -251,11 +221,6 @@ void Run::apply_plan() {
   throw_if_error(job_.apply(plan_.overrides));
 }
 
-Json Run::checkpoint_state() const {
-  const fs::path file = found_->folder / kStateFile;
-  return value_or_throw(parse_json(value_or_throw(read_file(file, 16_MiB)), file.string()));
-}
-
 void Run::check_output() const {
   const fs::path metrics = output_ / std::string(report::kMetricsFile);
   std::error_code error;
@@ -265,15 +230,16 @@ void Run::check_output() const {
                        "or trainer.resume_mode = \"auto\" to resume",
                        output_.string()));
   }
-  fs::create_directories(folder_, error);
+  fs::create_directories(folders_.own, error);
   if (error) {
-    throw Error(ErrorCode::kIo, format("Cannot create {}: {}", folder_.string(), error.message()));
+    throw Error(ErrorCode::kIo,
+                format("Cannot create {}: {}", folders_.own.string(), error.message()));
   }
 }
 
 void Run::build() {
   if (!data_) read_data();
-  const fs::path trace = folder_ / std::string(report::kTraceFile);
+  const fs::path trace = folders_.own / std::string(report::kTraceFile);
   recorder_ = value_or_throw(trace::Recorder::open(trace, {{"plan", plan_.to_json().dump()}}));
   runtime_ = bridge::Runtime::make(job_, device_, plan_, recorder_.get());
   context_.emplace(Context{*texts_, *runtime_, ranks_, *data_, *rewards_, total_steps_});
@@ -288,50 +254,15 @@ void Run::open_output() {
   } else if (job_.trainer.resume_mode == "auto") {
     from = 0;
   }
-  phases_.emplace(value_or_throw(report::PhaseLog::open(folder_, from)));
-  throw_if_error(
-      write_file_atomic(folder_ / std::string(report::kPlanFile), plan_.to_json().dump(1) + "\n"));
-  if (!ranks_.first()) return;
-  report::MetricsOptions options;
-  options.folder = output_;
-  options.total_steps = static_cast<std::uint64_t>(total_steps_);
-  options.resume_step = from;
-  options.console_keys = {"train/loss",      "train/accuracy",       "critic/score/mean",
-                          "actor/pg_loss",   "critic/vf_loss",       "actor/reward_kl_penalty",
-                          "actor/entropy",   "response_length/mean", "rewards/accuracies",
-                          "rewards/margins", "timing_s/step"};
-  throw_if_error(report::MetricsLogger::choose_sinks(job_.trainer.logger, options));
-  metrics_.emplace(value_or_throw(report::MetricsLogger::open(options)));
+  files_.emplace(job_.trainer, folders_, plan_, total_steps_, from);
   // A kill between a checkpoint and its links, or an older checkpoint to resume from.
-  if (!job_.trainer.best_metric.empty()) (void)train::point_best(output_, best_.step());
-  validations_.emplace(value_or_throw(report::StepLog::open(output_ / kValidationFile, from)));
-}
-
-void Run::check_checkpoint() const {
-  const fs::path file = found_->folder / kStateFile;
-  const Json state = checkpoint_state();
-  if (!state.is_object() || state.value("task", "") != to_string(job_.task)) {
-    throw Error(ErrorCode::kInvalidArgument, format("{} is not a checkpoint of task \"{}\"",
-                                                    file.string(), to_string(job_.task)));
-  }
-  if (state.contains("config")) {
-    for (const std::string& line : config_differences(state["config"], config_json(job_)))
-      log::warn(format("Differs from the checkpoint: {}", line));
-  }
-  if (const auto rows = state.value("rows", data_->train.size()); rows != data_->train.size()) {
-    log::warn(
-        format("The training files have {} rows, and had {} at the checkpoint: they come in "
-               "another order",
-               data_->train.size(), rows));
-  } else if (state.value("data", Json(data_->train.files().contents())) !=
-             Json(data_->train.files().contents())) {
-    log::warn("The training files have other contents than at the checkpoint");
-  }
+  if (ranks_.first() && !job_.trainer.best_metric.empty())
+    (void)train::point_best(output_, best_.step());
 }
 
 void Run::resume() {
   trainer_->restore(found_->folder);
-  best_.restore(checkpoint_state().value("best", Json()), output_);
+  best_.restore(read_run_state(found_->folder).value("best", Json()), output_);
   step_ = saved_ = found_->step;
   log::info(
       format("Resuming from {}, step {} of {}", found_->folder.string(), step_, total_steps_));
@@ -377,7 +308,7 @@ void Run::one_step() {
   metrics["training/epoch"] = static_cast<double>(step_ / trainer_->steps_per_epoch());
   ++step_;
   metrics["training/global_step"] = static_cast<double>(step_);
-  take_measurements(&metrics);
+  files_->write_phases(runtime_->take_measurements(), step_, &metrics);
   // The rank that took most: the ceiling holds for each.
   std::vector<double> memory = {runtime_->peak_allocated().gib(), runtime_->peak().gib(),
                                 resident_memory().gib()};
@@ -385,18 +316,7 @@ void Run::one_step() {
   metrics["perf/max_memory_allocated_gb"] = memory[0];
   metrics["perf/max_memory_reserved_gb"] = memory[1];
   metrics["perf/cpu_memory_used_gb"] = memory[2];
-  if (!metrics_) return;
-  throw_if_error(metrics_->log(static_cast<std::uint64_t>(step_), metrics));
-}
-
-void Run::take_measurements(Metrics* metrics) {
-  for (const bridge::PhaseMeasurement& m : runtime_->take_measurements()) {
-    const report::PhaseRecord record = record_of(m, plan_, step_);
-    throw_if_error(phases_->append(record));
-    if (metrics == nullptr) continue;
-    (*metrics)["memory/" + m.phase + "/peak_gb"] = m.peak.gib();
-    (*metrics)["memory/" + m.phase + "/moved_gb"] = record.moved.gib();
-  }
+  files_->write_step(step_, metrics);
 }
 
 void Run::validate() {
@@ -405,23 +325,9 @@ void Run::validate() {
   const Validation result = trainer_->validate();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   validated_ = step_;
-  take_measurements(nullptr);
+  files_->write_phases(runtime_->take_measurements(), step_, nullptr);
   note_validation(result.metrics);
-  if (!validations_) return;
-  Json line = Json::object();
-  std::string text;
-  for (const auto& [name, value] : result.metrics) {
-    line[name] = value;
-    text += format("  {} {:.4g}", name, value);
-  }
-  line["timing_s/testing"] = seconds.count();
-  line["samples"] = Json::array();
-  for (const Sample& sample : result.samples) {
-    line["samples"].push_back(
-        {{"prompt", sample.prompt}, {"response", sample.response}, {"verdict", sample.verdict}});
-  }
-  log::info(format("validation at step {}:{}", step_, text));
-  throw_if_error(validations_->append(static_cast<std::uint64_t>(step_), line));
+  files_->write_validation(step_, result, seconds.count());
 }
 
 void Run::note_validation(const Metrics& metrics) {
@@ -433,27 +339,16 @@ void Run::note_validation(const Metrics& metrics) {
 
 void Run::save() {
   const auto start = std::chrono::steady_clock::now();
-  throw_if_error(phases_->sync());
+  files_->sync();
   saved_ = step_;
   if (!ranks_.first()) {
     trainer_->save({});
     return;
   }
-  throw_if_error(metrics_->sync());
-  throw_if_error(validations_->sync());
   commit_.wait();
   auto writer = std::make_unique<train::CheckpointWriter>(output_, step_);
   trainer_->save(writer->folder());
-  Json state = Json::object();
-  state["schema"] = 1;
-  state["task"] = to_string(job_.task);
-  state["step"] = step_;
-  state["rows"] = data_->train.size();
-  state["data"] = data_->train.files().contents();
-  state["config"] = config_json(job_);
-  if (best_.step()) state["best"] = best_.to_json();
-  if (const Json last = stop_.to_json(); !last.is_null()) state["stop"] = last;
-  throw_if_error(write_file_atomic(writer->folder() / kStateFile, state.dump(1) + "\n"));
+  write_run_state(writer->folder(), step_, job_, data_->train, best_, stop_);
   commit_.start(std::move(writer), {job_.trainer.max_ckpt_to_keep, best_.step()});
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   log::info(format("wrote {} in {:.1f} s; it goes to the disk in the background",
@@ -465,15 +360,7 @@ void Run::finish() {
   std::vector<double> peak = {static_cast<double>(runtime_->peak().count())};
   ranks_.max(peak);
   if (!ranks_.first()) return;
-  const fs::path page = output_ / std::string(report::kReportFile);
-  // The models are saved: a report that fails is a warning, not an error.
-  const Status written = report::write_report(output_, page);
-  if (written.ok()) {
-    log::info(format("wrote report to {}", page.string()));
-  } else {
-    log::warn(format("No report: {}", written.message()));
-  }
-  print(summary_text(output_, plan_, Bytes(static_cast<std::uint64_t>(peak[0]))));
+  files_->conclude(Bytes(static_cast<std::uint64_t>(peak[0])));
   if (stop_.reached()) print(format("stopped        {}\n", stop_.text()));
   if (best_.step())
     print(format("best           {} {:.4g} at step {}: {}\n", job_.trainer.best_metric,

@@ -464,6 +464,20 @@ class Train(TrainCase):
         result = self.neap("train", "sft.toml", "trainer.default_local_dir=out/cut", "trainer.total_training_steps=9")
         self.assert_fails(result, 1, "model.safetensors")
 
+    def test_state_that_is_not_a_runs_is_refused(self):
+        shutil.copytree(self.home / "out/sft", self.home / "out/state", symlinks=True)
+        state = self.home / "out/state/latest/trainer.json"
+        right = json.loads(state.read_text())
+        again = ("train", "sft.toml", "trainer.default_local_dir=out/state", "trainer.total_training_steps=9")
+        for wrong in ([], 3, {**right, "config": "none"}, {**right, "rows": "many"}, {**right, "task": 1}):
+            state.write_text(json.dumps(wrong))
+            # The plan reads what the checkpoint chose of a type before anything else does.
+            for choice in ((), ("memory.allow=['bf16_states']",)):
+                self.assert_fails(self.neap(*again, *choice), 2, "trainer.json is not the state of a training run")
+        state.write_text(json.dumps({**right, "task": "reward"}))
+        self.assert_fails(self.neap(*again), 2, "is not a checkpoint of task", "sft")
+        self.assertEqual(len(self.metrics("out/state")), 8)
+
     def test_full_disk_leaves_the_last_checkpoint(self):
         def small_files():
             # As a full disk: writes beyond the limit fail. Python ignores SIGXFSZ, children inherit it.

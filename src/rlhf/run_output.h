@@ -1,0 +1,58 @@
+// What a run writes for people and programs to read: phases, metrics, validations, the report and its
+// last words on the console. Each rank has its phases; the first one has the rest.
+//
+// Threads   one owner at a time.
+// Failure   Error. A line that fails to be written (disk full) leaves no torn line behind.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "bridge/runtime.h"
+#include "plan/memory_plan.h"
+#include "report/metrics.h"
+#include "report/run_folder.h"
+#include "report/step_log.h"
+#include "rlhf/trainer.h"
+#include "spec/job.h"
+
+namespace neap::rlhf {
+
+struct RunFolders {
+  std::filesystem::path output;  ///< of all ranks
+  std::filesystem::path own;     ///< of this rank's files; the first one's is `output`
+  [[nodiscard]] bool first() const { return output == own; }
+};
+
+class RunOutput {
+ public:
+  /// Opens the files and writes the plan. `from`: the step of the checkpoint that the run resumes from
+  /// (0: from the start, over what a killed run left); unset: the folder has to be without a run.
+  RunOutput(const spec::TrainerConfig& config, RunFolders folders, const plan::MemoryPlan& plan,
+            std::int64_t total_steps, std::optional<std::uint64_t> from);
+
+  /// Notes the phases of step `step`, and in `metrics`, if any, what they held and moved.
+  void write_phases(const std::vector<bridge::PhaseMeasurement>& measured, std::int64_t step,
+                    Metrics* metrics);
+  void write_step(std::int64_t step, const Metrics& metrics);
+  void write_validation(std::int64_t step, const Validation& result, double seconds);
+  /// To the disk; call with each checkpoint.
+  void sync();
+  /// The report's page, as a warning where it fails, and the summary on stdout. `peak`: of the rank
+  /// that held most.
+  void conclude(Bytes peak) const;
+
+ private:
+  RunFolders folders_;
+  const plan::MemoryPlan& plan_;
+  report::PhaseLog phases_;
+  std::optional<report::MetricsLogger> metrics_;
+  std::optional<report::StepLog> validations_;
+};
+
+/// To stdout, at once.
+void print(const std::string& text);
+
+}  // namespace neap::rlhf
