@@ -149,9 +149,11 @@ RuntimeImpl::RuntimeImpl(const spec::Job& job, const plan::DeviceChoice& choice,
 at::Tensor RuntimeImpl::region(std::string_view tag, std::string_view name, at::ScalarType dtype) {
   const ScheduleExecutor::Place place = executor_->place(tag, name);
   const auto elements = static_cast<std::int64_t>(place.bytes.count() / c10::elementSize(dtype));
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): regions are known by address
+  void* const data = reinterpret_cast<void*>(place.address);
   return at::from_blob(
-      reinterpret_cast<void*>(place.address), {elements}, [](void*) {},
-      at::TensorOptions().dtype(dtype).device(device_.torch), device_.torch);
+      data, {elements}, [](void*) {}, at::TensorOptions().dtype(dtype).device(device_.torch),
+      device_.torch);
 }
 
 std::unique_ptr<Runtime::Scope> RuntimeImpl::hold(const std::vector<std::string>& tags) {
