@@ -13,7 +13,6 @@ namespace {
 
 using arena::Arena;
 
-
 /// Where other work would be. The driver clears released memory in the background; who creates
 /// sooner waits for it.
 struct Rest {

@@ -27,7 +27,7 @@ inline constexpr Bytes kMaxRequest = Bytes(1ull << 60);
 struct PolicyVersion {
   std::string_view name = "2.11";
   bool large_segment_size_key = true;  ///< large_segment_size_mb is known
-  bool use_on_oom_first = true;        ///< use_on_oom pools are tried before cached blocks are released
+  bool use_on_oom_first = true;  ///< use_on_oom pools are tried before cached blocks are released
   bool private_pool_reclaims = false;  ///< a miss in a private pool may release cached blocks
   bool search_after_release = false;   ///< the pool is searched again after the last release
   Bytes padding{0};                    ///< added to a request before rounding (Ascend: 32 B)

@@ -39,7 +39,8 @@ bool empties(const EmptyPolicy& policy) {
 std::string mechanism(const Scenario& scenario) {
   const cache::Settings& s = scenario.settings;
   if (scenario.phase_pools)
-    return "temporaries of a phase are in a pool that is released at the end of the phase, and what "
+    return "temporaries of a phase are in a pool that is released at the end of the phase, and "
+           "what "
            "stays is allocated apart from them";
   std::vector<std::string> parts;
   if (s.expandable_segments)
