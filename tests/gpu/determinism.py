@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """What two runs of `neap train` with the same seed have in common, with and without trainer.deterministic, and what that
-costs. usage: determinism.py PACKAGE_DIR OUT_DIR [--rehearse]
+costs. usage: determinism.py PACKAGE_DIR OUT_DIR [--rehearse] [--ranks N]
 
 Supervised training of a model with the layers of Qwen2.5-1.5B, and PPO of examples/reviews, each twice in both ways.
-Writes OUT_DIR/determinism.jsonl. --rehearse: small and on the host, to try the script.
+Writes OUT_DIR/determinism.jsonl. --rehearse: small and on the host, to try the script. --ranks: a process on each of N GPUs.
 """
 import hashlib
 import json
 import os
 import pathlib
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import time
 
 PACKAGE, OUT = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
 REHEARSE = "--rehearse" in sys.argv[3:]
+RANKS = int(sys.argv[sys.argv.index("--ranks") + 1]) if "--ranks" in sys.argv else 1
 NEAP = PACKAGE / "bin" / "neap"
 UNSTEADY = ("timing_s/", "perf/", "memory/", "time")
 SHAPE = {"model_type": "qwen2", "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 8,
@@ -47,20 +49,34 @@ def steps_of(folder):
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
+def environments():
+    """Of each rank, as a launcher sets them."""
+    base = dict(os.environ, NEAP_PROGRESS="off")
+    if RANKS == 1:
+        return [base]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    return [dict(base, RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(RANKS),
+                 MASTER_ADDR="127.0.0.1", MASTER_PORT=port) for rank in range(RANKS)]
+
+
 def train(work, config, folder, steps, *overrides):
     """Runs until `steps` are logged. A run that would go on is killed: its checkpoint is not wanted."""
     with (OUT / f"{folder.name}.err").open("w") as err:
-        process = subprocess.Popen([str(NEAP), "train", config, f"trainer.default_local_dir={folder}", *overrides, *HOST],
-                                   cwd=work, stdout=subprocess.DEVNULL, stderr=err, env=dict(os.environ, NEAP_PROGRESS="off"))
+        processes = [subprocess.Popen([str(NEAP), "train", config, f"trainer.default_local_dir={folder}", *overrides, *HOST],
+                                      cwd=work, stdout=subprocess.DEVNULL, stderr=err, env=environment)
+                     for environment in environments()]
         deadline = time.monotonic() + 120
-        while process.poll() is None and len(steps_of(folder)) < steps and time.monotonic() < deadline:
+        while all(p.poll() is None for p in processes) and len(steps_of(folder)) < steps and time.monotonic() < deadline:
             time.sleep(0.1)
         if config == "long.toml":
-            process.kill()
-        code = process.wait(timeout=120)
+            for process in processes:
+                process.kill()
+        codes = [process.wait(timeout=120) for process in processes]
     rows = steps_of(folder)[:steps]
     if len(rows) < steps:
-        raise RuntimeError(f"{folder.name}: exit {code} after {len(rows)} of {steps} steps: "
+        raise RuntimeError(f"{folder.name}: exit {codes} after {len(rows)} of {steps} steps: "
                            + (OUT / f"{folder.name}.err").read_text()[-400:])
     return rows
 
@@ -143,10 +159,11 @@ def main():
         steps = 3 if REHEARSE else 10
         models = [f"actor_rollout_ref.model.path={work}/sft/latest/actor", f"critic.model.path={work}/reward/latest/reward",
                   f"reward_model.model.path={work}/reward/latest/reward", "data.val_files=[]", "trainer.save_freq=-1",
-                  f"trainer.total_training_steps={steps}", "device.memory=2GiB"]
+                  f"trainer.total_training_steps={steps}", "device.memory=2GiB",
+                  *(f"{model}.ppo_micro_batch_size_per_gpu={16 // RANKS}" for model in ("actor_rollout_ref.actor", "critic"))]
         for name, config, more in (("sft", "long.toml", []), ("ppo", "reviews/ppo.toml", models),
                                    ("ppo_float32", "reviews/ppo.toml", [*models, "device.dtype=float32"])):
-            row = {"suite": "determinism", "case": name, "gpu": gpu, "version": version}
+            row = {"suite": "determinism", "case": name, "gpu": gpu, "version": version, "ranks": RANKS}
             try:
                 row |= measure(work, name, config, steps, *more)
                 failures += not (row["deterministic"]["equal"] and row["deterministic"].get("weights_equal", True))
