@@ -357,6 +357,17 @@ Status ConfigTable::apply_override(std::string_view assignment) {
   return set(path, value, origin);
 }
 
+std::vector<std::pair<std::string, Json>> ConfigTable::values() const {
+  std::vector<std::pair<std::string, Json>> out;
+  out.reserve(keys_.size() + lists_.size());
+  for (const Key& key : keys_) out.emplace_back(key.path, key.read());
+  for (const List& list : lists_) {
+    Json& items = out.emplace_back(list.path, Json::array()).second;
+    for (const ConfigTable& item : list.items) items.push_back(item.to_json());
+  }
+  return out;
+}
+
 Json ConfigTable::to_json() const {
   Json out = Json::object();
   const auto place = [&out](std::string_view path) -> Json& {
@@ -367,11 +378,7 @@ Json ConfigTable::to_json() const {
     }
     return (*at)[std::string(path)];
   };
-  for (const Key& key : keys_) place(key.path) = key.read();
-  for (const List& list : lists_) {
-    Json& items = place(list.path) = Json::array();
-    for (const ConfigTable& item : list.items) items.push_back(item.to_json());
-  }
+  for (auto& [path, value] : values()) place(path) = std::move(value);
   return out;
 }
 

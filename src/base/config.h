@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -98,7 +99,9 @@ class ConfigTable {
 
   [[nodiscard]] const std::vector<Key>& keys() const { return keys_; }
   [[nodiscard]] const Key* find(std::string_view path) const;
-  /// Effective values, nested by dots.
+  /// Effective values by path: keys, then lists.
+  [[nodiscard]] std::vector<std::pair<std::string, Json>> values() const;
+  /// The same, nested by dots.
   [[nodiscard]] Json to_json() const;
   /// Reference table in Markdown, one section for each first path element.
   [[nodiscard]] std::string to_markdown() const;

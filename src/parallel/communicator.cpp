@@ -2,6 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "base/format.h"
 #include "base/status.h"
 #include "bridge/runtime.h"
@@ -99,18 +103,45 @@ bool Communicator::any(bool flag) {
 
 void Communicator::expect_same(std::int64_t value, const std::string& what) {
   if (alone()) return;
-  const bridge::HostScope host;
-  const at::Tensor mine = at::full({1}, value, at::kLong);
-  const at::Tensor all = at::empty({size_}, at::kLong);
-  all_gather(all, mine);
-  const std::int64_t* values = all.const_data_ptr<std::int64_t>();
+  const std::vector<std::int64_t> values = of_all_ranks({value});
   for (int r = 1; r < size_; ++r) {
-    if (values[r] != values[0]) {
+    const std::int64_t other = values[static_cast<std::size_t>(r)];
+    if (other != values[0]) {
       throw Error(ErrorCode::kInternal,
                   format("{} differs between ranks: {} on rank 0, {} on rank {}", what, values[0],
-                         values[r], r));
+                         other, r));
     }
   }
+}
+
+void Communicator::expect_same(const std::vector<NamedText>& texts) {
+  constexpr std::size_t kLongestText = 200;  // of what a message repeats
+  if (alone()) return;
+  expect_same(std::ssize(texts), "The number of things that ranks compare");
+  std::vector<std::int64_t> mine;
+  mine.reserve(texts.size());
+  for (const NamedText& t : texts)
+    mine.push_back(static_cast<std::int64_t>(std::hash<std::string>{}(t.name + "\n" + t.text)));
+  const std::vector<std::int64_t> values = of_all_ranks(mine);
+  std::string different;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    bool same = true;
+    for (std::size_t at = i; at < values.size(); at += texts.size())
+      same = same && values[at] == mine[i];
+    if (same) continue;
+    different += format("{}{} ({} on rank {})", different.empty() ? "" : ", ", texts[i].name,
+                        texts[i].text.substr(0, kLongestText), rank_);
+  }
+  if (different.empty()) return;
+  throw Error(ErrorCode::kInvalidArgument, format("Ranks differ in {}", different));
+}
+
+std::vector<std::int64_t> Communicator::of_all_ranks(const std::vector<std::int64_t>& mine) {
+  const bridge::HostScope host;
+  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(size_));
+  const at::Tensor in = at::tensor(mine, at::kLong);
+  all_gather(at::from_blob(all.data(), {std::ssize(all)}, at::kLong), in);
+  return all;
 }
 
 namespace {

@@ -55,6 +55,11 @@ class Communicator {
   [[nodiscard]] bool any(bool flag);
   /// Fails on every rank when `value` is not the same everywhere; `what` says what it is.
   void expect_same(std::int64_t value, const std::string& what);
+  /// Fails on every rank when texts differ, and names them with what this rank has.
+  struct NamedText {
+    std::string name, text;
+  };
+  void expect_same(const std::vector<NamedText>& texts);
 
   /// Tells the other ranks, as far as they can be reached, that this one ends with `exit_code`. Under
   /// MPI the job is killed and this does not return.
@@ -69,6 +74,8 @@ class Communicator {
   virtual void do_all_gather(const at::Tensor& out, const at::Tensor& in) = 0;
   virtual void do_broadcast(const at::Tensor& t, int root) = 0;
   virtual void do_barrier() = 0;
+
+  [[nodiscard]] std::vector<std::int64_t> of_all_ranks(const std::vector<std::int64_t>& mine);
 
   int rank_, size_;
 };

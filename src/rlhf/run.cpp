@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 
+#include "base/config.h"
 #include "base/format.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -34,6 +35,12 @@ namespace neap::rlhf {
 namespace fs = std::filesystem;
 namespace {
 
+std::string joined(const std::vector<std::string>& parts) {
+  std::string out;
+  for (const std::string& part : parts) out += (out.empty() ? "" : " ") + part;
+  return out;
+}
+
 class Run {
  public:
   Run(const spec::Job& job, const plan::DeviceChoice& device, parallel::Communicator& ranks)
@@ -44,10 +51,19 @@ class Run {
         folders_{output_,
                  ranks.first() ? output_ : output_ / "ranks" / std::to_string(ranks.rank())} {}
 
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+  ~Run() {
+    std::error_code ignored;
+    if (recorder_ && !files_) fs::remove(recorder_->path(), ignored);
+  }
+
   Outcome execute();
   [[nodiscard]] Status last_oom() const { return runtime_ ? runtime_->last_oom() : ok_status(); }
 
  private:
+  void compare_jobs();
+  void compare_plans();
   [[nodiscard]] bool already_done();
   [[nodiscard]] std::int64_t count_steps();
   void read_data();
@@ -55,7 +71,6 @@ class Run {
   void load();
   void make_plan();
   void keep_states();
-  void apply_plan();
   void check_output() const;
   void open_output();
   void build();
@@ -96,11 +111,15 @@ class Run {
 };
 
 Outcome Run::execute() {
+  compare_jobs();
   if (already_done()) return Outcome::kAlreadyDone;
   // Errors in data, weights and checkpoint are found before the run's files are touched.
   parallel::run_collectively(ranks_, [&] { make_plan(); });
-  apply_plan();
+  compare_plans();
+  throw_if_error(job_.apply(plan_.overrides));
   parallel::run_collectively(ranks_, [&] { prepare(); });
+  ranks_.expect_same({{"data.train_files", joined(data_->train.files().contents())},
+                      {"data.val_files", joined(data_->held_out.files().contents())}});
   trainer_->precompute();
   parallel::run_collectively(ranks_, [&] { load(); });
   parallel::run_collectively(ranks_, [&] { open_output(); });
@@ -119,6 +138,31 @@ Outcome Run::execute() {
   }
   finish();
   return Outcome::kDone;
+}
+
+// Ranks that train different things would add up gradients that do not belong together, or wait for
+// each other for ever. What a rank runs on may differ.
+void Run::compare_jobs() {
+  std::vector<parallel::Communicator::NamedText> texts;
+  for (const auto& [path, value] : job_.bind().values()) {
+    if (path.rfind("device.", 0) != 0) texts.push_back({path, value.dump()});
+  }
+  ranks_.expect_same(texts);
+}
+
+// Ranks whose devices have less free memory, or other rates, may have chosen otherwise; ranks whose
+// folders hold other models have tags of other sizes.
+void Run::compare_plans() {
+  std::string choices;
+  for (const std::string& text : plan_.overrides) choices += text + " ";
+  ranks_.expect_same(
+      {{"what the plan chose of the job's keys (memory.allow; set device.memory, and "
+        "run `neap doctor` on every machine or on none)",
+        choices}});
+  std::vector<parallel::Communicator::NamedText> texts;
+  for (const plan::TagPlan& tag : plan_.tags)
+    texts.push_back({"the size of " + tag.tag, to_string(tag.bytes)});
+  ranks_.expect_same(texts);
 }
 
 void Run::keep_steps_before(const StepFailure& failure) {
@@ -211,16 +255,6 @@ void Run::keep_states() {
   throw_if_error(job_.apply(saved_choices(read_run_state(found_->folder))));
 }
 
-void Run::apply_plan() {
-  std::string all;
-  for (const std::string& text : plan_.overrides) all += text + "\n";
-  // Ranks whose devices have less free memory, or other rates, may have chosen otherwise.
-  ranks_.expect_same(static_cast<std::int64_t>(std::hash<std::string>{}(all) >> 1),
-                     "What the plan chose of the job's keys (memory.allow); set device.memory, and "
-                     "run `neap doctor` on every machine or on none");
-  throw_if_error(job_.apply(plan_.overrides));
-}
-
 void Run::check_output() const {
   const fs::path metrics = output_ / std::string(report::kMetricsFile);
   std::error_code error;
@@ -239,7 +273,8 @@ void Run::check_output() const {
 
 void Run::build() {
   if (!data_) read_data();
-  const fs::path trace = folders_.own / std::string(report::kTraceFile);
+  // Under another name until nothing can fail any more: a run that is refused leaves an older trace.
+  const fs::path trace = folders_.own / (std::string(report::kTraceFile) + ".new");
   recorder_ = value_or_throw(trace::Recorder::open(trace, {{"plan", plan_.to_json().dump()}}));
   runtime_ = bridge::Runtime::make(job_, device_, plan_, recorder_.get());
   context_.emplace(Context{*texts_, *runtime_, ranks_, *data_, *rewards_, total_steps_});
@@ -254,6 +289,7 @@ void Run::open_output() {
   } else if (job_.trainer.resume_mode == "auto") {
     from = 0;
   }
+  throw_if_error(recorder_->rename(folders_.own / std::string(report::kTraceFile)));
   files_.emplace(job_.trainer, folders_, plan_, total_steps_, from);
   // A kill between a checkpoint and its links, or an older checkpoint to resume from.
   if (ranks_.first() && !job_.trainer.best_metric.empty())
@@ -305,7 +341,8 @@ void Run::one_step() {
       metrics["perf/throughput"] = metrics["perf/total_num_tokens"] / seconds.count();
     }
   }
-  metrics["training/epoch"] = static_cast<double>(step_ / trainer_->steps_per_epoch());
+  const std::int64_t epoch = step_ / trainer_->steps_per_epoch();
+  metrics["training/epoch"] = static_cast<double>(epoch);
   ++step_;
   metrics["training/global_step"] = static_cast<double>(step_);
   files_->write_phases(runtime_->take_measurements(), step_, &metrics);

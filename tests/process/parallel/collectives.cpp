@@ -9,6 +9,7 @@
 #include <exception>
 #include <string>
 
+#include "base/format.h"
 #include "base/status.h"
 #include "bridge/torch_cuda.h"
 #include "parallel/batch_sharder.h"
@@ -90,6 +91,15 @@ void run_host_numbers(Communicator& ranks) {
     differed = true;
   }
   expect(differed, "expect_same");
+  std::string said;
+  try {
+    ranks.expect_same({{"size", std::to_string(size)}, {"rank", std::to_string(ranks.rank())}});
+  } catch (const neap::Error& e) {
+    said = e.what();
+  }
+  expect(said == neap::format("Ranks differ in rank ({0} on rank {0})", ranks.rank()),
+         "expect_same of texts");
+  ranks.expect_same({{"size", std::to_string(size)}});
   const neap::parallel::BatchSharder share(ranks);
   const at::Tensor mine = at::full({4, 2}, ranks.rank(), at::kLong);  // two blocks of two rows
   const at::Tensor batch = share.gather(mine, 2);

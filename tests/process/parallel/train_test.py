@@ -252,6 +252,36 @@ class Train(unittest.TestCase):
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertIn("2 processes", result.stderr)
 
+    def test_ranks_with_different_jobs_are_refused(self):
+        def both(stage, *other):
+            one = (launch.NEAP, "train", "sft.toml", "trainer.default_local_dir=out/different")
+            result = launch.run(1, launch.MPIRUN, *launch.FLAGS, "-n", "1", *one, ":", "-n", "1", launch.NEAP, "train",
+                                f"{stage}.toml", "trainer.default_local_dir=out/different", *other, cwd=self.home)
+            self.assertFalse((self.home / "out/different/metrics.jsonl").exists())
+            return result
+
+        for stage, name, *other in (("sft", "data.train_batch_size", "data.train_batch_size=32"),
+                                    ("sft", "actor_rollout_ref.actor.optim.lr", "actor_rollout_ref.actor.optim.lr=1e-4"),
+                                    ("reward", "task")):
+            with self.subTest(name=name):
+                result = both(stage, *other)
+                self.assertEqual(result.returncode, 2, result.stderr)
+                self.assertRegex(result.stderr, rf"Ranks differ in .*{re.escape(name)} \(")
+        # The same words, but another model or other rows behind them, as on machines with folders of their own.
+        other = self.base / "other"
+        shutil.copytree(self.home, other, ignore=shutil.ignore_patterns("out"))
+        (other / "out").symlink_to(self.home / "out")
+        elsewhere = (launch.NEAP, "train", "sft.toml", "trainer.default_local_dir=out/different")
+
+        def apart():
+            return launch.run(1, launch.MPIRUN, *launch.FLAGS, "-n", "1", *elsewhere, ":", "-n", "1", "-wdir", str(other),
+                              *elsewhere, cwd=self.home)
+        head(self.home / "sft.jsonl", other / "sft.jsonl", 64)
+        self.assertRegex(apart().stderr, r"Ranks differ in data.train_files")
+        shutil.copy(self.home / "sft.jsonl", other)
+        (other / "model" / "config.json").write_text(json.dumps(dict(MODEL, num_hidden_layers=3)))
+        self.assertRegex(apart().stderr, r"Ranks differ in the size of actor.weights")
+
     def test_cpu_ranks_under_torchrun_are_told_to_use_mpirun(self):
         result = self.train(1, "sft", RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="2",
                             MASTER_ADDR="127.0.0.1", MASTER_PORT="29400")
