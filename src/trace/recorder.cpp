@@ -394,8 +394,20 @@ std::uint64_t Recorder::recorded() const {
 std::uint64_t Recorder::dropped() const {
   return impl_->dropped.load(std::memory_order_relaxed);
 }
-const std::filesystem::path& Recorder::path() const {
+std::filesystem::path Recorder::path() const {
+  const std::lock_guard lock(impl_->mutex);
   return impl_->path;
+}
+Status Recorder::rename(const std::filesystem::path& path) {
+  const std::lock_guard lock(impl_->mutex);
+  std::error_code error;
+  std::filesystem::rename(impl_->path, path, error);
+  if (error) {
+    return {ErrorCode::kIo, "Cannot rename " + impl_->path.string() + " to " + path.string() +
+                                ": " + error.message()};
+  }
+  impl_->path = path;
+  return {};
 }
 std::uint64_t Recorder::now() const {
   return impl_->now();

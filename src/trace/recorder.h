@@ -61,12 +61,14 @@ class Recorder final : public EventSink {
 
   /// Waits until every event recorded before the call is in the file (not yet synced to the disk).
   Status flush();
+  /// Gives the file another name, over one that is there; recording goes on.
+  Status rename(const std::filesystem::path& path);
   /// Writes the rest, marks the file complete, syncs and closes it. Idempotent.
   Status close();
 
   [[nodiscard]] std::uint64_t recorded() const;  ///< accepted so far
   [[nodiscard]] std::uint64_t dropped() const;
-  [[nodiscard]] const std::filesystem::path& path() const;
+  [[nodiscard]] std::filesystem::path path() const;
   /// Nanoseconds since the trace began: what record() would stamp.
   [[nodiscard]] std::uint64_t now() const;
 

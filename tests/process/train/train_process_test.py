@@ -474,9 +474,14 @@ class Train(TrainCase):
             # The plan reads what the checkpoint chose of a type before anything else does.
             for choice in ((), ("memory.allow=['bf16_states']",)):
                 self.assert_fails(self.neap(*again, *choice), 2, "trainer.json is not the state of a training run")
+        trace = (self.home / "out/state/memory.ntrace").read_bytes()
         state.write_text(json.dumps({**right, "task": "reward"}))
         self.assert_fails(self.neap(*again), 2, "is not a checkpoint of task", "sft")
         self.assertEqual(len(self.metrics("out/state")), 8)
+        state.write_text(json.dumps(right))
+        self.assert_fails(self.neap(*again, "actor_rollout_ref.actor.optim.optimizer=sm3"), 2, "optimizer")
+        self.assertEqual((self.home / "out/state/memory.ntrace").read_bytes(), trace)
+        self.assertEqual([p.name for p in (self.home / "out/state").glob("memory*")], ["memory.ntrace"])
 
     def test_full_disk_leaves_the_last_checkpoint(self):
         def small_files():
