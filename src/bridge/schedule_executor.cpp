@@ -271,7 +271,7 @@ Transition ScheduleExecutor::bring(const std::vector<std::string>& tags) {
     window = std::max(window, phase.window + phase.headroom);
   sum += window;
   const bool fits = plan_.capacity.is_zero() || sum <= plan_.capacity;
-  const Transition done = move_to(fits ? both : only);
+  Transition done = move_to(fits ? both : only);
   for (std::size_t i = 0; i < states_.size(); ++i) {
     if (only[i]) states_[i].dirty = true;
   }

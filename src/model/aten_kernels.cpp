@@ -167,7 +167,7 @@ Tensor AtenOps::rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bo
   const std::int64_t half = cos.size(-1);
   const Tensor c = cos.unsqueeze(1);  // (P, 1, d / 2): over sequences and heads
   const Tensor s = sin.unsqueeze(1);
-  const Tensor y = at::empty(x.sizes(), x.options());
+  Tensor y = at::empty(x.sizes(), x.options());
   const auto by_position = [&](const Tensor& t) {
     return t.view({-1, cos.size(0), t.size(1), t.size(2)});
   };
@@ -328,7 +328,7 @@ step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> s
 
 Tensor AtenOps::causal_mask(std::int64_t queries, std::int64_t keys, std::int64_t offset,
                             std::int64_t window) const {
-  const Tensor mask = at::ones({queries, keys}, at::dtype(at::kBool).device(device_));
+  Tensor mask = at::ones({queries, keys}, at::dtype(at::kBool).device(device_));
   const bridge::HostScope scratch;
   mask.tril_(offset);
   if (window > 0) mask.triu_(offset - window + 1);
@@ -343,7 +343,7 @@ void AtenOps::hide_(const Tensor& a, const Tensor& mask) const {
 }
 
 Tensor AtenOps::decode_mask(const Tensor& positions, std::int64_t key_limit, std::int64_t window,
-                            Dtype dtype) const {
+                            step::Dtype dtype) const {
   const Tensor range = iota(step::decode_mask_stride(key_limit));
   const Tensor seen = range.le(positions.unsqueeze(1));
   if (window > 0) seen.logical_and_(range.gt(plus(positions, -window).unsqueeze(1)));

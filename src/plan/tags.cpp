@@ -15,6 +15,7 @@ constexpr std::uint64_t kWindows = 16;
 
 std::vector<PartPlan> unit_parts(const std::vector<spec::FlatUnit>& units, spec::Dtype dtype) {
   std::vector<PartPlan> parts;
+  parts.reserve(units.size());
   for (const spec::FlatUnit& unit : units)
     parts.push_back({unit.name, Bytes(), spec::tensor_bytes(unit.elements, dtype)});
   return parts;
@@ -23,6 +24,7 @@ std::vector<PartPlan> unit_parts(const std::vector<spec::FlatUnit>& units, spec:
 std::vector<PartPlan> optimizer_parts(const std::vector<spec::FlatUnit>& units,
                                       const spec::OptimizerSpec& optimizer) {
   std::vector<PartPlan> parts;
+  parts.reserve(units.size());
   for (const spec::FlatUnit& unit : units)
     // A part of no bytes would have no address: SGD without momentum keeps nothing.
     parts.push_back(

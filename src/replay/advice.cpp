@@ -114,6 +114,7 @@ class Ranking {
           open.push_back(i);
       if (open.empty()) return ok_status();
       std::vector<Scenario> scenarios;
+      scenarios.reserve(open.size());
       for (const std::size_t i : open) scenarios.push_back(found_[i].scenario);
       const auto outcomes =
           run_scenarios(workload, scenarios, capacity, options.threads, {}, options.orders);

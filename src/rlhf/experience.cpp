@@ -146,6 +146,7 @@ Experience join(std::vector<Experience> parts) {
   for (std::size_t i = 0; i < joined.size(); ++i) {
     if (!joined[i]->defined()) continue;
     std::vector<at::Tensor> each;
+    each.reserve(parts.size());
     for (Experience& part : parts) each.push_back(*row_tensors(part)[i]);
     *joined[i] = at::cat(each);
   }

@@ -24,6 +24,7 @@ constexpr const char* kPpoStateFile = "ppo.json";
 
 std::vector<train::Tokens> tokens_of(const std::vector<PromptRow>& prompts) {
   std::vector<train::Tokens> out;
+  out.reserve(prompts.size());
   for (const PromptRow& prompt : prompts) out.push_back(prompt.tokens);
   return out;
 }
@@ -215,7 +216,7 @@ at::Tensor PpoTrainer::filter_metric(const Experience& all) const {
 at::Tensor PpoTrainer::token_noise(const at::Tensor& mask, std::int64_t step) const {
   const std::uint64_t key = random_key({static_cast<std::uint64_t>(job().trainer.seed),
                                         kNoiseStream, static_cast<std::uint64_t>(step)});
-  const at::Tensor out = at::empty_like(mask);
+  at::Tensor out = at::empty_like(mask);
   float* values = out.data_ptr<float>();
   for (std::int64_t i = 0; i < out.numel(); ++i)
     values[i] = 1 - uniform(key, static_cast<std::uint64_t>(i));

@@ -24,7 +24,7 @@ at::Tensor RewardScorer::score(const std::vector<PromptRow>& prompts, std::int64
   const auto numbers = score_collectively(responses);
   const bridge::HostScope host;
   const auto columns = static_cast<std::int64_t>(set_.columns().size());
-  const at::Tensor out = at::empty({count, columns}, at::TensorOptions().dtype(at::kDouble));
+  at::Tensor out = at::empty({count, columns}, at::TensorOptions().dtype(at::kDouble));
   auto* to = out.mutable_data_ptr<double>();
   for (const std::vector<double>& row : numbers) to = std::copy(row.begin(), row.end(), to);
   return out;
@@ -32,7 +32,7 @@ at::Tensor RewardScorer::score(const std::vector<PromptRow>& prompts, std::int64
 
 at::Tensor RewardScorer::totals(const at::Tensor& numbers) const {
   const bridge::HostScope host;
-  const at::Tensor out = at::empty({numbers.size(0)}, at::TensorOptions().dtype(at::kFloat));
+  at::Tensor out = at::empty({numbers.size(0)}, at::TensorOptions().dtype(at::kFloat));
   const auto columns = static_cast<std::size_t>(numbers.size(1));
   const auto* from = numbers.const_data_ptr<double>();
   auto* to = out.mutable_data_ptr<float>();
@@ -44,7 +44,7 @@ at::Tensor RewardScorer::totals(const at::Tensor& numbers) const {
 at::Tensor RewardScorer::accuracies(const at::Tensor& numbers) const {
   const bridge::HostScope host;
   const at::Tensor all = numbers.contiguous();
-  const at::Tensor out = at::empty({all.size(0)}, at::TensorOptions().dtype(at::kFloat));
+  at::Tensor out = at::empty({all.size(0)}, at::TensorOptions().dtype(at::kFloat));
   const auto columns = static_cast<std::size_t>(all.size(1));
   const auto* from = all.const_data_ptr<double>();
   auto* to = out.mutable_data_ptr<float>();
