@@ -8,6 +8,7 @@
 #include "cache/address_map.h"
 #include "replay/pool_inference.h"
 #include "replay/rewind.h"
+#include "trace/phase_marks.h"
 
 namespace neap::replay {
 namespace {
@@ -19,16 +20,11 @@ using trace::EventKind;
 class PhaseTracker {
  public:
   PhaseTracker(Workload& workload, const PrepareOptions& options)
-      : workload_(workload), options_(options) {
+      : workload_(workload), options_(options), marks_(*workload.recording, *workload.device) {
     times_ = options.phases_at;
     std::erase_if(times_, [](const PhaseAt& at) { return !at.function.empty(); });
     std::stable_sort(times_.begin(), times_.end(),
                      [](const PhaseAt& a, const PhaseAt& b) { return a.time_ns < b.time_ns; });
-    const auto& events = workload.device->events;
-    only_prefixed_ = std::any_of(events.begin(), events.end(), [&](const Event& event) {
-      return event.kind == EventKind::kPhaseBegin &&
-             has_prefix(workload.recording->names.name(event.name), "phase:");
-    });
   }
 
   /// Phase marks that come before `event`.
@@ -42,9 +38,8 @@ class PhaseTracker {
       }
       return;
     }
-    if (event.kind == EventKind::kPhaseBegin) {
-      const auto name = workload_.recording->names.name(event.name);
-      if (is_phase(name)) begin(std::string(name), index);
+    if (marks_.begins_phase(event)) {
+      begin(std::string(workload_.recording->names.name(event.name)), index);
     } else if (event.kind == EventKind::kPhaseEnd) {
       const auto name = workload_.recording->names.name(event.name);
       for (std::size_t i = open_.size(); i-- > 0;) {
@@ -61,17 +56,6 @@ class PhaseTracker {
   [[nodiscard]] bool just_ended(std::uint32_t index) const { return ended_at_ + 2 >= index; }
 
  private:
-  static bool has_prefix(std::string_view text, std::string_view prefix) {
-    return text.substr(0, prefix.size()) == prefix;
-  }
-  /// PyTorch annotates its own functions too ("Optimizer.step#AdamW.step").
-  [[nodiscard]] bool is_phase(std::string_view name) const {
-    if (only_prefixed_) return has_prefix(name, "phase:");
-    for (const std::string_view own : {"Optimizer.", "ProfilerStep#", "enumerate(DataLoader)",
-                                       "nccl:", "gloo:", "##", "autograd::"})
-      if (has_prefix(name, own)) return false;
-    return true;
-  }
   void begin(const std::string& name, std::uint32_t index) {
     auto& names = workload_.phase_names;
     auto at = std::find(names.begin(), names.end(), name);
@@ -107,8 +91,8 @@ class PhaseTracker {
 
   Workload& workload_;
   const PrepareOptions& options_;
+  trace::PhaseMarks marks_;
   std::vector<PhaseAt> times_;
-  bool only_prefixed_ = false;
   std::size_t next_time_ = 0;
   std::vector<std::uint32_t> open_;
   std::uint32_t ended_at_ = 0;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "report/residency_chart.h"
+#include "trace/phase_marks.h"
 
 namespace neap::report {
 namespace {
@@ -18,7 +19,7 @@ constexpr std::string_view kOtherPhases = "other phases";
 class LayerIndex {
  public:
   LayerIndex(const trace::Recording& recording, const trace::DeviceRecording& device,
-             std::size_t max_birth_layers) {
+             const trace::PhaseMarks& marks, std::size_t max_birth_layers) {
     struct Use {
       std::uint64_t bytes = 0;
       std::size_t order = 0;
@@ -28,7 +29,7 @@ class LayerIndex {
     for (const Event& event : device.events) {
       switch (event.kind) {
         case EventKind::kPhaseBegin:
-          open.push_back(event.name);
+          if (marks.begins_phase(event)) open.push_back(event.name);
           break;
         case EventKind::kPhaseEnd:
           if (const auto it = std::find(open.rbegin(), open.rend() - 1, event.name);
@@ -61,8 +62,8 @@ class LayerIndex {
               [](const auto& a, const auto& b) { return a.second.order < b.second.order; });
     for (const auto& [name, use] : ranked) {
       births_[name] = static_cast<std::uint16_t>(layers_.size());
-      layers_.push_back(
-          {Layer::Kind::kBirthPhase, std::string(phase_label(recording.names.name(name))), 0});
+      layers_.push_back({Layer::Kind::kBirthPhase,
+                         std::string(trace::phase_label(recording.names.name(name))), 0});
     }
     if (has_other_) {
       other_ = static_cast<std::uint16_t>(layers_.size());
@@ -98,7 +99,8 @@ class Builder {
           const HistoryOptions& options)
       : recording_(recording),
         device_(device),
-        index_(recording, device, options.max_birth_layers),
+        marks_(recording, device),
+        index_(recording, device, marks_, options.max_birth_layers),
         space_(settings_of(recording)),
         capture_(options.capture_events),
         residency_(has_kind(device, EventKind::kMap),
@@ -277,8 +279,9 @@ class Builder {
         ++history_.ooms;
         return false;
       case EventKind::kPhaseBegin:
-        open_.push_back({std::string(phase_label(recording_.names.name(event.name))), now_, now_,
-                         static_cast<std::uint32_t>(open_.size()), reserved(), total_});
+        if (!marks_.begins_phase(event)) return false;
+        open_.push_back({std::string(trace::phase_label(recording_.names.name(event.name))), now_,
+                         now_, static_cast<std::uint32_t>(open_.size()), reserved(), total_});
         open_names_.push_back(event.name);
         return false;
       case EventKind::kPhaseEnd:
@@ -361,6 +364,7 @@ class Builder {
 
   const trace::Recording& recording_;
   const trace::DeviceRecording& device_;
+  trace::PhaseMarks marks_;
   LayerIndex index_;
   AddressSpace space_;
   History history_;
@@ -377,11 +381,6 @@ class Builder {
 };
 
 }  // namespace
-
-std::string_view phase_label(std::string_view name) {
-  constexpr std::string_view kPrefix = "phase:";
-  return name.substr(0, kPrefix.size()) == kPrefix ? name.substr(kPrefix.size()) : name;
-}
 
 History build_history(const trace::Recording& recording, const trace::DeviceRecording& device,
                       const HistoryOptions& options) {

@@ -100,7 +100,4 @@ struct HistoryOptions {
                                     const trace::DeviceRecording& device,
                                     const HistoryOptions& options = {});
 
-/// "generate" of "phase:generate".
-[[nodiscard]] std::string_view phase_label(std::string_view name);
-
 }  // namespace neap::report

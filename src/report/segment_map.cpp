@@ -30,8 +30,10 @@ SegmentMap SegmentMap::capture(const AddressSpace& space, std::size_t max_blocks
       end = offset + live.size;
       segment.allocated += live.size;
     }
-    map.largest_gap = std::max(map.largest_gap, range.size - std::min(range.size, end));
-    if (segment.blocks.empty()) map.whole_segments_free += range.size;
+    if (segment.blocks.empty())
+      map.whole_segments_free += range.size;  // a free segment is no gap
+    else
+      map.largest_gap = std::max(map.largest_gap, range.size - std::min(range.size, end));
     map.reserved += range.size;
     map.allocated += segment.allocated;
     map.segments.push_back(std::move(segment));

@@ -27,7 +27,7 @@ struct SegmentMap {
   std::string label;  ///< "peak of reserved", "at 3.2 s"
   std::uint64_t time_ns = 0, event = 0;
   std::uint64_t reserved = 0, allocated = 0;
-  std::uint64_t largest_gap = 0;
+  std::uint64_t largest_gap = 0;  ///< free bytes next to a live block, without free segments
   std::uint64_t whole_segments_free = 0;  ///< bytes that empty_cache() would release
   bool joined = false;                    ///< some blocks are joined
   std::vector<Segment> segments;          ///< largest first

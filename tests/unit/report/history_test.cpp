@@ -131,6 +131,42 @@ TEST(History, ManyPhasesShareOneLayer) {
   EXPECT_EQ(history.phases[7].name, "p7");
 }
 
+// PyTorch's own annotations take no memory away from the phase around them.
+TEST(History, AnnotationsOfPyTorchAreNoPhases) {
+  for (const std::string prefix : {"phase:", ""}) {
+    SyntheticRun run;
+    run.add(trace::EventKind::kPhaseBegin, prefix + "train", 0, 0);
+    run.add(trace::EventKind::kPhaseBegin, "Optimizer.step#AdamW.step", 0, 0);
+    run.add(trace::EventKind::kSegmentAlloc, "", 0x40000000, 20 * kMiB);
+    run.add(trace::EventKind::kAlloc, "", 0x40000000, 12 * kMiB);
+    run.add(trace::EventKind::kPhaseEnd, "Optimizer.step#AdamW.step", 0, 0);
+    run.add(trace::EventKind::kPhaseEnd, prefix + "train", 0, 0);
+    const History history = build_history(run.recording, run.recording.devices[0]);
+    ASSERT_EQ(history.phases.size(), 1u) << prefix;
+    EXPECT_EQ(history.phases[0].name, "train");
+    EXPECT_EQ(history.phases[0].depth, 0u);
+    ASSERT_EQ(history.layers.size(), 2u);
+    EXPECT_EQ(history.layers[0].name, "train");
+    EXPECT_EQ(history.layers[0].peak, 12 * kMiB);
+  }
+}
+
+TEST(History, PhasesOfTheRecordings) {
+  const std::filesystem::path data = std::filesystem::path(NEAP_SOURCE_DIR) / "tests/data";
+  std::size_t annotated = 0;
+  for (const char* const folder : {"what-if", "gpu-snapshots"}) {
+    for (const auto& file : std::filesystem::directory_iterator(data / folder)) {
+      if (file.path().extension() != ".gz") continue;
+      const auto recording = trace::read(file.path());
+      ASSERT_TRUE(recording.ok()) << recording.status().message();
+      if (recording->names.find("Optimizer.step#AdamW.step") != 0) ++annotated;
+      for (const PhaseSpan& span : build_history(*recording, recording->devices.at(0)).phases)
+        ASSERT_EQ(span.name.find("Optimizer."), std::string::npos) << file.path();
+    }
+  }
+  EXPECT_GT(annotated, 0u);
+}
+
 TEST(History, SurvivesAnEmptyOrBrokenTrace) {
   trace::Recording recording;
   recording.devices.emplace_back();
@@ -255,6 +291,16 @@ TEST(SegmentMap, JoinsNeighboursWhenThereAreTooMany) {
   EXPECT_EQ(map.segments[0].blocks[0].count, 20u);
   EXPECT_EQ(map.segments[0].blocks[1].size, 43u * 512);
   EXPECT_EQ(map.largest_gap, 512u);
+}
+
+TEST(SegmentMap, AFreeSegmentIsNoGap) {
+  AddressSpace space{cache::Settings()};
+  space.add_segment(0, {20 * kMiB, 0, 0, false, false});
+  space.add_segment(64 * kMiB, {20 * kMiB, 0, 0, false, false});
+  space.add_block(64 * kMiB, 14 * kMiB);
+  const SegmentMap map = SegmentMap::capture(space);
+  EXPECT_EQ(map.largest_gap, 6 * kMiB);
+  EXPECT_EQ(map.whole_segments_free, 20 * kMiB);
 }
 
 TEST(Gather, OtherDevicesOfARecordingAreNoted) {
