@@ -63,7 +63,9 @@ class ReportCommand final : public Command {
     load_options_.progress = true;
     auto report = report::load_report(input_, load_options_);
     if (!report.ok()) return fail(report.status());
-    if (const Status status = write_outputs(*report); !status.ok()) return fail(status);
+    report::ChartOptions chart;
+    if (const Status status = choose_part(*report, chart); !status.ok()) return fail(status);
+    if (const Status status = write_outputs(*report, chart); !status.ok()) return fail(status);
     const std::string text =
         json_ ? report->to_json().dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
               : report->to_text();
@@ -72,14 +74,27 @@ class ReportCommand final : public Command {
   }
 
  private:
-  Status write_outputs(const report::Report& report) {
-    report::ChartOptions chart;
+  /// --at, --from and --to, as far as they are about charts.
+  Status choose_part(const report::Report& report, report::ChartOptions& chart) const {
     chart.segment_maps = !load_options_.at.empty();
-    for (const auto& [text, into] :
-         {std::pair{&from_, &chart.from_seconds}, std::pair{&to_, &chart.to_seconds}}) {
-      if (text->empty()) continue;
-      NEAP_TRY_ASSIGN(*into, report::parse_duration(*text));
+    if (!from_.empty()) {
+      NEAP_TRY_ASSIGN(chart.from_seconds, report::parse_duration(from_));
+      NEAP_TRY(report::check_moment("--from", *chart.from_seconds, report.history));
     }
+    if (!to_.empty()) {
+      NEAP_TRY_ASSIGN(chart.to_seconds, report::parse_duration(to_));
+    }
+    const double length = static_cast<double>(report.history.end_ns) * 1e-9;
+    const double begin = chart.from_seconds.value_or(0), end = chart.to_seconds.value_or(length);
+    if ((chart.from_seconds || chart.to_seconds) && end <= begin)
+      return {ErrorCode::kInvalidArgument,
+              format("--from {} is not before --to {}; the recording is {} long",
+                     report::duration_text(begin), report::duration_text(end),
+                     report::duration_text(length))};
+    return {};
+  }
+
+  Status write_outputs(const report::Report& report, const report::ChartOptions& chart) {
     const bool named = !svg_.empty() || !png_.empty() || !perfetto_.empty() || json_;
     if (html_.empty() && !named) {
       std::error_code ignored;

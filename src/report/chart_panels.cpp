@@ -35,7 +35,7 @@ double draw_settings(Painter& painter, const std::vector<SettingOutcome>& settin
                  mix(kPeak, kPaper, 0.6));
     painter.rect(kLeft + names, line + 1, length(s.peak_allocated), kBar - 4, kAllocated);
     painter.text(kLeft + names + length(s.peak_reserved) + 6, line + 11,
-                 s.out_of_memory ? "out of memory" : to_string(s.peak_reserved), 10.5,
+                 s.out_of_memory ? "out of memory" : s.reserved_text(), 10.5,
                  s.out_of_memory ? kCeiling : kInk);
     line += kBar;
   }

@@ -50,10 +50,19 @@ std::string settings_html(const std::vector<SettingOutcome>& settings) {
         "style=\"width:{:.2f}%\"></span><span class=\"inner\" style=\"width:{:.2f}%\"></span></td>"
         "<td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
         escape_markup(s.label()), percent(s.peak_reserved), percent(s.peak_allocated),
-        s.out_of_memory ? "out of memory" : to_string(s.peak_reserved), to_string(s.peak_allocated),
+        s.out_of_memory ? "out of memory" : s.reserved_text(), to_string(s.peak_allocated),
         s.driver_allocs, s.driver_frees, s.retries);
   }
-  return out + "</tbody></table></div>";
+  out += "</tbody></table></div>";
+  for (const SettingOutcome& s : settings) {
+    if (s.why.empty() && s.how.empty()) continue;
+    out += format("<h3>{}</h3><p>{}</p>", escape_markup(s.label()), escape_markup(s.why));
+    if (s.how.empty()) continue;
+    out += "<pre>";
+    for (const std::string& line : s.how) out += escape_markup(line) + "\n";
+    out += "</pre>";
+  }
+  return out;
 }
 
 /// Of several driver allocations in one leaf, the one with the most fragmentation: as fine as the

@@ -47,6 +47,7 @@ Result<std::uint64_t> event_at(std::string_view moment, const trace::DeviceRecor
     return index;
   }
   NEAP_TRY_ASSIGN(const double seconds, parse_duration(moment));
+  NEAP_TRY(check_moment("--at", seconds, history));
   const auto ns = static_cast<std::uint64_t>(seconds * 1e9);
   const auto it = std::upper_bound(
       device.events.begin(), device.events.end(), ns,
@@ -113,6 +114,15 @@ Result<PlanSummary> read_plan(std::string_view text, std::string_view where) {
 }
 
 }  // namespace
+
+Status check_moment(std::string_view option, double seconds, const History& history) {
+  const double length = static_cast<double>(history.end_ns) * 1e-9;
+  // The length as it is printed is a moment of the recording, too, where it was rounded up.
+  if (seconds <= length || duration_text(seconds) == duration_text(length)) return {};
+  return {ErrorCode::kInvalidArgument,
+          format("{} {} is after the end of the recording, which is {} long", option,
+                 duration_text(seconds), duration_text(length))};
+}
 
 Result<double> parse_duration(std::string_view text) {
   double value = 0;
@@ -208,10 +218,19 @@ Result<Report> load_report(const std::filesystem::path& input, const LoadOptions
   if (!options.replay.empty()) {
     NEAP_TRY_ASSIGN(const std::string text, read_file(options.replay));
     NEAP_TRY_ASSIGN(const Json json, parse_json(text, options.replay.string()));
+    NEAP_TRY_ASSIGN(const trace::DeviceRecording* const device,
+                    choose_device(recording, options.device));
     auto settings = read_settings(json);
     if (!settings.ok())
       return Status(settings.status()).with_context("reading " + options.replay.string());
+    NEAP_TRY(check_same_recording(json, options.replay.string(), *device, report->history,
+                                  input.string()));
     report->settings = std::move(settings).value();
+    if (report->settings.empty())
+      report->notes.push_back(
+          format("{} holds no other settings: its replay tried none, and it gave no advice. "
+                 "`neap replay INPUT --json --conf SETTING` tries one",
+                 options.replay.string()));
   }
   return report;
 }

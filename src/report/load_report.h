@@ -36,6 +36,9 @@ struct LoadOptions {
 [[nodiscard]] Status write_report(const std::filesystem::path& run,
                                   const std::filesystem::path& page);
 
+/// kInvalidArgument, with the recording's length, for a moment after its end.
+[[nodiscard]] Status check_moment(std::string_view option, double seconds, const History& history);
+
 /// "3.2s", "120 ms", "15us", "2min" as seconds; kInvalidArgument without a unit.
 [[nodiscard]] Result<double> parse_duration(std::string_view text);
 

@@ -14,68 +14,6 @@ std::string duration_text(double seconds) {
   return format("{:.4g} us", seconds * 1e6);
 }
 
-std::string SettingOutcome::label() const {
-  std::string text = conf.empty() ? "default" : conf;
-  if (!empty.empty() && empty != "none") text += " + empty_cache: " + empty;
-  if (fraction > 0) text += format(" + fraction {:.3g}", fraction);
-  return text;
-}
-
-Result<std::vector<SettingOutcome>> read_settings(const Json& replay) {
-  if (!replay.is_object() || !replay.contains("what_if") || !replay["what_if"].is_array())
-    return Status(ErrorCode::kCorrupt, "replay result: \"what_if\" is missing or is not a list");
-  std::vector<SettingOutcome> settings;
-  for (const Json& entry : replay["what_if"]) {
-    SettingOutcome outcome;
-    const auto number = [&entry](const char* key) -> std::uint64_t {
-      return entry.contains(key) && entry[key].is_number_unsigned()
-                 ? entry[key].get<std::uint64_t>()
-                 : 0;
-    };
-    if (!entry.is_object() || !entry.contains("peak_reserved") ||
-        !entry["peak_reserved"].is_number_unsigned())
-      return Status(ErrorCode::kCorrupt,
-                    format("replay result: what_if[{}] has no \"peak_reserved\"", settings.size()));
-    if (entry.contains("conf") && entry["conf"].is_string())
-      outcome.conf = entry["conf"].get<std::string>();
-    if (entry.contains("empty") && entry["empty"].is_string())
-      outcome.empty = entry["empty"].get<std::string>();
-    if (entry.contains("fraction") && entry["fraction"].is_number())
-      outcome.fraction = entry["fraction"].get<double>();
-    outcome.peak_reserved = Bytes(number("peak_reserved"));
-    outcome.peak_allocated = Bytes(number("peak_allocated"));
-    outcome.driver_allocs = number("driver_allocs");
-    outcome.driver_frees = number("driver_frees");
-    outcome.retries = number("retries");
-    if (entry.contains("oom")) {
-      const Json& oom = entry["oom"];
-      outcome.out_of_memory = oom.is_boolean()  ? oom.get<bool>()
-                              : oom.is_number() ? oom.get<double>() != 0
-                                                : !oom.is_null();
-    }
-    settings.push_back(std::move(outcome));
-  }
-  return settings;
-}
-
-std::string settings_text(const std::vector<SettingOutcome>& settings) {
-  if (settings.empty()) return {};
-  std::vector<std::vector<std::string>> cells{
-      {"setting", "reserved", "vs first", "allocated", "driver allocs", "frees", "retries", ""}};
-  const auto first = static_cast<double>(settings[0].peak_reserved.count());
-  for (const SettingOutcome& s : settings) {
-    cells.push_back(
-        {s.label(), to_string(s.peak_reserved),
-         first > 0
-             ? format("{:+.1f} %", 100 * (static_cast<double>(s.peak_reserved.count()) / first - 1))
-             : "-",
-         to_string(s.peak_allocated), std::to_string(s.driver_allocs),
-         std::to_string(s.driver_frees), std::to_string(s.retries),
-         s.out_of_memory ? "out of memory" : ""});
-  }
-  return aligned(cells);
-}
-
 std::vector<std::pair<std::string, std::string>> Report::headline() const {
   const History& h = history;
   const auto bytes = [](std::uint64_t count) { return to_string(Bytes(count)); };
@@ -152,6 +90,8 @@ Json Report::to_json() const {
                     {"whole_segments_free", map.whole_segments_free}});
   }
   out["maps"] = std::move(maps);
+  out["settings"] = Json::array();
+  for (const SettingOutcome& setting : settings) out["settings"].push_back(setting.to_json());
   out["notes"] = notes;
   return out;
 }

@@ -8,20 +8,9 @@
 #include "report/history.h"
 #include "report/move_table.h"
 #include "report/phase_table.h"
+#include "report/replay_result.h"
 
 namespace neap::report {
-
-/// What a replay found for one setting (`neap replay --json`, "what_if").
-struct SettingOutcome {
-  std::string conf;   ///< PYTORCH_CUDA_ALLOC_CONF
-  std::string empty;  ///< when empty_cache() was called: none, inference, training, all, names
-  double fraction = 0;
-  Bytes peak_reserved, peak_allocated;
-  std::uint64_t driver_allocs = 0, driver_frees = 0, retries = 0;
-  bool out_of_memory = false;
-
-  [[nodiscard]] std::string label() const;
-};
 
 struct Report {
   std::string title;     ///< the input's name
@@ -41,10 +30,6 @@ struct Report {
   /// Named numbers for the head of a page, as text.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> headline() const;
 };
-
-/// Reads the "what_if" list of `neap replay --json`.
-[[nodiscard]] Result<std::vector<SettingOutcome>> read_settings(const Json& replay);
-[[nodiscard]] std::string settings_text(const std::vector<SettingOutcome>& settings);
 
 /// "12.345 s", "3.2 ms": short, for axes and tables.
 [[nodiscard]] std::string duration_text(double seconds);

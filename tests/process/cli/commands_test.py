@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """neap plan, replay and report on files of the tests: what they print, write and refuse. usage: FILE NEAP SOURCE_DIR"""
 import gzip
+import html
 import json
 import struct
 import subprocess
@@ -132,10 +133,32 @@ class Commands(unittest.TestCase):
         height = lambda name: struct.unpack(">I", drawn[f"{name}.png"][20:24])[0]
         self.assertGreater(height("map"), height("whole"))
 
+    def test_report_shows_what_a_replay_found(self):
+        snapshot = SNAPSHOTS / "empty-cache.pickle.gz"
+        replay = lambda *words: (self.folder / "replay.json").write_text(self.text("replay", snapshot, "--json", *words))
+        replay()
+        advice = json.loads((self.folder / "replay.json").read_text())["advice"]
+        self.assertTrue(advice)
+        table = self.text("report", snapshot, "--replay", "replay.json", "--html", "page.html")
+        for shown in (table, html.unescape((self.folder / "page.html").read_text())):
+            self.assertIn("recorded: ", shown)
+            self.assertGreaterEqual(shown.count("advice: "), len(advice))
+            self.assertIn(advice[0]["environment"], shown)
+        settings = self.json("report", snapshot, "--replay", "replay.json")["settings"]
+        self.assertEqual([s["kind"] for s in settings], ["recorded"] + ["advice"] * len(advice))
+        replay("--no-advice", "--conf", "expandable_segments:True")
+        self.assertIn("expandable_segments:True", self.text("report", snapshot, "--replay", "replay.json"))
+        replay("--no-advice")
+        self.assertIn("no other settings", self.text("report", snapshot, "--replay", "replay.json"))
+        self.refuses(2, "phases.pickle.gz has", "report", SNAPSHOTS / "phases.pickle.gz", "--replay", "replay.json", "--html", "other.html")
+        self.assertFalse((self.folder / "other.html").exists())
+
     def test_report_refuses(self):
         snapshot = SNAPSHOTS / "phases.pickle.gz"
         self.refuses(2, "/nowhere", "report", "/nowhere")
         self.refuses(2, "soon", "report", snapshot, "--svg", "x.svg", "--from", "soon")
+        for words in (["--from", "30ms", "--to", "20ms"], ["--from", "500s"], ["--at", "99s"], ["--to", "0s"]):
+            self.refuses(2, "long", "report", snapshot, "--svg", "x.svg", *words)
         self.refuses(2, "/nowhere/x.svg", "report", snapshot, "--svg", "/nowhere/x.svg")
         self.assertEqual(list(self.folder.iterdir()), [])
 

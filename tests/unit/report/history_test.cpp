@@ -336,6 +336,12 @@ TEST(Gather, MomentsAndTheirMistakes) {
   EXPECT_EQ(report->history.maps[0].label, "at " + duration_text(0));
   EXPECT_EQ(report->history.maps[1].event, 3u);
   EXPECT_EQ(report->history.maps[4].label, "at the end");
+  options.at = {"99s"};
+  const Status late = load_report(snapshots() / "phases.pickle.gz", options).status();
+  EXPECT_EQ(late.code(), ErrorCode::kInvalidArgument);
+  const std::string length =
+      duration_text(static_cast<double>(report->history.end_ns) * 1e-9) + " long";
+  EXPECT_NE(late.message().find(length), std::string::npos) << late.message();
   const std::size_t last = read_snapshot("phases").devices.at(0).events.size() - 1;
   options.at = {"#" + std::to_string(last)};
   report = load_report(snapshots() / "phases.pickle.gz", options);
