@@ -1,4 +1,5 @@
 // neap replay SNAPSHOT: fidelity of a recorded run, what-if under other settings, advice, blame.
+#include <charconv>
 #include <thread>
 
 #include "base/file.h"
@@ -13,8 +14,8 @@
 namespace neap::cli {
 namespace {
 
-/// "No limit" in the simulation.
-constexpr Bytes kAmple{1ull << 50};
+/// Half of the millisecond that times are printed to, in ns: the printed end can be given.
+constexpr double kTimeRounding = 5e5;
 
 class ReplayCommand : public Command {
  public:
@@ -41,7 +42,7 @@ class ReplayCommand : public Command {
                    "the device's memory with its unit, as in 139.80GiB (default: no limit)");
     app.add_option("--fraction", fraction_,
                    "set_per_process_memory_fraction for --conf, 0 = unset (default 0)");
-    app.add_option("--device", device_, "device number (default: the one with most events)");
+    app.add_option("--device", device_, "device number (default: the one with most allocations)");
     app.add_option("--phase-at", phases_at_,
                    "phase that begins at a time or shows in a stack: NAME=1.5s, NAME=@FUNCTION "
                    "(repeatable; replaces recorded phases)")
@@ -71,6 +72,10 @@ class ReplayCommand : public Command {
       NEAP_TRY_ASSIGN(capacity_, parse_bytes(capacity_text_));
       if (capacity_.is_zero()) return {ErrorCode::kInvalidArgument, "--capacity is zero"};
     }
+    NEAP_TRY(check_policy());
+    if (fraction_ != 0 && confs_.empty() && empties_.empty())
+      return {ErrorCode::kInvalidArgument,
+              "--fraction belongs to --conf (\"\" for the defaults) or --empty: give one of them"};
     replay::PrepareOptions prepare_options;
     prepare_options.capacity = capacity_;
     for (const std::string& text : phases_at_) {
@@ -85,6 +90,8 @@ class ReplayCommand : public Command {
     NEAP_TRY_ASSIGN(const trace::DeviceRecording* device, choose_device(recording));
     NEAP_TRY_ASSIGN(replay::Workload workload,
                     replay::prepare(recording, *device, prepare_options));
+    NEAP_TRY(check_phases(workload));
+    NEAP_TRY(check_blame_time(*device));
     if (!policy_.empty()) workload.version = cache::PolicyVersion::for_version(policy_);
 
     replay::Summary summary;
@@ -94,6 +101,7 @@ class ReplayCommand : public Command {
     if (!summary.fidelity.holds())
       log::warn(format("Only {} of {} addresses are reproduced: the figures below show a tendency",
                        summary.fidelity.allocs_equal, summary.fidelity.allocs));
+    NEAP_TRY_ASSIGN(summary.cut, replay::find_cut(workload, summary.fidelity));
     NEAP_TRY(add_what_if(workload, summary));
     NEAP_TRY(add_advice(workload, summary));
     NEAP_TRY(add_blame(workload, summary));
@@ -102,26 +110,80 @@ class ReplayCommand : public Command {
     return ok_status();
   }
 
+  /// "2.11", "2.11.0", or "ascend".
+  Status check_policy() const {
+    if (policy_.empty() || policy_ == "ascend") return ok_status();
+    unsigned major = 0;
+    unsigned minor = 0;
+    const char* const end = policy_.data() + policy_.size();
+    const auto [dot, wrong] = std::from_chars(policy_.data(), end, major);
+    if (wrong == std::errc() && major >= 2 && dot != end && *dot == '.' &&
+        std::from_chars(dot + 1, end, minor).ec == std::errc())
+      return ok_status();
+    return {
+        ErrorCode::kInvalidArgument,
+        format("--policy \"{}\" is neither a PyTorch version from 2.0 on, as in 2.11, nor ascend",
+               policy_)};
+  }
+
+  /// A phase that never begins would be missing without a word.
+  Status check_phases(const replay::Workload& workload) const {
+    for (const std::string& text : phases_at_) {
+      NEAP_TRY_ASSIGN(const auto at, replay::PhaseAt::parse(text));
+      const auto& names = workload.phase_names;
+      if (std::find(names.begin(), names.end(), at.name) != names.end()) continue;
+      return {ErrorCode::kInvalidArgument,
+              format("--phase-at {}: {}", text,
+                     at.function.empty()
+                         ? "the recording ends before, at " + last_time(*workload.device)
+                         : format("no recorded stack of an allocation holds a function \"{}\"",
+                                  at.function))};
+    }
+    return ok_status();
+  }
+
+  Status check_blame_time(const trace::DeviceRecording& device) const {
+    if (!blame_at_) return ok_status();
+    if (*blame_at_ >= 0 &&
+        *blame_at_ * 1e9 <= static_cast<double>(device.events.back().time_ns) + kTimeRounding)
+      return ok_status();
+    return {ErrorCode::kInvalidArgument,
+            format("--blame-at {} is outside of the recording, which lasts from 0 to {}",
+                   *blame_at_, last_time(device))};
+  }
+
+  static std::string last_time(const trace::DeviceRecording& device) {
+    return format("{:.3f} s", static_cast<double>(device.events.back().time_ns) / 1e9);
+  }
+
+  /// Phase marks alone are no history.
+  static auto count_allocs(const trace::DeviceRecording& device) {
+    return std::count_if(device.events.begin(), device.events.end(), [](const trace::Event& event) {
+      return event.kind == trace::EventKind::kAlloc;
+    });
+  }
+
   Result<const trace::DeviceRecording*> choose_device(const trace::Recording& recording) const {
+    constexpr std::string_view kNoHistory =
+        "the history was not recorded (torch.cuda.memory._record_memory_history)";
     const trace::DeviceRecording* chosen = nullptr;
     for (const trace::DeviceRecording& device : recording.devices) {
       if (device_ >= 0 ? device.ordinal == device_
-                       : chosen == nullptr || device.events.size() > chosen->events.size())
+                       : chosen == nullptr || count_allocs(device) > count_allocs(*chosen))
         chosen = &device;
     }
     if (chosen == nullptr)
       return Status(ErrorCode::kNotFound,
                     device_ >= 0 ? format("{} holds nothing about device {}", path_, device_)
-                                 : format("{} holds no device with events or segments", path_));
-    if (chosen->events.empty())
-      return Status(ErrorCode::kNotFound,
-                    format("{} holds no events of device {}: the history was not recorded "
-                           "(torch.cuda.memory._record_memory_history)",
-                           path_, chosen->ordinal));
+                                 : format("{} holds no device with events or segments: {}", path_,
+                                          kNoHistory));
+    if (count_allocs(*chosen) == 0)
+      return Status(ErrorCode::kNotFound, format("{} holds no allocations of device {}: {}", path_,
+                                                 chosen->ordinal, kNoHistory));
     return chosen;
   }
 
-  [[nodiscard]] Bytes limit() const { return capacity_.is_zero() ? kAmple : capacity_; }
+  [[nodiscard]] Bytes limit() const { return capacity_.is_zero() ? replay::kNoLimit : capacity_; }
   [[nodiscard]] unsigned threads() const {
     return threads_ > 0 ? static_cast<unsigned>(threads_)
                         : std::max(1u, std::thread::hardware_concurrency());
@@ -162,11 +224,8 @@ class ReplayCommand : public Command {
 
   Status add_what_if(const replay::Workload& workload, replay::Summary& summary) {
     NEAP_TRY_ASSIGN(std::vector<replay::Scenario> list, scenarios(workload));
-    replay::Scenario recorded;
-    recorded.settings = workload.settings;
-    recorded.version = workload.version;
-    recorded.empty = replay::EmptyPolicy::parse("recorded");
-    NEAP_TRY_ASSIGN(summary.baseline, replay::run_scenario(workload, recorded, limit()));
+    NEAP_TRY_ASSIGN(summary.baseline,
+                    replay::run_scenario(workload, replay::recorded_scenario(workload), limit()));
     if (list.empty()) return ok_status();
     Progress progress("Replaying", list.size(), "settings");
     auto outcomes = replay::run_scenarios(
@@ -186,6 +245,7 @@ class ReplayCommand : public Command {
     Progress progress("Searching", 0, "settings");
     replay::AdviceOptions options;
     options.capacity = capacity_;
+    options.cut = summary.cut;
     options.threads = threads();
     options.orders = orders();
     options.progress = [&](std::size_t done, std::size_t total) {
@@ -197,8 +257,8 @@ class ReplayCommand : public Command {
 
   Status add_blame(const replay::Workload& workload, replay::Summary& summary) {
     std::uint32_t event = 0;
-    if (blame_at_ >= 0) {
-      event = replay::event_at(workload, static_cast<std::uint64_t>(blame_at_ * 1e9));
+    if (blame_at_) {
+      event = replay::event_at(workload, static_cast<std::uint64_t>(*blame_at_ * 1e9));
     } else {
       NEAP_TRY_ASSIGN(event, replay::peak_event(workload, capacity_));
     }
@@ -215,7 +275,7 @@ class ReplayCommand : public Command {
   int device_ = -1;
   std::vector<std::string> phases_at_;
   std::string policy_;
-  double blame_at_ = -1;
+  std::optional<double> blame_at_;
   int threads_ = 0;
   int orders_ = static_cast<int>(replay::kDefaultAddressOrders);
   bool no_advice_ = false;

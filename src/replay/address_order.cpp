@@ -96,15 +96,6 @@ void OrderedSource::keep_below_recorded() {
     chunk_end_ = std::min(chunk_end_, recorded.address / kChunk * kChunk);
 }
 
-void OrderedSource::add_initial(const cache::CachingAllocator::SegmentView& segment) {
-  occupy(segment.address, segment.size, segment.expandable);
-  if (segment.expandable) return;
-  if (live_.empty()) low_ = high_ = segment.address;
-  live_[segment.address] = segment.size.count();
-  low_ = std::min(low_, segment.address);
-  high_ = std::max(high_, segment.address + segment.size.count());
-}
-
 bool OrderedSource::is_free(Address at, Bytes length) const {
   const auto next = live_.lower_bound(at);
   if (next != live_.end() && next->first < at + length.count()) return false;

@@ -56,8 +56,6 @@ class OrderedSource : public TimedSource {
   /// Whether an ordinary segment was freed. Before that, the driver's addresses do not
   /// matter: runs that only grow give the same peak under every order that was seen on a GPU.
   [[nodiscard]] bool released_segments() const { return released_; }
-  /// Adds a segment that exists already; call before the first allocation.
-  void add_initial(const cache::CachingAllocator::SegmentView& segment);
 
  protected:
   cache::Address place(Bytes length) override;

@@ -9,83 +9,10 @@
 namespace neap::replay {
 namespace {
 
-constexpr std::uint64_t kNoLimit = 1ull << 50;
-/// Advice saves at least one part in this many of the peak: half a percent.
-constexpr std::int64_t kLeastSaving = 200;
-
-std::string percent(Bytes part, Bytes whole) {
-  return whole.is_zero() ? "0 %"
-                         : format("{:.1f} %", 100.0 * static_cast<double>(part.count()) /
-                                                  static_cast<double>(whole.count()));
-}
-
-std::string where(const EmptyPolicy& policy) {
-  switch (policy.kind) {
-    case EmptyPolicy::Kind::kInference:
-      return "each inference phase";
-    case EmptyPolicy::Kind::kTraining:
-      return "each training phase";
-    case EmptyPolicy::Kind::kAll:
-      return "each phase";
-    default:
-      return policy.to_string();
-  }
-}
-
-bool empties(const EmptyPolicy& policy) {
-  return policy.kind != EmptyPolicy::Kind::kNone && policy.kind != EmptyPolicy::Kind::kRecorded;
-}
-
-std::string mechanism(const Scenario& scenario) {
-  const cache::Settings& s = scenario.settings;
-  if (scenario.phase_pools)
-    return "temporaries of a phase are in a pool that is released at the end of the phase, and "
-           "what "
-           "stays is allocated apart from them";
-  std::vector<std::string> parts;
-  if (s.expandable_segments)
-    parts.emplace_back(
-        "segments grow in place, so free pieces join and "
-        "serve requests of any size");
-  if (s.max_split_size != cache::kUnlimited)
-    parts.push_back(
-        format("blocks of {} and more are not split, so they stay whole for large "
-               "requests",
-               s.max_split_size));
-  if (s.roundup_power2_divisions != cache::Settings{}.roundup_power2_divisions)
-    parts.emplace_back(
-        "sizes are rounded to fewer classes, so more requests find a block that fits");
-  if (s.large_segment_size != cache::Settings{}.large_segment_size)
-    parts.push_back(format("requests below 10 MiB share segments of {}", s.large_segment_size));
-  if (s.garbage_collection_threshold > 0)
-    parts.emplace_back("segments that are idle longest are released before the limit is reached");
-  if (empties(scenario.empty))
-    parts.push_back(
-        format("what {} leaves free is released before the next one grows", where(scenario.empty)));
-  std::string text;
-  for (const auto& part : parts) text += (text.empty() ? "" : "; ") + part;
-  return text.empty() ? "PyTorch's defaults" : text;
-}
-
-std::string explain(const Advice& advice, const Outcome& baseline) {
-  std::string text = mechanism(advice.scenario);
-  text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
-  const Outcome& outcome = advice.outcome;
-  const Interval<Bytes> range = outcome.peak_reserved_range();
-  const auto saves = Bytes(static_cast<std::uint64_t>(std::max<std::int64_t>(0, advice.saves)));
-  return format(
-      "{}: the peak falls from {} to {} ({} less{}), fragmentation overhead from {} to {}, "
-      "for about {:.0f} ms in {} driver calls.",
-      text, baseline.peak_reserved, to_string(range), percent(saves, baseline.peak_reserved),
-      range.is_one_number() ? "" : " by the best estimate", baseline.fragmentation_overhead,
-      outcome.fragmentation_overhead, outcome.driver_ms,
-      outcome.driver_allocs + outcome.driver_frees);
-}
-
 /// How much a user has to change; among equal results the least wins.
 int effort(const Scenario& scenario) {
   const auto keys = std::count(scenario.conf.begin(), scenario.conf.end(), ':');
-  return static_cast<int>(keys) + (empties(scenario.empty) ? 1 : 0) +
+  return static_cast<int>(keys) + (scenario.empty.is_added() ? 1 : 0) +
          (scenario.fraction > 0 ? 2 : 0) + (scenario.phase_pools ? 3 : 0);
 }
 
@@ -99,7 +26,6 @@ class Ranking {
     if (outcome.oom) return;
     Advice advice;
     advice.scenario = scenario;
-    advice.added_ms = std::llround(outcome.driver_ms - baseline_.driver_ms);
     set_outcome(advice, outcome);
     if (saves_enough(advice.saves)) found_.push_back(std::move(advice));
   }
@@ -134,6 +60,7 @@ class Ranking {
  private:
   void set_outcome(Advice& advice, const Outcome& outcome) {
     advice.outcome = outcome;
+    if (baseline_.oom) return;
     const auto saved = [&](Bytes peak) {
       return static_cast<std::int64_t>(baseline_.peak_reserved.count()) -
              static_cast<std::int64_t>(peak.count());
@@ -171,7 +98,7 @@ class Ranking {
       const Scenario& scenario = found_[i].scenario;
       const bool known = std::any_of(list.begin(), list.end(), [&](std::size_t other) {
         return found_[other].scenario.conf == scenario.conf &&
-               empties(found_[other].scenario.empty) == empties(scenario.empty);
+               found_[other].scenario.empty.is_added() == scenario.empty.is_added();
       });
       if (!known) list.push_back(i);
     }
@@ -182,59 +109,42 @@ class Ranking {
   std::vector<Advice> found_;
 };
 
-/// Names the address orders under which the advice does not hold.
-std::string exceptions(const Advice& advice, const Outcome& baseline) {
-  std::string fails;
-  std::string weak;
-  for (const OrderFigures& order : advice.outcome.orders) {
-    const bool saves =
-        baseline.oom ||
-        static_cast<std::int64_t>(order.peak_reserved.count()) * kLeastSaving <=
-            static_cast<std::int64_t>(baseline.peak_reserved.count()) * (kLeastSaving - 1);
-    std::string& list = order.out_of_memory ? fails : weak;
-    if (order.out_of_memory || !saves) list += (list.empty() ? "" : ", ") + to_string(order.order);
+/// How many settings fit where the recorded ones run out of memory; if none, how far they are.
+Result<std::string> fitting(const Workload& workload, const std::vector<Scenario>& scenarios,
+                            const std::vector<Result<Outcome>>& outcomes, Bytes capacity) {
+  std::size_t fit = 0;
+  std::size_t furthest = 0;
+  const auto reached = [&](std::size_t i) {
+    return outcomes[i].ok() && outcomes[i]->oom ? outcomes[i]->oom->event : 0;
+  };
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    fit += outcomes[i].ok() && !outcomes[i]->oom ? 1u : 0u;
+    if (reached(i) > reached(furthest)) furthest = i;
   }
-  std::string text;
-  if (!fails.empty()) text = format("out of memory under these address orders: {}", fails);
-  if (!weak.empty())
-    text += format("{}saves less than half a percent under these address orders: {}",
-                   text.empty() ? "" : "; ", weak);
-  return text;
-}
-
-void describe(Advice& advice, const Outcome& baseline, const Workload& workload) {
-  advice.why = explain(advice, baseline);
-  advice.environment = environment_line(advice.scenario);
-  advice.code = code_line(advice.scenario);
-  if (!advice.scenario.phase_pools) {
-    cache::Settings effective = advice.scenario.settings;
-    effective.memory_fraction = advice.scenario.fraction;
-    advice.warnings = cache::lint(effective, workload.uses_private_pools);
-  }
-  std::string doubt = exceptions(advice, baseline);
-  if (doubt.empty()) return;
-  doubt.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(doubt.front())));
-  advice.warnings.push_back(std::move(doubt));
+  if (fit > 0)
+    return format("{} of {} tried settings fit into {}. The lowest peak comes first.", fit,
+                  outcomes.size(), capacity);
+  NEAP_TRY_ASSIGN(const Outcome ample,
+                  run_scenario(workload, recorded_scenario(workload), kNoLimit));
+  const Bytes need = ample.peak_allocated;
+  std::string text =
+      format("None of the {} tried settings fits into {}. ", outcomes.size(), capacity);
+  text += need > capacity
+              ? format(
+                    "What the program has allocated at its peak, {}, is {} more than that: no "
+                    "setting can make it fit.",
+                    need, need - capacity)
+              : format("The program has {} allocated at its peak, {} less than that.", need,
+                       capacity - need);
+  if (!outcomes[furthest].ok() || !outcomes[furthest]->oom) return text;
+  const OutOfMemory& oom = *outcomes[furthest]->oom;
+  return text +
+         format(" {} gets furthest, to event {} of {} in {}: it needs {} there, {} are free.",
+                scenarios[furthest].name(), oom.event, workload.device->events.size(),
+                without_prefix(oom.phase), oom.need, oom.free);
 }
 
 }  // namespace
-
-std::string environment_line(const Scenario& scenario) {
-  if (scenario.phase_pools || scenario.conf.empty()) return {};
-  return format("export PYTORCH_CUDA_ALLOC_CONF=\"{}\"", scenario.conf);
-}
-
-std::string code_line(const Scenario& scenario) {
-  if (scenario.phase_pools) return "neap train CONFIG.toml";
-  std::string text;
-  if (scenario.fraction > 0)
-    text = format("torch.cuda.set_per_process_memory_fraction({})", scenario.fraction);
-  if (empties(scenario.empty)) {
-    if (!text.empty()) text += "; ";
-    text += format("torch.cuda.empty_cache()  # after {}", where(scenario.empty));
-  }
-  return text;
-}
 
 std::vector<Scenario> candidates(const Workload& workload, Bytes capacity, Bytes recorded_peak) {
   std::vector<std::string> confs = {"",
@@ -270,7 +180,7 @@ std::vector<Scenario> candidates(const Workload& workload, Bytes capacity, Bytes
     add("", name, 0);
     add("expandable_segments:True", name, 0);
   }
-  if (!capacity.is_zero() && recorded_peak < capacity) {
+  if (!capacity.is_zero() && recorded_peak <= capacity) {
     // A limit at the recorded peak, so that idle segments are released well before it.
     const double fraction = std::ceil(100.0 * static_cast<double>(recorded_peak.count()) /
                                       static_cast<double>(capacity.count())) /
@@ -289,31 +199,42 @@ std::vector<Scenario> candidates(const Workload& workload, Bytes capacity, Bytes
   return all;
 }
 
+Bytes AdviceReport::below_capacity(const Outcome& outcome) const {
+  return saturating_sub(capacity, outcome.peak_reserved_range().most);
+}
+
 Result<AdviceReport> advise(const Workload& workload, const AdviceOptions& options) {
-  const Bytes capacity = options.capacity.is_zero() ? Bytes(kNoLimit) : options.capacity;
+  const Bytes capacity = options.capacity.is_zero() ? kNoLimit : options.capacity;
   AdviceReport report;
-  report.baseline.conf = workload.recording->settings.conf;
-  report.baseline.settings = workload.settings;
-  report.baseline.version = workload.version;
-  report.baseline.empty = EmptyPolicy::parse("recorded");
+  report.capacity = options.capacity;
+  report.baseline = recorded_scenario(workload);
   NEAP_TRY_ASSIGN(report.baseline_outcome, run_scenario(workload, report.baseline, capacity));
   report.lint = cache::lint(workload.settings, workload.uses_private_pools);
-
-  const auto scenarios =
-      candidates(workload, options.capacity, report.baseline_outcome.peak_reserved);
+  if (options.cut && !options.cut->comparable()) {
+    report.note = "No advice: the history is cut, and what came before has a part in the peak.";
+    return report;
+  }
+  const Outcome& baseline = report.baseline_outcome;
+  const auto scenarios = candidates(workload, options.capacity,
+                                    baseline.oom ? options.capacity : baseline.peak_reserved);
   const auto outcomes = run_scenarios(
       workload, scenarios, capacity, options.threads,
       [&](std::size_t finished) {
         if (options.progress) options.progress(finished, scenarios.size());
       },
       /*orders=*/1);
-  Ranking ranking(report.baseline_outcome);
+  Ranking ranking(baseline);
   for (std::size_t i = 0; i < scenarios.size(); ++i)
     if (outcomes[i].ok()) ranking.add(scenarios[i], *outcomes[i]);
   NEAP_TRY(ranking.settle(workload, capacity, options));
   for (Advice& advice : ranking.best(options.most)) {
-    describe(advice, report.baseline_outcome, workload);
+    describe(advice, report, workload);
     report.ranked.push_back(std::move(advice));
+  }
+  if (baseline.oom) {
+    NEAP_TRY_ASSIGN(report.note, fitting(workload, scenarios, outcomes, options.capacity));
+  } else if (report.ranked.empty()) {
+    report.note = "Nothing that PyTorch offers lowers the peak by half a percent or more.";
   }
   return report;
 }

@@ -8,16 +8,20 @@
 //          cores.
 #pragma once
 
+#include "replay/cut_history.h"
 #include "replay/what_if.h"
 
 namespace neap::replay {
 
+/// Advice saves at least one part in this many of the peak: half a percent.
+inline constexpr std::int64_t kLeastSaving = 200;
+
 struct Advice {
   Scenario scenario;
   Outcome outcome;
-  std::int64_t saves = 0;              ///< peak reserved of the recorded settings − this one's
+  /// Peak reserved of the recorded settings − this one's; 0 when those run out of memory.
+  std::int64_t saves = 0;
   Interval<std::int64_t> saves_range;  ///< over the address orders
-  std::int64_t added_ms = 0;           ///< driver time against the recorded settings
   std::string why;                     ///< one sentence
   std::string environment;             ///< the line to paste; empty when nothing is set
   std::string code;  ///< the line for empty_cache or the fraction; empty when none
@@ -25,7 +29,8 @@ struct Advice {
 };
 
 struct AdviceOptions {
-  Bytes capacity;  ///< zero: unknown, settings that need it are left out
+  Bytes capacity;                 ///< zero: unknown, settings that need it are left out
+  std::optional<CutHistory> cut;  ///< not comparable: nothing is searched
   unsigned threads = 1;
   std::size_t most = 5;
   std::size_t orders = kDefaultAddressOrders;
@@ -35,8 +40,14 @@ struct AdviceOptions {
 struct AdviceReport {
   Scenario baseline;  ///< the recorded settings, and where the program emptied its cache
   Outcome baseline_outcome;
-  std::vector<Advice> ranked;     ///< best first; those that do not beat the baseline are left out
+  Bytes capacity;  ///< zero: unknown
+  /// Best first. Those that do not beat the baseline are left out; where it runs out of memory, those
+  /// that do, too.
+  std::vector<Advice> ranked;
+  std::string note;               ///< about the ranking: what fits, or why it is empty
   std::vector<std::string> lint;  ///< about the recorded settings
+  /// What is left of the capacity under the worst address order; only with a capacity.
+  [[nodiscard]] Bytes below_capacity(const Outcome& outcome) const;
 };
 
 /// The settings that the search tries.
@@ -44,6 +55,8 @@ struct AdviceReport {
                                                Bytes recorded_peak);
 [[nodiscard]] Result<AdviceReport> advise(const Workload& workload, const AdviceOptions& options);
 
+/// Fills in `why`, `environment`, `code` and `warnings`.
+void describe(Advice& advice, const AdviceReport& report, const Workload& workload);
 /// `PYTORCH_CUDA_ALLOC_CONF="..."`, under the name that the version reads.
 [[nodiscard]] std::string environment_line(const Scenario& scenario);
 [[nodiscard]] std::string code_line(const Scenario& scenario);

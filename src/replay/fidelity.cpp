@@ -2,6 +2,7 @@
 
 #include "base/format.h"
 #include "cache/address_map.h"
+#include "replay/phase_table.h"
 
 namespace neap::replay {
 namespace {
@@ -72,7 +73,8 @@ class RecordedSource : public cache::SegmentSource {
 }  // namespace
 
 struct RecordedRun::Impl {
-  Impl(const Workload& w, const FidelityOptions& o) : workload(w), options(o), source(o.capacity) {
+  Impl(const Workload& w, const FidelityOptions& o)
+      : workload(w), options(o), source(o.capacity), phases(w) {
     cache::CacheOptions cache_options;
     cache_options.settings = w.settings;
     cache_options.version = w.version;
@@ -204,6 +206,10 @@ struct RecordedRun::Impl {
       case OpKind::kOom:
         map_leftovers(op);
         break;
+      case OpKind::kPhaseBegin:
+      case OpKind::kPhaseEnd:
+        phases.apply(op, *allocator);
+        break;
       default:
         break;
     }
@@ -213,6 +219,7 @@ struct RecordedRun::Impl {
   FidelityOptions options;
   RecordedSource source;
   std::optional<cache::CachingAllocator> allocator;
+  PhaseTable phases;
   std::vector<Address> addresses;
   cache::AddressMap<std::uint32_t> by_address;  ///< number + 1
   Fidelity result;
@@ -244,7 +251,8 @@ Status RecordedRun::run(const Observer& observer) {
     if (observer) observer(op, *impl.allocator);
   }
   impl.result.segments_equal += impl.source.equal;
-  impl.result.stats = impl.allocator->stats();
+  impl.result.stats = impl.phases.finish(*impl.allocator);
+  impl.result.phases = impl.phases.figures();
   return ok_status();
 }
 

@@ -4,6 +4,9 @@
 // answers each request with the segment that the recording got. Releases (empty_cache, retries,
 // garbage collection) are applied as recorded and must hit free memory.
 //
+// The figures of phases come from the same run: they are those of the recording, whatever a
+// simulation under the same settings gives.
+//
 // Threads   one replay per thread.
 // Cost      30 to 80 ns per event.
 #pragma once
@@ -21,11 +24,20 @@ struct Divergence {
   std::string reason;  ///< the likely cause
 };
 
+struct PhaseFigures {
+  std::string name;
+  std::uint64_t runs = 0;
+  Bytes peak_reserved, peak_allocated, fragmentation_max;
+  Bytes end_reserved, end_allocated;  ///< largest at the end of a run
+  std::uint64_t driver_allocs = 0;
+};
+
 struct Fidelity {
   std::uint64_t allocs = 0, allocs_equal = 0;
   std::uint64_t segments = 0, segments_equal = 0;  ///< allocs, maps, frees, unmaps
   std::optional<Divergence> first_divergence;
-  cache::CacheStats stats;  ///< of the recorded run, counted from the first event
+  cache::CacheStats stats;           ///< of the recorded run, counted from the first event
+  std::vector<PhaseFigures> phases;  ///< as recorded, in the order of Workload::phase_names
   /// At least 99.9 % of addresses and of segment events are equal.
   [[nodiscard]] bool holds() const {
     return 1000 * allocs_equal >= 999 * allocs && 1000 * segments_equal >= 999 * segments;

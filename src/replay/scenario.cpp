@@ -74,6 +74,12 @@ bool EmptyPolicy::after(std::string_view phase) const {
   });
 }
 
+std::string Scenario::name() const {
+  std::string text = conf.empty() ? "(defaults)" : conf;
+  if (fraction > 0) text += format(", fraction {}", fraction);
+  return text;
+}
+
 Result<Scenario> Scenario::make(std::string_view conf, std::string_view empty, double fraction,
                                 const cache::PolicyVersion& version) {
   if (!(fraction >= 0 && fraction <= 1))
@@ -86,6 +92,15 @@ Result<Scenario> Scenario::make(std::string_view conf, std::string_view empty, d
   scenario.version = version;
   NEAP_TRY_ASSIGN(scenario.settings, cache::Settings::parse(conf, version));
   if (fraction == 0) scenario.fraction = scenario.settings.memory_fraction;
+  return scenario;
+}
+
+Scenario recorded_scenario(const Workload& workload) {
+  Scenario scenario;
+  scenario.conf = workload.recording->settings.conf;
+  scenario.settings = workload.settings;
+  scenario.version = workload.version;
+  scenario.empty = EmptyPolicy::parse("recorded");
   return scenario;
 }
 

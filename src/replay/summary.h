@@ -21,8 +21,9 @@ struct Summary {
   std::vector<WhatIf> what_if;
   std::optional<AdviceReport> advice;
   std::optional<Blame> blame;
-  Outcome baseline;  ///< the recorded settings once more; carries the table of phases
-  Bytes capacity;    ///< zero when unknown
+  std::optional<CutHistory> cut;  ///< none: the history is whole
+  Outcome baseline;               ///< the recorded settings under `capacity`
+  Bytes capacity;                 ///< zero when unknown
 };
 
 [[nodiscard]] Json to_json(const Summary& summary);

@@ -12,6 +12,15 @@ Json shortage(const std::optional<OutOfMemory>& oom) {
           {"free", oom->free.count()}};
 }
 
+Json to_json(const std::optional<CutHistory>& cut) {
+  if (!cut) return nullptr;
+  return {{"blocks", cut->blocks},
+          {"live", cut->live.count()},
+          {"reserved", cut->reserved.count()},
+          {"replayed_peak", cut->replayed_peak.count()},
+          {"comparable", cut->comparable()}};
+}
+
 /// The keys that every line of `what_if` has, in the order of the interface.
 Json figures(const Scenario& scenario, const Outcome& outcome) {
   const auto reserved = outcome.peak_reserved_range();
@@ -37,10 +46,18 @@ Json figures(const Scenario& scenario, const Outcome& outcome) {
           {"orders_out_of_memory", outcome.orders_out_of_memory()}};
 }
 
-Json to_json(const Advice& advice) {
+Json to_json(const Advice& advice, const AdviceReport& report) {
   Json entry = figures(advice.scenario, advice.outcome);
-  entry["saves"] = advice.saves;
-  entry["saves_range"] = {advice.saves_range.least, advice.saves_range.most};
+  // Settings that run out of memory have no peak to compare with.
+  entry["saves"] = nullptr;
+  entry["saves_range"] = nullptr;
+  if (!report.baseline_outcome.oom) {
+    entry["saves"] = advice.saves;
+    entry["saves_range"] = {advice.saves_range.least, advice.saves_range.most};
+  }
+  entry["below_capacity"] = nullptr;
+  if (!report.capacity.is_zero())
+    entry["below_capacity"] = report.below_capacity(advice.outcome).count();
   entry["why"] = advice.why;
   entry["environment"] = advice.environment;
   entry["code"] = advice.code;
@@ -104,18 +121,24 @@ Json to_json(const Summary& summary) {
   out["fidelity"] = {{"allocs", fidelity.allocs},      {"allocs_equal", fidelity.allocs_equal},
                      {"segments", fidelity.segments},  {"segments_equal", fidelity.segments_equal},
                      {"first_divergence", divergence}, {"holds", fidelity.holds()}};
+  out["history_cut"] = to_json(summary.cut);
+  out["recorded_settings_oom"] = shortage(summary.baseline.oom);
   out["what_if"] = Json::array();
   for (const WhatIf& line : summary.what_if)
     out["what_if"].push_back(figures(line.scenario, line.outcome));
   out["advice"] = Json::array();
   if (summary.advice)
-    for (const Advice& advice : summary.advice->ranked) out["advice"].push_back(to_json(advice));
+    for (const Advice& advice : summary.advice->ranked)
+      out["advice"].push_back(to_json(advice, *summary.advice));
+  out["advice_note"] = nullptr;
+  if (summary.advice && !summary.advice->note.empty()) out["advice_note"] = summary.advice->note;
   out["warnings"] = Json::array();
+  if (summary.cut) out["warnings"].push_back(summary.cut->explanation());
   for (const std::string& note : workload.notes) out["warnings"].push_back(note);
   if (summary.advice)
     for (const std::string& note : summary.advice->lint) out["warnings"].push_back(note);
   out["phases"] = Json::array();
-  for (const PhaseFigures& phase : summary.baseline.phases)
+  for (const PhaseFigures& phase : fidelity.phases)
     out["phases"].push_back({{"name", phase.name},
                              {"runs", phase.runs},
                              {"peak_reserved", phase.peak_reserved.count()},

@@ -31,16 +31,15 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-std::string share(std::uint64_t part, std::uint64_t whole) {
-  return format("{:.2f} %", whole == 0
-                                ? 100.0
-                                : 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+std::string share(std::uint64_t part, std::uint64_t whole, std::string_view what) {
+  if (whole == 0) return format("no {}", what);
+  return format("{} of {} {} ({:.2f} %)", part, whole, what,
+                100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
-std::string name_of(const Scenario& scenario) {
-  std::string text = scenario.conf.empty() ? "(defaults)" : scenario.conf;
-  if (scenario.fraction > 0) text += format(", fraction {}", scenario.fraction);
-  return text;
+std::string failure(const OutOfMemory& oom) {
+  return format("out of memory at event {} in {}: needs {}, {} free", oom.event,
+                without_prefix(oom.phase), oom.need, oom.free);
 }
 
 std::string recorded(const Summary& summary) {
@@ -54,17 +53,13 @@ std::string recorded(const Summary& summary) {
       w.allocator_events, w.device->ordinal, conf.empty() ? "(defaults)" : conf,
       stats.peak_reserved, stats.peak_allocated, stats.fragmentation_at_peak, stats.device_allocs,
       stats.device_frees);
-  if (w.initial_blocks > 0)
-    text += format("           the history is cut: {} blocks were live before the first event\n",
-                   w.initial_blocks);
   return text;
 }
 
 std::string fidelity(const Fidelity& f) {
   std::string text =
-      format("Fidelity   {} of {} addresses equal ({}), {} of {} segment events ({})\n",
-             f.allocs_equal, f.allocs, share(f.allocs_equal, f.allocs), f.segments_equal,
-             f.segments, share(f.segments_equal, f.segments));
+      format("Fidelity   {}, {}\n", share(f.allocs_equal, f.allocs, "addresses equal"),
+             share(f.segments_equal, f.segments, "segment events"));
   if (f.first_divergence)
     text += format("           first divergence at event {}: {}\n           likely reason: {}\n",
                    f.first_divergence->event, f.first_divergence->what, f.first_divergence->reason);
@@ -75,11 +70,11 @@ std::string fidelity(const Fidelity& f) {
   return text;
 }
 
-std::string phases(const Outcome& outcome) {
-  if (outcome.phases.empty()) return {};
+std::string phases(const Fidelity& recorded) {
+  if (recorded.phases.empty()) return {};
   Table table({"phase", "runs", "peak allocated", "peak reserved", "most fragmentation",
                "reserved at its end", "driver allocs"});
-  for (const PhaseFigures& phase : outcome.phases)
+  for (const PhaseFigures& phase : recorded.phases)
     table.add({std::string(without_prefix(phase.name)), std::to_string(phase.runs),
                to_string(phase.peak_allocated), to_string(phase.peak_reserved),
                to_string(phase.fragmentation_max), to_string(phase.end_reserved),
@@ -87,15 +82,15 @@ std::string phases(const Outcome& outcome) {
   return "\nPhases, as recorded\n" + table.text();
 }
 
-std::string what_if(const std::vector<WhatIf>& lines) {
-  if (lines.empty()) return {};
+std::string what_if(const Summary& summary) {
+  if (summary.what_if.empty()) return {};
   Table table({"settings", "empty_cache after", "peak reserved", "peak allocated", "frag. overhead",
                "driver allocs", "frees", "driver time", "retries"});
   std::string shortages;
-  for (const WhatIf& line : lines) {
+  for (const WhatIf& line : summary.what_if) {
     const Outcome& o = line.outcome;
     const auto allocs = o.driver_allocs_range();
-    table.add({name_of(line.scenario), line.scenario.empty.to_string(),
+    table.add({line.scenario.name(), line.scenario.empty.to_string(),
                o.oom ? "out of memory" : to_string(o.peak_reserved_range()),
                to_string(o.peak_allocated), to_string(o.fragmentation_overhead),
                allocs.is_one_number() ? std::to_string(allocs.least)
@@ -103,24 +98,23 @@ std::string what_if(const std::vector<WhatIf>& lines) {
                std::to_string(o.driver_frees), format("{:.0f} ms", o.driver_ms),
                std::to_string(o.retries)});
     if (o.oom)
-      shortages += format("  {}, {}: out of memory at event {} in {}: needs {}, {} free\n",
-                          name_of(line.scenario), line.scenario.empty.to_string(), o.oom->event,
-                          without_prefix(o.oom->phase), o.oom->need, o.oom->free);
+      shortages += format("  {}, {}: {}\n", line.scenario.name(), line.scenario.empty.to_string(),
+                          failure(*o.oom));
     else if (const std::size_t failed = o.orders_out_of_memory(); failed > 0)
       shortages +=
-          format("  {}, {}: out of memory under {} of {} address orders\n", name_of(line.scenario),
+          format("  {}, {}: out of memory under {} of {} address orders\n", line.scenario.name(),
                  line.scenario.empty.to_string(), failed, o.orders.size());
   }
-  return "\nWhat if\n" + table.text() + shortages;
+  return format("\nWhat if{}\n", summary.cut ? ", in the recorded window" : "") + table.text() +
+         shortages;
 }
 
 std::string advice(const AdviceReport& report) {
   std::string text = "\nAdvice\n";
-  if (report.ranked.empty())
-    text += "  Nothing that PyTorch offers lowers the peak by half a percent or more.\n";
+  if (!report.note.empty()) text += format("  {}\n", report.note);
   for (std::size_t i = 0; i < report.ranked.size(); ++i) {
     const Advice& a = report.ranked[i];
-    text += format("  {}. {}, peak {}\n     {}\n", i + 1, name_of(a.scenario),
+    text += format("  {}. {}, peak {}\n     {}\n", i + 1, a.scenario.name(),
                    to_string(a.outcome.peak_reserved_range()), a.why);
     if (!a.environment.empty()) text += format("       {}\n", a.environment);
     if (!a.code.empty()) text += format("       {}\n", a.code);
@@ -163,9 +157,13 @@ std::string blame(const Blame& b) {
 
 std::string to_text(const Summary& summary) {
   std::string text = recorded(summary) + fidelity(summary.fidelity);
+  if (summary.cut) text += format("Note       {}\n", summary.cut->explanation());
   for (const std::string& note : summary.workload->notes) text += format("Note       {}\n", note);
-  text += phases(summary.baseline);
-  text += what_if(summary.what_if);
+  text += phases(summary.fidelity);
+  if (summary.baseline.oom)
+    text += format("\nUnder a capacity of {}, the recorded settings run {}\n", summary.capacity,
+                   failure(*summary.baseline.oom));
+  text += what_if(summary);
   if (summary.advice) text += advice(*summary.advice);
   if (summary.blame) text += blame(*summary.blame);
   return text;

@@ -33,17 +33,14 @@ class Run {
       empties_[i] = scenario.empty.after(w_.phase_names[i]);
     addresses_.resize(w_.blocks.size());
     epochs_.resize(has_pending() ? w_.blocks.size() : 0);
-    figures_.resize(w_.phase_names.size());
-    for (std::size_t i = 0; i < figures_.size(); ++i) figures_[i].name = w_.phase_names[i];
   }
 
   Result<Outcome> run() {
     NEAP_TRY(set_initial_state());
     for (const Op& op : w_.ops) {
-      NEAP_TRY(apply(op));
       if (out_.oom) break;
+      NEAP_TRY(apply(op));
     }
-    account(current_phase());
     finish();
     return std::move(out_);
   }
@@ -58,20 +55,12 @@ class Run {
                        [](bool pending) { return pending; });
   }
 
-  /// Under the recorded settings the recorded layout is adopted. Under others the initial blocks are
-  /// allocated in the order of their addresses.
+  /// The blocks that were live before the first event, in the order of their addresses. Their
+  /// recorded places came about under the recorded settings, by events that are missing.
   Status set_initial_state() {
-    if (w_.initial_blocks == 0 && w_.initial_segments.empty()) return ok_status();
-    const bool same = scenario_.settings == w_.settings && !scenario_.phase_pools;
-    if (same) {
-      for (const auto& segment : w_.initial_segments) source_.add_initial(segment);
-      NEAP_TRY(allocator_->adopt(w_.initial_segments, w_.initial_reservations));
-      for (std::uint32_t i = 0; i < w_.initial_blocks; ++i) addresses_[i] = w_.initial_addresses[i];
-    } else {
-      for (std::uint32_t i = 0; i < w_.initial_blocks && !out_.oom; ++i) {
-        allocate(Op{w_.blocks[i].requested, i, 0, w_.blocks[i].route, OpKind::kAlloc});
-        if (w_.initial_pending[i] && addresses_[i] != 0) NEAP_TRY(request_free(i));
-      }
+    for (std::uint32_t i = 0; i < w_.initial_blocks && !out_.oom; ++i) {
+      allocate(Op{w_.blocks[i].requested, i, 0, w_.blocks[i].route, OpKind::kAlloc});
+      if (w_.initial_pending[i] && addresses_[i] != 0) NEAP_TRY(request_free(i));
     }
     // Earlier driver calls do not count.
     before_ = allocator_->stats();
@@ -136,9 +125,7 @@ class Run {
         static_cast<void>(allocator_->release_pool(op.block));
         return ok_status();
       case OpKind::kPhaseBegin:
-        account(current_phase());
         open_.push_back(op.block);
-        ++figures_[w_.phases[op.block].name].runs;
         return ok_status();
       case OpKind::kPhaseEnd:
         return end_phase(op);
@@ -148,61 +135,37 @@ class Run {
   }
 
   Status end_phase(const Op& op) {
-    account(current_phase());
-    const CacheStats stats = allocator_->stats();
-    const std::uint32_t name = w_.phases[op.block].name;
-    PhaseFigures& figures = figures_[name];
-    figures.end_reserved = std::max(figures.end_reserved, stats.reserved);
-    figures.end_allocated = std::max(figures.end_allocated, stats.allocated);
     std::erase(open_, op.block);
     if (scenario_.phase_pools) {
       // A phase without temporaries has no pool to release.
       static_cast<void>(allocator_->release_pool(kTransientPool));
       return allocator_->empty_cache();
     }
-    return empties_[name] ? empty_cache() : ok_status();
+    return empties_[w_.phases[op.block].name] ? empty_cache() : ok_status();
   }
 
   [[nodiscard]] std::uint32_t current_phase() const {
     return open_.empty() ? kNoPhase : open_.back();
   }
 
-  /// Adds what happened since the last call to the totals and to the phase.
-  void account(std::uint32_t phase) {
-    const CacheStats stats = allocator_->stats();
-    if (stats.peak_reserved > out_.peak_reserved) {
-      out_.peak_reserved = stats.peak_reserved;
-      out_.fragmentation_at_peak = stats.fragmentation_at_peak;
-    }
-    out_.peak_allocated = std::max(out_.peak_allocated, stats.peak_allocated);
-    out_.peak_requested = std::max(out_.peak_requested, stats.peak_requested);
-    out_.fragmentation_max = std::max(out_.fragmentation_max, stats.fragmentation_max);
-    without_fragmentation_ =
-        std::max(without_fragmentation_, stats.peak_reserved_without_fragmentation);
-    if (phase != kNoPhase) {
-      PhaseFigures& figures = figures_[w_.phases[phase].name];
-      figures.peak_reserved = std::max(figures.peak_reserved, stats.peak_reserved);
-      figures.peak_allocated = std::max(figures.peak_allocated, stats.peak_allocated);
-      figures.fragmentation_max = std::max(figures.fragmentation_max, stats.fragmentation_max);
-      figures.driver_allocs += stats.device_allocs - last_device_allocs_;
-    }
-    last_device_allocs_ = stats.device_allocs;
-    allocator_->reset_peaks();
-  }
-
   void finish() {
     const CacheStats stats = allocator_->stats();
+    out_.peak_reserved = stats.peak_reserved;
+    out_.peak_allocated = stats.peak_allocated;
+    out_.peak_requested = stats.peak_requested;
+    out_.fragmentation_at_peak = stats.fragmentation_at_peak;
+    out_.fragmentation_max = stats.fragmentation_max;
+    out_.fragmentation_overhead =
+        saturating_sub(stats.peak_reserved, stats.peak_reserved_without_fragmentation);
     out_.end_reserved = stats.reserved;
     out_.end_allocated = stats.allocated;
     out_.driver_allocs = stats.device_allocs - before_.device_allocs;
     out_.driver_frees = stats.device_frees - before_.device_frees;
     out_.retries = stats.retries - before_.retries;
     out_.driver_ms = source_.milliseconds() - spent_before_;
-    out_.fragmentation_overhead = saturating_sub(out_.peak_reserved, without_fragmentation_);
     out_.events = w_.allocator_events;
     out_.released_segments = source_.released_segments();
     out_.orders = {{order_, out_.peak_reserved, out_.driver_allocs, out_.oom.has_value()}};
-    for (PhaseFigures& figures : figures_) out_.phases.push_back(std::move(figures));
   }
 
   const Workload& w_;
@@ -214,11 +177,8 @@ class Run {
   std::vector<Address> addresses_;
   std::vector<std::uint64_t> epochs_;  ///< synchronizations at a deferred free, + 1
   std::vector<std::uint32_t> open_;
-  std::vector<PhaseFigures> figures_;
   CacheStats before_;
   double spent_before_ = 0;
-  Bytes without_fragmentation_;
-  std::uint64_t last_device_allocs_ = 0;
   Outcome out_;
 };
 

@@ -1,5 +1,7 @@
 // The recorded program under other settings: peaks, driver calls, time, and where it would not fit.
 //
+// Model     Blocks that were live before the first event are allocated first, in the order of their
+//           addresses, under every setting alike: the recorded ones have no start of their own.
 // Threads   run_scenario has no shared state; run_scenarios uses several threads.
 // Failure   a scenario that runs out of memory is a result (Outcome::oom), not an error.
 // Cost      8 to 20 million events a second and core.
@@ -22,6 +24,8 @@ struct EmptyPolicy {
   /// phases separated by commas.
   [[nodiscard]] static EmptyPolicy parse(std::string_view text);
   [[nodiscard]] std::string to_string() const;
+  /// Whether the cache is emptied where the program did not.
+  [[nodiscard]] bool is_added() const { return kind != Kind::kNone && kind != Kind::kRecorded; }
   /// A phase is training when its name without "phase:" begins with "train".
   [[nodiscard]] bool after(std::string_view phase) const;
 };
@@ -39,16 +43,10 @@ struct Scenario {
   /// the end of the phase, everything else in regions.
   bool phase_pools = false;
 
+  /// Settings and fraction, for people.
+  [[nodiscard]] std::string name() const;
   [[nodiscard]] static Result<Scenario> make(std::string_view conf, std::string_view empty,
                                              double fraction, const cache::PolicyVersion& version);
-};
-
-struct PhaseFigures {
-  std::string name;
-  std::uint64_t runs = 0;
-  Bytes peak_reserved, peak_allocated, fragmentation_max;
-  Bytes end_reserved, end_allocated;  ///< largest at the end of a run, before empty_cache
-  std::uint64_t driver_allocs = 0;
 };
 
 struct OutOfMemory {
@@ -86,7 +84,6 @@ struct Outcome {
   double driver_ms = 0;            ///< estimate of what driver calls cost
   std::uint64_t empty_cache_calls = 0;
   std::uint64_t events = 0;
-  std::vector<PhaseFigures> phases;
   /// One entry per address order, the best estimate first. One entry only where no segment was
   /// released: then the order is known.
   std::vector<OrderFigures> orders;
@@ -99,6 +96,12 @@ struct Outcome {
   [[nodiscard]] Interval<std::uint64_t> driver_allocs_range() const;
   [[nodiscard]] std::size_t orders_out_of_memory() const;
 };
+
+/// The recorded settings, with the cache emptied where the program did.
+[[nodiscard]] Scenario recorded_scenario(const Workload& workload);
+
+/// "No limit" in the simulation.
+inline constexpr Bytes kNoLimit{1ull << 50};
 
 /// One replay under one address order.
 [[nodiscard]] Result<Outcome> run_scenario(const Workload& workload, const Scenario& scenario,

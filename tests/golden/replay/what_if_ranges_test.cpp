@@ -87,6 +87,33 @@ TEST_P(RecordedProgram, MeasuredValuesLieWithinTheRanges) {
   EXPECT_LT(widths[widths.size() / 2], work == "equal-sizes" ? 0.03 : 0.01);
 }
 
+// The figures of phases are the recording's: reserved memory as the segment events alone give it.
+TEST_P(RecordedProgram, PhasesAreWhatTheSegmentEventsSay) {
+  const auto recording = trace::read(kPrograms + GetParam() + ".pickle.gz");
+  ASSERT_TRUE(recording.ok()) << recording.status().message();
+  auto workload = prepare(*recording, recording->devices[0]);
+  ASSERT_TRUE(workload.ok()) << workload.status().message();
+  ASSERT_TRUE(workload->starts_empty());
+  const auto fidelity = reproduce(*workload, {});
+  ASSERT_TRUE(fidelity.ok());
+  std::vector<std::uint64_t> reserved = {0};  // before each event
+  for (const trace::Event& event : recording->devices[0].events) {
+    const auto taken = event.kind == trace::EventKind::kSegmentAlloc ||
+                       event.kind == trace::EventKind::kSegmentMap;
+    const auto given = event.kind == trace::EventKind::kSegmentFree ||
+                       event.kind == trace::EventKind::kSegmentUnmap;
+    reserved.push_back(reserved.back() + (taken ? event.size : 0) - (given ? event.size : 0));
+  }
+  std::vector<std::uint64_t> peaks(workload->phase_names.size());
+  for (const PhaseRun& run : workload->phases)
+    peaks[run.name] =
+        std::max(peaks[run.name], *std::max_element(reserved.begin() + run.first_event,
+                                                    reserved.begin() + run.last_event + 1));
+  ASSERT_EQ(fidelity->phases.size(), peaks.size());
+  for (std::size_t i = 0; i < peaks.size(); ++i)
+    EXPECT_EQ(fidelity->phases[i].peak_reserved.count(), peaks[i]) << fidelity->phases[i].name;
+}
+
 INSTANTIATE_TEST_SUITE_P(, RecordedProgram,
                          ::testing::Values("ppo", "ppo-emptied", "ppo-expandable", "ppo-lora",
                                            "ppo-offload", "grpo-graphs", "sft", "fragments",

@@ -3,6 +3,7 @@
 import gzip
 import html
 import json
+import pickle
 import struct
 import subprocess
 import sys
@@ -80,7 +81,6 @@ class Commands(unittest.TestCase):
             result = self.json("replay", SNAPSHOTS / f"{name}.pickle.gz", "--no-advice", "--phase-at", "all=0s")
             self.assertTrue(result["fidelity"]["holds"])
             self.assertEqual(result["recorded"]["peak_reserved"], truth["peak_reserved"])
-            # The phases are of a replay of their own, under the recorded settings.
             self.assertEqual([phase["peak_reserved"] for phase in result["phases"]], [truth["peak_reserved"]], name)
             self.assertEqual(result["what_if"], [])
         result = self.json("replay", SNAPSHOTS / "default.pickle.gz", "--no-advice", "--conf", "", "--conf", "expandable_segments:True",
@@ -100,9 +100,44 @@ class Commands(unittest.TestCase):
         self.refuses(2, "nothing about device 7", "replay", snapshot, "--device", 7)
         self.refuses(2, "needs --capacity", "replay", snapshot, "--conf", "", "--fraction", 0.5)
         self.refuses(2, "--capacity is zero", "replay", snapshot, "--capacity", "0GiB")
+        self.refuses(2, "--fraction belongs to --conf", "replay", snapshot, "--fraction", 0.5, "--capacity", "80GiB")
+        self.refuses(2, 'neither a PyTorch version from 2.0 on', "replay", snapshot, "--policy", "1.0")
+        for time in ("1e9", "-1"):
+            self.refuses(2, "outside of the recording, which lasts from 0 to ", "replay", snapshot, "--blame-at", time)
+        self.refuses(2, 'holds a function "nothing"', "replay", snapshot, "--phase-at", "x=@nothing")
+        self.refuses(2, "the recording ends before, at ", "replay", snapshot, "--phase-at", "x=9999s")
         done = self.neap("replay", snapshot, "--no-advice", "--conf", "", "--empty", "no_such_phase")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn('No phase is called "no_such_phase"', done.stderr)
+
+    def test_replay_needs_a_history(self):
+        with gzip.open(SNAPSHOTS / "phases.pickle.gz") as file:
+            snapshot = pickle.load(file)
+        for name, traces in (("no_events", [[]]), ("no_devices", []), ("no_traces", None)):
+            without = {key: value for key, value in snapshot.items() if key != "device_traces"}
+            if traces is not None:
+                without["device_traces"] = traces
+            (self.folder / name).write_bytes(pickle.dumps(without))
+            self.refuses(2, "torch.cuda.memory._record_memory_history", "replay", name)
+
+    def test_replay_of_a_cut_history_gives_no_advice(self):
+        result = self.json("replay", SNAPSHOTS / "cut-ring.pickle.gz", "--conf", "", "--conf", "expandable_segments:True")
+        self.assertFalse(result["history_cut"]["comparable"])
+        self.assertEqual(result["advice"], [])
+        self.assertIn("larger max_entries", result["warnings"][0])
+        for entry in result["what_if"]:
+            self.assertLess(entry["fragmentation_overhead"], entry["peak_reserved"])
+
+    def test_replay_under_a_small_capacity_keeps_the_recorded_phases(self):
+        snapshot = SNAPSHOTS / "phases.pickle.gz"
+        whole = self.json("replay", snapshot, "--no-advice")
+        self.assertIsNone(whole["history_cut"])
+        self.assertIsNone(whole["recorded_settings_oom"])
+        small = self.json("replay", snapshot, "--capacity", str(whole["recorded"]["peak_allocated"] - (2 << 20)) + "B")
+        self.assertEqual(small["phases"], whole["phases"])
+        self.assertIsNotNone(small["recorded_settings_oom"])
+        self.assertEqual(small["advice"], [])
+        self.assertIn("no setting can make it fit", small["advice_note"])
 
     def test_report_writes_what_is_named(self):
         snapshot = SNAPSHOTS / "phases.pickle.gz"

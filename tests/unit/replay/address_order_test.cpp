@@ -91,14 +91,10 @@ TEST(AddressOrder, LiveSegmentsNeverOverlap) {
                : i % 3 == 1 ? kSegment
                             : 64 * kMiB);
   const Workload workload = workload_of(script);
-  cache::CachingAllocator::SegmentView adopted;
-  adopted.address = kBase + 100 * kMiB;
-  adopted.size = Bytes(kSegment);
   for (const AddressOrder& order : address_orders(20)) {
     SCOPED_TRACE(to_string(order));
     OrderedSource source(1_TiB, order, workload);
-    source.add_initial(adopted);
-    std::map<Address, std::uint64_t> live = {{adopted.address, adopted.size.count()}};
+    std::map<Address, std::uint64_t> live;
     std::mt19937_64 random(7);
     for (int i = 0; i < 2000; ++i) {
       if (live.size() > 1 && random() % 100 < 45) {

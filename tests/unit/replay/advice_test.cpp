@@ -11,6 +11,7 @@ namespace neap::replay {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 /// Generation leaves four free segments of 14 MiB. Training needs three blocks of 30 MiB, frees two
@@ -107,6 +108,107 @@ TEST_F(ThreeWays, TheJsonHasEveryAdviceWithItsKeys) {
   EXPECT_EQ(list[0]["environment"], "export PYTORCH_CUDA_ALLOC_CONF=\"expandable_segments:True\"");
   EXPECT_EQ(list[0]["code"], "");
   EXPECT_EQ(list[0]["warnings"].size(), best.warnings.size());
+}
+
+/// Four blocks of 9 MiB, two of them neighbours that are freed, then 18 MiB. By default each pair is
+/// in a segment of 20 MiB and the freed ones cannot join: 58 MiB. Expandable segments take 40 MiB.
+class TooSmall : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    using enum trace::EventKind;
+    const std::uint64_t second = kBase + 20 * kMiB, third = kBase + 40 * kMiB;
+    for (const std::uint64_t at : {kBase, second})
+      script_.add(kSegmentAlloc, at, 20 * kMiB)
+          .add(kAlloc, at, 9 * kMiB)
+          .add(kAlloc, at + 9 * kMiB, 9 * kMiB);
+    script_.free(kBase + 9 * kMiB, 9 * kMiB).free(second, 9 * kMiB);
+    script_.add(kSegmentAlloc, third, 18 * kMiB).add(kAlloc, third, 18 * kMiB);
+    script_
+        .segment(
+            kBase, 20 * kMiB,
+            {{kBase, 9 * kMiB, 9 * kMiB, 0, kLive}, {kBase + 9 * kMiB, 11 * kMiB, 0, 0, kFree}},
+            false)
+        .segment(second, 20 * kMiB,
+                 {{second, 9 * kMiB, 0, 0, kFree},
+                  {second + 9 * kMiB, 9 * kMiB, 9 * kMiB, 0, kLive},
+                  {second + 18 * kMiB, 2 * kMiB, 0, 0, kFree}},
+                 false)
+        .segment(third, 18 * kMiB, {{third, 18 * kMiB, 18 * kMiB, 0, kLive}}, false);
+    auto workload = prepare(script_.recording, script_.device());
+    ASSERT_TRUE(workload.ok()) << workload.status().message();
+    workload_ = std::move(workload).value();
+  }
+  Summary summarize(Bytes capacity) {
+    Summary summary;
+    summary.workload = &workload_;
+    summary.capacity = capacity;
+    summary.fidelity = *check_fidelity(workload_);
+    EXPECT_TRUE(summary.fidelity.holds());
+    AdviceOptions options;
+    options.capacity = capacity;
+    auto report = advise(workload_, options);
+    EXPECT_TRUE(report.ok()) << report.status().message();
+    summary.baseline = report->baseline_outcome;
+    summary.advice = std::move(report).value();
+    EXPECT_TRUE(summary.baseline.oom.has_value());
+    return summary;
+  }
+  Script script_;
+  Workload workload_;
+};
+
+TEST_F(TooSmall, AdviceIsWhatFitsAndHowFarBelow) {
+  const Summary summary = summarize(50_MiB);
+  ASSERT_FALSE(summary.advice->ranked.empty());
+  const Advice& best = summary.advice->ranked.front();
+  EXPECT_THAT(best.scenario.conf, HasSubstr("expandable_segments:True"));
+  EXPECT_FALSE(best.outcome.oom.has_value());
+  EXPECT_THAT(best.why, HasSubstr("it fits, with a peak of 40 MiB, 10 MiB below the capacity"));
+  EXPECT_THAT(summary.advice->note, HasSubstr("tried settings fit into 50 MiB"));
+  const std::string text = to_text(summary);
+  EXPECT_THAT(text, Not(HasSubstr("falls from")));
+  EXPECT_THAT(text, HasSubstr("Under a capacity of 50 MiB, the recorded settings run out of memory "
+                              "at event 11 in (no phase): needs 18 MiB, 10 MiB free"));
+  const Json json = to_json(summary);
+  EXPECT_EQ(json["recorded_settings_oom"]["event"], 11);
+  for (const Json& entry : json["advice"]) {
+    EXPECT_TRUE(entry["saves"].is_null());
+    EXPECT_TRUE(entry["saves_range"].is_null());
+    EXPECT_TRUE(entry["oom"].is_null());
+  }
+  EXPECT_EQ(json["advice"][0]["below_capacity"], 10 * kMiB);
+}
+
+TEST_F(TooSmall, WhenNothingFitsTheNoteSaysHowFarItIs) {
+  const Summary above = summarize(30_MiB);
+  EXPECT_TRUE(above.advice->ranked.empty());
+  EXPECT_THAT(above.advice->note, HasSubstr("tried settings fits into 30 MiB. What the program has "
+                                            "allocated at its peak, 36 MiB, is 6 MiB more"));
+  EXPECT_THAT(to_text(above), Not(HasSubstr("Nothing that PyTorch offers")));
+  const Summary below = summarize(38_MiB);
+  EXPECT_TRUE(below.advice->ranked.empty());
+  EXPECT_THAT(below.advice->note,
+              HasSubstr("The program has 36 MiB allocated at its peak, 2 MiB less than that. "));
+  EXPECT_THAT(below.advice->note, HasSubstr(" gets furthest, to event "));
+}
+
+// The table of phases is the recording's, whatever the capacity.
+TEST_F(TooSmall, PhasesAreTheRecordedOnes) {
+  const auto workload = prepare(script_.recording, script_.device(),
+                                {.phases_at = {*PhaseAt::parse("all=0s")}, .capacity = 30_MiB});
+  ASSERT_TRUE(workload.ok());
+  const auto fidelity = check_fidelity(*workload, {.capacity = 30_MiB});
+  ASSERT_TRUE(fidelity.ok());
+  ASSERT_EQ(fidelity->phases.size(), 1u);
+  const PhaseFigures& all = fidelity->phases.front();
+  EXPECT_EQ(all.name, "all");
+  EXPECT_EQ(all.runs, 1u);
+  EXPECT_EQ(all.peak_reserved, 58_MiB);
+  EXPECT_EQ(all.peak_allocated, 36_MiB);
+  EXPECT_EQ(all.end_reserved, 58_MiB);
+  EXPECT_EQ(all.end_allocated, 36_MiB);
+  EXPECT_EQ(all.driver_allocs, 3u);
+  EXPECT_EQ(fidelity->stats.peak_reserved, 58_MiB);
 }
 
 }  // namespace
