@@ -1,6 +1,7 @@
 // The keys of losses, advantages and corrections, with their limits and their words for docs/configuration.md.
 #include "spec/job_keys.h"
 #include "spec/loss_kinds.h"
+#include "spec/micro_batches.h"
 #include "spec/presets.h"
 
 namespace neap::spec {
@@ -106,7 +107,7 @@ void bind_actor(ConfigTable& t, ActorConfig& a) {
       .in("prompts")
       .at_least(1);
   t.bind(at + ".ppo_micro_batch_size_per_gpu", &a.ppo_micro_batch_size_per_gpu,
-         "Sequences that go through forward and backward at once.")
+         "Sequences that go through forward and backward at once." + kAdapts)
       .in("sequences")
       .at_least(1);
   t.bind(at + ".use_dynamic_bsz", &a.use_dynamic_bsz,

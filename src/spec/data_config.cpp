@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/format.h"
+#include "spec/micro_batches.h"
 #include "spec/wrong.h"
 
 namespace neap::spec {
@@ -82,7 +83,8 @@ void bind_data(ConfigTable& t, DataConfig& d) {
   t.bind(
        "data.micro_batch_size_per_gpu", &d.micro_batch_size_per_gpu,
        "Rows that go through a rank's model at once in sft, reward and dpo; gradients of the micro "
-       "batches of a step add up.")
+       "batches of a step add up." +
+           kAdapts)
       .in("rows")
       .at_least(1);
   t.bind("data.use_dynamic_bsz", &d.use_dynamic_bsz,

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "spec/adapter_config.h"
+#include "spec/micro_batches.h"
 #include "spec/optimizer.h"
 #include "spec/presets.h"
 #include "spec/wrong.h"
@@ -22,22 +23,6 @@ Status divides(std::string_view small_key, std::int64_t small, std::string_view 
 bool valid_resume_mode(const std::string& mode) {
   // A single word that is neither keyword is a typo, not a folder.
   return mode == "auto" || mode == "disable" || mode.find('/') != std::string::npos;
-}
-
-// Rows must divide evenly among ranks, and a rank's rows into whole micro batches.
-Status shared(std::string_view key, std::int64_t rows, std::int64_t ranks,
-              std::string_view micro_key, std::int64_t micro, std::int64_t sequences_per_row) {
-  if (rows % ranks != 0) {
-    return wrong(
-        format("{} {} cannot be shared by {} ranks: it has to be a multiple", key, rows, ranks));
-  }
-  const std::int64_t share = rows / ranks * sequences_per_row;
-  if (micro >= 1 && share % micro == 0) return {};
-  std::string what(key);
-  if (sequences_per_row > 1) what += " x rollout.n";
-  if (ranks > 1) what += format(" / {} ranks", ranks);
-  if (sequences_per_row > 1 || ranks > 1) what += " =";
-  return wrong(format("{} {} does not divide {} {}", micro_key, micro, what, share));
 }
 
 Status validate_ranks(const TrainerConfig& t, std::int64_t launched) {
@@ -298,6 +283,7 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
   NEAP_TRY(check_optimizer_keys(table, kCriticOptimizer, job.critic.optim));
   NEAP_TRY(job.reward.validate(table));
   NEAP_TRY(job.read_adapters(table));
+  NEAP_TRY_ASSIGN(job.adapted, adapt_micro_batches(table, job));
   const Status valid = job.validate();
   return file.empty() ? valid : Status(valid).with_context(format("checking {}", file.string()));
 }
@@ -354,26 +340,16 @@ Status Job::validate() const {
   NEAP_TRY(validate_rollout(*this));
   NEAP_TRY(validate_losses(*this));
   if (packs()) NEAP_TRY(validate_packing(*this));
-  // Sizes of micro-batches count where sequences are padded.
-  const auto micro = [&](std::int64_t size) { return packs() ? 1 : size; };
-  if (!has_rollout()) {
-    return shared("data.train_batch_size", data.train_batch_size, ranks(),
-                  "data.micro_batch_size_per_gpu", micro(data.micro_batch_size_per_gpu), 1);
-  }
-  if (!trains_policy()) return {};
-  NEAP_TRY(validate_advantages(*this));
-  NEAP_TRY(divides("actor_rollout_ref.actor.ppo_mini_batch_size", actor.ppo_mini_batch_size,
-                   "data.train_batch_size", data.train_batch_size));
-  NEAP_TRY(shared("actor_rollout_ref.actor.ppo_mini_batch_size", actor.ppo_mini_batch_size, ranks(),
-                  "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
-                  micro(actor.ppo_micro_batch_size_per_gpu), rollout.n));
-  if (has_critic()) {
-    NEAP_TRY(divides("critic.ppo_mini_batch_size", critic.ppo_mini_batch_size,
+  if (trains_policy()) {
+    NEAP_TRY(validate_advantages(*this));
+    NEAP_TRY(divides("actor_rollout_ref.actor.ppo_mini_batch_size", actor.ppo_mini_batch_size,
                      "data.train_batch_size", data.train_batch_size));
-    NEAP_TRY(shared("critic.ppo_mini_batch_size", critic.ppo_mini_batch_size, ranks(),
-                    "critic.ppo_micro_batch_size_per_gpu",
-                    micro(critic.ppo_micro_batch_size_per_gpu), rollout.n));
+    if (has_critic())
+      NEAP_TRY(divides("critic.ppo_mini_batch_size", critic.ppo_mini_batch_size,
+                       "data.train_batch_size", data.train_batch_size));
   }
+  for (const BatchDivision& division : batch_divisions(*this))
+    NEAP_TRY(check_division(division, ranks()));
   return {};
 }
 

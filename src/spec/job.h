@@ -232,6 +232,9 @@ struct Job {
   std::filesystem::path folder;     ///< of the configuration file; relative paths in it start here
   std::int64_t launched_ranks = 0;  ///< what the launcher started; 0: nothing runs, a plan is made
 
+  /// "key.path=value" of keys that nobody set and that load() fitted to the others.
+  std::vector<std::string> adapted{};
+
   /// Binds every key to this object's fields; the object outlives the table and does not move.
   [[nodiscard]] ConfigTable bind();
   /// Reads the file, unless it is empty, then the overrides in order, then checks keys against each

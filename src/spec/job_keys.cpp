@@ -2,6 +2,7 @@
 #include "spec/job_keys.h"
 
 #include "spec/checkpointing.h"
+#include "spec/micro_batches.h"
 #include "spec/optimizer.h"
 
 namespace neap::spec {
@@ -66,7 +67,7 @@ void bind_critic(ConfigTable& t, Job& job) {
       .in("prompts")
       .at_least(1);
   t.bind("critic.ppo_micro_batch_size_per_gpu", &c.ppo_micro_batch_size_per_gpu,
-         "Sequences that go through forward and backward at once.")
+         "Sequences that go through forward and backward at once." + kAdapts)
       .in("sequences")
       .at_least(1);
   t.bind("critic.forward_micro_batch_size_per_gpu", &c.forward_micro_batch_size_per_gpu,

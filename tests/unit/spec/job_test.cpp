@@ -264,13 +264,41 @@ TEST_F(JobFile, RanksShareTheBatchAndMicroBatchesAreTheirOwn) {
   EXPECT_EQ(job_.rollout_batch(), 8);
   std::string text = error(kPpo, {"trainer.n_gpus_per_node=3"});
   EXPECT_TRUE(has(text, "ppo_mini_batch_size 32 cannot be shared by 3 ranks")) << text;
-  text = error(kPpo, {"trainer.n_gpus_per_node=8"});  // 4 prompts a rank, micro batches of 8
+  // 4 prompts a rank, micro batches of 8
+  text = error(kPpo, {"trainer.n_gpus_per_node=8",
+                      "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8"});
   EXPECT_TRUE(has(text,
                   "ppo_micro_batch_size_per_gpu 8 does not divide "
-                  "actor_rollout_ref.actor.ppo_mini_batch_size / 8 ranks = 4"))
+                  "actor_rollout_ref.actor.ppo_mini_batch_size / 8 ranks = 4; possible near it: "
+                  "1, 2, 4"))
       << text;
   text = error("task='sft'\n[actor_rollout_ref.model]\npath='a'\n", {"trainer.nnodes=5"});
   EXPECT_TRUE(has(text, "data.train_batch_size 64 cannot be shared by 5 ranks")) << text;
+}
+
+TEST_F(JobFile, MicroBatchesThatNobodySetFitWhatARankHas) {
+  ASSERT_TRUE(load(kPpo).ok());
+  EXPECT_TRUE(job_.adapted.empty());
+  ASSERT_TRUE(load(kPpo, {"trainer.n_gpus_per_node=8"}).ok());
+  EXPECT_EQ(job_.actor.ppo_micro_batch_size_per_gpu, 4);
+  EXPECT_EQ(job_.critic.ppo_micro_batch_size_per_gpu, 4);
+  EXPECT_EQ(job_.adapted,
+            (std::vector<std::string>{"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
+                                      "critic.ppo_micro_batch_size_per_gpu=4"}));
+  // What is configured is the value that a run has.
+  const Json resolved = job_.bind().to_json();
+  EXPECT_EQ(resolved["critic"]["ppo_micro_batch_size_per_gpu"], 4);
+  // One that was set stays; the largest that divides is taken, not half of the default.
+  ASSERT_TRUE(
+      load(kPpo, {"trainer.n_gpus_per_node=8", "critic.ppo_micro_batch_size_per_gpu=2"}).ok());
+  EXPECT_EQ(job_.critic.ppo_micro_batch_size_per_gpu, 2);
+  EXPECT_EQ(job_.adapted.size(), 1U);
+  const std::string sft = "task='sft'\n[actor_rollout_ref.model]\npath='a'\n";
+  ASSERT_TRUE(load(sft, {"data.train_batch_size=90", "trainer.nnodes=5"}).ok());
+  EXPECT_EQ(job_.data.micro_batch_size_per_gpu, 9);
+  // Packed, sequences are not counted.
+  ASSERT_TRUE(load(sft, {"trainer.n_gpus_per_node=8", "data.use_dynamic_bsz=true"}).ok());
+  EXPECT_TRUE(job_.adapted.empty());
 }
 
 TEST_F(JobFile, WhatWasStartedHasToBeWhatIsConfigured) {

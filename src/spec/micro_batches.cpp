@@ -1,0 +1,84 @@
+#include "spec/micro_batches.h"
+
+#include "base/format.h"
+#include "spec/wrong.h"
+
+namespace neap::spec {
+namespace {
+
+constexpr std::size_t kNamedSizes = 8;
+
+std::int64_t share_of(const BatchDivision& d, std::int64_t ranks) {
+  return d.rows / ranks * d.sequences_of_row;
+}
+
+bool is_whole(const BatchDivision& d, std::int64_t ranks) {
+  return d.micro >= 1 && share_of(d, ranks) % d.micro == 0;
+}
+
+std::int64_t largest_divisor(std::int64_t value, std::int64_t most) {
+  std::int64_t divisor = std::min(value, most);
+  while (value % divisor != 0) --divisor;
+  return divisor;
+}
+
+// Divisors up to twice the size that was asked for, the largest of them.
+std::string possible_sizes(std::int64_t share, std::int64_t asked) {
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t most = 2 * asked; most >= 1 && sizes.size() < kNamedSizes;) {
+    sizes.insert(sizes.begin(), largest_divisor(share, most));
+    most = sizes.front() - 1;
+  }
+  std::string text;
+  for (const std::int64_t size : sizes) text += format("{}{}", text.empty() ? "" : ", ", size);
+  return text;
+}
+
+}  // namespace
+
+std::vector<BatchDivision> batch_divisions(const Job& job) {
+  const auto micro = [&](std::int64_t size) { return job.packs() ? 1 : size; };
+  if (!job.has_rollout())
+    return {{"data.train_batch_size", job.data.train_batch_size, 1, "data.micro_batch_size_per_gpu",
+             micro(job.data.micro_batch_size_per_gpu)}};
+  if (!job.trains_policy()) return {};
+  std::vector<BatchDivision> all = {{"actor_rollout_ref.actor.ppo_mini_batch_size",
+                                     job.actor.ppo_mini_batch_size, job.rollout.n,
+                                     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
+                                     micro(job.actor.ppo_micro_batch_size_per_gpu)}};
+  if (job.has_critic())
+    all.push_back({"critic.ppo_mini_batch_size", job.critic.ppo_mini_batch_size, job.rollout.n,
+                   "critic.ppo_micro_batch_size_per_gpu",
+                   micro(job.critic.ppo_micro_batch_size_per_gpu)});
+  return all;
+}
+
+Status check_division(const BatchDivision& d, std::int64_t ranks) {
+  if (d.rows % ranks != 0)
+    return wrong(format("{} {} cannot be shared by {} ranks: it has to be a multiple", d.rows_key,
+                        d.rows, ranks));
+  if (is_whole(d, ranks)) return {};
+  const std::int64_t share = share_of(d, ranks);
+  std::string what = d.rows_key;
+  if (d.sequences_of_row > 1) what += " x rollout.n";
+  if (ranks > 1) what += format(" / {} ranks", ranks);
+  if (d.sequences_of_row > 1 || ranks > 1) what += " =";
+  return wrong(format("{} {} does not divide {} {}; possible near it: {}", d.micro_key, d.micro,
+                      what, share, possible_sizes(share, d.micro)));
+}
+
+Result<std::vector<std::string>> adapt_micro_batches(const ConfigTable& table, const Job& job) {
+  std::vector<std::string> adapted;
+  const std::int64_t ranks = job.ranks();
+  for (const BatchDivision& d : batch_divisions(job)) {
+    const ConfigTable::Key* key = table.find(d.micro_key);
+    const bool shared = d.rows >= ranks && d.rows % ranks == 0;
+    if (key->is_set || !shared || is_whole(d, ranks)) continue;
+    const std::int64_t size = largest_divisor(share_of(d, ranks), d.micro);
+    NEAP_TRY(key->assign(Json(size)));
+    adapted.push_back(format("{}={}", d.micro_key, size));
+  }
+  return adapted;
+}
+
+}  // namespace neap::spec
