@@ -57,13 +57,16 @@ class PlanCommand final : public Command {
         return {ErrorCode::kInvalidArgument, "Capacity must be greater than 0"};
       chosen.target.host_memory = Bytes();  // another machine than this one
     }
+    adapted_ = job.adapted;
     if (!fit_.empty()) return fit(job, chosen);
     NEAP_TRY_ASSIGN(const plan::PlanWithOutlook found,
                     plan::make_plan_with_outlook(job, chosen.target));
     Json out = json_of(found.plan, chosen);
     out["outlook"] = found.outlook.to_json();
-    if (!found.plan.fits()) code_ = 3;
-    return show(found.plan, chosen, out, found.outlook.to_text(found.plan));
+    if (found.plan.fits()) return show(found.plan, chosen, out, found.outlook.to_text(found.plan));
+    code_ = 3;
+    const std::string knobs = plan::knobs_text(job, chosen.target);
+    return show(found.plan, chosen, out, knobs.empty() ? "" : knobs + "\n");
   }
 
   Status fit(const spec::Job& job, const plan::DeviceChoice& chosen) {
@@ -82,21 +85,27 @@ class PlanCommand final : public Command {
     return show(plans.front(), chosen, out, text);
   }
 
-  static Json json_of(const plan::MemoryPlan& plan, const plan::DeviceChoice& chosen) {
+  [[nodiscard]] Json json_of(const plan::MemoryPlan& plan, const plan::DeviceChoice& chosen) const {
     Json out = plan.to_json();
     out["device"] = chosen.name;
+    out["adapted"] = adapted_;
     return out;
   }
 
   [[nodiscard]] Status show(const plan::MemoryPlan& plan, const plan::DeviceChoice& chosen,
                             const Json& json, const std::string& below) const {
     if (json_) return write_output(json.dump(2) + "\n");
-    return write_output(format("{} of {} on the {}\n\n", plan.task, config_, chosen.name) +
-                        plan.to_text() + below);
+    std::string adapted;
+    for (const std::string& assignment : adapted_)
+      adapted += format("{}: the default does not divide what a rank has\n", assignment);
+    return write_output(
+        format("{} of {} on the {}\n{}\n", plan.task, config_, chosen.name, adapted) +
+        plan.to_text() + below);
   }
 
   std::string config_, capacity_, fit_;
   std::vector<std::string> overrides_;
+  std::vector<std::string> adapted_;  // spec::Job::adapted
   bool json_ = false, reference_ = false;
   int code_ = 0;
 };

@@ -1,6 +1,7 @@
 #include "plan/advice.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "base/format.h"
@@ -31,9 +32,10 @@ std::vector<Suggestion> find_knobs(const spec::Job& job, const Target& target) {
     best.min_capacity = now;
     // As far as it helps; of a change in the training only the first step.
     std::vector<std::string> last;
-    for (int level = 1; level <= (tunable.keeps_training ? 12 : 1); ++level) {
+    for (int level = 1; level == 1 || tunable.keeps_training; ++level) {
       spec::Job changed = job;
       Suggestion suggestion;
+      suggestion.keeps_training = tunable.keeps_training;
       suggestion.effect = tunable.effect;
       if (!tunable.turn(changed, suggestion.overrides, level) || suggestion.overrides == last)
         break;
@@ -43,9 +45,11 @@ std::vector<Suggestion> find_knobs(const spec::Job& job, const Target& target) {
     }
     if (best.min_capacity < now) suggestions.push_back(std::move(best));
   }
-  std::stable_sort(
-      suggestions.begin(), suggestions.end(),
-      [](const Suggestion& a, const Suggestion& b) { return a.min_capacity < b.min_capacity; });
+  const auto rank = [&](const Suggestion& s) {
+    return std::tuple(s.min_capacity > target.capacity, !s.keeps_training, s.min_capacity);
+  };
+  std::stable_sort(suggestions.begin(), suggestions.end(),
+                   [&](const Suggestion& a, const Suggestion& b) { return rank(a) < rank(b); });
   return suggestions;
 }
 
@@ -53,31 +57,30 @@ namespace {
 
 constexpr std::size_t kRanked = 3;
 constexpr std::size_t kMostSuggestions = 5;
+constexpr int kOtherLevels = 6;  // of a change in the training
 
 // A plan that does not fit is told what would help.
 Status with_suggestions(const spec::Job& job, const Target& target, const Status& status) {
   if (status.code() != ErrorCode::kDoesNotFit) return status;
-  const std::vector<Suggestion> found = find_knobs(job, target);
-  std::string text;
-  for (std::size_t i = 0; i < std::min(found.size(), kMostSuggestions); ++i) {
-    std::string overrides;
-    for (const std::string& o : found[i].overrides) overrides += (overrides.empty() ? "" : " ") + o;
-    text += format("\n  {}: fits in {} ({})", overrides, found[i].min_capacity, found[i].effect);
-  }
-  if (!text.empty())
-    text =
-        ". What lowers it, each alone:" + text + "\n`neap plan --fit SIZE` looks for a combination";
-  return {ErrorCode::kDoesNotFit, status.message() + text};
+  const std::string text = knobs_text(job, target);
+  return {ErrorCode::kDoesNotFit, status.message() + (text.empty() ? "" : ". " + text)};
 }
 
-Result<std::vector<MemoryPlan>> ranked_plans(const spec::Job& job, const Target& target) {
-  NEAP_TRY_ASSIGN(PlanSearch search, PlanSearch::make(job, target, PlanSearch::Scope::kWide));
+// As a shell takes it.
+std::string quoted(const std::string& assignment) {
+  return assignment.find('[') == std::string::npos ? assignment : "'" + assignment + "'";
+}
+
+// The fastest that fits, and what less memory costs. A plan that is no faster than a smaller one is
+// left out.
+Result<std::vector<MemoryPlan>> ranked_plans(PlanSearch& search, Bytes capacity) {
   std::vector<MemoryPlan> plans;
-  NEAP_TRY_ASSIGN(MemoryPlan first, search.fastest(target.capacity));
+  NEAP_TRY_ASSIGN(MemoryPlan first, search.fastest(capacity));
   plans.push_back(std::move(first));
   while (plans.size() < kRanked) {
     NEAP_TRY_ASSIGN(std::optional<MemoryPlan> next, search.smaller(plans.back()));
     if (!next) break;
+    while (!plans.empty() && plans.back().seconds() >= next->seconds()) plans.pop_back();
     plans.push_back(std::move(*next));
   }
   return plans;
@@ -93,7 +96,7 @@ std::vector<OtherTraining> trainings_beside(const spec::Job& job) {
   std::vector<OtherTraining> all = {{job, {}, 0}};
   for (const Tunable& tunable : other_trainings(job)) {
     const std::size_t before = all.size();
-    for (int level = 1; level <= kMostLevels; ++level) {
+    for (int level = 1; level <= kOtherLevels; ++level) {
       for (std::size_t i = 0; i < before; ++i) {
         OtherTraining other = all[i];
         if (!tunable.turn(other.job, other.overrides, level) || !other.job.validate().ok())
@@ -112,10 +115,26 @@ std::vector<OtherTraining> trainings_beside(const spec::Job& job) {
 
 }  // namespace
 
+std::string knobs_text(const spec::Job& job, const Target& target) {
+  const std::vector<Suggestion> found = find_knobs(job, target);
+  if (found.empty()) return "";
+  std::string text = "What lowers it, each alone:";
+  for (std::size_t i = 0; i < std::min(found.size(), kMostSuggestions); ++i) {
+    std::string overrides;
+    for (const std::string& o : found[i].overrides)
+      overrides += (overrides.empty() ? "" : " ") + quoted(o);
+    text += format("\n  {}: {} {} ({})", overrides,
+                   found[i].min_capacity <= target.capacity ? "fits in" : "needs",
+                   capacity_text(found[i].min_capacity), found[i].effect);
+  }
+  return text + "\n`neap plan --fit SIZE` looks for a combination";
+}
+
 Result<std::vector<MemoryPlan>> find_fit(const spec::Job& job, const Target& target) {
-  Result<std::vector<MemoryPlan>> plans = ranked_plans(job, target);
+  NEAP_TRY_ASSIGN(PlanSearch same, PlanSearch::make(job, target, PlanSearch::Scope::kWide));
+  Result<std::vector<MemoryPlan>> plans = ranked_plans(same, target.capacity);
   if (plans.ok() || plans.status().code() != ErrorCode::kDoesNotFit) return plans;
-  Bytes smallest(~0ull);
+  NEAP_TRY_ASSIGN(Bytes smallest, same.least_capacity());
   for (const OtherTraining& other : trainings_beside(job)) {
     Result<PlanSearch> search = PlanSearch::make(other.job, target, PlanSearch::Scope::kWide);
     if (!search.ok()) continue;  // some models cannot take a change: a rank over their width
@@ -123,7 +142,7 @@ Result<std::vector<MemoryPlan>> find_fit(const spec::Job& job, const Target& tar
     if (!least.ok()) continue;
     smallest = std::min(smallest, *least);
     if (*least > target.capacity) continue;
-    Result<std::vector<MemoryPlan>> found = ranked_plans(other.job, target);
+    Result<std::vector<MemoryPlan>> found = ranked_plans(*search, target.capacity);
     if (!found.ok()) continue;
     for (MemoryPlan& plan : *found)
       plan.overrides.insert(plan.overrides.begin(), other.overrides.begin(), other.overrides.end());
@@ -132,7 +151,7 @@ Result<std::vector<MemoryPlan>> find_fit(const spec::Job& job, const Target& tar
   return Status(ErrorCode::kDoesNotFit,
                 format("No combination of micro batches, recomputation, LoRA and response length "
                        "fits into {}; the least that was found is {}",
-                       target.capacity, smallest));
+                       target.capacity, capacity_text(smallest)));
 }
 
 std::vector<std::string> effects_of(const MemoryPlan& plan) {
@@ -160,7 +179,7 @@ std::string Outlook::to_text(const MemoryPlan& plan) const {
     out += format("Next smaller: {} less costs {:.3g} s a step: {}.\n", plan.peak - smaller->peak,
                   smaller->seconds() - now, sentence_of(*smaller));
   } else {
-    out += format("Next smaller: none; the least capacity is {}.\n", least_capacity);
+    out += format("Next smaller: none; the least capacity is {}.\n", capacity_text(least_capacity));
   }
   return out;
 }

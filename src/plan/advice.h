@@ -11,12 +11,16 @@
 namespace neap::plan {
 
 struct Suggestion {
+  bool keeps_training = true;          ///< the result is the same but for rounding
   std::vector<std::string> overrides;  ///< "critic.ppo_micro_batch_size_per_gpu=4"
   std::string effect;                  ///< what it costs, for people
   Bytes min_capacity;                  ///< with it
 };
-/// Single changes that lower the least capacity, best first.
+/// Single changes that lower the least capacity: first those that make the job fit `target.capacity`,
+/// of them first those that keep the training, and the ones that lower it most.
 [[nodiscard]] std::vector<Suggestion> find_knobs(const spec::Job& job, const Target& target);
+/// The first of them, a line each below a headline; empty: nothing lowers it.
+[[nodiscard]] std::string knobs_text(const spec::Job& job, const Target& target);
 
 /// Up to three plans that fit `target.capacity`, fastest first: each takes at least 10 % less memory
 /// than the one before, or the least there is. Their `overrides` make the job fit; those that keep

@@ -88,8 +88,7 @@ class CheckpointSearch {
   Result<std::optional<double>> cost() {
     if (operations() >= best_) return std::optional<double>();
     NEAP_TRY_ASSIGN(const bool fits, solve_if_fits(plan_, residency_, best_));
-    // With every tag resident a plan may be over the capacity; the last rung is then the best there is.
-    if (!fits || (!plan_.fits() && !on_last_rungs())) return std::optional<double>();
+    if (!fits || !plan_.fits()) return std::optional<double>();
     return std::optional<double>(plan_.seconds());
   }
   [[nodiscard]] bool on_last_rungs() const {

@@ -76,8 +76,24 @@ Result<MemoryPlan> Drafts::draft(const spec::UpdateModes& modes) {
 Result<bool> Drafts::solve(MemoryPlan& plan, double limit) {
   const std::vector<CheckpointChoice> open = choices(plan.updates);
   if (!open.empty()) return solve_checkpointing(plan, open, job_.memory.residency, limit);
-  NEAP_TRY_ASSIGN(const bool fits, solve_if_fits(plan, job_.memory.residency, limit));
-  return fits && plan.seconds() < limit;
+  NEAP_TRY_ASSIGN(const bool solved, solve_if_fits(plan, job_.memory.residency, limit));
+  return solved && plan.fits() && plan.seconds() < limit;
+}
+
+Bytes Drafts::least_capacity(MemoryPlan draft) const {
+  if (job_.memory.residency == "all") {
+    set_capacity(draft, Bytes());
+    const Result<bool> solved = solve_if_fits(draft, "all");
+    return solved.ok() && *solved ? draft.peak : Bytes(~0ull);
+  }
+  // An exchange of windows takes more of a larger device, though less than the device grows: up from
+  // the smallest, until one holds what it asks for.
+  for (Bytes least(1);;) {
+    set_capacity(draft, least);
+    const Bytes wanted = min_capacity(draft);
+    if (wanted <= least) return least;
+    least = wanted;
+  }
 }
 
 Result<double> Drafts::least_seconds(const MemoryPlan& draft) {
@@ -97,7 +113,9 @@ std::vector<spec::UpdateModes> Drafts::modes() const {
     for (std::size_t m = 0; m < spec::kUpdateModes; ++m) {
       const auto mode = static_cast<spec::UpdateMode>(m);
       if (!choice.automatic && choice.mode != mode) continue;
-      if (mode == spec::UpdateMode::kStreamed && !job_.memory.allows(spec::Measure::kStream))
+      const bool stays = choice.automatic && job_.memory.residency == "all";
+      if (mode == spec::UpdateMode::kStreamed &&
+          (stays || !job_.memory.allows(spec::Measure::kStream)))
         continue;
       for (spec::UpdateModes modes : all) {
         modes.set(model, mode);

@@ -43,15 +43,17 @@ class Drafts {
   [[nodiscard]] Result<MemoryPlan> draft(const spec::UpdateModes& modes);
   /// The draft for a device of `capacity`.
   static void set_capacity(MemoryPlan& draft, Bytes capacity);
-  /// Fills the schedule, and what blocks keep where the plan chooses it; false: nothing fits that
-  /// takes less than `limit` seconds.
+  /// The least capacity for which solve() finds a plan of this draft. The largest number: none does.
+  [[nodiscard]] Bytes least_capacity(MemoryPlan draft) const;
+  /// Fills the schedule, and what blocks keep where the plan chooses it; false: nothing fits the
+  /// capacity and takes less than `limit` seconds.
   [[nodiscard]] Result<bool> solve(MemoryPlan& plan, double limit);
   /// No plan that solve() makes of this draft takes less time: operations without recomputation,
   /// and the windows of streamed tags.
   [[nodiscard]] Result<double> least_seconds(const MemoryPlan& draft);
 
   /// Every way to divide the updates that memory.update and memory.allow permit, those with fewer
-  /// phases first.
+  /// phases first. Nothing is streamed where everything is to stay, unless memory.update says so.
   [[nodiscard]] std::vector<spec::UpdateModes> modes() const;
 
  private:

@@ -33,6 +33,13 @@ bool MemoryPlan::in_cycle(const TagPlan& tag) const {
                      [](Need need) { return need == Need::kNeed || need == Need::kStream; });
 }
 
+Bytes MemoryPlan::needs() const {
+  Bytes most;
+  for (std::size_t p = 0; p < phases.size(); ++p)
+    most = std::max(most, schedule[p].peak + phases[p].headroom);
+  return most;
+}
+
 double MemoryPlan::seconds() const {
   return operation_seconds() + move_seconds;
 }

@@ -180,6 +180,8 @@ struct MemoryPlan {
   [[nodiscard]] double seconds() const;
   /// The operations alone.
   [[nodiscard]] double operation_seconds() const;
+  /// The capacity that it suffices to have: the largest peak with its phase's headroom.
+  [[nodiscard]] Bytes needs() const;
   [[nodiscard]] bool fits() const { return capacity.is_zero() || peak <= capacity; }
   /// Of a trained model by its name.
   [[nodiscard]] const spec::Checkpointing& checkpointing(std::string_view model) const;

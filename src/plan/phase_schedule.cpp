@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "plan/overlap.h"
+#include "plan/plan_words.h"
 #include "plan/residency_search.h"
 #include "plan/step_walk.h"
 
@@ -194,17 +195,21 @@ Bytes needed(const MemoryPlan& plan, std::size_t phase) {
 
 }  // namespace
 
-Status refusal(const MemoryPlan& plan) {
-  const Bytes least = min_capacity(plan);
-  MemoryPlan free = plan;
-  free.host_budget = Bytes();
-  if (const Bytes from = min_capacity(free); from <= plan.capacity && from < least) {
+Status refusal(const MemoryPlan& plan, const Shortage& shortage) {
+  const bool any_does = shortage.least != Bytes(~0ull);
+  const bool lacks_host = shortage.with_host < shortage.least;
+  std::string least =
+      any_does ? "the least capacity is " + capacity_text(shortage.least) : "no capacity is enough";
+  if (lacks_host && shortage.with_host <= shortage.capacity) {
     return {ErrorCode::kDoesNotFit,
             format("The job does not fit under {} with a host budget of {}: what leaves the device "
-                   "has no room there. With enough host memory it fits from {} on. The budget is "
-                   "memory.host_budget, else what this machine has free",
-                   plan.capacity, plan.host_budget, from)};
+                   "has no room there. With enough host memory it fits from {} on; with this "
+                   "budget {}. The budget is memory.host_budget, else what this machine has free",
+                   shortage.capacity, plan.host_budget, capacity_text(shortage.with_host), least)};
   }
+  if (lacks_host)
+    least += format(" with a host budget of {}, and {} with enough host memory", plan.host_budget,
+                    capacity_text(shortage.with_host));
   // The phase that sets the least capacity, for the message.
   std::size_t worst = 0;
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
@@ -217,13 +222,14 @@ Status refusal(const MemoryPlan& plan) {
       parts += format("windows of {} {}, ", tag.tag,
                       plan.phases[worst].window + plan.phases[worst].headroom);
   }
-  const bool stays = needed(plan, worst) <= plan.capacity;
-  const char* why = stays ? " without \"move\" in memory.allow" : "";
+  const Bytes alone = needed(plan, worst);
+  const char* stays = !plan.may_move && alone < shortage.least
+                          ? ", and with it stays what cannot leave without \"move\" in memory.allow"
+                          : "";
   return {ErrorCode::kDoesNotFit,
-          format("The job does not fit under {}{}: the least capacity is {}. Phase \"{}\" needs "
-                 "{}: {}transient {}",
-                 plan.capacity, why, least, plan.phases[worst].name, needed(plan, worst), parts,
-                 plan.phases[worst].transient)};
+          format("The job does not fit under {}: {}. Phase \"{}\" needs {}: {}transient {}{}",
+                 shortage.capacity, least, plan.phases[worst].name, capacity_text(alone), parts,
+                 plan.phases[worst].transient, stays)};
 }
 
 namespace {
@@ -405,7 +411,10 @@ Bytes least_needed(const MemoryPlan& plan) {
 
 Status solve_residency(MemoryPlan& plan, const std::string& mode) {
   NEAP_TRY_ASSIGN(const bool fits, solve_if_fits(plan, mode));
-  return fits ? Status() : refusal(plan);
+  if (fits) return {};
+  MemoryPlan free = plan;
+  free.host_budget = Bytes();
+  return refusal(plan, {plan.capacity, min_capacity(plan), min_capacity(free)});
 }
 
 }  // namespace neap::plan

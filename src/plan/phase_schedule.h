@@ -58,9 +58,15 @@ struct TagOption {
                                          double limit = std::numeric_limits<double>::infinity());
 /// Of the largest phase with only what it needs: no schedule takes less.
 [[nodiscard]] Bytes least_needed(const MemoryPlan& plan);
-/// Why the plan does not fit its capacity, and the least capacity that would do, or that host memory is
-/// what lacks: kDoesNotFit.
-[[nodiscard]] Status refusal(const MemoryPlan& plan);
+/// What a plan that does not fit would need.
+struct Shortage {
+  Bytes capacity;   ///< that was asked for
+  Bytes least;      ///< that would do; the largest number: none does
+  Bytes with_host;  ///< the same with as much host memory as it wants
+};
+/// Why the plan does not fit, and what would do: kDoesNotFit. Of its phases the windows and the headroom
+/// are those under the least capacity.
+[[nodiscard]] Status refusal(const MemoryPlan& plan, const Shortage& shortage);
 /// Of the windows of streamed tags in a step, by the link's rates.
 [[nodiscard]] double streaming_seconds(const MemoryPlan& plan);
 

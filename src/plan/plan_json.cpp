@@ -83,10 +83,15 @@ Json json_of(const ActivationPlan& activations) {
 Json summary_json(const MemoryPlan& plan) {
   Json updates = Json::object();
   for (const UpdatePlan& update : plan.updated) updates[update.model] = to_string(update.mode);
-  return {{"seconds", plan.seconds()},         {"copy_seconds", plan.copy_seconds},
-          {"move_seconds", plan.move_seconds}, {"moved_per_step", plan.moved_per_step.count()},
-          {"peak", plan.peak.count()},         {"host_bytes", plan.host_bytes.count()},
-          {"updates", std::move(updates)},     {"overrides", plan.overrides}};
+  return {{"seconds", plan.seconds()},
+          {"copy_seconds", plan.copy_seconds},
+          {"move_seconds", plan.move_seconds},
+          {"moved_per_step", plan.moved_per_step.count()},
+          {"peak", plan.peak.count()},
+          {"needs", plan.needs().count()},
+          {"host_bytes", plan.host_bytes.count()},
+          {"updates", std::move(updates)},
+          {"overrides", plan.overrides}};
 }
 
 Json MemoryPlan::to_json() const {

@@ -52,7 +52,7 @@ Result<PlanSearch> PlanSearch::make(const spec::Job& job, const Target& target, 
   }
   for (const Tunable& tunable : search.micro_batches_) {
     int level = 0;
-    for (; level < kMostLevels; ++level) {
+    for (;; ++level) {
       spec::Job probe = job;
       std::vector<std::string> unused;
       if (!tunable.turn(probe, unused, level + 1) || !probe.validate().ok()) break;
@@ -133,11 +133,11 @@ Result<std::optional<MemoryPlan>> PlanSearch::fastest_of(const Variant& variant,
   std::optional<MemoryPlan> best;
   for (const Variant::Draft& draft : variant.made) {
     if (!is_faster(draft.least_seconds, limit)) continue;
-    if (least_needed(draft.plan) > capacity && !capacity.is_zero() &&
-        variant.job.memory.residency == "auto")
-      continue;
     MemoryPlan plan = draft.plan;
     Drafts::set_capacity(plan, capacity);
+    if (least_needed(plan) > capacity && !capacity.is_zero() &&
+        variant.job.memory.residency == "auto")
+      continue;
     NEAP_TRY_ASSIGN(const bool found, variant.drafts->solve(plan, limit * (1 - kSame)));
     if (!found) continue;
     limit = plan.seconds();
@@ -145,6 +145,17 @@ Result<std::optional<MemoryPlan>> PlanSearch::fastest_of(const Variant& variant,
   }
   if (best) best->overrides = variant.overrides;
   return best;
+}
+
+// The sizes of micro-batches as far as each kind goes down, all kinds by the same number of levels.
+std::vector<PlanSearch::Levels> PlanSearch::together() const {
+  std::vector<Levels> all;
+  const int deepest = deepest_.empty() ? 0 : *std::max_element(deepest_.begin(), deepest_.end());
+  for (int level = 0; level <= deepest; ++level) {
+    all.emplace_back();
+    for (const int most : deepest_) all.back().push_back(std::min(level, most));
+  }
+  return all;
 }
 
 // Of some optimizer states, over the sizes of micro-batches.
@@ -163,11 +174,9 @@ Result<std::optional<MemoryPlan>> PlanSearch::fastest_of(std::size_t states, Byt
     return true;
   };
   // The largest sizes that fit, all kinds together; then each kind by itself.
-  const int deepest = deepest_.empty() ? 0 : *std::max_element(deepest_.begin(), deepest_.end());
-  for (int level = 0; level <= deepest && !best; ++level) {
-    Levels there;
-    for (const int most : deepest_) there.push_back(std::min(level, most));
-    NEAP_TRY(try_levels(there).status());
+  for (const Levels& there : together()) {
+    NEAP_TRY_ASSIGN(const bool fits, try_levels(there));
+    if (fits) break;
   }
   if (!best) return best;
   for (std::size_t round = 0; round < std::min<std::size_t>(levels.size(), 2); ++round) {
@@ -188,12 +197,18 @@ Result<std::optional<MemoryPlan>> PlanSearch::fastest_of(std::size_t states, Byt
 Result<MemoryPlan> PlanSearch::fastest(Bytes capacity) {
   NEAP_TRY_ASSIGN(std::optional<MemoryPlan> best,
                   fastest_within(capacity, std::numeric_limits<double>::infinity()));
+  if (!best && job_.memory.residency == "all") {
+    // A run may try; of all plans the one that misses the capacity by least.
+    NEAP_TRY_ASSIGN(const Bytes least, least_capacity());
+    NEAP_TRY_ASSIGN(best, fastest_within(least, std::numeric_limits<double>::infinity()));
+    if (best) best->capacity = capacity;
+  }
   if (!best) return refusal_of(capacity);
   // Who leaves is chosen by bytes. Where more has to leave, there may be room to hide more.
   while (best->overlap && best->move_seconds > 0) {
     NEAP_TRY_ASSIGN(const Bytes wanted, smaller_capacity(*best));
     NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_within(wanted, best->seconds()));
-    if (!found || !found->fits()) break;
+    if (!found) break;
     best = std::move(found);
     best->capacity = capacity;
   }
@@ -247,60 +262,61 @@ void PlanSearch::tidy(MemoryPlan& plan) const {
   plan.overrides.insert(plan.overrides.begin(), needed.begin(), needed.end());
 }
 
-// visit(draft) of the variants and divisions that take least memory.
-template <class Visit>
-Status PlanSearch::for_each_least(const Visit& visit) {
+// Of the drafts that a search tries before it gives up, the one of the least capacity that `of` gives:
+// from the smallest micro-batches up, as long as that lowers it.
+template <class Of>
+Result<std::optional<PlanSearch::Closest>> PlanSearch::closest(const Of& of) {
+  std::optional<Closest> closest;
   for (std::size_t states = 0; states < states_.size(); ++states) {
-    NEAP_TRY_ASSIGN(Variant* const found, variant(states, deepest_));
-    if (found == nullptr) continue;
-    for (const Variant::Draft& draft : found->made) {
-      MemoryPlan plan = draft.plan;
-      Drafts::set_capacity(plan, target_.capacity);
-      visit(plan);
+    std::vector<Levels> all = together();
+    std::optional<Bytes> before;
+    for (auto levels = all.rbegin(); levels != all.rend(); ++levels) {
+      NEAP_TRY_ASSIGN(const Variant* const found, variant(states, *levels));
+      if (found == nullptr) continue;
+      Bytes least(~0ull);
+      for (const Variant::Draft& draft : found->made) {
+        const Bytes here = of(*found->drafts, draft.plan);
+        least = std::min(least, here);
+        if (!closest || here < closest->least) closest = Closest{&draft.plan, here};
+      }
+      if (before && least >= *before) break;
+      before = least;
     }
   }
-  return {};
+  return closest;
+}
+
+Result<std::optional<PlanSearch::Closest>> PlanSearch::closest() {
+  return closest(
+      [](const Drafts& drafts, const MemoryPlan& draft) { return drafts.least_capacity(draft); });
 }
 
 Result<Bytes> PlanSearch::least_capacity() {
-  Bytes least(~0ull);
-  NEAP_TRY(for_each_least(
-      [&](const MemoryPlan& draft) { least = std::min(least, min_capacity(draft)); }));
-  return least;
+  if (!least_) {
+    NEAP_TRY_ASSIGN(const std::optional<Closest> found, closest());
+    least_ = found ? found->least : Bytes(~0ull);
+  }
+  return *least_;
 }
 
 Status PlanSearch::refusal_of(Bytes capacity) {
-  // The drafts that need least, with the host budget and with all the host memory that they want.
-  std::optional<MemoryPlan> closest, roomy;
-  Bytes least, least_roomy;
-  NEAP_TRY(for_each_least([&](const MemoryPlan& draft) {
-    const Bytes here = min_capacity(draft);
-    if (!closest || here <= least) {
-      least = here;
-      closest = draft;
-    }
-    MemoryPlan free = draft;
-    free.host_budget = Bytes();
-    const Bytes there = min_capacity(free);
-    if (!roomy || there <= least_roomy) {
-      least_roomy = there;
-      roomy = draft;
-    }
-  }));
-  if (!closest) return {ErrorCode::kInvalidArgument, "No setting of the job is valid"};
-  MemoryPlan& shown = least_roomy <= capacity ? *roomy : *closest;
-  shown.capacity = capacity;
-  return refusal(shown);
+  NEAP_TRY_ASSIGN(const std::optional<Closest> found, closest());
+  if (!found) return {ErrorCode::kInvalidArgument, "No setting of the job is valid"};
+  // With all the host memory that a plan wants.
+  NEAP_TRY_ASSIGN(const std::optional<Closest> roomy,
+                  closest([](const Drafts& drafts, MemoryPlan draft) {
+                    draft.host_budget = Bytes();
+                    return drafts.least_capacity(std::move(draft));
+                  }));
+  MemoryPlan shown = *found->draft;
+  Drafts::set_capacity(shown, found->least);
+  return refusal(shown, {capacity, found->least, roomy->least});
 }
 
 Result<std::optional<MemoryPlan>> PlanSearch::smaller(const MemoryPlan& plan) {
   NEAP_TRY_ASSIGN(const Bytes wanted, smaller_capacity(plan));
   if (wanted > share_of(plan.peak, 1 - kCapacityStep)) return std::optional<MemoryPlan>();
-  NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found,
-                  fastest_within(wanted, std::numeric_limits<double>::infinity()));
-  // With every tag resident there may be none.
-  if (found && !found->fits()) found.reset();
-  return found;
+  return fastest_within(wanted, std::numeric_limits<double>::infinity());
 }
 
 Result<std::optional<MemoryPlan>> PlanSearch::faster(const MemoryPlan& plan) {
@@ -311,7 +327,7 @@ Result<std::optional<MemoryPlan>> PlanSearch::faster(const MemoryPlan& plan) {
   while (best->peak > low && best->peak - low > share_of(best->peak, kFasterStep)) {
     const Bytes middle = low + (best->peak - low) / 2;
     NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_within(middle, wanted));
-    if (found && found->fits()) {
+    if (found) {
       best = std::move(found);
     } else {
       low = middle;

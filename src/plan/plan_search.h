@@ -36,7 +36,7 @@ class PlanSearch {
   /// Zero: an unlimited capacity. kDoesNotFit with the least capacity when nothing fits. The plan's
   /// `overrides` are the changes of the job that it is for.
   [[nodiscard]] Result<MemoryPlan> fastest(Bytes capacity);
-  /// The least capacity of all variants.
+  /// The least capacity for which fastest() finds a plan.
   [[nodiscard]] Result<Bytes> least_capacity();
 
   /// The fastest plan that takes at least 10 % less memory, else the one of the least capacity;
@@ -76,8 +76,14 @@ class PlanSearch {
   Status refusal_of(Bytes capacity);
   /// Of the next smaller plan.
   Result<Bytes> smaller_capacity(const MemoryPlan& plan);
-  template <class Visit>
-  Status for_each_least(const Visit& visit);
+  struct Closest {
+    const MemoryPlan* draft = nullptr;
+    Bytes least;
+  };
+  template <class Of>
+  Result<std::optional<Closest>> closest(const Of& of);
+  Result<std::optional<Closest>> closest();
+  [[nodiscard]] std::vector<Levels> together() const;
 
   spec::Job job_;
   const Target& target_;
@@ -89,6 +95,7 @@ class PlanSearch {
   std::vector<States> states_;
   std::unique_ptr<Predictions> predictions_ = std::make_unique<Predictions>();
   std::map<std::pair<std::size_t, Levels>, Variant> variants_;
+  std::optional<Bytes> least_;  ///< least_capacity(), once it is known
 };
 
 }  // namespace neap::plan

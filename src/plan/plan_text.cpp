@@ -90,6 +90,16 @@ std::string_view kind_word(Move::Kind kind) {
   return {};
 }
 
+std::string capacity_text(Bytes least) {
+  const Bytes shown = least < 1_GiB ? round_up(least, 1_MiB) : least;
+  // Texts are of the nearest number: the next one where that is too small.
+  for (Bytes more;; more += least / 4096) {
+    std::string text = to_string(shown + more);
+    const Result<Bytes> read = parse_bytes(text);
+    if (!read.ok() || *read >= least) return text;
+  }
+}
+
 namespace {
 
 // Lines for the moves before a phase and those that run behind it.
@@ -161,6 +171,8 @@ std::string activations_text(const MemoryPlan& plan) {
 
 std::string sentence_of(const MemoryPlan& plan) {
   std::string out = format("{:.3g} s a step by the rates in {}", plan.seconds(), plan.peak);
+  if (plan.needs() > plan.peak)
+    out += format(" (on a device of {}: windows are exchanged)", capacity_text(plan.needs()));
   out += plan.moved_per_step.is_zero()
              ? ", nothing moves"
              : format(", {:.3g} s of it moves of {}", plan.move_seconds, plan.moved_per_step);

@@ -14,6 +14,8 @@ namespace neap::plan {
 [[nodiscard]] std::string contents_word(Contents contents);  ///< "live", "frozen", "scratch"
 [[nodiscard]] std::string arena_word(arena::Policy policy);  ///< "host", "discard"
 [[nodiscard]] std::string_view kind_word(Move::Kind kind);   ///< "pause", "resume"
+/// A capacity that suffices, rounded up: the text is one, too.
+[[nodiscard]] std::string capacity_text(Bytes least);
 /// Seconds, memory and how it is kept to, without a full stop.
 [[nodiscard]] std::string sentence_of(const MemoryPlan& plan);
 /// The same as fields: docs/plan-json.md.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/json.h"
 
 namespace neap::plan {
 namespace {
@@ -22,6 +23,10 @@ constexpr std::string_view kReferenceOnce =
     "the reference runs before the first step, not in each: same result";
 constexpr std::string_view kAdapters =
     "train LoRA adapters instead of all weights: another training";
+constexpr std::string_view kLooser = "the plan may do more: same result";
+constexpr std::string_view kDivided = "updates divided or streamed by the plan: same result";
+constexpr std::string_view kLeaves =
+    "tags leave the device between the phases that need them: same result";
 constexpr std::string_view kShorter = "shorter responses: another training";
 
 // By a part of the assignment; the first that fits.
@@ -39,38 +44,46 @@ constexpr Effect kEffects[] = {
     {"activation_checkpointing=full", kRecomputed},
     {"activation_checkpointing=auto",
      "activations that the plan chooses are computed again: same result"},
-    {"memory.update=auto", "updates divided or streamed by the plan: same result"},
-    {"memory.residency=auto",
-     "tags leave the device between the phases that need them: same result"},
+    {"memory.allow=", kLooser},
+    {"memory.update=auto", kDivided},
+    {"memory.residency=auto", kLeaves},
     {"state_dtype=bfloat16", "optimizer moments in bfloat16: another training"},
     {"precompute_ref_log_probs", kReferenceOnce},
     {"lora_rank", kAdapters},
     {"max_response_length", kShorter}};
 
-// Largest divisor of `value` that is at most value / 2^level; micro batches must divide.
-std::int64_t shrink(std::int64_t value, int level) {
-  std::int64_t d = std::max<std::int64_t>(1, value >> level);
+// Largest divisor of `value` that is at most value / 2^halvings; micro batches must divide.
+std::int64_t shrink(std::int64_t value, int halvings) {
+  std::int64_t d = std::max<std::int64_t>(1, value >> halvings);
   while (value % d != 0) --d;
   return d;
 }
 
-// Budgets of tokens are halved as far as the longest row of `least` tokens; 0: keys that divide.
+// All keys are halved together, a level for each time that changes one of them: budgets of tokens as
+// far as the longest row of `least` tokens, with 0 sizes that divide as far as 1.
 bool shrink_keys(const Keys& keys, std::int64_t least, std::vector<std::string>& overrides,
                  int level) {
-  const auto at = [&](std::int64_t value, int by) {
-    return least > 0 ? std::min(value, std::max(least, value >> by)) : shrink(value, by);
+  const auto at = [&](std::int64_t value, int halvings) {
+    return least > 0 ? std::min(value, std::max(least, value >> halvings))
+                     : shrink(value, halvings);
   };
-  bool changed = false;
-  bool further = false;  // than the level before
+  const auto is_changed = [&](int from, int to) {
+    return std::any_of(keys.begin(), keys.end(), [&](const Keys::value_type& key) {
+      return at(*key.second, to) != at(*key.second, from);
+    });
+  };
+  constexpr int kAllHalvings = 62;
+  int halvings = 0;
+  int reached = 0;
+  for (; reached < level && halvings < kAllHalvings; ++halvings)
+    if (is_changed(halvings, halvings + 1)) ++reached;
   for (const auto& [key, field] : keys) {
-    further = further || at(*field, level) != at(*field, level - 1);
-    const std::int64_t smaller = at(*field, level);
+    const std::int64_t smaller = at(*field, halvings);
     if (smaller == *field) continue;
     *field = smaller;
     overrides.push_back(format("{}={}", key, smaller));
-    changed = true;
   }
-  return changed && further;
+  return level > 0 && reached == level;
 }
 
 // Of keys that take the value of another where they are zero, those that are set.
@@ -140,6 +153,38 @@ Tunable reference_once() {
           }};
 }
 
+Tunable free_residency() {
+  return {kLeaves, 1, true, [](spec::Job& j, std::vector<std::string>& o, int level) {
+            if (level > 1 || j.memory.residency == "auto") return false;
+            j.memory.residency = "auto";
+            o.emplace_back("memory.residency=auto");
+            return true;
+          }};
+}
+
+Tunable free_updates() {
+  return {kDivided, 1, true, [](spec::Job& j, std::vector<std::string>& o, int level) {
+            if (level > 1 || j.memory.update.automatic) return false;
+            j.memory.update = {};
+            o.emplace_back("memory.update=auto");
+            return true;
+          }};
+}
+
+// The measures that leave every bit as it is, one more at each level.
+Tunable exact_measures() {
+  return {kLooser, 1, true, [](spec::Job& j, std::vector<std::string>& o, int level) {
+            std::vector<std::string> missing;
+            for (const spec::Measure measure :
+                 {spec::Measure::kMove, spec::Measure::kStream, spec::Measure::kRecompute})
+              if (!j.memory.allows(measure)) missing.emplace_back(to_string(measure));
+            if (static_cast<std::size_t>(level) > missing.size()) return false;
+            j.memory.allow.insert(j.memory.allow.end(), missing.begin(), missing.begin() + level);
+            o.push_back("memory.allow=" + Json(j.memory.allow).dump());
+            return true;
+          }};
+}
+
 Tunable full_recomputation(const spec::Job& job) {
   const bool actor = keeps_activations(job.actor_model);
   const bool critic = job.has_critic() && keeps_activations(job.critic.model);
@@ -156,9 +201,16 @@ Tunable full_recomputation(const spec::Job& job) {
           }};
 }
 
+// Adapters are trained on weights that are there.
+bool takes_adapters(const spec::Job& job, const std::string& path) {
+  const Result<spec::ModelFiles> files = job.model_files(path);
+  return files.ok() && spec::has_weights(files->base);
+}
+
 Tunable adapters(const spec::Job& job) {
-  const bool actor = job.actor_model.lora.rank == 0;
-  const bool critic = job.has_critic() && job.critic.model.lora.rank == 0;
+  const bool actor = job.actor_model.lora.rank == 0 && takes_adapters(job, job.actor_model.path);
+  const bool critic =
+      job.has_critic() && job.critic.model.lora.rank == 0 && takes_adapters(job, job.critic_path());
   return {kAdapters, 8, false, [=](spec::Job& j, std::vector<std::string>& o, int level) {
             if (actor) {
               j.actor_model.lora.rank = 16;
@@ -198,17 +250,17 @@ Tunable inference_micro_batches() {
 
 Tunable rollout_batches() {
   return {kFewerDecoded, 1, true, [](spec::Job& j, std::vector<std::string>& o, int level) {
-            const std::int64_t now = j.rollout_batch();
-            if (!j.has_rollout() || now >> level < 1) return false;
-            j.rollout.batch_size = shrink(now, level);
-            o.push_back(format("actor_rollout_ref.rollout.batch_size={}", j.rollout.batch_size));
-            return j.rollout.batch_size != now;
+            if (!j.has_rollout()) return false;
+            j.rollout.batch_size = j.rollout_batch();
+            const Keys keys = {{"actor_rollout_ref.rollout.batch_size", &j.rollout.batch_size}};
+            return shrink_keys(keys, 0, o, level);
           }};
 }
 
 std::vector<Tunable> tunables(const spec::Job& job) {
-  std::vector<Tunable> list = {training_micro_batches(), inference_micro_batches(),
-                               rollout_batches(), reference_once(), full_recomputation(job)};
+  std::vector<Tunable> list = {
+      free_residency(),          free_updates(),    exact_measures(), training_micro_batches(),
+      inference_micro_batches(), rollout_batches(), reference_once(), full_recomputation(job)};
   for (Tunable& tunable : other_trainings(job)) list.push_back(std::move(tunable));
   return list;
 }

@@ -20,15 +20,14 @@ struct Tunable {
   /// Changes the job to a level and adds the overrides that do it; false: there is no such level.
   std::function<bool(spec::Job&, std::vector<std::string>&, int level)> turn;
 };
-constexpr int kMostLevels = 6;
 
 [[nodiscard]] Tunable training_micro_batches();
 [[nodiscard]] Tunable inference_micro_batches();
 /// Sequences that are decoded together.
 [[nodiscard]] Tunable rollout_batches();
-/// Of a job, those above and: a reference that runs once, full recomputation, LoRA, shorter responses.
+/// Of a job, those above and: settings that bind the plan left to it, a reference that runs once, full recomputation, LoRA, shorter responses.
 [[nodiscard]] std::vector<Tunable> tunables(const spec::Job& job);
-/// Those that change the training.
+/// Those that change the training. Adapters only of models whose weights are there.
 [[nodiscard]] std::vector<Tunable> other_trainings(const spec::Job& job);
 
 /// What an override of these, "key.path=value", or another one that a plan makes costs, for people; empty

@@ -2,12 +2,16 @@
 // the difference before committing it.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <map>
+#include <optional>
 
 #include "base/file.h"
 #include "base/format.h"
@@ -130,9 +134,33 @@ INSTANTIATE_TEST_SUITE_P(
                 {"actor_rollout_ref.model.path=model", "reward_model.model.path=model"})),
     [](const auto& test) { return std::string(test.param.name); });
 
+// Folders with weights, though empty ones, and the shapes of models here.
+class WithWeights {
+ public:
+  WithWeights() {
+    for (const char* model : {"opt13", "opt350"}) {
+      const std::filesystem::path to = folder_ / model;
+      std::filesystem::create_directories(to);
+      std::filesystem::copy_file(kFolder / "models" / model / "config.json", to / "config.json",
+                                 std::filesystem::copy_options::overwrite_existing);
+      std::ofstream(to / spec::kModelWeights) << "";
+    }
+  }
+  ~WithWeights() { std::filesystem::remove_all(folder_); }
+  [[nodiscard]] std::vector<std::string> paths() const {
+    return {"actor_rollout_ref.model.path=" + (folder_ / "opt13").string(),
+            "critic.model.path=" + (folder_ / "opt350").string()};
+  }
+
+ private:
+  std::filesystem::path folder_ =
+      std::filesystem::path(::testing::TempDir()) / format("neap-plan-{}", ::getpid());
+};
+
 TEST(GoldenPlans, TighterCeilingsMoveMoreAndThenFailWithAdvice) {
+  const WithWeights weights;
   spec::Job job;
-  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", weights.paths(), job).ok());
   Target target = target_of(job);
   double before = 0;
   bool failed = false;
@@ -156,6 +184,129 @@ TEST(GoldenPlans, TighterCeilingsMoveMoreAndThenFailWithAdvice) {
   EXPECT_TRUE(failed);
   EXPECT_GE(fitted, 3);
   EXPECT_GT(before, 0);
+}
+
+// The size in `text` behind `before`.
+std::optional<Bytes> size_behind(const std::string& text, const std::string& before) {
+  const std::size_t at = text.find(before);
+  if (at == std::string::npos) return std::nullopt;
+  const std::size_t begin = at + before.size();
+  const std::size_t end = text.find_first_not_of("0123456789. ", begin);
+  const Result<Bytes> size = parse_bytes(text.substr(begin, text.find('B', end) + 1 - begin));
+  return size.ok() ? std::optional(*size) : std::nullopt;
+}
+
+TEST(GoldenPlans, TheLeastCapacityThatARefusalNamesDoesAndALittleLessDoesNot) {
+  const struct {
+    const char* config;
+    std::vector<std::string> overrides;
+  } jobs[] = {{"qwen15_sft.toml", {}},
+              {"qwen15_sft.toml", {"memory.allow=[]"}},
+              {"qwen15_sft.toml", {"memory.allow=[\"stream\",\"micro_batch\"]"}},
+              {"opt_ppo.toml", {}},
+              {"opt_ppo.toml", {"memory.host_budget=6GiB"}},
+              {"opt_ppo.toml", {"memory.update=streamed", "memory.host_budget=4GiB"}},
+              {"qwen7b_sft.toml", {"memory.update=joined"}}};
+  for (const auto& [config, overrides] : jobs) {
+    SCOPED_TRACE(config + (overrides.empty() ? "" : " " + overrides.front()));
+    spec::Job job;
+    ASSERT_TRUE(spec::Job::load(kFolder / config, overrides, job).ok());
+    Target target = target_of(job);
+    std::optional<Bytes> named;
+    Bytes asked = 1_GiB;
+    for (int i = 0; i < 4; ++i) {
+      target.capacity = asked;
+      const Result<MemoryPlan> plan = make_plan(job, target);
+      ASSERT_FALSE(plan.ok()) << to_string(asked);
+      const std::string text = plan.status().message();
+      if (text.find("no capacity is enough") != std::string::npos) break;
+      std::optional<Bytes> least = size_behind(text, "the least capacity is ");
+      ASSERT_TRUE(least.has_value()) << text;
+      // The same, whatever was asked for.
+      EXPECT_EQ(named.value_or(*least), *least) << text;
+      named = least;
+      target.capacity = *least;
+      EXPECT_TRUE(make_plan(job, target).ok()) << to_string(*least);
+      asked = *least / 100 * (97 + static_cast<std::uint64_t>(i)) - 20_MiB;
+    }
+  }
+}
+
+TEST(GoldenPlans, TheLeastCapacityIsThatOfTheJobsOwnSettings) {
+  for (const char* setting : {"memory.residency=all", "memory.allow=[]", "memory.residency=auto"}) {
+    spec::Job job;
+    ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {setting}, job).ok());
+    Target target = target_of(job);
+    target.capacity = 200_GiB;
+    const Bytes least = make_plan_with_outlook(job, target)->outlook.least_capacity;
+    target.capacity = least;
+    const Result<MemoryPlan> plan = make_plan(job, target);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_TRUE(plan->fits()) << setting;
+    target.capacity = least - 1_B;
+    const Result<MemoryPlan> less = make_plan(job, target);
+    EXPECT_FALSE(less.ok() && less->fits()) << setting;
+  }
+  // What would do is said.
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {"memory.allow=[]"}, job).ok());
+  Target target = target_of(job);
+  target.capacity = 20_GiB;
+  const std::string refusal = make_plan(job, target).status().message();
+  const std::string looser = "'memory.allow=[\"move\",\"stream\"]': fits in ";
+  const std::optional<Bytes> from = size_behind(refusal, looser);
+  ASSERT_TRUE(from.has_value()) << refusal;
+  target.capacity = *from;
+  ASSERT_TRUE(job.apply({"memory.allow=[\"move\",\"stream\"]"}).ok());
+  EXPECT_TRUE(make_plan(job, target).ok());
+  ASSERT_TRUE(job.apply({"memory.residency=all"}).ok());
+  EXPECT_NE(knobs_text(job, target).find("memory.residency=auto: fits in "), std::string::npos)
+      << knobs_text(job, target);
+}
+
+TEST(GoldenPlans, AdviceThatDoesNotFitIsToldApartAndComesLast) {
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / "qwen15_sft.toml", {"memory.allow=[]"}, job).ok());
+  Target target = target_of(job);
+  bool both = false;
+  for (const std::uint64_t gib : {16U, 30U}) {
+    target.capacity = Bytes(gib << 30);
+    const Result<MemoryPlan> plan = make_plan(job, target);
+    ASSERT_FALSE(plan.ok());
+    const std::string text = plan.status().message();
+    bool over = false;
+    for (const Suggestion& knob : find_knobs(job, target)) {
+      const bool fits = knob.min_capacity <= target.capacity;
+      EXPECT_FALSE(fits && over) << text;
+      over = over || !fits;
+      // No weights are there, and adapters are not trained on random ones.
+      for (const std::string& o : knob.overrides) EXPECT_EQ(o.find("lora"), std::string::npos);
+      spec::Job changed = job;
+      ASSERT_TRUE(changed.apply(knob.overrides).ok());
+      Target there = target;
+      there.capacity = knob.min_capacity;
+      EXPECT_TRUE(make_plan(changed, there).ok()) << knob.overrides.front();
+    }
+    both = both || (text.find("fits in") != std::string::npos &&
+                    text.find(": needs ") != std::string::npos);
+  }
+  EXPECT_TRUE(both);
+}
+
+TEST(GoldenPlans, ExactSettingsGoAllTheWayDownBeforeTheTrainingChanges) {
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / "qwen7b_grpo.toml",
+                              {"actor_rollout_ref.rollout.n=16", "data.train_batch_size=1024",
+                               "actor_rollout_ref.actor.ppo_mini_batch_size=256",
+                               "data.max_prompt_length=512", "data.max_response_length=8192"},
+                              job)
+                  .ok());
+  Target target = target_of(job);
+  target.capacity = 80_GiB;
+  const auto plans = find_fit(job, target);
+  ASSERT_TRUE(plans.ok()) << plans.status().message();
+  for (const std::string& o : plans->front().overrides)
+    EXPECT_EQ(o.find("max_response_length"), std::string::npos) << o;
 }
 
 TEST(GoldenPlans, UpdatesAreDividedWhereThatFitsAndNotElsewhere) {
@@ -304,8 +455,9 @@ TEST(GoldenPlans, WithEverythingResidentNoSmallerPlanIsOffered) {
 }
 
 TEST(GoldenPlans, FitTakesAnotherTrainingWhereNothingElseFits) {
+  const WithWeights weights;
   spec::Job job;
-  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", weights.paths(), job).ok());
   Target target = target_of(job);
   target.capacity = 6_GiB;
   const auto plans = find_fit(job, target);
@@ -337,8 +489,12 @@ TEST(GoldenPlans, AReferenceThatRunsOnceIsOfferedWhereItHelps) {
     if (once) {
       EXPECT_EQ(refusal.find("precompute_ref_log_probs"), std::string::npos) << refusal;
     } else {
-      EXPECT_NE(refusal.find("dpo.precompute_ref_log_probs=true: fits in "), std::string::npos)
+      EXPECT_NE(refusal.find("dpo.precompute_ref_log_probs=true: needs "), std::string::npos)
           << refusal;
+      target.capacity = 140_GiB;
+      const std::string closer = make_plan(job, target).status().message();
+      EXPECT_NE(closer.find("dpo.precompute_ref_log_probs=true: fits in "), std::string::npos)
+          << closer;
     }
   }
   EXPECT_EQ(least[0] - least[1], reference);

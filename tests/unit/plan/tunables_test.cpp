@@ -1,0 +1,52 @@
+#include "plan/tunables.h"
+
+#include <gtest/gtest.h>
+
+namespace neap::plan {
+namespace {
+
+// The sizes of all levels.
+std::vector<std::int64_t> levels(const Tunable& tunable, const spec::Job& job,
+                                 const std::int64_t& (*size)(const spec::Job&)) {
+  std::vector<std::int64_t> sizes;
+  for (int level = 1;; ++level) {
+    spec::Job changed = job;
+    std::vector<std::string> overrides;
+    if (!tunable.turn(changed, overrides, level)) return sizes;
+    sizes.push_back(size(changed));
+  }
+}
+
+TEST(Tunables, SizesGoDownToOneThroughDivisors) {
+  spec::Job job;
+  job.task = spec::Task::kSft;
+  const auto rows = [](const spec::Job& j) -> const std::int64_t& {
+    return j.data.micro_batch_size_per_gpu;
+  };
+  const auto of = [&](std::int64_t size) {
+    job.data.micro_batch_size_per_gpu = size;
+    return levels(training_micro_batches(), job, rows);
+  };
+  EXPECT_EQ(of(8), (std::vector<std::int64_t>{4, 2, 1}));
+  EXPECT_EQ(of(25), (std::vector<std::int64_t>{5, 1}));
+  EXPECT_EQ(of(15), (std::vector<std::int64_t>{5, 3, 1}));
+  EXPECT_EQ(of(7), (std::vector<std::int64_t>{1}));
+  EXPECT_EQ(of(1024).size(), 10U);
+  EXPECT_TRUE(of(1).empty());
+}
+
+TEST(Tunables, DecodedSequencesGoDownToOne) {
+  spec::Job job;
+  job.task = spec::Task::kGrpo;
+  job.data.train_batch_size = 1024;
+  job.rollout.n = 16;
+  const auto sizes = levels(rollout_batches(), job, [](const spec::Job& j) -> const std::int64_t& {
+    return j.rollout.batch_size;
+  });
+  ASSERT_EQ(sizes.size(), 14U);
+  EXPECT_EQ(sizes.front(), 8192);
+  EXPECT_EQ(sizes.back(), 1);
+}
+
+}  // namespace
+}  // namespace neap::plan
