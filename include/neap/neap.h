@@ -9,7 +9,8 @@
  *              a success does not change them.
  *   Structs    begin with struct_size = sizeof the struct as the caller knows it (the NEAP_*_INIT
  *              macros set it); fields that an older caller lacks have their default.
- *   Text       NUL-terminated UTF-8. A tag in an output stays valid for the life of the process.
+ *   Text       NUL-terminated UTF-8. A tag in an output stays valid for the life of the process. A tag
+ *              that is not UTF-8 is NEAP_INVALID_ARGUMENT where it is new.
  *   Sizes      bytes, uint64_t. Devices are ordinals as CUDA counts them; addresses are void*.
  *   Threads    every function from any thread, unless it says otherwise.
  *   Fork       a child of a process that has opened a device gets NEAP_UNSUPPORTED from every call

@@ -68,7 +68,8 @@ def import_region(pages, tag, *, device=0):
     for i, (descriptor, offset, size, lead) in enumerate(pages):
         raw[i] = lib.Page(descriptor, 0, offset, size, lead)
     address = c_void_p()
-    lib.library().call("neap_import", device, tag.encode(), raw, len(pages), byref(address))
+    lib.library().call("neap_import", lib.ordinal(device), lib.encoded(tag, "a tag"), raw,
+                       len(pages), byref(address))
     return Region(address.value)
 
 
@@ -127,16 +128,17 @@ class Owner:
             raise InvalidArgumentError(
                 f"the address lies {address_of(what) - region.address} bytes inside a region of "
                 f'tag "{region.tag}"; offer the region itself')
-        lib.library().call("neap_owner_offer", self._handle, name.encode(), region.address,
-                           lib.milliseconds(revoke_timeout))
+        lib.library().call("neap_owner_offer", self._handle, lib.encoded(name, "a name"),
+                           region.address, lib.milliseconds(revoke_timeout))
 
     def withdraw(self, name, *, timeout=10.0):
-        lib.library().call("neap_owner_withdraw", self._handle, name.encode(),
+        lib.library().call("neap_owner_withdraw", self._handle, lib.encoded(name, "a name"),
                            lib.milliseconds(timeout))
 
     def guests(self, name):
         count = c_uint64()
-        lib.library().call("neap_owner_guests", self._handle, name.encode(), byref(count))
+        lib.library().call("neap_owner_guests", self._handle, lib.encoded(name, "a name"),
+                           byref(count))
         return count.value
 
     def close(self, *, timeout=10.0):
@@ -180,15 +182,15 @@ class Guest:
     def take(self, name, tag=None, *, device=0, wait=0.0):
         """The region that is offered under `name`, as a Region; `generation` is the owner's."""
         address, size, generation = c_void_p(), c_uint64(), c_uint64()
-        lib.library().call("neap_guest_take", self._handle, name.encode(), device,
-                           (tag or name).encode(), lib.milliseconds(wait), byref(address),
+        lib.library().call("neap_guest_take", self._handle, lib.encoded(name, "a name"), lib.ordinal(device),
+                           lib.encoded(tag or name, "a tag"), lib.milliseconds(wait), byref(address),
                            byref(size), byref(generation))
         region = Region(address.value, on_destroy=lambda: self.drop(name))
         region.owner_generation = generation.value
         return region
 
     def drop(self, name):
-        lib.library().call("neap_guest_drop", self._handle, name.encode())
+        lib.library().call("neap_guest_drop", self._handle, lib.encoded(name, "a name"))
 
     def close(self):
         if self._handle is not None:

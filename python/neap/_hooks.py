@@ -59,7 +59,7 @@ def preload():
 
 @contextmanager
 def _scope(tag, policy, enabled=True, all_threads=False):
-    scope = lib.Scope(tag=tag.encode(), policy=as_policy(policy), enabled=int(enabled),
+    scope = lib.Scope(tag=lib.encoded(tag, "a tag"), policy=as_policy(policy), enabled=int(enabled),
                       all_threads=int(all_threads))
     lib.library().call("neap_scope_enter", byref(scope))
     try:

@@ -1,11 +1,13 @@
 """libneap_hook.so and its C interface (include/neap/neap.h), by ctypes."""
 
 import ctypes
+import operator
 import os
 import threading
+from collections.abc import Iterable
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 
-from ._errors import UnsupportedError, make_error
+from ._errors import InvalidArgumentError, UnsupportedError, make_error
 
 ABI_VERSION = 1
 NO_LIMIT = 2**64 - 1
@@ -244,11 +246,42 @@ def milliseconds(seconds):
     return int(min(max(seconds, 0), 86400) * 1000)
 
 
+def encoded(text, what):
+    """A str for C, which ends it at its first NUL."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} is a str, not {type(text).__name__}")
+    if "\0" in text:
+        raise InvalidArgumentError(f"{what} holds a NUL character: {text!r}")
+    return text.encode()
+
+
+def _integer(value, what, least, most):
+    """ctypes cuts off what does not fit."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} is an int, not {type(value).__name__}") from None
+    if not least <= number <= most:
+        raise InvalidArgumentError(f"{what} is {number}; it can be {least} to {most}")
+    return number
+
+
+def byte_count(value, what="a size in bytes"):
+    return _integer(value, what, 0, NO_LIMIT)
+
+
+def ordinal(value):
+    """A device's number; -1 where a call takes it for all devices."""
+    return _integer(value, "a device", -1, 2**31 - 1)
+
+
 def tag_list(tags):
     """(array, count) for tags given as one string, several, or none (= every tag)."""
     if tags is None:
         tags = ()
     elif isinstance(tags, str):
         tags = (tags,)
-    encoded = [tag.encode() for tag in tags]
-    return (c_char_p * max(len(encoded), 1))(*encoded), len(encoded)
+    elif not isinstance(tags, Iterable) or isinstance(tags, bytes):
+        raise TypeError(f"tags are a str, several or None, not {type(tags).__name__}")
+    names = [encoded(tag, "a tag") for tag in tags]
+    return (c_char_p * max(len(names), 1))(*names), len(names)

@@ -92,11 +92,13 @@ class Region:
 
     def shrink(self, offset, size):
         """Gives up the memory of [offset, offset+size); the address range stays."""
-        return _move("neap_shrink", self.address, offset, size)
+        return _move("neap_shrink", self.address, lib.byte_count(offset, "an offset"),
+                     lib.byte_count(size))
 
     def grow(self, offset, size):
         """Takes memory back for [offset, offset+size)."""
-        return _move("neap_grow", self.address, offset, size)
+        return _move("neap_grow", self.address, lib.byte_count(offset, "an offset"),
+                     lib.byte_count(size))
 
     def destroy(self):
         if self.address is None:
@@ -165,20 +167,22 @@ def allocate(size, tag="default", policy=Policy.DISCARD, *, device=0, paused=Fal
     """A Region of `size` bytes, resident unless `paused`. Needs no torch and no hook."""
     address = c_void_p()
     name = "neap_region_create_paused" if paused else "neap_region_create"
-    lib.library().call(name, device, tag.encode(), size, as_policy(policy), byref(address))
+    lib.library().call(name, lib.ordinal(device), lib.encoded(tag, "a tag"), lib.byte_count(size),
+                       as_policy(policy), byref(address))
     return Region(address.value)
 
 
 def alias(source, tag):
     """A second Region, with a tag and an address of its own, over the same pages."""
     address = c_void_p()
-    lib.library().call("neap_region_alias", tag.encode(), address_of(source), byref(address))
+    lib.library().call("neap_region_alias", lib.encoded(tag, "a tag"), address_of(source),
+                       byref(address))
     return Region(address.value)
 
 
 def grant_peer(device, peer):
     """Lets GPU `peer` read and write the regions of GPU `device`, also after every resume."""
-    lib.library().call("neap_grant_peer", device, peer)
+    lib.library().call("neap_grant_peer", lib.ordinal(device), lib.ordinal(peer))
 
 
 def keep_resident(what, keep=True):
@@ -202,7 +206,7 @@ def info(what):
 def regions(tag=None):
     """RegionInfo of every region, or of those of one tag."""
     count = c_size_t()
-    name = tag.encode() if tag is not None else None
+    name = lib.encoded(tag, "a tag") if tag is not None else None
     capacity = 64
     while True:
         raw = (lib.RegionInfo * capacity)()
@@ -275,7 +279,8 @@ def prepare(tags=None):
 def release_store(keep=0, *, device=-1):
     """Gives kept pages to the driver until at most `keep` bytes are kept; returns what went."""
     released = c_uint64()
-    lib.library().call("neap_release_store", device, keep, byref(released))
+    lib.library().call("neap_release_store", lib.ordinal(device), lib.byte_count(keep),
+                       byref(released))
     return released.value
 
 
@@ -293,7 +298,7 @@ def host_copy(what, size=None):
             nbytes = region.requested - (address - region.address)
         size = nbytes
     host = c_void_p()
-    lib.library().call("neap_host_copy", address, size, byref(host))
+    lib.library().call("neap_host_copy", address, lib.byte_count(size), byref(host))
     return memoryview((ctypes.c_ubyte * size).from_address(host.value)).toreadonly()
 
 
@@ -308,7 +313,8 @@ class Callbacks:
         self._functions = [before_unmap, after_map]
         thunks = [self._thunk(i) for i in range(2)]
         number = c_uint64()
-        lib.library().call("neap_add_callbacks", tag.encode() if tag is not None else None,
+        lib.library().call("neap_add_callbacks",
+                           lib.encoded(tag, "a tag") if tag is not None else None,
                            *thunks, None, byref(number))
         _thunks.extend(thunks)
         self._id = number.value
@@ -368,7 +374,7 @@ def trace(path):
 @contextmanager
 def phase(name):
     """Marks a phase in the trace; without one it does nothing."""
-    encoded = name.encode()
+    encoded = lib.encoded(name, "a phase")
     lib.library().call("neap_phase_begin", encoded)
     try:
         yield
@@ -377,4 +383,4 @@ def phase(name):
 
 
 def mark(text):
-    lib.library().call("neap_mark", text.encode())
+    lib.library().call("neap_mark", lib.encoded(text, "a mark"))

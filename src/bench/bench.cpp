@@ -103,8 +103,13 @@ Result<Bench> Bench::make(Settings settings, Sink sink) {
   if (asked && settings.size > most)
     return Status(
         ErrorCode::kDoesNotFit,
-        format("a size of {} needs about {}, but {} is free; choose --size {} or less",
-               settings.size, settings.size / 9 * 10, device_room, round_down(most, 1_MiB)));
+        format("a size of {} needs about {}, but {}; choose --size {}MiB or less", settings.size,
+               settings.size / 9 * 10,
+               cuda ? format("{} is free on the GPU", device_room)
+                    : format("on the host device that may be a quarter ({}) of the {} that is "
+                             "available, because backups and copies lie in host memory, too",
+                             device_room, host),
+               most.count() >> 20));
   if (size > most) size = most;
   Bench bench(std::move(settings), std::move(sink));
   bench.divide_ = divisor(kFull, size);

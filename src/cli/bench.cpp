@@ -34,7 +34,8 @@ class BenchCommand final : public Command {
                    "size of the largest tag with its unit (default: 64GiB on a GPU, 1GiB on the "
                    "host, less where memory is short); weights and files shrink with it");
     app.add_option("--cycles", settings_.cycles,
-                   "repetitions of each measurement (default: 20 on a GPU, 7 on the host)");
+                   "repetitions of each measurement (default: 20 on a GPU, 7 on the host)")
+        ->check(CLI::Range(1, 1000000));
     app.add_option("--filter", settings_.filter,
                    "only measurements whose name holds this, as in --list (repeatable)")
         ->expected(1)

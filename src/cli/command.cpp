@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <exception>
+#include <utility>
 
 #include "base/file.h"
 #include "base/format.h"
@@ -68,7 +69,40 @@ namespace {
 constexpr std::array<std::string_view, 10> kOrder{"train",    "plan", "replay", "report", "run",
                                                   "generate", "eval", "merge",  "bench",  "doctor"};
 
+/// How many letters differ: insertions, removals and replacements.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j < row.size(); ++j) row[j] = j;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, diagonal + 1, row[j] + 1});
+    }
+  }
+  return row.back();
+}
+
+/// The parser only says that a command is required; this names the word.
+Status check_command(std::string_view word) {
+  if (word.empty() || word.front() == '-') return {};
+  const auto nearest =
+      std::min_element(kOrder.begin(), kOrder.end(), [&](std::string_view a, std::string_view b) {
+        return edit_distance(word, a) < edit_distance(word, b);
+      });
+  const std::size_t distance = edit_distance(word, *nearest);
+  if (distance == 0) return {};
+  // Behind half of the letters any word is near.
+  return {ErrorCode::kInvalidArgument,
+          format("\"{}\" is not a command{}; `neap --help` lists them", word,
+                 distance <= nearest->size() / 2 ? format(", did you mean \"{}\"?", *nearest)
+                                                 : std::string())};
+}
+
 int parse_and_run(int argc, char** argv) {
+  if (const Status known = check_command(argc > 1 ? argv[1] : ""); !known.ok()) return fail(known);
+
   CLI::App app(
       "Neap keeps the high-water mark of GPU memory low in RL post-training of language models.",
       "neap");

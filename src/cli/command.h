@@ -37,7 +37,7 @@ struct TrainerCommand {
   std::string_view name, summary;
 };
 inline constexpr TrainerCommand kTrain{
-    "train", "Run SFT, reward-model, PPO or GRPO training from a configuration file"};
+    "train", "Run SFT, reward-model, DPO, PPO or GRPO training from a configuration file"};
 inline constexpr TrainerCommand kGenerate{"generate", "Write text from a checkpoint"};
 inline constexpr TrainerCommand kEval{"eval",
                                       "Score a checkpoint's responses to a file of prompts"};

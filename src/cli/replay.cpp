@@ -246,6 +246,7 @@ class ReplayCommand : public Command {
     replay::AdviceOptions options;
     options.capacity = capacity_;
     options.cut = summary.cut;
+    options.recorded_peak = summary.fidelity.stats.peak_reserved;
     options.threads = threads();
     options.orders = orders();
     options.progress = [&](std::size_t done, std::size_t total) {

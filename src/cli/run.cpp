@@ -23,6 +23,7 @@
 #include "base/installation.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/tag.h"
 #include "cli/command.h"
 
 extern char** environ;
@@ -109,7 +110,8 @@ std::string live_line(const Totals& totals) {
   std::string line = format("outside {}", Bytes(totals.outside));
   for (const auto& [tag, row] : totals.tags) {
     if (row[0] == 0) continue;
-    line += row[1] > 0 ? format("  {} {}", tag, Bytes(row[1])) : format("  {} paused", tag);
+    line += row[1] > 0 ? format("  {} {}", printable(tag), Bytes(row[1]))
+                       : format("  {} paused", printable(tag));
   }
   if (totals.store > 0) line += format("  kept {}", Bytes(totals.store));
   return line;
@@ -170,6 +172,7 @@ class RunCommand : public Command {
   int run() override {
     const auto hook = find_library(kHookLibrary, kHookLibraryVariable);
     if (!hook.ok()) return fail(hook.status());
+    if (const Status usable = check_options(); !usable.ok()) return fail(usable);
     LiveFolder folder;
     if (const Status made = folder.make(); !made.ok()) return fail(made);
     auto code = run_command(hook->string(), folder);
@@ -187,6 +190,23 @@ class RunCommand : public Command {
   }
 
  private:
+  /// What the hook could only warn about once the program runs.
+  [[nodiscard]] Status check_options() const {
+    if (!tag_.empty()) NEAP_TRY(check_tag(tag_));
+    if (trace_.empty()) return {};
+    const fs::path folder = fs::absolute(trace_).parent_path();
+    if (folder.string().find("{pid}") != std::string::npos) return {};
+    std::error_code ignored;
+    if (!fs::is_directory(folder, ignored))
+      return {ErrorCode::kNotFound,
+              format("--trace {}: {} is not a folder", trace_, folder.string())};
+    if (fs::is_directory(trace_, ignored))
+      return {ErrorCode::kInvalidArgument, format("--trace {}: that is a folder", trace_)};
+    if (::access(folder.c_str(), W_OK) != 0)
+      return {ErrorCode::kIo, format("--trace {}: {}", trace_, system_reason(errno))};
+    return {};
+  }
+
   Result<int> run_command(const std::string& hook, const LiveFolder& folder) {
     std::vector<std::string> environment = child_environment(hook, folder.path());
     std::vector<char*> variables;
@@ -266,6 +286,7 @@ class RunCommand : public Command {
           "the hook saw no allocation of the command. Programs that link the CUDA runtime "
           "statically "
           "cannot be hooked");
+      if (!trace_.empty()) log::info("no trace was written: it begins with the first allocation");
       return;
     }
     for (const auto& [process, report] : processes) {
@@ -279,7 +300,7 @@ class RunCommand : public Command {
                      to_string(Bytes(number(device, "peak_physical"))).c_str());
         for (const Json& tag : device.value("tags", Json::array())) {
           std::fprintf(stderr, "neap:     %-24s %10s in %llu regions, %llu pauses, %llu resumes\n",
-                       tag.value("tag", "").c_str(),
+                       printable(tag.value("tag", "")).c_str(),
                        to_string(Bytes(number(tag, "virtual"))).c_str(),
                        static_cast<unsigned long long>(number(tag, "regions")),
                        static_cast<unsigned long long>(number(tag, "pauses")),

@@ -71,7 +71,7 @@ neap_status neap_scope_enter(const neap_scope* scope) {
   return guarded([&]() -> Status {
     neap_scope known = NEAP_SCOPE_INIT;
     NEAP_TRY(read_struct(scope, known, "neap_scope"));
-    NEAP_TRY(require(known.tag != nullptr && *known.tag != '\0', "A scope needs a tag"));
+    NEAP_TRY(require_tag(known.tag, "A scope needs a tag"));
     NEAP_TRY_ASSIGN(const auto policy, policy_from(known.policy));
     enter_scope({intern_tag(known.tag), policy, known.enabled != 0, known.all_threads != 0});
     return {};
@@ -94,7 +94,7 @@ neap_status neap_scope_current(neap_scope* scope) {
 static Status create(int32_t device, const char* tag, uint64_t size, neap_policy policy,
                      bool paused, void** address) {
   NEAP_TRY(require(address != nullptr, "address is null"));
-  NEAP_TRY(require(tag != nullptr && *tag != '\0', "A region needs a tag"));
+  NEAP_TRY(require_tag(tag, "A region needs a tag"));
   NEAP_TRY(require(size != 0, "A region's size must be greater than 0"));
   NEAP_TRY_ASSIGN(const auto known, policy_from(policy));
   Live::ensure_started();
@@ -122,7 +122,7 @@ neap_status neap_region_create_paused(int32_t device, const char* tag, uint64_t 
 neap_status neap_region_alias(const char* tag, const void* source, void** address) {
   return guarded([&]() -> Status {
     NEAP_TRY(require(address != nullptr, "address is null"));
-    NEAP_TRY(require(tag != nullptr && *tag != '\0', "A region needs a tag"));
+    NEAP_TRY(require_tag(tag, "A region needs a tag"));
     NEAP_TRY_ASSIGN(const Place place, region_at(source));
     NEAP_TRY_ASSIGN(const auto region, place.on.arena->alias(tag, place.region.id));
     *address = pointer(region.address);

@@ -63,7 +63,7 @@ neap_status neap_import(int32_t device, const char* tag, const neap_page* pages,
                         void** address) {
   return guarded([&]() -> Status {
     NEAP_TRY(require(address != nullptr, "address is null"));
-    NEAP_TRY(require(tag != nullptr && *tag != '\0', "A region needs a tag"));
+    NEAP_TRY(require_tag(tag, "A region needs a tag"));
     NEAP_TRY(require(pages != nullptr && count > 0, "An import needs at least one page"));
     std::vector<arena::ExportedPage> list;
     for (size_t i = 0; i < count; ++i) {
@@ -135,7 +135,7 @@ neap_status neap_guest_take(neap_guest* guest, const char* name, int32_t device,
                             uint64_t* generation) {
   return guarded([&]() -> Status {
     NEAP_TRY(check(guest, name));
-    NEAP_TRY(require(tag != nullptr && *tag != '\0', "A region needs a tag"));
+    NEAP_TRY(require_tag(tag, "A region needs a tag"));
     NEAP_TRY(require(address != nullptr, "address is null"));
     NEAP_TRY_ASSIGN(const Loan loan, guest->guest->take(name, device, tag, milliseconds(wait_ms)));
     *address = pointer(loan.address);

@@ -1,6 +1,13 @@
 #include "hook/c_struct.h"
 
+#include "base/tag.h"
+
 namespace neap::hook {
+
+Status require_tag(const char* tag, std::string_view missing) {
+  NEAP_TRY(require(tag != nullptr && *tag != '\0', missing));
+  return check_tag(tag);
+}
 
 Result<arena::Policy> policy_from(neap_policy policy) {
   if (policy < NEAP_DISCARD || policy > NEAP_ZERO) {

@@ -46,6 +46,8 @@ Status check_struct(const Struct* out, std::string_view name) {
   if (condition) return {};
   return {ErrorCode::kInvalidArgument, std::string(what)};
 }
+/// `missing` when there is no tag; else what is wrong with it.
+[[nodiscard]] Status require_tag(const char* tag, std::string_view missing);
 [[nodiscard]] Result<arena::Policy> policy_from(neap_policy policy);
 [[nodiscard]] Result<std::vector<std::string>> tags_from(const char* const* tags,
                                                          std::size_t count);

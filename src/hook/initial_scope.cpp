@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "base/tag.h"
 #include "hook/runtime.h"
 #include "hook/scope.h"
 
@@ -17,6 +18,10 @@ Scope initial_scope() {
   Scope scope;
   const char* tag = std::getenv("NEAP_TAG");
   if (tag == nullptr || *tag == '\0') return scope;
+  if (const Status valid = check_tag(tag); !valid.ok()) {
+    log::warn("NEAP_TAG is not used: " + valid.message());
+    return scope;
+  }
   scope.tag = intern_tag(tag);
   scope.enabled = true;
   const char* policy = std::getenv("NEAP_POLICY");

@@ -235,6 +235,12 @@ Result<AdviceReport> advise(const Workload& workload, const AdviceOptions& optio
     NEAP_TRY_ASSIGN(report.note, fitting(workload, scenarios, outcomes, options.capacity));
   } else if (report.ranked.empty()) {
     report.note = "Nothing that PyTorch offers lowers the peak by half a percent or more.";
+  } else if (options.recorded_peak * kLeastSaving < baseline.peak_reserved * (kLeastSaving - 1) &&
+             !options.recorded_peak.is_zero()) {
+    report.note = format(
+        "The recording reserved {}, most likely under a tighter limit. Without it the recorded "
+        "settings reserve {}, and advice is compared with these.",
+        options.recorded_peak, baseline.peak_reserved);
   }
   return report;
 }

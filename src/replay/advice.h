@@ -31,6 +31,7 @@ struct Advice {
 struct AdviceOptions {
   Bytes capacity;                 ///< zero: unknown, settings that need it are left out
   std::optional<CutHistory> cut;  ///< not comparable: nothing is searched
+  Bytes recorded_peak;            ///< reserved by the recording; zero: unknown
   unsigned threads = 1;
   std::size_t most = 5;
   std::size_t orders = kDefaultAddressOrders;

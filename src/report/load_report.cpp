@@ -231,6 +231,11 @@ Result<Report> load_report(const std::filesystem::path& input, const LoadOptions
           format("{} holds no other settings: its replay tried none, and it gave no advice. "
                  "`neap replay INPUT --json --conf SETTING` tries one",
                  options.replay.string()));
+    else if (!compares_with_recorded(json))
+      report->notes.push_back(
+          "the history is cut, and what came before it has a part in the recorded peak: the "
+          "settings "
+          "compare with each other only, in the recorded window");
   }
   return report;
 }

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "base/format.h"
+#include "base/tag.h"
 
 namespace neap::report {
 namespace {
@@ -193,9 +194,10 @@ Json MemoryLines::to_json() const {
           {"planned_peak", planned_peak.count()}};
 }
 
-std::string aligned(const std::vector<std::vector<std::string>>& cells) {
+std::string aligned(std::vector<std::vector<std::string>> cells) {
   std::vector<std::size_t> widths;
-  for (const auto& line : cells) {
+  for (auto& line : cells) {
+    for (std::string& cell : line) cell = printable(cell);
     widths.resize(std::max(widths.size(), line.size()));
     for (std::size_t i = 0; i < line.size(); ++i)
       widths[i] = std::max(widths[i], characters(line[i]));

@@ -74,7 +74,7 @@ struct MemoryLines {
 };
 
 /// Columns padded to the widest cell, the first one to the left, the others to the right.
-[[nodiscard]] std::string aligned(const std::vector<std::vector<std::string>>& cells);
+[[nodiscard]] std::string aligned(std::vector<std::vector<std::string>> cells);
 [[nodiscard]] std::string markdown(const std::vector<std::vector<std::string>>& cells);
 
 }  // namespace neap::report

@@ -107,6 +107,11 @@ Json SettingOutcome::to_json() const {
           {"why", why}};
 }
 
+bool compares_with_recorded(const Json& replay) {
+  const Json cut = replay.value("history_cut", Json());
+  return !cut.is_object() || cut.value("comparable", Json()) != false;
+}
+
 Result<std::vector<SettingOutcome>> read_settings(const Json& replay) {
   if (!replay.is_object() || !replay.contains("what_if") || !replay["what_if"].is_array())
     return Status(ErrorCode::kCorrupt, "replay result: \"what_if\" is missing or is not a list");
@@ -114,7 +119,8 @@ Result<std::vector<SettingOutcome>> read_settings(const Json& replay) {
   NEAP_TRY(read_list(replay, "what_if", SettingOutcome::Kind::kTried, settings));
   if (replay.contains("advice") && replay["advice"].is_array())
     NEAP_TRY(read_list(replay, "advice", SettingOutcome::Kind::kAdvised, settings));
-  if (settings.empty() || !replay.contains("recorded")) return settings;
+  if (settings.empty() || !replay.contains("recorded") || !compares_with_recorded(replay))
+    return settings;
   NEAP_TRY_ASSIGN(SettingOutcome recorded, read_outcome(replay["recorded"], "recorded"));
   recorded.kind = SettingOutcome::Kind::kRecorded;
   settings.insert(settings.begin(), std::move(recorded));

@@ -38,7 +38,11 @@ struct SettingOutcome {
   [[nodiscard]] Json to_json() const;
 };
 
-/// The recorded settings when other entries follow, then "what_if", then "advice".
+/// False for a cut history whose peak depends on what came before it: settings compare with each
+/// other only.
+[[nodiscard]] bool compares_with_recorded(const Json& replay);
+/// The recorded settings when other entries follow that compare with them, then "what_if", then
+/// "advice".
 [[nodiscard]] Result<std::vector<SettingOutcome>> read_settings(const Json& replay);
 [[nodiscard]] std::string settings_text(const std::vector<SettingOutcome>& settings);
 

@@ -139,7 +139,7 @@ class TorchMemorySaver:
             raise ValueError("cpu_backup_backend requires enable_cpu_backup=True")
         if is_xpu():
             raise ValueError("cpu_backup_backend is not supported on XPU")
-        if cpu_backup_backend == "mmap" and getattr(torch.version, "hip", None):
+        if cpu_backup_backend == "mmap" and torch is not None and getattr(torch.version, "hip", None):
             raise ValueError("cpu_backup_backend='mmap' is not supported on ROCm")
         _check_backend("cpu_backup_backend", cpu_backup_backend)
 
@@ -150,6 +150,9 @@ class TorchMemorySaver:
 
 class _TorchMemorySaverImpl:
     def __init__(self, hook_mode: HookMode = "preload"):
+        if torch is None:
+            raise ImportError("torch_memory_saver needs torch, which cannot be imported here; without "
+                              "it only configure_subprocess() works")
         _sanity_checks()
         self._is_xpu = is_xpu()
         self._hook_mode = hook_mode

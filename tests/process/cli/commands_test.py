@@ -128,6 +128,12 @@ class Commands(unittest.TestCase):
         for entry in result["what_if"]:
             self.assertLess(entry["fragmentation_overhead"], entry["peak_reserved"])
 
+    def test_replay_of_a_run_under_a_limit_names_what_advice_is_compared_with(self):
+        result = self.json("replay", SNAPSHOTS / "retry-and-oom.pickle.gz", "--capacity", "80GiB")
+        self.assertIn("most likely under a tighter limit", result["advice_note"])
+        compared = result["advice"][0]["saves"] + result["advice"][0]["peak_reserved"]
+        self.assertGreater(compared, result["recorded"]["peak_reserved"])
+
     def test_replay_under_a_small_capacity_keeps_the_recorded_phases(self):
         snapshot = SNAPSHOTS / "phases.pickle.gz"
         whole = self.json("replay", snapshot, "--no-advice")

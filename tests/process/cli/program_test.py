@@ -72,6 +72,16 @@ class Program(unittest.TestCase):
         if not os.environ.get("NEAP_TEST_RUNTIME"):  # a sanitizer takes longer
             self.assertLess(min(times), 0.030)
 
+    def test_unknown_commands_are_named(self):
+        for word, nearest in (("repaly", "replay"), ("Report", "report"), ("benhc", "bench")):
+            done = run(self.neap, word, "x")
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(f'"{word}" is not a command, did you mean "{nearest}"?', done.stderr)
+        far = run(self.neap, "nosuchcmd")
+        self.assertEqual(far.returncode, 2)
+        self.assertIn('"nosuchcmd" is not a command; `neap --help` lists them', far.stderr)
+        self.assertRegex(run(self.neap, "--help").stdout, r"\n  train .*DPO")
+
     def test_every_command_has_help(self):
         for command in ("plan", "replay", "report", "run", "bench", "doctor"):
             done = run(self.neap, command, "--help")

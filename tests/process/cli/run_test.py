@@ -46,6 +46,12 @@ def makes_regions_and_a_trace():
     assert "whole" in report.stdout, report.stdout
 
 
+def prints_a_tag_on_one_line():
+    trace = Path(WORK) / "odd.trace"
+    done = neap("run", "--tag", "two\nlines\x1b", "--trace", str(trace), "--", PROGRAM, "inside")
+    assert "two\\nlines\\x1b " in done.stderr and "two\nlines" not in done.stderr, done.stderr
+
+
 def gives_the_commands_exit_code_and_signals():
     assert neap("run", "--quiet", "--", "sh", "-c", "exit 7").returncode == 7
     missing = neap("run", "--", "/nowhere/at/all")
@@ -62,6 +68,13 @@ def says_what_is_missing():
     done = neap("run", "--", "true", NEAP_HOOK_LIBRARY="/nowhere/libneap_hook.so")
     assert done.returncode == 2 and "/nowhere/libneap_hook.so" in done.stderr, done.stderr
     assert neap("run").returncode == 2
+    for trace in ("/nowhere/x", WORK, "/proc/nowhere/x"):
+        done = neap("run", "--trace", trace, "--", "sh", "-c", "echo started")
+        assert done.returncode == 2 and trace in done.stderr and "started" not in done.stdout, done
+    empty = neap("run", "--trace", str(Path(WORK) / "none.trace"), "--", "true")
+    assert empty.returncode == 0 and "no trace was written" in empty.stderr, empty.stderr
+    done = neap("run", "--tag", "caf\udce9", "--", "sh", "-c", "echo started")
+    assert done.returncode == 2 and "tag" in done.stderr and "started" not in done.stdout, done
     nothing = neap("run", "--", "true")
     assert nothing.returncode == 0 and "the hook saw no allocation" in nothing.stderr
 
@@ -90,7 +103,7 @@ def skips_what_is_no_report():
     assert json.loads(done.stdout)["processes"] == [], done.stdout
 
 
-for case in (counts_what_is_passed_on, makes_regions_and_a_trace,
+for case in (counts_what_is_passed_on, makes_regions_and_a_trace, prints_a_tag_on_one_line,
              gives_the_commands_exit_code_and_signals, says_what_is_missing, shows_a_live_line_on_a_terminal, skips_what_is_no_report):
     case()
     print("passed", case.__name__, flush=True)

@@ -31,6 +31,18 @@ static void errors(void) {
 
   void* untouched = (void*)0x1234;
   CHECK(neap_region_create(0, "", MIB, NEAP_DISCARD, &untouched) == NEAP_INVALID_ARGUMENT);
+  const char* const bad[] = {"caf\xe9", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
+    CHECK(neap_region_create(0, bad[i], MIB, NEAP_DISCARD, &untouched) == NEAP_INVALID_ARGUMENT);
+    CHECK(strstr(neap_last_error(), "tag") != NULL);
+    neap_scope scope = NEAP_SCOPE_INIT;
+    scope.tag = bad[i];
+    CHECK(neap_scope_enter(&scope) == NEAP_INVALID_ARGUMENT);
+  }
+  neap_scope named = NEAP_SCOPE_INIT;
+  named.tag = "caf\xc3\xa9 \xf0\x9f\x98\x80 \xe2\x82\xac";
+  CHECK_OK(neap_scope_enter(&named));
+  CHECK_OK(neap_scope_exit());
   CHECK(neap_region_create(0, "t", 0, NEAP_DISCARD, &untouched) == NEAP_INVALID_ARGUMENT);
   CHECK(neap_region_create(0, "t", MIB, 9, &untouched) == NEAP_INVALID_ARGUMENT);
   CHECK(neap_region_create(7, "t", MIB, NEAP_DISCARD, &untouched) == NEAP_INVALID_ARGUMENT);

@@ -324,6 +324,22 @@ def test_names_that_programs_reach_for(memory_saver_files):
         """, saver_environment(memory_saver_files))
 
 
+@pytest.mark.parametrize("mode", ["torch", "preload"])
+def test_without_torch_it_says_so(memory_saver_files, mode):
+    env = saver_environment(memory_saver_files, mode)
+    run(f"MODE = {mode!r}" + """
+sys.modules["torch"] = None  # as where it is not installed
+from torch_memory_saver import torch_memory_saver as saver
+saver.hook_mode = MODE
+try:
+    with saver.region("weights", enable_cpu_backup=True, cpu_backup_backend="mmap"): pass
+except ImportError as error:
+    assert "needs torch" in str(error), error
+else:
+    assert False
+""", env)
+
+
 def test_without_a_preloaded_hook_it_says_how(memory_saver_files):
     run("""
         from torch_memory_saver import torch_memory_saver as saver

@@ -95,6 +95,30 @@ def test_errors_have_types():
         """)
 
 
+def test_arguments_of_a_wrong_kind_are_named():
+    run("""
+        import neap
+        for call, kind, words in (
+                (lambda: neap.allocate(-1, "x"), ValueError, "a size in bytes is -1"),
+                (lambda: neap.allocate(1 << 64), ValueError, "a size in bytes is"),
+                (lambda: neap.allocate("5MiB"), TypeError, "a size in bytes is an int, not str"),
+                (lambda: neap.allocate(MIB, 5), TypeError, "a tag is a str, not int"),
+                (lambda: neap.allocate(MIB, "a\\0b"), ValueError, "NUL"),
+                (lambda: neap.allocate(MIB, device=1 << 32), ValueError, "a device is"),
+                (lambda: neap.pause(5), TypeError, "tags are a str, several or None, not int"),
+                (lambda: neap.pause(["a", 5]), TypeError, "a tag is a str, not int"),
+                (lambda: neap.regions(5), TypeError, "a tag is a str, not int"),
+                (lambda: neap.release_store(-1), ValueError, "a size in bytes is -1")):
+            try:
+                call()
+            except kind as error:
+                assert words in str(error), error
+            else:
+                assert False, words
+        neap.allocate(MIB, "caf\u00e9").destroy()
+        """)
+
+
 def test_callbacks_can_stop_a_pause():
     run("""
         import neap

@@ -324,5 +324,19 @@ TEST(Settings, ReadFromAReplay) {
               HasSubstr("what_if[0]"));
 }
 
+TEST(Settings, OfACutHistoryHaveNoRecordedOneToCompareWith) {
+  Json replay = {{"what_if", {{{"conf", ""}, {"peak_reserved", 5u}}}},
+                 {"recorded", {{"conf", ""}, {"peak_reserved", 9u}}},
+                 {"history_cut", nullptr}};
+  EXPECT_EQ(read_settings(replay)->size(), 2u);
+  replay["history_cut"] = {{"comparable", true}};
+  EXPECT_EQ(read_settings(replay)->size(), 2u);
+  replay["history_cut"]["comparable"] = false;
+  const auto settings = read_settings(replay);
+  ASSERT_TRUE(settings.ok());
+  ASSERT_EQ(settings->size(), 1u);
+  EXPECT_EQ(settings->front().kind, SettingOutcome::Kind::kTried);
+}
+
 }  // namespace
 }  // namespace neap::report
