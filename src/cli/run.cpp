@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -46,15 +48,18 @@ class LiveFolder {
   ~LiveFolder() {
     std::error_code ignored;
     if (!path_.empty()) fs::remove_all(path_, ignored);
+    if (lock_ >= 0) ::close(lock_);
   }
   Status make() {
     const char* base = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    std::string pattern = format("{}/neap-run-XXXXXX", base);
+    remove_left(base);
+    std::string pattern = format("{}/{}XXXXXX", base, kPrefix);
     if (::mkdtemp(pattern.data()) == nullptr) {
       return {ErrorCode::kIo,
               format("Cannot make a folder like {}: {}", pattern, system_reason(errno))};
     }
     path_ = pattern;
+    lock_ = lock(path_);
     return {};
   }
   [[nodiscard]] const std::string& path() const { return path_; }
@@ -75,7 +80,38 @@ class LiveFolder {
   }
 
  private:
+  static constexpr std::string_view kPrefix = "neap-run-";
+  static constexpr auto kSettled = std::chrono::minutes(1);
+
+  /// A descriptor that locks the folder until its process ends, or -1.
+  static int lock(const std::string& path) {
+    const int folder = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder < 0 || ::flock(folder, LOCK_EX | LOCK_NB) == 0) return folder;
+    ::close(folder);
+    return -1;
+  }
+
+  /// Removes folders of this user whose `neap run` was killed: nobody holds their lock. One that has
+  /// just changed may be about to be locked, or its program still writes to it.
+  static void remove_left(const char* base) {
+    std::error_code error;
+    for (fs::directory_iterator it(base, error), end; !error && it != end; it.increment(error)) {
+      const fs::path& path = it->path();
+      struct stat found {};
+      if (!path.filename().string().starts_with(kPrefix) || ::lstat(path.c_str(), &found) != 0 ||
+          !S_ISDIR(found.st_mode) || found.st_uid != ::geteuid() ||
+          std::time(nullptr) - found.st_mtime < std::chrono::seconds(kSettled).count())
+        continue;
+      const int folder = lock(path.string());
+      if (folder < 0) continue;
+      std::error_code ignored;
+      fs::remove_all(path, ignored);
+      ::close(folder);
+    }
+  }
+
   std::string path_;
+  int lock_ = -1;
 };
 
 std::uint64_t number(const Json& from, const char* key) {

@@ -99,6 +99,11 @@ void add_notes(const trace::Recording& recording, const trace::DeviceRecording& 
   if (report.history.unmatched_frees > 0)
     notes.push_back(
         format("{} frees have no allocation in the trace", report.history.unmatched_frees));
+  if (!report.is_run && report.history.peak_total > report.history.peak_reserved)
+    notes.push_back(
+        format("more is allocated ({}) than reserved ({}): the file is damaged, or events "
+               "are missing; do not rely on these numbers",
+               Bytes(report.history.peak_total), Bytes(report.history.peak_reserved)));
   if (!device.has_times)
     notes.push_back("the file has no time stamps; time is the event's index in ns");
   if (recording.devices.size() > 1)

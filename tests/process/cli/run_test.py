@@ -96,6 +96,28 @@ def shows_a_live_line_on_a_terminal():
     assert b"calls passed on, peak 15 MiB" in shown, shown
 
 
+def removes_what_killed_runs_left():
+    def start():
+        running = subprocess.Popen([NEAP, "run", "--quiet", "--", "sh", "-c", "echo $NEAP_LIVE $$; exec sleep 40"], env=ENVIRONMENT,
+                                   stdout=subprocess.PIPE, text=True)
+        folder, program = running.stdout.readline().split()
+        return running, folder, int(program)
+
+    killed, left, orphan = start()
+    killed.kill()
+    killed.wait(timeout=20)
+    os.kill(orphan, signal.SIGKILL)
+    alive, used, program = start()
+    assert os.path.isdir(left) and os.path.isdir(used)  # too young to be taken for left
+    for folder in (left, used):
+        os.utime(folder, (1, 1))
+    assert neap("run", "--quiet", "--", "true").returncode == 0
+    assert not os.path.exists(left) and os.path.isdir(used)
+    os.kill(program, signal.SIGTERM)
+    alive.wait(timeout=20)
+    assert not os.path.exists(used)
+
+
 def skips_what_is_no_report():
     files = "echo '{}' > $NEAP_LIVE/other.json; echo '{' > $NEAP_LIVE/7.json; echo '[]' > $NEAP_LIVE/8.json; mkdir $NEAP_LIVE/9.json"
     done = neap("run", "--json", "--", "sh", "-c", files)
@@ -104,6 +126,7 @@ def skips_what_is_no_report():
 
 
 for case in (counts_what_is_passed_on, makes_regions_and_a_trace, prints_a_tag_on_one_line,
-             gives_the_commands_exit_code_and_signals, says_what_is_missing, shows_a_live_line_on_a_terminal, skips_what_is_no_report):
+             gives_the_commands_exit_code_and_signals, says_what_is_missing, shows_a_live_line_on_a_terminal, skips_what_is_no_report,
+             removes_what_killed_runs_left):
     case()
     print("passed", case.__name__, flush=True)

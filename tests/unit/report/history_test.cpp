@@ -321,6 +321,20 @@ TEST(Gather, OtherDevicesOfARecordingAreNoted) {
   EXPECT_THAT(notes(), testing::Contains("device 0 of 2 is shown; --device chooses another"));
 }
 
+TEST(Gather, MoreAllocatedThanReservedIsNoted) {
+  SyntheticRun run;
+  run.add(trace::EventKind::kSegmentAlloc, "", 0x40000000, 20 * kMiB);
+  run.add(trace::EventKind::kAlloc, "", 0x40000000, 12 * kMiB);
+  const auto notes = [&] {
+    const auto report = make_report(run.recording, "test", {}, {});
+    EXPECT_TRUE(report.ok()) << report.status().message();
+    return report.ok() ? report->notes : std::vector<std::string>();
+  };
+  EXPECT_THAT(notes(), testing::IsEmpty());
+  run.add(trace::EventKind::kAlloc, "", 1ull << 50, 1ull << 62);
+  EXPECT_THAT(notes(), testing::Contains(testing::HasSubstr("more is allocated (")));
+}
+
 TEST(Gather, MomentsAndTheirMistakes) {
   EXPECT_EQ(*parse_duration("3.2s"), 3.2);
   EXPECT_EQ(*parse_duration("120 ms"), 0.12);
