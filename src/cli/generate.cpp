@@ -141,8 +141,8 @@ class Network {
   spec::Architecture shape_;
   at::TensorOptions options_;
   std::optional<model::Transformer> transformer_;
+  at::Tensor cells_;  // of the largest cache so far
   model::KvCache cache_;
-  std::int64_t batch_ = 0, tokens_ = 0;
 };
 
 template <class Make>
@@ -171,15 +171,14 @@ Network::Network(const spec::ModelFiles& files, const spec::Architecture& shape,
 }
 
 model::KvCache& Network::cache(std::int64_t batch, std::int64_t tokens) {
-  if (batch <= batch_ && tokens <= tokens_) return cache_;
-  batch_ = std::max(batch, batch_);
-  tokens_ = std::max(tokens, tokens_);
+  const std::int64_t elements = model::KvCache::elements(shape_, batch, tokens);
   cache_ = {};
-  const std::int64_t elements = model::KvCache::elements(shape_, batch_, tokens_);
-  const Bytes bytes(elements * static_cast<std::int64_t>(options_.dtype().itemsize()));
-  const at::Tensor cells =
-      on_device("Keys and values", bytes, [&] { return at::zeros({elements}, options_); });
-  cache_ = model::KvCache::over(cells, shape_, batch_, tokens_);
+  if (!cells_.defined() || cells_.numel() < elements) {
+    cells_ = at::Tensor();
+    const Bytes bytes(elements * static_cast<std::int64_t>(options_.dtype().itemsize()));
+    cells_ = on_device("Keys and values", bytes, [&] { return at::zeros({elements}, options_); });
+  }
+  cache_ = model::KvCache::over(cells_, shape_, batch, tokens);
   return cache_;
 }
 
@@ -235,12 +234,6 @@ struct Part {
   std::vector<Request> requests;
   std::uint64_t first = 0;  // prompts before them
   bool last = false;
-
-  [[nodiscard]] std::int64_t longest() const {
-    std::size_t out = 0;
-    for (const Request& request : requests) out = std::max(out, request.tokens.size());
-    return static_cast<std::int64_t>(out);
-  }
 };
 
 class Generate {
@@ -252,6 +245,8 @@ class Generate {
   [[nodiscard]] Part read_part();
   void check(const Request& request) const;
   void respond(Network& network, const Part& part, Progress& progress);
+  void respond(Network& network, const Part& part, const std::vector<std::uint64_t>& texts,
+               Progress& progress);
 
   const GenerateSettings& settings_;
   spec::ModelFiles files_;
@@ -299,20 +294,36 @@ Part Generate::read_part() {
   return part;
 }
 
+// Texts whose lengths turn positions differently are generated apart, so that none depends on the others.
 void Generate::respond(Network& network, const Part& part, Progress& progress) {
+  const auto n = static_cast<std::uint64_t>(settings_.n);
+  const std::uint64_t begin = std::max(part.first * n, settings_.skip);
+  std::map<std::int64_t, std::vector<std::uint64_t>> alike;
+  for (std::uint64_t text = begin; text < (part.first + part.requests.size()) * n; ++text) {
+    const std::int64_t length =
+        std::ssize(part.requests[text / n - part.first].tokens) + settings_.max_new_tokens;
+    alike[std::max(spec::least_alike(shape_.rotary, length),
+                   spec::least_alike(shape_.sliding_rotary, length))]
+        .push_back(text);
+  }
+  for (const auto& [length, texts] : alike) respond(network, part, texts, progress);
+}
+
+void Generate::respond(Network& network, const Part& part, const std::vector<std::uint64_t>& texts,
+                       Progress& progress) {
+  const auto n = static_cast<std::uint64_t>(settings_.n);
   rollout::GenerateOptions options;
   options.sampling = settings_.sampling;
   options.sampling.log_probs = settings_.json;
-  options.prompt_width = part.longest();
   options.max_new_tokens = settings_.max_new_tokens;
   options.eos_token_ids = text_.ends;
   options.pad_token_id = text_.pad;
-  const auto n = static_cast<std::uint64_t>(settings_.n);
-  const std::uint64_t begin = std::max(part.first * n, settings_.skip);
   std::vector<rollout::Prompt> prompts;
-  for (std::uint64_t text = begin; text < (part.first + part.requests.size()) * n; ++text)
+  for (const std::uint64_t text : texts) {
     prompts.push_back({part.requests[text / n - part.first].tokens,
                        random_key({settings_.seed, text / n, text % n})});
+    options.prompt_width = std::max(options.prompt_width, std::ssize(prompts.back().tokens));
+  }
   const std::int64_t batch = std::min(settings_.batch, std::ssize(prompts));
   options.prefill =
       spec::prefill_shape(batch, options.prompt_width, settings_.max_num_batched_tokens);
@@ -321,7 +332,7 @@ void Generate::respond(Network& network, const Part& part, Progress& progress) {
     return stops.push(response, token);
   };
   options.on_response = [&](std::size_t response, const rollout::Response& r) {
-    const std::uint64_t text = begin + response;
+    const std::uint64_t text = texts[response];
     output_.add(text, output_.line(part.requests[text / n - part.first], text % n, r));
     progress.add(1);
   };

@@ -235,7 +235,7 @@ class PhasePasses {
   }
   [[nodiscard]] step::LongPrompt<T> long_prompt(const Generation& g, std::int64_t started) const {
     const std::int64_t longest = job_.data.max_prompt_length;
-    step::LongPrompt<T> out{longs({longest}), {}, longs({started}), job_.prefill().tokens, longest};
+    step::LongPrompt<T> out{longs({longest}), {}, longs({started}), job_.prefill().tokens};
     for (std::int64_t row = 0; row < std::min(g.n, g.batch); ++row) out.rows.push_back(row);
     return out;
   }
@@ -255,7 +255,7 @@ class PhasePasses {
     if (in_chunks()) {
       const step::LongPrompt<T> one = long_prompt(g, 1);
       for_smaller(one.chunk, [&](std::int64_t n) {
-        (void)step::prefill_part(ops_, w, one, one.longest - n, n, cache);
+        (void)step::prefill_part(ops_, w, one, job_.data.max_prompt_length - n, n, cache);
       });
     } else if (g.waits) {
       for_smaller(prompts, [&](std::int64_t some) { prefill(w, cache, some, g); });

@@ -191,8 +191,7 @@ bool Generation<Cache>::admit() {
   if (in_chunks()) {
     const auto sequence = rows_[static_cast<std::size_t>(admission.rows.front())];
     const step::LongPrompt<at::Tensor> prompt{on_host(prompts_[sequence].tokens), admission.rows,
-                                              on_host(admission.prompts), options_.prefill.tokens,
-                                              options_.prompt_width};
+                                              on_host(admission.prompts), options_.prefill.tokens};
     next = step::prefill_in_chunks_and_sample(model_.ops(), model_.weights(), prompt, first, cache_,
                                               options_.sampling);
   } else {

@@ -63,8 +63,10 @@ struct RotaryTable {
   std::vector<float> frequencies;  ///< dimensions / 2
   double attention_factor = 1;
 };
-/// `length`: tokens of the longest sequence of the batch; dynamic scaling and longrope depend on it.
+/// `length`: tokens that a sequence may have; dynamic scaling and longrope depend on it.
 [[nodiscard]] RotaryTable rotary_table(const Rotary& rotary, std::int64_t length);
+/// The least length with the same table.
+[[nodiscard]] std::int64_t least_alike(const Rotary& rotary, std::int64_t length);
 
 /// Press, Smith and Lewis 2022 (ALiBi): what a step away costs the scores of each head; powers of two
 /// from 2^(-8 / heads), where heads is a power of two.

@@ -121,6 +121,12 @@ std::vector<float> alibi_slopes(std::int64_t heads) {
   return slopes;
 }
 
+std::int64_t least_alike(const Rotary& rotary, std::int64_t length) {
+  if (length <= rotary.original_max_positions) return 0;
+  if (rotary.scaling == Rotary::Scaling::kDynamic) return length;
+  return rotary.scaling == Rotary::Scaling::kLongrope ? rotary.original_max_positions + 1 : 0;
+}
+
 RotaryTable rotary_table(const Rotary& rotary, std::int64_t length) {
   using Scaling = Rotary::Scaling;
   const bool dynamic = rotary.scaling == Scaling::kDynamic;

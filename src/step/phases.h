@@ -366,7 +366,6 @@ struct LongPrompt {
   std::vector<std::int64_t> rows;  // of the sequences that start with it
   T prompts;                       // (S,) int64, on the host: 0 for each of these sequences
   std::int64_t chunk = 0;          // tokens of a pass
-  std::int64_t longest = 0;        // tokens that any prompt may have
 };
 
 /// Its tokens [first, first + count): the last one's hidden state (1, C).
@@ -374,7 +373,7 @@ template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
 T prefill_part(Ops& ops, const Weights<T>& w, const LongPrompt<T>& prompt, std::int64_t first,
                std::int64_t count, const Cache& cache) {
   return prefill_chunk(ops, w, ops.to_device(ops.narrow(prompt.tokens, 0, first, count)),
-                       {prompt.rows, first}, prompt.longest, cache);
+                       {prompt.rows, first}, cache);
 }
 
 /// As above for one prompt, `chunk` tokens at a time: what a pass takes is bounded by them and by a

@@ -33,7 +33,9 @@ BatchTokens<T> of_one_length(const T& tokens, std::int64_t length) {
   return {tokens, {tokens.size(0) / length, length}, {}};
 }
 
-/// positions (P,) int64 and their rotation. `longest`: tokens of the longest sequence.
+/// positions (P,) int64 and their rotation. `longest`: tokens that a sequence may have. Rotations that
+/// depend on it (dynamic, longrope) are those of the job's longest sequence in training, scoring and
+/// generation alike, whatever the batch holds: keys in the cache and log-probabilities stay comparable.
 template <class Ops, class T = typename Ops::Tensor>
 Rows<T> make_rows(Ops& ops, const Weights<T>& w, Spans<T> spans, T positions,
                   std::int64_t longest) {
@@ -148,7 +150,7 @@ T prefill(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths, cons
           const Cache& cache) {
   const std::int64_t t = tokens.size(1);
   const T flat = ops.view(tokens, {-1});
-  const Rows<T> places = rows_of_batch(ops, w, of_one_length(flat, t));
+  const Rows<T> places = make_rows(ops, w, {tokens.size(0), t}, ops.iota(t), cache.max_tokens());
   const auto attend = [&](std::size_t i, Heads<T> heads) {
     cache.store_prompts(ops, i, rows, heads, t);
     return ops.attention(std::move(heads), places.spans,
@@ -164,13 +166,13 @@ T prefill(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths, cons
   return ops.take_rows(x, last);
 }
 
-/// Runs the next tokens (n,) of a prompt whose longest may have `longest`. Returns the last one's
-/// hidden state (1, C).
+/// Runs the next tokens (n,) of a prompt. Returns the last one's hidden state (1, C).
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
 T prefill_chunk(Ops& ops, const Weights<T>& w, const T& tokens, const PromptChunk& chunk,
-                std::int64_t longest, const Cache& cache) {
+                const Cache& cache) {
   const std::int64_t n = tokens.size(0);
-  const Rows<T> places = make_rows(ops, w, {1, n}, ops.plus(ops.iota(n), chunk.first), longest);
+  const Rows<T> places =
+      make_rows(ops, w, {1, n}, ops.plus(ops.iota(n), chunk.first), cache.max_tokens());
   const T x = ops.generating([&] {
     return through_blocks(
         ops, w, embed(ops, w, tokens, places.positions), [&](std::size_t i, T in) {
@@ -190,7 +192,7 @@ T prefill_chunk(Ops& ops, const Weights<T>& w, const T& tokens, const PromptChun
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
 T decode(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions, const Cache& cache,
          std::int64_t key_limit) {
-  const Rows<T> rows = make_rows(ops, w, {tokens.size(0), 1}, positions, key_limit);
+  const Rows<T> rows = make_rows(ops, w, {tokens.size(0), 1}, positions, cache.max_tokens());
   const typename Cache::Step step =
       cache.step(ops, w.architecture, positions, key_limit, ops.dtype(w.token_table));
   return through_blocks(ops, w, embed(ops, w, tokens, positions), [&](std::size_t i, T x) {

@@ -178,10 +178,6 @@ TEST_P(Golden, ScoresAreHuggingFaces) {
 }
 
 TEST_P(Golden, DecodingGivesTheSameLogits) {
-  // Cached keys keep the rotation of a shorter sequence, here and there.
-  using Scaling = spec::Rotary::Scaling;
-  if (shape_.rotary.scaling == Scaling::kDynamic || shape_.rotary.scaling == Scaling::kLongrope)
-    GTEST_SKIP() << "the frequencies depend on the length";
   Transformer model = make(spec::Head::kLanguageModel);
   const Tensor tokens = stored("tokens");
   KvCache cache =

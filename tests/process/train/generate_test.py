@@ -170,6 +170,22 @@ class Generate(unittest.TestCase):
 
     LONG = ("--input", "rows.jsonl", "--max-new-tokens", 3, "--n", 2)
 
+    def test_positions_that_depend_on_the_length_do_not_depend_on_neighbours(self):
+        shutil.copytree(self.base / "out/latest/actor", self.base / "dynamic")
+        config = json.loads((self.base / "dynamic/config.json").read_text())
+        config.update(max_position_embeddings=24, rope_scaling={"rope_type": "dynamic", "factor": 4.0})
+        (self.base / "dynamic/config.json").write_text(json.dumps(config))
+        texts = ("The", PROMPT, " ".join([PROMPT] * 3), "The soup", " ".join([PROMPT] * 2))
+        rows = [{"prompt": text} for text in texts]
+        (self.base / "lengths.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        together = self.rows("--input", "lengths.jsonl", "--temperature", 0, folder="dynamic")
+        self.assertEqual([row["prompt"] for row in together], list(texts))
+        for row in together:
+            alone = self.rows("--prompt", row["prompt"], "--temperature", 0, folder="dynamic")[0]
+            self.assertEqual(steady(alone), steady(row))
+            for a, b in zip(alone["log_probs"], row["log_probs"]):
+                self.assertAlmostEqual(a, b, delta=1e-4)
+
     def test_what_an_interrupted_process_leaves_can_be_continued(self):
         self.write_prompts("rows.jsonl", 1500, 3)
         whole = self.neap("generate", "out", "--json", *self.LONG)

@@ -200,6 +200,16 @@ TEST_P(EveryKindOfAttention, PromptsInChunksGiveTheSameText) {
   }
 }
 
+TEST_P(EveryKindOfAttention, TextDoesNotDependOnItsNeighbours) {
+  options_.prefill = {100, kLongest};
+  const std::vector<Response> together = with_slots(15);
+  const std::vector<Prompt> all = long_prompts_;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    long_prompts_ = {all[i]};
+    expect_same(with_slots(1), {together[i]});
+  }
+}
+
 TEST_P(EveryKindOfAttention, AnotherLayoutGivesTheSameText) {
   options_.prefill = {100, kLongest};
   const std::vector<Response> slots = with_slots(15);
@@ -238,6 +248,20 @@ INSTANTIATE_TEST_SUITE_P(
                                [](spec::Architecture& a) {
                                  a.rotary.dimensions = 0;
                                  a.alibi = true;
+                               }},
+                      // The shorter sequences end before the length at which the rotation changes.
+                      Features{"dynamic",
+                               [](spec::Architecture& a) {
+                                 a.rotary.scaling = spec::Rotary::Scaling::kDynamic;
+                                 a.rotary.factor = 4;
+                                 a.rotary.original_max_positions = 16;
+                               }},
+                      Features{"longrope",
+                               [](spec::Architecture& a) {
+                                 a.rotary.scaling = spec::Rotary::Scaling::kLongrope;
+                                 a.rotary.original_max_positions = 16;
+                                 a.rotary.short_factors = {1, 1.1F, 1.3F, 1.5F};
+                                 a.rotary.long_factors = {1, 2, 4, 8};
                                }}),
     [](const auto& test) { return test.param.name; });
 
