@@ -5,10 +5,12 @@
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/log.h"
 #include "base/random.h"
 #include "rlhf/core_algos.h"
 #include "rlhf/evaluation.h"
 #include "rlhf/experience.h"
+#include "rlhf/interrupt.h"
 #include "rlhf/judge.h"
 #include "rlhf/ppo_update.h"
 #include "rlhf/reward_scorer.h"
@@ -174,11 +176,21 @@ PpoTrainer::Round PpoTrainer::varied_responses(Metrics& metrics) {
   std::int64_t rows = 0, batches = 0;
   for (; rows < wanted; ++batches) {
     if (most > 0 && batches == most) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  format("After {} batches only {} of {} prompts have responses with different "
-                         "scores; raise algorithm.filter_groups.max_num_gen_batches, or take "
-                         "prompts that are neither too easy nor too hard",
-                         batches, rows / n, wanted / n));
+      throw StepFailure(
+          Status(ErrorCode::kTimeout,
+                 format("After {} batches only {} of {} prompts have responses with different "
+                        "scores; raise algorithm.filter_groups.max_num_gen_batches, or take "
+                        "prompts that are neither too easy nor too hard",
+                        batches, rows / n, wanted / n)),
+          context_.ranks.first());
+    }
+    // No limit is the default, and a policy that solves nothing would generate for ever.
+    if (context_.ranks.any(InterruptScope::requested())) throw StepInterrupted();
+    if (batches > 1 && context_.ranks.first()) {
+      log::info(
+          format("{} batches of prompts generated: {} of {} prompts have responses with "
+                 "different scores; generating more",
+                 batches, rows / n, wanted / n));
     }
     Round round = respond(metrics);
     score(round, metrics);

@@ -81,6 +81,8 @@ class Run {
   void validate();
   void note_validation(const Metrics& metrics);
   void save();
+  /// The last step, if it is not saved yet; returns when it is on the disk.
+  void save_last();
   void finish();
 
   spec::Job job_;  // with what the plan chose
@@ -128,6 +130,9 @@ Outcome Run::execute() {
     if (!found_) validate();
     const InterruptScope interrupts;
     loop();
+  } catch (const StepInterrupted&) {
+    interrupted_ = true;
+    save_last();
   } catch (const StepFailure& e) {
     keep_steps_before(e);
   }
@@ -166,7 +171,7 @@ void Run::compare_plans() {
 }
 
 void Run::keep_steps_before(const StepFailure& failure) {
-  if (step_ > 0 && saved_ != step_) save();
+  if (step_ > 0) save_last();
   const std::string kept = step_ > 0
                                ? format("They are saved in {}; the same command resumes from there",
                                         train::checkpoint_folder(output_, step_).string())
@@ -326,8 +331,7 @@ void Run::loop() {
     if (last || due(job_.trainer.test_freq)) validate();
     if (last || stop_.reached() || due(job_.trainer.save_freq) || best_.step() == step_) save();
   }
-  if (saved_ != step_) save();
-  commit_.wait();
+  save_last();
 }
 
 void Run::one_step() {
@@ -390,6 +394,11 @@ void Run::save() {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   log::info(format("wrote {} in {:.1f} s; it goes to the disk in the background",
                    train::checkpoint_folder(output_, step_).string(), seconds.count()));
+}
+
+void Run::save_last() {
+  if (saved_ != step_) save();
+  commit_.wait();
 }
 
 void Run::finish() {

@@ -66,6 +66,12 @@ class StepFailure : public parallel::CollectiveError {
   using CollectiveError::CollectiveError;
 };
 
+/// A step was stopped by a signal, on every rank, before anything that outlives it has changed.
+class StepInterrupted : public StepFailure {
+ public:
+  StepInterrupted() : StepFailure(Status(ErrorCode::kCancelled, "Interrupted"), true) {}
+};
+
 /// parallel::run_collectively in a step or a validation: `work` that fails is a StepFailure.
 void run_in_step(parallel::Communicator& ranks, const std::function<void()>& work);
 

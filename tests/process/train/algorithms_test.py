@@ -8,6 +8,7 @@ import json
 import math
 import re
 import shutil
+import signal
 import statistics
 
 from neap_program import write_safetensors
@@ -262,7 +263,21 @@ class Algorithms(TrainCase):
         self.assertEqual(self.train("filter-resumed", "bandit.toml", dapo), rows)
         result = self.neap("train", "bandit.toml", "trainer.default_local_dir=out/filter-limit", *dapo,
                            "actor_rollout_ref.rollout.temperature=0", "algorithm.filter_groups.max_num_gen_batches=2")
-        self.assert_fails(result, 2, "After 2 batches only 0 of 16 prompts")
+        self.assert_fails(result, 1, "Stopped after 0 of 6 steps", "After 2 batches only 0 of 16 prompts")
+
+    def test_dynamic_sampling_that_finds_nothing_can_be_interrupted(self):
+        arguments = ("train", "bandit.toml", "trainer.default_local_dir=out/filter-endless", "algorithm.filter_groups.enable=true",
+                     "actor_rollout_ref.rollout.n=2", "actor_rollout_ref.rollout.temperature=0", "trainer.total_training_steps=6")
+        process = self.start(*arguments)
+        lines = []
+        while not any("4 batches of prompts generated: 0 of 16 prompts" in line for line in lines):
+            lines.append(process.stderr.readline())
+            self.assertTrue(lines[-1], "".join(lines))
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 1, err)
+        self.assertIn("Interrupted after step 0 of 6", err)
+        self.assertTrue((self.home / "out/filter-endless/global_step_0").is_dir())
 
     def test_dynamic_sampling_compares_other_numbers(self):
         dapo = ["algorithm.filter_groups.enable=true", "trainer.total_training_steps=2", "actor_rollout_ref.rollout.n=2"]
@@ -279,7 +294,7 @@ class Algorithms(TrainCase):
         result = self.neap("train", "bandit.toml", "trainer.default_local_dir=out/filter-kl-limit", *dapo, *kl,
                            "algorithm.filter_groups.metric=seq_final_reward", "actor_rollout_ref.rollout.temperature=0",
                            "algorithm.filter_groups.max_num_gen_batches=3")
-        self.assert_fails(result, 2, "After 3 batches only 0 of 16 prompts")
+        self.assert_fails(result, 1, "After 3 batches only 0 of 16 prompts")
         self.assert_fails(self.neap("train", "bandit.toml", *dapo, "algorithm.filter_groups.metric=acc"), 2, "[[reward.functions]]")
 
     def test_dapo_improves_held_out_prompts(self):
