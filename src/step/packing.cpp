@@ -43,8 +43,9 @@ PackingLimits PackingLimits::of(std::int64_t tokens, std::int64_t rows,
   const std::int64_t average = std::max(kShortSequence, limits.response / kShareOfResponse);
   const std::int64_t most =
       std::max({kFewestSequences, 2 * div_up(tokens, limits.longest), tokens / average});
+  const std::int64_t with_one_token_each = tokens / limits.of_row * limits.of_row;
   return {std::min(tokens, all * limits.longest),
-          std::min(all, div_up(most, limits.of_row) * limits.of_row)};
+          std::min({all, div_up(most, limits.of_row) * limits.of_row, with_one_token_each})};
 }
 
 std::vector<std::vector<std::int64_t>> pack_rows(const std::vector<std::int64_t>& tokens,

@@ -94,5 +94,22 @@ TEST(Packing, TheExtremesOfAPlanBoundEveryMicroBatch) {
   EXPECT_EQ(std::ssize(pairs.starts) - 1, 2 * first);
 }
 
+// Budgets below the number of sequences that usually go together, too.
+TEST(Packing, EverySequenceOfAPlanHasTokens) {
+  for (std::int64_t longest = 2; longest <= 40; ++longest) {
+    for (std::int64_t budget = longest; budget <= 3 * longest; ++budget) {
+      for (const std::int64_t of_row : {1, 2}) {
+        const SequenceLimits lengths{longest, longest - 1, of_row};
+        const PackedLayout layout = extreme_layout(20, budget * of_row, lengths, of_row);
+        for (std::size_t i = 1; i < layout.starts.size(); ++i) {
+          const std::int64_t tokens = layout.starts[i] - layout.starts[i - 1];
+          ASSERT_GE(tokens, 1) << longest << " " << budget << " " << of_row;
+          ASSERT_LE(tokens, longest);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace neap::step
