@@ -241,8 +241,9 @@ class PhasePasses {
   }
   void decode(const Weights& w, const step::SlotCache<T>& cache, std::int64_t rows,
               std::int64_t limit, const step::SamplingOptions& sampling) {
-    (void)step::decode_and_sample(ops_, w, longs({rows}), longs({rows}),
-                                  draw(sampling, rows, limit), cache, limit, sampling);
+    step::DecodeRows<T> now = step::decode_rows(ops_, longs({rows}), longs({rows}), longs({rows}));
+    (void)step::decode_and_sample(ops_, w, now, draw(sampling, rows, limit), cache, limit,
+                                  sampling);
   }
 
   /// Passes with fewer rows as sequences end, fewer prompts as they start one after another, shorter

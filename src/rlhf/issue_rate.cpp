@@ -43,8 +43,8 @@ class NoSink final : public step::MemorySink {
 template <class Ops, class T = typename Ops::Tensor>
 void decode(Ops& ops, const step::Weights<T>& weights, const step::SlotCache<T>& cache,
             const T& integers, const T& uniforms) {
-  (void)step::decode_and_sample(ops, weights, integers, integers, {uniforms, {}, {}}, cache,
-                                kTokens, {});
+  step::DecodeRows<T> rows = step::decode_rows(ops, integers, integers, integers);
+  (void)step::decode_and_sample(ops, weights, rows, {uniforms, {}, {}}, cache, kTokens, {});
 }
 
 // Operations of a step, as plans count them.

@@ -10,6 +10,7 @@
 #include <deque>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -89,6 +90,11 @@ class Generation {
   bool admit();
   void compact();
   void decode();
+  /// Of the first `rows` rows; idle ones compute what is not read.
+  [[nodiscard]] step::DecodeRows<at::Tensor> decode_rows(std::size_t rows) const;
+  [[nodiscard]] std::int64_t position(std::size_t sequence) const {
+    return prompt_length(sequence) + std::ssize(responses_[sequence].tokens) - 1;
+  }
   [[nodiscard]] step::Draw<at::Tensor> draw(const std::vector<std::int64_t>& rows,
                                             std::int64_t width) const;
   void take(const std::vector<std::int64_t>& rows, const step::Sampled<at::Tensor>& next,
@@ -103,6 +109,7 @@ class Generation {
   std::vector<SeenTokens> seen_;   // of each sequence, with penalties
   std::vector<std::size_t> rows_;  // sequence in each row of the cache
   std::deque<std::size_t> waiting_;
+  std::optional<step::DecodeRows<at::Tensor>> next_;  // none once a row starts, moves or ends
   std::size_t ended_ = 0;
 };
 
@@ -186,6 +193,7 @@ template <step::KvLayout<model::AtenOps> Cache>
 bool Generation<Cache>::admit() {
   const Admission admission = fill_rows();
   if (admission.rows.empty()) return false;
+  next_.reset();
   const step::Draw<at::Tensor> first = draw(admission.rows, options_.prompt_width);
   step::Sampled<at::Tensor> next;
   if (in_chunks()) {
@@ -209,6 +217,7 @@ void Generation<Cache>::compact() {
   const std::size_t busy =
       rows_.size() - static_cast<std::size_t>(std::count(rows_.begin(), rows_.end(), kIdle));
   if (!waiting_.empty() || rows() < 2 * busy) return;
+  next_.reset();
   const bridge::HostScope scratch;
   std::size_t idle = 0;
   for (std::size_t from = rows(); from-- > busy;) {
@@ -221,26 +230,35 @@ void Generation<Cache>::compact() {
   }
 }
 
-/// One token for every row; idle ones compute what is not read.
+template <step::KvLayout<model::AtenOps> Cache>
+step::DecodeRows<at::Tensor> Generation<Cache>::decode_rows(std::size_t rows) const {
+  std::vector<std::int64_t> tokens(rows, options_.pad_token_id), positions(rows, 0),
+      advance(rows, 0);
+  for (std::size_t row = 0; row < rows; ++row) {
+    if (rows_[row] == kIdle) continue;
+    tokens[row] = responses_[rows_[row]].tokens.back();
+    positions[row] = position(rows_[row]);
+    advance[row] = 1;
+  }
+  return step::decode_rows(model_.ops(), on_host(tokens), on_host(positions), on_host(advance));
+}
+
+/// One token for every row.
 template <step::KvLayout<model::AtenOps> Cache>
 void Generation<Cache>::decode() {
   const std::size_t n = rows();
-  std::vector<std::int64_t> tokens(n, options_.pad_token_id), positions(n, 0), active;
+  std::vector<std::int64_t> active, all(n);
+  std::iota(all.begin(), all.end(), 0);
   std::int64_t key_limit = 1;
   for (std::size_t row = 0; row < n; ++row) {
     if (rows_[row] == kIdle) continue;
-    const std::size_t sequence = rows_[row];
-    const auto& response = responses_[sequence].tokens;
-    tokens[row] = response.back();
-    positions[row] = prompt_length(sequence) + std::ssize(response) - 1;
-    key_limit = std::max(key_limit, positions[row] + 1);
+    key_limit = std::max(key_limit, position(rows_[row]) + 1);
     active.push_back(static_cast<std::int64_t>(row));
   }
-  std::vector<std::int64_t> all(n);
-  std::iota(all.begin(), all.end(), 0);
+  if (!next_) next_ = decode_rows(n);
   const step::Sampled<at::Tensor> next =
-      step::decode_and_sample(model_.ops(), model_.weights(), on_host(tokens), on_host(positions),
-                              draw(all, key_limit), cache_, key_limit, options_.sampling);
+      step::decode_and_sample(model_.ops(), model_.weights(), *next_, draw(all, key_limit), cache_,
+                              key_limit, options_.sampling);
   take(active, next, true);
 }
 
@@ -296,6 +314,7 @@ void Generation<Cache>::take(const std::vector<std::int64_t>& rows,
     response.ended = ends(sequence, tokens[at]);
     if (!response.ended && std::ssize(response.tokens) < options_.max_new_tokens) continue;
     rows_[row] = kIdle;
+    next_.reset();
     cache_.end(rows[i]);
     ++ended_;
     if (options_.on_response) options_.on_response(sequence, response);

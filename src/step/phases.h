@@ -324,16 +324,20 @@ PreferenceStatistics preference_micro_batch(Ops& ops, const Weights<T>& w,
 
 // ---- generation ----
 
-/// The next tokens after hidden states (B, C), on the host; `draw` is on the host, too.
+/// The next tokens after hidden states (B, C), on the device; `draw` is on the host.
 template <class Ops, class T = typename Ops::Tensor>
-Sampled<T> sampled_on_host(Ops& ops, const Weights<T>& w, const T& hidden,
-                           const SamplingOptions& sampling, const Draw<T>& draw) {
+Sampled<T> sampled(Ops& ops, const Weights<T>& w, const T& hidden, const SamplingOptions& sampling,
+                   const Draw<T>& draw) {
   Draw<T> here{ops.to_device(draw.uniforms), {}, {}};
   if (sampling.penalizes()) {
     here.seen = ops.to_device(draw.seen);
     here.amounts = ops.to_device(draw.amounts);
   }
-  const Sampled<T> s = sample(ops, logits(ops, w, hidden), sampling, here);
+  return sample(ops, logits(ops, w, hidden), sampling, here);
+}
+
+template <class Ops, class T = typename Ops::Tensor>
+Sampled<T> on_host(Ops& ops, const Sampled<T>& s) {
   return {ops.to_host(s.tokens), s.log_probs.defined() ? ops.to_host(s.log_probs) : T()};
 }
 
@@ -356,7 +360,7 @@ Sampled<T> prefill_and_sample(Ops& ops, const Weights<T>& w, const PromptBatch<T
                      ops.to_device(batch.rows), cache);
   if (batch.prompts.size(0) != hidden.size(0))
     hidden = ops.take_rows(hidden, ops.to_device(batch.prompts));
-  return sampled_on_host(ops, w, hidden, sampling, draw);
+  return on_host(ops, sampled(ops, w, hidden, sampling, draw));
 }
 
 /// A prompt that is prefilled in parts.
@@ -389,17 +393,31 @@ Sampled<T> prefill_in_chunks_and_sample(Ops& ops, const Weights<T>& w, const Lon
     hidden = prefill_part(ops, w, prompt, first, std::min(prompt.chunk, length - first), cache);
   }
   if (prompt.prompts.size(0) > 1) hidden = ops.take_rows(hidden, ops.to_device(prompt.prompts));
-  return sampled_on_host(ops, w, hidden, sampling, draw);
+  return on_host(ops, sampled(ops, w, hidden, sampling, draw));
 }
 
-/// One decoding step: host tokens (B,) at positions (B,) -> the next tokens, on the host.
+/// What the next decoding step starts from, on the device: (B,) int64 each.
+template <class T>
+struct DecodeRows {
+  T tokens;     // the last one of each row
+  T positions;  // its position
+  T advance;    // 1, or 0 of an idle row: its position stays within the cache
+};
+template <class Ops, class T = typename Ops::Tensor>
+DecodeRows<T> decode_rows(Ops& ops, const T& tokens, const T& positions, const T& advance) {
+  return {ops.to_device(tokens), ops.to_device(positions), ops.to_device(advance)};
+}
+
+/// One decoding step: the next tokens (B,), on the host. `rows` are those of the step after it.
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
-Sampled<T> decode_and_sample(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions,
+Sampled<T> decode_and_sample(Ops& ops, const Weights<T>& w, DecodeRows<T>& rows,
                              const Draw<T>& draw, const Cache& cache, std::int64_t key_limit,
                              const SamplingOptions& sampling) {
-  const T hidden =
-      decode(ops, w, ops.to_device(tokens), ops.to_device(positions), cache, key_limit);
-  return sampled_on_host(ops, w, hidden, sampling, draw);
+  const Sampled<T> next = sampled(
+      ops, w, decode(ops, w, rows.tokens, rows.positions, cache, key_limit), sampling, draw);
+  rows.tokens = ops.view(next.tokens, {-1});
+  ops.add_(rows.positions, rows.advance);
+  return on_host(ops, next);
 }
 
 }  // namespace neap::step

@@ -60,8 +60,10 @@ class GenerationPool : public ::testing::Test {
                                                    longs({1, prompts}), longs({prompts})};
       (void)step::prefill_and_sample(ops, weights, batch,
                                      {host({prompts}, Dtype::kFloat32), {}, {}}, cache, {});
-      (void)step::decode_and_sample(ops, weights, longs({rows}), longs({rows}),
-                                    {host({rows}, Dtype::kFloat32), {}, {}}, cache, limit, {});
+      step::DecodeRows<CountedTensor> now =
+          step::decode_rows(ops, longs({rows}), longs({rows}), longs({rows}));
+      (void)step::decode_and_sample(ops, weights, now, {host({rows}, Dtype::kFloat32), {}, {}},
+                                    cache, limit, {});
     }
     return memory.peak_reserved();
   }
