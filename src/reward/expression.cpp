@@ -1,6 +1,7 @@
 #include "reward/expression.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 
@@ -17,6 +18,7 @@ constexpr double kRelative = 1e-13;
 constexpr double kMaxRelative = 1e-9, kMaxAbsolute = 1e-12;
 constexpr int kPoints = 12;
 constexpr int kPointsNeeded = 4;
+constexpr std::uint64_t kExactPoints = 2;
 
 Value rounded(Complex value, double error) {
   return {value, error + 2 * kEps * std::abs(value)};
@@ -64,6 +66,22 @@ Value factorial(const Value& a) {
   const double value = std::round(std::tgamma(a.value.real() + 1));
   const bool whole = a.value.real() == std::floor(a.value.real());
   return rounded(whole ? value : std::tgamma(a.value.real() + 1), 16 * kEps * value);
+}
+
+Value binomial(const Value& a, const Value& b) {
+  double n = a.value.real();
+  double k = b.value.real();
+  if (a.value.imag() != 0 || b.value.imag() != 0) return {std::nan(""), 0};
+  if (k != std::floor(k)) {
+    if (n < 0 || k < 0) return {std::nan(""), 0};  // as factorials
+    const double value = std::tgamma(n + 1) / std::tgamma(k + 1) / std::tgamma(n - k + 1);
+    return rounded(value, 64 * kEps * std::abs(value));
+  }
+  if (n == std::floor(n) && n >= 0) k = std::min(k, n - k);
+  if (k > Expression::kMaxFactors) return {std::nan(""), 0};
+  double value = k < 0 ? 0 : 1;
+  for (double i = 0; i < k; ++i) value = value * (n - i) / (i + 1);
+  return rounded(value, 4 * kEps * std::max(k, 0.0) * std::abs(value));
 }
 
 Value call(Function function, const Value& a) {
@@ -116,6 +134,17 @@ void visit_points(std::map<std::string, double> variables, Look&& look) {
   }
 }
 
+// Whether both are the same number at every point; nullopt where one is not rational.
+std::optional<bool> exactly_same(const Expression& a, const Expression& b) {
+  for (std::uint64_t point = 0; point < kExactPoints; ++point) {
+    const auto x = a.residue(point);
+    const auto y = x ? b.residue(point) : x;
+    if (!x || !y) return std::nullopt;
+    if (*x != *y) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool Value::finite() const {
@@ -123,7 +152,24 @@ bool Value::finite() const {
 }
 
 Expression::Index Expression::number(double value) {
-  nodes_.push_back({.number = value});
+  const bool whole = value == std::floor(value) && std::abs(value) < 0x1p53;
+  Node node{.number = value};
+  if (whole) {
+    const auto size = static_cast<std::uint64_t>(std::abs(value));
+    node.residue = value < 0 ? kPrime - size : size;
+  }
+  nodes_.push_back(std::move(node));
+  return static_cast<Index>(nodes_.size() - 1);
+}
+Expression::Index Expression::whole_number(std::string_view digits) {
+  Node node{.number = std::nan(""), .residue = 0};  // where it is too large
+  (void)std::from_chars(digits.data(), digits.data() + digits.size(), node.number);
+  for (const char digit : digits) {
+    const auto next = static_cast<std::uint64_t>(digit - '0');
+    node.residue = static_cast<std::uint64_t>(
+        (static_cast<unsigned __int128>(*node.residue) * 10 + next) % kPrime);
+  }
+  nodes_.push_back(std::move(node));
   return static_cast<Index>(nodes_.size() - 1);
 }
 Expression::Index Expression::variable(const std::string& name) {
@@ -148,6 +194,12 @@ bool Expression::is_ratio_of_whole_numbers(Index index) const {
   const Node& node = nodes_[static_cast<std::size_t>(index)];
   return node.operation == Operation::kDivide && is_whole_number(node.left) &&
          is_whole_number(node.right);
+}
+
+bool Expression::is_minus_one(Index index) const {
+  const Node& node = nodes_[static_cast<std::size_t>(index)];
+  return node.operation == Operation::kNegate && is_whole_number(node.left) &&
+         nodes_[static_cast<std::size_t>(node.left)].number == 1;
 }
 
 std::map<std::string, double> Expression::variables() const {
@@ -185,12 +237,28 @@ Expression::Value Expression::apply(const Node& node, const Value& a, const Valu
       return root(a, b);
     case Operation::kFactorial:
       return factorial(a);
+    case Operation::kBinomial:
+      return binomial(a, b);
     case Operation::kAbsolute:
       return {std::abs(a.value), a.error};
     case Operation::kFunction:
       return reward::call(node.function, a);
   }
   return {};
+}
+
+// A double cannot hold it, however it compares with what else it cannot hold.
+bool Expression::is_out_of_range(const Node& node, const Value& value, const Value& a,
+                                 const Value& b) {
+  if (node.operation == Operation::kNumber || node.operation == Operation::kVariable) return false;
+  if (!value.finite()) return a.finite() && b.finite();
+  const bool scales = node.operation == Operation::kMultiply ||
+                      node.operation == Operation::kDivide || node.operation == Operation::kPower ||
+                      (node.operation == Operation::kFunction && node.function == Function::kExp);
+  const bool from_zero = node.operation != Operation::kFunction && a.value == Complex(0);
+  const bool by_zero = node.operation == Operation::kMultiply && b.value == Complex(0);
+  return scales && std::abs(value.value) < std::numeric_limits<double>::min() && !from_zero &&
+         !by_zero && a.finite() && b.finite();
 }
 
 Expression::Value Expression::evaluate(const std::map<std::string, double>& variables) const {
@@ -201,11 +269,16 @@ Expression::Value Expression::evaluate(const std::map<std::string, double>& vari
     const Node& node = nodes_[i];
     values[i] = node.operation == Operation::kVariable ? Value{variables.at(node.name), 0}
                                                        : apply(node, at(node.left), at(node.right));
+    values[i].value += Complex(0);  // \sqrt{-1} with an imaginary part of -0 is -i
+    if (is_out_of_range(node, values[i], at(node.left), at(node.right)))
+      values[i] = {std::nan(""), 0};
   }
   return values[static_cast<std::size_t>(root_)];
 }
 
 bool same_values(const Expression& a, const Expression& b) {
+  const std::optional<bool> exact = exactly_same(a, b);
+  if (exact && !*exact) return false;
   std::map<std::string, double> variables = a.variables();
   variables.merge(b.variables());
   const bool constant = variables.empty();
@@ -214,13 +287,14 @@ bool same_values(const Expression& a, const Expression& b) {
   visit_points(variables, [&](const std::map<std::string, double>& point) {
     const Value x = a.evaluate(point);
     const Value y = b.evaluate(point);
-    const bool infinite = !std::isnan(std::abs(x.value)) && !std::isnan(std::abs(y.value));
-    if (!x.finite() && !y.finite() && !infinite) return !constant;  // says nothing
+    const bool undefined = std::isnan(std::abs(x.value)) || std::isnan(std::abs(y.value));
+    // Says nothing, but that the other one can be computed.
+    if (undefined && (exact || (!x.finite() && !y.finite()))) return !constant;
     same = x.finite() == y.finite() && close(x, y);
     agreed += same ? 1 : 0;
     return same && !constant;
   });
-  return same && agreed >= (constant ? 1 : kPointsNeeded);
+  return same && (exact || agreed >= (constant ? 1 : kPointsNeeded));
 }
 
 bool same_equations(const Expression& a, const Expression& b, const Expression& c,

@@ -8,7 +8,9 @@
 #include <complex>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace neap::reward {
@@ -24,6 +26,7 @@ enum class Operation : std::uint8_t {
   kNegate,
   kRoot,  ///< of the first operand, with the second as degree
   kFactorial,
+  kBinomial,  ///< the first operand over the second
   kAbsolute,
   kFunction
 };
@@ -33,8 +36,10 @@ class Expression {
  public:
   using Index = std::int32_t;
   static constexpr std::size_t kMaxNodes = 2000;
+  static constexpr double kMaxFactors = 5000;  ///< of a factorial or a binomial coefficient
 
   Index number(double value);
+  Index whole_number(std::string_view digits);
   Index variable(const std::string& name);
   Index node(Operation operation, Index left, Index right = -1);
   Index call(Function function, Index argument);
@@ -44,6 +49,7 @@ class Expression {
   /// An integer that stands in the text as such.
   [[nodiscard]] bool is_whole_number(Index index) const;
   [[nodiscard]] bool is_ratio_of_whole_numbers(Index index) const;
+  [[nodiscard]] bool is_minus_one(Index index) const;
 
   /// A value and a bound of its rounding error.
   struct Value {
@@ -51,7 +57,12 @@ class Expression {
     double error = 0;
     [[nodiscard]] bool finite() const;
   };
+  /// What is too large or too small for a double has no value (NaN); infinity is what the text says.
   [[nodiscard]] Value evaluate(const std::map<std::string, double>& variables) const;
+  /// The exact value modulo kPrime; nullopt where it is not rational or too much work. Variables have
+  /// values of their own at each `point`.
+  [[nodiscard]] std::optional<std::uint64_t> residue(std::uint64_t point) const;
+  static constexpr std::uint64_t kPrime = (std::uint64_t{1} << 61) - 1;
   [[nodiscard]] std::map<std::string, double> variables() const;  ///< all with value 0
 
  private:
@@ -61,8 +72,13 @@ class Expression {
     Index left = -1, right = -1;
     double number = 0;
     std::string name{};
+    std::optional<std::uint64_t> residue{};  // of a whole number
   };
+  struct Exact;
+  [[nodiscard]] static std::optional<Exact> apply(const Node& node, const Exact& a, const Exact& b);
   [[nodiscard]] static Value apply(const Node& node, const Value& a, const Value& b);
+  [[nodiscard]] static bool is_out_of_range(const Node& node, const Value& value, const Value& a,
+                                            const Value& b);
   std::vector<Node> nodes_;  // operands before what uses them
   Index root_ = -1;
 };

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "reward/number.h"
 
@@ -18,9 +19,10 @@ constexpr int kMaxDepth = 64;
 struct NamedFunction {
   std::string_view name;
   Function function;
+  bool reciprocal = false;  // of the function
 };
 // Longer names before their beginnings.
-constexpr std::array<NamedFunction, 12> kFunctions = {{{"arcsin", Function::kAsin},
+constexpr std::array<NamedFunction, 15> kFunctions = {{{"arcsin", Function::kAsin},
                                                        {"arccos", Function::kAcos},
                                                        {"arctan", Function::kAtan},
                                                        {"asin", Function::kAsin},
@@ -31,7 +33,14 @@ constexpr std::array<NamedFunction, 12> kFunctions = {{{"arcsin", Function::kAsi
                                                        {"tan", Function::kTan},
                                                        {"ln", Function::kLog},
                                                        {"log", Function::kLog},
-                                                       {"exp", Function::kExp}}};
+                                                       {"exp", Function::kExp},
+                                                       {"sec", Function::kCos, true},
+                                                       {"csc", Function::kSin, true},
+                                                       {"cot", Function::kTan, true}}};
+constexpr std::array<std::pair<Function, Function>, 3> kInverses = {
+    {{Function::kSin, Function::kAsin},
+     {Function::kCos, Function::kAcos},
+     {Function::kTan, Function::kAtan}}};
 constexpr std::array<std::string_view, 21> kGreek = {
     "alpha", "beta",  "gamma",  "delta",  "epsilon", "varepsilon", "zeta",
     "eta",   "theta", "lambda", "mu",     "nu",      "xi",         "rho",
@@ -43,7 +52,7 @@ class Parser {
   explicit Parser(std::string_view text) : text_(text) {}
 
   std::optional<Expression> parse() {
-    const Index root = sum();
+    const Index root = group();
     skip_spaces();
     if (root == kNone || at_ != text_.size() || out_.too_large()) return std::nullopt;
     out_.set_root(root);
@@ -103,6 +112,15 @@ class Parser {
     return left;
   }
 
+  // What braces enclose: a sum, or one above another.
+  Index group() {
+    const Index above = sum();
+    if (above == kNone) return kNone;
+    if (take_word("\\over")) return join(Operation::kDivide, above, sum());
+    if (take_word("\\choose")) return join(Operation::kBinomial, above, sum());
+    return above;
+  }
+
   Index term() {
     Index left = signed_power();
     while (left != kNone) {
@@ -123,23 +141,26 @@ class Parser {
   Index next_factor(Index left) {
     const bool digits = is_digit(peek()) || peek() == '.';
     const bool may_be_mixed = after_number_ && out_.is_whole_number(left);
-    if (digits && !may_be_mixed) return kNone;
+    const bool product = text_.substr(0, at_).ends_with('!');  // 3!7!
+    if (digits && !may_be_mixed && !product) return kNone;
     Index right = power();
-    if (digits) {  // 7 3/4; two numbers side by side are nothing else
+    if (digits && !product) {  // 7 3/4; two numbers side by side are nothing else
       if (right == kNone || !take('/')) return kNone;
       right = join(Operation::kDivide, right, power());
     }
     if (right == kNone) return kNone;
     after_number_ = false;
     const bool mixed = may_be_mixed && out_.is_ratio_of_whole_numbers(right);
-    if (digits && !mixed) return kNone;
+    if (digits && !mixed && !product) return kNone;
     return join(mixed ? Operation::kAdd : Operation::kMultiply, left, right);
   }
 
   [[nodiscard]] bool begins_factor() {
     const char c = peek();
     if (is_digit(c) || is_letter(c) || c == '(' || c == '[' || c == '{' || c == '.') return true;
-    return c == '\\' && at_ + 1 < text_.size() && is_letter(text_[at_ + 1]);
+    const std::string_view rest = text_.substr(at_);
+    return c == '\\' && rest.size() > 1 && is_letter(rest[1]) && !rest.starts_with("\\over") &&
+           !rest.starts_with("\\choose");
   }
 
   Index signed_power() {
@@ -191,7 +212,7 @@ class Parser {
 
   Index bracketed(char open, char close, Index (Parser::*finish)(Index)) {
     if (!take(open)) return kNone;
-    const Index inner = sum();
+    const Index inner = open == '{' ? group() : sum();
     after_number_ = false;
     if (inner == kNone || !take(close)) return kNone;
     return finish == nullptr ? inner : (this->*finish)(inner);
@@ -203,6 +224,11 @@ class Parser {
     if (at_ < text_.size() && text_[at_] == '.') ++at_;
     while (at_ < text_.size() && is_digit(text_[at_])) ++at_;
     if (at_ - start == 1 && text_[start] == '.') return kNone;
+    const std::string_view plain = text_.substr(start, at_ - start);
+    if (const std::size_t point = plain.find('.'); point != std::string_view::npos) {
+      for (const std::string_view mark : {"\\overline", "\\bar", "\\dot"})
+        if (take_word(mark)) return repeating(plain.substr(0, point), plain.substr(point + 1));
+    }
     // "1e-5": an exponent only where digits follow.
     std::size_t end = at_;
     if (end < text_.size() && (text_[end] == 'e' || text_[end] == 'E')) {
@@ -212,11 +238,32 @@ class Parser {
       while (end < text_.size() && is_digit(text_[end])) ++end;
       if (end > digits) at_ = end;
     }
-    double value = 0;
-    if (std::from_chars(text_.data() + start, text_.data() + at_, value).ec != std::errc())
-      return kNone;
+    const std::string_view digits = text_.substr(start, at_ - start);
     after_number_ = true;
+    if (std::all_of(digits.begin(), digits.end(), is_digit)) return out_.whole_number(digits);
+    double value = 0;
+    if (std::from_chars(digits.data(), digits.data() + digits.size(), value).ec != std::errc())
+      return kNone;
     return out_.number(value);
+  }
+
+  // 0.1\overline{6} is 1/10 + 6/(10 (10 - 1)).
+  Index repeating(std::string_view whole, std::string_view fraction) {
+    const bool braces = take('{');
+    const std::size_t start = at_;
+    while (at_ < text_.size() && is_digit(text_[at_]) && (braces || at_ == start)) ++at_;
+    const std::string_view period = text_.substr(start, at_ - start);
+    if (period.empty() || (braces && !take('}')) || is_digit(peek())) return kNone;
+    const auto power_of_ten = [&](std::size_t digits) {
+      return out_.node(Operation::kPower, out_.number(10),
+                       out_.number(static_cast<double>(digits)));
+    };
+    const Index before = out_.whole_number(std::string(whole).append(fraction));
+    const Index nines =
+        out_.node(Operation::kSubtract, power_of_ten(period.size()), out_.number(1));
+    const Index again = out_.node(Operation::kDivide, out_.whole_number(period), nines);
+    return out_.node(Operation::kDivide, out_.node(Operation::kAdd, before, again),
+                     power_of_ten(fraction.size()));
   }
 
   // What \frac and \sqrt take: a group in braces, or one digit or letter.
@@ -243,11 +290,16 @@ class Parser {
       const Index above = argument();
       return join(Operation::kDivide, above, above == kNone ? kNone : argument());
     }
+    if (take_word("\\binom")) {
+      const Index above = argument();
+      return join(Operation::kBinomial, above, above == kNone ? kNone : argument());
+    }
     if (take_word("\\sqrt")) return square_root(true);
+    if (take_word("\\degree")) return out_.number(std::acos(-1.0) / 180);
     if (take_word("\\pi")) return out_.number(std::acos(-1.0));
     if (take_word("\\infty")) return out_.number(HUGE_VAL);
     for (const NamedFunction& named : kFunctions)
-      if (take_word("\\" + std::string(named.name))) return function(named.function);
+      if (take_word("\\" + std::string(named.name))) return function(named);
     for (const std::string_view name : kGreek)
       if (take_word("\\" + std::string(name))) return out_.variable(std::string(name));
     return kNone;
@@ -265,7 +317,8 @@ class Parser {
   }
 
   // The name is read: an optional base and power, then what the function is of.
-  Index function(Function which) {
+  Index function(const NamedFunction& named) {
+    const Function which = named.function;
     Index base = kNone;
     if (which == Function::kLog && take('_') && (base = argument()) == kNone) return kNone;
     Index exponent = kNone;
@@ -280,7 +333,14 @@ class Parser {
     }
     after_number_ = false;
     if (operand == kNone) return kNone;
+    if (exponent != kNone && out_.is_minus_one(exponent)) {  // \sin^{-1} is the inverse
+      const auto inverse = std::find_if(kInverses.begin(), kInverses.end(),
+                                        [&](const auto& pair) { return pair.first == which; });
+      if (named.reciprocal || inverse == kInverses.end()) return kNone;
+      return out_.call(inverse->second, operand);
+    }
     Index out = out_.call(which, operand);
+    if (named.reciprocal) out = out_.node(Operation::kDivide, out_.number(1), out);
     if (base != kNone) out = join(Operation::kDivide, out, out_.call(Function::kLog, base));
     return exponent == kNone ? out : join(Operation::kPower, out, exponent);
   }
@@ -297,7 +357,7 @@ class Parser {
     if (take_word("pi")) return out_.number(std::acos(-1.0));
     if (take_word("infinity") || take_word("inf")) return out_.number(HUGE_VAL);
     for (const NamedFunction& named : kFunctions)
-      if (take_word(named.name)) return function(named.function);
+      if (take_word(named.name)) return function(named);
     std::size_t end = at_;
     while (end < text_.size() && is_letter(text_[end])) ++end;
     const bool starts = at_ == 0 || !is_letter(text_[at_ - 1]);

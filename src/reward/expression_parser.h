@@ -12,7 +12,7 @@
 namespace neap::reward {
 
 /// `text` as clean_latex() left it: numbers, single letters, Greek letters, + - * / ^ !, brackets,
-/// \frac, \sqrt, \sin and so on, |x|, \log_b, products without a sign, mixed numbers (1\frac12,
+/// \frac, \binom, \sqrt, \sin and so on, 0.1\overline{6}, |x|, \log_b, products without a sign, mixed numbers (1\frac12,
 /// "7 3/4"). nullopt for anything else.
 [[nodiscard]] std::optional<Expression> parse_expression(std::string_view text);
 

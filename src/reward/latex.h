@@ -13,9 +13,10 @@ struct CleanedText {
   bool percent = false;  ///< it ended with a percent sign, which is removed
 };
 
-/// Delimiters of formulas, spacing, \left and \right, dollar signs, degrees, units in \text{} or as
-/// words behind a number, and a full stop at the end go; \dfrac becomes \frac, \cdot and \times "*",
-/// typographic characters their plain forms, "and" and "or" between parts a comma.
+/// Delimiters of formulas, spacing, \left and \right, signs of currencies, degrees, units in \text{}
+/// or as words behind a number, and a full stop at the end go; \dfrac becomes \frac, \cdot and
+/// \times "*", \leq and <= "\le ", typographic characters their plain forms, "and" and "or" between
+/// parts a comma. A degree in a function of angles is "\degree ".
 [[nodiscard]] CleanedText clean_latex(std::string_view text);
 
 }  // namespace neap::reward

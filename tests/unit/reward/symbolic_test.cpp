@@ -59,6 +59,37 @@ TEST(Symbolic, NumbersAndFractions) {
                     {"2\\frac{1}{2}", "1"}});
 }
 
+TEST(Symbolic, FractionsInOtherWays) {
+  expect_equal({{"\u00bd", "1/2"},
+                {"1\u00bd", "\\frac32"},
+                {"-1\u00be", "-\\frac74"},
+                {"\u2153", "\\frac13"},
+                {"1\u20442", "0.5"},
+                {"{1 \\over 2}", "\\frac12"},
+                {"1 \\over 2", "\\frac12"},
+                {"1:2", "\\frac12"},
+                {"2:4", "1 : 2"},
+                {"3:4:5", "3 : 4 : 5"},
+                {"10:30", "\\text{10:30}"},
+                {"0.\\overline{3}", "1/3"},
+                {"0.\\overline3", "\\frac39"},
+                {"1.1\\overline{6}", "\\frac76"},
+                {"0.\\overline{0588235294117647}", "\\frac1{17}"},
+                {"0.\\bar{9}", "1"},
+                {"1 234 567", "1234567"}});
+  expect_different({{"\u00bd", "\\frac13"},
+                    {"1\u00bd", "\\frac12"},
+                    {"1:2", "2:1"},
+                    {"1:2", "12"},
+                    {"3:4:5", "4:3:5"},
+                    {"10:30", "5:15"},
+                    {"10:30", "1:3"},
+                    {"0.\\overline{3}", "0.3"},
+                    {"0.1\\overline{2}", "0.\\overline{12}"},
+                    {"4 2", "42"},
+                    {"12 34", "1234"}});
+}
+
 TEST(Symbolic, PercentagesAndUnits) {
   expect_equal({{"10\\%", "10"},
                 {"10%", "0.1"},
@@ -70,8 +101,27 @@ TEST(Symbolic, PercentagesAndUnits) {
                 {"90^\\circ", "90"},
                 {"90^{\\circ}", "90"},
                 {"45\u00b0", "45"},
-                {"\\$3.20", "3.2"}});
+                {"\\$3.20", "3.2"},
+                {"\u00a350", "50"},
+                {"50 percent", "\\frac12"},
+                {"3/4 hours", "\\frac34"},
+                {"12\\pi\\text{ cm}^2", "12\\pi"},
+                {"50\\text{ m/s}", "50 km/h"},
+                {"5cm", "5"},
+                {"50^{\\text{th}}", "50"},
+                {"50th", "50"}});
   expect_different({{"10\\%", "10.1"}, {"10%", "1"}, {"5x", "5"}, {"5 x", "5"}, {"10%", "20%"}});
+  // Words that change a number, and mathematics, are no units.
+  for (const char* words :
+       {" pi", " sin x", " \\ln 3", " xy", " million", "\\text{ million}", " squared", " plus 3",
+        "\\text{ or more}", " hours and 30 minutes", "abc"})
+    EXPECT_FALSE(symbolically_equal(std::string("5").append(words), "5")) << words;
+  expect_different({{"5\\text{ p.m.}", "5\\text{ a.m.}"}, {"x=\\text{A}", "x=\\text{B}"}});
+}
+
+TEST(Symbolic, FunctionsOfAnglesInDegrees) {
+  expect_equal({{"\\sin 30^\\circ", "\\frac12"}, {"\\tan(30\u00b0)", "\\frac{1}{\\sqrt3}"}});
+  expect_different({{"\\sin 30^\\circ", "\\sin 30"}, {"30^\\circ", "\\sin 30^\\circ"}});
 }
 
 TEST(Symbolic, ExpressionsByTheirValues) {
@@ -94,8 +144,26 @@ TEST(Symbolic, ExpressionsByTheirValues) {
                 {"sqrt(2)/2", "\\frac{\\sqrt2}{2}"},
                 {"2^{10}", "1024"},
                 {"\\alpha+\\beta", "\\beta + \\alpha"},
-                {"3+4i", "4i+3"}});
+                {"3+4i", "4i+3"},
+                {"\\sqrt{-4}", "2i"},
+                {"2\u03b1", "\\alpha+\\alpha"},
+                {"x\u2074", "x^4"},
+                {"10\u00b9\u00b2", "10^{12}"},
+                {"\\sec x", "\\frac{1}{\\cos x}"},
+                {"\\csc x\\cot x", "\\frac{\\cos x}{\\sin^2 x}"},
+                {"\\sin^{-1} x", "\\arcsin x"},
+                {"\\binom{10}{3}", "120"},
+                {"\\dbinom52", "{5 \\choose 3}"},
+                {"\\binom{n}{2}", "\\frac{n(n-1)}{2}"},
+                {"\\binom{2n}{n}", "\\frac{(2n)!}{(n!)^2}"},
+                {"\\binom{10}{3}", "\\frac{10!}{3!7!}"},
+                {"\\mathbf{\\frac{1}{3}}", "\\boxed{\\frac13}"}});
   expect_different({{"x+1", "x-1"},
+                    {"\\sqrt{-1}", "-i"},
+                    {"\\sin^{-1} x", "\\frac{1}{\\sin x}"},
+                    {"\\binom{10}{3}", "\\frac{10}{3}"},
+                    {"\\binom{3}{10}", "120"},
+                    {"\\Pi", "\\pi"},
                     {"\\sqrt{x^2}", "x"},
                     {"\\sqrt{2}", "1.414"},
                     {"\\pi", "3.1416"},
@@ -107,6 +175,25 @@ TEST(Symbolic, ExpressionsByTheirValues) {
                     {"\\infty", "-\\infty"},
                     {"0^{-1}", "\\infty"}});
   expect_equal({{"\\infty", "inf"}, {"+\\infty", "\\infty"}});
+}
+
+// Numbers that a double cannot hold are compared by what they are.
+TEST(Symbolic, LargeAndSmallNumbersAreExact) {
+  expect_equal({{"2^{2023}", "2\\cdot2^{2022}"},
+                {"10^{400}", "100^{200}"},
+                {"\\binom{2000}{1000}", "\\frac{2000!}{(1000!)^2}"},
+                {"\\frac{2023!}{2022!}", "2023"},
+                {"x^{2023}", "x\\cdot x^{2022}"}});
+  expect_different({{"2^{2023}", "2^{2022}"},
+                    {"2^{2023}", "\\infty"},
+                    {"10^{400}+1", "10^{400}"},
+                    {"2023!", "2022!"},
+                    {"9^{9^9}", "9^{9^8}"},
+                    {"x^{2023}", "x^{2022}"},
+                    {"e^{-2000}", "e^{-3000}"},
+                    {"10^{-400}", "0"},
+                    {"2305843009213693951", "0"},  // the prime that residues are counted by
+                    {"2305843009213693951+5", "5"}});
 }
 
 // An answer that is written to have a rounding error as large as any truth is no way to be right.
@@ -131,21 +218,62 @@ TEST(Symbolic, TuplesIntervalsAndSets) {
                 {"\\{1,2\\}", "1,2"},
                 {"(-\\infty,0)\\cup(1,2)", "(1,2) \\cup (-\\infty,0)"},
                 {"3 \\pm 2", "5, 1"},
+                {"\u00b15", "5,-5"},
+                {"1\\mp\\sqrt2", "1\\pm\\sqrt2"},
+                {"{1,2}", "\\{2,1\\}"},
+                {"\\{5\\}", "5"},
+                {"\\emptyset", "\\varnothing"},
+                {"\u2205", "\\{ \\}"},
+                {"\\mathbb{R}", "(-\\infty, \\infty)"},
+                {"1, 3, \\text{ and } 5", "1,3,5"},
+                {"\\left[\\begin{array}{cc}1&2\\\\3&4\\end{array}\\right]",
+                 "\\begin{bmatrix}1&2\\\\3&4\\end{bmatrix}"},
                 {"(1,000, 2)", "(1, 000, 2)"},
                 {"\\begin{pmatrix} 1 & \\frac12 \\\\ 3 & 4 \\end{pmatrix}",
                  "\\begin{pmatrix}1&0.5\\\\3&4\\\\\\end{pmatrix}"}});
-  expect_different({{"(1,2)", "(2,1)"},
-                    {"(0,1)", "[0,1]"},
-                    {"[0,1)", "(0,1]"},
-                    {"1,2", "1,2,3"},
-                    {"1,1", "1,2"},
-                    {"(1,2)", "1,2"},
-                    {"(1,2)\\cup(3,4)", "(1,2)"},
-                    {"\\begin{pmatrix}1&2\\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}"}});
+  expect_different(
+      {{"(1,2)", "(2,1)"},
+       {"(0,1)", "[0,1]"},
+       {"[0,1)", "(0,1]"},
+       {"1,2", "1,2,3"},
+       {"1,1", "1,2"},
+       {"(1,2)", "1,2"},
+       {"(1,2)\\cup(3,4)", "(1,2)"},
+       {"\\emptyset", "0"},
+       {"\\emptyset", "\\{\\emptyset\\}"},
+       {"\\begin{vmatrix}1&2\\\\3&4\\end{vmatrix}", "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}"},
+       {"\\begin{pmatrix}1&2\\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}"}});
+}
+
+TEST(Symbolic, Inequalities) {
+  expect_equal({{"x \\le 3", "x\\leq 3"},
+                {"x \u2264 3", "3 >= x"},
+                {"x\\ge3", "x\\geqslant 3"},
+                {"x \\ne 0", "x\\neq0"},
+                {"0 \u2260 x", "x != 0"},
+                {"3>x", "x<3"},
+                {"x\\lt3", "(-\\infty,3)"},
+                {"1<x\\le2", "(1,2]"},
+                {"2\\ge x>1", "x\\in(1,2]"},
+                {"\\{x : x \\ge 1\\}", "[1,\\infty)"},
+                {"x<-2 \\text{ or } x>2", "(2,\\infty)\\cup(-\\infty,-2)"},
+                {"y \\le 2x+1", "1+2x \\ge y"}});
+  expect_different({{"x\\le3", "x<3"},
+                    {"x<3", "x>3"},
+                    {"x<3", "y<3"},
+                    {"x<3", "3"},
+                    {"x\\ne0", "x=0"},
+                    {"1<x<2", "[1,2]"},
+                    {"x<1 or x>2", "x<1 and x>2"},
+                    {"y \\le 2x+1", "y\\ge 2x+1"}});
 }
 
 TEST(Symbolic, EquationsAndNames) {
   expect_equal({{"x=5", "5"},
+                {"5=x", "5"},
+                {"x=3,-2", "-2,3"},
+                {"(x,y)=(3,4)", "(3,4)"},
+                {"y=2x+1", "2x-y+1=0"},
                 {"x = \\frac{1}{2}", "0.5"},
                 {"y=2x+3", "2x+3"},
                 {"f(x)=x^2", "x^2"},
@@ -154,8 +282,13 @@ TEST(Symbolic, EquationsAndNames) {
                 {"x^2+y^2=25", "y^2 + x^2 = 25"},
                 {"2x+4y=6", "x+2y=3"},
                 {"x + y = 1", "1 = x + y"}});
-  expect_different(
-      {{"x=5", "6"}, {"x=1,y=2", "x=2,y=1"}, {"x^2+y^2=25", "x^2+y^2=5"}, {"x+y=1", "x-y=1"}});
+  expect_different({{"x=5", "6"},
+                    {"2x=10", "x=5"},  // to be solved
+                    {"y=2x+1", "y-y=x-x"},
+                    {"(y,x)=(1,2)", "(x,y)=(1,2)"},
+                    {"x=1,y=2", "x=2,y=1"},
+                    {"x^2+y^2=25", "x^2+y^2=5"},
+                    {"x+y=1", "x-y=1"}});
 }
 
 TEST(Symbolic, Words) {
@@ -189,9 +322,36 @@ TEST(Symbolic, HostileTextEndsQuickly) {
   std::string plus_minus;
   for (int i = 0; i < 1000; ++i) plus_minus += "\\pm";
   const std::string minus(4000, '-');
-  for (const std::string& text :
-       {deep, powers, fractions, commas, nested, plus_minus, minus, std::string(100'000, '1'),
-        std::string("\\text{"), std::string("\\begin{matrix}"), std::string("=\xff\xfe=")}) {
+  std::string factorials, relations, texts, periods, matrices;
+  for (int i = 0; i < 500; ++i) {
+    factorials += "5000!+";
+    relations += "x<";
+    texts += "\\text{\\mathbf{";
+    periods += "0.\\overline{3}+";
+    matrices += "\\begin{matrix}";
+  }
+  factorials += "x";
+  relations += "x";
+  for (const std::string& text : {deep,
+                                  powers,
+                                  fractions,
+                                  commas,
+                                  nested,
+                                  plus_minus,
+                                  minus,
+                                  std::string(100'000, '1'),
+                                  factorials,
+                                  relations,
+                                  texts,
+                                  periods,
+                                  matrices,
+                                  std::string("\\binom{10^9}{5*10^8}"),
+                                  std::string("9^9^9"),
+                                  std::string("(10^9)!"),
+                                  "0.\\overline{" + std::string(4000, '3') + "}",
+                                  std::string("\\text{"),
+                                  std::string("\\begin{matrix}"),
+                                  std::string("=\xff\xfe=")}) {
     EXPECT_FALSE(symbolically_equal(text, "7"));
     EXPECT_FALSE(symbolically_equal("7", text));
     EXPECT_TRUE(symbolically_equal(text, text));
