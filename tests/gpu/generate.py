@@ -13,7 +13,7 @@ Qwen2.5-0.5B's shape with random weights.
   rate      bfloat16, 512 prompts x 128 new tokens with --batch-size 16, 64 and 256: tokens/s beside the arithmetic's limit (a step
             reads every weight once)
   skip      what was written before an interruption and --skip's output together are a whole run's
-  load      7B in bfloat16, not in the page cache and in it: seconds to the first token, the disk's own speed (dd), peak resident memory
+  load      7B in bfloat16 (load, 40 GB: 20B), not in the page cache and in it: seconds to the first token, the disk's own speed (dd), peak resident memory
   save      1.5B with its optimizer's state: seconds until training could go on
 Writes OUT_DIR/generate.jsonl and a table on stdout; exits 1 where something differs. --rehearse: tiny models, everything on the host.
 """
@@ -150,9 +150,9 @@ def first_token(program, model):
     return time.monotonic() - start, usage.ru_maxrss * 1024
 
 
-def load(program, work, _):
-    plan_check.make_case_model(work, "qwen2.5-7b", REVIEWS, plan_check.TINY)
-    file = work / "qwen2.5-7b" / "model.safetensors"
+def load(program, work, _, model="qwen2.5-7b"):
+    plan_check.make_case_model(work, model, REVIEWS, plan_check.TINY)
+    file = work / model / "model.safetensors"
     small, _ = first_token(program, work / SHAPE)
     evict(file)
     start = time.monotonic()
@@ -199,6 +199,7 @@ def main():
         cases = {"same": same, "chunks": chunks, "long": long}
         cases |= {f"rate, batch {batch}": lambda p, w, t, batch=batch: rate(p, w, t, batch) for batch in (16, 64, 256)}
         cases |= {"skip": skip, "load": load, "save": save}
+        cases["load, 40 GB"] = lambda p, w, t: load(p, w, t, "qwen2.5-20b")
         write_prompts(work / "same.jsonl", 12, 20, text)
         for name, case in cases.items():
             if args.case and name not in args.case:

@@ -37,6 +37,9 @@ MODELS = {
                      "num_key_value_heads": 2},
     "qwen2.5-7b": {**QWEN, "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
                    "num_attention_heads": 28, "num_key_value_heads": 4, "tie_word_embeddings": False},
+    # 38 of Qwen2.5-32B's 64 layers: 40.2 GB in bfloat16
+    "qwen2.5-20b": {**QWEN, "vocab_size": 152064, "hidden_size": 5120, "intermediate_size": 27648, "num_hidden_layers": 38,
+                    "num_attention_heads": 40, "num_key_value_heads": 8, "tie_word_embeddings": False},
 }
 TINY = {"vocab_size": 1024, "hidden_size": 64, "ffn_dim": 128, "intermediate_size": 128, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "word_embed_proj_dim": 64}
