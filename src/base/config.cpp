@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/text.h"
 
 namespace neap {
 namespace {
@@ -264,6 +265,13 @@ Status check_choices(const ConfigTable::Key& key, const Json& value, const std::
       head + "is " + value.dump() + (value.is_array() ? "; it can hold " : "; it can be ") + list};
 }
 
+// What a text or list that nobody set holds, where that is empty; else null.
+Json empty_default(const ConfigTable::Key& key) {
+  for (const Json& empty : {Json(""), Json::array()})
+    if (key.default_text == toml_text(empty)) return empty;
+  return nullptr;
+}
+
 }  // namespace
 
 Status ConfigTable::set(std::string_view path, const Json& value, const std::string& origin) {
@@ -284,6 +292,12 @@ Status ConfigTable::set(std::string_view path, const Json& value, const std::str
   Key& key = *it;
   const std::string head = origin + ": " + prefix_ + key.path + " ";
   Json converted = value;
+  const Json unset = empty_default(key);
+  key.origin = origin;
+  if (value == "" && !unset.is_null()) {
+    key.is_set = false;
+    return key.assign(unset);
+  }
   if (key.type == "number" && value.is_number_integer())
     converted = static_cast<double>(value.get<std::int64_t>());
   if (value.is_number()) {
@@ -303,7 +317,6 @@ Status ConfigTable::set(std::string_view path, const Json& value, const std::str
     return {ErrorCode::kInvalidArgument, head + status.message()};
   }
   key.is_set = true;
-  key.origin = origin;
   return {};
 }
 
@@ -313,6 +326,8 @@ Status ConfigTable::load_file(const std::filesystem::path& path) {
 }
 
 Status ConfigTable::load_text(std::string_view text, std::string_view name) {
+  if (const Status utf16 = check_not_utf16(text, name); !utf16.ok())
+    return {ErrorCode::kInvalidArgument, utf16.message()};
   std::vector<Leaf> leaves;
   try {  // toml++ throws; caught here
     collect(toml::parse(text, std::string(name)), "", leaves);
@@ -332,7 +347,8 @@ Status ConfigTable::load_text(std::string_view text, std::string_view name) {
 
 Status ConfigTable::apply_override(std::string_view assignment) {
   const auto equals = assignment.find('=');
-  const std::string origin = "\"" + std::string(assignment) + "\" on the command line";
+  const std::string origin = "\"" + printable(assignment) + "\" on the command line";
+  if (!is_utf8(assignment)) return {ErrorCode::kInvalidArgument, origin + " is not UTF-8"};
   if (equals == std::string_view::npos || equals == 0) {
     return {ErrorCode::kInvalidArgument, origin + " is not of the form key.path=value"};
   }

@@ -34,8 +34,10 @@ class ConfigTable {
     std::vector<std::string> choices;  ///< for text with a fixed set of values
     std::optional<double> minimum;
     std::optional<double> maximum;
-    bool is_set = false;  ///< by file or override
-    std::string origin;   ///< "ppo.toml:12" or "command line"
+    /// By file or override. An empty value, where the default is an empty text or list, takes back
+    /// what was set before.
+    bool is_set = false;
+    std::string origin;  ///< "ppo.toml:12" or "command line", also of an empty value
     std::function<Status(const Json&)> assign;
     std::function<Json()> read;
 

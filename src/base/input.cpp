@@ -341,7 +341,7 @@ Result<Input> Input::open(const std::filesystem::path& path) {
   if (::fstat(fd, &info) != 0)
     return Status(ErrorCode::kIo, "Cannot stat " + path.string() + ": " + system_reason(errno));
   if (S_ISDIR(info.st_mode))
-    return Status(ErrorCode::kIo, "Cannot read " + path.string() + ": it is a folder");
+    return Status(ErrorCode::kInvalidArgument, "Cannot read " + path.string() + ": it is a folder");
   Input input;
   input.name_ = path.string();
   input.file_size_ = S_ISREG(info.st_mode) ? static_cast<std::uint64_t>(info.st_size) : 0;

@@ -1,12 +1,24 @@
 #include "base/json.h"
 
+#include "base/format.h"
 #include "base/json_depth.h"
+#include "base/text.h"
 
 namespace neap {
 namespace {
 
 // Copying and printing recurse to the depth of a value: deep nesting would overflow the stack.
 constexpr int kMaxDepth = 500;
+
+// The parser's reason, which ends with the text where it stopped: any bytes, and any number of them.
+std::string shown(std::string_view reason) {
+  constexpr std::size_t kStart = 160, kEnd = 80;
+  if (const auto start = reason.find("parse error"); start != std::string_view::npos)
+    reason.remove_prefix(start);
+  if (reason.size() <= kStart + kEnd) return printable(reason);
+  return printable(reason.substr(0, kStart)) + " ... " +
+         printable(reason.substr(reason.size() - kEnd));
+}
 
 }  // namespace
 
@@ -31,17 +43,15 @@ bool json_deeper_than(std::string_view text, int levels) {
 
 Result<Json> parse_json(std::string_view text, std::string_view where) {
   if (json_deeper_than(text, kMaxDepth)) {
-    return Status(ErrorCode::kCorrupt, std::string(where) + ": JSON is nested deeper than " +
-                                           std::to_string(kMaxDepth) + " levels");
+    return Status(ErrorCode::kCorrupt,
+                  format("{}: JSON is nested deeper than {} levels", where, kMaxDepth));
   }
+  NEAP_TRY(check_not_utf16(text, where));
   // Caught here: modules below bridge/ do not throw.
   try {
     return Json::parse(text.begin(), text.end());
   } catch (const nlohmann::json::exception& e) {
-    std::string reason = e.what();
-    if (const auto colon = reason.find("parse error"); colon != std::string::npos)
-      reason = reason.substr(colon);
-    return Status(ErrorCode::kCorrupt, std::string(where) + ": not valid JSON: " + reason);
+    return Status(ErrorCode::kCorrupt, format("{}: not valid JSON: {}", where, shown(e.what())));
   }
 }
 

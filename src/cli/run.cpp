@@ -26,6 +26,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/tag.h"
+#include "base/text.h"
 #include "cli/command.h"
 
 extern char** environ;

@@ -4,7 +4,7 @@
 #include <unordered_map>
 
 #include "base/format.h"
-#include "base/tag.h"
+#include "base/text.h"
 
 namespace neap::report {
 namespace {

@@ -31,6 +31,29 @@ class Config : public ::testing::Test {
   ConfigTable table_;
 };
 
+TEST_F(Config, WhatIsNoUtf8IsAnError) {
+  EXPECT_EQ(table_.apply_override("train.mode=caf\xE9").message(),
+            "\"train.mode=caf\\xe9\" on the command line is not UTF-8");
+  const Status utf16 = table_.load_text("\xFF\xFE[", "a.toml");
+  EXPECT_EQ(utf16.code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(utf16.message().find("a.toml: the file is UTF-16"), 0U) << utf16.message();
+}
+
+TEST_F(Config, AnEmptyValueTakesBackATextOrListThatIsEmptyByDefault) {
+  std::string metric;
+  table_.bind("train.metric", &metric, "Metric.");
+  ASSERT_EQ(error("[train]\nmetric='loss'\nmode='slow'\n[data]\nfiles=['a']\n"), "ok");
+  for (const char* key : {"train.metric", "data.files"}) {
+    EXPECT_TRUE(table_.find(key)->is_set);
+    EXPECT_TRUE(table_.apply_override(std::string(key) + "=").ok());
+    EXPECT_FALSE(table_.find(key)->is_set) << key;
+  }
+  EXPECT_EQ(metric, "");
+  EXPECT_TRUE(fields_.files.empty());
+  for (const char* key : {"train.mode", "train.count", "device.memory", "data.means"})
+    EXPECT_FALSE(table_.apply_override(std::string(key) + "=").ok()) << key;
+}
+
 TEST_F(Config, ReadsEveryType) {
   ASSERT_TRUE(table_
                   .load_text("[device]\nmemory='384MiB'\n[train]\non=true\ncount=4\nrate=1\nmode='"

@@ -1,0 +1,45 @@
+#include "base/json.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/text.h"
+
+namespace neap {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string failure(std::string_view text) {
+  return parse_json(text, "a.json").status().message();
+}
+
+TEST(Json, FailuresPrintNoRawBytes) {
+  const std::string message = failure("{\"a\": \"caf\xE9 \xC3\xA9\"}");
+  EXPECT_THAT(message,
+              AllOf(HasSubstr("a.json: not valid JSON: parse error"), HasSubstr("caf\\xe9")));
+  EXPECT_THAT(message, Not(HasSubstr("\xE9")));
+}
+
+TEST(Json, FailuresAreShort) {
+  const std::string message = failure("{\"a\": \"" + std::string(100000, 'x') + "the end\xFF");
+  EXPECT_LT(message.size(), 400U);
+  EXPECT_THAT(message, AllOf(HasSubstr("parse error at line 1"), HasSubstr("the end\\xff")));
+}
+
+TEST(Json, Utf16IsNamed) {
+  for (const std::string_view text :
+       {std::string_view("\xFF\xFE{\0}\0", 6), std::string_view("\xFE\xFF\0{\0}", 6)})
+    EXPECT_THAT(failure(text), AllOf(HasSubstr("a.json: the file is UTF-16"), HasSubstr("iconv")));
+  EXPECT_TRUE(parse_json("\xEF\xBB\xBF{}", "a.json").ok());
+}
+
+TEST(Printable, IsOneLineOfUtf8) {
+  EXPECT_EQ(printable("a\n\t\x1B\x7F"), "a\\n\\t\\x1b\\x7f");
+  EXPECT_EQ(printable("\xC3\xA9 \xC3 \xE2\x82 \xFF"), "\xC3\xA9 \\xc3 \\xe2\\x82 \\xff");
+}
+
+}  // namespace
+}  // namespace neap
