@@ -17,7 +17,8 @@ std::string configuration_reference() {
          "```\n\n"
          "Names are verl's where verl has one. Sizes carry a unit (`\"384MiB\"`, `\"24GiB\"`); "
          "relative paths start at the file's folder. An unknown key is an error that names the "
-         "nearest known one.\n\n" +
+         "nearest known one. An empty value (`trainer.stop_metric=`) takes back what the file "
+         "sets, where the default is an empty text or list.\n\n" +
          job.bind().to_markdown();
 }
 

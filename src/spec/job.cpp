@@ -277,7 +277,9 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
     if (!is_set("actor_rollout_ref.actor.clip_ratio_high"))
       job.actor.clip_ratio_high = job.actor.clip_ratio;
   }
-  if (job.task != Task::kEval && job.trainer.stop_metric.empty() == is_set("trainer.stop_value"))
+  const ConfigTable::Key& stop_metric = *table.find("trainer.stop_metric");
+  const bool taken_back = !stop_metric.is_set && !stop_metric.origin.empty();
+  if (job.task != Task::kEval && !taken_back && stop_metric.is_set != is_set("trainer.stop_value"))
     return wrong("trainer.stop_metric and trainer.stop_value are set together or not at all");
   NEAP_TRY(check_optimizer_keys(table, kActorOptimizer, job.actor.optim));
   NEAP_TRY(check_optimizer_keys(table, kCriticOptimizer, job.critic.optim));

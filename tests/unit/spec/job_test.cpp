@@ -54,6 +54,24 @@ TEST_F(JobFile, KeepsVerlsNamesAndDefaults) {
   EXPECT_EQ(job_.reference_path(), "models/actor");
 }
 
+TEST_F(JobFile, AnEmptyValueOnTheCommandLineTakesBackWhatTheFileSets) {
+  const std::string stops = std::string(kPpo) +
+                            "[data]\nval_files = [\"v.jsonl\"]\n[trainer]\ntest_freq = 1\n"
+                            "stop_metric = \"val/score\"\nstop_value = 0.5\n";
+  ASSERT_EQ(error(stops), "ok");
+  EXPECT_EQ(job_.trainer.stop_metric, "val/score");
+  ASSERT_EQ(error(stops, {"trainer.stop_metric="}), "ok");
+  EXPECT_EQ(job_.trainer.stop_metric, "");
+  EXPECT_TRUE(has(error(kPpo, {"trainer.stop_value=1"}), "set together"));
+  Job job;
+  ConfigTable table = job.bind();
+  for (const ConfigTable::Key& key : table.keys()) {
+    if (key.default_text != "\"\"" && key.default_text != "[]") continue;
+    EXPECT_EQ(table.apply_override(key.path + "=").message(), "ok");
+    EXPECT_FALSE(key.is_set) << key.path;
+  }
+}
+
 constexpr const char* kRules = R"(
 task = "grpo"
 actor_rollout_ref.model.path = "a"
