@@ -26,6 +26,18 @@ NameParts parts_of(const std::string& name) {
   return {name.substr(0, dot), name.substr(dot + 1)};
 }
 
+// The path of a head that is tied with the embeddings, which has no parameter; else empty.
+std::string tied_head(const spec::Architecture& shape) {
+  if (!shape.tie_word_embeddings) return {};
+  spec::Architecture untied = shape;
+  untied.tie_word_embeddings = false;
+  for (const spec::FlatUnit& unit : spec::flat_layout(untied, spec::Head::kLanguageModel)) {
+    if (const spec::Parameter* head = unit.find(spec::Module::kLmHead))
+      return parts_of(head->name).module;
+  }
+  return {};
+}
+
 }  // namespace
 
 FolderAdapter::FolderAdapter(const fs::path& folder, const spec::Architecture& shape,
@@ -52,6 +64,15 @@ FolderAdapter::FolderAdapter(const fs::path& folder, const spec::Architecture& s
     // A language model has no place for the head that a reward model's adapter brings.
     if (used.contains(entry.name) || entry.name == format("{}score.weight", spec::kPeftPrefix))
       continue;
+    const std::string head = tied_head(shape);
+    if (!head.empty() && entry.name.starts_with(format("{}{}.", spec::kPeftPrefix, head))) {
+      throw Error(
+          ErrorCode::kUnsupported,
+          format("{} has the tensor \"{}\", but the base's head \"{}\" is tied with its embeddings "
+                 "(tie_word_embeddings) and has no weights of its own. Train the adapter without "
+                 "\"{}\", or let PEFT merge it and save the model with tie_word_embeddings = false",
+                 file_.path().string(), entry.name, head, head));
+    }
     throw Error(ErrorCode::kUnsupported,
                 format("{} has the tensor \"{}\", which has no place in this model as {} describes "
                        "the adapter",

@@ -2,6 +2,7 @@
 """Adapters in PEFT's form: opened by `neap generate` and `neap eval`, merged, continued. usage: FILE NEAP REVIEWS"""
 import json
 import shutil
+import struct
 
 from neap_program import write_safetensors
 from train_process_test import TrainCase, main
@@ -141,6 +142,13 @@ class Adapters(TrainCase):
             self.assertIn(part, result.stderr)
             self.assertFalse((self.home / "out/wrong").exists())
         data = (self.adapter / "adapter_model.safetensors").read_bytes()
+        size, = struct.unpack("<Q", data[:8])
+        head = "base_model.model.lm_head.weight"
+        end = len(data) - 8 - size
+        header = json.dumps(json.loads(data[8:8 + size]) | {head: {"dtype": "F32", "shape": [1], "data_offsets": [end, end + 4]}}).encode()
+        tied = broken("tied", modules_to_save=["lm_head"])
+        (self.home / tied / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data[8 + size:] + bytes(4))
+        self.assert_fails(self.neap("generate", tied, *PROMPT), 1, f'"{head}"', "is tied with its embeddings", "tie_word_embeddings = false")
         cut = self.home / broken("cut") / "adapter_model.safetensors"
         cut.write_bytes(data[:len(data) // 2])
         self.assert_fails(self.neap("generate", "cut", *PROMPT), 1, "adapter_model.safetensors")
