@@ -111,7 +111,7 @@ int parse_and_run(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   app.footer(
       "Sizes need a unit (24GiB, 384MiB). Data goes to stdout, logs and progress to stderr.\n"
-      "Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 does not fit in memory.\n"
+      "Exit codes: 0 done, 1 failed, 2 usage, configuration or data, 3 does not fit in memory.\n"
       "Environment: NEAP_LOG=debug|info|warn|error|off, NEAP_PROGRESS=off.");
   std::vector<std::pair<CLI::App*, Command*>> known;
   for (const std::string_view name : kOrder) {

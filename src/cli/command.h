@@ -1,7 +1,7 @@
 // A subcommand of `neap`: one file each, registered by NEAP_COMMAND at its end.
 //
 // Conventions  data on stdout, logs and progress on stderr; --json on every command that prints data; sizes with units.
-// Exit codes   0 done, 1 failed, 2 usage or configuration, 3 does not fit in memory (exit_code below).
+// Exit codes   0 done, 1 failed, 2 usage, configuration or data, 3 does not fit in memory (exit_code below).
 #pragma once
 
 #include <CLI/CLI.hpp>

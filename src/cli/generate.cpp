@@ -42,6 +42,11 @@ struct GenerateSettings {
   spec::Job job;  // of which only the device counts
 };
 
+// CLI11 takes "-1" for the largest unsigned number.
+std::string not_negative(const std::string& text) {
+  return text.starts_with('-') ? format("{} is less than 0", text) : std::string();
+}
+
 class GenerateCommand final : public Command {
  public:
   [[nodiscard]] std::string name() const override { return std::string(kGenerate.name); }
@@ -53,7 +58,8 @@ class GenerateCommand final : public Command {
         ->required();
     app.add_option("--adapter", adapter_, kAdapterHelp);
     app.add_option("--prompt", settings_.prompts.texts, "text to continue; may be repeated");
-    app.add_flag("--stdin", stdin_, "one prompt a line from standard input");
+    app.add_flag("--stdin", stdin_,
+                 "one prompt a line from standard input; empty lines are skipped");
     app.add_option("--input", settings_.prompts.file,
                    "rows (JSONL, plain or packed, or Parquet) whose \"prompt\" is a text, or a "
                    "list of messages "
@@ -67,8 +73,11 @@ class GenerateCommand final : public Command {
         ->check(CLI::Range(1, 1 << 20))
         ->capture_default_str();
     declare_sampling(app);
-    app.add_option("--seed", settings_.seed, "start of the random stream")->capture_default_str();
+    app.add_option("--seed", settings_.seed, "start of the random stream")
+        ->check(not_negative)
+        ->capture_default_str();
     app.add_option("--skip", settings_.skip, "texts that are not written again: lines of --json")
+        ->check(not_negative)
         ->capture_default_str();
     app.add_option("--batch-size", settings_.batch, "texts decoded together")
         ->check(CLI::Range(1, 4096))
@@ -345,7 +354,9 @@ void Generate::run() {
   Part part = read_part();
   if (prompts_ == 0)
     throw Error(ErrorCode::kInvalidArgument,
-                "There is no prompt: give --prompt TEXT, --stdin or --input FILE");
+                source_.empty_lines() > 0
+                    ? "There is no prompt: all lines of standard input are empty"
+                    : "There is no prompt: give --prompt TEXT, --stdin or --input FILE");
   if (part.requests.empty()) return;
   const spec::DeviceConfig& device = settings_.job.device;
   Network network(files_, shape_,
@@ -358,6 +369,8 @@ void Generate::run() {
     part = read_part();
   }
   progress.finish();
+  if (source_.empty_lines() > 0)
+    log::warn(format("{} empty lines of standard input were skipped", source_.empty_lines()));
   if (output_.truncated() > 0)
     log::info(format("{} texts were cut at --max-new-tokens {}", output_.truncated(),
                      settings_.max_new_tokens));

@@ -7,7 +7,10 @@ namespace neap::cli {
 
 PromptSource::PromptSource(const PromptOptions& options, const model::Tokenizer& tokenizer)
     : options_(options), tokenizer_(tokenizer) {
-  if (!options.file.empty()) rows_ = value_or_throw(data::RowSource::open(options.file));
+  if (options.file.empty()) return;
+  auto rows = data::RowSource::open(options.file);
+  if (!rows.ok()) throw Error(data::wrong_input(rows.status()));
+  rows_ = std::move(*rows);
 }
 
 Json PromptSource::prompt_of(const std::string& text) const {
@@ -24,16 +27,27 @@ bool PromptSource::read(Request& request) {
   std::string line;
   while (options_.lines != nullptr && std::getline(*options_.lines, line)) {
     ++lines_;
-    if (line.empty()) continue;
+    if (line.empty()) {
+      ++empty_lines_;
+      continue;
+    }
     request.prompt = prompt_of(line);
     request.where = format("standard input:{}", lines_);
     return true;
   }
+  if (rows_ == nullptr) return false;
+  const Result<bool> more = read_row(request);
+  if (!more.ok()) throw Error(data::wrong_input(more.status()));
+  return *more;
+}
+
+Result<bool> PromptSource::read_row(Request& request) {
   data::RawRow raw;
-  if (rows_ == nullptr || !value_or_throw(rows_->next(raw))) return false;
+  NEAP_TRY_ASSIGN(const bool more, rows_->next(raw));
+  if (!more) return false;
   request.where = rows_->where(raw.number);
-  const Json row = value_or_throw(data::parse_row(raw.text, request.where));
-  request.prompt = value_or_throw(data::text_field(row, "prompt", request.where));
+  NEAP_TRY_ASSIGN(const Json row, data::parse_row(raw.text, request.where));
+  NEAP_TRY_ASSIGN(request.prompt, data::text_field(row, "prompt", request.where));
   if (request.prompt.is_string()) request.prompt = prompt_of(request.prompt.get<std::string>());
   return true;
 }

@@ -38,9 +38,12 @@ class PromptSource {
   PromptSource(const PromptOptions& options, const model::Tokenizer& tokenizer);
   /// False at the end.
   bool next(Request& request);
+  /// Of standard input, which were skipped so far.
+  [[nodiscard]] std::size_t empty_lines() const { return empty_lines_; }
 
  private:
   [[nodiscard]] bool read(Request& request);
+  [[nodiscard]] Result<bool> read_row(Request& request);
   [[nodiscard]] Json prompt_of(const std::string& text) const;
   void encode(Request& request);
 
@@ -48,7 +51,7 @@ class PromptSource {
   const model::Tokenizer& tokenizer_;
   std::optional<chat::Conversations> conversations_;
   std::unique_ptr<data::RowSource> rows_;
-  std::size_t texts_ = 0, lines_ = 0;  // that were read
+  std::size_t texts_ = 0, lines_ = 0, empty_lines_ = 0;  // that were read
 };
 
 }  // namespace neap::cli

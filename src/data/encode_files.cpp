@@ -141,9 +141,7 @@ class Encoding {
   std::map<std::string, std::uint64_t> counts_;
 };
 
-}  // namespace
-
-Result<RowStore> encode_file(const fs::path& file, const RowEncoder& encode,
+Result<RowStore> encode_rows(const fs::path& file, const RowEncoder& encode,
                              const EncodeOptions& options) {
   std::error_code error;
   const bool regular = fs::is_regular_file(file, error);
@@ -173,6 +171,15 @@ Result<RowStore> encode_file(const fs::path& file, const RowEncoder& encode,
     if (options.show_progress) encoding.show_progress("encoding " + file.filename().string());
     return encoding.run(unchanged, contents);
   });
+}
+
+}  // namespace
+
+Result<RowStore> encode_file(const fs::path& file, const RowEncoder& encode,
+                             const EncodeOptions& options) {
+  Result<RowStore> rows = encode_rows(file, encode, options);
+  if (!rows.ok()) return wrong_input(rows.status());
+  return rows;
 }
 
 void FileRows::add(RowStore file) {

@@ -2,8 +2,8 @@
 // threads, and kept in memory or, where it is large, in the cache (row_cache.h).
 //
 // Threads   one at a time; the encoder is called by several.
-// Failure   that of the first row that fails, and what row_source.h and row_cache.h say; kBusy where a
-//           file changes while it is read.
+// Failure   that of the first row that fails, and what row_source.h and row_cache.h say, as
+//           wrong_input(); kBusy where a file changes while it is read.
 // Memory    `Options::memory`, or 4 bytes a row while a large file is encoded and none afterwards;
 //           with it the largest row and some 4 MiB a thread.
 #pragma once

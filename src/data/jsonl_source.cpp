@@ -11,6 +11,14 @@ namespace {
 constexpr std::size_t kMostLine = kMostRowBytes.count();
 constexpr std::size_t kFirstWindow = std::size_t{1} << 16;
 
+// A file that is one JSON array begins so, perhaps behind the mark of UTF-8.
+bool begins_array(std::string_view line) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
+  if (line.starts_with(kMark)) line.remove_prefix(kMark.size());
+  const std::size_t at = line.find_first_not_of(" \t\r");
+  return at != std::string_view::npos && line[at] == '[';
+}
+
 bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r\n") == std::string_view::npos;
 }
@@ -55,6 +63,13 @@ Result<bool> JsonlSource::next(RawRow& row) {
     input_.advance(taken);
     ++lines_;
     if (is_blank(text)) continue;
+    if (rows_ == 0 && begins_array(text)) {
+      return Status(
+          ErrorCode::kCorrupt,
+          format("{}: the file begins with \"[\", as a JSON array; each line has to be one "
+                 "JSON object. `jq -c '.[]' {} > OUT.jsonl` converts an array",
+                 where(lines_), input_.name()));
+    }
     ++rows_;
     row = {text, lines_};
     return true;

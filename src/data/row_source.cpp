@@ -17,4 +17,9 @@ Result<std::unique_ptr<RowSource>> RowSource::open(const std::filesystem::path& 
   return std::unique_ptr<RowSource>(std::make_unique<JsonlSource>(std::move(input)));
 }
 
+Status wrong_input(const Status& status) {
+  if (status.code() != ErrorCode::kCorrupt) return status;
+  return {ErrorCode::kInvalidArgument, status.message()};
+}
+
 }  // namespace neap::data

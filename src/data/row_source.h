@@ -4,7 +4,7 @@
 // Empty lines are no rows.
 //
 // Threads   one at a time.
-// Failure   Status naming the file and the row: a packing that is broken, cut short or a
+// Failure   Status naming the file and the row, kCorrupt: a packing that is broken, cut short or a
 //           decompression bomb, a row over kMostRowBytes, and what parquet_source.h says.
 // Memory    the largest row and 6 MiB.
 #pragma once
@@ -42,5 +42,9 @@ class RowSource {
   /// How much of the file was read, of 1; 0 where that is unknown.
   [[nodiscard]] virtual double progress() const = 0;
 };
+
+/// What a data file holds is the user's input, as the configuration that names its fields: kCorrupt
+/// becomes kInvalidArgument.
+[[nodiscard]] Status wrong_input(const Status& status);
 
 }  // namespace neap::data

@@ -227,7 +227,7 @@ class Algorithms(TrainCase):
                            ([{"prompt": "We ate", "chosen": GOOD, "rejected": BAD, "margin": "x"}], "is not a number"),
                            ([{"prompt": "We ate", "chosen": 3, "rejected": BAD}], "a response is text")):
             result = run("broken", rows)
-            self.assert_fails(result, 1, part, "broken.jsonl:1")
+            self.assert_fails(result, 2, part, "broken.jsonl:1")
 
     def test_reward_models_keep_a_margin_and_stay_centred(self):
         prompts = [row["prompt"] for row in read_lines(self.home / "prompts.jsonl")]

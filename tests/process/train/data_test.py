@@ -34,6 +34,10 @@ NAMESPACE = ["unshare", "--map-root-user", "--mount"]
 HAS_NAMESPACES = shutil.which("unshare") is not None and subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
                                                                         capture_output=True, check=False).returncode == 0
 
+BROKEN_ROWS = [(b'{"prompt": "1+1=", "response": 2}', "is number"), (b'["1+1=", "2"]', "is array"), (b'{"prompt": "1+1=", ', "not valid JSON"),
+               (b'{"prompt": "1+1=", "response": "\xff"}', "\\xff"), (b'{"prompt": "1+1=", "response": null}', "is missing"),
+               (b'{"prompt": "1+1=", "response": ""}', "the text is empty"), (b'{"response": "2"}', "is missing")]
+
 
 def has_zstd():
     return shutil.which("zstd") is not None
@@ -210,7 +214,7 @@ class Parquet(DataCase):
         good = (self.home / "good.parquet").read_bytes()
         for size in (4, 12, len(good) // 2, len(good) - 1):
             (self.home / "cut.parquet").write_bytes(good[:size])
-            result = self.train("cut", *SFT, "data.train_files=cut.parquet", expect=1)
+            result = self.train("cut", *SFT, "data.train_files=cut.parquet", expect=2)
             self.assertEqual(result.stderr.count("as Parquet after row"), 1, result.stderr)
         draw = random.Random(7)
         for _ in range(25):
@@ -289,6 +293,17 @@ class Lengths(DataCase):
 
 
 class Hostile(DataCase):
+    def test_whatever_is_wrong_with_a_row_is_exit_code_2(self):
+        for row, part in BROKEN_ROWS:
+            (self.home / "bad.jsonl").write_bytes(b'{"prompt": "1+1=", "response": "2"}\n' + row + b"\n")
+            result = self.train("bad", *SFT, "data.train_files=bad.jsonl", expect=2)
+            self.assertIn("bad.jsonl:2", result.stderr)
+            self.assertIn(part, result.stderr)
+        for text, part in (("[\n{}]".encode(), "jq -c '.[]'"), (json.dumps(self.rows[0]).encode("utf-16"), "is UTF-16")):
+            (self.home / "bad.jsonl").write_bytes(text)
+            self.assertIn(part, self.train("bad", *SFT, "data.train_files=bad.jsonl", expect=2).stderr)
+        self.train("bad", *SFT, "data.train_files=missing.jsonl", expect=2)
+
     def test_broken_and_hostile_files_are_one_error(self):
         packed = gzip.compress((self.home / "sft_train.jsonl").read_bytes())
         (self.home / "cut.gz").write_bytes(packed[:-20])
@@ -306,7 +321,7 @@ class Hostile(DataCase):
             os.truncate(self.home / "cut.zst", (self.home / "cut.zst").stat().st_size // 2)
             broken.append(("cut.zst", "cut short"))
         for name, part in broken:
-            result = self.train("hostile", *SFT, f"data.train_files={name}", expect=1)
+            result = self.train("hostile", *SFT, f"data.train_files={name}", expect=2)
             self.assertIn(part, result.stderr)
             self.assertEqual(len([line for line in result.stderr.splitlines() if "neap: " in line and name in line]), 1, result.stderr)
             self.assertFalse((self.home / "out" / "hostile" / "metrics.jsonl").exists())

@@ -114,7 +114,7 @@ class EvaluationCase(AdditionsCase):
         self.assertIn('style is "model"', rewards([{"prompt": "1+1=", "reward_model": model}], expect=2).stderr)
         pattern = ["reward.functions.0.kind=regex", "reward.functions.0.pattern=."]
         self.assertIn("scored by regex", rewards([{"prompt": "1+1="}], *pattern).stdout)
-        self.assertIn("rows_of_test.jsonl:1", rewards([{"text": "1+1="}], expect=1).stderr)
+        self.assertIn("rows_of_test.jsonl:1", rewards([{"text": "1+1="}], expect=2).stderr)
 
     def test_slips(self):
         def fails(code, part, *words):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """`neap generate`, and the same sampling in a rollout. usage: FILE NEAP REVIEWS"""
+import gzip
 import json
 import os
 import pathlib
@@ -111,6 +112,40 @@ class Generate(unittest.TestCase):
             result = self.neap("generate", "out", *words)
             self.assertNotEqual(result.returncode, 0)
             self.assertIn(told, result.stderr)
+
+    def test_wrong_rows_and_numbers_are_exit_code_2(self):
+        wrong = ((b'{"prompt": 3}\n', "is number"), (b'["a"]\n', "is array"), (b'{"prompt": \n', "not valid JSON"), (b'{"prompt": null}\n', "is null"),
+                 (b'{"prompt": "caf\xe9"}\n', "caf\\xe9"), (b'{"prompt": ""}\n', "has no tokens"))
+        for row, told in wrong:
+            (self.base / "wrong.jsonl").write_bytes(b'{"prompt": "a"}\n' + row)
+            result = self.neap("generate", "out", "--input", "wrong.jsonl")
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn("wrong.jsonl:2", result.stderr)
+            self.assertIn(told, result.stderr)
+        for name, content, told in (("array.json", b'[{"prompt": "a"}]', "jq -c '.[]' array.json"), ("cut.gz", gzip.compress(b"a" * 999)[:-9], "cut short"),
+                                    ("utf16.jsonl", '{"prompt": "a"}\n'.encode("utf-16"), "is UTF-16")):
+            (self.base / name).write_bytes(content)
+            result = self.neap("generate", "out", "--input", name)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn(told, result.stderr)
+        for words in (("--seed", -1), ("--skip", -1), ("--seed", 1.5), ("--batch-size", -1)):
+            result = self.neap("generate", "out", "--prompt", PROMPT, *words)
+            self.assertEqual(result.returncode, 2, words)
+            self.assertIn(words[0], result.stderr)
+        self.assertIn("--seed: -1 is less than 0", self.neap("generate", "out", "--prompt", PROMPT, "--seed", -1).stderr)
+        self.assertEqual(self.neap("generate", "out", "--input", ".").returncode, 2, "a folder")
+
+    def test_empty_lines_of_standard_input_are_counted(self):
+        def generate(text):
+            return subprocess.run([NEAP, "generate", "out", "--stdin", "--json", "--max-new-tokens", "4"], cwd=self.base, input=text, text=True,
+                                  capture_output=True, check=False, env=neap_program.environment())
+        result = generate(f"{PROMPT}\n\nThe soup was\n\n")
+        self.assertEqual([json.loads(line)["prompt"] for line in result.stdout.splitlines()], [PROMPT, "The soup was"])
+        self.assertIn("2 empty lines of standard input were skipped", result.stderr)
+        self.assertNotIn("empty lines", generate(f"{PROMPT}\n").stderr)
+        result = generate("\n\n")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("all lines of standard input are empty", result.stderr)
 
     def write_prompts(self, name, rows, words):
         """Rows of different texts of so many words."""

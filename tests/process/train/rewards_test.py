@@ -80,7 +80,7 @@ class RewardsCase(AdditionsCase):
 
     def test_rows_without_what_a_function_needs_are_named(self):
         (self.home / "broken.jsonl").write_text('{"prompt": "1+1=", "answer": 2}\n' * 8 + '{"prompt": "1+2="}\n')
-        result = self.grpo("broken", "data.train_files=broken.jsonl", expect=1)
+        result = self.grpo("broken", "data.train_files=broken.jsonl", expect=2)
         self.assertIn("broken.jsonl:9: the row has no right answer", result.stderr)
         self.assertIn('reward function "numeric"', result.stderr)
         self.assertFalse((self.home / "out" / "broken" / "metrics.jsonl").exists())

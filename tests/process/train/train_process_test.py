@@ -375,9 +375,9 @@ class Train(TrainCase):
     def test_slips_in_data_and_configuration(self):
         (self.home / "bad.jsonl").write_text('{"prompt": "a", "response": "b"}\n{"prompt": "a", \n')
         out = "trainer.default_local_dir=out/slips"
-        self.assert_fails(self.neap("train", "sft.toml", "data.train_files=['bad.jsonl']", out), 1, "bad.jsonl:2")
+        self.assert_fails(self.neap("train", "sft.toml", "data.train_files=['bad.jsonl']", out), 2, "bad.jsonl:2")
         self.assert_fails(self.neap("train", "sft.toml", "data.train_files=['gone.jsonl']", out), 2, "gone.jsonl")
-        self.assert_fails(self.neap("train", "sft.toml", "data.prompt_key=text", out), 1, '"text" is missing')
+        self.assert_fails(self.neap("train", "sft.toml", "data.prompt_key=text", out), 2, '"text" is missing')
         self.assert_fails(self.neap("train", "sft.toml", "data.max_response_length=8", out), 2, "tokens")
         self.assert_fails(self.neap("train", "sft.toml", "trainer.lr=1", out), 2, "unknown key")
         self.assert_fails(self.neap("train", "gone.toml"), 2, "gone.toml")

@@ -64,6 +64,21 @@ TEST_F(EncodeTest, RowsKeepTheirOrderInMemoryAndOnDisk) {
   EXPECT_EQ(rows.memory(), Bytes(0));
 }
 
+TEST_F(EncodeTest, WhatIsWrongWithAFileIsWrongInput) {
+  const auto code = [&] { return encode(1_GiB).status().code(); };
+  bad_ = 7;
+  EXPECT_EQ(code(), ErrorCode::kInvalidArgument);
+  bad_ = 0;
+  for (const char* text : {"[1]\n", "\x1F\x8B and no gzip"}) {
+    file_ = write("wrong", text);
+    EXPECT_EQ(code(), ErrorCode::kInvalidArgument) << text;
+  }
+  file_ = root_;
+  EXPECT_EQ(code(), ErrorCode::kInvalidArgument) << "a folder";
+  file_ = root_ / "missing";
+  EXPECT_EQ(code(), ErrorCode::kNotFound);
+}
+
 TEST_F(EncodeTest, TheCacheIsFoundByContentAndRecipe) {
   (void)encode(Bytes(0)).value();
   encoded_ = 0;

@@ -69,6 +69,15 @@ TEST_F(RowSourceTest, LinesAreRowsAndEmptyOnesAreNone) {
   EXPECT_TRUE(read(write("blank.jsonl", "\n\n")).rows.empty());
 }
 
+TEST_F(RowSourceTest, AFileThatIsOneArrayIsToldHowToBecomeRows) {
+  for (const char* text : {"[{\"a\":1}]", "\n [\n {\"a\":1}\n]\n", "\xEF\xBB\xBF[\n"}) {
+    EXPECT_THAT(read(write("a.json", text)).status.message(),
+                AllOf(HasSubstr("as a JSON array"),
+                      HasSubstr("jq -c '.[]' " + (root_ / "a.json").string())));
+  }
+  EXPECT_EQ(read(write("a.jsonl", "{}\n[1]\n")).rows.size(), 2U) << "a later row is told alone";
+}
+
 TEST_F(RowSourceTest, PackingIsFoundByContentAndMembersFollowEachOther) {
   std::string first, second;
   for (int i = 0; i < 5000; ++i) {
