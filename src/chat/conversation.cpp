@@ -43,35 +43,39 @@ Result<Conversations> Conversations::make(const model::Tokenizer& tokenizer,
   return Conversations(tokenizer, std::move(*made));
 }
 
-Result<Rendered> Conversations::render(const Json& messages, bool with_head) const {
+Result<Rendered> Conversations::render(const Json& messages, const Json& tools,
+                                       bool with_head) const {
   RenderOptions options;
+  options.tools = tools;
   options.add_generation_prompt = with_head;
   options.variables = tokens_;
   return template_.render(messages, options);
 }
 
-Result<std::string> Conversations::prompt_text(const Json& messages) const {
-  Result<Rendered> made = render(messages, true);
+Result<std::string> Conversations::prompt_text(const Json& messages, const Json& tools) const {
+  Result<Rendered> made = render(messages, tools, true);
   if (!made.ok()) return made.status();
   return std::move(made->text);
 }
 
-Result<std::vector<model::TokenId>> Conversations::prompt(const Json& messages) const {
-  const Result<std::string> text = prompt_text(messages);
+Result<std::vector<model::TokenId>> Conversations::prompt(const Json& messages,
+                                                          const Json& tools) const {
+  const Result<std::string> text = prompt_text(messages, tools);
   if (!text.ok()) return text.status();
   return tokenizer_.encode(*text);
 }
 
 Result<std::vector<Rendered::Range>> Conversations::by_difference(const Json& messages,
+                                                                  const Json& tools,
                                                                   const std::string& text) const {
   std::vector<Rendered::Range> ranges;
   Json before = Json::array();
   for (std::size_t i = 0; i < messages.size(); ++i) {
     if (is_assistant(messages[i])) {
-      const Result<Rendered> head = render(before, true);
+      const Result<Rendered> head = render(before, tools, true);
       if (!head.ok()) return head.status();
       before.push_back(messages[i]);
-      const Result<Rendered> turn = render(before, false);
+      const Result<Rendered> turn = render(before, tools, false);
       if (!turn.ok()) return turn.status();
       if (!text.starts_with(turn->text))
         return Status(ErrorCode::kUnsupported,
@@ -87,20 +91,20 @@ Result<std::vector<Rendered::Range>> Conversations::by_difference(const Json& me
   return ranges;
 }
 
-Result<TrainedText> Conversations::trained_text(const Json& messages) const {
-  Result<Rendered> made = render(messages, false);
+Result<TrainedText> Conversations::trained_text(const Json& messages, const Json& tools) const {
+  Result<Rendered> made = render(messages, tools, false);
   if (!made.ok()) return made.status();
   if (!made->generated.empty())
     return TrainedText{std::move(made->text), std::move(made->generated)};
   if (!std::any_of(messages.begin(), messages.end(), is_assistant))
     return Status(ErrorCode::kInvalidArgument, "The conversation has no turn of the assistant");
-  Result<std::vector<Rendered::Range>> ranges = by_difference(messages, made->text);
+  Result<std::vector<Rendered::Range>> ranges = by_difference(messages, tools, made->text);
   if (!ranges.ok()) return ranges.status();
   return TrainedText{std::move(made->text), std::move(*ranges)};
 }
 
-Result<TrainedIds> Conversations::trained(const Json& messages) const {
-  const Result<TrainedText> made = trained_text(messages);
+Result<TrainedIds> Conversations::trained(const Json& messages, const Json& tools) const {
+  const Result<TrainedText> made = trained_text(messages, tools);
   if (!made.ok()) return made.status();
   const std::string_view text = made->text;
   TrainedIds out;

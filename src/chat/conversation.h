@@ -35,19 +35,23 @@ class Conversations {
   [[nodiscard]] static Result<Conversations> make(const model::Tokenizer& tokenizer,
                                                   std::string_view source, std::string_view where);
 
-  /// The text that the model continues, up to the head of its turn.
-  [[nodiscard]] Result<std::string> prompt_text(const Json& messages) const;
+  /// The text that the model continues, up to the head of its turn. `tools` here and below: JSON
+  /// schemas of what the model may call, for the template; null: none.
+  [[nodiscard]] Result<std::string> prompt_text(const Json& messages, const Json& tools) const;
   /// Its ids. The template writes BOS where it wants one.
-  [[nodiscard]] Result<std::vector<model::TokenId>> prompt(const Json& messages) const;
+  [[nodiscard]] Result<std::vector<model::TokenId>> prompt(const Json& messages,
+                                                           const Json& tools) const;
   /// The whole conversation, with the assistant's turns marked: by the template's {% generation %}
   /// blocks, else by what each turn adds to the conversation before it and its head.
-  [[nodiscard]] Result<TrainedText> trained_text(const Json& messages) const;
-  [[nodiscard]] Result<TrainedIds> trained(const Json& messages) const;
+  [[nodiscard]] Result<TrainedText> trained_text(const Json& messages, const Json& tools) const;
+  [[nodiscard]] Result<TrainedIds> trained(const Json& messages, const Json& tools) const;
 
  private:
   Conversations(const model::Tokenizer& tokenizer, Template made);
-  [[nodiscard]] Result<Rendered> render(const Json& messages, bool with_head) const;
+  [[nodiscard]] Result<Rendered> render(const Json& messages, const Json& tools,
+                                        bool with_head) const;
   [[nodiscard]] Result<std::vector<Rendered::Range>> by_difference(const Json& messages,
+                                                                   const Json& tools,
                                                                    const std::string& text) const;
   model::Tokenizer tokenizer_;
   Template template_;

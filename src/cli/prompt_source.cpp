@@ -49,6 +49,7 @@ Result<bool> PromptSource::read_row(Request& request) {
   NEAP_TRY_ASSIGN(const Json row, data::parse_row(raw.text, request.where));
   NEAP_TRY_ASSIGN(request.prompt, data::text_field(row, "prompt", request.where));
   if (request.prompt.is_string()) request.prompt = prompt_of(request.prompt.get<std::string>());
+  NEAP_TRY_ASSIGN(request.tools, data::tools_field(row, request.prompt, request.where));
   return true;
 }
 
@@ -57,7 +58,8 @@ void PromptSource::encode(Request& request) {
     request.tokens = tokenizer_.encode_prompt(request.prompt.get<std::string>());
   } else {
     if (!conversations_) conversations_ = value_or_throw(chat::Conversations::make(tokenizer_));
-    Result<std::vector<model::TokenId>> tokens = conversations_->prompt(request.prompt);
+    Result<std::vector<model::TokenId>> tokens =
+        conversations_->prompt(request.prompt, request.tools);
     request.tokens = value_or_throw(
         tokens.ok()
             ? std::move(tokens)

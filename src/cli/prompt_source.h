@@ -21,6 +21,7 @@ namespace neap::cli {
 
 struct Request {
   Json prompt;  ///< a text, or a conversation for the chat template
+  Json tools;   ///< for the template, too; null: none
   std::vector<model::TokenId> tokens;
   std::string where;  ///< "--prompt 2", "prompts.jsonl:7"
 };

@@ -45,4 +45,24 @@ Result<Json> optional_text_field(const Json& row, const std::string& key,
   return text_field(row, key, where);
 }
 
+Result<Json> tools_field(const Json& row, const Json& prompt, const std::string& where) {
+  const auto at = row.find("tools");
+  if (prompt.is_string() || at == row.end()) return Json();
+  Json tools = *at;
+  if (at->is_string()) {
+    NEAP_TRY_ASSIGN(tools, parse_json(at->get<std::string>(), where + ": field \"tools\""));
+  }
+  const bool wanted =
+      tools.is_array() &&
+      std::all_of(tools.begin(), tools.end(), [](const Json& tool) { return tool.is_object(); });
+  if (tools.is_null() || wanted) return tools;
+  return Status(
+      ErrorCode::kCorrupt,
+      format("{}: field \"tools\" is {}{}; a list of JSON schemas (objects), or that list as "
+             "JSON text, is wanted",
+             where, at->is_string() ? "text of " : "",
+             tools.is_array() ? "a list with other values than objects"
+                              : std::string(tools.type_name())));
+}
+
 }  // namespace neap::data

@@ -21,5 +21,9 @@ namespace neap::data {
 /// As text_field; null where the row lacks it.
 [[nodiscard]] Result<Json> optional_text_field(const Json& row, const std::string& key,
                                                const std::string& where);
+/// What `row` offers the chat template of its conversation `prompt` in "tools": a list of JSON
+/// schemas, or that list as JSON text. Null where it has none, and for a text, which has no template.
+[[nodiscard]] Result<Json> tools_field(const Json& row, const Json& prompt,
+                                       const std::string& where);
 
 }  // namespace neap::data

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 // Raised with every change of tokenizer, chat template or this file that gives other rows for the
 // same data: caches of earlier builds are not read then.
-constexpr int kEncoding = 1;
+constexpr int kEncoding = 2;
 
 // Names in a store's notes.
 constexpr const char* kPromptLeftOut = "prompt_left_out";
@@ -161,7 +161,7 @@ void RowEncoder::encode_text(const Json& row, const std::string& where,
   const spec::DataConfig& data = context_.job.data;
   const Json response = checked(data::optional_text_field(row, data.response_key, where));
   TrainingText text = encode_training_text(
-      context_, checked(data::text_field(row, data.prompt_key, where)), response, where);
+      context_, row, checked(data::text_field(row, data.prompt_key, where)), response, where);
   const bool turns = response.is_null();
   const Fitting fitting(data, where, out);
   const Limit prompt =
@@ -184,7 +184,7 @@ void RowEncoder::encode_pairs(const Json& row, const std::string& where,
   if (!pairs.ok()) throw Error(Status(pairs.status()).with_context(where));
   const Fitting fitting(data, where, out);
   for (const PairRow& pair : *pairs) {
-    train::Tokens prompt = encode_prompt(context_, pair.prompt, where);
+    train::Tokens prompt = encode_prompt(context_, row, pair.prompt, where);
     train::Tokens chosen = encode_response(context_, pair.chosen, where);
     train::Tokens rejected = encode_response(context_, pair.rejected, where);
     if (!fitting.fit(prompt, prompt_limit(data)) || !fitting.fit(chosen, response_limit(data)) ||
@@ -201,7 +201,7 @@ void RowEncoder::encode_prompt_row(const Json& row, std::string_view text, const
                                    data::EncodedRows& out) const {
   const spec::DataConfig& data = context_.job.data;
   train::Tokens prompt =
-      encode_prompt(context_, checked(data::text_field(row, data.prompt_key, where)), where);
+      encode_prompt(context_, row, checked(data::text_field(row, data.prompt_key, where)), where);
   if (!Fitting(data, where, out).fit(prompt, prompt_limit(data))) return;
   if (check_.row) {
     if (const Status status = check_.row(row, out); !status.ok())

@@ -4,19 +4,23 @@
 
 #include "base/format.h"
 #include "base/status.h"
+#include "data/fields.h"
 #include "rlhf/tokenizers.h"
 
 namespace neap::rlhf {
 namespace {
 
-// A conversation without a template is a text only where it is one message.
-const chat::Conversations* conversations_of(const TextContext& context, const Json& messages,
-                                            const std::string& where) {
-  if (context.conversations.ok()) return &*context.conversations;
-  if (messages.size() == 1 && messages[0].value("content", Json()).is_string()) return nullptr;
+const chat::Conversations& conversations_of(const TextContext& context, const std::string& where) {
+  if (context.conversations.ok()) return *context.conversations;
   throw Error(ErrorCode::kInvalidArgument,
               format("{}: the conversation needs a chat template. {} ({})", where,
                      context.conversations.status().message(), context.tokenizer_folder.string()));
+}
+
+// Without a template a conversation is a text only where it is one message and no tools.
+bool is_text(const TextContext& context, const Json& messages, const Json& tools) {
+  return !context.conversations.ok() && tools.is_null() && messages.size() == 1 &&
+         messages[0].value("content", Json()).is_string();
 }
 
 void check_text(const std::string& text, const std::string& where) {
@@ -38,14 +42,13 @@ TextContext open_texts(const spec::Job& job, std::optional<model::Tokenizer>& to
   return {job, *tokenizer, folder, actor, model::text_tokens(files.base, actor, *tokenizer)};
 }
 
-train::Tokens encode_prompt(const TextContext& context, const Json& prompt,
+train::Tokens encode_prompt(const TextContext& context, const Json& row, const Json& prompt,
                             const std::string& where) {
-  if (!prompt.is_string()) {
-    if (const auto* chat = conversations_of(context, prompt, where)) {
-      Result<train::Tokens> ids = chat->prompt(prompt);
-      if (!ids.ok()) throw Error(Status(ids.status()).with_context(where));
-      return std::move(*ids);
-    }
+  const Json tools = value_or_throw(data::tools_field(row, prompt, where));
+  if (!prompt.is_string() && !is_text(context, prompt, tools)) {
+    Result<train::Tokens> ids = conversations_of(context, where).prompt(prompt, tools);
+    if (!ids.ok()) throw Error(Status(ids.status()).with_context(where));
+    return std::move(*ids);
   }
   const std::string text = (prompt.is_string() ? prompt : prompt[0]["content"]).get<std::string>();
   check_text(text, where);
@@ -68,11 +71,11 @@ train::Tokens encode_response(const TextContext& context, const Json& response,
   return tokens;
 }
 
-TrainingText encode_training_text(const TextContext& context, const Json& prompt,
+TrainingText encode_training_text(const TextContext& context, const Json& row, const Json& prompt,
                                   const Json& response, const std::string& where) {
   if (!response.is_null()) {
     TrainingText out{
-        encode_prompt(context, prompt, where), encode_response(context, response, where), {}};
+        encode_prompt(context, row, prompt, where), encode_response(context, response, where), {}};
     out.mask.assign(out.response.size(), true);
     return out;
   }
@@ -81,13 +84,8 @@ TrainingText encode_training_text(const TextContext& context, const Json& prompt
                 format("{}: field \"{}\" is missing; only a conversation needs none", where,
                        context.job.data.response_key));
   }
-  if (!context.conversations.ok()) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        format("{}: the conversation needs a chat template. {} ({})", where,
-               context.conversations.status().message(), context.tokenizer_folder.string()));
-  }
-  const Result<chat::TrainedIds> made = context.conversations->trained(prompt);
+  const Json tools = value_or_throw(data::tools_field(row, prompt, where));
+  const Result<chat::TrainedIds> made = conversations_of(context, where).trained(prompt, tools);
   if (!made.ok()) throw Error(Status(made.status()).with_context(where));
   const auto first = std::find(made->trained.begin(), made->trained.end(), true);
   const auto last = std::find(made->trained.rbegin(), made->trained.rend(), true).base();

@@ -33,9 +33,9 @@ struct TextContext {
                                      std::optional<model::Tokenizer>& tokenizer);
 
 /// Tokens of a prompt, as the model is to see its start: a text, or a conversation by the chat
-/// template.
-[[nodiscard]] train::Tokens encode_prompt(const TextContext& context, const Json& prompt,
-                                          const std::string& where);
+/// template. The template gets the tools of `row`.
+[[nodiscard]] train::Tokens encode_prompt(const TextContext& context, const Json& row,
+                                          const Json& prompt, const std::string& where);
 /// Tokens of a response and the one that ends it: a text, or a message of the assistant. An empty
 /// text is an error.
 [[nodiscard]] train::Tokens encode_response(const TextContext& context, const Json& response,
@@ -48,7 +48,8 @@ struct TrainingText {
 };
 /// A prompt and its response; where `response` is null the prompt is a whole conversation, and what
 /// the assistant wrote is trained on.
-[[nodiscard]] TrainingText encode_training_text(const TextContext& context, const Json& prompt,
-                                                const Json& response, const std::string& where);
+[[nodiscard]] TrainingText encode_training_text(const TextContext& context, const Json& row,
+                                                const Json& prompt, const Json& response,
+                                                const std::string& where);
 
 }  // namespace neap::rlhf

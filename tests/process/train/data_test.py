@@ -29,6 +29,10 @@ GRPO = ["grpo.toml", "data.train_batch_size=8", "actor_rollout_ref.actor.ppo_min
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32", "trainer.total_training_steps=2"]
 DPO = ["sft.toml", "task=dpo", "data.train_files=pairs.jsonl", "data.train_batch_size=16", "data.micro_batch_size_per_gpu=8",
        "trainer.total_training_steps=2", "actor_rollout_ref.model.path=out/start/latest/actor"]
+# Tools are named by a digit, which the tokenizer has.
+TEMPLATE = ("{% for tool in tools or [] %}{{ tool.function.name }}+{% endfor %}"
+            "{% for message in messages %}{{ message.content }}{% endfor %}")
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in "73"]
 HAS_PYARROW = subprocess.run(["python3", "-c", "import pyarrow.parquet"], capture_output=True, check=False).returncode == 0
 NAMESPACE = ["unshare", "--map-root-user", "--mount"]
 HAS_NAMESPACES = shutil.which("unshare") is not None and subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
@@ -75,6 +79,24 @@ class DataCase(unittest.TestCase):
         result = self.neap("train", *words, f"trainer.default_local_dir=out/{out}", **more)
         self.assertEqual(result.returncode, expect, result.stderr)
         return result
+
+    @classmethod
+    def chat_model(cls):
+        """The overrides that train a model with a chat template."""
+        if not (cls.home / "chat").exists():
+            shutil.copytree(cls.home / "out/start/latest/actor", cls.home / "chat")
+            (cls.home / "chat/tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+        return ["actor_rollout_ref.model.path=chat", "data.max_prompt_length=16", "data.val_files=[]"]
+
+    @staticmethod
+    def with_tools(row, tools):
+        text = row["prompt"] if isinstance(row["prompt"], str) else row["prompt"][0]["content"]
+        return {**row, "prompt": [{"role": "user", "content": text}], "tools": tools}
+
+    @staticmethod
+    def with_text(row):
+        text = row["prompt"] if isinstance(row["prompt"], str) else row["prompt"][0]["content"]
+        return {**row, "prompt": f"7+3+{text}", "tools": "a text prompt has no template: nothing reads this"}
 
     def metrics(self, out):
         return [{k: v for k, v in line.items() if not k.startswith(UNSTEADY)}
@@ -148,6 +170,59 @@ class Layouts(DataCase):
             self.assert_same(f"{name}-disk", f"{name}-memory")
         self.assertEqual(len(self.cached()), 3, "the user's cache has them: prompts, validation, pairs")
 
+    def test_tools_of_rows_reach_the_template(self):
+        chat = self.chat_model()
+        jobs = (("sft", SFT, self.rows[:64]), ("dpo", DPO, read_lines(self.home / "pairs.jsonl")[:64]),
+                ("grpo", GRPO, read_lines(self.home / "prompts_train.jsonl")))
+        for task, recipe, rows in jobs:
+            for name, made in (("text", [self.with_text(row) for row in rows]),
+                               ("list", [self.with_tools(row, TOOLS) for row in rows]),
+                               ("json", [self.with_tools(row, json.dumps(TOOLS)) for row in rows]),
+                               ("none", [self.with_tools(row, None) for row in rows])):
+                self.write(f"{name}.jsonl", made)
+                disk = ["data.rows_in_memory=0B", "data.cache_dir=tools"]
+                self.train(f"{task}-{name}", *recipe, *chat, *disk, f"data.train_files={name}.jsonl")
+            self.assert_same(f"{task}-list", f"{task}-text")
+            self.assert_same(f"{task}-json", f"{task}-text")
+            self.assertNotEqual(self.metrics(f"{task}-none"), self.metrics(f"{task}-text"), "tools are part of the encoded row")
+
+    def test_tools_of_a_whole_conversation(self):
+        def rows(tools, extra):
+            return [{"messages": [{"role": "user", "content": extra + row["prompt"]}, {"role": "assistant", "content": row["response"]}],
+                     "tools": tools} for row in self.rows[:64]]
+
+        words = [*SFT, *self.chat_model(), "data.prompt_key=messages"]
+        for name, made in (("said", rows(None, "7+3+")), ("tools", rows(TOOLS, ""))):
+            self.write(f"{name}.jsonl", made)
+            self.train(f"whole-{name}", *words, f"data.train_files={name}.jsonl")
+        self.assert_same("whole-tools", "whole-said")
+
+    def test_tools_in_evaluation(self):
+        self.chat_model()
+        rows = read_lines(self.home / "prompts_val.jsonl")
+        responses = {}
+        for name, made in (("text", [self.with_text(row) for row in rows]), ("tools", [self.with_tools(row, TOOLS) for row in rows]),
+                           ("none", [self.with_tools(row, None) for row in rows])):
+            self.write(f"held_{name}.jsonl", made)
+            result = self.neap("eval", "chat", f"held_{name}.jsonl", "--output", f"{name}.out")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            responses[name] = [[response["text"] for response in row["responses"]] for row in read_lines(self.home / f"{name}.out")]
+        self.assertEqual(responses["tools"], responses["text"])
+        self.assertNotEqual(responses["none"], responses["text"])
+
+    def test_wrong_tools_are_one_error_with_the_row(self):
+        for tools, part in ((3, 'field "tools" is number'), (["7"], "a list with other values than objects"),
+                            ({"name": "7"}, 'field "tools" is object'), ("7, 3", 'field "tools": not valid JSON'),
+                            ('{"name": "7"}', 'field "tools" is text of object')):
+            self.write("wrong.jsonl", [self.with_tools(self.rows[0], []), self.with_tools(self.rows[1], tools)])
+            result = self.train("wrong", *SFT, *self.chat_model(), "data.train_files=wrong.jsonl", expect=2)
+            self.assertIn(part, result.stderr)
+            self.assertIn("wrong.jsonl:2", result.stderr)
+            self.assertEqual(result.stderr.count("wrong.jsonl"), 1, result.stderr)
+        self.write("wrong.jsonl", [self.with_tools(self.rows[0], TOOLS)])
+        result = self.train("wrong", *SFT, "data.train_files=wrong.jsonl", "data.val_files=[]", expect=2)
+        self.assertIn("the conversation needs a chat template", result.stderr)
+
     def test_weights(self):
         self.write("few.jsonl", self.rows[:10])
         self.write("many.jsonl", self.rows[10:200])
@@ -183,6 +258,12 @@ class Parquet(DataCase):
         self.train("verl-jsonl", *grpo, "data.train_files=verl.jsonl")
         self.train("verl-parquet", *grpo, self.parquet("verl", prompts))
         self.assert_same("verl-parquet", "verl-jsonl")
+        # Tools, whose parameters have different members.
+        tools = [TOOLS[0], {"type": "function", "function": {**TOOLS[1]["function"], "parameters": {"type": "object", "required": ["a"]}}}]
+        self.write("tools.jsonl", [self.with_tools(row, tools) for row in self.rows[:64]])
+        self.train("tools-jsonl", *SFT, *self.chat_model(), "data.train_files=tools.jsonl")
+        self.train("tools-parquet", *SFT, *self.chat_model(), self.parquet("tools", read_lines(self.home / "tools.jsonl")))
+        self.assert_same("tools-parquet", "tools-jsonl")
         # TRL's preferences: conversations without a prompt.
         pairs = [{"chosen": [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["chosen"]}],
                   "rejected": [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["rejected"]}]}

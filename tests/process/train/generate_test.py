@@ -15,7 +15,7 @@ import unittest
 
 import neap_program
 
-TEMPLATE = ("{% for m in messages %}<{{ m.role }}> {{ m.content }}\n{% endfor %}"
+TEMPLATE = ("{% if tools %}{{ tools | tojson }}\n{% endif %}{% for m in messages %}<{{ m.role }}> {{ m.content }}\n{% endfor %}"
             "{% if add_generation_prompt %}<assistant> {% endif %}")
 WORDS = ("soup", "room", "bed", "host", "bread", "view", "price")
 PROMPT = "Last night we ate at the old inn."
@@ -94,6 +94,12 @@ class Generate(unittest.TestCase):
         (self.base / "prompts.jsonl").write_text(json.dumps({"prompt": messages}) + "\n\n" + json.dumps({"prompt": PROMPT}) + "\n")
         rows = self.rows("--input", "prompts.jsonl", folder="chat")
         self.assertEqual([r["prompt"] for r in rows], [messages, PROMPT])
+        tools = [{"type": "function", "function": {"name": "look"}}]
+        (self.base / "tools.jsonl").write_text(json.dumps({"prompt": messages, "tools": tools}) + "\n")
+        offered = self.rows("--input", "tools.jsonl", folder="chat")
+        written = self.rows("--prompt", f"[{json.dumps(tools[0])}]\n<user> Good?\n<assistant> ", folder="chat")
+        self.assertEqual(offered[0]["tokens"], written[0]["tokens"])
+        self.assertNotEqual(offered[0]["tokens"], rows[0]["tokens"])
         said = self.rows("--prompt", "Good?", "--chat", folder="chat")
         self.assertEqual(said[0]["tokens"], rows[0]["tokens"])
         plain = self.rows("--prompt", "<user> Good?\n<assistant> ", folder="chat")

@@ -31,5 +31,22 @@ TEST(Fields, AreTextsOrConversationsAndErrorsNameTheirPlace) {
   EXPECT_THAT(optional_text_field({{"d", 3}}, "d", "f:9").status().message(), HasSubstr("f:9"));
 }
 
+TEST(Fields, ToolsAreAListOfSchemasOrThatListAsText) {
+  const Json tools = {{{"name", "f"}}, {{"name", "g"}}};
+  const Json messages = {{{"role", "user"}, {"content", "hello"}}};
+  const auto read = [&](const Json& value) {
+    return tools_field({{"tools", value}}, messages, "f:3");
+  };
+  EXPECT_EQ(read(tools).value(), tools);
+  EXPECT_EQ(read(tools.dump()).value(), tools);
+  EXPECT_EQ(read(Json::array()).value(), Json::array());  // as transformers gives it to a template
+  EXPECT_EQ(read(nullptr).value(), nullptr);
+  EXPECT_EQ(tools_field({{"a", 1}}, messages, "f:3").value(), nullptr);
+  EXPECT_EQ(tools_field({{"tools", 3}}, "a text", "f:3").value(), nullptr);
+  for (const Json& wrong :
+       {Json(3), Json("x"), Json::array({"f"}), tools[0], Json(tools[0].dump())})
+    EXPECT_THAT(read(wrong).status().message(), HasSubstr("f:3: field \"tools\"")) << wrong;
+}
+
 }  // namespace
 }  // namespace neap::data
