@@ -62,7 +62,8 @@ class Expression {
   /// The exact value modulo kPrime; nullopt where it is not rational or too much work. Variables have
   /// values of their own at each `point`.
   [[nodiscard]] std::optional<std::uint64_t> residue(std::uint64_t point) const;
-  static constexpr std::uint64_t kPrime = (std::uint64_t{1} << 61) - 1;
+  /// 2 q + 1 with a prime q: powers of one base with different small exponents differ.
+  static constexpr std::uint64_t kPrime = 4'478'370'266'891'735'399;
   [[nodiscard]] std::map<std::string, double> variables() const;  ///< all with value 0
 
  private:
