@@ -172,8 +172,7 @@ Result<Report> make_report(const trace::Recording& recording, std::string title,
     Bytes peak(history.physical ? history.peak_reserved : 0);
     for (const PhaseRecord& record : records) peak = std::max(peak, record.peak);
     if (peak.is_zero()) peak = Bytes(history.peak_reserved);
-    report.lines =
-        MemoryLines{report.plan->all_resident, report.plan->capacity, peak, report.plan->peak};
+    report.lines = MemoryLines::of(*report.plan, peak);
   }
   report.subtitle = format(
       "{}, device {}, {} events, {}{}",

@@ -27,6 +27,7 @@ struct PlanSummary {
   Bytes all_resident;
   Bytes peak;
   std::vector<Phase> phases;
+  Bytes needs{};  ///< the peak while windows of streamed tags are exchanged, or `peak`
 
   [[nodiscard]] static Result<PlanSummary> from_json(const Json& plan);
   [[nodiscard]] const Phase* find(std::string_view phase) const;
@@ -66,8 +67,13 @@ struct MemoryLines {
   Bytes ceiling;  ///< zero: none
   Bytes measured_peak;
   Bytes planned_peak;
+  Bytes planned_needs;  ///< at least the peak; PlanSummary::needs
 
-  /// Measured against planned, in percent; positive when more was used than planned.
+  [[nodiscard]] static MemoryLines of(const PlanSummary& plan, Bytes measured_peak) {
+    return {plan.all_resident, plan.capacity, measured_peak, plan.peak, plan.needs};
+  }
+  /// Measured against planned, in percent; positive when more was used than the plan needs. 0 between
+  /// its peak and that.
   [[nodiscard]] double deviation_percent() const;
   [[nodiscard]] std::string to_text() const;
   [[nodiscard]] Json to_json() const;

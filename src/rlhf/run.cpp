@@ -83,6 +83,9 @@ class Run {
   void save();
   /// The last step, if it is not saved yet; returns when it is on the disk.
   void save_last();
+  /// `work` writes a checkpoint or waits for one. If it fails, the message says which one is left.
+  void at_checkpoint(const std::function<void()>& work);
+  [[nodiscard]] Status stopped(const Status& why, const std::string& kept) const;
   void finish();
 
   spec::Job job_;  // with what the plan chose
@@ -176,10 +179,30 @@ void Run::keep_steps_before(const StepFailure& failure) {
                                ? format("They are saved in {}; the same command resumes from there",
                                         train::checkpoint_folder(output_, step_).string())
                                : std::string("The same command starts again");
-  throw StepFailure(
-      Status(failure.status().code(), format("Stopped after {} of {} steps: {}. {}", step_,
-                                             total_steps_, failure.what(), kept)),
-      failure.mine());
+  throw StepFailure(stopped(failure.status(), kept), failure.mine());
+}
+
+Status Run::stopped(const Status& why, const std::string& kept) const {
+  return {why.code(),
+          format("Stopped after {} of {} steps: {}. {}", step_, total_steps_, why.message(), kept)};
+}
+
+void Run::at_checkpoint(const std::function<void()>& work) {
+  const auto with_what_is_left = [&](const Status& why) {
+    const auto found = train::find_checkpoint(output_, "auto", {});
+    return stopped(why, found
+                            ? format("The newest checkpoint is {}; the same command resumes "
+                                     "from there",
+                                     found->folder.string())
+                            : std::string("There is no checkpoint; the same command starts again"));
+  };
+  try {
+    work();
+  } catch (const parallel::CollectiveError& e) {
+    throw parallel::CollectiveError(with_what_is_left(e.status()), e.mine());
+  } catch (const Error& e) {
+    throw Error(with_what_is_left(e.status()));
+  }
 }
 
 bool Run::already_done() {
@@ -324,12 +347,13 @@ void Run::loop() {
     interrupted_ = ranks_.any(InterruptScope::requested());
     if (interrupted_) break;
     one_step();
-    commit_.poll();
+    at_checkpoint([&] { commit_.poll(); });
     show();
     const bool last = step_ == total_steps_;
     const auto due = [&](std::int64_t every) { return every > 0 && step_ % every == 0; };
     if (last || due(job_.trainer.test_freq)) validate();
-    if (last || stop_.reached() || due(job_.trainer.save_freq) || best_.step() == step_) save();
+    if (last || stop_.reached() || due(job_.trainer.save_freq) || best_.step() == step_)
+      at_checkpoint([&] { save(); });
   }
   save_last();
 }
@@ -397,8 +421,10 @@ void Run::save() {
 }
 
 void Run::save_last() {
-  if (saved_ != step_) save();
-  commit_.wait();
+  at_checkpoint([&] {
+    if (saved_ != step_) save();
+    commit_.wait();
+  });
 }
 
 void Run::finish() {

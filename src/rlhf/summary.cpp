@@ -49,8 +49,7 @@ std::string summary_text(const std::filesystem::path& output, const plan::Memory
   out += "\n" + report::PhaseTable::from_records(records, &planned).to_text();
   const report::MoveTable moves = report::MoveTable::from_records(records);
   if (!moves.rows.empty()) out += "\n" + moves.to_text();
-  const report::MemoryLines lines{plan.all_resident, plan.capacity, measured_peak, plan.peak};
-  return out + "\n" + lines.to_text();
+  return out + "\n" + report::MemoryLines::of(planned, measured_peak).to_text();
 }
 
 }  // namespace neap::rlhf

@@ -50,6 +50,12 @@ Status read_adapter(const Job& job, const ConfigTable& table, const std::string&
   if (m.lora_adapter_path.empty()) return {};
   const std::filesystem::path folder = job.resolve(m.lora_adapter_path);
   NEAP_TRY_ASSIGN(const ModelFiles files, job.model_files(base));
+  std::error_code ignored;
+  if (!files.adapter.empty() && std::filesystem::equivalent(files.adapter, folder, ignored))
+    return wrong(
+        format("{0}.lora_adapter_path and {0}.path both give the adapter in {1}, which would be "
+               "added twice; give the model without it as {0}.path",
+               at, folder.string()));
   NEAP_TRY_ASSIGN(const Architecture model, Architecture::from_folder(files.base));
   NEAP_TRY_ASSIGN(AdapterConfig config, AdapterConfig::from_folder(folder, model));
   const std::string where = (folder / kAdapterConfig).string();

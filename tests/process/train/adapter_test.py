@@ -133,7 +133,8 @@ class Adapters(TrainCase):
                                           ("kind", 1, {"peft_type": "IA3"}, "peft_type")):
             self.assert_fails(self.neap("generate", broken(name, **changes), *PROMPT), code, part)
         dora = broken("dora", use_dora=True)
-        for words, part in ((["lora_adapter_path=missing"], "missing/adapter_config.json"), (["lora_adapter_path=" + dora], "use_dora"),
+        for words, part in ((["path=adapter", "lora_adapter_path=adapter"], "would be added twice"),
+                            (["lora_adapter_path=missing"], "missing/adapter_config.json"), (["lora_adapter_path=" + dora], "use_dora"),
                             (["lora_adapter_path=adapter", "lora_rank=8"], "has r 4"),
                             (["lora_adapter_path=adapter", 'target_modules=["q_proj"]'], "leave it out")):
             result = self.neap("train", "sft.toml", *LORA, *(f"actor_rollout_ref.model.{word}" for word in words),

@@ -34,9 +34,6 @@ TEMPLATE = ("{% for tool in tools or [] %}{{ tool.function.name }}+{% endfor %}"
             "{% for message in messages %}{{ message.content }}{% endfor %}")
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in "73"]
 HAS_PYARROW = subprocess.run(["python3", "-c", "import pyarrow.parquet"], capture_output=True, check=False).returncode == 0
-NAMESPACE = ["unshare", "--map-root-user", "--mount"]
-HAS_NAMESPACES = shutil.which("unshare") is not None and subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
-                                                                        capture_output=True, check=False).returncode == 0
 
 BROKEN_ROWS = [(b'{"prompt": "1+1=", "response": 2}', "is number"), (b'["1+1=", "2"]', "is array"), (b'{"prompt": "1+1=", ', "not valid JSON"),
                (b'{"prompt": "1+1=", "response": "\xff"}', "\\xff"), (b'{"prompt": "1+1=", "response": null}', "is missing"),
@@ -483,13 +480,13 @@ class Hostile(DataCase):
         self.assertIn("is made anew", result.stderr)
         self.assert_same("broken", "unbroken")
 
-    @unittest.skipUnless(HAS_NAMESPACES, "no mount namespaces for this user")
+    @unittest.skipUnless(neap_program.HAS_NAMESPACES, "no mount namespaces for this user")
     def test_a_full_file_system_is_one_error_and_can_be_gone_on_from(self):
         """The encoded rows have a file system of 24 KiB; nobody else sees it."""
         self.train("kept", *SFT, "trainer.total_training_steps=1")
         script = ('mkdir -p small && mount -t tmpfs -o size=24k tmpfs small && "$@"; code=$?; ls small >left; mount -o remount,size=1m small && '
                   '"$@" && exit $code')
-        result = subprocess.run([*NAMESPACE, "sh", "-c", script, "sh", NEAP, "train", *SFT, "device.kind=host", "device.memory=256MiB",
+        result = subprocess.run([*neap_program.NAMESPACE, "sh", "-c", script, "sh", NEAP, "train", *SFT, "device.kind=host", "device.memory=256MiB",
                                  "data.rows_in_memory=0B", "data.cache_dir=small", "trainer.default_local_dir=out/kept"],
                                 cwd=self.home, env=self.environment(), capture_output=True, text=True, timeout=300, check=False)
         self.assertEqual(result.returncode, 1, result.stderr)

@@ -8,6 +8,9 @@ import subprocess
 import sys
 import time
 
+NAMESPACE = ["unshare", "--map-root-user", "--mount"]
+HAS_NAMESPACES = shutil.which("unshare") is not None and subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
+                                                                        capture_output=True, check=False).returncode == 0
 ADDITIONS = pathlib.Path(__file__).resolve().parent / "additions"
 
 

@@ -6,10 +6,10 @@ Everything runs on a tiny model with the example's texts, in a folder of its own
 import json
 import pathlib
 import re
-import resource
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -483,16 +483,25 @@ class Train(TrainCase):
         self.assertEqual((self.home / "out/state/memory.ntrace").read_bytes(), trace)
         self.assertEqual([p.name for p in (self.home / "out/state").glob("memory*")], ["memory.ntrace"])
 
+    @unittest.skipUnless(neap_program.HAS_NAMESPACES, "no mount namespaces for this user")
     def test_full_disk_leaves_the_last_checkpoint(self):
-        def small_files():
-            # As a full disk: writes beyond the limit fail. Python ignores SIGXFSZ, children inherit it.
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-        result = self.neap("train", "sft.toml", "trainer.default_local_dir=out/full", preexec_fn=small_files,
-                           restore_signals=False)
-        self.assertEqual(result.returncode, 1, result.stderr)
-        self.assertIn("too large", result.stderr)
-        names = {p.name for p in (self.home / "out/full").iterdir()}
-        self.assertFalse([n for n in names if n.startswith("global_step") or ".tmp" in n], names)
+        """The output has a file system of its own, which is full before the first checkpoint and, larger, after some more."""
+        command = 'NEAP train sft.toml trainer.default_local_dir=out/full'.replace("NEAP", str(NEAP))
+        longer = "trainer.total_training_steps=1000 trainer.save_freq=1"
+        script = (f"mkdir -p out/full && mount -t tmpfs -o size=1m tmpfs out/full && {command} 2>full-1; echo $?; ls out/full >full-left; "
+                  f"mount -o remount,size=1g out/full && {command} 2>full-2; echo $?; "
+                  f"mount -o remount,size=$(($(du -sk out/full | cut -f1) + 1024))k out/full && {command} {longer} 2>full-3; echo $?; "
+                  "ls out/full >full-after")
+        done = subprocess.run([*neap_program.NAMESPACE, "sh", "-c", script], cwd=self.home, env=neap_program.environment(OMP_NUM_THREADS="1"),
+                              capture_output=True, text=True, timeout=300, check=False)
+        first, later = ((self.home / f"full-{run}").read_text() for run in (1, 3))
+        self.assertEqual([line for line in done.stdout.splitlines() if line.isdigit()], ["1", "0", "1"], first + later)
+        for error in (first, later):
+            self.assertEqual(error.count("No space left on device"), 1, error)
+        self.assertIn("There is no checkpoint; the same command starts again", first)
+        self.assertNotRegex((self.home / "full-left").read_text(), "global_step|tmp")
+        self.assertRegex(later, r"The newest checkpoint is \S*global_step_\d+; the same command resumes from there")
+        self.assertNotIn("tmp", (self.home / "full-after").read_text())
 
     def test_generate(self):
         for path in ("out/sft", "out/sft/latest", "out/sft/latest/actor"):
