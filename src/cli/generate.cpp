@@ -112,7 +112,8 @@ class GenerateCommand final : public Command {
 };
 
 void GenerateCommand::declare_sampling(CLI::App& app) {
-  const auto number = [&](const char* name, double& value, CLI::Range range, const char* what) {
+  const auto number = [&](const char* name, double& value, const CLI::Range& range,
+                          const char* what) {
     app.add_option(name, value, what)->check(range)->capture_default_str();
   };
   number("--temperature", settings_.sampling.temperature, CLI::Range(0.0, 100.0),

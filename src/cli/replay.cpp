@@ -19,8 +19,8 @@ constexpr double kTimeRounding = 5e5;
 
 class ReplayCommand : public Command {
  public:
-  std::string name() const override { return "replay"; }
-  std::string summary() const override {
+  [[nodiscard]] std::string name() const override { return "replay"; }
+  [[nodiscard]] std::string summary() const override {
     return "Replay a recorded run: fidelity, and what other settings would have cost";
   }
 

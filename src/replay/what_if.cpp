@@ -200,7 +200,7 @@ constexpr std::uint64_t kMarginParts = 4;
 
 std::string to_string(const Interval<Bytes>& range) {
   std::string least = to_string(range.least);
-  const std::string most = to_string(range.most);
+  std::string most = to_string(range.most);
   if (least == most) return most;
   const auto unit = [](const std::string& text) { return text.substr(text.rfind(' ')); };
   if (unit(least) == unit(most)) least.resize(least.size() - unit(least).size());

@@ -43,8 +43,8 @@ class Golden : public ::testing::TestWithParam<std::string> {
     shape_ = value_or_throw(spec::Architecture::from_json(config, GetParam()));
   }
 
-  bool has(const std::string& name) const { return file_->find(name) != nullptr; }
-  Tensor stored(const std::string& name) const {
+  [[nodiscard]] bool has(const std::string& name) const { return file_->find(name) != nullptr; }
+  [[nodiscard]] Tensor stored(const std::string& name) const {
     const TensorEntry* entry = file_->find(name);
     if (entry == nullptr) throw std::runtime_error("the golden file lacks " + name);
     const auto dtype = entry->dtype == "I64"   ? at::kLong

@@ -51,6 +51,7 @@ TEST_P(RecordedProgram, MeasuredValuesLieWithinTheRanges) {
   EXPECT_EQ(fidelity->segments_equal, fidelity->segments);
 
   std::vector<Scenario> scenarios;
+  scenarios.reserve(truths.size());
   for (const Json& truth : truths)
     scenarios.push_back(*Scenario::make(truth["conf"].get<std::string>(),
                                         truth["empty"].get<std::string>(),

@@ -29,8 +29,8 @@ class ThreeWays : public ::testing::Test {
       return at;
     };
     script_.phase(kPhaseBegin, "phase:generate");
-    std::vector<std::uint64_t> cached;
-    for (int i = 0; i < 4; ++i) cached.push_back(segment(14));
+    std::vector<std::uint64_t> cached(4);
+    for (std::uint64_t& at : cached) at = segment(14);
     for (const std::uint64_t at : cached) script_.free(at, 14 * kMiB);
     script_.phase(kPhaseEnd, "phase:generate").phase(kPhaseBegin, "phase:train");
     const std::uint64_t first = segment(30), second = segment(30), third = segment(30);

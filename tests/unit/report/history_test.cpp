@@ -119,7 +119,7 @@ TEST(History, ManyPhasesShareOneLayer) {
   for (int i = 0; i < 100; ++i) {
     const std::string name = "phase:p" + std::to_string(i);
     run.add(trace::EventKind::kPhaseBegin, name, 0, 0);
-    run.add(trace::EventKind::kAlloc, "", 0x1000u * static_cast<unsigned>(i + 1), 512);
+    run.add(trace::EventKind::kAlloc, "", 0x1000 * static_cast<std::uint64_t>(i + 1), 512);
     run.add(trace::EventKind::kPhaseEnd, name, 0, 0);
   }
   HistoryOptions options;
@@ -282,7 +282,7 @@ TEST(SegmentMap, TheStateAtAnEvent) {
 
 TEST(SegmentMap, JoinsNeighboursWhenThereAreTooMany) {
   AddressSpace space{cache::Settings()};
-  space.add_segment(0, {64 * 512, 0, 0, false, true});
+  space.add_segment(0, {64ull * 512, 0, 0, false, true});
   for (std::uint64_t i = 0; i < 64; ++i)
     if (i != 20) space.add_block(i * 512, 512);
   const SegmentMap map = SegmentMap::capture(space, 10);

@@ -195,6 +195,7 @@ TEST_F(JobFile, AnOptimizerRefusesKeysOfAnother) {
   const std::string actor = "actor_rollout_ref.actor.optim.";
   const auto with = [&](const std::vector<std::string>& settings, const std::string& at) {
     std::vector<std::string> overrides;
+    overrides.reserve(settings.size());
     for (const std::string& s : settings) overrides.push_back(at + s);
     return error(kPpo, overrides);
   };
