@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/format.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "cli/checkpoint_path.h"
 #include "cli/command.h"
 #include "cli/ranks.h"
@@ -69,6 +71,13 @@ std::string other_metrics(const rlhf::Evaluation& e) {
   return out;
 }
 
+// A key that the command sets, whatever a file says, and what a command line gives instead.
+struct OwnKey {
+  std::string_view key;
+  Json value;
+  std::string_view instead;
+};
+
 class EvalCommand final : public Command {
  public:
   [[nodiscard]] std::string name() const override { return std::string(kEval.name); }
@@ -102,6 +111,8 @@ class EvalCommand final : public Command {
   int run() override;
 
  private:
+  [[nodiscard]] std::vector<OwnKey> own_keys() const;
+  void check_overrides() const;
   [[nodiscard]] std::vector<std::string> settings() const;
   [[nodiscard]] bool gives(std::string_view key) const;
   /// The folder whose responses these are.
@@ -125,20 +136,46 @@ bool EvalCommand::gives(std::string_view key) const {
                      [&](const std::string& text) { return text.starts_with(start); });
 }
 
-std::vector<std::string> EvalCommand::settings() const {
-  std::vector<std::string> out;
-  // Quoted as JSON, which TOML reads alike.
-  const auto set = [&](std::string_view key, const Json& value) {
-    out.push_back(format("{}={}", key, value.dump()));
+std::vector<OwnKey> EvalCommand::own_keys() const {
+  return {
+      {"task", "eval", "it has one task"},
+      {"trainer.best_metric", "", "it chooses among the checkpoints of a training"},
+      {"trainer.stop_metric", "", "it ends a training"},
+      {"actor_rollout_ref.model.path", fs::absolute(model_.base).string(),
+       "give the model as CHECKPOINT"},
+      {"actor_rollout_ref.model.lora_adapter_path",
+       model_.adapter.empty() ? "" : fs::absolute(model_.adapter).string(),
+       "give the adapter as CHECKPOINT or with --adapter"},
+      {"data.train_files", Json::array(), "give the file of prompts as DATA"},
+      {"data.val_files", Json::array({fs::absolute(data_).string()}),
+       "give the file of prompts as DATA"},
   };
-  out.insert(out.end(), overrides_.begin(), overrides_.end());
-  set("task", "eval");
-  set("trainer.best_metric", "");
-  set("trainer.stop_metric", "");
-  set("actor_rollout_ref.model.path", fs::absolute(model_.base).string());
-  set("actor_rollout_ref.model.lora_adapter_path",
-      model_.adapter.empty() ? "" : fs::absolute(model_.adapter).string());
-  set("data.val_files", Json::array({fs::absolute(data_).string()}));
+}
+
+// An override that is replaced would be taken for what the figures are of.
+void EvalCommand::check_overrides() const {
+  const std::vector<OwnKey> own = own_keys();
+  for (const std::string& text : overrides_) {
+    const auto equals = text.find('=');
+    const std::string said = format("\"{}\" on the command line", printable(text));
+    if (equals == std::string::npos) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          format("{} is not of the form key.path=value; neap eval takes one DATA file", said));
+    }
+    const std::string key = text.substr(0, equals);
+    const auto at =
+        std::find_if(own.begin(), own.end(), [&](const OwnKey& each) { return each.key == key; });
+    if (at == own.end()) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{} has no effect on neap eval: {}", said, at->instead));
+  }
+}
+
+std::vector<std::string> EvalCommand::settings() const {
+  std::vector<std::string> out = overrides_;
+  // Quoted as JSON, which TOML reads alike.
+  for (const OwnKey& own : own_keys()) out.push_back(format("{}={}", own.key, own.value.dump()));
   return out;
 }
 
@@ -186,6 +223,7 @@ void EvalCommand::show(const rlhf::EvaluationReport& report) const {
 
 int EvalCommand::run() {
   model_ = model_files(checkpoint_, adapter_);
+  check_overrides();
   std::error_code error;
   if (!fs::is_regular_file(data_, error))
     throw Error(ErrorCode::kNotFound, format("{} is no file", data_));

@@ -43,8 +43,8 @@ class EvaluationCase(AdditionsCase):
         return json.loads(self.eval(*words, "--json").stdout)
 
     def test_the_end_of_a_training_and_eval_of_its_checkpoint_agree(self):
-        keys = [*rewards_test.SMALL, *SAMPLED, "data.val_files=held_out.jsonl", "trainer.total_training_steps=2"]
-        result = self.neap("train", "grpo.toml", *keys, "trainer.default_local_dir=out/agree")
+        keys = [*rewards_test.SMALL, *SAMPLED, "trainer.total_training_steps=2"]
+        result = self.neap("train", "grpo.toml", *keys, "data.val_files=held_out.jsonl", "trainer.default_local_dir=out/agree")
         self.assertEqual(result.returncode, 0, result.stderr)
         validation = {k: v for k, v in read_lines(self.home / "out/agree/validation.jsonl")[-1].items() if k.startswith("val")}
         report = self.report("out/agree", "held_out.jsonl", "--config", "grpo.toml", "--output", "rows.jsonl", *keys)
@@ -127,6 +127,15 @@ class EvaluationCase(AdditionsCase):
         fails(2, "data.max_prompt_length is 3", CHECKPOINT, "held_out.jsonl", "data.max_prompt_length=3")
         fails(3, "least capacity", CHECKPOINT, "held_out.jsonl", "device.memory=1MiB")
         fails(1, "Cannot", CHECKPOINT, "held_out.jsonl", "--output", "no/such/folder.jsonl")
+        for override, instead in (('data.val_files=["other.jsonl"]', "as DATA"), ("data.train_files=other.jsonl", "as DATA"),
+                                  ("task=ppo", "one task"), ("actor_rollout_ref.model.path=model", "as CHECKPOINT"),
+                                  ("actor_rollout_ref.model.lora_adapter_path=adapter", "--adapter"),
+                                  ("trainer.best_metric=val/score/mean", "training"), ("trainer.stop_metric=val/score/mean", "training")):
+            result = self.eval(CHECKPOINT, "held_out.jsonl", override, expect=2)
+            self.assertIn(f'"{override}" on the command line has no effect on neap eval', result.stderr)
+            self.assertIn(instead, result.stderr)
+        fails(2, '"held_out.jsonl" on the command line is not of the form key.path=value; neap eval takes one DATA file',
+              CHECKPOINT, "held_out.jsonl", "held_out.jsonl")
         result = self.neap("train", "grpo.toml", "task=eval")
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertIn("neap eval CHECKPOINT DATA", result.stderr)
