@@ -325,8 +325,13 @@ void Run::open_output() {
 }
 
 void Run::resume() {
-  trainer_->restore(found_->folder);
-  best_.restore(read_run_state(found_->folder).value("best", Json()), output_);
+  const Json state = read_run_state(found_->folder);
+  try {
+    trainer_->restore(found_->folder);
+  } catch (const Error& e) {
+    throw Error(refused_resume(e.status(), state, job_));
+  }
+  best_.restore(state.value("best", Json()), output_);
   step_ = saved_ = found_->step;
   log::info(
       format("Resuming from {}, step {} of {}", found_->folder.string(), step_, total_steps_));

@@ -1,6 +1,7 @@
 #include "rlhf/run_state.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/config.h"
@@ -17,6 +18,35 @@ constexpr const char* kStateFile = "trainer.json";
 Json config_json(const spec::Job& job) {
   spec::Job copy = job;
   return copy.bind().to_json();
+}
+
+Json::json_pointer pointer_to(std::string path) {
+  std::replace(path.begin(), path.end(), '.', '/');
+  return Json::json_pointer("/" + path);
+}
+
+// Keys that say where things are and how results are kept: no other training by them.
+constexpr std::array kOutsideTraining = {"actor_rollout_ref.nccl_timeout",
+                                         "data.cache_dir",
+                                         "data.rows_in_memory",
+                                         "device.ordinal",
+                                         "trainer.default_local_dir",
+                                         "trainer.logger",
+                                         "trainer.max_ckpt_to_keep",
+                                         "trainer.max_shard_size",
+                                         "trainer.resume_mode",
+                                         "trainer.save_freq",
+                                         "trainer.val_samples"};
+
+// "key: was 1, is 2" of the checkpoint's training and the job's.
+std::vector<std::string> differences(const Json& state, const spec::Job& job) {
+  if (!state.contains("config")) return {};
+  Json now = config_json(job);
+  for (const char* path : kOutsideTraining) {
+    const Json::json_pointer at = pointer_to(path);
+    now.at(at.parent_pointer()).erase(at.back());
+  }
+  return config_differences(state["config"], now);
 }
 
 }  // namespace
@@ -56,10 +86,8 @@ void check_run_state(const Json& state, const fs::path& checkpoint, const spec::
                 format("{} is not a checkpoint of task \"{}\"", (checkpoint / kStateFile).string(),
                        to_string(job.task)));
   }
-  if (state.contains("config")) {
-    for (const std::string& line : config_differences(state["config"], config_json(job)))
-      log::warn(format("Differs from the checkpoint: {}", line));
-  }
+  for (const std::string& line : differences(state, job))
+    log::warn(format("Differs from the checkpoint: {}", line));
   if (const auto saved = state.value("rows", rows.size()); saved != rows.size()) {
     log::warn(
         format("The training files have {} rows, and had {} at the checkpoint: they come in "
@@ -70,15 +98,22 @@ void check_run_state(const Json& state, const fs::path& checkpoint, const spec::
   }
 }
 
+Status refused_resume(Status status, const Json& state, const spec::Job& job) {
+  std::string keys;
+  for (const std::string& line : differences(state, job)) keys += (keys.empty() ? "" : "; ") + line;
+  if (keys.empty()) return status;
+  return std::move(status).with_context(
+      format("resuming with other keys than the checkpoint's ({})", keys));
+}
+
 std::vector<std::string> saved_choices(const Json& state) {
-  const Json saved = state.value("config", Json::object()).flatten();
+  const Json saved = state.value("config", Json::object());
   std::vector<std::string> same;
   for (const std::string key :
        {"actor_rollout_ref.actor.optim.state_dtype", "critic.optim.state_dtype"}) {
-    std::string pointer = "/" + key;
-    std::replace(pointer.begin(), pointer.end(), '.', '/');
-    if (const auto at = saved.find(pointer); at != saved.end() && at->is_string())
-      same.push_back(key + "=" + at->get<std::string>());
+    const Json::json_pointer at = pointer_to(key);
+    if (saved.contains(at) && saved[at].is_string())
+      same.push_back(key + "=" + saved[at].get<std::string>());
   }
   return same;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/status.h"
 #include "rlhf/best_checkpoint.h"
 #include "rlhf/job_data.h"
 #include "rlhf/stop_target.h"
@@ -25,9 +26,13 @@ void write_run_state(const std::filesystem::path& checkpoint, std::int64_t step,
                      const spec::Job& job, const Rows& rows, const BestCheckpoint& best,
                      const StopTarget& stop);
 
-/// Refuses a checkpoint of another task; warns where keys or rows differ.
+/// Refuses a checkpoint of another task; warns where keys or rows differ. Keys that only say where
+/// things are or how results are kept are not compared.
 void check_run_state(const Json& state, const std::filesystem::path& checkpoint,
                      const spec::Job& job, const Rows& rows);
+
+/// Why a checkpoint cannot be continued, with the keys that differ from it.
+[[nodiscard]] Status refused_resume(Status status, const Json& state, const spec::Job& job);
 
 /// "key=value" of what the plan may choose and a resumed run has to keep.
 [[nodiscard]] std::vector<std::string> saved_choices(const Json& state);

@@ -4,6 +4,7 @@
 Everything runs on a tiny model with the example's texts, in a folder of its own.
 """
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -482,6 +483,23 @@ class Train(TrainCase):
         self.assert_fails(self.neap(*again, "actor_rollout_ref.actor.optim.optimizer=sm3"), 2, "optimizer")
         self.assertEqual((self.home / "out/state/memory.ntrace").read_bytes(), trace)
         self.assertEqual([p.name for p in (self.home / "out/state").glob("memory*")], ["memory.ntrace"])
+
+    def test_a_resumed_run_names_the_keys_that_differ(self):
+        shutil.copytree(self.home / "out/sft", self.home / "out/moved", symlinks=True)
+        again = ("train", "sft.toml", "trainer.default_local_dir=out/moved", "trainer.total_training_steps=9",
+                 f"trainer.resume_mode={os.path.realpath(self.home / 'out/moved/latest')}", "trainer.save_freq=5", "trainer.max_ckpt_to_keep=7",
+                 "trainer.max_shard_size=1GB", "trainer.val_samples=0", "trainer.logger=jsonl")
+        for override, why in (("actor_rollout_ref.actor.optim.state_dtype=bfloat16", 'optim.state_dtype: was "float32", is "bfloat16"'),
+                              ("actor_rollout_ref.model.lora_rank=4", "model.lora_rank: was 0, is 4")):
+            result = self.neap(*again, override)
+            self.assertNotEqual(result.returncode, 0)
+            message = result.stderr.splitlines()[-1]
+            self.assertIn("while resuming with other keys than the checkpoint's (", message)
+            self.assertIn(why, message)
+        result = self.neap(*again)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        # Where it is and how it is kept is not of the training.
+        self.assertEqual(re.findall("Differs from the checkpoint: (.*):", result.stderr), ["trainer.total_training_steps"])
 
     @unittest.skipUnless(neap_program.HAS_NAMESPACES, "no mount namespaces for this user")
     def test_full_disk_leaves_the_last_checkpoint(self):
