@@ -28,15 +28,16 @@ Status wrong(std::string message) {
   return {ErrorCode::kCorrupt, std::move(message)};
 }
 
-Result<std::string> text_of(const Json& value, std::string_view path) {
+// `place` is the field, or an element of the list that the field is.
+Result<std::string> text_of(const Json& value, const std::string& place) {
   if (value.is_number()) return value.dump();
   if (value.is_string()) {
     std::string text(trimmed(value.get_ref<const std::string&>()));
     if (!text.empty()) return text;
-    return wrong(format("field \"{}\" is empty; it has to hold the right answer", path));
+    return wrong(format("{} is empty; it has to hold the right answer", place));
   }
-  return wrong(format("field \"{}\" is {}; text, a number or a list of them is wanted", path,
-                      value.type_name()));
+  return wrong(
+      format("{} is {}; text, a number or a list of them is wanted", place, value.type_name()));
 }
 
 }  // namespace
@@ -62,17 +63,19 @@ Result<std::vector<std::string>> ground_truths(const Json& row, const std::strin
                "function's ground_truth",
                names));
   }
+  const std::string place = format("field \"{}\"", field);
   std::vector<std::string> out;
   if (!value->is_array()) {
-    NEAP_TRY_ASSIGN(std::string text, text_of(*value, field));
+    NEAP_TRY_ASSIGN(std::string text, text_of(*value, place));
     out.push_back(std::move(text));
     return out;
   }
-  for (const Json& item : *value) {
-    NEAP_TRY_ASSIGN(std::string text, text_of(item, field));
+  for (std::size_t i = 0; i < value->size(); ++i) {
+    NEAP_TRY_ASSIGN(std::string text,
+                    text_of((*value)[i], format("element {} of {}", i + 1, place)));
     out.push_back(std::move(text));
   }
-  if (out.empty()) return wrong(format("field \"{}\" is an empty list", field));
+  if (out.empty()) return wrong(format("{} is an empty list", place));
   return out;
 }
 

@@ -107,7 +107,10 @@ TEST(AnswerRules, FindTheGroundTruth) {
   numeric.ground_truth = "";
   EXPECT_THAT(problem(R"({"prompt": "x"})"), HasSubstr("reward_model.ground_truth, ground_truth"));
   EXPECT_THAT(problem(R"({"answer": " "})"), HasSubstr("\"answer\" is empty"));
-  EXPECT_THAT(problem(R"({"answer": []})"), HasSubstr("is an empty list"));
+  EXPECT_THAT(problem(R"({"answer": []})"), HasSubstr("field \"answer\" is an empty list"));
+  EXPECT_THAT(problem(R"({"answer": ["4", null]})"),
+              HasSubstr("element 2 of field \"answer\" is null"));
+  EXPECT_THAT(problem(R"({"answer": null})"), testing::StartsWith("field \"answer\" is null"));
   EXPECT_THAT(problem(R"({"answer": {"a": 1}})"), HasSubstr("is object"));
   EXPECT_THAT(problem(R"({"answer": "blue"})"), HasSubstr("holds no number"));
   EXPECT_TRUE((*make_rule(config(RewardKind::kSymbolic), {}))
