@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/format.h"
+#include "base/log.h"
 #include "bridge/runtime.h"
 #include "rlhf/experience.h"
 
@@ -64,12 +65,26 @@ std::optional<std::string> RewardScorer::answer(const PromptRow& prompt,
   return set_.answer({prompt.json.get(), response.text, response.tokens, !response.ended});
 }
 
-void RewardScorer::describe(const at::Tensor& numbers, Metrics& metrics) const {
+void RewardScorer::describe(const at::Tensor& numbers, Metrics& metrics) {
+  const reward::RewardSet::Column* function = nullptr;
+  bool scored = false;  // by that function
   for (std::size_t c = 0; c < set_.columns().size(); ++c) {
     const reward::RewardSet::Column& column = set_.columns()[c];
     const at::Tensor all = numbers.select(1, static_cast<std::int64_t>(c));
     const at::Tensor given = all.masked_select(all.isnan().logical_not());
-    if (given.numel() == 0) continue;
+    const bool any = given.numel() > 0;
+    if (!column.part) {
+      function = &column;
+      scored = any;
+    }
+    // Later batches may lack what only some responses have.
+    if (scored && looked_for_.insert(column.name).second && !any && context_.ranks.first()) {
+      log::warn(
+          format("Reward \"{}\": no reply to the first batch has a number \"{}\", which log "
+                 "names",
+                 function->name, column.name.substr(function->name.size() + 1)));
+    }
+    if (!any) continue;
     if (column.part) {
       metrics["rewards/" + column.name] = given.mean().item<double>();
     } else {

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -55,14 +56,16 @@ class RewardScorer {
   [[nodiscard]] const std::vector<reward::RewardSet::Column>& columns() const {
     return set_.columns();
   }
-  /// rewards/NAME/mean, max and min, and rewards/NAME/PART, over the responses that have one.
-  void describe(const at::Tensor& numbers, Metrics& metrics) const;
+  /// rewards/NAME/mean, max and min, and rewards/NAME/PART, over the responses that have one. Warns
+  /// of a part that none has in the first batch that its function scores.
+  void describe(const at::Tensor& numbers, Metrics& metrics);
 
  private:
   [[nodiscard]] std::vector<std::vector<double>> score_collectively(
       std::span<const reward::Response> responses);
   const Context& context_;
   reward::RewardSet& set_;
+  std::set<std::string> looked_for_;  // columns, by name
 };
 
 /// Rows with these numbers; of all of them.

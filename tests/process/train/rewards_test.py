@@ -2,6 +2,7 @@
 """`neap train` with reward functions instead of a reward model. usage: FILE NEAP"""
 import json
 import pathlib
+import re
 import shutil
 import sys
 import tempfile
@@ -117,6 +118,13 @@ class RewardsCase(AdditionsCase):
         (self.home / "mended").unlink()
         self.assertEqual(steady(self.metrics("undisturbed")), steady(self.metrics("program")))
         self.assertEqual(self.metrics("program")[0]["rewards/judge/mean"], self.metrics("program")[0]["rewards/judge/acc"])
+
+    def test_a_number_that_no_reply_has_is_one_warning(self):
+        result = self.grpo("missing", *self.program(9, "reward.functions.0.log=['acc', 'length']", "trainer.total_training_steps=2"))
+        warnings = re.findall(".*no reply.*", result.stderr)
+        self.assertEqual(len(warnings), 1, result.stderr)
+        self.assertIn('Reward "judge": no reply to the first batch has a number "length"', warnings[0])
+        self.assertNotIn("rewards/judge/length", self.metrics("missing")[-1])
 
     def test_a_program_that_hangs_can_be_passed_over(self):
         result = self.grpo("default", *self.program(2, "reward.functions.0.on_failure=default", "reward.functions.0.default_score=-1",
