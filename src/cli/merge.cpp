@@ -50,8 +50,9 @@ int MergeCommand::run() {
   options.dtype = dtype();
   options.max_shard = value_or_throw(parse_bytes(max_shard_));
   model::merge_adapter(files, output_, options);
-  log::info(format("wrote {}: {} with the adapter in {}", output_, files.base.string(),
-                   files.adapter.string()));
+  const std::string adapter =
+      files.adapter == files.base ? "its adapter" : "the adapter in " + files.adapter.string();
+  log::info(format("wrote {}: {} with {}", output_, files.base.string(), adapter));
   return 0;
 }
 

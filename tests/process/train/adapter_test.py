@@ -71,6 +71,13 @@ class Adapters(TrainCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(json.loads((self.home / "half/config.json").read_text())["torch_dtype"], "bfloat16")
 
+    def test_merge_of_a_run_says_what_it_merged(self):
+        result = self.neap("merge", "out/lora", "merged-run")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stderr, r"wrote merged-run: \S*out/lora/\S* with its adapter$")
+        result = self.neap("merge", "adapter", "merged-adapter")
+        self.assertRegex(result.stderr, r"wrote merged-adapter: \S+ with the adapter in adapter$")
+
     def test_training_continues_it(self):
         go_on = [*LORA, "actor_rollout_ref.model.lora_adapter_path=adapter", "trainer.default_local_dir=out/on"]
         result = self.neap("train", "sft.toml", *go_on)
