@@ -455,7 +455,9 @@ void add_differences(const Json& before, const Json& now, const std::string& pat
                      std::vector<std::string>& out) {
   if (before.is_object() && now.is_object()) {
     for (const auto& [key, value] : now.items()) {
-      const std::string inner = path.empty() ? key : path + "." + key;
+      std::string inner = path;
+      if (!inner.empty()) inner += ".";
+      inner += key;
       if (before.contains(key)) add_differences(before[key], value, inner, out);
     }
   } else if (before.is_array() && now.is_array() && before.size() == now.size() && !now.empty() &&

@@ -42,7 +42,9 @@ class FileSource final : public ByteSource {
       return static_cast<std::size_t>(n);
     }
   }
-  std::uint64_t consumed() const override { return consumed_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t consumed() const override {
+    return consumed_.load(std::memory_order_relaxed);
+  }
 
  private:
   int fd_;
@@ -60,7 +62,9 @@ class MemorySource final : public ByteSource {
     consumed_.fetch_add(n, std::memory_order_relaxed);
     return n;
   }
-  std::uint64_t consumed() const override { return consumed_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t consumed() const override {
+    return consumed_.load(std::memory_order_relaxed);
+  }
 
  private:
   std::span<const std::uint8_t> left_;
@@ -79,7 +83,7 @@ class PrefixedSource final : public ByteSource {
     at_ += n;
     return n;
   }
-  std::uint64_t consumed() const override { return rest_->consumed(); }
+  [[nodiscard]] std::uint64_t consumed() const override { return rest_->consumed(); }
 
  private:
   std::vector<std::uint8_t> prefix_;
@@ -98,7 +102,7 @@ class UnpackingSource : public ByteSource {
     if (!n.ok()) failure_ = n.status();
     return n;
   }
-  std::uint64_t consumed() const final { return packed_->consumed(); }
+  [[nodiscard]] std::uint64_t consumed() const final { return packed_->consumed(); }
 
  protected:
   /// Unpacks from in_[in_at_, in_end_) into `to`.
@@ -175,7 +179,7 @@ class GzipSource final : public UnpackingSource {
     }
     return to.size() - stream_.avail_out;
   }
-  bool between_members() const override { return member_ended_; }
+  [[nodiscard]] bool between_members() const override { return member_ended_; }
   z_stream stream_{};
   bool ready_ = false;
   bool member_ended_ = false;
@@ -199,7 +203,7 @@ class ZstdSource final : public UnpackingSource {
     frame_ended_ = result == 0;
     return out.pos;
   }
-  bool between_members() const override { return frame_ended_; }
+  [[nodiscard]] bool between_members() const override { return frame_ended_; }
   ZSTD_DCtx* context_ = ZSTD_createDCtx();
   bool frame_ended_ = false;
 };
@@ -240,7 +244,7 @@ class AheadSource final : public ByteSource {
     }
     return n;
   }
-  std::uint64_t consumed() const override { return source_->consumed(); }
+  [[nodiscard]] std::uint64_t consumed() const override { return source_->consumed(); }
 
  private:
   struct Chunk {
