@@ -71,7 +71,8 @@ std::string other_metrics(const rlhf::Evaluation& e) {
   return out;
 }
 
-// A key that the command sets, whatever a file says, and what a command line gives instead.
+// A key that the command sets, whatever a file says, and what a command line gives instead;
+// empty: keys of a training, which do no harm.
 struct OwnKey {
   std::string_view key;
   Json value;
@@ -139,8 +140,8 @@ bool EvalCommand::gives(std::string_view key) const {
 std::vector<OwnKey> EvalCommand::own_keys() const {
   return {
       {"task", "eval", "it has one task"},
-      {"trainer.best_metric", "", "it chooses among the checkpoints of a training"},
-      {"trainer.stop_metric", "", "it ends a training"},
+      {"trainer.best_metric", "", ""},
+      {"trainer.stop_metric", "", ""},
       {"actor_rollout_ref.model.path", fs::absolute(model_.base).string(),
        "give the model as CHECKPOINT"},
       {"actor_rollout_ref.model.lora_adapter_path",
@@ -166,7 +167,7 @@ void EvalCommand::check_overrides() const {
     const std::string key = text.substr(0, equals);
     const auto at =
         std::find_if(own.begin(), own.end(), [&](const OwnKey& each) { return each.key == key; });
-    if (at == own.end()) continue;
+    if (at == own.end() || at->instead.empty()) continue;
     throw Error(ErrorCode::kInvalidArgument,
                 format("{} has no effect on neap eval: {}", said, at->instead));
   }

@@ -129,8 +129,7 @@ class EvaluationCase(AdditionsCase):
         fails(1, "Cannot", CHECKPOINT, "held_out.jsonl", "--output", "no/such/folder.jsonl")
         for override, instead in (('data.val_files=["other.jsonl"]', "as DATA"), ("data.train_files=other.jsonl", "as DATA"),
                                   ("task=ppo", "one task"), ("actor_rollout_ref.model.path=model", "as CHECKPOINT"),
-                                  ("actor_rollout_ref.model.lora_adapter_path=adapter", "--adapter"),
-                                  ("trainer.best_metric=val/score/mean", "training"), ("trainer.stop_metric=val/score/mean", "training")):
+                                  ("actor_rollout_ref.model.lora_adapter_path=adapter", "--adapter")):
             result = self.eval(CHECKPOINT, "held_out.jsonl", override, expect=2)
             self.assertIn(f'"{override}" on the command line has no effect on neap eval', result.stderr)
             self.assertIn(instead, result.stderr)
