@@ -247,9 +247,11 @@ class RunCommand : public Command {
   Result<int> run_command(const std::string& hook, const LiveFolder& folder) {
     std::vector<std::string> environment = child_environment(hook, folder.path());
     std::vector<char*> variables;
+    variables.reserve(environment.size() + 1);
     for (std::string& entry : environment) variables.push_back(entry.data());
     variables.push_back(nullptr);
     std::vector<char*> arguments;
+    arguments.reserve(command_.size() + 1);
     for (std::string& word : command_) arguments.push_back(word.data());
     arguments.push_back(nullptr);
 
