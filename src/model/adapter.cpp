@@ -86,7 +86,7 @@ FolderAdapter::Change FolderAdapter::find_change(const spec::Parameter& paramete
   const std::string start = std::string(spec::kPeftPrefix) + module + ".";
   Change out;
   out.parameter = parameter;
-  const auto find = [&](const std::string& name, std::vector<std::int64_t> wanted) {
+  const auto find = [&](const std::string& name, const std::vector<std::int64_t>& wanted) {
     const TensorEntry* entry = file_.find(start + name);
     if (entry != nullptr) check_tensor(file_, *entry, wanted, at::kFloat);
     return entry;
