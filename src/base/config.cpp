@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/text.h"
+#include "base/utf8.h"
 
 namespace neap {
 namespace {

@@ -1,6 +1,6 @@
 #include "base/tag.h"
 
-#include "base/text.h"
+#include "base/utf8.h"
 
 namespace neap {
 

@@ -1,4 +1,4 @@
-// Text from outside: whether it is UTF-8, and how a message shows it if it is not.
+// Text from outside that may not be UTF-8, in messages.
 #pragma once
 
 #include <string>
@@ -7,8 +7,6 @@
 #include "base/status.h"
 
 namespace neap {
-
-[[nodiscard]] bool is_utf8(std::string_view text);
 
 /// kCorrupt, with the command that converts it, where `text` begins with the byte-order mark of
 /// UTF-16; `where` is its file.

@@ -108,7 +108,7 @@ void SplitPattern::for_each_match(std::string_view text, Found&& found) const {
     }
     return;
   }
-  if (utf8::is_valid(text)) return for_each_match_in_utf8(text, found);
+  if (is_utf8(text)) return for_each_match_in_utf8(text, found);
   // What is UTF-8 between bytes that are not.
   for (std::size_t at = 0; at < text.size();) {
     std::size_t end = at;

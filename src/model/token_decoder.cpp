@@ -150,7 +150,7 @@ class ByteFallback : public WholeTokens<ByteFallback> {
   }
   void flush() {
     if (run_.empty()) return;
-    if (utf8::is_valid(run_)) {
+    if (is_utf8(run_)) {
       emit(run_);
     } else {
       for (std::size_t i = 0; i < run_.size(); ++i) emit("\xef\xbf\xbd");

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <iterator>
 #include <utility>
 
@@ -20,52 +19,13 @@ unsigned byte_at(std::string_view text, std::size_t i) {
 bool is_continuation(unsigned byte) {
   return (byte & 0xc0) == 0x80;
 }
-// Length of the ASCII at the front.
-std::size_t ascii_prefix(std::string_view text) {
-  std::size_t n = 0;
-  for (std::uint64_t word; n + sizeof word <= text.size(); n += sizeof word) {
-    std::memcpy(&word, text.data() + n, sizeof word);
-    if ((word & 0x8080808080808080u) != 0) break;
-  }
-  while (n < text.size() && static_cast<unsigned char>(text[n]) < 0x80) ++n;
-  return n;
-}
 
 }  // namespace
-
-Point front(std::string_view text) {
-  const unsigned lead = byte_at(text, 0);
-  if (lead < 0x80) return {static_cast<std::int32_t>(lead), 1, false};
-  const std::size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4) return {-1, 1, false};
-  // The second byte's range keeps out overlong forms, surrogates and points over 10FFFF.
-  const unsigned low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-  const unsigned high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-  auto value = static_cast<std::int32_t>(lead & (0xffu >> (length + 1)));
-  for (std::size_t i = 1; i < length; ++i) {
-    if (i >= text.size()) return {-1, i, true};
-    const unsigned byte = byte_at(text, i);
-    const bool fits = i == 1 ? byte >= low && byte <= high : is_continuation(byte);
-    if (!fits) return {-1, i, false};
-    value = value << 6 | static_cast<std::int32_t>(byte & 0x3f);
-  }
-  return {value, length, false};
-}
 
 void append(std::string& out, std::int32_t point) {
   utf8proc_uint8_t buffer[4];
   const auto n = utf8proc_encode_char(point, buffer);
   out.append(reinterpret_cast<const char*>(buffer), static_cast<std::size_t>(n));
-}
-
-bool is_valid(std::string_view text) {
-  while (true) {
-    text.remove_prefix(ascii_prefix(text));
-    if (text.empty()) return true;
-    const Point p = front(text);
-    if (p.value < 0) return false;
-    text.remove_prefix(p.bytes);
-  }
 }
 
 std::size_t append_lossy(std::string& out, std::string_view bytes, bool final) {
@@ -169,7 +129,7 @@ void normalize_run(std::string& out, std::string_view text, Form form) {
 
 std::string normalize(std::string_view text, Form form) {
   std::string out;
-  if (!is_valid(text)) return std::string(text);
+  if (!is_utf8(text)) return std::string(text);
   out.reserve(text.size());
   while (!text.empty()) {
     // All forms leave ASCII as it is; only its last character may change with what follows.

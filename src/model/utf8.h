@@ -5,17 +5,16 @@
 #include <string>
 #include <string_view>
 
+#include "base/utf8.h"
+
 namespace neap::model::utf8 {
 
-struct Point {
-  std::int32_t value = -1;  ///< -1: the bytes here are not UTF-8
-  std::size_t bytes = 0;  ///< of the point; when not UTF-8, of the part that one U+FFFD stands for
-  bool cut = false;       ///< not UTF-8 only because the text ends too early
-};
+using Point = Utf8Point;
 /// The code point at the front of a text that is not empty.
-[[nodiscard]] Point front(std::string_view text);
+[[nodiscard]] inline Point front(std::string_view text) {
+  return utf8_front(text);
+}
 void append(std::string& out, std::int32_t point);
-[[nodiscard]] bool is_valid(std::string_view text);
 /// Appends `bytes` as text with U+FFFD for what is not UTF-8. An incomplete tail that more bytes
 /// could complete is left out unless `final`; returns how many bytes were taken.
 std::size_t append_lossy(std::string& out, std::string_view bytes, bool final);
