@@ -93,6 +93,8 @@ endfunction()
 
 function(neap_compile_as_cold TARGET)
   target_compile_options(${TARGET} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
+  # At -O1 GCC 12 takes short strings in an initializer list for writes behind the list.
+  target_compile_options(${TARGET} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds>)
 endfunction()
 
 # Optimizing is half of a test's compile time. Sanitizers' presets keep their -O1.
