@@ -189,7 +189,9 @@ void check_layout(const fs::path& path, std::vector<TensorEntry>& tensors, std::
 namespace detail {
 
 std::string shown(std::string_view name) {
-  return name.size() <= 200 ? std::string(name) : std::string(name.substr(0, 200)) + "...";
+  std::string out(name.substr(0, 200));
+  if (name.size() > out.size()) out += "...";
+  return out;
 }
 
 [[noreturn]] void corrupt(const fs::path& path, const std::string& what) {

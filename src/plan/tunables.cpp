@@ -100,10 +100,13 @@ Keys training_keys(spec::Job& j) {
     return {{"data.micro_batch_size_per_gpu", &j.data.micro_batch_size_per_gpu}};
   }
   const std::string actor = "actor_rollout_ref.actor.";
-  Keys keys = {j.packs() ? Keys::value_type{actor + "ppo_max_token_len_per_gpu",
-                                            &j.actor.ppo_max_token_len_per_gpu}
-                         : Keys::value_type{actor + "ppo_micro_batch_size_per_gpu",
-                                            &j.actor.ppo_micro_batch_size_per_gpu}};
+  Keys keys;
+  if (j.packs()) {
+    keys.emplace_back(actor + "ppo_max_token_len_per_gpu", &j.actor.ppo_max_token_len_per_gpu);
+  } else {
+    keys.emplace_back(actor + "ppo_micro_batch_size_per_gpu",
+                      &j.actor.ppo_micro_batch_size_per_gpu);
+  }
   if (!j.has_critic()) return keys;
   if (j.packs()) {
     keys.emplace_back("critic.ppo_max_token_len_per_gpu", &j.critic.ppo_max_token_len_per_gpu);
