@@ -16,6 +16,7 @@
 #include <span>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/log.h"
 #include "trace/recording.h"
 #include "trace/wire_format.h"
@@ -59,6 +60,7 @@ struct Recorder::Impl {
 
   alignas(64) std::atomic<std::uint64_t> head{0};  // next ticket
   alignas(64) std::atomic<State> state{State::kOpen};
+  std::atomic<bool> full{false};     // the file has its most bytes
   std::atomic<bool> stalled{false};  // a writer timed out: drop at once until there is space
   std::atomic<std::uint64_t> dropped{0};
   sem_t wake{};
@@ -97,6 +99,7 @@ struct Recorder::Impl {
   void write_batch();
   Status write_names();
   Status write_metadata();
+  Status end_at_limit();
   void take_failure(const Status& failure);
   void run();
   static void* run_thread(void* self) {
@@ -127,7 +130,8 @@ bool Recorder::Impl::wait_for_room() {
 void Recorder::record(const Event& event) {
   Impl& self = *impl_;
   // The background thread may call hooked allocators; waiting for itself would hang.
-  if (self.state.load(std::memory_order_acquire) != State::kOpen || !self.is_ours() ||
+  if (self.state.load(std::memory_order_acquire) != State::kOpen ||
+      self.full.load(std::memory_order_relaxed) || !self.is_ours() ||
       ::pthread_equal(::pthread_self(), self.thread) != 0)
     return;
   const std::uint64_t time = event.time_ns != 0 ? event.time_ns : self.now();
@@ -206,16 +210,34 @@ Status Recorder::Impl::write_metadata() {
   return {};
 }
 
+Status Recorder::Impl::end_at_limit() {
+  if (options.most_bytes.is_zero() || file.size() < options.most_bytes.count()) return {};
+  full.store(true, std::memory_order_relaxed);
+  const std::string text = format(
+      "the trace ends after {} events, where it reached its largest size of {}; what came "
+      "later is not in it",
+      events_written, options.most_bytes);
+  {
+    const std::lock_guard lock(mutex);
+    log::info(format("{}: {}", path.string(), text));
+  }
+  encoder.clear();
+  encoder.number(1);
+  encoder.text(text);
+  return file.append(wire::BlockType::kWarnings, encoder.bytes());
+}
+
 void Recorder::Impl::write_batch() {
   if (!failed) {
     const auto write = [&]() -> Status {
       NEAP_TRY(write_names());
       NEAP_TRY(write_metadata());
-      if (!batch.empty()) {
+      if (!batch.empty() && !full.load(std::memory_order_relaxed)) {
         encoder.clear();
         wire::encode_events(batch, encoder);
         NEAP_TRY(file.append(wire::BlockType::kEvents, encoder.bytes()));
         events_written += batch.size();
+        NEAP_TRY(end_at_limit());
       }
       const std::uint64_t lost = dropped.load(std::memory_order_relaxed);
       if (lost != dropped_written) {

@@ -8,6 +8,8 @@
 // Failure   a full or broken disk stops the recording, not the program: record() becomes a no-op,
 //           the log has one warning, close() returns the reason. When the writer cannot keep up,
 //           record() waits at most `full_wait` and then drops, and the file says how many.
+// Limit     a file that reaches RecorderOptions::most_bytes ends with a warning, and record() becomes
+//           a no-op.
 // Fork      a child process does not record; its copies of the object do nothing.
 // Cost      under 100 ns an event for the caller, clock included; record() takes no lock and no
 //           heap memory and may be called inside allocation hooks. Memory: 48 bytes times
@@ -23,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/status.h"
 #include "trace/event.h"
 
@@ -35,6 +38,9 @@ struct RecorderOptions {
   std::size_t ring_events = 65536;  ///< rounded up to a power of two, at least 1024
   std::chrono::milliseconds flush_interval{100};
   std::chrono::milliseconds full_wait{200};
+  /// Size of the file from which on events are no longer recorded; it grows by one more block at
+  /// most, and says so in a warning that readers show. Zero: any.
+  Bytes most_bytes{0};
 };
 
 class Recorder final : public EventSink {

@@ -47,6 +47,31 @@ class RecorderTest : public ::testing::Test {
   std::filesystem::path path_;
 };
 
+TEST_F(RecorderTest, EndsAtItsLargestSize) {
+  RecorderOptions options;
+  options.most_bytes = 64_KiB;
+  auto recorder = value_or_throw(Recorder::open(path_, {}, options));
+  std::uint64_t random = 1;
+  for (std::uint64_t i = 0; i < 400000; ++i) {
+    random = random * 6364136223846793005U + 1442695040888963407U;
+    recorder->record({.address = random, .size = random >> 40, .kind = EventKind::kAlloc});
+    if (i % 20000 == 0) {
+      EXPECT_TRUE(recorder->flush().ok());
+    }
+  }
+  recorder->begin_phase("late");
+  EXPECT_TRUE(recorder->flush().ok());  // does not wait for what is not written
+  EXPECT_TRUE(recorder->close().ok());
+  EXPECT_LT(std::filesystem::file_size(path_), (64_KiB + 2_MiB).count());
+  const Recording recording = value_or_throw(read(path_));
+  EXPECT_TRUE(recording.truncated.empty());
+  ASSERT_EQ(recording.warnings.size(), 1U);
+  EXPECT_NE(recording.warnings[0].find("largest size of 64"), std::string::npos)
+      << recording.warnings[0];
+  EXPECT_GT(recording.event_count(), 1000U);
+  EXPECT_LT(recording.event_count(), 200000U);
+}
+
 TEST_F(RecorderTest, WritesWhatItWasTold) {
   auto recorder = value_or_throw(Recorder::open(path_, {{"environment", R"({"host":"x"})"}}));
   recorder->begin_phase("generate");
