@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "base/text.h"
 
 namespace neap {
 namespace {
@@ -33,13 +34,13 @@ void put(std::string_view text) {
     return;  // nothing to do: it is only progress
 }
 
-int columns() {
+}  // namespace
+
+std::size_t terminal_columns() {
   winsize size{};
   if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20) return size.ws_col;
-  return 100;
+  return 80;
 }
-
-}  // namespace
 
 Progress::Progress(std::string title, std::uint64_t total, std::string unit)
     : title_(std::move(title)),
@@ -131,14 +132,7 @@ void Progress::draw(bool last) {
     put("neap: " + line + "\n");
     return;
   }
-  // Cut at the terminal's width; block characters are three bytes and one column.
-  int width = 0;
-  std::size_t end = 0;
-  while (end < line.size() && width < columns() - 1) {
-    ++end;
-    while (end < line.size() && (static_cast<unsigned char>(line[end]) & 0xC0U) == 0x80U) ++end;
-    ++width;
-  }
+  const std::size_t end = bytes_of_columns(line, terminal_columns() - 1);
   put("\r" + line.substr(0, end) + "\x1b[K" + (last ? "\n" : ""));
 }
 

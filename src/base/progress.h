@@ -5,11 +5,15 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <string>
 
 namespace neap {
+
+/// Columns of the terminal on stderr; 80 where it is none or does not say.
+[[nodiscard]] std::size_t terminal_columns();
 
 class Progress {
  public:

@@ -1,12 +1,52 @@
 #include "base/text.h"
 
 #include <algorithm>
-#include <cstddef>
+#include <array>
+#include <cstdint>
+#include <utility>
 
 #include "base/format.h"
 #include "base/utf8.h"
 
 namespace neap {
+namespace {
+
+// Blocks of Unicode whose characters are wide (East Asian Width W and F) or combine with the one
+// before. Coarse: what is missing moves a line's end by a column.
+constexpr std::array<std::pair<std::int32_t, std::int32_t>, 11> kWide = {{{0x1100, 0x115F},
+                                                                          {0x2E80, 0x303E},
+                                                                          {0x3041, 0xA4CF},
+                                                                          {0xA960, 0xA97F},
+                                                                          {0xAC00, 0xD7A3},
+                                                                          {0xF900, 0xFAFF},
+                                                                          {0xFE30, 0xFE6F},
+                                                                          {0xFF00, 0xFF60},
+                                                                          {0xFFE0, 0xFFE6},
+                                                                          {0x1F300, 0x1FAFF},
+                                                                          {0x20000, 0x3FFFD}}};
+constexpr std::array<std::pair<std::int32_t, std::int32_t>, 6> kCombining = {{{0x0300, 0x036F},
+                                                                              {0x200B, 0x200F},
+                                                                              {0x20D0, 0x20FF},
+                                                                              {0xFE00, 0xFE0F},
+                                                                              {0xFE20, 0xFE2F},
+                                                                              {0xE0100, 0xE01EF}}};
+
+struct Character {
+  std::size_t bytes, columns;
+};
+Character front(std::string_view text) {
+  const Utf8Point point = utf8_front(text);
+  const auto in = [&](const auto& ranges) {
+    return std::any_of(ranges.begin(), ranges.end(), [&](const auto& range) {
+      return range.first <= point.value && point.value <= range.second;
+    });
+  };
+  const std::size_t bytes = std::max<std::size_t>(point.bytes, 1);
+  if (point.value < 0x300) return {bytes, 1};
+  return {bytes, in(kCombining) ? 0U : in(kWide) ? 2U : 1U};
+}
+
+}  // namespace
 
 Status check_not_utf16(std::string_view text, std::string_view where) {
   if (!text.starts_with("\xFF\xFE") && !text.starts_with("\xFE\xFF")) return {};
@@ -33,6 +73,43 @@ std::string printable(std::string_view text) {
     text.remove_prefix(std::max<std::size_t>(length, 1));
   }
   return out;
+}
+
+std::size_t columns_of(std::string_view text) {
+  std::size_t columns = 0;
+  while (!text.empty()) {
+    const Character next = front(text);
+    columns += next.columns;
+    text.remove_prefix(next.bytes);
+  }
+  return columns;
+}
+
+std::size_t bytes_of_columns(std::string_view text, std::size_t columns) {
+  std::size_t bytes = 0, used = 0;
+  while (bytes < text.size()) {
+    const Character next = front(text.substr(bytes));
+    if (bytes > 0 && used + next.columns > columns) break;
+    used += next.columns;
+    bytes += next.bytes;
+  }
+  return bytes;
+}
+
+std::string shortened(std::string_view text, std::size_t columns) {
+  constexpr std::string_view kGap = " ... ";
+  const std::size_t all = columns_of(text);
+  if (all <= columns) return std::string(text);
+  if (columns <= kGap.size() + 2)
+    return std::string(text.substr(0, bytes_of_columns(text, columns)));
+  const std::size_t tail = (columns - kGap.size()) / 2;
+  const std::size_t head = columns - kGap.size() - tail;
+  std::string out(text.substr(0, bytes_of_columns(text, head)));
+  out += kGap;
+  std::size_t skipped = bytes_of_columns(text, all - tail);
+  while (skipped < text.size() && columns_of(text.substr(skipped)) > tail)
+    skipped += front(text.substr(skipped)).bytes;
+  return out + std::string(text.substr(skipped));
 }
 
 }  // namespace neap

@@ -1,6 +1,7 @@
-// Text from outside that may not be UTF-8, in messages.
+// Text from outside that may not be UTF-8, in messages and on terminals.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -15,5 +16,14 @@ namespace neap {
 /// `text` on one line and as UTF-8: control characters and bytes of no character as in C ("\n",
 /// "\x1b").
 [[nodiscard]] std::string printable(std::string_view text);
+
+/// Columns of a terminal that `text`, one line of UTF-8, takes: two for wide characters, none for
+/// combining ones.
+[[nodiscard]] std::size_t columns_of(std::string_view text);
+/// The bytes at the front of `text` that fit in `columns`, in whole characters; at least one.
+[[nodiscard]] std::size_t bytes_of_columns(std::string_view text, std::size_t columns);
+/// `text` in at most `columns` columns: where it is longer, its beginning and its end with " ... "
+/// between them.
+[[nodiscard]] std::string shortened(std::string_view text, std::size_t columns);
 
 }  // namespace neap

@@ -10,6 +10,7 @@
 #include "report/load_report.h"
 #include "report/perfetto.h"
 #include "report/png.h"
+#include "report/run_folder.h"
 
 namespace neap::cli {
 namespace {
@@ -95,6 +96,11 @@ class ReportCommand final : public Command {
   }
 
   Status write_outputs(const report::Report& report, const report::ChartOptions& chart) {
+    if (report.history.events == 0 && !(svg_.empty() && png_.empty() && perfetto_.empty()))
+      return {ErrorCode::kInvalidArgument,
+              format("{} has no {} (trainer.trace_max_size = 0): there is no memory over time to "
+                     "draw; --html has curves and tables",
+                     input_.string(), report::kTraceFile)};
     const bool named = !svg_.empty() || !png_.empty() || !perfetto_.empty() || json_;
     if (html_.empty() && !named) {
       std::error_code ignored;

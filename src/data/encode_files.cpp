@@ -87,6 +87,8 @@ class Encoding {
     NEAP_TRY(status);
     Json notes = {{kContents, contents}};
     for (const auto& [what, count] : counts_) notes[what] = count;
+    for (const auto& [what, value] : maxima_) notes[what] = value;
+    for (const auto& [what, text] : firsts_) notes[what] = text;
     return writer_.finish(notes);
   }
 
@@ -128,6 +130,9 @@ class Encoding {
       NEAP_TRY(part.status);
       for (const std::string& row : part.out.rows) NEAP_TRY(writer_.append(row));
       for (const auto& [what, count] : part.out.counts) counts_[what] += count;
+      for (const auto& [what, value] : part.out.maxima)
+        maxima_[what] = std::max(maxima_[what], value);
+      firsts_.insert(part.out.firsts.begin(), part.out.firsts.end());  // parts are in order
     }
     return {};
   }
@@ -138,7 +143,8 @@ class Encoding {
   RowWriter& writer_;
   std::optional<Progress> progress_;
   Block block_;
-  std::map<std::string, std::uint64_t> counts_;
+  std::map<std::string, std::uint64_t> counts_, maxima_;
+  std::map<std::string, std::string> firsts_;
 };
 
 Result<RowStore> encode_rows(const fs::path& file, const RowEncoder& encode,

@@ -24,6 +24,8 @@ namespace neap::data {
 struct EncodedRows {
   std::vector<std::string> rows;
   std::map<std::string, std::uint64_t> counts;
+  std::map<std::string, std::uint64_t> maxima{};  ///< of all rows
+  std::map<std::string, std::string> firsts{};    ///< of the first row that has one
 };
 using RowEncoder =
     std::function<Status(const RawRow& row, const std::string& where, EncodedRows& out)>;
@@ -37,7 +39,7 @@ struct EncodeOptions {
   bool show_progress = false;  ///< of large files
 };
 
-/// The store's notes are the sums of `EncodedRows::counts`, and the hash of the file's contents.
+/// The store's notes are the sums of `EncodedRows::counts`, the maxima and firsts, and the hash of the file's contents.
 [[nodiscard]] Result<RowStore> encode_file(const std::filesystem::path& file,
                                            const RowEncoder& encode, const EncodeOptions& options);
 

@@ -98,11 +98,13 @@ class PhasePasses {
       world_.weighted(0, [&] { generate(role, held_out); });
   }
 
-  void log_probs(const ModelRole& role, const spec::Batching& batching, bool entropy) {
+  void log_probs(const ModelRole& role, const spec::Batching& batching, bool entropy,
+                 bool accuracy = false) {
     const Weights w = world_.weights(role);
     step::LogProbOptions options;
     options.temperature = job_.log_prob_temperature();
     options.entropy = entropy;
+    options.accuracy = accuracy;
     step::log_prob_phase(ops_, w, sequences(role, batching), batching.rows, options,
                          [](const auto&...) {});
   }
@@ -354,7 +356,7 @@ void PhasePasses<World>::run(const JobModels& models, const spec::Phase& phase,
     case spec::Body::kPreferenceUpdate:
       return dpo(role, phase);
     case spec::Body::kCrossEntropy:
-      return log_probs(role, batching, false);
+      return log_probs(role, batching, false, true);
     case spec::Body::kPairScores:
       return scores(role, batching, false);
   }

@@ -28,13 +28,14 @@ class AppendFile {
   /// Syncs to the disk, so that it survives a power cut.
   Status sync();
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] std::uint64_t size() const { return size_; }  ///< bytes of whole records
 
  private:
   AppendFile(std::filesystem::path path, int fd, std::uint64_t size)
       : path_(std::move(path)), fd_(fd), size_(size) {}
   std::filesystem::path path_;
   int fd_ = -1;
-  std::uint64_t size_ = 0;  ///< bytes of whole records
+  std::uint64_t size_ = 0;
 };
 
 }  // namespace neap::report

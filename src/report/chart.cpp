@@ -144,13 +144,6 @@ class Charts {
     return band + kBand + kAxis + kGapBelow - 3;
   }
 
-  static double nice_step(double least) {
-    const double ten = std::pow(10, std::floor(std::log10(least)));
-    for (const double factor : {1.0, 2.0, 5.0})
-      if (factor * ten >= least) return factor * ten;
-    return 10 * ten;
-  }
-
   template <class Value>
   void steps(const Frame& frame, const Stroke& stroke, Value value) {
     std::vector<Point> points;
@@ -354,6 +347,13 @@ class Charts {
 };
 
 }  // namespace
+
+double nice_step(double least) {
+  const double ten = std::pow(10, std::floor(std::log10(least)));
+  for (const double factor : {1.0, 2.0, 5.0})
+    if (factor * ten >= least) return factor * ten;
+  return 10 * ten;
+}
 
 std::vector<std::uint64_t> byte_ticks(std::uint64_t most, std::size_t count) {
   std::uint64_t step = 1;

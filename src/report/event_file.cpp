@@ -217,6 +217,13 @@ Result<EventFile> EventFile::open(const std::filesystem::path& folder,
         folder.string() + " already holds the events of a run; resume it or choose another folder");
   std::filesystem::path newest;
   for (const auto& file : files) {
+    if (*resume_step == 0) {
+      std::error_code error;
+      std::filesystem::remove(file, error);
+      if (error)
+        return Status(ErrorCode::kIo, "Cannot remove " + file.string() + ": " + error.message());
+      continue;
+    }
     NEAP_TRY_ASSIGN(const std::string contents, read_file(file));
     const std::string kept = rewind(contents, *resume_step);
     if (kept.size() != contents.size()) NEAP_TRY(write_file_atomic(file, kept));

@@ -30,7 +30,8 @@ namespace neap::report {
 class EventFile {
  public:
   /// Appends to the newest event file of `folder` (made when missing). With `resume_step`, records
-  /// of later steps and a torn tail are removed from every event file there; without, the folder
+  /// of later steps and a torn tail are removed from every event file there, with 0 the files
+  /// (a validation before the first step would come twice); without, the folder
   /// must hold none (kAlreadyExists).
   [[nodiscard]] static Result<EventFile> open(const std::filesystem::path& folder,
                                               std::optional<std::uint64_t> resume_step);

@@ -225,8 +225,7 @@ std::string head_html(const Report& report) {
          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
          "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
          "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:\">\n" +
-         format("<title>{} - memory report</title>\n<style>\n{}</style>\n</head>\n", title,
-                kReportCss);
+         format("<title>{} - report</title>\n<style>\n{}</style>\n</head>\n", title, kReportCss);
 }
 
 /// Title, headline figures and notes.
@@ -259,9 +258,14 @@ Result<std::string> report_html(const Report& report) {
   std::string out;
   out.reserve(data.size() + (1u << 17));
   out += head_html(report);
-  out += "<body>\n" + header_html(report);
+  out += "<body>\n" + header_html(report) + curves_html(report.training);
+  if (report.history.events == 0) {
+    // A run without a trace: there is nothing to draw over time.
+    return out + tables_html(report) + texts_html(report.training) + "</body>\n</html>\n";
+  }
+  if (!report.training.curves.empty()) out += "<h2>Memory over time</h2>\n";
   out += kReportBody;
-  out += tables_html(report);
+  out += tables_html(report) + texts_html(report.training);
   out += "<script type=\"application/json\" id=\"meta\">" + script_json(meta) + "</script>\n";
   out += "<script type=\"text/plain\" id=\"payload\">" + data + "</script>\n";
   out += "<script>\n";

@@ -183,13 +183,41 @@ Result<Report> make_report(const trace::Recording& recording, std::string title,
   return report;
 }
 
+namespace {
+
+// Of a run that was told to write no trace.
+Result<Report> report_without_trace(const std::filesystem::path& run) {
+  const auto has = [&](std::string_view file) {
+    std::error_code ignored;
+    return std::filesystem::exists(run / file, ignored);
+  };
+  if (!has(kPlanFile) || !has(kPhasesFile))
+    return Status(ErrorCode::kNotFound,
+                  format("{} is not a run's folder: it has no {}", run.string(), kTraceFile));
+  Report report;
+  report.title = std::filesystem::absolute(run / "").parent_path().filename().string();
+  report.subtitle = format("a run without {}: memory by phase, not over time", kTraceFile);
+  report.is_run = true;
+  NEAP_TRY_ASSIGN(const std::string text, read_file(run / kPlanFile));
+  NEAP_TRY_ASSIGN(report.plan, read_plan(text, (run / kPlanFile).string()));
+  NEAP_TRY_ASSIGN(const std::vector<PhaseRecord> records, PhaseLog::read(run));
+  report.table = PhaseTable::from_records(records, &*report.plan);
+  report.moves = MoveTable::from_records(records);
+  Bytes peak;
+  for (const PhaseRecord& record : records) peak = std::max(peak, record.peak);
+  report.lines = MemoryLines::of(*report.plan, peak);
+  NEAP_TRY_ASSIGN(report.training, load_training(run));
+  return report;
+}
+
+}  // namespace
+
 Result<Report> load_report(const std::filesystem::path& input, const LoadOptions& options) {
   std::error_code ignored;
   const bool is_folder = std::filesystem::is_directory(input, ignored);
   const std::filesystem::path trace_path = is_folder ? input / kTraceFile : input;
   if (is_folder && !std::filesystem::exists(trace_path, ignored))
-    return Status(ErrorCode::kNotFound,
-                  format("{} is not a run's folder: it has no {}", input.string(), kTraceFile));
+    return report_without_trace(input);
   trace::ReadOptions reading;
   reading.progress = options.progress;
   NEAP_TRY_ASSIGN(const trace::Recording recording, trace::read(trace_path, reading));
@@ -219,6 +247,9 @@ Result<Report> load_report(const std::filesystem::path& input, const LoadOptions
       make_report(recording, named.filename().string(), std::move(plan), records, options);
   if (!report.ok()) return Status(report.status()).with_context("reporting on " + input.string());
   report->notes.insert(report->notes.end(), notes.begin(), notes.end());
+  if (is_folder) {
+    NEAP_TRY_ASSIGN(report->training, load_training(input));
+  }
   if (!options.replay.empty()) {
     NEAP_TRY_ASSIGN(const std::string text, read_file(options.replay));
     NEAP_TRY_ASSIGN(const Json json, parse_json(text, options.replay.string()));

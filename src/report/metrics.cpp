@@ -10,6 +10,7 @@ namespace neap::report {
 
 Status MetricsLogger::choose_sinks(const std::vector<std::string>& names, MetricsOptions& options) {
   options.console = options.jsonl = options.tensorboard = false;
+  options.trackers.clear();
   for (const std::string& name : names) {
     if (name == "console")
       options.console = true;
@@ -17,9 +18,12 @@ Status MetricsLogger::choose_sinks(const std::vector<std::string>& names, Metric
       options.jsonl = true;
     else if (name == "tensorboard")
       options.tensorboard = true;
+    else if (name == "wandb" || name == "mlflow")
+      options.trackers.push_back(name);
     else
       return {ErrorCode::kInvalidArgument,
-              format("trainer.logger: \"{}\" is unknown; choose from console, jsonl, tensorboard",
+              format("trainer.logger: \"{}\" is unknown; choose from console, jsonl, tensorboard, "
+                     "wandb, mlflow",
                      name)};
   }
   return {};
@@ -38,6 +42,14 @@ Result<MetricsLogger> MetricsLogger::open(MetricsOptions options) {
   if (o.tensorboard) {
     NEAP_TRY_ASSIGN(logger.events_, EventFile::open(o.folder / kTensorboardFolder, o.resume_step));
   }
+  for (const std::string& kind : o.trackers) {
+    TrackerOptions tracker{kind,         o.folder, o.project,
+                           o.experiment, o.config, o.resume_step.value_or(0) > 0};
+    if (tracker.experiment.empty())
+      tracker.experiment =
+          std::filesystem::absolute(o.folder / "").parent_path().filename().string();
+    logger.trackers_.push_back(std::make_unique<Tracker>(tracker));
+  }
   return logger;
 }
 
@@ -49,12 +61,19 @@ Status MetricsLogger::log(std::uint64_t step, const Metrics& metrics) {
     for (const auto& [name, value] : metrics) fields[name] = value;
     NEAP_TRY(lines_->append(step, fields).with_context("logging metrics"));
   }
-  if (events_) {
-    const double now =
-        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-    NEAP_TRY(events_->append(now, step, metrics).with_context("logging metrics"));
-  }
-  return {};
+  return log_outside(step, metrics);
+}
+
+Status MetricsLogger::log_validation(std::uint64_t step, const Metrics& metrics) {
+  return log_outside(step, metrics);
+}
+
+Status MetricsLogger::log_outside(std::uint64_t step, const Metrics& metrics) {
+  for (const auto& tracker : trackers_) tracker->log(step, metrics);
+  if (!events_) return {};
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return events_->append(now, step, metrics).with_context("logging metrics");
 }
 
 Status MetricsLogger::sync() {

@@ -1,4 +1,4 @@
-// The metrics of each step: a line on the console, a JSON line, TensorBoard scalars.
+// The metrics of each step: a line on the console, a JSON line, TensorBoard scalars, W&B, MLflow.
 //
 // When log() returns, the system has the step; a process killed afterwards loses nothing. A run that
 // resumes appends to the same files and logs no step twice.
@@ -10,12 +10,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "report/event_file.h"
 #include "report/step_log.h"
+#include "report/tracker.h"
 
 namespace neap::report {
 
@@ -27,6 +29,9 @@ struct MetricsOptions {
   bool console = true;
   bool jsonl = true;
   bool tensorboard = true;
+  std::vector<std::string> trackers{};    ///< "wandb", "mlflow" (tracker.h)
+  std::string project, experiment;        ///< of the trackers
+  Json config = Json::object();           ///< what the trackers show of the job
   std::uint64_t total_steps = 0;          ///< for "step 3/20"; 0: unknown
   std::vector<std::string> console_keys;  ///< shown on the console, in this order; empty: all
   /// The step of the checkpoint that the run resumes from (0: from the start, replacing what a killed
@@ -37,20 +42,24 @@ struct MetricsOptions {
 class MetricsLogger {
  public:
   [[nodiscard]] static Result<MetricsLogger> open(MetricsOptions options);
-  /// Reads `trainer.logger`: any of console, jsonl, tensorboard. Unknown names are
-  /// kInvalidArgument.
+  /// Reads `trainer.logger`: any of console, jsonl, tensorboard, wandb, mlflow. Unknown
+  /// names are kInvalidArgument.
   [[nodiscard]] static Status choose_sinks(const std::vector<std::string>& names,
                                            MetricsOptions& options);
 
   Status log(std::uint64_t step, const Metrics& metrics);
+  /// Metrics of the validation after `step`: to TensorBoard and the trackers alone.
+  Status log_validation(std::uint64_t step, const Metrics& metrics);
   /// Syncs to the disk; call with each checkpoint.
   Status sync();
 
  private:
   explicit MetricsLogger(MetricsOptions options) : options_(std::move(options)) {}
+  Status log_outside(std::uint64_t step, const Metrics& metrics);
   MetricsOptions options_;
   std::optional<StepLog> lines_;
   std::optional<EventFile> events_;
+  std::vector<std::unique_ptr<Tracker>> trackers_;
 };
 
 /// "step 3/20  actor/ppo_kl 0.00123  timing_s/gen 1.5": the console's line.

@@ -11,18 +11,18 @@ constexpr std::array<Color, 9> kHues = {rgb(0x4477aa), rgb(0x88ccee), rgb(0x44aa
                                         rgb(0x882255), rgb(0xaa4499), rgb(0x999933)};
 constexpr Color kOutside = rgb(0xaab0ba);
 
-Color hue(std::size_t index) {
-  const std::size_t round = index / kHues.size();
-  return mix(kHues[index % kHues.size()], rgb(0x000000),
-             std::min(0.25 * static_cast<double>(round), 0.6));
-}
-
 bool has_tags(const History& history) {
   return std::any_of(history.layers.begin(), history.layers.end(),
                      [](const Layer& l) { return l.kind == Layer::Kind::kTag; });
 }
 
 }  // namespace
+
+Color hue(std::size_t index) {
+  const std::size_t round = index / kHues.size();
+  return mix(kHues[index % kHues.size()], rgb(0x000000),
+             std::min(0.25 * static_cast<double>(round), 0.6));
+}
 
 std::map<std::string, Color> phase_colors(const History& history) {
   std::map<std::string, Color> colors{{"", kOutside}};

@@ -11,6 +11,8 @@
 
 namespace neap::report {
 
+/// One of nine hues, by index; beyond nine they repeat, darker.
+[[nodiscard]] Color hue(std::size_t index);
 /// By phase, in the order of first use; colours repeat, darker, after nine phases.
 [[nodiscard]] std::map<std::string, Color> phase_colors(const History& history);
 /// One a layer. Tags of one model ("actor.weights", "actor.grads") share a hue; live blocks have

@@ -47,11 +47,6 @@ class Rows {
   std::unordered_map<std::string, std::size_t> index_;
 };
 
-std::size_t characters(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
 }  // namespace
 
 Result<PlanSummary> PlanSummary::from_json(const Json& plan) {
@@ -208,12 +203,12 @@ std::string aligned(std::vector<std::vector<std::string>> cells) {
     for (std::string& cell : line) cell = printable(cell);
     widths.resize(std::max(widths.size(), line.size()));
     for (std::size_t i = 0; i < line.size(); ++i)
-      widths[i] = std::max(widths[i], characters(line[i]));
+      widths[i] = std::max(widths[i], columns_of(line[i]));
   }
   std::string out;
   for (const auto& line : cells) {
     for (std::size_t i = 0; i < line.size(); ++i) {
-      const std::string padding(widths[i] - characters(line[i]), ' ');
+      const std::string padding(widths[i] - columns_of(line[i]), ' ');
       if (i > 0) out += "  ";
       out += i == 0 ? line[i] : padding + line[i];
       if (i == 0 && line.size() > 1) out += padding;

@@ -24,6 +24,7 @@ std::vector<std::pair<std::string, std::string>> Report::headline() const {
     items.emplace_back("measured peak", to_string(lines->measured_peak));
     items.emplace_back("planned peak", to_string(lines->planned_peak));
   }
+  if (h.events == 0) return items;
   items.emplace_back("peak reserved", bytes(h.peak_reserved));
   items.emplace_back("peak allocated", bytes(h.peak_total));
   if (!h.driver_allocations.empty() && !h.physical) {

@@ -9,6 +9,7 @@
 #include "report/move_table.h"
 #include "report/phase_table.h"
 #include "report/replay_result.h"
+#include "report/training_report.h"
 
 namespace neap::report {
 
@@ -21,6 +22,7 @@ struct Report {
   MoveTable moves;  ///< of a run
   std::optional<PlanSummary> plan;
   std::optional<MemoryLines> lines;
+  TrainingReport training;               ///< of a run's folder
   std::vector<SettingOutcome> settings;  ///< the recorded one first, when known
   std::vector<std::string> notes;        ///< what the reader should know about the input
 

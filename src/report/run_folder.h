@@ -5,6 +5,9 @@
 //   phases.jsonl    one PhaseRecord a closed phase
 //   metrics.jsonl   one object a step: {"step": 3, "actor/ppo_kl": 0.001, ...}
 //   tensorboard/    the same as event files
+//   validation.jsonl  metrics and samples of each validation
+//   warnings.jsonl  signs that the training goes wrong: {"step", "sign", "warning"}
+//   rollouts.jsonl  responses with their scores (rollout_log.h)
 //   report.html     the report; written at the end of the run and by `neap report RUN`
 //
 // Threads   values, and one owner at a time for the writer.
@@ -27,6 +30,8 @@ inline constexpr std::string_view kPlanFile = "plan.json";
 inline constexpr std::string_view kPhasesFile = "phases.jsonl";
 inline constexpr std::string_view kMetricsFile = "metrics.jsonl";
 inline constexpr std::string_view kTensorboardFolder = "tensorboard";
+inline constexpr std::string_view kValidationFile = "validation.jsonl";
+inline constexpr std::string_view kWarningsFile = "warnings.jsonl";
 inline constexpr std::string_view kReportFile = "report.html";
 
 /// A move before a phase or behind it, as it was executed.

@@ -1,5 +1,6 @@
 #include "report/step_log.h"
 
+#include <fstream>
 #include <string_view>
 #include <utility>
 
@@ -14,6 +15,15 @@ struct Lines {
   std::vector<std::string_view> texts;  ///< into the file's contents, newline included
 };
 
+Result<Json> parse_row(std::string_view text, const std::filesystem::path& path,
+                       std::size_t number) {
+  const std::string where = format("{}:{}", path.string(), number);
+  NEAP_TRY_ASSIGN(Json value, parse_json(text, where));
+  if (!value.is_object() || !value.contains("step") || !value["step"].is_number_unsigned())
+    return Status(ErrorCode::kCorrupt, where + ": not an object with a \"step\"");
+  return value;
+}
+
 Result<Lines> split(std::string_view contents, const std::filesystem::path& path) {
   Lines lines;
   std::size_t number = 0;
@@ -23,10 +33,7 @@ Result<Lines> split(std::string_view contents, const std::filesystem::path& path
     if (newline == std::string_view::npos) break;  // killed while writing
     const std::string_view text = contents.substr(begin, newline + 1 - begin);
     begin = newline + 1;
-    const std::string where = format("{}:{}", path.string(), number);
-    NEAP_TRY_ASSIGN(Json value, parse_json(text, where));
-    if (!value.is_object() || !value.contains("step") || !value["step"].is_number_unsigned())
-      return Status(ErrorCode::kCorrupt, where + ": not an object with a \"step\"");
+    NEAP_TRY_ASSIGN(Json value, parse_row(text, path, number));
     lines.values.push_back(std::move(value));
     lines.texts.push_back(text);
   }
@@ -67,6 +74,19 @@ Result<std::vector<Json>> StepLog::read(const std::filesystem::path& path) {
   NEAP_TRY_ASSIGN(const std::string contents, read_file(path));
   NEAP_TRY_ASSIGN(Lines lines, split(contents, path));
   return std::move(lines.values);
+}
+
+Status StepLog::for_each(const std::filesystem::path& path,
+                         const std::function<void(const Json&)>& visit) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return {ErrorCode::kIo, format("Cannot open {}", path.string())};
+  std::size_t number = 0;
+  for (std::string line; std::getline(in, line) && !in.eof();) {
+    NEAP_TRY_ASSIGN(const Json value, parse_row(line, path, ++number));
+    visit(value);
+  }
+  if (in.bad()) return {ErrorCode::kIo, format("Cannot read {}", path.string())};
+  return {};
 }
 
 }  // namespace neap::report

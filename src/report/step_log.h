@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -31,6 +32,9 @@ class StepLog {
   /// Every line of the file. A torn last line is left out; anything else that is not an object with
   /// a step is an error with its line number.
   [[nodiscard]] static Result<std::vector<Json>> read(const std::filesystem::path& path);
+  /// As read(), a line at a time: in memory for one.
+  [[nodiscard]] static Status for_each(const std::filesystem::path& path,
+                                       const std::function<void(const Json&)>& visit);
 
  private:
   explicit StepLog(AppendFile file) : file_(std::move(file)) {}

@@ -77,7 +77,7 @@ class DpoTrainer final : public Trainer {
 
   [[nodiscard]] bool can_validate() const override { return held_out().size() > 0; }
 
-  Validation validate() override {
+  Validation validate(std::int64_t /*step*/) override {
     const std::vector<std::size_t> rows = context_.share_of(held_out().size());
     Pairs mine = read_pairs(context_, held_out(), rows);
     const auto pairs = static_cast<double>(held_out().size());

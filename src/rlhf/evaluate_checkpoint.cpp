@@ -113,8 +113,8 @@ Json ResponseFile::head(std::size_t row) const {
 
 void ResponseFile::add(const EvaluatedResponse& response) {
   Json line = {{"text", response.sample.response},
-               {"tokens", response.tokens},
-               {"truncated", !response.ended},
+               {"tokens", response.sample.tokens},
+               {"truncated", response.sample.truncated},
                {"score", response.outcome.score}};
   if (response.outcome.accuracy) line["acc"] = *response.outcome.accuracy;
   if (response.outcome.answer) line["answer"] = *response.outcome.answer;

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <map>
 
+#include "base/format.h"
 #include "base/random.h"
+#include "rlhf/rollout_records.h"
 
 namespace neap::rlhf {
 namespace {
@@ -43,8 +45,8 @@ class Collector {
   const EvaluationSetup& setup_;
   std::size_t ended_ = 0;  // responses of this rank in the parts before
   std::vector<reward::Outcome> outcomes_;
-  std::vector<at::Tensor> scores_, numbers_, lengths_, truncated_;  // one a part
-  std::vector<at::Tensor> divergence_;                              // (B,) sums
+  std::vector<at::Tensor> scores_, numbers_, model_scores_, lengths_, truncated_;  // one a part
+  std::vector<at::Tensor> divergence_;                                             // (B,) sums
   double friendly_ = 0;
 };
 
@@ -61,6 +63,7 @@ Experience Collector::respond(const std::vector<PromptRow>& mine, std::size_t fi
       score_responses(context_, {setup_.reward_model, setup_.functions, spec::PhaseId::kRewards},
                       mine, setup_.sampling.n, out.sequences);
   out.scores = std::move(scored.scores);
+  out.model_scores = std::move(scored.model);
   out.numbers = std::move(scored.numbers);
   return out;
 }
@@ -74,6 +77,7 @@ void Collector::part(std::size_t first, std::size_t count) {
   const Experience e = gather_experience(context_, mine, n, responses);
   scores_.push_back(e.scores);
   if (e.numbers.defined()) numbers_.push_back(e.numbers);
+  if (e.model_scores.defined()) model_scores_.push_back(e.model_scores);
   lengths_.push_back(e.sequences.mask.sum(-1));
   truncated_.push_back(e.truncated);
   if (e.ref_log_probs.defined()) take_divergence(e);
@@ -98,16 +102,13 @@ void Collector::take_response(const Experience& e, std::int64_t at, std::size_t 
     outcome.accuracy = setup_.functions.accuracy(numbers);
     if (n > 1) outcome.answer = setup_.functions.answer(rows_[row], response);
   }
-  Sample sample;
-  sample.prompt = context_.tokenizer.decode(rows_[row].tokens);
-  sample.response = response.text;
+  report::Rollout sample =
+      make_rollout(context_, setup_.functions, rows_[row], response, outcome.score, numbers);
   if (setup_.judge != nullptr) {
     sample.verdict = Judge::name(setup_.judge->judge(sample.response));
     friendly_ += sample.verdict == Judge::name(Judge::Verdict::kFriendly) ? 1 : 0;
   }
-  if (setup_.on_response)
-    setup_.on_response(
-        {row, at % n, std::move(sample), response.tokens, response.ended, outcome, numbers});
+  if (setup_.on_response) setup_.on_response({row, at % n, std::move(sample), outcome, numbers});
   outcomes_.push_back(std::move(outcome));
 }
 
@@ -117,6 +118,8 @@ void Collector::add_means(Metrics& metrics) const {
     Metrics rewards;
     setup_.functions.describe(at::cat(numbers_), rewards);
     for (const auto& [name, value] : rewards) metrics["val/" + name] = value;
+    if (!model_scores_.empty())
+      summarize(metrics, format("val/rewards/{}", kRewardModel), at::cat(model_scores_));
   }
   const at::Tensor lengths = at::cat(lengths_);
   metrics["val/response_length"] = lengths.mean().item<double>();

@@ -23,9 +23,7 @@ namespace neap::rlhf {
 struct EvaluatedResponse {
   std::size_t row = 0;    ///< of the set
   std::int64_t turn = 0;  ///< which of the prompt's n responses
-  Sample sample;
-  std::int64_t tokens = 0;  ///< with the one that ends it
-  bool ended = false;       ///< by an end token
+  report::Rollout sample;
   const reward::Outcome& outcome;
   std::span<const double> numbers;  ///< of RewardScorer::columns; NaN where a function gives none
 };

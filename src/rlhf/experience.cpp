@@ -126,10 +126,11 @@ namespace {
 
 std::vector<at::Tensor*> row_tensors(Experience& e) {
   train::Sequences& s = e.sequences;
-  return {&s.tokens,  &s.columns,         &s.targets,           &s.mask,   &s.last,
-          &s.lengths, &e.old_log_probs,   &e.ref_log_probs,     &e.values, &e.advantages,
-          &e.returns, &e.rollout_weights, &e.entropy,           &e.scores, &e.baselines,
-          &e.numbers, &e.truncated,       &e.rollout_log_probs, &e.noise,  &e.rows};
+  return {&s.tokens,      &s.columns,         &s.targets,           &s.mask,   &s.last,
+          &s.lengths,     &e.old_log_probs,   &e.ref_log_probs,     &e.values, &e.advantages,
+          &e.returns,     &e.rollout_weights, &e.entropy,           &e.scores, &e.baselines,
+          &e.numbers,     &e.truncated,       &e.rollout_log_probs, &e.noise,  &e.rows,
+          &e.model_scores};
 }
 
 }  // namespace
@@ -176,6 +177,7 @@ TokenLogProbs log_probs_in_phase(Context& context, model::Transformer& model,
   step::LogProbOptions options;
   options.temperature = context.job.log_prob_temperature();
   options.entropy = entropy;
+  options.accuracy = context.recipe.find(phase)->body == spec::Body::kCrossEntropy;
   const spec::Batching batching = batching_of(context, phase);
   const train::ArrangedBatch batch = [&] {
     const bridge::HostScope host;
@@ -183,19 +185,24 @@ TokenLogProbs log_probs_in_phase(Context& context, model::Transformer& model,
   }();
   Parts log_probs;
   Parts entropies;
+  Parts right;
   {
     const at::NoGradGuard no_grad;
-    step::log_prob_phase(
-        model.ops(), model.weights(), batch.sequences, batching.rows, options,
-        [&](const step::MicroBatch&, const at::Tensor& values, const at::Tensor& entropy_values) {
-          log_probs.add(values);
-          entropies.add(entropy_values);
-        });
+    step::log_prob_phase(model.ops(), model.weights(), batch.sequences, batching.rows, options,
+                         [&](const step::MicroBatch&, const step::LogProbs<at::Tensor>& values) {
+                           log_probs.add(values.log_probs);
+                           entropies.add(values.entropy);
+                           right.add(values.right);
+                         });
   }
   const bridge::HostScope host;
   // Rows beyond a response contain garbage, so they are zeroed.
-  TokenLogProbs out{batch.restored(log_probs.join()) * sequences.mask, {}};
-  if (entropy) out.entropy = batch.restored(entropies.join()) * sequences.mask;
+  const auto joined = [&](const Parts& parts) {
+    return batch.restored(parts.join()) * sequences.mask;
+  };
+  TokenLogProbs out{joined(log_probs), {}, {}};
+  if (options.entropy) out.entropy = joined(entropies);
+  if (options.accuracy) out.right = joined(right);
   return out;
 }
 

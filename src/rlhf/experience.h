@@ -20,12 +20,13 @@ namespace neap::rlhf {
 
 /// Of this rank, (B, T) on the host; reference and values are undefined without such a model.
 struct Experience : step::Experience<at::Tensor> {
-  at::Tensor entropy;    // (B, T)
-  at::Tensor scores;     // (B,) of the reward model and the functions, by weight
-  at::Tensor baselines;  // (B,) scores of the greedy responses to the same prompts; ReMax only
-  at::Tensor numbers;    // (B, columns) of RewardScorer; undefined without functions
-  at::Tensor rows;       // (B,) int64: the prompt's among the training rows
-  at::Tensor truncated;  // (B,) 1 where a response has no end token
+  at::Tensor entropy;       // (B, T)
+  at::Tensor scores;        // (B,) of the reward model and the functions, by weight
+  at::Tensor model_scores;  // (B,) of the reward model alone; undefined without one
+  at::Tensor baselines;     // (B,) scores of the greedy responses to the same prompts; ReMax only
+  at::Tensor numbers;       // (B, columns) of RewardScorer; undefined without functions
+  at::Tensor rows;          // (B,) int64: the prompt's among the training rows
+  at::Tensor truncated;     // (B,) 1 where a response has no end token
   at::Tensor rollout_log_probs;  // (B, T) as sampled; undefined unless the job keeps them
   at::Tensor batch_mask;         // (ranks B, T): the masks of the loss of the whole batch
 };
@@ -55,9 +56,10 @@ struct Generation {
 [[nodiscard]] Experience gather_experience(Context& context, const Experience& mine, std::int64_t n,
                                            std::int64_t rows);
 
-/// Log-probabilities of the responses' tokens under `model`, (B, T), and their entropy if asked.
+/// Log-probabilities of the responses' tokens under `model`, (B, T), and their entropy if asked. In a
+/// phase with body kCrossEntropy also 1 for each token that no other is likelier than.
 struct TokenLogProbs {
-  at::Tensor log_probs, entropy;
+  at::Tensor log_probs, entropy, right;
 };
 [[nodiscard]] TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
                                                const train::Sequences& sequences,

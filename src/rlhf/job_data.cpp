@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "base/log.h"
+#include "rlhf/length_histogram.h"
 
 namespace neap::rlhf {
 namespace {
@@ -14,6 +15,13 @@ void log_counts(const std::filesystem::path& file, const data::RowStore& rows) {
     const auto count = rows.notes().value(name, std::uint64_t{0});
     if (count > 0) log::info(format("{}: {} {}", file.string(), count, text));
   }
+}
+
+std::string lengths_of_rows(const spec::DataConfig& config, const data::RowStore& rows) {
+  std::string out =
+      lengths_text(rows.notes(), config.max_prompt_length, config.max_response_length);
+  if (!out.empty()) out.pop_back();  // the log ends the line
+  return out;
 }
 
 class Reader {
@@ -26,7 +34,8 @@ class Reader {
     options_.show_progress = log::enabled(log::Level::kInfo);
   }
 
-  Rows read(const std::vector<std::string>& files, bool keep) {
+  /// `training`: their lengths are shown.
+  Rows read(const std::vector<std::string>& files, bool keep, bool training) {
     const RowEncoder encoder(context_, check_, keep);
     options_.recipe = encoder.recipe();
     data::FileRows out;
@@ -39,7 +48,12 @@ class Reader {
             return encoder.encode(row, where, to);
           },
           options_));
+      if (Status status = check_lengths(rows.notes(), file.string()); !status.ok())
+        throw Error(data::wrong_input(status));
       log_counts(file, rows);
+      if (const std::string lengths = lengths_of_rows(job_.data, rows);
+          training && !lengths.empty())
+        log::info(format("{}: {} rows\n{}", file.string(), rows.size(), lengths));
       options_.memory = saturating_sub(options_.memory, rows.memory());
       names += (names.empty() ? "" : ", ") + file.string();
       out.add(std::move(rows));
@@ -81,10 +95,11 @@ JobData read_data(const TextContext& context, const RowCheck& check, std::size_t
   const spec::DataConfig& config = context.job.data;
   Reader reader(context, check, threads);
   JobData out;
-  if (context.job.task != spec::Task::kEval) out.train = reader.read(config.train_files, false);
+  if (context.job.task != spec::Task::kEval)
+    out.train = reader.read(config.train_files, false, true);
   // Validation names a prompt's data source and right answer.
   if (!config.val_files.empty())
-    out.held_out = reader.read(config.val_files, context.job.has_rollout());
+    out.held_out = reader.read(config.val_files, context.job.has_rollout(), false);
   return out;
 }
 

@@ -2,6 +2,8 @@
 #include <ATen/ATen.h>
 
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "base/file.h"
 #include "base/format.h"
@@ -15,6 +17,7 @@
 #include "rlhf/ppo_update.h"
 #include "rlhf/reward_scorer.h"
 #include "rlhf/rollout_correction.h"
+#include "rlhf/rollout_records.h"
 #include "rlhf/trainer.h"
 
 namespace neap::rlhf {
@@ -40,8 +43,11 @@ class PpoTrainer final : public Trainer {
   }
   [[nodiscard]] std::int64_t steps_per_epoch() const override { return order_.steps_per_epoch(); }
   Metrics train_step(std::int64_t step) override;
+  [[nodiscard]] std::vector<report::Rollout> take_rollouts() override {
+    return std::exchange(rollouts_, {});
+  }
   [[nodiscard]] bool can_validate() const override { return held_out().size() > 0; }
-  Validation validate() override;
+  Validation validate(std::int64_t step) override;
   void save(const std::filesystem::path& folder) override;
   void restore(const std::filesystem::path& folder) override;
 
@@ -75,7 +81,7 @@ class PpoTrainer final : public Trainer {
   void add_advantages(Experience& all, Metrics& metrics);
   /// Mask and weights of the loss, on the whole batch; the mask of `all` becomes the loss's.
   void correct_loss(Experience& all, Metrics& metrics);
-  static void describe(const Experience& e, std::int64_t longest, Metrics& metrics);
+  void describe(const Experience& e, Metrics& metrics) const;
 
   Context& context_;
   train::ModelWorker actor_;
@@ -87,6 +93,7 @@ class PpoTrainer final : public Trainer {
   // Batches of prompts that the finished steps took, one each or more with a filter; and with those
   // of the step under way, which a checkpoint of a step that failed must not count.
   std::int64_t batches_ = 0, taken_ = 0;
+  std::vector<report::Rollout> rollouts_;  // of the last step
 };
 
 PpoTrainer::PpoTrainer(Context& context)
@@ -161,6 +168,7 @@ void PpoTrainer::score(Round& round, Metrics& metrics) {
   ResponseScores scored = score(round.prompts, n, e.sequences, spec::PhaseId::kRewards);
   e.scores = penalize_truncated(job().algorithm, scored.scores, e.truncated);
   e.numbers = std::move(scored.numbers);
+  e.model_scores = std::move(scored.model);
 }
 
 void PpoTrainer::score_baselines(Round& round, const train::Sequences& greedy, Metrics& metrics) {
@@ -253,8 +261,14 @@ Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
   const std::int64_t n = job().rollout.n;
   Experience all = gather_experience(context_, e, n, job().sequences_per_step());
   add_advantages(all, metrics);
-  describe(all, job().data.max_response_length, metrics);
-  if (all.numbers.defined()) scorer_.describe(all.numbers, metrics);
+  describe(all, metrics);
+  if (all.numbers.defined()) {
+    scorer_.describe(all.numbers, metrics);
+    if (all.model_scores.defined())
+      summarize(metrics, format("rewards/{}", kRewardModel), all.model_scores);
+  }
+  if (context_.ranks.first() && shows_rollouts(job().trainer, step + 1))
+    rollouts_ = rollouts_of(context_, scorer_, all);
   correct_loss(all, metrics);
   const at::Tensor mask = all.sequences.mask;
   if (spec::draws_tokens(job().actor.loss_mode)) all.noise = token_noise(mask, step);
@@ -327,15 +341,24 @@ void PpoTrainer::add_advantages(Experience& e, Metrics& metrics) {
   summarize(metrics, "critic/returns", e.returns, mask);
 }
 
-void PpoTrainer::describe(const Experience& e, std::int64_t longest, Metrics& metrics) {
+void PpoTrainer::describe(const Experience& e, Metrics& metrics) const {
   const at::Tensor& mask = e.sequences.mask;
   const at::Tensor lengths = mask.sum(-1);
   summarize(metrics, "response_length", lengths);
   metrics["response_length/clip_ratio"] =
-      lengths.ge(static_cast<double>(longest)).to(at::kDouble).mean().item<double>();
+      lengths.ge(static_cast<double>(job().data.max_response_length))
+          .to(at::kDouble)
+          .mean()
+          .item<double>();
   metrics["response_length/truncated_ratio"] = e.truncated.mean().item<double>();
   summarize(metrics, "prompt_length", e.sequences.last + 1 - lengths);
   summarize(metrics, "critic/score", e.scores);
+  metrics["critic/score/std"] = e.scores.to(at::kDouble).std(false).item<double>();
+  if (const std::int64_t n = job().rollout.n; n > 1) {  // TRL's name; verl has none
+    metrics["frac_reward_zero_std"] =
+        1 - static_cast<double>(rows_of_varied_groups(e.scores, n).numel()) /
+                static_cast<double>(e.scores.numel());
+  }
   if (e.baselines.defined()) summarize(metrics, "critic/baselines", e.baselines);
   if (e.entropy.defined()) metrics["actor/entropy"] = masked_mean(e.entropy, mask).item<double>();
   if (e.values.defined()) {
@@ -348,7 +371,7 @@ void PpoTrainer::describe(const Experience& e, std::int64_t longest, Metrics& me
   metrics["perf/total_num_tokens"] = (e.sequences.last + 1).sum().item<double>();
 }
 
-Validation PpoTrainer::validate() {
+Validation PpoTrainer::validate(std::int64_t step) {
   const spec::ValidationSampling& sampling = job().rollout.val_kwargs;
   Validation out;
   EvaluationSetup setup{.actor = actor_,
@@ -364,8 +387,11 @@ Validation PpoTrainer::validate() {
       add_log_probs(mine, timings);
     };
   }
+  const std::set<std::size_t> shown =
+      rows_to_show(held_out().size(), static_cast<std::size_t>(job().trainer.val_samples),
+                   job().trainer.seed, step);
   setup.on_response = [&](const EvaluatedResponse& response) {
-    if (std::ssize(out.samples) < job().trainer.val_samples) out.samples.push_back(response.sample);
+    if (response.turn == 0 && shown.contains(response.row)) out.samples.push_back(response.sample);
   };
   std::vector<PromptRow> prompts;
   run_in_step(context_.ranks, [&] { prompts = read_prompts(held_out()); });

@@ -52,7 +52,7 @@ class RewardTrainer final : public Trainer {
 
   [[nodiscard]] bool can_validate() const override { return held_out().size() > 0; }
 
-  Validation validate() override {
+  Validation validate(std::int64_t /*step*/) override {
     std::vector<double> sums = {0, 0};
     const Pairs mine = read_pairs(context_, held_out(), context_.share_of(held_out().size()));
     const auto pairs = static_cast<double>(held_out().size());

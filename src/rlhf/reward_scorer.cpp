@@ -124,8 +124,8 @@ ResponseScores score_responses(Context& context, const Scorers& by,
                                const train::Sequences& sequences) {
   ResponseScores out;
   if (by.model != nullptr) {
-    out.scores =
-        response_scores(context, *by.model, sequences, by.phase) * context.job.reward_model_weight;
+    out.model = response_scores(context, *by.model, sequences, by.phase);
+    out.scores = out.model * context.job.reward_model_weight;
   }
   if (by.functions.empty()) return out;
   out.numbers = by.functions.score(prompts, n, sequences);

@@ -73,6 +73,9 @@ class RewardScorer {
                                                   const std::vector<std::size_t>& numbers);
 [[nodiscard]] std::vector<PromptRow> read_prompts(const Rows& rows);
 
+/// Name of the reward model's score among those of functions.
+inline constexpr const char* kRewardModel = "reward_model";
+
 /// What scores responses, and the phase in which the model does.
 struct Scorers {
   train::ModelWorker* model = nullptr;
@@ -81,6 +84,7 @@ struct Scorers {
 };
 struct ResponseScores {
   at::Tensor scores;   // (B,) sums by weight
+  at::Tensor model;    // (B,) of the reward model alone; undefined without one
   at::Tensor numbers;  // (B, columns); undefined without functions
 };
 /// Scores of responses that answer `prompts` in turn, `n` each.

@@ -9,6 +9,7 @@
 #include "data/fields.h"
 #include "data/stored_row.h"
 #include "model/tokenizer_files.h"
+#include "rlhf/length_histogram.h"
 #include "rlhf/pairs.h"
 
 namespace neap::rlhf {
@@ -18,7 +19,7 @@ namespace fs = std::filesystem;
 
 // Raised with every change of tokenizer, chat template or this file that gives other rows for the
 // same data: caches of earlier builds are not read then.
-constexpr int kEncoding = 2;
+constexpr int kEncoding = 3;
 
 // Names in a store's notes.
 constexpr const char* kPromptLeftOut = "prompt_left_out";
@@ -26,31 +27,33 @@ constexpr const char* kResponseLeftOut = "response_left_out";
 constexpr const char* kPromptCut = "prompt_cut";
 constexpr const char* kResponseCut = "response_cut";
 constexpr const char* kNothingTrained = "nothing_trained";
+constexpr std::string_view kTooLong =
+    "too long/";  // with a kind of text: the limit, where it is an error
 
 // What becomes of a text with too many tokens.
 struct Limit {
+  std::string kind;  // LimitedText
   std::int64_t most;
   std::string key;  // for messages
-  const char* filter_key;
   bool filter;
   const char* left_out;
   const char* cut;
 };
 
 Limit prompt_limit(const spec::DataConfig& data, const char* part = "") {
-  return {data.max_prompt_length,
+  return {"prompt",
+          data.max_prompt_length,
           format("data.max_prompt_length{}", part),
-          "data.filter_overlong_prompts",
           data.filter_overlong_prompts,
           kPromptLeftOut,
           kPromptCut};
 }
 
-Limit response_limit(const spec::DataConfig& data,
+Limit response_limit(const spec::DataConfig& data, const char* kind,
                      const char* part = ", with the token that ends the text,") {
-  return {data.max_response_length,
+  return {kind,
+          data.max_response_length,
           format("data.max_response_length{}", part),
-          "data.filter_overlong_responses",
           data.filter_overlong_responses,
           kResponseLeftOut,
           kResponseCut};
@@ -75,16 +78,17 @@ class Fitting {
   /// False: the row is left out.
   [[nodiscard]] bool fit(train::Tokens& tokens, const Limit& limit,
                          train::TokenMask* mask = nullptr) const {
+    count_length({limit.kind, limit.most}, std::ssize(tokens), where_, out_);
     if (std::ssize(tokens) <= limit.most) return true;
     if (limit.filter) {
       ++out_.counts[limit.left_out];
       return false;
     }
+    // All of them are counted; then check_lengths fails.
     if (data_.truncation == spec::Truncation::kError) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  format("{}: the text has {} tokens; {} is {}. {} leaves such rows out, "
-                         "data.truncation shortens them",
-                         where_, tokens.size(), limit.key, limit.most, limit.filter_key));
+      out_.firsts.try_emplace(format("{}{}", kTooLong, limit.kind),
+                              format("{} is {}", limit.key, limit.most));
+      return false;
     }
     ++out_.counts[limit.cut];
     cut(tokens, limit.most, data_.truncation);
@@ -121,6 +125,26 @@ std::string today() {
 }
 
 }  // namespace
+
+Status check_lengths(const Json& notes, const std::string& file) {
+  std::string all;
+  for (const char* kind : {"prompt", "response", "chosen", "rejected"}) {
+    const std::string limit = notes.value(format("{}{}", kTooLong, kind), std::string());
+    const auto over = overlong(notes, kind);
+    if (limit.empty() || !over) continue;
+    const bool prompt = std::string_view(kind) == "prompt";
+    all += format(
+        "{}{}; {}. {} of {} over it, and the longest has {} tokens: raise {}, or {} leaves such "
+        "rows "
+        "out, data.truncation shortens them",
+        all.empty() ? "" : "\n", over->first, limit,
+        over->count == 1 ? std::string("1 text") : format("{} texts", over->count),
+        file + (over->count == 1 ? " is" : " are"), over->longest,
+        prompt ? "data.max_prompt_length" : "data.max_response_length",
+        prompt ? "data.filter_overlong_prompts" : "data.filter_overlong_responses");
+  }
+  return all.empty() ? ok_status() : Status(ErrorCode::kInvalidArgument, all);
+}
 
 const std::map<std::string, std::string>& counted_rows() {
   static const std::map<std::string, std::string> kText = {
@@ -167,7 +191,8 @@ void RowEncoder::encode_text(const Json& row, const std::string& where,
   const Limit prompt =
       turns ? prompt_limit(data, ", up to the assistant's first token,") : prompt_limit(data);
   const Limit rest =
-      turns ? response_limit(data, ", from the assistant's first token on,") : response_limit(data);
+      turns ? response_limit(data, "response", ", from the assistant's first token on,")
+            : response_limit(data, "response");
   if (!fitting.fit(text.prompt, prompt) || !fitting.fit(text.response, rest, &text.mask)) return;
   if (std::find(text.mask.begin(), text.mask.end(), true) == text.mask.end()) {
     ++out.counts[kNothingTrained];
@@ -187,8 +212,9 @@ void RowEncoder::encode_pairs(const Json& row, const std::string& where,
     train::Tokens prompt = encode_prompt(context_, row, pair.prompt, where);
     train::Tokens chosen = encode_response(context_, pair.chosen, where);
     train::Tokens rejected = encode_response(context_, pair.rejected, where);
-    if (!fitting.fit(prompt, prompt_limit(data)) || !fitting.fit(chosen, response_limit(data)) ||
-        !fitting.fit(rejected, response_limit(data)))
+    if (!fitting.fit(prompt, prompt_limit(data)) ||
+        !fitting.fit(chosen, response_limit(data, "chosen")) ||
+        !fitting.fit(rejected, response_limit(data, "rejected")))
       continue;
     out.rows.push_back(data::pack({{std::move(prompt), std::move(chosen), std::move(rejected)},
                                    {},

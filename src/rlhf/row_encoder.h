@@ -47,6 +47,10 @@ class RowEncoder {
   bool keep_;
 };
 
+/// Fails where texts are over their limit and the job neither filters nor cuts them; `notes` are those
+/// of the file's rows.
+[[nodiscard]] Status check_lengths(const Json& notes, const std::string& file);
+
 /// For each name of a store's notes what it counts: "rows left out: their prompt is over ...".
 [[nodiscard]] const std::map<std::string, std::string>& counted_rows();
 

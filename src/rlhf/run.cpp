@@ -72,6 +72,7 @@ class Run {
   void make_plan();
   void keep_states();
   void check_output() const;
+  void open_trace();
   void open_output();
   void build();
   void resume();
@@ -301,12 +302,20 @@ void Run::check_output() const {
 
 void Run::build() {
   if (!data_) read_data();
-  // Under another name until nothing can fail any more: a run that is refused leaves an older trace.
-  const fs::path trace = folders_.own / (std::string(report::kTraceFile) + ".new");
-  recorder_ = value_or_throw(trace::Recorder::open(trace, {{"plan", plan_.to_json().dump()}}));
+  open_trace();
   runtime_ = bridge::Runtime::make(job_, device_, plan_, recorder_.get());
   context_.emplace(Context{*texts_, *runtime_, ranks_, *data_, *rewards_, total_steps_});
   trainer_ = make_trainer(*context_);
+}
+
+// Under another name until nothing can fail any more: a run that is refused leaves an older trace.
+void Run::open_trace() {
+  if (job_.trainer.trace_max_size.is_zero()) return;
+  const fs::path trace = folders_.own / (std::string(report::kTraceFile) + ".new");
+  trace::RecorderOptions options;
+  options.most_bytes = job_.trainer.trace_max_size;
+  recorder_ =
+      value_or_throw(trace::Recorder::open(trace, {{"plan", plan_.to_json().dump()}}, options));
 }
 
 void Run::open_output() {
@@ -317,8 +326,14 @@ void Run::open_output() {
   } else if (job_.trainer.resume_mode == "auto") {
     from = 0;
   }
-  throw_if_error(recorder_->rename(folders_.own / std::string(report::kTraceFile)));
-  files_.emplace(job_.trainer, folders_, plan_, total_steps_, from);
+  const fs::path trace = folders_.own / std::string(report::kTraceFile);
+  if (recorder_) {
+    throw_if_error(recorder_->rename(trace));
+  } else {
+    std::error_code ignored;
+    fs::remove(trace, ignored);  // of an earlier process: it is not this run's memory
+  }
+  files_.emplace(job_, folders_, plan_, total_steps_, from);
   // A kill between a checkpoint and its links, or an older checkpoint to resume from.
   if (ranks_.first() && !job_.trainer.best_metric.empty())
     (void)train::point_best(output_, best_.step());
@@ -387,12 +402,13 @@ void Run::one_step() {
   metrics["perf/max_memory_reserved_gb"] = memory[1];
   metrics["perf/cpu_memory_used_gb"] = memory[2];
   files_->write_step(step_, metrics);
+  files_->write_rollouts(step_, trainer_->take_rollouts());
 }
 
 void Run::validate() {
   if (!trainer_->can_validate() || validated_ == step_) return;
   const auto start = std::chrono::steady_clock::now();
-  const Validation result = trainer_->validate();
+  const Validation result = trainer_->validate(step_);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   validated_ = step_;
   files_->write_phases(runtime_->take_measurements(), step_, nullptr);
@@ -433,7 +449,7 @@ void Run::save_last() {
 }
 
 void Run::finish() {
-  throw_if_error(recorder_->close());
+  if (recorder_) throw_if_error(recorder_->close());
   std::vector<double> peak = {static_cast<double>(runtime_->peak().count())};
   ranks_.max(peak);
   if (!ranks_.first()) return;

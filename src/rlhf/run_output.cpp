@@ -1,11 +1,13 @@
 #include "rlhf/run_output.h"
 
 #include <cstdio>
+#include <set>
 #include <utility>
 
 #include "base/file.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "report/load_report.h"
 #include "rlhf/phase_records.h"
 #include "rlhf/summary.h"
@@ -14,7 +16,7 @@ namespace neap::rlhf {
 namespace fs = std::filesystem;
 namespace {
 
-report::MetricsLogger open_metrics(const spec::TrainerConfig& config, const fs::path& output,
+report::MetricsLogger open_metrics(const spec::Job& job, const fs::path& output,
                                    std::int64_t total_steps, std::optional<std::uint64_t> from) {
   report::MetricsOptions options;
   options.folder = output;
@@ -24,7 +26,11 @@ report::MetricsLogger open_metrics(const spec::TrainerConfig& config, const fs::
                           "actor/pg_loss",   "critic/vf_loss",       "actor/reward_kl_penalty",
                           "actor/entropy",   "response_length/mean", "rewards/accuracies",
                           "rewards/margins", "timing_s/step"};
-  throw_if_error(report::MetricsLogger::choose_sinks(config.logger, options));
+  throw_if_error(report::MetricsLogger::choose_sinks(job.trainer.logger, options));
+  options.project = job.trainer.project_name;
+  options.experiment = job.trainer.experiment_name;
+  spec::Job copy = job;
+  options.config = copy.bind().to_json();
   return value_or_throw(report::MetricsLogger::open(options));
 }
 
@@ -35,18 +41,37 @@ void print(const std::string& text) {
   std::fflush(stdout);
 }
 
-RunOutput::RunOutput(const spec::TrainerConfig& config, RunFolders folders,
-                     const plan::MemoryPlan& plan, std::int64_t total_steps,
-                     std::optional<std::uint64_t> from)
+RunOutput::RunOutput(const spec::Job& job, RunFolders folders, const plan::MemoryPlan& plan,
+                     std::int64_t total_steps, std::optional<std::uint64_t> from)
     : folders_(std::move(folders)),
       plan_(plan),
-      phases_(value_or_throw(report::PhaseLog::open(folders_.own, from))) {
+      phases_(value_or_throw(report::PhaseLog::open(folders_.own, from))),
+      shown_rollouts_(static_cast<std::size_t>(job.trainer.rollout_samples)),
+      health_(job) {
   throw_if_error(write_file_atomic(folders_.own / std::string(report::kPlanFile),
                                    plan.to_json().dump(1) + "\n"));
   if (!folders_.first()) return;
-  metrics_.emplace(open_metrics(config, folders_.output, total_steps, from));
+  metrics_.emplace(open_metrics(job, folders_.output, total_steps, from));
   validations_.emplace(
-      value_or_throw(report::StepLog::open(folders_.output / kValidationFile, from)));
+      value_or_throw(report::StepLog::open(folders_.output / report::kValidationFile, from)));
+  rollouts_.emplace(value_or_throw(
+      report::RolloutLog::open(folders_.output, from, job.trainer.rollout_max_size)));
+  open_health(from);
+}
+
+void RunOutput::open_health(std::optional<std::uint64_t> from) {
+  const fs::path path = folders_.output / std::string(report::kWarningsFile);
+  warnings_.emplace(value_or_throw(report::StepLog::open(path, from)));
+  if (!from || *from == 0) return;
+  std::set<std::string> warned;
+  for (const Json& row : value_or_throw(report::StepLog::read(path)))
+    warned.insert(row.value("sign", std::string()));
+  const fs::path metrics = folders_.output / std::string(report::kMetricsFile);
+  std::error_code ignored;
+  if (fs::exists(metrics, ignored))
+    throw_if_error(
+        report::StepLog::for_each(metrics, [&](const Json& row) { health_.replay(row); }));
+  health_.set_warned(warned);
 }
 
 void RunOutput::write_phases(const std::vector<bridge::PhaseMeasurement>& measured,
@@ -63,6 +88,24 @@ void RunOutput::write_phases(const std::vector<bridge::PhaseMeasurement>& measur
 void RunOutput::write_step(std::int64_t step, const Metrics& metrics) {
   if (!metrics_) return;
   throw_if_error(metrics_->log(static_cast<std::uint64_t>(step), metrics));
+  for (const TrainingHealth::Warning& warning : health_.note(metrics)) {
+    log::warn(warning.text);
+    throw_if_error(warnings_->append(static_cast<std::uint64_t>(step),
+                                     {{"sign", warning.sign}, {"warning", warning.text}}));
+  }
+}
+
+void RunOutput::write_rollouts(std::int64_t step, const std::vector<report::Rollout>& rollouts) {
+  if (!rollouts_ || rollouts.empty()) return;
+  const auto shown = report::some_of(rollouts, shown_rollouts_);
+  if (!shown.empty()) {
+    std::string text = report::rollouts_text(shown, terminal_columns());
+    text.pop_back();  // the log ends the line
+    log::info(format("{} of the {} responses of step {}; all are in {}\n{}", shown.size(),
+                     rollouts.size(), step,
+                     (folders_.output / std::string(report::kRolloutsFile)).string(), text));
+  }
+  throw_if_error(rollouts_->append(static_cast<std::uint64_t>(step), rollouts));
 }
 
 void RunOutput::write_validation(std::int64_t step, const Validation& result, double seconds) {
@@ -75,18 +118,18 @@ void RunOutput::write_validation(std::int64_t step, const Validation& result, do
   }
   line["timing_s/testing"] = seconds;
   line["samples"] = Json::array();
-  for (const Sample& sample : result.samples) {
-    line["samples"].push_back(
-        {{"prompt", sample.prompt}, {"response", sample.response}, {"verdict", sample.verdict}});
-  }
+  for (const report::Rollout& sample : result.samples) line["samples"].push_back(sample.to_json());
   log::info(format("validation at step {}:{}", step, text));
   throw_if_error(validations_->append(static_cast<std::uint64_t>(step), line));
+  throw_if_error(metrics_->log_validation(static_cast<std::uint64_t>(step), result.metrics));
 }
 
 void RunOutput::sync() {
   throw_if_error(phases_.sync());
   if (metrics_) throw_if_error(metrics_->sync());
   if (validations_) throw_if_error(validations_->sync());
+  if (rollouts_) throw_if_error(rollouts_->sync());
+  if (warnings_) throw_if_error(warnings_->sync());
 }
 
 void RunOutput::conclude(Bytes peak) const {

@@ -13,9 +13,11 @@
 #include "bridge/runtime.h"
 #include "plan/memory_plan.h"
 #include "report/metrics.h"
+#include "report/rollout_log.h"
 #include "report/run_folder.h"
 #include "report/step_log.h"
 #include "rlhf/trainer.h"
+#include "rlhf/training_health.h"
 #include "spec/job.h"
 
 namespace neap::rlhf {
@@ -30,13 +32,16 @@ class RunOutput {
  public:
   /// Opens the files and writes the plan. `from`: the step of the checkpoint that the run resumes from
   /// (0: from the start, over what a killed run left); unset: the folder has to be without a run.
-  RunOutput(const spec::TrainerConfig& config, RunFolders folders, const plan::MemoryPlan& plan,
+  RunOutput(const spec::Job& job, RunFolders folders, const plan::MemoryPlan& plan,
             std::int64_t total_steps, std::optional<std::uint64_t> from);
 
   /// Notes the phases of step `step`, and in `metrics`, if any, what they held and moved.
   void write_phases(const std::vector<bridge::PhaseMeasurement>& measured, std::int64_t step,
                     Metrics* metrics);
+  /// Warns of signs that the training goes wrong.
   void write_step(std::int64_t step, const Metrics& metrics);
+  /// The responses of step `step`: some of them to the console.
+  void write_rollouts(std::int64_t step, const std::vector<report::Rollout>& rollouts);
   void write_validation(std::int64_t step, const Validation& result, double seconds);
   /// To the disk; call with each checkpoint.
   void sync();
@@ -45,11 +50,17 @@ class RunOutput {
   void conclude(Bytes peak) const;
 
  private:
+  void open_health(std::optional<std::uint64_t> from);
+
   RunFolders folders_;
   const plan::MemoryPlan& plan_;
   report::PhaseLog phases_;
   std::optional<report::MetricsLogger> metrics_;
   std::optional<report::StepLog> validations_;
+  std::optional<report::RolloutLog> rollouts_;
+  std::size_t shown_rollouts_;  // at a step, on the console
+  TrainingHealth health_;
+  std::optional<report::StepLog> warnings_;
 };
 
 /// To stdout, at once.

@@ -31,11 +31,17 @@ constexpr std::array kOutsideTraining = {"actor_rollout_ref.nccl_timeout",
                                          "data.rows_in_memory",
                                          "device.ordinal",
                                          "trainer.default_local_dir",
+                                         "trainer.experiment_name",
                                          "trainer.logger",
+                                         "trainer.project_name",
                                          "trainer.max_ckpt_to_keep",
                                          "trainer.max_shard_size",
                                          "trainer.resume_mode",
+                                         "trainer.rollout_freq",
+                                         "trainer.rollout_max_size",
+                                         "trainer.rollout_samples",
                                          "trainer.save_freq",
+                                         "trainer.trace_max_size",
                                          "trainer.val_samples"};
 
 // "key: was 1, is 2" of the checkpoint's training and the job's.

@@ -30,12 +30,13 @@ class SftTrainer final : public Trainer {
       model::Transformer& model = actor_.model();
       ModelUpdate update(context_, actor_, spec::Body::kCrossEntropyUpdate, step);
       const train::Sequences batch = update.arrange(std::move(rows)).sequences;
-      update.run(
-          batch, [&](std::int64_t first, std::int64_t count, const spec::Checkpointing& keep) {
-            update.add_share("train/loss",
-                             step::cross_entropy_micro_batch(model.ops(), model.weights(), batch,
-                                                             first, count, tokens, keep));
-          });
+      update.run(batch,
+                 [&](std::int64_t first, std::int64_t count, const spec::Checkpointing& keep) {
+                   const step::CrossEntropyStatistics s = step::cross_entropy_micro_batch(
+                       model.ops(), model.weights(), batch, first, count, tokens, keep);
+                   update.add_share("train/loss", s.loss);
+                   update.add_share("train/mean_token_accuracy", s.accuracy);
+                 });
       update.put(metrics, "train");
     }
     metrics["perf/total_num_tokens"] = tokens;
@@ -44,9 +45,9 @@ class SftTrainer final : public Trainer {
 
   [[nodiscard]] bool can_validate() const override { return held_out().size() > 0; }
 
-  Validation validate() override {
-    std::vector<double> sums = {0, 0};
-    double &loss = sums[0], &tokens = sums[1];
+  Validation validate(std::int64_t /*step*/) override {
+    std::vector<double> sums = {0, 0, 0};
+    double &loss = sums[0], &tokens = sums[1], &right = sums[2];
     // A rank without rows joins the others in reading theirs.
     const train::Sequences batch = gather(held_out(), context_.share_of(held_out().size()));
     if (batch.tokens.defined()) {
@@ -54,9 +55,13 @@ class SftTrainer final : public Trainer {
           response_log_probs(context_, actor_.model(), batch, spec::PhaseId::kValidate, false);
       loss = -out.log_probs.sum(at::kDouble).item<double>();
       tokens = batch.mask.sum(at::kDouble).item<double>();
+      right = out.right.sum(at::kDouble).item<double>();
     }
     context_.ranks.sum(sums);
-    return {{{"val/loss", loss / tokens}, {"val/perplexity", std::exp(loss / tokens)}}, {}};
+    return {{{"val/loss", loss / tokens},
+             {"val/perplexity", std::exp(loss / tokens)},
+             {"val/mean_token_accuracy", right / tokens}},
+            {}};
   }
 
   void save(const std::filesystem::path& folder) override {

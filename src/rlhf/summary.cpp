@@ -2,8 +2,10 @@
 
 #include "base/format.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "report/move_table.h"
 #include "report/phase_table.h"
+#include "report/rollout_log.h"
 #include "report/run_folder.h"
 #include "report/step_log.h"
 
@@ -12,10 +14,13 @@ namespace {
 
 std::string samples_text(const Json& validation) {
   std::string out = format("\nTexts at step {}:\n", validation["step"].get<std::int64_t>());
-  for (const Json& sample : validation["samples"]) {
-    const std::string verdict = sample["verdict"].get<std::string>();
-    out += format("  {}{} |{}\n", verdict.empty() ? "" : format("[{}] ", verdict),
-                  sample["prompt"].get<std::string>(), sample["response"].get<std::string>());
+  constexpr std::size_t kColumns = 240;  // of a text: three lines of a terminal
+  for (const Json& json : validation["samples"]) {
+    const auto sample = report::Rollout::from_json(json);
+    out += format("  {}score {:.4g}  {} |{}\n",
+                  sample.verdict.empty() ? "" : format("[{}] ", sample.verdict), sample.score,
+                  shortened(printable(sample.prompt), kColumns),
+                  shortened(printable(sample.response), kColumns));
   }
   return out;
 }
@@ -43,7 +48,7 @@ std::string validations_text(const std::vector<Json>& lines) {
 std::string summary_text(const std::filesystem::path& output, const plan::MemoryPlan& plan,
                          Bytes measured_peak) {
   std::string out =
-      validations_text(value_or_throw(report::StepLog::read(output / kValidationFile)));
+      validations_text(value_or_throw(report::StepLog::read(output / report::kValidationFile)));
   const auto records = value_or_throw(report::PhaseLog::read(output));
   const auto planned = value_or_throw(report::PlanSummary::from_json(plan.to_json()));
   out += "\n" + report::PhaseTable::from_records(records, &planned).to_text();

@@ -9,9 +9,6 @@
 
 namespace neap::rlhf {
 
-/// File of a run's judgements, one line a validation.
-constexpr const char* kValidationFile = "validation.jsonl";
-
 [[nodiscard]] std::string summary_text(const std::filesystem::path& output,
                                        const plan::MemoryPlan& plan, Bytes measured_peak);
 

@@ -16,6 +16,7 @@
 #include "parallel/batch_sharder.h"
 #include "parallel/communicator.h"
 #include "parallel/run_collectively.h"
+#include "report/rollout_log.h"
 #include "reward/reward_set.h"
 #include "rlhf/job_data.h"
 #include "rlhf/text_encoder.h"
@@ -49,13 +50,9 @@ struct Context : TextContext {
   [[nodiscard]] model::SaveOptions save_options() const;
 };
 
-/// A text that the model generated, for inspection.
-struct Sample {
-  std::string prompt, response, verdict;
-};
 struct Validation {
   Metrics metrics;
-  std::vector<Sample> samples;
+  std::vector<report::Rollout> samples;
 };
 
 /// A step cannot be computed for a reason outside of the run, as a reward program or a disk that
@@ -87,8 +84,11 @@ class Trainer {
   [[nodiscard]] virtual std::int64_t steps_per_epoch() const = 0;
   /// Step `step`, counted from 0.
   virtual Metrics train_step(std::int64_t step) = 0;
+  /// The last step's responses, all of them, where `shows_rollouts`; on the first rank.
+  [[nodiscard]] virtual std::vector<report::Rollout> take_rollouts() { return {}; }
   [[nodiscard]] virtual bool can_validate() const = 0;
-  virtual Validation validate() = 0;
+  /// After `step` steps.
+  virtual Validation validate(std::int64_t step) = 0;
   /// Everything that later steps depend on, besides the step's number. The first rank writes.
   virtual void save(const std::filesystem::path& folder) = 0;
   virtual void restore(const std::filesystem::path& folder) = 0;
@@ -102,6 +102,12 @@ class Trainer {
 [[nodiscard]] std::unique_ptr<Trainer> make_ppo_trainer(Context& context);  ///< and grpo
 
 // ---- shared by the trainers ----
+
+/// Whether the texts of step `step`, counted from 1, are shown: of the first and every
+/// trainer.rollout_freq-th.
+[[nodiscard]] inline bool shows_rollouts(const spec::TrainerConfig& config, std::int64_t step) {
+  return config.rollout_freq > 0 && (step == 1 || step % config.rollout_freq == 0);
+}
 
 /// Adds the seconds of its life to `timing_s/<name>`.
 class Stopwatch {

@@ -183,8 +183,13 @@ struct TrainerConfig {
   std::string default_local_dir = "output";
   std::string resume_mode = "auto";  ///< auto, disable, or a checkpoint's folder
   std::vector<std::string> logger = {"console", "jsonl", "tensorboard"};
+  std::string project_name = "neap", experiment_name;  ///< of W&B and MLflow
   std::string lexicon;  ///< judge of generated text at validation; empty: none
   std::int64_t val_samples = 4;
+  std::int64_t rollout_freq = 10;  ///< steps; -1: texts of training are not shown
+  std::int64_t rollout_samples = 3;
+  Bytes rollout_max_size = 1_GiB;
+  Bytes trace_max_size = 64_MiB;  ///< of memory.ntrace; 0: none is written
   std::int64_t seed = 1;
   bool deterministic = false;
   std::int64_t nnodes = 0, n_gpus_per_node = 0;  ///< 0: as the launcher started them

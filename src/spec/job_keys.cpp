@@ -115,6 +115,39 @@ void bind_critic(ConfigTable& t, Job& job) {
   job.reward.bind(t);
 }
 
+// What a run shows and writes besides checkpoints.
+void bind_logs(ConfigTable& t, TrainerConfig& r) {
+  t.bind("trainer.logger", &r.logger,
+         "Where metrics go: `console`, `jsonl`, `tensorboard`, `wandb`, `mlflow`. The last two "
+         "need their "
+         "package in the `python3` on PATH.");
+  t.bind("trainer.project_name", &r.project_name, "Project of W&B, experiment of MLflow.");
+  t.bind("trainer.experiment_name", &r.experiment_name,
+         "Name of the run there; empty: that of the output folder.");
+  t.bind("trainer.lexicon", &r.lexicon,
+         "File of words that judges generated text at validation; empty: no judge.");
+  t.bind(
+       "trainer.val_samples", &r.val_samples,
+       "Responses shown at each validation: half of them to the same prompts, half to others each "
+       "time.")
+      .at_least(0);
+  t.bind("trainer.rollout_freq", &r.rollout_freq,
+         "ppo, grpo: the responses of the first and of every so many steps go to `rollouts.jsonl` "
+         "with their scores, some to the console and the newest to the report; -1: none.")
+      .in("steps")
+      .at_least(-1);
+  t.bind("trainer.rollout_samples", &r.rollout_samples,
+         "How many of them the console shows, from the highest score to the lowest.")
+      .at_least(0);
+  t.bind(
+      "trainer.rollout_max_size", &r.rollout_max_size,
+      "Most bytes of `rollouts.jsonl` and `rollouts.1.jsonl` together: the oldest responses go.");
+  t.bind(
+      "trainer.trace_max_size", &r.trace_max_size,
+      "Most bytes of `memory.ntrace` of a rank: what comes later is not in the trace; 0: none is "
+      "written. `phases.jsonl` has each phase's peak in any case.");
+}
+
 void bind_trainer(ConfigTable& t, TrainerConfig& r) {
   t.bind("trainer.total_epochs", &r.total_epochs, "Passes over the training data.").at_least(1);
   t.bind("trainer.total_training_steps", &r.total_training_steps,
@@ -150,11 +183,7 @@ void bind_trainer(ConfigTable& t, TrainerConfig& r) {
   t.bind("trainer.resume_mode", &r.resume_mode,
          "`auto` resumes from the last checkpoint if there is one, `disable` starts anew, a "
          "folder resumes from that checkpoint.");
-  t.bind("trainer.logger", &r.logger, "Where metrics go: `console`, `jsonl`, `tensorboard`.");
-  t.bind("trainer.lexicon", &r.lexicon,
-         "File of words that judges generated text at validation; empty: no judge.");
-  t.bind("trainer.val_samples", &r.val_samples, "Generated texts shown at each validation.")
-      .at_least(0);
+  bind_logs(t, r);
   t.bind("trainer.seed", &r.seed, "Start of every random stream; the same seed, the same run.")
       .at_least(0);
   t.bind(

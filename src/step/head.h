@@ -145,12 +145,15 @@ class HeadRows {
 struct LogProbOptions {
   double temperature = 1;  ///< logits are divided by it
   bool entropy = false;
+  bool accuracy = false;
   std::int64_t chunk_elements = kLogitsChunkElements;
 };
 template <class T>
 struct LogProbs {
   T log_probs;  // (R,) wide: log p(target) at each row
   T entropy;    // (R,) wide; undefined unless requested
+  T right;      // (R,) wide: 1 where no token is likelier than the target, else 0; undefined unless
+                // requested
   T log_sum;    // (R,) wide: log sum exp of the row's logits; backward needs it
 };
 
@@ -172,14 +175,15 @@ T scaled_logits(Ops& ops, const Weights<T>& w, const T& z, double temperature) {
 
 /// Reads a chunk's logits (n, V) and destroys them. Every member is (n,).
 template <class Ops, class T = typename Ops::Tensor>
-LogProbs<T> reduce_logits(Ops& ops, T logits, const T& targets, bool entropy) {
+LogProbs<T> reduce_logits(Ops& ops, T logits, const T& targets, const LogProbOptions& options) {
   const T chosen = ops.gather_last(logits, targets);  // (n,)
   const T top = ops.max_last(logits);                 // (n, 1)
-  ops.subtract_(logits, top);
   LogProbs<T> out;
+  if (options.accuracy) out.right = ops.at_least(chosen, ops.view(top, {-1}));
+  ops.subtract_(logits, top);
   T weighted;
   T log_sum;  // above top
-  if (entropy) {
+  if (options.entropy) {
     const T e = ops.exp(logits);
     log_sum = ops.sum_last(e);
     ops.multiply_(e, logits);
@@ -190,7 +194,7 @@ LogProbs<T> reduce_logits(Ops& ops, T logits, const T& targets, bool entropy) {
     log_sum = ops.sum_last(logits);
   }
   ops.log_(log_sum);
-  if (entropy) out.entropy = ops.subtract(log_sum, weighted);
+  if (options.entropy) out.entropy = ops.subtract(log_sum, weighted);
   out.log_sum = ops.add(log_sum, ops.view(top, {-1}));
   out.log_probs = ops.subtract(chosen, out.log_sum);
   return out;
@@ -233,11 +237,13 @@ T logits(Ops& ops, const Weights<T>& w, const T& hidden) {
 }
 
 template <class Ops, class T = typename Ops::Tensor>
-LogProbs<T> make_log_probs(Ops& ops, const T& hidden, std::int64_t rows, bool entropy) {
+LogProbs<T> make_log_probs(Ops& ops, const T& hidden, std::int64_t rows,
+                           const LogProbOptions& options) {
   const Dtype dtype = wide(ops.dtype(hidden));
   LogProbs<T> out;
   out.log_probs = ops.empty({rows}, dtype);
-  if (entropy) out.entropy = ops.empty({rows}, dtype);
+  if (options.entropy) out.entropy = ops.empty({rows}, dtype);
+  if (options.accuracy) out.right = ops.empty({rows}, dtype);
   out.log_sum = ops.empty({rows}, dtype);
   return out;
 }
@@ -247,6 +253,7 @@ void put(Ops& ops, const LogProbs<T>& all, std::int64_t first, std::int64_t n,
   ops.copy_(ops.narrow(all.log_probs, 0, first, n), part.log_probs);
   ops.copy_(ops.narrow(all.log_sum, 0, first, n), part.log_sum);
   if (all.entropy.defined()) ops.copy_(ops.narrow(all.entropy, 0, first, n), part.entropy);
+  if (all.right.defined()) ops.copy_(ops.narrow(all.right, 0, first, n), part.right);
 }
 
 /// log p(targets) at `rows` of hidden (N, C). targets (R,) int64.
@@ -254,7 +261,7 @@ template <class Ops, class T = typename Ops::Tensor>
 LogProbs<T> log_probs(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows,
                       const T& targets, const LogProbOptions& options) {
   const HeadRows<Ops> head(ops, hidden, rows, options.chunk_elements, w.architecture.vocab_size);
-  const LogProbs<T> out = make_log_probs(ops, hidden, head.count(), options.entropy);
+  const LogProbs<T> out = make_log_probs(ops, hidden, head.count(), options);
   head.for_each([&](std::int64_t first, std::int64_t n) {
     T f;
     {
@@ -263,7 +270,7 @@ LogProbs<T> log_probs(Ops& ops, const Weights<T>& w, const T& hidden, const T& r
       f = scaled_logits(ops, w, z, options.temperature);
     }
     put(ops, out, first, n,
-        reduce_logits(ops, std::move(f), ops.narrow(targets, 0, first, n), options.entropy));
+        reduce_logits(ops, std::move(f), ops.narrow(targets, 0, first, n), options));
   });
   return out;
 }
@@ -312,14 +319,14 @@ template <class Ops, class T = typename Ops::Tensor>
 CrossEntropy<T> cross_entropy(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows,
                               const T& targets, const T& weights, const LogProbOptions& options) {
   const HeadRows<Ops> head(ops, hidden, rows, options.chunk_elements, w.architecture.vocab_size);
-  CrossEntropy<T> out{make_log_probs(ops, hidden, head.count(), options.entropy),
+  CrossEntropy<T> out{make_log_probs(ops, hidden, head.count(), options),
                       ops.zeros({hidden.size(0), hidden.size(1)}, ops.dtype(hidden))};
   head.for_each([&](std::int64_t first, std::int64_t n) {
     const T target = ops.narrow(targets, 0, first, n);
     SavedHeadInput<T> saved;
     T z = head_input(ops, w, head.hidden(first, n), &saved);
     T f = scaled_logits(ops, w, z, options.temperature);
-    const LogProbs<T> values = reduce_logits(ops, ops.clone(f), target, options.entropy);
+    const LogProbs<T> values = reduce_logits(ops, ops.clone(f), target, options);
     put(ops, out.values, first, n, values);
     const T d_log_prob = ops.negate(ops.narrow(weights, 0, first, n));
     T g = logits_gradient(ops, w, std::move(f), target, values.log_sum, d_log_prob, T(), T(),

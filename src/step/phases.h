@@ -44,8 +44,8 @@ void for_each_micro_batch(Ops& ops, const std::vector<MicroBatch>& cuts, const V
 
 // ---- inference phases ----
 
-/// log-probabilities (and entropies) of the responses. sink(micro, log_probs, entropy) gets host
-/// tensors (fresh, R); entropy is undefined unless requested.
+/// Log-probabilities of the responses and what else is requested. sink(micro, values) gets LogProbs of
+/// host tensors (fresh, R), without log_sum.
 template <class Ops, class Sink, class T = typename Ops::Tensor>
 void log_prob_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, std::int64_t micro_size,
                     const LogProbOptions& options, const Sink& sink) {
@@ -58,7 +58,11 @@ void log_prob_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, std:
       if (!t.defined()) return T();
       return ops.to_host(ops.narrow(batch.by_sequence(t), 0, micro.seen, micro.fresh()));
     };
-    sink(micro, fresh(out.log_probs), fresh(out.entropy));
+    LogProbs<T> values;
+    values.log_probs = fresh(out.log_probs);
+    values.entropy = fresh(out.entropy);
+    values.right = fresh(out.right);
+    sink(micro, values);
   });
 }
 
@@ -250,22 +254,29 @@ ValueMicroStatistics value_micro_batch(Ops& ops, const Weights<T>& w, const Expe
   return statistics;
 }
 
+struct CrossEntropyStatistics {
+  double loss = 0, accuracy = 0;  ///< of tokens
+};
 /// Forward, cross entropy and backward of rows [first, first + count); the loss is divided by
-/// `tokens`. Returns this micro-batch's share of it.
+/// `tokens`. Returns this micro-batch's shares of it and of the accuracy.
 template <class Ops, class T = typename Ops::Tensor>
-double cross_entropy_micro_batch(Ops& ops, const Weights<T>& w, const Sequences<T>& all,
-                                 std::int64_t first, std::int64_t count, double tokens,
-                                 const spec::Checkpointing& keep) {
+CrossEntropyStatistics cross_entropy_micro_batch(Ops& ops, const Weights<T>& w,
+                                                 const Sequences<T>& all, std::int64_t first,
+                                                 std::int64_t count, double tokens,
+                                                 const spec::Checkpointing& keep) {
   const DeviceBatch<Ops> batch(ops, all, first, count);
   Tape<T> tape = forward_train(ops, w, batch.tokens(), keep);
   const T weights = ops.clone(batch.mask());
   ops.divide_(weights, tokens);
   const T flat = batch.by_row(weights);
+  LogProbOptions options;
+  options.accuracy = true;
   CrossEntropy<T> out =
-      cross_entropy(ops, w, tape.hidden, batch.response_rows(), batch.targets(), flat, {});
-  const double loss = -weighted_sum(ops, out.values.log_probs, flat);
+      cross_entropy(ops, w, tape.hidden, batch.response_rows(), batch.targets(), flat, options);
+  const CrossEntropyStatistics statistics{-weighted_sum(ops, out.values.log_probs, flat),
+                                          weighted_sum(ops, out.values.right, flat)};
   backward(ops, w, std::move(tape), std::move(out.d_hidden));
-  return loss;
+  return statistics;
 }
 
 struct PairMicroStatistics {

@@ -95,8 +95,9 @@ void expect_run(const std::string& name, const std::string& kind, const Json& st
   std::vector<at::Tensor> sums;
   step::log_prob_phase(
       t.ops(), t.weights(), batch.sequences, 4, {},
-      [&](const step::MicroBatch& m, const at::Tensor& p, const at::Tensor&) {
-        sums.push_back((p * batch.sequences.mask.narrow(0, m.first, m.count)).sum(-1));
+      [&](const step::MicroBatch& m, const step::LogProbs<at::Tensor>& values) {
+        sums.push_back(
+            (values.log_probs * batch.sequences.mask.narrow(0, m.first, m.count)).sum(-1));
       });
   batch.reference = at::cat(sums);
   using spec::CheckpointMode;

@@ -323,6 +323,8 @@ class Lengths(DataCase):
         self.write("short.jsonl", self.rows[:64])
         result = self.train("error", *SFT, "data.train_files=long.jsonl", expect=2)
         self.assertIn("long.jsonl:65: the text has 40 tokens; data.max_prompt_length is 6", result.stderr)
+        self.assertIn("3 texts of long.jsonl are over it, and the longest has 40 tokens", result.stderr)
+        self.assertIn("2 texts of long.jsonl are over it, and the longest has 41 tokens", result.stderr, "one error for both")
         both = ["data.filter_overlong_prompts=true", "data.filter_overlong_responses=true"]
         self.train("short", *SFT, "data.train_files=short.jsonl")
         result = self.train("filtered", *SFT, "data.train_files=long.jsonl", *both)

@@ -202,7 +202,7 @@ class EvaluationCase(AdditionsCase):
 
     def test_slips_of_the_best(self):
         missing = self.sft("slip", "trainer.best_metric=val/score", expect=2)
-        self.assertIn('trainer.best_metric is "val/score"; validation gives val/loss, val/perplexity', missing.stderr)
+        self.assertIn('trainer.best_metric is "val/score"; validation gives val/loss, val/mean_token_accuracy, val/perplexity', missing.stderr)
         self.assertFalse((self.home / "out/slip/global_step_1").exists())
         self.assertIn("data.val_files is empty", self.sft("slip", "data.val_files=[]", expect=2).stderr)
         self.assertIn("best_mode", self.sft("slip", "trainer.best_mode=best", expect=2).stderr)
@@ -242,7 +242,7 @@ class EvaluationCase(AdditionsCase):
     def test_slips_of_stopping(self):
         stop = ["trainer.stop_metric=val/loss", "trainer.stop_value=1"]
         missing = self.sft("slip2", "trainer.stop_metric=val/score", stop[1], expect=2)
-        self.assertIn('trainer.stop_metric is "val/score"; validation gives val/loss, val/perplexity', missing.stderr)
+        self.assertIn('trainer.stop_metric is "val/score"; validation gives val/loss, val/mean_token_accuracy, val/perplexity', missing.stderr)
         self.assertFalse((self.home / "out/slip2/global_step_1").exists())
         for words, part in (([*stop, "data.val_files=[]", "trainer.best_metric="], "stop_metric is set, but data.val_files is empty"),
                             ([*stop, "trainer.test_freq=-1"], "trainer.test_freq is -1"), (stop[:1], "set together"), (stop[1:], "set together"),

@@ -200,9 +200,30 @@ TEST(MetricsLogger, SinksByName) {
   ASSERT_TRUE(MetricsLogger::choose_sinks({"jsonl"}, options).ok());
   EXPECT_FALSE(options.console);
   EXPECT_TRUE(options.jsonl);
-  const Status status = MetricsLogger::choose_sinks({"wandb"}, options);
+  ASSERT_TRUE(MetricsLogger::choose_sinks({"wandb", "mlflow"}, options).ok());
+  EXPECT_THAT(options.trackers, ElementsAre("wandb", "mlflow"));
+  const Status status = MetricsLogger::choose_sinks({"wandbb"}, options);
   EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("tensorboard"));
+}
+
+TEST(MetricsLogger, ValidationsGoToTensorBoard) {
+  const TemporaryFolder folder;
+  {
+    MetricsLogger logger = open_quietly(folder.path(), 0);
+    ASSERT_TRUE(logger.log_validation(0, {{"val/loss", 2}}).ok());
+    ASSERT_TRUE(logger.log(1, {{"train/loss", 1}}).ok());
+    ASSERT_TRUE(logger.log_validation(1, {{"val/loss", 1}}).ok());
+  }
+  EXPECT_EQ(count_records(contents_of(only_event_file(folder.path()))), 4u);  // and the version
+  EXPECT_THAT(contents_of(only_event_file(folder.path())), HasSubstr("val/loss"));
+  EXPECT_THAT(steps_of(folder.path() / kMetricsFile), ElementsAre(1));
+  // Resumed at step 1, nothing is there twice.
+  (void)open_quietly(folder.path(), 1);
+  EXPECT_EQ(count_records(contents_of(only_event_file(folder.path()))), 4u);
+  // A run that was killed before its first checkpoint validates again before its first step.
+  (void)open_quietly(folder.path(), 0);
+  EXPECT_EQ(count_records(contents_of(only_event_file(folder.path()))), 1u);
 }
 
 TEST(MetricsLogger, ConsoleLine) {

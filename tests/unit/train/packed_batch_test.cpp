@@ -121,8 +121,9 @@ TEST_P(PackedForms, CrossEntropy) {
     const auto keep = spec::checkpointing(spec::CheckpointMode::kSelective, model.shape);
     expect_equal(model, rows_of(kRows, dtype), 1, 1, [&](const ArrangedBatch& b) {
       return sum_over({1, kRows, kRows, 4}, b.sequences, [&](auto first, auto count) {
-        return std::vector<double>{step::cross_entropy_micro_batch(
-            model.model->ops(), model.model->weights(), b.sequences, first, count, 37, keep)};
+        const auto s = step::cross_entropy_micro_batch(model.model->ops(), model.model->weights(),
+                                                       b.sequences, first, count, 37, keep);
+        return std::vector<double>{s.loss, s.accuracy};
       });
     });
   }
@@ -146,8 +147,8 @@ TEST_P(PackedForms, LogProbabilitiesAndScores) {
         options.entropy = true;
         step::log_prob_phase(
             model.model->ops(), w, b.sequences, batching.rows, options,
-            [&](const step::MicroBatch&, const at::Tensor& p, const at::Tensor& e) {
-              parts.push_back(at::cat({p, e}, 1));
+            [&](const step::MicroBatch&, const step::LogProbs<at::Tensor>& values) {
+              parts.push_back(at::cat({values.log_probs, values.entropy}, 1));
             });
       }
       return b.restored(at::cat(parts));
@@ -326,7 +327,8 @@ TEST(PackedBatch, IsRestoredAndWithinItsLimits) {
   TestModel model(model::testing::tiny_llama(), spec::Head::kLanguageModel, std::nullopt,
                   at::kFloat);
   EXPECT_EQ(step::cross_entropy_micro_batch(model.model->ops(), model.model->weights(),
-                                            empty.sequences, 0, 1, 1, {}),
+                                            empty.sequences, 0, 1, 1, {})
+                .loss,
             0);
   for (const at::Tensor& gradient : model.grads) EXPECT_EQ(gradient.abs().max().item<double>(), 0);
   EXPECT_THROW((void)arrange(batch, {4, kWidth - 1, 1, kRows}, Use::kScoring), Error);

@@ -1,0 +1,190 @@
+#include "report/rollout_log.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+
+#include "base/file.h"
+#include "base/format.h"
+
+namespace neap::report {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kStepField = "{\"step\":";
+
+std::optional<std::uint64_t> step_of(std::string_view line) {
+  if (!line.starts_with(kStepField)) return std::nullopt;
+  line.remove_prefix(kStepField.size());
+  std::uint64_t step = 0;
+  const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), step);
+  if (error != std::errc() || end == line.data()) return std::nullopt;
+  return step;
+}
+
+Status read_failure(const fs::path& path) {
+  return {ErrorCode::kIo, format("Cannot read {}", path.string())};
+}
+
+// Cuts the file before its first line of a step after `last`, and before a last line without an end.
+// Steps never fall, so that everything behind is of later steps, too.
+Status cut_after(const fs::path& path, std::uint64_t last) {
+  std::error_code error;
+  const std::uintmax_t size = fs::file_size(path, error);
+  if (error) return {};  // there is none
+  std::ifstream in(path, std::ios::binary);
+  std::uint64_t kept = 0, number = 0;
+  for (std::string line; std::getline(in, line) && !in.eof();) {
+    ++number;
+    const auto step = step_of(line);
+    if (!step) {
+      return {ErrorCode::kCorrupt,
+              format("{}:{}: not an object that begins with a \"step\"", path.string(), number)};
+    }
+    if (*step > last) break;
+    kept += line.size() + 1;
+  }
+  if (in.bad()) return read_failure(path);
+  in.close();
+  if (kept == size) return {};
+  if (::truncate(path.c_str(), static_cast<off_t>(kept)) != 0)
+    return {ErrorCode::kIo,
+            format("Cannot cut {} at step {}: {}", path.string(), last, system_reason(errno))};
+  return {};
+}
+
+// The end of a file in whole lines, `most` bytes at most.
+Result<std::string> tail(const fs::path& path, std::uint64_t most) {
+  std::error_code error;
+  const std::uintmax_t size = fs::file_size(path, error);
+  if (error || size == 0 || most == 0) return std::string();
+  std::ifstream in(path, std::ios::binary);
+  const std::uint64_t take = std::min<std::uint64_t>(size, most);
+  in.seekg(static_cast<std::streamoff>(size - take));
+  std::string text(static_cast<std::size_t>(take), '\0');
+  in.read(text.data(), static_cast<std::streamsize>(take));
+  if (in.bad()) return read_failure(path);
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  if (take < size) text.erase(0, std::min(text.find('\n'), text.size() - 1) + 1);
+  text.resize(text.find_last_of('\n') + 1);  // npos + 1 is 0
+  return text;
+}
+
+}  // namespace
+
+Json Rollout::to_json() const {
+  Json out = {{"prompt", prompt}, {"response", response}};
+  if (!ground_truth.empty())
+    out["ground_truth"] =
+        ground_truth.size() == 1 ? Json(ground_truth.front()) : Json(ground_truth);
+  out["score"] = score;
+  if (!rewards.empty()) {
+    Json& by_name = out["rewards"] = Json::object();
+    for (const auto& [name, value] : rewards)
+      if (!std::isnan(value)) by_name[name] = value;
+  }
+  out["tokens"] = tokens;
+  out["truncated"] = truncated;
+  if (!data_source.empty()) out["data_source"] = data_source;
+  if (!verdict.empty()) out["verdict"] = verdict;
+  return out;
+}
+
+Rollout Rollout::from_json(const Json& json) {
+  Rollout out;
+  const auto text = [&](const char* key, std::string& into) {
+    if (const auto at = json.find(key); at != json.end() && at->is_string())
+      into = at->get<std::string>();
+  };
+  text("prompt", out.prompt);
+  text("response", out.response);
+  text("data_source", out.data_source);
+  text("verdict", out.verdict);
+  if (const auto at = json.find("ground_truth"); at != json.end()) {
+    for (const Json& each : at->is_array() ? *at : Json::array({*at}))
+      if (each.is_string()) out.ground_truth.push_back(each.get<std::string>());
+  }
+  const auto number = [](const Json& value) {
+    return value.is_number() ? value.get<double>() : std::nan("");
+  };
+  if (const auto at = json.find("score"); at != json.end()) out.score = number(*at);
+  if (const auto at = json.find("rewards"); at != json.end() && at->is_object())
+    for (const auto& [name, value] : at->items()) out.rewards.emplace_back(name, number(value));
+  if (const auto at = json.find("tokens"); at != json.end() && at->is_number_unsigned())
+    out.tokens = at->get<std::int64_t>();
+  if (const auto at = json.find("truncated"); at != json.end() && at->is_boolean())
+    out.truncated = at->get<bool>();
+  return out;
+}
+
+Result<RolloutLog> RolloutLog::open(const fs::path& folder,
+                                    std::optional<std::uint64_t> resume_step, Bytes limit) {
+  const fs::path path = folder / kRolloutsFile;
+  std::error_code ignored;
+  if (!resume_step) {
+    const auto size = fs::file_size(path, ignored);
+    if (!ignored && size > 0)
+      return Status(ErrorCode::kAlreadyExists,
+                    path.string() + " already holds a run; resume it or choose another folder");
+  }
+  for (const std::string_view name : {kOlderRolloutsFile, kRolloutsFile})
+    NEAP_TRY(cut_after(folder / name, resume_step.value_or(0)));
+  NEAP_TRY_ASSIGN(AppendFile file, AppendFile::open(path));
+  return RolloutLog(std::move(file), limit);
+}
+
+Status RolloutLog::rotate() {
+  const fs::path path = file_.path();
+  std::error_code error;
+  fs::rename(path, path.parent_path() / kOlderRolloutsFile, error);
+  if (error)
+    return {ErrorCode::kIo, format("Cannot rename {}: {}", path.string(), error.message())};
+  NEAP_TRY_ASSIGN(file_, AppendFile::open(path));
+  return {};
+}
+
+Status RolloutLog::append(std::uint64_t step, std::span<const Rollout> rollouts) {
+  std::string lines;
+  for (const Rollout& rollout : rollouts) {
+    Json line = {{"step", step}};
+    line.update(rollout.to_json());
+    // Texts come from outside; a broken UTF-8 sequence must not end the run.
+    lines += line.dump(-1, ' ', false, Json::error_handler_t::replace);
+    lines += '\n';
+  }
+  if (file_.size() > 0 && file_.size() + lines.size() > limit_.count() / 2) NEAP_TRY(rotate());
+  return file_.write(lines);
+}
+
+Result<std::vector<StepRollouts>> read_rollouts(const fs::path& folder, Bytes most) {
+  NEAP_TRY_ASSIGN(std::string text, tail(folder / kRolloutsFile, most.count()));
+  std::error_code ignored;
+  bool cut = text.size() < fs::file_size(folder / kRolloutsFile, ignored) && !ignored;
+  if (!cut) {
+    NEAP_TRY_ASSIGN(std::string older,
+                    tail(folder / kOlderRolloutsFile, most.count() - text.size()));
+    cut = older.size() < fs::file_size(folder / kOlderRolloutsFile, ignored) && !ignored;
+    text.insert(0, older);
+  }
+  std::vector<StepRollouts> out;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    NEAP_TRY_ASSIGN(const Json line, parse_json(std::string_view(text).substr(begin, end - begin),
+                                                (folder / kRolloutsFile).string()));
+    begin = end + 1;
+    const auto step = line.is_object() ? line.value("step", Json()) : Json();
+    if (!step.is_number_unsigned())
+      return Status(ErrorCode::kCorrupt,
+                    (folder / kRolloutsFile).string() + ": a line without a \"step\"");
+    if (out.empty() || out.back().step != step.get<std::uint64_t>())
+      out.push_back({step.get<std::uint64_t>(), {}, !(out.empty() && cut)});
+    out.back().rollouts.push_back(Rollout::from_json(line));
+  }
+  return out;
+}
+
+}  // namespace neap::report

@@ -1,0 +1,84 @@
+#include "rlhf/rollout_records.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/random.h"
+#include "reward/ground_truth.h"
+
+namespace neap::rlhf {
+namespace {
+
+// Of row `i` of RewardScorer::score's numbers.
+std::span<const double> numbers_of(const at::Tensor& numbers, std::int64_t i) {
+  if (!numbers.defined()) return {};
+  const auto columns = static_cast<std::size_t>(numbers.size(1));
+  return {numbers.const_data_ptr<double>() + static_cast<std::size_t>(i) * columns, columns};
+}
+
+}  // namespace
+
+report::Rollout make_rollout(const Context& context, const RewardScorer& functions,
+                             const PromptRow& prompt, const ResponseText& response, double score,
+                             std::span<const double> numbers) {
+  report::Rollout out;
+  out.prompt = context.tokenizer.decode(prompt.tokens);
+  out.response = response.text;
+  out.score = score;
+  out.tokens = response.tokens;
+  out.truncated = !response.ended;
+  if (prompt.json != nullptr) {
+    if (auto truths = reward::ground_truths(*prompt.json, ""); truths.ok())
+      out.ground_truth = std::move(*truths);
+    out.data_source = reward::data_source_of(*prompt.json);
+  }
+  for (std::size_t c = 0; c < numbers.size(); ++c)
+    out.rewards.emplace_back(functions.columns()[c].name, numbers[c]);
+  if (numbers.empty()) return out;
+  if (const auto accuracy = functions.accuracy(numbers))
+    out.verdict = *accuracy >= 1 ? "right" : *accuracy <= 0 ? "wrong" : "partly right";
+  return out;
+}
+
+std::vector<report::Rollout> rollouts_of(const Context& context, const RewardScorer& functions,
+                                         const Experience& batch) {
+  const bridge::HostScope host;
+  const at::Tensor numbers = batch.numbers.defined() ? batch.numbers.contiguous() : batch.numbers;
+  std::vector<report::Rollout> out;
+  PromptRow prompt;
+  std::int64_t read = -1;  // the row that `prompt` is
+  for (std::int64_t i = 0; i < batch.sequences.size(); ++i) {
+    if (const auto row = batch.rows[i].item<std::int64_t>(); row != read) {
+      prompt = read_prompts(context.data.train, {static_cast<std::size_t>(row)}).front();
+      read = row;
+    }
+    report::Rollout rollout =
+        make_rollout(context, functions, prompt, response_text(context, batch.sequences, i),
+                     batch.scores[i].item<double>(), numbers_of(numbers, i));
+    if (batch.model_scores.defined() && !functions.empty())
+      rollout.rewards.emplace_back(kRewardModel, batch.model_scores[i].item<double>());
+    out.push_back(std::move(rollout));
+  }
+  return out;
+}
+
+std::set<std::size_t> rows_to_show(std::size_t rows, std::size_t count, std::int64_t seed,
+                                   std::int64_t step) {
+  constexpr std::uint64_t kShownStream = 0x73686f77ULL;
+  const std::size_t wanted = std::min(rows, count);
+  std::set<std::size_t> out;
+  for (std::size_t row = 0; row < (wanted + 1) / 2; ++row) out.insert(row);
+  const std::uint64_t key = random_key(
+      {static_cast<std::uint64_t>(seed), kShownStream, static_cast<std::uint64_t>(step)});
+  for (std::uint64_t i = 0; out.size() < wanted; ++i) {
+    const double u = static_cast<double>(uniform(key, i));
+    // The next row that is free, so that small sets end.
+    auto row = std::min(static_cast<std::size_t>(u * static_cast<double>(rows)), rows - 1);
+    while (out.contains(row)) row = (row + 1) % rows;
+    out.insert(row);
+  }
+  return out;
+}
+
+}  // namespace neap::rlhf

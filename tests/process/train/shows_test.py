@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""What `neap train` shows while it trains, and what of it a killed and a resumed run keep. usage: FILE NEAP"""
+import json
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+import unittest
+
+import neap_program
+from neap_program import read_lines
+
+NEAP = "neap"
+SMALL = ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32",
+         "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32", "device.kind=host",
+         "device.memory=256MiB"]
+
+
+class Shows(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.base = pathlib.Path(tempfile.mkdtemp(prefix="neap-shows-"))
+        cls.home = cls.base / "home"
+        neap_program.make_additions(cls.home)
+        cls.sft = cls.neap("train", "sft.toml", "device.kind=host")
+        assert cls.sft.returncode == 0, cls.sft.stderr
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.base)
+
+    @classmethod
+    def neap(cls, *words):
+        return neap_program.run(NEAP, *words, cwd=cls.home)
+
+    def grpo(self, out, *words, expect=0):
+        result = self.neap("train", "grpo.toml", *SMALL, f"trainer.default_local_dir=out/{out}", *words)
+        self.assertEqual(result.returncode, expect, result.stderr)
+        return result
+
+    def rollouts(self, out):
+        return read_lines(self.home / "out" / out / "rollouts.jsonl")
+
+    def test_responses_with_their_scores(self):
+        result = self.grpo("texts", "trainer.total_training_steps=4", "trainer.rollout_freq=2", "trainer.rollout_samples=2")
+        lines = self.rollouts("texts")
+        self.assertEqual([line["step"] for line in lines], [1] * 32 + [2] * 32 + [4] * 32)
+        metrics = read_lines(self.home / "out/texts/metrics.jsonl")
+        for step in (1, 2, 4):
+            mine = [line for line in lines if line["step"] == step]
+            self.assertAlmostEqual(sum(line["score"] for line in mine) / 32, metrics[step - 1]["critic/score/mean"], places=5)
+            self.assertAlmostEqual(sum(line["tokens"] for line in mine) / 32, metrics[step - 1]["response_length/mean"], places=5)
+            groups = [{line["score"] for line in mine[i:i + 4]} for i in range(0, 32, 4)]
+            self.assertAlmostEqual(sum(len(group) == 1 for group in groups) / 8, metrics[step - 1]["frac_reward_zero_std"], places=6)
+        for line in lines:
+            a, b = line["prompt"].rstrip("=").split("+")
+            self.assertTrue(a.isdigit() and b.isdigit(), line)
+            self.assertIn("ground_truth", line)
+            self.assertEqual(line["verdict"], "right" if line["rewards"]["numeric/acc"] == 1 else "wrong")
+        self.assertIn("neap: 2 of the 32 responses of step 4; all are in out/texts/rollouts.jsonl\n  score ", result.stderr)
+        page = (self.home / "out/texts/report.html").read_text()
+        self.assertIn("<figcaption>Reward</figcaption><svg", page)
+        self.assertIn("Step 4: 32 responses", page)
+        self.assertLess(max(map(len, result.stderr.split("all are in out/texts/rollouts.jsonl\n")[1].splitlines()[:6])), 81)
+
+    def test_validation_shows_other_prompts_each_time(self):
+        self.grpo("samples", "trainer.total_training_steps=3", "trainer.test_freq=1", "trainer.val_samples=4", "trainer.rollout_freq=-1")
+        rows = read_lines(self.home / "out/samples/validation.jsonl")
+        prompts = [[sample["prompt"] for sample in row["samples"]] for row in rows]
+        for shown in prompts:
+            self.assertEqual(len(shown), 4)
+        self.assertEqual(len({tuple(shown[:2]) for shown in prompts}), 1)
+        self.assertGreater(len({tuple(shown[2:]) for shown in prompts}), 1)
+        self.assertIn(rows[0]["samples"][0]["verdict"], ("right", "wrong"))
+        self.assertIn("score", rows[0]["samples"][0])
+        self.assertFalse((self.home / "out/samples/rollouts.jsonl").stat().st_size)
+        events = b"".join(path.read_bytes() for path in (self.home / "out/samples/tensorboard").iterdir())
+        self.assertEqual(events.count(b"val/score/mean"), 4)
+
+    def test_a_killed_run_that_resumes_has_every_response_once(self):
+        words = ["trainer.total_training_steps=6", "trainer.rollout_freq=1", "trainer.save_freq=2"]
+        self.grpo("whole", *words)
+        process = neap_program.start(NEAP, "train", "grpo.toml", *SMALL, *words, "trainer.default_local_dir=out/killed", cwd=self.home)
+        path = self.home / "out/killed/rollouts.jsonl"
+        neap_program.wait_for(process, lambda: path.exists() and path.read_text().count("\n") >= 3 * 32)
+        process.send_signal(signal.SIGKILL)
+        neap_program.outcome(process)
+        with path.open("a") as file:
+            file.write('{"step":5,"pro')
+        self.grpo("killed", *words)
+        self.assertEqual(self.rollouts("killed"), self.rollouts("whole"))
+
+    def test_a_reward_that_is_always_the_same_is_one_warning(self):
+        words = ["reward.functions.0.kind=regex", "reward.functions.0.pattern=.*", "trainer.rollout_freq=-1"]
+        result = self.grpo("equal", "trainer.total_training_steps=7", "trainer.save_freq=7", *words)
+        self.assertEqual(result.stderr.count("have the same score"), 1, result.stderr)
+        self.assertIn("5 steps in a row: All responses of a step have the same score", result.stderr)
+        rows = read_lines(self.home / "out/equal/warnings.jsonl")
+        self.assertEqual([(row["step"], row["sign"]) for row in rows], [(5, "equal_scores")])
+        self.assertIn("Step 5: 5 steps in a row", (self.home / "out/equal/report.html").read_text())
+        again = self.grpo("equal", "trainer.total_training_steps=14", *words)
+        self.assertNotIn("have the same score", again.stderr)
+
+    def test_a_run_without_a_trace(self):
+        self.grpo("untraced", "trainer.total_training_steps=1", "trainer.trace_max_size=0B")
+        folder = self.home / "out/untraced"
+        self.assertFalse([path.name for path in folder.iterdir() if "ntrace" in path.name])
+        self.assertIn("<svg", (folder / "report.html").read_text())
+        shown = self.neap("report", "out/untraced", "--json")
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertTrue(json.loads(shown.stdout)["phases"])
+        self.assertIn("has no memory.ntrace", self.neap("report", "out/untraced", "--svg", "x.svg").stderr)
+
+    def test_lengths_of_the_data_before_training(self):
+        self.assertRegex(self.sft.stderr, r"(?m)^  prompt: \d+ texts, the longest has \d+ tokens; none is over the limit of \d+$")
+        self.assertRegex(self.sft.stderr, r"(?m)^  +\d+ to \d+ +\d+  ")
+        for row in read_lines(self.home / "out/sft/metrics.jsonl"):
+            self.assertTrue(0 <= row["train/mean_token_accuracy"] <= 1)
+
+
+if __name__ == "__main__":
+    NEAP = sys.argv[1]
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
