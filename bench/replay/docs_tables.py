@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tables of docs/replay.md and docs/study.md, from replays of the recordings in tests/data.
+"""The tables of docs/measurements/replay.md and study.md, from replays of the recordings in tests/data.
 
   bench/replay/docs_tables.py NEAP            prints them
   bench/replay/docs_tables.py NEAP --write    puts them between their marks in the docs
@@ -115,15 +115,15 @@ def make(neap):
     truths = lines(DATA / "h200-rlhf" / "opt-lora.jsonl")
     run = replay(neap, RUN, truths)
     return {
-        ("docs/replay.md", "measured settings"): table(
+        ("docs/measurements/replay.md", "measured settings"): table(
             ["settings", "empty_cache after", "peak reserved, measured", "replay", "range", "driver allocs / frees, measured",
              "replay", "range of allocs"], measured_settings(run, truths)),
-        ("docs/replay.md", "programs"): table(
+        ("docs/measurements/replay.md", "programs"): table(
             ["recording", "addresses", "settings", "peaks in their range", "driver allocs in their range",
              "largest error of the best estimate", "median width", "largest width"], programs(neap)),
-        ("docs/study.md", "phases"): table(
+        ("docs/measurements/study.md", "phases"): table(
             ["phase", "peak allocated", "driver allocations in it", "most fragmentation in it"], phases(run)),
-        ("docs/study.md", "strategies"): table(
+        ("docs/measurements/study.md", "strategies"): table(
             ["settings", "empty_cache after", "peak reserved", "against defaults", "overhead", "driver time"], strategies(run)),
     }
 

@@ -106,7 +106,7 @@ WeightFolder WeightFolder::open(const fs::path& folder) {
         ErrorCode::kNotFound,
         format("{} has no {} and no {}{}", folder.string(), kModelWeights, kModelWeightIndex,
                pickled ? "; it holds pytorch_model.bin, a pickle, which is not read: "
-                         "docs/training.md has the command that converts it"
+                         "docs/models.md has the command that converts it"
                        : ""));
   }
   const std::string text = value_or_throw(read_file(index_path, 256_MiB));

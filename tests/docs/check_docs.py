@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
 """Docs are true: runs the commands that they show, and checks their links.
 
-In every Markdown file, each line of a ```console block that begins with "$ neap" is run in a scratch folder that holds the
+In every Markdown file, each line of a ```console block that begins with "$ " is run by bash in a scratch folder that holds the
 examples and test data. It must exit 0, or with N where the line ends in "# exits N". Training commands run for one step.
+A block with a title (```toml title="first/job.toml") is a file that a reader copies: it is written before the page's commands.
 Usage: check_docs.py SOURCE_DIR NEAP_BINARY [--list]
 """
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-FENCE = re.compile(r"^```(\w*)")
+FENCE = re.compile(r'^```(\w*)(?: title="([^"]+)")?')
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
-SHORT_TRAINING = ["trainer.total_training_steps=1"]
+SHORT_TRAINING = " trainer.total_training_steps=1"
 
 
 def pages(root: Path) -> list[Path]:
@@ -24,15 +24,33 @@ def pages(root: Path) -> list[Path]:
     return [root / n for n in names] or [p for p in root.rglob("*.md") if "build" not in p.parts]
 
 
-def commands(page: Path):
-    block = None
+def blocks(page: Path):
+    """Language, title, number of the first line, and lines of each fenced block."""
+    inside = None
     for number, line in enumerate(page.read_text().splitlines(), 1):
         fence = FENCE.match(line.strip())
-        if fence:
-            block = fence.group(1) if block is None else None
-        elif block == "console" and line.startswith("$ neap "):
-            text, _, note = line[2:].partition("  # exits ")
-            yield number, text, int(note) if note else 0
+        if fence and inside is None:
+            inside = (fence.group(1), fence.group(2), number + 1, [])
+        elif fence:
+            yield inside
+            inside = None
+        elif inside is not None:
+            inside[3].append(line)
+
+
+def commands(page: Path):
+    for language, _, first, lines in blocks(page):
+        for number, line in enumerate(lines, first):
+            if language == "console" and line.startswith("$ "):
+                text, _, note = line[2:].partition("  # exits ")
+                yield number, text, int(note) if note else 0
+
+
+def write_files(page: Path, folder: Path):
+    for _, title, _, lines in blocks(page):
+        if title:
+            (folder / title).parent.mkdir(parents=True, exist_ok=True)
+            (folder / title).write_text("\n".join(lines) + "\n")
 
 
 def broken_links(root: Path, page: Path):
@@ -54,16 +72,16 @@ def main() -> int:
         environment = dict(os.environ, PATH=f"{folder}/bin:{os.environ['PATH']}", NEAP_PROGRESS="off")
         for page in pages(root):
             problems += broken_links(root, page)
+            write_files(page, Path(folder))
             for number, text, expected in commands(page):
                 where = f"{page.relative_to(root)}:{number}"
                 if "--list" in sys.argv:
                     print(f"{where}: {text}")
                     continue
-                words = shlex.split(text)
-                if words[1] == "train" and expected == 0:
-                    words += SHORT_TRAINING
+                if text.startswith("neap train ") and expected == 0:
+                    text += SHORT_TRAINING
                 try:
-                    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
+                    done = subprocess.run(["bash", "-c", text], cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
                                           check=False)
                 except subprocess.TimeoutExpired:
                     problems.append(f"{where}: `{text}` took over 300 s")

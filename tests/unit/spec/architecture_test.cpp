@@ -243,7 +243,7 @@ TEST(Architecture, WritesTheFileThatItRead) {
 
 TEST(ArchitectureFiles, AreListedForUsers) {
   const Result<std::string> page =
-      read_file(std::filesystem::path(NEAP_SOURCE_DIR) / "docs" / "training.md");
+      read_file(std::filesystem::path(NEAP_SOURCE_DIR) / "docs" / "models.md");
   ASSERT_TRUE(page.ok());
   const std::size_t at = page->find("`model_type`s: ");
   ASSERT_NE(at, std::string::npos);
