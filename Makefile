@@ -4,14 +4,14 @@ JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 600
 # Fastest from nothing; `cmake --preset full` alone builds file by file, with line tables.
 CONFIGURE := cmake --preset full -DNEAP_UNITY=ON -DCMAKE_BUILD_TYPE=Release
-.PHONY: help setup build build-demo core test test-slow test-core test-asan test-tsan demo package bench fuzz format lint clean
+.PHONY: help setup build build-demo core test test-slow test-core test-asan test-tsan demo package bench fuzz site format lint clean
 
 help:
 	@echo "make demo       set up, build, and run SFT, reward model and PPO under a memory ceiling (CPU)"
 	@echo "make test       set up, build, and run every test that needs no GPU"
 	@echo "make core       build everything below bridge/: no torch, no CUDA toolkit, no Python"
 	@echo "make test-slow  set up, build, and run the trainings that take minutes"
-	@echo "make test-core, test-asan, test-tsan, bench, fuzz, package, format, lint, clean"
+	@echo "make test-core, test-asan, test-tsan, bench, fuzz, package, site, format, lint, clean"
 
 setup:
 	@scripts/setup >/dev/null
@@ -66,6 +66,10 @@ fuzz:
 	@cmake --preset fuzz >/dev/null
 	@cmake --build --preset fuzz -j$(JOBS) --target neap_fuzzers
 	@scripts/fuzz --seconds $(FUZZ_SECONDS)
+
+# The docs as a web site in build/site; SITE=--serve shows it.
+site:
+	@scripts/site $(SITE)
 
 format:
 	@git ls-files '*.h' '*.cpp' '*.c' | xargs clang-format -i
