@@ -352,6 +352,7 @@ Stats Arena::stats() const {
     }
     for (const auto& [at, page] : tag->slots) sums.mapped += page.size;
     sums.mapped += tag->taken;
+    sums.host += tag->storage;
     stats.tags.push_back(std::move(sums));
   }
   return stats;

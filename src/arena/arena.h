@@ -85,7 +85,8 @@ struct RegionInfo {
 struct TagStats {
   std::string tag;
   std::uint64_t regions = 0;
-  Bytes virtual_bytes, mapped, host, disk;
+  Bytes virtual_bytes, mapped;
+  Bytes host, disk;  ///< backups, and host storage
   std::uint64_t pauses = 0, resumes = 0, failures = 0;
   Bytes copied_to_host, copied_to_device;
   double pause_seconds = 0, resume_seconds = 0;  ///< sums

@@ -263,6 +263,18 @@ void Arena::Impl::record_store() {
   if (options.events != nullptr) events.record(trace::EventKind::kStore, 0, store.counts().kept);
 }
 
+namespace {
+
+Status check_transfers(const Tag& tag) {
+  std::uint64_t copies = 0;
+  for (const auto& [at, region] : tag.blocks) copies += region->transfers;
+  if (copies == 0) return {};
+  return {ErrorCode::kBusy,
+          format("{} copies between {} and host storage were not waited for", copies, tag.name)};
+}
+
+}  // namespace
+
 Moving::Moving(Arena::Impl& impl, std::unique_lock<std::shared_mutex>& lock, std::vector<Tag*> tags)
     : impl_(impl), lock_(lock), tags_(std::move(tags)) {
   const auto settled = [&] {
@@ -276,6 +288,12 @@ Moving::Moving(Arena::Impl& impl, std::unique_lock<std::shared_mutex>& lock, std
     return;
   }
   impl_.settled.wait(lock_, settled);
+  for (const Tag* tag : tags_) {
+    status_ = check_transfers(*tag);
+    if (status_.ok()) continue;
+    tags_.clear();
+    return;
+  }
   for (Tag* tag : tags_) tag->moving = true;
 }
 

@@ -64,6 +64,9 @@ struct Region {
   bool imported = false;
   bool kept = false;  ///< by keep_resident: moves leave it resident
   Backup backup;
+  /// Copies of a TransferLane that were not waited for. Grows under the table lock, shared or not; 0 where a move
+  /// begins.
+  std::atomic<std::uint64_t> transfers{0};
 };
 
 struct Tag {
@@ -76,7 +79,8 @@ struct Tag {
   /// Addresses of destroyed regions under pages that neighbours still use. All of it is mapped.
   FreeRanges retired;
   bool moving = false;
-  Bytes taken;  ///< pages lent through take_page
+  Bytes taken;    ///< pages lent through take_page
+  Bytes storage;  ///< of HostStorage
   Bytes page_limit = Bytes(~0ull);
   TagStats sums;  ///< counters only
 };
@@ -158,7 +162,8 @@ struct Arena::Impl {
 
 /// Marks tags as moving during its lifetime, after waiting for other moves of them. `lock` is the
 /// table lock, held, and outlives this; the destructor takes it again. A listener does not wait,
-/// because the move may be its own: the status is kBusy and nothing is marked.
+/// because the move may be its own, and nobody waits for copies of a TransferLane, which the caller
+/// may have queued: the status is kBusy and nothing is marked.
 class Moving {
  public:
   Moving(Arena::Impl& impl, std::unique_lock<std::shared_mutex>& lock, std::vector<Tag*> tags);

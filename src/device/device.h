@@ -123,6 +123,12 @@ class CopyQueue {
   [[nodiscard]] virtual Result<std::uint64_t> mark_to_host() = 0;
   [[nodiscard]] virtual Result<std::uint64_t> mark_to_device() = 0;
   virtual Status wait(std::uint64_t mark) = 0;
+  /// Copies that are queued from now on, in both directions, begin after what `stream` was given so far. Nothing to do
+  /// on a device whose work is done when it is submitted (host, sim).
+  virtual Status begin_after(StreamId stream) = 0;
+  /// What `stream` is given from now on begins after the mark, which was not waited for yet. Does not block where the
+  /// device has streams; host: waits for the mark.
+  virtual Status hold_stream(StreamId stream, std::uint64_t mark) = 0;
   /// Seconds of the device from one mark to a later one of the same direction, neither of them waited for yet. Blocks
   /// until both are reached. sim: 0.
   [[nodiscard]] virtual Result<double> seconds_between(std::uint64_t from, std::uint64_t to) = 0;

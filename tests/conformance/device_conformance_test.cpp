@@ -302,6 +302,39 @@ TEST_P(DeviceConformance, QueueCopiesBothWaysInOrder) {
   ASSERT_OK(device().unreserve(at, page_ * 2 * kPages));
 }
 
+TEST_P(DeviceConformance, CopiesAreOrderedWithAStream) {
+  constexpr std::uint64_t kPages = 16;
+  const Address at = reserve(kPages);
+  const PageId page = create(kPages);
+  ASSERT_OK(device().map(at, page));
+  ASSERT_OK(device().set_access(at, page_ * kPages));
+  auto queue = device().make_copy_queue();
+  ASSERT_TRUE(queue.ok());
+  const auto in = pattern(page_ * kPages, 17);
+  std::vector<std::uint8_t> out(in.size());
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_OK(device().fill(at, page_ * kPages, 0));
+    ASSERT_OK((*queue)->begin_after(StreamId::kDefault));
+    ASSERT_OK((*queue)->to_device({at, const_cast<std::uint8_t*>(in.data()), page_ * kPages}));
+    const auto mark = (*queue)->mark_to_device();
+    ASSERT_TRUE(mark.ok());
+    ASSERT_OK((*queue)->hold_stream(StreamId::kDefault, *mark));
+    ASSERT_OK(
+        device().synchronize(StreamId::kDefault));  // waits for the copies, which it is behind
+    const Copy back{at, out.data(), page_ * kPages};
+    ASSERT_OK(device().copy_to_host({&back, 1}));
+    if (real()) {
+      EXPECT_EQ(out, in);
+    }
+    ASSERT_OK((*queue)->wait(*mark));
+    ASSERT_OK((*queue)->hold_stream(StreamId::kDefault, *mark));  // done: nothing to wait for
+  }
+  queue->reset();
+  ASSERT_OK(device().unmap(at, page_ * kPages));
+  ASSERT_OK(device().release(page));
+  ASSERT_OK(device().unreserve(at, page_ * kPages));
+}
+
 TEST_P(DeviceConformance, DrainTellsOfACopyThatFailed) {
   if (device().info().kind != Kind::kCuda) return;  // the others' copies do not fail
   void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "arena/arena.h"
+#include "arena/transfer_lane.h"
 #include "conformance/device_words.h"
 #include "conformance/devices.h"
 
@@ -68,6 +69,10 @@ class World {
     return all;
   }
   const std::vector<State>& before() const { return before_; }
+  /// Until the end: memory that the driver refuses to unpin stays pinned.
+  const HostStorage* keep(std::unique_ptr<HostStorage> storage) {
+    return storages_.emplace_back(std::move(storage)).get();
+  }
   /// Contents of every resident region, and of all after a resume.
   bool intact() const {
     for (std::size_t i = 0; i < regions_.size(); ++i) {
@@ -80,6 +85,7 @@ class World {
   /// Ends the arena; true when the device holds nothing of it any more.
   bool clean_end() {
     device().arm({});
+    storages_.clear();
     arena_.reset();
     return real().usage() == device::Ledger::Usage{} && real().registered_hosts() == registered_;
   }
@@ -96,6 +102,7 @@ class World {
   Ground& ground_;
   std::uint64_t registered_;
   std::unique_ptr<Arena> arena_;
+  std::vector<std::unique_ptr<HostStorage>> storages_;
   std::vector<RegionInfo> regions_;
   std::vector<State> before_;
 };
@@ -207,8 +214,24 @@ std::vector<Operation> operations() {
   };
 }
 
+/// Out of region 0 and in again, ordered with a stream.
+Status store_and_fetch(World& w) {
+  NEAP_TRY_ASSIGN(auto made, HostStorage::make(w.arena(), "here", w.units(16)));
+  const HostStorage* const storage = w.keep(std::move(made));
+  NEAP_TRY_ASSIGN(const auto lane, TransferLane::make(w.arena()));
+  const Transfer parts[] = {{w.id(0), Bytes(0), storage, w.units(8), w.units(8)},
+                            {w.id(0), w.units(8), storage, Bytes(0), w.units(8)}};
+  NEAP_TRY(lane->begin_after(device::StreamId::kDefault));
+  NEAP_TRY_ASSIGN(const TransferLane::Mark out, lane->to_storage(parts));
+  NEAP_TRY(lane->wait(out));
+  NEAP_TRY_ASSIGN(const TransferLane::Mark in, lane->to_device(parts));
+  NEAP_TRY(lane->hold_stream(device::StreamId::kDefault, in));
+  return lane->wait(in);
+}
+
 std::vector<Operation> every_operation() {
   std::vector<Operation> all = operations();
+  all.push_back({"store_and_fetch", store_and_fetch});
   for (Operation& ticket : tickets()) all.push_back(std::move(ticket));
   return all;
 }

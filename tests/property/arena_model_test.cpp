@@ -10,6 +10,7 @@
 #include <random>
 
 #include "arena/arena.h"
+#include "arena/transfer_lane.h"
 #include "conformance/device_words.h"
 #include "conformance/devices.h"
 
@@ -20,6 +21,7 @@ using device::Address;
 
 constexpr std::uint64_t kCapacityUnits = 400;
 constexpr std::uint64_t kMostUnits = 12;  // of a region
+constexpr std::uint64_t kStoredWords = 32;
 const std::vector<std::string> kTags = {"plain", "host", "elastic", "mixed", "alias"};
 
 struct Word {
@@ -51,10 +53,11 @@ class Model {
     options.touch_threads = 1;
     arena_ = std::move(Arena::make(device_, options)).value();
     arena_->set_page_limit("elastic", unit_);
+    lane_ = std::move(TransferLane::make(*arena_)).value();
   }
 
   void step() {
-    switch (pick(19)) {
+    switch (pick(21)) {
       case 0:
       case 1:
       case 2:
@@ -88,6 +91,10 @@ class Model {
         return resume_behind();
       case 16:
         return back_up();
+      case 17:
+        return renew_storage();
+      case 18:
+        return transfer();
       default:
         write();
         return look(any());
@@ -105,6 +112,8 @@ class Model {
 
   void finish() {
     look_at_all();
+    lane_.reset();
+    storage_.reset();
     arena_.reset();
     words_.reset();
     EXPECT_EQ(device_.usage(), device::Ledger::Usage{});
@@ -265,6 +274,46 @@ class Model {
         region.dirty = false;
     }
   }
+  void renew_storage() {
+    if (pick(4) != 0) return;
+    storage_.reset();
+    auto made = HostStorage::make(*arena_, kTags[pick(kTags.size())], Bytes(8 * kStoredWords));
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    storage_ = std::move(*made);
+    stored_.assign(kStoredWords, {});
+  }
+  /// A few words of a region out of the storage or into it. Nothing moves the region meanwhile.
+  void transfer() {
+    const std::uint64_t id = any();
+    if (id == 0 || storage_ == nullptr) return;
+    ModelRegion& region = regions_[id];
+    const bool fetch = pick(2) == 0;
+    std::vector<Transfer> batch;
+    std::vector<std::pair<std::size_t, std::size_t>> words;  // page, word of the storage
+    for (std::size_t page = pick(3); page < region.pages.size(); page += 1 + pick(3)) {
+      words.emplace_back(page, (page + pick(4) * kMostUnits) % kStoredWords);
+      batch.push_back(
+          {RegionId{id}, unit_ * page, storage_.get(), Bytes(8 * words.back().second), Bytes(8)});
+    }
+    const bool there =
+        region.resident && std::all_of(words.begin(), words.end(), [&](const auto& word) {
+          return region.pages[word.first] != nullptr;
+        });
+    const auto mark = fetch ? lane_->to_device(batch) : lane_->to_storage(batch);
+    if (!there && !batch.empty()) {
+      ASSERT_EQ(mark.status().code(), ErrorCode::kBusy) << mark.status().message();
+      return;
+    }
+    ASSERT_TRUE(mark.ok()) << mark.status().message();
+    if (!batch.empty()) {
+      ASSERT_EQ(arena_->pause(std::vector{region.tag}).status().code(), ErrorCode::kBusy);
+    }
+    if (!fetch) move_others({region.tag});  // pages that aliases share are only read
+    ASSERT_TRUE(lane_->wait(*mark).ok());
+    for (const auto& [page, word] : words)
+      fetch ? void(*region.pages[page] = stored_[word]) : void(stored_[word] = *region.pages[page]);
+    if (fetch) mark_dirty(region);
+  }
   void exchange() {
     const std::vector<std::string> out = {kTags[pick(kTags.size())]};
     const std::vector<std::string> come = {kTags[pick(kTags.size())]};
@@ -406,6 +455,10 @@ class Model {
     for (const auto& page : region.pages)
       if (page != nullptr) *page = {random_(), true};
     put(region);
+    mark_dirty(region);
+  }
+  /// The region was written, and so were those that share its pages.
+  void mark_dirty(const ModelRegion& region) {
     for (auto& [other, r] : regions_) {
       for (const auto& page : r.pages)
         if (page != nullptr &&
@@ -445,6 +498,9 @@ class Model {
   const Bytes unit_;
   std::unique_ptr<device::DeviceWords> words_;
   std::unique_ptr<Arena> arena_;
+  std::unique_ptr<TransferLane> lane_;
+  std::unique_ptr<HostStorage> storage_;
+  std::vector<Word> stored_;
   std::map<std::uint64_t, ModelRegion> regions_;
 };
 

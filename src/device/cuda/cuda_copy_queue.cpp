@@ -75,6 +75,25 @@ class CudaCopyQueue final : public CopyQueue {
     return status;
   }
 
+  Status begin_after(StreamId stream) override {
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    NEAP_TRY_ASSIGN(const cuda::Event event, take_event());
+    Status status = record(event, reinterpret_cast<cuda::Stream>(stream));  // NOLINT
+    for (cuda::Stream copies : streams_)
+      if (status.ok()) status = order(copies, event);
+    spare_.push_back(event);  // what waits for it keeps what was recorded
+    return status;
+  }
+
+  Status hold_stream(StreamId stream, std::uint64_t mark) override {
+    const auto it = marks_.find(mark);
+    if (it == marks_.end()) return {};  // waited for before
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    return order(reinterpret_cast<cuda::Stream>(stream), it->second);  // NOLINT
+  }
+
   Result<double> seconds_between(std::uint64_t from, std::uint64_t to) override {
     const auto first = marks_.find(from);
     const auto last = marks_.find(to);
@@ -109,6 +128,16 @@ class CudaCopyQueue final : public CopyQueue {
   Result<std::uint64_t> mark(Direction direction) {
     const ContextScope scope(card_);
     NEAP_TRY(scope.status());
+    NEAP_TRY_ASSIGN(const cuda::Event event, take_event());
+    if (Status status = record(event, streams_[direction]); !status.ok()) {
+      spare_.push_back(event);
+      return status;
+    }
+    marks_.emplace(++last_mark_, event);
+    return last_mark_;
+  }
+  // These three in the context.
+  Result<cuda::Event> take_event() {
     cuda::Event event = nullptr;
     if (!spare_.empty()) {
       event = spare_.back();
@@ -116,15 +145,14 @@ class CudaCopyQueue final : public CopyQueue {
     } else {
       NEAP_TRY(to_status(*card_.driver, card_.driver->event_create(&event, 0), "making an event"));
     }
-    if (Status status =
-            to_status(*card_.driver, card_.driver->event_record(event, streams_[direction]),
-                      "marking copies");
-        !status.ok()) {
-      spare_.push_back(event);
-      return status;
-    }
-    marks_.emplace(++last_mark_, event);
-    return last_mark_;
+    return event;
+  }
+  Status record(cuda::Event event, cuda::Stream stream) {
+    return to_status(*card_.driver, card_.driver->event_record(event, stream), "marking work");
+  }
+  Status order(cuda::Stream stream, cuda::Event event) {
+    return to_status(*card_.driver, card_.driver->stream_wait_event(stream, event, 0),
+                     "ordering streams");
   }
 
   const cuda::Card& card_;

@@ -104,6 +104,7 @@ constexpr int kAttributeFabric = 128;
   X(stream_create, "cuStreamCreate", (Stream * stream, unsigned flags))                            \
   X(stream_destroy, "cuStreamDestroy_v2", (Stream stream))                                         \
   X(stream_synchronize, "cuStreamSynchronize", (Stream stream))                                    \
+  X(stream_wait_event, "cuStreamWaitEvent", (Stream stream, Event event, unsigned flags))          \
   X(event_create, "cuEventCreate", (Event * event, unsigned flags))                                \
   X(event_destroy, "cuEventDestroy_v2", (Event event))                                             \
   X(event_record, "cuEventRecord", (Event event, Stream stream))                                   \

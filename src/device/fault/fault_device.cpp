@@ -8,13 +8,32 @@
 namespace neap::device {
 namespace {
 
-constexpr std::array<std::string_view, kCallKinds> kNames = {
-    "memory",          "reserve",      "unreserve",      "create",
-    "release",         "map",          "set_access",     "unmap",
-    "grant_peer",      "copy_to_host", "copy_to_device", "fill",
-    "make_copy_queue", "synchronize",  "register_host",  "unregister_host",
-    "export_page",     "import_page",  "queue.to_host",  "queue.to_device",
-    "queue.mark",      "queue.wait",   "queue.seconds",  "queue.drain"};
+constexpr std::array<std::string_view, kCallKinds> kNames = {"memory",
+                                                             "reserve",
+                                                             "unreserve",
+                                                             "create",
+                                                             "release",
+                                                             "map",
+                                                             "set_access",
+                                                             "unmap",
+                                                             "grant_peer",
+                                                             "copy_to_host",
+                                                             "copy_to_device",
+                                                             "fill",
+                                                             "make_copy_queue",
+                                                             "synchronize",
+                                                             "register_host",
+                                                             "unregister_host",
+                                                             "export_page",
+                                                             "import_page",
+                                                             "queue.to_host",
+                                                             "queue.to_device",
+                                                             "queue.mark",
+                                                             "queue.wait",
+                                                             "queue.seconds",
+                                                             "queue.drain",
+                                                             "queue.begin_after",
+                                                             "queue.hold_stream"};
 
 class Trigger {
  public:
@@ -75,6 +94,14 @@ class FaultCopyQueue final : public CopyQueue {
   Status wait(std::uint64_t mark) override {
     NEAP_TRY(trigger_.pass(Call::kQueueWait));
     return below_->wait(mark);
+  }
+  Status begin_after(StreamId stream) override {
+    NEAP_TRY(trigger_.pass(Call::kQueueBeginAfter));
+    return below_->begin_after(stream);
+  }
+  Status hold_stream(StreamId stream, std::uint64_t mark) override {
+    NEAP_TRY(trigger_.pass(Call::kQueueHoldStream));
+    return below_->hold_stream(stream, mark);
   }
   Result<double> seconds_between(std::uint64_t from, std::uint64_t to) override {
     NEAP_TRY(trigger_.pass(Call::kQueueSeconds));

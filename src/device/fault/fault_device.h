@@ -40,8 +40,10 @@ enum class Call : int {
   kQueueWait,
   kQueueSeconds,
   kQueueDrain,
+  kQueueBeginAfter,
+  kQueueHoldStream,
 };
-inline constexpr int kCallKinds = static_cast<int>(Call::kQueueDrain) + 1;
+inline constexpr int kCallKinds = static_cast<int>(Call::kQueueHoldStream) + 1;
 [[nodiscard]] std::string_view to_string(Call call);
 
 struct FaultPlan {

@@ -47,11 +47,12 @@ class Lane {
   void wait(std::uint64_t count) {
     std::unique_lock lock(mutex_);
     done_cv_.wait(lock, [&] { return done_ >= count; });
+    reached_.erase(count);  // a queue that is never drained keeps no times
   }
   /// When the copies before the mark were done, or when it was made if they were done before.
   Result<Clock::time_point> time_of(std::uint64_t mark) {
-    wait(mark);
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    done_cv_.wait(lock, [&] { return done_ >= mark; });
     const auto it = reached_.find(mark);
     if (it != reached_.end()) return it->second;
     return Status(ErrorCode::kInvalidArgument, "there is no such mark of copies");
@@ -123,6 +124,8 @@ class HostCopyQueue final : public CopyQueue {
     lane_of(mark).wait(mark >> 1);
     return {};
   }
+  Status begin_after(StreamId) override { return {}; }
+  Status hold_stream(StreamId, std::uint64_t mark) override { return wait(mark); }
   Result<double> seconds_between(std::uint64_t from, std::uint64_t to) override {
     NEAP_TRY_ASSIGN(const Clock::time_point first, lane_of(from).time_of(from >> 1));
     NEAP_TRY_ASSIGN(const Clock::time_point last, lane_of(to).time_of(to >> 1));

@@ -76,6 +76,8 @@ class SimCopyQueue final : public CopyQueue {
   Result<std::uint64_t> mark_to_host() override { return std::uint64_t{0}; }
   Result<std::uint64_t> mark_to_device() override { return std::uint64_t{0}; }
   Status wait(std::uint64_t) override { return {}; }
+  Status begin_after(StreamId) override { return {}; }
+  Status hold_stream(StreamId, std::uint64_t) override { return {}; }
   Result<double> seconds_between(std::uint64_t, std::uint64_t) override { return 0.0; }
   Status drain() override { return {}; }
 

@@ -1,0 +1,88 @@
+// Copies between resident regions and host storage, queued in order and run by the device's copy engines while
+// the caller goes on.
+//
+// Model     A region that a copy reads or writes stays where it is until the copy was waited for: pause,
+//           resume, exchange, destroy and the like of its tag are kBusy. Copies of one direction run in the
+//           order in which they were queued; the two directions run side by side. Ranges that copies of both
+//           directions touch are the caller's to keep apart.
+// Threads   one at a time. Other lanes and moves of other tags may run meanwhile.
+// Failure   Nothing of a batch is queued where a range is wrong (kInvalidArgument, kNotFound) or a region not
+//           resident (kBusy). After a driver's failure no copy of the lane is under way, and what the copies
+//           since the last wait should have written is undefined.
+// Cost      a lookup for each copy and a driver call for each 128 MiB of it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "arena/arena.h"
+#include "arena/host_storage.h"
+
+namespace neap::arena {
+
+/// `size` bytes from `offset` of a region, and from `storage_offset` of a storage.
+struct Transfer {
+  RegionId region = RegionId::kNone;
+  Bytes offset;
+  const HostStorage* storage = nullptr;
+  Bytes storage_offset;
+  Bytes size;
+};
+
+class TransferLane {
+ public:
+  /// The end of a batch.
+  enum class Mark : std::uint64_t {};
+
+  /// `arena` outlives the lane. Cost: two streams of the device, unless an ended lane left some.
+  [[nodiscard]] static Result<std::unique_ptr<TransferLane>> make(Arena& arena);
+  /// Waits for everything.
+  ~TransferLane();
+  TransferLane(const TransferLane&) = delete;
+  TransferLane& operator=(const TransferLane&) = delete;
+
+  [[nodiscard]] Result<Mark> to_device(std::span<const Transfer> batch);
+  [[nodiscard]] Result<Mark> to_storage(std::span<const Transfer> batch);
+  /// Blocks until the batch, and those before it in its direction, are done. A mark may be waited for again.
+  Status wait(Mark mark);
+  /// Blocks until every batch is done.
+  Status drain();
+
+  /// Batches that are queued from now on begin after what `stream` was given so far.
+  Status begin_after(device::StreamId stream);
+  /// What `stream` is given from now on begins after the batch. The batch must still be waited for, which costs
+  /// nothing once it is done.
+  Status hold_stream(device::StreamId stream, Mark mark);
+
+ private:
+  enum class Direction : std::uint8_t { kToDevice = 0, kToStorage = 1 };
+  struct Batch {
+    Mark mark{};
+    std::uint64_t queue_mark = 0;
+    std::vector<RegionId> regions;
+    std::vector<std::shared_ptr<HostStorage::Memory>> storages;
+  };
+
+  TransferLane(Arena& arena, std::unique_ptr<device::CopyQueue> queue)
+      : arena_(arena), queue_(std::move(queue)) {}
+  [[nodiscard]] Result<Mark> queue(Direction direction, std::span<const Transfer> batch);
+  [[nodiscard]] Result<std::uint64_t> push(Direction direction,
+                                           const std::vector<device::Copy>& copies);
+  /// The batches up to the mark, if they are still under way.
+  [[nodiscard]] const Batch* find(Mark mark) const;
+  void retire(const Batch& batch);
+  void retire_all();
+  [[nodiscard]] std::deque<Batch>& under_way(Direction direction) {
+    return under_way_[static_cast<std::size_t>(direction)];
+  }
+
+  Arena& arena_;
+  std::unique_ptr<device::CopyQueue> queue_;
+  std::deque<Batch> under_way_[2];
+  std::uint64_t last_mark_ = 0;
+};
+
+}  // namespace neap::arena
