@@ -119,6 +119,12 @@ Tensor AtenOps::to_host(const Tensor& t) const {
 double AtenOps::read(const Tensor& t) const {
   return t.item<double>();
 }
+std::vector<double> AtenOps::read_all(const Tensor& t) const {
+  const bridge::HostScope host;
+  const Tensor values = bridge::to_host(t).to(at::kDouble);
+  const double* first = values.const_data_ptr<double>();
+  return {first, first + values.numel()};
+}
 
 // ---- views ----
 

@@ -51,6 +51,7 @@ class AtenOps {
   [[nodiscard]] Tensor to_device(const Tensor& t) const;
   [[nodiscard]] Tensor to_host(const Tensor& t) const;
   [[nodiscard]] double read(const Tensor& t) const;
+  [[nodiscard]] std::vector<double> read_all(const Tensor& t) const;
 
   // ---- views ----
   [[nodiscard]] Tensor view(const Tensor& t, const step::Shape& shape) const;

@@ -171,6 +171,10 @@ class CountingOps {
   [[nodiscard]] Tensor to_host(const Tensor& t);
   /// The value of a tensor of one element; a counted one is 1.
   [[nodiscard]] double read(const Tensor&) const { return 1; }
+  /// The values of a tensor (n,), through memory of the host.
+  [[nodiscard]] std::vector<double> read_all(const Tensor& t) const {
+    return std::vector<double>(static_cast<std::size_t>(t.size(0)), 1);
+  }
 
   // ---- views ----
   [[nodiscard]] Tensor view(const Tensor& t, Shape shape);  ///< one size may be -1

@@ -2,7 +2,7 @@
 // SM3.
 //
 // A vector is a matrix of one row without row numbers: its column numbers are the elements'. Matrices
-// are walked in blocks of rows, so that scratch does not grow with the model.
+// are walked in tiles of rows, so that scratch does not grow with the model, and sums are sums of tiles.
 #pragma once
 
 #include <algorithm>
@@ -17,12 +17,12 @@ namespace neap::step {
 /// A parameter as a matrix over the flat tensors of its unit.
 class ParameterMatrix {
  public:
-  /// In blocks of `span` elements at most, but at least a row.
-  ParameterMatrix(const spec::Parameter& p, std::int64_t span)
+  /// In tiles of `tile` elements at most, but at least a row.
+  ParameterMatrix(const spec::Parameter& p, std::int64_t tile)
       : rows_(p.shape.size() == 2 ? p.shape[0] : 1),
         columns_(p.elements() / rows_),
         offset_(p.offset),
-        block_(std::clamp<std::int64_t>(span / columns_, 1, rows_)) {}
+        block_(std::clamp<std::int64_t>(tile / columns_, 1, rows_)) {}
 
   [[nodiscard]] std::int64_t rows() const { return rows_; }
   [[nodiscard]] std::int64_t columns() const { return columns_; }
@@ -70,7 +70,7 @@ class AdafactorStep {
       : ops_(ops), u_(unit), update_(update), access_(ops, unit, update) {}
 
   void run(std::int64_t parameter) {
-    const ParameterMatrix p(u_.unit.parameters[static_cast<std::size_t>(parameter)], update_.span);
+    const ParameterMatrix p(u_.unit.parameters[static_cast<std::size_t>(parameter)], update_.tile);
     find_factors(p, parameter);
     apply(p, step_size(p));
     row_factor_ = T();
@@ -192,7 +192,7 @@ template <class Ops, class T = typename Ops::Tensor>
 void sm3_parameter(Ops& ops, UnitAccess<Ops>& access, const TrainedUnit<T>& u, const Update& update,
                    std::int64_t parameter) {
   constexpr double kTiny = 1e-30;  // an element that never had a gradient does not move
-  const ParameterMatrix p(u.unit.parameters[static_cast<std::size_t>(parameter)], update.span);
+  const ParameterMatrix p(u.unit.parameters[static_cast<std::size_t>(parameter)], update.tile);
   const std::int64_t row_at = u.place("accumulator_row", parameter);
   const bool factored = row_at >= 0;
   const std::int64_t column_at = u.place(factored ? "accumulator_col" : "accumulator", parameter);

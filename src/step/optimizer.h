@@ -19,21 +19,26 @@ void zero_gradients(Ops& ops, const std::vector<TrainedUnit<T>>& units) {
   for (const TrainedUnit<T>& unit : units) ops.zero_(unit.gradients);
 }
 
-/// Norm of all gradients together. Norms are read back one by one and added up on the host, in order:
-/// a sum on the device in another order would break bit-for-bit resumption.
+/// Norms of a unit's gradients, one for each of its tiles.
+template <class Ops, class T = typename Ops::Tensor>
+std::vector<double> tile_norms(Ops& ops, const T& gradients) {
+  const std::int64_t elements = gradients.size(0);
+  const T norms = ops.empty({(elements + kTile - 1) / kTile}, Dtype::kFloat32);
+  for (std::int64_t first = 0; first < elements; first += kTile) {
+    const T part = ops.narrow(gradients, 0, first, std::min(kTile, elements - first));
+    const T norm = ops.norm_of(ops.convert(part, Dtype::kFloat32));
+    ops.copy_(ops.narrow(norms, 0, first / kTile, 1), norm);
+  }
+  return ops.read_all(norms);
+}
+
+/// Norm of all gradients together. Norms of tiles are read back unit by unit and added up on the host,
+/// in order: the same bits wherever a unit is cut between tiles, and when a run is resumed.
 template <class Ops, class T = typename Ops::Tensor>
 double gradient_norm(Ops& ops, const std::vector<TrainedUnit<T>>& units) {
   double squares = 0;
   for (const TrainedUnit<T>& unit : units) {
-    const std::int64_t elements = unit.unit.elements;
-    const bool exact = ops.dtype(unit.gradients) == Dtype::kFloat32;
-    const std::int64_t span = exact ? elements : std::min(elements, kSpan);
-    for (std::int64_t first = 0; first < elements; first += span) {
-      const std::int64_t count = std::min(span, elements - first);
-      const T part = ops.narrow(unit.gradients, 0, first, count);
-      const double norm = ops.read(ops.norm_of(ops.convert(part, Dtype::kFloat32)));
-      squares += norm * norm;
-    }
+    for (const double norm : tile_norms(ops, unit.gradients)) squares += norm * norm;
   }
   return std::sqrt(squares);
 }

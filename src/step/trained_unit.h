@@ -57,6 +57,10 @@ TrainedUnit<T> make_trained_unit(const spec::OptimizerSpec& optimizer, spec::Fla
 /// Elements that a pass over a tensor converts at once: 16 MiB of float32. It bounds the scratch of a
 /// step; kernels on a GPU are large enough to be limited by memory.
 constexpr std::int64_t kSpan = std::int64_t{1} << 22;
+/// Elements of a tile. Sums over gradients, weights and moments are sums of tiles in ascending order,
+/// counted from the first element of a unit, and of factored moments from the first row of a parameter:
+/// they have the same bits wherever a unit is cut between tiles, and on whatever rank a tile is.
+constexpr std::int64_t kTile = kSpan;
 
 /// One step of an optimizer.
 struct Update {
@@ -65,7 +69,8 @@ struct Update {
   double lr = 0;
   std::int64_t step = 1;   ///< counted from 1
   std::uint64_t seed = 0;  ///< of stochastic rounding
-  std::int64_t span = kSpan;
+  std::int64_t span = kSpan;  ///< of element-wise steps; their bits do not depend on it
+  std::int64_t tile = kTile;  ///< of factored ones
 };
 
 /// Tensors of a unit as float32. A float32 tensor is worked on in place; another one is copied by

@@ -52,8 +52,8 @@ spec::OptimizerConfig config_of(const Json& json) {
   return c;
 }
 
-// The largest difference after all steps. `span` cuts matrices into blocks of rows.
-double run(const Json& goldens, const Json& json, std::int64_t span, spec::Dtype weights) {
+// The largest difference after all steps. `tile` cuts matrices into tiles of rows.
+double run(const Json& goldens, const Json& json, std::int64_t tile, spec::Dtype weights) {
   const at::NoGradGuard no_grad;
   model::AtenOps ops(at::kCPU);
   const spec::OptimizerConfig config = config_of(json.at("config"));
@@ -63,7 +63,7 @@ double run(const Json& goldens, const Json& json, std::int64_t span, spec::Dtype
   for (std::size_t i = 0; i < shapes.size(); ++i)
     testing::part_of(unit, unit.target(), i).copy_(values(0, i, shapes[i]).mul_(0.5));
   step::Update update{spec, config, config.lr};
-  update.span = span;
+  update.tile = update.span = tile;
   for (; update.step <= goldens.at("steps"); ++update.step) {
     for (std::size_t i = 0; i < shapes.size(); ++i)
       testing::part_of(unit, unit.gradients, i).copy_(gradients(update.step, i, shapes[i]));
@@ -88,7 +88,7 @@ TEST(OptimizerGolden, TwentyStepsAreThoseOfThePapers) {
   std::size_t kinds = 0;
   for (const Json& json : goldens.at("cases")) {
     const std::string name = json.at("name");
-    EXPECT_LT(run(goldens, json, step::kSpan, spec::Dtype::kFloat32), 1e-6) << name;
+    EXPECT_LT(run(goldens, json, step::kTile, spec::Dtype::kFloat32), 1e-6) << name;
     EXPECT_LT(run(goldens, json, 47, spec::Dtype::kFloat32), 1e-6) << name << " in blocks";
     // bfloat16 weights with float32 masters: the update itself is as exact.
     EXPECT_LT(run(goldens, json, 47, spec::Dtype::kBfloat16), 1e-6) << name << " with masters";

@@ -142,6 +142,7 @@ TEST_P(Operations, Reductions) {
       (void)ops.sum_rows(cube, d);
       (void)ops.argmax_last(a);
       (void)ops.norm_of(wide);  // gradients are float32
+      (void)ops.read_all(ops.view(ops.norm_of(wide), {1}));
     };
   });
 }

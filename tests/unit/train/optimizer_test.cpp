@@ -190,6 +190,28 @@ TEST(Optimizer, ClipsByTheNormOverAllUnitsAndRefusesNan) {
   }
 }
 
+// A norm of all elements at once would have other last bits.
+TEST(GradientNorm, HasTheSameBitsWhereverAUnitIsCutBetweenTiles) {
+  const spec::OptimizerSpec spec = spec_of(spec::OptimizerConfig{});
+  constexpr std::int64_t kElements = 2 * step::kTile + 12'288;
+  const OptimizerUnit whole = zero_unit(spec, unit_of({{kElements}}));
+  at::manual_seed(5);
+  at::Tensor(whole.gradients).normal_();
+  std::vector<OptimizerUnit> parts;
+  for (const auto& [first, count] : {std::pair{std::int64_t{0}, 2 * step::kTile},
+                                     std::pair{2 * step::kTile, kElements - 2 * step::kTile}}) {
+    parts.push_back(zero_unit(spec, unit_of({{count}}), std::ssize(parts)));
+    at::Tensor(parts.back().gradients)
+        .narrow(0, 0, count)
+        .copy_(whole.gradients.narrow(0, first, count));
+  }
+  model::AtenOps ops(at::kCPU);
+  const double norm = step::gradient_norm(ops, std::vector{whole});
+  EXPECT_EQ(norm, step::gradient_norm(ops, parts));
+  EXPECT_NEAR(norm, std::sqrt(static_cast<double>(kElements)), 3);
+  EXPECT_EQ(std::ssize(step::tile_norms(ops, whole.gradients)), 3);
+}
+
 // ---- stochastic rounding ----
 
 // Of bits drawn at random in [1, 2), a value between two neighbours.
