@@ -15,7 +15,8 @@ using ExpressionPtr = std::unique_ptr<Expression>;
 
 struct Expression {
   enum Kind {
-    kConstant,   ///< value
+    kConstant,   ///< value: not a text
+    kLiteral,    ///< text
     kName,       ///< text
     kList,       ///< parts
     kTuple,      ///< parts

@@ -1,22 +1,23 @@
 // Expressions of chat templates: their values.
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <optional>
 
 #include "base/format.h"
 #include "chat/interpreter.h"
+#include "chat/text.h"
 
 namespace neap::chat {
 
-Value Interpreter::lookup(const std::string& name, const ScopePtr& scope) const {
+Value Interpreter::lookup(std::string_view name, const ScopePtr& scope) {
   for (const Scope* s = scope.get(); s != nullptr; s = s->parent.get()) {
     if (const auto it = s->variables.find(name); it != s->variables.end()) return it->second;
   }
-  return Value::undefined(format("'{}' is undefined", name));
+  return Value::undefined(format("'{}' is undefined", name), budget_);
 }
 
 Value Interpreter::evaluate(const Expression& e, const ScopePtr& scope) {
-  spend(1);
+  budget_.spend(1);
   if (++depth_ > 600) {
     --depth_;
     fail("calls and blocks nest too deep");
@@ -39,6 +40,8 @@ Value Interpreter::evaluate_kind(const Expression& e, const ScopePtr& scope) {
   switch (e.kind) {
     case Expression::kConstant:
       return e.value;
+    case Expression::kLiteral:
+      return Text::outside(e.text);
     case Expression::kName:
       return lookup(e.text, scope);
     case Expression::kList:
@@ -55,7 +58,7 @@ Value Interpreter::evaluate_kind(const Expression& e, const ScopePtr& scope) {
       if (evaluate(*e.parts[1], scope).truth()) return evaluate(*e.parts[0], scope);
       if (e.parts.size() == 3) return evaluate(*e.parts[2], scope);
       return Value::undefined(
-          "the inline if-expression evaluated to false and no else section was defined");
+          "the inline if-expression evaluated to false and no else section was defined", budget_);
     case Expression::kAttribute:
       return attribute(evaluate(*e.parts[0], scope), e.text);
     case Expression::kItem: {
@@ -84,32 +87,35 @@ Value Interpreter::filtered(const Expression* e, Value input, const ScopePtr& sc
 
 Value Interpreter::collection(const Expression& e, const ScopePtr& scope) {
   if (e.kind == Expression::kDict) {
-    Dict made;
+    Dict made(budget_);
     for (std::size_t k = 0; k + 1 < e.parts.size(); k += 2) {
       const Value key = evaluate(*e.parts[k], scope);
       made.set(key, evaluate(*e.parts[k + 1], scope));
     }
     return made;
   }
-  List made;
+  List made(budget_);
   made.tuple = e.kind == Expression::kTuple;
   for (const auto& part : e.parts) made.items.push_back(evaluate(*part, scope));
   return made;
 }
 
 Arguments Interpreter::arguments_of(const Expression& e, const ScopePtr& scope, std::size_t from) {
-  Arguments made;
+  Arguments made(budget_);
   for (std::size_t k = from; k < e.parts.size(); ++k)
     made.list.push_back(evaluate(*e.parts[k], scope));
   if (e.more_list) {
-    for (Value& value : evaluate(*e.more_list, scope).iterate())
-      made.list.push_back(std::move(value));
+    evaluate(*e.more_list, scope).each(budget_, [&](const Value& value) {
+      made.list.push_back(value);
+    });
   }
-  for (const auto& [name, value] : e.named) made.named.emplace_back(name, evaluate(*value, scope));
+  for (const auto& [name, value] : e.named)
+    made.named.emplace_back(Text::outside(name), evaluate(*value, scope));
   if (e.more_named) {
     const Value more = evaluate(*e.more_named, scope);
     if (more.dict() == nullptr) fail("argument after ** must be a mapping");
-    for (const auto& [key, value] : more.dict()->items) made.named.emplace_back(key.str(), value);
+    for (const auto& [key, value] : more.dict()->items)
+      made.named.emplace_back(key.str(budget_), value);
   }
   return made;
 }
@@ -120,17 +126,14 @@ Value Interpreter::unary(const Expression& e, const ScopePtr& scope) {
   if (!value.defined().is_number())
     fail(format("bad operand type for unary {}: '{}'", e.text, value.type()));
   if (const auto* d = value.get<double>()) return e.text == "-" ? -*d : *d;
-  return e.text == "-" ? operate("-", std::int64_t{0}, value) : Value(value.integer());
+  return e.text == "-" ? operate("-", std::int64_t{0}, value, budget_) : Value(value.integer());
 }
 
 Value Interpreter::binary(const Expression& e, const ScopePtr& scope) {
   Value left = evaluate(*e.parts[0], scope);
   if (e.text == "and") return left.truth() ? evaluate(*e.parts[1], scope) : left;
   if (e.text == "or") return left.truth() ? left : evaluate(*e.parts[1], scope);
-  Value made = operate(e.text, left, evaluate(*e.parts[1], scope));
-  if (made.text() != nullptr) spend(made.text()->size() / 64);
-  if (made.list() != nullptr) spend(made.list()->items.size());
-  return made;
+  return operate(e.text, left, evaluate(*e.parts[1], scope), budget_);
 }
 
 Value Interpreter::compare_chain(const Expression& e, const ScopePtr& scope) {
@@ -140,11 +143,11 @@ Value Interpreter::compare_chain(const Expression& e, const ScopePtr& scope) {
     Value right = evaluate(*e.parts[k + 1], scope);
     bool holds = false;
     if (op == "==" || op == "!=") {
-      holds = equal(left, right) == (op == "==");
+      holds = equal(left, right, budget_) == (op == "==");
     } else if (op == "in" || op == "not in") {
-      holds = contains(right, left) == (op == "in");
+      holds = contains(right, left, budget_) == (op == "in");
     } else {
-      const int order = compare(left, right);
+      const int order = compare(left, right, budget_);
       holds = op == "<" ? order < 0 : op == "<=" ? order <= 0 : op == ">" ? order > 0 : order >= 0;
     }
     if (!holds) return false;
@@ -153,13 +156,78 @@ Value Interpreter::compare_chain(const Expression& e, const ScopePtr& scope) {
   return true;
 }
 
+namespace {
+
+// Where each character of a text begins, and its end: for slices that skip.
+Vector<std::size_t> character_places(std::string_view text, Budget& budget) {
+  budget.spend(text.size() / 8);
+  Vector<std::size_t> made(budget);
+  made.reserve(text.size() + 1);
+  for (std::size_t at = 0; at < text.size(); at += character_bytes(text.substr(at)))
+    made.push_back(at);
+  made.push_back(text.size());
+  return made;
+}
+// The bytes of the first `count` characters.
+std::size_t bytes_of(std::string_view text, std::int64_t count, Budget& budget) {
+  std::size_t at = 0;
+  for (; count > 0 && at < text.size(); --count) at += character_bytes(text.substr(at));
+  budget.read(at);
+  return at;
+}
+
+struct SliceBounds {
+  std::optional<std::int64_t> first, last;
+  std::int64_t step;
+};
+
+// Calls `visit` with the index of each item.
+template <class Visit>
+void slice_items(const SliceBounds& bounds, std::int64_t size, const Visit& visit) {
+  const std::int64_t step = bounds.step;
+  const auto clamp = [&](std::int64_t at) {
+    if (at < 0) at = std::max(at + size, step > 0 ? std::int64_t{0} : std::int64_t{-1});
+    return std::min(at, step > 0 ? size : size - 1);
+  };
+  const std::int64_t begin = bounds.first ? clamp(*bounds.first) : step > 0 ? 0 : size - 1;
+  const std::int64_t end = bounds.last ? clamp(*bounds.last) : step > 0 ? size : -1;
+  for (std::int64_t at = begin; step > 0 ? at < end : at > end;) {
+    visit(static_cast<std::size_t>(at));
+    if (__builtin_add_overflow(at, step, &at)) break;
+  }
+}
+
+Value slice_text(const Text& text, const SliceBounds& bounds, Budget& budget) {
+  const std::int64_t first = bounds.first.value_or(0);
+  const std::int64_t last = bounds.last.value_or(std::numeric_limits<std::int64_t>::max());
+  if (bounds.step == 1 && first >= 0 && last >= 0) {
+    const std::size_t begin = bytes_of(text, first, budget);
+    if (last <= first) return Text();
+    return text.part(begin, bytes_of(text.view().substr(begin), last - first, budget));
+  }
+  const Vector<std::size_t> places = character_places(text, budget);
+  const auto size = static_cast<std::int64_t>(places.size()) - 1;
+  if (bounds.step == 1) {
+    std::size_t begin = 0, end = 0;
+    slice_items(bounds, size, [&](std::size_t at) {
+      if (end == 0) begin = places[at];
+      end = places[at + 1];
+    });
+    return text.part(begin, end - begin);
+  }
+  String made(budget);
+  slice_items(bounds, size, [&](std::size_t at) {
+    made += text.view().substr(places[at], places[at + 1] - places[at]);
+  });
+  return made;
+}
+
+}  // namespace
+
 Value Interpreter::slice(const Value& object, const Expression& bounds, const ScopePtr& scope) {
   object.defined();
   if (object.text() == nullptr && object.list() == nullptr)
-    return Value::undefined(format("'{}' object cannot be sliced", object.type()));
-  const std::vector<Value> items = object.iterate();
-  const auto size = static_cast<std::int64_t>(items.size());
-  spend(items.size());
+    return Value::undefined(format("'{}' object cannot be sliced", object.type()), budget_);
   const auto bound = [&](std::size_t part) -> std::optional<std::int64_t> {
     if (!bounds.parts[part]) return std::nullopt;
     const Value v = evaluate(*bounds.parts[part], scope);
@@ -168,33 +236,29 @@ Value Interpreter::slice(const Value& object, const Expression& bounds, const Sc
     return v.integer();
   };
   const auto first = bound(0), last = bound(1);
-  const std::int64_t step = bound(2).value_or(1);
-  if (step == 0) fail("slice step cannot be zero");
-  const auto clamp = [&](std::int64_t at) {
-    if (at < 0) at = std::max(at + size, step > 0 ? std::int64_t{0} : std::int64_t{-1});
-    return std::min(at, step > 0 ? size : size - 1);
-  };
-  const std::int64_t begin = first ? clamp(*first) : step > 0 ? 0 : size - 1;
-  const std::int64_t end = last ? clamp(*last) : step > 0 ? size : -1;
-  List made;
-  std::string text;
-  for (std::int64_t at = begin; step > 0 ? at < end : at > end;) {
-    const Value& one = items[static_cast<std::size_t>(at)];
-    if (object.text() != nullptr) {
-      text += *one.text();
-    } else {
-      made.items.push_back(one);
-    }
-    if (__builtin_add_overflow(at, step, &at)) break;
-  }
-  if (object.text() != nullptr) return text;
-  made.tuple = object.list()->tuple;
+  const SliceBounds slice{first, last, bound(2).value_or(1)};
+  if (slice.step == 0) fail("slice step cannot be zero");
+  if (object.text() != nullptr) return slice_text(*object.text(), slice, budget_);
+  const List& list = *object.list();
+  List made(budget_);
+  made.tuple = list.tuple;
+  slice_items(slice, static_cast<std::int64_t>(list.items.size()),
+              [&](std::size_t at) { made.items.push_back(list.items[at]); });
   return made;
 }
 
 namespace {
 
-Value loop_attribute(const Loop& loop, const std::string& name, const std::shared_ptr<Loop>& self) {
+Value loop_cycle(Interpreter&, const Value& self, const Arguments& a) {
+  if (a.list.empty()) fail("no items for cycling given");
+  return a.list[self.loop()->index % a.list.size()];
+}
+Value loop_changed(Interpreter& i, const Value& self, const Arguments& a) {
+  return i.changed(self.loop(), a);
+}
+
+Value loop_attribute(const Value& self, std::string_view name, Budget& budget) {
+  const Loop& loop = *self.loop();
   const auto n = static_cast<std::int64_t>(loop.items.size());
   const auto i = static_cast<std::int64_t>(loop.index);
   if (name == "index") return i + 1;
@@ -204,26 +268,17 @@ Value loop_attribute(const Loop& loop, const std::string& name, const std::share
   if (name == "first") return i == 0;
   if (name == "last") return i + 1 == n;
   if (name == "length") return n;
-  if (name == "depth") return std::int64_t{loop.depth} + 1;
-  if (name == "depth0") return std::int64_t{loop.depth};
+  if (name == "depth") return std::int64_t{loop.level} + 1;
+  if (name == "depth0") return std::int64_t{loop.level};
   if (name == "previtem")
-    return i > 0 ? loop.items[loop.index - 1] : Value::undefined("there is no previous item");
+    return i > 0 && i <= n ? loop.items[loop.index - 1]
+                           : Value::undefined("there is no previous item", budget);
   if (name == "nextitem")
-    return i + 1 < n ? loop.items[loop.index + 1] : Value::undefined("there is no next item");
-  if (name == "cycle")
-    return Value::function("cycle", [self](Interpreter&, const Arguments& a) {
-      if (a.list.empty()) fail("no items for cycling given");
-      return a.list[self->index % a.list.size()];
-    });
-  if (name == "changed")
-    return Value::function("changed", [self](Interpreter&, const Arguments& a) {
-      const bool same = self->changed_before && self->last_changed.size() == a.list.size() &&
-                        std::equal(a.list.begin(), a.list.end(), self->last_changed.begin(), equal);
-      self->last_changed = a.list;
-      self->changed_before = true;
-      return Value(!same);
-    });
-  return Value::undefined(format("'loop' has no attribute '{}'", name));
+    return i + 1 < n ? loop.items[loop.index + 1]
+                     : Value::undefined("there is no next item", budget);
+  if (name == "cycle") return Value::function(loop_cycle, self, budget);
+  if (name == "changed") return Value::function(loop_changed, self, budget);
+  return Value::undefined(format("'loop' has no attribute '{}'", name), budget);
 }
 
 std::string owner(const Value& object) {
@@ -232,136 +287,43 @@ std::string owner(const Value& object) {
 
 }  // namespace
 
-Value Interpreter::attribute(const Value& object, const std::string& name) {
+Value Interpreter::attribute(const Value& object, std::string_view name) {
   object.defined();
   if (object.space() != nullptr) {
-    const Value* found = object.space()->attributes.find_text(name);
+    const Value* found = object.space()->attributes.find_text(name, budget_);
     if (found != nullptr) return *found;
   } else if (object.loop()) {
-    return loop_attribute(*object.loop(), name, object.loop());
+    return loop_attribute(object, name, budget_);
   } else {
-    Value method = find_method(object, name);
-    if (!method.is<Undefined>()) return method;
+    Value method = find_method(object, name, budget_);
+    if (!method.is<None>()) return method;
     if (object.dict() != nullptr) {
-      if (const Value* found = object.dict()->find_text(name)) return *found;
+      if (const Value* found = object.dict()->find_text(name, budget_)) return *found;
     }
   }
-  return Value::undefined(format("{} has no attribute '{}'", owner(object), name));
+  return Value::undefined(format("{} has no attribute '{}'", owner(object), name), budget_);
 }
 
 Value Interpreter::item(const Value& object, const Value& index) {
   object.defined();
   if (object.dict() != nullptr) {
-    if (const Value* found = object.dict()->find(index)) return *found;
-  } else if (index.is_integer() && (object.list() != nullptr || object.text() != nullptr)) {
-    const std::vector<Value> characters =
-        object.text() != nullptr ? object.iterate() : std::vector<Value>();
-    const auto& items = object.text() != nullptr ? characters : object.list()->items;
-    spend(characters.size());
+    if (const Value* found = object.dict()->find(index, budget_)) return *found;
+  } else if (index.is_integer() && object.list() != nullptr) {
+    const auto& items = object.list()->items;
     std::int64_t at = index.integer();
     if (at < 0) at += static_cast<std::int64_t>(items.size());
     if (at >= 0 && at < static_cast<std::int64_t>(items.size()))
       return items[static_cast<std::size_t>(at)];
-    return Value::undefined(format("{} has no element {}", owner(object), index.integer()));
+  } else if (index.is_integer() && object.text() != nullptr) {
+    std::int64_t at = index.integer();
+    if (at < 0) at += static_cast<std::int64_t>(characters(*object.text(), budget_));
+    const std::size_t begin = bytes_of(*object.text(), at, budget_);
+    if (at >= 0 && begin < object.text()->size())
+      return object.text()->part(begin, character_bytes(object.text()->view().substr(begin)));
   }
   if (index.text() != nullptr) return attribute(object, *index.text());
-  return Value::undefined(format("{} has no element {}", owner(object), index.repr()));
-}
-
-namespace {
-
-std::int64_t checked(bool overflow, const std::int64_t& value) {
-  if (overflow) fail("an integer is too large");
-  return value;  // by reference, because the operation of the other argument sets it
-}
-
-[[noreturn]] void unsupported(const std::string& op, const Value& left, const Value& right) {
-  left.defined();
-  right.defined();
-  if (op == "+" && left.text() != nullptr)
-    fail(format("can only concatenate str (not \"{}\") to str", right.type()));
-  fail(format("unsupported operand type(s) for {}: '{}' and '{}'", op, left.type(), right.type()));
-}
-
-Value integers(const std::string& op, std::int64_t a, std::int64_t b) {
-  std::int64_t r = 0;
-  if (op == "+") return checked(__builtin_add_overflow(a, b, &r), r);
-  if (op == "-") return checked(__builtin_sub_overflow(a, b, &r), r);
-  if (op == "*") return checked(__builtin_mul_overflow(a, b, &r), r);
-  if (op == "**") {
-    if (b < 0) return std::pow(static_cast<double>(a), static_cast<double>(b));
-    r = 1;
-    for (std::int64_t k = 0; k < b && r != 0 && !(r == 1 && a == 1); ++k)
-      r = checked(__builtin_mul_overflow(r, a, &r) || k > 64 * 1024, r);
-    return r;
-  }
-  if (b == 0) fail("division by zero");
-  if (op == "/") return static_cast<double>(a) / static_cast<double>(b);
-  if (b == -1)
-    return op == "%" ? Value(std::int64_t{0})
-                     : Value(checked(__builtin_sub_overflow(std::int64_t{0}, a, &r), r));
-  const std::int64_t remainder = a % b;
-  const bool adjust = remainder != 0 && (remainder < 0) != (b < 0);  // Python rounds down
-  if (op == "%") return adjust ? remainder + b : remainder;
-  return a / b - (adjust ? 1 : 0);
-}
-
-Value reals(const std::string& op, double a, double b) {
-  if (op == "+") return a + b;
-  if (op == "-") return a - b;
-  if (op == "*") return a * b;
-  if (op == "**") return std::pow(a, b);
-  if (b == 0) fail("float division by zero");
-  if (op == "/") return a / b;
-  if (op == "//") return std::floor(a / b);
-  const double remainder = std::fmod(a, b);
-  return remainder != 0 && (remainder < 0) != (b < 0) ? remainder + b : remainder;
-}
-
-Value repeated(const Value& value, std::int64_t times) {
-  const auto n = static_cast<std::size_t>(std::max<std::int64_t>(0, times));
-  const std::size_t size =
-      value.text() != nullptr ? value.text()->size() : value.list()->items.size();
-  if (size > 0 && n > kMaxText / 64 / size) fail("a repeated value is too long");
-  if (value.text() != nullptr) {
-    std::string made;
-    for (std::size_t k = 0; k < n; ++k) made += *value.text();
-    return made;
-  }
-  List made;
-  made.tuple = value.list()->tuple;
-  for (std::size_t k = 0; k < n; ++k)
-    made.items.insert(made.items.end(), value.list()->items.begin(), value.list()->items.end());
-  return made;
-}
-
-}  // namespace
-
-Value operate(const std::string& op, const Value& left, const Value& right) {
-  if (op == "~") {
-    const std::string a = left.str(), b = right.str();
-    if (a.size() + b.size() > kMaxText) fail("a text is too long");
-    return a + b;
-  }
-  if (left.is_number() && right.is_number()) {
-    if (left.is_integer() && right.is_integer())
-      return integers(op, left.integer(), right.integer());
-    return reals(op, left.number(), right.number());
-  }
-  if (op == "+" && left.text() != nullptr && right.text() != nullptr) {
-    if (left.text()->size() + right.text()->size() > kMaxText) fail("a text is too long");
-    return *left.text() + *right.text();
-  }
-  if (op == "+" && left.list() != nullptr && right.list() != nullptr &&
-      left.list()->tuple == right.list()->tuple) {
-    List made = *left.list();
-    made.items.insert(made.items.end(), right.list()->items.begin(), right.list()->items.end());
-    return made;
-  }
-  const auto repeats = [](const Value& v) { return v.text() != nullptr || v.list() != nullptr; };
-  if (op == "*" && repeats(left) && right.is_integer()) return repeated(left, right.integer());
-  if (op == "*" && left.is_integer() && repeats(right)) return repeated(right, left.integer());
-  unsupported(op, left, right);
+  return Value::undefined(format("{} has no element {}", owner(object), index.repr(budget_).view()),
+                          budget_);
 }
 
 }  // namespace neap::chat

@@ -175,7 +175,7 @@ ExpressionPtr Parser::primary() {
     case Token::kString: {
       std::string text = token.text;
       while (now().kind == Token::kString) text += take().text;
-      return constant(std::move(text));
+      return node(Expression::kLiteral, token.line, std::move(text));
     }
     case Token::kInteger: {
       std::int64_t value = 0;

@@ -3,9 +3,7 @@
 
 #include <map>
 #include <memory>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "chat/ast.h"
 
@@ -13,8 +11,10 @@ namespace neap::chat {
 
 /// Variables of a block; what it lacks is in the block around it.
 struct Scope {
-  explicit Scope(std::shared_ptr<Scope> around) : parent(std::move(around)) {}
-  std::map<std::string, Value, std::less<>> variables;
+  Scope(std::shared_ptr<Scope> around, Budget& budget)
+      : variables(budget), parent(std::move(around)) {}
+  void set(const Text& name, Value value) { variables.insert_or_assign(name, std::move(value)); }
+  std::map<Text, Value, std::less<>, Counted<std::pair<const Text, Value>>> variables;
   std::shared_ptr<Scope> parent;
 };
 using ScopePtr = std::shared_ptr<Scope>;
@@ -29,21 +29,25 @@ class Interpreter {
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
-  void define(const std::string& name, Value value) {
-    globals_->variables[name] = std::move(value);
+  /// `name` outlives the rendering.
+  void define(std::string_view name, Value value) {
+    globals_->set(Text::outside(name), std::move(value));
   }
-  /// Renders the template; throws TemplateError with the line.
+  /// Renders the template, which outlives the rendering; throws TemplateError with the line.
   void render(const Body& body);
-  [[nodiscard]] std::string& text() { return root_; }
-  [[nodiscard]] const std::vector<Range>& generated() const { return generated_; }
+  [[nodiscard]] std::string_view text() const { return root_; }
+  [[nodiscard]] const Vector<Range>& generated() const { return generated_; }
 
   // For filters, tests and methods.
+  [[nodiscard]] Budget& budget() { return budget_; }
   Value call(const Value& function, const Arguments& arguments);
-  Value filter(const std::string& name, const Value& input, const Arguments& arguments);
-  bool test(const std::string& name, const Value& input, const Arguments& arguments);
-  Value attribute(const Value& object, const std::string& name);
+  Value filter(std::string_view name, const Value& input, const Arguments& arguments);
+  bool test(std::string_view name, const Value& input, const Arguments& arguments);
+  Value attribute(const Value& object, std::string_view name);
   Value item(const Value& object, const Value& index);
   Value make_namespace(const Arguments& arguments);
+  /// loop.changed(...)
+  bool changed(const std::shared_ptr<Loop>& loop, const Arguments& arguments);
   [[nodiscard]] std::int64_t unix_time() const { return unix_time_; }
 
  private:
@@ -54,22 +58,26 @@ class Interpreter {
   Flow run(const Body& body, const ScopePtr& scope);
   Flow run(const Statement& statement, const ScopePtr& scope);
   Flow run_if(const Statement& statement, const ScopePtr& scope);
-  void run_for(const Statement& statement, const ScopePtr& scope, const Value& items, int depth);
-  std::vector<Value> kept_items(const Statement& statement, const ScopePtr& scope,
-                                const Value& items);
+  void run_for(const Statement& statement, const ScopePtr& scope, const Value& items, int level);
+  Vector<Value> kept_items(const Statement& statement, const ScopePtr& scope, const Value& items);
   void run_generation(const Statement& statement, const ScopePtr& scope);
   void run_with(const Statement& statement, const ScopePtr& scope);
-  Value macro(const Statement& statement, const std::string& name, const ScopePtr& scope);
-  Value call_macro(const Statement& statement, const std::string& name, const ScopePtr& scope,
-                   const Arguments& arguments);
-  /// What `body` writes.
-  std::string captured(const Body& body, const ScopePtr& scope);
+  Value macro(const Statement& statement, const ScopePtr& scope);
+  Value call_macro(const Callable& macro, const Arguments& arguments);
+  [[nodiscard]] ScopePtr scope_in(const ScopePtr& around);
+  /// Scopes that values hold are emptied at the end.
+  void keep(const ScopePtr& scope);
+  /// What `run` writes.
+  template <class Run>
+  Text captured(const Run& run);
+  /// What `body` writes, in a scope of its own.
+  Text captured(const Body& body, const ScopePtr& around);
   void write(std::string_view text);
   void assign(const Expression& target, Value value, const ScopePtr& scope);
 
   Value evaluate(const Expression& e, const ScopePtr& scope);
   Value evaluate_kind(const Expression& e, const ScopePtr& scope);
-  Value lookup(const std::string& name, const ScopePtr& scope) const;
+  Value lookup(std::string_view name, const ScopePtr& scope);
   Value binary(const Expression& e, const ScopePtr& scope);
   Value compare_chain(const Expression& e, const ScopePtr& scope);
   Value unary(const Expression& e, const ScopePtr& scope);
@@ -78,15 +86,17 @@ class Interpreter {
   Arguments arguments_of(const Expression& e, const ScopePtr& scope, std::size_t from);
   Value filtered(const Expression* e, Value input, const ScopePtr& scope);
 
+  Budget budget_{kMaxSteps, kMaxMemoryBytes};  // first: the others use it until they end
   std::int64_t unix_time_;
   int depth_ = 0;
   ScopePtr globals_;
-  std::string root_;           // what the template has written
-  std::string* out_ = &root_;  // where writing goes now
-  std::vector<Range> generated_;
-  // Scopes and namespaces may hold themselves through macros and attributes: they are emptied at the end.
-  std::vector<ScopePtr> scopes_of_macros_;
-  std::vector<std::shared_ptr<Namespace>> namespaces_;
+  String root_{budget_};  // what the template has written
+  String* out_ = &root_;  // where writing goes now
+  Vector<Range> generated_{budget_};
+  // These may hold themselves, through macros, attributes and arguments: they are emptied at the end.
+  Vector<ScopePtr> kept_scopes_{budget_};
+  Vector<std::shared_ptr<Namespace>> namespaces_{budget_};
+  Vector<std::shared_ptr<Loop>> changed_loops_{budget_};
 };
 
 /// A filter or test by its name in Jinja2; nullptr: there is none.
@@ -94,11 +104,14 @@ using Filter = Value (*)(Interpreter&, const Value& input, const Arguments&);
 using Test = bool (*)(Interpreter&, const Value& input, const Arguments&);
 [[nodiscard]] Filter find_filter(std::string_view name);
 [[nodiscard]] Test find_test(std::string_view name);
-/// A method of a text, list or dict; undefined: there is none.
-[[nodiscard]] Value find_method(const Value& object, const std::string& name);
+/// A method of a text, list or dict; None: there is none.
+[[nodiscard]] Value find_method(const Value& object, std::string_view name, Budget& budget);
+/// The pairs of a dict, as its method items() has them.
+[[nodiscard]] List items_of(const Dict& dict, Budget& budget);
 /// Python's operators.
-[[nodiscard]] Value operate(const std::string& op, const Value& left, const Value& right);
+[[nodiscard]] Value operate(std::string_view op, const Value& left, const Value& right,
+                            Budget& budget);
 /// strftime in the C locale.
-[[nodiscard]] std::string time_text(std::int64_t unix_time, const std::string& layout);
+[[nodiscard]] Text time_text(std::int64_t unix_time, std::string_view layout, Budget& budget);
 
 }  // namespace neap::chat

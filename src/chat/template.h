@@ -1,12 +1,13 @@
 // Chat templates: Jinja2 as transformers sets it up, without Python.
 //
-// A template is text of a checkpoint, so it is not trusted: it can read what it is given and write
-// text, its work and its text are bounded (20 million steps, 64 MiB), and it ends with an error
-// otherwise.
+// A template is text of a checkpoint, so it is not trusted. It can only read what it is given and write
+// text, and a rendering that exceeds a bound fails: 1 MiB of source, 20 million steps of work, 256 MiB of
+// memory for its values, 64 MiB for a text.
 //
 // Threads   const calls from any thread.
 // Failure   Status with the template's name and the line; nothing is thrown.
-// Cost      parsing some 10 MB/s, rendering a conversation some 10 microseconds a message.
+// Cost      parsing some 10 MB/s, rendering a conversation some 10 microseconds a message;
+//           texts of the conversation are not copied.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,10 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
+#include <cstring>
+#include <string>
+
 #include "chat/value.h"
 #include "model/utf8.h"
 
@@ -12,15 +16,19 @@ namespace utf8 = model::utf8;
 
 // The text with each character changed by `map`, which appends to its first argument.
 template <class Map>
-std::string mapped(std::string_view text, const Map& map) {
-  std::string out;
+String mapped(std::string_view text, Budget& budget, const Map& map) {
+  budget.spend(text.size() / 8);
+  String out(budget);
   out.reserve(text.size());
+  std::string made;
   while (!text.empty()) {
     const utf8::Point p = utf8::front(text);
+    made.clear();
     if (p.value < 0) {
       out += text.substr(0, p.bytes);
     } else {
-      map(out, p.value);
+      map(made, p.value);
+      out += made;
     }
     text.remove_prefix(p.bytes);
   }
@@ -35,52 +43,84 @@ void append_upper(std::string& out, std::int32_t c) {
   }
 }
 
+// Python's white space at the front, which has the four separators 1C to 1F too.
+bool is_white(std::string_view text) {
+  const std::int32_t c = utf8::front(text).value;
+  return utf8::is_space(c) || (c >= 0x1c && c <= 0x1f);
+}
+
 }  // namespace
 
-std::size_t characters(std::string_view text) {
+std::size_t characters(std::string_view text, Budget& budget) {
+  budget.spend(text.size() / 16);
   std::size_t n = 0;
   for (; !text.empty(); ++n) text.remove_prefix(utf8::front(text).bytes);
   return n;
 }
 
-std::string stripped(std::string_view text, const std::string* set, bool left, bool right) {
-  // Python's white space has the four separators 1C to 1F too.
+std::size_t find_part(std::string_view text, std::string_view part, Budget& budget,
+                      std::size_t from) {
+  if (from > text.size() || part.size() > text.size() - from) return std::string_view::npos;
+  if (part.empty()) return from;
+  // Not string_view::find, which may compare the whole part at each place.
+  const void* found = memmem(text.data() + from, text.size() - from, part.data(), part.size());
+  const std::size_t at =
+      found == nullptr ? std::string_view::npos
+                       : static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
+  budget.read(std::min(at, text.size()) - from + part.size());
+  return at;
+}
+
+String reversed_bytes(std::string_view text, Budget& budget) {
+  return {text.rbegin(), text.rend(), budget};
+}
+
+Text stripped(const Text& text, const Text* set, bool left, bool right, Budget& budget) {
   const auto drops = [&](std::string_view character) {
-    if (set != nullptr) return set->find(character) != std::string::npos;
-    const std::int32_t c = utf8::front(character).value;
-    return utf8::is_space(c) || (c >= 0x1c && c <= 0x1f);
+    return set != nullptr ? find_part(*set, character, budget) != std::string_view::npos
+                          : is_white(character);
   };
-  while (left && !text.empty()) {
-    const std::size_t n = utf8::front(text).bytes;
-    if (!drops(text.substr(0, n))) break;
-    text.remove_prefix(n);
+  std::string_view rest = text;
+  std::size_t begin = 0;
+  while (left && !rest.empty()) {
+    const std::size_t n = utf8::front(rest).bytes;
+    if (!drops(rest.substr(0, n))) break;
+    rest.remove_prefix(n);
+    begin += n;
   }
-  while (right && !text.empty()) {
+  while (right && !rest.empty()) {
     std::size_t n = 1;
-    while (n < 4 && n < text.size() &&
-           (static_cast<unsigned char>(text[text.size() - n]) & 0xc0) == 0x80)
+    while (n < 4 && n < rest.size() &&
+           (static_cast<unsigned char>(rest[rest.size() - n]) & 0xc0) == 0x80)
       ++n;
-    if (!drops(text.substr(text.size() - n))) break;
-    text.remove_suffix(n);
+    if (!drops(rest.substr(rest.size() - n))) break;
+    rest.remove_suffix(n);
   }
-  return std::string(text);
+  budget.read(text.size() - rest.size());
+  return text.part(begin, rest.size());
 }
 
-std::string upper(std::string_view text) {
-  return mapped(text, append_upper);
+Text upper(std::string_view text, Budget& budget) {
+  return mapped(text, budget, append_upper);
 }
-std::string lower(std::string_view text) {
-  return mapped(text, utf8::append_lower);
+Text lower(std::string_view text, Budget& budget) {
+  return mapped(text, budget, utf8::append_lower);
 }
-std::string capitalized(std::string_view text) {
-  if (text.empty()) return "";
-  const std::size_t n = utf8::front(text).bytes;
-  return upper(text.substr(0, n)) + lower(text.substr(n));
-}
-
-std::string title(std::string_view text) {
+Text capitalized(std::string_view text, Budget& budget) {
   bool begins = true;
-  return mapped(text, [&](std::string& out, std::int32_t c) {
+  return mapped(text, budget, [&](std::string& out, std::int32_t c) {
+    if (begins) {
+      append_upper(out, c);
+    } else {
+      utf8::append_lower(out, c);
+    }
+    begins = false;
+  });
+}
+
+Text title(std::string_view text, Budget& budget) {
+  bool begins = true;
+  return mapped(text, budget, [&](std::string& out, std::int32_t c) {
     if (begins) {
       append_upper(out, c);
     } else {
@@ -90,43 +130,44 @@ std::string title(std::string_view text) {
   });
 }
 
-std::string replaced(std::string_view text, std::string_view from, std::string_view to,
-                     std::int64_t count) {
-  std::string out;
-  const auto put = [&] {
-    if (out.size() > kMaxText) fail("replace: the text is too long");
-    --count;
-    out += to;
-  };
+Text replaced(const Text& text, std::string_view from, std::string_view to, std::int64_t count,
+              Budget& budget) {
+  String out(budget);
+  std::string_view rest = text;
   if (from.empty()) {  // between all characters
-    while (count != 0) {
-      put();
-      if (text.empty()) return out;
-      const std::size_t n = utf8::front(text).bytes;
-      out += text.substr(0, n);
-      text.remove_prefix(n);
+    for (; count != 0; --count) {
+      budget.spend(1);
+      out += to;
+      if (rest.empty()) return out;
+      const std::size_t n = utf8::front(rest).bytes;
+      out += rest.substr(0, n);
+      rest.remove_prefix(n);
     }
-    return out += text;
+    out += rest;
+    return out;
   }
-  while (count != 0) {
-    const std::size_t at = text.find(from);
+  for (; count != 0; --count) {
+    const std::size_t at = find_part(rest, from, budget);
     if (at == std::string_view::npos) break;
-    out += text.substr(0, at);
-    put();
-    text.remove_prefix(at + from.size());
+    out += rest.substr(0, at);
+    out += to;
+    rest.remove_prefix(at + from.size());
   }
-  return out += text;
+  if (rest.size() == text.size()) return text;
+  out += rest;
+  return out;
 }
 
-std::string indented(std::string_view text, std::string_view by, bool first, bool blank) {
-  std::string out;
+Text indented(std::string_view text, std::string_view by, bool first, bool blank, Budget& budget) {
+  budget.read(text.size());
+  String out(budget);
   bool is_first = true;
   for (std::size_t at = 0; at <= text.size();) {
+    budget.spend(1);
     const std::size_t end = std::min(text.find('\n', at), text.size());
     const std::string_view line = text.substr(at, end - at);
     if (is_first ? first : blank || !line.empty()) out += by;
     out += line;
-    if (out.size() > kMaxText) fail("indent: the text is too long");
     if (end < text.size()) out += '\n';
     is_first = false;
     at = end + 1;
@@ -134,17 +175,24 @@ std::string indented(std::string_view text, std::string_view by, bool first, boo
   return out;
 }
 
-std::vector<std::string> words(std::string_view text) {
-  std::vector<std::string> made;
-  while (true) {
-    text.remove_prefix(utf8::leading_space(text));
-    if (text.empty()) return made;
+Vector<Text> words(const Text& text, std::int64_t splits, Budget& budget) {
+  Vector<Text> made(budget);
+  std::string_view rest = text;
+  budget.spend(rest.size() / 8);
+  // Up to the first character that is white space, or is none.
+  const auto skip = [&](bool white) {
     std::size_t n = 0;
-    while (n < text.size() && !utf8::is_space(utf8::front(text.substr(n)).value))
-      n += utf8::front(text.substr(n)).bytes;
-    made.emplace_back(text.substr(0, n));
-    text.remove_prefix(n);
+    while (n < rest.size() && is_white(rest.substr(n)) == white)
+      n += utf8::front(rest.substr(n)).bytes;
+    rest.remove_prefix(n);
+    return n;
+  };
+  for (skip(true); !rest.empty(); skip(true)) {
+    const std::size_t begin = text.size() - rest.size();
+    made.push_back(text.part(begin, splits-- == 0 ? rest.size() : skip(false)));
+    if (made.back().size() == text.size() - begin) break;
   }
+  return made;
 }
 
 }  // namespace neap::chat

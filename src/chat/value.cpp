@@ -5,78 +5,83 @@
 #include <cmath>
 
 #include "base/format.h"
+#include "chat/text.h"
 #include "model/utf8.h"
 
 namespace neap::chat {
 
 namespace utf8 = model::utf8;
 
-void fail(const std::string& what) {
-  throw TemplateError(what);
-}
-
 namespace {
-thread_local std::int64_t budget = 0;
-
 int checked_depth(int depth) {
   if (depth > kMaxValueDepth) fail(format("a value nests deeper than {} levels", kMaxValueDepth));
   return depth;
 }
 }  // namespace
 
-void set_budget(std::int64_t steps) {
-  budget = steps;
-}
-void spend(std::size_t steps) {
-  budget -= static_cast<std::int64_t>(steps);
-  if (budget < 0) fail("the template does too much work; it may loop without end");
-}
-
 Value::Value(List l) {
   for (const Value& item : l.items) l.depth = std::max(l.depth, checked_depth(item.depth() + 1));
-  v_ = std::make_shared<const List>(std::move(l));
+  const Counted<List> allocator(l.items.get_allocator());
+  v_ = ListPtr(std::allocate_shared<List>(allocator, std::move(l)));
 }
 Value::Value(Dict d) {
   for (const auto& [key, item] : d.items)
     d.depth = std::max(d.depth, checked_depth(std::max(key.depth(), item.depth()) + 1));
-  v_ = std::make_shared<const Dict>(std::move(d));
+  const Counted<Dict> allocator(d.items.get_allocator());
+  v_ = DictPtr(std::allocate_shared<Dict>(allocator, std::move(d)));
+}
+Value::Value(Loop l) {
+  checked_depth(l.nesting);
+  const Counted<Loop> allocator(l.items.get_allocator());
+  v_ = std::allocate_shared<Loop>(allocator, std::move(l));
+}
+Value::Value(Callable c, Budget& budget) {
+  c.depth = checked_depth(c.object.depth() + 1);
+  v_ = std::shared_ptr<const Callable>(
+      std::allocate_shared<Callable>(Counted<Callable>(budget), std::move(c)));
+}
+Value Value::function(Function call, const Value& object, Budget& budget) {
+  return {Callable{call, object, nullptr, nullptr}, budget};
 }
 int Value::depth() const {
   if (list() != nullptr) return list()->depth;
   if (dict() != nullptr) return dict()->depth;
+  if (loop()) return loop()->nesting;
   return callable() != nullptr ? callable()->depth : 0;
 }
 
 const Value* Arguments::find(std::size_t position, std::string_view name) const {
   if (position < list.size()) return &list[position];
+  named.get_allocator().budget().spend(named.size() / 8);
   for (const auto& [key, value] : named) {
-    if (key == name) return &value;
+    if (key.view() == name) return &value;
   }
   return nullptr;
 }
 
-const Value* Dict::find(const Value& key) const {
+const Value* Dict::find(const Value& key, Budget& budget) const {
   for (const auto& [k, v] : items) {
-    if (equal(k, key)) return &v;
+    if (equal(k, key, budget)) return &v;
   }
   return nullptr;
 }
-const Value* Dict::find_text(std::string_view key) const {
+const Value* Dict::find_text(std::string_view key, Budget& budget) const {
+  budget.spend(items.size() / 16);
   for (const auto& [k, v] : items) {
-    if (k.text() != nullptr && *k.text() == key) return &v;
+    if (k.text() != nullptr && k.text()->view() == key) return &v;
   }
   return nullptr;
 }
 void Dict::set(const Value& key, Value value) {
   for (auto& [k, v] : items) {
-    if (!equal(k, key)) continue;
+    if (!equal(k, key, items.get_allocator().budget())) continue;
     v = std::move(value);
     return;
   }
   items.emplace_back(key, std::move(value));
 }
 
-Value Value::of_json(const Json& json) {
+Value Value::of_json(const Json& json, Budget& budget) {
   switch (json.type()) {
     case Json::value_t::boolean:
       return json.get<bool>();
@@ -89,15 +94,18 @@ Value Value::of_json(const Json& json) {
     case Json::value_t::number_float:
       return json.get<double>();
     case Json::value_t::string:
-      return json.get<std::string>();
+      return Text::outside(json.get_ref<const std::string&>());
     case Json::value_t::array: {
-      List list;
-      for (const Json& item : json) list.items.push_back(of_json(item));
+      List list(budget);
+      list.items.reserve(json.size());
+      for (const Json& item : json) list.items.push_back(of_json(item, budget));
       return list;
     }
     case Json::value_t::object: {
-      Dict dict;
-      for (const auto& [key, item] : json.items()) dict.items.emplace_back(key, of_json(item));
+      Dict dict(budget);
+      dict.items.reserve(json.size());
+      for (auto it = json.begin(); it != json.end(); ++it)
+        dict.items.emplace_back(Text::outside(it.key()), of_json(*it, budget));
       return dict;
     }
     default:
@@ -124,7 +132,7 @@ bool Value::truth() const {
 }
 
 const Value& Value::defined() const {
-  if (const auto* u = get<Undefined>()) fail(u->why);
+  if (const auto* u = get<Undefined>()) fail(u->why.view());
   return *this;
 }
 
@@ -164,10 +172,10 @@ bool is_printable(std::int32_t c) {
            (c >= 0xe000 && c <= 0xf8ff));
 }
 
-std::string quoted(const std::string& text) {
+void append_quoted(String& out, std::string_view text) {
   const char quote =
       text.find('\'') != std::string::npos && text.find('"') == std::string::npos ? '"' : '\'';
-  std::string out(1, quote);
+  out += quote;
   for (std::string_view rest = text; !rest.empty();) {
     const utf8::Point p = utf8::front(rest);
     const std::string_view bytes = rest.substr(0, p.bytes);
@@ -183,73 +191,101 @@ std::string quoted(const std::string& text) {
       out += p.value < 0x100 ? format("\\x{:02x}", p.value) : format("\\u{:04x}", p.value);
     }
   }
-  return out + quote;
+  out += quote;
+}
+
+// Values share their parts: the text of a small one can be of any length.
+void append_repr(String& out, const Value& value, Budget& budget) {
+  budget.spend(1);
+  if (out.size() > kMaxText) fail("a value's text is too long");
+  bool first = true;
+  const auto between = [&] {
+    if (!std::exchange(first, false)) out += ", ";
+  };
+  if (value.is<Undefined>()) {
+    out += "Undefined";
+  } else if (value.is<None>()) {
+    out += "None";
+  } else if (const auto* b = value.get<bool>()) {
+    out += *b ? "True" : "False";
+  } else if (const auto* d = value.get<double>()) {
+    out += float_text(*d);
+  } else if (value.is_integer()) {
+    out += std::to_string(value.integer());
+  } else if (value.text() != nullptr) {
+    budget.read(value.text()->size());
+    append_quoted(out, *value.text());
+  } else if (value.list() != nullptr) {
+    const List& list = *value.list();
+    out += list.tuple ? '(' : '[';
+    for (const Value& item : list.items) {
+      between();
+      append_repr(out, item, budget);
+    }
+    out += !list.tuple ? "]" : list.items.size() == 1 ? ",)" : ")";
+  } else if (value.dict() != nullptr) {
+    out += '{';
+    for (const auto& [key, item] : value.dict()->items) {
+      between();
+      append_repr(out, key, budget);
+      out += ": ";
+      append_repr(out, item, budget);
+    }
+    out += '}';
+  } else {
+    out += format("<{}>", value.type());
+  }
 }
 
 }  // namespace
 
-std::string Value::str() const {
-  if (is<Undefined>()) return "";
-  return text() != nullptr ? *text() : repr();
+Text Value::str(Budget& budget) const {
+  if (is<Undefined>()) return {};
+  return text() != nullptr ? *text() : repr(budget);
 }
 
-std::string Value::repr() const {
-  spend(1);
-  if (is<Undefined>()) return "Undefined";
-  if (is<None>()) return "None";
-  if (const auto* b = get<bool>()) return *b ? "True" : "False";
-  if (const auto* d = get<double>()) return float_text(*d);
-  if (is_integer()) return std::to_string(integer());
-  if (text() != nullptr) return quoted(*text());
-  std::string out;
-  if (list() != nullptr) {
-    for (const Value& item : list()->items) out += (out.empty() ? "" : ", ") + item.repr();
-    if (out.size() > kMaxText) fail("a value's text is too long");
-    if (!list()->tuple) return "[" + out + "]";
-    return "(" + out + (list()->items.size() == 1 ? ",)" : ")");
-  }
-  if (dict() != nullptr) {
-    for (const auto& [key, value] : dict()->items)
-      out += (out.empty() ? "" : ", ") + key.repr() + ": " + value.repr();
-    return "{" + out + "}";
-  }
-  return format("<{}>", type());
-}
-
-std::vector<Value> Value::iterate() const {
-  std::vector<Value> out;
-  if (is<Undefined>()) return out;
-  if (list() != nullptr) return list()->items;
-  if (dict() != nullptr) {
-    for (const auto& [key, value] : dict()->items) out.push_back(key);
-    return out;
-  }
-  if (text() == nullptr) fail(format("'{}' object is not iterable", type()));
-  for (std::string_view rest = *text(); !rest.empty();) {
-    const std::size_t n = utf8::front(rest).bytes;
-    out.emplace_back(std::string(rest.substr(0, n)));
-    rest.remove_prefix(n);
-  }
+Text Value::repr(Budget& budget) const {
+  String out(budget);
+  append_repr(out, *this, budget);
   return out;
 }
 
-bool equal(const Value& a, const Value& b) {
-  spend(1);
+std::size_t character_bytes(std::string_view text) {
+  return utf8::front(text).bytes;
+}
+void fail_not_iterable(const Value& value) {
+  fail(format("'{}' object is not iterable", value.type()));
+}
+
+Vector<Value> Value::iterate(Budget& budget) const {
+  if (list() != nullptr) return list()->items;
+  Vector<Value> out(budget);
+  each(budget, [&](const Value& item) { out.push_back(item); });
+  return out;
+}
+
+bool equal(const Value& a, const Value& b, Budget& budget) {
+  budget.spend(1);
   if (a.is_number() && b.is_number())
     return a.is_integer() && b.is_integer() ? a.integer() == b.integer() : a.number() == b.number();
   if (a.is<Undefined>() || b.is<Undefined>()) return a.is<Undefined>() && b.is<Undefined>();
   if (a.is<None>() || b.is<None>()) return a.is<None>() && b.is<None>();
-  if (a.text() != nullptr && b.text() != nullptr) return *a.text() == *b.text();
+  if (a.text() != nullptr && b.text() != nullptr) {
+    if (a.text()->size() != b.text()->size()) return false;
+    budget.read(a.text()->size());
+    return a.text()->view() == b.text()->view();
+  }
+  const auto same = [&](const Value& x, const Value& y) { return equal(x, y, budget); };
   if (a.list() != nullptr && b.list() != nullptr)
     return a.list()->tuple == b.list()->tuple &&
            std::equal(a.list()->items.begin(), a.list()->items.end(), b.list()->items.begin(),
-                      b.list()->items.end(), equal);
+                      b.list()->items.end(), same);
   if (a.dict() != nullptr && b.dict() != nullptr) {
     const auto& items = a.dict()->items;
     return items.size() == b.dict()->items.size() &&
            std::all_of(items.begin(), items.end(), [&](const auto& item) {
-             const Value* other = b.dict()->find(item.first);
-             return other != nullptr && equal(item.second, *other);
+             const Value* other = b.dict()->find(item.first, budget);
+             return other != nullptr && same(item.second, *other);
            });
   }
   if (a.space() != nullptr) return a.space() == b.space();
@@ -257,40 +293,45 @@ bool equal(const Value& a, const Value& b) {
   return a.loop() != nullptr && a.loop() == b.loop();
 }
 
-int compare(const Value& a, const Value& b) {
+int compare(const Value& a, const Value& b, Budget& budget) {
   a.defined();
   b.defined();
+  budget.spend(1);
   if (a.is_number() && b.is_number()) {
     if (a.is_integer() && b.is_integer())
       return a.integer() < b.integer() ? -1 : a.integer() > b.integer() ? 1 : 0;
     return a.number() < b.number() ? -1 : a.number() > b.number() ? 1 : 0;
   }
-  if (a.text() != nullptr && b.text() != nullptr) return a.text()->compare(*b.text());
+  if (a.text() != nullptr && b.text() != nullptr) {
+    budget.read(std::min(a.text()->size(), b.text()->size()));
+    return a.text()->view().compare(b.text()->view());
+  }
   if (a.list() != nullptr && b.list() != nullptr) {
     const auto& left = a.list()->items;
     const auto& right = b.list()->items;
     for (std::size_t i = 0; i < std::min(left.size(), right.size()); ++i) {
-      if (!equal(left[i], right[i])) return compare(left[i], right[i]);
+      if (!equal(left[i], right[i], budget)) return compare(left[i], right[i], budget);
     }
     return left.size() < right.size() ? -1 : left.size() > right.size() ? 1 : 0;
   }
   fail(format("'<' not supported between instances of '{}' and '{}'", a.type(), b.type()));
 }
 
-bool contains(const Value& container, const Value& item) {
+bool contains(const Value& container, const Value& item, Budget& budget) {
   if (container.is<Undefined>()) return false;
   if (container.text() != nullptr) {
     if (item.text() == nullptr) {
       item.defined();
       fail(format("'in <string>' requires string as left operand, not {}", item.type()));
     }
-    return container.text()->find(*item.text()) != std::string::npos;
+    return find_part(*container.text(), *item.text(), budget) != std::string_view::npos;
   }
-  if (container.dict() != nullptr) return container.dict()->find(item) != nullptr;
+  if (container.dict() != nullptr) return container.dict()->find(item, budget) != nullptr;
   if (container.list() == nullptr)
     fail(format("argument of type '{}' is not iterable", container.type()));
   const auto& items = container.list()->items;
-  return std::any_of(items.begin(), items.end(), [&](const Value& v) { return equal(v, item); });
+  return std::any_of(items.begin(), items.end(),
+                     [&](const Value& v) { return equal(v, item, budget); });
 }
 
 }  // namespace neap::chat

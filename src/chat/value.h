@@ -2,100 +2,99 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "base/json.h"
+#include "chat/budget.h"
 
 namespace neap::chat {
 
-/// What ends a rendering; the interpreter adds the line. Never leaves the module.
-class TemplateError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-  int line = 0;  ///< 0: not known yet
-};
-[[noreturn]] void fail(const std::string& what);
-/// Work that a rendering may still do, in steps of this thread. `spend` fails when it is used up.
-void set_budget(std::int64_t steps);
-void spend(std::size_t steps);
-/// Texts longer than this fail.
-inline constexpr std::size_t kMaxText = std::size_t{64} << 20;
 inline constexpr int kMaxValueDepth = 600;
 
-class Value;
 class Interpreter;
+class Value;
+struct Statement;
+struct Scope;
+struct Callable;
+
 struct Arguments {
-  std::vector<Value> list;
-  std::vector<std::pair<std::string, Value>> named;
+  explicit Arguments(Budget& budget) : list(budget), named(budget) {}
+  Vector<Value> list;
+  Vector<std::pair<Text, Value>> named;
   /// The argument at `position` or called `name`, or nullptr.
   [[nodiscard]] const Value* find(std::size_t position, std::string_view name) const;
 };
 
 struct Undefined {
-  std::string why;  ///< the message of using it
+  Text why;  ///< the message of using it
 };
 struct None {};
 struct List {
-  std::vector<Value> items;
+  explicit List(Budget& budget) : items(budget) {}
+  explicit List(Vector<Value> made) : items(std::move(made)) {}
+  Vector<Value> items;
   bool tuple = false;
   int depth = 1;  ///< of the nesting; bounded, because values are read and freed by recursion
 };
 struct Dict {
-  std::vector<std::pair<Value, Value>> items;
+  explicit Dict(Budget& budget) : items(budget) {}
+  Vector<std::pair<Value, Value>> items;
   int depth = 1;
-  [[nodiscard]] const Value* find(const Value& key) const;
-  [[nodiscard]] const Value* find_text(std::string_view key) const;
+  [[nodiscard]] const Value* find(const Value& key, Budget& budget) const;
+  [[nodiscard]] const Value* find_text(std::string_view key, Budget& budget) const;
   void set(const Value& key, Value value);
 };
 /// An object with attributes that a template can set: namespace().
 struct Namespace {
+  explicit Namespace(Budget& budget) : attributes(budget) {}
   Dict attributes;
-};
-/// A function, a method or a macro.
-struct Callable {
-  std::string name;
-  std::function<Value(Interpreter&, const Arguments&)> call;
-  int depth = 1;  ///< of the object whose method it is
 };
 /// The variable `loop`.
 struct Loop {
-  std::vector<Value> items;
+  explicit Loop(Vector<Value> all)
+      : items(std::move(all)), last_changed(items.get_allocator().budget()) {}
+  Vector<Value> items;
   std::size_t index = 0;
-  int depth = 0;
-  std::vector<Value> last_changed;
+  int level = 0;    ///< of recursive loops
+  int nesting = 1;  ///< of the values that it holds
+  Vector<Value> last_changed;
   bool changed_before = false;
-  std::function<Value(Interpreter&, const Value&)> recurse;  ///< of a recursive loop
+  const Statement* recursive = nullptr;  ///< of a recursive loop
+  std::shared_ptr<Scope> scope;          ///< around a recursive loop
 };
 
 class Value {
  public:
+  /// Of functions and methods: `object` is what the method belongs to.
+  using Function = Value (*)(Interpreter&, const Value& object, const Arguments&);
   using ListPtr = std::shared_ptr<const List>;
   using DictPtr = std::shared_ptr<const Dict>;
   Value() : v_(None{}) {}
-  Value(Undefined u) : v_(std::move(u)) {}                        // NOLINT
-  Value(bool b) : v_(b) {}                                        // NOLINT
-  Value(std::int64_t i) : v_(i) {}                                // NOLINT
-  Value(double d) : v_(d) {}                                      // NOLINT
-  Value(std::string s) : v_(std::move(s)) {}                      // NOLINT
-  Value(const char* s) : v_(std::string(s)) {}                    // NOLINT
-  Value(List l);                                                  // NOLINT
-  Value(Dict d);                                                  // NOLINT
-  Value(std::shared_ptr<Namespace> n) : v_(std::move(n)) {}       // NOLINT
-  Value(std::shared_ptr<const Callable> c) : v_(std::move(c)) {}  // NOLINT
-  Value(std::shared_ptr<Loop> l) : v_(std::move(l)) {}            // NOLINT
-  static Value of_json(const Json& json);
-  static Value undefined(std::string why) { return Undefined{std::move(why)}; }
-  static Value function(std::string name, std::function<Value(Interpreter&, const Arguments&)> call,
-                        int depth = 1) {
-    return std::make_shared<const Callable>(Callable{std::move(name), std::move(call), depth});
+  Value(Undefined u) : v_(std::move(u)) {}     // NOLINT
+  Value(bool b) : v_(b) {}                     // NOLINT
+  Value(std::int64_t i) : v_(i) {}             // NOLINT
+  Value(double d) : v_(d) {}                   // NOLINT
+  Value(Text t) : v_(std::move(t)) {}          // NOLINT
+  Value(String s) : v_(Text(std::move(s))) {}  // NOLINT
+  template <std::size_t kSize>
+  Value(const char (&literal)[kSize])  // NOLINT
+      : v_(Text::outside({static_cast<const char*>(literal), kSize - 1})) {}
+  Value(const void*) = delete;                               // would be a bool
+  Value(List l);                                             // NOLINT
+  Value(Dict d);                                             // NOLINT
+  Value(std::shared_ptr<Namespace> n) : v_(std::move(n)) {}  // NOLINT
+  Value(Callable c, Budget& budget);
+  explicit Value(Loop l);
+  /// Its texts are those of `json`, which outlives the rendering.
+  static Value of_json(const Json& json, Budget& budget);
+  static Value undefined(std::string_view why, Budget& budget) {
+    return Undefined{Text::copy(why, budget)};
   }
+  static Value function(Function call, const Value& object, Budget& budget);
   [[nodiscard]] int depth() const;
 
   template <class T>
@@ -106,7 +105,7 @@ class Value {
   [[nodiscard]] const T* get() const {
     return std::get_if<T>(&v_);
   }
-  [[nodiscard]] const std::string* text() const { return std::get_if<std::string>(&v_); }
+  [[nodiscard]] const Text* text() const { return std::get_if<Text>(&v_); }
   [[nodiscard]] const List* list() const {
     const auto* p = std::get_if<ListPtr>(&v_);
     return p == nullptr ? nullptr : p->get();
@@ -134,35 +133,71 @@ class Value {
   [[nodiscard]] double number() const;         ///< of an is_number()
 
   [[nodiscard]] bool truth() const;
-  [[nodiscard]] std::string str() const;   ///< Python's str()
-  [[nodiscard]] std::string repr() const;  ///< Python's repr()
-  [[nodiscard]] const char* type() const;  ///< Python's name of the type
+  [[nodiscard]] Text str(Budget& budget) const;   ///< Python's str()
+  [[nodiscard]] Text repr(Budget& budget) const;  ///< Python's repr()
+  [[nodiscard]] const char* type() const;         ///< Python's name of the type
   /// Fails with the reason if this is undefined.
   const Value& defined() const;
   /// What iterating gives: items, characters, keys. Fails for what is not iterable.
-  [[nodiscard]] std::vector<Value> iterate() const;
+  [[nodiscard]] Vector<Value> iterate(Budget& budget) const;
+  /// Calls `visit` with each of them in order.
+  template <class Visit>
+  void each(Budget& budget, const Visit& visit) const;
 
  private:
-  std::variant<Undefined, None, bool, std::int64_t, double, std::string, ListPtr, DictPtr,
+  std::variant<Undefined, None, bool, std::int64_t, double, Text, ListPtr, DictPtr,
                std::shared_ptr<Namespace>, std::shared_ptr<const Callable>, std::shared_ptr<Loop>>
       v_;
 };
 
-[[nodiscard]] bool equal(const Value& a, const Value& b);
+/// A function, a method or a macro.
+struct Callable {
+  Value::Function call = nullptr;  ///< null: a macro
+  Value object;
+  const Statement* macro = nullptr;
+  std::shared_ptr<Scope> scope;  ///< of the macro
+  int depth = 1;                 ///< of the nesting of `object`
+};
+
+/// Bytes of the character at the front of a text that is not empty.
+[[nodiscard]] std::size_t character_bytes(std::string_view text);
+[[noreturn]] void fail_not_iterable(const Value& value);
+
+template <class Visit>
+void Value::each(Budget& budget, const Visit& visit) const {
+  const Value held = *this;  // visit() may replace the variable that this is
+  if (held.is<Undefined>()) return;
+  if (held.list() != nullptr) {
+    for (const Value& item : held.list()->items) visit(item);
+  } else if (held.dict() != nullptr) {
+    for (const auto& [key, value] : held.dict()->items) visit(key);
+  } else if (const Text* text = held.text()) {
+    for (std::size_t at = 0; at < text->size();) {
+      budget.spend(1);
+      const std::size_t n = character_bytes(text->view().substr(at));
+      visit(Value(text->part(at, n)));
+      at += n;
+    }
+  } else {
+    fail_not_iterable(held);
+  }
+}
+
+[[nodiscard]] bool equal(const Value& a, const Value& b, Budget& budget);
 /// Less than zero, zero or more. Fails for what Python does not order.
-[[nodiscard]] int compare(const Value& a, const Value& b);
+[[nodiscard]] int compare(const Value& a, const Value& b, Budget& budget);
 /// Whether `item` is in a container. Fails for what contains nothing.
-[[nodiscard]] bool contains(const Value& container, const Value& item);
+[[nodiscard]] bool contains(const Value& container, const Value& item, Budget& budget);
 
 struct JsonStyle {
   bool ensure_ascii = false;
   bool sort_keys = false;
-  std::string indent;  ///< of a level; used if `pretty`
+  Text indent;  ///< of a level; used if `pretty`
   bool pretty = false;
-  std::string item_separator = ", ", key_separator = ": ";
+  Text item_separator = Text::outside(", "), key_separator = Text::outside(": ");
 };
 /// Python's json.dumps.
-[[nodiscard]] std::string to_json(const Value& value, const JsonStyle& style);
+[[nodiscard]] Text to_json(const Value& value, const JsonStyle& style, Budget& budget);
 /// Python's repr of a float.
 [[nodiscard]] std::string float_text(double value);
 

@@ -11,7 +11,7 @@ namespace {
 
 namespace utf8 = model::utf8;
 
-void append_json_text(std::string& out, const std::string& text, bool ascii) {
+void append_json_text(String& out, std::string_view text, bool ascii) {
   out += '"';
   for (std::string_view rest = text; !rest.empty();) {
     const utf8::Point p = utf8::front(rest);
@@ -55,10 +55,11 @@ void append_json_text(std::string& out, const std::string& text, bool ascii) {
 
 class JsonWriter {
  public:
-  explicit JsonWriter(const JsonStyle& style) : style_(style) {}
+  JsonWriter(const JsonStyle& style, Budget& budget)
+      : out(budget), style_(style), budget_(budget) {}
   void write(const Value& value, int depth) {
     value.defined();
-    spend(1);
+    budget_.spend(1);
     if (out.size() > kMaxText) fail("tojson: the text is too long");
     if (value.is<None>()) {
       out += "null";
@@ -71,23 +72,25 @@ class JsonWriter {
     } else if (value.is_integer()) {
       out += std::to_string(value.integer());
     } else if (value.text() != nullptr) {
-      append_json_text(out, *value.text(), style_.ensure_ascii);
+      append_text(*value.text());
     } else if (value.list() != nullptr) {
       members('[', ']', value.list()->items, depth,
               [&](const Value& item) { write(item, depth + 1); });
     } else if (value.dict() != nullptr) {
       auto items = value.dict()->items;
       if (style_.sort_keys)
-        std::stable_sort(items.begin(), items.end(), [](const auto& x, const auto& y) {
-          return compare(x.first, y.first) < 0;
+        std::stable_sort(items.begin(), items.end(), [&](const auto& x, const auto& y) {
+          return compare(x.first, y.first, budget_) < 0;
         });
       members('{', '}', items, depth, [&](const auto& item) {
         if (item.first.text() != nullptr) {
-          append_json_text(out, *item.first.text(), style_.ensure_ascii);
+          append_text(*item.first.text());
         } else {
-          JsonWriter key(style_);
+          JsonWriter key(style_, budget_);
           key.write(item.first, depth + 1);
-          out += '"' + key.out + '"';
+          out += '"';
+          out += key.out;
+          out += '"';
         }
         out += style_.key_separator;
         write(item.second, depth + 1);
@@ -96,9 +99,13 @@ class JsonWriter {
       fail(format("Object of type {} is not JSON serializable", value.type()));
     }
   }
-  std::string out;
+  String out;
 
  private:
+  void append_text(std::string_view text) {
+    budget_.read(text.size());
+    append_json_text(out, text, style_.ensure_ascii);
+  }
   template <class Items, class Write>
   void members(char open, char close, const Items& items, int depth, const Write& write_one) {
     out += open;
@@ -118,12 +125,13 @@ class JsonWriter {
     for (int i = 0; i < depth; ++i) out += style_.indent;
   }
   const JsonStyle& style_;
+  Budget& budget_;
 };
 
 }  // namespace
 
-std::string to_json(const Value& value, const JsonStyle& style) {
-  JsonWriter writer(style);
+Text to_json(const Value& value, const JsonStyle& style, Budget& budget) {
+  JsonWriter writer(style, budget);
   writer.write(value, 0);
   return std::move(writer.out);
 }
