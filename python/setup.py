@@ -1,7 +1,6 @@
-"""The distribution `neap`: the Python package, and the command `neap` with its libraries. From a checkout it brings
-`torch_memory_saver`, its drop-in, along.
+"""The distribution `neap`: the Python package, and the command `neap` with its libraries.
 
-NEAP_WITHOUT_DROP_IN=1 leaves the drop-in out: the peer's own package then stays as it is.
+The drop-in for torch_memory_saver replaces another package, so it is a distribution of its own: memory_saver/.
 """
 
 import os
@@ -34,11 +33,6 @@ class BuildNeap(BuildNative):
                                         for to, file in files if file.exists()]
 
 
-drop_in = HERE / "memory_saver"
-dependencies = []
-if drop_in.exists() and os.environ.get("NEAP_WITHOUT_DROP_IN", "0") in ("", "0"):
-    dependencies.append(f"torch_memory_saver @ {drop_in.as_uri()}")
-
 setup(
     name="neap",
     version="0.1.0",
@@ -46,7 +40,6 @@ setup(
     python_requires=">=3.9",
     packages=["neap"],
     ext_modules=[Extension("neap.libneap_hook", sources=[])],
-    install_requires=dependencies,
     cmdclass={"build_ext": BuildNeap, "bdist_wheel": PlatformWheel},
     zip_safe=False,
 )

@@ -1,4 +1,4 @@
-"""`pip install ./python`: both distributions, offline, with the libraries that are built already."""
+"""`pip install ./python` and its drop-in, offline, with the libraries that are built already."""
 
 import os
 import shutil
@@ -8,16 +8,32 @@ import sys
 from conftest import BUILD, SOURCE, run, environment
 
 
-def test_one_install_brings_both_distributions(tmp_path):
-    shutil.copytree(SOURCE / "python", tmp_path / "python",
-                    ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
-    to = tmp_path / "site"
+def install(tmp_path, to, *folders):
+    """Installs folders of python/ to `to`."""
+    if not (tmp_path / "python").exists():
+        shutil.copytree(SOURCE / "python", tmp_path / "python",
+                        ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
     done = subprocess.run(
         [sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-index", "--target",
-         str(to), str(tmp_path / "python")],
+         str(to), *(str(tmp_path / folder) for folder in folders)],
         capture_output=True, text=True,
         env={**os.environ, "NEAP_PREBUILT_DIR": str(BUILD)})
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_neap_alone_leaves_torch_memory_saver_as_it_is(tmp_path):
+    to = tmp_path / "site"
+    install(tmp_path, to, "python")
+    assert (to / "neap/libneap_hook.so").exists()
+    assert not list(to.glob("torch_memory_saver*"))
+    metadata = next(to.glob("neap-*.dist-info")) / "METADATA"
+    assert "file://" not in metadata.read_text()
+    assert "Requires-Dist" not in metadata.read_text()
+
+
+def test_the_drop_in_is_a_distribution_of_its_own(tmp_path):
+    to = tmp_path / "site"
+    install(tmp_path, to, "python", "python/memory_saver")
     for name in ("neap/libneap_hook.so", "torch_memory_saver/__init__.py",
                  "torch_memory_saver_hook_mode_preload_cu13.abi3.so",
                  "torch_memory_saver_hook_mode_preload_cu12.abi3.so",
