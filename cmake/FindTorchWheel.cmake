@@ -3,8 +3,7 @@
 include_guard(GLOBAL)
 if(NOT EXISTS "${NEAP_TORCH_ROOT}/torch/include/ATen/ATen.h")
   message(FATAL_ERROR "NEAP_TORCH_ROOT is \"${NEAP_TORCH_ROOT}\", which holds no torch/include/ATen/ATen.h. "
-                      "Run scripts/setup (it prints the folder), or: "
-                      "pip install --no-deps --target DIR torch==2.11.0 nvidia-cuda-cupti==13.0.85 nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88")
+                      "Run scripts/setup (it prints the folder), or: pip install --no-deps --target DIR -r scripts/torch-requirements.txt")
 endif()
 if(NOT EXISTS "${NEAP_TORCH_ROOT}/nvidia/cu13/include/crt/host_config.h")
   message(FATAL_ERROR "NEAP_TORCH_ROOT, ${NEAP_TORCH_ROOT}, holds no nvidia/cu13/include/crt. Run scripts/setup.")

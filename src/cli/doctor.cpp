@@ -23,6 +23,7 @@
 #include "bench/rates.h"
 #include "cli/command.h"
 #include "cli/elf_needs.h"
+#include "cli/torch_versions.h"
 #include "cli/trainer_library.h"
 #include "cli/version.h"
 #include "device/cuda/cuda_device.h"
@@ -96,12 +97,30 @@ class Doctor final : public Command {
     if (!trainer.ok()) return {{"usable", false}, {"reason", trainer.status().message()}};
     Json out = {{"usable", true},
                 {"library", trainer->library.string()},
-                {"libtorch", trainer->libtorch.string()}};
+                {"libtorch", trainer->libtorch.string()},
+                {"torch", describe_torch()}};
     if (quick_) return out;
     if (const auto facts = parse_json(trainer->facts(), "the trainer's facts"); facts.ok())
       out.update(*facts);
     if (out.contains("products")) products_ = out["products"];
     issue_seconds_ = out.value("issue_seconds", 0.0);
+    return out;
+  }
+
+  /// The version that the trainer was built with, and those that all tests ran with.
+  Json describe_torch() {
+    Json out = {{"version", kTorchVersion}, {"tested_on", nullptr}};
+    std::string all;
+    for (const TestedTorch& tested : kTestedTorch) {
+      if (tested.version == minor_version(kTorchVersion)) out["tested_on"] = tested.where;
+      out["tested"][std::string(tested.version)] = tested.where;
+      all += format("{}{} ({})", all.empty() ? "" : ", ", tested.version, tested.where);
+    }
+    if (out["tested_on"].is_null())
+      advice_.push_back(
+          format("The trainer is built with torch {}, which was not tested. Tested: {}. "
+                 "Run make test with this torch before you rely on it.",
+                 kTorchVersion, all));
     return out;
   }
 
@@ -279,6 +298,11 @@ class Doctor final : public Command {
     if (trainer["usable"].get<bool>()) {
       line("trainer", trainer["library"].get<std::string>());
       line("libtorch", trainer["libtorch"].get<std::string>());
+      const Json& torch = trainer["torch"];
+      std::string tested;
+      for (const auto& [version, where] : torch["tested"].items())
+        tested += (tested.empty() ? "" : ", ") + version + " on " + where.get<std::string>();
+      line("built with torch", torch["version"].get<std::string>() + "; tested: " + tested);
     } else {
       line("no trainer", trainer["reason"].get<std::string>());
     }

@@ -12,16 +12,19 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/installation.h"
+#include "cli/torch_versions.h"
 
 namespace neap::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kTorchVersion = "2.11.";
-constexpr std::string_view kGetTorch =
-    "Install it for the python3 on PATH (pip install torch==2.11.0), or set NEAP_TORCH_ROOT to a "
-    "folder that holds torch/";
+std::string how_to_get_torch() {
+  return format(
+      "Install it for the python3 on PATH (pip install torch=={}), or set NEAP_TORCH_ROOT to a "
+      "folder that holds torch/, or build Neap with your torch (README.md)",
+      kTorchVersion);
+}
 
 Status unsupported(std::string message) {
   return {ErrorCode::kUnsupported, std::move(message)};
@@ -57,9 +60,9 @@ Status check_version(const fs::path& root) {
           ? "unknown"
           : text->substr(at + kMark.size(),
                          text->find('\'', at + kMark.size()) - at - kMark.size());
-  if (!version.starts_with(kTorchVersion))
-    return unsupported(format("The trainer needs libtorch {}x; torch in {} is {}. {}",
-                              kTorchVersion, root.string(), version, kGetTorch));
+  if (minor_version(version) != minor_version(kTorchVersion))
+    return unsupported(format("The trainer is built with libtorch {}; torch in {} is {}. {}",
+                              kTorchVersion, root.string(), version, how_to_get_torch()));
   return {};
 }
 
@@ -108,8 +111,8 @@ Result<void*> open_with_libtorch(const fs::path& file) {
       return unsupported(format("The trainer does not load: {}", reason));
     const fs::path found = root_of_python();
     if (found.empty())
-      return unsupported(format("The trainer needs libtorch {}x, which was not found. {}",
-                                kTorchVersion, kGetTorch));
+      return unsupported(format("The trainer needs libtorch {}, which was not found. {}",
+                                kTorchVersion, how_to_get_torch()));
     NEAP_TRY(load_libtorch(found).with_context("loading the libtorch of python3"));
   }
   if (void* library = open_trainer(file); library != nullptr) return library;

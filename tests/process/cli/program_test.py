@@ -19,6 +19,7 @@ import neap_program  # noqa: E402
 
 BUILD = Path(sys.argv[1])
 TORCH_ROOT = sys.argv[2] if len(sys.argv) > 2 and sys.argv[2] else None
+TORCH_VERSION = re.search(r"'([\d.]+)", (Path(TORCH_ROOT) / "torch" / "version.py").read_text())[1] if TORCH_ROOT else None
 CLEAN = neap_program.environment(["NEAP_TORCH_ROOT", "NEAP_TRAINER_LIBRARY", "NEAP_HOOK_LIBRARY", "LD_LIBRARY_PATH"])
 
 
@@ -172,8 +173,15 @@ class Program(unittest.TestCase):
     def test_no_torch(self):
         done = run(self.neap, "train", "job.toml", PATH=python_that_finds(self.folder() / "bin", ""))
         self.assertEqual(done.returncode, 1)
-        self.assertIn("pip install torch==2.11.0", done.stderr)
+        self.assertIn(f"pip install torch=={TORCH_VERSION}", done.stderr)
         self.assertIn("NEAP_TORCH_ROOT", done.stderr)
+
+    @unittest.skipUnless(TORCH_ROOT, "a build without the trainer")
+    def test_doctor_says_which_torch_was_built_with_and_which_were_tested(self):
+        torch = json.loads(run(self.neap, "doctor", "--json", "--quick", NEAP_TORCH_ROOT=TORCH_ROOT).stdout)["trainer"]["torch"]
+        self.assertEqual(torch["version"], TORCH_VERSION)
+        self.assertIn("2.11", torch["tested"])
+        self.assertEqual(torch["tested_on"], torch["tested"].get(TORCH_VERSION.rpartition(".")[0]))
 
     @unittest.skipUnless(TORCH_ROOT, "a build without the trainer")
     def test_another_version_of_torch(self):
