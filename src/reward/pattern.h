@@ -25,7 +25,7 @@ class Pattern {
 
  private:
   struct Code;
-  [[nodiscard]] bool match(std::string_view text, std::size_t from) const;
+  class Search;
   std::shared_ptr<Code> code_;
 };
 

@@ -56,6 +56,7 @@ struct Setting {
   std::int64_t max_response_length = 0;  ///< tokens
   std::string prompt_key{};              ///< field of a row with the prompt
   std::filesystem::path folder{};        ///< programs run in it
+  std::size_t threads = 1;               ///< of rules
 };
 
 [[nodiscard]] Result<std::unique_ptr<RewardFunction>> make_function(

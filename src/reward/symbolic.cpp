@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -115,30 +116,60 @@ std::string as_hundredths(const std::string& text) {
   return "(" + text + ")/100";
 }
 
-bool same_texts(const std::string& a, const std::string& b) {
-  return same(parse_answer(a), parse_answer(b));
+// A text in all the ways in which it is compared.
+struct Reading {
+  std::string squeezed_text;
+  Answer answer, statement;
+  std::string plain;
+  bool percent = false;
+
+  explicit Reading(std::string_view text) {
+    const CleanedText cleaned = clean_latex(text);
+    if (cleaned.text.empty()) return;
+    squeezed_text = squeezed(cleaned.text);
+    plain = without_thousands(without_spaces(cleaned.text));
+    answer = parse_answer(plain);
+    statement = parse_statement(plain);
+    percent = cleaned.percent;
+  }
+  [[nodiscard]] bool empty() const { return squeezed_text.empty(); }
+  [[nodiscard]] Answer hundredths() const { return parse_answer(as_hundredths(plain)); }
+};
+
+bool same(const Reading& a, const Reading& t) {
+  if (a.empty() || t.empty()) return false;
+  if (a.squeezed_text == t.squeezed_text) return true;
+  if (same(a.answer, t.answer) || same_curve(a.statement, t.statement)) return true;
+  if (a.percent == t.percent) return false;
+  return a.percent ? same(a.hundredths(), t.answer) : same(a.answer, t.hundredths());
 }
 
 }  // namespace
 
-bool symbolically_equal(std::string_view answer, std::string_view truth) {
+struct SymbolicTruth::Impl {
+  std::string text;
+  std::optional<Reading> reading;  // none of a text that is too long
+};
+
+SymbolicTruth::SymbolicTruth(std::string_view truth) {
+  auto made = std::make_unique<Impl>();
+  made->text = trimmed(truth);
+  if (made->text.size() <= kMaxBytes) made->reading.emplace(made->text);
+  impl_ = std::move(made);
+}
+SymbolicTruth::SymbolicTruth(SymbolicTruth&&) noexcept = default;
+SymbolicTruth& SymbolicTruth::operator=(SymbolicTruth&&) noexcept = default;
+SymbolicTruth::~SymbolicTruth() = default;
+
+bool SymbolicTruth::equals(std::string_view answer) const {
   answer = trimmed(answer);
-  truth = trimmed(truth);
-  if (answer.empty() || truth.empty()) return false;
-  if (answer == truth) return true;
-  if (answer.size() > kMaxBytes || truth.size() > kMaxBytes) return false;
-  const CleanedText a = clean_latex(answer);
-  const CleanedText t = clean_latex(truth);
-  if (a.text.empty() || t.text.empty()) return false;
-  if (squeezed(a.text) == squeezed(t.text)) return true;
-  const std::string plain_answer = without_thousands(without_spaces(a.text));
-  const std::string plain_truth = without_thousands(without_spaces(t.text));
-  if (same_texts(plain_answer, plain_truth) ||
-      same_curve(parse_statement(plain_answer), parse_statement(plain_truth)))
-    return true;
-  if (a.percent == t.percent) return false;
-  return a.percent ? same_texts(as_hundredths(plain_answer), plain_truth)
-                   : same_texts(plain_answer, as_hundredths(plain_truth));
+  if (answer.empty() || impl_->text.empty()) return false;
+  if (answer == impl_->text) return true;
+  return impl_->reading && answer.size() <= kMaxBytes && same(Reading(answer), *impl_->reading);
+}
+
+bool symbolically_equal(std::string_view answer, std::string_view truth) {
+  return SymbolicTruth(truth).equals(answer);
 }
 
 }  // namespace neap::reward

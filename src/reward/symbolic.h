@@ -5,13 +5,29 @@
 //           at most some 50 ms for those that are written to take long.
 #pragma once
 
+#include <memory>
 #include <string_view>
 
 namespace neap::reward {
 
-/// Numbers, fractions, roots and expressions with variables by their values; percentages as the
-/// number or the number / 100; tuples, intervals and matrices part by part; sets, lists and unions in
-/// any order; inequalities as intervals; "x = 5" as 5; anything else as text without spaces and upper case.
+/// A ground truth that is read once and compared often.
+class SymbolicTruth {
+ public:
+  explicit SymbolicTruth(std::string_view truth);
+  SymbolicTruth(SymbolicTruth&&) noexcept;
+  SymbolicTruth& operator=(SymbolicTruth&&) noexcept;
+  ~SymbolicTruth();
+  /// Numbers, fractions, roots and expressions with variables by their values; percentages as the
+  /// number or the number / 100; tuples, intervals and matrices part by part; sets, lists and unions
+  /// in any order; inequalities as intervals; "x = 5" as 5; anything else as text without spaces and
+  /// upper case. Any thread.
+  [[nodiscard]] bool equals(std::string_view answer) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<const Impl> impl_;
+};
+
 [[nodiscard]] bool symbolically_equal(std::string_view answer, std::string_view truth);
 
 }  // namespace neap::reward

@@ -166,14 +166,14 @@ void EvaluationRun::read() {
   const spec::Architecture& shape = text_->actor;
   if (request_.any_prompt_length) job_.data.max_prompt_length = shape.longest_sequence();
   const bool find_rule = job_.reward.functions.empty() && !job_.has_reward_model();
-  if (!find_rule) rewards_.emplace(make_rewards(job_));
+  if (!find_rule) rewards_.emplace(make_rewards(job_, launch_.device.target.threads));
   data_ = read_data(*text_, find_rule ? rule_check() : reward_check(job_, *rewards_),
                     encoding_threads(launch_.device.target.threads, launch_.ranks->size()));
   if (find_rule) {
     job_.reward.functions.emplace_back().kind = data_.held_out.count(kNotNumeric) == 0
                                                     ? spec::RewardKind::kNumeric
                                                     : spec::RewardKind::kSymbolic;
-    rewards_.emplace(make_rewards(job_));
+    rewards_.emplace(make_rewards(job_, launch_.device.target.threads));
     if (launch_.ranks->first())
       log::info(format("No reward is configured: responses are scored by rule \"{}\"",
                        to_string(job_.reward.functions.front().kind)));

@@ -81,9 +81,10 @@ data::StoredRow Rows::at(std::size_t number) const {
   throw Error(Status(row.status()).with_context(format("reading {}", files_.where(number))));
 }
 
-reward::RewardSet make_rewards(const spec::Job& job) {
-  return value_or_throw(reward::RewardSet::make(
-      job.reward, {job.data.max_response_length, job.data.prompt_key, job.folder}));
+reward::RewardSet make_rewards(const spec::Job& job, std::int64_t threads) {
+  return value_or_throw(
+      reward::RewardSet::make(job.reward, {job.data.max_response_length, job.data.prompt_key,
+                                           job.folder, static_cast<std::size_t>(threads)}));
 }
 
 std::size_t encoding_threads(std::int64_t of_a_rank, int ranks) {

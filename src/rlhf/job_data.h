@@ -42,7 +42,7 @@ struct JobData {
   Rows held_out;  ///< empty without data.val_files
 };
 
-[[nodiscard]] reward::RewardSet make_rewards(const spec::Job& job);
+[[nodiscard]] reward::RewardSet make_rewards(const spec::Job& job, std::int64_t threads);
 
 /// Threads that encode: of large files one rank of a machine encodes while the others wait for it.
 [[nodiscard]] std::size_t encoding_threads(std::int64_t of_a_rank, int ranks);

@@ -246,7 +246,7 @@ std::int64_t Run::count_steps() {
 
 void Run::read_data() {
   texts_.emplace(open_texts(job_, tokenizer_));
-  rewards_.emplace(make_rewards(job_));
+  rewards_.emplace(make_rewards(job_, device_.target.threads));
   data_.emplace(rlhf::read_data(*texts_, reward_check(job_, *rewards_),
                                 encoding_threads(device_.target.threads, ranks_.size())));
 }

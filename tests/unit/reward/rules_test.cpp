@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "reward/reward_set.h"
 
@@ -122,6 +125,39 @@ TEST(SymbolicRule, LooksForTheBoxFirst) {
   EXPECT_EQ(value(RewardKind::kSymbolic, "\\frac{1}{2}", "So 3 \\boxed{0.5} #### 7"), 1);
   EXPECT_EQ(value(RewardKind::kSymbolic, "we get $\\boxed{x=2}$", "Answer: 2"), 1);
   EXPECT_EQ(value(RewardKind::kSymbolic, "2", "2"), 0) << "no place for an answer";
+}
+
+// Rows and a pattern are shared by the threads that score.
+TEST(Rules, ScoreTheSameOnSeveralThreads) {
+  constexpr int kRows = 32, kOfEach = 32;
+  std::vector<Json> rows;
+  std::vector<std::string> texts;
+  for (int i = 0; i < kRows; ++i) rows.push_back({{"answer", i}});
+  for (int i = 0; i < kRows * kOfEach; ++i)
+    texts.push_back("Step " + std::to_string(i) + ": \\boxed{" + std::to_string(i % 37) + "}");
+  std::vector<Response> responses;
+  for (int i = 0; i < kRows * kOfEach; ++i)
+    responses.push_back({&rows[static_cast<std::size_t>(i / kOfEach)],
+                         texts[static_cast<std::size_t>(i)], 1, false});
+  for (const RewardKind kind : {RewardKind::kNumeric, RewardKind::kSymbolic, RewardKind::kExact,
+                                RewardKind::kRegex, RewardKind::kFormat}) {
+    RewardFunctionConfig each = config(kind);
+    if (kind == RewardKind::kExact) each.extract = {"pattern"};
+    if (kind == RewardKind::kExact || kind == RewardKind::kRegex)
+      each.pattern = "boxed.([0-9]*[02468])\\}";
+    const auto scores = [&](std::size_t threads) {
+      Setting setting{100};
+      setting.threads = threads;
+      std::vector<double> out;
+      const auto rule = *make_rule(each, setting);
+      const std::vector<Score> scored = *rule->score(responses);
+      for (const Score& score : scored) out.push_back(score.value);
+      return out;
+    };
+    const std::vector<double> alone = scores(1);
+    EXPECT_EQ(alone, scores(4)) << spec::to_string(kind);
+    EXPECT_EQ(std::count(alone.begin(), alone.end(), 1) > 0, kind != RewardKind::kFormat);
+  }
 }
 
 TEST(RegexRule, FindsThePatternAnywhere) {

@@ -1,0 +1,229 @@
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+
+#include "base/format.h"
+#include "reward/expression_parser.h"
+#include "reward/extract.h"
+#include "reward/ground_truth.h"
+#include "reward/latex.h"
+#include "reward/number.h"
+#include "reward/rule.h"
+#include "reward/symbolic.h"
+
+namespace neap::reward {
+namespace {
+
+using spec::Extraction;
+using spec::RewardKind;
+
+std::vector<Extraction> usual_extractions(RewardKind kind) {
+  switch (kind) {
+    case RewardKind::kNumeric:
+      return {Extraction::kHashes, Extraction::kBoxed, Extraction::kAnswerTag,
+              Extraction::kAnswerLine, Extraction::kLastNumber};
+    case RewardKind::kSymbolic:
+      return {Extraction::kBoxed, Extraction::kAnswerTag, Extraction::kHashes,
+              Extraction::kAnswerLine};
+    default:
+      return {Extraction::kWhole};
+  }
+}
+
+// A data set may have the whole solution where another has the answer.
+std::string_view answer_of_truth(std::string_view truth) {
+  for (const Extraction how : {Extraction::kHashes, Extraction::kBoxed})
+    if (const auto answer = extract(truth, how, nullptr)) return *answer;
+  return truth;
+}
+
+class AnswerRule : public Rule {
+ public:
+  AnswerRule(const spec::RewardFunctionConfig& config, const Setting& setting,
+             std::optional<Pattern> pattern)
+      : Rule(config, setting), pattern_(std::move(pattern)) {
+    for (const std::string& name : config.extract)
+      extract_.push_back(*spec::parse_extraction(name));
+    if (extract_.empty()) extract_ = usual_extractions(config.kind);
+  }
+  [[nodiscard]] std::vector<std::string> part_names() const override { return {"acc", "answered"}; }
+  [[nodiscard]] std::optional<std::string> answer(const Response& response) const override {
+    const std::optional<std::string_view> found = answer_of(response.text);
+    return found ? canonical(*found) : std::nullopt;
+  }
+  [[nodiscard]] Status check(const Json& row) const override {
+    NEAP_TRY_ASSIGN(const auto truths, ground_truths(row, config().ground_truth));
+    for (const std::string& truth : truths) NEAP_TRY(check_truth(truth));
+    return {};
+  }
+
+ protected:
+  /// Compares answers with one ground truth.
+  class Truth {
+   public:
+    Truth() = default;
+    Truth(const Truth&) = delete;
+    Truth& operator=(const Truth&) = delete;
+    virtual ~Truth() = default;
+    [[nodiscard]] virtual bool equals(std::string_view answer) const = 0;
+  };
+  [[nodiscard]] virtual std::unique_ptr<const Truth> read_truth(const std::string& truth) const = 0;
+  /// `answer` written in one way.
+  [[nodiscard]] virtual std::optional<std::string> canonical(std::string_view answer) const = 0;
+  [[nodiscard]] virtual Status check_truth(const std::string&) const { return {}; }
+
+ private:
+  struct Truths final : OfRow {
+    std::vector<std::unique_ptr<const Truth>> all;  // each is right
+  };
+  [[nodiscard]] std::unique_ptr<const OfRow> read_row(const Json& row) const override {
+    auto out = std::make_unique<Truths>();
+    if (const auto truths = ground_truths(row, config().ground_truth); truths.ok())
+      for (const std::string& truth : *truths) out->all.push_back(read_truth(truth));
+    return out;
+  }
+  [[nodiscard]] Score score_one(const Response& response, const OfRow* of_row) const override {
+    const std::optional<std::string_view> answer = answer_of(response.text);
+    const auto& truths = static_cast<const Truths*>(of_row)->all;
+    const bool correct = answer && std::any_of(truths.begin(), truths.end(), [&](const auto& each) {
+                           return each->equals(*answer);
+                         });
+    return {value_of(correct), {correct ? 1.0 : 0.0, answer ? 1.0 : 0.0}};
+  }
+  [[nodiscard]] std::optional<std::string_view> answer_of(std::string_view text) const {
+    for (const Extraction how : extract_)
+      if (const auto answer = extract(text, how, pattern_ ? &*pattern_ : nullptr);
+          answer && !answer->empty())
+        return answer;
+    return std::nullopt;
+  }
+  std::vector<Extraction> extract_;
+  std::optional<Pattern> pattern_;
+};
+
+class ExactRule final : public AnswerRule {
+ public:
+  using AnswerRule::AnswerRule;
+
+ private:
+  [[nodiscard]] std::string written(std::string_view text) const {
+    std::string out(text);
+    if (!config().ignore_case) return out;
+    for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return out;
+  }
+  [[nodiscard]] std::optional<std::string> canonical(std::string_view answer) const override {
+    return written(answer);
+  }
+  [[nodiscard]] std::unique_ptr<const Truth> read_truth(const std::string& truth) const override {
+    struct Exact final : Truth {
+      Exact(const ExactRule& of, const std::string& text) : rule(of), written(of.written(text)) {}
+      [[nodiscard]] bool equals(std::string_view answer) const override {
+        return rule.written(answer) == written;
+      }
+      const ExactRule& rule;
+      std::string written;
+    };
+    return std::make_unique<Exact>(*this, truth);
+  }
+};
+
+struct Number {
+  std::string decimal;  // canonical; empty for a fraction
+  double value = 0;
+};
+
+// A decimal number, an expression without variables, or the first number in a phrase.
+std::optional<Number> number_of(std::string_view text) {
+  const CleanedText cleaned = clean_latex(text);
+  std::string_view clean = cleaned.text;
+  if (const auto equals = clean.rfind('='); equals != std::string_view::npos)
+    clean = trimmed(clean.substr(equals + 1));
+  auto decimal = canonical_decimal(clean);
+  if (!decimal) {
+    const auto expression = parse_expression(clean);
+    if (expression && expression->variables().empty()) {
+      const std::complex<double> value = expression->evaluate({}).value;
+      if (std::isfinite(value.real()) && value.imag() == 0) return Number{"", value.real()};
+    }
+    const auto first = first_number(clean);
+    if (!first || clean.find('\\') != std::string_view::npos) return std::nullopt;
+    decimal = canonical_decimal(*first);
+  }
+  if (!decimal) return std::nullopt;
+  return Number{*decimal, std::strtod(decimal->c_str(), nullptr)};
+}
+
+bool same_number(const Number& a, const Number& truth, double tolerance) {
+  if (!a.decimal.empty() && a.decimal == truth.decimal) return true;
+  // A fraction and a decimal are compared as doubles.
+  if (a.decimal.empty() || truth.decimal.empty()) tolerance = std::max(tolerance, 1e-14);
+  return tolerance > 0 && std::abs(a.value - truth.value) <= tolerance * std::abs(truth.value);
+}
+
+class NumericRule final : public AnswerRule {
+ public:
+  using AnswerRule::AnswerRule;
+
+ private:
+  [[nodiscard]] std::optional<std::string> canonical(std::string_view answer) const override {
+    const auto number = number_of(answer);
+    if (!number) return std::nullopt;
+    return number->decimal.empty() ? format("{:.15g}", number->value) : number->decimal;
+  }
+  [[nodiscard]] Status check_truth(const std::string& truth) const override {
+    if (number_of(answer_of_truth(truth))) return {};
+    return {ErrorCode::kCorrupt,
+            format("the right answer \"{}\" holds no number; take kind \"symbolic\" or \"exact\"",
+                   std::string_view(truth).substr(0, 80))};
+  }
+  [[nodiscard]] std::unique_ptr<const Truth> read_truth(const std::string& truth) const override {
+    struct Numeric final : Truth {
+      Numeric(std::optional<Number> of, double difference)
+          : number(std::move(of)), tolerance(difference) {}
+      [[nodiscard]] bool equals(std::string_view answer) const override {
+        const auto a = number_of(answer);
+        return a && number && same_number(*a, *number, tolerance);
+      }
+      std::optional<Number> number;
+      double tolerance;
+    };
+    return std::make_unique<Numeric>(number_of(answer_of_truth(truth)), config().tolerance);
+  }
+};
+
+class SymbolicRule final : public AnswerRule {
+ public:
+  using AnswerRule::AnswerRule;
+
+ private:
+  [[nodiscard]] std::optional<std::string> canonical(std::string_view answer) const override {
+    const CleanedText cleaned = clean_latex(answer);
+    return cleaned.text + (cleaned.percent ? "%" : "");
+  }
+  [[nodiscard]] std::unique_ptr<const Truth> read_truth(const std::string& truth) const override {
+    struct Symbolic final : Truth {
+      explicit Symbolic(std::string_view text) : truth(text) {}
+      [[nodiscard]] bool equals(std::string_view answer) const override {
+        return truth.equals(answer);
+      }
+      SymbolicTruth truth;
+    };
+    return std::make_unique<Symbolic>(answer_of_truth(truth));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<RewardFunction> make_answer_rule(const spec::RewardFunctionConfig& config,
+                                                 const Setting& setting,
+                                                 std::optional<Pattern> pattern) {
+  if (config.kind == RewardKind::kExact)
+    return std::make_unique<ExactRule>(config, setting, std::move(pattern));
+  if (config.kind == RewardKind::kNumeric)
+    return std::make_unique<NumericRule>(config, setting, std::move(pattern));
+  return std::make_unique<SymbolicRule>(config, setting, std::move(pattern));
+}
+
+}  // namespace neap::reward

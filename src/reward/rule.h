@@ -1,0 +1,49 @@
+// What rules have in common: they score each response alone, several at a time.
+//
+// Threads   score() starts its own; what a rule overrides is const and called by several at once.
+// Failure   kInvalidArgument for a wrong configuration.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "reward/pattern.h"
+#include "reward/reward.h"
+
+namespace neap::reward {
+
+class Rule : public RewardFunction {
+ public:
+  Rule(const spec::RewardFunctionConfig& config, const Setting& setting)
+      : config_(config), threads_(setting.threads) {}
+  [[nodiscard]] Status check(const Json&) const override { return {}; }
+  [[nodiscard]] Result<std::vector<Score>> score(std::span<const Response> responses) final;
+
+ protected:
+  /// What a rule needs to know of a row, made once for all responses to it.
+  class OfRow {
+   public:
+    OfRow() = default;
+    OfRow(const OfRow&) = delete;
+    OfRow& operator=(const OfRow&) = delete;
+    virtual ~OfRow() = default;
+  };
+  [[nodiscard]] virtual std::unique_ptr<const OfRow> read_row(const Json&) const { return nullptr; }
+  /// `of_row` is read_row() of the response's row.
+  [[nodiscard]] virtual Score score_one(const Response& response, const OfRow* of_row) const = 0;
+  [[nodiscard]] double value_of(bool correct) const {
+    return correct ? config_.correct_score : config_.wrong_score;
+  }
+  [[nodiscard]] const spec::RewardFunctionConfig& config() const { return config_; }
+
+ private:
+  spec::RewardFunctionConfig config_;
+  std::size_t threads_;
+};
+
+/// Rules that compare an answer with the row's ground truth: exact, numeric, symbolic.
+[[nodiscard]] std::unique_ptr<RewardFunction> make_answer_rule(
+    const spec::RewardFunctionConfig& config, const Setting& setting,
+    std::optional<Pattern> pattern);
+
+}  // namespace neap::reward
