@@ -1,10 +1,14 @@
 #include "reward/answer.h"
 
 #include <algorithm>
-#include <cctype>
+#include <cmath>
+#include <complex>
+#include <cstdlib>
+#include <iterator>
 #include <utility>
 
 #include "reward/expression_parser.h"
+#include "reward/names.h"
 #include "reward/number.h"
 
 namespace neap::reward {
@@ -12,6 +16,7 @@ namespace {
 
 constexpr std::size_t kMaxItems = 64;
 constexpr int kMaxLevels = 16;
+constexpr std::string_view kPlusMinus = "\\pm";
 
 // Splits at `separator` outside of brackets. "(a, b]" is one bracket.
 std::vector<std::string_view> split(std::string_view text, std::string_view separator) {
@@ -45,24 +50,15 @@ Answer parse(std::string_view text, int depth);
 Answer many(AnswerKind kind, const std::vector<std::string_view>& parts, int depth,
             std::string text) {
   Answer out{.kind = kind, .text = std::move(text)};
-  for (const std::string_view part : parts) out.items.push_back(parse(part, depth + 1));
+  for (const std::string_view part : parts) {
+    Answer item = parse(part, depth + 1);
+    if (kind == AnswerKind::kList && item.kind == AnswerKind::kList && item.text == kPlusMinus) {
+      std::move(item.items.begin(), item.items.end(), std::back_inserter(out.items));
+    } else {
+      out.items.push_back(std::move(item));
+    }
+  }
   return out;
-}
-
-bool is_name(std::string_view text) {
-  if (text.empty() || text.size() > 12) return false;
-  if (text.size() <= 2) return std::isalpha(static_cast<unsigned char>(text[0])) != 0;
-  // f(x), x_1, y_{12}
-  if (std::isalpha(static_cast<unsigned char>(text[0])) != 0)
-    return text[1] == '(' || text[1] == '_';
-  // (x, y): letters in their order, so that a tuple without names has the same
-  if (text.front() != '(' || text.back() != ')') return false;
-  const auto letters = split(text.substr(1, text.size() - 2), ",");
-  return letters.size() > 1 &&
-         std::all_of(
-             letters.begin(), letters.end(),
-             [](std::string_view letter) { return letter.size() == 1 && is_letter(letter[0]); }) &&
-         std::is_sorted(letters.begin(), letters.end());
 }
 
 // "x = 5", "5 = x" and "x \in [0, 1)": the name and what stands on the other side of the sign.
@@ -79,15 +75,34 @@ Named named(std::string_view text) {
   return {"", text};
 }
 
-// Names go where they say nothing: all parts are values of one variable, which the first may name.
+// Names go where they say nothing: all parts are values of one variable, which some may name.
 void drop_names(std::vector<std::string_view>& parts) {
-  const std::string_view name = named(parts.front()).name;
+  std::string_view name;
+  for (const std::string_view part : parts)
+    if (name.empty()) name = named(part).name;
   const auto is_same = [&](std::string_view part) {
     const std::string_view own = named(part).name;
     return own == name || (own.empty() && part.find('=') == std::string_view::npos);
   };
   if (name.empty() || !std::all_of(parts.begin(), parts.end(), is_same)) return;
   for (std::string_view& part : parts) part = named(part).rest;
+}
+
+// x = 1, y = 2, or the roots x_1 = 1, x_2 = 2 of one variable, which are a list.
+std::optional<Answer> parse_assignment(const std::vector<std::string_view>& parts, int depth) {
+  Answer out{.kind = AnswerKind::kAssignment};
+  bool roots = true;
+  for (const std::string_view part : parts) {
+    std::string name = squeezed(named(part).name);
+    if (name.empty() || std::find(out.names.begin(), out.names.end(), name) != out.names.end())
+      return std::nullopt;
+    out.names.push_back(std::move(name));
+    roots = roots && out.names.back().find('_') != std::string::npos &&
+            base_of_name(out.names.back()) == base_of_name(out.names.front());
+  }
+  for (const std::string_view part : parts) out.items.push_back(parse(named(part).rest, depth + 1));
+  if (roots) out.kind = AnswerKind::kList;
+  return out;
 }
 
 // The body of \begin{...}\end{...}; brackets may stand around it.
@@ -140,7 +155,16 @@ std::optional<Answer> parse_brackets(std::string_view text, int depth) {
   }
   if (parts.size() < 2) return std::nullopt;
   if (escaped || text.front() == '{') return many(AnswerKind::kList, parts, depth, "");
-  return many(AnswerKind::kTuple, parts, depth, {text.front(), text.back()});
+  Answer out = many(AnswerKind::kTuple, parts, depth, {text.front(), text.back()});
+  const auto is_row = [&](const Answer& item) {
+    return item.kind == AnswerKind::kTuple && item.text == "[]" && out.text == "[]" &&
+           item.items.size() == out.items.front().items.size();
+  };
+  if (std::all_of(out.items.begin(), out.items.end(), is_row)) {  // [[1, 2], [3, 4]]
+    out = {.kind = AnswerKind::kMatrix, .items = std::move(out.items)};
+    for (Answer& row : out.items) row.text.clear();
+  }
+  return out;
 }
 
 // Sides and signs outside of brackets: '<', 'l' and 'n' for < \le \ne, '>' and 'g' for > \ge.
@@ -193,27 +217,108 @@ std::optional<Answer> interval_of(const Relation& relation, int depth) {
   return out;
 }
 
+// The real numbers but these, which are in their order.
+Answer without_points(const std::vector<std::string_view>& points, int depth) {
+  Answer out{.kind = AnswerKind::kUnion};
+  std::string_view below = "-\\infty";
+  for (const std::string_view point : points) {
+    out.items.push_back(many(AnswerKind::kTuple, {below, point}, depth, "()"));
+    below = point;
+  }
+  out.items.push_back(many(AnswerKind::kTuple, {below, "\\infty"}, depth, "()"));
+  return out;
+}
+
+// \mathbb{R} \setminus \{1, 2\}, as clean_latex() left it.
+std::optional<Answer> parse_difference(std::string_view text, int depth) {
+  constexpr std::string_view kAll = "(-\\infty,\\infty)";
+  if (!text.starts_with(kAll)) return std::nullopt;
+  std::string_view rest = trimmed(text.substr(kAll.size()));
+  for (const std::string_view sign : {"\\setminus ", "-"}) {
+    if (!rest.starts_with(sign)) continue;
+    rest = trimmed(rest.substr(sign.size()));
+    if (!rest.starts_with("\\{") || !rest.ends_with("\\}")) return std::nullopt;
+    auto points = split(rest.substr(2, rest.size() - 4), ",");
+    if (points.size() > kMaxItems || !std::all_of(points.begin(), points.end(), is_constant))
+      return std::nullopt;
+    const auto value = [](std::string_view point) {
+      return parse_expression(point)->evaluate({}).value.real();
+    };
+    std::sort(points.begin(), points.end(),
+              [&](std::string_view a, std::string_view b) { return value(a) < value(b); });
+    return without_points(points, depth);
+  }
+  return std::nullopt;
+}
+
+// -x < 2 becomes x > -(2); the texts of the new sides, which the relation refers to.
+std::vector<std::string> negate(Relation& relation) {
+  std::vector<std::string> texts;
+  auto& sides = relation.sides;
+  if (sides.size() != 2 || relation.signs == "n") return texts;
+  const auto is_negative = [](std::string_view side) {
+    return side.starts_with('-') && is_variable(trimmed(side.substr(1)));
+  };
+  const std::size_t at = is_negative(sides[0]) ? 0 : 1;
+  if (!is_negative(sides[at]) || !is_constant(sides[1 - at])) return texts;
+  texts.push_back("-(" + std::string(sides[1 - at]) + ")");
+  sides[at] = trimmed(sides[at].substr(1));
+  sides[1 - at] = texts.front();
+  constexpr std::string_view kSigns = "<>lg", kTurned = "><gl";
+  relation.signs[0] = kTurned[kSigns.find(relation.signs[0])];
+  return texts;
+}
+
 std::optional<Answer> parse_relation(std::string_view text, int depth) {
   Relation relation = relation_of(text);
   const auto is_empty = [](std::string_view side) { return side.empty(); };
   if (relation.sides.size() < 2 || relation.sides.size() > kMaxItems ||
       std::any_of(relation.sides.begin(), relation.sides.end(), is_empty))
     return std::nullopt;
+  const std::vector<std::string> negated = negate(relation);
   if (relation.signs.find_first_not_of(">g") == std::string::npos) {
     std::reverse(relation.sides.begin(), relation.sides.end());
     std::reverse(relation.signs.begin(), relation.signs.end());
     for (char& sign : relation.signs) sign = sign == '>' ? '<' : 'l';
+  }
+  for (const std::size_t at : {0U, 1U}) {
+    const auto& sides = relation.sides;
+    if (relation.signs != "n" || !is_variable(sides[at]) || !is_constant(sides[1 - at])) continue;
+    Answer out = without_points({sides[1 - at]}, depth);
+    out.name = sides[at];
+    return out;
   }
   if (relation.signs.find_first_not_of("<l") == std::string::npos)
     if (auto interval = interval_of(relation, depth)) return interval;
   return many(AnswerKind::kRelation, relation.sides, depth, relation.signs);
 }
 
+// (204)_{5} as 204_5; empty: it is no numeral with a base.
+std::string numeral_of(std::string_view text) {
+  const std::size_t mark = text.find('_');
+  if (mark == std::string_view::npos) return {};
+  std::string out;
+  for (const char c : text) {
+    if (nesting(c) != 0) continue;
+    if (!is_digit(c) && !(is_letter(c) && out.find('_') == std::string::npos) && c != '_')
+      return {};
+    out += c;
+  }
+  const bool digits = is_digit(out.front()) && is_digit(out.back());
+  return digits && std::count(out.begin(), out.end(), '_') == 1 ? out : std::string();
+}
+
 Answer parse_leaf(std::string_view text) {
   Answer out{.text = squeezed(text)};
   if (const auto decimal = canonical_decimal(text)) out.decimal = *decimal;
   out.expression = parse_expression(text);
-  if (out.expression) out.kind = AnswerKind::kExpression;
+  if (out.expression) {
+    out.kind = AnswerKind::kExpression;
+    if (text.find("log") != std::string_view::npos)
+      out.common = parse_expression(text, LogBase::kTen);
+  } else if (std::string numeral = numeral_of(out.text); !numeral.empty()) {
+    out.text = std::move(numeral);
+  }
   return out;
 }
 
@@ -231,35 +336,111 @@ std::optional<Answer> parse_ratio(std::string_view text, int depth) {
 }
 
 std::optional<Answer> parse_plus_minus(std::string_view text, int depth) {
-  constexpr std::string_view kSign = "\\pm";
-  const std::size_t at = text.find(kSign);
-  if (at == std::string_view::npos || text.find(kSign, at + 1) != std::string_view::npos)
+  const std::size_t at = text.find(kPlusMinus);
+  if (at == std::string_view::npos || text.find(kPlusMinus, at + 1) != std::string_view::npos)
     return std::nullopt;
-  Answer out{.kind = AnswerKind::kList};
+  Answer out{.kind = AnswerKind::kList, .text = std::string(kPlusMinus)};
   for (const char sign : {'+', '-'}) {
     std::string one(text);
-    one.replace(at, kSign.size(), 1, sign);
+    one.replace(at, kPlusMinus.size(), 1, sign);
     out.items.push_back(parse(one, depth + 1));
   }
   return out;
+}
+
+// The decimal is the other value as far as it goes: 16/81 \approx 0.198.
+bool is_rounded(const Answer& exact, std::string_view text) {
+  const auto decimal = canonical_decimal(text);
+  if (!decimal || !exact.expression || !exact.expression->variables().empty()) return false;
+  const std::complex<double> value = exact.expression->evaluate({}).value;
+  const std::size_t point = text.find('.');
+  const double places =
+      point == std::string_view::npos ? 0 : static_cast<double>(text.size() - point - 1);
+  return value.imag() == 0 && std::abs(value.real() - std::strtod(decimal->c_str(), nullptr)) <=
+                                  0.5001 * std::pow(10.0, -places);
+}
+
+// a = b = c of equal sides is c, and so is "n = a = b = c"; a \approx 0.5 is a. Sides that contradict
+// each other are a text.
+std::optional<Answer> parse_chain(std::string_view text, int depth) {
+  std::vector<std::pair<std::string_view, bool>> sides;  // with whether \approx stands before
+  bool approximate = false;
+  for (const std::string_view exact : split(text, "=")) {
+    bool first = true;
+    for (const std::string_view side : split(exact, "\\approx ")) {
+      sides.emplace_back(side, !first);
+      approximate = approximate || !first;
+      first = false;
+    }
+  }
+  if (sides.size() < 2 || sides.size() > kMaxItems) return std::nullopt;
+  const bool name = is_name(sides.front().first);
+  if (sides.size() == 2 && name && !approximate) return std::nullopt;  // named() reads it
+  if (name || sides.front().first.empty()) sides.erase(sides.begin());
+  Answer last = parse(sides.front().first, depth + 1);
+  for (std::size_t i = 1; i < sides.size(); ++i) {
+    const auto& [side, rounded] = sides[i];
+    if (rounded && is_rounded(last, side)) continue;
+    Answer next = parse(side, depth + 1);
+    if (rounded || !next.expression || !last.expression ||
+        !same_values(*last.expression, *next.expression)) {
+      if (sides.size() == 2 && !approximate && !name) return std::nullopt;  // an equation
+      return Answer{.text = squeezed(text)};
+    }
+    last = std::move(next);
+  }
+  return last;
+}
+
+// 1 < x and x < 2, as an interval.
+std::optional<Answer> parse_both(std::string_view text, int depth) {
+  const auto parts = split(text, "\\land ");
+  if (parts.size() != 2) return std::nullopt;
+  Answer a = parse(parts[0], depth + 1), b = parse(parts[1], depth + 1);
+  const auto bounds = [](const Answer& each, std::size_t end) {
+    return each.kind == AnswerKind::kTuple && !each.name.empty() && each.items.size() == 2 &&
+           each.items[end].text == (end == 0 ? "-\\infty" : "\\infty");
+  };
+  if (a.name != b.name) return std::nullopt;
+  if (bounds(a, 0) && bounds(b, 1)) std::swap(a, b);
+  if (!bounds(a, 1) || !bounds(b, 0)) return std::nullopt;
+  a.items[1] = std::move(b.items[1]);
+  a.text[1] = b.text[1];
+  return a;
 }
 
 Answer parse(std::string_view text, int depth) {
   text = trimmed(text);
   if (depth > kMaxLevels) return {.text = std::string(text)};
   if (auto parts = split(text, ","); parts.size() > 1 && parts.size() <= kMaxItems) {
+    if (auto assignment = parse_assignment(parts, depth)) return std::move(*assignment);
     drop_names(parts);
     return many(AnswerKind::kList, parts, depth, "");
   }
-  if (depth == 0) text = named(text).rest;
-  if (const auto parts = split(text, "\\cup"); parts.size() > 1 && parts.size() <= kMaxItems)
-    return many(AnswerKind::kUnion, parts, depth, "");
-  if (auto answer = parse_relation(text, depth)) return std::move(*answer);
-  if (const auto sides = split(text, "="); sides.size() == 2)
-    return many(AnswerKind::kEquation, sides, depth, "");
-  for (const auto& parse_kind : {parse_matrix, parse_brackets, parse_plus_minus, parse_ratio})
-    if (auto answer = parse_kind(text, depth)) return std::move(*answer);
-  return parse_leaf(text);
+  std::string name;
+  if (depth == 0) {
+    if (auto chain = parse_chain(text, depth)) return std::move(*chain);
+    const Named all = named(text);
+    name = all.name;
+    text = all.rest;
+    if (const std::size_t comma = name.empty() ? std::string::npos : text.find(',');
+        comma != std::string::npos && split(text, ",").size() > 1)
+      return parse(text, depth + 1);
+  }
+  const auto parsed = [&]() -> Answer {
+    if (const auto parts = split(text, "\\cup"); parts.size() > 1 && parts.size() <= kMaxItems)
+      return many(AnswerKind::kUnion, parts, depth, "");
+    for (const auto& parse_kind : {parse_both, parse_difference, parse_relation})
+      if (auto answer = parse_kind(text, depth)) return std::move(*answer);
+    if (const auto sides = split(text, "="); sides.size() == 2)
+      return many(AnswerKind::kEquation, sides, depth, "");
+    for (const auto& parse_kind : {parse_matrix, parse_brackets, parse_plus_minus, parse_ratio})
+      if (auto answer = parse_kind(text, depth)) return std::move(*answer);
+    return parse_leaf(text);
+  };
+  Answer out = parsed();
+  if (out.name.empty()) out.name = name;
+  return out;
 }
 
 }  // namespace
@@ -270,14 +451,12 @@ int nesting(char c) {
 
 std::string squeezed(std::string_view text) {
   std::string out;
-  bool command = false;  // \Pi is not \pi
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     const bool between_digits =
         !out.empty() && is_digit(out.back()) && i + 1 < text.size() && is_digit(text[i + 1]);
     if (c == ' ' && !between_digits) continue;
-    command = c == '\\' || (command && is_letter(c));
-    out += command ? c : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    out += c;
     const std::size_t n = out.size();
     if (n >= 3 && c == '}' && out[n - 3] == '{' && out[n - 2] != '\\')
       out.replace(n - 3, 3, 1, out[n - 2]);

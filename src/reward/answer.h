@@ -17,20 +17,25 @@ enum class AnswerKind {
   kText,
   kExpression,
   kEquation,
-  kRelation,  ///< inequalities that are no interval
-  kTuple,     ///< also an interval
-  kList,      ///< also a set
+  kAssignment,  ///< x = 1, y = 2: the values in the order of the text
+  kRelation,    ///< inequalities that are no interval
+  kTuple,       ///< also an interval
+  kList,        ///< also a set
   kUnion,
   kMatrix
 };
 
 struct Answer {
   AnswerKind kind = AnswerKind::kText;
-  /// Without spaces, commands apart in lower case; of a tuple its brackets, of a relation its signs.
+  /// Without spaces; of a tuple its brackets, of a relation its signs.
   std::string text{};
-  std::string name{};     ///< of an interval, the variable that is in it where it is an inequality
-  std::string decimal{};  ///< canonical, where it is a plain number
+  /// Of an interval, the variable that is in it where it is an inequality; else the name before "=".
+  std::string name{};
+  std::vector<std::string> names{};  ///< of an assignment
+  std::string decimal{};             ///< canonical, where it is a plain number
   std::optional<Expression> expression{};
+  std::optional<Expression>
+      common{};  ///< with logarithms to base 10, where it has some without a base
   std::vector<Answer> items{};
 };
 

@@ -1,16 +1,15 @@
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <cstdlib>
 
 #include "base/format.h"
-#include "reward/expression_parser.h"
 #include "reward/extract.h"
 #include "reward/ground_truth.h"
 #include "reward/latex.h"
 #include "reward/number.h"
 #include "reward/rule.h"
 #include "reward/symbolic.h"
+#include "reward/units.h"
 
 namespace neap::reward {
 namespace {
@@ -36,6 +35,25 @@ std::string_view answer_of_truth(std::string_view truth) {
   for (const Extraction how : {Extraction::kHashes, Extraction::kBoxed})
     if (const auto answer = extract(truth, how, nullptr)) return *answer;
   return truth;
+}
+
+// The number that last_number() found is all of what stands there: not that of "27x" or "not 27".
+bool stands_alone(std::string_view text, std::string_view number) {
+  const auto at = static_cast<std::size_t>(number.data() - text.data());
+  std::string_view behind = text.substr(at + number.size());
+  if (!behind.empty() && std::string_view("^!_\\/*").find(behind.front()) != std::string_view::npos)
+    return false;
+  if (!behind.empty() && is_letter(behind.front())) {
+    const auto end = std::find_if_not(behind.begin(), behind.end(), is_letter);
+    const std::string_view word = behind.substr(0, static_cast<std::size_t>(end - behind.begin()));
+    if (!is_unit_symbol(word)) return false;
+  }
+  const std::string_view before = trimmed(text.substr(0, at));
+  for (const std::string_view word : {"not", "or", "n't", "never"})
+    if (before.ends_with(word) &&
+        (before.size() == word.size() || !is_letter(before[before.size() - word.size() - 1])))
+      return false;
+  return true;
 }
 
 class AnswerRule : public Rule {
@@ -95,7 +113,8 @@ class AnswerRule : public Rule {
     for (const Extraction how : extract_)
       if (const auto answer = extract(text, how, pattern_ ? &*pattern_ : nullptr);
           answer && !answer->empty())
-        return answer;
+        return how != Extraction::kLastNumber || stands_alone(text, *answer) ? answer
+                                                                             : std::nullopt;
     return std::nullopt;
   }
   std::vector<Extraction> extract_;
@@ -108,10 +127,7 @@ class ExactRule final : public AnswerRule {
 
  private:
   [[nodiscard]] std::string written(std::string_view text) const {
-    std::string out(text);
-    if (!config().ignore_case) return out;
-    for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    return out;
+    return config().ignore_case ? lower_case(text) : std::string(text);
   }
   [[nodiscard]] std::optional<std::string> canonical(std::string_view answer) const override {
     return written(answer);
@@ -132,30 +148,27 @@ class ExactRule final : public AnswerRule {
 struct Number {
   std::string decimal;  // canonical; empty for a fraction
   double value = 0;
+  std::optional<UnitSize> unit{};
 };
 
-// A decimal number, an expression without variables, or the first number in a phrase.
+// A number, with its unit or name: "72 apples", "x = 12 * 6 = 72"; nullopt for anything else, as "27x",
+// "not 27", "27 or 28".
 std::optional<Number> number_of(std::string_view text) {
-  const CleanedText cleaned = clean_latex(text);
-  std::string_view clean = cleaned.text;
-  if (const auto equals = clean.rfind('='); equals != std::string_view::npos)
-    clean = trimmed(clean.substr(equals + 1));
-  auto decimal = canonical_decimal(clean);
-  if (!decimal) {
-    const auto expression = parse_expression(clean);
-    if (expression && expression->variables().empty()) {
-      const std::complex<double> value = expression->evaluate({}).value;
-      if (std::isfinite(value.real()) && value.imag() == 0) return Number{"", value.real()};
-    }
-    const auto first = first_number(clean);
-    if (!first || clean.find('\\') != std::string_view::npos) return std::nullopt;
-    decimal = canonical_decimal(*first);
-  }
-  if (!decimal) return std::nullopt;
-  return Number{*decimal, std::strtod(decimal->c_str(), nullptr)};
+  const std::optional<ReadAnswer> read_text = read_answer(text);
+  if (!read_text || read_text->answer.kind != AnswerKind::kExpression) return std::nullopt;
+  const Answer* read = &read_text->answer;
+  if (!read->decimal.empty())
+    return Number{read->decimal, std::strtod(read->decimal.c_str(), nullptr), read_text->unit};
+  if (!read->expression->variables().empty()) return std::nullopt;
+  const std::complex<double> value = read->expression->evaluate({}).value;
+  if (!std::isfinite(value.real()) || value.imag() != 0) return std::nullopt;
+  return Number{"", value.real(), read_text->unit};
 }
 
 bool same_number(const Number& a, const Number& truth, double tolerance) {
+  if (a.unit && truth.unit &&
+      (a.unit->kind != truth.unit->kind || a.unit->factor != truth.unit->factor))
+    return false;
   if (!a.decimal.empty() && a.decimal == truth.decimal) return true;
   // A fraction and a decimal are compared as doubles.
   if (a.decimal.empty() || truth.decimal.empty()) tolerance = std::max(tolerance, 1e-14);
@@ -175,7 +188,8 @@ class NumericRule final : public AnswerRule {
   [[nodiscard]] Status check_truth(const std::string& truth) const override {
     if (number_of(answer_of_truth(truth))) return {};
     return {ErrorCode::kCorrupt,
-            format("the right answer \"{}\" holds no number; take kind \"symbolic\" or \"exact\"",
+            format("the right answer \"{}\" is not a number; set kind = \"symbolic\", which "
+                   "compares expressions, or \"exact\"",
                    std::string_view(truth).substr(0, 80))};
   }
   [[nodiscard]] std::unique_ptr<const Truth> read_truth(const std::string& truth) const override {

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "reward/answer.h"
 #include "reward/number.h"
 
 namespace neap::reward {
@@ -41,15 +42,15 @@ constexpr std::array<std::pair<Function, Function>, 3> kInverses = {
     {{Function::kSin, Function::kAsin},
      {Function::kCos, Function::kAcos},
      {Function::kTan, Function::kAtan}}};
-constexpr std::array<std::string_view, 21> kGreek = {
-    "alpha", "beta",  "gamma",  "delta",  "epsilon", "varepsilon", "zeta",
-    "eta",   "theta", "lambda", "mu",     "nu",      "xi",         "rho",
-    "sigma", "tau",   "phi",    "varphi", "chi",     "psi",        "omega"};
+constexpr auto kGreek = std::to_array<std::string_view>(
+    {"hbar",       "ell",  "phi",   "alpha", "beta",   "gamma",  "delta", "epsilon",
+     "varepsilon", "zeta", "Delta", "eta",   "theta",  "lambda", "mu",    "nu",
+     "xi",         "rho",  "sigma", "tau",   "varphi", "chi",    "psi",   "omega"});
 
 // Every function returns kNone where the text is no expression; that ends the parse.
 class Parser {
  public:
-  explicit Parser(std::string_view text) : text_(text) {}
+  Parser(std::string_view text, LogBase of_log) : text_(text), of_log_(of_log) {}
 
   std::optional<Expression> parse() {
     const Index root = group();
@@ -141,7 +142,10 @@ class Parser {
   Index next_factor(Index left) {
     const bool digits = is_digit(peek()) || peek() == '.';
     const bool may_be_mixed = after_number_ && out_.is_whole_number(left);
-    const bool product = text_.substr(0, at_).ends_with('!');  // 3!7!
+    const std::string_view before = trimmed(text_.substr(0, at_));
+    // 3!7!, (-1) 2, 2^6 3^5
+    const bool product = before.ends_with('!') || before.ends_with(')') ||
+                         (after_power_ && (text_[at_ - 1] == ' ' || before.ends_with('}')));
     if (digits && !may_be_mixed && !product) return kNone;
     Index right = power();
     if (digits && !product) {  // 7 3/4; two numbers side by side are nothing else
@@ -184,6 +188,7 @@ class Parser {
     after_number_ = false;
     const Index exponent = exponent_of_power();
     after_number_ = false;
+    after_power_ = true;
     return join(Operation::kPower, base, exponent);
   }
   Index postfix(Operation operation, Index operand) {
@@ -198,6 +203,7 @@ class Parser {
 
   Index primary() {
     after_number_ = false;
+    after_power_ = false;
     const char c = peek();
     if (is_digit(c) || c == '.') return number();
     if (c == '(') return bracketed('(', ')', nullptr);
@@ -276,7 +282,46 @@ class Parser {
     return is_digit(c) ? out_.number(c - '0') : letter(c);
   }
 
+  Index whole_digits() {
+    const std::size_t start = at_;
+    while (at_ < text_.size() && is_digit(text_[at_])) ++at_;
+    return out_.whole_number(text_.substr(start, at_ - start));
+  }
+
+  // What follows a name as a part of it: "_1", "_{AB}", "'". nullopt: a subscript that is none.
+  std::optional<std::string> name_tail() {
+    std::string out;
+    if (take('_')) {
+      const std::size_t start = at_;
+      if (peek() == '{') {
+        const std::size_t close = text_.find('}', at_);
+        if (close == std::string_view::npos) return std::nullopt;
+        for (const char c : text_.substr(at_ + 1, close - at_ - 1)) {
+          if (nesting(c) == 1 && c == '{') return std::nullopt;
+          if (c != ' ') out += c;
+        }
+        at_ = close + 1;
+      } else {
+        while (at_ < text_.size() && is_digit(text_[at_])) ++at_;
+        if (at_ == start && peek() == '\\') ++at_;
+        const bool command = at_ > start && text_[start] == '\\';
+        while (at_ < text_.size() && is_letter(text_[at_]) && (command || at_ == start)) ++at_;
+        out = text_.substr(start, at_ - start);
+      }
+      if (out.empty()) return std::nullopt;
+      out.insert(0, 1, '_');
+    }
+    while (at_ < text_.size() && text_[at_] == '\'') out += text_[at_++];
+    return out;
+  }
+  Index named(std::string name) {
+    const auto tail = name_tail();
+    return tail ? out_.variable(name + *tail) : kNone;
+  }
+
   Index letter(char c) {
+    const char next = at_ < text_.size() ? text_[at_] : ' ';
+    if (next == '_' || next == '\'') return named(std::string(1, c));
     if (c == 'e') return out_.number(std::exp(1.0));
     if (c == 'i') return wrap_root_of_minus_one();
     return out_.variable(std::string(1, c));
@@ -301,7 +346,18 @@ class Parser {
     for (const NamedFunction& named : kFunctions)
       if (take_word("\\" + std::string(named.name))) return function(named);
     for (const std::string_view name : kGreek)
-      if (take_word("\\" + std::string(name))) return out_.variable(std::string(name));
+      if (take_word("\\" + std::string(name))) return named(std::string(name));
+    // A letter, or several as of a line through points, under a sign.
+    for (const std::string_view accent :
+         {"\\vec", "\\overrightarrow", "\\overline", "\\bar", "\\hat", "\\tilde", "\\dot"}) {
+      if (!take_word(accent)) continue;
+      const bool braces = take('{');
+      const std::size_t start = at_;
+      while (at_ < text_.size() && is_letter(text_[at_]) && (braces || at_ == start)) ++at_;
+      const std::string_view letters = text_.substr(start, at_ - start);
+      if (letters.empty() || (braces && !take('}'))) return kNone;
+      return named(std::string(accent) + std::string(letters));
+    }
     return kNone;
   }
 
@@ -311,7 +367,10 @@ class Parser {
       degree = sum();
       if (degree == kNone || !take(']')) return kNone;
     }
-    const Index operand = latex && peek() != '(' ? argument() : primary();
+    // \sqrt 13 is meant as \sqrt{13}.
+    const Index operand = latex && peek() != '(' && !is_digit(peek()) ? argument()
+                          : latex && is_digit(peek())                 ? whole_digits()
+                                                                      : primary();
     after_number_ = false;
     return join(Operation::kRoot, operand, degree == kNone ? out_.number(2) : degree);
   }
@@ -341,6 +400,7 @@ class Parser {
     }
     Index out = out_.call(which, operand);
     if (named.reciprocal) out = out_.node(Operation::kDivide, out_.number(1), out);
+    if (base == kNone && named.name == "log" && of_log_ == LogBase::kTen) base = out_.number(10);
     if (base != kNone) out = join(Operation::kDivide, out, out_.call(Function::kLog, base));
     return exponent == kNone ? out : join(Operation::kPower, out, exponent);
   }
@@ -367,15 +427,17 @@ class Parser {
 
   std::string_view text_;
   std::size_t at_ = 0;
+  LogBase of_log_;
   int depth_ = 0;
+  bool after_power_ = false;   // the last factor is a power
   bool after_number_ = false;  // the last factor is a number as it stands in the text
   Expression out_;
 };
 
 }  // namespace
 
-std::optional<Expression> parse_expression(std::string_view text) {
-  return Parser(text).parse();
+std::optional<Expression> parse_expression(std::string_view text, LogBase of_log) {
+  return Parser(text, of_log).parse();
 }
 
 }  // namespace neap::reward

@@ -27,21 +27,86 @@ std::optional<std::string_view> braced(std::string_view text, std::size_t from) 
   return std::nullopt;
 }
 
-std::optional<std::string_view> boxed(std::string_view text) {
-  std::size_t at = std::string_view::npos;
-  std::size_t behind = 0;
+// A box, from its command to behind its contents.
+struct Box {
+  std::size_t begin = 0, end = 0;
+  std::string_view contents;
+};
+
+// The last box that begins before `limit`; contents are nullopt where it is cut short.
+std::optional<std::optional<Box>> last_box(std::string_view text, std::size_t limit) {
+  Box box;
+  std::size_t behind = std::string_view::npos;
   for (const std::string_view command : {"\\boxed", "\\fbox"}) {
-    const std::size_t last = text.rfind(command);
-    if (last == std::string_view::npos || (at != std::string_view::npos && last < at)) continue;
-    at = last;
+    if (limit == 0) break;
+    const std::size_t last = text.rfind(command, limit - 1);
+    if (last == std::string_view::npos || (behind != std::string_view::npos && last < box.begin))
+      continue;
+    box.begin = last;
     behind = last + command.size();
   }
-  if (at == std::string_view::npos) return std::nullopt;
+  if (behind == std::string_view::npos) return std::nullopt;
+  const std::optional<Box> cut;
   const std::size_t start = text.find_first_not_of(' ', behind);
-  if (start == std::string_view::npos) return std::nullopt;
-  if (text[start] == '{') return braced(text, start + 1);
-  if (start == behind) return std::nullopt;  // another command
-  return trimmed(text.substr(start, text.find_first_of("$\n", start) - start));
+  if (start == std::string_view::npos) return cut;
+  if (text[start] == '{') {
+    const auto contents = braced(text, start + 1);
+    if (!contents) return cut;
+    box.contents = *contents;
+    box.end = std::min(text.find('}', static_cast<std::size_t>(contents->data() - text.data()) +
+                                          contents->size()) +
+                           1,
+                       text.size());
+    return box;
+  }
+  if (start == behind) return cut;  // another command
+  box.contents = trimmed(text.substr(start, text.find_first_of("$\n", start) - start));
+  box.end = text.size();
+  return box;
+}
+
+// "and", "or" or a comma, and what may stand around it: "$ and $x=".
+bool joins_boxes(std::string_view text) {
+  constexpr std::size_t kLongest = 40;
+  if (text.size() > kLongest) return false;
+  bool joins = false;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::string_view rest = text.substr(at);
+    const auto take = [&](std::string_view part) {
+      if (!rest.starts_with(part)) return false;
+      at += part.size();
+      return true;
+    };
+    if (take(",") || take("and") || take("or")) {
+      joins = true;
+    } else if (rest.size() > 1 && is_letter(rest[0]) && (rest[1] == '=' || rest[1] == ' ')) {
+      at += 2;  // x =
+    } else if (!take("\\text{") && !take("\\quad") && !take("\\qquad") && !take("\\(") &&
+               !take("\\)") && !take("\\[") && !take("\\]") && !take("\\ ") && !take("\\,") &&
+               !take("\\;")) {
+      if (std::string_view(" $\n}=_{0123456789").find(rest[0]) == std::string_view::npos)
+        return false;
+      ++at;
+    }
+  }
+  return joins;
+}
+
+// The last box; of several that are joined, "\boxed{1} and \boxed{2}", from the first to the last.
+std::optional<std::string_view> boxed(std::string_view text) {
+  constexpr int kMost = 16;
+  const auto last = last_box(text, text.size());
+  if (!last || !*last) return std::nullopt;
+  std::size_t begin = (*last)->begin;
+  for (int i = 1; i < kMost; ++i) {
+    const auto before = last_box(text, begin);
+    if (!before || !*before || (*before)->end > begin ||
+        !joins_boxes(text.substr((*before)->end, begin - (*before)->end)))
+      break;
+    begin = (*before)->begin;
+  }
+  if (begin == (*last)->begin) return (*last)->contents;
+  return text.substr(begin, (*last)->end - begin);
 }
 
 std::optional<std::string_view> answer_tag(std::string_view text) {
@@ -60,13 +125,32 @@ bool same_letters(std::string_view text, std::size_t at, std::string_view lower)
       [](char a, char b) { return a == std::tolower(static_cast<unsigned char>(b)); });
 }
 
+// What opens a formula or bold print, without anything in it.
+bool only_marks(std::string_view line) {
+  return line.find_first_not_of("$*\\[( ") == std::string_view::npos;
+}
+
+// The first line behind `at` that says something.
+std::string_view next_line(std::string_view text, std::size_t at) {
+  constexpr int kMost = 4;
+  for (int i = 0; i < kMost; ++i) {
+    at = text.find('\n', at);
+    if (at == std::string_view::npos) return {};
+    const std::string_view line = line_from(text, ++at);
+    if (!only_marks(line)) return line;
+  }
+  return {};
+}
+
 // Behind the last "answer is" or "answer:", up to the end of the line.
 std::optional<std::string_view> answer_line(std::string_view text) {
   constexpr std::string_view kWord = "answer";
   for (std::size_t at = text.size() < kWord.size() ? std::string_view::npos
                                                    : text.size() - kWord.size();
        at != std::string_view::npos; --at) {
-    if (!same_letters(text, at, kWord)) continue;
+    const bool choice =
+        same_letters(text, at, "option is ") || same_letters(text, at, "choice is ");
+    if (!choice && !same_letters(text, at, kWord)) continue;
     std::size_t next = at + kWord.size();
     const auto skip = [&](std::string_view characters) {
       next = std::min(text.find_first_not_of(characters, next), text.size());
@@ -79,6 +163,7 @@ std::optional<std::string_view> answer_line(std::string_view text) {
     if (colon) ++next;
     if (!verb && !colon) continue;
     std::string_view line = line_from(text, next);
+    if (colon && only_marks(line)) line = next_line(text, next);
     // Minerva's prompts end so.
     line = trimmed(line.substr(0, line.find("I hope it is correct")));
     while (line.ends_with('.') || line.ends_with('*'))
@@ -95,13 +180,21 @@ std::optional<std::string_view> hashes(std::string_view text) {
   return line_from(text, at + 4);
 }
 
+// A thought is no answer, and one without an end has none behind it.
+std::string_view behind_thought(std::string_view text) {
+  constexpr std::string_view kOpen = "<think>", kClose = "</think>";
+  if (const std::size_t close = text.rfind(kClose); close != std::string_view::npos)
+    text.remove_prefix(close + kClose.size());
+  return text.substr(0, text.find(kOpen));
+}
+
 }  // namespace
 
 std::optional<std::string_view> extract(std::string_view text, spec::Extraction how,
                                         const Pattern* pattern) {
+  if (how == spec::Extraction::kWhole) return trimmed(text);
+  if (how != spec::Extraction::kPattern) text = behind_thought(text);
   switch (how) {
-    case spec::Extraction::kWhole:
-      return trimmed(text);
     case spec::Extraction::kHashes:
       return hashes(text);
     case spec::Extraction::kBoxed:
@@ -112,6 +205,7 @@ std::optional<std::string_view> extract(std::string_view text, spec::Extraction 
       return answer_line(text);
     case spec::Extraction::kLastNumber:
       return last_number(text);
+    case spec::Extraction::kWhole:
     case spec::Extraction::kPattern:
       break;
   }

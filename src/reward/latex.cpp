@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <utility>
 
 #include "base/format.h"
+#include "reward/answer.h"
+#include "reward/latex_symbols.h"
 #include "reward/number.h"
 #include "reward/units.h"
 
@@ -14,193 +15,16 @@ namespace {
 
 using Replacement = std::pair<std::string_view, std::string_view>;
 
-// Commands: replaced where no letter follows. A name that ends in no letter stands for itself.
-constexpr auto kCommands = std::to_array<Replacement>({{"\\left", ""},
-                                                       {"\\right", ""},
-                                                       {"\\big", ""},
-                                                       {"\\bigl", ""},
-                                                       {"\\bigr", ""},
-                                                       {"\\Big", ""},
-                                                       {"\\Bigl", ""},
-                                                       {"\\Bigr", ""},
-                                                       {"\\bigg", ""},
-                                                       {"\\biggl", ""},
-                                                       {"\\biggr", ""},
-                                                       {"\\Bigg", ""},
-                                                       {"\\Biggl", ""},
-                                                       {"\\Biggr", ""},
-                                                       {"\\displaystyle", ""},
-                                                       {"\\textstyle", ""},
-                                                       {"\\bf", ""},
-                                                       {"\\rm", ""},
-                                                       {"\\limits", ""},
-                                                       {"\\quad", " "},
-                                                       {"\\qquad", " "},
-                                                       {"\\!", ""},
-                                                       {"\\,", ""},
-                                                       {"\\;", " "},
-                                                       {"\\:", " "},
-                                                       {"\\ ", " "},
-                                                       {"\\(", ""},
-                                                       {"\\)", ""},
-                                                       {"\\[", ""},
-                                                       {"\\]", ""},
-                                                       {"\\$", ""},
-                                                       {"\\cent", ""},
-                                                       {"\\pounds", ""},
-                                                       {"\\%", "%"},
-                                                       {"\\#", ""},
-                                                       {"\\dfrac", "\\frac"},
-                                                       {"\\tfrac", "\\frac"},
-                                                       {"\\cfrac", "\\frac"},
-                                                       {"\\dbinom", "\\binom"},
-                                                       {"\\tbinom", "\\binom"},
-                                                       {"\\cdot", "*"},
-                                                       {"\\times", "*"},
-                                                       {"\\div", "/"},
-                                                       {"\\colon", ":"},
-                                                       {"\\lbrace", "\\{"},
-                                                       {"\\rbrace", "\\}"},
-                                                       {"\\approx", "="},
-                                                       {"\\circ", "\\degree "},
-                                                       {"\\degree", "\\degree "},
-                                                       {"\\lvert", "|"},
-                                                       {"\\rvert", "|"},
-                                                       {"\\lt", "<"},
-                                                       {"\\gt", ">"},
-                                                       {"\\le", "\\le "},
-                                                       {"\\leq", "\\le "},
-                                                       {"\\leqslant", "\\le "},
-                                                       {"\\ge", "\\ge "},
-                                                       {"\\geq", "\\ge "},
-                                                       {"\\geqslant", "\\ge "},
-                                                       {"\\ne", "\\ne "},
-                                                       {"\\neq", "\\ne "},
-                                                       {"\\not=", "\\ne "},
-                                                       {"\\varnothing", "\\emptyset"},
-                                                       {"\\in", "\\in "},
-                                                       {"\\cup", "\\cup "}});
-// Characters of Unicode (UTF-8).
-constexpr auto kCharacters = std::to_array<Replacement>({{"\u2212", "-"},
-                                                         {"\u2013", "-"},
-                                                         {"\u00d7", "*"},
-                                                         {"\u00b7", "*"},
-                                                         {"\u22c5", "*"},
-                                                         {"\u00f7", "/"},
-                                                         {"\u2044", "/"},
-                                                         {"\u00b1", "\\pm "},
-                                                         {"\u221e", "\\infty "},
-                                                         {"\u00b0", "\\degree "},
-                                                         {"\u222a", "\\cup "},
-                                                         {"\u2208", "\\in "},
-                                                         {"\u2205", "\\emptyset"},
-                                                         {"\u2264", "\\le "},
-                                                         {"\u2265", "\\ge "},
-                                                         {"\u2260", "\\ne "},
-                                                         {"\u211d", "\\mathbb{R}"},
-                                                         {"\u221a", "sqrt"},
-                                                         {"\u00a0", " "},
-                                                         {"\u2009", " "},
-                                                         {"\u202f", " "},
-                                                         {"\u20ac", ""},
-                                                         {"\u00a3", ""},
-                                                         {"\u00a5", ""},
-                                                         {"\u00a2", ""},
-                                                         {"\u03b1", "\\alpha "},
-                                                         {"\u03b2", "\\beta "},
-                                                         {"\u03b3", "\\gamma "},
-                                                         {"\u03b4", "\\delta "},
-                                                         {"\u03b8", "\\theta "},
-                                                         {"\u03bb", "\\lambda "},
-                                                         {"\u03bc", "\\mu "},
-                                                         {"\u03c0", "\\pi "},
-                                                         {"\u03c1", "\\rho "},
-                                                         {"\u03c3", "\\sigma "},
-                                                         {"\u03c6", "\\varphi "},
-                                                         {"\u03c9", "\\omega "},
-                                                         {"\u00bd", "\\frac{1}{2}"},
-                                                         {"\u00bc", "\\frac{1}{4}"},
-                                                         {"\u00be", "\\frac{3}{4}"},
-                                                         {"\u2153", "\\frac{1}{3}"},
-                                                         {"\u2154", "\\frac{2}{3}"},
-                                                         {"\u2155", "\\frac{1}{5}"},
-                                                         {"\u2156", "\\frac{2}{5}"},
-                                                         {"\u2157", "\\frac{3}{5}"},
-                                                         {"\u2158", "\\frac{4}{5}"},
-                                                         {"\u2159", "\\frac{1}{6}"},
-                                                         {"\u215a", "\\frac{5}{6}"},
-                                                         {"\u215b", "\\frac{1}{8}"},
-                                                         {"\u215c", "\\frac{3}{8}"},
-                                                         {"\u215d", "\\frac{5}{8}"},
-                                                         {"\u215e", "\\frac{7}{8}"},
-                                                         {"\u2150", "\\frac{1}{7}"},
-                                                         {"\u2151", "\\frac{1}{9}"}});
-// Powers, by their digit.
-constexpr std::array<std::string_view, 10> kPowers = {"\u2070", "\u00b9", "\u00b2", "\u00b3",
-                                                      "\u2074", "\u2075", "\u2076", "\u2077",
-                                                      "\u2078", "\u2079"};
-// What they enclose stands for itself.
-constexpr auto kTextCommands = std::to_array<std::string_view>(
-    {"\\text", "\\textbf", "\\textit", "\\mathrm", "\\mathbf", "\\mathit", "\\mbox",
-     "\\operatorname", "\\textrm", "\\boldsymbol", "\\bold", "\\underline", "\\boxed", "\\fbox"});
+// What they enclose is prose.
+constexpr auto kTextCommands =
+    std::to_array<std::string_view>({"\\text", "\\textbf", "\\textit", "\\textrm", "\\textsf",
+                                     "\\texttt", "\\textnormal", "\\emph", "\\mbox", "\\hbox"});
+// What they enclose is mathematics, in which a letter is a variable or a constant.
+constexpr auto kStyleCommands = std::to_array<std::string_view>(
+    {"\\mathrm", "\\mathbf", "\\mathit", "\\mathsf", "\\operatorname", "\\boldsymbol", "\\bold",
+     "\\bm", "\\underline", "\\boxed", "\\fbox"});
 constexpr auto kDegrees =
     std::to_array<std::string_view>({"^{\\degree }", "^{ \\degree }", "^\\degree ", "\\degree "});
-
-bool command_at(std::string_view text, std::size_t at, std::string_view name) {
-  if (!text.substr(at).starts_with(name)) return false;
-  const std::size_t end = at + name.size();
-  return !is_letter(name.back()) || end >= text.size() || !is_letter(text[end]);
-}
-
-// The digit of a power, which is passed; empty: there is none.
-std::string power_at(std::string_view text, std::size_t& at) {
-  for (std::size_t digit = 0; digit < kPowers.size(); ++digit) {
-    if (!text.substr(at).starts_with(kPowers[digit])) continue;
-    at += kPowers[digit].size();
-    return std::to_string(digit);
-  }
-  return {};
-}
-
-std::string replace_names(std::string_view text) {
-  std::string out;
-  bool digit_ended = false;  // the last was a power
-  for (std::size_t at = 0; at < text.size();) {
-    const auto replace = [&](const Replacement& r, bool found) {
-      if (!found) return false;
-      out += r.second;
-      at += r.first.size();
-      return true;
-    };
-    const auto command = [&](const Replacement& r) {
-      return replace(r, command_at(text, at, r.first));
-    };
-    const auto character = [&](const Replacement& r) {
-      return replace(r, text.substr(at).starts_with(r.first));
-    };
-    if (const std::string digit = power_at(text, at); !digit.empty()) {
-      // A second digit goes into the braces of the first.
-      out.insert(digit_ended ? out.size() - 1 : out.size(),
-                 digit_ended ? digit : "^{" + digit + "}");
-      digit_ended = true;
-      continue;
-    }
-    digit_ended = false;
-    const bool special = text[at] == '\\' || static_cast<unsigned char>(text[at]) >= 0x80;
-    if (special && (std::any_of(kCommands.begin(), kCommands.end(), command) ||
-                    std::any_of(kCharacters.begin(), kCharacters.end(), character)))
-      continue;
-    if (text[at] == '\\' && text.substr(at).starts_with("\\\\")) {  // a row of a matrix
-      out += "\\\\";
-      at += 2;
-      continue;
-    }
-    const char c = text[at++];
-    if (c == '$') continue;
-    out += c == '\n' || c == '\t' || c == '\r' || c == '~' ? ' ' : c;
-  }
-  return out;
-}
 
 void remove_all(std::string& text, std::string_view part, std::string_view by = "") {
   for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += by.size())
@@ -231,37 +55,63 @@ bool is_ordinal(std::string_view text, std::size_t at, std::string_view inner) {
          std::find(kEndings.begin(), kEndings.end(), inner) != kEndings.end();
 }
 
-// Removes the power of a unit at `at`: \text{cm}^2.
-void erase_power(std::string& text, std::size_t at) {
-  if (at >= text.size() || text[at] != '^') return;
+// Removes the power of a unit at `at`, \text{cm}^2, and returns it.
+std::string erase_power(std::string& text, std::size_t at) {
+  if (at >= text.size() || text[at] != '^') return {};
   std::size_t end = at + 1;
   while (end < text.size() && (is_digit(text[end]) || text[end] == '{' || text[end] == '}')) ++end;
+  std::string power = text.substr(at, end - at);
   text.erase(at, end - at);
+  return power;
 }
 
-// \text{...}: a unit behind a number goes, else its contents stay.
-void open_texts(std::string& text) {
-  for (const std::string_view name : kTextCommands) {
-    const std::string head = std::string(name) + "{";
-    for (std::size_t at = 0; (at = text.find(head, at)) != std::string::npos;) {
-      const std::size_t close = closing_brace(text, at + head.size());
-      if (close == std::string::npos) return;
-      const std::string whole = text.substr(at + head.size(), close - at - head.size());
-      const std::string_view inner = trimmed(whole);
-      const bool joins = inner == "and" || inner == "or";
-      const bool unit = is_unit(inner, true) && ends_a_number(std::string_view(text).substr(0, at));
-      if (is_ordinal(text, at, inner)) {
-        const std::size_t power = text.rfind('^', at);
-        text.erase(power, close + 1 - power + (text[at - 1] == '{' ? 1 : 0));
-        at = power;
-      } else if (unit) {
-        text.erase(at, close + 1 - at);
-        erase_power(text, at);
-      } else {
-        text.replace(at, close + 1 - at, joins ? format(" {} ", inner) : std::string(inner));
-      }
-    }
+// What a command stands for that encloses `whole`; sets `unit` where that is one behind a number.
+std::string opened(std::string_view whole, bool prose, bool behind_number, std::string& unit) {
+  const std::string_view inner = trimmed(whole);
+  if (behind_number && (prose ? is_unit(inner, true) : is_unit_symbol(inner))) {
+    unit = inner;
+    return {};
   }
+  const bool word = std::count_if(inner.begin(), inner.end(), is_letter) > 1 &&
+                    std::all_of(inner.begin(), inner.end(), is_letter);
+  if (prose ? inner == "and" || inner == "or" : word) return format(" {} ", inner);
+  return std::string(prose ? whole : inner);
+}
+
+// \text{...} and its kin: a unit behind a number goes, else the contents stay.
+void open_commands(std::string& text, std::string_view name, bool prose, std::string& unit) {
+  for (std::size_t at = 0; (at = text.find(name, at)) != std::string::npos;) {
+    const std::size_t open = std::min(text.find_first_not_of(' ', at + name.size()), text.size());
+    if (at + name.size() < text.size() && is_letter(text[at + name.size()])) {
+      at += name.size();  // another command
+      continue;
+    }
+    if (open == text.size() || text[open] != '{') {  // \mathbf i
+      text.erase(at, open - at);
+      continue;
+    }
+    const std::size_t close = closing_brace(text, open + 1);
+    if (close == std::string::npos) return;
+    const std::string whole = text.substr(open + 1, close - open - 1);
+    if (is_ordinal(text, at, trimmed(whole))) {
+      const std::size_t power = text.rfind('^', at);
+      text.erase(power, close + 1 - power + (text[at - 1] == '{' ? 1 : 0));
+      at = power;
+      continue;
+    }
+    const bool behind_number = ends_a_number(std::string_view(text).substr(0, at));
+    std::string found;
+    text.replace(at, close + 1 - at, opened(whole, prose, behind_number, found));
+    if (found.empty()) continue;
+    unit = found + erase_power(text, at);
+  }
+}
+
+std::string open_texts(std::string& text) {
+  std::string unit;
+  for (const std::string_view name : kTextCommands) open_commands(text, name, true, unit);
+  for (const std::string_view name : kStyleCommands) open_commands(text, name, false, unit);
+  return unit;
 }
 
 // "and" and "or" between parts; between inequalities "or" is a union.
@@ -269,8 +119,9 @@ void join_parts(std::string& text) {
   const bool inequalities = text.find_first_of("<>") != std::string::npos ||
                             text.find("\\le ") != std::string::npos ||
                             text.find("\\ge ") != std::string::npos;
-  remove_all(text, " and ", ", ");
+  remove_all(text, " and ", inequalities ? "\\land " : ", ");
   remove_all(text, " or ", inequalities ? "\\cup " : ", ");
+  std::replace(text.begin(), text.end(), ';', ',');
   for (const std::string_view twice : {",,", ", ,", ",  ,"})
     for (std::size_t at = 0; (at = text.find(twice, at)) != std::string::npos;)
       text.replace(at, twice.size(), ",");
@@ -286,6 +137,36 @@ void replace_degrees(std::string& text) {
     remove_all(text, degree, radians ? " \\degree " : "");
 }
 
+// 11,\! 111 is one number.
+void tighten_groups(std::string& text) {
+  constexpr std::string_view kTight = ",\\!";
+  for (std::size_t at = 0; (at = text.find(kTight, at)) != std::string::npos; ++at) {
+    const std::size_t next = std::min(text.find_first_not_of(' ', at + kTight.size()), text.size());
+    text.erase(at + 1, next - at - 1);
+  }
+}
+
+// \textcolor{blue}{5} and \color{blue}.
+void remove_colors(std::string& text) {
+  for (const std::string_view name : {"\\textcolor{", "\\color{"})
+    for (std::size_t at = 0; (at = text.find(name, at)) != std::string::npos;) {
+      const std::size_t close = text.find('}', at);
+      if (close == std::string::npos) return;
+      text.erase(at, close + 1 - at);
+    }
+}
+
+// (0, 1) U (2, 3), as it is typed.
+void join_unions(std::string& text) {
+  for (std::size_t at = 0; (at = text.find('U', at)) != std::string::npos; ++at) {
+    const std::string_view before = trimmed(std::string_view(text).substr(0, at));
+    const std::string_view behind = trimmed(std::string_view(text).substr(at + 1));
+    const bool set =
+        behind.starts_with('(') || behind.starts_with('[') || behind.starts_with("\\{");
+    if (!before.empty() && nesting(before.back()) == -1 && set) text.replace(at, 1, "\\cup ");
+  }
+}
+
 void strip_end(std::string& text) {
   text = std::string(trimmed(text));
   while (text.ends_with('.') || text.ends_with(',') || text.ends_with(';') ||
@@ -295,16 +176,73 @@ void strip_end(std::string& text) {
   }
 }
 
+// What follows \pmod or mod at the end of `text`, which goes.
+std::string take_modulus(std::string& text) {
+  for (const std::string_view mark :
+       {"(\\pmod", "\\pmod", "(\\bmod", "\\bmod", "(\\mod", "\\mod", "(mod ", " mod "}) {
+    const std::size_t at = text.rfind(mark);
+    if (at == std::string::npos || at == 0) continue;
+    std::string number;
+    for (const char c : text.substr(at + mark.size())) {
+      if (is_digit(c))
+        number += c;
+      else if (c != ' ' && nesting(c) == 0)
+        return {};
+    }
+    if (number.empty()) return {};
+    text.resize(at);
+    strip_end(text);
+    return number;
+  }
+  return {};
+}
+
+// Words that stand for a number or a set where they are all of the text, without their article.
+std::string in_symbols(const std::string& text) {
+  constexpr auto kWords = std::to_array<Replacement>({{"zero", "0"},
+                                                      {"one", "1"},
+                                                      {"two", "2"},
+                                                      {"three", "3"},
+                                                      {"four", "4"},
+                                                      {"five", "5"},
+                                                      {"six", "6"},
+                                                      {"seven", "7"},
+                                                      {"eight", "8"},
+                                                      {"nine", "9"},
+                                                      {"ten", "10"},
+                                                      {"eleven", "11"},
+                                                      {"twelve", "12"},
+                                                      {"infinitely many", "\\infty"},
+                                                      {"all real numbers", "(-\\infty,\\infty)"},
+                                                      {"dne", "does not exist"}});
+  const std::string lower = lower_case(text);
+  for (const Replacement& word : kWords)
+    if (lower == word.first) return std::string(word.second);
+  for (const std::string_view article : {"a ", "an ", "the "})
+    if (lower.starts_with(article) && lower.size() > article.size() + 2 &&
+        std::all_of(lower.begin() + static_cast<std::ptrdiff_t>(article.size()), lower.end(),
+                    [](char c) { return is_letter(c) || c == ' '; }))
+      return text.substr(article.size());
+  return text;
+}
+
 }  // namespace
 
 CleanedText clean_latex(std::string_view given) {
   std::string text(given);
   // Backslashes that were escaped twice; in a matrix two of them end a row.
   if (text.find("\\begin") == std::string::npos) remove_all(text, "\\\\", "\\");
+  tighten_groups(text);
+  remove_colors(text);
+  if (text.find("{o}") != std::string::npos)  // a degree, as it is often typed
+    for (const std::string_view name : {"\\text", "\\mathrm", "\\textrm"}) {
+      remove_all(text, format("^{{{}{{o}}}}", name), "^\\circ ");
+      remove_all(text, format("^{}{{o}}", name), "^\\circ ");
+    }
   CleanedText out{replace_names(text)};
   replace_degrees(out.text);
   remove_all(out.text, "{,}");
-  open_texts(out.text);
+  out.unit = open_texts(out.text);
   for (const Replacement& sign : {Replacement{"<=", "\\le "}, {">=", "\\ge "}, {" !=", " \\ne "}})
     remove_all(out.text, sign.first, sign.second);
   for (const std::string_view empty : {"\\{\\}", "\\{ \\}"})
@@ -313,14 +251,18 @@ CleanedText clean_latex(std::string_view given) {
     remove_all(out.text, all, "(-\\infty,\\infty)");
   if (out.text.find("\\pm") == std::string::npos) remove_all(out.text, "\\mp", "\\pm");
   join_parts(out.text);
+  join_unions(out.text);
   strip_end(out.text);
-  if (out.text.ends_with(" percent")) out.text.replace(out.text.size() - 8, 8, "%");
+  out.modulus = take_modulus(out.text);
+  for (const std::string_view word : {"percent", "pct"})
+    if (out.text.ends_with(word)) out.text.replace(out.text.size() - word.size(), word.size(), "%");
   if (out.text.ends_with('%')) {
     out.text.pop_back();
     out.percent = true;
     strip_end(out.text);
   }
-  drop_unit(out.text);
+  if (std::string words = drop_unit(out.text); !words.empty()) out.unit = std::move(words);
+  out.text = in_symbols(out.text);
   return out;
 }
 

@@ -10,7 +10,9 @@ namespace neap::reward {
 
 struct CleanedText {
   std::string text;
-  bool percent = false;  ///< it ended with a percent sign, which is removed
+  bool percent = false;   ///< it ended with a percent sign, which is removed
+  std::string unit{};     ///< that was removed behind a number
+  std::string modulus{};  ///< of "9 \\pmod{11}", which is removed
 };
 
 /// Delimiters of formulas, spacing, \left and \right, signs of currencies, degrees, units in \text{}

@@ -77,6 +77,13 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\r\n\f\v") - first + 1);
 }
 
+std::string lower_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return out;
+}
+
 std::optional<std::string> canonical_decimal(std::string_view text) {
   if (text.size() > kMaxDigits) return std::nullopt;
   const bool negative = !text.empty() && text.front() == '-';

@@ -27,6 +27,9 @@ namespace neap::reward {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
+/// `text` with small letters (ASCII).
+[[nodiscard]] std::string lower_case(std::string_view text);
+
 /// `text` without white space at both ends.
 [[nodiscard]] std::string_view trimmed(std::string_view text);
 

@@ -1,8 +1,10 @@
 #include "reward/symbolic.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "reward/answer.h"
 #include "reward/latex.h"
 #include "reward/number.h"
+#include "reward/units.h"
 
 namespace neap::reward {
 namespace {
@@ -28,24 +31,33 @@ std::string without_spaces(const std::string& text) {
   return out;
 }
 
-// 1,234,567 -> 1234567 outside of brackets; 1, 2 and (1,234) are lists.
+// 1,234,567 -> 1234567 outside of brackets; 1, 2 and 27,54,108 and (1,234) are lists.
 std::string without_thousands(std::string_view text) {
   std::string out;
   int depth = 0;
-  const auto digits = [&](std::size_t from) {
-    std::size_t end = from;
-    while (end < text.size() && is_digit(text[end])) ++end;
-    return end - from;
-  };
-  std::size_t run = 0;  // digits before
-  bool grouped = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
+  for (std::size_t i = 0; i < text.size();) {
     depth += nesting(text[i]);
-    const bool group = depth == 0 && text[i] == ',' && digits(i + 1) == 3 &&
-                       (grouped ? run == 3 : run >= 1 && run <= 3);
-    if (!group) out += text[i];
-    grouped = group || (grouped && is_digit(text[i]));
-    run = is_digit(text[i]) ? run + 1 : 0;
+    if (depth != 0 || !is_digit(text[i])) {
+      out += text[i++];
+      continue;
+    }
+    // Digits with single commas between them, which are all groups of three or none is.
+    std::size_t end = i, run = 0;
+    bool first = true, groups = true;
+    for (; end < text.size(); ++end) {
+      if (is_digit(text[end])) {
+        ++run;
+        continue;
+      }
+      const bool next = text[end] == ',' && end + 1 < text.size() && is_digit(text[end + 1]);
+      groups = groups && (first ? !next || run <= 3 : run == 3);
+      if (!next) break;
+      first = false;
+      run = 0;
+    }
+    if (end == text.size()) groups = groups && (first || run == 3);
+    for (; i < end; ++i)
+      if (is_digit(text[i]) || !groups) out += text[i];
   }
   return out;
 }
@@ -77,15 +89,66 @@ bool have_same_solutions(const std::vector<Answer>& a, const std::vector<Answer>
          same_equations(*a[0].expression, *a[1].expression, *b[0].expression, *b[1].expression);
 }
 
+// Of texts with words the case says nothing; of mathematics it does.
+bool same_words(const std::string& a, const std::string& b) {
+  if (a == b) return true;
+  if (a.size() != b.size() || lower_case(a) != lower_case(b)) return false;
+  std::size_t run = 0, longest = 0;
+  bool command = false;
+  for (const char c : a) {
+    command = c == '\\' || (command && is_letter(c));
+    run = is_letter(c) && !command ? run + 1 : 0;
+    longest = std::max(longest, run);
+  }
+  return longest > 2 || (longest == 2 && lower_case(a) == "no");
+}
+
+// x = 1, y = 2 against (1, 2), in the order of the names, or against 1, 2 in that of the text.
+bool same_assignment(const Answer& a, const Answer& b) {
+  if (b.kind == AnswerKind::kList) return b.text.empty() && same_in_order(a.items, b.items);
+  std::vector<std::size_t> order(a.items.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t x, std::size_t y) { return a.names[x] < a.names[y]; });
+  if (b.kind == AnswerKind::kTuple)
+    return b.text == "()" && a.items.size() == b.items.size() &&
+           std::equal(order.begin(), order.end(), b.items.begin(),
+                      [&](std::size_t x, const Answer& item) { return same(a.items[x], item); });
+  if (b.kind != AnswerKind::kAssignment || a.items.size() != b.items.size()) return false;
+  for (std::size_t i = 0; i < a.names.size(); ++i) {
+    const auto at = std::find(b.names.begin(), b.names.end(), a.names[i]);
+    if (at == b.names.end() ||
+        !same(a.items[i], b.items[static_cast<std::size_t>(at - b.names.begin())]))
+      return false;
+  }
+  return true;
+}
+
+// y = 5 is not x = 5; longer names say what the question asks for.
+bool contradict(const std::string& a, const std::string& b) {
+  return a.size() == 1 && b.size() == 1 && a != b;
+}
+
+bool same_expression(const Answer& a, const Answer& b) {
+  if (contradict(a.name, b.name)) return false;
+  // Two plain numbers are equal or not, however large.
+  if (!a.decimal.empty() && !b.decimal.empty()) return a.decimal == b.decimal;
+  if (same_values(*a.expression, *b.expression)) return true;
+  if (!a.common && !b.common) return false;
+  return same_values(a.common ? *a.common : *a.expression, b.common ? *b.common : *b.expression);
+}
+
 bool same(const Answer& a, const Answer& b) {
+  if (a.kind == AnswerKind::kAssignment) return same_assignment(a, b);
+  if (b.kind == AnswerKind::kAssignment) return same_assignment(b, a);
   if (a.kind != b.kind) return false;
   switch (a.kind) {
     case AnswerKind::kText:
-      return a.text == b.text;
+      return same_words(a.text, b.text);
     case AnswerKind::kExpression:
-      // Two plain numbers are equal or not, however large.
-      if (!a.decimal.empty() && !b.decimal.empty()) return a.decimal == b.decimal;
-      return same_values(*a.expression, *b.expression);
+      return same_expression(a, b);
+    case AnswerKind::kAssignment:
+      return false;
     case AnswerKind::kEquation:
       return same_in_order(a.items, b.items) || have_same_solutions(a.items, b.items);
     case AnswerKind::kRelation:
@@ -121,27 +184,99 @@ struct Reading {
   std::string squeezed_text;
   Answer answer, statement;
   std::string plain;
-  bool percent = false;
+  CleanedText cleaned;
 
-  explicit Reading(std::string_view text) {
-    const CleanedText cleaned = clean_latex(text);
+  explicit Reading(std::string_view text) : cleaned(clean_latex(text)) {
     if (cleaned.text.empty()) return;
     squeezed_text = squeezed(cleaned.text);
     plain = without_thousands(without_spaces(cleaned.text));
     answer = parse_answer(plain);
-    statement = parse_statement(plain);
-    percent = cleaned.percent;
+    if (plain.find('=') != std::string::npos) statement = parse_statement(plain);
   }
   [[nodiscard]] bool empty() const { return squeezed_text.empty(); }
-  [[nodiscard]] Answer hundredths() const { return parse_answer(as_hundredths(plain)); }
 };
+
+// C of "C", "(C)", "(C) 12", "C. 12" and "Option C"; 0: it is no choice.
+char choice_of(std::string_view text) {
+  for (const std::string_view word : {"Option ", "option ", "Choice ", "choice "})
+    if (text.starts_with(word)) text.remove_prefix(word.size());
+  text = trimmed(text);
+  const bool bracket = text.starts_with('(');
+  if (bracket) text.remove_prefix(1);
+  if (text.empty() || text[0] < 'A' || text[0] > 'J') return 0;
+  const char letter = text[0];
+  const std::string_view rest = text.substr(1);
+  if (!bracket && rest.empty()) return letter;
+  if (rest.empty() ||
+      std::string_view(bracket ? ")" : ".:)").find(rest[0]) == std::string_view::npos)
+    return 0;
+  // No other choice: "(A) or (B)", "A. B."
+  const std::string tail = std::string(rest.substr(1)) + ".";
+  for (std::size_t i = 0; i + 1 < tail.size(); ++i)
+    if (tail[i] >= 'A' && tail[i] <= 'J' && (i == 0 || !is_letter(tail[i - 1])) &&
+        (tail[i + 1] == ')' || tail[i + 1] == '.' || tail[i + 1] == ','))
+      return 0;
+  return letter;
+}
+
+// "b" for the choice B.
+bool is_small_choice(const std::string& small, const std::string& choice) {
+  return choice.size() == 1 && choice[0] >= 'A' && choice[0] <= 'D' && small == lower_case(choice);
+}
+
+// 1.5 m and 150 cm; nullopt: the units say nothing.
+std::optional<bool> same_measure(const Reading& a, const Reading& t) {
+  const auto of_a = size_of_unit(a.cleaned.unit);
+  const auto of_t = size_of_unit(t.cleaned.unit);
+  if (!of_a || !of_t || *of_a == *of_t) return std::nullopt;
+  if (of_a->kind != of_t->kind) return false;
+  if (of_a->power != of_t->power)  // "15 cm" for 15 cm^2 lacks a sign
+    return of_a->factor == of_t->factor ? std::nullopt : std::optional(false);
+  const auto in_first = [](const Reading& reading, const UnitSize& size) {
+    return parse_answer("(" + reading.plain + ")*(" + std::string(size.factor) + ")^" +
+                        std::to_string(size.power));
+  };
+  return same(in_first(a, *of_a), in_first(t, *of_t));
+}
+
+// "0.0112 g" where the other one says that g is the unit.
+std::optional<Answer> without_unit(const Reading& reading, const std::string& unit) {
+  const std::string& text = reading.plain;
+  if (unit.empty() || !reading.cleaned.unit.empty() || !text.ends_with(unit)) return std::nullopt;
+  const std::string_view number =
+      trimmed(std::string_view(text).substr(0, text.size() - unit.size()));
+  if (!canonical_decimal(number)) return std::nullopt;
+  return parse_answer(number);
+}
+
+// 27 modulo 5 is not 27, and 9 modulo 11 not 9 modulo 12.
+bool same_modulus(const Reading& a, const Reading& t) {
+  const std::string& one = a.cleaned.modulus;
+  const std::string& other = t.cleaned.modulus;
+  if (one.empty() && other.empty()) return true;
+  if (!one.empty() && !other.empty()) return one == other;
+  const Reading& reduced = one.empty() ? t : a;
+  return std::strtod(reduced.answer.decimal.c_str(), nullptr) <
+         std::strtod(reduced.cleaned.modulus.c_str(), nullptr);
+}
 
 bool same(const Reading& a, const Reading& t) {
   if (a.empty() || t.empty()) return false;
-  if (a.squeezed_text == t.squeezed_text) return true;
+  if (!same_modulus(a, t)) return false;
+  if (const auto measured = same_measure(a, t)) return *measured;
+  if (same_words(a.squeezed_text, t.squeezed_text)) return true;
+  if (is_small_choice(a.squeezed_text, t.squeezed_text) ||
+      is_small_choice(t.squeezed_text, a.squeezed_text))
+    return true;
+  if (const char choice = choice_of(t.cleaned.text);
+      choice != 0 && (a.squeezed_text.size() == 1 || t.squeezed_text.size() == 1))
+    if (choice == choice_of(a.cleaned.text)) return true;
   if (same(a.answer, t.answer) || same_curve(a.statement, t.statement)) return true;
-  if (a.percent == t.percent) return false;
-  return a.percent ? same(a.hundredths(), t.answer) : same(a.answer, t.hundredths());
+  if (const auto number = without_unit(a, t.cleaned.unit)) return same(*number, t.answer);
+  if (const auto number = without_unit(t, a.cleaned.unit)) return same(a.answer, *number);
+  if (a.cleaned.percent == t.cleaned.percent) return false;
+  return a.cleaned.percent ? same(parse_answer(as_hundredths(a.plain)), t.answer)
+                           : same(a.answer, parse_answer(as_hundredths(t.plain)));
 }
 
 }  // namespace
@@ -166,6 +301,13 @@ bool SymbolicTruth::equals(std::string_view answer) const {
   if (answer.empty() || impl_->text.empty()) return false;
   if (answer == impl_->text) return true;
   return impl_->reading && answer.size() <= kMaxBytes && same(Reading(answer), *impl_->reading);
+}
+
+std::optional<ReadAnswer> read_answer(std::string_view text) {
+  if (text.size() > kMaxBytes) return std::nullopt;
+  Reading reading(trimmed(text));
+  if (reading.empty()) return std::nullopt;
+  return ReadAnswer{std::move(reading.answer), size_of_unit(reading.cleaned.unit)};
 }
 
 bool symbolically_equal(std::string_view answer, std::string_view truth) {

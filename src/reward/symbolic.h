@@ -6,7 +6,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string_view>
+
+#include "reward/answer.h"
+#include "reward/units.h"
 
 namespace neap::reward {
 
@@ -27,6 +31,13 @@ class SymbolicTruth {
   struct Impl;
   std::unique_ptr<const Impl> impl_;
 };
+
+struct ReadAnswer {
+  Answer answer;
+  std::optional<UnitSize> unit;
+};
+/// `text` as it is compared; nullopt where it is too long or empty.
+[[nodiscard]] std::optional<ReadAnswer> read_answer(std::string_view text);
 
 [[nodiscard]] bool symbolically_equal(std::string_view answer, std::string_view truth);
 

@@ -71,6 +71,18 @@ TEST(NumericRule, ReadsWhatGsm8kAnswersLookLike) {
   EXPECT_TRUE(right("0.5", "#### 1/2"));
   EXPECT_TRUE(right("1200", "#### 1.2e3"));
   EXPECT_FALSE(right("72", "72 is wrong\n#### 71"));
+  for (const char* other : {"72x", "not 72", "72 or 73", "71 or 72", "72!", "72^2", "72, 73",
+                            "71 = 72", "72 is wrong", "maybe 72", "between 72 and 73"}) {
+    EXPECT_FALSE(right("72", std::string("#### ") + other)) << other;
+    EXPECT_FALSE(right("72", std::string("\\boxed{") + other + "}")) << other;
+    EXPECT_FALSE(right("72", std::string("The answer is ") + other)) << other;
+  }
+  EXPECT_FALSE(right("72", "It is not 72"));
+  EXPECT_FALSE(right("72", "So 72x"));
+  EXPECT_FALSE(right("72", "71 or 72"));
+  EXPECT_FALSE(right("5 km", "\\boxed{5\\text{ m}}"));
+  EXPECT_TRUE(right("72", "<think>\\boxed{5}</think> It is 72"));
+  EXPECT_FALSE(right("5", "<think>\\boxed{5}</think> It is 72"));
   EXPECT_FALSE(right("72", "no number"));
   EXPECT_FALSE(right("72", ""));
   EXPECT_FALSE(right("72", "#### 72.5"));
@@ -84,6 +96,15 @@ TEST(NumericRule, SaysWhetherThereWasAnAnswer) {
               ElementsAre(0, 1));
   EXPECT_THAT(score(config(RewardKind::kNumeric), R"({"answer": 7})", "?").parts,
               ElementsAre(0, 0));
+}
+
+TEST(NumericRule, RefusesATruthThatIsNoNumber) {
+  const auto rule = *make_rule(config(RewardKind::kNumeric), {100});
+  for (const char* truth : {"3s^2", "x+1", "(1,2)", "1, 2", "x<3", "\\text{June 20}", "204_5"})
+    EXPECT_THAT(rule->check({{"answer", truth}}).message(), HasSubstr("symbolic")) << truth;
+  for (const char* truth :
+       {"3", "-2.50", "\\frac{1}{2}", "5\\text{ cm}", "$1,200", "\\sqrt{2}", "x=4"})
+    EXPECT_TRUE(rule->check({{"answer", truth}}).ok()) << truth;
 }
 
 TEST(NumericRule, TakesATolerance) {
@@ -115,10 +136,29 @@ TEST(AnswerRules, FindTheGroundTruth) {
               HasSubstr("element 2 of field \"answer\" is null"));
   EXPECT_THAT(problem(R"({"answer": null})"), testing::StartsWith("field \"answer\" is null"));
   EXPECT_THAT(problem(R"({"answer": {"a": 1}})"), HasSubstr("is object"));
-  EXPECT_THAT(problem(R"({"answer": "blue"})"), HasSubstr("holds no number"));
+  EXPECT_THAT(problem(R"({"answer": "blue"})"),
+              HasSubstr("\"blue\" is not a number; set kind = \"symbolic\""));
   EXPECT_TRUE((*make_rule(config(RewardKind::kSymbolic), {}))
                   ->check(Json::parse(R"({"answer":"blue"})"))
                   .ok());
+}
+
+TEST(SymbolicRule, ReadsBehindTheThought) {
+  EXPECT_EQ(value(RewardKind::kSymbolic, "7", "<think>\\boxed{7}</think> Answer: 8"), 0);
+  EXPECT_EQ(value(RewardKind::kSymbolic, "8", "<think>\\boxed{7}</think> Answer: 8"), 1);
+  EXPECT_EQ(value(RewardKind::kSymbolic, "7", "<think>\\boxed{7}"), 0);
+  EXPECT_EQ(value(RewardKind::kSymbolic, "7", "\\boxed{7}</think> nothing"), 0);
+}
+
+TEST(SymbolicRule, TakesBoxesThatAreJoinedAsOneAnswer) {
+  EXPECT_EQ(value(RewardKind::kSymbolic, "1,-2", "$x=\\boxed{1}$ and $x=\\boxed{-2}$."), 1);
+  EXPECT_EQ(value(RewardKind::kSymbolic, "-2", "$x=\\boxed{1}$ or $x=\\boxed{-2}$."), 0);
+  EXPECT_EQ(
+      value(RewardKind::kSymbolic, "1,2", "$\\boxed{1} \\quad \\text{and} \\quad \\boxed{2}$"), 1);
+  EXPECT_EQ(value(RewardKind::kSymbolic, "2", "first \\boxed{1}, and then we get \\boxed{2}"), 1);
+  EXPECT_EQ(value(RewardKind::kSymbolic, "27", "Answer:\n27"), 1);
+  EXPECT_EQ(value(RewardKind::kSymbolic, "27", "The final answer is:\n\n\\[ 27 \\]"), 1);
+  EXPECT_EQ(value(RewardKind::kSymbolic, "C", "The correct option is C."), 1);
 }
 
 TEST(SymbolicRule, LooksForTheBoxFirst) {
