@@ -22,7 +22,7 @@ struct Scope;
 struct Callable;
 
 struct Arguments {
-  explicit Arguments(Budget& budget) : list(budget), named(budget) {}
+  explicit Arguments(Budget& budget);
   Vector<Value> list;
   Vector<std::pair<Text, Value>> named;
   /// The argument at `position` or called `name`, or nullptr.
@@ -34,14 +34,14 @@ struct Undefined {
 };
 struct None {};
 struct List {
-  explicit List(Budget& budget) : items(budget) {}
-  explicit List(Vector<Value> made) : items(std::move(made)) {}
+  explicit List(Budget& budget);
+  explicit List(Vector<Value> made);
   Vector<Value> items;
   bool tuple = false;
   int depth = 1;  ///< of the nesting; bounded, because values are read and freed by recursion
 };
 struct Dict {
-  explicit Dict(Budget& budget) : items(budget) {}
+  explicit Dict(Budget& budget);
   Vector<std::pair<Value, Value>> items;
   int depth = 1;
   [[nodiscard]] const Value* find(const Value& key, Budget& budget) const;
@@ -50,13 +50,12 @@ struct Dict {
 };
 /// An object with attributes that a template can set: namespace().
 struct Namespace {
-  explicit Namespace(Budget& budget) : attributes(budget) {}
+  explicit Namespace(Budget& budget);
   Dict attributes;
 };
 /// The variable `loop`.
 struct Loop {
-  explicit Loop(Vector<Value> all)
-      : items(std::move(all)), last_changed(items.get_allocator().budget()) {}
+  explicit Loop(Vector<Value> all);
   Vector<Value> items;
   std::size_t index = 0;
   int level = 0;    ///< of recursive loops
@@ -149,6 +148,15 @@ class Value {
                std::shared_ptr<Namespace>, std::shared_ptr<const Callable>, std::shared_ptr<Loop>>
       v_;
 };
+
+// Here, where Value is complete.
+inline Arguments::Arguments(Budget& budget) : list(budget), named(budget) {}
+inline List::List(Budget& budget) : items(budget) {}
+inline List::List(Vector<Value> made) : items(std::move(made)) {}
+inline Dict::Dict(Budget& budget) : items(budget) {}
+inline Namespace::Namespace(Budget& budget) : attributes(budget) {}
+inline Loop::Loop(Vector<Value> all)
+    : items(std::move(all)), last_changed(items.get_allocator().budget()) {}
 
 /// A function, a method or a macro.
 struct Callable {
