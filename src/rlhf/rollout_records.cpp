@@ -63,6 +63,29 @@ std::vector<report::Rollout> rollouts_of(const Context& context, const RewardSco
   return out;
 }
 
+report::Rollout make_prediction(const Context& context, const train::Tokens& prompt,
+                                const train::Tokens& response, const at::Tensor& right,
+                                const at::Tensor& mask) {
+  const bridge::HostScope host;
+  const at::Tensor counted = mask.to(at::kFloat).contiguous();
+  const at::Tensor hit = right.to(at::kFloat).contiguous();
+  const float* trained = counted.const_data_ptr<float>();
+  const float* correct = hit.const_data_ptr<float>();
+  const auto wrong = [&](std::size_t i) { return trained[i] > 0 && correct[i] == 0; };
+  report::Rollout out;
+  out.prompt = context.tokenizer.decode(prompt);
+  out.tokens = std::ssize(response);
+  for (std::size_t first = 0, end = 0; first < response.size(); first = end) {
+    while (end < response.size() && wrong(end) == wrong(first)) ++end;
+    const auto at = response.begin();
+    const std::string text = context.tokenizer.decode(train::Tokens(
+        at + static_cast<std::ptrdiff_t>(first), at + static_cast<std::ptrdiff_t>(end)));
+    out.response += wrong(first) ? "«" + text + "»" : text;
+  }
+  out.score = (hit * counted).sum().item<double>() / std::max(counted.sum().item<double>(), 1.0);
+  return out;
+}
+
 std::set<std::size_t> rows_to_show(std::size_t rows, std::size_t count, std::int64_t seed,
                                    std::int64_t step) {
   constexpr std::uint64_t kShownStream = 0x73686f77ULL;

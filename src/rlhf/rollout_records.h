@@ -27,6 +27,13 @@ namespace neap::rlhf {
                                                        const RewardScorer& functions,
                                                        const Experience& batch);
 
+/// A text of training data after `prompt`, as the model predicts it from the tokens before each: what it
+/// would not choose stands in «». `right` and `mask` (T,): as TokenLogProbs and the batch have them. The
+/// score is the share of right tokens.
+[[nodiscard]] report::Rollout make_prediction(const Context& context, const train::Tokens& prompt,
+                                              const train::Tokens& response,
+                                              const at::Tensor& right, const at::Tensor& mask);
+
 /// `count` of `rows` rows to show after step `step`: the first half is the same at every step, the rest
 /// is drawn anew.
 [[nodiscard]] std::set<std::size_t> rows_to_show(std::size_t rows, std::size_t count,

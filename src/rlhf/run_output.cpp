@@ -114,7 +114,10 @@ void RunOutput::write_validation(std::int64_t step, const Validation& result, do
   std::string text;
   for (const auto& [name, value] : result.metrics) {
     line[name] = value;
-    text += format("  {} {:.4g}", name, value);
+    // The rest is in the file.
+    const bool detail =
+        name.ends_with("/min") || name.ends_with("/max") || name.starts_with("val-aux/");
+    if (!detail) text += format("  {} {:.4g}", name, value);
   }
   line["timing_s/testing"] = seconds;
   line["samples"] = Json::array();

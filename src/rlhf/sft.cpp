@@ -5,6 +5,7 @@
 
 #include "rlhf/experience.h"
 #include "rlhf/model_update.h"
+#include "rlhf/rollout_records.h"
 #include "rlhf/trainer.h"
 #include "step/phases.h"
 
@@ -45,23 +46,26 @@ class SftTrainer final : public Trainer {
 
   [[nodiscard]] bool can_validate() const override { return held_out().size() > 0; }
 
-  Validation validate(std::int64_t /*step*/) override {
+  Validation validate(std::int64_t step) override {
     std::vector<double> sums = {0, 0, 0};
     double &loss = sums[0], &tokens = sums[1], &right = sums[2];
+    Validation result;
     // A rank without rows joins the others in reading theirs.
-    const train::Sequences batch = gather(held_out(), context_.share_of(held_out().size()));
+    const std::vector<std::size_t> mine = context_.share_of(held_out().size());
+    const train::Sequences batch = gather(held_out(), mine);
     if (batch.tokens.defined()) {
       const TokenLogProbs out =
           response_log_probs(context_, actor_.model(), batch, spec::PhaseId::kValidate, false);
       loss = -out.log_probs.sum(at::kDouble).item<double>();
       tokens = batch.mask.sum(at::kDouble).item<double>();
       right = out.right.sum(at::kDouble).item<double>();
+      if (context_.ranks.first()) result.samples = samples(mine, batch.mask, out.right, step);
     }
     context_.ranks.sum(sums);
-    return {{{"val/loss", loss / tokens},
-             {"val/perplexity", std::exp(loss / tokens)},
-             {"val/mean_token_accuracy", right / tokens}},
-            {}};
+    result.metrics = {{"val/loss", loss / tokens},
+                      {"val/perplexity", std::exp(loss / tokens)},
+                      {"val/mean_token_accuracy", right / tokens}};
+    return result;
   }
 
   void save(const std::filesystem::path& folder) override {
@@ -86,6 +90,23 @@ class SftTrainer final : public Trainer {
     });
     if (numbers.empty()) return {};
     return train::make_sequences(prompts, responses, sequence_shape(context_), masks);
+  }
+
+  // Of the held-out rows `numbers`, whose masks and right tokens are rows of the tensors.
+  [[nodiscard]] std::vector<report::Rollout> samples(const std::vector<std::size_t>& numbers,
+                                                     const at::Tensor& masks,
+                                                     const at::Tensor& right,
+                                                     std::int64_t step) const {
+    const spec::TrainerConfig& config = context_.job.trainer;
+    std::vector<report::Rollout> out;
+    for (const std::size_t i : rows_to_show(
+             numbers.size(), static_cast<std::size_t>(config.val_samples), config.seed, step)) {
+      const data::StoredRow row = held_out().at(numbers[i]);
+      const auto at = static_cast<std::int64_t>(i);
+      out.push_back(
+          make_prediction(context_, row.texts.at(0), row.texts.at(1), right[at], masks[at]));
+    }
+    return out;
   }
 
   Context& context_;

@@ -126,10 +126,10 @@ void bind_logs(ConfigTable& t, TrainerConfig& r) {
          "Name of the run there; empty: that of the output folder.");
   t.bind("trainer.lexicon", &r.lexicon,
          "File of words that judges generated text at validation; empty: no judge.");
-  t.bind(
-       "trainer.val_samples", &r.val_samples,
-       "Responses shown at each validation: half of them to the same prompts, half to others each "
-       "time.")
+  t.bind("trainer.val_samples", &r.val_samples,
+         "Texts shown at each validation: half of them of the same prompts, half of others each "
+         "time. "
+         "ppo, grpo: responses; sft: the data's, with what the model would not choose in «».")
       .at_least(0);
   t.bind("trainer.rollout_freq", &r.rollout_freq,
          "ppo, grpo: the responses of the first and of every so many steps go to `rollouts.jsonl` "

@@ -112,6 +112,24 @@ class Shows(unittest.TestCase):
         self.assertTrue(json.loads(shown.stdout)["phases"])
         self.assertIn("has no memory.ntrace", self.neap("report", "out/untraced", "--svg", "x.svg").stderr)
 
+    def test_sft_marks_what_it_would_not_have_written(self):
+        result = self.neap("train", "sft.toml", "device.kind=host", "data.val_files=['sft_train.jsonl']", "trainer.total_training_steps=40",
+                           "trainer.default_local_dir=out/marked")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        rows = [(row["prompt"], row["response"]) for row in read_lines(self.home / "sft_train.jsonl")]
+        scores = []
+        for line in read_lines(self.home / "out/marked/validation.jsonl"):
+            self.assertEqual(len(line["samples"]), 4)
+            for sample in line["samples"]:
+                text = sample["response"]
+                self.assertIn((sample["prompt"], text.replace("«", "").replace("»", "")), rows)
+                wrong = sum(len(part.split("»")[0]) for part in text.split("«")[1:])
+                # The last token, which ends the text, has no characters.
+                self.assertAlmostEqual(sample["score"], 1 - wrong / sample["tokens"], delta=1.01 / sample["tokens"])
+            scores.append(sum(sample["score"] for sample in line["samples"]))
+        self.assertLess(scores[0], scores[-1])
+        self.assertIn("Texts at step 40:", result.stdout)
+
     def test_lengths_of_the_data_before_training(self):
         self.assertRegex(self.sft.stderr, r"(?m)^  prompt: \d+ texts, the longest has \d+ tokens; none is over the limit of \d+$")
         self.assertRegex(self.sft.stderr, r"(?m)^  +\d+ to \d+ +\d+  ")
