@@ -56,6 +56,16 @@ bool stands_alone(std::string_view text, std::string_view number) {
   return true;
 }
 
+// The response gives an answer in a box, but the box is cut short or empty: no number before it counts.
+bool has_broken_box(std::string_view text) {
+  const std::size_t begin = text.rfind("\\boxed{");
+  const std::size_t thought = text.rfind("</think>");
+  if (begin == std::string_view::npos || (thought != std::string_view::npos && begin < thought))
+    return false;
+  const auto box = extract(text, Extraction::kBoxed, nullptr);
+  return !box || box->empty();
+}
+
 class AnswerRule : public Rule {
  public:
   AnswerRule(const spec::RewardFunctionConfig& config, const Setting& setting,
@@ -113,8 +123,10 @@ class AnswerRule : public Rule {
     for (const Extraction how : extract_)
       if (const auto answer = extract(text, how, pattern_ ? &*pattern_ : nullptr);
           answer && !answer->empty())
-        return how != Extraction::kLastNumber || stands_alone(text, *answer) ? answer
-                                                                             : std::nullopt;
+        return how != Extraction::kLastNumber ||
+                       (stands_alone(text, *answer) && !has_broken_box(text))
+                   ? answer
+                   : std::nullopt;
     return std::nullopt;
   }
   std::vector<Extraction> extract_;

@@ -262,6 +262,7 @@ CleanedText clean_latex(std::string_view given) {
     strip_end(out.text);
   }
   if (std::string words = drop_unit(out.text); !words.empty()) out.unit = std::move(words);
+  if (out.unit.empty() && given.find("\\$") != std::string_view::npos) out.unit = "dollar";
   out.text = in_symbols(out.text);
   return out;
 }

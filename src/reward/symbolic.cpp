@@ -214,7 +214,7 @@ char choice_of(std::string_view text) {
   const std::string tail = std::string(rest.substr(1)) + ".";
   for (std::size_t i = 0; i + 1 < tail.size(); ++i)
     if (tail[i] >= 'A' && tail[i] <= 'J' && (i == 0 || !is_letter(tail[i - 1])) &&
-        (tail[i + 1] == ')' || tail[i + 1] == '.' || tail[i + 1] == ','))
+        (tail[i + 1] == ')' || tail[i + 1] == '.' || tail[i + 1] == ',' || tail[i + 1] == ':'))
       return 0;
   return letter;
 }

@@ -15,20 +15,30 @@ constexpr std::array<std::string_view, 24> kShort = {
     "hr", "ml", "mL", "mW", "kW", "Hz", "dm", "sq", "st", "nd", "rd", "th"};
 // They change the number, contradict it, or are mathematics.
 constexpr auto kNoUnit = std::to_array<std::string_view>(
-    {"and",      "or",       "plus",      "minus",     "times",    "over",       "divided",
-     "squared",  "cubed",    "mod",       "to",        "than",     "if",         "for",
-     "when",     "where",    "with",      "hundred",   "thousand", "million",    "billion",
-     "trillion", "hundreds", "thousands", "millions",  "billions", "dozen",      "dozens",
-     "half",     "halves",   "third",     "thirds",    "fifths",   "sin",        "cos",
-     "tan",      "sec",      "csc",       "cot",       "log",      "exp",        "sqrt",
-     "infinity", "not",      "is",        "are",       "was",      "be",         "isn",
-     "aren",     "wrong",    "false",     "incorrect", "no",       "none",       "never",
-     "nor",      "neither",  "either",    "but",       "maybe",    "perhaps",    "possibly",
-     "except",   "unless",   "instead",   "rather",    "between",  "versus",     "factorial",
-     "choose",   "percent",  "more",      "less",      "fewer",    "greater",    "most",
-     "least",    "mod",      "modulo",    "base",      "the",      "negative",   "minus",
-     "below",    "above",    "under",     "opposite",  "inverse",  "reciprocal", "answer",
-     "true",     "correct",  "can",       "cannot",    "could",    "may",        "might"});
+    {"and",         "or",        "plus",       "minus",     "times",     "over",       "divided",
+     "squared",     "cubed",     "mod",        "to",        "than",      "if",         "for",
+     "when",        "where",     "with",       "hundred",   "thousand",  "million",    "billion",
+     "trillion",    "hundreds",  "thousands",  "millions",  "billions",  "dozen",      "dozens",
+     "half",        "halves",    "third",      "thirds",    "fifths",    "sin",        "cos",
+     "tan",         "sec",       "csc",        "cot",       "log",       "exp",        "sqrt",
+     "infinity",    "not",       "is",         "are",       "was",       "be",         "isn",
+     "aren",        "wrong",     "false",      "incorrect", "no",        "none",       "never",
+     "nor",         "neither",   "either",     "but",       "maybe",     "perhaps",    "possibly",
+     "except",      "unless",    "instead",    "rather",    "between",   "versus",     "factorial",
+     "choose",      "percent",   "more",       "less",      "fewer",     "greater",    "most",
+     "least",       "mod",       "modulo",     "base",      "the",       "negative",   "quarter",
+     "quarters",    "fourth",    "fourths",    "fifth",     "sixth",     "sixths",     "seventh",
+     "sevenths",    "eighth",    "eighths",    "ninth",     "ninths",    "tenth",      "tenths",
+     "eleventh",    "elevenths", "twelfth",    "twelfths",  "hundredth", "hundredths", "thousandth",
+     "thousandths", "millionth", "millionths", "two",       "three",     "four",       "five",
+     "six",         "seven",     "eight",      "nine",      "ten",       "eleven",     "twelve",
+     "thirteen",    "fourteen",  "fifteen",    "sixteen",   "seventeen", "eighteen",   "nineteen",
+     "twenty",      "thirty",    "forty",      "fifty",     "sixty",     "seventy",    "eighty",
+     "ninety",      "bn",        "mil",        "lakh",      "lakhs",     "crore",      "crores",
+     "score",       "scores",    "pair",       "pairs",     "gross",     "point",      "bound",
+     "minus",       "below",     "above",      "under",     "opposite",  "inverse",    "reciprocal",
+     "answer",      "true",      "correct",    "can",       "cannot",    "could",      "may",
+     "might"});
 constexpr int kOneByAnother = 100;  // kinds of such units
 constexpr std::size_t kMostWords = 5;
 // As they stand in \mathrm{}, with the letters that mathematics does not use upright.
@@ -90,7 +100,9 @@ constexpr auto kSizes = std::to_array<NamedSize>({{"m", 0, "1"},
                                                   {"litre", 3, "1"},
                                                   {"mL", 3, "1/1000"},
                                                   {"ml", 3, "1/1000"},
-                                                  {"milliliter", 3, "1/1000"}});
+                                                  {"milliliter", 3, "1/1000"},
+                                                  {"dollar", 4, "1"},
+                                                  {"cent", 4, "1/100"}});
 
 // The letters at the front.
 std::string_view first_word(std::string_view text) {

@@ -22,7 +22,7 @@ namespace neap::reward {
 /// million" becomes 5*10^{6}.
 std::string drop_unit(std::string& text);
 
-/// A unit of length, mass, time or volume, or one by another, and its power, in the first of its kind: 1 cm^2 is 10^-4 m^2.
+/// A unit of length, mass, time, volume or money, or one by another, and its power, in the first of its kind: 1 cm^2 is 10^-4 m^2.
 struct UnitSize {
   int kind = 0, power = 1;
   std::string factor{};  ///< of the power 1, as an expression

@@ -78,6 +78,8 @@ TEST(NumericRule, ReadsWhatGsm8kAnswersLookLike) {
     EXPECT_FALSE(right("72", std::string("The answer is ") + other)) << other;
   }
   EXPECT_FALSE(right("72", "It is not 72"));
+  EXPECT_FALSE(right("72", "\\boxed{72")) << "cut short";
+  EXPECT_FALSE(right("72", "71 + 1 = 72 \\boxed{}"));
   EXPECT_FALSE(right("72", "So 72x"));
   EXPECT_FALSE(right("72", "71 or 72"));
   EXPECT_FALSE(right("5 km", "\\boxed{5\\text{ m}}"));

@@ -123,6 +123,7 @@ TEST(Symbolic, PercentagesAndUnits) {
   expect_different({{"5\\text{ km}", "5\\text{ m}"},
                     {"50\\text{ m/s}", "50\\text{ km/h}"},
                     {"5\\text{ kg}", "5\\text{ m}"},
+                    {"7\\text{ cents}", "\\$7"},
                     {"3+4\\mathrm{i}", "7"},
                     {"3+4\\text{i}", "7"},
                     {"2\\mathbf i+3\\mathbf j", "5"},
@@ -134,7 +135,10 @@ TEST(Symbolic, PercentagesAndUnits) {
                     {"5x", "5"},
                     {"5 x", "5"},
                     {"10%", "20%"}});
-  // Words that change a number, and mathematics, are no units.
+}
+
+TEST(Symbolic, WordsThatAreNoUnits) {
+  // They change the number, or are mathematics.
   for (const char* words : {" pi",
                             " Million",
                             "\\text{ Million}",
@@ -146,6 +150,10 @@ TEST(Symbolic, PercentagesAndUnits) {
                             " cannot be",
                             "\\text{ negative}",
                             " maybe",
+                            " tenths",
+                            "\\text{ twenty}",
+                            "\\text{ pairs}",
+                            "\\text{ lakh}",
                             " sin x",
                             " \\ln 3",
                             " xy",
@@ -406,6 +414,7 @@ TEST(Symbolic, Words) {
                     {"(C) 12", "(D) 12"},
                     {"(A) or (C)", "C"},
                     {"(A) (C)", "A"},
+                    {"A: 1, C: 2", "A"},
                     {"A. C.", "A"},
                     {"(C) 12", "12"},
                     {"M", "m"},
