@@ -204,10 +204,11 @@ Tunable full_recomputation(const spec::Job& job) {
           }};
 }
 
-// Adapters are trained on weights that are there.
+// Adapters are trained on weights. Only sft can start without any; in other tasks a folder that has
+// none is one whose weights are still to be downloaded.
 bool takes_adapters(const spec::Job& job, const std::string& path) {
   const Result<spec::ModelFiles> files = job.model_files(path);
-  return files.ok() && spec::has_weights(files->base);
+  return files.ok() && (job.task != spec::Task::kSft || spec::has_weights(files->base));
 }
 
 Tunable adapters(const spec::Job& job) {

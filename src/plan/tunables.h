@@ -27,7 +27,7 @@ struct Tunable {
 [[nodiscard]] Tunable rollout_batches();
 /// Of a job, those above and: settings that bind the plan left to it, a reference that runs once, full recomputation, LoRA, shorter responses.
 [[nodiscard]] std::vector<Tunable> tunables(const spec::Job& job);
-/// Those that change the training. Adapters only of models whose weights are there.
+/// Those that change the training. Adapters not where sft starts from random weights.
 [[nodiscard]] std::vector<Tunable> other_trainings(const spec::Job& job);
 
 /// What an override of these, "key.path=value", or another one that a plan makes costs, for people; empty

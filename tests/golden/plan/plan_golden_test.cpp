@@ -309,6 +309,19 @@ TEST(GoldenPlans, ExactSettingsGoAllTheWayDownBeforeTheTrainingChanges) {
     EXPECT_EQ(o.find("max_response_length"), std::string::npos) << o;
 }
 
+// Whether the weights are downloaded yet or not.
+TEST(GoldenPlans, AdaptersAreTriedOnAFolderWithTheConfigurationAlone) {
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(NEAP_SOURCE_DIR "/examples/gsm8k/qwen2.5-1.5b.toml", {}, job).ok());
+  Target target = target_of(job);
+  target.capacity = 8_GiB;
+  const auto plans = find_fit(job, target);
+  ASSERT_TRUE(plans.ok()) << plans.status().message();
+  const std::vector<std::string>& overrides = plans->front().overrides;
+  EXPECT_NE(std::find(overrides.begin(), overrides.end(), "actor_rollout_ref.model.lora_rank=16"),
+            overrides.end());
+}
+
 TEST(GoldenPlans, UpdatesAreDividedWhereThatFitsAndNotElsewhere) {
   spec::Job job;
   ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
