@@ -10,7 +10,8 @@
 #   One GoogleTest program, one ctest entry for each test case. Those with a COST start first.
 #   What tests link is optimized, they themselves only with OPTIMIZED: for tests with a clock, because the linker may
 #   take a library's inline functions from the test.
-# neap_add_fuzzer(NAME SOURCES ... [DEPS ...] CORPUS folder)
+# neap_add_fuzzer(NAME SOURCES ... [DEPS ...] CORPUS folder...)
+#   CORPUS: folders, golden files of other tests among them.
 #   Preset fuzz: a libFuzzer program (scripts/fuzz runs them all). Otherwise: the
 #   same function over every file of the committed corpus, as a test.
 include_guard(GLOBAL)
@@ -213,7 +214,7 @@ function(neap_test_program NAME)
 endfunction()
 
 function(neap_add_fuzzer NAME)
-  cmake_parse_arguments(ARG "" "CORPUS" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;CORPUS" ${ARGN})
   if(NEAP_FUZZ)
     add_executable(${NAME} ${ARG_SOURCES})
     target_link_options(${NAME} PRIVATE -fsanitize=fuzzer)
@@ -221,8 +222,11 @@ function(neap_add_fuzzer NAME)
       add_custom_target(neap_fuzzers)
     endif()
     add_dependencies(neap_fuzzers ${NAME})
-    file(RELATIVE_PATH corpus ${PROJECT_SOURCE_DIR} ${ARG_CORPUS})
-    file(WRITE ${PROJECT_BINARY_DIR}/fuzzers/${NAME} "${corpus}\n")  # for scripts/fuzz
+    file(WRITE ${PROJECT_BINARY_DIR}/fuzzers/${NAME} "")  # for scripts/fuzz: a folder a line
+    foreach(folder IN LISTS ARG_CORPUS)
+      file(RELATIVE_PATH corpus ${PROJECT_SOURCE_DIR} ${folder})
+      file(APPEND ${PROJECT_BINARY_DIR}/fuzzers/${NAME} "${corpus}\n")
+    endforeach()
   elseif(NEAP_TESTS)
     if(NOT TARGET neap_run_corpus)
       add_library(neap_run_corpus OBJECT ${PROJECT_SOURCE_DIR}/tests/fuzz/run_corpus.cpp)

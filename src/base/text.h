@@ -26,4 +26,7 @@ namespace neap {
 /// between them.
 [[nodiscard]] std::string shortened(std::string_view text, std::size_t columns);
 
+/// How many bytes differ: insertions, removals and replacements.
+[[nodiscard]] std::size_t edit_distance(std::string_view a, std::string_view b);
+
 }  // namespace neap

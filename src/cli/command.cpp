@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "cli/version.h"
 
 namespace neap::cli {
@@ -68,21 +69,6 @@ namespace {
 // The order of `neap --help`.
 constexpr std::array<std::string_view, 10> kOrder{"train",    "plan", "replay", "report", "run",
                                                   "generate", "eval", "merge",  "bench",  "doctor"};
-
-/// How many letters differ: insertions, removals and replacements.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j < row.size(); ++j) row[j] = j;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, diagonal + 1, row[j] + 1});
-    }
-  }
-  return row.back();
-}
 
 /// The parser only says that a command is required; this names the word.
 Status check_command(std::string_view word) {

@@ -1,5 +1,9 @@
 #include "spec/name_pattern.h"
 
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <string>
 #include <utility>
 
 #include "base/format.h"
@@ -8,6 +12,7 @@ namespace neap::spec {
 namespace {
 
 constexpr std::size_t kLongest = 2000;
+constexpr std::uint32_t kMatchLimit = 100'000, kHeapLimitKib = 8 << 10;
 
 Status refused(std::string_view text, std::string_view why) {
   return {ErrorCode::kUnsupported,
@@ -16,43 +21,46 @@ Status refused(std::string_view text, std::string_view why) {
 
 }  // namespace
 
+struct NamePattern::Code {
+  pcre2_code* code = nullptr;
+  Code() = default;
+  Code(const Code&) = delete;
+  Code& operator=(const Code&) = delete;
+  ~Code() { pcre2_code_free(code); }
+};
+
 Result<NamePattern> NamePattern::compile(std::string_view text) {
   if (text.size() > kLongest) return refused(text, format("has over {} bytes", kLongest));
-  // The automaton's size has to be linear in the pattern's, and so does the depth at which it is
-  // walked: counts multiply states, and look-around starts walks inside of walks.
-  std::string plain;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const std::string_view rest = text.substr(i);
-    if (text[i] == '\\' && rest.size() > 1) {
-      if (rest[1] >= '0' && rest[1] <= '9') return refused(text, "has a back-reference");
-      plain += rest.substr(0, 2);
-      ++i;
-    } else if (rest.starts_with("(?") && !rest.starts_with("(?:")) {
-      return refused(text, "has look-around or flags");
-    } else if (rest.starts_with("{1,}") || rest.starts_with("{0,}")) {
-      plain += rest[1] == '1' ? '+' : '*';
-      i += 3;
-    } else if (text[i] == '{') {
-      return refused(text, "has a counted repetition");
-    } else {
-      plain += text[i];
-    }
+  const std::unique_ptr<pcre2_compile_context, void (*)(pcre2_compile_context*)> context(
+      pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
+  auto made = std::make_shared<Code>();
+  if (context == nullptr)
+    return Status(ErrorCode::kOutOfHostMemory, "No memory for a regular expression");
+  pcre2_set_parens_nest_limit(context.get(), 100);
+  int number = 0;
+  PCRE2_SIZE at = 0;
+  made->code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                    PCRE2_UTF | PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_NEVER_BACKSLASH_C,
+                    &number, &at, context.get());
+  if (made->code == nullptr) {
+    unsigned char message[160] = {};
+    pcre2_get_error_message(number, message, sizeof message);
+    return refused(text, format("is not valid: {}", reinterpret_cast<const char*>(message)));
   }
-  try {
-    // Breadth first: no backtracking.
-    return NamePattern(
-        std::regex(plain, std::regex::ECMAScript | std::regex_constants::__polynomial));
-  } catch (const std::regex_error&) {
-    return refused(text, "is not valid");
-  }
+  return NamePattern(std::move(made));
 }
 
 bool NamePattern::matches(std::string_view path) const {
-  try {
-    return std::regex_match(path.begin(), path.end(), code_);
-  } catch (const std::regex_error&) {
-    return false;  // out of the library's own bounds
-  }
+  const std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)> limits(
+      pcre2_match_context_create(nullptr), pcre2_match_context_free);
+  const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> found(
+      pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
+  if (limits == nullptr || found == nullptr) return false;
+  pcre2_set_match_limit(limits.get(), kMatchLimit);
+  pcre2_set_heap_limit(limits.get(), kHeapLimitKib);
+  return pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(path.data()), path.size(), 0, 0,
+                     found.get(), limits.get()) >= 0;
 }
 
 }  // namespace neap::spec

@@ -1,13 +1,12 @@
 // Regular expressions over the paths of modules, as PEFT's configurations have them.
 //
 // Threads   a value; may be shared when const.
-// Failure   kUnsupported for what is not read: look-around, back-references, counted repetitions,
-//           more than 2000 bytes.
-// Cost      a match is linear in path x pattern, whatever the pattern: files are not trusted.
+// Failure   kUnsupported for what does not compile, has more than 2000 bytes, or in a build without
+//           PCRE2. A path whose match takes too many steps does not match.
+// Cost      bounded for any pattern and path: files are not trusted.
 #pragma once
 
-#include <regex>
-#include <string>
+#include <memory>
 #include <string_view>
 
 #include "base/status.h"
@@ -21,8 +20,9 @@ class NamePattern {
   [[nodiscard]] bool matches(std::string_view path) const;
 
  private:
-  explicit NamePattern(std::regex code) : code_(std::move(code)) {}
-  std::regex code_;
+  struct Code;
+  explicit NamePattern(std::shared_ptr<const Code> code) : code_(std::move(code)) {}
+  std::shared_ptr<const Code> code_;
 };
 
 }  // namespace neap::spec
