@@ -1,12 +1,16 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <system_error>
+#include <utility>
+
+#include "base/format.h"
 
 namespace neap {
 namespace {
@@ -20,11 +24,6 @@ class Descriptor {
     if (fd_ >= 0) ::close(fd_);
   }
   [[nodiscard]] int get() const { return fd_; }
-  [[nodiscard]] int close_now() {
-    const int result = ::close(fd_);
-    fd_ = -1;
-    return result;
-  }
 
  private:
   int fd_;
@@ -33,6 +32,21 @@ class Descriptor {
 Status io_error(std::string_view verb, const std::filesystem::path& path, int error_number) {
   return {error_number == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
           "Cannot " + std::string(verb) + " " + path.string() + ": " + system_reason(error_number)};
+}
+
+// In names of temporary files: NAME.tmp-PID-DIGITS, the digits drawn at random.
+constexpr std::string_view kTemporaryMark = ".tmp-";
+constexpr std::size_t kRandomDigits = 16;
+
+bool is_temporary(std::string_view name) {
+  const std::size_t mark = name.rfind(kTemporaryMark);
+  if (mark == std::string_view::npos) return false;
+  name.remove_prefix(mark + kTemporaryMark.size());
+  const std::size_t dash = name.find('-');
+  if (dash == 0 || dash == std::string_view::npos) return false;
+  const std::string_view random = name.substr(dash + 1);
+  return name.find_first_not_of("0123456789") == dash && random.size() == kRandomDigits &&
+         random.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
 }  // namespace
@@ -92,26 +106,80 @@ Status sync_path(const std::filesystem::path& path) {
   return {};
 }
 
+Result<TemporaryFile> TemporaryFile::create(const std::filesystem::path& path) {
+  constexpr int kAttempts = 100;
+  for (int i = 0; i < kAttempts; ++i) {
+    std::uint64_t random = 0;
+    // It blocks only while the system starts.
+    if (::getrandom(&random, sizeof random, 0) != static_cast<ssize_t>(sizeof random)) continue;
+    std::filesystem::path temporary =
+        path.string() + format("{}{}-{:016x}", kTemporaryMark, ::getpid(), random);
+    const int fd =
+        ::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (fd >= 0) return TemporaryFile(path, std::move(temporary), fd);
+    if (errno != EEXIST && errno != EINTR) return io_error("create", path, errno);
+  }
+  return io_error("create", path, EEXIST);
+}
+
+TemporaryFile::TemporaryFile(std::filesystem::path target, std::filesystem::path path, int fd)
+    : target_(std::move(target)), path_(std::move(path)), fd_(fd) {}
+
+TemporaryFile::TemporaryFile(TemporaryFile&& other) noexcept
+    : target_(std::move(other.target_)),
+      path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)) {}
+
+TemporaryFile& TemporaryFile::operator=(TemporaryFile&& other) noexcept {
+  std::swap(target_, other.target_);
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+TemporaryFile::~TemporaryFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(path_.c_str());
+}
+
+Status TemporaryFile::commit(bool sync) {
+  if (sync && ::fsync(fd_) != 0 && errno != EINVAL) return io_error("write", target_, errno);
+  // A file system may say only now that the disk is full.
+  Status status;
+  if (::close(std::exchange(fd_, -1)) != 0) {
+    status = io_error("write", target_, errno);
+  } else if (::rename(path_.c_str(), target_.c_str()) != 0) {
+    status = io_error("rename to", target_, errno);
+  }
+  if (!status.ok()) {
+    ::unlink(path_.c_str());
+    return status;
+  }
+  if (!sync) return {};
+  return sync_path(target_.has_parent_path() ? target_.parent_path() : ".");
+}
+
+void remove_temporary_files(const std::filesystem::path& folder) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error)) {
+    std::error_code ignored;
+    if (is_temporary(it->path().filename().string()) && !it->is_directory(ignored))
+      std::filesystem::remove(it->path(), ignored);
+  }
+}
+
 Status write_file_atomic(const std::filesystem::path& path, std::string_view contents) {
-  const std::filesystem::path temporary = path.string() + ".tmp-" + std::to_string(::getpid());
-  const auto fail = [&](std::string_view verb, int error_number) {
-    ::unlink(temporary.c_str());
-    return io_error(verb, path, error_number);
-  };
-  Descriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (fd.get() < 0) return io_error("create", path, errno);
+  NEAP_TRY_ASSIGN(TemporaryFile file, TemporaryFile::create(path));
   std::size_t done = 0;
   while (done < contents.size()) {
-    const ssize_t n = ::write(fd.get(), contents.data() + done, contents.size() - done);
+    const ssize_t n = ::write(file.fd(), contents.data() + done, contents.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fail("write", errno);
+    if (n < 0) return io_error("write", path, errno);
     done += static_cast<std::size_t>(n);
   }
-  if (::fsync(fd.get()) != 0 && errno != EINVAL) return fail("write", errno);
-  if (fd.close_now() != 0) return fail("write", errno);
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return fail("rename to", errno);
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  return sync_path(folder);
+  return file.commit(/*sync=*/true);
 }
 
 }  // namespace neap

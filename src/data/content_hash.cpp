@@ -9,9 +9,6 @@
 #include <memory>
 #include <vector>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "base/file.h"
 #include "base/format.h"
 
@@ -22,10 +19,6 @@ constexpr std::size_t kChunk = std::size_t{1} << 20;
 // File systems keep times no coarser than this.
 constexpr std::int64_t kFreshSeconds = 2;
 
-std::string hex(XXH128_hash_t hash) {
-  return format("{:016x}{:016x}", hash.high64, hash.low64);
-}
-
 Status failure(std::string_view verb, const std::filesystem::path& file, int error) {
   return {error == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
           format("Cannot {} {}: {}", verb, file.string(), system_reason(error))};
@@ -33,27 +26,20 @@ Status failure(std::string_view verb, const std::filesystem::path& file, int err
 
 }  // namespace
 
-std::string hash_of(std::string_view text) {
-  return hex(XXH3_128bits(text.data(), text.size()));
-}
-
 Result<std::string> hash_of_file(const std::filesystem::path& file) {
   const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return failure("open", file, errno);
   const std::unique_ptr<const int, void (*)(const int*)> closer(&fd,
                                                                 [](const int* f) { ::close(*f); });
   (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
-                                                                       &XXH3_freeState);
-  if (state == nullptr) return failure("hash", file, ENOMEM);
-  XXH3_128bits_reset(state.get());
+  RunningHash hash;
   std::vector<char> chunk(kChunk);
   while (true) {
     const ssize_t n = ::read(fd, chunk.data(), chunk.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return failure("read", file, errno);
-    if (n == 0) return hex(XXH3_128bits_digest(state.get()));
-    XXH3_128bits_update(state.get(), chunk.data(), static_cast<std::size_t>(n));
+    if (n == 0) return hash.text();
+    hash.add({chunk.data(), static_cast<std::size_t>(n)});
   }
 }
 

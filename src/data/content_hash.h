@@ -1,5 +1,4 @@
-// 128-bit hashes of contents (XXH3), as names in a cache. They find what changed; they do not guard
-// against somebody who looks for two contents with one hash.
+// Hashes of files' contents (base/hash.h), as names in a cache.
 //
 // Threads   functions without state.   Failure   Status with the path.
 // Cost      the disk's speed; 10 GB/s from the page cache.
@@ -7,16 +6,12 @@
 
 #include <filesystem>
 #include <string>
-#include <string_view>
 
+#include "base/hash.h"
 #include "base/status.h"
 
 namespace neap::data {
 
-constexpr std::size_t kHashDigits = 32;
-
-/// In hexadecimal.
-[[nodiscard]] std::string hash_of(std::string_view text);
 [[nodiscard]] Result<std::string> hash_of_file(const std::filesystem::path& file);
 
 /// What changes when a file's contents do: device, inode, size and the times of its last changes.

@@ -172,11 +172,13 @@ Result<RowStore> encode_rows(const fs::path& file, const RowEncoder& encode,
   }
   NEAP_TRY_ASSIGN(const fs::path folder, make_cache_folder(options.cache_folder));
   NEAP_TRY_ASSIGN(const std::string contents, content_hash(folder, file));
-  return cached_rows(folder, hash_of(contents + options.recipe), [&](RowWriter& writer) {
-    Encoding encoding(*source, encode, options.threads, writer);
-    if (options.show_progress) encoding.show_progress("encoding " + file.filename().string());
-    return encoding.run(unchanged, contents);
-  });
+  return cached_rows(folder, hash_of(contents + options.recipe), options.cache_limit,
+                     [&](RowWriter& writer) {
+                       Encoding encoding(*source, encode, options.threads, writer);
+                       if (options.show_progress)
+                         encoding.show_progress("encoding " + file.filename().string());
+                       return encoding.run(unchanged, contents);
+                     });
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ using RowEncoder =
 
 struct EncodeOptions {
   std::filesystem::path cache_folder;  ///< empty: the user's
+  Bytes cache_limit{};                 ///< of all rows in that folder; 0: none
   Bytes memory;                        ///< encoded rows of a file that are kept in memory at most
   std::size_t threads = 1;
   /// Everything besides the file that the encoded rows depend on.

@@ -5,7 +5,8 @@
 //   FOLDER/STAMP.content   the hash of the contents of a file that has this stamp
 // The kernel releases the lock when a process ends, however it ends; what a killed one had written
 // is removed by the next. On a file system without locks two processes may do the same work.
-// Nothing else is ever removed.
+// Each time that rows are made, files over the limit are removed, those that were not used for longest
+// first and none that a process has open; so are hashes and leftovers of killed processes that are old.
 //
 // Threads   any.   Failure   Status with the path.
 #pragma once
@@ -26,9 +27,10 @@ namespace neap::data {
 [[nodiscard]] Result<std::string> content_hash(const std::filesystem::path& folder,
                                                const std::filesystem::path& file);
 
-/// In a folder that exists: what `make` writes, unless `folder` has it under `key`. A damaged file is made anew.
+/// In a folder that exists: what `make` writes, unless `folder` has it under `key`. A damaged file is
+/// made anew. Other rows in the folder stay while all take `limit` at most; 0: there is no limit.
 [[nodiscard]] Result<RowStore> cached_rows(const std::filesystem::path& folder,
-                                           const std::string& key,
+                                           const std::string& key, Bytes limit,
                                            const std::function<Result<RowStore>(RowWriter&)>& make);
 
 }  // namespace neap::data

@@ -1,6 +1,7 @@
 #include "data/row_store.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,7 +12,7 @@
 
 #include "base/file.h"
 #include "base/format.h"
-#include "data/content_hash.h"
+#include "base/hash.h"
 
 namespace neap::data {
 
@@ -20,7 +21,7 @@ static_assert(std::endian::native == std::endian::little);
 namespace {
 
 constexpr std::string_view kMagic = "NEAPROWS", kEnd = "NEAPROWE";
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::size_t kWindow = std::size_t{1} << 20;
 
 struct Header {
@@ -36,6 +37,7 @@ struct Footer {
   std::array<char, 8> magic{};
 };
 static_assert(sizeof(Footer) == 104);
+static_assert(sizeof(RowEnd) == 16);
 
 template <class T>
 std::string_view bytes_of(const T& value) {
@@ -52,15 +54,9 @@ std::string_view view(const std::array<char, N>& field) {
   return {field.data(), N};
 }
 
-// Of a long index piece by piece, so that it is never in memory as a whole.
-class RunningHash {
- public:
-  void add(std::string_view piece) { text_ = hash_of(text_ + hash_of(piece)); }
-  [[nodiscard]] const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-};
+std::uint64_t hash_of_row(std::string_view row) {
+  return hash64(std::as_bytes(std::span(row)));
+}
 
 Header make_header() {
   Header header;
@@ -107,17 +103,17 @@ struct RowStore::Backing {
 // The index ascends to where it starts itself.
 Status RowStore::Backing::check_index(std::string& hash) const {
   RunningHash running;
-  std::vector<std::uint64_t> window(kWindow / sizeof(std::uint64_t));
+  std::vector<RowEnd> window(kWindow / sizeof(RowEnd));
   std::uint64_t before = 0;
   for (std::uint64_t at = 0; at < footer.rows; at += window.size()) {
     window.resize(std::min<std::uint64_t>(window.size(), footer.rows - at));
-    const std::size_t size = window.size() * sizeof(std::uint64_t);
-    if (!read_at(fd, footer.index_at + at * sizeof(std::uint64_t),
-                 reinterpret_cast<char*>(window.data()), size))
+    const std::size_t size = window.size() * sizeof(RowEnd);
+    if (!read_at(fd, footer.index_at + at * sizeof(RowEnd), reinterpret_cast<char*>(window.data()),
+                 size))
       return damaged("cannot be read");
-    for (const std::uint64_t end : window) {
-      if (end < before) return damaged("has a damaged index");
-      before = end;
+    for (const RowEnd& row : window) {
+      if (row.end < before) return damaged("has a damaged index");
+      before = row.end;
     }
     running.add({reinterpret_cast<const char*>(window.data()), size});
   }
@@ -140,8 +136,8 @@ Status RowStore::Backing::check(std::string_view key) {
   const std::uint64_t last = size - sizeof footer;
   if (footer.index_at < sizeof header || footer.index_at > footer.notes_at ||
       footer.notes_at > last || footer.notes_size != last - footer.notes_at ||
-      (footer.notes_at - footer.index_at) % sizeof(std::uint64_t) != 0 ||
-      (footer.notes_at - footer.index_at) / sizeof(std::uint64_t) != footer.rows)
+      (footer.notes_at - footer.index_at) % sizeof(RowEnd) != 0 ||
+      (footer.notes_at - footer.index_at) / sizeof(RowEnd) != footer.rows)
     return damaged("has a damaged end");
   std::string hash;
   NEAP_TRY(check_index(hash));
@@ -164,6 +160,9 @@ Result<RowStore> RowStore::open(const std::filesystem::path& file, std::string_v
     return Status(reason == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
                   format("Cannot open {}: {}", file.string(), system_reason(reason)));
   }
+  // While it is open it is not removed to bound the cache (row_cache.cpp). A file system without
+  // locks keeps the contents of an open file as well.
+  (void)::flock(backing->fd, LOCK_SH | LOCK_NB);
   NEAP_TRY(backing->check(key));
   return RowStore(std::move(backing));
 }
@@ -181,17 +180,22 @@ Result<std::string> RowStore::row(std::uint64_t number) const {
     const std::uint64_t first = number == 0 ? 0 : b.ends[number - 1];
     return b.bytes.substr(first, b.ends[number] - first);
   }
-  std::array<std::uint64_t, 2> ends{};
+  std::array<RowEnd, 2> ends{};
   const std::size_t entries = number == 0 ? 1 : 2;
   char* const to = reinterpret_cast<char*>(&ends[2 - entries]);
-  if (!read_at(b.fd, b.footer.index_at + (number + 1 - entries) * sizeof(std::uint64_t), to,
-               entries * sizeof(std::uint64_t)))
+  if (!read_at(b.fd, b.footer.index_at + (number + 1 - entries) * sizeof(RowEnd), to,
+               entries * sizeof(RowEnd)))
     return b.damaged("cannot be read");
   // It was checked when the file was opened; a file that was changed since then costs no memory.
-  if (ends[0] > ends[1] || ends[1] > b.footer.index_at) return b.damaged("has a damaged index");
-  std::string out(ends[1] - ends[0], '\0');
-  if (!read_at(b.fd, sizeof(Header) + ends[0], out.data(), out.size()))
+  if (ends[0].end > ends[1].end || ends[1].end > b.footer.index_at)
+    return b.damaged("has a damaged index");
+  std::string out(ends[1].end - ends[0].end, '\0');
+  if (!read_at(b.fd, sizeof(Header) + ends[0].end, out.data(), out.size()))
     return b.damaged("cannot be read");
+  if (hash_of_row(out) != ends[1].hash) {
+    return b.damaged(
+        format("is damaged at row {}. Remove it; the next run makes it again", number));
+  }
   return out;
 }
 
@@ -228,35 +232,32 @@ Result<RowStore> MemoryRowWriter::finish(const Json& notes) {
   return RowStore(std::move(backing));
 }
 
-RowFileWriter::RowFileWriter(std::filesystem::path file, std::string key)
-    : file_(std::move(file)),
-      temporary_(file_.string() + format(".tmp-{}", ::getpid())),
-      key_(std::move(key)) {}
+RowFileWriter::RowFileWriter(std::filesystem::path file, std::string key, TemporaryFile temporary)
+    : file_(std::move(file)), key_(std::move(key)), temporary_(std::move(temporary)) {}
 
 Status RowFileWriter::failure(std::string_view verb, int error) const {
   return {ErrorCode::kIo,
           format("Cannot {} {}: {}; data.cache_dir names the folder of encoded rows", verb,
-                 temporary_.string(), system_reason(error))};
+                 file_.string(), system_reason(error))};
 }
 
 Result<std::unique_ptr<RowFileWriter>> RowFileWriter::create(std::filesystem::path file,
                                                              std::string key) {
-  std::unique_ptr<RowFileWriter> out(new RowFileWriter(std::move(file), std::move(key)));
-  out->fd_ = ::open(out->temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (out->fd_ < 0) return out->failure("create", errno);
+  Result<TemporaryFile> temporary = TemporaryFile::create(file);
+  if (!temporary.ok()) {
+    return Status(temporary.status().code(),
+                  format("{}; data.cache_dir names the folder of encoded rows",
+                         temporary.status().message()));
+  }
+  std::unique_ptr<RowFileWriter> out(
+      new RowFileWriter(std::move(file), std::move(key), std::move(temporary).value()));
   NEAP_TRY(out->put(bytes_of(make_header())));
   return out;
 }
 
-RowFileWriter::~RowFileWriter() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  ::unlink(temporary_.c_str());
-}
-
 Status RowFileWriter::flush() {
   for (std::string_view left = buffer_; !left.empty();) {
-    const ssize_t n = ::write(fd_, left.data(), left.size());
+    const ssize_t n = ::write(temporary_.fd(), left.data(), left.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return failure("write", errno);
     left.remove_prefix(static_cast<std::size_t>(n));
@@ -273,25 +274,20 @@ Status RowFileWriter::put(std::string_view bytes) {
 
 Status RowFileWriter::append(std::string_view row) {
   if (row.size() > UINT32_MAX) return failure("write a row of 4 GiB to", EFBIG);
-  sizes_.push_back(static_cast<std::uint32_t>(row.size()));
+  const std::uint64_t before = index_.empty() ? 0 : index_.back().end;
+  index_.push_back({before + row.size(), hash_of_row(row)});
   return put(row);
 }
 
 Result<RowStore> RowFileWriter::finish(const Json& notes) {
   Footer footer;
-  footer.rows = sizes_.size();
+  footer.rows = index_.size();
   footer.index_at = written_ + buffer_.size();
-  footer.notes_at = footer.index_at + footer.rows * sizeof(std::uint64_t);
+  footer.notes_at = footer.index_at + footer.rows * sizeof(RowEnd);
   RunningHash running;
-  std::string window;
-  std::uint64_t end = 0;
-  for (std::size_t i = 0; i < sizes_.size(); ++i) {
-    end += sizes_[i];
-    window += bytes_of(end);
-    if (window.size() < kWindow && i + 1 < sizes_.size()) continue;
-    running.add(window);
-    NEAP_TRY(put(window));
-    window.clear();
+  for (const RowEnd& row : index_) {
+    running.add(bytes_of(row));
+    NEAP_TRY(put(bytes_of(row)));
   }
   const std::string text = notes.dump();
   footer.notes_size = text.size();
@@ -302,11 +298,7 @@ Result<RowStore> RowFileWriter::finish(const Json& notes) {
   NEAP_TRY(put(text));
   NEAP_TRY(put(bytes_of(footer)));
   NEAP_TRY(flush());
-  if (::fsync(fd_) != 0 && errno != EINVAL) return failure("write", errno);
-  if (::rename(temporary_.c_str(), file_.c_str()) != 0) return failure("rename", errno);
-  ::close(fd_);
-  fd_ = -1;
-  NEAP_TRY(sync_path(file_.has_parent_path() ? file_.parent_path() : "."));
+  NEAP_TRY(temporary_.commit(/*sync=*/true));
   return RowStore::open(file_, key_);
 }
 

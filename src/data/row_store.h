@@ -2,16 +2,17 @@
 //
 //   header   "NEAPROWS", version (u32), 0 (u32)
 //   rows     one after the other
-//   index    for each row where it ends, from the first row's start (u64)
+//   index    for each row where it ends, from the first row's start (u64), and the row's hash (u64)
 //   notes    JSON text
 //   footer   rows, where index and notes start, size of the notes (u64 each), key (32 bytes), hash of
 //            index, notes and what of the footer stands before it (32 bytes), "NEAPROWE"
 // All integers are little-endian. The host is.
 //
 // Threads   RowStore: any. A writer: one.
-// Failure   Status with the path; an unfinished writer leaves no file.
+// Failure   Status with the path; kCorrupt for a row that is not what was written. An unfinished writer
+//           leaves no file.
 // Cost      a row of a file is two reads of it, mostly from the page cache; nothing of it stays in
-//           the process. A writer holds 4 bytes a row and 1 MiB.
+//           the process. A writer holds 16 bytes a row and 1 MiB.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +22,16 @@
 #include <string_view>
 #include <vector>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
 
 namespace neap::data {
+
+/// An entry of a file's index.
+struct RowEnd {
+  std::uint64_t end = 0, hash = 0;
+};
 
 class RowStore {
  public:
@@ -71,25 +78,22 @@ class MemoryRowWriter final : public RowWriter {
 
 class RowFileWriter final : public RowWriter {
  public:
-  /// `file` appears when it is finished; until then `file`.tmp-PID is written.
+  /// `file` appears when it is finished; until then a temporary file is written.
   [[nodiscard]] static Result<std::unique_ptr<RowFileWriter>> create(std::filesystem::path file,
                                                                      std::string key);
-  RowFileWriter(const RowFileWriter&) = delete;
-  RowFileWriter& operator=(const RowFileWriter&) = delete;
-  ~RowFileWriter() override;
   [[nodiscard]] Status append(std::string_view row) override;
   [[nodiscard]] Result<RowStore> finish(const Json& notes) override;
 
  private:
-  RowFileWriter(std::filesystem::path file, std::string key);
+  RowFileWriter(std::filesystem::path file, std::string key, TemporaryFile temporary);
   [[nodiscard]] Status put(std::string_view bytes);
   [[nodiscard]] Status flush();
   [[nodiscard]] Status failure(std::string_view verb, int error) const;
-  std::filesystem::path file_, temporary_;
+  std::filesystem::path file_;
   std::string key_;
-  int fd_ = -1;
+  TemporaryFile temporary_;
   std::string buffer_;
-  std::vector<std::uint32_t> sizes_;
+  std::vector<RowEnd> index_;
   std::uint64_t written_ = 0;
 };
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <optional>
 #include <tuple>
@@ -14,6 +15,7 @@
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/status.h"
 #include "model/safetensors_detail.h"
@@ -26,23 +28,11 @@ using detail::bytes_by_shape;
 using detail::corrupt;
 using detail::Descriptor;
 using detail::io_error;
+using detail::read_exactly;
 using detail::shape_text;
 using detail::shown;
 
 constexpr std::uint64_t kMaxTensors = 4'000'000;
-
-// The exact number of bytes, or an error that says where the file ended.
-void read_exactly(int fd, const fs::path& path, std::uint64_t at, std::span<std::byte> out) {
-  std::size_t done = 0;
-  while (done < out.size()) {
-    const ssize_t n =
-        ::pread(fd, out.data() + done, out.size() - done, static_cast<off_t>(at + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) io_error("read", path, errno);
-    if (n == 0) corrupt(path, format("ends at byte {}; more was promised", at + done));
-    done += static_cast<std::size_t>(n);
-  }
-}
 
 // Reads the header without building a tree: a header of 100 MB with a million names costs no more
 // than its own size, and repeated keys are seen.
@@ -203,6 +193,18 @@ std::string shown(std::string_view name) {
               format("Cannot {} {}: {}", verb, path.string(), system_reason(number)));
 }
 
+void read_exactly(int fd, const fs::path& path, std::uint64_t at, std::span<std::byte> out) {
+  std::size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t n =
+        ::pread(fd, out.data() + done, out.size() - done, static_cast<off_t>(at + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) io_error("read", path, errno);
+    if (n == 0) corrupt(path, format("ends at byte {}; more was promised", at + done));
+    done += static_cast<std::size_t>(n);
+  }
+}
+
 std::optional<std::uint64_t> bytes_by_shape(const std::string& dtype,
                                             const std::vector<std::int64_t>& shape) {
   auto bits = static_cast<std::uint64_t>(bits_of_dtype(dtype));
@@ -222,11 +224,26 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text + (shape.size() > 16 ? ", ...]" : "]");
 }
 
+std::size_t pieces_of(std::uint64_t bytes) {
+  return (bytes + TensorCheck::kPiece - 1) / TensorCheck::kPiece;
+}
+
+std::uint64_t hash_of_pieces(const std::vector<std::uint64_t>& pieces) {
+  return hash64(std::as_bytes(std::span(pieces)));
+}
+
+std::string blank_checksums(std::size_t tensors) {
+  return std::string(kChecksumsForm) + std::string((tensors + 1) * kChecksumDigits, '0');
+}
+
+std::string checksums_text(std::uint64_t header, const std::vector<std::uint64_t>& tensors) {
+  std::string text = format("{}{:016x}", kChecksumsForm, header);
+  for (const std::uint64_t hash : tensors) text += format("{:016x}", hash);
+  return text;
+}
+
 Descriptor::~Descriptor() {
   if (fd_ >= 0) ::close(fd_);
-}
-int Descriptor::close_now() {
-  return ::close(std::exchange(fd_, -1));
 }
 
 }  // namespace detail
@@ -250,7 +267,35 @@ struct SafetensorsFile::State {
   std::vector<TensorEntry> tensors;
   std::map<std::string_view, const TensorEntry*> by_name;
   std::map<std::string, std::string> metadata;
+  Checksums checksums = Checksums::kNone;
+  std::vector<std::uint64_t> hashes;  ///< in the order of `tensors`, where checksums are valid
+
+  void take_checksums(std::string& header);
 };
+
+// Moves them out of the metadata.
+void SafetensorsFile::State::take_checksums(std::string& header) {
+  const auto found = metadata.find(std::string(detail::kChecksumsKey));
+  if (found == metadata.end()) return;
+  const std::string text = std::move(found->second);
+  metadata.erase(found);
+  checksums = Checksums::kStale;
+  const std::string blank = detail::blank_checksums(tensors.size());
+  const std::size_t at = header.find(text);
+  if (text.size() != blank.size() || at == std::string::npos) return;
+  header.replace(at, text.size(), blank);
+  const std::uint64_t of_header = hash64(std::as_bytes(std::span(header)));
+  std::string_view digits = std::string_view(text).substr(detail::kChecksumsForm.size());
+  for (; !digits.empty(); digits.remove_prefix(detail::kChecksumDigits)) {
+    std::uint64_t hash = 0;
+    std::from_chars(digits.data(), digits.data() + detail::kChecksumDigits, hash, 16);
+    hashes.push_back(hash);
+  }
+  const bool valid = hashes.front() == of_header &&
+                     text == detail::checksums_text(of_header, {hashes.begin() + 1, hashes.end()});
+  hashes.erase(hashes.begin());
+  if (valid) checksums = Checksums::kValid;
+}
 
 SafetensorsFile SafetensorsFile::open(const fs::path& path) {
   const auto state =
@@ -280,6 +325,7 @@ SafetensorsFile SafetensorsFile::open(const fs::path& path) {
   check_layout(path, reader.tensors, size - 8 - length);
   state->tensors = std::move(reader.tensors);
   state->metadata = std::move(reader.metadata);
+  state->take_checksums(header);
   for (const TensorEntry& t : state->tensors) state->by_name.emplace(t.name, &t);
   state->data_begin = 8 + length;
   SafetensorsFile file;
@@ -299,6 +345,30 @@ const std::map<std::string, std::string>& SafetensorsFile::metadata() const {
 const TensorEntry* SafetensorsFile::find(std::string_view name) const {
   const auto it = state_->by_name.find(name);
   return it == state_->by_name.end() ? nullptr : it->second;
+}
+
+SafetensorsFile::Checksums SafetensorsFile::checksums() const {
+  return state_->checksums;
+}
+
+TensorCheck::TensorCheck(const SafetensorsFile& file, const TensorEntry& tensor)
+    : file_(&file), tensor_(&tensor) {
+  if (file.checksums() == SafetensorsFile::Checksums::kValid)
+    pieces_.resize(detail::pieces_of(tensor.bytes()));
+}
+
+void TensorCheck::add(std::uint64_t offset, std::span<const std::byte> bytes) {
+  if (!pieces_.empty()) pieces_.at(offset / kPiece) = hash64(bytes);
+}
+
+void TensorCheck::finish() const {
+  if (pieces_.empty()) return;
+  const SafetensorsFile::State& state = *file_->state_;
+  const auto number = static_cast<std::size_t>(tensor_ - state.tensors.data());
+  if (detail::hash_of_pieces(pieces_) == state.hashes.at(number)) return;
+  corrupt(state.path, format("the bytes of tensor \"{}\" do not match their checksum: the file was "
+                             "damaged after it was written",
+                             shown(tensor_->name)));
 }
 
 void SafetensorsFile::read(const TensorEntry& tensor, std::uint64_t offset,

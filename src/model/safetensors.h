@@ -1,5 +1,8 @@
 // Safetensors files: reading with every check of the format, writing that survives a crash.
 //
+// Files that Neap writes have a checksum of the header and of each tensor in their metadata, which
+// other readers ignore. A program that rewrites such a file makes them stale, and they are ignored.
+//
 // Needs no torch. Bytes are read with pread, not mapped: a file cut short while it is open becomes
 // an error, not a SIGBUS.
 //
@@ -50,15 +53,43 @@ class SafetensorsFile {
   [[nodiscard]] const std::filesystem::path& path() const;
   /// In the order of their data.
   [[nodiscard]] const std::vector<TensorEntry>& tensors() const;
+  /// Without the checksums.
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const;
   /// Null when there is none of that name.
   [[nodiscard]] const TensorEntry* find(std::string_view name) const;
   /// Fills `out` with the tensor's bytes from `offset` on.
   void read(const TensorEntry& tensor, std::uint64_t offset, std::span<std::byte> out) const;
 
+  enum class Checksums : std::uint8_t {
+    kNone,
+    kStale,  ///< the header is not the one that they were written with
+    kValid
+  };
+  [[nodiscard]] Checksums checksums() const;
+
  private:
+  friend class TensorCheck;
   struct State;
   std::shared_ptr<const State> state_;
+};
+
+/// Compares the bytes of one tensor, read piece by piece, with the file's checksum if that is valid.
+/// Several threads may add pieces at a time.
+class TensorCheck {
+ public:
+  /// Of the file; a piece begins at a multiple of it.
+  static constexpr std::uint64_t kPiece = 16ull << 20;
+
+  TensorCheck(const SafetensorsFile& file, const TensorEntry& tensor);
+  /// A whole piece of kPiece bytes, or the tensor's last.
+  void add(std::uint64_t offset, std::span<const std::byte> bytes);
+  /// After all pieces: kCorrupt where they are not what was written.
+  void finish() const;
+
+ private:
+  const SafetensorsFile* file_;
+  const TensorEntry* tensor_;
+  std::vector<std::uint64_t> pieces_;  ///< empty: nothing is compared
 };
 
 /// Whether a finished file is on the disk when commit returns.
@@ -70,7 +101,8 @@ enum class Sync : std::uint8_t {
 /// One file, written in pieces and in any order: a temporary neighbour, which commit puts in place.
 /// Readers see the old file or the new one. Without a commit, after a failure too, the neighbour is
 /// removed and the old file is untouched. The space is reserved first where the file system can do
-/// so: a full disk fails before the first byte.
+/// so: a full disk fails before the first byte. Checksums cost nothing but their computation where
+/// pieces are those of TensorCheck; tensors that were written otherwise are read again by commit.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors,
@@ -86,6 +118,7 @@ class SafetensorsWriter {
   void commit();
 
  private:
+  void write_checksums();
   struct State;
   std::unique_ptr<State> state_;
 };

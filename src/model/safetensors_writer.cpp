@@ -5,10 +5,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <map>
 #include <numeric>
+#include <tuple>
+#include <utility>
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/status.h"
 #include "model/safetensors.h"
@@ -78,26 +82,35 @@ std::uint64_t bytes_of(const TensorInfo& t) {
 
 struct SafetensorsWriter::State {
   State(fs::path where, Sync when)
-      : path(std::move(where)),
-        temporary(path.string() + ".tmp-" + std::to_string(::getpid())),
-        sync(when),
-        fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
-    if (fd.get() < 0) io_error("create", path, errno);
-  }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-  ~State() {
-    if (!done) ::unlink(temporary.c_str());
-  }
+      : path(std::move(where)), sync(when), file(value_or_throw(TemporaryFile::create(path))) {}
 
-  fs::path path, temporary;
+  [[nodiscard]] std::uint64_t hash_of_tensor(std::size_t tensor);
+
+  fs::path path;
   Sync sync;
-  detail::Descriptor fd;
-  bool done = false;
+  TemporaryFile file;
+  std::string header;  // with blank checksums
   std::uint64_t data_begin = 0;
   std::vector<TensorEntry> tensors;                       // as given
   std::unique_ptr<std::atomic<std::uint64_t>[]> missing;  // bytes not yet written, one a tensor
+  // Hashes of the pieces of each tensor, and whether it was written in other pieces.
+  std::vector<std::vector<std::uint64_t>> pieces;
+  std::unique_ptr<std::atomic<bool>[]> other_pieces;
 };
+
+std::uint64_t SafetensorsWriter::State::hash_of_tensor(std::size_t tensor) {
+  std::vector<std::uint64_t>& hashes = pieces[tensor];
+  if (!other_pieces[tensor]) return detail::hash_of_pieces(hashes);
+  const TensorEntry& entry = tensors[tensor];
+  std::vector<std::byte> buffer(std::min(entry.bytes(), TensorCheck::kPiece));
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    const std::uint64_t first = i * TensorCheck::kPiece;
+    const std::span piece(buffer.data(), std::min(entry.bytes() - first, TensorCheck::kPiece));
+    detail::read_exactly(file.fd(), path, data_begin + entry.begin + first, piece);
+    hashes[i] = hash64(piece);
+  }
+  return detail::hash_of_pieces(hashes);
+}
 
 SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&&) noexcept = default;
 SafetensorsWriter::~SafetensorsWriter() = default;
@@ -105,8 +118,9 @@ SafetensorsWriter::~SafetensorsWriter() = default;
 SafetensorsWriter::SafetensorsWriter(fs::path path, std::vector<TensorInfo> tensors,
                                      const std::map<std::string, std::string>& metadata,
                                      Sync sync) {
-  std::string header = "{";
-  if (!metadata.empty()) header += "\"__metadata__\":" + nlohmann::json(metadata).dump() + ",";
+  std::map<std::string, std::string> all = metadata;
+  all[std::string(detail::kChecksumsKey)] = detail::blank_checksums(tensors.size());
+  std::string header = "{\"__metadata__\":" + nlohmann::json(all).dump() + ",";
   std::vector<TensorEntry> entries(tensors.size());
   std::uint64_t end = 0;
   for (const std::size_t i : file_order(path, tensors)) {
@@ -131,15 +145,20 @@ SafetensorsWriter::SafetensorsWriter(fs::path path, std::vector<TensorInfo> tens
   state_ = std::make_unique<State>(std::move(path), sync);
   state_->tensors = std::move(entries);
   state_->missing = std::make_unique<std::atomic<std::uint64_t>[]>(state_->tensors.size());
-  for (std::size_t i = 0; i < state_->tensors.size(); ++i)
-    state_->missing[i] = state_->tensors[i].bytes();
+  state_->other_pieces = std::make_unique<std::atomic<bool>[]>(state_->tensors.size());
+  for (std::size_t i = 0; i < state_->tensors.size(); ++i) {
+    const std::uint64_t bytes = state_->tensors[i].bytes();
+    state_->missing[i] = bytes;
+    state_->pieces.emplace_back(detail::pieces_of(bytes));
+  }
   state_->data_begin = 8 + header.size();
-  const int fd = state_->fd.get();
+  const int fd = state_->file.fd();
   reserve(fd, state_->path, state_->data_begin + end);
   std::string begin(8, '\0');
   for (std::size_t i = 0; i < 8; ++i) begin[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);
   begin += header;
   write_at(fd, state_->path, 0, std::as_bytes(std::span(begin)));
+  state_->header = std::move(header);
 }
 
 void SafetensorsWriter::write(std::size_t tensor, std::uint64_t offset,
@@ -149,7 +168,14 @@ void SafetensorsWriter::write(std::size_t tensor, std::uint64_t offset,
       state_->missing[tensor] < bytes.size())
     throw Error(ErrorCode::kInternal, format("{}: tensor \"{}\" was given more bytes than it has",
                                              state_->path.string(), shown(entry.name)));
-  write_at(state_->fd.get(), state_->path, state_->data_begin + entry.begin + offset, bytes);
+  write_at(state_->file.fd(), state_->path, state_->data_begin + entry.begin + offset, bytes);
+  const bool whole_piece = offset % TensorCheck::kPiece == 0 &&
+                           bytes.size() == std::min(entry.bytes() - offset, TensorCheck::kPiece);
+  if (!whole_piece) {
+    state_->other_pieces[tensor] = true;
+  } else if (!bytes.empty()) {
+    state_->pieces[tensor][offset / TensorCheck::kPiece] = hash64(bytes);
+  }
   state_->missing[tensor] -= bytes.size();
 }
 
@@ -160,13 +186,25 @@ void SafetensorsWriter::commit() {
                   format("{}: tensor \"{}\" was given {} bytes too few", state_->path.string(),
                          shown(state_->tensors[i].name), state_->missing[i].load()));
   }
-  const fs::path& path = state_->path;
-  const bool sync = state_->sync == Sync::kOnCommit;
-  if (sync && ::fsync(state_->fd.get()) != 0 && errno != EINVAL) io_error("write", path, errno);
-  if (state_->fd.close_now() != 0) io_error("write", path, errno);
-  if (::rename(state_->temporary.c_str(), path.c_str()) != 0) io_error("rename to", path, errno);
-  state_->done = true;
-  if (sync) throw_if_error(sync_path(path.has_parent_path() ? path.parent_path() : fs::path(".")));
+  write_checksums();
+  throw_if_error(state_->file.commit(state_->sync == Sync::kOnCommit));
+}
+
+void SafetensorsWriter::write_checksums() {
+  // In the reader's order.
+  const std::vector<TensorEntry>& tensors = state_->tensors;
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return std::tie(tensors[a].begin, tensors[a].end, tensors[a].name) <
+           std::tie(tensors[b].begin, tensors[b].end, tensors[b].name);
+  });
+  std::vector<std::uint64_t> hashes;
+  for (const std::size_t i : order) hashes.push_back(state_->hash_of_tensor(i));
+  const std::string& header = state_->header;
+  const std::size_t at = header.find(detail::blank_checksums(tensors.size()));
+  const std::string text = detail::checksums_text(hash64(std::as_bytes(std::span(header))), hashes);
+  write_at(state_->file.fd(), state_->path, 8 + at, std::as_bytes(std::span(text)));
 }
 
 }  // namespace neap::model

@@ -19,7 +19,7 @@ namespace {
 using at::ScalarType;
 using at::Tensor;
 
-constexpr std::uint64_t kPieceBytes = 16ull << 20;
+constexpr std::uint64_t kPieceBytes = TensorCheck::kPiece;
 constexpr std::uint64_t kPieceValues = kPieceBytes / sizeof(float);
 
 struct DtypeName {
@@ -240,8 +240,10 @@ void read_tensors(const std::vector<TensorRead>& reads) {
   std::vector<Tensor> flat;
   std::vector<ScalarType> types;
   std::vector<Piece> pieces;
+  std::vector<TensorCheck> checks;
   for (std::size_t i = 0; i < reads.size(); ++i) {
     const TensorRead& read = reads[i];
+    checks.emplace_back(*read.file, *read.entry);
     check_tensor(*read.file, *read.entry, read.target.sizes(), read.target.scalar_type());
     types.push_back(type_of(read.entry->dtype, where_of(*read.file, *read.entry)));
     flat.push_back(read.target.detach().view(-1));
@@ -254,8 +256,10 @@ void read_tensors(const std::vector<TensorRead>& reads) {
     std::byte* to = values.place(type, raw);
     const std::uint64_t width = width_of(type);
     read.file->read(*read.entry, piece.first * width, {to, piece.count * width});
+    checks[piece.tensor].add(piece.first * width, {to, piece.count * width});
     values.store(to, type, converted);
   });
+  for (const TensorCheck& check : checks) check.finish();
 }
 
 Tensor read_float(const SafetensorsFile& file, const TensorEntry& entry) {

@@ -32,7 +32,8 @@ struct TensorRead {
   const TensorEntry* entry = nullptr;
   at::Tensor target;  ///< of the entry's shape
 };
-/// Fills every target. All are checked before the first is touched.
+/// Fills every target. Dtypes and shapes are checked before the first is touched, checksums while they
+/// are read.
 void read_tensors(const std::vector<TensorRead>& reads);
 
 /// As SafetensorsWriter::write; called by several threads.

@@ -30,6 +30,7 @@ class Reader {
       : job_(context.job), context_(context), check_(check) {
     options_.threads = threads;
     options_.cache_folder = job_.resolve(job_.data.cache_dir);
+    options_.cache_limit = job_.data.cache_limit;
     options_.memory = job_.data.rows_in_memory;
     options_.show_progress = log::enabled(log::Level::kInfo);
   }

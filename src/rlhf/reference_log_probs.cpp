@@ -31,7 +31,7 @@ std::string hash_of_rows(const Rows& rows) {
   std::string hash;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     hash += value_or_throw(rows.files().row(i));
-    hash = data::hash_of(hash);
+    hash = hash_of(hash);
   }
   return hash;
 }
@@ -50,7 +50,7 @@ std::string hash_of_model(const spec::Job& job, const spec::ModelFiles& files) {
     hashes +=
         value_or_throw(kept.ok() ? data::content_hash(*kept, file) : data::hash_of_file(file));
   }
-  return data::hash_of(hashes);
+  return hash_of(hashes);
 }
 
 class Computation {
@@ -79,7 +79,7 @@ class Computation {
   void read() {
     parallel::run_collectively(ranks_, [&] {
       if (!ranks_.first()) return;
-      identity_ = data::hash_of(format(
+      identity_ = hash_of(format(
           "{} {} {} {}", hash_of_rows(context_.data.train), hash_of_rows(context_.data.held_out),
           hash_of_model(context_.job, context_.worker_spec(spec::ModelId::kReference).files),
           c10::toString(context_.runtime.compute_dtype())));

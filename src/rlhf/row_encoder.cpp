@@ -113,7 +113,7 @@ std::string tokenizer_hash(const fs::path& folder) {
     const Result<std::string> hash = data::hash_of_file(folder / name);
     all += format("{} {}\n", name, hash.ok() ? *hash : "none");
   }
-  return data::hash_of(all);
+  return hash_of(all);
 }
 
 // Templates may write today's date.

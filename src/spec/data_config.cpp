@@ -99,6 +99,9 @@ void bind_data(ConfigTable& t, DataConfig& d) {
   t.bind("data.rows_in_memory", &d.rows_in_memory,
          "Encoded rows up to this size are kept in memory; more are written to `data.cache_dir` "
          "and read from there.");
+  t.bind("data.cache_limit", &d.cache_limit,
+         "Encoded rows in `data.cache_dir` take this much at most; those that were not used for "
+         "longest are removed. 0: no limit.");
   t.bind("data.cache_dir", &d.cache_dir,
          "Folder for encoded rows; empty: `neap/data` in `$XDG_CACHE_HOME` or `~/.cache`.");
 }

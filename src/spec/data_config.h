@@ -38,6 +38,7 @@ struct DataConfig {
   Truncation truncation = Truncation::kError;
   bool shuffle = true;
   Bytes rows_in_memory = 256_MiB;
+  Bytes cache_limit = 64_GiB;
   std::string cache_dir;  ///< empty: neap/data in the user's cache folder
 };
 

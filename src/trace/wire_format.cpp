@@ -192,13 +192,18 @@ std::uint64_t BlockFile::size() const {
 }
 
 Status BlockFile::create(const std::filesystem::path& path) {
-  impl_->path = path;
-  impl_->fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (impl_->fd < 0) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) {
     const int reason = errno;
     return {reason == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
             "Cannot create trace " + path.string() + ": " + system_reason(reason)};
   }
+  return take(fd, path);
+}
+
+Status BlockFile::take(int fd, const std::filesystem::path& path) {
+  impl_->path = path;
+  impl_->fd = fd;
   std::array<std::uint8_t, kFileHeaderSize> header{};
   std::memcpy(header.data(), kMagic.data(), kMagic.size());
   put_u32(header.data() + 8, kVersion);

@@ -161,6 +161,8 @@ class BlockFile {
   BlockFile& operator=(const BlockFile&) = delete;
   /// Creates or empties `path` and writes the file header.
   Status create(const std::filesystem::path& path);
+  /// Writes the file header to an empty file, which it closes in the end. `path` names it in messages.
+  Status take(int fd, const std::filesystem::path& path);
   Status append(BlockType type, std::span<const std::uint8_t> payload);
   /// fsync and close; the first failure of any operation.
   Status close();

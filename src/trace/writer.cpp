@@ -1,6 +1,6 @@
 #include "trace/writer.h"
 
-#include <unistd.h>
+#include <fcntl.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -20,8 +20,9 @@ class Writer {
  public:
   explicit Writer(const Recording& recording) : r_(recording) {}
 
-  Status run(const std::filesystem::path& path) {
-    NEAP_TRY(file_.create(path));
+  /// Takes the descriptor.
+  Status run(int fd, const std::filesystem::path& path) {
+    NEAP_TRY(file_.take(fd, path));
     out_.byte(static_cast<std::uint8_t>(r_.source));
     out_.number(r_.start_unix_ns);
     NEAP_TRY(append(BlockType::kStart));
@@ -167,17 +168,12 @@ class Writer {
 }  // namespace
 
 Status write(const std::filesystem::path& path, const Recording& recording) {
-  const std::filesystem::path temporary = path.string() + ".tmp-" + std::to_string(::getpid());
-  Status s = Writer(recording).run(temporary);
-  if (s.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
-    s = Status(ErrorCode::kIo,
-               "Cannot rename trace to " + path.string() + ": " + system_reason(errno));
-  }
-  if (!s.ok()) {
-    ::unlink(temporary.c_str());
-    return s;
-  }
-  return sync_path(path.has_parent_path() ? path.parent_path() : ".");
+  NEAP_TRY_ASSIGN(TemporaryFile file, TemporaryFile::create(path));
+  const int fd = ::fcntl(file.fd(), F_DUPFD_CLOEXEC, 0);
+  if (fd < 0)
+    return {ErrorCode::kIo, "Cannot write trace " + path.string() + ": " + system_reason(errno)};
+  NEAP_TRY(Writer(recording).run(fd, path));
+  return file.commit(/*sync=*/true);
 }
 
 }  // namespace neap::trace

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <thread>
+#include <vector>
 
 namespace neap {
 namespace {
@@ -28,6 +29,41 @@ TEST(File, WritesWholeOrNotAtAll) {
   EXPECT_EQ(read_file(path).value(), "two");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1)
       << "no temporary left behind";
+  std::filesystem::remove_all(folder);
+}
+
+// Temporary names were NAME.tmp-PID: threads wrote into one file, and a link of that name was followed.
+TEST(File, ThreadsThatWriteOneFileDoNotShareItsTemporaryFile) {
+  std::string folder = ::testing::TempDir() + "neap-threads-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const std::filesystem::path path = folder + "/a.txt";
+  const std::filesystem::path other = folder + "/other.txt";
+  std::ofstream(other) << "kept";
+  std::filesystem::create_symlink(other, path.string() + ".tmp-" + std::to_string(::getpid()));
+  std::vector<std::thread> threads;
+  std::vector<std::string> texts;
+  for (char c = 'a'; c < 'e'; ++c) texts.push_back(std::string(100'000, c));
+  for (const std::string& text : texts) {
+    threads.emplace_back([&path, &text] {
+      for (int i = 0; i < 20; ++i) {
+        const Status written = write_file_atomic(path, text);
+        EXPECT_TRUE(written.ok()) << written.message();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_NE(std::find(texts.begin(), texts.end(), read_file(path).value()), texts.end());
+  EXPECT_EQ(read_file(other).value(), "kept");
+
+  // What a killed process left goes, nothing else.
+  std::ofstream(folder + "/plan.json.tmp-12-0123456789abcdef") << "{";
+  for (const char* name : {"a.tmp-12", "b.tmp-12-0123", "c.tmp-x-0123456789abcdef"})
+    std::ofstream(folder + "/" + name) << "mine";
+  const auto files = [&] { return std::distance(std::filesystem::directory_iterator(folder), {}); };
+  const auto before = files();
+  remove_temporary_files(folder);
+  EXPECT_EQ(files(), before - 1);
+  EXPECT_FALSE(std::filesystem::exists(folder + "/plan.json.tmp-12-0123456789abcdef"));
   std::filesystem::remove_all(folder);
 }
 

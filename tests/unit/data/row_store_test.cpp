@@ -1,11 +1,15 @@
 // Rows in files: whole or not at all, made once.
 #include "data/row_store.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <csignal>
+#include <ctime>
+#include <optional>
 #include <thread>
 
 #include "data/content_hash.h"
@@ -39,7 +43,7 @@ void expect_rows(const RowStore& store, std::uint64_t rows) {
 class RowStoreTest : public Folder {
  protected:
   Result<RowStore> cached(std::uint64_t rows, int* made = nullptr) {
-    return cached_rows(root_, kKey, [&](RowWriter& writer) {
+    return cached_rows(root_, kKey, 1_GiB, [&](RowWriter& writer) {
       if (made != nullptr) ++*made;
       return fill(writer, rows);
     });
@@ -80,7 +84,8 @@ TEST_F(RowStoreTest, EveryDamageToTheEndIsFound) {
     std::ifstream in(file, std::ios::binary);
     bytes.assign(std::istreambuf_iterator<char>(in), {});
   }
-  const std::size_t index = bytes.size() - 104 - std::string("{\"rows\":20}").size() - 20 * 8;
+  const std::size_t index =
+      bytes.size() - 104 - std::string("{\"rows\":20}").size() - 20 * sizeof(RowEnd);
   for (std::size_t at = index; at < bytes.size(); ++at) {
     std::string other = bytes;
     other[at] = static_cast<char>(other[at] ^ 0x41);
@@ -89,6 +94,53 @@ TEST_F(RowStoreTest, EveryDamageToTheEndIsFound) {
   }
   for (std::size_t size = 0; size < bytes.size(); ++size)
     EXPECT_FALSE(RowStore::open(write("b.rows", bytes.substr(0, size)), kKey).ok());
+}
+
+// The hash covered the index only.
+TEST_F(RowStoreTest, ADamagedRowIsFoundWhenItIsRead) {
+  const auto file = root_ / "a.rows";
+  const RowStore rows = fill(*RowFileWriter::create(file, kKey).value(), 20).value();
+  const std::string last = rows.row(19).value();
+  {
+    std::fstream out(file, std::ios::in | std::ios::out | std::ios::binary);
+    out.seekp(16);
+    out.put('?');
+  }
+  const RowStore opened = RowStore::open(file, kKey).value();
+  const Result<std::string> first = opened.row(0);
+  ASSERT_FALSE(first.ok());
+  EXPECT_EQ(first.status().code(), ErrorCode::kCorrupt);
+  EXPECT_THAT(first.status().message(), HasSubstr("is damaged at row 0"));
+  EXPECT_EQ(opened.row(19).value(), last);
+}
+
+// Nothing was ever removed.
+TEST_F(RowStoreTest, TheCacheIsBoundedAndKeepsWhatIsUsed) {
+  const auto make = [&](int i, Bytes limit) {
+    return cached_rows(root_, hash_of(std::to_string(i)), limit,
+                       [&](RowWriter& writer) { return fill(writer, 10000); })
+        .value();
+  };
+  const auto path = [&](int i) { return root_ / (hash_of(std::to_string(i)) + ".rows"); };
+  const auto age = [&](int i, int hours) {
+    const timespec times[2] = {{std::time(nullptr) - hours * 3600, 0}, {0, UTIME_OMIT}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, path(i).c_str(), times, 0), 0);
+  };
+  std::optional<RowStore> open;
+  for (int i = 0; i < 4; ++i) {
+    const RowStore rows = make(i, Bytes(0));
+    if (i == 0) open = rows;
+    age(i, 10 - i);
+  }
+  (void)write("ours.txt", "of somebody else");
+  const Bytes one(std::filesystem::file_size(path(0)));
+  (void)make(1, Bytes(0));  // used again
+  (void)make(5, one * 3);
+  // The oldest is open; then 2 and 3 are the least recently used.
+  for (const int kept : {0, 1, 5}) EXPECT_TRUE(std::filesystem::exists(path(kept))) << kept;
+  for (const int gone : {2, 3}) EXPECT_FALSE(std::filesystem::exists(path(gone))) << gone;
+  EXPECT_TRUE(std::filesystem::exists(root_ / "ours.txt"));
+  EXPECT_EQ(open->row(9999).value(), text_of(9999));
 }
 
 TEST_F(RowStoreTest, AWriterThatDoesNotFinishLeavesNothing) {
@@ -132,7 +184,7 @@ TEST_F(RowStoreTest, RowsAreMadeOnceAndADamagedFileAgain) {
 TEST_F(RowStoreTest, AKilledWriterLeavesNoRowsAndItsFileGoes) {
   const pid_t child = ::fork();
   if (child == 0) {
-    (void)cached_rows(root_, kKey, [](RowWriter& writer) -> Result<RowStore> {
+    (void)cached_rows(root_, kKey, 1_GiB, [](RowWriter& writer) -> Result<RowStore> {
       (void)writer.append(std::string(5 << 20, 'x'));
       ::raise(SIGKILL);
       return writer.finish({});
@@ -152,7 +204,7 @@ TEST_F(RowStoreTest, ASecondProcessWaitsAndReadsWhatTheFirstMade) {
   for (int i = 0; i < 4; ++i) {
     const pid_t child = ::fork();
     if (child == 0) {
-      const Result<RowStore> rows = cached_rows(root_, kKey, [&](RowWriter& writer) {
+      const Result<RowStore> rows = cached_rows(root_, kKey, 1_GiB, [&](RowWriter& writer) {
         std::ofstream(root_ / "made", std::ios::app) << "x";
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
         return fill(writer, 5000);

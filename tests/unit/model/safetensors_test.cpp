@@ -10,6 +10,7 @@
 #include <fstream>
 #include <random>
 
+#include "base/file.h"
 #include "base/format.h"
 #include "base/parallel_for.h"
 #include "base/status.h"
@@ -109,6 +110,69 @@ TEST_F(Safetensors, WritesWhatItReads) {
   EXPECT_EQ(file.tensors().back().name, "small");
   for (const auto& t : file.tensors())
     EXPECT_EQ(t.begin % static_cast<std::uint64_t>(bits_of_dtype(t.dtype) / 8), 0u) << t.name;
+}
+
+// Before there were checksums, damage in a tensor's bytes was read as weights.
+TEST_F(Safetensors, ChecksumsFindWhatWasDamaged) {
+  const fs::path path = folder_ / "a.safetensors";
+  std::string large(TensorCheck::kPiece + 1000, 'x');
+  for (std::size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 31 >> 3);
+  const auto bytes = static_cast<std::int64_t>(large.size());
+  std::vector<Contents> tensors;
+  tensors.push_back(source("large", "U8", {bytes}, large));
+  tensors.push_back(source("none", "F32", {0}, ""));
+  tensors.push_back(source("small", "F32", {2}, "12345678"));
+  const auto check = [&](std::string_view name) {
+    const SafetensorsFile file = SafetensorsFile::open(path);
+    const TensorEntry& entry = *file.find(name);
+    TensorCheck pieces(file, entry);
+    for (std::uint64_t at = 0; at < entry.bytes(); at += TensorCheck::kPiece) {
+      std::string piece(std::min(entry.bytes() - at, TensorCheck::kPiece), '\0');
+      file.read(entry, at, std::as_writable_bytes(std::span(piece)));
+      pieces.add(at, std::as_bytes(std::span(piece)));
+    }
+    pieces.finish();
+  };
+  const auto flip = [&](std::uint64_t at) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(at));
+    const auto byte = static_cast<char>(file.get() ^ 1);
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(byte);
+  };
+  for (const bool whole_pieces : {false, true}) {
+    SCOPED_TRACE(whole_pieces);
+    SafetensorsWriter writer(path, infos_of(tensors));
+    if (whole_pieces) {
+      const auto all = std::as_bytes(std::span(large));
+      writer.write(0, TensorCheck::kPiece, all.subspan(TensorCheck::kPiece));
+      writer.write(0, 0, all.first(TensorCheck::kPiece));
+      writer.write(2, 0, std::as_bytes(std::span(tensors[2].bytes)));
+      writer.commit();
+    } else {
+      write_all(std::move(writer), tensors);
+    }
+    const SafetensorsFile file = SafetensorsFile::open(path);
+    EXPECT_EQ(file.checksums(), SafetensorsFile::Checksums::kValid);
+    EXPECT_EQ(file.metadata().size(), 1U) << "other readers' metadata only";
+    for (const TensorEntry& t : file.tensors()) EXPECT_NO_THROW(check(t.name));
+    const std::uint64_t data = fs::file_size(path) - large.size() - 8;
+    for (const std::uint64_t at :
+         {std::uint64_t{8}, TensorCheck::kPiece, TensorCheck::kPiece + 900}) {
+      flip(data + at);
+      EXPECT_NO_THROW(check("small"));
+      EXPECT_THROW(check("large"), Error) << at;
+      flip(data + at);
+    }
+    flip(data + 3);
+    EXPECT_THROW(check("small"), Error);
+    flip(data + 3);
+    // In the header: "pt" is another text.
+    const std::string header = read_file(path).value().substr(0, data);
+    flip(header.find("pt"));
+    EXPECT_EQ(SafetensorsFile::open(path).checksums(), SafetensorsFile::Checksums::kStale);
+    EXPECT_NO_THROW(check("large")) << "a program that rewrites the file may do so";
+  }
 }
 
 TEST_F(Safetensors, AcceptsLegalOddities) {
