@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string_view>
+#include <utility>
 
 #include "base/status.h"
 
@@ -28,6 +29,8 @@ class AppendFile {
   /// Syncs to the disk, so that it survives a power cut.
   Status sync();
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  /// Somebody has moved the file, which stays open.
+  void moved_to(std::filesystem::path path) { path_ = std::move(path); }
   [[nodiscard]] std::uint64_t size() const { return size_; }  ///< bytes of whole records
 
  private:

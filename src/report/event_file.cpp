@@ -130,7 +130,7 @@ std::string frame(std::string_view event) {
 }
 
 /// The records of `contents` up to `last_step`, ending where the first broken one begins.
-std::string rewind(std::string_view contents, std::uint64_t last_step) {
+std::string rewind(std::string_view contents, std::int64_t last_step) {
   std::string kept;
   while (contents.size() >= kHeadBytes) {
     const auto length = get_fixed<std::uint64_t>(contents);
@@ -144,7 +144,7 @@ std::string rewind(std::string_view contents, std::uint64_t last_step) {
     const auto step = step_of(event);
     if (!step) break;
     const std::size_t whole = kHeadBytes + size + kTailBytes;
-    if (*step <= last_step) kept += contents.substr(0, whole);
+    if (static_cast<std::int64_t>(*step) <= last_step) kept += contents.substr(0, whole);
     contents.remove_prefix(whole);
   }
   return kept;
@@ -209,7 +209,7 @@ std::string scalars_record(double wall_seconds, std::uint64_t step,
 }
 
 Result<EventFile> EventFile::open(const std::filesystem::path& folder,
-                                  std::optional<std::uint64_t> resume_step) {
+                                  std::optional<std::int64_t> resume_step) {
   NEAP_TRY_ASSIGN(const auto files, event_files(folder));
   if (!files.empty() && !resume_step)
     return Status(
@@ -217,7 +217,7 @@ Result<EventFile> EventFile::open(const std::filesystem::path& folder,
         folder.string() + " already holds the events of a run; resume it or choose another folder");
   std::filesystem::path newest;
   for (const auto& file : files) {
-    if (*resume_step == 0) {
+    if (*resume_step < 0) {
       std::error_code error;
       std::filesystem::remove(file, error);
       if (error)

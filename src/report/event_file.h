@@ -30,11 +30,10 @@ namespace neap::report {
 class EventFile {
  public:
   /// Appends to the newest event file of `folder` (made when missing). With `resume_step`, records
-  /// of later steps and a torn tail are removed from every event file there, with 0 the files
-  /// (a validation before the first step would come twice); without, the folder
-  /// must hold none (kAlreadyExists).
+  /// of later steps and an incomplete tail are removed from every event file there, with -1 the
+  /// files; without, the folder must hold none (kAlreadyExists).
   [[nodiscard]] static Result<EventFile> open(const std::filesystem::path& folder,
-                                              std::optional<std::uint64_t> resume_step);
+                                              std::optional<std::int64_t> resume_step);
   Status append(double wall_seconds, std::uint64_t step,
                 const std::map<std::string, double>& scalars);
   Status sync() { return file_.sync(); }

@@ -170,7 +170,7 @@ Result<Report> make_report(const trace::Recording& recording, std::string title,
   report.moves = MoveTable::from_records(records);
   if (report.plan) {
     Bytes peak(history.physical ? history.peak_reserved : 0);
-    for (const PhaseRecord& record : records) peak = std::max(peak, record.peak);
+    peak = std::max(peak, peak_under(*report.plan, records));
     if (peak.is_zero()) peak = Bytes(history.peak_reserved);
     report.lines = MemoryLines::of(*report.plan, peak);
   }

@@ -34,9 +34,9 @@ struct MetricsOptions {
   Json config = Json::object();           ///< what the trackers show of the job
   std::uint64_t total_steps = 0;          ///< for "step 3/20"; 0: unknown
   std::vector<std::string> console_keys;  ///< shown on the console, in this order; empty: all
-  /// The step of the checkpoint that the run resumes from (0: from the start, replacing what a killed
+  /// The step of the checkpoint that the run resumes from (-1: from the start, replacing what a killed
   /// run left). Unset: the run is new, and files of an earlier one are refused.
-  std::optional<std::uint64_t> resume_step;
+  std::optional<std::int64_t> resume_step;
 };
 
 class MetricsLogger {

@@ -1,7 +1,9 @@
 #include "report/phase_table.h"
 
 #include <algorithm>
-#include <unordered_map>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "base/format.h"
 #include "base/text.h"
@@ -9,20 +11,31 @@
 namespace neap::report {
 namespace {
 
-/// Rows by phase name, in the order of first use.
+std::optional<Bytes> peak_of(const PlanSummary* plan, std::string_view phase) {
+  const PlanSummary::Phase* planned = plan != nullptr ? plan->find(phase) : nullptr;
+  return planned != nullptr ? std::optional(planned->peak) : std::nullopt;
+}
+
+std::optional<Bytes> peak_of(const PlanSummary* plan, const PhaseRecord& record) {
+  return record.planned ? record.planned : peak_of(plan, record.phase);
+}
+
+/// Rows by the name of the phase and its planned peak, in the order of first use.
 class Rows {
  public:
-  PhaseRow& row(const std::string& phase, const PlanSummary* plan) {
-    const auto [it, fresh] = index_.try_emplace(phase, table_.rows.size());
+  PhaseRow& row(const std::string& phase, std::optional<Bytes> planned, std::uint64_t step) {
+    const auto [it, fresh] = index_.try_emplace({phase, planned}, table_.rows.size());
     if (fresh) {
       PhaseRow row;
       row.phase = phase;
-      if (const PlanSummary::Phase* planned = plan != nullptr ? plan->find(phase) : nullptr)
-        row.planned = planned->peak;
+      row.planned = planned;
+      row.first_step = step;
       table_.rows.push_back(row);
       moved_.push_back(0);
     }
-    return table_.rows[it->second];
+    PhaseRow& row = table_.rows[it->second];
+    row.last_step = step;
+    return row;
   }
   /// Sums until take() divides them.
   void add(PhaseRow& row, std::uint64_t moved, double seconds, double move_seconds) {
@@ -44,7 +57,7 @@ class Rows {
  private:
   PhaseTable table_;
   std::vector<std::uint64_t> moved_;
-  std::unordered_map<std::string, std::size_t> index_;
+  std::map<std::pair<std::string, std::optional<Bytes>>, std::size_t> index_;
 };
 
 }  // namespace
@@ -96,7 +109,7 @@ const PlanSummary::Phase* PlanSummary::find(std::string_view phase) const {
 PhaseTable PhaseTable::from_records(std::span<const PhaseRecord> records, const PlanSummary* plan) {
   Rows rows;
   for (const PhaseRecord& record : records) {
-    PhaseRow& row = rows.row(record.phase, plan);
+    PhaseRow& row = rows.row(record.phase, peak_of(plan, record), record.step);
     row.reserved = std::max(row.reserved, record.peak);
     row.allocated = std::max(row.allocated, record.persistent + record.transient_allocated);
     row.fragmentation = std::max(row.fragmentation, record.fragmentation_at_peak);
@@ -109,7 +122,7 @@ PhaseTable PhaseTable::from_records(std::span<const PhaseRecord> records, const 
 PhaseTable PhaseTable::from_history(const History& history, const PlanSummary* plan) {
   Rows rows;
   for (const PhaseSpan& span : history.phases) {
-    PhaseRow& row = rows.row(span.name, plan);
+    PhaseRow& row = rows.row(span.name, peak_of(plan, span.name), 0);
     row.reserved = std::max(row.reserved, Bytes(span.peak_reserved));
     row.allocated = std::max(row.allocated, Bytes(span.peak_total));
     row.fragmentation = std::max(row.fragmentation, Bytes(span.fragmentation));
@@ -121,11 +134,16 @@ PhaseTable PhaseTable::from_history(const History& history, const PlanSummary* p
 std::vector<std::vector<std::string>> PhaseTable::cells() const {
   const bool planned = std::any_of(rows.begin(), rows.end(),
                                    [](const PhaseRow& r) { return r.planned.has_value(); });
+  std::set<std::string> phases;
+  for (const PhaseRow& r : rows) phases.insert(r.phase);
+  const bool several_plans = phases.size() < rows.size();
   std::vector<std::vector<std::string>> cells{{"phase", "times"}};
+  if (several_plans) cells[0].emplace_back("steps");
   if (planned) cells[0].insert(cells[0].end(), {"planned", "vs plan"});
   cells[0].insert(cells[0].end(), {"reserved", "allocated", "fragmentation", "moved", "seconds"});
   for (const PhaseRow& r : rows) {
     std::vector<std::string> line{r.phase, std::to_string(r.times)};
+    if (several_plans) line.push_back(format("{}-{}", r.first_step, r.last_step));
     if (planned) {
       line.push_back(r.planned ? to_string(*r.planned) : "-");
       line.push_back(
@@ -156,6 +174,8 @@ Json PhaseTable::to_json() const {
   for (const PhaseRow& r : rows) {
     out.push_back({{"phase", r.phase},
                    {"times", r.times},
+                   {"first_step", r.first_step},
+                   {"last_step", r.last_step},
                    {"planned", r.planned ? Json(r.planned->count()) : Json(nullptr)},
                    {"reserved", r.reserved.count()},
                    {"allocated", r.allocated.count()},
@@ -166,6 +186,14 @@ Json PhaseTable::to_json() const {
                    {"move_seconds", r.move_seconds}});
   }
   return out;
+}
+
+Bytes peak_under(const PlanSummary& plan, std::span<const PhaseRecord> records) {
+  Bytes peak;
+  for (const PhaseRecord& record : records) {
+    if (peak_of(&plan, record) == peak_of(&plan, record.phase)) peak = std::max(peak, record.peak);
+  }
+  return peak;
 }
 
 double MemoryLines::deviation_percent() const {

@@ -33,8 +33,10 @@ struct PlanSummary {
   [[nodiscard]] const Phase* find(std::string_view phase) const;
 };
 
+/// A phase under one plan. A run that resumed with other keys has rows of each of its plans.
 struct PhaseRow {
   std::string phase;
+  std::uint64_t first_step = 0, last_step = 0;  ///< of the run; 0 where it is not known
   std::uint64_t times = 0;       ///< how often it ran; the columns below say max or mean of these
   std::optional<Bytes> planned;  ///< peak of device memory by the plan
   Bytes reserved;                ///< max; device memory held
@@ -49,6 +51,7 @@ struct PhaseRow {
 struct PhaseTable {
   std::vector<PhaseRow> rows;  ///< in the order in which the phases first ran
 
+  /// Records are compared with the plan that they ran under; with `plan` where they do not say it.
   [[nodiscard]] static PhaseTable from_records(std::span<const PhaseRecord> records,
                                                const PlanSummary* plan = nullptr);
   /// From a trace alone. Nested phases have rows of their own.
@@ -78,6 +81,9 @@ struct MemoryLines {
   [[nodiscard]] std::string to_text() const;
   [[nodiscard]] Json to_json() const;
 };
+
+/// The highest peak of the records that ran under `plan`; zero where none did.
+[[nodiscard]] Bytes peak_under(const PlanSummary& plan, std::span<const PhaseRecord> records);
 
 /// Columns padded to the widest cell, the first one to the left, the others to the right.
 [[nodiscard]] std::string aligned(std::vector<std::vector<std::string>> cells);

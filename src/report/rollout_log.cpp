@@ -32,7 +32,7 @@ Status read_failure(const fs::path& path) {
 
 // Cuts the file before its first line of a step after `last`, and before a last line without an end.
 // Steps never fall, so that everything behind is of later steps, too.
-Status cut_after(const fs::path& path, std::uint64_t last) {
+Status cut_after(const fs::path& path, std::int64_t last) {
   std::error_code error;
   const std::uintmax_t size = fs::file_size(path, error);
   if (error) return {};  // there is none
@@ -45,7 +45,7 @@ Status cut_after(const fs::path& path, std::uint64_t last) {
       return {ErrorCode::kCorrupt,
               format("{}:{}: not an object that begins with a \"step\"", path.string(), number)};
     }
-    if (*step > last) break;
+    if (static_cast<std::int64_t>(*step) > last) break;
     kept += line.size() + 1;
   }
   if (in.bad()) return read_failure(path);
@@ -121,8 +121,8 @@ Rollout Rollout::from_json(const Json& json) {
   return out;
 }
 
-Result<RolloutLog> RolloutLog::open(const fs::path& folder,
-                                    std::optional<std::uint64_t> resume_step, Bytes limit) {
+Result<RolloutLog> RolloutLog::open(const fs::path& folder, std::optional<std::int64_t> resume_step,
+                                    Bytes limit) {
   const fs::path path = folder / kRolloutsFile;
   std::error_code ignored;
   if (!resume_step) {
@@ -132,7 +132,7 @@ Result<RolloutLog> RolloutLog::open(const fs::path& folder,
                     path.string() + " already holds a run; resume it or choose another folder");
   }
   for (const std::string_view name : {kOlderRolloutsFile, kRolloutsFile})
-    NEAP_TRY(cut_after(folder / name, resume_step.value_or(0)));
+    NEAP_TRY(cut_after(folder / name, resume_step.value_or(-1)));
   NEAP_TRY_ASSIGN(AppendFile file, AppendFile::open(path));
   return RolloutLog(std::move(file), limit);
 }

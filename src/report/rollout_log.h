@@ -49,10 +49,12 @@ class RolloutLog {
  public:
   /// `resume_step`: lines of later steps go; unset: the folder must hold no rollouts (kAlreadyExists).
   [[nodiscard]] static Result<RolloutLog> open(const std::filesystem::path& folder,
-                                               std::optional<std::uint64_t> resume_step,
+                                               std::optional<std::int64_t> resume_step,
                                                Bytes limit);
   Status append(std::uint64_t step, std::span<const Rollout> rollouts);
   Status sync() { return file_.sync(); }
+  /// Somebody has moved the folder.
+  void moved_to(const std::filesystem::path& folder) { file_.moved_to(folder / kRolloutsFile); }
 
  private:
   RolloutLog(AppendFile file, Bytes limit) : file_(std::move(file)), limit_(limit) {}

@@ -40,20 +40,22 @@ Json PhaseRecord::to_json() const {
                      {"visible_seconds", m.visible_seconds},
                      {"behind", m.behind}});
   }
-  return {{"phase", phase},
-          {"persistent", persistent.count()},
-          {"transient_allocated", transient_allocated.count()},
-          {"transient_reserved", transient_reserved.count()},
-          {"peak", peak.count()},
-          {"fragmentation_at_peak", fragmentation_at_peak.count()},
-          {"moved", moved.count()},
-          {"seconds", seconds},
-          {"move_seconds", move_seconds},
-          {"moves", std::move(lines)},
-          {"streamed_to_host", streamed_to_host.count()},
-          {"streamed_to_device", streamed_to_device.count()},
-          {"stream_seconds", stream_seconds},
-          {"as_planned", as_planned}};
+  Json out = {{"phase", phase},
+              {"persistent", persistent.count()},
+              {"transient_allocated", transient_allocated.count()},
+              {"transient_reserved", transient_reserved.count()},
+              {"peak", peak.count()},
+              {"fragmentation_at_peak", fragmentation_at_peak.count()},
+              {"moved", moved.count()},
+              {"seconds", seconds},
+              {"move_seconds", move_seconds},
+              {"moves", std::move(lines)},
+              {"streamed_to_host", streamed_to_host.count()},
+              {"streamed_to_device", streamed_to_device.count()},
+              {"stream_seconds", stream_seconds},
+              {"as_planned", as_planned}};
+  if (planned) out["planned"] = planned->count();
+  return out;
 }
 
 Result<PhaseRecord> PhaseRecord::from_json(const Json& json) {
@@ -98,12 +100,13 @@ Result<PhaseRecord> PhaseRecord::from_json(const Json& json) {
       record.moves.push_back(std::move(line));
     }
   }
+  if (json.contains("planned")) bytes("planned", record.planned.emplace());
   if (!failure.ok()) return failure;
   return record;
 }
 
 Result<PhaseLog> PhaseLog::open(const std::filesystem::path& folder,
-                                std::optional<std::uint64_t> resume_step) {
+                                std::optional<std::int64_t> resume_step) {
   NEAP_TRY_ASSIGN(StepLog log, StepLog::open(folder / kPhasesFile, resume_step));
   return PhaseLog(std::move(log));
 }

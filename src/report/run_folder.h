@@ -57,6 +57,9 @@ struct PhaseRecord {
   double stream_seconds = 0;  ///< part of `seconds`
   /// Moves and streamed bytes are those of the plan: tags, order, directions and bytes.
   bool as_planned = false;
+  /// Peak by the plan that it ran under; unset: that plan has no such phase, or the record is of an
+  /// older version.
+  std::optional<Bytes> planned{};
 
   [[nodiscard]] Json to_json() const;  ///< without the step
   [[nodiscard]] static Result<PhaseRecord> from_json(const Json& json);
@@ -66,7 +69,7 @@ struct PhaseRecord {
 class PhaseLog {
  public:
   [[nodiscard]] static Result<PhaseLog> open(const std::filesystem::path& folder,
-                                             std::optional<std::uint64_t> resume_step);
+                                             std::optional<std::int64_t> resume_step);
   Status append(const PhaseRecord& record) { return log_.append(record.step, record.to_json()); }
   Status sync() { return log_.sync(); }
   [[nodiscard]] static Result<std::vector<PhaseRecord>> read(const std::filesystem::path& folder);

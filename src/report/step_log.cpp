@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/log.h"
 
 namespace neap::report {
 namespace {
@@ -30,7 +31,12 @@ Result<Lines> split(std::string_view contents, const std::filesystem::path& path
   for (std::size_t begin = 0; begin < contents.size();) {
     ++number;
     const std::size_t newline = contents.find('\n', begin);
-    if (newline == std::string_view::npos) break;  // killed while writing
+    if (newline == std::string_view::npos) {
+      // Killed while it was written, or the disk was full.
+      log::warn(format("{}:{}: the last line is incomplete and left out ({} bytes)", path.string(),
+                       number, contents.size() - begin));
+      break;
+    }
     const std::string_view text = contents.substr(begin, newline + 1 - begin);
     begin = newline + 1;
     NEAP_TRY_ASSIGN(Json value, parse_row(text, path, number));
@@ -43,7 +49,7 @@ Result<Lines> split(std::string_view contents, const std::filesystem::path& path
 }  // namespace
 
 Result<StepLog> StepLog::open(const std::filesystem::path& path,
-                              std::optional<std::uint64_t> resume_step) {
+                              std::optional<std::int64_t> resume_step) {
   std::error_code ignored;
   const auto size = std::filesystem::file_size(path, ignored);
   if (!ignored && size > 0) {
@@ -54,7 +60,7 @@ Result<StepLog> StepLog::open(const std::filesystem::path& path,
     NEAP_TRY_ASSIGN(const Lines lines, split(contents, path));
     std::string kept;
     for (std::size_t i = 0; i < lines.values.size(); ++i) {
-      if (lines.values[i]["step"].get<std::uint64_t>() <= *resume_step) kept += lines.texts[i];
+      if (lines.values[i]["step"].get<std::int64_t>() <= *resume_step) kept += lines.texts[i];
     }
     if (kept.size() != contents.size()) NEAP_TRY(write_file_atomic(path, kept));
   }

@@ -20,16 +20,16 @@ namespace neap::report {
 
 class StepLog {
  public:
-  /// With `resume_step`, lines of later steps, and a torn last line, are removed before
-  /// appending. Without, the file must be new or empty: kAlreadyExists otherwise.
+  /// With `resume_step`, lines of later steps, and an incomplete last line, are removed before
+  /// appending; -1 removes all. Without, the file must be new or empty: kAlreadyExists otherwise.
   [[nodiscard]] static Result<StepLog> open(const std::filesystem::path& path,
-                                            std::optional<std::uint64_t> resume_step);
+                                            std::optional<std::int64_t> resume_step);
   /// Writes {"step": step, ...fields} as one line. Numbers that JSON lacks (NaN, infinities) become
   /// null.
   Status append(std::uint64_t step, const Json& fields);
   Status sync() { return file_.sync(); }
 
-  /// Every line of the file. A torn last line is left out; anything else that is not an object with
+  /// Every line of the file. An incomplete last line is left out with a warning; anything else that is not an object with
   /// a step is an error with its line number.
   [[nodiscard]] static Result<std::vector<Json>> read(const std::filesystem::path& path);
   /// As read(), a line at a time: in memory for one.

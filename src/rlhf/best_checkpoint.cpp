@@ -13,7 +13,11 @@ namespace neap::rlhf {
 bool BestCheckpoint::offer(std::int64_t step, const Metrics& metrics) {
   if (config_->best_metric.empty()) return false;
   const double value = watched_metric("trainer.best_metric", config_->best_metric, metrics);
-  if (step == 0 || std::isnan(value)) return false;
+  if (std::isnan(value)) return false;
+  if (step == 0) {
+    start_ = value;
+    return false;
+  }
   const bool better = !best_ || is_better(config_->best_mode, value, best_->value);
   if (better) best_ = Best{step, value};
   return better;
@@ -23,19 +27,30 @@ std::optional<std::int64_t> BestCheckpoint::step() const {
   return best_ ? std::optional(best_->step) : std::nullopt;
 }
 
+std::optional<double> BestCheckpoint::better_start() const {
+  const bool better = best_ && start_ && is_better(config_->best_mode, *start_, best_->value);
+  return better ? start_ : std::nullopt;
+}
+
 Json BestCheckpoint::to_json() const {
-  if (!best_) return nullptr;
-  return {{"metric", config_->best_metric},
-          {"mode", config_->best_mode},
-          {"step", best_->step},
-          {"value", best_->value}};
+  if (!best_ && !start_) return nullptr;
+  Json out = {{"metric", config_->best_metric}, {"mode", config_->best_mode}};
+  if (start_) out["start"] = *start_;
+  if (best_) {
+    out["step"] = best_->step;
+    out["value"] = best_->value;
+  }
+  return out;
 }
 
 void BestCheckpoint::restore(const Json& saved, const std::filesystem::path& root) {
   best_.reset();
+  start_.reset();
   if (!saved.is_object() || saved.value("metric", "") != config_->best_metric ||
       saved.value("mode", "") != config_->best_mode)
     return;
+  if (const auto start = saved.find("start"); start != saved.end() && start->is_number())
+    start_ = start->get<double>();
   const auto step = saved.find("step");
   const auto value = saved.find("value");
   if (step == saved.end() || !step->is_number_integer() || value == saved.end() ||

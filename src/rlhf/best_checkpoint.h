@@ -18,14 +18,17 @@ class BestCheckpoint {
  public:
   explicit BestCheckpoint(const spec::TrainerConfig& config) : config_(&config) {}
 
-  /// Whether the validation after `step` is the best so far, a later one only if it is better. Never
-  /// that before the first step, of which there is no checkpoint. Fails where the metric is missing.
+  /// Whether the validation after `step` is the best so far, a later one only if it is better. That
+  /// before the first step, of which there is no checkpoint, only counts in better_start(). Fails where
+  /// the metric is missing.
   bool offer(std::int64_t step, const Metrics& metrics);
   /// Of the best so far.
   [[nodiscard]] std::optional<std::int64_t> step() const;
   [[nodiscard]] double value() const { return best_->value; }
+  /// The validation before the first step, where it was better than the best checkpoint's.
+  [[nodiscard]] std::optional<double> better_start() const;
 
-  /// For the checkpoint; null where there is none.
+  /// For the checkpoint; null where nothing was validated.
   [[nodiscard]] Json to_json() const;
   /// From it, if it compared the same metric and the best checkpoint is still in `root`.
   void restore(const Json& saved, const std::filesystem::path& root);
@@ -37,6 +40,7 @@ class BestCheckpoint {
   };
   const spec::TrainerConfig* config_;
   std::optional<Best> best_;
+  std::optional<double> start_;
 };
 
 }  // namespace neap::rlhf

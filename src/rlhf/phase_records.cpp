@@ -54,6 +54,9 @@ report::PhaseRecord record_of(const bridge::PhaseMeasurement& m, const plan::Mem
   record.streamed_to_device = m.streamed.to_device;
   record.stream_seconds = m.streamed.seconds;
   record.as_planned = as_planned(m, plan);
+  for (std::size_t p = 0; p < plan.phases.size(); ++p) {
+    if (plan.phases[p].name == m.phase) record.planned = plan.schedule[p].peak;
+  }
   return record;
 }
 

@@ -60,8 +60,7 @@ class Computation {
         ranks_(context.ranks),
         train_(context.data.train.size()),
         total_(train_ + context.data.held_out.size()),
-        file_(context.job.resolve(context.job.trainer.default_local_dir).lexically_normal() /
-              kReferenceLogProbsFile),
+        file_(context.job.output_folder() / kReferenceLogProbsFile),
         all_(at::zeros({static_cast<std::int64_t>(total_), 2}, at::kFloat)) {}
 
   ReferenceLogProbs run() {

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/config.h"
+#include "base/file.h"
 #include "base/format.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -23,13 +24,14 @@
 #include "rlhf/best_checkpoint.h"
 #include "rlhf/interrupt.h"
 #include "rlhf/job_data.h"
+#include "rlhf/output_folder.h"
 #include "rlhf/run_output.h"
 #include "rlhf/run_state.h"
 #include "rlhf/stop_target.h"
 #include "rlhf/trainer.h"
 #include "trace/recorder.h"
 #include "train/checkpoint.h"
-#include "train/output_lock.h"
+#include "train/checkpoint_files.h"
 
 namespace neap::rlhf {
 namespace fs = std::filesystem;
@@ -41,15 +43,18 @@ std::string joined(const std::vector<std::string>& parts) {
   return out;
 }
 
+constexpr std::int64_t kRescuing = -2;  // in place of the step that is saved
+
 class Run {
  public:
   Run(const spec::Job& job, const plan::DeviceChoice& device, parallel::Communicator& ranks)
       : job_(job),
         device_(device),
         ranks_(ranks),
-        output_(job.resolve(job.trainer.default_local_dir).lexically_normal()),
-        folders_{output_,
-                 ranks.first() ? output_ : output_ / "ranks" / std::to_string(ranks.rank())} {}
+        output_(job.output_folder()),
+        folders_{output_.path(), ranks.first()
+                                     ? output_.path()
+                                     : output_.path() / "ranks" / std::to_string(ranks.rank())} {}
 
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
@@ -65,6 +70,8 @@ class Run {
   void compare_jobs();
   void compare_plans();
   [[nodiscard]] bool already_done();
+  void find_state();
+  [[nodiscard]] bool is_finished() const;
   [[nodiscard]] std::int64_t count_steps();
   void read_data();
   void prepare();
@@ -79,6 +86,9 @@ class Run {
   void loop();
   [[noreturn]] void keep_steps_before(const StepFailure& failure);
   void one_step();
+  void follow_output();
+  /// Saves in another folder.
+  [[noreturn]] void rescue();
   void validate();
   void note_validation(const Metrics& metrics);
   void save();
@@ -92,10 +102,11 @@ class Run {
   spec::Job job_;  // with what the plan chose
   const plan::DeviceChoice& device_;
   parallel::Communicator& ranks_;
-  fs::path output_;
+  OutputFolder output_;  // locked by the first rank
   RunFolders folders_;
-  std::optional<train::OutputLock> lock_;  // the first rank's
+  Json identity_;  // of the job as it came
   std::optional<train::FoundCheckpoint> found_;
+  Json state_ = Json::object();  // of that checkpoint
   std::int64_t total_steps_ = 0;
   plan::MemoryPlan plan_;
   std::unique_ptr<trace::Recorder> recorder_;
@@ -142,7 +153,7 @@ Outcome Run::execute() {
   }
   if (interrupted_ && step_ < total_steps_) {
     log::warn(format("Interrupted after step {} of {}. The same command resumes from {}.", step_,
-                     total_steps_, train::checkpoint_folder(output_, step_).string()));
+                     total_steps_, train::checkpoint_folder(output_.path(), step_).string()));
     return Outcome::kInterrupted;
   }
   finish();
@@ -178,7 +189,7 @@ void Run::keep_steps_before(const StepFailure& failure) {
   if (step_ > 0) save_last();
   const std::string kept = step_ > 0
                                ? format("They are saved in {}; the same command resumes from there",
-                                        train::checkpoint_folder(output_, step_).string())
+                                        train::checkpoint_folder(output_.path(), step_).string())
                                : std::string("The same command starts again");
   throw StepFailure(stopped(failure.status(), kept), failure.mine());
 }
@@ -190,7 +201,7 @@ Status Run::stopped(const Status& why, const std::string& kept) const {
 
 void Run::at_checkpoint(const std::function<void()>& work) {
   const auto with_what_is_left = [&](const Status& why) {
-    const auto found = train::find_checkpoint(output_, "auto", {});
+    const auto found = train::find_checkpoint(output_.path(), "auto", {});
     return stopped(why, found
                             ? format("The newest checkpoint is {}; the same command resumes "
                                      "from there",
@@ -202,39 +213,57 @@ void Run::at_checkpoint(const std::function<void()>& work) {
   } catch (const parallel::CollectiveError& e) {
     throw parallel::CollectiveError(with_what_is_left(e.status()), e.mine());
   } catch (const Error& e) {
+    if (ranks_.alone() && saved_ != kRescuing && !output_.is_there()) rescue();
     throw Error(with_what_is_left(e.status()));
   }
 }
 
 bool Run::already_done() {
   parallel::run_collectively(ranks_, [&] {
-    if (ranks_.first()) lock_.emplace(output_);
-    found_ = train::find_checkpoint(output_, job_.trainer.resume_mode,
-                                    job_.resolve(job_.trainer.resume_mode));
+    if (ranks_.first()) output_.lock();
+    find_state();
     total_steps_ = count_steps();
-    if (found_ && !job_.trainer.stop_metric.empty()) {
-      stop_.restore(read_run_state(found_->folder).value("stop", Json()), found_->step);
-    }
+    stop_.restore(state_.value("stop", Json()), found_ ? found_->step : 0);
+    if (is_finished()) check_finished(state_, *found_, job_, identity_);
   });
   ranks_.expect_same(found_ ? found_->step : -1,
                      format("The newest checkpoint's step in {} (all machines have to share the "
                             "folder; -1 is none)",
-                            output_.string()));
+                            output_.path().string()));
   ranks_.expect_same(total_steps_, "The number of steps");
   if (stop_.reached()) {
     log::info(
         format("{} is done: {}. To continue, set another trainer.stop_value or none; to start "
                "anew, set another trainer.default_local_dir.",
-               output_.string(), stop_.text()));
+               output_.path().string(), stop_.text()));
     return true;
   }
-  if (!found_ || found_->step < total_steps_) return false;
+  if (!is_finished()) return false;
   log::info(
       format("{} is at step {} of {}: done. To continue, raise trainer.total_training_steps or "
              "trainer.total_epochs; to start anew, set another "
              "trainer.default_local_dir.",
-             output_.string(), found_->step, total_steps_));
+             output_.path().string(), found_->step, total_steps_));
   return true;
+}
+
+bool Run::is_finished() const {
+  return found_ && (stop_.reached() || found_->step >= total_steps_);
+}
+
+// The checkpoint to resume from, if there is one, and what it says.
+void Run::find_state() {
+  found_ = train::find_checkpoint(output_.path(), job_.trainer.resume_mode,
+                                  job_.resolve(job_.trainer.resume_mode));
+  identity_ = identity_of(job_);
+  if (!found_) return;
+  try {
+    state_ = read_run_state(found_->folder);
+    train::check_files(found_->folder);
+  } catch (const Error& e) {
+    throw Error(broken_checkpoint(e.status(), *found_));
+  }
+  check_task(state_, found_->folder, job_);
 }
 
 // Where epochs decide, it depends on the rows.
@@ -264,7 +293,7 @@ void Run::prepare() {
   }
   check_output();
   build();
-  if (found_) check_run_state(read_run_state(found_->folder), found_->folder, job_, data_->train);
+  if (found_) check_run_state(state_, job_, identity_, data_->train);
 }
 
 void Run::load() {
@@ -281,17 +310,17 @@ void Run::keep_states() {
   auto& allow = job_.memory.allow;
   allow.erase(std::remove(allow.begin(), allow.end(), to_string(spec::Measure::kBf16States)),
               allow.end());
-  throw_if_error(job_.apply(saved_choices(read_run_state(found_->folder))));
+  throw_if_error(job_.apply(saved_choices(state_)));
 }
 
 void Run::check_output() const {
-  const fs::path metrics = output_ / std::string(report::kMetricsFile);
+  const fs::path metrics = output_.path() / std::string(report::kMetricsFile);
   std::error_code error;
   if (ranks_.first() && job_.trainer.resume_mode == "disable" && fs::exists(metrics, error)) {
     throw Error(ErrorCode::kAlreadyExists,
                 format("{} holds a run already; set trainer.default_local_dir to another folder, "
                        "or trainer.resume_mode = \"auto\" to resume",
-                       output_.string()));
+                       output_.path().string()));
   }
   fs::create_directories(folders_.own, error);
   if (error) {
@@ -320,12 +349,13 @@ void Run::open_trace() {
 
 void Run::open_output() {
   // A killed run can leave results without a checkpoint; "auto" starts over them.
-  std::optional<std::uint64_t> from;
+  std::optional<std::int64_t> from;
   if (found_) {
-    from = static_cast<std::uint64_t>(found_->step);
+    from = found_->step;
   } else if (job_.trainer.resume_mode == "auto") {
-    from = 0;
+    from = -1;
   }
+  remove_temporary_files(folders_.own);
   const fs::path trace = folders_.own / std::string(report::kTraceFile);
   if (recorder_) {
     throw_if_error(recorder_->rename(trace));
@@ -336,17 +366,16 @@ void Run::open_output() {
   files_.emplace(job_, folders_, plan_, total_steps_, from);
   // A kill between a checkpoint and its links, or an older checkpoint to resume from.
   if (ranks_.first() && !job_.trainer.best_metric.empty())
-    (void)train::point_best(output_, best_.step());
+    (void)train::point_best(output_.path(), best_.step());
 }
 
 void Run::resume() {
-  const Json state = read_run_state(found_->folder);
   try {
     trainer_->restore(found_->folder);
   } catch (const Error& e) {
-    throw Error(refused_resume(e.status(), state, job_));
+    throw Error(refused_resume(e.status(), *found_, state_, job_));
   }
-  best_.restore(state.value("best", Json()), output_);
+  best_.restore(state_.value("best", Json()), output_.path());
   step_ = saved_ = found_->step;
   log::info(
       format("Resuming from {}, step {} of {}", found_->folder.string(), step_, total_steps_));
@@ -367,6 +396,7 @@ void Run::loop() {
     interrupted_ = ranks_.any(InterruptScope::requested());
     if (interrupted_) break;
     one_step();
+    follow_output();
     at_checkpoint([&] { commit_.poll(); });
     show();
     const bool last = step_ == total_steps_;
@@ -376,6 +406,33 @@ void Run::loop() {
       at_checkpoint([&] { save(); });
   }
   save_last();
+}
+
+// The output folder may have been moved or removed during the step.
+void Run::follow_output() {
+  const fs::path before = output_.path();
+  const bool lost = !output_.is_there();
+  if (ranks_.any(lost)) rescue();
+  if (output_.path() != before) files_->moved_to(output_.path());
+}
+
+void Run::rescue() {
+  try {
+    commit_.wait();
+  } catch (const Error& e) {
+    log::debug(e.what());  // of the lost folder
+  }
+  std::string loss = "The output folder is lost";
+  if (ranks_.first()) loss = output_.replace();
+  saved_ = kRescuing;
+  save_last();
+  throw parallel::CollectiveError(
+      stopped({ErrorCode::kIo, std::move(loss)},
+              format("They are saved in {}; logs are not. To resume, set "
+                     "trainer.default_local_dir={}",
+                     train::checkpoint_folder(output_.path(), step_).string(),
+                     output_.path().string())),
+      ranks_.first());
 }
 
 void Run::one_step() {
@@ -432,13 +489,13 @@ void Run::save() {
     return;
   }
   commit_.wait();
-  auto writer = std::make_unique<train::CheckpointWriter>(output_, step_);
+  auto writer = std::make_unique<train::CheckpointWriter>(output_.path(), step_);
   trainer_->save(writer->folder());
-  write_run_state(writer->folder(), step_, job_, data_->train, best_, stop_);
+  write_run_state(writer->folder(), step_, job_, identity_, data_->train, best_, stop_);
   commit_.start(std::move(writer), {job_.trainer.max_ckpt_to_keep, best_.step()});
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   log::info(format("wrote {} in {:.1f} s; it goes to the disk in the background",
-                   train::checkpoint_folder(output_, step_).string(), seconds.count()));
+                   train::checkpoint_folder(output_.path(), step_).string(), seconds.count()));
 }
 
 void Run::save_last() {
@@ -457,7 +514,10 @@ void Run::finish() {
   if (stop_.reached()) print(format("stopped        {}\n", stop_.text()));
   if (best_.step())
     print(format("best           {} {:.4g} at step {}: {}\n", job_.trainer.best_metric,
-                 best_.value(), *best_.step(), (output_ / "best").string()));
+                 best_.value(), *best_.step(), (output_.path() / "best").string()));
+  if (const auto start = best_.better_start())
+    print(format("start          {} {:.4g} before the first step: better than every checkpoint\n",
+                 job_.trainer.best_metric, *start));
 }
 
 }  // namespace

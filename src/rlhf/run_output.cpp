@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 namespace {
 
 report::MetricsLogger open_metrics(const spec::Job& job, const fs::path& output,
-                                   std::int64_t total_steps, std::optional<std::uint64_t> from) {
+                                   std::int64_t total_steps, std::optional<std::int64_t> from) {
   report::MetricsOptions options;
   options.folder = output;
   options.total_steps = static_cast<std::uint64_t>(total_steps);
@@ -42,7 +42,7 @@ void print(const std::string& text) {
 }
 
 RunOutput::RunOutput(const spec::Job& job, RunFolders folders, const plan::MemoryPlan& plan,
-                     std::int64_t total_steps, std::optional<std::uint64_t> from)
+                     std::int64_t total_steps, std::optional<std::int64_t> from)
     : folders_(std::move(folders)),
       plan_(plan),
       phases_(value_or_throw(report::PhaseLog::open(folders_.own, from))),
@@ -59,10 +59,10 @@ RunOutput::RunOutput(const spec::Job& job, RunFolders folders, const plan::Memor
   open_health(from);
 }
 
-void RunOutput::open_health(std::optional<std::uint64_t> from) {
+void RunOutput::open_health(std::optional<std::int64_t> from) {
   const fs::path path = folders_.output / std::string(report::kWarningsFile);
   warnings_.emplace(value_or_throw(report::StepLog::open(path, from)));
-  if (!from || *from == 0) return;
+  if (!from || *from < 0) return;
   std::set<std::string> warned;
   for (const Json& row : value_or_throw(report::StepLog::read(path)))
     warned.insert(row.value("sign", std::string()));

@@ -31,9 +31,9 @@ struct RunFolders {
 class RunOutput {
  public:
   /// Opens the files and writes the plan. `from`: the step of the checkpoint that the run resumes from
-  /// (0: from the start, over what a killed run left); unset: the folder has to be without a run.
+  /// (-1: from the start, over what a killed run left); unset: the folder has to be without a run.
   RunOutput(const spec::Job& job, RunFolders folders, const plan::MemoryPlan& plan,
-            std::int64_t total_steps, std::optional<std::uint64_t> from);
+            std::int64_t total_steps, std::optional<std::int64_t> from);
 
   /// Notes the phases of step `step`, and in `metrics`, if any, what they held and moved.
   void write_phases(const std::vector<bridge::PhaseMeasurement>& measured, std::int64_t step,
@@ -45,12 +45,17 @@ class RunOutput {
   void write_validation(std::int64_t step, const Validation& result, double seconds);
   /// To the disk; call with each checkpoint.
   void sync();
+  /// The folder has another path; the files stay open.
+  void moved_to(const std::filesystem::path& output) {
+    folders_.output = output;
+    if (rollouts_) rollouts_->moved_to(output);
+  }
   /// The report's page, as a warning where it fails, and the summary on stdout. `peak`: of the rank
   /// that held most.
   void conclude(Bytes peak) const;
 
  private:
-  void open_health(std::optional<std::uint64_t> from);
+  void open_health(std::optional<std::int64_t> from);
 
   RunFolders folders_;
   const plan::MemoryPlan& plan_;

@@ -2,12 +2,17 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <utility>
 
 #include "base/config.h"
 #include "base/file.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "data/content_hash.h"
+#include "data/row_cache.h"
+#include "model/fingerprint.h"
+#include "train/checkpoint_files.h"
 
 namespace neap::rlhf {
 namespace fs = std::filesystem;
@@ -28,6 +33,7 @@ Json::json_pointer pointer_to(std::string path) {
 // Keys that say where things are and how results are kept: no other training by them.
 constexpr std::array kOutsideTraining = {"actor_rollout_ref.nccl_timeout",
                                          "data.cache_dir",
+                                         "data.cache_limit",
                                          "data.rows_in_memory",
                                          "device.ordinal",
                                          "trainer.default_local_dir",
@@ -44,15 +50,86 @@ constexpr std::array kOutsideTraining = {"actor_rollout_ref.nccl_timeout",
                                          "trainer.trace_max_size",
                                          "trainer.val_samples"};
 
+// Of these a finished run may differ, besides: how far it goes, how it is watched, what it runs on.
+constexpr std::array kOutsideResult = {"device.kind",
+                                       "device.memory",
+                                       "memory",
+                                       "trainer.best_metric",
+                                       "trainer.best_mode",
+                                       "trainer.stop_metric",
+                                       "trainer.stop_mode",
+                                       "trainer.stop_value",
+                                       "trainer.test_freq",
+                                       "trainer.total_epochs",
+                                       "trainer.total_training_steps"};
+
+void erase(Json& config, std::span<const char* const> paths) {
+  for (const char* path : paths) {
+    const Json::json_pointer at = pointer_to(path);
+    if (config.contains(at)) config.at(at.parent_pointer()).erase(at.back());
+  }
+}
+
 // "key: was 1, is 2" of the checkpoint's training and the job's.
 std::vector<std::string> differences(const Json& state, const spec::Job& job) {
   if (!state.contains("config")) return {};
   Json now = config_json(job);
-  for (const char* path : kOutsideTraining) {
-    const Json::json_pointer at = pointer_to(path);
-    now.at(at.parent_pointer()).erase(at.back());
-  }
+  erase(now, kOutsideTraining);
   return config_differences(state["config"], now);
+}
+
+// The models that a job reads from folders, by their keys.
+std::vector<std::pair<std::string, const spec::ModelConfig*>> models_of(const spec::Job& job) {
+  std::vector<std::pair<std::string, const spec::ModelConfig*>> out = {
+      {"actor_rollout_ref.model", &job.actor_model}};
+  if (job.uses_reference()) out.emplace_back("actor_rollout_ref.ref.model", &job.reference_model);
+  if (job.has_reward_model()) out.emplace_back("reward_model.model", &job.reward_model);
+  if (job.has_critic()) out.emplace_back("critic.model", &job.critic.model);
+  std::erase_if(out, [](const auto& model) { return model.second->path.empty(); });
+  return out;
+}
+
+// "KEY.path: the folder has other contents"
+std::vector<std::string> model_differences(const Json& state, const Json& identity) {
+  std::vector<std::string> out;
+  const Json saved = state.value("models", Json::object());
+  for (const auto& [key, fingerprint] : identity["models"].items()) {
+    if (saved.contains(key) && saved[key] != fingerprint)
+      out.push_back(format("{}.path: the model has other contents", key));
+  }
+  return out;
+}
+
+// Nothing where the files are not there or are not what can be hashed twice.
+Json contents_of(const spec::Job& job, const std::vector<std::string>& files) {
+  Json out = Json::array();
+  for (const std::string& name : files) {
+    std::error_code error;
+    const fs::path file = job.resolve(name);
+    if (!fs::is_regular_file(file, error)) return nullptr;
+    const Result<fs::path> cache = data::make_cache_folder(job.resolve(job.data.cache_dir));
+    Result<std::string> hash =
+        cache.ok() ? data::content_hash(*cache, file) : data::hash_of_file(file);
+    if (!hash.ok()) return nullptr;
+    out.push_back(*std::move(hash));
+  }
+  return out;
+}
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string out;
+  for (const std::string& line : lines) out += (out.empty() ? "" : "; ") + line;
+  return out;
+}
+
+bool is_whole(const train::FoundCheckpoint& checkpoint) {
+  try {
+    train::check_files(checkpoint.folder);
+    (void)read_run_state(checkpoint.folder);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -71,8 +148,21 @@ Json read_run_state(const fs::path& checkpoint) {
   return state;
 }
 
+Json identity_of(const spec::Job& job) {
+  Json models = Json::object();
+  for (const auto& [key, model] : models_of(job)) {
+    const Result<spec::ModelFiles> files = job.model_files(model->path, model->lora_adapter_path);
+    std::error_code error;
+    // What is not there is told by those who need it.
+    if (files.ok() && fs::exists(files->base / "config.json", error))
+      models[key] = model::fingerprint(*files);
+  }
+  return {{"config", config_json(job)}, {"models", std::move(models)}};
+}
+
 void write_run_state(const fs::path& checkpoint, std::int64_t step, const spec::Job& job,
-                     const Rows& rows, const BestCheckpoint& best, const StopTarget& stop) {
+                     const Json& identity, const Rows& rows, const BestCheckpoint& best,
+                     const StopTarget& stop) {
   Json state = Json::object();
   state["schema"] = 1;
   state["task"] = to_string(job.task);
@@ -80,19 +170,50 @@ void write_run_state(const fs::path& checkpoint, std::int64_t step, const spec::
   state["rows"] = rows.size();
   state["data"] = rows.files().contents();
   state["config"] = config_json(job);
-  if (best.step()) state["best"] = best.to_json();
+  state["asked"] = identity["config"];
+  state["models"] = identity["models"];
+  if (const Json values = best.to_json(); !values.is_null()) state["best"] = values;
   if (const Json last = stop.to_json(); !last.is_null()) state["stop"] = last;
   throw_if_error(write_file_atomic(checkpoint / kStateFile, state.dump(1) + "\n"));
 }
 
-void check_run_state(const Json& state, const fs::path& checkpoint, const spec::Job& job,
-                     const Rows& rows) {
-  if (state.value("task", "") != to_string(job.task)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                format("{} is not a checkpoint of task \"{}\"", (checkpoint / kStateFile).string(),
-                       to_string(job.task)));
+void check_task(const Json& state, const fs::path& checkpoint, const spec::Job& job) {
+  const std::string task = state.value("task", "");
+  if (task == to_string(job.task)) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              format("{} is a checkpoint of task \"{}\", not of task \"{}\". Set "
+                     "trainer.default_local_dir to another folder",
+                     checkpoint.string(), task, to_string(job.task)));
+}
+
+void check_finished(const Json& state, const train::FoundCheckpoint& found, const spec::Job& job,
+                    const Json& identity) {
+  std::vector<std::string> lines;
+  if (Json asked = state.value("asked", Json()); asked.is_object()) {
+    Json now = identity["config"];
+    for (Json* config : {&asked, &now}) {
+      erase(*config, kOutsideTraining);
+      erase(*config, kOutsideResult);
+    }
+    lines = config_differences(asked, now);
   }
+  for (std::string& line : model_differences(state, identity)) lines.push_back(std::move(line));
+  const Json trained = state.value("data", Json());
+  const Json rows = contents_of(job, job.data.train_files);
+  if (lines.empty() && trained.is_array() && rows.is_array() && trained != rows)
+    lines.emplace_back("data.train_files: the files have other contents");
+  if (lines.empty()) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              format("{} holds a finished run (step {}) that is not this one: {}. Set "
+                     "trainer.default_local_dir to another folder to train this one",
+                     found.folder.parent_path().string(), found.step, joined(lines)));
+}
+
+void check_run_state(const Json& state, const spec::Job& job, const Json& identity,
+                     const Rows& rows) {
   for (const std::string& line : differences(state, job))
+    log::warn(format("Differs from the checkpoint: {}", line));
+  for (const std::string& line : model_differences(state, identity))
     log::warn(format("Differs from the checkpoint: {}", line));
   if (const auto saved = state.value("rows", rows.size()); saved != rows.size()) {
     log::warn(
@@ -104,12 +225,32 @@ void check_run_state(const Json& state, const fs::path& checkpoint, const spec::
   }
 }
 
-Status refused_resume(Status status, const Json& state, const spec::Job& job) {
-  std::string keys;
-  for (const std::string& line : differences(state, job)) keys += (keys.empty() ? "" : "; ") + line;
+Status refused_resume(Status status, const train::FoundCheckpoint& found, const Json& state,
+                      const spec::Job& job) {
+  const std::string keys = joined(differences(state, job));
+  const ErrorCode code = status.code();
+  const bool of_files = code == ErrorCode::kIo || code == ErrorCode::kCorrupt;
+  const bool of_contents = code == ErrorCode::kNotFound || code == ErrorCode::kInvalidArgument;
+  if (of_files || (of_contents && keys.empty())) return broken_checkpoint(status, found);
   if (keys.empty()) return status;
   return std::move(status).with_context(
       format("resuming with other keys than the checkpoint's ({})", keys));
+}
+
+Status broken_checkpoint(const Status& why, const train::FoundCheckpoint& found) {
+  std::string text = format("Cannot resume from {}: {}. ", found.folder.string(), why.message());
+  for (const train::FoundCheckpoint& other : train::other_checkpoints(found)) {
+    if (!is_whole(other)) continue;
+    const std::string folder = fs::absolute(other.folder).lexically_normal().string();
+    text += format("The checkpoint {} it is {}; to resume from that, add trainer.resume_mode={}",
+                   other.step < found.step ? "before" : "after", folder, folder);
+    return {ErrorCode::kInvalidArgument, std::move(text)};
+  }
+  text += format(
+      "There is no other checkpoint in {}; to start again, set trainer.default_local_dir to "
+      "another folder",
+      found.folder.parent_path().string());
+  return {ErrorCode::kInvalidArgument, std::move(text)};
 }
 
 std::vector<std::string> saved_choices(const Json& state) {

@@ -15,24 +15,39 @@
 #include "rlhf/job_data.h"
 #include "rlhf/stop_target.h"
 #include "spec/job.h"
+#include "train/checkpoint.h"
 
 namespace neap::rlhf {
 
 /// Refuses a file of another form.
 [[nodiscard]] Json read_run_state(const std::filesystem::path& checkpoint);
 
+/// What a job asks for, by its keys before a plan chose others, and the contents of the folders of its
+/// models (model/fingerprint.h).
+[[nodiscard]] Json identity_of(const spec::Job& job);
+
 /// Into the folder of a checkpoint that is being written.
 void write_run_state(const std::filesystem::path& checkpoint, std::int64_t step,
-                     const spec::Job& job, const Rows& rows, const BestCheckpoint& best,
-                     const StopTarget& stop);
+                     const spec::Job& job, const Json& identity, const Rows& rows,
+                     const BestCheckpoint& best, const StopTarget& stop);
 
-/// Refuses a checkpoint of another task; warns where keys or rows differ. Keys that only say where
-/// things are or how results are kept are not compared.
-void check_run_state(const Json& state, const std::filesystem::path& checkpoint,
-                     const spec::Job& job, const Rows& rows);
+/// Refuses a checkpoint of another task.
+void check_task(const Json& state, const std::filesystem::path& checkpoint, const spec::Job& job);
+/// Refuses a finished run, whose last checkpoint is `found`, of other models, data or keys than the
+/// job's. Keys that do not change what is trained are not compared, nor are files that are gone.
+void check_finished(const Json& state, const train::FoundCheckpoint& found, const spec::Job& job,
+                    const Json& identity);
 
-/// Why a checkpoint cannot be continued, with the keys that differ from it.
-[[nodiscard]] Status refused_resume(Status status, const Json& state, const spec::Job& job);
+/// Warns where keys, models or rows differ. Keys that only say where things are or how results are
+/// kept are not compared.
+void check_run_state(const Json& state, const spec::Job& job, const Json& identity,
+                     const Rows& rows);
+
+/// Why a checkpoint cannot be continued: with the keys that differ from it, or as broken_checkpoint.
+[[nodiscard]] Status refused_resume(Status status, const train::FoundCheckpoint& found,
+                                    const Json& state, const spec::Job& job);
+/// kInvalidArgument: why a checkpoint cannot be read, and how to resume from the one before it.
+[[nodiscard]] Status broken_checkpoint(const Status& why, const train::FoundCheckpoint& found);
 
 /// "key=value" of what the plan may choose and a resumed run has to keep.
 [[nodiscard]] std::vector<std::string> saved_choices(const Json& state);

@@ -366,6 +366,11 @@ std::filesystem::path Job::resolve(const std::string& path) const {
   return p.is_absolute() || p.empty() ? p : folder / p;
 }
 
+std::filesystem::path Job::output_folder() const {
+  const std::string& given = trainer.default_local_dir;
+  return resolve(given.empty() ? format("output/{}", to_string(task)) : given).lexically_normal();
+}
+
 Result<ModelFiles> Job::model_files(const std::string& path, const std::string& adapter) const {
   NEAP_TRY_ASSIGN(ModelFiles files, find_model(resolve(path)));
   if (!adapter.empty()) files.adapter = resolve(adapter);

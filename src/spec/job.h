@@ -180,7 +180,7 @@ struct TrainerConfig {
   double stop_value = 0;
   std::string stop_mode = "max";
   Bytes max_shard_size = 5_GiB;
-  std::string default_local_dir = "output";
+  std::string default_local_dir;     ///< empty: output/TASK
   std::string resume_mode = "auto";  ///< auto, disable, or a checkpoint's folder
   std::vector<std::string> logger = {"console", "jsonl", "tensorboard"};
   std::string project_name = "neap", experiment_name;  ///< of W&B and MLflow
@@ -253,6 +253,8 @@ struct Job {
   /// Cross-key rules ("ppo_mini_batch_size 48 does not divide train_batch_size 64").
   [[nodiscard]] Status validate() const;
   [[nodiscard]] std::filesystem::path resolve(const std::string& path) const;
+  /// trainer.default_local_dir, or output/TASK.
+  [[nodiscard]] std::filesystem::path output_folder() const;
   /// Of the model in a folder that the job names, with another adapter than the folder's own if one
   /// is given.
   [[nodiscard]] Result<ModelFiles> model_files(const std::string& path,

@@ -179,7 +179,7 @@ void bind_trainer(ConfigTable& t, TrainerConfig& r) {
   t.bind("trainer.max_shard_size", &r.max_shard_size,
          "Weights over this size are saved in several files; at least 1 MB.");
   t.bind("trainer.default_local_dir", &r.default_local_dir,
-         "Folder for checkpoints, metrics and the trace.");
+         "Folder for checkpoints, metrics and the trace; empty: `output/TASK`, as `output/sft`.");
   t.bind("trainer.resume_mode", &r.resume_mode,
          "`auto` resumes from the last checkpoint if there is one, `disable` starts anew, a "
          "folder resumes from that checkpoint.");

@@ -1,9 +1,11 @@
 #include "train/checkpoint.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
@@ -15,6 +17,7 @@
 #include "base/format.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "train/checkpoint_files.h"
 
 namespace neap::train {
 namespace fs = std::filesystem;
@@ -22,6 +25,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "global_step_";
 constexpr std::string_view kLatestFile = "latest_checkpointed_iteration.txt";
+// An older checkpoint while another of its step takes its place.
+constexpr std::string_view kReplaced = ".replaced";
 constexpr std::string_view kLatestLink = "latest", kBestLink = "best";
 
 std::optional<std::int64_t> parse_step(std::string_view text) {
@@ -116,22 +121,44 @@ void remove_old(const fs::path& root, std::int64_t written, const Retention& kee
   }
 }
 
-// Moves a new folder to where an older one may be. At no time is there none.
+// Moves a new folder to where an older one may be. At no time is there none: where the file system
+// cannot exchange names, the older one waits under a name that put_back() knows.
 void put_in_place(const fs::path& folder, const fs::path& target) {
   std::error_code error;
-  if (fs::exists(target, error)) {
-    if (::renameat2(AT_FDCWD, folder.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
-      remove_quietly(folder);
-      return;
-    }
-    // A file system that cannot exchange names.
-    const fs::path old = target.string() + format(".tmp-{}-old", ::getpid());
-    fs::rename(target, old, error);
-    check(error, "rename", target);
-    remove_quietly(old);
+  if (!fs::exists(target, error)) {
+    fs::rename(folder, target, error);
+    return check(error, "rename to", target);
   }
+  if (::renameat2(AT_FDCWD, folder.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0)
+    return remove_quietly(folder);
+  const fs::path old = target.string() + std::string(kReplaced);
+  fs::rename(target, old, error);
+  check(error, "rename", target);
   fs::rename(folder, target, error);
+  if (error) {
+    std::error_code ignored;
+    fs::rename(old, target, ignored);
+  }
   check(error, "rename to", target);
+  throw_if_error(sync_path(target.parent_path()));
+  remove_quietly(old);
+}
+
+// After a kill in put_in_place: an older checkpoint whose place is empty returns to it. Several ranks may do so.
+void put_back(const fs::path& root) {
+  std::error_code error;
+  if (!fs::is_directory(root, error)) return;
+  for (const fs::path& child : children(root)) {
+    if (child.extension() != kReplaced || !step_of(child.stem())) continue;
+    const fs::path target = root / child.stem();
+    // Its place is taken where the new one is whole; the next writer removes the old one.
+    if (!fs::exists(target, error)) fs::rename(child, target, error);
+  }
+}
+
+bool is_leftover(const std::string& name) {
+  return name.starts_with(kPrefix) &&
+         (name.find(".tmp-") != std::string::npos || name.ends_with(kReplaced));
 }
 
 }  // namespace
@@ -147,12 +174,13 @@ CheckpointWriter::CheckpointWriter(fs::path root, std::int64_t step)
   std::error_code error;
   fs::create_directories(root_, error);
   check(error, "create", root_);
+  put_back(root_);
   for (const fs::path& child : children(root_)) {
-    const std::string name = child.filename().string();
-    if (name.starts_with(kPrefix) && name.find(".tmp-") != std::string::npos) remove_quietly(child);
+    if (is_leftover(child.filename().string())) remove_quietly(child);
   }
-  fs::create_directory(folder_, error);
-  check(error, "create", folder_);
+  // Not one that somebody else made.
+  if (::mkdir(folder_.c_str(), 0777) != 0)
+    check(std::error_code(errno, std::generic_category()), "create", folder_);
 }
 
 CheckpointWriter::~CheckpointWriter() {
@@ -160,6 +188,7 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 void CheckpointWriter::commit(const Retention& keep) {
+  write_checksums(folder_);
   sync_tree(folder_);
   const fs::path target = checkpoint_folder(root_, step_);
   // There is one where a run was killed before it pointed to it, or resumed from an older one.
@@ -211,11 +240,23 @@ void BackgroundCommit::wait() {
   if (running_.valid()) running_.get();
 }
 
+std::vector<FoundCheckpoint> other_checkpoints(const FoundCheckpoint& one) {
+  std::vector<FoundCheckpoint> out;
+  for (const fs::path& child : children(one.folder.parent_path())) {
+    const auto step = step_of(child);
+    if (step && *step != one.step) out.push_back({child, *step});
+  }
+  const auto age = [&](const FoundCheckpoint& c) { return std::pair(c.step > one.step, -c.step); };
+  std::sort(out.begin(), out.end(), [&](const auto& a, const auto& b) { return age(a) < age(b); });
+  return out;
+}
+
 std::optional<FoundCheckpoint> find_checkpoint(const fs::path& root, const std::string& mode,
                                                const fs::path& given) {
   if (mode == "disable") return std::nullopt;
   std::error_code error;
   if (mode != "auto") {
+    put_back(given.parent_path());
     fs::path folder = fs::weakly_canonical(given, error);  // "latest" is a link
     if (folder.filename().empty()) folder = folder.parent_path();
     const auto step = step_of(folder);
@@ -227,6 +268,7 @@ std::optional<FoundCheckpoint> find_checkpoint(const fs::path& root, const std::
     }
     return FoundCheckpoint{folder, *step};
   }
+  put_back(root);
   const fs::path pointer = root / kLatestFile;
   if (!fs::exists(pointer, error)) return std::nullopt;
   std::string text = value_or_throw(read_file(pointer, 4_KiB));

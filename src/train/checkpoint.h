@@ -6,6 +6,7 @@
 //                                            from this run
 //   ROOT/best                                link to the checkpoint with the best validation, if the
 //                                            run compares them
+//   ROOT/global_step_N/checksums.json        of its files (train/checkpoint_files.h)
 // Written as global_step_N.tmp-PID, synced to the disk, then renamed; a kill or a full disk leaves
 // the last whole checkpoint in place.
 // Files written without a sync are in the kernel's page cache; putting them on the disk is most of the
@@ -19,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace neap::train {
 
@@ -82,5 +84,9 @@ struct FoundCheckpoint {
 [[nodiscard]] std::optional<FoundCheckpoint> find_checkpoint(const std::filesystem::path& root,
                                                              const std::string& mode,
                                                              const std::filesystem::path& given);
+
+/// The others of the same run: those before it first, the newest of them first, then later ones, which
+/// are of a run that was given up for an older checkpoint.
+[[nodiscard]] std::vector<FoundCheckpoint> other_checkpoints(const FoundCheckpoint& one);
 
 }  // namespace neap::train

@@ -1,6 +1,8 @@
 #include "train/output_lock.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -9,6 +11,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "base/format.h"
 #include "base/log.h"
@@ -37,13 +40,13 @@ std::string read_holder(int file) {
   return format("process {} on {}", holder.substr(space + 1), holder.substr(0, space));
 }
 
-Error refusal(const fs::path& folder, int file) {
+Error refusal(const fs::path& folder) {
   // A holder that has just taken the lock needs a moment to write its name.
-  std::string holder = read_holder(file);
-  for (int i = 0; i < 20 && holder.empty(); ++i) {
+  std::string holder;
+  const int file = ::open((folder / kFile).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+  for (int i = 0; i < 20 && file >= 0 && (holder = read_holder(file)).empty(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    holder = read_holder(file);
-  }
+  if (file >= 0) ::close(file);
   return {ErrorCode::kBusy,
           format("{} is in use by {}. Wait for that run or stop it, or set "
                  "trainer.default_local_dir to another folder",
@@ -54,46 +57,89 @@ Error io_error(const char* what, const fs::path& path) {
   return {ErrorCode::kIo, format("Cannot {} {}: {}", what, path.string(), std::strerror(errno))};
 }
 
+bool is_same(int descriptor, const fs::path& path) {
+  struct stat ours {};
+  struct stat there {};
+  return ::fstat(descriptor, &ours) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
+}
+
 }  // namespace
 
-OutputLock::OutputLock(const fs::path& folder) {
+OutputLock::OutputLock(fs::path folder) : folder_(std::move(folder)) {
   std::error_code error;
-  fs::create_directories(folder, error);
+  fs::create_directories(folder_, error);
   if (error) {
-    throw Error(ErrorCode::kIo, format("Cannot create {}: {}", folder.string(), error.message()));
+    throw Error(ErrorCode::kIo, format("Cannot create {}: {}", folder_.string(), error.message()));
   }
-  const fs::path path = folder / kFile;
-  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  directory_ = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory_ < 0) throw io_error("open", folder_);
+  // Of other failures the file's lock says more.
+  const bool taken = ::flock(directory_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  try {
+    if (taken || !lock_file()) throw refusal(folder_);
+  } catch (...) {
+    ::close(directory_);
+    throw;
+  }
+}
+
+bool OutputLock::lock_file() {
+  const fs::path path = folder_ / kFile;
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (file < 0) throw io_error("open", path);
   struct flock whole {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
   if (::fcntl(file, F_OFD_SETLK, &whole) != 0) {
-    if (errno == EAGAIN || errno == EACCES) {
-      const Error busy = refusal(folder, file);
-      ::close(file);
-      throw busy;
-    }
-    log::warn(format("{} cannot be locked ({}): a second run in this folder would not be noticed",
-                     path.string(), std::strerror(errno)));
+    const int reason = errno;
     ::close(file);
-    return;
+    if (reason == EAGAIN || reason == EACCES) return false;
+    log::warn(format("{} cannot be locked ({}): a second run in this folder would not be noticed",
+                     path.string(), std::strerror(reason)));
+    return true;
   }
-  file_ = file;
   const std::string name = format("{} {}\n", host_name(), ::getpid());
-  if (::ftruncate(file_, 0) != 0 ||
-      ::pwrite(file_, name.data(), name.size(), 0) != static_cast<ssize_t>(name.size())) {
+  if (::ftruncate(file, 0) != 0 ||
+      ::pwrite(file, name.data(), name.size(), 0) != static_cast<ssize_t>(name.size())) {
     const Error failed = io_error("write", path);
-    ::close(file_);
+    ::close(file);
     throw failed;
   }
+  if (file_ >= 0) ::close(file_);
+  file_ = file;
+  return true;
+}
+
+std::optional<OutputLock::Change> OutputLock::check() {
+  if (!is_same(directory_, folder_)) {
+    fs::path now = moved_to();
+    const std::string what = now.empty() ? "was removed" : format("was moved to {}", now.string());
+    if (!now.empty()) folder_ = now;
+    return Change{what, std::move(now)};
+  }
+  if (file_ < 0 || is_same(file_, folder_ / kFile)) return std::nullopt;
+  if (lock_file()) {
+    log::warn(format("{} was removed while a run works in {}; it is there again", kFile,
+                     folder_.string()));
+    return std::nullopt;
+  }
+  return Change{"was taken by another run", {}};
+}
+
+fs::path OutputLock::moved_to() const {
+  std::error_code error;
+  fs::path now = fs::read_symlink(format("/proc/self/fd/{}", directory_), error);
+  return !error && is_same(directory_, now) ? now : fs::path();
 }
 
 OutputLock::~OutputLock() {
-  if (file_ < 0) return;
   // The next holder's name must not be taken for ours. A failure is harmless.
-  (void)!::ftruncate(file_, 0);
-  ::close(file_);
+  if (file_ >= 0) {
+    (void)!::ftruncate(file_, 0);
+    ::close(file_);
+  }
+  ::close(directory_);
 }
 
 }  // namespace neap::train

@@ -41,7 +41,7 @@ std::vector<std::uint64_t> steps_of(const std::filesystem::path& path) {
 }
 
 MetricsLogger open_quietly(const std::filesystem::path& folder,
-                           std::optional<std::uint64_t> resume_step = std::nullopt) {
+                           std::optional<std::int64_t> resume_step = std::nullopt) {
   MetricsOptions options;
   options.folder = folder;
   options.console = false;
@@ -125,6 +125,18 @@ TEST(MetricsLogger, ResumeRewindsAndAppends) {
   EXPECT_THAT(steps_of(folder.path() / kMetricsFile), ElementsAre(1, 2, 3, 4, 5, 6));
   EXPECT_EQ(count_records(contents_of(only_event_file(folder.path()))), 7u);
   EXPECT_THAT(contents_of(folder.path() / kMetricsFile), HasSubstr("\"loss\":-4.0"));
+}
+
+// Rows of step 0 stayed, one more for each run that was killed before its first checkpoint.
+TEST(MetricsLogger, AStartOverAKilledRunKeepsNoRows) {
+  const TemporaryFolder folder;
+  for (int i = 0; i < 3; ++i) {
+    auto logger = open_quietly(folder.path(), -1);
+    for (const std::uint64_t step : {0U, 1U})
+      ASSERT_TRUE(logger.log(step, {{"loss", static_cast<double>(step)}}).ok());
+  }
+  EXPECT_THAT(steps_of(folder.path() / kMetricsFile), ElementsAre(0, 1));
+  EXPECT_EQ(count_records(contents_of(only_event_file(folder.path()))), 3u);
 }
 
 TEST(MetricsLogger, ANewRunRefusesAnOldFolder) {

@@ -39,6 +39,30 @@ std::vector<PhaseRecord> records() {
   return {generate, train, again};
 }
 
+// After a resume with other keys, phases of before were compared with the plan of after.
+TEST(PhaseTable, RecordsBelongToThePlanThatTheyRanUnder) {
+  std::vector<PhaseRecord> under_two_plans = records();
+  for (PhaseRecord& r : under_two_plans) r.planned = r.peak;
+  under_two_plans.push_back(under_two_plans[1]);
+  under_two_plans.back().step = 3;
+  const auto plan = PlanSummary::from_json(plan_json());
+  ASSERT_TRUE(plan.ok());
+  const PhaseTable table = PhaseTable::from_records(under_two_plans, &*plan);
+  ASSERT_EQ(table.rows.size(), 3U);
+  EXPECT_EQ(table.rows[0].reserved, 2_GiB);
+  EXPECT_EQ(table.rows[2].phase, "generate");
+  EXPECT_EQ(table.rows[2].reserved, 1536_MiB);
+  const std::string text = table.to_text();
+  EXPECT_THAT(text, HasSubstr("steps"));
+  EXPECT_THAT(text, HasSubstr("1-3")) << text;
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("-25.0 %"))) << text;
+  EXPECT_EQ(PhaseTable::from_records(records(), &*plan).rows.size(), 2U);
+  for (PhaseRecord& r : under_two_plans) r.planned = plan->find(r.phase)->peak;
+  EXPECT_EQ(peak_under(*plan, under_two_plans), 3_GiB);
+  under_two_plans[1].planned = under_two_plans[3].planned = 7_GiB;
+  EXPECT_EQ(peak_under(*plan, under_two_plans), 2_GiB);
+}
+
 TEST(PlanSummary, ReadsThePlan) {
   const auto plan = PlanSummary::from_json(plan_json());
   ASSERT_TRUE(plan.ok()) << plan.status().message();

@@ -1,0 +1,34 @@
+// The output folder of a run, which somebody may move or remove while the run trains: a run follows a
+// folder that was moved, and has another folder to save in where its own is lost.
+//
+// Threads   one at a time.   Failure   Error.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "train/output_lock.h"
+
+namespace neap::rlhf {
+
+class OutputFolder {
+ public:
+  explicit OutputFolder(std::filesystem::path path) : path_(std::move(path)) {}
+  /// Of the first rank, which writes in it. kBusy: another run does.
+  void lock() { lock_.emplace(path_); }
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  /// Of a locked folder: false where it is lost. One that was moved is followed, with a warning.
+  [[nodiscard]] bool is_there();
+  /// In place of a lost folder: one of the same path, or where others use that, PATH.rescued-PID.
+  /// Returns what happened to the lost one.
+  std::string replace();
+
+ private:
+  std::filesystem::path path_;
+  std::optional<train::OutputLock> lock_;
+  std::string loss_;
+};
+
+}  // namespace neap::rlhf
