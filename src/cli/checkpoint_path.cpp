@@ -9,11 +9,10 @@ namespace neap::cli {
 namespace fs = std::filesystem;
 
 spec::ModelFiles model_files(const fs::path& path, const fs::path& adapter) {
-  for (const char* inner : {"", "actor", "latest/actor"}) {
-    std::error_code error;
-    const fs::path folder = *inner == '\0' ? path : path / inner;
-    const bool whole = fs::exists(folder / "config.json", error) && spec::has_weights(folder);
-    if (!whole && !fs::exists(folder / spec::kAdapterConfig, error)) continue;
+  const fs::path folder = spec::find_model_folder(path, {"actor"});
+  std::error_code error;
+  const bool whole = fs::exists(folder / "config.json", error) && spec::has_weights(folder);
+  if (whole || fs::exists(folder / spec::kAdapterConfig, error)) {
     spec::ModelFiles files = value_or_throw(spec::find_model(folder));
     if (!adapter.empty()) files.adapter = adapter;
     return files;

@@ -110,7 +110,7 @@ void write_weights(const fs::path& folder, const std::vector<spec::FlatUnit>& un
 // What a model's folder has besides the weights; config.json last.
 void write_rest(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
                 at::ScalarType type, const SaveOptions& options) {
-  for (const char* name : kTokenizerFiles) (void)copy_file(options.companions, folder, name);
+  copy_companions(folder, options);
   if (head == spec::Head::kLanguageModel &&
       !copy_file(options.origin, folder, "generation_config.json"))
     write_generation_config(folder, shape);
@@ -119,6 +119,10 @@ void write_rest(const fs::path& folder, const spec::Architecture& shape, spec::H
 }
 
 }  // namespace
+
+void copy_companions(const fs::path& folder, const SaveOptions& options) {
+  for (const char* name : kTokenizerFiles) (void)copy_file(options.companions, folder, name);
+}
 
 void save_model(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
                 const std::vector<Tensor>& flat, const SaveOptions& options) {

@@ -40,6 +40,9 @@ using UnitSource = std::function<at::Tensor(std::size_t unit)>;
 void save_model(const std::filesystem::path& folder, const spec::Architecture& shape,
                 spec::Head head, const UnitSource& weights, const SaveOptions& options);
 
+/// The tokenizer's files, into a folder that is there.
+void copy_companions(const std::filesystem::path& folder, const SaveOptions& options);
+
 /// PEFT's adapter_config.json and adapter_model.safetensors.
 void save_adapter(const std::filesystem::path& folder, const spec::Architecture& shape,
                   spec::Head head, const spec::LoraShape& lora, const std::vector<at::Tensor>& flat,

@@ -293,7 +293,7 @@ void Run::prepare() {
   }
   check_output();
   build();
-  if (found_) check_run_state(state_, job_, identity_, data_->train);
+  if (found_) check_run_state(state_, found_->folder, job_, identity_, data_->train);
 }
 
 void Run::load() {

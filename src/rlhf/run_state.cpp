@@ -48,6 +48,7 @@ constexpr std::array kOutsideTraining = {"actor_rollout_ref.nccl_timeout",
                                          "trainer.rollout_samples",
                                          "trainer.save_freq",
                                          "trainer.trace_max_size",
+                                         "trainer.save_lora_base",
                                          "trainer.val_samples"};
 
 // Of these a finished run may differ, besides: how far it goes, how it is watched, what it runs on.
@@ -78,14 +79,28 @@ std::vector<std::string> differences(const Json& state, const spec::Job& job) {
   return config_differences(state["config"], now);
 }
 
-// The models that a job reads from folders, by their keys.
-std::vector<std::pair<std::string, const spec::ModelConfig*>> models_of(const spec::Job& job) {
-  std::vector<std::pair<std::string, const spec::ModelConfig*>> out = {
-      {"actor_rollout_ref.model", &job.actor_model}};
-  if (job.uses_reference()) out.emplace_back("actor_rollout_ref.ref.model", &job.reference_model);
-  if (job.has_reward_model()) out.emplace_back("reward_model.model", &job.reward_model);
-  if (job.has_critic()) out.emplace_back("critic.model", &job.critic.model);
-  std::erase_if(out, [](const auto& model) { return model.second->path.empty(); });
+// A model that a job reads from a folder.
+struct NamedModel {
+  std::string key;
+  std::string path;
+  const spec::ModelConfig* config = nullptr;
+  spec::ModelUse use = spec::ModelUse::kPolicy;
+  std::string role{};  // its folder in a checkpoint; empty: it is not trained
+};
+
+std::vector<NamedModel> models_of(const spec::Job& job) {
+  using spec::ModelUse;
+  std::vector<NamedModel> out = {{"actor_rollout_ref.model", job.actor_model.path, &job.actor_model,
+                                  ModelUse::kPolicy,
+                                  job.task == spec::Task::kReward ? "reward" : "actor"}};
+  if (job.uses_reference() && !job.reference_model.path.empty())
+    out.push_back({"actor_rollout_ref.ref.model", job.reference_path(), &job.reference_model});
+  if (job.has_reward_model())
+    out.push_back(
+        {"reward_model.model", job.reward_model.path, &job.reward_model, ModelUse::kReward});
+  if (job.has_critic())
+    out.push_back(
+        {"critic.model", job.critic_path(), &job.critic.model, ModelUse::kCritic, "critic"});
   return out;
 }
 
@@ -150,12 +165,12 @@ Json read_run_state(const fs::path& checkpoint) {
 
 Json identity_of(const spec::Job& job) {
   Json models = Json::object();
-  for (const auto& [key, model] : models_of(job)) {
-    const Result<spec::ModelFiles> files = job.model_files(model->path, model->lora_adapter_path);
+  for (const NamedModel& model : models_of(job)) {
+    const Result<spec::ModelFiles> files = job.model_files(model.path, {}, model.use);
     std::error_code error;
     // What is not there is told by those who need it.
     if (files.ok() && fs::exists(files->base / "config.json", error))
-      models[key] = model::fingerprint(*files);
+      models[model.key] = model::fingerprint(*files);
   }
   return {{"config", config_json(job)}, {"models", std::move(models)}};
 }
@@ -209,8 +224,21 @@ void check_finished(const Json& state, const train::FoundCheckpoint& found, cons
                      found.folder.parent_path().string(), found.step, joined(lines)));
 }
 
-void check_run_state(const Json& state, const spec::Job& job, const Json& identity,
-                     const Rows& rows) {
+void check_run_state(const Json& state, const fs::path& checkpoint, const spec::Job& job,
+                     const Json& identity, const Rows& rows) {
+  const Json saved_models = state.value("models", Json::object());
+  for (const NamedModel& model : models_of(job)) {
+    const bool needs_base = model.config->lora.rank > 0 && !model.role.empty() &&
+                            !spec::has_weights(checkpoint / model.role);
+    if (!needs_base || !saved_models.contains(model.key) ||
+        saved_models[model.key] == identity["models"].value(model.key, Json()))
+      continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{} holds an adapter of another model than {}.path \"{}\": that has other "
+                       "contents than when the adapter was trained. Set the path to the folder of "
+                       "its base",
+                       (checkpoint / model.role).string(), model.key, model.path));
+  }
   for (const std::string& line : differences(state, job))
     log::warn(format("Differs from the checkpoint: {}", line));
   for (const std::string& line : model_differences(state, identity))

@@ -18,19 +18,21 @@ struct Reader {
   const char* role;
   const char* key;  // of its model
   std::string path, tokenizer_path;
+  spec::ModelUse use = spec::ModelUse::kPolicy;
 };
 
 std::vector<Reader> readers(const spec::Job& job) {
   std::vector<Reader> out = {{"actor", "actor_rollout_ref.model", job.actor_model.path, {}}};
   if (job.has_rollout() && job.has_reward_model()) {
-    out.push_back(
-        {"reward", "reward_model.model", job.reward_model.path, job.reward_model.tokenizer_path});
+    out.push_back({"reward", "reward_model.model", job.reward_model.path,
+                   job.reward_model.tokenizer_path, spec::ModelUse::kReward});
   }
   if (job.has_critic()) {
     // A critic that starts as the reward model has its tokenizer, too.
     const bool own = !job.critic.model.path.empty() || !job.critic.model.tokenizer_path.empty();
     out.push_back({"critic", "critic.model", job.critic_path(),
-                   own ? job.critic.model.tokenizer_path : job.reward_model.tokenizer_path});
+                   own ? job.critic.model.tokenizer_path : job.reward_model.tokenizer_path,
+                   spec::ModelUse::kCritic});
   }
   if (job.uses_reference() && !job.reference_is_actor_base()) {
     const bool own =
@@ -51,7 +53,7 @@ bool has_tokenizer(const fs::path& folder) {
 
 void check_tokenizers(const spec::Job& job, const model::Tokenizer& actor) {
   for (const Reader& reader : readers(job)) {
-    const spec::ModelFiles files = value_or_throw(job.model_files(reader.path));
+    const spec::ModelFiles files = value_or_throw(job.model_files(reader.path, {}, reader.use));
     const fs::path& folder = files.base;
     const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(folder));
     if (shape.vocab_size < actor.vocab_size()) {

@@ -26,13 +26,14 @@ train::WorkerSpec Context::worker_spec(spec::ModelId model) const {
   const spec::ModelSource& source = *recipe.find(model);
   train::WorkerSpec out;
   out.role = to_string(model);
-  out.files = value_or_throw(job.model_files(source.path, source.adapter));
+  out.files = value_or_throw(job.model_files(source.path, source.adapter, source.use()));
   out.head = source.head;
   out.seed = static_cast<std::uint64_t>(job.trainer.seed);
   out.init_head = source.init_head;
   if (source.trained == nullptr) return out;
   out.trained = true;
   out.lora = source.trained->lora;
+  out.save_base = job.trainer.save_lora_base;
   out.adapter = job.resolve(source.trained->lora_adapter_path);
   out.optimizer = *source.optimizer;
   return out;

@@ -363,6 +363,21 @@ fs::path ModelFiles::tokenizer() const {
   return !adapter.empty() && fs::exists(adapter / "tokenizer.json", ignored) ? adapter : base;
 }
 
+fs::path find_model_folder(const fs::path& path, std::initializer_list<std::string_view> names) {
+  const auto holds_model = [](const fs::path& folder) {
+    std::error_code ignored;
+    return fs::exists(folder / "config.json", ignored) ||
+           fs::exists(folder / kAdapterConfig, ignored);
+  };
+  if (holds_model(path)) return path;
+  for (const fs::path& checkpoint : {path, path / "latest"}) {
+    for (const std::string_view name : names) {
+      if (holds_model(checkpoint / name)) return checkpoint / name;
+    }
+  }
+  return path;
+}
+
 Result<ModelFiles> find_model(const fs::path& folder) {
   std::error_code ignored;
   const fs::path file = folder / kAdapterConfig;

@@ -173,7 +173,8 @@ struct TrainerConfig {
   std::int64_t save_freq = -1;            ///< steps; -1: at the end only
   std::int64_t test_freq = -1;
   std::int64_t max_ckpt_to_keep = 2;
-  std::string best_metric;  ///< of validation; its best checkpoint is kept. Empty: none is
+  bool save_lora_base = false;  ///< with LoRA the base's weights are in each checkpoint
+  std::string best_metric;      ///< of validation; its best checkpoint is kept. Empty: none is
   std::string best_mode = "max";
   std::string
       stop_metric;  ///< of validation; training ends where it reaches stop_value. Empty: never
@@ -211,6 +212,9 @@ struct MemoryConfig {
   std::vector<std::string> allow = exact_measures();  ///< what the plan may do so that the job fits
   [[nodiscard]] bool allows(Measure measure) const;
 };
+
+/// What a model is for: of a run with several models, the actor, reward model or critic.
+enum class ModelUse : std::uint8_t { kPolicy, kReward, kCritic };
 
 struct Job {
   Task task = Task::kPpo;
@@ -256,9 +260,10 @@ struct Job {
   /// trainer.default_local_dir, or output/TASK.
   [[nodiscard]] std::filesystem::path output_folder() const;
   /// Of the model in a folder that the job names, with another adapter than the folder's own if one
-  /// is given.
+  /// is given. The folder may be a checkpoint or a run's output, of which `use` chooses the model.
   [[nodiscard]] Result<ModelFiles> model_files(const std::string& path,
-                                               const std::string& adapter = {}) const;
+                                               const std::string& adapter = {},
+                                               ModelUse use = ModelUse::kPolicy) const;
 
   // What the keys whose zero or empty value means "as another key" come to.
   [[nodiscard]] bool trains_policy() const { return task == Task::kPpo || task == Task::kGrpo; }

@@ -176,6 +176,10 @@ void bind_trainer(ConfigTable& t, TrainerConfig& r) {
   t.bind("trainer.stop_mode", &r.stop_mode,
          "`max`: the metric reaches the value from below; `min`: from above.")
       .one_of({"max", "min"});
+  t.bind(
+      "trainer.save_lora_base", &r.save_lora_base,
+      "With LoRA, checkpoints hold the base's weights, too. Without it they hold the adapter, with "
+      "the name of its base's folder, and the optimizer.");
   t.bind("trainer.max_shard_size", &r.max_shard_size,
          "Weights over this size are saved in several files; at least 1 MB.");
   t.bind("trainer.default_local_dir", &r.default_local_dir,

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <filesystem>
+#include <initializer_list>
+#include <string_view>
 
 #include "base/status.h"
 
@@ -30,5 +32,10 @@ struct ModelFiles {
 /// A folder with weights and perhaps an adapter next to them, or of an adapter alone, whose
 /// base_model_name_or_path is a folder.
 [[nodiscard]] Result<ModelFiles> find_model(const std::filesystem::path& folder);
+
+/// Where a model is in `path`: in `path` itself, or by one of its `names` in a checkpoint or in the
+/// newest one of a run's output. `path` where it is in none of these.
+[[nodiscard]] std::filesystem::path find_model_folder(
+    const std::filesystem::path& path, std::initializer_list<std::string_view> names);
 
 }  // namespace neap::spec

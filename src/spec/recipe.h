@@ -96,6 +96,12 @@ struct ModelSource {
   double grad_clip = 0;    ///< most gradient norm; 0: any
   bool init_head = false;  ///< a scalar head that the folder lacks starts at zero
   std::string adapter{};   ///< folder of an adapter that is merged into the weights; empty: none
+  /// Which model of a run's output it starts from.
+  [[nodiscard]] ModelUse use() const {
+    return id == ModelId::kCritic   ? ModelUse::kCritic
+           : id == ModelId::kReward ? ModelUse::kReward
+                                    : ModelUse::kPolicy;
+  }
   [[nodiscard]] bool adapted() const { return trained != nullptr && trained->lora.rank > 0; }
 };
 

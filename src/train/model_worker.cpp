@@ -86,8 +86,9 @@ std::vector<at::Tensor> ModelWorker::regions(const char* part,
   return out;
 }
 
-std::unique_ptr<bridge::Runtime::Scope> ModelWorker::hold() {
-  std::vector<std::string> tags = {tag("weights")};
+std::unique_ptr<bridge::Runtime::Scope> ModelWorker::hold(bool weights) {
+  std::vector<std::string> tags;
+  if (weights) tags.push_back(tag("weights"));
   if (has_lora()) tags.push_back(tag("adapter"));
   if (spec_.trained) tags.push_back(tag("optimizer"));
   return runtime_.hold(tags);
@@ -213,11 +214,17 @@ void ModelWorker::start_adapters() {
   }
 }
 
-void ModelWorker::expect_agreement() const {
+fs::path ModelWorker::base_folder() const {
+  const bool one = spec_.files.adapter.empty() && spec::has_weights(spec_.files.base);
+  return one ? fs::weakly_canonical(spec_.files.base) : fs::path();
+}
+
+void ModelWorker::expect_agreement(bool weights) const {
   if (ranks_.alone()) return;
   // The sum of the bit patterns, which one differing bit changes.
   std::int64_t sum = 0;
   for (const auto* tensors : {&weights_, &adapters_}) {
+    if (tensors == &weights_ && !weights) continue;
     for (const at::Tensor& flat : *tensors) {
       const at::ScalarType bits = flat.element_size() == 2 ? at::kShort : at::kInt;
       sum += flat.view(bits).sum(at::kLong).item<std::int64_t>();
@@ -227,9 +234,9 @@ void ModelWorker::expect_agreement() const {
 }
 
 void ModelWorker::save(const fs::path& folder, const model::SaveOptions& options) {
-  const auto held = hold();
+  const auto held = hold(saves_weights());
   const bridge::HostScope host;
-  expect_agreement();
+  expect_agreement(saves_weights());
   if (ranks_.first()) write(folder, options);
   throw_if_error(held->close());
 }
@@ -242,12 +249,15 @@ void ModelWorker::write(const fs::path& folder, model::SaveOptions options) {
   }
   options.origin = spec_.files.base;
   options.sync = model::Sync::kByCaller;
-  model::save_model(folder, shape_, spec_.head, weights_, options);
+  if (saves_weights()) {
+    model::save_model(folder, shape_, spec_.head, weights_, options);
+  } else {
+    model::copy_companions(folder, options);
+  }
   if (has_lora()) {
-    // By its name PEFT finds the base. One that is made of several folders has none.
-    const bool named = spec_.files.adapter.empty() && spec::has_weights(spec_.files.base);
-    const std::string base = named ? fs::weakly_canonical(spec_.files.base).string() : "";
-    model::save_adapter(folder, shape_, spec_.head, spec_.lora, adapters_, base, options.sync);
+    // By its name PEFT finds the base.
+    model::save_adapter(folder, shape_, spec_.head, spec_.lora, adapters_, base_folder().string(),
+                        options.sync);
   }
   if (!optimizer_) return;
   model::TensorFileWriter states(folder / kOptimizerFile, named_states(0, states_.size()),
@@ -270,12 +280,16 @@ void ModelWorker::restore(const fs::path& folder) {
   for (const auto* tensors : {&weights_, &adapters_}) {
     for (const at::Tensor& flat : *tensors) at::Tensor(flat).zero_();
   }
-  const model::ModelReader reader(spec::ModelFiles{folder, {}}, shape_, spec_.head);
-  if (!reader.missing().empty()) {
-    throw Error(ErrorCode::kCorrupt,
-                format("{} has no tensor \"{}\"", folder.string(), reader.missing().front()));
+  if (has_lora() && !spec::has_weights(folder)) {
+    weight_source()(0, weights_);
+  } else {
+    const model::ModelReader reader(spec::ModelFiles{folder, {}}, shape_, spec_.head);
+    if (!reader.missing().empty()) {
+      throw Error(ErrorCode::kCorrupt,
+                  format("{} has no tensor \"{}\"", folder.string(), reader.missing().front()));
+    }
+    reader.read(0, weights_);
   }
-  reader.read(0, weights_);
   if (has_lora()) {
     model::AdapterReader(folder, shape_, spec_.head, spec_.lora).read(0, adapters_);
   }

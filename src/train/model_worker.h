@@ -33,6 +33,7 @@ struct WorkerSpec {
   spec::Head head = spec::Head::kLanguageModel;
   spec::LoraShape lora;
   std::filesystem::path adapter;  ///< folder of the adapter to continue; empty: a new one
+  bool save_base = false;         ///< with LoRA the base is saved, too
   bool trained = false;
   spec::OptimizerConfig optimizer;
   /// Of the initialization where the folder has no weights, and of stochastic rounding.
@@ -62,12 +63,12 @@ class ModelWorker {
   /// of them; optimizer states zero. Says what the folder lacks and what of it is not used. A scalar
   /// head that is not there is an error unless `init_head`.
   void load();
-  /// Writes weights in Hugging Face's form (config.json, model.safetensors) and, for a trained
-  /// role, optimizer.safetensors; who makes the folder a checkpoint syncs it. Of `options` the
+  /// Writes weights in Hugging Face's form (config.json, model.safetensors), of LoRA the adapter alone
+  /// where a folder holds its base, and, for a trained role, optimizer.safetensors; who makes the folder a checkpoint syncs it. Of `options` the
   /// companions and the size of shards count. Fails before it writes when ranks do not hold the same
   /// weights.
   void save(const std::filesystem::path& folder, const model::SaveOptions& options);
-  /// Reads back what save wrote, bit by bit.
+  /// Reads back what save wrote, bit by bit; an adapter's base from where load() reads it.
   void restore(const std::filesystem::path& folder);
 
  private:
@@ -81,8 +82,14 @@ class ModelWorker {
   [[nodiscard]] std::vector<at::Tensor> regions(const char* part,
                                                 const std::vector<spec::FlatUnit>& units,
                                                 at::ScalarType dtype);
-  /// Brings everything that save and load touch to the device.
-  [[nodiscard]] std::unique_ptr<bridge::Runtime::Scope> hold();
+  /// Brings everything that save and load touch to the device; of LoRA without the base, if not
+  /// `weights`.
+  [[nodiscard]] std::unique_ptr<bridge::Runtime::Scope> hold(bool weights = true);
+  /// Of LoRA: the folder that holds the base; empty where it is made of several.
+  [[nodiscard]] std::filesystem::path base_folder() const;
+  [[nodiscard]] bool saves_weights() const {
+    return !has_lora() || spec_.save_base || base_folder().empty();
+  }
   /// The state's tensors of some units as "block.0.exp_avg", "PARAMETER.exp_avg_sq_row", unit by
   /// unit.
   [[nodiscard]] model::NamedTensors named_states(std::size_t first, std::size_t count) const;
@@ -104,7 +111,7 @@ class ModelWorker {
   void start_adapters();
 
   /// Fails on every rank when trained weights differ between them.
-  void expect_agreement() const;
+  void expect_agreement(bool weights) const;
 
   bridge::Runtime& runtime_;
   parallel::Communicator& ranks_;

@@ -4,6 +4,7 @@ import json
 import shutil
 import struct
 
+import neap_program
 from neap_program import write_safetensors
 from train_process_test import TrainCase, main
 
@@ -45,6 +46,50 @@ class Adapters(TrainCase):
         self.assertEqual(self.text("adapter"), self.tuned)
         self.assertEqual(self.text("out/sft", "--adapter", "adapter"), self.tuned)
 
+    def test_checkpoints_hold_the_adapter_and_go_on(self):
+        """Without its base, unless a key asks for that; resumed runs are the same, bit by bit."""
+        actor = self.home / "out/lora/latest/actor"
+        self.assertEqual({p.name for p in actor.iterdir()}, {"adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors", "tokenizer.json"})
+        lora = [*LORA, "actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.model.lora_alpha=8", "trainer.total_training_steps=4"]
+        runs = {"calm": [], "cut": ["trainer.save_freq=2"], "whole": ["trainer.save_lora_base=true"]}
+        for name, words in runs.items():
+            process = self.start("train", "sft.toml", *lora, *words, f"trainer.default_local_dir=out/lora-{name}")
+            if name == "cut":
+                neap_program.wait_for(process, lambda: neap_program.logged_steps(self.home / "out/lora-cut") >= 3)
+                process.kill()
+                process.communicate()
+                process = self.start("train", "sft.toml", *lora, *words, f"trainer.default_local_dir=out/lora-{name}")
+            result = neap_program.outcome(process)
+            self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("Resuming from", self.neap("train", "sft.toml", *lora, *runs["whole"], "trainer.default_local_dir=out/lora-whole",
+                                                 "trainer.total_training_steps=5").stderr)
+        self.assertEqual(self.metrics("out/lora-cut"), self.metrics("out/lora-calm"))
+        for file in ("adapter_model.safetensors", "optimizer.safetensors"):
+            self.assertEqual(*((self.home / f"out/lora-{run}/latest/actor" / file).read_bytes() for run in ("calm", "cut")), file)
+        whole = {p.name for p in (self.home / "out/lora-whole/latest/actor").iterdir()}
+        self.assertTrue({"config.json", "model.safetensors", "adapter_config.json"} <= whole, whole)
+        self.assertEqual(self.text("out/lora-whole/global_step_4"), self.text("out/lora-calm"))
+        # The adapter is for this base only.
+        other = self.home / "other-base"
+        shutil.copytree(self.home / "out/sft/latest/actor", other)
+        weights = bytearray((other / "model.safetensors").read_bytes())
+        weights[-4000] ^= 1
+        (other / "model.safetensors").write_bytes(weights)
+        changed = self.neap("train", "sft.toml", *lora, "actor_rollout_ref.model.path=other-base", "trainer.total_training_steps=5",
+                            "trainer.default_local_dir=out/lora-calm")
+        self.assert_fails(changed, 2, "holds an adapter of another model than actor_rollout_ref.model.path")
+
+    def test_training_starts_from_a_runs_folder(self):
+        start = ["trainer.total_training_steps=1", "actor_rollout_ref.actor.optim.lr=0.02"]
+        losses = []
+        for number, path in enumerate(("out/lora", "out/lora/latest", "out/lora/latest/actor")):
+            result = self.neap("train", "sft.toml", *start, f"actor_rollout_ref.model.path={path}", f"trainer.default_local_dir=out/from-run-{number}")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            losses.append(self.validations(f"out/from-run-{number}")[0]["val/loss"])
+        self.assertEqual(losses, losses[:1] * 3)
+        plan = self.neap("plan", "sft.toml", "actor_rollout_ref.model.path=out/sft")
+        self.assertEqual(plan.returncode, 0, plan.stderr)
+
     def test_eval_opens_it(self):
         rows = "".join(json.dumps({"prompt": "Last night we ate", "reward_model": {"ground_truth": "good"}}) + "\n" for _ in range(2))
         (self.home / "eval.jsonl").write_text(rows)
@@ -74,7 +119,7 @@ class Adapters(TrainCase):
     def test_merge_of_a_run_says_what_it_merged(self):
         result = self.neap("merge", "out/lora", "merged-run")
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertRegex(result.stderr, r"wrote merged-run: \S*out/lora/\S* with its adapter$")
+        self.assertRegex(result.stderr, r"wrote merged-run: \S*out/sft/\S*/actor with the adapter in out/lora/latest/actor$")
         result = self.neap("merge", "adapter", "merged-adapter")
         self.assertRegex(result.stderr, r"wrote merged-adapter: \S+ with the adapter in adapter$")
 
