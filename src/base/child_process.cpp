@@ -5,9 +5,11 @@
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -89,10 +91,31 @@ struct SpawnSettings {
   }
 };
 
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> out;
+  for (const std::string& text : texts) out.push_back(const_cast<char*>(text.c_str()));
+  out.push_back(nullptr);
+  return out;
+}
+
+// Set from outside, a moment after the program has begun: before it reads its first line.
+void limit(pid_t process, const ChildProcess::Program& program) {
+  if (program.memory_limit.is_zero() && program.file_size_limit.is_zero()) return;
+  const auto set = [&](__rlimit_resource what, Bytes most) {
+    rlimit now{};
+    if (::prlimit(process, what, nullptr, &now) != 0) return;
+    now.rlim_max = std::min<rlim_t>(now.rlim_max, most.count());
+    now.rlim_cur = std::min(now.rlim_cur, now.rlim_max);
+    (void)::prlimit(process, what, &now, nullptr);  // it may have ended
+  };
+  set(RLIMIT_CORE, Bytes());
+  if (!program.memory_limit.is_zero()) set(RLIMIT_DATA, program.memory_limit);
+  if (!program.file_size_limit.is_zero()) set(RLIMIT_FSIZE, program.file_size_limit);
+}
+
 }  // namespace
 
-Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std::string>& command,
-                                                          const std::filesystem::path& folder) {
+Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const Program& program) {
   Pipe in;
   Pipe out;
   Pipe err;
@@ -102,7 +125,8 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
   ::posix_spawn_file_actions_adddup2(&settings.actions, out.ends[1], STDOUT_FILENO);
   ::posix_spawn_file_actions_adddup2(&settings.actions, err.ends[1], STDERR_FILENO);
   ::posix_spawn_file_actions_addclosefrom_np(&settings.actions, STDERR_FILENO + 1);
-  if (!folder.empty()) ::posix_spawn_file_actions_addchdir_np(&settings.actions, folder.c_str());
+  if (!program.folder.empty())
+    ::posix_spawn_file_actions_addchdir_np(&settings.actions, program.folder.c_str());
   // A group of its own: Ctrl-C is for the run, and whatever it starts is killed with it.
   sigset_t none;
   ::sigemptyset(&none);
@@ -114,17 +138,20 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
   ::posix_spawnattr_setsigdefault(&settings.attributes, &usual);
   ::posix_spawnattr_setflags(
       &settings.attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  std::vector<std::string> words = command;
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
+  const std::vector<char*> arguments = pointers(program.words);
+  std::vector<char*> variables;
+  if (program.environment) variables = pointers(*program.environment);
   std::unique_ptr<ChildProcess> child(new ChildProcess);
-  const int error = ::posix_spawnp(&child->process_, arguments[0], &settings.actions,
-                                   &settings.attributes, arguments.data(), environ);
+  const int error =
+      ::posix_spawnp(&child->process_, arguments[0], &settings.actions, &settings.attributes,
+                     arguments.data(), program.environment ? variables.data() : environ);
   if (error != 0) {
     child->process_ = -1;
-    return system_failure(format("Cannot start \"{}\" in {}", command[0], folder.string()), error);
+    const std::string where =
+        program.folder.empty() ? std::string() : format(" in {}", program.folder.string());
+    return system_failure(format("Cannot start \"{}\"{}", program.words[0], where), error);
   }
+  limit(child->process_, program);
   child->in_ = in.take(1);
   child->out_ = out.take(0);
   child->err_ = err.take(0);
@@ -132,9 +159,8 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
 }
 
 ChildProcess::~ChildProcess() {
-  close_stdin();
-  if (process_ >= 0 && !wait_for_end(kExitSeconds)) kill();
-  reap();
+  ChildProcess* const self = this;
+  end_all(std::span(&self, 1));
   if (out_ >= 0) ::close(out_);
   if (err_ >= 0) ::close(err_);
 }
@@ -181,18 +207,24 @@ void ChildProcess::read_errors() {
   }
 }
 
+std::string ChildProcess::recent_errors() {
+  read_errors();
+  if (errors_.empty()) return {};
+  std::string out = "; its stderr ends with:\n" + errors_;
+  while (out.ends_with('\n')) out.pop_back();
+  return out;
+}
+
 std::string ChildProcess::last_words() {
   std::string out;
   siginfo_t info{};
-  if (wait_for_end(0.1) &&
+  ChildProcess* const self = this;
+  if (wait_for_end(std::span(&self, 1), 0.1) &&
       ::waitid(P_PID, static_cast<id_t>(process_), &info, WEXITED | WNOHANG | WNOWAIT) == 0) {
     out = info.si_code == CLD_EXITED ? format("; it ended with exit code {}", info.si_status)
                                      : format("; it was ended by signal {}", info.si_status);
   }
-  read_errors();
-  if (!errors_.empty()) out += "; its stderr ends with:\n" + errors_;
-  while (out.ends_with('\n')) out.pop_back();
-  return out;
+  return out + recent_errors();
 }
 
 bool ChildProcess::ended() const {
@@ -203,9 +235,10 @@ bool ChildProcess::ended() const {
          info.si_pid == process_;
 }
 
-bool ChildProcess::wait_for_end(double seconds) const {
+bool ChildProcess::wait_for_end(std::span<ChildProcess* const> children, double seconds) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  while (!ended()) {
+  while (!std::all_of(children.begin(), children.end(),
+                      [](const ChildProcess* child) { return child->ended(); })) {
     if (std::chrono::steady_clock::now() >= end) return false;
     std::this_thread::sleep_for(kLook);
   }
@@ -213,10 +246,40 @@ bool ChildProcess::wait_for_end(double seconds) const {
 }
 
 void ChildProcess::kill() {
-  if (process_ < 0) return;
-  (void)::kill(-process_, SIGTERM);
-  (void)wait_for_end(kTermSeconds);
-  reap();
+  ChildProcess* const self = this;
+  kill_all(std::span(&self, 1));
+}
+
+void ChildProcess::kill_all(std::span<ChildProcess* const> children) {
+  for (const ChildProcess* child : children)
+    if (child->process_ >= 0) (void)::kill(-child->process_, SIGTERM);
+  (void)wait_for_end(children, kTermSeconds);
+  for (ChildProcess* child : children) child->reap();
+}
+
+void ChildProcess::end_all(std::span<ChildProcess* const> children) {
+  for (ChildProcess* child : children) child->close_stdin();
+  if (!wait_for_end(children, kExitSeconds)) return kill_all(children);
+  for (ChildProcess* child : children) child->reap();
+}
+
+namespace {
+
+std::vector<ChildProcess*> present(ChildProcess::Children children) {
+  std::vector<ChildProcess*> out;
+  for (const auto& child : children)
+    if (child) out.push_back(child.get());
+  return out;
+}
+
+}  // namespace
+
+void ChildProcess::kill_all(Children children) {
+  kill_all(std::span<ChildProcess* const>(present(children)));
+}
+
+void ChildProcess::end_all(Children children) {
+  end_all(std::span<ChildProcess* const>(present(children)));
 }
 
 // Ends what is left of the group, too.

@@ -2,10 +2,8 @@
 // and at its end, and a trace of it.
 #include <dirent.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,7 +16,6 @@
 #include <filesystem>
 #include <map>
 #include <string>
-#include <thread>
 
 #include "base/file.h"
 #include "base/format.h"
@@ -28,6 +25,7 @@
 #include "base/tag.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/signalled_child.h"
 
 extern char** environ;
 
@@ -161,6 +159,7 @@ class LiveLine {
   ~LiveLine() { clear(); }
   LiveLine(const LiveLine&) = delete;
   LiveLine& operator=(const LiveLine&) = delete;
+  [[nodiscard]] bool on() const { return on_; }
   void show(const std::string& text) {
     if (!on_ || text == shown_) return;
     shown_ = text;
@@ -176,11 +175,6 @@ class LiveLine {
   bool on_;
   std::string shown_;
 };
-
-volatile sig_atomic_t child_process = 0;
-void pass_on(int signal) {
-  if (child_process > 0) ::kill(static_cast<pid_t>(child_process), signal);
-}
 
 }  // namespace
 
@@ -245,54 +239,10 @@ class RunCommand : public Command {
   }
 
   Result<int> run_command(const std::string& hook, const LiveFolder& folder) {
-    std::vector<std::string> environment = child_environment(hook, folder.path());
-    std::vector<char*> variables;
-    variables.reserve(environment.size() + 1);
-    for (std::string& entry : environment) variables.push_back(entry.data());
-    variables.push_back(nullptr);
-    std::vector<char*> arguments;
-    arguments.reserve(command_.size() + 1);
-    for (std::string& word : command_) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-
-    int report[2];  // closed by a successful exec, else holds errno
-    if (::pipe2(report, O_CLOEXEC) != 0) {
-      return Status(ErrorCode::kIo, "No pipe: " + system_reason(errno));
-    }
-    const pid_t child = ::fork();
-    if (child < 0) return Status(ErrorCode::kIo, "Cannot fork: " + system_reason(errno));
-    if (child == 0) {
-      if (json_) ::dup2(STDERR_FILENO, STDOUT_FILENO);
-      ::execvpe(arguments[0], arguments.data(), variables.data());
-      const int error = errno;
-      (void)!::write(report[1], &error, sizeof error);
-      ::_exit(127);
-    }
-    ::close(report[1]);
-    int error = 0;
-    const bool failed = ::read(report[0], &error, sizeof error) == sizeof error;
-    ::close(report[0]);
-    if (failed) {
-      ::waitpid(child, nullptr, 0);
-      return Status(ErrorCode::kNotFound,
-                    format("{} cannot be started: {}", command_[0], system_reason(error)));
-    }
-    child_process = child;
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, pass_on);
     LiveLine line(!quiet_ && !json_);
-    int status = 0;
-    while (true) {
-      const pid_t ended = ::waitpid(child, &status, WNOHANG);
-      if (ended == child) break;
-      if (ended < 0 && errno != EINTR) {
-        return Status(ErrorCode::kInternal, "Lost the command: " + system_reason(errno));
-      }
-      line.show(live_line(sum_of(folder.read())));
-      std::this_thread::sleep_for(kLook);
-    }
-    child_process = 0;
-    line.clear();
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    const SignalledChild child{command_, child_environment(hook, folder.path()), json_};
+    if (!line.on()) return run_child(child, kLook, nullptr);
+    return run_child(child, kLook, [&] { line.show(live_line(sum_of(folder.read()))); });
   }
 
   [[nodiscard]] std::vector<std::string> child_environment(const std::string& hook,

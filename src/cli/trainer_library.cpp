@@ -2,16 +2,15 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <poll.h>
 
-#include <array>
-#include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <utility>
 
 #include "base/file.h"
 #include "base/format.h"
 #include "base/installation.h"
+#include "base/python.h"
 #include "cli/torch_versions.h"
 
 namespace neap::cli {
@@ -33,15 +32,18 @@ Status unsupported(std::string message) {
 /// The folder that holds torch/ of the torch that python3 would import; empty where there is none.
 fs::path root_of_python() {
   // Without an import, which would take seconds.
-  constexpr const char* kAsk =
-      "python3 -c 'import importlib.util as u; s = u.find_spec(\"torch\"); "
-      "print(s.submodule_search_locations[0] if s else \"\")' 2>/dev/null";
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(kAsk, "re"), ::pclose);
-  if (pipe == nullptr) return {};
+  constexpr std::string_view kAsk =
+      "import importlib.util as u; s = u.find_spec('torch'); "
+      "print(s.submodule_search_locations[0] if s else '')";
+  auto python = ChildProcess::start(python_program(kAsk, {}));
+  if (!python.ok()) return {};
   std::string text;
-  std::array<char, 4096> piece;
-  while (const std::size_t count = std::fread(piece.data(), 1, piece.size(), pipe.get()))
-    text.append(piece.data(), count);
+  Status more;
+  while (more.ok()) {
+    pollfd out{(*python)->out(), POLLIN, 0};
+    (void)::poll(&out, 1, -1);
+    more = (*python)->read(text);
+  }
   text = text.substr(0, text.find('\n'));
   return text.empty() ? fs::path() : fs::path(text).parent_path();
 }

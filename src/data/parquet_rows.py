@@ -1,18 +1,14 @@
-"""Writes the rows of a Parquet file as JSON lines: python3 - FILE LONGEST < this file.
+"""Writes the rows of a Parquet file as JSON lines: arguments FILE LONGEST.
 
 `#rows N` comes first and `#end` last; `#missing TEXT` says that pyarrow cannot be imported, `#error TEXT` why the rest
 is missing. Members that are null are left out, as a JSONL file has no such member; so are NaN and binary values.
 """
-import sys
-
-if sys.path and sys.path[0] == "":
-    del sys.path[0]  # modules of the folder that the program was started in are not meant
-
 import datetime
 import decimal
 import json
 import math
 import resource
+import sys
 
 MOST_MEMORY = 16 << 30  # a damaged length must not take the machine's memory
 BATCH = 256

@@ -8,6 +8,7 @@
 
 #include "base/child_process.h"
 #include "base/format.h"
+#include "base/python.h"
 
 namespace neap::data {
 
@@ -118,7 +119,7 @@ Result<std::unique_ptr<RowSource>> open_parquet(const std::filesystem::path& fil
   std::error_code error;
   const std::filesystem::path whole = std::filesystem::absolute(file, error);
   auto reader = ChildProcess::start(
-      {"python3", "-c", kParquetRows, whole.string(), std::to_string(kMostRowBytes.count())}, {});
+      python_program(kParquetRows, {whole.string(), std::to_string(kMostRowBytes.count())}));
   if (!reader.ok()) {
     return Status(ErrorCode::kUnsupported,
                   format("{} is a Parquet file, which needs python3 with pyarrow (python3 -m pip "

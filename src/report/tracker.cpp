@@ -13,6 +13,7 @@
 #include "base/child_process.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "base/python.h"
 
 namespace neap::report {
 
@@ -135,7 +136,7 @@ void Tracker::Impl::run() {
 Tracker::Tracker(const TrackerOptions& options) : impl_(std::make_unique<Impl>()) {
   impl_->kind = options.kind;
   impl_->finish_seconds = options.finish_seconds;
-  auto process = ChildProcess::start({"python3", "-c", kTrackerProgram}, {});
+  auto process = ChildProcess::start(python_program(kTrackerProgram, {}));
   if (!process.ok()) {
     impl_->end(format("python3 with the package {} cannot start: {}", options.kind,
                       process.status().message()));

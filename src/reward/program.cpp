@@ -34,7 +34,7 @@ class Program final : public Transport {
       if (worker.child) worker.child->close_stdin();
   }
   [[nodiscard]] Status start(Worker& worker) const {
-    NEAP_TRY_ASSIGN(worker.child, ChildProcess::start(config_.command, folder_));
+    NEAP_TRY_ASSIGN(worker.child, ChildProcess::start({config_.command, folder_}));
     return {};
   }
   [[nodiscard]] Status start_first() { return start(workers_.front()); }

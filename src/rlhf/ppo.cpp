@@ -7,12 +7,12 @@
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "rlhf/core_algos.h"
 #include "rlhf/evaluation.h"
 #include "rlhf/experience.h"
-#include "rlhf/interrupt.h"
 #include "rlhf/judge.h"
 #include "rlhf/ppo_update.h"
 #include "rlhf/reward_scorer.h"

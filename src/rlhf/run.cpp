@@ -10,6 +10,7 @@
 #include "base/config.h"
 #include "base/file.h"
 #include "base/format.h"
+#include "base/interrupt.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/process.h"
@@ -22,7 +23,6 @@
 #include "report/metrics.h"
 #include "report/run_folder.h"
 #include "rlhf/best_checkpoint.h"
-#include "rlhf/interrupt.h"
 #include "rlhf/job_data.h"
 #include "rlhf/output_folder.h"
 #include "rlhf/run_output.h"
@@ -141,9 +141,11 @@ Outcome Run::execute() {
   parallel::run_collectively(ranks_, [&] { load(); });
   parallel::run_collectively(ranks_, [&] { open_output(); });
   files_->write_phases(runtime_->take_measurements(), step_, nullptr);
+  std::optional<InterruptScope> interrupts;  // until the last checkpoint is written
   try {
     if (!found_) validate();
-    const InterruptScope interrupts;
+    interrupts.emplace(
+        "\nStopping after this step, with a checkpoint. Once more to stop at once, without.\n");
     loop();
   } catch (const StepInterrupted&) {
     interrupted_ = true;

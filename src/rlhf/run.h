@@ -24,7 +24,7 @@ namespace neap::rlhf {
 enum class Outcome {
   kDone,
   kAlreadyDone,  ///< the checkpoint to resume from is the last step's
-  kInterrupted   ///< by SIGINT or SIGTERM; a checkpoint of the last whole step is there
+  kInterrupted   ///< by SIGINT, SIGTERM or SIGHUP; a checkpoint of the last whole step is there
 };
 
 /// What a process runs on: chosen once, for the plan and for the run.

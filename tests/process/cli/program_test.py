@@ -194,6 +194,23 @@ class Program(unittest.TestCase):
             self.assertIn("2.10.1", done.stderr)
 
     @unittest.skipUnless(TORCH_ROOT, "a build without the trainer")
+    def test_a_torch_in_the_working_folder_is_not_meant(self):
+        folder = self.folder()
+        (folder / "torch" / "lib").mkdir(parents=True)
+        (folder / "torch" / "__init__.py").touch()
+        (folder / "torch" / "version.py").write_text("__version__ = '2.11.0'\n")
+        (folder / "torch" / "lib" / "libtorch_cpu.so").write_text("not meant")
+        (folder / "importlib.py").write_text("print('/not/meant/torch')\n")
+        for python in ("python3", "env -u PYTHONSAFEPATH python3"):  # the second is as one before 3.11
+            (folder / "bin").mkdir(exist_ok=True)
+            (folder / "bin" / "python3").write_text(f'#!/bin/sh\nPATH={os.environ["PATH"]}\nexec {python} "$@"\n')
+            (folder / "bin" / "python3").chmod(0o755)
+            done = neap_program.run(str(self.neap), "train", "--help", cwd=folder, timeout=120,
+                                    env={**CLEAN, "PATH": f"{folder}/bin:{os.environ['PATH']}"})
+            self.assertNotIn("not/meant", done.stderr)
+            self.assertNotIn(str(folder), done.stderr)
+
+    @unittest.skipUnless(TORCH_ROOT, "a build without the trainer")
     def test_a_root_without_torch(self):
         done = run(self.neap, "train", "job.toml", NEAP_TORCH_ROOT="/nowhere")
         self.assertEqual(done.returncode, 1)

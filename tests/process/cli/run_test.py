@@ -3,12 +3,14 @@
 usage: run_test.py NEAP HOOK_LIBRARY STANDIN_DIR CUDA_PROGRAM WORK_DIR
 """
 
+import fcntl
 import json
 import os
 import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -62,6 +64,81 @@ def gives_the_commands_exit_code_and_signals():
     time.sleep(0.3)
     running.send_signal(signal.SIGTERM)
     assert running.wait(timeout=20) == 128 + signal.SIGTERM
+
+
+# Counts the signals that it gets and says so; ends with code 3 a moment after the first.
+COUNTS = """
+import os, signal, sys, time
+seen = []
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    signal.signal(number, lambda n, _: seen.append(signal.Signals(n).name))
+os.write(int(sys.argv[1]), f"{os.getpid()}\\n".encode())
+end = time.monotonic() + 30
+while not seen and time.monotonic() < end:
+    time.sleep(0.01)
+time.sleep(0.4)
+os.write(int(sys.argv[1]), (" ".join(seen) + "\\n").encode())
+sys.exit(3)
+"""
+
+
+def run_counter(**options):
+    """`neap run` with COUNTS; its own stdin, stdout and stderr may be a terminal."""
+    here, there = os.pipe()
+    running = subprocess.Popen([NEAP, "run", "--quiet", "--", sys.executable, "-c", COUNTS, str(there)], env=ENVIRONMENT, pass_fds=[there],
+                               **options)
+    os.close(there)
+    words = os.fdopen(here)
+    return running, words, int(words.readline())
+
+
+def forwards_what_the_child_did_not_get_and_only_that():
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        running, words, _ = run_counter()
+        running.send_signal(number)
+        assert words.readline() == number.name + "\n"
+        assert running.wait(timeout=20) == 3
+
+    def on_terminal():
+        here, there = pty.openpty()
+        running, words, _ = run_counter(stdin=there, stdout=there, stderr=there, start_new_session=True,
+                                        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        os.close(there)
+        return here, running, words
+
+    here, running, words = on_terminal()
+    os.write(here, b"\x03")  # Ctrl-C
+    assert words.readline() == "SIGINT\n"
+    assert running.wait(timeout=20) == 3
+    os.close(here)
+    here, running, words = on_terminal()
+    os.close(here)  # the terminal goes away: only the session's leader is told
+    assert words.readline() == "SIGHUP\n"
+    assert running.wait(timeout=20) == 3
+
+
+def leaves_no_child_behind_however_early_a_signal_comes():
+    for trial in range(30):
+        here, there = os.pipe()
+        running = subprocess.Popen([NEAP, "run", "--quiet", "--", "sh", "-c", f"echo $$ >&{there}; exec sleep 40"], env=ENVIRONMENT, pass_fds=[there])
+        os.close(there)
+        time.sleep(trial * 0.001)
+        running.send_signal(signal.SIGTERM)
+        running.wait(timeout=20)
+        words = os.fdopen(here)
+        assert words.read() is not None  # ends only when no child has the pipe
+
+
+def ends_with_the_command():
+    here, there = pty.openpty()  # with a live line, which is drawn every 250 ms
+    start = time.monotonic()
+    for _ in range(8):
+        running = subprocess.Popen([NEAP, "run", "--", "sleep", "0.02"], env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=there)
+        assert running.wait(timeout=20) == 0
+    seconds = time.monotonic() - start
+    os.close(here)
+    os.close(there)
+    assert seconds < 8 * 0.25, seconds
 
 
 def says_what_is_missing():
@@ -127,6 +204,7 @@ def skips_what_is_no_report():
 
 for case in (counts_what_is_passed_on, makes_regions_and_a_trace, prints_a_tag_on_one_line,
              gives_the_commands_exit_code_and_signals, says_what_is_missing, shows_a_live_line_on_a_terminal, skips_what_is_no_report,
-             removes_what_killed_runs_left):
+             removes_what_killed_runs_left, forwards_what_the_child_did_not_get_and_only_that,
+             leaves_no_child_behind_however_early_a_signal_comes, ends_with_the_command):
     case()
     print("passed", case.__name__, flush=True)

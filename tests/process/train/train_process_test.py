@@ -3,16 +3,20 @@
 
 Everything runs on a tiny model with the example's texts, in a folder of its own.
 """
+import fcntl
 import json
 import os
 import pathlib
 import re
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import termios
+import threading
 import time
 import unittest
 
@@ -286,6 +290,51 @@ class Train(TrainCase):
         self.assertTrue((self.home / f"out/stopped/global_step_{steps}").is_dir())
         on = self.neap(*arguments[:-1], f"trainer.total_training_steps={steps + 1}")
         self.assertEqual(on.returncode, 0, on.stderr)
+
+    def test_the_end_of_a_terminal_saves(self):
+        """As a dropped connection: a hang-up, twice, and nobody who takes what is printed."""
+        here, there = os.openpty()
+        output = self.home / "out/dropped"
+        process = self.start("train", "sft.toml", "trainer.default_local_dir=out/dropped", "trainer.total_training_steps=2000",
+                             stdin=there, stdout=there, stderr=there, start_new_session=True,
+                             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        os.close(there)
+        reader = threading.Thread(target=self.read_until, args=(here, lambda: neap_program.logged_steps(output) >= 2))
+        reader.start()
+        reader.join(timeout=120)
+        os.close(here)
+        process.send_signal(signal.SIGHUP)
+        self.assertEqual(process.wait(timeout=120), 1)
+        steps = neap_program.logged_steps(output)
+        self.assertTrue((output / f"global_step_{steps}").is_dir(), list(output.iterdir()))
+
+    @staticmethod
+    def read_until(terminal, condition):
+        while not condition():
+            if select.select([terminal], [], [], 0.01)[0]:
+                os.read(terminal, 4096)
+
+    def test_an_interrupt_that_ends_the_reader_of_the_output_saves(self):
+        """Ctrl-C in `neap train | tee log` ends tee, too; and a launcher may send the signal once more."""
+        output = self.home / "out/piped"
+        process = self.start("train", "sft.toml", "trainer.default_local_dir=out/piped", "trainer.total_training_steps=2000",
+                             stderr=subprocess.STDOUT)
+        neap_program.wait_for(process, lambda: neap_program.logged_steps(output) >= 2)
+        process.stdout.close()
+        for _ in range(3):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.01)
+        self.assertEqual(process.wait(timeout=120), 1)
+        self.assertTrue((output / f"global_step_{neap_program.logged_steps(output)}").is_dir())
+
+    def test_nohup_goes_on(self):
+        output = self.home / "out/nohup"
+        process = self.start("train", "sft.toml", "trainer.default_local_dir=out/nohup", "trainer.total_training_steps=12",
+                             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        neap_program.wait_for(process, lambda: neap_program.logged_steps(output) >= 1)
+        process.send_signal(signal.SIGHUP)
+        self.assertEqual(neap_program.outcome(process, 120).returncode, 0)
+        self.assertEqual(neap_program.logged_steps(output), 12)
 
     def test_everything_resident_does_not_fit_under_the_ceiling(self):
         result = self.neap("train", "ppo.toml", "memory.residency=all",

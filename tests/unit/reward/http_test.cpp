@@ -71,7 +71,7 @@ class HttpReward : public ::testing::Test {
     ::unsetenv("HTTP_PROXY");
     const fs::path file = fs::temp_directory_path() / format("neap_http_server-{}.py", ::getpid());
     std::ofstream(file) << kServer;
-    server_ = *ChildProcess::start({"python3", file.string()}, {});
+    server_ = *ChildProcess::start({{"python3", file.string()}});
     std::string text;
     while (text.find('\n') == std::string::npos) {
       pollfd out{server_->out(), POLLIN, 0};

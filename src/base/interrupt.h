@@ -1,0 +1,31 @@
+// A signal that asks the process to end, taken as a request to stop at the next good place.
+//
+// SIGINT and SIGTERM: the first is remembered, the next one ends the process at once. SIGHUP, which the end of a terminal's session
+// sends, is remembered only, and left alone where the process was started to ignore it (nohup). Signals that come within a
+// second of the first are the same event: launchers forward what the terminal has sent to all already.
+//
+// Threads   one scope at a time; requested() from any.
+#pragma once
+
+#include <csignal>
+
+namespace neap {
+
+/// Catches the signals while it lives. A closed pipe of stdout or stderr does not end the process meanwhile: a reader that
+/// the same Ctrl-C has ended must not cost what the process is about to save.
+class InterruptScope {
+ public:
+  /// `notice` is written to stderr at the first signal; it stays valid.
+  explicit InterruptScope(const char* notice);
+  InterruptScope(const InterruptScope&) = delete;
+  InterruptScope& operator=(const InterruptScope&) = delete;
+  ~InterruptScope();
+  /// Of the last scope.
+  [[nodiscard]] static bool requested();
+
+ private:
+  struct sigaction interrupt_ {
+  }, terminate_{}, hang_up_{}, pipe_{};
+};
+
+}  // namespace neap
