@@ -40,19 +40,26 @@ Result<std::string> text_of(const Json& value, const std::string& place) {
       format("{} is {}; text, a number or a list of them is wanted", place, value.type_name()));
 }
 
+struct Field {
+  std::string_view name;
+  const Json* value = nullptr;
+};
+
+Field field_of(const Json& row, std::string_view path) {
+  if (!path.empty()) return {path, find(row, path)};
+  for (const std::string_view usual : kUsualFields)
+    if (const Json* value = find(row, usual)) return {usual, value};
+  return {};
+}
+
 }  // namespace
 
+const Json* ground_truth_field(const Json& row, const std::string& path) {
+  return field_of(row, path).value;
+}
+
 Result<std::vector<std::string>> ground_truths(const Json& row, const std::string& path) {
-  const Json* value = nullptr;
-  std::string_view field = path;
-  if (!path.empty()) {
-    value = find(row, path);
-  } else {
-    for (const std::string_view usual : kUsualFields) {
-      field = usual;
-      if ((value = find(row, usual)) != nullptr) break;
-    }
-  }
+  const auto [field, value] = field_of(row, path);
   if (value == nullptr) {
     if (!path.empty()) return wrong(format("field \"{}\" is missing", path));
     std::string names;

@@ -5,14 +5,17 @@
 #include <cctype>
 #include <chrono>
 #include <cstdlib>
-#include <thread>
+#include <exception>
 
 #include "reward/curl_api.h"
 
 namespace neap::reward {
 namespace {
 
-constexpr auto kPauseBeforeRetry = std::chrono::milliseconds(500);
+using Clock = RequestQueue::Clock;
+// Before a request is sent again: twice as long each time, or as long as the server says.
+constexpr auto kFirstPause = std::chrono::milliseconds(500);
+constexpr auto kLongestPause = std::chrono::seconds(60);
 
 // "Authorization: Bearer $TOKEN" with the variable's value.
 Result<std::string> with_environment(const std::string& header) {
@@ -23,14 +26,22 @@ Result<std::string> with_environment(const std::string& header) {
       continue;
     }
     std::size_t end = at + 1;
+    if (end < header.size() && header[end] == '$') {
+      out += '$';
+      at += 2;
+      continue;
+    }
     while (end < header.size() &&
            (std::isalnum(static_cast<unsigned char>(header[end])) != 0 || header[end] == '_'))
       ++end;
     const std::string name = header.substr(at + 1, end - at - 1);
     const char* value = name.empty() ? nullptr : std::getenv(name.c_str());
     if (value == nullptr)
-      return Status(ErrorCode::kInvalidArgument,
-                    format("headers name the environment variable \"{}\", which is not set", name));
+      return Status(
+          ErrorCode::kInvalidArgument,
+          format("headers name the environment variable \"{}\", which is not set; a dollar "
+                 "sign is written $$",
+                 name));
     out += value;
     at = end;
   }
@@ -43,23 +54,29 @@ struct Transfer {
   std::optional<std::size_t> request;
   std::string reply;
   std::array<char, CURL_ERROR_SIZE> error{};
-  bool too_large = false;
+  bool too_large = false, no_memory = false;
 };
 
-std::size_t keep(char* data, std::size_t size, std::size_t count, void* to) {
+// Called by C, which no exception may pass.
+std::size_t keep(char* data, std::size_t size, std::size_t count, void* to) noexcept {
   auto& transfer = *static_cast<Transfer*>(to);
   if (transfer.reply.size() + size * count > kMaxReplyBytes) {
     transfer.too_large = true;
     return 0;  // ends the transfer
   }
-  transfer.reply.append(data, size * count);
+  try {
+    transfer.reply.append(data, size * count);
+  } catch (const std::exception&) {
+    transfer.no_memory = true;
+    return 0;
+  }
   return size * count;
 }
 
 class Http final : public Transport {
  public:
-  Http(const spec::RewardFunctionConfig& config, const CurlApi& curl)
-      : config_(config), curl_(curl) {}
+  Http(const spec::RewardFunctionConfig& config, const Setting& setting, const CurlApi& curl)
+      : config_(config), stop_(setting.stop), curl_(curl) {}
   ~Http() override {
     for (Transfer& transfer : transfers_) {
       if (transfer.handle == nullptr) continue;
@@ -89,7 +106,7 @@ class Http final : public Transport {
 
   [[nodiscard]] Status run(const std::vector<std::string>& requests,
                            const Accept& accept) override {
-    RequestQueue queue(requests.size(), config_.retries);
+    RequestQueue queue(requests.size(), config_);
     const Status status = run_all(requests, accept, queue);
     for (Transfer& transfer : transfers_) leave(transfer);
     return status;
@@ -106,6 +123,7 @@ class Http final : public Transport {
   [[nodiscard]] Status run_all(const std::vector<std::string>& requests, const Accept& accept,
                                RequestQueue& queue) {
     while (!queue.finished()) {
+      if (stop_ && stop_()) return {ErrorCode::kCancelled, "Interrupted"};
       for (Transfer& transfer : transfers_) {
         if (transfer.request) continue;
         const auto next = queue.next();
@@ -115,16 +133,27 @@ class Http final : public Transport {
       int running = 0;
       (void)curl_.multi_perform(multi_, &running);
       NEAP_TRY(collect(accept, queue));
-      if (running > 0) (void)curl_.multi_poll(multi_, nullptr, 0, 100, nullptr);
+      if (!queue.finished()) wait(queue);
     }
     return {};
+  }
+
+  // Until a transfer goes on, or a request that waits may be sent.
+  void wait(const RequestQueue& queue) {
+    auto until = Clock::now() + kStopPeriod;
+    if (std::any_of(transfers_.begin(), transfers_.end(),
+                    [](const Transfer& each) { return !each.request; }))
+      until = std::min(until, queue.due());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+    const auto most = std::max(left, std::chrono::milliseconds(0));
+    (void)curl_.multi_poll(multi_, nullptr, 0, static_cast<int>(most.count()), nullptr);
   }
 
   void begin(Transfer& transfer, std::size_t request, const std::string& body) {
     transfer.request = request;
     transfer.reply.clear();
     transfer.error.fill('\0');
-    transfer.too_large = false;
+    transfer.too_large = transfer.no_memory = false;
     CURL* h = transfer.handle;
     const auto set = [&](CURLoption option, auto value) {
       (void)curl_.easy_setopt(h, option, value);
@@ -145,7 +174,6 @@ class Http final : public Transport {
   // Takes the transfers that ended.
   [[nodiscard]] Status collect(const Accept& accept, RequestQueue& queue) {
     int left = 0;
-    bool retry = false;
     while (const CURLMsg* message = curl_.multi_info_read(multi_, &left)) {
       if (message->msg != CURLMSG_DONE) continue;
       const auto at = std::find_if(transfers_.begin(), transfers_.end(), [&](const Transfer& t) {
@@ -154,32 +182,52 @@ class Http final : public Transport {
       Status status = outcome(*at, message->data.result);
       if (status.ok()) status = accept(*at->request, at->reply);
       const std::size_t request = *at->request;
+      const Clock::duration pause = pause_after(*at, queue.failures_of(request));
+      const long code = status_code(*at);
       leave(*at);
       if (status.ok()) {
         queue.done();
         continue;
       }
-      const Status final = queue.failed(request, status);
+      const bool again = code < 300 || code >= 500 || code == 408 || code == 429;
+      const Status final = again ? queue.failed(request, status, pause) : status;
       if (!final.ok())
         return {final.code(), format("the server {} {}", config_.url, final.message())};
-      retry = true;
     }
-    if (retry) std::this_thread::sleep_for(kPauseBeforeRetry);
     return {};
+  }
+
+  /// 0 where there is none.
+  [[nodiscard]] long status_code(const Transfer& transfer) const {
+    long code = 0;
+    (void)curl_.easy_getinfo(transfer.handle, CURLINFO_RESPONSE_CODE, &code);
+    return code;
+  }
+
+  [[nodiscard]] Clock::duration pause_after(const Transfer& transfer,
+                                            std::int64_t failures_before) const {
+    curl_off_t seconds = 0;
+    (void)curl_.easy_getinfo(transfer.handle, CURLINFO_RETRY_AFTER, &seconds);
+    const auto doubled =
+        kFirstPause * (std::int64_t{1} << std::min<std::int64_t>(failures_before, 7));
+    const std::chrono::milliseconds wanted =
+        seconds > 0 ? std::chrono::seconds(std::min<curl_off_t>(seconds, 3600)) : doubled;
+    return std::min<Clock::duration>(wanted, kLongestPause);
   }
 
   [[nodiscard]] Status outcome(const Transfer& transfer, CURLcode result) const {
     if (transfer.too_large)
       return {ErrorCode::kCorrupt, format("answered with more than {} MiB", kMaxReplyBytes >> 20)};
+    if (transfer.no_memory)
+      return {ErrorCode::kOutOfHostMemory, "answered with more than memory holds"};
     if (result == CURLE_OPERATION_TIMEDOUT)
       return {ErrorCode::kTimeout, format("gave no whole answer in {} s", config_.timeout)};
     if (result != CURLE_OK)
       return {ErrorCode::kIo,
               format("failed: {}", transfer.error[0] != '\0' ? transfer.error.data()
                                                              : curl_.easy_strerror(result))};
-    long code = 0;
-    (void)curl_.easy_getinfo(transfer.handle, CURLINFO_RESPONSE_CODE, &code);
-    if (code == 200) return {};
+    const long code = status_code(transfer);
+    if (code >= 200 && code < 300) return {};
     return {ErrorCode::kIo, format("answered with status {}: {}", code,
                                    std::string_view(transfer.reply).substr(0, 120))};
   }
@@ -190,6 +238,7 @@ class Http final : public Transport {
   }
 
   spec::RewardFunctionConfig config_;
+  std::function<bool()> stop_;
   const CurlApi& curl_;
   CURLM* multi_ = nullptr;
   curl_slist* headers_ = nullptr;
@@ -198,9 +247,10 @@ class Http final : public Transport {
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> make_http(const spec::RewardFunctionConfig& config) {
+Result<std::unique_ptr<Transport>> make_http(const spec::RewardFunctionConfig& config,
+                                             const Setting& setting) {
   NEAP_TRY_ASSIGN(const CurlApi* curl, CurlApi::load());
-  auto http = std::make_unique<Http>(config, *curl);
+  auto http = std::make_unique<Http>(config, setting, *curl);
   NEAP_TRY(http->open());
   return std::unique_ptr<Transport>(std::move(http));
 }

@@ -1,21 +1,32 @@
 #include "reward/program.h"
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "base/child_process.h"
+#include "base/python.h"
+#include "reward/worker_environment.h"
 
 namespace neap::reward {
+
+// src/reward/python_worker.py, made a string by CMake.
+extern const char* const kPythonWorker;
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr auto kImportTime = std::chrono::minutes(5);  // of the user's file: it may import torch
 
 // One copy of the program and the line that it works on.
 struct Worker {
   std::unique_ptr<ChildProcess> child;
+  bool ready = false;  // it has said so, where it does
+  bool sound = false;  // its last reply was a whole line: the next can be read
   std::optional<std::size_t> request;
   std::string_view unsent;
   std::string reply;
@@ -24,144 +35,259 @@ struct Worker {
 
 class Program final : public Transport {
  public:
-  Program(const spec::RewardFunctionConfig& config, std::filesystem::path folder)
-      : config_(config), folder_(std::move(folder)) {
-    for (std::int64_t i = 0; i < config.concurrency; ++i) workers_.emplace_back();
-  }
+  Program(const spec::RewardFunctionConfig& config, const Setting& setting,
+          ChildProcess::Program program)
+      : config_(config),
+        stop_(setting.stop),
+        program_(std::move(program)),
+        workers_(static_cast<std::size_t>(config.concurrency)) {}
   ~Program() override {
-    // All see the end of their stdin before the first is waited for.
-    for (Worker& worker : workers_)
-      if (worker.child) worker.child->close_stdin();
+    ChildProcess::end_all(taken(workers_, [](const Worker&) { return true; }));
   }
-  [[nodiscard]] Status start(Worker& worker) const {
-    NEAP_TRY_ASSIGN(worker.child, ChildProcess::start({config_.command, folder_}));
-    return {};
-  }
-  [[nodiscard]] Status start_first() { return start(workers_.front()); }
 
+  [[nodiscard]] Status start_first();
   [[nodiscard]] Status run(const std::vector<std::string>& requests,
                            const Accept& accept) override {
-    RequestQueue queue(requests.size(), config_.retries);
-    const Status status = run_all(requests, accept, queue);
-    for (Worker& worker : workers_)
-      if (worker.request) give_up(worker);  // after a failure: the answer would come too late
+    RequestQueue queue(requests.size(), config_);
+    Status status = run_all(requests, accept, queue);
+    // After a failure: the answers would come too late.
+    ChildProcess::kill_all(taken(workers_, [](const Worker& w) { return w.request.has_value(); }));
     return status;
   }
 
  private:
+  using Failed = std::vector<std::pair<Worker*, Status>>;
+
+  // Takes the children of the workers that `which` holds for, which are then as new.
+  template <class Which>
+  static std::vector<std::unique_ptr<ChildProcess>> taken(std::vector<Worker>& workers,
+                                                          const Which& which) {
+    std::vector<std::unique_ptr<ChildProcess>> out;
+    for (Worker& worker : workers)
+      if (which(worker)) out.push_back(std::exchange(worker, Worker()).child);
+    return out;
+  }
+  [[nodiscard]] bool says_ready() const { return config_.kind == spec::RewardKind::kPython; }
+  [[nodiscard]] bool stopped() const { return stop_ && stop_(); }
+  [[nodiscard]] static Status interrupted() { return {ErrorCode::kCancelled, "Interrupted"}; }
+
+  [[nodiscard]] Status start(Worker& worker) const {
+    NEAP_TRY_ASSIGN(worker.child, ChildProcess::start(program_));
+    worker.ready = !says_ready();
+    worker.deadline = Clock::now() + (worker.ready ? reply_time() : kImportTime);
+    return {};
+  }
+  [[nodiscard]] Clock::duration reply_time() const {
+    return std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double>(config_.timeout));
+  }
   [[nodiscard]] Status run_all(const std::vector<std::string>& requests, const Accept& accept,
-                               RequestQueue& queue) {
-    while (!queue.finished()) {
-      for (Worker& worker : workers_) {
-        if (worker.request) continue;
-        const auto next = queue.next();
-        if (!next) break;
-        NEAP_TRY(begin(worker, *next, requests[*next], queue));
-      }
-      wait();
-      for (Worker& worker : workers_) {
-        if (!worker.request) continue;
-        if (Status status = work(worker, accept, queue); !status.ok())
-          NEAP_TRY(fail(worker, status, queue));
-      }
-    }
-    return {};
-  }
-
-  // Gives the worker a line. What it wrote without being asked is an error.
-  [[nodiscard]] Status begin(Worker& worker, std::size_t request, std::string_view line,
-                             RequestQueue& queue) {
-    worker.request = request;
-    worker.unsent = line;
-    worker.reply.clear();
-    worker.deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                         std::chrono::duration<double>(config_.timeout));
-    if (!worker.child) {
-      const Status started = start(worker);
-      return started.ok() ? started : fail(worker, started, queue);
-    }
-    std::string early;
-    Status status = worker.child->read(early);
-    if (status.ok() && !early.empty())
-      status = Status(ErrorCode::kCorrupt,
-                      "wrote more than one line for a request" + worker.child->last_words());
-    return status.ok() ? status : fail(worker, status, queue);
-  }
-
-  void wait() {
-    std::vector<pollfd> watched;
-    auto first = Clock::time_point::max();
-    for (const Worker& worker : workers_) {
-      if (!worker.request) continue;
-      first = std::min(first, worker.deadline);
-      watched.push_back({worker.child->out(), POLLIN, 0});
-      if (worker.child->err() >= 0) watched.push_back({worker.child->err(), POLLIN, 0});
-      if (!worker.unsent.empty()) watched.push_back({worker.child->in(), POLLOUT, 0});
-    }
-    if (watched.empty()) return;
-    const std::chrono::duration<double, std::milli> left = first - Clock::now();
-    (void)::poll(watched.data(), watched.size(),
-                 static_cast<int>(std::clamp(std::ceil(left.count()), 0.0, 1e6)));
-  }
-
-  // Writes and reads what goes; a whole line is the reply.
-  [[nodiscard]] Status work(Worker& worker, const Accept& accept, RequestQueue& queue) {
-    worker.child->read_errors();
-    if (!worker.unsent.empty()) {
-      NEAP_TRY_ASSIGN(const std::size_t written, worker.child->write(worker.unsent));
-      worker.unsent.remove_prefix(written);
-    }
-    const std::size_t before = worker.reply.size();  // has no end of line
-    NEAP_TRY(worker.child->read(worker.reply));
-    const auto end = worker.reply.find('\n', before);
-    if (end == std::string::npos) {
-      if (worker.reply.size() > kMaxReplyBytes)
-        return {ErrorCode::kCorrupt,
-                format("wrote {} MiB without an end of line", worker.reply.size() >> 20)};
-      if (Clock::now() < worker.deadline) return {};
-      return {ErrorCode::kTimeout,
-              format("gave no answer in {} s{}", config_.timeout, worker.child->last_words())};
-    }
-    if (!worker.unsent.empty())
-      return {ErrorCode::kCorrupt,
-              "answered before it had read the request" + worker.child->last_words()};
-    if (end + 1 < worker.reply.size())
-      return {ErrorCode::kCorrupt,
-              "wrote more than one line for a request" + worker.child->last_words()};
-    const Status accepted = accept(*worker.request, std::string_view(worker.reply).substr(0, end));
-    if (!accepted.ok()) return {accepted.code(), accepted.message() + worker.child->last_words()};
-    worker.request.reset();
-    queue.done();
-    return {};
-  }
-
-  [[nodiscard]] Status fail(Worker& worker, const Status& why, RequestQueue& queue) {
-    const std::size_t request = *worker.request;
-    give_up(worker);
-    Status final = queue.failed(request, why);
-    if (final.ok()) return final;
-    std::string words;
-    for (const std::string& word : config_.command) words += (words.empty() ? "" : " ") + word;
-    return {final.code(), format("the program \"{}\" {}", words, final.message())};
-  }
-
-  static void give_up(Worker& worker) {
-    if (worker.child) worker.child->kill();
-    worker.child.reset();
-    worker.request.reset();
-    worker.unsent = {};
-  }
+                               RequestQueue& queue);
+  [[nodiscard]] Status begin(Worker& worker, std::size_t request, std::string_view line) const;
+  void wait() const;
+  [[nodiscard]] Status work(Worker& worker, const Accept& accept, RequestQueue& queue) const;
+  [[nodiscard]] Status late(Worker& worker) const;
+  [[nodiscard]] static Result<bool> take_line(Worker& worker, std::string& line);
+  [[nodiscard]] static Status greeting(const std::string& line);
+  [[nodiscard]] Status fail(const Failed& failed, RequestQueue& queue);
 
   spec::RewardFunctionConfig config_;
-  std::filesystem::path folder_;
+  std::function<bool()> stop_;
+  ChildProcess::Program program_;
   std::vector<Worker> workers_;
 };
+
+Status Program::start_first() {
+  Worker& worker = workers_.front();
+  NEAP_TRY(start(worker));
+  while (!worker.ready) {
+    if (stopped()) return interrupted();
+    std::array<pollfd, 2> files{
+        {{worker.child->out(), POLLIN, 0}, {worker.child->err(), POLLIN, 0}}};
+    (void)::poll(files.data(), files.size(), static_cast<int>(kStopPeriod.count()));
+    worker.child->read_errors();
+    NEAP_TRY(worker.child->read(worker.reply));
+    std::string line;
+    NEAP_TRY_ASSIGN(const bool whole, take_line(worker, line));
+    if (whole) {
+      NEAP_TRY(greeting(line));
+      worker.ready = true;
+    } else if (Clock::now() >= worker.deadline) {
+      return late(worker);
+    }
+  }
+  return {};
+}
+
+Status Program::run_all(const std::vector<std::string>& requests, const Accept& accept,
+                        RequestQueue& queue) {
+  while (!queue.finished()) {
+    if (stopped()) return interrupted();
+    Failed failed;
+    for (Worker& worker : workers_) {
+      if (worker.request) continue;
+      const auto next = queue.next();
+      if (!next) break;
+      if (Status status = begin(worker, *next, requests[*next]); !status.ok())
+        failed.emplace_back(&worker, std::move(status));
+    }
+    if (failed.empty()) wait();
+    for (Worker& worker : workers_) {
+      const bool known = std::any_of(failed.begin(), failed.end(),
+                                     [&](const auto& each) { return each.first == &worker; });
+      if (!worker.request || known) continue;
+      if (Status status = work(worker, accept, queue); !status.ok())
+        failed.emplace_back(&worker, std::move(status));
+    }
+    NEAP_TRY(fail(failed, queue));
+  }
+  return {};
+}
+
+// Gives the worker a line. What it wrote without being asked is an error.
+Status Program::begin(Worker& worker, std::size_t request, std::string_view line) const {
+  worker.request = request;
+  worker.unsent = line;
+  worker.reply.clear();
+  worker.sound = false;
+  if (!worker.child) return start(worker);
+  worker.deadline = Clock::now() + reply_time();
+  std::string early;
+  NEAP_TRY(worker.child->read(early));
+  if (early.empty()) return {};
+  return {ErrorCode::kCorrupt,
+          "wrote more than one line for a request" + worker.child->recent_errors()};
+}
+
+void Program::wait() const {
+  std::vector<pollfd> watched;
+  auto first = Clock::time_point::max();
+  for (const Worker& worker : workers_) {
+    if (!worker.request) continue;
+    first = std::min(first, worker.deadline);
+    watched.push_back({worker.child->out(), POLLIN, 0});
+    if (worker.child->err() >= 0) watched.push_back({worker.child->err(), POLLIN, 0});
+    if (!worker.unsent.empty()) watched.push_back({worker.child->in(), POLLOUT, 0});
+  }
+  if (watched.empty()) return;
+  const std::chrono::duration<double, std::milli> left = first - Clock::now();
+  const double most = stop_ ? static_cast<double>(kStopPeriod.count()) : 1e6;
+  (void)::poll(watched.data(), watched.size(),
+               static_cast<int>(std::clamp(std::ceil(left.count()), 0.0, most)));
+}
+
+// The first whole line of what it wrote; false: none yet.
+Result<bool> Program::take_line(Worker& worker, std::string& line) {
+  const auto end = worker.reply.find('\n');
+  if (end == std::string::npos) {
+    if (worker.reply.size() <= kMaxReplyBytes) return false;
+    return Status(ErrorCode::kCorrupt,
+                  format("wrote {} MiB without an end of line", worker.reply.size() >> 20));
+  }
+  line = worker.reply.substr(0, end);
+  worker.reply.erase(0, end + 1);
+  return true;
+}
+
+Status Program::greeting(const std::string& line) {
+  const auto said = parse_json(line, "greeting");
+  if (said.ok() && said->is_object() && said->value("ready", false)) return {};
+  return {ErrorCode::kInvalidArgument,
+          said.ok() && said->is_object() ? said->value("error", line) : line};
+}
+
+Status Program::late(Worker& worker) const {
+  const double seconds =
+      worker.ready ? config_.timeout : std::chrono::duration<double>(kImportTime).count();
+  return {ErrorCode::kTimeout,
+          format("gave no {} in {} s{}", worker.ready ? "answer" : "sign that it has started",
+                 seconds, worker.child->recent_errors())};
+}
+
+// Writes and reads what goes; a whole line is the reply.
+Status Program::work(Worker& worker, const Accept& accept, RequestQueue& queue) const {
+  worker.child->read_errors();
+  if (!worker.unsent.empty()) {
+    NEAP_TRY_ASSIGN(const std::size_t written, worker.child->write(worker.unsent));
+    worker.unsent.remove_prefix(written);
+  }
+  NEAP_TRY(worker.child->read(worker.reply));
+  std::string line;
+  NEAP_TRY_ASSIGN(bool whole, take_line(worker, line));
+  if (whole && !worker.ready) {
+    NEAP_TRY(greeting(line));
+    worker.ready = true;
+    worker.deadline = Clock::now() + reply_time();
+    NEAP_TRY_ASSIGN(whole, take_line(worker, line));
+  }
+  if (!whole) return Clock::now() < worker.deadline ? Status() : late(worker);
+  if (!worker.unsent.empty())
+    return {ErrorCode::kCorrupt,
+            "answered before it had read the request" + worker.child->recent_errors()};
+  if (!worker.reply.empty())
+    return {ErrorCode::kCorrupt,
+            "wrote more than one line for a request" + worker.child->recent_errors()};
+  const Status accepted = accept(*worker.request, line);
+  worker.sound = says_ready();
+  if (!accepted.ok())
+    return {accepted.code(),
+            accepted.message() + (worker.sound ? std::string() : worker.child->last_words())};
+  worker.request.reset();
+  queue.done();
+  return {};
+}
+
+// Kills them together, unless only what they answered is wrong, and sends their requests again.
+Status Program::fail(const Failed& failed, RequestQueue& queue) {
+  if (failed.empty()) return {};
+  Status out;
+  for (const auto& [worker, why] : failed) {
+    Status final = queue.failed(*worker->request, why);
+    if (!final.ok() && out.ok()) out = std::move(final);
+    if (worker->sound) worker->request.reset();
+  }
+  ChildProcess::kill_all(taken(workers_, [&](const Worker& worker) {
+    return std::any_of(failed.begin(), failed.end(),
+                       [&](const auto& each) { return each.first == &worker && !worker.sound; });
+  }));
+  if (out.ok()) return out;
+  if (says_ready()) return {out.code(), format("the function {}", out.message())};
+  std::string words;
+  for (const std::string& word : config_.command) words += (words.empty() ? "" : " ") + word;
+  return {out.code(), format("the program \"{}\" {}", words, out.message())};
+}
+
+Bytes half_of_memory() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  const long page = ::sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || page <= 0) return {};
+  return Bytes(static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page) / 2);
+}
+
+Result<ChildProcess::Program> program_of(const spec::RewardFunctionConfig& config,
+                                         const Setting& setting) {
+  NEAP_TRY_ASSIGN(std::vector<std::string> environment, worker_environment(config.env));
+  ChildProcess::Program out{config.command};
+  if (config.kind == spec::RewardKind::kPython) {
+    const std::filesystem::path file = std::filesystem::absolute(setting.folder / config.path);
+    const std::vector<std::string> python = {"python3"};
+    out = python_program(kPythonWorker, {file.lexically_normal().string(), config.function},
+                         config.command.empty() ? python : config.command, std::move(environment));
+  } else {
+    out.environment = std::move(environment);
+  }
+  out.folder = setting.folder;
+  out.memory_limit = config.memory_limit.is_zero() ? half_of_memory() : config.memory_limit;
+  out.file_size_limit = config.file_size_limit;
+  return out;
+}
 
 }  // namespace
 
 Result<std::unique_ptr<Transport>> start_program(const spec::RewardFunctionConfig& config,
-                                                 const std::filesystem::path& folder) {
-  auto program = std::make_unique<Program>(config, folder);
+                                                 const Setting& setting) {
+  NEAP_TRY_ASSIGN(ChildProcess::Program described, program_of(config, setting));
+  auto program = std::make_unique<Program>(config, setting, std::move(described));
   NEAP_TRY(program->start_first());
   return std::unique_ptr<Transport>(std::move(program));
 }

@@ -1,11 +1,12 @@
-// Which of a call's requests to a service are to be sent, and how often each has failed.
+// Which of a call's requests to a service are to be sent, when, and how often each has failed.
 //
 // Threads   one at a time.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -13,39 +14,66 @@
 #include <vector>
 
 #include "base/format.h"
+#include "base/log.h"
 #include "base/status.h"
+#include "spec/reward_config.h"
 
 namespace neap::reward {
 
 class RequestQueue {
  public:
-  RequestQueue(std::size_t requests, std::int64_t retries)
-      : failures_(requests), open_(requests), retries_(retries) {
-    for (std::size_t i = 0; i < requests; ++i) waiting_.push_back(i);
+  using Clock = std::chrono::steady_clock;
+
+  /// Failures are told under the name of `config`, which outlives the queue.
+  RequestQueue(std::size_t requests, const spec::RewardFunctionConfig& config)
+      : failures_(requests), open_(requests), config_(config) {
+    for (std::size_t i = 0; i < requests; ++i) waiting_.push_back({i, Clock::time_point()});
   }
+  /// The next one whose time has come.
   [[nodiscard]] std::optional<std::size_t> next() {
-    if (waiting_.empty()) return std::nullopt;
-    const std::size_t first = waiting_.front();
-    waiting_.pop_front();
-    return first;
+    const auto now = Clock::now();
+    const auto at = std::find_if(waiting_.begin(), waiting_.end(),
+                                 [&](const Waiting& each) { return each.not_before <= now; });
+    if (at == waiting_.end()) return std::nullopt;
+    const std::size_t request = at->request;
+    waiting_.erase(at);
+    return request;
+  }
+  /// When the next one may be sent; the end of time where none waits.
+  [[nodiscard]] Clock::time_point due() const {
+    auto out = Clock::time_point::max();
+    for (const Waiting& each : waiting_) out = std::min(out, each.not_before);
+    return out;
   }
   void done() { --open_; }
-  /// Sends it again; a failure where it has been sent often enough.
-  [[nodiscard]] Status failed(std::size_t request, const Status& why) {
-    if (++failures_[request] <= retries_) {
-      waiting_.push_front(request);
-      return {};
+  [[nodiscard]] std::int64_t failures_of(std::size_t request) const { return failures_[request]; }
+  /// Sends it again after `pause`; a failure where it has been sent often enough. The first request that
+  /// fails for the n-th time is told about, for each n.
+  [[nodiscard]] Status failed(std::size_t request, const Status& why, Clock::duration pause = {}) {
+    const std::int64_t attempt = ++failures_[request];
+    const std::int64_t most = config_.retries + 1;
+    if (attempt >= most)
+      return {why.code(), format("{} (attempt {} of {})", why.message(), attempt, most)};
+    waiting_.insert(waiting_.begin(), {request, Clock::now() + pause});
+    if (attempt > told_) {
+      told_ = attempt;
+      log::warn(format("Reward \"{}\": attempt {} of {} failed: it {}. Sending the request again",
+                       config_.metric_name(), attempt, most, why.message()));
     }
-    return {why.code(),
-            format("{} (attempt {} of {})", why.message(), failures_[request], retries_ + 1)};
+    return {};
   }
   [[nodiscard]] bool finished() const { return open_ == 0; }
 
  private:
+  struct Waiting {
+    std::size_t request;
+    Clock::time_point not_before;
+  };
   std::vector<std::int64_t> failures_;
-  std::deque<std::size_t> waiting_;
+  std::vector<Waiting> waiting_;
   std::size_t open_;
-  std::int64_t retries_;
+  std::int64_t told_ = 0;
+  const spec::RewardFunctionConfig& config_;
 };
 
 /// Something that answers requests in JSON with replies in JSON.
@@ -57,12 +85,14 @@ class Transport {
   virtual ~Transport() = default;
   /// Takes a reply; a failure sends the request again.
   using Accept = std::function<Status(std::size_t request, std::string_view reply)>;
-  /// Sends all, several at once, until each is accepted or one has failed too often.
+  /// Sends all, several at once, until each is accepted, one has failed too often, or Setting::stop says so.
   [[nodiscard]] virtual Status run(const std::vector<std::string>& requests,
                                    const Accept& accept) = 0;
 };
 
 /// A reply is not read beyond this.
 constexpr std::size_t kMaxReplyBytes = std::size_t{64} << 20;
+/// How long a transport waits before it asks Setting::stop again.
+constexpr auto kStopPeriod = std::chrono::milliseconds(100);
 
 }  // namespace neap::reward

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,11 +26,13 @@ struct Response {
   std::string_view text;      ///< decoded, without special tokens
   std::int64_t tokens = 0;    ///< with the one that ends it
   bool truncated = false;     ///< it reached the longest length without an end
+  std::string_view where{};   ///< of the row, for messages: "a.jsonl:12"
 };
 
 struct Score {
-  double value = 0;
-  std::vector<double> parts;  ///< as part_names(); NaN where there is none
+  double value = 0;             ///< NaN: the function has nothing to say about the response
+  std::vector<double> parts{};  ///< as part_names(); NaN where there is none
+  std::string reason{};         ///< what a service gave besides, for people
 };
 
 class RewardFunction {
@@ -57,6 +60,7 @@ struct Setting {
   std::string prompt_key{};              ///< field of a row with the prompt
   std::filesystem::path folder{};        ///< programs run in it
   std::size_t threads = 1;               ///< of rules
+  std::function<bool()> stop{};          ///< whether to give up waiting for a service (kCancelled)
 };
 
 [[nodiscard]] Result<std::unique_ptr<RewardFunction>> make_function(

@@ -1,10 +1,12 @@
 #include "reward/reward_set.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 
 #include "base/format.h"
+#include "reward/ground_truth.h"
 #include "reward/http.h"
 #include "reward/program.h"
 #include "reward/rules.h"
@@ -20,12 +22,12 @@ std::string_view data_source_of(const Json& row) {
 
 Result<std::unique_ptr<RewardFunction>> make_function(const spec::RewardFunctionConfig& config,
                                                       const Setting& setting) {
-  if (config.kind == spec::RewardKind::kProgram) {
-    NEAP_TRY_ASSIGN(auto program, start_program(config, setting.folder));
+  if (config.kind == spec::RewardKind::kProgram || config.kind == spec::RewardKind::kPython) {
+    NEAP_TRY_ASSIGN(auto program, start_program(config, setting));
     return make_service(config, setting, std::move(program));
   }
   if (config.kind == spec::RewardKind::kHttp) {
-    NEAP_TRY_ASSIGN(auto server, make_http(config));
+    NEAP_TRY_ASSIGN(auto server, make_http(config, setting));
     return make_service(config, setting, std::move(server));
   }
   return make_rule(config, setting);
@@ -68,11 +70,13 @@ Status RewardSet::check(const Json& row) const {
                  data_source_of(row))};
 }
 
-Result<std::vector<std::vector<double>>> RewardSet::score(std::span<const Response> responses) {
-  std::vector<std::vector<double>> out(
-      responses.size(),
-      std::vector<double>(columns_.size(), std::numeric_limits<double>::quiet_NaN()));
+Result<std::vector<RewardSet::FunctionScores>> RewardSet::score_each(
+    std::span<const Response> responses) {
+  std::vector<FunctionScores> out;
   for (Entry& entry : functions_) {
+    FunctionScores& of = out.emplace_back();
+    of.name = entry.config.metric_name();
+    of.scores.resize(responses.size());
     std::vector<Response> mine;
     std::vector<std::size_t> places;
     for (std::size_t i = 0; i < responses.size(); ++i) {
@@ -81,16 +85,44 @@ Result<std::vector<std::vector<double>>> RewardSet::score(std::span<const Respon
       places.push_back(i);
     }
     if (mine.empty()) continue;
+    const auto start = std::chrono::steady_clock::now();
     auto scored = entry.function->score(mine);
+    of.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (!scored.ok())
-      return Status(scored.status())
-          .with_context(format("computing reward \"{}\"", entry.config.metric_name()));
-    for (std::size_t i = 0; i < mine.size(); ++i) {
-      std::vector<double>& numbers = out[places[i]];
-      const Score& score = (*scored)[i];
-      numbers[entry.first_column] = score.value;
-      std::copy(score.parts.begin(), score.parts.end(),
-                numbers.begin() + static_cast<std::ptrdiff_t>(entry.first_column) + 1);
+      return Status(scored.status()).with_context(format("computing reward \"{}\"", of.name));
+    for (std::size_t i = 0; i < mine.size(); ++i) of.scores[places[i]] = std::move((*scored)[i]);
+  }
+  return out;
+}
+
+std::string RewardSet::reason(std::size_t function, const Response& response,
+                              const Score& score) const {
+  if (!score.reason.empty()) return score.reason;
+  const Entry& entry = functions_.at(function);
+  const std::vector<std::string> parts = entry.function->part_names();
+  if (std::find(parts.begin(), parts.end(), "answered") == parts.end()) return {};
+  const auto answer = entry.function->answer(response);
+  std::string out = answer ? "answer " + *answer : "no answer";
+  const auto truths = ground_truths(*response.row, entry.config.ground_truth);
+  if (!truths.ok()) return out;
+  out += "; right: ";
+  for (const std::string& truth : *truths)
+    out += (&truth == &truths->front() ? "" : " or ") + truth;
+  return out;
+}
+
+Result<std::vector<std::vector<double>>> RewardSet::score(std::span<const Response> responses) {
+  NEAP_TRY_ASSIGN(const auto each, score_each(responses));
+  std::vector<std::vector<double>> out(
+      responses.size(),
+      std::vector<double>(columns_.size(), std::numeric_limits<double>::quiet_NaN()));
+  for (std::size_t f = 0; f < each.size(); ++f) {
+    const auto first = static_cast<std::ptrdiff_t>(functions_[f].first_column);
+    for (std::size_t i = 0; i < responses.size(); ++i) {
+      const std::optional<Score>& score = each[f].scores[i];
+      if (!score) continue;
+      out[i][functions_[f].first_column] = score->value;
+      std::copy(score->parts.begin(), score->parts.end(), out[i].begin() + first + 1);
     }
   }
   return out;

@@ -35,6 +35,17 @@ class RewardSet {
 
   /// Whether every function that scores responses to `row` can, and at least one does. Any thread.
   [[nodiscard]] Status check(const Json& row) const;
+  /// What one function says of each response, nullopt where it does not score it, and the time that it took.
+  struct FunctionScores {
+    std::string name;
+    std::vector<std::optional<Score>> scores;
+    double seconds = 0;
+  };
+  /// One for each function, in the order of the configuration.
+  [[nodiscard]] Result<std::vector<FunctionScores>> score_each(std::span<const Response> responses);
+  /// In words, how a function came to its score: what it said, else the answer and the right one.
+  [[nodiscard]] std::string reason(std::size_t function, const Response& response,
+                                   const Score& score) const;
   /// For each response the numbers of columns(); NaN where a function does not score it.
   [[nodiscard]] Result<std::vector<std::vector<double>>> score(std::span<const Response> responses);
   /// Of one response's numbers: the accuracy, from the first function that tells one; and its answer,

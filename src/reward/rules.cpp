@@ -132,6 +132,7 @@ Result<std::unique_ptr<RewardFunction>> make_rule(const spec::RewardFunctionConf
     }
     case RewardKind::kProgram:
     case RewardKind::kHttp:
+    case RewardKind::kPython:
       return Status(ErrorCode::kInternal, "a service is no rule");
   }
   return out;

@@ -32,14 +32,31 @@ Result<double> number_in(const Json& value, std::size_t item) {
                       shown(dump(value)), item));
 }
 
-Result<Score> score_in(const Json& value, std::size_t item, const std::vector<std::string>& log) {
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+// What a score has besides its number, for people: its reason, else the rest.
+std::string reason_in(const Json& score) {
+  const auto reason = score.find("reason");
+  if (reason != score.end() && reason->is_string()) return reason->get<std::string>();
+  Json rest = score;
+  rest.erase("score");
+  return rest.empty() ? std::string() : shown(dump(rest));
+}
+
+Result<Score> score_in(const Json& value, std::size_t item, const ReplyShape& shape) {
+  const std::vector<std::string>& log = shape.log;
   Score out;
-  out.parts.assign(log.size(), std::numeric_limits<double>::quiet_NaN());
+  out.parts.assign(log.size(), kNone);
+  if (shape.may_skip && value.is_null()) {
+    out.value = kNone;
+    return out;
+  }
   if (!value.is_object()) {
     NEAP_TRY_ASSIGN(out.value, number_in(value, item));
     return out;
   }
   NEAP_TRY_ASSIGN(out.value, number_in(value.value("score", Json()), item));
+  out.reason = reason_in(value);
   for (std::size_t i = 0; i < log.size(); ++i) {
     const auto at = value.find(log[i]);
     if (at == value.end()) continue;
@@ -60,6 +77,11 @@ class Service final : public RewardFunction {
 
   [[nodiscard]] std::vector<std::string> part_names() const override { return config_.log; }
   [[nodiscard]] Status check(const Json& row) const override {
+    // A function takes whatever the field holds.
+    if (takes_raw_truth() && !config_.ground_truth.empty() &&
+        ground_truth_field(row, config_.ground_truth) == nullptr)
+      return {ErrorCode::kCorrupt, format("field \"{}\" is missing", config_.ground_truth)};
+    if (takes_raw_truth()) return {};
     return config_.ground_truth.empty() ? Status()
                                         : Status(ground_truths(row, config_.ground_truth).status());
   }
@@ -67,26 +89,59 @@ class Service final : public RewardFunction {
 
  private:
   [[nodiscard]] std::string request(std::span<const Response> batch) const;
+  [[nodiscard]] Json truth_of(const Json& row) const;
+  [[nodiscard]] Status take(std::string_view reply, std::span<const Response> batch,
+                            std::span<std::optional<Score>> scores) const;
+  [[nodiscard]] bool takes_raw_truth() const { return config_.kind == spec::RewardKind::kPython; }
 
   spec::RewardFunctionConfig config_;
   std::string prompt_key_;
   std::unique_ptr<Transport> transport_;
 };
 
+Json Service::truth_of(const Json& row) const {
+  if (takes_raw_truth()) {
+    const Json* const value = ground_truth_field(row, config_.ground_truth);
+    return value == nullptr ? Json() : *value;
+  }
+  const auto truths = ground_truths(row, config_.ground_truth);
+  if (!truths.ok()) return {};
+  return truths->size() == 1 ? Json(truths->front()) : Json(*truths);
+}
+
 std::string Service::request(std::span<const Response> batch) const {
   Json items = Json::array();
   for (const Response& response : batch) {
     const Json& row = *response.row;
-    const auto truths = ground_truths(row, config_.ground_truth);
-    Json truth;
-    if (truths.ok()) truth = truths->size() == 1 ? Json(truths->front()) : Json(*truths);
     items.push_back({{"prompt", row.value(prompt_key_, Json())},
                      {"response", response.text},
                      {"truncated", response.truncated},
-                     {"ground_truth", std::move(truth)},
+                     {"ground_truth", truth_of(row)},
                      {"row", row}});
   }
   return dump({{"items", std::move(items)}}) + "\n";
+}
+
+// An error names the row that it is about.
+Status Service::take(std::string_view reply, std::span<const Response> batch,
+                     std::span<std::optional<Score>> scores) const {
+  if (const auto json = parse_json(reply, "reply");
+      json.ok() && json->is_object() && json->contains("error")) {
+    const Json item = json->value("item", Json());
+    const Json text = (*json)["error"];
+    std::string message =
+        format("failed: {}", text.is_string() ? text.get<std::string>() : dump(text));
+    if (item.is_number_unsigned() && item.get<std::size_t>() < batch.size()) {
+      const Response& about = batch[item.get<std::size_t>()];
+      message += format("; the row is {}{}, the response \"{}\"",
+                        about.where.empty() ? "" : format("{}: ", about.where),
+                        shown(dump(*about.row)), shown(about.text));
+    }
+    return wrong(std::move(message));
+  }
+  NEAP_TRY_ASSIGN(auto parsed, parse_reply(reply, {batch.size(), config_.log, takes_raw_truth()}));
+  std::move(parsed.begin(), parsed.end(), scores.begin());
+  return {};
 }
 
 Result<std::vector<Score>> Service::score(std::span<const Response> responses) {
@@ -97,20 +152,17 @@ Result<std::vector<Score>> Service::score(std::span<const Response> responses) {
   std::vector<std::optional<Score>> scores(responses.size());
   const Status status = transport_->run(requests, [&](std::size_t i, std::string_view reply) {
     const std::size_t first = i * size;
-    auto parsed = parse_reply(reply, std::min(size, responses.size() - first), config_.log);
-    if (!parsed.ok()) return Status(parsed.status());
-    std::move(parsed->begin(), parsed->end(), scores.begin() + static_cast<std::ptrdiff_t>(first));
-    return Status();
+    return take(reply, responses.subspan(first, std::min(size, responses.size() - first)),
+                std::span(scores).subspan(first));
   });
-  if (!status.ok() && config_.on_failure != "default") return status;
+  const bool stopped = status.code() == ErrorCode::kCancelled;
+  if (!status.ok() && (stopped || config_.on_failure != "default")) return status;
   std::vector<Score> out;
   std::size_t missing = 0;
   for (std::optional<Score>& score : scores) {
     missing += score ? 0U : 1U;
     if (!score)
-      score =
-          Score{config_.default_score,
-                std::vector<double>(config_.log.size(), std::numeric_limits<double>::quiet_NaN())};
+      score = Score{config_.default_score, std::vector<double>(config_.log.size(), kNone)};
     out.push_back(std::move(*score));
   }
   if (missing > 0)
@@ -122,8 +174,8 @@ Result<std::vector<Score>> Service::score(std::span<const Response> responses) {
 
 }  // namespace
 
-Result<std::vector<Score>> parse_reply(std::string_view reply, std::size_t count,
-                                       const std::vector<std::string>& log) {
+Result<std::vector<Score>> parse_reply(std::string_view reply, const ReplyShape& shape) {
+  const std::size_t count = shape.count;
   const auto json = parse_json(reply, "reply");
   if (!json.ok()) return wrong(format("answered with what is not JSON: {}", shown(reply)));
   const Json& list = json->is_object() && json->contains("scores") ? (*json)["scores"] : *json;
@@ -132,7 +184,7 @@ Result<std::vector<Score>> parse_reply(std::string_view reply, std::size_t count
   if (list.size() != count) return wrong(format("gave {} scores for {} items", list.size(), count));
   std::vector<Score> out;
   for (std::size_t i = 0; i < count; ++i) {
-    NEAP_TRY_ASSIGN(Score score, score_in(list[i], i, log));
+    NEAP_TRY_ASSIGN(Score score, score_in(list[i], i, shape));
     out.push_back(std::move(score));
   }
   return out;

@@ -31,7 +31,7 @@ RowCheck rule_check() {
     spec::RewardConfig config;
     config.functions.emplace_back().kind = kind;
     return std::make_shared<const reward::RewardSet>(
-        value_or_throw(reward::RewardSet::make(config, {1, "", {}})));
+        value_or_throw(reward::RewardSet::make(config, {.max_response_length = 1})));
   };
   const auto check = [numeric = rule(spec::RewardKind::kNumeric),
                       symbolic = rule(spec::RewardKind::kSymbolic)](

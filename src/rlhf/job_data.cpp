@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "base/format.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "rlhf/length_histogram.h"
 
@@ -82,10 +83,12 @@ data::StoredRow Rows::at(std::size_t number) const {
   throw Error(Status(row.status()).with_context(format("reading {}", files_.where(number))));
 }
 
-reward::RewardSet make_rewards(const spec::Job& job, std::int64_t threads) {
-  return value_or_throw(
-      reward::RewardSet::make(job.reward, {job.data.max_response_length, job.data.prompt_key,
-                                           job.folder, static_cast<std::size_t>(threads)}));
+  return value_or_throw(reward::RewardSet::make(
+      job.reward, {.max_response_length = job.data.max_response_length,
+                   .prompt_key = job.data.prompt_key,
+                   .folder = job.folder,
+                   .threads = static_cast<std::size_t>(threads),
+                   .stop = InterruptScope::requested}));
 }
 
 std::size_t encoding_threads(std::int64_t of_a_rank, int ranks) {

@@ -20,7 +20,8 @@ at::Tensor RewardScorer::score(const std::vector<PromptRow>& prompts, std::int64
   std::vector<reward::Response> responses;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const PromptRow& prompt = prompts.at(i / static_cast<std::size_t>(n));
-    responses.push_back({prompt.json.get(), texts[i].text, texts[i].tokens, !texts[i].ended});
+    responses.push_back(
+        {prompt.json.get(), texts[i].text, texts[i].tokens, !texts[i].ended, prompt.where});
   }
   const auto numbers = score_collectively(responses);
   const bridge::HostScope host;
@@ -105,9 +106,11 @@ std::vector<PromptRow> read_prompts(const Rows& rows, const std::vector<std::siz
   for (const std::size_t number : numbers) {
     data::StoredRow row = rows.at(number);
     PromptRow prompt{std::move(row.texts.at(0)), nullptr};
-    if (!row.json.empty())
+    if (!row.json.empty()) {
       prompt.json =
           std::make_shared<const Json>(value_or_throw(parse_json(row.json, "a stored row")));
+      prompt.where = rows.files().where(number);
+    }
     out.push_back(std::move(prompt));
   }
   return out;

@@ -23,6 +23,7 @@ struct PromptRow {
   train::Tokens tokens;
   /// As the file has it; null where nothing reads it.
   std::shared_ptr<const Json> json;
+  std::string where{};  ///< "a.jsonl:12", of a row with `json`
 };
 
 /// The response of a sequence as text, and whether an end token closes it.

@@ -60,8 +60,10 @@ void run_in_step(parallel::Communicator& ranks, const std::function<void()>& wor
   try {
     parallel::run_collectively(ranks, work);
   } catch (const parallel::CollectiveError& e) {
+    if (e.status().code() == ErrorCode::kCancelled) throw StepInterrupted();
     throw StepFailure(e.status(), e.mine());
   } catch (const Error& e) {
+    if (e.status().code() == ErrorCode::kCancelled) throw StepInterrupted();
     throw StepFailure(e.status(), true);
   }
 }

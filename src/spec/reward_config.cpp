@@ -19,8 +19,8 @@ struct KindInfo {
 };
 
 // Indexed by the enum.
-const std::array<KindInfo, 8>& kinds() {
-  static const std::array<KindInfo, 8> kKinds = {
+const std::array<KindInfo, 9>& kinds() {
+  static const std::array<KindInfo, 9> kKinds = {
       {{"exact",
         {"ground_truth", "extract", "pattern", "ignore_case", "correct_score", "wrong_score"},
         {}},
@@ -32,13 +32,17 @@ const std::array<KindInfo, 8>& kinds() {
        {"format", {"style", "correct_score", "wrong_score"}, {}},
        {"length", {"formula", "max_length", "buffer_length", "penalty_factor"}, {"buffer_length"}},
        {"program",
-        {"ground_truth", "command", "batch_size", "concurrency", "timeout", "retries", "on_failure",
-         "default_score", "log"},
+        {"ground_truth", "command", "env", "memory_limit", "file_size_limit", "batch_size",
+         "concurrency", "timeout", "retries", "on_failure", "default_score", "log"},
         {"command"}},
        {"http",
         {"ground_truth", "url", "headers", "batch_size", "concurrency", "timeout", "retries",
          "on_failure", "default_score", "log"},
-        {"url"}}}};
+        {"url"}},
+       {"python",
+        {"ground_truth", "path", "function", "command", "env", "memory_limit", "file_size_limit",
+         "batch_size", "concurrency", "timeout", "retries", "on_failure", "default_score", "log"},
+        {"path"}}}};
   return kKinds;
 }
 constexpr std::array<std::string_view, 7> kExtractions = {
@@ -57,36 +61,55 @@ std::string listed(const Keys& keys) {
 
 // Of a program that scores responses.
 void bind_service(ConfigTable& t, RewardFunctionConfig& f) {
-  t.bind("command", &f.command,
-         "program: the program and its arguments, started in the configuration's folder.");
+  t.bind(
+      "command", &f.command,
+      "program: the program and its arguments, started in the configuration's folder. python: the "
+      "interpreter, where it is not the `python3` on PATH, or a wrapper before it.");
+  t.bind(
+      "path", &f.path,
+      "python: file with the function, from the configuration's folder. It can import files next "
+      "to it.");
+  t.bind("function", &f.function,
+         "python: its name, with the parameters of verl, `(data_source, solution_str, "
+         "ground_truth, extra_info)`, or of TRL, `(completions, prompts, **columns)`.");
+  t.bind("env", &f.env,
+         "program, python: environment variables for it besides those that programs need to start "
+         "(docs/rewards.md lists them): `NAME`, `PREFIX*`, `NAME=VALUE`; `*` is all.");
+  t.bind("memory_limit", &f.memory_limit,
+         "program, python: most private memory of each of its processes (RLIMIT_DATA); 0: half of "
+         "the machine's.");
+  t.bind("file_size_limit", &f.file_size_limit,
+         "program, python: largest file that it can write (RLIMIT_FSIZE); 0: no limit.");
   t.bind("url", &f.url, "http: address that requests are posted to, with http:// or https://.");
   t.bind("headers", &f.headers,
          "http: further headers, as `Authorization: Bearer $TOKEN`; `$NAME` is the environment "
          "variable NAME, so that no secret is in a checkpoint.");
-  t.bind("batch_size", &f.batch_size, "program, http: most responses of one request.")
+  t.bind("batch_size", &f.batch_size, "program, http, python: most responses of one request.")
       .in("responses")
       .at_least(1);
   t.bind("concurrency", &f.concurrency,
-         "program, http: requests at the same time, with a copy of the program for each.")
+         "program, http, python: requests at the same time, with a copy of the program for each.")
       .at_least(1)
       .at_most(256);
   t.bind("timeout", &f.timeout,
-         "program, http: longest time until the reply to a request is complete.")
+         "program, http, python: longest time until the reply to a request is complete.")
       .in("seconds")
       .at_least(0.01)
       .at_most(86400);
-  t.bind("retries", &f.retries, "program, http: how often a request is sent again after a failure.")
+  t.bind("retries", &f.retries,
+         "program, http, python: how often a request is sent again after a failure.")
       .at_least(0)
       .at_most(100);
   t.bind("on_failure", &f.on_failure,
-         "program, http: after the last attempt. `stop`: the run saves a checkpoint of the steps "
+         "program, http, python: after the last attempt. `stop`: the run saves a checkpoint of the "
+         "steps "
          "before "
          "and "
          "ends with exit code 1; `default`: responses without a score get `default_score`.")
       .one_of({"stop", "default"});
-  t.bind("default_score", &f.default_score, "program, http: see `on_failure`.");
+  t.bind("default_score", &f.default_score, "program, http, python: see `on_failure`.");
   t.bind("log", &f.log,
-         "program, http: numbers of the reply besides `score` that metrics show "
+         "program, http, python: numbers of the reply besides `score` that metrics show "
          "(`rewards/NAME/KEY`). `acc` "
          "is 1 for a right answer.");
 }
@@ -101,18 +124,19 @@ void bind_function(ConfigTable& t, RewardFunctionConfig& f) {
        [&f] { return std::string(to_string(f.kind)); },
        "What the function does. `exact`, `numeric`, `symbolic`: compares an answer with the row's "
        "ground truth; `regex`: searches for a pattern; `format`: checks tags; `length`: penalizes "
-       "long responses; `program`, `http`: asks a program or a server.")
+       "long responses; `program`, `http`, `python`: asks a program, a server or a "
+       "Python function.")
       .one_of(reward_kind_names());
   t.bind("name", &f.name, "Name in metrics (`rewards/NAME/mean`); empty: the kind.");
   t.bind("weight", &f.weight, "The reward is the sum of each function's score times its weight.");
   t.bind("data_sources", &f.data_sources,
          "Scores only rows whose `data_source` is one of these; empty: every row.");
-  t.bind("ground_truth", &f.ground_truth,
-         "exact, numeric, symbolic, program, http: field of a row with the ground truth, with dots "
-         "into "
-         "objects; "
-         "empty: the first of `reward_model.ground_truth`, `ground_truth`, `answer`, `solution`, "
-         "`label` that the row has.");
+  t.bind(
+      "ground_truth", &f.ground_truth,
+      "exact, numeric, symbolic, program, http, python: field of a row with the ground truth, with "
+      "dots into objects; "
+      "empty: the first of `reward_model.ground_truth`, `ground_truth`, `answer`, `solution`, "
+      "`label` that the row has.");
   t.bind("extract", &f.extract,
          "exact, numeric, symbolic: where the answer is in a response; the first that finds one "
          "counts. `hashes`: after the last `####`; `pattern`: group 1 of the last match of "

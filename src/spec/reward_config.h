@@ -24,6 +24,7 @@ enum class RewardKind : std::uint8_t {
   kLength,    ///< a penalty for responses that come close to the limit
   kProgram,   ///< a program of the user scores batches of responses
   kHttp,      ///< a server does
+  kPython,    ///< a Python function of the user does
 };
 [[nodiscard]] std::vector<std::string> reward_kind_names();
 [[nodiscard]] std::string_view to_string(RewardKind kind);
@@ -59,6 +60,10 @@ struct RewardFunctionConfig {
   std::int64_t buffer_length = 0;
   double penalty_factor = 1;
   std::vector<std::string> command;
+  std::string path, function = "compute_score";  ///< of Python
+  std::vector<std::string> env;                  ///< variables besides the usual ones
+  Bytes memory_limit;                            ///< 0: half of the machine's
+  Bytes file_size_limit = 8_GiB;
   std::string url;
   std::vector<std::string> headers;
   std::int64_t batch_size = 64;

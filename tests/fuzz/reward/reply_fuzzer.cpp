@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const std::vector<std::string> log = {"acc", "length"};
   const std::string_view reply(reinterpret_cast<const char*>(data), size);
   for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{3}}) {
-    const auto scores = neap::reward::parse_reply(reply, count, log);
+    const auto scores = neap::reward::parse_reply(reply, {count, log});
     if (!scores.ok()) {
       require(!scores.status().message().empty() && scores.status().message().size() < 1024);
       continue;

@@ -4,8 +4,10 @@ import json
 import pathlib
 import re
 import shutil
+import signal
 import sys
 import tempfile
+import time
 import unittest
 
 import neap_program
@@ -131,6 +133,32 @@ class RewardsCase(AdditionsCase):
                                                     "reward.functions.0.timeout=2", "trainer.total_training_steps=3"))
         self.assertIn('Reward "judge": 32 of 32 responses get default_score -1', result.stderr)
         self.assertEqual(self.metrics("default")[2]["rewards/judge/mean"], -1)
+
+    def test_a_python_function(self):
+        (self.home / "score.py").write_text("def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
+                                            "    print('scoring')\n    return {'score': solution_str.endswith(ground_truth), 'acc': 1}\n")
+        self.grpo("python", "reward.functions.0.kind=python", "reward.functions.0.path=score.py", "reward.functions.0.log=acc",
+                  "data.val_files=[]", "trainer.total_training_steps=2")
+        self.assertEqual([line["rewards/python/acc"] for line in self.metrics("python")], [1, 1])
+        (self.home / "score.py").write_text("def compute_score(solution_str, **more):\n    return 1 / 0\n")
+        result = self.grpo("raises", "reward.functions.0.kind=python", "reward.functions.0.path=score.py", "reward.functions.0.retries=0",
+                           "data.val_files=[]", expect=1)
+        self.assertRegex(result.stderr, r"score.py:2 in compute_score, return 1 / 0: ZeroDivisionError.*the row is \S+\.jsonl:\d+: ")
+
+    def test_an_interrupt_ends_the_waiting_for_a_judge_that_hangs(self):
+        patient = self.program(1, "reward.functions.0.timeout=100")
+        out = self.home / "out" / "hangs"
+        process = neap_program.start(NEAP, "train", "grpo.toml", *SMALL, "trainer.default_local_dir=out/hangs", *patient, cwd=self.home,
+                                     env=neap_program.environment())
+        neap_program.wait_for(process, lambda: neap_program.logged_steps(out) == 1)
+        time.sleep(1)
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        done = neap_program.outcome(process, 120)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("Interrupted after step 1 of 4", done.stderr)
+        self.assertLess(time.monotonic() - start, 30)
+        self.assertTrue((out / "global_step_1").is_dir())
 
     def test_ppo_without_a_reward_model(self):
         result = self.neap("train", "grpo.toml", *SMALL, "task=ppo", "actor_rollout_ref.rollout.n=1",

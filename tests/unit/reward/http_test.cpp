@@ -26,6 +26,7 @@ using ::testing::HasSubstr;
 constexpr const char* kServer = R"(
 import http.server, json, socketserver, sys, time
 failures = {"left": 1}
+counts = {}
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def log_message(self, *words): pass
@@ -39,6 +40,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         good = json.dumps({"scores": [float(i["response"]) for i in items]}).encode()
         if self.path == "/slow_first" and items[0]["response"] == "0": time.sleep(0.4)
         if self.path == "/hang": time.sleep(30)
+        counts[self.path] = counts.get(self.path, 0) + 1
+        if self.path == "/count_requests": return self.answer(json.dumps({"scores": [float(counts["/wrong"])] * len(items)}).encode())
+        if self.path == "/wrong": return self.answer(b"no such model", 404)
+        if self.path == "/created": return self.answer(good, 201)
+        if self.path == "/busy_first":
+            if items[0]["response"] != "0":
+                counts["others"] = counts.get("others", 0) + 1
+            elif "busy" not in counts:
+                counts["busy"] = 1
+                return self.answer(b"later", 503)
+            else: counts["before"] = counts.get("others", 0)
+        if self.path == "/before": return self.answer(json.dumps({"scores": [float(counts["before"])]}).encode())
         if self.path == "/error": return self.answer(b"no model here", 503)
         if self.path == "/redirect": return self.answer(b"", 302)
         if self.path == "/nonsense": return self.answer(b"<html>")
@@ -92,7 +105,7 @@ class HttpReward : public ::testing::Test {
   }
   Result<std::vector<Score>> score(const std::string& path, int port = port_) {
     config_.url = "http://127.0.0.1:" + std::to_string(port) + path;
-    auto server = make_http(config_);
+    auto server = make_http(config_, {.stop = stop_});
     if (!server.ok()) return server.status();
     const auto function = make_service(config_, {.prompt_key = "prompt"}, std::move(*server));
     const std::vector<std::string> texts = {"0", "1", "2", "3", "4"};
@@ -124,6 +137,7 @@ class HttpReward : public ::testing::Test {
   static int port_;
   spec::RewardFunctionConfig config_;
   Json row_ = Json::parse(R"({"prompt": "p"})");
+  std::function<bool()> stop_;
   double seconds_ = 0;
 };
 std::unique_ptr<ChildProcess> HttpReward::server_;
@@ -141,10 +155,39 @@ TEST_F(HttpReward, TriesAgain) {
 
 TEST_F(HttpReward, ServersThatFailAreNamed) {
   expect_failure("/error", "/error answered with status 503: no model here");
-  expect_failure("/redirect", "answered with status 302");
   expect_failure("/nonsense", "answered with what is not JSON: <html>");
   expect_failure("/count", "gave 1 scores for 2 items");
   expect_failure("/drop", "failed: ");
+}
+
+TEST_F(HttpReward, RequestsThatAreWrongAreSentOnce) {
+  config_.retries = 5;
+  config_.batch_size = 5;
+  EXPECT_THAT(score("/wrong").status().message(),
+              HasSubstr("/wrong answered with status 404: no such model"));
+  EXPECT_THAT(values("/count_requests"), ElementsAre(1, 1, 1, 1, 1));
+  EXPECT_THAT(score("/redirect").status().message(), HasSubstr("answered with status 302"));
+}
+
+TEST_F(HttpReward, AnyStatusOfSuccessCounts) {
+  EXPECT_THAT(values("/created"), ElementsAre(0, 1, 2, 3, 4));
+}
+
+TEST_F(HttpReward, OthersGoOnWhileOneWaitsToBeSentAgain) {
+  config_.concurrency = 2;
+  config_.batch_size = 1;
+  EXPECT_THAT(values("/busy_first"), ElementsAre(0, 1, 2, 3, 4));
+  // Of the four others only those on their way were done when the pause was a sleep.
+  EXPECT_EQ(values("/before")[0], 4);
+}
+
+TEST_F(HttpReward, WaitsNoLongerWhenTheRunIsStopped) {
+  const auto start = std::chrono::steady_clock::now();
+  stop_ = [start] {
+    return std::chrono::steady_clock::now() - start > std::chrono::milliseconds(300);
+  };
+  EXPECT_EQ(score("/hang").status().code(), ErrorCode::kCancelled);
+  EXPECT_LT(seconds_, 5);
 }
 
 TEST_F(HttpReward, ServersThatAreSlowCostBoundedTime) {
@@ -168,6 +211,8 @@ TEST_F(HttpReward, HeadersTakeSecretsFromTheEnvironment) {
   EXPECT_THAT(score("/secret").status().message(),
               HasSubstr("environment variable \"NEAP_TEST_TOKEN\", which is not set"));
   ::setenv("NEAP_TEST_TOKEN", "a$b", 1);
+  EXPECT_THAT(values("/secret"), ElementsAre(0, 1, 2, 3, 4));
+  config_.headers = {"Authorization: Bearer a$$b"};
   EXPECT_THAT(values("/secret"), ElementsAre(0, 1, 2, 3, 4));
 }
 

@@ -43,7 +43,7 @@ class Program : public ::testing::Test {
   void shell(const char* body) { config_.command = {"sh", "-c", body}; }
   Result<std::vector<Score>> score(std::size_t count = 7) {
     if (!function_) {
-      auto transport = start_program(config_, folder_);
+      auto transport = start_program(config_, {.folder = folder_, .stop = stop_});
       if (!transport.ok()) return transport.status();
       function_ = make_service(config_, {.prompt_key = "prompt"}, std::move(*transport));
     }
@@ -79,6 +79,7 @@ class Program : public ::testing::Test {
   RewardFunctionConfig config_;
   Json row_ = Json::parse(R"({"prompt": "p", "answer": "42", "extra": [1]})");
   std::unique_ptr<RewardFunction> function_;
+  std::function<bool()> stop_;
   double seconds_ = 0;
 };
 
@@ -254,6 +255,83 @@ for line in sys.stdin:
   EXPECT_THAT(values(), ElementsAre(0, 1, 2, -1, -1, -1, -1)) << "and what follows is not asked";
   EXPECT_LT(seconds_, 25);
   EXPECT_THAT(values(3), ElementsAre(0, 1, 2)) << "the next step asks again";
+}
+
+TEST_F(Program, CopiesThatHangAreKilledTogether) {
+  shell("trap '' TERM; while true; do sleep 100; done");
+  config_.concurrency = 12;
+  config_.batch_size = 1;
+  config_.timeout = 1;
+  config_.retries = 0;
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THAT(score(12).status().message(), HasSubstr("gave no answer in 1 s"));
+  function_.reset();
+  // One after another they took 12 s.
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 8);
+}
+
+TEST_F(Program, SeesNoSecrets) {
+  shell(
+      "while read line; do if [ -z \"$NEAP_TEST_TOKEN\" ]; then echo '[0,0]'; else echo '[1,1]'; "
+      "fi; done");
+  ::setenv("NEAP_TEST_TOKEN", "secret", 1);
+  EXPECT_THAT(values(2), ElementsAre(0, 0));
+  function_.reset();
+  config_.env = {"NEAP_TEST_TOKEN"};
+  EXPECT_THAT(values(2), ElementsAre(1, 1));
+  function_.reset();
+  config_.env = {"NEAP_TEST_TOKEN="};
+  EXPECT_THAT(values(2), ElementsAre(0, 0));
+}
+
+TEST_F(Program, HasLimits) {
+  config_.memory_limit = 300_MiB;
+  config_.file_size_limit = 1_MiB;
+  python(R"(
+for line in sys.stdin:
+    scores = []
+    try:
+        bytearray(400 << 20)
+    except MemoryError:
+        scores.append(1)
+    try:
+        open("large", "wb").write(bytes(2 << 20))
+    except OSError:
+        scores.append(2)
+    print(json.dumps(scores), flush=True)
+)");
+  EXPECT_THAT(values(2), ElementsAre(1, 2));
+}
+
+TEST_F(Program, ThatFailsIsToldBeforeTheLastAttempt) {
+  shell("while read line; do echo '[]'; done");
+  config_.retries = 2;
+  ::testing::internal::CaptureStderr();
+  EXPECT_THAT(score().status().message(), HasSubstr("(attempt 3 of 3)"));
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said,
+              HasSubstr("Reward \"program\": attempt 1 of 3 failed: it gave 0 scores for 3 items"));
+  EXPECT_THAT(said, HasSubstr("attempt 2 of 3 failed"));
+}
+
+TEST_F(Program, ThatHangsIsLeftWhenTheRunIsStopped) {
+  shell("while read line; do sleep 100; done");
+  const auto start = std::chrono::steady_clock::now();
+  stop_ = [start] {
+    return std::chrono::steady_clock::now() - start > std::chrono::milliseconds(300);
+  };
+  config_.on_failure = "default";
+  config_.timeout = 60;
+  EXPECT_EQ(score().status().code(), ErrorCode::kCancelled);
+  EXPECT_LT(seconds_, 10);
+}
+
+TEST_F(Program, CanSayWhatIsWrongWithAnItem) {
+  shell("while read line; do echo '{\"error\": \"no such unit\", \"item\": 1}'; done");
+  config_.retries = 0;
+  EXPECT_THAT(score().status().message(),
+              AllOf(HasSubstr("failed: no such unit; the row is {\"prompt\":\"p\",\"answer\":\"42\""),
+                    HasSubstr("the response \"1\"")));
 }
 
 TEST_F(Program, EndsWithTheEndOfItsInput) {
