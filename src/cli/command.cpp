@@ -67,8 +67,9 @@ int fail(const std::exception& error) {
 namespace {
 
 // The order of `neap --help`.
-constexpr std::array<std::string_view, 10> kOrder{"train",    "plan", "replay", "report", "run",
-                                                  "generate", "eval", "merge",  "bench",  "doctor"};
+constexpr std::array<std::string_view, 11> kOrder{"train", "plan",     "replay", "report",
+                                                  "run",   "generate", "eval",   "reward",
+                                                  "merge", "bench",    "doctor"};
 
 /// The parser only says that a command is required; this names the word.
 Status check_command(std::string_view word) {

@@ -83,12 +83,13 @@ data::StoredRow Rows::at(std::size_t number) const {
   throw Error(Status(row.status()).with_context(format("reading {}", files_.where(number))));
 }
 
-  return value_or_throw(reward::RewardSet::make(
-      job.reward, {.max_response_length = job.data.max_response_length,
-                   .prompt_key = job.data.prompt_key,
-                   .folder = job.folder,
-                   .threads = static_cast<std::size_t>(threads),
-                   .stop = InterruptScope::requested}));
+reward::RewardSet make_rewards(const spec::Job& job, std::int64_t threads) {
+  return value_or_throw(
+      reward::RewardSet::make(job.reward, {.max_response_length = job.data.max_response_length,
+                                           .prompt_key = job.data.prompt_key,
+                                           .folder = job.folder,
+                                           .threads = static_cast<std::size_t>(threads),
+                                           .stop = InterruptScope::requested}));
 }
 
 std::size_t encoding_threads(std::int64_t of_a_rank, int ranks) {
