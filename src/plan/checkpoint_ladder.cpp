@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "plan/phase_passes.h"
-#include "step/phases.h"
+#include "plan/counted_backend.h"
+#include "step/training.h"
 
 namespace neap::plan {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "plan/phase_passes.h"
+#include "plan/counted_backend.h"
 #include "plan/phase_schedule.h"
 #include "plan/transients.h"
 

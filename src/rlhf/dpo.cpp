@@ -10,21 +10,10 @@
 #include "rlhf/pairs.h"
 #include "rlhf/reference_log_probs.h"
 #include "rlhf/trainer.h"
-#include "step/phases.h"
+#include "step/preference.h"
 
 namespace neap::rlhf {
 namespace {
-
-// TRL's names, as means over pairs.
-std::vector<std::pair<const char*, double>> means_of(const step::PreferenceStatistics& s,
-                                                     double pairs) {
-  return {{"rewards/chosen", s.chosen_reward / pairs},
-          {"rewards/rejected", s.rejected_reward / pairs},
-          {"rewards/accuracies", s.right / pairs},
-          {"rewards/margins", (s.chosen_reward - s.rejected_reward) / pairs},
-          {"logps/chosen", s.chosen_log_prob / pairs},
-          {"logps/rejected", s.rejected_log_prob / pairs}};
-}
 
 class DpoTrainer final : public Trainer {
  public:
@@ -49,28 +38,19 @@ class DpoTrainer final : public Trainer {
 
   Metrics train_step(std::int64_t step) override {
     Metrics metrics;
-    const spec::Job& job = context_.job;
     const std::vector<std::size_t> rows = context_.sharder().of(order_.batch(step));
     Pairs mine = read_pairs(context_, context_.data.train, rows);
     ModelUpdate update(context_, actor_, spec::Body::kPreferenceUpdate, step);
-    step::Preferences<at::Tensor> batch =
+    step::Experience<at::Tensor> batch =
         with_reference(std::move(mine.sequences), known_.train, rows, metrics);
     {
       train::ArrangedBatch arranged = update.arrange(std::move(batch.sequences));
-      batch = {std::move(arranged.sequences), arranged.arranged(batch.reference)};
+      batch.reference_sums = arranged.arranged(batch.reference_sums);
+      batch.sequences = std::move(arranged.sequences);
     }
     const Stopwatch watch(metrics, "update_actor");
-    const auto pairs = static_cast<double>(job.data.train_batch_size);
-    model::Transformer& model = actor_.model();
-    update.run(batch.sequences,
-               [&](std::int64_t first, std::int64_t size, const spec::Checkpointing& keep) {
-                 const step::PreferenceStatistics s = step::preference_micro_batch(
-                     model.ops(), model.weights(), batch, first, size, job.dpo, pairs, keep);
-                 update.add_share("train/loss", s.loss);
-                 const auto weight = static_cast<double>(size);
-                 for (const auto& [name, value] : means_of(s, weight))
-                   update.add_mean(name, value, weight);
-               });
+    const auto pairs = static_cast<double>(context_.job.data.train_batch_size);
+    update.run(batch, [pairs](std::int64_t) { return step::LossScale{.sequences = pairs}; });
     update.put(metrics, "train");
     return metrics;
   }
@@ -84,16 +64,16 @@ class DpoTrainer final : public Trainer {
     std::vector<double> sums(6, 0);
     if (!mine.empty()) {
       Metrics timings;  // of no interest here
-      const step::Preferences<at::Tensor> batch =
+      const step::Experience<at::Tensor> batch =
           with_reference(std::move(mine.sequences), known_.held_out, rows, timings);
-      const at::Tensor log_probs = response_log_probs(context_, actor_.model(), batch.sequences,
-                                                      spec::PhaseId::kValidate, false)
-                                       .log_probs;
+      const at::Tensor log_probs =
+          response_log_probs(context_, actor_.model(), batch.sequences, spec::PhaseId::kValidate)
+              .log_probs;
       const bridge::HostScope host;
       const at::NoGradGuard no_grad;
       model::AtenOps ops(at::kCPU);
       const step::PreferenceStatistics s =
-          step::preference_loss(ops, log_probs, batch.sequences.mask, batch.reference,
+          step::preference_loss(ops, log_probs, batch.sequences.mask, batch.reference_sums,
                                 context_.job.dpo, pairs)
               .statistics;
       sums = {s.loss,  s.chosen_reward,   s.rejected_reward,
@@ -103,7 +83,7 @@ class DpoTrainer final : public Trainer {
     Validation out;
     out.metrics["val/loss"] = sums[0];
     for (const auto& [name, value] :
-         means_of({sums[0], sums[1], sums[2], sums[3], sums[4], sums[5]}, pairs))
+         step::preference_means({sums[0], sums[1], sums[2], sums[3], sums[4], sums[5]}, pairs))
       out.metrics[std::string("val/") + name] = value;
     return out;
   }
@@ -120,18 +100,25 @@ class DpoTrainer final : public Trainer {
   [[nodiscard]] const Rows& held_out() const { return context_.data.held_out; }
 
   // With the reference's log-probabilities: those of `rows` in `known`, or phase "ref_logp" computes them.
-  [[nodiscard]] step::Preferences<at::Tensor> with_reference(train::Sequences sequences,
-                                                             const at::Tensor& known,
-                                                             const std::vector<std::size_t>& rows,
-                                                             Metrics& metrics) {
-    if (known.defined()) return {std::move(sequences), select_pairs(known, rows)};
+  [[nodiscard]] step::Experience<at::Tensor> with_reference(train::Sequences sequences,
+                                                            const at::Tensor& known,
+                                                            const std::vector<std::size_t>& rows,
+                                                            Metrics& metrics) {
+    step::Experience<at::Tensor> out;
+    if (known.defined()) {
+      out.sequences = std::move(sequences);
+      out.reference_sums = select_pairs(known, rows);
+      return out;
+    }
     const Stopwatch watch(metrics, "ref");
     model::Transformer& reference = reference_ ? reference_->model() : actor_.base();
     const at::Tensor log_probs =
-        response_log_probs(context_, reference, sequences, spec::PhaseId::kReferenceLogProbs, false)
+        response_log_probs(context_, reference, sequences, spec::PhaseId::kReferenceLogProbs)
             .log_probs;
     const bridge::HostScope host;
-    return {std::move(sequences), log_probs.sum(-1)};
+    out.reference_sums = log_probs.sum(-1);
+    out.sequences = std::move(sequences);
+    return out;
   }
 
   Context& context_;

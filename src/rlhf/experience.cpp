@@ -1,35 +1,18 @@
 #include "rlhf/experience.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/progress.h"
 #include "base/random.h"
-#include "rlhf/update_phases.h"
+#include "rlhf/live_backend.h"
 #include "rollout/stop_strings.h"
-#include "step/phases.h"
 #include "train/packed_batch.h"
 
 namespace neap::rlhf {
 namespace {
-
-// Host tensors of micro-batches, joined in plain host memory.
-class Parts {
- public:
-  void add(const at::Tensor& part) {
-    if (part.defined()) parts_.push_back(part);
-  }
-  [[nodiscard]] at::Tensor join() const {
-    const bridge::HostScope host;
-    return parts_.empty() ? at::Tensor() : at::cat(parts_);
-  }
-
- private:
-  std::vector<at::Tensor> parts_;
-};
 
 Experience experience_of(const Context& context, const std::vector<train::Tokens>& prompts,
                          std::vector<rollout::Response> generated, bool log_probs) {
@@ -53,9 +36,17 @@ Experience experience_of(const Context& context, const std::vector<train::Tokens
   return out;
 }
 
-spec::Batching batching_of(const Context& context, spec::PhaseId phase) {
-  return spec::batching_of(context.job, *context.recipe.find(phase));
-}
+// Sequences as a phase that scores takes them.
+struct Arranged {
+  Arranged(const Context& context, const train::Sequences& sequences, const spec::Phase& phase) {
+    const bridge::HostScope host;
+    batch = train::arrange(sequences, spec::batching_of(context.job, phase), train::Use::kScoring);
+    experience.sequences = batch.sequences;
+  }
+  [[nodiscard]] at::Tensor restored(const at::Tensor& t) const { return batch.restored(t); }
+  train::ArrangedBatch batch;
+  step::Experience<at::Tensor> experience;
+};
 
 // Where responses end whose lengths are drawn: never, where they are not.
 class DrawnLengths {
@@ -163,71 +154,45 @@ Experience gather_experience(Context& context, const Experience& mine, std::int6
 }
 
 TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
-                                 const train::Sequences& sequences, spec::PhaseId phase,
-                                 bool entropy) {
+                                 const train::Sequences& sequences, spec::PhaseId phase) {
   TokenLogProbs out;
   run_phase(context.runtime, phase,
-            [&] { out = log_probs_in_phase(context, model, sequences, phase, entropy); });
+            [&] { out = log_probs_in_phase(context, model, sequences, phase); });
   return out;
 }
 
 TokenLogProbs log_probs_in_phase(Context& context, model::Transformer& model,
-                                 const train::Sequences& sequences, spec::PhaseId phase,
-                                 bool entropy) {
-  step::LogProbOptions options;
-  options.temperature = context.job.log_prob_temperature();
-  options.entropy = entropy;
-  options.accuracy = context.recipe.find(phase)->body == spec::Body::kCrossEntropy;
-  const spec::Batching batching = batching_of(context, phase);
-  const train::ArrangedBatch batch = [&] {
-    const bridge::HostScope host;
-    return train::arrange(sequences, batching, train::Use::kScoring);
-  }();
-  Parts log_probs;
-  Parts entropies;
-  Parts right;
-  {
-    const at::NoGradGuard no_grad;
-    step::log_prob_phase(model.ops(), model.weights(), batch.sequences, batching.rows, options,
-                         [&](const step::MicroBatch&, const step::LogProbs<at::Tensor>& values) {
-                           log_probs.add(values.log_probs);
-                           entropies.add(values.entropy);
-                           right.add(values.right);
-                         });
-  }
+                                 const train::Sequences& sequences, spec::PhaseId phase) {
+  const spec::Phase& described = *context.recipe.find(phase);
+  const Arranged arranged(context, sequences, described);
+  LiveBackend backend(context.job, model, arranged.experience);
+  backend.run(described);
   const bridge::HostScope host;
   // Rows beyond a response contain garbage, so they are zeroed.
-  const auto joined = [&](const Parts& parts) {
-    return batch.restored(parts.join()) * sequences.mask;
+  const auto joined = [&](const at::Tensor& t) {
+    return t.defined() ? arranged.restored(t) * sequences.mask : t;
   };
-  TokenLogProbs out{joined(log_probs), {}, {}};
-  if (options.entropy) out.entropy = joined(entropies);
-  if (options.accuracy) out.right = joined(right);
+  TokenLogProbs out{joined(backend.log_probs()), joined(backend.entropies()),
+                    joined(backend.right())};
   return out;
 }
 
 namespace {
 
 at::Tensor scores_of(Context& context, model::Transformer& model, const train::Sequences& sequences,
-                     spec::PhaseId phase, bool every_token) {
-  const spec::Batching batching = batching_of(context, phase);
-  const train::ArrangedBatch batch = train::arrange(sequences, batching, train::Use::kScoring);
-  Parts parts;
-  run_phase(context.runtime, phase, [&] {
-    const at::NoGradGuard no_grad;
-    step::score_phase(
-        model.ops(), model.weights(), batch.sequences, batching.rows, every_token,
-        [&](const step::MicroBatch&, const at::Tensor& scores) { parts.add(scores); });
-  });
-  return batch.restored(parts.join());
+                     spec::PhaseId phase) {
+  const spec::Phase& described = *context.recipe.find(phase);
+  const Arranged arranged(context, sequences, described);
+  LiveBackend backend(context.job, model, arranged.experience);
+  run_phase(context.runtime, phase, [&] { backend.run(described); });
+  return arranged.restored(backend.scores());
 }
 
 }  // namespace
 
 at::Tensor response_values(Context& context, train::ModelWorker& critic,
                            const train::Sequences& sequences) {
-  return scores_of(context, critic.model(), sequences, spec::PhaseId::kValues, true) *
-         sequences.mask;
+  return scores_of(context, critic.model(), sequences, spec::PhaseId::kValues) * sequences.mask;
 }
 
 at::Tensor response_scores(Context& context, train::ModelWorker& reward,
@@ -237,7 +202,7 @@ at::Tensor response_scores(Context& context, train::ModelWorker& reward,
     const bridge::HostScope host;
     train::read_scores_before_padding(read, reward.shape().pad_token_id);
   }
-  return scores_of(context, reward.model(), read, phase, false);
+  return scores_of(context, reward.model(), read, phase);
 }
 
 at::Tensor place_at_end(const at::Tensor& scores, const at::Tensor& mask) {

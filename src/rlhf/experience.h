@@ -14,7 +14,8 @@
 
 #include "rlhf/trainer.h"
 #include "rollout/generator.h"
-#include "step/phases.h"
+#include "step/batch.h"
+#include "step/sampling.h"
 
 namespace neap::rlhf {
 
@@ -56,18 +57,18 @@ struct Generation {
 [[nodiscard]] Experience gather_experience(Context& context, const Experience& mine, std::int64_t n,
                                            std::int64_t rows);
 
-/// Log-probabilities of the responses' tokens under `model`, (B, T), and their entropy if asked. In a
-/// phase with body kCrossEntropy also 1 for each token that no other is likelier than.
+/// Log-probabilities of the responses' tokens under `model`, (B, T), and their entropy where the phase
+/// has it. In a phase with body kCrossEntropy also 1 for each token that no other is likelier than.
 struct TokenLogProbs {
   at::Tensor log_probs, entropy, right;
 };
 [[nodiscard]] TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
                                                const train::Sequences& sequences,
-                                               spec::PhaseId phase, bool entropy);
+                                               spec::PhaseId phase);
 /// The same while `phase` is open.
 [[nodiscard]] TokenLogProbs log_probs_in_phase(Context& context, model::Transformer& model,
                                                const train::Sequences& sequences,
-                                               spec::PhaseId phase, bool entropy);
+                                               spec::PhaseId phase);
 /// Phase "values": the critic's value before each token of the response, (B, T).
 [[nodiscard]] at::Tensor response_values(Context& context, train::ModelWorker& critic,
                                          const train::Sequences& sequences);

@@ -10,7 +10,7 @@
 
 #include "bridge/no_autograd.h"
 #include "model/transformer.h"
-#include "plan/phase_passes.h"
+#include "plan/counted_backend.h"
 #include "spec/layout.h"
 #include "step/counting_ops.h"
 #include "step/phases.h"

@@ -1,41 +1,11 @@
 #include "rlhf/model_update.h"
 
-#include <ATen/core/grad_mode.h>
-
 #include <utility>
 #include <vector>
 
-#include "base/format.h"
-#include "rlhf/update_phases.h"
-#include "step/phases.h"
+#include "rlhf/live_backend.h"
 
 namespace neap::rlhf {
-
-// The optimizer of step::update_phase: one step a mini-batch, at the schedule's learning rate.
-class ModelUpdate::Optimizer {
- public:
-  Optimizer(ModelUpdate& update, UpdatePhases& phases,
-            const std::function<void(std::int64_t)>& begin)
-      : update_(update), phases_(phases), begin_(begin) {}
-
-  void begin(std::int64_t, std::int64_t first) {
-    if (begin_) begin_(first);
-    phases_.begin_backward();
-    update_.worker_.optimizer().zero_grads();
-  }
-  void finish(std::int64_t update) {
-    const std::int64_t all = update_.context_.total_steps * update_.shape_.updates();
-    const spec::ModelSource& source = update_.source_;
-    update_.lr_ = train::learning_rate(*source.optimizer, update_.first_update_ + update, all);
-    phases_.begin_update();
-    update_.grad_norms_ += update_.worker_.update(update_.lr_, source.grad_clip);
-  }
-
- private:
-  ModelUpdate& update_;
-  UpdatePhases& phases_;
-  const std::function<void(std::int64_t)>& begin_;
-};
 
 ModelUpdate::ModelUpdate(Context& context, train::ModelWorker& worker, spec::Body body,
                          std::int64_t step)
@@ -54,21 +24,47 @@ train::ArrangedBatch ModelUpdate::arrange(train::Sequences batch) const {
                         train::Use::kTraining, shape_.rows / shape_.mini_batch);
 }
 
-void ModelUpdate::run(const train::Sequences& arranged, const Micro& micro,
-                      const std::function<void(std::int64_t)>& begin) {
-  const at::NoGradGuard no_grad;
-  const spec::Checkpointing& keep = context_.runtime.plan().checkpointing(worker_.spec().role);
-  UpdatePhases phases(context_.runtime, context_.recipe, body_);
-  Optimizer optimizer(*this, phases, begin);
-  step::update_phase(worker_.model().ops(), shape_, step::update_cuts(shape_, arranged), optimizer,
-                     [&](std::int64_t first, std::int64_t count) { micro(first, count, keep); });
-  phases.close();
+void ModelUpdate::run(const step::Experience<at::Tensor>& arranged, const Scale& scale) {
+  LiveTraining training;
+  training.optimizer = &worker_.optimizer();
+  training.checkpointing = &context_.runtime.plan().checkpointing(worker_.spec().role);
+  training.max_norm = source_.grad_clip;
+  training.updates = {0, shape_.updates()};
+  training.learning_rate = [this](std::int64_t update) {
+    return train::learning_rate(*source_.optimizer, first_update_ + update,
+                                context_.total_steps * shape_.updates());
+  };
+  training.scale = scale;
+  training.take_numbers = [this](const step::LossNumbers& numbers) { add(numbers); };
+  training.for_each_window = [this](const auto& visit) { worker_.for_each_window(visit); };
+  LiveBackend backend(context_.job, worker_.model(), arranged, training);
+  const auto run = [&](spec::TrainPart part) {
+    const spec::Phase& phase = *context_.recipe.find(body_, part);
+    run_phase(context_.runtime, phase.id, [&] { backend.run(phase); });
+  };
+  if (context_.recipe.find(body_, spec::TrainPart::kAll) != nullptr) {
+    run(spec::TrainPart::kAll);
+  } else {
+    for (std::int64_t update = 0; update < shape_.updates(); ++update) {
+      backend.set_updates({update, 1});
+      run(spec::TrainPart::kBackward);
+      run(spec::TrainPart::kUpdate);
+    }
+  }
+  grad_norm_ = backend.gradient_norm();
+  lr_ = backend.learning_rate();
 }
 
-void ModelUpdate::add_mean(const std::string& name, double value, double weight) {
-  auto& [sum, count] = means_[name];
-  sum += value * weight;
-  count += weight;
+void ModelUpdate::add(const step::LossNumbers& numbers) {
+  for (const step::LossNumber& number : numbers) {
+    if (!number.weight) {
+      shares_[number.name] += number.value;
+      continue;
+    }
+    auto& [sum, weight] = means_[number.name];
+    sum += number.value * *number.weight;
+    weight += *number.weight;
+  }
 }
 
 void ModelUpdate::put(Metrics& metrics, const std::string& prefix) const {
@@ -86,7 +82,7 @@ void ModelUpdate::put(Metrics& metrics, const std::string& prefix) const {
     metrics[name] = flat[i + 1] > 0 ? flat[i] / flat[i + 1] : 0;
     i += 2;
   }
-  metrics[prefix + "/grad_norm"] = grad_norms_ / updates;
+  metrics[prefix + "/grad_norm"] = grad_norm_;
   metrics[prefix + "/lr"] = lr_;
 }
 

@@ -11,6 +11,7 @@
 
 #include "rlhf/trainer.h"
 #include "spec/recipe.h"
+#include "step/training.h"
 #include "train/packed_batch.h"
 
 namespace neap::rlhf {
@@ -21,28 +22,19 @@ class ModelUpdate {
   /// cannot be trained.
   ModelUpdate(Context& context, train::ModelWorker& worker, spec::Body body, std::int64_t step);
 
-  /// Forward, loss and backward of rows [first, first + count), without autograd.
-  using Micro =
-      std::function<void(std::int64_t first, std::int64_t count, const spec::Checkpointing& keep)>;
   /// `batch` as the updates take it; its rows are theirs.
   [[nodiscard]] train::ArrangedBatch arrange(train::Sequences batch) const;
-  /// Every mini-batch of every epoch of such a batch: the micro-batches, then one optimizer step.
-  /// `begin(first)` is called before the first micro-batch of a mini-batch, which is the one with the
-  /// given batch's row `first`.
-  void run(const train::Sequences& arranged, const Micro& micro,
-           const std::function<void(std::int64_t first)>& begin = {});
+  /// What losses are divided by in the mini-batch that starts with the arranged batch's row `first`.
+  using Scale = std::function<step::LossScale(std::int64_t first)>;
+  /// Every mini-batch of every epoch of such a batch, in the phases that the plan divides them into.
+  void run(const step::Experience<at::Tensor>& arranged, const Scale& scale);
 
-  /// A micro-batch's share of the mini-batch's `name`: shares add up, mini-batches are averaged.
-  void add_share(const std::string& name, double value) { shares_[name] += value; }
-  /// A mean over `weight` elements, which is averaged over micro-batches and ranks.
-  void add_mean(const std::string& name, double value, double weight);
-
-  /// Metrics of all ranks' micro-batches, and PREFIX/grad_norm and PREFIX/lr. Every rank calls it
-  /// after the same names were added.
+  /// The losses' numbers over all ranks' micro-batches, and PREFIX/grad_norm and PREFIX/lr. Every rank
+  /// calls it.
   void put(Metrics& metrics, const std::string& prefix) const;
 
  private:
-  class Optimizer;
+  void add(const step::LossNumbers& numbers);
 
   Context& context_;
   train::ModelWorker& worker_;
@@ -50,7 +42,8 @@ class ModelUpdate {
   const spec::ModelSource& source_;
   spec::UpdateShape shape_;
   std::int64_t first_update_;
-  double grad_norms_ = 0, lr_ = 0;
+  double grad_norm_ = 0, lr_ = 0;  // a mean, the last one
+  // Shares add up in a mini-batch, and mini-batches are averaged; means are averaged by weight.
   std::map<std::string, double> shares_;
   std::map<std::string, std::pair<double, double>> means_;  // sum, weight
 };

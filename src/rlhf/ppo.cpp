@@ -298,8 +298,8 @@ void PpoTrainer::add_log_probs(Experience& e, Metrics& metrics) {
     e.old_log_probs = e.rollout_log_probs;
   } else {
     const Stopwatch watch(metrics, "old_log_prob");
-    TokenLogProbs actor = response_log_probs(context_, actor_.model(), e.sequences,
-                                             spec::PhaseId::kActorLogProbs, true);
+    TokenLogProbs actor =
+        response_log_probs(context_, actor_.model(), e.sequences, spec::PhaseId::kActorLogProbs);
     e.old_log_probs = std::move(actor.log_probs);
     e.entropy = std::move(actor.entropy);
   }
@@ -307,7 +307,7 @@ void PpoTrainer::add_log_probs(Experience& e, Metrics& metrics) {
   const Stopwatch watch(metrics, "ref");
   model::Transformer& reference = reference_ ? reference_->model() : actor_.base();
   e.ref_log_probs =
-      response_log_probs(context_, reference, e.sequences, spec::PhaseId::kReferenceLogProbs, false)
+      response_log_probs(context_, reference, e.sequences, spec::PhaseId::kReferenceLogProbs)
           .log_probs;
 }
 

@@ -17,7 +17,6 @@
 #include "model/tensor_io.h"
 #include "rlhf/experience.h"
 #include "rlhf/pairs.h"
-#include "rlhf/update_phases.h"
 
 namespace neap::rlhf {
 namespace fs = std::filesystem;
@@ -164,7 +163,7 @@ class Computation {
           return;
         }
         const TokenLogProbs out = log_probs_in_phase(context_, reference, pairs.sequences,
-                                                     spec::PhaseId::kReferenceLogProbs, false);
+                                                     spec::PhaseId::kReferenceLogProbs);
         const bridge::HostScope host;
         parts.push_back({out.log_probs.sum(-1).view({2, -1}).t().contiguous(), seen, fresh});
         if (progress) progress->update(first + fresh);

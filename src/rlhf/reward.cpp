@@ -6,8 +6,6 @@
 #include "rlhf/model_update.h"
 #include "rlhf/pairs.h"
 #include "rlhf/trainer.h"
-#include "rlhf/update_phases.h"
-#include "step/phases.h"
 
 namespace neap::rlhf {
 namespace {
@@ -31,20 +29,12 @@ class RewardTrainer final : public Trainer {
     const auto pairs = static_cast<double>(job.data.train_batch_size);
     {
       const Stopwatch watch(metrics, "update_reward");
-      model::Transformer& model = reward_.model();
       ModelUpdate update(context_, reward_, spec::Body::kPairUpdate, step);
-      const train::ArrangedBatch batch = update.arrange(std::move(all.sequences));
-      const at::Tensor margins = batch.arranged_rows(all.margins);
-      update.run(batch.sequences,
-                 [&](std::int64_t first, std::int64_t size, const spec::Checkpointing& keep) {
-                   const step::PairMicroStatistics s = step::pair_micro_batch(
-                       model.ops(), model.weights(), batch.sequences, margins, first, size,
-                       job.center_rewards_coefficient, pairs, keep);
-                   const auto weight = static_cast<double>(size);
-                   update.add_share("train/loss", s.loss);
-                   update.add_mean("train/accuracy", s.right / weight, weight);
-                   update.add_mean("train/margin", s.margin / weight, weight);
-                 });
+      train::ArrangedBatch arranged = update.arrange(std::move(all.sequences));
+      step::Experience<at::Tensor> batch;
+      batch.margins = arranged.arranged_rows(all.margins);
+      batch.sequences = std::move(arranged.sequences);
+      update.run(batch, [pairs](std::int64_t) { return step::LossScale{.sequences = pairs}; });
       update.put(metrics, "train");
     }
     return metrics;

@@ -7,7 +7,6 @@
 #include "rlhf/model_update.h"
 #include "rlhf/rollout_records.h"
 #include "rlhf/trainer.h"
-#include "step/phases.h"
 
 namespace neap::rlhf {
 namespace {
@@ -28,16 +27,10 @@ class SftTrainer final : public Trainer {
     const double tokens = context_.ranks.sum(rows.mask.sum().item<double>());
     {
       const Stopwatch watch(metrics, "update_actor");
-      model::Transformer& model = actor_.model();
       ModelUpdate update(context_, actor_, spec::Body::kCrossEntropyUpdate, step);
-      const train::Sequences batch = update.arrange(std::move(rows)).sequences;
-      update.run(batch,
-                 [&](std::int64_t first, std::int64_t count, const spec::Checkpointing& keep) {
-                   const step::CrossEntropyStatistics s = step::cross_entropy_micro_batch(
-                       model.ops(), model.weights(), batch, first, count, tokens, keep);
-                   update.add_share("train/loss", s.loss);
-                   update.add_share("train/mean_token_accuracy", s.accuracy);
-                 });
+      step::Experience<at::Tensor> batch;
+      batch.sequences = update.arrange(std::move(rows)).sequences;
+      update.run(batch, [tokens](std::int64_t) { return step::LossScale{.tokens = tokens}; });
       update.put(metrics, "train");
     }
     metrics["perf/total_num_tokens"] = tokens;
@@ -55,7 +48,7 @@ class SftTrainer final : public Trainer {
     const train::Sequences batch = gather(held_out(), mine);
     if (batch.tokens.defined()) {
       const TokenLogProbs out =
-          response_log_probs(context_, actor_.model(), batch, spec::PhaseId::kValidate, false);
+          response_log_probs(context_, actor_.model(), batch, spec::PhaseId::kValidate);
       loss = -out.log_probs.sum(at::kDouble).item<double>();
       tokens = batch.mask.sum(at::kDouble).item<double>();
       right = out.right.sum(at::kDouble).item<double>();

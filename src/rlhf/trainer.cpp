@@ -68,6 +68,12 @@ void run_in_step(parallel::Communicator& ranks, const std::function<void()>& wor
   }
 }
 
+void run_phase(bridge::Runtime& runtime, spec::PhaseId phase, const std::function<void()>& body) {
+  const auto open = runtime.phase(phase);
+  body();
+  throw_if_error(open->close());
+}
+
 Stopwatch::Stopwatch(Metrics& metrics, const char* name) : metrics_(metrics), name_(name) {}
 Stopwatch::~Stopwatch() {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start_;

@@ -109,6 +109,9 @@ class Trainer {
   return config.rollout_freq > 0 && (step == 1 || step % config.rollout_freq == 0);
 }
 
+/// Runs `body` in a phase and closes it.
+void run_phase(bridge::Runtime& runtime, spec::PhaseId phase, const std::function<void()>& body);
+
 /// Adds the seconds of its life to `timing_s/<name>`.
 class Stopwatch {
  public:

@@ -217,7 +217,7 @@ void policy_gradient(Builder& b, const Job& job, bool critic) {
   };
   if (!job.filters_by_kl()) generate_baseline();
   if (!job.bypasses_old_log_probs())
-    b.phase(PhaseId::kActorLogProbs, Body::kLogProbs, ModelId::kActor);
+    b.phase(PhaseId::kActorLogProbs, Body::kLogProbs, ModelId::kActor).entropy = true;
   reference_log_probs(b, job);
   if (job.filters_by_kl()) generate_baseline();
   if (critic) b.phase(PhaseId::kValues, Body::kTokenScores, ModelId::kCritic);

@@ -56,7 +56,7 @@ enum class TrainPart : std::uint8_t {
   kUpdate,    ///< its optimizer step
 };
 
-/// What a phase runs (step/phases.h).
+/// What a phase runs (step/runner.h).
 enum class Body : std::uint8_t {
   kGenerate,        ///< prefill and decode
   kLogProbs,        ///< of responses
@@ -111,6 +111,7 @@ struct Phase {
   ModelId model = ModelId::kActor;  ///< the one that it runs
   bool adapter_off = false;         ///< the frozen base alone, as the reference
   bool baseline = false;            ///< of one greedy response to each prompt
+  bool entropy = false;             ///< of log-probabilities: their entropy, too
   TrainPart part = TrainPart::kNone;
   /// Runs in a step. A backward phase and the update behind it repeat together, in turn. 0: the phase
   /// runs before the first step and never again, with nothing on the device but what it needs.

@@ -40,6 +40,18 @@ struct Sequences {
   [[nodiscard]] std::int64_t width() const { return tokens.size(1); }
 };
 
+/// What phases read besides their sequences, on the host: (B, R) but for the last two. What a body does
+/// not read may be undefined.
+template <class T>
+struct Experience {
+  Sequences<T> sequences;
+  T old_log_probs, ref_log_probs, values, advantages, returns;
+  T rollout_weights;  // of the policy's loss
+  T noise;            // by which losses draw tokens
+  T margins;          // (P,) of pairs
+  T reference_sums;   // (B,) log-probabilities of whole responses under the reference
+};
+
 /// Rows [first, first + count) of `t` on the device.
 template <class Ops, class T = typename Ops::Tensor>
 T part_on_device(Ops& ops, const T& t, std::int64_t first, std::int64_t count) {
@@ -70,6 +82,7 @@ class DeviceBatch {
     last_ = part(all.packed ? all.packed->last : all.last);
   }
 
+  [[nodiscard]] std::int64_t first() const { return first_; }
   [[nodiscard]] std::int64_t size() const { return count_; }
   [[nodiscard]] const T& mask() const { return mask_; }  // (B, R)
   /// The batch's rows of a host tensor.

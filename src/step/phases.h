@@ -1,4 +1,4 @@
-// What the phases of a step do between opening and closing, micro-batches included.
+// The micro-batches of a phase, scoring and generation; training.h has losses, runner.h the phases.
 //
 // Experience is on the host; each micro-batch is copied to the device. Results go to the host through
 // the caller's sinks. ops.repeat(n, body) is a loop in a run. A plan runs only the first few rounds:
@@ -13,10 +13,7 @@
 
 #include "spec/recipe.h"
 #include "step/batch.h"
-#include "step/losses.h"
-#include "step/policy_losses.h"
-#include "step/preference.h"
-#include "step/rollout_terms.h"
+#include "step/transformer.h"
 #include "step/sampling.h"
 
 namespace neap::step {
@@ -80,31 +77,7 @@ void score_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, std::in
   });
 }
 
-// ---- training phases ----
-
-/// What one block takes of a training pass, for plans that price its tensors: forward and backward
-/// of the first block over a batch of N tokens; `hidden` and the gradient are (N, C). between() runs
-/// while the block's tensors are kept.
-template <class Ops, class Between, class T = typename Ops::Tensor>
-void train_one_block(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch, const T& hidden,
-                     const T& gradient, const spec::BlockRetention& retention,
-                     const Between& between) {
-  const Rows<T> rows = rows_of_batch(ops, w, batch);
-  SavedBlock<T> saved;
-  saved.retention = retention;
-  (void)block_forward(ops, w.architecture, w.blocks[0], hidden, rows, saved);
-  between();
-  (void)block_backward(ops, w.architecture, w.blocks[0], std::move(saved), gradient, rows);
-}
-
-/// Host tensors (B, R) that the updates of PPO and GRPO read; ref_log_probs, values and
-/// rollout_weights, which the policy's loss is weighted with, and noise, by which it draws tokens, may
-/// be undefined.
-template <class T>
-struct Experience {
-  Sequences<T> sequences;
-  T old_log_probs, ref_log_probs, values, advantages, returns, rollout_weights, noise;
-};
+// ---- mini-batches of training phases ----
 
 /// The micro-batches of each mini-batch: the packed ones, or of equal size.
 template <class T>
@@ -117,220 +90,6 @@ Cuts update_cuts(const spec::UpdateShape& shape, const Sequences<T>& all) {
       cuts.push_back({first + i, shape.micro_batch, 0});
   }
   return out;
-}
-
-/// Runs micro(first, count) for every micro-batch of every mini-batch and epoch of a rank.
-/// optimizer: begin(update, first row) before the first micro-batch of a mini-batch, finish(update)
-/// after the last.
-template <class Ops, class Optimizer, class Micro>
-void update_phase(Ops& ops, const spec::UpdateShape& shape, const Cuts& cuts, Optimizer& optimizer,
-                  const Micro& micro) {
-  ops.repeat(shape.updates(), [&](std::int64_t update) {
-    const std::int64_t first = update * shape.mini_batch % shape.rows;
-    optimizer.begin(update, first);
-    for_each_micro_batch(ops, cuts.at(static_cast<std::size_t>(first / shape.mini_batch)),
-                         [&](const MicroBatch& m) { micro(m.first, m.count); });
-    optimizer.finish(update);
-  });
-}
-
-/// What the actor's loss is made of.
-struct PolicyObjective {
-  const spec::ActorConfig& config;
-  LossScale scale;
-  std::optional<spec::BypassTerms> bypass{};
-};
-/// Of a job that was validated.
-[[nodiscard]] inline PolicyObjective policy_objective(const spec::Job& job,
-                                                      const LossScale& scale) {
-  PolicyObjective out{job.actor, scale};
-  if (job.bypasses_old_log_probs())
-    out.bypass = *spec::bypass_terms(job.algorithm.rollout_correction);
-  return out;
-}
-struct PolicyMicroStatistics {
-  PolicyStatistics policy;
-  double kl_loss = 0;               ///< share of the mini-batch's
-  double tokens = 0;                ///< masked
-  double rejected = 0, weight = 0;  ///< of bypass mode: share of tokens, mean over them
-};
-/// Forward, loss and backward of the actor for sequences [first, first + count).
-template <class Ops, class T = typename Ops::Tensor>
-PolicyMicroStatistics policy_micro_batch(Ops& ops, const Weights<T>& w, const Experience<T>& e,
-                                         std::int64_t first, std::int64_t count,
-                                         const PolicyObjective& objective,
-                                         const LogProbOptions& options,
-                                         const spec::Checkpointing& keep) {
-  const spec::ActorConfig& config = objective.config;
-  const DeviceBatch<Ops> batch(ops, e.sequences, first, count);
-  Tape<T> tape = forward_train(ops, w, batch.tokens(), keep);
-  const T rows = batch.response_rows();
-  const T targets = batch.targets();
-  const LogProbs<T> out = log_probs(ops, w, tape.hidden, rows, targets, options);
-  PolicyMicroStatistics statistics;
-  T d_log_probs;
-  T d_entropy;
-  {
-    const spec::LossAggregation mode = config.loss_agg_mode;
-    const spec::LossAggregation policy_mode = spec::aggregation_of(config.loss_mode, mode);
-    const T weights = loss_weights(ops, batch.mask(), mode, objective.scale);
-    const T current = batch.by_sequence(out.log_probs);
-    const T old = batch.part(e.old_log_probs);
-    statistics.tokens = ops.read(ops.sum(batch.mask()));
-    T mask = batch.mask();
-    T policy_weights = policy_mode == mode
-                           ? weights
-                           : loss_weights(ops, batch.mask(), policy_mode, objective.scale);
-    if (objective.bypass) {
-      const RolloutTerms<T> terms =
-          rollout_terms(ops, current, old, batch.mask(), *objective.bypass);
-      mask = terms.mask;
-      ops.multiply_(weights, mask);
-      statistics.rejected = 1 - masked_mean(ops, mask, batch.mask(), statistics.tokens);
-      if (terms.weights.defined()) {
-        statistics.weight = masked_mean(ops, terms.weights, batch.mask(), statistics.tokens);
-        policy_weights = ops.multiply(policy_weights, terms.weights);
-      }
-    }
-    if (e.rollout_weights.defined()) {
-      policy_weights = ops.multiply(policy_weights, batch.part(e.rollout_weights));
-    }
-    const PolicyInputs<T> in{old,  current,        batch.part(e.advantages),
-                             mask, policy_weights, batch.part(e.noise)};
-    const bool reinforce = objective.bypass && objective.bypass->reinforce;
-    PolicyGradient<T> policy = reinforce ? gpg_policy_loss(ops, in) : policy_loss(ops, in, config);
-    statistics.policy = policy.statistics;
-    d_log_probs = std::move(policy.d_log_probs);
-    if (config.use_kl_loss) {
-      const spec::KlKind kind = config.kl_loss_type;
-      const T delta = ops.subtract(current, batch.part(e.ref_log_probs));
-      statistics.kl_loss = weighted_sum(ops, kl_value(ops, delta, kind.value), weights);
-      const T d_kl =
-          kl_slope(ops, delta, kind.straight_through ? spec::KlEstimator::kK2 : kind.value);
-      ops.multiply_(d_kl, weights);
-      ops.scale_(d_kl, config.kl_loss_coef);
-      ops.add_(d_log_probs, d_kl);
-    }
-    if (options.entropy) {
-      d_entropy = ops.clone(weights);
-      ops.scale_(d_entropy, -config.entropy_coeff);
-    }
-  }
-  T d_hidden = log_probs_backward(ops, w, tape.hidden, rows, targets, out,
-                                  batch.by_row(d_log_probs), batch.by_row(d_entropy), options);
-  backward(ops, w, std::move(tape), std::move(d_hidden));
-  return statistics;
-}
-
-struct ValueMicroStatistics {
-  double loss = 0;  ///< share of the mini-batch's
-  double clip_fraction = 0, mean = 0, tokens = 0;
-};
-/// Forward, loss and backward of the critic.
-template <class Ops, class T = typename Ops::Tensor>
-ValueMicroStatistics value_micro_batch(Ops& ops, const Weights<T>& w, const Experience<T>& e,
-                                       std::int64_t first, std::int64_t count, double cliprange,
-                                       spec::LossAggregation aggregation, const LossScale& scale,
-                                       const spec::Checkpointing& keep) {
-  const DeviceBatch<Ops> batch(ops, e.sequences, first, count);
-  Tape<T> tape = forward_train(ops, w, batch.tokens(), keep);
-  const T rows = batch.response_rows();
-  const T& mask = batch.mask();
-  ValueMicroStatistics statistics;
-  T d_values;
-  {
-    const T values = batch.by_sequence(scores(ops, w, tape.hidden, rows));
-    const T weights = loss_weights(ops, mask, aggregation, scale);
-    ValueGradient<T> loss = value_loss(ops, values, batch.part(e.returns), batch.part(e.values),
-                                       mask, weights, cliprange);
-    statistics.loss = loss.loss;
-    statistics.clip_fraction = loss.clip_fraction;
-    statistics.tokens = ops.read(ops.sum(mask));
-    statistics.mean = masked_mean(ops, values, mask, statistics.tokens);
-    d_values = std::move(loss.d_values);
-  }
-  T d_hidden = scores_backward(ops, w, tape.hidden, rows, batch.by_row(d_values));
-  backward(ops, w, std::move(tape), std::move(d_hidden));
-  return statistics;
-}
-
-struct CrossEntropyStatistics {
-  double loss = 0, accuracy = 0;  ///< of tokens
-};
-/// Forward, cross entropy and backward of rows [first, first + count); the loss is divided by
-/// `tokens`. Returns this micro-batch's shares of it and of the accuracy.
-template <class Ops, class T = typename Ops::Tensor>
-CrossEntropyStatistics cross_entropy_micro_batch(Ops& ops, const Weights<T>& w,
-                                                 const Sequences<T>& all, std::int64_t first,
-                                                 std::int64_t count, double tokens,
-                                                 const spec::Checkpointing& keep) {
-  const DeviceBatch<Ops> batch(ops, all, first, count);
-  Tape<T> tape = forward_train(ops, w, batch.tokens(), keep);
-  const T weights = ops.clone(batch.mask());
-  ops.divide_(weights, tokens);
-  const T flat = batch.by_row(weights);
-  LogProbOptions options;
-  options.accuracy = true;
-  CrossEntropy<T> out =
-      cross_entropy(ops, w, tape.hidden, batch.response_rows(), batch.targets(), flat, options);
-  const CrossEntropyStatistics statistics{-weighted_sum(ops, out.values.log_probs, flat),
-                                          weighted_sum(ops, out.values.right, flat)};
-  backward(ops, w, std::move(tape), std::move(out.d_hidden));
-  return statistics;
-}
-
-struct PairMicroStatistics {
-  double loss = 0, right = 0, margin = 0;  ///< see PairGradient
-};
-/// Forward, Bradley-Terry loss and backward of `count` pairs from pair `first` on: of each micro-batch
-/// all chosen, then all rejected, with host `margins` (P,). The loss is divided by `all_pairs`.
-template <class Ops, class T = typename Ops::Tensor>
-PairMicroStatistics pair_micro_batch(Ops& ops, const Weights<T>& w, const Sequences<T>& pairs,
-                                     const T& margins, std::int64_t first, std::int64_t count,
-                                     double center, double all_pairs,
-                                     const spec::Checkpointing& keep) {
-  const DeviceBatch<Ops> batch(ops, pairs, 2 * first, 2 * count);
-  Tape<T> tape = forward_train(ops, w, batch.tokens(), keep);
-  const T last = batch.last_token_rows();
-  PairMicroStatistics statistics;
-  T d_scores;
-  {
-    const T both = ops.view(scores(ops, w, tape.hidden, last), {2, -1});
-    PairGradient<T> loss =
-        pairwise_loss(ops, both, part_on_device(ops, margins, first, count), center, all_pairs);
-    statistics = {loss.loss, loss.right, loss.margin};
-    d_scores = std::move(loss.d_scores);
-  }
-  T d_hidden = scores_backward(ops, w, tape.hidden, last, ops.view(d_scores, {-1}));
-  backward(ops, w, std::move(tape), std::move(d_hidden));
-  return statistics;
-}
-
-/// A batch of pairs on the host: for each micro-batch all chosen, then all rejected.
-template <class T>
-struct Preferences {
-  Sequences<T> sequences;
-  T reference;  // (B,) float32: log-probabilities of whole responses under the reference
-};
-/// Forward, DPO's loss and backward of `count` pairs from pair `first` on. Sums over the pairs; the
-/// loss is divided by `all_pairs`.
-template <class Ops, class T = typename Ops::Tensor>
-PreferenceStatistics preference_micro_batch(Ops& ops, const Weights<T>& w,
-                                            const Preferences<T>& all, std::int64_t first,
-                                            std::int64_t count, const spec::DpoConfig& config,
-                                            double all_pairs, const spec::Checkpointing& keep) {
-  const DeviceBatch<Ops> batch(ops, all.sequences, 2 * first, 2 * count);
-  Tape<T> tape = forward_train(ops, w, batch.tokens(), keep);
-  const T rows = batch.response_rows();
-  const T targets = batch.targets();
-  const LogProbOptions options;
-  const LogProbs<T> out = log_probs(ops, w, tape.hidden, rows, targets, options);
-  PreferenceGradient<T> loss = preference_loss(ops, batch.by_sequence(out.log_probs), batch.mask(),
-                                               batch.part(all.reference), config, all_pairs);
-  T d_hidden = log_probs_backward(ops, w, tape.hidden, rows, targets, out,
-                                  batch.by_row(std::exchange(loss.d_log_probs, {})), T(), options);
-  backward(ops, w, std::move(tape), std::move(d_hidden));
-  return loss.statistics;
 }
 
 // ---- generation ----

@@ -3,6 +3,10 @@
 // A batch of P pairs is 2 P sequences: all chosen, then all rejected.
 #pragma once
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "spec/job.h"
 #include "step/losses.h"
 
@@ -61,6 +65,16 @@ struct PreferenceStatistics {
   double right = 0;                                   ///< pairs whose chosen reward is higher
   double chosen_log_prob = 0, rejected_log_prob = 0;  ///< of whole responses
 };
+/// Means over `pairs`, with TRL's names.
+[[nodiscard]] inline std::vector<std::pair<std::string, double>> preference_means(
+    const PreferenceStatistics& s, double pairs) {
+  return {{"rewards/chosen", s.chosen_reward / pairs},
+          {"rewards/rejected", s.rejected_reward / pairs},
+          {"rewards/accuracies", s.right / pairs},
+          {"rewards/margins", (s.chosen_reward - s.rejected_reward) / pairs},
+          {"logps/chosen", s.chosen_log_prob / pairs},
+          {"logps/rejected", s.rejected_log_prob / pairs}};
+}
 template <class T>
 struct PreferenceGradient {
   T d_log_probs;  // (2 P, R)

@@ -94,13 +94,9 @@ std::unique_ptr<bridge::Runtime::Scope> ModelWorker::hold(bool weights) {
   return runtime_.hold(tags);
 }
 
-double ModelWorker::update(double lr, double max_norm) {
-  const double norm = optimizer_->reduce_grads(max_norm);
-  optimizer_->begin_step();
-  runtime_.for_each_window(
-      tag("optimizer"), bridge::Access::kWrite,
-      [&](std::size_t first, std::size_t count) { optimizer_->step_units(lr, first, count); });
-  return norm;
+void ModelWorker::for_each_window(
+    const std::function<void(std::size_t first, std::size_t count)>& visit) {
+  runtime_.for_each_window(tag("optimizer"), bridge::Access::kWrite, visit);
 }
 
 void ModelWorker::load() {

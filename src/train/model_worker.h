@@ -54,10 +54,9 @@ class ModelWorker {
   [[nodiscard]] const WorkerSpec& spec() const { return spec_; }
   [[nodiscard]] const spec::Architecture& shape() const { return shape_; }
 
-  /// One optimizer step: reduces gradients over the ranks, clips them to `max_norm` (if positive) and
-  /// steps unit by unit, through the windows of the optimizer's states where they are streamed.
-  /// Returns the norm before clipping.
-  double update(double lr, double max_norm);
+  /// Of an update: visit(first, count) for the trained units whose optimizer states are on the device
+  /// together, window by window where they are streamed.
+  void for_each_window(const std::function<void(std::size_t first, std::size_t count)>& visit);
 
   /// Weights from the folder, or random ones from the seed where it has none and the role trains all
   /// of them; optimizer states zero. Says what the folder lacks and what of it is not used. A scalar

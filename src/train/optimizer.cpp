@@ -51,13 +51,16 @@ void Optimizer::zero_grads() {
   step::zero_gradients(ops_, units_);
 }
 
-double Optimizer::reduce_grads(double max_norm) {
+void Optimizer::reduce_gradients() {
   const bridge::NoAutograd no_autograd;
   for (const OptimizerUnit& unit : units_) {
     at::Tensor gradients = unit.gradients;
     ranks_.all_reduce(gradients);
   }
-  const double norm = step::gradient_norm(ops_, units_);
+}
+
+void Optimizer::clip_gradients(double norm, double max_norm) {
+  const bridge::NoAutograd no_autograd;
   if (!std::isfinite(norm)) {
     throw Error(ErrorCode::kInternal,
                 format("The gradient's norm is {} at optimizer step {}; the weights are as before "
@@ -68,18 +71,19 @@ double Optimizer::reduce_grads(double max_norm) {
     const double scale = max_norm / (norm + 1e-6);
     for (const OptimizerUnit& unit : units_) ops_.scale_(unit.gradients, scale);
   }
-  return norm;
 }
 
-void Optimizer::step_units(double lr, std::size_t first, std::size_t count) {
+step::Update Optimizer::begin_step(double lr) {
+  return {spec_, config_, lr, ++steps_, seed_};
+}
+
+void Optimizer::step_units(const step::Update& update, std::size_t first, std::size_t count) {
   const bridge::NoAutograd no_autograd;
-  const step::Update update{spec_, config_, lr, steps_, seed_};
   for (std::size_t i = first; i < first + count; ++i) step::step_unit(ops_, units_[i], update);
 }
 
 void Optimizer::step(double lr) {
-  begin_step();
-  step_units(lr, 0, units_.size());
+  step_units(begin_step(lr), 0, units_.size());
 }
 
 }  // namespace neap::train

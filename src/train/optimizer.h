@@ -3,7 +3,7 @@
 // Ranks     every rank steps with the same gradients, the sum of all ranks', and rounds by the same
 //           random numbers, so weights stay the same.
 //
-// Memory    reduce_grads touches gradients only. step_units touches the weights, gradients and state
+// Memory    reducing and clipping touch gradients only. step_units touches the weights, gradients and state
 //           of its units only.
 //
 // Threads   one at a time.
@@ -43,15 +43,16 @@ class Optimizer {
             std::uint64_t seed, std::vector<OptimizerUnit> units, parallel::Communicator& ranks);
 
   void zero_grads();
-  /// Adds the ranks' gradients, one unit at a time. Then the norm over all units, before clipping;
-  /// gradients are scaled down to `max_norm` if it is positive and less. Fails when the norm is not
-  /// finite: a step from it would destroy the model.
-  double reduce_grads(double max_norm);
+  /// Adds the ranks' gradients, one unit at a time.
+  void reduce_gradients();
+  /// Scales gradients of this norm down to `max_norm` if it is positive and less. Fails when the norm
+  /// is not finite: a step from it would destroy the model.
+  void clip_gradients(double norm, double max_norm);
 
-  /// Counts a step; step_units then makes it.
-  void begin_step() { ++steps_; }
+  /// Counts a step; step_units, or step::step_unit for each unit, then makes it.
+  [[nodiscard]] step::Update begin_step(double lr);
   /// The step of units [first, first + count). Any split into ranges gives the same bits.
-  void step_units(double lr, std::size_t first, std::size_t count);
+  void step_units(const step::Update& update, std::size_t first, std::size_t count);
   /// A whole step at learning rate `lr`.
   void step(double lr);
 

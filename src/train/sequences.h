@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "step/phases.h"
+#include "step/batch.h"
 
 namespace neap::train {
 

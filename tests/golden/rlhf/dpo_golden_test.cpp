@@ -3,6 +3,9 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+
 #include "../model/golden_weights.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -10,6 +13,7 @@
 #include "model/transformer.h"
 #include "spec/layout.h"
 #include "step/phases.h"
+#include "step/training.h"
 #include "train/sequences.h"
 
 namespace neap::rlhf {
@@ -91,7 +95,8 @@ void expect_run(const std::string& name, const std::string& kind, const Json& st
   model::Transformer& t = *model.transformer;
   const spec::DpoConfig config = config_of(kind);
   const auto pairs = static_cast<double>(goldens()["pairs"].size());
-  step::Preferences<at::Tensor> batch{sequences_of(goldens()["pairs"]), {}};
+  step::Experience<at::Tensor> batch;
+  batch.sequences = sequences_of(goldens()["pairs"]);
   std::vector<at::Tensor> sums;
   step::log_prob_phase(
       t.ops(), t.weights(), batch.sequences, 4, {},
@@ -99,31 +104,26 @@ void expect_run(const std::string& name, const std::string& kind, const Json& st
         sums.push_back(
             (values.log_probs * batch.sequences.mask.narrow(0, m.first, m.count)).sum(-1));
       });
-  batch.reference = at::cat(sums);
+  batch.reference_sums = at::cat(sums);
   using spec::CheckpointMode;
   const CheckpointMode modes[] = {CheckpointMode::kNone, CheckpointMode::kSelective,
                                   CheckpointMode::kFull};
   for (std::size_t step = 0; step < steps.size(); ++step) {
     SCOPED_TRACE(step);
     const spec::Checkpointing keep = spec::checkpointing(modes[step % 3], model.shape);
-    step::PreferenceStatistics all;
+    std::map<std::string, double> all;
     for (std::int64_t first = 0; first < 4; first += 2) {
-      const step::PreferenceStatistics s =
-          step::preference_micro_batch(t.ops(), t.weights(), batch, first, 2, config, pairs, keep);
-      all.loss += s.loss;
-      all.chosen_reward += s.chosen_reward / pairs;
-      all.rejected_reward += s.rejected_reward / pairs;
-      all.right += s.right / pairs;
-      all.chosen_log_prob += s.chosen_log_prob / pairs;
-      all.rejected_log_prob += s.rejected_log_prob / pairs;
+      for (const step::LossNumber& number :
+           step::train_micro_batch(t.ops(), t.weights(), batch, first, 2,
+                                   step::PreferenceObjective{config, pairs}, keep))
+        all[number.name] += number.value * number.weight.value_or(pairs) / pairs;
     }
-    expect_near(all.loss, steps[step], "loss");
-    expect_near(all.chosen_reward, steps[step], "rewards/chosen");
-    expect_near(all.rejected_reward, steps[step], "rewards/rejected");
+    expect_near(all.at("train/loss"), steps[step], "loss");
+    for (const char* mean :
+         {"rewards/chosen", "rewards/rejected", "logps/chosen", "logps/rejected"})
+      expect_near(all.at(mean), steps[step], mean);
     // Before the first step the gains are zero but for rounding.
-    if (step > 0) expect_near(all.right, steps[step], "rewards/accuracies");
-    expect_near(all.chosen_log_prob, steps[step], "logps/chosen");
-    expect_near(all.rejected_log_prob, steps[step], "logps/rejected");
+    if (step > 0) expect_near(all.at("rewards/accuracies"), steps[step], "rewards/accuracies");
     model.adamw(static_cast<std::int64_t>(step) + 1);
   }
 }

@@ -7,7 +7,7 @@
 
 #include "bridge/no_autograd.h"
 #include "model/transformer.h"
-#include "plan/phase_passes.h"
+#include "plan/counted_backend.h"
 #include "random_job.h"
 
 namespace neap {

@@ -1,17 +1,23 @@
-// Random jobs: the passes of every phase on libtorch and over counting operations ask for the same
-// tensors, request by request.
+// Random jobs: every phase, run by the trainer's backend with libtorch, asks for the tensors that the
+// plan's backend counts, request by request.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "bridge/no_autograd.h"
 #include "conformance.h"
 #include "model/transformer.h"
-#include "plan/phase_passes.h"
+#include "parallel/communicator.h"
+#include "plan/counted_backend.h"
+#include "plan/generation_passes.h"
 #include "random_job.h"
+#include "rlhf/live_backend.h"
+#include "train/optimizer.h"
 
 namespace neap::plan {
 namespace {
@@ -31,8 +37,11 @@ class AtenWorld {
 
   [[nodiscard]] static step::KernelProfile profile() { return testing::test_profile(); }
   [[nodiscard]] const step::Weights<at::Tensor>& weights(const ModelRole& role) {
+    return model(role).weights();
+  }
+  [[nodiscard]] model::Transformer& model(const ModelRole& role) {
     const Outside outside;
-    return model_of(role).transformer->weights();
+    return *model_of(role).transformer;
   }
   [[nodiscard]] std::vector<step::TrainedUnit<at::Tensor>> units(const ModelRole& role) {
     const Outside outside;
@@ -103,6 +112,43 @@ class AtenWorld {
   std::map<std::string, Model> models_;
 };
 
+parallel::Communicator& alone() {
+  static const auto communicator = parallel::make_single();
+  return *communicator;
+}
+
+// A phase as the trainer runs it, on data of the plan's sizes. Generations are compared by the passes
+// that a plan counts.
+void run_live(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& phase,
+              const std::function<void()>& begin) {
+  const ModelRole role = role_of(r.models, phase);
+  if (phase.body == spec::Body::kGenerate) {
+    (void)world.weights(role);
+    begin();
+    return GenerationPasses<AtenWorld>(world, r.job).run(role, phase, 7);
+  }
+  const auto host = [&](const step::Shape& shape, Dtype dtype) {
+    return world.host(shape, dtype, 0);
+  };
+  const step::KernelProfile profile = testing::test_profile();
+  const auto e =
+      PhaseInputs<at::Tensor, decltype(host)>(r.job, profile, host).experience(role.shape, phase);
+  std::optional<train::Optimizer> optimizer;
+  rlhf::LiveTraining training;
+  if (phase.trains()) {
+    optimizer.emplace(role.optimizer, optimizer_of(role, r.dtype), 7, world.units(role), alone());
+    training.optimizer = &*optimizer;
+    training.checkpointing = &role.checkpointing;
+    training.updates = {0, spec::update_shape(r.job, phase.body).updates()};
+    training.learning_rate = [](std::int64_t) { return 1e-3; };
+    training.scale = [](std::int64_t) { return step::LossScale{1, 1, 1}; };
+    training.for_each_window = [&](const auto& visit) { visit(0, optimizer->units().size()); };
+  }
+  rlhf::LiveBackend backend(r.job, world.model(role), e, training);
+  begin();
+  backend.run(phase);
+}
+
 void compare(std::uint64_t seed) {
   const testing::RandomJob r = testing::random_job(seed);
   AtenWorld world(r.dtype);
@@ -116,14 +162,9 @@ void compare(std::uint64_t seed) {
   for (const spec::Phase& phase : recipe.phases) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", phase " + std::string(to_string(phase.id)));
     const bridge::NoAutograd no_autograd;
-    const auto run = [&] {
-      PhasePasses<AtenWorld> passes(world, r.job);
-      passes.run(r.models, phase, 7);
-    };
     // On a GPU libraries keep what their first call makes.
-    if (testing::test_device().is_cuda()) run();
-    testing::start_recording();
-    run();
+    if (testing::test_device().is_cuda()) run_live(world, r, phase, [] {});
+    run_live(world, r, phase, [] { testing::start_recording(); });
     const testing::Requests measured = testing::stop_recording();
     testing::RecordingSink sink;
     step::CountingOps ops(sink, testing::test_profile(), 1 << 20);

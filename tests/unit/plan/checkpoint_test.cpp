@@ -4,7 +4,7 @@
 #include "plan/checkpoint_ladder.h"
 #include "plan/counted_memory.h"
 #include "plan/device_rates.h"
-#include "plan/phase_passes.h"
+#include "plan/counted_backend.h"
 
 namespace neap::plan {
 namespace {

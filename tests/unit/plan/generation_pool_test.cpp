@@ -4,7 +4,7 @@
 #include <random>
 
 #include "plan/counted_memory.h"
-#include "plan/phase_passes.h"
+#include "plan/counted_backend.h"
 #include "plan/transients.h"
 #include "step/phases.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "plan/counted_memory.h"
-#include "plan/phase_passes.h"
+#include "plan/counted_backend.h"
 
 namespace neap::plan {
 

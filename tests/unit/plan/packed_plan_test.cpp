@@ -4,9 +4,10 @@
 #include <numeric>
 
 #include "../operations/random_job.h"
+#include "plan/counted_backend.h"
 #include "plan/counted_memory.h"
-#include "plan/phase_passes.h"
 #include "plan/tunables.h"
+#include "step/phases.h"
 
 namespace neap::plan {
 namespace {
@@ -130,19 +131,16 @@ TEST(PackedPlan, BoundsEveryMicroBatch) {
           job.algorithm.rollout_correction.weighs_batch() ? values : CountedTensor();
       const CountedTensor noise =
           spec::draws_tokens(job.actor.loss_mode) ? values : CountedTensor();
-      const step::Experience<CountedTensor> e{all,    values, values, values,
-                                              values, values, weighs, noise};
-      step::LogProbOptions options;
-      options.temperature = job.log_prob_temperature();
-      options.entropy = job.actor.entropy_coeff != 0;
+      const step::Experience<CountedTensor> e{all,    values, values, values, values,
+                                              values, weighs, noise,  {},     {}};
       for (const step::MicroBatch& m : all.packed->cuts.at(0)) {
         if (sft) {
-          (void)step::cross_entropy_micro_batch(ops, w, all, m.first, m.count, 1,
-                                                random.role.checkpointing);
+          (void)step::train_micro_batch(ops, w, e, m.first, m.count, step::CrossEntropyObjective{},
+                                        random.role.checkpointing);
         } else {
-          (void)step::policy_micro_batch(ops, w, e, m.first, m.count,
-                                         step::policy_objective(job, {}), options,
-                                         random.role.checkpointing);
+          (void)step::train_micro_batch(ops, w, e, m.first, m.count,
+                                        step::PolicyObjective::of(job, {}),
+                                        random.role.checkpointing);
         }
       }
     });

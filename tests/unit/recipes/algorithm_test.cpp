@@ -2,11 +2,12 @@
 // response) as a list of phases with bodies that are there, and a loss that is not.
 #include <gtest/gtest.h>
 
+#include "plan/counted_backend.h"
 #include "plan/phase_schedule.h"
 #include "plan/tags.h"
 #include "plan/transients.h"
 #include "step/counting_ops.h"
-#include "step/losses.h"
+#include "step/training.h"
 
 namespace neap {
 namespace {
@@ -81,14 +82,24 @@ TEST(AlgorithmRecipe, ItsPhasesArePlannedAndFitUnderACeiling) {
   EXPECT_FALSE(plan.peak.is_zero());
 }
 
-// The new loss: -log sigmoid(gap) of scores against a baseline, and its gradient.
-template <class Ops, class T = typename Ops::Tensor>
-T gap_gradient(Ops& ops, const T& scores, const T& baseline) {
-  const T gap = ops.subtract(scores, baseline);
-  const T d = ops.sigmoid(ops.negate(gap));
-  ops.scale_(d, -1);
-  return d;
-}
+// The new loss: the log-probability of the responses, pushed down by `strength`.
+struct Unlikelihood {
+  double strength = 1;
+  static constexpr std::int64_t kSequencesOfRow = 1;
+
+  template <class Ops, class T = typename Ops::Tensor>
+  T d_hidden(Ops& ops, const step::Weights<T>& w, const step::Experience<T>&,
+             const step::DeviceBatch<Ops>& batch, const T& hidden,
+             step::LossNumbers& numbers) const {
+    const T rows = batch.response_rows(), targets = batch.targets();
+    const auto out = step::log_probs(ops, w, hidden, rows, targets, {});
+    const T slope = ops.clone(batch.mask());
+    ops.scale_(slope, strength);
+    numbers = {{"train/loss", step::weighted_sum(ops, batch.by_sequence(out.log_probs), slope)}};
+    return step::log_probs_backward(ops, w, hidden, rows, targets, out, batch.by_row(slope), T(),
+                                    {});
+  }
+};
 
 class Bytes final : public step::MemorySink {
  public:
@@ -104,14 +115,28 @@ class Bytes final : public step::MemorySink {
 TEST(AlgorithmRecipe, ANewLossIsCountedByRunningIt) {
   Bytes memory;
   step::CountingOps ops(memory, {}, 1);
-  const auto scores = step::CountedTensor::outside({6, 10}, step::Dtype::kFloat32);
-  {
-    const auto d = gap_gradient(ops, scores, scores);
-    EXPECT_EQ(d.shape(), scores.shape());
-    EXPECT_EQ(memory.held, 240);
-  }
-  EXPECT_EQ(memory.held, 0);
-  EXPECT_EQ(memory.peak, 3 * 240);
+  spec::Job job;
+  plan::ModelRole role;
+  role.shape = tiny();
+  role.trained = true;
+  const auto host = [](const step::Shape& shape, step::Dtype dtype) {
+    return step::CountedTensor::outside(shape, dtype);
+  };
+  const spec::Phase phase = best_of_n(job).phases[2];
+  const step::KernelProfile profile;
+  const auto e = plan::PhaseInputs<step::CountedTensor, decltype(host)>(job, profile, host)
+                     .experience(role.shape, phase);
+  const auto weights = plan::counted_weights(role, step::Dtype::kFloat32);
+  const auto peak = [&](const auto& objective) {
+    memory.peak = 0;
+    EXPECT_EQ(step::train_micro_batch(ops, weights, e, 0, 2, objective, {}).at(0).name,
+              "train/loss");
+    EXPECT_EQ(memory.held, 0);
+    return memory.peak;
+  };
+  // Cross entropy holds logits and a copy of them.
+  EXPECT_GT(peak(Unlikelihood{}), 0);
+  EXPECT_LE(peak(Unlikelihood{}), peak(step::CrossEntropyObjective{}));
 }
 
 }  // namespace

@@ -90,10 +90,10 @@ TEST(Optimizer, AnySplitOfTheUnitsGivesTheSameBits) {
       Optimizer optimizer(config, spec, 11, random_units(spec), alone());
       for (int t = 0; t < 3; ++t) {
         random_gradients(optimizer.units());
-        optimizer.begin_step();
+        const step::Update update = optimizer.begin_step(config.lr);
         std::size_t first = 0;
         for (const std::size_t count : counts) {
-          optimizer.step_units(config.lr, first, count);
+          optimizer.step_units(update, first, count);
           first += count;
         }
       }
@@ -114,8 +114,8 @@ TEST(Optimizer, AStepOfAUnitLeavesOthersAlone) {
     random_gradients(optimizer.units());
     const at::Tensor first = optimizer.units()[0].weights.clone();
     const at::Tensor second = optimizer.units()[1].weights.clone();
-    optimizer.begin_step();
-    optimizer.step_units(0.01, 1, 1);
+    const step::Update update = optimizer.begin_step(0.01);
+    optimizer.step_units(update, 1, 1);
     EXPECT_TRUE(same_bits(optimizer.units()[0].weights, first));
     EXPECT_FALSE(same_bits(optimizer.units()[1].weights, second));
     const OptimizerUnit& untouched = optimizer.units()[0];
@@ -181,12 +181,15 @@ TEST(Optimizer, ClipsByTheNormOverAllUnitsAndRefusesNan) {
     units[0].gradients[0] = 3;
     units[1].gradients[0] = 4;
     Optimizer adam(config, spec, 0, units, alone());
-    EXPECT_DOUBLE_EQ(adam.reduce_grads(0), 5);
-    EXPECT_DOUBLE_EQ(adam.reduce_grads(1), 5);
+    model::AtenOps ops(at::kCPU);
+    EXPECT_DOUBLE_EQ(step::gradient_norm(ops, adam.units()), 5);
+    adam.clip_gradients(5, 0);
+    EXPECT_EQ(units[0].gradients[0].item<double>(), 3);
+    adam.clip_gradients(5, 1);
     EXPECT_NEAR(units[0].gradients[0].item<double>(), 0.6, 0.002);
     EXPECT_NEAR(units[1].gradients[0].item<double>(), 0.8, 0.002);
     units[1].gradients.fill_(std::numeric_limits<float>::quiet_NaN());
-    EXPECT_THROW(adam.reduce_grads(1), Error);
+    EXPECT_THROW(adam.clip_gradients(step::gradient_norm(ops, adam.units()), 1), Error);
   }
 }
 

@@ -7,6 +7,8 @@
 #include "../model/tiny_model.h"
 #include "bridge/no_autograd.h"
 #include "spec/loss_kinds.h"
+#include "step/phases.h"
+#include "step/training.h"
 
 namespace neap::train {
 namespace {
@@ -113,6 +115,26 @@ std::vector<double> sum_over(const spec::UpdateShape& shape, const Sequences& ba
   return sums;
 }
 
+// Of a micro-batch, by name.
+double number(const step::LossNumbers& all, const std::string& name) {
+  for (const step::LossNumber& n : all)
+    if (n.name == name) return n.value;
+  ADD_FAILURE() << name;
+  return 0;
+}
+// The elements that a mean is taken over.
+double weight(const step::LossNumbers& all, const std::string& name) {
+  for (const step::LossNumber& n : all)
+    if (n.name == name) return n.weight.value();
+  ADD_FAILURE() << name;
+  return 0;
+}
+step::Experience<at::Tensor> with_sequences(const Sequences& sequences) {
+  step::Experience<at::Tensor> out;
+  out.sequences = sequences;
+  return out;
+}
+
 class PackedForms : public ::testing::TestWithParam<Form> {};
 
 TEST_P(PackedForms, CrossEntropy) {
@@ -121,9 +143,10 @@ TEST_P(PackedForms, CrossEntropy) {
     const auto keep = spec::checkpointing(spec::CheckpointMode::kSelective, model.shape);
     expect_equal(model, rows_of(kRows, dtype), 1, 1, [&](const ArrangedBatch& b) {
       return sum_over({1, kRows, kRows, 4}, b.sequences, [&](auto first, auto count) {
-        const auto s = step::cross_entropy_micro_batch(model.model->ops(), model.model->weights(),
-                                                       b.sequences, first, count, 37, keep);
-        return std::vector<double>{s.loss, s.accuracy};
+        const auto s = step::train_micro_batch(model.model->ops(), model.model->weights(),
+                                               with_sequences(b.sequences), first, count,
+                                               step::CrossEntropyObjective{37}, keep);
+        return std::vector<double>{number(s, "train/loss"), number(s, "train/mean_token_accuracy")};
       });
     });
   }
@@ -186,10 +209,9 @@ TEST(PackedUpdates, OfThePolicy) {
         config.loss_agg_mode = *spec::parse_loss_aggregation(aggregation);
         config.use_kl_loss = true;
         config.entropy_coeff = 0.01;
-        step::LogProbOptions options;
-        options.entropy = true;
-        options.temperature = 0.7;
-        const step::PolicyObjective objective{config, {kTokens, 6, 13}};
+        step::PolicyObjective objective{config, {kTokens, 6, 13}};
+        objective.options.entropy = true;
+        objective.options.temperature = 0.7;
         const auto keep = spec::checkpointing(spec::CheckpointMode::kNone, model.shape);
         expect_equal(model, batch, 1, 2, [&](const ArrangedBatch& b) {
           step::Experience<at::Tensor> e;
@@ -199,11 +221,12 @@ TEST(PackedUpdates, OfThePolicy) {
           e.advantages = b.arranged(values(3, dtype));
           e.rollout_weights = b.arranged(values(4, dtype).add(2));
           return sum_over({1, kRows, kRows / 2, 2}, b.sequences, [&](auto first, auto count) {
-            const auto s = step::policy_micro_batch(model.model->ops(), model.model->weights(), e,
-                                                    first, count, objective, options, keep);
-            const double share = share_of(s.tokens);
-            return std::vector<double>{s.policy.loss, s.kl_loss, s.tokens,
-                                       s.policy.clip_fraction * share, s.policy.kl * share};
+            const auto s = step::train_micro_batch(model.model->ops(), model.model->weights(), e,
+                                                   first, count, objective, keep);
+            const double tokens = weight(s, "actor/ppo_kl"), share = share_of(tokens);
+            return std::vector<double>{number(s, "actor/pg_loss"), number(s, "actor/kl_loss"),
+                                       tokens, number(s, "actor/pg_clipfrac") * share,
+                                       number(s, "actor/ppo_kl") * share};
           });
         });
       }
@@ -230,9 +253,11 @@ TEST(PolicyUpdate, BypassModeWeighsTheLoss) {
     const step::PolicyObjective objective{
         actor, {kTokens, 6, 13}, value_or_throw(spec::bypass_terms(config))};
     model.zero_grads();
-    const auto s = step::policy_micro_batch(model.model->ops(), model.model->weights(), e, 0, 4,
-                                            objective, {}, {});
-    EXPECT_NEAR(s.weight, std::string_view(rollout_is) == "null" ? 0 : 1e-9, 1e-15);
+    const auto s =
+        step::train_micro_batch(model.model->ops(), model.model->weights(), e, 0, 4, objective, {});
+    if (std::string_view(rollout_is) != "null") {
+      EXPECT_NEAR(number(s, "rollout_corr/rollout_is_mean"), 1e-9, 1e-15);
+    }
     return model.copy_grads();
   };
   const auto plain = gradients("null"), weighed = gradients("token");
@@ -254,11 +279,14 @@ TEST(PackedUpdates, OfTheCritic) {
         e.returns = b.arranged(values(1, dtype));
         e.values = b.arranged(values(2, dtype));
         return sum_over({1, kRows, kRows, 4}, b.sequences, [&](auto first, auto count) {
-          const auto s = step::value_micro_batch(
-              model.model->ops(), model.model->weights(), e, first, count, 0.2,
-              *spec::parse_loss_aggregation(aggregation), {kTokens, 6, 13}, keep);
-          const double share = share_of(s.tokens);
-          return std::vector<double>{s.loss, s.tokens, s.mean * share, s.clip_fraction * share};
+          const step::ValueObjective objective{
+              0.2, *spec::parse_loss_aggregation(aggregation), {kTokens, 6, 13}};
+          const auto s = step::train_micro_batch(model.model->ops(), model.model->weights(), e,
+                                                 first, count, objective, keep);
+          const double tokens = weight(s, "critic/vpred_mean"), share = share_of(tokens);
+          return std::vector<double>{number(s, "critic/vf_loss"), tokens,
+                                     number(s, "critic/vpred_mean") * share,
+                                     number(s, "critic/vf_clipfrac") * share};
         });
       });
     }
@@ -275,11 +303,15 @@ TEST(PackedUpdates, OfPairs) {
       TestModel model(model::testing::tiny_llama(), spec::Head::kScalar, std::nullopt, dtype);
       const at::Tensor margins = at::arange(kPairs, dtype).mul_(0.1);
       const auto work = [&](const ArrangedBatch& b) {
-        const at::Tensor own = b.arranged_rows(margins);
+        step::Experience<at::Tensor> e = with_sequences(b.sequences);
+        e.margins = b.arranged_rows(margins);
         return sum_over(shape, b.sequences, [&](auto first, auto count) {
-          const auto s = step::pair_micro_batch(model.model->ops(), model.model->weights(),
-                                                b.sequences, own, first, count, 0.01, kPairs, keep);
-          return std::vector<double>{s.loss, s.right, s.margin};
+          const auto s =
+              step::train_micro_batch(model.model->ops(), model.model->weights(), e, first, count,
+                                      step::PairObjective{0.01, kPairs}, keep);
+          const double n = weight(s, "train/margin");
+          return std::vector<double>{number(s, "train/loss"), number(s, "train/accuracy") * n,
+                                     number(s, "train/margin") * n};
         });
       };
       expect_equal(model, batch, 2, 1, work);
@@ -290,12 +322,16 @@ TEST(PackedUpdates, OfPairs) {
       spec::DpoConfig config;
       config.loss_type = *spec::parse_preference_loss(kind);
       const auto work = [&](const ArrangedBatch& b) {
-        const step::Preferences<at::Tensor> all{b.sequences,
-                                                b.arranged(at::arange(kRows, dtype).mul_(-1.3))};
+        step::Experience<at::Tensor> e = with_sequences(b.sequences);
+        e.reference_sums = b.arranged(at::arange(kRows, dtype).mul_(-1.3));
         return sum_over(shape, b.sequences, [&](auto first, auto count) {
-          const auto s = step::preference_micro_batch(model.model->ops(), model.model->weights(),
-                                                      all, first, count, config, kPairs, keep);
-          return std::vector<double>{s.loss, s.chosen_reward, s.rejected_reward, s.right};
+          const auto s =
+              step::train_micro_batch(model.model->ops(), model.model->weights(), e, first, count,
+                                      step::PreferenceObjective{config, kPairs}, keep);
+          const double n = weight(s, "rewards/chosen");
+          return std::vector<double>{number(s, "train/loss"), number(s, "rewards/chosen") * n,
+                                     number(s, "rewards/rejected") * n,
+                                     number(s, "rewards/accuracies") * n};
         });
       };
       expect_equal(model, batch, 2, 1, work);
@@ -326,10 +362,10 @@ TEST(PackedBatch, IsRestoredAndWithinItsLimits) {
   const bridge::NoAutograd no_autograd;
   TestModel model(model::testing::tiny_llama(), spec::Head::kLanguageModel, std::nullopt,
                   at::kFloat);
-  EXPECT_EQ(step::cross_entropy_micro_batch(model.model->ops(), model.model->weights(),
-                                            empty.sequences, 0, 1, 1, {})
-                .loss,
-            0);
+  const auto s = step::train_micro_batch(model.model->ops(), model.model->weights(),
+                                         with_sequences(empty.sequences), 0, 1,
+                                         step::CrossEntropyObjective{}, {});
+  EXPECT_EQ(number(s, "train/loss"), 0);
   for (const at::Tensor& gradient : model.grads) EXPECT_EQ(gradient.abs().max().item<double>(), 0);
   EXPECT_THROW((void)arrange(batch, {4, kWidth - 1, 1, kRows}, Use::kScoring), Error);
 }

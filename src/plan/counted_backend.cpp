@@ -1,6 +1,11 @@
-#include "plan/phase_passes.h"
+#include "plan/counted_backend.h"
 
-#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "plan/generation_passes.h"
+#include "step/bind.h"
+#include "step/runner.h"
 
 namespace neap::plan {
 namespace {
@@ -23,28 +28,14 @@ void bind_units(Weights& w, const std::vector<spec::FlatUnit>& units, Dtype dtyp
   }
 }
 
+// What a generation takes.
 class CountedWorld {
  public:
   using Ops = CountingOps;
   CountedWorld(CountingOps& ops, Dtype dtype) : ops_(ops), dtype_(dtype) {}
 
   [[nodiscard]] CountingOps& ops() { return ops_; }
-  [[nodiscard]] Dtype dtype() const { return dtype_; }
-  [[nodiscard]] const step::KernelProfile& profile() const { return ops_.profile(); }
   [[nodiscard]] Weights weights(const ModelRole& role) { return counted_weights(role, dtype_); }
-  [[nodiscard]] std::vector<step::TrainedUnit<CountedTensor>> units(const ModelRole& role) {
-    std::vector<step::TrainedUnit<CountedTensor>> out;
-    const spec::OptimizerSpec optimizer = optimizer_of(role, dtype_);
-    for (spec::FlatUnit& unit : trained_units(role)) {
-      const auto flat = [](std::int64_t n, Dtype d) { return CountedTensor::outside({n}, d); };
-      const std::int64_t n = unit.elements;
-      out.push_back(step::make_trained_unit(
-          optimizer, std::move(unit), std::ssize(out), flat(n, dtype_),
-          flat(n, optimizer.gradients),
-          [&](const spec::StateTensor& t) { return flat(t.elements, t.dtype); }));
-    }
-    return out;
-  }
   [[nodiscard]] step::SlotCache<CountedTensor> cache(const ModelRole& role, std::int64_t batch,
                                                      std::int64_t tokens) {
     const step::Shape shape{batch, role.shape.num_key_value_heads, tokens, role.shape.head_dim};
@@ -67,7 +58,91 @@ class CountedWorld {
   Dtype dtype_;
 };
 
+CountedTensor outside(const step::Shape& shape, Dtype dtype) {
+  return CountedTensor::outside(shape, dtype);
+}
+
+// One phase; what it computes is dropped.
+class CountedBackend {
+  using T = CountedTensor;
+
+ public:
+  using Ops = CountingOps;
+  CountedBackend(CountingOps& ops, const spec::Job& job, ModelRole role, Dtype dtype,
+                 const spec::Phase& phase, std::int64_t most_decode_steps)
+      : ops_(ops),
+        job_(job),
+        role_(std::move(role)),
+        dtype_(dtype),
+        most_decode_steps_(most_decode_steps) {
+    if (phase.body == spec::Body::kGenerate) return;
+    weights_ = counted_weights(role_, dtype);
+    if (phase.part != spec::TrainPart::kUpdate)
+      experience_ = PhaseInputs<T, decltype(&outside)>(job, ops.profile(), &outside)
+                        .experience(role_.shape, phase);
+    if (phase.trains()) make_units();
+  }
+
+  [[nodiscard]] CountingOps& ops() { return ops_; }
+  [[nodiscard]] const spec::Job& job() const { return job_; }
+  [[nodiscard]] const Weights& weights() const { return weights_; }
+  [[nodiscard]] const step::Experience<T>& experience() const { return experience_; }
+  void take_log_probs(const step::LogProbs<T>&) {}
+  void take_scores(const T&) {}
+  void generate(const spec::Phase& phase) {
+    CountedWorld world(ops_, dtype_);
+    GenerationPasses<CountedWorld>(world, job_).run(role_, phase, most_decode_steps_);
+  }
+
+  [[nodiscard]] const spec::Checkpointing& checkpointing() const { return role_.checkpointing; }
+  [[nodiscard]] const std::vector<step::TrainedUnit<T>>& units() const { return units_; }
+  /// All mini-batches of a step; an update alone is counted once.
+  [[nodiscard]] step::UpdateRange updates(const spec::Phase& phase) const {
+    return {0, spec::update_shape(job_, phase.body).updates()};
+  }
+  [[nodiscard]] step::LossScale scale(std::int64_t) const { return {1, 1, 1}; }
+  void take_numbers(const step::LossNumbers&) {}
+  void reduce_gradients() {}
+  void clip_gradients(double) {}
+  [[nodiscard]] step::Update begin_step(std::int64_t) const {
+    return {*optimizer_, role_.optimizer};
+  }
+  template <class Visit>
+  void for_each_window(const Visit& visit) const {
+    visit(std::size_t{0}, units_.size());
+  }
+
+ private:
+  void make_units() {
+    optimizer_ = optimizer_of(role_, dtype_);
+    const auto flat = [](std::int64_t n, Dtype d) { return outside({n}, d); };
+    for (spec::FlatUnit& unit : trained_units(role_)) {
+      const std::int64_t n = unit.elements;
+      units_.push_back(step::make_trained_unit(
+          *optimizer_, std::move(unit), std::ssize(units_), flat(n, dtype_),
+          flat(n, optimizer_->gradients),
+          [&](const spec::StateTensor& t) { return flat(t.elements, t.dtype); }));
+    }
+  }
+
+  CountingOps& ops_;
+  const spec::Job& job_;
+  ModelRole role_;
+  Dtype dtype_;
+  std::int64_t most_decode_steps_;
+  Weights weights_;
+  step::Experience<T> experience_;
+  std::optional<spec::OptimizerSpec> optimizer_;
+  std::vector<step::TrainedUnit<T>> units_;
+};
+
 }  // namespace
+
+ModelRole role_of(const JobModels& models, const spec::Phase& phase) {
+  ModelRole role = models.at(phase.model);
+  if (phase.adapter_off) role.lora = {};
+  return role;
+}
 
 std::vector<spec::FlatUnit> trained_units(const ModelRole& role) {
   return role.lora.rank > 0 ? spec::lora_layout(role.shape, role.head, role.lora)
@@ -118,8 +193,8 @@ Weights counted_weights(const ModelRole& role, Dtype dtype) {
 
 void count_phase(CountingOps& ops, const spec::Job& job, const JobModels& models, Dtype dtype,
                  const spec::Phase& phase, std::int64_t most_decode_steps) {
-  CountedWorld world(ops, dtype);
-  PhasePasses<CountedWorld>(world, job).run(models, phase, most_decode_steps);
+  CountedBackend backend(ops, job, role_of(models, phase), dtype, phase, most_decode_steps);
+  step::run_phase(backend, phase);
 }
 
 }  // namespace neap::plan

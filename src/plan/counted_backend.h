@@ -1,0 +1,36 @@
+// What phases ask of memory and time, by running their bodies (step/runner.h) over operations that
+// count, with weights and data of the job's sizes.
+//
+// Cost   milliseconds: two rounds are run of each loop, and of a long generation a few dozen steps.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/phase_inputs.h"
+#include "plan/tags.h"
+#include "step/counting_ops.h"
+#include "step/weights.h"
+
+namespace neap::plan {
+
+/// Units that training steps: the adapters', or the base's without them.
+[[nodiscard]] std::vector<spec::FlatUnit> trained_units(const ModelRole& role);
+
+/// The sequences of a micro-batch of a training phase, with as many rows as any.
+[[nodiscard]] step::Spans<step::CountedTensor> micro_batch_spans(const spec::Job& job,
+                                                                 const spec::Phase& phase);
+
+/// The model that a phase runs: without the adapter where the phase switches it off.
+[[nodiscard]] ModelRole role_of(const JobModels& models, const spec::Phase& phase);
+
+/// A model whose parameters take no memory: their regions are counted elsewhere.
+[[nodiscard]] step::Weights<step::CountedTensor> counted_weights(const ModelRole& role,
+                                                                 step::Dtype dtype);
+
+/// Runs a phase of `job` over counting operations. `most_decode_steps`: of a generation so many,
+/// evenly spread, the longest included.
+void count_phase(step::CountingOps& ops, const spec::Job& job, const JobModels& models,
+                 step::Dtype dtype, const spec::Phase& phase, std::int64_t most_decode_steps);
+
+}  // namespace neap::plan

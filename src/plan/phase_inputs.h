@@ -1,0 +1,98 @@
+// The data that a phase reads, in the sizes that a plan counts: padded, or the extremes of what can be
+// packed.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "plan/tags.h"
+#include "step/counting_ops.h"
+#include "step/training.h"
+
+namespace neap::plan {
+
+/// Packed sequences with which attention takes more scratch memory than with the most or the fewest;
+/// 0 where it does not.
+[[nodiscard]] std::int64_t further_sequences(const step::KernelProfile& profile,
+                                             const spec::Architecture& shape,
+                                             const step::PackingLimits& packing,
+                                             const step::SequenceLimits& limits);
+
+/// host(shape, dtype) makes a tensor on the host.
+template <class T, class Host>
+class PhaseInputs {
+ public:
+  PhaseInputs(const spec::Job& job, const step::KernelProfile& profile, const Host& host)
+      : job_(job),
+        profile_(profile),
+        host_(host),
+        width_(job.max_sequence_length()),
+        response_(job.data.max_response_length) {}
+
+  /// Of a phase that runs a model of this shape. Every tensor that any body may read; those that a job
+  /// may lack only where it has them.
+  [[nodiscard]] step::Experience<T> experience(const spec::Architecture& shape,
+                                               const spec::Phase& phase) const {
+    std::int64_t mini_batches = 1;
+    if (phase.trains()) {
+      const spec::UpdateShape update = spec::update_shape(job_, phase.body);
+      mini_batches = update.rows / update.mini_batch;
+    }
+    step::Experience<T> out;
+    out.sequences = sequences(shape, spec::batching_of(job_, phase), mini_batches);
+    const std::int64_t n = out.sequences.size();
+    const T per_token = floats({n, response_});
+    for (T* t :
+         {&out.old_log_probs, &out.ref_log_probs, &out.values, &out.advantages, &out.returns})
+      *t = per_token;
+    if (job_.algorithm.rollout_correction.weighs_batch()) out.rollout_weights = per_token;
+    if (spec::draws_tokens(job_.actor.loss_mode)) out.noise = per_token;
+    out.margins = floats({std::max<std::int64_t>(1, n / 2)});
+    out.reference_sums = floats({n});
+    return out;
+  }
+
+ private:
+  [[nodiscard]] T longs(const step::Shape& s) const { return host_(s, step::Dtype::kInt64); }
+  [[nodiscard]] T floats(const step::Shape& s) const { return host_(s, step::Dtype::kFloat32); }
+  [[nodiscard]] step::Sequences<T> padded(std::int64_t n) const {
+    return {longs({n, width_}),
+            longs({n, response_}),
+            longs({n, response_}),
+            floats({n, response_}),
+            longs({n}),
+            longs({n})};
+  }
+  /// `mini_batches` of so many rows as the phase takes, or what stands for them where they are packed.
+  [[nodiscard]] step::Sequences<T> sequences(const spec::Architecture& shape,
+                                             const spec::Batching& batching,
+                                             std::int64_t mini_batches) const {
+    if (batching.tokens == 0)
+      return padded(mini_batches * batching.most_rows * batching.sequences_of_row);
+    const step::SequenceLimits limits{width_, response_, batching.sequences_of_row};
+    const auto packing = step::PackingLimits::of(batching.tokens, batching.most_rows, limits);
+    const step::PackedLayout layout =
+        step::extreme_layout(batching.most_rows, batching.tokens, limits,
+                             further_sequences(profile_, shape, packing, limits));
+    step::Sequences<T> all = padded(std::ssize(layout.starts) - 1);
+    const std::int64_t tokens = layout.starts.back();
+    const std::int64_t counted = layout.counts.back();
+    all.packed = {longs({tokens}),
+                  longs({tokens}),
+                  longs({counted}),
+                  longs({counted}),
+                  longs({counted}),
+                  longs({all.size()}),
+                  layout.starts,
+                  layout.counts,
+                  step::Cuts(static_cast<std::size_t>(mini_batches), layout.micro_batches)};
+    return all;
+  }
+
+  const spec::Job& job_;
+  const step::KernelProfile& profile_;
+  const Host& host_;
+  std::int64_t width_, response_;
+};
+
+}  // namespace neap::plan

@@ -1,0 +1,93 @@
+// A phase of the job with its data: what step/runner.h needs, with libtorch.
+//
+// Threads   one at a time.   Failure   Error; c10::Error from libtorch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "model/transformer.h"
+#include "spec/job.h"
+#include "spec/recipe.h"
+#include "step/runner.h"
+#include "train/optimizer.h"
+
+namespace neap::rlhf {
+
+/// What a phase that trains works with.
+struct LiveTraining {
+  train::Optimizer* optimizer = nullptr;
+  const spec::Checkpointing* checkpointing = nullptr;
+  double max_norm = 0;  ///< of the gradients; 0: any
+  step::UpdateRange updates;
+  std::function<double(std::int64_t update)> learning_rate;
+  /// What losses are divided by in the mini-batch that starts with this rank's row `first`.
+  std::function<step::LossScale(std::int64_t first)> scale;
+  std::function<void(step::LossNumbers)> take_numbers;
+  /// visit(first, count) for the units whose states are on the device together.
+  std::function<void(const std::function<void(std::size_t, std::size_t)>&)> for_each_window;
+};
+
+class LiveBackend {
+ public:
+  using Ops = model::AtenOps;
+  /// Everything outlives the backend; `experience` is arranged as the phase takes it.
+  LiveBackend(const spec::Job& job, model::Transformer& model,
+              const step::Experience<at::Tensor>& experience, LiveTraining training = {});
+
+  /// Runs the body of a phase, which is open.
+  void run(const spec::Phase& phase);
+
+  /// Results on the host, joined: of log-probabilities and scores. Undefined where there are none.
+  [[nodiscard]] at::Tensor log_probs() const { return join(log_probs_); }
+  [[nodiscard]] at::Tensor entropies() const { return join(entropies_); }
+  [[nodiscard]] at::Tensor right() const { return join(right_); }
+  [[nodiscard]] at::Tensor scores() const { return join(scores_); }
+  /// Mean of the gradients' norms before clipping, and the last learning rate.
+  [[nodiscard]] double gradient_norm() const;
+  [[nodiscard]] double learning_rate() const { return learning_rate_; }
+  /// The mini-batches of the next run.
+  void set_updates(const step::UpdateRange& updates) { training_.updates = updates; }
+
+  // ---- step::Backend ----
+  [[nodiscard]] Ops& ops() { return model_.ops(); }
+  [[nodiscard]] const spec::Job& job() const { return job_; }
+  [[nodiscard]] const step::Weights<at::Tensor>& weights() const { return model_.weights(); }
+  [[nodiscard]] const step::Experience<at::Tensor>& experience() const { return experience_; }
+  void take_log_probs(const step::LogProbs<at::Tensor>& values);
+  void take_scores(const at::Tensor& scores) { scores_.push_back(scores); }
+  /// Generation has a scheduler of its own (rollout/generator.h).
+  void generate(const spec::Phase& phase);
+  [[nodiscard]] const spec::Checkpointing& checkpointing() const {
+    return *training_.checkpointing;
+  }
+  [[nodiscard]] const std::vector<train::OptimizerUnit>& units() const {
+    return training_.optimizer->units();
+  }
+  [[nodiscard]] step::UpdateRange updates(const spec::Phase&) const { return training_.updates; }
+  [[nodiscard]] step::LossScale scale(std::int64_t first);
+  void take_numbers(step::LossNumbers numbers);
+  void reduce_gradients() { training_.optimizer->reduce_gradients(); }
+  void clip_gradients(double norm);
+  [[nodiscard]] step::Update begin_step(std::int64_t update);
+  void for_each_window(const std::function<void(std::size_t, std::size_t)>& visit) {
+    training_.for_each_window(visit);
+  }
+
+ private:
+  [[nodiscard]] static at::Tensor join(const std::vector<at::Tensor>& parts);
+
+  const spec::Job& job_;
+  model::Transformer& model_;
+  const step::Experience<at::Tensor>& experience_;
+  LiveTraining training_;
+  std::vector<at::Tensor> log_probs_, entropies_, right_, scores_;
+  double norms_ = 0, learning_rate_ = 0;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace neap::rlhf

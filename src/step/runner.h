@@ -1,0 +1,150 @@
+// The body of every phase, written once: what it reads, its options, micro-batches, losses and update.
+//
+// A Backend is what a phase needs from outside: operations, a model, data, places for results, the
+// ranks. The plan's has shapes (plan/counted_backend.h), the trainer's has tensors
+// (rlhf/live_backend.h); both run this code, so a phase asks for the same memory in both.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <vector>
+
+#include "spec/recipe.h"
+#include "step/optimizer.h"
+#include "step/phases.h"
+#include "step/training.h"
+
+namespace neap::step {
+
+/// Mini-batches of a training step, counted from its first: those that one run of a phase takes.
+struct UpdateRange {
+  std::int64_t first = 0, count = 1;
+};
+
+template <class B, class T = typename B::Ops::Tensor>
+concept Backend = requires(B& b, const spec::Phase& phase, const MicroBatch& micro, const T& t,
+                           const LogProbs<T>& values, LossNumbers numbers, std::int64_t n,
+                           double norm) {
+  { b.ops() } -> std::same_as<typename B::Ops&>;
+  { b.job() } -> std::same_as<const spec::Job&>;
+  // The phase's model.
+  { b.weights() } -> std::convertible_to<const Weights<T>&>;
+  // The data that the phase reads, arranged as its Batching says.
+  { b.experience() } -> std::same_as<const Experience<T>&>;
+  // Results of a micro-batch, on the host: (fresh, R) log-probabilities and what the phase has besides,
+  // or scores.
+  b.take_log_probs(values);
+  b.take_scores(t);
+  // All sequences of a generation.
+  b.generate(phase);
+
+  // ---- training ----
+  { b.checkpointing() } -> std::same_as<const spec::Checkpointing&>;
+  { b.units() } -> std::same_as<const std::vector<TrainedUnit<T>>&>;
+  { b.updates(phase) } -> std::same_as<UpdateRange>;
+  // What losses are divided by in the mini-batch that starts with row n of this rank's.
+  { b.scale(n) } -> std::same_as<LossScale>;
+  b.take_numbers(std::move(numbers));
+  // Adds the gradients of all ranks; clips them by their norm; the step that follows.
+  b.reduce_gradients();
+  b.clip_gradients(norm);
+  { b.begin_step(n) } -> std::same_as<Update>;
+  // visit(first, count) for the units whose states are on the device together.
+  b.for_each_window([](std::size_t, std::size_t) {});
+};
+
+/// One optimizer step, that of mini-batch `update`.
+template <Backend B>
+void update_weights(B& b, std::int64_t update) {
+  b.reduce_gradients();
+  b.clip_gradients(gradient_norm(b.ops(), b.units()));
+  const Update step = b.begin_step(update);
+  b.for_each_window([&](std::size_t first, std::size_t count) {
+    for (std::size_t i = first; i < first + count; ++i) step_unit(b.ops(), b.units()[i], step);
+  });
+}
+
+/// Forward, loss and backward of every micro-batch of a mini-batch, whose gradients start at zero.
+template <Backend B, class Objective>
+void add_gradients(B& b, const std::vector<MicroBatch>& cuts, const Objective& objective) {
+  zero_gradients(b.ops(), b.units());
+  for_each_micro_batch(b.ops(), cuts, [&](const MicroBatch& micro) {
+    b.take_numbers(train_micro_batch(b.ops(), b.weights(), b.experience(), micro.first, micro.count,
+                                     objective, b.checkpointing()));
+  });
+}
+
+/// The mini-batches of a training phase, or its part of them. objective(scale): of a mini-batch.
+template <Backend B, class MakeObjective>
+void train_phase(B& b, const spec::Phase& phase, const MakeObjective& objective) {
+  using spec::TrainPart;
+  const spec::UpdateShape shape = spec::update_shape(b.job(), phase.body);
+  const UpdateRange range = b.updates(phase);
+  if (phase.part == TrainPart::kUpdate) return update_weights(b, range.first);
+  const Cuts cuts = update_cuts(shape, b.experience().sequences);
+  b.ops().repeat(range.count, [&](std::int64_t i) {
+    const std::int64_t update = range.first + i;
+    const std::int64_t row = update * shape.mini_batch % shape.rows;
+    add_gradients(b, cuts.at(static_cast<std::size_t>(row / shape.mini_batch)),
+                  objective(b.scale(row)));
+    if (phase.part == TrainPart::kAll) update_weights(b, update);
+  });
+}
+
+template <Backend B>
+void log_prob_phase(B& b, const spec::Phase& phase) {
+  using T = typename B::Ops::Tensor;
+  LogProbOptions options;
+  options.temperature = b.job().log_prob_temperature();
+  options.entropy = phase.entropy;
+  options.accuracy = phase.body == spec::Body::kCrossEntropy;
+  log_prob_phase(b.ops(), b.weights(), b.experience().sequences,
+                 spec::batching_of(b.job(), phase).rows, options,
+                 [&](const MicroBatch&, const LogProbs<T>& values) { b.take_log_probs(values); });
+}
+
+template <Backend B>
+void score_phase(B& b, const spec::Phase& phase, bool every_token) {
+  using T = typename B::Ops::Tensor;
+  score_phase(b.ops(), b.weights(), b.experience().sequences,
+              spec::batching_of(b.job(), phase).rows, every_token,
+              [&](const MicroBatch&, const T& scores) { b.take_scores(scores); });
+}
+
+/// Runs a phase of the job's recipe, which is open.
+template <Backend B>
+void run_phase(B& b, const spec::Phase& phase) {
+  const spec::Job& job = b.job();
+  switch (phase.body) {
+    case spec::Body::kGenerate:
+      return b.generate(phase);
+    case spec::Body::kLogProbs:
+    case spec::Body::kCrossEntropy:
+      return log_prob_phase(b, phase);
+    case spec::Body::kTokenScores:
+      return score_phase(b, phase, true);
+    case spec::Body::kSequenceScores:
+    case spec::Body::kPairScores:
+      return score_phase(b, phase, false);
+    case spec::Body::kPolicyUpdate:
+      return train_phase(b, phase,
+                         [&](const LossScale& scale) { return PolicyObjective::of(job, scale); });
+    case spec::Body::kValueUpdate:
+      return train_phase(b, phase, [&](const LossScale& scale) {
+        return ValueObjective{job.critic.cliprange_value, job.critic.loss_agg_mode, scale};
+      });
+    case spec::Body::kCrossEntropyUpdate:
+      return train_phase(
+          b, phase, [](const LossScale& scale) { return CrossEntropyObjective{scale.tokens}; });
+    case spec::Body::kPairUpdate:
+      return train_phase(b, phase, [&](const LossScale& scale) {
+        return PairObjective{job.center_rewards_coefficient, scale.sequences};
+      });
+    case spec::Body::kPreferenceUpdate:
+      return train_phase(b, phase, [&](const LossScale& scale) {
+        return PreferenceObjective{job.dpo, scale.sequences};
+      });
+  }
+}
+
+}  // namespace neap::step

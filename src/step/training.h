@@ -1,0 +1,255 @@
+// One micro-batch of a training phase: forward to the last block's output, a loss that gives the
+// output's gradient, and backward from it. Losses are what training bodies differ in.
+//
+// An objective is a loss of a body with what it is told besides data: d_hidden(ops, weights,
+// experience, batch, hidden, numbers) returns the gradient of `hidden`, adds to the head's gradients
+// and to the numbers for the metrics. kSequencesOfRow: 2 where a row is a pair.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "spec/recipe.h"
+#include "step/batch.h"
+#include "step/losses.h"
+#include "step/policy_losses.h"
+#include "step/preference.h"
+#include "step/rollout_terms.h"
+
+namespace neap::step {
+
+/// A number of a micro-batch for the metrics: a share of the mini-batch's, or a mean over `weight`
+/// elements.
+struct LossNumber {
+  std::string name;
+  double value = 0;
+  std::optional<double> weight{};
+};
+using LossNumbers = std::vector<LossNumber>;
+
+/// The actor's loss of PPO and GRPO. Reads old_log_probs, advantages and, where the configuration says
+/// so, ref_log_probs, rollout_weights and noise.
+struct PolicyObjective {
+  const spec::ActorConfig& config;
+  LossScale scale;
+  std::optional<spec::BypassTerms> bypass{};
+  LogProbOptions options{};
+  static constexpr std::int64_t kSequencesOfRow = 1;
+
+  /// Of a job that was validated.
+  [[nodiscard]] static PolicyObjective of(const spec::Job& job, const LossScale& scale) {
+    PolicyObjective out{job.actor, scale};
+    out.options.temperature = job.log_prob_temperature();
+    out.options.entropy = job.actor.entropy_coeff != 0;
+    if (job.bypasses_old_log_probs())
+      out.bypass = *spec::bypass_terms(job.algorithm.rollout_correction);
+    return out;
+  }
+
+  template <class Ops, class T = typename Ops::Tensor>
+  T d_hidden(Ops& ops, const Weights<T>& w, const Experience<T>& e, const DeviceBatch<Ops>& batch,
+             const T& hidden, LossNumbers& numbers) const {
+    const T rows = batch.response_rows();
+    const T targets = batch.targets();
+    const LogProbs<T> out = log_probs(ops, w, hidden, rows, targets, options);
+    T d_log_probs, d_entropy;
+    gradients(ops, e, batch, batch.by_sequence(out.log_probs), d_log_probs, d_entropy, numbers);
+    return log_probs_backward(ops, w, hidden, rows, targets, out, batch.by_row(d_log_probs),
+                              batch.by_row(d_entropy), options);
+  }
+
+ private:
+  // Of the loss by `current`, the log-probabilities, and by their entropy: (B, R).
+  template <class Ops, class T>
+  void gradients(Ops& ops, const Experience<T>& e, const DeviceBatch<Ops>& batch, const T& current,
+                 T& d_log_probs, T& d_entropy, LossNumbers& numbers) const {
+    const spec::LossAggregation mode = config.loss_agg_mode;
+    const spec::LossAggregation policy_mode = spec::aggregation_of(config.loss_mode, mode);
+    const T weights = loss_weights(ops, batch.mask(), mode, scale);
+    const T old = batch.part(e.old_log_probs);
+    const double tokens = ops.read(ops.sum(batch.mask()));
+    T mask = batch.mask();
+    T policy_weights =
+        policy_mode == mode ? weights : loss_weights(ops, batch.mask(), policy_mode, scale);
+    if (bypass)
+      bypass_rollout(ops, batch, current, old, tokens, weights, mask, policy_weights, numbers);
+    if (e.rollout_weights.defined())
+      policy_weights = ops.multiply(policy_weights, batch.part(e.rollout_weights));
+    const PolicyInputs<T> in{old,  current,        batch.part(e.advantages),
+                             mask, policy_weights, batch.part(e.noise)};
+    PolicyGradient<T> policy =
+        bypass && bypass->reinforce ? gpg_policy_loss(ops, in) : policy_loss(ops, in, config);
+    d_log_probs = std::move(policy.d_log_probs);
+    if (config.use_kl_loss) {
+      const spec::KlKind kind = config.kl_loss_type;
+      const T delta = ops.subtract(current, batch.part(e.ref_log_probs));
+      numbers.push_back(
+          {"actor/kl_loss", weighted_sum(ops, kl_value(ops, delta, kind.value), weights)});
+      const T d_kl =
+          kl_slope(ops, delta, kind.straight_through ? spec::KlEstimator::kK2 : kind.value);
+      ops.multiply_(d_kl, weights);
+      ops.scale_(d_kl, config.kl_loss_coef);
+      ops.add_(d_log_probs, d_kl);
+    }
+    if (options.entropy) {
+      d_entropy = ops.clone(weights);
+      ops.scale_(d_entropy, -config.entropy_coeff);
+    }
+    const PolicyStatistics& s = policy.statistics;
+    numbers.insert(numbers.end(), {{"actor/pg_loss", s.loss},
+                                   {"actor/pg_clipfrac", s.clip_fraction, tokens},
+                                   {"actor/pg_clipfrac_lower", s.clip_fraction_lower, tokens},
+                                   {"actor/ppo_kl", s.kl, tokens}});
+  }
+
+  // The rollout's policy stands for the old one: tokens are rejected, and weighed without a ratio.
+  template <class Ops, class T>
+  void bypass_rollout(Ops& ops, const DeviceBatch<Ops>& batch, const T& current, const T& old,
+                      double tokens, const T& weights, T& mask, T& policy_weights,
+                      LossNumbers& numbers) const {
+    const RolloutTerms<T> terms = rollout_terms(ops, current, old, batch.mask(), *bypass);
+    mask = terms.mask;
+    ops.multiply_(weights, mask);
+    const double rejected = 1 - masked_mean(ops, mask, batch.mask(), tokens);
+    if (!bypass->rejections.empty())
+      numbers.push_back({"rollout_corr/rollout_rs_masked_fraction", rejected, tokens});
+    if (!terms.weights.defined()) return;
+    numbers.push_back({"rollout_corr/rollout_is_mean",
+                       masked_mean(ops, terms.weights, batch.mask(), tokens), tokens});
+    policy_weights = ops.multiply(policy_weights, terms.weights);
+  }
+};
+
+/// The critic's. Reads returns and values.
+struct ValueObjective {
+  double cliprange = 0;
+  spec::LossAggregation aggregation = spec::LossAggregation::kTokenMean;
+  LossScale scale;
+  static constexpr std::int64_t kSequencesOfRow = 1;
+
+  template <class Ops, class T = typename Ops::Tensor>
+  T d_hidden(Ops& ops, const Weights<T>& w, const Experience<T>& e, const DeviceBatch<Ops>& batch,
+             const T& hidden, LossNumbers& numbers) const {
+    const T rows = batch.response_rows();
+    const T& mask = batch.mask();
+    T d_values;
+    {
+      const T values = batch.by_sequence(scores(ops, w, hidden, rows));
+      const T weights = loss_weights(ops, mask, aggregation, scale);
+      ValueGradient<T> loss = value_loss(ops, values, batch.part(e.returns), batch.part(e.values),
+                                         mask, weights, cliprange);
+      const double tokens = ops.read(ops.sum(mask));
+      numbers = {{"critic/vf_loss", loss.loss},
+                 {"critic/vf_clipfrac", loss.clip_fraction, tokens},
+                 {"critic/vpred_mean", masked_mean(ops, values, mask, tokens), tokens}};
+      d_values = std::move(loss.d_values);
+    }
+    return scores_backward(ops, w, hidden, rows, batch.by_row(d_values));
+  }
+};
+
+/// Cross entropy of the responses, divided by `tokens`.
+struct CrossEntropyObjective {
+  double tokens = 1;
+  static constexpr std::int64_t kSequencesOfRow = 1;
+
+  template <class Ops, class T = typename Ops::Tensor>
+  T d_hidden(Ops& ops, const Weights<T>& w, const Experience<T>&, const DeviceBatch<Ops>& batch,
+             const T& hidden, LossNumbers& numbers) const {
+    const T weights = ops.clone(batch.mask());
+    ops.divide_(weights, tokens);
+    const T flat = batch.by_row(weights);
+    LogProbOptions options;
+    options.accuracy = true;
+    CrossEntropy<T> out =
+        cross_entropy(ops, w, hidden, batch.response_rows(), batch.targets(), flat, options);
+    numbers = {{"train/loss", -weighted_sum(ops, out.values.log_probs, flat)},
+               {"train/mean_token_accuracy", weighted_sum(ops, out.values.right, flat)}};
+    return std::move(out.d_hidden);
+  }
+};
+
+/// Bradley-Terry's of pairs: of each micro-batch all chosen, then all rejected. Reads margins. The loss
+/// is divided by `pairs`.
+struct PairObjective {
+  double center = 0, pairs = 1;
+  static constexpr std::int64_t kSequencesOfRow = 2;
+
+  template <class Ops, class T = typename Ops::Tensor>
+  T d_hidden(Ops& ops, const Weights<T>& w, const Experience<T>& e, const DeviceBatch<Ops>& batch,
+             const T& hidden, LossNumbers& numbers) const {
+    const std::int64_t count = batch.size() / 2;
+    const T last = batch.last_token_rows();
+    T d_scores;
+    {
+      const T both = ops.view(scores(ops, w, hidden, last), {2, -1});
+      const T margins = part_on_device(ops, e.margins, batch.first() / 2, count);
+      PairGradient<T> loss = pairwise_loss(ops, both, margins, center, pairs);
+      const auto n = static_cast<double>(count);
+      numbers = {{"train/loss", loss.loss},
+                 {"train/accuracy", loss.right / n, n},
+                 {"train/margin", loss.margin / n, n}};
+      d_scores = std::move(loss.d_scores);
+    }
+    return scores_backward(ops, w, hidden, last, ops.view(d_scores, {-1}));
+  }
+};
+
+/// DPO's of pairs, as above. Reads reference_sums.
+struct PreferenceObjective {
+  const spec::DpoConfig& config;
+  double pairs = 1;
+  static constexpr std::int64_t kSequencesOfRow = 2;
+
+  template <class Ops, class T = typename Ops::Tensor>
+  T d_hidden(Ops& ops, const Weights<T>& w, const Experience<T>& e, const DeviceBatch<Ops>& batch,
+             const T& hidden, LossNumbers& numbers) const {
+    const T rows = batch.response_rows();
+    const T targets = batch.targets();
+    const LogProbOptions options;
+    const LogProbs<T> out = log_probs(ops, w, hidden, rows, targets, options);
+    PreferenceGradient<T> loss =
+        preference_loss(ops, batch.by_sequence(out.log_probs), batch.mask(),
+                        batch.part(e.reference_sums), config, pairs);
+    const auto n = static_cast<double>(batch.size() / 2);
+    numbers = {{"train/loss", loss.statistics.loss}};
+    for (const auto& [name, value] : preference_means(loss.statistics, n))
+      numbers.push_back({name, value, n});
+    return log_probs_backward(ops, w, hidden, rows, targets, out,
+                              batch.by_row(std::exchange(loss.d_log_probs, {})), T(), options);
+  }
+};
+
+/// Rows [first, first + count), or pairs, of `e` through the model `w`: adds the gradients. Returns the
+/// objective's numbers.
+template <class Ops, class Objective, class T = typename Ops::Tensor>
+LossNumbers train_micro_batch(Ops& ops, const Weights<T>& w, const Experience<T>& e,
+                              std::int64_t first, std::int64_t count, const Objective& objective,
+                              const spec::Checkpointing& keep) {
+  constexpr std::int64_t kOfRow = Objective::kSequencesOfRow;
+  const DeviceBatch<Ops> batch(ops, e.sequences, kOfRow * first, kOfRow * count);
+  Tape<T> tape = forward_train(ops, w, batch.tokens(), keep);
+  LossNumbers numbers;
+  T d_hidden = objective.d_hidden(ops, w, e, batch, tape.hidden, numbers);
+  backward(ops, w, std::move(tape), std::move(d_hidden));
+  return numbers;
+}
+
+/// What one block takes of a training pass, for plans that price its tensors: forward and backward
+/// of the first block over a batch of N tokens; `hidden` and the gradient are (N, C). between() runs
+/// while the block's tensors are kept.
+template <class Ops, class Between, class T = typename Ops::Tensor>
+void train_one_block(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch, const T& hidden,
+                     const T& gradient, const spec::BlockRetention& retention,
+                     const Between& between) {
+  const Rows<T> rows = rows_of_batch(ops, w, batch);
+  SavedBlock<T> saved;
+  saved.retention = retention;
+  (void)block_forward(ops, w.architecture, w.blocks[0], hidden, rows, saved);
+  between();
+  (void)block_backward(ops, w.architecture, w.blocks[0], std::move(saved), gradient, rows);
+}
+
+}  // namespace neap::step
