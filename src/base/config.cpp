@@ -56,6 +56,10 @@ Status wrong_type(const std::string& wanted, const Json& value) {
           "takes " + wanted + ", not " + type_name(value) + " (" + value.dump() + ")"};
 }
 
+std::string_view leaf(std::string_view path) {
+  return path.substr(path.rfind('.') + 1);
+}
+
 // One item stands for a list of itself.
 template <class T>
 ConfigTable::Key& bind_list_of(ConfigTable::Key& key, std::vector<T>* field,
@@ -107,6 +111,7 @@ ConfigTable::Key& ConfigTable::add(std::string path, std::string type, std::stri
   key.path = std::move(path);
   key.type = std::move(type);
   key.help = std::move(help);
+  key.conditions = sections_;
   return key;
 }
 
@@ -215,8 +220,20 @@ const ConfigTable::Key* ConfigTable::find(std::string_view path) const {
   return item.find(rest.substr(dot + 1));
 }
 
+std::string ConfigTable::hint(std::string_view path) const {
+  // As Hydra writes additions and removals on a command line.
+  path.remove_prefix(std::min(path.find_first_not_of("+~"), path.size()));
+  const std::string near = nearest(path);
+  const bool in_other_section = !near.empty() && leaf(near) == leaf(path);
+  for (const bool exact : {true, false}) {
+    if (!explain_ || (!exact && in_other_section)) continue;
+    if (const std::string told = explain_(path, exact); !told.empty()) return ". " + told;
+  }
+  return near.empty() ? "; docs/configuration.md lists the keys"
+                      : format("; did you mean \"{}{}\"?", prefix_, near);
+}
+
 std::string ConfigTable::nearest(std::string_view path) const {
-  const auto leaf = [](std::string_view p) { return p.substr(p.rfind('.') + 1); };
   std::string best;
   std::size_t best_distance = 1000;
   const auto consider = [&](const std::string& known) {
@@ -269,11 +286,8 @@ Status ConfigTable::set(std::string_view path, const Json& value, const std::str
       const auto at = static_cast<std::size_t>(list - lists_.data());
       return set_in_list(lists_[at], rest, value, origin);
     }
-    const std::string hint = nearest(path);
     return {ErrorCode::kInvalidArgument,
-            origin + ": unknown key \"" + prefix_ + std::string(path) + "\"" +
-                (hint.empty() ? "; docs/configuration.md lists the keys"
-                              : "; did you mean \"" + prefix_ + hint + "\"?")};
+            format("{}: unknown key \"{}{}\"{}", origin, prefix_, path, hint(path))};
   }
   Key& key = *it;
   const std::string head = origin + ": " + prefix_ + key.path + " ";
@@ -381,57 +395,6 @@ Json ConfigTable::to_json() const {
     return (*at)[std::string(path)];
   };
   for (auto& [path, value] : values()) place(path) = std::move(value);
-  return out;
-}
-
-namespace {
-
-constexpr const char* kTableHead =
-    "\n\n| key | type | default | meaning |\n| --- | --- | --- | --- |\n";
-
-std::string markdown_row(const ConfigTable::Key& key, std::string_view name) {
-  std::string type = key.type;
-  if (!key.choices.empty()) {
-    type.clear();
-    for (const std::string& choice : key.choices)
-      type += (type.empty() ? "`" : ", `") + choice + "`";
-    if (key.type == "list of text") type = "list of " + type;
-  }
-  if (key.minimum) type += ", ≥ " + number_text(*key.minimum);
-  if (key.maximum) type += ", ≤ " + number_text(*key.maximum);
-  const std::string unit = key.unit.empty() ? "" : " (" + key.unit + ")";
-  return "| `" + std::string(name) + "` | " + type + unit + " | `" +
-         (key.default_text.empty() ? "\"\"" : key.default_text) + "` | " + key.help + " |\n";
-}
-
-}  // namespace
-
-std::string ConfigTable::to_markdown() const {
-  std::string out;
-  std::string section;
-  const auto begin = [&](const std::string& title) {
-    out += (out.empty() ? "" : "\n") + std::string("## ") + title;
-  };
-  const auto write_lists = [&](std::size_t position) {
-    for (const List& list : lists_) {
-      if (list.position != position) continue;
-      begin("[[" + list.path + "]]\n\n" + list.help + kTableHead);
-      for (const Key& key : list.reference.front().keys_) out += markdown_row(key, key.path);
-      section = list.path;
-    }
-  };
-  for (std::size_t i = 0; i < keys_.size(); ++i) {
-    write_lists(i);
-    const Key& key = keys_[i];
-    const std::string head =
-        key.path.substr(0, key.path.rfind('.') == std::string::npos ? 0 : key.path.rfind('.'));
-    if (head != section || out.empty()) {
-      section = head;
-      begin((section.empty() ? "top level" : section) + kTableHead);
-    }
-    out += markdown_row(key, key.path.substr(section.empty() ? 0 : section.size() + 1));
-  }
-  write_lists(keys_.size());
   return out;
 }
 

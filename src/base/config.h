@@ -2,6 +2,7 @@
 //
 // One table serves four readers: the TOML file, `key.path=value` on the command line, `--json`
 // output and the reference page in docs/. A key's default is the value of its field when it is bound.
+// A key declares when it is read and which other defaults it has; both may depend on other keys.
 //
 // Failure   every error names file:line or the override, the key, the value, and what is accepted.
 #pragma once
@@ -22,6 +23,23 @@
 
 namespace neap {
 
+/// What it means that a key is set which nothing reads.
+enum class Unread : std::uint8_t {
+  kHarmless,   ///< a warning
+  kForgotten,  ///< an error, unless the key that decides was set as well: a warning then
+  kMistake,    ///< an error
+};
+
+/// When a key is read: where another key has one of some values.
+struct ConfigCondition {
+  std::string key{};              ///< the one that decides, in the same table
+  std::vector<Json> values{};     ///< of it
+  std::function<bool()> holds{};  ///< decides instead of `values`
+  std::string words{};            ///< `values` for people, where holds() decides: "above 0"
+  Unread unread = Unread::kHarmless;
+  std::string otherwise{};  ///< what happens instead: "every weight is trained"
+};
+
 class ConfigTable {
  public:
   struct Key {
@@ -38,6 +56,13 @@ class ConfigTable {
     /// what was set before.
     bool is_set = false;
     std::string origin;  ///< "ppo.toml:12" or "command line", also of an empty value
+    std::vector<ConfigCondition> conditions;  ///< the key is read where all of them hold
+    struct Default {
+      std::string where;  ///< "sft", for people
+      std::function<bool()> holds;
+      Json value;
+    };
+    std::vector<Default> other_defaults;  ///< the first that holds, where the key is not set
     std::function<Status(const Json&)> assign;
     std::function<Json()> read;
 
@@ -57,6 +82,28 @@ class ConfigTable {
       choices = std::move(values);
       return *this;
     }
+    Key& only(ConfigCondition condition) {
+      conditions.push_back(std::move(condition));
+      return *this;
+    }
+    Key& default_where(std::string where, std::function<bool()> holds, Json value) {
+      other_defaults.push_back({std::move(where), std::move(holds), std::move(value)});
+      return *this;
+    }
+  };
+
+  /// Keys and lists that are bound while it lives have its condition, before their own.
+  class Section {
+   public:
+    Section(ConfigTable& table, ConfigCondition condition) : table_(table) {
+      table_.sections_.push_back(std::move(condition));
+    }
+    ~Section() { table_.sections_.pop_back(); }
+    Section(const Section&) = delete;
+    Section& operator=(const Section&) = delete;
+
+   private:
+    ConfigTable& table_;
   };
 
   /// Binds `path` to a field that outlives the table.
@@ -99,19 +146,39 @@ class ConfigTable {
   /// "key.path=value" from a command line. The value is TOML; bare words are taken as text.
   [[nodiscard]] Status apply_override(std::string_view assignment);
 
+  /// A key that is bound, to say more of it.
+  [[nodiscard]] Key& at(std::string_view path);
+  /// A sentence that says what to do instead of an unknown key, or "". Called with `exact` first,
+  /// and without it where no known key has the same last word.
+  using Explain = std::function<std::string(std::string_view path, bool exact)>;
+  void explain_unknown(Explain explain) { explain_ = std::move(explain); }
+
+  /// Gives keys that are not set the default that goes with the values of other keys.
+  [[nodiscard]] Status apply_defaults();
+  /// Keys that are set and not read: sentences, one for each reason, or the first error.
+  /// `harmless` says of a key's origin that it needs no words.
+  [[nodiscard]] Result<std::vector<std::string>> unread(
+      const std::function<bool(const std::string& origin)>& harmless = {}) const;
+
   [[nodiscard]] const std::vector<Key>& keys() const { return keys_; }
   [[nodiscard]] const Key* find(std::string_view path) const;
   /// Effective values by path: keys, then lists.
   [[nodiscard]] std::vector<std::pair<std::string, Json>> values() const;
   /// The same, nested by dots.
   [[nodiscard]] Json to_json() const;
+  /// A column of the reference, of what is not in the table.
+  struct Column {
+    std::string title;
+    std::function<std::string(const std::string& path)> cell;
+  };
   /// Reference table in Markdown, one section for each first path element.
-  [[nodiscard]] std::string to_markdown() const;
+  [[nodiscard]] std::string to_markdown(const std::vector<Column>& columns = {}) const;
 
  private:
   struct List {
     std::string path, help;
     std::size_t position = 0;  ///< number of the table's keys before it, for the reference
+    std::vector<ConfigCondition> conditions;
     std::function<ConfigTable()> append;
     std::function<void()> clear;
     std::vector<ConfigTable> items;
@@ -126,10 +193,23 @@ class ConfigTable {
                      const std::string& origin);
   /// The list that `path` is in, and what follows the list's own path; null if there is none.
   [[nodiscard]] const List* list_of(std::string_view path, std::string_view* rest) const;
+  /// What an unknown key may be.
+  [[nodiscard]] std::string hint(std::string_view path) const;
   [[nodiscard]] std::string nearest(std::string_view path) const;
+  struct Reason;
+  [[nodiscard]] bool holds(const ConfigCondition& condition) const;
+  [[nodiscard]] std::string reason(const ConfigCondition& condition) const;
+  [[nodiscard]] std::string wish(const ConfigCondition& condition, bool many) const;
+  [[nodiscard]] Status find_unread(const std::function<bool(const std::string&)>& harmless,
+                                   std::vector<Reason>& reasons) const;
+  [[nodiscard]] Status note_unread(const std::string& name, const std::string& origin,
+                                   const std::vector<ConfigCondition>& conditions,
+                                   std::vector<Reason>& reasons) const;
   std::string prefix_;  ///< of an item's keys in messages: "reward.functions.0."
   std::vector<Key> keys_;
   std::vector<List> lists_;
+  std::vector<ConfigCondition> sections_;  ///< those that live
+  Explain explain_;
 };
 
 /// Keys of two to_json() that both have with different values, as "path: was 1, is 2".

@@ -28,6 +28,7 @@ Status wrong(std::string message) {
 
 void ConfigTable::add_list(List list) {
   list.position = keys_.size();
+  list.conditions = sections_;
   for (std::size_t i = 0; i < list.items.size(); ++i)
     list.items[i].prefix_ = format("{}.{}.", list.path, i);
   lists_.push_back(std::move(list));

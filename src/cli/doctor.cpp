@@ -28,6 +28,7 @@
 #include "cli/version.h"
 #include "device/cuda/cuda_device.h"
 #include "device/host/host_device.h"
+#include "plan/device_choice.h"
 #include "plan/rate_file.h"
 
 namespace neap::cli {
@@ -255,7 +256,13 @@ class Doctor final : public Command {
       advice_.push_back("No GPU: " + no_gpu_ + ". Everything runs on the host device.");
     device::HostOptions options;
     options.capacity = 256_MiB;
-    if (auto host = device::make_host_device(options); host.ok()) out.push_back(describe(**host));
+    if (auto host = device::make_host_device(options); host.ok()) {
+      out.push_back(describe(**host));
+      // Rates are measured on a small one; a run's is as large as the plans take it to be.
+      const auto planned = plan::choose_device({.kind = "host"}, {}, plan::Purpose::kPlan);
+      if (planned.ok())
+        out.back()["memory"] = out.back()["memory_free"] = planned->target.capacity.count();
+    }
     return out;
   }
 

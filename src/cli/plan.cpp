@@ -4,12 +4,14 @@
 
 #include "base/format.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "cli/command.h"
 #include "plan/advice.h"
 #include "plan/device_choice.h"
 #include "plan/memory_plan.h"
 #include "plan/plan_words.h"
 #include "spec/config_docs.h"
+#include "spec/peer_keys.h"
 
 namespace neap::cli {
 namespace {
@@ -33,9 +35,14 @@ class PlanCommand final : public Command {
     app.add_flag("--json", json_, "print the plan as JSON (docs/plan-json.md)");
     app.add_flag("--reference", reference_,
                  "print every configuration key (docs/configuration.md) and stop");
+    app.add_flag("--peer-keys", peer_keys_,
+                 "print verl's and TRL's keys and what does the same (docs/verl-trl-keys.md) and "
+                 "stop");
   }
   int run() override {
-    const Status status = reference_ ? write_output(spec::configuration_reference()) : plan_job();
+    const Status status = reference_   ? write_output(spec::configuration_reference())
+                          : peer_keys_ ? write_output(spec::peer_reference())
+                                       : plan_job();
     return status.ok() ? code_ : fail(status);
   }
 
@@ -48,6 +55,7 @@ class PlanCommand final : public Command {
       return {ErrorCode::kInvalidArgument, "--capacity and --fit say the same; give one of them"};
     spec::Job job;
     NEAP_TRY(spec::Job::load(config_, overrides_, job));
+    for (const std::string& warning : job.warnings) log::warn(warning);
     NEAP_TRY_ASSIGN(plan::DeviceChoice chosen,
                     plan::choose_device(job.device, plan::driver_gpus(), plan::Purpose::kPlan));
     const std::string size = fit_.empty() ? capacity_ : fit_;
@@ -58,6 +66,7 @@ class PlanCommand final : public Command {
       chosen.target.host_memory = Bytes();  // another machine than this one
     }
     adapted_ = job.adapted;
+    warnings_ = job.warnings;
     if (!fit_.empty()) return fit(job, chosen);
     NEAP_TRY_ASSIGN(const plan::PlanWithOutlook found,
                     plan::make_plan_with_outlook(job, chosen.target));
@@ -70,7 +79,9 @@ class PlanCommand final : public Command {
   }
 
   Status fit(const spec::Job& job, const plan::DeviceChoice& chosen) {
-    NEAP_TRY_ASSIGN(const std::vector<plan::MemoryPlan> plans, plan::find_fit(job, chosen.target));
+    NEAP_TRY_ASSIGN(std::vector<plan::MemoryPlan> plans, plan::find_fit(job, chosen.target));
+    // A smaller one was made for a smaller capacity.
+    for (plan::MemoryPlan& plan : plans) plan.capacity = chosen.target.capacity;
     Json out = json_of(plans.front(), chosen);
     out["plans"] = Json::array();
     std::string text = format("\nPlans that fit into {}, fastest first\n", chosen.target.capacity);
@@ -89,6 +100,7 @@ class PlanCommand final : public Command {
     Json out = plan.to_json();
     out["device"] = chosen.name;
     out["adapted"] = adapted_;
+    out["warnings"] = warnings_;
     return out;
   }
 
@@ -105,8 +117,8 @@ class PlanCommand final : public Command {
 
   std::string config_, capacity_, fit_;
   std::vector<std::string> overrides_;
-  std::vector<std::string> adapted_;  // spec::Job::adapted
-  bool json_ = false, reference_ = false;
+  std::vector<std::string> adapted_, warnings_;  // as spec::Job's
+  bool json_ = false, reference_ = false, peer_keys_ = false;
   int code_ = 0;
 };
 

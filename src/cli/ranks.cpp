@@ -19,6 +19,8 @@ int run_on_ranks(const std::filesystem::path& config, const std::vector<std::str
   spec::Job job;
   job.launched_ranks = environment.size;
   throw_if_error(spec::Job::load(config, overrides, job));
+  if (environment.rank == 0)
+    for (const std::string& warning : job.warnings) log::warn(warning);
   const rlhf::Launch launch = rlhf::join_ranks(job, environment);
   try {
     return body(job, launch);

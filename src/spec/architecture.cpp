@@ -102,6 +102,16 @@ Result<Architecture> Architecture::from_json(const Json& config, std::string_vie
 
 Result<Architecture> Architecture::from_folder(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / "config.json";
+  std::error_code ignored;
+  if (!std::filesystem::exists(folder, ignored)) {
+    const std::filesystem::path repository = folder.parent_path().filename() / folder.filename();
+    return Status(
+        ErrorCode::kNotFound,
+        format("There is no folder {}. A model is a local folder with config.json, weights "
+               "and tokenizer.json; `hf download {} --local-dir {}` fetches one of Hugging "
+               "Face by its repository's name",
+               folder.string(), repository.string(), folder.string()));
+  }
   NEAP_TRY_ASSIGN(const std::string text, read_file(file, 16_MiB));
   NEAP_TRY_ASSIGN(const Json config, parse_json(text, file.string()));
   NEAP_TRY_ASSIGN(Architecture a, from_json(config, file.string()));

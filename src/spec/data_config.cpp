@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/format.h"
+#include "spec/job_keys.h"
 #include "spec/micro_batches.h"
 #include "spec/wrong.h"
 
@@ -17,15 +18,19 @@ constexpr double kWeightTolerance = 1e-5;
 
 void bind_fields(ConfigTable& t, DataConfig& d) {
   t.bind("data.prompt_key", &d.prompt_key, "Field of a row that holds the prompt.");
-  t.bind("data.response_key", &d.response_key, "Field that holds the response (sft).");
-  t.bind("data.chosen_key", &d.chosen_key, "Field that holds the preferred text (reward, dpo).");
-  t.bind("data.rejected_key", &d.rejected_key, "Field that holds the other text (reward, dpo).");
+  t.bind("data.response_key", &d.response_key, "Field that holds the response.")
+      .only(of_task(Task::kSft));
+  const ConfigCondition pairs = of_tasks([](const Job& job) { return job.has_pairs(); });
+  t.bind("data.chosen_key", &d.chosen_key, "Field that holds the preferred text.").only(pairs);
+  t.bind("data.rejected_key", &d.rejected_key, "Field that holds the other text.").only(pairs);
   t.bind("data.ranking_key", &d.ranking_key,
          "Field that holds a list of texts, the best first, instead of the two above: each pair of "
-         "them is a row (reward, dpo).");
+         "them is a row.")
+      .only(pairs);
   t.bind("data.margin_key", &d.margin_key,
          "Field with a number by which the preferred text's score has to be higher; rows may lack "
-         "it (reward).");
+         "it.")
+      .only(of_task(Task::kReward));
 }
 
 void bind_lengths(ConfigTable& t, DataConfig& d) {
@@ -38,7 +43,8 @@ void bind_lengths(ConfigTable& t, DataConfig& d) {
   t.bind("data.filter_overlong_prompts", &d.filter_overlong_prompts,
          "Leaves out rows whose prompt is longer, and prints how many.");
   t.bind("data.filter_overlong_responses", &d.filter_overlong_responses,
-         "Leaves out rows with a longer response, and prints how many (sft, reward, dpo).");
+         "Leaves out rows with a longer response, and prints how many.")
+      .only(of_given_responses());
   t.bind(
        "data.truncation",
        [&d](const std::string& name) -> Status {
@@ -49,6 +55,25 @@ void bind_lengths(ConfigTable& t, DataConfig& d) {
        "What happens to a longer prompt or response that is not filtered. `error`: the run ends; "
        "`left`: it loses its first tokens; `right`: its last ones; `middle`: it keeps both ends.")
       .one_of(truncation_names());
+}
+
+void bind_micro_batches(ConfigTable& t, DataConfig& d) {
+  const ConfigTable::Section sequences(t, of_given_responses());
+  t.bind("data.micro_batch_size_per_gpu", &d.micro_batch_size_per_gpu,
+         "Rows that go through a rank's model at once; gradients of the micro batches of a step "
+         "add up." +
+             kAdapts)
+      .in("rows")
+      .at_least(1)
+      .only(where(kPacksRows, {false}));
+  t.bind(kPacksRows, &d.use_dynamic_bsz,
+         "Packs rows without padding into micro-batches of at most `data.max_token_len_per_gpu` "
+         "tokens, instead of a number of padded rows.");
+  t.bind("data.max_token_len_per_gpu", &d.max_token_len_per_gpu,
+         "Tokens of a packed micro-batch; at least those of the longest row.")
+      .in("tokens")
+      .at_least(1)
+      .only(where(kPacksRows, {true}));
 }
 
 }  // namespace
@@ -67,35 +92,27 @@ Result<Truncation> parse_truncation(std::string_view name) {
   return wrong(format("There is no truncation \"{}\"", name));
 }
 
-void bind_data(ConfigTable& t, DataConfig& d) {
+void bind_data(ConfigTable& t, Job& job) {
+  DataConfig& d = job.data;
   t.bind("data.train_files", &d.train_files,
-         "Files to train on: JSONL, plain or packed by gzip or zstd, or Parquet (docs/data.md).");
+         "Files to train on: JSONL, plain or packed by gzip or zstd, or Parquet (docs/data.md).")
+      .only(of_training());
   t.bind("data.train_weights", &d.train_weights,
          "Share of each of `train_files` in an epoch; they add up to 1. Empty: every row of every "
-         "file once.");
+         "file once.")
+      .only(of_training());
   t.bind("data.val_files", &d.val_files, "Files held out for validation.");
   bind_fields(t, d);
   t.bind("data.train_batch_size", &d.train_batch_size,
          "Rows of one step, of all ranks together: prompts in ppo and grpo, texts in sft, pairs in "
          "reward and dpo.")
       .in("rows")
-      .at_least(1);
-  t.bind(
-       "data.micro_batch_size_per_gpu", &d.micro_batch_size_per_gpu,
-       "Rows that go through a rank's model at once in sft, reward and dpo; gradients of the micro "
-       "batches of a step add up." +
-           kAdapts)
-      .in("rows")
-      .at_least(1);
-  t.bind("data.use_dynamic_bsz", &d.use_dynamic_bsz,
-         "Packs the rows of sft, reward and dpo without padding into micro-batches of at most "
-         "`data.max_token_len_per_gpu` tokens.");
-  t.bind("data.max_token_len_per_gpu", &d.max_token_len_per_gpu,
-         "Tokens of a packed micro-batch; at least those of the longest row.")
-      .in("tokens")
-      .at_least(1);
+      .at_least(1)
+      .only(of_training());
+  bind_micro_batches(t, d);
   bind_lengths(t, d);
-  t.bind("data.shuffle", &d.shuffle, "New order of the rows in every epoch, from the seed.");
+  t.bind("data.shuffle", &d.shuffle, "New order of the rows in every epoch, from the seed.")
+      .only(of_training());
   t.bind("data.rows_in_memory", &d.rows_in_memory,
          "Encoded rows up to this size are kept in memory; more are written to `data.cache_dir` "
          "and read from there.");

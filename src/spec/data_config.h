@@ -30,10 +30,10 @@ struct DataConfig {
   std::string prompt_key = "prompt", response_key = "response", chosen_key = "chosen",
               rejected_key = "rejected", margin_key = "margin", ranking_key = "ranking";
   std::int64_t train_batch_size = 64;
-  std::int64_t micro_batch_size_per_gpu = 16;  ///< sft, reward and dpo
-  bool use_dynamic_bsz = false;                ///< of them: micro-batches by tokens, packed
+  std::int64_t micro_batch_size_per_gpu = 4;  ///< sft, reward and dpo
+  bool use_dynamic_bsz = true;                ///< of them: micro-batches by tokens, packed
   std::int64_t max_token_len_per_gpu = 8192;
-  std::int64_t max_prompt_length = 16, max_response_length = 48;
+  std::int64_t max_prompt_length = 1024, max_response_length = 1024;
   bool filter_overlong_prompts = false, filter_overlong_responses = false;
   Truncation truncation = Truncation::kError;
   bool shuffle = true;
@@ -42,7 +42,8 @@ struct DataConfig {
   std::string cache_dir;  ///< empty: neap/data in the user's cache folder
 };
 
-void bind_data(ConfigTable& t, DataConfig& d);
+struct Job;  // spec/job.h
+void bind_data(ConfigTable& t, Job& job);
 [[nodiscard]] Status validate_data(const DataConfig& d);
 
 }  // namespace neap::spec

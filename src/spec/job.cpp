@@ -135,11 +135,7 @@ Status validate_advantages(const Job& job) {
   if (job.algorithm.rollout_correction.weighs())
     NEAP_TRY(importance_weights(job.algorithm.rollout_correction).status());
   NEAP_TRY(rejection_rules(job.algorithm.rollout_correction).status());
-  const RolloutCorrectionConfig& correction = job.algorithm.rollout_correction;
-  if (!correction.bypass_mode && correction.loss_type != "ppo_clip")
-    return wrong(format("algorithm.rollout_correction.loss_type \"{}\" needs bypass_mode = true",
-                        correction.loss_type));
-  if (correction.bypass_mode && job.actor.loss_mode != PolicyLoss::kVanilla)
+  if (job.algorithm.rollout_correction.bypass_mode && job.actor.loss_mode != PolicyLoss::kVanilla)
     return wrong(
         format("algorithm.rollout_correction.bypass_mode has the losses of its loss_type, not "
                "policy_loss.loss_mode \"{}\"",
@@ -159,24 +155,6 @@ Status validate_optimizer(std::string_view at, const OptimizerConfig& o, const D
   if (spec->kind == OptimizerKind::kSgd && !spec->momentum && o.state_dtype != "float32")
     return wrong(format("{}.state_dtype is \"{}\", but sgd without momentum keeps no state", at,
                         o.state_dtype));
-  return {};
-}
-
-// A key that belongs to another kind of optimizer would be ignored.
-Status check_optimizer_keys(const ConfigTable& table, std::string_view at,
-                            const OptimizerConfig& o) {
-  NEAP_TRY_ASSIGN(const OptimizerKind kind, parse_optimizer(o.kind));
-  const std::vector<std::string> own = optimizer_keys(kind);
-  for (const std::string& name : optimizer_names()) {
-    for (const std::string& key : optimizer_keys(*parse_optimizer(name))) {
-      if (std::find(own.begin(), own.end(), key) != own.end()) continue;
-      if (!table.find(format("{}.{}", at, key))->is_set) continue;
-      std::string reads;
-      for (const std::string& each : own) reads += (reads.empty() ? "" : ", ") + each;
-      return wrong(format("{}.{} is set, but optimizer \"{}\" does not read it. It reads {}", at,
-                          key, o.kind, reads));
-    }
-  }
   return {};
 }
 
@@ -213,23 +191,26 @@ Status validate_rollout(const Job& job) {
 }
 
 Status validate_rewards(const Job& job) {
-  const bool functions = !job.reward.functions.empty();
-  if (!job.has_rollout()) {
-    if (!functions) return {};
-    return wrong(format("[[reward.functions]] is set, but task \"{}\" scores no responses",
-                        to_string(job.task)));
+  for (std::size_t i = 0; i < job.reward.functions.size(); ++i) {
+    const std::vector<std::string>& command = job.reward.functions[i].command;
+    std::error_code ignored;
+    if (command.size() != 1 || command[0].find(' ') == std::string::npos ||
+        std::filesystem::exists(job.resolve(command[0]), ignored))
+      continue;
+    std::string words = command[0];
+    for (auto at = words.find(' '); at != std::string::npos; at = words.find(' ', at + 4))
+      words.replace(at, 1, "\", \"");
+    return wrong(
+        format("reward.functions.{}.command is one word, \"{}\", and no such program is "
+               "there; give the program and its arguments as a list: [\"{}\"]",
+               i, command[0], words));
   }
   // An evaluation without a rule takes the one that the rows' answers ask for.
-  if (!job.has_reward_model() && !functions && job.trains_policy())
-    return wrong(
-        format("{} needs rewards: set reward_model.model.path, or add [[reward.functions]] "
-               "(docs/rewards.md)",
-               to_string(job.task)));
-  if (job.has_critic() && job.critic_path().empty())
-    return wrong(
-        "critic.model.path is missing: without a reward model the critic has no model to start "
-        "from; a language model's folder goes with critic.model.init_head = true");
-  return {};
+  if (!job.trains_policy() || job.has_reward_model() || !job.reward.functions.empty()) return {};
+  return wrong(
+      format("{} needs rewards: set reward_model.model.path, or add [[reward.functions]] "
+             "(docs/rewards.md)",
+             to_string(job.task)));
 }
 
 // Of a job that packs: the longest row fits into every budget.
@@ -271,11 +252,12 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
                  Job& job) {
   ConfigTable table = job.bind();
   if (!file.empty()) NEAP_TRY(table.load_file(file));
+  // `neap eval` takes the file of a training, most of which it does not read.
+  const bool is_of_training = job.task != Task::kEval;
   job.folder = file.parent_path();
   for (const std::string& text : overrides) NEAP_TRY(table.apply_override(text));
   const auto is_set = [&](std::string_view key) { return table.find(key)->is_set; };
-  if (job.task == Task::kGrpo && !is_set("algorithm.adv_estimator"))
-    job.algorithm.adv_estimator = AdvantageEstimator::kGrpo;
+  NEAP_TRY(table.apply_defaults());
   NEAP_TRY(apply_preset(table, job.algorithm.preset, job.task, job.algorithm.adv_estimator));
   if (is_set("actor_rollout_ref.actor.clip_ratio")) {
     if (!is_set("actor_rollout_ref.actor.clip_ratio_low"))
@@ -285,12 +267,13 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
   }
   const ConfigTable::Key& stop_metric = *table.find("trainer.stop_metric");
   const bool taken_back = !stop_metric.is_set && !stop_metric.origin.empty();
-  if (job.task != Task::kEval && !taken_back && stop_metric.is_set != is_set("trainer.stop_value"))
-    return wrong("trainer.stop_metric and trainer.stop_value are set together or not at all");
-  NEAP_TRY(check_optimizer_keys(table, kActorOptimizer, job.actor.optim));
-  NEAP_TRY(check_optimizer_keys(table, kCriticOptimizer, job.critic.optim));
+  if (job.task != Task::kEval && !taken_back && stop_metric.is_set && !is_set("trainer.stop_value"))
+    return wrong("trainer.stop_metric is set without trainer.stop_value, which ends the training");
   NEAP_TRY(job.reward.validate(table));
   NEAP_TRY(job.read_adapters(table));
+  NEAP_TRY_ASSIGN(job.warnings, table.unread([&](const std::string& origin) {
+    return job.task == Task::kEval && is_of_training && !origin.starts_with('"');
+  }));
   NEAP_TRY_ASSIGN(job.adapted, adapt_micro_batches(table, job));
   const Status valid = job.validate();
   return file.empty() ? valid : Status(valid).with_context(format("checking {}", file.string()));
@@ -319,6 +302,11 @@ Status Job::validate() const {
   if (actor_model.path.empty())
     return wrong(
         "actor_rollout_ref.model.path is missing: the folder with the model's config.json");
+  // A plan needs no rows.
+  if (launched_ranks > 0 && task != Task::kEval && data.train_files.empty())
+    return wrong(
+        "data.train_files is empty: name the files to train on, as data.train_files = "
+        "[\"train.jsonl\"]");
   NEAP_TRY(validate_lora("actor_rollout_ref.model", actor_model));
   NEAP_TRY(validate_lora("critic.model", critic.model));
   NEAP_TRY(validate_checkpointing("actor_rollout_ref.model", actor_model));
@@ -351,11 +339,11 @@ Status Job::validate() const {
   if (packs()) NEAP_TRY(validate_packing(*this));
   if (trains_policy()) {
     NEAP_TRY(validate_advantages(*this));
-    NEAP_TRY(divides("actor_rollout_ref.actor.ppo_mini_batch_size", actor.ppo_mini_batch_size,
+    NEAP_TRY(divides("actor_rollout_ref.actor.ppo_mini_batch_size", actor_mini_batch(),
                      "data.train_batch_size", data.train_batch_size));
     if (has_critic())
-      NEAP_TRY(divides("critic.ppo_mini_batch_size", critic.ppo_mini_batch_size,
-                       "data.train_batch_size", data.train_batch_size));
+      NEAP_TRY(divides("critic.ppo_mini_batch_size", critic_mini_batch(), "data.train_batch_size",
+                       data.train_batch_size));
   }
   for (const BatchDivision& division : batch_divisions(*this))
     NEAP_TRY(check_division(division, ranks()));
@@ -400,7 +388,17 @@ const std::string& Job::reference_path() const {
   return reference_model.path.empty() ? actor_model.path : reference_model.path;
 }
 const std::string& Job::critic_path() const {
-  return critic.model.path.empty() ? reward_model.path : critic.model.path;
+  if (!critic.model.path.empty()) return critic.model.path;
+  return has_reward_model() ? reward_model.path : actor_model.path;
+}
+bool Job::starts_critic_head() const {
+  return critic.init_head || (critic.model.path.empty() && !has_reward_model());
+}
+std::int64_t Job::actor_mini_batch() const {
+  return actor.ppo_mini_batch_size != 0 ? actor.ppo_mini_batch_size : data.train_batch_size;
+}
+std::int64_t Job::critic_mini_batch() const {
+  return critic.ppo_mini_batch_size != 0 ? critic.ppo_mini_batch_size : actor_mini_batch();
 }
 std::int64_t Job::sequences_per_row() const {
   if (has_rollout()) return rollout.n;

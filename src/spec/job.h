@@ -43,7 +43,7 @@ struct OptimizerConfig {
 struct ModelConfig {
   std::string path;            ///< folder with config.json; weights too, or random initialization
   std::string tokenizer_path;  ///< folder with tokenizer.json; empty: the model's
-  std::string activation_checkpointing = "selective";
+  std::string activation_checkpointing = "auto";
   bool enable_gradient_checkpointing = false;  ///< verl's name for "full"
   std::string lora_adapter_path;  ///< adapter that training goes on with; empty: a new one, if any
   /// By the keys, or as the adapter's file says.
@@ -54,9 +54,9 @@ struct ModelConfig {
 };
 
 struct ActorConfig {
-  std::int64_t ppo_mini_batch_size = 32;
+  std::int64_t ppo_mini_batch_size = 0;  ///< 0: the whole batch
   std::int64_t ppo_micro_batch_size_per_gpu = 8;
-  bool use_dynamic_bsz = false;  ///< of ppo and grpo: micro-batches by tokens, packed
+  bool use_dynamic_bsz = true;  ///< of ppo and grpo: micro-batches by tokens, packed
   std::int64_t ppo_max_token_len_per_gpu = 16384;
   std::int64_t ppo_epochs = 1;
   PolicyLoss loss_mode = PolicyLoss::kVanilla;  ///< policy_loss.loss_mode
@@ -105,7 +105,7 @@ struct PrefillShape {
 
 struct RolloutConfig : TokenSampling {
   std::int64_t n = 1;                          ///< responses for each prompt
-  std::int64_t batch_size = 0;                 ///< sequences decoded together; 0: the whole batch
+  std::int64_t batch_size = 256;               ///< sequences decoded together; 0: the whole batch
   std::int64_t max_num_batched_tokens = 8192;  ///< of prompts that are prefilled together
   bool enable_chunked_prefill = true;
   bool calculate_log_probs = false;  ///< of what is sampled, as it is sampled
@@ -120,8 +120,8 @@ struct RolloutConfig : TokenSampling {
 
 struct CriticConfig {
   ModelConfig model;
-  bool init_head = false;  ///< critic.model.init_head
-  std::int64_t ppo_mini_batch_size = 32;
+  bool init_head = false;                ///< critic.model.init_head
+  std::int64_t ppo_mini_batch_size = 0;  ///< 0: as the actor's
   std::int64_t ppo_micro_batch_size_per_gpu = 8;
   std::int64_t forward_micro_batch_size_per_gpu = 0;  ///< values; 0: as ppo_micro_batch_size
   std::int64_t ppo_max_token_len_per_gpu = 32768;
@@ -170,8 +170,8 @@ struct AlgorithmConfig {
 struct TrainerConfig {
   std::int64_t total_epochs = 1;
   std::int64_t total_training_steps = 0;  ///< 0: by epochs
-  std::int64_t save_freq = -1;            ///< steps; -1: at the end only
-  std::int64_t test_freq = -1;
+  std::int64_t save_freq = 20;            ///< steps; -1: at the end only
+  std::int64_t test_freq = 20;
   std::int64_t max_ckpt_to_keep = 2;
   bool save_lora_base = false;  ///< with LoRA the base's weights are in each checkpoint
   std::string best_metric;      ///< of validation; its best checkpoint is kept. Empty: none is
@@ -243,6 +243,8 @@ struct Job {
 
   /// "key.path=value" of keys that nobody set and that load() fitted to the others.
   std::vector<std::string> adapted{};
+  /// Sentences about keys that are set and that this job does not read.
+  std::vector<std::string> warnings{};
 
   /// Binds every key to this object's fields; the object outlives the table and does not move.
   [[nodiscard]] ConfigTable bind();
@@ -299,8 +301,13 @@ struct Job {
   [[nodiscard]] bool reference_is_actor_base() const;
   /// The reference's model: its own path, else the actor's.
   [[nodiscard]] const std::string& reference_path() const;
-  /// The critic's start: its own path, else the reward model's.
+  /// The critic's start: its own path, else the reward model's, else the actor's.
   [[nodiscard]] const std::string& critic_path() const;
+  /// It may get a scalar head of zeros: no model with one was named, or the key says so.
+  [[nodiscard]] bool starts_critic_head() const;
+  /// Prompts of one optimizer step.
+  [[nodiscard]] std::int64_t actor_mini_batch() const;
+  [[nodiscard]] std::int64_t critic_mini_batch() const;
   [[nodiscard]] std::int64_t sequences_per_row() const;  ///< rollout.n, or 2 of a pair
   [[nodiscard]] std::int64_t sequences_per_step() const;
   /// Processes that share each step's batch, one device each.

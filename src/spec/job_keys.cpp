@@ -1,9 +1,13 @@
 // Every key of a configuration file, with its limits and its words for docs/configuration.md.
 #include "spec/job_keys.h"
 
+#include <map>
+#include <optional>
+
 #include "spec/checkpointing.h"
 #include "spec/micro_batches.h"
 #include "spec/optimizer.h"
+#include "spec/peer_keys.h"
 
 namespace neap::spec {
 namespace {
@@ -55,34 +59,41 @@ void bind_device(ConfigTable& t, Job& job) {
 }
 
 void bind_critic(ConfigTable& t, Job& job) {
+  const ConfigTable::Section ppo(t, of_tasks([](const Job& j) { return j.has_critic(); }));
   CriticConfig& c = job.critic;
   bind_model(t, "critic.model", c.model,
-             "Folder of the model that the critic starts from; empty: the reward model's.", true);
+             "Folder of the model that the critic starts from; empty: the reward model's, and "
+             "where there is none the actor's with a scalar head of zeros.",
+             true);
   t.bind(
       "critic.model.init_head", &c.init_head,
-      "Starts the scalar head at zero where the folder has none (a language model's). Without it "
-      "such a folder is an error.");
+      "Starts the scalar head at zero where the folder of `critic.model.path` has none (a language "
+      "model's). Without it such a folder is an error.");
   t.bind("critic.ppo_mini_batch_size", &c.ppo_mini_batch_size,
-         "Prompts of one optimizer step (times `rollout.n` sequences).")
+         "Prompts of one optimizer step (times `rollout.n` sequences); 0: as the actor's.")
       .in("prompts")
-      .at_least(1);
+      .at_least(0);
   t.bind("critic.ppo_micro_batch_size_per_gpu", &c.ppo_micro_batch_size_per_gpu,
          "Sequences that go through forward and backward at once." + kAdapts)
       .in("sequences")
-      .at_least(1);
+      .at_least(1)
+      .only(where(kPacksPolicy, {false}));
   t.bind("critic.forward_micro_batch_size_per_gpu", &c.forward_micro_batch_size_per_gpu,
          "Sequences whose values are computed at once; 0: as `ppo_micro_batch_size_per_gpu`.")
       .in("sequences")
-      .at_least(0);
+      .at_least(0)
+      .only(where(kPacksPolicy, {false}));
   t.bind("critic.ppo_max_token_len_per_gpu", &c.ppo_max_token_len_per_gpu,
          "Tokens of a packed micro-batch of the critic's training.")
       .in("tokens")
-      .at_least(1);
+      .at_least(1)
+      .only(where(kPacksPolicy, {true}));
   t.bind("critic.forward_max_token_len_per_gpu", &c.forward_max_token_len_per_gpu,
          "Tokens of a packed micro-batch whose values are computed at once; 0: as "
          "`ppo_max_token_len_per_gpu`.")
       .in("tokens")
-      .at_least(0);
+      .at_least(0)
+      .only(where(kPacksPolicy, {true}));
   t.bind("critic.ppo_epochs", &c.ppo_epochs, "Passes over a step's sequences.").at_least(1);
   t.bind("critic.cliprange_value", &c.cliprange_value,
          "New values are clipped to this distance from the old ones.")
@@ -91,28 +102,41 @@ void bind_critic(ConfigTable& t, Job& job) {
   t.bind("critic.grad_clip", &c.grad_clip, "Largest norm of the gradient; 0: no clipping.")
       .at_least(0);
   bind_optimizer(t, "critic.optim", c.optim);
+}
+
+void bind_rewards(ConfigTable& t, Job& job) {
+  std::optional<ConfigTable::Section> scored(std::in_place, t, of_responses());
   bind_model(t, "reward_model.model", job.reward_model,
              "Folder of the reward model; empty: none, and `[[reward.functions]]` alone score "
              "responses.",
              false);
+  const ConfigCondition has_model = needs(
+      "reward_model.model.path", "a folder", [&job] { return job.has_reward_model(); },
+      "there is no reward model");
   t.bind("reward_model.weight", &job.reward_model_weight,
          "Weight of its score in the reward, which is the sum with those of "
-         "`[[reward.functions]]`.");
+         "`[[reward.functions]]`.")
+      .only(has_model);
   t.bind("reward_model.micro_batch_size_per_gpu", &job.reward_micro_batch_size_per_gpu,
          "Sequences that are scored at once; 0: as "
          "`actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu`.")
       .in("sequences")
-      .at_least(0);
+      .at_least(0)
+      .only(has_model)
+      .only(where(kPacksPolicy, {false}));
   t.bind("reward_model.forward_max_token_len_per_gpu", &job.reward_max_token_len_per_gpu,
          "Tokens of a packed micro-batch that is scored at once; 0: as "
          "`actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu`.")
       .in("tokens")
-      .at_least(0);
-  t.bind("reward_model.center_rewards_coefficient", &job.center_rewards_coefficient,
-         "reward: weight of the square of a pair's summed scores in the loss, which keeps scores "
-         "around 0.")
-      .at_least(0);
+      .at_least(0)
+      .only(has_model)
+      .only(where(kPacksPolicy, {true}));
   job.reward.bind(t);
+  scored.reset();
+  t.bind("reward_model.center_rewards_coefficient", &job.center_rewards_coefficient,
+         "Weight of the square of a pair's summed scores in the loss, which keeps scores around 0.")
+      .at_least(0)
+      .only(of_task(Task::kReward));
 }
 
 // What a run shows and writes besides checkpoints.
@@ -132,13 +156,15 @@ void bind_logs(ConfigTable& t, TrainerConfig& r) {
          "ppo, grpo: responses; sft: the data's, with what the model would not choose in «».")
       .at_least(0);
   t.bind("trainer.rollout_freq", &r.rollout_freq,
-         "ppo, grpo: the responses of the first and of every so many steps go to `rollouts.jsonl` "
+         "The responses of the first and of every so many steps go to `rollouts.jsonl` "
          "with their scores, some to the console and the newest to the report; -1: none.")
       .in("steps")
-      .at_least(-1);
+      .at_least(-1)
+      .only(of_policies());
   t.bind("trainer.rollout_samples", &r.rollout_samples,
          "How many of them the console shows, from the highest score to the lowest.")
-      .at_least(0);
+      .at_least(0)
+      .only(of_policies());
   t.bind(
       "trainer.rollout_max_size", &r.rollout_max_size,
       "Most bytes of `rollouts.jsonl` and `rollouts.1.jsonl` together: the oldest responses go.");
@@ -148,34 +174,64 @@ void bind_logs(ConfigTable& t, TrainerConfig& r) {
       "written. `phases.jsonl` has each phase's peak in any case.");
 }
 
-void bind_trainer(ConfigTable& t, TrainerConfig& r) {
-  t.bind("trainer.total_epochs", &r.total_epochs, "Passes over the training data.").at_least(1);
+// Tasks whose steps take seconds; those of ppo and grpo take minutes.
+bool steps_are_short(const Job& job) {
+  return !job.has_rollout();
+}
+
+void bind_schedule(ConfigTable& t, Job& job) {
+  const ConfigTable::Section training(t, of_training());
+  TrainerConfig& r = job.trainer;
+  t.bind("trainer.total_epochs", &r.total_epochs, "Passes over the training data.")
+      .at_least(1)
+      .only(where("trainer.total_training_steps", {0}));
   t.bind("trainer.total_training_steps", &r.total_training_steps,
          "Ends after this many steps; 0: by epochs.")
       .in("steps")
       .at_least(0);
-  t.bind("trainer.save_freq", &r.save_freq, "Checkpoint every so many steps; -1: only at the end.")
-      .in("steps")
-      .at_least(-1);
-  t.bind("trainer.test_freq", &r.test_freq,
-         "Validation every so many steps; -1: only before and after.")
-      .in("steps")
-      .at_least(-1);
-  t.bind("trainer.max_ckpt_to_keep", &r.max_ckpt_to_keep, "Older checkpoints are removed; 0: none.")
+  default_of_tasks(t.bind("trainer.save_freq", &r.save_freq,
+                          "Checkpoint every so many steps and at the end; -1: only at the end.")
+                       .in("steps")
+                       .at_least(-1),
+                   job, steps_are_short, 200);
+  default_of_tasks(t.bind("trainer.test_freq", &r.test_freq,
+                          "Validation every so many steps, before the first and after the last; "
+                          "-1: only these two.")
+                       .in("steps")
+                       .at_least(-1)
+                       .only({.key = "data.val_files",
+                              .holds = [&job] { return !job.data.val_files.empty(); },
+                              .words = "not empty"}),
+                   job, steps_are_short, 200);
+  t.bind("trainer.max_ckpt_to_keep", &r.max_ckpt_to_keep,
+         "Older checkpoints are removed; 0: none is.")
       .in("checkpoints")
       .at_least(0);
   t.bind("trainer.best_metric", &r.best_metric,
          "Metric of validation, as `val/score/mean`, whose best checkpoint is kept besides the "
          "newest; the link `best` points to it. Empty: none is.");
   t.bind("trainer.best_mode", &r.best_mode, "Whether the highest or the lowest value is the best.")
-      .one_of({"max", "min"});
+      .one_of({"max", "min"})
+      .only(needs(
+          "trainer.best_metric", "a metric", [&r] { return !r.best_metric.empty(); },
+          "no best checkpoint is kept"));
   t.bind("trainer.stop_metric", &r.stop_metric,
          "Metric of validation that ends the training before its last step, where it reaches "
          "`trainer.stop_value`. Empty: none does.");
-  t.bind("trainer.stop_value", &r.stop_value, "Value of that metric at which the training ends.");
+  const ConfigCondition stops = needs(
+      "trainer.stop_metric", "a metric", [&r] { return !r.stop_metric.empty(); },
+      "nothing ends the training before its last step");
+  t.bind("trainer.stop_value", &r.stop_value, "Value of that metric at which the training ends.")
+      .only(stops);
   t.bind("trainer.stop_mode", &r.stop_mode,
          "`max`: the metric reaches the value from below; `min`: from above.")
-      .one_of({"max", "min"});
+      .one_of({"max", "min"})
+      .only(stops);
+}
+
+void bind_trainer(ConfigTable& t, Job& job) {
+  bind_schedule(t, job);
+  TrainerConfig& r = job.trainer;
   t.bind(
       "trainer.save_lora_base", &r.save_lora_base,
       "With LoRA, checkpoints hold the base's weights, too. Without it they hold the adapter, with "
@@ -231,13 +287,31 @@ void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std
          "states to their own size.")
       .at_least(0)
       .at_most(4096);
+  const ConfigCondition has_adapter = needs(
+      at + ".lora_rank", "above 0", [&m] { return m.lora.rank > 0; }, "every weight is trained");
   t.bind(at + ".lora_alpha", &m.lora.alpha, "LoRA's scale: updates are scaled by alpha / rank.")
-      .at_least(0);
+      .at_least(0)
+      .only(has_adapter);
   t.bind(at + ".target_modules", &m.lora.targets,
-         "Linear layers that get an adapter, by their last name (`q_proj`), or `all-linear`.");
+         "Linear layers that get an adapter, by their last name (`q_proj`), or `all-linear`.")
+      .only(has_adapter);
   t.bind(at + ".lora_adapter_path", &m.lora_adapter_path,
          "Folder of a LoRA adapter in PEFT's form that training continues; rank, alpha and layers "
          "are the adapter's. Empty: adapters are new.");
+}
+
+// A kind of optimizer lists the keys that it reads and not every kind does.
+void require_optimizers(ConfigTable& t, const std::string& at) {
+  const std::vector<std::string> kinds = optimizer_names();
+  std::map<std::string, std::vector<Json>> readers;
+  for (const std::string& kind : kinds)
+    for (const std::string& key : optimizer_keys(*parse_optimizer(kind)))
+      readers[key].emplace_back(kind);
+  for (auto& [key, values] : readers) {
+    if (values.size() == kinds.size()) continue;
+    t.at(at + "." + key)
+        .only({.key = at + ".optimizer", .values = values, .unread = Unread::kMistake});
+  }
 }
 
 void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o) {
@@ -281,31 +355,44 @@ void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o) {
       .in("optimizer steps")
       .at_least(0);
   t.bind(at + ".lr_warmup_steps_ratio", &o.lr_warmup_steps_ratio,
-         "Share of all optimizer steps that warm up, rounded up, where `lr_warmup_steps` is 0.")
+         "Share of all optimizer steps that warm up, rounded up.")
       .at_least(0)
-      .at_most(1);
+      .at_most(1)
+      .only(where(at + ".lr_warmup_steps", {0}));
   t.bind(at + ".lr_scheduler_type", &o.lr_schedule, "Learning rate after the warm-up.")
       .one_of({"constant", "linear", "cosine"});
   t.bind(at + ".min_lr_ratio", &o.min_lr_ratio,
          "Where `linear` and `cosine` end, as a share of `lr`.")
       .at_least(0)
-      .at_most(1);
+      .at_most(1)
+      .only(needs(at + ".lr_scheduler_type", {"linear", "cosine"}));
+  require_optimizers(t, at);
+}
+
+void default_of_tasks(ConfigTable::Key& key, const Job& job, bool (*fits)(const Job& job),
+                      Json value) {
+  std::string names;
+  for (const Json& task : of_tasks(fits).values)
+    names += (names.empty() ? "" : ", ") + task.get<std::string>();
+  key.default_where(
+      std::move(names), [&job, fits] { return fits(job); }, std::move(value));
 }
 
 ConfigTable Job::bind() {
   ConfigTable t;
+  t.explain_unknown(explain_peer_key);
   bind_enum(
       t, "task", &task, parse_task,
       "Which stage of the pipeline this file describes. `eval` trains nothing: it is what `neap "
       "eval` runs and `neap plan` can plan.")
       .one_of(task_names());
   bind_device(t, *this);
-  bind_data(t, data);
+  bind_data(t, *this);
   bind_model(t, "actor_rollout_ref.model", actor_model,
              "Folder of the actor (`config.json`, weights if it is trained already); the only "
              "model of sft; what the reward model starts from in reward.",
              true);
-  bind_actor(t, actor);
+  bind_actor(t, *this);
   bind_rollout(t, *this);
   t.bind("actor_rollout_ref.nccl_timeout", &nccl_timeout,
          "Longest that a rank waits for the others on GPUs; it has to outlast the writing of a "
@@ -313,9 +400,10 @@ ConfigTable Job::bind() {
       .in("seconds")
       .at_least(1);
   bind_critic(t, *this);
-  bind_algorithm(t, algorithm);
+  bind_rewards(t, *this);
+  bind_algorithm(t, *this);
   bind_dpo(t, dpo);
-  bind_trainer(t, trainer);
+  bind_trainer(t, *this);
   return t;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/config.h"
 #include "spec/job.h"
+#include "spec/key_conditions.h"
 
 namespace neap::spec {
 
@@ -30,10 +31,13 @@ void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std
 void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o);
 void bind_loss_aggregation(ConfigTable& t, const std::string& path, LossAggregation* field);
 
-void bind_actor(ConfigTable& t, ActorConfig& a);
+void bind_actor(ConfigTable& t, Job& job);
 /// With the reference, whose log-probabilities are computed with the rollout's.
 void bind_rollout(ConfigTable& t, Job& job);
-void bind_algorithm(ConfigTable& t, AlgorithmConfig& a);
+void bind_algorithm(ConfigTable& t, Job& job);
 void bind_dpo(ConfigTable& t, DpoConfig& d);
+/// What a key starts with in the tasks that `fits` is true of.
+void default_of_tasks(ConfigTable::Key& key, const Job& job, bool (*fits)(const Job& job),
+                      Json value);
 
 }  // namespace neap::spec

@@ -42,13 +42,16 @@ std::vector<BatchDivision> batch_divisions(const Job& job) {
     return {{"data.train_batch_size", job.data.train_batch_size, 1, "data.micro_batch_size_per_gpu",
              micro(job.data.micro_batch_size_per_gpu)}};
   if (!job.trains_policy()) return {};
-  std::vector<BatchDivision> all = {{"actor_rollout_ref.actor.ppo_mini_batch_size",
-                                     job.actor.ppo_mini_batch_size, job.rollout.n,
+  // By the name of the key that has the number.
+  const std::string batch = "data.train_batch_size";
+  const std::string of_actor =
+      job.actor.ppo_mini_batch_size == 0 ? batch : "actor_rollout_ref.actor.ppo_mini_batch_size";
+  std::vector<BatchDivision> all = {{of_actor, job.actor_mini_batch(), job.rollout.n,
                                      "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
                                      micro(job.actor.ppo_micro_batch_size_per_gpu)}};
   if (job.has_critic())
-    all.push_back({"critic.ppo_mini_batch_size", job.critic.ppo_mini_batch_size, job.rollout.n,
-                   "critic.ppo_micro_batch_size_per_gpu",
+    all.push_back({job.critic.ppo_mini_batch_size == 0 ? of_actor : "critic.ppo_mini_batch_size",
+                   job.critic_mini_batch(), job.rollout.n, "critic.ppo_micro_batch_size_per_gpu",
                    micro(job.critic.ppo_micro_batch_size_per_gpu)});
   return all;
 }

@@ -202,7 +202,7 @@ void policy_gradient(Builder& b, const Job& job, bool critic) {
                .trained = &job.critic.model,
                .optimizer = &job.critic.optim,
                .grad_clip = job.critic.grad_clip,
-               .init_head = job.critic.init_head});
+               .init_head = job.starts_critic_head()});
   if (job.has_reward_model()) b.frozen(ModelId::kReward, job.reward_model.path, Head::kScalar);
 
   b.phase(PhaseId::kGenerate, Body::kGenerate, ModelId::kActor);
@@ -261,10 +261,10 @@ UpdateShape update_shape(const Job& job, Body body) {
                        micro};
   };
   if (body == Body::kPolicyUpdate)
-    return of_responses(job.actor.ppo_epochs, job.actor.ppo_mini_batch_size,
+    return of_responses(job.actor.ppo_epochs, job.actor_mini_batch(),
                         job.actor.ppo_micro_batch_size_per_gpu);
   if (body == Body::kValueUpdate)
-    return of_responses(job.critic.ppo_epochs, job.critic.ppo_mini_batch_size,
+    return of_responses(job.critic.ppo_epochs, job.critic_mini_batch(),
                         job.critic.ppo_micro_batch_size_per_gpu);
   const std::int64_t rows = job.rows_per_rank();
   return {1, rows, rows, job.data.micro_batch_size_per_gpu};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 
 #include "base/format.h"
@@ -47,8 +48,6 @@ const std::array<KindInfo, 9>& kinds() {
 }
 constexpr std::array<std::string_view, 7> kExtractions = {
     "whole", "hashes", "boxed", "answer_tag", "answer_line", "last_number", "pattern"};
-const Keys kReadByAll = {"kind", "name", "weight", "data_sources"};
-
 bool contains(const Keys& keys, std::string_view key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
@@ -114,6 +113,25 @@ void bind_service(ConfigTable& t, RewardFunctionConfig& f) {
          "is 1 for a right answer.");
 }
 
+// A kind refuses keys that only others read.
+void require_kinds(ConfigTable& t, const RewardFunctionConfig& f) {
+  const auto only = [&](std::string_view key, ConfigCondition condition) {
+    condition.unread = Unread::kMistake;
+    t.at(key).only(std::move(condition));
+  };
+  std::map<std::string_view, std::vector<Json>> readers;
+  for (const KindInfo& kind : kinds())
+    for (const std::string_view key : kind.reads) readers[key].emplace_back(kind.name);
+  for (auto& [key, values] : readers) only(key, {.key = "kind", .values = std::move(values)});
+  const auto extracts = [&f] {
+    const bool reads = contains(kinds()[static_cast<std::size_t>(f.kind)].reads, "extract");
+    return !reads || std::find(f.extract.begin(), f.extract.end(), "pattern") != f.extract.end();
+  };
+  only("pattern", {.key = "extract", .holds = extracts, .words = "a list with \"pattern\""});
+  only("default_score", {.key = "on_failure", .values = {"default"}});
+  only("penalty_factor", {.key = "formula", .values = {"verl", "openrlhf"}});
+}
+
 void bind_function(ConfigTable& t, RewardFunctionConfig& f) {
   t.bind(
        "kind",
@@ -168,6 +186,7 @@ void bind_function(ConfigTable& t, RewardFunctionConfig& f) {
       .at_least(0);
   t.bind("penalty_factor", &f.penalty_factor, "length: f.").at_least(0);
   bind_service(t, f);
+  require_kinds(t, f);
 }
 
 Status validate_function(const ConfigTable& table, const std::string& at,
@@ -182,13 +201,6 @@ Status validate_function(const ConfigTable& table, const std::string& at,
                           for (const KindInfo& each : kinds()) names.push_back(each.name);
                           return names;
                         }())));
-  for (const KindInfo& other : kinds()) {
-    for (const std::string_view key : other.reads) {
-      if (!contains(kind.reads, key) && is_set(key))
-        return wrong(format("{}.{} is set, but kind \"{}\" does not read it. It reads {}, {}", at,
-                            key, kind.name, listed(kReadByAll), listed(kind.reads)));
-    }
-  }
   for (const std::string_view key : kind.required) {
     if (!is_set(key))
       return wrong(format("{}.{} is missing; kind \"{}\" needs it", at, key, kind.name));
@@ -197,18 +209,11 @@ Status validate_function(const ConfigTable& table, const std::string& at,
       std::find(f.extract.begin(), f.extract.end(), "pattern") != f.extract.end();
   if (by_pattern && f.pattern.empty())
     return wrong(format("{}.extract has \"pattern\", but {}.pattern is empty", at, at));
-  if (contains(kind.reads, "extract") && !f.pattern.empty() && !by_pattern)
-    return wrong(format("{}.pattern is set, but {}.extract does not have \"pattern\"", at, at));
-  if (is_set("default_score") && f.on_failure != "default")
-    return wrong(
-        format("{}.default_score is set, but {}.on_failure is \"{}\"", at, at, f.on_failure));
   if (f.kind == RewardKind::kHttp && !f.url.starts_with("http://") &&
       !f.url.starts_with("https://"))
     return wrong(format("{}.url is \"{}\"; it begins with http:// or https://", at, f.url));
   if (f.kind == RewardKind::kLength && f.buffer_length == 0)
     return wrong(format("{}.buffer_length is 0; the least is 1", at));
-  if (f.kind == RewardKind::kLength && f.formula == "trl" && f.penalty_factor != 1)
-    return wrong(format("{}.penalty_factor is set, but formula \"trl\" does not read it", at));
   return {};
 }
 

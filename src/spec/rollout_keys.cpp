@@ -1,4 +1,6 @@
 // The keys of generation and of the reference, with their limits and their words for docs/configuration.md.
+#include <optional>
+
 #include "spec/job_keys.h"
 
 namespace neap::spec {
@@ -11,9 +13,12 @@ void bind_validation_sampling(ConfigTable& t, const std::string& at, ValidationS
       .at_least(1);
   t.bind(at + ".do_sample", &v.do_sample,
          "Samples the responses to held-out prompts; false: takes the likeliest token each time.");
-  t.bind(at + ".temperature", &v.temperature, "Temperature of that sampling.").at_least(0);
-  t.bind(at + ".top_p", &v.top_p, "As `rollout.top_p`.").at_least(0).at_most(1);
-  t.bind(at + ".top_k", &v.top_k, "As `rollout.top_k`.").at_least(-1);
+  const ConfigCondition samples = where(at + ".do_sample", {true});
+  t.bind(at + ".temperature", &v.temperature, "Temperature of that sampling.")
+      .at_least(0)
+      .only(samples);
+  t.bind(at + ".top_p", &v.top_p, "As `rollout.top_p`.").at_least(0).at_most(1).only(samples);
+  t.bind(at + ".top_k", &v.top_k, "As `rollout.top_k`.").at_least(-1).only(samples);
 }
 
 void bind_rollout_sampling(ConfigTable& t, const std::string& at, RolloutConfig& r) {
@@ -39,12 +44,51 @@ void bind_rollout_sampling(ConfigTable& t, const std::string& at, RolloutConfig&
          "Subtracted from a token's logit for each time that it is in the response.");
 }
 
+void bind_reference(ConfigTable& t, Job& job) {
+  const ConfigTable::Section reference(
+      t, {.holds = [&job] { return job.uses_reference(); },
+          .words = "the reference is used: `task` is `dpo`, or "
+                   "`actor_rollout_ref.actor.use_kl_loss` or `algorithm.use_kl_in_reward` is true",
+          .otherwise = "the job has no reference"});
+  const auto packs = [&job](bool wanted) {
+    return ConfigCondition{
+        .holds = [&job, wanted] { return job.packs() == wanted; },
+        .words = wanted ? "sequences are packed (`use_dynamic_bsz`)"
+                        : "sequences are not packed (`use_dynamic_bsz`)",
+        .otherwise = wanted ? "sequences are not packed" : "sequences are packed"};
+  };
+  bind_model(t, "actor_rollout_ref.ref.model", job.reference_model,
+             "Folder of the reference model; empty: the actor's start.", false);
+  t.bind("actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
+         &job.reference_micro_batch_size_per_gpu,
+         "Sequences whose reference log-probabilities are computed at once; 0: as "
+         "`rollout.log_prob_micro_batch_size_per_gpu`, in dpo as in training.")
+      .in("sequences")
+      .at_least(0)
+      .only(packs(false));
+  t.bind("actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
+         &job.reference_max_token_len_per_gpu,
+         "Tokens of a packed micro-batch of the reference; 0: as "
+         "`rollout.log_prob_max_token_len_per_gpu`, in dpo as in training.")
+      .in("tokens")
+      .at_least(0)
+      .only(packs(true));
+}
+
 }  // namespace
 
 void bind_rollout(ConfigTable& t, Job& job) {
   RolloutConfig& r = job.rollout;
   const std::string at = "actor_rollout_ref.rollout";
-  t.bind(at + ".n", &r.n, "Responses for each prompt; grpo compares them.").at_least(1);
+  std::optional<ConfigTable::Section> generates(std::in_place, t, of_responses());
+  t.bind(at + ".n", &r.n, "Responses for each prompt; grpo compares them.")
+      .at_least(1)
+      .default_where(
+          "grpo, with estimators that compare responses",
+          [&job] {
+            return job.task == Task::kGrpo && compares_responses(job.algorithm.adv_estimator);
+          },
+          8);
   bind_rollout_sampling(t, at, r);
   t.bind(at + ".stop", &r.stop,
          "A response ends with any of these texts, as it does with an end token.");
@@ -54,8 +98,8 @@ void bind_rollout(ConfigTable& t, Job& job) {
       "response at a length from its random stream, from 1/32 of "
       "`data.max_response_length` to all of it, uniform in the logarithm.");
   t.bind(at + ".batch_size", &r.batch_size,
-         "Sequences that a rank decodes together, which is what its KV cache has to hold; 0: its "
-         "whole share of the batch.")
+         "Most sequences that a rank decodes together, which is what its KV cache has to hold; 0: "
+         "its whole share of the batch.")
       .in("sequences")
       .at_least(0);
   t.bind(at + ".max_num_batched_tokens", &r.max_num_batched_tokens,
@@ -73,30 +117,22 @@ void bind_rollout(ConfigTable& t, Job& job) {
       "`min_p`, "
       "`top_k` and `top_p`, and logs its distance to the trainer's; `algorithm.rollout_correction` "
       "implies it.");
+  generates.reset();
+  std::optional<ConfigTable::Section> policies(std::in_place, t, of_policies());
   t.bind(at + ".log_prob_micro_batch_size_per_gpu", &r.log_prob_micro_batch_size_per_gpu,
          "Sequences whose old log-probabilities are computed at once.")
       .in("sequences")
-      .at_least(1);
+      .at_least(1)
+      .only(where(kPacksPolicy, {false}));
   t.bind(at + ".log_prob_max_token_len_per_gpu", &r.log_prob_max_token_len_per_gpu,
          "Tokens of a packed micro-batch whose old log-probabilities are computed at once; 0: as "
          "`actor.ppo_max_token_len_per_gpu`.")
       .in("tokens")
-      .at_least(0);
+      .at_least(0)
+      .only(where(kPacksPolicy, {true}));
+  policies.reset();
   bind_validation_sampling(t, at + ".val_kwargs", r.val_kwargs);
-  bind_model(t, "actor_rollout_ref.ref.model", job.reference_model,
-             "Folder of the reference model; empty: the actor's start.", false);
-  t.bind("actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
-         &job.reference_micro_batch_size_per_gpu,
-         "Sequences whose reference log-probabilities are computed at once; 0: as "
-         "`rollout.log_prob_micro_batch_size_per_gpu`, in dpo as in training.")
-      .in("sequences")
-      .at_least(0);
-  t.bind("actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
-         &job.reference_max_token_len_per_gpu,
-         "Tokens of a packed micro-batch of the reference; 0: as "
-         "`rollout.log_prob_max_token_len_per_gpu`, in dpo as in training.")
-      .in("tokens")
-      .at_least(0);
+  bind_reference(t, job);
 }
 
 }  // namespace neap::spec

@@ -30,6 +30,7 @@ task = "sft"
 [data]
 train_files = ["long.jsonl"]
 train_batch_size = 16
+use_dynamic_bsz = false
 micro_batch_size_per_gpu = 8
 max_prompt_length = 64
 max_response_length = 960

@@ -48,6 +48,7 @@ JOB = """task = "{task}"
 [data]
 train_files = ["{data}"]
 train_batch_size = {rows}
+use_dynamic_bsz = false
 micro_batch_size_per_gpu = {micro}
 max_prompt_length = {prompt}
 max_response_length = {response}
@@ -55,6 +56,7 @@ max_response_length = {response}
 path = "{model}"
 {checkpointing}
 [actor_rollout_ref.actor]
+use_dynamic_bsz = false
 ppo_mini_batch_size = {rows}
 ppo_micro_batch_size_per_gpu = {micro}
 use_kl_loss = {kl_loss}
@@ -76,8 +78,7 @@ logger = ["jsonl"]
 {dpo}
 """
 
-# The default has no line, and "full" verl's: packages from before `activation_checkpointing` run them, too.
-CHECKPOINTING = {"none": 'activation_checkpointing = "none"', "selective": "", "full": "enable_gradient_checkpointing = true"}
+CHECKPOINTING = {"none": 'activation_checkpointing = "none"', "selective": 'activation_checkpointing = "selective"', "full": "enable_gradient_checkpointing = true"}
 
 
 class Case:

@@ -19,6 +19,7 @@
 #include "plan/memory_plan.h"
 #include "plan/tunables.h"
 #include "spec/config_docs.h"
+#include "spec/peer_keys.h"
 #include "unit/plan/gpt_activations.h"
 
 namespace neap::plan {
@@ -809,6 +810,8 @@ TEST(GoldenPlans, TheCommittedSentencesAreThePlans) {
 TEST(GoldenPlans, TheCommittedReferencePageIsTheTable) {
   compare_file(std::filesystem::path(NEAP_SOURCE_DIR) / "docs" / "configuration.md",
                spec::configuration_reference());
+  compare_file(std::filesystem::path(NEAP_SOURCE_DIR) / "docs" / "verl-trl-keys.md",
+               spec::peer_reference());
 }
 
 }  // namespace

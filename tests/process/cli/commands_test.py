@@ -62,12 +62,14 @@ class Commands(unittest.TestCase):
         self.assertIn("The job fits into 400 GiB as it is.", fit)
         tight = self.text("plan", PLANNED, "--fit", "79GiB")
         self.assertNotIn("as it is", tight)
+        self.assertEqual(self.json("plan", PLANNED, "--fit", "79GiB")["capacity"], 79 << 30)
         result = self.json("plan", PLANNED, "--fit", "79GiB")
         self.assertLessEqual(result["peak"], 79 << 30)
         self.assertTrue(result["plans"] and result["plans"][0]["overrides"], result["plans"])
         self.assertNotIn("outlook", result)
         self.assertIn("least_capacity", self.json("plan", PLANNED, "--capacity", "400GiB")["outlook"])
         self.assertEqual(self.text("plan", "--reference"), (SOURCE / "docs" / "configuration.md").read_text())
+        self.assertEqual(self.text("plan", "--peer-keys"), (SOURCE / "docs" / "verl-trl-keys.md").read_text())
 
     def test_plan_refuses(self):
         self.refuses(2, "give one of them", "plan", PLANNED, "--capacity", "1GiB", "--fit", "1GiB")

@@ -30,7 +30,9 @@ max_prompt_length = 24
 max_response_length = 2
 [actor_rollout_ref.model]
 path = "bandit"
+activation_checkpointing = "selective"
 [actor_rollout_ref.actor]
+use_dynamic_bsz = false
 ppo_mini_batch_size = 8
 ppo_micro_batch_size_per_gpu = 16
 optim.lr = 3e-2
@@ -38,12 +40,14 @@ optim.lr = 3e-2
 n = 4
 log_prob_micro_batch_size_per_gpu = 64
 [critic]
+model.activation_checkpointing = "selective"
 ppo_mini_batch_size = 8
 ppo_micro_batch_size_per_gpu = 16
 optim.lr = 3e-2
 [reward_model.model]
 path = "judge"
 [trainer]
+save_freq = -1
 total_training_steps = 30
 default_local_dir = "out/bandit"
 logger = ["jsonl"]
@@ -83,11 +87,13 @@ memory = "MEMORY"
 train_files = ["bandit_pairs.jsonl"]
 val_files = ["bandit_pairs.jsonl"]
 train_batch_size = 16
+use_dynamic_bsz = false
 micro_batch_size_per_gpu = 8
 max_prompt_length = 24
 max_response_length = 3
 [actor_rollout_ref.model]
 path = "start"
+activation_checkpointing = "selective"
 [actor_rollout_ref.actor]
 optim.lr = 1e-2
 [trainer]

@@ -245,7 +245,7 @@ class EvaluationCase(AdditionsCase):
         self.assertIn('trainer.stop_metric is "val/score"; validation gives val/loss, val/mean_token_accuracy, val/perplexity', missing.stderr)
         self.assertFalse((self.home / "out/slip2/global_step_1").exists())
         for words, part in (([*stop, "data.val_files=[]", "trainer.best_metric="], "stop_metric is set, but data.val_files is empty"),
-                            ([*stop, "trainer.test_freq=-1"], "trainer.test_freq is -1"), (stop[:1], "set together"), (stop[1:], "set together"),
+                            ([*stop, "trainer.test_freq=-1"], "trainer.test_freq is -1"), (stop[:1], "without trainer.stop_value"), (stop[1:], "trainer.stop_metric is \"\""),
                             ([*stop, "trainer.stop_mode=less"], "stop_mode")):
             self.assertIn(part, self.sft("slip2", *words, expect=2).stderr)
         self.eval(CHECKPOINT, "held_out.jsonl", *stop)  # has no use for them

@@ -31,6 +31,7 @@ task = "sft"
 kind = "host"
 memory = "256MiB"
 [data]
+use_dynamic_bsz = false
 train_files = ["sft.jsonl"]
 val_files = ["sft_val.jsonl"]
 train_batch_size = 16
@@ -38,10 +39,12 @@ micro_batch_size_per_gpu = 8
 max_prompt_length = 24
 max_response_length = 40
 [actor_rollout_ref.model]
+activation_checkpointing = "selective"
 path = "model"
 [actor_rollout_ref.actor.optim]
 lr = 1e-3
 [trainer]
+test_freq = -1
 total_training_steps = 8
 save_freq = 3
 default_local_dir = "out/sft"
@@ -52,6 +55,7 @@ task = "reward"
 kind = "host"
 memory = "256MiB"
 [data]
+use_dynamic_bsz = false
 train_files = ["pairs.jsonl"]
 val_files = ["pairs_val.jsonl"]
 train_batch_size = 8
@@ -59,8 +63,11 @@ micro_batch_size_per_gpu = 4
 max_prompt_length = 24
 max_response_length = 40
 [actor_rollout_ref.model]
+activation_checkpointing = "selective"
 path = "out/sft/latest/actor"
 [trainer]
+test_freq = -1
+save_freq = -1
 total_training_steps = 3
 default_local_dir = "out/reward"
 """
@@ -76,8 +83,10 @@ train_batch_size = 8
 max_prompt_length = 24
 max_response_length = 16
 [actor_rollout_ref.model]
+activation_checkpointing = "selective"
 path = "out/sft/latest/actor"
 [actor_rollout_ref.actor]
+use_dynamic_bsz = false
 ppo_mini_batch_size = 4
 ppo_micro_batch_size_per_gpu = 4
 optim.lr = 1e-3
@@ -85,6 +94,7 @@ optim.lr = 1e-3
 log_prob_micro_batch_size_per_gpu = 4
 val_kwargs.do_sample = true
 [critic]
+model.activation_checkpointing = "selective"
 model.path = "out/reward/latest/reward"
 ppo_mini_batch_size = 4
 ppo_micro_batch_size_per_gpu = 4
@@ -95,6 +105,7 @@ use_kl_in_reward = true
 kl_ctrl.type = "adaptive"
 kl_ctrl.kl_coef = 0.05
 [trainer]
+test_freq = -1
 total_training_steps = 6
 save_freq = 2
 default_local_dir = "out/ppo"

@@ -169,6 +169,7 @@ TEST(Formulas, AMicroBatchOfPairsHasTwiceTheSequences) {
   const auto sequences = [](spec::Task task) {
     spec::Job job;
     job.task = task;
+    job.data.use_dynamic_bsz = job.actor.use_dynamic_bsz = false;
     job.data.micro_batch_size_per_gpu = 3;
     job.actor.ppo_micro_batch_size_per_gpu = 5;
     job.critic.ppo_micro_batch_size_per_gpu = 7;

@@ -20,6 +20,7 @@ std::vector<std::int64_t> levels(const Tunable& tunable, const spec::Job& job,
 TEST(Tunables, SizesGoDownToOneThroughDivisors) {
   spec::Job job;
   job.task = spec::Task::kSft;
+  job.data.use_dynamic_bsz = false;
   const auto rows = [](const spec::Job& j) -> const std::int64_t& {
     return j.data.micro_batch_size_per_gpu;
   };
@@ -40,6 +41,7 @@ TEST(Tunables, DecodedSequencesGoDownToOne) {
   job.task = spec::Task::kGrpo;
   job.data.train_batch_size = 1024;
   job.rollout.n = 16;
+  job.rollout.batch_size = 0;
   const auto sizes = levels(rollout_batches(), job, [](const spec::Job& j) -> const std::int64_t& {
     return j.rollout.batch_size;
   });

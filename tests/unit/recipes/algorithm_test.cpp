@@ -61,6 +61,9 @@ spec::Recipe best_of_n(const spec::Job& job) {
 
 TEST(AlgorithmRecipe, ItsPhasesArePlannedAndFitUnderACeiling) {
   spec::Job job;
+  job.data.use_dynamic_bsz = job.actor.use_dynamic_bsz = false;
+  job.data.max_prompt_length = 16;
+  job.data.max_response_length = 48;
   plan::JobModels models;
   plan::ModelRole& actor = models.actor.emplace();
   actor.name = "actor";

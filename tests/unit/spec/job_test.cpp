@@ -6,6 +6,8 @@
 #include <fstream>
 #include <set>
 
+#include "spec/architecture.h"
+#include "spec/peer_keys.h"
 #include "spec/recipe.h"
 
 namespace neap::spec {
@@ -35,6 +37,8 @@ class JobFile : public ::testing::Test {
   Job job_;
 };
 
+constexpr const char* kPadded = "actor_rollout_ref.actor.use_dynamic_bsz=false";
+
 constexpr const char* kPpo = R"(
 task = "ppo"
 [actor_rollout_ref.model]
@@ -62,7 +66,8 @@ TEST_F(JobFile, AnEmptyValueOnTheCommandLineTakesBackWhatTheFileSets) {
   EXPECT_EQ(job_.trainer.stop_metric, "val/score");
   ASSERT_EQ(error(stops, {"trainer.stop_metric="}), "ok");
   EXPECT_EQ(job_.trainer.stop_metric, "");
-  EXPECT_TRUE(has(error(kPpo, {"trainer.stop_value=1"}), "set together"));
+  EXPECT_TRUE(
+      has(error(kPpo, {"trainer.stop_value=1"}), "trainer.stop_metric is \"\" (nothing ends"));
   Job job;
   ConfigTable table = job.bind();
   for (const ConfigTable::Key& key : table.keys()) {
@@ -104,9 +109,10 @@ TEST_F(JobFile, TablesOfRewardsAreChecked) {
     EXPECT_TRUE(has(text, part)) << text;
   };
   wrong({"reward.functions.0.style=think"},
-        "reward.functions.0.style is set, but kind \"numeric\" does not read it. It reads kind, "
-        "name");
-  wrong({"reward.functions.1.kind=numeric"}, "pattern is set, but reward.functions.1.extract");
+        "reward.functions.0.style is set, but reward.functions.0.kind is \"numeric\". It is read "
+        "where reward.functions.0.kind is \"format\"");
+  wrong({"reward.functions.1.kind=numeric"},
+        "pattern is set, but reward.functions.1.extract is []");
   wrong({"reward.functions.0.extract=['pattern']"}, "reward.functions.0.pattern is empty");
   wrong({"reward.functions.0.extract=['box']"}, "it can hold \"whole\", \"hashes\"");
   wrong({"reward.functions.0.kind=numbers"}, "it can be \"exact\", \"numeric\"");
@@ -116,15 +122,13 @@ TEST_F(JobFile, TablesOfRewardsAreChecked) {
   wrong({"reward.functions.2.kind=regex"}, "reward.functions.2.pattern is missing");
   wrong({"reward.functions.2.kind=length", "reward.functions.2.buffer_length=4",
          "reward.functions.2.formula=trl", "reward.functions.2.penalty_factor=2"},
-        "formula \"trl\" does not read it");
+        "reward.functions.2.formula is \"trl\"");
   wrong({"reward.functions.2.kind=http", "reward.functions.2.url=file:///etc/passwd"},
         "it begins with http:// or https://");
   wrong({"reward.functions.2.kind=program"}, "reward.functions.2.command is missing");
   wrong({"reward.functions.2.kind=program", "reward.functions.2.command=judge",
          "reward.functions.2.default_score=1"},
         "on_failure is \"stop\"");
-  wrong({"task=sft"}, "task \"sft\" scores no responses");
-  wrong({"task=ppo"}, "critic.model.path is missing: without a reward model");
   wrong({"reward.functions=[]"}, "grpo needs rewards");
 }
 
@@ -163,18 +167,146 @@ TEST_F(JobFile, ClipRatioStandsForBothSidesUnlessOneIsSet) {
 }
 
 TEST_F(JobFile, GrpoTakesItsEstimatorAndNeedsGroups) {
-  const std::string error_of_one = error(kPpo, {"task=grpo"});
+  const std::string error_of_one = error(kPpo, {"task=grpo", "actor_rollout_ref.rollout.n=1"});
   EXPECT_TRUE(has(error_of_one, "rollout.n is 1")) << error_of_one;
   ASSERT_TRUE(load(kPpo, {"task=grpo", "actor_rollout_ref.rollout.n=4"}).ok());
   EXPECT_EQ(job_.algorithm.adv_estimator, AdvantageEstimator::kGrpo);
   EXPECT_EQ(job_.sequences_per_step(), 256);
   EXPECT_FALSE(job_.has_critic());
+  ASSERT_TRUE(load(kPpo, {"task=grpo"}).ok());
+  EXPECT_EQ(job_.rollout.n, 8);
+  ASSERT_TRUE(load(kPpo, {"task=grpo", "algorithm.adv_estimator=remax"}).ok());
+  EXPECT_EQ(job_.rollout.n, 1);
+}
+
+TEST_F(JobFile, DefaultsFollowTheTaskAndOtherKeys) {
+  const std::string sft = "task='sft'\n[actor_rollout_ref.model]\npath='a'\n";
+  ASSERT_EQ(error(sft), "ok");
+  EXPECT_EQ(job_.actor.optim.lr, 1e-5);
+  EXPECT_EQ(job_.trainer.save_freq, 200);
+  EXPECT_TRUE(job_.packs());
+  ASSERT_EQ(error(sft, {"task=dpo"}), "ok");
+  EXPECT_EQ(job_.actor.optim.lr, 1e-6);
+  ASSERT_EQ(error(sft, {"actor_rollout_ref.actor.optim.lr=1e-4", "trainer.save_freq=-1"}), "ok");
+  EXPECT_EQ(job_.actor.optim.lr, 1e-4);
+  EXPECT_EQ(job_.trainer.save_freq, -1);
+  ASSERT_EQ(error(kPpo, {"data.train_batch_size=24"}), "ok");
+  EXPECT_EQ(job_.actor_mini_batch(), 24);
+  EXPECT_EQ(job_.critic_mini_batch(), 24);
+  EXPECT_EQ(job_.trainer.save_freq, 20);
+  ASSERT_EQ(error(kPpo, {"actor_rollout_ref.actor.ppo_mini_batch_size=16"}), "ok");
+  EXPECT_EQ(job_.critic_mini_batch(), 16);
+  // Without a reward model the critic starts from the actor.
+  ASSERT_EQ(error(kRules, {"task=ppo"}), "ok");
+  EXPECT_EQ(job_.critic_path(), "a");
+  EXPECT_TRUE(job_.starts_critic_head());
+  ASSERT_EQ(error(kPpo), "ok");
+  EXPECT_FALSE(job_.starts_critic_head());
+}
+
+TEST_F(JobFile, KeysThatAreNotReadAreNamed) {
+  const auto warnings = [&](const std::string& text, const std::vector<std::string>& overrides) {
+    EXPECT_EQ(error(text, overrides), "ok");
+    std::string all;
+    for (const std::string& warning : job_.warnings) all += warning + "\n";
+    return all;
+  };
+  EXPECT_EQ(warnings(kPpo, {}), "");
+  const std::string file = (folder_ / "job.toml").string();
+  const std::string other = std::string(kPpo) + "[critic]\noptim.lr = 1e-4\nppo_epochs = 2\n";
+  EXPECT_EQ(warnings(other, {"task=grpo"}),
+            "critic.ppo_epochs (" + file + ":9) and critic.optim.lr (" + file +
+                ":8) have no effect: task is \"grpo\". They are read where task is \"ppo\"\n");
+  EXPECT_EQ(warnings(kPpo, {"dpo.beta=0.2"}),
+            "\"dpo.beta=0.2\" on the command line has no effect: task is \"ppo\". It is read where "
+            "task is \"dpo\"\n");
+  EXPECT_TRUE(has(warnings(kRules, {"task=sft"}), "[[reward.functions]] (" + file));
+  EXPECT_TRUE(has(warnings(kPpo, {"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"}),
+                  "actor_rollout_ref.actor.use_dynamic_bsz is true. It is read where"));
+  // Somebody wanted what the key belongs to.
+  const std::string alpha = "actor_rollout_ref.model.lora_alpha=32";
+  EXPECT_TRUE(
+      has(error(kPpo, {alpha}),
+          "actor_rollout_ref.model.lora_alpha is set, but actor_rollout_ref.model.lora_rank "
+          "is 0 (every weight is trained)"));
+  EXPECT_TRUE(
+      has(error(kPpo, {"actor_rollout_ref.actor.kl_loss_coef=0.1"}), "no KL is in the loss"));
+  EXPECT_EQ(error(kPpo, {alpha, "actor_rollout_ref.model.lora_rank=8"}), "ok");
+  // It was switched off.
+  EXPECT_TRUE(has(warnings(kPpo, {alpha, "actor_rollout_ref.model.lora_rank=0"}), "has no effect"));
+  EXPECT_TRUE(has(warnings(kPpo, {"actor_rollout_ref.actor.kl_loss_coef=0.1",
+                                  "actor_rollout_ref.actor.use_kl_loss=false"}),
+                  "has no effect"));
+  // An evaluation takes the file of a training.
+  EXPECT_EQ(warnings(other, {"task=eval"}), "");
+  EXPECT_TRUE(has(warnings(other, {"task=eval", "dpo.beta=1"}), "dpo.beta=1"));
+}
+
+TEST_F(JobFile, SlipsOfTheFirstHourNameTheKey) {
+  const std::string program = std::string(kRules) + "[[reward.functions]]\nkind = \"program\"\n";
+  EXPECT_TRUE(has(error(program + "command = \"python3 judge.py x\"\n"),
+                  "as a list: [\"python3\", \"judge.py\", \"x\"]"));
+  EXPECT_EQ(error(program + "command = [\"python3\", \"judge.py\"]\n"), "ok");
+  ASSERT_EQ(error(kPpo), "ok");
+  job_.launched_ranks = 1;
+  EXPECT_TRUE(has(job_.validate().message(), "data.train_files is empty"));
+  const Status missing = Architecture::from_folder(folder_ / "Qwen" / "Qwen3-4B").status();
+  EXPECT_TRUE(has(missing.message(), "`hf download Qwen/Qwen3-4B --local-dir "))
+      << missing.message();
+}
+
+TEST_F(JobFile, ConditionsNameKeysAndTheirValues) {
+  Job job;
+  const ConfigTable table = job.bind();
+  for (const auto& key : table.keys()) {
+    for (const ConfigCondition& condition : key.conditions) {
+      if (condition.key.empty()) continue;
+      const ConfigTable::Key* decides = table.find(condition.key);
+      ASSERT_NE(decides, nullptr) << key.path << " names " << condition.key;
+      EXPECT_NE(condition.values.empty(), !condition.holds) << key.path;
+      for (const Json& value : condition.values) {
+        if (decides->choices.empty()) continue;
+        EXPECT_NE(std::find(decides->choices.begin(), decides->choices.end(), value),
+                  decides->choices.end())
+            << key.path << " is read where " << condition.key << " is " << value;
+      }
+    }
+  }
+}
+
+TEST_F(JobFile, KeysOfVerlAndTrlAreKnown) {
+  const auto unknown = [&](const std::string& key, const std::string& part) {
+    const std::string text = error(kPpo, {key + "=1"});
+    EXPECT_TRUE(has(text, "unknown key")) << text;
+    EXPECT_TRUE(has(text, part)) << text;
+    EXPECT_FALSE(has(text, "did you mean")) << text;
+  };
+  unknown("data.val_batch_size",
+          "verl's data.val_batch_size is actor_rollout_ref.rollout.batch_size here");
+  unknown("val_batch_size", "verl's data.val_batch_size");
+  unknown("fsdp_config.param_offload", "memory.residency");
+  unknown("actor_rollout_ref.actor.fsdp_config.fsdp_size", "docs/parallel.md");
+  unknown("use_remove_padding", "packed without padding");
+  unknown("+actor_rollout_ref.rollout.gpu_memory_utilization", "device.memory");
+  unknown("num_generations", "TRL's num_generations is actor_rollout_ref.rollout.n here");
+  unknown("trainer.learning_rate", "actor_rollout_ref.actor.optim.lr");
+  EXPECT_TRUE(
+      has(error(kPpo, {"critic.adv_estimator=gae"}), "did you mean \"algorithm.adv_estimator\""));
+  Job job;
+  const ConfigTable table = job.bind();
+  std::set<std::pair<Peer, std::string_view>> seen;
+  for (const PeerKey& key : peer_keys()) {
+    EXPECT_TRUE(seen.emplace(key.peer, key.key).second) << key.key;
+    EXPECT_FALSE(key.here.empty() && key.note.empty()) << key.key;
+    if (key.here.empty() || key.here == "reward.functions") continue;
+    EXPECT_NE(table.find(key.here), nullptr) << key.key << " -> " << key.here;
+  }
 }
 
 TEST_F(JobFile, RulesBetweenKeysNameBoth) {
   std::string text = error(kPpo, {"actor_rollout_ref.actor.ppo_mini_batch_size=48"});
   EXPECT_TRUE(has(text, "ppo_mini_batch_size 48 does not divide data.train_batch_size 64")) << text;
-  text = error(kPpo, {"critic.ppo_micro_batch_size_per_gpu=5"});
+  text = error(kPpo, {kPadded, "critic.ppo_micro_batch_size_per_gpu=5"});
   EXPECT_TRUE(has(text, "critic.ppo_micro_batch_size_per_gpu 5 does not divide")) << text;
   text = error(kPpo, {"algorithm.adv_estimator=grpo"});
   EXPECT_TRUE(has(text, "does not go with task \"ppo\"")) << text;
@@ -187,7 +319,7 @@ TEST_F(JobFile, RulesBetweenKeysNameBoth) {
   text = error(kPpo, {"trainer.logger=['wandb']"});
   EXPECT_TRUE(has(text, "\"wandb\"; it can hold")) << text;
   text = error("task='sft'\n[actor_rollout_ref.model]\npath='a'\n",
-               {"data.micro_batch_size_per_gpu=7"});
+               {"data.use_dynamic_bsz=false", "data.micro_batch_size_per_gpu=7"});
   EXPECT_TRUE(has(text, "does not divide data.train_batch_size 64")) << text;
 }
 
@@ -204,8 +336,9 @@ TEST_F(JobFile, AnOptimizerRefusesKeysOfAnother) {
     EXPECT_EQ(with({"optimizer=sm3", "momentum=0.9", "state_dtype=bfloat16"}, at), "ok");
     EXPECT_EQ(with({"optimizer=sgd", "momentum=0.9", "nesterov=true"}, at), "ok");
     std::string text = with({"momentum=0.9"}, at);
-    EXPECT_TRUE(has(text, at + "momentum is set, but optimizer \"adamw\" does not read it. It "
-                               "reads beta1, beta2, eps, state_dtype"))
+    EXPECT_TRUE(has(text, at + "momentum is set, but " + at +
+                              "optimizer is \"adamw\". It is read where " + at +
+                              "optimizer is \"sm3\" or \"sgd\""))
         << text;
     text = with({"optimizer=adafactor", "beta1=0.9"}, at);
     EXPECT_TRUE(has(text, at + "beta1 is set")) << text;
@@ -258,7 +391,7 @@ TEST_F(JobFile, BudgetsHoldTheLongestSequence) {
   };
   // generate, actor_logp, ref_logp, values, rewards, train_critic, train_actor
   const std::string kl = "algorithm.use_kl_in_reward=true";
-  EXPECT_EQ(budgets({kl}), std::vector<std::int64_t>(7, 0));
+  EXPECT_EQ(budgets({kl, kPadded}), std::vector<std::int64_t>(7, 0));
   EXPECT_EQ(budgets({kl, packs}),
             (std::vector<std::int64_t>{0, 16384, 16384, 32768, 16384, 32768, 16384}));
   EXPECT_EQ(budgets({kl, packs, "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=9000",
@@ -268,11 +401,13 @@ TEST_F(JobFile, BudgetsHoldTheLongestSequence) {
             (std::vector<std::int64_t>{0, 9000, 8000, 7000, 6000, 32768, 16384}));
   const std::string text = error(kPpo, {packs, actor + "ppo_max_token_len_per_gpu=5"});
   EXPECT_TRUE(has(text, actor + "ppo_max_token_len_per_gpu is 5; it has to be at least ")) << text;
-  EXPECT_EQ(error(kPpo, {actor + "ppo_max_token_len_per_gpu=5"}), "ok") << "nothing is packed";
+  EXPECT_EQ(error(kPpo, {kPadded, actor + "ppo_max_token_len_per_gpu=5"}), "ok")
+      << "nothing is packed";
 }
 
 TEST_F(JobFile, RanksShareTheBatchAndMicroBatchesAreTheirOwn) {
-  ASSERT_TRUE(load(kPpo, {"trainer.nnodes=2", "trainer.n_gpus_per_node=4",
+  const std::string mini = "actor_rollout_ref.actor.ppo_mini_batch_size=32";
+  ASSERT_TRUE(load(kPpo, {kPadded, mini, "trainer.nnodes=2", "trainer.n_gpus_per_node=4",
                           "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
                           "critic.ppo_micro_batch_size_per_gpu=2"})
                   .ok());
@@ -281,10 +416,10 @@ TEST_F(JobFile, RanksShareTheBatchAndMicroBatchesAreTheirOwn) {
   EXPECT_EQ(job_.sequences_per_rank(), 8);
   EXPECT_EQ(job_.sequences_per_step(), 64);
   EXPECT_EQ(job_.rollout_batch(), 8);
-  std::string text = error(kPpo, {"trainer.n_gpus_per_node=3"});
+  std::string text = error(kPpo, {mini, "trainer.n_gpus_per_node=3"});
   EXPECT_TRUE(has(text, "ppo_mini_batch_size 32 cannot be shared by 3 ranks")) << text;
   // 4 prompts a rank, micro batches of 8
-  text = error(kPpo, {"trainer.n_gpus_per_node=8",
+  text = error(kPpo, {kPadded, mini, "trainer.n_gpus_per_node=8",
                       "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8"});
   EXPECT_TRUE(has(text,
                   "ppo_micro_batch_size_per_gpu 8 does not divide "
@@ -296,9 +431,10 @@ TEST_F(JobFile, RanksShareTheBatchAndMicroBatchesAreTheirOwn) {
 }
 
 TEST_F(JobFile, MicroBatchesThatNobodySetFitWhatARankHas) {
-  ASSERT_TRUE(load(kPpo).ok());
+  const std::string mini = "actor_rollout_ref.actor.ppo_mini_batch_size=32";
+  ASSERT_TRUE(load(kPpo, {kPadded, mini}).ok());
   EXPECT_TRUE(job_.adapted.empty());
-  ASSERT_TRUE(load(kPpo, {"trainer.n_gpus_per_node=8"}).ok());
+  ASSERT_TRUE(load(kPpo, {kPadded, mini, "trainer.n_gpus_per_node=8"}).ok());
   EXPECT_EQ(job_.actor.ppo_micro_batch_size_per_gpu, 4);
   EXPECT_EQ(job_.critic.ppo_micro_batch_size_per_gpu, 4);
   EXPECT_EQ(job_.adapted,
@@ -308,20 +444,27 @@ TEST_F(JobFile, MicroBatchesThatNobodySetFitWhatARankHas) {
   const Json resolved = job_.bind().to_json();
   EXPECT_EQ(resolved["critic"]["ppo_micro_batch_size_per_gpu"], 4);
   // One that was set stays; the largest that divides is taken, not half of the default.
-  ASSERT_TRUE(
-      load(kPpo, {"trainer.n_gpus_per_node=8", "critic.ppo_micro_batch_size_per_gpu=2"}).ok());
+  ASSERT_TRUE(load(kPpo, {kPadded, mini, "trainer.n_gpus_per_node=8",
+                          "critic.ppo_micro_batch_size_per_gpu=2"})
+                  .ok());
   EXPECT_EQ(job_.critic.ppo_micro_batch_size_per_gpu, 2);
   EXPECT_EQ(job_.adapted.size(), 1U);
   const std::string sft = "task='sft'\n[actor_rollout_ref.model]\npath='a'\n";
-  ASSERT_TRUE(load(sft, {"data.train_batch_size=90", "trainer.nnodes=5"}).ok());
-  EXPECT_EQ(job_.data.micro_batch_size_per_gpu, 9);
+  ASSERT_TRUE(load(sft, {"data.use_dynamic_bsz=false", "data.micro_batch_size_per_gpu=16",
+                         "data.train_batch_size=96", "trainer.nnodes=3"})
+                  .ok());
+  EXPECT_TRUE(job_.adapted.empty());
+  ASSERT_TRUE(
+      load(sft, {"data.use_dynamic_bsz=false", "data.train_batch_size=90", "trainer.nnodes=6"})
+          .ok());
+  EXPECT_EQ(job_.data.micro_batch_size_per_gpu, 3);
   // Packed, sequences are not counted.
   ASSERT_TRUE(load(sft, {"trainer.n_gpus_per_node=8", "data.use_dynamic_bsz=true"}).ok());
   EXPECT_TRUE(job_.adapted.empty());
 }
 
 TEST_F(JobFile, WhatWasStartedHasToBeWhatIsConfigured) {
-  ASSERT_TRUE(load(kPpo).ok());
+  ASSERT_TRUE(load(kPpo, {"data.train_files=a.jsonl"}).ok());
   job_.launched_ranks = 4;
   EXPECT_EQ(job_.ranks(), 4);
   job_.trainer.nnodes = 2;
@@ -348,7 +491,7 @@ TEST_F(JobFile, MemoryAllowNamesWhatAPlanMayDo) {
 }
 
 TEST_F(JobFile, APlansChoiceIsApplied) {
-  ASSERT_TRUE(load(kPpo).ok());
+  ASSERT_TRUE(load(kPpo, {kPadded}).ok());
   ASSERT_TRUE(job_.apply({"actor_rollout_ref.actor.optim.state_dtype=bfloat16",
                           "critic.ppo_micro_batch_size_per_gpu=4"})
                   .ok());

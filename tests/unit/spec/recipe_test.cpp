@@ -215,6 +215,7 @@ TEST(Recipe, ADividedUpdateNeedsItsStatesAndItsActivationsInTurn) {
   job.data.train_batch_size = 64;
   job.actor.ppo_mini_batch_size = 16;
   job.actor.ppo_epochs = 3;
+  job.critic.ppo_mini_batch_size = 32;
   UpdateModes modes;
   modes.set(ModelId::kActor, UpdateMode::kSplit);
   modes.set(ModelId::kCritic, UpdateMode::kStreamed);

@@ -1,0 +1,85 @@
+#include "spec/peer_keys.h"
+
+#include <algorithm>
+
+#include "base/format.h"
+
+namespace neap::spec {
+
+std::string_view to_string(Peer peer) {
+  return peer == Peer::kVerl ? "verl" : "TRL";
+}
+
+namespace {
+
+std::string_view leaf(std::string_view path) {
+  return path.substr(path.rfind('.') + 1);
+}
+
+bool covers(std::string_view pattern, std::string_view path) {
+  return pattern.ends_with(".*") ? path.starts_with(pattern.substr(0, pattern.size() - 1))
+                                 : pattern == path;
+}
+
+// "fsdp_config.param_offload" of "actor_rollout_ref.actor.fsdp_config.param_offload", and keys below
+// "fsdp_config".
+bool ends_alike(std::string_view pattern, std::string_view path) {
+  if (!pattern.ends_with(".*"))
+    return pattern.ends_with(std::string(".").append(path)) || leaf(pattern) == leaf(path);
+  const std::string_view section = leaf(pattern.substr(0, pattern.size() - 2));
+  const std::string inside = format(".{}.", section);
+  return format(".{}.", path).find(inside) != std::string::npos;
+}
+
+std::string sentence_of(const PeerKey& key) {
+  std::string text = format("{}'s {}", to_string(key.peer), key.key);
+  if (key.here.empty()) return format("{} has no counterpart here: {}", text, key.note);
+  text += key.here == key.key ? format(" is the same here") : format(" is {} here", key.here);
+  return key.note.empty() ? text : format("{}: {}", text, key.note);
+}
+
+}  // namespace
+
+std::string explain_peer_key(std::string_view path, bool exact) {
+  const PeerKey* found = nullptr;
+  for (const PeerKey& key : peer_keys()) {
+    if (!(exact ? covers(key.key, path) : ends_alike(key.key, path))) continue;
+    // The entry of one key says more than that of a section.
+    if (found == nullptr || found->key.ends_with(".*")) found = &key;
+    if (!found->key.ends_with(".*")) break;
+  }
+  return found == nullptr ? "" : sentence_of(*found);
+}
+
+std::string peer_default(Peer peer, std::string_view here) {
+  std::string out;
+  for (const PeerKey& key : peer_keys()) {
+    if (key.peer != peer || key.here != here || key.value.empty()) continue;
+    out += out.empty() ? "" : "; ";
+    out += key.key == here ? std::string(key.value) : format("`{}` {}", leaf(key.key), key.value);
+  }
+  return out.empty() ? "-" : out;
+}
+
+std::string peer_reference() {
+  std::string out =
+      "# Keys of verl and TRL\n\n"
+      "<!-- Written by `neap plan --peer-keys`; a test compares. Change the table in "
+      "src/spec/peer_keys_table.cpp instead. -->\n\n"
+      "What does the same here as a configuration key of verl (b178a3c, January 2026) or TRL "
+      "(f2cd577, July 2026). Keys of verl that have the same name and meaning here are only in "
+      "[configuration.md](configuration.md). A file or command line that uses a key of this page "
+      "is refused with the same words.\n";
+  for (const Peer peer : {Peer::kVerl, Peer::kTrl}) {
+    out += format("\n## {}\n\n| key | default | here | note |\n| --- | --- | --- | --- |\n",
+                  to_string(peer));
+    for (const PeerKey& key : peer_keys()) {
+      if (key.peer != peer || (key.key == key.here && key.note.empty())) continue;
+      out += format("| `{}` | {} | {} | {} |\n", key.key, key.value.empty() ? "-" : key.value,
+                    key.here.empty() ? "-" : format("`{}`", key.here), key.note);
+    }
+  }
+  return out;
+}
+
+}  // namespace neap::spec

@@ -1,0 +1,35 @@
+// Configuration keys of verl and TRL, with their defaults and what does the same here.
+//
+// Threads   values and functions without state.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace neap::spec {
+
+enum class Peer : std::uint8_t { kVerl, kTrl };
+[[nodiscard]] std::string_view to_string(Peer peer);
+
+struct PeerKey {
+  Peer peer;
+  /// With ".*" at the end: all keys below it.
+  std::string_view key;
+  std::string_view value;  ///< its default there; several with the trainers they are of; may be ""
+  std::string_view here;   ///< the key that does the same; empty: there is none
+  std::string_view note;   ///< where they differ, or what to do where there is none
+};
+/// Of verl b178a3c (January 2026) and TRL f2cd577 (July 2026).
+[[nodiscard]] std::span<const PeerKey> peer_keys();
+
+/// What to write instead of a peer's key; empty: no such key is known. `exact`: the whole path is a
+/// peer's; otherwise its end or its last word may be.
+[[nodiscard]] std::string explain_peer_key(std::string_view path, bool exact);
+/// The defaults of a key's counterparts, for a cell of docs/configuration.md.
+[[nodiscard]] std::string peer_default(Peer peer, std::string_view here);
+/// The page docs/verl-trl-keys.md.
+[[nodiscard]] std::string peer_reference();
+
+}  // namespace neap::spec
