@@ -14,7 +14,7 @@ namespace neap::train {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kFile = "checksums.json";
+constexpr const char* kChecksumsFile = "checksums.json";
 constexpr const char *kBytes = "bytes", *kHash = "xxh3";
 
 bool has_tensors(const fs::path& file) {
@@ -24,7 +24,7 @@ bool has_tensors(const fs::path& file) {
 Error damaged(const fs::path& checkpoint, const std::string& what) {
   return {ErrorCode::kCorrupt,
           format("{} is not what was saved: {}. Where it was edited on purpose, remove {}",
-                 checkpoint.string(), what, (checkpoint / kFile).string())};
+                 checkpoint.string(), what, (checkpoint / kChecksumsFile).string())};
 }
 
 std::string hash_of_contents(const fs::path& file) {
@@ -46,16 +46,17 @@ void write_checksums(const fs::path& checkpoint) {
   if (error)
     throw Error(ErrorCode::kIo, format("Cannot list {}: {}", checkpoint.string(), error.message()));
   const Json all = {{"schema", 1}, {"files", std::move(files)}};
-  throw_if_error(write_file_atomic(checkpoint / kFile, all.dump(1) + "\n"));
+  throw_if_error(write_file_atomic(checkpoint / kChecksumsFile, all.dump(1) + "\n"));
 }
 
 void check_files(const fs::path& checkpoint) {
   std::error_code error;
-  if (!fs::exists(checkpoint / kFile, error)) return;
-  const Json all = value_or_throw(parse_json(value_or_throw(read_file(checkpoint / kFile, 16_MiB)),
-                                             (checkpoint / kFile).string()));
+  if (!fs::exists(checkpoint / kChecksumsFile, error)) return;
+  const Json all =
+      value_or_throw(parse_json(value_or_throw(read_file(checkpoint / kChecksumsFile, 16_MiB)),
+                                (checkpoint / kChecksumsFile).string()));
   const Json files = all.is_object() ? all.value("files", Json()) : Json();
-  if (!files.is_object()) throw damaged(checkpoint, format("{} lists no files", kFile));
+  if (!files.is_object()) throw damaged(checkpoint, format("{} lists no files", kChecksumsFile));
   for (const auto& [name, entry] : files.items()) {
     const fs::path file = checkpoint / name;
     const std::uintmax_t bytes = fs::file_size(file, error);

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFile = "train.lock";
+constexpr const char* kLockFile = "train.lock";
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -43,7 +43,7 @@ std::string read_holder(int file) {
 Error refusal(const fs::path& folder) {
   // A holder that has just taken the lock needs a moment to write its name.
   std::string holder;
-  const int file = ::open((folder / kFile).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+  const int file = ::open((folder / kLockFile).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
   for (int i = 0; i < 20 && file >= 0 && (holder = read_holder(file)).empty(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   if (file >= 0) ::close(file);
@@ -85,7 +85,7 @@ OutputLock::OutputLock(fs::path folder) : folder_(std::move(folder)) {
 }
 
 bool OutputLock::lock_file() {
-  const fs::path path = folder_ / kFile;
+  const fs::path path = folder_ / kLockFile;
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (file < 0) throw io_error("open", path);
   struct flock whole {};
@@ -118,9 +118,9 @@ std::optional<OutputLock::Change> OutputLock::check() {
     if (!now.empty()) folder_ = now;
     return Change{what, std::move(now)};
   }
-  if (file_ < 0 || is_same(file_, folder_ / kFile)) return std::nullopt;
+  if (file_ < 0 || is_same(file_, folder_ / kLockFile)) return std::nullopt;
   if (lock_file()) {
-    log::warn(format("{} was removed while a run works in {}; it is there again", kFile,
+    log::warn(format("{} was removed while a run works in {}; it is there again", kLockFile,
                      folder_.string()));
     return std::nullopt;
   }
