@@ -190,8 +190,9 @@ Result<RowStore> encode_file(const fs::path& file, const RowEncoder& encode,
   return rows;
 }
 
-void FileRows::add(RowStore file) {
+void FileRows::add(RowStore file, std::string source) {
   ends_.push_back(size() + file.size());
+  sources_.push_back(std::move(source));
   files_.push_back(std::move(file));
 }
 
@@ -199,7 +200,7 @@ FileRows::Place FileRows::place(std::size_t number) const {
   const auto file = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), number) -
                                              ends_.begin());
   if (file == files_.size()) return {};
-  return {&files_[file], number - (file == 0 ? 0 : ends_[file - 1])};
+  return {&files_[file], &sources_[file], number - (file == 0 ? 0 : ends_[file - 1])};
 }
 
 Result<std::string> FileRows::row(std::size_t number) const {
@@ -211,7 +212,7 @@ Result<std::string> FileRows::row(std::size_t number) const {
 
 std::string FileRows::where(std::size_t number) const {
   const Place at = place(number);
-  return format("row {} of {}", at.row, at.file == nullptr ? "no file" : at.file->name());
+  return format("row {} of {}", at.row, at.source == nullptr ? "no file" : *at.source);
 }
 
 std::vector<std::string> FileRows::contents() const {

@@ -47,10 +47,11 @@ struct EncodeOptions {
 /// Rows of several files, numbered through.
 class FileRows {
  public:
-  void add(RowStore file);
+  /// The encoded rows of the file `source`.
+  void add(RowStore file, std::string source);
   [[nodiscard]] std::size_t size() const { return ends_.empty() ? 0 : ends_.back(); }
   [[nodiscard]] Result<std::string> row(std::size_t number) const;
-  /// "row 12 of CACHE/KEY.rows", for messages.
+  /// "row 12 of SOURCE", for messages: from 0, without rows that were left out.
   [[nodiscard]] std::string where(std::size_t number) const;
   [[nodiscard]] std::vector<std::size_t> sizes() const;  ///< of each file
   /// A hash of each file's contents; empty where they came out of a pipe.
@@ -62,10 +63,12 @@ class FileRows {
  private:
   struct Place {
     const RowStore* file = nullptr;  // none: the number is too high
+    const std::string* source = nullptr;
     std::size_t row = 0;
   };
   [[nodiscard]] Place place(std::size_t number) const;
   std::vector<RowStore> files_;
+  std::vector<std::string> sources_;
   std::vector<std::size_t> ends_;
 };
 

@@ -199,10 +199,6 @@ Result<std::string> RowStore::row(std::uint64_t number) const {
   return out;
 }
 
-std::string RowStore::name() const {
-  return backing_ == nullptr || backing_->fd < 0 ? "memory" : backing_->file.string();
-}
-
 const Json& RowStore::notes() const {
   static const Json kNone = Json::object();
   return backing_ == nullptr ? kNone : backing_->notes;

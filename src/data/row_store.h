@@ -44,8 +44,6 @@ class RowStore {
 
   [[nodiscard]] std::uint64_t size() const;
   [[nodiscard]] Result<std::string> row(std::uint64_t number) const;
-  /// The file, or "memory".
-  [[nodiscard]] std::string name() const;
   /// What the writer left with the rows.
   [[nodiscard]] const Json& notes() const;
   /// Host memory that the rows take.

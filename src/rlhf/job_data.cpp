@@ -58,7 +58,7 @@ class Reader {
         log::info(format("{}: {} rows\n{}", file.string(), rows.size(), lengths));
       options_.memory = saturating_sub(options_.memory, rows.memory());
       names += (names.empty() ? "" : ", ") + file.string();
-      out.add(std::move(rows));
+      out.add(std::move(rows), file.string());
     }
     if (out.size() == 0) {
       throw Error(ErrorCode::kInvalidArgument, names.empty()

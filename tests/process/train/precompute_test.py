@@ -11,7 +11,7 @@ from train_process_test import REWARD, TrainCase, head, main, read_lines
 import train_process_test
 
 DPO = REWARD.replace('"reward"', '"dpo"').replace("out/reward", "out/dpo").replace(
-    "total_training_steps = 3", "total_training_steps = 8\nsave_freq = 3\ntest_freq = 4")
+    "test_freq = -1\nsave_freq = -1\ntotal_training_steps = 3", "total_training_steps = 8\nsave_freq = 3\ntest_freq = 4")
 ONCE = "dpo.precompute_ref_log_probs=true"
 FILE = "reference_log_probs.safetensors"
 # Equal but for the order of rows in kernels.

@@ -143,7 +143,7 @@ class RewardsCase(AdditionsCase):
         (self.home / "score.py").write_text("def compute_score(solution_str, **more):\n    return 1 / 0\n")
         result = self.grpo("raises", "reward.functions.0.kind=python", "reward.functions.0.path=score.py", "reward.functions.0.retries=0",
                            "data.val_files=[]", expect=1)
-        self.assertRegex(result.stderr, r"score.py:2 in compute_score, return 1 / 0: ZeroDivisionError.*the row is \S+\.jsonl:\d+: ")
+        self.assertRegex(result.stderr, r"score.py:2 in compute_score, return 1 / 0: ZeroDivisionError.*the row is row \d+ of \S+\.jsonl: ")
 
     def test_an_interrupt_ends_the_waiting_for_a_judge_that_hangs(self):
         patient = self.program(1, "reward.functions.0.timeout=100")

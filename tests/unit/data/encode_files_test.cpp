@@ -148,13 +148,14 @@ TEST_F(EncodeTest, FilesAreNumberedThrough) {
     MemoryRowWriter writer(1_MiB);
     for (std::uint64_t i = 0; i < count; ++i)
       ASSERT_TRUE(writer.append(format("{} of {}", i, count)).ok());
-    rows.add(writer.finish({}).value());
+    rows.add(writer.finish({}).value(), format("{}.jsonl", count));
   }
   EXPECT_EQ(rows.size(), 5U);
   EXPECT_EQ(rows.sizes(), (std::vector<std::size_t>{3, 0, 2}));
   EXPECT_EQ(rows.row(2).value(), "2 of 3");
   EXPECT_EQ(rows.row(3).value(), "0 of 2");
   EXPECT_EQ(rows.row(4).value(), "1 of 2");
+  EXPECT_EQ(rows.where(4), "row 1 of 2.jsonl");
   EXPECT_FALSE(rows.row(5).ok());
 }
 
