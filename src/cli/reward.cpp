@@ -74,7 +74,8 @@ class RewardCommand final : public Command {
         ->type_name("CONFIG.toml");
     app.add_option("--function", functions_,
                    "a Python function: file, or file:function; may be given several times")
-        ->type_name("FILE.py[:NAME]");
+        ->type_name("FILE.py[:NAME]")
+        ->allow_extra_args(false);  // what follows is an override
     app.add_option(
         "--response-key", response_key_,
         "field with the response; default: the first of response, responses, completion, "

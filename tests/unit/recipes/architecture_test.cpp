@@ -52,6 +52,8 @@ TEST_F(ArchitectureRecipe, EveryTaskIsPlannedForIt) {
       job.task = task;
       job.actor_model.path = job.reward_model.path = folder_.string();
       job.actor.use_kl_loss = true;
+      job.data.max_prompt_length = 16;  // the model has 64 positions
+      job.data.max_response_length = 48;
       job.algorithm.adv_estimator =
           task == Task::kGrpo ? spec::AdvantageEstimator::kGrpo : spec::AdvantageEstimator::kGae;
       plan::Target target;

@@ -234,7 +234,7 @@ TEST(MetricsLogger, ValidationsGoToTensorBoard) {
   (void)open_quietly(folder.path(), 1);
   EXPECT_EQ(count_records(contents_of(only_event_file(folder.path()))), 4u);
   // A run that was killed before its first checkpoint validates again before its first step.
-  (void)open_quietly(folder.path(), 0);
+  (void)open_quietly(folder.path(), -1);
   EXPECT_EQ(count_records(contents_of(only_event_file(folder.path()))), 1u);
 }
 
