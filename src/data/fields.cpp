@@ -19,13 +19,15 @@ bool is_conversation(const Json& value) {
          });
 }
 
-Result<Json> text_field(const Json& row, const std::string& key, const std::string& where) {
+Result<Json> text_field(const Json& row, const std::string& key, const std::string& where,
+                        std::string_view setting) {
   const auto at = row.find(key);
   if (at == row.end()) {
     std::string have;
     for (const auto& item : row.items()) have += (have.empty() ? "" : ", ") + item.key();
     return Status(ErrorCode::kCorrupt,
-                  format("{}: field \"{}\" is missing; the line has: {}", where, key, have));
+                  format("{}: field \"{}\" is missing; the line has: {}{}", where, key, have,
+                         setting.empty() ? "" : format(". Set {} to the field to read", setting)));
   }
   if (at->is_string() || is_conversation(*at)) return *at;
   if (at->is_array()) {

@@ -16,8 +16,9 @@ namespace neap::data {
 /// Whether `value` is a list of messages with a text "role".
 [[nodiscard]] bool is_conversation(const Json& value);
 /// A text or a conversation; a row that lacks it is an error.
+/// `setting`: the configuration key that names the field, for the message where the row lacks it.
 [[nodiscard]] Result<Json> text_field(const Json& row, const std::string& key,
-                                      const std::string& where);
+                                      const std::string& where, std::string_view setting = {});
 /// As text_field; null where the row lacks it.
 [[nodiscard]] Result<Json> optional_text_field(const Json& row, const std::string& key,
                                                const std::string& where);

@@ -185,7 +185,8 @@ void RowEncoder::encode_text(const Json& row, const std::string& where,
   const spec::DataConfig& data = context_.job.data;
   const Json response = checked(data::optional_text_field(row, data.response_key, where));
   TrainingText text = encode_training_text(
-      context_, row, checked(data::text_field(row, data.prompt_key, where)), response, where);
+      context_, row, checked(data::text_field(row, data.prompt_key, where, "data.prompt_key")),
+      response, where);
   const bool turns = response.is_null();
   const Fitting fitting(data, where, out);
   const Limit prompt =
@@ -226,8 +227,9 @@ void RowEncoder::encode_pairs(const Json& row, const std::string& where,
 void RowEncoder::encode_prompt_row(const Json& row, std::string_view text, const std::string& where,
                                    data::EncodedRows& out) const {
   const spec::DataConfig& data = context_.job.data;
-  train::Tokens prompt =
-      encode_prompt(context_, row, checked(data::text_field(row, data.prompt_key, where)), where);
+  train::Tokens prompt = encode_prompt(
+      context_, row, checked(data::text_field(row, data.prompt_key, where, "data.prompt_key")),
+      where);
   if (!Fitting(data, where, out).fit(prompt, prompt_limit(data))) return;
   if (check_.row) {
     if (const Status status = check_.row(row, out); !status.ok())

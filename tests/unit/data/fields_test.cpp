@@ -16,6 +16,8 @@ TEST(Fields, AreTextsOrConversationsAndErrorsNameTheirPlace) {
   EXPECT_EQ(text_field(row, "a", "f:1").value(), "x");
   EXPECT_EQ(text_field(row, "b", "f:1").value(), messages);
   EXPECT_EQ(optional_text_field(row, "c", "f:1").value(), nullptr);
+  EXPECT_THAT(text_field(row, "q", "f:1", "data.prompt_key").status().message(),
+              HasSubstr("Set data.prompt_key to the field to read"));
   EXPECT_EQ(optional_text_field(row, "d", "f:1").value(), nullptr);
   const auto failure = [](const std::string& text) {
     const Result<Json> made = parse_row(text, "bad.jsonl:2");
