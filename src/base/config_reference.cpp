@@ -44,29 +44,35 @@ std::string default_text(const Key& key) {
   return text;
 }
 
-std::string condition_text(const ConfigCondition& condition) {
-  std::string values = condition.words;
-  for (const Json& value : condition.values)
-    values += format("{}`{}`", values.empty() ? "" : ", ",
-                     value.is_string() ? value.get<std::string>() : value.dump());
-  if (condition.key.empty()) return values;
-  return format("`{}` is {}", condition.key, values);
+// Of a key with fixed choices what is missing where that is shorter: "`task` is not `eval`".
+std::string condition_text(const ConfigTable& table, const ConfigCondition& condition) {
+  std::vector<Json> values = condition.values;
+  std::string verb = "is";
+  if (const Key* key = table.find(condition.key);
+      key != nullptr && !key->choices.empty() && key->choices.size() < 2 * values.size()) {
+    std::vector<Json> others;
+    for (const std::string& choice : key->choices)
+      if (std::find(values.begin(), values.end(), Json(choice)) == values.end())
+        others.emplace_back(choice);
+    if (!others.empty()) {
+      values = std::move(others);
+      verb = "is not";
+    }
+  }
+  std::string names = condition.words;
+  for (const Json& value : values)
+    names += format("{}`{}`", names.empty() ? "" : ", ",
+                    value.is_string() ? value.get<std::string>() : value.dump());
+  return condition.key.empty() ? names : format("`{}` {} {}", condition.key, verb, names);
 }
 
 // Those of `conditions` behind the first `known`, as a sentence.
-std::string read_where(const std::vector<ConfigCondition>& conditions, std::size_t known) {
+std::string read_where(const ConfigTable& table, const std::vector<ConfigCondition>& conditions,
+                       std::size_t known) {
   std::string text;
   for (std::size_t i = known; i < conditions.size(); ++i)
-    text += format("{}{}", text.empty() ? "Read where " : " and ", condition_text(conditions[i]));
+    text += (text.empty() ? "Read where " : " and ") + condition_text(table, conditions[i]);
   return text.empty() ? text : text + ".";
-}
-
-std::string markdown_row(const Key& key, std::string_view name, const std::vector<Column>& columns,
-                         std::size_t known_conditions) {
-  std::string row = format("| `{}` | {} | {} |", name, type_text(key), default_text(key));
-  for (const Column& column : columns) row += format(" {} |", column.cell(key.path));
-  const std::string where = read_where(key.conditions, known_conditions);
-  return format("{} {}{}{} |\n", row, key.help, where.empty() ? "" : " ", where);
 }
 
 std::string section_of(const Key& key) {
@@ -74,62 +80,75 @@ std::string section_of(const Key& key) {
   return dot == std::string::npos ? "" : key.path.substr(0, dot);
 }
 
-// Conditions that all keys of [first, last) begin with.
-std::size_t shared_conditions(const Key* first, const Key* last) {
-  std::size_t shared = first->conditions.size();
-  for (const Key* key = first + 1; key < last; ++key) {
+// Keys of one section or list.
+struct Group {
+  std::string title, intro;
+  std::size_t prefix = 0;  // bytes of each path that the title says
+  const ConfigTable* table = nullptr;
+  std::vector<const Key*> keys;
+};
+
+// Conditions that all keys begin with.
+std::size_t shared_conditions(const Group& group) {
+  const std::vector<ConfigCondition>& first = group.keys.front()->conditions;
+  std::size_t shared = first.size();
+  for (const Key* key : group.keys) {
     std::size_t same = 0;
     while (same < std::min(shared, key->conditions.size()) &&
-           condition_text(key->conditions[same]) == condition_text(first->conditions[same]))
+           condition_text(*group.table, key->conditions[same]) ==
+               condition_text(*group.table, first[same]))
       ++same;
     shared = same;
   }
   return shared;
 }
 
+std::string markdown_of(const Group& group, const std::vector<Column>& columns) {
+  const std::size_t shared = shared_conditions(group);
+  const std::vector<ConfigCondition>& conditions = group.keys.front()->conditions;
+  const std::vector<ConfigCondition> of_all(
+      conditions.begin(), conditions.begin() + static_cast<std::ptrdiff_t>(shared));
+  std::string words = read_where(*group.table, of_all, 0);
+  if (!group.intro.empty()) words = group.intro + (words.empty() ? "" : " ") + words;
+  std::string out =
+      format("## {}{}{}", group.title, words.empty() ? "" : "\n\n", words) + table_head(columns);
+  for (const Key* key : group.keys) {
+    out += format("| `{}` | {} | {} |", std::string_view(key->path).substr(group.prefix),
+                  type_text(*key), default_text(*key));
+    for (const Column& column : columns) out += format(" {} |", column.cell(key->path));
+    const std::string where = read_where(*group.table, key->conditions, shared);
+    out += format(" {}{}{} |\n", key->help, where.empty() ? "" : " ", where);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string ConfigTable::to_markdown(const std::vector<Column>& columns) const {
-  std::string out;
-  // A table of keys with a name in front, and what they are all read by.
-  const auto write = [&](const std::string& title, const std::string& intro, const Key* first,
-                         const Key* last, std::size_t prefix) {
-    const std::size_t shared = shared_conditions(first, last);
-    std::string words =
-        read_where(std::vector(first->conditions.begin(),
-                               first->conditions.begin() + static_cast<std::ptrdiff_t>(shared)),
-                   0);
-    if (!intro.empty()) words = intro + (words.empty() ? "" : " ") + words;
-    out +=
-        format("{}## {}{}{}", out.empty() ? "" : "\n", title, words.empty() ? "" : "\n\n", words);
-    out += table_head(columns);
-    for (const Key* key = first; key < last; ++key)
-      out += markdown_row(*key, std::string_view(key->path).substr(prefix), columns, shared);
-  };
-  const auto write_lists = [&](std::size_t position) {
+  std::vector<Group> groups;
+  const auto add_lists = [&](std::size_t position) {
     for (const List& list : lists_) {
       if (list.position != position) continue;
-      const std::vector<Key>& keys = list.reference.front().keys_;
-      std::string intro = list.help;
-      if (const std::string where = read_where(list.conditions, 0); !where.empty())
-        intro += " " + where;
-      write("[[" + list.path + "]]", intro, keys.data(), keys.data() + keys.size(), 0);
+      Group group{"[[" + list.path + "]]", list.help, 0, &list.reference.front(), {}};
+      if (const std::string where = read_where(*this, list.conditions, 0); !where.empty())
+        group.intro += " " + where;
+      for (const Key& key : group.table->keys_) group.keys.push_back(&key);
+      groups.push_back(std::move(group));
     }
   };
-  for (std::size_t i = 0; i < keys_.size();) {
-    write_lists(i);
+  for (std::size_t i = 0; i < keys_.size(); ++i) {
+    add_lists(i);
     const std::string section = section_of(keys_[i]);
-    std::size_t end = i + 1;
-    const auto list_begins = [&] {
-      return std::any_of(lists_.begin(), lists_.end(),
-                         [&](const List& list) { return list.position == end; });
-    };
-    while (end < keys_.size() && section_of(keys_[end]) == section && !list_begins()) ++end;
-    write(section.empty() ? "top level" : section, "", keys_.data() + i, keys_.data() + end,
-          section.empty() ? 0 : section.size() + 1);
-    i = end;
+    const std::string title = section.empty() ? "top level" : section;
+    auto group = std::find_if(groups.begin(), groups.end(),
+                              [&](const Group& other) { return other.title == title; });
+    if (group == groups.end())
+      group = groups.insert(group, {title, "", section.empty() ? 0 : section.size() + 1, this, {}});
+    group->keys.push_back(&keys_[i]);
   }
-  write_lists(keys_.size());
+  add_lists(keys_.size());
+  std::string out;
+  for (const Group& group : groups) out += (out.empty() ? "" : "\n") + markdown_of(group, columns);
   return out;
 }
 

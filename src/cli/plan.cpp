@@ -34,19 +34,25 @@ class PlanCommand final : public Command {
         ->type_name("SIZE");
     app.add_flag("--json", json_, "print the plan as JSON (docs/plan-json.md)");
     app.add_flag("--reference", reference_,
-                 "print every configuration key (docs/configuration.md) and stop");
+                 "print every configuration key, the pages of docs/configuration.md, and stop");
     app.add_flag("--peer-keys", peer_keys_,
                  "print verl's and TRL's keys and what does the same (docs/verl-trl-keys.md) and "
                  "stop");
   }
   int run() override {
-    const Status status = reference_   ? write_output(spec::configuration_reference())
+    const Status status = reference_   ? write_output(reference())
                           : peer_keys_ ? write_output(spec::peer_reference())
                                        : plan_job();
     return status.ok() ? code_ : fail(status);
   }
 
  private:
+  static std::string reference() {
+    std::string text;
+    for (const spec::ReferencePage& page : spec::configuration_reference()) text += page.text;
+    return text;
+  }
+
   Status plan_job() {
     if (config_.empty())
       return {ErrorCode::kInvalidArgument,

@@ -19,7 +19,7 @@ ConfigTable::Key& bind_kl(ConfigTable& t, const std::string& path, KlKind* field
 void bind_policy_loss(ConfigTable& t, const std::string& at, ActorConfig& a) {
   const auto of_loss = [&](const char* mode) { return needs(at + ".loss_mode", {mode}); };
   t.bind(at + ".dro_beta", &a.dro_beta,
-         "Weight of the squared distance to the old policy; has to be set.")
+         "Weight of the squared distance to the old policy; required.")
       .at_least(0)
       .only(of_loss("dro"));
   t.bind(at + ".tau_pos", &a.tau_pos, "Steepness of the gate for positive advantages.")
@@ -51,8 +51,8 @@ void bind_rollout_correction(ConfigTable& t, RolloutCorrectionConfig& c) {
   const std::string at = "algorithm.rollout_correction";
   const ConfigCondition weighs = needs(at + ".rollout_is", {"token", "sequence"});
   t.bind(at + ".rollout_is", &c.rollout_is,
-         "Weighs the loss with the ratio of the trainer's to the rollout's probability: of each "
-         "`token`, or of the whole `sequence`; `null`: does not.")
+         "Multiplies the loss by the ratio of the trainer's to the rollout's probability: of each "
+         "`token`, or of the whole `sequence`; `null`: off.")
       .one_of(rollout_is_names());
   t.bind(at + ".rollout_is_threshold", &c.rollout_is_threshold,
          "`HI`: larger weights become HI (truncated importance sampling); `LO_HI`: weights outside "
@@ -61,10 +61,9 @@ void bind_rollout_correction(ConfigTable& t, RolloutCorrectionConfig& c) {
   t.bind(at + ".rollout_is_batch_normalize", &c.rollout_is_batch_normalize,
          "Divides the weights by their mean over the batch.")
       .only(weighs);
-  t.bind(
-      at + ".bypass_mode", &c.bypass_mode,
-      "The rollout's log-probabilities stand for the trainer's old ones, which are not computed. "
-      "Weights and rejections are made of the policy as each micro-batch finds it.");
+  t.bind(at + ".bypass_mode", &c.bypass_mode,
+         "Uses the rollout's log-probabilities as the old ones, which are then not computed. "
+         "Weights and rejections use the current policy.");
   t.bind(at + ".loss_type", &c.loss_type,
          "Loss of bypass mode. `ppo_clip`: PPO's, whose ratio is the weight already; `reinforce`: "
          "the "
@@ -89,8 +88,8 @@ void bind_truncation(ConfigTable& t, AlgorithmConfig& a) {
          "and more prompts are generated until the batch is full.");
   t.bind("algorithm.filter_groups.metric", &a.filter_groups.metric,
          "What is compared: `score` or `seq_reward`, both the sum of a response's rewards; "
-         "`seq_final_reward`: that less the KL in the reward; `acc`: the accuracy that a reward "
-         "function tells.")
+         "`seq_final_reward`: less the KL in the reward; `acc`: the accuracy that a reward "
+         "function reports.")
       .one_of({"score", "seq_reward", "seq_final_reward", "acc"})
       .only(filters);
   t.bind("algorithm.filter_groups.max_num_gen_batches", &a.filter_groups.max_num_gen_batches,
@@ -102,10 +101,10 @@ void bind_truncation(ConfigTable& t, AlgorithmConfig& a) {
          "Leaves responses without an end token out of the loss; their scores still count in their "
          "group.");
   t.bind("algorithm.stop_properly_penalty_coef", &a.stop_properly_penalty_coef,
-         "Scores of responses without an end token are multiplied by it; negative: become it.")
+         "Multiplies the scores of responses without an end token; a negative value replaces them.")
       .at_most(1);
   t.bind("algorithm.missing_eos_penalty", &a.missing_eos_penalty,
-         "Taken off the score of a response without an end token.")
+         "Subtracted from the score of a response without an end token.")
       .at_least(0);
 }
 
@@ -113,7 +112,8 @@ void bind_truncation(ConfigTable& t, AlgorithmConfig& a) {
 
 void bind_loss_aggregation(ConfigTable& t, const std::string& path, LossAggregation* field) {
   bind_enum(t, path, field, parse_loss_aggregation,
-            "How a loss per token becomes one number; docs/algorithms.md has the denominators.")
+            "How the losses of tokens are reduced to one number; docs/algorithms.md has the "
+            "denominators.")
       .one_of(loss_aggregation_names());
 }
 
@@ -127,13 +127,13 @@ void bind_policy(ConfigTable& t, const std::string& at, ActorConfig& a) {
       .in("prompts")
       .at_least(0);
   t.bind(at + ".ppo_micro_batch_size_per_gpu", &a.ppo_micro_batch_size_per_gpu,
-         "Sequences that go through forward and backward at once." + kAdapts)
+         "Sequences of a padded micro-batch." + kAdapts)
       .in("sequences")
       .at_least(1)
       .only(where(kPacksPolicy, {false}));
   t.bind(kPacksPolicy, &a.use_dynamic_bsz,
-         "Packs sequences without padding into micro-batches that tokens bound, in every phase of "
-         "ppo and grpo behind the rollout, instead of a number of padded sequences.");
+         "Packs sequences without padding into micro-batches with a budget of tokens, in every "
+         "phase of ppo and grpo but the rollout.");
   t.bind(at + ".ppo_max_token_len_per_gpu", &a.ppo_max_token_len_per_gpu,
          "Tokens of a packed micro-batch of the actor's training; at least "
          "`data.max_prompt_length` + `data.max_response_length`.")
@@ -142,9 +142,8 @@ void bind_policy(ConfigTable& t, const std::string& at, ActorConfig& a) {
       .only(where(kPacksPolicy, {true}));
   t.bind(at + ".ppo_epochs", &a.ppo_epochs, "Passes over a step's sequences.").at_least(1);
   bind_enum(t, at + ".policy_loss.loss_mode", &a.loss_mode, parse_policy_loss,
-            "Loss of a token: `vanilla`: PPO's clip and dual clip; `gspo`: the clip of one ratio a "
-            "sequence; `cispo`: the clipped ratio weighs the log-probability; `gpg`: the advantage "
-            "alone does; `dro`, `sapo`, `geo_mean`, `clip_cov`, `kl_cov`: docs/algorithms.md.")
+            "Loss of a token; docs/algorithms.md has the formulas. `vanilla` is PPO's clip with "
+            "dual clip.")
       .one_of(policy_loss_names());
   bind_policy_loss(t, at + ".policy_loss", a);
   const std::string mode = at + ".policy_loss.loss_mode";
@@ -154,15 +153,15 @@ void bind_policy(ConfigTable& t, const std::string& at, ActorConfig& a) {
       .at_least(0)
       .only(clips);
   t.bind(at + ".clip_ratio_low", &a.clip_ratio_low,
-         "Ratio is clipped at 1 - this; 1 or more: not from below.")
+         "The ratio is clipped at 1 - this; 1 or more: not clipped from below.")
       .at_least(0)
       .only(clips);
-  t.bind(at + ".clip_ratio_high", &a.clip_ratio_high, "Ratio is clipped at 1 + this.")
+  t.bind(at + ".clip_ratio_high", &a.clip_ratio_high, "The ratio is clipped at 1 + this.")
       .at_least(0)
       .only(clips);
   t.bind(at + ".clip_ratio_c", &a.clip_ratio_c,
          "Dual clip: for negative advantages, bounds the loss at clip_ratio_c times the absolute "
-         "advantage; 0: does not.")
+         "advantage; 0: off.")
       .at_least(0)
       .only(where(mode, {"vanilla"}));
   t.bind(at + ".entropy_coeff", &a.entropy_coeff, "Weight of the entropy bonus.").at_least(0);
@@ -198,16 +197,15 @@ void bind_actor(ConfigTable& t, Job& job) {
 
 void bind_algorithm(ConfigTable& t, Job& job) {
   AlgorithmConfig& a = job.algorithm;
-  t.bind(
-       "algorithm.preset", &a.preset,
-       "Whose defaults apply to keys that are not set: those of `verl`, `openrlhf` or `trl` as in "
-       "docs/algorithms.md; empty: Neap's, which are on this page.")
+  t.bind("algorithm.preset", &a.preset,
+         "Whose defaults apply to keys that are not set (docs/algorithms.md lists them); empty: "
+         "Neap's.")
       .one_of({"", "verl", "openrlhf", "trl"});
   const ConfigTable::Section policies(t, of_policies());
   const std::string estimator = "algorithm.adv_estimator";
   bind_enum(t, "algorithm.adv_estimator", &a.adv_estimator, parse_advantage_estimator,
-            "How rewards become advantages: `gae` in ppo, which has the critic that it needs; the "
-            "others in grpo, which has none. docs/algorithms.md has the formulas.")
+            "How advantages are computed; docs/algorithms.md has the formulas. `gae` needs the "
+            "critic of ppo; the others are for grpo.")
       .one_of(advantage_estimator_names());
   default_of_tasks(
       t.at(estimator), job, [](const Job& j) { return j.task == Task::kGrpo; }, "grpo");
@@ -220,18 +218,19 @@ void bind_algorithm(ConfigTable& t, Job& job) {
       .at_most(1)
       .only(where(estimator, {"gae"}));
   t.bind("algorithm.use_kl_in_reward", &a.use_kl_in_reward,
-         "Takes the KL to the reference off each token's reward.");
+         "Subtracts the KL to the reference from each token's reward.");
   const ConfigCondition kl = needs("algorithm.use_kl_in_reward", {true}, "no KL is in the reward");
   bind_kl(t, "algorithm.kl_penalty", &a.kl_penalty, "Estimator of that KL.").only(kl);
   t.bind("algorithm.kl_ctrl.type", &a.kl_ctrl_type,
-         "`adaptive` steers the coefficient towards `target_kl`.")
+         "`adaptive` adjusts the coefficient towards `target_kl`.")
       .one_of({"fixed", "adaptive"})
       .only(kl);
-  t.bind("algorithm.kl_ctrl.kl_coef", &a.kl_coef, "Coefficient, or its start.")
+  t.bind("algorithm.kl_ctrl.kl_coef", &a.kl_coef, "Coefficient, or its initial value.")
       .at_least(0)
       .only(kl);
   const ConfigCondition adapts = needs("algorithm.kl_ctrl.type", {"adaptive"});
-  t.bind("algorithm.kl_ctrl.horizon", &a.horizon, "Slowness of the adaptive controller.")
+  t.bind("algorithm.kl_ctrl.horizon", &a.horizon,
+         "Horizon of the adaptive controller: larger is slower.")
       .in("sequences")
       .at_least(1)
       .only(kl)
@@ -256,15 +255,14 @@ void bind_dpo(ConfigTable& t, DpoConfig& d) {
   bind_enum(t, "dpo.loss_type", &d.loss_type, parse_preference_loss,
             "Loss of a pair; docs/algorithms.md has the formulas.")
       .one_of(preference_loss_names());
-  t.bind("dpo.beta", &d.beta, "Strength of the pull to the reference.").at_least(1e-6);
+  t.bind("dpo.beta", &d.beta, "Strength of the constraint to the reference.").at_least(1e-6);
   t.bind("dpo.label_smoothing", &d.label_smoothing, "Probability that a label is wrong.")
       .at_least(0)
       .at_most(1)
       .only(where("dpo.loss_type", {"sigmoid", "sigmoid_norm", "robust"}));
   t.bind("dpo.precompute_ref_log_probs", &d.precompute_ref_log_probs,
-         "Computes the reference's log-probabilities of all rows once, before the first step; then "
-         "the "
-         "reference's weights are given up.");
+         "Computes the reference's log-probabilities of all rows once, before the first step, and "
+         "then frees the reference's weights.");
 }
 
 }  // namespace neap::spec

@@ -1,36 +1,105 @@
 #include "spec/config_docs.h"
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "base/format.h"
 #include "spec/job.h"
 #include "spec/peer_keys.h"
 
 namespace neap::spec {
+namespace {
 
-std::string configuration_reference() {
+constexpr std::string_view kWritten =
+    "<!-- Written by `NEAP_UPDATE_GOLDEN=1 plan_golden_test`; a test compares. Change the tables "
+    "in "
+    "src/spec/*_keys.cpp instead. -->\n\n";
+
+constexpr std::string_view kIntro =
+    "One TOML file describes a job for `neap train`, `neap eval` and `neap plan`. "
+    "`key.path=value` behind the file changes single keys:\n\n"
+    "```\n"
+    "neap plan ppo.toml device.memory=24GiB "
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4\n"
+    "```\n\n"
+    "- Names are verl's where verl has one. Sizes have a unit (`\"384MiB\"`, `\"24GiB\"`). "
+    "Relative paths start at the file's folder.\n"
+    "- An unknown key is an error that names the nearest known one.\n"
+    "- An empty value (`trainer.stop_metric=`) restores a default that is an empty text or list.\n"
+    "- A key that is set but not read is named in a warning, with the reason. It is an error if "
+    "the key that enables it is missing (`lora_alpha` without `lora_rank`).\n\n"
+    "The columns verl and TRL have their defaults for the same setting, with its name where that "
+    "differs (verl b178a3c, January 2026; TRL f2cd577, July 2026). "
+    "[verl-trl-keys.md](verl-trl-keys.md) has their other keys.\n\n";
+
+struct Chapter {
+  std::string_view file, title;
+  std::array<std::string_view, 2> sections;  ///< first elements of paths
+};
+
+constexpr std::array kChapters = {
+    Chapter{"configuration/device.md", "Device and memory", {"device", "memory"}},
+    Chapter{"configuration/data.md", "Data", {"data"}},
+    Chapter{"configuration/actor.md", "Actor, rollout and reference", {"actor_rollout_ref"}},
+    Chapter{"configuration/critic.md", "Critic", {"critic"}},
+    Chapter{"configuration/reward.md", "Rewards", {"reward_model", "reward"}},
+    Chapter{"configuration/algorithm.md", "Algorithms", {"algorithm", "dpo"}},
+    Chapter{"configuration/trainer.md", "Trainer", {"trainer"}},
+};
+
+/// Index into kChapters; their count for a section of the first page.
+std::size_t chapter_of(std::string_view heading) {
+  if (heading.starts_with("[[")) heading.remove_prefix(2);
+  const std::string_view name = heading.substr(0, heading.find_first_of(".]\n"));
+  const auto has = [&](const Chapter& chapter) {
+    return std::find(chapter.sections.begin(), chapter.sections.end(), name) !=
+           chapter.sections.end();
+  };
+  return static_cast<std::size_t>(std::find_if(kChapters.begin(), kChapters.end(), has) -
+                                  kChapters.begin());
+}
+
+std::string list_of_pages() {
+  std::string out = "| page | sections |\n| --- | --- |\n";
+  for (const Chapter& chapter : kChapters) {
+    std::string sections;
+    for (const std::string_view section : chapter.sections)
+      if (!section.empty()) sections += format("{}`{}`", sections.empty() ? "" : ", ", section);
+    out += format("| [{}]({}) | {} |\n", chapter.title, chapter.file, sections);
+  }
+  return out + "\n";
+}
+
+}  // namespace
+
+std::vector<ReferencePage> configuration_reference() {
   Job job;
   const auto of = [](Peer peer) {
     return ConfigTable::Column{std::string(to_string(peer)),
                                [peer](const std::string& key) { return peer_default(peer, key); }};
   };
-  return "# Configuration\n\n"
-         "<!-- Written by `neap plan --reference`; a test compares. Change the tables in "
-         "src/spec/*_keys.cpp instead. -->\n\n"
-         "One TOML file serves `neap train` and `neap plan`. On the command line, "
-         "`key.path=value` behind the file changes single keys:\n\n"
-         "```\n"
-         "neap plan ppo.toml device.memory=24GiB "
-         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4\n"
-         "```\n\n"
-         "Names are verl's where verl has one. Sizes carry a unit (`\"384MiB\"`, `\"24GiB\"`); "
-         "relative paths start at the file's folder. An unknown key is an error that names the "
-         "nearest known one. An empty value (`trainer.stop_metric=`) takes back what the file "
-         "sets, where the default is an empty text or list.\n\n"
-         "A key that is set and that the job does not read is named in a warning, with the reason; "
-         "it is an error where the key that it belongs to was forgotten (`lora_alpha` without "
-         "`lora_rank`).\n\n"
-         "The columns verl and TRL have their defaults of the same setting (verl b178a3c, January "
-         "2026; TRL f2cd577, July 2026), with its name where it is another; "
-         "[verl-trl-keys.md](verl-trl-keys.md) has their other keys.\n\n" +
-         job.bind().to_markdown({of(Peer::kVerl), of(Peer::kTrl)});
+  const std::string all = job.bind().to_markdown({of(Peer::kVerl), of(Peer::kTrl)});
+  std::vector<std::string> texts(kChapters.size() + 1);
+  constexpr std::string_view kHeading = "## ";
+  for (std::size_t begin = 0; begin < all.size();) {
+    std::size_t end = all.find("\n## ", begin);
+    end = end == std::string::npos ? all.size() : end + 1;
+    const std::string_view section = std::string_view(all).substr(begin, end - begin);
+    texts[chapter_of(section.substr(kHeading.size()))] += section;
+    begin = end;
+  }
+  std::vector<ReferencePage> pages;
+  pages.push_back({"configuration.md", format("# Configuration\n\n{}{}{}{}", kWritten, kIntro,
+                                              list_of_pages(), texts.back())});
+  for (std::size_t i = 0; i < kChapters.size(); ++i)
+    pages.push_back({std::string(kChapters[i].file),
+                     format("# Configuration: {}\n\n{}[All pages](../configuration.md)\n\n{}",
+                            kChapters[i].title, kWritten, texts[i])});
+  // Between two sections is an empty line; behind the last one of a page is none.
+  for (ReferencePage& page : pages)
+    while (page.text.ends_with("\n\n")) page.text.pop_back();
+  return pages;
 }
 
 }  // namespace neap::spec

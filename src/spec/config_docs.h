@@ -1,10 +1,16 @@
-// The page docs/configuration.md, from the table that reads configurations.
+// The pages docs/configuration.md and docs/configuration/, from the table that reads configurations.
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace neap::spec {
 
-[[nodiscard]] std::string configuration_reference();
+struct ReferencePage {
+  std::string file;  ///< below docs/
+  std::string text;
+};
+/// The page with the links to the others first.
+[[nodiscard]] std::vector<ReferencePage> configuration_reference();
 
 }  // namespace neap::spec

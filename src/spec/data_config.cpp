@@ -24,12 +24,11 @@ void bind_fields(ConfigTable& t, DataConfig& d) {
   t.bind("data.chosen_key", &d.chosen_key, "Field that holds the preferred text.").only(pairs);
   t.bind("data.rejected_key", &d.rejected_key, "Field that holds the other text.").only(pairs);
   t.bind("data.ranking_key", &d.ranking_key,
-         "Field that holds a list of texts, the best first, instead of the two above: each pair of "
-         "them is a row.")
+         "Field that holds a list of texts, the best first, instead of `chosen` and `rejected`; "
+         "each pair of them is a row.")
       .only(pairs);
   t.bind("data.margin_key", &d.margin_key,
-         "Field with a number by which the preferred text's score has to be higher; rows may lack "
-         "it.")
+         "Field with the margin by which the preferred text's score has to be higher; optional.")
       .only(of_task(Task::kReward));
 }
 
@@ -53,16 +52,14 @@ void bind_lengths(ConfigTable& t, DataConfig& d) {
        },
        [&d] { return std::string(to_string(d.truncation)); },
        "What happens to a longer prompt or response that is not filtered. `error`: the run ends; "
-       "`left`: it loses its first tokens; `right`: its last ones; `middle`: it keeps both ends.")
+       "`left`: the first tokens are cut; `right`: the last ones; `middle`: those in the middle.")
       .one_of(truncation_names());
 }
 
 void bind_micro_batches(ConfigTable& t, DataConfig& d) {
   const ConfigTable::Section sequences(t, of_given_responses());
   t.bind("data.micro_batch_size_per_gpu", &d.micro_batch_size_per_gpu,
-         "Rows that go through a rank's model at once; gradients of the micro batches of a step "
-         "add up." +
-             kAdapts)
+         "Rows of a padded micro-batch; gradients are accumulated." + kAdapts)
       .in("rows")
       .at_least(1)
       .only(where(kPacksRows, {false}));
@@ -111,14 +108,13 @@ void bind_data(ConfigTable& t, Job& job) {
       .only(of_training());
   bind_micro_batches(t, d);
   bind_lengths(t, d);
-  t.bind("data.shuffle", &d.shuffle, "New order of the rows in every epoch, from the seed.")
+  t.bind("data.shuffle", &d.shuffle, "Shuffles the rows in every epoch, from the seed.")
       .only(of_training());
   t.bind("data.rows_in_memory", &d.rows_in_memory,
          "Encoded rows up to this size are kept in memory; more are written to `data.cache_dir` "
          "and read from there.");
   t.bind("data.cache_limit", &d.cache_limit,
-         "Encoded rows in `data.cache_dir` take this much at most; those that were not used for "
-         "longest are removed. 0: no limit.");
+         "Limit of `data.cache_dir`; the least recently used files are removed. 0: no limit.");
   t.bind("data.cache_dir", &d.cache_dir,
          "Folder for encoded rows; empty: `neap/data` in `$XDG_CACHE_HOME` or `~/.cache`.");
 }

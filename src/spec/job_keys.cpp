@@ -17,10 +17,9 @@ void bind_device(ConfigTable& t, Job& job) {
          "`auto` takes the GPU if there is one, else the host device.")
       .one_of({"auto", "cuda", "host"});
   t.bind("device.memory", &job.device.memory,
-         "Ceiling for everything that a rank keeps on its device; `0 B`: all that the device "
-         "has.");
+         "Ceiling for the device memory of a rank; `0 B`: all that the device has.");
   t.bind("device.ordinal", &job.device.ordinal,
-         "Which GPU. The ranks of a machine take this one and those after it.")
+         "Index of the GPU. The ranks of a machine take this one and the next ones.")
       .at_least(0);
   t.bind("device.dtype", &job.device.dtype,
          "Type of weights in forward and backward; `auto`: bfloat16 on a GPU, float32 on the host. "
@@ -62,19 +61,18 @@ void bind_critic(ConfigTable& t, Job& job) {
   const ConfigTable::Section ppo(t, of_tasks([](const Job& j) { return j.has_critic(); }));
   CriticConfig& c = job.critic;
   bind_model(t, "critic.model", c.model,
-             "Folder of the model that the critic starts from; empty: the reward model's, and "
-             "where there is none the actor's with a scalar head of zeros.",
+             "Folder of the model that the critic starts from; empty: the reward model's, else the "
+             "actor's with a scalar head of zeros.",
              true);
-  t.bind(
-      "critic.model.init_head", &c.init_head,
-      "Starts the scalar head at zero where the folder of `critic.model.path` has none (a language "
-      "model's). Without it such a folder is an error.");
+  t.bind("critic.model.init_head", &c.init_head,
+         "Starts the scalar head at zero if the folder of `critic.model.path` has none; false: "
+         "that is an error.");
   t.bind("critic.ppo_mini_batch_size", &c.ppo_mini_batch_size,
          "Prompts of one optimizer step (times `rollout.n` sequences); 0: as the actor's.")
       .in("prompts")
       .at_least(0);
   t.bind("critic.ppo_micro_batch_size_per_gpu", &c.ppo_micro_batch_size_per_gpu,
-         "Sequences that go through forward and backward at once." + kAdapts)
+         "Sequences of a padded micro-batch." + kAdapts)
       .in("sequences")
       .at_least(1)
       .only(where(kPacksPolicy, {false}));
@@ -114,8 +112,7 @@ void bind_rewards(ConfigTable& t, Job& job) {
       "reward_model.model.path", "a folder", [&job] { return job.has_reward_model(); },
       "there is no reward model");
   t.bind("reward_model.weight", &job.reward_model_weight,
-         "Weight of its score in the reward, which is the sum with those of "
-         "`[[reward.functions]]`.")
+         "Weight of the reward model's score; those of `[[reward.functions]]` are added.")
       .only(has_model);
   t.bind("reward_model.micro_batch_size_per_gpu", &job.reward_micro_batch_size_per_gpu,
          "Sequences that are scored at once; 0: as "
@@ -151,9 +148,8 @@ void bind_logs(ConfigTable& t, TrainerConfig& r) {
   t.bind("trainer.lexicon", &r.lexicon,
          "File of words that judges generated text at validation; empty: no judge.");
   t.bind("trainer.val_samples", &r.val_samples,
-         "Texts shown at each validation: half of them of the same prompts, half of others each "
-         "time. "
-         "ppo, grpo: responses; sft: the data's, with what the model would not choose in «».")
+         "Texts shown at each validation: half of them always for the same prompts, half for "
+         "others each time. In sft, tokens that the model would not choose are in «».")
       .at_least(0);
   t.bind("trainer.rollout_freq", &r.rollout_freq,
          "The responses of the first and of every so many steps go to `rollouts.jsonl` "
@@ -162,16 +158,15 @@ void bind_logs(ConfigTable& t, TrainerConfig& r) {
       .at_least(-1)
       .only(of_policies());
   t.bind("trainer.rollout_samples", &r.rollout_samples,
-         "How many of them the console shows, from the highest score to the lowest.")
+         "How many of these responses the console shows, from the highest score to the lowest.")
       .at_least(0)
       .only(of_policies());
-  t.bind(
-      "trainer.rollout_max_size", &r.rollout_max_size,
-      "Most bytes of `rollouts.jsonl` and `rollouts.1.jsonl` together: the oldest responses go.");
-  t.bind(
-      "trainer.trace_max_size", &r.trace_max_size,
-      "Most bytes of `memory.ntrace` of a rank: what comes later is not in the trace; 0: none is "
-      "written. `phases.jsonl` has each phase's peak in any case.");
+  t.bind("trainer.rollout_max_size", &r.rollout_max_size,
+         "Limit of `rollouts.jsonl` and `rollouts.1.jsonl` together; the oldest responses are "
+         "removed.");
+  t.bind("trainer.trace_max_size", &r.trace_max_size,
+         "Limit of `memory.ntrace` of a rank; later events are not recorded. 0: no trace. "
+         "`phases.jsonl` always has each phase's peak.");
 }
 
 // Tasks whose steps take seconds; those of ppo and grpo take minutes.
@@ -203,21 +198,19 @@ void bind_schedule(ConfigTable& t, Job& job) {
                               .holds = [&job] { return !job.data.val_files.empty(); },
                               .words = "not empty"}),
                    job, steps_are_short, 200);
-  t.bind("trainer.max_ckpt_to_keep", &r.max_ckpt_to_keep,
-         "Older checkpoints are removed; 0: none is.")
+  t.bind("trainer.max_ckpt_to_keep", &r.max_ckpt_to_keep, "Number of checkpoints to keep; 0: all.")
       .in("checkpoints")
       .at_least(0);
   t.bind("trainer.best_metric", &r.best_metric,
-         "Metric of validation, as `val/score/mean`, whose best checkpoint is kept besides the "
-         "newest; the link `best` points to it. Empty: none is.");
+         "Metric of validation, for example `val/score/mean`, whose best checkpoint is also kept; "
+         "the link `best` points to it.");
   t.bind("trainer.best_mode", &r.best_mode, "Whether the highest or the lowest value is the best.")
       .one_of({"max", "min"})
       .only(needs(
           "trainer.best_metric", "a metric", [&r] { return !r.best_metric.empty(); },
           "no best checkpoint is kept"));
   t.bind("trainer.stop_metric", &r.stop_metric,
-         "Metric of validation that ends the training before its last step, where it reaches "
-         "`trainer.stop_value`. Empty: none does.");
+         "Metric of validation that ends the training when it reaches `trainer.stop_value`.");
   const ConfigCondition stops = needs(
       "trainer.stop_metric", "a metric", [&r] { return !r.stop_metric.empty(); },
       "nothing ends the training before its last step");
@@ -232,32 +225,28 @@ void bind_schedule(ConfigTable& t, Job& job) {
 void bind_trainer(ConfigTable& t, Job& job) {
   bind_schedule(t, job);
   TrainerConfig& r = job.trainer;
-  t.bind(
-      "trainer.save_lora_base", &r.save_lora_base,
-      "With LoRA, checkpoints hold the base's weights, too. Without it they hold the adapter, with "
-      "the name of its base's folder, and the optimizer.");
+  t.bind("trainer.save_lora_base", &r.save_lora_base,
+         "With LoRA, checkpoints hold the base's weights, too; false: the adapter, the path of its "
+         "base, and the optimizer.");
   t.bind("trainer.max_shard_size", &r.max_shard_size,
          "Weights over this size are saved in several files; at least 1 MB.");
   t.bind("trainer.default_local_dir", &r.default_local_dir,
          "Folder for checkpoints, metrics and the trace; empty: `output/TASK`, as `output/sft`.");
   t.bind("trainer.resume_mode", &r.resume_mode,
-         "`auto` resumes from the last checkpoint if there is one, `disable` starts anew, a "
-         "folder resumes from that checkpoint.");
+         "`auto` resumes from the newest checkpoint if there is one; `disable` starts from scratch "
+         "and refuses a folder with a run; a path resumes from that checkpoint.");
   bind_logs(t, r);
-  t.bind("trainer.seed", &r.seed, "Start of every random stream; the same seed, the same run.")
-      .at_least(0);
-  t.bind(
-      "trainer.deterministic", &r.deterministic,
-      "Makes two runs equal bit by bit on a GPU, too, at the cost in docs/training.md. On the host "
-      "they are without it.");
+  t.bind("trainer.seed", &r.seed, "Seed of all random numbers.").at_least(0);
+  t.bind("trainer.deterministic", &r.deterministic,
+         "Makes two runs on a GPU equal bit by bit, at the cost in docs/training.md. Runs on the "
+         "host always are.");
   t.bind("trainer.nnodes", &r.nnodes,
-         "Machines of the job; 0: as the launcher says, one in a plan. See docs/parallel.md.")
+         "Machines of the job; 0: from the launcher, one in a plan. See docs/parallel.md.")
       .at_least(0)
       .at_most(1 << 16);
-  t.bind(
-       "trainer.n_gpus_per_node", &r.n_gpus_per_node,
-       "Ranks on each machine, one a GPU (or a share of the CPU); 0: as the launcher says, one in "
-       "a plan.")
+  t.bind("trainer.n_gpus_per_node", &r.n_gpus_per_node,
+         "Ranks on each machine, one per GPU (or share of the CPU); 0: from the launcher, one in a "
+         "plan.")
       .at_least(0)
       .at_most(1 << 10);
 }
@@ -275,16 +264,16 @@ void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std
                "gives other ids than the actor's is an error.");
   if (!trainable) return;
   t.bind(at + ".activation_checkpointing", &m.activation_checkpointing,
-         "What each block keeps in the forward pass for its backward pass. `none`: every tensor; "
-         "`selective`: all but the outputs of norms, rotations and activations, which are computed "
-         "again; `full`: its input only, the rest is computed again; `auto`: the plan chooses for "
-         "each tensor and block what takes the least time and fits. The results are the same.")
+         "What each block keeps for its backward pass. `none`: nothing is recomputed; `selective`: "
+         "the outputs of norms, rotations and activations are recomputed; `full`: everything but "
+         "the block's input is; `auto`: the plan chooses by tensor and block the fastest that "
+         "fits. The results are the same.")
       .one_of(checkpoint_mode_names());
   t.bind(at + ".enable_gradient_checkpointing", &m.enable_gradient_checkpointing,
          "verl's name for `activation_checkpointing = \"full\"`.");
   t.bind(at + ".lora_rank", &m.lora.rank,
-         "Rank of LoRA adapters; 0 trains every weight. Adapters shrink gradients and optimizer "
-         "states to their own size.")
+         "Rank of LoRA adapters; 0 trains every weight. With adapters, gradients and optimizer "
+         "states are only those of the adapter.")
       .at_least(0)
       .at_most(4096);
   const ConfigCondition has_adapter = needs(
@@ -296,8 +285,8 @@ void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std
          "Linear layers that get an adapter, by their last name (`q_proj`), or `all-linear`.")
       .only(has_adapter);
   t.bind(at + ".lora_adapter_path", &m.lora_adapter_path,
-         "Folder of a LoRA adapter in PEFT's form that training continues; rank, alpha and layers "
-         "are the adapter's. Empty: adapters are new.");
+         "Folder of a LoRA adapter (PEFT) to continue; rank, alpha and layers are the adapter's. "
+         "Empty: a new adapter.");
 }
 
 // A kind of optimizer lists the keys that it reads and not every kind does.
@@ -315,7 +304,7 @@ void require_optimizers(ConfigTable& t, const std::string& at) {
 }
 
 void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o) {
-  t.bind(at + ".optimizer", &o.kind, "Optimizer; docs/training.md compares them.")
+  t.bind(at + ".optimizer", &o.kind, "docs/training.md compares the optimizers.")
       .one_of(optimizer_names());
   t.bind(at + ".lr", &o.lr, "Learning rate after warm-up.").at_least(0);
   t.bind(at + ".weight_decay", &o.weight_decay,
@@ -344,12 +333,13 @@ void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o) {
   t.bind(at + ".state_dtype", &o.state_dtype,
          "Type of the optimizer's moments. bfloat16 is written with stochastic rounding.")
       .one_of({"float32", "bfloat16"});
-  t.bind(at + ".gradient_dtype", &o.gradient_dtype,
-         "Type in which gradients of micro-batches add up. bfloat16 needs bfloat16 weights.")
+  t.bind(
+       at + ".gradient_dtype", &o.gradient_dtype,
+       "Type in which gradients of micro-batches are accumulated. bfloat16 needs bfloat16 weights.")
       .one_of({"float32", "bfloat16"});
   t.bind(at + ".master_dtype", &o.master_dtype,
-         "Type of the weights that updates are added to. float32: bfloat16 weights have a float32 "
-         "copy. bfloat16: the weights have no copy and take updates with stochastic rounding.")
+         "Type of the weights that are updated. float32: bfloat16 weights have a float32 copy. "
+         "bfloat16: no copy; updates use stochastic rounding.")
       .one_of({"float32", "bfloat16"});
   t.bind(at + ".lr_warmup_steps", &o.lr_warmup_steps, "Linear warm-up from zero.")
       .in("optimizer steps")
@@ -362,7 +352,7 @@ void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o) {
   t.bind(at + ".lr_scheduler_type", &o.lr_schedule, "Learning rate after the warm-up.")
       .one_of({"constant", "linear", "cosine"});
   t.bind(at + ".min_lr_ratio", &o.min_lr_ratio,
-         "Where `linear` and `cosine` end, as a share of `lr`.")
+         "Final rate of `linear` and `cosine`, as a share of `lr`.")
       .at_least(0)
       .at_most(1)
       .only(needs(at + ".lr_scheduler_type", {"linear", "cosine"}));
@@ -381,10 +371,9 @@ void default_of_tasks(ConfigTable::Key& key, const Job& job, bool (*fits)(const 
 ConfigTable Job::bind() {
   ConfigTable t;
   t.explain_unknown(explain_peer_key);
-  bind_enum(
-      t, "task", &task, parse_task,
-      "Which stage of the pipeline this file describes. `eval` trains nothing: it is what `neap "
-      "eval` runs and `neap plan` can plan.")
+  bind_enum(t, "task", &task, parse_task,
+            "What the job trains. `eval` trains nothing: `neap eval` runs it, and `neap plan` can "
+            "plan it.")
       .one_of(task_names());
   bind_device(t, *this);
   bind_data(t, *this);
@@ -395,8 +384,7 @@ ConfigTable Job::bind() {
   bind_actor(t, *this);
   bind_rollout(t, *this);
   t.bind("actor_rollout_ref.nccl_timeout", &nccl_timeout,
-         "Longest that a rank waits for the others on GPUs; it has to outlast the writing of a "
-         "checkpoint.")
+         "How long a GPU rank waits for the others; longer than writing a checkpoint takes.")
       .in("seconds")
       .at_least(1);
   bind_critic(t, *this);

@@ -15,8 +15,8 @@ namespace neap::spec {
 
 /// Of a size in docs/configuration.md.
 inline const std::string kAdapts =
-    " Where it is not set and does not divide what a rank has, it is the largest smaller size that "
-    "does.";
+    " If it is not set and does not divide a rank's batch, the largest smaller size that does is "
+    "used.";
 
 /// Rows that ranks share, and a rank's rows that are cut into micro-batches.
 struct BatchDivision {

@@ -1,6 +1,8 @@
 #include "spec/peer_keys.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "base/format.h"
 
@@ -55,8 +57,10 @@ std::string peer_default(Peer peer, std::string_view here) {
   std::string out;
   for (const PeerKey& key : peer_keys()) {
     if (key.peer != peer || key.here != here || key.value.empty()) continue;
-    out += out.empty() ? "" : "; ";
-    out += key.key == here ? std::string(key.value) : format("`{}` {}", leaf(key.key), key.value);
+    const std::string one =
+        key.key == here ? std::string(key.value) : format("`{}` {}", leaf(key.key), key.value);
+    if (out.find(one) != std::string::npos) continue;  // the same key of another section
+    out += (out.empty() ? "" : "; ") + one;
   }
   return out.empty() ? "-" : out;
 }
@@ -66,18 +70,27 @@ std::string peer_reference() {
       "# Keys of verl and TRL\n\n"
       "<!-- Written by `neap plan --peer-keys`; a test compares. Change the table in "
       "src/spec/peer_keys_table.cpp instead. -->\n\n"
-      "What does the same here as a configuration key of verl (b178a3c, January 2026) or TRL "
-      "(f2cd577, July 2026). Keys of verl that have the same name and meaning here are only in "
+      "What replaces the configuration keys of verl (b178a3c, January 2026) and TRL (f2cd577, July "
+      "2026). Keys of verl with the same name and meaning are only in "
       "[configuration.md](configuration.md). A file or command line that uses a key of this page "
       "is refused with the same words.\n";
   for (const Peer peer : {Peer::kVerl, Peer::kTrl}) {
     out += format("\n## {}\n\n| key | default | here | note |\n| --- | --- | --- | --- |\n",
                   to_string(peer));
+    // Keys that differ in nothing else share a row.
+    std::vector<std::pair<std::string, std::string>> rows;
     for (const PeerKey& key : peer_keys()) {
       if (key.peer != peer || (key.key == key.here && key.note.empty())) continue;
-      out += format("| `{}` | {} | {} | {} |\n", key.key, key.value.empty() ? "-" : key.value,
-                    key.here.empty() ? "-" : format("`{}`", key.here), key.note);
+      std::string rest = format(" | {} | {} | {} |\n", key.value.empty() ? "-" : key.value,
+                                key.here.empty() ? "-" : format("`{}`", key.here), key.note);
+      const auto row = std::find_if(rows.begin(), rows.end(),
+                                    [&](const auto& other) { return other.second == rest; });
+      if (row == rows.end())
+        rows.emplace_back(format("`{}`", key.key), std::move(rest));
+      else
+        row->first += format(", `{}`", key.key);
     }
+    for (const auto& [keys, rest] : rows) out += "| " + keys + rest;
   }
   return out;
 }

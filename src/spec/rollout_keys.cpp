@@ -12,7 +12,7 @@ void bind_validation_sampling(ConfigTable& t, const std::string& at, ValidationS
          "`do_sample`.")
       .at_least(1);
   t.bind(at + ".do_sample", &v.do_sample,
-         "Samples the responses to held-out prompts; false: takes the likeliest token each time.");
+         "Samples the responses to held-out prompts; false: greedy.");
   const ConfigCondition samples = where(at + ".do_sample", {true});
   t.bind(at + ".temperature", &v.temperature, "Temperature of that sampling.")
       .at_least(0)
@@ -35,8 +35,8 @@ void bind_rollout_sampling(ConfigTable& t, const std::string& at, RolloutConfig&
       .at_least(0)
       .at_most(1);
   t.bind(at + ".repetition_penalty", &r.repetition_penalty,
-         "Logits of tokens that are in the prompt or the response are divided by it where they are "
-         "positive and multiplied where they are negative; 1: off.")
+         "Positive logits of tokens in the prompt or the response are divided by it, negative ones "
+         "multiplied; 1: off.")
       .at_least(1e-6);
   t.bind(at + ".presence_penalty", &r.presence_penalty,
          "Subtracted from the logits of tokens that are in the response.");
@@ -90,33 +90,26 @@ void bind_rollout(ConfigTable& t, Job& job) {
           },
           8);
   bind_rollout_sampling(t, at, r);
-  t.bind(at + ".stop", &r.stop,
-         "A response ends with any of these texts, as it does with an end token.");
-  t.bind(
-      at + ".draw_lengths", &r.draw_lengths,
-      "For measurements with random weights, whose responses have no end of their own: ends each "
-      "response at a length from its random stream, from 1/32 of "
-      "`data.max_response_length` to all of it, uniform in the logarithm.");
+  t.bind(at + ".stop", &r.stop, "Texts that end a response, like an end token.");
+  t.bind(at + ".draw_lengths", &r.draw_lengths,
+         "For measurements with random weights: draws each response's length, log-uniform between "
+         "1/32 of `data.max_response_length` and all of it.");
   t.bind(at + ".batch_size", &r.batch_size,
-         "Most sequences that a rank decodes together, which is what its KV cache has to hold; 0: "
-         "its whole share of the batch.")
+         "Sequences that a rank decodes together, which sets the size of the KV cache; 0: its "
+         "whole share of the batch.")
       .in("sequences")
       .at_least(0);
   t.bind(at + ".max_num_batched_tokens", &r.max_num_batched_tokens,
-         "Tokens of prompts that one pass prefills: whole prompts, as many as fit with "
-         "`data.max_prompt_length` tokens each, or a part of a longer one. It bounds the memory of "
-         "prefilling.")
+         "Prompt tokens that one pass prefills: several prompts, or a part of a longer one. It "
+         "bounds the memory of prefilling.")
       .in("tokens")
       .at_least(1);
   t.bind(at + ".enable_chunked_prefill", &r.enable_chunked_prefill,
-         "Prompts of more tokens than `max_num_batched_tokens` are prefilled in parts; false: no "
-         "prompt may be longer.");
-  t.bind(
-      at + ".calculate_log_probs", &r.calculate_log_probs,
-      "Keeps the log-probability of each sampled token, after penalties and temperature and before "
-      "`min_p`, "
-      "`top_k` and `top_p`, and logs its distance to the trainer's; `algorithm.rollout_correction` "
-      "implies it.");
+         "Prefills prompts of more than `max_num_batched_tokens` tokens in parts; false: longer "
+         "prompts are refused.");
+  t.bind(at + ".calculate_log_probs", &r.calculate_log_probs,
+         "Keeps the log-probability of each sampled token (before `min_p`, `top_k` and `top_p`) "
+         "and logs its distance to the trainer's; `algorithm.rollout_correction` implies it.");
   generates.reset();
   std::optional<ConfigTable::Section> policies(std::in_place, t, of_policies());
   t.bind(at + ".log_prob_micro_batch_size_per_gpu", &r.log_prob_micro_batch_size_per_gpu,

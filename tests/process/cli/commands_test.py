@@ -68,7 +68,10 @@ class Commands(unittest.TestCase):
         self.assertTrue(result["plans"] and result["plans"][0]["overrides"], result["plans"])
         self.assertNotIn("outlook", result)
         self.assertIn("least_capacity", self.json("plan", PLANNED, "--capacity", "400GiB")["outlook"])
-        self.assertEqual(self.text("plan", "--reference"), (SOURCE / "docs" / "configuration.md").read_text())
+        reference = self.text("plan", "--reference")
+        pages = [f.read_text() for f in (SOURCE / "docs" / "configuration.md", *(SOURCE / "docs" / "configuration").glob("*.md"))]
+        self.assertEqual(len(reference), sum(map(len, pages)))
+        self.assertTrue(all(page in reference for page in pages))
         self.assertEqual(self.text("plan", "--peer-keys"), (SOURCE / "docs" / "verl-trl-keys.md").read_text())
 
     def test_plan_refuses(self):

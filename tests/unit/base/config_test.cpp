@@ -108,6 +108,17 @@ TEST_F(Config, OverridesTakeBareWords) {
   EXPECT_EQ(name, "") << "quotes around nothing";
 }
 
+TEST_F(Config, ReferenceNamesTheShorterSideOfACondition) {
+  std::int64_t a = 0, b = 0;
+  std::string kind = "x";
+  table_.bind("only.kind", &kind, "Kind.").one_of({"x", "y", "z"});
+  table_.bind("only.most", &a, "A.").only({.key = "only.kind", .values = {"x", "z"}});
+  table_.bind("only.one", &b, "B.").only({.key = "only.kind", .values = {"y"}});
+  const std::string page = table_.to_markdown();
+  EXPECT_NE(page.find("A. Read where `only.kind` is not `y`. |"), std::string::npos) << page;
+  EXPECT_NE(page.find("B. Read where `only.kind` is `y`. |"), std::string::npos) << page;
+}
+
 TEST_F(Config, WritesReferenceAndJson) {
   EXPECT_NE(table_.to_markdown().find("| `count` | integer, ≥ 1, ≤ 10 (steps) | `3` | How many. |"),
             std::string::npos);
@@ -210,7 +221,9 @@ TEST_F(ConfigList, ReferenceHasASectionOfItsOwn) {
   ASSERT_NE(list, std::string::npos) << page;
   EXPECT_NE(page.find("| `minutes` | integer, ≥ 1 (minutes) | `5` | How long. |", list),
             std::string::npos);
-  EXPECT_NE(page.find("## route\n", list), std::string::npos);  // the section goes on behind it
+  // The section's keys behind the list are in the section's one table.
+  EXPECT_EQ(page.find("## route\n"), page.rfind("## route\n"));
+  EXPECT_LT(page.find("| `back` |"), list);
   EXPECT_EQ(table_.find("route.stops.0.minutes")->type, "integer");
   EXPECT_EQ(table_.find("route.stops.0"), nullptr);
 }
