@@ -56,21 +56,6 @@ def percent(value):
     return f"{100 * value:+.1f}".replace("-", "−")
 
 
-def spread(interval, measured):
-    if interval[0] == interval[1]:
-        return "one number"
-    return f"{percent(interval[0] / measured - 1)} to {percent(interval[1] / measured - 1)} %"
-
-
-def measured_settings(run, truths):
-    for entry, truth in zip(run["what_if"], truths):
-        peak, was = entry["peak_reserved"], truth["peak_reserved"]
-        allocs, frees = truth["num_device_alloc"], truth["num_device_free"]
-        yield [name_of(truth), truth["empty"], grouped(was), "equal" if peak == was else f"{percent(peak / was - 1)} %",
-               spread(entry["peak_reserved_range"], was), f"{allocs} / {frees}",
-               f"{entry['driver_allocs']} / {entry['driver_frees']}", spread(entry["driver_allocs_range"], allocs)]
-
-
 def lies_in(interval, value):
     return interval[0] * (1 - TOLERANCE) <= value <= interval[1] * (1 + TOLERANCE)
 
@@ -115,9 +100,6 @@ def make(neap):
     truths = lines(DATA / "h200-rlhf" / "opt-lora.jsonl")
     run = replay(neap, RUN, truths)
     return {
-        ("docs/measurements/replay.md", "measured settings"): table(
-            ["settings", "empty_cache after", "peak reserved, measured", "replay", "range", "driver allocs / frees, measured",
-             "replay", "range of allocs"], measured_settings(run, truths)),
         ("docs/measurements/replay.md", "programs"): table(
             ["recording", "addresses", "settings", "peaks in their range", "driver allocs in their range",
              "largest error of the best estimate", "median width", "largest width"], programs(neap)),
