@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 FENCE = re.compile(r'^```(\w*)(?: title="([^"]+)")?')
+ITEM = re.compile(r"(- |\d+\. |\|)")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 SHORT_TRAINING = " trainer.total_training_steps=1"
 
@@ -60,6 +61,17 @@ def broken_links(root: Path, page: Path):
                 yield f"{page.relative_to(root)}:{number}: link to {target}, which is not there"
 
 
+def joined_lists(root: Path, page: Path):
+    """Lists and tables directly below a paragraph, which the site shows as its text."""
+    inside, before = False, ""
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        inside ^= line.lstrip().startswith("```")
+        text_before = before.strip() and not ITEM.match(before.lstrip()) and not before.startswith(("#", "<!--", "  "))
+        if not inside and ITEM.match(line) and text_before:
+            yield f"{page.relative_to(root)}:{number}: a list or table needs an empty line before it"
+        before = line
+
+
 def main() -> int:
     root, binary = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     problems, ran = [], 0
@@ -72,6 +84,7 @@ def main() -> int:
         environment = dict(os.environ, PATH=f"{folder}/bin:{os.environ['PATH']}", NEAP_PROGRESS="off")
         for page in pages(root):
             problems += broken_links(root, page)
+            problems += joined_lists(root, page)
             write_files(page, Path(folder))
             for number, text, expected in commands(page):
                 where = f"{page.relative_to(root)}:{number}"
