@@ -198,7 +198,7 @@ void bind_actor(ConfigTable& t, Job& job) {
 void bind_algorithm(ConfigTable& t, Job& job) {
   AlgorithmConfig& a = job.algorithm;
   t.bind("algorithm.preset", &a.preset,
-         "Whose defaults apply to keys that are not set (docs/algorithms.md lists them); empty: "
+         "Whose defaults apply to keys that are not set (docs/configuration/presets.md); empty: "
          "Neap's.")
       .one_of({"", "verl", "openrlhf", "trl"});
   const ConfigTable::Section policies(t, of_policies());

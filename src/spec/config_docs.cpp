@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "spec/job.h"
 #include "spec/peer_keys.h"
+#include "spec/presets.h"
 
 namespace neap::spec {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 constexpr std::string_view kWritten =
     "<!-- Written by `NEAP_UPDATE_GOLDEN=1 plan_golden_test`; a test compares. Change the tables "
     "in "
-    "src/spec/*_keys.cpp instead. -->\n\n";
+    "src/spec instead. -->\n\n";
 
 constexpr std::string_view kIntro =
     "One TOML file describes a job for `neap train`, `neap eval` and `neap plan`. "
@@ -68,7 +69,30 @@ std::string list_of_pages() {
       if (!section.empty()) sections += format("{}`{}`", sections.empty() ? "" : ", ", section);
     out += format("| [{}]({}) | {} |\n", chapter.title, chapter.file, sections);
   }
-  return out + "\n";
+  return out + "| [Presets](configuration/presets.md) | defaults of verl, OpenRLHF and TRL |\n\n";
+}
+
+std::string cell(std::string_view value) {
+  return value.empty() ? "-" : format("`{}`", value);
+}
+
+ReferencePage presets_page() {
+  std::string out = format(
+      "# Configuration: Presets\n\n{}[All pages](../configuration.md)\n\n"
+      "`algorithm.preset` gives keys that the job does not set these defaults; `-` is Neap's "
+      "default. Versions: verl 0.10.0.dev (1dda039b9), OpenRLHF 0.11.0 (3c3be623), TRL 1.10.0.dev0 "
+      "(f2cd57710). [algorithms.md](../algorithms.md#presets) has the differences that remain.\n\n"
+      "| key | tasks | verl | OpenRLHF | TRL |\n| --- | --- | --- | --- | --- |\n",
+      kWritten);
+  for (const PresetEntry& entry : preset_entries()) {
+    std::string tasks;
+    for (const Task task : entry.tasks)
+      tasks += (tasks.empty() ? "" : ", ") + std::string(to_string(task));
+    if (entry.estimator) tasks += format(" with `{}`", to_string(*entry.estimator));
+    out += format("| `{}` | {} | {} | {} | {} |\n", entry.key, tasks, cell(entry.values[0]),
+                  cell(entry.values[1]), cell(entry.values[2]));
+  }
+  return {"configuration/presets.md", out};
 }
 
 }  // namespace
@@ -96,6 +120,7 @@ std::vector<ReferencePage> configuration_reference() {
     pages.push_back({std::string(kChapters[i].file),
                      format("# Configuration: {}\n\n{}[All pages](../configuration.md)\n\n{}",
                             kChapters[i].title, kWritten, texts[i])});
+  pages.push_back(presets_page());
   // Between two sections is an empty line; behind the last one of a page is none.
   for (ReferencePage& page : pages)
     while (page.text.ends_with("\n\n")) page.text.pop_back();

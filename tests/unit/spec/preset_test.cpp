@@ -1,4 +1,4 @@
-// algorithm.preset: values of other systems, beneath what a job sets itself, as docs/algorithms.md has them.
+// algorithm.preset: values of other systems, beneath what a job sets itself.
 #include "spec/presets.h"
 
 #include <gtest/gtest.h>
@@ -6,36 +6,12 @@
 
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
-#include "base/file.h"
 #include "base/format.h"
 #include "spec/job.h"
 
 namespace neap::spec {
 namespace {
-
-std::string cell(std::string_view value) {
-  return value.empty() ? "–" : format("`{}`", value);
-}
-
-std::string row_of(const PresetEntry& entry) {
-  std::string tasks;
-  for (const Task task : entry.tasks)
-    tasks += (tasks.empty() ? "" : ", ") + std::string(to_string(task));
-  if (entry.estimator) tasks += format(" with `{}`", to_string(*entry.estimator));
-  return format("| `{}` | {} | {} | {} | {} |\n", entry.key, tasks, cell(entry.values[0]),
-                cell(entry.values[1]), cell(entry.values[2]));
-}
-
-TEST(Presets, TheTableOfTheDocsIsTheirs) {
-  const std::string page = value_or_throw(read_file(NEAP_SOURCE_DIR "/docs/algorithms.md", 1_MiB));
-  std::string table;
-  for (const PresetEntry& entry : preset_entries()) table += row_of(entry);
-  EXPECT_NE(page.find("| --- | --- | --- | --- | --- |\n" + table + "\n"), std::string::npos)
-      << "docs/algorithms.md lacks\n"
-      << table;
-}
 
 class PresetJob : public ::testing::Test {
  protected:
