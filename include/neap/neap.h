@@ -267,7 +267,8 @@ NEAP_API neap_status neap_import(int32_t device, const char* tag, const neap_pag
 typedef struct neap_owner neap_owner;
 typedef struct neap_guest neap_guest;
 
-/* Serves offers at `path` from a thread of its own. The path must not exist, or be a dead socket. */
+/* Serves offers at `path` from a thread of its own. The path must not exist, or be the socket of an owner
+ * that has died. NEAP_ALREADY_EXISTS where another owner serves at it. */
 NEAP_API neap_status neap_owner_open(const char* path, neap_owner** owner);
 /* Lets guests map the region that begins at `address` under `name`. A pause of the region first revokes
  * it from every guest and waits for them at most `revoke_ms`; after that it fails with NEAP_BUSY and the

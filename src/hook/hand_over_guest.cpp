@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "hook/hand_over.h"
 #include "hook/hand_over_message.h"
+#include "hook/hand_over_socket.h"
 
 namespace neap::hook {
 namespace {

@@ -1,8 +1,6 @@
 #include "hook/hand_over_message.h"
 
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
@@ -17,28 +15,6 @@ namespace {
 
 constexpr std::size_t kLongestMessage = 64U << 10;
 constexpr timeval kSendLimit{5, 0};  ///< a peer that reads nothing for this long is disconnected
-
-Result<sockaddr_un> address_of(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof address.sun_path) {
-    return Status(ErrorCode::kInvalidArgument,
-                  format("A socket path must have 1 to {} bytes; this one has {}: {}",
-                         sizeof address.sun_path - 1, path.size(), path));
-  }
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  return address;
-}
-
-Status io(std::string_view what, const std::string& path, int error) {
-  return {ErrorCode::kIo, format("Cannot {} {}: {}", what, path, system_reason(error))};
-}
-
-Result<Descriptor> new_socket(const std::string& path) {
-  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (socket.get() < 0) return io("make a socket for", path, errno);
-  return socket;
-}
 
 }  // namespace
 
@@ -143,50 +119,6 @@ Result<Message> Wire::receive() {
 
 void Wire::shut() {
   ::shutdown(socket_.get(), SHUT_RDWR);
-}
-
-Result<Descriptor> listen_at(const std::string& path) {
-  NEAP_TRY_ASSIGN(const sockaddr_un address, address_of(path));
-  struct stat about {};
-  if (::lstat(path.c_str(), &about) == 0) {
-    if (!S_ISSOCK(about.st_mode)) {
-      return Status(ErrorCode::kAlreadyExists, path + " exists and is not a socket");
-    }
-    if (connect_to(path).ok()) {
-      return Status(ErrorCode::kAlreadyExists, "Another hand-over owner is listening at " + path);
-    }
-    ::unlink(path.c_str());  // its process is gone
-  }
-  NEAP_TRY_ASSIGN(Descriptor socket, new_socket(path));
-  const auto* generic = reinterpret_cast<const sockaddr*>(&address);
-  // Before bind, so that no other user can connect in between.
-  ::fchmod(socket.get(), 0600);
-  if (::bind(socket.get(), generic, sizeof address) != 0) return io("bind", path, errno);
-  if (::chmod(path.c_str(), 0600) != 0 || ::listen(socket.get(), 64) != 0) {
-    const int error = errno;
-    ::unlink(path.c_str());
-    return io("listen at", path, error);
-  }
-  return socket;
-}
-
-Result<Descriptor> connect_to(const std::string& path) {
-  NEAP_TRY_ASSIGN(const sockaddr_un address, address_of(path));
-  NEAP_TRY_ASSIGN(Descriptor socket, new_socket(path));
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    if (errno == ENOENT || errno == ECONNREFUSED) {
-      return Status(ErrorCode::kNotFound, "No hand-over owner is listening at " + path);
-    }
-    return io("connect to", path, errno);
-  }
-  return socket;
-}
-
-bool peer_is_same_user(int socket) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
-  return peer.uid == ::geteuid() || peer.uid == 0;
 }
 
 }  // namespace neap::hook

@@ -62,10 +62,4 @@ class Wire {
   std::mutex mutex_;
 };
 
-/// Listens at `path`, mode 0600. Replaces a socket without a listener.
-[[nodiscard]] Result<Descriptor> listen_at(const std::string& path);
-[[nodiscard]] Result<Descriptor> connect_to(const std::string& path);
-/// Whether the peer process runs as this user or as root.
-[[nodiscard]] bool peer_is_same_user(int socket);
-
 }  // namespace neap::hook

@@ -18,6 +18,7 @@
 #include "hook/c_struct.h"
 #include "hook/hand_over.h"
 #include "hook/hand_over_message.h"
+#include "hook/hand_over_socket.h"
 
 namespace neap::hook {
 namespace {
@@ -50,7 +51,7 @@ struct Request {
 
 struct HandOverOwner::Impl {
   std::string path;
-  Descriptor listener;
+  OwnerSocket socket;
   Descriptor wake;
   std::thread thread;
   std::atomic<bool> closing{false};
@@ -80,7 +81,7 @@ Result<std::unique_ptr<HandOverOwner>> HandOverOwner::open(const std::string& pa
   NEAP_TRY(Runtime::get().usable());
   auto impl = std::make_unique<Impl>();
   impl->path = path;
-  NEAP_TRY_ASSIGN(impl->listener, listen_at(path));
+  NEAP_TRY(impl->socket.open(path));
   impl->wake = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (impl->wake.get() < 0) {
     return Status(ErrorCode::kIo,
@@ -104,7 +105,7 @@ void HandOverOwner::Impl::run() {
   std::vector<pollfd> polled;
   std::vector<std::shared_ptr<Guest>> of;
   while (!closing.load()) {
-    polled.assign({{listener.get(), POLLIN, 0}, {wake.get(), POLLIN, 0}});
+    polled.assign({{socket.descriptor(), POLLIN, 0}, {wake.get(), POLLIN, 0}});
     of.clear();
     bool anyone_waits = false;
     {
@@ -141,14 +142,14 @@ void HandOverOwner::Impl::run() {
 }
 
 void HandOverOwner::Impl::accept_guest() {
-  Descriptor socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (socket.get() < 0) return;
-  if (!peer_is_same_user(socket.get())) {
+  Descriptor accepted(::accept4(socket.descriptor(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (accepted.get() < 0) return;
+  if (!peer_is_same_user(accepted.get())) {
     log::warn("Rejecting a hand-over guest of another user");
     return;
   }
   const std::lock_guard lock(mutex);
-  if (guests.size() < kMostGuests) guests.push_back(std::make_shared<Guest>(std::move(socket)));
+  if (guests.size() < kMostGuests) guests.push_back(std::make_shared<Guest>(std::move(accepted)));
 }
 
 void HandOverOwner::Impl::forget(const std::shared_ptr<Guest>& guest) {
@@ -361,7 +362,7 @@ Status HandOverOwner::close(Duration revoke_wait) {
   const std::uint64_t one = 1;
   (void)!::write(impl_->wake.get(), &one, sizeof one);
   impl_->thread.join();
-  ::unlink(impl_->path.c_str());
+  impl_->socket.close();
   const std::lock_guard lock(impl_->mutex);
   for (const auto& guest : impl_->guests) guest->wire.shut();
   return outcome;

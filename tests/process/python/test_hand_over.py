@@ -235,6 +235,59 @@ successor.close()
 """.replace("\n        ", "\n"))
 
 
+def test_a_path_has_one_owner():
+    run(OWNER + """
+import stat
+def refused(words):
+    try:
+        neap.Owner(path)
+    except neap.NeapError as error:
+        assert words in str(error) and path in str(error), error
+        return error
+    assert False
+first = neap.Owner(path)
+os.unlink(path)                                               # as a cleaner of temporary files does
+error = refused("Close that owner or use another path")
+assert isinstance(error, neap.AlreadyExistsError) and not os.path.exists(path)
+os.unlink(path + ".lock")
+second = neap.Owner(path)
+first.close()                                                 # removes nothing of the second's
+assert stat.S_ISSOCK(os.stat(path).st_mode)
+neap.Guest(path).close()
+refused("Another hand-over owner")
+second.close()
+assert os.listdir(folder) == []
+""")
+
+
+def test_an_owner_replaces_nothing_that_is_not_its_own():
+    run(OWNER + """
+def refused(words):
+    try:
+        neap.Owner(path)
+    except neap.NeapError as error:
+        assert words in str(error) and path in str(error), error
+        return
+    assert False
+for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM):      # of another program
+    other = socket.socket(socket.AF_UNIX, kind)
+    other.bind(path); other.listen()
+    refused("Another program" if kind == socket.SOCK_SEQPACKET else "Cannot connect to")
+    assert os.listdir(folder) == ["socket"]
+    other.close(); os.unlink(path)
+target = os.path.join(folder, "target")
+os.symlink(target, path + ".lock")
+refused("Cannot open")
+assert not os.path.exists(target)
+os.unlink(path + ".lock")
+os.chdir(folder)
+owner = neap.Owner("socket")
+os.chdir("/")
+owner.close()
+assert os.listdir(folder) == []
+""")
+
+
 def test_messages_that_break_the_protocol_do_not_harm_the_owner():
     run(OWNER + """
 with neap.Owner(path) as owner:
