@@ -9,6 +9,10 @@ from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_size_t, c_uint
 
 from ._errors import InvalidArgumentError, UnsupportedError, make_error
 
+# NCCL registers the buffers of captured graphs by their pages, which a pause takes away. Set when the package is
+# imported: later, other threads may be reading the environment.
+os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
+
 ABI_VERSION = 1
 NO_LIMIT = 2**64 - 1
 LIBRARY_NAME = "libneap_hook.so"

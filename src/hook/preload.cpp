@@ -2,7 +2,10 @@
 // allocation becomes a region; every other call is forwarded and counted.
 //
 // cudaMallocManaged is always forwarded: its memory is also host memory, which a region's is not.
+#include <sys/single_threaded.h>
+
 #include <atomic>
+#include <cstdlib>
 
 #include "base/format.h"
 #include "base/log.h"
@@ -19,6 +22,14 @@ using neap::Status;
 namespace hook = neap::hook;
 
 namespace {
+
+/// NCCL registers the buffers of collectives in captured graphs by their pages at capture. After a pause other ranks
+/// would read and write the old pages, without an error. So the registration is switched off, unless the user has set
+/// the variable. Only when the library is loaded, and by a process of one thread: setenv() may free what another
+/// thread's getenv() returned.
+[[gnu::constructor]] void leave_graph_buffers_unregistered() {
+  if (__libc_single_threaded != 0) ::setenv("NCCL_GRAPH_REGISTER", "0", /*replace=*/0);
+}
 
 using MallocFunction = int (*)(void**, std::size_t);
 using FreeFunction = int (*)(void*);

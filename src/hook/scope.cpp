@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <mutex>
 #include <set>
 #include <string>
@@ -30,20 +29,8 @@ struct Stack {
   bool base_changed = false;
 };
 
-/// NCCL registers the buffers of collectives in captured graphs by their pages at capture. After a pause other ranks
-/// would read and write the old pages, without an error. So the first scope switches the registration off, unless the
-/// user has set the variable.
-void leave_graph_buffers_unregistered() {
-  static const int kOnce = ::setenv("NCCL_GRAPH_REGISTER", "0", /*replace=*/0);
-  (void)kOnce;
-}
-
 const Scope& default_scope() {
-  static const Scope kDefault = [] {
-    Scope scope = initial_scope();
-    if (scope.enabled) leave_graph_buffers_unregistered();
-    return scope;
-  }();
+  static const Scope kDefault = initial_scope();
   return kDefault;
 }
 
@@ -61,7 +48,6 @@ const char* intern_tag(std::string_view tag) {
 }
 
 void enter_scope(const Scope& scope) {
-  if (scope.enabled) leave_graph_buffers_unregistered();
   ThreadSlot<Stack>::get().scopes.push_back(scope);
   if (!scope.all_threads) return;
   Shared& state = shared();
@@ -105,7 +91,6 @@ Scope current_scope() {
 void change_base_scope(void (*change)(Scope&, const void*), const void* argument) {
   Stack& stack = ThreadSlot<Stack>::get();
   change(stack.base, argument);
-  if (stack.base.enabled) leave_graph_buffers_unregistered();
   stack.base_changed = true;
 }
 

@@ -116,14 +116,16 @@ static void full(void) {
   CHECK(released == now.page_store_bytes);
 }
 
-static void scope(void) {
+static void scope(const char* registers) {
   void *in = NULL, *out = NULL;
   neap_scope wanted = NEAP_SCOPE_INIT;
   wanted.tag = "kv";
-  const int registers = getenv("NCCL_GRAPH_REGISTER") != NULL;
+  /* What NCCL registers in captured graphs does not survive a pause: off unless asked for. Set before main, never
+   * later: another thread may be reading the environment. */
+  CHECK(getenv("NCCL_GRAPH_REGISTER") != NULL && strcmp(getenv("NCCL_GRAPH_REGISTER"), registers) == 0);
+  CHECK(unsetenv("NCCL_GRAPH_REGISTER") == 0);
   CHECK(NEAP_FUNCTION(neap_scope_enter)(&wanted) == NEAP_OK);
-  /* What NCCL registers in captured graphs does not survive a pause: off unless asked for. */
-  CHECK(strcmp(getenv("NCCL_GRAPH_REGISTER"), registers ? "1" : "0") == 0);
+  CHECK(getenv("NCCL_GRAPH_REGISTER") == NULL);
   CHECK(cudaMalloc(&in, MIB) == 0);
   CHECK(NEAP_FUNCTION(neap_scope_exit)() == NEAP_OK);
   CHECK(cudaMalloc(&out, MIB) == 0);
@@ -223,7 +225,9 @@ int main(int argc, char** argv) {
   else if (strcmp(what, "full") == 0)
     full();
   else if (strcmp(what, "scope") == 0)
-    scope();
+    scope("0");
+  else if (strcmp(what, "registering") == 0)
+    scope("1");
   else if (strcmp(what, "peer") == 0)
     peer();
   else if (strcmp(what, "context") == 0)

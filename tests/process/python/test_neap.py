@@ -14,6 +14,26 @@ def test_imports_without_torch_and_without_device():
         """)
 
 
+def test_graph_buffers_are_not_registered_from_the_import_on():
+    run("""
+        import neap
+        assert os.environ["NCCL_GRAPH_REGISTER"] == "0"
+        """, environment(NCCL_GRAPH_REGISTER=None))
+    run("""
+        import neap
+        assert os.environ["NCCL_GRAPH_REGISTER"] == "1"
+        """, environment(NCCL_GRAPH_REGISTER="1"))
+    run("""
+        import neap
+        hook = neap.library()
+        del os.environ["NCCL_GRAPH_REGISTER"]                    # no later call sets it
+        hook.call("neap_scope_enter", ctypes.byref(neap._library.Scope(tag=b"kv", enabled=1)))
+        getenv = ctypes.CDLL(None).getenv
+        getenv.restype = ctypes.c_char_p
+        assert getenv(b"NCCL_GRAPH_REGISTER") is None
+        """)
+
+
 def test_contents_survive_by_policy():
     run("""
         import neap
