@@ -3,6 +3,7 @@
 
 In every Markdown file, each line of a ```console block that begins with "$ " is run by bash in a scratch folder that holds the
 examples and test data. It must exit 0, or with N where the line ends in "# exits N". Training commands run for one step.
+A job whose keys have no effect is a problem, too.
 A block with a title (```toml title="first/job.toml") is a file that a reader copies: it is written before the page's commands.
 Usage: check_docs.py SOURCE_DIR NEAP_BINARY [--list]
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 FENCE = re.compile(r'^```(\w*)(?: title="([^"]+)")?')
 ITEM = re.compile(r"(- |\d+\. |\|)")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+NO_EFFECT = re.compile(r"neap: warning: .* ha(s|ve) no effect")
 SHORT_TRAINING = " trainer.total_training_steps=1"
 
 
@@ -103,6 +105,7 @@ def main() -> int:
                 if done.returncode != expected:
                     problems.append(f"{where}: `{text}` exited {done.returncode}, not {expected}:\n    "
                                     + "\n    ".join(done.stderr.strip().splitlines()[-4:]))
+                problems += [f"{where}: {line}" for line in done.stderr.splitlines() if NO_EFFECT.search(line)]
     for problem in problems:
         print(problem)
     if ran == 0 and "--list" not in sys.argv:
