@@ -131,7 +131,7 @@ std::vector<OwnKey> EvalCommand::own_keys() const {
       {"actor_rollout_ref.model.lora_adapter_path",
        model_.adapter.empty() ? "" : fs::absolute(model_.adapter).string(),
        "give the adapter as CHECKPOINT or with --adapter"},
-      {"data.train_files", Json::array(), "give the file of prompts as DATA"},
+      {"data.train_files", "", "give the file of prompts as DATA"},
       {"data.val_files", Json::array({fs::absolute(data_).string()}),
        "give the file of prompts as DATA"},
   };

@@ -105,7 +105,8 @@ def main() -> int:
                 if done.returncode != expected:
                     problems.append(f"{where}: `{text}` exited {done.returncode}, not {expected}:\n    "
                                     + "\n    ".join(done.stderr.strip().splitlines()[-4:]))
-                problems += [f"{where}: {line}" for line in done.stderr.splitlines() if NO_EFFECT.search(line)]
+                problems += [f"{where}: {line}" for line in done.stderr.splitlines()
+                             if NO_EFFECT.search(line) and "trainer.total_training_steps is 1" not in line]  # SHORT_TRAINING's
     for problem in problems:
         print(problem)
     if ran == 0 and "--list" not in sys.argv:
