@@ -104,7 +104,12 @@ Result<Architecture> Architecture::from_folder(const std::filesystem::path& fold
   const std::filesystem::path file = folder / "config.json";
   std::error_code ignored;
   if (!std::filesystem::exists(folder, ignored)) {
-    const std::filesystem::path repository = folder.parent_path().filename() / folder.filename();
+    const std::filesystem::path above = folder.parent_path().filename();
+    if (above == "latest" || above == "best" || above.string().starts_with("global_step_"))
+      return Status(ErrorCode::kNotFound,
+                    format("There is no folder {}. Train first: a run writes its checkpoints there",
+                           folder.string()));
+    const std::filesystem::path repository = above / folder.filename();
     return Status(
         ErrorCode::kNotFound,
         format("There is no folder {}. A model is a local folder with config.json, weights "

@@ -253,6 +253,12 @@ TEST_F(JobFile, SlipsOfTheFirstHourNameTheKey) {
   const Status missing = Architecture::from_folder(folder_ / "Qwen" / "Qwen3-4B").status();
   EXPECT_TRUE(has(missing.message(), "`hf download Qwen/Qwen3-4B --local-dir "))
       << missing.message();
+  // A checkpoint of a run that was not made yet is no repository.
+  for (const std::string name : {"latest", "global_step_20"}) {
+    const Status early = Architecture::from_folder(folder_ / "output" / name / "actor").status();
+    EXPECT_TRUE(has(early.message(), "Train first")) << early.message();
+    EXPECT_FALSE(has(early.message(), "hf download")) << early.message();
+  }
 }
 
 TEST_F(JobFile, ConditionsNameKeysAndTheirValues) {
