@@ -23,7 +23,7 @@
 namespace neap::arena {
 namespace {
 
-// Many small transfers use a disk better than a few large ones (docs/arena.md).
+// Many small transfers use a disk better than a few large ones (docs/measurements/arena.md).
 constexpr Bytes kPiece = 1_MiB;
 constexpr std::size_t kPieces = 64;   // staging buffers: 64 MiB
 constexpr std::size_t kWorkers = 32;  // writes or reads under way

@@ -101,7 +101,7 @@ void unmap_host(std::byte* at, Bytes size, unsigned threads) {
 
 Status populate_host(std::byte* at, Bytes size) {
   // First one write for each huge page: a fault holds the address space's lock for less time than
-  // madvise does (docs/arena.md). The calls below take what is left without huge pages.
+  // madvise does. The calls below take what is left without huge pages.
   for (std::uint64_t i = 0; i < size.count(); i += kHuge)
     *reinterpret_cast<volatile unsigned char*>(at + i) = 0;
 #ifdef MADV_POPULATE_WRITE

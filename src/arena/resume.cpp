@@ -58,7 +58,7 @@ class PagesByChunk {
 /// Unpins host buffers that are not kept, each chunk's when its copies are over.
 ///
 /// The driver waits for queued copies before it unpins. One chunk at a time, the GPU is never idle for
-/// long: after 0.1 s without work it takes 10 ms more for the next pages (docs/arena.md).
+/// long: after 0.1 s without work it takes 10 ms more for the next pages.
 class UnpinBehind {
  public:
   UnpinBehind(Arena::Impl& arena, Incoming& in, device::CopyQueue& queue) : in_(in), queue_(queue) {

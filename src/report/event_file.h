@@ -1,7 +1,7 @@
 // TensorBoard event files: scalars by step, in the framing that TensorBoard reads.
 //
 // A file is a sequence of records: length (8 bytes, little endian), its masked CRC-32C, the bytes
-// of an `Event` message, their masked CRC-32C. docs/report.md lists the fields used.
+// of an `Event` message, their masked CRC-32C.
 //
 // Threads   one owner at a time.
 // Cost      one write call per step.
