@@ -72,6 +72,23 @@ std::string list_of_pages() {
   return out + "| [Presets](configuration/presets.md) | defaults of verl, OpenRLHF and TRL |\n\n";
 }
 
+/// "docs/training.md" in the text of a key as a link of a page in docs/configuration/.
+std::string linked(std::string text) {
+  constexpr std::string_view kFolder = "docs/", kEnd = ".md", kHere = "configuration/";
+  for (std::size_t at = 0; (at = text.find(kFolder, at)) != std::string::npos;) {
+    const std::size_t end = text.find(kEnd, at);
+    if (end == std::string::npos) break;
+    const std::string page =
+        text.substr(at + kFolder.size(), end + kEnd.size() - at - kFolder.size());
+    const std::string link = page.starts_with(kHere)
+                                 ? format("[{0}]({0})", page.substr(kHere.size()))
+                                 : format("[{0}](../{0})", page);
+    text.replace(at, kFolder.size() + page.size(), link);
+    at += link.size();
+  }
+  return text;
+}
+
 std::string cell(std::string_view value) {
   return value.empty() ? "-" : format("`{}`", value);
 }
@@ -119,7 +136,7 @@ std::vector<ReferencePage> configuration_reference() {
   for (std::size_t i = 0; i < kChapters.size(); ++i)
     pages.push_back({std::string(kChapters[i].file),
                      format("# Configuration: {}\n\n{}[All pages](../configuration.md)\n\n{}",
-                            kChapters[i].title, kWritten, texts[i])});
+                            kChapters[i].title, kWritten, linked(texts[i]))});
   pages.push_back(presets_page());
   // Between two sections is an empty line; behind the last one of a page is none.
   for (ReferencePage& page : pages)
