@@ -2,19 +2,24 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <thread>
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/log.h"
 
 namespace neap::cli {
 namespace {
 
 constexpr std::array kForwarded = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+/// systemd and Slurm send a signal to one process of a job after the other.
+constexpr auto kSenderTime = std::chrono::milliseconds(50);
 
 // Keeps signals pending, so that they are taken by take() and not by a handler.
 class PendingSignals {
@@ -45,11 +50,82 @@ class PendingSignals {
   sigset_t watched_{}, before_{};
 };
 
-bool went_to_child(const siginfo_t& info, pid_t child) {
-  if (info.si_code != SI_KERNEL) return false;
-  // The end of a terminal is told to the session's leader alone, a key to the group.
-  const bool leader_only = info.si_signo == SIGHUP && ::getsid(0) == ::getpid();
-  return !leader_only && ::getpgid(child) == ::getpgrp();
+// Tells a signal to the whole group, which the child got as well, from one to this process alone: siginfo_t is the
+// same. A process in the group (`cat`, waiting for the end of a pipe) blocks signals, so that what the group got stays
+// pending there, and /proc shows it.
+class GroupWitness {
+ public:
+  GroupWitness() { start(); }
+  GroupWitness(const GroupWitness&) = delete;
+  GroupWitness& operator=(const GroupWitness&) = delete;
+  ~GroupWitness() { stop(); }
+  /// Whether the group got this signal, which this process has just got.
+  [[nodiscard]] bool saw(int number) {
+    std::this_thread::sleep_for(kSenderTime);
+    if (const std::uint64_t pending = pending_signals(); pending != 0) {
+      seen_ |= pending;
+      stop();
+      start();
+    }
+    const std::uint64_t bit = std::uint64_t{1} << (number - 1);
+    const bool saw = (seen_ & bit) != 0;
+    seen_ &= ~bit;
+    return saw;
+  }
+
+ private:
+  void start() {
+    std::array<int, 2> pipe{};
+    if (::pipe2(pipe.data(), O_CLOEXEC) != 0) return warn(errno);
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, pipe[0], STDIN_FILENO);
+    for (const int output : {STDOUT_FILENO, STDERR_FILENO})
+      ::posix_spawn_file_actions_addopen(&actions, output, "/dev/null", O_WRONLY, 0);
+    ::posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
+    std::array<char, 4> name = {"cat"};
+    std::array<char*, 2> arguments = {name.data(), nullptr};
+    std::array<char*, 1> variables = {nullptr};
+    // It inherits the mask of PendingSignals and this process's group.
+    const int error = ::posix_spawnp(&process_, name.data(), &actions, nullptr, arguments.data(),
+                                     variables.data());
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::close(pipe[0]);
+    end_ = pipe[1];
+    if (error == 0) return;
+    stop();
+    warn(error);
+  }
+  void stop() {
+    if (process_ > 0) {
+      (void)::kill(process_, SIGKILL);
+      while (::waitpid(process_, nullptr, 0) < 0 && errno == EINTR) continue;
+    }
+    if (end_ >= 0) ::close(end_);
+    process_ = end_ = -1;
+  }
+  static void warn(int error) {
+    log::warn(format("Cannot start cat ({}): signals to the process group reach the command twice",
+                     system_reason(error)));
+  }
+  [[nodiscard]] std::uint64_t pending_signals() const {
+    const auto status = read_file(format("/proc/{}/status", process_), 1_MiB);
+    if (process_ < 0 || !status.ok()) return 0;
+    constexpr std::string_view kField = "ShdPnd:";
+    const std::size_t at = status->find(kField);
+    return at == std::string::npos
+               ? 0
+               : std::strtoull(status->c_str() + at + kField.size(), nullptr, 16);
+  }
+
+  pid_t process_ = -1;
+  int end_ = -1;            ///< of the pipe: closed with this process, however it ends
+  std::uint64_t seen_ = 0;  ///< bit n - 1: the group got signal n, this process has not taken it
+};
+
+bool went_to_child(const siginfo_t& info, pid_t child, GroupWitness& witness) {
+  const bool group_got_it = witness.saw(info.si_signo);
+  return group_got_it && ::getpgid(child) == ::getpgrp();
 }
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
@@ -95,6 +171,7 @@ Result<int> run_child(const SignalledChild& child, std::chrono::milliseconds per
                       const std::function<void()>& look) {
   const PendingSignals signals;
   NEAP_TRY_ASSIGN(const pid_t process, start(child, signals));
+  GroupWitness witness;  // started last: it has got nothing that the child has not
   int status = 0;
   while (true) {
     const pid_t ended = ::waitpid(process, &status, WNOHANG);
@@ -105,7 +182,7 @@ Result<int> run_child(const SignalledChild& child, std::chrono::milliseconds per
     if (look) look();
     siginfo_t info{};
     if (!signals.take(info, look ? period : std::chrono::milliseconds(0))) continue;
-    if (info.si_signo != SIGCHLD && !went_to_child(info, process))
+    if (info.si_signo != SIGCHLD && !went_to_child(info, process, witness))
       (void)::kill(process, info.si_signo);
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

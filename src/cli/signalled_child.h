@@ -1,9 +1,14 @@
 // A program that runs in this process's place: in its process group, on its terminal, with its signals.
 //
-// Signals of other processes (kill, a batch system) are forwarded. Those of the terminal are not: the kernel sends
-// them to the whole group. From before the program starts until it has ended no signal is lost and none ends this
-// process alone.
-// Threads   the process has one.   Failure   kNotFound where the program cannot be started.
+// Model     A signal to this process alone (kill) is forwarded. One to the whole group (the terminal's keys,
+//           kill -- -PGID, systemd, Slurm) is not: the program got it. From before the program starts until it has
+//           ended no signal is lost and none ends this process alone.
+//
+// Threads   the process has one.
+//
+// Failure   kNotFound where the program cannot be started.
+//
+// Cost      one more process, which waits. A signal is forwarded 50 ms late.
 #pragma once
 
 #include <chrono>

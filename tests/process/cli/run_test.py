@@ -66,7 +66,7 @@ def gives_the_commands_exit_code_and_signals():
     assert running.wait(timeout=20) == 128 + signal.SIGTERM
 
 
-# Counts the signals that it gets and says so; ends with code 3 a moment after the first.
+# Counts the signals that it gets and says so; ends with code 3 some seconds after the first.
 COUNTS = """
 import os, signal, sys, time
 seen = []
@@ -76,17 +76,17 @@ os.write(int(sys.argv[1]), f"{os.getpid()}\\n".encode())
 end = time.monotonic() + 30
 while not seen and time.monotonic() < end:
     time.sleep(0.01)
-time.sleep(0.4)
+time.sleep(float(sys.argv[2]))
 os.write(int(sys.argv[1]), (" ".join(seen) + "\\n").encode())
 sys.exit(3)
 """
 
 
-def run_counter(**options):
+def run_counter(seconds=0.4, **options):
     """`neap run` with COUNTS; its own stdin, stdout and stderr may be a terminal."""
     here, there = os.pipe()
-    running = subprocess.Popen([NEAP, "run", "--quiet", "--", sys.executable, "-c", COUNTS, str(there)], env=ENVIRONMENT, pass_fds=[there],
-                               **options)
+    running = subprocess.Popen([NEAP, "run", "--quiet", "--", sys.executable, "-c", COUNTS, str(there), str(seconds)], env=ENVIRONMENT,
+                               pass_fds=[there], **options)
     os.close(there)
     words = os.fdopen(here)
     return running, words, int(words.readline())
@@ -114,6 +114,39 @@ def forwards_what_the_child_did_not_get_and_only_that():
     here, running, words = on_terminal()
     os.close(here)  # the terminal goes away: only the session's leader is told
     assert words.readline() == "SIGHUP\n"
+    assert running.wait(timeout=20) == 3
+
+
+def members(group):
+    """The processes of a process group."""
+    found = []
+    for process in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        try:
+            found += [process] if os.getpgid(process) == group else []
+        except ProcessLookupError:
+            pass
+    return found
+
+
+def forwards_nothing_that_the_whole_group_got():
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        running, words, _ = run_counter(start_new_session=True)
+        os.killpg(running.pid, number)
+        assert words.readline() == number.name + "\n"
+        assert running.wait(timeout=20) == 3
+    for order in (1, -1):  # one process after the other, as systemd and Slurm do
+        running, words, _ = run_counter(start_new_session=True)
+        for process in sorted(members(running.pid))[::order]:
+            os.kill(process, signal.SIGTERM)
+        assert words.readline() == "SIGTERM\n"
+        assert running.wait(timeout=20) == 3
+    # Later ones to `neap run` alone are forwarded.
+    running, words, _ = run_counter(seconds=2, start_new_session=True)
+    os.killpg(running.pid, signal.SIGUSR1)
+    time.sleep(0.4)
+    running.send_signal(signal.SIGUSR1)
+    running.send_signal(signal.SIGTERM)
+    assert sorted(words.readline().split()) == ["SIGTERM", "SIGUSR1", "SIGUSR1"]
     assert running.wait(timeout=20) == 3
 
 
@@ -205,6 +238,6 @@ def skips_what_is_no_report():
 for case in (counts_what_is_passed_on, makes_regions_and_a_trace, prints_a_tag_on_one_line,
              gives_the_commands_exit_code_and_signals, says_what_is_missing, shows_a_live_line_on_a_terminal, skips_what_is_no_report,
              removes_what_killed_runs_left, forwards_what_the_child_did_not_get_and_only_that,
-             leaves_no_child_behind_however_early_a_signal_comes, ends_with_the_command):
+             forwards_nothing_that_the_whole_group_got, leaves_no_child_behind_however_early_a_signal_comes, ends_with_the_command):
     case()
     print("passed", case.__name__, flush=True)
