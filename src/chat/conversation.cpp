@@ -18,6 +18,16 @@ bool is_assistant(const Json& message) {
   return message.is_object() && message.value("role", Json()) == "assistant";
 }
 
+// The tokenizer throws, this module does not.
+Result<std::vector<model::TokenId>> encode(const model::Tokenizer& tokenizer,
+                                           std::string_view text) {
+  try {
+    return tokenizer.encode(text);
+  } catch (const Error& error) {
+    return error.status();
+  }
+}
+
 }  // namespace
 
 Conversations::Conversations(const model::Tokenizer& tokenizer, Template made)
@@ -62,7 +72,7 @@ Result<std::vector<model::TokenId>> Conversations::prompt(const Json& messages,
                                                           const Json& tools) const {
   const Result<std::string> text = prompt_text(messages, tools);
   if (!text.ok()) return text.status();
-  return tokenizer_.encode(*text);
+  return encode(tokenizer_, *text);
 }
 
 Result<std::vector<Rendered::Range>> Conversations::by_difference(const Json& messages,
@@ -108,12 +118,13 @@ Result<TrainedIds> Conversations::trained(const Json& messages, const Json& tool
   if (!made.ok()) return made.status();
   const std::string_view text = made->text;
   TrainedIds out;
-  out.ids = tokenizer_.encode(text);
+  NEAP_TRY_ASSIGN(out.ids, encode(tokenizer_, text));
   out.trained.resize(out.ids.size());
   // How many ids the text up to `end` has in common with the whole; the next one holds what is
   // behind, and the end of what is before where a token spans the border.
-  const auto ids_before = [&](std::size_t end, bool& spans) {
-    const std::vector<model::TokenId> part = tokenizer_.encode(text.substr(0, end));
+  const auto ids_before = [&](std::size_t end, bool& spans) -> Result<std::size_t> {
+    NEAP_TRY_ASSIGN(const std::vector<model::TokenId> part,
+                    encode(tokenizer_, text.substr(0, end)));
     const auto common = std::mismatch(part.begin(), part.end(), out.ids.begin(), out.ids.end());
     spans = common.first != part.end();
     return static_cast<std::size_t>(common.first - part.begin());
@@ -121,8 +132,8 @@ Result<TrainedIds> Conversations::trained(const Json& messages, const Json& tool
   for (const Rendered::Range& range : made->ranges) {
     if (range.begin == range.end) continue;
     bool spans = false;
-    const std::size_t first = ids_before(range.begin, spans);
-    std::size_t last = ids_before(range.end, spans);
+    NEAP_TRY_ASSIGN(const std::size_t first, ids_before(range.begin, spans));
+    NEAP_TRY_ASSIGN(std::size_t last, ids_before(range.end, spans));
     if (spans) ++last;
     for (std::size_t i = first; i < std::min(last, out.ids.size()); ++i) out.trained[i] = true;
   }

@@ -132,6 +132,21 @@ TEST(Conversations, TemplatesThatRewriteTurnsNeedBlocks) {
   EXPECT_THAT(made.status().message(), HasSubstr("message 3 in another way"));
 }
 
+TEST(Conversations, ATextThatTheTokenizerRefusesIsAFailureAndNoException) {
+  Json file = Json::parse(tokenizer().to_json());
+  file["pre_tokenizer"] = {{"type", "Split"},
+                           {"pattern", {{"Regex", "(a|aa)+\\d"}}},
+                           {"behavior", "Isolated"},
+                           {"invert", false}};
+  const auto made =
+      Conversations::make(model::Tokenizer::from_json(file.dump(), "t"), kMarked, "t");
+  ASSERT_TRUE(made.ok());
+  const std::string text(200, 'a');  // the pattern backtracks without end
+  const Json messages = {message("user", "two"), message("assistant", text.c_str())};
+  EXPECT_THAT(made->prompt(messages, {}).status().message(), HasSubstr("(a|aa)+\\d"));
+  EXPECT_THAT(made->trained(messages, {}).status().message(), HasSubstr("(a|aa)+\\d"));
+}
+
 TEST(Conversations, WhatCannotBeTrainedOnIsRefused) {
   EXPECT_THAT(with(kChatml).trained(Json::array({message("user", "a")}), {}).status().message(),
               HasSubstr("no turn"));
