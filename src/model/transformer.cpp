@@ -152,11 +152,6 @@ void Transformer::check_length(std::int64_t length) const {
                 format("A sequence of {} tokens is longer than the model's {}", length, limit));
 }
 
-void Transformer::check_trainable() const {
-  if (merged_)
-    throw Error(ErrorCode::kInvalidArgument, "The adapters are merged; unmerge them to train");
-}
-
 Tensor Transformer::forward(const Tensor& tokens) {
   check_batch(tokens);
   check_length(tokens.size(1));
@@ -165,7 +160,6 @@ Tensor Transformer::forward(const Tensor& tokens) {
 }
 
 Tape Transformer::forward_train(const Tensor& tokens, const TrainOptions& options) {
-  check_trainable();
   check_batch(tokens);
   check_length(tokens.size(1));
   const bridge::NoAutograd no_autograd;
@@ -246,29 +240,6 @@ Tensor Transformer::scores_backward(const Tensor& hidden, const Tensor& rows,
   check_rows(hidden, rows, d_scores, "d_scores");
   const bridge::NoAutograd no_autograd;
   return step::scores_backward(ops_, weights_, hidden, rows, d_scores);
-}
-
-void Transformer::apply_adapters(double sign) {
-  const bridge::NoAutograd no_autograd;
-  step::for_each_block_linear(weights_, [&](step::Linear<Tensor>& l) {
-    if (!l.lora_a.defined()) return;
-    // Wide, a matrix at a time: the sum is rounded once, not the product first.
-    const at::ScalarType wide = to_aten(step::wide(ops_.dtype(l.weight)));
-    const Tensor delta =
-        at::mm(l.lora_b.to(wide), l.lora_a.to(wide)).mul_(sign * l.lora_scale);  // (out, in)
-    l.weight.copy_(l.weight.to(wide).add(l.input_major ? delta.t() : delta));
-    l.lora_merged = sign > 0;
-  });
-  merged_ = sign > 0;
-}
-
-void Transformer::merge_adapters() {
-  if (merged_) throw Error(ErrorCode::kInvalidArgument, "The adapters are merged already");
-  apply_adapters(1);
-}
-void Transformer::unmerge_adapters() {
-  if (!merged_) throw Error(ErrorCode::kInvalidArgument, "The adapters are not merged");
-  apply_adapters(-1);
 }
 
 }  // namespace neap::model

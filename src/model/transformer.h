@@ -138,28 +138,18 @@ class Transformer {
   [[nodiscard]] at::Tensor scores_backward(const at::Tensor& hidden, const at::Tensor& rows,
                                            const at::Tensor& d_scores);
 
-  /// Throws unless sequences of `length` tokens fit the model, and unless its adapters may train.
+  /// Throws unless sequences of `length` tokens fit the model.
   void check_length(std::int64_t length) const;
-  void check_trainable() const;
-
-  /// Adds the adapters' product into the base weights, or takes it out again. While merged, forward
-  /// and decode skip the adapters; training refuses. In bfloat16 a merge and unmerge rounds the
-  /// base: keep a copy if it must come back bit by bit.
-  void merge_adapters();
-  void unmerge_adapters();
-  [[nodiscard]] bool merged() const { return merged_; }
 
  private:
   friend class Tape;
   void bind(const std::vector<spec::FlatUnit>& units, const FlatTensors& flat, const char* what,
             std::vector<NamedParameter>& named);
-  void apply_adapters(double sign);
   void require(spec::Head head, const char* what) const;
 
   step::Weights<at::Tensor> weights_;
   AtenOps ops_;
   std::vector<NamedParameter> parameters_, adapters_;
-  bool merged_ = false;
 };
 
 /// Hugging Face's initialization of units [first, first + flat.size()) of flat_layout: normal(0, 0.02)

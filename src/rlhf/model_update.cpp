@@ -14,9 +14,7 @@ ModelUpdate::ModelUpdate(Context& context, train::ModelWorker& worker, spec::Bod
       body_(body),
       source_(*context.recipe.find(context.recipe.find(body)->model)),
       shape_(spec::update_shape(context.job, body)),
-      first_update_(step * shape_.updates()) {
-  worker.model().check_trainable();
-}
+      first_update_(step * shape_.updates()) {}
 
 train::ArrangedBatch ModelUpdate::arrange(train::Sequences batch) const {
   const spec::Phase& phase = *context_.recipe.find(body_);

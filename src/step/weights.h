@@ -22,10 +22,9 @@ struct Linear {
   T lora_b, d_lora_b;  // (out, rank)
   double lora_scale = 0;
   bool input_major = false;
-  bool lora_merged = false;  ///< the adapter has been added to the weight
 
   [[nodiscard]] bool defined() const { return weight.defined(); }
-  [[nodiscard]] bool has_lora() const { return lora_a.defined() && !lora_merged; }
+  [[nodiscard]] bool has_lora() const { return lora_a.defined(); }
 };
 
 template <class T>
