@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <gnu/libc-version.h>
 #include <link.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
@@ -17,12 +18,12 @@
 #include <set>
 #include <thread>
 
+#include "base/child_process.h"
 #include "base/format.h"
 #include "base/installation.h"
 #include "base/json.h"
 #include "bench/rates.h"
 #include "cli/command.h"
-#include "cli/elf_needs.h"
 #include "cli/torch_versions.h"
 #include "cli/trainer_library.h"
 #include "cli/version.h"
@@ -77,8 +78,8 @@ class Doctor final : public Command {
     const Json trainer = describe_trainer();
     out["neap"] = {{"version", kVersion}, {"trainer", trainer["usable"]}};
     out["trainer"] = trainer;
+    out["hook"] = describe_hook();
     out["system"] = system();
-    out["glibc"] = glibc();
     out["devices"] = devices();
     out["libraries"] = libraries();
     out["environment"] = environment();
@@ -125,31 +126,27 @@ class Doctor final : public Command {
     return out;
   }
 
-  /// What each of Neap's own files needs of glibc, against what is here.
-  Json glibc() {
-    const GlibcVersion here = parse_glibc_version(::gnu_get_libc_version());
-    Json out = {{"here", here.text()}};
-    std::vector<std::filesystem::path> files{program_file()};
-    for (const std::string_view name : {kHookLibrary, kTrainerLibrary}) {
-      if (const auto file = find_library(name, nullptr); file.ok()) files.push_back(*file);
+  /// Preloads it into a program, as `neap run` would. The loader names what is missing, a version of glibc for one.
+  Json describe_hook() {
+    const auto file = find_library(kHookLibrary, kHookLibraryVariable);
+    if (!file.ok()) return {{"usable", false}, {"reason", file.status().message()}};
+    std::string preload = "LD_PRELOAD=" + file->string();
+    if (const char* others = std::getenv("LD_PRELOAD")) preload += format(":{}", others);
+    auto program = ChildProcess::start(
+        {.words = {"echo", "loaded"}, .environment = std::vector<std::string>{preload}});
+    if (!program.ok()) return {{"usable", false}, {"reason", program.status().message()}};
+    std::string text;
+    while (true) {
+      pollfd out{(*program)->out(), POLLIN, 0};
+      (void)::poll(&out, 1, -1);
+      if (!(*program)->read(text).ok()) break;
     }
-    GlibcVersion highest;
-    for (const std::filesystem::path& file : files) {
-      const auto needed = glibc_needed(file);
-      if (!needed.ok()) {
-        advice_.push_back(needed.status().message());
-        continue;
-      }
-      highest = std::max(highest, *needed);
-      if (*needed > here)
-        advice_.push_back(
-            format("{} needs glibc {}; this system has {}. Build it here, or use a "
-                   "newer system.",
-                   file.string(), needed->text(), here.text()));
-    }
-    out["needed"] = highest.text();
-    out["enough"] = highest <= here;
-    return out;
+    if (text == "loaded\n" && (*program)->recent_errors().empty())
+      return {{"usable", true}, {"library", file->string()}};
+    const std::string reason =
+        format("{} does not load{}", file->string(), (*program)->last_words());
+    advice_.push_back(reason + "\n    Build Neap on this system, or install it again.");
+    return {{"usable", false}, {"reason", reason}};
   }
 
   Json system() {
@@ -175,6 +172,7 @@ class Doctor final : public Command {
     }
     return {{"kernel", std::string(name.sysname) + " " + name.release},
             {"machine", name.machine},
+            {"glibc", ::gnu_get_libc_version()},
             {"cores", std::thread::hardware_concurrency()},
             {"host_memory", meminfo("MemTotal:").count()},
             {"host_memory_available", available.count()},
@@ -313,7 +311,10 @@ class Doctor final : public Command {
     } else {
       line("no trainer", trainer["reason"].get<std::string>());
     }
-    print_system(out["system"], out["glibc"]);
+    const Json& hook = out["hook"];
+    line(hook["usable"].get<bool>() ? "hook" : "no hook",
+         hook[hook["usable"].get<bool>() ? "library" : "reason"].get<std::string>());
+    print_system(out["system"]);
     for (const Json& device : out["devices"])
       if (device.contains("name")) print_device(device);
     print_kernels(trainer);
@@ -329,11 +330,10 @@ class Doctor final : public Command {
     if (out["advice"].empty()) std::printf("  no advice\n");
   }
 
-  static void print_system(const Json& s, const Json& glibc) {
+  static void print_system(const Json& s) {
     std::printf("\nSystem\n");
     line("kernel", s["kernel"].get<std::string>() + " on " + s["machine"].get<std::string>());
-    line("glibc",
-         glibc["here"].get<std::string>() + ", " + glibc["needed"].get<std::string>() + " needed");
+    line("glibc", s["glibc"].get<std::string>());
     line("cores", s["cores"].dump());
     line("host memory",
          size(s["host_memory"]) + ", " + size(s["host_memory_available"]) + " available");
