@@ -1,6 +1,5 @@
 // BPE tokenizers: Hugging Face's tokenizer.json, byte-level (GPT-2, Qwen, Llama-3 and kin) or with
-// byte fallback (Llama-2, Mistral, Gemma and kin), the older vocab.json with merges.txt, and training
-// of byte-level ones from text.
+// byte fallback (Llama-2, Mistral, Gemma and kin), and the older vocab.json with merges.txt.
 //
 // Needs no torch. Any bytes can be encoded; ids are those of Hugging Face's tokenizers library for
 // valid UTF-8.
@@ -12,7 +11,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,24 +32,12 @@ struct AddedToken {
   bool rstrip = false;
 };
 
-struct BpeTrainOptions {
-  std::int64_t vocab_size = 1024;  ///< special tokens, 256 bytes and merges together
-  std::int64_t min_frequency = 2;
-  std::vector<std::string> special_tokens = {"<|endoftext|>"};  ///< ids 0, 1, ... in this order
-  std::string pattern;  ///< of the pieces that merges stay within; empty: GPT-2's
-};
-
 class Tokenizer {
  public:
   /// tokenizer.json, else vocab.json and merges.txt; with tokenizer_config.json for the roles of
   /// special tokens.
   [[nodiscard]] static Tokenizer from_folder(const std::filesystem::path& folder);
   [[nodiscard]] static Tokenizer from_json(std::string_view text, std::string_view where);
-  /// Deterministic: ties in frequency go to the pair with the smaller ids. `next_text` hands out
-  /// the corpus piece by piece and is empty-handed at the end.
-  [[nodiscard]] static Tokenizer train(
-      const BpeTrainOptions& options,
-      const std::function<std::optional<std::string_view>()>& next_text);
 
   /// Ids of the text; the post-processor's tokens (BOS and the like) too if asked. Special tokens
   /// written in the text become their ids.

@@ -64,23 +64,5 @@ TEST_P(TokenizerGolden, CutCharactersAreHuggingFaces) {
     EXPECT_EQ(t.decode({ids.data(), n}), prefixes[n].get<std::string>()) << n;
 }
 
-TEST(TokenizerTraining, MergesAreHuggingFaces) {
-  const json& expected = goldens()["tokenizers"]["gpt2"]["tokenizer"]["model"];
-  const auto corpus = goldens()["corpus"].get<std::string>();
-  std::string_view rest = corpus;
-  const Tokenizer t = Tokenizer::train(
-      {.vocab_size = 420, .min_frequency = 2, .special_tokens = {"<|endoftext|>"}, .pattern = ""},
-      [&]() -> std::optional<std::string_view> {
-        if (rest.empty()) return std::nullopt;
-        const std::size_t n = rest.find('\n') + 1;
-        const std::string_view line = rest.substr(0, n);
-        rest.remove_prefix(n);
-        return line;
-      });
-  const json made = json::parse(t.to_json())["model"];
-  EXPECT_EQ(made["merges"], expected["merges"]);
-  EXPECT_EQ(made["vocab"], expected["vocab"]);
-}
-
 }  // namespace
 }  // namespace neap::model

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "unit/model/byte_tokenizer.h"
+
 namespace neap::chat {
 namespace {
 
@@ -17,17 +19,9 @@ constexpr const char* kMarked =
     "<|im_end|>\n{% endif %}{% endfor %}";
 
 model::Tokenizer tokenizer() {
-  static const std::string text = "one two three four\nuser assistant system\n";
-  bool given = false;
-  return model::Tokenizer::train({.vocab_size = 300,
-                                  .min_frequency = 1,
-                                  .special_tokens = {"<|im_start|>", "<|im_end|>", "<s>"},
-                                  .pattern = ""},
-                                 [&]() -> std::optional<std::string_view> {
-                                   if (given) return std::nullopt;
-                                   given = true;
-                                   return text;
-                                 });
+  return model::byte_tokenizer(
+      {"<|im_start|>", "<|im_end|>", "<s>"},
+      {" one", " two", "three", "four", "user", "assistant", " assistant"});
 }
 
 Json message(const char* role, const char* content) {

@@ -17,6 +17,7 @@
 #include "model/tensor_io.h"
 #include "model/text_tokens.h"
 #include "tiny_model.h"
+#include "unit/model/byte_tokenizer.h"
 
 namespace neap::model {
 namespace {
@@ -77,14 +78,7 @@ TEST_F(Checkpoint, ALanguageModelBecomesAScalarModelAndSaysWhatItLacks) {
 }
 
 TEST_F(Checkpoint, EndTokensComeFromTheGenerationConfigAndStay) {
-  bool given = false;
-  BpeTrainOptions training;
-  training.vocab_size = 300;
-  training.special_tokens = {"<a>", "<b>", "<c>"};
-  Tokenizer tokenizer = Tokenizer::train(training, [&]() -> std::optional<std::string_view> {
-    if (std::exchange(given, true)) return std::nullopt;
-    return "text";
-  });
+  Tokenizer tokenizer = byte_tokenizer({"<a>", "<b>", "<c>"}, {});
   spec::Architecture shape = tiny_llama();
   EXPECT_THAT([&] { (void)text_tokens(folder_, shape, tokenizer); },
               ThrowsMessage<Error>(HasSubstr("nothing would end a text")));

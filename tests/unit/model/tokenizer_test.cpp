@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "model/utf8.h"
 #include "nlohmann/json.hpp"
+#include "unit/model/byte_tokenizer.h"
 
 namespace neap::model {
 namespace {
@@ -23,25 +24,19 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-Tokenizer trained(std::int64_t vocab_size = 320) {
-  static const std::string text =
-      "the tide is low and the water is low, the lowest tide of the month is the neap tide.\n"
-      "It wasn't the lowest water; there's lower water when the moon isn't near: 12 34 123.\n"
-      "caf\xc3\xa9 caf\xc3\xa9s \xe6\x97\xa5\xe6\x9c\xac \xe6\x97\xa5\xe6\x9c\xac\n";
-  bool given = false;
-  return Tokenizer::train({.vocab_size = vocab_size,
-                           .min_frequency = 2,
-                           .special_tokens = {"<|endoftext|>", "<pad>"},
-                           .pattern = ""},
-                          [&]() -> std::optional<std::string_view> {
-                            if (given) return std::nullopt;
-                            given = true;
-                            return text;
-                          });
+// "<|endoftext|>" is 0 and ends texts, "<pad>" is 1.
+Tokenizer tokenizer() {
+  Tokenizer t =
+      byte_tokenizer({"<|endoftext|>", "<pad>"},
+                     {"the", "low", "tide", "is", "ne", "he", " the", " tide", " low", " lowest",
+                      " water", " caf\xc3\xa9", "caf\xc3\xa9", "\xe6\x97\xa5\xe6\x9c\xac",
+                      " \xe6\x97\xa5\xe6\x9c\xac", "'s", "n't", "12", " 12"});
+  t.set_roles(std::nullopt, "<|endoftext|>", std::nullopt);
+  return t;
 }
 
 TEST(Tokenizer, AnyBytesComeBack) {
-  const Tokenizer t = trained();
+  const Tokenizer t = tokenizer();
   std::mt19937 random(5);
   for (int round = 0; round < 300; ++round) {
     std::string bytes(random() % 40, '\0');
@@ -54,7 +49,7 @@ TEST(Tokenizer, AnyBytesComeBack) {
 }
 
 TEST(Tokenizer, StreamingEqualsDecodingWhole) {
-  const Tokenizer t = trained();
+  const Tokenizer t = tokenizer();
   const std::string text =
       "the \xe6\x97\xa5\xe6\x9c\xac tide \xf0\x9f\x98\x80 caf\xc3\xa9<|endoftext|>s \xff\xe6\x97";
   const auto ids = t.encode(text);
@@ -98,7 +93,7 @@ std::vector<TokenId> by_definition(const json& model, std::string_view piece, co
 }
 
 TEST(Tokenizer, MergesFollowTheirDefinition) {
-  const Tokenizer t = trained();
+  const Tokenizer t = tokenizer();
   const json model = json::parse(t.to_json())["model"];
   std::mt19937 random(9);
   for (int round = 0; round < 500; ++round) {
@@ -228,7 +223,7 @@ TEST(TokenizerPattern, WhatPcreCannotExpressIsRefused) {
 }
 
 TEST(Tokenizer, OneLongPieceDoesNotTakeQuadraticTime) {
-  const Tokenizer t = trained();
+  const Tokenizer t = tokenizer();
   for (const char c : {'e', ' ', '\n', '!', '\xff'}) {
     const std::string text(2'000'000, c);
     EXPECT_EQ(t.decode(t.encode(text)).size(), text.size() * (c == '\xff' ? 3 : 1));
@@ -236,7 +231,7 @@ TEST(Tokenizer, OneLongPieceDoesNotTakeQuadraticTime) {
 }
 
 TEST(Tokenizer, ThreadsGiveTheSameIds) {
-  const Tokenizer t = trained();
+  const Tokenizer t = tokenizer();
   const std::string text = "the lowest tide of the month isn't the lowest water 123\n";
   const auto expected = t.encode(text);
   std::vector<std::thread> threads;
@@ -248,14 +243,6 @@ TEST(Tokenizer, ThreadsGiveTheSameIds) {
   }
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
-}
-
-TEST(Tokenizer, TrainingIsDeterministicAndKeepsItsBounds) {
-  EXPECT_EQ(trained().to_json(), trained().to_json());
-  EXPECT_EQ(trained(270).vocab_size(), 270);
-  EXPECT_LT(trained(100'000).vocab_size(), 400) << "no pair is left that occurs twice";
-  EXPECT_THAT([] { (void)trained(257); }, ThrowsMessage<Error>(HasSubstr("vocab_size 257")));
-  EXPECT_EQ(trained().eos(), std::optional<TokenId>(0));
 }
 
 class TokenizerFolder : public ::testing::Test {
@@ -274,7 +261,7 @@ class TokenizerFolder : public ::testing::Test {
 };
 
 TEST_F(TokenizerFolder, SavedTokenizersComeBackWithTheirRoles) {
-  Tokenizer t = trained();
+  Tokenizer t = tokenizer();
   t.set_roles(std::nullopt, "<|endoftext|>", "<pad>");
   t.save(folder_);
   const Tokenizer again = Tokenizer::from_folder(folder_);
@@ -288,7 +275,7 @@ TEST_F(TokenizerFolder, SavedTokenizersComeBackWithTheirRoles) {
 }
 
 TEST_F(TokenizerFolder, VocabularyWithMergesIsReadLikeTokenizerJson) {
-  const Tokenizer t = trained();
+  const Tokenizer t = tokenizer();
   const json model = json::parse(t.to_json())["model"];
   std::string merges = "#version: 0.2\n";
   for (const auto& m : model["merges"])
@@ -306,7 +293,7 @@ TEST_F(TokenizerFolder, VocabularyWithMergesIsReadLikeTokenizerJson) {
 }
 
 TEST(TokenizerDifference, IsFoundInEveryPart) {
-  const Tokenizer t = trained();
+  const Tokenizer t = tokenizer();
   const json good = json::parse(t.to_json());
   const auto changed = [&](const json& change) {
     json other = good;
@@ -331,8 +318,8 @@ TEST(TokenizerDifference, IsFoundInEveryPart) {
 }
 
 TEST(TokenizerPrompt, StartsAsThePostProcessorSays) {
-  json file = json::parse(trained().to_json());
-  EXPECT_EQ(trained().encode_prompt("the tide"), trained().encode("the tide"));
+  json file = json::parse(tokenizer().to_json());
+  EXPECT_EQ(tokenizer().encode_prompt("the tide"), tokenizer().encode("the tide"));
   file["post_processor"] = {
       {"type", "TemplateProcessing"},
       {"single",
@@ -344,14 +331,14 @@ TEST(TokenizerPrompt, StartsAsThePostProcessorSays) {
        {{"<|endoftext|>",
          {{"id", "<|endoftext|>"}, {"ids", {0}}, {"tokens", {"<|endoftext|>"}}}}}}};
   const Tokenizer t = Tokenizer::from_json(file.dump(), "t.json");
-  std::vector<TokenId> expected = trained().encode("the tide");
+  std::vector<TokenId> expected = tokenizer().encode("the tide");
   expected.insert(expected.begin(), 0);
   EXPECT_EQ(t.encode_prompt("the tide"), expected);  // nothing behind it: the text goes on
   EXPECT_EQ(t.encode_prompt("<|endoftext|>the tide"), expected);
 }
 
 TEST_F(TokenizerFolder, ChatTemplatesAreKept) {
-  trained().save(folder_);
+  tokenizer().save(folder_);
   write("tokenizer_config.json",
         R"({"chat_template":[{"name":"tool","template":"T"},{"name":"default","template":"D"}]})");
   EXPECT_EQ(Tokenizer::from_folder(folder_).chat_template(), "D");
@@ -360,7 +347,7 @@ TEST_F(TokenizerFolder, ChatTemplatesAreKept) {
 }
 
 TEST_F(TokenizerFolder, LlamasConfigurationDecidesBeginAndEnd) {
-  trained().save(folder_);
+  tokenizer().save(folder_);
   const auto ids = [&](const json& config) {
     write("tokenizer_config.json", config.dump());
     return Tokenizer::from_folder(folder_).encode("", true);
@@ -387,7 +374,7 @@ TEST_F(TokenizerFolder, LlamasConfigurationDecidesBeginAndEnd) {
 }
 
 TEST_F(TokenizerFolder, FlagsOfTheConfigurationsAddedTokensCount) {
-  trained().save(folder_);
+  tokenizer().save(folder_);
   json config = {{"added_tokens_decoder",
                   {{"1", {{"content", "<pad>"}, {"special", true}, {"rstrip", true}}},
                    {"400", {{"content", "<new>"}, {"special", false}}}}}};
@@ -402,7 +389,7 @@ TEST_F(TokenizerFolder, FlagsOfTheConfigurationsAddedTokensCount) {
 }
 
 TEST(TokenizerFile, WrongFilesAreRefusedByFieldName) {
-  const json good = json::parse(trained().to_json());
+  const json good = json::parse(tokenizer().to_json());
   const auto refuses = [&](const json& change, const std::string& why) {
     json bad = good;
     bad.merge_patch(change);
