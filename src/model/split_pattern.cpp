@@ -1,11 +1,9 @@
 #include "model/split_pattern.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
 #include <algorithm>
 
 #include "base/format.h"
+#include "base/regex.h"
 #include "base/status.h"
 #include "model/onig_pattern.h"
 #include "model/utf8.h"
@@ -17,38 +15,23 @@ const char* const kGpt2Pattern =
 
 namespace {
 constexpr std::size_t kMaxReplaced = std::size_t{1} << 30;
-
-std::string message_of(int number) {
-  unsigned char message[160] = {};
-  pcre2_get_error_message(number, message, sizeof message);
-  return reinterpret_cast<const char*>(message);
-}
+// PCRE2's own: a long run of one kind of character takes a frame for each.
+constexpr Bytes kMemoryLimit = 19_GiB;
 }  // namespace
 
 struct SplitPattern::Code {
-  pcre2_code* code = nullptr;
-  bool jit = false;
-  std::string source;
-  std::string literal;  // not empty: searched for without an expression
-  Code() = default;
-  Code(const Code&) = delete;
-  Code& operator=(const Code&) = delete;
-  ~Code() { pcre2_code_free(code); }
+  std::optional<Regex> regex;  ///< nothing where `literal` is searched for
+  std::string source, literal;
 };
 
 SplitPattern::SplitPattern(std::string_view pattern, std::string_view where) {
-  const std::string translated = pcre_of_onig(pattern, where);
-  int number = 0;
-  PCRE2_SIZE at = 0;
-  auto compiled = std::make_shared<Code>();
-  compiled->source = std::string(pattern);
-  compiled->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                                 PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &number, &at, nullptr);
-  if (compiled->code == nullptr)
+  auto regex =
+      Regex::compile(pcre_of_onig(pattern, where),
+                     {.multiline = true, .valid_utf8 = true, .memory_limit = kMemoryLimit});
+  if (!regex.ok())
     throw Error(ErrorCode::kUnsupported, format("{}: the pattern \"{}\" does not compile: {}",
-                                                where, pattern, message_of(number)));
-  compiled->jit = pcre2_jit_compile(compiled->code, PCRE2_JIT_COMPLETE) == 0;
-  code_ = std::move(compiled);
+                                                where, pattern, regex.status().message()));
+  code_ = std::make_shared<Code>(Code{std::move(*regex), std::string(pattern), {}});
 }
 
 SplitPattern SplitPattern::literal(std::string_view text, std::string_view where) {
@@ -63,31 +46,19 @@ SplitPattern SplitPattern::literal(std::string_view text, std::string_view where
 
 template <class Found>
 void SplitPattern::for_each_match_in_utf8(std::string_view text, Found&& found) const {
-  struct FreeMatch {
-    void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
-  };
   // One for each thread: allocating it costs more than matching a short piece.
-  thread_local const std::unique_ptr<pcre2_match_data, FreeMatch> match(
-      pcre2_match_data_create(1, nullptr));
-  if (!match) throw Error(ErrorCode::kOutOfHostMemory, "No memory for splitting text");
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.get());
+  thread_local Regex::Finds finds;
   std::size_t from = 0;                       // the search starts here
   std::size_t last = std::string_view::npos;  // end of the match before
   while (from <= text.size()) {
-    int result = code_->jit ? pcre2_jit_match(code_->code, subject, text.size(), from, 0,
-                                              match.get(), nullptr)
-                            : PCRE2_ERROR_JIT_STACKLIMIT;
-    if (result == PCRE2_ERROR_JIT_STACKLIMIT)
-      result = pcre2_match(code_->code, subject, text.size(), from,
-                           PCRE2_NO_JIT | PCRE2_NO_UTF_CHECK, match.get(), nullptr);
-    if (result == PCRE2_ERROR_NOMATCH) break;
-    if (result < 0)
+    const Regex::Outcome outcome = code_->regex->search(text, from, finds);
+    if (outcome == Regex::Outcome::kNone) break;
+    if (outcome == Regex::Outcome::kGaveUp)
       throw Error(ErrorCode::kUnsupported,
                   format("The tokenizer's pattern \"{}\" failed on a text of {} bytes: {}",
-                         code_->source, text.size(), message_of(result)));
-    const std::size_t begin = ends[0];
-    const std::size_t end = std::max(begin, ends[1]);  // \K cannot be written, see pcre_of_onig
+                         code_->source, text.size(), finds.reason()));
+    const auto [begin, last_end] = finds.match();
+    const std::size_t end = std::max(begin, last_end);  // \K cannot be written, see pcre_of_onig
     if (begin == end && end == last) {  // an empty match right behind another is none
       if (from >= text.size()) break;
       from += utf8::front(text.substr(from)).bytes;

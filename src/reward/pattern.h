@@ -25,7 +25,6 @@ class Pattern {
 
  private:
   struct Code;
-  class Search;
   std::shared_ptr<Code> code_;
 };
 

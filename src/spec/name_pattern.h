@@ -6,9 +6,10 @@
 // Cost      bounded for any pattern and path: files are not trusted.
 #pragma once
 
-#include <memory>
 #include <string_view>
+#include <utility>
 
+#include "base/regex.h"
 #include "base/status.h"
 
 namespace neap::spec {
@@ -20,9 +21,8 @@ class NamePattern {
   [[nodiscard]] bool matches(std::string_view path) const;
 
  private:
-  struct Code;
-  explicit NamePattern(std::shared_ptr<const Code> code) : code_(std::move(code)) {}
-  std::shared_ptr<const Code> code_;
+  explicit NamePattern(Regex regex) : regex_(std::move(regex)) {}
+  Regex regex_;
 };
 
 }  // namespace neap::spec

@@ -126,7 +126,7 @@ TEST(AdapterConfig, RefusesWhatIsNotRead) {
   EXPECT_TRUE(has(error({{"lora_alpha", "x"}}), "lora_alpha is \"x\""));
   EXPECT_TRUE(has(error({{"target_modules", nullptr}}), "target_modules is missing"));
   EXPECT_TRUE(has(error({{"target_modules", {1}}}), "neither a list of names"));
-  EXPECT_TRUE(has(error({{"target_modules", "(x"}}), "is not valid"));
+  EXPECT_TRUE(has(error({{"target_modules", "(x"}}), "does not compile"));
   EXPECT_TRUE(has(error({{"rank_pattern", {{"q_proj", 1.5}}}}), "has \"1.5\" for \"q_proj\""));
   EXPECT_TRUE(has(error({{"layers_to_transform", "1"}}), "neither a number"));
   EXPECT_TRUE(has(error({{"layers_to_transform", 1}, {"target_modules", "all-linear"}}),

@@ -1,0 +1,26 @@
+// Instead of regex.cpp where PCRE2 is missing.
+#include "base/regex.h"
+
+namespace neap {
+
+struct Regex::Code {};
+
+Result<Regex> Regex::compile(std::string_view, const Options&) {
+  return Status(ErrorCode::kUnsupported, "this build lacks PCRE2");
+}
+Regex::Finds::Finds() : data_(nullptr) {}
+Regex::Finds::~Finds() = default;
+Regex::Range Regex::Finds::match() const {
+  return {};
+}
+std::optional<Regex::Range> Regex::Finds::first_group() const {
+  return std::nullopt;
+}
+std::string Regex::Finds::reason() const {
+  return {};
+}
+Regex::Outcome Regex::search(std::string_view, std::size_t, Finds&) const {
+  return Outcome::kNone;
+}
+
+}  // namespace neap
