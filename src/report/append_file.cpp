@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/format.h"
+#include "base/log.h"
 
 namespace neap::report {
 namespace {
@@ -66,6 +68,10 @@ Status AppendFile::write(std::string_view record) {
 Status AppendFile::sync() {
   if (::fsync(fd_) != 0 && errno != EINVAL) return io_error("sync", path_, errno);
   return {};
+}
+
+void warn_of_torn_line(std::string_view where, std::size_t bytes) {
+  log::warn(format("{}: the last line is incomplete and left out ({} bytes)", where, bytes));
 }
 
 }  // namespace neap::report

@@ -41,4 +41,7 @@ class AppendFile {
   std::uint64_t size_ = 0;
 };
 
+/// Logs that a reader leaves out a torn last line of `bytes` bytes; `where` is the file, and its number if known.
+void warn_of_torn_line(std::string_view where, std::size_t bytes);
+
 }  // namespace neap::report

@@ -38,8 +38,12 @@ Status cut_after(const fs::path& path, std::int64_t last) {
   if (error) return {};  // there is none
   std::ifstream in(path, std::ios::binary);
   std::uint64_t kept = 0, number = 0;
-  for (std::string line; std::getline(in, line) && !in.eof();) {
+  for (std::string line; std::getline(in, line);) {
     ++number;
+    if (in.eof()) {
+      warn_of_torn_line(format("{}:{}", path.string(), number), line.size());
+      break;
+    }
     const auto step = step_of(line);
     if (!step) {
       return {ErrorCode::kCorrupt,
@@ -57,11 +61,17 @@ Status cut_after(const fs::path& path, std::int64_t last) {
   return {};
 }
 
+struct Tail {
+  std::string text;  ///< whole lines
+  bool cut = false;  ///< there are lines before
+};
+
 // The end of a file in whole lines, `most` bytes at most.
-Result<std::string> tail(const fs::path& path, std::uint64_t most) {
+Result<Tail> tail(const fs::path& path, std::uint64_t most) {
   std::error_code error;
   const std::uintmax_t size = fs::file_size(path, error);
-  if (error || size == 0 || most == 0) return std::string();
+  if (error || size == 0) return Tail();
+  if (most == 0) return Tail{{}, true};
   std::ifstream in(path, std::ios::binary);
   const std::uint64_t take = std::min<std::uint64_t>(size, most);
   in.seekg(static_cast<std::streamoff>(size - take));
@@ -69,9 +79,11 @@ Result<std::string> tail(const fs::path& path, std::uint64_t most) {
   in.read(text.data(), static_cast<std::streamsize>(take));
   if (in.bad()) return read_failure(path);
   text.resize(static_cast<std::size_t>(in.gcount()));
-  if (take < size) text.erase(0, std::min(text.find('\n'), text.size() - 1) + 1);
-  text.resize(text.find_last_of('\n') + 1);  // npos + 1 is 0
-  return text;
+  const std::size_t whole = text.find_last_of('\n') + 1;  // npos + 1 is 0
+  if (whole < text.size()) warn_of_torn_line(path.string(), text.size() - whole);
+  text.resize(whole);
+  if (take < size) text.erase(0, text.find('\n') + 1);
+  return Tail{std::move(text), take < size};
 }
 
 }  // namespace
@@ -161,14 +173,13 @@ Status RolloutLog::append(std::uint64_t step, std::span<const Rollout> rollouts)
 }
 
 Result<std::vector<StepRollouts>> read_rollouts(const fs::path& folder, Bytes most) {
-  NEAP_TRY_ASSIGN(std::string text, tail(folder / kRolloutsFile, most.count()));
-  std::error_code ignored;
-  bool cut = text.size() < fs::file_size(folder / kRolloutsFile, ignored) && !ignored;
+  NEAP_TRY_ASSIGN(Tail newest, tail(folder / kRolloutsFile, most.count()));
+  auto& [text, cut] = newest;
   if (!cut) {
-    NEAP_TRY_ASSIGN(std::string older,
+    NEAP_TRY_ASSIGN(const Tail older,
                     tail(folder / kOlderRolloutsFile, most.count() - text.size()));
-    cut = older.size() < fs::file_size(folder / kOlderRolloutsFile, ignored) && !ignored;
-    text.insert(0, older);
+    cut = older.cut;
+    text.insert(0, older.text);
   }
   std::vector<StepRollouts> out;
   for (std::size_t begin = 0; begin < text.size();) {

@@ -6,7 +6,6 @@
 
 #include "base/file.h"
 #include "base/format.h"
-#include "base/log.h"
 
 namespace neap::report {
 namespace {
@@ -33,8 +32,7 @@ Result<Lines> split(std::string_view contents, const std::filesystem::path& path
     const std::size_t newline = contents.find('\n', begin);
     if (newline == std::string_view::npos) {
       // Killed while it was written, or the disk was full.
-      log::warn(format("{}:{}: the last line is incomplete and left out ({} bytes)", path.string(),
-                       number, contents.size() - begin));
+      warn_of_torn_line(format("{}:{}", path.string(), number), contents.size() - begin);
       break;
     }
     const std::string_view text = contents.substr(begin, newline + 1 - begin);

@@ -83,6 +83,26 @@ TEST(RolloutLog, AResumedRunHasNoStepTwice) {
   EXPECT_THAT(steps_in(folder.path()), ElementsAre());
 }
 
+TEST(RolloutLog, ATornLastLineIsToldAndHidesNothing) {
+  const TemporaryFolder folder;
+  EXPECT_TRUE(open_log(folder.path(), 0).append(1, responses(3, "x")).ok());
+  std::filesystem::rename(folder.path() / kRolloutsFile, folder.path() / kOlderRolloutsFile);
+  EXPECT_TRUE(open_log(folder.path(), 1).append(2, responses(3, "x")).ok());
+  std::ofstream(folder.path() / kRolloutsFile, std::ios::app) << "{\"step\":3,\"prom";  // killed
+  const auto told =
+      HasSubstr("rollouts.jsonl: the last line is incomplete and left out (15 bytes)");
+  ::testing::internal::CaptureStderr();
+  const auto read = read_rollouts(folder.path(), 1_MiB);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), told);
+  ASSERT_TRUE(read.ok());
+  ASSERT_EQ(read->size(), 2u);
+  EXPECT_TRUE(read->front().whole);
+  ::testing::internal::CaptureStderr();
+  (void)open_log(folder.path(), 2);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("rollouts.jsonl:4: the last"));
+  EXPECT_THAT(steps_in(folder.path()), ElementsAre(1, 2));
+}
+
 TEST(RolloutLog, ANewRunRefusesAnotherRunsFolder) {
   const TemporaryFolder folder;
   EXPECT_TRUE(open_log(folder.path(), 0).append(1, responses(1, "x")).ok());
