@@ -1,7 +1,6 @@
 #include "rlhf/evaluate_checkpoint.h"
 
 #include <c10/util/Exception.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -59,44 +58,26 @@ RowCheck rule_check() {
 // One line of JSON for each row, under a temporary name until the last.
 class ResponseFile {
  public:
-  ResponseFile(fs::path path, const std::vector<PromptRow>& rows, const RewardScorer& scorer,
+  ResponseFile(const fs::path& path, const std::vector<PromptRow>& rows, const RewardScorer& scorer,
                const spec::Job& job)
-      : path_(std::move(path)),
-        temporary_(path_.string() + format(".tmp-{}", ::getpid())),
+      : temporary_(value_or_throw(TemporaryFile::create(path))),
+        file_(value_or_throw(report::AppendFile::open(temporary_.path()))),
         rows_(rows),
         scorer_(scorer),
-        job_(job) {
-    std::error_code ignored;
-    fs::remove(temporary_, ignored);
-    file_.emplace(value_or_throw(report::AppendFile::open(temporary_)));
-  }
-  ResponseFile(const ResponseFile&) = delete;
-  ResponseFile& operator=(const ResponseFile&) = delete;
-  ~ResponseFile() {
-    std::error_code ignored;
-    if (!done_) fs::remove(temporary_, ignored);
-  }
+        job_(job) {}
 
   void add(const EvaluatedResponse& response);
-  void finish() {
-    throw_if_error(file_->sync());
-    std::error_code error;
-    fs::rename(temporary_, path_, error);
-    if (error)
-      throw Error(ErrorCode::kIo, format("Cannot write {}: {}", path_.string(), error.message()));
-    done_ = true;
-  }
+  void finish() { throw_if_error(temporary_.commit(/*sync=*/true)); }
 
  private:
   [[nodiscard]] Json head(std::size_t row) const;
 
-  fs::path path_, temporary_;
+  TemporaryFile temporary_;
+  report::AppendFile file_;
   const std::vector<PromptRow>& rows_;
   const RewardScorer& scorer_;
   const spec::Job& job_;
-  std::optional<report::AppendFile> file_;
   Json responses_ = Json::array();  // of the row under way
-  bool done_ = false;
 };
 
 Json ResponseFile::head(std::size_t row) const {
@@ -127,7 +108,7 @@ void ResponseFile::add(const EvaluatedResponse& response) {
   if (response.turn + 1 < job_.rollout.val_kwargs.n) return;
   Json out = head(response.row);
   out["responses"] = std::exchange(responses_, Json::array());
-  throw_if_error(file_->write(out.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"));
+  throw_if_error(file_.write(out.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"));
 }
 
 class EvaluationRun {

@@ -9,6 +9,7 @@ import statistics
 import sys
 import unittest
 
+import neap_program
 import rewards_test
 from rewards_test import AdditionsCase, read_lines
 
@@ -126,7 +127,7 @@ class EvaluationCase(AdditionsCase):
         fails(2, "positions", CHECKPOINT, "held_out.jsonl", "data.max_response_length=1000")
         fails(2, "data.max_prompt_length is 3", CHECKPOINT, "held_out.jsonl", "data.max_prompt_length=3")
         fails(3, "least capacity", CHECKPOINT, "held_out.jsonl", "device.memory=1MiB")
-        fails(1, "Cannot", CHECKPOINT, "held_out.jsonl", "--output", "no/such/folder.jsonl")
+        fails(2, "Cannot create no/such/folder.jsonl", CHECKPOINT, "held_out.jsonl", "--output", "no/such/folder.jsonl")
         for override, instead in (('data.val_files=["other.jsonl"]', "as DATA"), ("data.train_files=other.jsonl", "as DATA"),
                                   ("task=ppo", "one task"), ("actor_rollout_ref.model.path=model", "as CHECKPOINT"),
                                   ("actor_rollout_ref.model.lora_adapter_path=adapter", "--adapter")):
@@ -145,6 +146,13 @@ class EvaluationCase(AdditionsCase):
         result = self.eval(CHECKPOINT, "held_out.jsonl", *program, "--output", "failed.jsonl", expect=1)
         self.assertIn("no judge today", result.stderr)
         self.assertFalse(list(self.home.glob("failed.jsonl*")))
+
+    def test_the_temporary_name_of_the_responses_cannot_be_foreseen(self):
+        # exec keeps the process's number.
+        script = 'mkdir -p "$1.tmp-$$/full" && exec "$0" eval "$2" held_out.jsonl --output "$1"'
+        result = neap_program.run("sh", "-c", script, rewards_test.NEAP, "unforeseen.jsonl", CHECKPOINT, cwd=self.home)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len(read_lines(self.home / "unforeseen.jsonl")), 21)
 
     def test_the_plan_counts_what_validation_samples_with(self):
         # Sorting is the most of a rollout where the vocabulary is large.
