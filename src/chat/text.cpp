@@ -49,6 +49,19 @@ bool is_white(std::string_view text) {
   return utf8::is_space(c) || (c >= 0x1c && c <= 0x1f);
 }
 
+// Large at the start and behind what `ends_word` names, else small.
+Text with_large_initials(std::string_view text, Budget& budget, bool (*ends_word)(std::int32_t)) {
+  bool begins = true;
+  return mapped(text, budget, [&](std::string& out, std::int32_t c) {
+    if (begins) {
+      append_upper(out, c);
+    } else {
+      utf8::append_lower(out, c);
+    }
+    begins = ends_word(c);
+  });
+}
+
 }  // namespace
 
 std::size_t characters(std::string_view text, Budget& budget) {
@@ -106,27 +119,14 @@ Text upper(std::string_view text, Budget& budget) {
 Text lower(std::string_view text, Budget& budget) {
   return mapped(text, budget, utf8::append_lower);
 }
+
 Text capitalized(std::string_view text, Budget& budget) {
-  bool begins = true;
-  return mapped(text, budget, [&](std::string& out, std::int32_t c) {
-    if (begins) {
-      append_upper(out, c);
-    } else {
-      utf8::append_lower(out, c);
-    }
-    begins = false;
-  });
+  return with_large_initials(text, budget, [](std::int32_t) { return false; });
 }
 
 Text title(std::string_view text, Budget& budget) {
-  bool begins = true;
-  return mapped(text, budget, [&](std::string& out, std::int32_t c) {
-    if (begins) {
-      append_upper(out, c);
-    } else {
-      utf8::append_lower(out, c);
-    }
-    begins = utf8::is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
+  return with_large_initials(text, budget, [](std::int32_t c) {
+    return utf8::is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
   });
 }
 

@@ -1,12 +1,9 @@
 # Sends a run's metrics to W&B or MLflow. Reads JSON lines on stdin: the run, then steps; ends with them.
 # "#shown TEXT" on stdout is for the log.
-import sys
-
-sys.path = [place for place in sys.path if place]  # not the working folder, which -c puts first
-
 import json
 import os
 import re
+import sys
 
 out = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what libraries print is not for the program
