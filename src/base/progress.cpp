@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/format.h"
 #include "base/log.h"
 #include "base/text.h"
 
@@ -47,6 +48,7 @@ Progress::Progress(std::string title, std::uint64_t total, std::string unit)
       total_(total),
       unit_(std::move(unit)),
       start_(Clock::now()),
+      reached_(start_),
       drawn_(start_) {
   const char* setting = std::getenv("NEAP_PROGRESS");
   quiet_ = (setting != nullptr && std::string_view(setting) == "off") ||
@@ -62,20 +64,47 @@ Progress::~Progress() {
   finish();
 }
 
+void Progress::start(std::uint64_t done) {
+  const std::lock_guard lock(mutex_);
+  started_ = counting_ = true;
+  first_ = done_ = done;
+  start_ = reached_ = Clock::now();
+  draw_if_due();
+}
+
 void Progress::update(std::uint64_t done, std::string note) {
   const std::lock_guard lock(mutex_);
-  if (!started_) {
-    started_ = true;
+  started_ = true;
+  if (!counting_) {
+    counting_ = true;
     first_ =
         done > 0 && total_ > 0 && done < total_ ? done - 1 : 0;  // a resumed job starts part way
   }
   done_ = done;
+  reached_ = Clock::now();
+  part_ = {};
   if (!note.empty()) note_ = std::move(note);
-  const auto now = Clock::now();
-  const auto wait = terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(10000);
-  if (now - drawn_ < wait) return;
-  drawn_ = now;
-  draw(false);
+  draw_if_due();
+}
+
+void Progress::begin_part(std::string name, std::uint64_t done, std::uint64_t total,
+                          std::string unit) {
+  const std::lock_guard lock(mutex_);
+  started_ = true;
+  part_ = {std::move(name), std::move(unit), done, total};
+  draw_if_due();
+}
+
+void Progress::update_part(std::uint64_t done) {
+  const std::lock_guard lock(mutex_);
+  part_.done = done;
+  draw_if_due();
+}
+
+void Progress::set_stage(std::string stage) {
+  const std::lock_guard lock(mutex_);
+  stage_ = std::move(stage);
+  part_ = {};
 }
 
 void Progress::finish() {
@@ -100,33 +129,74 @@ void Progress::redraw() {
   if (active->started_ && !active->finished_) active->draw(false);
 }
 
+void Progress::draw_if_due() {
+  const auto now = Clock::now();
+  const auto wait = terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(10000);
+  if (now - drawn_ < wait) return;
+  drawn_ = now;
+  draw(false);
+}
+
+std::string Progress::numbers(bool last) const {
+  const auto between = [](Clock::time_point from, Clock::time_point to) {
+    return std::chrono::duration<double>(to - from).count();
+  };
+  const auto now = Clock::now();
+  // Of the units that are done: the one under way neither slows nor speeds it.
+  const double worked = between(start_, reached_);
+  const std::uint64_t fresh = done_ - std::min(first_, done_);
+  const double rate = worked > 0 ? static_cast<double>(fresh) / worked : 0;
+  std::string out =
+      total_ > 0 ? format("{}/{} {}", done_, total_, unit_) : format("{} {}", done_, unit_);
+  if (rate >= 10) {
+    out += format("  {:.0f}/s", rate);
+  } else if (rate >= 0.1) {
+    out += format("  {:.2f}/s", rate);
+  } else if (rate > 0) {
+    out += format("  {:.0f} s each", 1 / rate);
+  }
+  if (last || total_ == 0)
+    return out + "  " + clock_text(between(start_, now)) + (last ? " in all" : "");
+  // Before the first unit is done nothing is known of the rest.
+  if (rate > 0) {
+    const double left = static_cast<double>(total_ - std::min(done_, total_)) / rate;
+    out += "  " + clock_text(std::max(0.0, left - between(reached_, now))) + " left";
+  }
+  return out;
+}
+
+std::string Progress::part_text() const {
+  std::string out = stage_;
+  if (!out.empty() && !part_.name.empty()) out += ": ";
+  out += part_.name;
+  if (part_.total > 0) out += format(" {}/{} {}", part_.done, part_.total, part_.unit);
+  return out;
+}
+
+std::string Progress::bar(std::size_t columns) const {
+  const auto full = static_cast<std::size_t>(static_cast<double>(columns) *
+                                             static_cast<double>(std::min(done_, total_)) /
+                                             static_cast<double>(total_));
+  std::string out;
+  for (std::size_t i = 0; i < columns; ++i) out += i < full ? "█" : "░";
+  return out;
+}
+
 void Progress::draw(bool last) {
   if (quiet_) return;
-  const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-  const double rate =
-      seconds > 0 ? static_cast<double>(done_ - std::min(first_, done_)) / seconds : 0;
-  std::array<char, 160> numbers{};
-  if (total_ > 0) {
-    const double left = rate > 0 && total_ > done_ ? static_cast<double>(total_ - done_) / rate : 0;
-    std::snprintf(numbers.data(), numbers.size(), "%llu/%llu %s  %.*f/s  %s %s",
-                  static_cast<unsigned long long>(done_), static_cast<unsigned long long>(total_),
-                  unit_.c_str(), rate < 10 ? 2 : 0, rate, clock_text(last ? seconds : left).c_str(),
-                  last ? "in all" : "left");
-  } else {
-    std::snprintf(numbers.data(), numbers.size(), "%llu %s  %.*f/s  %s",
-                  static_cast<unsigned long long>(done_), unit_.c_str(), rate < 10 ? 2 : 0, rate,
-                  clock_text(seconds).c_str());
-  }
-  std::string line = title_ + "  ";
+  std::string line = numbers(last);
+  const std::string part = last ? std::string() : part_text();
+  if (!part.empty()) line += "  " + part;
   if (terminal_ && total_ > 0) {
-    constexpr int kWidth = 24;
-    const int full = static_cast<int>(static_cast<double>(kWidth) *
-                                      static_cast<double>(std::min(done_, total_)) /
-                                      static_cast<double>(total_));
-    for (int i = 0; i < kWidth; ++i) line += i < full ? "█" : "░";
-    line += "  ";
+    constexpr std::size_t kNarrow = 8, kWide = 24;
+    std::size_t columns = kWide;
+    if (!part.empty()) {  // it needs room
+      const std::size_t used = title_.size() + line.size() + 5;
+      columns = std::clamp(terminal_columns() - std::min(used, terminal_columns()), kNarrow, kWide);
+    }
+    line = bar(columns) + "  " + line;
   }
-  line += numbers.data();
+  line = title_ + "  " + line;
   if (!note_.empty()) line += "  " + note_;
   if (!terminal_) {
     put("neap: " + line + "\n");

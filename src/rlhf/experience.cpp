@@ -99,8 +99,12 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
     const bool stopped = stops.push(response, token);
     return lengths.ends(response) || stopped;
   };
+  if (context.progress != nullptr)
+    context.progress->begin_part(std::string(to_string(generation.phase)), 0, requests.size(),
+                                 "responses");
   options.on_progress = [&](std::size_t ended) {
     if (generation.on_progress) generation.on_progress(ended);
+    if (context.progress != nullptr) context.progress->update_part(ended);
     return true;
   };
   std::vector<rollout::Response> generated;
@@ -165,7 +169,7 @@ TokenLogProbs log_probs_in_phase(Context& context, model::Transformer& model,
                                  const train::Sequences& sequences, spec::PhaseId phase) {
   const spec::Phase& described = *context.recipe.find(phase);
   const Arranged arranged(context, sequences, described);
-  LiveBackend backend(context.job, model, arranged.experience);
+  LiveBackend backend(context.job, model, arranged.experience, {}, context.progress);
   backend.run(described);
   const bridge::HostScope host;
   // Rows beyond a response contain garbage, so they are zeroed.
@@ -183,7 +187,7 @@ at::Tensor scores_of(Context& context, model::Transformer& model, const train::S
                      spec::PhaseId phase) {
   const spec::Phase& described = *context.recipe.find(phase);
   const Arranged arranged(context, sequences, described);
-  LiveBackend backend(context.job, model, arranged.experience);
+  LiveBackend backend(context.job, model, arranged.experience, {}, context.progress);
   run_phase(context.runtime, phase, [&] { backend.run(described); });
   return arranged.restored(backend.scores());
 }

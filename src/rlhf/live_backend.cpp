@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <string>
 #include <utility>
 
 #include "base/status.h"
@@ -11,12 +12,40 @@
 namespace neap::rlhf {
 
 LiveBackend::LiveBackend(const spec::Job& job, model::Transformer& model,
-                         const step::Experience<at::Tensor>& experience, LiveTraining training)
-    : job_(job), model_(model), experience_(experience), training_(std::move(training)) {}
+                         const step::Experience<at::Tensor>& experience, LiveTraining training,
+                         Progress* progress)
+    : job_(job),
+      model_(model),
+      experience_(experience),
+      training_(std::move(training)),
+      progress_(progress) {}
 
 void LiveBackend::run(const spec::Phase& phase) {
   const bridge::NoAutograd no_autograd;
+  if (progress_ != nullptr) begin_progress(phase);
   step::run_phase(*this, phase);
+}
+
+// Of the micro-batches of the whole step's updates, those of the mini-batches before are done.
+void LiveBackend::begin_progress(const spec::Phase& phase) {
+  const std::string name(to_string(phase.id));
+  const auto size = [](auto n) { return static_cast<std::uint64_t>(n); };
+  if (!phase.trains()) {
+    const std::int64_t rows = spec::batching_of(job_, phase).rows;
+    const auto cuts = step::inference_cuts(experience_.sequences, rows);
+    return progress_->begin_part(name, 0, cuts.size(), "micro-batches");
+  }
+  const spec::UpdateShape shape = spec::update_shape(job_, phase.body);
+  const std::int64_t first = training_.updates.first;
+  if (phase.part == spec::TrainPart::kUpdate)
+    return progress_->begin_part(name, size(first), size(shape.updates()), "updates");
+  const step::Cuts cuts = step::update_cuts(shape, experience_.sequences);
+  std::uint64_t done = 0, total = 0;
+  for (std::int64_t update = 0; update < shape.updates(); ++update) {
+    if (update == first) done = total;
+    total += cuts[size(update) % cuts.size()].size();
+  }
+  progress_->begin_part(name, done, total, "micro-batches");
 }
 
 at::Tensor LiveBackend::join(const std::vector<at::Tensor>& parts) {
@@ -32,6 +61,12 @@ void LiveBackend::take_log_probs(const step::LogProbs<at::Tensor>& values) {
   log_probs_.push_back(values.log_probs);
   if (values.entropy.defined()) entropies_.push_back(values.entropy);
   if (values.right.defined()) right_.push_back(values.right);
+  end_micro_batch();
+}
+
+void LiveBackend::take_scores(const at::Tensor& scores) {
+  scores_.push_back(scores);
+  end_micro_batch();
 }
 
 void LiveBackend::generate(const spec::Phase&) {
@@ -45,6 +80,7 @@ step::LossScale LiveBackend::scale(std::int64_t first) {
 
 void LiveBackend::take_numbers(step::LossNumbers numbers) {
   if (training_.take_numbers) training_.take_numbers(std::move(numbers));
+  end_micro_batch();
 }
 
 void LiveBackend::clip_gradients(double norm) {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <vector>
 
+#include "base/progress.h"
 #include "model/transformer.h"
 #include "spec/job.h"
 #include "spec/recipe.h"
@@ -35,9 +36,11 @@ struct LiveTraining {
 class LiveBackend {
  public:
   using Ops = model::AtenOps;
-  /// Everything outlives the backend; `experience` is arranged as the phase takes it.
+  /// Everything outlives the backend; `experience` is arranged as the phase takes it. `progress`, if
+  /// any, shows the micro-batches.
   LiveBackend(const spec::Job& job, model::Transformer& model,
-              const step::Experience<at::Tensor>& experience, LiveTraining training = {});
+              const step::Experience<at::Tensor>& experience, LiveTraining training = {},
+              Progress* progress = nullptr);
 
   /// Runs the body of a phase, which is open.
   void run(const spec::Phase& phase);
@@ -59,7 +62,7 @@ class LiveBackend {
   [[nodiscard]] const step::Weights<at::Tensor>& weights() const { return model_.weights(); }
   [[nodiscard]] const step::Experience<at::Tensor>& experience() const { return experience_; }
   void take_log_probs(const step::LogProbs<at::Tensor>& values);
-  void take_scores(const at::Tensor& scores) { scores_.push_back(scores); }
+  void take_scores(const at::Tensor& scores);
   /// Generation has a scheduler of its own (rollout/generator.h).
   void generate(const spec::Phase& phase);
   [[nodiscard]] const spec::Checkpointing& checkpointing() const {
@@ -80,11 +83,16 @@ class LiveBackend {
 
  private:
   [[nodiscard]] static at::Tensor join(const std::vector<at::Tensor>& parts);
+  void begin_progress(const spec::Phase& phase);
+  void end_micro_batch() {
+    if (progress_ != nullptr) progress_->advance_part();
+  }
 
   const spec::Job& job_;
   model::Transformer& model_;
   const step::Experience<at::Tensor>& experience_;
   LiveTraining training_;
+  Progress* progress_;
   std::vector<at::Tensor> log_probs_, entropies_, right_, scores_;
   double norms_ = 0, learning_rate_ = 0;
   std::int64_t steps_ = 0;

@@ -395,7 +395,10 @@ Validation PpoTrainer::validate(std::int64_t step) {
   };
   std::vector<PromptRow> prompts;
   run_in_step(context_.ranks, [&] { prompts = read_prompts(held_out()); });
+  // The same phases run in steps.
+  if (context_.progress != nullptr) context_.progress->set_stage("validation");
   out.metrics = evaluate(context_, prompts, setup).metrics;
+  if (context_.progress != nullptr) context_.progress->set_stage("");
   return out;
 }
 

@@ -97,6 +97,7 @@ void RewardScorer::describe(const at::Tensor& numbers, Metrics& metrics) {
 std::vector<std::vector<double>> RewardScorer::score_collectively(
     std::span<const reward::Response> responses) {
   std::vector<std::vector<double>> numbers;
+  if (context_.progress != nullptr) context_.progress->begin_part("reward functions");
   run_in_step(context_.ranks, [&] { numbers = value_or_throw(set_.score(responses)); });
   return numbers;
 }

@@ -83,6 +83,7 @@ class Run {
   void open_output();
   void build();
   void resume();
+  void show_progress();
   void loop();
   [[noreturn]] void keep_steps_before(const StepFailure& failure);
   void one_step();
@@ -115,6 +116,7 @@ class Run {
   std::optional<TextContext> texts_;
   std::optional<reward::RewardSet> rewards_;
   std::optional<JobData> data_;
+  std::optional<Progress> progress_;  // of the first rank
   std::optional<Context> context_;
   std::unique_ptr<Trainer> trainer_;
   std::optional<RunOutput> files_;
@@ -142,6 +144,7 @@ Outcome Run::execute() {
   parallel::run_collectively(ranks_, [&] { open_output(); });
   files_->write_phases(runtime_->take_measurements(), step_, nullptr);
   std::optional<InterruptScope> interrupts;  // until the last checkpoint is written
+  show_progress();
   try {
     if (!found_) validate();
     interrupts.emplace(
@@ -153,6 +156,7 @@ Outcome Run::execute() {
   } catch (const StepFailure& e) {
     keep_steps_before(e);
   }
+  if (progress_) progress_->finish();
   if (interrupted_ && step_ < total_steps_) {
     log::warn(format("Interrupted after step {} of {}. The same command resumes from {}.", step_,
                      total_steps_, train::checkpoint_folder(output_.path(), step_).string()));
@@ -383,16 +387,15 @@ void Run::resume() {
       format("Resuming from {}, step {} of {}", found_->folder.string(), step_, total_steps_));
 }
 
+void Run::show_progress() {
+  if (!ranks_.first()) return;
+  progress_.emplace(std::string(to_string(job_.task)), static_cast<std::uint64_t>(total_steps_),
+                    "steps");
+  context_->progress = &*progress_;
+}
+
 void Run::loop() {
-  std::optional<Progress> progress;
-  const auto show = [&] {
-    if (progress) progress->update(static_cast<std::uint64_t>(step_));
-  };
-  if (ranks_.first()) {
-    progress.emplace(std::string(to_string(job_.task)), static_cast<std::uint64_t>(total_steps_),
-                     "steps");
-  }
-  show();
+  if (progress_) progress_->start(static_cast<std::uint64_t>(step_));
   while (step_ < total_steps_ && !stop_.reached()) {
     // A signal may reach one rank first, or only one: all stop after the same step.
     interrupted_ = ranks_.any(InterruptScope::requested());
@@ -400,7 +403,7 @@ void Run::loop() {
     one_step();
     follow_output();
     at_checkpoint([&] { commit_.poll(); });
-    show();
+    if (progress_) progress_->update(static_cast<std::uint64_t>(step_));
     const bool last = step_ == total_steps_;
     const auto due = [&](std::int64_t every) { return every > 0 && step_ % every == 0; };
     if (last || due(job_.trainer.test_freq)) validate();
@@ -486,6 +489,7 @@ void Run::save() {
   const auto start = std::chrono::steady_clock::now();
   files_->sync();
   saved_ = step_;
+  if (progress_) progress_->begin_part("checkpoint");
   if (!ranks_.first()) {
     trainer_->save({});
     return;

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/progress.h"
 #include "bridge/runtime.h"
 #include "parallel/batch_sharder.h"
 #include "parallel/communicator.h"
@@ -38,6 +39,8 @@ struct Context : TextContext {
   reward::RewardSet& rewards;
   /// Optimizer steps of the whole run are a multiple of this many training steps.
   std::int64_t total_steps = 0;
+  /// Shows the phases of a step; null: nothing does.
+  Progress* progress = nullptr;
   /// As the plan divides its updates.
   spec::Recipe recipe = spec::describe(job, runtime.plan().updates);
 

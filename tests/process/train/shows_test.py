@@ -1,11 +1,18 @@
 #!/usr/bin/env python3
 """What `neap train` shows while it trains, and what of it a killed and a resumed run keep. usage: FILE NEAP"""
+import fcntl
 import json
+import os
 import pathlib
+import pty
+import re
 import shutil
 import signal
+import struct
+import subprocess
 import sys
 import tempfile
+import termios
 import unittest
 
 import neap_program
@@ -63,6 +70,42 @@ class Shows(unittest.TestCase):
         self.assertIn("<figcaption>Reward</figcaption><svg", page)
         self.assertIn("Step 4: 32 responses", page)
         self.assertLess(max(map(len, result.stderr.split("all are in out/texts/rollouts.jsonl\n")[1].splitlines()[:6])), 81)
+
+    def on_a_terminal(self, *words):
+        """What a run writes to stderr where that is a terminal of 100 columns."""
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+        process = neap_program.start(NEAP, *words, cwd=self.home, stdout=subprocess.DEVNULL, stderr=slave,
+                                     env=neap_program.environment(NEAP_PROGRESS="on"))
+        os.close(slave)
+        text = b""
+        while True:
+            try:
+                part = os.read(master, 65536)
+            except OSError:  # the program has ended
+                break
+            text += part
+        os.close(master)
+        self.assertEqual(process.wait(), 0, text.decode())
+        return text.decode()
+
+    def test_phases_of_a_step(self):
+        text = self.on_a_terminal(
+            "train", "grpo.toml", *SMALL, "trainer.default_local_dir=out/phases", "trainer.total_training_steps=6",
+            "actor_rollout_ref.actor.use_dynamic_bsz=false", "data.train_batch_size=32", "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
+            "trainer.rollout_freq=-1", "trainer.test_freq=-1")
+        parts = re.findall(r"/6 steps.*?  (validation: )?(\w+) (\d+)/(\d+) (\S+?)\x1b", text)
+        totals = {(stage, name, unit): int(total) for stage, name, _, total, unit in parts}
+        expected = {("", "generate", "responses"): 128, ("", "actor_logp", "micro-batches"): 32, ("", "train_actor", "micro-batches"): 32}
+        for key, total in totals.items():
+            if not key[0]:
+                self.assertEqual(total, expected.get(key), key)
+        self.assertIn(("", "train_actor", "micro-batches"), totals, text)
+        for stage, name, done, total, _ in parts:
+            self.assertLessEqual(int(done), int(total), name)
+        self.assertGreater(len({done for _, name, done, _, _ in parts if name == "train_actor"}), 1, "it moves")
+        self.assertIn("6/6 steps", text)
 
     def test_validation_shows_other_prompts_each_time(self):
         self.grpo("samples", "trainer.total_training_steps=3", "trainer.test_freq=1", "trainer.val_samples=4", "trainer.rollout_freq=-1")

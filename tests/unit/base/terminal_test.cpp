@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <regex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -182,6 +183,68 @@ TEST_F(Terminal, ProgressCountsHours) {
   });
   EXPECT_TRUE(std::regex_search(text, std::regex("/s  [0-9]{2,7}:[0-5][0-9]:[0-5][0-9] left")))
       << text;
+}
+
+TEST_F(Terminal, ProgressShowsThePartUnderWay) {
+  const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(110)); };
+  const std::string text = on_a_terminal(80, [&] {
+    Progress progress("grpo", 20, "steps");
+    progress.start(3);
+    pause();
+    progress.begin_part("generate", 0, 128, "responses");
+    pause();
+    progress.update_part(34);
+    pause();
+    progress.begin_part("train_actor", 7, 16, "micro-batches");
+    progress.advance_part();
+    pause();
+    progress.advance_part();
+    pause();
+    progress.set_stage("validation");
+    progress.begin_part("rewards");
+    pause();
+    progress.set_stage("");
+    progress.update(4);
+  });
+  EXPECT_THAT(text, HasSubstr("3/20 steps  generate 0/128 responses"))
+      << "no rate before a step is done";
+  EXPECT_THAT(text, HasSubstr("generate 34/128 responses"));
+  EXPECT_THAT(text, HasSubstr("train_actor 9/16 micro-batches"));
+  EXPECT_THAT(text, HasSubstr("validation: rewards\x1b"));
+  EXPECT_TRUE(std::regex_search(text, std::regex("4/20 steps  [0-9.]+/s  0:[0-5][0-9] left\x1b")))
+      << "the part ends with its step: " << text;
+}
+
+TEST_F(Terminal, ProgressCountsFromItsStart) {
+  const std::string text = in_a_log([] {
+    Progress progress("grpo", 20, "steps");
+    progress.begin_part("validate");
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    progress.start(10);
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    progress.update(11);
+  });
+  std::smatch rate;
+  ASSERT_TRUE(std::regex_search(text, rate, std::regex("11/20 steps  ([0-9.]+)/s"))) << text;
+  EXPECT_GT(std::stod(rate[1]), 1.7) << "one step in 30 ms; what was before does not count";
+  EXPECT_LT(std::stod(rate[1]), 34);
+}
+
+TEST_F(Terminal, ProgressKeepsItsRateWhileAUnitIsUnderWay) {
+  const std::string text = on_a_terminal(80, [] {
+    Progress progress("grpo", 20, "steps");
+    progress.start(0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(110));
+    progress.update(1);
+    progress.begin_part("generate");
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    progress.update_part(1);
+  });
+  const std::regex shown("1/20 steps  ([0-9.]+)/s");
+  std::set<std::string> rates;
+  for (std::sregex_iterator it(text.begin(), text.end(), shown), end; it != end; ++it)
+    rates.insert((*it)[1]);
+  EXPECT_EQ(rates.size(), 1U) << text;
 }
 
 TEST_F(Terminal, LogLinesPassAboveTheBar) {
