@@ -1,9 +1,11 @@
 #include "report/metrics.h"
 
 #include <chrono>
+#include <cmath>
 
 #include "base/format.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "report/run_folder.h"
 
 namespace neap::report {
@@ -54,8 +56,11 @@ Result<MetricsLogger> MetricsLogger::open(MetricsOptions options) {
 }
 
 Status MetricsLogger::log(std::uint64_t step, const Metrics& metrics) {
-  if (options_.console)
-    log::info(console_line(step, options_.total_steps, metrics, options_.console_keys));
+  if (options_.console) {
+    constexpr std::size_t kLogPrefix = 6;  // "neap: "
+    log::info(console_line(step, options_.total_steps, metrics, options_.console_keys,
+                           terminal_columns() - kLogPrefix));
+  }
   if (lines_) {
     Json fields = Json::object();
     for (const auto& [name, value] : metrics) fields[name] = value;
@@ -83,17 +88,18 @@ Status MetricsLogger::sync() {
 }
 
 std::string console_line(std::uint64_t step, std::uint64_t total_steps, const Metrics& metrics,
-                         const std::vector<std::string>& keys) {
+                         const std::vector<ConsoleKey>& keys, std::size_t columns) {
   std::string line =
       total_steps > 0 ? format("step {}/{}", step, total_steps) : format("step {}", step);
-  const auto add = [&line](const std::string& name, double value) {
-    line += format("  {} {:.4g}", name, value);
-  };
-  if (keys.empty()) {
-    for (const auto& [name, value] : metrics) add(name, value);
-  }
-  for (const std::string& key : keys) {
-    if (const auto found = metrics.find(key); found != metrics.end()) add(key, found->second);
+  for (const ConsoleKey& key : keys) {
+    const auto found = metrics.find(key.metric);
+    if (found == metrics.end()) continue;
+    const double value = found->second;
+    // Three digits, and whole numbers as they are.
+    const bool whole = std::abs(value) >= 1000 && std::abs(value) < 1e6;
+    const std::string text = "  " + key.label + (key.label.empty() ? "" : " ") +
+                             (whole ? format("{:.0f}", value) : format("{:.3g}", value)) + key.unit;
+    if (line.size() + text.size() <= columns) line += text;
   }
   return line;
 }

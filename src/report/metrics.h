@@ -7,6 +7,7 @@
 // Failure   Status; a step that fails to be written (disk full) leaves no torn line behind.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -24,16 +25,24 @@ namespace neap::report {
 /// Names as in verl: "actor/ppo_kl", "timing_s/gen", "perf/max_memory_allocated_gb".
 using Metrics = std::map<std::string, double>;
 
+/// A number of the console's line: "score 0.5", "12.3 s".
+struct ConsoleKey {
+  std::string metric;
+  std::string label;   ///< before the number; may be empty
+  std::string unit{};  ///< behind it
+};
+
 struct MetricsOptions {
   std::filesystem::path folder;  ///< the run's; holds metrics.jsonl and tensorboard/
   bool console = true;
   bool jsonl = true;
   bool tensorboard = true;
-  std::vector<std::string> trackers{};    ///< "wandb", "mlflow" (tracker.h)
-  std::string project, experiment;        ///< of the trackers
-  Json config = Json::object();           ///< what the trackers show of the job
-  std::uint64_t total_steps = 0;          ///< for "step 3/20"; 0: unknown
-  std::vector<std::string> console_keys;  ///< shown on the console, in this order; empty: all
+  std::vector<std::string> trackers{};  ///< "wandb", "mlflow" (tracker.h)
+  std::string project, experiment;      ///< of the trackers
+  Json config = Json::object();         ///< what the trackers show of the job
+  std::uint64_t total_steps = 0;        ///< for "step 3/20"; 0: unknown
+  /// Shown on the console, the most important first: those for which a line has no room are left out.
+  std::vector<ConsoleKey> console_keys;
   /// The step of the checkpoint that the run resumes from (-1: from the start, replacing what a killed
   /// run left). Unset: the run is new, and files of an earlier one are refused.
   std::optional<std::int64_t> resume_step;
@@ -62,9 +71,9 @@ class MetricsLogger {
   std::vector<std::unique_ptr<Tracker>> trackers_;
 };
 
-/// "step 3/20  actor/ppo_kl 0.00123  timing_s/gen 1.5": the console's line.
+/// "step 3/20  12.3 s  score 0.5": the keys that `metrics` has, in at most `columns`.
 [[nodiscard]] std::string console_line(std::uint64_t step, std::uint64_t total_steps,
-                                       const Metrics& metrics,
-                                       const std::vector<std::string>& keys = {});
+                                       const Metrics& metrics, const std::vector<ConsoleKey>& keys,
+                                       std::size_t columns);
 
 }  // namespace neap::report

@@ -2,7 +2,9 @@
 
 #include <cstdio>
 #include <set>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/file.h"
 #include "base/format.h"
@@ -22,16 +24,32 @@ report::MetricsLogger open_metrics(const spec::Job& job, const fs::path& output,
   options.folder = output;
   options.total_steps = static_cast<std::uint64_t>(total_steps);
   options.resume_step = from;
-  options.console_keys = {"train/loss",      "train/accuracy",       "critic/score/mean",
-                          "actor/pg_loss",   "critic/vf_loss",       "actor/reward_kl_penalty",
-                          "actor/entropy",   "response_length/mean", "rewards/accuracies",
-                          "rewards/margins", "timing_s/step"};
+  options.console_keys = {{"timing_s/step", "", " s"},        {"train/loss", "loss"},
+                          {"train/accuracy", "accuracy"},     {"rewards/accuracies", "accuracy"},
+                          {"rewards/margins", "margin"},      {"critic/score/mean", "score"},
+                          {"response_length/mean", "length"}, {"actor/reward_kl_penalty", "kl"},
+                          {"actor/kl_loss", "kl_loss"},       {"actor/entropy", "entropy"},
+                          {"critic/vf_loss", "vf_loss"},      {"actor/pg_loss", "pg_loss"}};
   throw_if_error(report::MetricsLogger::choose_sinks(job.trainer.logger, options));
   options.project = job.trainer.project_name;
   options.experiment = job.trainer.experiment_name;
   spec::Job copy = job;
   options.config = copy.bind().to_json();
   return value_or_throw(report::MetricsLogger::open(options));
+}
+
+// The head and the texts in lines of at most `columns`, the first behind "neap: ".
+std::string in_lines(const std::string& head, const std::vector<std::string>& texts,
+                     std::size_t columns) {
+  std::string out = head;
+  std::size_t used = std::string_view("neap: ").size() + head.size();
+  for (const std::string& text : texts) {
+    const bool fits = used + 2 + text.size() <= columns;
+    if (!fits) used = 0;
+    out += (fits ? "  " : "\n  ") + text;
+    used += 2 + text.size();
+  }
+  return out;
 }
 
 }  // namespace
@@ -111,18 +129,18 @@ void RunOutput::write_rollouts(std::int64_t step, const std::vector<report::Roll
 void RunOutput::write_validation(std::int64_t step, const Validation& result, double seconds) {
   if (!validations_) return;
   Json line = Json::object();
-  std::string text;
+  std::vector<std::string> shown;
   for (const auto& [name, value] : result.metrics) {
     line[name] = value;
     // The rest is in the file.
     const bool detail =
         name.ends_with("/min") || name.ends_with("/max") || name.starts_with("val-aux/");
-    if (!detail) text += format("  {} {:.4g}", name, value);
+    if (!detail) shown.push_back(format("{} {:.4g}", name, value));
   }
   line["timing_s/testing"] = seconds;
   line["samples"] = Json::array();
   for (const report::Rollout& sample : result.samples) line["samples"].push_back(sample.to_json());
-  log::info(format("validation at step {}:{}", step, text));
+  log::info(in_lines(format("validation at step {}:", step), shown, terminal_columns()));
   throw_if_error(validations_->append(static_cast<std::uint64_t>(step), line));
   throw_if_error(metrics_->log_validation(static_cast<std::uint64_t>(step), result.metrics));
 }

@@ -107,6 +107,17 @@ class Shows(unittest.TestCase):
         self.assertGreater(len({done for _, name, done, _, _ in parts if name == "train_actor"}), 1, "it moves")
         self.assertIn("6/6 steps", text)
 
+    def test_lines_fit_a_terminal(self):
+        result = self.grpo("narrow", "trainer.total_training_steps=2", "trainer.rollout_freq=-1", "actor_rollout_ref.actor.use_kl_loss=true")
+        lines = [line for line in result.stderr.splitlines() if line.startswith(("neap: step ", "neap: validation at ", "  val/"))]
+        steps = [line for line in lines if line.startswith("neap: step ")]
+        self.assertEqual(len(steps), 2)
+        self.assertGreater(len(lines), 4)
+        for line in lines:
+            self.assertLess(len(line), 81, line)
+        for word in ("score ", "length ", "entropy ", " s"):
+            self.assertIn(word, steps[1])
+
     def test_validation_shows_other_prompts_each_time(self):
         self.grpo("samples", "trainer.total_training_steps=3", "trainer.test_freq=1", "trainer.val_samples=4", "trainer.rollout_freq=-1")
         rows = read_lines(self.home / "out/samples/validation.jsonl")

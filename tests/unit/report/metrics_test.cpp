@@ -239,10 +239,20 @@ TEST(MetricsLogger, ValidationsGoToTensorBoard) {
 }
 
 TEST(MetricsLogger, ConsoleLine) {
-  const Metrics metrics = {{"actor/ppo_kl", 0.00123456}, {"timing_s/gen", 12.5}, {"z", 1e9}};
-  EXPECT_EQ(console_line(3, 20, metrics),
-            "step 3/20  actor/ppo_kl 0.001235  timing_s/gen 12.5  z 1e+09");
-  EXPECT_EQ(console_line(3, 0, metrics, {"z", "absent"}), "step 3  z 1e+09");
+  const Metrics metrics = {{"actor/ppo_kl", 0.00123456},
+                           {"response_length/mean", 1234.56},
+                           {"timing_s/step", 12.54},
+                           {"z", 1e9}};
+  const std::vector<ConsoleKey> keys = {{"timing_s/step", "", " s"},
+                                        {"absent", "absent"},
+                                        {"response_length/mean", "length"},
+                                        {"actor/ppo_kl", "a label that is too long"},
+                                        {"z", "z"}};
+  EXPECT_EQ(console_line(3, 20, metrics, keys, 80),
+            "step 3/20  12.5 s  length 1235  a label that is too long 0.00123  z 1e+09");
+  // The most important first; what has no room is left out.
+  EXPECT_EQ(console_line(3, 20, metrics, keys, 40), "step 3/20  12.5 s  length 1235  z 1e+09");
+  EXPECT_EQ(console_line(3, 0, metrics, {{"z", "z"}}, 80), "step 3  z 1e+09");
 }
 
 TEST(StepLog, ABrokenLineIsNamed) {
