@@ -227,7 +227,15 @@ void bind_trainer(ConfigTable& t, Job& job) {
   TrainerConfig& r = job.trainer;
   t.bind("trainer.save_lora_base", &r.save_lora_base,
          "With LoRA, checkpoints hold the base's weights, too; false: the adapter, the path of its "
-         "base, and the optimizer.");
+         "base, and the optimizer.")
+      .only({.key = "actor_rollout_ref.model.lora_rank",
+             .holds =
+                 [&job] {
+                   return job.actor_model.lora.rank > 0 ||
+                          (job.has_critic() && job.critic.model.lora.rank > 0);
+                 },
+             .words = "above 0, or critic.model.lora_rank is",
+             .otherwise = "checkpoints hold whole models"});
   t.bind("trainer.max_shard_size", &r.max_shard_size,
          "Weights over this size are saved in several files; at least 1 MB.");
   t.bind("trainer.default_local_dir", &r.default_local_dir,

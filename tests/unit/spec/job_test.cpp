@@ -232,6 +232,12 @@ TEST_F(JobFile, KeysThatAreNotReadAreNamed) {
   EXPECT_TRUE(
       has(error(kPpo, {"actor_rollout_ref.actor.kl_loss_coef=0.1"}), "no KL is in the loss"));
   EXPECT_EQ(error(kPpo, {alpha, "actor_rollout_ref.model.lora_rank=8"}), "ok");
+  const std::string base = "trainer.save_lora_base=true", critic = "critic.model.lora_rank=8";
+  EXPECT_TRUE(has(warnings(kPpo, {base}),
+                  "\"trainer.save_lora_base=true\" on the command line has no "
+                  "effect: actor_rollout_ref.model.lora_rank is 0"));
+  EXPECT_EQ(warnings(kPpo, {base, "actor_rollout_ref.model.lora_rank=8"}), "");
+  EXPECT_EQ(warnings(kPpo, {base, critic}), "");
   // It was switched off.
   EXPECT_TRUE(has(warnings(kPpo, {alpha, "actor_rollout_ref.model.lora_rank=0"}), "has no effect"));
   EXPECT_TRUE(has(warnings(kPpo, {"actor_rollout_ref.actor.kl_loss_coef=0.1",
