@@ -42,10 +42,11 @@ void catch_signal(int number, struct sigaction& before) {
 
 }  // namespace
 
-InterruptScope::InterruptScope(const char* notice) {
+InterruptScope::InterruptScope(const char* notice, InterruptSignals signals) : signals_(signals) {
   g_notice = notice;
   g_first_ns = 0;
   catch_signal(SIGINT, interrupt_);
+  if (signals == InterruptSignals::kInterrupt) return;
   catch_signal(SIGTERM, terminate_);
   (void)::sigaction(SIGHUP, nullptr, &hang_up_);
   if (hang_up_.sa_handler != SIG_IGN) catch_signal(SIGHUP, hang_up_);
@@ -56,6 +57,7 @@ InterruptScope::InterruptScope(const char* notice) {
 
 InterruptScope::~InterruptScope() {
   (void)::sigaction(SIGINT, &interrupt_, nullptr);
+  if (signals_ == InterruptSignals::kInterrupt) return;
   (void)::sigaction(SIGTERM, &terminate_, nullptr);
   (void)::sigaction(SIGHUP, &hang_up_, nullptr);
   (void)::sigaction(SIGPIPE, &pipe_, nullptr);

@@ -8,15 +8,21 @@
 #pragma once
 
 #include <csignal>
+#include <cstdint>
 
 namespace neap {
+
+enum class InterruptSignals : std::uint8_t {
+  kAll,
+  kInterrupt  ///< SIGINT; the others and closed pipes end the process as ever
+};
 
 /// Catches the signals while it lives. A closed pipe of stdout or stderr does not end the process meanwhile: a reader that
 /// the same Ctrl-C has ended must not cost what the process is about to save.
 class InterruptScope {
  public:
   /// `notice` is written to stderr at the first signal; it stays valid.
-  explicit InterruptScope(const char* notice);
+  explicit InterruptScope(const char* notice, InterruptSignals signals = InterruptSignals::kAll);
   InterruptScope(const InterruptScope&) = delete;
   InterruptScope& operator=(const InterruptScope&) = delete;
   ~InterruptScope();
@@ -24,6 +30,7 @@ class InterruptScope {
   [[nodiscard]] static bool requested();
 
  private:
+  InterruptSignals signals_;
   struct sigaction interrupt_ {
   }, terminate_{}, hang_up_{}, pipe_{};
 };

@@ -1,7 +1,7 @@
 // neap generate: text from a checkpoint.
-#include <ATen/ATen.h>
-#include <c10/util/Exception.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <map>
@@ -14,15 +14,12 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/random.h"
-#include "bridge/run_device.h"
+#include "cli/chat_session.h"
 #include "cli/checkpoint_path.h"
 #include "cli/command.h"
 #include "cli/prompt_source.h"
-#include "model/model_reader.h"
-#include "model/text_tokens.h"
-#include "model/tokenizer.h"
-#include "model/transformer.h"
-#include "rollout/generator.h"
+#include "cli/sampling_settings.h"
+#include "cli/text_model.h"
 #include "rollout/stop_strings.h"
 
 namespace neap::cli {
@@ -32,14 +29,16 @@ namespace {
 constexpr std::int64_t kTextsPerPart = 1024, kBatchesPerPart = 16;
 constexpr Bytes kMostPartBytes = 64_MiB;  // of prompts
 
+// Of a text and of a reply, where nothing else limits them.
+constexpr std::int64_t kNewTokens = 64, kReplyTokens = 1024;
+
 struct GenerateSettings {
   PromptOptions prompts;
-  std::vector<std::string> stop;
+  SamplingFlags sampling;
   bool json = false;
-  std::int64_t max_new_tokens = 64, batch = 16, n = 1, max_num_batched_tokens = 8192;
+  std::int64_t batch = 16, n = 1, max_num_batched_tokens = 8192;
   std::uint64_t seed = 1, skip = 0;
-  step::SamplingOptions sampling;
-  spec::Job job;  // of which only the device counts
+  spec::DeviceConfig device;
 };
 
 // CLI11 takes "-1" for the largest unsigned number.
@@ -65,10 +64,11 @@ class GenerateCommand final : public Command {
                    "list of messages "
                    "for the chat template");
     app.add_flag("--chat", settings_.prompts.chat,
-                 "texts are a user's message, put into the chat template");
-    app.add_option("--max-new-tokens", settings_.max_new_tokens, "longest text")
-        ->check(CLI::Range(1, 1 << 20))
-        ->capture_default_str();
+                 "texts are a user's message, put into the chat template; without prompts a "
+                 "conversation: lines of standard input are messages");
+    app.add_option("--max-new-tokens", settings_.sampling.max_new_tokens,
+                   "longest text; else the checkpoint's max_new_tokens or max_length, else 64")
+        ->check(CLI::Range(1, 1 << 20));
     app.add_option("--n", settings_.n, "texts for each prompt")
         ->check(CLI::Range(1, 1 << 20))
         ->capture_default_str();
@@ -86,16 +86,16 @@ class GenerateCommand final : public Command {
                    "tokens of prompts that one pass prefills")
         ->check(CLI::Range(1, 1 << 30))
         ->capture_default_str();
-    app.add_option("--device", settings_.job.device.kind, "auto, cuda or host")
+    app.add_option("--device", settings_.device.kind, "auto, cuda or host")
         ->check(CLI::IsMember({"auto", "cuda", "host"}))
         ->capture_default_str();
-    app.add_option("--dtype", settings_.job.device.dtype,
+    app.add_option("--dtype", settings_.device.dtype,
                    "of weights and cache; auto: bfloat16 on cuda, float32 on the host")
         ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
         ->capture_default_str();
     app.add_flag("--json", settings_.json,
                  "one JSON object a line: prompt, sample, text, tokens, log_probs, and "
-                 "finish_reason: \"stop\", or \"length\" where --max-new-tokens cut it");
+                 "finish_reason: \"stop\", or \"length\" where it was cut");
     app.footer(
         "Texts are printed in the order of the prompts, each as soon as it and those before it "
         "have "
@@ -106,102 +106,88 @@ class GenerateCommand final : public Command {
 
  private:
   void declare_sampling(CLI::App& app);
+  [[nodiscard]] bool is_conversation() const;
+  void converse(TextModel& model) const;
+
   std::string path_, adapter_;
   bool stdin_ = false;
   GenerateSettings settings_;
 };
 
 void GenerateCommand::declare_sampling(CLI::App& app) {
-  const auto number = [&](const char* name, double& value, const CLI::Range& range,
-                          const char* what) {
-    app.add_option(name, value, what)->check(range)->capture_default_str();
-  };
-  number("--temperature", settings_.sampling.temperature, CLI::Range(0.0, 100.0),
-         "0 takes the likeliest token");
-  number("--top-p", settings_.sampling.top_p, CLI::Range(0.0, 1.0),
-         "mass of the likeliest tokens to draw from");
-  app.add_option("--top-k", settings_.sampling.top_k,
-                 "number of likeliest tokens to draw from; -1: all")
-      ->check(CLI::Range(-1, 1 << 30))
+  SamplingFlags& s = settings_.sampling;
+  app.add_option("--temperature", s.temperature,
+                 "0 takes the likeliest token; these five: else as generation_config.json of the "
+                 "checkpoint says, or transformers' default")
+      ->check(CLI::Range(0.0, 100.0));
+  app.add_option("--top-p", s.top_p, "mass of the likeliest tokens to draw from")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--top-k", s.top_k, "number of likeliest tokens to draw from; 0 or -1: all")
+      ->check(CLI::Range(-1, 1 << 30));
+  app.add_option("--min-p", s.min_p,
+                 "drops tokens under this share of the likeliest one's probability")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--repetition-penalty", s.repetition_penalty,
+                 "divides positive logits of tokens that were there, multiplies negative ones; 1: "
+                 "off")
+      ->check(CLI::Range(1e-6, 100.0));
+  app.add_option("--presence-penalty", s.presence_penalty,
+                 "subtracted from logits of tokens in the text so far")
+      ->check(CLI::Range(-100.0, 100.0))
       ->capture_default_str();
-  number("--min-p", settings_.sampling.min_p, CLI::Range(0.0, 1.0),
-         "drops tokens under this share of the likeliest one's probability");
-  number("--repetition-penalty", settings_.sampling.repetition_penalty, CLI::Range(1e-6, 100.0),
-         "divides positive logits of tokens that were there, multiplies negative ones; 1: off");
-  number("--presence-penalty", settings_.sampling.presence_penalty, CLI::Range(-100.0, 100.0),
-         "subtracted from logits of tokens in the text so far");
-  number("--frequency-penalty", settings_.sampling.frequency_penalty, CLI::Range(-100.0, 100.0),
-         "the same, for each time that the token is there");
-  app.add_option("--stop", settings_.stop, "a text that ends the answer; may be repeated");
+  app.add_option("--frequency-penalty", s.frequency_penalty,
+                 "the same, for each time that the token is there")
+      ->check(CLI::Range(-100.0, 100.0))
+      ->capture_default_str();
+  app.add_option("--stop", s.stop, "a text that ends the answer; may be repeated");
 }
 
-// The checkpoint on its device, with a cache that grows to what a part needs.
-class Network {
- public:
-  Network(const spec::ModelFiles& files, const spec::Architecture& shape,
-          const bridge::RunDevice& device);
+void show_settings(const SamplingSettings& sampling, const spec::GenerationConfig& config,
+                   const GenerateSettings& settings) {
+  if (!config.unsupported.empty()) {
+    std::string keys;
+    for (const std::string& key : config.unsupported) keys += (keys.empty() ? "" : ", ") + key;
+    log::warn(format("{}: not supported, and ignored: {}", spec::kGenerationConfig, keys));
+  }
+  if (sampling.is_greedy() && settings.n > 1)
+    log::warn(
+        format("The {} texts of a prompt are the same: decoding is greedy; --temperature 1 "
+               "samples",
+               settings.n));
+  if (!settings.json) log::info(format("Settings: {}", sampling.text()));
+}
 
-  [[nodiscard]] model::Transformer& transformer() { return *transformer_; }
-  [[nodiscard]] model::KvCache& cache(std::int64_t batch, std::int64_t tokens);
+// A prompt for people: a conversation as its messages.
+std::string prompt_text(const Json& prompt) {
+  if (prompt.is_string()) return prompt.get<std::string>();
+  std::string out;
+  for (const Json& message : prompt) {
+    const Json content = message.value("content", Json());
+    out += format("{}{}: {}", out.empty() ? "" : "\n", message.value("role", std::string()),
+                  content.is_string() ? content.get<std::string>() : content.dump());
+  }
+  return out;
+}
 
- private:
-  template <class Make>
-  auto on_device(const char* what, Bytes bytes, const Make& make) const;
-
-  spec::Architecture shape_;
-  at::TensorOptions options_;
-  std::optional<model::Transformer> transformer_;
-  at::Tensor cells_;  // of the largest cache so far
-  model::KvCache cache_;
+// Which text of which prompt, both counted from 0.
+struct Place {
+  std::uint64_t prompt = 0, sample = 0;
 };
-
-template <class Make>
-auto Network::on_device(const char* what, Bytes bytes, const Make& make) const {
-  try {
-    return make();
-  } catch (const c10::OutOfMemoryError&) {
-    throw Error(ErrorCode::kOutOfDeviceMemory,
-                format("{} of {} do not fit into the device's memory", what, bytes));
-  }
-}
-
-Network::Network(const spec::ModelFiles& files, const spec::Architecture& shape,
-                 const bridge::RunDevice& device)
-    : shape_(shape), options_(at::TensorOptions().device(device.torch).dtype(device.dtype)) {
-  const std::vector<spec::FlatUnit> units = spec::flat_layout(shape, spec::Head::kLanguageModel);
-  std::int64_t elements = 0;
-  for (const spec::FlatUnit& unit : units) elements += unit.elements;
-  const auto width = static_cast<std::int64_t>(c10::elementSize(device.dtype));
-  std::vector<at::Tensor> flat;
-  on_device("Weights", Bytes(elements * width), [&] {
-    for (const spec::FlatUnit& unit : units) flat.push_back(at::zeros({unit.elements}, options_));
-  });
-  model::ModelReader(files, shape, spec::Head::kLanguageModel).read(0, flat);
-  transformer_.emplace(shape, spec::Head::kLanguageModel, model::FlatTensors{flat, {}});
-}
-
-model::KvCache& Network::cache(std::int64_t batch, std::int64_t tokens) {
-  const std::int64_t elements = model::KvCache::elements(shape_, batch, tokens);
-  cache_ = {};
-  if (!cells_.defined() || cells_.numel() < elements) {
-    cells_ = at::Tensor();
-    const Bytes bytes(elements * static_cast<std::int64_t>(options_.dtype().itemsize()));
-    cells_ = on_device("Keys and values", bytes, [&] { return at::zeros({elements}, options_); });
-  }
-  cache_ = model::KvCache::over(cells_, shape_, batch, tokens);
-  return cache_;
-}
 
 // Texts in the order of the prompts, whichever end first.
 class Output {
  public:
-  /// The first text is number `first`.
-  Output(const model::Tokenizer& tokenizer, bool json, std::uint64_t first)
-      : tokenizer_(tokenizer), json_(json), next_(first) {}
+  Output(const model::Tokenizer& tokenizer, const GenerateSettings& settings)
+      : tokenizer_(tokenizer), settings_(settings), next_(settings.skip) {}
 
-  /// Writes what has ended, up to the first text that has not.
-  void add(std::uint64_t text, std::string line) {
-    ended_.emplace(text, std::move(line));
+  /// Writes what has ended, up to the first text that has not. `cut`: at its longest length.
+  void add(const Request& request, Place place, const rollout::Response& response, bool cut) {
+    if (cut) ++truncated_;
+    const std::string text = tokenizer_.decode(response.tokens);
+    const auto n = static_cast<std::uint64_t>(settings_.n);
+    ended_.emplace(place.prompt * n + place.sample,
+                   settings_.json ? line(request, place, response, cut, text)
+                                  : block(request, place, response, cut, text));
     std::string lines;
     while (!ended_.empty() && ended_.begin()->first == next_) {
       lines += ended_.begin()->second;
@@ -210,33 +196,44 @@ class Output {
     }
     throw_if_error(write_output(lines));
   }
-  [[nodiscard]] std::string line(const Request& request, std::uint64_t sample,
-                                 const rollout::Response& response);
   [[nodiscard]] std::uint64_t truncated() const { return truncated_; }
 
  private:
+  [[nodiscard]] static std::string line(const Request& request, Place place,
+                                        const rollout::Response& response, bool cut,
+                                        const std::string& text);
+  [[nodiscard]] std::string block(const Request& request, Place place,
+                                  const rollout::Response& response, bool cut,
+                                  const std::string& text) const;
+
   const model::Tokenizer& tokenizer_;
-  bool json_;
+  const GenerateSettings& settings_;
   std::uint64_t next_, truncated_ = 0;
   std::map<std::uint64_t, std::string> ended_;
 };
 
-std::string Output::line(const Request& request, std::uint64_t sample,
-                         const rollout::Response& response) {
-  const std::string text = tokenizer_.decode(response.tokens);
-  if (!response.ended) ++truncated_;
-  if (!json_) {
-    const bool starts = request.prompt.is_string();
-    return (starts ? request.prompt.get<std::string>() + text : text) + "\n";
-  }
+std::string Output::line(const Request& request, Place place, const rollout::Response& response,
+                         bool cut, const std::string& text) {
   Json out = Json::object();
   out["prompt"] = request.prompt;
-  out["sample"] = sample;
+  out["sample"] = place.sample;
   out["text"] = text;
   out["tokens"] = response.tokens;
   out["log_probs"] = response.log_probs;
-  out["finish_reason"] = response.ended ? "stop" : "length";
+  out["finish_reason"] = cut ? "length" : "stop";
   return out.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+// The prompt before its first text.
+std::string Output::block(const Request& request, Place place, const rollout::Response& response,
+                          bool cut, const std::string& text) const {
+  const auto n = static_cast<std::uint64_t>(settings_.n);
+  std::string out;
+  if (place.sample == 0 || place.prompt * n + place.sample == settings_.skip)
+    out = format("=== prompt {}\n{}\n", place.prompt + 1, prompt_text(request.prompt));
+  const std::string of = n > 1 ? format(" {} of {}", place.sample + 1, n) : std::string();
+  return out + format("--- text{}: {} tokens{}\n{}\n", of, response.tokens.size(),
+                      cut ? ", cut" : "", text);
 }
 
 // Some of the prompts.
@@ -248,43 +245,32 @@ struct Part {
 
 class Generate {
  public:
-  Generate(const GenerateSettings& settings, spec::ModelFiles files);
+  Generate(const GenerateSettings& settings, TextModel& model);
   void run();
 
  private:
   [[nodiscard]] Part read_part();
-  void check(const Request& request) const;
-  void respond(Network& network, const Part& part, Progress& progress);
-  void respond(Network& network, const Part& part, const std::vector<std::uint64_t>& texts,
-               Progress& progress);
+  [[nodiscard]] std::int64_t most_new_tokens(const Request& request) const {
+    return sampling_.most_new_tokens(std::ssize(request.tokens), model_.shape().longest_sequence(),
+                                     request.where);
+  }
+  void respond(const Part& part, Progress& progress);
+  void respond(const Part& part, const std::vector<std::uint64_t>& texts, Progress& progress);
 
   const GenerateSettings& settings_;
-  spec::ModelFiles files_;
-  spec::Architecture shape_;
-  model::Tokenizer tokenizer_;
-  model::TextTokens text_;
+  TextModel& model_;
+  SamplingSettings sampling_;
   PromptSource source_;
   Output output_;
   std::uint64_t prompts_ = 0;  // that were read
 };
 
-Generate::Generate(const GenerateSettings& settings, spec::ModelFiles files)
+Generate::Generate(const GenerateSettings& settings, TextModel& model)
     : settings_(settings),
-      files_(std::move(files)),
-      shape_(value_or_throw(spec::Architecture::from_folder(files_.base))),
-      tokenizer_(model::Tokenizer::from_folder(files_.tokenizer())),
-      text_(model::text_tokens(files_.base, shape_, tokenizer_)),
-      source_(settings.prompts, tokenizer_),
-      output_(tokenizer_, settings.json, settings.skip) {}
-
-void Generate::check(const Request& request) const {
-  const std::int64_t tokens = std::ssize(request.tokens);
-  if (tokens + settings_.max_new_tokens <= shape_.longest_sequence()) return;
-  throw Error(ErrorCode::kInvalidArgument,
-              format("{}: the prompt has {} tokens; with --max-new-tokens {} that is over the "
-                     "model's {} positions",
-                     request.where, tokens, settings_.max_new_tokens, shape_.longest_sequence()));
-}
+      model_(model),
+      sampling_(settings.sampling, model.config(), kNewTokens),
+      source_(settings.prompts, model.tokenizer()),
+      output_(model.tokenizer(), settings) {}
 
 Part Generate::read_part() {
   Part part;
@@ -295,7 +281,7 @@ Part Generate::read_part() {
     Request request;
     part.last = !source_.next(request);
     if (part.last) break;
-    check(request);
+    (void)most_new_tokens(request);  // fails before a text is made
     if (++prompts_ * n <= settings_.skip) continue;
     if (part.requests.empty()) part.first = prompts_ - 1;
     bytes += Bytes(request.tokens.size() * sizeof(model::TokenId));
@@ -305,50 +291,51 @@ Part Generate::read_part() {
 }
 
 // Texts whose lengths turn positions differently are generated apart, so that none depends on the others.
-void Generate::respond(Network& network, const Part& part, Progress& progress) {
+void Generate::respond(const Part& part, Progress& progress) {
   const auto n = static_cast<std::uint64_t>(settings_.n);
   const std::uint64_t begin = std::max(part.first * n, settings_.skip);
+  const spec::Architecture& shape = model_.shape();
   std::map<std::int64_t, std::vector<std::uint64_t>> alike;
   for (std::uint64_t text = begin; text < (part.first + part.requests.size()) * n; ++text) {
-    const std::int64_t length =
-        std::ssize(part.requests[text / n - part.first].tokens) + settings_.max_new_tokens;
-    alike[std::max(spec::least_alike(shape_.rotary, length),
-                   spec::least_alike(shape_.sliding_rotary, length))]
+    const Request& request = part.requests[text / n - part.first];
+    const std::int64_t length = std::ssize(request.tokens) + most_new_tokens(request);
+    alike[std::max(spec::least_alike(shape.rotary, length),
+                   spec::least_alike(shape.sliding_rotary, length))]
         .push_back(text);
   }
-  for (const auto& [length, texts] : alike) respond(network, part, texts, progress);
+  for (const auto& [length, texts] : alike) respond(part, texts, progress);
 }
 
-void Generate::respond(Network& network, const Part& part, const std::vector<std::uint64_t>& texts,
+void Generate::respond(const Part& part, const std::vector<std::uint64_t>& texts,
                        Progress& progress) {
   const auto n = static_cast<std::uint64_t>(settings_.n);
+  const auto request_of = [&](std::uint64_t text) -> const Request& {
+    return part.requests[text / n - part.first];
+  };
   rollout::GenerateOptions options;
-  options.sampling = settings_.sampling;
+  options.sampling = sampling_.sampling();
   options.sampling.log_probs = settings_.json;
-  options.max_new_tokens = settings_.max_new_tokens;
-  options.eos_token_ids = text_.ends;
-  options.pad_token_id = text_.pad;
   std::vector<rollout::Prompt> prompts;
+  std::vector<std::int64_t> left;  // new tokens of each text
   for (const std::uint64_t text : texts) {
-    prompts.push_back({part.requests[text / n - part.first].tokens,
-                       random_key({settings_.seed, text / n, text % n})});
-    options.prompt_width = std::max(options.prompt_width, std::ssize(prompts.back().tokens));
+    prompts.push_back({request_of(text).tokens, random_key({settings_.seed, text / n, text % n})});
+    left.push_back(most_new_tokens(request_of(text)));
+    options.max_new_tokens = std::max(options.max_new_tokens, left.back());
   }
-  const std::int64_t batch = std::min(settings_.batch, std::ssize(prompts));
-  options.prefill =
-      spec::prefill_shape(batch, options.prompt_width, settings_.max_num_batched_tokens);
-  rollout::StopStrings stops(tokenizer_, settings_.stop);
+  rollout::StopStrings stops(model_.tokenizer(), sampling_.stop());
+  std::vector<bool> cut(texts.size(), false);  // before options.max_new_tokens
   options.stops = [&](std::size_t response, std::int64_t token) {
-    return stops.push(response, token);
+    if (stops.push(response, token)) return true;
+    const bool last = --left[response] == 0;
+    cut[response] = last;
+    return last;
   };
   options.on_response = [&](std::size_t response, const rollout::Response& r) {
     const std::uint64_t text = texts[response];
-    output_.add(text, output_.line(part.requests[text / n - part.first], text % n, r));
+    output_.add(request_of(text), {text / n, text % n}, r, cut[response]);
     progress.add(1);
   };
-  (void)rollout::generate(network.transformer(),
-                          network.cache(batch, options.prompt_width + options.max_new_tokens),
-                          prompts, options);
+  (void)model_.generate(prompts, settings_.batch, settings_.max_num_batched_tokens, options);
 }
 
 void Generate::run() {
@@ -357,15 +344,15 @@ void Generate::run() {
     throw Error(ErrorCode::kInvalidArgument,
                 source_.empty_lines() > 0
                     ? "There is no prompt: all lines of standard input are empty"
-                    : "There is no prompt: give --prompt TEXT, --stdin or --input FILE");
+                    : "There is no prompt: give --prompt TEXT, --stdin or --input FILE, or --chat "
+                      "for a conversation");
   if (part.requests.empty()) return;
-  const spec::DeviceConfig& device = settings_.job.device;
-  Network network(files_, shape_,
-                  bridge::open_device(settings_.job, bridge::choose_run_device(device)));
+  show_settings(sampling_, model_.config(), settings_);
+  model_.load(settings_.device);
   const std::uint64_t texts = prompts_ * static_cast<std::uint64_t>(settings_.n);
   Progress progress("generate", part.last ? texts - settings_.skip : 0, "texts");
   while (!part.requests.empty()) {
-    respond(network, part, progress);
+    respond(part, progress);
     if (part.last) break;
     part = read_part();
   }
@@ -373,13 +360,36 @@ void Generate::run() {
   if (source_.empty_lines() > 0)
     log::warn(format("{} empty lines of standard input were skipped", source_.empty_lines()));
   if (output_.truncated() > 0)
-    log::info(format("{} texts were cut at --max-new-tokens {}", output_.truncated(),
-                     settings_.max_new_tokens));
+    log::info(format("{} texts were cut at their longest length; --max-new-tokens sets it",
+                     output_.truncated()));
+}
+
+bool GenerateCommand::is_conversation() const {
+  const PromptOptions& prompts = settings_.prompts;
+  return prompts.chat && !stdin_ && prompts.texts.empty() && prompts.file.empty();
+}
+
+void GenerateCommand::converse(TextModel& model) const {
+  if (settings_.json || settings_.n != 1 || settings_.skip != 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "--chat without a prompt is a conversation, which has no --json, --n and --skip");
+  const SamplingSettings sampling(settings_.sampling, model.config(), kReplyTokens);
+  ChatOptions options{settings_.seed, settings_.max_num_batched_tokens};
+  options.ask = ::isatty(STDIN_FILENO) == 1;
+  show_settings(sampling, model.config(), settings_);
+  model.load(settings_.device);
+  if (options.ask) log::info("Ctrl-C stops a reply, Ctrl-D ends the conversation");
+  run_chat(model, sampling, options, std::cin);
 }
 
 int GenerateCommand::run() {
+  TextModel model(model_files(path_, adapter_));
+  if (is_conversation()) {
+    converse(model);
+    return 0;
+  }
   if (stdin_) settings_.prompts.lines = &std::cin;
-  Generate(settings_, model_files(path_, adapter_)).run();
+  Generate(settings_, model).run();
   return 0;
 }
 

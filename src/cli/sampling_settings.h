@@ -1,0 +1,57 @@
+// How `neap generate` samples: by the options of the command line, then the checkpoint's
+// generation_config.json, then the defaults of transformers.
+//
+// Threads   values.   Failure   neap::Error.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rollout/generator.h"
+#include "spec/generation_config.h"
+
+namespace neap::cli {
+
+/// Options of the command line; those that are not given are unset.
+struct SamplingFlags {
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
+  std::optional<std::int64_t> top_k, max_new_tokens;
+  double presence_penalty = 0, frequency_penalty = 0;
+  std::vector<std::string> stop;
+};
+
+class SamplingSettings {
+ public:
+  /// `file` outlives the settings. `new_tokens`: the most where neither options nor file limit them.
+  SamplingSettings(const SamplingFlags& flags, const spec::GenerationConfig& file,
+                   std::int64_t new_tokens);
+
+  [[nodiscard]] const step::SamplingOptions& sampling() const { return sampling_; }
+  [[nodiscard]] const std::vector<std::string>& stop() const { return stop_; }
+  [[nodiscard]] bool is_greedy() const { return sampling_.temperature == 0; }
+  /// The most tokens of a text behind a prompt, in a model with so many positions. An error that names
+  /// the prompt by `where` if there is no room.
+  [[nodiscard]] std::int64_t most_new_tokens(std::int64_t prompt_tokens, std::int64_t positions,
+                                             const std::string& where) const;
+  /// "do_sample true, top_p 0.8 (generation_config.json); top_k 50 (default)": what has an effect.
+  [[nodiscard]] std::string text() const;
+
+ private:
+  enum class Source : std::uint8_t { kFile, kOption, kDefault };
+  template <class T>
+  T choose(const char* key, const std::optional<T>& flag, T in_file, T neutral);
+  void choose_length(const SamplingFlags& flags, std::int64_t new_tokens);
+  void note(Source source, const char* key, const std::string& value);
+
+  const spec::GenerationConfig& file_;
+  step::SamplingOptions sampling_;
+  std::vector<std::string> stop_;
+  std::int64_t new_tokens_ = 0;                 // the most
+  bool by_option_ = false;                      // these tokens
+  std::optional<std::int64_t> length_;          // of prompt and text, in their place
+  std::vector<std::string> notes_{"", "", ""};  // by source
+};
+
+}  // namespace neap::cli

@@ -1,0 +1,82 @@
+#include "cli/text_model.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/format.h"
+#include "base/status.h"
+#include "model/model_reader.h"
+
+namespace neap::cli {
+namespace {
+
+template <class Make>
+auto on_device(const std::string& what, Bytes bytes, const Make& make) {
+  try {
+    return make();
+  } catch (const c10::OutOfMemoryError&) {
+    throw Error(ErrorCode::kOutOfDeviceMemory,
+                format("{} of {} do not fit into the device's memory", what, bytes));
+  }
+}
+
+}  // namespace
+
+TextModel::TextModel(spec::ModelFiles files)
+    : files_(std::move(files)),
+      shape_(value_or_throw(spec::Architecture::from_folder(files_.base))),
+      config_(value_or_throw(spec::GenerationConfig::from_folder(files_.base))),
+      tokenizer_(model::Tokenizer::from_folder(files_.tokenizer())),
+      text_(model::text_tokens(files_.base, shape_, tokenizer_)) {}
+
+void TextModel::load(const spec::DeviceConfig& config) {
+  spec::Job job;
+  job.device = config;
+  const bridge::RunDevice device = bridge::open_device(job, bridge::choose_run_device(config));
+  options_ = at::TensorOptions().device(device.torch).dtype(device.dtype);
+  const std::vector<spec::FlatUnit> units = spec::flat_layout(shape_, spec::Head::kLanguageModel);
+  std::int64_t elements = 0;
+  for (const spec::FlatUnit& unit : units) elements += unit.elements;
+  const std::uint64_t width = c10::elementSize(device.dtype);
+  std::vector<at::Tensor> flat;
+  on_device("Weights", Bytes(static_cast<std::uint64_t>(elements) * width), [&] {
+    for (const spec::FlatUnit& unit : units) flat.push_back(at::zeros({unit.elements}, options_));
+  });
+  model::ModelReader(files_, shape_, spec::Head::kLanguageModel).read(0, flat);
+  transformer_.emplace(shape_, spec::Head::kLanguageModel, model::FlatTensors{flat, {}});
+}
+
+model::KvCache& TextModel::cache(std::int64_t batch, std::int64_t tokens) {
+  const std::int64_t elements = model::KvCache::elements(shape_, batch, tokens);
+  cache_ = {};
+  if (!cells_.defined() || cells_.numel() < elements) {
+    cells_ = at::Tensor();
+    const Bytes bytes(static_cast<std::uint64_t>(elements) * options_.dtype().itemsize());
+    const std::string what =
+        format("Keys and values of {} texts with {} tokens (--batch-size, --max-new-tokens)", batch,
+               tokens);
+    cells_ = on_device(what, bytes, [&] { return at::zeros({elements}, options_); });
+  }
+  cache_ = model::KvCache::over(cells_, shape_, batch, tokens);
+  return cache_;
+}
+
+std::vector<rollout::Response> TextModel::generate(const std::vector<rollout::Prompt>& prompts,
+                                                   std::int64_t batch, std::int64_t prefill_tokens,
+                                                   rollout::GenerateOptions options) {
+  options.eos_token_ids = text_.ends;
+  options.pad_token_id = text_.pad;
+  options.prompt_width = 0;
+  for (const rollout::Prompt& prompt : prompts)
+    options.prompt_width = std::max(options.prompt_width, std::ssize(prompt.tokens));
+  const std::int64_t rows = std::min(batch, std::ssize(prompts));
+  options.prefill = spec::prefill_shape(rows, options.prompt_width, prefill_tokens);
+  return rollout::generate(
+      *transformer_, cache(rows, options.prompt_width + options.max_new_tokens), prompts, options);
+}
+
+}  // namespace neap::cli

@@ -1,0 +1,56 @@
+// A checkpoint that writes text: its tokenizer, its weights on a device, and a KV cache that grows to
+// what a call needs.
+//
+// Threads   one at a time.   Failure   neap::Error.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "bridge/run_device.h"
+#include "model/text_tokens.h"
+#include "model/tokenizer.h"
+#include "model/transformer.h"
+#include "rollout/generator.h"
+#include "spec/adapter_config.h"
+#include "spec/generation_config.h"
+#include "spec/job.h"
+
+namespace neap::cli {
+
+class TextModel {
+ public:
+  /// Reads everything but the weights.
+  explicit TextModel(spec::ModelFiles files);
+  /// Reads the weights, before the first text.
+  void load(const spec::DeviceConfig& device);
+
+  [[nodiscard]] const spec::Architecture& shape() const { return shape_; }
+  [[nodiscard]] const model::Tokenizer& tokenizer() const { return tokenizer_; }
+  [[nodiscard]] const spec::GenerationConfig& config() const { return config_; }
+
+  /// One response a prompt, `batch` at a time, with prompts prefilled `prefill_tokens` at a time. Of the
+  /// options it sets what follows from the model and the prompts.
+  [[nodiscard]] std::vector<rollout::Response> generate(const std::vector<rollout::Prompt>& prompts,
+                                                        std::int64_t batch,
+                                                        std::int64_t prefill_tokens,
+                                                        rollout::GenerateOptions options);
+
+ private:
+  [[nodiscard]] model::KvCache& cache(std::int64_t batch, std::int64_t tokens);
+
+  spec::ModelFiles files_;
+  spec::Architecture shape_;
+  spec::GenerationConfig config_;
+  model::Tokenizer tokenizer_;
+  model::TextTokens text_;
+  at::TensorOptions options_;
+  std::optional<model::Transformer> transformer_;
+  at::Tensor cells_;  // of the largest cache so far
+  model::KvCache cache_;
+};
+
+}  // namespace neap::cli
