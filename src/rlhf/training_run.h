@@ -1,0 +1,116 @@
+// One training run: what comes before its first step (training_start.cpp), its steps and checkpoints
+// (training_steps.cpp), and the order of it all (run.cpp).
+//
+// Threads   one at a time.   Failure   as rlhf::run.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/json.h"
+#include "base/progress.h"
+#include "base/status.h"
+#include "bridge/runtime.h"
+#include "model/tokenizer.h"
+#include "rlhf/best_checkpoint.h"
+#include "rlhf/job_data.h"
+#include "rlhf/output_folder.h"
+#include "rlhf/run.h"
+#include "rlhf/run_output.h"
+#include "rlhf/stop_target.h"
+#include "rlhf/trainer.h"
+#include "trace/recorder.h"
+#include "train/checkpoint.h"
+#include "train/checkpoint_files.h"
+
+namespace neap::rlhf {
+
+class TrainingRun {
+ public:
+  TrainingRun(const spec::Job& job, const plan::DeviceChoice& device, parallel::Communicator& ranks)
+      : job_(job),
+        device_(device),
+        ranks_(ranks),
+        output_(job.output_folder()),
+        folders_{output_.path(), ranks.first()
+                                     ? output_.path()
+                                     : output_.path() / "ranks" / std::to_string(ranks.rank())} {}
+
+  TrainingRun(const TrainingRun&) = delete;
+  TrainingRun& operator=(const TrainingRun&) = delete;
+  ~TrainingRun() {
+    std::error_code ignored;
+    if (recorder_ && !files_) std::filesystem::remove(recorder_->path(), ignored);
+  }
+
+  Outcome execute();
+  [[nodiscard]] Status last_oom() const { return runtime_ ? runtime_->last_oom() : ok_status(); }
+
+ private:
+  void compare_jobs();
+  void compare_plans();
+  [[nodiscard]] bool already_done();
+  void find_state();
+  [[nodiscard]] bool is_finished() const;
+  [[nodiscard]] std::int64_t count_steps();
+  void read_data();
+  void prepare();
+  void load();
+  void make_plan();
+  void keep_states();
+  void check_output() const;
+  void open_trace();
+  void open_output();
+  void build();
+  void resume();
+  void show_progress();
+  void loop();
+  [[noreturn]] void keep_steps_before(const StepFailure& failure);
+  void one_step();
+  void follow_output();
+  /// Saves in another folder.
+  [[noreturn]] void rescue();
+  void validate();
+  void note_validation(const Metrics& metrics);
+  void save();
+  /// The last step, if it is not saved yet; returns when it is on the disk.
+  void save_last();
+  /// `work` writes a checkpoint or waits for one. If it fails, the message says which one is left.
+  void at_checkpoint(const std::function<void()>& work);
+  [[nodiscard]] Status stopped(const Status& why, const std::string& kept) const;
+  void finish();
+
+  spec::Job job_;  // with what the plan chose
+  const plan::DeviceChoice& device_;
+  parallel::Communicator& ranks_;
+  OutputFolder output_;  // locked by the first rank
+  RunFolders folders_;
+  Json identity_;  // of the job as it came
+  std::optional<train::FoundCheckpoint> found_;
+  Json state_ = Json::object();  // of that checkpoint
+  std::int64_t total_steps_ = 0;
+  plan::MemoryPlan plan_;
+  std::unique_ptr<trace::Recorder> recorder_;
+  std::unique_ptr<bridge::Runtime> runtime_;
+  std::optional<model::Tokenizer> tokenizer_;
+  std::optional<TextContext> texts_;
+  std::optional<reward::RewardSet> rewards_;
+  std::optional<JobData> data_;
+  std::optional<Progress> progress_;  // of the first rank
+  std::optional<Context> context_;
+  std::unique_ptr<Trainer> trainer_;
+  std::optional<RunOutput> files_;
+  BestCheckpoint best_{job_.trainer};
+  StopTarget stop_{job_.trainer};
+  train::BackgroundCommit commit_;
+  std::int64_t step_ = 0;  // steps that are done
+  std::int64_t saved_ = -1;
+  std::int64_t validated_ = -1;
+  bool interrupted_ = false;
+};
+
+}  // namespace neap::rlhf

@@ -1,0 +1,205 @@
+// What a run does before its first step: compares ranks, finds the checkpoint, plans, builds, loads.
+#include <algorithm>
+
+#include "base/config.h"
+#include "base/file.h"
+#include "base/format.h"
+#include "base/log.h"
+#include "parallel/run_collectively.h"
+#include "report/metrics.h"
+#include "report/run_folder.h"
+#include "rlhf/run_state.h"
+#include "rlhf/training_run.h"
+
+namespace neap::rlhf {
+namespace fs = std::filesystem;
+
+// Ranks that train different things would add up gradients that do not belong together, or wait for
+// each other for ever. What a rank runs on may differ.
+void TrainingRun::compare_jobs() {
+  std::vector<parallel::Communicator::NamedText> texts;
+  for (const auto& [path, value] : job_.bind().values()) {
+    if (path.rfind("device.", 0) != 0) texts.push_back({path, value.dump()});
+  }
+  ranks_.expect_same(texts);
+}
+
+// Ranks whose devices have less free memory, or other rates, may have chosen otherwise; ranks whose
+// folders hold other models have tags of other sizes.
+void TrainingRun::compare_plans() {
+  std::string choices;
+  for (const std::string& text : plan_.overrides) choices += text + " ";
+  ranks_.expect_same(
+      {{"what the plan chose of the job's keys (memory.allow; set device.memory, and "
+        "run `neap doctor` on every machine or on none)",
+        choices}});
+  std::vector<parallel::Communicator::NamedText> texts;
+  for (const plan::TagPlan& tag : plan_.tags)
+    texts.push_back({"the size of " + tag.tag, to_string(tag.bytes)});
+  ranks_.expect_same(texts);
+}
+
+bool TrainingRun::already_done() {
+  parallel::run_collectively(ranks_, [&] {
+    if (ranks_.first()) output_.lock();
+    find_state();
+    total_steps_ = count_steps();
+    stop_.restore(state_.value("stop", Json()), found_ ? found_->step : 0);
+    if (is_finished()) check_finished(state_, *found_, job_, identity_);
+  });
+  ranks_.expect_same(found_ ? found_->step : -1,
+                     format("The newest checkpoint's step in {} (all machines have to share the "
+                            "folder; -1 is none)",
+                            output_.path().string()));
+  ranks_.expect_same(total_steps_, "The number of steps");
+  if (stop_.reached()) {
+    log::info(
+        format("{} is done: {}. To continue, set another trainer.stop_value or none; to start "
+               "anew, set another trainer.default_local_dir.",
+               output_.path().string(), stop_.text()));
+    return true;
+  }
+  if (!is_finished()) return false;
+  log::info(
+      format("{} is at step {} of {}: done. To continue, raise trainer.total_training_steps or "
+             "trainer.total_epochs; to start anew, set another "
+             "trainer.default_local_dir.",
+             output_.path().string(), found_->step, total_steps_));
+  return true;
+}
+
+bool TrainingRun::is_finished() const {
+  return found_ && (stop_.reached() || found_->step >= total_steps_);
+}
+
+// The checkpoint to resume from, if there is one, and what it says.
+void TrainingRun::find_state() {
+  found_ = train::find_checkpoint(output_.path(), job_.trainer.resume_mode,
+                                  job_.resolve(job_.trainer.resume_mode));
+  identity_ = identity_of(job_);
+  if (!found_) return;
+  try {
+    state_ = read_run_state(found_->folder);
+    train::check_files(found_->folder);
+  } catch (const Error& e) {
+    throw Error(broken_checkpoint(e.status(), *found_));
+  }
+  check_task(state_, found_->folder, job_);
+}
+
+// Where epochs decide, it depends on the rows.
+std::int64_t TrainingRun::count_steps() {
+  if (job_.trainer.total_training_steps > 0) return job_.trainer.total_training_steps;
+  read_data();
+  return job_.trainer.total_epochs * batch_order(job_, *data_).steps_per_epoch();
+}
+
+void TrainingRun::read_data() {
+  texts_.emplace(open_texts(job_, tokenizer_));
+  rewards_.emplace(make_rewards(job_, device_.target.threads));
+  data_.emplace(rlhf::read_data(*texts_, reward_check(job_, *rewards_),
+                                encoding_threads(device_.target.threads, ranks_.size())));
+}
+
+void TrainingRun::make_plan() {
+  if (found_) keep_states();
+  plan_ = value_or_throw(plan::make_plan(job_, device_.target));
+}
+
+void TrainingRun::prepare() {
+  if (ranks_.first()) {
+    if (!ranks_.alone())
+      print(format("{} ranks over {}; this is the plan of each\n\n", ranks_.size(), ranks_.name()));
+    print(plan_.to_text() + "\n");
+  }
+  check_output();
+  build();
+  if (found_) check_run_state(state_, found_->folder, job_, identity_, data_->train);
+}
+
+void TrainingRun::load() {
+  if (found_) {
+    resume();
+  } else {
+    trainer_->load();
+  }
+}
+
+// Optimizer states are read in the type that they were written in: a plan does not choose it again.
+void TrainingRun::keep_states() {
+  if (!job_.memory.allows(spec::Measure::kBf16States)) return;
+  auto& allow = job_.memory.allow;
+  allow.erase(std::remove(allow.begin(), allow.end(), to_string(spec::Measure::kBf16States)),
+              allow.end());
+  throw_if_error(job_.apply(saved_choices(state_)));
+}
+
+void TrainingRun::check_output() const {
+  const fs::path metrics = output_.path() / std::string(report::kMetricsFile);
+  std::error_code error;
+  if (ranks_.first() && job_.trainer.resume_mode == "disable" && fs::exists(metrics, error)) {
+    throw Error(ErrorCode::kAlreadyExists,
+                format("{} holds a run already; set trainer.default_local_dir to another folder, "
+                       "or trainer.resume_mode = \"auto\" to resume",
+                       output_.path().string()));
+  }
+  fs::create_directories(folders_.own, error);
+  if (error) {
+    throw Error(ErrorCode::kIo,
+                format("Cannot create {}: {}", folders_.own.string(), error.message()));
+  }
+}
+
+void TrainingRun::build() {
+  if (!data_) read_data();
+  open_trace();
+  runtime_ = bridge::Runtime::make(job_, device_, plan_, recorder_.get());
+  context_.emplace(Context{*texts_, *runtime_, ranks_, *data_, *rewards_, total_steps_});
+  trainer_ = make_trainer(*context_);
+}
+
+// Under another name until nothing can fail any more: a run that is refused leaves an older trace.
+void TrainingRun::open_trace() {
+  if (job_.trainer.trace_max_size.is_zero()) return;
+  const fs::path trace = folders_.own / (std::string(report::kTraceFile) + ".new");
+  trace::RecorderOptions options;
+  options.most_bytes = job_.trainer.trace_max_size;
+  recorder_ =
+      value_or_throw(trace::Recorder::open(trace, {{"plan", plan_.to_json().dump()}}, options));
+}
+
+void TrainingRun::open_output() {
+  // A killed run can leave results without a checkpoint; "auto" starts over them.
+  std::optional<std::int64_t> from;
+  if (found_) {
+    from = found_->step;
+  } else if (job_.trainer.resume_mode == "auto") {
+    from = -1;
+  }
+  remove_temporary_files(folders_.own);
+  const fs::path trace = folders_.own / std::string(report::kTraceFile);
+  if (recorder_) {
+    throw_if_error(recorder_->rename(trace));
+  } else {
+    std::error_code ignored;
+    fs::remove(trace, ignored);  // of an earlier process: it is not this run's memory
+  }
+  files_.emplace(job_, folders_, plan_, total_steps_, from);
+  // A kill between a checkpoint and its links, or an older checkpoint to resume from.
+  if (ranks_.first() && !job_.trainer.best_metric.empty())
+    (void)train::point_best(output_.path(), best_.step());
+}
+
+void TrainingRun::resume() {
+  try {
+    trainer_->restore(found_->folder);
+  } catch (const Error& e) {
+    throw Error(refused_resume(e.status(), *found_, state_, job_));
+  }
+  best_.restore(state_.value("best", Json()), output_.path());
+  step_ = saved_ = found_->step;
+  log::info(
+      format("Resuming from {}, step {} of {}", found_->folder.string(), step_, total_steps_));
+}
+
+}  // namespace neap::rlhf

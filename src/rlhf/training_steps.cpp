@@ -1,0 +1,193 @@
+// The steps of a run, its validations and checkpoints.
+#include <algorithm>
+#include <chrono>
+
+#include "base/format.h"
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "parallel/run_collectively.h"
+#include "rlhf/run_state.h"
+#include "rlhf/training_run.h"
+
+namespace neap::rlhf {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::int64_t kRescuing = -2;  // in place of the step that is saved
+
+}  // namespace
+
+void TrainingRun::show_progress() {
+  if (!ranks_.first()) return;
+  progress_.emplace(std::string(to_string(job_.task)), static_cast<std::uint64_t>(total_steps_),
+                    "steps");
+  context_->progress = &*progress_;
+}
+
+void TrainingRun::loop() {
+  if (progress_) progress_->start(static_cast<std::uint64_t>(step_));
+  while (step_ < total_steps_ && !stop_.reached()) {
+    // A signal may reach one rank first, or only one: all stop after the same step.
+    interrupted_ = ranks_.any(InterruptScope::requested());
+    if (interrupted_) break;
+    one_step();
+    follow_output();
+    at_checkpoint([&] { commit_.poll(); });
+    if (progress_) progress_->update(static_cast<std::uint64_t>(step_));
+    const bool last = step_ == total_steps_;
+    const auto due = [&](std::int64_t every) { return every > 0 && step_ % every == 0; };
+    if (last || due(job_.trainer.test_freq)) validate();
+    if (last || stop_.reached() || due(job_.trainer.save_freq) || best_.step() == step_)
+      at_checkpoint([&] { save(); });
+  }
+  save_last();
+}
+
+// The output folder may have been moved or removed during the step.
+void TrainingRun::follow_output() {
+  const fs::path before = output_.path();
+  const bool lost = !output_.is_there();
+  if (ranks_.any(lost)) rescue();
+  if (output_.path() != before) files_->moved_to(output_.path());
+}
+
+void TrainingRun::one_step() {
+  Metrics metrics;
+  {
+    const auto start = std::chrono::steady_clock::now();
+    metrics = trainer_->train_step(step_);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    metrics["timing_s/step"] = metrics["perf/time_per_step"] = seconds.count();
+    if (metrics.contains("perf/total_num_tokens")) {
+      metrics["perf/throughput"] = metrics["perf/total_num_tokens"] / seconds.count();
+    }
+  }
+  const std::int64_t epoch = step_ / trainer_->steps_per_epoch();
+  metrics["training/epoch"] = static_cast<double>(epoch);
+  ++step_;
+  metrics["training/global_step"] = static_cast<double>(step_);
+  files_->write_phases(runtime_->take_measurements(), step_, &metrics);
+  // The rank that took most: the ceiling holds for each.
+  std::vector<double> memory = {runtime_->peak_allocated().gib(), runtime_->peak().gib(),
+                                resident_memory().gib()};
+  ranks_.max(memory);
+  metrics["perf/max_memory_allocated_gb"] = memory[0];
+  metrics["perf/max_memory_reserved_gb"] = memory[1];
+  metrics["perf/cpu_memory_used_gb"] = memory[2];
+  files_->write_step(step_, metrics);
+  files_->write_rollouts(step_, trainer_->take_rollouts());
+}
+
+void TrainingRun::validate() {
+  if (!trainer_->can_validate() || validated_ == step_) return;
+  const auto start = std::chrono::steady_clock::now();
+  const Validation result = trainer_->validate(step_);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  validated_ = step_;
+  files_->write_phases(runtime_->take_measurements(), step_, nullptr);
+  note_validation(result.metrics);
+  files_->write_validation(step_, result, seconds.count());
+}
+
+void TrainingRun::note_validation(const Metrics& metrics) {
+  if (best_.offer(step_, metrics))
+    log::info(format("Step {} is the best so far: {} {:.4g}", step_, job_.trainer.best_metric,
+                     best_.value()));
+  stop_.note(step_, metrics);
+}
+
+void TrainingRun::save() {
+  const auto start = std::chrono::steady_clock::now();
+  files_->sync();
+  saved_ = step_;
+  if (progress_) progress_->begin_part("checkpoint");
+  if (!ranks_.first()) {
+    trainer_->save({});
+    return;
+  }
+  commit_.wait();
+  auto writer = std::make_unique<train::CheckpointWriter>(output_.path(), step_);
+  trainer_->save(writer->folder());
+  write_run_state(writer->folder(), step_, job_, identity_, data_->train, best_, stop_);
+  commit_.start(std::move(writer), {job_.trainer.max_ckpt_to_keep, best_.step()});
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  log::info(format("wrote {} in {:.1f} s; it goes to the disk in the background",
+                   train::checkpoint_folder(output_.path(), step_).string(), seconds.count()));
+}
+
+void TrainingRun::save_last() {
+  at_checkpoint([&] {
+    if (saved_ != step_) save();
+    commit_.wait();
+  });
+}
+
+void TrainingRun::at_checkpoint(const std::function<void()>& work) {
+  const auto with_what_is_left = [&](const Status& why) {
+    const auto found = train::find_checkpoint(output_.path(), "auto", {});
+    return stopped(why, found
+                            ? format("The newest checkpoint is {}; the same command resumes "
+                                     "from there",
+                                     found->folder.string())
+                            : std::string("There is no checkpoint; the same command starts again"));
+  };
+  try {
+    work();
+  } catch (const parallel::CollectiveError& e) {
+    throw parallel::CollectiveError(with_what_is_left(e.status()), e.mine());
+  } catch (const Error& e) {
+    if (ranks_.alone() && saved_ != kRescuing && !output_.is_there()) rescue();
+    throw Error(with_what_is_left(e.status()));
+  }
+}
+
+void TrainingRun::rescue() {
+  try {
+    commit_.wait();
+  } catch (const Error& e) {
+    log::debug(e.what());  // of the lost folder
+  }
+  std::string loss = "The output folder is lost";
+  if (ranks_.first()) loss = output_.replace();
+  saved_ = kRescuing;
+  save_last();
+  throw parallel::CollectiveError(
+      stopped({ErrorCode::kIo, std::move(loss)},
+              format("They are saved in {}; logs are not. To resume, set "
+                     "trainer.default_local_dir={}",
+                     train::checkpoint_folder(output_.path(), step_).string(),
+                     output_.path().string())),
+      ranks_.first());
+}
+
+void TrainingRun::keep_steps_before(const StepFailure& failure) {
+  if (step_ > 0) save_last();
+  const std::string kept = step_ > 0
+                               ? format("They are saved in {}; the same command resumes from there",
+                                        train::checkpoint_folder(output_.path(), step_).string())
+                               : std::string("The same command starts again");
+  throw StepFailure(stopped(failure.status(), kept), failure.mine());
+}
+
+Status TrainingRun::stopped(const Status& why, const std::string& kept) const {
+  return {why.code(),
+          format("Stopped after {} of {} steps: {}. {}", step_, total_steps_, why.message(), kept)};
+}
+
+void TrainingRun::finish() {
+  if (recorder_) throw_if_error(recorder_->close());
+  std::vector<double> peak = {static_cast<double>(runtime_->peak().count())};
+  ranks_.max(peak);
+  if (!ranks_.first()) return;
+  files_->conclude(Bytes(static_cast<std::uint64_t>(peak[0])));
+  if (stop_.reached()) print(format("stopped        {}\n", stop_.text()));
+  if (best_.step())
+    print(format("best           {} {:.4g} at step {}: {}\n", job_.trainer.best_metric,
+                 best_.value(), *best_.step(), (output_.path() / "best").string()));
+  if (const auto start = best_.better_start())
+    print(format("start          {} {:.4g} before the first step: better than every checkpoint\n",
+                 job_.trainer.best_metric, *start));
+}
+
+}  // namespace neap::rlhf
