@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "reward/answer.h"
 #include "reward/number.h"
+#include "reward/text_cursor.h"
 
 namespace neap::reward {
 namespace {
@@ -48,9 +48,9 @@ constexpr auto kGreek = std::to_array<std::string_view>(
      "xi",         "rho",  "sigma", "tau",   "varphi", "chi",    "psi",   "omega"});
 
 // Every function returns kNone where the text is no expression; that ends the parse.
-class Parser {
+class Parser : TextCursor {
  public:
-  Parser(std::string_view text, LogBase of_log) : text_(text), of_log_(of_log) {}
+  Parser(std::string_view text, LogBase of_log) : TextCursor(text), of_log_(of_log) {}
 
   std::optional<Expression> parse() {
     const Index root = group();
@@ -73,27 +73,6 @@ class Parser {
     int& depth_;
   };
 
-  void skip_spaces() {
-    while (at_ < text_.size() && text_[at_] == ' ') ++at_;
-  }
-  [[nodiscard]] char peek() {
-    skip_spaces();
-    return at_ < text_.size() ? text_[at_] : '\0';
-  }
-  bool take(char c) {
-    if (peek() != c) return false;
-    ++at_;
-    return true;
-  }
-  // A whole word: "\pi" is not the beginning of "\pink".
-  bool take_word(std::string_view word) {
-    skip_spaces();
-    if (!text_.substr(at_).starts_with(word)) return false;
-    const std::size_t end = at_ + word.size();
-    if (end < text_.size() && is_letter(text_[end])) return false;
-    at_ = end;
-    return true;
-  }
   Index join(Operation operation, Index left, Index right) {
     if (left == kNone || right == kNone || out_.too_large()) return kNone;
     return out_.node(operation, left, right);
@@ -288,32 +267,6 @@ class Parser {
     return out_.whole_number(text_.substr(start, at_ - start));
   }
 
-  // What follows a name as a part of it: "_1", "_{AB}", "'". nullopt: a subscript that is none.
-  std::optional<std::string> name_tail() {
-    std::string out;
-    if (take('_')) {
-      const std::size_t start = at_;
-      if (peek() == '{') {
-        const std::size_t close = text_.find('}', at_);
-        if (close == std::string_view::npos) return std::nullopt;
-        for (const char c : text_.substr(at_ + 1, close - at_ - 1)) {
-          if (nesting(c) == 1 && c == '{') return std::nullopt;
-          if (c != ' ') out += c;
-        }
-        at_ = close + 1;
-      } else {
-        while (at_ < text_.size() && is_digit(text_[at_])) ++at_;
-        if (at_ == start && peek() == '\\') ++at_;
-        const bool command = at_ > start && text_[start] == '\\';
-        while (at_ < text_.size() && is_letter(text_[at_]) && (command || at_ == start)) ++at_;
-        out = text_.substr(start, at_ - start);
-      }
-      if (out.empty()) return std::nullopt;
-      out.insert(0, 1, '_');
-    }
-    while (at_ < text_.size() && text_[at_] == '\'') out += text_[at_++];
-    return out;
-  }
   Index named(std::string name) {
     const auto tail = name_tail();
     return tail ? out_.variable(name + *tail) : kNone;
@@ -425,8 +378,6 @@ class Parser {
     return letter(text_[at_++]);
   }
 
-  std::string_view text_;
-  std::size_t at_ = 0;
   LogBase of_log_;
   int depth_ = 0;
   bool after_power_ = false;   // the last factor is a power

@@ -10,7 +10,7 @@
 namespace neap::reward {
 namespace {
 
-constexpr std::size_t kMaxBytes = 48;
+constexpr std::size_t kMaxNameBytes = 48;
 
 // Reads names from the front.
 class NameReader {
@@ -158,7 +158,7 @@ bool is_phrase(std::string_view text) {
 
 bool is_name(std::string_view text) {
   text = trimmed(text);
-  if (text.empty() || text.size() > kMaxBytes) return false;
+  if (text.empty() || text.size() > kMaxNameBytes) return false;
   return NameReader(text).is_all() || is_phrase(text);
 }
 
