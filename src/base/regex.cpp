@@ -68,21 +68,17 @@ Result<Regex> Regex::compile(std::string_view pattern, const Options& options) {
   return out;
 }
 
-Regex::Finds::Finds() : data_(pcre2_match_data_create(2, nullptr)) {}
+Regex::Finds::Finds()
+    : data_(pcre2_match_data_create(2, nullptr)),
+      ends_(data_ == nullptr ? nullptr : pcre2_get_ovector_pointer(data_of(data_))) {}
 Regex::Finds::~Finds() {
   pcre2_match_data_free(data_of(data_));
 }
 
-Regex::Range Regex::Finds::match() const {
-  const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data_of(data_));
-  return {ends[0], ends[1]};
-}
-
 std::optional<Regex::Range> Regex::Finds::first_group() const {
   if (!has_group_) return match();
-  const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data_of(data_));
-  if (ends[2] == PCRE2_UNSET || ends[2] > ends[3]) return std::nullopt;
-  return Range{ends[2], ends[3]};
+  if (ends_[2] == PCRE2_UNSET || ends_[2] > ends_[3]) return std::nullopt;
+  return Range{ends_[2], ends_[3]};
 }
 
 std::string Regex::Finds::reason() const {

@@ -45,7 +45,7 @@ class Regex {
     Finds& operator=(const Finds&) = delete;
     ~Finds();
     /// The whole match.
-    [[nodiscard]] Range match() const;
+    [[nodiscard]] Range match() const { return {ends_[0], ends_[1]}; }
     /// The first group; the whole match where the expression has no group; nothing where the group took no part.
     [[nodiscard]] std::optional<Range> first_group() const;
     /// Why the search gave up.
@@ -53,7 +53,8 @@ class Regex {
 
    private:
     friend class Regex;
-    void* data_;  // of PCRE2
+    void* data_;               // of PCRE2
+    const std::size_t* ends_;  // in it: begin and end of the match, then of the group
     bool has_group_ = false;
     int result_ = 0;
   };
