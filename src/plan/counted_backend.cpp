@@ -3,7 +3,8 @@
 #include <optional>
 #include <utility>
 
-#include "plan/generation_passes.h"
+#include "plan/counted_source.h"
+#include "plan/generation_bounds.h"
 #include "step/bind.h"
 #include "step/runner.h"
 
@@ -28,36 +29,6 @@ void bind_units(Weights& w, const std::vector<spec::FlatUnit>& units, Dtype dtyp
   }
 }
 
-// What a generation takes.
-class CountedWorld {
- public:
-  using Ops = CountingOps;
-  CountedWorld(CountingOps& ops, Dtype dtype) : ops_(ops), dtype_(dtype) {}
-
-  [[nodiscard]] CountingOps& ops() { return ops_; }
-  [[nodiscard]] Weights weights(const ModelRole& role) { return counted_weights(role, dtype_); }
-  [[nodiscard]] step::SlotCache<CountedTensor> cache(const ModelRole& role, std::int64_t batch,
-                                                     std::int64_t tokens) {
-    const step::Shape shape{batch, role.shape.num_key_value_heads, tokens, role.shape.head_dim};
-    step::SlotCache<CountedTensor> out;
-    out.keys.assign(static_cast<std::size_t>(role.shape.num_hidden_layers),
-                    CountedTensor::outside(shape, dtype_));
-    out.values = out.keys;
-    return out;
-  }
-  template <class Body>
-  void weighted(double times, const Body& body) {
-    ops_.weighted(times, body);
-  }
-  [[nodiscard]] CountedTensor host(const step::Shape& shape, Dtype dtype, std::int64_t) {
-    return CountedTensor::outside(shape, dtype);
-  }
-
- private:
-  CountingOps& ops_;
-  Dtype dtype_;
-};
-
 CountedTensor outside(const step::Shape& shape, Dtype dtype) {
   return CountedTensor::outside(shape, dtype);
 }
@@ -75,8 +46,11 @@ class CountedBackend {
         role_(std::move(role)),
         dtype_(dtype),
         most_decode_steps_(most_decode_steps) {
-    if (phase.body == spec::Body::kGenerate) return;
     weights_ = counted_weights(role_, dtype);
+    if (phase.body == spec::Body::kGenerate) {
+      cache_ = counted_cache(role_, dtype, job.rollout_batch(), job.max_sequence_length());
+      return;
+    }
     if (phase.part != spec::TrainPart::kUpdate)
       experience_ = PhaseInputs<T, decltype(&outside)>(job, ops.profile(), &outside)
                         .experience(role_.shape, phase);
@@ -89,9 +63,16 @@ class CountedBackend {
   [[nodiscard]] const step::Experience<T>& experience() const { return experience_; }
   void take_log_probs(const step::LogProbs<T>&) {}
   void take_scores(const T&) {}
-  void generate(const spec::Phase& phase) {
-    CountedWorld world(ops_, dtype_);
-    GenerationPasses<CountedWorld>(world, job_).run(role_, phase, most_decode_steps_);
+
+  [[nodiscard]] step::SlotCache<T>& cache() { return cache_; }
+  template <class Visit>
+  void for_each_generation(const spec::Phase& phase, const Visit& visit) {
+    const auto count = [&](const GenerationPass& pass) {
+      CountedSource source(pass.actions, pass.sampling);
+      ops_.weighted(pass.times, [&] { visit(source); });
+    };
+    for_each_generation_pass(job_, phase, most_decode_steps_,
+                             {count, [&](const auto& body) { ops_.aside(body); }});
   }
 
   [[nodiscard]] const spec::Checkpointing& checkpointing() const { return role_.checkpointing; }
@@ -131,6 +112,7 @@ class CountedBackend {
   Dtype dtype_;
   std::int64_t most_decode_steps_;
   Weights weights_;
+  step::SlotCache<T> cache_;
   step::Experience<T> experience_;
   std::optional<spec::OptimizerSpec> optimizer_;
   std::vector<step::TrainedUnit<T>> units_;
@@ -189,6 +171,16 @@ Weights counted_weights(const ModelRole& role, Dtype dtype) {
   step::finish_binding(w);
   if (adapted) bind_units(w, spec::lora_layout(role.shape, role.head, role.lora), dtype, gradients);
   return w;
+}
+
+step::SlotCache<CountedTensor> counted_cache(const ModelRole& role, Dtype dtype, std::int64_t rows,
+                                             std::int64_t tokens) {
+  step::SlotCache<CountedTensor> out;
+  out.keys.assign(
+      static_cast<std::size_t>(role.shape.num_hidden_layers),
+      outside({rows, role.shape.num_key_value_heads, tokens, role.shape.head_dim}, dtype));
+  out.values = out.keys;
+  return out;
 }
 
 void count_phase(CountingOps& ops, const spec::Job& job, const JobModels& models, Dtype dtype,

@@ -10,6 +10,7 @@
 #include "plan/phase_inputs.h"
 #include "plan/tags.h"
 #include "step/counting_ops.h"
+#include "step/kv_layout.h"
 #include "step/weights.h"
 
 namespace neap::plan {
@@ -27,6 +28,12 @@ namespace neap::plan {
 /// A model whose parameters take no memory: their regions are counted elsewhere.
 [[nodiscard]] step::Weights<step::CountedTensor> counted_weights(const ModelRole& role,
                                                                  step::Dtype dtype);
+
+/// A KV cache of the model, whose region is counted elsewhere.
+[[nodiscard]] step::SlotCache<step::CountedTensor> counted_cache(const ModelRole& role,
+                                                                 step::Dtype dtype,
+                                                                 std::int64_t rows,
+                                                                 std::int64_t tokens);
 
 /// Runs a phase of `job` over counting operations. `most_decode_steps`: of a generation so many,
 /// evenly spread, the longest included.

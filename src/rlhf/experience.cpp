@@ -112,7 +112,9 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
     model::KvCache cache = model::KvCache::over(
         context.runtime.region("rollout.kv", "kv", context.runtime.compute_dtype()), actor.shape(),
         job.rollout_batch(), job.max_sequence_length());
-    generated = rollout::generate(actor.model(), cache, requests, options);
+    LiveBackend backend(job, actor.model(), LiveGeneration{cache, requests, options});
+    backend.run(*context.recipe.find(generation.phase));
+    generated = backend.take_responses();
   });
   return experience_of(context, repeated, std::move(generated), generation.sampling.log_probs);
 }

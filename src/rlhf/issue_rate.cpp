@@ -13,7 +13,7 @@
 #include "plan/counted_backend.h"
 #include "spec/layout.h"
 #include "step/counting_ops.h"
-#include "step/phases.h"
+#include "step/generation.h"
 
 namespace neap::rlhf {
 namespace {
@@ -43,7 +43,8 @@ class NoSink final : public step::MemorySink {
 template <class Ops, class T = typename Ops::Tensor>
 void decode(Ops& ops, const step::Weights<T>& weights, const step::SlotCache<T>& cache,
             const T& integers, const T& uniforms) {
-  step::DecodeRows<T> rows = step::decode_rows(ops, integers, integers, integers);
+  step::DecodeRows<T> rows =
+      step::on_device(ops, step::DecodeRows<T>{integers, integers, integers});
   (void)step::decode_and_sample(ops, weights, rows, {uniforms, {}, {}}, cache, kTokens, {});
 }
 

@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "base/status.h"
 #include "bridge/no_autograd.h"
 #include "bridge/runtime.h"
 
@@ -16,9 +15,13 @@ LiveBackend::LiveBackend(const spec::Job& job, model::Transformer& model,
                          Progress* progress)
     : job_(job),
       model_(model),
-      experience_(experience),
+      experience_(&experience),
       training_(std::move(training)),
       progress_(progress) {}
+
+LiveBackend::LiveBackend(const spec::Job& job, model::Transformer& model,
+                         const LiveGeneration& generation)
+    : job_(job), model_(model), generation_(generation) {}
 
 void LiveBackend::run(const spec::Phase& phase) {
   const bridge::NoAutograd no_autograd;
@@ -32,14 +35,14 @@ void LiveBackend::begin_progress(const spec::Phase& phase) {
   const auto size = [](auto n) { return static_cast<std::uint64_t>(n); };
   if (!phase.trains()) {
     const std::int64_t rows = spec::batching_of(job_, phase).rows;
-    const auto cuts = step::inference_cuts(experience_.sequences, rows);
+    const auto cuts = step::inference_cuts(experience_->sequences, rows);
     return progress_->begin_part(name, 0, cuts.size(), "micro-batches");
   }
   const spec::UpdateShape shape = spec::update_shape(job_, phase.body);
   const std::int64_t first = training_.updates.first;
   if (phase.part == spec::TrainPart::kUpdate)
     return progress_->begin_part(name, size(first), size(shape.updates()), "updates");
-  const step::Cuts cuts = step::update_cuts(shape, experience_.sequences);
+  const step::Cuts cuts = step::update_cuts(shape, experience_->sequences);
   std::uint64_t done = 0, total = 0;
   for (std::int64_t update = 0; update < shape.updates(); ++update) {
     if (update == first) done = total;
@@ -67,10 +70,6 @@ void LiveBackend::take_log_probs(const step::LogProbs<at::Tensor>& values) {
 void LiveBackend::take_scores(const at::Tensor& scores) {
   scores_.push_back(scores);
   end_micro_batch();
-}
-
-void LiveBackend::generate(const spec::Phase&) {
-  throw Error(ErrorCode::kInternal, "a generation is run by rollout::generate");
 }
 
 step::LossScale LiveBackend::scale(std::int64_t first) {

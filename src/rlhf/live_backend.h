@@ -8,10 +8,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/progress.h"
 #include "model/transformer.h"
+#include "rollout/generation.h"
 #include "spec/job.h"
 #include "spec/recipe.h"
 #include "step/runner.h"
@@ -33,6 +36,13 @@ struct LiveTraining {
   std::function<void(const std::function<void(std::size_t, std::size_t)>&)> for_each_window;
 };
 
+/// What a phase that generates works with.
+struct LiveGeneration {
+  model::KvCache& cache;
+  const std::vector<rollout::Prompt>& prompts;
+  const rollout::GenerateOptions& options;
+};
+
 class LiveBackend {
  public:
   using Ops = model::AtenOps;
@@ -41,6 +51,8 @@ class LiveBackend {
   LiveBackend(const spec::Job& job, model::Transformer& model,
               const step::Experience<at::Tensor>& experience, LiveTraining training = {},
               Progress* progress = nullptr);
+  /// Of a phase that generates; everything outlives the backend.
+  LiveBackend(const spec::Job& job, model::Transformer& model, const LiveGeneration& generation);
 
   /// Runs the body of a phase, which is open.
   void run(const spec::Phase& phase);
@@ -50,6 +62,8 @@ class LiveBackend {
   [[nodiscard]] at::Tensor entropies() const { return join(entropies_); }
   [[nodiscard]] at::Tensor right() const { return join(right_); }
   [[nodiscard]] at::Tensor scores() const { return join(scores_); }
+  /// Of a generation: one a prompt, in their order.
+  [[nodiscard]] std::vector<rollout::Response> take_responses() { return std::move(responses_); }
   /// Mean of the gradients' norms before clipping, and the last learning rate.
   [[nodiscard]] double gradient_norm() const;
   [[nodiscard]] double learning_rate() const { return learning_rate_; }
@@ -60,11 +74,16 @@ class LiveBackend {
   [[nodiscard]] Ops& ops() { return model_.ops(); }
   [[nodiscard]] const spec::Job& job() const { return job_; }
   [[nodiscard]] const step::Weights<at::Tensor>& weights() const { return model_.weights(); }
-  [[nodiscard]] const step::Experience<at::Tensor>& experience() const { return experience_; }
+  [[nodiscard]] const step::Experience<at::Tensor>& experience() const { return *experience_; }
   void take_log_probs(const step::LogProbs<at::Tensor>& values);
   void take_scores(const at::Tensor& scores);
-  /// Generation has a scheduler of its own (rollout/generator.h).
-  void generate(const spec::Phase& phase);
+  [[nodiscard]] model::KvCache& cache() { return generation_->cache; }
+  template <class Visit>
+  void for_each_generation(const spec::Phase&, const Visit& visit) {
+    rollout::LiveSource source(generation_->cache, generation_->prompts, generation_->options);
+    visit(source);
+    responses_ = source.take_responses();
+  }
   [[nodiscard]] const spec::Checkpointing& checkpointing() const {
     return *training_.checkpointing;
   }
@@ -90,10 +109,12 @@ class LiveBackend {
 
   const spec::Job& job_;
   model::Transformer& model_;
-  const step::Experience<at::Tensor>& experience_;
+  const step::Experience<at::Tensor>* experience_ = nullptr;
   LiveTraining training_;
-  Progress* progress_;
+  Progress* progress_ = nullptr;
+  std::optional<LiveGeneration> generation_;
   std::vector<at::Tensor> log_probs_, entropies_, right_, scores_;
+  std::vector<rollout::Response> responses_;
   double norms_ = 0, learning_rate_ = 0;
   std::int64_t steps_ = 0;
 };

@@ -1,10 +1,7 @@
 // Generation with a KV cache that lies in an arena region.
 //
-// Sequences wait in a queue; as one ends, the next takes its row of the cache, so the cache's size
-// bounds memory and not the number of prompts. Prompts are prefilled once for the sequences of it that
-// start together: several padded on the right to one width, or one in chunks. Decoding goes on for all
-// rows together. When nothing waits, sequences move to lower rows as others end, so that steps get
-// smaller. A sequence's tokens depend on its prompt and key, not on the other rows.
+// step/generation_schedule.h decides which sequences start, move and are decoded. A sequence's tokens
+// depend on its prompt and key, not on the other rows.
 // Threads   one at a time.   Failure   Error on prompts that do not fit; c10::Error from libtorch.
 #pragma once
 
@@ -15,6 +12,7 @@
 #include <vector>
 
 #include "model/transformer.h"
+#include "step/generation_schedule.h"
 #include "step/sampling.h"
 
 namespace neap::rollout {
@@ -44,6 +42,8 @@ struct GenerateOptions {
   std::function<bool(std::size_t ended)> on_progress{};
   /// Is told of each response when it has ended.
   std::function<void(std::size_t response, const Response&)> on_response{};
+  /// Is told of each action before it is executed.
+  std::function<void(const step::GenerationAction&)> on_action{};
 };
 
 /// One response a prompt, in their order. The cache may hold anything.

@@ -7,9 +7,11 @@
 
 #include <concepts>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "spec/recipe.h"
+#include "step/generation.h"
 #include "step/optimizer.h"
 #include "step/phases.h"
 #include "step/training.h"
@@ -35,8 +37,12 @@ concept Backend = requires(B& b, const spec::Phase& phase, const MicroBatch& mic
   // or scores.
   b.take_log_probs(values);
   b.take_scores(t);
-  // All sequences of a generation.
-  b.generate(phase);
+
+  // ---- generation ----
+  requires KvLayout < std::remove_cvref_t<decltype(b.cache())>,
+  typename B::Ops > ;
+  // visit(source) for each GenerationSource (generation.h) that the phase runs through.
+  b.for_each_generation(phase, [](auto&) {});
 
   // ---- training ----
   { b.checkpointing() } -> std::same_as<const spec::Checkpointing&>;
@@ -111,13 +117,19 @@ void score_phase(B& b, const spec::Phase& phase, bool every_token) {
               [&](const MicroBatch&, const T& scores) { b.take_scores(scores); });
 }
 
+template <Backend B>
+void generate(B& b, const spec::Phase& phase) {
+  b.for_each_generation(
+      phase, [&](auto& source) { run_generation(b.ops(), b.weights(), b.cache(), source); });
+}
+
 /// Runs a phase of the job's recipe, which is open.
 template <Backend B>
 void run_phase(B& b, const spec::Phase& phase) {
   const spec::Job& job = b.job();
   switch (phase.body) {
     case spec::Body::kGenerate:
-      return b.generate(phase);
+      return generate(b, phase);
     case spec::Body::kLogProbs:
     case spec::Body::kCrossEntropy:
       return log_prob_phase(b, phase);

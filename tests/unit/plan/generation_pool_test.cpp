@@ -6,7 +6,7 @@
 #include "plan/counted_memory.h"
 #include "plan/counted_backend.h"
 #include "plan/transients.h"
-#include "step/phases.h"
+#include "step/generation.h"
 
 namespace neap::plan {
 namespace {
@@ -60,8 +60,8 @@ class GenerationPool : public ::testing::Test {
                                                    longs({1, prompts}), longs({prompts})};
       (void)step::prefill_and_sample(ops, weights, batch,
                                      {host({prompts}, Dtype::kFloat32), {}, {}}, cache, {});
-      step::DecodeRows<CountedTensor> now =
-          step::decode_rows(ops, longs({rows}), longs({rows}), longs({rows}));
+      step::DecodeRows<CountedTensor> now = step::on_device(
+          ops, step::DecodeRows<CountedTensor>{longs({rows}), longs({rows}), longs({rows})});
       (void)step::decode_and_sample(ops, weights, now, {host({rows}, Dtype::kFloat32), {}, {}},
                                     cache, limit, {});
     }

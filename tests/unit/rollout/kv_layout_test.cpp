@@ -3,8 +3,10 @@
 
 #include <numeric>
 
+#include "base/format.h"
 #include "generator_fixture.h"
 #include "rollout/generation.h"
+#include "step/counting_ops.h"
 
 namespace neap::rollout {
 namespace {
@@ -220,7 +222,7 @@ TEST_P(EveryKindOfAttention, AnotherLayoutGivesTheSameText) {
       SCOPED_TRACE(format("chunks of {}, {} rows, {} blocks", chunk, rows, blocks));
       options_.prefill = spec::prefill_shape(100, kLongest, chunk);
       BlockCache cache(shape_, rows, longest, blocks);
-      expect_same(Generation(model_, cache, long_prompts_, options_).run(), slots);
+      expect_same(generate_in(model_, cache, long_prompts_, options_), slots);
       moves += cache.moves;
       refusals += cache.refusals;
     }
@@ -232,7 +234,7 @@ TEST_P(EveryKindOfAttention, AnotherLayoutGivesTheSameText) {
 TEST_P(EveryKindOfAttention, ACacheWithoutRoomForOneSequenceIsAnError) {
   options_.prefill = {100, kLongest};
   BlockCache cache(shape_, 4, width(), 5);
-  EXPECT_THROW((void)Generation(model_, cache, long_prompts_, options_).run(), Error);
+  EXPECT_THROW((void)generate_in(model_, cache, long_prompts_, options_), Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -223,6 +223,18 @@ TEST_F(Generator, AStopEndsAResponse) {
   }
 }
 
+TEST_F(Generator, StopsWhereItIsTold) {
+  options_.eos_token_ids = {};
+  const auto all = run(prompts_, 1);
+  std::size_t told = 0;
+  options_.on_progress = [&](std::size_t ended) { return (told = ended) < 2; };
+  // No sequence is decoded when the second has ended, and others wait.
+  const auto some = run(prompts_, 1);
+  EXPECT_EQ(told, 2U);
+  for (std::size_t i = 0; i < prompts_.size(); ++i)
+    EXPECT_EQ(some[i].tokens, i < 2 ? all[i].tokens : std::vector<std::int64_t>()) << i;
+}
+
 TEST_F(Generator, RefusesPromptsThatDoNotFit) {
   EXPECT_THROW((void)run({{{}, 1}}, 1), Error);
   EXPECT_THROW((void)run({{{1, 2, 3, 4, 5, 6}, 1}}, 1), Error);

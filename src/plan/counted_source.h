@@ -1,0 +1,37 @@
+// A list of a generation's actions, with prompts and random numbers that have sizes only: what a plan
+// counts, or a recorded run again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "step/counting_ops.h"
+#include "step/generation.h"
+
+namespace neap::plan {
+
+/// A step::GenerationSource; both arguments outlive it.
+class CountedSource {
+  using T = step::CountedTensor;
+
+ public:
+  CountedSource(const std::vector<step::GenerationAction>& actions,
+                const step::SamplingOptions& sampling)
+      : actions_(actions), sampling_(sampling) {}
+
+  [[nodiscard]] const step::SamplingOptions& sampling() const { return sampling_; }
+  [[nodiscard]] const step::GenerationAction* next();
+  [[nodiscard]] step::PromptBatch<T> prompts(const step::PrefillPrompts& action) const;
+  [[nodiscard]] step::ChunkBatch<T> chunk(const step::PrefillChunk& action) const;
+  [[nodiscard]] step::DecodeRows<T> decode_rows(std::int64_t rows) const;
+  [[nodiscard]] step::Draw<T> draw(const std::vector<std::int64_t>& rows, std::int64_t width) const;
+  void take(const std::vector<std::int64_t>&, const step::Sampled<T>&) const {}
+
+ private:
+  const std::vector<step::GenerationAction>& actions_;
+  const step::SamplingOptions& sampling_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace neap::plan

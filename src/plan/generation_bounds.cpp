@@ -1,0 +1,137 @@
+#include "plan/generation_bounds.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "step/shape.h"
+
+namespace neap::plan {
+namespace {
+
+using step::GenerationAction;
+
+/// Batches that are decoded in turn, all alike.
+struct Batches {
+  double times = 1;        // how many
+  std::int64_t batch = 1;  // sequences that are decoded together
+  std::int64_t n = 1;      // for each prompt
+  step::SamplingOptions sampling;
+  bool waits = false;  // there may be more sequences, which start as others end
+};
+
+class Bounds {
+ public:
+  Bounds(const spec::Job& job, std::int64_t most_decode_steps, const GenerationVisitor& visitor)
+      : prefill_(job.prefill()),
+        prompt_(job.data.max_prompt_length),
+        response_(job.data.max_response_length),
+        most_decode_steps_(most_decode_steps),
+        visitor_(visitor) {}
+
+  void add(const Batches& b) const {
+    const std::int64_t prompts = std::min(prefill_.prompts, step::div_up(b.batch, b.n));
+    const double passes = static_cast<double>(b.batch) / static_cast<double>(started(b, prompts));
+    visitor_.visit({prefill(b, prompts), b.sampling, b.times * passes});
+    const std::int64_t steps = std::min(response_ - 1, most_decode_steps_);
+    const double each = static_cast<double>(response_ - 1) / static_cast<double>(steps);
+    for (std::int64_t i = 1; i <= steps; ++i) {
+      const std::int64_t limit = prompt_ + (response_ - 1) * i / steps;
+      visitor_.visit({{step::DecodeStep{b.batch, limit}}, b.sampling, b.times * each});
+    }
+    visitor_.aside([&] { add_smaller(b, prompts); });
+  }
+
+ private:
+  [[nodiscard]] bool in_chunks() const { return prefill_.tokens < prompt_; }
+  [[nodiscard]] static std::int64_t started(const Batches& b, std::int64_t prompts) {
+    return std::min(b.batch, prompts * b.n);
+  }
+  [[nodiscard]] static std::vector<std::int64_t> rows(std::int64_t n) {
+    std::vector<std::int64_t> out(static_cast<std::size_t>(n));
+    std::iota(out.begin(), out.end(), 0);
+    return out;
+  }
+  [[nodiscard]] step::PrefillChunk chunk(const Batches& b) const {
+    step::PrefillChunk out;
+    out.width = prompt_;
+    out.rows = rows(started(b, 1));
+    return out;
+  }
+  /// Prefills `prompts` together for the sequences of each, or one in chunks.
+  [[nodiscard]] std::vector<GenerationAction> prefill(const Batches& b,
+                                                      std::int64_t prompts) const {
+    std::vector<GenerationAction> out;
+    if (in_chunks()) {
+      step::append_chunks(out, chunk(b), prompt_, prefill_.tokens);
+      return out;
+    }
+    step::PrefillPrompts all;
+    all.width = prompt_;
+    all.lengths.assign(static_cast<std::size_t>(prompts), prompt_);
+    all.rows = rows(started(b, prompts));
+    for (const std::int64_t row : all.rows) all.prompts.push_back(row / b.n);
+    out.emplace_back(std::move(all));
+    return out;
+  }
+
+  /// Passes with fewer rows as sequences end, fewer prompts as they start one after another, shorter
+  /// chunks. Their tensors are smaller, but a pool keeps segments for the most that its small ones
+  /// and its large ones took, which may be of different passes.
+  void add_smaller(const Batches& b, std::int64_t prompts) const {
+    const auto visit = [&](std::vector<GenerationAction> actions) {
+      visitor_.visit({std::move(actions), b.sampling});
+    };
+    for_smaller(b.batch, [&](std::int64_t n) {
+      visit({step::DecodeStep{n, prompt_ + response_ - 1}});
+    });
+    if (in_chunks()) {
+      for_smaller(prefill_.tokens, [&](std::int64_t n) {
+        step::PrefillChunk some = chunk(b);
+        some.first = prompt_ - n;
+        some.count = n;
+        visit({std::move(some)});
+      });
+    } else if (b.waits) {
+      for_smaller(prompts, [&](std::int64_t some) { visit(prefill(b, some)); });
+    }
+  }
+  template <class Visit>
+  static void for_smaller(std::int64_t size, const Visit& visit) {
+    constexpr std::int64_t kMostSizes = 256;
+    const std::int64_t step = step::div_up(size, kMostSizes);
+    for (std::int64_t n = size - step; n > 0; n -= step) visit(n);
+  }
+
+  spec::PrefillShape prefill_;
+  std::int64_t prompt_, response_, most_decode_steps_;
+  const GenerationVisitor& visitor_;
+};
+
+}  // namespace
+
+void for_each_generation_pass(const spec::Job& job, const spec::Phase& phase,
+                              std::int64_t most_decode_steps, const GenerationVisitor& visitor) {
+  const Bounds bounds(job, most_decode_steps, visitor);
+  const std::int64_t responses = phase.baseline ? job.rows_per_rank() : job.sequences_per_rank();
+  const std::int64_t batch = spec::batching_of(job, phase).rows;
+  const double batches = static_cast<double>(responses) / static_cast<double>(batch);
+  const spec::ValidationSampling& validation = job.rollout.val_kwargs;
+  Batches held_out{batches, batch, validation.n, step::sampling_options(validation), true};
+  if (job.task == spec::Task::kEval) return bounds.add(held_out);
+  // Validation runs in this phase, too, outside of a step; it may take more memory.
+  const bool validates = !job.data.val_files.empty() && !phase.baseline;
+  Batches b{batches, batch, job.rollout.n, step::sampling_options(job.rollout),
+            validates || responses > batch};
+  if (phase.baseline) {
+    b.n = 1;
+    b.sampling = step::greedy_sampling();
+  }
+  b.sampling.log_probs = !phase.baseline && job.keeps_rollout_log_probs();
+  bounds.add(b);
+  const bool sorts = step::needs_order(held_out.sampling) && !step::needs_order(b.sampling);
+  held_out.times = 0;
+  if (validates && (sorts || held_out.n > b.n)) bounds.add(held_out);
+}
+
+}  // namespace neap::plan

@@ -1,0 +1,179 @@
+// The body of a generation: executes actions (generation_schedule.h) over operations.
+//
+// A GenerationSource is what a generation needs from outside: its actions, prompts and random numbers,
+// and a place for tokens. A run's source has data and decides by the tokens how it goes on
+// (rollout/generation.h); a plan's has a list of actions (plan/counted_source.h).
+//
+// B rows of the cache, S sequences of B' prompts.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "step/generation_schedule.h"
+#include "step/sampling.h"
+#include "step/transformer.h"
+
+namespace neap::step {
+
+/// The next tokens after hidden states (B, C), on the device; `draw` is on the host.
+template <class Ops, class T = typename Ops::Tensor>
+Sampled<T> sampled(Ops& ops, const Weights<T>& w, const T& hidden, const SamplingOptions& sampling,
+                   const Draw<T>& draw) {
+  Draw<T> here{ops.to_device(draw.uniforms), {}, {}};
+  if (sampling.penalizes()) {
+    here.seen = ops.to_device(draw.seen);
+    here.amounts = ops.to_device(draw.amounts);
+  }
+  return sample(ops, logits(ops, w, hidden), sampling, here);
+}
+
+template <class Ops, class T = typename Ops::Tensor>
+Sampled<T> on_host(Ops& ops, const Sampled<T>& s) {
+  return {ops.to_host(s.tokens), s.log_probs.defined() ? ops.to_host(s.log_probs) : T()};
+}
+
+/// What starts the sequences of some prompts; all on the host, int64.
+template <class T>
+struct PromptBatch {
+  T tokens;   // (B', T), padded on the right
+  T lengths;  // (B',)
+  T rows;     // (J, B'): of the cache, for J sequences of each prompt; one may come again
+  T prompts;  // (S,): the prompt of each sequence that gets a token
+};
+
+/// Prefills each prompt once, for all of its sequences, and samples their first tokens, on the host.
+/// `draw` of S sequences, on the host.
+template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
+Sampled<T> prefill_and_sample(Ops& ops, const Weights<T>& w, const PromptBatch<T>& batch,
+                              const Draw<T>& draw, const Cache& cache,
+                              const SamplingOptions& sampling) {
+  T hidden = prefill(ops, w, ops.to_device(batch.tokens), ops.to_device(batch.lengths),
+                     ops.to_device(batch.rows), cache);
+  if (batch.prompts.size(0) != hidden.size(0))
+    hidden = ops.take_rows(hidden, ops.to_device(batch.prompts));
+  return on_host(ops, sampled(ops, w, hidden, sampling, draw));
+}
+
+/// A chunk of one prompt, on the host, int64.
+template <class T>
+struct ChunkBatch {
+  T tokens;   // (count,)
+  T prompts;  // (S,): 0 for each sequence of the prompt
+};
+
+/// What the next decoding step starts from: (B,) int64 each.
+template <class T>
+struct DecodeRows {
+  T tokens;     // the last one of each row
+  T positions;  // its position
+  T advance;    // 1, or 0 of an idle row: its position stays within the cache
+};
+/// From the host to the device.
+template <class Ops, class T = typename Ops::Tensor>
+DecodeRows<T> on_device(Ops& ops, const DecodeRows<T>& rows) {
+  return {ops.to_device(rows.tokens), ops.to_device(rows.positions), ops.to_device(rows.advance)};
+}
+
+/// One decoding step: the next tokens (B,), on the host. `rows` are those of the step after it.
+template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
+Sampled<T> decode_and_sample(Ops& ops, const Weights<T>& w, DecodeRows<T>& rows,
+                             const Draw<T>& draw, const Cache& cache, std::int64_t key_limit,
+                             const SamplingOptions& sampling) {
+  const Sampled<T> next = sampled(
+      ops, w, decode(ops, w, rows.tokens, rows.positions, cache, key_limit), sampling, draw);
+  rows.tokens = ops.view(next.tokens, {-1});
+  ops.add_(rows.positions, rows.advance);
+  return on_host(ops, next);
+}
+
+template <class S, class T>
+concept GenerationSource = requires(S& source, const PrefillPrompts& prompts,
+                                    const PrefillChunk& chunk, std::int64_t n,
+                                    const std::vector<std::int64_t>& rows, const Sampled<T>& next) {
+  { source.sampling() } -> std::convertible_to<const SamplingOptions&>;
+  // Null: the generation is over.
+  { source.next() } -> std::same_as<const GenerationAction*>;
+  // All on the host.
+  { source.prompts(prompts) } -> std::same_as<PromptBatch<T>>;
+  { source.chunk(chunk) } -> std::same_as<ChunkBatch<T>>;
+  // The last tokens of the first n rows.
+  { source.decode_rows(n) } -> std::same_as<DecodeRows<T>>;
+  // For the next token of each of the rows; n: of what penalties need.
+  { source.draw(rows, n) } -> std::same_as<Draw<T>>;
+  // The next token of each of the rows.
+  source.take(rows, next);
+};
+
+/// Executes actions one after another.
+template <class Ops, KvLayout<Ops> Cache, GenerationSource<typename Ops::Tensor> Source>
+class GenerationBody {
+  using T = typename Ops::Tensor;
+
+ public:
+  GenerationBody(Ops& ops, const Weights<T>& w, Cache& cache, Source& source)
+      : ops_(ops), w_(w), cache_(cache), source_(source) {}
+
+  void operator()(const ClearCache&) { cache_.clear(ops_); }
+  void operator()(const PrefillPrompts& action) {
+    decoded_.reset();
+    const Draw<T> draw = source_.draw(action.rows, action.width);
+    source_.take(action.rows, prefill_and_sample(ops_, w_, source_.prompts(action), draw, cache_,
+                                                 source_.sampling()));
+  }
+  void operator()(const PrefillChunk& action) {
+    decoded_.reset();
+    const ChunkBatch<T> batch = source_.chunk(action);
+    hidden_ = T();
+    hidden_ =
+        prefill_chunk(ops_, w_, ops_.to_device(batch.tokens), {action.rows, action.first}, cache_);
+    if (action.last) sample_first(action, batch.prompts);
+  }
+  void operator()(const DecodeStep& action) {
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(action.rows));
+    std::iota(rows.begin(), rows.end(), 0);
+    if (!decoded_) decoded_ = on_device(ops_, source_.decode_rows(action.rows));
+    const Draw<T> draw = source_.draw(rows, action.key_limit);
+    source_.take(rows, decode_and_sample(ops_, w_, *decoded_, draw, cache_, action.key_limit,
+                                         source_.sampling()));
+  }
+  void operator()(const MoveRow& action) {
+    decoded_.reset();
+    cache_.move(ops_, action.from, action.to, action.tokens);
+  }
+  void operator()(const EndRow& action) {
+    decoded_.reset();
+    cache_.end(action.row);
+  }
+
+ private:
+  /// The first tokens of the sequences of a prompt, from its last hidden state.
+  void sample_first(const PrefillChunk& action, const T& prompts) {
+    T hidden = std::exchange(hidden_, T());
+    if (std::ssize(action.rows) > 1) hidden = ops_.take_rows(hidden, ops_.to_device(prompts));
+    const Draw<T> draw = source_.draw(action.rows, action.width);
+    const Sampled<T> next = on_host(ops_, sampled(ops_, w_, hidden, source_.sampling(), draw));
+    source_.take(action.rows, next);
+  }
+
+  Ops& ops_;
+  const Weights<T>& w_;
+  Cache& cache_;
+  Source& source_;
+  T hidden_;                              // (1, C) of the last chunk
+  std::optional<DecodeRows<T>> decoded_;  // on the device; none once a row starts, moves or ends
+};
+
+/// Executes all actions of a source.
+template <class Ops, KvLayout<Ops> Cache, class Source, class T = typename Ops::Tensor>
+void run_generation(Ops& ops, const Weights<T>& w, Cache& cache, Source& source) {
+  GenerationBody<Ops, Cache, Source> body(ops, w, cache, source);
+  while (const GenerationAction* action = source.next()) std::visit(body, *action);
+}
+
+}  // namespace neap::step

@@ -1,0 +1,178 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+
+#include "step/generation_schedule.h"
+
+namespace neap::step {
+namespace {
+
+// Executes a schedule as a cache with few tokens would, and checks every action against what it knows
+// of the sequences.
+class Execution {
+ public:
+  explicit Execution(std::uint64_t seed) : random_(seed) {
+    limits_.rows = between(1, 6);
+    limits_.prompt_width = between(1, 9);
+    limits_.max_new_tokens = between(1, 7);
+    limits_.row_tokens = limits_.prompt_width + limits_.max_new_tokens + between(0, 2);
+    limits_.prefill = spec::prefill_shape(between(1, 3), limits_.prompt_width, between(1, 20));
+    room_ = between(1, limits_.rows) * limits_.row_tokens;
+    const std::int64_t n = between(1, 3);
+    for (std::size_t prompt = 0; prompt < 8; ++prompt) {
+      const std::int64_t tokens = between(1, limits_.prompt_width);
+      for (std::int64_t k = 0; k < n; ++k) {
+        sequences_.push_back({prompt, tokens});
+        lengths_.push_back(between(1, limits_.max_new_tokens));
+      }
+    }
+  }
+  void run() {
+    schedule_.emplace(*GenerationSchedule::make(
+        limits_, sequences_, [this](std::int64_t row, std::int64_t tokens) {
+          if (tokens > room_) return false;
+          room_ -= tokens;
+          EXPECT_TRUE(rows_.emplace(row, Row{next_++, tokens}).second) << "the row is taken";
+          return true;
+        }));
+    while (const GenerationAction* action = *schedule_->next())
+      std::visit([this](const auto& a) { execute(a); }, *action);
+    EXPECT_EQ(next_, sequences_.size());
+    EXPECT_EQ(schedule_->ended(), sequences_.size());
+    EXPECT_TRUE(rows_.empty());
+  }
+  std::int64_t moves = 0, refills = 0;
+
+ private:
+  struct Row {
+    std::size_t sequence = 0;
+    std::int64_t reserved = 0;
+    std::int64_t tokens = 0;  // that are stored, and the last one
+    bool ended = false;
+  };
+  std::int64_t between(std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random_);
+  }
+  [[nodiscard]] std::int64_t prompt_tokens(const Row& row) const {
+    return sequences_[row.sequence].prompt_tokens;
+  }
+  void add_token(std::int64_t at) {
+    Row& row = rows_.at(at);
+    EXPECT_EQ(schedule_->sequence_of(at), row.sequence);
+    EXPECT_EQ(schedule_->position(at), row.tokens - 1);
+    ++row.tokens;
+    const std::int64_t length = lengths_[row.sequence];
+    const bool ends = row.tokens - prompt_tokens(row) == length;
+    row.ended = schedule_->add_token(at, ends && length < limits_.max_new_tokens);
+    EXPECT_EQ(row.ended, ends);
+  }
+  void start(const std::vector<std::int64_t>& rows) {
+    if (decoded_) ++refills;
+    for (const std::int64_t row : rows) {
+      rows_.at(row).tokens = prompt_tokens(rows_.at(row));
+      add_token(row);
+    }
+  }
+
+  void execute(const ClearCache&) { EXPECT_EQ(next_, 0U); }
+  void execute(const PrefillPrompts& action) {
+    std::set<std::size_t> prompts;
+    for (std::size_t i = 0; i < action.rows.size(); ++i) {
+      const Row& row = rows_.at(action.rows[i]);
+      EXPECT_EQ(action.lengths.at(static_cast<std::size_t>(action.prompts.at(i))),
+                prompt_tokens(row));
+      prompts.insert(sequences_[row.sequence].prompt);
+    }
+    EXPECT_EQ(prompts.size(), action.lengths.size());
+    EXPECT_LE(std::ssize(prompts), limits_.prefill.prompts);
+    start(action.rows);
+  }
+  void execute(const PrefillChunk& action) {
+    EXPECT_EQ(action.first, chunked_);
+    EXPECT_LE(action.count, limits_.prefill.tokens);
+    chunked_ += action.count;
+    std::set<std::size_t> prompts;
+    for (const std::int64_t row : action.rows)
+      prompts.insert(sequences_[rows_.at(row).sequence].prompt);
+    EXPECT_EQ(prompts.size(), 1U);
+    const std::int64_t length = prompt_tokens(rows_.at(action.rows.front()));
+    EXPECT_EQ(action.last, chunked_ == length);
+    if (!action.last) return;
+    chunked_ = 0;
+    start(action.rows);
+  }
+  void execute(const DecodeStep& action) {
+    decoded_ = true;
+    std::int64_t longest = 0;
+    for (const auto& [at, row] : rows_) longest = std::max(longest, row.tokens);
+    EXPECT_EQ(action.rows, rows_.rbegin()->first + 1);
+    EXPECT_EQ(action.key_limit, longest);
+    if (next_ == sequences_.size()) {
+      EXPECT_LT(action.rows, 2 * std::ssize(rows_));
+    }
+    const auto rows = rows_;
+    for (const auto& [at, row] : rows) add_token(at);
+  }
+  void execute(const MoveRow& action) {
+    ++moves;
+    EXPECT_EQ(action.tokens, rows_.at(action.from).tokens);
+    EXPECT_LT(action.to, action.from);
+    EXPECT_TRUE(rows_.emplace(action.to, rows_.at(action.from)).second);
+    rows_.erase(action.from);
+  }
+  void execute(const EndRow& action) {
+    EXPECT_TRUE(rows_.at(action.row).ended);
+    room_ += rows_.at(action.row).reserved;
+    rows_.erase(action.row);
+  }
+
+  std::mt19937_64 random_;
+  GenerationLimits limits_;
+  std::vector<SequenceStart> sequences_;
+  std::vector<std::int64_t> lengths_;  // of the responses
+  std::int64_t room_ = 0;              // tokens that the cache has room for
+  std::optional<GenerationSchedule> schedule_;
+  std::map<std::int64_t, Row> rows_;
+  std::size_t next_ = 0;  // sequence that starts next
+  std::int64_t chunked_ = 0;
+  bool decoded_ = false;
+};
+
+TEST(GenerationSchedule, GeneratesEverySequenceInWhateverRowsThereAre) {
+  std::int64_t moves = 0, refills = 0;
+  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+    SCOPED_TRACE(seed);
+    Execution execution(seed);
+    execution.run();
+    if (HasFailure()) return;
+    moves += execution.moves;
+    refills += execution.refills;
+  }
+  EXPECT_GT(moves, 50);
+  EXPECT_GT(refills, 100);  // sequences started as others ended
+}
+
+TEST(GenerationSchedule, RefusesWhatCannotStart) {
+  const GenerationLimits limits{2, 12, 4, 8, {1, 4}};
+  const auto never = [](std::int64_t, std::int64_t) { return false; };
+  const auto code = [&](const GenerationLimits& l, std::int64_t tokens) {
+    return GenerationSchedule::make(l, {{0, tokens}}, never).status().code();
+  };
+  EXPECT_EQ(code(limits, 4), ErrorCode::kOk);
+  EXPECT_EQ(code(limits, 0), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code(limits, 5), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({2, 11, 4, 8, {1, 4}}, 4), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({2, 12, 4, 8, {0, 4}}, 4), ErrorCode::kInvalidArgument);
+  GenerationSchedule schedule = *GenerationSchedule::make(limits, {{0, 4}}, never);
+  EXPECT_TRUE(std::holds_alternative<ClearCache>(**schedule.next()));
+  EXPECT_EQ(schedule.next().status().code(), ErrorCode::kDoesNotFit);
+  GenerationSchedule empty = *GenerationSchedule::make(limits, {}, never);
+  EXPECT_EQ(*empty.next(), nullptr);
+}
+
+}  // namespace
+}  // namespace neap::step
