@@ -58,9 +58,10 @@ class Bounds {
     out.rows = rows(started(b, 1));
     return out;
   }
-  /// Prefills `prompts` together for the sequences of each, or one in chunks.
-  [[nodiscard]] std::vector<GenerationAction> prefill(const Batches& b,
-                                                      std::int64_t prompts) const {
+  /// Prefills `prompts` together for the sequences of each, or one in chunks. `gone`: sequences of the
+  /// first prompt that started before.
+  [[nodiscard]] std::vector<GenerationAction> prefill(const Batches& b, std::int64_t prompts,
+                                                      std::int64_t gone = 0) const {
     std::vector<GenerationAction> out;
     if (in_chunks()) {
       step::append_chunks(out, chunk(b), prompt_, prefill_.tokens);
@@ -70,7 +71,7 @@ class Bounds {
     all.width = prompt_;
     all.lengths.assign(static_cast<std::size_t>(prompts), prompt_);
     all.rows = rows(started(b, prompts));
-    for (const std::int64_t row : all.rows) all.prompts.push_back(row / b.n);
+    for (const std::int64_t row : all.rows) all.prompts.push_back((row + gone) / b.n);
     out.emplace_back(std::move(all));
     return out;
   }
@@ -93,6 +94,9 @@ class Bounds {
         visit({std::move(some)});
       });
     } else if (b.waits) {
+      // Where all rows become free together, the first may take the last sequence of a prompt.
+      const std::int64_t most = 1 + step::div_up(b.batch - 1, b.n);
+      if (most > prompts && most <= prefill_.prompts) visit(prefill(b, most, b.n - 1));
       for_smaller(prompts, [&](std::int64_t some) { visit(prefill(b, some)); });
     }
   }

@@ -1,10 +1,13 @@
 // The pool of a rollout whose sequences end and start at any time, against its plan.
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <random>
+#include <variant>
 
-#include "plan/counted_memory.h"
 #include "plan/counted_backend.h"
+#include "plan/counted_memory.h"
+#include "plan/counted_source.h"
 #include "plan/transients.h"
 #include "step/generation.h"
 
@@ -68,6 +71,30 @@ class GenerationPool : public ::testing::Test {
     return memory.peak_reserved();
   }
 
+  // The peak of the tensors of body(ops, dtype).
+  template <class Body>
+  [[nodiscard]] Bytes peak(const Body& body) const {
+    CountedMemory memory(value_or_throw(pool_settings(job_, target_)));
+    step::CountingOps ops(memory, kernel_profile(job_, target_), 2);
+    body(ops, compute_dtype(job_, target_));
+    return memory.peak_allocated();
+  }
+  [[nodiscard]] Bytes peak_of_plan() const {
+    const spec::Recipe recipe = spec::describe(job_);
+    return peak([&](step::CountingOps& ops, Dtype dtype) {
+      count_phase(ops, job_, models_, dtype, recipe.phases.front(), 48);
+    });
+  }
+  [[nodiscard]] Bytes peak_of(const std::vector<step::GenerationAction>& actions) const {
+    return peak([&](step::CountingOps& ops, Dtype dtype) {
+      step::SlotCache<CountedTensor> cache =
+          counted_cache(*models_.actor, dtype, job_.rollout_batch(), job_.max_sequence_length());
+      const step::SamplingOptions sampling;
+      CountedSource source(actions, sampling);
+      step::run_generation(ops, counted_weights(*models_.actor, dtype), cache, source);
+    });
+  }
+
   static constexpr std::int64_t kRows = 64, kPrompt = 24, kResponse = 40;
   spec::Job job_;
   JobModels models_;
@@ -88,6 +115,79 @@ TEST_F(GenerationPool, ThePlanHoldsWhateverEndsFirst) {
 TEST_F(GenerationPool, PromptsThatNeverWaitCostNothing) {
   job_.data.val_files.clear();
   EXPECT_EQ(planned(Accuracy::kExact), taken(1, 1, kRows));
+}
+
+// The actions of a rollout whose sequences end by chance.
+class RolloutActions {
+ public:
+  RolloutActions(const spec::Job& job, std::int64_t n, std::mt19937_64& random) : random_(random) {
+    std::vector<step::SequenceStart> sequences;
+    for (std::size_t prompt = 0; prompt < 24; ++prompt) {
+      const std::int64_t tokens = between(1, job.data.max_prompt_length);
+      for (std::int64_t k = 0; k < n; ++k) sequences.push_back({prompt, tokens});
+    }
+    const step::GenerationLimits limits{job.rollout_batch(), job.max_sequence_length(),
+                                        job.data.max_prompt_length, job.data.max_response_length,
+                                        job.prefill()};
+    schedule_.emplace(*step::GenerationSchedule::make(
+        limits, std::move(sequences), [](std::int64_t, std::int64_t) { return true; }));
+  }
+  [[nodiscard]] std::vector<step::GenerationAction> list() {
+    std::vector<step::GenerationAction> out;
+    while (const step::GenerationAction* action = *schedule_->next()) {
+      out.push_back(*action);
+      std::visit([&](const auto& a) { add_tokens(a); }, out.back());
+    }
+    return out;
+  }
+
+ private:
+  std::int64_t between(std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random_);
+  }
+  void add_token(std::int64_t row) { (void)schedule_->add_token(row, between(1, 4) == 1); }
+  void add_tokens(const step::PrefillPrompts& action) {
+    for (const std::int64_t row : action.rows) add_token(row);
+  }
+  void add_tokens(const step::PrefillChunk& action) {
+    if (!action.last) return;
+    for (const std::int64_t row : action.rows) add_token(row);
+  }
+  void add_tokens(const step::DecodeStep& action) {
+    for (std::int64_t row = 0; row < action.rows; ++row) {
+      if (schedule_->sequence_of(row) != step::GenerationSchedule::kIdle) add_token(row);
+    }
+  }
+  template <class Other>
+  void add_tokens(const Other&) {}
+
+  std::mt19937_64& random_;
+  std::optional<step::GenerationSchedule> schedule_;
+};
+
+TEST_F(GenerationPool, ThePlanHoldsARolloutsActions) {
+  std::mt19937_64 random(7);
+  const auto between = [&](std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+  };
+  for (int i = 0; i < 300; ++i) {
+    SCOPED_TRACE(i);
+    target_.cuda = between(0, 1) == 1;
+    const bool held_out = between(0, 1) == 1;
+    job_.task = held_out ? spec::Task::kEval : spec::Task::kGrpo;
+    job_.data.train_batch_size = between(1, 16);
+    job_.data.max_prompt_length = between(1, 60);
+    job_.data.max_response_length = between(2, 8);
+    job_.rollout.n = held_out ? 1 : between(1, 4);
+    job_.rollout.batch_size = between(1, 16);
+    job_.rollout.max_num_batched_tokens = between(1, 400);
+    job_.rollout.val_kwargs.n = between(1, 4);
+    job_.rollout.val_kwargs.do_sample = true;
+    const std::int64_t n = held_out ? job_.rollout.val_kwargs.n : job_.rollout.n;
+    // The plan's steps take their tokens from the host; a run on the host keeps those of the step before.
+    const Bytes tokens(target_.cuda ? 0 : 512);
+    EXPECT_LE(peak_of(RolloutActions(job_, n, random).list()), peak_of_plan() + tokens);
+  }
 }
 
 }  // namespace
