@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <map>
+#include <tuple>
 
 #include "base/format.h"
 #include "base/log.h"
@@ -30,6 +32,7 @@ class RuntimeImpl final : public Runtime {
   [[nodiscard]] const plan::MemoryPlan& plan() const override { return plan_; }
   [[nodiscard]] at::Tensor region(std::string_view tag, std::string_view name,
                                   at::ScalarType dtype) override;
+  [[nodiscard]] StreamedBlocks& streamed_blocks(std::string_view tag) override;
   [[nodiscard]] std::unique_ptr<Scope> hold(const std::vector<std::string>& tags) override;
   [[nodiscard]] std::unique_ptr<Scope> phase(std::string_view name) override;
   [[nodiscard]] std::unique_ptr<Windows> windows(std::string_view tag, Access access) override;
@@ -46,6 +49,7 @@ class RuntimeImpl final : public Runtime {
  private:
   void mark(trace::EventKind kind, std::string_view name);
   void leave_room(std::size_t phase);
+  void add_streamed(std::size_t index);
   [[nodiscard]] Status end_phase(std::size_t index, Transition entry, Clock::time_point start);
 
   plan::MemoryPlan plan_;
@@ -53,6 +57,7 @@ class RuntimeImpl final : public Runtime {
   RunDevice device_;
   std::shared_ptr<arena::Arena> arena_;  // keeps the device
   std::unique_ptr<ScheduleExecutor> executor_;
+  std::map<std::size_t, StreamedBlocks> streamed_;  // by tag
   std::unique_ptr<PhaseTransients> transients_;
   std::unique_ptr<PhaseAccounts> accounts_;
   bool in_phase_ = false;
@@ -137,6 +142,7 @@ RuntimeImpl::RuntimeImpl(const spec::Job& job, const plan::DeviceChoice& choice,
       value_or_throw(arena::Arena::make(*device_.device, options));
   arena_ = {arena.release(), [device = device_.device](arena::Arena* a) { delete a; }};
   executor_ = std::make_unique<ScheduleExecutor>(*arena_, plan_);
+  for (std::size_t t = 0; t < plan_.tags.size(); ++t) add_streamed(t);
   if (choice.target.cuda) {
     transients_ = make_cuda_transients(device_.torch.index());
   } else {
@@ -144,6 +150,26 @@ RuntimeImpl::RuntimeImpl(const spec::Job& job, const plan::DeviceChoice& choice,
         arena_, value_or_throw(plan::pool_settings(job, choice.target)), events);
   }
   accounts_ = std::make_unique<PhaseAccounts>(job.device.memory, *executor_, plan_);
+}
+
+void RuntimeImpl::add_streamed(std::size_t index) {
+  const plan::TagPlan& tag = plan_.tags[index];
+  if (tag.hosted.empty()) return;
+  std::vector<StreamedBlocks::Slot> slots;
+  for (const plan::RegionPlan& region : tag.regions) {
+    for (const plan::PartPlan& part : region.parts) {
+      const ScheduleExecutor::Place place = executor_->place(tag.tag, part.name);
+      slots.push_back({place.region, place.offset, place.bytes});
+    }
+  }
+  std::vector<Bytes> blocks;
+  for (const plan::PartPlan& block : tag.hosted) blocks.push_back(block.bytes);
+  streamed_.emplace(std::piecewise_construct, std::forward_as_tuple(index),
+                    std::forward_as_tuple(*arena_, tag.tag, std::move(slots), blocks));
+}
+
+StreamedBlocks& RuntimeImpl::streamed_blocks(std::string_view tag) {
+  return streamed_.at(executor_->tag_index(tag));
 }
 
 at::Tensor RuntimeImpl::region(std::string_view tag, std::string_view name, at::ScalarType dtype) {
@@ -179,6 +205,7 @@ std::unique_ptr<Runtime::Scope> RuntimeImpl::phase(std::string_view name) {
   in_phase_ = true;
   (void)executor_->take_stream_use();  // of a checkpoint
   mark(trace::EventKind::kPhaseBegin, name);
+  for (auto& [tag, blocks] : streamed_) blocks.open();
   transients_->open(std::string(name), accounts_->room(index));
   return std::make_unique<ScopeImpl>(format("Closing phase \"{}\"", name),
                                      [this, index, entry = std::move(entry), start = Clock::now()] {
@@ -204,6 +231,13 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
   PhaseMeasurement m;
   m.phase = name;
   m.seconds = seconds_since(start);
+  Status fetched;
+  for (auto& [tag, blocks] : streamed_) {
+    if (Status closed = blocks.close(); !closed.ok()) fetched = std::move(closed);
+    const StreamedBlocks::Use use = blocks.take_use();
+    m.weights.fetched += use.fetched;
+    m.weights.wait_seconds += use.wait_seconds;
+  }
   // Before the pool is emptied: the driver waits for all copies when memory is freed.
   const Status copied = executor_->finish_copies(m.behind);
   m.entry = std::move(entry);
@@ -219,7 +253,7 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
   }
   const Status within = accounts_->add(std::move(m));
   mark(trace::EventKind::kPhaseEnd, name);
-  for (const Status& status : {finished, copied})
+  for (const Status& status : {finished, fetched, copied})
     if (!status.ok()) return Status(status).with_context(format("ending phase \"{}\"", name));
   return cuda ? within : Status();
 }
@@ -242,7 +276,7 @@ void RuntimeImpl::mark(trace::EventKind kind, std::string_view name) {
 }  // namespace
 
 Bytes PhaseMeasurement::moved() const {
-  Bytes sum = entry.copied() + streamed.copied();
+  Bytes sum = entry.copied() + streamed.copied() + weights.fetched;
   for (const MoveRecord& move : behind) sum += move.copied;
   return sum;
 }

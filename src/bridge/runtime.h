@@ -22,6 +22,7 @@
 #include "arena/arena.h"
 #include "bridge/run_device.h"
 #include "bridge/schedule_executor.h"
+#include "bridge/streamed_blocks.h"
 #include "plan/memory_plan.h"
 #include "spec/job.h"
 #include "spec/recipe.h"
@@ -40,6 +41,7 @@ struct PhaseMeasurement {
   Transition entry;             ///< the moves before it
   std::vector<MoveRecord> behind{};  ///< the moves that ran while it computed
   StreamUse streamed;                ///< the windows of the phase
+  StreamedBlocks::Use weights;       ///< blocks of streamed weights
   double seconds = 0;                ///< of the phase's own work, streaming included
   [[nodiscard]] Bytes moved() const;
   /// Waited for: moves before it and what was left of those behind it.
@@ -64,6 +66,10 @@ class Runtime {
   /// streamed tag, while windows() has brought it.
   [[nodiscard]] virtual at::Tensor region(std::string_view tag, std::string_view name,
                                           at::ScalarType dtype) = 0;
+
+  /// The blocks that the plan keeps on the host behind the slots of `tag`, one of Contents::kScratch that
+  /// has such blocks. Used in phases that need the tag.
+  [[nodiscard]] virtual StreamedBlocks& streamed_blocks(std::string_view tag) = 0;
 
   /// Something that is open until close, or until it dies: then a failure is only logged.
   class Scope {

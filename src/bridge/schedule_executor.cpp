@@ -92,7 +92,7 @@ void ScheduleExecutor::create_regions(const plan::TagPlan& tag) {
         value_or_throw(arena_.create_paused(name, tag.regions[r].bytes, arena::Policy::kHost));
     for (const plan::PartPlan& part : tag.regions[r].parts) {
       places_.emplace(std::pair(tag.tag, part.name),
-                      Place{info.address + part.offset.count(), part.bytes});
+                      Place{info.address + part.offset.count(), part.bytes, info.id, part.offset});
     }
   }
 }

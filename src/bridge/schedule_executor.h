@@ -87,6 +87,8 @@ class ScheduleExecutor {
   struct Place {
     device::Address address = 0;
     Bytes bytes;
+    arena::RegionId region = arena::RegionId::kNone;
+    Bytes offset;  ///< within the region
   };
   [[nodiscard]] Place place(std::string_view tag, std::string_view part) const;
 

@@ -97,23 +97,64 @@ void Tape::backward(Tensor d_hidden) {
   tape_ = {};
 }
 
+namespace {
+
+// Every block bound to every slot's memory.
+class SlotBlocks final : public step::BlockSource<Tensor> {
+ public:
+  /// `weights` is bound but for what is streamed.
+  SlotBlocks(const step::Weights<Tensor>& weights, const StreamedBase& streamed)
+      : slots_(*streamed.slots) {
+    const std::vector<spec::FlatUnit> units = spec::flat_layout(weights.architecture, weights.head);
+    for (const Tensor& memory : streamed.memory) {
+      step::Weights<Tensor> bound = weights;
+      for (const spec::FlatUnit& unit : units) {
+        if (unit.block < 0) continue;
+        check_flat(memory, unit, "slots");
+        for (const spec::Parameter& p : unit.parameters)
+          step::bind_parameter(bound, unit, p, parameter_view(memory, p), Tensor());
+      }
+      blocks_.push_back(std::move(bound.blocks));
+    }
+  }
+  void expect(step::Sweep sweep, std::int64_t passes) override { slots_.expect(sweep, passes); }
+  [[nodiscard]] const step::Block<Tensor>& use(std::size_t block) override {
+    return blocks_[slots_.use(block)][block];
+  }
+  void release(std::size_t block) noexcept override { slots_.release(block); }
+
+ private:
+  step::BlockSlots& slots_;
+  std::vector<std::vector<step::Block<Tensor>>> blocks_;  // by slot
+};
+
+}  // namespace
+
 Transformer::Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
-                         std::optional<Lora> lora)
+                         std::optional<Lora> lora, std::optional<StreamedBase> streamed)
     : ops_(base.weights.empty() ? at::Device(at::kCPU) : base.weights[0].device()) {
   weights_.architecture = architecture;
   weights_.head = head;
   weights_.blocks.resize(static_cast<std::size_t>(architecture.num_hidden_layers));
   bind(spec::flat_layout(architecture, head), base, "weights", parameters_);
   step::finish_binding(weights_);
-  if (!lora) return;
-  throw_if_error(spec::check_lora(architecture, lora->shape));
-  bind(spec::lora_layout(architecture, head, lora->shape), lora->adapters, "adapters", adapters_);
+  if (lora) bind_adapters(*lora);
+  if (!streamed) return;
+  streamed_ = std::make_unique<SlotBlocks>(weights_, *streamed);
+  weights_.source = streamed_.get();
+}
+
+void Transformer::bind_adapters(const Lora& lora) {
+  const spec::Architecture& architecture = weights_.architecture;
+  throw_if_error(spec::check_lora(architecture, lora.shape));
+  bind(spec::lora_layout(architecture, weights_.head, lora.shape), lora.adapters, "adapters",
+       adapters_);
   for (const spec::Linear& linear : spec::block_linears(architecture)) {
     for (std::int64_t i = 0; i < architecture.num_hidden_layers; ++i) {
       const spec::LoraModule module =
-          lora->shape.of(format("{}.{}", spec::block_prefix(architecture, i), linear.name));
+          lora.shape.of(format("{}.{}", spec::block_prefix(architecture, i), linear.name));
       if (module.rank > 0)
-        step::find_linear(weights_, i, linear.module)->lora_scale = lora->shape.scale(module);
+        step::find_linear(weights_, i, linear.module)->lora_scale = lora.shape.scale(module);
     }
   }
 }

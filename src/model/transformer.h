@@ -32,6 +32,7 @@
 #include "model/aten_ops.h"
 #include "spec/layout.h"
 #include "step/transformer.h"
+#include "step/units.h"
 
 namespace neap::model {
 
@@ -50,6 +51,12 @@ void check_flat(const at::Tensor& t, const spec::FlatUnit& unit, const char* wha
 struct Lora {
   spec::LoraShape shape;
   FlatTensors adapters;
+};
+
+/// Base weights of blocks that rest elsewhere and are in slots while they are used.
+struct StreamedBase {
+  step::BlockSlots* slots = nullptr;  ///< outlives the model
+  std::vector<at::Tensor> memory;     ///< of each slot: (elements of the largest block,)
 };
 
 struct TrainOptions {
@@ -93,8 +100,10 @@ struct NamedParameter {
 
 class Transformer {
  public:
+  /// `streamed`: what `base` has of blocks is not used; their gradients are undefined.
   Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
-              std::optional<Lora> lora = std::nullopt);
+              std::optional<Lora> lora = std::nullopt,
+              std::optional<StreamedBase> streamed = std::nullopt);
   Transformer(Transformer&&) noexcept = default;
   Transformer& operator=(Transformer&&) noexcept = default;
 
@@ -145,9 +154,12 @@ class Transformer {
   friend class Tape;
   void bind(const std::vector<spec::FlatUnit>& units, const FlatTensors& flat, const char* what,
             std::vector<NamedParameter>& named);
+  void bind_adapters(const Lora& lora);
   void require(spec::Head head, const char* what) const;
 
   step::Weights<at::Tensor> weights_;
+  std::unique_ptr<step::BlockSource<at::Tensor>>
+      streamed_;  ///< of weights_; null: all are resident
   AtenOps ops_;
   std::vector<NamedParameter> parameters_, adapters_;
 };

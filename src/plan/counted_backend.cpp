@@ -1,5 +1,6 @@
 #include "plan/counted_backend.h"
 
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -33,6 +34,38 @@ CountedTensor outside(const step::Shape& shape, Dtype dtype) {
   return CountedTensor::outside(shape, dtype);
 }
 
+// The blocks of streamed weights, two of which are on the device at a time. In training those that
+// backward ends with, or forward, are there when the next pass begins.
+class CountedBlocks final : public step::BlockSource<CountedTensor> {
+ public:
+  /// `each_once`: a phase ends with the passes that are expected together.
+  CountedBlocks(CountingOps& ops, const Weights& w, const std::vector<PartPlan>& sizes,
+                bool each_once)
+      : ops_(ops), weights_(w), sizes_(sizes), each_once_(each_once) {}
+  void expect(step::Sweep sweep, std::int64_t) override {
+    sweep_ = sweep;
+    if (each_once_) last_ = {kNone, kNone};
+  }
+  [[nodiscard]] const step::Block<CountedTensor>& use(std::size_t block) override {
+    const bool kept = sweep_ == step::Sweep::kForwardBackward;
+    if (!kept || (block != last_[0] && block != last_[1])) {
+      ops_.take_fetched(static_cast<double>(sizes_[block].bytes.count()));
+    }
+    if (block != last_[1]) last_ = {last_[1], block};
+    return weights_.blocks[block];
+  }
+  void release(std::size_t) noexcept override {}
+
+ private:
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  CountingOps& ops_;
+  const Weights& weights_;
+  const std::vector<PartPlan>& sizes_;
+  bool each_once_;
+  step::Sweep sweep_ = step::Sweep::kForward;
+  std::array<std::size_t, 2> last_ = {kNone, kNone};
+};
+
 // One phase; what it computes is dropped.
 class CountedBackend {
   using T = CountedTensor;
@@ -50,6 +83,11 @@ class CountedBackend {
     if (phase.body == spec::Body::kGenerate) {
       cache_ = counted_cache(role_, dtype, job.rollout_batch(), job.max_sequence_length());
       return;
+    }
+    if (phase.streams_weights()) {
+      block_sizes_ = hosted_blocks(role_, dtype);
+      blocks_.emplace(ops, weights_, block_sizes_, phase.part == spec::TrainPart::kBackward);
+      weights_.source = &*blocks_;
     }
     if (phase.part != spec::TrainPart::kUpdate)
       experience_ = PhaseInputs<T, decltype(&outside)>(job, ops.profile(), &outside)
@@ -113,6 +151,8 @@ class CountedBackend {
   std::int64_t most_decode_steps_;
   Weights weights_;
   step::SlotCache<T> cache_;
+  std::vector<PartPlan> block_sizes_;
+  std::optional<CountedBlocks> blocks_;
   step::Experience<T> experience_;
   std::optional<spec::OptimizerSpec> optimizer_;
   std::vector<step::TrainedUnit<T>> units_;

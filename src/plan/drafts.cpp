@@ -11,6 +11,8 @@ namespace neap::plan {
 namespace {
 
 constexpr std::int64_t kAsConfigured = -1;
+// Two blocks have buffers.
+constexpr std::int64_t kLeastStreamedBlocks = 3;
 
 bool reads_states(const spec::Phase& phase) {
   return phase.part == spec::TrainPart::kAll || phase.part == spec::TrainPart::kUpdate;
@@ -41,7 +43,7 @@ Result<JobModels> Drafts::read(const spec::Job& job, const Target& target) {
   return models;
 }
 
-Result<MemoryPlan> Drafts::draft(const spec::UpdateModes& modes) {
+Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes) {
   MemoryPlan plan;
   plan.task = to_string(job_.task);
   plan.granularity = target_.granularity;
@@ -51,7 +53,7 @@ Result<MemoryPlan> Drafts::draft(const spec::UpdateModes& modes) {
   plan.overlap = job_.memory.overlap;
   plan.link = target_.link;
   plan.rates_from = target_.rates_from;
-  plan.updates = modes;
+  plan.modes = modes;
   const spec::Recipe recipe = spec::describe(job_, modes);
   plan.tags = build_tags(job_, recipe, models_, target_);
   for (const spec::ModelId id : trained_) {
@@ -74,7 +76,7 @@ Result<MemoryPlan> Drafts::draft(const spec::UpdateModes& modes) {
 }
 
 Result<bool> Drafts::solve(MemoryPlan& plan, double limit) {
-  const std::vector<CheckpointChoice> open = choices(plan.updates);
+  const std::vector<CheckpointChoice> open = choices(plan.modes);
   if (!open.empty()) return solve_checkpointing(plan, open, job_.memory.residency, limit);
   NEAP_TRY_ASSIGN(const bool solved, solve_if_fits(plan, job_.memory.residency, limit));
   return solved && plan.fits() && plan.seconds() < limit;
@@ -98,18 +100,18 @@ Bytes Drafts::least_capacity(MemoryPlan draft) const {
 
 Result<double> Drafts::least_seconds(const MemoryPlan& draft) {
   double sum = draft.operation_seconds();
-  for (const CheckpointChoice& choice : choices(draft.updates)) {
+  for (const CheckpointChoice& choice : choices(draft.modes)) {
     NEAP_TRY_ASSIGN(const PhasePlan kept, choice.predict(0, Accuracy::kQuick));
     sum += kept.seconds - draft.phases[choice.phase].seconds;
   }
   return sum + streaming_seconds(draft);
 }
 
-std::vector<spec::UpdateModes> Drafts::modes() const {
+std::vector<spec::ModelModes> Drafts::modes() const {
   const spec::UpdateChoice choice = job_.memory.update;
-  std::vector<spec::UpdateModes> all(1);
+  std::vector<spec::ModelModes> all(1);
   for (const spec::ModelId model : trained_) {
-    std::vector<spec::UpdateModes> wider;
+    std::vector<spec::ModelModes> wider;
     for (std::size_t m = 0; m < spec::kUpdateModes; ++m) {
       const auto mode = static_cast<spec::UpdateMode>(m);
       if (!choice.automatic && choice.mode != mode) continue;
@@ -117,22 +119,53 @@ std::vector<spec::UpdateModes> Drafts::modes() const {
       if (mode == spec::UpdateMode::kStreamed &&
           (stays || !job_.memory.allows(spec::Measure::kStream)))
         continue;
-      for (spec::UpdateModes modes : all) {
+      for (spec::ModelModes modes : all) {
         modes.set(model, mode);
         wider.push_back(modes);
       }
     }
     all = std::move(wider);
   }
+  if (job_.memory.residency == "all" || !job_.memory.allows(spec::Measure::kStreamWeights))
+    return all;
+  // The largest alone, then with the next one, to all of them.
+  const std::vector<spec::ModelModes> resident = all;
+  std::vector<spec::ModelId> streamed;
+  for (const spec::ModelId model : streamable()) {
+    streamed.push_back(model);
+    for (spec::ModelModes modes : resident) {
+      for (const spec::ModelId other : streamed) modes.stream_weights(other);
+      all.push_back(modes);
+    }
+  }
   return all;
+}
+
+std::vector<spec::ModelId> Drafts::streamable() const {
+  std::vector<spec::ModelId> out = spec::streamable(spec::describe(job_));
+  std::erase_if(out, [&](spec::ModelId model) {
+    return models_.at(model).shape.num_hidden_layers < kLeastStreamedBlocks;
+  });
+  const auto bytes = [&](spec::ModelId model) {
+    Bytes sum;
+    for (const PartPlan& block : hosted_blocks(models_.at(model), compute_dtype(job_, target_)))
+      sum += block.bytes;
+    return sum;
+  };
+  std::stable_sort(out.begin(), out.end(),
+                   [&](spec::ModelId a, spec::ModelId b) { return bytes(a) > bytes(b); });
+  return out;
 }
 
 // A retention of a rung takes the place of the configured one while its phase is counted.
 Result<PhasePlan> Drafts::predict(const spec::Phase& phase, std::int64_t rung, Accuracy accuracy) {
   ModelRole& role = *models_.slot(phase.model);
-  const Predictions::Key key{phase.id, spec::batching_of(job_, phase),
-                             reads_states(phase) ? role.optimizer.state_dtype : std::string(), rung,
-                             accuracy};
+  const Predictions::Key key{phase.id,
+                             spec::batching_of(job_, phase),
+                             reads_states(phase) ? role.optimizer.state_dtype : std::string(),
+                             rung,
+                             accuracy,
+                             phase.streams_weights()};
   const auto known = predictions_.phases.find(key);
   if (known != predictions_.phases.end()) return known->second;
   if (accuracy == Accuracy::kQuick && phase.part == spec::TrainPart::kAll)
@@ -149,8 +182,9 @@ Result<PhasePlan> Drafts::predict(const spec::Phase& phase, std::int64_t rung, A
 // Of a phase that trains and updates, from what its two parts are where they are phases: these are
 // known for every way to divide the updates and every type of states.
 Result<PhasePlan> Drafts::predict_parts(const spec::Phase& phase, std::int64_t rung) {
-  spec::UpdateModes split;
+  spec::ModelModes split;
   split.set(phase.model, spec::UpdateMode::kSplit);
+  if (phase.streams_weights()) split.stream_weights(phase.model);
   const spec::Recipe recipe = spec::describe(job_, split);
   const spec::Phase& update = *recipe.find(phase.body, spec::TrainPart::kUpdate);
   NEAP_TRY_ASSIGN(PhasePlan out, predict(*recipe.find(phase.body, spec::TrainPart::kBackward), rung,
@@ -163,7 +197,7 @@ Result<PhasePlan> Drafts::predict_parts(const spec::Phase& phase, std::int64_t r
   return out;
 }
 
-std::vector<CheckpointChoice> Drafts::choices(const spec::UpdateModes& modes) {
+std::vector<CheckpointChoice> Drafts::choices(const spec::ModelModes& modes) {
   std::vector<CheckpointChoice> out;
   if (!job_.memory.allows(spec::Measure::kRecompute)) return out;
   const spec::Recipe recipe = spec::describe(job_, modes);

@@ -25,8 +25,9 @@ namespace neap::plan {
 
 /// What was predicted of jobs that differ in micro-batches, optimizer states and retentions alone.
 struct Predictions {
-  /// Phase, its micro-batches, optimizer states, rung (-1: the retention as configured).
-  using Key = std::tuple<spec::PhaseId, spec::Batching, std::string, std::int64_t, Accuracy>;
+  /// Phase, its micro-batches, optimizer states, rung (-1: the retention as configured), whether its
+  /// weights are streamed.
+  using Key = std::tuple<spec::PhaseId, spec::Batching, std::string, std::int64_t, Accuracy, bool>;
   std::map<Key, PhasePlan> phases;
   std::map<std::pair<spec::ModelId, spec::Batching>, CheckpointLadder> ladders;
 };
@@ -40,7 +41,7 @@ class Drafts {
 
   /// Tags, phases and transients, without a capacity and a schedule. Where the plan chooses
   /// retentions they are the ones of least memory.
-  [[nodiscard]] Result<MemoryPlan> draft(const spec::UpdateModes& modes);
+  [[nodiscard]] Result<MemoryPlan> draft(const spec::ModelModes& modes);
   /// The draft for a device of `capacity`.
   static void set_capacity(MemoryPlan& draft, Bytes capacity);
   /// The least capacity for which solve() finds a plan of this draft. The largest number: none does.
@@ -52,14 +53,17 @@ class Drafts {
   /// and the windows of streamed tags.
   [[nodiscard]] Result<double> least_seconds(const MemoryPlan& draft);
 
-  /// Every way to divide the updates that memory.update and memory.allow permit, those with fewer
-  /// phases first. Nothing is streamed where everything is to stay, unless memory.update says so.
-  [[nodiscard]] std::vector<spec::UpdateModes> modes() const;
+  /// Every way to run the models that memory.update and memory.allow permit: resident weights before
+  /// streamed ones, fewer phases first. Nothing is streamed where everything is to stay, unless
+  /// memory.update says so.
+  [[nodiscard]] std::vector<spec::ModelModes> modes() const;
 
  private:
+  /// Models whose weights can be streamed, those with the largest blocks first.
+  [[nodiscard]] std::vector<spec::ModelId> streamable() const;
   Result<PhasePlan> predict(const spec::Phase& phase, std::int64_t rung, Accuracy accuracy);
   Result<PhasePlan> predict_parts(const spec::Phase& phase, std::int64_t rung);
-  [[nodiscard]] std::vector<CheckpointChoice> choices(const spec::UpdateModes& modes);
+  [[nodiscard]] std::vector<CheckpointChoice> choices(const spec::ModelModes& modes);
   const CheckpointLadder& ladder_of(const spec::Phase& phase);
 
   const spec::Job& job_;

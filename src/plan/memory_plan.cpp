@@ -3,6 +3,12 @@
 #include <algorithm>
 
 namespace neap::plan {
+
+Bytes TagPlan::hosted_bytes() const {
+  Bytes sum;
+  for (const PartPlan& block : hosted) sum += block.bytes;
+  return sum;
+}
 const spec::Checkpointing& MemoryPlan::checkpointing(std::string_view model) const {
   static const spec::Checkpointing kNothing;
   const auto found = std::find_if(activations.begin(), activations.end(),

@@ -60,6 +60,9 @@ struct TagPlan {
   /// Not empty: the tag is on the host, and phases with Need::kStream bring these in turn.
   std::vector<WindowPlan> windows{};
   [[nodiscard]] bool streamed() const { return !windows.empty(); }
+  /// Of buffers: the blocks that rest on the host and are in one of the parts while they are used.
+  std::vector<PartPlan> hosted{};
+  [[nodiscard]] Bytes hosted_bytes() const;
 };
 struct PhasePlan {
   std::string name;           ///< "generate", "actor_logp", ...
@@ -67,9 +70,11 @@ struct PhasePlan {
   Bytes transient_allocated;  ///< the same as allocated
   /// Of its operations in one step, by the device's rates; of a phase that runs once, for a step's rows.
   double seconds = 0;
-  Bytes window{};          ///< largest window of streamed tags
-  Bytes headroom{};        ///< on top while one window is exchanged for the next; not in peaks
-  std::int64_t times = 1;  ///< runs in a step; 0: once, before the first
+  Bytes fetched{};          ///< of streamed weights, in one step
+  double wait_seconds = 0;  ///< for them; a part of `seconds`
+  Bytes window{};           ///< largest window of streamed tags
+  Bytes headroom{};         ///< on top while one window is exchanged for the next; not in peaks
+  std::int64_t times = 1;   ///< runs in a step; 0: once, before the first
 };
 /// Phases [first, last] that run in turn, `times` times in a step: a round for each mini-batch.
 struct Loop {
@@ -155,7 +160,7 @@ struct MemoryPlan {
   bool overlap = false;  ///< copies may run while a phase computes
   Link link;
   std::string rates_from;         ///< of the link's and the operations' rates, for people
-  spec::UpdateModes updates;      ///< of the recipe that the phases are from
+  spec::ModelModes modes;         ///< of the recipe that the phases are from
   std::vector<PhasePlan> phases;  ///< in the order of one step; behind them those that run once
   std::vector<Loop> loops;        ///< of phases that run more than once
   std::vector<TagPlan> tags;

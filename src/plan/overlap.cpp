@@ -37,7 +37,9 @@ class LinkTime {
       const PhasePlan& phase = plan.phases[visit.phase];
       const double seconds =
           may_hide(plan, visit.phase) ? phase.seconds / static_cast<double>(phase.times) : 0;
-      free_.push_back({seconds, seconds});
+      const double fetching = static_cast<double>(phase.fetched.count()) / rate_[kToDevice] /
+                              static_cast<double>(phase.times);
+      free_.push_back({seconds, std::max(0.0, seconds - fetching)});
     }
   }
 

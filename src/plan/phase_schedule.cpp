@@ -53,6 +53,7 @@ bool beats(const TagOption& a, const TagOption& b) {
 TagOption make_option(const std::vector<Visit>& walk, const TagPlan& tag, PhaseMask resident) {
   TagOption option;
   option.resident = resident;
+  option.host = tag.hosted_bytes();
   TagState state;
   state.resident = (resident & phase_bit(walk.back().phase)) != 0;
   state.dirty = tag.contents == Contents::kLive;
@@ -126,6 +127,7 @@ void write_sums(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
         plan.moved_per_step +=
             plan.tags[t].bytes * 2 * static_cast<std::uint64_t>(plan.phases[p].times);
     }
+    if (p < plan.cycle()) plan.moved_per_step += plan.phases[p].fetched;
     s.peak = s.persistent + plan.phases[p].window + plan.phases[p].transient;
     plan.peak = std::max(plan.peak, s.peak);
     if (p < plan.cycle()) largest_transient = std::max(largest_transient, plan.phases[p].transient);

@@ -33,6 +33,8 @@ Json json_of(const PhasePlan& phase, const PhaseSchedule& scheduled) {
   out["transient"] = phase.transient.count();
   out["transient_allocated"] = phase.transient_allocated.count();
   out["seconds"] = phase.seconds;
+  out["fetched"] = phase.fetched.count();
+  out["wait_seconds"] = phase.wait_seconds;
   out["persistent"] = scheduled.persistent.count();
   out["peak"] = scheduled.peak.count();
   out["window"] = phase.window.count();
@@ -66,6 +68,12 @@ Json tag_json(const MemoryPlan& plan, std::size_t t) {
   for (const RegionPlan& region : tag.regions) regions.push_back(json_of(region));
   out["regions"] = std::move(regions);
   if (tag.streamed()) out["windows"] = json_of(tag.windows);
+  if (!tag.hosted.empty()) {
+    Json blocks = Json::array();
+    for (const PartPlan& block : tag.hosted)
+      blocks.push_back({{"name", block.name}, {"bytes", block.bytes.count()}});
+    out["hosted"] = std::move(blocks);
+  }
   return out;
 }
 
@@ -83,6 +91,8 @@ Json json_of(const ActivationPlan& activations) {
 Json summary_json(const MemoryPlan& plan) {
   Json updates = Json::object();
   for (const UpdatePlan& update : plan.updated) updates[update.model] = to_string(update.mode);
+  Json streamed = Json::array();
+  for (const std::string& model : streamed_models(plan)) streamed.push_back(model);
   return {{"seconds", plan.seconds()},
           {"copy_seconds", plan.copy_seconds},
           {"move_seconds", plan.move_seconds},
@@ -91,6 +101,7 @@ Json summary_json(const MemoryPlan& plan) {
           {"needs", plan.needs().count()},
           {"host_bytes", plan.host_bytes.count()},
           {"updates", std::move(updates)},
+          {"streamed_weights", std::move(streamed)},
           {"overrides", plan.overrides}};
 }
 

@@ -12,6 +12,7 @@ namespace {
 
 constexpr double kInexactGain = 0.95;  // of the seconds of exact plans
 constexpr double kFasterGain = 0.95;
+constexpr double kStreamedGain = 0.98;  // of the seconds with resident weights
 constexpr double kSmallerShare = 0.9;
 constexpr double kCapacityStep = 0.02;  // least difference of two plans' memory
 constexpr double kFasterStep = 0.04;    // accuracy of the memory that a faster plan needs
@@ -119,7 +120,7 @@ Result<PlanSearch::Variant*> PlanSearch::variant(std::size_t states, const Level
     if (source.trained != nullptr) models.slot(source.id)->optimizer = *source.optimizer;
   }
   made.drafts = std::make_unique<Drafts>(made.job, target_, std::move(models), *predictions_);
-  for (const spec::UpdateModes& modes : made.drafts->modes()) {
+  for (const spec::ModelModes& modes : made.drafts->modes()) {
     NEAP_TRY_ASSIGN(MemoryPlan draft, made.drafts->draft(modes));
     NEAP_TRY_ASSIGN(const double least, made.drafts->least_seconds(draft));
     made.made.push_back({std::move(draft), least});
@@ -132,13 +133,15 @@ Result<std::optional<MemoryPlan>> PlanSearch::fastest_of(const Variant& variant,
                                                          double limit) {
   std::optional<MemoryPlan> best;
   for (const Variant::Draft& draft : variant.made) {
-    if (!is_faster(draft.least_seconds, limit)) continue;
+    const bool streams = draft.plan.modes.streams_weights();
+    const double enough = streams ? limit * kStreamedGain : limit;
+    if (!is_faster(draft.least_seconds, enough)) continue;
     MemoryPlan plan = draft.plan;
     Drafts::set_capacity(plan, capacity);
     if (least_needed(plan) > capacity && !capacity.is_zero() &&
         variant.job.memory.residency == "auto")
       continue;
-    NEAP_TRY_ASSIGN(const bool found, variant.drafts->solve(plan, limit * (1 - kSame)));
+    NEAP_TRY_ASSIGN(const bool found, variant.drafts->solve(plan, enough * (1 - kSame)));
     if (!found) continue;
     limit = plan.seconds();
     best = std::move(plan);

@@ -149,6 +149,25 @@ std::string once_text(const MemoryPlan& plan) {
   return out;
 }
 
+// Streamed weights: where they rest and what that costs.
+std::string streamed_text(const MemoryPlan& plan) {
+  std::string out;
+  for (const TagPlan& tag : plan.tags) {
+    if (tag.hosted.empty()) continue;
+    out += format("\n{}: {} blocks, {} in all, rest on the host; ", tag.tag, tag.hosted.size(),
+                  tag.hosted_bytes());
+    std::string phases;
+    for (std::size_t p = 0; p < plan.phases.size(); ++p) {
+      const PhasePlan& phase = plan.phases[p];
+      if (phase.fetched.is_zero() || tag.need[p] != Need::kNeed) continue;
+      phases += format("{}{} fetches {} and waits {:.3g} s", phases.empty() ? "" : ", ", phase.name,
+                       phase.fetched, phase.wait_seconds);
+    }
+    out += phases + "\n";
+  }
+  return out;
+}
+
 // What the plan chose for models with "auto".
 std::string activations_text(const MemoryPlan& plan) {
   std::string out;
@@ -169,6 +188,15 @@ std::string activations_text(const MemoryPlan& plan) {
 
 }  // namespace
 
+std::vector<std::string> streamed_models(const MemoryPlan& plan) {
+  std::vector<std::string> out;
+  for (std::size_t m = 0; m < spec::kModels; ++m) {
+    const auto model = static_cast<spec::ModelId>(m);
+    if (plan.modes.streams_weights(model)) out.emplace_back(to_string(model));
+  }
+  return out;
+}
+
 std::string sentence_of(const MemoryPlan& plan) {
   std::string out = format("{:.3g} s a step by the rates in {}", plan.seconds(), plan.peak);
   if (plan.needs() > plan.peak)
@@ -180,6 +208,8 @@ std::string sentence_of(const MemoryPlan& plan) {
     if (update.mode != spec::UpdateMode::kJoined)
       out += format("; update of {} {}", update.model, to_string(update.mode));
   }
+  for (const std::string& model : streamed_models(plan))
+    out += format("; weights of {} streamed", model);
   for (const ActivationPlan& a : plan.activations) {
     const auto tensors = a.recomputed();
     if (a.mode != spec::CheckpointMode::kAuto || tensors.empty()) continue;
@@ -215,7 +245,8 @@ std::string MemoryPlan::to_text() const {
   add_sums("transient", [&](std::size_t p) { return phases[p].transient; });
   add_sums("peak", [&](std::size_t p) { return schedule[p].peak; });
 
-  std::string out = table.text() + once_text(*this) + moves_text(*this) + activations_text(*this);
+  std::string out = table.text() + once_text(*this) + streamed_text(*this) + moves_text(*this) +
+                    activations_text(*this);
   out += format("\nall resident together  {}\n", all_resident);
   out +=
       format("capacity               {}\n", capacity.is_zero() ? "unlimited" : to_string(capacity));

@@ -12,6 +12,8 @@ constexpr std::uint64_t kGranulesPerRegion = 32;
 // Of a streamed tag. The first window comes and the last one goes with the link's other direction
 // idle: this many reach 95 % of the link.
 constexpr std::uint64_t kWindows = 16;
+// Of streamed weights: a block computes while the next one comes.
+constexpr int kBlockBuffers = 2;
 
 std::vector<PartPlan> unit_parts(const std::vector<spec::FlatUnit>& units, spec::Dtype dtype) {
   std::vector<PartPlan> parts;
@@ -41,15 +43,33 @@ std::vector<PartPlan> key_value_parts(const spec::Job& job, const ModelRole& rol
   return {{"kv", Bytes(), spec::tensor_bytes(elements, dtype)}};
 }
 
-std::vector<PartPlan> tag_parts(const spec::Job& job, const JobModels& models, spec::TagId tag,
-                                spec::Dtype dtype) {
+// Streamed weights: what is not in a block stays on the device.
+std::vector<spec::FlatUnit> tables_of(const ModelRole& role) {
+  std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
+  std::erase_if(units, [](const spec::FlatUnit& unit) { return unit.block >= 0; });
+  return units;
+}
+
+std::vector<PartPlan> buffer_parts(const ModelRole& role, spec::Dtype dtype) {
+  Bytes largest;
+  for (const PartPlan& block : hosted_blocks(role, dtype)) largest = std::max(largest, block.bytes);
+  std::vector<PartPlan> parts;
+  for (int i = 0; i < kBlockBuffers; ++i)
+    parts.push_back({format("buffer.{}", i), Bytes(), largest});
+  return parts;
+}
+
+std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe,
+                                const JobModels& models, spec::TagId tag, spec::Dtype dtype) {
   const ModelRole& role = models.at(tag.model);
   const auto adapters = [&] { return spec::lora_layout(role.shape, role.head, role.lora); };
   const auto base = [&] { return spec::flat_layout(role.shape, role.head); };
   const auto trained = [&] { return role.lora.rank > 0 ? adapters() : base(); };
   switch (tag.kind) {
     case spec::TagKind::kWeights:
-      return unit_parts(base(), dtype);
+      return unit_parts(recipe.find(tag.model)->streamed ? tables_of(role) : base(), dtype);
+    case spec::TagKind::kBuffers:
+      return buffer_parts(role, dtype);
     case spec::TagKind::kAdapter:
       return unit_parts(adapters(), dtype);
     case spec::TagKind::kGradients:
@@ -145,6 +165,12 @@ Result<ModelRole> read_role(const spec::Job& job, const spec::ModelSource& sourc
 
 }  // namespace
 
+std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute) {
+  std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
+  std::erase_if(units, [](const spec::FlatUnit& unit) { return unit.block < 0; });
+  return unit_parts(units, compute);
+}
+
 std::vector<RegionPlan> pack_regions(const std::vector<PartPlan>& parts, Bytes enough) {
   std::vector<RegionPlan> regions;
   for (const PartPlan& part : parts) {
@@ -201,6 +227,7 @@ Result<JobModels> read_models(const spec::Job& job, const spec::Recipe& recipe,
 
 std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe,
                                 const JobModels& models, const Target& target) {
+  const spec::Dtype dtype = compute_dtype(job, target);
   std::vector<TagPlan> tags;
   for (const spec::TagId id : recipe.tags) {
     TagPlan tag;
@@ -212,8 +239,8 @@ std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe
     }
     const bool streamed =
         std::find(tag.need.begin(), tag.need.end(), Need::kStream) != tag.need.end();
-    place(tag, tag_parts(job, models, id, compute_dtype(job, target)), target.granularity,
-          streamed);
+    place(tag, tag_parts(job, recipe, models, id, dtype), target.granularity, streamed);
+    if (id.kind == spec::TagKind::kBuffers) tag.hosted = hosted_blocks(models.at(id.model), dtype);
     tags.push_back(std::move(tag));
   }
   return tags;

@@ -44,6 +44,9 @@ struct JobModels {
 [[nodiscard]] std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe,
                                               const JobModels& models, const Target& target);
 
+/// The blocks of a model whose weights are streamed, in order.
+[[nodiscard]] std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute);
+
 /// Lays parts, in order, into regions of at least `enough` bytes; a part is never divided.
 [[nodiscard]] std::vector<RegionPlan> pack_regions(const std::vector<PartPlan>& parts,
                                                    Bytes enough);

@@ -3,9 +3,9 @@
 #include <cstdlib>
 
 #include "base/format.h"
+#include "plan/counted_backend.h"
 #include "plan/counted_memory.h"
 #include "plan/device_rates.h"
-#include "plan/counted_backend.h"
 
 namespace neap::plan {
 namespace {
@@ -44,6 +44,7 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target) {
   profile.device.multiprocessors = target.multiprocessors;
   profile.rates =
       target.rates.bytes > 0 ? target.rates : default_rates(target.cuda, target.threads);
+  profile.link_bytes = target.link.to_device;
   return profile;
 }
 
@@ -62,8 +63,13 @@ Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, c
   if (!memory.status().ok())
     return Status(memory.status()).with_context(format("predicting phase \"{}\"", name));
   const Bytes scratch = target.cuda ? kKernelScratch : Bytes();
-  return PhasePlan{name, memory.peak_reserved() + scratch, memory.peak_allocated(),
-                   ops.work().elapsed()};
+  const step::Work& work = ops.work();
+  return PhasePlan{name,
+                   memory.peak_reserved() + scratch,
+                   memory.peak_allocated(),
+                   work.elapsed(),
+                   Bytes(static_cast<std::uint64_t>(work.fetched_bytes)),
+                   work.wait_seconds};
 }
 
 }  // namespace neap::plan

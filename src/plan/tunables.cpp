@@ -179,7 +179,8 @@ Tunable exact_measures() {
   return {kLooser, 1, true, [](spec::Job& j, std::vector<std::string>& o, int level) {
             std::vector<std::string> missing;
             for (const spec::Measure measure :
-                 {spec::Measure::kMove, spec::Measure::kStream, spec::Measure::kRecompute})
+                 {spec::Measure::kMove, spec::Measure::kStream, spec::Measure::kStreamWeights,
+                  spec::Measure::kRecompute})
               if (!j.memory.allows(measure)) missing.emplace_back(to_string(measure));
             if (static_cast<std::size_t>(level) > missing.size()) return false;
             j.memory.allow.insert(j.memory.allow.end(), missing.begin(), missing.begin() + level);

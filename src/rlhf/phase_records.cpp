@@ -53,6 +53,8 @@ report::PhaseRecord record_of(const bridge::PhaseMeasurement& m, const plan::Mem
   record.streamed_to_host = m.streamed.to_host;
   record.streamed_to_device = m.streamed.to_device;
   record.stream_seconds = m.streamed.seconds;
+  record.weights_fetched = m.weights.fetched;
+  record.weights_wait_seconds = m.weights.wait_seconds;
   record.as_planned = as_planned(m, plan);
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
     if (plan.phases[p].name == m.phase) record.planned = plan.schedule[p].peak;

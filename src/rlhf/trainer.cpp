@@ -30,6 +30,7 @@ train::WorkerSpec Context::worker_spec(spec::ModelId model) const {
   out.head = source.head;
   out.seed = static_cast<std::uint64_t>(job.trainer.seed);
   out.init_head = source.init_head;
+  out.streamed = source.streamed;
   if (source.trained == nullptr) return out;
   out.trained = true;
   out.lora = source.trained->lora;

@@ -42,7 +42,7 @@ struct Context : TextContext {
   /// Shows the phases of a step; null: nothing does.
   Progress* progress = nullptr;
   /// As the plan divides its updates.
-  spec::Recipe recipe = spec::describe(job, runtime.plan().updates);
+  spec::Recipe recipe = spec::describe(job, runtime.plan().modes);
 
   [[nodiscard]] parallel::BatchSharder sharder() const { return parallel::BatchSharder(ranks); }
   /// This rank's share of `rows` rows.

@@ -37,14 +37,17 @@ void bind_device(ConfigTable& t, Job& job) {
             "optimizer states from the host a window at a time; `auto`: the cheapest that fits. "
             "Losses and weights are the same bit by bit.")
       .one_of(update_choice_names());
-  t.bind("memory.allow", &job.memory.allow,
-         "What the plan may do so that the job fits, the fastest of it. `recompute`: compute "
-         "activations again, where `activation_checkpointing` is `auto`; `move`: keep tags on the "
-         "host while no phase needs them; `stream`: `streamed` updates; `micro_batch`: smaller "
-         "micro-batches in training than configured; `bf16_states`: `state_dtype` bfloat16. The "
-         "first three leave every bit of the results as it is. `micro_batch` adds the same numbers "
-         "in another order. `bf16_states` is another training: it is taken where a step gets 5 % "
-         "faster by it or nothing else fits, and a resumed run keeps what its checkpoint has.")
+  t.bind(
+       "memory.allow", &job.memory.allow,
+       "What the plan may do so that the job fits, the fastest of it. `recompute`: compute "
+       "activations again, where `activation_checkpointing` is `auto`; `move`: keep tags on the "
+       "host while no phase needs them; `stream`: `streamed` updates; `stream_weights`: blocks of "
+       "weights that do not train rest on the host and come to the device while others compute, "
+       "in models that do not generate; `micro_batch`: smaller micro-batches in training than "
+       "configured; `bf16_states`: `state_dtype` bfloat16. The first four leave every bit of the "
+       "results as it is. `micro_batch` adds the same numbers "
+       "in another order. `bf16_states` is another training: it is taken where a step gets 5 % "
+       "faster by it or nothing else fits, and a resumed run keeps what its checkpoint has.")
       .one_of(measure_names());
   t.bind("memory.overlap", &job.memory.overlap,
          "Copies to and from the host begin while an earlier phase computes, where the plan finds "

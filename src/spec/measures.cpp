@@ -6,9 +6,9 @@ namespace neap::spec {
 namespace {
 
 // Indexed by the enum; the exact ones come first.
-constexpr std::array<std::string_view, kMeasures> kNames = {"recompute", "move", "stream",
-                                                            "micro_batch", "bf16_states"};
-constexpr std::size_t kExact = 3;
+constexpr std::array<std::string_view, kMeasures> kNames = {
+    "recompute", "move", "stream", "stream_weights", "micro_batch", "bf16_states"};
+constexpr std::size_t kExact = 4;
 
 }  // namespace
 

@@ -15,8 +15,8 @@ constexpr std::array<std::string_view, kPhases> kPhaseNames = {
     "train_critic",      "train_actor",     "train",        "validate", "backward_critic",
     "update_critic",     "backward_actor",  "update_actor", "backward", "update",
     "generate_baseline", "baseline_rewards"};
-constexpr std::array<std::string_view, 5> kTagNames = {"weights", "adapter", "grads", "optimizer",
-                                                       "kv"};
+constexpr std::array<std::string_view, kTagKinds> kTagNames = {"weights", "buffers",   "adapter",
+                                                               "grads",   "optimizer", "kv"};
 
 template <class Enum, std::size_t N>
 constexpr std::string_view name_of(const std::array<std::string_view, N>& names, Enum value) {
@@ -44,7 +44,7 @@ PhaseId phase_of(PhaseId joined, TrainPart part) {
 // Adds models with their tags, then phases, whose tags follow from what they do with their model.
 class Builder {
  public:
-  Builder(Task task, const UpdateModes& modes) : modes_(modes) { recipe_.task = task; }
+  Builder(Task task, const ModelModes& modes) : modes_(modes) { recipe_.task = task; }
 
   void frozen(ModelId id, const std::string& path, Head head, const std::string& adapter = {}) {
     add_model({.id = id, .path = path, .head = head, .adapter = adapter});
@@ -84,7 +84,9 @@ class Builder {
  private:
   void add_model(const ModelSource& source) {
     recipe_.models.push_back(source);
+    recipe_.models.back().streamed = modes_.streams_weights(source.id);
     add_tag(TagKind::kWeights, source.id);
+    if (recipe_.models.back().streamed) add_tag(TagKind::kBuffers, source.id);
     if (source.adapted()) add_tag(TagKind::kAdapter, source.id);
   }
   void add_tag(TagKind kind, ModelId model) { recipe_.tags.push_back({kind, model}); }
@@ -123,6 +125,11 @@ class Builder {
         if (steps && changes) p.writes.push_back(tag);
         return;
       }
+      case TagKind::kBuffers:
+        if (p.part == TrainPart::kUpdate) return;  // of adapters
+        p.needs.push_back(tag);
+        p.writes.push_back(tag);
+        return;
       case TagKind::kGradients:
         if (!p.trains()) return;
         p.needs.push_back(tag);
@@ -138,7 +145,7 @@ class Builder {
     }
   }
 
-  UpdateModes modes_;
+  ModelModes modes_;
   Recipe recipe_;
 };
 
@@ -330,6 +337,10 @@ bool takes_pairs(Body body) {
 
 }  // namespace
 
+bool Phase::streams_weights() const {
+  return contains(needs, {TagKind::kBuffers, model});
+}
+
 Batching batching_of(const Job& job, const Phase& phase) {
   Batching out{rows_at_once(job, phase), tokens_at_once(job, phase),
                takes_pairs(phase.body) ? 2 : 1, 0};
@@ -372,7 +383,22 @@ std::vector<ModelId> Recipe::trained() const {
   return out;
 }
 
-Recipe describe(const Job& job, const UpdateModes& modes) {
+std::vector<ModelId> streamable(const Recipe& recipe) {
+  std::vector<ModelId> out;
+  for (const ModelSource& model : recipe.models) {
+    const auto runs = [&](const auto& accepts) {
+      return std::any_of(recipe.phases.begin(), recipe.phases.end(),
+                         [&](const Phase& p) { return p.model == model.id && accepts(p); });
+    };
+    if ((model.trained == nullptr || model.adapted()) &&
+        runs([](const Phase& p) { return !p.runs_once(); }) &&
+        !runs([](const Phase& p) { return p.body == Body::kGenerate; }))
+      out.push_back(model.id);
+  }
+  return out;
+}
+
+Recipe describe(const Job& job, const ModelModes& modes) {
   Builder builder(job.task, modes);
   switch (job.task) {
     case Task::kSft:

@@ -72,7 +72,15 @@ enum class Body : std::uint8_t {
 };
 
 /// A kind of memory that outlives a phase.
-enum class TagKind : std::uint8_t { kWeights, kAdapter, kGradients, kOptimizer, kKeyValues };
+enum class TagKind : std::uint8_t {
+  kWeights,
+  kBuffers,  ///< blocks of streamed weights that are on the device
+  kAdapter,
+  kGradients,
+  kOptimizer,
+  kKeyValues,
+};
+constexpr std::size_t kTagKinds = 6;
 struct TagId {
   TagKind kind = TagKind::kWeights;
   ModelId model = ModelId::kActor;
@@ -82,7 +90,7 @@ struct TagId {
 [[nodiscard]] std::string to_string(TagId tag);
 /// Nothing reads what an earlier phase left in it.
 [[nodiscard]] constexpr bool is_scratch(TagKind kind) {
-  return kind == TagKind::kGradients || kind == TagKind::kKeyValues;
+  return kind == TagKind::kGradients || kind == TagKind::kKeyValues || kind == TagKind::kBuffers;
 }
 
 /// A model of the job and where it comes from.
@@ -96,6 +104,7 @@ struct ModelSource {
   double grad_clip = 0;    ///< most gradient norm; 0: any
   bool init_head = false;  ///< a scalar head that the folder lacks starts at zero
   std::string adapter{};   ///< folder of an adapter that is merged into the weights; empty: none
+  bool streamed = false;   ///< its blocks rest on the host; each is on the device while it is used
   /// Which model of a run's output it starts from.
   [[nodiscard]] ModelUse use() const {
     return id == ModelId::kCritic   ? ModelUse::kCritic
@@ -121,6 +130,8 @@ struct Phase {
   std::vector<TagId> writes;    ///< of needs and streams, those whose contents change
   std::vector<TagId> discards;  ///< not needed, and their contents are worthless from here on
   [[nodiscard]] bool trains() const { return part != TrainPart::kNone; }
+  /// Its model's blocks come from the host one after another.
+  [[nodiscard]] bool streams_weights() const;
   [[nodiscard]] bool runs_once() const { return times == 0; }
 };
 
@@ -163,19 +174,28 @@ struct Recipe {
   [[nodiscard]] bool frozen(TagId tag) const;
 };
 
-/// How each trained model's updates are divided into phases.
-class UpdateModes {
+/// How a step runs each model: a trained one's updates divided into phases, weights streamed.
+class ModelModes {
  public:
   [[nodiscard]] UpdateMode of(ModelId model) const { return modes_[index(model)]; }
   void set(ModelId model, UpdateMode mode) { modes_[index(model)] = mode; }
-  friend bool operator==(const UpdateModes&, const UpdateModes&) = default;
+  [[nodiscard]] bool streams_weights(ModelId model) const { return streamed_[index(model)]; }
+  /// Of any model.
+  [[nodiscard]] bool streams_weights() const { return streamed_ != decltype(streamed_){}; }
+  void stream_weights(ModelId model) { streamed_[index(model)] = true; }
+  friend bool operator==(const ModelModes&, const ModelModes&) = default;
 
  private:
   static std::size_t index(ModelId model) { return static_cast<std::size_t>(model); }
   std::array<UpdateMode, kModels> modes_{};
+  std::array<bool, kModels> streamed_{};
 };
 
+/// Models whose weights can be streamed: frozen ones, or those under an adapter, that a phase of a step
+/// runs and none generates with, which reads every block for each token.
+[[nodiscard]] std::vector<ModelId> streamable(const Recipe& recipe);
+
 /// The recipe of `job`, which must outlive it.
-[[nodiscard]] Recipe describe(const Job& job, const UpdateModes& modes = {});
+[[nodiscard]] Recipe describe(const Job& job, const ModelModes& modes = {});
 
 }  // namespace neap::spec

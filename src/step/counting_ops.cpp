@@ -16,9 +16,20 @@ void CountingOps::add_work(double flops, double bytes_moved, Dtype dtype, double
   const KernelRates& rates = profile_.rates;
   if (rates.bytes <= 0) return;
   const double rate = element_bytes(dtype) == 2 ? rates.half_flops : rates.single_flops;
-  work_.seconds += weight_ * std::max({rates.operation_seconds, bytes_moved / rates.bytes,
-                                       flops > 0 ? flops / (share * rate) : 0});
+  const double seconds = std::max(
+      {rates.operation_seconds, bytes_moved / rates.bytes, flops > 0 ? flops / (share * rate) : 0});
+  work_.seconds += weight_ * seconds;
   work_.issue_seconds += weight_ * rates.issue_seconds;
+  computed_seconds_ += seconds;
+  issued_seconds_ += rates.issue_seconds;
+}
+
+void CountingOps::take_fetched(double bytes) {
+  work_.fetched_bytes += weight_ * bytes;
+  const double hidden = std::max(computed_seconds_, issued_seconds_);
+  if (profile_.link_bytes > 0)
+    work_.wait_seconds += weight_ * std::max(0.0, bytes / profile_.link_bytes - hidden);
+  computed_seconds_ = issued_seconds_ = 0;
 }
 
 // ---- making ----

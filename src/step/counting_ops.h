@@ -35,6 +35,7 @@ struct KernelProfile {
   bool deterministic = false;  ///< backward passes that repeat their bits on a GPU
   CudaDevice device{};
   KernelRates rates{};
+  double link_bytes = 0;  ///< from the host to the device in a second; 0: no seconds are counted
 };
 
 /// Takes the requests of counted tensors.
@@ -108,8 +109,10 @@ struct Work {
   double bytes_moved = 0;    ///< read and written: each operand of each kernel once
   double seconds = 0;        ///< each operation bound by one of the two
   double issue_seconds = 0;  ///< of the program
+  double fetched_bytes = 0;  ///< from the host, by copies that run while operations compute
+  double wait_seconds = 0;   ///< for such copies
   /// A GPU works while the program starts the next operations: the slower of both decides.
-  [[nodiscard]] double elapsed() const { return std::max(seconds, issue_seconds); }
+  [[nodiscard]] double elapsed() const { return std::max(seconds, issue_seconds) + wait_seconds; }
 };
 
 class CountingOps {
@@ -155,6 +158,9 @@ class CountingOps {
     cudnn_ = before;
     return result;
   }
+
+  /// Waits for `bytes` whose copy from the host began at the last call.
+  void take_fetched(double bytes);
 
   // ---- making ----
   [[nodiscard]] Dtype dtype(const Tensor& t) const { return t.dtype(); }
@@ -368,6 +374,8 @@ class CountingOps {
   bool cudnn_;  ///< attention may take its kernels
   Work work_;
   double weight_ = 1;
+  // Since the last take_fetched(), of operations once each.
+  double computed_seconds_ = 0, issued_seconds_ = 0;
 };
 
 }  // namespace neap::step

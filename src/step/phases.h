@@ -46,7 +46,9 @@ void for_each_micro_batch(Ops& ops, const std::vector<MicroBatch>& cuts, const V
 template <class Ops, class Sink, class T = typename Ops::Tensor>
 void log_prob_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, std::int64_t micro_size,
                     const LogProbOptions& options, const Sink& sink) {
-  for_each_micro_batch(ops, inference_cuts(all, micro_size), [&](const MicroBatch& micro) {
+  const std::vector<MicroBatch> cuts = inference_cuts(all, micro_size);
+  expect_passes(w, Sweep::kForward, std::ssize(cuts));
+  for_each_micro_batch(ops, cuts, [&](const MicroBatch& micro) {
     const DeviceBatch<Ops> batch(ops, all, micro.first, micro.count);
     const T hidden = forward(ops, w, batch.tokens());
     const LogProbs<T> out =
@@ -67,7 +69,9 @@ void log_prob_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, std:
 template <class Ops, class Sink, class T = typename Ops::Tensor>
 void score_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, std::int64_t micro_size,
                  bool every_token, const Sink& sink) {
-  for_each_micro_batch(ops, inference_cuts(all, micro_size), [&](const MicroBatch& micro) {
+  const std::vector<MicroBatch> cuts = inference_cuts(all, micro_size);
+  expect_passes(w, Sweep::kForward, std::ssize(cuts));
+  for_each_micro_batch(ops, cuts, [&](const MicroBatch& micro) {
     const DeviceBatch<Ops> batch(ops, all, micro.first, micro.count);
     const T hidden = forward(ops, w, batch.tokens());
     const T rows = every_token ? batch.response_rows() : batch.last_token_rows();

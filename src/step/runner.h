@@ -74,6 +74,7 @@ void update_weights(B& b, std::int64_t update) {
 template <Backend B, class Objective>
 void add_gradients(B& b, const std::vector<MicroBatch>& cuts, const Objective& objective) {
   zero_gradients(b.ops(), b.units());
+  expect_passes(b.weights(), Sweep::kForwardBackward, std::ssize(cuts));
   for_each_micro_batch(b.ops(), cuts, [&](const MicroBatch& micro) {
     b.take_numbers(train_micro_batch(b.ops(), b.weights(), b.experience(), micro.first, micro.count,
                                      objective, b.checkpointing()));

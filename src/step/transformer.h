@@ -8,6 +8,7 @@
 #include "step/block.h"
 #include "step/head.h"
 #include "step/kv_layout.h"
+#include "step/units.h"
 
 namespace neap::step {
 
@@ -83,11 +84,15 @@ bool adapters_alike(const Weights<T>& w) {
   });
 }
 
-/// x (N, C) through every block with block(i, x). Blocks that keep nothing have the same cost if
+/// x (N, C) through every block with each(i, block, x). Blocks that keep nothing have the same cost if
 /// their layers and adapters are alike.
 template <class Ops, class T, class Each>
 T through_blocks(Ops& ops, const Weights<T>& w, T x, const Each& each) {
-  const auto block = [&](std::int64_t i) { x = each(static_cast<std::size_t>(i), std::move(x)); };
+  const auto block = [&](std::int64_t number) {
+    const auto i = static_cast<std::size_t>(number);
+    const UsedBlock<T> used(w, i);
+    x = each(i, *used, std::move(x));
+  };
   const auto blocks = static_cast<std::int64_t>(w.blocks.size());
   if (w.architecture.layers_alike() && adapters_alike(w)) {
     ops.repeat(blocks, block);
@@ -102,12 +107,11 @@ template <class Ops, class T = typename Ops::Tensor>
 T forward(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch) {
   const Rows<T> rows = rows_of_batch(ops, w, batch);
   T x = embed(ops, w, batch.tokens, rows.positions);
-  return through_blocks(ops, w, std::move(x), [&](std::size_t i, T in) {
-    return block_inference(ops, w.architecture, w.blocks[i], std::move(in), rows,
-                           [&](Heads<T> heads) {
-                             return ops.attention(std::move(heads), rows.spans,
-                                                  score_options(w.architecture, w.blocks[i].index));
-                           });
+  return through_blocks(ops, w, std::move(x), [&](std::size_t, const Block<T>& block, T in) {
+    return block_inference(ops, w.architecture, block, std::move(in), rows, [&](Heads<T> heads) {
+      return ops.attention(std::move(heads), rows.spans,
+                           score_options(w.architecture, block.index));
+    });
   });
 }
 
@@ -120,11 +124,11 @@ Tape<T> forward_train(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch
   tape.rows = rows_of_batch(ops, w, batch);
   tape.blocks.reserve(w.blocks.size());
   T x = embed(ops, w, batch.tokens, tape.rows.positions);
-  for (const Block<T>& block : w.blocks) {
-    const std::size_t i = tape.blocks.size();
+  for (std::size_t i = 0; i < w.blocks.size(); ++i) {
+    const UsedBlock<T> block(w, i);
     SavedBlock<T>& saved = tape.blocks.emplace_back();
     if (i < checkpointing.blocks.size()) saved.retention = checkpointing.blocks[i];
-    x = block_forward(ops, w.architecture, block, std::move(x), tape.rows, saved);
+    x = block_forward(ops, w.architecture, *block, std::move(x), tape.rows, saved);
   }
   tape.hidden = std::move(x);
   return tape;
@@ -137,7 +141,8 @@ void backward(Ops& ops, const Weights<T>& w, Tape<T> tape, T d) {
   for (std::size_t i = w.blocks.size(); i-- > 0;) {
     SavedBlock<T> saved = std::move(tape.blocks.back());
     tape.blocks.pop_back();
-    d = block_backward(ops, w.architecture, w.blocks[i], std::move(saved), std::move(d), tape.rows);
+    const UsedBlock<T> block(w, i);
+    d = block_backward(ops, w.architecture, *block, std::move(saved), std::move(d), tape.rows);
   }
   embed_backward(ops, w, tape.tokens, tape.rows.positions, std::move(d));
 }
@@ -157,10 +162,12 @@ T prefill(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths, cons
                          score_options(w.architecture, w.blocks[i].index));
   };
   const T x = ops.generating([&] {
-    return through_blocks(ops, w, embed(ops, w, flat, places.positions), [&](std::size_t i, T in) {
-      return block_inference(ops, w.architecture, w.blocks[i], std::move(in), places,
-                             [&](Heads<T> heads) { return attend(i, std::move(heads)); });
-    });
+    return through_blocks(ops, w, embed(ops, w, flat, places.positions),
+                          [&](std::size_t i, const Block<T>& block, T in) {
+                            return block_inference(
+                                ops, w.architecture, block, std::move(in), places,
+                                [&](Heads<T> heads) { return attend(i, std::move(heads)); });
+                          });
   });
   const T last = ops.last_rows(lengths, t);  // (B',): b * T + lengths[b] - 1
   return ops.take_rows(x, last);
@@ -174,14 +181,15 @@ T prefill_chunk(Ops& ops, const Weights<T>& w, const T& tokens, const PromptChun
   const Rows<T> places =
       make_rows(ops, w, {1, n}, ops.plus(ops.iota(n), chunk.first), cache.max_tokens());
   const T x = ops.generating([&] {
-    return through_blocks(
-        ops, w, embed(ops, w, tokens, places.positions), [&](std::size_t i, T in) {
-          const ScoreOptions options = score_options(w.architecture, w.blocks[i].index);
-          return block_inference(
-              ops, w.architecture, w.blocks[i], std::move(in), places, [&](Heads<T> heads) {
-                return cache.attend_chunk(ops, i, chunk, std::move(heads), options);
-              });
-        });
+    return through_blocks(ops, w, embed(ops, w, tokens, places.positions),
+                          [&](std::size_t i, const Block<T>& block, T in) {
+                            const ScoreOptions options = score_options(w.architecture, block.index);
+                            return block_inference(ops, w.architecture, block, std::move(in),
+                                                   places, [&](Heads<T> heads) {
+                                                     return cache.attend_chunk(
+                                                         ops, i, chunk, std::move(heads), options);
+                                                   });
+                          });
   });
   return ops.clone(ops.narrow(x, 0, n - 1, 1));
 }
@@ -195,15 +203,16 @@ T decode(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions, con
   const Rows<T> rows = make_rows(ops, w, {tokens.size(0), 1}, positions, cache.max_tokens());
   const typename Cache::Step step =
       cache.step(ops, w.architecture, positions, key_limit, ops.dtype(w.token_table));
-  return through_blocks(ops, w, embed(ops, w, tokens, positions), [&](std::size_t i, T x) {
-    const ScoreOptions options = score_options(w.architecture, w.blocks[i].index);
-    return block_inference(ops, w.architecture, w.blocks[i], std::move(x), rows,
-                           [&](const Heads<T>& heads) {
-                             AttentionContext<T> context;
-                             context.out = cache.attend_token(ops, i, step, heads, options);
-                             return context;
-                           });
-  });
+  return through_blocks(
+      ops, w, embed(ops, w, tokens, positions), [&](std::size_t i, const Block<T>& block, T x) {
+        const ScoreOptions options = score_options(w.architecture, block.index);
+        return block_inference(ops, w.architecture, block, std::move(x), rows,
+                               [&](const Heads<T>& heads) {
+                                 AttentionContext<T> context;
+                                 context.out = cache.attend_token(ops, i, step, heads, options);
+                                 return context;
+                               });
+      });
 }
 
 }  // namespace neap::step

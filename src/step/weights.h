@@ -47,6 +47,9 @@ struct Block {
 };
 
 template <class T>
+class BlockSource;
+
+template <class T>
 struct Weights {
   spec::Architecture architecture;
   spec::Head head = spec::Head::kLanguageModel;
@@ -55,6 +58,8 @@ struct Weights {
   Linear<T> project_in, project_out;   ///< where the embedding is narrower
   Norm<T> embedding_norm;              ///< undefined: none
   std::vector<Block<T>> blocks;
+  BlockSource<T>* source =
+      nullptr;  ///< of blocks that are not all on the device (units.h), else null
   Norm<T> final_norm;
   Linear<T> lm_head;  ///< tied: a view of token_table
   Linear<T> score;

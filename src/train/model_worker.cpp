@@ -41,8 +41,9 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks
   const at::ScalarType dtype = runtime_.compute_dtype();
   std::optional<model::Lora> lora = lora_of(spec_);
   if (lora) adapter_layout_ = spec::lora_layout(shape_, spec_.head, lora->shape);
-  weights_ = regions("weights", layout_, dtype);
+  weights_ = base_weights();
   if (lora) adapters_ = regions("adapter", adapter_layout_, dtype);
+  const std::optional<model::StreamedBase> streamed = streamed_base();
   model::FlatTensors base{weights_, {}};
   if (lora) lora->adapters.weights = adapters_;
   if (spec_.trained) {
@@ -50,11 +51,37 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks
     make_optimizer(tensors.weights, tensors.grads);
   }
   if (lora) {
-    base_ =
-        std::make_unique<model::Transformer>(shape_, spec_.head, model::FlatTensors{weights_, {}});
+    base_ = std::make_unique<model::Transformer>(
+        shape_, spec_.head, model::FlatTensors{weights_, {}}, std::nullopt, streamed);
   }
-  model_ =
-      std::make_unique<model::Transformer>(shape_, spec_.head, std::move(base), std::move(lora));
+  model_ = std::make_unique<model::Transformer>(shape_, spec_.head, std::move(base),
+                                                std::move(lora), streamed);
+}
+
+std::vector<at::Tensor> ModelWorker::base_weights() {
+  const at::ScalarType dtype = runtime_.compute_dtype();
+  if (!spec_.streamed) return regions("weights", layout_, dtype);
+  const bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag("buffers"));
+  std::vector<at::Tensor> out;
+  for (const spec::FlatUnit& unit : layout_) {
+    if (unit.block < 0) {
+      out.push_back(region("weights", unit, dtype));
+    } else {
+      out.push_back(at::from_blob(blocks.host(static_cast<std::size_t>(unit.block)),
+                                  {unit.elements}, at::dtype(dtype)));
+    }
+  }
+  return out;
+}
+
+std::optional<model::StreamedBase> ModelWorker::streamed_base() {
+  if (!spec_.streamed) return std::nullopt;
+  bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag("buffers"));
+  model::StreamedBase out{&blocks, {}};
+  for (std::size_t i = 0; i < blocks.slots(); ++i)
+    out.memory.push_back(
+        runtime_.region(tag("buffers"), format("buffer.{}", i), runtime_.compute_dtype()));
+  return out;
 }
 
 void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
@@ -81,9 +108,13 @@ std::vector<at::Tensor> ModelWorker::regions(const char* part,
                                              at::ScalarType dtype) {
   std::vector<at::Tensor> out;
   for (const spec::FlatUnit& unit : units) {
-    out.push_back(runtime_.region(tag(part), unit.name, dtype).narrow(0, 0, unit.elements));
+    out.push_back(region(part, unit, dtype));
   }
   return out;
+}
+
+at::Tensor ModelWorker::region(const char* part, const spec::FlatUnit& unit, at::ScalarType dtype) {
+  return runtime_.region(tag(part), unit.name, dtype).narrow(0, 0, unit.elements);
 }
 
 std::unique_ptr<bridge::Runtime::Scope> ModelWorker::hold(bool weights) {

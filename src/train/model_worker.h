@@ -1,7 +1,8 @@
 // One model of the job (actor, critic, reference, reward) in the regions that the plan gives it:
 // weights, and for a trained one gradients and optimizer states.
 //
-// Tags      ROLE.weights, ROLE.grads, ROLE.optimizer (and ROLE.adapter with LoRA).
+// Tags      ROLE.weights, ROLE.grads, ROLE.optimizer (and ROLE.adapter with LoRA, ROLE.buffers where its
+//           weights are streamed).
 // Residency the caller opens a phase, or holds the tags, before it touches contents.
 // Ranks     every rank loads, saves and restores together: all read the same folder, the first writes.
 // Threads   one at a time.   Failure   Error.
@@ -35,6 +36,7 @@ struct WorkerSpec {
   std::filesystem::path adapter;  ///< folder of the adapter to continue; empty: a new one
   bool save_base = false;         ///< with LoRA the base is saved, too
   bool trained = false;
+  bool streamed = false;  ///< blocks of the weights rest on the host (bridge/streamed_blocks.h)
   spec::OptimizerConfig optimizer;
   /// Of the initialization where the folder has no weights, and of stochastic rounding.
   std::uint64_t seed = 0;
@@ -81,6 +83,12 @@ class ModelWorker {
   [[nodiscard]] std::vector<at::Tensor> regions(const char* part,
                                                 const std::vector<spec::FlatUnit>& units,
                                                 at::ScalarType dtype);
+  [[nodiscard]] at::Tensor region(const char* part, const spec::FlatUnit& unit,
+                                  at::ScalarType dtype);
+  /// Where the base's weights rest: regions, and of streamed blocks host memory.
+  [[nodiscard]] std::vector<at::Tensor> base_weights();
+  /// What passes read: the same, and of streamed blocks slots.
+  [[nodiscard]] std::optional<model::StreamedBase> streamed_base();
   /// Brings everything that save and load touch to the device; of LoRA without the base, if not
   /// `weights`.
   [[nodiscard]] std::unique_ptr<bridge::Runtime::Scope> hold(bool weights = true);
@@ -118,7 +126,7 @@ class ModelWorker {
   spec::Architecture shape_;
   std::vector<spec::FlatUnit> layout_, adapter_layout_;
   std::unique_ptr<model::AdapterReader> start_;  ///< while weights are loaded: the adapter's file
-  // Views of the regions, one a unit; adapters and states (bytes) are empty where there are none.
+  // Views of the regions, or of the host memory of streamed blocks, one a unit; adapters and states (bytes) are empty where there are none.
   std::vector<at::Tensor> weights_, adapters_, states_;
   std::unique_ptr<model::Transformer> model_, base_;
   std::unique_ptr<Optimizer> optimizer_;

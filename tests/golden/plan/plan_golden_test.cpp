@@ -93,6 +93,7 @@ TEST_P(GoldenPlan, IsAsWritten) {
   for (std::size_t p = 0; p < plan->phases.size(); ++p) {
     EXPECT_LE(plan->phases[p].transient_allocated, plan->phases[p].transient);
     const auto times = static_cast<std::uint64_t>(plan->phases[p].times);
+    moved += plan->phases[p].fetched;
     for (const Move& m : plan->schedule[p].moves) moved += m.copies ? m.bytes : Bytes();
     for (const Move& m : plan->schedule[p].again)
       moved += m.copies ? m.bytes * (times - 1) : Bytes();
@@ -339,7 +340,7 @@ TEST(GoldenPlans, UpdatesAreDividedWhereThatFitsAndNotElsewhere) {
     ASSERT_TRUE(plan.ok()) << to_string(mode) << ": " << plan.status().message();
     EXPECT_LE(plan->peak, target.capacity);
     for (const spec::ModelId model : spec::describe(job).trained())
-      EXPECT_EQ(plan->updates.of(model), mode);
+      EXPECT_EQ(plan->modes.of(model), mode);
   }
   EXPECT_LT(least[spec::UpdateMode::kSplit], least[spec::UpdateMode::kJoined]);
   EXPECT_LT(least[spec::UpdateMode::kStreamed], least[spec::UpdateMode::kSplit] / 2);
@@ -347,7 +348,7 @@ TEST(GoldenPlans, UpdatesAreDividedWhereThatFitsAndNotElsewhere) {
   EXPECT_EQ(*least_capacity(job, target), least[spec::UpdateMode::kStreamed]);
   // Where everything fits, nothing is divided.
   target.capacity = 48_GiB;
-  EXPECT_EQ(make_plan(job, target)->updates, spec::UpdateModes());
+  EXPECT_EQ(make_plan(job, target)->modes, spec::ModelModes());
 }
 
 // What a plan says about the job can be pasted, and gives the plan.

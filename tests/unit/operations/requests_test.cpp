@@ -30,11 +30,46 @@ namespace {
 
 using step::Dtype;
 
+// Slots that blocks are copied to from memory of the whole model.
+class CopiedBlocks final : public step::BlockSlots {
+ public:
+  CopiedBlocks(std::vector<at::Tensor> blocks, std::vector<at::Tensor> slots)
+      : window_(blocks.size(), slots.size()),
+        blocks_(std::move(blocks)),
+        slots_(std::move(slots)) {}
+  [[nodiscard]] const std::vector<at::Tensor>& slots() const { return slots_; }
+  void expect(step::Sweep sweep, std::int64_t passes) override {
+    window_.expect(sweep, passes);
+    bring_expected();
+  }
+  [[nodiscard]] std::size_t use(std::size_t block) override {
+    const step::BlockWindow::Use use = window_.use(block);
+    if (use.missing) bring({block, use.slot});
+    return use.slot;
+  }
+  void release(std::size_t block) noexcept override {
+    window_.release(block);
+    bring_expected();
+  }
+
+ private:
+  void bring(step::BlockWindow::Place place) {
+    const at::Tensor& from = blocks_[place.block];
+    slots_[place.slot].narrow(0, 0, from.size(0)).copy_(from);
+  }
+  void bring_expected() {
+    while (const auto place = window_.next_to_bring()) bring(*place);
+  }
+  step::BlockWindow window_;
+  std::vector<at::Tensor> blocks_, slots_;
+};
+
 // Models and batches of a job with memory of their own, kept from one phase to the next.
 class AtenWorld {
  public:
-  explicit AtenWorld(Dtype dtype)
-      : options_(at::dtype(model::to_aten(dtype)).device(testing::test_device())) {}
+  explicit AtenWorld(Dtype dtype, const spec::ModelModes& modes)
+      : modes_(modes),
+        options_(at::dtype(model::to_aten(dtype)).device(testing::test_device())) {}
   [[nodiscard]] Dtype dtype() const { return model::to_step(options_.dtype().toScalarType()); }
 
   [[nodiscard]] model::Transformer& model(const ModelRole& role) {
@@ -76,6 +111,7 @@ class AtenWorld {
   };
   struct Model {
     std::vector<at::Tensor> weights, adapters, grads;
+    std::unique_ptr<CopiedBlocks> blocks;
     std::unique_ptr<model::Transformer> transformer;
   };
   // By what the passes see of a role: the reference shares the actor's base without its adapter.
@@ -97,10 +133,32 @@ class AtenWorld {
                                                          optimizer_of(role, dtype()).gradients))));
       (lora ? lora->adapters.grads : base.grads) = m.grads;
     }
-    m.transformer = std::make_unique<model::Transformer>(role.shape, role.head, base, lora);
+    m.transformer = std::make_unique<model::Transformer>(role.shape, role.head, base, lora,
+                                                         streamed_base(m, role));
     return m;
   }
+  std::optional<model::StreamedBase> streamed_base(Model& m, const ModelRole& role) {
+    const auto model = [&] {
+      for (std::size_t i = 0; i < spec::kModels; ++i)
+        if (to_string(static_cast<spec::ModelId>(i)) == role.name)
+          return static_cast<spec::ModelId>(i);
+      return spec::ModelId::kActor;
+    }();
+    if (!modes_.streams_weights(model)) return std::nullopt;
+    std::vector<at::Tensor> blocks, slots;
+    std::int64_t largest = 0;
+    const std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      if (units[u].block < 0) continue;
+      blocks.push_back(m.weights[u].clone());
+      largest = std::max(largest, units[u].elements);
+    }
+    for (int i = 0; i < 2; ++i) slots.push_back(at::zeros({largest}, options_));
+    m.blocks = std::make_unique<CopiedBlocks>(std::move(blocks), std::move(slots));
+    return model::StreamedBase{m.blocks.get(), m.blocks->slots()};
+  }
 
+  spec::ModelModes modes_;
   at::TensorOptions options_;
   std::map<std::string, Model> models_;
 };
@@ -190,13 +248,17 @@ void compare_generation(AtenWorld& world, const testing::RandomJob& r, const spe
 
 void compare(std::uint64_t seed, ActionCounts& counts) {
   const testing::RandomJob r = testing::random_job(seed);
-  AtenWorld world(r.dtype);
-  spec::UpdateModes modes;
+  spec::ModelModes modes;
   // Odd seeds divide the updates: the same requests, in two phases.
   if (seed % 2 == 1) {
     for (const spec::ModelId model : spec::describe(r.job).trained())
       modes.set(model, spec::UpdateMode::kSplit);
   }
+  // Every third streams the weights that it can.
+  if (seed % 3 == 0)
+    for (const spec::ModelId model : spec::streamable(spec::describe(r.job)))
+      modes.stream_weights(model);
+  AtenWorld world(r.dtype, modes);
   const spec::Recipe recipe = spec::describe(r.job, modes);
   for (const spec::Phase& phase : recipe.phases) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", phase " + std::string(to_string(phase.id)));

@@ -106,7 +106,7 @@ TEST(PackedPlan, BoundsEveryMicroBatch) {
     const Dtype dtype = random.r.dtype;
     const bool sft = job.task == spec::Task::kSft;
     const spec::Body body = sft ? spec::Body::kCrossEntropyUpdate : spec::Body::kPolicyUpdate;
-    spec::UpdateModes modes;
+    spec::ModelModes modes;
     modes.set(spec::ModelId::kActor, spec::UpdateMode::kSplit);
     const spec::Recipe recipe = spec::describe(job, modes);
     const spec::Phase& phase = *recipe.find(body, spec::TrainPart::kBackward);

@@ -216,7 +216,7 @@ TEST(Recipe, ADividedUpdateNeedsItsStatesAndItsActivationsInTurn) {
   job.actor.ppo_mini_batch_size = 16;
   job.actor.ppo_epochs = 3;
   job.critic.ppo_mini_batch_size = 32;
-  UpdateModes modes;
+  ModelModes modes;
   modes.set(ModelId::kActor, UpdateMode::kSplit);
   modes.set(ModelId::kCritic, UpdateMode::kStreamed);
   const Recipe r = describe(job, modes);
@@ -238,7 +238,7 @@ TEST(Recipe, ADividedUpdateNeedsItsStatesAndItsActivationsInTurn) {
 TEST(Recipe, AnAdaptersUpdateLeavesTheBase) {
   Job job = job_of(Task::kSft);
   job.actor_model.lora.rank = 4;
-  UpdateModes modes;
+  ModelModes modes;
   modes.set(ModelId::kActor, UpdateMode::kSplit);
   EXPECT_EQ(table(describe(job, modes)),
             (Lines{"actor.weights need - need", "actor.adapter need write need",

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Models whose blocks rest on the host: the same training in less memory. usage: FILE NEAP REVIEWS"""
+import json
+import re
+import shutil
+
+from train_process_test import MODEL, PPO, REWARD, TrainCase, main, read_lines
+
+# Blocks of 4 MiB, so that two of them are little beside ten.
+WIDE = dict(MODEL, hidden_size=256, intermediate_size=1024, num_attention_heads=4, num_key_value_heads=4,
+            head_dim=64, num_hidden_layers=10)
+LORA = ["actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.model.path=out/wide/latest/actor"]
+STEPS = ["trainer.total_training_steps=3", "trainer.save_freq=2", "trainer.test_freq=2"]
+JOBS = {
+    "sft": (["sft.toml", *LORA, *STEPS, "data.micro_batch_size_per_gpu=2"], {"actor"}),
+    "sft packed recomputed": (["sft.toml", *LORA, *STEPS, "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=128",
+                               "actor_rollout_ref.model.activation_checkpointing=full"], {"actor"}),
+    "reward": (["reward.toml", *LORA, *STEPS], {"reward"}),
+    # The reference is the actor's base.
+    "dpo": (["dpo.toml", *LORA, *STEPS], {"actor"}),
+    "ppo": (["ppo.toml", "actor_rollout_ref.model.path=out/sft/latest/actor", "critic.model.path=out/judge/latest/reward",
+             "reward_model.model.path=out/judge/latest/reward", "critic.model.lora_rank=4", "trainer.total_training_steps=3",
+             "trainer.save_freq=2"], {"critic", "reward"}),
+}
+
+
+class StreamedWeights(TrainCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.make_home()
+        wide = cls.home / "wide"
+        wide.mkdir()
+        (wide / "config.json").write_text(json.dumps(WIDE))
+        shutil.copy(cls.home / "model" / "tokenizer.json", wide)
+        (cls.home / "dpo.toml").write_text(REWARD.replace('"reward"', '"dpo"').replace("out/reward", "out/dpo"))
+        (cls.home / "ppo.toml").write_text(PPO.replace("CEILING", "2GiB"))
+        once = ["trainer.total_training_steps=1", "device.memory=2GiB"]
+        for words in (["sft.toml", *once], ["sft.toml", "actor_rollout_ref.model.path=wide", "trainer.default_local_dir=out/wide", *once],
+                      ["reward.toml", "actor_rollout_ref.model.path=out/wide/latest/actor", "trainer.default_local_dir=out/judge", *once]):
+            result = cls.neap("train", *words)
+            assert result.returncode == 0, result.stderr
+
+    def least(self, *words):
+        """The least capacity in MiB."""
+        result = self.neap("plan", *words, "device.memory=1MiB")
+        self.assertEqual(result.returncode, 3, result.stderr)
+        return int(re.search(r"least capacity is (\d+) MiB", result.stderr).group(1))
+
+    def train(self, name, *words):
+        folder = f"out/{name.replace(' ', '_')}"
+        result = self.neap("train", *words, f"trainer.default_local_dir={folder}")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return self.home / folder
+
+    def assert_equal_runs(self, one, other):
+        self.assertEqual(self.metrics(one), self.metrics(other))
+        self.assert_equal_files(one, other)
+
+    def assert_equal_files(self, one, other):
+        files = sorted(path.relative_to(one) for path in one.rglob("*.safetensors") if "latest" not in path.parts)
+        self.assertTrue(files)
+        for file in files:
+            self.assertTrue((one / file).read_bytes() == (other / file).read_bytes(), file)
+
+    def test_equal_bits_in_less_memory(self):
+        for name, (words, models) in JOBS.items():
+            with self.subTest(name):
+                resident = self.train(f"{name} resident", *words, "device.memory=2GiB", "memory.residency=all")
+                kept = self.least(*words, 'memory.allow=["recompute", "move", "stream"]')
+                least = self.least(*words)
+                self.assertLess(least, kept)
+                streamed = self.train(f"{name} streamed", *words, f"device.memory={least}MiB")
+                self.assert_equal_runs(resident, streamed)
+                plan = json.loads((streamed / "plan.json").read_text())
+                self.assertEqual(set(plan["streamed_weights"]), models)
+                self.check_phases(streamed, plan, least << 20)
+
+    def check_phases(self, folder, plan, capacity):
+        """Every phase that runs such a model fetched what the plan says, within the ceiling."""
+        phases = {phase["name"]: phase for phase in plan["phases"]}
+        fetched = {}
+        packed = "packed" in folder.name
+        for record in read_lines(folder / "phases.jsonl"):
+            self.assertLessEqual(record["peak"], capacity, record)
+            self.assertLessEqual(record["peak"], 1.03 * phases[record["phase"]]["peak"] + (2 << 20), record)
+            key = record["step"], record["phase"]
+            fetched[key] = fetched.get(key, 0) + record["weights_fetched"]
+        self.assertTrue(any(fetched.values()))
+        for (step, phase), size in fetched.items():
+            if not packed and phase != "validate":
+                self.assertEqual(size, phases[phase]["fetched"], (step, phase))
+
+    def test_resumes_under_another_capacity(self):
+        words, _ = JOBS["sft"]
+        whole = self.train("whole", *words, "device.memory=2GiB")
+        least = self.least(*words)
+        resumed = self.train("resumed", *words, f"device.memory={least}MiB", "trainer.resume_mode=out/whole/global_step_2")
+        self.assertEqual(self.metrics(whole)[2:], self.metrics(resumed)[-1:])
+        self.assert_equal_files(whole / "global_step_3", resumed / "global_step_3")
+
+    def test_says_what_is_streamed(self):
+        words, _ = JOBS["sft"]
+        least = self.least(*words)
+        shown = self.neap("plan", *words, f"device.memory={least}MiB")
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertRegex(shown.stdout, r"actor\.buffers: 10 blocks, [0-9.]+ MiB in all, rest on the host; backward fetches [0-9.]+ MiB and waits")
+        # Not with a host budget that the blocks are over.
+        refused = self.neap("plan", *words, f"device.memory={least}MiB", "memory.host_budget=8MiB")
+        self.assertEqual(refused.returncode, 3, refused.stdout)
+
+
+if __name__ == "__main__":
+    main()

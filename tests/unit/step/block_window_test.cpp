@@ -1,0 +1,127 @@
+#include "step/block_window.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace neap::step {
+namespace {
+
+// What a user of the window does, with the slots' real contents.
+class Model {
+ public:
+  Model(std::size_t blocks, std::size_t slots) : window_(blocks, slots), contents_(slots) {}
+
+  void expect(Sweep sweep, std::int64_t passes) {
+    window_.expect(sweep, passes);
+    bring_expected();
+  }
+  void use(std::size_t block) {
+    const BlockWindow::Use use = window_.use(block);
+    if (use.missing) {
+      ++missed;
+      bring({block, use.slot});
+    }
+    ASSERT_EQ(contents_[use.slot], block);
+    used_ = use.slot;
+  }
+  void release(std::size_t block) {
+    ASSERT_EQ(contents_[*used_], block);
+    used_.reset();
+    window_.release(block);
+    bring_expected();
+  }
+  void pass(const std::vector<std::size_t>& blocks) {
+    for (const std::size_t block : blocks) {
+      use(block);
+      release(block);
+    }
+  }
+  void forget() {
+    window_.forget();
+    contents_.assign(contents_.size(), std::nullopt);
+  }
+  int missed = 0, brought = 0;
+
+ private:
+  void bring(BlockWindow::Place place) {
+    EXPECT_NE(used_, place.slot) << "the slot is in use";
+    contents_[place.slot] = place.block;
+    ++brought;
+  }
+  void bring_expected() {
+    while (const auto place = window_.next_to_bring()) bring(*place);
+  }
+  BlockWindow window_;
+  std::vector<std::optional<std::size_t>> contents_;
+  std::optional<std::size_t> used_;
+};
+
+std::vector<std::size_t> order_of(Sweep sweep, std::size_t blocks) {
+  std::vector<std::size_t> out;
+  for (std::size_t i = 0; i < blocks; ++i) out.push_back(i);
+  if (sweep == Sweep::kForwardBackward)
+    for (std::size_t i = blocks; i-- > 0;) out.push_back(i);
+  return out;
+}
+
+TEST(BlockWindow, BringsEachBlockOnceAForwardPassBeforeItIsUsed) {
+  for (const std::size_t blocks : {3u, 4u, 7u}) {
+    Model model(blocks, 2);
+    model.expect(Sweep::kForward, 3);
+    for (int pass = 0; pass < 3; ++pass) model.pass(order_of(Sweep::kForward, blocks));
+    EXPECT_EQ(model.missed, 0);
+    EXPECT_EQ(model.brought, static_cast<int>(3 * blocks)) << "nothing behind the last pass";
+  }
+}
+
+TEST(BlockWindow, KeepsWhatTheWayBackNeedsFirst) {
+  Model model(5, 2);
+  model.expect(Sweep::kForwardBackward, 2);
+  for (int pass = 0; pass < 2; ++pass) model.pass(order_of(Sweep::kForwardBackward, 5));
+  EXPECT_EQ(model.missed, 0);
+  EXPECT_EQ(model.brought, 5 + 3 + 3 + 3);
+}
+
+TEST(BlockWindow, AModelThatFitsStays) {
+  Model model(2, 3);
+  model.expect(Sweep::kForwardBackward, 4);
+  for (int pass = 0; pass < 4; ++pass) model.pass(order_of(Sweep::kForwardBackward, 2));
+  EXPECT_EQ(model.missed, 0);
+  EXPECT_EQ(model.brought, 2);
+}
+
+TEST(BlockWindow, UnexpectedUsesAreServed) {
+  Model model(4, 2);
+  model.pass({2, 0, 2, 3});
+  EXPECT_EQ(model.missed, 3);
+  EXPECT_EQ(model.brought, 3);
+  model.forget();
+  model.expect(Sweep::kForward, 1);
+  model.pass({0, 2, 3, 1});  // it stops guessing
+  EXPECT_LE(model.brought, 3 + 2 + 3);
+}
+
+TEST(BlockWindow, RandomPasses) {
+  std::mt19937 random(7);
+  const auto below = [&](std::size_t n) { return random() % n; };
+  for (int round = 0; round < 500; ++round) {
+    const std::size_t blocks = 1 + below(9);
+    Model model(blocks, 2 + below(3));
+    for (std::size_t phase = 0; phase < 3; ++phase) {
+      const Sweep sweep = below(2) == 0 ? Sweep::kForward : Sweep::kForwardBackward;
+      const auto passes = static_cast<std::int64_t>(1 + below(3));
+      if (below(4) != 0) model.expect(sweep, passes);
+      for (std::int64_t pass = 0; pass < passes; ++pass) {
+        std::vector<std::size_t> order = order_of(sweep, blocks);
+        if (below(3) == 0) order.resize(1 + below(order.size()));  // a failure ends the pass
+        model.pass(order);
+        if (HasFatalFailure()) return;
+      }
+      if (below(2) == 0) model.forget();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace neap::step
