@@ -12,7 +12,6 @@ namespace {
 
 constexpr double kInexactGain = 0.95;  // of the seconds of exact plans
 constexpr double kFasterGain = 0.95;
-constexpr double kStreamedGain = 0.98;  // of the seconds with resident weights
 constexpr double kSmallerShare = 0.9;
 constexpr double kCapacityStep = 0.02;  // least difference of two plans' memory
 constexpr double kFasterStep = 0.04;    // accuracy of the memory that a faster plan needs
@@ -130,18 +129,17 @@ Result<PlanSearch::Variant*> PlanSearch::variant(std::size_t states, const Level
 
 // Of one variant, over the ways to divide the updates; nullopt: nothing fits in less than `limit`.
 Result<std::optional<MemoryPlan>> PlanSearch::fastest_of(const Variant& variant, Bytes capacity,
-                                                         double limit) {
+                                                         double limit, bool streamed) {
   std::optional<MemoryPlan> best;
   for (const Variant::Draft& draft : variant.made) {
-    const bool streams = draft.plan.modes.streams_weights();
-    const double enough = streams ? limit * kStreamedGain : limit;
-    if (!is_faster(draft.least_seconds, enough)) continue;
+    if (draft.plan.modes.streams_weights() != streamed) continue;
+    if (!is_faster(draft.least_seconds, limit)) continue;
     MemoryPlan plan = draft.plan;
     Drafts::set_capacity(plan, capacity);
     if (least_needed(plan) > capacity && !capacity.is_zero() &&
         variant.job.memory.residency == "auto")
       continue;
-    NEAP_TRY_ASSIGN(const bool found, variant.drafts->solve(plan, enough * (1 - kSame)));
+    NEAP_TRY_ASSIGN(const bool found, variant.drafts->solve(plan, limit * (1 - kSame)));
     if (!found) continue;
     limit = plan.seconds();
     best = std::move(plan);
@@ -161,15 +159,23 @@ std::vector<PlanSearch::Levels> PlanSearch::together() const {
   return all;
 }
 
-// Of some optimizer states, over the sizes of micro-batches.
+// Weights are streamed where nothing fits otherwise.
 Result<std::optional<MemoryPlan>> PlanSearch::fastest_of(std::size_t states, Bytes capacity,
                                                          double limit) {
+  NEAP_TRY_ASSIGN(std::optional<MemoryPlan> resident, fastest_of(states, capacity, limit, false));
+  if (resident) return resident;
+  return fastest_of(states, capacity, limit, true);
+}
+
+// Of some optimizer states, over the sizes of micro-batches.
+Result<std::optional<MemoryPlan>> PlanSearch::fastest_of(std::size_t states, Bytes capacity,
+                                                         double limit, bool streamed) {
   std::optional<MemoryPlan> best;
   Levels levels;
   const auto try_levels = [&](const Levels& there) -> Result<bool> {
     NEAP_TRY_ASSIGN(Variant* const found, variant(states, there));
     if (found == nullptr) return false;
-    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> plan, fastest_of(*found, capacity, limit));
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> plan, fastest_of(*found, capacity, limit, streamed));
     if (!plan) return false;
     limit = plan->seconds();
     best = std::move(plan);
@@ -276,14 +282,16 @@ Result<std::optional<PlanSearch::Closest>> PlanSearch::closest(const Of& of) {
     for (auto levels = all.rbegin(); levels != all.rend(); ++levels) {
       NEAP_TRY_ASSIGN(const Variant* const found, variant(states, *levels));
       if (found == nullptr) continue;
-      Bytes least(~0ull);
-      for (const Variant::Draft& draft : found->made) {
-        const Bytes here = of(*found->drafts, draft.plan);
-        least = std::min(least, here);
-        if (!closest || here < closest->least) closest = Closest{&draft.plan, here};
+      // The last drafts take least, and most others need more before anything is chosen. Of equals the first counts.
+      Closest here{nullptr, closest ? closest->least : Bytes(~0ull)};
+      for (auto draft = found->made.rbegin(); draft != found->made.rend(); ++draft) {
+        if (least_needed(draft->plan) > here.least) continue;
+        const Bytes least = of(*found->drafts, draft->plan);
+        if (least <= here.least) here = {&draft->plan, least};
       }
-      if (before && least >= *before) break;
-      before = least;
+      if (here.draft != nullptr && (!closest || here.least < closest->least)) closest = here;
+      if (before && here.least >= *before) break;
+      before = here.least;
     }
   }
   return closest;

@@ -69,9 +69,12 @@ class PlanSearch {
   void add_states();
   Result<Variant*> variant(std::size_t states, const Levels& levels);
   Result<std::optional<MemoryPlan>> fastest_within(Bytes capacity, double limit);
-  Result<std::optional<MemoryPlan>> fastest_of(const Variant& variant, Bytes capacity,
-                                               double limit);
   Result<std::optional<MemoryPlan>> fastest_of(std::size_t states, Bytes capacity, double limit);
+  /// Of the drafts that stream weights, or of the others.
+  Result<std::optional<MemoryPlan>> fastest_of(std::size_t states, Bytes capacity, double limit,
+                                               bool streamed);
+  Result<std::optional<MemoryPlan>> fastest_of(const Variant& variant, Bytes capacity, double limit,
+                                               bool streamed);
   void tidy(MemoryPlan& plan) const;
   Status refusal_of(Bytes capacity);
   /// Of the next smaller plan.

@@ -9,7 +9,8 @@ moves also with memory.overlap=false. Every move is printed with the seconds of 
 least: streams under the least capacity that the plan finds for the paper's workload.
 qwen7b: full training of Qwen2.5-7B, 4 x 2 048, recomputation: all resident, with bfloat16 states under 79 GiB, then under 79 and 56 GiB
 (about 115 GiB of host memory). optimizers: Qwen2.5-1.5B, 8 x 1 024, with every kind of optimizer, all resident and under a ceiling.
-Both are run only when they are named.
+lora: rank 16 on Qwen2.5-7B, 2 x 2 048, and on 38 blocks of Qwen2.5-32B, 1 x 2 048: all resident, then with streamed weights at the least
+capacity. These are run only when they are named.
 Writes OUT_DIR/ceilings.jsonl, a line a run, and a table on stdout. After M minutes (default 9) no further run starts. Exits 1
 where a run fails, a phase is more than 0.2 % off its plan, moves are not the plan's, or, with --deterministic, losses differ from
 those of the largest ceiling (without it two runs on a GPU may differ). --rehearse: tiny models on the host.
@@ -37,11 +38,14 @@ QWEN15 = Case("qwen2.5-1.5b", "sft", 8, 64, 960)
 OPTIMIZERS = {"adamw": [], "adamw, bfloat16 states": ["state_dtype=bfloat16"], "adafactor": ["optimizer=adafactor"], "sm3": ["optimizer=sm3"],
               "sgd": ["optimizer=sgd", "momentum=0.9"]}
 KINDS = [[f"actor_rollout_ref.actor.optim.{setting}" for setting in settings] for settings in OPTIMIZERS.values()]
+LORA = ["actor_rollout_ref.model.lora_rank=16", "actor_rollout_ref.model.activation_checkpointing=auto"]
 # The job, its reward model, and ceilings in GiB (0: the least) with overrides.
 WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
         "curve": (PPO, "opt-1.3b", [(56, []), *[(ceiling, extra) for ceiling in (44, 34, 26, 20, 0) for extra in ([], WAITING)]]),
         "least": (PPO, "opt-350m", [(0, [])]),
         "qwen7b": (QWEN7B, None, [(138, []), (79, NARROW), (79, []), (56, [])]),
+        "lora": (Case("qwen2.5-7b", "sft", 2, 64, 1984, micro=1), None, [(60, LORA), (8, LORA), (0, LORA)]),
+        "lora20b": (Case("qwen2.5-20b", "sft", 1, 64, 1984), None, [(100, LORA), (0, LORA)]),
         "optimizers": (QWEN15, None, [(ceiling, kind) for kind in KINDS for ceiling in (60, 0)])}
 USUAL = ["paper", "curve", "least"]
 
@@ -94,7 +98,8 @@ def show_moves(results):
 
 def measure(neap, job, folder, overrides):
     plan, metrics, result = plan_check.planned_and_measured(neap, job, folder, overrides)
-    return result | {"whole_cycle": len(result["phases"]) == len(plan["phases"]), "updates": plan["updates"],
+    return result | {"streamed_weights": plan["streamed_weights"],
+                     "wait_seconds": sum(p["wait_seconds"] for p in plan["phases"]), "whole_cycle": len(result["phases"]) == len(plan["phases"]), "updates": plan["updates"],
                      "overrides": plan["overrides"], "planned_seconds": plan["seconds"], "rates_from": plan["rates_from"],
                      "planned_move_seconds": plan["move_seconds"], "planned_copy_seconds": plan["copy_seconds"],
                      "overlap": "memory.overlap=false" not in overrides, "moved_per_step": plan["moved_per_step"],
@@ -140,7 +145,7 @@ def main():
                     continue
 
                 def measured():
-                    memory = device_memory(neap, job, ceiling, ceilings[0][0], base)
+                    memory = device_memory(neap, job, ceiling, ceilings[0][0], [*base, *extra])
                     return measure(neap, job, folder, [*base, *extra, memory])
 
                 result = runs.run(run_name, {"case": name, "environment": known}, folder, measured,

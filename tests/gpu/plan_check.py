@@ -323,7 +323,7 @@ def compare(folder, metrics):
                        "transient_allocated": max(r["transient_allocated"] for r in mine),
                        "times": phase["times"],
                        "planned_moved": copied(phase["moves"]) + (phase["times"] - 1) * copied(phase["again"])
-                       + phase["times"] * streamed,
+                       + phase["times"] * streamed + phase.get("fetched", 0),
                        "moved": sum(r["moved"] for r in last), "as_planned": all(r["as_planned"] for r in last),
                        "move_seconds": in_a_step(mine, warm, "move_seconds"), "seconds": in_a_step(mine, warm, "seconds"),
                        "stream_seconds": in_a_step(mine, warm, "stream_seconds"), "moves": moves_of(mine, warm)})
