@@ -107,7 +107,7 @@ Result<double> Drafts::least_seconds(const MemoryPlan& draft) {
   return sum + streaming_seconds(draft);
 }
 
-std::vector<spec::ModelModes> Drafts::modes() const {
+std::vector<spec::ModelModes> Drafts::update_modes() const {
   const spec::UpdateChoice choice = job_.memory.update;
   std::vector<spec::ModelModes> all(1);
   for (const spec::ModelId model : trained_) {
@@ -126,15 +126,21 @@ std::vector<spec::ModelModes> Drafts::modes() const {
     }
     all = std::move(wider);
   }
+  return all;
+}
+
+std::vector<spec::ModelModes> Drafts::modes(bool streamed) const {
+  const std::vector<spec::ModelModes> resident = update_modes();
+  if (!streamed) return resident;
+  std::vector<spec::ModelModes> all;
   if (job_.memory.residency == "all" || !job_.memory.allows(spec::Measure::kStreamWeights))
     return all;
   // The largest alone, then with the next one, to all of them.
-  const std::vector<spec::ModelModes> resident = all;
-  std::vector<spec::ModelId> streamed;
+  std::vector<spec::ModelId> models;
   for (const spec::ModelId model : streamable()) {
-    streamed.push_back(model);
+    models.push_back(model);
     for (spec::ModelModes modes : resident) {
-      for (const spec::ModelId other : streamed) modes.stream_weights(other);
+      for (const spec::ModelId other : models) modes.stream_weights(other);
       all.push_back(modes);
     }
   }

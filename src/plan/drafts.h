@@ -53,14 +53,15 @@ class Drafts {
   /// and the windows of streamed tags.
   [[nodiscard]] Result<double> least_seconds(const MemoryPlan& draft);
 
-  /// Every way to run the models that memory.update and memory.allow permit: resident weights before
-  /// streamed ones, fewer phases first. Nothing is streamed where everything is to stay, unless
+  /// Every way to run the models that memory.update and memory.allow permit, with resident weights or
+  /// with streamed ones; fewer phases first. Nothing is streamed where everything is to stay, unless
   /// memory.update says so.
-  [[nodiscard]] std::vector<spec::ModelModes> modes() const;
+  [[nodiscard]] std::vector<spec::ModelModes> modes(bool streamed) const;
 
  private:
   /// Models whose weights can be streamed, those with the largest blocks first.
   [[nodiscard]] std::vector<spec::ModelId> streamable() const;
+  [[nodiscard]] std::vector<spec::ModelModes> update_modes() const;
   Result<PhasePlan> predict(const spec::Phase& phase, std::int64_t rung, Accuracy accuracy);
   Result<PhasePlan> predict_parts(const spec::Phase& phase, std::int64_t rung);
   [[nodiscard]] std::vector<CheckpointChoice> choices(const spec::ModelModes& modes);

@@ -119,20 +119,30 @@ Result<PlanSearch::Variant*> PlanSearch::variant(std::size_t states, const Level
     if (source.trained != nullptr) models.slot(source.id)->optimizer = *source.optimizer;
   }
   made.drafts = std::make_unique<Drafts>(made.job, target_, std::move(models), *predictions_);
-  for (const spec::ModelModes& modes : made.drafts->modes()) {
-    NEAP_TRY_ASSIGN(MemoryPlan draft, made.drafts->draft(modes));
-    NEAP_TRY_ASSIGN(const double least, made.drafts->least_seconds(draft));
-    made.made.push_back({std::move(draft), least});
-  }
   return &made;
 }
 
+Result<const std::vector<PlanSearch::Variant::Draft>*> PlanSearch::drafts_of(Variant& variant,
+                                                                             bool streamed) {
+  std::optional<std::vector<Variant::Draft>>& made = streamed ? variant.streamed : variant.resident;
+  if (!made) {
+    std::vector<Variant::Draft> drafts;
+    for (const spec::ModelModes& modes : variant.drafts->modes(streamed)) {
+      NEAP_TRY_ASSIGN(MemoryPlan draft, variant.drafts->draft(modes));
+      NEAP_TRY_ASSIGN(const double least, variant.drafts->least_seconds(draft));
+      drafts.push_back({std::move(draft), least});
+    }
+    made = std::move(drafts);
+  }
+  return &*made;
+}
+
 // Of one variant, over the ways to divide the updates; nullopt: nothing fits in less than `limit`.
-Result<std::optional<MemoryPlan>> PlanSearch::fastest_of(const Variant& variant, Bytes capacity,
+Result<std::optional<MemoryPlan>> PlanSearch::fastest_of(Variant& variant, Bytes capacity,
                                                          double limit, bool streamed) {
   std::optional<MemoryPlan> best;
-  for (const Variant::Draft& draft : variant.made) {
-    if (draft.plan.modes.streams_weights() != streamed) continue;
+  NEAP_TRY_ASSIGN(const std::vector<Variant::Draft>* const drafts, drafts_of(variant, streamed));
+  for (const Variant::Draft& draft : *drafts) {
     if (!is_faster(draft.least_seconds, limit)) continue;
     MemoryPlan plan = draft.plan;
     Drafts::set_capacity(plan, capacity);
@@ -163,7 +173,9 @@ std::vector<PlanSearch::Levels> PlanSearch::together() const {
 Result<std::optional<MemoryPlan>> PlanSearch::fastest_of(std::size_t states, Bytes capacity,
                                                          double limit) {
   NEAP_TRY_ASSIGN(std::optional<MemoryPlan> resident, fastest_of(states, capacity, limit, false));
-  if (resident) return resident;
+  if (resident || capacity.is_zero()) return resident;
+  NEAP_TRY_ASSIGN(const Bytes least, resident_capacity(states));
+  if (capacity >= least) return resident;
   return fastest_of(states, capacity, limit, true);
 }
 
@@ -274,32 +286,58 @@ void PlanSearch::tidy(MemoryPlan& plan) const {
 // Of the drafts that a search tries before it gives up, the one of the least capacity that `of` gives:
 // from the smallest micro-batches up, as long as that lowers it.
 template <class Of>
-Result<std::optional<PlanSearch::Closest>> PlanSearch::closest(const Of& of) {
+Result<std::optional<PlanSearch::Closest>> PlanSearch::closest_of(std::size_t states, bool streamed,
+                                                                  const Of& of) {
   std::optional<Closest> closest;
-  for (std::size_t states = 0; states < states_.size(); ++states) {
-    std::vector<Levels> all = together();
-    std::optional<Bytes> before;
-    for (auto levels = all.rbegin(); levels != all.rend(); ++levels) {
-      NEAP_TRY_ASSIGN(const Variant* const found, variant(states, *levels));
-      if (found == nullptr) continue;
-      // The last drafts take least, and most others need more before anything is chosen. Of equals the first counts.
-      Closest here{nullptr, closest ? closest->least : Bytes(~0ull)};
-      for (auto draft = found->made.rbegin(); draft != found->made.rend(); ++draft) {
-        if (least_needed(draft->plan) > here.least) continue;
-        const Bytes least = of(*found->drafts, draft->plan);
-        if (least <= here.least) here = {&draft->plan, least};
-      }
-      if (here.draft != nullptr && (!closest || here.least < closest->least)) closest = here;
-      if (before && here.least >= *before) break;
-      before = here.least;
+  std::vector<Levels> all = together();
+  for (auto levels = all.rbegin(); levels != all.rend(); ++levels) {
+    NEAP_TRY_ASSIGN(Variant* const found, variant(states, *levels));
+    if (found == nullptr) continue;
+    NEAP_TRY_ASSIGN(const std::vector<Variant::Draft>* const drafts, drafts_of(*found, streamed));
+    const std::optional<Bytes> before =
+        closest ? std::optional<Bytes>(closest->least) : std::nullopt;
+    Closest here{nullptr, before.value_or(Bytes(~0ull))};
+    // The last ones take least, and most others need more before anything is chosen. Of equals the first counts.
+    for (auto draft = drafts->rbegin(); draft != drafts->rend(); ++draft) {
+      if (least_needed(draft->plan) > here.least) continue;
+      const Bytes least = of(*found->drafts, draft->plan);
+      if (least <= here.least) here = {&draft->plan, least};
     }
+    if (before && here.least >= *before) break;
+    if (here.draft != nullptr) closest = here;
   }
   return closest;
 }
 
+template <class Of>
+Result<std::optional<PlanSearch::Closest>> PlanSearch::closest(const Of& of) {
+  std::optional<Closest> best;
+  for (std::size_t states = 0; states < states_.size(); ++states) {
+    for (const bool streamed : {false, true}) {
+      NEAP_TRY_ASSIGN(const std::optional<Closest> found, closest_of(states, streamed, of));
+      if (found && (!best || found->least < best->least)) best = found;
+    }
+  }
+  return best;
+}
+
+namespace {
+
+Bytes least_of(const Drafts& drafts, const MemoryPlan& draft) {
+  return drafts.least_capacity(draft);
+}
+
+}  // namespace
+
 Result<std::optional<PlanSearch::Closest>> PlanSearch::closest() {
-  return closest(
-      [](const Drafts& drafts, const MemoryPlan& draft) { return drafts.least_capacity(draft); });
+  return closest(least_of);
+}
+
+Result<Bytes> PlanSearch::resident_capacity(std::size_t states) {
+  const auto known = least_resident_.find(states);
+  if (known != least_resident_.end()) return known->second;
+  NEAP_TRY_ASSIGN(const std::optional<Closest> found, closest_of(states, false, least_of));
+  return least_resident_[states] = found ? found->least : Bytes(~0ull);
 }
 
 Result<Bytes> PlanSearch::least_capacity() {

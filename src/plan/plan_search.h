@@ -56,8 +56,8 @@ class PlanSearch {
       MemoryPlan plan;
       double least_seconds = 0;
     };
-    std::vector<Draft>
-        made;  // one for each way to divide the updates, those with fewer phases first
+    // One for each of Drafts::modes(): of resident weights, and of streamed ones once they are asked for.
+    std::optional<std::vector<Draft>> resident, streamed;
   };
   // Optimizer states of all trained models.
   struct States {
@@ -68,12 +68,13 @@ class PlanSearch {
   void open_settings();
   void add_states();
   Result<Variant*> variant(std::size_t states, const Levels& levels);
+  static Result<const std::vector<Variant::Draft>*> drafts_of(Variant& variant, bool streamed);
   Result<std::optional<MemoryPlan>> fastest_within(Bytes capacity, double limit);
   Result<std::optional<MemoryPlan>> fastest_of(std::size_t states, Bytes capacity, double limit);
-  /// Of the drafts that stream weights, or of the others.
+  /// With streamed weights, or with resident ones.
   Result<std::optional<MemoryPlan>> fastest_of(std::size_t states, Bytes capacity, double limit,
                                                bool streamed);
-  Result<std::optional<MemoryPlan>> fastest_of(const Variant& variant, Bytes capacity, double limit,
+  Result<std::optional<MemoryPlan>> fastest_of(Variant& variant, Bytes capacity, double limit,
                                                bool streamed);
   void tidy(MemoryPlan& plan) const;
   Status refusal_of(Bytes capacity);
@@ -85,7 +86,11 @@ class PlanSearch {
   };
   template <class Of>
   Result<std::optional<Closest>> closest(const Of& of);
+  template <class Of>
+  Result<std::optional<Closest>> closest_of(std::size_t states, bool streamed, const Of& of);
   Result<std::optional<Closest>> closest();
+  /// The least capacity with resident weights.
+  Result<Bytes> resident_capacity(std::size_t states);
   [[nodiscard]] std::vector<Levels> together() const;
 
   spec::Job job_;
@@ -99,6 +104,7 @@ class PlanSearch {
   std::unique_ptr<Predictions> predictions_ = std::make_unique<Predictions>();
   std::map<std::pair<std::size_t, Levels>, Variant> variants_;
   std::optional<Bytes> least_;  ///< least_capacity(), once it is known
+  std::map<std::size_t, Bytes> least_resident_;
 };
 
 }  // namespace neap::plan
