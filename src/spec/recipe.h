@@ -180,8 +180,6 @@ class ModelModes {
   [[nodiscard]] UpdateMode of(ModelId model) const { return modes_[index(model)]; }
   void set(ModelId model, UpdateMode mode) { modes_[index(model)] = mode; }
   [[nodiscard]] bool streams_weights(ModelId model) const { return streamed_[index(model)]; }
-  /// Of any model.
-  [[nodiscard]] bool streams_weights() const { return streamed_ != decltype(streamed_){}; }
   void stream_weights(ModelId model) { streamed_[index(model)] = true; }
   friend bool operator==(const ModelModes&, const ModelModes&) = default;
 
