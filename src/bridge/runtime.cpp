@@ -165,7 +165,8 @@ void RuntimeImpl::add_streamed(std::size_t index) {
   std::vector<Bytes> blocks;
   for (const plan::PartPlan& block : tag.hosted) blocks.push_back(block.bytes);
   streamed_.emplace(std::piecewise_construct, std::forward_as_tuple(index),
-                    std::forward_as_tuple(*arena_, tag.tag, std::move(slots), blocks));
+                    std::forward_as_tuple(*arena_, tag.tag, std::move(slots), blocks,
+                                          tag.hosted_table ? tag.hosted_table->bytes : Bytes()));
 }
 
 StreamedBlocks& RuntimeImpl::streamed_blocks(std::string_view tag) {

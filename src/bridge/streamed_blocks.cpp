@@ -16,13 +16,14 @@ constexpr std::size_t kMostRemembered = 8;
 }  // namespace
 
 StreamedBlocks::StreamedBlocks(arena::Arena& arena, const std::string& tag, std::vector<Slot> slots,
-                               const std::vector<Bytes>& blocks)
+                               const std::vector<Bytes>& blocks, Bytes table)
     : slots_(std::move(slots)),
       lane_(value_or_throw(arena::TransferLane::make(arena))),
       window_(blocks.size(), slots_.size()),
       arrival_(slots_.size()) {
   for (const Bytes bytes : blocks)
     storage_.push_back(value_or_throw(arena::HostStorage::make(arena, tag, bytes)));
+  if (!table.is_zero()) table_ = value_or_throw(arena::HostStorage::make(arena, tag, table));
 }
 
 void StreamedBlocks::open() {

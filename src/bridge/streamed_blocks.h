@@ -29,12 +29,16 @@ class StreamedBlocks final : public step::BlockSlots {
     arena::RegionId region = arena::RegionId::kNone;
     Bytes offset, bytes;
   };
-  /// `blocks`: their sizes, none larger than a slot. The arena outlives this.
+  /// `blocks`: their sizes, none larger than a slot; `table`: of the embedding, zero where it is on the
+  /// device. The arena outlives this.
   StreamedBlocks(arena::Arena& arena, const std::string& tag, std::vector<Slot> slots,
-                 const std::vector<Bytes>& blocks);
+                 const std::vector<Bytes>& blocks, Bytes table);
 
   [[nodiscard]] std::size_t slots() const { return slots_.size(); }
   [[nodiscard]] std::byte* host(std::size_t block) const { return storage_[block]->data(); }
+
+  /// The embedding; null: it is on the device.
+  [[nodiscard]] std::byte* table() const { return table_ ? table_->data() : nullptr; }
 
   /// A phase begins: the slots are resident and hold nothing.
   void open();
@@ -58,6 +62,7 @@ class StreamedBlocks final : public step::BlockSlots {
 
   std::vector<Slot> slots_;
   std::vector<std::unique_ptr<arena::HostStorage>> storage_;  // one a block
+  std::unique_ptr<arena::HostStorage> table_;
   std::unique_ptr<arena::TransferLane> lane_;
   step::BlockWindow window_;
   std::vector<arena::TransferLane::Mark> arrival_;        // of each slot's block

@@ -431,6 +431,14 @@ Tensor AtenOps::search_last(const Tensor& a, const Tensor& target) const {
 
 // ---- indices ----
 
+Tensor AtenOps::take_rows_from_host(const Tensor& table, const Tensor& indices) const {
+  if (!device_.is_cuda()) return take_rows(table, indices);
+  const Tensor rows = [&] {
+    const bridge::HostScope host;
+    return at::index_select(table, 0, indices.to(at::kCPU));
+  }();
+  return rows.to(device_);
+}
 Tensor AtenOps::take_rows(const Tensor& table, const Tensor& indices) const {
   return table.index_select(0, indices);
 }

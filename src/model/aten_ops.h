@@ -23,6 +23,7 @@ class AtenOps {
  public:
   using Tensor = at::Tensor;
   explicit AtenOps(at::Device device) : device_(device) {}
+  [[nodiscard]] at::Device device() const { return device_; }
 
   template <class Body>
   void repeat(std::int64_t n, const Body& body) const {
@@ -130,6 +131,7 @@ class AtenOps {
 
   // ---- indices ----
   [[nodiscard]] Tensor take_rows(const Tensor& table, const Tensor& indices) const;
+  [[nodiscard]] Tensor take_rows_from_host(const Tensor& table, const Tensor& indices) const;
   void add_to_rows_(const Tensor& table, const Tensor& indices, const Tensor& rows) const;
   [[nodiscard]] Tensor gather_last(const Tensor& a, const Tensor& indices) const;
   void add_to_last_(const Tensor& a, const Tensor& indices, const Tensor& values) const;

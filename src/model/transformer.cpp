@@ -132,7 +132,9 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
 
 Transformer::Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
                          std::optional<Lora> lora, std::optional<StreamedBase> streamed)
-    : ops_(base.weights.empty() ? at::Device(at::kCPU) : base.weights[0].device()) {
+    : ops_(streamed               ? streamed->memory.at(0).device()
+           : base.weights.empty() ? at::Device(at::kCPU)
+                                  : base.weights[0].device()) {
   weights_.architecture = architecture;
   weights_.head = head;
   weights_.blocks.resize(static_cast<std::size_t>(architecture.num_hidden_layers));
@@ -142,6 +144,7 @@ Transformer::Transformer(const spec::Architecture& architecture, spec::Head head
   if (!streamed) return;
   streamed_ = std::make_unique<SlotBlocks>(weights_, *streamed);
   weights_.source = streamed_.get();
+  weights_.table_on_host = streamed->table_on_host;
 }
 
 void Transformer::bind_adapters(const Lora& lora) {

@@ -57,6 +57,7 @@ struct Lora {
 struct StreamedBase {
   step::BlockSlots* slots = nullptr;  ///< outlives the model
   std::vector<at::Tensor> memory;     ///< of each slot: (elements of the largest block,)
+  bool table_on_host = false;         ///< the embedding is in host memory
 };
 
 struct TrainOptions {
@@ -109,7 +110,7 @@ class Transformer {
 
   [[nodiscard]] const spec::Architecture& architecture() const { return weights_.architecture; }
   [[nodiscard]] spec::Head head() const { return weights_.head; }
-  [[nodiscard]] at::Device device() const { return weights_.token_table.device(); }
+  [[nodiscard]] at::Device device() const { return ops_.device(); }
   [[nodiscard]] at::ScalarType dtype() const { return weights_.token_table.scalar_type(); }
   /// Base parameters in the order of flat_layout / adapters in the order of lora_layout.
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return parameters_; }

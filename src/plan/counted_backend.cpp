@@ -88,6 +88,7 @@ class CountedBackend {
       block_sizes_ = hosted_blocks(role_, dtype);
       blocks_.emplace(ops, weights_, block_sizes_, phase.part == spec::TrainPart::kBackward);
       weights_.source = &*blocks_;
+      weights_.table_on_host = hosted_table(role_, dtype).has_value();
     }
     if (phase.part != spec::TrainPart::kUpdate)
       experience_ = PhaseInputs<T, decltype(&outside)>(job, ops.profile(), &outside)

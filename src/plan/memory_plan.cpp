@@ -7,7 +7,7 @@ namespace neap::plan {
 Bytes TagPlan::hosted_bytes() const {
   Bytes sum;
   for (const PartPlan& block : hosted) sum += block.bytes;
-  return sum;
+  return hosted_table ? sum + hosted_table->bytes : sum;
 }
 const spec::Checkpointing& MemoryPlan::checkpointing(std::string_view model) const {
   static const spec::Checkpointing kNothing;

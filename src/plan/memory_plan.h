@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -62,6 +63,8 @@ struct TagPlan {
   [[nodiscard]] bool streamed() const { return !windows.empty(); }
   /// Of buffers: the blocks that rest on the host and are in one of the parts while they are used.
   std::vector<PartPlan> hosted{};
+  /// And the embedding, where it only gives rows; they are copied when they are read.
+  std::optional<PartPlan> hosted_table{};
   [[nodiscard]] Bytes hosted_bytes() const;
 };
 struct PhasePlan {

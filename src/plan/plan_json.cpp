@@ -72,6 +72,9 @@ Json tag_json(const MemoryPlan& plan, std::size_t t) {
     Json blocks = Json::array();
     for (const PartPlan& block : tag.hosted)
       blocks.push_back({{"name", block.name}, {"bytes", block.bytes.count()}});
+    if (tag.hosted_table)
+      blocks.push_back(
+          {{"name", tag.hosted_table->name}, {"bytes", tag.hosted_table->bytes.count()}});
     out["hosted"] = std::move(blocks);
   }
   return out;

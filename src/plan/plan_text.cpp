@@ -154,8 +154,8 @@ std::string streamed_text(const MemoryPlan& plan) {
   std::string out;
   for (const TagPlan& tag : plan.tags) {
     if (tag.hosted.empty()) continue;
-    out += format("\n{}: {} blocks, {} in all, rest on the host; ", tag.tag, tag.hosted.size(),
-                  tag.hosted_bytes());
+    out += format("\n{}: {} blocks{}, {} in all, rest on the host; ", tag.tag, tag.hosted.size(),
+                  tag.hosted_table ? " and the embedding" : "", tag.hosted_bytes());
     std::string phases;
     for (std::size_t p = 0; p < plan.phases.size(); ++p) {
       const PhasePlan& phase = plan.phases[p];

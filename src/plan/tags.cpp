@@ -43,10 +43,13 @@ std::vector<PartPlan> key_value_parts(const spec::Job& job, const ModelRole& rol
   return {{"kv", Bytes(), spec::tensor_bytes(elements, dtype)}};
 }
 
-// Streamed weights: what is not in a block stays on the device.
-std::vector<spec::FlatUnit> tables_of(const ModelRole& role) {
+// Streamed weights: the rest stays on the device.
+std::vector<spec::FlatUnit> resident_units(const ModelRole& role, spec::Dtype dtype) {
   std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
-  std::erase_if(units, [](const spec::FlatUnit& unit) { return unit.block >= 0; });
+  const std::optional<PartPlan> table = hosted_table(role, dtype);
+  std::erase_if(units, [&](const spec::FlatUnit& unit) {
+    return unit.block >= 0 || (table && unit.name == table->name);
+  });
   return units;
 }
 
@@ -67,7 +70,8 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
   const auto trained = [&] { return role.lora.rank > 0 ? adapters() : base(); };
   switch (tag.kind) {
     case spec::TagKind::kWeights:
-      return unit_parts(recipe.find(tag.model)->streamed ? tables_of(role) : base(), dtype);
+      return unit_parts(recipe.find(tag.model)->streamed ? resident_units(role, dtype) : base(),
+                        dtype);
     case spec::TagKind::kBuffers:
       return buffer_parts(role, dtype);
     case spec::TagKind::kAdapter:
@@ -171,6 +175,16 @@ std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute) 
   return unit_parts(units, compute);
 }
 
+std::optional<PartPlan> hosted_table(const ModelRole& role, spec::Dtype compute) {
+  const bool read_by_head =
+      role.shape.tie_word_embeddings && role.head == spec::Head::kLanguageModel;
+  for (const spec::FlatUnit& unit : spec::flat_layout(role.shape, role.head)) {
+    const bool alone = unit.parameters.size() == 1 && unit.find(spec::Module::kTokenEmbedding);
+    if (alone && !read_by_head) return unit_parts({unit}, compute).front();
+  }
+  return std::nullopt;
+}
+
 std::vector<RegionPlan> pack_regions(const std::vector<PartPlan>& parts, Bytes enough) {
   std::vector<RegionPlan> regions;
   for (const PartPlan& part : parts) {
@@ -240,7 +254,10 @@ std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe
     const bool streamed =
         std::find(tag.need.begin(), tag.need.end(), Need::kStream) != tag.need.end();
     place(tag, tag_parts(job, recipe, models, id, dtype), target.granularity, streamed);
-    if (id.kind == spec::TagKind::kBuffers) tag.hosted = hosted_blocks(models.at(id.model), dtype);
+    if (id.kind == spec::TagKind::kBuffers) {
+      tag.hosted = hosted_blocks(models.at(id.model), dtype);
+      tag.hosted_table = hosted_table(models.at(id.model), dtype);
+    }
     tags.push_back(std::move(tag));
   }
   return tags;

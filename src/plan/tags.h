@@ -46,6 +46,8 @@ struct JobModels {
 
 /// The blocks of a model whose weights are streamed, in order.
 [[nodiscard]] std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute);
+/// Its embedding, where no product reads it and it is a unit by itself; nullopt: it stays on the device.
+[[nodiscard]] std::optional<PartPlan> hosted_table(const ModelRole& role, spec::Dtype compute);
 
 /// Lays parts, in order, into regions of at least `enough` bytes; a part is never divided.
 [[nodiscard]] std::vector<RegionPlan> pack_regions(const std::vector<PartPlan>& parts,

@@ -309,6 +309,13 @@ CountedTensor CountingOps::take_rows(const CountedTensor& table, const CountedTe
   add_work(0, 2 * bytes(out));
   return out;
 }
+CountedTensor CountingOps::take_rows_from_host(const CountedTensor& table,
+                                               const CountedTensor& indices) {
+  CountedTensor out = take_rows(table, indices);
+  if (profile_.cuda && profile_.link_bytes > 0)
+    work_.wait_seconds += weight_ * bytes(out) / profile_.link_bytes;
+  return out;
+}
 void CountingOps::add_to_rows_(const CountedTensor& table, const CountedTensor&,
                                const CountedTensor& rows) {
   const CountedTensor converted = convert(rows, table.dtype());

@@ -274,6 +274,8 @@ class CountingOps {
   // ---- indices ----
   /// table (V, C) at indices (N,) -> (N, C).
   [[nodiscard]] Tensor take_rows(const Tensor& table, const Tensor& indices);
+  /// The same of a table in host memory, on the host; its rows are copied to the device.
+  [[nodiscard]] Tensor take_rows_from_host(const Tensor& table, const Tensor& indices);
   /// table (V, C) at indices (N,) += rows (N, C); rows are converted to the table's dtype first.
   /// The same bits for the same arguments on every device.
   void add_to_rows_(const Tensor& table, const Tensor& indices, const Tensor& rows);

@@ -24,7 +24,8 @@ double embedding_scale(Ops& ops, const Weights<T>& w) {
 /// What embed's norm reads, and without one its result.
 template <class Ops, class T = typename Ops::Tensor>
 T embed_rows(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions) {
-  T x = ops.take_rows(w.token_table, tokens);
+  T x = w.table_on_host ? ops.take_rows_from_host(w.token_table, tokens)
+                        : ops.take_rows(w.token_table, tokens);
   if (w.architecture.embedding_scale != 1) ops.scale_(x, embedding_scale(ops, w));
   if (w.project_in.defined()) x = linear(ops, w.project_in, x);
   if (w.position_table.defined()) {

@@ -64,12 +64,14 @@ std::vector<at::Tensor> ModelWorker::base_weights() {
   const bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag("buffers"));
   std::vector<at::Tensor> out;
   for (const spec::FlatUnit& unit : layout_) {
-    if (unit.block < 0) {
-      out.push_back(region("weights", unit, dtype));
-    } else {
-      out.push_back(at::from_blob(blocks.host(static_cast<std::size_t>(unit.block)),
-                                  {unit.elements}, at::dtype(dtype)));
+    std::byte* host = nullptr;
+    if (unit.block >= 0) {
+      host = blocks.host(static_cast<std::size_t>(unit.block));
+    } else if (unit.find(spec::Module::kTokenEmbedding) != nullptr) {
+      host = blocks.table();
     }
+    out.push_back(host == nullptr ? region("weights", unit, dtype)
+                                  : at::from_blob(host, {unit.elements}, at::dtype(dtype)));
   }
   return out;
 }
@@ -77,7 +79,7 @@ std::vector<at::Tensor> ModelWorker::base_weights() {
 std::optional<model::StreamedBase> ModelWorker::streamed_base() {
   if (!spec_.streamed) return std::nullopt;
   bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag("buffers"));
-  model::StreamedBase out{&blocks, {}};
+  model::StreamedBase out{&blocks, {}, blocks.table() != nullptr};
   for (std::size_t i = 0; i < blocks.slots(); ++i)
     out.memory.push_back(
         runtime_.region(tag("buffers"), format("buffer.{}", i), runtime_.compute_dtype()));

@@ -173,10 +173,12 @@ TEST_P(Operations, Sampling) {
 TEST_P(Operations, Indices) {
   const Dtype d = GetParam();
   same("indices", [d](auto& ops, auto in) {
-    return [&ops, table = in({100, 48}, d), wide = in({100, 48}, Dtype::kFloat32),
-            rows = in({64, 48}, d), at = in({64}, Dtype::kInt64),
-            logits = in({64, 90}, Dtype::kFloat32), values = in({64}, Dtype::kFloat32)] {
+    return [&ops, table = in({100, 48}, d), rows_on_host = in.host({100, 48}, d),
+            wide = in({100, 48}, Dtype::kFloat32), rows = in({64, 48}, d),
+            at = in({64}, Dtype::kInt64), logits = in({64, 90}, Dtype::kFloat32),
+            values = in({64}, Dtype::kFloat32)] {
       (void)ops.take_rows(table, at);
+      (void)ops.take_rows_from_host(rows_on_host, at);
       ops.add_to_rows_(table, at, rows);
       ops.add_to_rows_(wide, at, rows);
       (void)ops.gather_last(logits, at);

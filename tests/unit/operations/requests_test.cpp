@@ -68,8 +68,7 @@ class CopiedBlocks final : public step::BlockSlots {
 class AtenWorld {
  public:
   explicit AtenWorld(Dtype dtype, const spec::ModelModes& modes)
-      : modes_(modes),
-        options_(at::dtype(model::to_aten(dtype)).device(testing::test_device())) {}
+      : modes_(modes), options_(at::dtype(model::to_aten(dtype)).device(testing::test_device())) {}
   [[nodiscard]] Dtype dtype() const { return model::to_step(options_.dtype().toScalarType()); }
 
   [[nodiscard]] model::Transformer& model(const ModelRole& role) {
@@ -133,8 +132,10 @@ class AtenWorld {
                                                          optimizer_of(role, dtype()).gradients))));
       (lora ? lora->adapters.grads : base.grads) = m.grads;
     }
-    m.transformer = std::make_unique<model::Transformer>(role.shape, role.head, base, lora,
-                                                         streamed_base(m, role));
+    const std::optional<model::StreamedBase> streamed = streamed_base(m, role);
+    if (streamed && streamed->table_on_host) base.weights.front() = base.weights.front().cpu();
+    m.transformer =
+        std::make_unique<model::Transformer>(role.shape, role.head, base, lora, streamed);
     return m;
   }
   std::optional<model::StreamedBase> streamed_base(Model& m, const ModelRole& role) {
@@ -155,7 +156,8 @@ class AtenWorld {
     }
     for (int i = 0; i < 2; ++i) slots.push_back(at::zeros({largest}, options_));
     m.blocks = std::make_unique<CopiedBlocks>(std::move(blocks), std::move(slots));
-    return model::StreamedBase{m.blocks.get(), m.blocks->slots()};
+    return model::StreamedBase{m.blocks.get(), m.blocks->slots(),
+                               hosted_table(role, dtype()).has_value()};
   }
 
   spec::ModelModes modes_;
