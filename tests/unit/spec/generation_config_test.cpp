@@ -12,7 +12,7 @@ Result<GenerationConfig> read(const std::string& text) {
   return GenerationConfig::from_json(parse_json(text, "g.json").value(), "g.json");
 }
 
-std::string error(const std::string& text) {
+std::string refusal_of(const std::string& text) {
   const Result<GenerationConfig> out = read(text);
   if (out.ok()) return "ok";
   EXPECT_EQ(out.status().code(), ErrorCode::kInvalidArgument) << text;
@@ -56,22 +56,25 @@ TEST(GenerationConfig, ReadsWhatTheFileHas) {
 }
 
 TEST(GenerationConfig, AnErrorNamesTheFileAndTheKey) {
-  EXPECT_EQ(error(R"({"do_sample":"yes"})"), R"(g.json: do_sample is "yes", not true or false)");
-  EXPECT_EQ(error(R"({"do_sample":true,"temperature":0})"),
+  EXPECT_EQ(refusal_of(R"({"do_sample":"yes"})"),
+            R"(g.json: do_sample is "yes", not true or false)");
+  EXPECT_EQ(refusal_of(R"({"do_sample":true,"temperature":0})"),
             "g.json: temperature is 0; with do_sample it must be above 0");
-  EXPECT_EQ(error(R"({"temperature":0})"), "ok") << "greedy decoding does not read it";
-  EXPECT_EQ(error(R"({"temperature":-1})"),
+  EXPECT_EQ(refusal_of(R"({"temperature":0})"), "ok") << "greedy decoding does not read it";
+  EXPECT_EQ(refusal_of(R"({"temperature":-1})"),
             "g.json: temperature is -1; with do_sample it must be above 0");
-  EXPECT_EQ(error(R"({"temperature":"0.7"})"), R"(g.json: temperature is "0.7", not a number)");
-  EXPECT_EQ(error(R"({"top_p":1.5})"), "g.json: top_p is 1.5; it can be 0 to 1");
-  EXPECT_EQ(error(R"({"min_p":-0.1})"), "g.json: min_p is -0.1; it can be 0 to 1");
-  EXPECT_EQ(error(R"({"top_k":2.5})"), "g.json: top_k is 2.5, not an integer");
-  EXPECT_EQ(error(R"({"repetition_penalty":0})"),
+  EXPECT_EQ(refusal_of(R"({"temperature":"0.7"})"),
+            R"(g.json: temperature is "0.7", not a number)");
+  EXPECT_EQ(refusal_of(R"({"top_p":1.5})"), "g.json: top_p is 1.5; it can be 0 to 1");
+  EXPECT_EQ(refusal_of(R"({"min_p":-0.1})"), "g.json: min_p is -0.1; it can be 0 to 1");
+  EXPECT_EQ(refusal_of(R"({"top_k":2.5})"), "g.json: top_k is 2.5, not an integer");
+  EXPECT_EQ(refusal_of(R"({"repetition_penalty":0})"),
             "g.json: repetition_penalty is 0; it must be greater than 0");
-  EXPECT_NE(error(R"({"max_new_tokens":0})").find("g.json: max_new_tokens is 0"),
+  EXPECT_NE(refusal_of(R"({"max_new_tokens":0})").find("g.json: max_new_tokens is 0"),
             std::string::npos);
-  EXPECT_EQ(error(R"({"stop_strings":["a",3]})"), "g.json: stop_strings has 3, which is not text");
-  EXPECT_EQ(error("[]"), "g.json: not a JSON object");
+  EXPECT_EQ(refusal_of(R"({"stop_strings":["a",3]})"),
+            "g.json: stop_strings has 3, which is not text");
+  EXPECT_EQ(refusal_of("[]"), "g.json: not a JSON object");
 }
 
 TEST(GenerationConfig, NamesWhatIsNotSupportedWhereItHasAnEffect) {
