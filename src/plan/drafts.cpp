@@ -130,7 +130,7 @@ std::vector<spec::ModelModes> Drafts::update_modes() const {
 }
 
 std::vector<spec::ModelModes> Drafts::modes(bool streamed) const {
-  const std::vector<spec::ModelModes> resident = update_modes();
+  std::vector<spec::ModelModes> resident = update_modes();
   if (!streamed) return resident;
   std::vector<spec::ModelModes> all;
   if (job_.memory.residency == "all" || !job_.memory.allows(spec::Measure::kStreamWeights))

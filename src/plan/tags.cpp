@@ -57,6 +57,7 @@ std::vector<PartPlan> buffer_parts(const ModelRole& role, spec::Dtype dtype) {
   Bytes largest;
   for (const PartPlan& block : hosted_blocks(role, dtype)) largest = std::max(largest, block.bytes);
   std::vector<PartPlan> parts;
+  parts.reserve(kBlockBuffers);
   for (int i = 0; i < kBlockBuffers; ++i)
     parts.push_back({format("buffer.{}", i), Bytes(), largest});
   return parts;

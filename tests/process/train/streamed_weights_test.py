@@ -9,6 +9,8 @@ from train_process_test import MODEL, PPO, REWARD, TrainCase, main, read_lines
 # Blocks of 4 MiB, so that two of them are little beside ten.
 WIDE = dict(MODEL, hidden_size=256, intermediate_size=1024, num_attention_heads=4, num_key_value_heads=4,
             head_dim=64, num_hidden_layers=10)
+# The embedding rests on the host, too.
+UNTIED = dict(WIDE, tie_word_embeddings=False)
 LORA = ["actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.model.path=out/wide/latest/actor"]
 STEPS = ["trainer.total_training_steps=3", "trainer.save_freq=2", "trainer.test_freq=2"]
 JOBS = {
@@ -17,7 +19,7 @@ JOBS = {
                                "actor_rollout_ref.model.activation_checkpointing=full"], {"actor"}),
     "reward": (["reward.toml", *LORA, *STEPS], {"reward"}),
     # The reference is the actor's base.
-    "dpo": (["dpo.toml", *LORA, *STEPS], {"actor"}),
+    "dpo": (["dpo.toml", *LORA, *STEPS, "actor_rollout_ref.model.path=out/untied/latest/actor"], {"actor"}),
     "ppo": (["ppo.toml", "actor_rollout_ref.model.path=out/sft/latest/actor", "critic.model.path=out/judge/latest/reward",
              "reward_model.model.path=out/judge/latest/reward", "critic.model.lora_rank=4", "trainer.total_training_steps=3",
              "trainer.save_freq=2"], {"critic", "reward"}),
@@ -28,14 +30,15 @@ class StreamedWeights(TrainCase):
     @classmethod
     def setUpClass(cls):
         cls.make_home()
-        wide = cls.home / "wide"
-        wide.mkdir()
-        (wide / "config.json").write_text(json.dumps(WIDE))
-        shutil.copy(cls.home / "model" / "tokenizer.json", wide)
+        for name, config in (("wide", WIDE), ("untied", UNTIED)):
+            (cls.home / name).mkdir()
+            (cls.home / name / "config.json").write_text(json.dumps(config))
+            shutil.copy(cls.home / "model" / "tokenizer.json", cls.home / name)
         (cls.home / "dpo.toml").write_text(REWARD.replace('"reward"', '"dpo"').replace("out/reward", "out/dpo"))
         (cls.home / "ppo.toml").write_text(PPO.replace("CEILING", "2GiB"))
         once = ["trainer.total_training_steps=1", "device.memory=2GiB"]
         for words in (["sft.toml", *once], ["sft.toml", "actor_rollout_ref.model.path=wide", "trainer.default_local_dir=out/wide", *once],
+                      ["sft.toml", "actor_rollout_ref.model.path=untied", "trainer.default_local_dir=out/untied", *once],
                       ["reward.toml", "actor_rollout_ref.model.path=out/wide/latest/actor", "trainer.default_local_dir=out/judge", *once]):
             result = cls.neap("train", *words)
             assert result.returncode == 0, result.stderr
