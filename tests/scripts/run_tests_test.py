@@ -1,32 +1,89 @@
 #!/usr/bin/env python3
-"""scripts/run-tests passes a line on when it comes, to a pipe as well. usage: FILE SCRIPTS_DIR"""
+"""scripts/run-tests with a ctest that the test leads. usage: FILE SCRIPTS_DIR"""
 import os
 import pathlib
+import pty
 import select
 import subprocess
 import sys
 import tempfile
+import time
+import unittest
+
+SCRIPT = pathlib.Path(sys.argv.pop(1)).resolve() / "run-tests"
+# Prints what it is sent, up to an empty line.
+CTEST = "#!/bin/sh\nwhile read -r line && [ -n \"$line\" ]; do printf '%s\\n' \"$line\"; done\nexit 8\n"
+START = "    Start {0}: {1}"
+RESULT = "{0}/4 Test #{1}: {2} .......{3} 0.10 sec"
 
 
-def main() -> int:
-    script = pathlib.Path(sys.argv[1]).resolve() / "run-tests"
-    with tempfile.TemporaryDirectory(prefix="neap-run-tests-") as folder:
-        fake = pathlib.Path(folder) / "ctest"
-        fake.write_text("#!/bin/sh\necho '1/1 Test #1: first ....***Failed 0.1 sec'\nread line\nexit 8\n")
+class RunTests(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="neap-run-tests-")
+        self.addCleanup(folder.cleanup)
+        fake = pathlib.Path(folder.name) / "ctest"
+        fake.write_text(CTEST)
         fake.chmod(0o755)
-        run = subprocess.Popen([script, "core"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                               env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
-        ready = select.select([run.stdout], [], [], 20)[0]
-        early = run.stdout.readline() if ready else ""
-        rest = run.communicate("\n")[0]
-    if "first" not in early:
-        print("the failed test was only shown after the last test")
-        return 1
-    if "0 passed, 1 failed, 0 skipped" not in rest or run.returncode != 8:
-        print(rest, run.returncode)
-        return 1
-    return 0
+        self.environment = {**os.environ, "PATH": f"{folder.name}:{os.environ['PATH']}", "TERM": "xterm"}
+
+    def start(self, output, **more):
+        process = subprocess.Popen([SCRIPT, "core"], stdin=subprocess.PIPE, stdout=output, env={**self.environment, **more})
+        self.addCleanup(process.stdin.close)
+        return process
+
+    def send(self, process, *lines):
+        process.stdin.write("".join(line + "\n" for line in lines).encode())
+        process.stdin.flush()
+
+    def read_until(self, source, part, seconds=20):
+        seen, end = "", time.monotonic() + seconds
+        while part not in seen and time.monotonic() < end:
+            if select.select([source], [], [], 0.1)[0]:
+                seen += os.read(source, 4096).decode()
+        self.assertIn(part, seen)
+        return seen
+
+    def test_a_failure_is_shown_when_it_comes_and_a_log_has_plain_lines(self):
+        process = self.start(subprocess.PIPE, PROGRESS_SECONDS="1")
+        out = process.stdout.fileno()
+        self.addCleanup(process.stdout.close)
+        self.send(process, START.format(1, "first"), START.format(2, "second"), RESULT.format(1, 2, "second", "***Failed"))
+        self.read_until(out, "second .......***Failed")
+        progress = self.read_until(out, "1 of 4 tests done, 1 failed, ")
+        self.assertRegex(progress + self.read_until(out, "\n"), r"running: first \(\d+ s\)\n")
+        self.send(process, RESULT.format(2, 1, "first", "   Passed"), RESULT.format(3, 3, "third", "***Skipped"), "")
+        rest = self.read_until(out, "1 passed, 1 failed, 1 skipped\n")
+        self.assertIn("NAME):\n  third\n", rest)
+        self.assertNotIn("\r", progress + rest)
+        self.assertNotIn("Passed", progress + rest)
+        self.assertEqual(process.wait(timeout=20), 8)
+
+    def test_a_log_is_quiet_between(self):
+        process = self.start(subprocess.PIPE)
+        self.send(process, START.format(1, "first"), RESULT.format(1, 1, "first", "   Passed"))
+        time.sleep(2.5)
+        self.assertEqual(process.communicate(b"\n", timeout=20)[0], b"1 passed, 0 failed, 0 skipped\n")
+
+    def test_a_terminal_has_one_line_that_changes(self):
+        here, there = pty.openpty()
+        self.addCleanup(os.close, here)
+        process = self.start(there)
+        os.close(there)
+        self.send(process, START.format(1, "first"), START.format(2, "a" * 200))
+        self.assertIn("\r\x1b[2K0 of ? tests done, 0 failed, 2 s; running: first (", self.read_until(here, "2 s), aaa"))
+        self.send(process, RESULT.format(1, 1, "first", "   Passed"))
+        shown = self.read_until(here, "1 of 4 tests done")
+        self.send(process, "")
+        shown += self.read_until(here, "\x1b[2K1 passed, 0 failed, 0 skipped\r\n")
+        self.assertTrue(all(len(line) < 80 for line in shown.replace("\x1b[2K", "\r").split("\r")), shown)
+        self.assertEqual(process.wait(timeout=20), 8)
+
+    def test_no_test_is_a_failure(self):
+        process = self.start(subprocess.PIPE)
+        out = process.communicate(b"No tests were found!!!\n\n", timeout=20)[0]
+        self.assertEqual(out, b"No tests were found!!!\nNo test ran.\n0 passed, 0 failed, 0 skipped\n")
+        self.assertNotEqual(process.returncode, 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    unittest.main()
