@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
@@ -11,22 +12,45 @@
 namespace neap {
 namespace {
 
-constexpr std::int64_t kSameEventNs = 1'000'000'000;
-std::atomic<std::int64_t> g_first_ns{0};  // when the first signal came; 0: none yet
-std::atomic<const char*> g_notice{nullptr};
-static_assert(std::atomic<std::int64_t>::is_always_lock_free, "a signal handler uses it");
+constexpr std::uint32_t kSameEventMs = 1000;
+// The sender of what the terminal's keys ask for.
+constexpr std::uint32_t kKernel = ~std::uint32_t{0};
 
-void on_signal(int number) {
-  const int error = errno;
+std::atomic<bool> g_requested{false};
+std::atomic<const char*> g_notice{nullptr};
+// Who has asked and when, in milliseconds: SENDER << 32 | TIME, in one word because the handler may run on two threads
+// at once.
+std::array<std::atomic<std::uint64_t>, 16> g_senders{};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "a signal handler uses it");
+
+std::uint32_t now_ms() {
   timespec now{};
   (void)::clock_gettime(CLOCK_MONOTONIC, &now);
-  const std::int64_t now_ns = std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec + 1;
-  std::int64_t first = 0;
-  if (g_first_ns.compare_exchange_strong(first, now_ns)) {
+  return static_cast<std::uint32_t>(std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000);
+}
+
+// Whether its sender asked before, and not for the same event. A 17th sender never did.
+bool asked_before(const siginfo_t& info) {
+  // The process id is 0 where the sender is in another namespace, as outside of this container.
+  const std::uint32_t sender =
+      info.si_code > 0 ? kKernel : static_cast<std::uint32_t>(info.si_pid) + 1;
+  const std::uint32_t now = now_ms();
+  for (std::atomic<std::uint64_t>& slot : g_senders) {
+    std::uint64_t entry = 0;
+    if (slot.compare_exchange_strong(entry, std::uint64_t{sender} << 32 | now)) return false;
+    if (entry >> 32 == sender) return now - static_cast<std::uint32_t>(entry) >= kSameEventMs;
+  }
+  return false;
+}
+
+void on_signal(int number, siginfo_t* info, void* /*context*/) {
+  const int error = errno;
+  const bool again = number != SIGHUP && asked_before(*info);
+  if (!g_requested.exchange(true)) {
     const char* const notice = g_notice.load();
     // Nothing can be done about a closed stderr here.
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, notice, ::strlen(notice));
-  } else if (number != SIGHUP && now_ns - first >= kSameEventNs) {
+  } else if (again) {
     (void)::signal(number, SIG_DFL);
     (void)::raise(number);  // delivered when this returns
   }
@@ -35,8 +59,8 @@ void on_signal(int number) {
 
 void catch_signal(int number, struct sigaction& before) {
   struct sigaction action {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
+  action.sa_sigaction = on_signal;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
   (void)::sigaction(number, &action, &before);
 }
 
@@ -44,7 +68,8 @@ void catch_signal(int number, struct sigaction& before) {
 
 InterruptScope::InterruptScope(const char* notice, InterruptSignals signals) : signals_(signals) {
   g_notice = notice;
-  g_first_ns = 0;
+  for (std::atomic<std::uint64_t>& slot : g_senders) slot = 0;
+  g_requested = false;
   catch_signal(SIGINT, interrupt_);
   if (signals == InterruptSignals::kInterrupt) return;
   catch_signal(SIGTERM, terminate_);
@@ -64,7 +89,7 @@ InterruptScope::~InterruptScope() {
 }
 
 bool InterruptScope::requested() {
-  return g_first_ns != 0;
+  return g_requested;
 }
 
 }  // namespace neap

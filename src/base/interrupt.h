@@ -1,8 +1,9 @@
 // A signal that asks the process to end, taken as a request to stop at the next good place.
 //
-// SIGINT and SIGTERM: the first is remembered, the next one ends the process at once. SIGHUP, which the end of a terminal's session
-// sends, is remembered only, and left alone where the process was started to ignore it (nohup). Signals that come within a
-// second of the first are the same event: launchers forward what the terminal has sent to all already.
+// The first SIGINT or SIGTERM is remembered. One more from the same sender, at least a second later, ends the process at
+// once. The terminal's keys are one sender, each process another, because launchers, systemd and Slurm pass on or repeat what
+// has reached all processes already, some of them seconds later. SIGHUP, which the end of a terminal's session sends, is
+// remembered only, and left alone where the process was started to ignore it (nohup).
 //
 // Threads   one scope at a time; requested() from any.
 #pragma once

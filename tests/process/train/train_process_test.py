@@ -338,6 +338,30 @@ class Train(TrainCase):
         self.assertEqual(process.wait(timeout=120), 1)
         self.assertTrue((output / f"global_step_{neap_program.logged_steps(output)}").is_dir())
 
+    def test_only_a_sender_that_asks_twice_ends_a_run_without_a_checkpoint(self):
+        """A launcher, systemd or Slurm may pass on seconds later what has reached the whole group."""
+        def ask(process, number):
+            os.kill(process.pid, number)
+
+        def pass_on(process, number):
+            subprocess.run([sys.executable, "-c", f"import os; os.kill({process.pid}, {int(number)})"], check=True)
+
+        for name, first, again, number, code in (("passed-on", signal.SIGTERM, pass_on, signal.SIGTERM, 1),
+                                                 ("hung-up", signal.SIGHUP, ask, signal.SIGTERM, 1),
+                                                 ("asked-twice", signal.SIGTERM, ask, signal.SIGINT, -signal.SIGINT)):
+            with self.subTest(name):
+                process, out = self.running(name, "data.train_batch_size=96")
+                ask(process, first)
+                while not (line := process.stderr.readline()).startswith("Stopping after this step"):
+                    self.assertTrue(line, "it ended")
+                process.send_signal(signal.SIGSTOP)  # so that the step lasts
+                time.sleep(1.2)
+                again(process, number)
+                process.send_signal(signal.SIGCONT)
+                _, err = process.communicate(timeout=120)
+                self.assertEqual(process.returncode, code, err)
+                self.assertEqual((out / f"global_step_{neap_program.logged_steps(out)}").is_dir(), code == 1)
+
     def test_nohup_goes_on(self):
         output = self.home / "out/nohup"
         process = self.start("train", "sft.toml", "trainer.default_local_dir=out/nohup", "trainer.total_training_steps=12",
@@ -603,11 +627,11 @@ class Train(TrainCase):
         self.assertEqual([row["step"] for row in self.metrics("out/early")], [1, 2])
         self.assertEqual([path.name for path in out.rglob("*.tmp*")], [])
 
-    def running(self, name):
+    def running(self, name, *overrides):
         """A long run after its second step, and its folder."""
         out = self.home / "out" / name
         process = self.start("train", "sft.toml", f"trainer.default_local_dir=out/{name}", "trainer.total_training_steps=2000",
-                             "trainer.save_freq=-1")
+                             "trainer.save_freq=-1", *overrides)
         neap_program.wait_for(process, lambda: neap_program.logged_steps(out) >= 2)
         return process, out
 
