@@ -10,29 +10,18 @@ import re
 import shutil
 import signal
 import sys
-import tempfile
 import unittest
 
 import launch
 import neap_program
 
-from train_process_test import MODEL, PPO, REWARD, SFT, UNSTEADY, head, read_lines  # noqa: E402
+from train_process_test import MODEL, PPO, REWARD, SFT, TrainCase, head, read_lines  # noqa: E402
 
 
-class Train(unittest.TestCase):
+class Train(TrainCase):
     @classmethod
     def setUpClass(cls):
-        cls.base = pathlib.Path(tempfile.mkdtemp(prefix="neap-parallel-"))
-        cls.home = cls.base / "home"
-        reviews = pathlib.Path(launch.REVIEWS)
-        (cls.home / "model").mkdir(parents=True)
-        (cls.home / "model" / "config.json").write_text(json.dumps(MODEL))
-        shutil.copy(reviews / "model" / "tokenizer.json", cls.home / "model")
-        shutil.copy(reviews / "lexicon.json", cls.home)
-        # An odd number of held-out rows: ranks do not get the same number.
-        for name, rows in [("sft_train", 96), ("sft_val", 15), ("pairs_train", 48), ("pairs_val", 7),
-                           ("prompts_train", 48), ("prompts_val", 7)]:
-            head(reviews / f"{name}.jsonl", cls.home / f"{name.replace('_train', '')}.jsonl", rows)
+        cls.make_home(pathlib.Path(launch.REVIEWS), fewer=1)  # an odd number of held-out rows: ranks do not get the same number
         (cls.home / "sft.toml").write_text(SFT.replace("total_training_steps = 8", "total_training_steps = 4"))
         (cls.home / "reward.toml").write_text(REWARD.replace("micro_batch_size_per_gpu = 4", "micro_batch_size_per_gpu = 2"))
         ppo = PPO.replace("CEILING", "64MiB").replace("ppo_micro_batch_size_per_gpu = 4", "ppo_micro_batch_size_per_gpu = 2")
@@ -42,16 +31,8 @@ class Train(unittest.TestCase):
             assert result.returncode == 0, result.stderr
 
     @classmethod
-    def tearDownClass(cls):
-        shutil.rmtree(cls.base)
-
-    @classmethod
     def train(cls, ranks, stage, *overrides, **more):
         return launch.run(ranks, launch.NEAP, "train", f"{stage}.toml", *overrides, cwd=cls.home, **more)
-
-    def metrics(self, folder):
-        rows = read_lines(self.home / folder / "metrics.jsonl")
-        return [{k: v for k, v in row.items() if not k.startswith(UNSTEADY)} for row in rows]
 
     def assert_near(self, one, two, relative, where):
         self.assertEqual(one.keys(), two.keys())

@@ -70,6 +70,13 @@ def line(process):
     text = process.stdout.readline().strip()
     assert text, "the guest ended: " + str(process.wait())
     return text
+def refused(words):
+    try:
+        neap.Owner(path)
+    except neap.NeapError as error:
+        assert words in str(error) and path in str(error), error
+        return error
+    assert False
 weights = neap.allocate(6 * MIB, tag="trainer", policy="host")
 ctypes.memset(weights.address, 1, 6 * MIB)
 """
@@ -238,13 +245,6 @@ successor.close()
 def test_a_path_has_one_owner():
     run(OWNER + """
 import stat
-def refused(words):
-    try:
-        neap.Owner(path)
-    except neap.NeapError as error:
-        assert words in str(error) and path in str(error), error
-        return error
-    assert False
 first = neap.Owner(path)
 os.unlink(path)                                               # as a cleaner of temporary files does
 error = refused("Close that owner or use another path")
@@ -262,13 +262,6 @@ assert os.listdir(folder) == []
 
 def test_an_owner_replaces_nothing_that_is_not_its_own():
     run(OWNER + """
-def refused(words):
-    try:
-        neap.Owner(path)
-    except neap.NeapError as error:
-        assert words in str(error) and path in str(error), error
-        return
-    assert False
 for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM):      # of another program
     other = socket.socket(socket.AF_UNIX, kind)
     other.bind(path); other.listen()

@@ -13,7 +13,6 @@ import statistics
 
 from neap_program import write_safetensors
 from train_process_test import TrainCase, main, read_lines
-import train_process_test
 
 ACTOR = {"model_type": "llama", "vocab_size": 1024, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
          "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64, "tie_word_embeddings": True,
@@ -132,10 +131,8 @@ class Algorithms(TrainCase):
     @classmethod
     def setUpClass(cls):
         cls.make_home()
-        for name, config in (("bandit", ACTOR), ("judge", JUDGE)):
-            (cls.home / name).mkdir()
-            (cls.home / name / "config.json").write_text(json.dumps(config))
-            shutil.copy(train_process_test.REVIEWS / "model" / "tokenizer.json", cls.home / name)
+        cls.add_model("bandit", ACTOR)
+        cls.add_model("judge", JUDGE)
         write_safetensors(cls.home / "judge" / "model.safetensors", judge())
         (cls.home / "bandit.toml").write_text(RL)
         prompts = [row["prompt"] for row in read_lines(cls.home / "prompts.jsonl")]

@@ -15,9 +15,10 @@ from neap_program import read_lines
 
 NEAP = "neap"
 UNSTEADY = ("timing_s/", "perf/", "memory/")
-SMALL = ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32",
-         "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32",
-         "trainer.total_training_steps=4", "device.kind=host", "device.memory=256MiB"]
+BATCH = ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32",
+         "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32", "device.kind=host",
+         "device.memory=256MiB"]
+SMALL = [*BATCH, "trainer.total_training_steps=4"]
 
 
 def steady(lines):
@@ -32,8 +33,8 @@ class AdditionsCase(unittest.TestCase):
         cls.base = pathlib.Path(tempfile.mkdtemp(prefix="neap-rewards-"))
         cls.home = cls.base / "home"
         neap_program.make_additions(cls.home)
-        result = cls.neap("train", "sft.toml", "device.kind=host")
-        assert result.returncode == 0, result.stderr
+        cls.sft = cls.neap("train", "sft.toml", "device.kind=host")
+        assert cls.sft.returncode == 0, cls.sft.stderr
 
     @classmethod
     def tearDownClass(cls):

@@ -3,46 +3,24 @@
 import fcntl
 import json
 import os
-import pathlib
 import pty
 import re
-import shutil
 import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
 import unittest
 
 import neap_program
+import rewards_test
 from neap_program import read_lines
-
-NEAP = "neap"
-SMALL = ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32",
-         "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32", "device.kind=host",
-         "device.memory=256MiB"]
+from rewards_test import BATCH, AdditionsCase
 
 
-class Shows(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.base = pathlib.Path(tempfile.mkdtemp(prefix="neap-shows-"))
-        cls.home = cls.base / "home"
-        neap_program.make_additions(cls.home)
-        cls.sft = cls.neap("train", "sft.toml", "device.kind=host")
-        assert cls.sft.returncode == 0, cls.sft.stderr
-
-    @classmethod
-    def tearDownClass(cls):
-        shutil.rmtree(cls.base)
-
-    @classmethod
-    def neap(cls, *words):
-        return neap_program.run(NEAP, *words, cwd=cls.home)
-
+class Shows(AdditionsCase):
     def grpo(self, out, *words, expect=0):
-        result = self.neap("train", "grpo.toml", *SMALL, f"trainer.default_local_dir=out/{out}", *words)
+        result = self.neap("train", "grpo.toml", *BATCH, f"trainer.default_local_dir=out/{out}", *words)
         self.assertEqual(result.returncode, expect, result.stderr)
         return result
 
@@ -75,7 +53,7 @@ class Shows(unittest.TestCase):
         """What a run writes to stderr where that is a terminal of 100 columns."""
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-        process = neap_program.start(NEAP, *words, cwd=self.home, stdout=subprocess.DEVNULL, stderr=slave,
+        process = neap_program.start(rewards_test.NEAP, *words, cwd=self.home, stdout=subprocess.DEVNULL, stderr=slave,
                                      env=neap_program.environment(NEAP_PROGRESS="on"))
         os.close(slave)
         text = b""
@@ -91,7 +69,7 @@ class Shows(unittest.TestCase):
 
     def test_phases_of_a_step(self):
         text = self.on_a_terminal(
-            "train", "grpo.toml", *SMALL, "trainer.default_local_dir=out/phases", "trainer.total_training_steps=6",
+            "train", "grpo.toml", *BATCH, "trainer.default_local_dir=out/phases", "trainer.total_training_steps=6",
             "actor_rollout_ref.actor.use_dynamic_bsz=false", "data.train_batch_size=32", "actor_rollout_ref.actor.ppo_mini_batch_size=8",
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
             "trainer.rollout_freq=-1", "trainer.test_freq=-1")
@@ -135,7 +113,7 @@ class Shows(unittest.TestCase):
     def test_a_killed_run_that_resumes_has_every_response_once(self):
         words = ["trainer.total_training_steps=6", "trainer.rollout_freq=1", "trainer.save_freq=2"]
         self.grpo("whole", *words)
-        process = neap_program.start(NEAP, "train", "grpo.toml", *SMALL, *words, "trainer.default_local_dir=out/killed", cwd=self.home)
+        process = neap_program.start(rewards_test.NEAP, "train", "grpo.toml", *BATCH, *words, "trainer.default_local_dir=out/killed", cwd=self.home)
         path = self.home / "out/killed/rollouts.jsonl"
         neap_program.wait_for(process, lambda: path.exists() and path.read_text().count("\n") >= 3 * 32)
         process.send_signal(signal.SIGKILL)
@@ -192,5 +170,5 @@ class Shows(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    NEAP = sys.argv[1]
+    rewards_test.NEAP = sys.argv[1]
     unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

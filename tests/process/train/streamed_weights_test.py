@@ -2,7 +2,6 @@
 """Models whose blocks rest on the host: the same training in less memory. usage: FILE NEAP REVIEWS"""
 import json
 import re
-import shutil
 
 from train_process_test import MODEL, PPO, REWARD, TrainCase, main, read_lines
 
@@ -30,10 +29,8 @@ class StreamedWeights(TrainCase):
     @classmethod
     def setUpClass(cls):
         cls.make_home()
-        for name, config in (("wide", WIDE), ("untied", UNTIED)):
-            (cls.home / name).mkdir()
-            (cls.home / name / "config.json").write_text(json.dumps(config))
-            shutil.copy(cls.home / "model" / "tokenizer.json", cls.home / name)
+        cls.add_model("wide", WIDE)
+        cls.add_model("untied", UNTIED)
         (cls.home / "dpo.toml").write_text(REWARD.replace('"reward"', '"dpo"').replace("out/reward", "out/dpo"))
         (cls.home / "ppo.toml").write_text(PPO.replace("CEILING", "2GiB"))
         once = ["trainer.total_training_steps=1", "device.memory=2GiB"]

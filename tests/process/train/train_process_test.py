@@ -142,19 +142,26 @@ class TrainCase(unittest.TestCase):
         (cls.home / "ppo.toml").write_text(PPO.replace("CEILING", f"{cls.ceiling}MiB"))
 
     @classmethod
-    def make_home(cls):
-        """A folder with an untrained model and data."""
+    def make_home(cls, reviews=None, fewer=0):
+        """A folder with an untrained model, data and jobs; `fewer` held-out rows than usual."""
+        cls.reviews = reviews or REVIEWS
         cls.base = pathlib.Path(tempfile.mkdtemp(prefix="neap-train-"))
         cls.home = cls.base / "home"
-        (cls.home / "model").mkdir(parents=True)
-        (cls.home / "model" / "config.json").write_text(json.dumps(MODEL))
-        shutil.copy(REVIEWS / "model" / "tokenizer.json", cls.home / "model")
-        shutil.copy(REVIEWS / "lexicon.json", cls.home)
-        for name, rows in [("sft_train", 96), ("sft_val", 16), ("pairs_train", 48), ("pairs_val", 8),
-                           ("prompts_train", 48), ("prompts_val", 8)]:
-            head(REVIEWS / f"{name}.jsonl", cls.home / f"{name.replace('_train', '')}.jsonl", rows)
+        cls.home.mkdir()
+        cls.add_model("model", MODEL)
+        shutil.copy(cls.reviews / "lexicon.json", cls.home)
+        for name, rows in (("sft", 96), ("pairs", 48), ("prompts", 48)):
+            head(cls.reviews / f"{name}_train.jsonl", cls.home / f"{name}.jsonl", rows)
+            head(cls.reviews / f"{name}_val.jsonl", cls.home / f"{name}_val.jsonl", rows // 6 - fewer)
         (cls.home / "sft.toml").write_text(SFT)
         (cls.home / "reward.toml").write_text(REWARD)
+
+    @classmethod
+    def add_model(cls, name, config):
+        """A model's folder: its configuration and the reviews' tokenizer, no weights."""
+        (cls.home / name).mkdir()
+        (cls.home / name / "config.json").write_text(json.dumps(config))
+        shutil.copy(cls.reviews / "model" / "tokenizer.json", cls.home / name)
 
     @classmethod
     def tearDownClass(cls):

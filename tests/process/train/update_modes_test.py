@@ -44,11 +44,7 @@ class UpdateModes(TrainCase):
     def setUpClass(cls):
         super().setUpClass()
         # More blocks than the others have, so that the states have several windows.
-        deep = cls.home / "deep"
-        deep.mkdir()
-        (deep / "config.json").write_text(json.dumps(dict(MODEL, num_hidden_layers=6, intermediate_size=512)))
-        for file in ("tokenizer.json",):
-            (deep / file).write_bytes((cls.home / "model" / file).read_bytes())
+        cls.add_model("deep", dict(MODEL, num_hidden_layers=6, intermediate_size=512))
         for stage, folder in (("sft", "deep-actor"), ("reward", "deep-reward")):
             result = cls.neap("train", f"{stage}.toml", "actor_rollout_ref.model.path=deep", "trainer.total_training_steps=1",
                               "device.memory=1GiB", f"trainer.default_local_dir=out/{folder}")
