@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "reward/extract.h"
 #include "reward/ground_truth.h"
 #include "reward/latex.h"
@@ -158,7 +159,7 @@ class ExactRule final : public AnswerRule {
 };
 
 struct Number {
-  std::string decimal;  // canonical; empty for a fraction
+  Answer answer;  // an expression
   double value = 0;
   std::optional<UnitSize> unit{};
 };
@@ -166,25 +167,24 @@ struct Number {
 // A number, with its unit or name: "72 apples", "x = 12 * 6 = 72"; nullopt for anything else, as "27x",
 // "not 27", "27 or 28".
 std::optional<Number> number_of(std::string_view text) {
-  const std::optional<ReadAnswer> read_text = read_answer(text);
-  if (!read_text || read_text->answer.kind != AnswerKind::kExpression) return std::nullopt;
-  const Answer* read = &read_text->answer;
-  if (!read->decimal.empty())
-    return Number{read->decimal, std::strtod(read->decimal.c_str(), nullptr), read_text->unit};
-  if (!read->expression->variables().empty()) return std::nullopt;
-  const std::complex<double> value = read->expression->evaluate({}).value;
-  if (!std::isfinite(value.real()) || value.imag() != 0) return std::nullopt;
-  return Number{"", value.real(), read_text->unit};
+  std::optional<ReadAnswer> read = read_answer(text);
+  if (!read || read->answer.kind != AnswerKind::kExpression) return std::nullopt;
+  double value = std::strtod(read->answer.decimal.c_str(), nullptr);
+  if (read->answer.decimal.empty()) {
+    if (!read->answer.expression->variables().empty()) return std::nullopt;
+    const std::complex<double> of_expression = read->answer.expression->evaluate({}).value;
+    if (!std::isfinite(of_expression.real()) || of_expression.imag() != 0) return std::nullopt;
+    value = of_expression.real();
+  }
+  return Number{std::move(read->answer), value, read->unit};
 }
 
 bool same_number(const Number& a, const Number& truth, double tolerance) {
   if (a.unit && truth.unit &&
       (a.unit->kind != truth.unit->kind || a.unit->factor != truth.unit->factor))
     return false;
-  if (!a.decimal.empty() && a.decimal == truth.decimal) return true;
-  // A fraction and a decimal are compared as doubles.
-  if (a.decimal.empty() || truth.decimal.empty()) tolerance = std::max(tolerance, 1e-14);
-  return tolerance > 0 && std::abs(a.value - truth.value) <= tolerance * std::abs(truth.value);
+  return same_expression(a.answer, truth.answer) ||
+         (tolerance > 0 && std::abs(a.value - truth.value) <= tolerance * std::abs(truth.value));
 }
 
 class NumericRule final : public AnswerRule {
@@ -195,14 +195,15 @@ class NumericRule final : public AnswerRule {
   [[nodiscard]] std::optional<std::string> canonical(std::string_view answer) const override {
     const auto number = number_of(answer);
     if (!number) return std::nullopt;
-    return number->decimal.empty() ? format("{:.15g}", number->value) : number->decimal;
+    const std::string& decimal = number->answer.decimal;
+    return decimal.empty() ? format("{:.15g}", number->value) : decimal;
   }
   [[nodiscard]] Status check_truth(const std::string& truth) const override {
     if (number_of(answer_of_truth(truth))) return {};
     return {ErrorCode::kCorrupt,
             format("the right answer \"{}\" is not a number; set kind = \"symbolic\", which "
                    "compares expressions, or \"exact\"",
-                   std::string_view(truth).substr(0, 80))};
+                   shortened(truth, 80))};
   }
   [[nodiscard]] std::unique_ptr<const Truth> read_truth(const std::string& truth) const override {
     struct Numeric final : Truth {

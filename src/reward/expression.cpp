@@ -134,17 +134,6 @@ void visit_points(std::map<std::string, double> variables, Look&& look) {
   }
 }
 
-// Whether both are the same number at every point; nullopt where one is not rational.
-std::optional<bool> exactly_same(const Expression& a, const Expression& b) {
-  for (std::uint64_t point = 0; point < kExactPoints; ++point) {
-    const auto x = a.residue(point);
-    const auto y = x ? b.residue(point) : x;
-    if (!x || !y) return std::nullopt;
-    if (*x != *y) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 bool Value::finite() const {
@@ -274,6 +263,16 @@ Expression::Value Expression::evaluate(const std::map<std::string, double>& vari
       values[i] = {std::nan(""), 0};
   }
   return values[static_cast<std::size_t>(root_)];
+}
+
+std::optional<bool> exactly_same(const Expression& a, const Expression& b) {
+  for (std::uint64_t point = 0; point < kExactPoints; ++point) {
+    const auto x = a.residue(point);
+    const auto y = x ? b.residue(point) : x;
+    if (!x || !y) return std::nullopt;
+    if (*x != *y) return false;
+  }
+  return true;
 }
 
 bool same_values(const Expression& a, const Expression& b) {

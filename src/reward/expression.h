@@ -84,6 +84,8 @@ class Expression {
   Index root_ = -1;
 };
 
+/// Whether both are the same at every point; nullopt where one is not rational.
+[[nodiscard]] std::optional<bool> exactly_same(const Expression& a, const Expression& b);
 /// Equal at every one of several fixed points at which both are defined, within their rounding
 /// errors; false where they are defined at too few.
 [[nodiscard]] bool same_values(const Expression& a, const Expression& b);

@@ -129,13 +129,11 @@ bool contradict(const std::string& a, const std::string& b) {
   return a.size() == 1 && b.size() == 1 && a != b;
 }
 
-bool same_expression(const Answer& a, const Answer& b) {
-  if (contradict(a.name, b.name)) return false;
-  // Two plain numbers are equal or not, however large.
-  if (!a.decimal.empty() && !b.decimal.empty()) return a.decimal == b.decimal;
-  if (same_values(*a.expression, *b.expression)) return true;
-  if (!a.common && !b.common) return false;
-  return same_values(a.common ? *a.common : *a.expression, b.common ? *b.common : *b.expression);
+// A whole number whose neighbours have the same value within the rounding that same_values() allows.
+bool is_long_whole_number(const std::string& decimal) {
+  constexpr std::size_t kDigits = 12;
+  const std::size_t last = decimal.find_last_not_of('0');
+  return decimal.find('.') == std::string::npos && last != std::string::npos && last >= kDigits;
 }
 
 bool same(const Answer& a, const Answer& b) {
@@ -280,6 +278,17 @@ bool same(const Reading& a, const Reading& t) {
 }
 
 }  // namespace
+
+bool same_expression(const Answer& a, const Answer& b) {
+  if (contradict(a.name, b.name)) return false;
+  // Two plain numbers are equal or not, however large.
+  if (!a.decimal.empty() && !b.decimal.empty()) return a.decimal == b.decimal;
+  if (is_long_whole_number(a.decimal) || is_long_whole_number(b.decimal))
+    return exactly_same(*a.expression, *b.expression).value_or(false);
+  if (same_values(*a.expression, *b.expression)) return true;
+  if (!a.common && !b.common) return false;
+  return same_values(a.common ? *a.common : *a.expression, b.common ? *b.common : *b.expression);
+}
 
 struct SymbolicTruth::Impl {
   std::string text;

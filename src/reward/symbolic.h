@@ -39,6 +39,9 @@ struct ReadAnswer {
 /// `text` as it is compared; nullopt where it is too long or empty.
 [[nodiscard]] std::optional<ReadAnswer> read_answer(std::string_view text);
 
+/// Of two answers that are expressions. A whole number of many digits equals only what is exactly the same.
+[[nodiscard]] bool same_expression(const Answer& a, const Answer& b);
+
 [[nodiscard]] bool symbolically_equal(std::string_view answer, std::string_view truth);
 
 }  // namespace neap::reward

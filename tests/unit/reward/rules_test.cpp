@@ -85,6 +85,10 @@ TEST(NumericRule, ReadsWhatGsm8kAnswersLookLike) {
   EXPECT_FALSE(right("5 km", "\\boxed{5\\text{ m}}"));
   EXPECT_TRUE(right("72", "<think>\\boxed{5}</think> It is 72"));
   EXPECT_FALSE(right("5", "<think>\\boxed{5}</think> It is 72"));
+  EXPECT_TRUE(right("\\frac{24-12\\sqrt{3}-\\pi}{8\\pi}", "#### 3/\\pi-3\\sqrt{3}/(2\\pi)-1/8"));
+  EXPECT_TRUE(right("2^{64}", "#### 18446744073709551616"));
+  EXPECT_FALSE(right("2^{64}", "#### 18446744073709551615"));
+  EXPECT_FALSE(right("e^{\\pi\\sqrt{163}}", "#### 262537412640768744"));
   EXPECT_FALSE(right("72", "no number"));
   EXPECT_FALSE(right("72", ""));
   EXPECT_FALSE(right("72", "#### 72.5"));
@@ -104,6 +108,8 @@ TEST(NumericRule, RefusesATruthThatIsNoNumber) {
   const auto rule = *make_rule(config(RewardKind::kNumeric), {100});
   for (const char* truth : {"3s^2", "x+1", "(1,2)", "1, 2", "x<3", "\\text{June 20}", "204_5"})
     EXPECT_THAT(rule->check({{"answer", truth}}).message(), HasSubstr("symbolic")) << truth;
+  const std::string letters = std::string(79, 'x') + "\u03c0\u03c0";  // byte 80 is in a character
+  EXPECT_THAT(rule->check({{"answer", letters}}).message(), HasSubstr("\u03c0"));
   for (const char* truth :
        {"3", "-2.50", "\\frac{1}{2}", "5\\text{ cm}", "$1,200", "\\sqrt{2}", "x=4"})
     EXPECT_TRUE(rule->check({{"answer", truth}}).ok()) << truth;
