@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "cli/command.h"
+#include "cli/plan_formulas.h"
 #include "plan/advice.h"
 #include "plan/device_choice.h"
 #include "plan/memory_plan.h"
@@ -38,11 +39,13 @@ class PlanCommand final : public Command {
     app.add_flag("--peer-keys", peer_keys_,
                  "print verl's and TRL's keys and what does the same (docs/verl-trl-keys.md) and "
                  "stop");
+    formulas_.declare(app);
   }
   int run() override {
-    const Status status = reference_   ? write_output(reference())
-                          : peer_keys_ ? write_output(spec::peer_reference())
-                                       : plan_job();
+    const Status status = reference_          ? write_output(reference())
+                          : peer_keys_        ? write_output(spec::peer_reference())
+                          : formulas_.asked() ? formulas_.run(config_, overrides_, json_)
+                                              : plan_job();
     return status.ok() ? code_ : fail(status);
   }
 
@@ -125,6 +128,7 @@ class PlanCommand final : public Command {
   std::vector<std::string> overrides_;
   std::vector<std::string> adapted_, warnings_;  // as spec::Job's
   bool json_ = false, reference_ = false, peer_keys_ = false;
+  PlanFormulas formulas_;
   int code_ = 0;
 };
 

@@ -74,6 +74,31 @@ class Commands(unittest.TestCase):
         self.assertTrue(all(page in reference for page in pages))
         self.assertEqual(self.text("plan", "--peer-keys"), (SOURCE / "docs" / "verl-trl-keys.md").read_text())
 
+    def test_plan_prints_formulas(self):
+        examples = SOURCE / "examples" / "plan"
+        model = examples / "models" / "gpt-1b"
+        text = self.text("plan", "--formulas", model, "--batch", "2", "--data", "8", "--zero", "2", "--unit", "GB", "device.dtype=bfloat16")
+        self.assertIn("b = 2, s = 1024, m = 1 ", text)
+        self.assertRegex(text, r"model states +sum +3\.75 GB +not run")
+        self.assertRegex(text, r"optimizer states +K N +12 GB +12\.04 GB")
+        self.assertEqual(text, self.text("plan", "--formulas", model / "config.json", "--batch", "2", "--data", "8", "--zero", "2", "--unit", "GB")
+                         .replace(f"{model}/config.json", str(model)))
+        lines = {line["id"]: line for section in self.json("plan", "--formulas", PLANNED, "--tensor", "2")["sections"] for line in section["lines"]}
+        self.assertIsNone(lines["rank.weights"]["counted"])
+        self.assertFalse(lines["rank.weights"]["runs"])
+        plan = {tag["tag"]: tag["bytes"] for tag in self.json("plan", PLANNED)["tags"]}
+        self.assertEqual(lines["actor.optimizer"]["counted"], plan["actor.optimizer"])
+        cases = self.json("plan", "--formulas", examples / "zero-1b.toml")["cases"]
+        self.assertEqual(len(cases), 5)
+        for code, part, words in ((2, "requires --formulas", [PLANNED, "--tensor", "2"]),
+                                  (2, "excludes", ["--formulas", PLANNED, "--fit", "9GiB"]),
+                                  (2, "are for a config.json", ["--formulas", PLANNED, "--batch", "2"]),
+                                  (2, "is a file of cases", ["--formulas", examples / "zero-1b.toml", "--tensor", "2"]),
+                                  (2, "is a file of cases", ["--formulas", examples / "zero-1b.toml", "device.dtype=float32"]),
+                                  (2, "tensor-parallel degree above 1", ["--formulas", PLANNED, "--sequence-parallel"]),
+                                  (2, "needs a configuration file", ["--formulas"])):
+            self.refuses(code, part, "plan", *words)
+
     def test_plan_refuses(self):
         self.refuses(2, "give one of them", "plan", PLANNED, "--capacity", "1GiB", "--fit", "1GiB")
         self.refuses(2, "needs a configuration file", "plan")

@@ -1,0 +1,119 @@
+#include "cli/plan_formulas.h"
+
+#include <filesystem>
+
+#include "base/format.h"
+#include "base/log.h"
+#include "cli/command.h"
+#include "plan/device_choice.h"
+
+namespace neap::cli {
+namespace {
+
+Result<formulas::Sheet> sheet_of(const spec::Job& job, const formulas::Degrees& degrees) {
+  NEAP_TRY_ASSIGN(const plan::DeviceChoice chosen,
+                  plan::choose_device(job.device, plan::driver_gpus(), plan::Purpose::kPlan));
+  NEAP_TRY_ASSIGN(const formulas::JobSizes sizes, formulas::read_sizes(job, chosen.target));
+  return formulas::make_sheet(sizes, degrees);
+}
+
+Status print(const Json& json, const std::string& text, bool as_json) {
+  return write_output(as_json ? json.dump(2) + "\n" : text);
+}
+
+}  // namespace
+
+void PlanFormulas::declare(CLI::App& app) {
+  CLI::Option* flag =
+      app.add_flag("--formulas", asked_,
+                   "print textbook formulas with their sources and values beside what is counted; "
+                   "CONFIG may also "
+                   "be a config.json, its folder, or a file of cases (docs/formulas.md)");
+  for (const char* other : {"--capacity", "--fit"}) flag->excludes(other);
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    return app.add_option(name, value, help)->needs(flag)->group("With --formulas");
+  };
+  const auto add_number = [&](const char* name, std::int64_t& value, const char* help) {
+    add(name, value, help)->check(CLI::PositiveNumber)->type_name("N");
+  };
+  add_number("--batch", batch_, "of a config.json: sequences of a micro-batch; default: 1");
+  add_number("--length", length_, "of a config.json: tokens of a sequence; default: 2048");
+  add_number("--micro-batches", micro_batches_,
+             "of a config.json: micro-batches of an update; default: one a pipeline stage");
+  add_number("--tensor", degrees_.tensor, "tensor-parallel ranks");
+  add_number("--pipeline", degrees_.pipeline, "pipeline stages");
+  add_number("--data", degrees_.data, "data-parallel ranks; default: the job's ranks over the two");
+  add("--zero", degrees_.zero, "stage of ZeRO")->check(CLI::Range(0, 3))->type_name("0..3");
+  app.add_flag("--sequence-parallel", degrees_.sequence_parallel,
+               "divide by tokens what tensor parallelism leaves whole")
+      ->needs(flag)
+      ->group("With --formulas");
+  add("--unit", unit_, "of the printed values; GB: 10^9 bytes")
+      ->check(CLI::IsMember({"GiB", "GB"}))
+      ->type_name("GiB|GB");
+}
+
+Status PlanFormulas::refuse_options(const std::string& why, bool degrees) const {
+  const formulas::Degrees none{.data = 0};
+  const bool divides = degrees_.tensor != none.tensor || degrees_.pipeline != none.pipeline ||
+                       degrees_.data != none.data || degrees_.zero != none.zero ||
+                       degrees_.sequence_parallel;
+  if (batch_ == 0 && length_ == 0 && micro_batches_ == 0 && !(degrees && divides)) return {};
+  return {ErrorCode::kInvalidArgument, why};
+}
+
+Status PlanFormulas::run(const std::string& path, const std::vector<std::string>& overrides,
+                         bool json) const {
+  if (path.empty())
+    return {ErrorCode::kInvalidArgument,
+            "neap plan --formulas needs a configuration file, a config.json or a file of cases"};
+  const std::filesystem::path file = path;
+  spec::Job job;
+  if (std::filesystem::is_directory(file) || file.filename() == "config.json") {
+    const std::filesystem::path folder =
+        std::filesystem::is_directory(file) ? file : file.parent_path();
+    const formulas::ModelBatch batch{batch_ > 0 ? batch_ : 1, length_,
+                                     micro_batches_ > 0 ? micro_batches_ : degrees_.pipeline};
+    NEAP_TRY(formulas::load_model(folder.empty() ? "." : folder, batch, overrides, job));
+  } else {
+    NEAP_TRY_ASSIGN(const bool cases, formulas::has_cases(file));
+    if (cases) {
+      if (!overrides.empty())
+        return {ErrorCode::kInvalidArgument,
+                path + " is a file of cases: each has its own keys in `set`"};
+      NEAP_TRY(refuse_options(path + " is a file of cases, which have sizes and degrees", true));
+      return run_cases(path, json);
+    }
+    NEAP_TRY(
+        refuse_options("--batch, --length and --micro-batches are for a config.json; the keys of " +
+                           path + " have the sizes of its batches",
+                       false));
+    NEAP_TRY(spec::Job::load(file, overrides, job));
+  }
+  for (const std::string& warning : job.warnings) log::warn(warning);
+  NEAP_TRY_ASSIGN(const formulas::Sheet sheet, sheet_of(job, degrees_));
+  const auto scale = unit_ == "GB" ? formulas::Scale::kGb : formulas::Scale::kGib;
+  return print(formulas::to_json(sheet),
+               format("Formulas for {}\n", path) + formulas::to_text(sheet, scale), json);
+}
+
+Status PlanFormulas::run_cases(const std::string& path, bool json) const {
+  NEAP_TRY_ASSIGN(const formulas::CaseFile file, formulas::read_cases(path));
+  formulas::Scale scale = file.scale;
+  if (!unit_.empty()) scale = unit_ == "GB" ? formulas::Scale::kGb : formulas::Scale::kGib;
+  Json out = {{"source", file.source}, {"cases", Json::array()}};
+  std::string text = format("{}\nPublished: {}\n", path, file.source);
+  for (const formulas::Case& of : file.cases) {
+    spec::Job job;
+    NEAP_TRY(formulas::load_case(file, of, job));
+    NEAP_TRY_ASSIGN(formulas::Sheet sheet, sheet_of(job, of.degrees));
+    NEAP_TRY(formulas::add_published(file, of, sheet));
+    Json entry = formulas::to_json(sheet);
+    entry["name"] = of.name;
+    out["cases"].push_back(std::move(entry));
+    text += format("\n== {} ==\n{}", of.name, formulas::to_text(sheet, scale));
+  }
+  return print(out, text, json);
+}
+
+}  // namespace neap::cli

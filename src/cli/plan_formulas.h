@@ -1,0 +1,36 @@
+// `neap plan --formulas`: textbook terms beside what a plan counts, of a job, a model, or a file of
+// cases (formulas/case_file.h).
+//
+// Threads   one.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "formulas/case_file.h"
+
+namespace neap::cli {
+
+class PlanFormulas {
+ public:
+  /// Declares --formulas and what goes with it.
+  void declare(CLI::App& app);
+  [[nodiscard]] bool asked() const { return asked_; }
+  /// Prints the sheet. `path`: a job's configuration, a file with cases, a config.json or its folder.
+  [[nodiscard]] Status run(const std::string& path, const std::vector<std::string>& overrides,
+                           bool json) const;
+
+ private:
+  [[nodiscard]] Status run_cases(const std::string& path, bool json) const;
+  /// Only options that are given count.
+  [[nodiscard]] Status refuse_options(const std::string& why, bool degrees) const;
+
+  bool asked_ = false;
+  std::int64_t batch_ = 0, length_ = 0, micro_batches_ = 0;  // 0: not given
+  formulas::Degrees degrees_{.data = 0};
+  std::string unit_;
+};
+
+}  // namespace neap::cli

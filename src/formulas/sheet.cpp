@@ -1,0 +1,446 @@
+#include "formulas/sheet.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/format.h"
+#include "formulas/reasons.h"
+
+namespace neap::formulas {
+namespace {
+
+constexpr const char* kParametersSource = "Transformer memory, parameters";
+constexpr const char* kMixedSource = "Transformer memory, mixed precision";
+constexpr const char* kStatesSource = "Habana; ZeRO, 3.1";
+constexpr const char* kLayerSource = "Korthikanti, table 2";
+constexpr const char* kRounding = "regions are rounded up to pages";
+
+class SheetBuilder {
+ public:
+  SheetBuilder(const JobSizes& sizes, const Degrees& degrees) : sizes_(sizes), degrees_(degrees) {}
+
+  [[nodiscard]] Sheet build() {
+    sheet_.letters = letters();
+    for (const ModelSizes& model : sizes_.models) {
+      if (!shown_before(model)) add_parameters(model);
+      add_states(model);
+      if (model.role.trained) {
+        add_mixed_precision(model);
+        add_activations(model);
+      }
+    }
+    if (sizes_.cached_sequences > 0) add_cache();
+    begin(degrees_.divided()
+              ? format("A rank of {}", degrees_.tensor * degrees_.pipeline * degrees_.data)
+              : "A rank");
+    add_rank_states();
+    add_rank_rest();
+    add_by_ranks();
+    return std::move(sheet_);
+  }
+
+ private:
+  [[nodiscard]] std::string letters() const;
+  /// An earlier model has the same parameters.
+  [[nodiscard]] bool shown_before(const ModelSizes& model) const;
+  /// Of a layer that keeps what `recompute` leaves; the papers' activations have 2 bytes.
+  [[nodiscard]] std::string layer_formula(Recompute recompute, const Degrees& degrees) const;
+  /// "N_t" where some parameters do not train.
+  [[nodiscard]] const char* trained_letter() const;
+  /// Nothing where the models are divided: no plan counts that.
+  [[nodiscard]] std::optional<double> unless_divided(std::optional<double> counted) const {
+    return degrees_.divided() ? std::nullopt : counted;
+  }
+  /// Of all models.
+  [[nodiscard]] double tags(const char* kind) const;
+  Line& add_rank_line(const char* id, const char* term, std::string formula, double value,
+                      std::optional<double> counted, const char* why = "the terms above");
+  void add_parameters(const ModelSizes& model);
+  void add_states(const ModelSizes& model);
+  void add_mixed_precision(const ModelSizes& model);
+  void add_activations(const ModelSizes& model);
+  void add_divided_activations(const ModelSizes& model);
+  void add_cache();
+  void add_rank_states();
+  void add_rank_rest();
+  void add_generation();
+  [[nodiscard]] double largest_training_transient() const;
+  void add_by_ranks();
+
+  void begin(std::string title) { sheet_.sections.push_back({std::move(title), {}}); }
+  Line& add(Line line) {
+    if (line.counted && differs(line.value, *line.counted) && line.why.empty())
+      line.why = kRounding;
+    if (!line.counted || !differs(line.value, *line.counted)) line.why.clear();
+    return sheet_.sections.back().lines.emplace_back(std::move(line));
+  }
+  [[nodiscard]] std::optional<double> tag(const ModelSizes& model, const char* kind) const {
+    return sizes_.tag(model.role.name + kind);
+  }
+  /// Of all models on one rank, as ZeRO's stage divides them.
+  [[nodiscard]] States rank_states(std::int64_t stage, double ranks, double gradient_bytes) const;
+  [[nodiscard]] ParameterBytes bytes() const { return adam(sizes_.width); }
+
+  const JobSizes& sizes_;
+  const Degrees degrees_;
+  Sheet sheet_;
+};
+
+std::string number(double value) {
+  return value == std::floor(value) ? format("{:.0f}", value) : format("{:.4g}", value);
+}
+
+bool SheetBuilder::shown_before(const ModelSizes& model) const {
+  for (const ModelSizes& other : sizes_.models) {
+    if (&other == &model) break;
+    if (other.role.head == model.role.head && other.role.shape.config == model.role.shape.config)
+      return true;
+  }
+  return false;
+}
+
+const char* SheetBuilder::trained_letter() const {
+  return std::all_of(sizes_.models.begin(), sizes_.models.end(),
+                     [](const ModelSizes& m) { return m.role.trained && m.adapter == 0; })
+             ? "N"
+             : "N_t";
+}
+
+std::string SheetBuilder::layer_formula(Recompute recompute, const Degrees& degrees) const {
+  const std::string sbh = sizes_.width > 2 ? "2 s b h" : "s b h";
+  if (recompute == Recompute::kFull) return "2 " + sbh;
+  const bool scores = recompute == Recompute::kNone;
+  if (degrees.tensor == 1 || degrees.sequence_parallel)
+    return sbh + (degrees.tensor > 1 ? " / t" : "") + (scores ? " (34 + 5 a s / h)" : " 34");
+  return sbh + (scores ? " (10 + 24 / t + 5 a s / (h t))" : " (10 + 24 / t)");
+}
+
+std::string SheetBuilder::letters() const {
+  std::string out;
+  for (const ModelSizes& model : sizes_.models) {
+    const Decoder& d = model.letters;
+    out += format("{} ({}): l = {}, h = {}, a = {}, v = {}, N = {}", model.role.name,
+                  model.role.shape.model_type, number(d.layers), number(d.hidden), number(d.heads),
+                  number(d.vocabulary), number(model.parameters.sum()));
+    if (model.adapter > 0) out += format(", N_t = {} of LoRA", number(model.adapter));
+    if (model.role.trained)
+      out += format("; b = {}, s = {}, m = {:.4g} micro-batches an update",
+                    number(model.batch.sequences), number(model.batch.length), model.micro_batches);
+    out += "\n";
+  }
+  return out + format("w = {} bytes a weight, K = {} (Adam); t = {}, p = {}, d = {}, ZeRO-{}{}\n",
+                      number(sizes_.width), number(bytes().optimizer), degrees_.tensor,
+                      degrees_.pipeline, degrees_.data, degrees_.zero,
+                      degrees_.sequence_parallel ? ", sequence parallel" : "");
+}
+
+void SheetBuilder::add_parameters(const ModelSizes& model) {
+  const Decoder& d = model.letters;
+  const CountedParameters& counted = model.parameters;
+  const spec::Architecture& a = model.role.shape;
+  const std::string& name = model.role.name;
+  begin(format("Parameters of {}", name));
+  const auto line = [&](const char* id, const char* term, const char* formula, double value,
+                        double count, std::string why) {
+    add({name + "." + id, term, formula, kParametersSource, Quantity::kParameters, value, count,
+         true, std::move(why)});
+  };
+  line("attention", "attention", "l (4 h^2 + 4 h)", attention_parameters(d), counted.attention,
+       attention_reason(a));
+  line("mlp", "MLP", "l (8 h^2 + 5 h)", mlp_parameters(d), counted.mlp, mlp_reason(a));
+  line("norms", "norms", "l 4 h", norm_parameters(d), counted.norms, norm_reason(a));
+  line("embedding", "embedding", "v h", embedding_parameters(d), counted.embedding,
+       embedding_reason(a));
+  line("head", "head", "0 (shares the table)", 0, counted.head, head_reason(a, model.role.head));
+  line("parameters", "all", "l (12 h^2 + 13 h) + v h", parameters(d), counted.sum(),
+       "the terms above");
+  line("approximate", "layers, approximately", "12 l h^2", 12 * d.layers * d.hidden * d.hidden,
+       counted.layers(), "terms of h are left out; the terms above");
+}
+
+void SheetBuilder::add_states(const ModelSizes& model) {
+  const std::string& name = model.role.name;
+  const bool adapted = model.adapter > 0;
+  const double n = model.parameters.sum(), trained = model.trained();
+  const ParameterBytes b = bytes();
+  begin(format("Model states of {}, whole on one rank", name));
+  add({name + ".weights", "weights", "w N", kStatesSource, Quantity::kBytes, b.weight * n,
+       tag(model, ".weights")});
+  if (!model.role.trained) return;
+  if (adapted)
+    add({name + ".adapter", "adapters", "w N_t", "as weights", Quantity::kBytes, b.weight * trained,
+         tag(model, ".adapter")});
+  const char* letter = adapted ? "N_t" : "N";
+  const auto gradients = tag(model, ".grads"), optimizer = tag(model, ".optimizer");
+  add({name + ".gradients", "gradients", format("w {}", letter), kStatesSource, Quantity::kBytes,
+       b.gradient * trained, gradients, true, gradient_reason(model)});
+  add({name + ".optimizer", "optimizer states", format("K {}", letter), kStatesSource,
+       Quantity::kBytes, b.optimizer * trained, optimizer, true, optimizer_reason(model)});
+  std::optional<double> sum;
+  if (gradients && optimizer)
+    sum = tag(model, ".weights").value_or(0) + tag(model, ".adapter").value_or(0) + *gradients +
+          *optimizer;
+  const double value =
+      b.weight * n + (adapted ? b.weight * trained : 0) + (b.gradient + b.optimizer) * trained;
+  add({name + ".states", "all", adapted ? "w N + (2 w + K) N_t" : "(2 w + K) N", kStatesSource,
+       Quantity::kBytes, value, sum, true, "the terms above"});
+}
+
+// Counts a float32 copy with the weights and one with the gradients: 20 N.
+void SheetBuilder::add_mixed_precision(const ModelSizes& model) {
+  if (sizes_.width >= 4 || model.adapter > 0) return;
+  const std::string& name = model.role.name;
+  const double n = model.parameters.sum();
+  const auto weights = tag(model, ".weights"), optimizer = tag(model, ".optimizer");
+  begin(format("Model states of {}, float32 copies counted with weights and gradients", name));
+  const auto line = [&](const char* id, const char* term, const char* formula, double bytes,
+                        std::optional<double> counted, std::string why) {
+    add({name + ".mixed_" + id, term, formula, kMixedSource, Quantity::kBytes, bytes * n, counted,
+         true, std::move(why)});
+  };
+  line("weights", "weights and their copy", "(2 + 4) N", 6,
+       weights ? std::optional(*weights + model.master) : std::nullopt, optimizer_reason(model));
+  line("gradients", "gradients and their copy", "(2 + 4) N", 6, tag(model, ".grads"),
+       "gradients have one type");
+  line("moments", "moments", "(4 + 4) N", 8,
+       optimizer ? std::optional(*optimizer - model.master) : std::nullopt,
+       optimizer_reason(model));
+}
+
+void SheetBuilder::add_activations(const ModelSizes& model) {
+  const std::string& name = model.role.name;
+  const CountedActivations& counted = model.activations;
+  begin(format("Activations of {}, a micro-batch", name));
+  const auto layer = [&](const char* id, const char* term, Recompute recompute, double count) {
+    add({name + ".layer_" + id, term, layer_formula(recompute, {}), kLayerSource, Quantity::kBytes,
+         layer_activations(model.letters, model.batch, recompute), count, true,
+         activation_reason(model, recompute)});
+  };
+  layer("none", "a layer", Recompute::kNone, counted.none);
+  layer("selective", "a layer, selective recomputation", Recompute::kSelective, counted.selective);
+  layer("full", "a layer, full recomputation", Recompute::kFull, counted.full);
+  if (degrees_.tensor > 1) add_divided_activations(model);
+  const double layers =
+      model.letters.layers * layer_activations(model.letters, model.batch, model.recompute);
+  const double output = output_activations(model.letters, model.batch);
+  add({name + ".activations", "all layers", "l x " + layer_formula(model.recompute, {}),
+       "Transformer memory, activations", Quantity::kBytes, layers, counted.planned, true,
+       activation_reason(model, model.recompute)});
+  add({name + ".output", "norm, head and loss",
+       sizes_.width > 2 ? "8 s b h (1 + v / h)" : "4 s b h (1 + v / h)", "Korthikanti, 4.3",
+       Quantity::kBytes, output});
+  const auto phase = std::find_if(sizes_.plan.phases.begin(), sizes_.plan.phases.end(),
+                                  [&](const plan::PhasePlan& p) { return p.name == model.phase; });
+  add({name + ".transient", format("temporaries of {}", model.phase), "the last two lines", "",
+       Quantity::kBytes, layers + output, static_cast<double>(phase->transient.count()), true,
+       "as the terms above; logits in chunks, of counted tokens only; the backward of a block and "
+       "workspaces of kernels are on top"});
+}
+
+void SheetBuilder::add_divided_activations(const ModelSizes& model) {
+  Degrees whole = degrees_, divided = degrees_;
+  whole.sequence_parallel = false;
+  divided.sequence_parallel = true;
+  const auto layer = [&](const char* id, const char* term, Recompute recompute,
+                         const Degrees& degrees) {
+    add({model.role.name + ".layer_" + id,
+         term,
+         layer_formula(recompute, degrees),
+         kLayerSource,
+         Quantity::kBytes,
+         layer_activations(model.letters, model.batch, recompute, degrees),
+         {},
+         false});
+  };
+  layer("tensor", "a layer, tensor parallel", Recompute::kNone, whole);
+  layer("tensor_selective", "a layer, tensor parallel, selective", Recompute::kSelective, whole);
+  layer("sequence", "a layer, tensor and sequence parallel", Recompute::kNone, divided);
+  layer("sequence_selective", "a layer, tensor and sequence parallel, selective",
+        Recompute::kSelective, divided);
+}
+
+void SheetBuilder::add_cache() {
+  const ModelSizes& actor = sizes_.models.front();
+  begin("KV cache of a rollout");
+  add({"rollout.kv",
+       format("{} sequences of {} tokens", number(sizes_.cached_sequences),
+              number(sizes_.cached_tokens)),
+       "2 w b (s + n) l h", "Transformer memory, KV cache", Quantity::kBytes,
+       kv_cache(actor.letters, sizes_.cached_sequences, sizes_.cached_tokens, sizes_.width),
+       sizes_.tag("rollout.kv"), true, cache_reason(actor.role.shape)});
+}
+
+States SheetBuilder::rank_states(std::int64_t stage, double ranks, double gradient_bytes) const {
+  ParameterBytes trained_bytes = bytes();
+  trained_bytes.gradient = gradient_bytes;
+  const ParameterBytes frozen_bytes{sizes_.width, 0, 0};
+  States sum;
+  for (const ModelSizes& model : sizes_.models) {
+    const CountedParameters& p = model.parameters;
+    const double rest = degrees_.pipeline > 1 ? p.embedding : p.embedding + p.head;
+    const double n =
+        stage_parameters(p.layers() / model.letters.layers, model.letters.layers, rest, degrees_);
+    const bool whole = model.role.trained && model.adapter == 0;
+    const double adapters =
+        model.adapter / static_cast<double>(degrees_.tensor * degrees_.pipeline);
+    for (const States& part : {states(n, whole ? trained_bytes : frozen_bytes, stage, ranks),
+                               states(adapters, trained_bytes, stage, ranks)}) {
+      sum.weights += part.weights;
+      sum.gradients += part.gradients;
+      sum.optimizer += part.optimizer;
+    }
+  }
+  return sum;
+}
+
+double SheetBuilder::tags(const char* kind) const {
+  double sum = 0;
+  for (const ModelSizes& model : sizes_.models) sum += tag(model, kind).value_or(0);
+  return sum;
+}
+
+Line& SheetBuilder::add_rank_line(const char* id, const char* term, std::string formula,
+                                  double value, std::optional<double> counted, const char* why) {
+  return add({std::string("rank.") + id, term, std::move(formula), "", Quantity::kBytes, value,
+              unless_divided(counted), !degrees_.divided(), why});
+}
+
+void SheetBuilder::add_rank_states() {
+  const States s = rank_states(degrees_.zero, static_cast<double>(degrees_.data), bytes().gradient);
+  const auto formula = [&](const char* bytes_letter, const char* letter, std::int64_t stage) {
+    const std::string part = degrees_.pipeline > 1 ? "(l / p x layer + embedding) / t"
+                             : degrees_.tensor > 1 ? std::string(letter) + " / t"
+                                                   : letter;
+    return format("{} {}{}", bytes_letter, part,
+                  degrees_.zero >= stage && degrees_.data > 1 ? " / d" : "");
+  };
+  const double weights = tags(".weights") + tags(".adapter");
+  const double gradients = tags(".grads"), optimizer = tags(".optimizer");
+  add_rank_line("weights", "weights", formula("w", "N", 3), s.weights, weights);
+  add_rank_line("gradients", "gradients", formula("w", trained_letter(), 2), s.gradients,
+                gradients);
+  add_rank_line("optimizer", "optimizer states", formula("K", trained_letter(), 1), s.optimizer,
+                optimizer);
+  add_rank_line("states", "model states", "sum", s.sum(), weights + gradients + optimizer);
+}
+
+void SheetBuilder::add_rank_rest() {
+  const States s = rank_states(degrees_.zero, static_cast<double>(degrees_.data), bytes().gradient);
+  double kept = 0, kept_counted = 0;
+  std::string kept_formula;
+  for (const ModelSizes& model : sizes_.models) {
+    if (!model.role.trained) continue;
+    const double value =
+        activations(model.letters, model.batch, model.recompute, degrees_, model.micro_batches);
+    kept_counted = std::max(kept_counted, model.activations.planned);
+    if (value <= kept) continue;
+    kept = value;
+    kept_formula = (degrees_.pipeline > 1 ? "min(p, m) l / p x " : "l x ") +
+                   layer_formula(model.recompute, degrees_);
+  }
+  if (sizes_.trained() != nullptr) {
+    add_rank_line("activations", "activations", kept_formula, kept, kept_counted);
+    add_rank_line("total", "training: states and activations", "sum", s.sum() + kept,
+                  tags(".weights") + tags(".adapter") + tags(".grads") + tags(".optimizer") +
+                      largest_training_transient(),
+                  "the largest temporaries of training instead of activations; the terms above");
+  }
+  if (sizes_.cached_sequences > 0) add_generation();
+  if (degrees_.pipeline > 1 && sizes_.trained() != nullptr)
+    add({"rank.bubble",
+         "idle share of the pipeline",
+         "(p - 1) / m",
+         "Megatron, 2.2.1",
+         Quantity::kRatio,
+         pipeline_bubble(degrees_.pipeline, sizes_.trained()->micro_batches),
+         {},
+         false});
+}
+
+double SheetBuilder::largest_training_transient() const {
+  double largest = 0;
+  for (const plan::PhasePlan& phase : sizes_.plan.phases)
+    for (const ModelSizes& model : sizes_.models)
+      if (phase.name == model.phase)
+        largest = std::max(largest, static_cast<double>(phase.transient.count()));
+  return largest;
+}
+
+// The rollout has whole weights of the actor on the ranks of one replica.
+void SheetBuilder::add_generation() {
+  const ModelSizes& actor = sizes_.models.front();
+  const auto parts = static_cast<double>(degrees_.tensor * degrees_.pipeline);
+  const double cache =
+      kv_cache(actor.letters, sizes_.cached_sequences, sizes_.cached_tokens, sizes_.width) / parts;
+  const double weights = sizes_.width * (actor.parameters.sum() + actor.adapter) / parts;
+  const std::string divided = parts > 1 ? " / (t p)" : "";
+  const auto kv = sizes_.tag("rollout.kv");
+  add_rank_line("kv", "KV cache", "2 w b (s + n) l h" + divided, cache, kv);
+  add_rank_line(
+      "generation", "generation: weights and KV cache", "w N" + divided + " + KV cache",
+      weights + cache,
+      tag(actor, ".weights").value_or(0) + tag(actor, ".adapter").value_or(0) + kv.value_or(0));
+}
+
+void SheetBuilder::add_by_ranks() {
+  const ModelSizes* trained = sizes_.trained();
+  if (trained == nullptr) return;
+  StatesByRanks& table = sheet_.by_ranks;
+  for (std::int64_t ranks = 1; ranks <= 1024; ranks *= 2) table.ranks.push_back(ranks);
+  const ParameterBytes b = bytes();
+  const auto rows = [&](double gradient, const char* mark) {
+    for (std::int64_t stage = 0; stage <= 3; ++stage) {
+      const auto term = [&](double bytes_of, std::int64_t from) {
+        return format("{} {}{}", number(bytes_of), from == 3 ? "N" : trained_letter(),
+                      stage >= from ? " / d" : "");
+      };
+      StatesByRanks::Row row{
+          format("ZeRO-{}{}", stage, mark),
+          format("{} + {} + {}", term(b.weight, 3), term(gradient, 2), term(b.optimizer, 1)),
+          {}};
+      for (const std::int64_t ranks : table.ranks)
+        row.bytes.push_back(rank_states(stage, static_cast<double>(ranks), gradient).sum());
+      table.rows.push_back(std::move(row));
+    }
+  };
+  rows(b.gradient, "");
+  const auto own = static_cast<double>(element_bytes(trained->gradients));
+  if (own != b.gradient) rows(own, own > 2 ? ", float32 gradients" : ", bfloat16 gradients");
+}
+
+}  // namespace
+
+bool differs(double formula, double counted) {
+  return std::abs(formula - counted) > 0.002 * std::max(std::abs(formula), std::abs(counted));
+}
+
+bool Published::agrees(double formula) const {
+  return std::abs(formula - value) <= rounded_to / 2 * (1 + 1e-9);
+}
+
+Line* Sheet::find(std::string_view id) {
+  for (Section& section : sections)
+    for (Line& line : section.lines)
+      if (line.id == id) return &line;
+  return nullptr;
+}
+const Line* Sheet::find(std::string_view id) const {
+  return const_cast<Sheet*>(this)->find(id);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+}
+
+Result<Sheet> make_sheet(const JobSizes& sizes, const Degrees& degrees) {
+  Degrees all = degrees;
+  const std::int64_t parts = degrees.tensor * degrees.pipeline;
+  if (degrees.data == 0 && parts > 0) {
+    if (sizes.ranks > 1 && sizes.ranks % parts != 0)
+      return Status(ErrorCode::kInvalidArgument,
+                    format("The job's {} ranks are no multiple of {} tensor-parallel ranks x {} "
+                           "pipeline stages",
+                           sizes.ranks, degrees.tensor, degrees.pipeline));
+    all.data = std::max<std::int64_t>(1, sizes.ranks / parts);
+  }
+  for (const ModelSizes& model : sizes.models) NEAP_TRY(check(all, model.letters.layers));
+  return SheetBuilder(sizes, all).build();
+}
+
+}  // namespace neap::formulas

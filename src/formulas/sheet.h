@@ -1,0 +1,76 @@
+// The sheet of `neap plan --formulas`: textbook terms of a job with formula, source and value, beside
+// what Neap counts for it and what a publication reports.
+//
+// Threads   values and functions without state.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "formulas/sizes.h"
+
+namespace neap::formulas {
+
+enum class Quantity : std::uint8_t { kParameters, kBytes, kRatio };
+
+/// What a publication reports of a term.
+struct Published {
+  double value = 0;
+  double rounded_to = 0;  ///< the unit of its last digit
+  std::string why;        ///< the formula's value is another one
+  /// The formula's value, rounded like the published one, is the published one.
+  [[nodiscard]] bool agrees(double formula) const;
+};
+
+struct Line {
+  std::string id;  ///< "actor.weights", "rank.total"
+  std::string term;
+  std::string formula;
+  std::string source;
+  Quantity quantity = Quantity::kBytes;
+  double value = 0;
+  std::optional<double> counted{};  ///< as the job's plan counts it
+  bool runs = true;   ///< false: Neap cannot divide a model like this; nothing is counted
+  std::string why{};  ///< what is counted differs from the value
+  std::optional<Published> published{};
+};
+struct Section {
+  std::string title;
+  std::vector<Line> lines;
+};
+/// Model states of a rank by the number of data-parallel ranks.
+struct StatesByRanks {
+  struct Row {
+    std::string term;     ///< "ZeRO-1"
+    std::string formula;  ///< "4 N + 12 N / d"
+    std::vector<double> bytes;
+  };
+  std::vector<std::int64_t> ranks;
+  std::vector<Row> rows;
+};
+struct Sheet {
+  std::string letters;  ///< "l = 96, h = 12288, ..."
+  std::vector<Section> sections;
+  StatesByRanks by_ranks;            ///< empty where nothing trains
+  std::vector<std::string> remarks;  ///< sentences on what a publication says besides numbers
+  /// Null: there is no such line.
+  [[nodiscard]] Line* find(std::string_view id);
+  [[nodiscard]] const Line* find(std::string_view id) const;
+};
+
+/// A counted value differs from the formula's by more than rounding of regions explains.
+[[nodiscard]] bool differs(double formula, double counted);
+
+/// The sheet of a job whose models are divided like this; data 0: by the job's ranks. Fails on degrees
+/// that the models cannot have.
+[[nodiscard]] Result<Sheet> make_sheet(const JobSizes& sizes, const Degrees& degrees);
+
+enum class Scale : std::uint8_t { kGib, kGb };
+[[nodiscard]] std::string to_text(const Sheet& sheet, Scale scale);
+[[nodiscard]] Json to_json(const Sheet& sheet);
+
+}  // namespace neap::formulas

@@ -1,0 +1,182 @@
+#include "formulas/sizes.h"
+
+#include <algorithm>
+
+#include "plan/counted_backend.h"
+#include "plan/counted_memory.h"
+#include "plan/transients.h"
+#include "step/counting_ops.h"
+#include "step/transformer.h"
+
+namespace neap::formulas {
+namespace {
+
+double* part_of(CountedParameters& counted, spec::Module module, bool in_block) {
+  using spec::Module;
+  switch (module) {
+    case Module::kQuery:
+    case Module::kKey:
+    case Module::kValue:
+    case Module::kQueryKeyValue:
+    case Module::kAttentionOut:
+      return &counted.attention;
+    case Module::kGate:
+    case Module::kUp:
+    case Module::kGateUp:
+    case Module::kDown:
+      return &counted.mlp;
+    case Module::kTokenEmbedding:
+    case Module::kPositionEmbedding:
+    case Module::kProjectIn:
+    case Module::kEmbeddingNorm:
+      return &counted.embedding;
+    default:
+      return in_block ? &counted.norms : &counted.head;
+  }
+}
+
+// Bytes that the blocks keep of a forward over the micro-batch.
+double kept_bytes(const plan::ModelRole& role, const spec::Checkpointing& checkpointing,
+                  const MicroBatch& batch, spec::Dtype dtype, const step::KernelProfile& profile) {
+  const auto allocated = [&](bool blocks) {
+    plan::CountedMemory memory{cache::Settings{}};
+    step::CountingOps ops(memory, profile, 2);
+    auto weights = plan::counted_weights(role, dtype);
+    if (!blocks) weights.blocks.clear();
+    const auto length = static_cast<std::int64_t>(batch.length);
+    const auto tokens = step::CountedTensor::outside(
+        {static_cast<std::int64_t>(batch.sequences) * length}, spec::Dtype::kInt64);
+    const auto tape =
+        step::forward_train(ops, weights, step::of_one_length(tokens, length), checkpointing);
+    return static_cast<double>(memory.allocated().count());
+  };
+  return allocated(true) - allocated(false);
+}
+
+CountedActivations count_activations(const ModelSizes& model, const plan::MemoryPlan& plan,
+                                     spec::Dtype dtype, const step::KernelProfile& profile) {
+  plan::ModelRole first = model.role;
+  first.shape.num_hidden_layers = 1;
+  const auto of_one = [&](spec::CheckpointMode mode) {
+    return kept_bytes(first, spec::checkpointing(mode, first.shape), model.batch, dtype, profile);
+  };
+  return {of_one(spec::CheckpointMode::kNone), of_one(spec::CheckpointMode::kSelective),
+          of_one(spec::CheckpointMode::kFull),
+          kept_bytes(model.role, plan.checkpointing(model.role.name), model.batch, dtype, profile)};
+}
+
+Recompute recompute_of(spec::CheckpointMode mode) {
+  switch (mode) {
+    case spec::CheckpointMode::kSelective:
+      return Recompute::kSelective;
+    case spec::CheckpointMode::kFull:
+      return Recompute::kFull;
+    case spec::CheckpointMode::kNone:
+    case spec::CheckpointMode::kAuto:  // without a ceiling the plan keeps everything
+      break;
+  }
+  return Recompute::kNone;
+}
+
+double elements_of(const std::vector<spec::FlatUnit>& units) {
+  double sum = 0;
+  for (const spec::FlatUnit& unit : units)
+    for (const spec::Parameter& p : unit.parameters) sum += static_cast<double>(p.elements());
+  return sum;
+}
+
+ModelSizes sizes_of(const plan::ModelRole& role) {
+  ModelSizes model;
+  model.role = role;
+  const spec::Architecture& a = role.shape;
+  model.letters = {static_cast<double>(a.num_hidden_layers), static_cast<double>(a.hidden_size),
+                   static_cast<double>(a.num_attention_heads), static_cast<double>(a.vocab_size)};
+  model.parameters = count_parameters(a, role.head);
+  if (role.lora.rank > 0) model.adapter = elements_of(spec::lora_layout(a, role.head, role.lora));
+  return model;
+}
+
+// The phase that runs the model's forward and backward.
+const spec::Phase* training_phase(const spec::Recipe& recipe, spec::ModelId model) {
+  const auto found =
+      std::find_if(recipe.phases.begin(), recipe.phases.end(), [&](const spec::Phase& phase) {
+        return phase.model == model &&
+               (phase.part == spec::TrainPart::kAll || phase.part == spec::TrainPart::kBackward);
+      });
+  return found == recipe.phases.end() ? nullptr : &*found;
+}
+
+void add_training(ModelSizes& model, const spec::Job& job, const spec::Phase& phase,
+                  spec::Dtype dtype) {
+  const auto width = static_cast<double>(element_bytes(dtype));
+  const spec::Batching batching = spec::batching_of(job, phase);
+  const std::int64_t length = job.max_sequence_length();
+  const std::int64_t sequences = batching.tokens > 0
+                                     ? std::max<std::int64_t>(1, batching.tokens / length)
+                                     : batching.rows * batching.sequences_of_row;
+  model.batch = {static_cast<double>(sequences), static_cast<double>(length), width};
+  const spec::UpdateShape update = spec::update_shape(job, phase.body);
+  model.micro_batches =
+      std::max(1.0, static_cast<double>(update.mini_batch * batching.sequences_of_row) /
+                        static_cast<double>(sequences));
+  model.recompute = recompute_of(model.role.checkpoint_mode);
+  model.phase = to_string(phase.id);
+  const spec::OptimizerSpec optimizer = plan::optimizer_of(model.role, dtype);
+  model.gradients = optimizer.gradients;
+  for (const spec::FlatUnit& unit : plan::trained_units(model.role)) {
+    const spec::UnitState state = optimizer.state(unit);
+    if (const spec::StateTensor* master = state.find("master"))
+      model.master += static_cast<double>(master->bytes().count());
+  }
+}
+
+}  // namespace
+
+CountedParameters count_parameters(const spec::Architecture& shape, spec::Head head) {
+  CountedParameters counted;
+  for (const spec::FlatUnit& unit : spec::flat_layout(shape, head))
+    for (const spec::Parameter& p : unit.parameters)
+      *part_of(counted, p.module, unit.block >= 0) += static_cast<double>(p.elements());
+  return counted;
+}
+
+const ModelSizes* JobSizes::trained() const {
+  const auto found = std::find_if(models.begin(), models.end(),
+                                  [](const ModelSizes& model) { return model.role.trained; });
+  return found == models.end() ? nullptr : &*found;
+}
+
+std::optional<double> JobSizes::tag(std::string_view name) const {
+  for (const plan::TagPlan& tag : plan.tags)
+    if (tag.tag == name) return static_cast<double>(tag.bytes.count());
+  return std::nullopt;
+}
+
+Result<JobSizes> read_sizes(const spec::Job& job, plan::Target target) {
+  target.capacity = Bytes();
+  target.host_memory = Bytes();
+  JobSizes sizes;
+  sizes.task = to_string(job.task);
+  const spec::Dtype dtype = plan::compute_dtype(job, target);
+  sizes.width = static_cast<double>(element_bytes(dtype));
+  sizes.ranks = job.ranks();
+  NEAP_TRY_ASSIGN(sizes.plan, plan::make_plan(job, target));
+  const spec::Recipe recipe = spec::describe(job, sizes.plan.modes);
+  NEAP_TRY_ASSIGN(const plan::JobModels models, plan::read_models(job, recipe, dtype));
+  for (const spec::ModelSource& source : recipe.models) {
+    ModelSizes model = sizes_of(models.at(source.id));
+    if (const spec::Phase* phase = training_phase(recipe, source.id)) {
+      add_training(model, job, *phase, dtype);
+      model.activations =
+          count_activations(model, sizes.plan, dtype, plan::kernel_profile(job, target));
+    }
+    sizes.models.push_back(std::move(model));
+  }
+  if (job.has_rollout()) {
+    sizes.cached_sequences = static_cast<double>(job.rollout_batch());
+    sizes.cached_tokens = static_cast<double>(job.max_sequence_length());
+  }
+  return sizes;
+}
+
+}  // namespace neap::formulas
