@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "formulas/reasons.h"
+#include "formulas/sheet_builder.h"
 
 namespace neap::formulas {
 namespace {
@@ -15,76 +16,33 @@ constexpr const char* kStatesSource = "Habana; ZeRO, 3.1";
 constexpr const char* kLayerSource = "Korthikanti, table 2";
 constexpr const char* kRounding = "regions are rounded up to pages";
 
-class SheetBuilder {
- public:
-  SheetBuilder(const JobSizes& sizes, const Degrees& degrees) : sizes_(sizes), degrees_(degrees) {}
+}  // namespace
 
-  [[nodiscard]] Sheet build() {
-    sheet_.letters = letters();
-    for (const ModelSizes& model : sizes_.models) {
-      if (!shown_before(model)) add_parameters(model);
-      add_states(model);
-      if (model.role.trained) {
-        add_mixed_precision(model);
-        add_activations(model);
-      }
+Sheet SheetBuilder::build() {
+  sheet_.letters = letters();
+  for (const ModelSizes& model : sizes_.models) {
+    if (!shown_before(model)) add_parameters(model);
+    add_states(model);
+    if (model.role.trained) {
+      add_mixed_precision(model);
+      add_activations(model);
     }
-    if (sizes_.cached_sequences > 0) add_cache();
-    begin(degrees_.divided()
-              ? format("A rank of {}", degrees_.tensor * degrees_.pipeline * degrees_.data)
-              : "A rank");
-    add_rank_states();
-    add_rank_rest();
-    add_by_ranks();
-    return std::move(sheet_);
   }
+  if (sizes_.cached_sequences > 0) add_cache();
+  begin(degrees_.divided()
+            ? format("A rank of {}", degrees_.tensor * degrees_.pipeline * degrees_.data)
+            : "A rank");
+  add_rank_states();
+  add_rank_rest();
+  add_by_ranks();
+  return std::move(sheet_);
+}
 
- private:
-  [[nodiscard]] std::string letters() const;
-  /// An earlier model has the same parameters.
-  [[nodiscard]] bool shown_before(const ModelSizes& model) const;
-  /// Of a layer that keeps what `recompute` leaves; the papers' activations have 2 bytes.
-  [[nodiscard]] std::string layer_formula(Recompute recompute, const Degrees& degrees) const;
-  /// "N_t" where some parameters do not train.
-  [[nodiscard]] const char* trained_letter() const;
-  /// Nothing where the models are divided: no plan counts that.
-  [[nodiscard]] std::optional<double> unless_divided(std::optional<double> counted) const {
-    return degrees_.divided() ? std::nullopt : counted;
-  }
-  /// Of all models.
-  [[nodiscard]] double tags(const char* kind) const;
-  Line& add_rank_line(const char* id, const char* term, std::string formula, double value,
-                      std::optional<double> counted, const char* why = "the terms above");
-  void add_parameters(const ModelSizes& model);
-  void add_states(const ModelSizes& model);
-  void add_mixed_precision(const ModelSizes& model);
-  void add_activations(const ModelSizes& model);
-  void add_divided_activations(const ModelSizes& model);
-  void add_cache();
-  void add_rank_states();
-  void add_rank_rest();
-  void add_generation();
-  [[nodiscard]] double largest_training_transient() const;
-  void add_by_ranks();
-
-  void begin(std::string title) { sheet_.sections.push_back({std::move(title), {}}); }
-  Line& add(Line line) {
-    if (line.counted && differs(line.value, *line.counted) && line.why.empty())
-      line.why = kRounding;
-    if (!line.counted || !differs(line.value, *line.counted)) line.why.clear();
-    return sheet_.sections.back().lines.emplace_back(std::move(line));
-  }
-  [[nodiscard]] std::optional<double> tag(const ModelSizes& model, const char* kind) const {
-    return sizes_.tag(model.role.name + kind);
-  }
-  /// Of all models on one rank, as ZeRO's stage divides them.
-  [[nodiscard]] States rank_states(std::int64_t stage, double ranks, double gradient_bytes) const;
-  [[nodiscard]] ParameterBytes bytes() const { return adam(sizes_.width); }
-
-  const JobSizes& sizes_;
-  const Degrees degrees_;
-  Sheet sheet_;
-};
+Line& SheetBuilder::add(Line line) {
+  if (line.counted && differs(line.value, *line.counted) && line.why.empty()) line.why = kRounding;
+  if (!line.counted || !differs(line.value, *line.counted)) line.why.clear();
+  return sheet_.sections.back().lines.emplace_back(std::move(line));
+}
 
 std::string number(double value) {
   return value == std::floor(value) ? format("{:.0f}", value) : format("{:.4g}", value);
@@ -269,146 +227,6 @@ void SheetBuilder::add_cache() {
        kv_cache(actor.letters, sizes_.cached_sequences, sizes_.cached_tokens, sizes_.width),
        sizes_.tag("rollout.kv"), true, cache_reason(actor.role.shape)});
 }
-
-States SheetBuilder::rank_states(std::int64_t stage, double ranks, double gradient_bytes) const {
-  ParameterBytes trained_bytes = bytes();
-  trained_bytes.gradient = gradient_bytes;
-  const ParameterBytes frozen_bytes{sizes_.width, 0, 0};
-  States sum;
-  for (const ModelSizes& model : sizes_.models) {
-    const CountedParameters& p = model.parameters;
-    const double rest = degrees_.pipeline > 1 ? p.embedding : p.embedding + p.head;
-    const double n =
-        stage_parameters(p.layers() / model.letters.layers, model.letters.layers, rest, degrees_);
-    const bool whole = model.role.trained && model.adapter == 0;
-    const double adapters =
-        model.adapter / static_cast<double>(degrees_.tensor * degrees_.pipeline);
-    for (const States& part : {states(n, whole ? trained_bytes : frozen_bytes, stage, ranks),
-                               states(adapters, trained_bytes, stage, ranks)}) {
-      sum.weights += part.weights;
-      sum.gradients += part.gradients;
-      sum.optimizer += part.optimizer;
-    }
-  }
-  return sum;
-}
-
-double SheetBuilder::tags(const char* kind) const {
-  double sum = 0;
-  for (const ModelSizes& model : sizes_.models) sum += tag(model, kind).value_or(0);
-  return sum;
-}
-
-Line& SheetBuilder::add_rank_line(const char* id, const char* term, std::string formula,
-                                  double value, std::optional<double> counted, const char* why) {
-  return add({std::string("rank.") + id, term, std::move(formula), "", Quantity::kBytes, value,
-              unless_divided(counted), !degrees_.divided(), why});
-}
-
-void SheetBuilder::add_rank_states() {
-  const States s = rank_states(degrees_.zero, static_cast<double>(degrees_.data), bytes().gradient);
-  const auto formula = [&](const char* bytes_letter, const char* letter, std::int64_t stage) {
-    const std::string part = degrees_.pipeline > 1 ? "(l / p x layer + embedding) / t"
-                             : degrees_.tensor > 1 ? std::string(letter) + " / t"
-                                                   : letter;
-    return format("{} {}{}", bytes_letter, part,
-                  degrees_.zero >= stage && degrees_.data > 1 ? " / d" : "");
-  };
-  const double weights = tags(".weights") + tags(".adapter");
-  const double gradients = tags(".grads"), optimizer = tags(".optimizer");
-  add_rank_line("weights", "weights", formula("w", "N", 3), s.weights, weights);
-  add_rank_line("gradients", "gradients", formula("w", trained_letter(), 2), s.gradients,
-                gradients);
-  add_rank_line("optimizer", "optimizer states", formula("K", trained_letter(), 1), s.optimizer,
-                optimizer);
-  add_rank_line("states", "model states", "sum", s.sum(), weights + gradients + optimizer);
-}
-
-void SheetBuilder::add_rank_rest() {
-  const States s = rank_states(degrees_.zero, static_cast<double>(degrees_.data), bytes().gradient);
-  double kept = 0, kept_counted = 0;
-  std::string kept_formula;
-  for (const ModelSizes& model : sizes_.models) {
-    if (!model.role.trained) continue;
-    const double value =
-        activations(model.letters, model.batch, model.recompute, degrees_, model.micro_batches);
-    kept_counted = std::max(kept_counted, model.activations.planned);
-    if (value <= kept) continue;
-    kept = value;
-    kept_formula = (degrees_.pipeline > 1 ? "min(p, m) l / p x " : "l x ") +
-                   layer_formula(model.recompute, degrees_);
-  }
-  if (sizes_.trained() != nullptr) {
-    add_rank_line("activations", "activations", kept_formula, kept, kept_counted);
-    add_rank_line("total", "training: states and activations", "sum", s.sum() + kept,
-                  tags(".weights") + tags(".adapter") + tags(".grads") + tags(".optimizer") +
-                      largest_training_transient(),
-                  "the largest temporaries of training instead of activations; the terms above");
-  }
-  if (sizes_.cached_sequences > 0) add_generation();
-  if (degrees_.pipeline > 1 && sizes_.trained() != nullptr)
-    add({"rank.bubble",
-         "idle share of the pipeline",
-         "(p - 1) / m",
-         "Megatron, 2.2.1",
-         Quantity::kRatio,
-         pipeline_bubble(degrees_.pipeline, sizes_.trained()->micro_batches),
-         {},
-         false});
-}
-
-double SheetBuilder::largest_training_transient() const {
-  double largest = 0;
-  for (const plan::PhasePlan& phase : sizes_.plan.phases)
-    for (const ModelSizes& model : sizes_.models)
-      if (phase.name == model.phase)
-        largest = std::max(largest, static_cast<double>(phase.transient.count()));
-  return largest;
-}
-
-// The rollout has whole weights of the actor on the ranks of one replica.
-void SheetBuilder::add_generation() {
-  const ModelSizes& actor = sizes_.models.front();
-  const auto parts = static_cast<double>(degrees_.tensor * degrees_.pipeline);
-  const double cache =
-      kv_cache(actor.letters, sizes_.cached_sequences, sizes_.cached_tokens, sizes_.width) / parts;
-  const double weights = sizes_.width * (actor.parameters.sum() + actor.adapter) / parts;
-  const std::string divided = parts > 1 ? " / (t p)" : "";
-  const auto kv = sizes_.tag("rollout.kv");
-  add_rank_line("kv", "KV cache", "2 w b (s + n) l h" + divided, cache, kv);
-  add_rank_line(
-      "generation", "generation: weights and KV cache", "w N" + divided + " + KV cache",
-      weights + cache,
-      tag(actor, ".weights").value_or(0) + tag(actor, ".adapter").value_or(0) + kv.value_or(0));
-}
-
-void SheetBuilder::add_by_ranks() {
-  const ModelSizes* trained = sizes_.trained();
-  if (trained == nullptr) return;
-  StatesByRanks& table = sheet_.by_ranks;
-  for (std::int64_t ranks = 1; ranks <= 1024; ranks *= 2) table.ranks.push_back(ranks);
-  const ParameterBytes b = bytes();
-  const auto rows = [&](double gradient, const char* mark) {
-    for (std::int64_t stage = 0; stage <= 3; ++stage) {
-      const auto term = [&](double bytes_of, std::int64_t from) {
-        return format("{} {}{}", number(bytes_of), from == 3 ? "N" : trained_letter(),
-                      stage >= from ? " / d" : "");
-      };
-      StatesByRanks::Row row{
-          format("ZeRO-{}{}", stage, mark),
-          format("{} + {} + {}", term(b.weight, 3), term(gradient, 2), term(b.optimizer, 1)),
-          {}};
-      for (const std::int64_t ranks : table.ranks)
-        row.bytes.push_back(rank_states(stage, static_cast<double>(ranks), gradient).sum());
-      table.rows.push_back(std::move(row));
-    }
-  };
-  rows(b.gradient, "");
-  const auto own = static_cast<double>(element_bytes(trained->gradients));
-  if (own != b.gradient) rows(own, own > 2 ? ", float32 gradients" : ", bfloat16 gradients");
-}
-
-}  // namespace
 
 bool differs(double formula, double counted) {
   return std::abs(formula - counted) > 0.002 * std::max(std::abs(formula), std::abs(counted));

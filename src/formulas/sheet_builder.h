@@ -1,0 +1,63 @@
+// Builds the lines of a sheet: what SheetBuilder's two files share.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "formulas/sheet.h"
+
+namespace neap::formulas {
+
+class SheetBuilder {
+ public:
+  SheetBuilder(const JobSizes& sizes, const Degrees& degrees) : sizes_(sizes), degrees_(degrees) {}
+
+  [[nodiscard]] Sheet build();
+
+ private:
+  [[nodiscard]] std::string letters() const;
+  /// An earlier model has the same parameters.
+  [[nodiscard]] bool shown_before(const ModelSizes& model) const;
+  /// Of a layer that keeps what `recompute` leaves; the papers' activations have 2 bytes.
+  [[nodiscard]] std::string layer_formula(Recompute recompute, const Degrees& degrees) const;
+  /// "N_t" where some parameters do not train.
+  [[nodiscard]] const char* trained_letter() const;
+  /// Nothing where the models are divided: no plan counts that.
+  [[nodiscard]] std::optional<double> unless_divided(std::optional<double> counted) const {
+    return degrees_.divided() ? std::nullopt : counted;
+  }
+  /// Of all models.
+  [[nodiscard]] double tags(const char* kind) const;
+  Line& add_rank_line(const char* id, const char* term, std::string formula, double value,
+                      std::optional<double> counted, const char* why = "the terms above");
+  void add_parameters(const ModelSizes& model);
+  void add_states(const ModelSizes& model);
+  void add_mixed_precision(const ModelSizes& model);
+  void add_activations(const ModelSizes& model);
+  void add_divided_activations(const ModelSizes& model);
+  void add_cache();
+  void add_rank_states();
+  void add_rank_rest();
+  void add_generation();
+  [[nodiscard]] double largest_training_transient() const;
+  void add_by_ranks();
+
+  void begin(std::string title) { sheet_.sections.push_back({std::move(title), {}}); }
+  Line& add(Line line);
+  [[nodiscard]] std::optional<double> tag(const ModelSizes& model, const char* kind) const {
+    return sizes_.tag(model.role.name + kind);
+  }
+  /// Of all models on one rank, as ZeRO's stage divides them.
+  [[nodiscard]] States rank_states(std::int64_t stage, double ranks, double gradient_bytes) const;
+  [[nodiscard]] ParameterBytes bytes() const { return adam(sizes_.width); }
+
+  const JobSizes& sizes_;
+  const Degrees degrees_;
+  Sheet sheet_;
+};
+
+/// An integer in full.
+[[nodiscard]] std::string number(double value);
+
+}  // namespace neap::formulas
