@@ -122,6 +122,7 @@ void SheetBuilder::add_by_ranks() {
   const ModelSizes* trained = sizes_.trained();
   if (trained == nullptr) return;
   StatesByRanks& table = sheet_.by_ranks;
+  table.whole = degrees_.tensor == 1 && degrees_.pipeline == 1;
   for (std::int64_t ranks = 1; ranks <= 1024; ranks *= 2) table.ranks.push_back(ranks);
   const ParameterBytes b = bytes();
   const auto rows = [&](double gradient, const char* mark) {

@@ -65,12 +65,14 @@ const char* SheetBuilder::trained_letter() const {
 }
 
 std::string SheetBuilder::layer_formula(Recompute recompute, const Degrees& degrees) const {
-  const std::string sbh = sizes_.width > 2 ? "2 s b h" : "s b h";
-  if (recompute == Recompute::kFull) return "2 " + sbh;
+  const bool wide = sizes_.width > 2;
+  if (recompute == Recompute::kFull) return wide ? "4 s b h" : "2 s b h";
+  const std::string sbh = wide ? "2 s b h" : "s b h";
   const bool scores = recompute == Recompute::kNone;
-  if (degrees.tensor == 1 || degrees.sequence_parallel)
-    return sbh + (degrees.tensor > 1 ? " / t" : "") + (scores ? " (34 + 5 a s / h)" : " 34");
-  return sbh + (scores ? " (10 + 24 / t + 5 a s / (h t))" : " (10 + 24 / t)");
+  if (degrees.tensor > 1 && !degrees.sequence_parallel)
+    return sbh + (scores ? " (10 + 24 / t + 5 a s / (h t))" : " (10 + 24 / t)");
+  const std::string part = degrees.tensor > 1 ? " / t" : "";
+  return scores ? sbh + part + " (34 + 5 a s / h)" : (wide ? "68 s b h" : "34 s b h") + part;
 }
 
 std::string SheetBuilder::letters() const {

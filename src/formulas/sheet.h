@@ -49,6 +49,7 @@ struct StatesByRanks {
     std::string formula;  ///< "4 N + 12 N / d"
     std::vector<double> bytes;
   };
+  bool whole = true;  ///< N is all of the model: no tensor-parallel ranks or pipeline stages
   std::vector<std::int64_t> ranks;
   std::vector<Row> rows;
 };

@@ -114,8 +114,9 @@ std::string by_ranks_text(const StatesByRanks& table, Scale scale) {
     for (const double bytes : row.bytes) line.push_back(bytes_text(bytes, scale));
     lines.push_back(std::move(line));
   }
-  return "Model states of a rank by data-parallel ranks d (formulas; Neap runs ZeRO-0 alone)\n" +
-         columns(lines, right) + "\n";
+  return "Model states of a rank by data-parallel ranks d" +
+         std::string(table.whole ? " (Neap runs ZeRO-0 alone)" : ", N: a rank's part by t and p") +
+         "\n" + columns(lines, right) + "\n";
 }
 
 }  // namespace

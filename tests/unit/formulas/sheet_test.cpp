@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <tuple>
 
 namespace neap::formulas {
 namespace {
@@ -109,6 +110,33 @@ TEST(Sheet, DivisionsCompose) {
   // Two stages: half of the layers and the whole table, which this model's head shares.
   const CountedParameters& p = sizes.models.front().parameters;
   EXPECT_DOUBLE_EQ(value({.pipeline = 2}, "rank.weights"), 2 * (p.layers() / 2 + p.embedding));
+}
+
+// Formulas as they are printed, with the factor that belongs to the value.
+TEST(Sheet, FormulasAreOfTheActivationsType) {
+  for (const auto& [name, factor, none, selective, full] :
+       {std::tuple{"qwen15_sft.toml", 1, "s b h (34 + 5 a s / h)", "34 s b h", "2 s b h"},
+        std::tuple{"opt350_reward_host.toml", 2, "2 s b h (34 + 5 a s / h)", "68 s b h",
+                   "4 s b h"}}) {
+    const JobSizes sizes = sizes_of(name);
+    const ModelSizes& model = *sizes.trained();
+    const Sheet sheet = sheet_of(sizes);
+    const double sbh = model.batch.length * model.batch.sequences * model.letters.hidden;
+    const auto line = [&](const char* id) { return sheet.find(model.role.name + id); };
+    EXPECT_EQ(line(".layer_none")->formula, none);
+    EXPECT_EQ(line(".layer_selective")->formula, selective);
+    EXPECT_DOUBLE_EQ(line(".layer_selective")->value, 34 * factor * sbh);
+    EXPECT_EQ(line(".layer_full")->formula, full);
+    EXPECT_DOUBLE_EQ(line(".layer_full")->value, 2 * factor * sbh);
+  }
+}
+
+TEST(Sheet, TheTableByRanksSaysWhatNIs) {
+  const JobSizes sizes = sizes_of("qwen15_sft.toml");
+  EXPECT_NE(to_text(sheet_of(sizes), Scale::kGb).find("Neap runs ZeRO-0 alone"), std::string::npos);
+  const std::string divided = to_text(sheet_of(sizes, {.tensor = 2}), Scale::kGb);
+  EXPECT_EQ(divided.find("Neap runs ZeRO-0"), std::string::npos);
+  EXPECT_NE(divided.find("N: a rank's part by t and p"), std::string::npos);
 }
 
 TEST(Sheet, AdaptersAloneTrain) {
