@@ -60,16 +60,28 @@ std::string_view leaf(std::string_view path) {
   return path.substr(path.rfind('.') + 1);
 }
 
+constexpr const char* kListOfText = "list of text";
+
+bool is_text(const Json& item) {
+  return item.is_string();
+}
+
 // One item stands for a list of itself.
+template <class T>
+Status read_list(const Json& value, const std::string& type, bool (*accepts)(const Json&),
+                 std::vector<T>& out) {
+  const Json list = accepts(value) ? Json::array({value}) : value;
+  if (!list.is_array() || !std::all_of(list.begin(), list.end(), accepts))
+    return wrong_type("a " + type, value);
+  out = list.get<std::vector<T>>();
+  return {};
+}
+
 template <class T>
 ConfigTable::Key& bind_list_of(ConfigTable::Key& key, std::vector<T>* field,
                                bool (*accepts)(const Json&)) {
-  key.assign = [field, accepts, type = "a " + key.type](const Json& v) -> Status {
-    const Json list = accepts(v) ? Json::array({v}) : v;
-    if (!list.is_array() || !std::all_of(list.begin(), list.end(), accepts))
-      return wrong_type(type, v);
-    *field = list.get<std::vector<T>>();
-    return {};
+  key.assign = [field, accepts, type = key.type](const Json& v) {
+    return read_list(v, type, accepts, *field);
   };
   key.read = [field]() -> Json { return *field; };
   key.default_text = toml_text(key.read());
@@ -105,10 +117,12 @@ void collect(const toml::table& table, const std::string& prefix, std::vector<Le
 
 }  // namespace
 
-ConfigTable::Key& ConfigTable::add(std::string path, std::string type, std::string help) {
+ConfigTable::Key& ConfigTable::add(std::string path, const void* field, std::string type,
+                                   std::string help) {
   keys_.push_back({});
   Key& key = keys_.back();
   key.path = std::move(path);
+  key.field = field;
   key.type = std::move(type);
   key.help = std::move(help);
   key.conditions = sections_;
@@ -116,7 +130,7 @@ ConfigTable::Key& ConfigTable::add(std::string path, std::string type, std::stri
 }
 
 ConfigTable::Key& ConfigTable::bind(std::string path, bool* field, std::string help) {
-  Key& key = add(std::move(path), "boolean", std::move(help));
+  Key& key = add(std::move(path), field, "boolean", std::move(help));
   key.assign = [field](const Json& v) -> Status {
     if (!v.is_boolean()) return wrong_type("true or false", v);
     *field = v.get<bool>();
@@ -128,7 +142,7 @@ ConfigTable::Key& ConfigTable::bind(std::string path, bool* field, std::string h
 }
 
 ConfigTable::Key& ConfigTable::bind(std::string path, std::int64_t* field, std::string help) {
-  Key& key = add(std::move(path), "integer", std::move(help));
+  Key& key = add(std::move(path), field, "integer", std::move(help));
   key.assign = [field](const Json& v) -> Status {
     if (!v.is_number_integer()) return wrong_type("an integer", v);
     *field = v.get<std::int64_t>();
@@ -140,7 +154,7 @@ ConfigTable::Key& ConfigTable::bind(std::string path, std::int64_t* field, std::
 }
 
 ConfigTable::Key& ConfigTable::bind(std::string path, double* field, std::string help) {
-  Key& key = add(std::move(path), "number", std::move(help));
+  Key& key = add(std::move(path), field, "number", std::move(help));
   key.assign = [field](const Json& v) -> Status {
     if (!v.is_number()) return wrong_type("a number", v);
     *field = v.get<double>();
@@ -152,7 +166,7 @@ ConfigTable::Key& ConfigTable::bind(std::string path, double* field, std::string
 }
 
 ConfigTable::Key& ConfigTable::bind(std::string path, std::string* field, std::string help) {
-  Key& key = add(std::move(path), "text", std::move(help));
+  Key& key = add(std::move(path), field, "text", std::move(help));
   key.assign = [field](const Json& v) -> Status {
     if (!v.is_string()) return wrong_type("text in quotes", v);
     *field = v.get<std::string>();
@@ -164,7 +178,7 @@ ConfigTable::Key& ConfigTable::bind(std::string path, std::string* field, std::s
 }
 
 ConfigTable::Key& ConfigTable::bind(std::string path, Bytes* field, std::string help) {
-  Key& key = add(std::move(path), "size", std::move(help));
+  Key& key = add(std::move(path), field, "size", std::move(help));
   key.assign = [field](const Json& v) -> Status {
     if (v.is_number()) {
       return {ErrorCode::kInvalidArgument, "takes a size with its unit in quotes, as \"" +
@@ -182,20 +196,19 @@ ConfigTable::Key& ConfigTable::bind(std::string path, Bytes* field, std::string 
 
 ConfigTable::Key& ConfigTable::bind(std::string path, std::vector<std::string>* field,
                                     std::string help) {
-  return bind_list_of(add(std::move(path), "list of text", std::move(help)), field,
-                      [](const Json& item) { return item.is_string(); });
+  return bind_list_of(add(std::move(path), field, kListOfText, std::move(help)), field, is_text);
 }
 
 ConfigTable::Key& ConfigTable::bind(std::string path, std::vector<double>* field,
                                     std::string help) {
-  return bind_list_of(add(std::move(path), "list of numbers", std::move(help)), field,
+  return bind_list_of(add(std::move(path), field, "list of numbers", std::move(help)), field,
                       [](const Json& item) { return item.is_number(); });
 }
 
-ConfigTable::Key& ConfigTable::bind(std::string path,
+ConfigTable::Key& ConfigTable::bind(std::string path, const void* field,
                                     std::function<Status(const std::string&)> assign,
                                     std::function<std::string()> read, std::string help) {
-  Key& key = add(std::move(path), "text", std::move(help));
+  Key& key = add(std::move(path), field, "text", std::move(help));
   key.assign = [assign = std::move(assign)](const Json& v) -> Status {
     if (!v.is_string()) return wrong_type("text in quotes", v);
     return assign(v.get<std::string>());
@@ -203,6 +216,27 @@ ConfigTable::Key& ConfigTable::bind(std::string path,
   key.read = [read = std::move(read)]() -> Json { return read(); };
   key.default_text = toml_text(key.read());
   return key;
+}
+
+ConfigTable::Key& ConfigTable::bind(std::string path, const void* field,
+                                    std::function<Status(const std::vector<std::string>&)> assign,
+                                    std::function<std::vector<std::string>()> read,
+                                    std::string help) {
+  Key& key = add(std::move(path), field, kListOfText, std::move(help));
+  key.assign = [assign = std::move(assign)](const Json& v) -> Status {
+    std::vector<std::string> texts;
+    NEAP_TRY(read_list(v, kListOfText, is_text, texts));
+    return assign(texts);
+  };
+  key.read = [read = std::move(read)]() -> Json { return read(); };
+  key.default_text = toml_text(key.read());
+  return key;
+}
+
+const ConfigTable::Key* ConfigTable::find_bound(const void* field) const {
+  const auto it =
+      std::find_if(keys_.begin(), keys_.end(), [&](const Key& k) { return k.field == field; });
+  return it == keys_.end() ? nullptr : &*it;
 }
 
 const ConfigTable::Key* ConfigTable::find(std::string_view path) const {

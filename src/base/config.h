@@ -55,7 +55,8 @@ class ConfigTable {
     /// By file or override. An empty value, where the default is an empty text or list, takes back
     /// what was set before.
     bool is_set = false;
-    std::string origin;  ///< "ppo.toml:12" or "command line", also of an empty value
+    std::string origin;           ///< "ppo.toml:12" or "command line", also of an empty value
+    const void* field = nullptr;  ///< that it is bound to
     std::vector<ConfigCondition> conditions;  ///< the key is read where all of them hold
     struct Default {
       std::string where;  ///< "sft", for people
@@ -114,9 +115,13 @@ class ConfigTable {
   Key& bind(std::string path, Bytes* field, std::string help);
   Key& bind(std::string path, std::vector<std::string>* field, std::string help);
   Key& bind(std::string path, std::vector<double>* field, std::string help);
-  /// A text that `assign` reads and `read` gives back, as names of an enum.
-  Key& bind(std::string path, std::function<Status(const std::string&)> assign,
+  /// A text that `assign` puts into the field and `read` gives back, as names of an enum.
+  Key& bind(std::string path, const void* field, std::function<Status(const std::string&)> assign,
             std::function<std::string()> read, std::string help);
+  /// A list of such texts.
+  Key& bind(std::string path, const void* field,
+            std::function<Status(const std::vector<std::string>&)> assign,
+            std::function<std::vector<std::string>()> read, std::string help);
   /// A list of tables, `[[path]]` each; `bind_item` binds the keys of one. `items` outlives the
   /// table. On the command line `path.0.key=value` sets a key of the first, and the number after
   /// the last adds one.
@@ -162,6 +167,8 @@ class ConfigTable {
 
   [[nodiscard]] const std::vector<Key>& keys() const { return keys_; }
   [[nodiscard]] const Key* find(std::string_view path) const;
+  /// The key that is bound to `field`; null: none is.
+  [[nodiscard]] const Key* find_bound(const void* field) const;
   /// Effective values by path: keys, then lists.
   [[nodiscard]] std::vector<std::pair<std::string, Json>> values() const;
   /// The same, nested by dots.
@@ -185,7 +192,7 @@ class ConfigTable {
     std::vector<ConfigTable> reference;    ///< one: the keys with their defaults
     std::shared_ptr<void> reference_item;  ///< what its keys are bound to
   };
-  Key& add(std::string path, std::string type, std::string help);
+  Key& add(std::string path, const void* field, std::string type, std::string help);
   void add_list(List list);
   Status set(std::string_view path, const Json& value, const std::string& origin);
   /// `rest` is "" (the whole list), "0" (a table) or "0.key".

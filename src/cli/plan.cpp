@@ -98,10 +98,10 @@ class PlanCommand final : public Command {
       out["plans"].push_back(plan::summary_json(plans[i]));
       text += format("  {}. {}\n", i + 1, plan::sentence_of(plans[i]));
     }
-    if (plans.front().overrides.empty())
+    if (plans.front().changes.empty())
       text += format("The job fits into {} as it is.\n", chosen.target.capacity);
-    for (const std::string& effect : plan::effects_of(plans.front()))
-      text += "  - " + effect + "\n";
+    for (const std::string_view effect : plan::effects_of(plans.front()))
+      text += format("  - {}\n", effect);
     return show(plans.front(), chosen, out, text);
   }
 

@@ -79,10 +79,12 @@ std::string gradient_reason(const ModelSizes& model) {
 std::string optimizer_reason(const ModelSizes& model) {
   const spec::OptimizerConfig& config = model.role.optimizer;
   if (config.kind != "adamw") return format("the optimizer is {}, K is Adam's", config.kind);
-  return joined({config.state_dtype == "float32" ? "" : format("moments in {}", config.state_dtype),
-                 config.master_dtype == "float32" || model.batch.width >= 4
+  return joined({config.state_dtype == spec::Dtype::kFloat32
                      ? ""
-                     : format("no float32 copy: masters in {}", config.master_dtype)});
+                     : format("moments in {}", to_string(config.state_dtype)),
+                 config.master_dtype == spec::Dtype::kFloat32 || model.batch.width >= 4
+                     ? ""
+                     : format("no float32 copy: masters in {}", to_string(config.master_dtype))});
 }
 
 std::string activation_reason(const ModelSizes& model, Recompute recompute) {

@@ -53,7 +53,7 @@ double kept_bytes(const plan::ModelRole& role, const spec::Checkpointing& checkp
   return allocated(true) - allocated(false);
 }
 
-CountedActivations count_activations(const ModelSizes& model, const plan::MemoryPlan& plan,
+CountedActivations count_activations(const ModelSizes& model, const spec::Checkpointing& planned,
                                      spec::Dtype dtype, const step::KernelProfile& profile) {
   plan::ModelRole first = model.role;
   first.shape.num_hidden_layers = 1;
@@ -62,7 +62,7 @@ CountedActivations count_activations(const ModelSizes& model, const plan::Memory
   };
   return {of_one(spec::CheckpointMode::kNone), of_one(spec::CheckpointMode::kSelective),
           of_one(spec::CheckpointMode::kFull),
-          kept_bytes(model.role, plan.checkpointing(model.role.name), model.batch, dtype, profile)};
+          kept_bytes(model.role, planned, model.batch, dtype, profile)};
 }
 
 Recompute recompute_of(spec::CheckpointMode mode) {
@@ -167,8 +167,8 @@ Result<JobSizes> read_sizes(const spec::Job& job, plan::Target target) {
     ModelSizes model = sizes_of(models.at(source.id));
     if (const spec::Phase* phase = training_phase(recipe, source.id)) {
       add_training(model, job, *phase, dtype);
-      model.activations =
-          count_activations(model, sizes.plan, dtype, plan::kernel_profile(job, target));
+      model.activations = count_activations(model, *sizes.plan.checkpointing(source.id), dtype,
+                                            plan::kernel_profile(job, target));
     }
     sizes.models.push_back(std::move(model));
   }

@@ -31,15 +31,16 @@ std::vector<Suggestion> find_knobs(const spec::Job& job, const Target& target) {
     Suggestion best;
     best.min_capacity = now;
     // As far as it helps; of a change in the training only the first step.
-    std::vector<std::string> last;
+    std::vector<spec::JobChange> last;
     for (int level = 1; level == 1 || tunable.keeps_training; ++level) {
-      spec::Job changed = job;
       Suggestion suggestion;
       suggestion.keeps_training = tunable.keeps_training;
       suggestion.effect = tunable.effect;
-      if (!tunable.turn(changed, suggestion.overrides, level) || suggestion.overrides == last)
-        break;
-      last = suggestion.overrides;
+      suggestion.changes = tunable.changes(job, level);
+      if (suggestion.changes.empty() || suggestion.changes == last) break;
+      last = suggestion.changes;
+      spec::Job changed = job;
+      spec::apply(suggestion.changes, changed);
       if (!least_of(changed, target, suggestion.min_capacity)) break;
       if (suggestion.min_capacity < best.min_capacity) best = suggestion;
     }
@@ -89,7 +90,7 @@ Result<std::vector<MemoryPlan>> ranked_plans(PlanSearch& search, Bytes capacity)
 // Jobs of other trainings, the least change first.
 struct OtherTraining {
   spec::Job job;
-  std::vector<std::string> overrides;
+  std::vector<spec::JobChange> changes;
   int penalty = 0;
 };
 std::vector<OtherTraining> trainings_beside(const spec::Job& job) {
@@ -99,8 +100,11 @@ std::vector<OtherTraining> trainings_beside(const spec::Job& job) {
     for (int level = 1; level <= kOtherLevels; ++level) {
       for (std::size_t i = 0; i < before; ++i) {
         OtherTraining other = all[i];
-        if (!tunable.turn(other.job, other.overrides, level) || !other.job.validate().ok())
-          continue;
+        const std::vector<spec::JobChange> more = tunable.changes(other.job, level);
+        if (more.empty()) continue;
+        spec::apply(more, other.job);
+        if (!other.job.validate().ok()) continue;
+        other.changes.insert(other.changes.end(), more.begin(), more.end());
         other.penalty += level * tunable.weight;
         all.push_back(std::move(other));
       }
@@ -120,10 +124,10 @@ std::string knobs_text(const spec::Job& job, const Target& target) {
   if (found.empty()) return "";
   std::string text = "What lowers it, each alone:";
   for (std::size_t i = 0; i < std::min(found.size(), kMostSuggestions); ++i) {
-    std::string overrides;
-    for (const std::string& o : found[i].overrides)
-      overrides += (overrides.empty() ? "" : " ") + quoted(o);
-    text += format("\n  {}: {} {} ({})", overrides,
+    std::string changes;
+    for (const std::string& assignment : spec::assignments(found[i].changes))
+      changes += (changes.empty() ? "" : " ") + quoted(assignment);
+    text += format("\n  {}: {} {} ({})", changes,
                    found[i].min_capacity <= target.capacity ? "fits in" : "needs",
                    capacity_text(found[i].min_capacity), found[i].effect);
   }
@@ -145,7 +149,7 @@ Result<std::vector<MemoryPlan>> find_fit(const spec::Job& job, const Target& tar
     Result<std::vector<MemoryPlan>> found = ranked_plans(*search, target.capacity);
     if (!found.ok()) continue;
     for (MemoryPlan& plan : *found)
-      plan.overrides.insert(plan.overrides.begin(), other.overrides.begin(), other.overrides.end());
+      plan.changes.insert(plan.changes.begin(), other.changes.begin(), other.changes.end());
     return found;
   }
   return Status(ErrorCode::kDoesNotFit,
@@ -154,10 +158,10 @@ Result<std::vector<MemoryPlan>> find_fit(const spec::Job& job, const Target& tar
                        target.capacity, capacity_text(smallest)));
 }
 
-std::vector<std::string> effects_of(const MemoryPlan& plan) {
-  std::vector<std::string> effects;
-  for (const std::string& assignment : plan.overrides) {
-    const std::string_view effect = effect_of(assignment);
+std::vector<std::string_view> effects_of(const MemoryPlan& plan) {
+  std::vector<std::string_view> effects;
+  for (const spec::JobChange& change : plan.changes) {
+    const std::string_view effect = effect_of(change);
     if (!effect.empty() && std::find(effects.begin(), effects.end(), effect) == effects.end())
       effects.emplace_back(effect);
   }

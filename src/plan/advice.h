@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plan/memory_plan.h"
@@ -11,10 +12,10 @@
 namespace neap::plan {
 
 struct Suggestion {
-  bool keeps_training = true;          ///< the result is the same but for rounding
-  std::vector<std::string> overrides;  ///< "critic.ppo_micro_batch_size_per_gpu=4"
-  std::string effect;                  ///< what it costs, for people
-  Bytes min_capacity;                  ///< with it
+  bool keeps_training = true;  ///< the result is the same but for rounding
+  std::vector<spec::JobChange> changes;
+  std::string_view effect;  ///< what it costs, for people
+  Bytes min_capacity;       ///< with it
 };
 /// Single changes that lower the least capacity: first those that make the job fit `target.capacity`,
 /// of them first those that keep the training, and the ones that lower it most.
@@ -23,12 +24,12 @@ struct Suggestion {
 [[nodiscard]] std::string knobs_text(const spec::Job& job, const Target& target);
 
 /// Up to three plans that fit `target.capacity`, fastest first: each takes at least 10 % less memory
-/// than the one before, or the least there is. Their `overrides` make the job fit; those that keep
+/// than the one before, or the least there is. Their `changes` make the job fit; those that keep
 /// the training are looked for first, then adapters and shorter responses. kDoesNotFit when nothing
 /// helps.
 [[nodiscard]] Result<std::vector<MemoryPlan>> find_fit(const spec::Job& job, const Target& target);
-/// What the overrides of a plan cost, a line each.
-[[nodiscard]] std::vector<std::string> effects_of(const MemoryPlan& plan);
+/// What the changes of a plan cost, a line each.
+[[nodiscard]] std::vector<std::string_view> effects_of(const MemoryPlan& plan);
 
 /// Alternatives to a plan: what more memory would buy, and what less would cost.
 struct Outlook {

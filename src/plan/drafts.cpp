@@ -58,9 +58,9 @@ Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes) {
   plan.tags = build_tags(job_, recipe, models_, target_);
   for (const spec::ModelId id : trained_) {
     const ModelRole& role = models_.at(id);
-    plan.activations.push_back({role.name, role.checkpoint_mode, role.checkpointing});
+    plan.activations.push_back({id, role.checkpoint_mode, role.checkpointing});
     plan.updated.push_back(
-        {role.name, modes.of(id), optimizer_of(role, compute_dtype(job_, target_)).states});
+        {id, modes.of(id), optimizer_of(role, compute_dtype(job_, target_)).states});
   }
   for (const spec::Phase& phase : recipe.phases) {
     NEAP_TRY_ASSIGN(PhasePlan planned, predict(phase, kAsConfigured, Accuracy::kExact));
@@ -166,12 +166,13 @@ std::vector<spec::ModelId> Drafts::streamable() const {
 // A retention of a rung takes the place of the configured one while its phase is counted.
 Result<PhasePlan> Drafts::predict(const spec::Phase& phase, std::int64_t rung, Accuracy accuracy) {
   ModelRole& role = *models_.slot(phase.model);
-  const Predictions::Key key{phase.id,
-                             spec::batching_of(job_, phase),
-                             reads_states(phase) ? role.optimizer.state_dtype : std::string(),
-                             rung,
-                             accuracy,
-                             phase.streams_weights()};
+  const Predictions::Key key{
+      phase.id,
+      spec::batching_of(job_, phase),
+      reads_states(phase) ? std::optional(role.optimizer.state_dtype) : std::nullopt,
+      rung,
+      accuracy,
+      phase.streams_weights()};
   const auto known = predictions_.phases.find(key);
   if (known != predictions_.phases.end()) return known->second;
   if (accuracy == Accuracy::kQuick && phase.part == spec::TrainPart::kAll)

@@ -11,7 +11,7 @@
 
 #include <cstdint>
 #include <map>
-#include <string>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -27,7 +27,8 @@ namespace neap::plan {
 struct Predictions {
   /// Phase, its micro-batches, optimizer states, rung (-1: the retention as configured), whether its
   /// weights are streamed.
-  using Key = std::tuple<spec::PhaseId, spec::Batching, std::string, std::int64_t, Accuracy, bool>;
+  using Key = std::tuple<spec::PhaseId, spec::Batching, std::optional<spec::Dtype>, std::int64_t,
+                         Accuracy, bool>;
   std::map<Key, PhasePlan> phases;
   std::map<std::pair<spec::ModelId, spec::Batching>, CheckpointLadder> ladders;
 };

@@ -9,11 +9,10 @@ Bytes TagPlan::hosted_bytes() const {
   for (const PartPlan& block : hosted) sum += block.bytes;
   return hosted_table ? sum + hosted_table->bytes : sum;
 }
-const spec::Checkpointing& MemoryPlan::checkpointing(std::string_view model) const {
-  static const spec::Checkpointing kNothing;
+const spec::Checkpointing* MemoryPlan::checkpointing(spec::ModelId model) const {
   const auto found = std::find_if(activations.begin(), activations.end(),
                                   [&](const ActivationPlan& a) { return a.model == model; });
-  return found == activations.end() ? kNothing : found->checkpointing;
+  return found == activations.end() ? nullptr : &found->checkpointing;
 }
 
 std::vector<std::pair<spec::SavedTensor, std::size_t>> ActivationPlan::recomputed() const {

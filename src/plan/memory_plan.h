@@ -16,6 +16,7 @@
 #include "base/json.h"
 #include "spec/checkpointing.h"
 #include "spec/job.h"
+#include "spec/job_change.h"
 #include "spec/recipe.h"
 #include "step/counting_ops.h"
 
@@ -127,7 +128,7 @@ struct Link {
 
 /// What the blocks of a trained model keep for their backward.
 struct ActivationPlan {
-  std::string model;                                        ///< "actor", "critic", "reward"
+  spec::ModelId model = spec::ModelId::kActor;
   spec::CheckpointMode mode = spec::CheckpointMode::kNone;  ///< as configured
   spec::Checkpointing checkpointing;
   /// Tensors that are computed again, and in how many blocks.
@@ -136,7 +137,7 @@ struct ActivationPlan {
 
 /// How a trained model is updated.
 struct UpdatePlan {
-  std::string model;
+  spec::ModelId model = spec::ModelId::kActor;
   spec::UpdateMode mode = spec::UpdateMode::kJoined;
   spec::Dtype states = spec::Dtype::kFloat32;  ///< of the optimizer's moments
 };
@@ -169,8 +170,8 @@ struct MemoryPlan {
   std::vector<TagPlan> tags;
   std::vector<ActivationPlan> activations;  ///< one a trained model
   std::vector<UpdatePlan> updated;          ///< one a trained model
-  /// What the plan chose of the job's keys, "key.path=value": apply them to the job before it runs.
-  std::vector<std::string> overrides;
+  /// What the plan chose of the job's keys: apply them to the job before it runs.
+  std::vector<spec::JobChange> changes;
   std::vector<PhaseSchedule> schedule;  ///< one a phase; the steady cycle
   Bytes all_resident;                   ///< every tag of a step at once + the largest transient
   Bytes peak;                           ///< largest phase peak of the schedule
@@ -191,8 +192,8 @@ struct MemoryPlan {
   /// The capacity that it suffices to have: the largest peak with its phase's headroom.
   [[nodiscard]] Bytes needs() const;
   [[nodiscard]] bool fits() const { return capacity.is_zero() || peak <= capacity; }
-  /// Of a trained model by its name.
-  [[nodiscard]] const spec::Checkpointing& checkpointing(std::string_view model) const;
+  /// Null: the model is not trained.
+  [[nodiscard]] const spec::Checkpointing* checkpointing(spec::ModelId model) const;
   [[nodiscard]] Json to_json() const;  ///< schema 1; docs/plan-json.md
   [[nodiscard]] std::string to_text() const;
 };

@@ -84,7 +84,7 @@ Json json_of(const ActivationPlan& activations) {
   Json blocks = Json::object();
   for (const auto& [tensor, count] : activations.recomputed())
     blocks[std::string(to_string(tensor))] = count;
-  return {{"model", activations.model},
+  return {{"model", to_string(activations.model)},
           {"activation_checkpointing", to_string(activations.mode)},
           {"recomputed", std::move(blocks)}};
 }
@@ -93,9 +93,10 @@ Json json_of(const ActivationPlan& activations) {
 
 Json summary_json(const MemoryPlan& plan) {
   Json updates = Json::object();
-  for (const UpdatePlan& update : plan.updated) updates[update.model] = to_string(update.mode);
+  for (const UpdatePlan& update : plan.updated)
+    updates[std::string(to_string(update.model))] = to_string(update.mode);
   Json streamed = Json::array();
-  for (const std::string& model : streamed_models(plan)) streamed.push_back(model);
+  for (const spec::ModelId model : streamed_models(plan)) streamed.push_back(to_string(model));
   return {{"seconds", plan.seconds()},
           {"copy_seconds", plan.copy_seconds},
           {"move_seconds", plan.move_seconds},
@@ -105,7 +106,7 @@ Json summary_json(const MemoryPlan& plan) {
           {"host_bytes", plan.host_bytes.count()},
           {"updates", std::move(updates)},
           {"streamed_weights", std::move(streamed)},
-          {"overrides", plan.overrides}};
+          {"overrides", spec::assignments(plan.changes)}};
 }
 
 Json MemoryPlan::to_json() const {

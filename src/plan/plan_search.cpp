@@ -18,20 +18,19 @@ constexpr double kFasterStep = 0.04;    // accuracy of the memory that a faster 
 // Sums of the same seconds in another order.
 constexpr double kSame = 1e-9;
 
-bool is_faster(double seconds, double limit) {
-  return seconds < limit * (1 - kSame);
+namespace fields = spec::job_fields;
+
+bool valid_with(spec::Job job, const std::vector<spec::JobChange>& changes) {
+  spec::apply(changes, job);
+  return job.validate().ok();
 }
 
-std::string path_of(spec::ModelId model) {
-  return model == spec::ModelId::kCritic ? "critic" : "actor_rollout_ref";
+void add(std::vector<spec::JobChange>& changes, const std::vector<spec::JobChange>& more) {
+  changes.insert(changes.end(), more.begin(), more.end());
 }
-// Where a trained model's keys are: the critic's, else the actor's, in reward training too.
-template <class Job>
-auto& model_of(Job& job, spec::ModelId model) {
-  return model == spec::ModelId::kCritic ? job.critic.model : job.actor_model;
-}
-std::string optimizer_path(spec::ModelId model) {
-  return path_of(model) + (model == spec::ModelId::kCritic ? ".optim" : ".actor.optim");
+
+bool is_faster(double seconds, double limit) {
+  return seconds < limit * (1 - kSame);
 }
 
 Bytes share_of(Bytes bytes, double share) {
@@ -42,7 +41,6 @@ Bytes share_of(Bytes bytes, double share) {
 
 Result<PlanSearch> PlanSearch::make(const spec::Job& job, const Target& target, Scope scope) {
   PlanSearch search(job, target);
-  search.configured_ = job;
   if (scope == Scope::kWide) {
     search.open_settings();
     search.micro_batches_ = {training_micro_batches(), inference_micro_batches(),
@@ -53,9 +51,8 @@ Result<PlanSearch> PlanSearch::make(const spec::Job& job, const Target& target, 
   for (const Tunable& tunable : search.micro_batches_) {
     int level = 0;
     for (;; ++level) {
-      spec::Job probe = job;
-      std::vector<std::string> unused;
-      if (!tunable.turn(probe, unused, level + 1) || !probe.validate().ok()) break;
+      const std::vector<spec::JobChange> smaller = tunable.changes(job, level + 1);
+      if (smaller.empty() || !valid_with(job, smaller)) break;
     }
     search.deepest_.push_back(level);
   }
@@ -66,24 +63,24 @@ Result<PlanSearch> PlanSearch::make(const spec::Job& job, const Target& target, 
 
 // What --fit leaves to the plan, whatever the file says.
 void PlanSearch::open_settings() {
-  const auto open = [&](bool is_open, const std::string& assignment) {
-    if (!is_open) opened_.push_back(assignment);
-  };
-  open(job_.memory.residency == "auto", "memory.residency=auto");
-  open(job_.memory.update.automatic, "memory.update=auto");
-  job_.memory.residency = "auto";
-  job_.memory.update = {};
-  if (!job_.memory.allows(spec::Measure::kRecompute)) return;
-  for (const spec::ModelId id : spec::describe(job_).trained()) {
-    spec::ModelConfig& model = model_of(job_, id);
-    if (model.checkpoint_mode() == spec::CheckpointMode::kAuto) continue;
-    const std::string path = path_of(id) + ".model.";
-    if (model.enable_gradient_checkpointing)
-      opened_.push_back(path + "enable_gradient_checkpointing=false");
-    opened_.push_back(path + "activation_checkpointing=auto");
-    model.enable_gradient_checkpointing = false;
-    model.activation_checkpointing = to_string(spec::CheckpointMode::kAuto);
+  if (job_.memory.residency != "auto") opened_.residency = {{fields::kResidency, "auto"}};
+  if (!job_.memory.update.automatic) opened_.update = {{fields::kUpdate, spec::UpdateChoice()}};
+  for (const spec::ModelId id : trained_) {
+    std::vector<spec::JobChange>& changes = opened_.retention.emplace_back();
+    const spec::CheckpointMode mode = configured_mode(id);
+    if (!job_.memory.allows(spec::Measure::kRecompute) || mode == spec::CheckpointMode::kAuto)
+      continue;
+    const spec::JobField<bool> other_key = fields::gradient_checkpointing(id);
+    if (other_key.of(job_)) changes.emplace_back(other_key, false);
+    changes.emplace_back(fields::activation_checkpointing(id), spec::CheckpointMode::kAuto);
   }
+  spec::apply(opened_.residency, job_);
+  spec::apply(opened_.update, job_);
+  for (const std::vector<spec::JobChange>& changes : opened_.retention) spec::apply(changes, job_);
+}
+
+spec::CheckpointMode PlanSearch::configured_mode(spec::ModelId trained) const {
+  return spec::describe(configured_).find(trained)->trained->checkpoint_mode();
 }
 
 // As configured, and narrower wherever they can be.
@@ -91,11 +88,11 @@ void PlanSearch::add_states() {
   states_.emplace_back();
   if (!job_.memory.allows(spec::Measure::kBf16States)) return;
   States narrow;
-  for (const spec::ModelId id : spec::describe(job_).trained()) {
-    const std::string change = optimizer_path(id) + ".state_dtype=bfloat16";
-    spec::Job probe = job_;
-    if (models_.at(id).optimizer.state_dtype == "bfloat16" || !probe.apply({change}).ok()) continue;
-    narrow.overrides.push_back(change);
+  for (const spec::ModelId id : trained_) {
+    const spec::JobField<spec::Dtype> dtype = fields::state_dtype(id);
+    const spec::JobChange change(dtype, spec::Dtype::kBfloat16);
+    if (dtype.of(job_) != spec::Dtype::kBfloat16 && valid_with(job_, {change}))
+      narrow.changes.push_back(change);
   }
   if (!narrow.exact()) states_.push_back(std::move(narrow));
 }
@@ -108,12 +105,11 @@ Result<PlanSearch::Variant*> PlanSearch::variant(std::size_t states, const Level
   if (!is_new) return made.drafts ? &made : none;
   made.job = job_;
   for (std::size_t g = 0; g < levels.size(); ++g) {
-    if (levels[g] > 0) (void)micro_batches_[g].turn(made.job, made.overrides, levels[g]);
+    if (levels[g] > 0) add(made.changes, micro_batches_[g].changes(job_, levels[g]));
   }
-  if (!states_[states].exact()) NEAP_TRY(made.job.apply(states_[states].overrides));
-  if (!made.overrides.empty() && !made.job.validate().ok()) return none;
-  const std::vector<std::string>& narrow = states_[states].overrides;
-  made.overrides.insert(made.overrides.end(), narrow.begin(), narrow.end());
+  add(made.changes, states_[states].changes);
+  spec::apply(made.changes, made.job);
+  if (!made.changes.empty() && !made.job.validate().ok()) return none;
   JobModels models = models_;
   for (const spec::ModelSource& source : spec::describe(made.job).models) {
     if (source.trained != nullptr) models.slot(source.id)->optimizer = *source.optimizer;
@@ -154,7 +150,7 @@ Result<std::optional<MemoryPlan>> PlanSearch::fastest_of(Variant& variant, Bytes
     limit = plan.seconds();
     best = std::move(plan);
   }
-  if (best) best->overrides = variant.overrides;
+  if (best) best->changes = variant.changes;
   return best;
 }
 
@@ -251,36 +247,29 @@ Result<std::optional<MemoryPlan>> PlanSearch::fastest_within(Bytes capacity, dou
     limit = std::min(limit, found->seconds() / kInexactGain);
     best = std::move(found);
   }
-  if (best) tidy(*best);
+  if (best) add_opened(*best);
   return best;
 }
 
-// Overrides of what was left to the plan, without those where it chose what is configured.
-void PlanSearch::tidy(MemoryPlan& plan) const {
-  std::vector<std::string> needed;
-  for (const std::string& assignment : opened_) {
-    bool same = false;
-    if (assignment == "memory.update=auto") {
-      same = std::all_of(plan.updated.begin(), plan.updated.end(), [&](const UpdatePlan& u) {
-        return u.mode == configured_.memory.update.mode;
-      });
-    }
-    if (!same) needed.push_back(assignment);
-  }
-  // One a trained model, in the same order.
-  const std::vector<spec::ModelId> trained = spec::describe(job_).trained();
-  for (std::size_t i = 0; i < trained.size(); ++i) {
+// Adds what was left to the plan, but for settings where it chose what is configured.
+void PlanSearch::add_opened(MemoryPlan& plan) const {
+  std::vector<spec::JobChange> all = opened_.residency;
+  const bool same = std::all_of(plan.updated.begin(), plan.updated.end(), [&](const UpdatePlan& u) {
+    return u.mode == configured_.memory.update.mode;
+  });
+  if (!same) add(all, opened_.update);
+  for (std::size_t i = 0; i < opened_.retention.size(); ++i) {
+    if (opened_.retention[i].empty()) continue;
     ActivationPlan& a = plan.activations[i];
-    const auto opens = [&](const std::string& assignment) {
-      return assignment.rfind(path_of(trained[i]) + ".model.", 0) == 0;
-    };
-    if (std::none_of(needed.begin(), needed.end(), opens)) continue;
-    const spec::CheckpointMode mode = model_of(configured_, trained[i]).checkpoint_mode();
-    if (a.checkpointing != spec::checkpointing(mode, models_.at(trained[i]).shape)) continue;
-    a.mode = mode;
-    needed.erase(std::remove_if(needed.begin(), needed.end(), opens), needed.end());
+    const spec::CheckpointMode mode = configured_mode(trained_[i]);
+    if (a.checkpointing == spec::checkpointing(mode, models_.at(trained_[i]).shape)) {
+      a.mode = mode;
+    } else {
+      add(all, opened_.retention[i]);
+    }
   }
-  plan.overrides.insert(plan.overrides.begin(), needed.begin(), needed.end());
+  add(all, plan.changes);
+  plan.changes = std::move(all);
 }
 
 // Of the drafts that a search tries before it gives up, the one of the least capacity that `of` gives:

@@ -34,7 +34,7 @@ class PlanSearch {
                                                Scope scope);
 
   /// Zero: an unlimited capacity. kDoesNotFit with the least capacity when nothing fits. The plan's
-  /// `overrides` are the changes of the job that it is for.
+  /// `changes` are those of the job that it is for.
   [[nodiscard]] Result<MemoryPlan> fastest(Bytes capacity);
   /// The least capacity for which fastest() finds a plan.
   [[nodiscard]] Result<Bytes> least_capacity();
@@ -50,7 +50,7 @@ class PlanSearch {
   using Levels = std::vector<int>;  // of micro-batches_, one each
   struct Variant {
     spec::Job job;
-    std::vector<std::string> overrides;
+    std::vector<spec::JobChange> changes;
     std::unique_ptr<Drafts> drafts;
     struct Draft {
       MemoryPlan plan;
@@ -61,10 +61,11 @@ class PlanSearch {
   };
   // Optimizer states of all trained models.
   struct States {
-    std::vector<std::string> overrides;
-    bool exact() const { return overrides.empty(); }
+    std::vector<spec::JobChange> changes;
+    bool exact() const { return changes.empty(); }
   };
-  PlanSearch(const spec::Job& job, const Target& target) : job_(job), target_(target) {}
+  PlanSearch(const spec::Job& job, const Target& target)
+      : configured_(job), job_(job), target_(target), trained_(spec::describe(job).trained()) {}
   void open_settings();
   void add_states();
   Result<Variant*> variant(std::size_t states, const Levels& levels);
@@ -76,7 +77,8 @@ class PlanSearch {
                                                bool streamed);
   Result<std::optional<MemoryPlan>> fastest_of(Variant& variant, Bytes capacity, double limit,
                                                bool streamed);
-  void tidy(MemoryPlan& plan) const;
+  void add_opened(MemoryPlan& plan) const;
+  [[nodiscard]] spec::CheckpointMode configured_mode(spec::ModelId trained) const;
   Status refusal_of(Bytes capacity);
   /// Of the next smaller plan.
   Result<Bytes> smaller_capacity(const MemoryPlan& plan);
@@ -93,10 +95,16 @@ class PlanSearch {
   Result<Bytes> resident_capacity(std::size_t states);
   [[nodiscard]] std::vector<Levels> together() const;
 
-  spec::Job job_;
-  const Target& target_;
-  std::vector<std::string> opened_;  // overrides that leave more to the plan than the job does
+  // Settings of the job that bind the plan and are left to it.
+  struct Opened {
+    std::vector<spec::JobChange> residency, update;
+    std::vector<std::vector<spec::JobChange>> retention;  // of each trained model
+  };
   spec::Job configured_;
+  spec::Job job_;  // with what is opened
+  const Target& target_;
+  std::vector<spec::ModelId> trained_;
+  Opened opened_;
   JobModels models_;
   std::vector<Tunable> micro_batches_;
   Levels deepest_;

@@ -176,9 +176,9 @@ std::string activations_text(const MemoryPlan& plan) {
     std::string tensors;
     for (const auto& [tensor, blocks] : a.recomputed())
       tensors += format("{}{} in {}", tensors.empty() ? "" : ", ", to_string(tensor), blocks);
-    out += tensors.empty() ? format("{} keeps every activation\n", a.model)
-                           : format("{} computes activations again, of {} blocks: {}\n", a.model,
-                                    a.checkpointing.blocks.size(), tensors);
+    out += tensors.empty() ? format("{} keeps every activation\n", to_string(a.model))
+                           : format("{} computes activations again, of {} blocks: {}\n",
+                                    to_string(a.model), a.checkpointing.blocks.size(), tensors);
   }
   if (out.empty()) return out;
   return "\n" + out +
@@ -188,11 +188,11 @@ std::string activations_text(const MemoryPlan& plan) {
 
 }  // namespace
 
-std::vector<std::string> streamed_models(const MemoryPlan& plan) {
-  std::vector<std::string> out;
+std::vector<spec::ModelId> streamed_models(const MemoryPlan& plan) {
+  std::vector<spec::ModelId> out;
   for (std::size_t m = 0; m < spec::kModels; ++m) {
     const auto model = static_cast<spec::ModelId>(m);
-    if (plan.modes.streams_weights(model)) out.emplace_back(to_string(model));
+    if (plan.modes.streams_weights(model)) out.push_back(model);
   }
   return out;
 }
@@ -206,21 +206,21 @@ std::string sentence_of(const MemoryPlan& plan) {
              : format(", {:.3g} s of it moves of {}", plan.move_seconds, plan.moved_per_step);
   for (const UpdatePlan& update : plan.updated) {
     if (update.mode != spec::UpdateMode::kJoined)
-      out += format("; update of {} {}", update.model, to_string(update.mode));
+      out += format("; update of {} {}", to_string(update.model), to_string(update.mode));
   }
-  for (const std::string& model : streamed_models(plan))
-    out += format("; weights of {} streamed", model);
+  for (const spec::ModelId model : streamed_models(plan))
+    out += format("; weights of {} streamed", to_string(model));
   for (const ActivationPlan& a : plan.activations) {
     const auto tensors = a.recomputed();
     if (a.mode != spec::CheckpointMode::kAuto || tensors.empty()) continue;
     std::size_t most = 0;
     for (const auto& [tensor, blocks] : tensors) most = std::max(most, blocks);
-    out += format("; {} computes {} of {} tensors again in {} of {} blocks", a.model,
+    out += format("; {} computes {} of {} tensors again in {} of {} blocks", to_string(a.model),
                   tensors.size(), spec::kSavedTensors, most, a.checkpointing.blocks.size());
   }
-  std::string overrides;
-  for (const std::string& assignment : plan.overrides) overrides += " " + assignment;
-  return overrides.empty() ? out : out + "; with" + overrides;
+  std::string changes;
+  for (const std::string& assignment : spec::assignments(plan.changes)) changes += " " + assignment;
+  return changes.empty() ? out : out + "; with" + changes;
 }
 
 std::string MemoryPlan::to_text() const {
@@ -262,7 +262,7 @@ std::string MemoryPlan::to_text() const {
                               : ""));
   out += format("host memory for copies {}\n", host_bytes);
   if (!rates_from.empty()) out += format("rates for seconds      {}\n", rates_from);
-  for (const std::string& assignment : overrides)
+  for (const std::string& assignment : spec::assignments(changes))
     out += format("chosen for the job     {}\n", assignment);
   if (!fits()) out += format("The plan is over the capacity by {}.\n", peak - capacity);
   return out;

@@ -16,7 +16,7 @@ namespace neap::plan {
 [[nodiscard]] std::string arena_word(arena::Policy policy);  ///< "host", "discard"
 [[nodiscard]] std::string_view kind_word(Move::Kind kind);   ///< "pause", "resume"
 /// Models whose weights are streamed.
-[[nodiscard]] std::vector<std::string> streamed_models(const MemoryPlan& plan);
+[[nodiscard]] std::vector<spec::ModelId> streamed_models(const MemoryPlan& plan);
 /// A capacity that suffices, rounded up: the text is one, too.
 [[nodiscard]] std::string capacity_text(Bytes least);
 /// Seconds, memory and how it is kept to, without a full stop.

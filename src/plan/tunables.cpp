@@ -1,15 +1,17 @@
 #include "plan/tunables.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
-#include "base/format.h"
-#include "base/json.h"
+#include "spec/job_change.h"
 
 namespace neap::plan {
 namespace {
 
-using Keys = std::vector<std::pair<std::string, std::int64_t*>>;
+namespace fields = spec::job_fields;
+using Changes = std::vector<spec::JobChange>;
+using Size = spec::JobField<std::int64_t>;
 
 constexpr std::string_view kSmallerTraining =
     "smaller micro batches in training: same result, more passes";
@@ -19,6 +21,9 @@ constexpr std::string_view kFewerDecoded =
     "fewer sequences decoded together: same result, slower generation";
 constexpr std::string_view kRecomputed =
     "recompute blocks in backward: same result, a third more compute in training";
+constexpr std::string_view kRecomputedByPlan =
+    "activations that the plan chooses are computed again: same result";
+constexpr std::string_view kNarrowStates = "optimizer moments in bfloat16: another training";
 constexpr std::string_view kReferenceOnce =
     "the reference runs before the first step, not in each: same result";
 constexpr std::string_view kAdapters =
@@ -29,28 +34,17 @@ constexpr std::string_view kLeaves =
     "tags leave the device between the phases that need them: same result";
 constexpr std::string_view kShorter = "shorter responses: another training";
 
-// By a part of the assignment; the first that fits.
-struct Effect {
-  std::string_view part, text;
-};
-constexpr Effect kEffects[] = {
-    {"ppo_micro_batch_size_per_gpu", kSmallerTraining},
-    {"data.micro_batch_size_per_gpu", kSmallerTraining},
-    {"ppo_max_token_len_per_gpu", kSmallerTraining},
-    {"data.max_token_len_per_gpu", kSmallerTraining},
-    {"micro_batch_size_per_gpu", kSmallerInference},
-    {"max_token_len_per_gpu", kSmallerInference},
-    {"rollout.batch_size", kFewerDecoded},
-    {"activation_checkpointing=full", kRecomputed},
-    {"activation_checkpointing=auto",
-     "activations that the plan chooses are computed again: same result"},
-    {"memory.allow=", kLooser},
-    {"memory.update=auto", kDivided},
-    {"memory.residency=auto", kLeaves},
-    {"state_dtype=bfloat16", "optimizer moments in bfloat16: another training"},
-    {"precompute_ref_log_probs", kReferenceOnce},
-    {"lora_rank", kAdapters},
-    {"max_response_length", kShorter}};
+constexpr std::int64_t kAdapterRank = 16;
+constexpr std::int64_t kShortestResponse = 8;
+
+constexpr std::array kTrainingSizes = {fields::kDataRows,   fields::kDataTokens,
+                                       fields::kActorRows,  fields::kActorTokens,
+                                       fields::kCriticRows, fields::kCriticTokens};
+// Where 0, they are those of another key.
+constexpr std::array kInferenceRows = {fields::kLogProbRows, fields::kReferenceRows,
+                                       fields::kRewardRows, fields::kValueRows};
+constexpr std::array kInferenceTokens = {fields::kLogProbTokens, fields::kReferenceTokens,
+                                         fields::kRewardTokens, fields::kValueTokens};
 
 // Largest divisor of `value` that is at most value / 2^halvings; micro batches must divide.
 std::int64_t shrink(std::int64_t value, int halvings) {
@@ -59,17 +53,22 @@ std::int64_t shrink(std::int64_t value, int halvings) {
   return d;
 }
 
-// All keys are halved together, a level for each time that changes one of them: budgets of tokens as
-// far as the longest row of `least` tokens, with 0 sizes that divide as far as 1.
-bool shrink_keys(const Keys& keys, std::int64_t least, std::vector<std::string>& overrides,
-                 int level) {
+// A size of the job that is made smaller.
+struct SizeNow {
+  Size field;
+  std::int64_t value = 0;
+};
+
+// All are halved together, a level for each time that changes one of them: budgets of tokens as far as
+// the longest row of `least` tokens, with 0 sizes that divide as far as 1.
+Changes shrink_all(const std::vector<SizeNow>& sizes, std::int64_t least, int level) {
   const auto at = [&](std::int64_t value, int halvings) {
     return least > 0 ? std::min(value, std::max(least, value >> halvings))
                      : shrink(value, halvings);
   };
   const auto is_changed = [&](int from, int to) {
-    return std::any_of(keys.begin(), keys.end(), [&](const Keys::value_type& key) {
-      return at(*key.second, to) != at(*key.second, from);
+    return std::any_of(sizes.begin(), sizes.end(), [&](const SizeNow& size) {
+      return at(size.value, to) != at(size.value, from);
     });
   };
   constexpr int kAllHalvings = 62;
@@ -77,131 +76,100 @@ bool shrink_keys(const Keys& keys, std::int64_t least, std::vector<std::string>&
   int reached = 0;
   for (; reached < level && halvings < kAllHalvings; ++halvings)
     if (is_changed(halvings, halvings + 1)) ++reached;
-  for (const auto& [key, field] : keys) {
-    const std::int64_t smaller = at(*field, halvings);
-    if (smaller == *field) continue;
-    *field = smaller;
-    overrides.push_back(format("{}={}", key, smaller));
+  Changes changes;
+  if (reached < level) return changes;
+  for (const auto& [field, value] : sizes) {
+    if (const std::int64_t smaller = at(value, halvings); smaller != value)
+      changes.emplace_back(field, smaller);
   }
-  return level > 0 && reached == level;
+  return changes;
 }
 
-// Of keys that take the value of another where they are zero, those that are set.
-Keys set_keys(const Keys& all) {
-  Keys out;
-  for (const auto& entry : all)
-    if (*entry.second > 0) out.push_back(entry);
+std::vector<SizeNow> sizes_of(const spec::Job& job, const std::vector<Size>& list) {
+  std::vector<SizeNow> out;
+  for (const Size& field : list)
+    if (field.of(job) > 0) out.push_back({field, field.of(job)});
   return out;
 }
 
-Keys training_keys(spec::Job& j) {
-  if (!j.has_rollout()) {
-    if (j.packs()) return {{"data.max_token_len_per_gpu", &j.data.max_token_len_per_gpu}};
-    return {{"data.micro_batch_size_per_gpu", &j.data.micro_batch_size_per_gpu}};
-  }
-  const std::string actor = "actor_rollout_ref.actor.";
-  Keys keys;
-  if (j.packs()) {
-    keys.emplace_back(actor + "ppo_max_token_len_per_gpu", &j.actor.ppo_max_token_len_per_gpu);
-  } else {
-    keys.emplace_back(actor + "ppo_micro_batch_size_per_gpu",
-                      &j.actor.ppo_micro_batch_size_per_gpu);
-  }
-  if (!j.has_critic()) return keys;
-  if (j.packs()) {
-    keys.emplace_back("critic.ppo_max_token_len_per_gpu", &j.critic.ppo_max_token_len_per_gpu);
-  } else {
-    keys.emplace_back("critic.ppo_micro_batch_size_per_gpu",
-                      &j.critic.ppo_micro_batch_size_per_gpu);
-  }
-  return keys;
+std::vector<Size> training_sizes(const spec::Job& job) {
+  const bool packs = job.packs();
+  if (!job.has_rollout()) return {packs ? fields::kDataTokens : fields::kDataRows};
+  std::vector<Size> sizes = {packs ? fields::kActorTokens : fields::kActorRows};
+  if (job.has_critic()) sizes.push_back(packs ? fields::kCriticTokens : fields::kCriticRows);
+  return sizes;
 }
 
-Keys inference_keys(spec::Job& j) {
-  if (!j.has_rollout()) return {};
-  if (j.packs()) {
-    return set_keys(
-        {{"actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
-          &j.rollout.log_prob_max_token_len_per_gpu},
-         {"actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
-          &j.reference_max_token_len_per_gpu},
-         {"reward_model.forward_max_token_len_per_gpu", &j.reward_max_token_len_per_gpu},
-         {"critic.forward_max_token_len_per_gpu", &j.critic.forward_max_token_len_per_gpu}});
-  }
-  return set_keys(
-      {{"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
-        &j.rollout.log_prob_micro_batch_size_per_gpu},
-       {"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
-        &j.reference_micro_batch_size_per_gpu},
-       {"reward_model.micro_batch_size_per_gpu", &j.reward_micro_batch_size_per_gpu},
-       {"critic.forward_micro_batch_size_per_gpu", &j.critic.forward_micro_batch_size_per_gpu}});
+std::vector<Size> inference_sizes(const spec::Job& job) {
+  if (!job.has_rollout()) return {};
+  const auto& sizes = job.packs() ? kInferenceTokens : kInferenceRows;
+  return {sizes.begin(), sizes.end()};
 }
 
-std::int64_t least_tokens(const spec::Job& j) {
-  return j.packs() ? j.max_sequence_length() * (j.has_pairs() ? 2 : 1) : 0;
-}
-
-bool keeps_activations(const spec::ModelConfig& model) {
-  return model.checkpoint_mode() != spec::CheckpointMode::kFull;
+std::int64_t least_tokens(const spec::Job& job) {
+  return job.packs() ? job.max_sequence_length() * (job.has_pairs() ? 2 : 1) : 0;
 }
 
 Tunable reference_once() {
-  return {kReferenceOnce, 1, true, [](spec::Job& j, std::vector<std::string>& o, int level) {
-            const bool changes = level == 1 && j.task == spec::Task::kDpo &&
-                                 !j.precomputes_reference() && !j.reference_is_actor_base();
-            if (!changes) return false;
-            j.dpo.precompute_ref_log_probs = true;
-            o.emplace_back("dpo.precompute_ref_log_probs=true");
-            return true;
+  return {kReferenceOnce, 1, true, [](const spec::Job& job, int level) -> Changes {
+            const bool changes = level == 1 && job.task == spec::Task::kDpo &&
+                                 !job.precomputes_reference() && !job.reference_is_actor_base();
+            if (!changes) return {};
+            return {{fields::kPrecomputeReference, true}};
           }};
 }
 
 Tunable free_residency() {
-  return {kLeaves, 1, true, [](spec::Job& j, std::vector<std::string>& o, int level) {
-            if (level > 1 || j.memory.residency == "auto") return false;
-            j.memory.residency = "auto";
-            o.emplace_back("memory.residency=auto");
-            return true;
+  return {kLeaves, 1, true, [](const spec::Job& job, int level) -> Changes {
+            if (level > 1 || job.memory.residency == "auto") return {};
+            return {{fields::kResidency, "auto"}};
           }};
 }
 
 Tunable free_updates() {
-  return {kDivided, 1, true, [](spec::Job& j, std::vector<std::string>& o, int level) {
-            if (level > 1 || j.memory.update.automatic) return false;
-            j.memory.update = {};
-            o.emplace_back("memory.update=auto");
-            return true;
+  return {kDivided, 1, true, [](const spec::Job& job, int level) -> Changes {
+            if (level > 1 || job.memory.update.automatic) return {};
+            return {{fields::kUpdate, spec::UpdateChoice()}};
           }};
 }
 
 // The measures that leave every bit as it is, one more at each level.
 Tunable exact_measures() {
-  return {kLooser, 1, true, [](spec::Job& j, std::vector<std::string>& o, int level) {
-            std::vector<std::string> missing;
+  return {kLooser, 1, true, [](const spec::Job& job, int level) -> Changes {
+            std::vector<spec::Measure> missing;
             for (const spec::Measure measure :
                  {spec::Measure::kMove, spec::Measure::kStream, spec::Measure::kStreamWeights,
                   spec::Measure::kRecompute})
-              if (!j.memory.allows(measure)) missing.emplace_back(to_string(measure));
-            if (static_cast<std::size_t>(level) > missing.size()) return false;
-            j.memory.allow.insert(j.memory.allow.end(), missing.begin(), missing.begin() + level);
-            o.push_back("memory.allow=" + Json(j.memory.allow).dump());
-            return true;
+              if (!job.memory.allows(measure)) missing.push_back(measure);
+            if (static_cast<std::size_t>(level) > missing.size()) return {};
+            std::vector<spec::Measure> allow = job.memory.allow;
+            allow.insert(allow.end(), missing.begin(), missing.begin() + level);
+            return {{fields::kAllow, std::move(allow)}};
           }};
 }
 
+// Of the job's trained models with keys of their own, those that `accepts` is true of.
+template <class Accepts>
+std::vector<spec::ModelId> configured_models(const spec::Job& job, const Accepts& accepts) {
+  std::vector<spec::ModelId> out;
+  if (accepts(job.actor_model, job.actor_model.path)) out.push_back(spec::ModelId::kActor);
+  if (job.has_critic() && accepts(job.critic.model, job.critic_path()))
+    out.push_back(spec::ModelId::kCritic);
+  return out;
+}
+
 Tunable full_recomputation(const spec::Job& job) {
-  const bool actor = keeps_activations(job.actor_model);
-  const bool critic = job.has_critic() && keeps_activations(job.critic.model);
-  return {kRecomputed, 2, true, [=](spec::Job& j, std::vector<std::string>& o, int level) {
-            if (actor) {
-              j.actor_model.activation_checkpointing = "full";
-              o.emplace_back("actor_rollout_ref.model.activation_checkpointing=full");
-            }
-            if (critic) {
-              j.critic.model.activation_checkpointing = "full";
-              o.emplace_back("critic.model.activation_checkpointing=full");
-            }
-            return level == 1 && (actor || critic);
+  const auto models =
+      configured_models(job, [](const spec::ModelConfig& model, const std::string&) {
+        return model.checkpoint_mode() != spec::CheckpointMode::kFull;
+      });
+  return {kRecomputed, 2, true, [models](const spec::Job&, int level) {
+            Changes changes;
+            if (level > 1) return changes;
+            for (const spec::ModelId model : models)
+              changes.emplace_back(fields::activation_checkpointing(model),
+                                   spec::CheckpointMode::kFull);
+            return changes;
           }};
 }
 
@@ -213,52 +181,46 @@ bool takes_adapters(const spec::Job& job, const std::string& path) {
 }
 
 Tunable adapters(const spec::Job& job) {
-  const bool actor = job.actor_model.lora.rank == 0 && takes_adapters(job, job.actor_model.path);
-  const bool critic =
-      job.has_critic() && job.critic.model.lora.rank == 0 && takes_adapters(job, job.critic_path());
-  return {kAdapters, 8, false, [=](spec::Job& j, std::vector<std::string>& o, int level) {
-            if (actor) {
-              j.actor_model.lora.rank = 16;
-              o.emplace_back("actor_rollout_ref.model.lora_rank=16");
-            }
-            if (critic) {
-              j.critic.model.lora.rank = 16;
-              o.emplace_back("critic.model.lora_rank=16");
-            }
-            return level == 1 && (actor || critic);
+  const auto models =
+      configured_models(job, [&](const spec::ModelConfig& model, const std::string& path) {
+        return model.lora.rank == 0 && takes_adapters(job, path);
+      });
+  return {kAdapters, 8, false, [models](const spec::Job&, int level) {
+            Changes changes;
+            if (level > 1) return changes;
+            for (const spec::ModelId model : models)
+              changes.emplace_back(fields::lora_rank(model), kAdapterRank);
+            return changes;
           }};
 }
 
 Tunable shorter_responses() {
-  return {kShorter, 6, false, [](spec::Job& j, std::vector<std::string>& o, int level) {
-            const std::int64_t shorter = j.data.max_response_length >> level;
-            if (shorter < 8) return false;
-            j.data.max_response_length = shorter;
-            o.push_back(format("data.max_response_length={}", shorter));
-            return true;
+  return {kShorter, 6, false, [](const spec::Job& job, int level) -> Changes {
+            const std::int64_t shorter = job.data.max_response_length >> level;
+            if (shorter < kShortestResponse) return {};
+            return {{fields::kResponseLength, shorter}};
           }};
 }
 
 }  // namespace
 
 Tunable training_micro_batches() {
-  return {kSmallerTraining, 1, true, [](spec::Job& j, std::vector<std::string>& o, int level) {
-            return shrink_keys(training_keys(j), least_tokens(j), o, level);
+  return {kSmallerTraining, 1, true, [](const spec::Job& job, int level) {
+            return shrink_all(sizes_of(job, training_sizes(job)), least_tokens(job), level);
           }};
 }
 
 Tunable inference_micro_batches() {
-  return {kSmallerInference, 1, true, [](spec::Job& j, std::vector<std::string>& o, int level) {
-            return shrink_keys(inference_keys(j), least_tokens(j), o, level);
+  return {kSmallerInference, 1, true, [](const spec::Job& job, int level) {
+            return shrink_all(sizes_of(job, inference_sizes(job)), least_tokens(job), level);
           }};
 }
 
 Tunable rollout_batches() {
-  return {kFewerDecoded, 1, true, [](spec::Job& j, std::vector<std::string>& o, int level) {
-            if (!j.has_rollout()) return false;
-            j.rollout.batch_size = j.rollout_batch();
-            const Keys keys = {{"actor_rollout_ref.rollout.batch_size", &j.rollout.batch_size}};
-            return shrink_keys(keys, 0, o, level);
+  return {kFewerDecoded, 1, true, [](const spec::Job& job, int level) -> Changes {
+            if (!job.has_rollout()) return {};
+            // 0 is the whole batch.
+            return shrink_all({{fields::kRolloutBatch, job.rollout_batch()}}, 0, level);
           }};
 }
 
@@ -274,9 +236,25 @@ std::vector<Tunable> other_trainings(const spec::Job& job) {
   return {adapters(job), shorter_responses()};
 }
 
-std::string_view effect_of(std::string_view assignment) {
-  for (const Effect& effect : kEffects)
-    if (assignment.find(effect.part) != std::string_view::npos) return effect.text;
+std::string_view effect_of(const spec::JobChange& change) {
+  const auto is_of = [&](const auto& field) { return change.value_of(field) != nullptr; };
+  const auto is_of_any = [&](const auto& list) {
+    return std::any_of(list.begin(), list.end(), is_of);
+  };
+  if (is_of_any(kTrainingSizes)) return kSmallerTraining;
+  if (is_of_any(kInferenceRows) || is_of_any(kInferenceTokens)) return kSmallerInference;
+  if (is_of(fields::kRolloutBatch)) return kFewerDecoded;
+  if (is_of(fields::kResidency)) return kLeaves;
+  if (is_of(fields::kUpdate)) return kDivided;
+  if (is_of(fields::kAllow)) return kLooser;
+  if (is_of(fields::kPrecomputeReference)) return kReferenceOnce;
+  if (is_of(fields::kResponseLength)) return kShorter;
+  for (const spec::ModelId model : {spec::ModelId::kActor, spec::ModelId::kCritic}) {
+    if (is_of(fields::lora_rank(model))) return kAdapters;
+    if (is_of(fields::state_dtype(model))) return kNarrowStates;
+    if (const auto* mode = change.value_of(fields::activation_checkpointing(model)))
+      return *mode == spec::CheckpointMode::kFull ? kRecomputed : kRecomputedByPlan;
+  }
   return {};
 }
 

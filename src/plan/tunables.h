@@ -1,24 +1,23 @@
-// Changes of a job that lower its memory, each in steps of growing effect.
+// Changes of a job that lower its memory, each in levels of growing effect.
 //
 // Threads   values; functions without state.
 #pragma once
 
 #include <functional>
-#include <string>
 #include <string_view>
 #include <vector>
 
 #include "spec/job.h"
+#include "spec/job_change.h"
 
 namespace neap::plan {
 
-/// Level 0 is the job as it is.
 struct Tunable {
   std::string_view effect;     ///< what it costs, for people
-  int weight = 1;              ///< penalty of a step
+  int weight = 1;              ///< penalty of a level
   bool keeps_training = true;  ///< the result is the same but for rounding
-  /// Changes the job to a level and adds the overrides that do it; false: there is no such level.
-  std::function<bool(spec::Job&, std::vector<std::string>&, int level)> turn;
+  /// What takes a job to a level, counted from 1; empty: there is no such level.
+  std::function<std::vector<spec::JobChange>(const spec::Job&, int level)> changes;
 };
 
 [[nodiscard]] Tunable training_micro_batches();
@@ -30,8 +29,7 @@ struct Tunable {
 /// Those that change the training. Adapters not where sft starts from random weights.
 [[nodiscard]] std::vector<Tunable> other_trainings(const spec::Job& job);
 
-/// What an override of these, "key.path=value", or another one that a plan makes costs, for people; empty
-/// for what none makes.
-[[nodiscard]] std::string_view effect_of(std::string_view assignment);
+/// What a change costs that one of these makes, or a plan; for people. Empty for any other change.
+[[nodiscard]] std::string_view effect_of(const spec::JobChange& change);
 
 }  // namespace neap::plan

@@ -190,7 +190,8 @@ void EvaluationRun::fit_to_rows(const spec::Architecture& shape) {
 
 void EvaluationRun::build() {
   plan_ = value_or_throw(plan::make_plan(job_, launch_.device.target));
-  throw_if_error(job_.apply(plan_.overrides));
+  spec::apply(plan_.changes, job_);
+  throw_if_error(job_.validate());
   runtime_ = bridge::Runtime::make(job_, launch_.device, plan_, nullptr);
   context_.emplace(Context{*text_, *runtime_, *launch_.ranks, data_, *rewards_});
   scorer_.emplace(*context_);

@@ -25,7 +25,7 @@ train::ArrangedBatch ModelUpdate::arrange(train::Sequences batch) const {
 void ModelUpdate::run(const step::Experience<at::Tensor>& arranged, const Scale& scale) {
   LiveTraining training;
   training.optimizer = &worker_.optimizer();
-  training.checkpointing = &context_.runtime.plan().checkpointing(worker_.spec().role);
+  training.checkpointing = context_.runtime.plan().checkpointing(source_.id);
   training.max_norm = source_.grad_clip;
   training.updates = {0, shape_.updates()};
   training.learning_rate = [this](std::int64_t update) {

@@ -27,7 +27,8 @@ Outcome TrainingRun::execute() {
   // Errors in data, weights and checkpoint are found before the run's files are touched.
   parallel::run_collectively(ranks_, [&] { make_plan(); });
   compare_plans();
-  throw_if_error(job_.apply(plan_.overrides));
+  spec::apply(plan_.changes, job_);
+  throw_if_error(job_.validate());
   parallel::run_collectively(ranks_, [&] { prepare(); });
   ranks_.expect_same({{"data.train_files", joined(data_->train.files().contents())},
                       {"data.val_files", joined(data_->held_out.files().contents())}});

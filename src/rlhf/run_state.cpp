@@ -281,14 +281,14 @@ Status broken_checkpoint(const Status& why, const train::FoundCheckpoint& found)
   return {ErrorCode::kInvalidArgument, std::move(text)};
 }
 
-std::vector<std::string> saved_choices(const Json& state) {
+std::vector<spec::JobChange> saved_choices(const Json& state) {
   const Json saved = state.value("config", Json::object());
-  std::vector<std::string> same;
-  for (const std::string key :
-       {"actor_rollout_ref.actor.optim.state_dtype", "critic.optim.state_dtype"}) {
-    const Json::json_pointer at = pointer_to(key);
+  std::vector<spec::JobChange> same;
+  for (const spec::ModelId model : {spec::ModelId::kActor, spec::ModelId::kCritic}) {
+    const spec::JobField<spec::Dtype> dtype = spec::job_fields::state_dtype(model);
+    const Json::json_pointer at = pointer_to(spec::key_of(dtype));
     if (saved.contains(at) && saved[at].is_string())
-      same.push_back(key + "=" + saved[at].get<std::string>());
+      same.emplace_back(dtype, value_or_throw(spec::parse_dtype(saved[at].get<std::string>())));
   }
   return same;
 }

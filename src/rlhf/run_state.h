@@ -49,7 +49,7 @@ void check_run_state(const Json& state, const std::filesystem::path& checkpoint,
 /// kInvalidArgument: why a checkpoint cannot be read, and how to resume from the one before it.
 [[nodiscard]] Status broken_checkpoint(const Status& why, const train::FoundCheckpoint& found);
 
-/// "key=value" of what the plan may choose and a resumed run has to keep.
-[[nodiscard]] std::vector<std::string> saved_choices(const Json& state);
+/// What the plan may choose and a resumed run has to keep, as the checkpoint's run had it.
+[[nodiscard]] std::vector<spec::JobChange> saved_choices(const Json& state);
 
 }  // namespace neap::rlhf

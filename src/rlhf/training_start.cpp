@@ -28,7 +28,7 @@ void TrainingRun::compare_jobs() {
 // folders hold other models have tags of other sizes.
 void TrainingRun::compare_plans() {
   std::string choices;
-  for (const std::string& text : plan_.overrides) choices += text + " ";
+  for (const std::string& text : spec::assignments(plan_.changes)) choices += text + " ";
   ranks_.expect_same(
       {{"what the plan chose of the job's keys (memory.allow; set device.memory, and "
         "run `neap doctor` on every machine or on none)",
@@ -128,10 +128,9 @@ void TrainingRun::load() {
 // Optimizer states are read in the type that they were written in: a plan does not choose it again.
 void TrainingRun::keep_states() {
   if (!job_.memory.allows(spec::Measure::kBf16States)) return;
-  auto& allow = job_.memory.allow;
-  allow.erase(std::remove(allow.begin(), allow.end(), to_string(spec::Measure::kBf16States)),
-              allow.end());
-  throw_if_error(job_.apply(saved_choices(state_)));
+  std::erase(job_.memory.allow, spec::Measure::kBf16States);
+  spec::apply(saved_choices(state_), job_);
+  throw_if_error(job_.validate());
 }
 
 void TrainingRun::check_output() const {

@@ -44,15 +44,10 @@ void bind_lengths(ConfigTable& t, DataConfig& d) {
   t.bind("data.filter_overlong_responses", &d.filter_overlong_responses,
          "Leaves out rows with a longer response, and prints how many.")
       .only(of_given_responses());
-  t.bind(
-       "data.truncation",
-       [&d](const std::string& name) -> Status {
-         NEAP_TRY_ASSIGN(d.truncation, parse_truncation(name));
-         return {};
-       },
-       [&d] { return std::string(to_string(d.truncation)); },
-       "What happens to a longer prompt or response that is not filtered. `error`: the run ends; "
-       "`left`: the first tokens are cut; `right`: the last ones; `middle`: those in the middle.")
+  bind_enum(
+      t, "data.truncation", &d.truncation, parse_truncation,
+      "What happens to a longer prompt or response that is not filtered. `error`: the run ends; "
+      "`left`: the first tokens are cut; `right`: the last ones; `middle`: those in the middle.")
       .one_of(truncation_names());
 }
 

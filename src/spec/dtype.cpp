@@ -1,9 +1,17 @@
 #include "spec/dtype.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+
+#include "base/format.h"
 
 namespace neap::spec {
 namespace {
+
+// Indexed by the enum.
+constexpr std::array<std::string_view, 6> kNames = {"bool",    "int64",   "bfloat16",
+                                                    "float16", "float32", "float64"};
 
 // To `bits` bits of significand, in the current rounding mode (to nearest even).
 double to_bits(double value, int bits) {
@@ -13,6 +21,17 @@ double to_bits(double value, int bits) {
 }
 
 }  // namespace
+
+std::string_view to_string(Dtype dtype) {
+  return kNames[static_cast<std::size_t>(dtype)];
+}
+
+Result<Dtype> parse_dtype(std::string_view name) {
+  const auto it = std::find(kNames.begin(), kNames.end(), name);
+  if (it == kNames.end())
+    return Status(ErrorCode::kInvalidArgument, format("There is no data type \"{}\"", name));
+  return static_cast<Dtype>(it - kNames.begin());
+}
 
 double rounded(double value, Dtype dtype) {
   switch (dtype) {

@@ -2,12 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "base/bytes.h"
+#include "base/status.h"
 
 namespace neap::spec {
 
 enum class Dtype : std::uint8_t { kBool, kInt64, kBfloat16, kFloat16, kFloat32, kFloat64 };
+/// As torch names it: "bfloat16".
+[[nodiscard]] std::string_view to_string(Dtype dtype);
+[[nodiscard]] Result<Dtype> parse_dtype(std::string_view name);
 
 [[nodiscard]] constexpr std::int64_t element_bytes(Dtype dtype) {
   switch (dtype) {

@@ -77,15 +77,14 @@ Status read_adapter(const Job& job, const ConfigTable& table, const std::string&
 }
 
 Status validate_checkpointing(const std::string& at, const ModelConfig& m) {
-  NEAP_TRY_ASSIGN(const CheckpointMode mode, parse_checkpoint_mode(m.activation_checkpointing));
-  const ModelConfig defaults;
+  const CheckpointMode mode = m.activation_checkpointing;
   if (!m.enable_gradient_checkpointing || mode == CheckpointMode::kFull ||
-      m.activation_checkpointing == defaults.activation_checkpointing)
+      mode == ModelConfig().activation_checkpointing)
     return {};
   return wrong(
       format("{}.enable_gradient_checkpointing = true means {}.activation_checkpointing = "
              "\"full\", which is \"{}\"; leave one of them out",
-             at, at, m.activation_checkpointing));
+             at, at, to_string(mode)));
 }
 
 Status validate_losses(const Job& job) {
@@ -152,9 +151,9 @@ Status validate_optimizer(std::string_view at, const OptimizerConfig& o, const D
   if (!spec.ok()) return Status(spec.status()).with_context(format("checking {}", at));
   if (o.nesterov && o.momentum == 0)
     return wrong(format("{}.nesterov is true, but {}.momentum is 0", at, at));
-  if (spec->kind == OptimizerKind::kSgd && !spec->momentum && o.state_dtype != "float32")
+  if (spec->kind == OptimizerKind::kSgd && !spec->momentum && o.state_dtype != Dtype::kFloat32)
     return wrong(format("{}.state_dtype is \"{}\", but sgd without momentum keeps no state", at,
-                        o.state_dtype));
+                        to_string(o.state_dtype)));
   return {};
 }
 
@@ -242,12 +241,6 @@ Status validate_packing(const Job& job) {
 
 }  // namespace
 
-CheckpointMode ModelConfig::checkpoint_mode() const {
-  if (enable_gradient_checkpointing) return CheckpointMode::kFull;
-  const Result<CheckpointMode> mode = parse_checkpoint_mode(activation_checkpointing);
-  return mode.ok() ? *mode : CheckpointMode::kNone;
-}
-
 Status Job::load(const std::filesystem::path& file, const std::vector<std::string>& overrides,
                  Job& job) {
   ConfigTable table = job.bind();
@@ -288,14 +281,8 @@ Status Job::read_adapters(const ConfigTable& table) {
   return read_adapter(*this, table, "critic.model", critic_path(), ModelUse::kCritic, critic.model);
 }
 
-Status Job::apply(const std::vector<std::string>& overrides) {
-  ConfigTable table = bind();
-  for (const std::string& text : overrides) NEAP_TRY(table.apply_override(text));
-  return validate();
-}
-
 bool MemoryConfig::allows(Measure measure) const {
-  return std::find(allow.begin(), allow.end(), to_string(measure)) != allow.end();
+  return std::find(allow.begin(), allow.end(), measure) != allow.end();
 }
 
 Status Job::validate() const {

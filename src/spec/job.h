@@ -13,6 +13,7 @@
 #include "base/config.h"
 #include "spec/checkpointing.h"
 #include "spec/data_config.h"
+#include "spec/dtype.h"
 #include "spec/lora.h"
 #include "spec/loss_kinds.h"
 #include "spec/measures.h"
@@ -33,7 +34,8 @@ struct OptimizerConfig {
   bool relative_step = true;
   double momentum = 0;
   bool nesterov = false;
-  std::string state_dtype = "float32", gradient_dtype = "float32", master_dtype = "float32";
+  Dtype state_dtype = Dtype::kFloat32, gradient_dtype = Dtype::kFloat32;
+  Dtype master_dtype = Dtype::kFloat32;
   std::int64_t lr_warmup_steps = 0;
   double lr_warmup_steps_ratio = 0;  ///< of all steps, where lr_warmup_steps is 0
   std::string lr_schedule = "constant";
@@ -43,14 +45,16 @@ struct OptimizerConfig {
 struct ModelConfig {
   std::string path;            ///< folder with config.json; weights too, or random initialization
   std::string tokenizer_path;  ///< folder with tokenizer.json; empty: the model's
-  std::string activation_checkpointing = "auto";
+  CheckpointMode activation_checkpointing = CheckpointMode::kAuto;
   bool enable_gradient_checkpointing = false;  ///< verl's name for "full"
   std::string lora_adapter_path;  ///< adapter that training goes on with; empty: a new one, if any
   /// By the keys, or as the adapter's file says.
   LoraShape lora{.rank = 0, .targets = {std::string(kAllLinear)}, .alpha = 16};
 
-  /// What the two keys above say together; validate() refuses names that there are not.
-  [[nodiscard]] CheckpointMode checkpoint_mode() const;
+  /// What the two keys above say together.
+  [[nodiscard]] CheckpointMode checkpoint_mode() const {
+    return enable_gradient_checkpointing ? CheckpointMode::kFull : activation_checkpointing;
+  }
 };
 
 struct ActorConfig {
@@ -209,7 +213,7 @@ struct MemoryConfig {
   bool overlap = true;     ///< copies between the device and the host run while a phase computes
   Bytes host_budget{0};    ///< for copies of what left the device; 0: what the machine has free
   std::string alloc_conf;  ///< as PYTORCH_CUDA_ALLOC_CONF, for the transient pools
-  std::vector<std::string> allow = exact_measures();  ///< what the plan may do so that the job fits
+  std::vector<Measure> allow = exact_measures();  ///< what the plan may do so that the job fits
   [[nodiscard]] bool allows(Measure measure) const;
 };
 
@@ -254,8 +258,6 @@ struct Job {
                                    const std::vector<std::string>& overrides, Job& job);
   /// The adapters that the models start with, once their paths are known.
   [[nodiscard]] Status read_adapters(const ConfigTable& table);
-  /// "key.path=value" each, as on a command line: what a plan chose for the job.
-  [[nodiscard]] Status apply(const std::vector<std::string>& overrides);
   /// Cross-key rules ("ppo_mini_batch_size 48 does not divide train_batch_size 64").
   [[nodiscard]] Status validate() const;
   [[nodiscard]] std::filesystem::path resolve(const std::string& path) const;

@@ -37,17 +37,17 @@ void bind_device(ConfigTable& t, Job& job) {
             "optimizer states from the host a window at a time; `auto`: the cheapest that fits. "
             "Losses and weights are the same bit by bit.")
       .one_of(update_choice_names());
-  t.bind(
-       "memory.allow", &job.memory.allow,
-       "What the plan may do so that the job fits, the fastest of it. `recompute`: compute "
-       "activations again, where `activation_checkpointing` is `auto`; `move`: keep tags on the "
-       "host while no phase needs them; `stream`: `streamed` updates; `stream_weights`: blocks of "
-       "weights that do not train rest on the host and come to the device while others compute, "
-       "in models that do not generate; `micro_batch`: smaller micro-batches in training than "
-       "configured; `bf16_states`: `state_dtype` bfloat16. The first four leave every bit of the "
-       "results as it is. `micro_batch` adds the same numbers "
-       "in another order. `bf16_states` is another training: it is taken where a step gets 5 % "
-       "faster by it or nothing else fits, and a resumed run keeps what its checkpoint has.")
+  bind_enums(
+      t, "memory.allow", &job.memory.allow, parse_measure,
+      "What the plan may do so that the job fits, the fastest of it. `recompute`: compute "
+      "activations again, where `activation_checkpointing` is `auto`; `move`: keep tags on the "
+      "host while no phase needs them; `stream`: `streamed` updates; `stream_weights`: blocks of "
+      "weights that do not train rest on the host and come to the device while others compute, "
+      "in models that do not generate; `micro_batch`: smaller micro-batches in training than "
+      "configured; `bf16_states`: `state_dtype` bfloat16. The first four leave every bit of the "
+      "results as it is. `micro_batch` adds the same numbers "
+      "in another order. `bf16_states` is another training: it is taken where a step gets 5 % "
+      "faster by it or nothing else fits, and a resumed run keeps what its checkpoint has.")
       .one_of(measure_names());
   t.bind("memory.overlap", &job.memory.overlap,
          "Copies to and from the host begin while an earlier phase computes, where the plan finds "
@@ -274,11 +274,12 @@ void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std
                "that "
                "gives other ids than the actor's is an error.");
   if (!trainable) return;
-  t.bind(at + ".activation_checkpointing", &m.activation_checkpointing,
-         "What each block keeps for its backward pass. `none`: nothing is recomputed; `selective`: "
-         "the outputs of norms, rotations and activations are recomputed; `full`: everything but "
-         "the block's input is; `auto`: the plan chooses by tensor and block the fastest that "
-         "fits. The results are the same.")
+  bind_enum(
+      t, at + ".activation_checkpointing", &m.activation_checkpointing, parse_checkpoint_mode,
+      "What each block keeps for its backward pass. `none`: nothing is recomputed; `selective`: "
+      "the outputs of norms, rotations and activations are recomputed; `full`: everything but "
+      "the block's input is; `auto`: the plan chooses by tensor and block the fastest that "
+      "fits. The results are the same.")
       .one_of(checkpoint_mode_names());
   t.bind(at + ".enable_gradient_checkpointing", &m.enable_gradient_checkpointing,
          "verl's name for `activation_checkpointing = \"full\"`.");
@@ -341,16 +342,16 @@ void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o) {
       .at_least(0)
       .at_most(1);
   t.bind(at + ".nesterov", &o.nesterov, "sgd: Nesterov's momentum.");
-  t.bind(at + ".state_dtype", &o.state_dtype,
-         "Type of the optimizer's moments. bfloat16 is written with stochastic rounding.")
+  bind_enum(t, at + ".state_dtype", &o.state_dtype, parse_dtype,
+            "Type of the optimizer's moments. bfloat16 is written with stochastic rounding.")
       .one_of({"float32", "bfloat16"});
-  t.bind(
-       at + ".gradient_dtype", &o.gradient_dtype,
-       "Type in which gradients of micro-batches are accumulated. bfloat16 needs bfloat16 weights.")
+  bind_enum(
+      t, at + ".gradient_dtype", &o.gradient_dtype, parse_dtype,
+      "Type in which gradients of micro-batches are accumulated. bfloat16 needs bfloat16 weights.")
       .one_of({"float32", "bfloat16"});
-  t.bind(at + ".master_dtype", &o.master_dtype,
-         "Type of the weights that are updated. float32: bfloat16 weights have a float32 copy. "
-         "bfloat16: no copy; updates use stochastic rounding.")
+  bind_enum(t, at + ".master_dtype", &o.master_dtype, parse_dtype,
+            "Type of the weights that are updated. float32: bfloat16 weights have a float32 copy. "
+            "bfloat16: no copy; updates use stochastic rounding.")
       .one_of({"float32", "bfloat16"});
   t.bind(at + ".lr_warmup_steps", &o.lr_warmup_steps, "Linear warm-up from zero.")
       .in("optimizer steps")

@@ -5,6 +5,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/config.h"
 #include "spec/job.h"
@@ -16,12 +17,35 @@ template <class Enum>
 ConfigTable::Key& bind_enum(ConfigTable& t, const std::string& path, Enum* field,
                             Result<Enum> (*parse)(std::string_view), std::string help) {
   return t.bind(
-      path,
+      path, field,
       [field, parse](const std::string& text) -> Status {
         NEAP_TRY_ASSIGN(*field, parse(text));
         return {};
       },
       [field] { return std::string(to_string(*field)); }, std::move(help));
+}
+
+/// A list of them.
+template <class Enum>
+ConfigTable::Key& bind_enums(ConfigTable& t, const std::string& path, std::vector<Enum>* field,
+                             Result<Enum> (*parse)(std::string_view), std::string help) {
+  return t.bind(
+      path, field,
+      [field, parse](const std::vector<std::string>& texts) -> Status {
+        std::vector<Enum> values;
+        for (const std::string& text : texts) {
+          NEAP_TRY_ASSIGN(const Enum value, parse(text));
+          values.push_back(value);
+        }
+        *field = std::move(values);
+        return {};
+      },
+      [field] {
+        std::vector<std::string> texts;
+        for (const Enum value : *field) texts.emplace_back(to_string(value));
+        return texts;
+      },
+      std::move(help));
 }
 
 /// Sections that occur more than once in a file (actor and critic, actor and reward model) are bound at a

@@ -1,6 +1,9 @@
 #include "spec/measures.h"
 
+#include <algorithm>
 #include <array>
+
+#include "base/format.h"
 
 namespace neap::spec {
 namespace {
@@ -20,8 +23,17 @@ std::vector<std::string> measure_names() {
   return {kNames.begin(), kNames.end()};
 }
 
-std::vector<std::string> exact_measures() {
-  return {kNames.begin(), kNames.begin() + kExact};
+std::vector<Measure> exact_measures() {
+  std::vector<Measure> exact;
+  for (std::size_t m = 0; m < kExact; ++m) exact.push_back(static_cast<Measure>(m));
+  return exact;
+}
+
+Result<Measure> parse_measure(std::string_view name) {
+  const auto it = std::find(kNames.begin(), kNames.end(), name);
+  if (it == kNames.end())
+    return Status(ErrorCode::kInvalidArgument, format("There is no measure \"{}\"", name));
+  return static_cast<Measure>(it - kNames.begin());
 }
 
 }  // namespace neap::spec

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/status.h"
+
 namespace neap::spec {
 
 enum class Measure : std::uint8_t {
@@ -23,6 +25,7 @@ constexpr std::size_t kMeasures = 6;
 /// All names, in order.
 [[nodiscard]] std::vector<std::string> measure_names();
 /// Those that leave every bit of the results as it is.
-[[nodiscard]] std::vector<std::string> exact_measures();
+[[nodiscard]] std::vector<Measure> exact_measures();
+[[nodiscard]] Result<Measure> parse_measure(std::string_view name);
 
 }  // namespace neap::spec

@@ -68,13 +68,6 @@ const Kind& find(OptimizerKind kind) {
                        [&](const Kind& each) { return each.kind == kind; });
 }
 
-Result<Dtype> parse_dtype(std::string_view key, const std::string& name) {
-  if (name == "float32") return Dtype::kFloat32;
-  if (name == "bfloat16") return Dtype::kBfloat16;
-  return Status(ErrorCode::kInvalidArgument,
-                format("{} is \"{}\"; it can be \"float32\" or \"bfloat16\"", key, name));
-}
-
 }  // namespace
 
 void UnitState::add(std::string name, std::int64_t elements, Dtype dtype, std::int64_t parameter) {
@@ -118,9 +111,17 @@ Result<OptimizerSpec> OptimizerSpec::of(const OptimizerConfig& config, Dtype wei
   OptimizerSpec spec;
   spec.weights = weights;
   NEAP_TRY_ASSIGN(spec.kind, parse_optimizer(config.kind));
-  NEAP_TRY_ASSIGN(spec.gradients, parse_dtype("gradient_dtype", config.gradient_dtype));
-  NEAP_TRY_ASSIGN(spec.states, parse_dtype("state_dtype", config.state_dtype));
-  NEAP_TRY_ASSIGN(spec.master, parse_dtype("master_dtype", config.master_dtype));
+  spec.gradients = config.gradient_dtype;
+  spec.states = config.state_dtype;
+  spec.master = config.master_dtype;
+  for (const auto& [key, dtype] :
+       {std::pair{"gradient_dtype", spec.gradients}, std::pair{"state_dtype", spec.states},
+        std::pair{"master_dtype", spec.master}}) {
+    if (dtype != Dtype::kFloat32 && dtype != Dtype::kBfloat16)
+      return Status(
+          ErrorCode::kInvalidArgument,
+          format("{} is \"{}\"; it can be \"float32\" or \"bfloat16\"", key, to_string(dtype)));
+  }
   spec.momentum = config.momentum > 0;
   for (const auto& [key, dtype] :
        {std::pair{"master_dtype", spec.master}, std::pair{"gradient_dtype", spec.gradients}}) {

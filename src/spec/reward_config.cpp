@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/format.h"
+#include "spec/job_keys.h"
 #include "spec/wrong.h"
 
 namespace neap::spec {
@@ -133,17 +134,12 @@ void require_kinds(ConfigTable& t, const RewardFunctionConfig& f) {
 }
 
 void bind_function(ConfigTable& t, RewardFunctionConfig& f) {
-  t.bind(
-       "kind",
-       [&f](const std::string& text) -> Status {
-         NEAP_TRY_ASSIGN(f.kind, parse_reward_kind(text));
-         return {};
-       },
-       [&f] { return std::string(to_string(f.kind)); },
-       "What the function does. `exact`, `numeric`, `symbolic`: compares an answer with the row's "
-       "ground truth; `regex`: searches for a pattern; `format`: checks tags; `length`: penalizes "
-       "long responses; `program`, `http`, `python`: asks a program, a server or a "
-       "Python function.")
+  bind_enum(
+      t, "kind", &f.kind, parse_reward_kind,
+      "What the function does. `exact`, `numeric`, `symbolic`: compares an answer with the row's "
+      "ground truth; `regex`: searches for a pattern; `format`: checks tags; `length`: penalizes "
+      "long responses; `program`, `http`, `python`: asks a program, a server or a "
+      "Python function.")
       .one_of(reward_kind_names());
   t.bind("name", &f.name, "Name in metrics (`rewards/NAME/mean`); empty: the kind.");
   t.bind("weight", &f.weight, "The reward is the sum of each function's score times its weight.");

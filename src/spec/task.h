@@ -37,6 +37,7 @@ constexpr std::size_t kUpdateModes = 3;
 struct UpdateChoice {
   bool automatic = true;
   UpdateMode mode = UpdateMode::kJoined;  ///< unless automatic
+  friend bool operator==(const UpdateChoice&, const UpdateChoice&) = default;
 };
 [[nodiscard]] std::vector<std::string> update_choice_names();
 [[nodiscard]] std::string_view to_string(UpdateChoice choice);

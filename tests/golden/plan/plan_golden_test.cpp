@@ -25,6 +25,15 @@
 namespace neap::plan {
 namespace {
 
+namespace fields = spec::job_fields;
+
+template <class T>
+bool changes_any(const std::vector<spec::JobChange>& changes, spec::JobField<T> field) {
+  return std::any_of(changes.begin(), changes.end(), [&](const spec::JobChange& change) {
+    return change.value_of(field) != nullptr;
+  });
+}
+
 const std::filesystem::path kFolder =
     std::filesystem::path(NEAP_SOURCE_DIR) / "tests" / "golden" / "plan";
 
@@ -259,9 +268,9 @@ TEST(GoldenPlans, TheLeastCapacityIsThatOfTheJobsOwnSettings) {
   const std::optional<Bytes> from = size_behind(refusal, looser);
   ASSERT_TRUE(from.has_value()) << refusal;
   target.capacity = *from;
-  ASSERT_TRUE(job.apply({"memory.allow=[\"move\",\"stream\"]"}).ok());
+  job.memory.allow = {spec::Measure::kMove, spec::Measure::kStream};
   EXPECT_TRUE(make_plan(job, target).ok());
-  ASSERT_TRUE(job.apply({"memory.residency=all"}).ok());
+  job.memory.residency = "all";
   EXPECT_NE(knobs_text(job, target).find("memory.residency=auto: fits in "), std::string::npos)
       << knobs_text(job, target);
 }
@@ -282,12 +291,13 @@ TEST(GoldenPlans, AdviceThatDoesNotFitIsToldApartAndComesLast) {
       EXPECT_FALSE(fits && over) << text;
       over = over || !fits;
       // No weights are there, and adapters are not trained on random ones.
-      for (const std::string& o : knob.overrides) EXPECT_EQ(o.find("lora"), std::string::npos);
+      EXPECT_FALSE(changes_any(knob.changes, fields::lora_rank(spec::ModelId::kActor)));
       spec::Job changed = job;
-      ASSERT_TRUE(changed.apply(knob.overrides).ok());
+      spec::apply(knob.changes, changed);
+      ASSERT_TRUE(changed.validate().ok());
       Target there = target;
       there.capacity = knob.min_capacity;
-      EXPECT_TRUE(make_plan(changed, there).ok()) << knob.overrides.front();
+      EXPECT_TRUE(make_plan(changed, there).ok()) << spec::assignments(knob.changes).front();
     }
     both = both || (text.find("fits in") != std::string::npos &&
                     text.find(": needs ") != std::string::npos);
@@ -307,8 +317,7 @@ TEST(GoldenPlans, ExactSettingsGoAllTheWayDownBeforeTheTrainingChanges) {
   target.capacity = 80_GiB;
   const auto plans = find_fit(job, target);
   ASSERT_TRUE(plans.ok()) << plans.status().message();
-  for (const std::string& o : plans->front().overrides)
-    EXPECT_EQ(o.find("max_response_length"), std::string::npos) << o;
+  EXPECT_FALSE(changes_any(plans->front().changes, fields::kResponseLength));
 }
 
 // Whether the weights are downloaded yet or not.
@@ -319,9 +328,9 @@ TEST(GoldenPlans, AdaptersAreTriedOnAFolderWithTheConfigurationAlone) {
   target.capacity = 8_GiB;
   const auto plans = find_fit(job, target);
   ASSERT_TRUE(plans.ok()) << plans.status().message();
-  const std::vector<std::string>& overrides = plans->front().overrides;
-  EXPECT_NE(std::find(overrides.begin(), overrides.end(), "actor_rollout_ref.model.lora_rank=16"),
-            overrides.end());
+  const std::vector<spec::JobChange>& changes = plans->front().changes;
+  const spec::JobChange adapter(fields::lora_rank(spec::ModelId::kActor), 16);
+  EXPECT_NE(std::find(changes.begin(), changes.end(), adapter), changes.end());
 }
 
 TEST(GoldenPlans, UpdatesAreDividedWhereThatFitsAndNotElsewhere) {
@@ -354,7 +363,8 @@ TEST(GoldenPlans, UpdatesAreDividedWhereThatFitsAndNotElsewhere) {
 // What a plan says about the job can be pasted, and gives the plan.
 void expect_overrides_give(const std::string& config, std::vector<std::string> overrides,
                            const MemoryPlan& plan) {
-  overrides.insert(overrides.end(), plan.overrides.begin(), plan.overrides.end());
+  for (std::string& assignment : spec::assignments(plan.changes))
+    overrides.push_back(std::move(assignment));
   spec::Job job;
   ASSERT_TRUE(spec::Job::load(kFolder / config, overrides, job).ok());
   Target target = target_of(job);
@@ -381,17 +391,17 @@ TEST(GoldenPlans, FitRanksPlansThatFit) {
         EXPECT_GE(plan.seconds(), (*plans)[i - 1].seconds());
         EXPECT_LT(plan.peak, (*plans)[i - 1].peak);
       }
-      for (const std::string& o : plan.overrides) {
-        EXPECT_EQ(o.find("lora"), std::string::npos) << o;
-        EXPECT_EQ(o.find("max_response_length"), std::string::npos) << o;
-        EXPECT_EQ(o.find("state_dtype"), std::string::npos) << o;
+      EXPECT_FALSE(changes_any(plan.changes, fields::kResponseLength));
+      for (const spec::ModelId model : {spec::ModelId::kActor, spec::ModelId::kCritic}) {
+        EXPECT_FALSE(changes_any(plan.changes, fields::lora_rank(model)));
+        EXPECT_FALSE(changes_any(plan.changes, fields::state_dtype(model)));
       }
       expect_overrides_give("opt_ppo.toml", {}, plan);
     }
   }
   target.capacity = 9_GiB + 512_MiB;
   EXPECT_FALSE(make_plan(job, target).ok());
-  EXPECT_FALSE(find_fit(job, target)->front().overrides.empty());
+  EXPECT_FALSE(find_fit(job, target)->front().changes.empty());
   target.capacity = 100_MiB;
   EXPECT_EQ(find_fit(job, target).status().code(), ErrorCode::kDoesNotFit);
 }
@@ -478,9 +488,9 @@ TEST(GoldenPlans, FitTakesAnotherTrainingWhereNothingElseFits) {
   const auto plans = find_fit(job, target);
   ASSERT_TRUE(plans.ok()) << plans.status().message();
   EXPECT_LE(plans->front().peak, target.capacity);
-  const std::vector<std::string> effects = effects_of(plans->front());
-  EXPECT_TRUE(std::any_of(effects.begin(), effects.end(), [](const std::string& e) {
-    return e.find("another training") != std::string::npos;
+  const std::vector<std::string_view> effects = effects_of(plans->front());
+  EXPECT_TRUE(std::any_of(effects.begin(), effects.end(), [](std::string_view e) {
+    return e.find("another training") != std::string_view::npos;
   }));
 }
 
@@ -515,8 +525,8 @@ TEST(GoldenPlans, AReferenceThatRunsOnceIsOfferedWhereItHelps) {
   EXPECT_EQ(least[0] - least[1], reference);
 }
 
-// The words of --fit for an override are those of the change that makes it.
-TEST(GoldenPlans, OverridesAreToldByTheirChange) {
+// The words of --fit for a change are those of the tunable that makes it.
+TEST(GoldenPlans, ChangesAreToldByTheirTunable) {
   for (const char* config : {"qwen7b_sft.toml", "qwen7b_ppo.toml", "qwen7b_grpo.toml"}) {
     for (const char* packed : {"false", "true"}) {
       spec::Job job;
@@ -526,11 +536,9 @@ TEST(GoldenPlans, OverridesAreToldByTheirChange) {
                                   job)
                       .ok());
       for (const Tunable& tunable : tunables(job)) {
-        std::vector<std::string> overrides;
-        spec::Job changed = job;
-        if (!tunable.turn(changed, overrides, 1)) continue;
-        for (const std::string& assignment : overrides)
-          EXPECT_EQ(effect_of(assignment), tunable.effect) << assignment;
+        const std::vector<spec::JobChange> changes = tunable.changes(job, 1);
+        for (const spec::JobChange& change : changes)
+          EXPECT_EQ(effect_of(change), tunable.effect) << spec::assignments({change}).front();
       }
     }
   }
@@ -570,7 +578,7 @@ TEST(GoldenPlans, AllowedMeasuresAreTakenAndOthersAreNot) {
   };
   const Result<MemoryPlan> exact = plan("[\"recompute\",\"move\",\"stream\"]", 79);
   ASSERT_TRUE(exact.ok()) << exact.status().message();
-  EXPECT_TRUE(exact->overrides.empty());
+  EXPECT_TRUE(exact->changes.empty());
   EXPECT_FALSE(joined(*exact));
   EXPECT_FALSE(keeps_all(*exact));
   // Without each of them.
@@ -591,10 +599,10 @@ TEST(GoldenPlans, AllowedMeasuresAreTakenAndOthersAreNot) {
   const std::string narrow = "[\"recompute\",\"move\",\"stream\",\"bf16_states\"]";
   const Result<MemoryPlan> states = plan(narrow, 79);
   ASSERT_TRUE(states.ok()) << states.status().message();
-  EXPECT_EQ(states->overrides.size(), 2U);
+  EXPECT_EQ(states->changes.size(), 2U);
   EXPECT_LT(states->seconds(), 0.95 * exact->seconds());
   for (const UpdatePlan& u : states->updated) EXPECT_EQ(u.states, spec::Dtype::kBfloat16);
-  EXPECT_TRUE(plan(narrow, 400)->overrides.empty());
+  EXPECT_TRUE(plan(narrow, 400)->changes.empty());
   expect_overrides_give("qwen7b_ppo.toml", with_auto(), *states);
 }
 
@@ -744,7 +752,8 @@ TEST(GoldenPlans, AutoIsNoSlowerThanAnyModeThatFits) {
       }
       EXPECT_LE(chosen->seconds(), fixed->seconds() * (1 + 1e-9)) << gib << " GiB, " << word;
       if (gib >= 70) {
-        EXPECT_EQ(chosen->checkpointing("actor"), plan("none")->checkpointing("actor"));
+        EXPECT_EQ(*chosen->checkpointing(spec::ModelId::kActor),
+                  *plan("none")->checkpointing(spec::ModelId::kActor));
       }
     }
     // Between two modes it recomputes in some blocks only and uses what there is.

@@ -130,10 +130,10 @@ inline spec::OptimizerConfig random_optimizer(Dice& dice, step::Dtype weights) {
   c.relative_step = dice.chance(50);
   c.momentum = dice.chance(50) ? 0.9 : 0;
   c.nesterov = c.momentum > 0 && dice.chance(50);
-  if (dice.chance(40)) c.state_dtype = "bfloat16";
+  if (dice.chance(40)) c.state_dtype = spec::Dtype::kBfloat16;
   if (weights == step::Dtype::kFloat32) return c;
-  if (dice.chance(40)) c.gradient_dtype = "bfloat16";
-  if (dice.chance(40)) c.master_dtype = "bfloat16";
+  if (dice.chance(40)) c.gradient_dtype = spec::Dtype::kBfloat16;
+  if (dice.chance(40)) c.master_dtype = spec::Dtype::kBfloat16;
   return c;
 }
 

@@ -173,30 +173,26 @@ TEST(PackedPlan, BudgetsAreHalvedDownToTheLongestRow) {
   job.data.max_response_length = 400;
   job.data.max_token_len_per_gpu = 3000;
   const auto turned = [&](int level) {
-    spec::Job changed = job;
-    std::vector<std::string> overrides;
-    const bool further = training_micro_batches().turn(changed, overrides, level);
-    return std::pair(further, overrides);
+    return spec::assignments(training_micro_batches().changes(job, level));
   };
   const auto to = [](std::int64_t tokens) {
     return std::vector<std::string>{"data.max_token_len_per_gpu=" + std::to_string(tokens)};
   };
-  EXPECT_EQ(turned(1), std::pair(true, to(1500)));
-  EXPECT_EQ(turned(2), std::pair(true, to(1000)));
-  EXPECT_EQ(turned(3), std::pair(false, to(1000)));
+  EXPECT_EQ(turned(1), to(1500));
+  EXPECT_EQ(turned(2), to(1000));
+  EXPECT_TRUE(turned(3).empty());
   job.task = spec::Task::kPpo;
   job.actor.use_dynamic_bsz = true;
   job.actor.ppo_max_token_len_per_gpu = 900;
   job.critic.ppo_max_token_len_per_gpu = 500;
-  EXPECT_EQ(turned(1).second,
+  EXPECT_EQ(turned(1),
             std::vector<std::string>{"actor_rollout_ref.actor.ppo_max_token_len_per_gpu=500"});
   // Of budgets that follow another one nothing is set.
-  std::vector<std::string> overrides;
-  EXPECT_FALSE(inference_micro_batches().turn(job, overrides, 1));
+  EXPECT_TRUE(inference_micro_batches().changes(job, 1).empty());
   job.rollout.log_prob_max_token_len_per_gpu = 2000;
-  EXPECT_TRUE(inference_micro_batches().turn(job, overrides, 1));
-  EXPECT_EQ(overrides, std::vector<std::string>{
-                           "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=1000"});
+  EXPECT_EQ(
+      spec::assignments(inference_micro_batches().changes(job, 1)),
+      std::vector<std::string>{"actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=1000"});
 }
 
 }  // namespace

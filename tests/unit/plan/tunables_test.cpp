@@ -10,9 +10,10 @@ std::vector<std::int64_t> levels(const Tunable& tunable, const spec::Job& job,
                                  const std::int64_t& (*size)(const spec::Job&)) {
   std::vector<std::int64_t> sizes;
   for (int level = 1;; ++level) {
+    const std::vector<spec::JobChange> changes = tunable.changes(job, level);
+    if (changes.empty()) return sizes;
     spec::Job changed = job;
-    std::vector<std::string> overrides;
-    if (!tunable.turn(changed, overrides, level)) return sizes;
+    spec::apply(changes, changed);
     sizes.push_back(size(changed));
   }
 }

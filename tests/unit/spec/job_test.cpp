@@ -7,6 +7,7 @@
 #include <set>
 
 #include "spec/architecture.h"
+#include "spec/job_change.h"
 #include "spec/peer_keys.h"
 #include "spec/recipe.h"
 
@@ -502,15 +503,56 @@ TEST_F(JobFile, MemoryAllowNamesWhatAPlanMayDo) {
   EXPECT_TRUE(load(kPpo, {"memory.allow=[\"stream\"]", "memory.update=streamed"}).ok());
 }
 
-TEST_F(JobFile, APlansChoiceIsApplied) {
+TEST_F(JobFile, ChangesAreAppliedWithoutText) {
   ASSERT_TRUE(load(kPpo, {kPadded}).ok());
-  ASSERT_TRUE(job_.apply({"actor_rollout_ref.actor.optim.state_dtype=bfloat16",
-                          "critic.ppo_micro_batch_size_per_gpu=4"})
-                  .ok());
-  EXPECT_EQ(job_.actor.optim.state_dtype, "bfloat16");
+  apply(
+      {{job_fields::state_dtype(ModelId::kActor), Dtype::kBfloat16}, {job_fields::kCriticRows, 4}},
+      job_);
+  EXPECT_TRUE(job_.validate().ok());
+  EXPECT_EQ(job_.actor.optim.state_dtype, Dtype::kBfloat16);
   EXPECT_EQ(job_.critic.ppo_micro_batch_size_per_gpu, 4);
-  EXPECT_EQ(job_.critic.optim.state_dtype, "float32");
-  EXPECT_FALSE(job_.apply({"critic.ppo_micro_batch_size_per_gpu=3"}).ok());
+  EXPECT_EQ(job_.critic.optim.state_dtype, Dtype::kFloat32);
+  apply({{job_fields::kCriticRows, 3}}, job_);
+  EXPECT_FALSE(job_.validate().ok());
+}
+
+// Text of a change is what a command line takes for it.
+TEST_F(JobFile, EveryFieldThatAPlanChoosesHasItsKey) {
+  namespace fields = job_fields;
+  std::vector<JobChange> changes = {{fields::kResidency, "all"},
+                                    {fields::kUpdate, {false, UpdateMode::kSplit}},
+                                    {fields::kAllow, {Measure::kMove, Measure::kBf16States}},
+                                    {fields::kPrecomputeReference, true}};
+  std::int64_t value = 100;
+  for (const JobField<std::int64_t>& size :
+       {fields::kResponseLength, fields::kRolloutBatch, fields::kDataRows, fields::kDataTokens,
+        fields::kActorRows, fields::kActorTokens, fields::kCriticRows, fields::kCriticTokens,
+        fields::kLogProbRows, fields::kLogProbTokens, fields::kReferenceRows,
+        fields::kReferenceTokens, fields::kRewardRows, fields::kRewardTokens, fields::kValueRows,
+        fields::kValueTokens})
+    changes.emplace_back(size, ++value);
+  for (const ModelId model : {ModelId::kActor, ModelId::kCritic}) {
+    changes.emplace_back(fields::activation_checkpointing(model), CheckpointMode::kSelective);
+    changes.emplace_back(fields::gradient_checkpointing(model), true);
+    changes.emplace_back(fields::lora_rank(model), ++value);
+    changes.emplace_back(fields::state_dtype(model), Dtype::kBfloat16);
+  }
+  const std::vector<std::string> texts = assignments(changes);
+  ASSERT_EQ(texts.size(), changes.size());
+  EXPECT_EQ(texts[0], "memory.residency=all");
+  EXPECT_EQ(texts[2], "memory.allow=[\"move\",\"bf16_states\"]");
+  EXPECT_EQ(texts[4], "data.max_response_length=101");
+  EXPECT_EQ(key_of(fields::state_dtype(ModelId::kReward)),
+            "actor_rollout_ref.actor.optim.state_dtype");
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    SCOPED_TRACE(texts[i]);
+    Job typed, parsed;
+    changes[i].apply(typed);
+    ConfigTable table = parsed.bind();
+    ASSERT_TRUE(table.apply_override(texts[i]).ok());
+    EXPECT_EQ(parsed.bind().to_json(), typed.bind().to_json());
+    EXPECT_NE(typed.bind().to_json(), Job().bind().to_json());
+  }
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ FlatUnit unit() {
 }
 
 OptimizerSpec of(const std::string& kind, Dtype weights = Dtype::kFloat32,
-                 const std::string& dtype = "float32", double momentum = 0) {
+                 Dtype dtype = Dtype::kFloat32, double momentum = 0) {
   OptimizerConfig config;
   config.kind = kind;
   config.state_dtype = config.gradient_dtype = config.master_dtype = dtype;
@@ -47,7 +47,7 @@ TEST(OptimizerSpec, NarrowWeightsHaveAMaster) {
   ASSERT_NE(state.find("master"), nullptr);
   EXPECT_EQ(state.find("master")->offset, Bytes(12800));
   EXPECT_EQ(state.bytes(), Bytes(19200));
-  const OptimizerSpec narrow = of("adamw", Dtype::kBfloat16, "bfloat16");
+  const OptimizerSpec narrow = of("adamw", Dtype::kBfloat16, Dtype::kBfloat16);
   EXPECT_EQ(narrow.state(unit()).bytes(), Bytes(6656)) << "3200 each, at multiples of 256";
   EXPECT_EQ(narrow.state(unit()).find("master"), nullptr);
   EXPECT_EQ(narrow.gradient_bytes(unit()), Bytes(3200));
@@ -62,27 +62,27 @@ TEST(OptimizerSpec, FactoredMomentsBelongToParameters) {
   EXPECT_EQ(state.find("exp_avg_sq", 1)->offset, Bytes(512));
   EXPECT_EQ(state.find("exp_avg_sq_row", 1), nullptr);
   EXPECT_EQ(state.bytes(), Bytes(768));
-  const UnitState narrow = of("adafactor", Dtype::kBfloat16, "bfloat16").state(unit());
+  const UnitState narrow = of("adafactor", Dtype::kBfloat16, Dtype::kBfloat16).state(unit());
   EXPECT_EQ(narrow.find("exp_avg_sq_col", 0)->bytes(), Bytes(64));
 }
 
 TEST(OptimizerSpec, MomentumIsABufferOfTheWholeUnit) {
   EXPECT_EQ(of("sgd").state(unit()).bytes(), Bytes());
-  EXPECT_EQ(of("sgd", Dtype::kFloat32, "float32", 0.9).state(unit()).bytes(), Bytes(6400));
+  EXPECT_EQ(of("sgd", Dtype::kFloat32, Dtype::kFloat32, 0.9).state(unit()).bytes(), Bytes(6400));
   EXPECT_EQ(of("sm3").state(unit()).find("momentum_buffer"), nullptr);
-  const UnitState sm3 = of("sm3", Dtype::kBfloat16, "bfloat16", 0.9).state(unit());
+  const UnitState sm3 = of("sm3", Dtype::kBfloat16, Dtype::kBfloat16, 0.9).state(unit());
   EXPECT_EQ(sm3.find("momentum_buffer")->bytes(), Bytes(3200));
   EXPECT_EQ(sm3.find("accumulator_row", 0)->elements, 48);
 }
 
 TEST(OptimizerSpec, TypesNarrowerThanTheWeightsAreRefused) {
-  for (std::string OptimizerConfig::*key :
+  for (Dtype OptimizerConfig::*key :
        {&OptimizerConfig::master_dtype, &OptimizerConfig::gradient_dtype}) {
     OptimizerConfig config;
-    config.*key = "bfloat16";
+    config.*key = Dtype::kBfloat16;
     EXPECT_TRUE(OptimizerSpec::of(config, Dtype::kBfloat16).ok());
     EXPECT_FALSE(OptimizerSpec::of(config, Dtype::kFloat32).ok());
-    config.*key = "float16";
+    config.*key = Dtype::kFloat16;
     EXPECT_FALSE(OptimizerSpec::of(config, Dtype::kBfloat16).ok());
   }
   OptimizerConfig config;

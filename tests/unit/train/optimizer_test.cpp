@@ -43,14 +43,15 @@ std::vector<spec::OptimizerConfig> all_configs() {
   const std::size_t kinds = out.size();
   for (std::size_t i = 0; i < kinds; ++i) {
     spec::OptimizerConfig narrow = out[i];
-    narrow.state_dtype = narrow.gradient_dtype = narrow.master_dtype = "bfloat16";
+    narrow.state_dtype = narrow.gradient_dtype = narrow.master_dtype = spec::Dtype::kBfloat16;
     out.push_back(narrow);
   }
   return out;
 }
 
 std::string describe(const spec::OptimizerConfig& c) {
-  return c.kind + (c.momentum > 0 ? " with momentum, " : ", ") + c.state_dtype;
+  return c.kind + (c.momentum > 0 ? " with momentum, " : ", ") +
+         std::string(to_string(c.state_dtype));
 }
 
 std::vector<OptimizerUnit> random_units(const spec::OptimizerSpec& optimizer) {
@@ -172,7 +173,7 @@ TEST(Optimizer, MastersTakeUpdatesThatBfloat16WouldLose) {
 }
 
 TEST(Optimizer, ClipsByTheNormOverAllUnitsAndRefusesNan) {
-  for (const char* dtype : {"float32", "bfloat16"}) {
+  for (const spec::Dtype dtype : {spec::Dtype::kFloat32, spec::Dtype::kBfloat16}) {
     spec::OptimizerConfig config;
     config.gradient_dtype = dtype;
     const spec::OptimizerSpec spec = spec_of(config, Dtype::kBfloat16);
@@ -321,7 +322,7 @@ TEST(StochasticRounding, LetsBfloat16WeightsFollowSmallUpdates) {
   spec::OptimizerConfig config;
   config.kind = "sgd";
   config.weight_decay = 0;
-  config.master_dtype = "bfloat16";
+  config.master_dtype = spec::Dtype::kBfloat16;
   const spec::OptimizerSpec spec = spec_of(config, Dtype::kBfloat16);
   constexpr std::int64_t kN = 4096;
   const OptimizerUnit unit = zero_unit(spec, unit_of({{kN}}));

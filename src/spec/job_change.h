@@ -1,0 +1,152 @@
+// Changes of a job by member and value: what a plan chooses of its keys.
+//
+// The table of a member's key path, its values as text and their limits is Job::bind(). key_of() and
+// assignments() look a member up there, for people and files; nothing else handles text.
+//
+// Threads   values and functions without state.
+// Failure   a value of another type than the member's does not compile.
+// Cost      assignments() and key_of() bind a job's keys: about 0.1 ms.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "spec/job.h"
+#include "spec/recipe.h"
+
+namespace neap::spec {
+
+/// A member of the job that has a key.
+template <class T>
+class JobField {
+ public:
+  /// `of`: [](auto& job) -> auto& { return job.memory.update; }
+  template <class Of>
+  constexpr explicit JobField(Of of) : read_(of), write_(of) {}
+  [[nodiscard]] const T& of(const Job& job) const { return read_(job); }
+  [[nodiscard]] T& of(Job& job) const { return write_(job); }
+  friend bool operator==(const JobField&, const JobField&) = default;
+
+ private:
+  const T& (*read_)(const Job&);
+  T& (*write_)(Job&);
+};
+
+/// The members that a plan may choose.
+namespace job_fields {
+
+inline constexpr JobField<std::string> kResidency([](auto& job) -> auto& {
+  return job.memory.residency;
+});
+inline constexpr JobField<UpdateChoice> kUpdate([](auto& job) -> auto& {
+  return job.memory.update;
+});
+inline constexpr JobField<std::vector<Measure>> kAllow([](auto& job) -> auto& {
+  return job.memory.allow;
+});
+inline constexpr JobField<bool> kPrecomputeReference([](auto& job) -> auto& {
+  return job.dpo.precompute_ref_log_probs;
+});
+inline constexpr JobField<std::int64_t> kResponseLength([](auto& job) -> auto& {
+  return job.data.max_response_length;
+});
+inline constexpr JobField<std::int64_t> kRolloutBatch([](auto& job) -> auto& {
+  return job.rollout.batch_size;
+});
+
+// Micro-batches: rows of padded ones, tokens of packed ones.
+inline constexpr JobField<std::int64_t> kDataRows([](auto& job) -> auto& {
+  return job.data.micro_batch_size_per_gpu;
+});
+inline constexpr JobField<std::int64_t> kDataTokens([](auto& job) -> auto& {
+  return job.data.max_token_len_per_gpu;
+});
+inline constexpr JobField<std::int64_t> kActorRows([](auto& job) -> auto& {
+  return job.actor.ppo_micro_batch_size_per_gpu;
+});
+inline constexpr JobField<std::int64_t> kActorTokens([](auto& job) -> auto& {
+  return job.actor.ppo_max_token_len_per_gpu;
+});
+inline constexpr JobField<std::int64_t> kCriticRows([](auto& job) -> auto& {
+  return job.critic.ppo_micro_batch_size_per_gpu;
+});
+inline constexpr JobField<std::int64_t> kCriticTokens([](auto& job) -> auto& {
+  return job.critic.ppo_max_token_len_per_gpu;
+});
+inline constexpr JobField<std::int64_t> kLogProbRows([](auto& job) -> auto& {
+  return job.rollout.log_prob_micro_batch_size_per_gpu;
+});
+inline constexpr JobField<std::int64_t> kLogProbTokens([](auto& job) -> auto& {
+  return job.rollout.log_prob_max_token_len_per_gpu;
+});
+inline constexpr JobField<std::int64_t> kReferenceRows([](auto& job) -> auto& {
+  return job.reference_micro_batch_size_per_gpu;
+});
+inline constexpr JobField<std::int64_t> kReferenceTokens([](auto& job) -> auto& {
+  return job.reference_max_token_len_per_gpu;
+});
+inline constexpr JobField<std::int64_t> kRewardRows([](auto& job) -> auto& {
+  return job.reward_micro_batch_size_per_gpu;
+});
+inline constexpr JobField<std::int64_t> kRewardTokens([](auto& job) -> auto& {
+  return job.reward_max_token_len_per_gpu;
+});
+inline constexpr JobField<std::int64_t> kValueRows([](auto& job) -> auto& {
+  return job.critic.forward_micro_batch_size_per_gpu;
+});
+inline constexpr JobField<std::int64_t> kValueTokens([](auto& job) -> auto& {
+  return job.critic.forward_max_token_len_per_gpu;
+});
+
+// Of a trained model: the critic has keys of its own, the others have the actor's.
+[[nodiscard]] JobField<CheckpointMode> activation_checkpointing(ModelId model);
+[[nodiscard]] JobField<bool> gradient_checkpointing(ModelId model);
+[[nodiscard]] JobField<std::int64_t> lora_rank(ModelId model);
+[[nodiscard]] JobField<Dtype> state_dtype(ModelId model);
+
+}  // namespace job_fields
+
+class JobChange {
+ public:
+  template <class T>
+  JobChange(JobField<T> field, std::type_identity_t<T> value)
+      : setting_(Setting<T>{field, std::move(value)}) {}
+
+  void apply(Job& job) const;
+  [[nodiscard]] const void* member_of(Job& job) const;
+  /// The value for a member; null: the change is of another.
+  template <class T>
+  [[nodiscard]] const T* value_of(JobField<T> field) const {
+    const auto* setting = std::get_if<Setting<T>>(&setting_);
+    return setting != nullptr && setting->field == field ? &setting->value : nullptr;
+  }
+  friend bool operator==(const JobChange&, const JobChange&) = default;
+
+ private:
+  template <class T>
+  struct Setting {
+    JobField<T> field;
+    T value;
+    friend bool operator==(const Setting&, const Setting&) = default;
+  };
+  std::variant<Setting<bool>, Setting<std::int64_t>, Setting<std::string>, Setting<UpdateChoice>,
+               Setting<CheckpointMode>, Setting<Dtype>, Setting<std::vector<Measure>>>
+      setting_;
+};
+
+/// Changes a job; whether its keys still agree with each other says Job::validate().
+void apply(const std::vector<JobChange>& changes, Job& job);
+/// The key of a member: "memory.update".
+template <class T>
+[[nodiscard]] std::string key_of(JobField<T> field) {
+  Job job;
+  return job.bind().find_bound(&field.of(job))->path;
+}
+/// "key.path=value" each, as on a command line.
+[[nodiscard]] std::vector<std::string> assignments(const std::vector<JobChange>& changes);
+
+}  // namespace neap::spec
