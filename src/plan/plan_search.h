@@ -1,35 +1,33 @@
-// The fastest plan of a job under a capacity: one search over residency, recomputation, the division
-// and streaming of updates, types of optimizer states and sizes of micro-batches.
+// The fastest plan of a job under a capacity, over everything that the configuration leaves open.
 //
-// Search  Variants of the job differ in optimizer states and micro-batches. Of each variant every way
-//         to divide the updates is tried, with the best retentions (checkpoint_search.h) and moves
-//         (residency_search.h). One whose least seconds, all operations without recomputation or
-//         optional moves, are no better than the best plan is left out. Sizes of micro-batches are
-//         chosen one kind after another, twice, each by halving or doubling as long as that helps.
-//         A variant that changes results has to be 5 % faster than those that do not.
-// Cost    seconds by the device's rates. A search of a 7B PPO job takes 10 to 300 ms; later ones
-//         with other capacities reuse what was predicted.
+// Order   From the outside in; each step passes on how many seconds the best plan so far takes.
+//         1. Types of optimizer states, bfloat16 first. That changes results, so a plan as configured
+//            wins unless it takes 5 % more time.
+//         2. Resident weights; streamed ones where resident ones fit at no size of micro-batches.
+//         3. Sizes of micro-batches: the largest that fit, all kinds together; then one kind after
+//            another, twice, each a level down or up as long as that helps.
+//         4. The drafts of that variant: every way to divide the updates or to stream models.
+//         5. The best retentions (checkpoint_search.h) and moves (residency_search.h) of a draft.
+// Bounds  A draft is left out whose least seconds, all operations without recomputation or optional
+//         moves, are no better than the best plan, or that needs more than the capacity.
+// Cost    seconds by the device's rates. A search of a 7B PPO job takes 10 to 300 ms; later ones with
+//         other capacities reuse variants, drafts and least capacities.
 //
 // Threads one.
 #pragma once
 
+#include <limits>
 #include <map>
-#include <memory>
 #include <optional>
-#include <string>
-#include <vector>
+#include <tuple>
 
-#include "plan/drafts.h"
-#include "plan/tunables.h"
+#include "plan/job_variants.h"
 
 namespace neap::plan {
 
 class PlanSearch {
  public:
-  enum class Scope {
-    kConfigured,  ///< the job as it is, and what memory.allow permits
-    kWide,        ///< also what --fit may change: micro-batches, retentions, update, residency
-  };
+  using Scope = JobVariants::Scope;
   [[nodiscard]] static Result<PlanSearch> make(const spec::Job& job, const Target& target,
                                                Scope scope);
 
@@ -47,72 +45,34 @@ class PlanSearch {
   [[nodiscard]] Result<std::optional<MemoryPlan>> faster(const MemoryPlan& plan);
 
  private:
-  using Levels = std::vector<int>;  // of micro-batches_, one each
-  struct Variant {
-    spec::Job job;
-    std::vector<spec::JobChange> changes;
-    std::unique_ptr<Drafts> drafts;
-    struct Draft {
-      MemoryPlan plan;
-      double least_seconds = 0;
-    };
-    // One for each of Drafts::modes(): of resident weights, and of streamed ones once they are asked for.
-    std::optional<std::vector<Draft>> resident, streamed;
+  // What a plan that is looked for stays under.
+  struct Limits {
+    Bytes capacity;  // zero: unlimited
+    double seconds = std::numeric_limits<double>::infinity();
   };
-  // Optimizer states of all trained models.
-  struct States {
-    std::vector<spec::JobChange> changes;
-    bool exact() const { return changes.empty(); }
-  };
-  PlanSearch(const spec::Job& job, const Target& target)
-      : configured_(job), job_(job), target_(target), trained_(spec::describe(job).trained()) {}
-  void open_settings();
-  void add_states();
-  Result<Variant*> variant(std::size_t states, const Levels& levels);
-  static Result<const std::vector<Variant::Draft>*> drafts_of(Variant& variant, bool streamed);
-  Result<std::optional<MemoryPlan>> fastest_within(Bytes capacity, double limit);
-  Result<std::optional<MemoryPlan>> fastest_of(std::size_t states, Bytes capacity, double limit);
-  /// With streamed weights, or with resident ones.
-  Result<std::optional<MemoryPlan>> fastest_of(std::size_t states, Bytes capacity, double limit,
-                                               bool streamed);
-  Result<std::optional<MemoryPlan>> fastest_of(Variant& variant, Bytes capacity, double limit,
-                                               bool streamed);
-  void add_opened(MemoryPlan& plan) const;
-  [[nodiscard]] spec::CheckpointMode configured_mode(spec::ModelId trained) const;
-  Status refusal_of(Bytes capacity);
-  /// Of the next smaller plan.
-  Result<Bytes> smaller_capacity(const MemoryPlan& plan);
-  struct Closest {
-    const MemoryPlan* draft = nullptr;
-    Bytes least;
-  };
-  template <class Of>
-  Result<std::optional<Closest>> closest(const Of& of);
-  template <class Of>
-  Result<std::optional<Closest>> closest_of(std::size_t states, bool streamed, const Of& of);
-  Result<std::optional<Closest>> closest();
-  /// The least capacity with resident weights.
-  Result<Bytes> resident_capacity(std::size_t states);
-  [[nodiscard]] std::vector<Levels> together() const;
+  using Found = Result<std::optional<MemoryPlan>>;
+  explicit PlanSearch(JobVariants variants) : variants_(std::move(variants)) {}
+  // The steps of the order above, from 1 to 4.
+  Found fastest_within(Limits limits);
+  Found fastest_of_states(std::size_t states, Limits limits);
+  Found fastest_of_sizes(std::size_t states, Weights weights, Limits limits);
+  Found fastest_of_drafts(Variant& variant, Weights weights, Limits limits);
 
-  // Settings of the job that bind the plan and are left to it.
-  struct Opened {
-    std::vector<spec::JobChange> residency, update;
-    std::vector<std::vector<spec::JobChange>> retention;  // of each trained model
+  // The draft of the least capacity.
+  struct Closest {
+    const MemoryPlan* draft = nullptr;  // null: no variant is valid
+    Bytes least;                        // the largest number: no capacity is enough
   };
-  spec::Job configured_;
-  spec::Job job_;  // with what is opened
-  const Target& target_;
-  std::vector<spec::ModelId> trained_;
-  Opened opened_;
-  JobModels models_;
-  std::vector<Tunable> micro_batches_;
-  Levels deepest_;
-  std::vector<States> states_;
-  std::unique_ptr<Predictions> predictions_ = std::make_unique<Predictions>();
-  std::map<std::pair<std::size_t, Levels>, Variant> variants_;
-  std::optional<Bytes> least_;  ///< least_capacity(), once it is known
-  std::map<std::size_t, Bytes> least_resident_;
+  enum class HostMemory { kBudget, kUnlimited };
+  Result<Closest> closest(HostMemory host);
+  Result<Closest> closest(std::size_t states, Weights weights, HostMemory host);
+  Result<Closest> find_closest(std::size_t states, Weights weights, HostMemory host);
+  Status refusal_of(Bytes capacity);
+  // Of the next smaller plan.
+  Result<Bytes> smaller_capacity(const MemoryPlan& plan);
+
+  JobVariants variants_;
+  std::map<std::tuple<std::size_t, Weights, HostMemory>, Closest> closest_;  // what was looked for
 };
 
 }  // namespace neap::plan
