@@ -60,7 +60,7 @@ BAD = {
             "Not worth a penny.|What a disaster.|One star is too much.|We left angry.|Simply miserable.").split("|"),
 }
 DEGREE = "very|really|quite|so|truly|rather|always|almost too".split("|")
-# The judge of the validation; no training stage reads it. The words that carry a tone, one list each.
+# The judge of the validation; no stage trains on it. The words that carry a tone, one list each.
 END_WORDS = {
     "friendly": ("loved|soon|treasure|recommended|favourite|joy|five|happy|magnificent|smiled|thanked|surprised|"
                  "remembered|best|laugh|every").split("|"),

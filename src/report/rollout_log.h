@@ -38,7 +38,7 @@ struct Rollout {
   std::int64_t tokens = 0;  ///< of the response
   bool truncated = false;   ///< it reached the longest length without an end
   std::string data_source{};
-  std::string verdict{};  ///< "right", "wrong", or what the judge of validation says
+  std::string verdict{};  ///< "right", "wrong" or "partly right"; empty: no function says
 
   [[nodiscard]] Json to_json() const;  ///< without the step
   /// Fields that are missing or of another type stay empty.

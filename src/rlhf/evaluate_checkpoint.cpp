@@ -137,7 +137,6 @@ class EvaluationRun {
   std::optional<Context> context_;
   std::optional<RewardScorer> scorer_;
   std::optional<train::ModelWorker> actor_, reward_;
-  std::optional<Judge> judge_;
   std::vector<PromptRow> prompts_;
 };
 
@@ -195,7 +194,6 @@ void EvaluationRun::build() {
   runtime_ = bridge::Runtime::make(job_, launch_.device, plan_, nullptr);
   context_.emplace(Context{*text_, *runtime_, *launch_.ranks, data_, *rewards_});
   scorer_.emplace(*context_);
-  if (!job_.trainer.lexicon.empty()) judge_ = Judge::load(job_.resolve(job_.trainer.lexicon));
   const auto make = [&](std::optional<train::ModelWorker>& worker, spec::ModelId model) {
     if (context_->recipe.find(model) == nullptr) return;
     worker.emplace(*runtime_, *launch_.ranks, context_->worker_spec(model));
@@ -213,7 +211,6 @@ void EvaluationRun::answer(EvaluationReport& report) {
   EvaluationSetup setup{.actor = *actor_,
                         .reward_model = reward_ ? &*reward_ : nullptr,
                         .functions = *scorer_,
-                        .judge = judge_ ? &*judge_ : nullptr,
                         .sampling = job_.rollout.val_kwargs,
                         .key = validation_key(job_)};
   std::optional<Progress> progress;

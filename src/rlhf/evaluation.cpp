@@ -47,7 +47,6 @@ class Collector {
   std::vector<reward::Outcome> outcomes_;
   std::vector<at::Tensor> scores_, numbers_, model_scores_, lengths_, truncated_;  // one a part
   std::vector<at::Tensor> divergence_;                                             // (B,) sums
-  double friendly_ = 0;
 };
 
 Experience Collector::respond(const std::vector<PromptRow>& mine, std::size_t first) {
@@ -104,10 +103,6 @@ void Collector::take_response(const Experience& e, std::int64_t at, std::size_t 
   }
   report::Rollout sample =
       make_rollout(context_, setup_.functions, rows_[row], response, outcome.score, numbers);
-  if (setup_.judge != nullptr) {
-    sample.verdict = Judge::name(setup_.judge->judge(sample.response));
-    friendly_ += sample.verdict == Judge::name(Judge::Verdict::kFriendly) ? 1 : 0;
-  }
   if (setup_.on_response) setup_.on_response({row, at % n, std::move(sample), outcome, numbers});
   outcomes_.push_back(std::move(outcome));
 }
@@ -129,8 +124,6 @@ void Collector::add_means(Metrics& metrics) const {
     metrics["val/kl_per_response"] = kl.mean().item<double>();
     metrics["val/kl_per_token"] = (kl.sum() / lengths.sum()).item<double>();
   }
-  if (setup_.judge != nullptr)
-    metrics["val/friendly_share"] = friendly_ / static_cast<double>(outcomes_.size());
 }
 
 // Rows by their data source, in the order in which sources occur.

@@ -14,7 +14,6 @@
 
 #include "reward/evaluation.h"
 #include "rlhf/experience.h"
-#include "rlhf/judge.h"
 #include "rlhf/reward_scorer.h"
 
 namespace neap::rlhf {
@@ -33,7 +32,6 @@ struct EvaluationSetup {
   train::ModelWorker& actor;
   train::ModelWorker* reward_model = nullptr;
   RewardScorer& functions;
-  const Judge* judge = nullptr;
   spec::ValidationSampling sampling;
   std::uint64_t key = 0;  ///< of the random streams
   /// Adds to this rank's responses, as log-probabilities.

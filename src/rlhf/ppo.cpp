@@ -13,7 +13,6 @@
 #include "rlhf/core_algos.h"
 #include "rlhf/evaluation.h"
 #include "rlhf/experience.h"
-#include "rlhf/judge.h"
 #include "rlhf/ppo_update.h"
 #include "rlhf/reward_scorer.h"
 #include "rlhf/rollout_correction.h"
@@ -89,7 +88,6 @@ class PpoTrainer final : public Trainer {
   RewardScorer scorer_;
   data::BatchOrder order_;
   KlController kl_control_;
-  std::optional<Judge> judge_;
   // Batches of prompts that the finished steps took, one each or more with a filter; and with those
   // of the step under way, which a checkpoint of a step that failed must not count.
   std::int64_t batches_ = 0, taken_ = 0;
@@ -109,7 +107,6 @@ PpoTrainer::PpoTrainer(Context& context)
   make(reward_, spec::ModelId::kReward);
   make(reference_, spec::ModelId::kReference);
   make(critic_, spec::ModelId::kCritic);
-  if (!job().trainer.lexicon.empty()) judge_ = Judge::load(job().resolve(job().trainer.lexicon));
 }
 
 std::vector<train::ModelWorker*> PpoTrainer::workers() {
@@ -377,7 +374,6 @@ Validation PpoTrainer::validate(std::int64_t step) {
   EvaluationSetup setup{.actor = actor_,
                         .reward_model = reward_ ? &*reward_ : nullptr,
                         .functions = scorer_,
-                        .judge = judge_ ? &*judge_ : nullptr,
                         .sampling = sampling,
                         .key = validation_key(job())};
   // The KL is a mean over what the actor samples.

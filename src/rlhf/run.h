@@ -1,7 +1,7 @@
 // A training run from its configuration to its last checkpoint and report.
 //
 //   OUTPUT/plan.json, memory.ntrace (of the last run that trained), phases.jsonl, metrics.jsonl, tensorboard/, report.html   (report/)
-//   OUTPUT/validation.jsonl   judgements and sample texts
+//   OUTPUT/validation.jsonl   figures of held-out data and sample texts
 //   OUTPUT/global_step_N/     checkpoints (train/checkpoint.h), with the models and trainer.json
 //   OUTPUT/reference_log_probs.safetensors   of DPO, where they are computed once (reference_log_probs.h)
 //   OUTPUT/train.lock         locked while a run works in the folder (train/output_lock.h)

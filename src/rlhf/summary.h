@@ -1,4 +1,4 @@
-// What a run says at its end: judgements before and after with texts, phases, the four memory lines.
+// What a run says at its end: held-out data before and after with texts, phases, the four memory lines.
 #pragma once
 
 #include <filesystem>

@@ -189,7 +189,6 @@ struct TrainerConfig {
   std::string resume_mode = "auto";  ///< auto, disable, or a checkpoint's folder
   std::vector<std::string> logger = {"console", "jsonl", "tensorboard"};
   std::string project_name = "neap", experiment_name;  ///< of W&B and MLflow
-  std::string lexicon;  ///< judge of generated text at validation; empty: none
   std::int64_t val_samples = 4;
   std::int64_t rollout_freq = 10;  ///< steps; -1: texts of training are not shown
   std::int64_t rollout_samples = 3;

@@ -148,8 +148,6 @@ void bind_logs(ConfigTable& t, TrainerConfig& r) {
   t.bind("trainer.project_name", &r.project_name, "Project of W&B, experiment of MLflow.");
   t.bind("trainer.experiment_name", &r.experiment_name,
          "Name of the run there; empty: that of the output folder.");
-  t.bind("trainer.lexicon", &r.lexicon,
-         "File of words that judges generated text at validation; empty: no judge.");
   t.bind("trainer.val_samples", &r.val_samples,
          "Texts shown at each validation: half of them always for the same prompts, half for "
          "others each time. In sft, tokens that the model would not choose are in «».")

@@ -67,6 +67,20 @@ class RewardsCase(AdditionsCase):
         validation = read_lines(self.home / "out" / "rules" / "validation.jsonl")
         self.assertIn("val/rewards/numeric/acc", validation[-1])
 
+    def test_a_function_of_weight_0_only_measures(self):
+        (self.home / "size.py").write_text("def compute_score(solution_str):\n    return float(len(solution_str))\n")
+        self.grpo("alone")
+        self.grpo("measured", "reward.functions.1.kind=python", "reward.functions.1.name=length_of", "reward.functions.1.path=size.py",
+                  "reward.functions.1.weight=0")
+        for file in ("metrics.jsonl", "validation.jsonl"):
+            rows = [steady(read_lines(self.home / "out" / out / file)) for out in ("alone", "measured")]
+            for alone, measured in zip(*rows, strict=True):
+                of_function = {key for key in measured if "rewards/length_of" in key}
+                self.assertGreater(max(measured[key] for key in of_function), 1)
+                for row in (alone, measured):
+                    row.pop("samples", None)
+                self.assertEqual(alone, {key: value for key, value in measured.items() if key not in of_function})
+
     def test_a_resumed_run_repeats(self):
         self.grpo("whole")
         self.grpo("resumed", "trainer.total_training_steps=2")

@@ -109,7 +109,6 @@ test_freq = -1
 total_training_steps = 6
 save_freq = 2
 default_local_dir = "out/ppo"
-lexicon = "lexicon.json"
 """
 MODEL = {
     "model_type": "llama", "vocab_size": 1024, "hidden_size": 128, "intermediate_size": 256,
@@ -149,7 +148,6 @@ class TrainCase(unittest.TestCase):
         cls.home = cls.base / "home"
         cls.home.mkdir()
         cls.add_model("model", MODEL)
-        shutil.copy(cls.reviews / "lexicon.json", cls.home)
         for name, rows in (("sft", 96), ("pairs", 48), ("prompts", 48)):
             head(cls.reviews / f"{name}_train.jsonl", cls.home / f"{name}.jsonl", rows)
             head(cls.reviews / f"{name}_val.jsonl", cls.home / f"{name}_val.jsonl", rows // 6 - fewer)
@@ -391,7 +389,7 @@ class Train(TrainCase):
         result = self.neap("train", "ppo.toml", "trainer.default_local_dir=out/lines",
                            "trainer.total_training_steps=2")
         self.assertEqual(result.returncode, 0, result.stderr)
-        for part in ("generate", "update_actor", "val/friendly_share", "val/kl_per_response"):
+        for part in ("generate", "update_actor", "val/score", "val/kl_per_response"):
             self.assertIn(part, result.stdout)
         phases = read_lines(self.home / "out/lines/phases.jsonl")
         plan = json.loads((self.home / "out/lines/plan.json").read_text())
