@@ -49,8 +49,7 @@ std::string mlp_reason(const spec::Architecture& a) {
 std::string norm_reason(const spec::Architecture& a) {
   return joined({a.norm == spec::NormKind::kLayerNorm ? "" : "RMS norms have no bias",
                  a.query_key_norm ? "queries and keys have norms" : "",
-                 a.placement.after && a.placement.before ? "norms behind each part, too" : "",
-                 a.parallel_residual ? "attention and MLP read the same residual stream" : ""});
+                 a.placement.after && a.placement.before ? "norms behind each part, too" : ""});
 }
 
 std::string embedding_reason(const spec::Architecture& a) {
@@ -66,11 +65,15 @@ std::string head_reason(const spec::Architecture& a, spec::Head head) {
   const std::string matrix = head == spec::Head::kScalar ? "a scalar head"
                              : a.tie_word_embeddings     ? ""
                                                          : "the head has a table of its own";
-  return joined({matrix, a.final_norm ? "a final norm" : ""});
+  const bool projects = a.projects_embedding() && head == spec::Head::kLanguageModel;
+  return joined({matrix, a.final_norm ? "a final norm" : "",
+                 projects ? format("projected to the table's width of {}", a.embedding_dim) : ""});
 }
 
 std::string gradient_reason(const ModelSizes& model) {
-  return model.gradients == spec::Dtype::kFloat32
+  const auto own = static_cast<double>(element_bytes(model.gradients));
+  if (own < model.batch.width) return "gradients add up in bfloat16";
+  return own > model.batch.width
              ? "gradients add up in float32: 4 N_t; optim.gradient_dtype = \"bfloat16\" makes it 2 "
                "N_t"
              : "";
@@ -96,10 +99,11 @@ std::string activation_reason(const ModelSizes& model, Recompute recompute) {
                            : format("gate, up, activated gate and product of width {} are kept",
                                     a.intermediate_size))
               : "";
-  return joined({selective ? "`selective` also computes the norms' outputs and the activation again"
-                           : "attention's scores are never stored (its kernel computes them again)",
-                 "there are no dropout masks", grouped_keys(a), wide_heads(a), gated,
-                 a.parallel_residual ? "one input for attention and MLP" : ""});
+  return joined(
+      {selective ? "`selective` also computes the norms' outputs and the activation again"
+                 : "attention's scores are not kept (backward computes them again)",
+       "there are no dropout masks", grouped_keys(a), wide_heads(a), gated,
+       a.placement.after || a.placement.over ? "norms behind a part keep their input" : ""});
 }
 
 std::string cache_reason(const spec::Architecture& a) {

@@ -16,6 +16,11 @@ constexpr const char* kStatesSource = "Habana; ZeRO, 3.1";
 constexpr const char* kLayerSource = "Korthikanti, table 2";
 constexpr const char* kRounding = "regions are rounded up to pages";
 
+// Of a tag.
+std::string or_rounding(std::string reason) {
+  return reason.empty() ? kRounding : reason;
+}
+
 }  // namespace
 
 Sheet SheetBuilder::build() {
@@ -39,7 +44,6 @@ Sheet SheetBuilder::build() {
 }
 
 Line& SheetBuilder::add(Line line) {
-  if (line.counted && differs(line.value, *line.counted) && line.why.empty()) line.why = kRounding;
   if (!line.counted || !differs(line.value, *line.counted)) line.why.clear();
   return sheet_.sections.back().lines.emplace_back(std::move(line));
 }
@@ -125,17 +129,18 @@ void SheetBuilder::add_states(const ModelSizes& model) {
   const ParameterBytes b = bytes();
   begin(format("Model states of {}, whole on one rank", name));
   add({name + ".weights", "weights", "w N", kStatesSource, Quantity::kBytes, b.weight * n,
-       tag(model, ".weights")});
+       tag(model, ".weights"), true, kRounding});
   if (!model.role.trained) return;
   if (adapted)
     add({name + ".adapter", "adapters", "w N_t", "as weights", Quantity::kBytes, b.weight * trained,
-         tag(model, ".adapter")});
+         tag(model, ".adapter"), true, kRounding});
   const char* letter = adapted ? "N_t" : "N";
   const auto gradients = tag(model, ".grads"), optimizer = tag(model, ".optimizer");
   add({name + ".gradients", "gradients", format("w {}", letter), kStatesSource, Quantity::kBytes,
-       b.gradient * trained, gradients, true, gradient_reason(model)});
+       b.gradient * trained, gradients, true, or_rounding(gradient_reason(model))});
   add({name + ".optimizer", "optimizer states", format("K {}", letter), kStatesSource,
-       Quantity::kBytes, b.optimizer * trained, optimizer, true, optimizer_reason(model)});
+       Quantity::kBytes, b.optimizer * trained, optimizer, true,
+       or_rounding(optimizer_reason(model))});
   std::optional<double> sum;
   if (gradients && optimizer)
     sum = tag(model, ".weights").value_or(0) + tag(model, ".adapter").value_or(0) + *gradients +
@@ -159,12 +164,13 @@ void SheetBuilder::add_mixed_precision(const ModelSizes& model) {
          true, std::move(why)});
   };
   line("weights", "weights and their copy", "(2 + 4) N", 6,
-       weights ? std::optional(*weights + model.master) : std::nullopt, optimizer_reason(model));
+       weights ? std::optional(*weights + model.master) : std::nullopt,
+       or_rounding(optimizer_reason(model)));
   line("gradients", "gradients and their copy", "(2 + 4) N", 6, tag(model, ".grads"),
        "gradients have one type");
   line("moments", "moments", "(4 + 4) N", 8,
        optimizer ? std::optional(*optimizer - model.master) : std::nullopt,
-       optimizer_reason(model));
+       or_rounding(optimizer_reason(model)));
 }
 
 void SheetBuilder::add_activations(const ModelSizes& model) {
@@ -227,7 +233,7 @@ void SheetBuilder::add_cache() {
               number(sizes_.cached_tokens)),
        "2 w b (s + n) l h", "Transformer memory, KV cache", Quantity::kBytes,
        kv_cache(actor.letters, sizes_.cached_sequences, sizes_.cached_tokens, sizes_.width),
-       sizes_.tag("rollout.kv"), true, cache_reason(actor.role.shape)});
+       sizes_.tag("rollout.kv"), true, or_rounding(cache_reason(actor.role.shape))});
 }
 
 bool differs(double formula, double counted) {
