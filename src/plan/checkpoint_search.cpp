@@ -31,7 +31,7 @@ double least_seconds(const MemoryPlan& plan, double operations, double streaming
 class CheckpointSearch {
  public:
   CheckpointSearch(MemoryPlan& plan, const std::vector<CheckpointChoice>& choices,
-                   const std::string& residency, double limit)
+                   spec::Residency residency, double limit)
       : plan_(plan),
         choices_(choices),
         residency_(residency),
@@ -105,7 +105,7 @@ class CheckpointSearch {
 
   // Whatever moves: some phase alone is over the capacity.
   [[nodiscard]] bool is_too_large() const {
-    return residency_ == "auto" && !plan_.capacity.is_zero() &&
+    return residency_ == spec::Residency::kAuto && !plan_.capacity.is_zero() &&
            least_needed(plan_) > plan_.capacity;
   }
   // Of model `c`, the first rung with all blocks equal that may fit; the last one if none does.
@@ -188,7 +188,7 @@ class CheckpointSearch {
 
   MemoryPlan& plan_;
   const std::vector<CheckpointChoice>& choices_;
-  const std::string& residency_;
+  spec::Residency residency_;
   double streaming_;  // seconds of windows, whatever is kept
   std::vector<std::size_t> rungs_;
   double limit_;
@@ -199,7 +199,7 @@ class CheckpointSearch {
 }  // namespace
 
 Result<bool> solve_checkpointing(MemoryPlan& plan, const std::vector<CheckpointChoice>& choices,
-                                 const std::string& residency, double limit) {
+                                 spec::Residency residency, double limit) {
   return CheckpointSearch(plan, choices, residency, limit).run();
 }
 

@@ -35,6 +35,6 @@ struct CheckpointChoice {
 /// less than `limit` seconds, even with blocks that keep their inputs only.
 [[nodiscard]] Result<bool> solve_checkpointing(MemoryPlan& plan,
                                                const std::vector<CheckpointChoice>& choices,
-                                               const std::string& residency, double limit);
+                                               spec::Residency residency, double limit);
 
 }  // namespace neap::plan

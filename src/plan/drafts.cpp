@@ -83,9 +83,9 @@ Result<bool> Drafts::solve(MemoryPlan& plan, double limit) {
 }
 
 Bytes Drafts::least_capacity(MemoryPlan draft) const {
-  if (job_.memory.residency == "all") {
+  if (job_.memory.residency == spec::Residency::kAll) {
     set_capacity(draft, Bytes());
-    const Result<bool> solved = solve_if_fits(draft, "all");
+    const Result<bool> solved = solve_if_fits(draft, spec::Residency::kAll);
     return solved.ok() && *solved ? draft.peak : Bytes(~0ull);
   }
   // An exchange of windows takes more of a larger device, though less than the device grows: up from
@@ -115,7 +115,7 @@ std::vector<spec::ModelModes> Drafts::update_modes() const {
     for (std::size_t m = 0; m < spec::kUpdateModes; ++m) {
       const auto mode = static_cast<spec::UpdateMode>(m);
       if (!choice.automatic && choice.mode != mode) continue;
-      const bool stays = choice.automatic && job_.memory.residency == "all";
+      const bool stays = choice.automatic && job_.memory.residency == spec::Residency::kAll;
       if (mode == spec::UpdateMode::kStreamed &&
           (stays || !job_.memory.allows(spec::Measure::kStream)))
         continue;
@@ -133,7 +133,8 @@ std::vector<spec::ModelModes> Drafts::modes(bool streamed) const {
   std::vector<spec::ModelModes> resident = update_modes();
   if (!streamed) return resident;
   std::vector<spec::ModelModes> all;
-  if (job_.memory.residency == "all" || !job_.memory.allows(spec::Measure::kStreamWeights))
+  if (job_.memory.residency == spec::Residency::kAll ||
+      !job_.memory.allows(spec::Measure::kStreamWeights))
     return all;
   // The largest alone, then with the next one, to all of them.
   std::vector<spec::ModelId> models;

@@ -32,7 +32,8 @@ Result<JobVariants> JobVariants::make(const spec::Job& job, const Target& target
 }
 
 void JobVariants::open_settings() {
-  if (job_.memory.residency != "auto") opened_.residency = {{fields::kResidency, "auto"}};
+  if (job_.memory.residency != spec::Residency::kAuto)
+    opened_.residency = {{fields::kResidency, spec::Residency::kAuto}};
   if (!job_.memory.update.automatic) opened_.update = {{fields::kUpdate, spec::UpdateChoice()}};
   for (const spec::ModelId id : trained_) {
     std::vector<spec::JobChange>& changes = opened_.retention.emplace_back();

@@ -207,6 +207,6 @@ struct MemoryPlan {
 [[nodiscard]] Result<Bytes> least_capacity(const spec::Job& job, const Target& target);
 
 /// Fills `schedule` and the sums from tags, phases and capacity: the cheapest moves that fit.
-[[nodiscard]] Status solve_residency(MemoryPlan& plan, const std::string& mode);
+[[nodiscard]] Status solve_residency(MemoryPlan& plan, spec::Residency mode);
 
 }  // namespace neap::plan

@@ -383,9 +383,9 @@ Bytes most_bytes(const MemoryPlan& plan, double limit) {
 
 }  // namespace
 
-Result<bool> solve_if_fits(MemoryPlan& plan, const std::string& mode, double limit) {
+Result<bool> solve_if_fits(MemoryPlan& plan, spec::Residency mode, double limit) {
   NEAP_TRY(check(plan));
-  if (mode == "all") {
+  if (mode == spec::Residency::kAll) {
     std::vector<TagOption> chosen;
     for (const TagPlan& tag : plan.tags) {
       TagOption stays;
@@ -396,9 +396,6 @@ Result<bool> solve_if_fits(MemoryPlan& plan, const std::string& mode, double lim
     write_schedule(plan, chosen);
     return true;
   }
-  if (mode != "auto")
-    return Status(ErrorCode::kInvalidArgument,
-                  format("memory.residency is \"{}\"; it can be \"auto\" or \"all\"", mode));
   const auto chosen = search_residency(plan, plan.capacity, most_bytes(plan, limit));
   if (!chosen) return false;
   write_schedule(plan, *chosen);
@@ -411,7 +408,7 @@ Bytes least_needed(const MemoryPlan& plan) {
   return most;
 }
 
-Status solve_residency(MemoryPlan& plan, const std::string& mode) {
+Status solve_residency(MemoryPlan& plan, spec::Residency mode) {
   NEAP_TRY_ASSIGN(const bool fits, solve_if_fits(plan, mode));
   if (fits) return {};
   MemoryPlan free = plan;

@@ -54,7 +54,7 @@ struct TagOption {
 
 /// solve_residency, without words where nothing fits: false. With a `limit` of seconds of the whole
 /// step, schedules whose bytes alone take longer are not looked for.
-[[nodiscard]] Result<bool> solve_if_fits(MemoryPlan& plan, const std::string& mode,
+[[nodiscard]] Result<bool> solve_if_fits(MemoryPlan& plan, spec::Residency mode,
                                          double limit = std::numeric_limits<double>::infinity());
 /// Of the largest phase with only what it needs: no schedule takes less.
 [[nodiscard]] Bytes least_needed(const MemoryPlan& plan);

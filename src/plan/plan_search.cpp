@@ -35,7 +35,7 @@ Result<PlanSearch> PlanSearch::make(const spec::Job& job, const Target& target, 
 
 Result<MemoryPlan> PlanSearch::fastest(Bytes capacity) {
   NEAP_TRY_ASSIGN(std::optional<MemoryPlan> best, fastest_within({capacity}));
-  if (!best && variants_.job().memory.residency == "all") {
+  if (!best && variants_.job().memory.residency == spec::Residency::kAll) {
     // A run may try; of all plans the one that misses the capacity by least.
     NEAP_TRY_ASSIGN(const Bytes least, least_capacity());
     NEAP_TRY_ASSIGN(best, fastest_within({least}));
@@ -120,7 +120,7 @@ PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, Weights weight
     MemoryPlan plan = draft.plan;
     Drafts::set_capacity(plan, limits.capacity);
     if (!limits.capacity.is_zero() && least_needed(plan) > limits.capacity &&
-        variant.job.memory.residency == "auto")
+        variant.job.memory.residency == spec::Residency::kAuto)
       continue;
     NEAP_TRY_ASSIGN(const bool found, variant.drafts->solve(plan, limits.seconds * (1 - kSame)));
     if (!found) continue;

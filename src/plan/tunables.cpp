@@ -121,8 +121,8 @@ Tunable reference_once() {
 
 Tunable free_residency() {
   return {kLeaves, 1, true, [](const spec::Job& job, int level) -> Changes {
-            if (level > 1 || job.memory.residency == "auto") return {};
-            return {{fields::kResidency, "auto"}};
+            if (level > 1 || job.memory.residency == spec::Residency::kAuto) return {};
+            return {{fields::kResidency, spec::Residency::kAuto}};
           }};
 }
 

@@ -207,8 +207,8 @@ struct DeviceConfig {
 };
 
 struct MemoryConfig {
-  std::string residency = "auto";  ///< auto: the plan decides; all: everything stays on the device
-  UpdateChoice update;             ///< what is on the device at once during training
+  Residency residency = Residency::kAuto;
+  UpdateChoice update;     ///< what is on the device at once during training
   bool overlap = true;     ///< copies between the device and the host run while a phase computes
   Bytes host_budget{0};    ///< for copies of what left the device; 0: what the machine has free
   std::string alloc_conf;  ///< as PYTORCH_CUDA_ALLOC_CONF, for the transient pools

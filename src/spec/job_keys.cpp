@@ -26,10 +26,11 @@ void bind_device(ConfigTable& t, Job& job) {
          "With bfloat16 the optimizer keeps float32 masters unless `optim.master_dtype` says "
          "otherwise.")
       .one_of({"auto", "float32", "bfloat16"});
-  t.bind("memory.residency", &job.memory.residency,
-         "`auto`: the plan decides what leaves the device between the phases that need it; `all`: "
-         "everything stays.")
-      .one_of({"auto", "all"});
+  bind_enum(
+      t, "memory.residency", &job.memory.residency, parse_residency,
+      "`auto`: the plan decides what leaves the device between the phases that need it; `all`: "
+      "everything stays.")
+      .one_of(residency_names());
   bind_enum(t, "memory.update", &job.memory.update, parse_update_choice,
             "What is on the device at once while a model is trained: `joined`: weights, gradients, "
             "activations and optimizer states; `split`: forward and backward run without optimizer "

@@ -13,6 +13,7 @@ constexpr std::array<std::string_view, 6> kTaskNames = {"sft",  "reward", "ppo",
                                                         "grpo", "dpo",    "eval"};
 constexpr std::array<std::string_view, kUpdateModes> kModeNames = {"joined", "split", "streamed"};
 constexpr std::string_view kAuto = "auto";
+constexpr std::array<std::string_view, 2> kResidencyNames = {kAuto, "all"};
 
 template <std::size_t N>
 Result<std::size_t> position(const std::array<std::string_view, N>& names, std::string_view name,
@@ -39,6 +40,19 @@ std::string_view to_string(Task task) {
 Result<Task> parse_task(std::string_view name) {
   NEAP_TRY_ASSIGN(const std::size_t at, position(kTaskNames, name, "task"));
   return static_cast<Task>(at);
+}
+
+std::vector<std::string> residency_names() {
+  return {kResidencyNames.begin(), kResidencyNames.end()};
+}
+
+std::string_view to_string(Residency residency) {
+  return kResidencyNames[static_cast<std::size_t>(residency)];
+}
+
+Result<Residency> parse_residency(std::string_view name) {
+  NEAP_TRY_ASSIGN(const std::size_t at, position(kResidencyNames, name, "memory.residency"));
+  return static_cast<Residency>(at);
 }
 
 std::string_view to_string(UpdateMode mode) {

@@ -1,4 +1,4 @@
-// What a job does, and how its updates are divided into phases.
+// What a job does, what stays on the device, and how its updates are divided into phases.
 //
 // Threads   values and functions without state.   Failure   kInvalidArgument for an unknown name.
 #pragma once
@@ -23,6 +23,12 @@ enum class Task : std::uint8_t {
 [[nodiscard]] std::vector<std::string> task_names();
 [[nodiscard]] std::string_view to_string(Task task);
 [[nodiscard]] Result<Task> parse_task(std::string_view name);
+
+/// memory.residency: whether the plan decides what leaves the device between phases, or all stays.
+enum class Residency : std::uint8_t { kAuto, kAll };
+[[nodiscard]] std::vector<std::string> residency_names();
+[[nodiscard]] std::string_view to_string(Residency residency);
+[[nodiscard]] Result<Residency> parse_residency(std::string_view name);
 
 /// What is on the device at once while a model is trained. Results are the same, bit by bit.
 enum class UpdateMode : std::uint8_t {

@@ -270,7 +270,7 @@ TEST(GoldenPlans, TheLeastCapacityIsThatOfTheJobsOwnSettings) {
   target.capacity = *from;
   job.memory.allow = {spec::Measure::kMove, spec::Measure::kStream};
   EXPECT_TRUE(make_plan(job, target).ok());
-  job.memory.residency = "all";
+  job.memory.residency = spec::Residency::kAll;
   EXPECT_NE(knobs_text(job, target).find("memory.residency=auto: fits in "), std::string::npos)
       << knobs_text(job, target);
 }

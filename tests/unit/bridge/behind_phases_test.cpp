@@ -25,7 +25,7 @@ struct Behind {
     plan.tags[0].write = {false, false, true};
     plan.tags[1].need = {Need::kOptional, Need::kNeed, Need::kOptional};
     plan.tags[1].write = {false, false, false};
-    EXPECT_TRUE(plan::solve_residency(plan, "auto").ok());
+    EXPECT_TRUE(plan::solve_residency(plan, spec::Residency::kAuto).ok());
     real = host_device(plan.capacity);
     fault = device::make_fault_device(*real);
     arena::Options options;

@@ -125,7 +125,7 @@ TEST(ScheduleExecution, RandomPlansRunAsPlannedUnderTheirCapacity) {
     MemoryPlan plan = random_plan(random);
     const Bytes least = plan::min_capacity(plan);
     plan.capacity = std::max(least + kGranule * (random() % 12), kGranule);
-    ASSERT_TRUE(plan::solve_residency(plan, "auto").ok());
+    ASSERT_TRUE(plan::solve_residency(plan, spec::Residency::kAuto).ok());
     moving += plan.moved_per_step.is_zero() ? 0 : 1;
     ASSERT_NO_FATAL_FAILURE(run_cycles(plan, behind));
     if (::testing::Test::HasFailure()) return;
@@ -145,7 +145,7 @@ MemoryPlan validated_training(Bytes capacity) {
   plan.tags[0].need = {Need::kNeed, Need::kNeed};
   plan.tags[1].need = {Need::kNeed, Need::kOptional};
   plan.tags[0].write = plan.tags[1].write = {true, false};
-  EXPECT_TRUE(plan::solve_residency(plan, "auto").ok());
+  EXPECT_TRUE(plan::solve_residency(plan, spec::Residency::kAuto).ok());
   return plan;
 }
 
@@ -176,7 +176,7 @@ struct Streaming {
     plan.tags[0].write = {true};
     make_windows(plan.tags[0]);
     plan.phases[0].window = kGranule * 6;
-    EXPECT_TRUE(plan::solve_residency(plan, "auto").ok());
+    EXPECT_TRUE(plan::solve_residency(plan, spec::Residency::kAuto).ok());
     real = host_device(capacity);
     fault = device::make_fault_device(*real);
     options.touch_threads = 1;

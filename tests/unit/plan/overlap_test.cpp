@@ -35,7 +35,7 @@ MemoryPlan generation() {
   return plan;
 }
 MemoryPlan solved(MemoryPlan plan) {
-  EXPECT_TRUE(solve_residency(plan, "auto").ok());
+  EXPECT_TRUE(solve_residency(plan, spec::Residency::kAuto).ok());
   return plan;
 }
 std::vector<std::string> behind(const MemoryPlan& plan, std::size_t phase) {
@@ -233,8 +233,8 @@ TEST(OverlapProperty, RandomPlansAreSoundAndNeverSlower) {
     MemoryPlan plan = random_overlap(random);
     MemoryPlan without = plan;
     without.overlap = false;
-    const bool fits = solve_residency(plan, "auto").ok();
-    ASSERT_EQ(solve_residency(without, "auto").ok(), fits);
+    const bool fits = solve_residency(plan, spec::Residency::kAuto).ok();
+    ASSERT_EQ(solve_residency(without, spec::Residency::kAuto).ok(), fits);
     if (!fits) continue;
     ASSERT_NO_FATAL_FAILURE(expect_sound(plan));
     ASSERT_GE(plan.moved_per_step, without.moved_per_step) << "the least bytes are known";

@@ -66,7 +66,7 @@ Walk walk(const MemoryPlan& plan) {
 
 TEST(Residency, WhatFitsStaysWithoutMoves) {
   MemoryPlan plan = ppo(Bytes());
-  ASSERT_TRUE(solve_residency(plan, "auto").ok());
+  ASSERT_TRUE(solve_residency(plan, spec::Residency::kAuto).ok());
   EXPECT_EQ(plan.moved_per_step, 0_B);
   EXPECT_EQ(plan.all_resident, 1160_MiB);
   EXPECT_EQ(plan.host_bytes, 0_B);
@@ -80,13 +80,13 @@ TEST(Residency, TightensToTheLeastCapacityAndNamesIt) {
   const Bytes least = min_capacity(ppo(Bytes()));
   EXPECT_EQ(least, 410_MiB);  // train_actor: weights, grads, optimizer, transient
   MemoryPlan plan = ppo(least);
-  ASSERT_TRUE(solve_residency(plan, "auto").ok());
+  ASSERT_TRUE(solve_residency(plan, spec::Residency::kAuto).ok());
   EXPECT_EQ(plan.peak, 410_MiB);
   const Walk w = walk(plan);
   EXPECT_TRUE(w.closes && w.fits && w.complete);
   EXPECT_EQ(w.link, plan.moved_per_step);
   MemoryPlan small = ppo(least - 1_MiB);
-  const Status status = solve_residency(small, "auto");
+  const Status status = solve_residency(small, spec::Residency::kAuto);
   EXPECT_EQ(status.code(), ErrorCode::kDoesNotFit);
   EXPECT_NE(status.message().find("the least capacity is 410 MiB. Phase \"train_"),
             std::string::npos)
@@ -113,17 +113,17 @@ TEST(Residency, HostBudgetRaisesTheLeastCapacity) {
   plan.host_budget = 500_MiB;
   const Bytes least = min_capacity(plan);
   EXPECT_GT(least, 410_MiB);
-  EXPECT_EQ(solve_residency(plan, "auto").code(), ErrorCode::kDoesNotFit);
+  EXPECT_EQ(solve_residency(plan, spec::Residency::kAuto).code(), ErrorCode::kDoesNotFit);
   plan.capacity = least;
-  ASSERT_TRUE(solve_residency(plan, "auto").ok());
+  ASSERT_TRUE(solve_residency(plan, spec::Residency::kAuto).ok());
   EXPECT_LE(plan.host_bytes, 500_MiB);
   plan.capacity = least - 1_B;
-  EXPECT_FALSE(solve_residency(plan, "auto").ok());
+  EXPECT_FALSE(solve_residency(plan, spec::Residency::kAuto).ok());
 }
 
 TEST(Residency, AllResidentKeepsEverythingWhateverTheCapacity) {
   MemoryPlan plan = ppo(410_MiB);
-  ASSERT_TRUE(solve_residency(plan, "all").ok());
+  ASSERT_TRUE(solve_residency(plan, spec::Residency::kAll).ok());
   EXPECT_EQ(plan.peak, 1160_MiB);
   EXPECT_EQ(plan.moved_per_step, 0_B);
   for (const PhaseSchedule& s : plan.schedule) EXPECT_TRUE(s.moves.empty());
@@ -132,11 +132,10 @@ TEST(Residency, AllResidentKeepsEverythingWhateverTheCapacity) {
 TEST(Residency, RefusesPlansThatContradictThemselves) {
   MemoryPlan plan = ppo(Bytes());
   plan.tags[0].need[3] = Need::kDrop;
-  EXPECT_EQ(solve_residency(plan, "auto").code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(solve_residency(plan, spec::Residency::kAuto).code(), ErrorCode::kInvalidArgument);
   plan = ppo(Bytes());
   plan.tags[0].need.pop_back();
-  EXPECT_EQ(solve_residency(plan, "auto").code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(solve_residency(plan, "some").code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(solve_residency(plan, spec::Residency::kAuto).code(), ErrorCode::kInvalidArgument);
 }
 
 TEST(Residency, AMiniBatchMovesEveryRound) {
@@ -151,7 +150,7 @@ TEST(Residency, AMiniBatchMovesEveryRound) {
                tag("optimizer", 200_MiB, "..N", "..w", Contents::kLive),
                tag("critic", 50_MiB, "N..", "w..", Contents::kLive)};
   plan.capacity = 455_MiB;
-  ASSERT_TRUE(solve_residency(plan, "auto").ok());
+  ASSERT_TRUE(solve_residency(plan, spec::Residency::kAuto).ok());
   // The optimizer leaves before each backward and comes before each update; the first time it leaves
   // before generate.
   EXPECT_EQ(plan.moved_per_step, 4 * 400_MiB);
@@ -178,7 +177,7 @@ TEST(Residency, AStreamedTagTakesItsWindowAndMovesBothWays) {
   plan.tags[1].need[1] = Need::kStream;
   for (std::size_t w = 0; w < 4; ++w) plan.tags[1].windows.push_back({w, 1, 20_MiB});
   plan.capacity = 150_MiB;
-  ASSERT_TRUE(solve_residency(plan, "auto").ok());
+  ASSERT_TRUE(solve_residency(plan, spec::Residency::kAuto).ok());
   EXPECT_EQ(plan.peak, 150_MiB);
   EXPECT_EQ(plan.schedule[1].peak, 131_MiB);
   EXPECT_EQ(plan.moved_per_step, 320_MiB);
@@ -189,7 +188,7 @@ TEST(Residency, AStreamedTagTakesItsWindowAndMovesBothWays) {
       2 * (20 * mib / 55.0e9 + 3 * 40 * mib / 97.5e9 + 20 * mib / 55.2e9 + 80 * mib * 4.2e-14),
       1e-9);
   plan.host_budget = 79_MiB;
-  EXPECT_EQ(solve_residency(plan, "auto").code(), ErrorCode::kDoesNotFit);
+  EXPECT_EQ(solve_residency(plan, spec::Residency::kAuto).code(), ErrorCode::kDoesNotFit);
 }
 
 TEST(Residency, APhaseThatRunsOnceHasWhatItNeedsAndNothingElse) {
@@ -200,7 +199,7 @@ TEST(Residency, APhaseThatRunsOnceHasWhatItNeedsAndNothingElse) {
   plan.tags = {tag("weights", 100_MiB, "NN.", "w..", Contents::kLive),
                tag("optimizer", 200_MiB, "N..", "w..", Contents::kLive),
                tag("reference", 90_MiB, "ddN", "...", Contents::kScratch)};
-  for (const char* mode : {"auto", "all"}) {
+  for (const spec::Residency mode : {spec::Residency::kAuto, spec::Residency::kAll}) {
     MemoryPlan free = plan;
     ASSERT_TRUE(solve_residency(free, mode).ok());
     EXPECT_EQ(free.cycle(), 2U);
@@ -297,14 +296,14 @@ TEST(ResidencyProperty, IsOptimalAgainstEnumeration) {
   for (int i = 0; i < 3000; ++i) {
     MemoryPlan plan = random_plan(random);
     const std::optional<std::uint64_t> best = enumerate(plan);
-    const Status status = solve_residency(plan, "auto");
+    const Status status = solve_residency(plan, spec::Residency::kAuto);
     ASSERT_EQ(status.ok(), best.has_value()) << i << ": " << status.message();
     if (!best) {
       ASSERT_EQ(status.code(), ErrorCode::kDoesNotFit);
       MemoryPlan roomier = plan;
       roomier.capacity = min_capacity(plan);
       ASSERT_GT(roomier.capacity, plan.capacity) << i;
-      ASSERT_TRUE(solve_residency(roomier, "auto").ok()) << i;
+      ASSERT_TRUE(solve_residency(roomier, spec::Residency::kAuto).ok()) << i;
       continue;
     }
     ++fitted;
@@ -335,8 +334,8 @@ TEST(ResidencyProperty, APhaseThatRunsOnceChangesNoStep) {
     more.tags.push_back(tag("reference", plain.capacity - Bytes(1),
                             std::string(plain.phases.size(), 'd') + "N",
                             std::string(more.phases.size(), '.'), Contents::kScratch));
-    const bool fits = solve_residency(plain, "auto").ok();
-    ASSERT_EQ(solve_residency(more, "auto").ok(), fits) << i;
+    const bool fits = solve_residency(plain, spec::Residency::kAuto).ok();
+    ASSERT_EQ(solve_residency(more, spec::Residency::kAuto).ok(), fits) << i;
     if (!fits) continue;
     ++fitted;
     for (std::size_t p = 0; p < plain.phases.size(); ++p) {
@@ -361,7 +360,7 @@ TEST(ResidencyProperty, MoreCapacityNeverMovesMore) {
     std::optional<Bytes> before;
     for (std::uint64_t c = 20; c <= 240; c += 20) {
       plan.capacity = Bytes(c);
-      const bool fits = solve_residency(plan, "auto").ok();
+      const bool fits = solve_residency(plan, spec::Residency::kAuto).ok();
       ASSERT_TRUE(fits || !before) << "fitted under less";
       if (!fits) continue;
       ASSERT_LE(plan.peak, plan.capacity);
@@ -394,7 +393,7 @@ TEST(ResidencyProperty, SixteenTagsInTenPhasesAreSolvedAtOnce) {
   const std::clock_t start = std::clock();
   for (const std::uint64_t percent : {0U, 5U, 20U, 40U, 60U, 80U, 95U}) {
     plan.capacity = least + (total - least) * percent / 100;
-    const Status status = solve_residency(plan, "auto");
+    const Status status = solve_residency(plan, spec::Residency::kAuto);
     ASSERT_TRUE(status.ok()) << percent << ": " << status.message();
     EXPECT_LE(plan.peak, plan.capacity);
     const Walk w = walk(plan);
@@ -408,7 +407,7 @@ TEST(ResidencyProperty, SixteenTagsInTenPhasesAreSolvedAtOnce) {
   // Processor time, on any machine and under sanitizers; enumeration would take hours.
   EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 2);
   plan.capacity = least - 1_B;
-  EXPECT_EQ(solve_residency(plan, "auto").code(), ErrorCode::kDoesNotFit);
+  EXPECT_EQ(solve_residency(plan, spec::Residency::kAuto).code(), ErrorCode::kDoesNotFit);
 }
 
 }  // namespace

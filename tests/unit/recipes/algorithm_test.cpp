@@ -81,7 +81,7 @@ TEST(AlgorithmRecipe, ItsPhasesArePlannedAndFitUnderACeiling) {
   ASSERT_EQ(plan.phases.size(), 3U);
   EXPECT_EQ(plan.phases[2].name, "train");
   EXPECT_GT(plan.phases[2].transient_allocated, plan.phases[1].transient_allocated);
-  ASSERT_TRUE(plan::solve_residency(plan, "auto").ok());
+  ASSERT_TRUE(plan::solve_residency(plan, spec::Residency::kAuto).ok());
   EXPECT_FALSE(plan.peak.is_zero());
 }
 

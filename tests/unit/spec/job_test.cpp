@@ -519,7 +519,7 @@ TEST_F(JobFile, ChangesAreAppliedWithoutText) {
 // Text of a change is what a command line takes for it.
 TEST_F(JobFile, EveryFieldThatAPlanChoosesHasItsKey) {
   namespace fields = job_fields;
-  std::vector<JobChange> changes = {{fields::kResidency, "all"},
+  std::vector<JobChange> changes = {{fields::kResidency, Residency::kAll},
                                     {fields::kUpdate, {false, UpdateMode::kSplit}},
                                     {fields::kAllow, {Measure::kMove, Measure::kBf16States}},
                                     {fields::kPrecomputeReference, true}};
