@@ -153,6 +153,12 @@ Status TransferLane::hold_stream(device::StreamId stream, Mark mark) {
   return batch == nullptr ? Status() : queue_->hold_stream(stream, batch->queue_mark);
 }
 
+Status TransferLane::hold_other_direction(Mark mark) {
+  NEAP_TRY(arena_.impl().check_process());
+  const Batch* const batch = find(mark);
+  return batch == nullptr ? Status() : queue_->hold_other_direction(batch->queue_mark);
+}
+
 void TransferLane::retire(const Batch& batch) {
   Arena::Impl& arena = arena_.impl();
   const std::shared_lock lock(arena.table);

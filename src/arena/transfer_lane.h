@@ -56,6 +56,9 @@ class TransferLane {
   /// What `stream` is given from now on begins after the batch. The batch must still be waited for, which costs
   /// nothing once it is done.
   Status hold_stream(device::StreamId stream, Mark mark);
+  /// Batches of the other direction that are queued from now on begin after the batch: for a part of a region that is
+  /// written again once it was stored. The batch must still be waited for.
+  Status hold_other_direction(Mark mark);
 
  private:
   enum class Direction : std::uint8_t { kToDevice = 0, kToStorage = 1 };

@@ -129,6 +129,8 @@ class CopyQueue {
   /// What `stream` is given from now on begins after the mark, which was not waited for yet. Does not block where the
   /// device has streams; host: waits for the mark.
   virtual Status hold_stream(StreamId stream, std::uint64_t mark) = 0;
+  /// Copies of the other direction that are queued from now on begin after the mark, as hold_stream's work does.
+  virtual Status hold_other_direction(std::uint64_t mark) = 0;
   /// Seconds of the device from one mark to a later one of the same direction, neither of them waited for yet. Blocks
   /// until both are reached. sim: 0.
   [[nodiscard]] virtual Result<double> seconds_between(std::uint64_t from, std::uint64_t to) = 0;

@@ -335,6 +335,46 @@ TEST_P(DeviceConformance, CopiesAreOrderedWithAStream) {
   ASSERT_OK(device().unreserve(at, page_ * kPages));
 }
 
+TEST_P(DeviceConformance, CopiesOfOneDirectionAreOrderedWithTheOther) {
+  constexpr std::uint64_t kPages = 64;
+  const Address at = reserve(kPages);
+  const PageId page = create(kPages);
+  ASSERT_OK(device().map(at, page));
+  ASSERT_OK(device().set_access(at, page_ * kPages));
+  auto queue = device().make_copy_queue();
+  ASSERT_TRUE(queue.ok());
+  const auto first = pattern(page_ * kPages, 23);
+  const auto second = pattern(page_ * kPages, 24);
+  std::vector<std::uint8_t> out(first.size());
+  const auto bring = [&](const std::vector<std::uint8_t>& from) {
+    return (*queue)->to_device({at, const_cast<std::uint8_t*>(from.data()), page_ * kPages});
+  };
+  for (int round = 0; round < 3; ++round) {
+    // In, out, and in again over what goes out.
+    ASSERT_OK(bring(first));
+    const auto came = (*queue)->mark_to_device();
+    ASSERT_TRUE(came.ok());
+    ASSERT_OK((*queue)->hold_other_direction(*came));
+    ASSERT_OK((*queue)->to_host({at, out.data(), page_ * kPages}));
+    const auto left = (*queue)->mark_to_host();
+    ASSERT_TRUE(left.ok());
+    ASSERT_OK((*queue)->hold_other_direction(*left));
+    ASSERT_OK(bring(second));
+    ASSERT_OK((*queue)->drain());
+    if (real()) {
+      EXPECT_EQ(out, first);
+      const Copy back{at, out.data(), page_ * kPages};
+      ASSERT_OK(device().copy_to_host({&back, 1}));
+      EXPECT_EQ(out, second);
+    }
+    ASSERT_OK((*queue)->hold_other_direction(*left));  // done: nothing to wait for
+  }
+  queue->reset();
+  ASSERT_OK(device().unmap(at, page_ * kPages));
+  ASSERT_OK(device().release(page));
+  ASSERT_OK(device().unreserve(at, page_ * kPages));
+}
+
 TEST_P(DeviceConformance, DrainTellsOfACopyThatFailed) {
   if (device().info().kind != Kind::kCuda) return;  // the others' copies do not fail
   void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);

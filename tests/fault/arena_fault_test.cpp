@@ -223,9 +223,10 @@ Status store_and_fetch(World& w) {
                             {w.id(0), w.units(8), storage, Bytes(0), w.units(8)}};
   NEAP_TRY(lane->begin_after(device::StreamId::kDefault));
   NEAP_TRY_ASSIGN(const TransferLane::Mark out, lane->to_storage(parts));
-  NEAP_TRY(lane->wait(out));
+  NEAP_TRY(lane->hold_other_direction(out));
   NEAP_TRY_ASSIGN(const TransferLane::Mark in, lane->to_device(parts));
   NEAP_TRY(lane->hold_stream(device::StreamId::kDefault, in));
+  NEAP_TRY(lane->wait(out));
   return lane->wait(in);
 }
 

@@ -94,6 +94,16 @@ class CudaCopyQueue final : public CopyQueue {
     return order(reinterpret_cast<cuda::Stream>(stream), it->second);  // NOLINT
   }
 
+  Status hold_other_direction(std::uint64_t mark) override {
+    const auto it = marks_.find(mark);
+    if (it == marks_.end()) return {};  // waited for before
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    // Its own direction is in order anyway.
+    for (cuda::Stream copies : streams_) NEAP_TRY(order(copies, it->second));
+    return {};
+  }
+
   Result<double> seconds_between(std::uint64_t from, std::uint64_t to) override {
     const auto first = marks_.find(from);
     const auto last = marks_.find(to);

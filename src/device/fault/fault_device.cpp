@@ -33,7 +33,8 @@ constexpr std::array<std::string_view, kCallKinds> kNames = {"memory",
                                                              "queue.seconds",
                                                              "queue.drain",
                                                              "queue.begin_after",
-                                                             "queue.hold_stream"};
+                                                             "queue.hold_stream",
+                                                             "queue.hold_other_direction"};
 
 class Trigger {
  public:
@@ -102,6 +103,10 @@ class FaultCopyQueue final : public CopyQueue {
   Status hold_stream(StreamId stream, std::uint64_t mark) override {
     NEAP_TRY(trigger_.pass(Call::kQueueHoldStream));
     return below_->hold_stream(stream, mark);
+  }
+  Status hold_other_direction(std::uint64_t mark) override {
+    NEAP_TRY(trigger_.pass(Call::kQueueHoldOtherDirection));
+    return below_->hold_other_direction(mark);
   }
   Result<double> seconds_between(std::uint64_t from, std::uint64_t to) override {
     NEAP_TRY(trigger_.pass(Call::kQueueSeconds));

@@ -42,8 +42,9 @@ enum class Call : int {
   kQueueDrain,
   kQueueBeginAfter,
   kQueueHoldStream,
+  kQueueHoldOtherDirection,
 };
-inline constexpr int kCallKinds = static_cast<int>(Call::kQueueHoldStream) + 1;
+inline constexpr int kCallKinds = static_cast<int>(Call::kQueueHoldOtherDirection) + 1;
 [[nodiscard]] std::string_view to_string(Call call);
 
 struct FaultPlan {

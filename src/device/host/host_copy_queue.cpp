@@ -126,6 +126,7 @@ class HostCopyQueue final : public CopyQueue {
   }
   Status begin_after(StreamId) override { return {}; }
   Status hold_stream(StreamId, std::uint64_t mark) override { return wait(mark); }
+  Status hold_other_direction(std::uint64_t mark) override { return wait(mark); }
   Result<double> seconds_between(std::uint64_t from, std::uint64_t to) override {
     NEAP_TRY_ASSIGN(const Clock::time_point first, lane_of(from).time_of(from >> 1));
     NEAP_TRY_ASSIGN(const Clock::time_point last, lane_of(to).time_of(to >> 1));

@@ -78,6 +78,7 @@ class SimCopyQueue final : public CopyQueue {
   Status wait(std::uint64_t) override { return {}; }
   Status begin_after(StreamId) override { return {}; }
   Status hold_stream(StreamId, std::uint64_t) override { return {}; }
+  Status hold_other_direction(std::uint64_t) override { return {}; }
   Result<double> seconds_between(std::uint64_t, std::uint64_t) override { return 0.0; }
   Status drain() override { return {}; }
 

@@ -163,5 +163,24 @@ TEST_F(TransferLaneTest, AStreamIsOrderedWithCopies) {
   EXPECT_TRUE(lane_->hold_stream(device::StreamId::kDefault, *mark).ok());
 }
 
+TEST_F(TransferLaneTest, WhatIsStoredIsOverwrittenAfterwards) {
+  const RegionInfo buffer = region(64_MiB);
+  const auto home = storage(64_MiB);
+  const auto next = storage(64_MiB);
+  fill(bytes(buffer), 64_MiB, 5);
+  fill(next->data(), next->size(), 6);
+  const Transfer out[] = {{buffer.id, Bytes(0), home.get(), Bytes(0), 64_MiB}};
+  const Transfer in[] = {{buffer.id, Bytes(0), next.get(), Bytes(0), 64_MiB}};
+  const auto stored = lane_->to_storage(out);
+  ASSERT_TRUE(stored.ok());
+  ASSERT_TRUE(lane_->hold_other_direction(*stored).ok());
+  ASSERT_TRUE(lane_->to_device(in).ok());
+  ASSERT_TRUE(lane_->drain().ok());
+  EXPECT_EQ(std::memcmp(bytes(buffer), next->data(), next->size().count()), 0);
+  std::vector<std::byte> expected(next->size().count());
+  fill(expected.data(), 64_MiB, 5);
+  EXPECT_EQ(std::memcmp(home->data(), expected.data(), expected.size()), 0);
+}
+
 }  // namespace
 }  // namespace neap::arena
