@@ -14,19 +14,17 @@ PhaseAccounts::PhaseAccounts(Bytes ceiling, const ScheduleExecutor& executor,
       plan_(plan),
       oom_count_(last_torch_cuda_oom().count) {}
 
-Bytes PhaseAccounts::room(std::size_t phase) const {
+Bytes PhaseAccounts::room() const {
   if (ceiling_.is_zero()) return {};
   // An exhausted ceiling leaves one byte: zero would be no limit.
-  const plan::PhasePlan& planned = plan_.phases[phase];
-  const Bytes taken = executor_.persistent() + planned.window + planned.headroom;
+  const Bytes taken = executor_.persistent();
   return std::max(saturating_sub(ceiling_, taken), Bytes(1));
 }
 
 Status PhaseAccounts::add(PhaseMeasurement m) {
-  m.peak = m.persistent + m.streamed.window + m.transient_reserved;
+  m.peak = m.persistent + m.transient_reserved;
   peak_ = std::max(peak_, m.peak);
-  peak_allocated_ =
-      std::max(peak_allocated_, m.persistent + m.streamed.window + m.transient_allocated);
+  peak_allocated_ = std::max(peak_allocated_, m.persistent + m.transient_allocated);
   Status status;
   if (!ceiling_.is_zero() && m.peak > ceiling_) status = shortage(m, m.peak, ceiling_);
   measurements_.push_back(std::move(m));
@@ -36,14 +34,13 @@ Status PhaseAccounts::add(PhaseMeasurement m) {
 void PhaseAccounts::note_oom(const PhaseMeasurement& m, Bytes free) {
   const TorchCudaOom oom = last_torch_cuda_oom();
   if (std::exchange(oom_count_, oom.count) == oom.count) return;
-  const Bytes taken = m.persistent + m.streamed.window + m.transient_reserved;
+  const Bytes taken = m.persistent + m.transient_reserved;
   last_oom_ =
       shortage(m, oom.requested, ceiling_.is_zero() ? free : saturating_sub(ceiling_, taken));
 }
 
 Status PhaseAccounts::shortage(const PhaseMeasurement& m, Bytes need, Bytes free) const {
   MemoryShortage out{need, free, ceiling_, {{"temporaries", m.transient_reserved}}};
-  if (!m.streamed.window.is_zero()) out.holders.push_back({"windows", m.streamed.window});
   const ScheduleExecutor::Set resident = executor_.resident();
   for (std::size_t i = 0; i < plan_.tags.size(); ++i) {
     if (resident[i]) out.holders.push_back({plan_.tags[i].tag, plan_.tags[i].bytes});

@@ -17,9 +17,9 @@ class PhaseAccounts {
   /// `ceiling`: what the user set; zero: none. `executor` and `plan` outlive it.
   PhaseAccounts(Bytes ceiling, const ScheduleExecutor& executor, const plan::MemoryPlan& plan);
 
-  /// What the temporaries of a phase may take in addition to its tags and windows; zero: as much as
+  /// What the temporaries of the open phase may take in addition to its tags; zero: as much as
   /// there is.
-  [[nodiscard]] Bytes room(std::size_t phase) const;
+  [[nodiscard]] Bytes room() const;
   /// Keeps the measurement of a phase that has ended. On CUDA libtorch's allocator is limited to its room, give or take a
   /// segment: the status says where the phase took more than the ceiling.
   [[nodiscard]] Status add(PhaseMeasurement measurement);

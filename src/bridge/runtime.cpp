@@ -33,9 +33,9 @@ class RuntimeImpl final : public Runtime {
   [[nodiscard]] at::Tensor region(std::string_view tag, std::string_view name,
                                   at::ScalarType dtype) override;
   [[nodiscard]] StreamedBlocks& streamed_blocks(std::string_view tag) override;
+  [[nodiscard]] StreamedStates* streamed_states(std::string_view tag) override;
   [[nodiscard]] std::unique_ptr<Scope> hold(const std::vector<std::string>& tags) override;
   [[nodiscard]] std::unique_ptr<Scope> phase(std::string_view name) override;
-  [[nodiscard]] std::unique_ptr<Windows> windows(std::string_view tag, Access access) override;
   [[nodiscard]] std::vector<PhaseMeasurement> take_measurements() override {
     return accounts_->take();
   }
@@ -50,6 +50,7 @@ class RuntimeImpl final : public Runtime {
   void mark(trace::EventKind kind, std::string_view name);
   void leave_room(std::size_t phase);
   void add_streamed(std::size_t index);
+  [[nodiscard]] std::vector<SlotPart> slots_of(const plan::TagPlan& tag) const;
   [[nodiscard]] Status end_phase(std::size_t index, Transition entry, Clock::time_point start);
 
   plan::MemoryPlan plan_;
@@ -57,7 +58,8 @@ class RuntimeImpl final : public Runtime {
   RunDevice device_;
   std::shared_ptr<arena::Arena> arena_;  // keeps the device
   std::unique_ptr<ScheduleExecutor> executor_;
-  std::map<std::size_t, StreamedBlocks> streamed_;  // by tag
+  std::map<std::size_t, StreamedBlocks> streamed_blocks_;  // by tag
+  std::map<std::size_t, StreamedStates> streamed_states_;
   std::unique_ptr<PhaseTransients> transients_;
   std::unique_ptr<PhaseAccounts> accounts_;
   bool in_phase_ = false;
@@ -92,42 +94,6 @@ class ScopeImpl : public Runtime::Scope {
   std::function<Status()> end_;
 };
 
-class StreamedWindows final : public Runtime::Windows {
- public:
-  StreamedWindows(ScheduleExecutor& executor, const plan::TagPlan& tag, std::size_t index,
-                  Access access)
-      : stream_(executor, index, access) {
-    std::size_t part = 0;
-    for (const plan::WindowPlan& window : tag.windows) {
-      std::size_t count = 0;
-      for (std::size_t r = window.first; r < window.first + window.count; ++r)
-        count += tag.regions[r].parts.size();
-      ranges_.push_back({part, count});
-      part += count;
-    }
-  }
-  [[nodiscard]] const std::vector<Range>& ranges() const override { return ranges_; }
-  void bring(std::size_t range) override { stream_.bring(range); }
-  [[nodiscard]] Status close() override { return stream_.close(); }
-
- private:
-  ScheduleExecutor::Stream stream_;
-  std::vector<Range> ranges_;
-};
-
-class ResidentWindows final : public Runtime::Windows {
- public:
-  explicit ResidentWindows(const plan::TagPlan& tag) : ranges_(1) {
-    for (const plan::RegionPlan& region : tag.regions) ranges_[0].count += region.parts.size();
-  }
-  [[nodiscard]] const std::vector<Range>& ranges() const override { return ranges_; }
-  void bring(std::size_t) override {}
-  [[nodiscard]] Status close() override { return {}; }
-
- private:
-  std::vector<Range> ranges_;
-};
-
 RuntimeImpl::RuntimeImpl(const spec::Job& job, const plan::DeviceChoice& choice,
                          const plan::MemoryPlan& plan, trace::EventSink* events)
     : plan_(plan), events_(events) {
@@ -152,25 +118,54 @@ RuntimeImpl::RuntimeImpl(const spec::Job& job, const plan::DeviceChoice& choice,
   accounts_ = std::make_unique<PhaseAccounts>(job.device.memory, *executor_, plan_);
 }
 
-void RuntimeImpl::add_streamed(std::size_t index) {
-  const plan::TagPlan& tag = plan_.tags[index];
-  if (tag.hosted.empty()) return;
-  std::vector<StreamedBlocks::Slot> slots;
+std::vector<SlotPart> RuntimeImpl::slots_of(const plan::TagPlan& tag) const {
+  std::vector<SlotPart> out;
   for (const plan::RegionPlan& region : tag.regions) {
     for (const plan::PartPlan& part : region.parts) {
       const ScheduleExecutor::Place place = executor_->place(tag.tag, part.name);
-      slots.push_back({place.region, place.offset, place.bytes});
+      out.push_back({part.name, place.region, place.offset});
     }
   }
-  std::vector<Bytes> blocks;
-  for (const plan::PartPlan& block : tag.hosted) blocks.push_back(block.bytes);
-  streamed_.emplace(std::piecewise_construct, std::forward_as_tuple(index),
-                    std::forward_as_tuple(*arena_, tag.tag, std::move(slots), blocks,
-                                          tag.hosted_table ? tag.hosted_table->bytes : Bytes()));
+  return out;
+}
+
+void RuntimeImpl::add_streamed(std::size_t index) {
+  const plan::TagPlan& tag = plan_.tags[index];
+  const plan::HostedPlan& hosted = tag.hosted;
+  const auto bytes_of = [](const std::vector<plan::PartPlan>& parts) {
+    std::vector<Bytes> out;
+    for (const plan::PartPlan& part : parts) out.push_back(part.bytes);
+    return out;
+  };
+  if (!hosted.states.empty()) {
+    streamed_states_.emplace(
+        std::piecewise_construct, std::forward_as_tuple(index),
+        std::forward_as_tuple(*arena_, tag.tag, slots_of(tag), bytes_of(hosted.states)));
+  }
+  if (hosted.blocks.empty()) return;
+  // The weights of all slots, then their gradients.
+  const std::vector<SlotPart> parts = slots_of(tag);
+  const bool trained = !hosted.gradients.empty();
+  std::vector<StreamedBlocks::Slot> slots(parts.size() / (trained ? 2 : 1));
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    slots[i].weights = parts[i];
+    if (trained) slots[i].gradients = parts[slots.size() + i];
+  }
+  std::vector<StreamedBlocks::BlockBytes> blocks;
+  for (std::size_t i = 0; i < hosted.blocks.size(); ++i)
+    blocks.push_back({hosted.blocks[i].bytes, trained ? hosted.gradients[i].bytes : Bytes()});
+  streamed_blocks_.emplace(std::piecewise_construct, std::forward_as_tuple(index),
+                           std::forward_as_tuple(*arena_, tag.tag, std::move(slots), blocks,
+                                                 hosted.table ? hosted.table->bytes : Bytes()));
 }
 
 StreamedBlocks& RuntimeImpl::streamed_blocks(std::string_view tag) {
-  return streamed_.at(executor_->tag_index(tag));
+  return streamed_blocks_.at(executor_->tag_index(tag));
+}
+
+StreamedStates* RuntimeImpl::streamed_states(std::string_view tag) {
+  const auto found = streamed_states_.find(executor_->tag_index(tag));
+  return found == streamed_states_.end() ? nullptr : &found->second;
 }
 
 at::Tensor RuntimeImpl::region(std::string_view tag, std::string_view name, at::ScalarType dtype) {
@@ -204,10 +199,9 @@ std::unique_ptr<Runtime::Scope> RuntimeImpl::phase(std::string_view name) {
   }
   leave_room(index);
   in_phase_ = true;
-  (void)executor_->take_stream_use();  // of a checkpoint
   mark(trace::EventKind::kPhaseBegin, name);
-  for (auto& [tag, blocks] : streamed_) blocks.open();
-  transients_->open(std::string(name), accounts_->room(index));
+  for (auto& [tag, blocks] : streamed_blocks_) blocks.open();
+  transients_->open(std::string(name), accounts_->room());
   return std::make_unique<ScopeImpl>(format("Closing phase \"{}\"", name),
                                      [this, index, entry = std::move(entry), start = Clock::now()] {
                                        return end_phase(index, entry, start);
@@ -233,16 +227,14 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
   m.phase = name;
   m.seconds = seconds_since(start);
   Status fetched;
-  for (auto& [tag, blocks] : streamed_) {
+  for (auto& [tag, blocks] : streamed_blocks_) {
     if (Status closed = blocks.close(); !closed.ok()) fetched = std::move(closed);
-    const StreamedBlocks::Use use = blocks.take_use();
-    m.weights.fetched += use.fetched;
-    m.weights.wait_seconds += use.wait_seconds;
+    m.streamed += blocks.take_use();
   }
+  for (auto& [tag, states] : streamed_states_) m.streamed += states.take_use();
   // Before the pool is emptied: the driver waits for all copies when memory is freed.
   const Status copied = executor_->finish_copies(m.behind);
   m.entry = std::move(entry);
-  m.streamed = executor_->take_stream_use();
   m.persistent = executor_->persistent();
   const TransientUse use = transients_->close(name);
   m.transient_allocated = use.allocated;
@@ -259,13 +251,6 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
   return cuda ? within : Status();
 }
 
-std::unique_ptr<Runtime::Windows> RuntimeImpl::windows(std::string_view tag, Access access) {
-  const std::size_t index = executor_->tag_index(tag);
-  const plan::TagPlan& planned = plan_.tags[index];
-  if (!planned.streamed()) return std::make_unique<ResidentWindows>(planned);
-  return std::make_unique<StreamedWindows>(*executor_, planned, index, access);
-}
-
 void RuntimeImpl::mark(trace::EventKind kind, std::string_view name) {
   if (events_ == nullptr) return;
   trace::Event event;
@@ -277,7 +262,7 @@ void RuntimeImpl::mark(trace::EventKind kind, std::string_view name) {
 }  // namespace
 
 Bytes PhaseMeasurement::moved() const {
-  Bytes sum = entry.copied() + streamed.copied() + weights.fetched;
+  Bytes sum = entry.copied() + streamed.bytes();
   for (const MoveRecord& move : behind) sum += move.copied;
   return sum;
 }
@@ -286,16 +271,6 @@ double PhaseMeasurement::move_seconds() const {
   double sum = entry.seconds;
   for (const MoveRecord& move : behind) sum += move.visible_seconds;
   return sum;
-}
-
-void Runtime::for_each_window(std::string_view tag, Access access,
-                              const std::function<void(std::size_t, std::size_t)>& visit) {
-  const std::unique_ptr<Windows> open = windows(tag, access);
-  for (std::size_t r = 0; r < open->ranges().size(); ++r) {
-    open->bring(r);
-    visit(open->ranges()[r].first, open->ranges()[r].count);
-  }
-  throw_if_error(open->close());
 }
 
 std::unique_ptr<Runtime> Runtime::make(const spec::Job& job, const plan::DeviceChoice& choice,

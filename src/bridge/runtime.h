@@ -8,7 +8,7 @@
 // Threads   phases are opened and closed by one thread; tensors may be made and freed by any (autograd's too).
 //
 // Failure   exceptions (neap::Error with a MemoryShortage for out of memory; c10::Error from libtorch). Ends have a
-//           status: Phase::close, Hold::close, Windows::close.
+//           status: Phase::close, Hold::close.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -23,6 +23,7 @@
 #include "bridge/run_device.h"
 #include "bridge/schedule_executor.h"
 #include "bridge/streamed_blocks.h"
+#include "bridge/streamed_states.h"
 #include "plan/memory_plan.h"
 #include "spec/job.h"
 #include "spec/recipe.h"
@@ -36,12 +37,11 @@ struct PhaseMeasurement {
   Bytes persistent;             ///< arena regions resident during the phase
   Bytes transient_allocated;    ///< pool: live tensors
   Bytes transient_reserved;     ///< pool: taken from the device
-  Bytes peak;                   ///< most physical device memory held in the phase, windows included
+  Bytes peak;                   ///< most physical device memory held in the phase
   Bytes fragmentation_at_peak;  ///< reserved - allocated when the pool last had to grow to its peak
   Transition entry;             ///< the moves before it
   std::vector<MoveRecord> behind{};  ///< the moves that ran while it computed
-  StreamUse streamed;                ///< the windows of the phase
-  StreamedBlocks::Use weights;       ///< blocks of streamed weights
+  LinkUse streamed;                  ///< between slots and the host
   double seconds = 0;                ///< of the phase's own work, streaming included
   [[nodiscard]] Bytes moved() const;
   /// Waited for: moves before it and what was left of those behind it.
@@ -62,14 +62,15 @@ class Runtime {
   [[nodiscard]] virtual const plan::MemoryPlan& plan() const = 0;
 
   /// A flat tensor over the plan's part `name` of `tag`: (bytes / element size,) of `dtype`. Its address never changes;
-  /// its contents may be touched only while the tag is resident (in phases that need it, or under hold), or, of a
-  /// streamed tag, while windows() has brought it.
+  /// its contents may be touched only while the tag is resident (in phases that need it, or under hold).
   [[nodiscard]] virtual at::Tensor region(std::string_view tag, std::string_view name,
                                           at::ScalarType dtype) = 0;
 
   /// The blocks that the plan keeps on the host behind the slots of `tag`, one of Contents::kScratch that
   /// has such blocks. Used in phases that need the tag.
   [[nodiscard]] virtual StreamedBlocks& streamed_blocks(std::string_view tag) = 0;
+  /// The optimizer states that the plan keeps on the host behind the slots of `tag`; null: the tag holds them.
+  [[nodiscard]] virtual StreamedStates* streamed_states(std::string_view tag) = 0;
 
   /// Something that is open until close, or until it dies: then a failure is only logged.
   class Scope {
@@ -79,7 +80,7 @@ class Runtime {
     [[nodiscard]] virtual Status close() = 0;
   };
   /// Makes tags resident outside the schedule (initialization, checkpoint, validation) until the end, which puts the
-  /// cycle's state back. Streamed tags are left out: use windows().
+  /// cycle's state back.
   [[nodiscard]] virtual std::unique_ptr<Scope> hold(const std::vector<std::string>& tags) = 0;
 
   /// Moves tags as the schedule says for phase `name`, binds its pool, marks it in the trace. The end empties the pool
@@ -87,22 +88,6 @@ class Runtime {
   /// dead by then: one that survives keeps its page and is named in a warning.
   [[nodiscard]] virtual std::unique_ptr<Scope> phase(std::string_view name) = 0;
   [[nodiscard]] std::unique_ptr<Scope> phase(spec::PhaseId id) { return phase(to_string(id)); }
-
-  /// A tag's parts, some at a time. One window with all of them where the tag is not streamed; then the caller has made
-  /// it resident.
-  class Windows : public Scope {
-   public:
-    struct Range {
-      std::size_t first = 0, count = 0;  ///< parts, in the plan's order
-    };
-    [[nodiscard]] virtual const std::vector<Range>& ranges() const = 0;
-    /// Makes a range's parts resident; those of the range before leave meanwhile.
-    virtual void bring(std::size_t range) = 0;
-  };
-  [[nodiscard]] virtual std::unique_ptr<Windows> windows(std::string_view tag, Access access) = 0;
-  /// visit(first part, count) for every range of the tag, in order, while it is resident.
-  void for_each_window(std::string_view tag, Access access,
-                       const std::function<void(std::size_t, std::size_t)>& visit);
 
   /// One for each phase closed since the last call, in order.
   [[nodiscard]] virtual std::vector<PhaseMeasurement> take_measurements() = 0;

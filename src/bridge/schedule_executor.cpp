@@ -83,14 +83,10 @@ ScheduleExecutor::ScheduleExecutor(arena::Arena& arena, const plan::MemoryPlan& 
 }
 
 void ScheduleExecutor::create_regions(const plan::TagPlan& tag) {
-  const std::size_t index = tag_index(tag.tag);
-  std::size_t window = 0;
-  for (std::size_t r = 0; r < tag.regions.size(); ++r) {
-    while (tag.streamed() && r >= tag.windows[window].first + tag.windows[window].count) ++window;
-    const std::string name = tag.streamed() ? window_tag(index, window) : tag.tag;
+  for (const plan::RegionPlan& region : tag.regions) {
     const arena::RegionInfo info =
-        value_or_throw(arena_.create_paused(name, tag.regions[r].bytes, arena::Policy::kHost));
-    for (const plan::PartPlan& part : tag.regions[r].parts) {
+        value_or_throw(arena_.create_paused(tag.tag, region.bytes, arena::Policy::kHost));
+    for (const plan::PartPlan& part : region.parts) {
       places_.emplace(std::pair(tag.tag, part.name),
                       Place{info.address + part.offset.count(), part.bytes, info.id, part.offset});
     }
@@ -101,10 +97,6 @@ ScheduleExecutor::Place ScheduleExecutor::place(std::string_view tag, std::strin
   const auto it = places_.find(std::pair(std::string(tag), std::string(part)));
   if (it != places_.end()) return it->second;
   throw Error(ErrorCode::kNotFound, format("The plan has no part \"{}\" in tag \"{}\"", part, tag));
-}
-
-std::string ScheduleExecutor::window_tag(std::size_t tag, std::size_t window) const {
-  return format("{}/{}", plan_.tags[tag].tag, window);
 }
 
 std::size_t ScheduleExecutor::tag_index(std::string_view tag) const {
@@ -258,7 +250,6 @@ Transition ScheduleExecutor::bring(const std::vector<std::string>& tags) {
   Set both = resident();
   for (const std::string& tag : tags) {
     const std::size_t t = tag_index(tag);
-    if (plan_.tags[t].streamed()) continue;
     only[t] = true;
     both[t] = true;
   }
@@ -266,86 +257,12 @@ Transition ScheduleExecutor::bring(const std::vector<std::string>& tags) {
   for (std::size_t i = 0; i < both.size(); ++i) {
     if (both[i]) sum += plan_.tags[i].bytes;
   }
-  Bytes window;  // that a stream may bring meanwhile
-  for (const plan::PhasePlan& phase : plan_.phases)
-    window = std::max(window, phase.window + phase.headroom);
-  sum += window;
   const bool fits = plan_.capacity.is_zero() || sum <= plan_.capacity;
   Transition done = move_to(fits ? both : only);
   for (std::size_t i = 0; i < states_.size(); ++i) {
     if (only[i]) states_[i].dirty = true;
   }
   return done;
-}
-
-ScheduleExecutor::Stream::Stream(ScheduleExecutor& executor, std::size_t tag, Access access)
-    : executor_(executor), tag_(tag), access_(access) {
-  // An earlier stream that failed may have left one.
-  for (std::size_t w = 0; w < executor_.plan_.tags[tag_].windows.size(); ++w) {
-    for (const arena::RegionInfo& r : executor_.arena_.regions(executor_.window_tag(tag_, w))) {
-      if (r.state == arena::State::kResident) here_ = w;
-    }
-  }
-  if (!here_) return;
-  const Access mine = std::exchange(access_, Access::kWrite);
-  throw_if_error(leave());
-  access_ = mine;
-}
-
-ScheduleExecutor::Stream::~Stream() {
-  if (const Status status = close(); !status.ok()) {
-    log::error(format("A window of {} stays on the device: {}", executor_.plan_.tags[tag_].tag,
-                      status.message()));
-  }
-}
-
-void ScheduleExecutor::Stream::measure(const arena::Stats& before, double seconds, Bytes window) {
-  const arena::Stats after = executor_.arena_.stats();
-  StreamUse& use = executor_.stream_use_;
-  const std::string prefix = executor_.plan_.tags[tag_].tag + "/";
-  for (const arena::TagStats& tag : after.tags) {
-    if (!tag.tag.starts_with(prefix)) continue;
-    use.to_host += tag.copied_to_host - copied_by(before, tag.tag, Move::Kind::kPause);
-    use.to_device += tag.copied_to_device - copied_by(before, tag.tag, Move::Kind::kResume);
-  }
-  use.seconds += seconds;
-  use.window = std::max(use.window, window);
-}
-
-void ScheduleExecutor::Stream::bring(std::size_t window) {
-  if (here_ == window) return;
-  arena::Arena& arena = executor_.arena_;
-  const std::vector<std::string> in = {executor_.window_tag(tag_, window)};
-  const arena::Stats before = arena.stats();
-  Result<arena::MoveReport> report = arena::MoveReport{};
-  if (here_) {
-    const std::vector<std::string> out = {executor_.window_tag(tag_, *here_)};
-    arena::PauseOptions options;
-    options.unchanged = access_ == Access::kRead;
-    report = arena.exchange(out, in, options);
-    const auto regions = arena.regions(out.front());
-    if (!regions.empty() && regions.front().state == arena::State::kPaused) here_.reset();
-  } else {
-    report = arena.resume(in);
-  }
-  const arena::MoveReport done = value_or_throw(std::move(report));
-  here_ = window;
-  measure(before, done.seconds, executor_.plan_.tags[tag_].windows[window].bytes);
-}
-
-Status ScheduleExecutor::Stream::leave() {
-  arena::PauseOptions options;
-  options.unchanged = access_ == Access::kRead;
-  const std::vector<std::string> out = {executor_.window_tag(tag_, *here_)};
-  const arena::Stats before = executor_.arena_.stats();
-  NEAP_TRY_ASSIGN(const arena::MoveReport report, executor_.arena_.pause(out, options));
-  measure(before, report.seconds, executor_.plan_.tags[tag_].windows[*here_].bytes);
-  here_.reset();
-  return {};
-}
-
-Status ScheduleExecutor::Stream::close() {
-  return here_ ? leave() : Status();
 }
 
 }  // namespace neap::bridge

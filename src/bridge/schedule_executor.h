@@ -44,20 +44,6 @@ struct Transition {
   [[nodiscard]] Bytes copied() const;
 };
 
-/// Both directions of windows that were streamed.
-struct StreamUse {
-  Bytes to_host, to_device;
-  Bytes window;  ///< most bytes resident at once
-  double seconds = 0;
-  [[nodiscard]] Bytes copied() const { return to_host + to_device; }
-};
-
-/// What a user of a streamed tag does with a window.
-enum class Access {
-  kRead,   ///< the host copy stays right
-  kWrite,  ///< copied out when it leaves
-};
-
 class ScheduleExecutor {
  public:
   /// Reserves the plan's regions. Both outlive it.
@@ -74,7 +60,6 @@ class ScheduleExecutor {
   /// Makes exactly `wanted` resident.
   Transition move_to(const Set& wanted);
   /// `tags` in addition to what is there, or alone where both do not fit under the capacity. The caller may write them.
-  /// Streamed tags are left out.
   Transition bring(const std::vector<std::string>& tags);
 
   [[nodiscard]] Set resident() const;
@@ -92,43 +77,19 @@ class ScheduleExecutor {
   };
   [[nodiscard]] Place place(std::string_view tag, std::string_view part) const;
 
-  /// Brings windows of a streamed tag, one at a time: the next comes while the one before leaves. The
-  /// destructor sends the last one home; close() does it with a status.
-  class Stream {
-   public:
-    Stream(ScheduleExecutor& executor, std::size_t tag, Access access);
-    Stream(const Stream&) = delete;
-    Stream& operator=(const Stream&) = delete;
-    ~Stream();
-    void bring(std::size_t window);
-    [[nodiscard]] Status close();
-
-   private:
-    [[nodiscard]] Status leave();
-    void measure(const arena::Stats& before, double seconds, Bytes window);
-    ScheduleExecutor& executor_;
-    std::size_t tag_;
-    Access access_;
-    std::optional<std::size_t> here_;
-  };
-  /// Of all streams since the last call.
-  [[nodiscard]] StreamUse take_stream_use() { return std::exchange(stream_use_, {}); }
-
  private:
   [[nodiscard]] bool is_scheduled(std::size_t phase, const std::vector<plan::Move>& moves) const;
   Transition execute(const std::vector<plan::Move>& moves);
   void begin(const plan::Move& move);
   [[nodiscard]] Status finish_begun();
   void resync();
-  [[nodiscard]] std::string window_tag(std::size_t tag, std::size_t window) const;
   void create_regions(const plan::TagPlan& tag);
 
   arena::Arena& arena_;
   const plan::MemoryPlan& plan_;
-  std::vector<plan::TagState> states_;                           // a streamed tag is never resident
+  std::vector<plan::TagState> states_;
   std::optional<std::size_t> last_phase_;                        // that was entered
   std::map<std::pair<std::string, std::string>, Place> places_;  // (tag, part)
-  StreamUse stream_use_;
   struct Begun {
     plan::Move move;
     std::unique_ptr<arena::Ticket> ticket;

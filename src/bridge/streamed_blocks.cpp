@@ -1,29 +1,28 @@
 #include "bridge/streamed_blocks.h"
 
-#include <chrono>
-#include <span>
 #include <utility>
-
-#include "base/format.h"
 
 namespace neap::bridge {
 namespace {
 
-constexpr device::StreamId kComputes = device::StreamId::kDefault;
-// The lane remembers a copy until it was waited for. One so many copies back has long been used.
-constexpr std::size_t kMostRemembered = 8;
+arena::Transfer all_of(const SlotPart& slot, const arena::HostStorage& storage) {
+  return {slot.region, slot.offset, &storage, Bytes(), storage.size()};
+}
 
 }  // namespace
 
 StreamedBlocks::StreamedBlocks(arena::Arena& arena, const std::string& tag, std::vector<Slot> slots,
-                               const std::vector<Bytes>& blocks, Bytes table)
+                               const std::vector<BlockBytes>& blocks, Bytes table)
     : slots_(std::move(slots)),
-      lane_(value_or_throw(arena::TransferLane::make(arena))),
-      window_(blocks.size(), slots_.size()),
-      arrival_(slots_.size()) {
-  for (const Bytes bytes : blocks)
-    storage_.push_back(value_or_throw(arena::HostStorage::make(arena, tag, bytes)));
-  if (!table.is_zero()) table_ = value_or_throw(arena::HostStorage::make(arena, tag, table));
+      lane_(arena, slots_.size()),
+      window_(blocks.size(), slots_.size(), slots_.at(0).gradients.has_value()),
+      slot_of_(blocks.size()) {
+  const auto make = [&](Bytes bytes) {
+    return bytes.is_zero() ? nullptr : value_or_throw(arena::HostStorage::make(arena, tag, bytes));
+  };
+  for (const BlockBytes& block : blocks)
+    storage_.push_back({make(block.weights), make(block.gradients)});
+  table_ = make(table);
 }
 
 void StreamedBlocks::open() {
@@ -32,8 +31,7 @@ void StreamedBlocks::open() {
 }
 
 Status StreamedBlocks::close() {
-  not_waited_for_.clear();
-  Status drained = lane_->drain();
+  Status drained = lane_.drain();
   Status failed = std::exchange(failed_, {});
   window_.forget();
   return failed.ok() ? drained : failed;
@@ -44,23 +42,29 @@ void StreamedBlocks::expect(step::Sweep sweep, std::int64_t passes) {
   throw_if_error(bring_expected());
 }
 
-std::size_t StreamedBlocks::use(std::size_t block) {
+StreamedBlocks::Place StreamedBlocks::use(std::size_t block, step::BlockUse how) {
   throw_if_error(failed_);
-  const step::BlockWindow::Use use = window_.use(block);
-  if (use.missing) throw_if_error(bring({block, use.slot}));
-  const auto start = std::chrono::steady_clock::now();
-  throw_if_error(lane_->hold_stream(kComputes, arrival_[use.slot]));
-  use_.wait_seconds +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return use.slot;
+  const step::BlockWindow::Use use = window_.use(block, how);
+  if (use.missing()) throw_if_error(bring({block, use.slot, use.weights, use.gradients}));
+  throw_if_error(lane_.wait_for_slot(use.slot));
+  slot_of_[block] = use.slot;
+  return {use.slot, use.zero, use.last};
 }
 
 void StreamedBlocks::release(std::size_t block) noexcept {
-  window_.release(block);
-  // What the device was given so far may read the slot that the next block comes to.
-  Status status = lane_->begin_after(kComputes);
+  // What the device was given so far may write the gradients that leave, and read the slot that the next
+  // block comes to.
+  const bool added = window_.release(block);
+  Status status = lane_.begin_after_work();
+  if (status.ok() && added) status = leave(block);
   if (status.ok()) status = bring_expected();
   if (failed_.ok()) failed_ = std::move(status);
+}
+
+Status StreamedBlocks::leave(std::size_t block) {
+  const std::size_t slot = slot_of_[block];
+  const arena::Transfer copy = all_of(*slots_[slot].gradients, *storage_[block].gradients);
+  return lane_.store(slot, {&copy, 1});
 }
 
 Status StreamedBlocks::bring_expected() {
@@ -69,17 +73,14 @@ Status StreamedBlocks::bring_expected() {
 }
 
 Status StreamedBlocks::bring(step::BlockWindow::Place place) {
-  const Slot& slot = slots_[place.slot];
-  const arena::HostStorage& from = *storage_[place.block];
-  const arena::Transfer copy{slot.region, slot.offset, &from, Bytes(), from.size()};
-  NEAP_TRY_ASSIGN(const arena::TransferLane::Mark mark, lane_->to_device(std::span(&copy, 1)));
-  arrival_[place.slot] = mark;
-  use_.fetched += from.size();
-  not_waited_for_.push_back(mark);
-  if (not_waited_for_.size() <= kMostRemembered) return {};
-  NEAP_TRY(lane_->wait(not_waited_for_.front()));
-  not_waited_for_.pop_front();
-  return {};
+  if (place.weights) {
+    const arena::Transfer copy = all_of(slots_[place.slot].weights, *storage_[place.block].weights);
+    NEAP_TRY(lane_.fetch(place.slot, {&copy, 1}, SlotLane::After::kNothing));
+  }
+  if (!place.gradients) return {};
+  const arena::Transfer copy =
+      all_of(*slots_[place.slot].gradients, *storage_[place.block].gradients);
+  return lane_.fetch(place.slot, {&copy, 1}, SlotLane::After::kEveryStore);
 }
 
 }  // namespace neap::bridge

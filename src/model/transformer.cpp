@@ -106,26 +106,51 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
   SlotBlocks(const step::Weights<Tensor>& weights, const StreamedBase& streamed)
       : slots_(*streamed.slots) {
     const std::vector<spec::FlatUnit> units = spec::flat_layout(weights.architecture, weights.head);
-    for (const Tensor& memory : streamed.memory) {
-      step::Weights<Tensor> bound = weights;
-      for (const spec::FlatUnit& unit : units) {
-        if (unit.block < 0) continue;
-        check_flat(memory, unit, "slots");
-        for (const spec::Parameter& p : unit.parameters)
-          step::bind_parameter(bound, unit, p, parameter_view(memory, p), Tensor());
-      }
-      blocks_.push_back(std::move(bound.blocks));
+    for (std::size_t slot = 0; slot < streamed.memory.size(); ++slot) {
+      const Tensor gradients = streamed.gradients.empty() ? Tensor() : streamed.gradients[slot];
+      blocks_.push_back(bind(weights, units, streamed.memory[slot], gradients));
+      gradients_.push_back(gradients);
     }
+    for (const spec::FlatUnit& unit : units)
+      if (unit.block >= 0) elements_.push_back(unit.elements);
   }
   void expect(step::Sweep sweep, std::int64_t passes) override { slots_.expect(sweep, passes); }
-  [[nodiscard]] const step::Block<Tensor>& use(std::size_t block) override {
-    return blocks_[slots_.use(block)][block];
+  [[nodiscard]] const step::Block<Tensor>& use(std::size_t block, step::BlockUse how) override {
+    place_ = slots_.use(block, how);
+    return blocks_[place_.slot][block];
   }
   void release(std::size_t block) noexcept override { slots_.release(block); }
+  [[nodiscard]] Tensor new_gradients(std::size_t block) override {
+    return place_.zero ? gradients_of(block) : Tensor();
+  }
+  [[nodiscard]] Tensor complete_gradients(std::size_t block) override {
+    return place_.last ? gradients_of(block) : Tensor();
+  }
 
  private:
+  static std::vector<step::Block<Tensor>> bind(const step::Weights<Tensor>& weights,
+                                               const std::vector<spec::FlatUnit>& units,
+                                               const Tensor& memory, const Tensor& gradients) {
+    step::Weights<Tensor> bound = weights;
+    for (const spec::FlatUnit& unit : units) {
+      if (unit.block < 0) continue;
+      check_flat(memory, unit, "slots");
+      if (gradients.defined()) check_flat(gradients, unit, "slots of gradients");
+      for (const spec::Parameter& p : unit.parameters)
+        step::bind_parameter(bound, unit, p, parameter_view(memory, p),
+                             gradients.defined() ? parameter_view(gradients, p) : Tensor());
+    }
+    return std::move(bound.blocks);
+  }
+  [[nodiscard]] Tensor gradients_of(std::size_t block) const {
+    return gradients_[place_.slot].narrow(0, 0, elements_[block]);
+  }
+
   step::BlockSlots& slots_;
   std::vector<std::vector<step::Block<Tensor>>> blocks_;  // by slot
+  std::vector<Tensor> gradients_;                         // by slot; undefined: frozen
+  std::vector<std::int64_t> elements_;                    // by block
+  step::BlockSlots::Place place_;                         // of the block in use
 };
 
 }  // namespace

@@ -53,11 +53,12 @@ struct Lora {
   FlatTensors adapters;
 };
 
-/// Base weights of blocks that rest elsewhere and are in slots while they are used.
+/// Blocks of the base that rest elsewhere and are in slots while they are used.
 struct StreamedBase {
   step::BlockSlots* slots = nullptr;  ///< outlives the model
-  std::vector<at::Tensor> memory;     ///< of each slot: (elements of the largest block,)
-  bool table_on_host = false;         ///< the embedding is in host memory
+  /// Of each slot: (elements of the largest block,); gradients are empty where the base is frozen.
+  std::vector<at::Tensor> memory, gradients;
+  bool table_on_host = false;  ///< the embedding is in host memory
 };
 
 struct TrainOptions {
@@ -101,7 +102,7 @@ struct NamedParameter {
 
 class Transformer {
  public:
-  /// `streamed`: what `base` has of blocks is not used; their gradients are undefined.
+  /// `streamed`: what `base` has of blocks is not used.
   Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
               std::optional<Lora> lora = std::nullopt,
               std::optional<StreamedBase> streamed = std::nullopt);
@@ -159,8 +160,7 @@ class Transformer {
   void require(spec::Head head, const char* what) const;
 
   step::Weights<at::Tensor> weights_;
-  std::unique_ptr<step::BlockSource<at::Tensor>>
-      streamed_;  ///< of weights_; null: all are resident
+  std::unique_ptr<step::BlockSource<at::Tensor>> streamed_;  // weights_.source
   AtenOps ops_;
   std::vector<NamedParameter> parameters_, adapters_;
 };

@@ -21,11 +21,14 @@ PhasePlan between(const PhasePlan& a, const PhasePlan& b, double share) {
   return out;
 }
 
-// No step with these operations moves these bytes in less.
-double least_seconds(const MemoryPlan& plan, double operations, double streaming) {
-  const double moves = static_cast<double>(plan.moved_per_step.count()) /
+// No step with these operations moves these bytes in less. What slots take and give is in the operations.
+double least_seconds(const MemoryPlan& plan, double operations) {
+  Bytes moved = plan.moved_per_step;
+  for (std::size_t p = 0; p < plan.cycle(); ++p)
+    moved -= plan.phases[p].fetched + plan.phases[p].stored;
+  const double moves = static_cast<double>(moved.count()) /
                        std::max({plan.link.to_host, plan.link.to_device, plan.link.both});
-  return plan.overlap ? std::max(operations + streaming, moves) : operations + moves;
+  return plan.overlap ? std::max(operations, moves) : operations + moves;
 }
 
 class CheckpointSearch {
@@ -35,7 +38,6 @@ class CheckpointSearch {
       : plan_(plan),
         choices_(choices),
         residency_(residency),
-        streaming_(streaming_seconds(plan)),
         rungs_(choices.size()),
         limit_(limit) {}
 
@@ -43,7 +45,7 @@ class CheckpointSearch {
     // Where everything can be kept without a move there is nothing to search.
     NEAP_TRY_ASSIGN(const bool all, keeps_all());
     if (all) return finish();
-    const double fewest_operations = operations() - streaming_;
+    const double fewest_operations = plan_.operation_seconds();
     best_ = std::numeric_limits<double>::infinity();
     for (std::size_t c = 0; c < choices_.size(); ++c)
       NEAP_TRY(set(c, choices_[c].ladder->last(), Accuracy::kExact));
@@ -51,7 +53,7 @@ class CheckpointSearch {
     NEAP_TRY_ASSIGN(const std::optional<double> least, cost());
     keep_best(least);
     // The least memory needs the fewest moves.
-    if (least && least_seconds(plan_, fewest_operations, streaming_) >= limit_) return false;
+    if (least && least_seconds(plan_, fewest_operations) >= limit_) return false;
     // The choice for one model changes what the next one's costs, so twice where there are several.
     for (std::size_t round = 0; round < (choices_.size() > 1 ? 2 : 1); ++round) {
       for (std::size_t c = 0; c < choices_.size(); ++c) {
@@ -74,6 +76,7 @@ class CheckpointSearch {
     phase.transient = predicted.transient;
     phase.transient_allocated = predicted.transient_allocated;
     phase.seconds = predicted.seconds;
+    phase.wait_seconds = predicted.wait_seconds;
   }
   Status set(std::size_t c, std::size_t rung, Accuracy accuracy) {
     NEAP_TRY_ASSIGN(const PhasePlan predicted, choices_[c].predict(rung, accuracy));
@@ -82,11 +85,10 @@ class CheckpointSearch {
     return {};
   }
 
-  [[nodiscard]] double operations() const { return streaming_ + plan_.operation_seconds(); }
   // Of the whole step with the present rungs; nothing where they do not fit or operations alone
   // take as long as the best.
   Result<std::optional<double>> cost() {
-    if (operations() >= best_) return std::optional<double>();
+    if (plan_.operation_seconds() >= best_) return std::optional<double>();
     NEAP_TRY_ASSIGN(const bool fits, solve_if_fits(plan_, residency_, best_));
     if (!fits || !plan_.fits()) return std::optional<double>();
     return std::optional<double>(plan_.seconds());
@@ -132,7 +134,7 @@ class CheckpointSearch {
     NEAP_TRY_ASSIGN(const std::size_t first, first_that_fits(c));
     for (std::size_t rung = first; rung <= ladder.last(); rung += ladder.step()) {
       NEAP_TRY(set(c, rung, Accuracy::kQuick));
-      if (operations() >= best_) break;
+      if (plan_.operation_seconds() >= best_) break;
       NEAP_TRY_ASSIGN(const std::optional<double> here, cost());
       if (keep_best(here)) chosen = rung;
     }
@@ -189,7 +191,6 @@ class CheckpointSearch {
   MemoryPlan& plan_;
   const std::vector<CheckpointChoice>& choices_;
   spec::Residency residency_;
-  double streaming_;  // seconds of windows, whatever is kept
   std::vector<std::size_t> rungs_;
   double limit_;
   double best_ = std::numeric_limits<double>::infinity();

@@ -1,6 +1,5 @@
 #include "plan/counted_backend.h"
 
-#include <array>
 #include <optional>
 #include <utility>
 
@@ -34,36 +33,75 @@ CountedTensor outside(const step::Shape& shape, Dtype dtype) {
   return CountedTensor::outside(shape, dtype);
 }
 
-// The blocks of streamed weights, two of which are on the device at a time. In training those that
-// backward ends with, or forward, are there when the next pass begins.
+// The blocks of streamed weights, of which the slots hold a few.
 class CountedBlocks final : public step::BlockSource<CountedTensor> {
  public:
-  /// `each_once`: a phase ends with the passes that are expected together.
-  CountedBlocks(CountingOps& ops, const Weights& w, const std::vector<PartPlan>& sizes,
-                bool each_once)
-      : ops_(ops), weights_(w), sizes_(sizes), each_once_(each_once) {}
-  void expect(step::Sweep sweep, std::int64_t) override {
+  /// `gradients`: their type where the blocks are trained. `each_once`: a phase ends with the passes that
+  /// are expected together.
+  CountedBlocks(CountingOps& ops, const Weights& w, std::vector<PartPlan> sizes,
+                std::optional<Dtype> gradients, bool each_once)
+      : ops_(ops),
+        weights_(w),
+        sizes_(std::move(sizes)),
+        gradients_(gradients),
+        each_once_(each_once),
+        window_(sizes_.size(), kBlockSlots, gradients.has_value()) {}
+  CountedBlocks(const CountedBlocks&) = delete;
+  CountedBlocks& operator=(const CountedBlocks&) = delete;
+  ~CountedBlocks() override { wait_for_last(); }
+  void expect(step::Sweep sweep, std::int64_t passes) override {
+    wait_for_last();
     sweep_ = sweep;
-    if (each_once_) last_ = {kNone, kNone};
+    if (each_once_) window_.forget();
+    window_.expect(sweep, passes);
   }
-  [[nodiscard]] const step::Block<CountedTensor>& use(std::size_t block) override {
-    const bool kept = sweep_ == step::Sweep::kForwardBackward;
-    if (!kept || (block != last_[0] && block != last_[1])) {
-      ops_.take_fetched(static_cast<double>(sizes_[block].bytes.count()));
-    }
-    if (block != last_[1]) last_ = {last_[1], block};
+  [[nodiscard]] const step::Block<CountedTensor>& use(std::size_t block,
+                                                      step::BlockUse how) override {
+    // Of blocks that are alike two stand for all.
+    if (block == 0 && sweep_ == step::Sweep::kForward) window_.forget();
+    use_ = window_.use(block, how);
+    const double bytes =
+        (use_.weights ? weight_bytes(block) : 0) + (use_.gradients ? gradient_bytes(block) : 0);
+    ops_.wait_for_copies(bytes, std::exchange(leaving_, 0));
     return weights_.blocks[block];
   }
-  void release(std::size_t) noexcept override {}
+  void release(std::size_t block) noexcept override {
+    if (window_.release(block)) leaving_ = gradient_bytes(block);
+  }
+  [[nodiscard]] CountedTensor new_gradients(std::size_t block) override {
+    return use_.zero ? flat_gradients(block) : CountedTensor();
+  }
+  [[nodiscard]] CountedTensor complete_gradients(std::size_t block) override {
+    return use_.last ? flat_gradients(block) : CountedTensor();
+  }
 
  private:
-  static constexpr std::size_t kNone = ~std::size_t{0};
+  void wait_for_last() {
+    if (leaving_ > 0) ops_.wait_for_copies(0, std::exchange(leaving_, 0));
+  }
+  [[nodiscard]] std::int64_t elements(std::size_t block) const {
+    return static_cast<std::int64_t>(sizes_[block].bytes.count()) /
+           element_bytes(ops_.dtype(weights_.token_table));
+  }
+  [[nodiscard]] double weight_bytes(std::size_t block) const {
+    return static_cast<double>(sizes_[block].bytes.count());
+  }
+  [[nodiscard]] CountedTensor flat_gradients(std::size_t block) const {
+    return CountedTensor::outside({elements(block)}, *gradients_);
+  }
+  [[nodiscard]] double gradient_bytes(std::size_t block) const {
+    return gradients_ ? static_cast<double>(flat_gradients(block).bytes()) : 0;
+  }
+
   CountingOps& ops_;
   const Weights& weights_;
-  const std::vector<PartPlan>& sizes_;
+  std::vector<PartPlan> sizes_;
+  std::optional<Dtype> gradients_;
   bool each_once_;
+  step::BlockWindow window_;
+  step::BlockWindow::Use use_;
   step::Sweep sweep_ = step::Sweep::kForward;
-  std::array<std::size_t, 2> last_ = {kNone, kNone};
+  double leaving_ = 0;  // bytes of gradients that leave while the next block computes
 };
 
 // One phase; what it computes is dropped.
@@ -84,16 +122,18 @@ class CountedBackend {
       cache_ = counted_cache(role_, dtype, job.rollout_batch(), job.max_sequence_length());
       return;
     }
-    if (phase.streams_weights()) {
-      block_sizes_ = hosted_blocks(role_, dtype);
-      blocks_.emplace(ops, weights_, block_sizes_, phase.part == spec::TrainPart::kBackward);
+    if (phase.streams_weights) {
+      std::optional<Dtype> gradients;
+      if (trains_blocks()) gradients = optimizer_of(role_, dtype).gradients;
+      blocks_.emplace(ops, weights_, hosted_blocks(role_, dtype), gradients,
+                      phase.part == spec::TrainPart::kBackward);
       weights_.source = &*blocks_;
       weights_.table_on_host = hosted_table(role_, dtype).has_value();
     }
     if (phase.part != spec::TrainPart::kUpdate)
       experience_ = PhaseInputs<T, decltype(&outside)>(job, ops.profile(), &outside)
                         .experience(role_.shape, phase);
-    if (phase.trains()) make_units();
+    if (phase.trains()) make_units(phase);
   }
 
   [[nodiscard]] CountingOps& ops() { return ops_; }
@@ -123,18 +163,41 @@ class CountedBackend {
   [[nodiscard]] step::LossScale scale(std::int64_t) const { return {1, 1, 1}; }
   void take_numbers(const step::LossNumbers&) {}
   void reduce_gradients() {}
-  void clip_gradients(double) {}
-  [[nodiscard]] step::Update begin_step(std::int64_t) const {
+  [[nodiscard]] step::Update begin_step(std::int64_t, double) const {
     return {*optimizer_, role_.optimizer};
   }
   template <class Visit>
-  void for_each_window(const Visit& visit) const {
-    visit(std::size_t{0}, units_.size());
+  void for_each_part(const Visit& visit) {
+    if (!parts_) {
+      for (const step::TrainedUnit<T>& unit : units_) visit(unit);
+      return;
+    }
+    const std::vector<step::UpdatePart>& list = parts_->list();
+    for (std::size_t i = 0; i < list.size();) {
+      std::size_t alike = i;
+      while (alike < list.size() && list[alike].unit == list[i].unit &&
+             list[alike].count == list[i].count)
+        ++alike;
+      ops_.repeat(static_cast<std::int64_t>(alike - i),
+                  [&](std::int64_t) { visit_part(list[i], visit); });
+      i = alike;
+    }
   }
 
  private:
-  void make_units() {
+  [[nodiscard]] bool trains_blocks() const { return role_.trained && role_.lora.rank == 0; }
+  template <class Visit>
+  void visit_part(const step::UpdatePart& part, const Visit& visit) {
+    const step::PartLayout layout = parts_->layout(part);
+    const auto bytes = [](Bytes b) { return static_cast<double>(b.count()); };
+    ops_.wait_for_copies(bytes(layout.fetched()), bytes(layout.stored()));
+    visit(step::part_of(ops_, units_[part.unit], part, layout,
+                        [](const step::PartTensor& t) { return outside({t.elements}, t.dtype); }));
+  }
+  void make_units(const spec::Phase& phase) {
     optimizer_ = optimizer_of(role_, dtype_);
+    if (phase.streams_states) parts_.emplace(update_parts(role_, dtype_, phase.streams_weights));
+    const bool blocks_on_host = phase.streams_weights && trains_blocks();
     const auto flat = [](std::int64_t n, Dtype d) { return outside({n}, d); };
     for (spec::FlatUnit& unit : trained_units(role_)) {
       const std::int64_t n = unit.elements;
@@ -142,6 +205,10 @@ class CountedBackend {
           *optimizer_, std::move(unit), std::ssize(units_), flat(n, dtype_),
           flat(n, optimizer_->gradients),
           [&](const spec::StateTensor& t) { return flat(t.elements, t.dtype); }));
+      units_.back().on_host = blocks_on_host && units_.back().unit.block >= 0;
+      // Their norms are taken in backward.
+      if (units_.back().on_host && phase.part == spec::TrainPart::kUpdate)
+        blocks_->keep_norms(static_cast<std::size_t>(units_.back().unit.block), {});
     }
   }
 
@@ -152,24 +219,22 @@ class CountedBackend {
   std::int64_t most_decode_steps_;
   Weights weights_;
   step::SlotCache<T> cache_;
-  std::vector<PartPlan> block_sizes_;
   std::optional<CountedBlocks> blocks_;
   step::Experience<T> experience_;
   std::optional<spec::OptimizerSpec> optimizer_;
   std::vector<step::TrainedUnit<T>> units_;
+  std::optional<step::UpdateParts> parts_;  // of streamed states
 };
 
 }  // namespace
 
 ModelRole role_of(const JobModels& models, const spec::Phase& phase) {
   ModelRole role = models.at(phase.model);
-  if (phase.adapter_off) role.lora = {};
+  if (phase.adapter_off) {
+    role.lora = {};
+    role.trained = false;
+  }
   return role;
-}
-
-std::vector<spec::FlatUnit> trained_units(const ModelRole& role) {
-  return role.lora.rank > 0 ? spec::lora_layout(role.shape, role.head, role.lora)
-                            : spec::flat_layout(role.shape, role.head);
 }
 
 std::int64_t further_sequences(const step::KernelProfile& profile, const spec::Architecture& shape,

@@ -15,9 +15,6 @@
 
 namespace neap::plan {
 
-/// Units that training steps: the adapters', or the base's without them.
-[[nodiscard]] std::vector<spec::FlatUnit> trained_units(const ModelRole& role);
-
 /// The sequences of a micro-batch of a training phase, with as many rows as any.
 [[nodiscard]] step::Spans<step::CountedTensor> micro_batch_spans(const spec::Job& job,
                                                                  const spec::Phase& phase);

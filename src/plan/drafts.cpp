@@ -11,12 +11,6 @@ namespace neap::plan {
 namespace {
 
 constexpr std::int64_t kAsConfigured = -1;
-// Two blocks have buffers.
-constexpr std::int64_t kLeastStreamedBlocks = 3;
-
-bool reads_states(const spec::Phase& phase) {
-  return phase.part == spec::TrainPart::kAll || phase.part == spec::TrainPart::kUpdate;
-}
 
 }  // namespace
 
@@ -66,7 +60,12 @@ Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes) {
     NEAP_TRY_ASSIGN(PhasePlan planned, predict(phase, kAsConfigured, Accuracy::kExact));
     planned.times = phase.times;
     // Of a backward the body runs every mini-batch, of an update one.
-    if (phase.part == spec::TrainPart::kUpdate) planned.seconds *= static_cast<double>(phase.times);
+    if (phase.part == spec::TrainPart::kUpdate) {
+      planned.seconds *= static_cast<double>(phase.times);
+      planned.wait_seconds *= static_cast<double>(phase.times);
+      planned.fetched = planned.fetched * static_cast<std::uint64_t>(phase.times);
+      planned.stored = planned.stored * static_cast<std::uint64_t>(phase.times);
+    }
     plan.phases.push_back(std::move(planned));
     const std::size_t last = plan.phases.size() - 1;
     if (phase.part == spec::TrainPart::kUpdate && phase.times > 1)
@@ -83,19 +82,10 @@ Result<bool> Drafts::solve(MemoryPlan& plan, double limit) {
 }
 
 Bytes Drafts::least_capacity(MemoryPlan draft) const {
-  if (job_.memory.residency == spec::Residency::kAll) {
-    set_capacity(draft, Bytes());
-    const Result<bool> solved = solve_if_fits(draft, spec::Residency::kAll);
-    return solved.ok() && *solved ? draft.peak : Bytes(~0ull);
-  }
-  // An exchange of windows takes more of a larger device, though less than the device grows: up from
-  // the smallest, until one holds what it asks for.
-  for (Bytes least(1);;) {
-    set_capacity(draft, least);
-    const Bytes wanted = min_capacity(draft);
-    if (wanted <= least) return least;
-    least = wanted;
-  }
+  if (job_.memory.residency == spec::Residency::kAuto) return min_capacity(draft);
+  draft.capacity = Bytes();
+  const Result<bool> solved = solve_if_fits(draft, spec::Residency::kAll);
+  return solved.ok() && *solved ? draft.peak : Bytes(~0ull);
 }
 
 Result<double> Drafts::least_seconds(const MemoryPlan& draft) {
@@ -104,7 +94,7 @@ Result<double> Drafts::least_seconds(const MemoryPlan& draft) {
     NEAP_TRY_ASSIGN(const PhasePlan kept, choice.predict(0, Accuracy::kQuick));
     sum += kept.seconds - draft.phases[choice.phase].seconds;
   }
-  return sum + streaming_seconds(draft);
+  return sum;
 }
 
 std::vector<spec::ModelModes> Drafts::update_modes() const {
@@ -136,11 +126,16 @@ std::vector<spec::ModelModes> Drafts::modes(bool streamed) const {
   if (job_.memory.residency == spec::Residency::kAll ||
       !job_.memory.allows(spec::Measure::kStreamWeights))
     return all;
-  // The largest alone, then with the next one, to all of them.
+  // The largest alone, then with the next one, to all of them. Blocks that an update changes are stepped
+  // part by part, as their states are.
   std::vector<spec::ModelId> models;
   for (const spec::ModelId model : streamable()) {
     models.push_back(model);
     for (spec::ModelModes modes : resident) {
+      const bool parts = std::all_of(models.begin(), models.end(), [&](spec::ModelId other) {
+        return !trains_blocks(other) || modes.of(other) == spec::UpdateMode::kStreamed;
+      });
+      if (!parts) continue;
       for (const spec::ModelId other : models) modes.stream_weights(other);
       all.push_back(modes);
     }
@@ -148,19 +143,26 @@ std::vector<spec::ModelModes> Drafts::modes(bool streamed) const {
   return all;
 }
 
+bool Drafts::trains_blocks(spec::ModelId model) const {
+  const ModelRole& role = models_.at(model);
+  return role.trained && role.lora.rank == 0;
+}
+
 std::vector<spec::ModelId> Drafts::streamable() const {
-  std::vector<spec::ModelId> out = spec::streamable(spec::describe(job_));
-  std::erase_if(out, [&](spec::ModelId model) {
-    return models_.at(model).shape.num_hidden_layers < kLeastStreamedBlocks;
-  });
-  const auto bytes = [&](spec::ModelId model) {
+  std::vector<std::pair<Bytes, spec::ModelId>> found;
+  for (const spec::ModelId model : spec::streamable(spec::describe(job_))) {
+    const std::vector<PartPlan> blocks =
+        hosted_blocks(models_.at(model), compute_dtype(job_, target_));
+    // All of them would be in slots. Gradients on the host are not added up over ranks.
+    if (blocks.size() <= kBlockSlots || (trains_blocks(model) && job_.ranks() > 1)) continue;
     Bytes sum;
-    for (const PartPlan& block : hosted_blocks(models_.at(model), compute_dtype(job_, target_)))
-      sum += block.bytes;
-    return sum;
-  };
-  std::stable_sort(out.begin(), out.end(),
-                   [&](spec::ModelId a, spec::ModelId b) { return bytes(a) > bytes(b); });
+    for (const PartPlan& block : blocks) sum += block.bytes;
+    found.emplace_back(sum, model);
+  }
+  std::stable_sort(found.begin(), found.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<spec::ModelId> out;
+  for (const auto& [bytes, model] : found) out.push_back(model);
   return out;
 }
 
@@ -170,10 +172,11 @@ Result<PhasePlan> Drafts::predict(const spec::Phase& phase, std::int64_t rung, A
   const Predictions::Key key{
       phase.id,
       spec::batching_of(job_, phase),
-      reads_states(phase) ? std::optional(role.optimizer.state_dtype) : std::nullopt,
+      phase.updates() ? std::optional(role.optimizer.state_dtype) : std::nullopt,
       rung,
       accuracy,
-      phase.streams_weights()};
+      phase.streams_weights,
+      phase.streams_states};
   const auto known = predictions_.phases.find(key);
   if (known != predictions_.phases.end()) return known->second;
   if (accuracy == Accuracy::kQuick && phase.part == spec::TrainPart::kAll)
@@ -192,7 +195,7 @@ Result<PhasePlan> Drafts::predict(const spec::Phase& phase, std::int64_t rung, A
 Result<PhasePlan> Drafts::predict_parts(const spec::Phase& phase, std::int64_t rung) {
   spec::ModelModes split;
   split.set(phase.model, spec::UpdateMode::kSplit);
-  if (phase.streams_weights()) split.stream_weights(phase.model);
+  if (phase.streams_weights) split.stream_weights(phase.model);
   const spec::Recipe recipe = spec::describe(job_, split);
   const spec::Phase& update = *recipe.find(phase.body, spec::TrainPart::kUpdate);
   NEAP_TRY_ASSIGN(PhasePlan out, predict(*recipe.find(phase.body, spec::TrainPart::kBackward), rung,
@@ -234,22 +237,6 @@ const CheckpointLadder& Drafts::ladder_of(const spec::Phase& phase) {
   const CheckpointLadder ladder(models_.at(phase.model), compute_dtype(job_, target_),
                                 kernel_profile(job_, target_), micro_batch_spans(job_, phase));
   return predictions_.ladders.emplace(key, ladder).first->second;
-}
-
-// An exchange may bring a chunk of the next window before pages of the last one are free.
-void Drafts::set_capacity(MemoryPlan& plan, Bytes capacity) {
-  plan.capacity = capacity;
-  for (PhasePlan& phase : plan.phases) phase.window = phase.headroom = Bytes();
-  const Bytes chunk = arena::transfer_chunk_size(plan.granularity, plan.capacity);
-  for (const TagPlan& tag : plan.tags) {
-    Bytes window;
-    for (const WindowPlan& w : tag.windows) window = std::max(window, w.bytes);
-    for (std::size_t p = 0; p < plan.phases.size(); ++p) {
-      if (tag.need[p] != Need::kStream) continue;
-      plan.phases[p].window += window;
-      if (tag.windows.size() > 1) plan.phases[p].headroom += std::min(window, chunk);
-    }
-  }
 }
 
 }  // namespace neap::plan

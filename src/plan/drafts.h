@@ -26,9 +26,9 @@ namespace neap::plan {
 /// What was predicted of jobs that differ in micro-batches, optimizer states and retentions alone.
 struct Predictions {
   /// Phase, its micro-batches, optimizer states, rung (-1: the retention as configured), whether its
-  /// weights are streamed.
+  /// weights are streamed, and its states.
   using Key = std::tuple<spec::PhaseId, spec::Batching, std::optional<spec::Dtype>, std::int64_t,
-                         Accuracy, bool>;
+                         Accuracy, bool, bool>;
   std::map<Key, PhasePlan> phases;
   std::map<std::pair<spec::ModelId, spec::Batching>, CheckpointLadder> ladders;
 };
@@ -43,15 +43,12 @@ class Drafts {
   /// Tags, phases and transients, without a capacity and a schedule. Where the plan chooses
   /// retentions they are the ones of least memory.
   [[nodiscard]] Result<MemoryPlan> draft(const spec::ModelModes& modes);
-  /// The draft for a device of `capacity`.
-  static void set_capacity(MemoryPlan& draft, Bytes capacity);
   /// The least capacity for which solve() finds a plan of this draft. The largest number: none does.
   [[nodiscard]] Bytes least_capacity(MemoryPlan draft) const;
   /// Fills the schedule, and what blocks keep where the plan chooses it; false: nothing fits the
   /// capacity and takes less than `limit` seconds.
   [[nodiscard]] Result<bool> solve(MemoryPlan& plan, double limit);
-  /// No plan that solve() makes of this draft takes less time: operations without recomputation,
-  /// and the windows of streamed tags.
+  /// No plan that solve() makes of this draft takes less time: operations without recomputation.
   [[nodiscard]] Result<double> least_seconds(const MemoryPlan& draft);
 
   /// Every way to run the models that memory.update and memory.allow permit, with resident weights or
@@ -62,6 +59,7 @@ class Drafts {
  private:
   /// Models whose weights can be streamed, those with the largest blocks first.
   [[nodiscard]] std::vector<spec::ModelId> streamable() const;
+  [[nodiscard]] bool trains_blocks(spec::ModelId model) const;
   [[nodiscard]] std::vector<spec::ModelModes> update_modes() const;
   Result<PhasePlan> predict(const spec::Phase& phase, std::int64_t rung, Accuracy accuracy);
   Result<PhasePlan> predict_parts(const spec::Phase& phase, std::int64_t rung);

@@ -4,11 +4,13 @@
 
 namespace neap::plan {
 
-Bytes TagPlan::hosted_bytes() const {
+Bytes HostedPlan::bytes() const {
   Bytes sum;
-  for (const PartPlan& block : hosted) sum += block.bytes;
-  return hosted_table ? sum + hosted_table->bytes : sum;
+  for (const auto* parts : {&blocks, &gradients, &states})
+    for (const PartPlan& part : *parts) sum += part.bytes;
+  return table ? sum + table->bytes : sum;
 }
+
 const spec::Checkpointing* MemoryPlan::checkpointing(spec::ModelId model) const {
   const auto found = std::find_if(activations.begin(), activations.end(),
                                   [&](const ActivationPlan& a) { return a.model == model; });
@@ -35,14 +37,7 @@ std::size_t MemoryPlan::cycle() const {
 
 bool MemoryPlan::in_cycle(const TagPlan& tag) const {
   return std::any_of(tag.need.begin(), tag.need.begin() + static_cast<std::ptrdiff_t>(cycle()),
-                     [](Need need) { return need == Need::kNeed || need == Need::kStream; });
-}
-
-Bytes MemoryPlan::needs() const {
-  Bytes most;
-  for (std::size_t p = 0; p < phases.size(); ++p)
-    most = std::max(most, schedule[p].peak + phases[p].headroom);
-  return most;
+                     [](Need need) { return need == Need::kNeed; });
 }
 
 double MemoryPlan::seconds() const {
@@ -52,6 +47,12 @@ double MemoryPlan::seconds() const {
 double MemoryPlan::operation_seconds() const {
   double sum = 0;
   for (std::size_t p = 0; p < cycle(); ++p) sum += phases[p].seconds;
+  return sum;
+}
+
+double MemoryPlan::waiting_seconds() const {
+  double sum = move_seconds;
+  for (std::size_t p = 0; p < cycle(); ++p) sum += phases[p].wait_seconds;
   return sum;
 }
 

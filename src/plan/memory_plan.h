@@ -1,8 +1,8 @@
 // The memory plan: tags x phases with bytes, and the schedule of moves that keeps every phase under
 // the capacity.
 //
-// The trainer allocates from it: each TagPlan becomes one arena tag (a streamed one becomes a tag for
-// each window), and the runtime executes `moves` line by line.
+// The trainer allocates from it: each TagPlan becomes one arena tag, and the runtime executes `moves` line
+// by line.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@
 
 namespace neap::plan {
 
-/// The cells of the table in docs/architecture.md. kStream: a window at a time.
-enum class Need { kNeed, kOptional, kDrop, kStream };
+/// The cells of the table in docs/architecture.md.
+enum class Need { kNeed, kOptional, kDrop };
 
 /// Whether a tag's contents must be kept in the phases that do not need them.
 enum class Contents {
@@ -46,12 +46,17 @@ struct RegionPlan {
   Bytes bytes;       ///< requested; the arena rounds up to the granularity
   std::vector<PartPlan> parts;
 };
-/// Regions of a streamed tag that are on the device together.
-struct WindowPlan {
-  std::size_t first = 0, count = 0;  ///< of TagPlan::regions
-  Bytes bytes;                       ///< with rounding
+/// What rests on the host behind a tag of slots and is in one of them while it is used.
+struct HostedPlan {
+  std::vector<PartPlan> blocks{};     ///< weights, in order
+  std::vector<PartPlan> gradients{};  ///< of the same; empty: the model is frozen
+  /// The embedding of a frozen model, where it only gives rows; they are copied when they are read.
+  std::optional<PartPlan> table{};
+  std::vector<PartPlan> states{};  ///< of the optimizer, one a trained unit
+  [[nodiscard]] bool empty() const { return blocks.empty() && states.empty(); }
+  [[nodiscard]] Bytes bytes() const;
 };
-/// An optimizer part holds what spec::OptimizerSpec::state lays out for its unit.
+/// An optimizer part, on the device or hosted, holds what spec::OptimizerSpec::state lays out for its unit.
 struct TagPlan {
   std::string tag;  ///< "actor.weights", "rollout.kv", "critic.optimizer"
   std::vector<RegionPlan> regions;
@@ -59,14 +64,7 @@ struct TagPlan {
   std::vector<Need> need;   ///< one a phase
   std::vector<bool> write;  ///< one a phase: the phase changes the contents
   Contents contents = Contents::kLive;
-  /// Not empty: the tag is on the host, and phases with Need::kStream bring these in turn.
-  std::vector<WindowPlan> windows{};
-  [[nodiscard]] bool streamed() const { return !windows.empty(); }
-  /// Of buffers: the blocks that rest on the host and are in one of the parts while they are used.
-  std::vector<PartPlan> hosted{};
-  /// And the embedding, where it only gives rows; they are copied when they are read.
-  std::optional<PartPlan> hosted_table{};
-  [[nodiscard]] Bytes hosted_bytes() const;
+  HostedPlan hosted{};
 };
 struct PhasePlan {
   std::string name;           ///< "generate", "actor_logp", ...
@@ -74,11 +72,9 @@ struct PhasePlan {
   Bytes transient_allocated;  ///< the same as allocated
   /// Of its operations in one step, by the device's rates; of a phase that runs once, for a step's rows.
   double seconds = 0;
-  Bytes fetched{};          ///< of streamed weights, in one step
-  double wait_seconds = 0;  ///< for them; a part of `seconds`
-  Bytes window{};           ///< largest window of streamed tags
-  Bytes headroom{};         ///< on top while one window is exchanged for the next; not in peaks
-  std::int64_t times = 1;   ///< runs in a step; 0: once, before the first
+  Bytes fetched{}, stored{};  ///< between slots and the host, in one step
+  double wait_seconds = 0;    ///< for them; a part of `seconds`
+  std::int64_t times = 1;     ///< runs in a step; 0: once, before the first
 };
 /// Phases [first, last] that run in turn, `times` times in a step: a round for each mini-batch.
 struct Loop {
@@ -108,7 +104,7 @@ struct PhaseSchedule {
   std::vector<Move> moves;
   std::vector<bool> resident;  ///< one a tag, during the phase
   Bytes persistent;            ///< resident tags
-  Bytes peak;                  ///< persistent + window + transient of the phase
+  Bytes peak;                  ///< persistent + transient of the phase
   std::vector<Move> again{};   ///< in place of `moves` in every later round of the phase's loop
   // One a tag:
   std::vector<bool> behind{};  ///< where the tag comes, it comes behind the phase
@@ -173,12 +169,13 @@ struct MemoryPlan {
   /// What the plan chose of the job's keys: apply them to the job before it runs.
   std::vector<spec::JobChange> changes;
   std::vector<PhaseSchedule> schedule;  ///< one a phase; the steady cycle
-  Bytes all_resident;                   ///< every tag of a step at once + the largest transient
-  Bytes peak;                           ///< largest phase peak of the schedule
-  Bytes moved_per_step;                 ///< bytes over the link, both directions; windows included
-  double copy_seconds = 0;              ///< of a step's moves and windows at the link's rates
-  double move_seconds = 0;              ///< the part of them that no phase hides
-  Bytes host_bytes;  ///< host copies: one of each tag that ever leaves with its contents
+  Bytes all_resident;  ///< every tag of a step at once, nothing hosted, + the largest transient
+  Bytes peak;          ///< largest phase peak of the schedule
+  Bytes
+      moved_per_step;  ///< bytes over the link, both directions: moves and what slots take and give
+  double copy_seconds = 0;  ///< of a step's moves at the link's rates
+  double move_seconds = 0;  ///< the part of them that no phase hides
+  Bytes host_bytes;         ///< host copies: one of each tag that ever leaves with its contents
 
   /// Of `phases`, how many a step has. The others run once, before the first step, with the tags that
   /// they need and no others.
@@ -187,10 +184,10 @@ struct MemoryPlan {
   [[nodiscard]] bool in_cycle(const TagPlan& tag) const;
   /// Of a step: operations and moves, one after another, by the device's and the link's rates.
   [[nodiscard]] double seconds() const;
-  /// The operations alone.
+  /// The operations alone, with what they wait for copies to and from slots.
   [[nodiscard]] double operation_seconds() const;
-  /// The capacity that it suffices to have: the largest peak with its phase's headroom.
-  [[nodiscard]] Bytes needs() const;
+  /// What a step waits for the link: moves that no phase hides, and copies to and from slots.
+  [[nodiscard]] double waiting_seconds() const;
   [[nodiscard]] bool fits() const { return capacity.is_zero() || peak <= capacity; }
   /// Null: the model is not trained.
   [[nodiscard]] const spec::Checkpointing* checkpointing(spec::ModelId model) const;

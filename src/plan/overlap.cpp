@@ -9,11 +9,6 @@
 namespace neap::plan {
 namespace {
 
-// Windows of streamed tags compete for the link.
-bool may_hide(const MemoryPlan& plan, std::size_t phase) {
-  return plan.phases[phase].window.is_zero();
-}
-
 enum Direction : std::size_t { kToHost = 0, kToDevice = 1 };
 
 // Of one tag with one residency, in a step.
@@ -35,11 +30,12 @@ class LinkTime {
     rate_[kToDevice] = std::min(plan.link.to_device, plan.link.both / 2);
     for (const Visit& visit : walk_) {
       const PhasePlan& phase = plan.phases[visit.phase];
-      const double seconds =
-          may_hide(plan, visit.phase) ? phase.seconds / static_cast<double>(phase.times) : 0;
-      const double fetching = static_cast<double>(phase.fetched.count()) / rate_[kToDevice] /
-                              static_cast<double>(phase.times);
-      free_.push_back({seconds, std::max(0.0, seconds - fetching)});
+      // Less what its own copies take.
+      const auto left = [&](Bytes copied, Direction direction) {
+        const double seconds = static_cast<double>(copied.count()) / rate_[direction];
+        return std::max(0.0, phase.seconds - seconds) / static_cast<double>(phase.times);
+      };
+      free_.push_back({left(phase.stored, kToHost), left(phase.fetched, kToDevice)});
     }
   }
 
@@ -64,7 +60,7 @@ class LinkTime {
         const std::size_t phase = walk_[v].phase;
         const bool stays = (resident & phase_bit(phase)) != 0;
         if (state.resident != stays && change_residency(tag, state, stays) && round == 1) {
-          const bool behind = stays && tag.need[phase] != Need::kNeed && may_hide(plan_, phase);
+          const bool behind = stays && tag.need[phase] != Need::kNeed;
           if (behind) sum.resumes |= phase_bit(phase);
           add(sum, free[v], tag, walk_[v], stays ? kToDevice : kToHost, behind);
         }
@@ -138,8 +134,7 @@ class Extension {
       : phases_(plan.cycle()), room_(phases_, Bytes(~0ull)) {
     if (plan.capacity.is_zero()) return;
     for (std::size_t p = 0; p < phases_; ++p) {
-      const PhasePlan& phase = plan.phases[p];
-      Bytes taken = phase.transient + phase.window + phase.headroom;
+      Bytes taken = plan.phases[p].transient;
       for (std::size_t t = 0; t < chosen.size(); ++t)
         if ((chosen[t].resident & phase_bit(p)) != 0) taken += plan.tags[t].bytes;
       room_[p] = saturating_sub(plan.capacity, taken);
@@ -214,7 +209,7 @@ Overlap hide_copies(const MemoryPlan& plan, std::vector<TagOption>& chosen) {
   Extension extension(plan, chosen);
   for (const std::size_t t : order) {
     const TagPlan& tag = plan.tags[t];
-    if (tag.streamed() || chosen[t].cost.transfer_bytes == 0) continue;
+    if (chosen[t].cost.transfer_bytes == 0) continue;
     chosen[t].resident = extension.extend(link, tag, chosen[t].resident);
     const Copies copies = link.take(tag, chosen[t].resident);
     overlap.resumes[t] = copies.resumes;

@@ -53,7 +53,7 @@ bool beats(const TagOption& a, const TagOption& b) {
 TagOption make_option(const std::vector<Visit>& walk, const TagPlan& tag, PhaseMask resident) {
   TagOption option;
   option.resident = resident;
-  option.host = tag.hosted_bytes();
+  option.host = tag.hosted.bytes();
   TagState state;
   state.resident = (resident & phase_bit(walk.back().phase)) != 0;
   state.dirty = tag.contents == Contents::kLive;
@@ -73,19 +73,6 @@ TagOption make_option(const std::vector<Visit>& walk, const TagPlan& tag, PhaseM
   return option;
 }
 
-// Every window comes and goes once in each phase that streams the tag.
-TagOption streamed_option(const MemoryPlan& plan, const TagPlan& tag) {
-  TagOption option;
-  for (std::size_t p = 0; p < tag.need.size(); ++p) {
-    if (tag.need[p] != Need::kStream) continue;
-    const auto times = static_cast<std::uint64_t>(plan.phases[p].times);
-    option.cost.transfer_bytes += 2 * tag.bytes.count() * times;
-    option.cost.remap += tag.bytes.count() * times;
-  }
-  option.host = tag.bytes;
-  return option;
-}
-
 // Exchanges between phases; moves behind them are counted by hide_copies.
 void add_moves(MemoryPlan& plan, const std::vector<Move>& moves, std::int64_t times) {
   Bytes out, in, mapped, all;
@@ -101,39 +88,23 @@ void add_moves(MemoryPlan& plan, const std::vector<Move>& moves, std::int64_t ti
   plan.move_seconds += seconds;
 }
 
-// Of one update. The first window comes alone, each other one while the one before leaves, and the
-// last leaves alone.
-double window_seconds(const MemoryPlan& plan, const TagPlan& tag) {
-  double seconds = 0;
-  Bytes before;
-  for (const WindowPlan& window : tag.windows) {
-    seconds += plan.link.seconds(before, window.bytes, window.bytes);
-    before = window.bytes;
-  }
-  return seconds + plan.link.seconds(before, Bytes(), Bytes());
-}
-
 void write_sums(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
   plan.peak = plan.all_resident = plan.host_bytes = Bytes();
   Bytes largest_transient;
-  const double streaming = streaming_seconds(plan);
-  plan.copy_seconds += streaming;
-  plan.move_seconds += streaming;
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
     PhaseSchedule& s = plan.schedule[p];
     for (std::size_t t = 0; t < plan.tags.size(); ++t) {
       if (s.resident[t]) s.persistent += plan.tags[t].bytes;
-      if (plan.tags[t].need[p] == Need::kStream)
-        plan.moved_per_step +=
-            plan.tags[t].bytes * 2 * static_cast<std::uint64_t>(plan.phases[p].times);
     }
-    if (p < plan.cycle()) plan.moved_per_step += plan.phases[p].fetched;
-    s.peak = s.persistent + plan.phases[p].window + plan.phases[p].transient;
+    if (p < plan.cycle()) plan.moved_per_step += plan.phases[p].fetched + plan.phases[p].stored;
+    s.peak = s.persistent + plan.phases[p].transient;
     plan.peak = std::max(plan.peak, s.peak);
     if (p < plan.cycle()) largest_transient = std::max(largest_transient, plan.phases[p].transient);
   }
   for (std::size_t t = 0; t < plan.tags.size(); ++t) {
-    if (plan.in_cycle(plan.tags[t])) plan.all_resident += plan.tags[t].bytes;
+    const TagPlan& tag = plan.tags[t];
+    if (plan.in_cycle(tag))
+      plan.all_resident += tag.hosted.empty() ? tag.bytes : tag.hosted.bytes();
     plan.host_bytes += chosen[t].host;
   }
   plan.all_resident = std::max(plan.all_resident + largest_transient, plan.peak);
@@ -187,8 +158,7 @@ void write_schedule(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
 }
 
 Bytes needed(const MemoryPlan& plan, std::size_t phase) {
-  const PhasePlan& p = plan.phases[phase];
-  Bytes here = p.transient + p.window + p.headroom;
+  Bytes here = plan.phases[phase].transient;
   for (const TagPlan& tag : plan.tags) {
     if (tag.need[phase] == Need::kNeed) here += tag.bytes;
   }
@@ -220,9 +190,6 @@ Status refusal(const MemoryPlan& plan, const Shortage& shortage) {
   std::string parts;
   for (const TagPlan& tag : plan.tags) {
     if (tag.need[worst] == Need::kNeed) parts += format("{} {}, ", tag.tag, tag.bytes);
-    if (tag.need[worst] == Need::kStream)
-      parts += format("windows of {} {}, ", tag.tag,
-                      plan.phases[worst].window + plan.phases[worst].headroom);
   }
   const Bytes alone = needed(plan, worst);
   const char* stays = !plan.may_move && alone < shortage.least
@@ -311,7 +278,6 @@ void enter_phase(const MemoryPlan& plan, std::vector<TagState>& states, std::siz
 }
 
 std::vector<TagOption> tag_options(const MemoryPlan& plan, const TagPlan& tag) {
-  if (tag.streamed()) return {streamed_option(plan, tag)};
   const std::vector<PhaseMask> gaps = gaps_of(plan, tag);
   const std::vector<Visit> walk = walk_of(plan);
   PhaseMask forced = 0;
@@ -344,13 +310,13 @@ Bytes min_capacity(const MemoryPlan& plan) {
   Bytes low;
   Bytes high;
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
-    Bytes all = plan.phases[p].transient + plan.phases[p].window + plan.phases[p].headroom;
+    Bytes all = plan.phases[p].transient;
     for (const TagPlan& tag : plan.tags) all += tag.bytes;
     low = std::max(low, needed(plan, p));
     high = std::max(high, all);
   }
   if (search_residency(plan, low)) return low;
-  // Of streamed tags the copies alone may be over the host budget.
+  // What rests on the host alone may be over its budget.
   if (!search_residency(plan, high)) return Bytes(~0ull);
   // The host budget binds, or nothing may move: fitting is monotone in the capacity.
   while (high - low > 1_B) {
@@ -358,17 +324,6 @@ Bytes min_capacity(const MemoryPlan& plan) {
     (search_residency(plan, middle) ? high : low) = middle;
   }
   return high;
-}
-
-double streaming_seconds(const MemoryPlan& plan) {
-  double sum = 0;
-  for (std::size_t p = 0; p < plan.phases.size(); ++p) {
-    for (const TagPlan& tag : plan.tags) {
-      if (tag.need[p] == Need::kStream)
-        sum += window_seconds(plan, tag) * static_cast<double>(plan.phases[p].times);
-    }
-  }
-  return sum;
 }
 
 namespace {
@@ -391,7 +346,8 @@ Result<bool> solve_if_fits(MemoryPlan& plan, spec::Residency mode, double limit)
       TagOption stays;
       stays.resident = needed_once(plan, tag);
       if (plan.in_cycle(tag)) stays.resident |= all_phases(plan.cycle());
-      chosen.push_back(tag.streamed() ? streamed_option(plan, tag) : stays);
+      stays.host = tag.hosted.bytes();
+      chosen.push_back(stays);
     }
     write_schedule(plan, chosen);
     return true;

@@ -5,7 +5,7 @@
 //         the same bytes as leaving for all of it and frees less. A gap that reaches into a loop is
 //         cut there, since the moves inside are made in every round. So a tag has at most 2^gaps
 //         options, each with a set of phases in which it is resident and a cost, and tags
-//         depend on each other only through the capacity of each phase. A streamed tag has one: away.
+//         depend on each other only through the capacity of each phase.
 //         In a phase that runs once the tags that it needs are resident, and no others.
 // Cost    bytes over the link in one step of the steady cycle; among equals, bytes mapped again.
 //
@@ -64,11 +64,8 @@ struct Shortage {
   Bytes least;      ///< that would do; the largest number: none does
   Bytes with_host;  ///< the same with as much host memory as it wants
 };
-/// Why the plan does not fit, and what would do: kDoesNotFit. Of its phases the windows and the headroom
-/// are those under the least capacity.
+/// Why the plan does not fit, and what would do: kDoesNotFit.
 [[nodiscard]] Status refusal(const MemoryPlan& plan, const Shortage& shortage);
-/// Of the windows of streamed tags in a step, by the link's rates.
-[[nodiscard]] double streaming_seconds(const MemoryPlan& plan);
 
 /// Where a tag's contents are.
 struct TagState {

@@ -20,10 +20,15 @@ Json json_of(const std::vector<Move>& moves) {
   return list;
 }
 
-Json json_of(const std::vector<WindowPlan>& windows) {
+Json json_of(const HostedPlan& hosted) {
   Json list = Json::array();
-  for (const WindowPlan& w : windows)
-    list.push_back({{"first", w.first}, {"count", w.count}, {"bytes", w.bytes.count()}});
+  const auto add = [&](const char* kind, const PartPlan& part) {
+    list.push_back({{"kind", kind}, {"name", part.name}, {"bytes", part.bytes.count()}});
+  };
+  for (const PartPlan& part : hosted.blocks) add("weights", part);
+  for (const PartPlan& part : hosted.gradients) add("gradients", part);
+  for (const PartPlan& part : hosted.states) add("states", part);
+  if (hosted.table) add("weights", *hosted.table);
   return list;
 }
 
@@ -34,11 +39,10 @@ Json json_of(const PhasePlan& phase, const PhaseSchedule& scheduled) {
   out["transient_allocated"] = phase.transient_allocated.count();
   out["seconds"] = phase.seconds;
   out["fetched"] = phase.fetched.count();
+  out["stored"] = phase.stored.count();
   out["wait_seconds"] = phase.wait_seconds;
   out["persistent"] = scheduled.persistent.count();
   out["peak"] = scheduled.peak.count();
-  out["window"] = phase.window.count();
-  out["headroom"] = phase.headroom.count();
   out["times"] = phase.times;
   out["moves"] = json_of(scheduled.moves);
   out["again"] = json_of(scheduled.again);
@@ -67,16 +71,7 @@ Json tag_json(const MemoryPlan& plan, std::size_t t) {
   Json regions = Json::array();
   for (const RegionPlan& region : tag.regions) regions.push_back(json_of(region));
   out["regions"] = std::move(regions);
-  if (tag.streamed()) out["windows"] = json_of(tag.windows);
-  if (!tag.hosted.empty()) {
-    Json blocks = Json::array();
-    for (const PartPlan& block : tag.hosted)
-      blocks.push_back({{"name", block.name}, {"bytes", block.bytes.count()}});
-    if (tag.hosted_table)
-      blocks.push_back(
-          {{"name", tag.hosted_table->name}, {"bytes", tag.hosted_table->bytes.count()}});
-    out["hosted"] = std::move(blocks);
-  }
+  if (!tag.hosted.empty()) out["hosted"] = json_of(tag.hosted);
   return out;
 }
 
@@ -102,7 +97,6 @@ Json summary_json(const MemoryPlan& plan) {
           {"move_seconds", plan.move_seconds},
           {"moved_per_step", plan.moved_per_step.count()},
           {"peak", plan.peak.count()},
-          {"needs", plan.needs().count()},
           {"host_bytes", plan.host_bytes.count()},
           {"updates", std::move(updates)},
           {"streamed_weights", std::move(streamed)},

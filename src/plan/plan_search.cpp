@@ -118,7 +118,7 @@ PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, Weights weight
   for (const Draft& draft : *drafts) {
     if (!is_faster(draft.least_seconds, limits.seconds)) continue;
     MemoryPlan plan = draft.plan;
-    Drafts::set_capacity(plan, limits.capacity);
+    plan.capacity = limits.capacity;
     if (!limits.capacity.is_zero() && least_needed(plan) > limits.capacity &&
         variant.job.memory.residency == spec::Residency::kAuto)
       continue;
@@ -188,9 +188,7 @@ Status PlanSearch::refusal_of(Bytes capacity) {
   if (found.draft == nullptr)
     return {ErrorCode::kInvalidArgument, "No setting of the job is valid"};
   NEAP_TRY_ASSIGN(const Closest roomy, closest(HostMemory::kUnlimited));
-  MemoryPlan shown = *found.draft;
-  Drafts::set_capacity(shown, found.least);
-  return refusal(shown, {capacity, found.least, roomy.least});
+  return refusal(*found.draft, {capacity, found.least, roomy.least});
 }
 
 Result<Bytes> PlanSearch::smaller_capacity(const MemoryPlan& plan) {

@@ -56,7 +56,6 @@ std::string move_text(const Move& m) {
 std::string cell_word(const MemoryPlan& plan, std::size_t tag, std::size_t phase) {
   const TagPlan& t = plan.tags[tag];
   if (t.need[phase] == Need::kNeed) return "need";
-  if (t.need[phase] == Need::kStream) return "stream";
   if (phase >= plan.cycle()) return "absent";
   if (plan.schedule[phase].resident[tag]) return "stay";
   return t.contents == Contents::kScratch ? "drop" : "host";
@@ -123,13 +122,6 @@ std::string moves_text(const MemoryPlan& plan) {
     const PhaseSchedule& s = plan.schedule[p];
     out += lines_of(s.moves, phase.name, "");
     out += lines_of(s.again, phase.name, format(" again ({} more in a step)", phase.times - 1));
-    for (std::size_t t = 0; t < plan.tags.size(); ++t) {
-      const TagPlan& tag = plan.tags[t];
-      if (tag.need[p] != Need::kStream) continue;
-      out += format("  during {}{}: {} through {} windows, {} each way\n", phase.name,
-                    phase.times > 1 ? format(" ({} in a step)", phase.times) : "", tag.tag,
-                    tag.windows.size(), tag.bytes);
-    }
   }
   return out.empty() ? "\nEverything stays on the device; nothing moves.\n"
                      : "\nMoves of a step\n" + out;
@@ -149,19 +141,27 @@ std::string once_text(const MemoryPlan& plan) {
   return out;
 }
 
-// Streamed weights: where they rest and what that costs.
+std::string hosted_text(const HostedPlan& hosted) {
+  const char* gradients = hosted.gradients.empty() ? "" : " with gradients";
+  if (hosted.blocks.empty()) return format("states of {} units", hosted.states.size());
+  return format("{} blocks{}{}", hosted.blocks.size(), gradients,
+                hosted.table ? " and the embedding" : "");
+}
+
+// What rests on the host behind slots, and what that costs.
 std::string streamed_text(const MemoryPlan& plan) {
   std::string out;
   for (const TagPlan& tag : plan.tags) {
     if (tag.hosted.empty()) continue;
-    out += format("\n{}: {} blocks{}, {} in all, rest on the host; ", tag.tag, tag.hosted.size(),
-                  tag.hosted_table ? " and the embedding" : "", tag.hosted_bytes());
+    out += format("\n{}: {}, {} in all, rest on the host; ", tag.tag, hosted_text(tag.hosted),
+                  tag.hosted.bytes());
     std::string phases;
     for (std::size_t p = 0; p < plan.phases.size(); ++p) {
       const PhasePlan& phase = plan.phases[p];
       if (phase.fetched.is_zero() || tag.need[p] != Need::kNeed) continue;
-      phases += format("{}{} fetches {} and waits {:.3g} s", phases.empty() ? "" : ", ", phase.name,
-                       phase.fetched, phase.wait_seconds);
+      const std::string stored = phase.stored.is_zero() ? "" : format(", stores {}", phase.stored);
+      phases += format("{}{} fetches {}{} and waits {:.3g} s", phases.empty() ? "" : ", ",
+                       phase.name, phase.fetched, stored, phase.wait_seconds);
     }
     out += phases + "\n";
   }
@@ -199,11 +199,9 @@ std::vector<spec::ModelId> streamed_models(const MemoryPlan& plan) {
 
 std::string sentence_of(const MemoryPlan& plan) {
   std::string out = format("{:.3g} s a step by the rates in {}", plan.seconds(), plan.peak);
-  if (plan.needs() > plan.peak)
-    out += format(" (on a device of {}: windows are exchanged)", capacity_text(plan.needs()));
-  out += plan.moved_per_step.is_zero()
-             ? ", nothing moves"
-             : format(", {:.3g} s of it moves of {}", plan.move_seconds, plan.moved_per_step);
+  out += plan.moved_per_step.is_zero() ? ", nothing moves"
+                                       : format(", {:.3g} s of it waits for copies of {}",
+                                                plan.waiting_seconds(), plan.moved_per_step);
   for (const UpdatePlan& update : plan.updated) {
     if (update.mode != spec::UpdateMode::kJoined)
       out += format("; update of {} {}", to_string(update.model), to_string(update.mode));
@@ -239,9 +237,6 @@ std::string MemoryPlan::to_text() const {
   };
   table.rule();
   add_sums("persistent", [&](std::size_t p) { return schedule[p].persistent; });
-  const bool windows = std::any_of(phases.begin(), phases.end(),
-                                   [](const PhasePlan& p) { return !p.window.is_zero(); });
-  if (windows) add_sums("windows", [&](std::size_t p) { return phases[p].window; });
   add_sums("transient", [&](std::size_t p) { return phases[p].transient; });
   add_sums("peak", [&](std::size_t p) { return schedule[p].peak; });
 

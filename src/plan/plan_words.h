@@ -9,8 +9,8 @@
 
 namespace neap::plan {
 
-/// "need", "stay", "host" (away, contents kept), "drop" (away, contents given up), "stream" (a window
-/// at a time) or "absent" (the phase runs once, before the tag is filled).
+/// "need", "stay", "host" (away, contents kept), "drop" (away, contents given up) or "absent"
+/// (the phase runs once, before the tag is filled).
 [[nodiscard]] std::string cell_word(const MemoryPlan& plan, std::size_t tag, std::size_t phase);
 [[nodiscard]] std::string contents_word(Contents contents);  ///< "live", "frozen", "scratch"
 [[nodiscard]] std::string arena_word(arena::Policy policy);  ///< "host", "discard"

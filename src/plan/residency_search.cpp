@@ -16,8 +16,7 @@ class Search {
         room_(phases_),
         best_cost_{limit.count(), 0} {
     for (std::size_t p = 0; p < phases_; ++p) {
-      const Bytes taken =
-          plan.phases[p].transient + plan.phases[p].window + plan.phases[p].headroom;
+      const Bytes taken = plan.phases[p].transient;
       feasible_ = feasible_ && (capacity.is_zero() || taken <= capacity);
       room_[p] = capacity.is_zero() ? ~0ull : saturating_sub(capacity, taken).count();
     }

@@ -9,12 +9,6 @@ namespace {
 
 // A region of this many granules wastes at most a part in as many by rounding up.
 constexpr std::uint64_t kGranulesPerRegion = 32;
-// Of a streamed tag. The first window comes and the last one goes with the link's other direction
-// idle: this many reach 95 % of the link.
-constexpr std::uint64_t kWindows = 16;
-// Of streamed weights: a block computes while the next one comes.
-constexpr int kBlockBuffers = 2;
-
 std::vector<PartPlan> unit_parts(const std::vector<spec::FlatUnit>& units, spec::Dtype dtype) {
   std::vector<PartPlan> parts;
   parts.reserve(units.size());
@@ -53,13 +47,29 @@ std::vector<spec::FlatUnit> resident_units(const ModelRole& role, spec::Dtype dt
   return units;
 }
 
-std::vector<PartPlan> buffer_parts(const ModelRole& role, spec::Dtype dtype) {
+void add_slots(std::vector<PartPlan>& parts, const char* what, std::size_t count, Bytes bytes) {
+  for (std::size_t i = 0; i < count; ++i)
+    parts.push_back({format("{}.{}", what, i), Bytes(), bytes});
+}
+
+Bytes largest_of(const std::vector<PartPlan>& parts) {
   Bytes largest;
-  for (const PartPlan& block : hosted_blocks(role, dtype)) largest = std::max(largest, block.bytes);
+  for (const PartPlan& part : parts) largest = std::max(largest, part.bytes);
+  return largest;
+}
+
+// Of the blocks' gradients; none where the blocks are frozen.
+std::vector<PartPlan> hosted_gradients(const ModelRole& role, spec::Dtype dtype) {
+  if (!role.trained || role.lora.rank > 0) return {};
+  return hosted_blocks(role, optimizer_of(role, dtype).gradients);
+}
+
+// Weights of all slots, then their gradients.
+std::vector<PartPlan> buffer_parts(const ModelRole& role, spec::Dtype dtype) {
   std::vector<PartPlan> parts;
-  parts.reserve(kBlockBuffers);
-  for (int i = 0; i < kBlockBuffers; ++i)
-    parts.push_back({format("buffer.{}", i), Bytes(), largest});
+  add_slots(parts, "weights", kBlockSlots, largest_of(hosted_blocks(role, dtype)));
+  const std::vector<PartPlan> gradients = hosted_gradients(role, dtype);
+  if (!gradients.empty()) add_slots(parts, "gradients", kBlockSlots, largest_of(gradients));
   return parts;
 }
 
@@ -68,19 +78,26 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
   const ModelRole& role = models.at(tag.model);
   const auto adapters = [&] { return spec::lora_layout(role.shape, role.head, role.lora); };
   const auto base = [&] { return spec::flat_layout(role.shape, role.head); };
-  const auto trained = [&] { return role.lora.rank > 0 ? adapters() : base(); };
+  const spec::ModelSource& source = *recipe.find(tag.model);
   switch (tag.kind) {
     case spec::TagKind::kWeights:
-      return unit_parts(recipe.find(tag.model)->streamed ? resident_units(role, dtype) : base(),
-                        dtype);
+      return unit_parts(source.streamed ? resident_units(role, dtype) : base(), dtype);
     case spec::TagKind::kBuffers:
       return buffer_parts(role, dtype);
     case spec::TagKind::kAdapter:
       return unit_parts(adapters(), dtype);
     case spec::TagKind::kGradients:
-      return unit_parts(trained(), optimizer_of(role, dtype).gradients);
-    case spec::TagKind::kOptimizer:
-      return optimizer_parts(trained(), optimizer_of(role, dtype));
+      return unit_parts(source.streamed && role.lora.rank == 0 ? resident_units(role, dtype)
+                                                               : trained_units(role),
+                        optimizer_of(role, dtype).gradients);
+    case spec::TagKind::kOptimizer: {
+      if (!source.streams_states)
+        return optimizer_parts(trained_units(role), optimizer_of(role, dtype));
+      std::vector<PartPlan> parts;
+      add_slots(parts, "slot", step::kUpdateSlots,
+                update_parts(role, dtype, source.streamed).slot_bytes());
+      return parts;
+    }
     case spec::TagKind::kKeyValues:
       return key_value_parts(job, role, dtype);
   }
@@ -95,31 +112,30 @@ Contents contents_of(const spec::Recipe& recipe, spec::TagId tag) {
   const bool discarded =
       std::any_of(recipe.phases.begin(), recipe.phases.end(),
                   [&](const spec::Phase& p) { return contains(p.discards, tag); });
-  if (discarded || spec::is_scratch(tag.kind)) return Contents::kScratch;
+  const bool slots =
+      tag.kind == spec::TagKind::kOptimizer && recipe.find(tag.model)->streams_states;
+  if (discarded || slots || spec::is_scratch(tag.kind)) return Contents::kScratch;
   return recipe.frozen(tag) ? Contents::kFrozen : Contents::kLive;
 }
 
 Need need_of(const spec::Phase& phase, spec::TagId tag) {
   if (contains(phase.needs, tag)) return Need::kNeed;
-  if (contains(phase.streams, tag)) return Need::kStream;
   return contains(phase.discards, tag) ? Need::kDrop : Need::kOptional;
 }
 
-// Regions, bytes and, where the tag is streamed, windows.
-void place(TagPlan& tag, const std::vector<PartPlan>& parts, Bytes granularity, bool streamed) {
-  Bytes requested;
-  for (const PartPlan& part : parts) requested += part.bytes;
-  const Bytes share = requested / kWindows;
-  const Bytes large = granularity * kGranulesPerRegion;
-  tag.regions = pack_regions(parts, streamed ? std::clamp(share, granularity, large) : large);
-  for (std::size_t r = 0; r < tag.regions.size(); ++r) {
-    const Bytes bytes = round_up(tag.regions[r].bytes, granularity);
-    tag.bytes += bytes;
-    if (!streamed) continue;
-    if (tag.windows.empty() || tag.windows.back().bytes >= share) tag.windows.push_back({r, 0, {}});
-    ++tag.windows.back().count;
-    tag.windows.back().bytes += bytes;
-  }
+void place(TagPlan& tag, const std::vector<PartPlan>& parts, Bytes granularity) {
+  tag.regions = pack_regions(parts, granularity * kGranulesPerRegion);
+  for (const RegionPlan& region : tag.regions) tag.bytes += round_up(region.bytes, granularity);
+}
+
+HostedPlan hosted_of(const spec::Recipe& recipe, const ModelRole& role, spec::TagId tag,
+                     spec::Dtype dtype) {
+  if (tag.kind == spec::TagKind::kBuffers)
+    return {
+        hosted_blocks(role, dtype), hosted_gradients(role, dtype), hosted_table(role, dtype), {}};
+  if (tag.kind == spec::TagKind::kOptimizer && recipe.find(tag.model)->streams_states)
+    return {{}, {}, {}, optimizer_parts(trained_units(role), optimizer_of(role, dtype))};
+  return {};
 }
 
 std::optional<ModelRole> JobModels::*member(spec::ModelId model) {
@@ -170,6 +186,15 @@ Result<ModelRole> read_role(const spec::Job& job, const spec::ModelSource& sourc
 
 }  // namespace
 
+std::vector<spec::FlatUnit> trained_units(const ModelRole& role) {
+  return role.lora.rank > 0 ? spec::lora_layout(role.shape, role.head, role.lora)
+                            : spec::flat_layout(role.shape, role.head);
+}
+
+step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute, bool streams_weights) {
+  return {optimizer_of(role, compute), trained_units(role), streams_weights && role.lora.rank == 0};
+}
+
 std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute) {
   std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
   std::erase_if(units, [](const spec::FlatUnit& unit) { return unit.block < 0; });
@@ -177,6 +202,7 @@ std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute) 
 }
 
 std::optional<PartPlan> hosted_table(const ModelRole& role, spec::Dtype compute) {
+  if (role.trained && role.lora.rank == 0) return std::nullopt;  // an update changes it
   const bool read_by_head =
       role.shape.tie_word_embeddings && role.head == spec::Head::kLanguageModel;
   for (const spec::FlatUnit& unit : spec::flat_layout(role.shape, role.head)) {
@@ -252,13 +278,9 @@ std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe
       tag.need.push_back(need_of(phase, id));
       tag.write.push_back(contains(phase.writes, id));
     }
-    const bool streamed =
-        std::find(tag.need.begin(), tag.need.end(), Need::kStream) != tag.need.end();
-    place(tag, tag_parts(job, recipe, models, id, dtype), target.granularity, streamed);
-    if (id.kind == spec::TagKind::kBuffers) {
-      tag.hosted = hosted_blocks(models.at(id.model), dtype);
-      tag.hosted_table = hosted_table(models.at(id.model), dtype);
-    }
+    place(tag, tag_parts(job, recipe, models, id, dtype), target.granularity);
+    if (id.kind != spec::TagKind::kKeyValues)
+      tag.hosted = hosted_of(recipe, models.at(id.model), id, dtype);
     tags.push_back(std::move(tag));
   }
   return tags;

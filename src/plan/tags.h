@@ -9,6 +9,7 @@
 #include "spec/layout.h"
 #include "spec/optimizer.h"
 #include "spec/recipe.h"
+#include "step/update_parts.h"
 
 namespace neap::plan {
 
@@ -44,7 +45,15 @@ struct JobModels {
 [[nodiscard]] std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe,
                                               const JobModels& models, const Target& target);
 
-/// The blocks of a model whose weights are streamed, in order.
+/// Units that training steps: the adapters', or the base's without them.
+[[nodiscard]] std::vector<spec::FlatUnit> trained_units(const ModelRole& role);
+/// What streamed states are stepped in.
+[[nodiscard]] step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute,
+                                             bool streams_weights);
+
+/// Of streamed weights: a block computes while the next one comes.
+constexpr std::size_t kBlockSlots = 2;
+/// The blocks of a model whose weights are streamed, in order; or as many elements of another type.
 [[nodiscard]] std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute);
 /// Its embedding, where no product reads it and it is a unit by itself; nullopt: it stays on the device.
 [[nodiscard]] std::optional<PartPlan> hosted_table(const ModelRole& role, spec::Dtype compute);

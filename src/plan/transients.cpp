@@ -44,7 +44,7 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target) {
   profile.device.multiprocessors = target.multiprocessors;
   profile.rates =
       target.rates.bytes > 0 ? target.rates : default_rates(target.cuda, target.threads);
-  profile.link_bytes = target.link.to_device;
+  profile.link = {target.link.to_device, target.link.to_host, target.link.both};
   return profile;
 }
 
@@ -69,6 +69,7 @@ Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, c
                    memory.peak_allocated(),
                    work.elapsed(),
                    Bytes(static_cast<std::uint64_t>(work.fetched_bytes)),
+                   Bytes(static_cast<std::uint64_t>(work.stored_bytes)),
                    work.wait_seconds};
 }
 

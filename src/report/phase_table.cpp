@@ -79,9 +79,6 @@ Result<PlanSummary> PlanSummary::from_json(const Json& plan) {
   summary.capacity = bytes(plan, "capacity", "");
   summary.all_resident = bytes(plan, "all_resident", "");
   summary.peak = bytes(plan, "peak", "");
-  summary.needs = summary.peak;
-  if (plan.is_object() && plan.contains("needs"))
-    summary.needs = std::max(summary.peak, bytes(plan, "needs", ""));
   if (failure.ok() && !(plan.contains("phases") && plan["phases"].is_array())) wrong("phases");
   for (std::size_t i = 0; failure.ok() && i < plan["phases"].size(); ++i) {
     const Json& entry = plan["phases"][i];
@@ -197,32 +194,27 @@ Bytes peak_under(const PlanSummary& plan, std::span<const PhaseRecord> records) 
 }
 
 double MemoryLines::deviation_percent() const {
-  const Bytes planned = std::clamp(measured_peak, planned_peak, planned_needs);
-  if (planned.is_zero()) return 0;
-  return 100 *
-         (static_cast<double>(measured_peak.count()) / static_cast<double>(planned.count()) - 1);
+  if (planned_peak.is_zero()) return 0;
+  const double share =
+      static_cast<double>(measured_peak.count()) / static_cast<double>(planned_peak.count());
+  return 100 * (share - 1);
 }
 
 std::string MemoryLines::to_text() const {
-  const std::string exchange =
-      planned_needs > planned_peak
-          ? format("  ({} while windows of streamed tags are exchanged)", planned_needs)
-          : "";
   return format(
       "all resident   {}\n"
       "ceiling        {}\n"
       "measured peak  {}  ({:+.1f} % of planned)\n"
-      "planned peak   {}{}\n",
+      "planned peak   {}\n",
       to_string(all_resident), ceiling.is_zero() ? "none" : to_string(ceiling),
-      to_string(measured_peak), deviation_percent(), to_string(planned_peak), exchange);
+      to_string(measured_peak), deviation_percent(), to_string(planned_peak));
 }
 
 Json MemoryLines::to_json() const {
   return {{"all_resident", all_resident.count()},
           {"ceiling", ceiling.count()},
           {"measured_peak", measured_peak.count()},
-          {"planned_peak", planned_peak.count()},
-          {"planned_needs", planned_needs.count()}};
+          {"planned_peak", planned_peak.count()}};
 }
 
 std::string aligned(std::vector<std::vector<std::string>> cells) {

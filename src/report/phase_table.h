@@ -27,7 +27,6 @@ struct PlanSummary {
   Bytes all_resident;
   Bytes peak;
   std::vector<Phase> phases;
-  Bytes needs{};  ///< the peak while windows of streamed tags are exchanged, or `peak`
 
   [[nodiscard]] static Result<PlanSummary> from_json(const Json& plan);
   [[nodiscard]] const Phase* find(std::string_view phase) const;
@@ -70,13 +69,11 @@ struct MemoryLines {
   Bytes ceiling;  ///< zero: none
   Bytes measured_peak;
   Bytes planned_peak;
-  Bytes planned_needs;  ///< at least the peak; PlanSummary::needs
 
   [[nodiscard]] static MemoryLines of(const PlanSummary& plan, Bytes measured_peak) {
-    return {plan.all_resident, plan.capacity, measured_peak, plan.peak, plan.needs};
+    return {plan.all_resident, plan.capacity, measured_peak, plan.peak};
   }
-  /// Measured against planned, in percent; positive when more was used than the plan needs. 0 between
-  /// its peak and that.
+  /// Measured against planned, in percent; positive when more was used than planned.
   [[nodiscard]] double deviation_percent() const;
   [[nodiscard]] std::string to_text() const;
   [[nodiscard]] Json to_json() const;

@@ -53,8 +53,6 @@ Json PhaseRecord::to_json() const {
               {"streamed_to_host", streamed_to_host.count()},
               {"streamed_to_device", streamed_to_device.count()},
               {"stream_seconds", stream_seconds},
-              {"weights_fetched", weights_fetched.count()},
-              {"weights_wait_seconds", weights_wait_seconds},
               {"as_planned", as_planned}};
   if (planned) out["planned"] = planned->count();
   return out;
@@ -95,10 +93,6 @@ Result<PhaseRecord> PhaseRecord::from_json(const Json& json) {
     bytes("streamed_to_host", record.streamed_to_host);
     bytes("streamed_to_device", record.streamed_to_device);
     number("stream_seconds", record.stream_seconds);
-    if (json.contains("weights_fetched")) {
-      bytes("weights_fetched", record.weights_fetched);
-      number("weights_wait_seconds", record.weights_wait_seconds);
-    }
     if (field("as_planned", json.contains("as_planned") && json["as_planned"].is_boolean()))
       record.as_planned = json["as_planned"].get<bool>();
     for (const Json& move : failure.ok() ? json["moves"] : Json::array()) {

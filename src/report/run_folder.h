@@ -49,14 +49,12 @@ struct PhaseRecord {
   std::uint64_t step = 0;
   std::string phase;
   Bytes persistent, transient_allocated, transient_reserved, peak, fragmentation_at_peak;
-  Bytes moved;  ///< over the link: moves and streamed windows
+  Bytes moved;  ///< over the link: moves and what slots take and give
   double seconds = 0;
   double move_seconds = 0;  ///< waited for, before the phase and at its end
   std::vector<MoveLine> moves{};
   Bytes streamed_to_host{}, streamed_to_device{};
-  double stream_seconds = 0;        ///< part of `seconds`
-  Bytes weights_fetched{};          ///< of streamed weights
-  double weights_wait_seconds = 0;  ///< of the program for them, part of `seconds`
+  double stream_seconds = 0;  ///< that the program waited for it, part of `seconds`
   /// Moves and streamed bytes are those of the plan: tags, order, directions and bytes.
   bool as_planned = false;
   /// Peak by the plan that it ran under; unset: that plan has no such phase, or the record is of an

@@ -82,15 +82,12 @@ void LiveBackend::take_numbers(step::LossNumbers numbers) {
   end_micro_batch();
 }
 
-void LiveBackend::clip_gradients(double norm) {
-  training_.optimizer->clip_gradients(norm, training_.max_norm);
+step::Update LiveBackend::begin_step(std::int64_t update, double norm) {
   norms_ += norm;
   ++steps_;
-}
-
-step::Update LiveBackend::begin_step(std::int64_t update) {
   learning_rate_ = training_.learning_rate(update);
-  return training_.optimizer->begin_step(learning_rate_);
+  train::Optimizer& optimizer = *training_.optimizer;
+  return optimizer.begin_step(learning_rate_, optimizer.clip_scale(norm, training_.max_norm));
 }
 
 }  // namespace neap::rlhf

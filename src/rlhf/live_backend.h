@@ -32,8 +32,9 @@ struct LiveTraining {
   /// What losses are divided by in the mini-batch that starts with this rank's row `first`.
   std::function<step::LossScale(std::int64_t first)> scale;
   std::function<void(step::LossNumbers)> take_numbers;
-  /// visit(first, count) for the units whose states are on the device together.
-  std::function<void(const std::function<void(std::size_t, std::size_t)>&)> for_each_window;
+  /// visit(unit) for every unit, or part of one, while its tensors are on the device.
+  using VisitPart = std::function<void(const train::OptimizerUnit&)>;
+  std::function<void(const VisitPart&)> for_each_part;
 };
 
 /// What a phase that generates works with.
@@ -94,11 +95,8 @@ class LiveBackend {
   [[nodiscard]] step::LossScale scale(std::int64_t first);
   void take_numbers(step::LossNumbers numbers);
   void reduce_gradients() { training_.optimizer->reduce_gradients(); }
-  void clip_gradients(double norm);
-  [[nodiscard]] step::Update begin_step(std::int64_t update);
-  void for_each_window(const std::function<void(std::size_t, std::size_t)>& visit) {
-    training_.for_each_window(visit);
-  }
+  [[nodiscard]] step::Update begin_step(std::int64_t update, double norm);
+  void for_each_part(const LiveTraining::VisitPart& visit) { training_.for_each_part(visit); }
 
  private:
   [[nodiscard]] static at::Tensor join(const std::vector<at::Tensor>& parts);

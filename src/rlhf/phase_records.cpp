@@ -7,15 +7,10 @@
 namespace neap::rlhf {
 namespace {
 
-// Bytes of streamed tags in one run of the phase, each way.
-Bytes streamed_bytes(const plan::MemoryPlan& plan, const std::string& phase) {
-  Bytes sum;
-  for (std::size_t p = 0; p < plan.phases.size(); ++p) {
-    if (plan.phases[p].name != phase) continue;
-    for (const plan::TagPlan& tag : plan.tags)
-      if (tag.need[p] == plan::Need::kStream) sum += tag.bytes;
-  }
-  return sum;
+const plan::PhasePlan* planned_phase(const plan::MemoryPlan& plan, const std::string& name) {
+  const auto found = std::find_if(plan.phases.begin(), plan.phases.end(),
+                                  [&](const plan::PhasePlan& p) { return p.name == name; });
+  return found == plan.phases.end() ? nullptr : &*found;
 }
 
 bool copied_as_planned(const std::vector<bridge::MoveRecord>& moves) {
@@ -24,9 +19,11 @@ bool copied_as_planned(const std::vector<bridge::MoveRecord>& moves) {
 }
 
 bool as_planned(const bridge::PhaseMeasurement& m, const plan::MemoryPlan& plan) {
-  const Bytes streamed = streamed_bytes(plan, m.phase);
-  return m.entry.scheduled && m.streamed.to_host == streamed && m.streamed.to_device == streamed &&
-         copied_as_planned(m.entry.moves) && copied_as_planned(m.behind);
+  // The plan's bytes are those of a step with the most micro-batches.
+  const plan::PhasePlan* const phase = planned_phase(plan, m.phase);
+  return phase != nullptr && m.entry.scheduled && m.streamed.to_device <= phase->fetched &&
+         m.streamed.to_host <= phase->stored && copied_as_planned(m.entry.moves) &&
+         copied_as_planned(m.behind);
 }
 
 }  // namespace
@@ -52,9 +49,7 @@ report::PhaseRecord record_of(const bridge::PhaseMeasurement& m, const plan::Mem
   }
   record.streamed_to_host = m.streamed.to_host;
   record.streamed_to_device = m.streamed.to_device;
-  record.stream_seconds = m.streamed.seconds;
-  record.weights_fetched = m.weights.fetched;
-  record.weights_wait_seconds = m.weights.wait_seconds;
+  record.stream_seconds = m.streamed.wait_seconds;
   record.as_planned = as_planned(m, plan);
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
     if (plan.phases[p].name == m.phase) record.planned = plan.schedule[p].peak;

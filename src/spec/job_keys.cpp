@@ -34,8 +34,8 @@ void bind_device(ConfigTable& t, Job& job) {
   bind_enum(t, "memory.update", &job.memory.update, parse_update_choice,
             "What is on the device at once while a model is trained: `joined`: weights, gradients, "
             "activations and optimizer states; `split`: forward and backward run without optimizer "
-            "states, the update without activations; `streamed`: the update also brings the "
-            "optimizer states from the host a window at a time; `auto`: the cheapest that fits. "
+            "states, the update without activations; `streamed`: optimizer states "
+            "rest on the host, and the update brings them part by part; `auto`: the cheapest that fits. "
             "Losses and weights are the same bit by bit.")
       .one_of(update_choice_names());
   bind_enums(
@@ -43,8 +43,9 @@ void bind_device(ConfigTable& t, Job& job) {
       "What the plan may do so that the job fits, the fastest of it. `recompute`: compute "
       "activations again, where `activation_checkpointing` is `auto`; `move`: keep tags on the "
       "host while no phase needs them; `stream`: `streamed` updates; `stream_weights`: blocks of "
-      "weights that do not train rest on the host and come to the device while others compute, "
-      "in models that do not generate; `micro_batch`: smaller micro-batches in training than "
+      "models that do not generate rest on the host and come to the device while others "
+      "compute, with their gradients where they train; `micro_batch`: smaller micro-batches in "
+      "training than "
       "configured; `bf16_states`: `state_dtype` bfloat16. The first four leave every bit of the "
       "results as it is. `micro_batch` adds the same numbers "
       "in another order. `bf16_states` is another training: it is taken where a step gets 5 % "

@@ -15,8 +15,8 @@ namespace neap::spec {
 enum class Measure : std::uint8_t {
   kRecompute,      ///< compute activations again, where activation_checkpointing is "auto"
   kMove,           ///< keep tags on the host while no phase needs them
-  kStream,         ///< keep optimizer states on the host and bring them in windows
-  kStreamWeights,  ///< keep blocks of frozen weights on the host and bring each when it is used
+  kStream,         ///< keep optimizer states on the host and bring them part by part
+  kStreamWeights,  ///< keep blocks of a model on the host and bring each when it is used
   kMicroBatch,     ///< train in smaller micro-batches: sums in another order
   kBf16States,     ///< keep optimizer moments in bfloat16: another training
 };

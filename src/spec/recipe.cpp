@@ -85,6 +85,8 @@ class Builder {
   void add_model(const ModelSource& source) {
     recipe_.models.push_back(source);
     recipe_.models.back().streamed = modes_.streams_weights(source.id);
+    recipe_.models.back().streams_states =
+        source.trained != nullptr && modes_.of(source.id) == UpdateMode::kStreamed;
     add_tag(TagKind::kWeights, source.id);
     if (recipe_.models.back().streamed) add_tag(TagKind::kBuffers, source.id);
     if (source.adapted()) add_tag(TagKind::kAdapter, source.id);
@@ -93,7 +95,10 @@ class Builder {
 
   // The tags that the job has, in their order.
   void fill_tags(Phase& p) const {
-    const bool adapted = recipe_.find(p.model)->adapted();
+    const ModelSource& model = *recipe_.find(p.model);
+    const bool adapted = model.adapted();
+    p.streams_weights = model.streamed;
+    p.streams_states = model.streams_states && p.updates();
     for (const TagId tag : recipe_.tags) {
       if (tag.kind == TagKind::kKeyValues) {
         const bool generates = p.body == Body::kGenerate;
@@ -114,7 +119,7 @@ class Builder {
 
   // A tag of the phase's own model. `adapted`: the adapter is what training changes.
   void fill_own_tag(Phase& p, TagKind kind, TagId tag, bool adapted) const {
-    const bool steps = p.part == TrainPart::kAll || p.part == TrainPart::kUpdate;
+    const bool steps = p.updates();
     switch (kind) {
       case TagKind::kWeights:
       case TagKind::kAdapter: {
@@ -126,7 +131,7 @@ class Builder {
         return;
       }
       case TagKind::kBuffers:
-        if (p.part == TrainPart::kUpdate) return;  // of adapters
+        if (p.part == TrainPart::kUpdate) return;  // parts come to the optimizer's slots
         p.needs.push_back(tag);
         p.writes.push_back(tag);
         return;
@@ -137,7 +142,7 @@ class Builder {
         return;
       case TagKind::kOptimizer:
         if (!steps) return;
-        (modes_.of(p.model) == UpdateMode::kStreamed ? p.streams : p.needs).push_back(tag);
+        p.needs.push_back(tag);
         p.writes.push_back(tag);
         return;
       case TagKind::kKeyValues:
@@ -337,10 +342,6 @@ bool takes_pairs(Body body) {
 
 }  // namespace
 
-bool Phase::streams_weights() const {
-  return contains(needs, {TagKind::kBuffers, model});
-}
-
 Batching batching_of(const Job& job, const Phase& phase) {
   Batching out{rows_at_once(job, phase), tokens_at_once(job, phase),
                takes_pairs(phase.body) ? 2 : 1, 0};
@@ -390,8 +391,7 @@ std::vector<ModelId> streamable(const Recipe& recipe) {
       return std::any_of(recipe.phases.begin(), recipe.phases.end(),
                          [&](const Phase& p) { return p.model == model.id && accepts(p); });
     };
-    if ((model.trained == nullptr || model.adapted()) &&
-        runs([](const Phase& p) { return !p.runs_once(); }) &&
+    if (runs([](const Phase& p) { return !p.runs_once(); }) &&
         !runs([](const Phase& p) { return p.body == Body::kGenerate; }))
       out.push_back(model.id);
   }

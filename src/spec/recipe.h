@@ -74,10 +74,10 @@ enum class Body : std::uint8_t {
 /// A kind of memory that outlives a phase.
 enum class TagKind : std::uint8_t {
   kWeights,
-  kBuffers,  ///< blocks of streamed weights that are on the device
+  kBuffers,  ///< slots for the blocks of streamed weights and, where they are trained, their gradients
   kAdapter,
   kGradients,
-  kOptimizer,
+  kOptimizer,  ///< the states, or slots for streamed ones
   kKeyValues,
 };
 constexpr std::size_t kTagKinds = 6;
@@ -105,6 +105,7 @@ struct ModelSource {
   bool init_head = false;  ///< a scalar head that the folder lacks starts at zero
   std::string adapter{};   ///< folder of an adapter that is merged into the weights; empty: none
   bool streamed = false;   ///< its blocks rest on the host; each is on the device while it is used
+  bool streams_states = false;  ///< its optimizer states rest there, and parts come to be stepped
   /// Which model of a run's output it starts from.
   [[nodiscard]] ModelUse use() const {
     return id == ModelId::kCritic   ? ModelUse::kCritic
@@ -122,16 +123,19 @@ struct Phase {
   bool baseline = false;            ///< of one greedy response to each prompt
   bool entropy = false;             ///< of log-probabilities: their entropy, too
   TrainPart part = TrainPart::kNone;
+  /// Of its model: blocks come from the host one after another, and in an update optimizer states.
+  bool streams_weights = false, streams_states = false;
   /// Runs in a step. A backward phase and the update behind it repeat together, in turn. 0: the phase
   /// runs before the first step and never again, with nothing on the device but what it needs.
   std::int64_t times = 1;
   std::vector<TagId> needs;     ///< resident during the phase
-  std::vector<TagId> streams;   ///< on the device a window at a time
-  std::vector<TagId> writes;    ///< of needs and streams, those whose contents change
+  std::vector<TagId> writes;    ///< of needs, those whose contents change
   std::vector<TagId> discards;  ///< not needed, and their contents are worthless from here on
   [[nodiscard]] bool trains() const { return part != TrainPart::kNone; }
-  /// Its model's blocks come from the host one after another.
-  [[nodiscard]] bool streams_weights() const;
+  /// It reads or writes what an update changes of the optimizer.
+  [[nodiscard]] bool updates() const {
+    return part == TrainPart::kAll || part == TrainPart::kUpdate;
+  }
   [[nodiscard]] bool runs_once() const { return times == 0; }
 };
 
@@ -189,10 +193,9 @@ class ModelModes {
   std::array<bool, kModels> streamed_{};
 };
 
-/// Models whose weights can be streamed: frozen ones, or those under an adapter, that a phase of a step
-/// runs and none generates with, which reads every block for each token.
+/// Models whose weights can be streamed: those that a phase of a step runs and none generates with, which
+/// reads every block for each token.
 [[nodiscard]] std::vector<ModelId> streamable(const Recipe& recipe);
-
 /// The recipe of `job`, which must outlive it.
 [[nodiscard]] Recipe describe(const Job& job, const ModelModes& modes = {});
 

@@ -34,7 +34,7 @@ enum class Residency : std::uint8_t { kAuto, kAll };
 enum class UpdateMode : std::uint8_t {
   kJoined,    ///< one phase: weights, gradients, activations and optimizer state
   kSplit,     ///< backward without optimizer state, then the update without activations
-  kStreamed,  ///< split, and the update brings the optimizer state a window at a time
+  kStreamed,  ///< split, and the update brings the optimizer states part by part
 };
 constexpr std::size_t kUpdateModes = 3;
 [[nodiscard]] std::string_view to_string(UpdateMode mode);

@@ -15,17 +15,20 @@ std::int64_t uses_of(Sweep sweep, std::size_t blocks) {
 
 }  // namespace
 
-BlockWindow::BlockWindow(std::size_t blocks, std::size_t slots) : blocks_(blocks), slots_(slots) {}
+BlockWindow::BlockWindow(std::size_t blocks, std::size_t slots, bool trained)
+    : blocks_(blocks), slots_(slots), trained_(trained), started_(blocks, false) {}
 
 void BlockWindow::expect(Sweep sweep, std::int64_t passes) {
   sweep_ = sweep;
   next_ = 0;
   end_ = passes * uses_of(sweep, blocks_);
+  if (sweep == Sweep::kForwardBackward) std::fill(started_.begin(), started_.end(), false);
 }
 
-std::size_t BlockWindow::expected_at(std::int64_t place) const {
+BlockWindow::Expected BlockWindow::expected_at(std::int64_t place) const {
   const auto i = static_cast<std::size_t>(place % uses_of(sweep_, blocks_));
-  return i < blocks_ ? i : 2 * blocks_ - 1 - i;
+  if (i < blocks_) return {i, BlockUse::kRead};
+  return {2 * blocks_ - 1 - i, BlockUse::kAddGradients};
 }
 
 std::vector<std::size_t> BlockWindow::soon() const {
@@ -33,12 +36,22 @@ std::vector<std::size_t> BlockWindow::soon() const {
   for (const Slot& slot : slots_)
     if (slot.used) out.push_back(*slot.block);
   for (std::int64_t place = next_; place < end_ && out.size() < slots_.size(); ++place) {
-    const std::size_t block = expected_at(place);
+    const std::size_t block = expected_at(place).block;
     if (!contains(out, block)) out.push_back(block);
     // A model of fewer blocks than slots.
     if (place - next_ > uses_of(sweep_, blocks_)) break;
   }
   return out;
+}
+
+bool BlockWindow::needs_gradients(std::size_t block) const {
+  if (!trained_ || !started_[block]) return false;
+  const std::int64_t last = std::min(end_, next_ + uses_of(sweep_, blocks_));
+  for (std::int64_t place = next_; place < last; ++place) {
+    const Expected expected = expected_at(place);
+    if (expected.block == block) return expected.how == BlockUse::kAddGradients;
+  }
+  return false;
 }
 
 BlockWindow::Slot* BlockWindow::holder_of(std::size_t block) {
@@ -56,38 +69,62 @@ BlockWindow::Slot* BlockWindow::free_slot(const std::vector<std::size_t>& keep) 
   return best;
 }
 
+void BlockWindow::put(Slot& slot, std::size_t block) {
+  slot.block = block;
+  slot.gradients = false;
+}
+
 std::optional<BlockWindow::Place> BlockWindow::next_to_bring() {
   const std::vector<std::size_t> wanted = soon();
   for (const std::size_t block : wanted) {
-    if (holder_of(block) != nullptr) continue;
-    Slot* const slot = free_slot(wanted);
-    if (slot == nullptr) return std::nullopt;
-    slot->block = block;
-    return Place{block, static_cast<std::size_t>(slot - slots_.data())};
+    Slot* slot = holder_of(block);
+    const bool here = slot != nullptr;
+    if (here && (slot->gradients || slot->adds || !needs_gradients(block))) continue;
+    if (!here) {
+      slot = free_slot(wanted);
+      if (slot == nullptr) return std::nullopt;
+      put(*slot, block);
+    }
+    slot->gradients = needs_gradients(block);
+    return Place{block, static_cast<std::size_t>(slot - slots_.data()), !here, slot->gradients};
   }
   return std::nullopt;
 }
 
-BlockWindow::Use BlockWindow::use(std::size_t block) {
-  if (next_ < end_ && expected_at(next_) == block) {
-    ++next_;
-  } else {
-    next_ = end_;
-  }
+BlockWindow::Use BlockWindow::use(std::size_t block, BlockUse how) {
+  Use out;
+  const bool expected = next_ < end_ && expected_at(next_).block == block;
+  out.last = expected && end_ - next_ <= static_cast<std::int64_t>(blocks_);
+  next_ = expected ? next_ + 1 : end_;
   Slot* slot = holder_of(block);
-  const bool missing = slot == nullptr;
-  if (missing) {
+  out.weights = slot == nullptr;
+  if (slot == nullptr) {
     slot = free_slot(soon());
     if (slot == nullptr) slot = free_slot({});
-    slot->block = block;
+    put(*slot, block);
   }
   slot->used = true;
   slot->last_use = ++uses_;
-  return {static_cast<std::size_t>(slot - slots_.data()), missing};
+  slot->adds = trained_ && how == BlockUse::kAddGradients;
+  if (slot->adds) {
+    out.zero = !started_[block];
+    out.gradients = started_[block] && !slot->gradients;
+  } else {
+    out.last = false;
+  }
+  out.slot = static_cast<std::size_t>(slot - slots_.data());
+  return out;
 }
 
-void BlockWindow::release(std::size_t block) {
-  holder_of(block)->used = false;
+bool BlockWindow::release(std::size_t block) {
+  Slot& slot = *holder_of(block);
+  const bool added = slot.adds;
+  slot.used = slot.adds = false;
+  if (added) {
+    started_[block] = true;
+    slot.gradients = false;
+  }
+  return added;
 }
 
 void BlockWindow::forget() {

@@ -24,11 +24,17 @@ void CountingOps::add_work(double flops, double bytes_moved, Dtype dtype, double
   issued_seconds_ += rates.issue_seconds;
 }
 
-void CountingOps::take_fetched(double bytes) {
-  work_.fetched_bytes += weight_ * bytes;
+double LinkRates::seconds(double fetched, double stored) const {
+  if (to_device <= 0) return 0;
+  if (fetched <= 0 || stored <= 0) return fetched / to_device + stored / to_host;
+  return std::max(fetched / std::min(to_device, both / 2), stored / std::min(to_host, both / 2));
+}
+
+void CountingOps::wait_for_copies(double fetched, double stored) {
+  work_.fetched_bytes += weight_ * fetched;
+  work_.stored_bytes += weight_ * stored;
   const double hidden = std::max(computed_seconds_, issued_seconds_);
-  if (profile_.link_bytes > 0)
-    work_.wait_seconds += weight_ * std::max(0.0, bytes / profile_.link_bytes - hidden);
+  work_.wait_seconds += weight_ * std::max(0.0, profile_.link.seconds(fetched, stored) - hidden);
   computed_seconds_ = issued_seconds_ = 0;
 }
 
@@ -312,8 +318,7 @@ CountedTensor CountingOps::take_rows(const CountedTensor& table, const CountedTe
 CountedTensor CountingOps::take_rows_from_host(const CountedTensor& table,
                                                const CountedTensor& indices) {
   CountedTensor out = take_rows(table, indices);
-  if (profile_.cuda && profile_.link_bytes > 0)
-    work_.wait_seconds += weight_ * bytes(out) / profile_.link_bytes;
+  if (profile_.cuda) work_.wait_seconds += weight_ * profile_.link.seconds(bytes(out), 0);
   return out;
 }
 void CountingOps::add_to_rows_(const CountedTensor& table, const CountedTensor&,

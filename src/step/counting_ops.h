@@ -28,6 +28,14 @@ struct KernelRates {
   double issue_seconds = 0;      ///< of a GPU: what the program takes to start an operation
 };
 
+/// Bytes a second between the device and the host. With zeros no seconds are counted.
+struct LinkRates {
+  double to_device = 0, to_host = 0;
+  double both = 0;  ///< the sum of both directions at once
+  /// Of copies that begin together.
+  [[nodiscard]] double seconds(double fetched, double stored) const;
+};
+
 /// What kernels' scratch memory and time depend on.
 struct KernelProfile {
   bool cuda = false;
@@ -35,7 +43,7 @@ struct KernelProfile {
   bool deterministic = false;  ///< backward passes that repeat their bits on a GPU
   CudaDevice device{};
   KernelRates rates{};
-  double link_bytes = 0;  ///< from the host to the device in a second; 0: no seconds are counted
+  LinkRates link{};
 };
 
 /// Takes the requests of counted tensors.
@@ -110,6 +118,7 @@ struct Work {
   double seconds = 0;        ///< each operation bound by one of the two
   double issue_seconds = 0;  ///< of the program
   double fetched_bytes = 0;  ///< from the host, by copies that run while operations compute
+  double stored_bytes = 0;   ///< and to it
   double wait_seconds = 0;   ///< for such copies
   /// A GPU works while the program starts the next operations: the slower of both decides.
   [[nodiscard]] double elapsed() const { return std::max(seconds, issue_seconds) + wait_seconds; }
@@ -159,8 +168,8 @@ class CountingOps {
     return result;
   }
 
-  /// Waits for `bytes` whose copy from the host began at the last call.
-  void take_fetched(double bytes);
+  /// Waits for copies from and to the host that began at the last call.
+  void wait_for_copies(double fetched, double stored);
 
   // ---- making ----
   [[nodiscard]] Dtype dtype(const Tensor& t) const { return t.dtype(); }
@@ -376,7 +385,7 @@ class CountingOps {
   bool cudnn_;  ///< attention may take its kernels
   Work work_;
   double weight_ = 1;
-  // Since the last take_fetched(), of operations once each.
+  // Since the last wait_for_copies(), of operations once each.
   double computed_seconds_ = 0, issued_seconds_ = 0;
 };
 

@@ -1,11 +1,10 @@
 // One update of a model's trained units from their gradients.
 //
-// A step touches one unit after another, and of a unit only its own tensors: any split of the units
-// into ranges gives the same bits.
+// A step touches one unit after another, and of a unit only its own tensors: any order of the units gives
+// the same bits, and so does any split of a unit into parts where its elements do not depend on each other.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <vector>
 
@@ -14,33 +13,11 @@
 
 namespace neap::step {
 
+/// Those of blocks that come to slots start at zero there.
 template <class Ops, class T = typename Ops::Tensor>
 void zero_gradients(Ops& ops, const std::vector<TrainedUnit<T>>& units) {
-  for (const TrainedUnit<T>& unit : units) ops.zero_(unit.gradients);
-}
-
-/// Norms of a unit's gradients, one for each of its tiles.
-template <class Ops, class T = typename Ops::Tensor>
-std::vector<double> tile_norms(Ops& ops, const T& gradients) {
-  const std::int64_t elements = gradients.size(0);
-  const T norms = ops.empty({(elements + kTile - 1) / kTile}, Dtype::kFloat32);
-  for (std::int64_t first = 0; first < elements; first += kTile) {
-    const T part = ops.narrow(gradients, 0, first, std::min(kTile, elements - first));
-    const T norm = ops.norm_of(ops.convert(part, Dtype::kFloat32));
-    ops.copy_(ops.narrow(norms, 0, first / kTile, 1), norm);
-  }
-  return ops.read_all(norms);
-}
-
-/// Norm of all gradients together. Norms of tiles are read back unit by unit and added up on the host,
-/// in order: the same bits wherever a unit is cut between tiles, and when a run is resumed.
-template <class Ops, class T = typename Ops::Tensor>
-double gradient_norm(Ops& ops, const std::vector<TrainedUnit<T>>& units) {
-  double squares = 0;
-  for (const TrainedUnit<T>& unit : units) {
-    for (const double norm : tile_norms(ops, unit.gradients)) squares += norm * norm;
-  }
-  return std::sqrt(squares);
+  for (const TrainedUnit<T>& unit : units)
+    if (!unit.on_host) ops.zero_(unit.gradients);
 }
 
 /// A step whose elements do not depend on each other, by a fused kernel over the flat unit:
@@ -58,7 +35,7 @@ void step_elementwise(Ops& ops, const TrainedUnit<T>& u, const Update& update,
     dense.push_back(i);
     exact = exact && access.is_exact(u.at(i));
   }
-  const std::int64_t elements = u.unit.elements;
+  const std::int64_t elements = u.weights.size(0);
   const std::int64_t span = exact ? elements : std::min(elements, update.span);
   for (std::int64_t first = 0; first < elements; first += span) {
     const std::int64_t count = std::min(span, elements - first);
@@ -68,9 +45,9 @@ void step_elementwise(Ops& ops, const TrainedUnit<T>& u, const Update& update,
     std::vector<T> state;
     for (const std::int64_t i : dense) state.push_back(access.load(part(u.at(i))));
     kernel(x, g, state);
-    access.store(part(target), x, access.kTarget, first);
+    access.store(part(target), x, access.kTarget, u.first + first);
     for (std::size_t i = 0; i < dense.size(); ++i)
-      access.store(part(u.at(dense[i])), state[i], dense[i], first);
+      access.store(part(u.at(dense[i])), state[i], dense[i], u.first + first);
   }
 }
 
@@ -91,9 +68,10 @@ void sgd_step(Ops& ops, const TrainedUnit<T>& u, const Update& update) {
   });
 }
 
-/// One step of one unit. A master is rounded to nearest into the weights.
+/// One step of one unit, or of a part of it. A master is rounded to nearest into the weights.
 template <class Ops, class T = typename Ops::Tensor>
 void step_unit(Ops& ops, const TrainedUnit<T>& u, const Update& update) {
+  if (update.gradient_scale != 1) ops.scale_(u.gradients, update.gradient_scale);
   switch (update.optimizer.kind) {
     case spec::OptimizerKind::kAdamW:
       adamw_step(ops, u, update);

@@ -51,23 +51,19 @@ concept Backend = requires(B& b, const spec::Phase& phase, const MicroBatch& mic
   // What losses are divided by in the mini-batch that starts with row n of this rank's.
   { b.scale(n) } -> std::same_as<LossScale>;
   b.take_numbers(std::move(numbers));
-  // Adds the gradients of all ranks; clips them by their norm; the step that follows.
+  // Adds the gradients of all ranks; the step that follows, which clips them by their norm.
   b.reduce_gradients();
-  b.clip_gradients(norm);
-  { b.begin_step(n) } -> std::same_as<Update>;
-  // visit(first, count) for the units whose states are on the device together.
-  b.for_each_window([](std::size_t, std::size_t) {});
+  { b.begin_step(n, norm) } -> std::same_as<Update>;
+  // visit(unit) for every unit, or every part of them in order, while its tensors are on the device.
+  b.for_each_part([](const TrainedUnit<T>&) {});
 };
 
 /// One optimizer step, that of mini-batch `update`.
-template <Backend B>
+template <Backend B, class T = typename B::Ops::Tensor>
 void update_weights(B& b, std::int64_t update) {
   b.reduce_gradients();
-  b.clip_gradients(gradient_norm(b.ops(), b.units()));
-  const Update step = b.begin_step(update);
-  b.for_each_window([&](std::size_t first, std::size_t count) {
-    for (std::size_t i = first; i < first + count; ++i) step_unit(b.ops(), b.units()[i], step);
-  });
+  const Update step = b.begin_step(update, gradient_norm(b.ops(), b.units(), b.weights().source));
+  b.for_each_part([&](const TrainedUnit<T>& part) { step_unit(b.ops(), part, step); });
 }
 
 /// Forward, loss and backward of every micro-batch of a mini-batch, whose gradients start at zero.

@@ -14,11 +14,13 @@
 
 namespace neap::step {
 
-/// One trained flat unit; every tensor has one dimension.
+/// One trained flat unit, or a part of it; every tensor has one dimension.
 template <class T>
 struct TrainedUnit {
   spec::FlatUnit unit;
   std::int64_t index = 0;  ///< among the model's trained units
+  std::int64_t first = 0;  ///< of a part: its first element
+  bool on_host = false;    ///< weights and gradients rest in host memory
   T weights, gradients;    // (elements,)
   spec::UnitState layout;
   std::vector<T> state;  ///< one for each of layout.tensors()
@@ -67,8 +69,9 @@ struct Update {
   const spec::OptimizerSpec& optimizer;
   const spec::OptimizerConfig& config;
   double lr = 0;
-  std::int64_t step = 1;   ///< counted from 1
-  std::uint64_t seed = 0;  ///< of stochastic rounding
+  std::int64_t step = 1;      ///< counted from 1
+  std::uint64_t seed = 0;     ///< of stochastic rounding
+  double gradient_scale = 1;  ///< clips the gradients
   std::int64_t span = kSpan;  ///< of element-wise steps; their bits do not depend on it
   std::int64_t tile = kTile;  ///< of factored ones
 };

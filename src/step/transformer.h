@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "step/block.h"
+#include "step/gradient_norm.h"
 #include "step/head.h"
 #include "step/kv_layout.h"
 #include "step/units.h"
@@ -141,8 +142,11 @@ void backward(Ops& ops, const Weights<T>& w, Tape<T> tape, T d) {
   for (std::size_t i = w.blocks.size(); i-- > 0;) {
     SavedBlock<T> saved = std::move(tape.blocks.back());
     tape.blocks.pop_back();
-    const UsedBlock<T> block(w, i);
+    UsedBlock<T> block(w, i, BlockUse::kAddGradients);
+    block.begin_gradients(ops);
     d = block_backward(ops, w.architecture, *block, std::move(saved), std::move(d), tape.rows);
+    block.measure_complete_gradients(
+        [&](const T& gradients) { return tile_norms(ops, gradients); });
   }
   embed_backward(ops, w, tape.tokens, tape.rows.positions, std::move(d));
 }

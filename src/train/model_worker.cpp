@@ -23,6 +23,12 @@ constexpr const char* kKindKey = "optimizer";
 constexpr const char* kStepsKey = "steps";
 constexpr const char* kHead = "score.weight";
 
+// Host memory of the arena as (elements,).
+at::Tensor host_tensor(const arena::HostStorage& storage, std::int64_t elements,
+                       at::ScalarType dtype) {
+  return at::from_blob(storage.data(), {elements}, at::dtype(dtype));
+}
+
 std::optional<model::Lora> lora_of(const WorkerSpec& spec) {
   if (spec.lora.rank == 0) return std::nullopt;
   model::Lora lora;
@@ -43,13 +49,13 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks
   if (lora) adapter_layout_ = spec::lora_layout(shape_, spec_.head, lora->shape);
   weights_ = base_weights();
   if (lora) adapters_ = regions("adapter", adapter_layout_, dtype);
-  const std::optional<model::StreamedBase> streamed = streamed_base();
   model::FlatTensors base{weights_, {}};
   if (lora) lora->adapters.weights = adapters_;
   if (spec_.trained) {
     model::FlatTensors& tensors = lora ? lora->adapters : base;
     make_optimizer(tensors.weights, tensors.grads);
   }
+  const std::optional<model::StreamedBase> streamed = streamed_base();
   if (lora) {
     base_ = std::make_unique<model::Transformer>(
         shape_, spec_.head, model::FlatTensors{weights_, {}}, std::nullopt, streamed);
@@ -64,14 +70,14 @@ std::vector<at::Tensor> ModelWorker::base_weights() {
   const bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag("buffers"));
   std::vector<at::Tensor> out;
   for (const spec::FlatUnit& unit : layout_) {
-    std::byte* host = nullptr;
     if (unit.block >= 0) {
-      host = blocks.host(static_cast<std::size_t>(unit.block));
-    } else if (unit.find(spec::Module::kTokenEmbedding) != nullptr) {
-      host = blocks.table();
+      const auto block = static_cast<std::size_t>(unit.block);
+      out.push_back(host_tensor(blocks.weights(block), unit.elements, dtype));
+    } else if (blocks.table() != nullptr && unit.find(spec::Module::kTokenEmbedding) != nullptr) {
+      out.push_back(host_tensor(*blocks.table(), unit.elements, dtype));
+    } else {
+      out.push_back(region("weights", unit, dtype));
     }
-    out.push_back(host == nullptr ? region("weights", unit, dtype)
-                                  : at::from_blob(host, {unit.elements}, at::dtype(dtype)));
   }
   return out;
 }
@@ -79,10 +85,14 @@ std::vector<at::Tensor> ModelWorker::base_weights() {
 std::optional<model::StreamedBase> ModelWorker::streamed_base() {
   if (!spec_.streamed) return std::nullopt;
   bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag("buffers"));
-  model::StreamedBase out{&blocks, {}, blocks.table() != nullptr};
-  for (std::size_t i = 0; i < blocks.slots(); ++i)
+  model::StreamedBase out{&blocks, {}, {}, blocks.table() != nullptr};
+  for (const bridge::StreamedBlocks::Slot& slot : blocks.slots()) {
     out.memory.push_back(
-        runtime_.region(tag("buffers"), format("buffer.{}", i), runtime_.compute_dtype()));
+        runtime_.region(tag("buffers"), slot.weights.name, runtime_.compute_dtype()));
+    if (slot.gradients)
+      out.gradients.push_back(runtime_.region(tag("buffers"), slot.gradients->name,
+                                              model::to_aten(optimizer_->spec().gradients)));
+  }
   return out;
 }
 
@@ -90,19 +100,37 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
                                  std::vector<at::Tensor>& gradients) {
   const spec::OptimizerSpec optimizer = value_or_throw(
       spec::OptimizerSpec::of(spec_.optimizer, model::to_step(runtime_.compute_dtype())));
-  gradients = regions("grads", trained_layout(), model::to_aten(optimizer.gradients));
   std::vector<OptimizerUnit> units;
   for (std::size_t i = 0; i < trained_layout().size(); ++i) {
     const spec::FlatUnit& unit = trained_layout()[i];
-    const at::Tensor state = runtime_.region(tag("optimizer"), unit.name, at::kByte);
+    gradients.push_back(unit_gradients(unit, model::to_aten(optimizer.gradients)));
+    const at::Tensor state = unit_states(i, optimizer.state(unit));
     states_.push_back(state);
     units.push_back(step::make_trained_unit(
         optimizer, unit, static_cast<std::int64_t>(i), weights[i], gradients[i],
         [&](const spec::StateTensor& tensor) { return state_view(state, tensor); }));
+    units.back().on_host = on_host(unit);
   }
+  if (runtime_.streamed_states(tag("optimizer")) != nullptr)
+    parts_.emplace(optimizer, trained_layout(), spec_.streamed && !has_lora());
   optimizer_ = std::make_unique<Optimizer>(
       spec_.optimizer, optimizer, random_key({spec_.seed, spec_.head == spec::Head::kScalar}),
       std::move(units), ranks_);
+}
+
+at::Tensor ModelWorker::unit_gradients(const spec::FlatUnit& unit, at::ScalarType dtype) {
+  if (!on_host(unit)) return region("grads", unit, dtype);
+  const auto block = static_cast<std::size_t>(unit.block);
+  return host_tensor(*runtime_.streamed_blocks(tag("buffers")).gradients(block), unit.elements,
+                     dtype);
+}
+
+at::Tensor ModelWorker::unit_states(std::size_t unit, const spec::UnitState& layout) {
+  const bridge::StreamedStates* const streamed = runtime_.streamed_states(tag("optimizer"));
+  if (streamed == nullptr)
+    return runtime_.region(tag("optimizer"), trained_layout()[unit].name, at::kByte);
+  return host_tensor(streamed->states(unit), static_cast<std::int64_t>(layout.bytes().count()),
+                     at::kByte);
 }
 
 std::vector<at::Tensor> ModelWorker::regions(const char* part,
@@ -123,13 +151,48 @@ std::unique_ptr<bridge::Runtime::Scope> ModelWorker::hold(bool weights) {
   std::vector<std::string> tags;
   if (weights) tags.push_back(tag("weights"));
   if (has_lora()) tags.push_back(tag("adapter"));
-  if (spec_.trained) tags.push_back(tag("optimizer"));
+  if (spec_.trained && !parts_) tags.push_back(tag("optimizer"));
   return runtime_.hold(tags);
 }
 
-void ModelWorker::for_each_window(
-    const std::function<void(std::size_t first, std::size_t count)>& visit) {
-  runtime_.for_each_window(tag("optimizer"), bridge::Access::kWrite, visit);
+const arena::HostStorage& ModelWorker::storage_of(const step::UpdatePart& part,
+                                                  step::PartTensor::Kind kind) {
+  if (kind == step::PartTensor::Kind::kState)
+    return runtime_.streamed_states(tag("optimizer"))->states(part.unit);
+  const bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag("buffers"));
+  const auto block = static_cast<std::size_t>(trained_layout()[part.unit].block);
+  return kind == step::PartTensor::Kind::kWeights ? blocks.weights(block)
+                                                  : *blocks.gradients(block);
+}
+
+void ModelWorker::for_each_part(const std::function<void(const OptimizerUnit&)>& visit) {
+  const std::vector<OptimizerUnit>& units = optimizer_->units();
+  if (!parts_) {
+    for (const OptimizerUnit& unit : units) visit(unit);
+    return;
+  }
+  bridge::StreamedStates& states = *runtime_.streamed_states(tag("optimizer"));
+  std::vector<at::Tensor> slots;
+  for (const bridge::SlotPart& slot : states.slots())
+    slots.push_back(runtime_.region(tag("optimizer"), slot.name, at::kByte));
+  const std::vector<step::UpdatePart>& list = parts_->list();
+  const auto copies = [&](std::size_t i) {
+    std::vector<bridge::StreamedStates::Copy> out;
+    for (const step::PartTensor& t : parts_->layout(list[i]).tensors)
+      out.push_back({&storage_of(list[i], t.kind), t.storage_offset, t.slot_offset, t.bytes(),
+                     t.fetched, t.stored});
+    return out;
+  };
+  model::AtenOps ops(slots.at(0).device());
+  states.for_each(list.size(), copies, [&](std::size_t i, std::size_t slot) {
+    const auto in_slot = [&](const step::PartTensor& t) {
+      return slots[slot]
+          .narrow(0, static_cast<std::int64_t>(t.slot_offset.count()),
+                  static_cast<std::int64_t>(t.bytes().count()))
+          .view(model::to_aten(t.dtype));
+    };
+    visit(step::part_of(ops, units[list[i].unit], list[i], parts_->layout(list[i]), in_slot));
+  });
 }
 
 void ModelWorker::load() {
@@ -142,32 +205,28 @@ void ModelWorker::load() {
   }
   if (has_lora()) start_adapters();
   if (optimizer_) {
-    runtime_.for_each_window(
-        tag("optimizer"), bridge::Access::kWrite,
-        [&](std::size_t first, std::size_t count) { start_units(first, count, fill); });
+    start_units(fill);
     optimizer_->restore_steps(0);
   }
   start_.reset();
   throw_if_error(held->close());
 }
 
-void ModelWorker::start_units(std::size_t first, std::size_t count, const UnitFill& fill) {
+void ModelWorker::start_units(const UnitFill& fill) {
   // Where there are masters they take the file's full precision, and the weights are rounded from
   // them; those of a new adapter take its start. A target that is the weights is not copied.
   std::vector<at::Tensor> targets;
-  for (std::size_t i = first; i < first + count; ++i) {
-    at::Tensor(states_[i]).zero_();
-    targets.push_back(optimizer_->units()[i].target());
-  }
+  for (const at::Tensor& state : states_) at::Tensor(state).zero_();
+  for (const OptimizerUnit& unit : optimizer_->units()) targets.push_back(unit.target());
   const bool starts_new = has_lora() && !start_;
   if (start_) {
-    start_->read(first, targets);
+    start_->read(0, targets);
   } else if (!starts_new) {
     for (at::Tensor& target : targets) target.zero_();
-    fill(first, targets);
+    fill(0, targets);
   }
-  for (std::size_t i = 0; i < count; ++i) {
-    const at::Tensor& weights = optimizer_->units()[first + i].weights;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    const at::Tensor& weights = optimizer_->units()[i].weights;
     if (starts_new) {
       targets[i].copy_(weights);
     } else {
@@ -289,17 +348,12 @@ void ModelWorker::write(const fs::path& folder, model::SaveOptions options) {
                         options.sync);
   }
   if (!optimizer_) return;
-  model::TensorFileWriter states(folder / kOptimizerFile, named_states(0, states_.size()),
+  const model::NamedTensors tensors = named_states();
+  model::TensorFileWriter states(folder / kOptimizerFile, tensors,
                                  {{kKindKey, std::string(to_string(optimizer_->spec().kind))},
                                   {kStepsKey, std::to_string(optimizer_->steps())}},
                                  options.sync);
-  std::size_t written = 0;
-  runtime_.for_each_window(tag("optimizer"), bridge::Access::kRead,
-                           [&](std::size_t first, std::size_t count) {
-                             const std::size_t tensors = named_states(first, count).size();
-                             states.write(written, tensors);
-                             written += tensors;
-                           });
+  states.write(0, tensors.size());
   states.commit();
 }
 
@@ -336,10 +390,7 @@ void ModelWorker::restore_states(const fs::path& file) {
                 format("{} has the state of the optimizer \"{}\"; the configuration has \"{}\"",
                        file.string(), kind == metadata.end() ? "" : kind->second, wanted));
   }
-  runtime_.for_each_window(tag("optimizer"), bridge::Access::kWrite,
-                           [&](std::size_t first, std::size_t count) {
-                             model::load_tensors(states, named_states(first, count));
-                           });
+  model::load_tensors(states, named_states());
   const auto steps = metadata.find(kStepsKey);
   std::int64_t count = -1;
   if (steps != metadata.end()) {
@@ -353,10 +404,9 @@ void ModelWorker::restore_states(const fs::path& file) {
   optimizer_->restore_steps(count);
 }
 
-model::NamedTensors ModelWorker::named_states(std::size_t first, std::size_t count) const {
+model::NamedTensors ModelWorker::named_states() const {
   model::NamedTensors out;
-  for (std::size_t u = first; u < first + count; ++u) {
-    const OptimizerUnit& unit = optimizer_->units()[u];
+  for (const OptimizerUnit& unit : optimizer_->units()) {
     for (std::size_t i = 0; i < unit.state.size(); ++i) {
       const spec::StateTensor& tensor = unit.layout.tensors()[i];
       const std::string& owner =

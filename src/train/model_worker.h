@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "spec/adapter_config.h"
 #include "spec/job.h"
 #include "spec/layout.h"
+#include "step/update_parts.h"
 #include "train/optimizer.h"
 
 namespace neap::train {
@@ -36,7 +38,9 @@ struct WorkerSpec {
   std::filesystem::path adapter;  ///< folder of the adapter to continue; empty: a new one
   bool save_base = false;         ///< with LoRA the base is saved, too
   bool trained = false;
-  bool streamed = false;  ///< blocks of the weights rest on the host (bridge/streamed_blocks.h)
+  /// Blocks of the weights, and where they are trained their gradients, rest on the host
+  /// (bridge/streamed_blocks.h).
+  bool streamed = false;
   spec::OptimizerConfig optimizer;
   /// Of the initialization where the folder has no weights, and of stochastic rounding.
   std::uint64_t seed = 0;
@@ -56,9 +60,9 @@ class ModelWorker {
   [[nodiscard]] const WorkerSpec& spec() const { return spec_; }
   [[nodiscard]] const spec::Architecture& shape() const { return shape_; }
 
-  /// Of an update: visit(first, count) for the trained units whose optimizer states are on the device
-  /// together, window by window where they are streamed.
-  void for_each_window(const std::function<void(std::size_t first, std::size_t count)>& visit);
+  /// Of an update: visit(unit) for every trained unit, in order; where states are streamed for every part
+  /// of them (step/update_parts.h), while its tensors are on the device.
+  void for_each_part(const std::function<void(const OptimizerUnit&)>& visit);
 
   /// Weights from the folder, or random ones from the seed where it has none and the role trains all
   /// of them; optimizer states zero. Says what the folder lacks and what of it is not used. A scalar
@@ -78,8 +82,18 @@ class ModelWorker {
   [[nodiscard]] const std::vector<spec::FlatUnit>& trained_layout() const {
     return has_lora() ? adapter_layout_ : layout_;
   }
-  /// The optimizer over the regions of gradients and states; makes `gradients`.
+  /// The optimizer over the regions of gradients and states, or host memory; makes `gradients`.
   void make_optimizer(const std::vector<at::Tensor>& weights, std::vector<at::Tensor>& gradients);
+  /// A trained unit's weights and gradients rest on the host.
+  [[nodiscard]] bool on_host(const spec::FlatUnit& unit) const {
+    return spec_.streamed && !has_lora() && unit.block >= 0;
+  }
+  [[nodiscard]] at::Tensor unit_gradients(const spec::FlatUnit& unit, at::ScalarType dtype);
+  /// A unit's optimizer states: bytes.
+  [[nodiscard]] at::Tensor unit_states(std::size_t unit, const spec::UnitState& layout);
+  /// Where a tensor of a part rests.
+  [[nodiscard]] const arena::HostStorage& storage_of(const step::UpdatePart& part,
+                                                     step::PartTensor::Kind kind);
   [[nodiscard]] std::vector<at::Tensor> regions(const char* part,
                                                 const std::vector<spec::FlatUnit>& units,
                                                 at::ScalarType dtype);
@@ -97,16 +111,15 @@ class ModelWorker {
   [[nodiscard]] bool saves_weights() const {
     return !has_lora() || spec_.save_base || base_folder().empty();
   }
-  /// The state's tensors of some units as "block.0.exp_avg", "PARAMETER.exp_avg_sq_row", unit by
-  /// unit.
-  [[nodiscard]] model::NamedTensors named_states(std::size_t first, std::size_t count) const;
+  /// The states' tensors as "block.0.exp_avg", "PARAMETER.exp_avg_sq_row", unit by unit.
+  [[nodiscard]] model::NamedTensors named_states() const;
 
   /// Fills the weights of units [first, first + flat.size()).
   using UnitFill = std::function<void(std::size_t first, const std::vector<at::Tensor>& flat)>;
   /// The folder's weights, or random ones.
   [[nodiscard]] UnitFill weight_source();
-  /// Weights and states before the first step, of units in a window of the states.
-  void start_units(std::size_t first, std::size_t count, const UnitFill& fill);
+  /// Weights and states of the trained units before the first step.
+  void start_units(const UnitFill& fill);
   /// A scalar head that the folder lacks starts at zero where the job says so; else an error.
   void check_missing_head() const;
   void write(const std::filesystem::path& folder, model::SaveOptions options);
@@ -126,10 +139,12 @@ class ModelWorker {
   spec::Architecture shape_;
   std::vector<spec::FlatUnit> layout_, adapter_layout_;
   std::unique_ptr<model::AdapterReader> start_;  ///< while weights are loaded: the adapter's file
-  // Views of the regions, or of the host memory of streamed blocks, one a unit; adapters and states (bytes) are empty where there are none.
+  // Views of the regions, or of host memory of what is streamed, one a unit; adapters and states (bytes) are
+  // empty where there are none.
   std::vector<at::Tensor> weights_, adapters_, states_;
   std::unique_ptr<model::Transformer> model_, base_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::optional<step::UpdateParts> parts_;  // of streamed states
 };
 
 }  // namespace neap::train

@@ -40,50 +40,31 @@ at::Tensor state_view(const at::Tensor& state, const spec::StateTensor& tensor) 
 Optimizer::Optimizer(const spec::OptimizerConfig& config, const spec::OptimizerSpec& spec,
                      std::uint64_t seed, std::vector<OptimizerUnit> units,
                      parallel::Communicator& ranks)
-    : config_(config),
-      spec_(spec),
-      seed_(seed),
-      ops_(units.empty() ? at::Device(at::kCPU) : units[0].weights.device()),
-      ranks_(ranks),
-      units_(std::move(units)) {}
-
-void Optimizer::zero_grads() {
-  step::zero_gradients(ops_, units_);
-}
+    : config_(config), spec_(spec), seed_(seed), ranks_(ranks), units_(std::move(units)) {}
 
 void Optimizer::reduce_gradients() {
   const bridge::NoAutograd no_autograd;
   for (const OptimizerUnit& unit : units_) {
+    if (unit.on_host) continue;
     at::Tensor gradients = unit.gradients;
     ranks_.all_reduce(gradients);
   }
 }
 
-void Optimizer::clip_gradients(double norm, double max_norm) {
-  const bridge::NoAutograd no_autograd;
+double Optimizer::clip_scale(double norm, double max_norm) const {
   if (!std::isfinite(norm)) {
     throw Error(ErrorCode::kInternal,
                 format("The gradient's norm is {} at optimizer step {}; the weights are as before "
                        "it. A lower learning rate, or float32, helps",
                        norm, steps_));
   }
-  if (max_norm > 0 && norm > max_norm) {
-    const double scale = max_norm / (norm + 1e-6);
-    for (const OptimizerUnit& unit : units_) ops_.scale_(unit.gradients, scale);
-  }
+  return max_norm > 0 && norm > max_norm ? max_norm / (norm + 1e-6) : 1;
 }
 
-step::Update Optimizer::begin_step(double lr) {
-  return {spec_, config_, lr, ++steps_, seed_};
-}
-
-void Optimizer::step_units(const step::Update& update, std::size_t first, std::size_t count) {
-  const bridge::NoAutograd no_autograd;
-  for (std::size_t i = first; i < first + count; ++i) step::step_unit(ops_, units_[i], update);
-}
-
-void Optimizer::step(double lr) {
-  step_units(begin_step(lr), 0, units_.size());
+step::Update Optimizer::begin_step(double lr, double gradient_scale) {
+  step::Update update{spec_, config_, lr, ++steps_, seed_};
+  update.gradient_scale = gradient_scale;
+  return update;
 }
 
 }  // namespace neap::train

@@ -1,17 +1,13 @@
-// The optimizer of a model: reduces and clips gradients, then steps its units.
+// The optimizer of a model: its units, the sum of their gradients over ranks, and its steps.
 //
 // Ranks     every rank steps with the same gradients, the sum of all ranks', and rounds by the same
 //           random numbers, so weights stay the same.
-//
-// Memory    reducing and clipping touch gradients only. step_units touches the weights, gradients and state
-//           of its units only.
 //
 // Threads   one at a time.
 //
 // Failure   Error on a gradient that is not finite; c10::Error from libtorch.
 //
-// Cost      AdamW and SGD: one fused kernel a unit, without scratch where every tensor is float32.
-//           Others, and bfloat16: a few spans of step::kSpan elements of scratch.
+// Cost      of a step see step/optimizer.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -42,19 +38,14 @@ class Optimizer {
   Optimizer(const spec::OptimizerConfig& config, const spec::OptimizerSpec& spec,
             std::uint64_t seed, std::vector<OptimizerUnit> units, parallel::Communicator& ranks);
 
-  void zero_grads();
-  /// Adds the ranks' gradients, one unit at a time.
+  /// Adds the ranks' gradients, one unit at a time. Those on the host are one rank's.
   void reduce_gradients();
-  /// Scales gradients of this norm down to `max_norm` if it is positive and less. Fails when the norm
-  /// is not finite: a step from it would destroy the model.
-  void clip_gradients(double norm, double max_norm);
+  /// What gradients of this norm are scaled by, so that it is `max_norm` at most; 1 where that is not
+  /// positive. Fails when the norm is not finite: a step from it would destroy the model.
+  [[nodiscard]] double clip_scale(double norm, double max_norm) const;
 
-  /// Counts a step; step_units, or step::step_unit for each unit, then makes it.
-  [[nodiscard]] step::Update begin_step(double lr);
-  /// The step of units [first, first + count). Any split into ranges gives the same bits.
-  void step_units(const step::Update& update, std::size_t first, std::size_t count);
-  /// A whole step at learning rate `lr`.
-  void step(double lr);
+  /// Counts a step; step::step_unit for each unit, or each part of them, then makes it.
+  [[nodiscard]] step::Update begin_step(double lr, double gradient_scale = 1);
 
   [[nodiscard]] std::int64_t steps() const { return steps_; }
   void restore_steps(std::int64_t steps) { steps_ = steps; }
@@ -65,7 +56,6 @@ class Optimizer {
   spec::OptimizerConfig config_;
   spec::OptimizerSpec spec_;
   std::uint64_t seed_;
-  model::AtenOps ops_;
   parallel::Communicator& ranks_;
   std::vector<OptimizerUnit> units_;
   std::int64_t steps_ = 0;

@@ -10,15 +10,27 @@ WIDE = dict(MODEL, hidden_size=256, intermediate_size=1024, num_attention_heads=
             head_dim=64, num_hidden_layers=10)
 # The embedding rests on the host, too.
 UNTIED = dict(WIDE, tie_word_embeddings=False)
-LORA = ["actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.model.path=out/wide/latest/actor"]
+WIDE_ACTOR = "actor_rollout_ref.model.path=out/wide/latest/actor"
+LORA = ["actor_rollout_ref.model.lora_rank=4", WIDE_ACTOR]
 STEPS = ["trainer.total_training_steps=3", "trainer.save_freq=2", "trainer.test_freq=2"]
 JOBS = {
     "sft": (["sft.toml", *LORA, *STEPS, "data.micro_batch_size_per_gpu=2"], {"actor"}),
     "sft packed recomputed": (["sft.toml", *LORA, *STEPS, "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=128",
                                "actor_rollout_ref.model.activation_checkpointing=full"], {"actor"}),
     "reward": (["reward.toml", *LORA, *STEPS], {"reward"}),
+    # Weights, gradients and states.
+    "sft full": (["sft.toml", *STEPS, WIDE_ACTOR, "data.micro_batch_size_per_gpu=2"], {"actor"}),
+    "sft full adafactor": (["sft.toml", *STEPS, WIDE_ACTOR, "actor_rollout_ref.actor.optim.optimizer=adafactor",
+                            "actor_rollout_ref.model.activation_checkpointing=full"], {"actor"}),
+    "reward full": (["reward.toml", *STEPS, WIDE_ACTOR], {"reward"}),
+    "dpo full": (["dpo.toml", *STEPS, "actor_rollout_ref.model.path=out/untied/latest/actor",
+                  "actor_rollout_ref.actor.grad_clip=0.05", "actor_rollout_ref.model.activation_checkpointing=full"],
+                 {"actor", "reference"}),
     # The reference is the actor's base.
     "dpo": (["dpo.toml", *LORA, *STEPS, "actor_rollout_ref.model.path=out/untied/latest/actor"], {"actor"}),
+    "ppo full": (["ppo.toml", "actor_rollout_ref.model.path=out/sft/latest/actor", "critic.model.path=out/judge/latest/reward",
+                  "reward_model.model.path=out/judge/latest/reward", "trainer.total_training_steps=3",
+                  "trainer.save_freq=2"], {"critic", "reward"}),
     "ppo": (["ppo.toml", "actor_rollout_ref.model.path=out/sft/latest/actor", "critic.model.path=out/judge/latest/reward",
              "reward_model.model.path=out/judge/latest/reward", "critic.model.lora_rank=4", "trainer.total_training_steps=3",
              "trainer.save_freq=2"], {"critic", "reward"}),
@@ -84,7 +96,7 @@ class StreamedWeights(TrainCase):
             self.assertLessEqual(record["peak"], capacity, record)
             self.assertLessEqual(record["peak"], 1.03 * phases[record["phase"]]["peak"] + (2 << 20), record)
             key = record["step"], record["phase"]
-            fetched[key] = fetched.get(key, 0) + record["weights_fetched"]
+            fetched[key] = fetched.get(key, 0) + record["streamed_to_device"]
         self.assertTrue(any(fetched.values()))
         for (step, phase), size in fetched.items():
             planned = phases[phase]["fetched"]

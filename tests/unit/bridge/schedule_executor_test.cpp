@@ -1,5 +1,4 @@
-// The schedule as it is executed: moves are the plan's, contents are kept, and a streamed tag survives
-// failures in the middle.
+// The schedule as it is executed: moves are the plan's and contents are kept.
 #include "bridge/schedule_executor.h"
 
 #include <gmock/gmock.h>
@@ -9,7 +8,6 @@
 #include <random>
 
 #include "base/format.h"
-#include "device/fault/fault_device.h"
 #include "unit/bridge/shadow.h"
 
 namespace neap::bridge {
@@ -36,17 +34,10 @@ MemoryPlan random_plan(std::mt19937_64& random) {
     std::vector<std::uint64_t> regions;
     for (std::size_t r = 0; r <= pick(4); ++r) regions.push_back(1 + pick(6));
     TagPlan tag = make_tag(format("t{}", t), regions, static_cast<Contents>(pick(3)));
-    const bool streams = tag.contents == Contents::kLive && pick(2) == 0;
-    if (streams) make_windows(tag);
     for (std::size_t p = 0; p < phases; ++p) {
       const bool needs = pick(plan.overlap ? 3 : 2) == 0 || p == t % phases;
-      tag.need.push_back(!needs ? Need::kOptional : streams ? Need::kStream : Need::kNeed);
-      tag.write.push_back(needs && tag.contents != Contents::kFrozen && (streams || pick(2) == 0));
-      Bytes most;
-      for (std::size_t w = 0; w + 1 < tag.windows.size(); ++w)
-        most = std::max(most, tag.windows[w].bytes + tag.windows[w + 1].bytes);
-      if (tag.windows.size() == 1) most = tag.windows[0].bytes;
-      if (tag.need[p] == Need::kStream) plan.phases[p].window += most;
+      tag.need.push_back(needs ? Need::kNeed : Need::kOptional);
+      tag.write.push_back(needs && tag.contents != Contents::kFrozen && pick(2) == 0);
     }
     plan.tags.push_back(std::move(tag));
   }
@@ -81,26 +72,16 @@ void run_cycles(MemoryPlan& plan, std::size_t& behind) {
   ScheduleExecutor executor(*arena, plan);
   Shadow shadow(plan);
   for (std::size_t t = 0; t < plan.tags.size(); ++t) {
-    std::optional<ScheduleExecutor::Stream> stream;
-    if (plan.tags[t].streamed())
-      stream.emplace(executor, t, Access::kWrite);
-    else
-      (void)executor.bring({plan.tags[t].tag});
-    for (std::size_t r = 0; r < plan.tags[t].regions.size(); ++r) {
-      if (stream) stream->bring(r);
-      shadow.write(executor, t, r);
-    }
-    stream.reset();
+    (void)executor.bring({plan.tags[t].tag});
+    for (std::size_t r = 0; r < plan.tags[t].regions.size(); ++r) shadow.write(executor, t, r);
     (void)executor.move_to(ScheduleExecutor::Set(plan.tags.size(), false));
   }
   for (int cycle = 0; cycle < 3; ++cycle) {
     Bytes moved;
-    (void)executor.take_stream_use();
     for (const auto& [p, again] : visits_of(plan)) {
       const Transition done = executor.enter(p);
       EXPECT_EQ(executor.resident(), plan.schedule[p].resident);
       ASSERT_NO_FATAL_FAILURE(work(executor, plan, shadow, p));
-      moved += executor.take_stream_use().copied();
       std::vector<MoveRecord> moves = done.moves;
       ASSERT_TRUE(executor.finish_copies(moves).ok());
       for (const MoveRecord& move : moves) moved += move.copied;
@@ -161,132 +142,6 @@ TEST(ScheduleExecution, SkippingAPhaseIsScheduledWhereItWouldMoveNothing) {
     EXPECT_EQ(executor.enter(0).scheduled, !moves);
     (void)executor.enter(1);
     EXPECT_TRUE(executor.enter(0).scheduled);
-  }
-}
-
-// ---- one streamed tag, and what can go wrong ----------------------------------------------------
-
-struct Streaming {
-  Streaming(Bytes capacity, arena::Options options) {
-    plan.granularity = kGranule;
-    plan.capacity = capacity;
-    plan.phases = {{"update", Bytes(), Bytes()}};
-    plan.tags = {make_tag("state", {3, 2, 4, 1, 3}, Contents::kLive)};
-    plan.tags[0].need = {Need::kStream};
-    plan.tags[0].write = {true};
-    make_windows(plan.tags[0]);
-    plan.phases[0].window = kGranule * 6;
-    EXPECT_TRUE(plan::solve_residency(plan, spec::Residency::kAuto).ok());
-    real = host_device(capacity);
-    fault = device::make_fault_device(*real);
-    options.touch_threads = 1;
-    arena = value_or_throw(arena::Arena::make(*fault, options));
-    executor.emplace(*arena, plan);
-    shadow.emplace(plan);
-  }
-  ~Streaming() { fault->arm({}); }
-  // Writes every window; false where it failed. `done`: windows that were written.
-  Status pass(std::size_t& done) {
-    done = 0;
-    try {
-      ScheduleExecutor::Stream stream(*executor, 0, Access::kWrite);
-      for (; done < plan.tags[0].regions.size(); ++done) {
-        stream.bring(done);
-        EXPECT_TRUE(!written || shadow->holds(*executor, 0, done));
-        shadow->write(*executor, 0, done);
-      }
-      return stream.close();
-    } catch (const Error& e) {
-      return e.status();
-    }
-  }
-  [[nodiscard]] bool intact() {
-    ScheduleExecutor::Stream stream(*executor, 0, Access::kRead);
-    for (std::size_t r = 0; r < plan.tags[0].regions.size(); ++r) {
-      stream.bring(r);
-      if (!shadow->holds(*executor, 0, r)) return false;
-    }
-    return stream.close().ok();
-  }
-
-  MemoryPlan plan;
-  std::unique_ptr<device::HostDevice> real;
-  std::unique_ptr<device::FaultDevice> fault;
-  std::unique_ptr<arena::Arena> arena;
-  std::optional<ScheduleExecutor> executor;
-  std::optional<Shadow> shadow;
-  bool written = false;
-};
-
-TEST(Streaming, AWindowAtATimeIsOnTheDevice) {
-  Streaming s(kGranule * 6, {});
-  std::size_t done = 0;
-  ASSERT_TRUE(s.pass(done).ok());
-  s.written = true;
-  (void)s.executor->take_stream_use();
-  ASSERT_TRUE(s.pass(done).ok());
-  const StreamUse use = s.executor->take_stream_use();
-  EXPECT_EQ(use.to_host, s.plan.tags[0].bytes);
-  EXPECT_EQ(use.to_device, s.plan.tags[0].bytes);
-  EXPECT_EQ(use.window, kGranule * 4);
-  EXPECT_TRUE(s.intact());
-  EXPECT_EQ(s.executor->take_stream_use().to_host, Bytes()) << "reading copies nothing out";
-  EXPECT_LE(s.arena->stats().peak_physical, kGranule * 6);
-}
-
-TEST(Streaming, EveryDeviceCallMayFailAndNothingIsLost) {
-  std::uint64_t failed = 0;
-  for (std::uint64_t k = 1;; ++k) {
-    SCOPED_TRACE(format("call {}", k));
-    Streaming s(kGranule * 6, {});
-    std::size_t done = 0;
-    ASSERT_TRUE(s.pass(done).ok());
-    s.written = true;
-    s.fault->arm({k, std::nullopt, ErrorCode::kDriver, false});
-    const Status status = s.pass(done);
-    const bool fired = s.fault->fired();
-    s.fault->arm({});
-    if (!fired) break;
-    // Some failures are repaired on the way.
-    if (!status.ok()) ++failed;
-    // Windows before the failure hold the new contents, those after it the old ones.
-    ASSERT_TRUE(s.intact());
-    ASSERT_TRUE(s.pass(done).ok());
-    ASSERT_TRUE(s.intact());
-  }
-  EXPECT_GT(failed, 20U);
-}
-
-TEST(Streaming, ADeviceThatIsGoneIsAnErrorAtEveryCall) {
-  for (std::uint64_t k = 1;; ++k) {
-    SCOPED_TRACE(format("from call {} on", k));
-    Streaming s(kGranule * 6, {});
-    std::size_t done = 0;
-    ASSERT_TRUE(s.pass(done).ok());
-    s.written = true;
-    s.fault->arm({k, std::nullopt, ErrorCode::kDeviceLost, true});
-    const Status status = s.pass(done);
-    if (!s.fault->fired()) break;
-    // The last calls release pages, which may fail without harm.
-    EXPECT_TRUE(!status.ok() || done == s.plan.tags[0].regions.size());
-  }
-}
-
-TEST(Streaming, WithoutHostMemoryTheWindowStaysAndTheStatusSaysSo) {
-  arena::Options options;
-  options.host_budget = kGranule * 8;
-  Streaming s(kGranule * 8, options);
-  std::size_t done = 0;
-  const Status status = s.pass(done);
-  EXPECT_EQ(status.code(), ErrorCode::kOutOfHostMemory) << status.message();
-  EXPECT_GE(done, 1U);
-  EXPECT_LT(done, s.plan.tags[0].regions.size());
-  s.arena->set_backup_options(true, Bytes(~0ull), "");
-  // The windows that were written are all there, the last of them still on the device.
-  ScheduleExecutor::Stream stream(*s.executor, 0, Access::kRead);
-  for (std::size_t r = 0; r < done; ++r) {
-    stream.bring(r);
-    EXPECT_TRUE(s.shadow->holds(*s.executor, 0, r)) << r;
   }
 }
 

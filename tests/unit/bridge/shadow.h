@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,11 +32,6 @@ inline TagPlan make_tag(std::string name, std::vector<std::uint64_t> regions, Co
     tag.bytes += bytes;
   }
   return tag;
-}
-
-inline void make_windows(TagPlan& tag) {
-  for (std::size_t r = 0; r < tag.regions.size(); ++r)
-    tag.windows.push_back({r, 1, tag.regions[r].bytes});
 }
 
 /// What each region of each tag holds, beside the arena.
@@ -82,18 +76,12 @@ inline void work(ScheduleExecutor& executor, const MemoryPlan& plan, Shadow& sha
   for (std::size_t t = 0; t < plan.tags.size(); ++t) {
     const TagPlan& tag = plan.tags[t];
     if (tag.need[phase] == Need::kOptional) continue;
-    std::optional<ScheduleExecutor::Stream> stream;
-    if (tag.streamed()) stream.emplace(executor, t, Access::kWrite);
     for (std::size_t r = 0; r < tag.regions.size(); ++r) {
-      if (stream) stream->bring(r);
       // What scratch held is undefined where it has been away.
       if (tag.contents != Contents::kScratch) {
         ASSERT_TRUE(shadow.holds(executor, t, r)) << tag.tag << " in phase " << phase;
       }
       if (tag.write[phase]) shadow.write(executor, t, r);
-    }
-    if (stream) {
-      ASSERT_TRUE(stream->close().ok());
     }
   }
 }

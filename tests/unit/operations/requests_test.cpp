@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <variant>
@@ -30,38 +31,49 @@ namespace {
 
 using step::Dtype;
 
-// Slots that blocks are copied to from memory of the whole model.
+// Slots that blocks, and their gradients, are copied to from memory of the whole model.
 class CopiedBlocks final : public step::BlockSlots {
  public:
-  CopiedBlocks(std::vector<at::Tensor> blocks, std::vector<at::Tensor> slots)
-      : window_(blocks.size(), slots.size()),
+  using Tensors = std::vector<at::Tensor>;
+  /// `gradients` and their slots are empty where the blocks are frozen.
+  CopiedBlocks(Tensors blocks, Tensors slots, Tensors gradients, Tensors gradient_slots)
+      : window_(blocks.size(), slots.size(), !gradients.empty()),
         blocks_(std::move(blocks)),
-        slots_(std::move(slots)) {}
-  [[nodiscard]] const std::vector<at::Tensor>& slots() const { return slots_; }
+        slots_(std::move(slots)),
+        gradients_(std::move(gradients)),
+        gradient_slots_(std::move(gradient_slots)) {}
+  [[nodiscard]] const Tensors& slots() const { return slots_; }
+  [[nodiscard]] const Tensors& gradient_slots() const { return gradient_slots_; }
   void expect(step::Sweep sweep, std::int64_t passes) override {
     window_.expect(sweep, passes);
     bring_expected();
   }
-  [[nodiscard]] std::size_t use(std::size_t block) override {
-    const step::BlockWindow::Use use = window_.use(block);
-    if (use.missing) bring({block, use.slot});
-    return use.slot;
+  [[nodiscard]] Place use(std::size_t block, step::BlockUse how) override {
+    const step::BlockWindow::Use use = window_.use(block, how);
+    if (use.missing()) bring({block, use.slot, use.weights, use.gradients});
+    slot_ = use.slot;
+    return {use.slot, use.zero, use.last};
   }
   void release(std::size_t block) noexcept override {
-    window_.release(block);
+    if (window_.release(block)) copy(gradients_[block], gradient_slots_[slot_]);
     bring_expected();
   }
 
  private:
+  static void copy(const at::Tensor& to, const at::Tensor& from) {
+    const std::int64_t n = std::min(to.size(0), from.size(0));
+    to.narrow(0, 0, n).copy_(from.narrow(0, 0, n));
+  }
   void bring(step::BlockWindow::Place place) {
-    const at::Tensor& from = blocks_[place.block];
-    slots_[place.slot].narrow(0, 0, from.size(0)).copy_(from);
+    if (place.weights) copy(slots_[place.slot], blocks_[place.block]);
+    if (place.gradients) copy(gradient_slots_[place.slot], gradients_[place.block]);
   }
   void bring_expected() {
     while (const auto place = window_.next_to_bring()) bring(*place);
   }
   step::BlockWindow window_;
-  std::vector<at::Tensor> blocks_, slots_;
+  Tensors blocks_, slots_, gradients_, gradient_slots_;
+  std::size_t slot_ = 0;  // in use
 };
 
 // Models and batches of a job with memory of their own, kept from one phase to the next.
@@ -87,6 +99,8 @@ class AtenWorld {
           [this](const spec::StateTensor& t) {
             return at::zeros({t.elements}, options_.dtype(model::to_aten(t.dtype)));
           }));
+      out.back().on_host =
+          streams_weights(role) && role.lora.rank == 0 && out.back().unit.block >= 0;
     }
     return out;
   }
@@ -102,7 +116,17 @@ class AtenWorld {
     return at::zeros({shape.begin(), shape.rank()}, model::to_aten(dtype));
   }
 
+  [[nodiscard]] bool streams_weights(const ModelRole& role) const {
+    return modes_.streams_weights(id_of(role));
+  }
+
  private:
+  static spec::ModelId id_of(const ModelRole& role) {
+    for (std::size_t i = 0; i < spec::kModels; ++i)
+      if (to_string(static_cast<spec::ModelId>(i)) == role.name)
+        return static_cast<spec::ModelId>(i);
+    throw std::invalid_argument(role.name);
+  }
   // What is there before a phase.
   struct Outside {
     bridge::HostScope host;
@@ -139,25 +163,27 @@ class AtenWorld {
     return m;
   }
   std::optional<model::StreamedBase> streamed_base(Model& m, const ModelRole& role) {
-    const auto model = [&] {
-      for (std::size_t i = 0; i < spec::kModels; ++i)
-        if (to_string(static_cast<spec::ModelId>(i)) == role.name)
-          return static_cast<spec::ModelId>(i);
-      return spec::ModelId::kActor;
-    }();
-    if (!modes_.streams_weights(model)) return std::nullopt;
-    std::vector<at::Tensor> blocks, slots;
-    std::int64_t largest = 0;
+    if (!streams_weights(role)) return std::nullopt;
+    const bool trained = role.trained && role.lora.rank == 0;
+    std::vector<at::Tensor> blocks, gradients;
     const std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
     for (std::size_t u = 0; u < units.size(); ++u) {
       if (units[u].block < 0) continue;
       blocks.push_back(m.weights[u].clone());
-      largest = std::max(largest, units[u].elements);
+      if (trained) gradients.push_back(m.grads[u].clone());
     }
-    for (int i = 0; i < 2; ++i) slots.push_back(at::zeros({largest}, options_));
-    m.blocks = std::make_unique<CopiedBlocks>(std::move(blocks), std::move(slots));
-    return model::StreamedBase{m.blocks.get(), m.blocks->slots(),
+    m.blocks =
+        std::make_unique<CopiedBlocks>(blocks, slots_for(blocks), gradients, slots_for(gradients));
+    return model::StreamedBase{m.blocks.get(), m.blocks->slots(), m.blocks->gradient_slots(),
                                hosted_table(role, dtype()).has_value()};
+  }
+  [[nodiscard]] static std::vector<at::Tensor> slots_for(const std::vector<at::Tensor>& blocks) {
+    std::vector<at::Tensor> slots;
+    if (blocks.empty()) return slots;
+    const auto largest = std::max_element(blocks.begin(), blocks.end(),
+                                          [](auto& a, auto& b) { return a.size(0) < b.size(0); });
+    for (std::size_t i = 0; i < kBlockSlots; ++i) slots.push_back(at::zeros_like(*largest));
+    return slots;
   }
 
   spec::ModelModes modes_;
@@ -168,6 +194,28 @@ class AtenWorld {
 parallel::Communicator& alone() {
   static const auto communicator = parallel::make_single();
   return *communicator;
+}
+
+// Every unit of an update, or every part where states are streamed; slots are the tensors themselves.
+void for_each_part(const AtenWorld& world, const ModelRole& role, const spec::Phase& phase,
+                   model::AtenOps& ops, const std::vector<train::OptimizerUnit>& units,
+                   const rlhf::LiveTraining::VisitPart& visit) {
+  if (!phase.streams_states) {
+    for (const train::OptimizerUnit& unit : units) visit(unit);
+    return;
+  }
+  const step::UpdateParts parts = update_parts(role, world.dtype(), world.streams_weights(role));
+  for (const step::UpdatePart& part : parts.list()) {
+    const train::OptimizerUnit& unit = units[part.unit];
+    const auto in_slot = [&](const step::PartTensor& t) {
+      using Kind = step::PartTensor::Kind;
+      const at::Tensor& whole = t.kind == Kind::kWeights     ? unit.weights
+                                : t.kind == Kind::kGradients ? unit.gradients
+                                                             : unit.state[t.state];
+      return whole.narrow(0, t.elements == part.count ? part.first : 0, t.elements);
+    };
+    visit(step::part_of(ops, unit, part, parts.layout(part), in_slot));
+  }
 }
 
 // A phase as the trainer runs it, on data of the plan's sizes.
@@ -187,7 +235,9 @@ void run_live(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& 
     training.updates = {0, spec::update_shape(r.job, phase.body).updates()};
     training.learning_rate = [](std::int64_t) { return 1e-3; };
     training.scale = [](std::int64_t) { return step::LossScale{1, 1, 1}; };
-    training.for_each_window = [&](const auto& visit) { visit(0, optimizer->units().size()); };
+    training.for_each_part = [&](const auto& visit) {
+      for_each_part(world, role, phase, world.model(role).ops(), optimizer->units(), visit);
+    };
   }
   rlhf::LiveBackend backend(r.job, world.model(role), e, training);
   begin();
@@ -251,15 +301,19 @@ void compare_generation(AtenWorld& world, const testing::RandomJob& r, const spe
 void compare(std::uint64_t seed, ActionCounts& counts) {
   const testing::RandomJob r = testing::random_job(seed);
   spec::ModelModes modes;
-  // Odd seeds divide the updates: the same requests, in two phases.
+  const spec::Recipe joined = spec::describe(r.job);
+  // Odd seeds divide the updates: the same requests, in two phases. Some stream the states.
   if (seed % 2 == 1) {
-    for (const spec::ModelId model : spec::describe(r.job).trained())
-      modes.set(model, spec::UpdateMode::kSplit);
+    for (const spec::ModelId model : joined.trained())
+      modes.set(model, seed % 5 < 2 ? spec::UpdateMode::kStreamed : spec::UpdateMode::kSplit);
   }
-  // Every third streams the weights that it can.
-  if (seed % 3 == 0)
-    for (const spec::ModelId model : spec::streamable(spec::describe(r.job)))
+  // Every third streams the weights that it can; those that are trained with their states.
+  if (seed % 3 == 0) {
+    for (const spec::ModelId model : spec::streamable(joined)) {
       modes.stream_weights(model);
+      if (joined.find(model)->trained != nullptr) modes.set(model, spec::UpdateMode::kStreamed);
+    }
+  }
   AtenWorld world(r.dtype, modes);
   const spec::Recipe recipe = spec::describe(r.job, modes);
   for (const spec::Phase& phase : recipe.phases) {

@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "plan/checkpoint_ladder.h"
+#include "plan/counted_backend.h"
 #include "plan/counted_memory.h"
 #include "plan/device_rates.h"
-#include "plan/counted_backend.h"
 
 namespace neap::plan {
 namespace {

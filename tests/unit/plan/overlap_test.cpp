@@ -110,11 +110,10 @@ TEST(Overlap, WhatAPhaseHidesLessThanHalfOfStaysBetweenPhases) {
   EXPECT_NEAR(plan.move_seconds, 0.1, 1e-9);
 }
 
-TEST(Overlap, WindowsOfAStreamNeedTheLink) {
+TEST(Overlap, WhatAPhaseFetchesNeedsTheLink) {
   MemoryPlan plan = generation();
-  plan.capacity += 1_MiB;
-  plan.phases[0].window = 1_MiB;
-  plan.phases[3].transient += 1_MiB;
+  plan.phases[0].fetched =
+      Bytes(static_cast<std::uint64_t>(plan.phases[0].seconds * plan.link.to_device));
   plan = solved(plan);
   EXPECT_TRUE(behind(plan, 0).empty());
   EXPECT_NEAR(plan.move_seconds, 0.1, 1e-9);

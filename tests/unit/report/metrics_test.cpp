@@ -285,8 +285,6 @@ TEST(PhaseLog, RoundTrip) {
   record.streamed_to_host = 11_B;
   record.streamed_to_device = 13_B;
   record.stream_seconds = 0.75;
-  record.weights_fetched = 17_B;
-  record.weights_wait_seconds = 0.375;
   record.as_planned = true;
   {
     auto log = PhaseLog::open(folder.path(), std::nullopt);

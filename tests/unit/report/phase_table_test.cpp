@@ -108,29 +108,14 @@ TEST(PhaseTable, WithoutAPlanTheColumnsGo) {
 }
 
 TEST(MemoryLines, FourLines) {
-  const MemoryLines lines{9_GiB, 4_GiB, 2970_MiB, 3_GiB, 3_GiB};
+  const MemoryLines lines{9_GiB, 4_GiB, 2970_MiB, 3_GiB};
   EXPECT_EQ(lines.to_text(),
             "all resident   9 GiB\n"
             "ceiling        4 GiB\n"
             "measured peak  2.90 GiB  (-3.3 % of planned)\n"
             "planned peak   3 GiB\n");
-  EXPECT_THAT((MemoryLines{9_GiB, Bytes(), 1_GiB, 1_GiB, 1_GiB}).to_text(),
+  EXPECT_THAT((MemoryLines{9_GiB, Bytes(), 1_GiB, 1_GiB}).to_text(),
               HasSubstr("ceiling        none"));
-}
-
-// While windows are exchanged a run holds more than the plan's peak, as planned.
-TEST(MemoryLines, AnExchangeOfWindowsIsPlanned) {
-  const auto of = [](Bytes measured) {
-    return MemoryLines{9_GiB, Bytes(), measured, 36_MiB, 42_MiB};
-  };
-  EXPECT_EQ(of(42_MiB).deviation_percent(), 0);
-  EXPECT_EQ(of(40_MiB).deviation_percent(), 0);
-  EXPECT_NEAR(of(44_MiB).deviation_percent(), 4.76, 0.01);
-  EXPECT_NEAR(of(18_MiB).deviation_percent(), -50, 0.01);
-  EXPECT_THAT(
-      of(42_MiB).to_text(),
-      HasSubstr("measured peak  42 MiB  (+0.0 % of planned)\n"
-                "planned peak   36 MiB  (42 MiB while windows of streamed tags are exchanged)\n"));
 }
 
 TEST(MoveTable, OneRowAMoveOfAPhaseWithItsMeans) {

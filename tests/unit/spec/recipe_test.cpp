@@ -28,8 +28,7 @@ std::vector<std::string> table(const Recipe& recipe) {
   for (const TagId tag : recipe.tags) {
     std::string row = to_string(tag);
     for (const Phase& p : recipe.phases) {
-      row += has(p.streams, tag)    ? " stream"
-             : has(p.writes, tag)   ? " write"
+      row += has(p.writes, tag)     ? " write"
              : has(p.needs, tag)    ? " need"
              : has(p.discards, tag) ? " drop"
                                     : " -";
@@ -227,7 +226,10 @@ TEST(Recipe, ADividedUpdateNeedsItsStatesAndItsActivationsInTurn) {
   EXPECT_EQ(rows[0], "actor.weights need need - - - - - need write");
   EXPECT_EQ(rows[1], "actor.grads - - - - - - - write write");
   EXPECT_EQ(rows[2], "actor.optimizer - - - - - - - - write");
-  EXPECT_EQ(rows[7], "critic.optimizer - - - - - - stream - -");
+  EXPECT_EQ(rows[7], "critic.optimizer - - - - - - write - -");
+  EXPECT_TRUE(r.find(ModelId::kCritic)->streams_states);
+  EXPECT_TRUE(r.find(PhaseId::kUpdateCritic)->streams_states);
+  EXPECT_FALSE(r.find(PhaseId::kUpdateActor)->streams_states);
   EXPECT_FALSE(r.frozen({TagKind::kOptimizer, ModelId::kCritic}));
   EXPECT_EQ(r.find(PhaseId::kBackwardActor)->times, 12);
   EXPECT_EQ(r.find(PhaseId::kUpdateActor)->times, 12);

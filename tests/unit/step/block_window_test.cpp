@@ -18,7 +18,7 @@ class Model {
   }
   void use(std::size_t block) {
     const BlockWindow::Use use = window_.use(block);
-    if (use.missing) {
+    if (use.missing()) {
       ++missed;
       bring({block, use.slot});
     }

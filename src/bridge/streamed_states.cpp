@@ -1,0 +1,53 @@
+#include "bridge/streamed_states.h"
+
+#include <utility>
+
+#include "base/log.h"
+
+namespace neap::bridge {
+
+StreamedStates::StreamedStates(arena::Arena& arena, const std::string& tag,
+                               std::vector<SlotPart> slots, const std::vector<Bytes>& units)
+    : slots_(std::move(slots)), lane_(arena, slots_.size()) {
+  for (const Bytes bytes : units)
+    storage_.push_back(value_or_throw(arena::HostStorage::make(arena, tag, bytes)));
+}
+
+std::vector<arena::Transfer> StreamedStates::transfers(const std::vector<Copy>& copies,
+                                                       std::size_t slot, bool Copy::*which) const {
+  std::vector<arena::Transfer> out;
+  for (const Copy& copy : copies) {
+    if (copy.*which)
+      out.push_back({slots_[slot].region, slots_[slot].offset + copy.slot_offset, copy.storage,
+                     copy.storage_offset, copy.size});
+  }
+  return out;
+}
+
+void StreamedStates::for_each(std::size_t parts, const CopiesOf& copies, const Visit& visit) {
+  const std::size_t slots = slots_.size();
+  std::vector<std::vector<Copy>> in_slot(slots);
+  std::size_t next = 0;  // that comes
+  try {
+    for (std::size_t part = 0; part < parts; ++part) {
+      // Ahead by all slots but the one whose part still leaves.
+      for (; next < parts && next + 1 < part + slots; ++next) {
+        const std::size_t slot = next % slots;
+        in_slot[slot] = copies(next);
+        throw_if_error(lane_.fetch(slot, transfers(in_slot[slot], slot, &Copy::fetched),
+                                   SlotLane::After::kStoreOfSlot));
+      }
+      const std::size_t slot = part % slots;
+      throw_if_error(lane_.wait_for_slot(slot));
+      visit(part, slot);
+      throw_if_error(lane_.begin_after_work());
+      throw_if_error(lane_.store(slot, transfers(in_slot[slot], slot, &Copy::stored)));
+    }
+  } catch (...) {
+    if (const Status drained = lane_.drain(); !drained.ok()) log::warn(drained.message());
+    throw;
+  }
+  throw_if_error(lane_.drain());
+}
+
+}  // namespace neap::bridge
