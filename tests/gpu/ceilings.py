@@ -10,7 +10,8 @@ least: streams under the least capacity that the plan finds for the paper's work
 qwen7b: full training of Qwen2.5-7B, 4 x 2 048, recomputation: all resident, with bfloat16 states under 79 GiB, then under 79 and 56 GiB
 (about 115 GiB of host memory). optimizers: Qwen2.5-1.5B, 8 x 1 024, with every kind of optimizer, all resident and under a ceiling.
 lora: rank 16 on Qwen2.5-7B, 2 x 2 048, and on 38 blocks of Qwen2.5-32B, 1 x 2 048: all resident, then with streamed weights at the least
-capacity. These are run only when they are named.
+capacity. full3b: full training of Llama-3.2-3B, 2 x 4 096, in micro-batches of one, full3b-one in one: all resident, then with
+streamed weights, gradients and states at the least capacity (54 GiB of host memory). These are run only when they are named.
 Writes OUT_DIR/ceilings.jsonl, a line a run, and a table on stdout. After M minutes (default 9) no further run starts. Exits 1
 where a run fails, a phase is more than 0.2 % off its plan, moves are not the plan's, or, with --deterministic, losses differ from
 those of the largest ceiling (without it two runs on a GPU may differ). --rehearse: tiny models on the host.
@@ -39,6 +40,7 @@ OPTIMIZERS = {"adamw": [], "adamw, bfloat16 states": ["state_dtype=bfloat16"], "
               "sgd": ["optimizer=sgd", "momentum=0.9"]}
 KINDS = [[f"actor_rollout_ref.actor.optim.{setting}" for setting in settings] for settings in OPTIMIZERS.values()]
 LORA = ["actor_rollout_ref.model.lora_rank=16", "actor_rollout_ref.model.activation_checkpointing=auto"]
+AUTO = ["actor_rollout_ref.model.activation_checkpointing=auto"]
 # The job, its reward model, and ceilings in GiB (0: the least) with overrides.
 WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
         "curve": (PPO, "opt-1.3b", [(56, []), *[(ceiling, extra) for ceiling in (44, 34, 26, 20, 0) for extra in ([], WAITING)]]),
@@ -46,6 +48,8 @@ WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
         "qwen7b": (QWEN7B, None, [(138, []), (79, NARROW), (79, []), (56, [])]),
         "lora": (Case("qwen2.5-7b", "sft", 2, 64, 1984, micro=1), None, [(60, LORA), (8, LORA), (0, LORA)]),
         "lora20b": (Case("qwen2.5-20b", "sft", 1, 64, 1984), None, [(100, LORA), (0, LORA)]),
+        "full3b": (Case("llama-3.2-3b", "sft", 2, 64, 4032, micro=1), None, [(75, AUTO), (0, AUTO)]),
+        "full3b-one": (Case("llama-3.2-3b", "sft", 2, 64, 4032), None, [(75, AUTO), (0, AUTO)]),
         "optimizers": (QWEN15, None, [(ceiling, kind) for kind in KINDS for ceiling in (60, 0)])}
 USUAL = ["paper", "curve", "least"]
 
