@@ -109,11 +109,12 @@ Result<Variant*> JobVariants::at(std::size_t states, const Levels& levels) {
   return &made;
 }
 
-Result<const std::vector<Draft>*> drafts_of(Variant& variant, Weights weights) {
+Result<const std::vector<Draft>*> drafts_of(Variant& variant, WeightPlacement weights) {
   const auto known = variant.made.find(weights);
   if (known != variant.made.end()) return &known->second;
   std::vector<Draft> drafts;
-  for (const spec::ModelModes& modes : variant.drafts->modes(weights == Weights::kStreamed)) {
+  for (const spec::ModelModes& modes :
+       variant.drafts->modes(weights == WeightPlacement::kStreamed)) {
     NEAP_TRY_ASSIGN(MemoryPlan plan, variant.drafts->draft(modes));
     NEAP_TRY_ASSIGN(const double least, variant.drafts->least_seconds(plan));
     drafts.push_back({std::move(plan), least});

@@ -24,7 +24,7 @@
 
 namespace neap::plan {
 
-enum class Weights { kResident, kStreamed };
+enum class WeightPlacement { kResident, kStreamed };
 
 struct Draft {
   MemoryPlan plan;
@@ -35,11 +35,12 @@ struct Variant {
   spec::Job job;
   std::vector<spec::JobChange> changes;  ///< that make it from the job
   std::unique_ptr<Drafts> drafts;
-  std::map<Weights, std::vector<Draft>> made;
+  std::map<WeightPlacement, std::vector<Draft>> made;
 };
 
 /// The drafts of a variant. They stay where they are.
-[[nodiscard]] Result<const std::vector<Draft>*> drafts_of(Variant& variant, Weights weights);
+[[nodiscard]] Result<const std::vector<Draft>*> drafts_of(Variant& variant,
+                                                          WeightPlacement weights);
 
 class JobVariants {
  public:

@@ -69,15 +69,16 @@ PlanSearch::Found PlanSearch::fastest_within(Limits limits) {
 
 PlanSearch::Found PlanSearch::fastest_of_states(std::size_t states, Limits limits) {
   NEAP_TRY_ASSIGN(std::optional<MemoryPlan> resident,
-                  fastest_of_sizes(states, Weights::kResident, limits));
+                  fastest_of_sizes(states, WeightPlacement::kResident, limits));
   if (resident || limits.capacity.is_zero()) return resident;
   NEAP_TRY_ASSIGN(const Closest closest_resident,
-                  closest(states, Weights::kResident, HostMemory::kBudget));
+                  closest(states, WeightPlacement::kResident, HostMemory::kBudget));
   if (limits.capacity >= closest_resident.least) return resident;  // some fit, none is fast enough
-  return fastest_of_sizes(states, Weights::kStreamed, limits);
+  return fastest_of_sizes(states, WeightPlacement::kStreamed, limits);
 }
 
-PlanSearch::Found PlanSearch::fastest_of_sizes(std::size_t states, Weights weights, Limits limits) {
+PlanSearch::Found PlanSearch::fastest_of_sizes(std::size_t states, WeightPlacement weights,
+                                               Limits limits) {
   std::optional<MemoryPlan> best;
   JobVariants::Levels levels;  // of the best
   const auto improves = [&](const JobVariants::Levels& there) -> Result<bool> {
@@ -112,7 +113,8 @@ PlanSearch::Found PlanSearch::fastest_of_sizes(std::size_t states, Weights weigh
   return best;
 }
 
-PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, Weights weights, Limits limits) {
+PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, WeightPlacement weights,
+                                                Limits limits) {
   std::optional<MemoryPlan> best;
   NEAP_TRY_ASSIGN(const std::vector<Draft>* const drafts, drafts_of(variant, weights));
   for (const Draft& draft : *drafts) {
@@ -134,7 +136,7 @@ PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, Weights weight
 Result<PlanSearch::Closest> PlanSearch::closest(HostMemory host) {
   Closest best{nullptr, kNoCapacity};
   for (std::size_t states = 0; states < variants_.states(); ++states) {
-    for (const Weights weights : {Weights::kResident, Weights::kStreamed}) {
+    for (const WeightPlacement weights : {WeightPlacement::kResident, WeightPlacement::kStreamed}) {
       NEAP_TRY_ASSIGN(const Closest found, closest(states, weights, host));
       if (found.draft != nullptr && (best.draft == nullptr || found.least < best.least))
         best = found;
@@ -143,7 +145,7 @@ Result<PlanSearch::Closest> PlanSearch::closest(HostMemory host) {
   return best;
 }
 
-Result<PlanSearch::Closest> PlanSearch::closest(std::size_t states, Weights weights,
+Result<PlanSearch::Closest> PlanSearch::closest(std::size_t states, WeightPlacement weights,
                                                 HostMemory host) {
   const auto key = std::tuple(states, weights, host);
   const auto known = closest_.find(key);
@@ -155,7 +157,7 @@ Result<PlanSearch::Closest> PlanSearch::closest(std::size_t states, Weights weig
 
 // Of the drafts that a search tries before it gives up: from the smallest micro-batches up, as long as
 // that lowers the capacity.
-Result<PlanSearch::Closest> PlanSearch::find_closest(std::size_t states, Weights weights,
+Result<PlanSearch::Closest> PlanSearch::find_closest(std::size_t states, WeightPlacement weights,
                                                      HostMemory host) {
   Closest closest{nullptr, kNoCapacity};
   const std::vector<JobVariants::Levels> all = variants_.together();

@@ -55,8 +55,8 @@ class PlanSearch {
   // The steps of the order above, from 1 to 4.
   Found fastest_within(Limits limits);
   Found fastest_of_states(std::size_t states, Limits limits);
-  Found fastest_of_sizes(std::size_t states, Weights weights, Limits limits);
-  Found fastest_of_drafts(Variant& variant, Weights weights, Limits limits);
+  Found fastest_of_sizes(std::size_t states, WeightPlacement weights, Limits limits);
+  Found fastest_of_drafts(Variant& variant, WeightPlacement weights, Limits limits);
 
   // The draft of the least capacity.
   struct Closest {
@@ -65,14 +65,15 @@ class PlanSearch {
   };
   enum class HostMemory { kBudget, kUnlimited };
   Result<Closest> closest(HostMemory host);
-  Result<Closest> closest(std::size_t states, Weights weights, HostMemory host);
-  Result<Closest> find_closest(std::size_t states, Weights weights, HostMemory host);
+  Result<Closest> closest(std::size_t states, WeightPlacement weights, HostMemory host);
+  Result<Closest> find_closest(std::size_t states, WeightPlacement weights, HostMemory host);
   Status refusal_of(Bytes capacity);
   // Of the next smaller plan.
   Result<Bytes> smaller_capacity(const MemoryPlan& plan);
 
   JobVariants variants_;
-  std::map<std::tuple<std::size_t, Weights, HostMemory>, Closest> closest_;  // what was looked for
+  std::map<std::tuple<std::size_t, WeightPlacement, HostMemory>, Closest>
+      closest_;  // what was looked for
 };
 
 }  // namespace neap::plan
