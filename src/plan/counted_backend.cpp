@@ -124,7 +124,7 @@ class CountedBackend {
     }
     if (phase.streams_weights) {
       std::optional<Dtype> gradients;
-      if (trains_blocks()) gradients = optimizer_of(role_, dtype).gradients;
+      if (role_.trains_blocks()) gradients = optimizer_of(role_, dtype).gradients;
       blocks_.emplace(ops, weights_, hosted_blocks(role_, dtype), gradients,
                       phase.part == spec::TrainPart::kBackward);
       weights_.source = &*blocks_;
@@ -185,7 +185,6 @@ class CountedBackend {
   }
 
  private:
-  [[nodiscard]] bool trains_blocks() const { return role_.trained && role_.lora.rank == 0; }
   template <class Visit>
   void visit_part(const step::UpdatePart& part, const Visit& visit) {
     const step::PartLayout layout = parts_->layout(part);
@@ -197,7 +196,7 @@ class CountedBackend {
   void make_units(const spec::Phase& phase) {
     optimizer_ = optimizer_of(role_, dtype_);
     if (phase.streams_states) parts_.emplace(update_parts(role_, dtype_, phase.streams_weights));
-    const bool blocks_on_host = phase.streams_weights && trains_blocks();
+    const bool blocks_on_host = phase.streams_weights && role_.trains_blocks();
     const auto flat = [](std::int64_t n, Dtype d) { return outside({n}, d); };
     for (spec::FlatUnit& unit : trained_units(role_)) {
       const std::int64_t n = unit.elements;

@@ -133,7 +133,7 @@ std::vector<spec::ModelModes> Drafts::modes(bool streamed) const {
     models.push_back(model);
     for (spec::ModelModes modes : resident) {
       const bool parts = std::all_of(models.begin(), models.end(), [&](spec::ModelId other) {
-        return !trains_blocks(other) || modes.of(other) == spec::UpdateMode::kStreamed;
+        return !models_.at(other).trains_blocks() || modes.of(other) == spec::UpdateMode::kStreamed;
       });
       if (!parts) continue;
       for (const spec::ModelId other : models) modes.stream_weights(other);
@@ -143,18 +143,14 @@ std::vector<spec::ModelModes> Drafts::modes(bool streamed) const {
   return all;
 }
 
-bool Drafts::trains_blocks(spec::ModelId model) const {
-  const ModelRole& role = models_.at(model);
-  return role.trained && role.lora.rank == 0;
-}
-
 std::vector<spec::ModelId> Drafts::streamable() const {
   std::vector<std::pair<Bytes, spec::ModelId>> found;
   for (const spec::ModelId model : spec::streamable(spec::describe(job_))) {
     const std::vector<PartPlan> blocks =
         hosted_blocks(models_.at(model), compute_dtype(job_, target_));
     // All of them would be in slots. Gradients on the host are not added up over ranks.
-    if (blocks.size() <= kBlockSlots || (trains_blocks(model) && job_.ranks() > 1)) continue;
+    if (blocks.size() <= kBlockSlots || (models_.at(model).trains_blocks() && job_.ranks() > 1))
+      continue;
     Bytes sum;
     for (const PartPlan& block : blocks) sum += block.bytes;
     found.emplace_back(sum, model);

@@ -59,7 +59,6 @@ class Drafts {
  private:
   /// Models whose weights can be streamed, those with the largest blocks first.
   [[nodiscard]] std::vector<spec::ModelId> streamable() const;
-  [[nodiscard]] bool trains_blocks(spec::ModelId model) const;
   [[nodiscard]] std::vector<spec::ModelModes> update_modes() const;
   Result<PhasePlan> predict(const spec::Phase& phase, std::int64_t rung, Accuracy accuracy);
   Result<PhasePlan> predict_parts(const spec::Phase& phase, std::int64_t rung);

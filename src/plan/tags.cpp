@@ -60,7 +60,7 @@ Bytes largest_of(const std::vector<PartPlan>& parts) {
 
 // Of the blocks' gradients; none where the blocks are frozen.
 std::vector<PartPlan> hosted_gradients(const ModelRole& role, spec::Dtype dtype) {
-  if (!role.trained || role.lora.rank > 0) return {};
+  if (!role.trains_blocks()) return {};
   return hosted_blocks(role, optimizer_of(role, dtype).gradients);
 }
 
@@ -87,8 +87,8 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
     case spec::TagKind::kAdapter:
       return unit_parts(adapters(), dtype);
     case spec::TagKind::kGradients:
-      return unit_parts(source.streamed && role.lora.rank == 0 ? resident_units(role, dtype)
-                                                               : trained_units(role),
+      return unit_parts(source.streamed && role.trains_blocks() ? resident_units(role, dtype)
+                                                                : trained_units(role),
                         optimizer_of(role, dtype).gradients);
     case spec::TagKind::kOptimizer: {
       if (!source.streams_states)
@@ -192,7 +192,8 @@ std::vector<spec::FlatUnit> trained_units(const ModelRole& role) {
 }
 
 step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute, bool streams_weights) {
-  return {optimizer_of(role, compute), trained_units(role), streams_weights && role.lora.rank == 0};
+  return {optimizer_of(role, compute), trained_units(role),
+          streams_weights && role.trains_blocks()};
 }
 
 std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute) {
@@ -202,7 +203,7 @@ std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute) 
 }
 
 std::optional<PartPlan> hosted_table(const ModelRole& role, spec::Dtype compute) {
-  if (role.trained && role.lora.rank == 0) return std::nullopt;  // an update changes it
+  if (role.trains_blocks()) return std::nullopt;  // an update changes it
   const bool read_by_head =
       role.shape.tie_word_embeddings && role.head == spec::Head::kLanguageModel;
   for (const spec::FlatUnit& unit : spec::flat_layout(role.shape, role.head)) {

@@ -23,6 +23,8 @@ struct ModelRole {
   spec::CheckpointMode checkpoint_mode = spec::CheckpointMode::kNone;
   spec::Checkpointing checkpointing;
   spec::OptimizerConfig optimizer;  ///< of a trained model
+  /// An update changes its blocks, not an adapter's.
+  [[nodiscard]] bool trains_blocks() const { return trained && lora.rank == 0; }
 };
 /// The shapes behind a job's paths, read once.
 struct JobModels {

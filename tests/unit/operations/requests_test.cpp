@@ -100,7 +100,7 @@ class AtenWorld {
             return at::zeros({t.elements}, options_.dtype(model::to_aten(t.dtype)));
           }));
       out.back().on_host =
-          streams_weights(role) && role.lora.rank == 0 && out.back().unit.block >= 0;
+          streams_weights(role) && role.trains_blocks() && out.back().unit.block >= 0;
     }
     return out;
   }
@@ -164,7 +164,7 @@ class AtenWorld {
   }
   std::optional<model::StreamedBase> streamed_base(Model& m, const ModelRole& role) {
     if (!streams_weights(role)) return std::nullopt;
-    const bool trained = role.trained && role.lora.rank == 0;
+    const bool trained = role.trains_blocks();
     std::vector<at::Tensor> blocks, gradients;
     const std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
     for (std::size_t u = 0; u < units.size(); ++u) {
