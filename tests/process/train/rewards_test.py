@@ -33,8 +33,8 @@ class AdditionsCase(unittest.TestCase):
         cls.base = pathlib.Path(tempfile.mkdtemp(prefix="neap-rewards-"))
         cls.home = cls.base / "home"
         neap_program.make_additions(cls.home)
-        cls.sft = cls.neap("train", "sft.toml", "device.kind=host")
-        assert cls.sft.returncode == 0, cls.sft.stderr
+        cls.sft_run = cls.neap("train", "sft.toml", "device.kind=host")
+        assert cls.sft_run.returncode == 0, cls.sft_run.stderr
 
     @classmethod
     def tearDownClass(cls):

@@ -163,8 +163,8 @@ class Shows(AdditionsCase):
         self.assertIn("Texts at step 40:", result.stdout)
 
     def test_lengths_of_the_data_before_training(self):
-        self.assertRegex(self.sft.stderr, r"(?m)^  prompt: \d+ texts, the longest has \d+ tokens; none is over the limit of \d+$")
-        self.assertRegex(self.sft.stderr, r"(?m)^  +\d+ to \d+ +\d+  ")
+        self.assertRegex(self.sft_run.stderr, r"(?m)^  prompt: \d+ texts, the longest has \d+ tokens; none is over the limit of \d+$")
+        self.assertRegex(self.sft_run.stderr, r"(?m)^  +\d+ to \d+ +\d+  ")
         for row in read_lines(self.home / "out/sft/metrics.jsonl"):
             self.assertTrue(0 <= row["train/mean_token_accuracy"] <= 1)
 
