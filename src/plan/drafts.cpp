@@ -158,6 +158,7 @@ std::vector<spec::ModelId> Drafts::streamable() const {
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<spec::ModelId> out;
+  out.reserve(found.size());
   for (const auto& [bytes, model] : found) out.push_back(model);
   return out;
 }

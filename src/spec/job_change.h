@@ -26,7 +26,9 @@ class JobField {
  public:
   /// `of`: [](auto& job) -> auto& { return job.memory.update; }
   template <class Of>
-  constexpr explicit JobField(Of of) : read_(of), write_(of) {}
+  constexpr explicit JobField(Of /*of*/)
+      : read_([](const Job& job) -> const T& { return Of{}(job); }),
+        write_([](Job& job) -> T& { return Of{}(job); }) {}
   [[nodiscard]] const T& of(const Job& job) const { return read_(job); }
   [[nodiscard]] T& of(Job& job) const { return write_(job); }
   friend bool operator==(const JobField&, const JobField&) = default;

@@ -137,6 +137,7 @@ std::vector<at::Tensor> ModelWorker::regions(const char* part,
                                              const std::vector<spec::FlatUnit>& units,
                                              at::ScalarType dtype) {
   std::vector<at::Tensor> out;
+  out.reserve(units.size());
   for (const spec::FlatUnit& unit : units) {
     out.push_back(region(part, unit, dtype));
   }
@@ -173,6 +174,7 @@ void ModelWorker::for_each_part(const std::function<void(const OptimizerUnit&)>&
   }
   bridge::StreamedStates& states = *runtime_.streamed_states(tag("optimizer"));
   std::vector<at::Tensor> slots;
+  slots.reserve(states.slots().size());
   for (const bridge::SlotPart& slot : states.slots())
     slots.push_back(runtime_.region(tag("optimizer"), slot.name, at::kByte));
   const std::vector<step::UpdatePart>& list = parts_->list();

@@ -56,6 +56,7 @@ class Shadow {
                                                                 std::size_t tag,
                                                                 std::size_t region) const {
     const auto place = executor.place(plan_.tags[tag].tag, plan_.tags[tag].regions[region].name);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): regions are known by address
     return {reinterpret_cast<std::uint64_t*>(place.address), place.bytes.count() / 8};
   }
   const MemoryPlan& plan_;
