@@ -165,10 +165,6 @@ struct Callbacks {
   std::function<Status(const RegionInfo&)> after_map;
 };
 
-/// What a move maps, copies and unmaps at once on a device of this capacity (zero: a large one). An
-/// exchange holds at most so much more than the larger side.
-[[nodiscard]] Bytes transfer_chunk_size(Bytes granularity, Bytes capacity);
-
 class Arena {
  public:
   /// The device outlives the arena.

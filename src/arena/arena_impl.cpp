@@ -25,12 +25,14 @@ unsigned touch_threads(unsigned wanted) {
   return std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMostTouchThreads);
 }
 
-}  // namespace
-
+// What a move maps, copies and unmaps at once on a device of this capacity (zero: a large one). An
+// exchange holds at most so much more than the larger side.
 Bytes transfer_chunk_size(Bytes granularity, Bytes capacity) {
   if (capacity.is_zero()) return kLargestChunk;
   return std::max(granularity, std::min(kLargestChunk, capacity / 16));
 }
+
+}  // namespace
 
 Bytes total(const std::vector<Part>& parts) {
   Bytes sum;

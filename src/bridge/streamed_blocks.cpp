@@ -15,8 +15,7 @@ StreamedBlocks::StreamedBlocks(arena::Arena& arena, const std::string& tag, std:
                                const std::vector<BlockBytes>& blocks, Bytes table)
     : slots_(std::move(slots)),
       lane_(arena, slots_.size()),
-      window_(blocks.size(), slots_.size(), slots_.at(0).gradients.has_value()),
-      slot_of_(blocks.size()) {
+      window_(blocks.size(), slots_.size(), slots_.at(0).gradients.has_value()) {
   const auto make = [&](Bytes bytes) {
     return bytes.is_zero() ? nullptr : value_or_throw(arena::HostStorage::make(arena, tag, bytes));
   };
@@ -47,22 +46,20 @@ StreamedBlocks::Place StreamedBlocks::use(std::size_t block, step::BlockUse how)
   const step::BlockWindow::Use use = window_.use(block, how);
   if (use.missing()) throw_if_error(bring({block, use.slot, use.weights, use.gradients}));
   throw_if_error(lane_.wait_for_slot(use.slot));
-  slot_of_[block] = use.slot;
   return {use.slot, use.zero, use.last};
 }
 
 void StreamedBlocks::release(std::size_t block) noexcept {
   // What the device was given so far may write the gradients that leave, and read the slot that the next
   // block comes to.
-  const bool added = window_.release(block);
+  const std::optional<std::size_t> added_to = window_.release(block);
   Status status = lane_.begin_after_work();
-  if (status.ok() && added) status = leave(block);
+  if (status.ok() && added_to) status = leave(block, *added_to);
   if (status.ok()) status = bring_expected();
   if (failed_.ok()) failed_ = std::move(status);
 }
 
-Status StreamedBlocks::leave(std::size_t block) {
-  const std::size_t slot = slot_of_[block];
+Status StreamedBlocks::leave(std::size_t block, std::size_t slot) {
   const arena::Transfer copy = all_of(*slots_[slot].gradients, *storage_[block].gradients);
   return lane_.store(slot, {&copy, 1});
 }

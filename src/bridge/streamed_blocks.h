@@ -70,14 +70,13 @@ class StreamedBlocks final : public step::BlockSlots {
   };
   [[nodiscard]] Status bring(step::BlockWindow::Place place);
   [[nodiscard]] Status bring_expected();
-  [[nodiscard]] Status leave(std::size_t block);
+  [[nodiscard]] Status leave(std::size_t block, std::size_t slot);
 
   std::vector<Slot> slots_;
   std::vector<Storage> storage_;  // one a block
   std::unique_ptr<arena::HostStorage> table_;
   SlotLane lane_;
   step::BlockWindow window_;
-  std::vector<std::size_t> slot_of_;  // by block: the one that it was used in last
   Status failed_;
 };
 

@@ -2,15 +2,34 @@
 
 #include <algorithm>
 
+#include "base/format.h"
+#include "base/status.h"
 #include "plan/plan_words.h"
 
 namespace neap::rlhf {
 namespace {
 
-const plan::PhasePlan* planned_phase(const plan::MemoryPlan& plan, const std::string& name) {
+std::size_t phase_index(const plan::MemoryPlan& plan, const std::string& name) {
   const auto found = std::find_if(plan.phases.begin(), plan.phases.end(),
                                   [&](const plan::PhasePlan& p) { return p.name == name; });
-  return found == plan.phases.end() ? nullptr : &*found;
+  if (found == plan.phases.end())
+    throw Error(ErrorCode::kInternal, format("The plan has no phase \"{}\"", name));
+  return static_cast<std::size_t>(found - plan.phases.begin());
+}
+
+// What slots take and give. An update's bytes are the same in every run; of other phases the plan has
+// those of a step with the most micro-batches.
+bool streamed_as_planned(const bridge::PhaseMeasurement& m, const plan::MemoryPlan& plan,
+                         std::size_t phase) {
+  const plan::PhasePlan& planned = plan.phases[phase];
+  const bool steps = std::any_of(plan.tags.begin(), plan.tags.end(), [&](const plan::TagPlan& tag) {
+    return !tag.hosted.states.empty() && tag.need[phase] == plan::Need::kNeed;
+  });
+  if (!steps)
+    return m.streamed.to_device <= planned.fetched && m.streamed.to_host <= planned.stored;
+  const auto times = static_cast<std::uint64_t>(planned.times);
+  return m.streamed.to_device * times == planned.fetched &&
+         m.streamed.to_host * times == planned.stored;
 }
 
 bool copied_as_planned(const std::vector<bridge::MoveRecord>& moves) {
@@ -18,12 +37,10 @@ bool copied_as_planned(const std::vector<bridge::MoveRecord>& moves) {
                      [](const bridge::MoveRecord& move) { return move.copied == move.planned; });
 }
 
-bool as_planned(const bridge::PhaseMeasurement& m, const plan::MemoryPlan& plan) {
-  // The plan's bytes are those of a step with the most micro-batches.
-  const plan::PhasePlan* const phase = planned_phase(plan, m.phase);
-  return phase != nullptr && m.entry.scheduled && m.streamed.to_device <= phase->fetched &&
-         m.streamed.to_host <= phase->stored && copied_as_planned(m.entry.moves) &&
-         copied_as_planned(m.behind);
+bool as_planned(const bridge::PhaseMeasurement& m, const plan::MemoryPlan& plan,
+                std::size_t phase) {
+  return m.entry.scheduled && streamed_as_planned(m, plan, phase) &&
+         copied_as_planned(m.entry.moves) && copied_as_planned(m.behind);
 }
 
 }  // namespace
@@ -50,10 +67,9 @@ report::PhaseRecord record_of(const bridge::PhaseMeasurement& m, const plan::Mem
   record.streamed_to_host = m.streamed.to_host;
   record.streamed_to_device = m.streamed.to_device;
   record.stream_seconds = m.streamed.wait_seconds;
-  record.as_planned = as_planned(m, plan);
-  for (std::size_t p = 0; p < plan.phases.size(); ++p) {
-    if (plan.phases[p].name == m.phase) record.planned = plan.schedule[p].peak;
-  }
+  const std::size_t phase = phase_index(plan, m.phase);
+  record.as_planned = as_planned(m, plan, phase);
+  record.planned = plan.schedule[phase].peak;
   return record;
 }
 

@@ -1,10 +1,9 @@
 #include "spec/dtype.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 
-#include "base/format.h"
+#include "spec/names.h"
 
 namespace neap::spec {
 namespace {
@@ -27,10 +26,7 @@ std::string_view to_string(Dtype dtype) {
 }
 
 Result<Dtype> parse_dtype(std::string_view name) {
-  const auto it = std::find(kNames.begin(), kNames.end(), name);
-  if (it == kNames.end())
-    return Status(ErrorCode::kInvalidArgument, format("There is no data type \"{}\"", name));
-  return static_cast<Dtype>(it - kNames.begin());
+  return parse_name<Dtype>(kNames, name, "A data type");
 }
 
 double rounded(double value, Dtype dtype) {

@@ -1,9 +1,8 @@
 #include "spec/measures.h"
 
-#include <algorithm>
 #include <array>
 
-#include "base/format.h"
+#include "spec/names.h"
 
 namespace neap::spec {
 namespace {
@@ -30,10 +29,7 @@ std::vector<Measure> exact_measures() {
 }
 
 Result<Measure> parse_measure(std::string_view name) {
-  const auto it = std::find(kNames.begin(), kNames.end(), name);
-  if (it == kNames.end())
-    return Status(ErrorCode::kInvalidArgument, format("There is no measure \"{}\"", name));
-  return static_cast<Measure>(it - kNames.begin());
+  return parse_name<Measure>(kNames, name, "A measure");
 }
 
 }  // namespace neap::spec

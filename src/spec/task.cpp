@@ -1,9 +1,8 @@
 #include "spec/task.h"
 
-#include <algorithm>
 #include <array>
 
-#include "base/format.h"
+#include "spec/names.h"
 
 namespace neap::spec {
 namespace {
@@ -14,18 +13,6 @@ constexpr std::array<std::string_view, 6> kTaskNames = {"sft",  "reward", "ppo",
 constexpr std::array<std::string_view, kUpdateModes> kModeNames = {"joined", "split", "streamed"};
 constexpr std::string_view kAuto = "auto";
 constexpr std::array<std::string_view, 2> kResidencyNames = {kAuto, "all"};
-
-template <std::size_t N>
-Result<std::size_t> position(const std::array<std::string_view, N>& names, std::string_view name,
-                             std::string_view key) {
-  const auto it = std::find(names.begin(), names.end(), name);
-  if (it != names.end()) return static_cast<std::size_t>(it - names.begin());
-  std::string known;
-  for (const std::string_view each : names)
-    known += (known.empty() ? "" : ", ") + std::string(each);
-  return Status(ErrorCode::kInvalidArgument,
-                format("{} is \"{}\"; it can be {}", key, name, known));
-}
 
 }  // namespace
 
@@ -38,8 +25,7 @@ std::string_view to_string(Task task) {
 }
 
 Result<Task> parse_task(std::string_view name) {
-  NEAP_TRY_ASSIGN(const std::size_t at, position(kTaskNames, name, "task"));
-  return static_cast<Task>(at);
+  return parse_name<Task>(kTaskNames, name, "task");
 }
 
 std::vector<std::string> residency_names() {
@@ -51,8 +37,7 @@ std::string_view to_string(Residency residency) {
 }
 
 Result<Residency> parse_residency(std::string_view name) {
-  NEAP_TRY_ASSIGN(const std::size_t at, position(kResidencyNames, name, "memory.residency"));
-  return static_cast<Residency>(at);
+  return parse_name<Residency>(kResidencyNames, name, "memory.residency");
 }
 
 std::string_view to_string(UpdateMode mode) {
@@ -71,8 +56,8 @@ std::string_view to_string(UpdateChoice choice) {
 
 Result<UpdateChoice> parse_update_choice(std::string_view name) {
   if (name == kAuto) return UpdateChoice{};
-  NEAP_TRY_ASSIGN(const std::size_t at, position(kModeNames, name, "memory.update"));
-  return UpdateChoice{false, static_cast<UpdateMode>(at)};
+  NEAP_TRY_ASSIGN(const UpdateMode mode, parse_name<UpdateMode>(kModeNames, name, "memory.update"));
+  return UpdateChoice{false, mode};
 }
 
 }  // namespace neap::spec

@@ -116,15 +116,14 @@ BlockWindow::Use BlockWindow::use(std::size_t block, BlockUse how) {
   return out;
 }
 
-bool BlockWindow::release(std::size_t block) {
+std::optional<std::size_t> BlockWindow::release(std::size_t block) {
   Slot& slot = *holder_of(block);
   const bool added = slot.adds;
   slot.used = slot.adds = false;
-  if (added) {
-    started_[block] = true;
-    slot.gradients = false;
-  }
-  return added;
+  if (!added) return std::nullopt;
+  started_[block] = true;
+  slot.gradients = false;
+  return static_cast<std::size_t>(&slot - slots_.data());
 }
 
 void BlockWindow::forget() {

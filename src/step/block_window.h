@@ -54,8 +54,8 @@ class BlockWindow {
   };
   /// Until release(block) its slot is kept. One that was not expected ends the expectation.
   [[nodiscard]] Use use(std::size_t block, BlockUse how = BlockUse::kRead);
-  /// Gradients that were added to leave the slot. True: there are such.
-  bool release(std::size_t block);
+  /// Gradients that were added to leave the slot: this one, where there are such.
+  std::optional<std::size_t> release(std::size_t block);
   /// What is in the slots is lost. Nothing is in use.
   void forget();
 

@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "base/status.h"
 #include "bridge/no_autograd.h"
+#include "model/aten_ops.h"
 
 namespace neap::train {
 

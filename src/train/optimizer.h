@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/aten_ops.h"
 #include "parallel/communicator.h"
 #include "spec/job.h"
 #include "step/optimizer.h"

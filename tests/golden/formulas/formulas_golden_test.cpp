@@ -9,9 +9,12 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "formulas/case_file.h"
+#include "golden/compare_file.h"
 
 namespace neap::formulas {
 namespace {
+
+using testing::compare_file;
 
 const std::filesystem::path kExamples =
     std::filesystem::path(NEAP_SOURCE_DIR) / "examples" / "plan";
@@ -40,16 +43,6 @@ Sheet sheet_of(const CaseFile& file, const Case& of) {
   const Status added = add_published(file, of, *sheet);
   EXPECT_TRUE(added.ok()) << added.message();
   return std::move(sheet).value();
-}
-
-void compare_file(const std::filesystem::path& file, const std::string& text) {
-  if (std::getenv("NEAP_UPDATE_GOLDEN") != nullptr) {
-    ASSERT_TRUE(write_file_atomic(file, text).ok());
-    FAIL() << file << " is written anew; run again without NEAP_UPDATE_GOLDEN";
-  }
-  const Result<std::string> expected = read_file(file);
-  ASSERT_TRUE(expected.ok()) << expected.status().message();
-  EXPECT_EQ(text, *expected) << file;
 }
 
 void check_published(const Case& of, const Sheet& sheet, double unit) {

@@ -15,6 +15,7 @@
 
 #include "base/file.h"
 #include "base/format.h"
+#include "golden/compare_file.h"
 #include "plan/advice.h"
 #include "plan/memory_plan.h"
 #include "plan/tunables.h"
@@ -24,6 +25,8 @@
 
 namespace neap::plan {
 namespace {
+
+using testing::compare_file;
 
 namespace fields = spec::job_fields;
 
@@ -57,16 +60,6 @@ std::string describe(const MemoryPlan& plan) {
   for (const TagPlan& tag : plan.tags)
     text += format("  {}: {} in {} regions\n", tag.tag, tag.bytes.count(), tag.regions.size());
   return text;
-}
-
-void compare_file(const std::filesystem::path& file, const std::string& text) {
-  if (std::getenv("NEAP_UPDATE_GOLDEN") != nullptr) {
-    ASSERT_TRUE(write_file_atomic(file, text).ok());
-    FAIL() << file << " is written anew; run again without NEAP_UPDATE_GOLDEN";
-  }
-  const Result<std::string> expected = read_file(file);
-  ASSERT_TRUE(expected.ok()) << expected.status().message();
-  EXPECT_EQ(text, *expected) << file;
 }
 
 struct Golden {

@@ -51,11 +51,10 @@ class CopiedBlocks final : public step::BlockSlots {
   [[nodiscard]] Place use(std::size_t block, step::BlockUse how) override {
     const step::BlockWindow::Use use = window_.use(block, how);
     if (use.missing()) bring({block, use.slot, use.weights, use.gradients});
-    slot_ = use.slot;
     return {use.slot, use.zero, use.last};
   }
   void release(std::size_t block) noexcept override {
-    if (window_.release(block)) copy(gradients_[block], gradient_slots_[slot_]);
+    if (const auto slot = window_.release(block)) copy(gradients_[block], gradient_slots_[*slot]);
     bring_expected();
   }
 
@@ -73,7 +72,6 @@ class CopiedBlocks final : public step::BlockSlots {
   }
   step::BlockWindow window_;
   Tensors blocks_, slots_, gradients_, gradient_slots_;
-  std::size_t slot_ = 0;  // in use
 };
 
 // Models and batches of a job with memory of their own, kept from one phase to the next.

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "model/aten_ops.h"
 #include "step/phases.h"
 #include "train/checkpoint.h"
 #include "train/optimizer.h"

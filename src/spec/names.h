@@ -1,0 +1,26 @@
+// Enums by the names that configurations have for them.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "base/format.h"
+#include "spec/wrong.h"
+
+namespace neap::spec {
+
+/// The value whose number is the place of `name` in `names`; `what` names the setting in the message.
+template <class Enum, std::size_t N>
+[[nodiscard]] Result<Enum> parse_name(const std::array<std::string_view, N>& names,
+                                      std::string_view name, std::string_view what) {
+  const auto it = std::find(names.begin(), names.end(), name);
+  if (it != names.end()) return static_cast<Enum>(it - names.begin());
+  std::string known;
+  for (const std::string_view each : names)
+    known += (known.empty() ? "" : ", ") + std::string(each);
+  return wrong(format("{} is \"{}\"; it can be {}", what, name, known));
+}
+
+}  // namespace neap::spec
