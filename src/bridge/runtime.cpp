@@ -50,6 +50,7 @@ class RuntimeImpl final : public Runtime {
   void mark(trace::EventKind kind, std::string_view name);
   void leave_room(std::size_t phase);
   void add_streamed(std::size_t index);
+  void gather_blocks(std::size_t phase);
   [[nodiscard]] std::vector<SlotPart> slots_of(const plan::TagPlan& tag) const;
   [[nodiscard]] Status end_phase(std::size_t index, Transition entry, Clock::time_point start);
 
@@ -60,6 +61,7 @@ class RuntimeImpl final : public Runtime {
   std::unique_ptr<ScheduleExecutor> executor_;
   std::map<std::size_t, StreamedBlocks> streamed_blocks_;  // by tag
   std::map<std::size_t, StreamedStates> streamed_states_;
+  std::map<std::size_t, std::vector<SlotPart>> gathered_;
   std::unique_ptr<PhaseTransients> transients_;
   std::unique_ptr<PhaseAccounts> accounts_;
   bool in_phase_ = false;
@@ -132,6 +134,7 @@ std::vector<SlotPart> RuntimeImpl::slots_of(const plan::TagPlan& tag) const {
 void RuntimeImpl::add_streamed(std::size_t index) {
   const plan::TagPlan& tag = plan_.tags[index];
   const plan::HostedPlan& hosted = tag.hosted;
+  if (!tag.blocks_of.empty()) gathered_.emplace(index, slots_of(tag));
   const auto bytes_of = [](const std::vector<plan::PartPlan>& parts) {
     std::vector<Bytes> out;
     for (const plan::PartPlan& part : parts) out.push_back(part.bytes);
@@ -157,6 +160,14 @@ void RuntimeImpl::add_streamed(std::size_t index) {
   streamed_blocks_.emplace(std::piecewise_construct, std::forward_as_tuple(index),
                            std::forward_as_tuple(*arena_, tag.tag, std::move(slots), blocks,
                                                  hosted.table ? hosted.table->bytes : Bytes()));
+}
+
+// Of the phase's model, if it generates and its weights are streamed.
+void RuntimeImpl::gather_blocks(std::size_t phase) {
+  for (const auto& [tag, parts] : gathered_) {
+    if (plan_.tags[tag].need[phase] == plan::Need::kNeed)
+      throw_if_error(streamed_blocks(plan_.tags[tag].blocks_of).gather(parts));
+  }
 }
 
 StreamedBlocks& RuntimeImpl::streamed_blocks(std::string_view tag) {
@@ -198,14 +209,15 @@ std::unique_ptr<Runtime::Scope> RuntimeImpl::phase(std::string_view name) {
     throw Error(Status(e.status()).with_context(format("entering phase \"{}\"", name)));
   }
   leave_room(index);
+  const Clock::time_point start = Clock::now();
+  for (auto& [tag, blocks] : streamed_blocks_) blocks.open();
+  gather_blocks(index);
   in_phase_ = true;
   mark(trace::EventKind::kPhaseBegin, name);
-  for (auto& [tag, blocks] : streamed_blocks_) blocks.open();
   transients_->open(std::string(name), accounts_->room());
-  return std::make_unique<ScopeImpl>(format("Closing phase \"{}\"", name),
-                                     [this, index, entry = std::move(entry), start = Clock::now()] {
-                                       return end_phase(index, entry, start);
-                                     });
+  return std::make_unique<ScopeImpl>(
+      format("Closing phase \"{}\"", name),
+      [this, index, entry = std::move(entry), start] { return end_phase(index, entry, start); });
 }
 
 // The arena keeps pages for the next tag. With what libtorch's allocator will take they must stay under the ceiling; on

@@ -29,6 +29,14 @@ void StreamedBlocks::open() {
   failed_ = {};
 }
 
+Status StreamedBlocks::gather(const std::vector<SlotPart>& parts) {
+  std::vector<arena::Transfer> copies;
+  for (std::size_t block = 0; block < parts.size(); ++block)
+    copies.push_back(all_of(parts[block], *storage_[block].weights));
+  NEAP_TRY(lane_.fetch(0, copies, SlotLane::After::kNothing));
+  return lane_.wait_for_slot(0);
+}
+
 Status StreamedBlocks::close() {
   Status drained = lane_.drain();
   Status failed = std::exchange(failed_, {});

@@ -2,7 +2,8 @@
 //
 // Model     A block's host memory is pinned and has its contents for life: loading and saving work there.
 //           In a phase blocks come to slots, parts of arena regions at fixed addresses, while others
-//           compute. Gradients of a trained model come with its blocks' backward and leave after it.
+//           compute. Gradients of a trained model come with its blocks' backward and leave after it. Where
+//           the model generates, all blocks come to parts of their own.
 // Threads   one at a time.
 // Failure   Error; of release() and of copies under way at the next use() or close().
 // Cost      of host memory see arena/host_storage.h. A use queues at most two copies.
@@ -55,6 +56,9 @@ class StreamedBlocks final : public step::BlockSlots {
 
   /// A phase begins: the slots are resident and hold nothing.
   void open();
+  /// All blocks come to the parts of their numbers, which are resident and large enough. What the device
+  /// is given next begins after that.
+  [[nodiscard]] Status gather(const std::vector<SlotPart>& parts);
   /// It ends: everything was waited for. The slots may leave.
   [[nodiscard]] Status close();
 

@@ -120,6 +120,7 @@ class CountedBackend {
     weights_ = counted_weights(role_, dtype);
     if (phase.body == spec::Body::kGenerate) {
       cache_ = counted_cache(role_, dtype, job.rollout_batch(), job.max_sequence_length());
+      if (phase.gathers_weights) ops.wait_for_copies(block_bytes(), 0);
       return;
     }
     if (phase.streams_weights) {
@@ -185,6 +186,11 @@ class CountedBackend {
   }
 
  private:
+  [[nodiscard]] double block_bytes() const {
+    Bytes sum;
+    for (const PartPlan& block : hosted_blocks(role_, dtype_)) sum += block.bytes;
+    return static_cast<double>(sum.count());
+  }
   template <class Visit>
   void visit_part(const step::UpdatePart& part, const Visit& visit) {
     const step::PartLayout layout = parts_->layout(part);

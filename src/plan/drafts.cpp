@@ -173,6 +173,7 @@ Result<PhasePlan> Drafts::predict(const spec::Phase& phase, std::int64_t rung, A
       rung,
       accuracy,
       phase.streams_weights,
+      phase.gathers_weights,
       phase.streams_states};
   const auto known = predictions_.phases.find(key);
   if (known != predictions_.phases.end()) return known->second;

@@ -26,9 +26,9 @@ namespace neap::plan {
 /// What was predicted of jobs that differ in micro-batches, optimizer states and retentions alone.
 struct Predictions {
   /// Phase, its micro-batches, optimizer states, rung (-1: the retention as configured), whether its
-  /// weights are streamed, and its states.
+  /// weights are streamed, gathered, and its states streamed.
   using Key = std::tuple<spec::PhaseId, spec::Batching, std::optional<spec::Dtype>, std::int64_t,
-                         Accuracy, bool, bool>;
+                         Accuracy, bool, bool, bool>;
   std::map<Key, PhasePlan> phases;
   std::map<std::pair<spec::ModelId, spec::Batching>, CheckpointLadder> ladders;
 };

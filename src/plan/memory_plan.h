@@ -65,6 +65,9 @@ struct TagPlan {
   std::vector<bool> write;  ///< one a phase: the phase changes the contents
   Contents contents = Contents::kLive;
   HostedPlan hosted{};
+  /// A tag of slots, all of whose hosted blocks come to this one when a phase begins that needs it; empty:
+  /// none.
+  std::string blocks_of{};
 };
 struct PhasePlan {
   std::string name;           ///< "generate", "actor_logp", ...

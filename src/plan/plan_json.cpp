@@ -72,6 +72,7 @@ Json tag_json(const MemoryPlan& plan, std::size_t t) {
   for (const RegionPlan& region : tag.regions) regions.push_back(json_of(region));
   out["regions"] = std::move(regions);
   if (!tag.hosted.empty()) out["hosted"] = json_of(tag.hosted);
+  if (!tag.blocks_of.empty()) out["blocks_of"] = tag.blocks_of;
   return out;
 }
 

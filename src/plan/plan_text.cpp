@@ -152,9 +152,14 @@ std::string hosted_text(const HostedPlan& hosted) {
 std::string streamed_text(const MemoryPlan& plan) {
   std::string out;
   for (const TagPlan& tag : plan.tags) {
-    if (tag.hosted.empty()) continue;
-    out += format("\n{}: {}, {} in all, rest on the host; ", tag.tag, hosted_text(tag.hosted),
-                  tag.hosted.bytes());
+    if (!tag.blocks_of.empty()) {
+      out += format("\n{}: the blocks of {} together; ", tag.tag, tag.blocks_of);
+    } else if (!tag.hosted.empty()) {
+      out += format("\n{}: {}, {} in all, rest on the host; ", tag.tag, hosted_text(tag.hosted),
+                    tag.hosted.bytes());
+    } else {
+      continue;
+    }
     std::string phases;
     for (std::size_t p = 0; p < plan.phases.size(); ++p) {
       const PhasePlan& phase = plan.phases[p];

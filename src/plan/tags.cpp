@@ -84,6 +84,8 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
       return unit_parts(source.streamed ? resident_units(role, dtype) : base(), dtype);
     case spec::TagKind::kBuffers:
       return buffer_parts(role, dtype);
+    case spec::TagKind::kBlocks:
+      return hosted_blocks(role, dtype);
     case spec::TagKind::kAdapter:
       return unit_parts(adapters(), dtype);
     case spec::TagKind::kGradients:
@@ -152,9 +154,10 @@ std::optional<ModelRole> JobModels::*member(spec::ModelId model) {
   return &JobModels::reward;
 }
 
-Result<ModelRole> read_role(const spec::Job& job, const spec::ModelSource& source,
-                            spec::Dtype compute) {
+Result<ModelRole> read_role(const spec::Job& job, const spec::Recipe& recipe,
+                            const spec::ModelSource& source, spec::Dtype compute) {
   ModelRole role;
+  role.generates = recipe.generates(source.id);
   role.name = to_string(source.id);
   role.head = source.head;
   NEAP_TRY_ASSIGN(const spec::ModelFiles files, job.model_files(source.path, {}, source.use()));
@@ -203,7 +206,8 @@ std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute) 
 }
 
 std::optional<PartPlan> hosted_table(const ModelRole& role, spec::Dtype compute) {
-  if (role.trains_blocks()) return std::nullopt;  // an update changes it
+  // An update changes it; decoding reads a row for each token.
+  if (role.trains_blocks() || role.generates) return std::nullopt;
   const bool read_by_head =
       role.shape.tie_word_embeddings && role.head == spec::Head::kLanguageModel;
   for (const spec::FlatUnit& unit : spec::flat_layout(role.shape, role.head)) {
@@ -256,7 +260,7 @@ Result<JobModels> read_models(const spec::Job& job, const spec::Recipe& recipe,
                               spec::Dtype compute) {
   JobModels models;
   for (const spec::ModelSource& source : recipe.models) {
-    NEAP_TRY_ASSIGN(models.slot(source.id), read_role(job, source, compute));
+    NEAP_TRY_ASSIGN(models.slot(source.id), read_role(job, recipe, source, compute));
   }
   if (models.reference && models.reference->shape.vocab_size != models.actor->shape.vocab_size) {
     return Status(ErrorCode::kInvalidArgument,
@@ -282,6 +286,8 @@ std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe
     place(tag, tag_parts(job, recipe, models, id, dtype), target.granularity);
     if (id.kind != spec::TagKind::kKeyValues)
       tag.hosted = hosted_of(recipe, models.at(id.model), id, dtype);
+    if (id.kind == spec::TagKind::kBlocks)
+      tag.blocks_of = to_string(spec::TagId{spec::TagKind::kBuffers, id.model});
     tags.push_back(std::move(tag));
   }
   return tags;

@@ -20,6 +20,7 @@ struct ModelRole {
   spec::Head head = spec::Head::kLanguageModel;
   spec::LoraShape lora;  ///< rank 0: none
   bool trained = false;
+  bool generates = false;
   spec::CheckpointMode checkpoint_mode = spec::CheckpointMode::kNone;
   spec::Checkpointing checkpointing;
   spec::OptimizerConfig optimizer;  ///< of a trained model
@@ -57,7 +58,8 @@ struct JobModels {
 constexpr std::size_t kBlockSlots = 2;
 /// The blocks of a model whose weights are streamed, in order; or as many elements of another type.
 [[nodiscard]] std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute);
-/// Its embedding, where no product reads it and it is a unit by itself; nullopt: it stays on the device.
+/// Its embedding, where no product reads it, it gives rows of whole batches only and is a unit by
+/// itself; nullopt: it stays on the device.
 [[nodiscard]] std::optional<PartPlan> hosted_table(const ModelRole& role, spec::Dtype compute);
 
 /// Lays parts, in order, into regions of at least `enough` bytes; a part is never divided.

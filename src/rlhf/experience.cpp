@@ -112,7 +112,7 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
     model::KvCache cache = model::KvCache::over(
         context.runtime.region("rollout.kv", "kv", context.runtime.compute_dtype()), actor.shape(),
         job.rollout_batch(), job.max_sequence_length());
-    LiveBackend backend(job, actor.model(), LiveGeneration{cache, requests, options});
+    LiveBackend backend(job, actor.generator(), LiveGeneration{cache, requests, options});
     backend.run(*context.recipe.find(generation.phase));
     generated = backend.take_responses();
   });

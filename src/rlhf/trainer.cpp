@@ -31,6 +31,7 @@ train::WorkerSpec Context::worker_spec(spec::ModelId model) const {
   out.seed = static_cast<std::uint64_t>(job.trainer.seed);
   out.init_head = source.init_head;
   out.streamed = source.streamed;
+  out.generates = recipe.generates(model);
   if (source.trained == nullptr) return out;
   out.trained = true;
   out.lora = source.trained->lora;

@@ -15,8 +15,8 @@ constexpr std::array<std::string_view, kPhases> kPhaseNames = {
     "train_critic",      "train_actor",     "train",        "validate", "backward_critic",
     "update_critic",     "backward_actor",  "update_actor", "backward", "update",
     "generate_baseline", "baseline_rewards"};
-constexpr std::array<std::string_view, kTagKinds> kTagNames = {"weights", "buffers",   "adapter",
-                                                               "grads",   "optimizer", "kv"};
+constexpr std::array<std::string_view, kTagKinds> kTagNames = {
+    "weights", "buffers", "blocks", "adapter", "grads", "optimizer", "kv"};
 
 template <class Enum, std::size_t N>
 constexpr std::string_view name_of(const std::array<std::string_view, N>& names, Enum value) {
@@ -77,6 +77,12 @@ class Builder {
   }
 
   [[nodiscard]] Recipe take() {
+    for (const ModelSource& model : recipe_.models) {
+      if (!model.streamed || !recipe_.generates(model.id)) continue;
+      const TagId slots{TagKind::kBuffers, model.id};
+      recipe_.tags.insert(std::find(recipe_.tags.begin(), recipe_.tags.end(), slots) + 1,
+                          {TagKind::kBlocks, model.id});
+    }
     for (Phase& p : recipe_.phases) fill_tags(p);
     return std::move(recipe_);
   }
@@ -97,11 +103,12 @@ class Builder {
   void fill_tags(Phase& p) const {
     const ModelSource& model = *recipe_.find(p.model);
     const bool adapted = model.adapted();
-    p.streams_weights = model.streamed;
+    const bool generates = p.body == Body::kGenerate;
+    p.streams_weights = model.streamed && !generates;
+    p.gathers_weights = model.streamed && generates;
     p.streams_states = model.streams_states && p.updates();
     for (const TagId tag : recipe_.tags) {
       if (tag.kind == TagKind::kKeyValues) {
-        const bool generates = p.body == Body::kGenerate;
         (generates ? p.needs : p.discards).push_back(tag);
         if (generates) p.writes.push_back(tag);
       } else if (tag.model == p.model) {
@@ -131,7 +138,9 @@ class Builder {
         return;
       }
       case TagKind::kBuffers:
-        if (p.part == TrainPart::kUpdate) return;  // parts come to the optimizer's slots
+      case TagKind::kBlocks:
+        // The parts of an update come to the optimizer's slots.
+        if (p.part == TrainPart::kUpdate || p.gathers_weights != (kind == TagKind::kBlocks)) return;
         p.needs.push_back(tag);
         p.writes.push_back(tag);
         return;
@@ -372,6 +381,11 @@ const Phase* Recipe::find(Body body, std::optional<TrainPart> part) const {
   return it == phases.end() ? nullptr : &*it;
 }
 
+bool Recipe::generates(ModelId model) const {
+  return std::any_of(phases.begin(), phases.end(),
+                     [&](const Phase& p) { return p.model == model && p.body == Body::kGenerate; });
+}
+
 bool Recipe::frozen(TagId tag) const {
   return std::none_of(phases.begin(), phases.end(),
                       [&](const Phase& p) { return contains(p.writes, tag); });
@@ -387,12 +401,10 @@ std::vector<ModelId> Recipe::trained() const {
 std::vector<ModelId> streamable(const Recipe& recipe) {
   std::vector<ModelId> out;
   for (const ModelSource& model : recipe.models) {
-    const auto runs = [&](const auto& accepts) {
-      return std::any_of(recipe.phases.begin(), recipe.phases.end(),
-                         [&](const Phase& p) { return p.model == model.id && accepts(p); });
+    const auto can_stream = [&](const Phase& p) {
+      return p.model == model.id && !p.runs_once() && p.body != Body::kGenerate;
     };
-    if (runs([](const Phase& p) { return !p.runs_once(); }) &&
-        !runs([](const Phase& p) { return p.body == Body::kGenerate; }))
+    if (std::any_of(recipe.phases.begin(), recipe.phases.end(), can_stream))
       out.push_back(model.id);
   }
   return out;

@@ -75,12 +75,13 @@ enum class Body : std::uint8_t {
 enum class TagKind : std::uint8_t {
   kWeights,
   kBuffers,  ///< slots for the blocks of streamed weights and, where they are trained, their gradients
+  kBlocks,  ///< all blocks of streamed weights, while the model generates
   kAdapter,
   kGradients,
   kOptimizer,  ///< the states, or slots for streamed ones
   kKeyValues,
 };
-constexpr std::size_t kTagKinds = 6;
+constexpr std::size_t kTagKinds = 7;
 struct TagId {
   TagKind kind = TagKind::kWeights;
   ModelId model = ModelId::kActor;
@@ -90,7 +91,8 @@ struct TagId {
 [[nodiscard]] std::string to_string(TagId tag);
 /// Nothing reads what an earlier phase left in it.
 [[nodiscard]] constexpr bool is_scratch(TagKind kind) {
-  return kind == TagKind::kGradients || kind == TagKind::kKeyValues || kind == TagKind::kBuffers;
+  return kind == TagKind::kGradients || kind == TagKind::kKeyValues || kind == TagKind::kBuffers ||
+         kind == TagKind::kBlocks;
 }
 
 /// A model of the job and where it comes from.
@@ -104,7 +106,8 @@ struct ModelSource {
   double grad_clip = 0;    ///< most gradient norm; 0: any
   bool init_head = false;  ///< a scalar head that the folder lacks starts at zero
   std::string adapter{};   ///< folder of an adapter that is merged into the weights; empty: none
-  bool streamed = false;   ///< its blocks rest on the host; each is on the device while it is used
+  /// Its blocks rest on the host; each is on the device while it is used, and all while it generates.
+  bool streamed = false;
   bool streams_states = false;  ///< its optimizer states rest there, and parts come to be stepped
   /// Which model of a run's output it starts from.
   [[nodiscard]] ModelUse use() const {
@@ -125,6 +128,7 @@ struct Phase {
   TrainPart part = TrainPart::kNone;
   /// Of its model: blocks come from the host one after another, and in an update optimizer states.
   bool streams_weights = false, streams_states = false;
+  bool gathers_weights = false;  ///< all of its model's blocks come from the host when it begins
   /// Runs in a step. A backward phase and the update behind it repeat together, in turn. 0: the phase
   /// runs before the first step and never again, with nothing on the device but what it needs.
   std::int64_t times = 1;
@@ -174,6 +178,8 @@ struct Recipe {
   [[nodiscard]] const Phase* find(Body body, std::optional<TrainPart> part = {}) const;
   /// Models with gradients, in order.
   [[nodiscard]] std::vector<ModelId> trained() const;
+  /// Some phase generates with the model.
+  [[nodiscard]] bool generates(ModelId model) const;
   /// No phase writes it: what was loaded stays valid.
   [[nodiscard]] bool frozen(TagId tag) const;
 };
@@ -193,8 +199,8 @@ class ModelModes {
   std::array<bool, kModels> streamed_{};
 };
 
-/// Models whose weights can be streamed: those that a phase of a step runs and none generates with, which
-/// reads every block for each token.
+/// Models whose weights can be streamed: those that a phase of a step runs for something else than to
+/// generate, which reads every block for each token.
 [[nodiscard]] std::vector<ModelId> streamable(const Recipe& recipe);
 /// The recipe of `job`, which must outlive it.
 [[nodiscard]] Recipe describe(const Job& job, const ModelModes& modes = {});

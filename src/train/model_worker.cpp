@@ -56,6 +56,10 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks
     make_optimizer(tensors.weights, tensors.grads);
   }
   const std::optional<model::StreamedBase> streamed = streamed_base();
+  if (streamed && spec_.generates) {
+    generator_ = std::make_unique<model::Transformer>(
+        shape_, spec_.head, model::FlatTensors{gathered_weights(), {}}, lora);
+  }
   if (lora) {
     base_ = std::make_unique<model::Transformer>(
         shape_, spec_.head, model::FlatTensors{weights_, {}}, std::nullopt, streamed);
@@ -79,6 +83,13 @@ std::vector<at::Tensor> ModelWorker::base_weights() {
       out.push_back(region("weights", unit, dtype));
     }
   }
+  return out;
+}
+
+std::vector<at::Tensor> ModelWorker::gathered_weights() {
+  std::vector<at::Tensor> out = weights_;
+  for (std::size_t i = 0; i < layout_.size(); ++i)
+    if (layout_[i].block >= 0) out[i] = region("blocks", layout_[i], runtime_.compute_dtype());
   return out;
 }
 

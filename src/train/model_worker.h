@@ -2,7 +2,7 @@
 // weights, and for a trained one gradients and optimizer states.
 //
 // Tags      ROLE.weights, ROLE.grads, ROLE.optimizer (and ROLE.adapter with LoRA, ROLE.buffers where its
-//           weights are streamed).
+//           weights are streamed, ROLE.blocks where it then generates).
 // Residency the caller opens a phase, or holds the tags, before it touches contents.
 // Ranks     every rank loads, saves and restores together: all read the same folder, the first writes.
 // Threads   one at a time.   Failure   Error.
@@ -41,6 +41,7 @@ struct WorkerSpec {
   /// Blocks of the weights, and where they are trained their gradients, rest on the host
   /// (bridge/streamed_blocks.h).
   bool streamed = false;
+  bool generates = false;
   spec::OptimizerConfig optimizer;
   /// Of the initialization where the folder has no weights, and of stochastic rounding.
   std::uint64_t seed = 0;
@@ -56,6 +57,8 @@ class ModelWorker {
   [[nodiscard]] model::Transformer& model() { return *model_; }
   /// The same weights without the adapter; model() itself where there is none.
   [[nodiscard]] model::Transformer& base() { return base_ ? *base_ : *model_; }
+  /// The one that generates: model(), or where its weights are streamed one over all blocks together.
+  [[nodiscard]] model::Transformer& generator() { return generator_ ? *generator_ : *model_; }
   [[nodiscard]] Optimizer& optimizer() { return *optimizer_; }
   [[nodiscard]] const WorkerSpec& spec() const { return spec_; }
   [[nodiscard]] const spec::Architecture& shape() const { return shape_; }
@@ -101,7 +104,9 @@ class ModelWorker {
                                   at::ScalarType dtype);
   /// Where the base's weights rest: regions, and of streamed blocks host memory.
   [[nodiscard]] std::vector<at::Tensor> base_weights();
-  /// What passes read: the same, and of streamed blocks slots.
+  /// What the generator reads: the same, and streamed blocks in their regions.
+  [[nodiscard]] std::vector<at::Tensor> gathered_weights();
+  /// What passes read: the same as base_weights(), and of streamed blocks slots.
   [[nodiscard]] std::optional<model::StreamedBase> streamed_base();
   /// Brings everything that save and load touch to the device; of LoRA without the base, if not
   /// `weights`.
@@ -142,7 +147,7 @@ class ModelWorker {
   // Views of the regions, or of host memory of what is streamed, one a unit; adapters and states (bytes) are
   // empty where there are none.
   std::vector<at::Tensor> weights_, adapters_, states_;
-  std::unique_ptr<model::Transformer> model_, base_;
+  std::unique_ptr<model::Transformer> model_, base_, generator_;
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<step::UpdateParts> parts_;  // of streamed states
 };

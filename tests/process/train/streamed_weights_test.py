@@ -28,12 +28,14 @@ JOBS = {
                  {"actor", "reference"}),
     # The reference is the actor's base.
     "dpo": (["dpo.toml", *LORA, *STEPS, "actor_rollout_ref.model.path=out/untied/latest/actor"], {"actor"}),
-    "ppo full": (["ppo.toml", "actor_rollout_ref.model.path=out/sft/latest/actor", "critic.model.path=out/judge/latest/reward",
-                  "reward_model.model.path=out/judge/latest/reward", "trainer.total_training_steps=3",
-                  "trainer.save_freq=2"], {"critic", "reward"}),
     "ppo": (["ppo.toml", "actor_rollout_ref.model.path=out/sft/latest/actor", "critic.model.path=out/judge/latest/reward",
              "reward_model.model.path=out/judge/latest/reward", "critic.model.lora_rank=4", "trainer.total_training_steps=3",
              "trainer.save_freq=2"], {"critic", "reward"}),
+    # The actor's blocks come together for its rollout.
+    "grpo full": (["grpo.toml", WIDE_ACTOR, *STEPS], {"actor", "reference"}),
+    "grpo": (["grpo.toml", *LORA, *STEPS, "actor_rollout_ref.model.path=out/untied/latest/actor"], {"actor"}),
+    "ppo all": (["ppo.toml", WIDE_ACTOR, "critic.model.path=out/judge/latest/reward", "reward_model.model.path=out/judge/latest/reward",
+                 *STEPS], {"actor", "reference", "critic", "reward"}),
 }
 
 
@@ -44,7 +46,10 @@ class StreamedWeights(TrainCase):
         cls.add_model("wide", WIDE)
         cls.add_model("untied", UNTIED)
         (cls.home / "dpo.toml").write_text(REWARD.replace('"reward"', '"dpo"').replace("out/reward", "out/dpo"))
-        (cls.home / "ppo.toml").write_text(PPO.replace("CEILING", "2GiB"))
+        ppo = PPO.replace("CEILING", "2GiB")
+        (cls.home / "ppo.toml").write_text(ppo)
+        grpo = re.sub(r"\[critic\][^\[]*", "", ppo.replace('"ppo"', '"grpo"')).replace("out/reward/", "out/judge/")
+        (cls.home / "grpo.toml").write_text(grpo.replace("ref.rollout]", "ref.rollout]\nn = 2"))
         once = ["trainer.total_training_steps=1", "device.memory=2GiB"]
         for words in (["sft.toml", *once], ["sft.toml", "actor_rollout_ref.model.path=wide", "trainer.default_local_dir=out/wide", *once],
                       ["sft.toml", "actor_rollout_ref.model.path=untied", "trainer.default_local_dir=out/untied", *once],

@@ -226,6 +226,18 @@ TEST(StreamedBlocks, GradientsOfAMiniBatchAddUpOnTheHost) {
   }
 }
 
+TEST(StreamedBlocks, AllBlocksComeTogether) {
+  Blocks b(3);
+  const std::vector<SlotPart> parts(b.slots.parts().begin(), b.slots.parts().begin() + 3);
+  std::vector<std::uint64_t> seen;
+  b.streamed->open();
+  throw_if_error(b.streamed->gather(parts));
+  for (std::size_t i = 0; i < 3; ++i) seen.push_back(b.slots.words(i).front());
+  throw_if_error(b.streamed->close());
+  EXPECT_EQ(seen, (std::vector<std::uint64_t>{100, 101, 102}));
+  EXPECT_EQ(b.streamed->take_use().to_device, bytes_of(b.kWords) * 3);
+}
+
 TEST(StreamedBlocks, EveryDeviceCallMayFail) {
   int failed = 0;
   for (std::uint64_t k = 1;; ++k) {

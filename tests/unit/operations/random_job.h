@@ -246,6 +246,7 @@ inline RandomJob random_job(std::uint64_t seed) {
   if ((out.models.actor->lora.rank == 0 || job.precomputes_reference()) && !evaluated)
     out.models.reference = reference_of(*out.models.actor);
   if (job.task == spec::Task::kDpo) return out;
+  out.models.actor->generates = true;
   out.models.reward = random_role(dice, "reward", spec::Head::kScalar, false, out.dtype);
   if (job.task == spec::Task::kPpo)
     out.models.critic = random_role(dice, "critic", spec::Head::kScalar, true, out.dtype);

@@ -85,6 +85,12 @@ class AtenWorld {
     const Outside outside;
     return *model_of(role).transformer;
   }
+  /// Of streamed weights all blocks together.
+  [[nodiscard]] model::Transformer& generator(const ModelRole& role) {
+    const Outside outside;
+    Model& m = model_of(role);
+    return m.generator ? *m.generator : *m.transformer;
+  }
   [[nodiscard]] std::vector<step::TrainedUnit<at::Tensor>> units(const ModelRole& role) {
     const Outside outside;
     Model& m = model_of(role);
@@ -133,7 +139,7 @@ class AtenWorld {
   struct Model {
     std::vector<at::Tensor> weights, adapters, grads;
     std::unique_ptr<CopiedBlocks> blocks;
-    std::unique_ptr<model::Transformer> transformer;
+    std::unique_ptr<model::Transformer> transformer, generator;
   };
   // By what the passes see of a role: the reference shares the actor's base without its adapter.
   Model& model_of(const ModelRole& role) {
@@ -155,6 +161,9 @@ class AtenWorld {
       (lora ? lora->adapters.grads : base.grads) = m.grads;
     }
     const std::optional<model::StreamedBase> streamed = streamed_base(m, role);
+    if (streamed && role.generates)
+      m.generator = std::make_unique<model::Transformer>(role.shape, role.head,
+                                                         model::FlatTensors{m.weights, {}}, lora);
     if (streamed && streamed->table_on_host) base.weights.front() = base.weights.front().cpu();
     m.transformer =
         std::make_unique<model::Transformer>(role.shape, role.head, base, lora, streamed);
@@ -275,7 +284,7 @@ testing::Requests requests_of_actions(const testing::RandomJob& r, const spec::P
 void compare_generation(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& phase,
                         std::uint64_t seed, ActionCounts& counts) {
   const ModelRole role = role_of(r.models, phase);
-  model::Transformer& model = world.model(role);
+  model::Transformer& model = world.generator(role);
   model::KvCache cache = world.cache(role, r.job.rollout_batch(), r.job.max_sequence_length());
   testing::Requests measured;
   // On a GPU libraries keep what their first call makes.
