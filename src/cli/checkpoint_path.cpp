@@ -9,7 +9,7 @@ namespace neap::cli {
 namespace fs = std::filesystem;
 
 spec::ModelFiles model_files(const fs::path& path, const fs::path& adapter) {
-  const fs::path folder = spec::find_model_folder(path, {"actor"});
+  const fs::path folder = spec::find_model_folder(path, {spec::ModelId::kActor});
   std::error_code error;
   const bool whole = fs::exists(folder / "config.json", error) && spec::has_weights(folder);
   if (whole || fs::exists(folder / spec::kAdapterConfig, error)) {

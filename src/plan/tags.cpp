@@ -160,7 +160,7 @@ Result<ModelRole> read_role(const spec::Job& job, const spec::Recipe& recipe,
   role.generates = recipe.generates(source.id);
   role.name = to_string(source.id);
   role.head = source.head;
-  NEAP_TRY_ASSIGN(const spec::ModelFiles files, job.model_files(source.path, {}, source.use()));
+  NEAP_TRY_ASSIGN(const spec::ModelFiles files, job.model_files(source.id, source.path));
   NEAP_TRY_ASSIGN(role.shape, spec::Architecture::from_folder(files.base));
   if (const spec::ModelConfig* config = source.trained) {
     role.trained = true;

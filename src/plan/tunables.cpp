@@ -152,15 +152,17 @@ Tunable exact_measures() {
 template <class Accepts>
 std::vector<spec::ModelId> configured_models(const spec::Job& job, const Accepts& accepts) {
   std::vector<spec::ModelId> out;
-  if (accepts(job.actor_model, job.actor_model.path)) out.push_back(spec::ModelId::kActor);
-  if (job.has_critic() && accepts(job.critic.model, job.critic_path()))
-    out.push_back(spec::ModelId::kCritic);
+  const auto ask = [&](spec::ModelId id, const spec::ModelConfig& model, const std::string& path) {
+    if (accepts(id, model, path)) out.push_back(id);
+  };
+  ask(job.main_model(), job.actor_model, job.actor_model.path);
+  if (job.has_critic()) ask(spec::ModelId::kCritic, job.critic.model, job.critic_path());
   return out;
 }
 
 Tunable full_recomputation(const spec::Job& job) {
   const auto models =
-      configured_models(job, [](const spec::ModelConfig& model, const std::string&) {
+      configured_models(job, [](spec::ModelId, const spec::ModelConfig& model, const std::string&) {
         return model.checkpoint_mode() != spec::CheckpointMode::kFull;
       });
   return {kRecomputed, 2, true, [models](const spec::Job&, int level) {
@@ -175,15 +177,15 @@ Tunable full_recomputation(const spec::Job& job) {
 
 // Adapters are trained on weights. Only sft can start without any; in other tasks a folder that has
 // none is one whose weights are still to be downloaded.
-bool takes_adapters(const spec::Job& job, const std::string& path) {
-  const Result<spec::ModelFiles> files = job.model_files(path);
+bool takes_adapters(const spec::Job& job, spec::ModelId id, const std::string& path) {
+  const Result<spec::ModelFiles> files = job.model_files(id, path);
   return files.ok() && (job.task != spec::Task::kSft || spec::has_weights(files->base));
 }
 
 Tunable adapters(const spec::Job& job) {
-  const auto models =
-      configured_models(job, [&](const spec::ModelConfig& model, const std::string& path) {
-        return model.lora.rank == 0 && takes_adapters(job, path);
+  const auto models = configured_models(
+      job, [&](spec::ModelId id, const spec::ModelConfig& model, const std::string& path) {
+        return model.lora.rank == 0 && takes_adapters(job, id, path);
       });
   return {kAdapters, 8, false, [models](const spec::Job&, int level) {
             Changes changes;

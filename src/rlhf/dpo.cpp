@@ -89,11 +89,11 @@ class DpoTrainer final : public Trainer {
   }
 
   void save(const std::filesystem::path& folder) override {
-    actor_.save(folder / "actor", context_.save_options());
+    actor_.save(folder / to_string(spec::ModelId::kActor), context_.save_options());
   }
   void restore(const std::filesystem::path& folder) override {
     if (reference_) reference_->load();
-    actor_.restore(folder / "actor");
+    actor_.restore(folder / to_string(spec::ModelId::kActor));
   }
 
  private:

@@ -399,8 +399,8 @@ Validation PpoTrainer::validate(std::int64_t step) {
 }
 
 void PpoTrainer::save(const std::filesystem::path& folder) {
-  actor_.save(folder / "actor", context_.save_options());
-  if (critic_) critic_->save(folder / "critic", context_.save_options());
+  actor_.save(folder / to_string(spec::ModelId::kActor), context_.save_options());
+  if (critic_) critic_->save(folder / to_string(spec::ModelId::kCritic), context_.save_options());
   if (!context_.ranks.first()) return;
   Json state = Json::object();
   state["kl_coef"] = kl_control_.value();
@@ -411,8 +411,8 @@ void PpoTrainer::save(const std::filesystem::path& folder) {
 void PpoTrainer::restore(const std::filesystem::path& folder) {
   if (reward_) reward_->load();
   if (reference_) reference_->load();
-  actor_.restore(folder / "actor");
-  if (critic_) critic_->restore(folder / "critic");
+  actor_.restore(folder / to_string(spec::ModelId::kActor));
+  if (critic_) critic_->restore(folder / to_string(spec::ModelId::kCritic));
   const std::filesystem::path file = folder / kPpoStateFile;
   const Json state =
       value_or_throw(parse_json(value_or_throw(read_file(file, 1_MiB)), file.string()));

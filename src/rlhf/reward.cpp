@@ -59,9 +59,11 @@ class RewardTrainer final : public Trainer {
   }
 
   void save(const std::filesystem::path& folder) override {
-    reward_.save(folder / "reward", context_.save_options());
+    reward_.save(folder / to_string(spec::ModelId::kReward), context_.save_options());
   }
-  void restore(const std::filesystem::path& folder) override { reward_.restore(folder / "reward"); }
+  void restore(const std::filesystem::path& folder) override {
+    reward_.restore(folder / to_string(spec::ModelId::kReward));
+  }
 
  private:
   [[nodiscard]] const Rows& held_out() const { return context_.data.held_out; }

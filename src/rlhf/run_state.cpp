@@ -81,26 +81,25 @@ std::vector<std::string> differences(const Json& state, const spec::Job& job) {
 
 // A model that a job reads from a folder.
 struct NamedModel {
+  spec::ModelId id = spec::ModelId::kActor;
   std::string key;
   std::string path;
   const spec::ModelConfig* config = nullptr;
-  spec::ModelUse use = spec::ModelUse::kPolicy;
-  std::string role{};  // its folder in a checkpoint; empty: it is not trained
+  bool trained = false;
 };
 
 std::vector<NamedModel> models_of(const spec::Job& job) {
-  using spec::ModelUse;
-  std::vector<NamedModel> out = {{"actor_rollout_ref.model", job.actor_model.path, &job.actor_model,
-                                  ModelUse::kPolicy,
-                                  job.task == spec::Task::kReward ? "reward" : "actor"}};
+  using spec::ModelId;
+  std::vector<NamedModel> out = {
+      {job.main_model(), "actor_rollout_ref.model", job.actor_model.path, &job.actor_model, true}};
   if (job.uses_reference() && !job.reference_model.path.empty())
-    out.push_back({"actor_rollout_ref.ref.model", job.reference_path(), &job.reference_model});
+    out.push_back({ModelId::kReference, "actor_rollout_ref.ref.model", job.reference_path(),
+                   &job.reference_model});
   if (job.has_reward_model())
     out.push_back(
-        {"reward_model.model", job.reward_model.path, &job.reward_model, ModelUse::kReward});
+        {ModelId::kReward, "reward_model.model", job.reward_model.path, &job.reward_model});
   if (job.has_critic())
-    out.push_back(
-        {"critic.model", job.critic_path(), &job.critic.model, ModelUse::kCritic, "critic"});
+    out.push_back({ModelId::kCritic, "critic.model", job.critic_path(), &job.critic.model, true});
   return out;
 }
 
@@ -166,7 +165,7 @@ Json read_run_state(const fs::path& checkpoint) {
 Json identity_of(const spec::Job& job) {
   Json models = Json::object();
   for (const NamedModel& model : models_of(job)) {
-    const Result<spec::ModelFiles> files = job.model_files(model.path, {}, model.use);
+    const Result<spec::ModelFiles> files = job.model_files(model.id, model.path);
     std::error_code error;
     // What is not there is told by those who need it.
     if (files.ok() && fs::exists(files->base / "config.json", error))
@@ -228,8 +227,9 @@ void check_run_state(const Json& state, const fs::path& checkpoint, const spec::
                      const Json& identity, const Rows& rows) {
   const Json saved_models = state.value("models", Json::object());
   for (const NamedModel& model : models_of(job)) {
-    const bool needs_base = model.config->lora.rank > 0 && !model.role.empty() &&
-                            !spec::has_weights(checkpoint / model.role);
+    if (!model.trained) continue;
+    const fs::path folder = checkpoint / to_string(model.id);
+    const bool needs_base = model.config->lora.rank > 0 && !spec::has_weights(folder);
     if (!needs_base || !saved_models.contains(model.key) ||
         saved_models[model.key] == identity["models"].value(model.key, Json()))
       continue;
@@ -237,7 +237,7 @@ void check_run_state(const Json& state, const fs::path& checkpoint, const spec::
                 format("{} holds an adapter of another model than {}.path \"{}\": that has other "
                        "contents than when the adapter was trained. Set the path to the folder of "
                        "its base",
-                       (checkpoint / model.role).string(), model.key, model.path));
+                       folder.string(), model.key, model.path));
   }
   for (const std::string& line : differences(state, job))
     log::warn(format("Differs from the checkpoint: {}", line));

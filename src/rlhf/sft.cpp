@@ -62,9 +62,11 @@ class SftTrainer final : public Trainer {
   }
 
   void save(const std::filesystem::path& folder) override {
-    actor_.save(folder / "actor", context_.save_options());
+    actor_.save(folder / to_string(spec::ModelId::kActor), context_.save_options());
   }
-  void restore(const std::filesystem::path& folder) override { actor_.restore(folder / "actor"); }
+  void restore(const std::filesystem::path& folder) override {
+    actor_.restore(folder / to_string(spec::ModelId::kActor));
+  }
 
  private:
   [[nodiscard]] const Rows& held_out() const { return context_.data.held_out; }

@@ -33,7 +33,7 @@ void check_text(const std::string& text, const std::string& where) {
 TextContext open_texts(const spec::Job& job, std::optional<model::Tokenizer>& tokenizer) {
   const spec::ModelConfig& model = job.actor_model;
   const spec::ModelFiles files =
-      value_or_throw(job.model_files(model.path, model.lora_adapter_path));
+      value_or_throw(job.model_files(job.main_model(), model.path, model.lora_adapter_path));
   const std::filesystem::path folder =
       model.tokenizer_path.empty() ? files.tokenizer() : job.resolve(model.tokenizer_path);
   tokenizer.emplace(model::Tokenizer::from_folder(folder));

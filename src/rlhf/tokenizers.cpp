@@ -15,29 +15,28 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Reader {
-  const char* role;
+  spec::ModelId model = spec::ModelId::kActor;
   const char* key;  // of its model
   std::string path, tokenizer_path;
-  spec::ModelUse use = spec::ModelUse::kPolicy;
 };
 
 std::vector<Reader> readers(const spec::Job& job) {
-  std::vector<Reader> out = {{"actor", "actor_rollout_ref.model", job.actor_model.path, {}}};
+  std::vector<Reader> out = {
+      {job.main_model(), "actor_rollout_ref.model", job.actor_model.path, {}}};
   if (job.has_rollout() && job.has_reward_model()) {
-    out.push_back({"reward", "reward_model.model", job.reward_model.path,
-                   job.reward_model.tokenizer_path, spec::ModelUse::kReward});
+    out.push_back({spec::ModelId::kReward, "reward_model.model", job.reward_model.path,
+                   job.reward_model.tokenizer_path});
   }
   if (job.has_critic()) {
     // A critic that starts as the reward model has its tokenizer, too.
     const bool own = !job.critic.model.path.empty() || !job.critic.model.tokenizer_path.empty();
-    out.push_back({"critic", "critic.model", job.critic_path(),
-                   own ? job.critic.model.tokenizer_path : job.reward_model.tokenizer_path,
-                   spec::ModelUse::kCritic});
+    out.push_back({spec::ModelId::kCritic, "critic.model", job.critic_path(),
+                   own ? job.critic.model.tokenizer_path : job.reward_model.tokenizer_path});
   }
   if (job.uses_reference() && !job.reference_is_actor_base()) {
     const bool own =
         !job.reference_model.path.empty() || !job.reference_model.tokenizer_path.empty();
-    out.push_back({"reference", "actor_rollout_ref.ref.model", job.reference_path(),
+    out.push_back({spec::ModelId::kReference, "actor_rollout_ref.ref.model", job.reference_path(),
                    own ? job.reference_model.tokenizer_path : job.actor_model.tokenizer_path});
   }
   return out;
@@ -53,15 +52,16 @@ bool has_tokenizer(const fs::path& folder) {
 
 void check_tokenizers(const spec::Job& job, const model::Tokenizer& actor) {
   for (const Reader& reader : readers(job)) {
-    const spec::ModelFiles files = value_or_throw(job.model_files(reader.path, {}, reader.use));
+    const spec::ModelFiles files = value_or_throw(job.model_files(reader.model, reader.path));
     const fs::path& folder = files.base;
     const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(folder));
     if (shape.vocab_size < actor.vocab_size()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  format("The tokenizer has {} tokens; the vocabulary of the {} model in {} has {}",
-                         actor.vocab_size(), reader.role, folder.string(), shape.vocab_size));
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          format("The tokenizer has {} tokens; the vocabulary of the {} model in {} has {}",
+                 actor.vocab_size(), to_string(reader.model), folder.string(), shape.vocab_size));
     }
-    if (std::string_view(reader.role) == "actor") continue;
+    if (reader.model == job.main_model()) continue;
     const bool named = !reader.tokenizer_path.empty();
     const fs::path from = named ? job.resolve(reader.tokenizer_path) : files.tokenizer();
     if (!named && !has_tokenizer(from)) continue;
@@ -71,7 +71,8 @@ void check_tokenizers(const spec::Job& job, const model::Tokenizer& actor) {
                 format("The tokenizer of the {} model in {} gives other ids than the actor's: {}. "
                        "Text is not translated between tokenizers; take a {} model with the "
                        "actor's tokenizer, or set {}.tokenizer_path if the files are wrong",
-                       reader.role, from.string(), *difference, reader.role, reader.key));
+                       to_string(reader.model), from.string(), *difference, to_string(reader.model),
+                       reader.key));
   }
 }
 

@@ -26,7 +26,7 @@ train::WorkerSpec Context::worker_spec(spec::ModelId model) const {
   const spec::ModelSource& source = *recipe.find(model);
   train::WorkerSpec out;
   out.role = to_string(model);
-  out.files = value_or_throw(job.model_files(source.path, source.adapter, source.use()));
+  out.files = value_or_throw(job.model_files(source.id, source.path, source.adapter));
   out.head = source.head;
   out.seed = static_cast<std::uint64_t>(job.trainer.seed);
   out.init_head = source.init_head;

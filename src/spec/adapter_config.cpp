@@ -363,7 +363,7 @@ fs::path ModelFiles::tokenizer() const {
   return !adapter.empty() && fs::exists(adapter / "tokenizer.json", ignored) ? adapter : base;
 }
 
-fs::path find_model_folder(const fs::path& path, std::initializer_list<std::string_view> names) {
+fs::path find_model_folder(const fs::path& path, std::initializer_list<ModelId> models) {
   const auto holds_model = [](const fs::path& folder) {
     std::error_code ignored;
     return fs::exists(folder / "config.json", ignored) ||
@@ -371,8 +371,8 @@ fs::path find_model_folder(const fs::path& path, std::initializer_list<std::stri
   };
   if (holds_model(path)) return path;
   for (const fs::path& checkpoint : {path, path / "latest"}) {
-    for (const std::string_view name : names) {
-      if (holds_model(checkpoint / name)) return checkpoint / name;
+    for (const ModelId model : models) {
+      if (holds_model(checkpoint / to_string(model))) return checkpoint / to_string(model);
     }
   }
   return path;

@@ -46,10 +46,10 @@ Status validate_lora(const std::string& at, const ModelConfig& m) {
 
 // The shape of the adapter that training continues, in place of the keys.
 Status read_adapter(const Job& job, const ConfigTable& table, const std::string& at,
-                    const std::string& base, ModelUse use, ModelConfig& m) {
+                    const std::string& base, ModelId id, ModelConfig& m) {
   if (m.lora_adapter_path.empty()) return {};
   const std::filesystem::path folder = job.resolve(m.lora_adapter_path);
-  NEAP_TRY_ASSIGN(const ModelFiles files, job.model_files(base, {}, use));
+  NEAP_TRY_ASSIGN(const ModelFiles files, job.model_files(id, base));
   std::error_code ignored;
   if (!files.adapter.empty() && std::filesystem::equivalent(files.adapter, folder, ignored))
     return wrong(
@@ -275,10 +275,10 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
 // Of the models that the task trains; `neap eval` merges the actor's.
 Status Job::read_adapters(const ConfigTable& table) {
   if (task == Task::kEval) return {};
-  NEAP_TRY(read_adapter(*this, table, "actor_rollout_ref.model", actor_model.path,
-                        ModelUse::kPolicy, actor_model));
+  NEAP_TRY(read_adapter(*this, table, "actor_rollout_ref.model", actor_model.path, main_model(),
+                        actor_model));
   if (!has_critic()) return {};
-  return read_adapter(*this, table, "critic.model", critic_path(), ModelUse::kCritic, critic.model);
+  return read_adapter(*this, table, "critic.model", critic_path(), ModelId::kCritic, critic.model);
 }
 
 bool MemoryConfig::allows(Measure measure) const {
@@ -347,16 +347,17 @@ std::filesystem::path Job::output_folder() const {
   return resolve(given.empty() ? format("output/{}", to_string(task)) : given).lexically_normal();
 }
 
-Result<ModelFiles> Job::model_files(const std::string& path, const std::string& adapter,
-                                    ModelUse use) const {
+Result<ModelFiles> Job::model_files(ModelId model, const std::string& path,
+                                    const std::string& adapter) const {
   // The folder's own models first: a critic may start as a reward or a language model.
-  const auto in = [&](std::initializer_list<std::string_view> names) {
-    return find_model_folder(resolve(path), names);
+  const auto in = [&](std::initializer_list<ModelId> models) {
+    return find_model_folder(resolve(path), models);
   };
-  const std::filesystem::path found = use == ModelUse::kCritic ? in({"critic", "reward", "actor"})
-                                      : use == ModelUse::kReward
-                                          ? in({"reward", "critic", "actor"})
-                                          : in({"actor", "reward", "critic"});
+  constexpr ModelId kActor = ModelId::kActor, kReward = ModelId::kReward;
+  constexpr ModelId kCritic = ModelId::kCritic;
+  const std::filesystem::path found = model == kCritic   ? in({kCritic, kReward, kActor})
+                                      : model == kReward ? in({kReward, kCritic, kActor})
+                                                         : in({kActor, kReward, kCritic});
   NEAP_TRY_ASSIGN(ModelFiles files, find_model(found));
   if (!adapter.empty()) files.adapter = resolve(adapter);
   return files;

@@ -216,9 +216,6 @@ struct MemoryConfig {
   [[nodiscard]] bool allows(Measure measure) const;
 };
 
-/// What a model is for: of a run with several models, the actor, reward model or critic.
-enum class ModelUse : std::uint8_t { kPolicy, kReward, kCritic };
-
 struct Job {
   Task task = Task::kPpo;
   DeviceConfig device;
@@ -262,11 +259,14 @@ struct Job {
   [[nodiscard]] std::filesystem::path resolve(const std::string& path) const;
   /// trainer.default_local_dir, or output/TASK.
   [[nodiscard]] std::filesystem::path output_folder() const;
-  /// Of the model in a folder that the job names, with another adapter than the folder's own if one
-  /// is given. The folder may be a checkpoint or a run's output, of which `use` chooses the model.
-  [[nodiscard]] Result<ModelFiles> model_files(const std::string& path,
-                                               const std::string& adapter = {},
-                                               ModelUse use = ModelUse::kPolicy) const;
+  /// The model of actor_rollout_ref.model.
+  [[nodiscard]] ModelId main_model() const {
+    return task == Task::kReward ? ModelId::kReward : ModelId::kActor;
+  }
+  /// Where the job's `model` starts: the model in a folder that the job names, with another adapter than
+  /// the folder's own if one is given. Of a checkpoint or a run's output: the model that `model` continues.
+  [[nodiscard]] Result<ModelFiles> model_files(ModelId model, const std::string& path,
+                                               const std::string& adapter = {}) const;
 
   // What the keys whose zero or empty value means "as another key" come to.
   [[nodiscard]] bool trains_policy() const { return task == Task::kPpo || task == Task::kGrpo; }

@@ -6,9 +6,9 @@
 
 #include <filesystem>
 #include <initializer_list>
-#include <string_view>
 
 #include "base/status.h"
+#include "spec/task.h"
 
 namespace neap::spec {
 
@@ -33,9 +33,9 @@ struct ModelFiles {
 /// base_model_name_or_path is a folder.
 [[nodiscard]] Result<ModelFiles> find_model(const std::filesystem::path& folder);
 
-/// Where a model is in `path`: in `path` itself, or by one of its `names` in a checkpoint or in the
+/// Where a model is in `path`: in `path` itself, or as one of `models` in a checkpoint or in the
 /// newest one of a run's output. `path` where it is in none of these.
-[[nodiscard]] std::filesystem::path find_model_folder(
-    const std::filesystem::path& path, std::initializer_list<std::string_view> names);
+[[nodiscard]] std::filesystem::path find_model_folder(const std::filesystem::path& path,
+                                                      std::initializer_list<ModelId> models);
 
 }  // namespace neap::spec

@@ -8,8 +8,6 @@ namespace neap::spec {
 namespace {
 
 // Indexed by the enums.
-constexpr std::array<std::string_view, kModels> kModelNames = {"actor", "reference", "critic",
-                                                               "reward"};
 constexpr std::array<std::string_view, kPhases> kPhaseNames = {
     "generate",          "actor_logp",      "ref_logp",     "values",   "rewards",
     "train_critic",      "train_actor",     "train",        "validate", "backward_critic",
@@ -263,9 +261,6 @@ void evaluation(Builder& b, const Job& job) {
 
 }  // namespace
 
-std::string_view to_string(ModelId model) {
-  return name_of(kModelNames, model);
-}
 std::string_view to_string(PhaseId phase) {
   return name_of(kPhaseNames, phase);
 }

@@ -19,10 +19,6 @@
 
 namespace neap::spec {
 
-enum class ModelId : std::uint8_t { kActor, kReference, kCritic, kReward };
-constexpr std::size_t kModels = 4;
-[[nodiscard]] std::string_view to_string(ModelId model);
-
 enum class PhaseId : std::uint8_t {
   kGenerate,
   kActorLogProbs,
@@ -109,12 +105,6 @@ struct ModelSource {
   /// Its blocks rest on the host; each is on the device while it is used, and all while it generates.
   bool streamed = false;
   bool streams_states = false;  ///< its optimizer states rest there, and parts come to be stepped
-  /// Which model of a run's output it starts from.
-  [[nodiscard]] ModelUse use() const {
-    return id == ModelId::kCritic   ? ModelUse::kCritic
-           : id == ModelId::kReward ? ModelUse::kReward
-                                    : ModelUse::kPolicy;
-  }
   [[nodiscard]] bool adapted() const { return trained != nullptr && trained->lora.rank > 0; }
 };
 

@@ -13,6 +13,8 @@ constexpr std::array<std::string_view, 6> kTaskNames = {"sft",  "reward", "ppo",
 constexpr std::array<std::string_view, kUpdateModes> kModeNames = {"joined", "split", "streamed"};
 constexpr std::string_view kAuto = "auto";
 constexpr std::array<std::string_view, 2> kResidencyNames = {kAuto, "all"};
+constexpr std::array<std::string_view, kModels> kModelNames = {"actor", "reference", "critic",
+                                                               "reward"};
 
 }  // namespace
 
@@ -26,6 +28,10 @@ std::string_view to_string(Task task) {
 
 Result<Task> parse_task(std::string_view name) {
   return parse_name<Task>(kTaskNames, name, "task");
+}
+
+std::string_view to_string(ModelId model) {
+  return kModelNames[static_cast<std::size_t>(model)];
 }
 
 std::vector<std::string> residency_names() {

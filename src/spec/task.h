@@ -1,4 +1,4 @@
-// What a job does, what stays on the device, and how its updates are divided into phases.
+// What a job does with which models, what stays on the device, and how updates are divided into phases.
 //
 // Threads   values and functions without state.   Failure   kInvalidArgument for an unknown name.
 #pragma once
@@ -23,6 +23,11 @@ enum class Task : std::uint8_t {
 [[nodiscard]] std::vector<std::string> task_names();
 [[nodiscard]] std::string_view to_string(Task task);
 [[nodiscard]] Result<Task> parse_task(std::string_view name);
+
+enum class ModelId : std::uint8_t { kActor, kReference, kCritic, kReward };
+constexpr std::size_t kModels = 4;
+/// Also its folder in a checkpoint.
+[[nodiscard]] std::string_view to_string(ModelId model);
 
 /// memory.residency: whether the plan decides what leaves the device between phases, or all stays.
 enum class Residency : std::uint8_t { kAuto, kAll };

@@ -607,6 +607,19 @@ class Train(TrainCase):
             self.assert_fails(result, 2, why, "trainer.default_local_dir")
         self.assertIn("done", self.neap(*sft).stderr)
 
+    def test_a_reward_run_knows_the_reward_model_of_a_checkpoint_again(self):
+        both = self.home / "both"
+        for model in ("actor", "reward"):
+            shutil.copytree(self.home / "out/reward/latest/reward", both / model)
+        again = ("train", "reward.toml", "actor_rollout_ref.model.path=both", "trainer.default_local_dir=out/rejudged", "trainer.total_training_steps=1")
+        self.assertEqual(self.neap(*again).returncode, 0)
+        for model, code in (("actor", 0), ("reward", 2)):
+            config = json.loads((both / model / "config.json").read_text())
+            (both / model / "config.json").write_text(json.dumps({**config, "rope_theta": 500.0}))
+            result = self.neap(*again)
+            self.assertEqual(result.returncode, code, result.stderr)
+        self.assert_fails(result, 2, "actor_rollout_ref.model.path: the model has other contents")
+
     def test_the_default_folder_has_the_task_in_its_name(self):
         (self.home / "default.toml").write_text(SFT.replace('default_local_dir = "out/sft"\n', ""))
         result = self.neap("train", "default.toml", "trainer.total_training_steps=1")
