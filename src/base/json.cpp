@@ -16,7 +16,7 @@ std::string shown(std::string_view reason) {
   if (const auto start = reason.find("parse error"); start != std::string_view::npos)
     reason.remove_prefix(start);
   if (reason.size() <= kStart + kEnd) return printable(reason);
-  return printable(reason.substr(0, kStart)) + " ... " +
+  return printable(front_of(reason, kStart)) + " ... " +
          printable(reason.substr(reason.size() - kEnd));
 }
 

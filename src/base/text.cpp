@@ -32,6 +32,10 @@ constexpr std::array<std::pair<std::int32_t, std::int32_t>, 6> kCombining = {{{0
                                                                               {0xFE20, 0xFE2F},
                                                                               {0xE0100, 0xE01EF}}};
 
+bool is_continuation(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xc0) == 0x80;
+}
+
 struct Character {
   std::size_t bytes, columns;
 };
@@ -95,6 +99,20 @@ std::size_t bytes_of_columns(std::string_view text, std::size_t columns) {
     bytes += next.bytes;
   }
   return bytes;
+}
+
+std::string_view front_of(std::string_view text, std::size_t bytes) {
+  if (text.size() <= bytes) return text;
+  // A character has at most three bytes behind its first: more are not UTF-8.
+  std::size_t end = bytes;
+  for (int i = 0; i < 3 && end > 0 && is_continuation(text[end]); ++i) --end;
+  return text.substr(0, is_continuation(text[end]) ? bytes : end);
+}
+
+std::string excerpt(std::string_view text, std::size_t bytes) {
+  std::string out(front_of(text, bytes));
+  if (out.size() < text.size()) out += "...";
+  return out;
 }
 
 std::string shortened(std::string_view text, std::size_t columns) {

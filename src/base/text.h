@@ -22,6 +22,10 @@ namespace neap {
 [[nodiscard]] std::size_t columns_of(std::string_view text);
 /// The bytes at the front of `text` that fit in `columns`, in whole characters; at least one.
 [[nodiscard]] std::size_t bytes_of_columns(std::string_view text, std::size_t columns);
+/// The front of `text` in at most `bytes` bytes, in whole characters.
+[[nodiscard]] std::string_view front_of(std::string_view text, std::size_t bytes);
+/// The same, with "..." behind it where `text` is longer.
+[[nodiscard]] std::string excerpt(std::string_view text, std::size_t bytes);
 /// `text` in at most `columns` columns: where it is longer, its beginning and its end with " ... "
 /// between them.
 [[nodiscard]] std::string shortened(std::string_view text, std::size_t columns);

@@ -1,15 +1,14 @@
 #include "chat/budget.h"
 
 #include "base/format.h"
+#include "base/text.h"
 
 namespace neap::chat {
 
 void fail(std::string_view what) {
   constexpr std::size_t kShown = 4096;
   if (what.size() <= kShown) throw TemplateError(std::string(what));
-  std::size_t end = kShown;
-  while (end > 0 && (static_cast<unsigned char>(what[end]) & 0xc0) == 0x80) --end;
-  throw TemplateError(format("{} ... ({} bytes)", what.substr(0, end), what.size()));
+  throw TemplateError(format("{} ({} bytes)", excerpt(what, kShown), what.size()));
 }
 
 void Budget::fail_steps() {

@@ -208,7 +208,7 @@ void RewardCommand::take(const std::vector<reward::RewardSet::FunctionScores>& s
   const std::size_t number = summaries_.back().scored;
   if (number <= show_)
     shown_ += format("{}  reward {:.4g}\n  {:<20} {}\n{}", response.where, total, "response",
-                     printable(response.text.substr(0, 100)), lines);
+                     printable(excerpt(response.text, 100)), lines);
   if (json_)
     responses_.push_back({{"where", response.where},
                           {"response", response.text},

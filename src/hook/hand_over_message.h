@@ -1,5 +1,14 @@
 // One connected Unix socket of the hand-over protocol: JSON messages with page descriptors.
-// docs/hand-over.md is the grammar.
+//
+// SOCK_SEQPACKET; a message is one JSON object of at most 64 KiB, with at most 128 descriptors:
+//   both   {"type": "hello" (guest, first) or "welcome" (owner), "version": 1, "pid": P}
+//   guest  {"type": "take", "name": N, "wait_ms": W}
+//   owner  {"type": "lend", "name": N, "size": S, "generation": G,
+//           "pages": [[offset, size, lead], ...], "last": B}: a descriptor for each page; more
+//           messages follow where "last" is false; `lead` of the first page lies before the region
+//   owner  {"type": "refuse", "name": N, "code": a neap_status, "message": M}
+//   owner  {"type": "revoke", "name": N}
+//   guest  {"type": "drop", "name": N}: on its own, or in answer to a revocation
 //
 // Threads   send() from any; receive() from one at a time.
 //

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "base/text.h"
 #include "model/byte_alphabet.h"
 
 namespace neap::model {
@@ -11,8 +12,8 @@ SplitPattern pattern_of(const Tree& value, std::string_view where) {
   if (regex.is_string()) return {regex.get<std::string>(), where};
   const Tree& text = value.is_object() ? field(value, "String") : value;
   if (!text.is_string())
-    corrupt(where, format("a pattern is {}; it must have a Regex or a String",
-                          value.dump().substr(0, 80)));
+    corrupt(where,
+            format("a pattern is {}; it must have a Regex or a String", excerpt(value.dump(), 80)));
   return SplitPattern::literal(text.get<std::string>(), where);
 }
 

@@ -18,6 +18,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "model/safetensors_detail.h"
 
 namespace neap::model {
@@ -179,9 +180,7 @@ void check_layout(const fs::path& path, std::vector<TensorEntry>& tensors, std::
 namespace detail {
 
 std::string shown(std::string_view name) {
-  std::string out(name.substr(0, 200));
-  if (name.size() > out.size()) out += "...";
-  return out;
+  return excerpt(name, 200);
 }
 
 [[noreturn]] void corrupt(const fs::path& path, const std::string& what) {

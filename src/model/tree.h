@@ -8,6 +8,7 @@
 
 #include "base/format.h"
 #include "base/status.h"
+#include "base/text.h"
 
 namespace neap::model {
 
@@ -50,7 +51,7 @@ using Tree = nlohmann::json;
                                          const char* what) {
   const std::string type = stage.is_object() ? text_of(field(stage, "type")) : "";
   if (type.empty())
-    corrupt(where, format("its {} has no type: {}", what, stage.dump().substr(0, 80)));
+    corrupt(where, format("its {} has no type: {}", what, excerpt(stage.dump(), 80)));
   return type;
 }
 /// The stages of a Sequence.

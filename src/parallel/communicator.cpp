@@ -8,6 +8,7 @@
 
 #include "base/format.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "bridge/runtime.h"
 
 namespace neap::parallel {
@@ -130,7 +131,7 @@ void Communicator::expect_same(const std::vector<NamedText>& texts) {
       same = same && values[at] == mine[i];
     if (same) continue;
     different += format("{}{} ({} on rank {})", different.empty() ? "" : ", ", texts[i].name,
-                        texts[i].text.substr(0, kLongestText), rank_);
+                        excerpt(texts[i].text, kLongestText), rank_);
   }
   if (different.empty()) return;
   throw Error(ErrorCode::kInvalidArgument, format("Ranks differ in {}", different));

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <exception>
 
+#include "base/text.h"
 #include "reward/curl_api.h"
 
 namespace neap::reward {
@@ -228,8 +229,8 @@ class Http final : public Transport {
                                                              : curl_.easy_strerror(result))};
     const long code = status_code(transfer);
     if (code >= 200 && code < 300) return {};
-    return {ErrorCode::kIo, format("answered with status {}: {}", code,
-                                   std::string_view(transfer.reply).substr(0, 120))};
+    return {ErrorCode::kIo,
+            format("answered with status {}: {}", code, excerpt(transfer.reply, 120))};
   }
 
   void leave(Transfer& transfer) {

@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "reward/ground_truth.h"
 
 namespace neap::reward {
@@ -17,9 +18,7 @@ Status wrong(std::string message) {
 }
 
 std::string shown(std::string_view text) {
-  constexpr std::size_t kLimit = 120;
-  std::string out(text.substr(0, kLimit));
-  return text.size() > kLimit ? out + "..." : out;
+  return excerpt(text, 120);
 }
 
 std::string dump(const Json& value) {

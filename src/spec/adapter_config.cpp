@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "spec/fields.h"
 #include "spec/layout.h"
 #include "spec/name_pattern.h"
@@ -38,7 +39,7 @@ std::vector<Layer> linear_layers(const Architecture& model) {
 }
 
 std::string shown(std::string_view text) {
-  return std::string(text.substr(0, 100));
+  return excerpt(text, 100);
 }
 
 bool is_truthy(const Json& value) {
@@ -117,7 +118,7 @@ class NumberPattern {
       const bool right = integers ? value.is_number_integer() : value.is_number();
       const double number = right ? value.get<double>() : -1;
       if (!(number >= (integers ? 1 : 0)) || number > static_cast<double>(kMaxWidth))
-        f.fail(key, format("has \"{}\" for \"{}\"", value.dump().substr(0, 80), shown(name)));
+        f.fail(key, format("has \"{}\" for \"{}\"", excerpt(value.dump(), 80), shown(name)));
       else
         NEAP_TRY(out.add(f, key, name, number));
       NEAP_TRY(f.status());
@@ -394,7 +395,7 @@ Result<ModelFiles> find_model(const fs::path& folder) {
                 format("{}: base_model_name_or_path \"{}\" is no folder with a config.json. Give "
                        "the base's folder as the model and this one as its adapter "
                        "(lora_adapter_path, or --adapter)",
-                       file.string(), base.substr(0, 200)));
+                       file.string(), excerpt(base, 200)));
 }
 
 }  // namespace neap::spec

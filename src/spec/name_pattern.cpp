@@ -1,6 +1,7 @@
 #include "spec/name_pattern.h"
 
 #include "base/format.h"
+#include "base/text.h"
 
 namespace neap::spec {
 namespace {
@@ -14,7 +15,7 @@ constexpr Bytes kMemoryLimit = 8_MiB;
 Result<NamePattern> NamePattern::compile(std::string_view text) {
   const auto refused = [&](std::string_view why) {
     return Status(ErrorCode::kUnsupported,
-                  format("the regular expression \"{}\" {}", text.substr(0, 100), why));
+                  format("the regular expression \"{}\" {}", excerpt(text, 100), why));
   };
   if (text.size() > kLongest) return refused(format("has over {} bytes", kLongest));
   auto regex = Regex::compile(text, {.whole_text = true,

@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "trace/recording.h"
 #include "trace/wire_format.h"
 
@@ -290,8 +291,8 @@ Result<std::unique_ptr<Recorder>> Recorder::open(const std::filesystem::path& pa
                                                  RecorderOptions options) {
   for (const auto& [key, value] : metadata) {
     if (key.size() + value.size() > kLongestMetadata)
-      return Status(ErrorCode::kInvalidArgument, "Metadata \"" + key.substr(0, 80) +
-                                                     "\" of trace " + path.string() + " is over " +
+      return Status(ErrorCode::kInvalidArgument, "Metadata \"" + excerpt(key, 80) + "\" of trace " +
+                                                     path.string() + " is over " +
                                                      to_string(Bytes(kLongestMetadata)));
   }
   watch_forks();
@@ -346,7 +347,7 @@ std::uint32_t Recorder::intern(std::string_view name) {
   Impl& self = *impl_;
   if (!self.is_ours()) return 0;  // in a forked child the lock may never be released
   const std::lock_guard lock(self.mutex);
-  return self.names.intern(name.substr(0, kLongestName));
+  return self.names.intern(front_of(name, kLongestName));
 }
 
 void Recorder::begin_phase(std::string_view name, std::uint16_t device) {
@@ -360,8 +361,8 @@ Status Recorder::add_metadata(std::string_view key, std::string_view value) {
   Impl& self = *impl_;
   if (!self.is_ours()) return {};
   if (key.size() + value.size() > kLongestMetadata)
-    return {ErrorCode::kInvalidArgument, "Metadata \"" + std::string(key.substr(0, 80)) +
-                                             "\" of trace " + self.path.string() + " is over " +
+    return {ErrorCode::kInvalidArgument, "Metadata \"" + excerpt(key, 80) + "\" of trace " +
+                                             self.path.string() + " is over " +
                                              to_string(Bytes(kLongestMetadata))};
   const std::lock_guard lock(self.mutex);
   self.new_metadata.emplace_back(key, value);

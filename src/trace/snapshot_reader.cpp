@@ -4,6 +4,7 @@
 
 #include "base/format.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "trace/formats.h"
 #include "trace/snapshot_machine.h"
 
@@ -50,7 +51,7 @@ class Assembly {
       out_.warnings.push_back(
           format("{} trace entries with the unknown action \"{}\" were left "
                  "out.",
-                 count, store_.texts.text(action).substr(0, 60)));
+                 count, excerpt(store_.texts.text(action), 60)));
     for (auto& [ordinal, device] : devices_) {
       device.ordinal = ordinal;
       for (Event& e : device.events) e.device = ordinal;
@@ -356,7 +357,7 @@ class Assembly {
       case Tag::kReal:
         return store_.real(v);
       case Tag::kText:
-        return std::string(text(v).substr(0, 4096));
+        return std::string(front_of(text(v), 4096));
       case Tag::kPool: {
         const auto& pair = store_.pools[v.payload()];
         return Json::array({pair.first, pair.second});
@@ -373,7 +374,7 @@ class Assembly {
         const Dict& d = store_.dict(v);
         for (std::uint64_t i = 0; i < d.count && budget > 0; ++i) {
           const Value k = store_.key(d, i);
-          const std::string key(k.tag() == Tag::kText  ? text(k).substr(0, 256)
+          const std::string key(k.tag() == Tag::kText  ? front_of(text(k), 256)
                                 : store_.is_integer(k) ? std::to_string(store_.bits(k))
                                                        : "...");
           dict[key] = to_json(store_.value(d, i), depth + 1, budget);

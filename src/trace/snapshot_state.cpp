@@ -1,5 +1,6 @@
 // Dicts of a snapshot's final state into records: blocks with their history, segments.
 #include "base/format.h"
+#include "base/text.h"
 #include "trace/snapshot_fields.h"
 
 namespace neap::trace::snapshot {
@@ -23,7 +24,7 @@ std::string Store::describe(Value v) const {
       return format("{}", real(v));
     case Tag::kText: {
       const std::string_view text = texts.text(static_cast<std::uint32_t>(v.payload()));
-      return format("\"{}\"{}", text.substr(0, 40), text.size() > 40 ? "..." : "");
+      return format("\"{}\"", excerpt(text, 40));
     }
     case Tag::kList:
     case Tag::kStack:

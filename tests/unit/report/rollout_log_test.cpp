@@ -177,16 +177,5 @@ TEST(RolloutsText, FitsTheConsole) {
   EXPECT_THAT(text, HasSubstr("END\n"));
 }
 
-TEST(Text, ShortensInColumns) {
-  EXPECT_EQ(shortened("short", 20), "short");
-  EXPECT_EQ(shortened("0123456789abcdefghij", 13), "0123 ... ghij");
-  EXPECT_EQ(columns_of("a\xcc\x81\xe6\xbc\xa2"), 3u);  // combining, wide
-  for (std::size_t columns = 1; columns < 40; ++columns) {
-    std::string wide;
-    for (int i = 0; i < 30; ++i) wide += "\xe6\xbc\xa2";
-    EXPECT_LE(columns_of(shortened(wide, columns)), std::max<std::size_t>(columns, 2));
-  }
-}
-
 }  // namespace
 }  // namespace neap::report

@@ -12,6 +12,7 @@
 
 #include "base/child_process.h"
 #include "base/format.h"
+#include "base/utf8.h"
 #include "reward/curl_api.h"
 #include "reward/service.h"
 
@@ -43,6 +44,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         counts[self.path] = counts.get(self.path, 0) + 1
         if self.path == "/count_requests": return self.answer(json.dumps({"scores": [float(counts["/wrong"])] * len(items)}).encode())
         if self.path == "/wrong": return self.answer(b"no such model", 404)
+        if self.path == "/accents": return self.answer(("not" + "\u00e9" * 80).encode(), 404)
         if self.path == "/created": return self.answer(good, 201)
         if self.path == "/busy_first":
             if items[0]["response"] != "0":
@@ -166,6 +168,9 @@ TEST_F(HttpReward, RequestsThatAreWrongAreSentOnce) {
   EXPECT_THAT(score("/wrong").status().message(),
               HasSubstr("/wrong answered with status 404: no such model"));
   EXPECT_THAT(values("/count_requests"), ElementsAre(1, 1, 1, 1, 1));
+  std::string long_answer = score("/accents").status().message();
+  EXPECT_TRUE(is_utf8(long_answer)) << long_answer;
+  EXPECT_TRUE(long_answer.ends_with("\xc3\xa9...")) << long_answer;
   EXPECT_THAT(score("/redirect").status().message(), HasSubstr("answered with status 302"));
 }
 

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "base/utf8.h"
 #include "trace/reader.h"
 
 namespace neap::trace {
@@ -135,6 +136,10 @@ TEST(Snapshot, ConfusedTypesNameTheKeyAndTheValue) {
   };
   EXPECT_NE(event([](Pickle& p) { p.text("addr").text("high"); }).find("\"addr\" is \"high\""),
             std::string::npos);
+  const std::string long_text =
+      event([](Pickle& p) { p.text("addr").text(std::string(39, 'x') + "\xc3\xa9t\xc3\xa9"); });
+  EXPECT_NE(long_text.find("xx...\""), std::string::npos) << long_text;
+  EXPECT_TRUE(is_utf8(long_text));
   EXPECT_NE(event([](Pickle& p) {
               p.text("addr").raw("K\x01").text("size").raw("J\xFE\xFF\xFF\xFF");
             }).find("\"size\" is -2"),
