@@ -146,7 +146,7 @@ void RuntimeImpl::add_streamed(std::size_t index) {
         std::forward_as_tuple(*arena_, tag.tag, slots_of(tag), bytes_of(hosted.states)));
   }
   if (hosted.blocks.empty()) return;
-  // The weights of all slots, then their gradients.
+  // The weights of all slots, those of tables last, then their gradients.
   const std::vector<SlotPart> parts = slots_of(tag);
   const bool trained = !hosted.gradients.empty();
   std::vector<StreamedBlocks::Slot> slots(parts.size() / (trained ? 2 : 1));
@@ -154,12 +154,22 @@ void RuntimeImpl::add_streamed(std::size_t index) {
     slots[i].weights = parts[i];
     if (trained) slots[i].gradients = parts[slots.size() + i];
   }
-  std::vector<StreamedBlocks::BlockBytes> blocks;
-  for (std::size_t i = 0; i < hosted.blocks.size(); ++i)
-    blocks.push_back({hosted.blocks[i].bytes, trained ? hosted.gradients[i].bytes : Bytes()});
-  streamed_blocks_.emplace(std::piecewise_construct, std::forward_as_tuple(index),
-                           std::forward_as_tuple(*arena_, tag.tag, std::move(slots), blocks,
-                                                 hosted.table ? hosted.table->bytes : Bytes()));
+  const auto units = [&](const std::vector<plan::PartPlan>& weights,
+                         const std::vector<plan::PartPlan>& gradients) {
+    std::vector<StreamedBlocks::UnitBytes> out;
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      out.push_back({weights[i].bytes, trained ? gradients[i].bytes : Bytes(), weights[i].name});
+    return out;
+  };
+  StreamedBlocks::Tables tables{units(hosted.tables, hosted.table_gradients), hosted.turns, {}};
+  if (hosted.turns.any()) {
+    tables.slot = std::move(slots.back());
+    slots.pop_back();
+  }
+  streamed_blocks_.emplace(
+      std::piecewise_construct, std::forward_as_tuple(index),
+      std::forward_as_tuple(*arena_, tag.tag, std::move(slots),
+                            units(hosted.blocks, hosted.gradients), std::move(tables)));
 }
 
 // Of the phase's model, if it generates and its weights are streamed.

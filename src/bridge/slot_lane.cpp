@@ -50,6 +50,10 @@ Status SlotLane::begin_after_work() {
   return lane_->begin_after(kComputes);
 }
 
+Status SlotLane::fetch_after_stores() {
+  return last_stored_ ? lane_->hold_other_direction(*last_stored_) : Status();
+}
+
 Status SlotLane::store(std::size_t slot, std::span<const arena::Transfer> copies) {
   NEAP_TRY_ASSIGN(last_stored_, lane_->to_storage(copies));
   stored_[slot] = last_stored_;

@@ -48,6 +48,8 @@ class SlotLane {
   [[nodiscard]] Status wait_for_slot(std::size_t slot);
   /// Copies that are queued from now on begin after the work that the device was given so far.
   [[nodiscard]] Status begin_after_work();
+  /// Fetches that are queued from now on begin after every store so far.
+  [[nodiscard]] Status fetch_after_stores();
   /// Begins to store a slot's contents.
   [[nodiscard]] Status store(std::size_t slot, std::span<const arena::Transfer> copies);
   /// Waits for all copies.

@@ -1,6 +1,8 @@
 #include "bridge/streamed_blocks.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace neap::bridge {
 namespace {
@@ -12,16 +14,29 @@ arena::Transfer all_of(const SlotPart& slot, const arena::HostStorage& storage) 
 }  // namespace
 
 StreamedBlocks::StreamedBlocks(arena::Arena& arena, const std::string& tag, std::vector<Slot> slots,
-                               const std::vector<BlockBytes>& blocks, Bytes table)
+                               const std::vector<UnitBytes>& blocks, Tables tables)
     : slots_(std::move(slots)),
-      lane_(arena, slots_.size()),
-      window_(blocks.size(), slots_.size(), slots_.at(0).gradients.has_value()) {
+      table_slot_(std::move(tables.slot)),
+      turns_of_(tables.turns),
+      lane_(arena, slots_.size() + 1),
+      window_(blocks.size(), slots_.size(), slots_.at(0).gradients.has_value(), turns_of_.breaks()),
+      turns_(turns_of_, slots_.at(0).gradients.has_value()) {
   const auto make = [&](Bytes bytes) {
     return bytes.is_zero() ? nullptr : value_or_throw(arena::HostStorage::make(arena, tag, bytes));
   };
-  for (const BlockBytes& block : blocks)
+  for (const UnitBytes& block : blocks)
     storage_.push_back({make(block.weights), make(block.gradients)});
-  table_ = make(table);
+  for (UnitBytes& table : tables.units) {
+    tables_.push_back({make(table.weights), make(table.gradients)});
+    table_names_.push_back(std::move(table.name));
+  }
+}
+
+const StreamedBlocks::Storage* StreamedBlocks::table(const std::string& name) const {
+  const auto found = std::find(table_names_.begin(), table_names_.end(), name);
+  return found == table_names_.end()
+             ? nullptr
+             : &tables_[static_cast<std::size_t>(found - table_names_.begin())];
 }
 
 void StreamedBlocks::open() {
@@ -46,6 +61,7 @@ Status StreamedBlocks::close() {
 
 void StreamedBlocks::expect(step::Sweep sweep, std::int64_t passes) {
   window_.expect(sweep, passes);
+  turns_.expect(sweep, passes);
   throw_if_error(bring_expected());
 }
 
@@ -65,6 +81,41 @@ void StreamedBlocks::release(std::size_t block) noexcept {
   if (status.ok() && added_to) status = leave(block, *added_to);
   if (status.ok()) status = bring_expected();
   if (failed_.ok()) failed_ = std::move(status);
+}
+
+step::TableTurns::Turn StreamedBlocks::use_table(step::Table table, step::BlockUse how) {
+  throw_if_error(failed_);
+  turn_ = turns_.take(table, how);
+  window_.clear();
+  throw_if_error(begin_turn());
+  return turn_;
+}
+
+// The work so far reads and writes the slots' memory, and gradients may still leave it.
+Status StreamedBlocks::begin_turn() {
+  NEAP_TRY(lane_.begin_after_work());
+  const Storage& unit = tables_[turn_.unit];
+  std::vector<arena::Transfer> copies;
+  if (turn_.weights) copies.push_back(all_of(table_slot_->weights, *unit.weights));
+  if (turn_.gradients) copies.push_back(all_of(*table_slot_->gradients, *unit.gradients));
+  if (!copies.empty()) NEAP_TRY(lane_.fetch(slots_.size(), copies, SlotLane::After::kEveryStore));
+  for (std::size_t slot = 0; slot <= slots_.size(); ++slot) NEAP_TRY(lane_.wait_for_slot(slot));
+  return {};
+}
+
+void StreamedBlocks::release_table() noexcept {
+  Status status = end_turn();
+  if (failed_.ok()) failed_ = std::move(status);
+}
+
+Status StreamedBlocks::end_turn() {
+  NEAP_TRY(lane_.begin_after_work());
+  if (turn_.adds) {
+    const arena::Transfer copy = all_of(*table_slot_->gradients, *tables_[turn_.unit].gradients);
+    NEAP_TRY(lane_.store(slots_.size(), {&copy, 1}));
+    NEAP_TRY(lane_.fetch_after_stores());
+  }
+  return bring_expected();
 }
 
 Status StreamedBlocks::leave(std::size_t block, std::size_t slot) {

@@ -1,9 +1,10 @@
-// The blocks of a model that rest in host memory, a few of them on the device at a time.
+// The blocks and tables of a model that rest in host memory, a few of them on the device at a time.
 //
 // Model     A block's host memory is pinned and has its contents for life: loading and saving work there.
 //           In a phase blocks come to slots, parts of arena regions at fixed addresses, while others
-//           compute. Gradients of a trained model come with its blocks' backward and leave after it. Where
-//           the model generates, all blocks come to parts of their own.
+//           compute. Gradients of a trained model come with its blocks' backward and leave after it. Tables
+//           (step/table_turns.h) come to the same memory in turns of their own. Where the model generates,
+//           all blocks come to parts of their own.
 // Threads   one at a time.
 // Failure   Error; of release() and of copies under way at the next use() or close().
 // Cost      of host memory see arena/host_storage.h. A use queues at most two copies.
@@ -36,23 +37,27 @@ class StreamedBlocks final : public step::BlockSlots {
     SlotPart weights;
     std::optional<SlotPart> gradients;  ///< of all slots or of none
   };
-  struct BlockBytes {
-    Bytes weights, gradients;  ///< none larger than a slot's
+  struct UnitBytes {
+    Bytes weights, gradients;  ///< none larger than a slot's; zero: frozen
+    std::string name;
   };
-  /// `table`: of the embedding, zero where it is on the device. The arena outlives this.
+  struct Tables {
+    std::vector<UnitBytes> units;
+    step::TableUnits turns;    ///< of `units`
+    std::optional<Slot> slot;  ///< in the memory of all slots, for the turns
+  };
+  /// The arena outlives this.
   StreamedBlocks(arena::Arena& arena, const std::string& tag, std::vector<Slot> slots,
-                 const std::vector<BlockBytes>& blocks, Bytes table);
+                 const std::vector<UnitBytes>& blocks, Tables tables);
 
   [[nodiscard]] const std::vector<Slot>& slots() const { return slots_; }
-  [[nodiscard]] const arena::HostStorage& weights(std::size_t block) const {
-    return *storage_[block].weights;
-  }
-  /// Null: the model is frozen.
-  [[nodiscard]] const arena::HostStorage* gradients(std::size_t block) const {
-    return storage_[block].gradients.get();
-  }
-  /// The embedding; null: it is on the device.
-  [[nodiscard]] const arena::HostStorage* table() const { return table_.get(); }
+  [[nodiscard]] const std::optional<Slot>& table_slot() const { return table_slot_; }
+  struct Storage {
+    std::unique_ptr<arena::HostStorage> weights, gradients;  ///< null: frozen
+  };
+  [[nodiscard]] const Storage& block(std::size_t i) const { return storage_[i]; }
+  /// Null: it is not on the host.
+  [[nodiscard]] const Storage* table(const std::string& name) const;
 
   /// A phase begins: the slots are resident and hold nothing.
   void open();
@@ -65,22 +70,28 @@ class StreamedBlocks final : public step::BlockSlots {
   void expect(step::Sweep sweep, std::int64_t passes) override;
   [[nodiscard]] Place use(std::size_t block, step::BlockUse how) override;
   void release(std::size_t block) noexcept override;
+  [[nodiscard]] step::TableUnits tables() const override { return turns_of_; }
+  [[nodiscard]] step::TableTurns::Turn use_table(step::Table table, step::BlockUse how) override;
+  void release_table() noexcept override;
 
   [[nodiscard]] LinkUse take_use() { return lane_.take_use(); }
 
  private:
-  struct Storage {
-    std::unique_ptr<arena::HostStorage> weights, gradients;
-  };
+  [[nodiscard]] Status begin_turn();
+  [[nodiscard]] Status end_turn();
   [[nodiscard]] Status bring(step::BlockWindow::Place place);
   [[nodiscard]] Status bring_expected();
   [[nodiscard]] Status leave(std::size_t block, std::size_t slot);
 
   std::vector<Slot> slots_;
-  std::vector<Storage> storage_;  // one a block
-  std::unique_ptr<arena::HostStorage> table_;
+  std::optional<Slot> table_slot_;  // of the lane the one behind `slots_`
+  std::vector<Storage> storage_, tables_;
+  std::vector<std::string> table_names_;
+  step::TableUnits turns_of_;
   SlotLane lane_;
   step::BlockWindow window_;
+  step::TableTurns turns_;
+  step::TableTurns::Turn turn_;  // the last one
   Status failed_;
 };
 

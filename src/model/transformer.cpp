@@ -99,13 +99,27 @@ void Tape::backward(Tensor d_hidden) {
 
 namespace {
 
+// The unit that a table's turn takes.
+const spec::FlatUnit& table_unit(const step::Weights<Tensor>& weights,
+                                 const std::vector<spec::FlatUnit>& units, step::Table table) {
+  const bool embedding =
+      table == step::Table::kEmbedding || weights.architecture.tie_word_embeddings;
+  const spec::Module module = embedding ? spec::Module::kTokenEmbedding : spec::Module::kLmHead;
+  return *std::find_if(units.begin(), units.end(),
+                       [&](const spec::FlatUnit& unit) { return unit.find(module) != nullptr; });
+}
+
 // Every block bound to every slot's memory.
 class SlotBlocks final : public step::BlockSource<Tensor> {
  public:
   /// `weights` is bound but for what is streamed.
   SlotBlocks(const step::Weights<Tensor>& weights, const StreamedBase& streamed)
-      : slots_(*streamed.slots) {
+      : slots_(*streamed.slots), tables_(slots_.tables()) {
     const std::vector<spec::FlatUnit> units = spec::flat_layout(weights.architecture, weights.head);
+    for (const step::Table table : {step::Table::kEmbedding, step::Table::kHead})
+      if (tables_.of(table) && streamed.table_gradients.defined())
+        table_gradients_[place_of(table)] =
+            streamed.table_gradients.narrow(0, 0, table_unit(weights, units, table).elements);
     for (std::size_t slot = 0; slot < streamed.memory.size(); ++slot) {
       const Tensor gradients = streamed.gradients.empty() ? Tensor() : streamed.gradients[slot];
       blocks_.push_back(bind(weights, units, streamed.memory[slot], gradients));
@@ -120,11 +134,18 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
     return blocks_[place_.slot][block];
   }
   void release(std::size_t block) noexcept override { slots_.release(block); }
-  [[nodiscard]] Tensor new_gradients(std::size_t block) override {
-    return place_.zero ? gradients_of(block) : Tensor();
+  [[nodiscard]] bool has_turn(step::Table table) const override {
+    return tables_.of(table).has_value();
   }
-  [[nodiscard]] Tensor complete_gradients(std::size_t block) override {
-    return place_.last ? gradients_of(block) : Tensor();
+  void use_table(step::Table table, step::BlockUse how) override {
+    turn_ = slots_.use_table(table, how);
+  }
+  void release_table() noexcept override { slots_.release_table(); }
+  [[nodiscard]] Tensor new_gradients(step::UnitKey unit) override {
+    return (unit < 0 ? turn_.zero : place_.zero) ? gradients_of(unit) : Tensor();
+  }
+  [[nodiscard]] Tensor complete_gradients(step::UnitKey unit) override {
+    return (unit < 0 ? turn_.last : place_.last) ? gradients_of(unit) : Tensor();
   }
 
  private:
@@ -142,15 +163,21 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
     }
     return std::move(bound.blocks);
   }
-  [[nodiscard]] Tensor gradients_of(std::size_t block) const {
-    return gradients_[place_.slot].narrow(0, 0, elements_[block]);
+  [[nodiscard]] Tensor gradients_of(step::UnitKey unit) const {
+    for (const step::Table table : {step::Table::kEmbedding, step::Table::kHead})
+      if (unit == step::key_of(table)) return table_gradients_[place_of(table)];
+    return gradients_[place_.slot].narrow(0, 0, elements_[static_cast<std::size_t>(unit)]);
   }
+  static std::size_t place_of(step::Table table) { return static_cast<std::size_t>(table); }
 
   step::BlockSlots& slots_;
   std::vector<std::vector<step::Block<Tensor>>> blocks_;  // by slot
   std::vector<Tensor> gradients_;                         // by slot; undefined: frozen
   std::vector<std::int64_t> elements_;                    // by block
   step::BlockSlots::Place place_;                         // of the block in use
+  step::TableUnits tables_;
+  std::array<Tensor, 2> table_gradients_;  // by table
+  step::TableTurns::Turn turn_;            // the last one
 };
 
 }  // namespace
@@ -167,9 +194,36 @@ Transformer::Transformer(const spec::Architecture& architecture, spec::Head head
   step::finish_binding(weights_);
   if (lora) bind_adapters(*lora);
   if (!streamed) return;
+  bind_tables(*streamed);
   streamed_ = std::make_unique<SlotBlocks>(weights_, *streamed);
   weights_.source = streamed_.get();
   weights_.table_on_host = streamed->table_on_host;
+}
+
+// What passes read of tables in their turns; rows of the embedding are read where it rests.
+void Transformer::bind_tables(const StreamedBase& streamed) {
+  const step::TableUnits tables = streamed.slots->tables();
+  const std::vector<spec::FlatUnit> units = spec::flat_layout(weights_.architecture, weights_.head);
+  const auto gradient = [&](const spec::Parameter& p) {
+    return streamed.table_gradients.defined() ? parameter_view(streamed.table_gradients, p)
+                                              : Tensor();
+  };
+  if (tables.head) {
+    const spec::FlatUnit& unit = table_unit(weights_, units, step::Table::kHead);
+    check_flat(streamed.table_memory, unit, "slots of tables");
+    if (weights_.architecture.tie_word_embeddings) {
+      const spec::Parameter& p = unit.parameters.front();
+      weights_.lm_head.weight = parameter_view(streamed.table_memory, p);
+      weights_.lm_head.d_weight = gradient(p);
+    } else {
+      for (const spec::Parameter& p : unit.parameters)
+        step::bind_parameter(weights_, unit, p, parameter_view(streamed.table_memory, p),
+                             gradient(p));
+    }
+  }
+  if (tables.embedding)
+    weights_.d_token_table =
+        gradient(table_unit(weights_, units, step::Table::kEmbedding).parameters.front());
 }
 
 void Transformer::bind_adapters(const Lora& lora) {

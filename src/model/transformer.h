@@ -53,11 +53,13 @@ struct Lora {
   FlatTensors adapters;
 };
 
-/// Blocks of the base that rest elsewhere and are in slots while they are used.
+/// Blocks and tables of the base that rest elsewhere and are in slots while they are used.
 struct StreamedBase {
   step::BlockSlots* slots = nullptr;  ///< outlives the model
   /// Of each slot: (elements of the largest block,); gradients are empty where the base is frozen.
   std::vector<at::Tensor> memory, gradients;
+  /// Of tables while it is their turn: (elements of the largest,).
+  at::Tensor table_memory, table_gradients;
   bool table_on_host = false;  ///< the embedding is in host memory
 };
 
@@ -157,6 +159,7 @@ class Transformer {
   void bind(const std::vector<spec::FlatUnit>& units, const FlatTensors& flat, const char* what,
             std::vector<NamedParameter>& named);
   void bind_adapters(const Lora& lora);
+  void bind_tables(const StreamedBase& streamed);
   void require(spec::Head head, const char* what) const;
 
   step::Weights<at::Tensor> weights_;

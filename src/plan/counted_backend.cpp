@@ -39,13 +39,15 @@ class CountedBlocks final : public step::BlockSource<CountedTensor> {
   /// `gradients`: their type where the blocks are trained. `each_once`: a phase ends with the passes that
   /// are expected together.
   CountedBlocks(CountingOps& ops, const Weights& w, std::vector<PartPlan> sizes,
-                std::optional<Dtype> gradients, bool each_once)
+                HostedTables tables, std::optional<Dtype> gradients, bool each_once)
       : ops_(ops),
         weights_(w),
         sizes_(std::move(sizes)),
+        tables_(std::move(tables)),
         gradients_(gradients),
         each_once_(each_once),
-        window_(sizes_.size(), kBlockSlots, gradients.has_value()) {}
+        window_(sizes_.size(), kBlockSlots, gradients.has_value(), tables_.turns.breaks()),
+        turns_(tables_.turns, gradients.has_value()) {}
   CountedBlocks(const CountedBlocks&) = delete;
   CountedBlocks& operator=(const CountedBlocks&) = delete;
   ~CountedBlocks() override { wait_for_last(); }
@@ -54,6 +56,7 @@ class CountedBlocks final : public step::BlockSource<CountedTensor> {
     sweep_ = sweep;
     if (each_once_) window_.forget();
     window_.expect(sweep, passes);
+    turns_.expect(sweep, passes);
   }
   [[nodiscard]] const step::Block<CountedTensor>& use(std::size_t block,
                                                       step::BlockUse how) override {
@@ -68,20 +71,42 @@ class CountedBlocks final : public step::BlockSource<CountedTensor> {
   void release(std::size_t block) noexcept override {
     if (window_.release(block)) leaving_ = gradient_bytes(block);
   }
-  [[nodiscard]] CountedTensor new_gradients(std::size_t block) override {
-    return use_.zero ? flat_gradients(block) : CountedTensor();
+  [[nodiscard]] bool has_turn(step::Table table) const override {
+    return tables_.turns.of(table).has_value();
   }
-  [[nodiscard]] CountedTensor complete_gradients(std::size_t block) override {
-    return use_.last ? flat_gradients(block) : CountedTensor();
+  // Nothing hides what comes for a turn.
+  void use_table(step::Table table, step::BlockUse how) override {
+    wait_for_last();
+    ops_.wait_for_copies(0, 0);
+    turn_ = turns_.take(table, how);
+    window_.clear();
+    const double weights = static_cast<double>(
+        spec::tensor_bytes(tables_.units[turn_.unit].elements, dtype()).count());
+    ops_.wait_for_copies(
+        (turn_.weights ? weights : 0) + (turn_.gradients ? bytes(table_gradients()) : 0), 0);
+  }
+  void release_table() noexcept override {
+    if (turn_.adds) leaving_ = bytes(table_gradients());
+  }
+  [[nodiscard]] CountedTensor new_gradients(step::UnitKey unit) override {
+    if (unit < 0) return turn_.zero ? table_gradients() : CountedTensor();
+    return use_.zero ? flat_gradients(static_cast<std::size_t>(unit)) : CountedTensor();
+  }
+  [[nodiscard]] CountedTensor complete_gradients(step::UnitKey unit) override {
+    if (unit < 0) return turn_.last ? table_gradients() : CountedTensor();
+    return use_.last ? flat_gradients(static_cast<std::size_t>(unit)) : CountedTensor();
   }
 
  private:
   void wait_for_last() {
     if (leaving_ > 0) ops_.wait_for_copies(0, std::exchange(leaving_, 0));
   }
+  [[nodiscard]] Dtype dtype() const { return ops_.dtype(weights_.token_table); }
   [[nodiscard]] std::int64_t elements(std::size_t block) const {
-    return static_cast<std::int64_t>(sizes_[block].bytes.count()) /
-           element_bytes(ops_.dtype(weights_.token_table));
+    return static_cast<std::int64_t>(sizes_[block].bytes.count()) / element_bytes(dtype());
+  }
+  [[nodiscard]] CountedTensor table_gradients() const {
+    return CountedTensor::outside({tables_.units[turn_.unit].elements}, *gradients_);
   }
   [[nodiscard]] double weight_bytes(std::size_t block) const {
     return static_cast<double>(sizes_[block].bytes.count());
@@ -90,16 +115,19 @@ class CountedBlocks final : public step::BlockSource<CountedTensor> {
     return CountedTensor::outside({elements(block)}, *gradients_);
   }
   [[nodiscard]] double gradient_bytes(std::size_t block) const {
-    return gradients_ ? static_cast<double>(flat_gradients(block).bytes()) : 0;
+    return gradients_ ? bytes(flat_gradients(block)) : 0;
   }
 
   CountingOps& ops_;
   const Weights& weights_;
   std::vector<PartPlan> sizes_;
+  HostedTables tables_;
   std::optional<Dtype> gradients_;
   bool each_once_;
   step::BlockWindow window_;
   step::BlockWindow::Use use_;
+  step::TableTurns turns_;
+  step::TableTurns::Turn turn_;
   step::Sweep sweep_ = step::Sweep::kForward;
   double leaving_ = 0;  // bytes of gradients that leave while the next block computes
 };
@@ -126,10 +154,11 @@ class CountedBackend {
     if (phase.streams_weights) {
       std::optional<Dtype> gradients;
       if (role_.trains_blocks()) gradients = optimizer_of(role_, dtype).gradients;
-      blocks_.emplace(ops, weights_, hosted_blocks(role_, dtype), gradients,
+      const HostedTables tables = hosted_tables(role_, phase.streams_tables);
+      blocks_.emplace(ops, weights_, hosted_blocks(role_, dtype), tables, gradients,
                       phase.part == spec::TrainPart::kBackward);
       weights_.source = &*blocks_;
-      weights_.table_on_host = hosted_table(role_, dtype).has_value();
+      weights_.table_on_host = tables.gives_rows();
     }
     if (phase.part != spec::TrainPart::kUpdate)
       experience_ = PhaseInputs<T, decltype(&outside)>(job, ops.profile(), &outside)
@@ -201,8 +230,9 @@ class CountedBackend {
   }
   void make_units(const spec::Phase& phase) {
     optimizer_ = optimizer_of(role_, dtype_);
-    if (phase.streams_states) parts_.emplace(update_parts(role_, dtype_, phase.streams_weights));
-    const bool blocks_on_host = phase.streams_weights && role_.trains_blocks();
+    const HostedUnits hosted{phase.streams_weights, phase.streams_tables};
+    if (phase.streams_states) parts_.emplace(update_parts(role_, dtype_, hosted));
+    const std::vector<bool> rests = on_host(role_, hosted);
     const auto flat = [](std::int64_t n, Dtype d) { return outside({n}, d); };
     for (spec::FlatUnit& unit : trained_units(role_)) {
       const std::int64_t n = unit.elements;
@@ -210,10 +240,10 @@ class CountedBackend {
           *optimizer_, std::move(unit), std::ssize(units_), flat(n, dtype_),
           flat(n, optimizer_->gradients),
           [&](const spec::StateTensor& t) { return flat(t.elements, t.dtype); }));
-      units_.back().on_host = blocks_on_host && units_.back().unit.block >= 0;
+      units_.back().on_host = rests[units_.size() - 1];
       // Their norms are taken in backward.
       if (units_.back().on_host && phase.part == spec::TrainPart::kUpdate)
-        blocks_->keep_norms(static_cast<std::size_t>(units_.back().unit.block), {});
+        blocks_->keep_norms(step::key_of(units_.back().unit), {});
     }
   }
 

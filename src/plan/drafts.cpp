@@ -119,9 +119,10 @@ std::vector<spec::ModelModes> Drafts::update_modes() const {
   return all;
 }
 
-std::vector<spec::ModelModes> Drafts::modes(bool streamed) const {
+std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
   std::vector<spec::ModelModes> resident = update_modes();
-  if (!streamed) return resident;
+  if (weights == WeightPlacement::kResident) return resident;
+  const bool tables = weights == WeightPlacement::kStreamedTables;
   std::vector<spec::ModelModes> all;
   if (job_.memory.residency == spec::Residency::kAll ||
       !job_.memory.allows(spec::Measure::kStreamWeights))
@@ -136,8 +137,14 @@ std::vector<spec::ModelModes> Drafts::modes(bool streamed) const {
         return !models_.at(other).trains_blocks() || modes.of(other) == spec::UpdateMode::kStreamed;
       });
       if (!parts) continue;
-      for (const spec::ModelId other : models) modes.stream_weights(other);
-      all.push_back(modes);
+      bool turns = false;
+      for (const spec::ModelId other : models) {
+        modes.stream_weights(other);
+        if (!tables || !hosted_tables(models_.at(other), true).turns.any()) continue;
+        modes.stream_tables(other);
+        turns = true;
+      }
+      if (turns == tables) all.push_back(modes);
     }
   }
   return all;
@@ -174,6 +181,7 @@ Result<PhasePlan> Drafts::predict(const spec::Phase& phase, std::int64_t rung, A
       accuracy,
       phase.streams_weights,
       phase.gathers_weights,
+      phase.streams_tables,
       phase.streams_states};
   const auto known = predictions_.phases.find(key);
   if (known != predictions_.phases.end()) return known->second;
@@ -194,6 +202,7 @@ Result<PhasePlan> Drafts::predict_parts(const spec::Phase& phase, std::int64_t r
   spec::ModelModes split;
   split.set(phase.model, spec::UpdateMode::kSplit);
   if (phase.streams_weights) split.stream_weights(phase.model);
+  if (phase.streams_tables) split.stream_tables(phase.model);
   const spec::Recipe recipe = spec::describe(job_, split);
   const spec::Phase& update = *recipe.find(phase.body, spec::TrainPart::kUpdate);
   NEAP_TRY_ASSIGN(PhasePlan out, predict(*recipe.find(phase.body, spec::TrainPart::kBackward), rung,

@@ -9,6 +9,7 @@
 // Cost      a prediction takes 0.1 to 2 ms, a draft of predicted phases a fraction of a millisecond.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -26,12 +27,22 @@ namespace neap::plan {
 /// What was predicted of jobs that differ in micro-batches, optimizer states and retentions alone.
 struct Predictions {
   /// Phase, its micro-batches, optimizer states, rung (-1: the retention as configured), whether its
-  /// weights are streamed, gathered, and its states streamed.
+  /// weights are streamed, gathered, its tables streamed and its states.
   using Key = std::tuple<spec::PhaseId, spec::Batching, std::optional<spec::Dtype>, std::int64_t,
-                         Accuracy, bool, bool, bool>;
+                         Accuracy, bool, bool, bool, bool>;
   std::map<Key, PhasePlan> phases;
   std::map<std::pair<spec::ModelId, spec::Batching>, CheckpointLadder> ladders;
 };
+
+/// Where weights are while their model computes, of those models that can: a search takes the next one
+/// where nothing fits.
+enum class WeightPlacement {
+  kResident,
+  kStreamed,        ///< blocks come one after another
+  kStreamedTables,  ///< and embedding and head in turns with them
+};
+inline constexpr std::array kWeightPlacements = {
+    WeightPlacement::kResident, WeightPlacement::kStreamed, WeightPlacement::kStreamedTables};
 
 class Drafts {
  public:
@@ -51,10 +62,9 @@ class Drafts {
   /// No plan that solve() makes of this draft takes less time: operations without recomputation.
   [[nodiscard]] Result<double> least_seconds(const MemoryPlan& draft);
 
-  /// Every way to run the models that memory.update and memory.allow permit, with resident weights or
-  /// with streamed ones; fewer phases first. Nothing is streamed where everything is to stay, unless
-  /// memory.update says so.
-  [[nodiscard]] std::vector<spec::ModelModes> modes(bool streamed) const;
+  /// Every way to run the models that memory.update and memory.allow permit, with weights so placed;
+  /// fewer phases first. Nothing is streamed where everything is to stay, unless memory.update says so.
+  [[nodiscard]] std::vector<spec::ModelModes> modes(WeightPlacement weights) const;
 
  private:
   /// Models whose weights can be streamed, those with the largest blocks first.

@@ -113,8 +113,7 @@ Result<const std::vector<Draft>*> drafts_of(Variant& variant, WeightPlacement we
   const auto known = variant.made.find(weights);
   if (known != variant.made.end()) return &known->second;
   std::vector<Draft> drafts;
-  for (const spec::ModelModes& modes :
-       variant.drafts->modes(weights == WeightPlacement::kStreamed)) {
+  for (const spec::ModelModes& modes : variant.drafts->modes(weights)) {
     NEAP_TRY_ASSIGN(MemoryPlan plan, variant.drafts->draft(modes));
     NEAP_TRY_ASSIGN(const double least, variant.drafts->least_seconds(plan));
     drafts.push_back({std::move(plan), least});

@@ -24,8 +24,6 @@
 
 namespace neap::plan {
 
-enum class WeightPlacement { kResident, kStreamed };
-
 struct Draft {
   MemoryPlan plan;
   double least_seconds = 0;  ///< no plan of the draft takes less

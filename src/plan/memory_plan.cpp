@@ -6,9 +6,9 @@ namespace neap::plan {
 
 Bytes HostedPlan::bytes() const {
   Bytes sum;
-  for (const auto* parts : {&blocks, &gradients, &states})
+  for (const auto* parts : {&blocks, &gradients, &tables, &table_gradients, &states})
     for (const PartPlan& part : *parts) sum += part.bytes;
-  return table ? sum + table->bytes : sum;
+  return sum;
 }
 
 const spec::Checkpointing* MemoryPlan::checkpointing(spec::ModelId model) const {

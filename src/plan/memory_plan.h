@@ -19,6 +19,7 @@
 #include "spec/job_change.h"
 #include "spec/recipe.h"
 #include "step/counting_ops.h"
+#include "step/table_turns.h"
 
 namespace neap::plan {
 
@@ -50,8 +51,10 @@ struct RegionPlan {
 struct HostedPlan {
   std::vector<PartPlan> blocks{};     ///< weights, in order
   std::vector<PartPlan> gradients{};  ///< of the same; empty: the model is frozen
-  /// The embedding of a frozen model, where it only gives rows; they are copied when they are read.
-  std::optional<PartPlan> table{};
+  /// The embedding, whose rows are copied when they are read, and the head; and which of them come to the
+  /// slots' memory in turns.
+  std::vector<PartPlan> tables{}, table_gradients{};
+  step::TableUnits turns{};
   std::vector<PartPlan> states{};  ///< of the optimizer, one a trained unit
   [[nodiscard]] bool empty() const { return blocks.empty() && states.empty(); }
   [[nodiscard]] Bytes bytes() const;

@@ -25,10 +25,11 @@ Json json_of(const HostedPlan& hosted) {
   const auto add = [&](const char* kind, const PartPlan& part) {
     list.push_back({{"kind", kind}, {"name", part.name}, {"bytes", part.bytes.count()}});
   };
-  for (const PartPlan& part : hosted.blocks) add("weights", part);
-  for (const PartPlan& part : hosted.gradients) add("gradients", part);
+  for (const auto* parts : {&hosted.blocks, &hosted.tables})
+    for (const PartPlan& part : *parts) add("weights", part);
+  for (const auto* parts : {&hosted.gradients, &hosted.table_gradients})
+    for (const PartPlan& part : *parts) add("gradients", part);
   for (const PartPlan& part : hosted.states) add("states", part);
-  if (hosted.table) add("weights", *hosted.table);
   return list;
 }
 
@@ -92,7 +93,11 @@ Json summary_json(const MemoryPlan& plan) {
   for (const UpdatePlan& update : plan.updated)
     updates[std::string(to_string(update.model))] = to_string(update.mode);
   Json streamed = Json::array();
-  for (const spec::ModelId model : streamed_models(plan)) streamed.push_back(to_string(model));
+  Json tables = Json::array();
+  for (const spec::ModelId model : streamed_models(plan)) {
+    streamed.push_back(to_string(model));
+    if (plan.modes.streams_tables(model)) tables.push_back(to_string(model));
+  }
   return {{"seconds", plan.seconds()},
           {"copy_seconds", plan.copy_seconds},
           {"move_seconds", plan.move_seconds},
@@ -101,6 +106,7 @@ Json summary_json(const MemoryPlan& plan) {
           {"host_bytes", plan.host_bytes.count()},
           {"updates", std::move(updates)},
           {"streamed_weights", std::move(streamed)},
+          {"streamed_tables", std::move(tables)},
           {"overrides", spec::assignments(plan.changes)}};
 }
 

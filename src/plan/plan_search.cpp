@@ -68,13 +68,13 @@ PlanSearch::Found PlanSearch::fastest_within(Limits limits) {
 }
 
 PlanSearch::Found PlanSearch::fastest_of_states(std::size_t states, Limits limits) {
-  NEAP_TRY_ASSIGN(std::optional<MemoryPlan> resident,
-                  fastest_of_sizes(states, WeightPlacement::kResident, limits));
-  if (resident || limits.capacity.is_zero()) return resident;
-  NEAP_TRY_ASSIGN(const Closest closest_resident,
-                  closest(states, WeightPlacement::kResident, HostMemory::kBudget));
-  if (limits.capacity >= closest_resident.least) return resident;  // some fit, none is fast enough
-  return fastest_of_sizes(states, WeightPlacement::kStreamed, limits);
+  for (const WeightPlacement weights : kWeightPlacements) {
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_of_sizes(states, weights, limits));
+    if (found || limits.capacity.is_zero()) return found;
+    NEAP_TRY_ASSIGN(const Closest least, closest(states, weights, HostMemory::kBudget));
+    if (limits.capacity >= least.least) break;  // some fit, none is fast enough
+  }
+  return std::optional<MemoryPlan>();
 }
 
 PlanSearch::Found PlanSearch::fastest_of_sizes(std::size_t states, WeightPlacement weights,
@@ -136,7 +136,7 @@ PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, WeightPlacemen
 Result<PlanSearch::Closest> PlanSearch::closest(HostMemory host) {
   Closest best{nullptr, kNoCapacity};
   for (std::size_t states = 0; states < variants_.states(); ++states) {
-    for (const WeightPlacement weights : {WeightPlacement::kResident, WeightPlacement::kStreamed}) {
+    for (const WeightPlacement weights : kWeightPlacements) {
       NEAP_TRY_ASSIGN(const Closest found, closest(states, weights, host));
       if (found.draft != nullptr && (best.draft == nullptr || found.least < best.least))
         best = found;

@@ -3,7 +3,8 @@
 // Order   From the outside in; each step passes on how many seconds the best plan so far takes.
 //         1. Types of optimizer states, bfloat16 first. That changes results, so a plan as configured
 //            wins unless it takes 5 % more time.
-//         2. Resident weights; streamed ones where resident ones fit at no size of micro-batches.
+//         2. Resident weights; streamed blocks, then tables with them, where those before fit at no size
+//            of micro-batches.
 //         3. Sizes of micro-batches: the largest that fit, all kinds together; then one kind after
 //            another, twice, each a level down or up as long as that helps.
 //         4. The drafts of that variant: every way to divide the updates or to stream models.

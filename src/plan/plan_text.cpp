@@ -144,8 +144,10 @@ std::string once_text(const MemoryPlan& plan) {
 std::string hosted_text(const HostedPlan& hosted) {
   const char* gradients = hosted.gradients.empty() ? "" : " with gradients";
   if (hosted.blocks.empty()) return format("states of {} units", hosted.states.size());
-  return format("{} blocks{}{}", hosted.blocks.size(), gradients,
-                hosted.table ? " and the embedding" : "");
+  std::string tables;
+  for (const PartPlan& table : hosted.tables)
+    tables += table.name == "embed" ? ", the embedding" : ", the head";
+  return format("{} blocks{}{}", hosted.blocks.size(), tables, gradients);
 }
 
 // What rests on the host behind slots, and what that costs.

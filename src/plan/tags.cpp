@@ -9,6 +9,12 @@ namespace {
 
 // A region of this many granules wastes at most a part in as many by rounding up.
 constexpr std::uint64_t kGranulesPerRegion = 32;
+
+bool contains_unit(const std::vector<spec::FlatUnit>& units, const std::string& name) {
+  return std::any_of(units.begin(), units.end(),
+                     [&](const spec::FlatUnit& unit) { return unit.name == name; });
+}
+
 std::vector<PartPlan> unit_parts(const std::vector<spec::FlatUnit>& units, spec::Dtype dtype) {
   std::vector<PartPlan> parts;
   parts.reserve(units.size());
@@ -38,18 +44,13 @@ std::vector<PartPlan> key_value_parts(const spec::Job& job, const ModelRole& rol
 }
 
 // Streamed weights: the rest stays on the device.
-std::vector<spec::FlatUnit> resident_units(const ModelRole& role, spec::Dtype dtype) {
+std::vector<spec::FlatUnit> resident_units(const ModelRole& role, bool tables) {
   std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
-  const std::optional<PartPlan> table = hosted_table(role, dtype);
+  const HostedTables hosted = hosted_tables(role, tables);
   std::erase_if(units, [&](const spec::FlatUnit& unit) {
-    return unit.block >= 0 || (table && unit.name == table->name);
+    return unit.block >= 0 || contains_unit(hosted.units, unit.name);
   });
   return units;
-}
-
-void add_slots(std::vector<PartPlan>& parts, const char* what, std::size_t count, Bytes bytes) {
-  for (std::size_t i = 0; i < count; ++i)
-    parts.push_back({format("{}.{}", what, i), Bytes(), bytes});
 }
 
 Bytes largest_of(const std::vector<PartPlan>& parts) {
@@ -58,21 +59,49 @@ Bytes largest_of(const std::vector<PartPlan>& parts) {
   return largest;
 }
 
-// Of the blocks' gradients; none where the blocks are frozen.
-std::vector<PartPlan> hosted_gradients(const ModelRole& role, spec::Dtype dtype) {
-  if (!role.trains_blocks()) return {};
-  return hosted_blocks(role, optimizer_of(role, dtype).gradients);
+HostedPlan hosted_weights(const ModelRole& role, bool tables, spec::Dtype dtype) {
+  HostedPlan out;
+  const HostedTables hosted = hosted_tables(role, tables);
+  out.blocks = hosted_blocks(role, dtype);
+  out.tables = unit_parts(hosted.units, dtype);
+  out.turns = hosted.turns;
+  if (!role.trains_blocks()) return out;
+  const spec::Dtype gradients = optimizer_of(role, dtype).gradients;
+  out.gradients = hosted_blocks(role, gradients);
+  out.table_gradients = unit_parts(hosted.units, gradients);
+  return out;
 }
 
-// Weights of all slots, then their gradients.
-std::vector<PartPlan> buffer_parts(const ModelRole& role, spec::Dtype dtype) {
+// Weights of all slots, those of tables last, then their gradients. Tables have the memory of all slots.
+std::vector<RegionPlan> slot_regions(const HostedPlan& hosted, Bytes enough) {
   std::vector<PartPlan> parts;
-  add_slots(parts, "weights", kBlockSlots, largest_of(hosted_blocks(role, dtype)));
-  const std::vector<PartPlan> gradients = hosted_gradients(role, dtype);
-  if (!gradients.empty()) add_slots(parts, "gradients", kBlockSlots, largest_of(gradients));
+  const auto add = [&](const char* what, const std::vector<PartPlan>& blocks) {
+    for (std::size_t i = 0; i < kBlockSlots; ++i)
+      parts.push_back({format("{}.{}", what, i), Bytes(), largest_of(blocks)});
+  };
+  add("weights", hosted.blocks);
+  if (!hosted.gradients.empty()) add("gradients", hosted.gradients);
+  if (!hosted.turns.any()) return pack_regions(parts, enough);
+  RegionPlan region = pack_regions(parts, Bytes(~0ull)).front();
+  const Bytes weights = hosted.turns.head ? hosted.tables[*hosted.turns.head].bytes : Bytes();
+  PartPlan table{"weights.table", Bytes(), std::max(weights, kPartAlignment)};
+  PartPlan gradients{"gradients.table", round_up(table.bytes, kPartAlignment),
+                     largest_of(hosted.table_gradients)};
+  region.bytes = std::max(region.bytes, gradients.offset + gradients.bytes);
+  region.parts.insert(region.parts.begin() + kBlockSlots, std::move(table));
+  if (!hosted.gradients.empty()) region.parts.push_back(std::move(gradients));
+  region.name = "slots";
+  return {std::move(region)};
+}
+
+std::vector<PartPlan> update_slots(Bytes bytes) {
+  std::vector<PartPlan> parts;
+  for (std::size_t i = 0; i < step::kUpdateSlots; ++i)
+    parts.push_back({format("slot.{}", i), Bytes(), bytes});
   return parts;
 }
 
+// Of a tag that is not of slots for blocks.
 std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe,
                                 const JobModels& models, spec::TagId tag, spec::Dtype dtype) {
   const ModelRole& role = models.at(tag.model);
@@ -81,24 +110,24 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
   const spec::ModelSource& source = *recipe.find(tag.model);
   switch (tag.kind) {
     case spec::TagKind::kWeights:
-      return unit_parts(source.streamed ? resident_units(role, dtype) : base(), dtype);
+      return unit_parts(source.streamed ? resident_units(role, source.streams_tables) : base(),
+                        dtype);
     case spec::TagKind::kBuffers:
-      return buffer_parts(role, dtype);
+      break;
     case spec::TagKind::kBlocks:
       return hosted_blocks(role, dtype);
     case spec::TagKind::kAdapter:
       return unit_parts(adapters(), dtype);
     case spec::TagKind::kGradients:
-      return unit_parts(source.streamed && role.trains_blocks() ? resident_units(role, dtype)
-                                                                : trained_units(role),
+      return unit_parts(source.streamed && role.trains_blocks()
+                            ? resident_units(role, source.streams_tables)
+                            : trained_units(role),
                         optimizer_of(role, dtype).gradients);
     case spec::TagKind::kOptimizer: {
       if (!source.streams_states)
         return optimizer_parts(trained_units(role), optimizer_of(role, dtype));
-      std::vector<PartPlan> parts;
-      add_slots(parts, "slot", step::kUpdateSlots,
-                update_parts(role, dtype, source.streamed).slot_bytes());
-      return parts;
+      return update_slots(
+          update_parts(role, dtype, {source.streamed, source.streams_tables}).slot_bytes());
     }
     case spec::TagKind::kKeyValues:
       return key_value_parts(job, role, dtype);
@@ -125,19 +154,20 @@ Need need_of(const spec::Phase& phase, spec::TagId tag) {
   return contains(phase.discards, tag) ? Need::kDrop : Need::kOptional;
 }
 
-void place(TagPlan& tag, const std::vector<PartPlan>& parts, Bytes granularity) {
-  tag.regions = pack_regions(parts, granularity * kGranulesPerRegion);
+void place(TagPlan& tag, std::vector<RegionPlan> regions, Bytes granularity) {
+  tag.regions = std::move(regions);
   for (const RegionPlan& region : tag.regions) tag.bytes += round_up(region.bytes, granularity);
 }
 
 HostedPlan hosted_of(const spec::Recipe& recipe, const ModelRole& role, spec::TagId tag,
                      spec::Dtype dtype) {
+  const spec::ModelSource& source = *recipe.find(tag.model);
   if (tag.kind == spec::TagKind::kBuffers)
-    return {
-        hosted_blocks(role, dtype), hosted_gradients(role, dtype), hosted_table(role, dtype), {}};
-  if (tag.kind == spec::TagKind::kOptimizer && recipe.find(tag.model)->streams_states)
-    return {{}, {}, {}, optimizer_parts(trained_units(role), optimizer_of(role, dtype))};
-  return {};
+    return hosted_weights(role, source.streams_tables, dtype);
+  HostedPlan out;
+  if (tag.kind == spec::TagKind::kOptimizer && source.streams_states)
+    out.states = optimizer_parts(trained_units(role), optimizer_of(role, dtype));
+  return out;
 }
 
 std::optional<ModelRole> JobModels::*member(spec::ModelId model) {
@@ -194,9 +224,17 @@ std::vector<spec::FlatUnit> trained_units(const ModelRole& role) {
                             : spec::flat_layout(role.shape, role.head);
 }
 
-step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute, bool streams_weights) {
-  return {optimizer_of(role, compute), trained_units(role),
-          streams_weights && role.trains_blocks()};
+std::vector<bool> on_host(const ModelRole& role, HostedUnits hosted) {
+  std::vector<bool> out;
+  const HostedTables tables = hosted_tables(role, hosted.tables);
+  for (const spec::FlatUnit& unit : trained_units(role))
+    out.push_back(hosted.blocks && role.trains_blocks() &&
+                  (unit.block >= 0 || contains_unit(tables.units, unit.name)));
+  return out;
+}
+
+step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {
+  return {optimizer_of(role, compute), trained_units(role), on_host(role, hosted)};
 }
 
 std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute) {
@@ -205,16 +243,29 @@ std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute) 
   return unit_parts(units, compute);
 }
 
-std::optional<PartPlan> hosted_table(const ModelRole& role, spec::Dtype compute) {
-  // An update changes it; decoding reads a row for each token.
-  if (role.trains_blocks() || role.generates) return std::nullopt;
-  const bool read_by_head =
-      role.shape.tie_word_embeddings && role.head == spec::Head::kLanguageModel;
-  for (const spec::FlatUnit& unit : spec::flat_layout(role.shape, role.head)) {
-    const bool alone = unit.parameters.size() == 1 && unit.find(spec::Module::kTokenEmbedding);
-    if (alone && !read_by_head) return unit_parts({unit}, compute).front();
+bool HostedTables::gives_rows() const {
+  return !units.empty() && units.front().find(spec::Module::kTokenEmbedding) != nullptr;
+}
+
+HostedTables hosted_tables(const ModelRole& role, bool turns) {
+  HostedTables out;
+  // Without turns an update would have to change it on the device.
+  if (role.generates || (role.trains_blocks() && !turns)) return out;
+  const bool head = role.head == spec::Head::kLanguageModel;
+  const bool tied = head && role.shape.tie_word_embeddings;
+  for (spec::FlatUnit& unit : spec::flat_layout(role.shape, role.head)) {
+    const bool table =
+        unit.parameters.size() == 1 && unit.find(spec::Module::kTokenEmbedding) != nullptr;
+    if (table && (turns || !tied)) {
+      if (role.trains_blocks()) out.turns.embedding = out.units.size();
+      if (tied) out.turns.head = out.units.size();
+      out.units.push_back(std::move(unit));
+    } else if (turns && unit.find(spec::Module::kLmHead) != nullptr) {
+      out.turns.head = out.units.size();
+      out.units.push_back(std::move(unit));
+    }
   }
-  return std::nullopt;
+  return out;
 }
 
 std::vector<RegionPlan> pack_regions(const std::vector<PartPlan>& parts, Bytes enough) {
@@ -283,9 +334,14 @@ std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe
       tag.need.push_back(need_of(phase, id));
       tag.write.push_back(contains(phase.writes, id));
     }
-    place(tag, tag_parts(job, recipe, models, id, dtype), target.granularity);
     if (id.kind != spec::TagKind::kKeyValues)
       tag.hosted = hosted_of(recipe, models.at(id.model), id, dtype);
+    const Bytes enough = target.granularity * kGranulesPerRegion;
+    place(tag,
+          id.kind == spec::TagKind::kBuffers
+              ? slot_regions(tag.hosted, enough)
+              : pack_regions(tag_parts(job, recipe, models, id, dtype), enough),
+          target.granularity);
     if (id.kind == spec::TagKind::kBlocks)
       tag.blocks_of = to_string(spec::TagId{spec::TagKind::kBuffers, id.model});
     tags.push_back(std::move(tag));

@@ -50,17 +50,31 @@ struct JobModels {
 
 /// Units that training steps: the adapters', or the base's without them.
 [[nodiscard]] std::vector<spec::FlatUnit> trained_units(const ModelRole& role);
+/// What rests on the host of a model whose weights are streamed.
+struct HostedUnits {
+  bool blocks = false;  ///< false: nothing does
+  bool tables = false;  ///< the embedding and the head, too, where they can
+};
+/// Of each trained unit, whether its weights and gradients rest there.
+[[nodiscard]] std::vector<bool> on_host(const ModelRole& role, HostedUnits hosted);
 /// What streamed states are stepped in.
 [[nodiscard]] step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute,
-                                             bool streams_weights);
+                                             HostedUnits hosted);
 
 /// Of streamed weights: a block computes while the next one comes.
 constexpr std::size_t kBlockSlots = 2;
 /// The blocks of a model whose weights are streamed, in order; or as many elements of another type.
 [[nodiscard]] std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute);
-/// Its embedding, where no product reads it, it gives rows of whole batches only and is a unit by
-/// itself; nullopt: it stays on the device.
-[[nodiscard]] std::optional<PartPlan> hosted_table(const ModelRole& role, spec::Dtype compute);
+/// Units of it outside the blocks that rest on the host, and those of them that come to the slots' memory
+/// in turns. None of a model that generates: decoding reads both for each token.
+struct HostedTables {
+  std::vector<spec::FlatUnit> units;
+  step::TableUnits turns;
+  /// The embedding, which is the first: rows of a batch are copied.
+  [[nodiscard]] bool gives_rows() const;
+};
+/// `turns`: all that can; else a frozen embedding that only gives rows.
+[[nodiscard]] HostedTables hosted_tables(const ModelRole& role, bool turns);
 
 /// Lays parts, in order, into regions of at least `enough` bytes; a part is never divided.
 [[nodiscard]] std::vector<RegionPlan> pack_regions(const std::vector<PartPlan>& parts,

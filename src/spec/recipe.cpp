@@ -89,6 +89,7 @@ class Builder {
   void add_model(const ModelSource& source) {
     recipe_.models.push_back(source);
     recipe_.models.back().streamed = modes_.streams_weights(source.id);
+    recipe_.models.back().streams_tables = modes_.streams_tables(source.id);
     recipe_.models.back().streams_states =
         source.trained != nullptr && modes_.of(source.id) == UpdateMode::kStreamed;
     add_tag(TagKind::kWeights, source.id);
@@ -104,6 +105,7 @@ class Builder {
     const bool generates = p.body == Body::kGenerate;
     p.streams_weights = model.streamed && !generates;
     p.gathers_weights = model.streamed && generates;
+    p.streams_tables = p.streams_weights && model.streams_tables;
     p.streams_states = model.streams_states && p.updates();
     for (const TagId tag : recipe_.tags) {
       if (tag.kind == TagKind::kKeyValues) {

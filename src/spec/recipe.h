@@ -104,6 +104,7 @@ struct ModelSource {
   std::string adapter{};   ///< folder of an adapter that is merged into the weights; empty: none
   /// Its blocks rest on the host; each is on the device while it is used, and all while it generates.
   bool streamed = false;
+  bool streams_tables = false;  ///< so do its embedding and its head, where they can
   bool streams_states = false;  ///< its optimizer states rest there, and parts come to be stepped
   [[nodiscard]] bool adapted() const { return trained != nullptr && trained->lora.rank > 0; }
 };
@@ -116,8 +117,9 @@ struct Phase {
   bool baseline = false;            ///< of one greedy response to each prompt
   bool entropy = false;             ///< of log-probabilities: their entropy, too
   TrainPart part = TrainPart::kNone;
-  /// Of its model: blocks come from the host one after another, and in an update optimizer states.
-  bool streams_weights = false, streams_states = false;
+  /// Of its model: blocks come from the host one after another, tables in turns, and in an update
+  /// optimizer states.
+  bool streams_weights = false, streams_tables = false, streams_states = false;
   bool gathers_weights = false;  ///< all of its model's blocks come from the host when it begins
   /// Runs in a step. A backward phase and the update behind it repeat together, in turn. 0: the phase
   /// runs before the first step and never again, with nothing on the device but what it needs.
@@ -181,12 +183,15 @@ class ModelModes {
   void set(ModelId model, UpdateMode mode) { modes_[index(model)] = mode; }
   [[nodiscard]] bool streams_weights(ModelId model) const { return streamed_[index(model)]; }
   void stream_weights(ModelId model) { streamed_[index(model)] = true; }
+  /// Of streamed weights.
+  [[nodiscard]] bool streams_tables(ModelId model) const { return tables_[index(model)]; }
+  void stream_tables(ModelId model) { tables_[index(model)] = true; }
   friend bool operator==(const ModelModes&, const ModelModes&) = default;
 
  private:
   static std::size_t index(ModelId model) { return static_cast<std::size_t>(model); }
   std::array<UpdateMode, kModels> modes_{};
-  std::array<bool, kModels> streamed_{};
+  std::array<bool, kModels> streamed_{}, tables_{};
 };
 
 /// Models whose weights can be streamed: those that a phase of a step runs for something else than to

@@ -15,12 +15,12 @@ std::int64_t uses_of(Sweep sweep, std::size_t blocks) {
 
 }  // namespace
 
-BlockWindow::BlockWindow(std::size_t blocks, std::size_t slots, bool trained)
-    : blocks_(blocks), slots_(slots), trained_(trained), started_(blocks, false) {}
+BlockWindow::BlockWindow(std::size_t blocks, std::size_t slots, bool trained, Breaks breaks)
+    : blocks_(blocks), slots_(slots), trained_(trained), breaks_(breaks), started_(blocks, false) {}
 
 void BlockWindow::expect(Sweep sweep, std::int64_t passes) {
   sweep_ = sweep;
-  next_ = 0;
+  next_ = cleared_at_ = 0;
   end_ = passes * uses_of(sweep, blocks_);
   if (sweep == Sweep::kForwardBackward) std::fill(started_.begin(), started_.end(), false);
 }
@@ -31,11 +31,19 @@ BlockWindow::Expected BlockWindow::expected_at(std::int64_t place) const {
   return {2 * blocks_ - 1 - i, BlockUse::kAddGradients};
 }
 
+bool BlockWindow::is_break(std::int64_t place) const {
+  const auto blocks = static_cast<std::int64_t>(blocks_);
+  if (place % blocks != 0 || place == cleared_at_) return false;
+  const bool back = sweep_ == Sweep::kForwardBackward && place / blocks % 2 == 0;
+  return back ? breaks_.after_backward : breaks_.after_forward;
+}
+
 std::vector<std::size_t> BlockWindow::soon() const {
   std::vector<std::size_t> out;
   for (const Slot& slot : slots_)
     if (slot.used) out.push_back(*slot.block);
   for (std::int64_t place = next_; place < end_ && out.size() < slots_.size(); ++place) {
+    if (is_break(place)) break;
     const std::size_t block = expected_at(place).block;
     if (!contains(out, block)) out.push_back(block);
     // A model of fewer blocks than slots.
@@ -126,9 +134,14 @@ std::optional<std::size_t> BlockWindow::release(std::size_t block) {
   return static_cast<std::size_t>(&slot - slots_.data());
 }
 
-void BlockWindow::forget() {
+void BlockWindow::clear() {
   std::fill(slots_.begin(), slots_.end(), Slot{});
-  next_ = end_ = 0;
+  cleared_at_ = next_;
+}
+
+void BlockWindow::forget() {
+  clear();
+  next_ = end_ = cleared_at_ = 0;
 }
 
 }  // namespace neap::step

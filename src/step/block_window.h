@@ -27,6 +27,12 @@ enum class BlockUse : std::uint8_t {
   kAddGradients,  ///< in a backward, to gradients if the block has any
 };
 
+/// Where the memory of all slots is used for something else, which is when clear() is called.
+struct Breaks {
+  bool after_forward = false;   ///< behind the last block
+  bool after_backward = false;  ///< behind the first one
+};
+
 class BlockWindow {
  public:
   /// What has to be brought to a slot.
@@ -36,7 +42,7 @@ class BlockWindow {
   };
 
   /// At least two slots. `trained`: blocks have gradients.
-  BlockWindow(std::size_t blocks, std::size_t slots, bool trained = false);
+  BlockWindow(std::size_t blocks, std::size_t slots, bool trained = false, Breaks breaks = {});
 
   /// The uses that follow. Earlier expectations are dropped. Passes forward and back are those of a
   /// mini-batch: no block has gradients yet.
@@ -57,6 +63,8 @@ class BlockWindow {
   /// Gradients that were added to leave the slot: this one, where there are such.
   std::optional<std::size_t> release(std::size_t block);
   /// What is in the slots is lost. Nothing is in use.
+  void clear();
+  /// So are the expected uses.
   void forget();
 
  private:
@@ -71,6 +79,8 @@ class BlockWindow {
     BlockUse how = BlockUse::kRead;
   };
   [[nodiscard]] Expected expected_at(std::int64_t place) const;
+  /// A use behind which no block is brought yet.
+  [[nodiscard]] bool is_break(std::int64_t place) const;
   /// As many different blocks as there are slots: those in use, then those that are used next.
   [[nodiscard]] std::vector<std::size_t> soon() const;
   /// The next use of a block adds to gradients that are not zero.
@@ -83,7 +93,9 @@ class BlockWindow {
   std::size_t blocks_;
   std::vector<Slot> slots_;
   bool trained_;
-  std::vector<bool> started_;  // by block: gradients of the mini-batch exist
+  Breaks breaks_;
+  std::int64_t cleared_at_ = 0;  // place of the last clear()
+  std::vector<bool> started_;    // by block: gradients of the mini-batch exist
   Sweep sweep_ = Sweep::kForward;
   std::int64_t next_ = 0, end_ = 0;  // of the expected uses
   std::int64_t uses_ = 0;

@@ -32,9 +32,8 @@ double gradient_norm(Ops& ops, const std::vector<TrainedUnit<T>>& units,
                      const BlockSource<T>* source = nullptr) {
   double squares = 0;
   for (const TrainedUnit<T>& unit : units) {
-    const std::vector<double> norms = unit.on_host
-                                          ? source->norms(static_cast<std::size_t>(unit.unit.block))
-                                          : tile_norms(ops, unit.gradients);
+    const std::vector<double> norms =
+        unit.on_host ? source->norms(key_of(unit.unit)) : tile_norms(ops, unit.gradients);
     for (const double norm : norms) squares += norm * norm;
   }
   return std::sqrt(squares);

@@ -51,8 +51,10 @@ void log_prob_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, std:
   for_each_micro_batch(ops, cuts, [&](const MicroBatch& micro) {
     const DeviceBatch<Ops> batch(ops, all, micro.first, micro.count);
     const T hidden = forward(ops, w, batch.tokens());
-    const LogProbs<T> out =
-        log_probs(ops, w, hidden, batch.response_rows(), batch.targets(), options);
+    const LogProbs<T> out = [&] {
+      const UsedTable<T> head(w, Table::kHead);
+      return log_probs(ops, w, hidden, batch.response_rows(), batch.targets(), options);
+    }();
     const auto fresh = [&](const T& t) {
       if (!t.defined()) return T();
       return ops.to_host(ops.narrow(batch.by_sequence(t), 0, micro.seen, micro.fresh()));

@@ -232,7 +232,14 @@ LossNumbers train_micro_batch(Ops& ops, const Weights<T>& w, const Experience<T>
   const DeviceBatch<Ops> batch(ops, e.sequences, kOfRow * first, kOfRow * count);
   Tape<T> tape = forward_train(ops, w, batch.tokens(), keep);
   LossNumbers numbers;
-  T d_hidden = objective.d_hidden(ops, w, e, batch, tape.hidden, numbers);
+  T d_hidden;
+  {
+    const UsedTable<T> head(w, Table::kHead, BlockUse::kAddGradients);
+    head.gradients().begin(ops);
+    d_hidden = objective.d_hidden(ops, w, e, batch, tape.hidden, numbers);
+    head.gradients().measure_complete(
+        [&](const T& gradients) { return tile_norms(ops, gradients); });
+  }
   backward(ops, w, std::move(tape), std::move(d_hidden));
   return numbers;
 }

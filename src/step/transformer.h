@@ -138,17 +138,20 @@ Tape<T> forward_train(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch
 /// From d_hidden (N, C): adds the gradients of every trained parameter. Consumes the tape.
 template <class Ops, class T = typename Ops::Tensor>
 void backward(Ops& ops, const Weights<T>& w, Tape<T> tape, T d) {
+  const auto norms = [&](const T& gradients) { return tile_norms(ops, gradients); };
   tape.hidden = T();
   for (std::size_t i = w.blocks.size(); i-- > 0;) {
     SavedBlock<T> saved = std::move(tape.blocks.back());
     tape.blocks.pop_back();
     UsedBlock<T> block(w, i, BlockUse::kAddGradients);
-    block.begin_gradients(ops);
+    block.gradients().begin(ops);
     d = block_backward(ops, w.architecture, *block, std::move(saved), std::move(d), tape.rows);
-    block.measure_complete_gradients(
-        [&](const T& gradients) { return tile_norms(ops, gradients); });
+    block.gradients().measure_complete(norms);
   }
+  const UsedTable<T> table(w, Table::kEmbedding, BlockUse::kAddGradients);
+  table.gradients().begin(ops);
   embed_backward(ops, w, tape.tokens, tape.rows.positions, std::move(d));
+  table.gradients().measure_complete(norms);
 }
 
 /// Runs right-padded prompts, tokens (B', T) with `lengths` (B',) int64, and stores their keys and

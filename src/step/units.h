@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "spec/layout.h"
 #include "step/block_window.h"
+#include "step/table_turns.h"
 #include "step/weights.h"
 
 namespace neap::step {
@@ -32,7 +34,24 @@ class BlockSlots {
   /// The slot that holds the block for what the device is given next, until release(block).
   [[nodiscard]] virtual Place use(std::size_t block, BlockUse how) = 0;
   virtual void release(std::size_t block) noexcept = 0;
+
+  /// Which tables come to the slots' memory.
+  [[nodiscard]] virtual TableUnits tables() const = 0;
+  /// A turn of one of them, from here to release_table(). No block is in use.
+  [[nodiscard]] virtual TableTurns::Turn use_table(Table table, BlockUse how) = 0;
+  virtual void release_table() noexcept = 0;
 };
+
+/// A block by its number, or a table.
+using UnitKey = std::int64_t;
+constexpr UnitKey key_of(Table table) {
+  return -1 - static_cast<UnitKey>(table);
+}
+inline UnitKey key_of(const spec::FlatUnit& unit) {
+  if (unit.block >= 0) return unit.block;
+  return key_of(unit.find(spec::Module::kTokenEmbedding) != nullptr ? Table::kEmbedding
+                                                                    : Table::kHead);
+}
 
 /// The same for passes, which take blocks bound to their slot's memory.
 template <class T>
@@ -42,29 +61,56 @@ class BlockSource {
   virtual void expect(Sweep sweep, std::int64_t passes) = 0;
   [[nodiscard]] virtual const Block<T>& use(std::size_t block, BlockUse how) = 0;
   virtual void release(std::size_t block) noexcept = 0;
-  /// Of a block that is used for its gradients: those that hold garbage and have to start at zero
-  /// (elements,); undefined: none.
-  [[nodiscard]] virtual T new_gradients(std::size_t block) = 0;
-  /// Of a block that is used for its gradients: all of them (elements,) where nothing is added after this
-  /// use; undefined where something is, or it has none.
-  [[nodiscard]] virtual T complete_gradients(std::size_t block) = 0;
+  /// Whether a table comes to the slots' memory for its turn.
+  [[nodiscard]] virtual bool has_turn(Table table) const = 0;
+  virtual void use_table(Table table, BlockUse how) = 0;
+  virtual void release_table() noexcept = 0;
+  /// Of what is used for its gradients: those that hold garbage and have to start at zero (elements,);
+  /// undefined: none.
+  [[nodiscard]] virtual T new_gradients(UnitKey unit) = 0;
+  /// Of what is used for its gradients: all of them (elements,) where nothing is added after this use;
+  /// undefined where something is, or it has none.
+  [[nodiscard]] virtual T complete_gradients(UnitKey unit) = 0;
 
-  /// Norms of tiles of complete gradients (step/optimizer.h), until the next ones are kept.
-  void keep_norms(std::size_t block, std::vector<double> norms) {
-    norms_[block] = std::move(norms);
-  }
-  [[nodiscard]] const std::vector<double>& norms(std::size_t block) const {
-    return norms_.at(block);
-  }
+  /// Norms of tiles of complete gradients (step/optimizer.h), until the next ones are kept. A tied head's
+  /// are the embedding's.
+  void keep_norms(UnitKey unit, std::vector<double> norms) { norms_[unit] = std::move(norms); }
+  [[nodiscard]] const std::vector<double>& norms(UnitKey unit) const { return norms_.at(unit); }
 
  private:
-  std::map<std::size_t, std::vector<double>> norms_;
+  std::map<UnitKey, std::vector<double>> norms_;
 };
 
 template <class T>
 void expect_passes(const Weights<T>& w, Sweep sweep, std::int64_t passes) {
   if (w.source != nullptr) w.source->expect(sweep, passes);
 }
+
+/// The gradients of what is used from a source.
+template <class T>
+class UsedGradients {
+ public:
+  /// Null: there is nothing to do.
+  UsedGradients(BlockSource<T>* source, UnitKey unit) : source_(source), unit_(unit) {}
+  /// Before anything is added to them.
+  template <class Ops>
+  void begin(Ops& ops) {
+    if (source_ == nullptr) return;
+    const T gradients = source_->new_gradients(unit_);
+    if (gradients.defined()) ops.zero_(gradients);
+  }
+  /// measure(gradients) for those that are complete and leave: norms of their tiles.
+  template <class Measure>
+  void measure_complete(const Measure& measure) {
+    if (source_ == nullptr) return;
+    const T gradients = source_->complete_gradients(unit_);
+    if (gradients.defined()) source_->keep_norms(unit_, measure(gradients));
+  }
+
+ private:
+  BlockSource<T>* source_;
+  UnitKey unit_;
+};
 
 /// A block of a model while its weights are on the device.
 template <class T>
@@ -78,25 +124,35 @@ class UsedBlock {
     if (source_ != nullptr) source_->release(index_);
   }
   [[nodiscard]] const Block<T>& operator*() const { return block_; }
-  /// Before anything is added to its gradients.
-  template <class Ops>
-  void begin_gradients(Ops& ops) {
-    if (source_ == nullptr) return;
-    const T gradients = source_->new_gradients(index_);
-    if (gradients.defined()) ops.zero_(gradients);
-  }
-  /// measure(gradients) for those that are complete and leave: norms of their tiles.
-  template <class Measure>
-  void measure_complete_gradients(const Measure& measure) {
-    if (source_ == nullptr) return;
-    const T gradients = source_->complete_gradients(index_);
-    if (gradients.defined()) source_->keep_norms(index_, measure(gradients));
+  [[nodiscard]] UsedGradients<T> gradients() const {
+    return {source_, static_cast<UnitKey>(index_)};
   }
 
  private:
   BlockSource<T>* source_;
   std::size_t index_;
   const Block<T>& block_;
+};
+
+/// A table of a model while it is on the device.
+template <class T>
+class UsedTable {
+ public:
+  UsedTable(const Weights<T>& w, Table table, BlockUse how = BlockUse::kRead)
+      : source_(w.source != nullptr && w.source->has_turn(table) ? w.source : nullptr),
+        table_(table) {
+    if (source_ != nullptr) source_->use_table(table, how);
+  }
+  UsedTable(const UsedTable&) = delete;
+  UsedTable& operator=(const UsedTable&) = delete;
+  ~UsedTable() {
+    if (source_ != nullptr) source_->release_table();
+  }
+  [[nodiscard]] UsedGradients<T> gradients() const { return {source_, key_of(table_)}; }
+
+ private:
+  BlockSource<T>* source_;
+  Table table_;
 };
 
 }  // namespace neap::step

@@ -31,8 +31,8 @@ Bytes PartLayout::stored() const {
 }
 
 UpdateParts::UpdateParts(const spec::OptimizerSpec& optimizer, std::vector<spec::FlatUnit> units,
-                         bool blocks_on_host)
-    : optimizer_(optimizer), units_(std::move(units)), blocks_on_host_(blocks_on_host) {
+                         std::vector<bool> on_host)
+    : optimizer_(optimizer), units_(std::move(units)), on_host_(std::move(on_host)) {
   const std::int64_t all = spec::total_elements(units_);
   const std::int64_t span =
       std::clamp(all / kSpansOfModel / kLeastSpan * kLeastSpan, kLeastSpan, kSpan);

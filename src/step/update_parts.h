@@ -47,16 +47,14 @@ constexpr std::size_t kUpdateSlots = 3;
 
 class UpdateParts {
  public:
-  /// `blocks_on_host`: weights and gradients of blocks rest there.
+  /// `on_host`: of each unit, whether its weights and gradients rest there.
   UpdateParts(const spec::OptimizerSpec& optimizer, std::vector<spec::FlatUnit> units,
-              bool blocks_on_host);
+              std::vector<bool> on_host);
 
   /// In the order in which they are stepped: unit by unit.
   [[nodiscard]] const std::vector<UpdatePart>& list() const { return parts_; }
   [[nodiscard]] PartLayout layout(const UpdatePart& part) const;
-  [[nodiscard]] bool on_host(std::size_t unit) const {
-    return blocks_on_host_ && units_[unit].block >= 0;
-  }
+  [[nodiscard]] bool on_host(std::size_t unit) const { return on_host_[unit]; }
   /// Of the largest part.
   [[nodiscard]] Bytes slot_bytes() const;
 
@@ -64,7 +62,7 @@ class UpdateParts {
   spec::OptimizerSpec optimizer_;
   std::vector<spec::FlatUnit> units_;
   std::vector<spec::UnitState> states_;
-  bool blocks_on_host_;
+  std::vector<bool> on_host_;
   std::vector<UpdatePart> parts_;
 };
 

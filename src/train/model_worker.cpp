@@ -71,19 +71,20 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks
 std::vector<at::Tensor> ModelWorker::base_weights() {
   const at::ScalarType dtype = runtime_.compute_dtype();
   if (!spec_.streamed) return regions("weights", layout_, dtype);
-  const bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag("buffers"));
   std::vector<at::Tensor> out;
   for (const spec::FlatUnit& unit : layout_) {
-    if (unit.block >= 0) {
-      const auto block = static_cast<std::size_t>(unit.block);
-      out.push_back(host_tensor(blocks.weights(block), unit.elements, dtype));
-    } else if (blocks.table() != nullptr && unit.find(spec::Module::kTokenEmbedding) != nullptr) {
-      out.push_back(host_tensor(*blocks.table(), unit.elements, dtype));
-    } else {
-      out.push_back(region("weights", unit, dtype));
-    }
+    const auto* const storage = hosted(unit);
+    out.push_back(storage != nullptr ? host_tensor(*storage->weights, unit.elements, dtype)
+                                     : region("weights", unit, dtype));
   }
   return out;
+}
+
+const bridge::StreamedBlocks::Storage* ModelWorker::hosted(const spec::FlatUnit& unit) const {
+  if (!spec_.streamed) return nullptr;
+  const bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag("buffers"));
+  if (unit.block >= 0) return &blocks.block(static_cast<std::size_t>(unit.block));
+  return blocks.table(unit.name);
 }
 
 std::vector<at::Tensor> ModelWorker::gathered_weights() {
@@ -96,13 +97,21 @@ std::vector<at::Tensor> ModelWorker::gathered_weights() {
 std::optional<model::StreamedBase> ModelWorker::streamed_base() {
   if (!spec_.streamed) return std::nullopt;
   bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag("buffers"));
-  model::StreamedBase out{&blocks, {}, {}, blocks.table() != nullptr};
+  model::StreamedBase out{&blocks, {}, {}, {}, {}, hosted(layout_.front()) != nullptr};
+  const auto weights = [&](const bridge::StreamedBlocks::Slot& slot) {
+    return runtime_.region(tag("buffers"), slot.weights.name, runtime_.compute_dtype());
+  };
+  const auto gradients = [&](const bridge::StreamedBlocks::Slot& slot) {
+    return runtime_.region(tag("buffers"), slot.gradients->name,
+                           model::to_aten(optimizer_->spec().gradients));
+  };
   for (const bridge::StreamedBlocks::Slot& slot : blocks.slots()) {
-    out.memory.push_back(
-        runtime_.region(tag("buffers"), slot.weights.name, runtime_.compute_dtype()));
-    if (slot.gradients)
-      out.gradients.push_back(runtime_.region(tag("buffers"), slot.gradients->name,
-                                              model::to_aten(optimizer_->spec().gradients)));
+    out.memory.push_back(weights(slot));
+    if (slot.gradients) out.gradients.push_back(gradients(slot));
+  }
+  if (const auto& slot = blocks.table_slot()) {
+    out.table_memory = weights(*slot);
+    if (slot->gradients) out.table_gradients = gradients(*slot);
   }
   return out;
 }
@@ -112,6 +121,7 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
   const spec::OptimizerSpec optimizer = value_or_throw(
       spec::OptimizerSpec::of(spec_.optimizer, model::to_step(runtime_.compute_dtype())));
   std::vector<OptimizerUnit> units;
+  std::vector<bool> rests;  // on the host
   for (std::size_t i = 0; i < trained_layout().size(); ++i) {
     const spec::FlatUnit& unit = trained_layout()[i];
     gradients.push_back(unit_gradients(unit, model::to_aten(optimizer.gradients)));
@@ -120,20 +130,20 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
     units.push_back(step::make_trained_unit(
         optimizer, unit, static_cast<std::int64_t>(i), weights[i], gradients[i],
         [&](const spec::StateTensor& tensor) { return state_view(state, tensor); }));
-    units.back().on_host = on_host(unit);
+    units.back().on_host = hosted_trained(unit) != nullptr;
+    rests.push_back(units.back().on_host);
   }
   if (runtime_.streamed_states(tag("optimizer")) != nullptr)
-    parts_.emplace(optimizer, trained_layout(), spec_.streamed && !has_lora());
+    parts_.emplace(optimizer, trained_layout(), std::move(rests));
   optimizer_ = std::make_unique<Optimizer>(
       spec_.optimizer, optimizer, random_key({spec_.seed, spec_.head == spec::Head::kScalar}),
       std::move(units), ranks_);
 }
 
 at::Tensor ModelWorker::unit_gradients(const spec::FlatUnit& unit, at::ScalarType dtype) {
-  if (!on_host(unit)) return region("grads", unit, dtype);
-  const auto block = static_cast<std::size_t>(unit.block);
-  return host_tensor(*runtime_.streamed_blocks(tag("buffers")).gradients(block), unit.elements,
-                     dtype);
+  const auto* const storage = hosted_trained(unit);
+  return storage == nullptr ? region("grads", unit, dtype)
+                            : host_tensor(*storage->gradients, unit.elements, dtype);
 }
 
 at::Tensor ModelWorker::unit_states(std::size_t unit, const spec::UnitState& layout) {
@@ -171,10 +181,8 @@ const arena::HostStorage& ModelWorker::storage_of(const step::UpdatePart& part,
                                                   step::PartTensor::Kind kind) {
   if (kind == step::PartTensor::Kind::kState)
     return runtime_.streamed_states(tag("optimizer"))->states(part.unit);
-  const bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag("buffers"));
-  const auto block = static_cast<std::size_t>(trained_layout()[part.unit].block);
-  return kind == step::PartTensor::Kind::kWeights ? blocks.weights(block)
-                                                  : *blocks.gradients(block);
+  const auto* const storage = hosted_trained(trained_layout()[part.unit]);
+  return kind == step::PartTensor::Kind::kWeights ? *storage->weights : *storage->gradients;
 }
 
 void ModelWorker::for_each_part(const std::function<void(const OptimizerUnit&)>& visit) {

@@ -87,9 +87,12 @@ class ModelWorker {
   }
   /// The optimizer over the regions of gradients and states, or host memory; makes `gradients`.
   void make_optimizer(const std::vector<at::Tensor>& weights, std::vector<at::Tensor>& gradients);
-  /// A trained unit's weights and gradients rest on the host.
-  [[nodiscard]] bool on_host(const spec::FlatUnit& unit) const {
-    return spec_.streamed && !has_lora() && unit.block >= 0;
+  /// Where a unit of the base rests on the host; null: it does not.
+  [[nodiscard]] const bridge::StreamedBlocks::Storage* hosted(const spec::FlatUnit& unit) const;
+  /// Of a trained unit, not an adapter's.
+  [[nodiscard]] const bridge::StreamedBlocks::Storage* hosted_trained(
+      const spec::FlatUnit& unit) const {
+    return has_lora() ? nullptr : hosted(unit);
   }
   [[nodiscard]] at::Tensor unit_gradients(const spec::FlatUnit& unit, at::ScalarType dtype);
   /// A unit's optimizer states: bytes.

@@ -11,7 +11,9 @@ qwen7b: full training of Qwen2.5-7B, 4 x 2 048, recomputation: all resident, wit
 (about 115 GiB of host memory). optimizers: Qwen2.5-1.5B, 8 x 1 024, with every kind of optimizer, all resident and under a ceiling.
 lora: rank 16 on Qwen2.5-7B, 2 x 2 048, and on 38 blocks of Qwen2.5-32B, 1 x 2 048: all resident, then with streamed weights at the least
 capacity. full3b: full training of Llama-3.2-3B, 2 x 4 096, in micro-batches of one, full3b-one in one: all resident, then with
-streamed weights, gradients and states at the least capacity (54 GiB of host memory). These are run only when they are named.
+streamed weights, gradients and states at the least capacity (54 GiB of host memory). grpo: full GRPO of Llama-3.2-3B with a reference and a
+reward model, 4 x 4 x 768, two responses at a time; grpo7b: the same of Qwen2.5-7B with LoRA; ppo: PPO of four models of Qwen2.5-1.5B, 16 x 768; full6b: full training of 24 of Llama-3.1-8B's 32 blocks, 8 x 1 024 (106 GiB of host memory),
+each at the least capacity and at 1.3 times it. These are run only when they are named.
 Writes OUT_DIR/ceilings.jsonl, a line a run, and a table on stdout. After M minutes (default 9) no further run starts. Exits 1
 where a run fails, a phase is more than 0.2 % off its plan, moves are not the plan's, or, with --deterministic, losses differ from
 those of the largest ceiling (without it two runs on a GPU may differ). --rehearse: tiny models on the host.
@@ -41,7 +43,9 @@ OPTIMIZERS = {"adamw": [], "adamw, bfloat16 states": ["state_dtype=bfloat16"], "
 KINDS = [[f"actor_rollout_ref.actor.optim.{setting}" for setting in settings] for settings in OPTIMIZERS.values()]
 LORA = ["actor_rollout_ref.model.lora_rank=16", "actor_rollout_ref.model.activation_checkpointing=auto"]
 AUTO = ["actor_rollout_ref.model.activation_checkpointing=auto"]
-# The job, its reward model, and ceilings in GiB (0: the least) with overrides.
+ROLLOUT = [*AUTO, "critic.model.activation_checkpointing=auto", "actor_rollout_ref.rollout.batch_size=2"]
+TIMES = 1.3  # the least capacity
+# The job, its reward model, and ceilings in GiB (0: the least; TIMES: as many times the least) with overrides.
 WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
         "curve": (PPO, "opt-1.3b", [(56, []), *[(ceiling, extra) for ceiling in (44, 34, 26, 20, 0) for extra in ([], WAITING)]]),
         "least": (PPO, "opt-350m", [(0, [])]),
@@ -50,6 +54,10 @@ WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
         "lora20b": (Case("qwen2.5-20b", "sft", 1, 64, 1984), None, [(100, LORA), (0, LORA)]),
         "full3b": (Case("llama-3.2-3b", "sft", 2, 64, 4032, micro=1), None, [(75, AUTO), (0, AUTO)]),
         "full3b-one": (Case("llama-3.2-3b", "sft", 2, 64, 4032), None, [(75, AUTO), (0, AUTO)]),
+        "grpo": (Case("llama-3.2-3b", "grpo", 4, 256, 512, micro=1, n=4), None, [(120, ROLLOUT), (TIMES, ROLLOUT), (0, ROLLOUT)]),
+        "grpo7b": (Case("qwen2.5-7b", "grpo", 4, 256, 512, micro=1, n=4), None, [(100, [*LORA, *ROLLOUT]), (0, [*LORA, *ROLLOUT])]),
+        "ppo": (Case("qwen2.5-1.5b", "ppo", 16, 256, 512, micro=1), "qwen2.5-1.5b", [(120, ROLLOUT), (TIMES, ROLLOUT), (0, ROLLOUT)]),
+        "full6b": (Case("llama-3.1-6b", "sft", 8, 64, 960, micro=1), None, [(TIMES, AUTO), (0, AUTO)]),
         "optimizers": (QWEN15, None, [(ceiling, kind) for kind in KINDS for ceiling in (60, 0)])}
 USUAL = ["paper", "curve", "least"]
 
@@ -112,11 +120,11 @@ def measure(neap, job, folder, overrides):
 
 def device_memory(neap, job, ceiling, largest, overrides):
     """The setting for a ceiling in GiB; 0 is the least, and a rehearsal has the same shares of what its tiny job keeps."""
-    if ceiling and not ARGS.rehearse:
+    if ceiling not in (0, TIMES) and not ARGS.rehearse:
         return f"device.memory={ceiling}GiB"
     least = least_capacity(neap, job, overrides)
-    if not ceiling:
-        return f"device.memory={least}MiB"
+    if ceiling in (0, TIMES):
+        return f"device.memory={int(least * (ceiling or 1))}MiB"
     everything = plan_check.plan_of(neap, job, overrides)["all_resident"] >> 20
     return f"device.memory={least + (everything - least) * ceiling // largest}MiB"
 
@@ -131,7 +139,7 @@ def main():
         plan_check.make_data(work, reviews)
         cases = ARGS.case or USUAL
         for name in sorted({model for case in cases for model in (WORK[case][0].model, WORK[case][1]) if model}):
-            plan_check.make_case_model(work, name, reviews, SMALL_QWEN if MODELS[name]["model_type"] == "qwen2" else SMALL)
+            plan_check.make_case_model(work, name, reviews, SMALL if MODELS[name]["model_type"] == "opt" else SMALL_QWEN)
         for name in cases:
             case, reward, ceilings = WORK[name]
             job = work / f"{name}.toml"

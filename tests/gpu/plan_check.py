@@ -41,6 +41,11 @@ MODELS = {
                      "num_hidden_layers": 28, "num_attention_heads": 24, "num_key_value_heads": 8,
                      "max_position_embeddings": 131072, "rope_theta": 500000.0, "rms_norm_eps": 1e-5,
                      "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0, "torch_dtype": "bfloat16"},
+    # 24 of Llama-3.1-8B's 32 layers: full training takes 106 GiB of host memory
+    "llama-3.1-6b": {"model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
+                     "num_hidden_layers": 24, "num_attention_heads": 32, "num_key_value_heads": 8,
+                     "max_position_embeddings": 131072, "rope_theta": 500000.0, "rms_norm_eps": 1e-5,
+                     "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 0, "torch_dtype": "bfloat16"},
     # 38 of Qwen2.5-32B's 64 layers: 40.2 GB in bfloat16
     "qwen2.5-20b": {**QWEN, "vocab_size": 152064, "hidden_size": 5120, "intermediate_size": 27648, "num_hidden_layers": 38,
                     "num_attention_heads": 40, "num_key_value_heads": 8, "tie_word_embeddings": False},

@@ -10,6 +10,9 @@ WIDE = dict(MODEL, hidden_size=256, intermediate_size=1024, num_attention_heads=
             head_dim=64, num_hidden_layers=10)
 # The embedding rests on the host, too.
 UNTIED = dict(WIDE, tie_word_embeddings=False)
+# Tables of 8 MiB beside blocks of 1 MiB.
+TABLES = dict(WIDE, vocab_size=16384, hidden_size=128, intermediate_size=512, num_attention_heads=2, num_key_value_heads=2)
+UNTIED_TABLES = dict(TABLES, tie_word_embeddings=False)
 WIDE_ACTOR = "actor_rollout_ref.model.path=out/wide/latest/actor"
 LORA = ["actor_rollout_ref.model.lora_rank=4", WIDE_ACTOR]
 STEPS = ["trainer.total_training_steps=3", "trainer.save_freq=2", "trainer.test_freq=2"]
@@ -26,14 +29,22 @@ JOBS = {
     "dpo full": (["dpo.toml", *STEPS, "actor_rollout_ref.model.path=out/untied/latest/actor",
                   "actor_rollout_ref.actor.grad_clip=0.05", "actor_rollout_ref.model.activation_checkpointing=full"],
                  {"actor", "reference"}),
+    # Embedding and head come in turns.
+    "sft full tables": (["sft.toml", *STEPS, "actor_rollout_ref.model.path=out/tables/latest/actor", "data.micro_batch_size_per_gpu=2"],
+                        {"actor"}),
+    "dpo full tables": (["dpo.toml", *STEPS, "actor_rollout_ref.model.path=out/untied_tables/latest/actor",
+                         "actor_rollout_ref.actor.grad_clip=0.05", "actor_rollout_ref.model.activation_checkpointing=full"],
+                        {"actor", "reference"}),
+    "sft tables": (["sft.toml", *LORA, *STEPS, "actor_rollout_ref.model.path=out/tables/latest/actor"], {"actor"}),
+    "reward full tables": (["reward.toml", *STEPS, "actor_rollout_ref.model.path=out/tables/latest/actor"], {"reward"}),
     # The reference is the actor's base.
     "dpo": (["dpo.toml", *LORA, *STEPS, "actor_rollout_ref.model.path=out/untied/latest/actor"], {"actor"}),
     "ppo": (["ppo.toml", "actor_rollout_ref.model.path=out/sft/latest/actor", "critic.model.path=out/judge/latest/reward",
              "reward_model.model.path=out/judge/latest/reward", "critic.model.lora_rank=4", "trainer.total_training_steps=3",
              "trainer.save_freq=2"], {"critic", "reward"}),
     # The actor's blocks come together for its rollout.
-    "grpo full": (["grpo.toml", WIDE_ACTOR, *STEPS], {"actor", "reference"}),
-    "grpo": (["grpo.toml", *LORA, *STEPS, "actor_rollout_ref.model.path=out/untied/latest/actor"], {"actor"}),
+    "grpo full": (["grpo.toml", WIDE_ACTOR, *STEPS, "data.val_files=[]"], {"actor", "reference"}),
+    "grpo": (["grpo.toml", *LORA, *STEPS, "data.val_files=[]", "actor_rollout_ref.model.path=out/untied/latest/actor"], {"actor"}),
     "ppo all": (["ppo.toml", WIDE_ACTOR, "critic.model.path=out/judge/latest/reward", "reward_model.model.path=out/judge/latest/reward",
                  *STEPS], {"actor", "reference", "critic", "reward"}),
 }
@@ -45,6 +56,8 @@ class StreamedWeights(TrainCase):
         cls.make_home()
         cls.add_model("wide", WIDE)
         cls.add_model("untied", UNTIED)
+        cls.add_model("tables", TABLES)
+        cls.add_model("untied_tables", UNTIED_TABLES)
         (cls.home / "dpo.toml").write_text(REWARD.replace('"reward"', '"dpo"').replace("out/reward", "out/dpo"))
         ppo = PPO.replace("CEILING", "2GiB")
         (cls.home / "ppo.toml").write_text(ppo)
@@ -53,6 +66,8 @@ class StreamedWeights(TrainCase):
         once = ["trainer.total_training_steps=1", "device.memory=2GiB"]
         for words in (["sft.toml", *once], ["sft.toml", "actor_rollout_ref.model.path=wide", "trainer.default_local_dir=out/wide", *once],
                       ["sft.toml", "actor_rollout_ref.model.path=untied", "trainer.default_local_dir=out/untied", *once],
+                      ["sft.toml", "actor_rollout_ref.model.path=tables", "trainer.default_local_dir=out/tables", *once],
+                      ["sft.toml", "actor_rollout_ref.model.path=untied_tables", "trainer.default_local_dir=out/untied_tables", *once],
                       ["reward.toml", "actor_rollout_ref.model.path=out/wide/latest/actor", "trainer.default_local_dir=out/judge", *once]):
             result = cls.neap("train", *words)
             assert result.returncode == 0, result.stderr
@@ -90,6 +105,8 @@ class StreamedWeights(TrainCase):
                 self.assert_equal_runs(resident, streamed)
                 plan = json.loads((streamed / "plan.json").read_text())
                 self.assertEqual(set(plan["streamed_weights"]), models)
+                if "tables" in name:
+                    self.assertEqual(set(plan["streamed_tables"]), models)
                 self.check_phases(streamed, plan, least << 20)
 
     def check_phases(self, folder, plan, capacity):

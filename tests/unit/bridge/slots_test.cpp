@@ -158,21 +158,29 @@ TEST(StreamedStates, AStepThatThrowsLeavesNothingUnderWay) {
 // ---- blocks with gradients ---------------------------------------------------------------------
 
 struct Blocks {
-  explicit Blocks(std::size_t count) : blocks(count) {
+  explicit Blocks(std::size_t count, const step::TableUnits& turns = {})
+      : blocks(count), turns_of(turns) {
     std::vector<StreamedBlocks::Slot> places;
     for (std::size_t i = 0; i < kSlots; ++i)
       places.push_back({slots.parts()[i], slots.parts()[kSlots + i]});
     streamed.emplace(
         slots.arena(), "blocks", places,
-        std::vector<StreamedBlocks::BlockBytes>(blocks, {bytes_of(kWords), bytes_of(kWords)}),
-        Bytes());
+        std::vector<StreamedBlocks::UnitBytes>(blocks, {bytes_of(kWords), bytes_of(kWords), ""}),
+        tables());
+    for (const char* name : {"embed", "head"}) {
+      if (streamed->table(name) == nullptr) continue;
+      std::ranges::fill(words_of(*streamed->table(name)->weights), kTable);
+      std::ranges::fill(words_of(*streamed->table(name)->gradients), 7777);
+    }
     for (std::size_t b = 0; b < blocks; ++b) {
       std::fill(weights(b).begin(), weights(b).end(), 100 + b);
       std::fill(gradients(b).begin(), gradients(b).end(), 7777);  // of a mini-batch before
     }
   }
-  [[nodiscard]] Words weights(std::size_t b) const { return words_of(streamed->weights(b)); }
-  [[nodiscard]] Words gradients(std::size_t b) const { return words_of(*streamed->gradients(b)); }
+  [[nodiscard]] Words weights(std::size_t b) const { return words_of(*streamed->block(b).weights); }
+  [[nodiscard]] Words gradients(std::size_t b) const {
+    return words_of(*streamed->block(b).gradients);
+  }
   void visit(std::size_t b, step::BlockUse how) {
     const auto place = streamed->use(b, how);
     for (const std::uint64_t w : slots.words(place.slot)) ASSERT_EQ(w, 100 + b);
@@ -184,21 +192,50 @@ struct Blocks {
     }
     streamed->release(b);
   }
+  // Two units of tables, in the memory of all slots.
+  StreamedBlocks::Tables tables() {
+    if (!turns_of.any()) return {};
+    const SlotPart& first = slots.parts().front();
+    const SlotPart gradients{"gradients.table", first.region, bytes_of(kSlots * kWords)};
+    const Bytes bytes = bytes_of(kSlots * kWords);
+    return {{{bytes, bytes, "embed"}, {bytes, bytes, "head"}},
+            turns_of,
+            StreamedBlocks::Slot{{"weights.table", first.region, Bytes()}, gradients}};
+  }
+  void turn(step::Table table) {
+    if (!turns_of.of(table)) return;
+    const auto turn = streamed->use_table(table, step::BlockUse::kAddGradients);
+    for (std::size_t i = 0; i < 2 * kSlots; ++i) {
+      const Words words = slots.words(i);
+      if (i < kSlots) {
+        for (const std::uint64_t w : words) ASSERT_TRUE(!turn.weights || w == kTable);
+        continue;
+      }
+      if (turn.zero) std::ranges::fill(words, 0);
+      for (std::uint64_t& w : words) w += table == step::Table::kHead ? 10 : 1;
+    }
+    completed_tables += turn.last;
+    streamed->release_table();
+  }
   // A phase of a mini-batch.
   void mini_batch(std::int64_t passes) {
     streamed->open();
     streamed->expect(step::Sweep::kForwardBackward, passes);
     for (std::int64_t pass = 0; pass < passes; ++pass) {
       for (std::size_t b = 0; b < blocks; ++b) visit(b, step::BlockUse::kRead);
+      turn(step::Table::kHead);
       for (std::size_t b = blocks; b-- > 0;) visit(b, step::BlockUse::kAddGradients);
+      turn(step::Table::kEmbedding);
     }
     throw_if_error(streamed->close());
   }
   static constexpr std::size_t kSlots = 2, kWords = 512;
+  static constexpr std::uint64_t kTable = 5555;
   std::size_t blocks;
+  step::TableUnits turns_of;
   Slots slots{2 * kSlots, kWords};
   std::optional<StreamedBlocks> streamed;
-  std::size_t completed = 0;
+  std::size_t completed = 0, completed_tables = 0;
 };
 
 TEST(StreamedBlocks, GradientsOfAMiniBatchAddUpOnTheHost) {
@@ -226,6 +263,30 @@ TEST(StreamedBlocks, GradientsOfAMiniBatchAddUpOnTheHost) {
   }
 }
 
+TEST(StreamedBlocks, TablesTakeTurnsInTheMemoryOfTheSlots) {
+  // An embedding and a head, a tied head, and an embedding alone.
+  for (const step::TableUnits turns : {step::TableUnits{0, 1}, {0, 0}, {0, std::nullopt}}) {
+    for (const std::int64_t passes : {1, 2, 5}) {
+      SCOPED_TRACE(format("head {}, {} passes", turns.head.value_or(9), passes));
+      Blocks b(4, turns);
+      for (int round = 0; round < 2; ++round) {
+        b.completed = b.completed_tables = 0;
+        ASSERT_NO_FATAL_FAILURE(b.mini_batch(passes));
+        const auto n = static_cast<std::uint64_t>(passes);
+        for (std::size_t i = 0; i < b.blocks; ++i)
+          for (const std::uint64_t w : b.gradients(i)) ASSERT_EQ(w, (i + 1) * n);
+        EXPECT_EQ(b.completed, b.blocks);
+        EXPECT_EQ(b.completed_tables, turns.head == 1U ? 2U : 1U);
+        const bool tied = turns.head == turns.embedding;
+        for (const std::uint64_t w : words_of(*b.streamed->table("embed")->gradients))
+          ASSERT_EQ(w, tied ? 11 * n : n);
+        for (const std::uint64_t w : words_of(*b.streamed->table("head")->gradients))
+          ASSERT_EQ(w, turns.head == 1U ? 10 * n : 7777);
+      }
+    }
+  }
+}
+
 TEST(StreamedBlocks, AllBlocksComeTogether) {
   Blocks b(3);
   const std::vector<SlotPart> parts(b.slots.parts().begin(), b.slots.parts().begin() + 3);
@@ -242,7 +303,7 @@ TEST(StreamedBlocks, EveryDeviceCallMayFail) {
   int failed = 0;
   for (std::uint64_t k = 1;; ++k) {
     SCOPED_TRACE(format("call {}", k));
-    Blocks b(4);
+    Blocks b(4, {0, 1});
     b.slots.fault().arm({k, std::nullopt, ErrorCode::kDriver, false});
     bool threw = false;
     try {

@@ -31,20 +31,43 @@ namespace {
 
 using step::Dtype;
 
+// Memory on the host of tables, and a slot for their turns.
+struct CopiedTables {
+  std::vector<at::Tensor> weights, gradients;
+  step::TableUnits turns;
+  at::Tensor slot, gradient_slot;
+};
+
 // Slots that blocks, and their gradients, are copied to from memory of the whole model.
 class CopiedBlocks final : public step::BlockSlots {
  public:
   using Tensors = std::vector<at::Tensor>;
   /// `gradients` and their slots are empty where the blocks are frozen.
-  CopiedBlocks(Tensors blocks, Tensors slots, Tensors gradients, Tensors gradient_slots)
-      : window_(blocks.size(), slots.size(), !gradients.empty()),
+  CopiedBlocks(Tensors blocks, Tensors slots, Tensors gradients, Tensors gradient_slots,
+               CopiedTables tables)
+      : window_(blocks.size(), slots.size(), !gradients.empty(), tables.turns.breaks()),
+        turns_(tables.turns, !gradients.empty()),
+        tables_(std::move(tables)),
         blocks_(std::move(blocks)),
         slots_(std::move(slots)),
         gradients_(std::move(gradients)),
         gradient_slots_(std::move(gradient_slots)) {}
   [[nodiscard]] const Tensors& slots() const { return slots_; }
   [[nodiscard]] const Tensors& gradient_slots() const { return gradient_slots_; }
+  [[nodiscard]] step::TableUnits tables() const override { return tables_.turns; }
+  [[nodiscard]] step::TableTurns::Turn use_table(step::Table table, step::BlockUse how) override {
+    turn_ = turns_.take(table, how);
+    window_.clear();
+    if (turn_.weights) copy(tables_.slot, tables_.weights[turn_.unit]);
+    if (turn_.gradients) copy(tables_.gradient_slot, tables_.gradients[turn_.unit]);
+    return turn_;
+  }
+  void release_table() noexcept override {
+    if (turn_.adds) copy(tables_.gradients[turn_.unit], tables_.gradient_slot);
+    bring_expected();
+  }
   void expect(step::Sweep sweep, std::int64_t passes) override {
+    turns_.expect(sweep, passes);
     window_.expect(sweep, passes);
     bring_expected();
   }
@@ -71,6 +94,9 @@ class CopiedBlocks final : public step::BlockSlots {
     while (const auto place = window_.next_to_bring()) bring(*place);
   }
   step::BlockWindow window_;
+  step::TableTurns turns_;
+  step::TableTurns::Turn turn_;
+  CopiedTables tables_;
   Tensors blocks_, slots_, gradients_, gradient_slots_;
 };
 
@@ -96,6 +122,7 @@ class AtenWorld {
     Model& m = model_of(role);
     const auto& weights = role.lora.rank > 0 ? m.adapters : m.weights;
     std::vector<step::TrainedUnit<at::Tensor>> out;
+    const std::vector<bool> rests = on_host(role, hosted(role));
     for (const spec::FlatUnit& unit : trained_units(role)) {
       const std::size_t u = out.size();
       out.push_back(step::make_trained_unit(
@@ -103,8 +130,7 @@ class AtenWorld {
           [this](const spec::StateTensor& t) {
             return at::zeros({t.elements}, options_.dtype(model::to_aten(t.dtype)));
           }));
-      out.back().on_host =
-          streams_weights(role) && role.trains_blocks() && out.back().unit.block >= 0;
+      out.back().on_host = rests[u];
     }
     return out;
   }
@@ -120,8 +146,8 @@ class AtenWorld {
     return at::zeros({shape.begin(), shape.rank()}, model::to_aten(dtype));
   }
 
-  [[nodiscard]] bool streams_weights(const ModelRole& role) const {
-    return modes_.streams_weights(id_of(role));
+  [[nodiscard]] HostedUnits hosted(const ModelRole& role) const {
+    return {modes_.streams_weights(id_of(role)), modes_.streams_tables(id_of(role))};
   }
 
  private:
@@ -170,7 +196,8 @@ class AtenWorld {
     return m;
   }
   std::optional<model::StreamedBase> streamed_base(Model& m, const ModelRole& role) {
-    if (!streams_weights(role)) return std::nullopt;
+    const HostedUnits rests = hosted(role);
+    if (!rests.blocks) return std::nullopt;
     const bool trained = role.trains_blocks();
     std::vector<at::Tensor> blocks, gradients;
     const std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
@@ -179,17 +206,33 @@ class AtenWorld {
       blocks.push_back(m.weights[u].clone());
       if (trained) gradients.push_back(m.grads[u].clone());
     }
-    m.blocks =
-        std::make_unique<CopiedBlocks>(blocks, slots_for(blocks), gradients, slots_for(gradients));
-    return model::StreamedBase{m.blocks.get(), m.blocks->slots(), m.blocks->gradient_slots(),
-                               hosted_table(role, dtype()).has_value()};
+    const HostedTables tables = hosted_tables(role, rests.tables);
+    CopiedTables copied;
+    copied.turns = tables.turns;
+    for (const spec::FlatUnit& unit : tables.units) {
+      const auto u = static_cast<std::size_t>(
+          std::find_if(units.begin(), units.end(), [&](auto& x) { return x.name == unit.name; }) -
+          units.begin());
+      copied.weights.push_back(m.weights[u].clone());
+      if (trained) copied.gradients.push_back(m.grads[u].clone());
+    }
+    if (tables.turns.any()) {
+      copied.slot = largest_like(copied.weights);
+      if (trained) copied.gradient_slot = largest_like(copied.gradients);
+    }
+    m.blocks = std::make_unique<CopiedBlocks>(blocks, slots_for(blocks), gradients,
+                                              slots_for(gradients), copied);
+    return model::StreamedBase{m.blocks.get(), m.blocks->slots(),    m.blocks->gradient_slots(),
+                               copied.slot,    copied.gradient_slot, tables.gives_rows()};
+  }
+  [[nodiscard]] static at::Tensor largest_like(const std::vector<at::Tensor>& tensors) {
+    return at::zeros_like(*std::max_element(
+        tensors.begin(), tensors.end(), [](auto& a, auto& b) { return a.size(0) < b.size(0); }));
   }
   [[nodiscard]] static std::vector<at::Tensor> slots_for(const std::vector<at::Tensor>& blocks) {
     std::vector<at::Tensor> slots;
-    if (blocks.empty()) return slots;
-    const auto largest = std::max_element(blocks.begin(), blocks.end(),
-                                          [](auto& a, auto& b) { return a.size(0) < b.size(0); });
-    for (std::size_t i = 0; i < kBlockSlots; ++i) slots.push_back(at::zeros_like(*largest));
+    for (std::size_t i = 0; i < kBlockSlots && !blocks.empty(); ++i)
+      slots.push_back(largest_like(blocks));
     return slots;
   }
 
@@ -211,7 +254,7 @@ void for_each_part(const AtenWorld& world, const ModelRole& role, const spec::Ph
     for (const train::OptimizerUnit& unit : units) visit(unit);
     return;
   }
-  const step::UpdateParts parts = update_parts(role, world.dtype(), world.streams_weights(role));
+  const step::UpdateParts parts = update_parts(role, world.dtype(), world.hosted(role));
   for (const step::UpdatePart& part : parts.list()) {
     const train::OptimizerUnit& unit = units[part.unit];
     const auto in_slot = [&](const step::PartTensor& t) {
@@ -314,10 +357,12 @@ void compare(std::uint64_t seed, ActionCounts& counts) {
     for (const spec::ModelId model : joined.trained())
       modes.set(model, seed % 5 < 2 ? spec::UpdateMode::kStreamed : spec::UpdateMode::kSplit);
   }
-  // Every third streams the weights that it can; those that are trained with their states.
+  // Every third streams the weights that it can, and every other one of these their tables; those that are
+  // trained with their states.
   if (seed % 3 == 0) {
     for (const spec::ModelId model : spec::streamable(joined)) {
       modes.stream_weights(model);
+      if (seed % 2 == 0) modes.stream_tables(model);
       if (joined.find(model)->trained != nullptr) modes.set(model, spec::UpdateMode::kStreamed);
     }
   }

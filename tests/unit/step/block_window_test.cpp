@@ -10,7 +10,8 @@ namespace {
 // What a user of the window does, with the slots' real contents.
 class Model {
  public:
-  Model(std::size_t blocks, std::size_t slots) : window_(blocks, slots), contents_(slots) {}
+  Model(std::size_t blocks, std::size_t slots, Breaks breaks = {})
+      : window_(blocks, slots, false, breaks), contents_(slots) {}
 
   void expect(Sweep sweep, std::int64_t passes) {
     window_.expect(sweep, passes);
@@ -36,6 +37,11 @@ class Model {
       use(block);
       release(block);
     }
+  }
+  void clear() {
+    window_.clear();
+    contents_.assign(contents_.size(), std::nullopt);
+    bring_expected();
   }
   void forget() {
     window_.forget();
@@ -100,6 +106,23 @@ TEST(BlockWindow, UnexpectedUsesAreServed) {
   model.expect(Sweep::kForward, 1);
   model.pass({0, 2, 3, 1});  // it stops guessing
   EXPECT_LE(model.brought, 3 + 2 + 3);
+}
+
+TEST(BlockWindow, BringsNothingThatABreakWouldLose) {
+  for (const Breaks breaks : {Breaks{true, true}, Breaks{true, false}, Breaks{false, true}}) {
+    Model model(5, 2, breaks);
+    model.expect(Sweep::kForwardBackward, 3);
+    for (int pass = 0; pass < 3; ++pass) {
+      model.pass({0, 1, 2, 3, 4});
+      if (breaks.after_forward) model.clear();
+      model.pass({4, 3, 2, 1, 0});
+      if (breaks.after_backward) model.clear();
+    }
+    EXPECT_EQ(model.missed, 0);
+    // A half pass brings all blocks after a break, else those that are not there yet.
+    const int half = (breaks.after_forward ? 5 : 3), next = (breaks.after_backward ? 5 : 3);
+    EXPECT_EQ(model.brought, 5 + 3 * half + 2 * next);
+  }
 }
 
 TEST(BlockWindow, RandomPasses) {

@@ -97,7 +97,7 @@ void make_step_by_parts(Optimizer& optimizer, double lr, std::int64_t elements) 
   const step::Update update = optimizer.begin_step(lr);
   std::vector<spec::FlatUnit> flat;
   for (const OptimizerUnit& unit : optimizer.units()) flat.push_back(unit.unit);
-  const step::UpdateParts parts(optimizer.spec(), flat, false);
+  const step::UpdateParts parts(optimizer.spec(), flat, std::vector<bool>(flat.size()));
   for (const step::UpdatePart& whole : parts.list()) {
     const OptimizerUnit& unit = optimizer.units()[whole.unit];
     for (std::int64_t first = 0; first < whole.count; first += elements) {

@@ -1,0 +1,77 @@
+// Units outside the blocks with a row for each token, whose memory on the device is that of the blocks'
+// slots: they come for a turn, in which no block is used, and their gradients leave after it.
+//
+// Threads   one at a time.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "step/block_window.h"
+
+namespace neap::step {
+
+/// What a turn is for.
+enum class Table : std::uint8_t {
+  kEmbedding,  ///< its gradients
+  kHead,       ///< its matrix and, in training, its gradients
+};
+
+/// Which unit each turn takes, by number; a tied head takes the embedding. nullopt: it is on the device.
+struct TableUnits {
+  std::optional<std::size_t> embedding, head;
+  [[nodiscard]] std::optional<std::size_t> of(Table table) const {
+    return table == Table::kEmbedding ? embedding : head;
+  }
+  [[nodiscard]] bool any() const { return embedding || head; }
+  /// A head's turn is between forward and backward, an embedding's behind them.
+  [[nodiscard]] Breaks breaks() const { return {head.has_value(), embedding.has_value()}; }
+};
+
+class TableTurns {
+ public:
+  /// `trained`: the units have gradients.
+  TableTurns(const TableUnits& units, bool trained) : units_(units), trained_(trained) {}
+
+  /// As BlockWindow::expect.
+  void expect(Sweep sweep, std::int64_t passes) {
+    if (sweep != Sweep::kForwardBackward) return;
+    started_ = {};
+    turns_ = {};
+    passes_ = passes;
+  }
+  struct Turn {
+    std::size_t unit = 0;
+    bool weights = false, gradients = false;  ///< these come
+    bool adds = false;                        ///< to gradients, which leave after it
+    bool zero = false;                        ///< the gradients start at zero
+    bool last = false;                        ///< nothing is added to them after it
+  };
+  /// Of a table that has a unit.
+  [[nodiscard]] Turn take(Table table, BlockUse how) {
+    Turn turn;
+    turn.unit = *units_.of(table);
+    turn.weights = table == Table::kHead;
+    turn.adds = trained_ && how == BlockUse::kAddGradients;
+    if (!turn.adds) return turn;
+    bool& started = started_[turn.unit == units_.embedding ? 0 : 1];
+    turn.zero = !started;
+    turn.gradients = started;
+    started = true;
+    const bool others_follow = table == Table::kHead && units_.embedding == turn.unit;
+    turn.last = !others_follow && ++turns_[table == Table::kHead] == passes_;
+    return turn;
+  }
+
+ private:
+  TableUnits units_;
+  bool trained_;
+  std::array<bool, 2> started_{};        // by unit: gradients of the mini-batch exist
+  std::array<std::int64_t, 2> turns_{};  // of the mini-batch so far, that add last to their unit
+  std::int64_t passes_ = 0;
+};
+
+}  // namespace neap::step
