@@ -19,6 +19,7 @@
 #include "rlhf/best_checkpoint.h"
 #include "rlhf/job_data.h"
 #include "rlhf/output_folder.h"
+#include "rlhf/processor_share.h"
 #include "rlhf/run.h"
 #include "rlhf/run_output.h"
 #include "rlhf/stop_target.h"
@@ -71,6 +72,7 @@ class TrainingRun {
   void loop();
   [[noreturn]] void keep_steps_before(const StepFailure& failure);
   void one_step();
+  void note_processor_share(double cpu_seconds, double seconds);
   void follow_output();
   /// Saves in another folder.
   [[noreturn]] void rescue();
@@ -86,6 +88,7 @@ class TrainingRun {
 
   spec::Job job_;  // with what the plan chose
   const plan::DeviceChoice& device_;
+  ProcessorShare processor_share_{device_.target.threads};
   parallel::Communicator& ranks_;
   OutputFolder output_;  // locked by the first rank
   RunFolders folders_;

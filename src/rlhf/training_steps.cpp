@@ -1,6 +1,7 @@
 // The steps of a run, its validations and checkpoints.
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 
 #include "base/format.h"
 #include "base/interrupt.h"
@@ -15,6 +16,11 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::int64_t kRescuing = -2;  // in place of the step that is saved
+
+double value_or_zero(const Metrics& metrics, const char* name) {
+  const auto at = metrics.find(name);
+  return at == metrics.end() ? 0 : at->second;
+}
 
 }  // namespace
 
@@ -56,8 +62,11 @@ void TrainingRun::one_step() {
   Metrics metrics;
   {
     const auto start = std::chrono::steady_clock::now();
+    const std::clock_t cpu_start = std::clock();  // of all threads
     metrics = trainer_->train_step(step_);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    note_processor_share(static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC,
+                         seconds.count() - value_or_zero(metrics, "timing_s/reward"));
     metrics["timing_s/step"] = metrics["perf/time_per_step"] = seconds.count();
     if (metrics.contains("perf/total_num_tokens")) {
       metrics["perf/throughput"] = metrics["perf/total_num_tokens"] / seconds.count();
@@ -77,6 +86,11 @@ void TrainingRun::one_step() {
   metrics["perf/cpu_memory_used_gb"] = memory[2];
   files_->write_step(step_, metrics);
   files_->write_rollouts(step_, trainer_->take_rollouts());
+}
+
+void TrainingRun::note_processor_share(double cpu_seconds, double seconds) {
+  if (device_.target.cuda) return;
+  if (const auto warning = processor_share_.note(cpu_seconds, seconds)) log::warn(*warning);
 }
 
 void TrainingRun::validate() {
