@@ -7,7 +7,19 @@
 namespace neap::bridge {
 namespace {
 
-bool deterministic_backward = false;
+/// libtorch chooses with or without cuDNN while it lives.
+class CudnnAllowed {
+ public:
+  explicit CudnnAllowed(bool allowed) : before_(at::globalContext().userEnabledCuDNNSDP()) {
+    at::globalContext().setSDPUseCuDNN(allowed);
+  }
+  CudnnAllowed(const CudnnAllowed&) = delete;
+  CudnnAllowed& operator=(const CudnnAllowed&) = delete;
+  ~CudnnAllowed() { at::globalContext().setSDPUseCuDNN(before_); }
+
+ private:
+  bool before_;
+};
 
 const char* name_of(at::SDPBackend backend) {
   switch (backend) {
@@ -26,29 +38,17 @@ const char* name_of(at::SDPBackend backend) {
 
 }  // namespace
 
-void pin_attention(bool deterministic) {
-  at::globalContext().setSDPUseCuDNN(!deterministic);
-  deterministic_backward = deterministic;
-}
-
-GenerationAttention::GenerationAttention() : before_(at::globalContext().userEnabledCuDNNSDP()) {
-  at::globalContext().setSDPUseCuDNN(false);
-}
-
-GenerationAttention::~GenerationAttention() {
-  at::globalContext().setSDPUseCuDNN(before_);
-}
-
-AttentionBackward::AttentionBackward()
-    : before_(at::globalContext().deterministicAlgorithms()),
+AttentionBackward::AttentionBackward(const AttentionChoice& choice)
+    : deterministic_(choice.deterministic),
+      before_(at::globalContext().deterministicAlgorithms()),
       warn_only_(at::globalContext().deterministicAlgorithmsWarnOnly()) {
   // Only here: elsewhere the switch has libtorch copy whole KV caches, and the kernels that Neap
   // takes there are deterministic without it.
-  if (deterministic_backward) at::globalContext().setDeterministicAlgorithms(true, false);
+  if (deterministic_) at::globalContext().setDeterministicAlgorithms(true, false);
 }
 
 AttentionBackward::~AttentionBackward() {
-  at::globalContext().setDeterministicAlgorithms(before_, warn_only_);
+  if (deterministic_) at::globalContext().setDeterministicAlgorithms(before_, warn_only_);
 }
 
 std::vector<AttentionKernel> attention_kernels(at::Device device) {
@@ -66,10 +66,11 @@ std::vector<AttentionKernel> attention_kernels(at::Device device) {
     };
     {
       const at::AutoGradMode recording(true);
+      const CudnnAllowed training(true);
       const at::Tensor leaf = keys.clone().requires_grad_();
       add("training", at::_fused_sdp_choice(leaf, leaf, leaf, std::nullopt, 0.0, true));
     }
-    const GenerationAttention scope;
+    const CudnnAllowed generation(false);
     add("prefill", at::_fused_sdp_choice(keys, keys, keys, std::nullopt, 0.0, true));
     add("decode", at::_fused_sdp_choice(query, keys, keys, mask, 0.0, false));
   }

@@ -1,4 +1,4 @@
-// Which of libtorch's attention kernels run. Measured on an H200 (tests/gpu/attention_kernels.py):
+// Which attention kernels run. Measured on an H200 (tests/gpu/attention_kernels.py):
 //
 //   training, scoring   cuDNN in bfloat16: forward and backward take 0.6 to 0.8 of flash attention's
 //                       time. It plans a kernel for each shape, which takes 70 ms; a job has few.
@@ -7,7 +7,10 @@
 //   deterministic       flash attention, whose backward pass can repeat its bits; cuDNN's cannot
 //
 // float32 takes the memory-efficient kernel, and what a kernel does not support the plain formula.
-// Threads   pin_attention before the first pass; the scopes on the thread that runs the passes.
+// model::AtenOps chooses by an AttentionChoice of its own and calls the kernel by name, so libtorch's switches of
+// attention kernels do not count.
+//
+// Threads   the scope on the thread that runs the pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,35 +20,25 @@
 
 namespace neap::bridge {
 
-/// Sets the kernels of the process. `deterministic`: backward passes inside an AttentionBackward give
-/// the same bits in every run.
-void pin_attention(bool deterministic);
-
-/// Around passes of generation, whose shapes change from call to call.
-class GenerationAttention {
- public:
-  GenerationAttention();
-  GenerationAttention(const GenerationAttention&) = delete;
-  GenerationAttention& operator=(const GenerationAttention&) = delete;
-  ~GenerationAttention();
-
- private:
-  bool before_;
+/// What a job asks of its attention.
+struct AttentionChoice {
+  bool deterministic = false;  ///< backward passes give the same bits in every run
 };
 
-/// Around a backward pass through attention. Without `deterministic` it does nothing.
+/// Around a backward pass through attention: libtorch's deterministic algorithms, where the choice asks for them. What
+/// the process had comes back.
 class AttentionBackward {
  public:
-  AttentionBackward();
+  explicit AttentionBackward(const AttentionChoice& choice);
   AttentionBackward(const AttentionBackward&) = delete;
   AttentionBackward& operator=(const AttentionBackward&) = delete;
   ~AttentionBackward();
 
  private:
-  bool before_, warn_only_;
+  bool deterministic_, before_, warn_only_;
 };
 
-/// What libtorch takes on a device now, asked with tensors of usual shapes.
+/// What libtorch takes on a device for a job that need not be deterministic, asked with tensors of usual shapes.
 struct AttentionKernel {
   std::string use;     ///< "training", "prefill", "decode"
   std::string dtype;   ///< "bfloat16", "float32"

@@ -3,16 +3,12 @@
 #include <algorithm>
 
 #include "base/format.h"
-#include "bridge/torch_cuda_memory.h"
 
 namespace neap::bridge {
 
 PhaseAccounts::PhaseAccounts(Bytes ceiling, const ScheduleExecutor& executor,
                              const plan::MemoryPlan& plan)
-    : ceiling_(ceiling),
-      executor_(executor),
-      plan_(plan),
-      oom_count_(last_torch_cuda_oom().count) {}
+    : ceiling_(ceiling), executor_(executor), plan_(plan) {}
 
 Bytes PhaseAccounts::room() const {
   if (ceiling_.is_zero()) return {};
@@ -31,12 +27,9 @@ Status PhaseAccounts::add(PhaseMeasurement m) {
   return status;
 }
 
-void PhaseAccounts::note_oom(const PhaseMeasurement& m, Bytes free) {
-  const TorchCudaOom oom = last_torch_cuda_oom();
-  if (std::exchange(oom_count_, oom.count) == oom.count) return;
+void PhaseAccounts::note_oom(const PhaseMeasurement& m, Bytes request, Bytes free) {
   const Bytes taken = m.persistent + m.transient_reserved;
-  last_oom_ =
-      shortage(m, oom.requested, ceiling_.is_zero() ? free : saturating_sub(ceiling_, taken));
+  last_oom_ = shortage(m, request, ceiling_.is_zero() ? free : saturating_sub(ceiling_, taken));
 }
 
 Status PhaseAccounts::shortage(const PhaseMeasurement& m, Bytes need, Bytes free) const {

@@ -23,8 +23,8 @@ class PhaseAccounts {
   /// Keeps the measurement of a phase that has ended. On CUDA libtorch's allocator is limited to its room, give or take a
   /// segment: the status says where the phase took more than the ceiling.
   [[nodiscard]] Status add(PhaseMeasurement measurement);
-  /// Notes a failed request of libtorch's allocator since the last call. `free`: of the device, without a ceiling.
-  void note_oom(const PhaseMeasurement& measurement, Bytes free);
+  /// Notes a request of a phase that libtorch's allocator failed. `free`: of the device, without a ceiling.
+  void note_oom(const PhaseMeasurement& measurement, Bytes request, Bytes free);
 
   [[nodiscard]] std::vector<PhaseMeasurement> take() { return std::exchange(measurements_, {}); }
   [[nodiscard]] Bytes peak() const { return peak_; }
@@ -40,7 +40,6 @@ class PhaseAccounts {
   std::vector<PhaseMeasurement> measurements_;
   Bytes peak_, peak_allocated_;
   Status last_oom_;
-  std::uint64_t oom_count_;  // an earlier runtime's are not ours
 };
 
 }  // namespace neap::bridge

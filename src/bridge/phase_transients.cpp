@@ -36,14 +36,12 @@ class HostTransients final : public PhaseTransients {
 
 class CudaTransients final : public PhaseTransients {
  public:
-  explicit CudaTransients(c10::DeviceIndex index) : index_(index) {
-    limit_torch_cuda(index, Bytes());  // an earlier runtime's
-    make_cublas_workspace(index);
-  }
+  explicit CudaTransients(c10::DeviceIndex index) : index_(index) { make_cublas_workspace(index); }
   void open(const std::string&, Bytes room) override {
     // What was born and died between phases left pages that the plan does not know.
     allocator().emptyCache();
-    limit_torch_cuda(index_, room.is_zero() ? room : room + kTorchCudaSegment);
+    limit_.emplace(index_, room.is_zero() ? room : room + kTorchCudaSegment);
+    refusals_before_ = last_torch_cuda_oom().count;
     allocator().resetPeakStats(index_);
   }
   TransientUse close(const std::string&) override {
@@ -51,10 +49,14 @@ class CudaTransients final : public PhaseTransients {
     const auto peak = [](const auto& array) {
       return Bytes(static_cast<std::uint64_t>(array[0].peak));
     };
+    limit_.reset();
     allocator().emptyCache();
     const Bytes allocated = peak(stats.allocated_bytes);
     const Bytes reserved = peak(stats.reserved_bytes);
-    return {allocated, reserved, saturating_sub(reserved, allocated)};
+    TransientUse use{allocated, reserved, saturating_sub(reserved, allocated)};
+    const TorchCudaOom last = last_torch_cuda_oom();
+    if (last.count != refusals_before_) use.refused = last.requested;
+    return use;
   }
 
  private:
@@ -62,6 +64,8 @@ class CudaTransients final : public PhaseTransients {
     return *c10::getDeviceAllocator(c10::DeviceType::CUDA);
   }
   c10::DeviceIndex index_;
+  std::optional<TorchCudaLimit> limit_;  // of the open phase
+  std::uint64_t refusals_before_ = 0;
 };
 
 }  // namespace

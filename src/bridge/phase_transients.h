@@ -1,5 +1,5 @@
 // The temporaries of a phase, whoever allocates them: the phase pool on the host device, libtorch's
-// own allocator on CUDA.
+// own allocator on CUDA. libtorch's allocators are a process' own: a runtime's are set for its phases only.
 //
 // Threads   open and close on one thread.   Failure   neap::Error.
 #pragma once
@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "arena/arena.h"
@@ -19,6 +20,8 @@ namespace neap::bridge {
 struct TransientUse {
   Bytes allocated, reserved;
   Bytes fragmentation;  ///< reserved - allocated when the pool last had to grow to its peak
+  /// The last request that libtorch's CUDA allocator failed in the phase.
+  std::optional<Bytes> refused{};
 };
 
 class PhaseTransients {
@@ -26,7 +29,8 @@ class PhaseTransients {
   virtual ~PhaseTransients() = default;
   /// `room`: what the phase's temporaries may take; zero: as much as there is.
   virtual void open(const std::string& phase, Bytes room) = 0;
-  /// Gives the pages back. Temporaries that are still alive keep theirs; a warning says how many bytes.
+  /// Gives the pages back, and libtorch its own settings. Temporaries that are still alive keep their pages; a warning says
+  /// how many bytes.
   virtual TransientUse close(const std::string& phase) = 0;
 };
 

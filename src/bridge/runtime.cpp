@@ -8,7 +8,6 @@
 
 #include "base/format.h"
 #include "base/log.h"
-#include "bridge/attention.h"
 #include "bridge/phase_accounts.h"
 #include "bridge/phase_transients.h"
 #include "bridge/torch_cuda_memory.h"
@@ -27,9 +26,10 @@ class RuntimeImpl final : public Runtime {
   RuntimeImpl(const spec::Job& job, const plan::DeviceChoice& choice, const plan::MemoryPlan& plan,
               trace::EventSink* events);
 
-  [[nodiscard]] at::Device device() const override { return device_.torch; }
-  [[nodiscard]] at::ScalarType compute_dtype() const override { return device_.dtype; }
+  [[nodiscard]] at::Device device() const override { return context_.torch(); }
+  [[nodiscard]] at::ScalarType compute_dtype() const override { return context_.dtype(); }
   [[nodiscard]] const plan::MemoryPlan& plan() const override { return plan_; }
+  [[nodiscard]] const DeviceContext& context() const override { return context_; }
   [[nodiscard]] at::Tensor region(std::string_view tag, std::string_view name,
                                   at::ScalarType dtype) override;
   [[nodiscard]] StreamedBlocks& streamed_blocks(std::string_view tag) override;
@@ -56,7 +56,7 @@ class RuntimeImpl final : public Runtime {
 
   plan::MemoryPlan plan_;
   trace::EventSink* events_;
-  RunDevice device_;
+  DeviceContext context_;
   std::shared_ptr<arena::Arena> arena_;  // keeps the device
   std::unique_ptr<ScheduleExecutor> executor_;
   std::map<std::size_t, StreamedBlocks> streamed_blocks_;  // by tag
@@ -67,11 +67,12 @@ class RuntimeImpl final : public Runtime {
   bool in_phase_ = false;
 };
 
-/// Runs `end` once, at close or at death.
+/// In a context until close or death. Runs `end` once, before it leaves.
 class ScopeImpl : public Runtime::Scope {
  public:
-  ScopeImpl(std::string what, std::function<Status()> end)
-      : what_(std::move(what)), end_(std::move(end)) {}
+  ScopeImpl(std::string what, std::unique_ptr<DeviceContext::Entered> entered,
+            std::function<Status()> end)
+      : what_(std::move(what)), entered_(std::move(entered)), end_(std::move(end)) {}
   ScopeImpl(const ScopeImpl&) = delete;
   ScopeImpl& operator=(const ScopeImpl&) = delete;
   ~ScopeImpl() override {
@@ -81,6 +82,7 @@ class ScopeImpl : public Runtime::Scope {
   }
   [[nodiscard]] Status close() override {
     if (!end_) return {};
+    const std::unique_ptr<DeviceContext::Entered> left_last = std::move(entered_);
     const std::function<Status()> end = std::exchange(end_, nullptr);
     try {
       return end();
@@ -93,26 +95,25 @@ class ScopeImpl : public Runtime::Scope {
 
  private:
   std::string what_;
+  std::unique_ptr<DeviceContext::Entered> entered_;
   std::function<Status()> end_;
 };
 
 RuntimeImpl::RuntimeImpl(const spec::Job& job, const plan::DeviceChoice& choice,
                          const plan::MemoryPlan& plan, trace::EventSink* events)
-    : plan_(plan), events_(events) {
-  pin_attention(job.trainer.deterministic);
-  device_ = open_device(job, choice);
+    : plan_(plan), events_(events), context_(job, choice) {
   arena::Options options;
   options.events = events;
   // Recycled pages must not raise the high-water mark that was promised.
   options.physical_target = plan.peak;
   if (!job.memory.host_budget.is_zero()) options.host_budget = job.memory.host_budget;
   std::unique_ptr<arena::Arena> arena =
-      value_or_throw(arena::Arena::make(*device_.device, options));
-  arena_ = {arena.release(), [device = device_.device](arena::Arena* a) { delete a; }};
+      value_or_throw(arena::Arena::make(*context_.device(), options));
+  arena_ = {arena.release(), [device = context_.device()](arena::Arena* a) { delete a; }};
   executor_ = std::make_unique<ScheduleExecutor>(*arena_, plan_);
   for (std::size_t t = 0; t < plan_.tags.size(); ++t) add_streamed(t);
   if (choice.target.cuda) {
-    transients_ = make_cuda_transients(device_.torch.index());
+    transients_ = make_cuda_transients(context_.torch().index());
   } else {
     transients_ = make_host_transients(
         arena_, value_or_throw(plan::pool_settings(job, choice.target)), events);
@@ -195,14 +196,15 @@ at::Tensor RuntimeImpl::region(std::string_view tag, std::string_view name, at::
   // NOLINTNEXTLINE(performance-no-int-to-ptr): regions are known by address
   void* const data = reinterpret_cast<void*>(place.address);
   return at::from_blob(
-      data, {elements}, [](void*) {}, at::TensorOptions().dtype(dtype).device(device_.torch),
-      device_.torch);
+      data, {elements}, [](void*) {}, at::TensorOptions().dtype(dtype).device(context_.torch()),
+      context_.torch());
 }
 
 std::unique_ptr<Runtime::Scope> RuntimeImpl::hold(const std::vector<std::string>& tags) {
+  auto entered = std::make_unique<DeviceContext::Entered>(context_);
   ScheduleExecutor::Set before = executor_->resident();
   (void)executor_->bring(tags);
-  return std::make_unique<ScopeImpl>("Putting tags back", [this, before] {
+  return std::make_unique<ScopeImpl>("Putting tags back", std::move(entered), [this, before] {
     (void)executor_->move_to(before);
     return Status();
   });
@@ -212,6 +214,7 @@ std::unique_ptr<Runtime::Scope> RuntimeImpl::phase(std::string_view name) {
   if (in_phase_)
     throw Error(ErrorCode::kInternal, format("Phase \"{}\" opened inside another", name));
   const std::size_t index = executor_->phase_index(name);
+  auto entered = std::make_unique<DeviceContext::Entered>(context_);
   Transition entry;
   try {
     entry = executor_->enter(index);
@@ -222,18 +225,18 @@ std::unique_ptr<Runtime::Scope> RuntimeImpl::phase(std::string_view name) {
   const Clock::time_point start = Clock::now();
   for (auto& [tag, blocks] : streamed_blocks_) blocks.open();
   gather_blocks(index);
+  transients_->open(std::string(name), accounts_->room());
   in_phase_ = true;
   mark(trace::EventKind::kPhaseBegin, name);
-  transients_->open(std::string(name), accounts_->room());
   return std::make_unique<ScopeImpl>(
-      format("Closing phase \"{}\"", name),
+      format("Closing phase \"{}\"", name), std::move(entered),
       [this, index, entry = std::move(entry), start] { return end_phase(index, entry, start); });
 }
 
 // The arena keeps pages for the next tag. With what libtorch's allocator will take they must stay under the ceiling; on
 // the host device both take them from the arena.
 void RuntimeImpl::leave_room(std::size_t phase) {
-  if (!device_.torch.is_cuda() || plan_.capacity.is_zero()) return;
+  if (!context_.torch().is_cuda() || plan_.capacity.is_zero()) return;
   const Bytes transient = plan_.phases[phase].transient + kTorchCudaSegment;
   const Bytes most = saturating_sub(plan_.capacity, executor_->persistent() + transient);
   if (arena_->stats().page_store > most) (void)value_or_throw(arena_->release_store(most));
@@ -242,9 +245,10 @@ void RuntimeImpl::leave_room(std::size_t phase) {
 Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_point start) {
   in_phase_ = false;
   const std::string& name = plan_.phases[index].name;
-  const bool cuda = device_.torch.is_cuda();
+  const bool cuda = context_.torch().is_cuda();
   // The stream that computes, not the device: what copies run behind the phase is waited for below.
-  const Status finished = cuda ? device_.device->synchronize(device::StreamId::kDefault) : Status();
+  const Status finished =
+      cuda ? context_.device()->synchronize(device::StreamId::kDefault) : Status();
   PhaseMeasurement m;
   m.phase = name;
   m.seconds = seconds_since(start);
@@ -262,9 +266,9 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
   m.transient_allocated = use.allocated;
   m.transient_reserved = use.reserved;
   m.fragmentation_at_peak = use.fragmentation;
-  if (cuda) {
-    const Result<device::MemoryInfo> memory = device_.device->memory();
-    accounts_->note_oom(m, memory.ok() ? memory->free : Bytes());
+  if (use.refused) {
+    const Result<device::MemoryInfo> memory = context_.device()->memory();
+    accounts_->note_oom(m, *use.refused, memory.ok() ? memory->free : Bytes());
   }
   const Status within = accounts_->add(std::move(m));
   mark(trace::EventKind::kPhaseEnd, name);

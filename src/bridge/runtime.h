@@ -5,6 +5,9 @@
 //           under HostScope is plain host memory, as it would be with a GPU. On CUDA, regions are arena regions of
 //           the card and transients come from libtorch's own allocator, emptied at each phase's end.
 //
+// Settings  what libtorch has once a process is this runtime's only inside its phases and holds (device_context.h). Runtimes
+//           of one process take turns: one phase is open at a time.
+//
 // Threads   phases are opened and closed by one thread; tensors may be made and freed by any (autograd's too).
 //
 // Failure   exceptions (neap::Error with a MemoryShortage for out of memory; c10::Error from libtorch). Ends have a
@@ -20,7 +23,7 @@
 #include <vector>
 
 #include "arena/arena.h"
-#include "bridge/run_device.h"
+#include "bridge/device_context.h"
 #include "bridge/schedule_executor.h"
 #include "bridge/streamed_blocks.h"
 #include "bridge/streamed_states.h"
@@ -30,6 +33,8 @@
 #include "trace/event.h"
 
 namespace neap::bridge {
+
+class PhaseAllocator;
 
 /// What one phase cost, measured. Bytes are peaks within the phase.
 struct PhaseMeasurement {
@@ -50,8 +55,8 @@ struct PhaseMeasurement {
 
 class Runtime {
  public:
-  /// Opens the chosen device, reserves every region of the plan and installs the CPU allocator (once a
-  /// process). `events` may be null, else outlives the runtime.
+  /// Opens the chosen device and reserves every region of the plan. `events` may be null, else outlives the runtime and
+  /// every tensor of its phases.
   static std::unique_ptr<Runtime> make(const spec::Job& job, const plan::DeviceChoice& choice,
                                        const plan::MemoryPlan& plan, trace::EventSink* events);
   virtual ~Runtime() = default;
@@ -60,6 +65,8 @@ class Runtime {
   /// bfloat16 on CUDA, float32 on the CPU, or as configured.
   [[nodiscard]] virtual at::ScalarType compute_dtype() const = 0;
   [[nodiscard]] virtual const plan::MemoryPlan& plan() const = 0;
+  /// Entered by phases and holds. Who works for long outside of them enters it too.
+  [[nodiscard]] virtual const DeviceContext& context() const = 0;
 
   /// A flat tensor over the plan's part `name` of `tag`: (bytes / element size,) of `dtype`. Its address never changes;
   /// its contents may be touched only while the tag is resident (in phases that need it, or under hold).
@@ -101,8 +108,8 @@ class Runtime {
   [[nodiscard]] virtual arena::Arena& arena() = 0;
 };
 
-/// Tensors made by this thread while it lives are plain host memory, not device memory (batches,
-/// logs, checkpoints).
+/// Tensors made by this thread while it lives are plain host memory, not the open phase's (batches, logs,
+/// checkpoints). Opened inside the phase.
 class HostScope {
  public:
   HostScope();
@@ -111,11 +118,8 @@ class HostScope {
   HostScope& operator=(const HostScope&) = delete;
 
  private:
-  bool previous_;
+  PhaseAllocator* allocator_;  // of the open phase, if this thread is its own
 };
-
-/// Whether this thread's tensors are plain host memory now.
-[[nodiscard]] bool in_host_scope();
 
 /// A copy of `t` that outlives the phase: plain host memory.
 [[nodiscard]] at::Tensor to_host(const at::Tensor& t);

@@ -46,14 +46,19 @@ TorchCudaOom last_torch_cuda_oom() {
   return {oom_count.load(), Bytes(last_request.load())};
 }
 
-void limit_torch_cuda(int ordinal, Bytes limit) {
+TorchCudaLimit::TorchCudaLimit(int ordinal, Bytes limit) : ordinal_(ordinal) {
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   observe_oom();
   const auto index = static_cast<c10::DeviceIndex>(ordinal);
   const auto total = static_cast<double>(torch_cuda_allocator().getMemoryInfo(index).second);
+  before_ = torch_cuda_allocator().getMemoryFraction(index);
   // Half a byte more than asked for: the allocator rounds the product down.
   const double share = (static_cast<double>(limit.count()) + 0.5) / total;
   torch_cuda_allocator().setMemoryFraction(limit.is_zero() ? 1.0 : std::min(share, 1.0), index);
+}
+
+TorchCudaLimit::~TorchCudaLimit() {
+  torch_cuda_allocator().setMemoryFraction(before_, static_cast<c10::DeviceIndex>(ordinal_));
 }
 
 void make_cublas_workspace(int ordinal) {

@@ -17,18 +17,29 @@ namespace neap::bridge {
 /// libtorch's allocator of GPU memory.
 [[nodiscard]] c10::cuda::CUDACachingAllocator::CUDAAllocator& torch_cuda_allocator();
 
-/// What libtorch's allocator was asked for when it last gave up, in bytes; zero: never.
+/// What libtorch's allocator was asked for when it last gave up since the process' first limit, in bytes; zero:
+/// never. libtorch takes an observer for good, so it is one for the process.
 struct TorchCudaOom {
   std::uint64_t count = 0;  ///< times so far
   Bytes requested;          ///< by the last
 };
 [[nodiscard]] TorchCudaOom last_torch_cuda_oom();
 
-/// From now on libtorch holds at most `limit` (zero: as much as it gets) of card `ordinal` for this
-/// process, and throws c10::OutOfMemoryError beyond it. It compares a whole new segment although an
-/// expandable one grows by less, so a request that would end within one segment (20 MiB) under the
-/// limit may be refused: callers add kTorchCudaSegment. Cost: a lock.
-void limit_torch_cuda(int ordinal, Bytes limit);
+/// While it lives, libtorch holds at most `limit` (zero: as much as it gets) of card `ordinal` for this process, and throws
+/// c10::OutOfMemoryError beyond it; then it has the limit that it had. It compares a whole new segment although an
+/// expandable one grows by less, so a request that would end within one segment (20 MiB) under the limit may be refused:
+/// callers add kTorchCudaSegment. Cost: a lock at each end.
+class TorchCudaLimit {
+ public:
+  TorchCudaLimit(int ordinal, Bytes limit);
+  TorchCudaLimit(const TorchCudaLimit&) = delete;
+  TorchCudaLimit& operator=(const TorchCudaLimit&) = delete;
+  ~TorchCudaLimit();
+
+ private:
+  int ordinal_;
+  double before_;  // as libtorch has it: a share of the card
+};
 inline constexpr Bytes kTorchCudaSegment = Bytes(20 << 20);
 
 /// Makes the workspace that cuBLAS keeps for the calling thread. Made at its first use it would lie wherever the phase of

@@ -1,8 +1,9 @@
-// libtorch's CPU allocator, with a phase open: every tensor comes from the phase's pool.
+// The memory of a phase's tensors on the host device: libtorch's CPU allocator while the phase is open
+// (phase_allocator.h).
 //
-// Threads   tensors of the thread that opened the phase come from its pool; those of other threads (scratch of kernels'
-//           workers) are host memory. Tensors may be freed by any thread.
-// Lifetime  tensors may outlive their phase and the pool: a pool with live tensors is kept until they die.
+// Threads   open and close on one thread, whose tensors come from here. Tensors may be freed by any thread.
+// Lifetime  tensors may outlive their phase and the pool: each keeps the memory of the pool alive.
+// Failure   neap::Error: opening while a phase of another pool is open.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,7 @@ namespace neap::bridge {
 
 class TransientPool {
  public:
-  /// Installs the process-wide allocator at the first call. Segments are pages of `arena`, counted under "transient".
+  /// Segments are pages of `arena`, counted under "transient".
   static std::shared_ptr<TransientPool> make(std::shared_ptr<arena::Arena> arena,
                                              const cache::Settings& settings,
                                              trace::EventSink* events);
@@ -24,7 +25,8 @@ class TransientPool {
 
   /// From now on tensors of threads outside a HostScope come from here; peaks start anew.
   virtual void open(std::string phase) = 0;
-  /// Back to plain host memory; free segments go to the arena. Returns the bytes of tensors that are still alive.
+  /// Puts back the allocator that libtorch had; free segments go to the arena. Returns the bytes of tensors that are still
+  /// alive.
   virtual Bytes close() = 0;
   [[nodiscard]] virtual cache::CacheStats stats() const = 0;
 };

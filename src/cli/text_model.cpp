@@ -36,12 +36,13 @@ TextModel::TextModel(spec::ModelFiles files)
 void TextModel::load(const spec::DeviceConfig& config) {
   spec::Job job;
   job.device = config;
-  const bridge::RunDevice device = bridge::open_device(job, bridge::choose_run_device(config));
-  options_ = at::TensorOptions().device(device.torch).dtype(device.dtype);
+  context_.emplace(job, bridge::choose_run_device(config));
+  const bridge::DeviceContext::Entered entered(*context_);
+  options_ = at::TensorOptions().device(context_->torch()).dtype(context_->dtype());
   const std::vector<spec::FlatUnit> units = spec::flat_layout(shape_, spec::Head::kLanguageModel);
   std::int64_t elements = 0;
   for (const spec::FlatUnit& unit : units) elements += unit.elements;
-  const std::uint64_t width = c10::elementSize(device.dtype);
+  const std::uint64_t width = c10::elementSize(context_->dtype());
   std::vector<at::Tensor> flat;
   on_device("Weights", Bytes(static_cast<std::uint64_t>(elements) * width), [&] {
     for (const spec::FlatUnit& unit : units) flat.push_back(at::zeros({unit.elements}, options_));
@@ -68,6 +69,7 @@ model::KvCache& TextModel::cache(std::int64_t batch, std::int64_t tokens) {
 std::vector<rollout::Response> TextModel::generate(const std::vector<rollout::Prompt>& prompts,
                                                    std::int64_t batch, std::int64_t prefill_tokens,
                                                    rollout::GenerateOptions options) {
+  const bridge::DeviceContext::Entered entered(*context_);
   options.eos_token_ids = text_.ends;
   options.pad_token_id = text_.pad;
   options.prompt_width = 0;

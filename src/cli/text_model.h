@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "bridge/run_device.h"
+#include "bridge/device_context.h"
 #include "model/text_tokens.h"
 #include "model/tokenizer.h"
 #include "model/transformer.h"
@@ -47,6 +47,7 @@ class TextModel {
   spec::GenerationConfig config_;
   model::Tokenizer tokenizer_;
   model::TextTokens text_;
+  std::optional<bridge::DeviceContext> context_;
   at::TensorOptions options_;
   std::optional<model::Transformer> transformer_;
   at::Tensor cells_;  // of the largest cache so far

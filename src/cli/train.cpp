@@ -33,7 +33,6 @@ class TrainCommand final : public Command {
   /// The attention kernels of each use, asked of libtorch on the device that a run would take, and
   /// the rates of matrix products and of starting operations there.
   [[nodiscard]] Json facts() const override {
-    bridge::pin_attention(/*deterministic=*/false);
     const at::Device device(bridge::torch_cuda().available ? at::kCUDA : at::kCPU);
     Json out = Json::object();
     for (const bridge::AttentionKernel& k : bridge::attention_kernels(device))

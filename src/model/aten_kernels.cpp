@@ -1,5 +1,4 @@
 // Norms, rotation and attention on libtorch.
-#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
@@ -54,14 +53,6 @@ Tensor repeated(const Tensor& t, std::int64_t heads) {
   return t.size(1) == heads ? t : t.repeat_interleave(heads / t.size(1), 1);
 }
 
-// cuDNN where bridge/attention.h lets it: training and scoring, not generation.
-step::AttentionKernel kernel_of(const Tensor& q, const step::ScoreOptions& options,
-                                const step::Spans<Tensor>& spans) {
-  return step::attention_kernel(options, spans, q.is_cuda(),
-                                at::globalContext().userEnabledCuDNNSDP(), to_step(q.scalar_type()),
-                                q.size(-1));
-}
-
 // At least 2: for one query a sequence the kernel has another layout of its results.
 std::int64_t longest_of(const step::Spans<Tensor>& spans) {
   return std::max<std::int64_t>(2, *std::max_element(spans.lengths.begin(), spans.lengths.end()));
@@ -87,11 +78,22 @@ step::AttentionContext<Tensor> packed_attention(step::Heads<Tensor> heads,
   return out;
 }
 
-step::Heads<Tensor> packed_attention_backward(step::AttentionContext<Tensor> saved, Tensor d_out) {
+}  // namespace
+
+// cuDNN where bridge/attention.h has it: training and scoring, not generation.
+step::AttentionKernel AtenOps::kernel_of(const Tensor& q, const step::ScoreOptions& options,
+                                         const step::Spans<Tensor>& spans) const {
+  return step::attention_kernel(options, spans, q.is_cuda(),
+                                !attention_.deterministic && !generating_, to_step(q.scalar_type()),
+                                q.size(-1));
+}
+
+step::Heads<Tensor> AtenOps::packed_attention_backward(step::AttentionContext<Tensor> saved,
+                                                       Tensor d_out) const {
   const step::Spans<Tensor>& spans = saved.spans;
   const std::int64_t longest = longest_of(spans);
   const step::Heads<Tensor>& heads = saved.heads;
-  const bridge::AttentionBackward scope;
+  const bridge::AttentionBackward scope(attention_);
   auto [dq, dk, dv] = at::_flash_attention_backward(
       d_out.view(heads.q.sizes()), heads.q, heads.k, heads.v, saved.out.view(heads.q.sizes()),
       saved.log_sum, spans.starts, spans.starts, longest, longest, 0.0, true, saved.seed,
@@ -100,8 +102,6 @@ step::Heads<Tensor> packed_attention_backward(step::AttentionContext<Tensor> sav
   saved = {};
   return {dq, dk, dv};
 }
-
-}  // namespace
 
 step::NormResult<Tensor> AtenOps::norm(spec::NormKind kind, const Tensor& x, const Tensor& weight,
                                        const Tensor& bias, double eps) const {
@@ -289,7 +289,7 @@ step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> s
     const Tensor r = by_row(t);
     return r.size(1) == key_heads ? r : r.view({rows, key_heads, h / key_heads, d}).sum(2);
   };
-  const bridge::AttentionBackward scope;
+  const bridge::AttentionBackward scope(attention_);
   if (saved.kernel == step::AttentionKernel::kCudnn) {
     auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
         dy, q, k, v, y, saved.log_sum, saved.seed, saved.offset, {}, {}, {}, length, length, 0.0,
@@ -378,10 +378,10 @@ Tensor AtenOps::decode_attention(const Tensor& q, const Tensor& keys, const Tens
   }
   const Tensor out = at::empty({batch, width}, q.options());
   const bridge::HostScope scratch;
-  return out.copy_(at::scaled_dot_product_attention(
-                       queries, seen(keys), seen(values),
-                       mask.view({batch, 1, 1, limit}).expand({batch, 1, group, limit}), 0.0, false,
-                       options.scale)
+  return out.copy_(std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
+                                   queries, seen(keys), seen(values), 0.0, /*is_causal=*/false,
+                                   mask.view({batch, 1, 1, limit}).expand({batch, 1, group, limit}),
+                                   options.scale))
                        .reshape({batch, width}));
 }
 

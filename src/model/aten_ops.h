@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "bridge/attention.h"
@@ -22,7 +23,8 @@ namespace neap::model {
 class AtenOps {
  public:
   using Tensor = at::Tensor;
-  explicit AtenOps(at::Device device) : device_(device) {}
+  explicit AtenOps(at::Device device, bridge::AttentionChoice attention = {})
+      : device_(device), attention_(attention) {}
   [[nodiscard]] at::Device device() const { return device_; }
 
   template <class Body>
@@ -35,8 +37,8 @@ class AtenOps {
   }
   /// body(), with the attention kernels of generation (bridge/attention.h).
   template <class Body>
-  auto generating(const Body& body) const {
-    const bridge::GenerationAttention scope;
+  auto generating(const Body& body) {
+    const Generating scope(generating_);
     return body();
   }
 
@@ -180,10 +182,27 @@ class AtenOps {
                              std::uint64_t key, std::int64_t first) const;
 
  private:
+  class Generating {
+   public:
+    explicit Generating(bool& flag) : flag_(flag), before_(std::exchange(flag, true)) {}
+    Generating(const Generating&) = delete;
+    Generating& operator=(const Generating&) = delete;
+    ~Generating() { flag_ = before_; }
+
+   private:
+    bool& flag_;
+    bool before_;
+  };
+  [[nodiscard]] step::AttentionKernel kernel_of(const Tensor& q, const step::ScoreOptions& options,
+                                                const step::Spans<Tensor>& spans) const;
+  [[nodiscard]] step::Heads<Tensor> packed_attention_backward(step::AttentionContext<Tensor> saved,
+                                                              Tensor d_out) const;
   [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x,
                                                  const Tensor& rstd, const Tensor& weight,
                                                  const Tensor& d_weight, bool offset) const;
   at::Device device_;
+  bridge::AttentionChoice attention_;
+  bool generating_ = false;
 };
 
 }  // namespace neap::model

@@ -183,10 +183,12 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
 }  // namespace
 
 Transformer::Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
-                         std::optional<Lora> lora, std::optional<StreamedBase> streamed)
+                         std::optional<Lora> lora, std::optional<StreamedBase> streamed,
+                         bridge::AttentionChoice attention)
     : ops_(streamed               ? streamed->memory.at(0).device()
            : base.weights.empty() ? at::Device(at::kCPU)
-                                  : base.weights[0].device()) {
+                                  : base.weights[0].device(),
+           attention) {
   weights_.architecture = architecture;
   weights_.head = head;
   weights_.blocks.resize(static_cast<std::size_t>(architecture.num_hidden_layers));

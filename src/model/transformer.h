@@ -107,7 +107,8 @@ class Transformer {
   /// `streamed`: what `base` has of blocks is not used.
   Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
               std::optional<Lora> lora = std::nullopt,
-              std::optional<StreamedBase> streamed = std::nullopt);
+              std::optional<StreamedBase> streamed = std::nullopt,
+              bridge::AttentionChoice attention = {});
   Transformer(Transformer&&) noexcept = default;
   Transformer& operator=(Transformer&&) noexcept = default;
 

@@ -134,6 +134,7 @@ class EvaluationRun {
   JobData data_;
   plan::MemoryPlan plan_;
   std::unique_ptr<bridge::Runtime> runtime_;
+  std::optional<bridge::DeviceContext::Entered> entered_;  // from the first weights to the end
   std::optional<Context> context_;
   std::optional<RewardScorer> scorer_;
   std::optional<train::ModelWorker> actor_, reward_;
@@ -192,6 +193,7 @@ void EvaluationRun::build() {
   spec::apply(plan_.changes, job_);
   throw_if_error(job_.validate());
   runtime_ = bridge::Runtime::make(job_, launch_.device, plan_, nullptr);
+  entered_.emplace(runtime_->context());
   context_.emplace(Context{*text_, *runtime_, *launch_.ranks, data_, *rewards_});
   scorer_.emplace(*context_);
   const auto make = [&](std::optional<train::ModelWorker>& worker, spec::ModelId model) {

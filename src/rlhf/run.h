@@ -10,7 +10,8 @@
 // Ranks     all call run with the same job; the first prints and writes, the others print only warnings. What
 //           is wrong before the first step fails on all (parallel::CollectiveError); a rank that fails
 //           later throws, and the caller ends the others with Communicator::abort.
-// Threads   one run a process.   Failure   Error; files that were written stay complete.
+// Settings  of libtorch are the run's until it ends (bridge/device_context.h): a process may run one job after the other.
+// Threads   one run at a time in a process.   Failure   Error; files that were written stay complete.
 #pragma once
 
 #include <memory>

@@ -99,6 +99,7 @@ class TrainingRun {
   plan::MemoryPlan plan_;
   std::unique_ptr<trace::Recorder> recorder_;
   std::unique_ptr<bridge::Runtime> runtime_;
+  std::optional<bridge::DeviceContext::Entered> entered_;  // from the first weights to the end
   std::optional<model::Tokenizer> tokenizer_;
   std::optional<TextContext> texts_;
   std::optional<reward::RewardSet> rewards_;

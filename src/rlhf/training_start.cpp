@@ -153,6 +153,7 @@ void TrainingRun::build() {
   if (!data_) read_data();
   open_trace();
   runtime_ = bridge::Runtime::make(job_, device_, plan_, recorder_.get());
+  entered_.emplace(runtime_->context());
   context_.emplace(Context{*texts_, *runtime_, ranks_, *data_, *rewards_, total_steps_});
   trainer_ = make_trainer(*context_);
 }

@@ -56,16 +56,18 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks
     make_optimizer(tensors.weights, tensors.grads);
   }
   const std::optional<model::StreamedBase> streamed = streamed_base();
+  const bridge::AttentionChoice attention = runtime_.context().attention();
   if (streamed && spec_.generates) {
-    generator_ = std::make_unique<model::Transformer>(
-        shape_, spec_.head, model::FlatTensors{gathered_weights(), {}}, lora);
+    generator_ = std::make_unique<model::Transformer>(shape_, spec_.head,
+                                                      model::FlatTensors{gathered_weights(), {}},
+                                                      lora, std::nullopt, attention);
   }
   if (lora) {
     base_ = std::make_unique<model::Transformer>(
-        shape_, spec_.head, model::FlatTensors{weights_, {}}, std::nullopt, streamed);
+        shape_, spec_.head, model::FlatTensors{weights_, {}}, std::nullopt, streamed, attention);
   }
   model_ = std::make_unique<model::Transformer>(shape_, spec_.head, std::move(base),
-                                                std::move(lora), streamed);
+                                                std::move(lora), streamed, attention);
 }
 
 std::vector<at::Tensor> ModelWorker::base_weights() {

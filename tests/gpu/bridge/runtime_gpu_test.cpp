@@ -88,8 +88,22 @@ TEST_F(RuntimeOnGpu, APhaseThatUsesTheSegmentsSlackFailsTheRun) {
   EXPECT_TRUE(phase->close().ok()) << "the second call does nothing";
 }
 
+TEST_F(RuntimeOnGpu, TheLimitIsOfThePhaseAlone) {
+  const auto runtime = make();
+  {
+    const auto phase = runtime->phase("look");
+    EXPECT_THROW((void)take(1_GiB), c10::OutOfMemoryError);
+    EXPECT_EQ(phase->close().code(), ErrorCode::kOk);
+  }
+  EXPECT_NO_THROW((void)take(1_GiB)) << "of another program part, or a runtime without a ceiling";
+  const Status refused = runtime->last_oom();
+  EXPECT_THAT(refused.message(), HasSubstr("1 GiB"));
+  const auto other = make();
+  EXPECT_TRUE(other->phase("look")->close().ok());
+  EXPECT_TRUE(other->last_oom().ok()) << "what the first was refused is not the second's";
+}
+
 TEST_F(RuntimeOnGpu, WithoutACeilingTheCardIsTheLimit) {
-  (void)make();  // leaves its limit behind
   job_.device.memory = Bytes(0);
   plan_.capacity = Bytes(0);
   const auto runtime = make();

@@ -1,6 +1,8 @@
 // The bridge on the host device: every tensor of a phase is counted, regions keep address and contents.
 #include "bridge/runtime.h"
 
+#include <ATen/Parallel.h>
+#include <c10/core/CPUAllocator.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -109,6 +111,52 @@ TEST_F(RuntimeTest, TensorsMayOutliveTheirPhaseAndTheRuntime) {
   const auto next = make(64_MiB);
   const auto phase = next->phase("learn");
   EXPECT_EQ(at::ones({3}).sum().item<float>(), 3.0F);
+}
+
+TEST_F(RuntimeTest, RuntimesTakeTurnsAndLibtorchKeepsItsAllocator) {
+  c10::Allocator* const before = c10::GetCPUAllocator();
+  const auto one = make(64_MiB);
+  const auto other = make(64_MiB);
+  EXPECT_EQ(c10::GetCPUAllocator(), before);
+  at::Tensor survivor;
+  for (Runtime* runtime : {one.get(), other.get(), one.get()}) {
+    const auto phase = runtime->phase("look");
+    EXPECT_NE(c10::GetCPUAllocator(), before);
+    Runtime& waiting = runtime == one.get() ? *other : *one;
+    EXPECT_THROW((void)waiting.phase("look"), Error) << "one phase at a time in a process";
+    survivor = at::full({1000}, 3.0F, at::kFloat);  // and the one before dies in another's phase
+    EXPECT_TRUE(phase->close().ok());
+    EXPECT_EQ(c10::GetCPUAllocator(), before);
+  }
+  EXPECT_EQ(one->take_measurements().size(), 2U);
+  ASSERT_EQ(other->take_measurements().at(0).transient_allocated, 4096_B);
+  EXPECT_EQ(survivor.sum().item<float>(), 3000.0F);
+}
+
+TEST_F(RuntimeTest, AContextHasItsThreadsOnlyWhileItIsEntered) {
+  at::set_num_threads(3);
+  job_.device.kind = "host";
+  job_.device.memory = 64_MiB;
+  plan::DeviceChoice choice = choose_run_device(job_.device);
+  const auto make_with = [&](std::int64_t threads) {
+    choice.target.threads = threads;
+    return Runtime::make(job_, choice, small_plan(64_MiB), nullptr);
+  };
+  const auto one = make_with(1), two = make_with(2);
+  EXPECT_EQ(at::get_num_threads(), 3);
+  {
+    const DeviceContext::Entered entered(one->context());
+    EXPECT_EQ(at::get_num_threads(), 1);
+    const auto phase = two->phase("look");
+    EXPECT_EQ(at::get_num_threads(), 2);
+    EXPECT_TRUE(phase->close().ok());
+    EXPECT_EQ(at::get_num_threads(), 1);
+  }
+  {
+    const auto hold = two->hold({"weights"});
+    EXPECT_EQ(at::get_num_threads(), 2);
+  }
+  EXPECT_EQ(at::get_num_threads(), 3);
 }
 
 // What kernels' worker threads allocate is scratch, whose size depends on the machine.

@@ -13,7 +13,6 @@
 #include <string>
 #include <string_view>
 
-#include "bridge/attention.h"
 #include "bridge/no_autograd.h"
 #include "bridge/torch_cuda.h"
 #include "cuda_recorder.h"
@@ -29,7 +28,6 @@ inline at::Device test_device() {
     if (name == nullptr || std::string_view(name) != "cuda") return at::Device(at::kCPU);
     const bridge::TorchCuda& cuda = bridge::torch_cuda();
     if (!cuda.available) throw std::runtime_error("no GPU: " + cuda.reason);
-    bridge::pin_attention(/*deterministic=*/false);
     return at::Device(at::kCUDA, 0);
   }();
   return device;

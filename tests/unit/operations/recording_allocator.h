@@ -1,20 +1,18 @@
 // A CPU allocator for libtorch that notes every request between start() and stop(), in order.
 #pragma once
 
-#include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
+#include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "bridge/runtime.h"
+#include "bridge/phase_allocator.h"
 #include "step/counting_ops.h"
 
 namespace neap::testing {
@@ -22,69 +20,53 @@ namespace neap::testing {
 /// Bytes of each request; the negative of its bytes where it is given back.
 using Requests = std::vector<std::int64_t>;
 
-class RecordingAllocator final : public c10::Allocator {
+class RecordingAllocator final : public bridge::PhaseAllocator {
  public:
   static RecordingAllocator& instance() {
-    static auto* allocator = [] {
-      auto* a = new RecordingAllocator;
-      a->host_ = c10::GetDefaultCPUAllocator();
-      c10::SetCPUAllocator(a, 100);
-      return a;
-    }();
+    static auto* allocator = new RecordingAllocator;
     return *allocator;
   }
 
   void start() {
+    install();
     const std::lock_guard lock(mutex_);
-    live_.clear();
     requests_.clear();
-    thread_ = std::this_thread::get_id();
-    recording_ = true;
+    ++recording_;
   }
   [[nodiscard]] Requests stop() {
+    remove();
     const std::lock_guard lock(mutex_);
-    recording_ = false;
+    ++recording_;
     return std::move(requests_);
   }
 
   c10::DataPtr allocate(std::size_t size) override {
-    void* at = size == 0 ? nullptr : host_->raw_allocate(size);
     // As a phase's pool does: other threads' tensors are scratch of kernels.
-    if (at != nullptr && std::this_thread::get_id() == thread_ && !bridge::in_host_scope()) {
-      const std::lock_guard lock(mutex_);
-      if (recording_) {
-        requests_.push_back(static_cast<std::int64_t>(size));
-        live_[at] = static_cast<std::int64_t>(size);
-      }
-    }
-    return {at, at, &release, c10::Device(c10::DeviceType::CPU)};
-  }
-  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return &release; }
-  void copy_data(void* to, const void* from, std::size_t count) const override {
-    std::memcpy(to, from, count);
+    if (size == 0 || !serves()) return allocate_outside(size);
+    void* at = c10::GetDefaultCPUAllocator()->raw_allocate(size);
+    const std::lock_guard lock(mutex_);
+    requests_.push_back(static_cast<std::int64_t>(size));
+    return {at, new Block{at, size, recording_}, &release, c10::Device(c10::DeviceType::CPU)};
   }
 
  private:
-  static void release(void* at) {
-    if (at == nullptr) return;
+  struct Block {
+    void* at;
+    std::size_t size;
+    int recording;
+  };
+  static void release(void* context) {
+    const std::unique_ptr<Block> block(static_cast<Block*>(context));
+    c10::GetDefaultCPUAllocator()->raw_deallocate(block->at);
     RecordingAllocator& a = instance();
-    {
-      const std::lock_guard lock(a.mutex_);
-      const auto it = a.live_.find(at);
-      if (it != a.live_.end()) {
-        if (a.recording_) a.requests_.push_back(-it->second);
-        a.live_.erase(it);
-      }
-    }
-    a.host_->raw_deallocate(at);
+    const std::lock_guard lock(a.mutex_);
+    if (block->recording == a.recording_)
+      a.requests_.push_back(-static_cast<std::int64_t>(block->size));
   }
 
-  c10::Allocator* host_ = nullptr;
   std::mutex mutex_;
-  std::unordered_map<void*, std::int64_t> live_;
   Requests requests_;
-  std::thread::id thread_;
-  bool recording_ = false;
+  int recording_ = 0;  // changes at each start and stop
 };
 
 /// The same of counted tensors.

@@ -16,6 +16,7 @@
 #include <variant>
 
 #include "bridge/no_autograd.h"
+#include "bridge/runtime.h"
 #include "conformance.h"
 #include "model/transformer.h"
 #include "parallel/communicator.h"

@@ -1,0 +1,62 @@
+// What a job computes with: the opened device, the choice of kernels, and the settings that libtorch has once a process.
+//
+// Model     A setting of libtorch is the job's only while the job's context is entered; leaving puts back what was there.
+//           So runtimes with different settings work in one process, one after the other or in turns. Entered is for the
+//           number of threads. The CPU allocator (phase_allocator.h) and the limit of libtorch's CUDA allocator
+//           (torch_cuda_memory.h) are the job's while one of its phases is open, the deterministic algorithms while a
+//           backward pass of attention runs (attention.h).
+//
+// Threads   A context is entered and left on the thread that computes: libtorch keeps the number of threads for each
+//           thread. Contexts that are entered inside each other are left in the reverse order.
+//
+// Failure   neap::Error, when a device is opened.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "bridge/attention.h"
+#include "device/device.h"
+#include "plan/device_choice.h"
+#include "spec/job.h"
+
+namespace neap::bridge {
+
+/// The choice of a run: GPUs are those that libtorch can use.
+[[nodiscard]] plan::DeviceChoice choose_run_device(const spec::DeviceConfig& config);
+
+class DeviceContext {
+ public:
+  /// Opens what was chosen. Changes no setting of libtorch.
+  DeviceContext(const spec::Job& job, const plan::DeviceChoice& choice);
+
+  [[nodiscard]] const std::shared_ptr<device::Device>& device() const { return device_; }
+  /// How libtorch names the device.
+  [[nodiscard]] at::Device torch() const { return torch_; }
+  /// Of forward and backward.
+  [[nodiscard]] at::ScalarType dtype() const { return dtype_; }
+  [[nodiscard]] AttentionChoice attention() const { return attention_; }
+
+  /// While it lives, libtorch uses the context's number of threads. Cost: nothing where that is the number already; else
+  /// libtorch starts its threads again.
+  class Entered {
+   public:
+    explicit Entered(const DeviceContext& context);
+    Entered(const Entered&) = delete;
+    Entered& operator=(const Entered&) = delete;
+    ~Entered();
+
+   private:
+    int threads_before_;
+  };
+
+ private:
+  std::shared_ptr<device::Device> device_;
+  at::Device torch_{at::kCPU};
+  at::ScalarType dtype_ = at::kFloat;
+  int threads_;
+  AttentionChoice attention_;
+};
+
+}  // namespace neap::bridge
