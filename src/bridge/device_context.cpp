@@ -10,12 +10,34 @@
 namespace neap::bridge {
 namespace {
 
-// Only where it changes something: libtorch also forgets the kernels that it has compiled.
-void set_threads(int threads) {
-  if (at::get_num_threads() != threads) at::set_num_threads(threads);
+const char* name_of(at::Float32MatmulPrecision precision) {
+  switch (precision) {
+    case at::Float32MatmulPrecision::HIGH:
+      return "high";
+    case at::Float32MatmulPrecision::MEDIUM:
+      return "medium";
+    default:
+      return "highest";
+  }
 }
 
 }  // namespace
+
+TorchSettings TorchSettings::now() {
+  const at::Context& torch = at::globalContext();
+  return {at::get_num_threads(), torch.deterministicAlgorithms(),
+          torch.deterministicAlgorithmsWarnOnly(), torch.float32MatmulPrecision()};
+}
+
+void TorchSettings::install() const {
+  const TorchSettings before = now();
+  at::Context& torch = at::globalContext();
+  // With the same number libtorch also forgets the kernels that it has compiled.
+  if (before.threads != threads) at::set_num_threads(threads);
+  torch.setDeterministicAlgorithms(deterministic, warn_only);
+  // With the same precision it also overwrites what was set for one library.
+  if (before.float32 != float32) torch.setFloat32MatmulPrecision(name_of(float32));
+}
 
 plan::DeviceChoice choose_run_device(const spec::DeviceConfig& config) {
   plan::CudaGpus gpus;
@@ -24,7 +46,8 @@ plan::DeviceChoice choose_run_device(const spec::DeviceConfig& config) {
 }
 
 DeviceContext::DeviceContext(const spec::Job& job, const plan::DeviceChoice& choice)
-    : threads_(static_cast<int>(choice.target.threads)), attention_{job.trainer.deterministic} {
+    : settings_(TorchSettings::now()), attention_{job.trainer.deterministic} {
+  settings_.threads = static_cast<int>(choice.target.threads);
   if (choice.target.cuda) {
     torch_ = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(job.device.ordinal));
     device::CudaOptions options;
@@ -40,13 +63,12 @@ DeviceContext::DeviceContext(const spec::Job& job, const plan::DeviceChoice& cho
   if (plan::compute_dtype(job, choice.target) == spec::Dtype::kBfloat16) dtype_ = at::kBFloat16;
 }
 
-DeviceContext::Entered::Entered(const DeviceContext& context)
-    : threads_before_(at::get_num_threads()) {
-  set_threads(context.threads_);
+DeviceContext::Entered::Entered(const DeviceContext& context) : before_(TorchSettings::now()) {
+  context.settings_.install();
 }
 
 DeviceContext::Entered::~Entered() {
-  set_threads(threads_before_);
+  before_.install();
 }
 
 }  // namespace neap::bridge

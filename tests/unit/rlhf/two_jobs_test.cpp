@@ -1,5 +1,7 @@
 // Two jobs of one process, with other types, threads, kernels and pools: one after the other and phase by phase in turns,
 // each computes what it computes alone, and libtorch keeps the settings that the process had.
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
@@ -32,11 +34,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What libtorch has once a process, or a thread, and a job may set.
+// What libtorch has once a process, or a thread.
 struct Settings {
-  int threads = at::get_num_threads();
-  bool deterministic = at::globalContext().deterministicAlgorithms();
-  bool warn_only = at::globalContext().deterministicAlgorithmsWarnOnly();
+  bridge::TorchSettings installed = bridge::TorchSettings::now();
   bool cudnn = at::globalContext().userEnabledCuDNNSDP();
   bool flash = at::globalContext().userEnabledFlashSDP();
   bool efficient = at::globalContext().userEnabledMemEfficientSDP();
@@ -49,7 +49,7 @@ struct Request {
   trace::EventKind kind;
   std::uint64_t size = 0;
   std::string phase;
-  std::optional<Settings> settings;  // of allocations, which the phase's thread makes
+  std::optional<bridge::TorchSettings> settings;  // of allocations, which the phase's thread makes
   friend bool operator==(const Request&, const Request&) = default;
 };
 
@@ -61,7 +61,7 @@ class Requests final : public trace::EventSink {
     const bool mark = event.kind == EventKind::kPhaseBegin || event.kind == EventKind::kPhaseEnd;
     if (!mark && event.kind > EventKind::kSegmentUnmap) return;
     Request request{event.kind, event.size, std::string(names_.name(mark ? event.name : 0)), {}};
-    if (event.kind == EventKind::kAlloc) request.settings.emplace();
+    if (event.kind == EventKind::kAlloc) request.settings = bridge::TorchSettings::now();
     list_.push_back(std::move(request));
   }
   std::uint32_t intern(std::string_view name) override {
@@ -354,6 +354,41 @@ TEST_F(TwoJobs, OneAfterTheOtherAndInTurnsComputeWhatTheyDoAlone) {
   expect_same(second->results(), sft);
   second.reset();
   first.reset();
+  expect_settings_of_the_process();
+}
+
+// What a job finds when it is made, and what the process does between phases.
+void set_process(at::Context& torch, const char* float32, bool deterministic, bool attention) {
+  torch.setFloat32MatmulPrecision(float32);
+  torch.setDeterministicAlgorithms(deterministic, deterministic);  // as a warning
+  torch.setSDPUseFlash(attention);
+  torch.setSDPUseMath(attention);
+}
+
+TEST_F(TwoJobs, AJobKeepsTheSettingsThatItWasMadeWith) {
+  at::Context& torch = at::globalContext();
+  const at::Tensor generator = at::detail::getDefaultCPUGenerator().get_state();
+  const Results sft = alone(half_sft());
+  EXPECT_TRUE(at::equal(generator, at::detail::getDefaultCPUGenerator().get_state()));
+  set_process(torch, "medium", true, true);
+  const Results other = alone(float_grpo());
+
+  std::optional<SteppedJob> first, second;
+  set_process(torch, "highest", false, true);
+  second.emplace(half_sft(), folder(), [] {});
+  set_process(torch, "medium", true, true);
+  first.emplace(float_grpo(), folder(), [&] {
+    set_process(torch, "high", false, false);
+    (void)at::rand({3});  // of the generator of the process
+    if (!second->done()) second->step();
+    EXPECT_EQ(torch.float32MatmulPrecision(), at::Float32MatmulPrecision::HIGH);
+    EXPECT_FALSE(torch.deterministicAlgorithms());
+  });
+  while (!first->done()) first->step();
+  ASSERT_TRUE(second->done());
+  expect_same(first->results(), other);
+  expect_same(second->results(), sft);
+  set_process(torch, "highest", false, true);
   expect_settings_of_the_process();
 }
 
