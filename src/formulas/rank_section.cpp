@@ -143,6 +143,27 @@ void SheetBuilder::add_by_ranks() {
   rows(b.gradient, "");
   const auto own = static_cast<double>(element_bytes(trained->gradients));
   if (own != b.gradient) rows(own, own > 2 ? ", float32 gradients" : ", bfloat16 gradients");
+  if (table.whole) add_counted_slices();
+}
+
+// ZeRO-1 as a run of so many ranks reserves it.
+void SheetBuilder::add_counted_slices() {
+  StatesByRanks& table = sheet_.by_ranks;
+  const double whole = tags(".weights") + tags(".adapter") + tags(".grads");
+  const spec::Dtype dtype = sizes_.width < 4 ? spec::Dtype::kBfloat16 : spec::Dtype::kFloat32;
+  StatesByRanks::Row row{"ZeRO-1, counted", "weights + gradients + largest slice", {}};
+  for (const std::int64_t ranks : table.ranks) {
+    double bytes = whole;
+    for (const ModelSizes& model : sizes_.models) {
+      if (!model.role.trained) continue;
+      plan::ModelRole role = model.role;
+      role.ranks = {ranks, 1};
+      for (const spec::StatePart& part : plan::placement_of(role, dtype).parts())
+        bytes += static_cast<double>(part.bytes.count());
+    }
+    row.bytes.push_back(bytes);
+  }
+  table.rows.push_back(std::move(row));
 }
 
 }  // namespace neap::formulas

@@ -42,6 +42,7 @@ class SheetBuilder {
   void add_generation();
   [[nodiscard]] double largest_training_transient() const;
   void add_by_ranks();
+  void add_counted_slices();
 
   void begin(std::string title) { sheet_.sections.push_back({std::move(title), {}}); }
   Line& add(Line line);

@@ -152,7 +152,9 @@ std::optional<double> JobSizes::tag(std::string_view name) const {
   return std::nullopt;
 }
 
-Result<JobSizes> read_sizes(const spec::Job& job, plan::Target target) {
+Result<JobSizes> read_sizes(const spec::Job& asked, plan::Target target) {
+  spec::Job job = asked;
+  job.parallel.zero_stage = 0;  // formulas divide whole states
   target.capacity = Bytes();
   target.host_memory = Bytes();
   JobSizes sizes;

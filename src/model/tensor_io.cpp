@@ -337,17 +337,57 @@ void save_tensors(const std::filesystem::path& file, const NamedTensors& tensors
   writer.commit();
 }
 
+namespace {
+
+const TensorEntry& entry_of_type(const SafetensorsFile& file, const std::string& name,
+                                 const Tensor& tensor) {
+  const TensorEntry& entry = entry_of(file, name);
+  if (entry.dtype != dtype_name(tensor.scalar_type()))
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{} is {}, where {} is wanted", where_of(file, entry), entry.dtype,
+                       dtype_name(tensor.scalar_type())));
+  return entry;
+}
+
+}  // namespace
+
 void load_tensors(const SafetensorsFile& file, const NamedTensors& tensors) {
   std::vector<TensorRead> reads;
-  for (const auto& [name, tensor] : tensors) {
-    const TensorEntry& entry = entry_of(file, name);
-    if (entry.dtype != dtype_name(tensor.scalar_type()))
-      throw Error(ErrorCode::kInvalidArgument,
-                  format("{} is {}, where {} is wanted", where_of(file, entry), entry.dtype,
-                         dtype_name(tensor.scalar_type())));
-    reads.push_back({&file, &entry, tensor});
-  }
+  for (const auto& [name, tensor] : tensors)
+    reads.push_back({&file, &entry_of_type(file, name, tensor), tensor});
   read_tensors(reads);
+}
+
+void load_slices(const SafetensorsFile& file, const std::vector<NamedSlice>& slices) {
+  std::vector<const TensorEntry*> entries;
+  std::vector<TensorCheck> checks;
+  std::vector<Piece> pieces;
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const NamedSlice& slice = slices[i];
+    entries.push_back(&entry_of_type(file, slice.name, slice.target));
+    check_tensor(file, *entries[i], {slice.elements}, slice.target.scalar_type());
+    checks.emplace_back(file, *entries[i]);
+    cut(i, static_cast<std::uint64_t>(slice.elements), width_of(slice.target.scalar_type()),
+        pieces);
+  }
+  for_each_piece(pieces, [&](const Piece& piece, Buffer& raw, Buffer&) {
+    const NamedSlice& slice = slices[piece.tensor];
+    const Tensor& target = slice.target;
+    const std::uint64_t width = width_of(target.scalar_type());
+    std::byte* const from = raw.of(piece.count * width);
+    file.read(*entries[piece.tensor], piece.first * width, {from, piece.count * width});
+    checks[piece.tensor].add(piece.first * width, {from, piece.count * width});
+    const auto begin = static_cast<std::int64_t>(piece.first);
+    const std::int64_t first = std::max(begin, slice.first);
+    const std::int64_t end =
+        std::min(begin + static_cast<std::int64_t>(piece.count), slice.first + target.numel());
+    if (first >= end) return;
+    const auto before = static_cast<std::uint64_t>(first - begin) * width;
+    const auto count = static_cast<std::uint64_t>(end - first);
+    target.narrow(0, first - slice.first, end - first)
+        .copy_(host_view(from + before, count, target.scalar_type()));
+  });
+  for (const TensorCheck& check : checks) check.finish();
 }
 
 }  // namespace neap::model

@@ -84,4 +84,14 @@ void save_tensors(const std::filesystem::path& file, const NamedTensors& tensors
 /// Fills `tensors` by name; a file's shape and dtype must be the tensor's.
 void load_tensors(const SafetensorsFile& file, const NamedTensors& tensors);
 
+/// A part of a flat tensor of a file.
+struct NamedSlice {
+  std::string name;
+  std::int64_t elements = 0;  ///< of the whole tensor
+  std::int64_t first = 0;     ///< that `target` begins with
+  at::Tensor target;          ///< (count,)
+};
+/// As load_tensors. Tensors are read whole, for their checksums, through a buffer.
+void load_slices(const SafetensorsFile& file, const std::vector<NamedSlice>& slices);
+
 }  // namespace neap::model

@@ -196,16 +196,24 @@ class CountedBackend {
   [[nodiscard]] step::Update begin_step(std::int64_t, double) const {
     return {*optimizer_, role_.optimizer};
   }
+  void gather_weights() {}
   template <class Visit>
   void for_each_part(const Visit& visit) {
-    if (!parts_) {
-      for (const step::TrainedUnit<T>& unit : units_) visit(unit);
-      return;
+    if (parts_) {
+      stream_parts(visit);
+    } else {
+      for (const step::TrainedUnit<T>& piece : pieces_) visit(piece);
     }
+    for (const step::TrainedUnit<T>& piece : of_others_) ops_.aside([&] { visit(piece); });
+  }
+
+ private:
+  template <class Visit>
+  void stream_parts(const Visit& visit) {
     const std::vector<step::UpdatePart>& list = parts_->list();
     for (std::size_t i = 0; i < list.size();) {
       std::size_t alike = i;
-      while (alike < list.size() && list[alike].unit == list[i].unit &&
+      while (alike < list.size() && list[alike].piece == list[i].piece &&
              list[alike].count == list[i].count)
         ++alike;
       ops_.repeat(static_cast<std::int64_t>(alike - i),
@@ -213,8 +221,6 @@ class CountedBackend {
       i = alike;
     }
   }
-
- private:
   [[nodiscard]] double block_bytes() const {
     Bytes sum;
     for (const PartPlan& block : hosted_blocks(role_, dtype_)) sum += block.bytes;
@@ -225,7 +231,7 @@ class CountedBackend {
     const step::PartLayout layout = parts_->layout(part);
     const auto bytes = [](Bytes b) { return static_cast<double>(b.count()); };
     ops_.wait_for_copies(bytes(layout.fetched()), bytes(layout.stored()));
-    visit(step::part_of(ops_, units_[part.unit], part, layout,
+    visit(step::part_of(ops_, pieces_[part.piece], part, layout,
                         [](const step::PartTensor& t) { return outside({t.elements}, t.dtype); }));
   }
   void make_units(const spec::Phase& phase) {
@@ -245,6 +251,25 @@ class CountedBackend {
       if (units_.back().on_host && phase.part == spec::TrainPart::kUpdate)
         blocks_->keep_norms(step::key_of(units_.back().unit), {});
     }
+    make_pieces();
+  }
+  // Of the rank that has most; what others have besides may take more memory while it is stepped.
+  void make_pieces() {
+    const spec::StatePlacement placement = placement_of(role_, dtype_);
+    if (!placement.sliced()) {
+      pieces_ = units_;
+      return;
+    }
+    const auto piece_of = [&](const spec::Piece& piece) {
+      return step::make_piece(
+          ops_, units_[piece.unit], piece, placement.state(piece),
+          [](const spec::StateTensor& t) { return outside({t.elements}, t.dtype); });
+    };
+    for (const spec::Piece& piece : placement.pieces(placement.fullest_rank()))
+      pieces_.push_back(piece_of(piece));
+    if (spec::is_elementwise(optimizer_->kind)) return;  // it has most of every unit
+    for (std::size_t u = 0; u < units_.size(); ++u)
+      if (placement.cut(u).rest_rank != placement.fullest_rank()) of_others_.push_back(units_[u]);
   }
 
   CountingOps& ops_;
@@ -257,7 +282,7 @@ class CountedBackend {
   std::optional<CountedBlocks> blocks_;
   step::Experience<T> experience_;
   std::optional<spec::OptimizerSpec> optimizer_;
-  std::vector<step::TrainedUnit<T>> units_;
+  std::vector<step::TrainedUnit<T>> units_, pieces_, of_others_;
   std::optional<step::UpdateParts> parts_;  // of streamed states
 };
 

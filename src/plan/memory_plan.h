@@ -55,11 +55,11 @@ struct HostedPlan {
   /// slots' memory in turns.
   std::vector<PartPlan> tables{}, table_gradients{};
   step::TableUnits turns{};
-  std::vector<PartPlan> states{};  ///< of the optimizer, one a trained unit
+  std::vector<PartPlan> states{};  ///< of the optimizer: spec::StatePlacement::parts()
   [[nodiscard]] bool empty() const { return blocks.empty() && states.empty(); }
   [[nodiscard]] Bytes bytes() const;
 };
-/// An optimizer part, on the device or hosted, holds what spec::OptimizerSpec::state lays out for its unit.
+/// Parts of an optimizer, on the device or hosted, are those of its spec::StatePlacement.
 struct TagPlan {
   std::string tag;  ///< "actor.weights", "rollout.kv", "critic.optimizer"
   std::vector<RegionPlan> regions;

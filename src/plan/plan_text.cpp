@@ -4,6 +4,7 @@
 #include "base/format.h"
 #include "plan/memory_plan.h"
 #include "plan/plan_words.h"
+#include "spec/placement.h"
 
 namespace neap::plan {
 namespace {
@@ -143,11 +144,26 @@ std::string once_text(const MemoryPlan& plan) {
 
 std::string hosted_text(const HostedPlan& hosted) {
   const char* gradients = hosted.gradients.empty() ? "" : " with gradients";
-  if (hosted.blocks.empty()) return format("states of {} units", hosted.states.size());
+  if (hosted.blocks.empty())
+    return hosted.states.front().name == spec::kSlicePart
+               ? std::string("this rank's slice of the states")
+               : format("states of {} units", hosted.states.size());
   std::string tables;
   for (const PartPlan& table : hosted.tables)
     tables += table.name == "embed" ? ", the embedding" : ", the head";
   return format("{} blocks{}{}", hosted.blocks.size(), tables, gradients);
+}
+
+// Tags that hold what a rank keeps of states that the ranks divide.
+std::string sliced_text(const MemoryPlan& plan) {
+  std::string out;
+  for (const TagPlan& tag : plan.tags) {
+    const bool slice = !tag.regions.empty() && tag.regions.front().name == spec::kSlicePart;
+    if (slice)
+      out += format("\n{}: the slice of the rank that keeps most, {}; others reserve as much\n",
+                    tag.tag, tag.regions.front().bytes);
+  }
+  return out;
 }
 
 // What rests on the host behind slots, and what that costs.
@@ -247,8 +263,8 @@ std::string MemoryPlan::to_text() const {
   add_sums("transient", [&](std::size_t p) { return phases[p].transient; });
   add_sums("peak", [&](std::size_t p) { return schedule[p].peak; });
 
-  std::string out = table.text() + once_text(*this) + streamed_text(*this) + moves_text(*this) +
-                    activations_text(*this);
+  std::string out = table.text() + once_text(*this) + sliced_text(*this) + streamed_text(*this) +
+                    moves_text(*this) + activations_text(*this);
   out += format("\nall resident together  {}\n", all_resident);
   out +=
       format("capacity               {}\n", capacity.is_zero() ? "unlimited" : to_string(capacity));

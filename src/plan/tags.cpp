@@ -23,15 +23,21 @@ std::vector<PartPlan> unit_parts(const std::vector<spec::FlatUnit>& units, spec:
   return parts;
 }
 
-std::vector<PartPlan> optimizer_parts(const std::vector<spec::FlatUnit>& units,
-                                      const spec::OptimizerSpec& optimizer) {
+std::vector<PartPlan> optimizer_parts(const ModelRole& role, spec::Dtype dtype) {
   std::vector<PartPlan> parts;
-  parts.reserve(units.size());
-  for (const spec::FlatUnit& unit : units)
-    // A part of no bytes would have no address: SGD without momentum keeps nothing.
-    parts.push_back(
-        {unit.name, Bytes(), std::max(optimizer.state(unit).bytes(), spec::kStateAlignment)});
+  for (const spec::StatePart& part : placement_of(role, dtype).parts())
+    parts.push_back({part.name, Bytes(), part.bytes});
   return parts;
+}
+
+// Of the largest part of any rank.
+Bytes update_slot_bytes(const ModelRole& role, spec::Dtype dtype, HostedUnits hosted) {
+  const Bytes bytes = update_parts(role, dtype, hosted).slot_bytes();
+  if (!role.ranks.slices_states() || spec::is_elementwise(optimizer_of(role, dtype).kind))
+    return bytes;
+  ModelRole whole = role;
+  whole.ranks = {};
+  return update_parts(whole, dtype, hosted).slot_bytes();
 }
 
 std::vector<PartPlan> key_value_parts(const spec::Job& job, const ModelRole& role,
@@ -124,10 +130,8 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
                             : trained_units(role),
                         optimizer_of(role, dtype).gradients);
     case spec::TagKind::kOptimizer: {
-      if (!source.streams_states)
-        return optimizer_parts(trained_units(role), optimizer_of(role, dtype));
-      return update_slots(
-          update_parts(role, dtype, {source.streamed, source.streams_tables}).slot_bytes());
+      if (!source.streams_states) return optimizer_parts(role, dtype);
+      return update_slots(update_slot_bytes(role, dtype, {source.streamed, source.streams_tables}));
     }
     case spec::TagKind::kKeyValues:
       return key_value_parts(job, role, dtype);
@@ -166,7 +170,7 @@ HostedPlan hosted_of(const spec::Recipe& recipe, const ModelRole& role, spec::Ta
     return hosted_weights(role, source.streams_tables, dtype);
   HostedPlan out;
   if (tag.kind == spec::TagKind::kOptimizer && source.streams_states)
-    out.states = optimizer_parts(trained_units(role), optimizer_of(role, dtype));
+    out.states = optimizer_parts(role, dtype);
   return out;
 }
 
@@ -197,6 +201,7 @@ Result<ModelRole> read_role(const spec::Job& job, const spec::Recipe& recipe,
     role.checkpoint_mode = config->checkpoint_mode();
     role.checkpointing = spec::checkpointing(role.checkpoint_mode, role.shape);
     role.optimizer = *source.optimizer;
+    role.ranks = {job.ranks(), job.parallel.zero_stage};
     Result<spec::OptimizerSpec> optimizer = spec::OptimizerSpec::of(role.optimizer, compute);
     if (!optimizer.ok())
       return Status(optimizer.status()).with_context(format("checking {}'s optimizer", role.name));
@@ -233,8 +238,14 @@ std::vector<bool> on_host(const ModelRole& role, HostedUnits hosted) {
   return out;
 }
 
+spec::StatePlacement placement_of(const ModelRole& role, spec::Dtype compute) {
+  return {optimizer_of(role, compute), trained_units(role), role.ranks};
+}
+
 step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {
-  return {optimizer_of(role, compute), trained_units(role), on_host(role, hosted)};
+  spec::StatePlacement placement = placement_of(role, compute);
+  const std::int64_t fullest = placement.fullest_rank();
+  return {std::move(placement), fullest, on_host(role, hosted)};
 }
 
 std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute) {

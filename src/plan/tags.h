@@ -8,6 +8,7 @@
 #include "plan/memory_plan.h"
 #include "spec/layout.h"
 #include "spec/optimizer.h"
+#include "spec/placement.h"
 #include "spec/recipe.h"
 #include "step/update_parts.h"
 
@@ -24,6 +25,7 @@ struct ModelRole {
   spec::CheckpointMode checkpoint_mode = spec::CheckpointMode::kNone;
   spec::Checkpointing checkpointing;
   spec::OptimizerConfig optimizer;  ///< of a trained model
+  spec::DataParallel ranks;         ///< that it is trained on
   /// An update changes its blocks, not an adapter's.
   [[nodiscard]] bool trains_blocks() const { return trained && lora.rank == 0; }
 };
@@ -50,6 +52,8 @@ struct JobModels {
 
 /// Units that training steps: the adapters', or the base's without them.
 [[nodiscard]] std::vector<spec::FlatUnit> trained_units(const ModelRole& role);
+/// Where their optimizer states are.
+[[nodiscard]] spec::StatePlacement placement_of(const ModelRole& role, spec::Dtype compute);
 /// What rests on the host of a model whose weights are streamed.
 struct HostedUnits {
   bool blocks = false;  ///< false: nothing does
@@ -57,7 +61,7 @@ struct HostedUnits {
 };
 /// Of each trained unit, whether its weights and gradients rest there.
 [[nodiscard]] std::vector<bool> on_host(const ModelRole& role, HostedUnits hosted);
-/// What streamed states are stepped in.
+/// What streamed states are stepped in, on the rank that has most.
 [[nodiscard]] step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute,
                                              HostedUnits hosted);
 

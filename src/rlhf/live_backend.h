@@ -97,6 +97,7 @@ class LiveBackend {
   void reduce_gradients() { training_.optimizer->reduce_gradients(); }
   [[nodiscard]] step::Update begin_step(std::int64_t update, double norm);
   void for_each_part(const LiveTraining::VisitPart& visit) { training_.for_each_part(visit); }
+  void gather_weights() { training_.optimizer->gather_weights(); }
 
  private:
   [[nodiscard]] static at::Tensor join(const std::vector<at::Tensor>& parts);

@@ -38,6 +38,7 @@ train::WorkerSpec Context::worker_spec(spec::ModelId model) const {
   out.save_base = job.trainer.save_lora_base;
   out.adapter = job.resolve(source.trained->lora_adapter_path);
   out.optimizer = *source.optimizer;
+  out.zero_stage = job.parallel.zero_stage;
   return out;
 }
 

@@ -36,11 +36,12 @@ constexpr std::string_view kIntro =
 
 struct Chapter {
   std::string_view file, title;
-  std::array<std::string_view, 2> sections;  ///< first elements of paths
+  std::array<std::string_view, 3> sections;  ///< first elements of paths
 };
 
 constexpr std::array kChapters = {
-    Chapter{"configuration/device.md", "Device and memory", {"device", "memory"}},
+    Chapter{
+        "configuration/device.md", "Device, memory and ranks", {"device", "memory", "parallel"}},
     Chapter{"configuration/data.md", "Data", {"data"}},
     Chapter{"configuration/actor.md", "Actor, rollout and reference", {"actor_rollout_ref"}},
     Chapter{"configuration/critic.md", "Critic", {"critic"}},

@@ -38,6 +38,14 @@ Status validate_ranks(const TrainerConfig& t, std::int64_t launched) {
       nodes, each, launched));
 }
 
+Status validate_parallel(const ParallelConfig& p) {
+  if (p.zero_stage <= 1) return {};
+  return wrong(format(
+      "parallel.zero_stage {} is not supported: {} on every rank; set 1, which slices "
+      "optimizer states, or 0",
+      p.zero_stage, p.zero_stage == 2 ? "gradients are whole" : "weights and gradients are whole"));
+}
+
 Status validate_lora(const std::string& at, const ModelConfig& m) {
   if (m.lora.rank > 0 && m.lora.modules.empty() && m.lora.targets.empty())
     return wrong(at + ".lora_rank is set but " + at + ".target_modules is empty");
@@ -301,6 +309,7 @@ Status Job::validate() const {
   NEAP_TRY(validate_optimizer(kActorOptimizer, actor.optim, device));
   NEAP_TRY(validate_optimizer(kCriticOptimizer, critic.optim, device));
   NEAP_TRY(validate_ranks(trainer, launched_ranks));
+  NEAP_TRY(validate_parallel(parallel));
   // Every shard is an open file while it is written.
   if (trainer.max_shard_size < Bytes(1'000'000))
     return wrong(format("trainer.max_shard_size is {}; the least is 1 MB", trainer.max_shard_size));

@@ -216,10 +216,16 @@ struct MemoryConfig {
   [[nodiscard]] bool allows(Measure measure) const;
 };
 
+/// What ranks divide besides batches.
+struct ParallelConfig {
+  std::int64_t zero_stage = 0;  ///< of trained models (spec/placement.h)
+};
+
 struct Job {
   Task task = Task::kPpo;
   DeviceConfig device;
   MemoryConfig memory;
+  ParallelConfig parallel;
   DataConfig data;
   ModelConfig actor_model;      ///< the only trained model of sft and dpo; the reward model's base
   ModelConfig reference_model;  ///< path empty: the actor's start

@@ -31,12 +31,13 @@ void bind_device(ConfigTable& t, Job& job) {
       "`auto`: the plan decides what leaves the device between the phases that need it; `all`: "
       "everything stays.")
       .one_of(residency_names());
-  bind_enum(t, "memory.update", &job.memory.update, parse_update_choice,
-            "What is on the device at once while a model is trained: `joined`: weights, gradients, "
-            "activations and optimizer states; `split`: forward and backward run without optimizer "
-            "states, the update without activations; `streamed`: optimizer states "
-            "rest on the host, and the update brings them part by part; `auto`: the cheapest that fits. "
-            "Losses and weights are the same bit by bit.")
+  bind_enum(
+      t, "memory.update", &job.memory.update, parse_update_choice,
+      "What is on the device at once while a model is trained: `joined`: weights, gradients, "
+      "activations and optimizer states; `split`: forward and backward run without optimizer "
+      "states, the update without activations; `streamed`: optimizer states "
+      "rest on the host, and the update brings them part by part; `auto`: the cheapest that fits. "
+      "Losses and weights are the same bit by bit.")
       .one_of(update_choice_names());
   bind_enums(
       t, "memory.allow", &job.memory.allow, parse_measure,
@@ -60,6 +61,21 @@ void bind_device(ConfigTable& t, Job& job) {
       "Most host memory for copies of what left the device; `0 B`: what a GPU's machine has free.");
   t.bind("memory.alloc_conf", &job.memory.alloc_conf,
          "Settings of the transient pools' allocator, in the syntax of `PYTORCH_CUDA_ALLOC_CONF`.");
+}
+
+void bind_parallel(ConfigTable& t, Job& job) {
+  t.bind("parallel.zero_stage", &job.parallel.zero_stage,
+         "ZeRO's stage for trained models on several ranks, DeepSpeed's `zero_optimization.stage`. "
+         "0: every "
+         "rank keeps all optimizer states; 1: each keeps those of its slice, updates it and sends "
+         "it to "
+         "the others. Losses and weights are the same bit by bit.")
+      .at_least(0)
+      .at_most(3)
+      .only(of_training())
+      .only({.holds = [&job] { return job.parallel.zero_stage == 0 || job.ranks() > 1; },
+             .words = "the job has several ranks",
+             .otherwise = "there is one rank, which keeps all states"});
 }
 
 void bind_critic(ConfigTable& t, Job& job) {
@@ -388,6 +404,7 @@ ConfigTable Job::bind() {
             "plan it.")
       .one_of(task_names());
   bind_device(t, *this);
+  bind_parallel(t, *this);
   bind_data(t, *this);
   bind_model(t, "actor_rollout_ref.model", actor_model,
              "Folder of the actor (`config.json`, weights if it is trained already); the only "

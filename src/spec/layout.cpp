@@ -27,7 +27,7 @@ class UnitBuilder {
     unit_.block = block;
   }
   void add(Module module, Part part, const std::string& name, std::vector<std::int64_t> shape) {
-    Parameter p{name, std::move(shape), unit_.elements, module, part, {}};
+    Parameter p{name, std::move(shape), unit_.elements, module, part};
     const std::int64_t end = p.offset + p.elements();
     unit_.elements = (end + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
     unit_.parameters.push_back(std::move(p));

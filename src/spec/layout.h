@@ -14,7 +14,6 @@
 
 #include "spec/architecture.h"
 #include "spec/lora.h"
-#include "spec/shard.h"
 
 namespace neap::spec {
 
@@ -25,7 +24,6 @@ struct Parameter {
   std::int64_t offset = 0;  ///< elements from the start of its unit
   Module module = Module::kTokenEmbedding;
   Part part = Part::kWeight;
-  Shard shard{};  ///< `shape` is the piece's
   [[nodiscard]] std::int64_t elements() const;
 };
 /// Parameters that live in one contiguous region: the embedding, each block, the final norm with

@@ -7,6 +7,8 @@ namespace {
 constexpr std::string_view kPacked = "sequences are packed without padding where use_dynamic_bsz is true, the default; leave it out";
 constexpr std::string_view kMoved = "the plan decides what leaves the GPU between phases (memory.residency, memory.allow); leave it out";
 constexpr std::string_view kWhole = "ranks divide batches and hold whole models (docs/parallel.md); leave it out";
+constexpr std::string_view kSliced = "ranks hold whole weights and gradients; parallel.zero_stage = 1 divides optimizer states (docs/parallel.md); leave it out";
+constexpr std::string_view kZero = "1: ranks divide optimizer states; gradients and weights are whole on each";
 constexpr std::string_view kEngine = "generation is built in; its KV cache is sized by rollout.batch_size and the plan; leave it out";
 constexpr std::string_view kChunked = "the head is computed in chunks always; leave it out";
 constexpr std::string_view kComplete = "checkpoints hold weights, optimizer and the state of the data always; leave it out";
@@ -75,15 +77,15 @@ constexpr PeerKey kPeerKeys[] = {
     {Peer::kVerl, "actor_rollout_ref.ref.use_remove_padding", "`true`", "", kPacked},
     {Peer::kVerl, "actor_rollout_ref.actor.fsdp_config.param_offload", "`false`", "", kMoved},
     {Peer::kVerl, "actor_rollout_ref.actor.fsdp_config.optimizer_offload", "`false`", "", kMoved},
-    {Peer::kVerl, "actor_rollout_ref.actor.fsdp_config.*", "", "", kWhole},
+    {Peer::kVerl, "actor_rollout_ref.actor.fsdp_config.*", "", "", kSliced},
     {Peer::kVerl, "actor_rollout_ref.ref.fsdp_config.param_offload", "`false`", "", kMoved},
     {Peer::kVerl, "actor_rollout_ref.ref.fsdp_config.optimizer_offload", "`false`", "", kMoved},
-    {Peer::kVerl, "actor_rollout_ref.ref.fsdp_config.*", "", "", kWhole},
+    {Peer::kVerl, "actor_rollout_ref.ref.fsdp_config.*", "", "", kSliced},
     {Peer::kVerl, "critic.model.fsdp_config.param_offload", "`false`", "", kMoved},
     {Peer::kVerl, "critic.model.fsdp_config.optimizer_offload", "`false`", "", kMoved},
-    {Peer::kVerl, "critic.model.fsdp_config.*", "", "", kWhole},
+    {Peer::kVerl, "critic.model.fsdp_config.*", "", "", kSliced},
     {Peer::kVerl, "reward_model.model.fsdp_config.param_offload", "`false`", "", kMoved},
-    {Peer::kVerl, "reward_model.model.fsdp_config.*", "", "", kWhole},
+    {Peer::kVerl, "reward_model.model.fsdp_config.*", "", "", kSliced},
     {Peer::kVerl, "actor_rollout_ref.actor.megatron.*", "", "", kWhole},
     {Peer::kVerl, "actor_rollout_ref.actor.ulysses_sequence_parallel_size", "1", "", kWhole},
     {Peer::kVerl, "actor_rollout_ref.actor.strategy", "`fsdp`", "", kWhole},
@@ -311,8 +313,8 @@ constexpr PeerKey kPeerKeys[] = {
     {Peer::kTrl, "activation_offloading", "`false`", "", kMoved},
     {Peer::kTrl, "use_liger_kernel", "`false`", "", kChunked},
     {Peer::kTrl, "torch_empty_cache_steps", "none", "", "phases give their memory back; leave it out"},
-    {Peer::kTrl, "deepspeed", "none", "", kWhole},
-    {Peer::kTrl, "fsdp", "none", "", kWhole},
+    {Peer::kTrl, "deepspeed", "none", "parallel.zero_stage", kZero},
+    {Peer::kTrl, "fsdp", "none", "parallel.zero_stage", kZero},
     {Peer::kTrl, "dataset_name", "", "data.train_files", "download it: files of JSONL or Parquet"},
     {Peer::kTrl, "dataset_text_field", "`text`", "data.response_key", "the prompt is data.prompt_key"},
     {Peer::kTrl, "max_length", "1024", "data.max_response_length", "a text has a prompt and a response; data.max_prompt_length is the other limit"},

@@ -54,8 +54,11 @@ concept Backend = requires(B& b, const spec::Phase& phase, const MicroBatch& mic
   // Adds the gradients of all ranks; the step that follows, which clips them by their norm.
   b.reduce_gradients();
   { b.begin_step(n, norm) } -> std::same_as<Update>;
-  // visit(unit) for every unit, or every part of them in order, while its tensors are on the device.
+  // visit(unit) for every unit or piece of this rank, or every part of them in order, while its tensors
+  // are on the device.
   b.for_each_part([](const TrainedUnit<T>&) {});
+  // Weights that other ranks have updated.
+  b.gather_weights();
 };
 
 /// One optimizer step, that of mini-batch `update`.
@@ -64,6 +67,7 @@ void update_weights(B& b, std::int64_t update) {
   b.reduce_gradients();
   const Update step = b.begin_step(update, gradient_norm(b.ops(), b.units(), b.weights().source));
   b.for_each_part([&](const TrainedUnit<T>& part) { step_unit(b.ops(), part, step); });
+  b.gather_weights();
 }
 
 /// Forward, loss and backward of every micro-batch of a mini-batch, whose gradients start at zero.

@@ -9,7 +9,7 @@
 
 #include "base/random.h"
 #include "spec/job.h"
-#include "spec/optimizer.h"
+#include "spec/placement.h"
 #include "step/operations.h"
 
 namespace neap::step {
@@ -53,6 +53,22 @@ TrainedUnit<T> make_trained_unit(const spec::OptimizerSpec& optimizer, spec::Fla
   out.index = index;
   out.weights = std::move(weights);
   out.gradients = std::move(gradients);
+  return out;
+}
+
+/// A rank's piece of `unit`; view(tensor) as make_trained_unit.
+template <class Ops, class View, class T = typename Ops::Tensor>
+TrainedUnit<T> make_piece(Ops& ops, const TrainedUnit<T>& unit, const spec::Piece& piece,
+                          spec::UnitState states, const View& view) {
+  TrainedUnit<T> out;
+  out.unit = unit.unit;
+  out.index = unit.index;
+  out.first = piece.first;
+  out.on_host = unit.on_host;
+  out.weights = ops.narrow(unit.weights, 0, piece.first, piece.count);
+  out.gradients = ops.narrow(unit.gradients, 0, piece.first, piece.count);
+  out.layout = std::move(states);
+  for (const spec::StateTensor& tensor : out.layout.tensors()) out.state.push_back(view(tensor));
   return out;
 }
 

@@ -10,10 +10,6 @@ namespace {
 constexpr std::int64_t kLeastSpan = std::int64_t{1} << 16;
 constexpr std::int64_t kSpansOfModel = 64;
 
-bool is_elementwise(spec::OptimizerKind kind) {
-  return kind == spec::OptimizerKind::kAdamW || kind == spec::OptimizerKind::kSgd;
-}
-
 Bytes sum(const std::vector<PartTensor>& tensors, bool PartTensor::*counted) {
   Bytes out;
   for (const PartTensor& tensor : tensors)
@@ -30,18 +26,22 @@ Bytes PartLayout::stored() const {
   return sum(tensors, &PartTensor::stored);
 }
 
-UpdateParts::UpdateParts(const spec::OptimizerSpec& optimizer, std::vector<spec::FlatUnit> units,
+UpdateParts::UpdateParts(spec::StatePlacement placement, std::int64_t rank,
                          std::vector<bool> on_host)
-    : optimizer_(optimizer), units_(std::move(units)), on_host_(std::move(on_host)) {
-  const std::int64_t all = spec::total_elements(units_);
+    : placement_(std::move(placement)),
+      pieces_(placement_.pieces(rank)),
+      on_host_(std::move(on_host)) {
+  const std::int64_t all = spec::total_elements(placement_.units());
   const std::int64_t span =
       std::clamp(all / kSpansOfModel / kLeastSpan * kLeastSpan, kLeastSpan, kSpan);
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    states_.push_back(optimizer_.state(units_[u]));
-    const std::int64_t elements = units_[u].elements;
-    const std::int64_t step = is_elementwise(optimizer_.kind) ? span : elements;
-    for (std::int64_t first = 0; first < elements; first += step)
-      parts_.push_back({u, first, std::min(step, elements - first)});
+  const bool cut = spec::is_elementwise(placement_.optimizer().kind);
+  for (std::size_t p = 0; p < pieces_.size(); ++p) {
+    const spec::Piece& piece = pieces_[p];
+    states_.push_back(placement_.state(piece));
+    const std::int64_t end = piece.first + piece.count;
+    const std::int64_t step = cut ? span : piece.count;
+    for (std::int64_t first = piece.first; first < end; first += step)
+      parts_.push_back({p, piece.unit, first, std::min(step, end - first)});
   }
 }
 
@@ -55,12 +55,15 @@ PartLayout UpdateParts::layout(const UpdatePart& part) const {
   const auto add_flat = [&](PartTensor::Kind kind, Dtype dtype, bool fetched, bool stored) {
     add({kind, 0, part.count, dtype, spec::tensor_bytes(part.first, dtype), {}, fetched, stored});
   };
+  const spec::OptimizerSpec& optimizer = placement_.optimizer();
+  const spec::Piece& piece = pieces_[part.piece];
   if (on_host(part.unit)) {
     // A master takes the update; the weights are rounded from it.
-    add_flat(PartTensor::Kind::kWeights, optimizer_.weights, !optimizer_.has_master(), true);
-    add_flat(PartTensor::Kind::kGradients, optimizer_.gradients, true, false);
+    add_flat(PartTensor::Kind::kWeights, optimizer.weights, !optimizer.has_master(), true);
+    add_flat(PartTensor::Kind::kGradients, optimizer.gradients, true, false);
   }
-  const std::vector<spec::StateTensor>& states = states_[part.unit].tensors();
+  const std::vector<spec::StateTensor>& states = states_[part.piece].tensors();
+  const std::int64_t before = part.first - piece.first;  // elements of the piece
   for (std::size_t i = 0; i < states.size(); ++i) {
     const spec::StateTensor& state = states[i];
     const bool flat = state.parameter == spec::StateTensor::kWholeUnit;
@@ -68,17 +71,17 @@ PartLayout UpdateParts::layout(const UpdatePart& part) const {
          i,
          flat ? part.count : state.elements,
          state.dtype,
-         state.offset + (flat ? spec::tensor_bytes(part.first, state.dtype) : Bytes()),
+         piece.offset + state.offset + (flat ? spec::tensor_bytes(before, state.dtype) : Bytes()),
          {}});
   }
   return out;
 }
 
 Bytes UpdateParts::slot_bytes() const {
-  // A slot has an address even where nothing comes to it. The first part of a unit is its largest.
+  // A slot has an address even where nothing comes to it. The first part of a piece is its largest.
   Bytes most = spec::kStateAlignment;
   for (const UpdatePart& part : parts_)
-    if (part.first == 0) most = std::max(most, layout(part).bytes);
+    if (part.first == pieces_[part.piece].first) most = std::max(most, layout(part).bytes);
   return most;
 }
 

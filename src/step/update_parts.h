@@ -1,8 +1,9 @@
 // How an update goes through trained units whose optimizer states rest on the host: in parts that come
 // to slots of device memory, are stepped there and go back.
 //
-// A part is a span of a unit where the optimizer's elements do not depend on each other, else a whole
-// unit. Of a unit whose weights and gradients rest on the host as well, these come with the states.
+// A part is a span of a rank's piece of a unit (spec/placement.h) where the optimizer's elements do not
+// depend on each other, else a whole unit. Of a unit whose weights and gradients rest on the host as well,
+// these come with the states.
 //
 // Threads   values and functions without state.
 #pragma once
@@ -12,15 +13,14 @@
 #include <utility>
 #include <vector>
 
-#include "spec/layout.h"
-#include "spec/optimizer.h"
+#include "spec/placement.h"
 #include "step/trained_unit.h"
 
 namespace neap::step {
 
 struct UpdatePart {
-  std::size_t unit = 0;
-  std::int64_t first = 0, count = 0;  ///< of its elements
+  std::size_t piece = 0, unit = 0;
+  std::int64_t first = 0, count = 0;  ///< of the unit's elements
 };
 
 /// A tensor of a part: where it rests, and where it is in a slot.
@@ -30,7 +30,8 @@ struct PartTensor {
   std::size_t state = 0;  ///< of kState: its place in TrainedUnit::state
   std::int64_t elements = 0;
   Dtype dtype = Dtype::kFloat32;
-  Bytes storage_offset;  ///< from the start of the unit's weights, gradients or states
+  /// From the start of the unit's weights or gradients, or of the part of the tag that has the states.
+  Bytes storage_offset;
   Bytes slot_offset;
   bool fetched = true, stored = true;
   [[nodiscard]] Bytes bytes() const { return spec::tensor_bytes(elements, dtype); }
@@ -47,9 +48,8 @@ constexpr std::size_t kUpdateSlots = 3;
 
 class UpdateParts {
  public:
-  /// `on_host`: of each unit, whether its weights and gradients rest there.
-  UpdateParts(const spec::OptimizerSpec& optimizer, std::vector<spec::FlatUnit> units,
-              std::vector<bool> on_host);
+  /// Those of a rank. `on_host`: of each unit, whether its weights and gradients rest there.
+  UpdateParts(spec::StatePlacement placement, std::int64_t rank, std::vector<bool> on_host);
 
   /// In the order in which they are stepped: unit by unit.
   [[nodiscard]] const std::vector<UpdatePart>& list() const { return parts_; }
@@ -59,27 +59,27 @@ class UpdateParts {
   [[nodiscard]] Bytes slot_bytes() const;
 
  private:
-  spec::OptimizerSpec optimizer_;
-  std::vector<spec::FlatUnit> units_;
-  std::vector<spec::UnitState> states_;
+  spec::StatePlacement placement_;
+  std::vector<spec::Piece> pieces_;
+  std::vector<spec::UnitState> states_;  // one a piece
   std::vector<bool> on_host_;
   std::vector<UpdatePart> parts_;
 };
 
-/// The part of `unit` that lies in a slot: in_slot(PartTensor) makes its tensors; what does not come to
+/// The part of `piece` that lies in a slot: in_slot(PartTensor) makes its tensors; what does not come to
 /// the slot is where it was.
 template <class Ops, class InSlot, class T = typename Ops::Tensor>
-TrainedUnit<T> part_of(Ops& ops, const TrainedUnit<T>& unit, const UpdatePart& part,
+TrainedUnit<T> part_of(Ops& ops, const TrainedUnit<T>& piece, const UpdatePart& part,
                        const PartLayout& layout, const InSlot& in_slot) {
   TrainedUnit<T> out;
-  out.unit = unit.unit;
-  out.index = unit.index;
+  out.unit = piece.unit;
+  out.index = piece.index;
   out.first = part.first;
-  out.layout = unit.layout;
-  out.state.resize(unit.state.size());
-  if (!unit.on_host) {
-    out.weights = ops.narrow(unit.weights, 0, part.first, part.count);
-    out.gradients = ops.narrow(unit.gradients, 0, part.first, part.count);
+  out.layout = piece.layout;
+  out.state.resize(piece.state.size());
+  if (!piece.on_host) {
+    out.weights = ops.narrow(piece.weights, 0, part.first - piece.first, part.count);
+    out.gradients = ops.narrow(piece.gradients, 0, part.first - piece.first, part.count);
   }
   for (const PartTensor& tensor : layout.tensors) {
     T& to = tensor.kind == PartTensor::Kind::kWeights     ? out.weights

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <optional>
 
@@ -18,9 +17,6 @@ namespace neap::train {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kOptimizerFile = "optimizer.safetensors";
-constexpr const char* kKindKey = "optimizer";
-constexpr const char* kStepsKey = "steps";
 constexpr const char* kHead = "score.weight";
 
 // Host memory of the arena as (elements,).
@@ -122,38 +118,34 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
                                  std::vector<at::Tensor>& gradients) {
   const spec::OptimizerSpec optimizer = value_or_throw(
       spec::OptimizerSpec::of(spec_.optimizer, model::to_step(runtime_.compute_dtype())));
+  placement_.emplace(optimizer, trained_layout(),
+                     spec::DataParallel{ranks_.size(), spec_.zero_stage});
   std::vector<OptimizerUnit> units;
   std::vector<bool> rests;  // on the host
   for (std::size_t i = 0; i < trained_layout().size(); ++i) {
-    const spec::FlatUnit& unit = trained_layout()[i];
-    gradients.push_back(unit_gradients(unit, model::to_aten(optimizer.gradients)));
-    const at::Tensor state = unit_states(i, optimizer.state(unit));
-    states_.push_back(state);
-    units.push_back(step::make_trained_unit(
-        optimizer, unit, static_cast<std::int64_t>(i), weights[i], gradients[i],
-        [&](const spec::StateTensor& tensor) { return state_view(state, tensor); }));
-    units.back().on_host = hosted_trained(unit) != nullptr;
-    rests.push_back(units.back().on_host);
+    const spec::FlatUnit& layout = trained_layout()[i];
+    gradients.push_back(unit_gradients(layout, model::to_aten(optimizer.gradients)));
+    OptimizerUnit& unit = units.emplace_back();
+    unit.unit = layout;
+    unit.index = static_cast<std::int64_t>(i);
+    unit.on_host = hosted_trained(layout) != nullptr;
+    rests.push_back(unit.on_host);
+    unit.weights = weights[i];
+    unit.gradients = gradients[i];
   }
+  make_pieces(units);
+  const bool sliced = placement_->sliced();
   if (runtime_.streamed_states(tag("optimizer")) != nullptr)
-    parts_.emplace(optimizer, trained_layout(), std::move(rests));
+    parts_.emplace(*placement_, ranks_.rank(), std::move(rests));
   optimizer_ = std::make_unique<Optimizer>(
       spec_.optimizer, optimizer, random_key({spec_.seed, spec_.head == spec::Head::kScalar}),
-      std::move(units), ranks_);
+      sliced ? std::move(units) : pieces_, ranks_, sliced ? placement_ : std::nullopt);
 }
 
 at::Tensor ModelWorker::unit_gradients(const spec::FlatUnit& unit, at::ScalarType dtype) {
   const auto* const storage = hosted_trained(unit);
   return storage == nullptr ? region("grads", unit, dtype)
                             : host_tensor(*storage->gradients, unit.elements, dtype);
-}
-
-at::Tensor ModelWorker::unit_states(std::size_t unit, const spec::UnitState& layout) {
-  const bridge::StreamedStates* const streamed = runtime_.streamed_states(tag("optimizer"));
-  if (streamed == nullptr)
-    return runtime_.region(tag("optimizer"), trained_layout()[unit].name, at::kByte);
-  return host_tensor(streamed->states(unit), static_cast<std::int64_t>(layout.bytes().count()),
-                     at::kByte);
 }
 
 std::vector<at::Tensor> ModelWorker::regions(const char* part,
@@ -182,15 +174,14 @@ std::unique_ptr<bridge::Runtime::Scope> ModelWorker::hold(bool weights) {
 const arena::HostStorage& ModelWorker::storage_of(const step::UpdatePart& part,
                                                   step::PartTensor::Kind kind) {
   if (kind == step::PartTensor::Kind::kState)
-    return runtime_.streamed_states(tag("optimizer"))->states(part.unit);
+    return runtime_.streamed_states(tag("optimizer"))->states(placement_->sliced() ? 0 : part.unit);
   const auto* const storage = hosted_trained(trained_layout()[part.unit]);
   return kind == step::PartTensor::Kind::kWeights ? *storage->weights : *storage->gradients;
 }
 
 void ModelWorker::for_each_part(const std::function<void(const OptimizerUnit&)>& visit) {
-  const std::vector<OptimizerUnit>& units = optimizer_->units();
   if (!parts_) {
-    for (const OptimizerUnit& unit : units) visit(unit);
+    for (const OptimizerUnit& piece : pieces_) visit(piece);
     return;
   }
   bridge::StreamedStates& states = *runtime_.streamed_states(tag("optimizer"));
@@ -214,7 +205,7 @@ void ModelWorker::for_each_part(const std::function<void(const OptimizerUnit&)>&
                   static_cast<std::int64_t>(t.bytes().count()))
           .view(model::to_aten(t.dtype));
     };
-    visit(step::part_of(ops, units[list[i].unit], list[i], parts_->layout(list[i]), in_slot));
+    visit(step::part_of(ops, pieces_[list[i].piece], list[i], parts_->layout(list[i]), in_slot));
   });
 }
 
@@ -233,29 +224,6 @@ void ModelWorker::load() {
   }
   start_.reset();
   throw_if_error(held->close());
-}
-
-void ModelWorker::start_units(const UnitFill& fill) {
-  // Where there are masters they take the file's full precision, and the weights are rounded from
-  // them; those of a new adapter take its start. A target that is the weights is not copied.
-  std::vector<at::Tensor> targets;
-  for (const at::Tensor& state : states_) at::Tensor(state).zero_();
-  for (const OptimizerUnit& unit : optimizer_->units()) targets.push_back(unit.target());
-  const bool starts_new = has_lora() && !start_;
-  if (start_) {
-    start_->read(0, targets);
-  } else if (!starts_new) {
-    for (at::Tensor& target : targets) target.zero_();
-    fill(0, targets);
-  }
-  for (std::size_t i = 0; i < targets.size(); ++i) {
-    const at::Tensor& weights = optimizer_->units()[i].weights;
-    if (starts_new) {
-      targets[i].copy_(weights);
-    } else {
-      weights.copy_(targets[i]);
-    }
-  }
 }
 
 ModelWorker::UnitFill ModelWorker::weight_source() {
@@ -349,6 +317,7 @@ void ModelWorker::save(const fs::path& folder, const model::SaveOptions& options
   const bridge::HostScope host;
   expect_agreement(saves_weights());
   if (ranks_.first()) write(folder, options);
+  if (optimizer_) write_states(folder);
   throw_if_error(held->close());
 }
 
@@ -370,14 +339,6 @@ void ModelWorker::write(const fs::path& folder, model::SaveOptions options) {
     model::save_adapter(folder, shape_, spec_.head, spec_.lora, adapters_, base_folder().string(),
                         options.sync);
   }
-  if (!optimizer_) return;
-  const model::NamedTensors tensors = named_states();
-  model::TensorFileWriter states(folder / kOptimizerFile, tensors,
-                                 {{kKindKey, std::string(to_string(optimizer_->spec().kind))},
-                                  {kStepsKey, std::to_string(optimizer_->steps())}},
-                                 options.sync);
-  states.write(0, tensors.size());
-  states.commit();
 }
 
 void ModelWorker::restore(const fs::path& folder) {
@@ -399,47 +360,8 @@ void ModelWorker::restore(const fs::path& folder) {
   if (has_lora()) {
     model::AdapterReader(folder, shape_, spec_.head, spec_.lora).read(0, adapters_);
   }
-  if (optimizer_) restore_states(folder / kOptimizerFile);
+  if (optimizer_) restore_states(folder);
   throw_if_error(held->close());
-}
-
-void ModelWorker::restore_states(const fs::path& file) {
-  const std::string wanted(to_string(optimizer_->spec().kind));
-  const model::SafetensorsFile states = model::SafetensorsFile::open(file);
-  const auto& metadata = states.metadata();
-  const auto kind = metadata.find(kKindKey);
-  if (kind == metadata.end() || kind->second != wanted) {
-    throw Error(ErrorCode::kInvalidArgument,
-                format("{} has the state of the optimizer \"{}\"; the configuration has \"{}\"",
-                       file.string(), kind == metadata.end() ? "" : kind->second, wanted));
-  }
-  model::load_tensors(states, named_states());
-  const auto steps = metadata.find(kStepsKey);
-  std::int64_t count = -1;
-  if (steps != metadata.end()) {
-    const std::string& text = steps->second;
-    std::from_chars(text.data(), text.data() + text.size(), count);
-  }
-  if (count < 0) {
-    throw Error(ErrorCode::kCorrupt,
-                format("{} does not say how many steps the optimizer has made", file.string()));
-  }
-  optimizer_->restore_steps(count);
-}
-
-model::NamedTensors ModelWorker::named_states() const {
-  model::NamedTensors out;
-  for (const OptimizerUnit& unit : optimizer_->units()) {
-    for (std::size_t i = 0; i < unit.state.size(); ++i) {
-      const spec::StateTensor& tensor = unit.layout.tensors()[i];
-      const std::string& owner =
-          tensor.parameter < 0
-              ? unit.unit.name
-              : unit.unit.parameters[static_cast<std::size_t>(tensor.parameter)].name;
-      out.emplace_back(owner + "." + tensor.name, unit.state[i]);
-    }
-  }
-  return out;
 }
 
 }  // namespace neap::train

@@ -43,6 +43,7 @@ struct WorkerSpec {
   bool streamed = false;
   bool generates = false;
   spec::OptimizerConfig optimizer;
+  std::int64_t zero_stage = 0;  ///< of its optimizer states (spec/placement.h)
   /// Of the initialization where the folder has no weights, and of stochastic rounding.
   std::uint64_t seed = 0;
   /// Whether a scalar head that the folder lacks may start at zero. False: it is an error.
@@ -95,8 +96,10 @@ class ModelWorker {
     return has_lora() ? nullptr : hosted(unit);
   }
   [[nodiscard]] at::Tensor unit_gradients(const spec::FlatUnit& unit, at::ScalarType dtype);
-  /// A unit's optimizer states: bytes.
-  [[nodiscard]] at::Tensor unit_states(std::size_t unit, const spec::UnitState& layout);
+  /// The pieces of this rank: of units that have no states yet.
+  void make_pieces(const std::vector<OptimizerUnit>& units);
+  /// A part of the optimizer's tag: (bytes,).
+  [[nodiscard]] at::Tensor state_part(std::size_t index, const spec::StatePart& part);
   /// Where a tensor of a part rests.
   [[nodiscard]] const arena::HostStorage& storage_of(const step::UpdatePart& part,
                                                      step::PartTensor::Kind kind);
@@ -119,8 +122,8 @@ class ModelWorker {
   [[nodiscard]] bool saves_weights() const {
     return !has_lora() || spec_.save_base || base_folder().empty();
   }
-  /// The states' tensors as "block.0.exp_avg", "PARAMETER.exp_avg_sq_row", unit by unit.
-  [[nodiscard]] model::NamedTensors named_states() const;
+  /// This rank's part of a state; undefined: it has none.
+  [[nodiscard]] at::Tensor own_part(const spec::WholeState& state) const;
 
   /// Fills the weights of units [first, first + flat.size()).
   using UnitFill = std::function<void(std::size_t first, const std::vector<at::Tensor>& flat)>;
@@ -128,10 +131,17 @@ class ModelWorker {
   [[nodiscard]] UnitFill weight_source();
   /// Weights and states of the trained units before the first step.
   void start_units(const UnitFill& fill);
+  void start_sliced_masters(const UnitFill& fill);
   /// A scalar head that the folder lacks starts at zero where the job says so; else an error.
   void check_missing_head() const;
   void write(const std::filesystem::path& folder, model::SaveOptions options);
-  void restore_states(const std::filesystem::path& file);
+  /// The first rank writes, with what the others give it piece by piece.
+  void write_states(const std::filesystem::path& folder);
+  using StatePieceSink =
+      std::function<void(std::size_t state, std::uint64_t offset, const at::Tensor& piece)>;
+  /// Every state of a sliced placement, piece by piece, as host tensors.
+  void gather_states(const std::vector<spec::WholeState>& states, const StatePieceSink& sink);
+  void restore_states(const std::filesystem::path& folder);
   /// Warns of tensors in the folder that the model has no place for.
   void report_unused(const model::ModelReader& reader) const;
   /// Those of the folder to continue, or random ones; then the scalar head that trains with them
@@ -147,11 +157,14 @@ class ModelWorker {
   spec::Architecture shape_;
   std::vector<spec::FlatUnit> layout_, adapter_layout_;
   std::unique_ptr<model::AdapterReader> start_;  ///< while weights are loaded: the adapter's file
-  // Views of the regions, or of host memory of what is streamed, one a unit; adapters and states (bytes) are
-  // empty where there are none.
+  // Views of the regions, or of host memory of what is streamed, one a unit; adapters are empty where there
+  // are none. States (bytes): one a part of the tag.
   std::vector<at::Tensor> weights_, adapters_, states_;
   std::unique_ptr<model::Transformer> model_, base_, generator_;
   std::unique_ptr<Optimizer> optimizer_;
+  // Of a trained model:
+  std::optional<spec::StatePlacement> placement_;
+  std::vector<OptimizerUnit> pieces_;       // of this rank, with states
   std::optional<step::UpdateParts> parts_;  // of streamed states
 };
 

@@ -40,8 +40,13 @@ at::Tensor state_view(const at::Tensor& state, const spec::StateTensor& tensor) 
 
 Optimizer::Optimizer(const spec::OptimizerConfig& config, const spec::OptimizerSpec& spec,
                      std::uint64_t seed, std::vector<OptimizerUnit> units,
-                     parallel::Communicator& ranks)
-    : config_(config), spec_(spec), seed_(seed), ranks_(ranks), units_(std::move(units)) {}
+                     parallel::Communicator& ranks, std::optional<spec::StatePlacement> sliced)
+    : config_(config),
+      spec_(spec),
+      seed_(seed),
+      ranks_(ranks),
+      units_(std::move(units)),
+      sliced_(std::move(sliced)) {}
 
 void Optimizer::reduce_gradients() {
   const bridge::NoAutograd no_autograd;
@@ -49,6 +54,21 @@ void Optimizer::reduce_gradients() {
     if (unit.on_host) continue;
     at::Tensor gradients = unit.gradients;
     ranks_.all_reduce(gradients);
+  }
+}
+
+void Optimizer::gather_weights() {
+  if (!sliced_) return;
+  const bridge::NoAutograd no_autograd;
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    const at::Tensor& weights = units_[u].weights;
+    const spec::UnitCut& cut = sliced_->cut(u);
+    const std::int64_t even = cut.even * ranks_.size();
+    if (even > 0)
+      ranks_.all_gather(weights.narrow(0, 0, even),
+                        weights.narrow(0, ranks_.rank() * cut.even, cut.even));
+    if (const std::int64_t rest = weights.size(0) - even; rest > 0)
+      ranks_.broadcast(weights.narrow(0, even, rest), static_cast<int>(cut.rest_rank));
   }
 }
 

@@ -1,7 +1,8 @@
 // The optimizer of a model: its units, the sum of their gradients over ranks, and its steps.
 //
 // Ranks     every rank steps with the same gradients, the sum of all ranks', and rounds by the same
-//           random numbers, so weights stay the same.
+//           random numbers, so weights stay the same. Where states are sliced each rank steps its pieces,
+//           and gets the other weights from those who have.
 //
 // Threads   one at a time.
 //
@@ -13,10 +14,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "parallel/communicator.h"
 #include "spec/job.h"
+#include "spec/placement.h"
 #include "step/optimizer.h"
 
 namespace neap::train {
@@ -33,12 +36,16 @@ using OptimizerUnit = step::TrainedUnit<at::Tensor>;
 
 class Optimizer {
  public:
-  /// `spec` and the units are of `config`. `seed`: of stochastic rounding. `ranks` outlives it.
+  /// `spec` and the units are of `config`; units of sliced states have none. `seed`: of stochastic
+  /// rounding. `ranks` outlives it.
   Optimizer(const spec::OptimizerConfig& config, const spec::OptimizerSpec& spec,
-            std::uint64_t seed, std::vector<OptimizerUnit> units, parallel::Communicator& ranks);
+            std::uint64_t seed, std::vector<OptimizerUnit> units, parallel::Communicator& ranks,
+            std::optional<spec::StatePlacement> sliced = std::nullopt);
 
   /// Adds the ranks' gradients, one unit at a time. Those on the host are one rank's.
   void reduce_gradients();
+  /// Of sliced states: the weights that other ranks have stepped, one unit at a time, into place.
+  void gather_weights();
   /// What gradients of this norm are scaled by, so that it is `max_norm` at most; 1 where that is not
   /// positive. Fails when the norm is not finite: a step from it would destroy the model.
   [[nodiscard]] double clip_scale(double norm, double max_norm) const;
@@ -57,6 +64,7 @@ class Optimizer {
   std::uint64_t seed_;
   parallel::Communicator& ranks_;
   std::vector<OptimizerUnit> units_;
+  std::optional<spec::StatePlacement> sliced_;
   std::int64_t steps_ = 0;
 };
 

@@ -110,7 +110,6 @@ TEST(Layout, SaysWhatEachParameterIs) {
   const Parameter* bias = units[3].find(Module::kQueryKeyValue, Part::kBias);
   ASSERT_NE(bias, nullptr);
   EXPECT_EQ(bias->name, "transformer.h.2.attn.c_attn.bias");
-  EXPECT_TRUE(bias->shard.whole());
   EXPECT_EQ(units[3].find(Module::kQuery), nullptr);
   const auto adapters = lora_layout(read_architecture(kGpt2), Head::kScalar, {4, {"c_fc"}});
   EXPECT_EQ(adapters[2].block, 2);
@@ -139,15 +138,6 @@ TEST(Layout, LargestSizesStayInside64Bits) {
   // 16 bytes an element: weights, gradients and optimizer states.
   EXPECT_LT(static_cast<double>(total_elements(units)) * 16, 18446744073709551615.0);
   for (const FlatUnit& unit : units) EXPECT_GT(unit.elements, 0);
-}
-
-TEST(Shard, PiecesAreEqualWithPadding) {
-  constexpr Shard kLast = Shard::of(151, 0, 3, 4);
-  static_assert(kLast.padding == 1);
-  static_assert(kLast.rows(151) == 38);
-  static_assert(Shard{}.rows(151) == 151);
-  static_assert(ParallelSpec{.data = 2, .tensor = 4}.ranks() == 8);
-  EXPECT_FALSE(kLast.whole());
 }
 
 }  // namespace

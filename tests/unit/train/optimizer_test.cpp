@@ -97,11 +97,12 @@ void make_step_by_parts(Optimizer& optimizer, double lr, std::int64_t elements) 
   const step::Update update = optimizer.begin_step(lr);
   std::vector<spec::FlatUnit> flat;
   for (const OptimizerUnit& unit : optimizer.units()) flat.push_back(unit.unit);
-  const step::UpdateParts parts(optimizer.spec(), flat, std::vector<bool>(flat.size()));
+  const step::UpdateParts parts({optimizer.spec(), flat}, 0, std::vector<bool>(flat.size()));
   for (const step::UpdatePart& whole : parts.list()) {
     const OptimizerUnit& unit = optimizer.units()[whole.unit];
     for (std::int64_t first = 0; first < whole.count; first += elements) {
-      const step::UpdatePart part{whole.unit, first, std::min(elements, whole.count - first)};
+      const step::UpdatePart part{whole.piece, whole.unit, first,
+                                  std::min(elements, whole.count - first)};
       const step::PartLayout layout = parts.layout(part);
       const at::Tensor slot =
           at::empty({static_cast<std::int64_t>(layout.bytes.count())}, at::kByte);
@@ -144,6 +145,73 @@ TEST(Optimizer, AnyPartsOfTheUnitsGiveTheSameBits) {
     const bool factored =
         spec.kind == spec::OptimizerKind::kAdafactor || spec.kind == spec::OptimizerKind::kSm3;
     if (!factored) expect_same(whole, run(192));
+  }
+}
+
+// Every rank's pieces, with states of their own that start as those of the whole units, over shared weights
+// and gradients. Ranks that have nothing of a unit are left out.
+std::vector<OptimizerUnit> pieces_of_ranks(const std::vector<OptimizerUnit>& units,
+                                           const spec::StatePlacement& placement,
+                                           std::int64_t ranks) {
+  model::AtenOps ops(at::kCPU);
+  std::vector<OptimizerUnit> out;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    for (const spec::Piece& piece : placement.pieces(rank)) {
+      const OptimizerUnit& unit = units[piece.unit];
+      std::size_t next = 0;
+      out.push_back(step::make_piece(ops, unit, piece, placement.state(piece),
+                                     [&](const spec::StateTensor& t) {
+                                       return unit.state[next++]
+                                           .narrow(0, t.parameter < 0 ? piece.first : 0, t.elements)
+                                           .clone();
+                                     }));
+    }
+  }
+  return out;
+}
+
+TEST(Optimizer, PiecesOfAllRanksAreTheWholeStepBitByBit) {
+  for (const spec::OptimizerConfig& config : all_configs()) {
+    const spec::OptimizerSpec spec = spec_of(config, Dtype::kBfloat16);
+    for (const std::int64_t ranks : {2, 3, 4, 5}) {
+      SCOPED_TRACE(describe(config) + " on " + std::to_string(ranks));
+      const auto run = [&](bool sliced) {
+        at::manual_seed(3);
+        Optimizer optimizer(config, spec, 11, random_units(spec), alone());
+        std::vector<spec::FlatUnit> flat;
+        for (const OptimizerUnit& unit : optimizer.units()) flat.push_back(unit.unit);
+        const spec::StatePlacement placement(spec, flat, {ranks, sliced ? 1 : 0});
+        const std::vector<OptimizerUnit> pieces =
+            pieces_of_ranks(optimizer.units(), placement, sliced ? ranks : 1);
+        model::AtenOps ops(at::kCPU);
+        for (int t = 0; t < 3; ++t) {
+          random_gradients(optimizer.units());
+          const step::Update update = optimizer.begin_step(config.lr, 0.5);
+          for (const OptimizerUnit& piece : pieces) step::step_unit(ops, piece, update);
+        }
+        std::vector<at::Tensor> out;
+        for (const OptimizerUnit& unit : optimizer.units()) out.push_back(unit.weights);
+        // States as in a checkpoint.
+        for (const spec::WholeState& state : placement.states()) {
+          std::vector<at::Tensor> parts;
+          std::int64_t next = 0;
+          for (const spec::OwnedRange& owner : placement.owners(state)) {
+            EXPECT_EQ(owner.first, next);
+            next += owner.count;
+            for (const OptimizerUnit& piece : pieces)
+              if (piece.index == static_cast<std::int64_t>(state.unit) &&
+                  (!state.flat || piece.first == owner.first))
+                parts.push_back(piece.state[state.tensor]);
+          }
+          out.push_back(at::cat(parts));
+        }
+        return out;
+      };
+      const std::vector<at::Tensor> whole = run(false), sliced = run(true);
+      ASSERT_EQ(whole.size(), sliced.size());
+      for (std::size_t i = 0; i < whole.size(); ++i)
+        EXPECT_TRUE(same_bits(whole[i], sliced[i])) << "tensor " << i;
+    }
   }
 }
 

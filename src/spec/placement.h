@@ -1,0 +1,114 @@
+// Where the optimizer states of a trained model are: on every rank, or each rank's slice of them (ZeRO).
+//
+// Stage 0 keeps all states on every rank. Stage 1 gives each rank pieces of the trained units: it keeps
+// their states and updates their weights, and the ranks gather the weights. An optimizer whose elements do
+// not depend on each other has a piece of every unit on every rank; another one has whole units, dealt so
+// that ranks keep about the same bytes. Bytes of tags, the parts of an update, checkpoints and resuming
+// follow from the pieces. A checkpoint has whole tensors, so it does not depend on ranks and stage.
+//
+// Threads   values and functions without state.
+//
+// Cost      proportional to the number of trained units.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "spec/layout.h"
+#include "spec/optimizer.h"
+
+namespace neap::spec {
+
+/// The ranks that share each batch, and what of a trained model they divide.
+struct DataParallel {
+  std::int64_t ranks = 1;
+  std::int64_t zero_stage = 0;
+  [[nodiscard]] bool slices_states() const { return zero_stage > 0 && ranks > 1; }
+};
+
+/// Elements of a trained unit whose states a rank keeps.
+struct Piece {
+  std::size_t unit = 0;
+  std::int64_t first = 0, count = 0;
+  // Of the states:
+  std::size_t part = 0;  ///< of the optimizer's tag
+  Bytes offset;          ///< from the part's start
+};
+
+/// A part of an optimizer's tag.
+struct StatePart {
+  std::string name;  ///< the unit's, or kSlicePart
+  Bytes bytes;
+};
+constexpr std::string_view kSlicePart = "slice";
+
+/// How a unit is cut: rank r has elements [r even, (r + 1) even), and one rank those behind them as well.
+struct UnitCut {
+  std::int64_t even = 0;
+  std::int64_t rest_rank = 0;
+};
+
+/// A state tensor of the model, whole, as a checkpoint has it.
+struct WholeState {
+  std::string name;  ///< "block.0.exp_avg", "PARAMETER.exp_avg_sq_row"
+  std::size_t unit = 0;
+  std::size_t tensor = 0;  ///< in the unit's state
+  std::int64_t elements = 0;
+  Dtype dtype = Dtype::kFloat32;
+  bool flat = true;  ///< its elements are the unit's: cut with it
+};
+
+/// Elements of a whole tensor that one rank keeps.
+struct OwnedRange {
+  std::int64_t rank = 0;
+  std::int64_t first = 0, count = 0;
+};
+
+/// An element's update depends on no other element: states may be cut anywhere.
+[[nodiscard]] bool is_elementwise(OptimizerKind kind);
+
+class StatePlacement {
+ public:
+  StatePlacement(const OptimizerSpec& optimizer, std::vector<FlatUnit> units,
+                 const DataParallel& ranks = {});
+
+  /// False: every rank has every state.
+  [[nodiscard]] bool sliced() const { return ranks_.slices_states(); }
+  [[nodiscard]] const OptimizerSpec& optimizer() const { return optimizer_; }
+  [[nodiscard]] const std::vector<FlatUnit>& units() const { return units_; }
+
+  /// Those of a rank, in the order of the units: at most one of each.
+  [[nodiscard]] std::vector<Piece> pieces(std::int64_t rank) const;
+  /// The states of a piece.
+  [[nodiscard]] UnitState state(const Piece& piece) const;
+  /// Of a sliced placement.
+  [[nodiscard]] const UnitCut& cut(std::size_t unit) const { return cuts_.at(unit); }
+  /// Of an optimizer's tag: one for each unit, or one for a slice, which is as large on every rank as on the
+  /// one that needs most.
+  [[nodiscard]] std::vector<StatePart> parts() const;
+  /// That rank.
+  [[nodiscard]] std::int64_t fullest_rank() const { return fullest_; }
+
+  /// Unit by unit.
+  [[nodiscard]] std::vector<WholeState> states() const;
+  /// Who has which elements of a tensor, ascending, each element once. Not sliced: rank 0 for all.
+  [[nodiscard]] std::vector<OwnedRange> owners(const WholeState& state) const;
+
+ private:
+  void cut_units();
+  void deal_units();
+  /// Of a unit that is sliced; no elements: the rank has none of it.
+  [[nodiscard]] OwnedRange range(std::size_t unit, std::int64_t rank) const;
+
+  OptimizerSpec optimizer_;
+  std::vector<FlatUnit> units_;
+  DataParallel ranks_;
+  std::vector<UnitCut> cuts_;  // of a sliced placement, one a unit
+  std::int64_t fullest_ = 0;
+};
+
+}  // namespace neap::spec

@@ -1,0 +1,194 @@
+// Optimizer states of a model: which are this rank's, how they start, and their file in a checkpoint.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/format.h"
+#include "base/status.h"
+#include "train/model_worker.h"
+
+namespace neap::train {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kKindKey = "optimizer";
+constexpr const char* kStepsKey = "steps";
+
+std::span<const std::byte> bytes_of(const at::Tensor& t) {
+  return {static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes()};
+}
+
+// The optimizer steps that a file's states have seen.
+std::int64_t steps_of(const model::SafetensorsFile& states) {
+  const auto steps = states.metadata().find(kStepsKey);
+  std::int64_t count = -1;
+  if (steps != states.metadata().end()) {
+    const std::string& text = steps->second;
+    std::from_chars(text.data(), text.data() + text.size(), count);
+  }
+  if (count < 0) {
+    throw Error(ErrorCode::kCorrupt, format("{} does not say how many steps the optimizer has made",
+                                            states.path().string()));
+  }
+  return count;
+}
+
+}  // namespace
+
+void ModelWorker::make_pieces(const std::vector<OptimizerUnit>& units) {
+  const std::vector<spec::StatePart> parts = placement_->parts();
+  for (std::size_t p = 0; p < parts.size(); ++p) states_.push_back(state_part(p, parts[p]));
+  for (const spec::Piece& piece : placement_->pieces(ranks_.rank())) {
+    spec::UnitState layout = placement_->state(piece);
+    const at::Tensor states =
+        states_[piece.part].narrow(0, static_cast<std::int64_t>(piece.offset.count()),
+                                   static_cast<std::int64_t>(layout.bytes().count()));
+    const OptimizerUnit& unit = units[piece.unit];
+    model::AtenOps ops(unit.weights.device());
+    pieces_.push_back(step::make_piece(
+        ops, unit, piece, std::move(layout),
+        [&](const spec::StateTensor& tensor) { return state_view(states, tensor); }));
+  }
+}
+
+at::Tensor ModelWorker::state_part(std::size_t index, const spec::StatePart& part) {
+  const bridge::StreamedStates* const streamed = runtime_.streamed_states(tag("optimizer"));
+  if (streamed == nullptr) return runtime_.region(tag("optimizer"), part.name, at::kByte);
+  const auto bytes = static_cast<std::int64_t>(part.bytes.count());
+  return at::from_blob(streamed->states(index).data(), {bytes}, at::dtype(at::kByte));
+}
+
+at::Tensor ModelWorker::own_part(const spec::WholeState& state) const {
+  const auto piece = std::find_if(pieces_.begin(), pieces_.end(), [&](const OptimizerUnit& each) {
+    return static_cast<std::size_t>(each.index) == state.unit;
+  });
+  return piece == pieces_.end() ? at::Tensor() : piece->state[state.tensor];
+}
+
+void ModelWorker::start_units(const UnitFill& fill) {
+  for (const at::Tensor& state : states_) at::Tensor(state).zero_();
+  if (has_lora() && !start_) {  // a new adapter: masters take its start
+    for (const OptimizerUnit& piece : pieces_) piece.target().copy_(piece.weights);
+    return;
+  }
+  const UnitFill adapters = [this](std::size_t first, const std::vector<at::Tensor>& flat) {
+    start_->read(first, flat);
+  };
+  const UnitFill& start = start_ ? adapters : fill;
+  if (placement_->sliced() && optimizer_->spec().has_master()) return start_sliced_masters(start);
+  // Where there are masters they take the file's full precision, and the weights are rounded from
+  // them. A target that is the weights is not copied.
+  std::vector<at::Tensor> targets;
+  for (const OptimizerUnit& unit : optimizer_->units()) targets.push_back(unit.target());
+  if (!start_)
+    for (at::Tensor& target : targets) target.zero_();
+  start(0, targets);
+  for (std::size_t i = 0; i < targets.size(); ++i) optimizer_->units()[i].weights.copy_(targets[i]);
+}
+
+// A unit at a time through host memory, in the masters' type.
+void ModelWorker::start_sliced_masters(const UnitFill& fill) {
+  const bridge::HostScope host;
+  const at::ScalarType master = model::to_aten(optimizer_->spec().master);
+  auto piece = pieces_.begin();
+  for (std::size_t u = 0; u < optimizer_->units().size(); ++u) {
+    const OptimizerUnit& unit = optimizer_->units()[u];
+    const at::Tensor whole = at::zeros({unit.unit.elements}, at::dtype(master));
+    fill(u, {whole});
+    unit.weights.copy_(whole.to(unit.weights.scalar_type()));
+    if (piece == pieces_.end() || piece->index != unit.index) continue;
+    const at::Tensor target = piece->master();
+    target.copy_(whole.narrow(0, piece->first, target.size(0)));
+    ++piece;
+  }
+}
+
+void ModelWorker::write_states(const fs::path& folder) {
+  const std::vector<spec::WholeState> states = placement_->states();
+  std::optional<model::SafetensorsWriter> file;
+  if (ranks_.first()) {
+    std::vector<model::TensorInfo> infos;
+    for (const spec::WholeState& state : states)
+      infos.push_back(
+          {state.name, model::dtype_name(model::to_aten(state.dtype)), {state.elements}});
+    file.emplace(folder / kOptimizerFile, std::move(infos),
+                 std::map<std::string, std::string>{
+                     {kKindKey, std::string(to_string(optimizer_->spec().kind))},
+                     {kStepsKey, std::to_string(optimizer_->steps())}},
+                 model::Sync::kByCaller);
+  }
+  if (placement_->sliced()) {
+    gather_states(states, [&](std::size_t state, std::uint64_t offset, const at::Tensor& piece) {
+      if (file) file->write(state, offset, bytes_of(piece));
+    });
+  } else if (file) {
+    std::vector<model::TensorWrite> writes;
+    for (std::size_t i = 0; i < states.size(); ++i)
+      writes.push_back({i, own_part(states[i]), model::to_aten(states[i].dtype)});
+    model::write_tensors(
+        writes, [&](std::size_t state, std::uint64_t offset, std::span<const std::byte> bytes) {
+          file->write(state, offset, bytes);
+        });
+  }
+  if (file) file->commit();
+}
+
+// Through a buffer of the size of the pieces that have checksums; every rank gets what the writer gets.
+void ModelWorker::gather_states(const std::vector<spec::WholeState>& states,
+                                const StatePieceSink& sink) {
+  const at::Tensor buffer =
+      at::empty({static_cast<std::int64_t>(model::TensorCheck::kPiece)}, at::dtype(at::kByte));
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const spec::WholeState& state = states[i];
+    const at::Tensor mine = own_part(state);
+    const std::vector<spec::OwnedRange> owners = placement_->owners(state);
+    const std::int64_t width = element_bytes(state.dtype);
+    const std::int64_t most = buffer.numel() / width;
+    for (std::int64_t at = 0; at < state.elements; at += most) {
+      const std::int64_t count = std::min(most, state.elements - at);
+      const at::Tensor piece = buffer.narrow(0, 0, count * width).view(model::to_aten(state.dtype));
+      for (const spec::OwnedRange& owner : owners) {
+        const std::int64_t first = std::max(at, owner.first);
+        const std::int64_t end = std::min(at + count, owner.first + owner.count);
+        if (first >= end) continue;
+        const at::Tensor part = piece.narrow(0, first - at, end - first);
+        if (owner.rank == ranks_.rank())
+          part.copy_(mine.narrow(0, first - owner.first, end - first));
+        if (owner.rank != 0) ranks_.broadcast(part, static_cast<int>(owner.rank));
+      }
+      sink(i, static_cast<std::uint64_t>(at * width), piece);
+    }
+  }
+}
+
+void ModelWorker::restore_states(const fs::path& folder) {
+  const std::string wanted(to_string(optimizer_->spec().kind));
+  const model::SafetensorsFile file = model::SafetensorsFile::open(folder / kOptimizerFile);
+  const auto kind = file.metadata().find(kKindKey);
+  if (kind == file.metadata().end() || kind->second != wanted) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        format("{} has the state of the optimizer \"{}\"; the configuration has \"{}\"",
+               file.path().string(), kind == file.metadata().end() ? "" : kind->second, wanted));
+  }
+  model::NamedTensors whole;
+  std::vector<model::NamedSlice> slices;
+  for (const spec::WholeState& state : placement_->states()) {
+    const at::Tensor mine = own_part(state);
+    if (!mine.defined()) continue;
+    if (mine.numel() == state.elements) {
+      whole.emplace_back(state.name, mine);
+      continue;
+    }
+    for (const spec::OwnedRange& owner : placement_->owners(state))
+      if (owner.rank == ranks_.rank())
+        slices.push_back({state.name, state.elements, owner.first, mine});
+  }
+  model::load_tensors(file, whole);
+  model::load_slices(file, slices);
+  optimizer_->restore_steps(steps_of(file));
+}
+
+}  // namespace neap::train
