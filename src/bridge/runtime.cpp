@@ -138,6 +138,7 @@ void RuntimeImpl::add_streamed(std::size_t index) {
   if (!tag.blocks_of.empty()) gathered_.emplace(index, slots_of(tag));
   const auto bytes_of = [](const std::vector<plan::PartPlan>& parts) {
     std::vector<Bytes> out;
+    out.reserve(parts.size());
     for (const plan::PartPlan& part : parts) out.push_back(part.bytes);
     return out;
   };

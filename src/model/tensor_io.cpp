@@ -263,7 +263,7 @@ void read_tensors(const std::vector<TensorRead>& reads) {
 }
 
 Tensor read_float(const SafetensorsFile& file, const TensorEntry& entry) {
-  const Tensor out = at::empty(entry.shape, at::kFloat);
+  Tensor out = at::empty(entry.shape, at::kFloat);
   read_tensors({{&file, &entry, out}});
   return out;
 }

@@ -108,7 +108,7 @@ class Http final : public Transport {
   [[nodiscard]] Status run(const std::vector<std::string>& requests,
                            const Accept& accept) override {
     RequestQueue queue(requests.size(), config_);
-    const Status status = run_all(requests, accept, queue);
+    Status status = run_all(requests, accept, queue);
     for (Transfer& transfer : transfers_) leave(transfer);
     return status;
   }

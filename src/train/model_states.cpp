@@ -110,6 +110,7 @@ void ModelWorker::write_states(const fs::path& folder) {
   std::optional<model::SafetensorsWriter> file;
   if (ranks_.first()) {
     std::vector<model::TensorInfo> infos;
+    infos.reserve(states.size());
     for (const spec::WholeState& state : states)
       infos.push_back(
           {state.name, model::dtype_name(model::to_aten(state.dtype)), {state.elements}});
