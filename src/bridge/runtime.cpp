@@ -160,7 +160,7 @@ void RuntimeImpl::add_streamed(std::size_t index) {
                          const std::vector<plan::PartPlan>& gradients) {
     std::vector<StreamedBlocks::UnitBytes> out;
     for (std::size_t i = 0; i < weights.size(); ++i)
-      out.push_back({weights[i].bytes, trained ? gradients[i].bytes : Bytes(), weights[i].name});
+      out.push_back({weights[i].name, weights[i].bytes, trained ? gradients[i].bytes : Bytes()});
     return out;
   };
   StreamedBlocks::Tables tables{units(hosted.tables, hosted.table_gradients), hosted.turns, {}};
@@ -168,10 +168,9 @@ void RuntimeImpl::add_streamed(std::size_t index) {
     tables.slot = std::move(slots.back());
     slots.pop_back();
   }
-  streamed_blocks_.emplace(
-      std::piecewise_construct, std::forward_as_tuple(index),
-      std::forward_as_tuple(*arena_, tag.tag, std::move(slots),
-                            units(hosted.blocks, hosted.gradients), std::move(tables)));
+  streamed_blocks_.emplace(std::piecewise_construct, std::forward_as_tuple(index),
+                           std::forward_as_tuple(*arena_, tag.tag, std::move(slots),
+                                                 units(hosted.blocks, hosted.gradients), tables));
 }
 
 // Of the phase's model, if it generates and its weights are streamed.

@@ -14,9 +14,9 @@ arena::Transfer all_of(const SlotPart& slot, const arena::HostStorage& storage) 
 }  // namespace
 
 StreamedBlocks::StreamedBlocks(arena::Arena& arena, const std::string& tag, std::vector<Slot> slots,
-                               const std::vector<UnitBytes>& blocks, Tables tables)
+                               const std::vector<UnitBytes>& blocks, const Tables& tables)
     : slots_(std::move(slots)),
-      table_slot_(std::move(tables.slot)),
+      table_slot_(tables.slot),
       turns_of_(tables.turns),
       lane_(arena, slots_.size() + 1),
       window_(blocks.size(), slots_.size(), slots_.at(0).gradients.has_value(), turns_of_.breaks()),
@@ -24,19 +24,18 @@ StreamedBlocks::StreamedBlocks(arena::Arena& arena, const std::string& tag, std:
   const auto make = [&](Bytes bytes) {
     return bytes.is_zero() ? nullptr : value_or_throw(arena::HostStorage::make(arena, tag, bytes));
   };
-  for (const UnitBytes& block : blocks)
-    storage_.push_back({make(block.weights), make(block.gradients)});
-  for (UnitBytes& table : tables.units) {
-    tables_.push_back({make(table.weights), make(table.gradients)});
-    table_names_.push_back(std::move(table.name));
-  }
+  const auto add = [&](std::vector<Storage>& to, const std::vector<UnitBytes>& units) {
+    for (const UnitBytes& unit : units)
+      to.push_back({unit.name, make(unit.weights), make(unit.gradients)});
+  };
+  add(storage_, blocks);
+  add(tables_, tables.units);
 }
 
 const StreamedBlocks::Storage* StreamedBlocks::table(const std::string& name) const {
-  const auto found = std::find(table_names_.begin(), table_names_.end(), name);
-  return found == table_names_.end()
-             ? nullptr
-             : &tables_[static_cast<std::size_t>(found - table_names_.begin())];
+  const auto found = std::find_if(tables_.begin(), tables_.end(),
+                                  [&](const Storage& table) { return table.name == name; });
+  return found == tables_.end() ? nullptr : &*found;
 }
 
 void StreamedBlocks::open() {

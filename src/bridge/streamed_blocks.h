@@ -38,8 +38,8 @@ class StreamedBlocks final : public step::BlockSlots {
     std::optional<SlotPart> gradients;  ///< of all slots or of none
   };
   struct UnitBytes {
-    Bytes weights, gradients;  ///< none larger than a slot's; zero: frozen
     std::string name;
+    Bytes weights, gradients;  ///< none larger than a slot's; zero: frozen
   };
   struct Tables {
     std::vector<UnitBytes> units;
@@ -48,11 +48,12 @@ class StreamedBlocks final : public step::BlockSlots {
   };
   /// The arena outlives this.
   StreamedBlocks(arena::Arena& arena, const std::string& tag, std::vector<Slot> slots,
-                 const std::vector<UnitBytes>& blocks, Tables tables);
+                 const std::vector<UnitBytes>& blocks, const Tables& tables);
 
   [[nodiscard]] const std::vector<Slot>& slots() const { return slots_; }
   [[nodiscard]] const std::optional<Slot>& table_slot() const { return table_slot_; }
   struct Storage {
+    std::string name;
     std::unique_ptr<arena::HostStorage> weights, gradients;  ///< null: frozen
   };
   [[nodiscard]] const Storage& block(std::size_t i) const { return storage_[i]; }
@@ -86,7 +87,6 @@ class StreamedBlocks final : public step::BlockSlots {
   std::vector<Slot> slots_;
   std::optional<Slot> table_slot_;  // of the lane the one behind `slots_`
   std::vector<Storage> storage_, tables_;
-  std::vector<std::string> table_names_;
   step::TableUnits turns_of_;
   SlotLane lane_;
   step::BlockWindow window_;

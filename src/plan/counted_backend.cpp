@@ -76,8 +76,7 @@ class CountedBlocks final : public step::BlockSource<CountedTensor> {
   }
   // Nothing hides what comes for a turn.
   void use_table(step::Table table, step::BlockUse how) override {
-    wait_for_last();
-    ops_.wait_for_copies(0, 0);
+    ops_.wait_for_copies(0, std::exchange(leaving_, 0));
     turn_ = turns_.take(table, how);
     window_.clear();
     const double weights = static_cast<double>(

@@ -53,13 +53,6 @@ void ModelWorker::make_pieces(const std::vector<OptimizerUnit>& units) {
   }
 }
 
-at::Tensor ModelWorker::state_part(std::size_t index, const spec::StatePart& part) {
-  const bridge::StreamedStates* const streamed = runtime_.streamed_states(tag("optimizer"));
-  if (streamed == nullptr) return runtime_.region(tag("optimizer"), part.name, at::kByte);
-  const auto bytes = static_cast<std::int64_t>(part.bytes.count());
-  return at::from_blob(streamed->states(index).data(), {bytes}, at::dtype(at::kByte));
-}
-
 at::Tensor ModelWorker::own_part(const spec::WholeState& state) const {
   const auto piece = std::find_if(pieces_.begin(), pieces_.end(), [&](const OptimizerUnit& each) {
     return static_cast<std::size_t>(each.index) == state.unit;

@@ -148,6 +148,13 @@ at::Tensor ModelWorker::unit_gradients(const spec::FlatUnit& unit, at::ScalarTyp
                             : host_tensor(*storage->gradients, unit.elements, dtype);
 }
 
+at::Tensor ModelWorker::state_part(std::size_t index, const spec::StatePart& part) {
+  const bridge::StreamedStates* const streamed = runtime_.streamed_states(tag("optimizer"));
+  if (streamed == nullptr) return runtime_.region(tag("optimizer"), part.name, at::kByte);
+  return host_tensor(streamed->states(index), static_cast<std::int64_t>(part.bytes.count()),
+                     at::kByte);
+}
+
 std::vector<at::Tensor> ModelWorker::regions(const char* part,
                                              const std::vector<spec::FlatUnit>& units,
                                              at::ScalarType dtype) {

@@ -165,7 +165,7 @@ struct Blocks {
       places.push_back({slots.parts()[i], slots.parts()[kSlots + i]});
     streamed.emplace(
         slots.arena(), "blocks", places,
-        std::vector<StreamedBlocks::UnitBytes>(blocks, {bytes_of(kWords), bytes_of(kWords), ""}),
+        std::vector<StreamedBlocks::UnitBytes>(blocks, {"", bytes_of(kWords), bytes_of(kWords)}),
         tables());
     for (const char* name : {"embed", "head"}) {
       if (streamed->table(name) == nullptr) continue;
@@ -198,7 +198,7 @@ struct Blocks {
     const SlotPart& first = slots.parts().front();
     const SlotPart gradients{"gradients.table", first.region, bytes_of(kSlots * kWords)};
     const Bytes bytes = bytes_of(kSlots * kWords);
-    return {{{bytes, bytes, "embed"}, {bytes, bytes, "head"}},
+    return {{{"embed", bytes, bytes}, {"head", bytes, bytes}},
             turns_of,
             StreamedBlocks::Slot{{"weights.table", first.region, Bytes()}, gradients}};
   }
