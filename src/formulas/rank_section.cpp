@@ -29,7 +29,7 @@ States SheetBuilder::rank_states(std::int64_t stage, double ranks, double gradie
   return sum;
 }
 
-double SheetBuilder::tags(const char* kind) const {
+double SheetBuilder::tags(spec::TagKind kind) const {
   double sum = 0;
   for (const ModelSizes& model : sizes_.models) sum += tag(model, kind).value_or(0);
   return sum;
@@ -50,8 +50,9 @@ void SheetBuilder::add_rank_states() {
     return format("{} {}{}", bytes_letter, part,
                   degrees_.zero >= stage && degrees_.data > 1 ? " / d" : "");
   };
-  const double weights = tags(".weights") + tags(".adapter");
-  const double gradients = tags(".grads"), optimizer = tags(".optimizer");
+  const double weights = tags(spec::TagKind::kWeights) + tags(spec::TagKind::kAdapter);
+  const double gradients = tags(spec::TagKind::kGradients),
+               optimizer = tags(spec::TagKind::kOptimizer);
   add_rank_line("weights", "weights", formula("w", "N", 3), s.weights, weights);
   add_rank_line("gradients", "gradients", formula("w", trained_letter(), 2), s.gradients,
                 gradients);
@@ -77,7 +78,8 @@ void SheetBuilder::add_rank_rest() {
   if (sizes_.trained() != nullptr) {
     add_rank_line("activations", "activations", kept_formula, kept, kept_counted);
     add_rank_line("total", "training: states and activations", "sum", s.sum() + kept,
-                  tags(".weights") + tags(".adapter") + tags(".grads") + tags(".optimizer") +
+                  tags(spec::TagKind::kWeights) + tags(spec::TagKind::kAdapter) +
+                      tags(spec::TagKind::kGradients) + tags(spec::TagKind::kOptimizer) +
                       largest_training_transient(),
                   "the largest temporaries of training instead of activations; the terms above");
   }
@@ -110,12 +112,12 @@ void SheetBuilder::add_generation() {
       kv_cache(actor.letters, sizes_.cached_sequences, sizes_.cached_tokens, sizes_.width) / parts;
   const double weights = sizes_.width * (actor.parameters.sum() + actor.adapter) / parts;
   const std::string divided = parts > 1 ? " / (t p)" : "";
-  const auto kv = sizes_.tag("rollout.kv");
+  const auto kv = sizes_.tag({spec::TagKind::kKeyValues});
   add_rank_line("kv", "KV cache", "2 w b (s + n) l h" + divided, cache, kv);
-  add_rank_line(
-      "generation", "generation: weights and KV cache", "w N" + divided + " + KV cache",
-      weights + cache,
-      tag(actor, ".weights").value_or(0) + tag(actor, ".adapter").value_or(0) + kv.value_or(0));
+  add_rank_line("generation", "generation: weights and KV cache", "w N" + divided + " + KV cache",
+                weights + cache,
+                tag(actor, spec::TagKind::kWeights).value_or(0) +
+                    tag(actor, spec::TagKind::kAdapter).value_or(0) + kv.value_or(0));
 }
 
 void SheetBuilder::add_by_ranks() {

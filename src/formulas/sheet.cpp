@@ -83,7 +83,7 @@ std::string SheetBuilder::letters() const {
   std::string out;
   for (const ModelSizes& model : sizes_.models) {
     const Decoder& d = model.letters;
-    out += format("{} ({}): l = {}, h = {}, a = {}, v = {}, N = {}", model.role.name,
+    out += format("{} ({}): l = {}, h = {}, a = {}, v = {}, N = {}", model.role.name(),
                   model.role.shape.model_type, number(d.layers), number(d.hidden), number(d.heads),
                   number(d.vocabulary), number(model.parameters.sum()));
     if (model.adapter > 0) out += format(", N_t = {} of LoRA", number(model.adapter));
@@ -102,7 +102,7 @@ void SheetBuilder::add_parameters(const ModelSizes& model) {
   const Decoder& d = model.letters;
   const CountedParameters& counted = model.parameters;
   const spec::Architecture& a = model.role.shape;
-  const std::string& name = model.role.name;
+  const std::string name = model.role.name();
   begin(format("Parameters of {}", name));
   const auto line = [&](const char* id, const char* term, const char* formula, double value,
                         double count, std::string why) {
@@ -123,19 +123,20 @@ void SheetBuilder::add_parameters(const ModelSizes& model) {
 }
 
 void SheetBuilder::add_states(const ModelSizes& model) {
-  const std::string& name = model.role.name;
+  const std::string name = model.role.name();
   const bool adapted = model.adapter > 0;
   const double n = model.parameters.sum(), trained = model.trained();
   const ParameterBytes b = bytes();
   begin(format("Model states of {}, whole on one rank", name));
   add({name + ".weights", "weights", "w N", kStatesSource, Quantity::kBytes, b.weight * n,
-       tag(model, ".weights"), true, kRounding});
+       tag(model, spec::TagKind::kWeights), true, kRounding});
   if (!model.role.trained) return;
   if (adapted)
     add({name + ".adapter", "adapters", "w N_t", "as weights", Quantity::kBytes, b.weight * trained,
-         tag(model, ".adapter"), true, kRounding});
+         tag(model, spec::TagKind::kAdapter), true, kRounding});
   const char* letter = adapted ? "N_t" : "N";
-  const auto gradients = tag(model, ".grads"), optimizer = tag(model, ".optimizer");
+  const auto gradients = tag(model, spec::TagKind::kGradients),
+             optimizer = tag(model, spec::TagKind::kOptimizer);
   add({name + ".gradients", "gradients", format("w {}", letter), kStatesSource, Quantity::kBytes,
        b.gradient * trained, gradients, true, or_rounding(gradient_reason(model))});
   add({name + ".optimizer", "optimizer states", format("K {}", letter), kStatesSource,
@@ -143,8 +144,8 @@ void SheetBuilder::add_states(const ModelSizes& model) {
        or_rounding(optimizer_reason(model))});
   std::optional<double> sum;
   if (gradients && optimizer)
-    sum = tag(model, ".weights").value_or(0) + tag(model, ".adapter").value_or(0) + *gradients +
-          *optimizer;
+    sum = tag(model, spec::TagKind::kWeights).value_or(0) +
+          tag(model, spec::TagKind::kAdapter).value_or(0) + *gradients + *optimizer;
   const double value =
       b.weight * n + (adapted ? b.weight * trained : 0) + (b.gradient + b.optimizer) * trained;
   add({name + ".states", "all", adapted ? "w N + (2 w + K) N_t" : "(2 w + K) N", kStatesSource,
@@ -154,9 +155,10 @@ void SheetBuilder::add_states(const ModelSizes& model) {
 // Counts a float32 copy with the weights and one with the gradients: 20 N.
 void SheetBuilder::add_mixed_precision(const ModelSizes& model) {
   if (sizes_.width >= 4 || model.adapter > 0) return;
-  const std::string& name = model.role.name;
+  const std::string name = model.role.name();
   const double n = model.parameters.sum();
-  const auto weights = tag(model, ".weights"), optimizer = tag(model, ".optimizer");
+  const auto weights = tag(model, spec::TagKind::kWeights),
+             optimizer = tag(model, spec::TagKind::kOptimizer);
   begin(format("Model states of {}, float32 copies counted with weights and gradients", name));
   const auto line = [&](const char* id, const char* term, const char* formula, double bytes,
                         std::optional<double> counted, std::string why) {
@@ -166,15 +168,15 @@ void SheetBuilder::add_mixed_precision(const ModelSizes& model) {
   line("weights", "weights and their copy", "(2 + 4) N", 6,
        weights ? std::optional(*weights + model.master) : std::nullopt,
        or_rounding(optimizer_reason(model)));
-  line("gradients", "gradients and their copy", "(2 + 4) N", 6, tag(model, ".grads"),
-       "gradients have one type");
+  line("gradients", "gradients and their copy", "(2 + 4) N", 6,
+       tag(model, spec::TagKind::kGradients), "gradients have one type");
   line("moments", "moments", "(4 + 4) N", 8,
        optimizer ? std::optional(*optimizer - model.master) : std::nullopt,
        or_rounding(optimizer_reason(model)));
 }
 
 void SheetBuilder::add_activations(const ModelSizes& model) {
-  const std::string& name = model.role.name;
+  const std::string name = model.role.name();
   const CountedActivations& counted = model.activations;
   begin(format("Activations of {}, a micro-batch", name));
   const auto layer = [&](const char* id, const char* term, Recompute recompute, double count) {
@@ -209,7 +211,7 @@ void SheetBuilder::add_divided_activations(const ModelSizes& model) {
   divided.sequence_parallel = true;
   const auto layer = [&](const char* id, const char* term, Recompute recompute,
                          const Degrees& degrees) {
-    add({model.role.name + ".layer_" + id,
+    add({model.role.name() + ".layer_" + id,
          term,
          layer_formula(recompute, degrees),
          kLayerSource,
@@ -233,7 +235,7 @@ void SheetBuilder::add_cache() {
               number(sizes_.cached_tokens)),
        "2 w b (s + n) l h", "Transformer memory, KV cache", Quantity::kBytes,
        kv_cache(actor.letters, sizes_.cached_sequences, sizes_.cached_tokens, sizes_.width),
-       sizes_.tag("rollout.kv"), true, or_rounding(cache_reason(actor.role.shape))});
+       sizes_.tag({spec::TagKind::kKeyValues}), true, or_rounding(cache_reason(actor.role.shape))});
 }
 
 bool differs(double formula, double counted) {

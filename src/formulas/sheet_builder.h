@@ -28,7 +28,7 @@ class SheetBuilder {
     return degrees_.divided() ? std::nullopt : counted;
   }
   /// Of all models.
-  [[nodiscard]] double tags(const char* kind) const;
+  [[nodiscard]] double tags(spec::TagKind kind) const;
   Line& add_rank_line(const char* id, const char* term, std::string formula, double value,
                       std::optional<double> counted, const char* why = "the terms above");
   void add_parameters(const ModelSizes& model);
@@ -46,8 +46,8 @@ class SheetBuilder {
 
   void begin(std::string title) { sheet_.sections.push_back({std::move(title), {}}); }
   Line& add(Line line);
-  [[nodiscard]] std::optional<double> tag(const ModelSizes& model, const char* kind) const {
-    return sizes_.tag(model.role.name + kind);
+  [[nodiscard]] std::optional<double> tag(const ModelSizes& model, spec::TagKind kind) const {
+    return sizes_.tag({kind, model.role.id});
   }
   /// Of all models on one rank, as ZeRO's stage divides them.
   [[nodiscard]] States rank_states(std::int64_t stage, double ranks, double gradient_bytes) const;

@@ -146,7 +146,8 @@ const ModelSizes* JobSizes::trained() const {
   return found == models.end() ? nullptr : &*found;
 }
 
-std::optional<double> JobSizes::tag(std::string_view name) const {
+std::optional<double> JobSizes::tag(spec::TagId id) const {
+  const std::string name = to_string(id);
   for (const plan::TagPlan& tag : plan.tags)
     if (tag.tag == name) return static_cast<double>(tag.bytes.count());
   return std::nullopt;

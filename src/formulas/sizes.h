@@ -64,7 +64,7 @@ struct JobSizes {
   /// The first model that trains; null: none does.
   [[nodiscard]] const ModelSizes* trained() const;
   /// Bytes of a tag; nullopt: the plan has no such tag.
-  [[nodiscard]] std::optional<double> tag(std::string_view name) const;
+  [[nodiscard]] std::optional<double> tag(spec::TagId id) const;
 };
 
 /// `target`: the device; its capacity does not count.

@@ -190,25 +190,16 @@ std::optional<ModelRole> JobModels::*member(spec::ModelId model) {
 
 Result<ModelRole> read_role(const spec::Job& job, const spec::Recipe& recipe,
                             const spec::ModelSource& source, spec::Dtype compute) {
-  ModelRole role;
-  role.generates = recipe.generates(source.id);
-  role.name = to_string(source.id);
-  role.head = source.head;
-  NEAP_TRY_ASSIGN(const spec::ModelFiles files, job.model_files(source.id, source.path));
-  NEAP_TRY_ASSIGN(role.shape, spec::Architecture::from_folder(files.base));
-  if (const spec::ModelConfig* config = source.trained) {
-    role.trained = true;
-    role.checkpoint_mode = config->checkpoint_mode();
+  NEAP_TRY_ASSIGN(spec::JobModel model, spec::resolve(job, recipe, source.id));
+  ModelRole role{std::move(model)};
+  if (role.trained) {
+    role.checkpoint_mode = source.trained->checkpoint_mode();
     role.checkpointing = spec::checkpointing(role.checkpoint_mode, role.shape);
-    role.optimizer = *source.optimizer;
     role.ranks = {job.ranks(), job.parallel.zero_stage};
     Result<spec::OptimizerSpec> optimizer = spec::OptimizerSpec::of(role.optimizer, compute);
     if (!optimizer.ok())
-      return Status(optimizer.status()).with_context(format("checking {}'s optimizer", role.name));
-    if (config->lora.rank > 0) {
-      role.lora = config->lora;
-      NEAP_TRY(spec::check_lora(role.shape, role.lora));
-    }
+      return Status(optimizer.status())
+          .with_context(format("checking {}'s optimizer", role.name()));
   }
   const std::int64_t length = job.max_sequence_length();
   const std::int64_t limit = role.shape.longest_sequence();
@@ -216,8 +207,8 @@ Result<ModelRole> read_role(const spec::Job& job, const spec::Recipe& recipe,
     return Status(ErrorCode::kInvalidArgument,
                   format("data.max_prompt_length {} + data.max_response_length {} is over the {} "
                          "positions of {} ({})",
-                         job.data.max_prompt_length, job.data.max_response_length, limit, role.name,
-                         job.resolve(source.path).string()));
+                         job.data.max_prompt_length, job.data.max_response_length, limit,
+                         role.name(), job.resolve(source.path).string()));
   }
   return role;
 }

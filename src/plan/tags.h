@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plan/memory_plan.h"
+#include "spec/job_model.h"
 #include "spec/layout.h"
 #include "spec/optimizer.h"
 #include "spec/placement.h"
@@ -14,20 +15,11 @@
 
 namespace neap::plan {
 
-/// What the planner needs of a model of the job.
-struct ModelRole {
-  std::string name;  ///< "actor", "critic", "reference", "reward"
-  spec::Architecture shape;
-  spec::Head head = spec::Head::kLanguageModel;
-  spec::LoraShape lora;  ///< rank 0: none
-  bool trained = false;
-  bool generates = false;
+/// A model of the job, and what its blocks keep while it trains.
+struct ModelRole : spec::JobModel {
   spec::CheckpointMode checkpoint_mode = spec::CheckpointMode::kNone;
-  spec::Checkpointing checkpointing;
-  spec::OptimizerConfig optimizer;  ///< of a trained model
-  spec::DataParallel ranks;         ///< that it is trained on
-  /// An update changes its blocks, not an adapter's.
-  [[nodiscard]] bool trains_blocks() const { return trained && lora.rank == 0; }
+  spec::Checkpointing checkpointing{};
+  spec::DataParallel ranks{};  ///< that it is trained on
 };
 /// The shapes behind a job's paths, read once.
 struct JobModels {

@@ -24,20 +24,13 @@ std::vector<std::size_t> Context::share_of(std::size_t rows) const {
 
 train::WorkerSpec Context::worker_spec(spec::ModelId model) const {
   const spec::ModelSource& source = *recipe.find(model);
-  train::WorkerSpec out;
-  out.role = to_string(model);
-  out.files = value_or_throw(job.model_files(source.id, source.path, source.adapter));
-  out.head = source.head;
+  train::WorkerSpec out{value_or_throw(spec::resolve(job, recipe, model))};
   out.seed = static_cast<std::uint64_t>(job.trainer.seed);
   out.init_head = source.init_head;
   out.streamed = source.streamed;
-  out.generates = recipe.generates(model);
-  if (source.trained == nullptr) return out;
-  out.trained = true;
-  out.lora = source.trained->lora;
+  if (!out.trained) return out;
   out.save_base = job.trainer.save_lora_base;
   out.adapter = job.resolve(source.trained->lora_adapter_path);
-  out.optimizer = *source.optimizer;
   out.zero_stage = job.parallel.zero_stage;
   return out;
 }

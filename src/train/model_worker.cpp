@@ -38,11 +38,10 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks
     : runtime_(runtime),
       ranks_(ranks),
       spec_(std::move(spec)),
-      shape_(value_or_throw(spec::Architecture::from_folder(spec_.files.base))),
-      layout_(spec::flat_layout(shape_, spec_.head)) {
+      layout_(spec::flat_layout(spec_.shape, spec_.head)) {
   const at::ScalarType dtype = runtime_.compute_dtype();
   std::optional<model::Lora> lora = lora_of(spec_);
-  if (lora) adapter_layout_ = spec::lora_layout(shape_, spec_.head, lora->shape);
+  if (lora) adapter_layout_ = spec::lora_layout(spec_.shape, spec_.head, lora->shape);
   weights_ = base_weights();
   if (lora) adapters_ = regions("adapter", adapter_layout_, dtype);
   model::FlatTensors base{weights_, {}};
@@ -54,15 +53,15 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks
   const std::optional<model::StreamedBase> streamed = streamed_base();
   const bridge::AttentionChoice attention = runtime_.context().attention();
   if (streamed && spec_.generates) {
-    generator_ = std::make_unique<model::Transformer>(shape_, spec_.head,
+    generator_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head,
                                                       model::FlatTensors{gathered_weights(), {}},
                                                       lora, std::nullopt, attention);
   }
   if (lora) {
     base_ = std::make_unique<model::Transformer>(
-        shape_, spec_.head, model::FlatTensors{weights_, {}}, std::nullopt, streamed, attention);
+        spec_.shape, spec_.head, model::FlatTensors{weights_, {}}, std::nullopt, streamed, attention);
   }
-  model_ = std::make_unique<model::Transformer>(shape_, spec_.head, std::move(base),
+  model_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head, std::move(base),
                                                 std::move(lora), streamed, attention);
 }
 
@@ -241,16 +240,16 @@ ModelWorker::UnitFill ModelWorker::weight_source() {
       throw Error(ErrorCode::kNotFound,
                   format("{} has no weights (model.safetensors). The {} model cannot start from "
                          "random weights",
-                         folder.string(), spec_.role));
+                         folder.string(), spec_.name()));
     }
     if (ranks_.first())
       log::info(format("{} has no weights: the {} model starts from random weights, seed {}",
-                       folder.string(), spec_.role, spec_.seed));
+                       folder.string(), spec_.name(), spec_.seed));
     return [this](std::size_t first, const std::vector<at::Tensor>& flat) {
-      model::initialize(shape_, spec_.head, first, flat, spec_.seed);
+      model::initialize(spec_.shape, spec_.head, first, flat, spec_.seed);
     };
   }
-  const auto reader = std::make_shared<model::ModelReader>(spec_.files, shape_, spec_.head);
+  const auto reader = std::make_shared<model::ModelReader>(spec_.files, spec_.shape, spec_.head);
   report_unused(*reader);
   if (!reader->missing().empty()) check_missing_head();
   return [reader](std::size_t first, const std::vector<at::Tensor>& flat) {
@@ -263,14 +262,14 @@ void ModelWorker::check_missing_head() const {
     throw Error(ErrorCode::kInvalidArgument,
                 format("{} has no tensor \"{}\", the scalar head of the {} model: it is a "
                        "language model. Train a reward model first (task = \"reward\"){}",
-                       spec_.files.base.string(), kHead, spec_.role,
-                       spec_.role == "critic"
+                       spec_.files.base.string(), kHead, spec_.name(),
+                       spec_.id == spec::ModelId::kCritic
                            ? ", or set critic.model.init_head = true to start from a head of zeros"
                            : ""));
   }
   if (ranks_.first())
     log::info(format("{} has no scalar head: the {} model's starts at zero",
-                     spec_.files.base.string(), spec_.role));
+                     spec_.files.base.string(), spec_.name()));
 }
 
 void ModelWorker::report_unused(const model::ModelReader& reader) const {
@@ -282,15 +281,16 @@ void ModelWorker::report_unused(const model::ModelReader& reader) const {
     names += (i == 0 ? "" : ", ") + unused[i];
   if (unused.size() > kShown) names += ", ...";
   log::warn(format("{}: {} tensors are not used by the {} model: {}", spec_.files.base.string(),
-                   unused.size(), spec_.role, names));
+                   unused.size(), spec_.name(), names));
 }
 
 void ModelWorker::start_adapters() {
   if (!spec_.adapter.empty()) {
-    start_ = std::make_unique<model::AdapterReader>(spec_.adapter, shape_, spec_.head, spec_.lora);
+    start_ =
+        std::make_unique<model::AdapterReader>(spec_.adapter, spec_.shape, spec_.head, spec_.lora);
     return start_->read(0, adapters_);
   }
-  model::initialize_adapters(shape_, spec_.head, spec_.lora, adapters_, spec_.seed);
+  model::initialize_adapters(spec_.shape, spec_.head, spec_.lora, adapters_, spec_.seed);
   const bridge::NoAutograd no_autograd;
   for (const model::NamedParameter& adapter : model_->adapters()) {
     if (!adapter.name.ends_with(kHead)) continue;
@@ -316,7 +316,7 @@ void ModelWorker::expect_agreement(bool weights) const {
       sum += flat.view(bits).sum(at::kLong).item<std::int64_t>();
     }
   }
-  ranks_.expect_same(sum, format("The sum over the bits of the {} model's weights", spec_.role));
+  ranks_.expect_same(sum, format("The sum over the bits of the {} model's weights", spec_.name()));
 }
 
 void ModelWorker::save(const fs::path& folder, const model::SaveOptions& options) {
@@ -337,14 +337,14 @@ void ModelWorker::write(const fs::path& folder, model::SaveOptions options) {
   options.origin = spec_.files.base;
   options.sync = model::Sync::kByCaller;
   if (saves_weights()) {
-    model::save_model(folder, shape_, spec_.head, weights_, options);
+    model::save_model(folder, spec_.shape, spec_.head, weights_, options);
   } else {
     model::copy_companions(folder, options);
   }
   if (has_lora()) {
     // By its name PEFT finds the base.
-    model::save_adapter(folder, shape_, spec_.head, spec_.lora, adapters_, base_folder().string(),
-                        options.sync);
+    model::save_adapter(folder, spec_.shape, spec_.head, spec_.lora, adapters_,
+                        base_folder().string(), options.sync);
   }
 }
 
@@ -357,7 +357,7 @@ void ModelWorker::restore(const fs::path& folder) {
   if (has_lora() && !spec::has_weights(folder)) {
     weight_source()(0, weights_);
   } else {
-    const model::ModelReader reader(spec::ModelFiles{folder, {}}, shape_, spec_.head);
+    const model::ModelReader reader(spec::ModelFiles{folder, {}}, spec_.shape, spec_.head);
     if (!reader.missing().empty()) {
       throw Error(ErrorCode::kCorrupt,
                   format("{} has no tensor \"{}\"", folder.string(), reader.missing().front()));
@@ -365,7 +365,7 @@ void ModelWorker::restore(const fs::path& folder) {
     reader.read(0, weights_);
   }
   if (has_lora()) {
-    model::AdapterReader(folder, shape_, spec_.head, spec_.lora).read(0, adapters_);
+    model::AdapterReader(folder, spec_.shape, spec_.head, spec_.lora).read(0, adapters_);
   }
   if (optimizer_) restore_states(folder);
   throw_if_error(held->close());

@@ -23,26 +23,20 @@
 #include "model/transformer.h"
 #include "parallel/communicator.h"
 #include "spec/adapter_config.h"
-#include "spec/job.h"
+#include "spec/job_model.h"
 #include "spec/layout.h"
 #include "step/update_parts.h"
 #include "train/optimizer.h"
 
 namespace neap::train {
 
-struct WorkerSpec {
-  std::string role;        ///< "actor"
-  spec::ModelFiles files;  ///< weights only if there are any
-  spec::Head head = spec::Head::kLanguageModel;
-  spec::LoraShape lora;
-  std::filesystem::path adapter;  ///< folder of the adapter to continue; empty: a new one
-  bool save_base = false;         ///< with LoRA the base is saved, too
-  bool trained = false;
+/// A model of the job, whose folder has weights only if there are any, and how a run works with it.
+struct WorkerSpec : spec::JobModel {
+  std::filesystem::path adapter{};  ///< folder of the adapter to continue; empty: a new one
+  bool save_base = false;           ///< with LoRA the base is saved, too
   /// Blocks of the weights, and where they are trained their gradients, rest on the host
   /// (bridge/streamed_blocks.h).
   bool streamed = false;
-  bool generates = false;
-  spec::OptimizerConfig optimizer;
   std::int64_t zero_stage = 0;  ///< of its optimizer states (spec/placement.h)
   /// Of the initialization where the folder has no weights, and of stochastic rounding.
   std::uint64_t seed = 0;
@@ -62,7 +56,7 @@ class ModelWorker {
   [[nodiscard]] model::Transformer& generator() { return generator_ ? *generator_ : *model_; }
   [[nodiscard]] Optimizer& optimizer() { return *optimizer_; }
   [[nodiscard]] const WorkerSpec& spec() const { return spec_; }
-  [[nodiscard]] const spec::Architecture& shape() const { return shape_; }
+  [[nodiscard]] const spec::Architecture& shape() const { return spec_.shape; }
 
   /// Of an update: visit(unit) for every trained unit, in order; where states are streamed for every part
   /// of them (step/update_parts.h), while its tensors are on the device.
@@ -81,7 +75,7 @@ class ModelWorker {
   void restore(const std::filesystem::path& folder);
 
  private:
-  [[nodiscard]] std::string tag(const char* part) const { return spec_.role + "." + part; }
+  [[nodiscard]] std::string tag(const char* part) const { return spec_.name() + "." + part; }
   [[nodiscard]] bool has_lora() const { return spec_.lora.rank > 0; }
   [[nodiscard]] const std::vector<spec::FlatUnit>& trained_layout() const {
     return has_lora() ? adapter_layout_ : layout_;
@@ -154,7 +148,6 @@ class ModelWorker {
   bridge::Runtime& runtime_;
   parallel::Communicator& ranks_;
   WorkerSpec spec_;
-  spec::Architecture shape_;
   std::vector<spec::FlatUnit> layout_, adapter_layout_;
   std::unique_ptr<model::AdapterReader> start_;  ///< while weights are loaded: the adapter's file
   // Views of the regions, or of host memory of what is streamed, one a unit; adapters are empty where there

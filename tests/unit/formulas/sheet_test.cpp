@@ -122,7 +122,7 @@ TEST(Sheet, FormulasAreOfTheActivationsType) {
     const ModelSizes& model = *sizes.trained();
     const Sheet sheet = sheet_of(sizes);
     const double sbh = model.batch.length * model.batch.sequences * model.letters.hidden;
-    const auto line = [&](const char* id) { return sheet.find(model.role.name + id); };
+    const auto line = [&](const char* id) { return sheet.find(model.role.name() + id); };
     EXPECT_EQ(line(".layer_none")->formula, none);
     EXPECT_EQ(line(".layer_selective")->formula, selective);
     EXPECT_DOUBLE_EQ(line(".layer_selective")->value, 34 * factor * sbh);

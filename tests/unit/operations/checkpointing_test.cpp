@@ -70,8 +70,8 @@ TEST(Checkpointing, EveryRetentionOfRandomModelsGivesTheSameBits) {
     Dice dice(seed);
     at::manual_seed(seed);
     const bridge::NoAutograd no_autograd;
-    const plan::ModelRole role = testing::random_role(dice, "actor", spec::Head::kLanguageModel,
-                                                      true, step::Dtype::kFloat32);
+    const plan::ModelRole role = testing::random_role(
+        dice, spec::ModelId::kActor, spec::Head::kLanguageModel, true, step::Dtype::kFloat32);
     Subject subject(role, dice.one_of({at::kFloat, at::kBFloat16, at::kDouble}));
     const Tensor batch =
         at::randint(role.shape.vocab_size, {dice.between(1, 4), dice.between(1, 20)}, at::kLong);

@@ -137,10 +137,10 @@ inline spec::OptimizerConfig random_optimizer(Dice& dice, step::Dtype weights) {
   return c;
 }
 
-inline ModelRole random_role(Dice& dice, const char* name, spec::Head head, bool trained,
+inline ModelRole random_role(Dice& dice, spec::ModelId id, spec::Head head, bool trained,
                              step::Dtype dtype) {
   ModelRole role;
-  role.name = name;
+  role.id = id;
   role.shape = random_architecture(dice);
   role.head = head;
   role.trained = trained;
@@ -178,7 +178,7 @@ inline void random_packing(Dice& dice, spec::Job& job) {
 
 // The actor's start, frozen.
 inline plan::ModelRole reference_of(plan::ModelRole role) {
-  role.name = "reference";
+  role.id = spec::ModelId::kReference;
   role.trained = false;
   role.lora = {};
   return role;
@@ -234,11 +234,13 @@ inline RandomJob random_job(std::uint64_t seed) {
     job.rollout.batch_size = rows.between(1, job.sequences_per_rank());
   job.dpo.loss_type = any_of(dice, spec::preference_loss_names(), spec::parse_preference_loss);
   if (job.task == spec::Task::kReward) {
-    out.models.reward = random_role(dice, "reward", spec::Head::kScalar, true, out.dtype);
+    out.models.reward =
+        random_role(dice, spec::ModelId::kReward, spec::Head::kScalar, true, out.dtype);
     return out;
   }
   const bool evaluated = job.task == spec::Task::kEval;
-  out.models.actor = random_role(dice, "actor", spec::Head::kLanguageModel, !evaluated, out.dtype);
+  out.models.actor =
+      random_role(dice, spec::ModelId::kActor, spec::Head::kLanguageModel, !evaluated, out.dtype);
   job.actor_model.lora.rank = out.models.actor->lora.rank;
   if (job.task == spec::Task::kSft) return out;
   if (Dice once(seed + 104729); job.task == spec::Task::kDpo)
@@ -247,9 +249,11 @@ inline RandomJob random_job(std::uint64_t seed) {
     out.models.reference = reference_of(*out.models.actor);
   if (job.task == spec::Task::kDpo) return out;
   out.models.actor->generates = true;
-  out.models.reward = random_role(dice, "reward", spec::Head::kScalar, false, out.dtype);
+  out.models.reward =
+      random_role(dice, spec::ModelId::kReward, spec::Head::kScalar, false, out.dtype);
   if (job.task == spec::Task::kPpo)
-    out.models.critic = random_role(dice, "critic", spec::Head::kScalar, true, out.dtype);
+    out.models.critic =
+        random_role(dice, spec::ModelId::kCritic, spec::Head::kScalar, true, out.dtype);
   return out;
 }
 

@@ -148,16 +148,10 @@ class AtenWorld {
   }
 
   [[nodiscard]] HostedUnits hosted(const ModelRole& role) const {
-    return {modes_.streams_weights(id_of(role)), modes_.streams_tables(id_of(role))};
+    return {modes_.streams_weights(role.id), modes_.streams_tables(role.id)};
   }
 
  private:
-  static spec::ModelId id_of(const ModelRole& role) {
-    for (std::size_t i = 0; i < spec::kModels; ++i)
-      if (to_string(static_cast<spec::ModelId>(i)) == role.name)
-        return static_cast<spec::ModelId>(i);
-    throw std::invalid_argument(role.name);
-  }
   // What is there before a phase.
   struct Outside {
     bridge::HostScope host;
@@ -170,7 +164,7 @@ class AtenWorld {
   };
   // By what the passes see of a role: the reference shares the actor's base without its adapter.
   Model& model_of(const ModelRole& role) {
-    Model& m = models_[role.name + (role.lora.rank > 0 ? "+" : "")];
+    Model& m = models_[{role.id, role.lora.rank > 0}];
     if (m.transformer) return m;
     for (const spec::FlatUnit& unit : spec::flat_layout(role.shape, role.head))
       m.weights.push_back(at::rand({unit.elements}, at::kFloat).mul_(0.02).to(options_));
@@ -239,7 +233,7 @@ class AtenWorld {
 
   spec::ModelModes modes_;
   at::TensorOptions options_;
-  std::map<std::string, Model> models_;
+  std::map<std::pair<spec::ModelId, bool>, Model> models_;
 };
 
 parallel::Communicator& alone() {

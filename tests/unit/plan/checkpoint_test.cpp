@@ -14,7 +14,6 @@ using spec::SavedTensor;
 // The shape of Qwen2.5-1.5B with fewer blocks.
 ModelRole qwen_role() {
   ModelRole role;
-  role.name = "actor";
   role.trained = true;
   spec::Architecture& a = role.shape;
   a.vocab_size = 1000;

@@ -13,7 +13,6 @@ namespace {
 
 ModelRole trained_actor(const spec::Architecture& shape) {
   ModelRole role;
-  role.name = "actor";
   role.shape = shape;
   role.trained = true;
   return role;

@@ -27,7 +27,6 @@ class GenerationPool : public ::testing::Test {
     job_.data.max_response_length = kResponse;
     job_.data.val_files = {"held_out.jsonl"};
     models_.actor.emplace();
-    models_.actor->name = "actor";
     models_.actor->shape =
         value_or_throw(spec::Architecture::from_folder(NEAP_SOURCE_DIR "/examples/reviews/model"));
   }

@@ -80,7 +80,8 @@ struct Random {
     const std::int64_t longest = job.max_sequence_length();
     job.data.max_token_len_per_gpu = job.actor.ppo_max_token_len_per_gpu =
         longest + dice.between(0, 12 * longest);
-    role = testing::random_role(dice, "actor", spec::Head::kLanguageModel, true, r.dtype);
+    role = testing::random_role(dice, spec::ModelId::kActor, spec::Head::kLanguageModel, true,
+                                r.dtype);
     role.optimizer = {};
     profile.cuda = dice.chance(60);
     profile.deterministic = dice.chance(30);

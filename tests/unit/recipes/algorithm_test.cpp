@@ -66,11 +66,10 @@ TEST(AlgorithmRecipe, ItsPhasesArePlannedAndFitUnderACeiling) {
   job.data.max_response_length = 48;
   plan::JobModels models;
   plan::ModelRole& actor = models.actor.emplace();
-  actor.name = "actor";
   actor.shape = tiny();
   actor.trained = true;
   plan::ModelRole& reward = models.reward.emplace();
-  reward.name = "reward";
+  reward.id = spec::ModelId::kReward;
   reward.shape = tiny();
   reward.head = spec::Head::kScalar;
   const spec::Recipe recipe = best_of_n(job);

@@ -1,0 +1,35 @@
+// A model of a job, resolved from its files: what plans and runs take of it.
+//
+// Threads   values.   Failure   kInvalidArgument for files that cannot be read, and an adapter that does not fit.
+// Cost      reads config.json.
+#pragma once
+
+#include <string>
+
+#include "spec/architecture.h"
+#include "spec/job.h"
+#include "spec/model_files.h"
+#include "spec/recipe.h"
+
+namespace neap::spec {
+
+struct JobModel {
+  ModelId id = ModelId::kActor;
+  ModelFiles files{};
+  Architecture shape{};
+  Head head = Head::kLanguageModel;
+  bool generates = false;  ///< responses, in some phase
+  bool trained = false;
+  // Of a trained model:
+  LoraShape lora{};  ///< rank 0: none
+  OptimizerConfig optimizer{};
+
+  /// An update changes its blocks, not an adapter's.
+  [[nodiscard]] bool trains_blocks() const { return trained && lora.rank == 0; }
+  /// "actor", for people.
+  [[nodiscard]] std::string name() const { return std::string(to_string(id)); }
+};
+/// A model of the job's recipe.
+[[nodiscard]] Result<JobModel> resolve(const Job& job, const Recipe& recipe, ModelId id);
+
+}  // namespace neap::spec
