@@ -36,9 +36,9 @@ Status PhaseAccounts::shortage(const PhaseMeasurement& m, Bytes need, Bytes free
   MemoryShortage out{need, free, ceiling_, {{"temporaries", m.transient_reserved}}};
   const ScheduleExecutor::Set resident = executor_.resident();
   for (std::size_t i = 0; i < plan_.tags.size(); ++i) {
-    if (resident[i]) out.holders.push_back({plan_.tags[i].tag, plan_.tags[i].bytes});
+    if (resident[i]) out.holders.push_back({plan_.tags[i].name(), plan_.tags[i].bytes});
   }
-  return Status::out_of_memory(format("Phase \"{}\"", m.phase), std::move(out));
+  return Status::out_of_memory(format("Phase \"{}\"", to_string(m.phase)), std::move(out));
 }
 
 }  // namespace neap::bridge

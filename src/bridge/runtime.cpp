@@ -30,12 +30,12 @@ class RuntimeImpl final : public Runtime {
   [[nodiscard]] at::ScalarType compute_dtype() const override { return context_.dtype(); }
   [[nodiscard]] const plan::MemoryPlan& plan() const override { return plan_; }
   [[nodiscard]] const DeviceContext& context() const override { return context_; }
-  [[nodiscard]] at::Tensor region(std::string_view tag, std::string_view name,
+  [[nodiscard]] at::Tensor region(spec::TagId tag, std::string_view name,
                                   at::ScalarType dtype) override;
-  [[nodiscard]] StreamedBlocks& streamed_blocks(std::string_view tag) override;
-  [[nodiscard]] StreamedStates* streamed_states(std::string_view tag) override;
-  [[nodiscard]] std::unique_ptr<Scope> hold(const std::vector<std::string>& tags) override;
-  [[nodiscard]] std::unique_ptr<Scope> phase(std::string_view name) override;
+  [[nodiscard]] StreamedBlocks& streamed_blocks(spec::TagId tag) override;
+  [[nodiscard]] StreamedStates* streamed_states(spec::TagId tag) override;
+  [[nodiscard]] std::unique_ptr<Scope> hold(const std::vector<spec::TagId>& tags) override;
+  [[nodiscard]] std::unique_ptr<Scope> phase(spec::PhaseId id) override;
   [[nodiscard]] std::vector<PhaseMeasurement> take_measurements() override {
     return accounts_->take();
   }
@@ -125,7 +125,7 @@ std::vector<SlotPart> RuntimeImpl::slots_of(const plan::TagPlan& tag) const {
   std::vector<SlotPart> out;
   for (const plan::RegionPlan& region : tag.regions) {
     for (const plan::PartPlan& part : region.parts) {
-      const ScheduleExecutor::Place place = executor_->place(tag.tag, part.name);
+      const ScheduleExecutor::Place place = executor_->place(tag.id, part.name);
       out.push_back({part.name, place.region, place.offset});
     }
   }
@@ -135,7 +135,7 @@ std::vector<SlotPart> RuntimeImpl::slots_of(const plan::TagPlan& tag) const {
 void RuntimeImpl::add_streamed(std::size_t index) {
   const plan::TagPlan& tag = plan_.tags[index];
   const plan::HostedPlan& hosted = tag.hosted;
-  if (!tag.blocks_of.empty()) gathered_.emplace(index, slots_of(tag));
+  if (tag.blocks_of()) gathered_.emplace(index, slots_of(tag));
   const auto bytes_of = [](const std::vector<plan::PartPlan>& parts) {
     std::vector<Bytes> out;
     out.reserve(parts.size());
@@ -145,7 +145,7 @@ void RuntimeImpl::add_streamed(std::size_t index) {
   if (!hosted.states.empty()) {
     streamed_states_.emplace(
         std::piecewise_construct, std::forward_as_tuple(index),
-        std::forward_as_tuple(*arena_, tag.tag, slots_of(tag), bytes_of(hosted.states)));
+        std::forward_as_tuple(*arena_, tag.name(), slots_of(tag), bytes_of(hosted.states)));
   }
   if (hosted.blocks.empty()) return;
   // The weights of all slots, those of tables last, then their gradients.
@@ -169,7 +169,7 @@ void RuntimeImpl::add_streamed(std::size_t index) {
     slots.pop_back();
   }
   streamed_blocks_.emplace(std::piecewise_construct, std::forward_as_tuple(index),
-                           std::forward_as_tuple(*arena_, tag.tag, std::move(slots),
+                           std::forward_as_tuple(*arena_, tag.name(), std::move(slots),
                                                  units(hosted.blocks, hosted.gradients), tables));
 }
 
@@ -177,20 +177,20 @@ void RuntimeImpl::add_streamed(std::size_t index) {
 void RuntimeImpl::gather_blocks(std::size_t phase) {
   for (const auto& [tag, parts] : gathered_) {
     if (plan_.tags[tag].need[phase] == plan::Need::kNeed)
-      throw_if_error(streamed_blocks(plan_.tags[tag].blocks_of).gather(parts));
+      throw_if_error(streamed_blocks(*plan_.tags[tag].blocks_of()).gather(parts));
   }
 }
 
-StreamedBlocks& RuntimeImpl::streamed_blocks(std::string_view tag) {
+StreamedBlocks& RuntimeImpl::streamed_blocks(spec::TagId tag) {
   return streamed_blocks_.at(executor_->tag_index(tag));
 }
 
-StreamedStates* RuntimeImpl::streamed_states(std::string_view tag) {
+StreamedStates* RuntimeImpl::streamed_states(spec::TagId tag) {
   const auto found = streamed_states_.find(executor_->tag_index(tag));
   return found == streamed_states_.end() ? nullptr : &found->second;
 }
 
-at::Tensor RuntimeImpl::region(std::string_view tag, std::string_view name, at::ScalarType dtype) {
+at::Tensor RuntimeImpl::region(spec::TagId tag, std::string_view name, at::ScalarType dtype) {
   const ScheduleExecutor::Place place = executor_->place(tag, name);
   const auto elements = static_cast<std::int64_t>(place.bytes.count() / c10::elementSize(dtype));
   // NOLINTNEXTLINE(performance-no-int-to-ptr): regions are known by address
@@ -200,7 +200,7 @@ at::Tensor RuntimeImpl::region(std::string_view tag, std::string_view name, at::
       context_.torch());
 }
 
-std::unique_ptr<Runtime::Scope> RuntimeImpl::hold(const std::vector<std::string>& tags) {
+std::unique_ptr<Runtime::Scope> RuntimeImpl::hold(const std::vector<spec::TagId>& tags) {
   auto entered = std::make_unique<DeviceContext::Entered>(context_);
   ScheduleExecutor::Set before = executor_->resident();
   (void)executor_->bring(tags);
@@ -210,10 +210,11 @@ std::unique_ptr<Runtime::Scope> RuntimeImpl::hold(const std::vector<std::string>
   });
 }
 
-std::unique_ptr<Runtime::Scope> RuntimeImpl::phase(std::string_view name) {
+std::unique_ptr<Runtime::Scope> RuntimeImpl::phase(spec::PhaseId id) {
+  const std::string name(to_string(id));
   if (in_phase_)
     throw Error(ErrorCode::kInternal, format("Phase \"{}\" opened inside another", name));
-  const std::size_t index = executor_->phase_index(name);
+  const std::size_t index = executor_->phase_index(id);
   auto entered = std::make_unique<DeviceContext::Entered>(context_);
   Transition entry;
   try {
@@ -244,13 +245,13 @@ void RuntimeImpl::leave_room(std::size_t phase) {
 
 Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_point start) {
   in_phase_ = false;
-  const std::string& name = plan_.phases[index].name;
+  const std::string name = plan_.phases[index].name();
   const bool cuda = context_.torch().is_cuda();
   // The stream that computes, not the device: what copies run behind the phase is waited for below.
   const Status finished =
       cuda ? context_.device()->synchronize(device::StreamId::kDefault) : Status();
   PhaseMeasurement m;
-  m.phase = name;
+  m.phase = plan_.phases[index].id;
   m.seconds = seconds_since(start);
   Status fetched;
   for (auto& [tag, blocks] : streamed_blocks_) {

@@ -38,7 +38,7 @@ class PhaseAllocator;
 
 /// What one phase cost, measured. Bytes are peaks within the phase.
 struct PhaseMeasurement {
-  std::string phase;
+  spec::PhaseId phase = spec::PhaseId::kTrain;
   Bytes persistent;             ///< arena regions resident during the phase
   Bytes transient_allocated;    ///< pool: live tensors
   Bytes transient_reserved;     ///< pool: taken from the device
@@ -70,14 +70,14 @@ class Runtime {
 
   /// A flat tensor over the plan's part `name` of `tag`: (bytes / element size,) of `dtype`. Its address never changes;
   /// its contents may be touched only while the tag is resident (in phases that need it, or under hold).
-  [[nodiscard]] virtual at::Tensor region(std::string_view tag, std::string_view name,
+  [[nodiscard]] virtual at::Tensor region(spec::TagId tag, std::string_view name,
                                           at::ScalarType dtype) = 0;
 
   /// The blocks that the plan keeps on the host behind the slots of `tag`, one of Contents::kScratch that
   /// has such blocks. Used in phases that need the tag.
-  [[nodiscard]] virtual StreamedBlocks& streamed_blocks(std::string_view tag) = 0;
+  [[nodiscard]] virtual StreamedBlocks& streamed_blocks(spec::TagId tag) = 0;
   /// The optimizer states that the plan keeps on the host behind the slots of `tag`; null: the tag holds them.
-  [[nodiscard]] virtual StreamedStates* streamed_states(std::string_view tag) = 0;
+  [[nodiscard]] virtual StreamedStates* streamed_states(spec::TagId tag) = 0;
 
   /// Something that is open until close, or until it dies: then a failure is only logged.
   class Scope {
@@ -88,13 +88,12 @@ class Runtime {
   };
   /// Makes tags resident outside the schedule (initialization, checkpoint, validation) until the end, which puts the
   /// cycle's state back.
-  [[nodiscard]] virtual std::unique_ptr<Scope> hold(const std::vector<std::string>& tags) = 0;
+  [[nodiscard]] virtual std::unique_ptr<Scope> hold(const std::vector<spec::TagId>& tags) = 0;
 
-  /// Moves tags as the schedule says for phase `name`, binds its pool, marks it in the trace. The end empties the pool
+  /// Moves tags as the schedule says for the phase, binds its pool, marks it in the trace. The end empties the pool
   /// and records a measurement; it fails where the phase took more than device.memory. Tensors of the phase must be
   /// dead by then: one that survives keeps its page and is named in a warning.
-  [[nodiscard]] virtual std::unique_ptr<Scope> phase(std::string_view name) = 0;
-  [[nodiscard]] std::unique_ptr<Scope> phase(spec::PhaseId id) { return phase(to_string(id)); }
+  [[nodiscard]] virtual std::unique_ptr<Scope> phase(spec::PhaseId id) = 0;
 
   /// One for each phase closed since the last call, in order.
   [[nodiscard]] virtual std::vector<PhaseMeasurement> take_measurements() = 0;

@@ -12,22 +12,19 @@ namespace {
 
 using plan::Move;
 
-template <class Items, class Name>
-std::size_t index_of(const Items& items, std::string_view wanted, Name name,
-                     std::string_view kind) {
+template <class Items>
+[[noreturn]] void throw_unknown(const char* kind, std::string_view wanted, const Items& items) {
   std::string known;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (name(items[i]) == wanted) return i;
-    known += (known.empty() ? "" : ", ") + std::string(name(items[i]));
-  }
+  for (const auto& item : items) known += (known.empty() ? "" : ", ") + item.name();
   throw Error(ErrorCode::kNotFound,
               format("The plan has no {} \"{}\"; it has {}", kind, wanted, known));
 }
 
 // Copied in one direction by the arena so far.
-Bytes copied_by(const arena::Stats& stats, const std::string& tag, Move::Kind kind) {
+Bytes copied_by(const arena::Stats& stats, spec::TagId tag, Move::Kind kind) {
+  const std::string name = to_string(tag);
   for (const arena::TagStats& t : stats.tags) {
-    if (t.tag == tag) return kind == Move::Kind::kPause ? t.copied_to_host : t.copied_to_device;
+    if (t.tag == name) return kind == Move::Kind::kPause ? t.copied_to_host : t.copied_to_device;
   }
   return {};
 }
@@ -57,7 +54,7 @@ std::vector<Call> calls_of(const std::vector<Move>& moves) {
       calls.back().options.policy = move.policy;
       calls.back().options.unchanged = !move.copies;
     }
-    (resume ? calls.back().in : calls.back().out).push_back(move.tag);
+    (resume ? calls.back().in : calls.back().out).push_back(to_string(move.tag));
     ++calls.back().moves;
   }
   return calls;
@@ -85,29 +82,29 @@ ScheduleExecutor::ScheduleExecutor(arena::Arena& arena, const plan::MemoryPlan& 
 void ScheduleExecutor::create_regions(const plan::TagPlan& tag) {
   for (const plan::RegionPlan& region : tag.regions) {
     const arena::RegionInfo info =
-        value_or_throw(arena_.create_paused(tag.tag, region.bytes, arena::Policy::kHost));
+        value_or_throw(arena_.create_paused(tag.name(), region.bytes, arena::Policy::kHost));
     for (const plan::PartPlan& part : region.parts) {
-      places_.emplace(std::pair(tag.tag, part.name),
+      places_.emplace(std::pair(tag.id, part.name),
                       Place{info.address + part.offset.count(), part.bytes, info.id, part.offset});
     }
   }
 }
 
-ScheduleExecutor::Place ScheduleExecutor::place(std::string_view tag, std::string_view part) const {
-  const auto it = places_.find(std::pair(std::string(tag), std::string(part)));
+ScheduleExecutor::Place ScheduleExecutor::place(spec::TagId tag, std::string_view part) const {
+  const auto it = places_.find(std::pair(tag, std::string(part)));
   if (it != places_.end()) return it->second;
-  throw Error(ErrorCode::kNotFound, format("The plan has no part \"{}\" in tag \"{}\"", part, tag));
+  throw Error(ErrorCode::kNotFound,
+              format("The plan has no part \"{}\" in tag \"{}\"", part, to_string(tag)));
 }
 
-std::size_t ScheduleExecutor::tag_index(std::string_view tag) const {
-  return index_of(
-      plan_.tags, tag, [](const plan::TagPlan& t) -> const std::string& { return t.tag; }, "tag");
+std::size_t ScheduleExecutor::tag_index(spec::TagId tag) const {
+  if (const auto index = plan_.index_of(tag)) return *index;
+  throw_unknown("tag", to_string(tag), plan_.tags);
 }
 
-std::size_t ScheduleExecutor::phase_index(std::string_view phase) const {
-  return index_of(
-      plan_.phases, phase, [](const plan::PhasePlan& p) -> const std::string& { return p.name; },
-      "phase");
+std::size_t ScheduleExecutor::phase_index(spec::PhaseId phase) const {
+  if (const auto index = plan_.index_of(phase)) return *index;
+  throw_unknown("phase", to_string(phase), plan_.phases);
 }
 
 ScheduleExecutor::Set ScheduleExecutor::resident() const {
@@ -160,7 +157,7 @@ Transition ScheduleExecutor::enter(std::size_t phase) {
 }
 
 void ScheduleExecutor::begin(const Move& move) {
-  const std::vector<std::string> tags = {move.tag};
+  const std::vector<std::string> tags = {to_string(move.tag)};
   // Not the whole device: its copies would be waited for as well.
   const arena::Fence work = arena::Fence::of({device::StreamId::kDefault});
   const bool resume = move.kind == Move::Kind::kResume;
@@ -237,7 +234,7 @@ Transition ScheduleExecutor::execute(const std::vector<Move>& moves) {
 // After a failure: a tag that was leaving may be paused, with its contents. One that is still coming counts as resident.
 void ScheduleExecutor::resync() {
   for (std::size_t t = 0; t < states_.size(); ++t) {
-    const auto regions = arena_.regions(plan_.tags[t].tag);
+    const auto regions = arena_.regions(plan_.tags[t].name());
     const bool resident = std::any_of(regions.begin(), regions.end(), [](const auto& r) {
       return r.state != arena::State::kPaused;
     });
@@ -245,10 +242,10 @@ void ScheduleExecutor::resync() {
   }
 }
 
-Transition ScheduleExecutor::bring(const std::vector<std::string>& tags) {
+Transition ScheduleExecutor::bring(const std::vector<spec::TagId>& tags) {
   Set only(states_.size(), false);
   Set both = resident();
-  for (const std::string& tag : tags) {
+  for (const spec::TagId tag : tags) {
     const std::size_t t = tag_index(tag);
     only[t] = true;
     both[t] = true;

@@ -28,7 +28,7 @@ namespace neap::bridge {
 /// A move as it was executed.
 struct MoveRecord {
   plan::Move::Kind kind = plan::Move::Kind::kPause;
-  std::string tag;
+  spec::TagId tag{};
   Bytes planned;               ///< over the link, by the plan
   Bytes copied;                ///< over the link, as the arena counted
   double copy_seconds = 0;     ///< of its copies; between phases the same as visible_seconds
@@ -60,14 +60,14 @@ class ScheduleExecutor {
   /// Makes exactly `wanted` resident.
   Transition move_to(const Set& wanted);
   /// `tags` in addition to what is there, or alone where both do not fit under the capacity. The caller may write them.
-  Transition bring(const std::vector<std::string>& tags);
+  Transition bring(const std::vector<spec::TagId>& tags);
 
   [[nodiscard]] Set resident() const;
   /// Bytes of the resident tags.
   [[nodiscard]] Bytes persistent() const;
-  [[nodiscard]] std::size_t tag_index(
-      std::string_view tag) const;  ///< throws Error naming the tags there are
-  [[nodiscard]] std::size_t phase_index(std::string_view phase) const;
+  /// Throw Error that names those there are.
+  [[nodiscard]] std::size_t tag_index(spec::TagId tag) const;
+  [[nodiscard]] std::size_t phase_index(spec::PhaseId phase) const;
   /// Where a part of a tag lies; kNotFound as an Error.
   struct Place {
     device::Address address = 0;
@@ -75,7 +75,7 @@ class ScheduleExecutor {
     arena::RegionId region = arena::RegionId::kNone;
     Bytes offset;  ///< within the region
   };
-  [[nodiscard]] Place place(std::string_view tag, std::string_view part) const;
+  [[nodiscard]] Place place(spec::TagId tag, std::string_view part) const;
 
  private:
   [[nodiscard]] bool is_scheduled(std::size_t phase, const std::vector<plan::Move>& moves) const;
@@ -89,7 +89,7 @@ class ScheduleExecutor {
   const plan::MemoryPlan& plan_;
   std::vector<plan::TagState> states_;
   std::optional<std::size_t> last_phase_;                        // that was entered
-  std::map<std::pair<std::string, std::string>, Place> places_;  // (tag, part)
+  std::map<std::pair<spec::TagId, std::string>, Place> places_;  // (tag, part)
   struct Begun {
     plan::Move move;
     std::unique_ptr<arena::Ticket> ticket;

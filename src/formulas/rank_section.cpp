@@ -99,7 +99,7 @@ double SheetBuilder::largest_training_transient() const {
   double largest = 0;
   for (const plan::PhasePlan& phase : sizes_.plan.phases)
     for (const ModelSizes& model : sizes_.models)
-      if (phase.name == model.phase)
+      if (phase.id == model.phase)
         largest = std::max(largest, static_cast<double>(phase.transient.count()));
   return largest;
 }
@@ -151,7 +151,8 @@ void SheetBuilder::add_by_ranks() {
 // ZeRO-1 as a run of so many ranks reserves it.
 void SheetBuilder::add_counted_slices() {
   StatesByRanks& table = sheet_.by_ranks;
-  const double whole = tags(".weights") + tags(".adapter") + tags(".grads");
+  const double whole = tags(spec::TagKind::kWeights) + tags(spec::TagKind::kAdapter) +
+                       tags(spec::TagKind::kGradients);
   const spec::Dtype dtype = sizes_.width < 4 ? spec::Dtype::kBfloat16 : spec::Dtype::kFloat32;
   StatesByRanks::Row row{"ZeRO-1, counted", "weights + gradients + largest slice", {}};
   for (const std::int64_t ranks : table.ranks) {

@@ -197,10 +197,10 @@ void SheetBuilder::add_activations(const ModelSizes& model) {
   add({name + ".output", "norm, head and loss",
        sizes_.width > 2 ? "8 s b h (1 + v / h)" : "4 s b h (1 + v / h)", "Korthikanti, 4.3",
        Quantity::kBytes, output});
-  const auto phase = std::find_if(sizes_.plan.phases.begin(), sizes_.plan.phases.end(),
-                                  [&](const plan::PhasePlan& p) { return p.name == model.phase; });
-  add({name + ".transient", format("temporaries of {}", model.phase), "the last two lines", "",
-       Quantity::kBytes, layers + output, static_cast<double>(phase->transient.count()), true,
+  const spec::PhaseId phase = model.phase.value();
+  const Bytes transient = sizes_.plan.phases[sizes_.plan.index_of(phase).value()].transient;
+  add({name + ".transient", format("temporaries of {}", to_string(phase)), "the last two lines", "",
+       Quantity::kBytes, layers + output, static_cast<double>(transient.count()), true,
        "as the terms above; logits in chunks, of counted tokens only; the backward of a block and "
        "workspaces of kernels are on top"});
 }

@@ -120,7 +120,7 @@ void add_training(ModelSizes& model, const spec::Job& job, const spec::Phase& ph
       std::max(1.0, static_cast<double>(update.mini_batch * batching.sequences_of_row) /
                         static_cast<double>(sequences));
   model.recompute = recompute_of(model.role.checkpoint_mode);
-  model.phase = to_string(phase.id);
+  model.phase = phase.id;
   const spec::OptimizerSpec optimizer = plan::optimizer_of(model.role, dtype);
   model.gradients = optimizer.gradients;
   for (const spec::FlatUnit& unit : plan::trained_units(model.role)) {
@@ -147,10 +147,9 @@ const ModelSizes* JobSizes::trained() const {
 }
 
 std::optional<double> JobSizes::tag(spec::TagId id) const {
-  const std::string name = to_string(id);
-  for (const plan::TagPlan& tag : plan.tags)
-    if (tag.tag == name) return static_cast<double>(tag.bytes.count());
-  return std::nullopt;
+  const std::optional<std::size_t> tag = plan.index_of(id);
+  if (!tag) return std::nullopt;
+  return static_cast<double>(plan.tags[*tag].bytes.count());
 }
 
 Result<JobSizes> read_sizes(const spec::Job& asked, plan::Target target) {

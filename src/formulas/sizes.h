@@ -49,7 +49,7 @@ struct ModelSizes {
   spec::Dtype gradients = spec::Dtype::kFloat32;
   double master = 0;  ///< bytes of the weights' copies that updates are added to
   CountedActivations activations;
-  std::string phase;  ///< the one that runs forward and backward
+  std::optional<spec::PhaseId> phase;  ///< the one that runs forward and backward
 };
 
 struct JobSizes {

@@ -208,7 +208,7 @@ Result<PhasePlan> Drafts::predict_parts(const spec::Phase& phase, std::int64_t r
   NEAP_TRY_ASSIGN(PhasePlan out, predict(*recipe.find(phase.body, spec::TrainPart::kBackward), rung,
                                          Accuracy::kQuick));
   NEAP_TRY_ASSIGN(const PhasePlan stepped, predict(update, kAsConfigured, Accuracy::kExact));
-  out.name = to_string(phase.id);
+  out.id = phase.id;
   out.transient = std::max(out.transient, stepped.transient);
   out.transient_allocated = std::max(out.transient_allocated, stepped.transient_allocated);
   out.seconds += stepped.seconds * static_cast<double>(update.times);

@@ -3,6 +3,17 @@
 #include <algorithm>
 
 namespace neap::plan {
+namespace {
+
+template <class Items, class Id>
+std::optional<std::size_t> position_of(const Items& items, Id id) {
+  const auto found =
+      std::find_if(items.begin(), items.end(), [&](const auto& item) { return item.id == id; });
+  if (found == items.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - items.begin());
+}
+
+}  // namespace
 
 Bytes HostedPlan::bytes() const {
   Bytes sum;
@@ -33,6 +44,14 @@ std::size_t MemoryPlan::cycle() const {
   std::size_t n = phases.size();
   while (n > 0 && phases[n - 1].times == 0) --n;
   return n;
+}
+
+std::optional<std::size_t> MemoryPlan::index_of(spec::TagId tag) const {
+  return position_of(tags, tag);
+}
+
+std::optional<std::size_t> MemoryPlan::index_of(spec::PhaseId phase) const {
+  return position_of(phases, phase);
 }
 
 bool MemoryPlan::in_cycle(const TagPlan& tag) const {

@@ -61,19 +61,22 @@ struct HostedPlan {
 };
 /// Parts of an optimizer, on the device or hosted, are those of its spec::StatePlacement.
 struct TagPlan {
-  std::string tag;  ///< "actor.weights", "rollout.kv", "critic.optimizer"
+  spec::TagId id{};
   std::vector<RegionPlan> regions;
   Bytes bytes;              ///< sum with rounding: what it takes on the device
   std::vector<Need> need;   ///< one a phase
   std::vector<bool> write;  ///< one a phase: the phase changes the contents
   Contents contents = Contents::kLive;
   HostedPlan hosted{};
-  /// A tag of slots, all of whose hosted blocks come to this one when a phase begins that needs it; empty:
-  /// none.
-  std::string blocks_of{};
+  /// The tag of slots all of whose hosted blocks come to this one when a phase begins that needs it.
+  [[nodiscard]] std::optional<spec::TagId> blocks_of() const {
+    if (id.kind != spec::TagKind::kBlocks) return std::nullopt;
+    return spec::TagId{spec::TagKind::kBuffers, id.model};
+  }
+  [[nodiscard]] std::string name() const { return to_string(id); }  ///< for people and files
 };
 struct PhasePlan {
-  std::string name;           ///< "generate", "actor_logp", ...
+  spec::PhaseId id = spec::PhaseId::kTrain;
   Bytes transient;            ///< predicted peak of the phase pool, as reserved from the device
   Bytes transient_allocated;  ///< the same as allocated
   /// Of its operations in one step, by the device's rates; of a phase that runs once, for a step's rows.
@@ -81,6 +84,7 @@ struct PhasePlan {
   Bytes fetched{}, stored{};  ///< between slots and the host, in one step
   double wait_seconds = 0;    ///< for them; a part of `seconds`
   std::int64_t times = 1;     ///< runs in a step; 0: once, before the first
+  [[nodiscard]] std::string name() const { return std::string(to_string(id)); }
 };
 /// Phases [first, last] that run in turn, `times` times in a step: a round for each mini-batch.
 struct Loop {
@@ -93,7 +97,7 @@ struct Move {
     kResume,
     kBackup,  ///< the host copy is made while the tag stays; the pause that follows copies nothing
   } kind;
-  std::string tag;
+  spec::TagId tag{};
   arena::Policy policy = arena::Policy::kHost;  ///< of a pause
   Bytes bytes;
   /// False: for a pause, the host copy of an earlier one is still valid; for a resume, nothing is
@@ -186,6 +190,9 @@ struct MemoryPlan {
   /// Of `phases`, how many a step has. The others run once, before the first step, with the tags that
   /// they need and no others.
   [[nodiscard]] std::size_t cycle() const;
+  /// nullopt: the plan has none.
+  [[nodiscard]] std::optional<std::size_t> index_of(spec::TagId tag) const;
+  [[nodiscard]] std::optional<std::size_t> index_of(spec::PhaseId phase) const;
   /// Some phase of a step needs the tag.
   [[nodiscard]] bool in_cycle(const TagPlan& tag) const;
   /// Of a step: operations and moves, one after another, by the device's and the link's rates.

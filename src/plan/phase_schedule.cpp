@@ -103,7 +103,7 @@ void write_sums(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
   }
   for (std::size_t t = 0; t < plan.tags.size(); ++t) {
     const TagPlan& tag = plan.tags[t];
-    if (plan.in_cycle(tag) && tag.blocks_of.empty())
+    if (plan.in_cycle(tag) && !tag.blocks_of())
       plan.all_resident += tag.hosted.empty() ? tag.bytes : tag.hosted.bytes();
     plan.host_bytes += chosen[t].host;
   }
@@ -189,7 +189,7 @@ Status refusal(const MemoryPlan& plan, const Shortage& shortage) {
   }
   std::string parts;
   for (const TagPlan& tag : plan.tags) {
-    if (tag.need[worst] == Need::kNeed) parts += format("{} {}, ", tag.tag, tag.bytes);
+    if (tag.need[worst] == Need::kNeed) parts += format("{} {}, ", tag.name(), tag.bytes);
   }
   const Bytes alone = needed(plan, worst);
   const char* stays = !plan.may_move && alone < shortage.least
@@ -197,7 +197,7 @@ Status refusal(const MemoryPlan& plan, const Shortage& shortage) {
                           : "";
   return {ErrorCode::kDoesNotFit,
           format("The job does not fit under {}: {}. Phase \"{}\" needs {}: {}transient {}{}",
-                 shortage.capacity, least, plan.phases[worst].name, capacity_text(alone), parts,
+                 shortage.capacity, least, plan.phases[worst].name(), capacity_text(alone), parts,
                  plan.phases[worst].transient, stays)};
 }
 
@@ -210,11 +210,11 @@ Status check(const MemoryPlan& plan) {
   for (const TagPlan& tag : plan.tags) {
     if (tag.need.size() != plan.phases.size() || tag.write.size() != plan.phases.size())
       return {ErrorCode::kInvalidArgument,
-              format("Tag \"{}\" does not say what each phase needs of it", tag.tag)};
+              format("Tag \"{}\" does not say what each phase needs of it", tag.name())};
     const bool drops = std::count(tag.need.begin(), tag.need.end(), Need::kDrop) > 0;
     if (drops && tag.contents != Contents::kScratch)
       return {ErrorCode::kInvalidArgument,
-              format("Tag \"{}\" is dropped but its contents must be kept", tag.tag)};
+              format("Tag \"{}\" is dropped but its contents must be kept", tag.name())};
   }
   return {};
 }
@@ -224,7 +224,7 @@ Status check(const MemoryPlan& plan) {
 std::optional<Move> move_tag(const TagPlan& tag, TagState& state, bool resident) {
   if (state.resident == resident) return std::nullopt;
   const bool copies = change_residency(tag, state, resident);
-  return Move{resident ? Move::Kind::kResume : Move::Kind::kPause, tag.tag,
+  return Move{resident ? Move::Kind::kResume : Move::Kind::kPause, tag.id,
               tag.contents != Contents::kScratch ? arena::Policy::kHost : arena::Policy::kDiscard,
               tag.bytes, copies};
 }
@@ -264,7 +264,7 @@ std::vector<Move> moves_into(const MemoryPlan& plan, std::vector<TagState>& stat
       moves.push_back(std::move(*move));
     } else if (plan.schedule[phase].backup[t] && states[t].dirty) {
       states[t].dirty = false;
-      moves.push_back({Move::Kind::kBackup, tag.tag, arena::Policy::kHost, tag.bytes, true, true});
+      moves.push_back({Move::Kind::kBackup, tag.id, arena::Policy::kHost, tag.bytes, true, true});
     }
   }
   sort(moves);

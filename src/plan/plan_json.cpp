@@ -11,7 +11,7 @@ Json json_of(const std::vector<Move>& moves) {
   Json list = Json::array();
   for (const Move& m : moves) {
     list.push_back({{"kind", kind_word(m.kind)},
-                    {"tag", m.tag},
+                    {"tag", to_string(m.tag)},
                     {"policy", arena_word(m.policy)},
                     {"bytes", m.bytes.count()},
                     {"copies", m.copies},
@@ -35,7 +35,7 @@ Json json_of(const HostedPlan& hosted) {
 
 Json json_of(const PhasePlan& phase, const PhaseSchedule& scheduled) {
   Json out = Json::object();
-  out["name"] = phase.name;
+  out["name"] = phase.name();
   out["transient"] = phase.transient.count();
   out["transient_allocated"] = phase.transient_allocated.count();
   out["seconds"] = phase.seconds;
@@ -63,7 +63,7 @@ Json json_of(const RegionPlan& region) {
 Json tag_json(const MemoryPlan& plan, std::size_t t) {
   const TagPlan& tag = plan.tags[t];
   Json out = Json::object();
-  out["tag"] = tag.tag;
+  out["tag"] = tag.name();
   out["bytes"] = tag.bytes.count();
   out["contents"] = contents_word(tag.contents);
   Json cells = Json::array();
@@ -73,7 +73,7 @@ Json tag_json(const MemoryPlan& plan, std::size_t t) {
   for (const RegionPlan& region : tag.regions) regions.push_back(json_of(region));
   out["regions"] = std::move(regions);
   if (!tag.hosted.empty()) out["hosted"] = json_of(tag.hosted);
-  if (!tag.blocks_of.empty()) out["blocks_of"] = tag.blocks_of;
+  if (const auto slots = tag.blocks_of()) out["blocks_of"] = to_string(*slots);
   return out;
 }
 

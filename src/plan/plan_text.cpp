@@ -41,15 +41,15 @@ class Table {
 };
 
 std::string move_text(const Move& m) {
-  const std::string size = to_string(m.bytes);
+  const std::string tag = to_string(m.tag), size = to_string(m.bytes);
   if (m.kind == Move::Kind::kBackup)
-    return format("{} copied to the host while it stays ({})", m.tag, size);
+    return format("{} copied to the host while it stays ({})", tag, size);
   if (m.kind == Move::Kind::kResume)
-    return m.copies ? format("{} from the host ({})", m.tag, size)
-                    : format("{} gets pages ({})", m.tag, size);
-  if (m.policy == arena::Policy::kDiscard) return format("{} dropped ({})", m.tag, size);
-  return m.copies ? format("{} to the host ({})", m.tag, size)
-                  : format("{} away, its host copy is still right ({})", m.tag, size);
+    return m.copies ? format("{} from the host ({})", tag, size)
+                    : format("{} gets pages ({})", tag, size);
+  if (m.policy == arena::Policy::kDiscard) return format("{} dropped ({})", tag, size);
+  return m.copies ? format("{} to the host ({})", tag, size)
+                  : format("{} away, its host copy is still right ({})", tag, size);
 }
 
 }  // namespace
@@ -121,8 +121,8 @@ std::string moves_text(const MemoryPlan& plan) {
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
     const PhasePlan& phase = plan.phases[p];
     const PhaseSchedule& s = plan.schedule[p];
-    out += lines_of(s.moves, phase.name, "");
-    out += lines_of(s.again, phase.name, format(" again ({} more in a step)", phase.times - 1));
+    out += lines_of(s.moves, phase.name(), "");
+    out += lines_of(s.again, phase.name(), format(" again ({} more in a step)", phase.times - 1));
   }
   return out.empty() ? "\nEverything stays on the device; nothing moves.\n"
                      : "\nMoves of a step\n" + out;
@@ -135,8 +135,8 @@ std::string once_text(const MemoryPlan& plan) {
     std::string tags;
     for (const TagPlan& tag : plan.tags)
       if (tag.need[p] == Need::kNeed && !plan.in_cycle(tag))
-        tags += (tags.empty() ? "" : ", ") + tag.tag;
-    out += format("\nOnce, before the first step: {}{}\n", plan.phases[p].name,
+        tags += (tags.empty() ? "" : ", ") + tag.name();
+    out += format("\nOnce, before the first step: {}{}\n", plan.phases[p].name(),
                   tags.empty() ? "" : format("; then {} are given up", tags));
   }
   return out;
@@ -161,7 +161,7 @@ std::string sliced_text(const MemoryPlan& plan) {
     const bool slice = !tag.regions.empty() && tag.regions.front().name == spec::kSlicePart;
     if (slice)
       out += format("\n{}: the slice of the rank that keeps most, {}; others reserve as much\n",
-                    tag.tag, tag.regions.front().bytes);
+                    tag.name(), tag.regions.front().bytes);
   }
   return out;
 }
@@ -170,10 +170,10 @@ std::string sliced_text(const MemoryPlan& plan) {
 std::string streamed_text(const MemoryPlan& plan) {
   std::string out;
   for (const TagPlan& tag : plan.tags) {
-    if (!tag.blocks_of.empty()) {
-      out += format("\n{}: the blocks of {} together; ", tag.tag, tag.blocks_of);
+    if (const auto slots = tag.blocks_of()) {
+      out += format("\n{}: the blocks of {} together; ", tag.name(), to_string(*slots));
     } else if (!tag.hosted.empty()) {
-      out += format("\n{}: {}, {} in all, rest on the host; ", tag.tag, hosted_text(tag.hosted),
+      out += format("\n{}: {}, {} in all, rest on the host; ", tag.name(), hosted_text(tag.hosted),
                     tag.hosted.bytes());
     } else {
       continue;
@@ -184,7 +184,7 @@ std::string streamed_text(const MemoryPlan& plan) {
       if (phase.fetched.is_zero() || tag.need[p] != Need::kNeed) continue;
       const std::string stored = phase.stored.is_zero() ? "" : format(", stores {}", phase.stored);
       phases += format("{}{} fetches {}{} and waits {:.3g} s", phases.empty() ? "" : ", ",
-                       phase.name, phase.fetched, stored, phase.wait_seconds);
+                       phase.name(), phase.fetched, stored, phase.wait_seconds);
     }
     out += phases + "\n";
   }
@@ -246,10 +246,10 @@ std::string sentence_of(const MemoryPlan& plan) {
 
 std::string MemoryPlan::to_text() const {
   std::vector<std::string> head = {"tag", "bytes"};
-  for (const PhasePlan& p : phases) head.push_back(p.times > 0 ? p.name : p.name + " (once)");
+  for (const PhasePlan& p : phases) head.push_back(p.times > 0 ? p.name() : p.name() + " (once)");
   Table table(std::move(head));
   for (std::size_t t = 0; t < tags.size(); ++t) {
-    std::vector<std::string> row = {tags[t].tag, to_string(tags[t].bytes)};
+    std::vector<std::string> row = {tags[t].name(), to_string(tags[t].bytes)};
     for (std::size_t p = 0; p < phases.size(); ++p) row.push_back(cell_word(*this, t, p));
     table.add(std::move(row));
   }

@@ -330,7 +330,7 @@ std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe
   std::vector<TagPlan> tags;
   for (const spec::TagId id : recipe.tags) {
     TagPlan tag;
-    tag.tag = to_string(id);
+    tag.id = id;
     tag.contents = contents_of(recipe, id);
     for (const spec::Phase& phase : recipe.phases) {
       tag.need.push_back(need_of(phase, id));
@@ -344,8 +344,6 @@ std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe
               ? slot_regions(tag.hosted, enough)
               : pack_regions(tag_parts(job, recipe, models, id, dtype), enough),
           target.granularity);
-    if (id.kind == spec::TagKind::kBlocks)
-      tag.blocks_of = to_string(spec::TagId{spec::TagKind::kBuffers, id.model});
     tags.push_back(std::move(tag));
   }
   return tags;

@@ -59,12 +59,12 @@ Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, c
         ops.empty({target.cuda ? kCublasWorkspace : 0}, step::Dtype::kBool);
     count_phase(ops, job, models, compute_dtype(job, target), phase, kDecodeSteps);
   }
-  const std::string name(to_string(phase.id));
   if (!memory.status().ok())
-    return Status(memory.status()).with_context(format("predicting phase \"{}\"", name));
+    return Status(memory.status())
+        .with_context(format("predicting phase \"{}\"", to_string(phase.id)));
   const Bytes scratch = target.cuda ? kKernelScratch : Bytes();
   const step::Work& work = ops.work();
-  return PhasePlan{name,
+  return PhasePlan{phase.id,
                    memory.peak_reserved() + scratch,
                    memory.peak_allocated(),
                    work.elapsed(),

@@ -110,8 +110,7 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
   std::vector<rollout::Response> generated;
   run_phase(context.runtime, generation.phase, [&] {
     model::KvCache cache = model::KvCache::over(
-        context.runtime.region(to_string(spec::TagId{spec::TagKind::kKeyValues}), "kv",
-                               context.runtime.compute_dtype()),
+        context.runtime.region({spec::TagKind::kKeyValues}, "kv", context.runtime.compute_dtype()),
         actor.shape(), job.rollout_batch(), job.max_sequence_length());
     LiveBackend backend(job, actor.generator(), LiveGeneration{cache, requests, options});
     backend.run(*context.recipe.find(generation.phase));

@@ -2,20 +2,10 @@
 
 #include <algorithm>
 
-#include "base/format.h"
-#include "base/status.h"
 #include "plan/plan_words.h"
 
 namespace neap::rlhf {
 namespace {
-
-std::size_t phase_index(const plan::MemoryPlan& plan, const std::string& name) {
-  const auto found = std::find_if(plan.phases.begin(), plan.phases.end(),
-                                  [&](const plan::PhasePlan& p) { return p.name == name; });
-  if (found == plan.phases.end())
-    throw Error(ErrorCode::kInternal, format("The plan has no phase \"{}\"", name));
-  return static_cast<std::size_t>(found - plan.phases.begin());
-}
 
 // What slots take and give. An update's bytes are the same in every run; of other phases the plan has
 // those of a step with the most micro-batches.
@@ -49,7 +39,7 @@ report::PhaseRecord record_of(const bridge::PhaseMeasurement& m, const plan::Mem
                               std::int64_t step) {
   report::PhaseRecord record;
   record.step = static_cast<std::uint64_t>(step);
-  record.phase = m.phase;
+  record.phase = to_string(m.phase);
   record.persistent = m.persistent;
   record.transient_allocated = m.transient_allocated;
   record.transient_reserved = m.transient_reserved;
@@ -60,14 +50,14 @@ report::PhaseRecord record_of(const bridge::PhaseMeasurement& m, const plan::Mem
   record.move_seconds = m.move_seconds();
   for (const auto* moves : {&m.entry.moves, &m.behind}) {
     for (const bridge::MoveRecord& move : *moves) {
-      record.moves.push_back({std::string(plan::kind_word(move.kind)), move.tag, move.copied,
-                              move.copy_seconds, move.visible_seconds, move.behind});
+      record.moves.push_back({std::string(plan::kind_word(move.kind)), to_string(move.tag),
+                              move.copied, move.copy_seconds, move.visible_seconds, move.behind});
     }
   }
   record.streamed_to_host = m.streamed.to_host;
   record.streamed_to_device = m.streamed.to_device;
   record.stream_seconds = m.streamed.wait_seconds;
-  const std::size_t phase = phase_index(plan, m.phase);
+  const std::size_t phase = plan.index_of(m.phase).value();
   record.as_planned = as_planned(m, plan, phase);
   record.planned = plan.schedule[phase].peak;
   return record;

@@ -115,8 +115,8 @@ class Computation {
   void compute() {
     train::ModelWorker reference(context_.runtime, ranks_,
                                  context_.worker_spec(spec::ModelId::kReference));
-    const auto held = context_.runtime.hold(
-        {to_string(spec::TagId{spec::TagKind::kWeights, reference.spec().id})});
+    const auto held =
+        context_.runtime.hold({spec::TagId{spec::TagKind::kWeights, reference.spec().id}});
     parallel::run_collectively(ranks_, [&] { reference.load(); });
     std::optional<Progress> progress;
     if (ranks_.first()) {

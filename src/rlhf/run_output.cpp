@@ -98,8 +98,9 @@ void RunOutput::write_phases(const std::vector<bridge::PhaseMeasurement>& measur
     const report::PhaseRecord record = record_of(m, plan_, step);
     throw_if_error(phases_.append(record));
     if (metrics == nullptr) continue;
-    (*metrics)["memory/" + m.phase + "/peak_gb"] = m.peak.gib();
-    (*metrics)["memory/" + m.phase + "/moved_gb"] = record.moved.gib();
+    const std::string key = "memory/" + record.phase;
+    (*metrics)[key + "/peak_gb"] = m.peak.gib();
+    (*metrics)[key + "/moved_gb"] = record.moved.gib();
   }
 }
 

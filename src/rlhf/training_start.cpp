@@ -35,7 +35,7 @@ void TrainingRun::compare_plans() {
         choices}});
   std::vector<parallel::Communicator::NamedText> texts;
   for (const plan::TagPlan& tag : plan_.tags)
-    texts.push_back({"the size of " + tag.tag, to_string(tag.bytes)});
+    texts.push_back({"the size of " + tag.name(), to_string(tag.bytes)});
   ranks_.expect_same(texts);
 }
 

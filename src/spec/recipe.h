@@ -81,7 +81,7 @@ constexpr std::size_t kTagKinds = 7;
 struct TagId {
   TagKind kind = TagKind::kWeights;
   ModelId model = ModelId::kActor;
-  friend bool operator==(const TagId&, const TagId&) = default;
+  friend auto operator<=>(const TagId&, const TagId&) = default;
 };
 /// "actor.weights", "critic.optimizer", "rollout.kv".
 [[nodiscard]] std::string to_string(TagId tag);

@@ -17,6 +17,8 @@ namespace neap::train {
 namespace fs = std::filesystem;
 namespace {
 
+using spec::TagKind;
+
 constexpr const char* kHead = "score.weight";
 
 // Host memory of the arena as (elements,).
@@ -43,7 +45,7 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks
   std::optional<model::Lora> lora = lora_of(spec_);
   if (lora) adapter_layout_ = spec::lora_layout(spec_.shape, spec_.head, lora->shape);
   weights_ = base_weights();
-  if (lora) adapters_ = regions("adapter", adapter_layout_, dtype);
+  if (lora) adapters_ = regions(TagKind::kAdapter, adapter_layout_, dtype);
   model::FlatTensors base{weights_, {}};
   if (lora) lora->adapters.weights = adapters_;
   if (spec_.trained) {
@@ -58,8 +60,9 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks
                                                       lora, std::nullopt, attention);
   }
   if (lora) {
-    base_ = std::make_unique<model::Transformer>(
-        spec_.shape, spec_.head, model::FlatTensors{weights_, {}}, std::nullopt, streamed, attention);
+    base_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head,
+                                                 model::FlatTensors{weights_, {}}, std::nullopt,
+                                                 streamed, attention);
   }
   model_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head, std::move(base),
                                                 std::move(lora), streamed, attention);
@@ -67,19 +70,19 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks
 
 std::vector<at::Tensor> ModelWorker::base_weights() {
   const at::ScalarType dtype = runtime_.compute_dtype();
-  if (!spec_.streamed) return regions("weights", layout_, dtype);
+  if (!spec_.streamed) return regions(TagKind::kWeights, layout_, dtype);
   std::vector<at::Tensor> out;
   for (const spec::FlatUnit& unit : layout_) {
     const auto* const storage = hosted(unit);
     out.push_back(storage != nullptr ? host_tensor(*storage->weights, unit.elements, dtype)
-                                     : region("weights", unit, dtype));
+                                     : region(TagKind::kWeights, unit, dtype));
   }
   return out;
 }
 
 const bridge::StreamedBlocks::Storage* ModelWorker::hosted(const spec::FlatUnit& unit) const {
   if (!spec_.streamed) return nullptr;
-  const bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag("buffers"));
+  const bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag(TagKind::kBuffers));
   if (unit.block >= 0) return &blocks.block(static_cast<std::size_t>(unit.block));
   return blocks.table(unit.name);
 }
@@ -87,19 +90,20 @@ const bridge::StreamedBlocks::Storage* ModelWorker::hosted(const spec::FlatUnit&
 std::vector<at::Tensor> ModelWorker::gathered_weights() {
   std::vector<at::Tensor> out = weights_;
   for (std::size_t i = 0; i < layout_.size(); ++i)
-    if (layout_[i].block >= 0) out[i] = region("blocks", layout_[i], runtime_.compute_dtype());
+    if (layout_[i].block >= 0)
+      out[i] = region(TagKind::kBlocks, layout_[i], runtime_.compute_dtype());
   return out;
 }
 
 std::optional<model::StreamedBase> ModelWorker::streamed_base() {
   if (!spec_.streamed) return std::nullopt;
-  bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag("buffers"));
+  bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag(TagKind::kBuffers));
   model::StreamedBase out{&blocks, {}, {}, {}, {}, hosted(layout_.front()) != nullptr};
   const auto weights = [&](const bridge::StreamedBlocks::Slot& slot) {
-    return runtime_.region(tag("buffers"), slot.weights.name, runtime_.compute_dtype());
+    return runtime_.region(tag(TagKind::kBuffers), slot.weights.name, runtime_.compute_dtype());
   };
   const auto gradients = [&](const bridge::StreamedBlocks::Slot& slot) {
-    return runtime_.region(tag("buffers"), slot.gradients->name,
+    return runtime_.region(tag(TagKind::kBuffers), slot.gradients->name,
                            model::to_aten(optimizer_->spec().gradients));
   };
   for (const bridge::StreamedBlocks::Slot& slot : blocks.slots()) {
@@ -134,7 +138,7 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
   }
   make_pieces(units);
   const bool sliced = placement_->sliced();
-  if (runtime_.streamed_states(tag("optimizer")) != nullptr)
+  if (runtime_.streamed_states(tag(TagKind::kOptimizer)) != nullptr)
     parts_.emplace(*placement_, ranks_.rank(), std::move(rests));
   optimizer_ = std::make_unique<Optimizer>(
       spec_.optimizer, optimizer, random_key({spec_.seed, spec_.head == spec::Head::kScalar}),
@@ -143,44 +147,48 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
 
 at::Tensor ModelWorker::unit_gradients(const spec::FlatUnit& unit, at::ScalarType dtype) {
   const auto* const storage = hosted_trained(unit);
-  return storage == nullptr ? region("grads", unit, dtype)
+  return storage == nullptr ? region(TagKind::kGradients, unit, dtype)
                             : host_tensor(*storage->gradients, unit.elements, dtype);
 }
 
 at::Tensor ModelWorker::state_part(std::size_t index, const spec::StatePart& part) {
-  const bridge::StreamedStates* const streamed = runtime_.streamed_states(tag("optimizer"));
-  if (streamed == nullptr) return runtime_.region(tag("optimizer"), part.name, at::kByte);
+  const bridge::StreamedStates* const streamed =
+      runtime_.streamed_states(tag(spec::TagKind::kOptimizer));
+  if (streamed == nullptr)
+    return runtime_.region(tag(spec::TagKind::kOptimizer), part.name, at::kByte);
   return host_tensor(streamed->states(index), static_cast<std::int64_t>(part.bytes.count()),
                      at::kByte);
 }
 
-std::vector<at::Tensor> ModelWorker::regions(const char* part,
+std::vector<at::Tensor> ModelWorker::regions(spec::TagKind kind,
                                              const std::vector<spec::FlatUnit>& units,
                                              at::ScalarType dtype) {
   std::vector<at::Tensor> out;
   out.reserve(units.size());
   for (const spec::FlatUnit& unit : units) {
-    out.push_back(region(part, unit, dtype));
+    out.push_back(region(kind, unit, dtype));
   }
   return out;
 }
 
-at::Tensor ModelWorker::region(const char* part, const spec::FlatUnit& unit, at::ScalarType dtype) {
-  return runtime_.region(tag(part), unit.name, dtype).narrow(0, 0, unit.elements);
+at::Tensor ModelWorker::region(spec::TagKind kind, const spec::FlatUnit& unit,
+                               at::ScalarType dtype) {
+  return runtime_.region(tag(kind), unit.name, dtype).narrow(0, 0, unit.elements);
 }
 
 std::unique_ptr<bridge::Runtime::Scope> ModelWorker::hold(bool weights) {
-  std::vector<std::string> tags;
-  if (weights) tags.push_back(tag("weights"));
-  if (has_lora()) tags.push_back(tag("adapter"));
-  if (spec_.trained && !parts_) tags.push_back(tag("optimizer"));
+  std::vector<spec::TagId> tags;
+  if (weights) tags.push_back(tag(TagKind::kWeights));
+  if (has_lora()) tags.push_back(tag(TagKind::kAdapter));
+  if (spec_.trained && !parts_) tags.push_back(tag(TagKind::kOptimizer));
   return runtime_.hold(tags);
 }
 
 const arena::HostStorage& ModelWorker::storage_of(const step::UpdatePart& part,
                                                   step::PartTensor::Kind kind) {
   if (kind == step::PartTensor::Kind::kState)
-    return runtime_.streamed_states(tag("optimizer"))->states(placement_->sliced() ? 0 : part.unit);
+    return runtime_.streamed_states(tag(TagKind::kOptimizer))
+        ->states(placement_->sliced() ? 0 : part.unit);
   const auto* const storage = hosted_trained(trained_layout()[part.unit]);
   return kind == step::PartTensor::Kind::kWeights ? *storage->weights : *storage->gradients;
 }
@@ -190,11 +198,11 @@ void ModelWorker::for_each_part(const std::function<void(const OptimizerUnit&)>&
     for (const OptimizerUnit& piece : pieces_) visit(piece);
     return;
   }
-  bridge::StreamedStates& states = *runtime_.streamed_states(tag("optimizer"));
+  bridge::StreamedStates& states = *runtime_.streamed_states(tag(TagKind::kOptimizer));
   std::vector<at::Tensor> slots;
   slots.reserve(states.slots().size());
   for (const bridge::SlotPart& slot : states.slots())
-    slots.push_back(runtime_.region(tag("optimizer"), slot.name, at::kByte));
+    slots.push_back(runtime_.region(tag(TagKind::kOptimizer), slot.name, at::kByte));
   const std::vector<step::UpdatePart>& list = parts_->list();
   const auto copies = [&](std::size_t i) {
     std::vector<bridge::StreamedStates::Copy> out;

@@ -75,7 +75,7 @@ class ModelWorker {
   void restore(const std::filesystem::path& folder);
 
  private:
-  [[nodiscard]] std::string tag(const char* part) const { return spec_.name() + "." + part; }
+  [[nodiscard]] spec::TagId tag(spec::TagKind kind) const { return {kind, spec_.id}; }
   [[nodiscard]] bool has_lora() const { return spec_.lora.rank > 0; }
   [[nodiscard]] const std::vector<spec::FlatUnit>& trained_layout() const {
     return has_lora() ? adapter_layout_ : layout_;
@@ -97,10 +97,10 @@ class ModelWorker {
   /// Where a tensor of a part rests.
   [[nodiscard]] const arena::HostStorage& storage_of(const step::UpdatePart& part,
                                                      step::PartTensor::Kind kind);
-  [[nodiscard]] std::vector<at::Tensor> regions(const char* part,
+  [[nodiscard]] std::vector<at::Tensor> regions(spec::TagKind kind,
                                                 const std::vector<spec::FlatUnit>& units,
                                                 at::ScalarType dtype);
-  [[nodiscard]] at::Tensor region(const char* part, const spec::FlatUnit& unit,
+  [[nodiscard]] at::Tensor region(spec::TagKind kind, const spec::FlatUnit& unit,
                                   at::ScalarType dtype);
   /// Where the base's weights rest: regions, and of streamed blocks host memory.
   [[nodiscard]] std::vector<at::Tensor> base_weights();

@@ -55,12 +55,12 @@ std::string describe(const MemoryPlan& plan) {
   std::string text = plan.to_text() + "\nbytes\n";
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
     text +=
-        format("  {}: persistent {}, transient {}, allocated {}, peak {}\n", plan.phases[p].name,
+        format("  {}: persistent {}, transient {}, allocated {}, peak {}\n", plan.phases[p].name(),
                plan.schedule[p].persistent.count(), plan.phases[p].transient.count(),
                plan.phases[p].transient_allocated.count(), plan.schedule[p].peak.count());
   }
   for (const TagPlan& tag : plan.tags)
-    text += format("  {}: {} in {} regions\n", tag.tag, tag.bytes.count(), tag.regions.size());
+    text += format("  {}: {} in {} regions\n", tag.name(), tag.bytes.count(), tag.regions.size());
   return text;
 }
 
@@ -120,7 +120,7 @@ TEST_P(GoldenPlan, IsAsWritten) {
     // Rounding costs at most a granule, or a thirty-second.
     EXPECT_LE((sum - requested).count(),
               std::max(plan->granularity.count(), requested.count() / 32 + 1))
-        << tag.tag;
+        << tag.name();
   }
 }
 
@@ -504,8 +504,8 @@ TEST(GoldenPlans, AReferenceThatRunsOnceIsOfferedWhereItHelps) {
     target.capacity = Bytes();
     const auto free = make_plan(job, target);
     ASSERT_TRUE(free.ok()) << free.status().message();
-    for (const TagPlan& tag : free->tags)
-      if (tag.tag == "reference.weights") reference = tag.bytes;
+    const auto tag = free->index_of({spec::TagKind::kWeights, spec::ModelId::kReference});
+    reference = free->tags[tag.value()].bytes;
     target.capacity = 120_GiB;
     const std::string refusal = make_plan(job, target).status().message();
     if (once) {

@@ -16,11 +16,11 @@ struct Behind {
     plan.granularity = kGranule;
     plan.overlap = true;
     plan.capacity = kGranule * 16;
-    plan.phases = {{"read", Bytes(), Bytes(), 1.0},
-                   {"score", kGranule * 8, Bytes(), 1.0},
-                   {"train", kGranule * 8, Bytes(), 1.0}};
-    plan.tags = {make_tag("weights", {8}, Contents::kLive),
-                 make_tag("reward", {8}, Contents::kFrozen)};
+    plan.phases = {{PhaseId::kActorLogProbs, Bytes(), Bytes(), 1.0},
+                   {PhaseId::kRewards, kGranule * 8, Bytes(), 1.0},
+                   {PhaseId::kTrain, kGranule * 8, Bytes(), 1.0}};
+    plan.tags = {make_tag(plan::kWeights, {8}, Contents::kLive),
+                 make_tag(plan::kRewardWeights, {8}, Contents::kFrozen)};
     plan.tags[0].need = {Need::kNeed, Need::kOptional, Need::kNeed};
     plan.tags[0].write = {false, false, true};
     plan.tags[1].need = {Need::kOptional, Need::kNeed, Need::kOptional};
@@ -34,7 +34,7 @@ struct Behind {
     executor.emplace(*arena, plan);
     shadow.emplace(plan);
     for (std::size_t t = 0; t < 2; ++t) {
-      (void)executor->bring({plan.tags[t].tag});
+      (void)executor->bring({plan.tags[t].id});
       shadow->write(*executor, t, 0);
       (void)executor->move_to({false, false});
     }
@@ -48,7 +48,7 @@ struct Behind {
     EXPECT_TRUE(executor->finish_copies(done).ok());
   }
   [[nodiscard]] arena::State state(std::size_t tag) const {
-    return arena->regions(plan.tags[tag].tag).front().state;
+    return arena->regions(plan.tags[tag].name()).front().state;
   }
 
   MemoryPlan plan;
@@ -96,7 +96,7 @@ TEST(BehindPhases, WhateverMovesNextWaitsForThem) {
 TEST(BehindPhases, AWriteMeanwhileMakesTheHostCopyStale) {
   Behind b;
   (void)b.executor->enter(0);
-  (void)b.executor->bring({"weights"});  // for a caller that writes
+  (void)b.executor->bring({plan::kWeights});  // for a caller that writes
   b.shadow->write(*b.executor, 0, 0);
   b.phase(1);
   b.phase(2);

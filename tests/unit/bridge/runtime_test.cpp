@@ -27,12 +27,12 @@ class RuntimeTest : public ::testing::Test {
 
 TEST_F(RuntimeTest, RegionsKeepAddressAndContentsAcrossPhases) {
   const auto runtime = make(32_MiB);
-  const at::Tensor weights = runtime->region("weights", "first", at::kFloat);
-  const at::Tensor frozen = runtime->region("frozen", "second", at::kFloat);
-  const at::Tensor optimizer = runtime->region("optimizer", "first", at::kFloat);
+  const at::Tensor weights = runtime->region(plan::kWeights, "first", at::kFloat);
+  const at::Tensor frozen = runtime->region(plan::kReferenceWeights, "second", at::kFloat);
+  const at::Tensor optimizer = runtime->region(plan::kOptimizer, "first", at::kFloat);
   EXPECT_EQ(weights.numel(), (4_MiB).count() / 4);
   {
-    const auto hold = runtime->hold({"weights", "frozen", "optimizer"});
+    const auto hold = runtime->hold({plan::kWeights, plan::kReferenceWeights, plan::kOptimizer});
     weights.fill_(1);
     frozen.fill_(2);
     optimizer.fill_(3);
@@ -40,11 +40,11 @@ TEST_F(RuntimeTest, RegionsKeepAddressAndContentsAcrossPhases) {
   const void* before = frozen.data_ptr();
   for (int step = 0; step < 3; ++step) {
     {
-      const auto phase = runtime->phase("look");
+      const auto phase = runtime->phase(kLook);
       EXPECT_EQ(frozen.sum().item<float>(), 2.0F * static_cast<float>(frozen.numel()));
       EXPECT_EQ(weights[5].item<float>(), 1.0F + static_cast<float>(step));
     }
-    const auto phase = runtime->phase("learn");
+    const auto phase = runtime->phase(kLearn);
     weights.add_(1);
     optimizer.add_(1);
     EXPECT_EQ(optimizer[7].item<float>(), 4.0F + static_cast<float>(step));
@@ -52,7 +52,7 @@ TEST_F(RuntimeTest, RegionsKeepAddressAndContentsAcrossPhases) {
   EXPECT_EQ(frozen.data_ptr(), before);
   const auto measured = runtime->take_measurements();
   ASSERT_EQ(measured.size(), 6U);
-  EXPECT_EQ(measured[0].phase, "look");
+  EXPECT_EQ(measured[0].phase, kLook);
   EXPECT_EQ(measured[4].persistent, 16_MiB);
   EXPECT_EQ(measured[2].moved(), 16_MiB)
       << "the optimizer leaves and the frozen tag comes back, 8 MiB each";
@@ -63,7 +63,7 @@ TEST_F(RuntimeTest, RegionsKeepAddressAndContentsAcrossPhases) {
 TEST_F(RuntimeTest, TensorsOfAPhaseComeFromItsPoolAndTheirPagesGoBack) {
   const auto runtime = make(64_MiB);
   {
-    const auto phase = runtime->phase("look");
+    const auto phase = runtime->phase(kLook);
     const at::Tensor a = at::empty({(5_MiB).count()}, at::kByte);
     const at::Tensor b = a.clone();
     const HostScope scope;
@@ -81,14 +81,14 @@ TEST_F(RuntimeTest, TensorsOfAPhaseComeFromItsPoolAndTheirPagesGoBack) {
 
 TEST_F(RuntimeTest, OutOfMemoryNamesNeedFreeAndHolders) {
   const auto runtime = make(32_MiB);
-  const auto phase = runtime->phase("look");
+  const auto phase = runtime->phase(kLook);
   try {
     const at::Tensor too_much = at::empty({(40_MiB).count()}, at::kByte);
     FAIL() << "40 MiB fit into 16";
   } catch (const Error& e) {
     EXPECT_EQ(e.status().code(), ErrorCode::kOutOfDeviceMemory);
     EXPECT_THAT(e.what(), HasSubstr("40 MiB"));
-    EXPECT_THAT(e.what(), HasSubstr("phase \"look\""));
+    EXPECT_THAT(e.what(), HasSubstr("phase \"actor_logp\""));
     EXPECT_THAT(e.what(), HasSubstr("16 MiB of 32 MiB is free"));
     EXPECT_THAT(e.what(), HasSubstr("weights"));
   }
@@ -101,7 +101,7 @@ TEST_F(RuntimeTest, TensorsMayOutliveTheirPhaseAndTheRuntime) {
   {
     const auto runtime = make(64_MiB);
     {
-      const auto phase = runtime->phase("look");
+      const auto phase = runtime->phase(kLook);
       survivor = at::full({1024}, 7.0F, at::kFloat);
     }
     EXPECT_EQ(survivor.sum().item<float>(), 7168.0F);
@@ -109,7 +109,7 @@ TEST_F(RuntimeTest, TensorsMayOutliveTheirPhaseAndTheRuntime) {
   EXPECT_EQ(survivor.sum().item<float>(), 7168.0F) << "its pages live as long as it does";
   survivor.reset();
   const auto next = make(64_MiB);
-  const auto phase = next->phase("learn");
+  const auto phase = next->phase(kLearn);
   EXPECT_EQ(at::ones({3}).sum().item<float>(), 3.0F);
 }
 
@@ -120,10 +120,10 @@ TEST_F(RuntimeTest, RuntimesTakeTurnsAndLibtorchKeepsItsAllocator) {
   EXPECT_EQ(c10::GetCPUAllocator(), before);
   at::Tensor survivor;
   for (Runtime* runtime : {one.get(), other.get(), one.get()}) {
-    const auto phase = runtime->phase("look");
+    const auto phase = runtime->phase(kLook);
     EXPECT_NE(c10::GetCPUAllocator(), before);
     Runtime& waiting = runtime == one.get() ? *other : *one;
-    EXPECT_THROW((void)waiting.phase("look"), Error) << "one phase at a time in a process";
+    EXPECT_THROW((void)waiting.phase(kLook), Error) << "one phase at a time in a process";
     survivor = at::full({1000}, 3.0F, at::kFloat);  // and the one before dies in another's phase
     EXPECT_TRUE(phase->close().ok());
     EXPECT_EQ(c10::GetCPUAllocator(), before);
@@ -147,13 +147,13 @@ TEST_F(RuntimeTest, AContextHasItsThreadsOnlyWhileItIsEntered) {
   {
     const DeviceContext::Entered entered(one->context());
     EXPECT_EQ(at::get_num_threads(), 1);
-    const auto phase = two->phase("look");
+    const auto phase = two->phase(kLook);
     EXPECT_EQ(at::get_num_threads(), 2);
     EXPECT_TRUE(phase->close().ok());
     EXPECT_EQ(at::get_num_threads(), 1);
   }
   {
-    const auto hold = two->hold({"weights"});
+    const auto hold = two->hold({plan::kWeights});
     EXPECT_EQ(at::get_num_threads(), 2);
   }
   EXPECT_EQ(at::get_num_threads(), 3);
@@ -163,7 +163,7 @@ TEST_F(RuntimeTest, AContextHasItsThreadsOnlyWhileItIsEntered) {
 TEST_F(RuntimeTest, OnlyThePhasesThreadTakesItsMemory) {
   const auto runtime = make(64_MiB);
   {
-    const auto phase = runtime->phase("look");
+    const auto phase = runtime->phase(kLook);
     at::Tensor mine = at::full({1000}, 1.0F, at::kFloat);
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t) {
@@ -184,22 +184,22 @@ TEST_F(RuntimeTest, OnlyThePhasesThreadTakesItsMemory) {
 
 TEST_F(RuntimeTest, APhaseEndsOnceAndSaysHow) {
   const auto runtime = make(32_MiB);
-  const auto phase = runtime->phase("look");
+  const auto phase = runtime->phase(kLook);
   EXPECT_TRUE(phase->close().ok());
   EXPECT_TRUE(phase->close().ok());
   EXPECT_EQ(runtime->take_measurements().size(), 1U);
-  const auto next = runtime->phase("learn");
-  EXPECT_THROW((void)runtime->phase("look"), Error) << "one phase at a time";
+  const auto next = runtime->phase(kLearn);
+  EXPECT_THROW((void)runtime->phase(kLook), Error) << "one phase at a time";
 }
 
-TEST_F(RuntimeTest, UnknownNamesAreErrorsThatListWhatIsThere) {
+TEST_F(RuntimeTest, UnknownIdsAreErrorsThatListWhatIsThere) {
   const auto runtime = make(32_MiB);
-  EXPECT_THROW((void)runtime->region("weights", "nothing", at::kFloat), Error);
+  EXPECT_THROW((void)runtime->region(plan::kWeights, "nothing", at::kFloat), Error);
   try {
-    (void)runtime->phase("dance");
+    (void)runtime->phase(spec::PhaseId::kValues);
     FAIL();
   } catch (const Error& e) {
-    EXPECT_THAT(e.what(), HasSubstr("it has look, learn"));
+    EXPECT_THAT(e.what(), HasSubstr("no phase \"values\"; it has actor_logp, train_actor"));
   }
 }
 

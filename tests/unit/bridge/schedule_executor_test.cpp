@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <random>
 
-#include "base/format.h"
 #include "unit/bridge/shadow.h"
 
 namespace neap::bridge {
@@ -21,7 +20,7 @@ MemoryPlan random_plan(std::mt19937_64& random) {
   const std::size_t phases = (plan.overlap ? 4 : 2) + pick(4);
   for (std::size_t p = 0; p < phases; ++p)
     plan.phases.push_back(
-        {format("p{}", p), kGranule * pick(3), Bytes(), static_cast<double>(pick(3))});
+        {plan::some_phase(p), kGranule * pick(3), Bytes(), static_cast<double>(pick(3))});
   if (pick(3) > 0) {
     const std::size_t first = pick(phases);
     plan.loops.push_back(
@@ -33,7 +32,7 @@ MemoryPlan random_plan(std::mt19937_64& random) {
   for (std::size_t t = 0; t < tags; ++t) {
     std::vector<std::uint64_t> regions;
     for (std::size_t r = 0; r <= pick(4); ++r) regions.push_back(1 + pick(6));
-    TagPlan tag = make_tag(format("t{}", t), regions, static_cast<Contents>(pick(3)));
+    TagPlan tag = make_tag(plan::some_tag(t), regions, static_cast<Contents>(pick(3)));
     for (std::size_t p = 0; p < phases; ++p) {
       const bool needs = pick(plan.overlap ? 3 : 2) == 0 || p == t % phases;
       tag.need.push_back(needs ? Need::kNeed : Need::kOptional);
@@ -62,7 +61,8 @@ void expect_planned(const std::vector<MoveRecord>& done, const std::vector<plan:
     EXPECT_EQ(done[i].kind, planned[i].kind);
     EXPECT_EQ(done[i].tag, planned[i].tag);
     EXPECT_EQ(done[i].behind, planned[i].behind);
-    EXPECT_EQ(done[i].copied, planned[i].copies ? planned[i].bytes : Bytes()) << planned[i].tag;
+    EXPECT_EQ(done[i].copied, planned[i].copies ? planned[i].bytes : Bytes())
+        << to_string(planned[i].tag);
   }
 }
 
@@ -72,7 +72,7 @@ void run_cycles(MemoryPlan& plan, std::size_t& behind) {
   ScheduleExecutor executor(*arena, plan);
   Shadow shadow(plan);
   for (std::size_t t = 0; t < plan.tags.size(); ++t) {
-    (void)executor.bring({plan.tags[t].tag});
+    (void)executor.bring({plan.tags[t].id});
     for (std::size_t r = 0; r < plan.tags[t].regions.size(); ++r) shadow.write(executor, t, r);
     (void)executor.move_to(ScheduleExecutor::Set(plan.tags.size(), false));
   }
@@ -120,9 +120,9 @@ MemoryPlan validated_training(Bytes capacity) {
   MemoryPlan plan;
   plan.granularity = kGranule;
   plan.capacity = capacity;
-  plan.phases = {{"train", Bytes(), Bytes()}, {"validate", kGranule * 4, Bytes()}};
-  plan.tags = {make_tag("weights", {2}, Contents::kLive),
-               make_tag("optimizer", {4}, Contents::kLive)};
+  plan.phases = {{PhaseId::kTrain, Bytes(), Bytes()}, {PhaseId::kValidate, kGranule * 4, Bytes()}};
+  plan.tags = {make_tag(plan::kWeights, {2}, Contents::kLive),
+               make_tag(plan::kOptimizer, {4}, Contents::kLive)};
   plan.tags[0].need = {Need::kNeed, Need::kNeed};
   plan.tags[1].need = {Need::kNeed, Need::kOptional};
   plan.tags[0].write = plan.tags[1].write = {true, false};

@@ -12,6 +12,7 @@
 #include "base/format.h"
 #include "bridge/schedule_executor.h"
 #include "device/host/host_device.h"
+#include "unit/plan/plan_ids.h"
 
 namespace neap::bridge {
 
@@ -19,12 +20,13 @@ using plan::Contents;
 using plan::MemoryPlan;
 using plan::Need;
 using plan::TagPlan;
+using spec::PhaseId;
 
 constexpr Bytes kGranule = 64_KiB;
 
-inline TagPlan make_tag(std::string name, std::vector<std::uint64_t> regions, Contents contents) {
+inline TagPlan make_tag(spec::TagId id, std::vector<std::uint64_t> regions, Contents contents) {
   TagPlan tag;
-  tag.tag = std::move(name);
+  tag.id = id;
   tag.contents = contents;
   for (std::size_t r = 0; r < regions.size(); ++r) {
     const Bytes bytes = kGranule * regions[r];
@@ -55,7 +57,7 @@ class Shadow {
   [[nodiscard]] std::pair<std::uint64_t*, std::size_t> words_of(ScheduleExecutor& executor,
                                                                 std::size_t tag,
                                                                 std::size_t region) const {
-    const auto place = executor.place(plan_.tags[tag].tag, plan_.tags[tag].regions[region].name);
+    const auto place = executor.place(plan_.tags[tag].id, plan_.tags[tag].regions[region].name);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): regions are known by address
     return {reinterpret_cast<std::uint64_t*>(place.address), place.bytes.count() / 8};
   }
@@ -80,7 +82,7 @@ inline void work(ScheduleExecutor& executor, const MemoryPlan& plan, Shadow& sha
     for (std::size_t r = 0; r < tag.regions.size(); ++r) {
       // What scratch held is undefined where it has been away.
       if (tag.contents != Contents::kScratch) {
-        ASSERT_TRUE(shadow.holds(executor, t, r)) << tag.tag << " in phase " << phase;
+        ASSERT_TRUE(shadow.holds(executor, t, r)) << tag.name() << " in phase " << phase;
       }
       if (tag.write[phase]) shadow.write(executor, t, r);
     }

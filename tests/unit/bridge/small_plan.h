@@ -1,18 +1,20 @@
 // A plan small enough to follow by hand, for tests of the bridge.
 #pragma once
 
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "plan/memory_plan.h"
+#include "unit/plan/plan_ids.h"
 
 namespace neap::bridge {
 
-inline plan::TagPlan tag(std::string name, Bytes bytes, std::vector<plan::Need> need,
+constexpr spec::PhaseId kLook = spec::PhaseId::kActorLogProbs, kLearn = spec::PhaseId::kTrainActor;
+
+inline plan::TagPlan tag(spec::TagId id, Bytes bytes, std::vector<plan::Need> need,
                          plan::Contents contents) {
   plan::TagPlan t;
-  t.tag = std::move(name);
+  t.id = id;
   t.bytes = bytes;
   t.regions = {{"all", bytes, {{"first", Bytes(0), bytes / 2}, {"second", bytes / 2, bytes / 2}}}};
   t.need = std::move(need);
@@ -28,10 +30,11 @@ inline plan::MemoryPlan small_plan(Bytes capacity) {
   p.task = "test";
   p.capacity = capacity;
   p.granularity = 2_MiB;
-  p.phases = {{"look", 8_MiB, 8_MiB}, {"learn", 8_MiB, 8_MiB}};
-  p.tags = {tag("weights", 8_MiB, {Need::kNeed, Need::kNeed}, plan::Contents::kLive),
-            tag("frozen", 8_MiB, {Need::kNeed, Need::kOptional}, plan::Contents::kFrozen),
-            tag("optimizer", 8_MiB, {Need::kOptional, Need::kNeed}, plan::Contents::kLive)};
+  p.phases = {{kLook, 8_MiB, 8_MiB}, {kLearn, 8_MiB, 8_MiB}};
+  p.tags = {
+      tag(plan::kWeights, 8_MiB, {Need::kNeed, Need::kNeed}, plan::Contents::kLive),
+      tag(plan::kReferenceWeights, 8_MiB, {Need::kNeed, Need::kOptional}, plan::Contents::kFrozen),
+      tag(plan::kOptimizer, 8_MiB, {Need::kOptional, Need::kNeed}, plan::Contents::kLive)};
   const std::vector<bool> none(3, false);
   p.schedule = {{{}, {true, true, false}, 16_MiB, 24_MiB, {}, none, none},
                 {{}, {true, false, true}, 16_MiB, 24_MiB, {}, none, none}};

@@ -30,7 +30,7 @@ Sheet sheet_of(const JobSizes& sizes, const Degrees& degrees = {}) {
 }
 double bytes_of(const JobSizes& sizes, const char* tag) {
   for (const plan::TagPlan& t : sizes.plan.tags)
-    if (t.tag == tag) return static_cast<double>(t.bytes.count());
+    if (t.name() == tag) return static_cast<double>(t.bytes.count());
   return -1;
 }
 

@@ -28,7 +28,7 @@ std::map<std::string, double> planned_gigabytes(const ModelRole& role) {
   target.cuda = true;
   std::map<std::string, double> gigabytes;
   for (const TagPlan& tag : build_tags(job, spec::describe(job), models, target))
-    gigabytes[tag.tag] = static_cast<double>(tag.bytes.count()) / 1e9;
+    gigabytes[tag.name()] = static_cast<double>(tag.bytes.count()) / 1e9;
   return gigabytes;
 }
 
@@ -155,7 +155,7 @@ TEST(Formulas, KvCacheIsTwoLayersHeadsTokens) {
   Target target;
   target.cuda = true;
   for (const TagPlan& tag : build_tags(job, spec::describe(job), models, target)) {
-    if (tag.tag != "rollout.kv") continue;
+    if (tag.id.kind != spec::TagKind::kKeyValues) continue;
     // 2 (keys, values) x 2 bytes x h x layers x (s + o) x b
     EXPECT_EQ(tag.bytes.count(), 2ULL * 2 * 1024 * 24 * 256 * 64);
     return;

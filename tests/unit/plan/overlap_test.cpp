@@ -21,17 +21,17 @@ MemoryPlan generation() {
   plan.overlap = true;
   plan.capacity = 410_MiB;
   plan.link = {1000 * kMib, 1000 * kMib, 2000 * kMib, 0};
-  plan.phases = {{"generate", 10_MiB, 9_MiB},
-                 {"logp", 10_MiB, 9_MiB},
-                 {"score", 10_MiB, 9_MiB},
-                 {"train", 20_MiB, 9_MiB}};
+  plan.phases = {{PhaseId::kGenerate, 10_MiB, 9_MiB},
+                 {PhaseId::kActorLogProbs, 10_MiB, 9_MiB},
+                 {PhaseId::kRewards, 10_MiB, 9_MiB},
+                 {PhaseId::kTrain, 20_MiB, 9_MiB}};
   plan.phases[0].seconds = 1;
   plan.phases[1].seconds = 0.01;
   plan.phases[2].seconds = 0.01;
   plan.phases[3].seconds = 0.3;
-  plan.tags = {tag("actor", 100_MiB, "NN.N", "...w", Contents::kLive),
-               tag("optimizer", 200_MiB, "...N", "...w", Contents::kLive),
-               tag("reward", 100_MiB, "..N.", "....", Contents::kFrozen)};
+  plan.tags = {tag(kWeights, 100_MiB, "NN.N", "...w", Contents::kLive),
+               tag(kOptimizer, 200_MiB, "...N", "...w", Contents::kLive),
+               tag(kRewardWeights, 100_MiB, "..N.", "....", Contents::kFrozen)};
   return plan;
 }
 MemoryPlan solved(MemoryPlan plan) {
@@ -41,14 +41,15 @@ MemoryPlan solved(MemoryPlan plan) {
 std::vector<std::string> behind(const MemoryPlan& plan, std::size_t phase) {
   std::vector<std::string> tags;
   for (const Move& move : plan.schedule[phase].moves) {
-    if (move.behind) tags.push_back((move.kind == Move::Kind::kBackup ? "-" : "+") + move.tag);
+    if (move.behind)
+      tags.push_back((move.kind == Move::Kind::kBackup ? "-" : "+") + to_string(move.tag));
   }
   return tags;
 }
 
 TEST(Overlap, WhatAShortPhaseNeedsComesBehindTheLongOneBeforeIt) {
   const MemoryPlan plan = solved(generation());
-  EXPECT_THAT(behind(plan, 0), testing::ElementsAre("+reward"));
+  EXPECT_THAT(behind(plan, 0), testing::ElementsAre("+reward.weights"));
   EXPECT_EQ(plan.moved_per_step, 100_MiB);
   EXPECT_NEAR(plan.copy_seconds, 0.1, 1e-9);
   EXPECT_NEAR(plan.move_seconds, 0, 1e-9);
@@ -78,11 +79,13 @@ TEST(Overlap, WhatIsReadBeforeItLeavesIsCopiedMeanwhile) {
   // Weights that training wrote, which a phase reads and the next one has no room for.
   MemoryPlan plan = generation();
   plan.capacity = 300_MiB;
-  plan.phases = {{"read", 10_MiB, 9_MiB}, {"other", 260_MiB, 9_MiB}, {"train", 10_MiB, 9_MiB}};
+  plan.phases = {{PhaseId::kActorLogProbs, 10_MiB, 9_MiB},
+                 {PhaseId::kValues, 260_MiB, 9_MiB},
+                 {PhaseId::kTrain, 10_MiB, 9_MiB}};
   for (PhasePlan& phase : plan.phases) phase.seconds = 1;
-  plan.tags = {tag("weights", 200_MiB, "N.N", "..w", Contents::kLive)};
+  plan.tags = {tag(kWeights, 200_MiB, "N.N", "..w", Contents::kLive)};
   plan = solved(plan);
-  EXPECT_THAT(behind(plan, 0), testing::ElementsAre("-weights"));
+  EXPECT_THAT(behind(plan, 0), testing::ElementsAre("-actor.weights"));
   ASSERT_EQ(plan.schedule[1].moves.size(), 1U);
   EXPECT_FALSE(plan.schedule[1].moves[0].copies);
   EXPECT_EQ(plan.moved_per_step, 400_MiB);
@@ -95,9 +98,10 @@ TEST(Overlap, ALinkIsGivenAwayOnce) {
   plan.capacity = 500_MiB;
   plan.phases[0].seconds = 0.16;
   plan.phases[3].transient = 120_MiB;
-  plan.tags.push_back(tag("reference", 90_MiB, ".N..", "....", Contents::kFrozen));
+  plan.tags.push_back(tag(kReferenceWeights, 90_MiB, ".N..", "....", Contents::kFrozen));
   plan = solved(plan);
-  EXPECT_THAT(behind(plan, 0), testing::UnorderedElementsAre("+reward", "+reference"));
+  EXPECT_THAT(behind(plan, 0),
+              testing::UnorderedElementsAre("+reward.weights", "+reference.weights"));
   EXPECT_NEAR(plan.copy_seconds, 0.19, 1e-9);
   EXPECT_NEAR(plan.move_seconds, 0.03, 1e-9);
 }
@@ -121,7 +125,7 @@ TEST(Overlap, WhatAPhaseFetchesNeedsTheLink) {
 
 TEST(Overlap, ATagDoesNotComeAndGoInEveryRoundOfALoop) {
   MemoryPlan plan = generation();
-  plan.phases.insert(plan.phases.begin() + 3, {"backward", 30_MiB, 9_MiB});
+  plan.phases.insert(plan.phases.begin() + 3, {PhaseId::kBackward, 30_MiB, 9_MiB});
   plan.phases[3].seconds = plan.phases[4].seconds = 4;
   for (TagPlan& t : plan.tags) {
     t.need.insert(t.need.begin() + 3, Need::kOptional);
@@ -146,14 +150,14 @@ MemoryPlan random_overlap(std::mt19937_64& random) {
   plan.link = {10, 10, 18, 0};
   const std::size_t phases = 4 + pick(4);
   for (std::size_t p = 0; p < phases; ++p) {
-    plan.phases.push_back({format("p{}", p), Bytes(pick(60)), Bytes()});
+    plan.phases.push_back({some_phase(p), Bytes(pick(60)), Bytes()});
     plan.phases.back().seconds = static_cast<double>(pick(40)) / 4;
   }
   add_random_loop(plan, random);
   const std::size_t tags = 2 + pick(4);
   for (std::size_t t = 0; t < tags; ++t) {
     TagPlan x;
-    x.tag = format("t{}", t);
+    x.id = some_tag(t);
     x.bytes = Bytes(1 + pick(50));
     x.contents = static_cast<Contents>(pick(3));
     for (std::size_t p = 0; p < phases; ++p) {
@@ -177,41 +181,42 @@ void expect_sound(const MemoryPlan& plan) {
     std::uint64_t contents = 1, copy = 0;
     bool backed_up = false;  // and not left yet
   };
-  std::map<std::string, Tag> tags;
+  std::map<spec::TagId, Tag> tags;
   for (std::size_t t = 0; t < plan.tags.size(); ++t)
-    tags[plan.tags[t].tag] = {
+    tags[plan.tags[t].id] = {
         plan.schedule.back().resident[t], 1,
         std::count(plan.tags[t].write.begin(), plan.tags[t].write.end(), true) == 0 ? 1U : 0U};
   Bytes link;
   for (int round = 0; round < 3; ++round) {
     link = Bytes();
     for (const auto& [p, again] : visits_of(plan)) {
-      std::vector<std::string> copying;
+      std::vector<spec::TagId> copying;
       for (const Move& move : again ? plan.schedule[p].again : plan.schedule[p].moves) {
         Tag& tag = tags[move.tag];
         if (move.copies) link += move.bytes;
         const bool comes = move.kind == Move::Kind::kResume;
-        ASSERT_EQ(tag.there, !comes) << move.tag;
+        ASSERT_EQ(tag.there, !comes) << to_string(move.tag);
         ASSERT_TRUE(copying.empty() || move.behind) << "first what is waited for";
         if (move.behind) copying.push_back(move.tag);
         if (move.kind == Move::Kind::kPause) {
           if (move.copies) tag.copy = tag.contents;
           ASSERT_TRUE(round == 0 || move.policy == arena::Policy::kDiscard ||
                       tag.copy == tag.contents)
-              << move.tag << " leaves without a copy";
+              << to_string(move.tag) << " leaves without a copy";
         }
-        ASSERT_FALSE(move.kind == Move::Kind::kPause && move.copies && tag.backed_up) << move.tag;
+        ASSERT_FALSE(move.kind == Move::Kind::kPause && move.copies && tag.backed_up)
+            << to_string(move.tag);
         tag.backed_up = move.kind == Move::Kind::kBackup;
         if (tag.backed_up) tag.copy = tag.contents;
         if (move.kind != Move::Kind::kBackup) tag.there = comes;
       }
       Bytes held = plan.phases[p].transient;
       for (std::size_t t = 0; t < plan.tags.size(); ++t) {
-        Tag& tag = tags[plan.tags[t].tag];
-        const bool busy = std::count(copying.begin(), copying.end(), plan.tags[t].tag) > 0;
+        Tag& tag = tags[plan.tags[t].id];
+        const bool busy = std::count(copying.begin(), copying.end(), plan.tags[t].id) > 0;
         ASSERT_EQ(tag.there, plan.schedule[p].resident[t]);
         ASSERT_TRUE(plan.tags[t].need[p] != Need::kNeed || tag.there);
-        ASSERT_FALSE(busy && plan.tags[t].write[p]) << plan.tags[t].tag;
+        ASSERT_FALSE(busy && plan.tags[t].write[p]) << plan.tags[t].name();
         ASSERT_FALSE(tag.backed_up && plan.tags[t].write[p]) << "a copy for nothing";
         if (plan.tags[t].write[p]) ++tag.contents;
         if (tag.there) held += plan.tags[t].bytes;

@@ -34,10 +34,10 @@ Walk walk(const MemoryPlan& plan) {
       for (const Move& move : again ? plan.schedule[p].again : plan.schedule[p].moves) {
         const auto t = static_cast<std::size_t>(
             std::find_if(plan.tags.begin(), plan.tags.end(),
-                         [&](const TagPlan& x) { return x.tag == move.tag; }) -
+                         [&](const TagPlan& x) { return x.id == move.tag; }) -
             plan.tags.begin());
         const bool pause = move.kind == Move::Kind::kPause;
-        EXPECT_EQ(there[t], pause) << move.tag;
+        EXPECT_EQ(there[t], pause) << to_string(move.tag);
         there[t] = !pause;
         if (move.copies) w.link += move.bytes;
         if (pause && move.policy == arena::Policy::kHost) {
@@ -94,15 +94,15 @@ TEST(Residency, TightensToTheLeastCapacityAndNamesIt) {
 
 TEST(Residency, CountsCleanCopiesOnce) {
   // critic.weights leave twice a step but change only in train_critic: one copy out, two in.
-  const TagPlan critic = tag("critic.weights", 100_MiB, "...N.N.", ".....w.", Contents::kLive);
+  const TagPlan critic = tag(kCriticWeights, 100_MiB, "...N.N.", ".....w.", Contents::kLive);
   const std::vector<TagOption> options = tag_options(ppo(Bytes()), critic);
   EXPECT_EQ(options.front().cost.transfer_bytes, 0U);
   EXPECT_EQ(options.back().cost.transfer_bytes, (300_MiB).count());
   // Frozen: in only.
-  const TagPlan frozen = tag("reward.weights", 100_MiB, "....N..", ".......", Contents::kFrozen);
+  const TagPlan frozen = tag(kRewardWeights, 100_MiB, "....N..", ".......", Contents::kFrozen);
   EXPECT_EQ(tag_options(ppo(Bytes()), frozen).back().cost.transfer_bytes, (100_MiB).count());
   // Scratch: free.
-  const TagPlan grads = tag("actor.grads", 100_MiB, "......N", "......w", Contents::kScratch);
+  const TagPlan grads = tag(kGradients, 100_MiB, "......N", "......w", Contents::kScratch);
   EXPECT_EQ(tag_options(ppo(Bytes()), grads).back().cost.transfer_bytes, 0U);
   EXPECT_EQ(tag_options(ppo(Bytes()), grads).back().host, 0_B);
 }
@@ -140,21 +140,22 @@ TEST(Residency, RefusesPlansThatContradictThemselves) {
 TEST(Residency, AMiniBatchMovesEveryRound) {
   // generate; then four times: backward without optimizer, update without activations.
   MemoryPlan plan;
-  plan.phases = {
-      {"generate", 10_MiB, 9_MiB}, {"backward", 150_MiB, 140_MiB}, {"update", 1_MiB, 1_MiB}};
+  plan.phases = {{PhaseId::kGenerate, 10_MiB, 9_MiB},
+                 {PhaseId::kBackward, 150_MiB, 140_MiB},
+                 {PhaseId::kUpdate, 1_MiB, 1_MiB}};
   for (std::size_t p = 1; p < 3; ++p) plan.phases[p].times = 4;
   plan.loops = {{1, 2, 4}};
-  plan.tags = {tag("weights", 100_MiB, "NNN", "..w", Contents::kLive),
-               tag("grads", 100_MiB, ".NN", ".ww", Contents::kScratch),
-               tag("optimizer", 200_MiB, "..N", "..w", Contents::kLive),
-               tag("critic", 50_MiB, "N..", "w..", Contents::kLive)};
+  plan.tags = {tag(kWeights, 100_MiB, "NNN", "..w", Contents::kLive),
+               tag(kGradients, 100_MiB, ".NN", ".ww", Contents::kScratch),
+               tag(kOptimizer, 200_MiB, "..N", "..w", Contents::kLive),
+               tag(kCriticWeights, 50_MiB, "N..", "w..", Contents::kLive)};
   plan.capacity = 455_MiB;
   ASSERT_TRUE(solve_residency(plan, spec::Residency::kAuto).ok());
   // The optimizer leaves before each backward and comes before each update; the first time it leaves
   // before generate.
   EXPECT_EQ(plan.moved_per_step, 4 * 400_MiB);
-  EXPECT_EQ(plan.schedule[0].moves.front().tag, "optimizer");
-  EXPECT_EQ(plan.schedule[1].again.front().tag, "optimizer");
+  EXPECT_EQ(plan.schedule[0].moves.front().tag, kOptimizer);
+  EXPECT_EQ(plan.schedule[1].again.front().tag, kOptimizer);
   EXPECT_EQ(plan.schedule[2].moves, plan.schedule[2].again);
   EXPECT_EQ(plan.schedule[2].moves.size(), 1U);
   const Walk w = walk(plan);
@@ -167,13 +168,13 @@ TEST(Residency, AMiniBatchMovesEveryRound) {
 
 TEST(Residency, WhatRestsBehindSlotsTakesHostMemoryAndTheLink) {
   MemoryPlan plan;
-  plan.phases = {{"backward", 50_MiB, 50_MiB}, {"update", 1_MiB, 1_MiB}};
+  plan.phases = {{PhaseId::kBackward, 50_MiB, 50_MiB}, {PhaseId::kUpdate, 1_MiB, 1_MiB}};
   plan.phases[1].fetched = 160_MiB;  // of two rounds
   plan.phases[1].stored = 120_MiB;
   for (PhasePlan& p : plan.phases) p.times = 2;
   plan.loops = {{0, 1, 2}};
-  plan.tags = {tag("weights", 100_MiB, "NN", ".w", Contents::kLive),
-               tag("optimizer", 30_MiB, ".N", ".w", Contents::kScratch)};
+  plan.tags = {tag(kWeights, 100_MiB, "NN", ".w", Contents::kLive),
+               tag(kOptimizer, 30_MiB, ".N", ".w", Contents::kScratch)};
   plan.tags[1].hosted.states = {{"embed", Bytes(), 50_MiB}, {"block.0", Bytes(), 30_MiB}};
   plan.capacity = 150_MiB;
   ASSERT_TRUE(solve_residency(plan, spec::Residency::kAuto).ok());
@@ -187,12 +188,13 @@ TEST(Residency, WhatRestsBehindSlotsTakesHostMemoryAndTheLink) {
 
 TEST(Residency, APhaseThatRunsOnceHasWhatItNeedsAndNothingElse) {
   MemoryPlan plan;
-  plan.phases = {
-      {"train", 10_MiB, 9_MiB, 2}, {"validate", 5_MiB, 5_MiB, 1}, {"once", 30_MiB, 30_MiB, 7}};
+  plan.phases = {{PhaseId::kTrain, 10_MiB, 9_MiB, 2},
+                 {PhaseId::kValidate, 5_MiB, 5_MiB, 1},
+                 {PhaseId::kReferenceLogProbs, 30_MiB, 30_MiB, 7}};
   plan.phases[2].times = 0;
-  plan.tags = {tag("weights", 100_MiB, "NN.", "w..", Contents::kLive),
-               tag("optimizer", 200_MiB, "N..", "w..", Contents::kLive),
-               tag("reference", 90_MiB, "ddN", "...", Contents::kScratch)};
+  plan.tags = {tag(kWeights, 100_MiB, "NN.", "w..", Contents::kLive),
+               tag(kOptimizer, 200_MiB, "N..", "w..", Contents::kLive),
+               tag(kReferenceWeights, 90_MiB, "ddN", "...", Contents::kScratch)};
   for (const spec::Residency mode : {spec::Residency::kAuto, spec::Residency::kAll}) {
     MemoryPlan free = plan;
     ASSERT_TRUE(solve_residency(free, mode).ok());
@@ -319,13 +321,13 @@ TEST(ResidencyProperty, APhaseThatRunsOnceChangesNoStep) {
     for (PhasePlan& phase : plain.phases)
       phase.seconds = 1e-9 * static_cast<double>(random() % 100);
     MemoryPlan more = plain;
-    more.phases.push_back({"once", Bytes(1), Bytes(1), 5});
+    more.phases.push_back({some_phase(15), Bytes(1), Bytes(1), 5});
     more.phases.back().times = 0;
     for (TagPlan& t : more.tags) {
       t.need.push_back(Need::kOptional);
       t.write.push_back(false);
     }
-    more.tags.push_back(tag("reference", plain.capacity - Bytes(1),
+    more.tags.push_back(tag(some_tag(15), plain.capacity - Bytes(1),
                             std::string(plain.phases.size(), 'd') + "N",
                             std::string(more.phases.size(), '.'), Contents::kScratch));
     const bool fits = solve_residency(plain, spec::Residency::kAuto).ok();
@@ -369,7 +371,8 @@ TEST(ResidencyProperty, MoreCapacityNeverMovesMore) {
 TEST(ResidencyProperty, SixteenTagsInTenPhasesAreSolvedAtOnce) {
   std::mt19937_64 random(3);
   MemoryPlan plan;
-  for (int p = 0; p < 10; ++p) plan.phases.push_back({format("p{}", p), Bytes(1000), Bytes()});
+  for (int p = 0; p < 10; ++p)
+    plan.phases.push_back({some_phase(static_cast<std::size_t>(p)), Bytes(1000), Bytes()});
   Bytes total;
   for (int t = 0; t < 16; ++t) {
     std::string needs(10, '.');
@@ -377,8 +380,8 @@ TEST(ResidencyProperty, SixteenTagsInTenPhasesAreSolvedAtOnce) {
     for (int k = 0; k < 3; ++k) needs[random() % 10] = 'N';
     for (std::size_t p = 0; p < 10; ++p)
       if (needs[p] == 'N' && random() % 2 == 0) writes[p] = 'w';
-    plan.tags.push_back(
-        tag(format("t{}", t), Bytes(1000 + random() % 100000), needs, writes, Contents::kLive));
+    plan.tags.push_back(tag(some_tag(static_cast<std::size_t>(t)), Bytes(1000 + random() % 100000),
+                            needs, writes, Contents::kLive));
     total += plan.tags.back().bytes;
   }
   const Bytes least = min_capacity(plan);

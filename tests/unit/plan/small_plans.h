@@ -6,15 +6,17 @@
 #include <utility>
 #include <vector>
 
-#include "base/format.h"
 #include "plan/memory_plan.h"
+#include "unit/plan/plan_ids.h"
 
 namespace neap::plan {
 
-inline TagPlan tag(std::string name, Bytes bytes, const std::string& needs,
-                   const std::string& writes, Contents contents) {
+using spec::PhaseId;
+
+inline TagPlan tag(spec::TagId id, Bytes bytes, const std::string& needs, const std::string& writes,
+                   Contents contents) {
   TagPlan t;
-  t.tag = std::move(name);
+  t.id = id;
   t.bytes = bytes;
   t.contents = contents;
   for (const char c : needs)
@@ -27,18 +29,19 @@ inline MemoryPlan ppo(Bytes capacity) {
   // generate, actor_logp, ref_logp, values, rewards, train_critic, train_actor
   MemoryPlan plan;
   plan.capacity = capacity;
-  for (const char* name :
-       {"generate", "actor_logp", "ref_logp", "values", "rewards", "train_critic", "train_actor"})
-    plan.phases.push_back({name, 10_MiB, 9_MiB});
-  plan.tags = {tag("actor.weights", 100_MiB, "NN....N", "......w", Contents::kLive),
-               tag("actor.grads", 100_MiB, "......N", "......w", Contents::kScratch),
-               tag("actor.optimizer", 200_MiB, "......N", "......w", Contents::kLive),
-               tag("rollout.kv", 150_MiB, "Ndddddd", "w......", Contents::kScratch),
-               tag("reference.weights", 100_MiB, "..N....", ".......", Contents::kFrozen),
-               tag("critic.weights", 100_MiB, "...N.N.", ".....w.", Contents::kLive),
-               tag("critic.grads", 100_MiB, ".....N.", ".....w.", Contents::kScratch),
-               tag("critic.optimizer", 200_MiB, ".....N.", ".....w.", Contents::kLive),
-               tag("reward.weights", 100_MiB, "....N..", ".......", Contents::kFrozen)};
+  for (const PhaseId phase :
+       {PhaseId::kGenerate, PhaseId::kActorLogProbs, PhaseId::kReferenceLogProbs, PhaseId::kValues,
+        PhaseId::kRewards, PhaseId::kTrainCritic, PhaseId::kTrainActor})
+    plan.phases.push_back({phase, 10_MiB, 9_MiB});
+  plan.tags = {tag(kWeights, 100_MiB, "NN....N", "......w", Contents::kLive),
+               tag(kGradients, 100_MiB, "......N", "......w", Contents::kScratch),
+               tag(kOptimizer, 200_MiB, "......N", "......w", Contents::kLive),
+               tag(kKeyValues, 150_MiB, "Ndddddd", "w......", Contents::kScratch),
+               tag(kReferenceWeights, 100_MiB, "..N....", ".......", Contents::kFrozen),
+               tag(kCriticWeights, 100_MiB, "...N.N.", ".....w.", Contents::kLive),
+               tag(kCriticGradients, 100_MiB, ".....N.", ".....w.", Contents::kScratch),
+               tag(kCriticOptimizer, 200_MiB, ".....N.", ".....w.", Contents::kLive),
+               tag(kRewardWeights, 100_MiB, "....N..", ".......", Contents::kFrozen)};
   return plan;
 }
 
@@ -71,11 +74,11 @@ inline MemoryPlan random_plan(std::mt19937_64& random) {
   MemoryPlan plan;
   const std::size_t phases = 2 + pick(3);
   for (std::size_t p = 0; p < phases; ++p)
-    plan.phases.push_back({format("p{}", p), Bytes(pick(20)), Bytes()});
+    plan.phases.push_back({some_phase(p), Bytes(pick(20)), Bytes()});
   const std::size_t tags = 1 + pick(4);
   for (std::size_t t = 0; t < tags; ++t) {
     TagPlan x;
-    x.tag = format("t{}", t);
+    x.id = some_tag(t);
     x.bytes = Bytes(1 + pick(50));
     x.contents = static_cast<Contents>(pick(3));
     const bool drops = x.contents == Contents::kScratch && pick(2) == 0;

@@ -78,7 +78,7 @@ TEST(AlgorithmRecipe, ItsPhasesArePlannedAndFitUnderACeiling) {
   for (const spec::Phase& phase : recipe.phases)
     plan.phases.push_back(value_or_throw(plan::predict_phase(job, models, {}, phase)));
   ASSERT_EQ(plan.phases.size(), 3U);
-  EXPECT_EQ(plan.phases[2].name, "train");
+  EXPECT_EQ(plan.phases[2].id, spec::PhaseId::kTrain);
   EXPECT_GT(plan.phases[2].transient_allocated, plan.phases[1].transient_allocated);
   ASSERT_TRUE(plan::solve_residency(plan, spec::Residency::kAuto).ok());
   EXPECT_FALSE(plan.peak.is_zero());

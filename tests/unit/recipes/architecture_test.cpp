@@ -61,7 +61,7 @@ TEST_F(ArchitectureRecipe, EveryTaskIsPlannedForIt) {
       const auto plan = plan::make_plan(job, target);
       ASSERT_TRUE(plan.ok()) << to_string(task) << ": " << plan.status().message();
       for (const plan::PhasePlan& phase : plan->phases)
-        EXPECT_FALSE(phase.transient_allocated.is_zero()) << to_string(task) << " " << phase.name;
+        EXPECT_FALSE(phase.transient_allocated.is_zero()) << to_string(task) << " " << phase.name();
     }
   }
 }

@@ -88,21 +88,21 @@ class Interrupted final : public bridge::Runtime {
   [[nodiscard]] const bridge::DeviceContext& context() const override {
     return runtime_->context();
   }
-  [[nodiscard]] at::Tensor region(std::string_view tag, std::string_view name,
+  [[nodiscard]] at::Tensor region(spec::TagId tag, std::string_view name,
                                   at::ScalarType dtype) override {
     return runtime_->region(tag, name, dtype);
   }
-  [[nodiscard]] bridge::StreamedBlocks& streamed_blocks(std::string_view tag) override {
+  [[nodiscard]] bridge::StreamedBlocks& streamed_blocks(spec::TagId tag) override {
     return runtime_->streamed_blocks(tag);
   }
-  [[nodiscard]] bridge::StreamedStates* streamed_states(std::string_view tag) override {
+  [[nodiscard]] bridge::StreamedStates* streamed_states(spec::TagId tag) override {
     return runtime_->streamed_states(tag);
   }
-  [[nodiscard]] std::unique_ptr<Scope> hold(const std::vector<std::string>& tags) override {
+  [[nodiscard]] std::unique_ptr<Scope> hold(const std::vector<spec::TagId>& tags) override {
     return runtime_->hold(tags);
   }
-  [[nodiscard]] std::unique_ptr<Scope> phase(std::string_view name) override {
-    return std::make_unique<Phase>(runtime_->phase(name), between_);
+  [[nodiscard]] std::unique_ptr<Scope> phase(spec::PhaseId id) override {
+    return std::make_unique<Phase>(runtime_->phase(id), between_);
   }
   [[nodiscard]] std::vector<bridge::PhaseMeasurement> take_measurements() override {
     return runtime_->take_measurements();
