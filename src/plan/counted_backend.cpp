@@ -323,6 +323,14 @@ step::Spans<CountedTensor> micro_batch_spans(const spec::Job& job, const spec::P
   return spans;
 }
 
+std::int64_t micro_batches(const spec::Job& job, const spec::Phase& phase) {
+  const spec::Batching batching = spec::batching_of(job, phase);
+  if (batching.tokens == 0) return step::div_up(batching.most_rows, batching.rows);
+  return step::most_micro_batches(
+      batching.most_rows, batching.tokens,
+      {job.max_sequence_length(), job.data.max_response_length, batching.sequences_of_row});
+}
+
 Weights counted_weights(const ModelRole& role, Dtype dtype) {
   Weights w;
   w.architecture = role.shape;

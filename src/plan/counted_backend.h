@@ -19,6 +19,9 @@ namespace neap::plan {
 [[nodiscard]] step::Spans<step::CountedTensor> micro_batch_spans(const spec::Job& job,
                                                                  const spec::Phase& phase);
 
+/// Micro-batches of a phase, or of a mini-batch of it; of packed sequences as many as there can be.
+[[nodiscard]] std::int64_t micro_batches(const spec::Job& job, const spec::Phase& phase);
+
 /// The model that a phase runs: without the adapter where the phase switches it off.
 [[nodiscard]] ModelRole role_of(const JobModels& models, const spec::Phase& phase);
 

@@ -11,6 +11,8 @@ namespace neap::plan {
 namespace {
 
 constexpr std::int64_t kAsConfigured = -1;
+// What a group's tensors take grows with it, and so does the time that counting them takes.
+constexpr std::int64_t kMostTogether = 32;
 
 }  // namespace
 
@@ -150,6 +152,41 @@ std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
   return all;
 }
 
+// A tied table takes a head's gradients and an embedding's by turns, micro-batch by micro-batch.
+std::int64_t Drafts::groupable(const spec::Recipe& recipe, spec::ModelId model) const {
+  const ModelRole& role = models_.at(model);
+  if (role.trains_blocks() && role.head == spec::Head::kLanguageModel &&
+      role.shape.tie_word_embeddings)
+    return 1;
+  std::int64_t most = 1;
+  for (const spec::Phase& phase : recipe.phases) {
+    if (phase.model != model || !phase.streams_weights || phase.part == spec::TrainPart::kUpdate)
+      continue;
+    most = std::max(most, micro_batches(job_, phase));
+  }
+  return most;
+}
+
+std::vector<spec::ModelModes> Drafts::grouped(const spec::ModelModes& modes) const {
+  const spec::Recipe recipe = spec::describe(job_, modes);
+  std::vector<std::pair<spec::ModelId, std::int64_t>> models;
+  std::int64_t most = 1;
+  for (const spec::ModelSource& model : recipe.models) {
+    if (!model.streamed) continue;
+    models.emplace_back(model.id, groupable(recipe, model.id));
+    most = std::max(most, models.back().second);
+  }
+  std::vector<spec::ModelModes> out;
+  for (std::int64_t groups = 1; groups < most; groups *= 2) {
+    if (step::div_up(most, groups) > kMostTogether) continue;
+    spec::ModelModes with = modes;
+    for (const auto& [model, micro_batches] : models)
+      with.set_together(model, step::div_up(micro_batches, groups));
+    out.push_back(with);
+  }
+  return out;
+}
+
 std::vector<spec::ModelId> Drafts::streamable() const {
   std::vector<std::pair<Bytes, spec::ModelId>> found;
   for (const spec::ModelId model : spec::streamable(spec::describe(job_))) {
@@ -203,6 +240,7 @@ Result<PhasePlan> Drafts::predict_parts(const spec::Phase& phase, std::int64_t r
   split.set(phase.model, spec::UpdateMode::kSplit);
   if (phase.streams_weights) split.stream_weights(phase.model);
   if (phase.streams_tables) split.stream_tables(phase.model);
+  split.set_together(phase.model, phase.together);
   const spec::Recipe recipe = spec::describe(job_, split);
   const spec::Phase& update = *recipe.find(phase.body, spec::TrainPart::kUpdate);
   NEAP_TRY_ASSIGN(PhasePlan out, predict(*recipe.find(phase.body, spec::TrainPart::kBackward), rung,

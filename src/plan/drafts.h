@@ -65,8 +65,14 @@ class Drafts {
   /// Every way to run the models that memory.update and memory.allow permit, with weights so placed;
   /// fewer phases first. Nothing is streamed where everything is to stay, unless memory.update says so.
   [[nodiscard]] std::vector<spec::ModelModes> modes(WeightPlacement weights) const;
+  /// The same with groups of micro-batches that go through a block together, for the streamed models that
+  /// can: those of a mini-batch at once, in two groups, in four ...
+  [[nodiscard]] std::vector<spec::ModelModes> grouped(const spec::ModelModes& modes) const;
 
  private:
+  /// Most micro-batches that the model's streamed phases run for a mini-batch, or in all; 1 where groups
+  /// would add gradients in another order.
+  [[nodiscard]] std::int64_t groupable(const spec::Recipe& recipe, spec::ModelId model) const;
   /// Models whose weights can be streamed, those with the largest blocks first.
   [[nodiscard]] std::vector<spec::ModelId> streamable() const;
   [[nodiscard]] std::vector<spec::ModelModes> update_modes() const;

@@ -71,9 +71,9 @@ class PhaseInputs {
       return padded(mini_batches * batching.most_rows * batching.sequences_of_row);
     const step::SequenceLimits limits{width_, response_, batching.sequences_of_row};
     const auto packing = step::PackingLimits::of(batching.tokens, batching.most_rows, limits);
-    const step::PackedLayout layout =
-        step::extreme_layout(batching.most_rows, batching.tokens, limits,
-                             further_sequences(profile_, shape, packing, limits));
+    const step::PackedLayout layout = step::extreme_layout(
+        batching.most_rows, batching.tokens, limits,
+        further_sequences(profile_, shape, packing, limits), batching.together);
     step::Sequences<T> all = padded(std::ssize(layout.starts) - 1);
     const std::int64_t tokens = layout.starts.back();
     const std::int64_t counted = layout.counts.back();

@@ -94,9 +94,11 @@ Json summary_json(const MemoryPlan& plan) {
     updates[std::string(to_string(update.model))] = to_string(update.mode);
   Json streamed = Json::array();
   Json tables = Json::array();
+  Json groups = Json::object();
   for (const spec::ModelId model : streamed_models(plan)) {
     streamed.push_back(to_string(model));
     if (plan.modes.streams_tables(model)) tables.push_back(to_string(model));
+    groups[std::string(to_string(model))] = plan.modes.together(model);
   }
   return {{"seconds", plan.seconds()},
           {"copy_seconds", plan.copy_seconds},
@@ -107,6 +109,7 @@ Json summary_json(const MemoryPlan& plan) {
           {"updates", std::move(updates)},
           {"streamed_weights", std::move(streamed)},
           {"streamed_tables", std::move(tables)},
+          {"streamed_together", std::move(groups)},
           {"overrides", spec::assignments(plan.changes)}};
 }
 

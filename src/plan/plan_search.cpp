@@ -129,8 +129,26 @@ PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, WeightPlacemen
     limits.seconds = plan.seconds();
     best = std::move(plan);
   }
-  if (best) best->changes = variant.changes;
+  if (!best) return best;
+  NEAP_TRY(add_groups(variant, limits.capacity, *best));
+  best->changes = variant.changes;
   return best;
+}
+
+// Larger groups bring less and keep more. From the largest that fit as long as the next ones gain.
+Status PlanSearch::add_groups(Variant& variant, Bytes capacity, MemoryPlan& best) {
+  bool grouped = false;
+  for (const spec::ModelModes& modes : variant.drafts->grouped(best.modes)) {
+    NEAP_TRY_ASSIGN(MemoryPlan plan, variant.drafts->draft(modes));
+    plan.capacity = capacity;
+    if (!capacity.is_zero() && least_needed(plan) > capacity) continue;
+    NEAP_TRY_ASSIGN(const bool faster, variant.drafts->solve(plan, best.seconds() * (1 - kSame)));
+    if (!faster && grouped) break;
+    if (!faster) continue;
+    grouped = true;
+    best = std::move(plan);
+  }
+  return {};
 }
 
 Result<PlanSearch::Closest> PlanSearch::closest(HostMemory host) {

@@ -58,6 +58,8 @@ class PlanSearch {
   Found fastest_of_states(std::size_t states, Limits limits);
   Found fastest_of_sizes(std::size_t states, WeightPlacement weights, Limits limits);
   Found fastest_of_drafts(Variant& variant, WeightPlacement weights, Limits limits);
+  // Blocks that come for several micro-batches at once, where that is faster than `best`.
+  static Status add_groups(Variant& variant, Bytes capacity, MemoryPlan& best);
 
   // The draft of the least capacity.
   struct Closest {

@@ -166,6 +166,12 @@ std::string sliced_text(const MemoryPlan& plan) {
   return out;
 }
 
+// Empty where each micro-batch goes through all blocks before the next one.
+std::string together_text(const MemoryPlan& plan, spec::ModelId model) {
+  const std::int64_t together = plan.modes.together(model);
+  return together > 1 ? format(" for {} micro-batches at once", together) : "";
+}
+
 // What rests on the host behind slots, and what that costs.
 std::string streamed_text(const MemoryPlan& plan) {
   std::string out;
@@ -173,8 +179,10 @@ std::string streamed_text(const MemoryPlan& plan) {
     if (const auto slots = tag.blocks_of()) {
       out += format("\n{}: the blocks of {} together; ", tag.name(), to_string(*slots));
     } else if (!tag.hosted.empty()) {
-      out += format("\n{}: {}, {} in all, rest on the host; ", tag.name(), hosted_text(tag.hosted),
-                    tag.hosted.bytes());
+      const std::string together = together_text(plan, tag.id.model);
+      out +=
+          format("\n{}: {}, {} in all, rest on the host{}; ", tag.name(), hosted_text(tag.hosted),
+                 tag.hosted.bytes(), together.empty() ? "" : " and come" + together);
     } else {
       continue;
     }
@@ -230,7 +238,7 @@ std::string sentence_of(const MemoryPlan& plan) {
       out += format("; update of {} {}", to_string(update.model), to_string(update.mode));
   }
   for (const spec::ModelId model : streamed_models(plan))
-    out += format("; weights of {} streamed", to_string(model));
+    out += format("; weights of {} streamed{}", to_string(model), together_text(plan, model));
   for (const ActivationPlan& a : plan.activations) {
     const auto tensors = a.recomputed();
     if (a.mode != spec::CheckpointMode::kAuto || tensors.empty()) continue;

@@ -105,6 +105,7 @@ class Builder {
     const bool generates = p.body == Body::kGenerate;
     p.streams_weights = model.streamed && !generates;
     p.gathers_weights = model.streamed && generates;
+    if (p.streams_weights) p.together = modes_.together(p.model);
     p.streams_tables = p.streams_weights && model.streams_tables;
     p.streams_states = model.streams_states && p.updates();
     for (const TagId tag : recipe_.tags) {
@@ -350,12 +351,13 @@ bool takes_pairs(Body body) {
 
 Batching batching_of(const Job& job, const Phase& phase) {
   Batching out{rows_at_once(job, phase), tokens_at_once(job, phase),
-               takes_pairs(phase.body) ? 2 : 1, 0};
+               takes_pairs(phase.body) ? 2 : 1, 0, 1};
   if (phase.trains()) {
     out.most_rows = update_shape(job, phase.body).mini_batch;
   } else {
     out.most_rows = phase.baseline ? job.rows_per_rank() : job.sequences_per_rank();
   }
+  out.together = phase.together;
   return out;
 }
 

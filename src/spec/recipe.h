@@ -120,6 +120,8 @@ struct Phase {
   /// Of its model: blocks come from the host one after another, tables in turns, and in an update
   /// optimizer states.
   bool streams_weights = false, streams_tables = false, streams_states = false;
+  /// Micro-batches that go through a block before the next block is used, where weights are streamed.
+  std::int64_t together = 1;
   bool gathers_weights = false;  ///< all of its model's blocks come from the host when it begins
   /// Runs in a step. A backward phase and the update behind it repeat together, in turn. 0: the phase
   /// runs before the first step and never again, with nothing on the device but what it needs.
@@ -153,6 +155,7 @@ struct Batching {
   std::int64_t tokens = 0;  ///< of one with packed sequences; 0: they are padded, and `rows` counts
   std::int64_t sequences_of_row = 1;  ///< 2 of pairs in training
   std::int64_t most_rows = 0;         ///< of a step or mini-batch; no packed micro-batch has more
+  std::int64_t together = 1;          ///< micro-batches of a group
   friend auto operator<=>(const Batching&, const Batching&) = default;
 };
 [[nodiscard]] Batching batching_of(const Job& job, const Phase& phase);
@@ -186,12 +189,20 @@ class ModelModes {
   /// Of streamed weights.
   [[nodiscard]] bool streams_tables(ModelId model) const { return tables_[index(model)]; }
   void stream_tables(ModelId model) { tables_[index(model)] = true; }
+  /// Of streamed weights: micro-batches that go through a block before the next block is used.
+  [[nodiscard]] std::int64_t together(ModelId model) const { return together_[index(model)]; }
+  void set_together(ModelId model, std::int64_t count) { together_[index(model)] = count; }
   friend bool operator==(const ModelModes&, const ModelModes&) = default;
 
  private:
   static std::size_t index(ModelId model) { return static_cast<std::size_t>(model); }
   std::array<UpdateMode, kModels> modes_{};
   std::array<bool, kModels> streamed_{}, tables_{};
+  std::array<std::int64_t, kModels> together_ = [] {
+    std::array<std::int64_t, kModels> out{};
+    out.fill(1);
+    return out;
+  }();
 };
 
 /// Models whose weights can be streamed: those that a phase of a step runs for something else than to

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "step/shape.h"
 
@@ -26,7 +27,43 @@ void add_sequences(PackedLayout& layout, std::int64_t tokens, std::int64_t count
   layout.micro_batches.push_back({first / limits.of_row, count / limits.of_row, 0, aside});
 }
 
+// So many more of the last micro-batch.
+void repeat_last(PackedLayout& layout, std::int64_t times) {
+  layout.micro_batches.insert(layout.micro_batches.end(), static_cast<std::size_t>(times),
+                              MicroBatch(layout.micro_batches.back()));
+}
+
 }  // namespace
+
+std::size_t group_size(const std::vector<MicroBatch>& cuts, std::int64_t together) {
+  const auto counted =
+      std::count_if(cuts.begin(), cuts.end(), [](const MicroBatch& micro) { return !micro.aside; });
+  return static_cast<std::size_t>(
+      std::clamp<std::int64_t>(together, 1, std::max<std::int64_t>(1, counted)));
+}
+
+std::int64_t groups_of(const std::vector<MicroBatch>& cuts, std::int64_t together) {
+  const auto size = static_cast<std::int64_t>(group_size(cuts, together));
+  std::int64_t groups = 0, open = 0;  // micro-batches that follow each other
+  for (const MicroBatch& micro : cuts) {
+    if (!micro.aside) {
+      ++open;
+      continue;
+    }
+    groups += div_up(std::exchange(open, 0), size) + 1;
+  }
+  return groups + div_up(open, size);
+}
+
+std::size_t groups_alike(Group rest, std::size_t size) {
+  std::size_t alike = 1;
+  const auto same = [](const MicroBatch& a, const MicroBatch& b) { return a.count == b.count; };
+  for (; (alike + 1) * size <= rest.size(); ++alike) {
+    const Group next = rest.subspan(alike * size, size);
+    if (!std::equal(next.begin(), next.end(), rest.begin(), same)) break;
+  }
+  return alike;
+}
 
 std::vector<MicroBatch> padded_cuts(std::int64_t rows, std::int64_t size) {
   std::vector<MicroBatch> out;
@@ -73,15 +110,21 @@ std::vector<std::vector<std::int64_t>> pack_rows(const std::vector<std::int64_t>
   return out;
 }
 
+std::int64_t most_micro_batches(std::int64_t rows, std::int64_t budget,
+                                const SequenceLimits& limits) {
+  return div_up(rows, std::max<std::int64_t>(1, budget / (limits.longest * limits.of_row)));
+}
+
 PackedLayout extreme_layout(std::int64_t rows, std::int64_t budget, const SequenceLimits& limits,
-                            std::int64_t further) {
+                            std::int64_t further, std::int64_t together) {
   const PackingLimits packing = PackingLimits::of(budget, rows, limits);
   const std::int64_t tokens = packing.tokens;
-  const std::int64_t full_rows =
-      std::max<std::int64_t>(1, budget / (limits.longest * limits.of_row));
   PackedLayout out;
   out.starts = out.counts = {0};
+  const std::int64_t batches = most_micro_batches(rows, budget, limits);
+  const std::int64_t of_most = std::min(together, batches);
   add_sequences(out, tokens, packing.sequences, limits, false);
+  repeat_last(out, of_most - 1);
   if (further > 0)
     add_sequences(out, std::min(tokens, further * limits.longest), further, limits, true);
   constexpr std::int64_t kLeastShare = 64;
@@ -91,12 +134,10 @@ PackedLayout extreme_layout(std::int64_t rows, std::int64_t budget, const Sequen
     if (sequences < limits.of_row || less < 2 * sequences) break;
     add_sequences(out, less, sequences, limits, true);
   }
-  const std::int64_t batches = div_up(rows, full_rows);
-  if (batches == 1) return out;
+  if (batches == of_most) return out;
   const std::int64_t fewest = div_up(tokens, limits.longest * limits.of_row) * limits.of_row;
   add_sequences(out, tokens, fewest, limits, false);
-  out.micro_batches.insert(out.micro_batches.end(), static_cast<std::size_t>(batches - 2),
-                           MicroBatch(out.micro_batches.back()));
+  repeat_last(out, batches - of_most - 1);
   return out;
 }
 

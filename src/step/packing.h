@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace neap::step {
@@ -18,6 +19,15 @@ struct MicroBatch {
   bool aside = false;  ///< a plan counts its memory and no work
   [[nodiscard]] std::int64_t fresh() const { return count - seen; }
 };
+/// Micro-batches that go through a block together.
+using Group = std::span<const MicroBatch>;
+/// Micro-batches of a group where `together` are wanted: no more than there are.
+[[nodiscard]] std::size_t group_size(const std::vector<MicroBatch>& cuts, std::int64_t together);
+/// Groups of such micro-batches; those that count for memory alone are in groups of their own.
+[[nodiscard]] std::int64_t groups_of(const std::vector<MicroBatch>& cuts, std::int64_t together);
+/// How many groups of `size`, from the first, have as many rows as it, micro-batch by micro-batch.
+[[nodiscard]] std::size_t groups_alike(Group rest, std::size_t size);
+
 /// The micro-batches of each mini-batch.
 using Cuts = std::vector<std::vector<MicroBatch>>;
 
@@ -48,6 +58,10 @@ struct PackingLimits {
 [[nodiscard]] std::vector<std::vector<std::int64_t>> pack_rows(
     const std::vector<std::int64_t>& tokens, const PackingLimits& limits, std::int64_t of_row);
 
+/// Micro-batches of `rows` rows at full lengths.
+[[nodiscard]] std::int64_t most_micro_batches(std::int64_t rows, std::int64_t budget,
+                                              const SequenceLimits& limits);
+
 /// Micro-batches that stand for all that can be packed: plans count them.
 struct PackedLayout {
   std::vector<std::int64_t> starts;       ///< first row of each sequence, and all rows
@@ -58,8 +72,10 @@ struct PackedLayout {
 /// with the fewest, all with as many tokens as the limits allow. `further`: one more with so many
 /// sequences, unless it is 0. Between them smaller and smaller ones: the last rows of a mini-batch do
 /// not fill theirs, and an allocator that keeps small tensors apart takes pages for them in addition
-/// to those of the larger micro-batches.
+/// to those of the larger micro-batches. `together`: the first group of so many has the most sequences in
+/// each.
 [[nodiscard]] PackedLayout extreme_layout(std::int64_t rows, std::int64_t budget,
-                                          const SequenceLimits& limits, std::int64_t further = 0);
+                                          const SequenceLimits& limits, std::int64_t further = 0,
+                                          std::int64_t together = 1);
 
 }  // namespace neap::step

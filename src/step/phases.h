@@ -8,6 +8,7 @@
 // B sequences of W columns; R response tokens each.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -23,63 +24,103 @@ template <class T>
 std::vector<MicroBatch> inference_cuts(const Sequences<T>& all, std::int64_t size) {
   return all.packed ? all.packed->cuts.at(0) : padded_cuts(all.size(), size);
 }
-/// visit(micro-batch) for each. In a plan neighbours with as many rows have one shape.
+/// visit(group) for each, in order. In a plan groups of the same numbers of rows cost the same.
 template <class Ops, class Visit>
-void for_each_micro_batch(Ops& ops, const std::vector<MicroBatch>& cuts, const Visit& visit) {
+void for_each_group(Ops& ops, const std::vector<MicroBatch>& cuts, std::int64_t together,
+                    const Visit& visit) {
+  const std::size_t size = group_size(cuts, together);
   for (auto from = cuts.begin(); from != cuts.end();) {
-    auto to = from;
-    while (to != cuts.end() && to->count == from->count && to->aside == from->aside) ++to;
     if (from->aside) {
-      const MicroBatch& micro = *from++;
-      ops.aside([&] { visit(micro); });  // or not
+      const std::vector<MicroBatch> group(size, *from++);
+      ops.aside([&] { visit(Group(group)); });  // or not
       continue;
     }
-    ops.repeat(to - from, [&](std::int64_t i) { visit(from[i]); });
+    const auto to = std::find_if(from, cuts.end(), [](const MicroBatch& m) { return m.aside; });
+    for (Group rest(from, to); !rest.empty();) {
+      const Group group = rest.first(std::min(size, rest.size()));
+      const std::size_t alike = groups_alike(rest, group.size());
+      ops.repeat(static_cast<std::int64_t>(alike), [&](std::int64_t i) {
+        visit(rest.subspan(static_cast<std::size_t>(i) * group.size(), group.size()));
+      });
+      rest = rest.subspan(alike * group.size());
+    }
     from = to;
   }
+}
+/// visit(micro-batch) for each.
+template <class Ops, class Visit>
+void for_each_micro_batch(Ops& ops, const std::vector<MicroBatch>& cuts, const Visit& visit) {
+  for_each_group(ops, cuts, 1, [&](Group group) { visit(group.front()); });
 }
 
 // ---- inference phases ----
 
+/// Which micro-batches an inference phase runs.
+struct InferenceCuts {
+  std::int64_t rows = 1;      ///< of a padded one
+  std::int64_t together = 1;  ///< of a group
+};
+
+/// A group's hidden states (N, C) of each micro-batch, with what was copied to the device for it.
+template <class Ops, class Visit>
+void for_each_hidden(Ops& ops, const Weights<typename Ops::Tensor>& w,
+                     const Sequences<typename Ops::Tensor>& all, const InferenceCuts& how,
+                     const Visit& visit) {
+  using T = typename Ops::Tensor;
+  const std::vector<MicroBatch> cuts = inference_cuts(all, how.rows);
+  expect_passes(w, Sweep::kForward, groups_of(cuts, how.together));
+  for_each_group(ops, cuts, how.together, [&](Group group) {
+    std::vector<DeviceBatch<Ops>> batches;
+    std::vector<BatchTokens<T>> tokens;
+    for (const MicroBatch& micro : group)
+      tokens.push_back(batches.emplace_back(ops, all, micro.first, micro.count).tokens());
+    std::vector<T> hidden = forward(ops, w, tokens);
+    tokens.clear();
+    visit(group, batches, hidden);
+  });
+}
+
 /// Log-probabilities of the responses and what else is requested. sink(micro, values) gets LogProbs of
 /// host tensors (fresh, R), without log_sum.
 template <class Ops, class Sink, class T = typename Ops::Tensor>
-void log_prob_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, std::int64_t micro_size,
-                    const LogProbOptions& options, const Sink& sink) {
-  const std::vector<MicroBatch> cuts = inference_cuts(all, micro_size);
-  expect_passes(w, Sweep::kForward, std::ssize(cuts));
-  for_each_micro_batch(ops, cuts, [&](const MicroBatch& micro) {
-    const DeviceBatch<Ops> batch(ops, all, micro.first, micro.count);
-    const T hidden = forward(ops, w, batch.tokens());
-    const LogProbs<T> out = [&] {
+void log_prob_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all,
+                    const InferenceCuts& how, const LogProbOptions& options, const Sink& sink) {
+  for_each_hidden(ops, w, all, how, [&](Group group, const auto& batches, std::vector<T>& hidden) {
+    std::vector<LogProbs<T>> results;
+    {
       const UsedTable<T> head(w, Table::kHead);
-      return log_probs(ops, w, hidden, batch.response_rows(), batch.targets(), options);
-    }();
-    const auto fresh = [&](const T& t) {
-      if (!t.defined()) return T();
-      return ops.to_host(ops.narrow(batch.by_sequence(t), 0, micro.seen, micro.fresh()));
-    };
-    LogProbs<T> values;
-    values.log_probs = fresh(out.log_probs);
-    values.entropy = fresh(out.entropy);
-    values.right = fresh(out.right);
-    sink(micro, values);
+      for (std::size_t i = 0; i < batches.size(); ++i) {
+        results.push_back(log_probs(ops, w, hidden[i], batches[i].response_rows(),
+                                    batches[i].targets(), options));
+      }
+    }
+    for (std::size_t i = 0; i < batches.size(); ++i) {
+      const MicroBatch& micro = group[i];
+      const auto fresh = [&](const T& t) {
+        if (!t.defined()) return T();
+        return ops.to_host(ops.narrow(batches[i].by_sequence(t), 0, micro.seen, micro.fresh()));
+      };
+      LogProbs<T> values;
+      values.log_probs = fresh(results[i].log_probs);
+      values.entropy = fresh(results[i].entropy);
+      values.right = fresh(results[i].right);
+      sink(micro, values);
+    }
   });
 }
 
 /// Scores of every response token (fresh, R), or of the last token (fresh,), as host tensors.
 template <class Ops, class Sink, class T = typename Ops::Tensor>
-void score_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, std::int64_t micro_size,
+void score_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, const InferenceCuts& how,
                  bool every_token, const Sink& sink) {
-  const std::vector<MicroBatch> cuts = inference_cuts(all, micro_size);
-  expect_passes(w, Sweep::kForward, std::ssize(cuts));
-  for_each_micro_batch(ops, cuts, [&](const MicroBatch& micro) {
-    const DeviceBatch<Ops> batch(ops, all, micro.first, micro.count);
-    const T hidden = forward(ops, w, batch.tokens());
-    const T rows = every_token ? batch.response_rows() : batch.last_token_rows();
-    T out = scores(ops, w, hidden, rows);
-    if (every_token) out = batch.by_sequence(out);
-    sink(micro, ops.to_host(ops.narrow(out, 0, micro.seen, micro.fresh())));
+  for_each_hidden(ops, w, all, how, [&](Group group, const auto& batches, std::vector<T>& hidden) {
+    for (std::size_t i = 0; i < batches.size(); ++i) {
+      const DeviceBatch<Ops>& batch = batches[i];
+      const T rows = every_token ? batch.response_rows() : batch.last_token_rows();
+      T out = scores(ops, w, hidden[i], rows);
+      if (every_token) out = batch.by_sequence(out);
+      sink(group[i], ops.to_host(ops.narrow(out, 0, group[i].seen, group[i].fresh())));
+    }
   });
 }
 

@@ -71,13 +71,16 @@ void update_weights(B& b, std::int64_t update) {
 }
 
 /// Forward, loss and backward of every micro-batch of a mini-batch, whose gradients start at zero.
+/// `together`: micro-batches of a group.
 template <Backend B, class Objective>
-void add_gradients(B& b, const std::vector<MicroBatch>& cuts, const Objective& objective) {
+void add_gradients(B& b, const std::vector<MicroBatch>& cuts, std::int64_t together,
+                   const Objective& objective) {
   zero_gradients(b.ops(), b.units());
-  expect_passes(b.weights(), Sweep::kForwardBackward, std::ssize(cuts));
-  for_each_micro_batch(b.ops(), cuts, [&](const MicroBatch& micro) {
-    b.take_numbers(train_micro_batch(b.ops(), b.weights(), b.experience(), micro.first, micro.count,
-                                     objective, b.checkpointing()));
+  expect_passes(b.weights(), Sweep::kForwardBackward, groups_of(cuts, together));
+  for_each_group(b.ops(), cuts, together, [&](Group group) {
+    for (LossNumbers& numbers :
+         train_group(b.ops(), b.weights(), b.experience(), group, objective, b.checkpointing()))
+      b.take_numbers(std::move(numbers));
   });
 }
 
@@ -92,10 +95,14 @@ void train_phase(B& b, const spec::Phase& phase, const MakeObjective& objective)
   b.ops().repeat(range.count, [&](std::int64_t i) {
     const std::int64_t update = range.first + i;
     const std::int64_t row = update * shape.mini_batch % shape.rows;
-    add_gradients(b, cuts.at(static_cast<std::size_t>(row / shape.mini_batch)),
+    add_gradients(b, cuts.at(static_cast<std::size_t>(row / shape.mini_batch)), phase.together,
                   objective(b.scale(row)));
     if (phase.part == TrainPart::kAll) update_weights(b, update);
   });
+}
+
+inline InferenceCuts inference_cuts_of(const spec::Job& job, const spec::Phase& phase) {
+  return {spec::batching_of(job, phase).rows, phase.together};
 }
 
 template <Backend B>
@@ -105,17 +112,16 @@ void log_prob_phase(B& b, const spec::Phase& phase) {
   options.temperature = b.job().log_prob_temperature();
   options.entropy = phase.entropy;
   options.accuracy = phase.body == spec::Body::kCrossEntropy;
-  log_prob_phase(b.ops(), b.weights(), b.experience().sequences,
-                 spec::batching_of(b.job(), phase).rows, options,
+  log_prob_phase(b.ops(), b.weights(), b.experience().sequences, inference_cuts_of(b.job(), phase),
+                 options,
                  [&](const MicroBatch&, const LogProbs<T>& values) { b.take_log_probs(values); });
 }
 
 template <Backend B>
 void score_phase(B& b, const spec::Phase& phase, bool every_token) {
   using T = typename B::Ops::Tensor;
-  score_phase(b.ops(), b.weights(), b.experience().sequences,
-              spec::batching_of(b.job(), phase).rows, every_token,
-              [&](const MicroBatch&, const T& scores) { b.take_scores(scores); });
+  score_phase(b.ops(), b.weights(), b.experience().sequences, inference_cuts_of(b.job(), phase),
+              every_token, [&](const MicroBatch&, const T& scores) { b.take_scores(scores); });
 }
 
 template <Backend B>

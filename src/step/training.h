@@ -222,26 +222,43 @@ struct PreferenceObjective {
   }
 };
 
-/// Rows [first, first + count), or pairs, of `e` through the model `w`: adds the gradients. Returns the
-/// objective's numbers.
+/// Micro-batches of `e`, in rows or pairs, through the model `w`, all of them through a block before the
+/// next one: adds the gradients. Returns the objective's numbers of each.
+template <class Ops, class Objective, class T = typename Ops::Tensor>
+std::vector<LossNumbers> train_group(Ops& ops, const Weights<T>& w, const Experience<T>& e,
+                                     Group group, const Objective& objective,
+                                     const spec::Checkpointing& keep) {
+  constexpr std::int64_t kOfRow = Objective::kSequencesOfRow;
+  std::vector<DeviceBatch<Ops>> batches;
+  std::vector<BatchTokens<T>> tokens;
+  for (const MicroBatch& micro : group) {
+    batches.emplace_back(ops, e.sequences, kOfRow * micro.first, kOfRow * micro.count);
+    tokens.push_back(batches.back().tokens());
+  }
+  std::vector<Tape<T>> tapes = forward_train(ops, w, tokens, keep);
+  std::vector<LossNumbers> numbers(group.size());
+  std::vector<T> d_hidden;
+  {
+    const UsedTable<T> head(w, Table::kHead, BlockUse::kAddGradients);
+    head.gradients().begin(ops);
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      d_hidden.push_back(objective.d_hidden(ops, w, e, batches[i], tapes[i].hidden, numbers[i]));
+      tapes[i].hidden = T();
+    }
+    head.gradients().measure_complete(
+        [&](const T& gradients) { return tile_norms(ops, gradients); });
+  }
+  backward(ops, w, std::move(tapes), std::move(d_hidden));
+  return numbers;
+}
+
+/// The same of rows [first, first + count), or pairs.
 template <class Ops, class Objective, class T = typename Ops::Tensor>
 LossNumbers train_micro_batch(Ops& ops, const Weights<T>& w, const Experience<T>& e,
                               std::int64_t first, std::int64_t count, const Objective& objective,
                               const spec::Checkpointing& keep) {
-  constexpr std::int64_t kOfRow = Objective::kSequencesOfRow;
-  const DeviceBatch<Ops> batch(ops, e.sequences, kOfRow * first, kOfRow * count);
-  Tape<T> tape = forward_train(ops, w, batch.tokens(), keep);
-  LossNumbers numbers;
-  T d_hidden;
-  {
-    const UsedTable<T> head(w, Table::kHead, BlockUse::kAddGradients);
-    head.gradients().begin(ops);
-    d_hidden = objective.d_hidden(ops, w, e, batch, tape.hidden, numbers);
-    head.gradients().measure_complete(
-        [&](const T& gradients) { return tile_norms(ops, gradients); });
-  }
-  backward(ops, w, std::move(tape), std::move(d_hidden));
-  return numbers;
+  const MicroBatch micro{first, count};
+  return std::move(train_group(ops, w, e, Group(&micro, 1), objective, keep)[0]);
 }
 
 /// What one block takes of a training pass, for plans that price its tensors: forward and backward

@@ -85,14 +85,14 @@ bool adapters_alike(const Weights<T>& w) {
   });
 }
 
-/// x (N, C) through every block with each(i, block, x). Blocks that keep nothing have the same cost if
-/// their layers and adapters are alike.
+/// each(i, block) for every block. Blocks that keep nothing have the same cost if their layers and adapters
+/// are alike.
 template <class Ops, class T, class Each>
-T through_blocks(Ops& ops, const Weights<T>& w, T x, const Each& each) {
+void for_each_block(Ops& ops, const Weights<T>& w, const Each& each) {
   const auto block = [&](std::int64_t number) {
     const auto i = static_cast<std::size_t>(number);
     const UsedBlock<T> used(w, i);
-    x = each(i, *used, std::move(x));
+    each(i, *used);
   };
   const auto blocks = static_cast<std::int64_t>(w.blocks.size());
   if (w.architecture.layers_alike() && adapters_alike(w)) {
@@ -100,58 +100,104 @@ T through_blocks(Ops& ops, const Weights<T>& w, T x, const Each& each) {
   } else {
     for (std::int64_t i = 0; i < blocks; ++i) block(i);
   }
+}
+/// x (N, C) through every block with each(i, block, x).
+template <class Ops, class T, class Each>
+T through_blocks(Ops& ops, const Weights<T>& w, T x, const Each& each) {
+  for_each_block(ops, w,
+                 [&](std::size_t i, const Block<T>& block) { x = each(i, block, std::move(x)); });
   return x;
 }
 
-/// The last block's output (N, C). Keeps nothing.
+/// The last block's output (N, C) of each batch, in the order of forward_train. Keeps nothing.
+template <class Ops, class T = typename Ops::Tensor>
+std::vector<T> forward(Ops& ops, const Weights<T>& w, const std::vector<BatchTokens<T>>& batches) {
+  std::vector<Rows<T>> rows;
+  std::vector<T> x;
+  for (const BatchTokens<T>& batch : batches) {
+    rows.push_back(rows_of_batch(ops, w, batch));
+    x.push_back(embed(ops, w, batch.tokens, rows.back().positions));
+  }
+  for_each_block(ops, w, [&](std::size_t, const Block<T>& block) {
+    for (std::size_t b = 0; b < batches.size(); ++b) {
+      x[b] = block_inference(ops, w.architecture, block, std::move(x[b]), rows[b],
+                             [&](Heads<T> heads) {
+                               return ops.attention(std::move(heads), rows[b].spans,
+                                                    score_options(w.architecture, block.index));
+                             });
+    }
+  });
+  return x;
+}
+/// Of one batch.
 template <class Ops, class T = typename Ops::Tensor>
 T forward(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch) {
-  const Rows<T> rows = rows_of_batch(ops, w, batch);
-  T x = embed(ops, w, batch.tokens, rows.positions);
-  return through_blocks(ops, w, std::move(x), [&](std::size_t, const Block<T>& block, T in) {
-    return block_inference(ops, w.architecture, block, std::move(in), rows, [&](Heads<T> heads) {
-      return ops.attention(std::move(heads), rows.spans,
-                           score_options(w.architecture, block.index));
-    });
-  });
+  return std::move(forward(ops, w, std::vector<BatchTokens<T>>{batch})[0]);
 }
 
-/// As forward, keeping of each block what `checkpointing` says; of blocks beyond it everything.
+/// Every batch through a block before the next block, so that a block that rests elsewhere comes once.
+/// Keeps of each block what `checkpointing` says; of blocks beyond it everything. One tape a batch.
+template <class Ops, class T = typename Ops::Tensor>
+std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
+                                   const std::vector<BatchTokens<T>>& batches,
+                                   const spec::Checkpointing& checkpointing) {
+  std::vector<Tape<T>> tapes(batches.size());
+  for (std::size_t b = 0; b < batches.size(); ++b) {
+    Tape<T>& tape = tapes[b];
+    tape.tokens = batches[b].tokens;
+    tape.rows = rows_of_batch(ops, w, batches[b]);
+    tape.blocks.reserve(w.blocks.size());
+    tape.hidden = embed(ops, w, tape.tokens, tape.rows.positions);
+  }
+  for (std::size_t i = 0; i < w.blocks.size(); ++i) {
+    const UsedBlock<T> block(w, i);
+    for (Tape<T>& tape : tapes) {
+      SavedBlock<T>& saved = tape.blocks.emplace_back();
+      if (i < checkpointing.blocks.size()) saved.retention = checkpointing.blocks[i];
+      tape.hidden =
+          block_forward(ops, w.architecture, *block, std::move(tape.hidden), tape.rows, saved);
+    }
+  }
+  return tapes;
+}
+/// Of one batch.
 template <class Ops, class T = typename Ops::Tensor>
 Tape<T> forward_train(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch,
                       const spec::Checkpointing& checkpointing) {
-  Tape<T> tape;
-  tape.tokens = batch.tokens;
-  tape.rows = rows_of_batch(ops, w, batch);
-  tape.blocks.reserve(w.blocks.size());
-  T x = embed(ops, w, batch.tokens, tape.rows.positions);
-  for (std::size_t i = 0; i < w.blocks.size(); ++i) {
-    const UsedBlock<T> block(w, i);
-    SavedBlock<T>& saved = tape.blocks.emplace_back();
-    if (i < checkpointing.blocks.size()) saved.retention = checkpointing.blocks[i];
-    x = block_forward(ops, w.architecture, *block, std::move(x), tape.rows, saved);
-  }
-  tape.hidden = std::move(x);
-  return tape;
+  return std::move(forward_train(ops, w, std::vector<BatchTokens<T>>{batch}, checkpointing)[0]);
 }
 
-/// From d_hidden (N, C): adds the gradients of every trained parameter. Consumes the tape.
+/// From the gradients d, (N, C) of each tape's hidden state: adds those of every trained parameter, in
+/// the order of the tapes. Consumes them.
 template <class Ops, class T = typename Ops::Tensor>
-void backward(Ops& ops, const Weights<T>& w, Tape<T> tape, T d) {
+void backward(Ops& ops, const Weights<T>& w, std::vector<Tape<T>> tapes, std::vector<T> d) {
   const auto norms = [&](const T& gradients) { return tile_norms(ops, gradients); };
-  tape.hidden = T();
+  for (Tape<T>& tape : tapes) tape.hidden = T();
   for (std::size_t i = w.blocks.size(); i-- > 0;) {
-    SavedBlock<T> saved = std::move(tape.blocks.back());
-    tape.blocks.pop_back();
     UsedBlock<T> block(w, i, BlockUse::kAddGradients);
     block.gradients().begin(ops);
-    d = block_backward(ops, w.architecture, *block, std::move(saved), std::move(d), tape.rows);
+    for (std::size_t b = 0; b < tapes.size(); ++b) {
+      SavedBlock<T> saved = std::move(tapes[b].blocks.back());
+      tapes[b].blocks.pop_back();
+      d[b] = block_backward(ops, w.architecture, *block, std::move(saved), std::move(d[b]),
+                            tapes[b].rows);
+    }
     block.gradients().measure_complete(norms);
   }
   const UsedTable<T> table(w, Table::kEmbedding, BlockUse::kAddGradients);
   table.gradients().begin(ops);
-  embed_backward(ops, w, tape.tokens, tape.rows.positions, std::move(d));
+  for (std::size_t b = 0; b < tapes.size(); ++b)
+    embed_backward(ops, w, tapes[b].tokens, tapes[b].rows.positions, std::move(d[b]));
   table.gradients().measure_complete(norms);
+}
+/// Of one tape.
+template <class Ops, class T = typename Ops::Tensor>
+void backward(Ops& ops, const Weights<T>& w, Tape<T> tape, T d) {
+  std::vector<Tape<T>> tapes;
+  tapes.push_back(std::move(tape));
+  std::vector<T> gradients;
+  gradients.push_back(std::move(d));
+  backward(ops, w, std::move(tapes), std::move(gradients));
 }
 
 /// Runs right-padded prompts, tokens (B', T) with `lengths` (B',) int64, and stores their keys and

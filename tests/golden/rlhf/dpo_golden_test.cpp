@@ -99,7 +99,7 @@ void expect_run(const std::string& name, const std::string& kind, const Json& st
   batch.sequences = sequences_of(goldens()["pairs"]);
   std::vector<at::Tensor> sums;
   step::log_prob_phase(
-      t.ops(), t.weights(), batch.sequences, 4, {},
+      t.ops(), t.weights(), batch.sequences, {4}, {},
       [&](const step::MicroBatch& m, const step::LogProbs<at::Tensor>& values) {
         sums.push_back(
             (values.log_probs * batch.sequences.mask.narrow(0, m.first, m.count)).sum(-1));

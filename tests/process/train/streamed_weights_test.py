@@ -49,6 +49,11 @@ JOBS = {
                  *STEPS], {"actor", "reference", "critic", "reward"}),
 }
 
+# Where there is a little more room a block comes once for several micro-batches, if its copies were waited for.
+GROUPED = {**{name: JOBS[name][0] for name in ("sft", "dpo full", "dpo full tables", "ppo")},
+           "reward full small": [*JOBS["reward full"][0], "data.micro_batch_size_per_gpu=1"],
+           "dpo full tables packed": [*JOBS["dpo full tables"][0], "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=128"]}
+
 
 class StreamedWeights(TrainCase):
     @classmethod
@@ -108,6 +113,25 @@ class StreamedWeights(TrainCase):
                 if "tables" in name:
                     self.assertEqual(set(plan["streamed_tables"]), models)
                 self.check_phases(streamed, plan, least << 20)
+
+    def test_groups_of_micro_batches_have_the_same_bits(self):
+        for name, words in GROUPED.items():
+            with self.subTest(name):
+                kept = self.least(*words, 'memory.allow=["recompute", "move", "stream"]')
+                least = self.least(*words)
+                for share in (0.9, 0.75, 0.5, 0.25):
+                    capacity = least + int(share * (kept - least))
+                    shown = self.neap("plan", *words, f"device.memory={capacity}MiB", "--json")
+                    if max(json.loads(shown.stdout)["streamed_together"].values(), default=1) > 1:
+                        break
+                resident = self.train(f"{name} in memory", *words, "device.memory=2GiB", "memory.residency=all")
+                grouped = self.train(f"{name} grouped", *words, f"device.memory={capacity}MiB")
+                self.assert_equal_runs(resident, grouped)
+                plan = json.loads((grouped / "plan.json").read_text())
+                self.assertGreater(max(plan["streamed_together"].values()), 1)
+                self.check_phases(grouped, plan, capacity << 20)
+                single = json.loads(self.neap("plan", *words, f"device.memory={least}MiB", "--json").stdout)
+                self.assertLess(sum(phase["fetched"] for phase in plan["phases"]), sum(phase["fetched"] for phase in single["phases"]))
 
     def check_phases(self, folder, plan, capacity):
         """Every phase that runs such a model fetched what the plan says, within the ceiling."""

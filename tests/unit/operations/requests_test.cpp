@@ -358,6 +358,7 @@ void compare(std::uint64_t seed, ActionCounts& counts) {
     for (const spec::ModelId model : spec::streamable(joined)) {
       modes.stream_weights(model);
       if (seed % 2 == 0) modes.stream_tables(model);
+      modes.set_together(model, 1 + static_cast<std::int64_t>(seed / 3 % 4));
       if (joined.find(model)->trained != nullptr) modes.set(model, spec::UpdateMode::kStreamed);
     }
   }

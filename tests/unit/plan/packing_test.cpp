@@ -94,6 +94,37 @@ TEST(Packing, TheExtremesOfAPlanBoundEveryMicroBatch) {
   EXPECT_EQ(std::ssize(pairs.starts) - 1, 2 * first);
 }
 
+TEST(Packing, MicroBatchesInGroups) {
+  std::vector<MicroBatch> cuts = {{0, 2}, {2, 2}, {4, 2}, {6, 2}, {8, 1}};
+  EXPECT_EQ(groups_of(cuts, 1), 5);
+  EXPECT_EQ(groups_of(cuts, 2), 3);
+  EXPECT_EQ(groups_of(cuts, 5), 1);
+  EXPECT_EQ(group_size(cuts, 9), 5U) << "no more than there are";
+  EXPECT_EQ(groups_alike(cuts, 2), 2U);
+  EXPECT_EQ(groups_alike(Group(cuts).subspan(2), 2), 1U) << "one micro-batch is left";
+  EXPECT_EQ(groups_alike(Group(cuts).subspan(3), 1), 1U) << "the next one has fewer rows";
+  cuts.insert(cuts.begin() + 2, {8, 1, 0, true});
+  EXPECT_EQ(groups_of(cuts, 2), 4) << "what counts for memory alone is a group";
+  EXPECT_EQ(group_size(cuts, 9), 5U);
+}
+
+// A group of a run may have the most sequences in all of its micro-batches.
+TEST(Packing, TheExtremesOfAPlanBoundEveryGroup) {
+  const SequenceLimits lengths{96, 64, 1};
+  const std::int64_t most = most_micro_batches(100, 1000, lengths);
+  for (const std::int64_t together : {1, 3, 10, 40}) {
+    const PackedLayout layout = extreme_layout(100, 1000, lengths, 0, together);
+    const MicroBatch first = layout.micro_batches.front();
+    std::int64_t of_most = 0, counted = 0;
+    for (const MicroBatch& micro : layout.micro_batches) {
+      of_most += micro.first == first.first;
+      counted += !micro.aside;
+    }
+    EXPECT_EQ(of_most, std::min(together, most));
+    EXPECT_EQ(counted, most);
+  }
+}
+
 // Budgets below the number of sequences that usually go together, too.
 TEST(Packing, EverySequenceOfAPlanHasTokens) {
   for (std::int64_t longest = 2; longest <= 40; ++longest) {

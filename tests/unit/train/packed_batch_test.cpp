@@ -163,13 +163,13 @@ TEST_P(PackedForms, LogProbabilitiesAndScores) {
       const auto& w = model.model->weights();
       if (head == spec::Head::kScalar) {
         step::score_phase(
-            model.model->ops(), w, b.sequences, batching.rows, every_token,
+            model.model->ops(), w, b.sequences, {batching.rows}, every_token,
             [&](const step::MicroBatch&, const at::Tensor& s) { parts.push_back(s); });
       } else {
         step::LogProbOptions options;
         options.entropy = true;
         step::log_prob_phase(
-            model.model->ops(), w, b.sequences, batching.rows, options,
+            model.model->ops(), w, b.sequences, {batching.rows}, options,
             [&](const step::MicroBatch&, const step::LogProbs<at::Tensor>& values) {
               parts.push_back(at::cat({values.log_probs, values.entropy}, 1));
             });
