@@ -315,13 +315,13 @@ Bytes min_capacity(const MemoryPlan& plan) {
     low = std::max(low, needed(plan, p));
     high = std::max(high, all);
   }
-  if (search_residency(plan, low)) return low;
+  if (any_residency_fits(plan, low)) return low;
   // What rests on the host alone may be over its budget.
-  if (!search_residency(plan, high)) return Bytes(~0ull);
+  if (!any_residency_fits(plan, high)) return Bytes(~0ull);
   // The host budget binds, or nothing may move: fitting is monotone in the capacity.
   while (high - low > 1_B) {
     const Bytes middle = low + (high - low) / 2;
-    (search_residency(plan, middle) ? high : low) = middle;
+    (any_residency_fits(plan, middle) ? high : low) = middle;
   }
   return high;
 }

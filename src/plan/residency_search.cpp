@@ -47,12 +47,16 @@ class Search {
     find_leavers();
   }
 
+  /// Whether anything fits.
+  bool fits() {
+    first_only_ = true;
+    search();
+    return found_;
+  }
+
   /// The options chosen, one a tag in the plan's order; empty when nothing fits.
   std::optional<std::vector<TagOption>> run() {
-    if (!feasible_) return std::nullopt;
-    used_.assign(phases_, 0);
-    chosen_.assign(order_.size(), 0);
-    visit(0, MoveCost{}, 0);
+    search();
     if (!found_) return std::nullopt;
     std::vector<TagOption> result(order_.size());
     for (std::size_t k = 0; k < order_.size(); ++k) result[order_[k]] = options_[k][best_[k]];
@@ -60,11 +64,19 @@ class Search {
   }
 
  private:
+  void search() {
+    if (!feasible_) return;
+    used_.assign(phases_, 0);
+    chosen_.assign(order_.size(), 0);
+    visit(0, MoveCost{}, 0);
+  }
+
   [[nodiscard]] std::uint64_t bytes_of(std::size_t k) const {
     return plan_.tags[order_[k]].bytes.count();
   }
 
   void visit(std::size_t k, MoveCost cost, std::uint64_t host) {
+    if (found_ && first_only_) return;
     if (host + least_host_[k] > host_limit_) return;
     for (std::size_t p = 0; p < phases_; ++p) {
       if (used_[p] + least_[k][p] > room_[p]) return;
@@ -164,6 +176,7 @@ class Search {
   std::vector<std::size_t> chosen_, best_;
   MoveCost best_cost_;  // of the best that was found; before, the limit
   bool found_ = false;
+  bool first_only_ = false;  // any that is found will do
 };
 
 }  // namespace
@@ -171,6 +184,10 @@ class Search {
 std::optional<std::vector<TagOption>> search_residency(const MemoryPlan& plan, Bytes capacity,
                                                        Bytes limit) {
   return Search(plan, capacity, limit).run();
+}
+
+bool any_residency_fits(const MemoryPlan& plan, Bytes capacity) {
+  return Search(plan, capacity, Bytes(~0ull)).fits();
 }
 
 }  // namespace neap::plan

@@ -17,7 +17,9 @@ namespace neap::plan {
 /// The options chosen, one a tag in the plan's order; nullopt when nothing fits `capacity` (zero:
 /// unlimited) and the plan's host budget with less than `limit` bytes over the link.
 [[nodiscard]] std::optional<std::vector<TagOption>> search_residency(const MemoryPlan& plan,
-                                                                     Bytes capacity,
-                                                                     Bytes limit = Bytes(~0ull));
+                                                                     Bytes capacity, Bytes limit);
+
+/// Whether there are such, at any cost.
+[[nodiscard]] bool any_residency_fits(const MemoryPlan& plan, Bytes capacity);
 
 }  // namespace neap::plan
