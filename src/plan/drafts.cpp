@@ -92,6 +92,10 @@ Bytes Drafts::least_capacity(MemoryPlan draft) const {
 
 Result<double> Drafts::least_seconds(const MemoryPlan& draft) {
   double sum = draft.operation_seconds();
+  // Larger groups may leave nothing to wait for.
+  if (!grouped(draft.modes).empty()) {
+    for (std::size_t p = 0; p < draft.cycle(); ++p) sum -= draft.phases[p].wait_seconds;
+  }
   for (const CheckpointChoice& choice : choices(draft.modes)) {
     NEAP_TRY_ASSIGN(const PhasePlan kept, choice.predict(0, Accuracy::kQuick));
     sum += kept.seconds - draft.phases[choice.phase].seconds;

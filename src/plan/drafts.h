@@ -35,7 +35,7 @@ struct Predictions {
 };
 
 /// Where weights are while their model computes, of those models that can: a search takes the next one
-/// where nothing fits.
+/// where nothing fits, and of streamed ones where groups of micro-batches make it faster.
 enum class WeightPlacement {
   kResident,
   kStreamed,        ///< blocks come one after another

@@ -70,6 +70,13 @@ PlanSearch::Found PlanSearch::fastest_within(Limits limits) {
 PlanSearch::Found PlanSearch::fastest_of_states(std::size_t states, Limits limits) {
   for (const WeightPlacement weights : kWeightPlacements) {
     NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_of_sizes(states, weights, limits));
+    if (found && weights == WeightPlacement::kStreamed && !limits.capacity.is_zero()) {
+      // Without the tables there is room for larger groups of micro-batches.
+      limits.seconds = found->seconds();
+      NEAP_TRY_ASSIGN(std::optional<MemoryPlan> faster,
+                      fastest_of_sizes(states, WeightPlacement::kStreamedTables, limits));
+      if (faster) return faster;
+    }
     if (found || limits.capacity.is_zero()) return found;
     NEAP_TRY_ASSIGN(const Closest least, closest(states, weights, HostMemory::kBudget));
     if (limits.capacity >= least.least) break;  // some fit, none is fast enough
@@ -124,31 +131,38 @@ PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, WeightPlacemen
     if (!limits.capacity.is_zero() && least_needed(plan) > limits.capacity &&
         variant.job.memory.residency == spec::Residency::kAuto)
       continue;
-    NEAP_TRY_ASSIGN(const bool found, variant.drafts->solve(plan, limits.seconds * (1 - kSame)));
+    NEAP_TRY_ASSIGN(const std::optional<MemoryPlan> found,
+                    fastest_of_groups(*variant.drafts, std::move(plan), limits));
     if (!found) continue;
-    limits.seconds = plan.seconds();
-    best = std::move(plan);
+    limits.seconds = found->seconds();
+    best = found;
   }
-  if (!best) return best;
-  NEAP_TRY(add_groups(variant, limits.capacity, *best));
-  best->changes = variant.changes;
+  if (best) best->changes = variant.changes;
   return best;
 }
 
 // Larger groups bring less and keep more. From the largest that fit as long as the next ones gain.
-Status PlanSearch::add_groups(Variant& variant, Bytes capacity, MemoryPlan& best) {
-  bool grouped = false;
-  for (const spec::ModelModes& modes : variant.drafts->grouped(best.modes)) {
-    NEAP_TRY_ASSIGN(MemoryPlan plan, variant.drafts->draft(modes));
-    plan.capacity = capacity;
-    if (!capacity.is_zero() && least_needed(plan) > capacity) continue;
-    NEAP_TRY_ASSIGN(const bool faster, variant.drafts->solve(plan, best.seconds() * (1 - kSame)));
-    if (!faster && grouped) break;
-    if (!faster) continue;
-    grouped = true;
+PlanSearch::Found PlanSearch::fastest_of_groups(Drafts& drafts, MemoryPlan draft, Limits limits) {
+  std::optional<MemoryPlan> best;
+  const std::vector<spec::ModelModes> grouped = drafts.grouped(draft.modes);
+  const auto faster = [&](MemoryPlan plan) -> Result<bool> {
+    NEAP_TRY_ASSIGN(const bool found, drafts.solve(plan, limits.seconds * (1 - kSame)));
+    if (!found) return false;
+    limits.seconds = plan.seconds();
     best = std::move(plan);
+    return true;
+  };
+  for (const spec::ModelModes& modes : grouped) {
+    NEAP_TRY_ASSIGN(MemoryPlan plan, drafts.draft(modes));
+    plan.capacity = limits.capacity;
+    if (!limits.capacity.is_zero() && least_needed(plan) > limits.capacity) continue;
+    const bool found_before = best.has_value();
+    NEAP_TRY_ASSIGN(const bool found, faster(std::move(plan)));
+    if (found_before && !found) return best;
   }
-  return {};
+  const Result<bool> single = faster(std::move(draft));
+  if (!single.ok()) return single.status();
+  return best;
 }
 
 Result<PlanSearch::Closest> PlanSearch::closest(HostMemory host) {

@@ -4,10 +4,11 @@
 //         1. Types of optimizer states, bfloat16 first. That changes results, so a plan as configured
 //            wins unless it takes 5 % more time.
 //         2. Resident weights; streamed blocks, then tables with them, where those before fit at no size
-//            of micro-batches.
+//            of micro-batches. Tables where blocks fit, too: that may make room for larger groups.
 //         3. Sizes of micro-batches: the largest that fit, all kinds together; then one kind after
 //            another, twice, each a level down or up as long as that helps.
-//         4. The drafts of that variant: every way to divide the updates or to stream models.
+//         4. The drafts of that variant: every way to divide the updates or to stream models, with blocks
+//            for one micro-batch or for groups of them.
 //         5. The best retentions (checkpoint_search.h) and moves (residency_search.h) of a draft.
 // Bounds  A draft is left out whose least seconds, all operations without recomputation or optional
 //         moves, are no better than the best plan, or that needs more than the capacity.
@@ -58,8 +59,8 @@ class PlanSearch {
   Found fastest_of_states(std::size_t states, Limits limits);
   Found fastest_of_sizes(std::size_t states, WeightPlacement weights, Limits limits);
   Found fastest_of_drafts(Variant& variant, WeightPlacement weights, Limits limits);
-  // Blocks that come for several micro-batches at once, where that is faster than `best`.
-  static Status add_groups(Variant& variant, Bytes capacity, MemoryPlan& best);
+  // Of a draft, with blocks that come for one micro-batch or for several at once.
+  static Found fastest_of_groups(Drafts& drafts, MemoryPlan draft, Limits limits);
 
   // The draft of the least capacity.
   struct Closest {
