@@ -1,0 +1,293 @@
+#include "step/pipeline_schedule.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "base/format.h"
+
+namespace neap::step {
+namespace {
+
+using Kind = PipelineAction::Kind;
+
+// A forward or backward of a stage.
+struct Compute {
+  bool forward = true;
+  std::int64_t micro_batch = 0, chunk = 0;
+};
+using Computes = std::vector<Compute>;
+
+// Chunk and micro-batch of a stage's n-th forward: rounds of `stages` micro-batches through every chunk.
+std::vector<Compute> forwards_of(const PipelineShape& shape) {
+  Computes out;
+  for (std::int64_t first = 0; first < shape.micro_batches; first += shape.stages) {
+    const std::int64_t end = std::min(first + shape.stages, shape.micro_batches);
+    for (std::int64_t chunk = 0; chunk < shape.chunks; ++chunk)
+      for (std::int64_t i = first; i < end; ++i) out.push_back({true, i, chunk});
+  }
+  return out;
+}
+
+// Backwards go through the chunks in reverse.
+std::vector<Compute> backwards_of(const PipelineShape& shape) {
+  Computes out = forwards_of(shape);
+  for (Compute& each : out) {
+    each.forward = false;
+    each.chunk = shape.chunks - 1 - each.chunk;
+  }
+  return out;
+}
+
+// Forwards in front of the first backward, besides the one that comes with each backward.
+std::int64_t warm_up(const PipelineShape& shape, std::int64_t stage) {
+  const std::int64_t behind = shape.stages - stage - 1;
+  const std::int64_t count =
+      shape.chunks == 1 ? behind : 2 * behind + (shape.chunks - 1) * shape.stages;
+  return std::min(count, shape.micro_batches * shape.chunks);
+}
+
+Computes training_order(const PipelineShape& shape, std::int64_t stage) {
+  const Computes forwards = forwards_of(shape), backwards = backwards_of(shape);
+  const auto warm = static_cast<std::size_t>(warm_up(shape, stage));
+  Computes out(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(warm));
+  for (std::size_t i = warm; i < forwards.size(); ++i) {
+    out.push_back(forwards[i]);
+    out.push_back(backwards[i - warm]);
+  }
+  out.insert(out.end(), backwards.end() - static_cast<std::ptrdiff_t>(warm), backwards.end());
+  return out;
+}
+
+// The stages side by side in units of time, of which a backward takes two.
+class Timetable {
+ public:
+  Timetable(const PipelineShape& shape, std::vector<Computes> orders)
+      : shape_(shape), orders_(std::move(orders)) {
+    const auto parts = static_cast<std::size_t>(shape.parts());
+    const std::vector<std::int64_t> unknown(static_cast<std::size_t>(shape.micro_batches), -1);
+    forward_ends_.assign(parts, unknown);
+    backward_ends_.assign(parts, unknown);
+    fill();
+  }
+
+  // Every stage's part of the one order: by time, transfers in front of what begins at that time.
+  [[nodiscard]] std::vector<PipelineActions> lists() {
+    std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
+      return std::tuple(a.time, a.action.computes()) < std::tuple(b.time, b.action.computes());
+    });
+    std::vector<PipelineActions> out(static_cast<std::size_t>(shape_.stages));
+    for (const Entry& entry : entries_) {
+      PipelineAction action = entry.action;
+      out[static_cast<std::size_t>(entry.stage)].push_back(action);
+      if (action.computes()) continue;
+      const std::int64_t receiver = action.peer;
+      action.kind =
+          action.kind == Kind::kSendHidden ? Kind::kReceiveHidden : Kind::kReceiveGradients;
+      action.peer = entry.stage;
+      action.chunk = entry.chunk_of_receiver;
+      out[static_cast<std::size_t>(receiver)].push_back(action);
+    }
+    return out;
+  }
+
+ private:
+  struct Entry {
+    std::int64_t time = 0, stage = 0;
+    PipelineAction action;
+    std::int64_t chunk_of_receiver = 0;
+  };
+
+  void fill() {
+    std::vector<std::size_t> next(orders_.size());
+    std::vector<std::int64_t> free(orders_.size());
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t s = 0; s < orders_.size(); ++s) {
+        while (next[s] < orders_[s].size()) {
+          const Compute& compute = orders_[s][next[s]];
+          const auto stage = static_cast<std::int64_t>(s);
+          const std::optional<std::int64_t> ready = ready_at(stage, compute);
+          if (!ready) break;
+          free[s] = run(stage, compute, std::max(free[s], *ready));
+          ++next[s];
+          moved = true;
+        }
+      }
+    }
+  }
+
+  // When what it needs is there; nullopt: it is not known yet.
+  [[nodiscard]] std::optional<std::int64_t> ready_at(std::int64_t stage,
+                                                     const Compute& compute) const {
+    const std::int64_t part = shape_.part(stage, compute.chunk);
+    const std::int64_t from = compute.forward ? part - 1 : part + 1;
+    if (from < 0 || from == shape_.parts()) return 0;
+    const auto& ends = compute.forward ? forward_ends_ : backward_ends_;
+    const std::int64_t end =
+        ends[static_cast<std::size_t>(from)][static_cast<std::size_t>(compute.micro_batch)];
+    return end < 0 ? std::nullopt : std::optional(end);
+  }
+
+  // Returns when it ends, which is when its result goes to the stage of the next part.
+  std::int64_t run(std::int64_t stage, const Compute& compute, std::int64_t time) {
+    const std::int64_t part = shape_.part(stage, compute.chunk);
+    const std::int64_t end = time + (compute.forward ? 1 : 2);
+    auto& ends = compute.forward ? forward_ends_ : backward_ends_;
+    ends[static_cast<std::size_t>(part)][static_cast<std::size_t>(compute.micro_batch)] = end;
+    PipelineAction action{compute.forward ? Kind::kForward : Kind::kBackward, compute.micro_batch,
+                          compute.chunk, -1};
+    entries_.push_back({time, stage, action, 0});
+    const std::int64_t to = compute.forward ? part + 1 : part - 1;
+    if (shape_.stages == 1 || to < 0 || to == shape_.parts()) return end;
+    action.kind = compute.forward ? Kind::kSendHidden : Kind::kSendGradients;
+    action.peer = to % shape_.stages;
+    entries_.push_back({end, stage, action, to / shape_.stages});
+    return end;
+  }
+
+  PipelineShape shape_;
+  std::vector<Computes> orders_;
+  std::vector<std::vector<std::int64_t>> forward_ends_, backward_ends_;  // by part and micro-batch
+  std::vector<Entry> entries_;  // a transfer is its sender's
+};
+
+}  // namespace
+
+Status check(const PipelineShape& shape) {
+  if (shape.stages < 1 || shape.micro_batches < 1 || shape.chunks < 1) {
+    return {
+        ErrorCode::kInvalidArgument,
+        format("A pipeline of {} stages, {} micro-batches and {} chunks a stage: each has to be "
+               "1 at least",
+               shape.stages, shape.micro_batches, shape.chunks)};
+  }
+  if (shape.stages > 1 && shape.chunks > 1 && shape.micro_batches % shape.stages != 0) {
+    return {
+        ErrorCode::kInvalidArgument,
+        format("Stages of {} chunks take rounds of {} micro-batches, one for each stage; {} are "
+               "not a multiple",
+               shape.chunks, shape.stages, shape.micro_batches)};
+  }
+  return {};
+}
+
+std::vector<PipelineActions> pipeline_schedule(const PipelineShape& shape) {
+  std::vector<Computes> orders;
+  for (std::int64_t stage = 0; stage < shape.stages; ++stage)
+    orders.push_back(training_order(shape, stage));
+  return Timetable(shape, std::move(orders)).lists();
+}
+
+std::vector<PipelineActions> pipeline_inference(const PipelineShape& shape) {
+  const std::vector<Computes> orders(static_cast<std::size_t>(shape.stages), forwards_of(shape));
+  return Timetable(shape, orders).lists();
+}
+
+PipelineStorage storage_of(const PipelineActions& actions) {
+  PipelineStorage now, most;
+  std::set<std::tuple<bool, std::int64_t, std::int64_t>> received;  // and not used yet
+  for (const PipelineAction& action : actions) {
+    const bool forward = action.kind == Kind::kReceiveHidden || action.kind == Kind::kForward;
+    const std::tuple key(forward, action.chunk, action.micro_batch);
+    if (action.computes()) {
+      now.tapes += action.kind == Kind::kForward ? 1 : -1;
+      now.received -= received.erase(key) > 0 ? 1 : 0;
+    } else if (!action.sends()) {
+      received.insert(key);
+      ++now.received;
+    }
+    most.tapes = std::max(most.tapes, now.tapes);
+    most.received = std::max(most.received, now.received);
+  }
+  return most;
+}
+
+namespace {
+
+// Stages that run their lists side by side.
+class Stages {
+ public:
+  Stages(const std::vector<PipelineActions>& lists, const PipelineTimes& times)
+      : lists_(lists), times_(times), clock_(lists.size()), next_(lists.size()) {
+    run_.busy.assign(lists.size(), 0);
+  }
+
+  Result<PipelineRun> run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t s = 0; s < lists_.size(); ++s)
+        while (next(s) != nullptr && step(s)) moved = true;
+    }
+    for (std::size_t s = 0; s < lists_.size(); ++s) {
+      if (next(s) != nullptr)
+        return Status(ErrorCode::kInternal,
+                      format("Stage {} of the pipeline waits at action {}", s, next_[s]));
+      run_.seconds = std::max(run_.seconds, clock_[s]);
+    }
+    return run_;
+  }
+
+ private:
+  [[nodiscard]] const PipelineAction* next(std::size_t s) const {
+    return next_[s] < lists_[s].size() ? &lists_[s][next_[s]] : nullptr;
+  }
+  // Whether the stage's next action is done; else it waits.
+  bool step(std::size_t s) {
+    const PipelineAction& action = *next(s);
+    if (action.computes()) {
+      const double seconds =
+          (action.kind == Kind::kForward ? times_.forward : times_.backward).at(s);
+      clock_[s] += seconds;
+      run_.busy[s] += seconds;
+    } else if (times_.sends_wait ? !meet(s, action) : !pass(s, action)) {
+      return false;
+    }
+    ++next_[s];
+    return true;
+  }
+  // Both sides are there.
+  bool meet(std::size_t s, const PipelineAction& mine) {
+    const auto peer = static_cast<std::size_t>(mine.peer);
+    const PipelineAction* const theirs = next(peer);
+    if (theirs == nullptr || theirs->computes() || theirs->sends() == mine.sends() ||
+        theirs->peer != static_cast<std::int64_t>(s) || theirs->micro_batch != mine.micro_batch)
+      return false;
+    clock_[s] = clock_[peer] = std::max(clock_[s], clock_[peer]) + times_.transfer;
+    ++next_[peer];
+    return true;
+  }
+  // A send leaves; a receive takes the oldest that has left.
+  bool pass(std::size_t s, const PipelineAction& mine) {
+    const auto peer = static_cast<std::size_t>(mine.peer);
+    if (mine.sends()) {
+      sent_[{s, peer}].push_back(clock_[s] + times_.transfer);
+      return true;
+    }
+    std::deque<double>& queue = sent_[{peer, s}];
+    if (queue.empty()) return false;
+    clock_[s] = std::max(clock_[s], queue.front());
+    queue.pop_front();
+    return true;
+  }
+
+  const std::vector<PipelineActions>& lists_;
+  const PipelineTimes& times_;
+  std::vector<double> clock_;
+  std::vector<std::size_t> next_;
+  std::map<std::pair<std::size_t, std::size_t>, std::deque<double>> sent_;  // when it is there
+  PipelineRun run_;
+};
+
+}  // namespace
+
+Result<PipelineRun> run_pipeline(const std::vector<PipelineActions>& stages,
+                                 const PipelineTimes& times) {
+  return Stages(stages, times).run();
+}
+
+}  // namespace neap::step

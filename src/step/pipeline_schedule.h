@@ -1,0 +1,92 @@
+// What the stages of a pipeline do for the gradients of a mini-batch, as data: a list of actions a stage.
+//
+// The blocks of a model are cut into stages * chunks parts; chunk c of stage s is part c * stages + s.
+// Micro-batches go through all parts in order, their gradients back. Every part adds the gradients of
+// micro-batches in ascending order: parameters get the bits that one rank accumulates.
+//
+// - One stage: forward and backward of each micro-batch in turn (accumulation).
+// - One chunk: 1F1B. Stage s begins with stages - s - 1 forwards, then takes a forward and a backward in
+//   turn, so that at most stages - s micro-batches are kept for their backward.
+// - Several chunks: interleaved 1F1B as in Megatron, in rounds of `stages` micro-batches a chunk.
+//
+// Transfers cannot wait for each other in a circle, even where a send returns only when its receive has
+// begun: all lists are parts of one order of everything that the stages do, in which a transfer stands
+// once, behind the action that makes what it carries and in front of the one that needs it. The order is that
+// of stages whose backward takes as long as two forwards.
+//
+// Threads   values and functions without state.
+//
+// Cost      proportional to stages * chunks * micro_batches.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+
+namespace neap::step {
+
+struct PipelineShape {
+  std::int64_t stages = 1;
+  std::int64_t micro_batches = 1;
+  std::int64_t chunks = 1;  ///< parts of the model that a stage has
+  [[nodiscard]] std::int64_t parts() const { return stages * chunks; }
+  [[nodiscard]] std::int64_t part(std::int64_t stage, std::int64_t chunk) const {
+    return chunk * stages + stage;
+  }
+};
+/// Fails for sizes below 1, and for several stages and chunks unless the micro-batches are a multiple of
+/// the stages.
+[[nodiscard]] Status check(const PipelineShape& shape);
+
+struct PipelineAction {
+  enum class Kind : std::uint8_t {
+    kReceiveHidden,     ///< the input of a chunk, from the stage before it
+    kForward,           ///< of a micro-batch through a chunk
+    kSendHidden,        ///< its output
+    kReceiveGradients,  ///< those of a chunk's output, from the stage behind it
+    kBackward,          ///< through a chunk; begins with the loss in the last one of the last stage
+    kSendGradients,     ///< those of its input
+  };
+  Kind kind = Kind::kForward;
+  std::int64_t micro_batch = 0, chunk = 0;
+  std::int64_t peer = -1;  ///< of a transfer: the other stage
+  [[nodiscard]] bool computes() const { return kind == Kind::kForward || kind == Kind::kBackward; }
+  [[nodiscard]] bool sends() const {
+    return kind == Kind::kSendHidden || kind == Kind::kSendGradients;
+  }
+  friend auto operator<=>(const PipelineAction&, const PipelineAction&) = default;
+};
+using PipelineActions = std::vector<PipelineAction>;
+
+/// One list a stage, of a shape that check() takes.
+[[nodiscard]] std::vector<PipelineActions> pipeline_schedule(const PipelineShape& shape);
+
+/// Of a forward pass without a backward: each micro-batch through all chunks in turn.
+[[nodiscard]] std::vector<PipelineActions> pipeline_inference(const PipelineShape& shape);
+
+/// What a list keeps at the same time.
+struct PipelineStorage {
+  std::int64_t tapes = 0;     ///< chunks that wait for their backward
+  std::int64_t received = 0;  ///< hidden states and gradients that wait for their use
+};
+[[nodiscard]] PipelineStorage storage_of(const PipelineActions& actions);
+
+/// Seconds of one chunk, one entry for every stage.
+struct PipelineTimes {
+  std::vector<double> forward, backward;
+  double transfer = 0;
+  bool sends_wait = true;  ///< for their receive; else a stage goes on at once
+};
+struct PipelineRun {
+  double seconds = 0;        ///< of the stage that ends last
+  std::vector<double> busy;  ///< of each stage, computing
+};
+/// Runs the lists side by side. A transfer begins when both stages have come to it and takes both until it
+/// is done; where sends do not wait, when its sender has come to it. Fails when stages wait for each other.
+[[nodiscard]] Result<PipelineRun> run_pipeline(const std::vector<PipelineActions>& stages,
+                                               const PipelineTimes& times);
+
+}  // namespace neap::step

@@ -1,0 +1,243 @@
+#include "step/pipeline_schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <tuple>
+
+namespace neap::step {
+namespace {
+
+using Kind = PipelineAction::Kind;
+
+std::vector<PipelineShape> random_shapes(int count, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  const auto draw = [&](std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+  };
+  std::vector<PipelineShape> out;
+  for (int i = 0; i < count; ++i) {
+    PipelineShape shape{draw(1, 8), draw(1, 24), draw(0, 1) == 0 ? 1 : draw(2, 4)};
+    if (shape.chunks > 1) shape.micro_batches = shape.stages * draw(1, 5);
+    EXPECT_TRUE(check(shape).ok());
+    out.push_back(shape);
+  }
+  return out;
+}
+
+std::string name_of(const PipelineShape& shape) {
+  return std::to_string(shape.stages) + " stages, " + std::to_string(shape.micro_batches) +
+         " micro-batches, " + std::to_string(shape.chunks) + " chunks";
+}
+
+PipelineTimes same_times(const PipelineShape& shape, double forward, double backward) {
+  const auto stages = static_cast<std::size_t>(shape.stages);
+  return {std::vector<double>(stages, forward), std::vector<double>(stages, backward)};
+}
+
+// Every action of the shape: (kind, micro-batch, chunk) of a stage.
+std::set<std::tuple<Kind, std::int64_t, std::int64_t>> expected(const PipelineShape& shape,
+                                                                std::int64_t stage,
+                                                                bool backward = true) {
+  std::set<std::tuple<Kind, std::int64_t, std::int64_t>> out;
+  for (std::int64_t chunk = 0; chunk < shape.chunks; ++chunk) {
+    const std::int64_t part = shape.part(stage, chunk);
+    const bool before = part > 0 && shape.stages > 1;
+    const bool behind = part + 1 < shape.parts() && shape.stages > 1;
+    for (std::int64_t i = 0; i < shape.micro_batches; ++i) {
+      out.insert({Kind::kForward, i, chunk});
+      if (before) out.insert({Kind::kReceiveHidden, i, chunk});
+      if (behind) out.insert({Kind::kSendHidden, i, chunk});
+      if (!backward) continue;
+      out.insert({Kind::kBackward, i, chunk});
+      if (before) out.insert({Kind::kSendGradients, i, chunk});
+      if (behind) out.insert({Kind::kReceiveGradients, i, chunk});
+    }
+  }
+  return out;
+}
+
+void expect_each_once(const PipelineShape& shape, const std::vector<PipelineActions>& stages,
+                      bool backward) {
+  ASSERT_EQ(std::ssize(stages), shape.stages);
+  for (std::int64_t stage = 0; stage < shape.stages; ++stage) {
+    const PipelineActions& list = stages[static_cast<std::size_t>(stage)];
+    std::set<std::tuple<Kind, std::int64_t, std::int64_t>> seen;
+    for (const PipelineAction& a : list) seen.insert({a.kind, a.micro_batch, a.chunk});
+    EXPECT_EQ(seen, expected(shape, stage, backward)) << name_of(shape) << ", stage " << stage;
+    EXPECT_EQ(seen.size(), list.size()) << name_of(shape) << ", stage " << stage;
+  }
+}
+
+// What an action needs of its own stage stands in front of it.
+void expect_order(const PipelineShape& shape, std::int64_t stage, const PipelineActions& list) {
+  std::map<std::tuple<Kind, std::int64_t, std::int64_t>, std::size_t> at;
+  for (std::size_t i = 0; i < list.size(); ++i)
+    at[{list[i].kind, list[i].micro_batch, list[i].chunk}] = i;
+  const auto before = [&](const PipelineAction& a, Kind first) {
+    const auto found = at.find({first, a.micro_batch, a.chunk});
+    if (found == at.end()) return;
+    const std::size_t mine = at[{a.kind, a.micro_batch, a.chunk}];
+    EXPECT_LT(found->second, mine) << name_of(shape) << ", stage " << stage;
+  };
+  std::map<std::pair<Kind, std::int64_t>, std::int64_t> last;
+  for (const PipelineAction& a : list) {
+    if (a.kind == Kind::kForward) before(a, Kind::kReceiveHidden);
+    if (a.kind == Kind::kSendHidden) before(a, Kind::kForward);
+    if (a.kind == Kind::kBackward) before(a, Kind::kForward);
+    if (a.kind == Kind::kBackward) before(a, Kind::kReceiveGradients);
+    if (a.kind == Kind::kSendGradients) before(a, Kind::kBackward);
+    // Of a chunk, micro-batches ascend: sums have the bits of accumulation.
+    const auto [previous, first] = last.try_emplace({a.kind, a.chunk}, -1);
+    EXPECT_LT(previous->second, a.micro_batch) << name_of(shape) << ", stage " << stage;
+    previous->second = a.micro_batch;
+  }
+}
+
+TEST(PipelineSchedule, EveryActionOnceBehindWhatItNeeds) {
+  for (const PipelineShape& shape : random_shapes(300, 1)) {
+    const auto stages = pipeline_schedule(shape);
+    expect_each_once(shape, stages, true);
+    for (std::int64_t stage = 0; stage < shape.stages; ++stage)
+      expect_order(shape, stage, stages[static_cast<std::size_t>(stage)]);
+  }
+}
+
+TEST(PipelineSchedule, BothSidesOfATransferStandInTheSameOrder) {
+  for (const PipelineShape& shape : random_shapes(300, 2)) {
+    const auto stages = pipeline_schedule(shape);
+    // (forward, micro-batch, part that needs it) of each pair of stages, as each of them lists it.
+    std::map<std::pair<std::int64_t, std::int64_t>,
+             std::vector<std::tuple<bool, std::int64_t, std::int64_t>>>
+        pairs[2];
+    for (std::int64_t stage = 0; stage < shape.stages; ++stage) {
+      for (const PipelineAction& a : stages[static_cast<std::size_t>(stage)]) {
+        if (a.computes()) continue;
+        const bool forward = a.kind == Kind::kSendHidden || a.kind == Kind::kReceiveHidden;
+        const std::int64_t part = shape.part(stage, a.chunk);
+        const std::int64_t needs = a.sends() ? (forward ? part + 1 : part - 1) : part;
+        pairs[stage < a.peer ? 0 : 1][{std::min(stage, a.peer), std::max(stage, a.peer)}].push_back(
+            {forward, a.micro_batch, needs});
+      }
+    }
+    EXPECT_EQ(pairs[0], pairs[1]) << name_of(shape);
+  }
+}
+
+TEST(PipelineSchedule, StagesThatMeetForEachTransferEnd) {
+  std::mt19937 random(3);
+  std::uniform_real_distribution<double> seconds(0.1, 10);
+  for (const PipelineShape& shape : random_shapes(300, 4)) {
+    PipelineTimes times = same_times(shape, 0, 0);
+    for (double& t : times.forward) t = seconds(random);
+    for (double& t : times.backward) t = seconds(random);
+    times.transfer = seconds(random);
+    const auto run = run_pipeline(pipeline_schedule(shape), times);
+    ASSERT_TRUE(run.ok()) << name_of(shape) << ": " << run.status().message();
+    const auto chunks = static_cast<double>(shape.micro_batches * shape.chunks);
+    for (std::size_t s = 0; s < run->busy.size(); ++s)
+      EXPECT_NEAR(run->busy[s], chunks * (times.forward[s] + times.backward[s]), 1e-6);
+    const auto inference = run_pipeline(pipeline_inference(shape), times);
+    ASSERT_TRUE(inference.ok()) << name_of(shape);
+  }
+}
+
+TEST(PipelineSchedule, StagesThatWaitForEachOtherAreFound) {
+  const PipelineActions sends = {{Kind::kSendHidden, 0, 0, 1}, {Kind::kReceiveGradients, 0, 0, 1}};
+  const PipelineActions sends_too = {{Kind::kSendGradients, 0, 0, 0},
+                                     {Kind::kReceiveHidden, 0, 0, 0}};
+  const auto run = run_pipeline({sends, sends_too}, {{1, 1}, {1, 1}});
+  ASSERT_FALSE(run.ok());
+  EXPECT_EQ(run.status().message(), "Stage 0 of the pipeline waits at action 0");
+}
+
+TEST(PipelineSchedule, OneStageAccumulates) {
+  const auto stages = pipeline_schedule({1, 3, 1});
+  ASSERT_EQ(stages.size(), 1u);
+  PipelineActions expected;
+  for (std::int64_t i = 0; i < 3; ++i) {
+    expected.push_back({Kind::kForward, i, 0, -1});
+    expected.push_back({Kind::kBackward, i, 0, -1});
+  }
+  EXPECT_EQ(stages[0], expected);
+}
+
+TEST(PipelineSchedule, TwoStagesInFull) {
+  const auto stages = pipeline_schedule({2, 2, 1});
+  const PipelineActions first = {{Kind::kForward, 0, 0, -1},         {Kind::kSendHidden, 0, 0, 1},
+                                 {Kind::kForward, 1, 0, -1},         {Kind::kSendHidden, 1, 0, 1},
+                                 {Kind::kReceiveGradients, 0, 0, 1}, {Kind::kBackward, 0, 0, -1},
+                                 {Kind::kReceiveGradients, 1, 0, 1}, {Kind::kBackward, 1, 0, -1}};
+  const PipelineActions last = {{Kind::kReceiveHidden, 0, 0, 0}, {Kind::kForward, 0, 0, -1},
+                                {Kind::kReceiveHidden, 1, 0, 0}, {Kind::kBackward, 0, 0, -1},
+                                {Kind::kSendGradients, 0, 0, 0}, {Kind::kForward, 1, 0, -1},
+                                {Kind::kBackward, 1, 0, -1},     {Kind::kSendGradients, 1, 0, 0}};
+  EXPECT_EQ(stages[0], first);
+  EXPECT_EQ(stages[1], last);
+}
+
+TEST(PipelineSchedule, KeepsAsManyTapesAsTheTheorySays) {
+  for (const PipelineShape& shape : random_shapes(300, 5)) {
+    const auto stages = pipeline_schedule(shape);
+    const std::int64_t p = shape.stages, v = shape.chunks;
+    for (std::int64_t s = 0; s < p; ++s) {
+      const PipelineStorage storage = storage_of(stages[static_cast<std::size_t>(s)]);
+      const std::int64_t most = v == 1 ? p - s : 2 * (p - s - 1) + (v - 1) * p + 1;
+      EXPECT_EQ(storage.tapes, std::min(most, shape.micro_batches * v)) << name_of(shape);
+      // Of the first stage: p tapes of a stage's whole share, times 1 + (p - 1) / (p v).
+      if (s == 0 && v > 1) {
+        EXPECT_EQ(most, p * v + p - 1);
+      }
+      if (v == 1) {
+        EXPECT_LE(storage.received, 2) << name_of(shape);
+      }
+    }
+  }
+}
+
+TEST(PipelineSchedule, TheBubbleIsWhatTheTheorySays) {
+  for (const PipelineShape& shape : random_shapes(300, 6)) {
+    if (shape.micro_batches < shape.stages) continue;
+    for (const double backward : {1.0, 2.0}) {
+      if (shape.chunks > 1 && backward == 1)
+        continue;  // transfers are placed for a backward of two
+      PipelineTimes times = same_times(shape, 1, backward);
+      times.sends_wait = shape.chunks == 1;  // where chunks take turns, sends that wait cost more
+      const auto run = run_pipeline(pipeline_schedule(shape), times);
+      ASSERT_TRUE(run.ok());
+      const double bubble = run->seconds / run->busy[0] - 1;
+      const auto p = static_cast<double>(shape.stages);
+      const auto rounds = static_cast<double>(shape.micro_batches * shape.chunks);
+      EXPECT_NEAR(bubble, (p - 1) / rounds, 1e-9) << name_of(shape) << " " << backward;
+    }
+  }
+}
+
+TEST(PipelineSchedule, InferenceRunsEveryMicroBatchForward) {
+  for (PipelineShape shape : random_shapes(100, 7)) {
+    if (shape.chunks > 1) ++shape.micro_batches;  // no full round
+    const auto stages = pipeline_inference(shape);
+    expect_each_once(shape, stages, false);
+    const auto run = run_pipeline(stages, same_times(shape, 1, 0));
+    ASSERT_TRUE(run.ok()) << name_of(shape);
+    if (shape.chunks == 1) {
+      EXPECT_EQ(run->seconds, static_cast<double>(shape.micro_batches + shape.stages - 1));
+    }
+  }
+}
+
+TEST(PipelineSchedule, ShapesThatNoScheduleHasAreRefused) {
+  EXPECT_FALSE(check({0, 1, 1}).ok());
+  EXPECT_FALSE(check({1, 0, 1}).ok());
+  EXPECT_FALSE(check({1, 1, 0}).ok());
+  EXPECT_TRUE(check({1, 3, 2}).ok());
+  EXPECT_EQ(check({4, 6, 2}).message(),
+            "Stages of 2 chunks take rounds of 4 micro-batches, one for each stage; 6 are not a "
+            "multiple");
+}
+
+}  // namespace
+}  // namespace neap::step
