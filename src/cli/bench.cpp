@@ -9,6 +9,7 @@
 #include "base/progress.h"
 #include "bench/bench.h"
 #include "cli/command.h"
+#include "cli/program_commands.h"
 #include "cli/version.h"
 
 namespace neap::cli {
@@ -136,7 +137,11 @@ class BenchCommand final : public Command {
   bool json_ = false;
   std::vector<bench::Row> rows_;
 };
-NEAP_COMMAND(BenchCommand)
 
 }  // namespace
+
+std::unique_ptr<Command> make_bench_command() {
+  return std::make_unique<BenchCommand>();
+}
+
 }  // namespace neap::cli

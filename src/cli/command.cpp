@@ -18,11 +18,6 @@
 
 namespace neap::cli {
 
-std::vector<std::unique_ptr<Command>>& registry() {
-  static std::vector<std::unique_ptr<Command>> commands;
-  return commands;
-}
-
 Status write_output(std::string_view text) {
   std::fflush(stdout);
   while (!text.empty()) {
@@ -87,7 +82,7 @@ Status check_command(std::string_view word) {
                                                  : std::string())};
 }
 
-int parse_and_run(int argc, char** argv) {
+int parse_and_run(const Commands& commands, int argc, char** argv) {
   if (const Status known = check_command(argc > 1 ? argv[1] : ""); !known.ok()) return fail(known);
 
   CLI::App app(
@@ -102,7 +97,6 @@ int parse_and_run(int argc, char** argv) {
       "Environment: NEAP_LOG=debug|info|warn|error|off, NEAP_PROGRESS=off.");
   std::vector<std::pair<CLI::App*, Command*>> known;
   for (const std::string_view name : kOrder) {
-    const auto& commands = registry();
     const auto found = std::find_if(commands.begin(), commands.end(),
                                     [&](const auto& command) { return command->name() == name; });
     if (found != commands.end()) {
@@ -141,9 +135,9 @@ int flushed(int code) {
 
 }  // namespace
 
-int run_command(int argc, char** argv) {
+int run_command(const Commands& commands, int argc, char** argv) {
   try {
-    return flushed(parse_and_run(argc, argv));
+    return flushed(parse_and_run(commands, argc, argv));
   } catch (const std::exception& e) {
     return fail(e);
   }

@@ -1,4 +1,4 @@
-// A subcommand of `neap`: one file each, registered by NEAP_COMMAND at its end.
+// A subcommand of `neap`: one file each, with a function that makes it (program_commands.h, trainer_commands.h).
 //
 // Conventions  data on stdout, logs and progress on stderr; --json on every command that prints data; sizes with units.
 // Exit codes   0 done, 1 failed, 2 usage, configuration or data, 3 does not fit in memory (exit_code below).
@@ -45,11 +45,10 @@ inline constexpr TrainerCommand kMerge{"merge", "Add a LoRA adapter to the weigh
 inline constexpr std::array<TrainerCommand, 4> kTrainerCommands = {kTrain, kGenerate, kEval,
                                                                    kMerge};
 
-/// The commands of this program or of the trainer's library: each has its own.
-[[nodiscard]] std::vector<std::unique_ptr<Command>>& registry();
+using Commands = std::vector<std::unique_ptr<Command>>;
 
-/// Parses the command line and runs the command that it names. Failures become messages.
-[[nodiscard]] int run_command(int argc, char** argv);
+/// Parses the command line and runs the one of `commands` that it names. Failures become messages.
+[[nodiscard]] int run_command(const Commands& commands, int argc, char** argv);
 
 /// Writes a command's data to standard output: whole, by one call where the system takes it so.
 [[nodiscard]] Status write_output(std::string_view text);
@@ -62,9 +61,3 @@ inline constexpr std::array<TrainerCommand, 4> kTrainerCommands = {kTrain, kGene
 [[nodiscard]] int fail(const std::exception& error);
 
 }  // namespace neap::cli
-
-#define NEAP_COMMAND(Class)                                                                      \
-  namespace {                                                                                    \
-  const bool kRegistered##Class = (::neap::cli::registry().push_back(std::make_unique<Class>()), \
-                                   true); /* NOLINT(cert-err58-cpp) */                           \
-  }

@@ -24,6 +24,7 @@
 #include "base/json.h"
 #include "bench/rates.h"
 #include "cli/command.h"
+#include "cli/program_commands.h"
 #include "cli/torch_versions.h"
 #include "cli/trainer_library.h"
 #include "cli/version.h"
@@ -390,5 +391,9 @@ class Doctor final : public Command {
 };
 
 }  // namespace
-NEAP_COMMAND(Doctor)
+
+std::unique_ptr<Command> make_doctor_command() {
+  return std::make_unique<Doctor>();
+}
+
 }  // namespace neap::cli

@@ -13,6 +13,7 @@
 #include "cli/command.h"
 #include "cli/ranks.h"
 #include "cli/text_table.h"
+#include "cli/trainer_commands.h"
 #include "rlhf/evaluate_checkpoint.h"
 
 namespace neap::cli {
@@ -224,5 +225,9 @@ int EvalCommand::run() {
 }
 
 }  // namespace
-NEAP_COMMAND(EvalCommand)
+
+std::unique_ptr<Command> make_eval_command() {
+  return std::make_unique<EvalCommand>();
+}
+
 }  // namespace neap::cli

@@ -20,6 +20,7 @@
 #include "cli/prompt_source.h"
 #include "cli/sampling_settings.h"
 #include "cli/text_model.h"
+#include "cli/trainer_commands.h"
 #include "rollout/stop_strings.h"
 
 namespace neap::cli {
@@ -394,5 +395,9 @@ int GenerateCommand::run() {
 }
 
 }  // namespace
-NEAP_COMMAND(GenerateCommand)
+
+std::unique_ptr<Command> make_generate_command() {
+  return std::make_unique<GenerateCommand>();
+}
+
 }  // namespace neap::cli

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "cli/command.h"
+#include "cli/program_commands.h"
 #include "cli/trainer_library.h"
 
 namespace {
@@ -12,6 +13,21 @@ namespace {
 /// Whether somebody may have put a library into the process that writes its records as it ends.
 bool is_observed() {
   return std::getenv("LD_PRELOAD") != nullptr || std::getenv("CUDA_INJECTION64_PATH") != nullptr;
+}
+
+neap::cli::Commands program_commands() {
+  using namespace neap::cli;
+  Commands commands;
+  commands.push_back(make_bench_command());
+  commands.push_back(make_doctor_command());
+  commands.push_back(make_plan_command());
+  commands.push_back(make_replay_command());
+  commands.push_back(make_report_command());
+#ifdef NEAP_HAS_REWARDS
+  commands.push_back(make_reward_command());
+#endif
+  commands.push_back(make_run_command());
+  return commands;
 }
 
 }  // namespace
@@ -22,7 +38,7 @@ int main(int argc, char** argv) {
   const bool needs_trainer =
       std::any_of(kTrainerCommands.begin(), kTrainerCommands.end(),
                   [&](const TrainerCommand& command) { return command.name == name; });
-  if (!needs_trainer) return run_command(argc, argv);
+  if (!needs_trainer) return run_command(program_commands(), argc, argv);
   const neap::Result<Trainer> trainer = load_trainer();
   if (!trainer.ok()) return fail(trainer.status());
   const int code = trainer->main(argc, argv);

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "cli/checkpoint_path.h"
 #include "cli/command.h"
+#include "cli/trainer_commands.h"
 #include "model/merge.h"
 
 namespace neap::cli {
@@ -57,5 +58,9 @@ int MergeCommand::run() {
 }
 
 }  // namespace
-NEAP_COMMAND(MergeCommand)
+
+std::unique_ptr<Command> make_merge_command() {
+  return std::make_unique<MergeCommand>();
+}
+
 }  // namespace neap::cli

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/plan_formulas.h"
+#include "cli/program_commands.h"
 #include "plan/advice.h"
 #include "plan/device_choice.h"
 #include "plan/memory_plan.h"
@@ -134,6 +135,8 @@ class PlanCommand final : public Command {
 
 }  // namespace
 
-NEAP_COMMAND(PlanCommand)
+std::unique_ptr<Command> make_plan_command() {
+  return std::make_unique<PlanCommand>();
+}
 
 }  // namespace neap::cli

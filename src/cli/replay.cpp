@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "cli/command.h"
+#include "cli/program_commands.h"
 #include "replay/pool_inference.h"
 #include "replay/summary.h"
 #include "trace/reader.h"
@@ -283,7 +284,11 @@ class ReplayCommand : public Command {
   bool json_ = false;
   Bytes capacity_;
 };
-NEAP_COMMAND(ReplayCommand)
 
 }  // namespace
+
+std::unique_ptr<Command> make_replay_command() {
+  return std::make_unique<ReplayCommand>();
+}
+
 }  // namespace neap::cli

@@ -5,6 +5,7 @@
 #include "base/format.h"
 #include "base/log.h"
 #include "cli/command.h"
+#include "cli/program_commands.h"
 #include "report/chart.h"
 #include "report/html.h"
 #include "report/load_report.h"
@@ -142,6 +143,8 @@ class ReportCommand final : public Command {
 
 }  // namespace
 
-NEAP_COMMAND(ReportCommand)
+std::unique_ptr<Command> make_report_command() {
+  return std::make_unique<ReportCommand>();
+}
 
 }  // namespace neap::cli

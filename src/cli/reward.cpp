@@ -16,6 +16,7 @@
 #include "base/progress.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/program_commands.h"
 #include "cli/text_table.h"
 #include "data/fields.h"
 #include "data/row_source.h"
@@ -282,5 +283,9 @@ Status RewardCommand::print() const {
 }
 
 }  // namespace
-NEAP_COMMAND(RewardCommand)
+
+std::unique_ptr<Command> make_reward_command() {
+  return std::make_unique<RewardCommand>();
+}
+
 }  // namespace neap::cli

@@ -25,6 +25,7 @@
 #include "base/tag.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/program_commands.h"
 #include "cli/signalled_child.h"
 
 extern char** environ;
@@ -305,7 +306,8 @@ class RunCommand : public Command {
   bool json_ = false, quiet_ = false;
 };
 
-}  // namespace neap::cli
+std::unique_ptr<Command> make_run_command() {
+  return std::make_unique<RunCommand>();
+}
 
-using neap::cli::RunCommand;
-NEAP_COMMAND(RunCommand)
+}  // namespace neap::cli

@@ -8,6 +8,7 @@
 #include "bridge/torch_cuda.h"
 #include "cli/command.h"
 #include "cli/ranks.h"
+#include "cli/trainer_commands.h"
 #include "rlhf/issue_rate.h"
 #include "rlhf/run.h"
 #include "spec/job.h"
@@ -64,5 +65,9 @@ class TrainCommand final : public Command {
 };
 
 }  // namespace
-NEAP_COMMAND(TrainCommand)
+
+std::unique_ptr<Command> make_train_command() {
+  return std::make_unique<TrainCommand>();
+}
+
 }  // namespace neap::cli
