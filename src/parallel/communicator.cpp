@@ -2,7 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -64,17 +66,58 @@ void Communicator::all_reduce(const at::Tensor& t, Reduce op) {
 
 void Communicator::all_gather(const at::Tensor& out, const at::Tensor& in) {
   check_pair(in, out, size_, "all_gather");
-  if (in.numel() == 0) return;
-  if (size_ > 1) return do_all_gather(out, in);
-  if (out.data_ptr() != in.data_ptr()) at::Tensor(out).copy_(in.view_as(out));
+  const std::int64_t n = in.numel();
+  if (n == 0) return;
+  const at::Tensor flat = out.view({-1});
+  const at::Tensor mine = flat.narrow(0, rank_ * n, n);
+  if (mine.data_ptr() != in.data_ptr()) at::Tensor(mine).copy_(in.view({-1}));
+  if (size_ > 1) do_all_gather(flat, Counts(static_cast<std::size_t>(size_), n));
+}
+
+void Communicator::reduce_scatter(const at::Tensor& t, const Counts& counts) {
+  check_parts(t, counts, "reduce_scatter");
+  if (size_ > 1 && t.numel() > 0) do_reduce_scatter(t, counts);
+}
+
+void Communicator::reduce(const at::Tensor& t, int root) {
+  check(t, "reduce");
+  check_root(root, "reduce");
+  Counts counts(static_cast<std::size_t>(size_));
+  counts[static_cast<std::size_t>(root)] = t.numel();
+  reduce_scatter(t.view({-1}), counts);
+}
+
+void Communicator::all_gather(const at::Tensor& t, const Counts& counts) {
+  check_parts(t, counts, "all_gather");
+  if (size_ > 1 && t.numel() > 0) do_all_gather(t, counts);
+}
+
+std::int64_t Communicator::first_of(const Counts& counts, int rank) {
+  return std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
+}
+
+void Communicator::check_parts(const at::Tensor& t, const Counts& counts, const char* call) const {
+  check(t, call);
+  const bool negative = std::any_of(counts.begin(), counts.end(), [](auto n) { return n < 0; });
+  const std::int64_t all = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  if (t.dim() != 1 || negative || std::ssize(counts) != size_ || all != t.numel()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        format("{}: {} parts of {} elements in all are not those of {} elements on {} ranks", call,
+               counts.size(), all, t.numel(), size_));
+  }
+}
+
+void Communicator::check_root(int root, const char* call) const {
+  if (root < 0 || root >= size_) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{}: rank {}; there are {} ranks", call, root, size_));
+  }
 }
 
 void Communicator::broadcast(const at::Tensor& t, int root) {
   check(t, "broadcast");
-  if (root < 0 || root >= size_) {
-    throw Error(ErrorCode::kInvalidArgument,
-                format("broadcast from rank {}; there are {} ranks", root, size_));
-  }
+  check_root(root, "broadcast");
   if (size_ > 1 && t.numel() > 0) do_broadcast(t, root);
 }
 
@@ -156,7 +199,8 @@ class Single final : public Communicator {
  private:
   // Never reached: the public functions answer for one rank.
   void do_all_reduce(const at::Tensor&, Reduce) override {}
-  void do_all_gather(const at::Tensor&, const at::Tensor&) override {}
+  void do_reduce_scatter(const at::Tensor&, const Counts&) override {}
+  void do_all_gather(const at::Tensor&, const Counts&) override {}
   void do_broadcast(const at::Tensor&, int) override {}
   void do_barrier() override {}
 };

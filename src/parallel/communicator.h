@@ -3,6 +3,8 @@
 // Every rank calls the same functions in the same order with the same shapes; a call returns when
 // this rank's result is there. Sums run in the order of the ranks (MPI), or in an order that NCCL
 // fixes for a machine and a size: the same run twice gives the same bits, and every rank has them.
+// Parts     of a tensor that is divided over ranks: counts[r] elements for rank r, one after another, all of
+//           it together. A rank may have none. Over MPI a part's sum has the bits of all_reduce.
 // Tensors   contiguous; float32, float64, bfloat16, float16, int64, int32, uint8. bfloat16 and
 //           float16 are summed in float32 and rounded once over MPI. On the communicator's device,
 //           or in host memory, which a GPU communicator stages through a small buffer.
@@ -15,6 +17,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -43,6 +46,12 @@ class Communicator {
   /// `in` (n,) of rank r becomes elements [r n, (r + 1) n) of `out` (size * n,) on every rank. `in`
   /// may be that very part of `out`.
   void all_gather(const at::Tensor& out, const at::Tensor& in);
+  /// This rank's part of `t` (n,) becomes the sum of all ranks'; the other parts are undefined.
+  void reduce_scatter(const at::Tensor& t, const std::vector<std::int64_t>& counts);
+  /// `t` of rank `root` becomes the sum of all ranks'; on the others it is undefined.
+  void reduce(const at::Tensor& t, int root);
+  /// Every part of `t` (n,) becomes that of its rank.
+  void all_gather(const at::Tensor& t, const std::vector<std::int64_t>& counts);
   /// `t` of every rank becomes rank `root`'s.
   void broadcast(const at::Tensor& t, int root);
   /// Returns when every rank has called it.
@@ -66,15 +75,22 @@ class Communicator {
   virtual void abort(int exit_code) noexcept = 0;
 
  protected:
+  using Counts = std::vector<std::int64_t>;
   Communicator(int rank, int size) : rank_(rank), size_(size) {}
+  /// Where a rank's part begins.
+  [[nodiscard]] static std::int64_t first_of(const Counts& counts, int rank);
 
  private:
   // Arguments are checked: contiguous, of a known type, not empty, and size_ > 1.
   virtual void do_all_reduce(const at::Tensor& t, Reduce op) = 0;
-  virtual void do_all_gather(const at::Tensor& out, const at::Tensor& in) = 0;
+  // Of one dimension; parts are all of it.
+  virtual void do_reduce_scatter(const at::Tensor& t, const Counts& counts) = 0;
+  virtual void do_all_gather(const at::Tensor& t, const Counts& counts) = 0;
   virtual void do_broadcast(const at::Tensor& t, int root) = 0;
   virtual void do_barrier() = 0;
 
+  void check_parts(const at::Tensor& t, const Counts& counts, const char* call) const;
+  void check_root(int root, const char* call) const;
   [[nodiscard]] std::vector<std::int64_t> of_all_ranks(const std::vector<std::int64_t>& mine);
 
   int rank_, size_;

@@ -76,8 +76,6 @@ class Mpi final : public Communicator {
   }
 
  private:
-  using Counts = std::vector<int>;
-
   void call(int error, const char* what) const {
     if (error == 0) return;
     char words[512];
@@ -86,6 +84,8 @@ class Mpi final : public Communicator {
   }
 
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(size()); }
+  [[nodiscard]] std::size_t me() const { return static_cast<std::size_t>(rank()); }
+  [[nodiscard]] static std::size_t size_of(int bytes) { return static_cast<std::size_t>(bytes); }
 
   // Elements of part r when `n` are cut into one part a rank.
   [[nodiscard]] std::int64_t part(std::int64_t n, int r) const {
@@ -108,41 +108,39 @@ class Mpi final : public Communicator {
     const auto width = static_cast<std::int64_t>(t.element_size());
     auto* const data = static_cast<std::byte*>(t.mutable_data_ptr());
     by_pieces(t.numel(), width, [&](std::int64_t at, std::int64_t n) {
-      Counts bytes(ranks()), offsets(ranks()), in_bytes(ranks()), in_offsets(ranks());
-      const std::int64_t mine = part(n, rank());
-      std::int64_t offset = 0;
-      for (int r = 0; r < size(); ++r) {
-        const auto i = static_cast<std::size_t>(r);
-        bytes[i] = static_cast<int>(part(n, r) * width);
-        offsets[i] = static_cast<int>(offset);
-        offset += bytes[i];
-        in_bytes[i] = static_cast<int>(mine * width);
-        in_offsets[i] = static_cast<int>(r * mine * width);
-      }
+      Counts parts(ranks());
+      for (int r = 0; r < size(); ++r) parts[static_cast<std::size_t>(r)] = part(n, r);
+      const Layout layout = layout_of(parts, width);
       std::byte* const piece = data + at * width;
-      std::byte* const rows = workspace(mine * width * size(), rows_);
-      call(mpi_.all_to_all(piece, bytes.data(), offsets.data(), rows, in_bytes.data(),
-                           in_offsets.data()),
-           "all_reduce");
-      const auto me = static_cast<std::size_t>(rank());
-      reduce_rows(t.scalar_type(), piece + offsets[me], rows, mine, size(), op);
-      call(mpi_.all_gather(piece, bytes.data(), offsets.data()), "all_reduce");
+      reduce_parts(t.scalar_type(), piece, layout, piece + layout.offsets[me()], op, "all_reduce");
+      call(mpi_.all_gather(piece, layout.bytes.data(), layout.offsets.data()), "all_reduce");
     });
   }
 
-  void do_all_gather(const at::Tensor& out, const at::Tensor& in) override {
-    const auto width = static_cast<std::int64_t>(in.element_size());
-    const std::int64_t strip = in.numel() * width;
-    const auto* const source = static_cast<const std::byte*>(in.const_data_ptr());
-    auto* const target = static_cast<std::byte*>(out.mutable_data_ptr());
-    by_pieces(in.numel(), width * size(), [&](std::int64_t at, std::int64_t n) {
-      const Layout layout = rows_of(n * width);
-      const auto bytes = static_cast<std::size_t>(n * width);
-      std::byte* const rows = workspace(n * width * size(), rows_);
-      std::memcpy(rows + rank() * n * width, source + at * width, bytes);
+  // Each rank's part in rounds of equal size: one of them at a time is gathered from its place.
+  void do_reduce_scatter(const at::Tensor& t, const Counts& counts) override {
+    const auto width = static_cast<std::int64_t>(t.element_size());
+    auto* const data = static_cast<std::byte*>(t.mutable_data_ptr());
+    by_rounds(counts, width, [&](const Layout& layout, const std::vector<std::int64_t>& places) {
+      std::byte* const sent = workspace(layout.sum(), sent_);
+      for (std::size_t r = 0; r < ranks(); ++r)
+        std::memcpy(sent + layout.offsets[r], data + places[r], size_of(layout.bytes[r]));
+      reduce_parts(t.scalar_type(), sent, layout, data + places[me()], Reduce::kSum,
+                   "reduce_scatter");
+    });
+  }
+
+  void do_all_gather(const at::Tensor& t, const Counts& counts) override {
+    const auto width = static_cast<std::int64_t>(t.element_size());
+    auto* const data = static_cast<std::byte*>(t.mutable_data_ptr());
+    by_rounds(counts, width, [&](const Layout& layout, const std::vector<std::int64_t>& places) {
+      std::byte* const rows = workspace(layout.sum(), rows_);
+      std::memcpy(rows + layout.offsets[me()], data + places[me()], size_of(layout.bytes[me()]));
       call(mpi_.all_gather(rows, layout.bytes.data(), layout.offsets.data()), "all_gather");
-      for (int r = 0; r < size(); ++r)
-        std::memcpy(target + r * strip + at * width, rows + r * n * width, bytes);
+      for (std::size_t r = 0; r < ranks(); ++r) {
+        if (r != me())
+          std::memcpy(data + places[r], rows + layout.offsets[r], size_of(layout.bytes[r]));
+      }
     });
   }
 
@@ -156,22 +154,56 @@ class Mpi final : public Communicator {
 
   void do_barrier() override { call(mpi_.barrier(), "barrier"); }
 
+  // Of parts, one a rank, one after another: bytes.
   struct Layout {
-    Counts bytes, offsets;
+    std::vector<int> bytes, offsets;
+    [[nodiscard]] std::int64_t sum() const { return offsets.back() + bytes.back(); }
   };
-  // One row of `row_bytes` a rank, one after another.
-  [[nodiscard]] Layout rows_of(std::int64_t row_bytes) const {
-    Layout layout{Counts(ranks(), static_cast<int>(row_bytes)), Counts(ranks())};
-    for (std::size_t r = 0; r < ranks(); ++r)
-      layout.offsets[r] = static_cast<int>(static_cast<std::int64_t>(r) * row_bytes);
+  [[nodiscard]] Layout layout_of(const Counts& parts, std::int64_t width) const {
+    Layout layout{std::vector<int>(ranks()), std::vector<int>(ranks())};
+    int offset = 0;
+    for (std::size_t r = 0; r < ranks(); ++r) {
+      layout.offsets[r] = offset;
+      layout.bytes[r] = static_cast<int>(parts[r] * width);
+      offset += layout.bytes[r];
+    }
     return layout;
+  }
+
+  // `parts` has one for each rank: this rank's becomes the reduction of all ranks', at `out`.
+  void reduce_parts(at::ScalarType type, const std::byte* parts, const Layout& layout,
+                    std::byte* out, Reduce op, const char* what) {
+    const auto width = static_cast<std::int64_t>(c10::elementSize(type));
+    const int mine = layout.bytes[me()];
+    const Layout in = layout_of(Counts(ranks(), mine / width), width);
+    std::byte* const rows = workspace(in.sum(), rows_);
+    call(mpi_.all_to_all(parts, layout.bytes.data(), layout.offsets.data(), rows, in.bytes.data(),
+                         in.offsets.data()),
+         what);
+    reduce_rows(type, out, rows, mine / width, size(), op);
+  }
+
+  // visit(bytes of each rank's next piece, places of them) until every part has been gone through.
+  template <class Visit>
+  void by_rounds(const Counts& counts, std::int64_t width, const Visit& visit) {
+    const std::int64_t longest = *std::max_element(counts.begin(), counts.end());
+    by_pieces(longest, width * size(), [&](std::int64_t at, std::int64_t n) {
+      Counts parts(ranks());
+      std::vector<std::int64_t> places(ranks());
+      for (int r = 0; r < size(); ++r) {
+        const auto i = static_cast<std::size_t>(r);
+        parts[i] = std::clamp<std::int64_t>(counts[i] - at, 0, n);
+        places[i] = (first_of(counts, r) + std::min(at, counts[i])) * width;
+      }
+      visit(layout_of(parts, width), places);
+    });
   }
 
   const NeapMpi& mpi_;
   std::int64_t piece_bytes_;
   int exceptions_;
   bool aborted_ = false;
-  std::vector<std::byte> rows_;
+  std::vector<std::byte> rows_, sent_;
 };
 
 const NeapMpi& load() {

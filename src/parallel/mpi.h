@@ -4,7 +4,7 @@
 // ranks and gives the result to all. So bits do not depend on MPI's algorithms or on who came first,
 // and bfloat16, which MPI does not know, works. Traffic is that of a ring, 2 (R - 1) / R of the
 // buffer each way.
-// Memory    a workspace of about 8 MiB of plain host memory.
+// Memory    workspaces of about 8 MiB of plain host memory, none of a phase's.
 #pragma once
 
 #include <memory>

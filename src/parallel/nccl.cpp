@@ -251,24 +251,76 @@ class Nccl final : public Communicator {
     });
   }
 
-  void do_all_gather(const at::Tensor& out, const at::Tensor& in) override {
-    if (in.is_cpu()) return gather_host(out, in);
-    run("all_gather", [&] {
-      return api_.all_gather(in.const_data_ptr(), out.mutable_data_ptr(), count(in), type_of(in),
-                             comm_, kStream);
+  void do_reduce_scatter(const at::Tensor& t, const Counts& counts) override {
+    if (t.is_cpu()) {
+      return by_rank(t, counts, [&](const at::Tensor& part, int) {
+        through_card(part, [&](const at::Tensor& s) { do_all_reduce(s, Reduce::kSum); });
+      });
+    }
+    run("reduce_scatter", [&] {
+      if (alike(counts)) {
+        const at::Tensor mine = t.narrow(0, first_of(counts, rank()), counts[0]);
+        return api_.reduce_scatter(t.const_data_ptr(), mine.mutable_data_ptr(), count(mine),
+                                   type_of(t), kNcclSum, comm_, kStream);
+      }
+      return grouped(t, counts, [&](const at::Tensor& part, int root) {
+        return api_.reduce(part.const_data_ptr(), part.mutable_data_ptr(), count(part), type_of(t),
+                           kNcclSum, root, comm_, kStream);
+      });
     });
   }
 
-  void gather_host(const at::Tensor& out, const at::Tensor& in) {
-    const auto width = static_cast<std::int64_t>(in.element_size());
+  void do_all_gather(const at::Tensor& t, const Counts& counts) override {
+    if (t.is_cpu()) return gather_host(t, counts);
+    run("all_gather", [&] {
+      if (alike(counts)) {
+        const at::Tensor mine = t.narrow(0, first_of(counts, rank()), counts[0]);
+        return api_.all_gather(mine.const_data_ptr(), t.mutable_data_ptr(), count(mine), type_of(t),
+                               comm_, kStream);
+      }
+      return grouped(t, counts, [&](const at::Tensor& part, int root) {
+        return api_.broadcast(part.const_data_ptr(), part.mutable_data_ptr(), count(part),
+                              type_of(t), root, comm_, kStream);
+      });
+    });
+  }
+
+  [[nodiscard]] static bool alike(const Counts& counts) {
+    return std::all_of(counts.begin(), counts.end(), [&](auto n) { return n == counts[0]; });
+  }
+  // visit(part, its rank) of those that have elements.
+  template <class Visit>
+  static void by_rank(const at::Tensor& t, const Counts& counts, const Visit& visit) {
+    for (int r = 0; r < static_cast<int>(counts.size()); ++r) {
+      if (const std::int64_t n = counts[static_cast<std::size_t>(r)]; n > 0)
+        visit(t.narrow(0, first_of(counts, r), n), r);
+    }
+  }
+  // Calls that NCCL runs as one; the first error. A group that was begun is ended whatever happens.
+  template <class Call>
+  int grouped(const at::Tensor& t, const Counts& counts, const Call& call) {
+    int result = api_.group_start();
+    if (result != kNcclSuccess) return result;
+    by_rank(t, counts, [&](const at::Tensor& part, int root) {
+      if (result == kNcclSuccess) result = call(part, root);
+    });
+    const int ended = api_.group_end();
+    return result != kNcclSuccess ? result : ended;
+  }
+
+  void gather_host(const at::Tensor& t, const Counts& counts) {
+    if (!alike(counts)) {
+      return by_rank(t, counts,
+                     [&](const at::Tensor& part, int root) { do_broadcast(part, root); });
+    }
+    const auto width = static_cast<std::int64_t>(t.element_size());
     const std::int64_t most = std::max<std::int64_t>(1, kStageBytes / (width * size()));
-    const at::Tensor rows = out.view({size(), -1});
-    const at::Tensor mine = in.view({-1});
-    for (std::int64_t at = 0; at < mine.numel(); at += most) {
-      const std::int64_t n = std::min(most, mine.numel() - at);
-      const at::Tensor staged = at::empty({size(), n}, in.options().device(device_));
-      staged[rank()].copy_(mine.narrow(0, at, n));
-      do_all_gather(staged, staged[rank()]);
+    const at::Tensor rows = t.view({size(), -1});
+    for (std::int64_t at = 0; at < counts[0]; at += most) {
+      const std::int64_t n = std::min(most, counts[0] - at);
+      const at::Tensor staged = at::empty({size(), n}, t.options().device(device_));
+      staged[rank()].copy_(rows[rank()].narrow(0, at, n));
+      do_all_gather(staged.view({-1}), Counts(static_cast<std::size_t>(size()), n));
       rows.narrow(1, at, n).copy_(staged);
     }
   }

@@ -28,6 +28,10 @@ Result<NcclApi> open_nccl() {
   find(api.all_reduce, "ncclAllReduce");
   find(api.all_gather, "ncclAllGather");
   find(api.broadcast, "ncclBroadcast");
+  find(api.reduce_scatter, "ncclReduceScatter");
+  find(api.reduce, "ncclReduce");
+  find(api.group_start, "ncclGroupStart");
+  find(api.group_end, "ncclGroupEnd");
   if (!missing.empty())
     return Status(ErrorCode::kUnsupported, format("libnccl.so.2 has no {}: too old", missing));
   return api;

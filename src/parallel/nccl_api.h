@@ -41,6 +41,12 @@ struct NcclApi {
                     CudaStream stream);
   int (*broadcast)(const void* in, void* out, std::size_t count, int type, int root, NcclComm comm,
                    CudaStream stream);
+  int (*reduce_scatter)(const void* in, void* out, std::size_t out_count, int type, int op,
+                        NcclComm comm, CudaStream stream);
+  int (*reduce)(const void* in, void* out, std::size_t count, int type, int op, int root,
+                NcclComm comm, CudaStream stream);
+  int (*group_start)();
+  int (*group_end)();
 };
 
 /// Loads libnccl.so.2, which libtorch_cuda has brought along. Once a process.

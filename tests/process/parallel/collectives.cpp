@@ -3,11 +3,14 @@
 // variables.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "base/format.h"
 #include "base/status.h"
@@ -62,6 +65,66 @@ void run_type(Communicator& ranks, at::ScalarType type, std::int64_t n, at::Devi
   for (int r = 0; r < size; ++r)
     expect(all.narrow(0, r * n, n).equal(brought(r, n, type, device)), "all_gather " + where);
   expect(all.equal(in_place), "all_gather in place " + where);
+}
+
+// Parts of awkward sizes: even ones, ones with a rest, whole tensors on one rank, ranks without any.
+std::vector<std::vector<std::int64_t>> cuts_of(std::int64_t n, int size) {
+  const auto ranks = static_cast<std::size_t>(size);
+  std::vector<std::vector<std::int64_t>> out;
+  std::vector<std::int64_t> even(ranks, n / size), last(ranks), spread(ranks);
+  even.back() += n % size;
+  last.back() = n;
+  std::int64_t left = n;
+  for (std::size_t r = 0; r + 1 < ranks; ++r) left -= spread[r] = left / 3;
+  spread.back() = left;
+  for (auto cut : {even, last, spread}) {
+    out.push_back(cut);
+    std::reverse(cut.begin(), cut.end());
+    out.push_back(cut);
+  }
+  return out;
+}
+
+// What rounds: a part's sum has the bits of a sum of the whole, where sums are Neap's own.
+at::Tensor rounded(int r, std::int64_t n, at::ScalarType type, at::Device device) {
+  return at::isIntegralType(type, false)
+             ? brought(r, n, type, device)
+             : at::arange(n, at::kDouble).add(1 + r).rsqrt().mul(r + 1).to(device, type);
+}
+
+void run_parts(Communicator& ranks, at::ScalarType type, std::int64_t n, at::Device device) {
+  at::Tensor sum = rounded(ranks.rank(), n, type, device);
+  ranks.all_reduce(sum);
+  const bool same_bits = ranks.name() == "mpi";
+  const auto equal = [&](const at::Tensor& a, const at::Tensor& b) {
+    return same_bits ? a.equal(b) : at::allclose(a.to(at::kDouble), b.to(at::kDouble), 1e-2);
+  };
+  for (const std::vector<std::int64_t>& counts : cuts_of(n, ranks.size())) {
+    const std::string where = neap::format("{} {} from {}", at::toString(type), n, counts.front());
+    const auto me = static_cast<std::size_t>(ranks.rank());
+    const std::int64_t first =
+        std::accumulate(counts.begin(), counts.begin() + ranks.rank(), std::int64_t{0});
+    at::Tensor t = rounded(ranks.rank(), n, type, device);
+    ranks.reduce_scatter(t, counts);
+    const at::Tensor mine = t.narrow(0, first, counts[me]);
+    expect(equal(mine, sum.narrow(0, first, counts[me])), "reduce_scatter " + where);
+    at::Tensor all = at::zeros_like(t);
+    all.narrow(0, first, counts[me]).copy_(sum.narrow(0, first, counts[me]));
+    ranks.all_gather(all, counts);
+    expect(all.equal(sum), "all_gather of parts " + where);
+  }
+  for (int root = 0; root < ranks.size(); ++root) {
+    at::Tensor t = rounded(ranks.rank(), n, type, device);
+    ranks.reduce(t, root);
+    expect(ranks.rank() != root || equal(t, sum), "reduce");
+  }
+  bool refused = false;
+  try {
+    ranks.reduce_scatter(sum, std::vector<std::int64_t>(static_cast<std::size_t>(ranks.size()), n));
+  } catch (const neap::Error&) {
+    refused = true;
+  }
+  expect(refused, "parts that are not those of the tensor");
 }
 
 // Sums that round: every rank must have the same bits, and the next time the same again.
@@ -139,11 +202,11 @@ int run(int argc, char** argv) {
          {std::int64_t{1}, std::int64_t{7}, std::int64_t{1000}, std::int64_t{1'500'001}}) {
       for (const at::ScalarType type :
            {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kInt, at::kByte})
-        run_type(*ranks, type, n, options.device);
+        run_type(*ranks, type, n, options.device), run_parts(*ranks, type, n, options.device);
     }
     // Host tensors, which a GPU's communicator stages; more than one stage long.
     for (const at::ScalarType type : {at::kFloat, at::kLong})
-      run_type(*ranks, type, 300'001, at::kCPU);
+      run_type(*ranks, type, 300'001, at::kCPU), run_parts(*ranks, type, 300'001, at::kCPU);
     run_rounding(*ranks, options.device);
     run_host_numbers(*ranks);
   } catch (const std::exception& e) {

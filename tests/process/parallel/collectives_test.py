@@ -11,8 +11,8 @@ class Collectives(unittest.TestCase):
     def program(self, ranks, *arguments):
         return launch.run(ranks, launch.COLLECTIVES, *arguments, timeout=120)
 
-    def test_every_collective_on_two_and_three_ranks(self):
-        for ranks in (2, 3):
+    def test_every_collective_on_several_ranks(self):
+        for ranks in (2, 3, 4):
             result = self.program(ranks, "cpu")
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertRegex(result.stdout, rf"\d+ checks on {ranks} ranks over mpi")

@@ -20,3 +20,7 @@ FUNCTION(ncclAllReduce, 8)
 FUNCTION(ncclAllGather, 9)
 #endif
 FUNCTION(ncclBroadcast, 10)
+FUNCTION(ncclReduceScatter, 11)
+FUNCTION(ncclReduce, 12)
+FUNCTION(ncclGroupStart, 13)
+FUNCTION(ncclGroupEnd, 14)
