@@ -21,6 +21,11 @@ const char* name_of(at::Float32MatmulPrecision precision) {
   }
 }
 
+at::Device torch_device(const spec::DeviceConfig& config, const plan::DeviceChoice& choice) {
+  if (!choice.target.cuda) return at::kCPU;
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(config.ordinal)};
+}
+
 }  // namespace
 
 TorchSettings TorchSettings::now() {
@@ -46,10 +51,12 @@ plan::DeviceChoice choose_run_device(const spec::DeviceConfig& config) {
 }
 
 DeviceContext::DeviceContext(const spec::Job& job, const plan::DeviceChoice& choice)
-    : settings_(TorchSettings::now()), attention_{job.trainer.deterministic} {
+    : torch_(torch_device(job.device, choice)),
+      stream_(torch_),
+      settings_(TorchSettings::now()),
+      attention_{job.trainer.deterministic} {
   settings_.threads = static_cast<int>(choice.target.threads);
   if (choice.target.cuda) {
-    torch_ = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(job.device.ordinal));
     device::CudaOptions options;
     options.ordinal = static_cast<int>(job.device.ordinal);
     options.capacity = choice.target.capacity;
@@ -63,7 +70,8 @@ DeviceContext::DeviceContext(const spec::Job& job, const plan::DeviceChoice& cho
   if (plan::compute_dtype(job, choice.target) == spec::Dtype::kBfloat16) dtype_ = at::kBFloat16;
 }
 
-DeviceContext::Entered::Entered(const DeviceContext& context) : before_(TorchSettings::now()) {
+DeviceContext::Entered::Entered(const DeviceContext& context)
+    : before_(TorchSettings::now()), stream_(context.stream_) {
   context.settings_.install();
 }
 

@@ -2,7 +2,7 @@
 //
 // Model     A setting of libtorch is the job's only while the job's context is entered; leaving puts back what was there.
 //           So runtimes with different settings work in one process, one after the other or in turns. Entered is for
-//           TorchSettings. The CPU allocator (phase_allocator.h) and the limit of libtorch's CUDA allocator
+//           TorchSettings and, on a GPU, the stream. The CPU allocator (phase_allocator.h) and the limit of libtorch's CUDA allocator
 //           (torch_cuda_memory.h) are the job's while one of its phases is open; a backward pass of attention turns
 //           deterministic algorithms on where the job asks for them (attention.h).
 //
@@ -18,6 +18,7 @@
 #include <memory>
 
 #include "bridge/attention.h"
+#include "bridge/compute_stream.h"
 #include "device/device.h"
 #include "plan/device_choice.h"
 #include "spec/job.h"
@@ -51,8 +52,11 @@ class DeviceContext {
   /// Of forward and backward.
   [[nodiscard]] at::ScalarType dtype() const { return dtype_; }
   [[nodiscard]] AttentionChoice attention() const { return attention_; }
+  /// Of what is computed while the context is entered.
+  [[nodiscard]] device::StreamId stream() const { return stream_.id(); }
 
-  /// While it lives, libtorch has the context's settings. Cost: see TorchSettings::install.
+  /// While it lives, libtorch has the context's settings and stream. Cost: see TorchSettings::install; on a GPU two
+  /// events besides, where another stream was current.
   class Entered {
    public:
     explicit Entered(const DeviceContext& context);
@@ -62,11 +66,13 @@ class DeviceContext {
 
    private:
     TorchSettings before_;
+    ComputeStream::Current stream_;
   };
 
  private:
   std::shared_ptr<device::Device> device_;
-  at::Device torch_{at::kCPU};
+  at::Device torch_;
+  ComputeStream stream_;
   at::ScalarType dtype_ = at::kFloat;
   TorchSettings settings_;
   AttentionChoice attention_;

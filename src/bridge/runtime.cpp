@@ -110,9 +110,10 @@ RuntimeImpl::RuntimeImpl(const spec::Job& job, const plan::DeviceChoice& choice,
   std::unique_ptr<arena::Arena> arena =
       value_or_throw(arena::Arena::make(*context_.device(), options));
   arena_ = {arena.release(), [device = context_.device()](arena::Arena* a) { delete a; }};
-  executor_ = std::make_unique<ScheduleExecutor>(*arena_, plan_);
+  executor_ = std::make_unique<ScheduleExecutor>(*arena_, plan_, context_.stream());
   for (std::size_t t = 0; t < plan_.tags.size(); ++t) add_streamed(t);
   if (choice.target.cuda) {
+    const DeviceContext::Entered entered(context_);
     transients_ = make_cuda_transients(context_.torch().index());
   } else {
     transients_ = make_host_transients(
@@ -143,9 +144,9 @@ void RuntimeImpl::add_streamed(std::size_t index) {
     return out;
   };
   if (!hosted.states.empty()) {
-    streamed_states_.emplace(
-        std::piecewise_construct, std::forward_as_tuple(index),
-        std::forward_as_tuple(*arena_, tag.name(), slots_of(tag), bytes_of(hosted.states)));
+    streamed_states_.emplace(std::piecewise_construct, std::forward_as_tuple(index),
+                             std::forward_as_tuple(*arena_, context_.stream(), tag.name(),
+                                                   slots_of(tag), bytes_of(hosted.states)));
   }
   if (hosted.blocks.empty()) return;
   // The weights of all slots, those of tables last, then their gradients.
@@ -168,9 +169,10 @@ void RuntimeImpl::add_streamed(std::size_t index) {
     tables.slot = std::move(slots.back());
     slots.pop_back();
   }
-  streamed_blocks_.emplace(std::piecewise_construct, std::forward_as_tuple(index),
-                           std::forward_as_tuple(*arena_, tag.name(), std::move(slots),
-                                                 units(hosted.blocks, hosted.gradients), tables));
+  streamed_blocks_.emplace(
+      std::piecewise_construct, std::forward_as_tuple(index),
+      std::forward_as_tuple(*arena_, context_.stream(), tag.name(), std::move(slots),
+                            units(hosted.blocks, hosted.gradients), tables));
 }
 
 // Of the phase's model, if it generates and its weights are streamed.
@@ -248,8 +250,7 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
   const std::string name = plan_.phases[index].name();
   const bool cuda = context_.torch().is_cuda();
   // The stream that computes, not the device: what copies run behind the phase is waited for below.
-  const Status finished =
-      cuda ? context_.device()->synchronize(device::StreamId::kDefault) : Status();
+  const Status finished = cuda ? context_.device()->synchronize(context_.stream()) : Status();
   PhaseMeasurement m;
   m.phase = plan_.phases[index].id;
   m.seconds = seconds_since(start);

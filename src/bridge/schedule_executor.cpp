@@ -74,8 +74,9 @@ Bytes Transition::copied() const {
   return sum;
 }
 
-ScheduleExecutor::ScheduleExecutor(arena::Arena& arena, const plan::MemoryPlan& plan)
-    : arena_(arena), plan_(plan), states_(plan.tags.size()) {
+ScheduleExecutor::ScheduleExecutor(arena::Arena& arena, const plan::MemoryPlan& plan,
+                                   device::StreamId computes)
+    : arena_(arena), plan_(plan), computes_(computes), states_(plan.tags.size()) {
   for (const plan::TagPlan& tag : plan_.tags) create_regions(tag);
 }
 
@@ -159,7 +160,7 @@ Transition ScheduleExecutor::enter(std::size_t phase) {
 void ScheduleExecutor::begin(const Move& move) {
   const std::vector<std::string> tags = {to_string(move.tag)};
   // Not the whole device: its copies would be waited for as well.
-  const arena::Fence work = arena::Fence::of({device::StreamId::kDefault});
+  const arena::Fence work = arena::Fence::of({computes_});
   const bool resume = move.kind == Move::Kind::kResume;
   auto ticket = resume ? arena_.begin_resume(tags) : arena_.begin_backup(tags, work);
   begun_.push_back({move, value_or_throw(std::move(ticket))});

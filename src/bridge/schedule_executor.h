@@ -47,7 +47,8 @@ struct Transition {
 class ScheduleExecutor {
  public:
   /// Reserves the plan's regions. Both outlive it.
-  ScheduleExecutor(arena::Arena& arena, const plan::MemoryPlan& plan);
+  /// `computes`: the stream of what phases compute.
+  ScheduleExecutor(arena::Arena& arena, const plan::MemoryPlan& plan, device::StreamId computes);
 
   /// One flag a tag, in the plan's order.
   using Set = std::vector<bool>;
@@ -87,6 +88,7 @@ class ScheduleExecutor {
 
   arena::Arena& arena_;
   const plan::MemoryPlan& plan_;
+  device::StreamId computes_;
   std::vector<plan::TagState> states_;
   std::optional<std::size_t> last_phase_;                        // that was entered
   std::map<std::pair<spec::TagId, std::string>, Place> places_;  // (tag, part)

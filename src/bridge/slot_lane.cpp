@@ -5,7 +5,6 @@
 namespace neap::bridge {
 namespace {
 
-constexpr device::StreamId kComputes = device::StreamId::kDefault;
 // The lane remembers a batch until it was waited for. One so many batches back has long been done.
 constexpr std::size_t kMostRemembered = 16;
 
@@ -24,8 +23,11 @@ LinkUse& LinkUse::operator+=(const LinkUse& o) {
   return *this;
 }
 
-SlotLane::SlotLane(arena::Arena& arena, std::size_t slots)
-    : lane_(value_or_throw(arena::TransferLane::make(arena))), filled_(slots), stored_(slots) {}
+SlotLane::SlotLane(arena::Arena& arena, device::StreamId computes, std::size_t slots)
+    : computes_(computes),
+      lane_(value_or_throw(arena::TransferLane::make(arena))),
+      filled_(slots),
+      stored_(slots) {}
 
 Status SlotLane::fetch(std::size_t slot, std::span<const arena::Transfer> copies, After after) {
   if (after != After::kNothing) {
@@ -40,14 +42,14 @@ Status SlotLane::fetch(std::size_t slot, std::span<const arena::Transfer> copies
 Status SlotLane::wait_for_slot(std::size_t slot) {
   const auto start = std::chrono::steady_clock::now();
   for (const std::optional<Mark>& mark : {filled_[slot], stored_[slot]})
-    if (mark) NEAP_TRY(lane_->hold_stream(kComputes, *mark));
+    if (mark) NEAP_TRY(lane_->hold_stream(computes_, *mark));
   use_.wait_seconds +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return {};
 }
 
 Status SlotLane::begin_after_work() {
-  return lane_->begin_after(kComputes);
+  return lane_->begin_after(computes_);
 }
 
 Status SlotLane::fetch_after_stores() {

@@ -32,8 +32,8 @@ struct LinkUse {
 
 class SlotLane {
  public:
-  /// `arena` outlives the lane.
-  SlotLane(arena::Arena& arena, std::size_t slots);
+  /// `computes`: the stream of the work. `arena` outlives the lane.
+  SlotLane(arena::Arena& arena, device::StreamId computes, std::size_t slots);
 
   /// What a fetch waits for besides the work before the last begin_after_work().
   enum class After : std::uint8_t {
@@ -59,6 +59,7 @@ class SlotLane {
  private:
   using Mark = arena::TransferLane::Mark;
   [[nodiscard]] Status remember(Mark mark);
+  device::StreamId computes_;
   std::unique_ptr<arena::TransferLane> lane_;
   std::vector<std::optional<Mark>> filled_, stored_;  // by slot: its last copies
   std::optional<Mark> last_stored_;

@@ -13,12 +13,13 @@ arena::Transfer all_of(const SlotPart& slot, const arena::HostStorage& storage) 
 
 }  // namespace
 
-StreamedBlocks::StreamedBlocks(arena::Arena& arena, const std::string& tag, std::vector<Slot> slots,
+StreamedBlocks::StreamedBlocks(arena::Arena& arena, device::StreamId computes,
+                               const std::string& tag, std::vector<Slot> slots,
                                const std::vector<UnitBytes>& blocks, const Tables& tables)
     : slots_(std::move(slots)),
       table_slot_(tables.slot),
       turns_of_(tables.turns),
-      lane_(arena, slots_.size() + 1),
+      lane_(arena, computes, slots_.size() + 1),
       window_(blocks.size(), slots_.size(), slots_.at(0).gradients.has_value(), turns_of_.breaks()),
       turns_(turns_of_, slots_.at(0).gradients.has_value()) {
   const auto make = [&](Bytes bytes) {

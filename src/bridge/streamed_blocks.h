@@ -46,9 +46,10 @@ class StreamedBlocks final : public step::BlockSlots {
     step::TableUnits turns;    ///< of `units`
     std::optional<Slot> slot;  ///< in the memory of all slots, for the turns
   };
-  /// The arena outlives this.
-  StreamedBlocks(arena::Arena& arena, const std::string& tag, std::vector<Slot> slots,
-                 const std::vector<UnitBytes>& blocks, const Tables& tables);
+  /// `computes`: the stream of the passes. The arena outlives this.
+  StreamedBlocks(arena::Arena& arena, device::StreamId computes, const std::string& tag,
+                 std::vector<Slot> slots, const std::vector<UnitBytes>& blocks,
+                 const Tables& tables);
 
   [[nodiscard]] const std::vector<Slot>& slots() const { return slots_; }
   [[nodiscard]] const std::optional<Slot>& table_slot() const { return table_slot_; }

@@ -6,9 +6,10 @@
 
 namespace neap::bridge {
 
-StreamedStates::StreamedStates(arena::Arena& arena, const std::string& tag,
-                               std::vector<SlotPart> slots, const std::vector<Bytes>& units)
-    : slots_(std::move(slots)), lane_(arena, slots_.size()) {
+StreamedStates::StreamedStates(arena::Arena& arena, device::StreamId computes,
+                               const std::string& tag, std::vector<SlotPart> slots,
+                               const std::vector<Bytes>& units)
+    : slots_(std::move(slots)), lane_(arena, computes, slots_.size()) {
   for (const Bytes bytes : units)
     storage_.push_back(value_or_throw(arena::HostStorage::make(arena, tag, bytes)));
 }

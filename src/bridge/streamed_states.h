@@ -22,9 +22,9 @@ namespace neap::bridge {
 
 class StreamedStates {
  public:
-  /// `units`: their sizes. The arena outlives this.
-  StreamedStates(arena::Arena& arena, const std::string& tag, std::vector<SlotPart> slots,
-                 const std::vector<Bytes>& units);
+  /// `computes`: the stream of the steps; `units`: their sizes. The arena outlives this.
+  StreamedStates(arena::Arena& arena, device::StreamId computes, const std::string& tag,
+                 std::vector<SlotPart> slots, const std::vector<Bytes>& units);
 
   [[nodiscard]] const std::vector<SlotPart>& slots() const { return slots_; }
   [[nodiscard]] const arena::HostStorage& states(std::size_t unit) const { return *storage_[unit]; }

@@ -26,8 +26,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kStageBytes = 512 << 10;  // of libtorch's small blocks
-// libtorch's current stream, which nothing in Neap changes: CUDA's default one.
-constexpr CudaStream kStream = nullptr;
 
 int type_of(const at::Tensor& t) {
   switch (t.scalar_type()) {
@@ -207,6 +205,13 @@ class Nccl final : public Communicator {
     if (watch_->gave_up()) throw Error(watch_->reason());
   }
 
+  // libtorch's current one, which the tensors are made on.
+  [[nodiscard]] CudaStream stream() const {
+    const c10::impl::VirtualGuardImpl implementation(device_.type());
+    return static_cast<CudaStream>(
+        implementation.getStreamNativeHandle(implementation.getStream(device_)));
+  }
+
   // Until the stream has come here. Short waits spin: a collective in a step takes microseconds.
   void wait(const char* name) {
     const c10::impl::VirtualGuardImpl implementation(device_.type());
@@ -247,7 +252,7 @@ class Nccl final : public Communicator {
     if (t.is_cpu()) return through_card(t, [&](const at::Tensor& s) { do_all_reduce(s, op); });
     run("all_reduce", [&] {
       return api_.all_reduce(t.const_data_ptr(), t.mutable_data_ptr(), count(t), type_of(t),
-                             op_of(op), comm_, kStream);
+                             op_of(op), comm_, stream());
     });
   }
 
@@ -261,11 +266,11 @@ class Nccl final : public Communicator {
       if (alike(counts)) {
         const at::Tensor mine = t.narrow(0, first_of(counts, rank()), counts[0]);
         return api_.reduce_scatter(t.const_data_ptr(), mine.mutable_data_ptr(), count(mine),
-                                   type_of(t), kNcclSum, comm_, kStream);
+                                   type_of(t), kNcclSum, comm_, stream());
       }
       return grouped(t, counts, [&](const at::Tensor& part, int root) {
         return api_.reduce(part.const_data_ptr(), part.mutable_data_ptr(), count(part), type_of(t),
-                           kNcclSum, root, comm_, kStream);
+                           kNcclSum, root, comm_, stream());
       });
     });
   }
@@ -276,11 +281,11 @@ class Nccl final : public Communicator {
       if (alike(counts)) {
         const at::Tensor mine = t.narrow(0, first_of(counts, rank()), counts[0]);
         return api_.all_gather(mine.const_data_ptr(), t.mutable_data_ptr(), count(mine), type_of(t),
-                               comm_, kStream);
+                               comm_, stream());
       }
       return grouped(t, counts, [&](const at::Tensor& part, int root) {
         return api_.broadcast(part.const_data_ptr(), part.mutable_data_ptr(), count(part),
-                              type_of(t), root, comm_, kStream);
+                              type_of(t), root, comm_, stream());
       });
     });
   }
@@ -329,7 +334,7 @@ class Nccl final : public Communicator {
     if (t.is_cpu()) return through_card(t, [&](const at::Tensor& s) { do_broadcast(s, root); });
     run("broadcast", [&] {
       return api_.broadcast(t.const_data_ptr(), t.mutable_data_ptr(), count(t), type_of(t), root,
-                            comm_, kStream);
+                            comm_, stream());
     });
   }
 

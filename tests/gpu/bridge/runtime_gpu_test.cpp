@@ -1,5 +1,6 @@
 // The bridge on a card: libtorch's temporaries and the arena's regions under one ceiling.
 #include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -60,6 +61,34 @@ TEST_F(RuntimeOnGpu, TemporariesFitBesideTheRegions) {
   EXPECT_EQ(measured[0].transient_allocated, 100_MiB + held);
   EXPECT_LE(measured[0].peak, kCeiling);
   EXPECT_TRUE(runtime->last_oom().ok());
+}
+
+TEST_F(RuntimeOnGpu, PhasesComputeOnTheJobsStreamInOrderWithTheStreamBefore) {
+  const c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
+  const at::Device card(at::kCUDA, 0);
+  const auto current = [&] {
+    const void* const handle = guard.getStreamNativeHandle(guard.getStream(card));
+    return static_cast<device::StreamId>(reinterpret_cast<std::uintptr_t>(handle));
+  };
+  const auto runtime = make(), other = make();
+  EXPECT_NE(runtime->context().stream(), device::StreamId::kDefault);
+  EXPECT_EQ(runtime->context().stream(), other->context().stream())
+      << "each stream has a workspace of cuBLAS";
+  const device::StreamId before = current();
+  // Long enough that a stream that does not wait reads what was there before.
+  const at::Tensor t = at::zeros({32 << 20}, at::TensorOptions().dtype(at::kInt).device(card));
+  for (int i = 0; i < 50; ++i) at::Tensor(t).add_(1);
+  at::Tensor first, second;
+  {
+    const DeviceContext::Entered entered(runtime->context());
+    EXPECT_EQ(current(), runtime->context().stream());
+    first = t.max();
+    for (int i = 0; i < 50; ++i) at::Tensor(t).add_(1);
+  }
+  EXPECT_EQ(current(), before);
+  second = t.min();
+  EXPECT_EQ(first.item<int>(), 50);
+  EXPECT_EQ(second.item<int>(), 100);
 }
 
 TEST_F(RuntimeOnGpu, TheAllocatorIsHeldToTheCeilingAndTheErrorNamesHolders) {

@@ -99,6 +99,7 @@ struct States {
   static constexpr std::array<std::size_t, 3> kUnits = {300, 64, 130};
   Slots slots{3, kPart};
   StreamedStates states{slots.arena(),
+                        device::StreamId::kDefault,
                         "states",
                         slots.parts(),
                         {bytes_of(kUnits[0]), bytes_of(kUnits[1]), bytes_of(kUnits[2])}};
@@ -164,7 +165,7 @@ struct Blocks {
     for (std::size_t i = 0; i < kSlots; ++i)
       places.push_back({slots.parts()[i], slots.parts()[kSlots + i]});
     streamed.emplace(
-        slots.arena(), "blocks", places,
+        slots.arena(), device::StreamId::kDefault, "blocks", places,
         std::vector<StreamedBlocks::UnitBytes>(blocks, {"", bytes_of(kWords), bytes_of(kWords)}),
         tables());
     for (const char* name : {"embed", "head"}) {
