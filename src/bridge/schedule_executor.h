@@ -21,7 +21,7 @@
 
 #include "arena/arena.h"
 #include "plan/memory_plan.h"
-#include "plan/phase_schedule.h"
+#include "plan/tag_moves.h"
 
 namespace neap::bridge {
 

@@ -65,230 +65,27 @@ std::string today() {
 class Doctor final : public Command {
  public:
   [[nodiscard]] std::string name() const override { return "doctor"; }
-  [[nodiscard]] std::string summary() const override {
-    return "Show what was found: GPU, driver, link speed, host memory, libraries, settings in "
-           "effect";
-  }
+  [[nodiscard]] std::string summary() const override;
   void declare(CLI::App& app) override {
     app.add_flag("--json", json_, "print JSON (schema 1) instead of text");
     app.add_flag("--quick", quick_, "measure nothing");
   }
-  int run() override {
-    Json out = Json::object();
-    out["schema"] = 1;
-    const Json trainer = describe_trainer();
-    out["neap"] = {{"version", kVersion}, {"trainer", trainer["usable"]}};
-    out["trainer"] = trainer;
-    out["hook"] = describe_hook();
-    out["system"] = system();
-    out["devices"] = devices();
-    out["libraries"] = libraries();
-    out["environment"] = environment();
-    out["advice"] = advice_;
-    if (json_) {
-      std::printf("%s\n", out.dump(2).c_str());
-    } else {
-      print(out);
-    }
-    return 0;
-  }
+  int run() override;
 
  private:
   /// Loads it as `neap train` would.
-  Json describe_trainer() {
-    const auto trainer = load_trainer();
-    if (!trainer.ok()) return {{"usable", false}, {"reason", trainer.status().message()}};
-    Json out = {{"usable", true},
-                {"library", trainer->library.string()},
-                {"libtorch", trainer->libtorch.string()},
-                {"torch", describe_torch()}};
-    if (quick_) return out;
-    if (const auto facts = parse_json(trainer->facts(), "the trainer's facts"); facts.ok())
-      out.update(*facts);
-    if (out.contains("products")) products_ = out["products"];
-    issue_seconds_ = out.value("issue_seconds", 0.0);
-    return out;
-  }
-
+  Json describe_trainer();
   /// The version that the trainer was built with, and those that all tests ran with.
-  Json describe_torch() {
-    Json out = {{"version", kTorchVersion}, {"tested_on", nullptr}};
-    std::string all;
-    for (const TestedTorch& tested : kTestedTorch) {
-      if (tested.version == minor_version(kTorchVersion)) out["tested_on"] = tested.where;
-      out["tested"][std::string(tested.version)] = tested.where;
-      all += format("{}{} ({})", all.empty() ? "" : ", ", tested.version, tested.where);
-    }
-    if (out["tested_on"].is_null())
-      advice_.push_back(
-          format("The trainer is built with torch {}, which was not tested. Tested: {}. "
-                 "Run make test with this torch before you rely on it.",
-                 kTorchVersion, all));
-    return out;
-  }
-
+  Json describe_torch();
   /// Preloads it into a program, as `neap run` would. The loader names what is missing, a version of glibc for one.
-  Json describe_hook() {
-    const auto file = find_library(kHookLibrary, kHookLibraryVariable);
-    if (!file.ok()) return {{"usable", false}, {"reason", file.status().message()}};
-    std::string preload = "LD_PRELOAD=" + file->string();
-    if (const char* others = std::getenv("LD_PRELOAD")) preload += format(":{}", others);
-    auto program = ChildProcess::start(
-        {.words = {"echo", "loaded"}, .environment = std::vector<std::string>{preload}});
-    if (!program.ok()) return {{"usable", false}, {"reason", program.status().message()}};
-    std::string text;
-    while (true) {
-      pollfd out{(*program)->out(), POLLIN, 0};
-      (void)::poll(&out, 1, -1);
-      if (!(*program)->read(text).ok()) break;
-    }
-    if (text == "loaded\n" && (*program)->recent_errors().empty())
-      return {{"usable", true}, {"library", file->string()}};
-    const std::string reason =
-        format("{} does not load{}", file->string(), (*program)->last_words());
-    advice_.push_back(reason + "\n    Build Neap on this system, or install it again.");
-    return {{"usable", false}, {"reason", reason}};
-  }
-
-  Json system() {
-    utsname name{};
-    ::uname(&name);
-    const Bytes available = meminfo("MemAvailable:");
-    rlimit locked{}, files{};
-    ::getrlimit(RLIMIT_MEMLOCK, &locked);
-    ::getrlimit(RLIMIT_NOFILE, &files);
-    const std::string maps = first_line("/proc/sys/vm/max_map_count");
-    struct statvfs disk {};
-    const char* folder = std::getenv("TMPDIR") != nullptr ? std::getenv("TMPDIR") : "/tmp";
-    const Bytes disk_free =
-        ::statvfs(folder, &disk) == 0 ? Bytes(disk.f_bavail * disk.f_frsize) : Bytes(0);
-    if (available < 8_GiB) {
-      advice_.push_back(format(
-          "Only {} of host memory is available: tags kept on the host need as much as they hold.",
-          available));
-    }
-    if (std::strtoull(maps.c_str(), nullptr, 10) < 65530) {
-      advice_.push_back("vm.max_map_count is " + maps +
-                        "; thousands of regions need 65530 (sysctl -w vm.max_map_count=65530).");
-    }
-    return {{"kernel", std::string(name.sysname) + " " + name.release},
-            {"machine", name.machine},
-            {"glibc", ::gnu_get_libc_version()},
-            {"cores", std::thread::hardware_concurrency()},
-            {"host_memory", meminfo("MemTotal:").count()},
-            {"host_memory_available", available.count()},
-            {"huge_pages", first_line("/sys/kernel/mm/transparent_hugepage/enabled")},
-            {"memlock_limit",
-             locked.rlim_cur == RLIM_INFINITY ? Json("unlimited") : Json(locked.rlim_cur)},
-            {"open_files_limit", files.rlim_cur},
-            {"max_map_count", maps},
-            {"temporary_folder", folder},
-            {"temporary_folder_free", disk_free.count()}};
-  }
-
-  Json describe(device::Device& device) {
-    const device::DeviceInfo& info = device.info();
-    Json out = {
-        {"name", info.name}, {"ordinal", info.ordinal}, {"granularity", info.granularity.count()}};
-    if (const auto memory = device.memory(); memory.ok()) {
-      out["memory"] = memory->total.count();
-      out["memory_free"] = memory->free.count();
-    }
-    out["exportable"] = info.exportable;
-    out["gpu_direct_rdma"] = info.gpu_direct_rdma;
-    if (quick_) return out;
-    const auto rates = bench::measure_rates(device);
-    if (!rates.ok()) {
-      out["error"] = rates.status().message();
-      advice_.push_back("A test copy failed: " + rates.status().message());
-      return out;
-    }
-    out["to_host_gbps"] = rates->to_host / 1e9;
-    out["to_device_gbps"] = rates->to_device / 1e9;
-    out["both_ways_gbps"] = rates->both / 1e9;
-    out["memory_gbps"] = rates->memory / 1e9;
-    out["remap_ms_per_gib"] = rates->remap * 1e3 * static_cast<double>((1_GiB).count());
-    if (info.kind != device::Kind::kCuda) return out;
-    if (rates->to_host < 20e9) {
-      advice_.push_back(
-          format("{} copies {:.1f} GB/s to the host: less than PCIe Gen4 x16 gives. Is the card "
-                 "in a full slot?",
-                 info.name, rates->to_host / 1e9));
-    }
-    keep(info.name, *rates, out);
-    return out;
-  }
-
+  Json describe_hook();
+  Json system();
+  Json describe(device::Device& device);
   /// For plans. Of several GPUs of a name the first one's.
-  void keep(const std::string& gpu, const device::Rates& rates, Json& out) {
-    if (!kept_.insert(gpu).second) return;
-    plan::MeasuredRates record{gpu, today(), rates, 0, 0, issue_seconds_};
-    if (products_.is_object()) {
-      record.half_flops = products_.value("bfloat16", 0.0);
-      record.single_flops = products_.value("float32", 0.0);
-    }
-    if (const auto file = plan::save_rates(record); file.ok()) {
-      out["rates_file"] = file->string();
-    } else {
-      advice_.push_back("Plans cannot use what was measured: " + file.status().message());
-    }
-  }
-
-  Json devices() {
-    Json out = Json::array();
-    const auto count = device::cuda_device_count();
-    if (!count.ok()) {
-      no_gpu_ = count.status().message();
-    } else {
-      for (int i = 0; i < *count; ++i) {
-        auto device = device::make_cuda_device(i);
-        if (device.ok()) {
-          out.push_back(describe(**device));
-        } else {
-          out.push_back({{"ordinal", i}, {"error", device.status().message()}});
-          advice_.push_back(format("GPU {} cannot be used: {}", i, device.status().message()));
-        }
-      }
-      if (*count == 0) no_gpu_ = "the driver sees no GPU";
-    }
-    if (!no_gpu_.empty())
-      advice_.push_back("No GPU: " + no_gpu_ + ". Everything runs on the host device.");
-    device::HostOptions options;
-    options.capacity = 256_MiB;
-    if (auto host = device::make_host_device(options); host.ok()) {
-      out.push_back(describe(**host));
-      // Rates are measured on a small one; a run's is as large as the plans take it to be.
-      const auto planned = plan::choose_device({.kind = "host"}, {}, plan::Purpose::kPlan);
-      if (planned.ok())
-        out.back()["memory"] = out.back()["memory_free"] = planned->target.capacity.count();
-    }
-    return out;
-  }
-
-  static Json libraries() {
-    Json out = Json::object();
-    for (const char* file : {"libcuda.so.1", "libcudart.so.13", "libcudart.so.12", "libnccl.so.2",
-                             "libtorch_cpu.so"}) {
-      void* handle = ::dlopen(file, RTLD_LAZY | RTLD_LOCAL);
-      link_map* where = nullptr;
-      const bool found = handle != nullptr && ::dlinfo(handle, RTLD_DI_LINKMAP, &where) == 0;
-      out[file] = found ? Json(where->l_name) : Json(nullptr);
-    }
-    return out;
-  }
-
-  static Json environment() {
-    Json out = Json::object();
-    for (const char* name :
-         {"NEAP_LOG", "NEAP_PROGRESS", "NEAP_LIBCUDA", "NEAP_TORCH_ROOT", "PYTORCH_CUDA_ALLOC_CONF",
-          "PYTORCH_ALLOC_CONF", "LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
-          "CUDA_MODULE_LOADING", "OMP_NUM_THREADS", "NCCL_NVLS_ENABLE", "TMS_INIT_ENABLE", "RANK",
-          "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID"}) {
-      if (const char* value = std::getenv(name); value != nullptr) out[name] = value;
-    }
-    return out;
-  }
-
+  void keep(const std::string& gpu, const device::Rates& rates, Json& out);
+  Json devices();
+  static Json libraries();
+  static Json environment();
   static std::string size(const Json& value) {
     return to_string(Bytes(value.get<std::uint64_t>()));
   }
@@ -297,89 +94,11 @@ class Doctor final : public Command {
     std::printf("  %-22s %s\n", std::string(key).c_str(), value.c_str());
   }
 
-  static void print(const Json& out) {
-    std::printf("neap %s%s\n", kVersion,
-                out["neap"]["trainer"].get<bool>() ? "" : " (without the trainer)");
-    const Json& trainer = out["trainer"];
-    if (trainer["usable"].get<bool>()) {
-      line("trainer", trainer["library"].get<std::string>());
-      line("libtorch", trainer["libtorch"].get<std::string>());
-      const Json& torch = trainer["torch"];
-      std::string tested;
-      for (const auto& [version, where] : torch["tested"].items())
-        tested += (tested.empty() ? "" : ", ") + version + " on " + where.get<std::string>();
-      line("built with torch", torch["version"].get<std::string>() + "; tested: " + tested);
-    } else {
-      line("no trainer", trainer["reason"].get<std::string>());
-    }
-    const Json& hook = out["hook"];
-    line(hook["usable"].get<bool>() ? "hook" : "no hook",
-         hook[hook["usable"].get<bool>() ? "library" : "reason"].get<std::string>());
-    print_system(out["system"]);
-    for (const Json& device : out["devices"])
-      if (device.contains("name")) print_device(device);
-    print_kernels(trainer);
-    std::printf("\nLibraries\n");
-    for (const auto& [name, where] : out["libraries"].items())
-      line(name, where.is_null() ? "not found" : where.get<std::string>());
-    std::printf("\nSettings in effect\n");
-    for (const auto& [name, value] : out["environment"].items())
-      line(name, value.get<std::string>());
-    if (out["environment"].empty()) std::printf("  no relevant variable is set\n");
-    std::printf("\nAdvice\n");
-    for (const Json& a : out["advice"]) std::printf("  - %s\n", a.get<std::string>().c_str());
-    if (out["advice"].empty()) std::printf("  no advice\n");
-  }
-
-  static void print_system(const Json& s) {
-    std::printf("\nSystem\n");
-    line("kernel", s["kernel"].get<std::string>() + " on " + s["machine"].get<std::string>());
-    line("glibc", s["glibc"].get<std::string>());
-    line("cores", s["cores"].dump());
-    line("host memory",
-         size(s["host_memory"]) + ", " + size(s["host_memory_available"]) + " available");
-    line("huge pages", s["huge_pages"].get<std::string>());
-    line("memlock limit", s["memlock_limit"].is_string() ? "unlimited" : size(s["memlock_limit"]));
-    line("open files, mappings",
-         s["open_files_limit"].dump() + ", " + s["max_map_count"].get<std::string>());
-    line("temporary folder", s["temporary_folder"].get<std::string>() + ", " +
-                                 size(s["temporary_folder_free"]) + " free");
-  }
-
-  static void print_device(const Json& d) {
-    std::printf("\nDevice %s\n", d["name"].get<std::string>().c_str());
-    if (d.contains("memory"))
-      line("memory", size(d["memory"]) + ", " + size(d["memory_free"]) + " free");
-    line("granularity", size(d["granularity"]));
-    line("export, GPUDirect RDMA", std::string(d["exportable"].get<bool>() ? "yes" : "no") + ", " +
-                                       (d["gpu_direct_rdma"].get<bool>() ? "yes" : "no"));
-    if (!d.contains("to_host_gbps")) return;
-    line("link", format("{:.1f} GB/s to the host, {:.1f} to the device, {:.1f} both ways at once",
-                        d["to_host_gbps"].get<double>(), d["to_device_gbps"].get<double>(),
-                        d["both_ways_gbps"].get<double>()));
-    line("device memory",
-         format("{:.0f} GB/s, {:.3g} ms to map a GiB again", d["memory_gbps"].get<double>(),
-                d["remap_ms_per_gib"].get<double>()));
-    if (d.contains("rates_file"))
-      line("rates for plans", "kept in " + d["rates_file"].get<std::string>());
-  }
-
+  static void print(const Json& out);
+  static void print_system(const Json& s);
+  static void print_device(const Json& d);
   /// What the trainer measured and chose, where it did.
-  static void print_kernels(const Json& trainer) {
-    if (trainer.contains("products")) {
-      std::printf("\nMatrix products\n");
-      for (const auto& [dtype, flops] : trainer["products"].items())
-        line(dtype, format("{:.3g} TFLOP/s", flops.get<double>() / 1e12));
-    }
-    if (trainer.contains("issue_seconds"))
-      line("an operation",
-           format("{:.3g} µs to start it", trainer["issue_seconds"].get<double>() * 1e6));
-    if (trainer.contains("attention")) {
-      std::printf("\nAttention kernels\n");
-      for (const auto& [use, kernel] : trainer["attention"].items())
-        line(use, kernel.get<std::string>());
-    }
-  }
+  static void print_kernels(const Json& trainer);
 
   bool json_ = false;
   bool quick_ = false;
@@ -389,6 +108,303 @@ class Doctor final : public Command {
   double issue_seconds_ = 0;    ///< of the trainer on it
   std::set<std::string> kept_;  ///< GPUs whose rates were written
 };
+
+std::string Doctor::summary() const {
+  return "Show what was found: GPU, driver, link speed, host memory, libraries, settings in "
+         "effect";
+}
+
+int Doctor::run() {
+  Json out = Json::object();
+  out["schema"] = 1;
+  const Json trainer = describe_trainer();
+  out["neap"] = {{"version", kVersion}, {"trainer", trainer["usable"]}};
+  out["trainer"] = trainer;
+  out["hook"] = describe_hook();
+  out["system"] = system();
+  out["devices"] = devices();
+  out["libraries"] = libraries();
+  out["environment"] = environment();
+  out["advice"] = advice_;
+  if (json_) {
+    std::printf("%s\n", out.dump(2).c_str());
+  } else {
+    print(out);
+  }
+  return 0;
+}
+
+Json Doctor::describe_trainer() {
+  const auto trainer = load_trainer();
+  if (!trainer.ok()) return {{"usable", false}, {"reason", trainer.status().message()}};
+  Json out = {{"usable", true},
+              {"library", trainer->library.string()},
+              {"libtorch", trainer->libtorch.string()},
+              {"torch", describe_torch()}};
+  if (quick_) return out;
+  if (const auto facts = parse_json(trainer->facts(), "the trainer's facts"); facts.ok())
+    out.update(*facts);
+  if (out.contains("products")) products_ = out["products"];
+  issue_seconds_ = out.value("issue_seconds", 0.0);
+  return out;
+}
+
+Json Doctor::describe_torch() {
+  Json out = {{"version", kTorchVersion}, {"tested_on", nullptr}};
+  std::string all;
+  for (const TestedTorch& tested : kTestedTorch) {
+    if (tested.version == minor_version(kTorchVersion)) out["tested_on"] = tested.where;
+    out["tested"][std::string(tested.version)] = tested.where;
+    all += format("{}{} ({})", all.empty() ? "" : ", ", tested.version, tested.where);
+  }
+  if (out["tested_on"].is_null())
+    advice_.push_back(
+        format("The trainer is built with torch {}, which was not tested. Tested: {}. "
+               "Run make test with this torch before you rely on it.",
+               kTorchVersion, all));
+  return out;
+}
+
+Json Doctor::describe_hook() {
+  const auto file = find_library(kHookLibrary, kHookLibraryVariable);
+  if (!file.ok()) return {{"usable", false}, {"reason", file.status().message()}};
+  std::string preload = "LD_PRELOAD=" + file->string();
+  if (const char* others = std::getenv("LD_PRELOAD")) preload += format(":{}", others);
+  auto program = ChildProcess::start(
+      {.words = {"echo", "loaded"}, .environment = std::vector<std::string>{preload}});
+  if (!program.ok()) return {{"usable", false}, {"reason", program.status().message()}};
+  std::string text;
+  while (true) {
+    pollfd out{(*program)->out(), POLLIN, 0};
+    (void)::poll(&out, 1, -1);
+    if (!(*program)->read(text).ok()) break;
+  }
+  if (text == "loaded\n" && (*program)->recent_errors().empty())
+    return {{"usable", true}, {"library", file->string()}};
+  const std::string reason = format("{} does not load{}", file->string(), (*program)->last_words());
+  advice_.push_back(reason + "\n    Build Neap on this system, or install it again.");
+  return {{"usable", false}, {"reason", reason}};
+}
+
+Json Doctor::system() {
+  utsname name{};
+  ::uname(&name);
+  const Bytes available = meminfo("MemAvailable:");
+  rlimit locked{}, files{};
+  ::getrlimit(RLIMIT_MEMLOCK, &locked);
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  const std::string maps = first_line("/proc/sys/vm/max_map_count");
+  struct statvfs disk {};
+  const char* folder = std::getenv("TMPDIR") != nullptr ? std::getenv("TMPDIR") : "/tmp";
+  const Bytes disk_free =
+      ::statvfs(folder, &disk) == 0 ? Bytes(disk.f_bavail * disk.f_frsize) : Bytes(0);
+  if (available < 8_GiB) {
+    advice_.push_back(format(
+        "Only {} of host memory is available: tags kept on the host need as much as they hold.",
+        available));
+  }
+  if (std::strtoull(maps.c_str(), nullptr, 10) < 65530) {
+    advice_.push_back("vm.max_map_count is " + maps +
+                      "; thousands of regions need 65530 (sysctl -w vm.max_map_count=65530).");
+  }
+  return {{"kernel", std::string(name.sysname) + " " + name.release},
+          {"machine", name.machine},
+          {"glibc", ::gnu_get_libc_version()},
+          {"cores", std::thread::hardware_concurrency()},
+          {"host_memory", meminfo("MemTotal:").count()},
+          {"host_memory_available", available.count()},
+          {"huge_pages", first_line("/sys/kernel/mm/transparent_hugepage/enabled")},
+          {"memlock_limit",
+           locked.rlim_cur == RLIM_INFINITY ? Json("unlimited") : Json(locked.rlim_cur)},
+          {"open_files_limit", files.rlim_cur},
+          {"max_map_count", maps},
+          {"temporary_folder", folder},
+          {"temporary_folder_free", disk_free.count()}};
+}
+
+Json Doctor::describe(device::Device& device) {
+  const device::DeviceInfo& info = device.info();
+  Json out = {
+      {"name", info.name}, {"ordinal", info.ordinal}, {"granularity", info.granularity.count()}};
+  if (const auto memory = device.memory(); memory.ok()) {
+    out["memory"] = memory->total.count();
+    out["memory_free"] = memory->free.count();
+  }
+  out["exportable"] = info.exportable;
+  out["gpu_direct_rdma"] = info.gpu_direct_rdma;
+  if (quick_) return out;
+  const auto rates = bench::measure_rates(device);
+  if (!rates.ok()) {
+    out["error"] = rates.status().message();
+    advice_.push_back("A test copy failed: " + rates.status().message());
+    return out;
+  }
+  out["to_host_gbps"] = rates->to_host / 1e9;
+  out["to_device_gbps"] = rates->to_device / 1e9;
+  out["both_ways_gbps"] = rates->both / 1e9;
+  out["memory_gbps"] = rates->memory / 1e9;
+  out["remap_ms_per_gib"] = rates->remap * 1e3 * static_cast<double>((1_GiB).count());
+  if (info.kind != device::Kind::kCuda) return out;
+  if (rates->to_host < 20e9) {
+    advice_.push_back(
+        format("{} copies {:.1f} GB/s to the host: less than PCIe Gen4 x16 gives. Is the card "
+               "in a full slot?",
+               info.name, rates->to_host / 1e9));
+  }
+  keep(info.name, *rates, out);
+  return out;
+}
+
+void Doctor::keep(const std::string& gpu, const device::Rates& rates, Json& out) {
+  if (!kept_.insert(gpu).second) return;
+  plan::MeasuredRates record{gpu, today(), rates, 0, 0, issue_seconds_};
+  if (products_.is_object()) {
+    record.half_flops = products_.value("bfloat16", 0.0);
+    record.single_flops = products_.value("float32", 0.0);
+  }
+  if (const auto file = plan::save_rates(record); file.ok()) {
+    out["rates_file"] = file->string();
+  } else {
+    advice_.push_back("Plans cannot use what was measured: " + file.status().message());
+  }
+}
+
+Json Doctor::devices() {
+  Json out = Json::array();
+  const auto count = device::cuda_device_count();
+  if (!count.ok()) {
+    no_gpu_ = count.status().message();
+  } else {
+    for (int i = 0; i < *count; ++i) {
+      auto device = device::make_cuda_device(i);
+      if (device.ok()) {
+        out.push_back(describe(**device));
+      } else {
+        out.push_back({{"ordinal", i}, {"error", device.status().message()}});
+        advice_.push_back(format("GPU {} cannot be used: {}", i, device.status().message()));
+      }
+    }
+    if (*count == 0) no_gpu_ = "the driver sees no GPU";
+  }
+  if (!no_gpu_.empty())
+    advice_.push_back("No GPU: " + no_gpu_ + ". Everything runs on the host device.");
+  device::HostOptions options;
+  options.capacity = 256_MiB;
+  if (auto host = device::make_host_device(options); host.ok()) {
+    out.push_back(describe(**host));
+    // Rates are measured on a small one; a run's is as large as the plans take it to be.
+    const auto planned = plan::choose_device({.kind = "host"}, {}, plan::Purpose::kPlan);
+    if (planned.ok())
+      out.back()["memory"] = out.back()["memory_free"] = planned->target.capacity.count();
+  }
+  return out;
+}
+
+Json Doctor::libraries() {
+  Json out = Json::object();
+  for (const char* file :
+       {"libcuda.so.1", "libcudart.so.13", "libcudart.so.12", "libnccl.so.2", "libtorch_cpu.so"}) {
+    void* handle = ::dlopen(file, RTLD_LAZY | RTLD_LOCAL);
+    link_map* where = nullptr;
+    const bool found = handle != nullptr && ::dlinfo(handle, RTLD_DI_LINKMAP, &where) == 0;
+    out[file] = found ? Json(where->l_name) : Json(nullptr);
+  }
+  return out;
+}
+
+Json Doctor::environment() {
+  Json out = Json::object();
+  for (const char* name :
+       {"NEAP_LOG", "NEAP_PROGRESS", "NEAP_LIBCUDA", "NEAP_TORCH_ROOT", "PYTORCH_CUDA_ALLOC_CONF",
+        "PYTORCH_ALLOC_CONF", "LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
+        "CUDA_MODULE_LOADING", "OMP_NUM_THREADS", "NCCL_NVLS_ENABLE", "TMS_INIT_ENABLE", "RANK",
+        "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID"}) {
+    if (const char* value = std::getenv(name); value != nullptr) out[name] = value;
+  }
+  return out;
+}
+
+void Doctor::print(const Json& out) {
+  std::printf("neap %s%s\n", kVersion,
+              out["neap"]["trainer"].get<bool>() ? "" : " (without the trainer)");
+  const Json& trainer = out["trainer"];
+  if (trainer["usable"].get<bool>()) {
+    line("trainer", trainer["library"].get<std::string>());
+    line("libtorch", trainer["libtorch"].get<std::string>());
+    const Json& torch = trainer["torch"];
+    std::string tested;
+    for (const auto& [version, where] : torch["tested"].items())
+      tested += (tested.empty() ? "" : ", ") + version + " on " + where.get<std::string>();
+    line("built with torch", torch["version"].get<std::string>() + "; tested: " + tested);
+  } else {
+    line("no trainer", trainer["reason"].get<std::string>());
+  }
+  const Json& hook = out["hook"];
+  line(hook["usable"].get<bool>() ? "hook" : "no hook",
+       hook[hook["usable"].get<bool>() ? "library" : "reason"].get<std::string>());
+  print_system(out["system"]);
+  for (const Json& device : out["devices"])
+    if (device.contains("name")) print_device(device);
+  print_kernels(trainer);
+  std::printf("\nLibraries\n");
+  for (const auto& [name, where] : out["libraries"].items())
+    line(name, where.is_null() ? "not found" : where.get<std::string>());
+  std::printf("\nSettings in effect\n");
+  for (const auto& [name, value] : out["environment"].items()) line(name, value.get<std::string>());
+  if (out["environment"].empty()) std::printf("  no relevant variable is set\n");
+  std::printf("\nAdvice\n");
+  for (const Json& a : out["advice"]) std::printf("  - %s\n", a.get<std::string>().c_str());
+  if (out["advice"].empty()) std::printf("  no advice\n");
+}
+
+void Doctor::print_system(const Json& s) {
+  std::printf("\nSystem\n");
+  line("kernel", s["kernel"].get<std::string>() + " on " + s["machine"].get<std::string>());
+  line("glibc", s["glibc"].get<std::string>());
+  line("cores", s["cores"].dump());
+  line("host memory",
+       size(s["host_memory"]) + ", " + size(s["host_memory_available"]) + " available");
+  line("huge pages", s["huge_pages"].get<std::string>());
+  line("memlock limit", s["memlock_limit"].is_string() ? "unlimited" : size(s["memlock_limit"]));
+  line("open files, mappings",
+       s["open_files_limit"].dump() + ", " + s["max_map_count"].get<std::string>());
+  line("temporary folder", s["temporary_folder"].get<std::string>() + ", " +
+                               size(s["temporary_folder_free"]) + " free");
+}
+
+void Doctor::print_device(const Json& d) {
+  std::printf("\nDevice %s\n", d["name"].get<std::string>().c_str());
+  if (d.contains("memory"))
+    line("memory", size(d["memory"]) + ", " + size(d["memory_free"]) + " free");
+  line("granularity", size(d["granularity"]));
+  line("export, GPUDirect RDMA", std::string(d["exportable"].get<bool>() ? "yes" : "no") + ", " +
+                                     (d["gpu_direct_rdma"].get<bool>() ? "yes" : "no"));
+  if (!d.contains("to_host_gbps")) return;
+  line("link", format("{:.1f} GB/s to the host, {:.1f} to the device, {:.1f} both ways at once",
+                      d["to_host_gbps"].get<double>(), d["to_device_gbps"].get<double>(),
+                      d["both_ways_gbps"].get<double>()));
+  line("device memory",
+       format("{:.0f} GB/s, {:.3g} ms to map a GiB again", d["memory_gbps"].get<double>(),
+              d["remap_ms_per_gib"].get<double>()));
+  if (d.contains("rates_file"))
+    line("rates for plans", "kept in " + d["rates_file"].get<std::string>());
+}
+
+void Doctor::print_kernels(const Json& trainer) {
+  if (trainer.contains("products")) {
+    std::printf("\nMatrix products\n");
+    for (const auto& [dtype, flops] : trainer["products"].items())
+      line(dtype, format("{:.3g} TFLOP/s", flops.get<double>() / 1e12));
+  }
+  if (trainer.contains("issue_seconds"))
+    line("an operation",
+         format("{:.3g} µs to start it", trainer["issue_seconds"].get<double>() * 1e6));
+  if (trainer.contains("attention")) {
+    std::printf("\nAttention kernels\n");
+    for (const auto& [use, kernel] : trainer["attention"].items())
+      line(use, kernel.get<std::string>());
+  }
+}
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "plan/least_capacity.h"
 #include "plan/phase_schedule.h"
 
 namespace neap::plan {

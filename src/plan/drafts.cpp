@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "plan/counted_backend.h"
+#include "plan/least_capacity.h"
 #include "plan/phase_schedule.h"
 #include "plan/transients.h"
 

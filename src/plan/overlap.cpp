@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "plan/step_walk.h"
+#include "plan/tag_moves.h"
 
 namespace neap::plan {
 namespace {

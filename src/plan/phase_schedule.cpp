@@ -1,77 +1,19 @@
 #include "plan/phase_schedule.h"
 
 #include <algorithm>
-#include <numeric>
+#include <utility>
+#include <vector>
 
 #include "base/format.h"
+#include "plan/least_capacity.h"
 #include "plan/overlap.h"
-#include "plan/plan_words.h"
 #include "plan/residency_search.h"
 #include "plan/step_walk.h"
+#include "plan/tag_moves.h"
+#include "plan/tag_options.h"
 
 namespace neap::plan {
 namespace {
-
-constexpr std::size_t kMostPhases = 64;
-PhaseMask all_phases(std::size_t n) {
-  return n == kMostPhases ? ~PhaseMask{0} : phase_bit(n) - 1;
-}
-
-// In the phases that run once a tag has no choice.
-PhaseMask needed_once(const MemoryPlan& plan, const TagPlan& tag) {
-  PhaseMask phases = 0;
-  for (std::size_t p = plan.cycle(); p < tag.need.size(); ++p)
-    if (tag.need[p] == Need::kNeed) phases |= phase_bit(p);
-  return phases;
-}
-
-// Maximal runs of phases, round the cycle, that do not need the tag, cut at loops' borders.
-std::vector<PhaseMask> gaps_of(const MemoryPlan& plan, const TagPlan& tag) {
-  const std::size_t n = plan.cycle();
-  std::size_t first = 0;
-  while (first < n && tag.need[first] != Need::kNeed) ++first;
-  if (first == n) return {all_phases(n)};  // no phase needs it: one gap that never ends
-  std::vector<PhaseMask> gaps;
-  bool in_gap = false;
-  for (std::size_t k = 1; k < n; ++k) {
-    const std::size_t p = (first + k) % n;
-    if (tag.need[p] == Need::kNeed) {
-      in_gap = false;
-      continue;
-    }
-    if (!in_gap || is_cut(plan, (p + n - 1) % n)) gaps.emplace_back(0);
-    gaps.back() |= phase_bit(p);
-    in_gap = true;
-  }
-  return gaps;
-}
-
-bool beats(const TagOption& a, const TagOption& b) {
-  return (a.resident & ~b.resident) == 0 && a.cost <= b.cost && a.host <= b.host;
-}
-
-TagOption make_option(const std::vector<Visit>& walk, const TagPlan& tag, PhaseMask resident) {
-  TagOption option;
-  option.resident = resident;
-  option.host = tag.hosted.bytes();
-  TagState state;
-  state.resident = (resident & phase_bit(walk.back().phase)) != 0;
-  state.dirty = tag.contents == Contents::kLive;
-  for (int round = 0; round < 2; ++round) {  // the first one reaches the steady cycle
-    for (const Visit& visit : walk) {
-      const bool stays = (resident & phase_bit(visit.phase)) != 0;
-      const bool moves = state.resident != stays;
-      const bool copies = moves && change_residency(tag, state, stays);
-      if (tag.write[visit.phase]) state.dirty = true;
-      if (!moves || round == 0) continue;
-      const std::uint64_t bytes = tag.bytes.count() * static_cast<std::uint64_t>(visit.times);
-      if (copies) option.cost.transfer_bytes += bytes;
-      if (stays) option.cost.remap += bytes;
-      if (tag.contents != Contents::kScratch) option.host = tag.bytes;
-    }
-  }
-  return option;
-}
 
 // Exchanges between phases; moves behind them are counted by hide_copies.
 void add_moves(MemoryPlan& plan, const std::vector<Move>& moves, std::int64_t times) {
@@ -157,52 +99,6 @@ void write_schedule(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
   if (plan.move_seconds >= between) write_schedule(plan, chosen, none);
 }
 
-Bytes needed(const MemoryPlan& plan, std::size_t phase) {
-  Bytes here = plan.phases[phase].transient;
-  for (const TagPlan& tag : plan.tags) {
-    if (tag.need[phase] == Need::kNeed) here += tag.bytes;
-  }
-  return here;
-}
-
-}  // namespace
-
-Status refusal(const MemoryPlan& plan, const Shortage& shortage) {
-  const bool any_does = shortage.least != Bytes(~0ull);
-  const bool lacks_host = shortage.with_host < shortage.least;
-  std::string least =
-      any_does ? "the least capacity is " + capacity_text(shortage.least) : "no capacity is enough";
-  if (lacks_host && shortage.with_host <= shortage.capacity) {
-    return {ErrorCode::kDoesNotFit,
-            format("The job does not fit under {} with a host budget of {}: what leaves the device "
-                   "has no room there. With enough host memory it fits from {} on; with this "
-                   "budget {}. The budget is memory.host_budget, else what this machine has free",
-                   shortage.capacity, plan.host_budget, capacity_text(shortage.with_host), least)};
-  }
-  if (lacks_host)
-    least += format(" with a host budget of {}, and {} with enough host memory", plan.host_budget,
-                    capacity_text(shortage.with_host));
-  // The phase that sets the least capacity, for the message.
-  std::size_t worst = 0;
-  for (std::size_t p = 0; p < plan.phases.size(); ++p) {
-    if (needed(plan, p) > needed(plan, worst)) worst = p;
-  }
-  std::string parts;
-  for (const TagPlan& tag : plan.tags) {
-    if (tag.need[worst] == Need::kNeed) parts += format("{} {}, ", tag.name(), tag.bytes);
-  }
-  const Bytes alone = needed(plan, worst);
-  const char* stays = !plan.may_move && alone < shortage.least
-                          ? ", and with it stays what cannot leave without \"move\" in memory.allow"
-                          : "";
-  return {ErrorCode::kDoesNotFit,
-          format("The job does not fit under {}: {}. Phase \"{}\" needs {}: {}transient {}{}",
-                 shortage.capacity, least, plan.phases[worst].name(), capacity_text(alone), parts,
-                 plan.phases[worst].transient, stays)};
-}
-
-namespace {
-
 Status check(const MemoryPlan& plan) {
   if (plan.cycle() == 0 || plan.phases.size() > kMostPhases)
     return {ErrorCode::kInvalidArgument,
@@ -218,115 +114,6 @@ Status check(const MemoryPlan& plan) {
   }
   return {};
 }
-
-}  // namespace
-
-std::optional<Move> move_tag(const TagPlan& tag, TagState& state, bool resident) {
-  if (state.resident == resident) return std::nullopt;
-  const bool copies = change_residency(tag, state, resident);
-  return Move{resident ? Move::Kind::kResume : Move::Kind::kPause, tag.id,
-              tag.contents != Contents::kScratch ? arena::Policy::kHost : arena::Policy::kDiscard,
-              tag.bytes, copies};
-}
-
-namespace {
-
-std::size_t rank_of(const Move& move) {
-  if (move.behind) return move.kind == Move::Kind::kResume ? 3 : 4;
-  return move.kind == Move::Kind::kResume ? 2 : move.copies ? 1 : 0;
-}
-
-void sort(std::vector<Move>& moves) {
-  std::stable_sort(moves.begin(), moves.end(),
-                   [](const Move& a, const Move& b) { return rank_of(a) < rank_of(b); });
-}
-
-}  // namespace
-
-std::vector<Move> moves_to(const MemoryPlan& plan, std::vector<TagState>& states,
-                           const std::vector<bool>& resident) {
-  std::vector<Move> moves;
-  for (std::size_t t = 0; t < plan.tags.size(); ++t) {
-    if (auto move = move_tag(plan.tags[t], states[t], resident[t]))
-      moves.push_back(std::move(*move));
-  }
-  sort(moves);
-  return moves;
-}
-
-std::vector<Move> moves_into(const MemoryPlan& plan, std::vector<TagState>& states,
-                             std::size_t phase) {
-  std::vector<Move> moves;
-  for (std::size_t t = 0; t < plan.tags.size(); ++t) {
-    const TagPlan& tag = plan.tags[t];
-    if (auto move = move_tag(tag, states[t], plan.schedule[phase].resident[t])) {
-      move->behind = move->kind == Move::Kind::kResume && plan.schedule[phase].behind[t];
-      moves.push_back(std::move(*move));
-    } else if (plan.schedule[phase].backup[t] && states[t].dirty) {
-      states[t].dirty = false;
-      moves.push_back({Move::Kind::kBackup, tag.id, arena::Policy::kHost, tag.bytes, true, true});
-    }
-  }
-  sort(moves);
-  return moves;
-}
-
-void enter_phase(const MemoryPlan& plan, std::vector<TagState>& states, std::size_t phase) {
-  for (std::size_t t = 0; t < plan.tags.size(); ++t) {
-    if (plan.tags[t].write[phase]) states[t].dirty = true;
-  }
-}
-
-std::vector<TagOption> tag_options(const MemoryPlan& plan, const TagPlan& tag) {
-  const std::vector<PhaseMask> gaps = gaps_of(plan, tag);
-  const std::vector<Visit> walk = walk_of(plan);
-  PhaseMask forced = 0;
-  for (std::size_t p = 0; p < plan.cycle(); ++p) {
-    for (std::size_t g = 0; g < gaps.size(); ++g)
-      if (tag.need[p] == Need::kDrop && (gaps[g] & phase_bit(p)) != 0) forced |= phase_bit(g);
-  }
-  std::vector<TagOption> all;
-  for (PhaseMask away = 0; away < phase_bit(gaps.size()); ++away) {
-    if ((away & forced) != forced) continue;
-    PhaseMask resident = all_phases(plan.cycle()) | needed_once(plan, tag);
-    for (std::size_t g = 0; g < gaps.size(); ++g)
-      if ((away & phase_bit(g)) != 0) resident &= ~gaps[g];
-    TagOption option = make_option(walk, tag, resident);
-    if (plan.may_move || option.cost.transfer_bytes == 0) all.push_back(option);
-  }
-  std::stable_sort(all.begin(), all.end(), [](const TagOption& a, const TagOption& b) {
-    return a.cost != b.cost ? a.cost < b.cost : a.host < b.host;
-  });
-  std::vector<TagOption> kept;
-  for (const TagOption& o : all) {
-    if (std::none_of(kept.begin(), kept.end(), [&](const TagOption& k) { return beats(k, o); }))
-      kept.push_back(o);
-  }
-  return kept;
-}
-
-Bytes min_capacity(const MemoryPlan& plan) {
-  // Without a host budget every tag can be away wherever it is not needed.
-  Bytes low;
-  Bytes high;
-  for (std::size_t p = 0; p < plan.phases.size(); ++p) {
-    Bytes all = plan.phases[p].transient;
-    for (const TagPlan& tag : plan.tags) all += tag.bytes;
-    low = std::max(low, needed(plan, p));
-    high = std::max(high, all);
-  }
-  if (any_residency_fits(plan, low)) return low;
-  // What rests on the host alone may be over its budget.
-  if (!any_residency_fits(plan, high)) return Bytes(~0ull);
-  // The host budget binds, or nothing may move: fitting is monotone in the capacity.
-  while (high - low > 1_B) {
-    const Bytes middle = low + (high - low) / 2;
-    (any_residency_fits(plan, middle) ? high : low) = middle;
-  }
-  return high;
-}
-
-namespace {
 
 // Bytes that the link cannot move in `limit` seconds, or in those that operations leave of them.
 Bytes most_bytes(const MemoryPlan& plan, double limit) {
@@ -356,12 +143,6 @@ Result<bool> solve_if_fits(MemoryPlan& plan, spec::Residency mode, double limit)
   if (!chosen) return false;
   write_schedule(plan, *chosen);
   return true;
-}
-
-Bytes least_needed(const MemoryPlan& plan) {
-  Bytes most;
-  for (std::size_t p = 0; p < plan.phases.size(); ++p) most = std::max(most, needed(plan, p));
-  return most;
 }
 
 Status solve_residency(MemoryPlan& plan, spec::Residency mode) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "plan/phase_schedule.h"
+#include "plan/least_capacity.h"
 
 namespace neap::plan {
 namespace {

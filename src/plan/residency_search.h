@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "plan/phase_schedule.h"
+#include "plan/tag_options.h"
 
 namespace neap::plan {
 

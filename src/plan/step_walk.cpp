@@ -22,13 +22,4 @@ bool is_cut(const MemoryPlan& plan, std::size_t p) {
   });
 }
 
-bool change_residency(const TagPlan& tag, TagState& state, bool resident) {
-  const bool keeps = tag.contents != Contents::kScratch;
-  state.resident = resident;
-  if (resident) return keeps;
-  const bool copies = keeps && state.dirty;
-  state.dirty = !keeps;
-  return copies;
-}
-
 }  // namespace neap::plan

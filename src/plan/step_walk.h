@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/phase_schedule.h"
+#include "plan/memory_plan.h"
 
 namespace neap::plan {
 
@@ -20,8 +20,5 @@ struct Visit {
 
 /// A loop begins or ends between phase p and the next.
 [[nodiscard]] bool is_cut(const MemoryPlan& plan, std::size_t p);
-
-/// Makes the tag resident or not. Whether that copies.
-bool change_residency(const TagPlan& tag, TagState& state, bool resident);
 
 }  // namespace neap::plan

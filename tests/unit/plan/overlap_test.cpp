@@ -8,6 +8,7 @@
 #include <map>
 #include <random>
 
+#include "plan/least_capacity.h"
 #include "unit/plan/small_plans.h"
 
 namespace neap::plan {

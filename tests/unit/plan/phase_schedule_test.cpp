@@ -7,6 +7,8 @@
 #include <optional>
 #include <random>
 
+#include "plan/least_capacity.h"
+#include "plan/tag_options.h"
 #include "unit/plan/small_plans.h"
 
 namespace neap::plan {

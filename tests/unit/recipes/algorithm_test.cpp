@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "plan/counted_backend.h"
-#include "plan/phase_schedule.h"
+#include "plan/memory_plan.h"
 #include "plan/tags.h"
 #include "plan/transients.h"
 #include "step/counting_ops.h"
