@@ -105,9 +105,12 @@ void TrainingRun::validate() {
 }
 
 void TrainingRun::note_validation(const Metrics& metrics) {
-  if (best_.offer(step_, metrics))
-    log::info(format("Step {} is the best so far: {} {:.4g}", step_, job_.trainer.best_metric,
-                     best_.value()));
+  if (best_.offer(step_, metrics)) {
+    const std::optional<double> start = best_.better_start();
+    log::info(format("Step {} has the best checkpoint so far: {} {:.4g}{}", step_,
+                     job_.trainer.best_metric, best_.value(),
+                     start ? format("; before the first step it was {:.4g}", *start) : ""));
+  }
   stop_.note(step_, metrics);
 }
 

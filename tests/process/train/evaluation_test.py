@@ -183,7 +183,8 @@ class EvaluationCase(AdditionsCase):
     def test_the_best_checkpoint_stays_through_rotation_and_resume(self):
         # The loss falls: with "max" the first step is the best.
         keep = ["trainer.best_mode=max", "trainer.max_ckpt_to_keep=1"]
-        self.sft("best", *keep, "trainer.total_training_steps=2")
+        begun = self.sft("best", *keep, "trainer.total_training_steps=2")
+        self.assertRegex(begun.stderr, r"Step 1 has the best checkpoint so far: val/loss [0-9.]+; before the first step it was [0-9.]+")
         self.assertEqual(self.checkpoints("best"), ["global_step_1", "global_step_2"])
         result = self.sft("best", *keep, "trainer.total_training_steps=4")
         self.assertEqual(self.checkpoints("best"), ["global_step_1", "global_step_4"])
@@ -191,6 +192,11 @@ class EvaluationCase(AdditionsCase):
         self.assertEqual(link.readlink(), pathlib.Path("global_step_1"))
         first = read_lines(self.home / "out/best/validation.jsonl")[1]["val/loss"]
         self.assertIn(f"val/loss {first:.4g} at step 1", result.stdout)
+        # The validation before the first step was better, after a resume as well.
+        start = read_lines(self.home / "out/best/validation.jsonl")[0]["val/loss"]
+        self.assertGreater(start, first)
+        self.assertIn(f"start          val/loss {start:.4g} before the first step: better than every checkpoint", result.stdout)
+        self.assertNotIn("best checkpoint so far", result.stderr)
         self.eval("out/best/best", "held_out.jsonl")
         # "min": each step is better, and only the newest stays.
         self.sft("falling", "trainer.max_ckpt_to_keep=1", "trainer.best_mode=min", "trainer.total_training_steps=3")
