@@ -13,6 +13,7 @@
 #include "plan/memory_plan.h"
 #include "plan/plan_words.h"
 #include "spec/config_docs.h"
+#include "spec/default_lengths.h"
 #include "spec/peer_keys.h"
 
 namespace neap::cli {
@@ -76,6 +77,7 @@ class PlanCommand final : public Command {
       chosen.target.host_memory = Bytes();  // another machine than this one
     }
     adapted_ = job.adapted;
+    if (!adapted_.empty()) adapted_text_ = spec::adapted_text(job) + "\n";
     warnings_ = job.warnings;
     if (!fit_.empty()) return fit(job, chosen);
     NEAP_TRY_ASSIGN(const plan::PlanWithOutlook found,
@@ -117,17 +119,15 @@ class PlanCommand final : public Command {
   [[nodiscard]] Status show(const plan::MemoryPlan& plan, const plan::DeviceChoice& chosen,
                             const Json& json, const std::string& below) const {
     if (json_) return write_output(json.dump(2) + "\n");
-    std::string adapted;
-    for (const std::string& assignment : adapted_)
-      adapted += format("{}: the default does not divide what a rank has\n", assignment);
     return write_output(
-        format("{} of {} on the {}\n{}\n", plan.task, config_, chosen.name, adapted) +
+        format("{} of {} on the {}\n{}\n", plan.task, config_, chosen.name, adapted_text_) +
         plan.to_text() + below);
   }
 
   std::string config_, capacity_, fit_;
   std::vector<std::string> overrides_;
   std::vector<std::string> adapted_, warnings_;  // as spec::Job's
+  std::string adapted_text_;
   bool json_ = false, reference_ = false, peer_keys_ = false;
   PlanFormulas formulas_;
   int code_ = 0;

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "parallel/run_collectively.h"
+#include "spec/default_lengths.h"
 
 namespace neap::cli {
 
@@ -19,8 +20,10 @@ int run_on_ranks(const std::filesystem::path& config, const std::vector<std::str
   spec::Job job;
   job.launched_ranks = environment.size;
   throw_if_error(spec::Job::load(config, overrides, job));
-  if (environment.rank == 0)
+  if (environment.rank == 0) {
     for (const std::string& warning : job.warnings) log::warn(warning);
+    if (const std::string adapted = spec::adapted_text(job); !adapted.empty()) log::info(adapted);
+  }
   const rlhf::Launch launch = rlhf::join_ranks(job, environment);
   try {
     return body(job, launch);

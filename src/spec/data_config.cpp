@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/format.h"
+#include "spec/default_lengths.h"
 #include "spec/job_keys.h"
 #include "spec/micro_batches.h"
 #include "spec/wrong.h"
@@ -33,10 +34,11 @@ void bind_fields(ConfigTable& t, DataConfig& d) {
 }
 
 void bind_lengths(ConfigTable& t, DataConfig& d) {
-  t.bind("data.max_prompt_length", &d.max_prompt_length, "Longest prompt.")
+  t.bind("data.max_prompt_length", &d.max_prompt_length, "Longest prompt." + kFollowsPositions)
       .in("tokens")
       .at_least(1);
-  t.bind("data.max_response_length", &d.max_response_length, "Longest response.")
+  t.bind("data.max_response_length", &d.max_response_length,
+         "Longest response." + kFollowsPositions)
       .in("tokens")
       .at_least(1);
   t.bind("data.filter_overlong_prompts", &d.filter_overlong_prompts,

@@ -1,11 +1,13 @@
 #include "spec/job.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
 #include "base/format.h"
 #include "spec/adapter_config.h"
+#include "spec/default_lengths.h"
 #include "spec/micro_batches.h"
 #include "spec/optimizer.h"
 #include "spec/presets.h"
@@ -13,6 +15,9 @@
 
 namespace neap::spec {
 namespace {
+
+constexpr std::array<std::string_view, 5> kLoggers = {"console", "jsonl", "tensorboard", "wandb",
+                                                      "mlflow"};
 
 Status divides(std::string_view small_key, std::int64_t small, std::string_view large_key,
                std::int64_t large) {
@@ -275,7 +280,9 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
   NEAP_TRY_ASSIGN(job.warnings, table.unread([&](const std::string& origin) {
     return job.task == Task::kEval && is_of_training && !origin.starts_with('"');
   }));
-  NEAP_TRY_ASSIGN(job.adapted, adapt_micro_batches(table, job));
+  NEAP_TRY_ASSIGN(job.adapted, adapt_lengths(table, job));
+  NEAP_TRY_ASSIGN(const auto micro_batches, adapt_micro_batches(table, job));
+  job.adapted.insert(job.adapted.end(), micro_batches.begin(), micro_batches.end());
   const Status valid = job.validate();
   return file.empty() ? valid : Status(valid).with_context(format("checking {}", file.string()));
 }
@@ -323,9 +330,11 @@ Status Job::validate() const {
                trainer.resume_mode));
   }
   for (const std::string& sink : trainer.logger) {
-    if (sink != "console" && sink != "jsonl" && sink != "tensorboard")
-      return wrong(format(
-          "trainer.logger has \"{}\"; it can hold \"console\", \"jsonl\", \"tensorboard\"", sink));
+    if (std::find(kLoggers.begin(), kLoggers.end(), sink) == kLoggers.end())
+      return wrong(
+          format("trainer.logger has \"{}\"; it can hold \"console\", \"jsonl\", "
+                 "\"tensorboard\", \"wandb\", \"mlflow\"",
+                 sink));
   }
   NEAP_TRY(validate_data(data));
   NEAP_TRY(validate_rewards(*this));

@@ -144,6 +144,29 @@ class Shows(AdditionsCase):
         self.assertTrue(json.loads(shown.stdout)["phases"])
         self.assertIn("has no memory.ntrace", self.neap("report", "out/untraced", "--svg", "x.svg").stderr)
 
+    def test_metrics_go_to_wandb_and_mlflow(self):
+        # Stand-ins for the packages, which write what they are given.
+        packages = self.home / "packages"
+        packages.mkdir()
+        (packages / "wandb.py").write_text(
+            "import json\nclass Run:\n    id, url, dir = 'r1', None, 'here'\n"
+            "    def log(self, metrics, step): open('wandb.log', 'a').write(json.dumps([step, metrics]) + '\\n')\n"
+            "    def finish(self): open('wandb.log', 'a').write('\"finished\"\\n')\n"
+            "def init(**options): return Run()\n")
+        (packages / "mlflow.py").write_text("raise ImportError('mlflow is broken here')\n")
+        result = neap_program.run(rewards_test.NEAP, "train", "grpo.toml", *BATCH, "trainer.default_local_dir=out/tracked",
+                                  'trainer.logger=["console", "jsonl", "wandb", "mlflow"]', "trainer.total_training_steps=2", cwd=self.home,
+                                  env=neap_program.environment(PYTHONPATH=str(packages)))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("W&B run here", result.stderr)
+        self.assertEqual(len(re.findall("warning: .*mlflow", result.stderr)), 1, result.stderr)
+        logged = [json.loads(line) for line in next(self.home.rglob("wandb.log")).read_text().splitlines()]
+        self.assertEqual(logged[-1], "finished")
+        written = {row["step"]: row for row in read_lines(self.home / "out/tracked/metrics.jsonl")}
+        for step in (1, 2):
+            shown = {key: value for at, metrics in logged[:-1] if at == step for key, value in metrics.items()}
+            self.assertEqual(shown["actor/pg_loss"], written[step]["actor/pg_loss"])
+
     def test_sft_marks_what_it_would_not_have_written(self):
         result = self.neap("train", "sft.toml", "device.kind=host", "data.val_files=['sft_train.jsonl']", "trainer.total_training_steps=40",
                            "trainer.default_local_dir=out/marked")

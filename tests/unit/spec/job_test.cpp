@@ -329,8 +329,10 @@ TEST_F(JobFile, RulesBetweenKeysNameBoth) {
   EXPECT_TRUE(has(text, "actor_rollout_ref.model.path is missing")) << text;
   text = error(kPpo, {"trainer.resume_mode=atuo"});
   EXPECT_TRUE(has(text, "\"auto\", \"disable\" or the path")) << text;
-  text = error(kPpo, {"trainer.logger=['wandb']"});
-  EXPECT_TRUE(has(text, "\"wandb\"; it can hold")) << text;
+  text = error(kPpo, {"trainer.logger=['csv']"});
+  EXPECT_TRUE(has(text, "\"csv\"; it can hold")) << text;
+  EXPECT_TRUE(
+      load(kPpo, {"trainer.logger=['console','jsonl','tensorboard','wandb','mlflow']"}).ok());
   text = error("task='sft'\n[actor_rollout_ref.model]\npath='a'\n",
                {"data.use_dynamic_bsz=false", "data.micro_batch_size_per_gpu=7"});
   EXPECT_TRUE(has(text, "does not divide data.train_batch_size 64")) << text;
@@ -473,6 +475,39 @@ TEST_F(JobFile, MicroBatchesThatNobodySetFitWhatARankHas) {
   EXPECT_EQ(job_.data.micro_batch_size_per_gpu, 3);
   // Packed, sequences are not counted.
   ASSERT_TRUE(load(sft, {"trainer.n_gpus_per_node=8", "data.use_dynamic_bsz=true"}).ok());
+  EXPECT_TRUE(job_.adapted.empty());
+}
+
+// GPT-2 has 1 024 positions, the defaults add up to 2 048.
+TEST_F(JobFile, LengthsThatNobodySetFitTheModelsPositions) {
+  const auto write_model = [&](const std::string& name, int positions) {
+    std::filesystem::create_directories(folder_ / name);
+    std::ofstream(folder_ / name / "config.json")
+        << R"({"model_type": "gpt2", "vocab_size": 64, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": )"
+        << positions << "}";
+  };
+  write_model("small", 1023);
+  write_model("large", 4096);
+  const std::string sft = "task='sft'\n[actor_rollout_ref.model]\npath='small'\n";
+  ASSERT_TRUE(load(sft).ok()) << error(sft);
+  EXPECT_EQ(job_.data.max_prompt_length, 511);
+  EXPECT_EQ(job_.data.max_response_length, 512);
+  EXPECT_EQ(job_.adapted, (std::vector<std::string>{"data.max_prompt_length=511",
+                                                    "data.max_response_length=512"}));
+  // One that was set stays, and leaves the rest; both stay, whatever they add up to.
+  ASSERT_TRUE(load(sft, {"data.max_response_length=1000"}).ok());
+  EXPECT_EQ(job_.data.max_prompt_length, 23);
+  EXPECT_EQ(job_.adapted.size(), 1U);
+  ASSERT_TRUE(load(sft, {"data.max_response_length=1023"}).ok());
+  EXPECT_EQ(job_.data.max_prompt_length, 1024) << "no position is left";
+  ASSERT_TRUE(load(sft, {"data.max_response_length=1000", "data.max_prompt_length=1000"}).ok());
+  EXPECT_TRUE(job_.adapted.empty());
+  // The model with the fewest positions decides, and packed micro-batches hold the lengths it leaves.
+  const std::string ppo =
+      "task='ppo'\n[actor_rollout_ref.model]\npath='large'\n[reward_model.model]\npath='small'\n";
+  ASSERT_TRUE(load(ppo).ok()) << error(ppo);
+  EXPECT_EQ(job_.max_sequence_length(), 1023);
+  ASSERT_TRUE(load("task='sft'\n[actor_rollout_ref.model]\npath='large'\n").ok());
   EXPECT_TRUE(job_.adapted.empty());
 }
 
