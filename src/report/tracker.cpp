@@ -119,11 +119,14 @@ void Tracker::Impl::run() {
     }
   }
   process->read_errors();
-  const bool late = [&] {
+  const auto is_late = [&] {
     const std::lock_guard lock(mutex);
     return closing && Clock::now() > deadline;
-  }();
-  const std::string words = process->last_words();
+  };
+  std::string words = process->last_words();
+  // It may close its stdout long before it ends: W&B stops a service of its own then.
+  while (alive && !words.starts_with("; it ") && !is_late()) words = process->last_words();
+  const bool late = is_late();
   process.reset();
   if (late)
     end(format("its process did not end within {:.3g} s", finish_seconds));

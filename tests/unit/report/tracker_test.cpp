@@ -121,6 +121,20 @@ TEST_F(TrackerTest, WaitsForAProcessThatHangsOnlySoLong) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("did not end within"));
 }
 
+TEST_F(TrackerTest, AProcessMayTakeItsTimeToEndBehindTheLastStep) {
+  install_wandb(
+      "import atexit, __main__; atexit.register(lambda: (__main__.out.close(), time.sleep(1)))");
+  testing::internal::CaptureStderr();
+  const double seconds = seconds_of([&] {
+    Tracker tracker(options_);
+    tracker.log(1, {{"train/loss", 0.5}});
+  });
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::Not(HasSubstr("gets no more metrics")));
+  EXPECT_GE(seconds, 1);
+  EXPECT_THAT(log(), testing::EndsWith("finish\n"));
+}
+
 TEST_F(TrackerTest, MlflowGetsNamesThatItTakesAndNoStepTwice) {
   install("mlflow", R"(
 from types import SimpleNamespace as S
