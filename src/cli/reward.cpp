@@ -120,10 +120,15 @@ Result<reward::RewardSet> RewardCommand::make_set(spec::Job& job) const {
     const auto colon = text.rfind(':');
     const std::string at = format("reward.functions.{}", job.reward.functions.size());
     const std::string path = fs::absolute(text.substr(0, colon)).string();
+    std::string name = fs::path(path).stem().string();
+    const auto& others = job.reward.functions;
+    // Of several functions of a file each has its own name.
+    if (colon != std::string::npos &&
+        std::any_of(others.begin(), others.end(), [&](const auto& f) { return f.name == name; }))
+      name = text.substr(colon + 1);
     NEAP_TRY(table.apply_override(at + ".kind=python"));
     NEAP_TRY(table.apply_override(format("{}.path={}", at, Json(path).dump())));
-    NEAP_TRY(table.apply_override(
-        format("{}.name={}", at, Json(fs::path(path).stem().string()).dump())));
+    NEAP_TRY(table.apply_override(format("{}.name={}", at, Json(name).dump())));
     if (colon != std::string::npos)
       NEAP_TRY(
           table.apply_override(format("{}.function={}", at, Json(text.substr(colon + 1)).dump())));

@@ -1,5 +1,8 @@
 #include "spec/job_model.h"
 
+#include <utility>
+
+#include "base/format.h"
 #include "spec/layout.h"
 
 namespace neap::spec {
@@ -10,8 +13,15 @@ Result<JobModel> resolve(const Job& job, const Recipe& recipe, ModelId id) {
   model.id = id;
   model.head = source.head;
   model.generates = recipe.generates(id);
-  NEAP_TRY_ASSIGN(model.files, job.model_files(id, source.path, source.adapter));
-  NEAP_TRY_ASSIGN(model.shape, Architecture::from_folder(model.files.base));
+  const auto fail = [&](const Status& status) {
+    return Status(status).with_context(format("reading the model of {}", to_string(id)));
+  };
+  Result<ModelFiles> files = job.model_files(id, source.path, source.adapter);
+  if (!files.ok()) return fail(files.status());
+  model.files = *std::move(files);
+  Result<Architecture> shape = Architecture::from_folder(model.files.base);
+  if (!shape.ok()) return fail(shape.status());
+  model.shape = *std::move(shape);
   if (source.trained == nullptr) return model;
   model.trained = true;
   model.optimizer = *source.optimizer;

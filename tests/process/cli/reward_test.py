@@ -54,6 +54,13 @@ class Reward(unittest.TestCase):
         self.assertEqual(out["responses"][0]["functions"]["length"]["score"], -0.5)
         self.assertEqual([(s["name"], s["scored"]) for s in out["summary"]], [("judge", 2), ("length", 2), ("reward", 2)])
 
+    def test_two_functions_of_a_file(self):
+        with (self.home / "judge.py").open("a") as file:
+            file.write("def short(completions, **kwargs):\n    return [float(len(c) < 2) for c in completions]\n")
+        done = self.neap("rows.jsonl", "--json", "--function", "judge.py", "--function", "judge.py:short")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([s["name"] for s in json.loads(done.stdout)["summary"]], ["judge", "short", "reward"])
+
     def test_a_job_s_functions(self):
         (self.home / "job.toml").write_text('task = "grpo"\n[[reward.functions]]\nkind = "python"\npath = "judge.py"\n')
         done = self.neap("rows.jsonl", "--config", "job.toml")

@@ -8,6 +8,7 @@
 
 #include "spec/architecture.h"
 #include "spec/job_change.h"
+#include "spec/job_model.h"
 #include "spec/peer_keys.h"
 #include "spec/recipe.h"
 
@@ -476,6 +477,13 @@ TEST_F(JobFile, MicroBatchesThatNobodySetFitWhatARankHas) {
   // Packed, sequences are not counted.
   ASSERT_TRUE(load(sft, {"trainer.n_gpus_per_node=8", "data.use_dynamic_bsz=true"}).ok());
   EXPECT_TRUE(job_.adapted.empty());
+}
+
+TEST_F(JobFile, AModelThatIsMissingIsNamed) {
+  ASSERT_TRUE(load(kPpo).ok());
+  const std::string text = resolve(job_, describe(job_), ModelId::kCritic).status().message();
+  EXPECT_TRUE(has(text, "There is no folder")) << text;
+  EXPECT_TRUE(has(text, "reading the model of critic")) << text;
 }
 
 // GPT-2 has 1 024 positions, the defaults add up to 2 048.
