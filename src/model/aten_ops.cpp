@@ -116,6 +116,16 @@ Tensor AtenOps::to_device(const Tensor& t) const {
 Tensor AtenOps::to_host(const Tensor& t) const {
   return bridge::to_host(t);
 }
+Tensor AtenOps::to_pinned(const Tensor& t) const {
+  if (!t.is_cuda()) return bridge::to_host(t);
+  const bridge::HostScope host;
+  Tensor copy = at::empty(t.sizes(), t.options().device(at::kCPU).pinned_memory(true));
+  copy.copy_(t, /*non_blocking=*/true);
+  return copy;
+}
+Tensor AtenOps::from_pinned(const Tensor& t) const {
+  return t.to(device_, t.scalar_type(), /*non_blocking=*/true);
+}
 double AtenOps::read(const Tensor& t) const {
   return t.item<double>();
 }

@@ -53,6 +53,8 @@ class AtenOps {
   [[nodiscard]] Tensor from_host(const std::vector<float>& values) const;
   [[nodiscard]] Tensor to_device(const Tensor& t) const;
   [[nodiscard]] Tensor to_host(const Tensor& t) const;
+  [[nodiscard]] Tensor to_pinned(const Tensor& t) const;
+  [[nodiscard]] Tensor from_pinned(const Tensor& t) const;
   [[nodiscard]] double read(const Tensor& t) const;
   [[nodiscard]] std::vector<double> read_all(const Tensor& t) const;
 

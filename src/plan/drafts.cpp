@@ -157,12 +157,7 @@ std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
   return all;
 }
 
-// A tied table takes a head's gradients and an embedding's by turns, micro-batch by micro-batch.
 std::int64_t Drafts::groupable(const spec::Recipe& recipe, spec::ModelId model) const {
-  const ModelRole& role = models_.at(model);
-  if (role.trains_blocks() && role.head == spec::Head::kLanguageModel &&
-      role.shape.tie_word_embeddings)
-    return 1;
   std::int64_t most = 1;
   for (const spec::Phase& phase : recipe.phases) {
     if (phase.model != model || !phase.streams_weights || phase.part == spec::TrainPart::kUpdate)

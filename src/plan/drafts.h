@@ -70,8 +70,7 @@ class Drafts {
   [[nodiscard]] std::vector<spec::ModelModes> grouped(const spec::ModelModes& modes) const;
 
  private:
-  /// Most micro-batches that the model's streamed phases run for a mini-batch, or in all; 1 where groups
-  /// would add gradients in another order.
+  /// Most micro-batches that the model's streamed phases run for a mini-batch, or in all.
   [[nodiscard]] std::int64_t groupable(const spec::Recipe& recipe, spec::ModelId model) const;
   /// Models whose weights can be streamed, those with the largest blocks first.
   [[nodiscard]] std::vector<spec::ModelId> streamable() const;

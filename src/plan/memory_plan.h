@@ -56,6 +56,8 @@ struct HostedPlan {
   std::vector<PartPlan> tables{}, table_gradients{};
   step::TableUnits turns{};
   std::vector<PartPlan> states{};  ///< of the optimizer: spec::StatePlacement::parts()
+  Bytes tied_rows{};               ///< behind gradients, in a mini-batch (step/tied_rows.h)
+  /// No slots are in front of it.
   [[nodiscard]] bool empty() const { return blocks.empty() && states.empty(); }
   [[nodiscard]] Bytes bytes() const;
 };

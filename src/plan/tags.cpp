@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "plan/counted_backend.h"
 
 namespace neap::plan {
 namespace {
@@ -163,14 +164,36 @@ void place(TagPlan& tag, std::vector<RegionPlan> regions, Bytes granularity) {
   for (const RegionPlan& region : tag.regions) tag.bytes += round_up(region.bytes, granularity);
 }
 
-HostedPlan hosted_of(const spec::Recipe& recipe, const ModelRole& role, spec::TagId tag,
-                     spec::Dtype dtype) {
+// Of a mini-batch in more than one group: gradients of a tied table's rows, and their tokens.
+Bytes tied_rows(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
+                spec::Dtype dtype) {
+  if (!role.trains_blocks() || role.head != spec::Head::kLanguageModel ||
+      !role.shape.tie_word_embeddings)
+    return {};
+  const std::int64_t width = spec::flat_layout(role.shape, role.head)
+                                 .front()
+                                 .find(spec::Module::kTokenEmbedding)
+                                 ->shape.at(1);
+  for (const spec::Phase& phase : recipe.phases) {
+    if (phase.model != role.id || !phase.trains() || phase.part == spec::TrainPart::kUpdate)
+      continue;
+    const std::int64_t count = micro_batches(job, phase);
+    if (count <= phase.together) continue;
+    const std::int64_t rows = count * micro_batch_spans(job, phase).rows();
+    return spec::tensor_bytes(rows * width, dtype) + spec::tensor_bytes(rows, spec::Dtype::kInt64);
+  }
+  return {};
+}
+
+HostedPlan hosted_of(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
+                     spec::TagId tag, spec::Dtype dtype) {
   const spec::ModelSource& source = *recipe.find(tag.model);
   if (tag.kind == spec::TagKind::kBuffers)
     return hosted_weights(role, source.streams_tables, dtype);
   HostedPlan out;
   if (tag.kind == spec::TagKind::kOptimizer && source.streams_states)
     out.states = optimizer_parts(role, dtype);
+  if (tag.kind == spec::TagKind::kGradients) out.tied_rows = tied_rows(job, recipe, role, dtype);
   return out;
 }
 
@@ -337,7 +360,7 @@ std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe
       tag.write.push_back(contains(phase.writes, id));
     }
     if (id.kind != spec::TagKind::kKeyValues)
-      tag.hosted = hosted_of(recipe, models.at(id.model), id, dtype);
+      tag.hosted = hosted_of(job, recipe, models.at(id.model), id, dtype);
     const Bytes enough = target.granularity * kGranulesPerRegion;
     place(tag,
           id.kind == spec::TagKind::kBuffers

@@ -62,6 +62,15 @@ CountedTensor CountingOps::to_host(const CountedTensor& t) {
   return CountedTensor::outside(t.shape(), t.dtype());
 }
 
+CountedTensor CountingOps::to_pinned(const CountedTensor& t) {
+  if (profile_.cuda) work_.wait_seconds += weight_ * profile_.link.seconds(0, bytes(t));
+  return to_host(t);
+}
+CountedTensor CountingOps::from_pinned(const CountedTensor& t) {
+  if (profile_.cuda) work_.wait_seconds += weight_ * profile_.link.seconds(bytes(t), 0);
+  return to_device(t);
+}
+
 // ---- views ----
 
 CountedTensor CountingOps::with_shape(const CountedTensor& t, const Shape& shape) const {

@@ -184,6 +184,10 @@ class CountingOps {
   [[nodiscard]] Tensor to_device(const Tensor& t);
   /// A copy outside the phase's memory.
   [[nodiscard]] Tensor to_host(const Tensor& t);
+  /// The same that only from_pinned() reads: on a GPU nothing waits for it.
+  [[nodiscard]] Tensor to_pinned(const Tensor& t);
+  /// It on the device; no copy is made if the device is the host.
+  [[nodiscard]] Tensor from_pinned(const Tensor& t);
   /// The value of a tensor of one element; a counted one is 1.
   [[nodiscard]] double read(const Tensor&) const { return 1; }
   /// The values of a tensor (n,), through memory of the host.

@@ -43,9 +43,10 @@ T embed(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions) {
   return norm<Ops, T>(ops, w.architecture, w.embedding_norm, x, nullptr);
 }
 
-/// Adds the gradients of the tables and of the norm from d (N, C).
+/// From d (N, C): adds the gradients of the norm, the positions and the projection, and returns those of
+/// the table's rows at `tokens`, (N, E); undefined where the table is frozen.
 template <class Ops, class T = typename Ops::Tensor>
-void embed_backward(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions, T d) {
+T embed_rows_backward(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions, T d) {
   if (w.architecture.embedding_norm) {
     const T x = embed_rows(ops, w, tokens, positions);
     NormStatistics<T> statistics;
@@ -59,13 +60,19 @@ void embed_backward(Ops& ops, const Weights<T>& w, const T& tokens, const T& pos
                      by_position);
   }
   if (w.project_in.defined()) {
-    if (!w.project_in.d_weight.defined() && !w.d_token_table.defined()) return;
+    if (!w.project_in.d_weight.defined() && !w.d_token_table.defined()) return T();
     const T x = ops.take_rows(w.token_table, tokens);
     d = linear_backward(ops, w.project_in, x, d);
   }
-  if (!w.d_token_table.defined()) return;
+  if (!w.d_token_table.defined()) return T();
   if (w.architecture.embedding_scale != 1) ops.scale_(d, embedding_scale(ops, w));
-  ops.add_to_rows_(w.d_token_table, tokens, d);
+  return d;
+}
+/// Adds the gradients of the tables and of the norm from d (N, C).
+template <class Ops, class T = typename Ops::Tensor>
+void embed_backward(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions, T d) {
+  const T rows = embed_rows_backward(ops, w, tokens, positions, std::move(d));
+  if (rows.defined()) ops.add_to_rows_(w.d_token_table, tokens, rows);
 }
 
 // ---- what a head's matrix is applied to ----

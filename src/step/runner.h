@@ -7,6 +7,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -72,15 +73,24 @@ void update_weights(B& b, std::int64_t update) {
 
 /// Forward, loss and backward of every micro-batch of a mini-batch, whose gradients start at zero.
 /// `together`: micro-batches of a group.
-template <Backend B, class Objective>
+template <Backend B, class Objective, class T = typename B::Ops::Tensor>
 void add_gradients(B& b, const std::vector<MicroBatch>& cuts, std::int64_t together,
                    const Objective& objective) {
+  const std::int64_t groups = groups_of(cuts, together);
   zero_gradients(b.ops(), b.units());
-  expect_passes(b.weights(), Sweep::kForwardBackward, groups_of(cuts, together));
+  expect_passes(b.weights(), Sweep::kForwardBackward, groups);
+  std::optional<TiedRows<T>> tied;
+  if (groups > 1 && trains_tied_table(b.weights())) tied.emplace();
   for_each_group(b.ops(), cuts, together, [&](Group group) {
-    for (LossNumbers& numbers :
-         train_group(b.ops(), b.weights(), b.experience(), group, objective, b.checkpointing()))
+    for (LossNumbers& numbers : train_group(b.ops(), b.weights(), b.experience(), group, objective,
+                                            b.checkpointing(), tied ? &*tied : nullptr))
       b.take_numbers(std::move(numbers));
+  });
+  if (!tied) return;
+  with_embedding_gradients(b.ops(), b.weights(), [&] {
+    for_each_micro_batch(b.ops(), cuts, [&](const MicroBatch& micro) {
+      tied->add(b.ops(), b.weights().d_token_table, micro);
+    });
   });
 }
 

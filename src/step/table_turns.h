@@ -27,8 +27,12 @@ struct TableUnits {
     return table == Table::kEmbedding ? embedding : head;
   }
   [[nodiscard]] bool any() const { return embedding || head; }
-  /// A head's turn is between forward and backward, an embedding's behind them.
-  [[nodiscard]] Breaks breaks() const { return {head.has_value(), embedding.has_value()}; }
+  [[nodiscard]] bool tied() const { return embedding && embedding == head; }
+  /// A head's turn is between forward and backward, an embedding's behind them; that of a tied one only
+  /// behind the last pass (step/tied_rows.h).
+  [[nodiscard]] Breaks breaks() const {
+    return {head.has_value(), embedding.has_value() && !tied()};
+  }
 };
 
 class TableTurns {
@@ -61,8 +65,12 @@ class TableTurns {
     turn.zero = !started;
     turn.gradients = started;
     started = true;
-    const bool others_follow = table == Table::kHead && units_.embedding == turn.unit;
-    turn.last = !others_follow && ++turns_[table == Table::kHead] == passes_;
+    const bool is_head = table == Table::kHead;
+    if (units_.tied()) {
+      turn.last = !is_head;
+    } else {
+      turn.last = ++turns_[is_head] == passes_;
+    }
     return turn;
   }
 
@@ -70,7 +78,7 @@ class TableTurns {
   TableUnits units_;
   bool trained_;
   std::array<bool, 2> started_{};        // by unit: gradients of the mini-batch exist
-  std::array<std::int64_t, 2> turns_{};  // of the mini-batch so far, that add last to their unit
+  std::array<std::int64_t, 2> turns_{};  // of the mini-batch so far
   std::int64_t passes_ = 0;
 };
 

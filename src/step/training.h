@@ -17,6 +17,7 @@
 #include "step/policy_losses.h"
 #include "step/preference.h"
 #include "step/rollout_terms.h"
+#include "step/tied_rows.h"
 
 namespace neap::step {
 
@@ -223,11 +224,12 @@ struct PreferenceObjective {
 };
 
 /// Micro-batches of `e`, in rows or pairs, through the model `w`, all of them through a block before the
-/// next one: adds the gradients. Returns the objective's numbers of each.
+/// next one: adds the gradients, but for those of a tied embedding's rows where `tied` takes them. Returns
+/// the objective's numbers of each.
 template <class Ops, class Objective, class T = typename Ops::Tensor>
 std::vector<LossNumbers> train_group(Ops& ops, const Weights<T>& w, const Experience<T>& e,
                                      Group group, const Objective& objective,
-                                     const spec::Checkpointing& keep) {
+                                     const spec::Checkpointing& keep, TiedRows<T>* tied = nullptr) {
   constexpr std::int64_t kOfRow = Objective::kSequencesOfRow;
   std::vector<DeviceBatch<Ops>> batches;
   std::vector<BatchTokens<T>> tokens;
@@ -248,7 +250,17 @@ std::vector<LossNumbers> train_group(Ops& ops, const Weights<T>& w, const Experi
     head.gradients().measure_complete(
         [&](const T& gradients) { return tile_norms(ops, gradients); });
   }
-  backward(ops, w, std::move(tapes), std::move(d_hidden));
+  if (tied == nullptr) {
+    backward(ops, w, std::move(tapes), std::move(d_hidden));
+    return numbers;
+  }
+  blocks_backward(ops, w, tapes, d_hidden);
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    const Tape<T>& tape = tapes[i];
+    tied->keep(
+        ops, group[i], tape.tokens,
+        embed_rows_backward(ops, w, tape.tokens, tape.rows.positions, std::move(d_hidden[i])));
+  }
   return numbers;
 }
 

@@ -167,11 +167,11 @@ Tape<T> forward_train(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch
   return std::move(forward_train(ops, w, std::vector<BatchTokens<T>>{batch}, checkpointing)[0]);
 }
 
-/// From the gradients d, (N, C) of each tape's hidden state: adds those of every trained parameter, in
-/// the order of the tapes. Consumes them.
+/// From the gradients d, (N, C) of each tape's hidden state: adds those of every trained parameter of the
+/// blocks, in the order of the tapes. They become those of the first block's input.
 template <class Ops, class T = typename Ops::Tensor>
-void backward(Ops& ops, const Weights<T>& w, std::vector<Tape<T>> tapes, std::vector<T> d) {
-  const auto norms = [&](const T& gradients) { return tile_norms(ops, gradients); };
+void blocks_backward(Ops& ops, const Weights<T>& w, std::vector<Tape<T>>& tapes,
+                     std::vector<T>& d) {
   for (Tape<T>& tape : tapes) tape.hidden = T();
   for (std::size_t i = w.blocks.size(); i-- > 0;) {
     UsedBlock<T> block(w, i, BlockUse::kAddGradients);
@@ -182,13 +182,27 @@ void backward(Ops& ops, const Weights<T>& w, std::vector<Tape<T>> tapes, std::ve
       d[b] = block_backward(ops, w.architecture, *block, std::move(saved), std::move(d[b]),
                             tapes[b].rows);
     }
-    block.gradients().measure_complete(norms);
+    block.gradients().measure_complete(
+        [&](const T& gradients) { return tile_norms(ops, gradients); });
   }
+}
+/// add() adds to the gradients of the embedding's table while it is on the device.
+template <class Ops, class T, class Add>
+void with_embedding_gradients(Ops& ops, const Weights<T>& w, const Add& add) {
   const UsedTable<T> table(w, Table::kEmbedding, BlockUse::kAddGradients);
   table.gradients().begin(ops);
-  for (std::size_t b = 0; b < tapes.size(); ++b)
-    embed_backward(ops, w, tapes[b].tokens, tapes[b].rows.positions, std::move(d[b]));
-  table.gradients().measure_complete(norms);
+  add();
+  table.gradients().measure_complete(
+      [&](const T& gradients) { return tile_norms(ops, gradients); });
+}
+/// The same through the embedding, too. Consumes its arguments.
+template <class Ops, class T = typename Ops::Tensor>
+void backward(Ops& ops, const Weights<T>& w, std::vector<Tape<T>> tapes, std::vector<T> d) {
+  blocks_backward(ops, w, tapes, d);
+  with_embedding_gradients(ops, w, [&] {
+    for (std::size_t b = 0; b < tapes.size(); ++b)
+      embed_backward(ops, w, tapes[b].tokens, tapes[b].rows.positions, std::move(d[b]));
+  });
 }
 /// Of one tape.
 template <class Ops, class T = typename Ops::Tensor>

@@ -27,13 +27,13 @@ MODELS = {
                  "num_attention_heads": 4, "max_position_embeddings": 128, "use_parallel_residual": True, "rotary_pct": 0.5,
                  "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1, "torch_dtype": "float32"},
 }
-BASE = ["device.kind=host", "device.memory=2GiB", "data.train_batch_size=12", "data.micro_batch_size_per_gpu=4",
+BASE = ["device.kind=host", "device.memory=2GiB", "data.train_batch_size=12", "data.use_dynamic_bsz=false", "data.micro_batch_size_per_gpu=4",
         "data.max_prompt_length=24", "data.max_response_length=16", "data.truncation=right", "trainer.total_training_steps=2",
         "trainer.save_freq=2", "trainer.test_freq=2", "actor_rollout_ref.actor.optim.lr=1e-3", "actor_rollout_ref.model.path=MODEL",
         'trainer.logger=["jsonl"]', "trainer.default_local_dir=out"]
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 RL = ['data.train_files=["prompts_train.jsonl"]', 'data.val_files=[]', f"{ACTOR}ppo_mini_batch_size=6",
-      f"{ACTOR}ppo_micro_batch_size_per_gpu=3", f"{ACTOR}ppo_epochs=2", f"{ROLLOUT}log_prob_micro_batch_size_per_gpu=5",
+      f"{ACTOR}use_dynamic_bsz=false", f"{ACTOR}ppo_micro_batch_size_per_gpu=3", f"{ACTOR}ppo_epochs=2", f"{ROLLOUT}log_prob_micro_batch_size_per_gpu=5",
       f"{ACTOR}entropy_coeff=0.01", "reward_model.model.path=judge"]
 PPO = ["task=ppo", "critic.ppo_mini_batch_size=6", "critic.ppo_micro_batch_size_per_gpu=3", "critic.ppo_epochs=2",
        "critic.model.path=judge", "critic.optim.lr=1e-3", "algorithm.use_kl_in_reward=true", *RL]

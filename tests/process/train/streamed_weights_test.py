@@ -50,7 +50,8 @@ JOBS = {
 }
 
 # Where there is a little more room a block comes once for several micro-batches, if its copies were waited for.
-GROUPED = {**{name: JOBS[name][0] for name in ("sft", "dpo full", "dpo full tables", "ppo")},
+GROUPED = {**{name: JOBS[name][0] for name in ("sft", "sft full", "dpo full", "dpo full tables", "ppo")},
+           "sft full tables small": [*JOBS["sft full tables"][0], "data.micro_batch_size_per_gpu=1"],
            "reward full small": [*JOBS["reward full"][0], "data.micro_batch_size_per_gpu=1"],
            "dpo full tables packed": [*JOBS["dpo full tables"][0], "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=128"]}
 

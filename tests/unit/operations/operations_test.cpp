@@ -118,6 +118,7 @@ TEST_P(Operations, MakingAndViews) {
       (void)ops.filled_like(a, 3);
       (void)ops.to_device(host);
       (void)ops.to_host(a);
+      (void)ops.from_pinned(ops.to_pinned(a));
       (void)ops.view(a, {-1});
       (void)ops.narrow(a, 0, 3, 5);
       (void)ops.select(a, 0, 3);
