@@ -11,6 +11,7 @@
 #include "bridge/phase_accounts.h"
 #include "bridge/phase_transients.h"
 #include "bridge/torch_cuda_memory.h"
+#include "plan/tags.h"
 #include "plan/transients.h"
 
 namespace neap::bridge {
@@ -149,19 +150,20 @@ void RuntimeImpl::add_streamed(std::size_t index) {
                                                    slots_of(tag), bytes_of(hosted.states)));
   }
   if (hosted.blocks.empty()) return;
-  // The weights of all slots, those of tables last, then their gradients.
+  // The weights of all slots, those of tables last, then their gradients, then inputs of blocks.
   const std::vector<SlotPart> parts = slots_of(tag);
   const bool trained = !hosted.gradients.empty();
-  std::vector<StreamedBlocks::Slot> slots(parts.size() / (trained ? 2 : 1));
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    slots[i].weights = parts[i];
-    if (trained) slots[i].gradients = parts[slots.size() + i];
-  }
+  std::vector<StreamedBlocks::Slot> slots(plan::kBlockSlots + (hosted.turns.any() ? 1 : 0));
+  std::size_t next = 0;
+  for (StreamedBlocks::Slot& slot : slots) slot.weights = parts.at(next++);
+  for (std::size_t i = 0; trained && i < slots.size(); ++i) slots[i].gradients = parts.at(next++);
+  for (std::size_t i = 0; next < parts.size(); ++i) slots[i].inputs = parts[next++];
   const auto units = [&](const std::vector<plan::PartPlan>& weights,
-                         const std::vector<plan::PartPlan>& gradients) {
+                         const std::vector<plan::PartPlan>& gradients, Bytes inputs = {}) {
     std::vector<StreamedBlocks::UnitBytes> out;
     for (std::size_t i = 0; i < weights.size(); ++i)
-      out.push_back({weights[i].name, weights[i].bytes, trained ? gradients[i].bytes : Bytes()});
+      out.push_back(
+          {weights[i].name, weights[i].bytes, trained ? gradients[i].bytes : Bytes(), inputs});
     return out;
   };
   StreamedBlocks::Tables tables{units(hosted.tables, hosted.table_gradients), hosted.turns, {}};
@@ -172,7 +174,7 @@ void RuntimeImpl::add_streamed(std::size_t index) {
   streamed_blocks_.emplace(
       std::piecewise_construct, std::forward_as_tuple(index),
       std::forward_as_tuple(*arena_, context_.stream(), tag.name(), std::move(slots),
-                            units(hosted.blocks, hosted.gradients), tables));
+                            units(hosted.blocks, hosted.gradients, hosted.inputs), tables));
 }
 
 // Of the phase's model, if it generates and its weights are streamed.

@@ -7,6 +7,10 @@
 namespace neap::bridge {
 namespace {
 
+step::WithBlocks with_blocks(const StreamedBlocks::Slot& slot) {
+  return {slot.gradients.has_value(), slot.inputs.has_value()};
+}
+
 arena::Transfer all_of(const SlotPart& slot, const arena::HostStorage& storage) {
   return {slot.region, slot.offset, &storage, Bytes(), storage.size()};
 }
@@ -20,14 +24,14 @@ StreamedBlocks::StreamedBlocks(arena::Arena& arena, device::StreamId computes,
       table_slot_(tables.slot),
       turns_of_(tables.turns),
       lane_(arena, computes, slots_.size() + 1),
-      window_(blocks.size(), slots_.size(), slots_.at(0).gradients.has_value(), turns_of_.breaks()),
+      window_(blocks.size(), slots_.size(), with_blocks(slots_.at(0)), turns_of_.breaks()),
       turns_(turns_of_, slots_.at(0).gradients.has_value()) {
   const auto make = [&](Bytes bytes) {
     return bytes.is_zero() ? nullptr : value_or_throw(arena::HostStorage::make(arena, tag, bytes));
   };
   const auto add = [&](std::vector<Storage>& to, const std::vector<UnitBytes>& units) {
     for (const UnitBytes& unit : units)
-      to.push_back({unit.name, make(unit.weights), make(unit.gradients)});
+      to.push_back({unit.name, make(unit.weights), make(unit.gradients), make(unit.inputs)});
   };
   add(storage_, blocks);
   add(tables_, tables.units);
@@ -68,17 +72,17 @@ void StreamedBlocks::expect(step::Sweep sweep, std::int64_t passes) {
 StreamedBlocks::Place StreamedBlocks::use(std::size_t block, step::BlockUse how) {
   throw_if_error(failed_);
   const step::BlockWindow::Use use = window_.use(block, how);
-  if (use.missing()) throw_if_error(bring({block, use.slot, use.weights, use.gradients}));
-  throw_if_error(lane_.wait_for_slot(use.slot));
-  return {use.slot, use.zero, use.last};
+  if (use.missing.any()) throw_if_error(bring(use.missing));
+  throw_if_error(lane_.wait_for_slot(use.missing.slot));
+  return {use.missing.slot, use.zero, use.last};
 }
 
 void StreamedBlocks::release(std::size_t block) noexcept {
   // What the device was given so far may write the gradients that leave, and read the slot that the next
   // block comes to.
-  const std::optional<std::size_t> added_to = window_.release(block);
+  const step::BlockWindow::Leaving leaving = window_.release(block);
   Status status = lane_.begin_after_work();
-  if (status.ok() && added_to) status = leave(block, *added_to);
+  if (status.ok() && leaving.any()) status = leave(block, leaving);
   if (status.ok()) status = bring_expected();
   if (failed_.ok()) failed_ = std::move(status);
 }
@@ -118,9 +122,16 @@ Status StreamedBlocks::end_turn() {
   return bring_expected();
 }
 
-Status StreamedBlocks::leave(std::size_t block, std::size_t slot) {
-  const arena::Transfer copy = all_of(*slots_[slot].gradients, *storage_[block].gradients);
-  return lane_.store(slot, {&copy, 1});
+arena::Transfer StreamedBlocks::inputs_of(std::size_t block, std::size_t slot) const {
+  const SlotPart& part = *slots_[slot].inputs;
+  return {part.region, part.offset, storage_[block].inputs.get(), Bytes(), input_bytes_};
+}
+
+Status StreamedBlocks::leave(std::size_t block, step::BlockWindow::Leaving what) {
+  const arena::Transfer copy =
+      what.inputs ? inputs_of(block, what.slot)
+                  : all_of(*slots_[what.slot].gradients, *storage_[block].gradients);
+  return lane_.store(what.slot, {&copy, 1});
 }
 
 Status StreamedBlocks::bring_expected() {
@@ -129,10 +140,13 @@ Status StreamedBlocks::bring_expected() {
 }
 
 Status StreamedBlocks::bring(step::BlockWindow::Place place) {
-  if (place.weights) {
-    const arena::Transfer copy = all_of(slots_[place.slot].weights, *storage_[place.block].weights);
-    NEAP_TRY(lane_.fetch(place.slot, {&copy, 1}, SlotLane::After::kNothing));
-  }
+  std::vector<arena::Transfer> copies;
+  if (place.weights)
+    copies.push_back(all_of(slots_[place.slot].weights, *storage_[place.block].weights));
+  // Inputs were stored from a slot that was used again, or given to a table, since: the work that this fetch
+  // begins after has waited for that store.
+  if (place.inputs) copies.push_back(inputs_of(place.block, place.slot));
+  if (!copies.empty()) NEAP_TRY(lane_.fetch(place.slot, copies, SlotLane::After::kNothing));
   if (!place.gradients) return {};
   const arena::Transfer copy =
       all_of(*slots_[place.slot].gradients, *storage_[place.block].gradients);

@@ -2,9 +2,10 @@
 //
 // Model     A block's host memory is pinned and has its contents for life: loading and saving work there.
 //           In a phase blocks come to slots, parts of arena regions at fixed addresses, while others
-//           compute. Gradients of a trained model come with its blocks' backward and leave after it. Tables
-//           (step/table_turns.h) come to the same memory in turns of their own. Where the model generates,
-//           all blocks come to parts of their own.
+//           compute. Gradients of a trained model come with its blocks' backward and leave after it. Inputs of
+//           blocks leave after their forward and come with their backward. Tables (step/table_turns.h) come to
+//           the same memory in turns of their own. Where the model generates, all blocks come to parts of
+//           their own.
 // Threads   one at a time.
 // Failure   Error; of release() and of copies under way at the next use() or close().
 // Cost      of host memory see arena/host_storage.h. A use queues at most two copies.
@@ -35,11 +36,11 @@ class StreamedBlocks final : public step::BlockSlots {
  public:
   struct Slot {
     SlotPart weights;
-    std::optional<SlotPart> gradients;  ///< of all slots or of none
+    std::optional<SlotPart> gradients{}, inputs{};  ///< of all slots or of none
   };
   struct UnitBytes {
     std::string name;
-    Bytes weights, gradients;  ///< none larger than a slot's; zero: frozen
+    Bytes weights, gradients, inputs{};  ///< none larger than a slot's; zero: there are none
   };
   struct Tables {
     std::vector<UnitBytes> units;
@@ -55,7 +56,7 @@ class StreamedBlocks final : public step::BlockSlots {
   [[nodiscard]] const std::optional<Slot>& table_slot() const { return table_slot_; }
   struct Storage {
     std::string name;
-    std::unique_ptr<arena::HostStorage> weights, gradients;  ///< null: frozen
+    std::unique_ptr<arena::HostStorage> weights, gradients, inputs;  ///< null: there are none
   };
   [[nodiscard]] const Storage& block(std::size_t i) const { return storage_[i]; }
   /// Null: it is not on the host.
@@ -70,6 +71,9 @@ class StreamedBlocks final : public step::BlockSlots {
   [[nodiscard]] Status close();
 
   void expect(step::Sweep sweep, std::int64_t passes) override;
+  void set_input_bytes(std::int64_t bytes) override {
+    input_bytes_ = Bytes(static_cast<std::uint64_t>(bytes));
+  }
   [[nodiscard]] Place use(std::size_t block, step::BlockUse how) override;
   void release(std::size_t block) noexcept override;
   [[nodiscard]] step::TableUnits tables() const override { return turns_of_; }
@@ -83,13 +87,15 @@ class StreamedBlocks final : public step::BlockSlots {
   [[nodiscard]] Status end_turn();
   [[nodiscard]] Status bring(step::BlockWindow::Place place);
   [[nodiscard]] Status bring_expected();
-  [[nodiscard]] Status leave(std::size_t block, std::size_t slot);
+  [[nodiscard]] Status leave(std::size_t block, step::BlockWindow::Leaving what);
+  [[nodiscard]] arena::Transfer inputs_of(std::size_t block, std::size_t slot) const;
 
   std::vector<Slot> slots_;
   std::optional<Slot> table_slot_;  // of the lane the one behind `slots_`
   std::vector<Storage> storage_, tables_;
   step::TableUnits turns_of_;
   SlotLane lane_;
+  Bytes input_bytes_;  // of a block and a group
   step::BlockWindow window_;
   step::TableTurns turns_;
   step::TableTurns::Turn turn_;  // the last one

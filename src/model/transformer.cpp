@@ -114,7 +114,10 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
  public:
   /// `weights` is bound but for what is streamed.
   SlotBlocks(const step::Weights<Tensor>& weights, const StreamedBase& streamed)
-      : slots_(*streamed.slots), tables_(slots_.tables()) {
+      : slots_(*streamed.slots),
+        inputs_(streamed.inputs),
+        width_(weights.architecture.hidden_size),
+        tables_(slots_.tables()) {
     const std::vector<spec::FlatUnit> units = spec::flat_layout(weights.architecture, weights.head);
     for (const step::Table table : {step::Table::kEmbedding, step::Table::kHead})
       if (tables_.of(table) && streamed.table_gradients.defined())
@@ -129,6 +132,15 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
       if (unit.block >= 0) elements_.push_back(unit.elements);
   }
   void expect(step::Sweep sweep, std::int64_t passes) override { slots_.expect(sweep, passes); }
+  void begin_group(std::int64_t rows) override {
+    if (inputs_.empty()) return;
+    const auto size = static_cast<std::int64_t>(inputs_.front().element_size());
+    slots_.set_input_bytes(rows * width_ * size);
+  }
+  [[nodiscard]] Tensor inputs(std::int64_t first, std::int64_t count) override {
+    if (inputs_.empty()) return {};
+    return inputs_[place_.slot].narrow(0, first * width_, count * width_).view({count, width_});
+  }
   [[nodiscard]] const step::Block<Tensor>& use(std::size_t block, step::BlockUse how) override {
     place_ = slots_.use(block, how);
     return blocks_[place_.slot][block];
@@ -173,6 +185,8 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
   step::BlockSlots& slots_;
   std::vector<std::vector<step::Block<Tensor>>> blocks_;  // by slot
   std::vector<Tensor> gradients_;                         // by slot; undefined: frozen
+  std::vector<Tensor> inputs_;                            // by slot, or empty
+  std::int64_t width_;                                    // C
   std::vector<std::int64_t> elements_;                    // by block
   step::BlockSlots::Place place_;                         // of the block in use
   step::TableUnits tables_;

@@ -58,6 +58,8 @@ struct StreamedBase {
   step::BlockSlots* slots = nullptr;  ///< outlives the model
   /// Of each slot: (elements of the largest block,); gradients are empty where the base is frozen.
   std::vector<at::Tensor> memory, gradients;
+  /// Of each slot, as many elements as a group's inputs have; empty: they do not rest elsewhere.
+  std::vector<at::Tensor> inputs;
   /// Of tables while it is their turn: (elements of the largest,).
   at::Tensor table_memory, table_gradients;
   bool table_on_host = false;  ///< the embedding is in host memory

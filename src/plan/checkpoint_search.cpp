@@ -24,9 +24,7 @@ PhasePlan between(const PhasePlan& a, const PhasePlan& b, double share) {
 
 // No step with these operations moves these bytes in less. What slots take and give is in the operations.
 double least_seconds(const MemoryPlan& plan, double operations) {
-  Bytes moved = plan.moved_per_step;
-  for (std::size_t p = 0; p < plan.cycle(); ++p)
-    moved -= plan.phases[p].fetched + plan.phases[p].stored;
+  const Bytes moved = plan.moved_per_step - plan.streamed_per_step();
   const double moves = static_cast<double>(moved.count()) /
                        std::max({plan.link.to_host, plan.link.to_device, plan.link.both});
   return plan.overlap ? std::max(operations, moves) : operations + moves;

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "plan/counted_blocks.h"
 #include "plan/counted_source.h"
 #include "plan/generation_bounds.h"
 #include "step/bind.h"
@@ -33,104 +34,6 @@ CountedTensor outside(const step::Shape& shape, Dtype dtype) {
   return CountedTensor::outside(shape, dtype);
 }
 
-// The blocks of streamed weights, of which the slots hold a few.
-class CountedBlocks final : public step::BlockSource<CountedTensor> {
- public:
-  /// `gradients`: their type where the blocks are trained. `each_once`: a phase ends with the passes that
-  /// are expected together.
-  CountedBlocks(CountingOps& ops, const Weights& w, std::vector<PartPlan> sizes,
-                HostedTables tables, std::optional<Dtype> gradients, bool each_once)
-      : ops_(ops),
-        weights_(w),
-        sizes_(std::move(sizes)),
-        tables_(std::move(tables)),
-        gradients_(gradients),
-        each_once_(each_once),
-        window_(sizes_.size(), kBlockSlots, gradients.has_value(), tables_.turns.breaks()),
-        turns_(tables_.turns, gradients.has_value()) {}
-  CountedBlocks(const CountedBlocks&) = delete;
-  CountedBlocks& operator=(const CountedBlocks&) = delete;
-  ~CountedBlocks() override { wait_for_last(); }
-  void expect(step::Sweep sweep, std::int64_t passes) override {
-    wait_for_last();
-    sweep_ = sweep;
-    if (each_once_) window_.forget();
-    window_.expect(sweep, passes);
-    turns_.expect(sweep, passes);
-  }
-  [[nodiscard]] const step::Block<CountedTensor>& use(std::size_t block,
-                                                      step::BlockUse how) override {
-    // Of blocks that are alike two stand for all.
-    if (block == 0 && sweep_ == step::Sweep::kForward) window_.forget();
-    use_ = window_.use(block, how);
-    const double bytes =
-        (use_.weights ? weight_bytes(block) : 0) + (use_.gradients ? gradient_bytes(block) : 0);
-    ops_.wait_for_copies(bytes, std::exchange(leaving_, 0));
-    return weights_.blocks[block];
-  }
-  void release(std::size_t block) noexcept override {
-    if (window_.release(block)) leaving_ = gradient_bytes(block);
-  }
-  [[nodiscard]] bool has_turn(step::Table table) const override {
-    return tables_.turns.of(table).has_value();
-  }
-  // Nothing hides what comes for a turn.
-  void use_table(step::Table table, step::BlockUse how) override {
-    ops_.wait_for_copies(0, std::exchange(leaving_, 0));
-    turn_ = turns_.take(table, how);
-    window_.clear();
-    const double weights = static_cast<double>(
-        spec::tensor_bytes(tables_.units[turn_.unit].elements, dtype()).count());
-    ops_.wait_for_copies(
-        (turn_.weights ? weights : 0) + (turn_.gradients ? bytes(table_gradients()) : 0), 0);
-  }
-  void release_table() noexcept override {
-    if (turn_.adds) leaving_ = bytes(table_gradients());
-  }
-  [[nodiscard]] CountedTensor new_gradients(step::UnitKey unit) override {
-    if (unit < 0) return turn_.zero ? table_gradients() : CountedTensor();
-    return use_.zero ? flat_gradients(static_cast<std::size_t>(unit)) : CountedTensor();
-  }
-  [[nodiscard]] CountedTensor complete_gradients(step::UnitKey unit) override {
-    if (unit < 0) return turn_.last ? table_gradients() : CountedTensor();
-    return use_.last ? flat_gradients(static_cast<std::size_t>(unit)) : CountedTensor();
-  }
-
- private:
-  void wait_for_last() {
-    if (leaving_ > 0) ops_.wait_for_copies(0, std::exchange(leaving_, 0));
-  }
-  [[nodiscard]] Dtype dtype() const { return ops_.dtype(weights_.token_table); }
-  [[nodiscard]] std::int64_t elements(std::size_t block) const {
-    return static_cast<std::int64_t>(sizes_[block].bytes.count()) / element_bytes(dtype());
-  }
-  [[nodiscard]] CountedTensor table_gradients() const {
-    return CountedTensor::outside({tables_.units[turn_.unit].elements}, *gradients_);
-  }
-  [[nodiscard]] double weight_bytes(std::size_t block) const {
-    return static_cast<double>(sizes_[block].bytes.count());
-  }
-  [[nodiscard]] CountedTensor flat_gradients(std::size_t block) const {
-    return CountedTensor::outside({elements(block)}, *gradients_);
-  }
-  [[nodiscard]] double gradient_bytes(std::size_t block) const {
-    return gradients_ ? bytes(flat_gradients(block)) : 0;
-  }
-
-  CountingOps& ops_;
-  const Weights& weights_;
-  std::vector<PartPlan> sizes_;
-  HostedTables tables_;
-  std::optional<Dtype> gradients_;
-  bool each_once_;
-  step::BlockWindow window_;
-  step::BlockWindow::Use use_;
-  step::TableTurns turns_;
-  step::TableTurns::Turn turn_;
-  step::Sweep sweep_ = step::Sweep::kForward;
-  double leaving_ = 0;  // bytes of gradients that leave while the next block computes
-};
-
 // One phase; what it computes is dropped.
 class CountedBackend {
   using T = CountedTensor;
@@ -147,15 +50,17 @@ class CountedBackend {
     weights_ = counted_weights(role_, dtype);
     if (phase.body == spec::Body::kGenerate) {
       cache_ = counted_cache(role_, dtype, job.rollout_batch(), job.max_sequence_length());
-      if (phase.gathers_weights) ops.wait_for_copies(block_bytes(), 0);
+      if (phase.gathers_weights)
+        ops.wait_until(ops.begin_copy(step::Direction::kToDevice, block_bytes(), ops.now()));
       return;
     }
     if (phase.streams_weights) {
       std::optional<Dtype> gradients;
       if (role_.trains_blocks()) gradients = optimizer_of(role_, dtype).gradients;
       const HostedTables tables = hosted_tables(role_, phase.streams_tables);
-      blocks_.emplace(ops, weights_, hosted_blocks(role_, dtype), tables, gradients,
-                      phase.part == spec::TrainPart::kBackward);
+      blocks_.emplace(ops, weights_,
+                      CountedRests{hosted_blocks(role_, dtype), tables, gradients,
+                                   phase.inputs_on_host, phase.part == spec::TrainPart::kBackward});
       weights_.source = &*blocks_;
       weights_.table_on_host = tables.gives_rows();
     }
@@ -210,13 +115,14 @@ class CountedBackend {
   template <class Visit>
   void stream_parts(const Visit& visit) {
     const std::vector<step::UpdatePart>& list = parts_->list();
+    CountedParts counted(ops_);
     for (std::size_t i = 0; i < list.size();) {
       std::size_t alike = i;
       while (alike < list.size() && list[alike].piece == list[i].piece &&
              list[alike].count == list[i].count)
         ++alike;
       ops_.repeat(static_cast<std::int64_t>(alike - i),
-                  [&](std::int64_t) { visit_part(list[i], visit); });
+                  [&](std::int64_t) { visit_part(counted, list[i], visit); });
       i = alike;
     }
   }
@@ -226,12 +132,14 @@ class CountedBackend {
     return static_cast<double>(sum.count());
   }
   template <class Visit>
-  void visit_part(const step::UpdatePart& part, const Visit& visit) {
+  void visit_part(CountedParts& counted, const step::UpdatePart& part, const Visit& visit) {
     const step::PartLayout layout = parts_->layout(part);
     const auto bytes = [](Bytes b) { return static_cast<double>(b.count()); };
-    ops_.wait_for_copies(bytes(layout.fetched()), bytes(layout.stored()));
-    visit(step::part_of(ops_, pieces_[part.piece], part, layout,
-                        [](const step::PartTensor& t) { return outside({t.elements}, t.dtype); }));
+    counted.visit(bytes(layout.fetched()), bytes(layout.stored()), [&] {
+      visit(step::part_of(ops_, pieces_[part.piece], part, layout, [](const step::PartTensor& t) {
+        return outside({t.elements}, t.dtype);
+      }));
+    });
   }
   void make_units(const spec::Phase& phase) {
     optimizer_ = optimizer_of(role_, dtype_);

@@ -62,6 +62,7 @@ Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes) {
   for (const spec::Phase& phase : recipe.phases) {
     NEAP_TRY_ASSIGN(PhasePlan planned, predict(phase, kAsConfigured, Accuracy::kExact));
     planned.times = phase.times;
+    planned.share = phase.share;
     // Of a backward the body runs every mini-batch, of an update one.
     if (phase.part == spec::TrainPart::kUpdate) {
       planned.seconds *= static_cast<double>(phase.times);
@@ -95,7 +96,8 @@ Result<double> Drafts::least_seconds(const MemoryPlan& draft) {
   double sum = draft.operation_seconds();
   // Larger groups may leave nothing to wait for.
   if (!grouped(draft.modes).empty()) {
-    for (std::size_t p = 0; p < draft.cycle(); ++p) sum -= draft.phases[p].wait_seconds;
+    for (std::size_t p = 0; p < draft.cycle(); ++p)
+      sum -= draft.phases[p].share * draft.phases[p].wait_seconds;
   }
   for (const CheckpointChoice& choice : choices(draft.modes)) {
     NEAP_TRY_ASSIGN(const PhasePlan kept, choice.predict(0, Accuracy::kQuick));
@@ -129,7 +131,8 @@ std::vector<spec::ModelModes> Drafts::update_modes() const {
 std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
   std::vector<spec::ModelModes> resident = update_modes();
   if (weights == WeightPlacement::kResident) return resident;
-  const bool tables = weights == WeightPlacement::kStreamedTables;
+  const bool inputs = weights == WeightPlacement::kStreamedInputs;
+  const bool tables = inputs || weights == WeightPlacement::kStreamedTables;
   std::vector<spec::ModelModes> all;
   if (job_.memory.residency == spec::Residency::kAll ||
       !job_.memory.allows(spec::Measure::kStreamWeights))
@@ -144,14 +147,18 @@ std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
         return !models_.at(other).trains_blocks() || modes.of(other) == spec::UpdateMode::kStreamed;
       });
       if (!parts) continue;
-      bool turns = false;
+      bool turns = false, keeps = false;
       for (const spec::ModelId other : models) {
         modes.stream_weights(other);
+        if (inputs && models_.at(other).trained) {
+          modes.keep_inputs_on_host(other);
+          keeps = true;
+        }
         if (!tables || !hosted_tables(models_.at(other), true).turns.any()) continue;
         modes.stream_tables(other);
         turns = true;
       }
-      if (turns == tables) all.push_back(modes);
+      if (inputs ? keeps : turns == tables) all.push_back(modes);
     }
   }
   return all;
@@ -219,7 +226,8 @@ Result<PhasePlan> Drafts::predict(const spec::Phase& phase, std::int64_t rung, A
       phase.streams_weights,
       phase.gathers_weights,
       phase.streams_tables,
-      phase.streams_states};
+      phase.streams_states,
+      phase.inputs_on_host};
   const auto known = predictions_.phases.find(key);
   if (known != predictions_.phases.end()) return known->second;
   if (accuracy == Accuracy::kQuick && phase.part == spec::TrainPart::kAll)
@@ -240,6 +248,7 @@ Result<PhasePlan> Drafts::predict_parts(const spec::Phase& phase, std::int64_t r
   split.set(phase.model, spec::UpdateMode::kSplit);
   if (phase.streams_weights) split.stream_weights(phase.model);
   if (phase.streams_tables) split.stream_tables(phase.model);
+  if (phase.inputs_on_host) split.keep_inputs_on_host(phase.model);
   split.set_together(phase.model, phase.together);
   const spec::Recipe recipe = spec::describe(job_, split);
   const spec::Phase& update = *recipe.find(phase.body, spec::TrainPart::kUpdate);

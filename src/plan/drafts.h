@@ -27,9 +27,9 @@ namespace neap::plan {
 /// What was predicted of jobs that differ in micro-batches, optimizer states and retentions alone.
 struct Predictions {
   /// Phase, its micro-batches, optimizer states, rung (-1: the retention as configured), whether its
-  /// weights are streamed, gathered, its tables streamed and its states.
+  /// weights are streamed, gathered, its tables streamed and its states, inputs of blocks on the host.
   using Key = std::tuple<spec::PhaseId, spec::Batching, std::optional<spec::Dtype>, std::int64_t,
-                         Accuracy, bool, bool, bool, bool>;
+                         Accuracy, bool, bool, bool, bool, bool>;
   std::map<Key, PhasePlan> phases;
   std::map<std::pair<spec::ModelId, spec::Batching>, CheckpointLadder> ladders;
 };
@@ -40,9 +40,11 @@ enum class WeightPlacement {
   kResident,
   kStreamed,        ///< blocks come one after another
   kStreamedTables,  ///< and embedding and head in turns with them
+  kStreamedInputs,  ///< and what blocks read waits on the host for their backward
 };
 inline constexpr std::array kWeightPlacements = {
-    WeightPlacement::kResident, WeightPlacement::kStreamed, WeightPlacement::kStreamedTables};
+    WeightPlacement::kResident, WeightPlacement::kStreamed, WeightPlacement::kStreamedTables,
+    WeightPlacement::kStreamedInputs};
 
 class Drafts {
  public:

@@ -19,7 +19,7 @@ Bytes HostedPlan::bytes() const {
   Bytes sum;
   for (const auto* parts : {&blocks, &gradients, &tables, &table_gradients, &states})
     for (const PartPlan& part : *parts) sum += part.bytes;
-  return sum + tied_rows;
+  return sum + inputs * blocks.size() + tied_rows;
 }
 
 const spec::Checkpointing* MemoryPlan::checkpointing(spec::ModelId model) const {
@@ -65,13 +65,20 @@ double MemoryPlan::seconds() const {
 
 double MemoryPlan::operation_seconds() const {
   double sum = 0;
-  for (std::size_t p = 0; p < cycle(); ++p) sum += phases[p].seconds;
+  for (std::size_t p = 0; p < cycle(); ++p) sum += phases[p].share * phases[p].seconds;
   return sum;
+}
+
+Bytes MemoryPlan::streamed_per_step() const {
+  double sum = 0;
+  for (std::size_t p = 0; p < cycle(); ++p)
+    sum += phases[p].share * static_cast<double>((phases[p].fetched + phases[p].stored).count());
+  return Bytes(static_cast<std::uint64_t>(sum));
 }
 
 double MemoryPlan::waiting_seconds() const {
   double sum = move_seconds;
-  for (std::size_t p = 0; p < cycle(); ++p) sum += phases[p].wait_seconds;
+  for (std::size_t p = 0; p < cycle(); ++p) sum += phases[p].share * phases[p].wait_seconds;
   return sum;
 }
 

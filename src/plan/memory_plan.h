@@ -56,7 +56,8 @@ struct HostedPlan {
   std::vector<PartPlan> tables{}, table_gradients{};
   step::TableUnits turns{};
   std::vector<PartPlan> states{};  ///< of the optimizer: spec::StatePlacement::parts()
-  Bytes tied_rows{};               ///< behind gradients, in a mini-batch (step/tied_rows.h)
+  Bytes inputs{};     ///< of each block, for its backward; zero: they stay on the device
+  Bytes tied_rows{};  ///< behind gradients, in a mini-batch (step/tied_rows.h)
   /// No slots are in front of it.
   [[nodiscard]] bool empty() const { return blocks.empty() && states.empty(); }
   [[nodiscard]] Bytes bytes() const;
@@ -86,6 +87,7 @@ struct PhasePlan {
   Bytes fetched{}, stored{};  ///< between slots and the host, in one step
   double wait_seconds = 0;    ///< for them; a part of `seconds`
   std::int64_t times = 1;     ///< runs in a step; 0: once, before the first
+  double share = 1;           ///< of steps that have it
   [[nodiscard]] std::string name() const { return std::string(to_string(id)); }
 };
 /// Phases [first, last] that run in turn, `times` times in a step: a round for each mini-batch.
@@ -201,6 +203,8 @@ struct MemoryPlan {
   [[nodiscard]] double seconds() const;
   /// The operations alone, with what they wait for copies to and from slots.
   [[nodiscard]] double operation_seconds() const;
+  /// Between slots and the host in a step.
+  [[nodiscard]] Bytes streamed_per_step() const;
   /// What a step waits for the link: moves that no phase hides, and copies to and from slots.
   [[nodiscard]] double waiting_seconds() const;
   [[nodiscard]] bool fits() const { return capacity.is_zero() || peak <= capacity; }

@@ -32,13 +32,13 @@ void add_moves(MemoryPlan& plan, const std::vector<Move>& moves, std::int64_t ti
 
 void write_sums(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
   plan.peak = plan.all_resident = plan.host_bytes = Bytes();
+  plan.moved_per_step += plan.streamed_per_step();
   Bytes largest_transient;
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
     PhaseSchedule& s = plan.schedule[p];
     for (std::size_t t = 0; t < plan.tags.size(); ++t) {
       if (s.resident[t]) s.persistent += plan.tags[t].bytes;
     }
-    if (p < plan.cycle()) plan.moved_per_step += plan.phases[p].fetched + plan.phases[p].stored;
     s.peak = s.persistent + plan.phases[p].transient;
     plan.peak = std::max(plan.peak, s.peak);
     if (p < plan.cycle()) largest_transient = std::max(largest_transient, plan.phases[p].transient);

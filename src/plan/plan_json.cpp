@@ -29,6 +29,8 @@ Json json_of(const HostedPlan& hosted) {
     for (const PartPlan& part : *parts) add("weights", part);
   for (const auto* parts : {&hosted.gradients, &hosted.table_gradients})
     for (const PartPlan& part : *parts) add("gradients", part);
+  for (const PartPlan& block : hosted.blocks)
+    if (!hosted.inputs.is_zero()) add("inputs", {block.name, Bytes(), hosted.inputs});
   for (const PartPlan& part : hosted.states) add("states", part);
   return list;
 }
@@ -45,6 +47,7 @@ Json json_of(const PhasePlan& phase, const PhaseSchedule& scheduled) {
   out["persistent"] = scheduled.persistent.count();
   out["peak"] = scheduled.peak.count();
   out["times"] = phase.times;
+  out["share"] = phase.share;
   out["moves"] = json_of(scheduled.moves);
   out["again"] = json_of(scheduled.again);
   return out;
@@ -94,10 +97,12 @@ Json summary_json(const MemoryPlan& plan) {
     updates[std::string(to_string(update.model))] = to_string(update.mode);
   Json streamed = Json::array();
   Json tables = Json::array();
+  Json inputs = Json::array();
   Json groups = Json::object();
   for (const spec::ModelId model : streamed_models(plan)) {
     streamed.push_back(to_string(model));
     if (plan.modes.streams_tables(model)) tables.push_back(to_string(model));
+    if (plan.modes.inputs_on_host(model)) inputs.push_back(to_string(model));
     groups[std::string(to_string(model))] = plan.modes.together(model);
   }
   return {{"seconds", plan.seconds()},
@@ -109,6 +114,7 @@ Json summary_json(const MemoryPlan& plan) {
           {"updates", std::move(updates)},
           {"streamed_weights", std::move(streamed)},
           {"streamed_tables", std::move(tables)},
+          {"streamed_inputs", std::move(inputs)},
           {"streamed_together", std::move(groups)},
           {"overrides", spec::assignments(plan.changes)}};
 }

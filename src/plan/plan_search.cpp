@@ -70,18 +70,27 @@ PlanSearch::Found PlanSearch::fastest_within(Limits limits) {
 PlanSearch::Found PlanSearch::fastest_of_states(std::size_t states, Limits limits) {
   for (const WeightPlacement weights : kWeightPlacements) {
     NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_of_sizes(states, weights, limits));
-    if (found && weights == WeightPlacement::kStreamed && !limits.capacity.is_zero()) {
-      // Without the tables there is room for larger groups of micro-batches.
-      limits.seconds = found->seconds();
-      NEAP_TRY_ASSIGN(std::optional<MemoryPlan> faster,
-                      fastest_of_sizes(states, WeightPlacement::kStreamedTables, limits));
-      if (faster) return faster;
+    if (found || limits.capacity.is_zero()) {
+      if (found && weights != WeightPlacement::kResident)
+        NEAP_TRY(improve(*found, states, weights, limits));
+      return found;
     }
-    if (found || limits.capacity.is_zero()) return found;
     NEAP_TRY_ASSIGN(const Closest least, closest(states, weights, HostMemory::kBudget));
     if (limits.capacity >= least.least) break;  // some fit, none is fast enough
   }
   return std::optional<MemoryPlan>();
+}
+
+// With less of a model on the device there is room for larger groups of micro-batches.
+Status PlanSearch::improve(MemoryPlan& best, std::size_t states, WeightPlacement weights,
+                           Limits limits) {
+  for (const WeightPlacement further : kWeightPlacements) {
+    if (further <= weights || limits.capacity.is_zero()) continue;
+    limits.seconds = best.seconds();
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> faster, fastest_of_sizes(states, further, limits));
+    if (faster) best = std::move(*faster);
+  }
+  return {};
 }
 
 PlanSearch::Found PlanSearch::fastest_of_sizes(std::size_t states, WeightPlacement weights,

@@ -3,8 +3,9 @@
 // Order   From the outside in; each step passes on how many seconds the best plan so far takes.
 //         1. Types of optimizer states, bfloat16 first. That changes results, so a plan as configured
 //            wins unless it takes 5 % more time.
-//         2. Resident weights; streamed blocks, then tables with them, where those before fit at no size
-//            of micro-batches. Tables where blocks fit, too: that may make room for larger groups.
+//         2. Resident weights; streamed blocks, then tables with them, then inputs of blocks, where those
+//            before fit at no size of micro-batches. The latter where blocks fit, too: that may make room
+//            for larger groups.
 //         3. Sizes of micro-batches: the largest that fit, all kinds together; then one kind after
 //            another, twice, each a level down or up as long as that helps.
 //         4. The drafts of that variant: every way to divide the updates or to stream models, with blocks
@@ -58,6 +59,8 @@ class PlanSearch {
   Found fastest_within(Limits limits);
   Found fastest_of_states(std::size_t states, Limits limits);
   Found fastest_of_sizes(std::size_t states, WeightPlacement weights, Limits limits);
+  // By what streams more than `weights`.
+  Status improve(MemoryPlan& best, std::size_t states, WeightPlacement weights, Limits limits);
   Found fastest_of_drafts(Variant& variant, WeightPlacement weights, Limits limits);
   // Of a draft, with blocks that come for one micro-batch or for several at once.
   static Found fastest_of_groups(Drafts& drafts, MemoryPlan draft, Limits limits);

@@ -144,6 +144,9 @@ std::string once_text(const MemoryPlan& plan) {
 
 std::string hosted_text(const HostedPlan& hosted) {
   const char* gradients = hosted.gradients.empty() ? "" : " with gradients";
+  const char* inputs = hosted.inputs.is_zero()    ? ""
+                       : hosted.gradients.empty() ? " with inputs"
+                                                  : " and inputs";
   if (hosted.blocks.empty())
     return hosted.states.front().name == spec::kSlicePart
                ? std::string("this rank's slice of the states")
@@ -151,7 +154,7 @@ std::string hosted_text(const HostedPlan& hosted) {
   std::string tables;
   for (const PartPlan& table : hosted.tables)
     tables += table.name == "embed" ? ", the embedding" : ", the head";
-  return format("{} blocks{}{}", hosted.blocks.size(), tables, gradients);
+  return format("{} blocks{}{}{}", hosted.blocks.size(), tables, gradients, inputs);
 }
 
 // Tags that hold what a rank keeps of states that the ranks divide.

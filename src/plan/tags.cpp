@@ -66,12 +66,33 @@ Bytes largest_of(const std::vector<PartPlan>& parts) {
   return largest;
 }
 
-HostedPlan hosted_weights(const ModelRole& role, bool tables, spec::Dtype dtype) {
+// The phase that runs the model's forward and backward; null: it is frozen.
+const spec::Phase* training_phase(const spec::Recipe& recipe, spec::ModelId model) {
+  const auto found =
+      std::find_if(recipe.phases.begin(), recipe.phases.end(), [&](const spec::Phase& phase) {
+        return phase.model == model && phase.trains() && phase.part != spec::TrainPart::kUpdate;
+      });
+  return found == recipe.phases.end() ? nullptr : &*found;
+}
+
+// What a block reads in a group of micro-batches.
+Bytes group_inputs(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
+                   spec::Dtype dtype) {
+  const spec::Phase* const phase = training_phase(recipe, role.id);
+  if (phase == nullptr || !phase->inputs_on_host) return {};
+  const std::int64_t count = std::min(phase->together, micro_batches(job, *phase));
+  const std::int64_t rows = count * micro_batch_spans(job, *phase).rows();
+  return spec::tensor_bytes(rows * role.shape.hidden_size, dtype);
+}
+
+HostedPlan hosted_weights(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
+                          spec::Dtype dtype) {
   HostedPlan out;
-  const HostedTables hosted = hosted_tables(role, tables);
+  const HostedTables hosted = hosted_tables(role, recipe.find(role.id)->streams_tables);
   out.blocks = hosted_blocks(role, dtype);
   out.tables = unit_parts(hosted.units, dtype);
   out.turns = hosted.turns;
+  out.inputs = group_inputs(job, recipe, role, dtype);
   if (!role.trains_blocks()) return out;
   const spec::Dtype gradients = optimizer_of(role, dtype).gradients;
   out.gradients = hosted_blocks(role, gradients);
@@ -79,15 +100,17 @@ HostedPlan hosted_weights(const ModelRole& role, bool tables, spec::Dtype dtype)
   return out;
 }
 
-// Weights of all slots, those of tables last, then their gradients. Tables have the memory of all slots.
+// Weights of all slots, those of tables last, then their gradients, then inputs of blocks. Tables have the
+// memory of all slots.
 std::vector<RegionPlan> slot_regions(const HostedPlan& hosted, Bytes enough) {
   std::vector<PartPlan> parts;
-  const auto add = [&](const char* what, const std::vector<PartPlan>& blocks) {
-    for (std::size_t i = 0; i < kBlockSlots; ++i)
-      parts.push_back({format("{}.{}", what, i), Bytes(), largest_of(blocks)});
+  const auto add = [&](const char* what, Bytes bytes) {
+    for (std::size_t i = 0; i < kBlockSlots && !bytes.is_zero(); ++i)
+      parts.push_back({format("{}.{}", what, i), Bytes(), bytes});
   };
-  add("weights", hosted.blocks);
-  if (!hosted.gradients.empty()) add("gradients", hosted.gradients);
+  add("weights", largest_of(hosted.blocks));
+  add("gradients", largest_of(hosted.gradients));
+  add("inputs", hosted.inputs);
   if (!hosted.turns.any()) return pack_regions(parts, enough);
   RegionPlan region = pack_regions(parts, Bytes(~0ull)).front();
   const Bytes weights = hosted.turns.head ? hosted.tables[*hosted.turns.head].bytes : Bytes();
@@ -96,7 +119,8 @@ std::vector<RegionPlan> slot_regions(const HostedPlan& hosted, Bytes enough) {
                      largest_of(hosted.table_gradients)};
   region.bytes = std::max(region.bytes, gradients.offset + gradients.bytes);
   region.parts.insert(region.parts.begin() + kBlockSlots, std::move(table));
-  if (!hosted.gradients.empty()) region.parts.push_back(std::move(gradients));
+  if (!hosted.gradients.empty())
+    region.parts.insert(region.parts.begin() + 2 * kBlockSlots + 1, std::move(gradients));
   region.name = "slots";
   return {std::move(region)};
 }
@@ -174,22 +198,17 @@ Bytes tied_rows(const spec::Job& job, const spec::Recipe& recipe, const ModelRol
                                  .front()
                                  .find(spec::Module::kTokenEmbedding)
                                  ->shape.at(1);
-  for (const spec::Phase& phase : recipe.phases) {
-    if (phase.model != role.id || !phase.trains() || phase.part == spec::TrainPart::kUpdate)
-      continue;
-    const std::int64_t count = micro_batches(job, phase);
-    if (count <= phase.together) continue;
-    const std::int64_t rows = count * micro_batch_spans(job, phase).rows();
-    return spec::tensor_bytes(rows * width, dtype) + spec::tensor_bytes(rows, spec::Dtype::kInt64);
-  }
-  return {};
+  const spec::Phase& phase = *training_phase(recipe, role.id);
+  const std::int64_t count = micro_batches(job, phase);
+  if (count <= phase.together) return {};
+  const std::int64_t rows = count * micro_batch_spans(job, phase).rows();
+  return spec::tensor_bytes(rows * width, dtype) + spec::tensor_bytes(rows, spec::Dtype::kInt64);
 }
 
 HostedPlan hosted_of(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
                      spec::TagId tag, spec::Dtype dtype) {
   const spec::ModelSource& source = *recipe.find(tag.model);
-  if (tag.kind == spec::TagKind::kBuffers)
-    return hosted_weights(role, source.streams_tables, dtype);
+  if (tag.kind == spec::TagKind::kBuffers) return hosted_weights(job, recipe, role, dtype);
   HostedPlan out;
   if (tag.kind == spec::TagKind::kOptimizer && source.streams_states)
     out.states = optimizer_parts(role, dtype);

@@ -92,6 +92,8 @@ class Builder {
     recipe_.models.back().streams_tables = modes_.streams_tables(source.id);
     recipe_.models.back().streams_states =
         source.trained != nullptr && modes_.of(source.id) == UpdateMode::kStreamed;
+    recipe_.models.back().inputs_on_host =
+        source.trained != nullptr && modes_.inputs_on_host(source.id);
     add_tag(TagKind::kWeights, source.id);
     if (recipe_.models.back().streamed) add_tag(TagKind::kBuffers, source.id);
     if (source.adapted()) add_tag(TagKind::kAdapter, source.id);
@@ -108,6 +110,7 @@ class Builder {
     if (p.streams_weights) p.together = modes_.together(p.model);
     p.streams_tables = p.streams_weights && model.streams_tables;
     p.streams_states = model.streams_states && p.updates();
+    p.inputs_on_host = p.streams_weights && model.inputs_on_host && p.trains();
     for (const TagId tag : recipe_.tags) {
       if (tag.kind == TagKind::kKeyValues) {
         (generates ? p.needs : p.discards).push_back(tag);
@@ -174,10 +177,17 @@ ModelSource trained_actor(const Job& job, ModelId id, Head head) {
           .grad_clip = job.actor.grad_clip};
 }
 
+// Runs every test_freq steps. Where it never does it is planned all the same: the last step may have one.
+void validation(Builder& b, const Job& job, Body body, ModelId model) {
+  const bool repeats = job.trainer.test_freq > 0 && !job.data.val_files.empty();
+  b.phase(PhaseId::kValidate, body, model).share =
+      repeats ? 1 / static_cast<double>(job.trainer.test_freq) : 0;
+}
+
 void supervised(Builder& b, const Job& job) {
   b.trained(trained_actor(job, ModelId::kActor, Head::kLanguageModel));
   b.update(job, PhaseId::kTrain, Body::kCrossEntropyUpdate, ModelId::kActor);
-  b.phase(PhaseId::kValidate, Body::kCrossEntropy, ModelId::kActor);
+  validation(b, job, Body::kCrossEntropy, ModelId::kActor);
 }
 
 void reward_model(Builder& b, const Job& job) {
@@ -185,7 +195,7 @@ void reward_model(Builder& b, const Job& job) {
   reward.init_head = true;
   b.trained(reward);
   b.update(job, PhaseId::kTrain, Body::kPairUpdate, ModelId::kReward);
-  b.phase(PhaseId::kValidate, Body::kPairScores, ModelId::kReward);
+  validation(b, job, Body::kPairScores, ModelId::kReward);
 }
 
 // A frozen reference and its log-probabilities, from the actor's base where that is the same.
@@ -208,7 +218,7 @@ void preferences(Builder& b, const Job& job) {
   reference_model(b, job);
   if (!job.precomputes_reference()) reference_log_probs(b, job);
   b.update(job, PhaseId::kTrain, Body::kPreferenceUpdate, ModelId::kActor);
-  b.phase(PhaseId::kValidate, Body::kCrossEntropy, ModelId::kActor);
+  validation(b, job, Body::kCrossEntropy, ModelId::kActor);
   if (job.precomputes_reference()) reference_log_probs(b, job);
 }
 

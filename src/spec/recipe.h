@@ -106,6 +106,8 @@ struct ModelSource {
   bool streamed = false;
   bool streams_tables = false;  ///< so do its embedding and its head, where they can
   bool streams_states = false;  ///< its optimizer states rest there, and parts come to be stepped
+  bool inputs_on_host =
+      false;  ///< of a streamed one: what its blocks read waits there for the backward
   [[nodiscard]] bool adapted() const { return trained != nullptr && trained->lora.rank > 0; }
 };
 
@@ -120,12 +122,15 @@ struct Phase {
   /// Of its model: blocks come from the host one after another, tables in turns, and in an update
   /// optimizer states.
   bool streams_weights = false, streams_tables = false, streams_states = false;
+  /// Inputs of streamed blocks wait on the host between their forward and their backward.
+  bool inputs_on_host = false;
   /// Micro-batches that go through a block before the next block is used, where weights are streamed.
   std::int64_t together = 1;
   bool gathers_weights = false;  ///< all of its model's blocks come from the host when it begins
   /// Runs in a step. A backward phase and the update behind it repeat together, in turn. 0: the phase
   /// runs before the first step and never again, with nothing on the device but what it needs.
   std::int64_t times = 1;
+  double share = 1;             ///< of steps that have it: less than one of a validation
   std::vector<TagId> needs;     ///< resident during the phase
   std::vector<TagId> writes;    ///< of needs, those whose contents change
   std::vector<TagId> discards;  ///< not needed, and their contents are worthless from here on
@@ -189,6 +194,9 @@ class ModelModes {
   /// Of streamed weights.
   [[nodiscard]] bool streams_tables(ModelId model) const { return tables_[index(model)]; }
   void stream_tables(ModelId model) { tables_[index(model)] = true; }
+  /// Of streamed weights of a trained model.
+  [[nodiscard]] bool inputs_on_host(ModelId model) const { return inputs_[index(model)]; }
+  void keep_inputs_on_host(ModelId model) { inputs_[index(model)] = true; }
   /// Of streamed weights: micro-batches that go through a block before the next block is used.
   [[nodiscard]] std::int64_t together(ModelId model) const { return together_[index(model)]; }
   void set_together(ModelId model, std::int64_t count) { together_[index(model)] = count; }
@@ -197,7 +205,7 @@ class ModelModes {
  private:
   static std::size_t index(ModelId model) { return static_cast<std::size_t>(model); }
   std::array<UpdateMode, kModels> modes_{};
-  std::array<bool, kModels> streamed_{}, tables_{};
+  std::array<bool, kModels> streamed_{}, tables_{}, inputs_{};
   std::array<std::int64_t, kModels> together_ = [] {
     std::array<std::int64_t, kModels> out{};
     out.fill(1);

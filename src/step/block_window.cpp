@@ -15,8 +15,8 @@ std::int64_t uses_of(Sweep sweep, std::size_t blocks) {
 
 }  // namespace
 
-BlockWindow::BlockWindow(std::size_t blocks, std::size_t slots, bool trained, Breaks breaks)
-    : blocks_(blocks), slots_(slots), trained_(trained), breaks_(breaks), started_(blocks, false) {}
+BlockWindow::BlockWindow(std::size_t blocks, std::size_t slots, WithBlocks with, Breaks breaks)
+    : blocks_(blocks), slots_(slots), with_(with), breaks_(breaks), started_(blocks, false) {}
 
 void BlockWindow::expect(Sweep sweep, std::int64_t passes) {
   sweep_ = sweep;
@@ -52,14 +52,23 @@ std::vector<std::size_t> BlockWindow::soon() const {
   return out;
 }
 
-bool BlockWindow::needs_gradients(std::size_t block) const {
-  if (!trained_ || !started_[block]) return false;
+bool BlockWindow::goes_back(std::size_t block) const {
   const std::int64_t last = std::min(end_, next_ + uses_of(sweep_, blocks_));
   for (std::int64_t place = next_; place < last; ++place) {
     const Expected expected = expected_at(place);
     if (expected.block == block) return expected.how == BlockUse::kAddGradients;
   }
   return false;
+}
+
+BlockWindow::Place BlockWindow::lacking(std::size_t block, const Slot* slot) const {
+  Place out{block, 0, slot == nullptr};
+  if (!(with_.gradients && started_[block]) && !with_.inputs) return out;
+  if (!goes_back(block)) return out;
+  out.gradients =
+      with_.gradients && started_[block] && !(slot != nullptr && (slot->gradients || slot->adds));
+  out.inputs = with_.inputs && !(slot != nullptr && slot->inputs);
+  return out;
 }
 
 BlockWindow::Slot* BlockWindow::holder_of(std::size_t block) {
@@ -79,22 +88,24 @@ BlockWindow::Slot* BlockWindow::free_slot(const std::vector<std::size_t>& keep) 
 
 void BlockWindow::put(Slot& slot, std::size_t block) {
   slot.block = block;
-  slot.gradients = false;
+  slot.gradients = slot.inputs = false;
 }
 
 std::optional<BlockWindow::Place> BlockWindow::next_to_bring() {
   const std::vector<std::size_t> wanted = soon();
   for (const std::size_t block : wanted) {
     Slot* slot = holder_of(block);
-    const bool here = slot != nullptr;
-    if (here && (slot->gradients || slot->adds || !needs_gradients(block))) continue;
-    if (!here) {
+    Place place = lacking(block, slot);
+    if (!place.any()) continue;
+    if (slot == nullptr) {
       slot = free_slot(wanted);
       if (slot == nullptr) return std::nullopt;
       put(*slot, block);
     }
-    slot->gradients = needs_gradients(block);
-    return Place{block, static_cast<std::size_t>(slot - slots_.data()), !here, slot->gradients};
+    slot->gradients = slot->gradients || place.gradients;
+    slot->inputs = slot->inputs || place.inputs;
+    place.slot = static_cast<std::size_t>(slot - slots_.data());
+    return place;
   }
   return std::nullopt;
 }
@@ -102,10 +113,10 @@ std::optional<BlockWindow::Place> BlockWindow::next_to_bring() {
 BlockWindow::Use BlockWindow::use(std::size_t block, BlockUse how) {
   Use out;
   const bool expected = next_ < end_ && expected_at(next_).block == block;
-  out.last = expected && end_ - next_ <= static_cast<std::int64_t>(blocks_);
+  const bool last = expected && end_ - next_ <= static_cast<std::int64_t>(blocks_);
   next_ = expected ? next_ + 1 : end_;
   Slot* slot = holder_of(block);
-  out.weights = slot == nullptr;
+  out.missing = {block, 0, slot == nullptr};
   if (slot == nullptr) {
     slot = free_slot(soon());
     if (slot == nullptr) slot = free_slot({});
@@ -113,25 +124,31 @@ BlockWindow::Use BlockWindow::use(std::size_t block, BlockUse how) {
   }
   slot->used = true;
   slot->last_use = ++uses_;
-  slot->adds = trained_ && how == BlockUse::kAddGradients;
+  const bool back = how == BlockUse::kAddGradients;
+  slot->adds = with_.gradients && back;
+  slot->keeps = with_.inputs && how == BlockUse::kKeepInputs;
   if (slot->adds) {
     out.zero = !started_[block];
-    out.gradients = started_[block] && !slot->gradients;
-  } else {
-    out.last = false;
+    out.last = last;
+    out.missing.gradients = started_[block] && !slot->gradients;
   }
-  out.slot = static_cast<std::size_t>(slot - slots_.data());
+  out.missing.inputs = with_.inputs && back && !slot->inputs;
+  slot->inputs = with_.inputs && (back || slot->keeps);
+  out.missing.slot = static_cast<std::size_t>(slot - slots_.data());
   return out;
 }
 
-std::optional<std::size_t> BlockWindow::release(std::size_t block) {
+BlockWindow::Leaving BlockWindow::release(std::size_t block) {
   Slot& slot = *holder_of(block);
-  const bool added = slot.adds;
-  slot.used = slot.adds = false;
-  if (!added) return std::nullopt;
-  started_[block] = true;
-  slot.gradients = false;
-  return static_cast<std::size_t>(&slot - slots_.data());
+  const Leaving out{static_cast<std::size_t>(&slot - slots_.data()), slot.adds, slot.keeps};
+  if (slot.adds) {
+    started_[block] = true;
+    slot.gradients = false;
+  }
+  // Those of a backward are of no use any more.
+  slot.inputs = slot.keeps;
+  slot.used = slot.adds = slot.keeps = false;
+  return out;
 }
 
 void BlockWindow::clear() {

@@ -1,8 +1,9 @@
 // Which blocks of a model are in the slots of a few, by the order in which passes use them.
 //
-// A slot holds one block, and in training its gradients. A block that will be used soon is brought while
-// others compute; the slot that it takes holds a block which is used later than any of those, or never.
+// A slot holds one block, and in training its gradients and inputs. A block that will be used soon is brought
+// while others compute; the slot that it takes holds a block which is used later than any of those, or never.
 // Gradients of a mini-batch start at zero, leave their slot after each pass and come back with the next.
+// Inputs are kept in a slot on the way forward, leave it and come back for the way back.
 //
 // Threads   one at a time.
 // Cost      a few comparisons a call.
@@ -24,7 +25,14 @@ enum class Sweep : std::uint8_t {
 /// What a pass does with a block.
 enum class BlockUse : std::uint8_t {
   kRead,          ///< its weights
+  kKeepInputs,    ///< the same, and its inputs are kept for a backward
   kAddGradients,  ///< in a backward, to gradients if the block has any
+};
+
+/// What comes and goes with a block besides its weights.
+struct WithBlocks {
+  bool gradients = false;  ///< the blocks are trained
+  bool inputs = false;     ///< those of a group of micro-batches (step/training.h)
 };
 
 /// Where the memory of all slots is used for something else, which is when clear() is called.
@@ -38,11 +46,12 @@ class BlockWindow {
   /// What has to be brought to a slot.
   struct Place {
     std::size_t block = 0, slot = 0;
-    bool weights = true, gradients = false;
+    bool weights = true, gradients = false, inputs = false;
+    [[nodiscard]] bool any() const { return weights || gradients || inputs; }
   };
 
-  /// At least two slots. `trained`: blocks have gradients.
-  BlockWindow(std::size_t blocks, std::size_t slots, bool trained = false, Breaks breaks = {});
+  /// At least two slots.
+  BlockWindow(std::size_t blocks, std::size_t slots, WithBlocks with = {}, Breaks breaks = {});
 
   /// The uses that follow. Earlier expectations are dropped. Passes forward and back are those of a
   /// mini-batch: no block has gradients yet.
@@ -52,16 +61,19 @@ class BlockWindow {
   [[nodiscard]] std::optional<Place> next_to_bring();
 
   struct Use {
-    std::size_t slot = 0;
-    bool weights = false, gradients = false;  ///< these have to be brought first
-    bool zero = false;                        ///< the gradients start at zero
-    bool last = false;                        ///< nothing is added to them after this use
-    [[nodiscard]] bool missing() const { return weights || gradients; }
+    Place missing;      ///< what has to be brought first, if anything
+    bool zero = false;  ///< the gradients start at zero
+    bool last = false;  ///< nothing is added to them after this use
   };
   /// Until release(block) its slot is kept. One that was not expected ends the expectation.
   [[nodiscard]] Use use(std::size_t block, BlockUse how = BlockUse::kRead);
-  /// Gradients that were added to leave the slot: this one, where there are such.
-  std::optional<std::size_t> release(std::size_t block);
+  /// What leaves the slot: gradients that were added to, inputs that were kept.
+  struct Leaving {
+    std::size_t slot = 0;
+    bool gradients = false, inputs = false;
+    [[nodiscard]] bool any() const { return gradients || inputs; }
+  };
+  Leaving release(std::size_t block);
   /// What is in the slots is lost. Nothing is in use.
   void clear();
   /// So are the expected uses.
@@ -70,8 +82,8 @@ class BlockWindow {
  private:
   struct Slot {
     std::optional<std::size_t> block;
-    bool gradients = false;  // the block's
-    bool used = false, adds = false;
+    bool gradients = false, inputs = false;  // the block's
+    bool used = false, adds = false, keeps = false;
     std::int64_t last_use = 0;
   };
   struct Expected {
@@ -83,8 +95,10 @@ class BlockWindow {
   [[nodiscard]] bool is_break(std::int64_t place) const;
   /// As many different blocks as there are slots: those in use, then those that are used next.
   [[nodiscard]] std::vector<std::size_t> soon() const;
-  /// The next use of a block adds to gradients that are not zero.
-  [[nodiscard]] bool needs_gradients(std::size_t block) const;
+  /// The next use of a block is on the way back.
+  [[nodiscard]] bool goes_back(std::size_t block) const;
+  /// What the next use of a block needs that its slot, or none, does not have.
+  [[nodiscard]] Place lacking(std::size_t block, const Slot* slot) const;
   [[nodiscard]] Slot* holder_of(std::size_t block);
   /// Unused, and holding none of `keep`; of several the one that was used longest ago. Null: none.
   [[nodiscard]] Slot* free_slot(const std::vector<std::size_t>& keep);
@@ -92,7 +106,7 @@ class BlockWindow {
 
   std::size_t blocks_;
   std::vector<Slot> slots_;
-  bool trained_;
+  WithBlocks with_;
   Breaks breaks_;
   std::int64_t cleared_at_ = 0;  // place of the last clear()
   std::vector<bool> started_;    // by block: gradients of the mini-batch exist

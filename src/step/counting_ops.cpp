@@ -24,18 +24,20 @@ void CountingOps::add_work(double flops, double bytes_moved, Dtype dtype, double
   issued_seconds_ += rates.issue_seconds;
 }
 
-double LinkRates::seconds(double fetched, double stored) const {
-  if (to_device <= 0) return 0;
-  if (fetched <= 0 || stored <= 0) return fetched / to_device + stored / to_host;
-  return std::max(fetched / std::min(to_device, both / 2), stored / std::min(to_host, both / 2));
+double CountingOps::begin_copy(Direction direction, double bytes, double from) {
+  (direction == Direction::kToDevice ? work_.fetched_bytes : work_.stored_bytes) += weight_ * bytes;
+  return copies_.copy(direction, bytes, from);
 }
 
-void CountingOps::wait_for_copies(double fetched, double stored) {
-  work_.fetched_bytes += weight_ * fetched;
-  work_.stored_bytes += weight_ * stored;
-  const double hidden = std::max(computed_seconds_, issued_seconds_);
-  work_.wait_seconds += weight_ * std::max(0.0, profile_.link.seconds(fetched, stored) - hidden);
+void CountingOps::wait_until(double time) {
+  const double now = this->now();
+  work_.wait_seconds += weight_ * std::max(0.0, time - now);
+  clock_ = std::max(now, time);
   computed_seconds_ = issued_seconds_ = 0;
+}
+
+void CountingOps::copy_at_once(Direction direction, double bytes) {
+  if (profile_.cuda) wait_until(copies_.copy(direction, bytes, now()));
 }
 
 // ---- making ----
@@ -63,11 +65,11 @@ CountedTensor CountingOps::to_host(const CountedTensor& t) {
 }
 
 CountedTensor CountingOps::to_pinned(const CountedTensor& t) {
-  if (profile_.cuda) work_.wait_seconds += weight_ * profile_.link.seconds(0, bytes(t));
+  copy_at_once(Direction::kToHost, bytes(t));
   return to_host(t);
 }
 CountedTensor CountingOps::from_pinned(const CountedTensor& t) {
-  if (profile_.cuda) work_.wait_seconds += weight_ * profile_.link.seconds(bytes(t), 0);
+  copy_at_once(Direction::kToDevice, bytes(t));
   return to_device(t);
 }
 
@@ -327,7 +329,7 @@ CountedTensor CountingOps::take_rows(const CountedTensor& table, const CountedTe
 CountedTensor CountingOps::take_rows_from_host(const CountedTensor& table,
                                                const CountedTensor& indices) {
   CountedTensor out = take_rows(table, indices);
-  if (profile_.cuda) work_.wait_seconds += weight_ * profile_.link.seconds(bytes(out), 0);
+  copy_at_once(Direction::kToDevice, bytes(out));
   return out;
 }
 void CountingOps::add_to_rows_(const CountedTensor& table, const CountedTensor&,

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "spec/job.h"
+#include "step/copy_clocks.h"
 #include "step/cuda_scratch.h"
 #include "step/operations.h"
 
@@ -26,14 +27,6 @@ struct KernelRates {
   double bytes = 0;              ///< of memory, read and written
   double operation_seconds = 0;  ///< least that an operation takes
   double issue_seconds = 0;      ///< of a GPU: what the program takes to start an operation
-};
-
-/// Bytes a second between the device and the host. With zeros no seconds are counted.
-struct LinkRates {
-  double to_device = 0, to_host = 0;
-  double both = 0;  ///< the sum of both directions at once
-  /// Of copies that begin together.
-  [[nodiscard]] double seconds(double fetched, double stored) const;
 };
 
 /// What kernels' scratch memory and time depend on.
@@ -133,7 +126,8 @@ class CountingOps {
       : sink_(sink),
         profile_(profile),
         most_repeats_(most_repeats),
-        cudnn_(!profile.deterministic) {}
+        cudnn_(!profile.deterministic),
+        copies_(profile.link) {}
 
   [[nodiscard]] const KernelProfile& profile() const { return profile_; }
   [[nodiscard]] const Work& work() const { return work_; }
@@ -168,8 +162,15 @@ class CountingOps {
     return result;
   }
 
-  /// Waits for copies from and to the host that began at the last call.
-  void wait_for_copies(double fetched, double stored);
+  // ---- copies that run while operations compute; times are of copy_clocks.h ----
+  /// When what was computed so far is done.
+  [[nodiscard]] double now() const { return clock_ + std::max(computed_seconds_, issued_seconds_); }
+  /// Begins at `from` or later. When it has ended.
+  double begin_copy(Direction direction, double bytes, double from);
+  /// What is computed from now on begins at that time or later.
+  void wait_until(double time);
+  /// When every copy so far has ended.
+  [[nodiscard]] double copied() const { return copies_.end(); }
 
   // ---- making ----
   [[nodiscard]] Dtype dtype(const Tensor& t) const { return t.dtype(); }
@@ -379,6 +380,8 @@ class CountingOps {
   [[nodiscard]] Heads<Tensor> efficient_attention_backward(AttentionContext<Tensor> saved,
                                                            Tensor d_out,
                                                            const AttentionSizes& sizes);
+  /// A copy that operations wait for.
+  void copy_at_once(Direction direction, double bytes);
   void sum_of_one_scratch(const Tensor& row);
   void reduction_scratch(const ReductionScratch& scratch);
   [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x, bool trained);
@@ -389,8 +392,9 @@ class CountingOps {
   bool cudnn_;  ///< attention may take its kernels
   Work work_;
   double weight_ = 1;
-  // Since the last wait_for_copies(), of operations once each.
-  double computed_seconds_ = 0, issued_seconds_ = 0;
+  CopyClocks copies_;
+  double clock_ = 0;
+  double computed_seconds_ = 0, issued_seconds_ = 0;  // since `clock_`, of operations once each
 };
 
 }  // namespace neap::step

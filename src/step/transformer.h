@@ -142,6 +142,9 @@ std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
                                    const std::vector<BatchTokens<T>>& batches,
                                    const spec::Checkpointing& checkpointing) {
   std::vector<Tape<T>> tapes(batches.size());
+  std::int64_t rows = 0;
+  for (const BatchTokens<T>& batch : batches) rows += batch.tokens.size(0);
+  if (w.source != nullptr) w.source->begin_group(rows);
   for (std::size_t b = 0; b < batches.size(); ++b) {
     Tape<T>& tape = tapes[b];
     tape.tokens = batches[b].tokens;
@@ -150,12 +153,19 @@ std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
     tape.hidden = embed(ops, w, tape.tokens, tape.rows.positions);
   }
   for (std::size_t i = 0; i < w.blocks.size(); ++i) {
-    const UsedBlock<T> block(w, i);
+    const UsedBlock<T> block(w, i, BlockUse::kKeepInputs);
+    std::int64_t first = 0;
     for (Tape<T>& tape : tapes) {
       SavedBlock<T>& saved = tape.blocks.emplace_back();
       if (i < checkpointing.blocks.size()) saved.retention = checkpointing.blocks[i];
       tape.hidden =
           block_forward(ops, w.architecture, *block, std::move(tape.hidden), tape.rows, saved);
+      const std::int64_t count = tape.tokens.size(0);
+      if (const T elsewhere = block.inputs(first, count); elsewhere.defined()) {
+        ops.copy_(elsewhere, saved.input);
+        saved.input = T();
+      }
+      first += count;
     }
   }
   return tapes;
@@ -176,9 +186,13 @@ void blocks_backward(Ops& ops, const Weights<T>& w, std::vector<Tape<T>>& tapes,
   for (std::size_t i = w.blocks.size(); i-- > 0;) {
     UsedBlock<T> block(w, i, BlockUse::kAddGradients);
     block.gradients().begin(ops);
+    std::int64_t first = 0;
     for (std::size_t b = 0; b < tapes.size(); ++b) {
       SavedBlock<T> saved = std::move(tapes[b].blocks.back());
       tapes[b].blocks.pop_back();
+      const std::int64_t count = tapes[b].tokens.size(0);
+      if (!saved.input.defined()) saved.input = block.inputs(first, count);
+      first += count;
       d[b] = block_backward(ops, w.architecture, *block, std::move(saved), std::move(d[b]),
                             tapes[b].rows);
     }

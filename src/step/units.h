@@ -16,7 +16,7 @@
 namespace neap::step {
 
 /// Memory on the device for a few blocks of a model that rests elsewhere, and in training for their
-/// gradients, which rest there, too.
+/// gradients and inputs, which rest there, too.
 ///
 /// Threads   one at a time.   Failure   Error.
 class BlockSlots {
@@ -25,6 +25,8 @@ class BlockSlots {
   /// The passes that follow, so that blocks come before they are used. Passes forward and back are those
   /// of a mini-batch.
   virtual void expect(Sweep sweep, std::int64_t passes) = 0;
+  /// Inputs that are kept from now on take so many bytes, from the front of their slot's memory.
+  virtual void set_input_bytes(std::int64_t bytes) = 0;
   struct Place {
     std::size_t slot = 0;
     bool zero =
@@ -59,6 +61,11 @@ class BlockSource {
  public:
   virtual ~BlockSource() = default;
   virtual void expect(Sweep sweep, std::int64_t passes) = 0;
+  /// Micro-batches of so many rows in all go through the blocks, and back.
+  virtual void begin_group(std::int64_t rows) = 0;
+  /// Of the block in use, where the inputs of the group's rows [first, first + count) are: (count, C).
+  /// Undefined: they do not rest elsewhere.
+  [[nodiscard]] virtual T inputs(std::int64_t first, std::int64_t count) = 0;
   [[nodiscard]] virtual const Block<T>& use(std::size_t block, BlockUse how) = 0;
   virtual void release(std::size_t block) noexcept = 0;
   /// Whether a table comes to the slots' memory for its turn.
@@ -126,6 +133,10 @@ class UsedBlock {
   [[nodiscard]] const Block<T>& operator*() const { return block_; }
   [[nodiscard]] UsedGradients<T> gradients() const {
     return {source_, static_cast<UnitKey>(index_)};
+  }
+  /// As BlockSource::inputs.
+  [[nodiscard]] T inputs(std::int64_t first, std::int64_t count) const {
+    return source_ != nullptr ? source_->inputs(first, count) : T();
   }
 
  private:

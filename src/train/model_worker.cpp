@@ -98,7 +98,9 @@ std::vector<at::Tensor> ModelWorker::gathered_weights() {
 std::optional<model::StreamedBase> ModelWorker::streamed_base() {
   if (!spec_.streamed) return std::nullopt;
   bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag(TagKind::kBuffers));
-  model::StreamedBase out{&blocks, {}, {}, {}, {}, hosted(layout_.front()) != nullptr};
+  model::StreamedBase out;
+  out.slots = &blocks;
+  out.table_on_host = hosted(layout_.front()) != nullptr;
   const auto weights = [&](const bridge::StreamedBlocks::Slot& slot) {
     return runtime_.region(tag(TagKind::kBuffers), slot.weights.name, runtime_.compute_dtype());
   };
@@ -109,6 +111,9 @@ std::optional<model::StreamedBase> ModelWorker::streamed_base() {
   for (const bridge::StreamedBlocks::Slot& slot : blocks.slots()) {
     out.memory.push_back(weights(slot));
     if (slot.gradients) out.gradients.push_back(gradients(slot));
+    if (slot.inputs)
+      out.inputs.push_back(
+          runtime_.region(tag(TagKind::kBuffers), slot.inputs->name, runtime_.compute_dtype()));
   }
   if (const auto& slot = blocks.table_slot()) {
     out.table_memory = weights(*slot);

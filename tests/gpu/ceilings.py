@@ -13,7 +13,8 @@ lora: rank 16 on Qwen2.5-7B, 2 x 2 048, and on 38 blocks of Qwen2.5-32B, 1 x 2 0
 capacity. full3b: full training of Llama-3.2-3B, 2 x 4 096, in micro-batches of one, full3b-one in one: all resident, then with
 streamed weights, gradients and states at the least capacity (54 GiB of host memory). grpo: full GRPO of Llama-3.2-3B with a reference and a
 reward model, 4 x 4 x 768, two responses at a time; grpo7b: the same of Qwen2.5-7B with LoRA; ppo: PPO of four models of Qwen2.5-1.5B, 16 x 768; full6b: full training of 24 of Llama-3.1-8B's 32 blocks, 8 x 1 024 (106 GiB of host memory),
-under 8 GiB, too; each at the least capacity and at 1.3 times it. These are run only when they are named.
+under 8 and 6 GiB, too; full3b-groups and full1b-groups: of tied Llama-3.2-3B and Qwen2.5-1.5B, 8 of 1 x 2 048, all resident and streamed
+in groups; each at the least capacity and at 1.3 times it. These are run only when they are named.
 Writes OUT_DIR/ceilings.jsonl, a line a run, and a table on stdout. After M minutes (default 9) no further run starts. Exits 1
 where a run fails, a phase is more than 0.2 % off its plan, moves are not the plan's, or, with --deterministic, losses differ from
 those of the largest ceiling (without it two runs on a GPU may differ). --rehearse: tiny models on the host.
@@ -57,7 +58,9 @@ WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
         "grpo": (Case("llama-3.2-3b", "grpo", 4, 256, 512, micro=1, n=4), None, [(120, ROLLOUT), (TIMES, ROLLOUT), (0, ROLLOUT)]),
         "grpo7b": (Case("qwen2.5-7b", "grpo", 4, 256, 512, micro=1, n=4), None, [(100, [*LORA, *ROLLOUT]), (0, [*LORA, *ROLLOUT])]),
         "ppo": (Case("qwen2.5-1.5b", "ppo", 16, 256, 512, micro=1), "qwen2.5-1.5b", [(120, ROLLOUT), (TIMES, ROLLOUT), (0, ROLLOUT)]),
-        "full6b": (Case("llama-3.1-6b", "sft", 8, 64, 960, micro=1), None, [(8, AUTO), (TIMES, AUTO), (0, AUTO)]),
+        "full6b": (Case("llama-3.1-6b", "sft", 8, 64, 960, micro=1), None, [(8, AUTO), (6, AUTO), (TIMES, AUTO), (0, AUTO)]),
+        "full3b-groups": (Case("llama-3.2-3b", "sft", 8, 64, 1984, micro=1), None, [(75, AUTO), (8, AUTO), (5, AUTO), (0, AUTO)]),
+        "full1b-groups": (Case("qwen2.5-1.5b", "sft", 8, 64, 1984, micro=1), None, [(60, AUTO), (6, AUTO), (4, AUTO), (0, AUTO)]),
         "optimizers": (QWEN15, None, [(ceiling, kind) for kind in KINDS for ceiling in (60, 0)])}
 USUAL = ["paper", "curve", "least"]
 
@@ -82,14 +85,15 @@ def wrong_in(result, first):
 
 def show(name, results):
     gib = 2.0**30
-    print(f"\n{name}\n{'ceiling GiB':>12}{'planned':>9}{'measured':>10}{'step s':>9}{'moves s':>9}{'planned':>9}{'streamed s':>11}"
-          f"{'GB/s':>7}  overlap  updates")
+    print(f"\n{name}\n{'ceiling GiB':>12}{'planned':>9}{'measured':>10}{'step s':>9}{'planned':>9}{'of it %':>9}{'moves s':>9}{'planned':>9}"
+          f"{'streamed s':>11}{'GB/s':>7}  overlap  updates, micro-batches together")
     for r in results:
         moves = sum(p["move_seconds"] + p["stream_seconds"] for p in r["phases"])
         print(f"{r['capacity'] / gib:>12.2f}{r['planned_peak'] / gib:>9.2f}{r['measured_peak'] / gib:>10.2f}"
-              f"{r['seconds_a_step']:>9.3f}{moves:>9.3f}{r['planned_move_seconds']:>9.3f}"
+              f"{r['seconds_a_step']:>9.3f}{r['planned_seconds']:>9.3f}{100 * r['planned_seconds'] / r['seconds_a_step']:>9.1f}"
+              f"{moves:>9.3f}{r['planned_move_seconds']:>9.3f}"
               f"{sum(p['stream_seconds'] for p in r['phases']):>11.3f}{r['moved_per_step'] / max(moves, 1e-9) / 1e9:>7.1f}"
-              f"  {'yes' if r['overlap'] else 'no':<7}  {r['updates']}", flush=True)
+              f"  {'yes' if r['overlap'] else 'no':<7}  {r['updates']} {r['together']}", flush=True)
 
 
 def show_moves(results):
@@ -110,7 +114,8 @@ def show_moves(results):
 
 def measure(neap, job, folder, overrides):
     plan, metrics, result = plan_check.planned_and_measured(neap, job, folder, overrides)
-    return result | {"streamed_weights": plan["streamed_weights"],
+    return result | {"streamed_weights": plan["streamed_weights"], "together": plan.get("streamed_together", {}),
+                     "inputs": plan.get("streamed_inputs", []), "tables": plan.get("streamed_tables", []),
                      "wait_seconds": sum(p["wait_seconds"] for p in plan["phases"]), "whole_cycle": len(result["phases"]) == len(plan["phases"]), "updates": plan["updates"],
                      "overrides": plan["overrides"], "planned_seconds": plan["seconds"], "rates_from": plan["rates_from"],
                      "planned_move_seconds": plan["move_seconds"], "planned_copy_seconds": plan["copy_seconds"],

@@ -182,7 +182,7 @@ TEST(GoldenPlans, TighterCeilingsMoveMoreAndThenFailWithAdvice) {
     failed = true;
     EXPECT_EQ(plan.status().code(), ErrorCode::kDoesNotFit);
     EXPECT_NE(plan.status().message().find("the least capacity is"), std::string::npos);
-    EXPECT_NE(plan.status().message().find("rollout.batch_size=8: fits in "), std::string::npos)
+    EXPECT_NE(plan.status().message().find("rollout.batch_size=4: fits in "), std::string::npos)
         << plan.status().message();
   }
   EXPECT_TRUE(failed);

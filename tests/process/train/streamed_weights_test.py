@@ -101,6 +101,7 @@ class StreamedWeights(TrainCase):
             self.assertTrue((one / file).read_bytes() == (other / file).read_bytes(), file)
 
     def test_equal_bits_in_less_memory(self):
+        with_inputs = 0
         for name, (words, models) in JOBS.items():
             with self.subTest(name):
                 resident = self.train(f"{name} resident", *words, "device.memory=2GiB", "memory.residency=all")
@@ -113,7 +114,11 @@ class StreamedWeights(TrainCase):
                 self.assertEqual(set(plan["streamed_weights"]), models)
                 if "tables" in name:
                     self.assertEqual(set(plan["streamed_tables"]), models)
+                # Less is kept on the device between forward and backward.
+                self.assertTrue(set(plan["streamed_inputs"]) <= models)
+                with_inputs += bool(plan["streamed_inputs"])
                 self.check_phases(streamed, plan, least << 20)
+        self.assertGreater(with_inputs, min(4, len(JOBS) - 1))
 
     def test_groups_of_micro_batches_have_the_same_bits(self):
         for name, words in GROUPED.items():

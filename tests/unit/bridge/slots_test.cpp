@@ -163,11 +163,12 @@ struct Blocks {
       : blocks(count), turns_of(turns) {
     std::vector<StreamedBlocks::Slot> places;
     for (std::size_t i = 0; i < kSlots; ++i)
-      places.push_back({slots.parts()[i], slots.parts()[kSlots + i]});
-    streamed.emplace(
-        slots.arena(), device::StreamId::kDefault, "blocks", places,
-        std::vector<StreamedBlocks::UnitBytes>(blocks, {"", bytes_of(kWords), bytes_of(kWords)}),
-        tables());
+      places.push_back(
+          {slots.parts()[i], slots.parts()[kSlots + i], slots.parts()[2 * kSlots + i]});
+    const Bytes bytes = bytes_of(kWords);
+    streamed.emplace(slots.arena(), device::StreamId::kDefault, "blocks", places,
+                     std::vector<StreamedBlocks::UnitBytes>(blocks, {"", bytes, bytes, bytes}),
+                     tables());
     for (const char* name : {"embed", "head"}) {
       if (streamed->table(name) == nullptr) continue;
       std::ranges::fill(words_of(*streamed->table(name)->weights), kTable);
@@ -182,10 +183,13 @@ struct Blocks {
   [[nodiscard]] Words gradients(std::size_t b) const {
     return words_of(*streamed->block(b).gradients);
   }
-  void visit(std::size_t b, step::BlockUse how) {
+  void visit(std::size_t b, step::BlockUse how, std::uint64_t pass) {
     const auto place = streamed->use(b, how);
     for (const std::uint64_t w : slots.words(place.slot)) ASSERT_EQ(w, 100 + b);
+    const Words inputs = slots.words(2 * kSlots + place.slot).first(kInputs);
+    if (how == step::BlockUse::kKeepInputs) std::ranges::fill(inputs, 1000 * pass + b);
     if (how == step::BlockUse::kAddGradients) {
+      for (const std::uint64_t w : inputs) ASSERT_EQ(w, 1000 * pass + b);
       const Words to = slots.words(kSlots + place.slot);
       if (place.zero) std::fill(to.begin(), to.end(), 0);
       for (std::uint64_t& w : to) w += b + 1;
@@ -215,6 +219,7 @@ struct Blocks {
       if (turn.zero) std::ranges::fill(words, 0);
       for (std::uint64_t& w : words) w += table == step::Table::kHead ? 10 : 1;
     }
+    for (std::size_t i = 2 * kSlots; i < 3 * kSlots; ++i) std::ranges::fill(slots.words(i), 4444);
     completed_tables += turn.last;
     streamed->release_table();
   }
@@ -223,18 +228,20 @@ struct Blocks {
     streamed->open();
     streamed->expect(step::Sweep::kForwardBackward, passes);
     for (std::int64_t pass = 0; pass < passes; ++pass) {
-      for (std::size_t b = 0; b < blocks; ++b) visit(b, step::BlockUse::kRead);
+      streamed->set_input_bytes(8 * kInputs);
+      const auto number = static_cast<std::uint64_t>(pass);
+      for (std::size_t b = 0; b < blocks; ++b) visit(b, step::BlockUse::kKeepInputs, number);
       turn(step::Table::kHead);
-      for (std::size_t b = blocks; b-- > 0;) visit(b, step::BlockUse::kAddGradients);
+      for (std::size_t b = blocks; b-- > 0;) visit(b, step::BlockUse::kAddGradients, number);
       if (!turns_of.tied() || pass + 1 == passes) turn(step::Table::kEmbedding);
     }
     throw_if_error(streamed->close());
   }
-  static constexpr std::size_t kSlots = 2, kWords = 512;
+  static constexpr std::size_t kSlots = 2, kWords = 512, kInputs = 300;
   static constexpr std::uint64_t kTable = 5555;
   std::size_t blocks;
   step::TableUnits turns_of;
-  Slots slots{2 * kSlots, kWords};
+  Slots slots{3 * kSlots, kWords};
   std::optional<StreamedBlocks> streamed;
   std::size_t completed = 0, completed_tables = 0;
 };
@@ -258,8 +265,11 @@ TEST(StreamedBlocks, GradientsOfAMiniBatchAddUpOnTheHost) {
       const auto all = static_cast<std::uint64_t>(blocks);
       const auto n = static_cast<std::uint64_t>(passes);
       const std::uint64_t weights = all + (2 * n - 1) * (all - 2);
-      EXPECT_EQ(use.to_host, bytes_of(b.kWords) * (2 * n * all));
-      EXPECT_EQ(use.to_device, bytes_of(b.kWords) * (2 * ((n - 1) * all + weights)));
+      const Bytes gradients_out = bytes_of(b.kWords) * (2 * n * all);
+      const Bytes gradients_in = bytes_of(b.kWords) * (2 * (n - 1) * all);
+      EXPECT_EQ(use.to_host, gradients_out + bytes_of(b.kInputs) * (2 * n * all));
+      EXPECT_EQ(use.to_device, gradients_in + bytes_of(b.kWords) * (2 * weights) +
+                                   bytes_of(b.kInputs) * (2 * n * (all - 2)));
     }
   }
 }

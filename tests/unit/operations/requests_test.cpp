@@ -39,22 +39,26 @@ struct CopiedTables {
   at::Tensor slot, gradient_slot;
 };
 
-// Slots that blocks, and their gradients, are copied to from memory of the whole model.
+// One kind of what comes and goes: of each block, and a slot's; empty where there is none.
+struct CopiedKind {
+  std::vector<at::Tensor> units, slots;
+};
+
+// Slots that blocks, their gradients and inputs are copied to from memory of the whole model.
 class CopiedBlocks final : public step::BlockSlots {
  public:
-  using Tensors = std::vector<at::Tensor>;
-  /// `gradients` and their slots are empty where the blocks are frozen.
-  CopiedBlocks(Tensors blocks, Tensors slots, Tensors gradients, Tensors gradient_slots,
-               CopiedTables tables)
-      : window_(blocks.size(), slots.size(), !gradients.empty(), tables.turns.breaks()),
-        turns_(tables.turns, !gradients.empty()),
+  CopiedBlocks(CopiedKind weights, CopiedKind gradients, CopiedKind inputs, CopiedTables tables)
+      : window_(weights.units.size(), weights.slots.size(),
+                {!gradients.units.empty(), !inputs.units.empty()}, tables.turns.breaks()),
+        turns_(tables.turns, !gradients.units.empty()),
         tables_(std::move(tables)),
-        blocks_(std::move(blocks)),
-        slots_(std::move(slots)),
+        weights_(std::move(weights)),
         gradients_(std::move(gradients)),
-        gradient_slots_(std::move(gradient_slots)) {}
-  [[nodiscard]] const Tensors& slots() const { return slots_; }
-  [[nodiscard]] const Tensors& gradient_slots() const { return gradient_slots_; }
+        inputs_(std::move(inputs)) {}
+  void set_input_bytes(std::int64_t bytes) override {
+    const at::Tensor& slot = inputs_.slots.front();
+    ASSERT_LE(bytes, static_cast<std::int64_t>(slot.nbytes()));
+  }
   [[nodiscard]] step::TableUnits tables() const override { return tables_.turns; }
   [[nodiscard]] step::TableTurns::Turn use_table(step::Table table, step::BlockUse how) override {
     turn_ = turns_.take(table, how);
@@ -74,11 +78,13 @@ class CopiedBlocks final : public step::BlockSlots {
   }
   [[nodiscard]] Place use(std::size_t block, step::BlockUse how) override {
     const step::BlockWindow::Use use = window_.use(block, how);
-    if (use.missing()) bring({block, use.slot, use.weights, use.gradients});
-    return {use.slot, use.zero, use.last};
+    bring(use.missing);
+    return {use.missing.slot, use.zero, use.last};
   }
   void release(std::size_t block) noexcept override {
-    if (const auto slot = window_.release(block)) copy(gradients_[block], gradient_slots_[*slot]);
+    const step::BlockWindow::Leaving leaving = window_.release(block);
+    if (leaving.gradients) copy(gradients_.units[block], gradients_.slots[leaving.slot]);
+    if (leaving.inputs) copy(inputs_.units[block], inputs_.slots[leaving.slot]);
     bring_expected();
   }
 
@@ -88,8 +94,9 @@ class CopiedBlocks final : public step::BlockSlots {
     to.narrow(0, 0, n).copy_(from.narrow(0, 0, n));
   }
   void bring(step::BlockWindow::Place place) {
-    if (place.weights) copy(slots_[place.slot], blocks_[place.block]);
-    if (place.gradients) copy(gradient_slots_[place.slot], gradients_[place.block]);
+    if (place.weights) copy(weights_.slots[place.slot], weights_.units[place.block]);
+    if (place.gradients) copy(gradients_.slots[place.slot], gradients_.units[place.block]);
+    if (place.inputs) copy(inputs_.slots[place.slot], inputs_.units[place.block]);
   }
   void bring_expected() {
     while (const auto place = window_.next_to_bring()) bring(*place);
@@ -98,14 +105,16 @@ class CopiedBlocks final : public step::BlockSlots {
   step::TableTurns turns_;
   step::TableTurns::Turn turn_;
   CopiedTables tables_;
-  Tensors blocks_, slots_, gradients_, gradient_slots_;
+  CopiedKind weights_, gradients_, inputs_;
 };
 
 // Models and batches of a job with memory of their own, kept from one phase to the next.
 class AtenWorld {
  public:
-  explicit AtenWorld(Dtype dtype, const spec::ModelModes& modes)
-      : modes_(modes), options_(at::dtype(model::to_aten(dtype)).device(testing::test_device())) {}
+  AtenWorld(const testing::RandomJob& random, const spec::ModelModes& modes)
+      : job_(random.job),
+        modes_(modes),
+        options_(at::dtype(model::to_aten(random.dtype)).device(testing::test_device())) {}
   [[nodiscard]] Dtype dtype() const { return model::to_step(options_.dtype().toScalarType()); }
 
   [[nodiscard]] model::Transformer& model(const ModelRole& role) {
@@ -194,13 +203,15 @@ class AtenWorld {
     const HostedUnits rests = hosted(role);
     if (!rests.blocks) return std::nullopt;
     const bool trained = role.trains_blocks();
-    std::vector<at::Tensor> blocks, gradients;
+    CopiedKind blocks, gradients, inputs;
     const std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
     for (std::size_t u = 0; u < units.size(); ++u) {
       if (units[u].block < 0) continue;
-      blocks.push_back(m.weights[u].clone());
-      if (trained) gradients.push_back(m.grads[u].clone());
+      blocks.units.push_back(m.weights[u].clone());
+      if (trained) gradients.units.push_back(m.grads[u].clone());
+      if (modes_.inputs_on_host(role.id)) inputs.units.push_back(group_inputs(role));
     }
+    for (CopiedKind* kind : {&blocks, &gradients, &inputs}) kind->slots = slots_for(kind->units);
     const HostedTables tables = hosted_tables(role, rests.tables);
     CopiedTables copied;
     copied.turns = tables.turns;
@@ -215,10 +226,21 @@ class AtenWorld {
       copied.slot = largest_like(copied.weights);
       if (trained) copied.gradient_slot = largest_like(copied.gradients);
     }
-    m.blocks = std::make_unique<CopiedBlocks>(blocks, slots_for(blocks), gradients,
-                                              slots_for(gradients), copied);
-    return model::StreamedBase{m.blocks.get(), m.blocks->slots(),    m.blocks->gradient_slots(),
-                               copied.slot,    copied.gradient_slot, tables.gives_rows()};
+    m.blocks = std::make_unique<CopiedBlocks>(blocks, gradients, inputs, copied);
+    return model::StreamedBase{m.blocks.get(),     blocks.slots, gradients.slots,
+                               inputs.slots,       copied.slot,  copied.gradient_slot,
+                               tables.gives_rows()};
+  }
+  // As large as the plan's.
+  [[nodiscard]] at::Tensor group_inputs(const ModelRole& role) const {
+    const spec::Recipe recipe = spec::describe(job_, modes_);
+    for (const spec::Phase& phase : recipe.phases) {
+      if (phase.model != role.id || !phase.inputs_on_host) continue;
+      const std::int64_t rows = std::min(phase.together, micro_batches(job_, phase)) *
+                                micro_batch_spans(job_, phase).rows();
+      return at::zeros({rows * role.shape.hidden_size}, options_);
+    }
+    return {};
   }
   [[nodiscard]] static at::Tensor largest_like(const std::vector<at::Tensor>& tensors) {
     return at::zeros_like(*std::max_element(
@@ -231,6 +253,7 @@ class AtenWorld {
     return slots;
   }
 
+  const spec::Job& job_;
   spec::ModelModes modes_;
   at::TensorOptions options_;
   std::map<std::pair<spec::ModelId, bool>, Model> models_;
@@ -353,16 +376,18 @@ void compare(std::uint64_t seed, ActionCounts& counts) {
       modes.set(model, seed % 5 < 2 ? spec::UpdateMode::kStreamed : spec::UpdateMode::kSplit);
   }
   // Every third streams the weights that it can, and every other one of these their tables; those that are
-  // trained with their states.
+  // trained with their states, and some with inputs of blocks.
   if (seed % 3 == 0) {
     for (const spec::ModelId model : spec::streamable(joined)) {
       modes.stream_weights(model);
       if (seed % 2 == 0) modes.stream_tables(model);
       modes.set_together(model, 1 + static_cast<std::int64_t>(seed / 3 % 4));
-      if (joined.find(model)->trained != nullptr) modes.set(model, spec::UpdateMode::kStreamed);
+      if (joined.find(model)->trained == nullptr) continue;
+      modes.set(model, spec::UpdateMode::kStreamed);
+      if (seed % 5 < 3) modes.keep_inputs_on_host(model);
     }
   }
-  AtenWorld world(r.dtype, modes);
+  AtenWorld world(r, modes);
   const spec::Recipe recipe = spec::describe(r.job, modes);
   for (const spec::Phase& phase : recipe.phases) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", phase " + std::string(to_string(phase.id)));

@@ -11,7 +11,7 @@ namespace {
 class Model {
  public:
   Model(std::size_t blocks, std::size_t slots, Breaks breaks = {})
-      : window_(blocks, slots, false, breaks), contents_(slots) {}
+      : window_(blocks, slots, {}, breaks), contents_(slots) {}
 
   void expect(Sweep sweep, std::int64_t passes) {
     window_.expect(sweep, passes);
@@ -19,17 +19,17 @@ class Model {
   }
   void use(std::size_t block) {
     const BlockWindow::Use use = window_.use(block);
-    if (use.missing()) {
+    if (use.missing.any()) {
       ++missed;
-      bring({block, use.slot});
+      bring(use.missing);
     }
-    ASSERT_EQ(contents_[use.slot], block);
-    used_ = use.slot;
+    ASSERT_EQ(contents_[use.missing.slot], block);
+    used_ = use.missing.slot;
   }
   void release(std::size_t block) {
     ASSERT_EQ(contents_[*used_], block);
     used_.reset();
-    window_.release(block);
+    EXPECT_FALSE(window_.release(block).any());
     bring_expected();
   }
   void pass(const std::vector<std::size_t>& blocks) {
@@ -122,6 +122,95 @@ TEST(BlockWindow, BringsNothingThatABreakWouldLose) {
     // A half pass brings all blocks after a break, else those that are not there yet.
     const int half = (breaks.after_forward ? 5 : 3), next = (breaks.after_backward ? 5 : 3);
     EXPECT_EQ(model.brought, 5 + 3 * half + 2 * next);
+  }
+}
+
+// Inputs and gradients in slots and on the host, by the pass that they are of.
+class Contents {
+ public:
+  Contents(std::size_t blocks, std::size_t slots, WithBlocks with, Breaks breaks)
+      : with_(with),
+        breaks_(breaks),
+        window_(blocks, slots, with, breaks),
+        slots_(slots),
+        host_(blocks) {}
+
+  void run(std::int64_t passes) {
+    window_.forget();
+    window_.expect(Sweep::kForwardBackward, passes);
+    for (Of& block : host_) block.gradients = -1;
+    for (std::int64_t pass = 0; pass < passes; ++pass) {
+      for (std::size_t b = 0; b < host_.size(); ++b) visit(b, BlockUse::kKeepInputs, pass);
+      if (breaks_.after_forward) clear();
+      for (std::size_t b = host_.size(); b-- > 0;) visit(b, BlockUse::kAddGradients, pass);
+      if (breaks_.after_backward) clear();
+    }
+    if (!with_.gradients) return;
+    for (const Of& block : host_) EXPECT_EQ(block.gradients, passes - 1);
+  }
+  int inputs_brought = 0;
+
+ private:
+  struct Of {
+    std::int64_t inputs = -1, gradients = -1;
+  };
+  void visit(std::size_t block, BlockUse how, std::int64_t pass) {
+    const BlockWindow::Use use = window_.use(block, how);
+    bring(use.missing);
+    Of& slot = slots_[use.missing.slot];
+    if (how == BlockUse::kKeepInputs) {
+      slot.inputs = pass;
+    } else {
+      if (with_.inputs) {
+        ASSERT_EQ(slot.inputs, pass) << block;
+      }
+      if (with_.gradients) {
+        ASSERT_EQ(use.zero, pass == 0);
+        if (!use.zero) {
+          ASSERT_EQ(slot.gradients, pass - 1) << block;
+        }
+        slot.gradients = pass;
+      }
+    }
+    const BlockWindow::Leaving leaving = window_.release(block);
+    if (leaving.inputs) host_[block].inputs = slot.inputs;
+    if (leaving.gradients) host_[block].gradients = slot.gradients;
+    while (const auto place = window_.next_to_bring()) bring(*place);
+  }
+  void bring(BlockWindow::Place place) {
+    if (place.weights) slots_[place.slot] = {};
+    if (place.gradients) slots_[place.slot].gradients = host_[place.block].gradients;
+    if (place.inputs) slots_[place.slot].inputs = host_[place.block].inputs;
+    inputs_brought += place.inputs;
+  }
+  void clear() {
+    window_.clear();
+    slots_.assign(slots_.size(), {});
+    while (const auto place = window_.next_to_bring()) bring(*place);
+  }
+  WithBlocks with_;
+  Breaks breaks_;
+  BlockWindow window_;
+  std::vector<Of> slots_, host_;
+};
+
+TEST(BlockWindow, InputsAndGradientsComeForTheWayBack) {
+  for (const std::size_t blocks : {2u, 3u, 4u, 9u}) {
+    for (const std::size_t slots : {2u, 3u}) {
+      for (const WithBlocks with : {WithBlocks{true, true}, {false, true}, {true, false}}) {
+        for (const Breaks breaks : {Breaks{}, {true, true}, {true, false}, {false, true}}) {
+          Contents contents(blocks, slots, with, breaks);
+          for (const std::int64_t passes : {1, 2, 5}) {
+            contents.inputs_brought = 0;
+            ASSERT_NO_FATAL_FAILURE(contents.run(passes));
+            // What is in a slot at the turn is not brought.
+            const auto stay = breaks.after_forward ? 0 : std::min(blocks, slots);
+            const auto brought = static_cast<int>(blocks - stay) * static_cast<int>(passes);
+            EXPECT_EQ(contents.inputs_brought, with.inputs ? brought : 0);
+          }
+        }
+      }
+    }
   }
 }
 

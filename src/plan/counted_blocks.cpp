@@ -1,0 +1,151 @@
+#include "plan/counted_blocks.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace neap::plan {
+
+using step::CountedTensor;
+using step::Direction;
+
+CountedBlocks::CountedBlocks(step::CountingOps& ops, const step::Weights<T>& weights,
+                             CountedRests rests)
+    : ops_(ops),
+      weights_(weights),
+      rests_(std::move(rests)),
+      window_(rests_.blocks.size(), kBlockSlots, {rests_.gradients.has_value(), rests_.inputs},
+              rests_.tables.turns.breaks()),
+      turns_(rests_.tables.turns, rests_.gradients.has_value()) {}
+
+void CountedBlocks::expect(step::Sweep sweep, std::int64_t passes) {
+  if (rests_.each_once) {
+    drain();
+    window_.forget();
+  }
+  sweep_ = sweep;
+  passes_ = passes;
+  position_ = 0;
+  queued_.clear();
+  work_ = ops_.now();
+  window_.expect(sweep, passes);
+  turns_.expect(sweep, passes);
+  bring_expected();
+}
+
+void CountedBlocks::begin_group(std::int64_t rows) {
+  const T inputs = T::outside({rows, weights_.architecture.hidden_size}, dtype());
+  input_bytes_ = bytes(inputs);
+}
+
+CountedTensor CountedBlocks::inputs(std::int64_t, std::int64_t count) {
+  if (!rests_.inputs) return {};
+  return T::outside({count, weights_.architecture.hidden_size}, dtype());
+}
+
+const step::Block<CountedTensor>& CountedBlocks::use(std::size_t block, step::BlockUse how) {
+  // Of blocks that are alike the first ones of a forward pass stand for all: uses count, not numbers.
+  used_ = sweep_ == step::Sweep::kForward ? position_++ % rests_.blocks.size() : block;
+  use_ = window_.use(used_, how);
+  if (use_.missing.any()) queue(use_.missing);
+  fetch_until(used_);
+  const std::size_t slot = use_.missing.slot;
+  ops_.wait_until(std::max(filled_[slot], stored_[slot]));
+  return weights_.blocks[block];
+}
+
+void CountedBlocks::release(std::size_t) noexcept {
+  const step::BlockWindow::Leaving leaving = window_.release(used_);
+  work_ = ops_.now();
+  if (leaving.any()) {
+    const double bytes =
+        (leaving.gradients ? gradient_bytes(used_) : 0) + (leaving.inputs ? input_bytes_ : 0);
+    last_stored_ = stored_[leaving.slot] = ops_.begin_copy(Direction::kToHost, bytes, work_);
+  }
+  bring_expected();
+}
+
+void CountedBlocks::bring_expected() {
+  while (const auto place = window_.next_to_bring()) queue(*place);
+}
+
+void CountedBlocks::queue(step::BlockWindow::Place place) {
+  const double from = std::max(work_, held_);
+  queued_.push_back({place, from, std::max(from, last_stored_)});
+}
+
+void CountedBlocks::fetch_until(std::size_t block) {
+  const auto of_block = [&](const Fetch& fetch) { return fetch.place.block == block; };
+  while (std::any_of(queued_.begin(), queued_.end(), of_block)) {
+    fetch(queued_.front());
+    queued_.pop_front();
+  }
+}
+
+void CountedBlocks::fetch(const Fetch& fetch) {
+  const step::BlockWindow::Place& place = fetch.place;
+  double& filled = filled_[place.slot];
+  const double first =
+      (place.weights ? static_cast<double>(rests_.blocks[place.block].bytes.count()) : 0) +
+      (place.inputs ? input_bytes_ : 0);
+  if (first > 0) filled = ops_.begin_copy(Direction::kToDevice, first, fetch.from);
+  if (place.gradients)
+    filled =
+        ops_.begin_copy(Direction::kToDevice, gradient_bytes(place.block), fetch.gradients_from);
+}
+
+void CountedBlocks::use_table(step::Table table, step::BlockUse how) {
+  turn_ = turns_.take(table, how);
+  window_.clear();
+  queued_.clear();
+  work_ = ops_.now();
+  const spec::FlatUnit& unit = rests_.tables.units[turn_.unit];
+  const double weights =
+      turn_.weights ? static_cast<double>(spec::tensor_bytes(unit.elements, dtype()).count()) : 0;
+  const double gradients = turn_.gradients ? bytes(gradients_of(step::key_of(table))) : 0;
+  double here = last_stored_;
+  if (weights + gradients > 0)
+    here = ops_.begin_copy(Direction::kToDevice, weights + gradients,
+                           std::max({work_, held_, last_stored_}));
+  for (std::size_t slot = 0; slot < kBlockSlots; ++slot)
+    here = std::max({here, filled_[slot], stored_[slot]});
+  ops_.wait_until(here);
+}
+
+void CountedBlocks::release_table() noexcept {
+  work_ = ops_.now();
+  if (turn_.adds) {
+    const double gradients = bytes(gradients_of(step::key_of(step::Table::kHead)));
+    last_stored_ = held_ = ops_.begin_copy(Direction::kToHost, gradients, work_);
+  }
+  if (sweep_ == step::Sweep::kForward) {
+    position_ = 0;
+    window_.expect(sweep_, passes_);
+  }
+  bring_expected();
+}
+
+void CountedBlocks::drain() {
+  queued_.clear();
+  ops_.wait_until(ops_.copied());
+}
+
+CountedTensor CountedBlocks::new_gradients(step::UnitKey unit) {
+  return (unit < 0 ? turn_.zero : use_.zero) ? gradients_of(unit) : T();
+}
+CountedTensor CountedBlocks::complete_gradients(step::UnitKey unit) {
+  return (unit < 0 ? turn_.last : use_.last) ? gradients_of(unit) : T();
+}
+
+// Of a block by its number, of the table whose turn it is.
+CountedTensor CountedBlocks::gradients_of(step::UnitKey unit) const {
+  if (unit < 0) return T::outside({rests_.tables.units[turn_.unit].elements}, *rests_.gradients);
+  const Bytes weights = rests_.blocks[static_cast<std::size_t>(unit)].bytes;
+  return T::outside({static_cast<std::int64_t>(weights.count()) / element_bytes(dtype())},
+                    *rests_.gradients);
+}
+
+double CountedBlocks::gradient_bytes(std::size_t block) const {
+  return rests_.gradients ? bytes(gradients_of(static_cast<step::UnitKey>(block))) : 0;
+}
+
+}  // namespace neap::plan

@@ -1,0 +1,117 @@
+// The blocks and tables of streamed weights in a plan: which of them the slots hold, what comes and goes, and
+// when. What bridge/streamed_blocks.h does, on clocks.
+//
+// Threads   one.
+// Cost      below a microsecond a use.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "plan/tags.h"
+#include "step/counting_ops.h"
+#include "step/units.h"
+
+namespace neap::plan {
+
+/// What rests on the host of a model whose weights are streamed.
+struct CountedRests {
+  std::vector<PartPlan> blocks;  ///< weights
+  HostedTables tables;
+  std::optional<spec::Dtype> gradients;  ///< their type where the blocks are trained
+  bool inputs = false;                   ///< of blocks
+  bool each_once = false;  ///< a phase ends with the passes that are expected together
+};
+
+class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
+  using T = step::CountedTensor;
+
+ public:
+  /// The first two outlive it.
+  CountedBlocks(step::CountingOps& ops, const step::Weights<T>& weights, CountedRests rests);
+  CountedBlocks(const CountedBlocks&) = delete;
+  CountedBlocks& operator=(const CountedBlocks&) = delete;
+  ~CountedBlocks() override { drain(); }
+
+  void expect(step::Sweep sweep, std::int64_t passes) override;
+  void begin_group(std::int64_t rows) override;
+  [[nodiscard]] T inputs(std::int64_t first, std::int64_t count) override;
+  [[nodiscard]] const step::Block<T>& use(std::size_t block, step::BlockUse how) override;
+  void release(std::size_t block) noexcept override;
+  [[nodiscard]] bool has_turn(step::Table table) const override {
+    return rests_.tables.turns.of(table).has_value();
+  }
+  void use_table(step::Table table, step::BlockUse how) override;
+  void release_table() noexcept override;
+  [[nodiscard]] T new_gradients(step::UnitKey unit) override;
+  [[nodiscard]] T complete_gradients(step::UnitKey unit) override;
+
+ private:
+  // A fetch that was queued. It is counted when its block is used: a plan that leaves out blocks that are
+  // alike uses others than those that would come next.
+  struct Fetch {
+    step::BlockWindow::Place place;
+    double from = 0, gradients_from = 0;
+  };
+  void bring_expected();
+  void queue(step::BlockWindow::Place place);
+  void fetch_until(std::size_t block);
+  void fetch(const Fetch& fetch);
+  // Everything was waited for.
+  void drain();
+  [[nodiscard]] spec::Dtype dtype() const { return ops_.dtype(weights_.token_table); }
+  [[nodiscard]] T gradients_of(step::UnitKey unit) const;
+  [[nodiscard]] double gradient_bytes(std::size_t block) const;
+
+  step::CountingOps& ops_;
+  const step::Weights<T>& weights_;
+  CountedRests rests_;
+  double input_bytes_ = 0;  // of a block and a group
+  step::BlockWindow window_;
+  step::BlockWindow::Use use_;
+  step::TableTurns turns_;
+  step::TableTurns::Turn turn_;
+  step::Sweep sweep_ = step::Sweep::kForward;
+  std::int64_t passes_ = 0;
+  std::size_t position_ = 0, used_ = 0;  // of a forward sweep; the block in use
+  std::deque<Fetch> queued_;
+  // Times: of each slot its last copies, and what copies that are queued wait for.
+  std::array<double, kBlockSlots> filled_{}, stored_{};
+  double work_ = 0, last_stored_ = 0, held_ = 0;
+};
+
+/// Parts of an update, each while its states are in one of step::kUpdateSlots slots
+/// (bridge/streamed_states.h), on clocks.
+class CountedParts {
+ public:
+  explicit CountedParts(step::CountingOps& ops) : ops_(ops), begin_(ops.now()), worked_(begin_) {}
+  CountedParts(const CountedParts&) = delete;
+  CountedParts& operator=(const CountedParts&) = delete;
+  ~CountedParts() { ops_.wait_until(ops_.copied()); }
+  /// The next part: step() while it is there.
+  template <class Step>
+  void visit(double fetched, double stored, const Step& step) {
+    double& left = stored_[next_ % stored_.size()];  // of the part that was there before
+    // It was queued when the part before the last one had been stepped.
+    const double from = next_ + 1 < stored_.size() ? begin_ : worked_before_;
+    const double here = ops_.begin_copy(step::Direction::kToDevice, fetched, std::max(from, left));
+    ops_.wait_until(std::max(here, left));
+    step();
+    worked_before_ = worked_;
+    worked_ = ops_.now();
+    left = ops_.begin_copy(step::Direction::kToHost, stored, worked_);
+    ++next_;
+  }
+
+ private:
+  step::CountingOps& ops_;
+  double begin_, worked_, worked_before_ = 0;
+  std::array<double, step::kUpdateSlots> stored_{};
+  std::size_t next_ = 0;
+};
+
+}  // namespace neap::plan
