@@ -1,4 +1,5 @@
 // `neap plan`: what a job needs before it runs, what would make it fit, and the reference of all keys.
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,11 @@ class PlanCommand final : public Command {
            "--fit", fit_,
            "rank up to three plans that fit into this size, with the settings that they need")
         ->type_name("SIZE");
+    app.add_option("--ranks", ranks_,
+                   "plan for one of so many ranks instead of trainer.nnodes x "
+                   "trainer.n_gpus_per_node")
+        ->type_name("N")
+        ->check(CLI::PositiveNumber);
     app.add_flag("--json", json_, "print the plan as JSON (docs/plan-json.md)");
     app.add_flag("--reference", reference_,
                  "print every configuration key, the pages of docs/configuration.md, and stop");
@@ -64,9 +70,14 @@ class PlanCommand final : public Command {
               "neap plan needs a configuration file: neap plan CONFIG.toml [key.path=value ...]"};
     if (!capacity_.empty() && !fit_.empty())
       return {ErrorCode::kInvalidArgument, "--capacity and --fit say the same; give one of them"};
+    if (ranks_ > 0) {
+      overrides_.emplace_back("trainer.nnodes=1");
+      overrides_.push_back(format("trainer.n_gpus_per_node={}", ranks_));
+    }
     spec::Job job;
     NEAP_TRY(spec::Job::load(config_, overrides_, job));
     for (const std::string& warning : job.warnings) log::warn(warning);
+    ranks_ = job.ranks();
     NEAP_TRY_ASSIGN(plan::DeviceChoice chosen,
                     plan::choose_device(job.device, plan::driver_gpus(), plan::Purpose::kPlan));
     const std::string size = fit_.empty() ? capacity_ : fit_;
@@ -111,6 +122,7 @@ class PlanCommand final : public Command {
   [[nodiscard]] Json json_of(const plan::MemoryPlan& plan, const plan::DeviceChoice& chosen) const {
     Json out = plan.to_json();
     out["device"] = chosen.name;
+    out["ranks"] = ranks_;
     out["adapted"] = adapted_;
     out["warnings"] = warnings_;
     return out;
@@ -120,7 +132,8 @@ class PlanCommand final : public Command {
                             const Json& json, const std::string& below) const {
     if (json_) return write_output(json.dump(2) + "\n");
     return write_output(
-        format("{} of {} on the {}\n{}\n", plan.task, config_, chosen.name, adapted_text_) +
+        format("{} of {} on the {}{}\n{}\n", plan.task, config_, chosen.name,
+               ranks_ > 1 ? format(", each of {} ranks", ranks_) : "", adapted_text_) +
         plan.to_text() + below);
   }
 
@@ -128,6 +141,7 @@ class PlanCommand final : public Command {
   std::vector<std::string> overrides_;
   std::vector<std::string> adapted_, warnings_;  // as spec::Job's
   std::string adapted_text_;
+  std::int64_t ranks_ = 0;  // 0: the configuration's
   bool json_ = false, reference_ = false, peer_keys_ = false;
   PlanFormulas formulas_;
   int code_ = 0;

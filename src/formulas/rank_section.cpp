@@ -148,25 +148,35 @@ void SheetBuilder::add_by_ranks() {
   if (table.whole) add_counted_slices();
 }
 
-// ZeRO-1 as a run of so many ranks reserves it.
+// ZeRO-1 and -2 as a run of so many ranks reserves them, without the unit that backward is at.
 void SheetBuilder::add_counted_slices() {
   StatesByRanks& table = sheet_.by_ranks;
-  const double whole = tags(spec::TagKind::kWeights) + tags(spec::TagKind::kAdapter) +
-                       tags(spec::TagKind::kGradients);
+  const double weights = tags(spec::TagKind::kWeights) + tags(spec::TagKind::kAdapter);
   const spec::Dtype dtype = sizes_.width < 4 ? spec::Dtype::kBfloat16 : spec::Dtype::kFloat32;
-  StatesByRanks::Row row{"ZeRO-1, counted", "weights + gradients + largest slice", {}};
-  for (const std::int64_t ranks : table.ranks) {
-    double bytes = whole;
-    for (const ModelSizes& model : sizes_.models) {
-      if (!model.role.trained) continue;
-      plan::ModelRole role = model.role;
-      role.ranks = {ranks, 1};
-      for (const spec::StatePart& part : plan::placement_of(role, dtype).parts())
-        bytes += static_cast<double>(part.bytes.count());
+  for (const std::int64_t stage : {1, 2}) {
+    const bool slices = stage > 1;
+    StatesByRanks::Row row{
+        format("ZeRO-{}, counted", stage),
+        slices ? "weights + largest slices" : "weights + gradients + largest slice",
+        {}};
+    for (const std::int64_t ranks : table.ranks) {
+      double bytes = weights;
+      for (const ModelSizes& model : sizes_.models) {
+        if (!model.role.trained) continue;
+        plan::ModelRole role = model.role;
+        role.ranks = {ranks, stage};
+        const spec::StatePlacement placement = plan::placement_of(role, dtype);
+        for (const spec::StatePart& part : placement.parts())
+          bytes += static_cast<double>(part.bytes.count());
+        bytes += placement.slices_gradients()
+                     ? static_cast<double>(placement.slice_elements()) *
+                           static_cast<double>(element_bytes(placement.optimizer().gradients))
+                     : tag(model, spec::TagKind::kGradients).value_or(0);
+      }
+      row.bytes.push_back(bytes);
     }
-    row.bytes.push_back(bytes);
+    table.rows.push_back(std::move(row));
   }
-  table.rows.push_back(std::move(row));
 }
 
 }  // namespace neap::formulas

@@ -115,7 +115,7 @@ std::string by_ranks_text(const StatesByRanks& table, Scale scale) {
     lines.push_back(std::move(line));
   }
   return "Model states of a rank by data-parallel ranks d" +
-         std::string(table.whole ? " (Neap runs ZeRO-0 and -1)" : ", N: a rank's part by t and p") +
+         std::string(table.whole ? " (Neap runs ZeRO-0 to -2)" : ", N: a rank's part by t and p") +
          "\n" + columns(lines, right) + "\n";
 }
 

@@ -124,6 +124,8 @@ class Transformer {
   /// What the passes of step/ take.
   [[nodiscard]] const step::Weights<at::Tensor>& weights() const { return weights_; }
   [[nodiscard]] AtenOps& ops() { return ops_; }
+  /// Where gradients go when backward has added them; outlives the passes. Null: they stay.
+  void send_gradients(step::GradientSink<at::Tensor>* sink) { weights_.sink = sink; }
 
   /// tokens (B, T), right-padded -> output of the last block, before the final norm: (B * T, C).
   [[nodiscard]] at::Tensor forward(const at::Tensor& tokens);

@@ -7,6 +7,7 @@
 #include "plan/counted_source.h"
 #include "plan/generation_bounds.h"
 #include "step/bind.h"
+#include "step/gradient_slots.h"
 #include "step/runner.h"
 
 namespace neap::plan {
@@ -89,14 +90,25 @@ class CountedBackend {
   }
 
   [[nodiscard]] const spec::Checkpointing& checkpointing() const { return role_.checkpointing; }
-  [[nodiscard]] const std::vector<step::TrainedUnit<T>>& units() const { return units_; }
+  [[nodiscard]] const std::vector<step::TrainedUnit<T>>& units() const {
+    return gradients_ ? pieces_ : units_;
+  }
+  [[nodiscard]] const std::vector<step::TrainedUnit<T>>& pieces() const { return pieces_; }
   /// All mini-batches of a step; an update alone is counted once.
   [[nodiscard]] step::UpdateRange updates(const spec::Phase& phase) const {
     return {0, spec::update_shape(job_, phase.body).updates()};
   }
   [[nodiscard]] step::LossScale scale(std::int64_t) const { return {1, 1, 1}; }
   void take_numbers(const step::LossNumbers&) {}
+  [[nodiscard]] std::int64_t further_groups(std::int64_t) const { return 0; }
   void reduce_gradients() {}
+  // Numbers that ranks add up or compare pass through 512 KiB of a GPU (parallel/nccl.cpp), which is part of
+  // what is planned for kernels' small buffers. Tensors of a collective stay where they are.
+  [[nodiscard]] std::vector<double> all_norms(std::vector<double> own) const { return own; }
+  template <class Visit>
+  void beside(const Visit& visit) {
+    ops_.aside([&] { visit(of_others_); });
+  }
   [[nodiscard]] step::Update begin_step(std::int64_t, double) const {
     return {*optimizer_, role_.optimizer};
   }
@@ -160,23 +172,33 @@ class CountedBackend {
     }
     make_pieces();
   }
-  // Of the rank that has most; what others have besides may take more memory while it is stepped.
+  // Of the rank that has most. Others have other pieces, which may take more memory while they are stepped:
+  // no piece of a unit takes more than the whole unit.
   void make_pieces() {
     const spec::StatePlacement placement = placement_of(role_, dtype_);
     if (!placement.sliced()) {
       pieces_ = units_;
       return;
     }
+    const std::int64_t rank = role_.rank.value_or(placement.fullest_rank());
     const auto piece_of = [&](const spec::Piece& piece) {
       return step::make_piece(
           ops_, units_[piece.unit], piece, placement.state(piece),
           [](const spec::StateTensor& t) { return outside({t.elements}, t.dtype); });
     };
-    for (const spec::Piece& piece : placement.pieces(placement.fullest_rank()))
-      pieces_.push_back(piece_of(piece));
-    if (spec::is_elementwise(optimizer_->kind)) return;  // it has most of every unit
+    for (const spec::Piece& piece : placement.pieces(rank)) pieces_.push_back(piece_of(piece));
+    if (placement.slices_gradients()) take_gradients();
+    if (role_.rank) return;
     for (std::size_t u = 0; u < units_.size(); ++u)
-      if (placement.cut(u).rest_rank != placement.fullest_rank()) of_others_.push_back(units_[u]);
+      if (placement.counts(u)[static_cast<std::size_t>(rank)] != units_[u].unit.elements)
+        of_others_.push_back(units_[u]);
+  }
+  void take_gradients() {
+    std::vector<step::GradientSlots<CountingOps>::Unit> units;
+    for (const step::TrainedUnit<T>& unit : units_) units.push_back({unit.unit, unit.gradients});
+    gradients_.emplace(ops_, std::move(units), pieces_, role_.ties_table(),
+                       [](std::size_t, const T&) {});
+    weights_.sink = &*gradients_;
   }
 
   CountingOps& ops_;
@@ -190,7 +212,8 @@ class CountedBackend {
   step::Experience<T> experience_;
   std::optional<spec::OptimizerSpec> optimizer_;
   std::vector<step::TrainedUnit<T>> units_, pieces_, of_others_;
-  std::optional<step::UpdateParts> parts_;  // of streamed states
+  std::optional<step::GradientSlots<CountingOps>> gradients_;  // that are sliced
+  std::optional<step::UpdateParts> parts_;                     // of streamed states
 };
 
 }  // namespace

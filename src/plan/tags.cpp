@@ -4,6 +4,7 @@
 
 #include "base/format.h"
 #include "plan/counted_backend.h"
+#include "step/gradient_slots.h"
 
 namespace neap::plan {
 namespace {
@@ -34,8 +35,7 @@ std::vector<PartPlan> optimizer_parts(const ModelRole& role, spec::Dtype dtype) 
 // Of the largest part of any rank.
 Bytes update_slot_bytes(const ModelRole& role, spec::Dtype dtype, HostedUnits hosted) {
   const Bytes bytes = update_parts(role, dtype, hosted).slot_bytes();
-  if (!role.ranks.slices_states() || spec::is_elementwise(optimizer_of(role, dtype).kind))
-    return bytes;
+  if (!role.ranks.slices_states()) return bytes;
   ModelRole whole = role;
   whole.ranks = {};
   return update_parts(whole, dtype, hosted).slot_bytes();
@@ -125,6 +125,26 @@ std::vector<RegionPlan> slot_regions(const HostedPlan& hosted, Bytes enough) {
   return {std::move(region)};
 }
 
+std::vector<PartPlan> gradient_slice(const ModelRole& role, spec::Dtype dtype) {
+  const spec::StatePlacement placement = placement_of(role, dtype);
+  return {{std::string(spec::kSlicePart), Bytes(),
+           spec::tensor_bytes(placement.slice_elements(), placement.optimizer().gradients)}};
+}
+
+// Where backward adds gradients of which a rank keeps a slice: the largest unit's, and a tied table's.
+std::vector<PartPlan> gradient_slots(const ModelRole& role, spec::Dtype dtype) {
+  const spec::Dtype gradients = optimizer_of(role, dtype).gradients;
+  std::vector<PartPlan> parts;
+  for (const spec::FlatUnit& unit : trained_units(role)) {
+    const std::string name(step::gradient_slot(unit, role.ties_table()));
+    auto part = std::find_if(parts.begin(), parts.end(),
+                             [&](const PartPlan& each) { return each.name == name; });
+    if (part == parts.end()) part = parts.insert(part, PartPlan{name, Bytes(), Bytes()});
+    part->bytes = std::max(part->bytes, spec::tensor_bytes(unit.elements, gradients));
+  }
+  return parts;
+}
+
 std::vector<PartPlan> update_slots(Bytes bytes) {
   std::vector<PartPlan> parts;
   for (std::size_t i = 0; i < step::kUpdateSlots; ++i)
@@ -149,7 +169,10 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
       return hosted_blocks(role, dtype);
     case spec::TagKind::kAdapter:
       return unit_parts(adapters(), dtype);
+    case spec::TagKind::kUnitGradients:
+      return gradient_slots(role, dtype);
     case spec::TagKind::kGradients:
+      if (role.ranks.slices_gradients()) return gradient_slice(role, dtype);
       return unit_parts(source.streamed && role.trains_blocks()
                             ? resident_units(role, source.streams_tables)
                             : trained_units(role),
@@ -237,7 +260,7 @@ Result<ModelRole> read_role(const spec::Job& job, const spec::Recipe& recipe,
   if (role.trained) {
     role.checkpoint_mode = source.trained->checkpoint_mode();
     role.checkpointing = spec::checkpointing(role.checkpoint_mode, role.shape);
-    role.ranks = {job.ranks(), job.parallel.zero_stage};
+    role.ranks = job.data_parallel();
     Result<spec::OptimizerSpec> optimizer = spec::OptimizerSpec::of(role.optimizer, compute);
     if (!optimizer.ok())
       return Status(optimizer.status())
@@ -277,8 +300,8 @@ spec::StatePlacement placement_of(const ModelRole& role, spec::Dtype compute) {
 
 step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {
   spec::StatePlacement placement = placement_of(role, compute);
-  const std::int64_t fullest = placement.fullest_rank();
-  return {std::move(placement), fullest, on_host(role, hosted)};
+  const std::int64_t rank = role.rank.value_or(placement.fullest_rank());
+  return {std::move(placement), rank, on_host(role, hosted)};
 }
 
 std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute) {
@@ -295,8 +318,7 @@ HostedTables hosted_tables(const ModelRole& role, bool turns) {
   HostedTables out;
   // Without turns an update would have to change it on the device.
   if (role.generates || (role.trains_blocks() && !turns)) return out;
-  const bool head = role.head == spec::Head::kLanguageModel;
-  const bool tied = head && role.shape.tie_word_embeddings;
+  const bool tied = role.ties_table();
   for (spec::FlatUnit& unit : spec::flat_layout(role.shape, role.head)) {
     const bool table =
         unit.parameters.size() == 1 && unit.find(spec::Module::kTokenEmbedding) != nullptr;

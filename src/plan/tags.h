@@ -20,6 +20,8 @@ struct ModelRole : spec::JobModel {
   spec::CheckpointMode checkpoint_mode = spec::CheckpointMode::kNone;
   spec::Checkpointing checkpointing{};
   spec::DataParallel ranks{};  ///< that it is trained on
+  /// The rank whose slices are counted; nullopt: the one that has most, and what others take besides.
+  std::optional<std::int64_t> rank{};
 };
 /// The shapes behind a job's paths, read once.
 struct JobModels {

@@ -89,12 +89,23 @@ class LiveBackend {
     return *training_.checkpointing;
   }
   [[nodiscard]] const std::vector<train::OptimizerUnit>& units() const {
-    return training_.optimizer->units();
+    return training_.optimizer->with_gradients();
+  }
+  [[nodiscard]] const std::vector<train::OptimizerUnit>& pieces() const {
+    return training_.optimizer->pieces();
   }
   [[nodiscard]] step::UpdateRange updates(const spec::Phase&) const { return training_.updates; }
   [[nodiscard]] step::LossScale scale(std::int64_t first);
   void take_numbers(step::LossNumbers numbers);
+  [[nodiscard]] std::int64_t further_groups(std::int64_t own) const {
+    return training_.optimizer->further_groups(own);
+  }
+  template <class Visit>
+  void beside(const Visit&) {}
   void reduce_gradients() { training_.optimizer->reduce_gradients(); }
+  [[nodiscard]] std::vector<double> all_norms(std::vector<double> own) const {
+    return training_.optimizer->all_norms(std::move(own));
+  }
   [[nodiscard]] step::Update begin_step(std::int64_t update, double norm);
   void for_each_part(const LiveTraining::VisitPart& visit) { training_.for_each_part(visit); }
   void gather_weights() { training_.optimizer->gather_weights(); }

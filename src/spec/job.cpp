@@ -44,11 +44,11 @@ Status validate_ranks(const TrainerConfig& t, std::int64_t launched) {
 }
 
 Status validate_parallel(const ParallelConfig& p) {
-  if (p.zero_stage <= 1) return {};
+  if (p.zero_stage <= 2) return {};
   return wrong(format(
-      "parallel.zero_stage {} is not supported: {} on every rank; set 1, which slices "
-      "optimizer states, or 0",
-      p.zero_stage, p.zero_stage == 2 ? "gradients are whole" : "weights and gradients are whole"));
+      "parallel.zero_stage {} is not supported: weights are whole on every rank; set 2, which "
+      "slices gradients and optimizer states, or less",
+      p.zero_stage));
 }
 
 Status validate_lora(const std::string& at, const ModelConfig& m) {

@@ -13,6 +13,7 @@
 #include "base/config.h"
 #include "spec/checkpointing.h"
 #include "spec/data_config.h"
+#include "spec/data_parallel.h"
 #include "spec/dtype.h"
 #include "spec/lora.h"
 #include "spec/loss_kinds.h"
@@ -319,6 +320,7 @@ struct Job {
   [[nodiscard]] std::int64_t sequences_per_step() const;
   /// Processes that share each step's batch, one device each.
   [[nodiscard]] std::int64_t ranks() const;
+  [[nodiscard]] DataParallel data_parallel() const { return {ranks(), parallel.zero_stage}; }
   /// What one rank does of a step: its share of the rows, of the sequences, and of those the ones
   /// that it decodes together.
   [[nodiscard]] std::int64_t rows_per_rank() const;

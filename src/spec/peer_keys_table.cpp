@@ -7,8 +7,8 @@ namespace {
 constexpr std::string_view kPacked = "sequences are packed without padding where use_dynamic_bsz is true, the default; leave it out";
 constexpr std::string_view kMoved = "the plan decides what leaves the GPU between phases (memory.residency, memory.allow); leave it out";
 constexpr std::string_view kWhole = "ranks divide batches and hold whole models (docs/parallel.md); leave it out";
-constexpr std::string_view kSliced = "ranks hold whole weights and gradients; parallel.zero_stage = 1 divides optimizer states (docs/parallel.md); leave it out";
-constexpr std::string_view kZero = "1: ranks divide optimizer states; gradients and weights are whole on each";
+constexpr std::string_view kSliced = "ranks hold whole weights; parallel.zero_stage divides gradients and optimizer states (docs/parallel.md); leave it out";
+constexpr std::string_view kZero = "1: ranks divide optimizer states; 2: and gradients; weights are whole on each";
 constexpr std::string_view kEngine = "generation is built in; its KV cache is sized by rollout.batch_size and the plan; leave it out";
 constexpr std::string_view kChunked = "the head is computed in chunks always; leave it out";
 constexpr std::string_view kComplete = "checkpoints hold weights, optimizer and the state of the data always; leave it out";

@@ -1,6 +1,8 @@
 #include "spec/placement.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -14,6 +16,35 @@ std::string name_of(const FlatUnit& unit, const StateTensor& tensor) {
   return owner + "." + tensor.name;
 }
 
+// What each rank lacks of its share of `total`.
+std::vector<double> lacks(const std::vector<std::int64_t>& sums, std::int64_t total) {
+  const double share = static_cast<double>(total) / static_cast<double>(sums.size());
+  std::vector<double> out;
+  for (const std::int64_t sum : sums)
+    out.push_back(std::max(0.0, share - static_cast<double>(sum)));
+  return out;
+}
+
+// `elements` in proportion to `wanted`, each cut at the nearest end of a tile, of which the last may be short.
+std::vector<std::int64_t> cut(std::int64_t elements, std::int64_t tile,
+                              const std::vector<double>& wanted) {
+  const double all = std::accumulate(wanted.begin(), wanted.end(), 0.0);
+  const std::int64_t full = elements / tile * tile;
+  const double in_last = static_cast<double>(full + elements) / 2;
+  std::vector<std::int64_t> out;
+  double reached = 0;
+  std::int64_t first = 0;
+  for (const double part : wanted) {
+    reached += part / all * static_cast<double>(elements);
+    const std::int64_t end =
+        reached > in_last ? elements
+                          : std::min(full, std::lround(reached / static_cast<double>(tile)) * tile);
+    out.push_back(end - first);
+    first = end;
+  }
+  return out;
+}
+
 }  // namespace
 
 bool is_elementwise(OptimizerKind kind) {
@@ -21,64 +52,74 @@ bool is_elementwise(OptimizerKind kind) {
 }
 
 StatePlacement::StatePlacement(const OptimizerSpec& optimizer, std::vector<FlatUnit> units,
-                               const DataParallel& ranks)
+                               const DataParallel& ranks, std::int64_t tile)
     : optimizer_(optimizer), units_(std::move(units)), ranks_(ranks) {
   if (!sliced()) return;
-  cuts_.resize(units_.size());
-  if (is_elementwise(optimizer_.kind)) {
-    cut_units();
-  } else {
-    deal_units();
-  }
+  deal(tile);
+  find_fullest();
 }
 
-// Between aligned elements: kernels give the same bits wherever a unit is cut there. The last rank has
-// the rest, so it has most of every unit.
-void StatePlacement::cut_units() {
-  fullest_ = ranks_.ranks - 1;
-  for (std::size_t u = 0; u < units_.size(); ++u)
-    cuts_[u] = {units_[u].elements / kParameterAlignment / ranks_.ranks * kParameterAlignment,
-                fullest_};
-}
-
-// The largest first, each to the rank that has least so far.
-void StatePlacement::deal_units() {
+// The largest unit first. One that is not divided is the rank's that has least so far; of another one each
+// rank gets what it lacks of its share of the units so far, to the nearest tile.
+void StatePlacement::deal(std::int64_t tile) {
+  const auto ranks = static_cast<std::size_t>(ranks_.ranks);
+  counts_.assign(units_.size(), std::vector<std::int64_t>(ranks));
   std::vector<std::size_t> order(units_.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::vector<Bytes> bytes;
-  for (const FlatUnit& unit : units_) bytes.push_back(optimizer_.state(unit).bytes());
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return bytes[a] > bytes[b]; });
-  std::vector<Bytes> sums(static_cast<std::size_t>(ranks_.ranks));
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return units_[a].elements > units_[b].elements;
+  });
+  std::vector<std::int64_t> sums(ranks);
+  std::int64_t total = 0;
   for (const std::size_t u : order) {
-    const auto least = std::min_element(sums.begin(), sums.end());
-    *least += bytes[u];
-    cuts_[u] = {0, least - sums.begin()};
+    const std::int64_t elements = units_[u].elements;
+    total += elements;
+    if (is_elementwise(optimizer_.kind) && elements > tile) {
+      counts_[u] = cut(elements, tile, lacks(sums, total));
+    } else {
+      const auto least = std::min_element(sums.begin(), sums.end()) - sums.begin();
+      counts_[u][static_cast<std::size_t>(least)] = elements;
+    }
+    for (std::size_t r = 0; r < ranks; ++r) sums[r] += counts_[u][r];
+  }
+  slice_elements_ = *std::max_element(sums.begin(), sums.end());
+}
+
+void StatePlacement::find_fullest() {
+  std::vector<Bytes> sums(static_cast<std::size_t>(ranks_.ranks));
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    std::map<std::int64_t, Bytes> bytes;  // of so many elements; few numbers are different
+    for (std::size_t r = 0; r < sums.size(); ++r) {
+      const std::int64_t count = counts_[u][r];
+      if (count == 0) continue;
+      const auto [known, is_new] = bytes.try_emplace(count);
+      if (is_new) known->second = state({.unit = u, .count = count}).bytes();
+      sums[r] += known->second;
+    }
   }
   fullest_ = std::max_element(sums.begin(), sums.end()) - sums.begin();
 }
 
 OwnedRange StatePlacement::range(std::size_t unit, std::int64_t rank) const {
-  const UnitCut& cut = cuts_[unit];
-  OwnedRange out{rank, rank * cut.even, cut.even};
-  if (rank != cut.rest_rank) return out;
-  if (cut.even == 0) out.first = 0;
-  out.count = units_[unit].elements - out.first;
-  return out;
+  const std::vector<std::int64_t>& counts = counts_[unit];
+  return {rank, std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0}),
+          counts[static_cast<std::size_t>(rank)]};
 }
 
 std::vector<Piece> StatePlacement::pieces(std::int64_t rank) const {
   std::vector<Piece> out;
   Bytes offset;
+  std::int64_t elements = 0;
   for (std::size_t u = 0; u < units_.size(); ++u) {
     if (!sliced()) {
-      out.push_back({u, 0, units_[u].elements, u, Bytes()});
+      out.push_back({.unit = u, .count = units_[u].elements, .part = u});
       continue;
     }
     const OwnedRange mine = range(u, rank);
     if (mine.count == 0) continue;
-    out.push_back({u, mine.first, mine.count, 0, offset});
+    out.push_back({u, mine.first, mine.count, elements, 0, offset});
     offset += state(out.back()).bytes();
+    elements += mine.count;
   }
   return out;
 }
@@ -119,10 +160,11 @@ std::vector<WholeState> StatePlacement::states() const {
 
 std::vector<OwnedRange> StatePlacement::owners(const WholeState& state) const {
   if (!sliced()) return {{0, 0, state.elements}};
-  if (!state.flat) return {{cuts_[state.unit].rest_rank, 0, state.elements}};
   std::vector<OwnedRange> out;
   for (std::int64_t rank = 0; rank < ranks_.ranks; ++rank)
     if (const OwnedRange mine = range(state.unit, rank); mine.count > 0) out.push_back(mine);
+  // Its unit is one rank's.
+  if (!state.flat) out = {{out.front().rank, 0, state.elements}};
   return out;
 }
 

@@ -1,10 +1,12 @@
-// Where the optimizer states of a trained model are: on every rank, or each rank's slice of them (ZeRO).
+// Where the optimizer states and gradients of a trained model are: on every rank, or each rank's slice of
+// them (ZeRO).
 //
 // Stage 0 keeps all states on every rank. Stage 1 gives each rank pieces of the trained units: it keeps
-// their states and updates their weights, and the ranks gather the weights. An optimizer whose elements do
-// not depend on each other has a piece of every unit on every rank; another one has whole units, dealt so
-// that ranks keep about the same bytes. Bytes of tags, the parts of an update, checkpoints and resuming
-// follow from the pieces. A checkpoint has whole tensors, so it does not depend on ranks and stage.
+// their states and updates their weights, and the ranks gather the weights. Stage 2 keeps the gradients of
+// these pieces only. Units are divided into tiles, or where an optimizer's elements depend on each other not
+// at all; every rank has about as many elements of each unit, and of all together. Bytes of tags, the parts
+// of an update, checkpoints and resuming follow from the pieces. A checkpoint has whole tensors, so it does
+// not depend on ranks and stage.
 //
 // Threads   values and functions without state.
 //
@@ -18,25 +20,25 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "spec/data_parallel.h"
 #include "spec/layout.h"
 #include "spec/optimizer.h"
 
 namespace neap::spec {
 
-/// The ranks that share each batch, and what of a trained model they divide.
-struct DataParallel {
-  std::int64_t ranks = 1;
-  std::int64_t zero_stage = 0;
-  [[nodiscard]] bool slices_states() const { return zero_stage > 0 && ranks > 1; }
-};
+/// Elements of a tile. Sums over gradients, weights and moments are sums of tiles in ascending order,
+/// counted from the first element of a unit, and of factored moments from the first row of a parameter:
+/// they have the same bits wherever a unit is cut between tiles, and on whatever rank a tile is.
+constexpr std::int64_t kTile = std::int64_t{1} << 22;
 
 /// Elements of a trained unit whose states a rank keeps.
 struct Piece {
   std::size_t unit = 0;
   std::int64_t first = 0, count = 0;
+  std::int64_t slice_first = 0;  ///< of the rank's elements of all units together
   // Of the states:
   std::size_t part = 0;  ///< of the optimizer's tag
-  Bytes offset;          ///< from the part's start
+  Bytes offset{};        ///< from the part's start
 };
 
 /// A part of an optimizer's tag.
@@ -45,12 +47,6 @@ struct StatePart {
   Bytes bytes;
 };
 constexpr std::string_view kSlicePart = "slice";
-
-/// How a unit is cut: rank r has elements [r even, (r + 1) even), and one rank those behind them as well.
-struct UnitCut {
-  std::int64_t even = 0;
-  std::int64_t rest_rank = 0;
-};
 
 /// A state tensor of the model, whole, as a checkpoint has it.
 struct WholeState {
@@ -74,10 +70,12 @@ struct OwnedRange {
 class StatePlacement {
  public:
   StatePlacement(const OptimizerSpec& optimizer, std::vector<FlatUnit> units,
-                 const DataParallel& ranks = {});
+                 const DataParallel& ranks = {}, std::int64_t tile = kTile);
 
   /// False: every rank has every state.
   [[nodiscard]] bool sliced() const { return ranks_.slices_states(); }
+  /// False: every rank has every gradient.
+  [[nodiscard]] bool slices_gradients() const { return ranks_.slices_gradients(); }
   [[nodiscard]] const OptimizerSpec& optimizer() const { return optimizer_; }
   [[nodiscard]] const std::vector<FlatUnit>& units() const { return units_; }
 
@@ -85,12 +83,16 @@ class StatePlacement {
   [[nodiscard]] std::vector<Piece> pieces(std::int64_t rank) const;
   /// The states of a piece.
   [[nodiscard]] UnitState state(const Piece& piece) const;
-  /// Of a sliced placement.
-  [[nodiscard]] const UnitCut& cut(std::size_t unit) const { return cuts_.at(unit); }
+  /// Of a sliced placement: elements of the unit that each rank has, one after another.
+  [[nodiscard]] const std::vector<std::int64_t>& counts(std::size_t unit) const {
+    return counts_.at(unit);
+  }
+  /// Of a sliced placement: most elements that a rank has.
+  [[nodiscard]] std::int64_t slice_elements() const { return slice_elements_; }
   /// Of an optimizer's tag: one for each unit, or one for a slice, which is as large on every rank as on the
   /// one that needs most.
   [[nodiscard]] std::vector<StatePart> parts() const;
-  /// That rank.
+  /// The rank with most bytes of states.
   [[nodiscard]] std::int64_t fullest_rank() const { return fullest_; }
 
   /// Unit by unit.
@@ -99,16 +101,16 @@ class StatePlacement {
   [[nodiscard]] std::vector<OwnedRange> owners(const WholeState& state) const;
 
  private:
-  void cut_units();
-  void deal_units();
+  void deal(std::int64_t tile);
+  void find_fullest();
   /// Of a unit that is sliced; no elements: the rank has none of it.
   [[nodiscard]] OwnedRange range(std::size_t unit, std::int64_t rank) const;
 
   OptimizerSpec optimizer_;
   std::vector<FlatUnit> units_;
   DataParallel ranks_;
-  std::vector<UnitCut> cuts_;  // of a sliced placement, one a unit
-  std::int64_t fullest_ = 0;
+  std::vector<std::vector<std::int64_t>> counts_;  // of a sliced placement, one a unit
+  std::int64_t fullest_ = 0, slice_elements_ = 0;
 };
 
 }  // namespace neap::spec

@@ -14,7 +14,7 @@ constexpr std::array<std::string_view, kPhases> kPhaseNames = {
     "update_critic",     "backward_actor",  "update_actor", "backward", "update",
     "generate_baseline", "baseline_rewards"};
 constexpr std::array<std::string_view, kTagKinds> kTagNames = {
-    "weights", "buffers", "blocks", "adapter", "grads", "optimizer", "kv"};
+    "weights", "buffers", "blocks", "adapter", "grads", "unit_grads", "optimizer", "kv"};
 
 template <class Enum, std::size_t N>
 constexpr std::string_view name_of(const std::array<std::string_view, N>& names, Enum value) {
@@ -42,7 +42,10 @@ PhaseId phase_of(PhaseId joined, TrainPart part) {
 // Adds models with their tags, then phases, whose tags follow from what they do with their model.
 class Builder {
  public:
-  Builder(Task task, const ModelModes& modes) : modes_(modes) { recipe_.task = task; }
+  Builder(const Job& job, const ModelModes& modes)
+      : modes_(modes), slices_gradients_(job.data_parallel().slices_gradients()) {
+    recipe_.task = job.task;
+  }
 
   void frozen(ModelId id, const std::string& path, Head head, const std::string& adapter = {}) {
     add_model({.id = id, .path = path, .head = head, .adapter = adapter});
@@ -50,6 +53,7 @@ class Builder {
   void trained(const ModelSource& source) {
     add_model(source);
     add_tag(TagKind::kGradients, source.id);
+    if (slices_gradients_) add_tag(TagKind::kUnitGradients, source.id);
     add_tag(TagKind::kOptimizer, source.id);
   }
   void key_values() { add_tag(TagKind::kKeyValues, ModelId::kActor); }
@@ -149,7 +153,9 @@ class Builder {
         p.writes.push_back(tag);
         return;
       case TagKind::kGradients:
+      case TagKind::kUnitGradients:
         if (!p.trains()) return;
+        if (kind == TagKind::kUnitGradients && p.part == TrainPart::kUpdate) return;
         p.needs.push_back(tag);
         p.writes.push_back(tag);
         return;
@@ -164,6 +170,7 @@ class Builder {
   }
 
   ModelModes modes_;
+  bool slices_gradients_;
   Recipe recipe_;
 };
 
@@ -420,7 +427,7 @@ std::vector<ModelId> streamable(const Recipe& recipe) {
 }
 
 Recipe describe(const Job& job, const ModelModes& modes) {
-  Builder builder(job.task, modes);
+  Builder builder(job, modes);
   switch (job.task) {
     case Task::kSft:
       supervised(builder, job);

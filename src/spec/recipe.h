@@ -73,11 +73,12 @@ enum class TagKind : std::uint8_t {
   kBuffers,  ///< slots for the blocks of streamed weights and, where they are trained, their gradients
   kBlocks,  ///< all blocks of streamed weights, while the model generates
   kAdapter,
-  kGradients,
-  kOptimizer,  ///< the states, or slots for streamed ones
+  kGradients,      ///< all, or this rank's slice
+  kUnitGradients,  ///< of sliced ones: those of the unit that backward is at
+  kOptimizer,      ///< the states, or slots for streamed ones
   kKeyValues,
 };
-constexpr std::size_t kTagKinds = 7;
+constexpr std::size_t kTagKinds = 8;
 struct TagId {
   TagKind kind = TagKind::kWeights;
   ModelId model = ModelId::kActor;
@@ -88,7 +89,7 @@ struct TagId {
 /// Nothing reads what an earlier phase left in it.
 [[nodiscard]] constexpr bool is_scratch(TagKind kind) {
   return kind == TagKind::kGradients || kind == TagKind::kKeyValues || kind == TagKind::kBuffers ||
-         kind == TagKind::kBlocks;
+         kind == TagKind::kBlocks || kind == TagKind::kUnitGradients;
 }
 
 /// A model of the job and where it comes from.

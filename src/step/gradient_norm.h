@@ -24,18 +24,25 @@ std::vector<double> tile_norms(Ops& ops, const T& gradients) {
   return ops.read_all(norms);
 }
 
-/// Norm of all gradients together. Norms of tiles are read back unit by unit and added up on the host,
-/// in order: the same bits wherever a unit is cut between tiles, and when a run is resumed. Those of
-/// units that rest on the host are the `source`'s, taken when their last gradients left.
+/// Norms of the tiles of `pieces`, one after another. Those of units that rest on the host are the
+/// `source`'s, taken when their last gradients left.
 template <class Ops, class T = typename Ops::Tensor>
-double gradient_norm(Ops& ops, const std::vector<TrainedUnit<T>>& units,
-                     const BlockSource<T>* source = nullptr) {
-  double squares = 0;
-  for (const TrainedUnit<T>& unit : units) {
+std::vector<double> piece_norms(Ops& ops, const std::vector<TrainedUnit<T>>& pieces,
+                                const BlockSource<T>* source = nullptr) {
+  std::vector<double> out;
+  for (const TrainedUnit<T>& piece : pieces) {
     const std::vector<double> norms =
-        unit.on_host ? source->norms(key_of(unit.unit)) : tile_norms(ops, unit.gradients);
-    for (const double norm : norms) squares += norm * norm;
+        piece.on_host ? source->norms(key_of(piece.unit)) : tile_norms(ops, piece.gradients);
+    out.insert(out.end(), norms.begin(), norms.end());
   }
+  return out;
+}
+
+/// Norm of all gradients together, from those of all their tiles in order, added up on the host: the same
+/// bits wherever a unit is cut between tiles, and when a run is resumed.
+inline double joint_norm(const std::vector<double>& tiles) {
+  double squares = 0;
+  for (const double norm : tiles) squares += norm * norm;
   return std::sqrt(squares);
 }
 

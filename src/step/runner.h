@@ -47,16 +47,25 @@ concept Backend = requires(B& b, const spec::Phase& phase, const MicroBatch& mic
 
   // ---- training ----
   { b.checkpointing() } -> std::same_as<const spec::Checkpointing&>;
+  // Units, or pieces of them, whose gradients this rank keeps; and those that it steps.
   { b.units() } -> std::same_as<const std::vector<TrainedUnit<T>>&>;
+  { b.pieces() } -> std::same_as<const std::vector<TrainedUnit<T>>&>;
   { b.updates(phase) } -> std::same_as<UpdateRange>;
   // What losses are divided by in the mini-batch that starts with row n of this rank's.
   { b.scale(n) } -> std::same_as<LossScale>;
   b.take_numbers(std::move(numbers));
-  // Adds the gradients of all ranks; the step that follows, which clips them by their norm.
+  // Groups without micro-batches that this rank runs behind its n, because others have more and ranks meet in
+  // each.
+  { b.further_groups(n) } -> std::same_as<std::int64_t>;
+  // Adds the gradients of all ranks, where this rank steps them; norms of all tiles from those of this
+  // rank's pieces; the step that follows, which clips by their norm.
   b.reduce_gradients();
+  // visit(units) with those of other ranks that take memory in a plan for all of them, and no work.
+  b.beside([](const std::vector<TrainedUnit<T>>&) {});
+  { b.all_norms(std::vector<double>()) } -> std::same_as<std::vector<double>>;
   { b.begin_step(n, norm) } -> std::same_as<Update>;
-  // visit(unit) for every unit or piece of this rank, or every part of them in order, while its tensors
-  // are on the device.
+  // visit(piece) for every one of pieces(), or every part of them in order, while its tensors are on the
+  // device.
   b.for_each_part([](const TrainedUnit<T>&) {});
   // Weights that other ranks have updated.
   b.gather_weights();
@@ -66,7 +75,10 @@ concept Backend = requires(B& b, const spec::Phase& phase, const MicroBatch& mic
 template <Backend B, class T = typename B::Ops::Tensor>
 void update_weights(B& b, std::int64_t update) {
   b.reduce_gradients();
-  const Update step = b.begin_step(update, gradient_norm(b.ops(), b.units(), b.weights().source));
+  b.beside([&](const std::vector<TrainedUnit<T>>& others) { (void)piece_norms(b.ops(), others); });
+  const std::vector<double> norms =
+      b.all_norms(piece_norms(b.ops(), b.pieces(), b.weights().source));
+  const Update step = b.begin_step(update, joint_norm(norms));
   b.for_each_part([&](const TrainedUnit<T>& part) { step_unit(b.ops(), part, step); });
   b.gather_weights();
 }
@@ -78,14 +90,18 @@ void add_gradients(B& b, const std::vector<MicroBatch>& cuts, std::int64_t toget
                    const Objective& objective) {
   const std::int64_t groups = groups_of(cuts, together);
   zero_gradients(b.ops(), b.units());
-  expect_passes(b.weights(), Sweep::kForwardBackward, groups);
+  const std::int64_t further = b.further_groups(groups);
+  expect_passes(b.weights(), Sweep::kForwardBackward, groups + further);
   std::optional<TiedRows<T>> tied;
-  if (groups > 1 && trains_tied_table(b.weights())) tied.emplace();
-  for_each_group(b.ops(), cuts, together, [&](Group group) {
+  // Gradients that a rank keeps a slice of leave the table with each group.
+  if (groups > 1 && trains_tied_table(b.weights()) && b.weights().sink == nullptr) tied.emplace();
+  const auto run = [&](Group group) {
     for (LossNumbers& numbers : train_group(b.ops(), b.weights(), b.experience(), group, objective,
                                             b.checkpointing(), tied ? &*tied : nullptr))
       b.take_numbers(std::move(numbers));
-  });
+  };
+  for_each_group(b.ops(), cuts, together, run);
+  for (std::int64_t i = 0; i < further; ++i) run({});
   if (!tied) return;
   with_embedding_gradients(b.ops(), b.weights(), [&] {
     for_each_micro_batch(b.ops(), cuts, [&](const MicroBatch& micro) {

@@ -56,7 +56,8 @@ TrainedUnit<T> make_trained_unit(const spec::OptimizerSpec& optimizer, spec::Fla
   return out;
 }
 
-/// A rank's piece of `unit`; view(tensor) as make_trained_unit.
+/// A rank's piece of `unit`; view(tensor) as make_trained_unit. Where the unit has no gradients of its own,
+/// neither has the piece.
 template <class Ops, class View, class T = typename Ops::Tensor>
 TrainedUnit<T> make_piece(Ops& ops, const TrainedUnit<T>& unit, const spec::Piece& piece,
                           spec::UnitState states, const View& view) {
@@ -66,7 +67,8 @@ TrainedUnit<T> make_piece(Ops& ops, const TrainedUnit<T>& unit, const spec::Piec
   out.first = piece.first;
   out.on_host = unit.on_host;
   out.weights = ops.narrow(unit.weights, 0, piece.first, piece.count);
-  out.gradients = ops.narrow(unit.gradients, 0, piece.first, piece.count);
+  if (unit.gradients.defined())
+    out.gradients = ops.narrow(unit.gradients, 0, piece.first, piece.count);
   out.layout = std::move(states);
   for (const spec::StateTensor& tensor : out.layout.tensors()) out.state.push_back(view(tensor));
   return out;
@@ -75,10 +77,9 @@ TrainedUnit<T> make_piece(Ops& ops, const TrainedUnit<T>& unit, const spec::Piec
 /// Elements that a pass over a tensor converts at once: 16 MiB of float32. It bounds the scratch of a
 /// step; kernels on a GPU are large enough to be limited by memory.
 constexpr std::int64_t kSpan = std::int64_t{1} << 22;
-/// Elements of a tile. Sums over gradients, weights and moments are sums of tiles in ascending order,
-/// counted from the first element of a unit, and of factored moments from the first row of a parameter:
-/// they have the same bits wherever a unit is cut between tiles, and on whatever rank a tile is.
-constexpr std::int64_t kTile = kSpan;
+/// A span is a tile: scratch of both is the same.
+constexpr std::int64_t kTile = spec::kTile;
+static_assert(kTile == kSpan);
 
 /// One step of an optimizer.
 struct Update {

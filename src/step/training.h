@@ -247,8 +247,7 @@ std::vector<LossNumbers> train_group(Ops& ops, const Weights<T>& w, const Experi
       d_hidden.push_back(objective.d_hidden(ops, w, e, batches[i], tapes[i].hidden, numbers[i]));
       tapes[i].hidden = T();
     }
-    head.gradients().measure_complete(
-        [&](const T& gradients) { return tile_norms(ops, gradients); });
+    head.gradients().end([&](const T& gradients) { return tile_norms(ops, gradients); });
   }
   if (tied == nullptr) {
     backward(ops, w, std::move(tapes), std::move(d_hidden));

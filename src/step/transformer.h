@@ -196,8 +196,7 @@ void blocks_backward(Ops& ops, const Weights<T>& w, std::vector<Tape<T>>& tapes,
       d[b] = block_backward(ops, w.architecture, *block, std::move(saved), std::move(d[b]),
                             tapes[b].rows);
     }
-    block.gradients().measure_complete(
-        [&](const T& gradients) { return tile_norms(ops, gradients); });
+    block.gradients().end([&](const T& gradients) { return tile_norms(ops, gradients); });
   }
 }
 /// add() adds to the gradients of the embedding's table while it is on the device.
@@ -206,8 +205,7 @@ void with_embedding_gradients(Ops& ops, const Weights<T>& w, const Add& add) {
   const UsedTable<T> table(w, Table::kEmbedding, BlockUse::kAddGradients);
   table.gradients().begin(ops);
   add();
-  table.gradients().measure_complete(
-      [&](const T& gradients) { return tile_norms(ops, gradients); });
+  table.gradients().end([&](const T& gradients) { return tile_norms(ops, gradients); });
 }
 /// The same through the embedding, too. Consumes its arguments.
 template <class Ops, class T = typename Ops::Tensor>

@@ -88,27 +88,45 @@ class BlockSource {
   std::map<UnitKey, std::vector<double>> norms_;
 };
 
+/// Takes gradients from where backward adds them.
+///
+/// Threads   one at a time.   Failure   Error.
+template <class T>
+class GradientSink {
+ public:
+  virtual ~GradientSink() = default;
+  /// Those that hold garbage when the unit is used for its gradients, and start at zero: (elements,) each.
+  [[nodiscard]] virtual std::vector<T> new_gradients(UnitKey unit) = 0;
+  /// A group has added what it adds to the unit's.
+  virtual void take(UnitKey unit) = 0;
+};
+
 template <class T>
 void expect_passes(const Weights<T>& w, Sweep sweep, std::int64_t passes) {
   if (w.source != nullptr) w.source->expect(sweep, passes);
 }
 
-/// The gradients of what is used from a source.
+/// The gradients of what is used.
 template <class T>
 class UsedGradients {
  public:
-  /// Null: there is nothing to do.
-  UsedGradients(BlockSource<T>* source, UnitKey unit) : source_(source), unit_(unit) {}
-  /// Before anything is added to them.
+  /// Null: it comes from no source, its gradients stay.
+  UsedGradients(BlockSource<T>* source, GradientSink<T>* sink, UnitKey unit)
+      : source_(source), sink_(sink), unit_(unit) {}
+  /// Before a group adds to them.
   template <class Ops>
   void begin(Ops& ops) {
-    if (source_ == nullptr) return;
-    const T gradients = source_->new_gradients(unit_);
-    if (gradients.defined()) ops.zero_(gradients);
+    if (source_ != nullptr) {
+      const T gradients = source_->new_gradients(unit_);
+      if (gradients.defined()) ops.zero_(gradients);
+    }
+    if (sink_ == nullptr) return;
+    for (const T& gradients : sink_->new_gradients(unit_)) ops.zero_(gradients);
   }
-  /// measure(gradients) for those that are complete and leave: norms of their tiles.
+  /// Behind it. measure(gradients) for those of a source that are complete and leave: norms of their tiles.
   template <class Measure>
-  void measure_complete(const Measure& measure) {
+  void end(const Measure& measure) {
+    if (sink_ != nullptr) sink_->take(unit_);
     if (source_ == nullptr) return;
     const T gradients = source_->complete_gradients(unit_);
     if (gradients.defined()) source_->keep_norms(unit_, measure(gradients));
@@ -116,6 +134,7 @@ class UsedGradients {
 
  private:
   BlockSource<T>* source_;
+  GradientSink<T>* sink_;
   UnitKey unit_;
 };
 
@@ -124,7 +143,10 @@ template <class T>
 class UsedBlock {
  public:
   UsedBlock(const Weights<T>& w, std::size_t i, BlockUse how = BlockUse::kRead)
-      : source_(w.source), index_(i), block_(source_ ? source_->use(i, how) : w.blocks[i]) {}
+      : source_(w.source),
+        sink_(w.sink),
+        index_(i),
+        block_(source_ ? source_->use(i, how) : w.blocks[i]) {}
   UsedBlock(const UsedBlock&) = delete;
   UsedBlock& operator=(const UsedBlock&) = delete;
   ~UsedBlock() {
@@ -132,7 +154,7 @@ class UsedBlock {
   }
   [[nodiscard]] const Block<T>& operator*() const { return block_; }
   [[nodiscard]] UsedGradients<T> gradients() const {
-    return {source_, static_cast<UnitKey>(index_)};
+    return {source_, sink_, static_cast<UnitKey>(index_)};
   }
   /// As BlockSource::inputs.
   [[nodiscard]] T inputs(std::int64_t first, std::int64_t count) const {
@@ -141,6 +163,7 @@ class UsedBlock {
 
  private:
   BlockSource<T>* source_;
+  GradientSink<T>* sink_;
   std::size_t index_;
   const Block<T>& block_;
 };
@@ -151,6 +174,7 @@ class UsedTable {
  public:
   UsedTable(const Weights<T>& w, Table table, BlockUse how = BlockUse::kRead)
       : source_(w.source != nullptr && w.source->has_turn(table) ? w.source : nullptr),
+        sink_(w.sink),
         table_(table) {
     if (source_ != nullptr) source_->use_table(table, how);
   }
@@ -159,10 +183,11 @@ class UsedTable {
   ~UsedTable() {
     if (source_ != nullptr) source_->release_table();
   }
-  [[nodiscard]] UsedGradients<T> gradients() const { return {source_, key_of(table_)}; }
+  [[nodiscard]] UsedGradients<T> gradients() const { return {source_, sink_, key_of(table_)}; }
 
  private:
   BlockSource<T>* source_;
+  GradientSink<T>* sink_;
   Table table_;
 };
 

@@ -48,6 +48,8 @@ struct Block {
 
 template <class T>
 class BlockSource;
+template <class T>
+class GradientSink;
 
 template <class T>
 struct Weights {
@@ -61,6 +63,7 @@ struct Weights {
   std::vector<Block<T>> blocks;
   BlockSource<T>* source =
       nullptr;  ///< of blocks that are not all on the device (units.h), else null
+  GradientSink<T>* sink = nullptr;  ///< of gradients that are kept elsewhere (units.h), else null
   Norm<T> final_norm;
   Linear<T> lm_head;  ///< tied: a view of token_table
   Linear<T> score;

@@ -40,6 +40,10 @@ std::int64_t steps_of(const model::SafetensorsFile& states) {
 void ModelWorker::make_pieces(const std::vector<OptimizerUnit>& units) {
   const std::vector<spec::StatePart> parts = placement_->parts();
   for (std::size_t p = 0; p < parts.size(); ++p) states_.push_back(state_part(p, parts[p]));
+  at::Tensor gradients;
+  if (placement_->slices_gradients())
+    gradients = runtime_.region(tag(spec::TagKind::kGradients), spec::kSlicePart,
+                                model::to_aten(placement_->optimizer().gradients));
   for (const spec::Piece& piece : placement_->pieces(ranks_.rank())) {
     spec::UnitState layout = placement_->state(piece);
     const at::Tensor states =
@@ -50,6 +54,8 @@ void ModelWorker::make_pieces(const std::vector<OptimizerUnit>& units) {
     pieces_.push_back(step::make_piece(
         ops, unit, piece, std::move(layout),
         [&](const spec::StateTensor& tensor) { return state_view(states, tensor); }));
+    if (gradients.defined())
+      pieces_.back().gradients = gradients.narrow(0, piece.slice_first, piece.count);
   }
 }
 

@@ -66,6 +66,7 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks
   }
   model_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head, std::move(base),
                                                 std::move(lora), streamed, attention);
+  if (gradients_) model_->send_gradients(&*gradients_);
 }
 
 std::vector<at::Tensor> ModelWorker::base_weights() {
@@ -139,18 +140,36 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
     unit.on_host = hosted_trained(layout) != nullptr;
     rests.push_back(unit.on_host);
     unit.weights = weights[i];
-    unit.gradients = gradients[i];
+    if (!placement_->slices_gradients()) unit.gradients = gradients[i];
   }
   make_pieces(units);
+  if (placement_->slices_gradients()) take_gradients(gradients);
   const bool sliced = placement_->sliced();
   if (runtime_.streamed_states(tag(TagKind::kOptimizer)) != nullptr)
     parts_.emplace(*placement_, ranks_.rank(), std::move(rests));
   optimizer_ = std::make_unique<Optimizer>(
       spec_.optimizer, optimizer, random_key({spec_.seed, spec_.head == spec::Head::kScalar}),
-      sliced ? std::move(units) : pieces_, ranks_, sliced ? placement_ : std::nullopt);
+      sliced ? std::move(units) : pieces_, ranks_,
+      sliced ? std::optional(OptimizerSlice{*placement_, pieces_}) : std::nullopt);
+}
+
+void ModelWorker::take_gradients(const std::vector<at::Tensor>& gradients) {
+  std::vector<step::GradientSlots<model::AtenOps>::Unit> units;
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    units.push_back({trained_layout()[i], gradients[i]});
+  slice_ops_.emplace(runtime_.device());
+  gradients_.emplace(*slice_ops_, std::move(units), pieces_, spec_.ties_table(),
+                     [this](std::size_t unit, const at::Tensor& whole) {
+                       ranks_.reduce_scatter(whole, placement_->counts(unit));
+                     });
 }
 
 at::Tensor ModelWorker::unit_gradients(const spec::FlatUnit& unit, at::ScalarType dtype) {
+  if (placement_->slices_gradients()) {
+    return runtime_
+        .region(tag(TagKind::kUnitGradients), step::gradient_slot(unit, spec_.ties_table()), dtype)
+        .narrow(0, 0, unit.elements);
+  }
   const auto* const storage = hosted_trained(unit);
   return storage == nullptr ? region(TagKind::kGradients, unit, dtype)
                             : host_tensor(*storage->gradients, unit.elements, dtype);

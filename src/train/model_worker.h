@@ -1,7 +1,7 @@
 // One model of the job (actor, critic, reference, reward) in the regions that the plan gives it:
 // weights, and for a trained one gradients and optimizer states.
 //
-// Tags      ROLE.weights, ROLE.grads, ROLE.optimizer (and ROLE.adapter with LoRA, ROLE.buffers where its
+// Tags      ROLE.weights, ROLE.grads, ROLE.optimizer (and ROLE.unit_grads where gradients are sliced, and ROLE.adapter with LoRA, ROLE.buffers where its
 //           weights are streamed, ROLE.blocks where it then generates).
 // Residency the caller opens a phase, or holds the tags, before it touches contents.
 // Ranks     every rank loads, saves and restores together: all read the same folder, the first writes.
@@ -25,6 +25,7 @@
 #include "spec/adapter_config.h"
 #include "spec/job_model.h"
 #include "spec/layout.h"
+#include "step/gradient_slots.h"
 #include "step/update_parts.h"
 #include "train/optimizer.h"
 
@@ -37,7 +38,7 @@ struct WorkerSpec : spec::JobModel {
   /// Blocks of the weights, and where they are trained their gradients, rest on the host
   /// (bridge/streamed_blocks.h).
   bool streamed = false;
-  std::int64_t zero_stage = 0;  ///< of its optimizer states (spec/placement.h)
+  std::int64_t zero_stage = 0;  ///< of its optimizer states and gradients (spec/placement.h)
   /// Of the initialization where the folder has no weights, and of stochastic rounding.
   std::uint64_t seed = 0;
   /// Whether a scalar head that the folder lacks may start at zero. False: it is an error.
@@ -89,7 +90,10 @@ class ModelWorker {
       const spec::FlatUnit& unit) const {
     return has_lora() ? nullptr : hosted(unit);
   }
+  /// Where backward adds a unit's gradients.
   [[nodiscard]] at::Tensor unit_gradients(const spec::FlatUnit& unit, at::ScalarType dtype);
+  /// Of sliced gradients: what takes them from `gradients`, one a trained unit.
+  void take_gradients(const std::vector<at::Tensor>& gradients);
   /// The pieces of this rank: of units that have no states yet.
   void make_pieces(const std::vector<OptimizerUnit>& units);
   /// A part of the optimizer's tag: (bytes,).
@@ -159,6 +163,8 @@ class ModelWorker {
   std::optional<spec::StatePlacement> placement_;
   std::vector<OptimizerUnit> pieces_;       // of this rank, with states
   std::optional<step::UpdateParts> parts_;  // of streamed states
+  std::optional<model::AtenOps> slice_ops_;
+  std::optional<step::GradientSlots<model::AtenOps>> gradients_;  // that are sliced
 };
 
 }  // namespace neap::train

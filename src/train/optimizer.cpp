@@ -40,36 +40,60 @@ at::Tensor state_view(const at::Tensor& state, const spec::StateTensor& tensor) 
 
 Optimizer::Optimizer(const spec::OptimizerConfig& config, const spec::OptimizerSpec& spec,
                      std::uint64_t seed, std::vector<OptimizerUnit> units,
-                     parallel::Communicator& ranks, std::optional<spec::StatePlacement> sliced)
+                     parallel::Communicator& ranks, std::optional<OptimizerSlice> slice)
     : config_(config),
       spec_(spec),
       seed_(seed),
       ranks_(ranks),
       units_(std::move(units)),
-      sliced_(std::move(sliced)) {}
+      slice_(std::move(slice)) {}
 
 void Optimizer::reduce_gradients() {
   const bridge::NoAutograd no_autograd;
-  for (const OptimizerUnit& unit : units_) {
-    if (unit.on_host) continue;
-    at::Tensor gradients = unit.gradients;
-    ranks_.all_reduce(gradients);
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    const at::Tensor& gradients = units_[u].gradients;
+    if (units_[u].on_host || !gradients.defined()) continue;
+    if (slice_) {
+      ranks_.reduce_scatter(gradients, slice_->placement.counts(u));
+    } else {
+      ranks_.all_reduce(gradients);
+    }
   }
 }
 
-void Optimizer::gather_weights() {
-  if (!sliced_) return;
-  const bridge::NoAutograd no_autograd;
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    const at::Tensor& weights = units_[u].weights;
-    const spec::UnitCut& cut = sliced_->cut(u);
-    const std::int64_t even = cut.even * ranks_.size();
-    if (even > 0)
-      ranks_.all_gather(weights.narrow(0, 0, even),
-                        weights.narrow(0, ranks_.rank() * cut.even, cut.even));
-    if (const std::int64_t rest = weights.size(0) - even; rest > 0)
-      ranks_.broadcast(weights.narrow(0, even, rest), static_cast<int>(cut.rest_rank));
+std::int64_t Optimizer::further_groups(std::int64_t own) const {
+  if (!slices_gradients()) return 0;
+  std::vector<double> most = {static_cast<double>(own)};
+  ranks_.max(most);
+  return static_cast<std::int64_t>(most[0]) - own;
+}
+
+// Each is one rank's, so that sums change no bits.
+std::vector<double> Optimizer::all_norms(std::vector<double> own) const {
+  if (!slice_) return own;
+  const auto tiles = [](std::int64_t elements) {
+    return static_cast<std::size_t>((elements + step::kTile - 1) / step::kTile);
+  };
+  std::vector<std::size_t> first = {0};  // by unit
+  for (const OptimizerUnit& unit : units_)
+    first.push_back(first.back() + tiles(unit.unit.elements));
+  std::vector<double> all(first.back());
+  auto next = own.begin();
+  for (const OptimizerUnit& piece : slice_->pieces) {
+    const auto count = static_cast<std::ptrdiff_t>(tiles(piece.weights.size(0)));
+    const std::size_t at = first[static_cast<std::size_t>(piece.index)] + tiles(piece.first);
+    std::copy(next, next + count, all.begin() + static_cast<std::ptrdiff_t>(at));
+    next += count;
   }
+  ranks_.sum(all);
+  return all;
+}
+
+void Optimizer::gather_weights() {
+  if (!slice_) return;
+  const bridge::NoAutograd no_autograd;
+  for (std::size_t u = 0; u < units_.size(); ++u)
+    ranks_.all_gather(units_[u].weights, slice_->placement.counts(u));
 }
 
 double Optimizer::clip_scale(double norm, double max_norm) const {

@@ -1,8 +1,8 @@
 // The optimizer of a model: its units, the sum of their gradients over ranks, and its steps.
 //
 // Ranks     every rank steps with the same gradients, the sum of all ranks', and rounds by the same
-//           random numbers, so weights stay the same. Where states are sliced each rank steps its pieces,
-//           and gets the other weights from those who have.
+//           random numbers, so weights stay the same. Where states are sliced each rank steps its pieces
+//           with their gradients alone, and gets the other weights from those who have.
 //
 // Threads   one at a time.
 //
@@ -34,16 +34,27 @@ using OptimizerUnit = step::TrainedUnit<at::Tensor>;
 /// A tensor of a unit's state, as a view of the unit's region `state` (bytes,).
 [[nodiscard]] at::Tensor state_view(const at::Tensor& state, const spec::StateTensor& tensor);
 
+/// What a rank steps where states are sliced.
+struct OptimizerSlice {
+  spec::StatePlacement placement;
+  std::vector<OptimizerUnit> pieces;  ///< the placement's of this rank, with states
+};
+
 class Optimizer {
  public:
-  /// `spec` and the units are of `config`; units of sliced states have none. `seed`: of stochastic
-  /// rounding. `ranks` outlives it.
+  /// `spec` and the units are of `config`; units of sliced states have none, and of sliced gradients no
+  /// gradients. `seed`: of stochastic rounding. `ranks` outlives it.
   Optimizer(const spec::OptimizerConfig& config, const spec::OptimizerSpec& spec,
             std::uint64_t seed, std::vector<OptimizerUnit> units, parallel::Communicator& ranks,
-            std::optional<spec::StatePlacement> sliced = std::nullopt);
+            std::optional<OptimizerSlice> slice = std::nullopt);
 
-  /// Adds the ranks' gradients, one unit at a time. Those on the host are one rank's.
+  /// Adds the ranks' gradients, one unit at a time: of sliced states those of each rank's pieces on it.
+  /// Those on the host are one rank's; sliced ones were added as they came.
   void reduce_gradients();
+  /// Groups that other ranks have more than this one's, where ranks add gradients up group by group.
+  [[nodiscard]] std::int64_t further_groups(std::int64_t own) const;
+  /// Norms of all tiles of all units, in order, from those of pieces(). Every rank calls it.
+  [[nodiscard]] std::vector<double> all_norms(std::vector<double> own) const;
   /// Of sliced states: the weights that other ranks have stepped, one unit at a time, into place.
   void gather_weights();
   /// What gradients of this norm are scaled by, so that it is `max_norm` at most; 1 where that is not
@@ -57,14 +68,26 @@ class Optimizer {
   void restore_steps(std::int64_t steps) { steps_ = steps; }
   [[nodiscard]] const spec::OptimizerSpec& spec() const { return spec_; }
   [[nodiscard]] const std::vector<OptimizerUnit>& units() const { return units_; }
+  /// Those that this rank steps.
+  [[nodiscard]] const std::vector<OptimizerUnit>& pieces() const {
+    return slice_ ? slice_->pieces : units_;
+  }
+  /// Those whose gradients it keeps.
+  [[nodiscard]] const std::vector<OptimizerUnit>& with_gradients() const {
+    return slices_gradients() ? slice_->pieces : units_;
+  }
 
  private:
+  [[nodiscard]] bool slices_gradients() const {
+    return slice_ && slice_->placement.slices_gradients();
+  }
+
   spec::OptimizerConfig config_;
   spec::OptimizerSpec spec_;
   std::uint64_t seed_;
   parallel::Communicator& ranks_;
   std::vector<OptimizerUnit> units_;
-  std::optional<spec::StatePlacement> sliced_;
+  std::optional<OptimizerSlice> slice_;
   std::int64_t steps_ = 0;
 };
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two ranks on two GPUs over NCCL, started by hand under torchrun's variables: every collective, the three stages of
-# examples/reviews and DPO against one rank, packed batches and sliced optimizer states too, planned against measured on both ranks, and ranks that fail or die. Goes on after a
+# examples/reviews and DPO against one rank, packed batches, sliced optimizer states and gradients too, planned against measured on both ranks, and ranks that fail or die. Goes on after a
 # failure; writes JSON lines.
 # Usage: tests/gpu/parallel.sh PACKAGE_DIR OUT_DIR   (PACKAGE_DIR: scripts/package's folder with parallel_collectives
 # added to bin/)
@@ -102,13 +102,20 @@ expect sft_2 0 pair sft_2 "$neap" train $reviews/sft.toml "${exact[@]}" trainer.
 compare sft_parity output/reviews/sft output/sft_2 1e-3
 expect sft_bf16 0 pair sft_bf16 "$neap" train $reviews/sft.toml "${common[@]}" trainer.total_training_steps=20 \
   trainer.default_local_dir=../../output/sft_bf16
-# Sliced optimizer states: the same bits, planned as measured on both ranks.
-expect sft_zero 0 pair sft_zero "$neap" train $reviews/sft.toml "${common[@]}" trainer.total_training_steps=20 \
-  parallel.zero_stage=1 trainer.default_local_dir=../../output/sft_zero
-compare sft_zero_parity output/sft_bf16 output/sft_zero 0
-for file in model optimizer; do
-  expect sft_zero_$file 0 cmp output/sft_bf16/latest/actor/$file.safetensors output/sft_zero/latest/actor/$file.safetensors
+# Sliced optimizer states, and gradients: planned as measured on both ranks. Two terms have one order, so that the bits are the
+# same: a mini-batch is one micro-batch a rank.
+for stage in 1 2; do
+  expect sft_zero$stage 0 pair sft_zero$stage "$neap" train $reviews/sft.toml "${common[@]}" trainer.total_training_steps=20 \
+    parallel.zero_stage=$stage trainer.default_local_dir=../../output/sft_zero$stage
+  compare sft_zero${stage}_parity output/sft_bf16 output/sft_zero$stage 0
+  for file in model optimizer; do
+    expect sft_zero${stage}_$file 0 cmp output/sft_bf16/latest/actor/$file.safetensors output/sft_zero$stage/latest/actor/$file.safetensors
+  done
 done
+# Of several micro-batches stage 2 adds in another order.
+expect sft_zero_micro 0 pair sft_zero_micro "$neap" train $reviews/sft.toml "${exact[@]}" trainer.total_training_steps=20 \
+  data.micro_batch_size_per_gpu=4 parallel.zero_stage=2 trainer.default_local_dir=../../output/sft_zero_micro
+compare sft_zero_micro_parity output/sft_2 output/sft_zero_micro 1e-3
 expect reward_2 0 pair reward_2 "$neap" train $reviews/reward.toml "${exact[@]}" trainer.total_training_steps=5
 steps=(trainer.total_training_steps=3 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8
   critic.ppo_micro_batch_size_per_gpu=8 trainer.test_freq=-1 trainer.save_freq=-1)

@@ -1,18 +1,24 @@
 #!/usr/bin/env python3
-"""`neap train` with optimizer states sliced over ranks. usage: FILE NEAP COLLECTIVES REVIEWS MPIRUN
+"""`neap train` with optimizer states and gradients sliced over ranks. usage: FILE NEAP COLLECTIVES REVIEWS MPIRUN
 
-Sliced and whole states give the same bits on the same ranks; checkpoints do not depend on ranks and stage.
+Sliced and whole ones give the same bits on the same ranks, gradients where a mini-batch is one micro-batch; checkpoints do
+not depend on ranks and stage.
 """
 import json
+import os
 import pathlib
+import re
+import signal
 import sys
 import unittest
 
 import launch
+import neap_program
 
-from train_process_test import PPO, SFT, TrainCase, read_lines  # noqa: E402
+from train_process_test import MODEL, PPO, SFT, TrainCase, read_lines  # noqa: E402
 
 STAGE = "parallel.zero_stage=1"
+STAGES = (STAGE, "parallel.zero_stage=2")
 OPTIMIZER = "actor_rollout_ref.actor.optim."
 FILES = ("actor/model.safetensors", "actor/optimizer.safetensors")
 
@@ -48,28 +54,60 @@ class Zero(TrainCase):
             self.assertEqual(phase["peak"], plan_of_phase["peak"], (folder, phase["phase"]))
         return plan
 
-    def optimizer_bytes(self, folder):
+    def part_bytes(self, folder, tag="actor.optimizer"):
         plan = json.loads((self.home / "out" / folder / "plan.json").read_text())
-        (tag,) = (t for t in plan["tags"] if t["tag"] == "actor.optimizer")
-        return sum(part["bytes"] for region in tag["regions"] for part in region["parts"])
+        tags = [t for t in plan["tags"] if t["tag"] == tag]
+        return sum(part["bytes"] for t in tags for region in t["regions"] for part in region["parts"])
 
-    def assert_sliced_is_whole(self, name, ranks, *words):
-        whole, sliced = f"{name}-{ranks}-whole", f"{name}-{ranks}-sliced"
+    def assert_sliced_is_whole(self, name, ranks, *words, stages=STAGES, **more):
+        """Of one micro-batch; the folders of whole and sliced runs."""
+        words = (f"data.micro_batch_size_per_gpu={12 // ranks}", *words)
+        whole = f"{name}-{ranks}-whole"
+        folders = [whole]
         self.run_ranks(ranks, whole, *words)
-        self.run_ranks(ranks, sliced, STAGE, *words)
-        self.assert_same_files(whole, sliced)
-        self.assertEqual(self.metrics(f"out/{whole}"), self.metrics(f"out/{sliced}"))
-        for rank in range(ranks):
-            self.assert_planned_is_measured(sliced if rank == 0 else f"{sliced}/ranks/{rank}")
-        return whole, sliced
+        for stage in stages:
+            sliced = f"{name}-{ranks}-sliced-{stage[-1]}"
+            self.run_ranks(ranks, sliced, stage, *words)
+            self.assert_same_files(whole, sliced, **more)
+            self.assertEqual(self.metrics(f"out/{whole}"), self.metrics(f"out/{sliced}"))
+            for rank in range(ranks):
+                self.assert_planned_is_measured(sliced if rank == 0 else f"{sliced}/ranks/{rank}")
+            folders.append(sliced)
+        return folders
 
-    def test_sliced_states_are_the_same_bits(self):
+    def test_sliced_ones_are_the_same_bits(self):
         for ranks in (2, 3, 4):
             with self.subTest(ranks=ranks):
-                whole, sliced = self.assert_sliced_is_whole("adamw", ranks)
-                share = self.optimizer_bytes(sliced) / self.optimizer_bytes(whole)
-                self.assertLess(share, 1.05 / ranks)  # units of this model are small: rests count
-                self.assertGreaterEqual(share, 1 / ranks)
+                whole, *sliced = self.assert_sliced_is_whole("adamw", ranks)
+                # Units of this model are smaller than tiles: two blocks and a table, of about the same size.
+                most = 0.66 if ranks == 2 else 0.36
+                for folder in sliced:
+                    self.assertLess(self.part_bytes(folder) / self.part_bytes(whole), most)
+                kept = self.part_bytes(sliced[1], "actor.grads") / self.part_bytes(whole, "actor.grads")
+                self.assertLess(kept, most)
+
+    def test_units_are_cut_between_tiles(self):
+        self.add_model("large", dict(MODEL, vocab_size=60_000))
+        whole, *sliced = self.assert_sliced_is_whole("large", 3, "actor_rollout_ref.model.path=large",
+                                                     "trainer.total_training_steps=1", step=1)
+        for folder in sliced:
+            # A table of 7.7 million elements, tiles of 4.2 million, and 0.3 million in blocks.
+            self.assertLess(self.part_bytes(folder) / self.part_bytes(whole), 0.56)
+
+    def test_several_micro_batches_differ_by_the_order_of_sums(self):
+        for folder, words in (("micro-whole", ()), ("micro-1", (STAGES[0],)), ("micro-2", (STAGES[1],))):
+            self.run_ranks(2, folder, *words)
+        self.assert_same_files("micro-whole", "micro-1")
+        for a, b in zip(self.metrics("out/micro-whole"), self.metrics("out/micro-2"), strict=True):
+            for key in ("train/loss", "train/grad_norm"):
+                self.assertAlmostEqual(a[key] / b[key], 1, delta=1e-5)
+        self.assert_planned_is_measured("micro-2")
+        # Ranks pack their rows into numbers of micro-batches that differ.
+        packed = ("data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=70")
+        for folder, words in (("packed-whole", ()), ("packed-2", (STAGES[1],))):
+            self.run_ranks(3, folder, *packed, *words)
+        for a, b in zip(self.metrics("out/packed-whole"), self.metrics("out/packed-2"), strict=True):
+            self.assertAlmostEqual(a["train/loss"] / b["train/loss"], 1, delta=1e-5)
 
     def test_every_optimizer_and_type(self):
         cases = {"masters": ["device.dtype=bfloat16"],
@@ -88,40 +126,70 @@ class Zero(TrainCase):
         self.assert_sliced_is_whole("stay", 2, "memory.residency=all")
 
     def test_adapters_are_sliced(self):
-        whole, sliced = "lora-whole", "lora-sliced"
         self.run_ranks(1, "base", "trainer.total_training_steps=1")
-        for folder, words in ((whole, ()), (sliced, (STAGE,))):
-            self.run_ranks(3, folder, "actor_rollout_ref.model.path=out/base/latest/actor", "device.dtype=bfloat16",
-                           "actor_rollout_ref.model.lora_rank=4", *words)
-        self.assert_same_files(whole, sliced, files=("actor/adapter_model.safetensors", "actor/optimizer.safetensors"))
-        for folder in (sliced, f"{sliced}/ranks/2"):
-            self.assert_planned_is_measured(folder)
+        self.assert_sliced_is_whole("lora", 3, "actor_rollout_ref.model.path=out/base/latest/actor", "device.dtype=bfloat16",
+                                    "actor_rollout_ref.model.lora_rank=4",
+                                    files=("actor/adapter_model.safetensors", "actor/optimizer.safetensors"))
 
-    def test_two_models_are_sliced(self):
+    def write_jobs(self):
+        """Reward, PPO and GRPO, each mini-batch of two ranks in one micro-batch."""
         ppo = PPO.replace("CEILING", "64MiB").replace("ppo_micro_batch_size_per_gpu = 4", "ppo_micro_batch_size_per_gpu = 2")
         (self.home / "ppo.toml").write_text(ppo)
+        grpo = re.sub(r"\[critic\].*?(?=\[reward_model\])", "", ppo.replace('task = "ppo"', 'task = "grpo"'), flags=re.S)
+        grpo = grpo.replace("[actor_rollout_ref.rollout]", "[actor_rollout_ref.rollout]\nn = 2")
+        (self.home / "grpo.toml").write_text(grpo.replace("ppo_micro_batch_size_per_gpu = 2", "ppo_micro_batch_size_per_gpu = 4"))
         self.run_ranks(1, "sft")
-        reward = (self.home / "reward.toml").read_text().replace("micro_batch_size_per_gpu = 4", "micro_batch_size_per_gpu = 2")
-        (self.home / "reward.toml").write_text(reward)
         self.run_ranks(1, "reward", "trainer.total_training_steps=1", stage="reward")
-        for folder, words in (("ppo-whole", ()), ("ppo-sliced", (STAGE,))):
-            self.run_ranks(2, folder, "trainer.total_training_steps=2", *words, stage="ppo")
-        self.assert_same_files("ppo-whole", "ppo-sliced", files=(*FILES, *(f.replace("actor", "critic") for f in FILES)))
-        self.assertEqual(self.metrics("out/ppo-whole"), self.metrics("out/ppo-sliced"))
+
+    def test_every_task(self):
+        self.write_jobs()
+        lora = ("actor_rollout_ref.model.lora_rank=4",)
+        cases = {"reward": ("reward", ["reward"], FILES), "dpo": ("reward", ["actor"], FILES), "ppo": ("ppo", ["actor", "critic"], FILES),
+                 "grpo": ("grpo", ["actor"], FILES),
+                 "grpo-lora": ("grpo", ["actor"], ("actor/adapter_model.safetensors", FILES[1]))}
+        for name, (stage, models, files) in cases.items():
+            words = ["trainer.total_training_steps=2", "trainer.save_freq=2"]
+            words += ["task=dpo"] if name == "dpo" else []
+            words += lora if name == "grpo-lora" else []
+            with self.subTest(name):
+                self.run_ranks(2, f"{name}-whole", *words, stage=stage)
+                for sliced in STAGES:
+                    folder = f"{name}-sliced-{sliced[-1]}"
+                    self.run_ranks(2, folder, *words, sliced, stage=stage)
+                    self.assert_same_files(f"{name}-whole", folder,
+                                           files=[f.replace("actor", model, 1) for f in files for model in models])
+                    self.assertEqual(self.metrics(f"out/{name}-whole"), self.metrics(f"out/{folder}"))
+                    for rank in ("", "/ranks/1"):
+                        self.assert_planned_is_measured(folder + rank)
+
+    def test_a_killed_rank_ends_the_others_and_the_run_goes_on(self):
+        words = (STAGES[1], "data.micro_batch_size_per_gpu=6", "trainer.save_freq=2", "trainer.total_training_steps=6")
+        self.run_ranks(2, "calm", *words)
+        process = launch.start(2, launch.NEAP, "train", "sft.toml", "trainer.default_local_dir=out/killed", *words, cwd=self.home)
+        neap_program.wait_for(process, lambda: neap_program.logged_steps(self.home / "out/killed") >= 3, timeout=120)
+        os.kill(launch.rank_process(process.pid, 1), signal.SIGKILL)
+        process.communicate(timeout=60)
+        self.assertNotEqual(process.returncode, 0)
+        self.assertIn("Resuming from", self.run_ranks(2, "killed", *words).stderr)
+        self.assertEqual(self.metrics("out/killed"), self.metrics("out/calm"))
+        self.assert_same_files("killed", "calm", step=6)
 
     def test_a_run_resumes_on_other_ranks_and_another_stage(self):
         words = ("device.dtype=bfloat16",)
         for ranks in (1, 2, 3):
-            self.run_ranks(ranks, f"from-{ranks}", *words, *((STAGE,) if ranks > 1 else ()))
-            self.run_ranks(ranks, f"plain-{ranks}", *words)
+            own = (*words, f"data.micro_batch_size_per_gpu={12 // ranks}")
+            self.run_ranks(ranks, f"from-{ranks}", *own, *((STAGES[1],) if ranks > 1 else ()))
+            self.run_ranks(ranks, f"plain-{ranks}", *own)
             self.assert_same_files(f"from-{ranks}", f"plain-{ranks}")
         for ranks in (1, 2, 3):
             for to in (1, 2, 3):
-                expected = self.resume(f"from-{ranks}", to, "whole", *words)
+                own = (*words, f"data.micro_batch_size_per_gpu={12 // to}")
+                expected = self.resume(f"from-{ranks}", to, "whole", *own)
                 if to == 1:
                     continue
-                with self.subTest(ranks=ranks, to=to):
-                    self.assert_same_files(expected, self.resume(f"from-{ranks}", to, "sliced", STAGE, *words), step=3)
+                for stage in STAGES:
+                    with self.subTest(ranks=ranks, to=to, stage=stage):
+                        self.assert_same_files(expected, self.resume(f"from-{ranks}", to, f"sliced-{stage[-1]}", stage, *own), step=3)
 
     def resume(self, source, ranks, name, *words):
         """The folder of a run that went a step further than `source`."""
@@ -136,22 +204,31 @@ class Zero(TrainCase):
         result = self.run_ranks(1, "one", STAGE, "trainer.total_training_steps=1")
         self.assertIn("parallel.zero_stage=1", result.stderr)
         self.assertIn("there is one rank", result.stderr)
-        for stage in (2, 3):
-            result = launch.run(2, launch.NEAP, "train", "sft.toml", f"parallel.zero_stage={stage}", cwd=self.home)
-            self.assertEqual(result.returncode, 2, result.stderr)
-            self.assertIn(f"parallel.zero_stage {stage} is not supported", result.stderr)
+        result = launch.run(2, launch.NEAP, "train", "sft.toml", "parallel.zero_stage=3", cwd=self.home)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("parallel.zero_stage 3 is not supported", result.stderr)
 
     def test_a_plan_for_many_ranks(self):
         def plan(ranks, *words):
-            result = launch.run(1, launch.NEAP, "plan", "sft.toml", "--json", f"trainer.n_gpus_per_node={ranks}",
-                                "data.train_batch_size=64", *words, cwd=self.home)
+            result = launch.run(1, launch.NEAP, "plan", "sft.toml", "--json", "--ranks", str(ranks),
+                                "data.train_batch_size=64", "device.memory=4GiB", "actor_rollout_ref.model.path=many", *words, cwd=self.home)
             self.assertEqual(result.returncode, 0, result.stderr)
-            tags = {tag["tag"]: tag for tag in json.loads(result.stdout)["tags"]}
-            return sum(part["bytes"] for region in tags["actor.optimizer"]["regions"] for part in region["parts"])
+            out = json.loads(result.stdout)
+            self.assertEqual(out["ranks"], ranks)
+            tags = {tag["tag"]: sum(part["bytes"] for region in tag["regions"] for part in region["parts"]) for tag in out["tags"]}
+            return [tags.get(f"actor.{name}", 0) for name in ("optimizer", "grads", "unit_grads")]
 
-        whole = plan(8)
-        self.assertLess(plan(8, STAGE), whole / 8 * 1.1)
-        self.assertEqual(plan(1, STAGE), whole)
+        # 33 million elements of tables and 16 blocks of 3 million.
+        self.add_model("many", dict(MODEL, vocab_size=32_000, hidden_size=512, intermediate_size=1408, num_attention_heads=8,
+                                    head_dim=64, num_hidden_layers=16, tie_word_embeddings=False))
+        states, gradients, _ = plan(8)
+        self.assertLess(plan(8, STAGES[0])[0], states / 8 * 1.25)
+        self.assertEqual(plan(8, STAGES[0])[1:], [gradients, 0])
+        sliced = plan(8, STAGES[1])
+        self.assertEqual(sliced[0], plan(8, STAGES[0])[0])
+        self.assertLess(sliced[1], gradients / 8 * 1.25)
+        self.assertEqual(sliced[2], 4 * (32_000 * 512 + 512))  # the head's, with its norm, is the largest unit
+        self.assertEqual(plan(1, STAGES[1]), plan(1))
 
 
 if __name__ == "__main__":

@@ -66,26 +66,34 @@ void expect_all_once(const StatePlacement& placement, std::int64_t ranks) {
 }
 
 // Pieces of a rank lie in its parts without overlap, and the elements of all of them are the units'.
-void expect_pieces_fit(const StatePlacement& placement, std::int64_t ranks) {
+void expect_pieces_fit(const StatePlacement& placement, std::int64_t ranks, std::int64_t tile) {
   std::vector<std::int64_t> elements(placement.units().size());
   const std::vector<StatePart> parts = placement.parts();
   Bytes most;
+  std::int64_t most_elements = 0;
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
     std::vector<Bytes> used(parts.size());
+    std::int64_t mine = 0;
     for (const Piece& piece : placement.pieces(rank)) {
       EXPECT_EQ(piece.offset, used[piece.part]);
-      EXPECT_EQ(piece.first % kParameterAlignment, 0);
+      EXPECT_EQ(piece.first % tile, 0);
+      if (placement.sliced()) {
+        EXPECT_EQ(piece.slice_first, mine);
+      }
+      mine += piece.count;
       used[piece.part] += placement.state(piece).bytes();
       elements[piece.unit] += piece.count;
     }
     for (std::size_t p = 0; p < parts.size(); ++p) EXPECT_LE(used[p], parts[p].bytes);
     most = std::max(most, used.front());
+    most_elements = std::max(most_elements, mine);
     if (rank == placement.fullest_rank()) {
       EXPECT_EQ(parts.front().bytes, std::max(used.front(), kStateAlignment));
     }
   }
   if (placement.sliced()) {
     EXPECT_EQ(parts.front().bytes, std::max(most, kStateAlignment));
+    EXPECT_EQ(placement.slice_elements(), most_elements);
   }
   for (std::size_t u = 0; u < elements.size(); ++u)
     EXPECT_EQ(elements[u], placement.units()[u].elements * (placement.sliced() ? 1 : ranks));
@@ -98,30 +106,37 @@ TEST(StatePlacement, EveryStateIsKeptOnce) {
     const std::string& kind = kinds[static_cast<std::size_t>(i) % kinds.size()];
     const Dtype dtype = i % 3 == 0 ? Dtype::kBfloat16 : Dtype::kFloat32;
     const std::int64_t ranks = 1 + i % 9;
-    const StatePlacement placement(optimizer_of(kind, dtype), random_units(random),
-                                   {ranks, i % 2 == 0 ? 0 : 1});
+    const std::int64_t tile = kParameterAlignment << i % 5;
+    const StatePlacement placement(optimizer_of(kind, dtype), random_units(random), {ranks, i % 4},
+                                   tile);
     SCOPED_TRACE(kind + " on " + std::to_string(ranks) + " ranks, " +
                  (placement.sliced() ? "sliced" : "whole"));
     expect_all_once(placement, ranks);
-    expect_pieces_fit(placement, ranks);
+    expect_pieces_fit(placement, ranks, tile);
   }
 }
 
-// (4 + K) N to 4 N + K N / d: of 64-element pieces the rest is small.
+// (4 + K) N to 4 N + K N / d: a rank has at most a tile more than its share.
 TEST(StatePlacement, ASliceIsAShareOfTheBytes) {
   FlatUnit unit;
   unit.name = "block.0";
-  unit.parameters = {{.name = "w", .shape = {4096, 1024}, .offset = 0}};
-  unit.elements = 4096 * 1024;
+  unit.parameters = {{.name = "w", .shape = {4096, 11'000}, .offset = 0}};
+  unit.elements = 4096 * 11'000;
   const OptimizerSpec adam = optimizer_of("adamw", Dtype::kFloat32);  // with a master
   for (const std::int64_t ranks : {2, 3, 7, 8, 64}) {
     const std::vector<FlatUnit> units(24, unit);
-    const StatePlacement placement(adam, units, {ranks, 1});
-    const auto all = static_cast<double>(24 * 12 * unit.elements);
-    const auto slice = static_cast<double>(placement.parts().front().bytes.count());
-    EXPECT_GE(slice, all / static_cast<double>(ranks));
-    EXPECT_LE(slice, all / static_cast<double>(ranks) +
-                         24.0 * 12 * kParameterAlignment * static_cast<double>(ranks));
+    const StatePlacement placement(adam, units, {ranks, 2});
+    const double all = 24.0 * static_cast<double>(unit.elements);
+    const double share = all / static_cast<double>(ranks);
+    const auto slice = static_cast<double>(placement.parts().front().bytes.count()) / 12;
+    EXPECT_GE(slice, share);
+    EXPECT_LE(slice, share + static_cast<double>(kTile)) << ranks;
+    EXPECT_EQ(static_cast<double>(placement.slice_elements()), slice);
+    // Of each unit about as many, so that a gather of it keeps all ranks busy.
+    for (const std::int64_t count : placement.counts(0)) {
+      EXPECT_GE(count, (unit.elements / kTile / ranks - 1) * kTile) << ranks;
+      EXPECT_LE(count, (unit.elements / kTile / ranks + 2) * kTile) << ranks;
+    }
   }
 }
 
@@ -136,15 +151,18 @@ TEST(StatePlacement, WholeUnitsAreDealtEvenly) {
   for (std::int64_t rank = 0; rank < 8; ++rank) EXPECT_EQ(placement.pieces(rank).size(), 3U);
 }
 
-TEST(StatePlacement, MoreRanksThanAUnitHasPieces) {
+TEST(StatePlacement, MoreRanksThanTiles) {
   FlatUnit unit;
   unit.name = "head";
   unit.parameters = {{.name = "w", .shape = {100}, .offset = 0}};
   unit.elements = 128;
-  const StatePlacement placement(optimizer_of("adamw", Dtype::kFloat32), {unit}, {16, 1});
-  EXPECT_TRUE(placement.pieces(0).empty());
-  ASSERT_EQ(placement.pieces(15).size(), 1U);
-  EXPECT_EQ(placement.pieces(15).front().count, 128);
+  const StatePlacement placement(optimizer_of("adamw", Dtype::kFloat32), {unit, unit}, {16, 1});
+  for (const std::int64_t rank : {0, 1}) {
+    ASSERT_EQ(placement.pieces(rank).size(), 1U);
+    EXPECT_EQ(placement.pieces(rank).front().count, 128);
+  }
+  EXPECT_TRUE(placement.pieces(15).empty());
+  EXPECT_EQ(placement.slice_elements(), 128);
 }
 
 }  // namespace

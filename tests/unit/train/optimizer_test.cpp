@@ -180,7 +180,8 @@ TEST(Optimizer, PiecesOfAllRanksAreTheWholeStepBitByBit) {
         Optimizer optimizer(config, spec, 11, random_units(spec), alone());
         std::vector<spec::FlatUnit> flat;
         for (const OptimizerUnit& unit : optimizer.units()) flat.push_back(unit.unit);
-        const spec::StatePlacement placement(spec, flat, {ranks, sliced ? 1 : 0});
+        const spec::StatePlacement placement(spec, flat, {ranks, sliced ? 1 : 0},
+                                             spec::kParameterAlignment);
         const std::vector<OptimizerUnit> pieces =
             pieces_of_ranks(optimizer.units(), placement, sliced ? ranks : 1);
         model::AtenOps ops(at::kCPU);
@@ -292,7 +293,7 @@ TEST(Optimizer, ClipsByTheNormOverAllUnitsAndRefusesNan) {
     units[1].gradients[0] = 4;
     Optimizer adam(config, spec, 0, units, alone());
     model::AtenOps ops(at::kCPU);
-    EXPECT_DOUBLE_EQ(step::gradient_norm(ops, adam.units()), 5);
+    EXPECT_DOUBLE_EQ(step::joint_norm(step::piece_norms(ops, adam.units())), 5);
     EXPECT_EQ(adam.clip_scale(5, 0), 1);
     EXPECT_EQ(adam.clip_scale(5, 6), 1);
     EXPECT_NEAR(adam.clip_scale(5, 1), 0.2, 1e-6);
@@ -301,7 +302,8 @@ TEST(Optimizer, ClipsByTheNormOverAllUnitsAndRefusesNan) {
     EXPECT_NEAR(units[0].gradients[0].item<double>(), 0.6, 0.002);
     EXPECT_EQ(units[1].gradients[0].item<double>(), 4);
     units[1].gradients.fill_(std::numeric_limits<float>::quiet_NaN());
-    EXPECT_THROW((void)adam.clip_scale(step::gradient_norm(ops, adam.units()), 1), Error);
+    EXPECT_THROW((void)adam.clip_scale(step::joint_norm(step::piece_norms(ops, adam.units())), 1),
+                 Error);
   }
 }
 
@@ -321,8 +323,8 @@ TEST(GradientNorm, HasTheSameBitsWhereverAUnitIsCutBetweenTiles) {
         .copy_(whole.gradients.narrow(0, first, count));
   }
   model::AtenOps ops(at::kCPU);
-  const double norm = step::gradient_norm(ops, std::vector{whole});
-  EXPECT_EQ(norm, step::gradient_norm(ops, parts));
+  const double norm = step::joint_norm(step::piece_norms(ops, std::vector{whole}));
+  EXPECT_EQ(norm, step::joint_norm(step::piece_norms(ops, parts)));
   EXPECT_NEAR(norm, std::sqrt(static_cast<double>(kElements)), 3);
   EXPECT_EQ(std::ssize(step::tile_norms(ops, whole.gradients)), 3);
 }

@@ -1,0 +1,288 @@
+// Models and batches of a random job with memory of their own: what the trainer's backend runs on in tests.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bridge/runtime.h"
+#include "conformance.h"
+#include "model/transformer.h"
+#include "parallel/communicator.h"
+#include "plan/counted_backend.h"
+#include "plan/tags.h"
+#include "random_job.h"
+#include "step/gradient_slots.h"
+#include "train/optimizer.h"
+
+namespace neap::plan {
+
+using step::Dtype;
+
+// Memory on the host of tables, and a slot for their turns.
+struct CopiedTables {
+  std::vector<at::Tensor> weights, gradients;
+  step::TableUnits turns;
+  at::Tensor slot, gradient_slot;
+};
+
+// One kind of what comes and goes: of each block, and a slot's; empty where there is none.
+struct CopiedKind {
+  std::vector<at::Tensor> units, slots;
+};
+
+// Slots that blocks, their gradients and inputs are copied to from memory of the whole model.
+class CopiedBlocks final : public step::BlockSlots {
+ public:
+  CopiedBlocks(CopiedKind weights, CopiedKind gradients, CopiedKind inputs, CopiedTables tables)
+      : window_(weights.units.size(), weights.slots.size(),
+                {!gradients.units.empty(), !inputs.units.empty()}, tables.turns.breaks()),
+        turns_(tables.turns, !gradients.units.empty()),
+        tables_(std::move(tables)),
+        weights_(std::move(weights)),
+        gradients_(std::move(gradients)),
+        inputs_(std::move(inputs)) {}
+  void set_input_bytes(std::int64_t bytes) override {
+    const at::Tensor& slot = inputs_.slots.front();
+    ASSERT_LE(bytes, static_cast<std::int64_t>(slot.nbytes()));
+  }
+  [[nodiscard]] step::TableUnits tables() const override { return tables_.turns; }
+  [[nodiscard]] step::TableTurns::Turn use_table(step::Table table, step::BlockUse how) override {
+    turn_ = turns_.take(table, how);
+    window_.clear();
+    if (turn_.weights) copy(tables_.slot, tables_.weights[turn_.unit]);
+    if (turn_.gradients) copy(tables_.gradient_slot, tables_.gradients[turn_.unit]);
+    return turn_;
+  }
+  void release_table() noexcept override {
+    if (turn_.adds) copy(tables_.gradients[turn_.unit], tables_.gradient_slot);
+    bring_expected();
+  }
+  void expect(step::Sweep sweep, std::int64_t passes) override {
+    turns_.expect(sweep, passes);
+    window_.expect(sweep, passes);
+    bring_expected();
+  }
+  [[nodiscard]] Place use(std::size_t block, step::BlockUse how) override {
+    const step::BlockWindow::Use use = window_.use(block, how);
+    bring(use.missing);
+    return {use.missing.slot, use.zero, use.last};
+  }
+  void release(std::size_t block) noexcept override {
+    const step::BlockWindow::Leaving leaving = window_.release(block);
+    if (leaving.gradients) copy(gradients_.units[block], gradients_.slots[leaving.slot]);
+    if (leaving.inputs) copy(inputs_.units[block], inputs_.slots[leaving.slot]);
+    bring_expected();
+  }
+
+ private:
+  static void copy(const at::Tensor& to, const at::Tensor& from) {
+    const std::int64_t n = std::min(to.size(0), from.size(0));
+    to.narrow(0, 0, n).copy_(from.narrow(0, 0, n));
+  }
+  void bring(step::BlockWindow::Place place) {
+    if (place.weights) copy(weights_.slots[place.slot], weights_.units[place.block]);
+    if (place.gradients) copy(gradients_.slots[place.slot], gradients_.units[place.block]);
+    if (place.inputs) copy(inputs_.slots[place.slot], inputs_.units[place.block]);
+  }
+  void bring_expected() {
+    while (const auto place = window_.next_to_bring()) bring(*place);
+  }
+  step::BlockWindow window_;
+  step::TableTurns turns_;
+  step::TableTurns::Turn turn_;
+  CopiedTables tables_;
+  CopiedKind weights_, gradients_, inputs_;
+};
+
+// Models and batches of a job with memory of their own, kept from one phase to the next.
+class AtenWorld {
+ public:
+  AtenWorld(const testing::RandomJob& random, const spec::ModelModes& modes,
+            parallel::Communicator& ranks)
+      : job_(random.job),
+        modes_(modes),
+        options_(at::dtype(model::to_aten(random.dtype)).device(testing::test_device())),
+        ranks_(ranks) {}
+  [[nodiscard]] parallel::Communicator& ranks() const { return ranks_; }
+  [[nodiscard]] Dtype dtype() const { return model::to_step(options_.dtype().toScalarType()); }
+
+  [[nodiscard]] model::Transformer& model(const ModelRole& role) {
+    const Outside outside;
+    return *model_of(role).transformer;
+  }
+  /// Of streamed weights all blocks together.
+  [[nodiscard]] model::Transformer& generator(const ModelRole& role) {
+    const Outside outside;
+    Model& m = model_of(role);
+    return m.generator ? *m.generator : *m.transformer;
+  }
+  [[nodiscard]] std::vector<step::TrainedUnit<at::Tensor>> units(const ModelRole& role) {
+    const Outside outside;
+    Model& m = model_of(role);
+    const auto& weights = role.lora.rank > 0 ? m.adapters : m.weights;
+    std::vector<step::TrainedUnit<at::Tensor>> out;
+    const std::vector<bool> rests = on_host(role, hosted(role));
+    for (const spec::FlatUnit& unit : trained_units(role)) {
+      const std::size_t u = out.size();
+      out.push_back(step::make_trained_unit(
+          optimizer_of(role, dtype()), unit, std::ssize(out), weights[u], m.grads[u],
+          [this](const spec::StateTensor& t) {
+            return at::zeros({t.elements}, options_.dtype(model::to_aten(t.dtype)));
+          }));
+      out.back().on_host = rests[u];
+    }
+    return out;
+  }
+  /// What this rank steps where states are sliced, with memory of its own for sliced gradients.
+  [[nodiscard]] std::optional<train::OptimizerSlice> slice(
+      const ModelRole& role, const std::vector<step::TrainedUnit<at::Tensor>>& units) {
+    const Outside outside;
+    train::OptimizerSlice out{placement_of(role, dtype()), {}};
+    if (!out.placement.sliced()) return std::nullopt;
+    for (const spec::Piece& piece : out.placement.pieces(ranks_.rank())) {
+      out.pieces.push_back(step::make_piece(
+          model(role).ops(), units[piece.unit], piece, out.placement.state(piece),
+          [this](const spec::StateTensor& t) {
+            return at::zeros({t.elements}, options_.dtype(model::to_aten(t.dtype)));
+          }));
+      at::Tensor& gradients = out.pieces.back().gradients;
+      if (out.placement.slices_gradients()) gradients = at::zeros_like(gradients);
+    }
+    return out;
+  }
+  /// Takes gradients to the slice.
+  [[nodiscard]] std::unique_ptr<step::GradientSlots<model::AtenOps>> sink(
+      const ModelRole& role, const std::vector<step::TrainedUnit<at::Tensor>>& units,
+      const train::OptimizerSlice& slice) {
+    std::vector<step::GradientSlots<model::AtenOps>::Unit> slots;
+    for (const auto& unit : units) slots.push_back({unit.unit, unit.gradients});
+    return std::make_unique<step::GradientSlots<model::AtenOps>>(
+        model(role).ops(), std::move(slots), slice.pieces, role.ties_table(),
+        [this, placement = slice.placement](std::size_t unit, const at::Tensor& gradients) {
+          ranks_.reduce_scatter(gradients, placement.counts(unit));
+        });
+  }
+  [[nodiscard]] model::KvCache cache(const ModelRole& role, std::int64_t batch,
+                                     std::int64_t tokens) {
+    const Outside outside;
+    return model::KvCache::over(
+        at::zeros({model::KvCache::elements(role.shape, batch, tokens)}, options_), role.shape,
+        batch, tokens);
+  }
+  [[nodiscard]] at::Tensor host(const step::Shape& shape, Dtype dtype) {
+    const Outside outside;
+    return at::zeros({shape.begin(), shape.rank()}, model::to_aten(dtype));
+  }
+
+  [[nodiscard]] HostedUnits hosted(const ModelRole& role) const {
+    return {modes_.streams_weights(role.id), modes_.streams_tables(role.id)};
+  }
+
+ private:
+  // What is there before a phase.
+  struct Outside {
+    bridge::HostScope host;
+    testing::Unrecorded unrecorded;
+  };
+  struct Model {
+    std::vector<at::Tensor> weights, adapters, grads;
+    std::unique_ptr<CopiedBlocks> blocks;
+    std::unique_ptr<model::Transformer> transformer, generator;
+  };
+  // By what the passes see of a role: the reference shares the actor's base without its adapter.
+  Model& model_of(const ModelRole& role) {
+    Model& m = models_[{role.id, role.lora.rank > 0}];
+    if (m.transformer) return m;
+    for (const spec::FlatUnit& unit : spec::flat_layout(role.shape, role.head))
+      m.weights.push_back(at::rand({unit.elements}, at::kFloat).mul_(0.02).to(options_));
+    std::optional<model::Lora> lora;
+    model::FlatTensors base{m.weights, {}};
+    if (role.lora.rank > 0) {
+      for (const spec::FlatUnit& unit : spec::lora_layout(role.shape, role.head, role.lora))
+        m.adapters.push_back(at::zeros({unit.elements}, options_));
+      lora = model::Lora{role.lora, {m.adapters, {}}};
+    }
+    if (role.trained) {
+      for (const spec::FlatUnit& unit : trained_units(role))
+        m.grads.push_back(at::zeros({unit.elements}, options_.dtype(model::to_aten(
+                                                         optimizer_of(role, dtype()).gradients))));
+      (lora ? lora->adapters.grads : base.grads) = m.grads;
+    }
+    const std::optional<model::StreamedBase> streamed = streamed_base(m, role);
+    if (streamed && role.generates)
+      m.generator = std::make_unique<model::Transformer>(role.shape, role.head,
+                                                         model::FlatTensors{m.weights, {}}, lora);
+    if (streamed && streamed->table_on_host) base.weights.front() = base.weights.front().cpu();
+    m.transformer =
+        std::make_unique<model::Transformer>(role.shape, role.head, base, lora, streamed);
+    return m;
+  }
+  std::optional<model::StreamedBase> streamed_base(Model& m, const ModelRole& role) {
+    const HostedUnits rests = hosted(role);
+    if (!rests.blocks) return std::nullopt;
+    const bool trained = role.trains_blocks();
+    CopiedKind blocks, gradients, inputs;
+    const std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      if (units[u].block < 0) continue;
+      blocks.units.push_back(m.weights[u].clone());
+      if (trained) gradients.units.push_back(m.grads[u].clone());
+      if (modes_.inputs_on_host(role.id)) inputs.units.push_back(group_inputs(role));
+    }
+    for (CopiedKind* kind : {&blocks, &gradients, &inputs}) kind->slots = slots_for(kind->units);
+    const HostedTables tables = hosted_tables(role, rests.tables);
+    CopiedTables copied;
+    copied.turns = tables.turns;
+    for (const spec::FlatUnit& unit : tables.units) {
+      const auto u = static_cast<std::size_t>(
+          std::find_if(units.begin(), units.end(), [&](auto& x) { return x.name == unit.name; }) -
+          units.begin());
+      copied.weights.push_back(m.weights[u].clone());
+      if (trained) copied.gradients.push_back(m.grads[u].clone());
+    }
+    if (tables.turns.any()) {
+      copied.slot = largest_like(copied.weights);
+      if (trained) copied.gradient_slot = largest_like(copied.gradients);
+    }
+    m.blocks = std::make_unique<CopiedBlocks>(blocks, gradients, inputs, copied);
+    return model::StreamedBase{m.blocks.get(),     blocks.slots, gradients.slots,
+                               inputs.slots,       copied.slot,  copied.gradient_slot,
+                               tables.gives_rows()};
+  }
+  // As large as the plan's.
+  [[nodiscard]] at::Tensor group_inputs(const ModelRole& role) const {
+    const spec::Recipe recipe = spec::describe(job_, modes_);
+    for (const spec::Phase& phase : recipe.phases) {
+      if (phase.model != role.id || !phase.inputs_on_host) continue;
+      const std::int64_t rows = std::min(phase.together, micro_batches(job_, phase)) *
+                                micro_batch_spans(job_, phase).rows();
+      return at::zeros({rows * role.shape.hidden_size}, options_);
+    }
+    return {};
+  }
+  [[nodiscard]] static at::Tensor largest_like(const std::vector<at::Tensor>& tensors) {
+    return at::zeros_like(*std::max_element(
+        tensors.begin(), tensors.end(), [](auto& a, auto& b) { return a.size(0) < b.size(0); }));
+  }
+  [[nodiscard]] static std::vector<at::Tensor> slots_for(const std::vector<at::Tensor>& blocks) {
+    std::vector<at::Tensor> slots;
+    for (std::size_t i = 0; i < kBlockSlots && !blocks.empty(); ++i)
+      slots.push_back(largest_like(blocks));
+    return slots;
+  }
+
+  const spec::Job& job_;
+  spec::ModelModes modes_;
+  at::TensorOptions options_;
+  parallel::Communicator& ranks_;
+  std::map<std::pair<spec::ModelId, bool>, Model> models_;
+};
+
+}  // namespace neap::plan
