@@ -7,13 +7,10 @@ namespace neap::model {
 namespace {
 
 using at::Tensor;
+using testing::largest_difference;
 using testing::TestModel;
 using testing::tiny_llama;
 using testing::tokens;
-
-double largest_difference(const Tensor& a, const Tensor& b) {
-  return (a - b).abs().max().item<double>();
-}
 
 // Reference: whole logits by torch's own functions, gradients by its autograd.
 struct Reference {

@@ -145,6 +145,10 @@ inline TrainOptions recompute(const Transformer& model) {
   return {spec::checkpointing(spec::CheckpointMode::kFull, model.architecture())};
 }
 
+inline double largest_difference(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
+
 inline at::Tensor tokens(std::int64_t batch, std::int64_t length, std::int64_t vocab,
                          std::int64_t salt = 0) {
   return at::arange(batch * length, at::kLong)

@@ -12,6 +12,7 @@ namespace {
 using at::Tensor;
 using testing::Form;
 using testing::forms;
+using testing::largest_difference;
 using testing::TestModel;
 using testing::tiny_llama;
 using testing::tokens;
@@ -19,10 +20,6 @@ using testing::tokens;
 class EveryForm : public ::testing::TestWithParam<Form> {};
 INSTANTIATE_TEST_SUITE_P(Blocks, EveryForm, ::testing::ValuesIn(forms()),
                          [](const auto& i) { return i.param.name; });
-
-double largest_difference(const Tensor& a, const Tensor& b) {
-  return (a - b).abs().max().item<double>();
-}
 
 // Loss = sum of weighted log-probs, through tape and head; returns the loss.
 double loss_and_grads(TestModel& m, const Tensor& batch, const Tensor& targets,
