@@ -54,6 +54,7 @@ TransferLane::~TransferLane() {
     return;
   }
   if (const Status done = drain(); !done.ok()) log::warn(done.message());
+  if (held_) (void)queue_->take_held_seconds();  // nobody asked for them
   arena_.impl().give_queue(std::move(queue_));
 }
 
@@ -147,10 +148,18 @@ Status TransferLane::begin_after(device::StreamId stream) {
   return queue_->begin_after(stream);
 }
 
-Status TransferLane::hold_stream(device::StreamId stream, Mark mark) {
+Status TransferLane::hold_stream(device::StreamId stream, Mark mark, std::size_t account) {
   NEAP_TRY(arena_.impl().check_process());
   const Batch* const batch = find(mark);
-  return batch == nullptr ? Status() : queue_->hold_stream(stream, batch->queue_mark);
+  if (batch == nullptr) return {};
+  held_ = true;
+  return queue_->hold_stream(stream, batch->queue_mark, account);
+}
+
+Result<std::vector<double>> TransferLane::take_held_seconds() {
+  NEAP_TRY(arena_.impl().check_process());
+  held_ = false;
+  return queue_->take_held_seconds();
 }
 
 Status TransferLane::hold_other_direction(Mark mark) {

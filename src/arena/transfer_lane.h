@@ -54,8 +54,10 @@ class TransferLane {
   /// Batches that are queued from now on begin after what `stream` was given so far.
   Status begin_after(device::StreamId stream);
   /// What `stream` is given from now on begins after the batch. The batch must still be waited for, which costs
-  /// nothing once it is done.
-  Status hold_stream(device::StreamId stream, Mark mark);
+  /// nothing once it is done. The time that the stream waits counts for `account`, a small number.
+  Status hold_stream(device::StreamId stream, Mark mark, std::size_t account);
+  /// Seconds that streams waited in hold_stream since the last call, by account. Blocks until these waits are over.
+  [[nodiscard]] Result<std::vector<double>> take_held_seconds();
   /// Batches of the other direction that are queued from now on begin after the batch: for a part of a region that is
   /// written again once it was stored. The batch must still be waited for.
   Status hold_other_direction(Mark mark);
@@ -86,6 +88,7 @@ class TransferLane {
   std::unique_ptr<device::CopyQueue> queue_;
   std::deque<Batch> under_way_[2];
   std::uint64_t last_mark_ = 0;
+  bool held_ = false;  // a stream, since seconds were taken
 };
 
 }  // namespace neap::arena

@@ -54,6 +54,7 @@ class RuntimeImpl final : public Runtime {
   void gather_blocks(std::size_t phase);
   [[nodiscard]] std::vector<SlotPart> slots_of(const plan::TagPlan& tag) const;
   [[nodiscard]] Status end_phase(std::size_t index, Transition entry, Clock::time_point start);
+  [[nodiscard]] Status count_streamed(PhaseMeasurement& m);
 
   plan::MemoryPlan plan_;
   trace::EventSink* events_;
@@ -259,9 +260,8 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
   Status fetched;
   for (auto& [tag, blocks] : streamed_blocks_) {
     if (Status closed = blocks.close(); !closed.ok()) fetched = std::move(closed);
-    m.streamed += blocks.take_use();
   }
-  for (auto& [tag, states] : streamed_states_) m.streamed += states.take_use();
+  if (Status counted = count_streamed(m); fetched.ok()) fetched = std::move(counted);
   // Before the pool is emptied: the driver waits for all copies when memory is freed.
   const Status copied = executor_->finish_copies(m.behind);
   m.entry = std::move(entry);
@@ -281,6 +281,22 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
   return cuda ? within : Status();
 }
 
+// After the device's work: what it waited for is known then.
+Status RuntimeImpl::count_streamed(PhaseMeasurement& m) {
+  const auto add = [&](std::size_t tag, Result<LinkUses> uses) -> Status {
+    if (!uses.ok()) return uses.status();
+    for (const step::StreamedKind kind : step::kStreamedKinds) {
+      const LinkUse& use = (*uses)[index_of(kind)];
+      if (!(use.to_device + use.to_host).is_zero())
+        m.streamed.push_back({plan_.tags[tag].id, kind, use});
+    }
+    return {};
+  };
+  for (auto& [tag, blocks] : streamed_blocks_) NEAP_TRY(add(tag, blocks.take_use()));
+  for (auto& [tag, states] : streamed_states_) NEAP_TRY(add(tag, states.take_use()));
+  return {};
+}
+
 void RuntimeImpl::mark(trace::EventKind kind, std::string_view name) {
   if (events_ == nullptr) return;
   trace::Event event;
@@ -291,8 +307,20 @@ void RuntimeImpl::mark(trace::EventKind kind, std::string_view name) {
 
 }  // namespace
 
+Bytes PhaseMeasurement::streamed_to_device() const {
+  Bytes sum;
+  for (const StreamedUse& s : streamed) sum += s.use.to_device;
+  return sum;
+}
+
+Bytes PhaseMeasurement::streamed_to_host() const {
+  Bytes sum;
+  for (const StreamedUse& s : streamed) sum += s.use.to_host;
+  return sum;
+}
+
 Bytes PhaseMeasurement::moved() const {
-  Bytes sum = entry.copied() + streamed.bytes();
+  Bytes sum = entry.copied() + streamed_to_device() + streamed_to_host();
   for (const MoveRecord& move : behind) sum += move.copied;
   return sum;
 }

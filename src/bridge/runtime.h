@@ -36,6 +36,13 @@ namespace neap::bridge {
 
 class PhaseAllocator;
 
+/// What the slots of a tag took and gave.
+struct StreamedUse {
+  spec::TagId tag{};
+  step::StreamedKind kind{};
+  LinkUse use;
+};
+
 /// What one phase cost, measured. Bytes are peaks within the phase.
 struct PhaseMeasurement {
   spec::PhaseId phase = spec::PhaseId::kTrain;
@@ -46,8 +53,11 @@ struct PhaseMeasurement {
   Bytes fragmentation_at_peak;  ///< reserved - allocated when the pool last had to grow to its peak
   Transition entry;             ///< the moves before it
   std::vector<MoveRecord> behind{};  ///< the moves that ran while it computed
-  LinkUse streamed;                  ///< between slots and the host
-  double seconds = 0;                ///< of the phase's own work, streaming included
+  std::vector<StreamedUse>
+      streamed{};      ///< between slots and the host; what was not used is left out
+  double seconds = 0;  ///< of the phase's own work, streaming included
+  [[nodiscard]] Bytes streamed_to_device() const;
+  [[nodiscard]] Bytes streamed_to_host() const;
   [[nodiscard]] Bytes moved() const;
   /// Waited for: moves before it and what was left of those behind it.
   [[nodiscard]] double move_seconds() const;

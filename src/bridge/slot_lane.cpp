@@ -1,12 +1,12 @@
 #include "bridge/slot_lane.h"
 
-#include <chrono>
+#include <utility>
 
 namespace neap::bridge {
 namespace {
 
 // The lane remembers a batch until it was waited for. One so many batches back has long been done.
-constexpr std::size_t kMostRemembered = 16;
+constexpr std::size_t kMostRemembered = 32;
 
 Bytes bytes_of(std::span<const arena::Transfer> copies) {
   Bytes sum;
@@ -16,35 +16,24 @@ Bytes bytes_of(std::span<const arena::Transfer> copies) {
 
 }  // namespace
 
-LinkUse& LinkUse::operator+=(const LinkUse& o) {
-  to_device += o.to_device;
-  to_host += o.to_host;
-  wait_seconds += o.wait_seconds;
-  return *this;
-}
-
 SlotLane::SlotLane(arena::Arena& arena, device::StreamId computes, std::size_t slots)
-    : computes_(computes),
-      lane_(value_or_throw(arena::TransferLane::make(arena))),
-      filled_(slots),
-      stored_(slots) {}
+    : computes_(computes), lane_(value_or_throw(arena::TransferLane::make(arena))), slots_(slots) {}
 
-Status SlotLane::fetch(std::size_t slot, std::span<const arena::Transfer> copies, After after) {
+Status SlotLane::fetch(std::size_t slot, step::StreamedKind kind,
+                       std::span<const arena::Transfer> copies, After after) {
   if (after != After::kNothing) {
-    const std::optional<Mark>& store = after == After::kEveryStore ? last_stored_ : stored_[slot];
+    const std::optional<Mark>& store =
+        after == After::kEveryStore ? last_stored_ : slots_[slot].stored;
     if (store) NEAP_TRY(lane_->hold_other_direction(*store));
   }
-  NEAP_TRY_ASSIGN(filled_[slot], lane_->to_device(copies));
-  use_.to_device += bytes_of(copies);
-  return remember(*filled_[slot]);
+  NEAP_TRY_ASSIGN(const Mark mark, lane_->to_device(copies));
+  use_[index_of(kind)].to_device += bytes_of(copies);
+  return queued(slot, kind, mark);
 }
 
 Status SlotLane::wait_for_slot(std::size_t slot) {
-  const auto start = std::chrono::steady_clock::now();
-  for (const std::optional<Mark>& mark : {filled_[slot], stored_[slot]})
-    if (mark) NEAP_TRY(lane_->hold_stream(computes_, *mark));
-  use_.wait_seconds +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  for (const auto& [mark, kind] : std::exchange(slots_[slot].awaits, {}))
+    NEAP_TRY(lane_->hold_stream(computes_, mark, index_of(kind)));
   return {};
 }
 
@@ -56,14 +45,16 @@ Status SlotLane::fetch_after_stores() {
   return last_stored_ ? lane_->hold_other_direction(*last_stored_) : Status();
 }
 
-Status SlotLane::store(std::size_t slot, std::span<const arena::Transfer> copies) {
+Status SlotLane::store(std::size_t slot, step::StreamedKind kind,
+                       std::span<const arena::Transfer> copies) {
   NEAP_TRY_ASSIGN(last_stored_, lane_->to_storage(copies));
-  stored_[slot] = last_stored_;
-  use_.to_host += bytes_of(copies);
-  return remember(*stored_[slot]);
+  slots_[slot].stored = last_stored_;
+  use_[index_of(kind)].to_host += bytes_of(copies);
+  return queued(slot, kind, *last_stored_);
 }
 
-Status SlotLane::remember(Mark mark) {
+Status SlotLane::queued(std::size_t slot, step::StreamedKind kind, Mark mark) {
+  slots_[slot].awaits.emplace(mark, kind);
   not_waited_for_.push_back(mark);
   if (not_waited_for_.size() <= kMostRemembered) return {};
   NEAP_TRY(lane_->wait(not_waited_for_.front()));
@@ -74,8 +65,14 @@ Status SlotLane::remember(Mark mark) {
 Status SlotLane::drain() {
   not_waited_for_.clear();
   last_stored_.reset();
-  for (auto* marks : {&filled_, &stored_}) marks->assign(marks->size(), std::nullopt);
+  slots_.assign(slots_.size(), {});
   return lane_->drain();
+}
+
+Result<LinkUses> SlotLane::take_use() {
+  NEAP_TRY_ASSIGN(const std::vector<double> held, lane_->take_held_seconds());
+  for (std::size_t kind = 0; kind < held.size(); ++kind) use_[kind].visible_seconds = held[kind];
+  return std::exchange(use_, {});
 }
 
 }  // namespace neap::bridge

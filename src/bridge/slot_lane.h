@@ -7,9 +7,11 @@
 // Cost      a driver call or two each.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,16 +21,16 @@
 #include "arena/host_storage.h"
 #include "arena/transfer_lane.h"
 #include "base/status.h"
+#include "step/streamed_kind.h"
 
 namespace neap::bridge {
 
-/// What went over the link since it was asked last.
+/// What went over the link, and how long the device's work waited for it.
 struct LinkUse {
   Bytes to_device, to_host;
-  double wait_seconds = 0;  ///< of the program; on a GPU its stream waits instead
-  [[nodiscard]] Bytes bytes() const { return to_device + to_host; }
-  LinkUse& operator+=(const LinkUse& o);
+  double visible_seconds = 0;
 };
+using LinkUses = std::array<LinkUse, step::kStreamedKinds.size()>;  ///< by kind
 
 class SlotLane {
  public:
@@ -41,30 +43,37 @@ class SlotLane {
     kStoreOfSlot,  ///< it overwrites what is being stored
     kEveryStore,   ///< and reads what another slot may be storing
   };
-  /// Begins to fill a slot.
-  [[nodiscard]] Status fetch(std::size_t slot, std::span<const arena::Transfer> copies,
-                             After after);
+  /// Begins to fill a slot, or what of it holds a kind.
+  [[nodiscard]] Status fetch(std::size_t slot, step::StreamedKind kind,
+                             std::span<const arena::Transfer> copies, After after);
   /// What the device is given from now on begins after the slot's copies, in and out.
   [[nodiscard]] Status wait_for_slot(std::size_t slot);
   /// Copies that are queued from now on begin after the work that the device was given so far.
   [[nodiscard]] Status begin_after_work();
   /// Fetches that are queued from now on begin after every store so far.
   [[nodiscard]] Status fetch_after_stores();
-  /// Begins to store a slot's contents.
-  [[nodiscard]] Status store(std::size_t slot, std::span<const arena::Transfer> copies);
+  /// Begins to store what of a slot holds a kind.
+  [[nodiscard]] Status store(std::size_t slot, step::StreamedKind kind,
+                             std::span<const arena::Transfer> copies);
   /// Waits for all copies.
   [[nodiscard]] Status drain();
-  [[nodiscard]] LinkUse take_use() { return std::exchange(use_, {}); }
+  /// Since the last call. Blocks until the device's work has waited for what it waits for.
+  [[nodiscard]] Result<LinkUses> take_use();
 
  private:
   using Mark = arena::TransferLane::Mark;
-  [[nodiscard]] Status remember(Mark mark);
+  struct Slot {
+    std::optional<Mark> stored;  // its last store
+    std::map<Mark, step::StreamedKind>
+        awaits;  // by the work; in the order in which they were queued
+  };
+  [[nodiscard]] Status queued(std::size_t slot, step::StreamedKind kind, Mark mark);
   device::StreamId computes_;
   std::unique_ptr<arena::TransferLane> lane_;
-  std::vector<std::optional<Mark>> filled_, stored_;  // by slot: its last copies
+  std::vector<Slot> slots_;
   std::optional<Mark> last_stored_;
   std::deque<Mark> not_waited_for_;  // in order
-  LinkUse use_;
+  LinkUses use_{};
 };
 
 }  // namespace neap::bridge

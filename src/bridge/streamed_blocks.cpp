@@ -11,6 +11,8 @@ step::WithBlocks with_blocks(const StreamedBlocks::Slot& slot) {
   return {slot.gradients.has_value(), slot.inputs.has_value()};
 }
 
+using Kind = step::StreamedKind;
+
 arena::Transfer all_of(const SlotPart& slot, const arena::HostStorage& storage) {
   return {slot.region, slot.offset, &storage, Bytes(), storage.size()};
 }
@@ -52,7 +54,7 @@ Status StreamedBlocks::gather(const std::vector<SlotPart>& parts) {
   std::vector<arena::Transfer> copies;
   for (std::size_t block = 0; block < parts.size(); ++block)
     copies.push_back(all_of(parts[block], *storage_[block].weights));
-  NEAP_TRY(lane_.fetch(0, copies, SlotLane::After::kNothing));
+  NEAP_TRY(lane_.fetch(0, Kind::kWeights, copies, SlotLane::After::kNothing));
   return lane_.wait_for_slot(0);
 }
 
@@ -99,10 +101,12 @@ step::TableTurns::Turn StreamedBlocks::use_table(step::Table table, step::BlockU
 Status StreamedBlocks::begin_turn() {
   NEAP_TRY(lane_.begin_after_work());
   const Storage& unit = tables_[turn_.unit];
-  std::vector<arena::Transfer> copies;
-  if (turn_.weights) copies.push_back(all_of(table_slot_->weights, *unit.weights));
-  if (turn_.gradients) copies.push_back(all_of(*table_slot_->gradients, *unit.gradients));
-  if (!copies.empty()) NEAP_TRY(lane_.fetch(slots_.size(), copies, SlotLane::After::kEveryStore));
+  const auto fetch = [&](Kind kind, const arena::Transfer& copy) {
+    return lane_.fetch(slots_.size(), kind, {&copy, 1}, SlotLane::After::kEveryStore);
+  };
+  if (turn_.weights) NEAP_TRY(fetch(Kind::kWeights, all_of(table_slot_->weights, *unit.weights)));
+  if (turn_.gradients)
+    NEAP_TRY(fetch(Kind::kGradients, all_of(*table_slot_->gradients, *unit.gradients)));
   for (std::size_t slot = 0; slot <= slots_.size(); ++slot) NEAP_TRY(lane_.wait_for_slot(slot));
   return {};
 }
@@ -116,7 +120,7 @@ Status StreamedBlocks::end_turn() {
   NEAP_TRY(lane_.begin_after_work());
   if (turn_.adds) {
     const arena::Transfer copy = all_of(*table_slot_->gradients, *tables_[turn_.unit].gradients);
-    NEAP_TRY(lane_.store(slots_.size(), {&copy, 1}));
+    NEAP_TRY(lane_.store(slots_.size(), Kind::kGradients, {&copy, 1}));
     NEAP_TRY(lane_.fetch_after_stores());
   }
   return bring_expected();
@@ -131,7 +135,7 @@ Status StreamedBlocks::leave(std::size_t block, step::BlockWindow::Leaving what)
   const arena::Transfer copy =
       what.inputs ? inputs_of(block, what.slot)
                   : all_of(*slots_[what.slot].gradients, *storage_[block].gradients);
-  return lane_.store(what.slot, {&copy, 1});
+  return lane_.store(what.slot, what.inputs ? Kind::kInputs : Kind::kGradients, {&copy, 1});
 }
 
 Status StreamedBlocks::bring_expected() {
@@ -140,17 +144,20 @@ Status StreamedBlocks::bring_expected() {
 }
 
 Status StreamedBlocks::bring(step::BlockWindow::Place place) {
-  std::vector<arena::Transfer> copies;
+  const Slot& slot = slots_[place.slot];
+  const Storage& unit = storage_[place.block];
+  const auto fetch = [&](Kind kind, const arena::Transfer& copy, SlotLane::After after) {
+    return lane_.fetch(place.slot, kind, {&copy, 1}, after);
+  };
   if (place.weights)
-    copies.push_back(all_of(slots_[place.slot].weights, *storage_[place.block].weights));
+    NEAP_TRY(fetch(Kind::kWeights, all_of(slot.weights, *unit.weights), SlotLane::After::kNothing));
   // Inputs were stored from a slot that was used again, or given to a table, since: the work that this fetch
   // begins after has waited for that store.
-  if (place.inputs) copies.push_back(inputs_of(place.block, place.slot));
-  if (!copies.empty()) NEAP_TRY(lane_.fetch(place.slot, copies, SlotLane::After::kNothing));
+  if (place.inputs)
+    NEAP_TRY(fetch(Kind::kInputs, inputs_of(place.block, place.slot), SlotLane::After::kNothing));
   if (!place.gradients) return {};
-  const arena::Transfer copy =
-      all_of(*slots_[place.slot].gradients, *storage_[place.block].gradients);
-  return lane_.fetch(place.slot, {&copy, 1}, SlotLane::After::kEveryStore);
+  return fetch(Kind::kGradients, all_of(*slot.gradients, *unit.gradients),
+               SlotLane::After::kEveryStore);
 }
 
 }  // namespace neap::bridge

@@ -80,7 +80,7 @@ class StreamedBlocks final : public step::BlockSlots {
   [[nodiscard]] step::TableTurns::Turn use_table(step::Table table, step::BlockUse how) override;
   void release_table() noexcept override;
 
-  [[nodiscard]] LinkUse take_use() { return lane_.take_use(); }
+  [[nodiscard]] Result<LinkUses> take_use() { return lane_.take_use(); }
 
  private:
   [[nodiscard]] Status begin_turn();

@@ -32,6 +32,7 @@ class StreamedStates {
   /// A range of host storage and its place in a slot.
   struct Copy {
     const arena::HostStorage* storage = nullptr;
+    step::StreamedKind kind = step::StreamedKind::kStates;
     Bytes storage_offset, slot_offset, size;
     bool fetched = true, stored = true;
   };
@@ -41,11 +42,14 @@ class StreamedStates {
   /// Everything was waited for when it returns. Parts do not overlap.
   void for_each(std::size_t parts, const CopiesOf& copies, const Visit& visit);
 
-  [[nodiscard]] LinkUse take_use() { return lane_.take_use(); }
+  [[nodiscard]] Result<LinkUses> take_use() { return lane_.take_use(); }
 
  private:
+  [[nodiscard]] Status fetch(const std::vector<Copy>& copies, std::size_t slot);
+  [[nodiscard]] Status store(const std::vector<Copy>& copies, std::size_t slot);
   [[nodiscard]] std::vector<arena::Transfer> transfers(const std::vector<Copy>& copies,
-                                                       std::size_t slot, bool Copy::*which) const;
+                                                       step::StreamedKind kind, std::size_t slot,
+                                                       bool Copy::*which) const;
 
   std::vector<SlotPart> slots_;
   std::vector<std::unique_ptr<arena::HostStorage>> storage_;  // one a unit

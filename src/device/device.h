@@ -127,8 +127,11 @@ class CopyQueue {
   /// on a device whose work is done when it is submitted (host, sim).
   virtual Status begin_after(StreamId stream) = 0;
   /// What `stream` is given from now on begins after the mark, which was not waited for yet. Does not block where the
-  /// device has streams; host: waits for the mark.
-  virtual Status hold_stream(StreamId stream, std::uint64_t mark) = 0;
+  /// device has streams; host: waits for the mark. The time that the stream waits counts for `account`, a small number.
+  virtual Status hold_stream(StreamId stream, std::uint64_t mark, std::size_t account) = 0;
+  /// Seconds that streams waited in hold_stream since the last call, by account (none behind the last that waited).
+  /// Blocks until these waits are over. sim: none.
+  [[nodiscard]] virtual Result<std::vector<double>> take_held_seconds() = 0;
   /// Copies of the other direction that are queued from now on begin after the mark, as hold_stream's work does.
   virtual Status hold_other_direction(std::uint64_t mark) = 0;
   /// Seconds of the device from one mark to a later one of the same direction, neither of them waited for yet. Blocks

@@ -1,36 +1,54 @@
 #include "report/move_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/format.h"
 #include "report/phase_table.h"
 
 namespace neap::report {
 
+namespace {
+
+std::vector<MoveRow> rows_of(const PhaseRecord& record) {
+  std::vector<MoveRow> rows;
+  for (const MoveLine& move : record.moves) {
+    rows.push_back({record.phase, move.behind ? "behind" : "before", move.kind, move.tag, 1,
+                    move.copied, move.copy_seconds, move.visible_seconds});
+  }
+  for (const StreamedLine& s : record.streamed) {
+    rows.push_back({record.phase, "within", "stream", s.tag + " " + s.what, 1,
+                    s.to_device + s.to_host, std::nullopt, s.visible_seconds});
+  }
+  return rows;
+}
+
+}  // namespace
+
 MoveTable MoveTable::from_records(std::span<const PhaseRecord> records) {
   MoveTable table;
   for (const PhaseRecord& record : records) {
-    for (const MoveLine& move : record.moves) {
-      if (move.copied.is_zero()) continue;
-      const auto same = [&](const MoveRow& row) {
-        return row.phase == record.phase && row.kind == move.kind && row.tag == move.tag &&
-               row.behind == move.behind;
-      };
-      auto row = std::find_if(table.rows.begin(), table.rows.end(), same);
-      if (row == table.rows.end()) {
-        table.rows.push_back({record.phase, move.kind, move.tag, move.behind, 0, Bytes(), 0, 0});
-        row = table.rows.end() - 1;
+    for (MoveRow& one : rows_of(record)) {
+      if (one.copied.is_zero()) continue;
+      const auto same = std::find_if(table.rows.begin(), table.rows.end(), [&](const MoveRow& row) {
+        return row.phase == one.phase && row.when == one.when && row.kind == one.kind &&
+               row.tag == one.tag;
+      });
+      if (same == table.rows.end()) {
+        table.rows.push_back(std::move(one));
+        continue;
       }
-      ++row->times;
-      row->copied += move.copied;
-      row->copy_seconds += move.copy_seconds;
-      row->visible_seconds += move.visible_seconds;
+      ++same->times;
+      same->copied += one.copied;
+      if (same->copy_seconds) *same->copy_seconds += one.copy_seconds.value_or(0);
+      same->visible_seconds += one.visible_seconds;
     }
   }
   for (MoveRow& row : table.rows) {
+    const auto times = static_cast<double>(row.times);
     row.copied = row.copied / row.times;
-    row.copy_seconds /= static_cast<double>(row.times);
-    row.visible_seconds /= static_cast<double>(row.times);
+    if (row.copy_seconds) *row.copy_seconds /= times;
+    row.visible_seconds /= times;
   }
   return table;
 }
@@ -40,9 +58,10 @@ std::string MoveTable::to_text() const {
   std::vector<std::vector<std::string>> cells{
       {"phase", "when", "move", "tag", "times", "copied", "copy s", "visible s"}};
   for (const MoveRow& row : rows) {
-    cells.push_back({row.phase, row.behind ? "behind" : "before", row.kind, row.tag,
-                     std::to_string(row.times), to_string(row.copied),
-                     format("{:.4f}", row.copy_seconds), format("{:.4f}", row.visible_seconds)});
+    cells.push_back({row.phase, row.when, row.kind, row.tag, std::to_string(row.times),
+                     to_string(row.copied),
+                     row.copy_seconds ? format("{:.4f}", *row.copy_seconds) : "-",
+                     format("{:.4f}", row.visible_seconds)});
   }
   return aligned(cells);
 }
@@ -51,12 +70,12 @@ Json MoveTable::to_json() const {
   Json out = Json::array();
   for (const MoveRow& row : rows) {
     out.push_back({{"phase", row.phase},
-                   {"behind", row.behind},
+                   {"when", row.when},
                    {"kind", row.kind},
                    {"tag", row.tag},
                    {"times", row.times},
                    {"copied", row.copied.count()},
-                   {"copy_seconds", row.copy_seconds},
+                   {"copy_seconds", row.copy_seconds ? Json(*row.copy_seconds) : Json(nullptr)},
                    {"visible_seconds", row.visible_seconds}});
   }
   return out;

@@ -1,8 +1,10 @@
-// The moves of a run, a row for each tag and phase: what was copied, how long that took, and how much of it was waited for.
+// The copies between a run's device and the host, a row for each tag and phase: moves before and behind phases and what slots
+// take and give within them. What was copied, how long that took, and how much of it was waited for.
 //
 // Threads   values.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,17 +15,17 @@
 namespace neap::report {
 
 struct MoveRow {
-  std::string phase;           ///< before it, or behind it
-  std::string kind, tag;       ///< as in MoveLine
-  bool behind = false;         ///< while the phase computed
-  std::uint64_t times = 0;     ///< the columns below are means of these
-  Bytes copied;                ///< over the link
-  double copy_seconds = 0;     ///< of its copies
-  double visible_seconds = 0;  ///< waited for
+  std::string phase;
+  std::string when;         ///< "before" the phase, "behind" it, or "within" it
+  std::string kind, tag;    ///< as in MoveLine; within: "stream" and the tag with what of it
+  std::uint64_t times = 0;  ///< the columns below are means of these
+  Bytes copied;             ///< over the link
+  std::optional<double> copy_seconds{};  ///< of its copies; within: not known
+  double visible_seconds = 0;            ///< waited for
 };
 
 struct MoveTable {
-  std::vector<MoveRow> rows;  ///< moves that copied, in the order in which they first ran
+  std::vector<MoveRow> rows;  ///< what copied, in the order in which it first ran
 
   [[nodiscard]] static MoveTable from_records(std::span<const PhaseRecord> records);
   [[nodiscard]] std::string to_text() const;  ///< empty without rows

@@ -28,9 +28,35 @@ Result<MoveLine> move_of(const Json& json) {
       has("behind", &Json::is_boolean) && json["behind"].get<bool>()};
 }
 
+Result<StreamedLine> streamed_of(const Json& json) {
+  const auto has = [&](const char* key, auto is) {
+    return json.contains(key) && (json[key].*is)();
+  };
+  const bool right = json.is_object() && has("tag", &Json::is_string) &&
+                     has("what", &Json::is_string) && has("to_device", &Json::is_number_unsigned) &&
+                     has("to_host", &Json::is_number_unsigned) &&
+                     has("visible_seconds", &Json::is_number);
+  if (!right)
+    return Status(ErrorCode::kCorrupt,
+                  "phase record: an entry of \"streamed\" lacks \"tag\", \"what\", \"to_device\", "
+                  "\"to_host\" or \"visible_seconds\"");
+  return StreamedLine{json["tag"].get<std::string>(), json["what"].get<std::string>(),
+                      Bytes(json["to_device"].get<std::uint64_t>()),
+                      Bytes(json["to_host"].get<std::uint64_t>()),
+                      json["visible_seconds"].get<double>()};
+}
+
 }  // namespace
 
 Json PhaseRecord::to_json() const {
+  Json uses = Json::array();
+  for (const StreamedLine& s : streamed) {
+    uses.push_back({{"tag", s.tag},
+                    {"what", s.what},
+                    {"to_device", s.to_device.count()},
+                    {"to_host", s.to_host.count()},
+                    {"visible_seconds", s.visible_seconds}});
+  }
   Json lines = Json::array();
   for (const MoveLine& m : moves) {
     lines.push_back({{"kind", m.kind},
@@ -50,9 +76,7 @@ Json PhaseRecord::to_json() const {
               {"seconds", seconds},
               {"move_seconds", move_seconds},
               {"moves", std::move(lines)},
-              {"streamed_to_host", streamed_to_host.count()},
-              {"streamed_to_device", streamed_to_device.count()},
-              {"stream_seconds", stream_seconds},
+              {"streamed", std::move(uses)},
               {"as_planned", as_planned}};
   if (planned) out["planned"] = planned->count();
   return out;
@@ -90,14 +114,18 @@ Result<PhaseRecord> PhaseRecord::from_json(const Json& json) {
   // Runs of older versions lack these.
   if (json.contains("moves")) {
     field("moves", json["moves"].is_array());
-    bytes("streamed_to_host", record.streamed_to_host);
-    bytes("streamed_to_device", record.streamed_to_device);
-    number("stream_seconds", record.stream_seconds);
     if (field("as_planned", json.contains("as_planned") && json["as_planned"].is_boolean()))
       record.as_planned = json["as_planned"].get<bool>();
     for (const Json& move : failure.ok() ? json["moves"] : Json::array()) {
       NEAP_TRY_ASSIGN(MoveLine line, move_of(move));
       record.moves.push_back(std::move(line));
+    }
+  }
+  if (json.contains("streamed")) {
+    field("streamed", json["streamed"].is_array());
+    for (const Json& use : failure.ok() ? json["streamed"] : Json::array()) {
+      NEAP_TRY_ASSIGN(StreamedLine line, streamed_of(use));
+      record.streamed.push_back(std::move(line));
     }
   }
   if (json.contains("planned")) bytes("planned", record.planned.emplace());

@@ -43,6 +43,14 @@ struct MoveLine {
   double visible_seconds = 0;  ///< that were waited for; between phases all of them
   bool behind = false;         ///< while the phase computed
 };
+/// What the slots of a tag took from the host and gave back within a phase.
+struct StreamedLine {
+  std::string tag;
+  std::string what;  ///< "weights", "gradients", "inputs", "states"
+  Bytes to_device, to_host;
+  double visible_seconds =
+      0;  ///< that the device's work waited for it, part of the phase's seconds
+};
 /// What one phase cost, measured. Bytes are peaks within the phase; the fields are those of
 /// bridge::PhaseMeasurement.
 struct PhaseRecord {
@@ -53,8 +61,7 @@ struct PhaseRecord {
   double seconds = 0;
   double move_seconds = 0;  ///< waited for, before the phase and at its end
   std::vector<MoveLine> moves{};
-  Bytes streamed_to_host{}, streamed_to_device{};
-  double stream_seconds = 0;  ///< that the program waited for it, part of `seconds`
+  std::vector<StreamedLine> streamed{};
   /// Moves and streamed bytes are those of the plan: tags, order, directions and bytes.
   bool as_planned = false;
   /// Peak by the plan that it ran under; unset: that plan has no such phase, or the record is of an

@@ -16,10 +16,10 @@ bool streamed_as_planned(const bridge::PhaseMeasurement& m, const plan::MemoryPl
     return !tag.hosted.states.empty() && tag.need[phase] == plan::Need::kNeed;
   });
   if (!steps)
-    return m.streamed.to_device <= planned.fetched && m.streamed.to_host <= planned.stored;
+    return m.streamed_to_device() <= planned.fetched && m.streamed_to_host() <= planned.stored;
   const auto times = static_cast<std::uint64_t>(planned.times);
-  return m.streamed.to_device * times == planned.fetched &&
-         m.streamed.to_host * times == planned.stored;
+  return m.streamed_to_device() * times == planned.fetched &&
+         m.streamed_to_host() * times == planned.stored;
 }
 
 bool copied_as_planned(const std::vector<bridge::MoveRecord>& moves) {
@@ -54,9 +54,9 @@ report::PhaseRecord record_of(const bridge::PhaseMeasurement& m, const plan::Mem
                               move.copied, move.copy_seconds, move.visible_seconds, move.behind});
     }
   }
-  record.streamed_to_host = m.streamed.to_host;
-  record.streamed_to_device = m.streamed.to_device;
-  record.stream_seconds = m.streamed.wait_seconds;
+  for (const bridge::StreamedUse& s : m.streamed)
+    record.streamed.push_back({to_string(s.tag), std::string(to_string(s.kind)), s.use.to_device,
+                               s.use.to_host, s.use.visible_seconds});
   const std::size_t phase = plan.index_of(m.phase).value();
   record.as_planned = as_planned(m, plan, phase);
   record.planned = plan.schedule[phase].peak;

@@ -67,7 +67,7 @@ PartLayout UpdateParts::layout(const UpdatePart& part) const {
   for (std::size_t i = 0; i < states.size(); ++i) {
     const spec::StateTensor& state = states[i];
     const bool flat = state.parameter == spec::StateTensor::kWholeUnit;
-    add({PartTensor::Kind::kState,
+    add({PartTensor::Kind::kStates,
          i,
          flat ? part.count : state.elements,
          state.dtype,

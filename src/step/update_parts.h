@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "spec/placement.h"
+#include "step/streamed_kind.h"
 #include "step/trained_unit.h"
 
 namespace neap::step {
@@ -25,9 +26,9 @@ struct UpdatePart {
 
 /// A tensor of a part: where it rests, and where it is in a slot.
 struct PartTensor {
-  enum class Kind : std::uint8_t { kWeights, kGradients, kState };
-  Kind kind = Kind::kState;
-  std::size_t state = 0;  ///< of kState: its place in TrainedUnit::state
+  using Kind = StreamedKind;
+  Kind kind = Kind::kStates;
+  std::size_t state = 0;  ///< of kStates: its place in TrainedUnit::state
   std::int64_t elements = 0;
   Dtype dtype = Dtype::kFloat32;
   /// From the start of the unit's weights or gradients, or of the part of the tag that has the states.

@@ -209,12 +209,12 @@ std::unique_ptr<bridge::Runtime::Scope> ModelWorker::hold(bool weights) {
 }
 
 const arena::HostStorage& ModelWorker::storage_of(const step::UpdatePart& part,
-                                                  step::PartTensor::Kind kind) {
-  if (kind == step::PartTensor::Kind::kState)
+                                                  step::StreamedKind kind) {
+  if (kind == step::StreamedKind::kStates)
     return runtime_.streamed_states(tag(TagKind::kOptimizer))
         ->states(placement_->sliced() ? 0 : part.unit);
   const auto* const storage = hosted_trained(trained_layout()[part.unit]);
-  return kind == step::PartTensor::Kind::kWeights ? *storage->weights : *storage->gradients;
+  return kind == step::StreamedKind::kWeights ? *storage->weights : *storage->gradients;
 }
 
 void ModelWorker::for_each_part(const std::function<void(const OptimizerUnit&)>& visit) {
@@ -231,8 +231,8 @@ void ModelWorker::for_each_part(const std::function<void(const OptimizerUnit&)>&
   const auto copies = [&](std::size_t i) {
     std::vector<bridge::StreamedStates::Copy> out;
     for (const step::PartTensor& t : parts_->layout(list[i]).tensors)
-      out.push_back({&storage_of(list[i], t.kind), t.storage_offset, t.slot_offset, t.bytes(),
-                     t.fetched, t.stored});
+      out.push_back({&storage_of(list[i], t.kind), t.kind, t.storage_offset, t.slot_offset,
+                     t.bytes(), t.fetched, t.stored});
     return out;
   };
   model::AtenOps ops(slots.at(0).device());

@@ -100,7 +100,7 @@ class ModelWorker {
   [[nodiscard]] at::Tensor state_part(std::size_t index, const spec::StatePart& part);
   /// Where a tensor of a part rests.
   [[nodiscard]] const arena::HostStorage& storage_of(const step::UpdatePart& part,
-                                                     step::PartTensor::Kind kind);
+                                                     step::StreamedKind kind);
   [[nodiscard]] std::vector<at::Tensor> regions(spec::TagKind kind,
                                                 const std::vector<spec::FlatUnit>& units,
                                                 at::ScalarType dtype);

@@ -318,7 +318,7 @@ TEST_P(DeviceConformance, CopiesAreOrderedWithAStream) {
     ASSERT_OK((*queue)->to_device({at, const_cast<std::uint8_t*>(in.data()), page_ * kPages}));
     const auto mark = (*queue)->mark_to_device();
     ASSERT_TRUE(mark.ok());
-    ASSERT_OK((*queue)->hold_stream(StreamId::kDefault, *mark));
+    ASSERT_OK((*queue)->hold_stream(StreamId::kDefault, *mark, 2));
     ASSERT_OK(
         device().synchronize(StreamId::kDefault));  // waits for the copies, which it is behind
     const Copy back{at, out.data(), page_ * kPages};
@@ -327,7 +327,15 @@ TEST_P(DeviceConformance, CopiesAreOrderedWithAStream) {
       EXPECT_EQ(out, in);
     }
     ASSERT_OK((*queue)->wait(*mark));
-    ASSERT_OK((*queue)->hold_stream(StreamId::kDefault, *mark));  // done: nothing to wait for
+    ASSERT_OK((*queue)->hold_stream(StreamId::kDefault, *mark, 2));  // done: nothing to wait for
+    const auto held = (*queue)->take_held_seconds();
+    ASSERT_TRUE(held.ok()) << held.status().message();
+    if (device().info().kind != Kind::kSim) {
+      ASSERT_EQ(held->size(), 3U);
+      EXPECT_EQ((*held)[0], 0);
+      EXPECT_GT((*held)[2], 0);
+      EXPECT_LT((*held)[2], 60);
+    }
   }
   queue->reset();
   ASSERT_OK(device().unmap(at, page_ * kPages));

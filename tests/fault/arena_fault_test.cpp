@@ -225,7 +225,8 @@ Status store_and_fetch(World& w) {
   NEAP_TRY_ASSIGN(const TransferLane::Mark out, lane->to_storage(parts));
   NEAP_TRY(lane->hold_other_direction(out));
   NEAP_TRY_ASSIGN(const TransferLane::Mark in, lane->to_device(parts));
-  NEAP_TRY(lane->hold_stream(device::StreamId::kDefault, in));
+  NEAP_TRY(lane->hold_stream(device::StreamId::kDefault, in, 0));
+  NEAP_TRY(lane->take_held_seconds().status());
   NEAP_TRY(lane->wait(out));
   return lane->wait(in);
 }

@@ -291,12 +291,26 @@ def run_job(neap, job, folder, overrides, steps, seconds):
 
 
 def in_a_step(records, warm, key):
-    """The median over steps of what a step's runs of a phase took together."""
+    """The median over steps of what a step's runs of a phase took together. `key`: a field, or a function of a record."""
     steps = {}
     for r in records:
         if r["step"] > warm:
-            steps[r["step"]] = steps.get(r["step"], 0) + r[key]
+            steps[r["step"]] = steps.get(r["step"], 0) + (key(r) if callable(key) else r[key])
     return statistics.median(steps.values())
+
+
+def stream_seconds(record):
+    return sum(s["visible_seconds"] for s in record["streamed"])
+
+
+def streamed_of(records):
+    """Of one step: bytes over the link and seconds that the device's work waited, by tag and what of it."""
+    sums = {}
+    for s in (s for r in records for s in r["streamed"]):
+        line = sums.setdefault((s["tag"], s["what"]), {"tag": s["tag"], "what": s["what"], "to_device": 0, "to_host": 0, "visible_seconds": 0})
+        for key in ("to_device", "to_host", "visible_seconds"):
+            line[key] += s[key]
+    return list(sums.values())
 
 
 def moves_of(records, warm):
@@ -335,7 +349,7 @@ def compare(folder, metrics):
                        + phase["times"] * streamed + phase.get("fetched", 0),
                        "moved": sum(r["moved"] for r in last), "as_planned": all(r["as_planned"] for r in last),
                        "move_seconds": in_a_step(mine, warm, "move_seconds"), "seconds": in_a_step(mine, warm, "seconds"),
-                       "stream_seconds": in_a_step(mine, warm, "stream_seconds"), "moves": moves_of(mine, warm)})
+                       "streamed": streamed_of(last), "stream_seconds": in_a_step(mine, warm, stream_seconds), "moves": moves_of(mine, warm)})
     unplanned = {r["phase"] for r in records} - {p["name"] for p in plan["phases"]}
     if unplanned:
         raise RuntimeError(f"phases ran that were not planned: {sorted(unplanned)}")

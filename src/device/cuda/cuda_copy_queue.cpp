@@ -1,7 +1,9 @@
 #include "device/cuda/cuda_copy_queue.h"
 
 #include <array>
+#include <deque>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/format.h"
@@ -34,6 +36,7 @@ class CudaCopyQueue final : public CopyQueue {
     const ContextScope scope(card_);
     if (!scope.status().ok()) return;
     for (const auto& [mark, event] : marks_) spare_.push_back(event);
+    for (const Hold& hold : holds_) spare_.insert(spare_.end(), {hold.from, hold.to});
     for (cuda::Event event : spare_) (void)card_.driver->event_destroy(event);
     for (cuda::Stream stream : streams_) {
       if (stream == nullptr) continue;
@@ -86,12 +89,32 @@ class CudaCopyQueue final : public CopyQueue {
     return status;
   }
 
-  Status hold_stream(StreamId stream, std::uint64_t mark) override {
+  Status hold_stream(StreamId stream, std::uint64_t mark, std::size_t account) override {
     const auto it = marks_.find(mark);
     if (it == marks_.end()) return {};  // waited for before
     const ContextScope scope(card_);
     NEAP_TRY(scope.status());
-    return order(reinterpret_cast<cuda::Stream>(stream), it->second);  // NOLINT
+    auto* const held = reinterpret_cast<cuda::Stream>(stream);  // NOLINT
+    NEAP_TRY_ASSIGN(const cuda::Event from, record_new(held));
+    Status ordered = order(held, it->second);
+    Result<cuda::Event> to = ordered.ok() ? record_new(held) : Result<cuda::Event>(ordered);
+    if (!to.ok()) {
+      spare_.push_back(from);
+      return to.status();
+    }
+    holds_.push_back({account, from, *to});
+    return holds_.size() > kMostHolds ? count_oldest_hold() : Status();
+  }
+
+  Result<std::vector<double>> take_held_seconds() override {
+    const ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    Status first;
+    while (!holds_.empty())
+      if (Status counted = count_oldest_hold(); first.ok()) first = std::move(counted);
+    std::vector<double> held = std::exchange(held_seconds_, {});
+    if (!first.ok()) return first;
+    return held;
   }
 
   Status hold_other_direction(std::uint64_t mark) override {
@@ -111,13 +134,7 @@ class CudaCopyQueue final : public CopyQueue {
       return Status(ErrorCode::kInvalidArgument, "a mark of copies was waited for before");
     const ContextScope scope(card_);
     NEAP_TRY(scope.status());
-    NEAP_TRY(to_status(*card_.driver, card_.driver->event_synchronize(last->second),
-                       "waiting for a copy"));
-    float milliseconds = 0;
-    NEAP_TRY(to_status(*card_.driver,
-                       card_.driver->event_elapsed(&milliseconds, first->second, last->second),
-                       "timing copies"));
-    return static_cast<double>(milliseconds) * 1e-3;
+    return seconds_of(first->second, last->second);
   }
 
   Status drain() override {
@@ -138,15 +155,36 @@ class CudaCopyQueue final : public CopyQueue {
   Result<std::uint64_t> mark(Direction direction) {
     const ContextScope scope(card_);
     NEAP_TRY(scope.status());
-    NEAP_TRY_ASSIGN(const cuda::Event event, take_event());
-    if (Status status = record(event, streams_[direction]); !status.ok()) {
-      spare_.push_back(event);
-      return status;
-    }
+    NEAP_TRY_ASSIGN(const cuda::Event event, record_new(streams_[direction]));
     marks_.emplace(++last_mark_, event);
     return last_mark_;
   }
-  // These three in the context.
+  // These in the context.
+  Result<cuda::Event> record_new(cuda::Stream stream) {
+    NEAP_TRY_ASSIGN(const cuda::Event event, take_event());
+    if (Status status = record(event, stream); !status.ok()) {
+      spare_.push_back(event);
+      return status;
+    }
+    return event;
+  }
+  Status count_oldest_hold() {
+    const Hold hold = holds_.front();
+    holds_.pop_front();
+    spare_.insert(spare_.end(), {hold.from, hold.to});
+    NEAP_TRY_ASSIGN(const double seconds, seconds_of(hold.from, hold.to));
+    if (held_seconds_.size() <= hold.account) held_seconds_.resize(hold.account + 1);
+    held_seconds_[hold.account] += seconds;
+    return {};
+  }
+  /// Blocks until both were reached.
+  Result<double> seconds_of(cuda::Event from, cuda::Event to) {
+    NEAP_TRY(to_status(*card_.driver, card_.driver->event_synchronize(to), "waiting for a copy"));
+    float milliseconds = 0;
+    NEAP_TRY(to_status(*card_.driver, card_.driver->event_elapsed(&milliseconds, from, to),
+                       "timing copies"));
+    return static_cast<double>(milliseconds) * 1e-3;
+  }
   Result<cuda::Event> take_event() {
     cuda::Event event = nullptr;
     if (!spare_.empty()) {
@@ -165,10 +203,20 @@ class CudaCopyQueue final : public CopyQueue {
                      "ordering streams");
   }
 
+  // A stream waits from one event to the other.
+  struct Hold {
+    std::size_t account;
+    cuda::Event from, to;
+  };
+  // More are not kept; the oldest of so many has long been reached.
+  static constexpr std::size_t kMostHolds = 1024;
+
   const cuda::Card& card_;
   std::array<cuda::Stream, 2> streams_{};
   std::unordered_map<std::uint64_t, cuda::Event> marks_;
   std::vector<cuda::Event> spare_;
+  std::deque<Hold> holds_;  // not counted yet
+  std::vector<double> held_seconds_;
   std::uint64_t last_mark_ = 0;
 };
 

@@ -100,9 +100,13 @@ class FaultCopyQueue final : public CopyQueue {
     NEAP_TRY(trigger_.pass(Call::kQueueBeginAfter));
     return below_->begin_after(stream);
   }
-  Status hold_stream(StreamId stream, std::uint64_t mark) override {
+  Status hold_stream(StreamId stream, std::uint64_t mark, std::size_t account) override {
     NEAP_TRY(trigger_.pass(Call::kQueueHoldStream));
-    return below_->hold_stream(stream, mark);
+    return below_->hold_stream(stream, mark, account);
+  }
+  Result<std::vector<double>> take_held_seconds() override {
+    NEAP_TRY(trigger_.pass(Call::kQueueSeconds));
+    return below_->take_held_seconds();
   }
   Status hold_other_direction(std::uint64_t mark) override {
     NEAP_TRY(trigger_.pass(Call::kQueueHoldOtherDirection));

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/format.h"
 
@@ -125,7 +127,16 @@ class HostCopyQueue final : public CopyQueue {
     return {};
   }
   Status begin_after(StreamId) override { return {}; }
-  Status hold_stream(StreamId, std::uint64_t mark) override { return wait(mark); }
+  Status hold_stream(StreamId, std::uint64_t mark, std::size_t account) override {
+    const Clock::time_point start = Clock::now();
+    NEAP_TRY(wait(mark));
+    if (held_seconds_.size() <= account) held_seconds_.resize(account + 1);
+    held_seconds_[account] += std::chrono::duration<double>(Clock::now() - start).count();
+    return {};
+  }
+  Result<std::vector<double>> take_held_seconds() override {
+    return std::exchange(held_seconds_, {});
+  }
   Status hold_other_direction(std::uint64_t mark) override { return wait(mark); }
   Result<double> seconds_between(std::uint64_t from, std::uint64_t to) override {
     NEAP_TRY_ASSIGN(const Clock::time_point first, lane_of(from).time_of(from >> 1));
@@ -142,6 +153,7 @@ class HostCopyQueue final : public CopyQueue {
   Lane& lane_of(std::uint64_t mark) { return (mark & kToDeviceBit) != 0 ? to_device_ : to_host_; }
   const HostCopyChecks& checks_;
   Lane to_host_, to_device_;
+  std::vector<double> held_seconds_;
 };
 
 }  // namespace

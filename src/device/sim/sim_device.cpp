@@ -77,7 +77,8 @@ class SimCopyQueue final : public CopyQueue {
   Result<std::uint64_t> mark_to_device() override { return std::uint64_t{0}; }
   Status wait(std::uint64_t) override { return {}; }
   Status begin_after(StreamId) override { return {}; }
-  Status hold_stream(StreamId, std::uint64_t) override { return {}; }
+  Status hold_stream(StreamId, std::uint64_t, std::size_t) override { return {}; }
+  Result<std::vector<double>> take_held_seconds() override { return std::vector<double>(); }
   Status hold_other_direction(std::uint64_t) override { return {}; }
   Result<double> seconds_between(std::uint64_t, std::uint64_t) override { return 0.0; }
   Status drain() override { return {}; }

@@ -148,7 +148,7 @@ class StreamedWeights(TrainCase):
             self.assertLessEqual(record["peak"], capacity, record)
             self.assertLessEqual(record["peak"], 1.03 * phases[record["phase"]]["peak"] + (2 << 20), record)
             key = record["step"], record["phase"]
-            fetched[key] = fetched.get(key, 0) + record["streamed_to_device"]
+            fetched[key] = fetched.get(key, 0) + sum(s["to_device"] for s in record["streamed"])
         self.assertTrue(any(fetched.values()))
         for (step, phase), size in fetched.items():
             planned = phases[phase]["fetched"]

@@ -156,11 +156,17 @@ TEST_F(TransferLaneTest, AStreamIsOrderedWithCopies) {
   const Transfer all[] = {{buffer.id, Bytes(0), home.get(), Bytes(0), 64_MiB}};
   const auto mark = lane_->to_device(all);
   ASSERT_TRUE(mark.ok());
-  ASSERT_TRUE(lane_->hold_stream(device::StreamId::kDefault, *mark).ok());
+  ASSERT_TRUE(lane_->hold_stream(device::StreamId::kDefault, *mark, 1).ok());
+  const auto held = lane_->take_held_seconds();
+  ASSERT_TRUE(held.ok());
+  ASSERT_EQ(held->size(), 2U);
+  EXPECT_EQ(held->front(), 0);
+  EXPECT_GT(held->back(), 0);
+  EXPECT_TRUE(lane_->take_held_seconds()->empty()) << "counted once";
   // The host device's streams are the program.
   EXPECT_EQ(std::memcmp(bytes(buffer), home->data(), home->size().count()), 0);
   ASSERT_TRUE(lane_->wait(*mark).ok());
-  EXPECT_TRUE(lane_->hold_stream(device::StreamId::kDefault, *mark).ok());
+  EXPECT_TRUE(lane_->hold_stream(device::StreamId::kDefault, *mark, 1).ok());
 }
 
 TEST_F(TransferLaneTest, WhatIsStoredIsOverwrittenAfterwards) {

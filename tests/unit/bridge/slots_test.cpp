@@ -17,7 +17,12 @@
 namespace neap::bridge {
 namespace {
 
+using Kind = step::StreamedKind;
 using Words = std::span<std::uint64_t>;
+
+const LinkUse& of(const LinkUses& uses, Kind kind) {
+  return uses[index_of(kind)];
+}
 
 Words words_of(const arena::HostStorage& storage) {
   return {reinterpret_cast<std::uint64_t*>(storage.data()), storage.size().count() / 8};
@@ -78,8 +83,8 @@ struct States {
       const Bytes half = bytes_of(part.count / 2);
       const Bytes first = bytes_of(part.first);
       return std::vector<StreamedStates::Copy>{
-          {storage, first, Bytes(), half, true, false},
-          {storage, first + half, half, bytes_of(part.count) - half}};
+          {storage, Kind::kGradients, first, Bytes(), half, true, false},
+          {storage, Kind::kStates, first + half, half, bytes_of(part.count) - half}};
     };
     visited = 0;
     states.for_each(parts.size(), copies, [&](std::size_t i, std::size_t slot) {
@@ -110,10 +115,17 @@ struct States {
 TEST(StreamedStates, EveryPartIsSteppedAndWhatIsStoredGoesBack) {
   States s;
   for (std::uint64_t round = 0; round < 5; ++round) ASSERT_NO_FATAL_FAILURE(s.step(round));
-  const LinkUse use = s.states.take_use();
-  EXPECT_EQ(use.to_device, 5 * bytes_of(300 + 64 + 130));
-  EXPECT_EQ(use.to_host, 5 * bytes_of(150 + 32 + 65));
-  EXPECT_EQ(s.states.take_use().bytes(), Bytes());
+  const LinkUses use = value_or_throw(s.states.take_use());
+  EXPECT_EQ(of(use, Kind::kStates).to_device, 5 * bytes_of(150 + 32 + 65));
+  EXPECT_EQ(of(use, Kind::kGradients).to_device, 5 * bytes_of(150 + 32 + 65));
+  EXPECT_EQ(of(use, Kind::kStates).to_host, 5 * bytes_of(150 + 32 + 65));
+  EXPECT_GT(of(use, Kind::kStates).visible_seconds, 0);
+  EXPECT_EQ(of(use, Kind::kGradients).to_host, Bytes());
+  const LinkUses again = value_or_throw(s.states.take_use());
+  for (const Kind kind : step::kStreamedKinds) {
+    EXPECT_EQ(of(again, kind).to_device + of(again, kind).to_host, Bytes());
+    EXPECT_EQ(of(again, kind).visible_seconds, 0);
+  }
 }
 
 TEST(StreamedStates, EveryDeviceCallMayFail) {
@@ -145,7 +157,8 @@ TEST(StreamedStates, EveryDeviceCallMayFail) {
 TEST(StreamedStates, AStepThatThrowsLeavesNothingUnderWay) {
   States s;
   const auto copies = [&](std::size_t) {
-    return std::vector<StreamedStates::Copy>{{&s.states.states(0), Bytes(), Bytes(), bytes_of(64)}};
+    return std::vector<StreamedStates::Copy>{
+        {&s.states.states(0), Kind::kStates, Bytes(), Bytes(), bytes_of(64)}};
   };
   EXPECT_THROW(s.states.for_each(5, copies,
                                  [](std::size_t i, std::size_t) {
@@ -261,15 +274,19 @@ TEST(StreamedBlocks, GradientsOfAMiniBatchAddUpOnTheHost) {
       }
       // Each pass stores all gradients; all but the first one fetch them. Of the weights the slots keep two
       // at each turn.
-      const LinkUse use = b.streamed->take_use();
+      const LinkUses use = value_or_throw(b.streamed->take_use());
       const auto all = static_cast<std::uint64_t>(blocks);
       const auto n = static_cast<std::uint64_t>(passes);
       const std::uint64_t weights = all + (2 * n - 1) * (all - 2);
       const Bytes gradients_out = bytes_of(b.kWords) * (2 * n * all);
       const Bytes gradients_in = bytes_of(b.kWords) * (2 * (n - 1) * all);
-      EXPECT_EQ(use.to_host, gradients_out + bytes_of(b.kInputs) * (2 * n * all));
-      EXPECT_EQ(use.to_device, gradients_in + bytes_of(b.kWords) * (2 * weights) +
-                                   bytes_of(b.kInputs) * (2 * n * (all - 2)));
+      EXPECT_EQ(of(use, Kind::kGradients).to_host, gradients_out);
+      EXPECT_EQ(of(use, Kind::kGradients).to_device, gradients_in);
+      EXPECT_EQ(of(use, Kind::kInputs).to_host, bytes_of(b.kInputs) * (2 * n * all));
+      EXPECT_EQ(of(use, Kind::kInputs).to_device, bytes_of(b.kInputs) * (2 * n * (all - 2)));
+      EXPECT_EQ(of(use, Kind::kWeights).to_host, Bytes());
+      EXPECT_EQ(of(use, Kind::kWeights).to_device, bytes_of(b.kWords) * (2 * weights));
+      EXPECT_EQ(of(use, Kind::kStates).to_device, Bytes());
     }
   }
 }
@@ -307,7 +324,8 @@ TEST(StreamedBlocks, AllBlocksComeTogether) {
   for (std::size_t i = 0; i < 3; ++i) seen.push_back(b.slots.words(i).front());
   throw_if_error(b.streamed->close());
   EXPECT_EQ(seen, (std::vector<std::uint64_t>{100, 101, 102}));
-  EXPECT_EQ(b.streamed->take_use().to_device, bytes_of(b.kWords) * 3);
+  EXPECT_EQ(of(value_or_throw(b.streamed->take_use()), Kind::kWeights).to_device,
+            bytes_of(b.kWords) * 3);
 }
 
 TEST(StreamedBlocks, EveryDeviceCallMayFail) {

@@ -282,9 +282,7 @@ TEST(PhaseLog, RoundTrip) {
   record.move_seconds = 0.5;
   record.moves = {{"pause", "rollout.kv", 3_MiB, 0.25, 0.25},
                   {"resume", "actor.grads", 5_B, 0.125, 0.0625, true}};
-  record.streamed_to_host = 11_B;
-  record.streamed_to_device = 13_B;
-  record.stream_seconds = 0.75;
+  record.streamed = {{"actor.buffers", "gradients", 13_B, 11_B, 0.75}};
   record.as_planned = true;
   {
     auto log = PhaseLog::open(folder.path(), std::nullopt);
@@ -300,6 +298,9 @@ TEST(PhaseLog, RoundTrip) {
   EXPECT_EQ((*records)[0].moves[0].copied, 3_MiB);
   EXPECT_EQ((*records)[0].moves[1].visible_seconds, 0.0625);
   EXPECT_TRUE((*records)[0].moves[1].behind);
+  ASSERT_EQ((*records)[0].streamed.size(), 1U);
+  EXPECT_EQ((*records)[0].streamed[0].to_device, 13_B);
+  EXPECT_EQ((*records)[0].streamed[0].visible_seconds, 0.75);
   // Runs of older versions have one number of seconds, or no list of moves.
   Json old = record.to_json();
   old["step"] = std::uint64_t{4};
@@ -311,9 +312,10 @@ TEST(PhaseLog, RoundTrip) {
   EXPECT_FALSE(waited->moves[0].behind);
   old["moves"][0].erase("seconds");
   EXPECT_FALSE(PhaseRecord::from_json(old).ok());
-  for (const char* key :
-       {"moves", "streamed_to_host", "streamed_to_device", "stream_seconds", "as_planned"})
-    old.erase(key);
+  old["moves"] = Json::array();
+  old["streamed"][0].erase("to_host");
+  EXPECT_FALSE(PhaseRecord::from_json(old).ok());
+  for (const char* key : {"moves", "streamed", "as_planned"}) old.erase(key);
   const auto older = PhaseRecord::from_json(old);
   ASSERT_TRUE(older.ok()) << older.status().message();
   EXPECT_TRUE(older->moves.empty());

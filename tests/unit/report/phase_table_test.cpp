@@ -127,18 +127,28 @@ TEST(MoveTable, OneRowAMoveOfAPhaseWithItsMeans) {
   PhaseRecord second = first;
   second.moves[1].visible_seconds = 0.75;
   second.moves.pop_back();
+  first.streamed = {{"actor.buffers", "weights", 6_MiB, 2_MiB, 0.5}};
+  second.streamed = {{"actor.buffers", "weights", 4_MiB, 4_MiB, 0.25},
+                     {"actor.buffers", "inputs", 2_MiB, 1_MiB, 0}};
   const std::vector<PhaseRecord> records = {first, second};
   const MoveTable table = MoveTable::from_records(records);
-  ASSERT_EQ(table.rows.size(), 2U) << "what copies nothing is left out";
+  ASSERT_EQ(table.rows.size(), 4U) << "what copies nothing is left out";
   EXPECT_EQ(table.rows[0].tag, "reward.weights");
   EXPECT_EQ(table.rows[0].times, 2U);
   EXPECT_EQ(table.rows[0].copied, 4_MiB);
   EXPECT_EQ(table.rows[0].copy_seconds, 0.5);
   EXPECT_EQ(table.rows[0].visible_seconds, 0.5);
   EXPECT_EQ(table.rows[1].times, 1U);
-  EXPECT_EQ(table.to_json()[0]["behind"], true);
+  EXPECT_EQ(table.rows[2].tag, "actor.buffers weights");
+  EXPECT_EQ(table.rows[2].copied, 8_MiB);
+  EXPECT_EQ(table.rows[2].visible_seconds, 0.375);
+  EXPECT_FALSE(table.rows[2].copy_seconds.has_value());
+  EXPECT_EQ(table.rows[3].times, 1U);
+  EXPECT_EQ(table.to_json()[0]["when"], "behind");
+  EXPECT_EQ(table.to_json()[2]["when"], "within");
+  EXPECT_TRUE(table.to_json()[2]["copy_seconds"].is_null());
   EXPECT_THAT(table.to_text(),
-              HasSubstr("generate  behind  resume   reward.weights      2   4 MiB"));
+              HasSubstr("generate  behind  resume         reward.weights      2   4 MiB"));
   EXPECT_TRUE(MoveTable::from_records({}).to_text().empty());
 }
 
