@@ -125,6 +125,18 @@ void Communicator::barrier() {
   if (size_ > 1) do_barrier();
 }
 
+std::unique_ptr<Communicator> Communicator::split(int color) {
+  if (alone()) return make_single();
+  const std::vector<std::int64_t> colors = of_all_ranks({color});
+  const auto end = colors.begin() + rank_;
+  const auto same = [&](auto first, auto last) {
+    return static_cast<int>(std::count(first, last, color));
+  };
+  std::unique_ptr<Communicator> group =
+      do_split(color, same(colors.begin(), end), same(colors.begin(), colors.end()));
+  return group->alone() ? make_single() : std::move(group);
+}
+
 double Communicator::sum(double x) {
   std::vector<double> one = {x};
   sum(one);
@@ -203,6 +215,7 @@ class Single final : public Communicator {
   void do_all_gather(const at::Tensor&, const Counts&) override {}
   void do_broadcast(const at::Tensor&, int) override {}
   void do_barrier() override {}
+  std::unique_ptr<Communicator> do_split(int, int, int) override { return make_single(); }
 };
 
 }  // namespace

@@ -70,6 +70,10 @@ class Communicator {
   };
   void expect_same(const std::vector<NamedText>& texts);
 
+  /// The ranks that give the same `color`, in the order of their numbers here: a communicator of their own,
+  /// which this one outlives. Every rank calls it. A GPU communicator keeps buffers on the card for each.
+  [[nodiscard]] std::unique_ptr<Communicator> split(int color);
+
   /// Tells the other ranks, as far as they can be reached, that this one ends with `exit_code`. Under
   /// MPI the job is killed and this does not return.
   virtual void abort(int exit_code) noexcept = 0;
@@ -88,6 +92,8 @@ class Communicator {
   virtual void do_all_gather(const at::Tensor& t, const Counts& counts) = 0;
   virtual void do_broadcast(const at::Tensor& t, int root) = 0;
   virtual void do_barrier() = 0;
+  // This rank becomes `rank` of `size`.
+  [[nodiscard]] virtual std::unique_ptr<Communicator> do_split(int color, int rank, int size) = 0;
 
   void check_parts(const at::Tensor& t, const Counts& counts, const char* call) const;
   void check_root(int root, const char* call) const;

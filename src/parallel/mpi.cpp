@@ -57,15 +57,16 @@ void reduce_rows(at::ScalarType type, void* out, const void* in, std::int64_t n,
 
 class Mpi final : public Communicator {
  public:
-  Mpi(const NeapMpi& mpi, int rank, int size, std::int64_t piece_bytes)
+  Mpi(const NeapMpi& mpi, int rank, int size, std::int64_t piece_bytes, int group = 0)
       : Communicator(rank, size),
         mpi_(mpi),
+        group_(group),
         piece_bytes_(piece_bytes),
         exceptions_(std::uncaught_exceptions()) {}
 
   ~Mpi() override {
     // An exception under way: the others may wait for this rank, and MPI's end would wait for them.
-    if (!aborted_ && std::uncaught_exceptions() == exceptions_) mpi_.finish();
+    if (group_ == 0 && !aborted_ && std::uncaught_exceptions() == exceptions_) mpi_.finish();
   }
 
   [[nodiscard]] std::string name() const override { return "mpi"; }
@@ -113,7 +114,8 @@ class Mpi final : public Communicator {
       const Layout layout = layout_of(parts, width);
       std::byte* const piece = data + at * width;
       reduce_parts(t.scalar_type(), piece, layout, piece + layout.offsets[me()], op, "all_reduce");
-      call(mpi_.all_gather(piece, layout.bytes.data(), layout.offsets.data()), "all_reduce");
+      call(mpi_.all_gather(group_, piece, layout.bytes.data(), layout.offsets.data()),
+           "all_reduce");
     });
   }
 
@@ -136,7 +138,7 @@ class Mpi final : public Communicator {
     by_rounds(counts, width, [&](const Layout& layout, const std::vector<std::int64_t>& places) {
       std::byte* const rows = workspace(layout.sum(), rows_);
       std::memcpy(rows + layout.offsets[me()], data + places[me()], size_of(layout.bytes[me()]));
-      call(mpi_.all_gather(rows, layout.bytes.data(), layout.offsets.data()), "all_gather");
+      call(mpi_.all_gather(group_, rows, layout.bytes.data(), layout.offsets.data()), "all_gather");
       for (std::size_t r = 0; r < ranks(); ++r) {
         if (r != me())
           std::memcpy(data + places[r], rows + layout.offsets[r], size_of(layout.bytes[r]));
@@ -148,11 +150,18 @@ class Mpi final : public Communicator {
     const auto width = static_cast<std::int64_t>(t.element_size());
     auto* const data = static_cast<std::byte*>(t.mutable_data_ptr());
     by_pieces(t.numel(), width, [&](std::int64_t at, std::int64_t n) {
-      call(mpi_.broadcast(data + at * width, static_cast<int>(n * width), root), "broadcast");
+      call(mpi_.broadcast(group_, data + at * width, static_cast<int>(n * width), root),
+           "broadcast");
     });
   }
 
-  void do_barrier() override { call(mpi_.barrier(), "barrier"); }
+  void do_barrier() override { call(mpi_.barrier(group_), "barrier"); }
+
+  std::unique_ptr<Communicator> do_split(int color, int rank, int size) override {
+    int made = 0;
+    call(mpi_.split(group_, color, &made), "split");
+    return std::make_unique<Mpi>(mpi_, rank, size, piece_bytes_, made);
+  }
 
   // Of parts, one a rank, one after another: bytes.
   struct Layout {
@@ -177,8 +186,8 @@ class Mpi final : public Communicator {
     const int mine = layout.bytes[me()];
     const Layout in = layout_of(Counts(ranks(), mine / width), width);
     std::byte* const rows = workspace(in.sum(), rows_);
-    call(mpi_.all_to_all(parts, layout.bytes.data(), layout.offsets.data(), rows, in.bytes.data(),
-                         in.offsets.data()),
+    call(mpi_.all_to_all(group_, parts, layout.bytes.data(), layout.offsets.data(), rows,
+                         in.bytes.data(), in.offsets.data()),
          what);
     reduce_rows(type, out, rows, mine / width, size(), op);
   }
@@ -200,6 +209,7 @@ class Mpi final : public Communicator {
   }
 
   const NeapMpi& mpi_;
+  int group_;  // its number
   std::int64_t piece_bytes_;
   int exceptions_;
   bool aborted_ = false;

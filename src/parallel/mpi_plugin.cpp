@@ -7,8 +7,16 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 namespace {
+
+// Groups 1, 2, ..., until MPI ends.
+std::vector<MPI_Comm> more_groups;
+
+MPI_Comm comm_of(int group) {
+  return group == 0 ? MPI_COMM_WORLD : more_groups[static_cast<std::size_t>(group) - 1];
+}
 
 int start(int* rank, int* size) {
   // Regions come and go at the same addresses: a cache of pinned pages would hold pages that are no
@@ -22,23 +30,32 @@ int start(int* rank, int* size) {
   return MPI_Comm_size(MPI_COMM_WORLD, size);
 }
 
-int all_to_all(const void* in, const int* in_bytes, const int* in_offsets, void* out,
+int split(int group, int color, int* result) {
+  MPI_Comm made = MPI_COMM_NULL;
+  if (const int e = MPI_Comm_split(comm_of(group), color, 0, &made); e != 0) return e;
+  if (const int e = MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN); e != 0) return e;
+  more_groups.push_back(made);
+  *result = static_cast<int>(more_groups.size());
+  return 0;
+}
+
+int all_to_all(int group, const void* in, const int* in_bytes, const int* in_offsets, void* out,
                const int* out_bytes, const int* out_offsets) {
   return MPI_Alltoallv(in, in_bytes, in_offsets, MPI_BYTE, out, out_bytes, out_offsets, MPI_BYTE,
-                       MPI_COMM_WORLD);
+                       comm_of(group));
 }
 
-int all_gather(void* data, const int* bytes, const int* offsets) {
+int all_gather(int group, void* data, const int* bytes, const int* offsets) {
   return MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, bytes, offsets, MPI_BYTE,
-                        MPI_COMM_WORLD);
+                        comm_of(group));
 }
 
-int broadcast(void* data, int bytes, int root) {
-  return MPI_Bcast(data, bytes, MPI_BYTE, root, MPI_COMM_WORLD);
+int broadcast(int group, void* data, int bytes, int root) {
+  return MPI_Bcast(data, bytes, MPI_BYTE, root, comm_of(group));
 }
 
-int barrier() {
-  return MPI_Barrier(MPI_COMM_WORLD);
+int barrier(int group) {
+  return MPI_Barrier(comm_of(group));
 }
 
 void abort_job(int exit_code) {
@@ -57,8 +74,8 @@ void describe(int error, char* text, int size) {
   text[size - 1] = '\0';
 }
 
-constexpr NeapMpi kTable{NEAP_MPI_ABI, start,     all_to_all, all_gather, broadcast,
-                         barrier,      abort_job, finish,     describe};
+constexpr NeapMpi kTable{NEAP_MPI_ABI, start,   split,     all_to_all, all_gather,
+                         broadcast,    barrier, abort_job, finish,     describe};
 
 }  // namespace
 

@@ -3,23 +3,26 @@
  * job under mpirun.
  *
  * Bytes and offsets are int, as in MPI: callers cut large buffers. Every function but describe and
- * abort returns MPI's error code, 0 for success. One thread at a time. */
+ * abort returns MPI's error code, 0 for success. A group is a number: 0 has all ranks. One thread at a time. */
 #ifndef NEAP_PARALLEL_MPI_PLUGIN_H
 #define NEAP_PARALLEL_MPI_PLUGIN_H
 
-enum { NEAP_MPI_ABI = 1 };
+enum { NEAP_MPI_ABI = 2 };
 
 typedef struct NeapMpi {
   int abi;
   /* Starts MPI, once a process. */
   int (*start)(int* rank, int* size);
-  /* in_bytes[r] at in + in_offsets[r] go to rank r; out_bytes[r] come from it. */
-  int (*all_to_all)(const void* in, const int* in_bytes, const int* in_offsets, void* out,
-                    const int* out_bytes, const int* out_offsets);
+  /* Ranks that give the same color become a group, in the order of their numbers in `group`. Every rank of
+   * that calls it. */
+  int (*split)(int group, int color, int* result);
+  /* in_bytes[r] at in + in_offsets[r] go to rank r of the group; out_bytes[r] come from it. */
+  int (*all_to_all)(int group, const void* in, const int* in_bytes, const int* in_offsets,
+                    void* out, const int* out_bytes, const int* out_offsets);
   /* Rank r's part is `bytes[r]` at data + offsets[r]; on return every rank has all parts. */
-  int (*all_gather)(void* data, const int* bytes, const int* offsets);
-  int (*broadcast)(void* data, int bytes, int root);
-  int (*barrier)(void);
+  int (*all_gather)(int group, void* data, const int* bytes, const int* offsets);
+  int (*broadcast)(int group, void* data, int bytes, int root);
+  int (*barrier)(int group);
   /* Ends every rank of the job; does not return. */
   void (*abort)(int exit_code);
   int (*finish)(void);

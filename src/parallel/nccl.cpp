@@ -142,6 +142,7 @@ class Nccl final : public Communicator {
       : Communicator(environment.rank, environment.size),
         api_(*value_or_throw(load_nccl())),
         device_(options.device),
+        timeout_seconds_(options.timeout_seconds),
         rendezvous_(meet(environment, options.timeout_seconds)),
         exceptions_(std::uncaught_exceptions()) {
     const c10::DeviceGuard guard(device_);
@@ -153,8 +154,18 @@ class Nccl final : public Communicator {
       throw Error(ErrorCode::kIo, "The rendezvous holds the key of another program");
     std::memcpy(id.bytes, bytes.data(), kNcclIdBytes);
     check(api_.comm_init_rank(&comm_, size(), id, rank()), "ncclCommInitRank");
-    watch_.emplace(*rendezvous_, rank(), options.timeout_seconds,
-                   [this] { api_.comm_abort(comm_); });
+    watch();
+  }
+  /// Of some ranks of `all`, connected by `comm`.
+  Nccl(const Nccl& all, NcclComm comm, int rank, int size)
+      : Communicator(rank, size),
+        api_(all.api_),
+        device_(all.device_),
+        timeout_seconds_(all.timeout_seconds_),
+        rendezvous_(all.rendezvous_),
+        exceptions_(std::uncaught_exceptions()),
+        comm_(comm) {
+    watch();
   }
 
   ~Nccl() override {
@@ -181,6 +192,22 @@ class Nccl final : public Communicator {
   }
 
  private:
+  void watch() {
+    watch_.emplace(*rendezvous_, rank(), timeout_seconds_, [this] { api_.comm_abort(comm_); });
+  }
+
+  // NCCL makes the group without another rendezvous; ranks of one key have the order of their numbers.
+  std::unique_ptr<Communicator> do_split(int color, int rank, int size) override {
+    const c10::DeviceGuard guard(device_);
+    NcclComm made = nullptr;
+    watch_->begin("split");
+    const int result = api_.comm_split(comm_, color, /*key=*/0, &made, /*config=*/nullptr);
+    watch_->end();
+    if (watch_->gave_up()) throw Error(watch_->reason());
+    check(result, "ncclCommSplit");
+    return std::make_unique<Nccl>(*this, made, rank, size);
+  }
+
   void check(int result, const char* call) {
     if (result == kNcclSuccess || result == kNcclInProgress) return;
     const char* last = api_.get_last_error(comm_);
@@ -345,7 +372,8 @@ class Nccl final : public Communicator {
 
   const NcclApi& api_;
   at::Device device_;
-  std::unique_ptr<Rendezvous> rendezvous_;
+  double timeout_seconds_;
+  std::shared_ptr<Rendezvous> rendezvous_;
   int exceptions_;
   NcclComm comm_ = nullptr;
   std::optional<Watch> watch_;

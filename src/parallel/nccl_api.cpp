@@ -20,6 +20,7 @@ Result<NcclApi> open_nccl() {
   };
   find(api.get_unique_id, "ncclGetUniqueId");
   find(api.comm_init_rank, "ncclCommInitRank");
+  find(api.comm_split, "ncclCommSplit");
   find(api.comm_destroy, "ncclCommDestroy");
   find(api.comm_abort, "ncclCommAbort");
   find(api.comm_get_async_error, "ncclCommGetAsyncError");

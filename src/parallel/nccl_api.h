@@ -30,6 +30,8 @@ enum NcclOp : int { kNcclSum = 0, kNcclMax = 2 };
 struct NcclApi {
   int (*get_unique_id)(NcclId* id);
   int (*comm_init_rank)(NcclComm* comm, int size, NcclId id, int rank);
+  /// Since NCCL 2.18. `config` may be null.
+  int (*comm_split)(NcclComm comm, int color, int key, NcclComm* made, void* config);
   int (*comm_destroy)(NcclComm comm);
   int (*comm_abort)(NcclComm comm);
   int (*comm_get_async_error)(NcclComm comm, int* error);

@@ -17,6 +17,7 @@
 #include "bridge/torch_cuda.h"
 #include "parallel/batch_sharder.h"
 #include "parallel/communicator.h"
+#include "parallel/groups.h"
 #include "parallel/run_collectively.h"
 
 namespace {
@@ -139,6 +140,35 @@ void run_rounding(Communicator& ranks, at::Device device) {
   ranks.expect_same(first.view(at::kInt).sum(at::kLong).item<std::int64_t>(), "A rounded sum");
 }
 
+// Groups of every mesh with two axes: sums and gathers are those of the ranks along the axis.
+void run_groups(Communicator& ranks, at::Device device) {
+  using neap::spec::Axis;
+  for (int tensor = 1; tensor <= ranks.size(); ++tensor) {
+    if (ranks.size() % tensor != 0) continue;
+    const auto mesh =
+        neap::spec::Mesh().set(Axis::kTensor, tensor).set(Axis::kData, ranks.size() / tensor);
+    const neap::parallel::Groups groups(ranks, mesh);
+    for (const Axis axis : {Axis::kData, Axis::kTensor, Axis::kPipe}) {
+      Communicator& group = groups.along(axis);
+      const std::vector<std::int64_t> line = mesh.line(ranks.rank(), axis);
+      expect(group.size() == std::ssize(line), "size of a group");
+      expect(group.rank() == mesh.coordinate(ranks.rank(), axis), "rank in a group");
+      const at::Tensor t = at::full({3}, ranks.rank(), at::dtype(at::kLong).device(device));
+      const at::Tensor all = at::empty({3 * group.size()}, t.options());
+      group.all_gather(all, t);
+      std::int64_t sum = 0;
+      for (std::size_t i = 0; i < line.size(); ++i) {
+        sum += line[i];
+        expect(all[static_cast<std::int64_t>(3 * i)].item<std::int64_t>() == line[i],
+               "ranks of a group");
+      }
+      group.all_reduce(t);
+      expect(t.eq(sum).all().item<bool>(), "sum over a group");
+      group.barrier();
+    }
+  }
+}
+
 void run_host_numbers(Communicator& ranks) {
   const int size = ranks.size();
   expect(ranks.sum(ranks.rank() + 1.0) == size * (size + 1) / 2.0, "sum of numbers");
@@ -208,6 +238,7 @@ int run(int argc, char** argv) {
     for (const at::ScalarType type : {at::kFloat, at::kLong})
       run_type(*ranks, type, 300'001, at::kCPU), run_parts(*ranks, type, 300'001, at::kCPU);
     run_rounding(*ranks, options.device);
+    run_groups(*ranks, options.device);
     run_host_numbers(*ranks);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "rank %d: %s\n", ranks->rank(), e.what());

@@ -1,0 +1,39 @@
+// The groups of ranks that a mesh has: of each axis the ranks that differ along it only.
+//
+// Made once, in the order of the axes, by every rank together. A group of one does nothing, and one of all
+// ranks is the communicator that it is made from: neither takes memory.
+//
+// Threads   as communicators.   Failure   Error, where the ranks cannot be connected.
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "parallel/communicator.h"
+#include "spec/mesh.h"
+
+namespace neap::parallel {
+
+class Groups {
+ public:
+  /// `world` has the mesh's ranks, and outlives the groups.
+  Groups(Communicator& world, const spec::Mesh& mesh);
+  Groups(const Groups&) = delete;
+  Groups& operator=(const Groups&) = delete;
+
+  [[nodiscard]] Communicator& world() const { return world_; }
+  /// Ranks that have the same part of the model, and divide the batch.
+  [[nodiscard]] Communicator& data() const { return along(spec::Axis::kData); }
+  /// Ranks that divide the model.
+  [[nodiscard]] Communicator& tensor() const { return along(spec::Axis::kTensor); }
+  [[nodiscard]] Communicator& along(spec::Axis axis) const {
+    return *groups_.at(static_cast<std::size_t>(axis));
+  }
+
+ private:
+  Communicator& world_;
+  std::array<std::unique_ptr<Communicator>, spec::kAxes> made_;
+  std::array<Communicator*, spec::kAxes> groups_{};
+};
+
+}  // namespace neap::parallel
