@@ -154,14 +154,18 @@ std::optional<double> JobSizes::tag(spec::TagId id) const {
 
 Result<JobSizes> read_sizes(const spec::Job& asked, plan::Target target) {
   spec::Job job = asked;
-  job.parallel.zero_stage = 0;  // formulas divide whole states
+  // Formulas divide whole models and states.
+  job.parallel.zero_stage = 0;
+  job.trainer.nnodes = 1;
+  job.trainer.n_gpus_per_node = job.data_ranks();
+  job.parallel.tensor_model_parallel_size = 1;
   target.capacity = Bytes();
   target.host_memory = Bytes();
   JobSizes sizes;
   sizes.task = to_string(job.task);
   const spec::Dtype dtype = plan::compute_dtype(job, target);
   sizes.width = static_cast<double>(element_bytes(dtype));
-  sizes.ranks = job.ranks();
+  sizes.ranks = asked.ranks();
   NEAP_TRY_ASSIGN(sizes.plan, plan::make_plan(job, target));
   const spec::Recipe recipe = spec::describe(job, sizes.plan.modes);
   NEAP_TRY_ASSIGN(const plan::JobModels models, plan::read_models(job, recipe, dtype));

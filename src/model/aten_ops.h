@@ -15,6 +15,10 @@
 #include "spec/job.h"
 #include "step/operations.h"
 
+namespace neap::parallel {
+class Communicator;
+}
+
 namespace neap::model {
 
 [[nodiscard]] step::Dtype to_step(at::ScalarType type);
@@ -23,8 +27,10 @@ namespace neap::model {
 class AtenOps {
  public:
   using Tensor = at::Tensor;
-  explicit AtenOps(at::Device device, bridge::AttentionChoice attention = {})
-      : device_(device), attention_(attention) {}
+  /// `tensor`: the ranks that divide the model, which outlive the operations; null: none do.
+  explicit AtenOps(at::Device device, bridge::AttentionChoice attention = {},
+                   parallel::Communicator* tensor = nullptr)
+      : device_(device), attention_(attention), tensor_(tensor) {}
   [[nodiscard]] at::Device device() const { return device_; }
 
   template <class Body>
@@ -41,6 +47,18 @@ class AtenOps {
     const Generating scope(generating_);
     return body();
   }
+
+  // ---- ranks of an axis ----
+  [[nodiscard]] std::int64_t ranks(spec::Axis axis) const;
+  void sum_over_(const Tensor& a, spec::Axis axis) const;
+  void max_over_(const Tensor& a, spec::Axis axis) const;
+  [[nodiscard]] double total_over(double x, spec::Axis axis) const;
+  [[nodiscard]] Tensor join_columns(Tensor a, spec::Axis axis) const;
+  [[nodiscard]] Tensor own_columns(const Tensor& a, spec::Axis axis) const;
+  [[nodiscard]] step::OwnIndices<Tensor> own_indices(const Tensor& indices, std::int64_t count,
+                                                     spec::Axis axis) const;
+  void clear_(const Tensor& a, const Tensor& foreign) const;
+  [[nodiscard]] Tensor cleared(const Tensor& a, const Tensor& foreign) const;
 
   // ---- making ----
   [[nodiscard]] step::Dtype dtype(const Tensor& t) const { return to_step(t.scalar_type()); }
@@ -204,6 +222,7 @@ class AtenOps {
                                                  const Tensor& d_weight, bool offset) const;
   at::Device device_;
   bridge::AttentionChoice attention_;
+  parallel::Communicator* tensor_;
   bool generating_ = false;
 };
 

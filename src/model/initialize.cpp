@@ -61,7 +61,7 @@ void initialize(const spec::Architecture& shape, spec::Head head, std::size_t fi
 
 void initialize_adapters(const spec::Architecture& shape, spec::Head head,
                          const spec::LoraShape& lora, const std::vector<Tensor>& flat,
-                         std::uint64_t seed) {
+                         std::uint64_t seed, std::size_t first) {
   const auto visit = [&](Tensor weight, const spec::Parameter& p, std::uint64_t key) {
     if (!p.name.ends_with(".lora_A.weight")) {
       weight.zero_();
@@ -72,7 +72,7 @@ void initialize_adapters(const spec::Architecture& shape, spec::Head head,
          [&](Tensor piece, at::Generator& generator) { piece.uniform_(-bound, bound, generator); });
   };
   // Another stream than the weights'.
-  for_each_parameter(spec::lora_layout(shape, head, lora), 0, flat, seed + 1, visit);
+  for_each_parameter(spec::lora_layout(shape, head, lora), first, flat, seed + 1, visit);
 }
 
 }  // namespace neap::model

@@ -198,11 +198,11 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
 
 Transformer::Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
                          std::optional<Lora> lora, std::optional<StreamedBase> streamed,
-                         bridge::AttentionChoice attention)
+                         bridge::AttentionChoice attention, parallel::Communicator* tensor)
     : ops_(streamed               ? streamed->memory.at(0).device()
            : base.weights.empty() ? at::Device(at::kCPU)
                                   : base.weights[0].device(),
-           attention) {
+           attention, tensor) {
   weights_.architecture = architecture;
   weights_.head = head;
   weights_.blocks.resize(static_cast<std::size_t>(architecture.num_hidden_layers));

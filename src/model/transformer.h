@@ -106,11 +106,12 @@ struct NamedParameter {
 
 class Transformer {
  public:
-  /// `streamed`: what `base` has of blocks is not used.
+  /// `streamed`: what `base` has of blocks is not used. `tensor`: the ranks that divide the model; of a
+  /// part of one (spec/tensor_parallel.h).
   Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
               std::optional<Lora> lora = std::nullopt,
               std::optional<StreamedBase> streamed = std::nullopt,
-              bridge::AttentionChoice attention = {});
+              bridge::AttentionChoice attention = {}, parallel::Communicator* tensor = nullptr);
   Transformer(Transformer&&) noexcept = default;
   Transformer& operator=(Transformer&&) noexcept = default;
 
@@ -179,10 +180,10 @@ class Transformer {
 void initialize(const spec::Architecture& shape, spec::Head head, std::size_t first,
                 const std::vector<at::Tensor>& flat, std::uint64_t seed,
                 double standard_deviation = 0.02);
-/// All units of lora_layout: A uniform in +-1/sqrt(in), B zero: the adapted model starts as its
-/// base.
+/// Units of lora_layout from `first` on: A uniform in +-1/sqrt(in), B zero: the adapted model starts as
+/// its base.
 void initialize_adapters(const spec::Architecture& shape, spec::Head head,
                          const spec::LoraShape& lora, const std::vector<at::Tensor>& flat,
-                         std::uint64_t seed);
+                         std::uint64_t seed, std::size_t first = 0);
 
 }  // namespace neap::model

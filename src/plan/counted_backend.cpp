@@ -196,7 +196,7 @@ class CountedBackend {
   void take_gradients() {
     std::vector<step::GradientSlots<CountingOps>::Unit> units;
     for (const step::TrainedUnit<T>& unit : units_) units.push_back({unit.unit, unit.gradients});
-    gradients_.emplace(ops_, std::move(units), pieces_, role_.ties_table(),
+    gradients_.emplace(ops_, std::move(units), pieces_, role_.ties_table(), role_.shape.tensor,
                        [](std::size_t, const T&) {});
     weights_.sink = &*gradients_;
   }

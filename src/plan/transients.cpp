@@ -44,6 +44,8 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target) {
   profile.device.multiprocessors = target.multiprocessors;
   profile.rates =
       target.rates.bytes > 0 ? target.rates : default_rates(target.cuda, target.threads);
+  profile.tensor_ranks = job.parallel.tensor_model_parallel_size;
+  profile.peers = default_peer_rates(target.cuda);
   profile.link = {target.link.to_device, target.link.to_host, target.link.both};
   return profile;
 }

@@ -19,11 +19,11 @@ class DpoTrainer final : public Trainer {
  public:
   explicit DpoTrainer(Context& context)
       : context_(context),
-        actor_(context.runtime, context.ranks, context.worker_spec(spec::ModelId::kActor)),
+        actor_(context.runtime, context.groups, context.worker_spec(spec::ModelId::kActor)),
         order_(batch_order(context.job, context.data)) {
     if (context.recipe.find(spec::ModelId::kReference) != nullptr &&
         !context.job.precomputes_reference())
-      reference_.emplace(context.runtime, context.ranks,
+      reference_.emplace(context.runtime, context.groups,
                          context.worker_spec(spec::ModelId::kReference));
   }
 
@@ -79,7 +79,7 @@ class DpoTrainer final : public Trainer {
       sums = {s.loss,  s.chosen_reward,   s.rejected_reward,
               s.right, s.chosen_log_prob, s.rejected_log_prob};
     }
-    context_.ranks.sum(sums);
+    context_.data_ranks().sum(sums);
     Validation out;
     out.metrics["val/loss"] = sums[0];
     for (const auto& [name, value] :

@@ -137,6 +137,7 @@ class EvaluationRun {
   std::optional<bridge::DeviceContext::Entered> entered_;  // from the first weights to the end
   std::optional<Context> context_;
   std::optional<RewardScorer> scorer_;
+  std::optional<parallel::Groups> groups_;
   std::optional<train::ModelWorker> actor_, reward_;
   std::vector<PromptRow> prompts_;
 };
@@ -183,7 +184,7 @@ void EvaluationRun::fit_to_rows(const spec::Architecture& shape) {
                shape.longest_sequence() - job_.data.max_prompt_length));
   }
   // A small file needs no cache for more sequences than it has.
-  const auto ranks = static_cast<std::int64_t>(launch_.ranks->size());
+  const std::int64_t ranks = job_.data_ranks();
   const std::int64_t most = (std::ssize(prompts_) + ranks - 1) / ranks * job_.rollout.val_kwargs.n;
   job_.rollout.batch_size = std::min(job_.rollout_batch(), most);
 }
@@ -194,11 +195,11 @@ void EvaluationRun::build() {
   throw_if_error(job_.validate());
   runtime_ = bridge::Runtime::make(job_, launch_.device, plan_, nullptr);
   entered_.emplace(runtime_->context());
-  context_.emplace(Context{*text_, *runtime_, *launch_.ranks, data_, *rewards_});
+  context_.emplace(Context{*text_, *runtime_, *groups_, data_, *rewards_});
   scorer_.emplace(*context_);
   const auto make = [&](std::optional<train::ModelWorker>& worker, spec::ModelId model) {
     if (context_->recipe.find(model) == nullptr) return;
-    worker.emplace(*runtime_, *launch_.ranks, context_->worker_spec(model));
+    worker.emplace(*runtime_, *groups_, context_->worker_spec(model));
     worker->load();
   };
   make(actor_, spec::ModelId::kActor);
@@ -231,6 +232,7 @@ void EvaluationRun::answer(EvaluationReport& report) {
 EvaluationReport EvaluationRun::execute() {
   EvaluationReport report;
   parallel::run_collectively(*launch_.ranks, [&] { read(); });
+  groups_.emplace(*launch_.ranks, job_.mesh());
   parallel::run_collectively(*launch_.ranks, [&] { build(); });
   const auto start = std::chrono::steady_clock::now();
   answer(report);

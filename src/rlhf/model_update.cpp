@@ -72,7 +72,7 @@ void ModelUpdate::put(Metrics& metrics, const std::string& prefix) const {
     flat.push_back(entry.first);
     flat.push_back(entry.second);
   }
-  context_.ranks.sum(flat);
+  context_.data_ranks().sum(flat);
   const auto updates = static_cast<double>(shape_.updates());
   std::size_t i = 0;
   for (const auto& [name, value] : shares_) metrics[name] = flat[i++] / updates;

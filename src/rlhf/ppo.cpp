@@ -96,13 +96,13 @@ class PpoTrainer final : public Trainer {
 
 PpoTrainer::PpoTrainer(Context& context)
     : context_(context),
-      actor_(context.runtime, context.ranks, context.worker_spec(spec::ModelId::kActor)),
+      actor_(context.runtime, context.groups, context.worker_spec(spec::ModelId::kActor)),
       scorer_(context),
       order_(batch_order(context.job, context.data)),
       kl_control_(context.job.algorithm) {
   const auto make = [&](std::optional<train::ModelWorker>& worker, spec::ModelId model) {
     if (context.recipe.find(model) != nullptr)
-      worker.emplace(context.runtime, context.ranks, context.worker_spec(model));
+      worker.emplace(context.runtime, context.groups, context.worker_spec(model));
   };
   make(reward_, spec::ModelId::kReward);
   make(reference_, spec::ModelId::kReference);

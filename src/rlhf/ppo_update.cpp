@@ -17,7 +17,7 @@ class ExperienceUpdate {
       : experience(e),
         update(context, worker, body, step),
         job_(context.job),
-        ranks_(context.ranks.size()),
+        ranks_(context.data_ranks().size()),
         mini_batch_(spec::update_shape(job_, body).mini_batch * ranks_) {
     train::ArrangedBatch batch = update.arrange(e.sequences);
     const bridge::HostScope host;

@@ -113,7 +113,7 @@ class Computation {
   }
 
   void compute() {
-    train::ModelWorker reference(context_.runtime, ranks_,
+    train::ModelWorker reference(context_.runtime, context_.groups,
                                  context_.worker_spec(spec::ModelId::kReference));
     const auto held =
         context_.runtime.hold({spec::TagId{spec::TagKind::kWeights, reference.spec().id}});

@@ -14,7 +14,7 @@ class RewardTrainer final : public Trainer {
  public:
   explicit RewardTrainer(Context& context)
       : context_(context),
-        reward_(context.runtime, context.ranks, context.worker_spec(spec::ModelId::kReward)),
+        reward_(context.runtime, context.groups, context.worker_spec(spec::ModelId::kReward)),
         order_(batch_order(context.job, context.data)) {}
 
   void load() override { reward_.load(); }
@@ -54,7 +54,7 @@ class RewardTrainer final : public Trainer {
       sums = {-at::log_sigmoid(both[0] - both[1]).sum().item<double>(),
               static_cast<double>(both[0].gt(both[1]).sum().item<std::int64_t>())};
     }
-    context_.ranks.sum(sums);
+    context_.data_ranks().sum(sums);
     return {{{"val/loss", sums[0] / pairs}, {"val/accuracy", sums[1] / pairs}}, {}};
   }
 

@@ -98,7 +98,22 @@ std::vector<std::vector<double>> RewardScorer::score_collectively(
     std::span<const reward::Response> responses) {
   std::vector<std::vector<double>> numbers;
   if (context_.progress != nullptr) context_.progress->begin_part("reward functions");
-  run_in_step(context_.ranks, [&] { numbers = value_or_throw(set_.score(responses)); });
+  // Ranks that divide a model have the same responses: one asks, in case another answer would come.
+  parallel::Communicator& alike = context_.groups.tensor();
+  run_in_step(context_.ranks, [&] {
+    if (alike.first()) numbers = value_or_throw(set_.score(responses));
+  });
+  if (alike.alone() || responses.empty()) return numbers;
+  const bridge::HostScope host;
+  const std::size_t columns = set_.columns().size();
+  std::vector<double> flat;
+  for (const std::vector<double>& row : numbers) flat.insert(flat.end(), row.begin(), row.end());
+  flat.resize(responses.size() * columns);
+  alike.broadcast(at::from_blob(flat.data(), {std::ssize(flat)}, at::dtype(at::kDouble)), 0);
+  numbers.clear();
+  for (std::size_t at = 0; at < flat.size(); at += columns)
+    numbers.emplace_back(flat.begin() + static_cast<std::ptrdiff_t>(at),
+                         flat.begin() + static_cast<std::ptrdiff_t>(at + columns));
   return numbers;
 }
 

@@ -23,6 +23,7 @@ std::string joined(const std::vector<std::string>& parts) {
 
 Outcome TrainingRun::execute() {
   compare_jobs();
+  groups_.emplace(ranks_, job_.mesh());
   if (already_done()) return Outcome::kAlreadyDone;
   // Errors in data, weights and checkpoint are found before the run's files are touched.
   parallel::run_collectively(ranks_, [&] { make_plan(); });

@@ -15,7 +15,7 @@ class SftTrainer final : public Trainer {
  public:
   explicit SftTrainer(Context& context)
       : context_(context),
-        actor_(context.runtime, context.ranks, context.worker_spec(spec::ModelId::kActor)),
+        actor_(context.runtime, context.groups, context.worker_spec(spec::ModelId::kActor)),
         order_(batch_order(context.job, context.data)) {}
 
   void load() override { actor_.load(); }
@@ -24,7 +24,7 @@ class SftTrainer final : public Trainer {
   Metrics train_step(std::int64_t step) override {
     Metrics metrics;
     train::Sequences rows = gather(context_.data.train, context_.sharder().of(order_.batch(step)));
-    const double tokens = context_.ranks.sum(rows.mask.sum().item<double>());
+    const double tokens = context_.data_ranks().sum(rows.mask.sum().item<double>());
     {
       const Stopwatch watch(metrics, "update_actor");
       ModelUpdate update(context_, actor_, spec::Body::kCrossEntropyUpdate, step);
@@ -54,7 +54,7 @@ class SftTrainer final : public Trainer {
       right = out.right.sum(at::kDouble).item<double>();
       if (context_.ranks.first()) result.samples = samples(mine, batch.mask, out.right, step);
     }
-    context_.ranks.sum(sums);
+    context_.data_ranks().sum(sums);
     result.metrics = {{"val/loss", loss / tokens},
                       {"val/perplexity", std::exp(loss / tokens)},
                       {"val/mean_token_accuracy", right / tokens}};

@@ -24,7 +24,7 @@ std::vector<std::size_t> Context::share_of(std::size_t rows) const {
 
 train::WorkerSpec Context::worker_spec(spec::ModelId model) const {
   const spec::ModelSource& source = *recipe.find(model);
-  train::WorkerSpec out{value_or_throw(spec::resolve(job, recipe, model))};
+  train::WorkerSpec out{value_or_throw(spec::resolve(job, recipe, model, ranks.rank()))};
   out.seed = static_cast<std::uint64_t>(job.trainer.seed);
   out.init_head = source.init_head;
   out.streamed = source.streamed;

@@ -15,7 +15,7 @@
 #include "base/progress.h"
 #include "bridge/runtime.h"
 #include "parallel/batch_sharder.h"
-#include "parallel/communicator.h"
+#include "parallel/groups.h"
 #include "parallel/run_collectively.h"
 #include "report/rollout_log.h"
 #include "reward/reward_set.h"
@@ -34,17 +34,23 @@ using Metrics = std::map<std::string, double>;
 /// Everything that a trainer works with; outlives it.
 struct Context : TextContext {
   bridge::Runtime& runtime;
-  parallel::Communicator& ranks;
+  /// Those of the job: `ranks` are all of them.
+  const parallel::Groups& groups;
   const JobData& data;
   reward::RewardSet& rewards;
   /// Optimizer steps of the whole run are a multiple of this many training steps.
   std::int64_t total_steps = 0;
   /// Shows the phases of a step; null: nothing does.
   Progress* progress = nullptr;
+  parallel::Communicator& ranks = groups.world();
   /// As the plan divides its updates.
   spec::Recipe recipe = spec::describe(job, runtime.plan().modes);
 
-  [[nodiscard]] parallel::BatchSharder sharder() const { return parallel::BatchSharder(ranks); }
+  [[nodiscard]] parallel::BatchSharder sharder() const {
+    return parallel::BatchSharder(data_ranks());
+  }
+  /// Those that share each batch. Ranks that divide the model have the same rows and the same numbers.
+  [[nodiscard]] parallel::Communicator& data_ranks() const { return groups.data(); }
   /// This rank's share of `rows` rows.
   [[nodiscard]] std::vector<std::size_t> share_of(std::size_t rows) const;
   /// A model of the recipe.
@@ -75,8 +81,8 @@ class StepInterrupted : public StepFailure {
 /// parallel::run_collectively in a step or a validation: `work` that fails is a StepFailure.
 void run_in_step(parallel::Communicator& ranks, const std::function<void()>& work);
 
-/// With several ranks every one calls the same functions; each works on its share of a batch, and
-/// metrics are the whole batch's everywhere.
+/// With several ranks every one calls the same functions; each works on its share of a batch, alone or with
+/// those that divide the model, and metrics are the whole batch's everywhere.
 class Trainer {
  public:
   virtual ~Trainer() = default;

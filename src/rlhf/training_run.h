@@ -90,6 +90,7 @@ class TrainingRun {
   const plan::DeviceChoice& device_;
   ProcessorShare processor_share_{device_.target.threads};
   parallel::Communicator& ranks_;
+  std::optional<parallel::Groups> groups_;
   OutputFolder output_;  // locked by the first rank
   RunFolders folders_;
   Json identity_;  // of the job as it came

@@ -154,7 +154,7 @@ void TrainingRun::build() {
   open_trace();
   runtime_ = bridge::Runtime::make(job_, device_, plan_, recorder_.get());
   entered_.emplace(runtime_->context());
-  context_.emplace(Context{*texts_, *runtime_, ranks_, *data_, *rewards_, total_steps_});
+  context_.emplace(Context{*texts_, *runtime_, *groups_, *data_, *rewards_, total_steps_});
   trainer_ = make_trainer(*context_);
 }
 

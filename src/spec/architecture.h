@@ -71,9 +71,21 @@ struct RotaryTable {
 /// Press, Smith and Lewis 2022 (ALiBi): what a step away costs the scores of each head; powers of two
 /// from 2^(-8 / heads), where heads is a power of two.
 [[nodiscard]] std::vector<float> alibi_slopes(std::int64_t heads);
+/// Of a model whose heads several ranks divide: those of `heads` heads from `first` on, of `all`.
+[[nodiscard]] std::vector<float> alibi_slopes(std::int64_t all, std::int64_t first,
+                                              std::int64_t heads);
+
+/// Which part of a model this is, of as many as ranks divide it into (spec/tensor_parallel.h).
+struct TensorShard {
+  std::int64_t ranks = 1, rank = 0;
+  friend bool operator==(const TensorShard&, const TensorShard&) = default;
+};
 
 struct Architecture {
   std::string model_type = "llama";  ///< Hugging Face's
+  /// Heads, the intermediate size and the vocabulary are those of this part.
+  TensorShard tensor;
+  std::int64_t key_parts = 1;  ///< different ones of the key heads; ranks beyond them have copies
   std::int64_t vocab_size = 0;
   std::int64_t hidden_size = 0;
   std::int64_t intermediate_size = 0;

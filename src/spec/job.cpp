@@ -43,6 +43,32 @@ Status validate_ranks(const TrainerConfig& t, std::int64_t launched) {
       nodes, each, launched));
 }
 
+Status validate_mesh(const Job& job) {
+  const std::int64_t size = job.parallel.tensor_model_parallel_size;
+  if (size == 1) return {};
+  const std::int64_t ranks = job.ranks();
+  if (ranks % size != 0) {
+    std::string possible;
+    for (std::int64_t n = 1; n <= ranks; ++n)
+      if (ranks % n == 0) possible += format("{}{}", possible.empty() ? "" : ", ", n);
+    return wrong(format(
+        "parallel.tensor_model_parallel_size {} does not divide the {} ranks {}; possible: {}",
+        size, ranks,
+        job.launched_ranks > 0 ? "that were started" : "(trainer.nnodes x trainer.n_gpus_per_node)",
+        possible));
+  }
+  const auto whole_matrices = [](const OptimizerConfig& o) {
+    return o.kind == "adafactor" || o.kind == "sm3";
+  };
+  if (whole_matrices(job.actor.optim) || (job.has_critic() && whole_matrices(job.critic.optim)))
+    return wrong(
+        format("parallel.tensor_model_parallel_size {} does not go with the optimizers "
+               "adafactor and sm3, which sum over rows and columns of whole matrices; take "
+               "adamw or sgd",
+               size));
+  return {};
+}
+
 Status validate_parallel(const ParallelConfig& p) {
   if (p.zero_stage <= 2) return {};
   return wrong(format(
@@ -317,6 +343,7 @@ Status Job::validate() const {
   NEAP_TRY(validate_optimizer(kCriticOptimizer, critic.optim, device));
   NEAP_TRY(validate_ranks(trainer, launched_ranks));
   NEAP_TRY(validate_parallel(parallel));
+  NEAP_TRY(validate_mesh(*this));
   // Every shard is an open file while it is written.
   if (trainer.max_shard_size < Bytes(1'000'000))
     return wrong(format("trainer.max_shard_size is {}; the least is 1 MB", trainer.max_shard_size));
@@ -351,7 +378,7 @@ Status Job::validate() const {
                        data.train_batch_size));
   }
   for (const BatchDivision& division : batch_divisions(*this))
-    NEAP_TRY(check_division(division, ranks()));
+    NEAP_TRY(check_division(division, data_ranks()));
   return {};
 }
 
@@ -418,11 +445,17 @@ std::int64_t Job::ranks() const {
   return std::max<std::int64_t>(1, trainer.nnodes) *
          std::max<std::int64_t>(1, trainer.n_gpus_per_node);
 }
+Mesh Job::mesh() const {
+  const std::int64_t tensor = parallel.tensor_model_parallel_size;
+  return Mesh()
+      .set(Axis::kTensor, tensor)
+      .set(Axis::kData, std::max<std::int64_t>(1, ranks() / tensor));
+}
 std::int64_t Job::rows_per_rank() const {
-  return data.train_batch_size / ranks();
+  return data.train_batch_size / data_ranks();
 }
 std::int64_t Job::sequences_per_rank() const {
-  return sequences_per_step() / ranks();
+  return sequences_per_step() / data_ranks();
 }
 std::int64_t Job::rollout_batch() const {
   const std::int64_t all = sequences_per_rank();

@@ -18,6 +18,7 @@
 #include "spec/lora.h"
 #include "spec/loss_kinds.h"
 #include "spec/measures.h"
+#include "spec/mesh.h"
 #include "spec/model_files.h"
 #include "spec/reward_config.h"
 #include "spec/rollout_correction.h"
@@ -219,7 +220,8 @@ struct MemoryConfig {
 
 /// What ranks divide besides batches.
 struct ParallelConfig {
-  std::int64_t zero_stage = 0;  ///< of trained models (spec/placement.h)
+  std::int64_t zero_stage = 0;                  ///< of trained models (spec/placement.h)
+  std::int64_t tensor_model_parallel_size = 1;  ///< of every model (spec/tensor_parallel.h)
 };
 
 struct Job {
@@ -318,10 +320,13 @@ struct Job {
   [[nodiscard]] std::int64_t critic_mini_batch() const;
   [[nodiscard]] std::int64_t sequences_per_row() const;  ///< rollout.n, or 2 of a pair
   [[nodiscard]] std::int64_t sequences_per_step() const;
-  /// Processes that share each step's batch, one device each.
+  /// Processes, one device each.
   [[nodiscard]] std::int64_t ranks() const;
-  [[nodiscard]] DataParallel data_parallel() const { return {ranks(), parallel.zero_stage}; }
-  /// What one rank does of a step: its share of the rows, of the sequences, and of those the ones
+  [[nodiscard]] Mesh mesh() const;
+  /// Parts of each step's batch: ranks along the axis "data".
+  [[nodiscard]] std::int64_t data_ranks() const { return mesh().size(Axis::kData); }
+  [[nodiscard]] DataParallel data_parallel() const { return {data_ranks(), parallel.zero_stage}; }
+  /// What one rank does of a step: its part's share of the rows, of the sequences, and of those the ones
   /// that it decodes together.
   [[nodiscard]] std::int64_t rows_per_rank() const;
   [[nodiscard]] std::int64_t sequences_per_rank() const;

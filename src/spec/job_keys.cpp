@@ -74,9 +74,15 @@ void bind_parallel(ConfigTable& t, Job& job) {
       .at_least(0)
       .at_most(3)
       .only(of_training())
-      .only({.holds = [&job] { return job.parallel.zero_stage == 0 || job.ranks() > 1; },
-             .words = "the job has several ranks",
-             .otherwise = "there is one rank, which keeps all states"});
+      .only({.holds = [&job] { return job.parallel.zero_stage == 0 || job.data_ranks() > 1; },
+             .words = "several ranks have the same part of the model",
+             .otherwise = "one rank has each part of the model, and keeps all its states"});
+  t.bind("parallel.tensor_model_parallel_size", &job.parallel.tensor_model_parallel_size,
+         "Ranks that divide each model between them (Megatron's tensor parallelism): heads of "
+         "attention, columns of the MLP, and the vocabulary. It divides the number of ranks; the "
+         "others divide the batch.")
+      .in("ranks")
+      .at_least(1);
 }
 
 void bind_critic(ConfigTable& t, Job& job) {

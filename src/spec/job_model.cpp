@@ -4,10 +4,11 @@
 
 #include "base/format.h"
 #include "spec/layout.h"
+#include "spec/tensor_parallel.h"
 
 namespace neap::spec {
 
-Result<JobModel> resolve(const Job& job, const Recipe& recipe, ModelId id) {
+Result<JobModel> resolve(const Job& job, const Recipe& recipe, ModelId id, std::int64_t rank) {
   const ModelSource& source = *recipe.find(id);
   JobModel model;
   model.id = id;
@@ -21,13 +22,16 @@ Result<JobModel> resolve(const Job& job, const Recipe& recipe, ModelId id) {
   model.files = *std::move(files);
   Result<Architecture> shape = Architecture::from_folder(model.files.base);
   if (!shape.ok()) return fail(shape.status());
-  model.shape = *std::move(shape);
+  model.whole = *std::move(shape);
+  const Mesh mesh = job.mesh();
+  const TensorShard shard{mesh.size(Axis::kTensor), mesh.coordinate(rank, Axis::kTensor)};
+  NEAP_TRY_ASSIGN(model.shape, part_of(model.whole, shard, to_string(id)));
   if (source.trained == nullptr) return model;
   model.trained = true;
   model.optimizer = *source.optimizer;
   if (!source.adapted()) return model;
   model.lora = source.trained->lora;
-  NEAP_TRY(check_lora(model.shape, model.lora));
+  NEAP_TRY(check_lora(model.whole, model.lora));
   return model;
 }
 

@@ -16,7 +16,8 @@ namespace neap::spec {
 struct JobModel {
   ModelId id = ModelId::kActor;
   ModelFiles files{};
-  Architecture shape{};
+  Architecture shape{};  ///< of this rank: a part of `whole` where ranks divide the model
+  Architecture whole{};
   Head head = Head::kLanguageModel;
   bool generates = false;  ///< responses, in some phase
   bool trained = false;
@@ -33,7 +34,8 @@ struct JobModel {
   /// "actor", for people.
   [[nodiscard]] std::string name() const { return std::string(to_string(id)); }
 };
-/// A model of the job's recipe.
-[[nodiscard]] Result<JobModel> resolve(const Job& job, const Recipe& recipe, ModelId id);
+/// A model of the job's recipe, as a rank of the job has it: every rank's part has the same sizes.
+[[nodiscard]] Result<JobModel> resolve(const Job& job, const Recipe& recipe, ModelId id,
+                                       std::int64_t rank = 0);
 
 }  // namespace neap::spec

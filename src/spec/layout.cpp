@@ -14,6 +14,36 @@ const ModuleNames& names_of(const Architecture& a) {
   return file != nullptr ? file->names : kNone;
 }
 
+// Who has a parameter (spec/tensor_parallel.cpp says which elements).
+Spread spread_of(const Architecture& a, Module module, Part part) {
+  const std::int64_t ranks = a.tensor.ranks;
+  if (ranks == 1) return {};
+  const Spread cut{ranks}, copied{}, summed{1, true};
+  switch (module) {
+    case Module::kTokenEmbedding:
+    case Module::kLmHead:
+      return cut;
+    case Module::kQuery:
+    case Module::kQueryKeyValue:
+    case Module::kGate:
+    case Module::kUp:
+    case Module::kGateUp:
+      return part == Part::kLoraA ? summed : cut;
+    case Module::kKey:
+    case Module::kValue:
+      return part == Part::kLoraA ? summed : Spread{a.key_parts, a.key_parts < ranks};
+    case Module::kAttentionOut:
+    case Module::kDown:
+      if (part == Part::kLoraB) return summed;
+      return part == Part::kBias ? copied : cut;
+    case Module::kQueryNorm:
+    case Module::kKeyNorm:
+      return a.norm_across_heads ? copied : summed;
+    default:
+      return copied;
+  }
+}
+
 // Collects a unit's parameters, each at the next aligned offset.
 class UnitBuilder {
  public:
@@ -27,7 +57,9 @@ class UnitBuilder {
     unit_.block = block;
   }
   void add(Module module, Part part, const std::string& name, std::vector<std::int64_t> shape) {
-    Parameter p{name, std::move(shape), unit_.elements, module, part};
+    Parameter p{name,           std::move(shape),
+                unit_.elements, module,
+                part,           spread_of(architecture_, module, part)};
     const std::int64_t end = p.offset + p.elements();
     unit_.elements = (end + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
     unit_.parameters.push_back(std::move(p));
@@ -81,8 +113,10 @@ FlatUnit block_unit(const Architecture& a, std::int64_t i, const std::vector<Lin
   for (const Linear& l : linears)
     if (of_attention(l.module)) u.add_linear(l);
   if (a.query_key_norm) {
-    u.add_norm(Module::kQueryNorm, a.norm_across_heads ? a.query_width() : a.head_dim);
-    u.add_norm(Module::kKeyNorm, a.norm_across_heads ? a.key_value_width() : a.head_dim);
+    // Across the heads of all ranks.
+    const std::int64_t ranks = a.tensor.ranks;
+    u.add_norm(Module::kQueryNorm, a.norm_across_heads ? ranks * a.query_width() : a.head_dim);
+    u.add_norm(Module::kKeyNorm, a.norm_across_heads ? ranks * a.key_value_width() : a.head_dim);
   }
   for (const Linear& l : linears)
     if (l.module == Module::kAttentionOut) u.add_linear(l);
@@ -183,7 +217,7 @@ Status check_lora(const Architecture& a, const LoraShape& lora) {
     }
   }
   for (const Linear& l : linears) {
-    if (lora.of(l.name).rank > std::min(l.in, l.out))
+    if (lora.of(l.name).rank > a.tensor.ranks * std::min(l.in, l.out))
       return {ErrorCode::kInvalidArgument, format("lora_rank {} is over the width of {} ({} to {})",
                                                   lora.rank, l.name, l.in, l.out)};
   }

@@ -17,6 +17,22 @@
 
 namespace neap::spec {
 
+/// Who has a parameter of a model that ranks divide, along the axis "tensor".
+struct Spread {
+  std::int64_t parts = 1;  ///< different ones, each on as many ranks; 1: every rank has all of it
+  /// Ranks that have the same part compute different parts of its gradient, which is their sum.
+  bool summed = false;
+  friend bool operator==(const Spread&, const Spread&) = default;
+  /// Which part a rank has.
+  [[nodiscard]] std::int64_t part_of(const TensorShard& shard) const {
+    return shard.rank * parts / shard.ranks;
+  }
+  /// The first rank that has its part: sums over the model count it there.
+  [[nodiscard]] bool counts_on(const TensorShard& shard) const {
+    return shard.rank * parts % shard.ranks == 0;
+  }
+};
+
 /// One named parameter, in the order in which it lies in its flat unit.
 struct Parameter {
   std::string name;  ///< Hugging Face's: "model.layers.0.self_attn.q_proj.weight"
@@ -24,6 +40,7 @@ struct Parameter {
   std::int64_t offset = 0;  ///< elements from the start of its unit
   Module module = Module::kTokenEmbedding;
   Part part = Part::kWeight;
+  Spread spread;
   [[nodiscard]] std::int64_t elements() const;
 };
 /// Parameters that live in one contiguous region: the embedding, each block, the final norm with

@@ -72,7 +72,7 @@ Status check_division(const BatchDivision& d, std::int64_t ranks) {
 
 Result<std::vector<std::string>> adapt_micro_batches(const ConfigTable& table, const Job& job) {
   std::vector<std::string> adapted;
-  const std::int64_t ranks = job.ranks();
+  const std::int64_t ranks = job.data_ranks();
   for (const BatchDivision& d : batch_divisions(job)) {
     const ConfigTable::Key* key = table.find(d.micro_key);
     const bool shared = d.rows >= ranks && d.rows % ranks == 0;

@@ -4,14 +4,25 @@
 namespace neap::spec {
 namespace {
 
-constexpr std::string_view kPacked = "sequences are packed without padding where use_dynamic_bsz is true, the default; leave it out";
-constexpr std::string_view kMoved = "the plan decides what leaves the GPU between phases (memory.residency, memory.allow); leave it out";
-constexpr std::string_view kWhole = "ranks divide batches and hold whole models (docs/parallel.md); leave it out";
-constexpr std::string_view kSliced = "ranks hold whole weights; parallel.zero_stage divides gradients and optimizer states (docs/parallel.md); leave it out";
-constexpr std::string_view kZero = "1: ranks divide optimizer states; 2: and gradients; weights are whole on each";
-constexpr std::string_view kEngine = "generation is built in; its KV cache is sized by rollout.batch_size and the plan; leave it out";
+constexpr std::string_view kPacked =
+    "sequences are packed without padding where use_dynamic_bsz is true, the default; leave it out";
+constexpr std::string_view kMoved =
+    "the plan decides what leaves the GPU between phases (memory.residency, memory.allow); leave "
+    "it out";
+constexpr std::string_view kWhole =
+    "ranks divide batches, and models by parallel.tensor_model_parallel_size only "
+    "(docs/parallel.md); leave it out";
+constexpr std::string_view kSliced =
+    "ranks hold whole weights; parallel.zero_stage divides gradients and optimizer states "
+    "(docs/parallel.md); leave it out";
+constexpr std::string_view kZero =
+    "1: ranks divide optimizer states; 2: and gradients; weights are whole on each";
+constexpr std::string_view kEngine =
+    "generation is built in; its KV cache is sized by rollout.batch_size and the plan; leave it "
+    "out";
 constexpr std::string_view kChunked = "the head is computed in chunks always; leave it out";
-constexpr std::string_view kComplete = "checkpoints hold weights, optimizer and the state of the data always; leave it out";
+constexpr std::string_view kComplete =
+    "checkpoints hold weights, optimizer and the state of the data always; leave it out";
 constexpr std::string_view kTraced = "every run records a trace: neap report; leave it out";
 constexpr std::string_view kTogether = "all phases behind the rollout pack together";
 constexpr std::string_view kFunctions = "functions are [[reward.functions]] (docs/rewards.md)";
@@ -145,7 +156,7 @@ constexpr PeerKey kPeerKeys[] = {
     {Peer::kVerl, "actor_rollout_ref.rollout.gpu_memory_utilization", "0.5", "device.memory", "the ceiling of everything on the device; the plan gives generation what it needs"},
     {Peer::kVerl, "actor_rollout_ref.rollout.max_num_seqs", "256", "actor_rollout_ref.rollout.batch_size", ""},
     {Peer::kVerl, "actor_rollout_ref.rollout.max_model_len", "none", "data.max_response_length", "with data.max_prompt_length"},
-    {Peer::kVerl, "actor_rollout_ref.rollout.tensor_model_parallel_size", "2", "", kWhole},
+    {Peer::kVerl, "actor_rollout_ref.rollout.tensor_model_parallel_size", "2", "parallel.tensor_model_parallel_size", "of every model, in training and rollouts"},
     {Peer::kVerl, "actor_rollout_ref.rollout.data_parallel_size", "1", "", kWhole},
     {Peer::kVerl, "actor_rollout_ref.rollout.pipeline_model_parallel_size", "1", "", kWhole},
     {Peer::kVerl, "actor_rollout_ref.rollout.expert_parallel_size", "1", "", kWhole},

@@ -293,7 +293,7 @@ std::string to_string(TagId tag) {
 UpdateShape update_shape(const Job& job, Body body) {
   // Of responses to a mini-batch's prompts, each rank has its share.
   const auto of_responses = [&](std::int64_t epochs, std::int64_t prompts, std::int64_t micro) {
-    return UpdateShape{epochs, job.sequences_per_rank(), prompts * job.rollout.n / job.ranks(),
+    return UpdateShape{epochs, job.sequences_per_rank(), prompts * job.rollout.n / job.data_ranks(),
                        micro};
   };
   if (body == Body::kPolicyUpdate)

@@ -120,6 +120,11 @@ std::vector<float> alibi_slopes(std::int64_t heads) {
   for (std::int64_t i = 1; std::ssize(slopes) < heads; i += 2) add(2 * powers_of_two, i);
   return slopes;
 }
+std::vector<float> alibi_slopes(std::int64_t all, std::int64_t first, std::int64_t heads) {
+  const std::vector<float> slopes = alibi_slopes(all);
+  const auto begin = slopes.begin() + first;
+  return {begin, begin + heads};
+}
 
 std::int64_t least_alike(const Rotary& rotary, std::int64_t length) {
   if (length <= rotary.original_max_positions) return 0;

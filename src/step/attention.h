@@ -80,12 +80,13 @@ void for_each_query_chunk(std::int64_t pairs, std::int64_t queries, std::int64_t
 /// scores (B, H, n, m), wide: adds each head's slope times the place of the key, of which the first is
 /// `first_key`. A row's softmax sees distances only, so that places stand for them.
 template <class Ops, class T = typename Ops::Tensor>
-void add_alibi_(Ops& ops, const T& scores, std::int64_t first_key) {
+void add_alibi_(Ops& ops, const T& scores, const ScoreOptions& options, std::int64_t first_key) {
   const std::int64_t heads = scores.size(1);
   const std::int64_t keys = scores.size(3);
-  const T slopes = ops.from_host(spec::alibi_slopes(heads));                              // (H,)
-  const T places = ops.convert(ops.plus(ops.iota(keys, 1), first_key), Dtype::kFloat32);  // (m,)
-  const T bias = ops.multiply(ops.view(slopes, {-1, 1}), places);                         // (H, m)
+  const T slopes = ops.from_host(
+      spec::alibi_slopes(std::max(heads, options.all_heads), options.first_head, heads));  // (H,)
+  const T places = ops.convert(ops.plus(ops.iota(keys, 1), first_key), Dtype::kFloat32);   // (m,)
+  const T bias = ops.multiply(ops.view(slopes, {-1, 1}), places);                          // (H, m)
   ops.add_(scores, ops.view(bias, {heads, 1, keys}));
 }
 
@@ -208,7 +209,7 @@ class ChunkedAttention {
       if (slope != nullptr) *slope = ops_.softcap_slope(s, options_.softcap);
     }
     if (options_.alibi)
-      add_alibi_(ops_, ops_.view(s, {sequences_, heads_, c.count, c.keys}), c.first_key);
+      add_alibi_(ops_, ops_.view(s, {sequences_, heads_, c.count, c.keys}), options_, c.first_key);
     ops_.hide_(ops_.view(s, {-1, c.count, c.keys}),
                ops_.causal_mask(c.count, c.keys, length_ - queries_ + c.first - c.first_key,
                                 options_.window));
@@ -356,7 +357,7 @@ T decode_attention_by_products(Ops& ops, const T& q, const T& keys, const T& val
   s = ops.view(ops.convert(std::move(s), wide(ops.dtype(q))), {b, h, limit});
   ops.scale_(s, options.scale);
   if (options.softcap > 0) ops.softcap_(s, options.softcap);
-  if (options.alibi) add_alibi_(ops, ops.view(s, {b, h, 1, limit}), 0);
+  if (options.alibi) add_alibi_(ops, ops.view(s, {b, h, 1, limit}), options, 0);
   ops.add_(s, ops.convert(ops.view(mask, {b, 1, limit}), ops.dtype(s)));
   s = ops.softmax_last(s);
   const T weights = ops.view(ops.convert(std::move(s), ops.dtype(q)), {b * k, -1, limit});

@@ -21,6 +21,8 @@ void finish_binding(Weights<T>& w) {
   for (std::size_t i = 0; i < w.blocks.size(); ++i)
     w.blocks[i].index = static_cast<std::int64_t>(i);
   for_each_block_linear(w, [&](Linear<T>& l) { l.input_major = w.architecture.input_major; });
+  for (Block<T>& b : w.blocks)
+    b.attention_out.adds_bias = b.down.adds_bias = w.architecture.tensor.rank == 0;
   if (!w.architecture.tie_word_embeddings || w.head != spec::Head::kLanguageModel) return;
   w.lm_head.weight = w.token_table;
   w.lm_head.d_weight = w.d_token_table;

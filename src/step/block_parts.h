@@ -91,30 +91,37 @@ T project_heads_backward(Ops& ops, const spec::Architecture& a, const Block<T>& 
   return linear_backward(ops, w.query, h, ops.view(d.q, {n, a.query_width()}), std::move(dh));
 }
 
-/// Rows that the norm of queries and keys x (N, H, D) reads: (N, H D) where it goes across heads, else
-/// (N H, D).
-template <class T>
-Shape head_norm_rows(const spec::Architecture& a, const T& x) {
+/// Rows that the norm of queries and keys x (N, H, D) reads: (N H, D), or (N, H D) with the heads of all
+/// ranks where it goes across heads.
+template <class Ops, class T = typename Ops::Tensor>
+T head_norm_rows(Ops& ops, const spec::Architecture& a, T x) {
   const std::int64_t n = x.size(0);
   const std::int64_t heads = x.size(1);
-  return a.norm_across_heads ? Shape{n, heads * a.head_dim} : Shape{n * heads, a.head_dim};
+  if (!a.norm_across_heads) return ops.view(x, {n * heads, a.head_dim});
+  return ops.join_columns(ops.view(x, {n, heads * a.head_dim}), spec::Axis::kTensor);
+}
+/// From such rows to x (N, H, D).
+template <class Ops, class T = typename Ops::Tensor>
+T of_head_norm_rows(Ops& ops, const spec::Architecture& a, const T& rows, const Shape& heads) {
+  return ops.view(a.norm_across_heads ? ops.own_columns(rows, spec::Axis::kTensor) : rows, heads);
 }
 /// The norm of queries or keys: x (N, H, D).
 template <class Ops, class T = typename Ops::Tensor>
 T head_norm(Ops& ops, const spec::Architecture& a, const Norm<T>& p, const T& x,
             NormStatistics<T>* statistics) {
-  return ops.view(norm(ops, a, p, ops.view(x, head_norm_rows(a, x)), statistics),
-                  {x.size(0), x.size(1), a.head_dim});
+  return of_head_norm_rows(ops, a, norm(ops, a, p, head_norm_rows(ops, a, x), statistics),
+                           {x.size(0), x.size(1), a.head_dim});
 }
 /// From dy (N, H, D): that of x, which is consumed.
 template <class Ops, class T = typename Ops::Tensor>
 T head_norm_backward(Ops& ops, const spec::Architecture& a, const Norm<T>& p, T x,
                      NormStatistics<T> statistics, const T& dy) {
-  const Shape rows = head_norm_rows(a, dy);
   const Shape heads{dy.size(0), dy.size(1), a.head_dim};
-  return ops.view(norm_backward(ops, a, p, ops.view(std::move(x), rows), std::move(statistics),
-                                ops.view(dy, rows)),
-                  heads);
+  const T d = head_norm_rows(ops, a, dy);
+  return of_head_norm_rows(
+      ops, a,
+      norm_backward(ops, a, p, head_norm_rows(ops, a, std::move(x)), std::move(statistics), d),
+      heads);
 }
 
 }  // namespace neap::step

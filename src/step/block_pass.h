@@ -82,6 +82,7 @@ class BlockPass {
     T dx = a_.fused_gate ? fused_gated_backward(std::move(dy))
            : a_.gated    ? gated_backward(std::move(dy))
                          : plain_backward(std::move(dy));
+    ops_.sum_over_(dx, spec::Axis::kTensor);
     if (a_.placement.before)
       dx = norm_backward(ops_, a_, w_.mlp_norm, mlp_reads(), std::exchange(s_.mlp_norm, {}), dx);
     s_.middle = T();
@@ -110,6 +111,7 @@ class BlockPass {
     }
     make_attention_input();
     T dx = project_heads_backward(ops_, a_, w_, s_.attention_input, std::move(heads));
+    ops_.sum_over_(dx, spec::Axis::kTensor);
     s_.attention_input = T();
     if (!a_.placement.before) return dx;
     return norm_backward(ops_, a_, w_.attention_norm, std::move(s_.input),
@@ -216,7 +218,11 @@ class BlockPass {
     return linear(ops_, w_.attention_out, out);
   }
 
-  // What a half adds to the residual stream.
+  // From this rank's part of a half's last product to what the half adds to the residual stream.
+  void finish_part(const T& y) {
+    ops_.sum_over_(y, spec::Axis::kTensor);
+    scale_part(y);
+  }
   void scale_part(const T& y) {
     if (a_.residual_scale != 1) ops_.scale_(y, a_.residual_scale);
   }
@@ -225,7 +231,7 @@ class BlockPass {
   // there is none.
   T make_attention_sum() {
     T y = project_out();
-    scale_part(y);
+    finish_part(y);
     if (!a_.placement.after) ops_.add_(y, s_.input);
     return y;
   }
@@ -323,7 +329,7 @@ class BlockPass {
       y = linear(ops_, w_.down, s_.activated);
       if (drops(Saved::kActivated)) s_.activated = T();
     }
-    scale_part(y);
+    finish_part(y);
     if (!a_.placement.after) ops_.add_(y, std::exchange(residual, {}));
     return y;
   }

@@ -40,6 +40,68 @@ void CountingOps::copy_at_once(Direction direction, double bytes) {
   if (profile_.cuda) wait_until(copies_.copy(direction, bytes, now()));
 }
 
+// ---- ranks ----
+
+void CountingOps::add_peer_work(double sent) {
+  work_.peer_bytes += weight_ * sent;
+  if (profile_.peers.bytes <= 0) return;
+  const double seconds = profile_.peers.latency + sent / profile_.peers.bytes;
+  work_.peer_seconds += weight_ * seconds;
+  computed_seconds_ += seconds;
+  issued_seconds_ += seconds;
+}
+
+// As a ring: to every rank a part of the sums, then from every rank its part.
+void CountingOps::reduce_over(double bytes_of_one, spec::Axis axis) {
+  const auto n = static_cast<double>(ranks(axis));
+  if (n > 1) add_peer_work(2 * (n - 1) / n * bytes_of_one);
+}
+
+double CountingOps::total_over(double x, spec::Axis axis) {
+  if (ranks(axis) == 1) return x;
+  reduce_over(bytes(make({1}, Dtype::kFloat64)), axis);
+  return x;
+}
+
+CountedTensor CountingOps::join_columns(CountedTensor a, spec::Axis axis) {
+  const std::int64_t n = ranks(axis);
+  if (n == 1) return a;
+  const Shape joined{a.size(0), n * a.size(1)};
+  const CountedTensor by_rank = make(joined, a.dtype());
+  add_peer_work(static_cast<double>(n - 1) * bytes(a));
+  CountedTensor out = make(joined, a.dtype());
+  add_work(0, 2 * bytes(out));
+  return out;
+}
+
+CountedTensor CountingOps::own_columns(const CountedTensor& a, spec::Axis axis) {
+  const std::int64_t n = ranks(axis);
+  if (n == 1) return a;
+  CountedTensor out = make({a.size(0), a.size(1) / n}, a.dtype());
+  add_work(0, 2 * bytes(out));
+  return out;
+}
+
+OwnIndices<CountedTensor> CountingOps::own_indices(const CountedTensor& indices, std::int64_t,
+                                                   spec::Axis axis) {
+  if (ranks(axis) == 1) return {indices, {}};
+  OwnIndices<CountedTensor> own{make(indices.shape(), Dtype::kInt64),
+                                make(indices.shape(), Dtype::kBool)};
+  touch(indices.shape().elements(), Dtype::kBool);
+  add_work(0, 4 * bytes(indices));
+  return own;
+}
+
+void CountingOps::clear_(const CountedTensor& a, const CountedTensor& foreign) {
+  if (foreign.defined()) in_place(a);
+}
+CountedTensor CountingOps::cleared(const CountedTensor& a, const CountedTensor& foreign) {
+  if (!foreign.defined()) return a;
+  CountedTensor out = clone(a);
+  clear_(out, foreign);
+  return out;
+}
+
 // ---- making ----
 
 CountedTensor CountingOps::make(const Shape& shape, Dtype dtype) {

@@ -29,6 +29,12 @@ struct KernelRates {
   double issue_seconds = 0;      ///< of a GPU: what the program takes to start an operation
 };
 
+/// Of ranks that work together. With zeros no seconds are counted.
+struct PeerRates {
+  double bytes = 0;    ///< a second, to and from a rank
+  double latency = 0;  ///< seconds that a collective takes at least
+};
+
 /// What kernels' scratch memory and time depend on.
 struct KernelProfile {
   bool cuda = false;
@@ -37,6 +43,8 @@ struct KernelProfile {
   CudaDevice device{};
   KernelRates rates{};
   LinkRates link{};
+  std::int64_t tensor_ranks = 1;  ///< that divide a model
+  PeerRates peers{};
 };
 
 /// Takes the requests of counted tensors.
@@ -113,8 +121,12 @@ struct Work {
   double fetched_bytes = 0;  ///< from the host, by copies that run while operations compute
   double stored_bytes = 0;   ///< and to it
   double wait_seconds = 0;   ///< for such copies
+  double peer_bytes = 0;     ///< sent to other ranks
+  double peer_seconds = 0;   ///< in collectives, which nothing hides
   /// A GPU works while the program starts the next operations: the slower of both decides.
-  [[nodiscard]] double elapsed() const { return std::max(seconds, issue_seconds) + wait_seconds; }
+  [[nodiscard]] double elapsed() const {
+    return std::max(seconds, issue_seconds) + wait_seconds + peer_seconds;
+  }
 };
 
 class CountingOps {
@@ -171,6 +183,29 @@ class CountingOps {
   void wait_until(double time);
   /// When every copy so far has ended.
   [[nodiscard]] double copied() const { return copies_.end(); }
+
+  // ---- ranks of an axis: nothing happens, and nothing is taken, where there is one ----
+  [[nodiscard]] std::int64_t ranks(spec::Axis axis) const {
+    return axis == spec::Axis::kTensor ? profile_.tensor_ranks : 1;
+  }
+  /// `a` becomes the sum, or the largest, of all ranks' element by element.
+  void sum_over_(const Tensor& a, spec::Axis axis) { reduce_over(bytes(a), axis); }
+  void max_over_(const Tensor& a, spec::Axis axis) { reduce_over(bytes(a), axis); }
+  /// The sum of all ranks' numbers, through a tensor of one float64.
+  [[nodiscard]] double total_over(double x, spec::Axis axis);
+  /// a (n, m) of each rank -> (n, ranks * m), in the order of the ranks; `a` itself of one rank. They are
+  /// gathered in a buffer of the result's size.
+  [[nodiscard]] Tensor join_columns(Tensor a, spec::Axis axis);
+  /// The inverse: this rank's columns, as a copy.
+  [[nodiscard]] Tensor own_columns(const Tensor& a, spec::Axis axis);
+  /// Of indices (n,) into what ranks divide those into this rank's `count`. A second boolean of their size
+  /// is taken.
+  [[nodiscard]] OwnIndices<Tensor> own_indices(const Tensor& indices, std::int64_t count,
+                                               spec::Axis axis);
+  /// Zero for the rows of other ranks: a (n,) or (n, m). Nothing where `foreign` is undefined.
+  void clear_(const Tensor& a, const Tensor& foreign);
+  /// The same of a copy; `a` itself where `foreign` is undefined.
+  [[nodiscard]] Tensor cleared(const Tensor& a, const Tensor& foreign);
 
   // ---- making ----
   [[nodiscard]] Dtype dtype(const Tensor& t) const { return t.dtype(); }
@@ -365,6 +400,9 @@ class CountingOps {
                              std::uint64_t key, std::int64_t first);
 
  private:
+  /// A collective that sends so many bytes from each rank.
+  void add_peer_work(double sent);
+  void reduce_over(double bytes, spec::Axis axis);
   [[nodiscard]] Tensor make(const Shape& shape, Dtype dtype);
   [[nodiscard]] Tensor with_shape(const Tensor& t, const Shape& shape) const;
   [[nodiscard]] Tensor unary(const Tensor& a);

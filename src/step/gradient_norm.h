@@ -6,44 +6,100 @@
 #include <cstdint>
 #include <vector>
 
+#include "spec/tensor_parallel.h"
 #include "step/trained_unit.h"
 #include "step/units.h"
 
 namespace neap::step {
 
-/// Norms of a unit's gradients, one for each of its tiles.
-template <class Ops, class T = typename Ops::Tensor>
-std::vector<double> tile_norms(Ops& ops, const T& gradients) {
-  const std::int64_t elements = gradients.size(0);
-  const T norms = ops.empty({(elements + kTile - 1) / kTile}, Dtype::kFloat32);
-  for (std::int64_t first = 0; first < elements; first += kTile) {
-    const T part = ops.narrow(gradients, 0, first, std::min(kTile, elements - first));
-    const T norm = ops.norm_of(ops.convert(part, Dtype::kFloat32));
-    ops.copy_(ops.narrow(norms, 0, first / kTile, 1), norm);
-  }
-  return ops.read_all(norms);
-}
-
-/// Norms of the tiles of `pieces`, one after another. Those of units that rest on the host are the
-/// `source`'s, taken when their last gradients left.
-template <class Ops, class T = typename Ops::Tensor>
-std::vector<double> piece_norms(Ops& ops, const std::vector<TrainedUnit<T>>& pieces,
-                                const BlockSource<T>* source = nullptr) {
-  std::vector<double> out;
-  for (const TrainedUnit<T>& piece : pieces) {
-    const std::vector<double> norms =
-        piece.on_host ? source->norms(key_of(piece.unit)) : tile_norms(ops, piece.gradients);
-    out.insert(out.end(), norms.begin(), norms.end());
+/// Elements [first, first + count) of a unit as what norms are taken of, one after another: cut between the
+/// unit's tiles, and where parameters are spread in another way.
+inline std::vector<spec::SpreadRange> norm_ranges(const spec::FlatUnit& unit, std::int64_t first,
+                                                  std::int64_t count) {
+  std::vector<spec::SpreadRange> out;
+  for (const spec::SpreadRange& range : spec::spread_ranges(unit)) {
+    const std::int64_t end = std::min(first + count, range.first + range.count);
+    for (std::int64_t at = std::max(first, range.first); at < end;) {
+      const std::int64_t next = std::min(end, (at / kTile + 1) * kTile);
+      out.push_back({at, next - at, range.spread});
+      at = next;
+    }
   }
   return out;
 }
 
-/// Norm of all gradients together, from those of all their tiles in order, added up on the host: the same
+/// Norms of `ranges` of a unit's gradients, of which the first is the unit's element `first`.
+template <class Ops, class T = typename Ops::Tensor>
+std::vector<double> range_norms(Ops& ops, const T& gradients, std::int64_t first,
+                                const std::vector<spec::SpreadRange>& ranges) {
+  const T norms = ops.empty({std::ssize(ranges)}, Dtype::kFloat32);
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    const T part = ops.narrow(gradients, 0, ranges[i].first - first, ranges[i].count);
+    const T norm = ops.norm_of(ops.convert(part, Dtype::kFloat32));
+    ops.copy_(ops.narrow(norms, 0, static_cast<std::int64_t>(i), 1), norm);
+  }
+  return ops.read_all(norms);
+}
+
+/// Norms of a unit's gradients, one for each of its tiles. No ranks divide it.
+template <class Ops, class T = typename Ops::Tensor>
+std::vector<double> tile_norms(Ops& ops, const T& gradients) {
+  const std::int64_t elements = gradients.size(0);
+  std::vector<spec::SpreadRange> tiles;
+  for (std::int64_t first = 0; first < elements; first += kTile)
+    tiles.push_back({first, std::min(kTile, elements - first), {}});
+  return range_norms(ops, gradients, 0, tiles);
+}
+
+/// Norms of the ranges of `pieces`, one after another; zero for what a rank before this one counts where ranks
+/// divide the model. Those of units that rest on the host are the `source`'s, taken when their last gradients
+/// left.
+template <class Ops, class T = typename Ops::Tensor>
+std::vector<double> piece_norms(Ops& ops, const std::vector<TrainedUnit<T>>& pieces,
+                                const BlockSource<T>* source = nullptr,
+                                const spec::TensorShard& shard = {}) {
+  std::vector<double> out;
+  for (const TrainedUnit<T>& piece : pieces) {
+    if (piece.on_host) {
+      const std::vector<double>& norms = source->norms(key_of(piece.unit));
+      out.insert(out.end(), norms.begin(), norms.end());
+      continue;
+    }
+    const std::vector<spec::SpreadRange> ranges =
+        norm_ranges(piece.unit, piece.first, piece.gradients.size(0));
+    const std::vector<double> norms = range_norms(ops, piece.gradients, piece.first, ranges);
+    for (std::size_t i = 0; i < ranges.size(); ++i)
+      out.push_back(ranges[i].spread.counts_on(shard) ? norms[i] : 0);
+  }
+  return out;
+}
+
+/// Norm of all gradients together, from those of all their ranges in order, added up on the host: the same
 /// bits wherever a unit is cut between tiles, and when a run is resumed.
-inline double joint_norm(const std::vector<double>& tiles) {
+template <class Ops>
+double joint_norm(Ops& ops, const std::vector<double>& norms) {
   double squares = 0;
-  for (const double norm : tiles) squares += norm * norm;
-  return std::sqrt(squares);
+  for (const double norm : norms) squares += norm * norm;
+  return std::sqrt(ops.total_over(squares, spec::Axis::kTensor));
+}
+
+/// Of what several ranks have of a unit and compute a part of its gradient each: adds these up.
+template <class Ops, class T = typename Ops::Tensor>
+void sum_spread_gradients(Ops& ops, const spec::FlatUnit& unit, const T& gradients,
+                          const spec::TensorShard& shard) {
+  for (const spec::SpreadRange& range : spec::spread_ranges(unit)) {
+    if (!range.spread.summed) continue;
+    const T mine = ops.narrow(gradients, 0, range.first, range.count);
+    if (range.spread.parts == 1) {
+      ops.sum_over_(mine, spec::Axis::kTensor);
+      continue;
+    }
+    const T all = ops.zeros({range.spread.parts * range.count}, ops.dtype(mine));
+    const T place = ops.narrow(all, 0, range.spread.part_of(shard) * range.count, range.count);
+    ops.copy_(place, mine);
+    ops.sum_over_(all, spec::Axis::kTensor);
+    ops.copy_(mine, place);
+  }
 }
 
 }  // namespace neap::step

@@ -1,7 +1,7 @@
 // Gradients of which a rank keeps a slice: memory for those of one unit at a time, where backward adds them.
 //
-// When a group of micro-batches has gone through a unit, its gradients are added up over ranks and each rank
-// adds its elements to its slice; then the memory is the next unit's. The head comes first, then the blocks
+// When a group of micro-batches has gone through a unit, its gradients are added up over ranks, of the axis
+// "tensor" what several of them have, and each rank adds its elements to its slice; then the memory is the next unit's. The head comes first, then the blocks
 // from the last to the first, then the embedding. A tied table is added to at both ends, so it has memory of
 // its own.
 //
@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "step/gradient_norm.h"
 #include "step/trained_unit.h"
 #include "step/units.h"
 
@@ -39,13 +40,14 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
   };
   /// reduce(number, gradients): the sum over ranks, of each rank's elements on that rank.
   using Reduce = std::function<void(std::size_t unit, const T& gradients)>;
-  /// `units`: all trained ones. `pieces`: of this rank; `ops` outlives the slots.
+  /// `units`: all trained ones. `pieces`: of this rank, which has this shard; `ops` outlives the slots.
   GradientSlots(Ops& ops, std::vector<Unit> units, std::vector<TrainedUnit<T>> pieces, bool tied,
-                Reduce reduce)
+                const spec::TensorShard& shard, Reduce reduce)
       : ops_(ops),
         units_(std::move(units)),
         pieces_(std::move(pieces)),
         tied_(tied),
+        shard_(shard),
         reduce_(std::move(reduce)) {}
 
   [[nodiscard]] std::vector<T> new_gradients(UnitKey key) override {
@@ -58,6 +60,7 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
     for (std::size_t u = 0; u < units_.size(); ++u) {
       if (key_of(units_[u].unit) != key) continue;
       const T& gradients = units_[u].gradients;
+      sum_spread_gradients(ops_, units_[u].unit, gradients, shard_);
       reduce_(u, gradients);
       for (const TrainedUnit<T>& piece : pieces_) {
         if (piece.index == static_cast<std::int64_t>(u))
@@ -76,6 +79,7 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
   std::vector<Unit> units_;
   std::vector<TrainedUnit<T>> pieces_;
   bool tied_;
+  spec::TensorShard shard_;
   Reduce reduce_;
 };
 

@@ -21,11 +21,21 @@ double embedding_scale(Ops& ops, const Weights<T>& w) {
   return spec::rounded(w.architecture.embedding_scale, ops.dtype(w.token_table));
 }
 
+/// Rows of the table (N, E), of which each rank has some.
+template <class Ops, class T = typename Ops::Tensor>
+T token_rows(Ops& ops, const Weights<T>& w, const T& tokens) {
+  const OwnIndices<T> own = ops.own_indices(tokens, w.token_table.size(0), spec::Axis::kTensor);
+  T x = w.table_on_host ? ops.take_rows_from_host(w.token_table, own.indices)
+                        : ops.take_rows(w.token_table, own.indices);
+  ops.clear_(x, own.foreign);
+  ops.sum_over_(x, spec::Axis::kTensor);
+  return x;
+}
+
 /// What embed's norm reads, and without one its result.
 template <class Ops, class T = typename Ops::Tensor>
 T embed_rows(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions) {
-  T x = w.table_on_host ? ops.take_rows_from_host(w.token_table, tokens)
-                        : ops.take_rows(w.token_table, tokens);
+  T x = token_rows(ops, w, tokens);
   if (w.architecture.embedding_scale != 1) ops.scale_(x, embedding_scale(ops, w));
   if (w.project_in.defined()) x = linear(ops, w.project_in, x);
   if (w.position_table.defined()) {
@@ -61,7 +71,7 @@ T embed_rows_backward(Ops& ops, const Weights<T>& w, const T& tokens, const T& p
   }
   if (w.project_in.defined()) {
     if (!w.project_in.d_weight.defined() && !w.d_token_table.defined()) return T();
-    const T x = ops.take_rows(w.token_table, tokens);
+    const T x = token_rows(ops, w, tokens);
     d = linear_backward(ops, w.project_in, x, d);
   }
   if (!w.d_token_table.defined()) return T();
@@ -72,7 +82,7 @@ T embed_rows_backward(Ops& ops, const Weights<T>& w, const T& tokens, const T& p
 template <class Ops, class T = typename Ops::Tensor>
 void embed_backward(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions, T d) {
   const T rows = embed_rows_backward(ops, w, tokens, positions, std::move(d));
-  if (rows.defined()) ops.add_to_rows_(w.d_token_table, tokens, rows);
+  if (rows.defined()) add_token_rows(ops, w.d_token_table, tokens, rows);
 }
 
 // ---- what a head's matrix is applied to ----
@@ -181,11 +191,24 @@ T scaled_logits(Ops& ops, const Weights<T>& w, const T& z, double temperature) {
   return logits;
 }
 
-/// Reads a chunk's logits (n, V) and destroys them. Every member is (n,).
+/// Logits (n,) of the targets, of which each rank of the axis has some columns.
 template <class Ops, class T = typename Ops::Tensor>
-LogProbs<T> reduce_logits(Ops& ops, T logits, const T& targets, const LogProbOptions& options) {
-  const T chosen = ops.gather_last(logits, targets);  // (n,)
-  const T top = ops.max_last(logits);                 // (n, 1)
+T target_logits(Ops& ops, const T& logits, const T& targets, spec::Axis axis) {
+  const OwnIndices<T> own = ops.own_indices(targets, logits.size(1), axis);
+  T chosen = ops.gather_last(logits, own.indices);
+  ops.clear_(chosen, own.foreign);
+  ops.sum_over_(chosen, axis);
+  return chosen;
+}
+
+/// Reads a chunk's logits (n, V), the columns of this rank of the axis, and destroys them. Every member
+/// is (n,).
+template <class Ops, class T = typename Ops::Tensor>
+LogProbs<T> reduce_logits(Ops& ops, T logits, const T& targets, const LogProbOptions& options,
+                          spec::Axis axis) {
+  const T chosen = target_logits(ops, logits, targets, axis);  // (n,)
+  const T top = ops.max_last(logits);                          // (n, 1)
+  ops.max_over_(top, axis);
   LogProbs<T> out;
   if (options.accuracy) out.right = ops.at_least(chosen, ops.view(top, {-1}));
   ops.subtract_(logits, top);
@@ -194,12 +217,15 @@ LogProbs<T> reduce_logits(Ops& ops, T logits, const T& targets, const LogProbOpt
   if (options.entropy) {
     const T e = ops.exp(logits);
     log_sum = ops.sum_last(e);
+    ops.sum_over_(log_sum, axis);
     ops.multiply_(e, logits);
     weighted = ops.sum_last(e);
+    ops.sum_over_(weighted, axis);
     ops.divide_(weighted, log_sum);  // E[logit - top]
   } else {
     ops.exp_(logits);
     log_sum = ops.sum_last(logits);
+    ops.sum_over_(log_sum, axis);
   }
   ops.log_(log_sum);
   if (options.entropy) out.entropy = ops.subtract(log_sum, weighted);
@@ -231,17 +257,20 @@ T logits_gradient(Ops& ops, const Weights<T>& w, T logits, const T& targets, con
     ops.exp_(logits);
     ops.multiply_(logits, column(ops.negate(d_log_prob)));
   }
-  ops.add_to_last_(logits, targets, d_log_prob);
+  {
+    const OwnIndices<T> own = ops.own_indices(targets, logits.size(1), spec::Axis::kTensor);
+    ops.add_to_last_(logits, own.indices, ops.cleared(d_log_prob, own.foreign));
+  }
   if (slope.defined()) ops.multiply_(logits, slope);
   if (divisor != 1) ops.scale_(logits, 1 / divisor);
   return logits;
 }
 
-/// (R, C) -> (R, V) wide logits, whole: for sampling.
+/// (R, C) -> (R, V) wide logits, whole on every rank: for sampling.
 template <class Ops, class T = typename Ops::Tensor>
 T logits(Ops& ops, const Weights<T>& w, const T& hidden) {
   const T z = head_input(ops, w, hidden, static_cast<SavedHeadInput<T>*>(nullptr));
-  return scaled_logits(ops, w, z, 1);
+  return ops.join_columns(scaled_logits(ops, w, z, 1), spec::Axis::kTensor);
 }
 
 template <class Ops, class T = typename Ops::Tensor>
@@ -278,7 +307,8 @@ LogProbs<T> log_probs(Ops& ops, const Weights<T>& w, const T& hidden, const T& r
       f = scaled_logits(ops, w, z, options.temperature);
     }
     put(ops, out, first, n,
-        reduce_logits(ops, std::move(f), ops.narrow(targets, 0, first, n), options));
+        reduce_logits(ops, std::move(f), ops.narrow(targets, 0, first, n), options,
+                      spec::Axis::kTensor));
   });
   return out;
 }
@@ -291,6 +321,7 @@ void logits_backward(Ops& ops, const Weights<T>& w, const HeadRows<Ops>& head,
                      std::int64_t n) {
   g = ops.convert(std::move(g), ops.dtype(z));
   T d = linear_backward(ops, w.lm_head, z, g);
+  ops.sum_over_(d, spec::Axis::kTensor);
   g = T();
   z = T();
   head.add(d_hidden, first, n, head_input_backward(ops, w, saved, std::move(d)));
@@ -334,7 +365,8 @@ CrossEntropy<T> cross_entropy(Ops& ops, const Weights<T>& w, const T& hidden, co
     SavedHeadInput<T> saved;
     T z = head_input(ops, w, head.hidden(first, n), &saved);
     T f = scaled_logits(ops, w, z, options.temperature);
-    const LogProbs<T> values = reduce_logits(ops, ops.clone(f), target, options);
+    const LogProbs<T> values =
+        reduce_logits(ops, ops.clone(f), target, options, spec::Axis::kTensor);
     put(ops, out.values, first, n, values);
     const T d_log_prob = ops.negate(ops.narrow(weights, 0, first, n));
     T g = logits_gradient(ops, w, std::move(f), target, values.log_sum, d_log_prob, T(), T(),

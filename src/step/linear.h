@@ -1,6 +1,7 @@
 // Matrices of a network, forward and backward, with adapters. Gradients are added to what is there.
 #pragma once
 
+#include "step/operations.h"
 #include "step/weights.h"
 
 namespace neap::step {
@@ -9,7 +10,7 @@ namespace neap::step {
 template <class Ops, class T = typename Ops::Tensor>
 T linear(Ops& ops, const Linear<T>& p, const T& x) {
   const T w = p.input_major ? p.weight : ops.transpose(p.weight);  // (in, out)
-  T y = p.bias.defined() ? ops.product_plus(p.bias, x, w) : ops.product(x, w);
+  T y = p.bias.defined() && p.adds_bias ? ops.product_plus(p.bias, x, w) : ops.product(x, w);
   if (p.has_lora()) {
     const T down = ops.product(x, ops.transpose(p.lora_a));  // (N, rank)
     ops.add_product_(y, down, ops.transpose(p.lora_b), p.lora_scale);
@@ -25,6 +26,14 @@ void add_outer(Ops& ops, const T& d, const T& a, const T& b) {
   } else {
     ops.add_(d, ops.product(ops.transpose(a), b));
   }
+}
+
+/// Rows (N, E) of a table's gradient at tokens (N,), of which each rank has some: zeroes those of others.
+template <class Ops, class T = typename Ops::Tensor>
+void add_token_rows(Ops& ops, const T& d_table, const T& tokens, const T& rows) {
+  const OwnIndices<T> own = ops.own_indices(tokens, d_table.size(0), spec::Axis::kTensor);
+  ops.clear_(rows, own.foreign);
+  ops.add_to_rows_(d_table, own.indices, rows);
 }
 
 /// From x (N, in) and dy (N, out): adds the gradients of `p` and returns `into` + dx (N, in);

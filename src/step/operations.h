@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "spec/architecture.h"
+#include "spec/mesh.h"
 #include "step/shape.h"
 
 namespace neap::step {
@@ -34,7 +35,9 @@ struct ScoreOptions {
   double softcap = 0;  ///< 0: none
   std::int64_t window =
       0;  ///< keys that a query attends to, its own included; 0: all before and its own
-  bool alibi = false;  ///< spec::alibi_slopes times the key's place is added
+  bool alibi = false;           ///< spec::alibi_slopes times the key's place is added
+  std::int64_t first_head = 0;  ///< that this rank has, where several divide the heads
+  std::int64_t all_heads = 0;   ///< of the model; 0: this rank has them all
 };
 
 /// libtorch's fused kernels, and the matrix products of attention.h.
@@ -85,6 +88,13 @@ struct AttentionContext {
   std::vector<AttentionContext> parts;  ///< of packed sequences in turn, without heads and out
 };
 
+/// Places in a rank's part of something that the ranks of an axis divide evenly.
+template <class T>
+struct OwnIndices {
+  T indices;  // (N,) int64; 0 or the last one for those of other ranks
+  T foreign;  // (N,) bool: of other ranks; undefined: none are
+};
+
 template <class T>
 struct Sorted {
   T values;  // (B, V), descending
@@ -103,7 +113,11 @@ constexpr std::int64_t kNoise = std::int64_t{1} << 22;
 inline ScoreOptions score_options(const spec::Architecture& a, std::int64_t layer) {
   return {
       a.attention_scale > 0 ? a.attention_scale : 1 / std::sqrt(static_cast<double>(a.head_dim)),
-      a.attention_softcap, a.window_of(layer), a.alibi};
+      a.attention_softcap,
+      a.window_of(layer),
+      a.alibi,
+      a.tensor.rank * a.num_attention_heads,
+      a.tensor.ranks * a.num_attention_heads};
 }
 
 }  // namespace neap::step

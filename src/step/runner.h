@@ -74,11 +74,16 @@ concept Backend = requires(B& b, const spec::Phase& phase, const MicroBatch& mic
 /// One optimizer step, that of mini-batch `update`.
 template <Backend B, class T = typename B::Ops::Tensor>
 void update_weights(B& b, std::int64_t update) {
+  const spec::TensorShard& shard = b.weights().architecture.tensor;
+  // Gradients that a rank keeps a slice of were added up with each group.
+  if (b.weights().sink == nullptr)
+    for (const TrainedUnit<T>& unit : b.units())
+      sum_spread_gradients(b.ops(), unit.unit, unit.gradients, shard);
   b.reduce_gradients();
   b.beside([&](const std::vector<TrainedUnit<T>>& others) { (void)piece_norms(b.ops(), others); });
   const std::vector<double> norms =
-      b.all_norms(piece_norms(b.ops(), b.pieces(), b.weights().source));
-  const Update step = b.begin_step(update, joint_norm(norms));
+      b.all_norms(piece_norms(b.ops(), b.pieces(), b.weights().source, shard));
+  const Update step = b.begin_step(update, joint_norm(b.ops(), norms));
   b.for_each_part([&](const TrainedUnit<T>& part) { step_unit(b.ops(), part, step); });
   b.gather_weights();
 }

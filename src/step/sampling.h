@@ -112,7 +112,8 @@ Sampled<T> sample(Ops& ops, T logits, const SamplingOptions& options, const Draw
   if (options.temperature > 0) ops.divide_(logits, options.temperature);
   const T all = options.log_probs ? logits : T();
   Sampled<T> out{choose(ops, std::move(logits), options, draw.uniforms), T()};
-  if (all.defined()) out.log_probs = reduce_logits(ops, all, out.tokens, {}).log_probs;
+  if (all.defined())
+    out.log_probs = reduce_logits(ops, all, out.tokens, {}, spec::Axis::kSelf).log_probs;
   return out;
 }
 

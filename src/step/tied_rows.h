@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "step/linear.h"
 #include "step/packing.h"
-#include "step/weights.h"
 
 namespace neap::step {
 
@@ -36,7 +36,7 @@ class TiedRows {
   template <class Ops>
   void add(Ops& ops, const T& table, const MicroBatch& micro) {
     const Rows& rows = of(micro);
-    ops.add_to_rows_(table, ops.from_pinned(rows.tokens), ops.from_pinned(rows.gradients));
+    add_token_rows(ops, table, ops.from_pinned(rows.tokens), ops.from_pinned(rows.gradients));
   }
 
  private:

@@ -16,10 +16,11 @@ namespace neap::step {
 /// y = x W^T + b, plus an adapter's scale (x A^T) B^T.
 template <class T>
 struct Linear {
-  T weight, d_weight;  // (out, in), or (in, out) when input_major
-  T bias, d_bias;      // (out,)
-  T lora_a, d_lora_a;  // (rank, in)
-  T lora_b, d_lora_b;  // (out, rank)
+  T weight, d_weight;     // (out, in), or (in, out) when input_major
+  T bias, d_bias;         // (out,)
+  bool adds_bias = true;  ///< false: another rank adds it, where ranks add up what they compute
+  T lora_a, d_lora_a;     // (rank, in)
+  T lora_b, d_lora_b;     // (out, rank)
   double lora_scale = 0;
   bool input_major = false;
 

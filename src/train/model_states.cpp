@@ -44,7 +44,7 @@ void ModelWorker::make_pieces(const std::vector<OptimizerUnit>& units) {
   if (placement_->slices_gradients())
     gradients = runtime_.region(tag(spec::TagKind::kGradients), spec::kSlicePart,
                                 model::to_aten(placement_->optimizer().gradients));
-  for (const spec::Piece& piece : placement_->pieces(ranks_.rank())) {
+  for (const spec::Piece& piece : placement_->pieces(groups_.data().rank())) {
     spec::UnitState layout = placement_->state(piece);
     const at::Tensor states =
         states_[piece.part].narrow(0, static_cast<std::int64_t>(piece.offset.count()),
@@ -72,10 +72,7 @@ void ModelWorker::start_units(const UnitFill& fill) {
     for (const OptimizerUnit& piece : pieces_) piece.target().copy_(piece.weights);
     return;
   }
-  const UnitFill adapters = [this](std::size_t first, const std::vector<at::Tensor>& flat) {
-    start_->read(first, flat);
-  };
-  const UnitFill& start = start_ ? adapters : fill;
+  const UnitFill start = start_ ? adapter_source(*start_) : fill;
   if (placement_->sliced() && optimizer_->spec().has_master()) return start_sliced_masters(start);
   // Where there are masters they take the file's full precision, and the weights are rounded from
   // them. A target that is the weights is not copied.
@@ -105,9 +102,9 @@ void ModelWorker::start_sliced_masters(const UnitFill& fill) {
 }
 
 void ModelWorker::write_states(const fs::path& folder) {
-  const std::vector<spec::WholeState> states = placement_->states();
+  const std::vector<spec::WholeState> states = whole_states();
   std::optional<model::SafetensorsWriter> file;
-  if (ranks_.first()) {
+  if (groups_.world().first()) {
     std::vector<model::TensorInfo> infos;
     infos.reserve(states.size());
     for (const spec::WholeState& state : states)
@@ -119,10 +116,14 @@ void ModelWorker::write_states(const fs::path& folder) {
                      {kStepsKey, std::to_string(optimizer_->steps())}},
                  model::Sync::kByCaller);
   }
-  if (placement_->sliced()) {
-    gather_states(states, [&](std::size_t state, std::uint64_t offset, const at::Tensor& piece) {
-      if (file) file->write(state, offset, bytes_of(piece));
-    });
+  const StatePieceSink sink = [&](std::size_t state, std::uint64_t offset,
+                                  const at::Tensor& piece) {
+    if (file) file->write(state, offset, bytes_of(piece));
+  };
+  if (cuts_) {
+    gather_parts(sink);
+  } else if (placement_->sliced()) {
+    gather_states(states, sink);
   } else if (file) {
     std::vector<model::TensorWrite> writes;
     for (std::size_t i = 0; i < states.size(); ++i)
@@ -154,9 +155,9 @@ void ModelWorker::gather_states(const std::vector<spec::WholeState>& states,
         const std::int64_t end = std::min(at + count, owner.first + owner.count);
         if (first >= end) continue;
         const at::Tensor part = piece.narrow(0, first - at, end - first);
-        if (owner.rank == ranks_.rank())
+        if (owner.rank == groups_.data().rank())
           part.copy_(mine.narrow(0, first - owner.first, end - first));
-        if (owner.rank != 0) ranks_.broadcast(part, static_cast<int>(owner.rank));
+        if (owner.rank != 0) groups_.data().broadcast(part, static_cast<int>(owner.rank));
       }
       sink(i, static_cast<std::uint64_t>(at * width), piece);
     }
@@ -173,6 +174,8 @@ void ModelWorker::restore_states(const fs::path& folder) {
         format("{} has the state of the optimizer \"{}\"; the configuration has \"{}\"",
                file.path().string(), kind == file.metadata().end() ? "" : kind->second, wanted));
   }
+  optimizer_->restore_steps(steps_of(file));
+  if (cuts_) return restore_parts(file);
   model::NamedTensors whole;
   std::vector<model::NamedSlice> slices;
   for (const spec::WholeState& state : placement_->states()) {
@@ -183,12 +186,55 @@ void ModelWorker::restore_states(const fs::path& folder) {
       continue;
     }
     for (const spec::OwnedRange& owner : placement_->owners(state))
-      if (owner.rank == ranks_.rank())
+      if (owner.rank == groups_.data().rank())
         slices.push_back({state.name, state.elements, owner.first, mine});
   }
   model::load_tensors(file, whole);
   model::load_slices(file, slices);
-  optimizer_->restore_steps(steps_of(file));
+}
+
+std::vector<spec::WholeState> ModelWorker::whole_states() const {
+  if (!cuts_) return placement_->states();
+  return spec::StatePlacement(optimizer_->spec(), trained_cuts().whole()).states();
+}
+
+// A state at a time: this rank's part of the model from those that have slices of it, then the whole.
+void ModelWorker::gather_parts(const StatePieceSink& sink) {
+  const std::vector<spec::WholeState> parts = placement_->states();
+  const auto most = static_cast<std::int64_t>(model::TensorCheck::kPiece);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    at::Tensor part = own_part(parts[i]);
+    if (placement_->sliced()) {
+      part = at::empty({parts[i].elements}, at::dtype(model::to_aten(parts[i].dtype)));
+      const std::int64_t width = element_bytes(parts[i].dtype);
+      gather_states({parts[i]}, [&](std::size_t, std::uint64_t offset, const at::Tensor& piece) {
+        part.narrow(0, static_cast<std::int64_t>(offset) / width, piece.numel()).copy_(piece);
+      });
+    }
+    const at::Tensor whole = gather_unit(trained_cuts(), parts[i].unit, part);
+    const std::int64_t count = most / element_bytes(parts[i].dtype);
+    for (std::int64_t at = 0; at < whole.numel(); at += count)
+      sink(i, static_cast<std::uint64_t>(at * element_bytes(parts[i].dtype)),
+           whole.narrow(0, at, std::min(count, whole.numel() - at)));
+  }
+}
+
+void ModelWorker::restore_parts(const model::SafetensorsFile& file) {
+  const std::vector<spec::WholeState> parts = placement_->states();
+  const std::vector<spec::WholeState> all = whole_states();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const at::Tensor mine = own_part(parts[i]);
+    if (!mine.defined()) continue;
+    const at::ScalarType dtype = model::to_aten(parts[i].dtype);
+    const at::Tensor whole = at::empty({all[i].elements}, at::dtype(dtype));
+    model::load_tensors(file, {{all[i].name, whole}});
+    const at::Tensor part = at::zeros({parts[i].elements}, at::dtype(dtype));
+    trained_cuts().take(parts[i].unit, shard().rank, whole, part);
+    for (const spec::OwnedRange& owner : placement_->owners(parts[i])) {
+      const bool own = !placement_->sliced() || owner.rank == groups_.data().rank();
+      if (own) mine.copy_(part.narrow(0, owner.first, owner.count));
+    }
+  }
 }
 
 }  // namespace neap::train

@@ -36,14 +36,21 @@ std::optional<model::Lora> lora_of(const WorkerSpec& spec) {
 
 }  // namespace
 
-ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks, WorkerSpec spec)
+ModelWorker::ModelWorker(bridge::Runtime& runtime, const parallel::Groups& groups, WorkerSpec spec)
     : runtime_(runtime),
-      ranks_(ranks),
+      groups_(groups),
       spec_(std::move(spec)),
       layout_(spec::flat_layout(spec_.shape, spec_.head)) {
   const at::ScalarType dtype = runtime_.compute_dtype();
   std::optional<model::Lora> lora = lora_of(spec_);
   if (lora) adapter_layout_ = spec::lora_layout(spec_.shape, spec_.head, lora->shape);
+  if (shard().ranks > 1) {
+    const spec::Architecture& whole = spec_.whole;
+    cuts_.emplace(whole, shard().ranks, spec::flat_layout(whole, spec_.head), layout_);
+    if (lora)
+      adapter_cuts_.emplace(whole, shard().ranks, spec::lora_layout(whole, spec_.head, lora->shape),
+                            adapter_layout_);
+  }
   weights_ = base_weights();
   if (lora) adapters_ = regions(TagKind::kAdapter, adapter_layout_, dtype);
   model::FlatTensors base{weights_, {}};
@@ -54,18 +61,19 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks
   }
   const std::optional<model::StreamedBase> streamed = streamed_base();
   const bridge::AttentionChoice attention = runtime_.context().attention();
+  parallel::Communicator* const tensor = &groups_.tensor();
   if (streamed && spec_.generates) {
     generator_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head,
                                                       model::FlatTensors{gathered_weights(), {}},
-                                                      lora, std::nullopt, attention);
+                                                      lora, std::nullopt, attention, tensor);
   }
   if (lora) {
     base_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head,
                                                  model::FlatTensors{weights_, {}}, std::nullopt,
-                                                 streamed, attention);
+                                                 streamed, attention, tensor);
   }
   model_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head, std::move(base),
-                                                std::move(lora), streamed, attention);
+                                                std::move(lora), streamed, attention, tensor);
   if (gradients_) model_->send_gradients(&*gradients_);
 }
 
@@ -128,7 +136,7 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
   const spec::OptimizerSpec optimizer = value_or_throw(
       spec::OptimizerSpec::of(spec_.optimizer, model::to_step(runtime_.compute_dtype())));
   placement_.emplace(optimizer, trained_layout(),
-                     spec::DataParallel{ranks_.size(), spec_.zero_stage});
+                     spec::DataParallel{groups_.data().size(), spec_.zero_stage});
   std::vector<OptimizerUnit> units;
   std::vector<bool> rests;  // on the host
   for (std::size_t i = 0; i < trained_layout().size(); ++i) {
@@ -146,10 +154,10 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
   if (placement_->slices_gradients()) take_gradients(gradients);
   const bool sliced = placement_->sliced();
   if (runtime_.streamed_states(tag(TagKind::kOptimizer)) != nullptr)
-    parts_.emplace(*placement_, ranks_.rank(), std::move(rests));
+    parts_.emplace(*placement_, groups_.data().rank(), std::move(rests));
   optimizer_ = std::make_unique<Optimizer>(
       spec_.optimizer, optimizer, random_key({spec_.seed, spec_.head == spec::Head::kScalar}),
-      sliced ? std::move(units) : pieces_, ranks_,
+      sliced ? std::move(units) : pieces_, groups_.data(),
       sliced ? std::optional(OptimizerSlice{*placement_, pieces_}) : std::nullopt);
 }
 
@@ -157,10 +165,10 @@ void ModelWorker::take_gradients(const std::vector<at::Tensor>& gradients) {
   std::vector<step::GradientSlots<model::AtenOps>::Unit> units;
   for (std::size_t i = 0; i < gradients.size(); ++i)
     units.push_back({trained_layout()[i], gradients[i]});
-  slice_ops_.emplace(runtime_.device());
-  gradients_.emplace(*slice_ops_, std::move(units), pieces_, spec_.ties_table(),
+  slice_ops_.emplace(runtime_.device(), bridge::AttentionChoice{}, &groups_.tensor());
+  gradients_.emplace(*slice_ops_, std::move(units), pieces_, spec_.ties_table(), shard(),
                      [this](std::size_t unit, const at::Tensor& whole) {
-                       ranks_.reduce_scatter(whole, placement_->counts(unit));
+                       groups_.data().reduce_scatter(whole, placement_->counts(unit));
                      });
 }
 
@@ -274,19 +282,49 @@ ModelWorker::UnitFill ModelWorker::weight_source() {
                          "random weights",
                          folder.string(), spec_.name()));
     }
-    if (ranks_.first())
+    if (groups_.world().first())
       log::info(format("{} has no weights: the {} model starts from random weights, seed {}",
                        folder.string(), spec_.name(), spec_.seed));
-    return [this](std::size_t first, const std::vector<at::Tensor>& flat) {
-      model::initialize(spec_.shape, spec_.head, first, flat, spec_.seed);
-    };
+    return of_part(
+        [this](std::size_t first, const std::vector<at::Tensor>& flat) {
+          model::initialize(spec_.whole, spec_.head, first, flat, spec_.seed);
+        },
+        cuts_);
   }
-  const auto reader = std::make_shared<model::ModelReader>(spec_.files, spec_.shape, spec_.head);
+  const auto reader = std::make_shared<model::ModelReader>(spec_.files, spec_.whole, spec_.head);
   report_unused(*reader);
   if (!reader->missing().empty()) check_missing_head();
-  return [reader](std::size_t first, const std::vector<at::Tensor>& flat) {
-    reader->read(first, flat);
+  return of_part([reader](std::size_t first,
+                          const std::vector<at::Tensor>& flat) { reader->read(first, flat); },
+                 cuts_);
+}
+
+ModelWorker::UnitFill ModelWorker::of_part(UnitFill whole,
+                                           const std::optional<model::UnitCuts>& cuts) const {
+  if (!cuts) return whole;
+  return [this, whole = std::move(whole), &cuts = *cuts](std::size_t first,
+                                                         const std::vector<at::Tensor>& flat) {
+    const bridge::HostScope host;
+    for (std::size_t i = 0; i < flat.size(); ++i) {
+      const std::size_t u = first + i;
+      const at::Tensor unit =
+          at::zeros({cuts.whole()[u].elements}, at::dtype(flat[i].scalar_type()));
+      whole(u, {unit});
+      cuts.take(u, shard().rank, unit, flat[i]);
+    }
   };
+}
+
+at::Tensor ModelWorker::gather_unit(const model::UnitCuts& cuts, std::size_t unit,
+                                    const at::Tensor& part) const {
+  const bridge::HostScope host;
+  const at::Tensor mine = part.cpu();
+  const at::Tensor parts = at::empty({shard().ranks, mine.size(0)}, mine.options());
+  groups_.tensor().all_gather(parts, mine);
+  at::Tensor whole = at::zeros({cuts.whole()[unit].elements}, mine.options());
+  for (std::int64_t rank = 0; rank < shard().ranks; ++rank)
+    cuts.put(unit, rank, parts[rank], whole);
+  return whole;
 }
 
 void ModelWorker::check_missing_head() const {
@@ -299,7 +337,7 @@ void ModelWorker::check_missing_head() const {
                            ? ", or set critic.model.init_head = true to start from a head of zeros"
                            : ""));
   }
-  if (ranks_.first())
+  if (groups_.world().first())
     log::info(format("{} has no scalar head: the {} model's starts at zero",
                      spec_.files.base.string(), spec_.name()));
 }
@@ -307,7 +345,7 @@ void ModelWorker::check_missing_head() const {
 void ModelWorker::report_unused(const model::ModelReader& reader) const {
   constexpr std::size_t kShown = 5;
   const std::vector<std::string>& unused = reader.unused();
-  if (unused.empty() || !ranks_.first()) return;
+  if (unused.empty() || !groups_.world().first()) return;
   std::string names;
   for (std::size_t i = 0; i < std::min(kShown, unused.size()); ++i)
     names += (i == 0 ? "" : ", ") + unused[i];
@@ -319,10 +357,14 @@ void ModelWorker::report_unused(const model::ModelReader& reader) const {
 void ModelWorker::start_adapters() {
   if (!spec_.adapter.empty()) {
     start_ =
-        std::make_unique<model::AdapterReader>(spec_.adapter, spec_.shape, spec_.head, spec_.lora);
-    return start_->read(0, adapters_);
+        std::make_unique<model::AdapterReader>(spec_.adapter, spec_.whole, spec_.head, spec_.lora);
+    return adapter_source(*start_)(0, adapters_);
   }
-  model::initialize_adapters(spec_.shape, spec_.head, spec_.lora, adapters_, spec_.seed);
+  of_part(
+      [this](std::size_t first, const std::vector<at::Tensor>& flat) {
+        model::initialize_adapters(spec_.whole, spec_.head, spec_.lora, flat, spec_.seed, first);
+      },
+      adapter_cuts_)(0, adapters_);
   const bridge::NoAutograd no_autograd;
   for (const model::NamedParameter& adapter : model_->adapters()) {
     if (!adapter.name.ends_with(kHead)) continue;
@@ -332,52 +374,88 @@ void ModelWorker::start_adapters() {
   }
 }
 
+ModelWorker::UnitFill ModelWorker::adapter_source(const model::AdapterReader& reader) const {
+  return of_part([&reader](std::size_t first,
+                           const std::vector<at::Tensor>& flat) { reader.read(first, flat); },
+                 adapter_cuts_);
+}
+
 fs::path ModelWorker::base_folder() const {
   const bool one = spec_.files.adapter.empty() && spec::has_weights(spec_.files.base);
   return one ? fs::weakly_canonical(spec_.files.base) : fs::path();
 }
 
 void ModelWorker::expect_agreement(bool weights) const {
-  if (ranks_.alone()) return;
+  if (groups_.world().alone()) return;
   // The sum of the bit patterns, which one differing bit changes.
-  std::int64_t sum = 0;
-  for (const auto* tensors : {&weights_, &adapters_}) {
-    if (tensors == &weights_ && !weights) continue;
-    for (const at::Tensor& flat : *tensors) {
-      const at::ScalarType bits = flat.element_size() == 2 ? at::kShort : at::kInt;
-      sum += flat.view(bits).sum(at::kLong).item<std::int64_t>();
+  const auto sum_of = [](const at::Tensor& flat) {
+    const at::ScalarType bits = flat.element_size() == 2 ? at::kShort : at::kInt;
+    return flat.view(bits).sum(at::kLong).item<std::int64_t>();
+  };
+  std::int64_t all = 0, copied = 0;  // copied: what every rank has of a divided model
+  const auto add = [&](const std::vector<at::Tensor>& tensors,
+                       const std::vector<spec::FlatUnit>& units) {
+    for (std::size_t u = 0; u < tensors.size(); ++u) {
+      all += sum_of(tensors[u]);
+      for (const spec::SpreadRange& range : spec::spread_ranges(units[u]))
+        if (range.spread.parts == 1)
+          copied += sum_of(tensors[u].narrow(0, range.first, range.count));
     }
-  }
-  ranks_.expect_same(sum, format("The sum over the bits of the {} model's weights", spec_.name()));
+  };
+  if (weights) add(weights_, layout_);
+  add(adapters_, adapter_layout_);
+  const std::string what = format("The sum over the bits of the {} model's weights", spec_.name());
+  groups_.data().expect_same(all, what);
+  groups_.tensor().expect_same(copied, what + " that ranks do not divide");
 }
 
 void ModelWorker::save(const fs::path& folder, const model::SaveOptions& options) {
   const auto held = hold(saves_weights());
   const bridge::HostScope host;
   expect_agreement(saves_weights());
-  if (ranks_.first()) write(folder, options);
+  // Parts come together on the ranks that divide the first copy of the model.
+  if (groups_.data().first()) write(folder, options);
   if (optimizer_) write_states(folder);
   throw_if_error(held->close());
 }
 
 void ModelWorker::write(const fs::path& folder, model::SaveOptions options) {
+  const bool first = groups_.world().first();
   std::error_code error;
-  fs::create_directories(folder, error);
+  if (first) fs::create_directories(folder, error);
   if (error) {
     throw Error(ErrorCode::kIo, format("Cannot create {}: {}", folder.string(), error.message()));
   }
   options.origin = spec_.files.base;
   options.sync = model::Sync::kByCaller;
   if (saves_weights()) {
-    model::save_model(folder, spec_.shape, spec_.head, weights_, options);
-  } else {
+    write_weights(folder, options);
+  } else if (first) {
     model::copy_companions(folder, options);
   }
-  if (has_lora()) {
-    // By its name PEFT finds the base.
-    model::save_adapter(folder, spec_.shape, spec_.head, spec_.lora, adapters_,
-                        base_folder().string(), options.sync);
+  if (has_lora()) write_adapters(folder, options.sync);
+}
+
+void ModelWorker::write_weights(const fs::path& folder, const model::SaveOptions& options) {
+  if (!cuts_) return model::save_model(folder, spec_.shape, spec_.head, weights_, options);
+  const auto whole = [this](std::size_t u) { return gather_unit(*cuts_, u, weights_[u]); };
+  if (groups_.world().first()) {
+    model::SaveOptions typed = options;
+    typed.dtype = weights_.front().scalar_type();
+    return model::save_model(folder, spec_.whole, spec_.head, whole, typed);
   }
+  for (std::size_t u = 0; u < weights_.size(); ++u) (void)whole(u);
+}
+
+void ModelWorker::write_adapters(const fs::path& folder, model::Sync sync) {
+  std::vector<at::Tensor> whole;
+  if (adapter_cuts_)
+    for (std::size_t u = 0; u < adapters_.size(); ++u)
+      whole.push_back(gather_unit(*adapter_cuts_, u, adapters_[u]));
+  if (!groups_.world().first()) return;
+  // By its name PEFT finds the base.
+  model::save_adapter(folder, spec_.whole, spec_.head, spec_.lora,
+                      adapter_cuts_ ? whole : adapters_, base_folder().string(), sync);
 }
 
 void ModelWorker::restore(const fs::path& folder) {
@@ -389,15 +467,18 @@ void ModelWorker::restore(const fs::path& folder) {
   if (has_lora() && !spec::has_weights(folder)) {
     weight_source()(0, weights_);
   } else {
-    const model::ModelReader reader(spec::ModelFiles{folder, {}}, spec_.shape, spec_.head);
+    const model::ModelReader reader(spec::ModelFiles{folder, {}}, spec_.whole, spec_.head);
     if (!reader.missing().empty()) {
       throw Error(ErrorCode::kCorrupt,
                   format("{} has no tensor \"{}\"", folder.string(), reader.missing().front()));
     }
-    reader.read(0, weights_);
+    of_part([&reader](std::size_t first,
+                      const std::vector<at::Tensor>& flat) { reader.read(first, flat); },
+            cuts_)(0, weights_);
   }
   if (has_lora()) {
-    model::AdapterReader(folder, spec_.shape, spec_.head, spec_.lora).read(0, adapters_);
+    const model::AdapterReader reader(folder, spec_.whole, spec_.head, spec_.lora);
+    adapter_source(reader)(0, adapters_);
   }
   if (optimizer_) restore_states(folder);
   throw_if_error(held->close());

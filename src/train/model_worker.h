@@ -4,7 +4,8 @@
 // Tags      ROLE.weights, ROLE.grads, ROLE.optimizer (and ROLE.unit_grads where gradients are sliced, and ROLE.adapter with LoRA, ROLE.buffers where its
 //           weights are streamed, ROLE.blocks where it then generates).
 // Residency the caller opens a phase, or holds the tags, before it touches contents.
-// Ranks     every rank loads, saves and restores together: all read the same folder, the first writes.
+// Ranks     every rank loads, saves and restores together: all read the same folder, the first writes. Where
+//           ranks divide the model, each has its part, and the folder the whole model.
 // Threads   one at a time.   Failure   Error.
 #pragma once
 
@@ -21,7 +22,8 @@
 #include "model/model_reader.h"
 #include "model/tensor_io.h"
 #include "model/transformer.h"
-#include "parallel/communicator.h"
+#include "model/unit_cuts.h"
+#include "parallel/groups.h"
 #include "spec/adapter_config.h"
 #include "spec/job_model.h"
 #include "spec/layout.h"
@@ -47,8 +49,8 @@ struct WorkerSpec : spec::JobModel {
 
 class ModelWorker {
  public:
-  /// Builds views over the plan's regions; touches no contents. `runtime` and `ranks` outlive it.
-  ModelWorker(bridge::Runtime& runtime, parallel::Communicator& ranks, WorkerSpec spec);
+  /// Builds views over the plan's regions; touches no contents. `runtime` and `groups` outlive it.
+  ModelWorker(bridge::Runtime& runtime, const parallel::Groups& groups, WorkerSpec spec);
 
   [[nodiscard]] model::Transformer& model() { return *model_; }
   /// The same weights without the adapter; model() itself where there is none.
@@ -120,11 +122,22 @@ class ModelWorker {
   [[nodiscard]] bool saves_weights() const {
     return !has_lora() || spec_.save_base || base_folder().empty();
   }
+  /// Which part of the model this rank has.
+  [[nodiscard]] const spec::TensorShard& shard() const { return spec_.shape.tensor; }
+  [[nodiscard]] const model::UnitCuts& trained_cuts() const {
+    return has_lora() ? *adapter_cuts_ : *cuts_;
+  }
   /// This rank's part of a state; undefined: it has none.
   [[nodiscard]] at::Tensor own_part(const spec::WholeState& state) const;
 
   /// Fills the weights of units [first, first + flat.size()).
   using UnitFill = std::function<void(std::size_t first, const std::vector<at::Tensor>& flat)>;
+  /// From one of whole units: of this rank's parts. A unit at a time through host memory.
+  [[nodiscard]] UnitFill of_part(UnitFill whole, const std::optional<model::UnitCuts>& cuts) const;
+  [[nodiscard]] UnitFill adapter_source(const model::AdapterReader& reader) const;
+  /// A unit of all ranks' parts, in host memory. Ranks that divide the model call it together.
+  [[nodiscard]] at::Tensor gather_unit(const model::UnitCuts& cuts, std::size_t unit,
+                                       const at::Tensor& part) const;
   /// The folder's weights, or random ones.
   [[nodiscard]] UnitFill weight_source();
   /// Weights and states of the trained units before the first step.
@@ -133,13 +146,20 @@ class ModelWorker {
   /// A scalar head that the folder lacks starts at zero where the job says so; else an error.
   void check_missing_head() const;
   void write(const std::filesystem::path& folder, model::SaveOptions options);
+  void write_weights(const std::filesystem::path& folder, const model::SaveOptions& options);
+  void write_adapters(const std::filesystem::path& folder, model::Sync sync);
   /// The first rank writes, with what the others give it piece by piece.
   void write_states(const std::filesystem::path& folder);
   using StatePieceSink =
       std::function<void(std::size_t state, std::uint64_t offset, const at::Tensor& piece)>;
   /// Every state of a sliced placement, piece by piece, as host tensors.
   void gather_states(const std::vector<spec::WholeState>& states, const StatePieceSink& sink);
+  /// The states of a whole model whose parts ranks have.
+  [[nodiscard]] std::vector<spec::WholeState> whole_states() const;
+  /// The parts of a state, from the ranks that have the same part of the model, to the whole one: in pieces.
+  void gather_parts(const StatePieceSink& sink);
   void restore_states(const std::filesystem::path& folder);
+  void restore_parts(const model::SafetensorsFile& file);
   /// Warns of tensors in the folder that the model has no place for.
   void report_unused(const model::ModelReader& reader) const;
   /// Those of the folder to continue, or random ones; then the scalar head that trains with them
@@ -150,9 +170,10 @@ class ModelWorker {
   void expect_agreement(bool weights) const;
 
   bridge::Runtime& runtime_;
-  parallel::Communicator& ranks_;
+  const parallel::Groups& groups_;
   WorkerSpec spec_;
   std::vector<spec::FlatUnit> layout_, adapter_layout_;
+  std::optional<model::UnitCuts> cuts_, adapter_cuts_;  // where ranks divide the model
   std::unique_ptr<model::AdapterReader> start_;  ///< while weights are loaded: the adapter's file
   // Views of the regions, or of host memory of what is streamed, one a unit; adapters are empty where there
   // are none. States (bytes): one a part of the tag.

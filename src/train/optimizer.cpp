@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "bridge/no_autograd.h"
 #include "model/aten_ops.h"
+#include "step/gradient_norm.h"
 
 namespace neap::train {
 
@@ -71,17 +72,19 @@ std::int64_t Optimizer::further_groups(std::int64_t own) const {
 // Each is one rank's, so that sums change no bits.
 std::vector<double> Optimizer::all_norms(std::vector<double> own) const {
   if (!slice_) return own;
-  const auto tiles = [](std::int64_t elements) {
-    return static_cast<std::size_t>((elements + step::kTile - 1) / step::kTile);
+  const auto ranges = [](const OptimizerUnit& unit, std::int64_t from, std::int64_t elements) {
+    return step::norm_ranges(unit.unit, from, elements).size();
   };
   std::vector<std::size_t> first = {0};  // by unit
   for (const OptimizerUnit& unit : units_)
-    first.push_back(first.back() + tiles(unit.unit.elements));
+    first.push_back(first.back() + ranges(unit, 0, unit.unit.elements));
   std::vector<double> all(first.back());
   auto next = own.begin();
   for (const OptimizerUnit& piece : slice_->pieces) {
-    const auto count = static_cast<std::ptrdiff_t>(tiles(piece.weights.size(0)));
-    const std::size_t at = first[static_cast<std::size_t>(piece.index)] + tiles(piece.first);
+    const auto count =
+        static_cast<std::ptrdiff_t>(ranges(piece, piece.first, piece.weights.size(0)));
+    const std::size_t at =
+        first[static_cast<std::size_t>(piece.index)] + ranges(piece, 0, piece.first);
     std::copy(next, next + count, all.begin() + static_cast<std::ptrdiff_t>(at));
     next += count;
   }

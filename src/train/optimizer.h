@@ -53,7 +53,7 @@ class Optimizer {
   void reduce_gradients();
   /// Groups that other ranks have more than this one's, where ranks add gradients up group by group.
   [[nodiscard]] std::int64_t further_groups(std::int64_t own) const;
-  /// Norms of all tiles of all units, in order, from those of pieces(). Every rank calls it.
+  /// Norms of all ranges of all units (step/gradient_norm.h), in order, from those of pieces(). Every rank calls it.
   [[nodiscard]] std::vector<double> all_norms(std::vector<double> own) const;
   /// Of sliced states: the weights that other ranks have stepped, one unit at a time, into place.
   void gather_weights();

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two ranks on two GPUs over NCCL, started by hand under torchrun's variables: every collective, the three stages of
-# examples/reviews and DPO against one rank, packed batches, sliced optimizer states and gradients too, planned against measured on both ranks, and ranks that fail or die. Goes on after a
+# examples/reviews and DPO against one rank, packed batches, sliced optimizer states and gradients, divided models too, planned against measured on both ranks, and ranks that fail or die. Goes on after a
 # failure; writes JSON lines.
 # Usage: tests/gpu/parallel.sh PACKAGE_DIR OUT_DIR   (PACKAGE_DIR: scripts/package's folder with parallel_collectives
 # added to bin/)
@@ -116,6 +116,16 @@ done
 expect sft_zero_micro 0 pair sft_zero_micro "$neap" train $reviews/sft.toml "${exact[@]}" trainer.total_training_steps=20 \
   data.micro_batch_size_per_gpu=4 parallel.zero_stage=2 trainer.default_local_dir=../../output/sft_zero_micro
 compare sft_zero_micro_parity output/sft_2 output/sft_zero_micro 1e-3
+# Models that the ranks divide: one rank's losses and weights but for the order of sums, planned as measured.
+divided=(parallel.tensor_model_parallel_size=2)
+expect sft_tensor 0 pair sft_tensor "$neap" train $reviews/sft.toml "${exact[@]}" "${divided[@]}" trainer.total_training_steps=20 \
+  trainer.default_local_dir=../../output/sft_tensor
+compare sft_tensor_parity output/reviews/sft output/sft_tensor 1e-3
+expect sft_tensor_bf16 0 pair sft_tensor_bf16 "$neap" train $reviews/sft.toml "${common[@]}" "${divided[@]}" \
+  trainer.total_training_steps=20 trainer.default_local_dir=../../output/sft_tensor_bf16
+compare sft_tensor_bf16_parity output/sft_bf16 output/sft_tensor_bf16 5e-2
+expect sft_tensor_resumes 0 alone sft_tensor_resumes "$neap" train $reviews/sft.toml "${exact[@]}" trainer.total_training_steps=22 \
+  trainer.resume_mode=../../output/sft_tensor/latest trainer.default_local_dir=../../output/sft_tensor_resumes
 expect reward_2 0 pair reward_2 "$neap" train $reviews/reward.toml "${exact[@]}" trainer.total_training_steps=5
 steps=(trainer.total_training_steps=3 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8
   critic.ppo_micro_batch_size_per_gpu=8 trainer.test_freq=-1 trainer.save_freq=-1)
@@ -124,6 +134,9 @@ expect ppo_1 0 alone ppo_1 "$neap" train $reviews/ppo.toml "${exact[@]}" "${step
 expect ppo_2 0 pair ppo_2 "$neap" train $reviews/ppo.toml "${exact[@]}" "${steps[@]}" \
   trainer.default_local_dir=../../output/ppo_2
 compare ppo_parity output/ppo_1 output/ppo_2 5e-2
+expect ppo_tensor 0 pair ppo_tensor "$neap" train $reviews/ppo.toml "${exact[@]}" "${steps[@]}" "${divided[@]}" \
+  trainer.default_local_dir=../../output/ppo_tensor
+compare ppo_tensor_parity output/ppo_1 output/ppo_tensor 5e-2
 expect ppo_bf16 0 pair ppo_bf16 "$neap" train $reviews/ppo.toml "${common[@]}" "${steps[@]}" \
   trainer.default_local_dir=../../output/ppo_bf16
 for run in 1 2; do

@@ -34,7 +34,7 @@ int main() {
   const auto spec = spec::OptimizerSpec::of(config, spec::Dtype::kBfloat16);
   if (!check(spec.ok(), "it has a spec")) return 1;
   spec::FlatUnit unit;
-  unit.parameters = {{.name = "w", .shape = {16, 8}}};
+  unit.parameters = {{.name = "w", .shape = {16, 8}, .spread = {}}};
   unit.elements = 128;
   right &= check(spec->state(unit).bytes() == Bytes(128 * 8), "a momentum buffer and a master");
 

@@ -203,7 +203,7 @@ class Zero(TrainCase):
     def test_what_has_no_effect_or_is_not_supported_is_said(self):
         result = self.run_ranks(1, "one", STAGE, "trainer.total_training_steps=1")
         self.assertIn("parallel.zero_stage=1", result.stderr)
-        self.assertIn("there is one rank", result.stderr)
+        self.assertIn("one rank has each part of the model", result.stderr)
         result = launch.run(2, launch.NEAP, "train", "sft.toml", "parallel.zero_stage=3", cwd=self.home)
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertIn("parallel.zero_stage 3 is not supported", result.stderr)

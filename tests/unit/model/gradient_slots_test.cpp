@@ -97,7 +97,7 @@ struct Sliced {
       }
     }
     m.model.emplace(form.shape, head, base, adapters);
-    sink.emplace(m.model->ops(), slots, pieces, tied,
+    sink.emplace(m.model->ops(), slots, pieces, tied, form.shape.tensor,
                  [this](std::size_t unit, const Tensor&) { reduced[unit]++; });
     m.model->send_gradients(&*sink);
   }

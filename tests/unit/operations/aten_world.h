@@ -14,6 +14,7 @@
 #include "bridge/runtime.h"
 #include "conformance.h"
 #include "model/transformer.h"
+#include "mute_ranks.h"
 #include "parallel/communicator.h"
 #include "plan/counted_backend.h"
 #include "plan/tags.h"
@@ -101,15 +102,23 @@ class CopiedBlocks final : public step::BlockSlots {
   CopiedKind weights_, gradients_, inputs_;
 };
 
+/// The part of each model that the job's rank has.
+inline spec::TensorShard shard_of(const testing::RandomJob& r) {
+  return (r.models.actor ? r.models.actor : r.models.reward)->shape.tensor;
+}
+
 // Models and batches of a job with memory of their own, kept from one phase to the next.
 class AtenWorld {
  public:
+  /// `ranks`: that divide batches.
   AtenWorld(const testing::RandomJob& random, const spec::ModelModes& modes,
             parallel::Communicator& ranks)
       : job_(random.job),
         modes_(modes),
         options_(at::dtype(model::to_aten(random.dtype)).device(testing::test_device())),
-        ranks_(ranks) {}
+        ranks_(ranks),
+        tensor_(static_cast<int>(shard_of(random).rank), static_cast<int>(shard_of(random).ranks)) {
+  }
   [[nodiscard]] parallel::Communicator& ranks() const { return ranks_; }
   [[nodiscard]] Dtype dtype() const { return model::to_step(options_.dtype().toScalarType()); }
 
@@ -164,7 +173,7 @@ class AtenWorld {
     std::vector<step::GradientSlots<model::AtenOps>::Unit> slots;
     for (const auto& unit : units) slots.push_back({unit.unit, unit.gradients});
     return std::make_unique<step::GradientSlots<model::AtenOps>>(
-        model(role).ops(), std::move(slots), slice.pieces, role.ties_table(),
+        model(role).ops(), std::move(slots), slice.pieces, role.ties_table(), role.shape.tensor,
         [this, placement = slice.placement](std::size_t unit, const at::Tensor& gradients) {
           ranks_.reduce_scatter(gradients, placement.counts(unit));
         });
@@ -217,11 +226,12 @@ class AtenWorld {
     }
     const std::optional<model::StreamedBase> streamed = streamed_base(m, role);
     if (streamed && role.generates)
-      m.generator = std::make_unique<model::Transformer>(role.shape, role.head,
-                                                         model::FlatTensors{m.weights, {}}, lora);
+      m.generator = std::make_unique<model::Transformer>(
+          role.shape, role.head, model::FlatTensors{m.weights, {}}, lora, std::nullopt,
+          bridge::AttentionChoice{}, &tensor_);
     if (streamed && streamed->table_on_host) base.weights.front() = base.weights.front().cpu();
-    m.transformer =
-        std::make_unique<model::Transformer>(role.shape, role.head, base, lora, streamed);
+    m.transformer = std::make_unique<model::Transformer>(
+        role.shape, role.head, base, lora, streamed, bridge::AttentionChoice{}, &tensor_);
     return m;
   }
   std::optional<model::StreamedBase> streamed_base(Model& m, const ModelRole& role) {
@@ -282,6 +292,7 @@ class AtenWorld {
   spec::ModelModes modes_;
   at::TensorOptions options_;
   parallel::Communicator& ranks_;
+  testing::MuteRanks tensor_;  // that divide every model
   std::map<std::pair<spec::ModelId, bool>, Model> models_;
 };
 

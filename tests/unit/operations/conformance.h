@@ -17,6 +17,7 @@
 #include "bridge/torch_cuda.h"
 #include "cuda_recorder.h"
 #include "model/aten_ops.h"
+#include "mute_ranks.h"
 #include "recording_allocator.h"
 #include "step/counting_ops.h"
 
@@ -73,19 +74,23 @@ struct CountedInputs {
   }
 };
 
-/// `prepare(ops, in)` makes its inputs with `in` and returns a callable that does the work.
+/// `prepare(ops, in)` makes its inputs with `in` and returns a callable that does the work. `ranks`: that
+/// divide a model, of which this is the last.
 template <class Aten = model::AtenOps, class Counting = step::CountingOps, class Prepare>
-void expect_same_requests(const char* name, const Prepare& prepare) {
+void expect_same_requests(const char* name, const Prepare& prepare, int ranks = 1) {
   const bridge::NoAutograd no_autograd;
   if (!test_device().is_cuda()) (void)RecordingAllocator::instance();
-  Aten aten(test_device());
+  MuteRanks others(ranks - 1, ranks);
+  Aten aten(test_device(), {}, &others);
   auto work = prepare(aten, AtenInputs{});
   work();  // what libtorch makes once a process
   start_recording();
   work();
   const Requests measured = stop_recording();
   RecordingSink sink;
-  Counting counting(sink, test_profile(), 1 << 20);
+  step::KernelProfile profile = test_profile();
+  profile.tensor_ranks = ranks;
+  Counting counting(sink, profile, 1 << 20);
   prepare(counting, CountedInputs{})();
   EXPECT_EQ(difference(measured, sink.requests), "") << name;
   EXPECT_TRUE(sink.empty()) << name;

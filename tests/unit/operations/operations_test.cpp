@@ -43,6 +43,25 @@ TEST_P(Operations, Products) {
   });
 }
 
+TEST_P(Operations, OfSeveralRanks) {
+  const Dtype d = GetParam();
+  const auto prepare = [d](auto& ops, auto in) {
+    return [&ops, a = in({64, 48}, d), column = in({64}, d), indices = in({64}, Dtype::kInt64)] {
+      constexpr spec::Axis kTensor = spec::Axis::kTensor;
+      ops.sum_over_(a, kTensor);
+      ops.max_over_(column, kTensor);
+      (void)ops.total_over(2.5, kTensor);
+      (void)ops.own_columns(ops.join_columns(a, kTensor), kTensor);
+      const auto own = ops.own_indices(indices, 5, kTensor);
+      ops.clear_(a, own.foreign);
+      ops.clear_(column, own.foreign);
+      (void)ops.cleared(column, own.foreign);
+      (void)ops.join_columns(a, spec::Axis::kSelf);
+    };
+  };
+  for (const int ranks : {1, 2, 3}) testing::expect_same_requests("ranks", prepare, ranks);
+}
+
 TEST_P(Operations, Elementwise) {
   const Dtype d = GetParam();
   same("binary", [d](auto& ops, auto in) {

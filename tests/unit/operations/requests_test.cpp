@@ -57,12 +57,40 @@ void for_each_part(const AtenWorld& world, const ModelRole& role, const spec::Ph
   }
 }
 
+// A random job, of which every third is that of a rank that has a part of each model.
+testing::RandomJob job_of(std::uint64_t seed) {
+  testing::RandomJob r = testing::random_job(seed);
+  testing::Dice dice(seed + 32452843);
+  if (!dice.chance(33)) return r;
+  const std::int64_t ranks = dice.one_of({2, 3, 4});
+  r.job.trainer.n_gpus_per_node = r.job.parallel.tensor_model_parallel_size = ranks;
+  const spec::TensorShard shard{ranks, dice.between(0, ranks - 1)};
+  for (std::optional<ModelRole>* role :
+       {&r.models.actor, &r.models.reference, &r.models.critic, &r.models.reward}) {
+    if (!*role) continue;
+    spec::Architecture& a = (*role)->shape;
+    a.tensor = shard;
+    // A single key head may be on several ranks.
+    const bool copies =
+        a.num_key_value_heads == 1 && a.qkv == spec::QkvLayout::kSeparate && !a.norm_across_heads;
+    a.key_parts = copies && ranks != 3 ? ranks / 2 : ranks;
+    if (!spec::is_elementwise(optimizer_of(**role, r.dtype).kind))
+      (*role)->optimizer.kind = "adamw";
+  }
+  return r;
+}
+step::KernelProfile profile_of(const testing::RandomJob& r) {
+  step::KernelProfile profile = testing::test_profile();
+  profile.tensor_ranks = r.job.parallel.tensor_model_parallel_size;
+  return profile;
+}
+
 // A phase as the trainer runs it, on data of the plan's sizes.
 void run_live(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& phase,
               const std::function<void()>& begin) {
   const ModelRole role = role_of(r.models, phase);
   const auto host = [&](const step::Shape& shape, Dtype dtype) { return world.host(shape, dtype); };
-  const step::KernelProfile profile = testing::test_profile();
+  const step::KernelProfile profile = profile_of(r);
   const auto e =
       PhaseInputs<at::Tensor, decltype(host)>(r.job, profile, host).experience(role.shape, phase);
   std::optional<train::Optimizer> optimizer;
@@ -104,7 +132,7 @@ std::int64_t peak(const testing::Requests& requests) {
 
 testing::Requests requests_of_plan(const testing::RandomJob& r, const spec::Phase& phase) {
   testing::RecordingSink sink;
-  step::CountingOps ops(sink, testing::test_profile(), 1 << 20);
+  step::CountingOps ops(sink, profile_of(r), 1 << 20);
   count_phase(ops, r.job, r.models, r.dtype, phase, 7);
   EXPECT_TRUE(sink.empty());
   return std::move(sink.requests);
@@ -114,7 +142,7 @@ testing::Requests requests_of_actions(const testing::RandomJob& r, const spec::P
                                       const testing::RandomRollout& rollout) {
   const ModelRole role = role_of(r.models, phase);
   testing::RecordingSink sink;
-  step::CountingOps ops(sink, testing::test_profile(), 1 << 20);
+  step::CountingOps ops(sink, profile_of(r), 1 << 20);
   step::SlotCache<step::CountedTensor> cache =
       counted_cache(role, r.dtype, r.job.rollout_batch(), r.job.max_sequence_length());
   CountedSource source(rollout.actions, rollout.options.sampling);
@@ -149,7 +177,7 @@ void compare_generation(AtenWorld& world, const testing::RandomJob& r, const spe
 
 // The same for each of several ranks, which divide what their stage says.
 void divide(testing::RandomJob& r, const parallel::Communicator& ranks, std::int64_t stage) {
-  r.job.trainer.n_gpus_per_node = ranks.size();
+  r.job.trainer.n_gpus_per_node = ranks.size() * r.job.parallel.tensor_model_parallel_size;
   r.job.parallel.zero_stage = stage;
   for (std::int64_t* rows : {&r.job.data.train_batch_size, &r.job.actor.ppo_mini_batch_size,
                              &r.job.critic.ppo_mini_batch_size})
@@ -162,7 +190,7 @@ void divide(testing::RandomJob& r, const parallel::Communicator& ranks, std::int
 }
 
 void compare(std::uint64_t seed, ActionCounts& counts, parallel::Communicator& ranks = alone()) {
-  testing::RandomJob r = testing::random_job(seed);
+  testing::RandomJob r = job_of(seed);
   if (!ranks.alone()) divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 3));
   spec::ModelModes modes;
   const spec::Recipe joined = spec::describe(r.job);
@@ -175,7 +203,8 @@ void compare(std::uint64_t seed, ActionCounts& counts, parallel::Communicator& r
   // trained with their states, and some with inputs of blocks.
   if (seed % 3 == 0) {
     for (const spec::ModelId model : spec::streamable(joined)) {
-      if (!ranks.alone() && r.models.at(model).trains_blocks()) continue;
+      // Gradients on the host are not added up over ranks.
+      if (r.job.ranks() > 1 && r.models.at(model).trains_blocks()) continue;
       modes.stream_weights(model);
       if (seed % 2 == 0) modes.stream_tables(model);
       modes.set_together(model, 1 + static_cast<std::int64_t>(seed / 3 % 4));

@@ -213,7 +213,8 @@ class SteppedJob {
   SteppedJob(const JobSetup& setup, fs::path output, std::function<void()> between)
       : output_(std::move(output)),
         job_(load_job(setup, output_)),
-        launch_(launch_of(setup, job_)) {
+        launch_(launch_of(setup, job_)),
+        groups_(*launch_.ranks, {}) {
     const plan::MemoryPlan plan = value_or_throw(plan::make_plan(job_, launch_.device.target));
     spec::apply(plan.changes, job_);
     texts_.emplace(open_texts(job_, tokenizer_));
@@ -221,8 +222,8 @@ class SteppedJob {
     data_.emplace(read_data(*texts_, reward_check(job_, *rewards_), 1));
     runtime_ = std::make_unique<Interrupted>(
         bridge::Runtime::make(job_, launch_.device, plan, &requests_), std::move(between));
-    context_.emplace(Context{*texts_, *runtime_, *launch_.ranks, *data_, *rewards_,
-                             job_.trainer.total_training_steps});
+    context_.emplace(
+        Context{*texts_, *runtime_, groups_, *data_, *rewards_, job_.trainer.total_training_steps});
     trainer_ = make_trainer(*context_);
     trainer_->load();
   }
@@ -260,6 +261,7 @@ class SteppedJob {
   fs::path output_;
   spec::Job job_;
   Launch launch_;
+  parallel::Groups groups_;
   Requests requests_;
   std::optional<model::Tokenizer> tokenizer_;
   std::optional<TextContext> texts_;

@@ -31,7 +31,7 @@ std::string trimmed(const std::string& text) {
 // Of one large matrix, where vectors and padding do not count.
 std::vector<std::string> cells_of(const OptimizerSpec& spec) {
   FlatUnit unit;
-  unit.parameters = {{.name = "w", .shape = {4096, 4096}}};
+  unit.parameters = {{.name = "w", .shape = {4096, 4096}, .spread = {}}};
   unit.elements = std::int64_t{4096} * 4096;
   const auto each = [&](Bytes bytes) {
     return static_cast<double>(bytes.count()) / static_cast<double>(unit.elements);

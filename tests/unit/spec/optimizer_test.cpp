@@ -14,8 +14,8 @@ namespace {
 FlatUnit unit() {
   FlatUnit u;
   u.name = "block.0";
-  u.parameters = {{.name = "w", .shape = {48, 32}, .offset = 0},
-                  {.name = "b", .shape = {48}, .offset = 1536}};
+  u.parameters = {{.name = "w", .shape = {48, 32}, .offset = 0, .spread = {}},
+                  {.name = "b", .shape = {48}, .offset = 1536, .spread = {}}};
   u.elements = 1600;
   return u;
 }

@@ -120,7 +120,7 @@ TEST(StatePlacement, EveryStateIsKeptOnce) {
 TEST(StatePlacement, ASliceIsAShareOfTheBytes) {
   FlatUnit unit;
   unit.name = "block.0";
-  unit.parameters = {{.name = "w", .shape = {4096, 11'000}, .offset = 0}};
+  unit.parameters = {{.name = "w", .shape = {4096, 11'000}, .offset = 0, .spread = {}}};
   unit.elements = 4096 * 11'000;
   const OptimizerSpec adam = optimizer_of("adamw", Dtype::kFloat32);  // with a master
   for (const std::int64_t ranks : {2, 3, 7, 8, 64}) {
@@ -144,7 +144,7 @@ TEST(StatePlacement, ASliceIsAShareOfTheBytes) {
 TEST(StatePlacement, WholeUnitsAreDealtEvenly) {
   FlatUnit unit;
   unit.name = "block";
-  unit.parameters = {{.name = "w", .shape = {64, 64}, .offset = 0}};
+  unit.parameters = {{.name = "w", .shape = {64, 64}, .offset = 0, .spread = {}}};
   unit.elements = 4096;
   const StatePlacement placement(optimizer_of("adafactor", Dtype::kFloat32),
                                  std::vector<FlatUnit>(24, unit), {8, 1});
@@ -154,7 +154,7 @@ TEST(StatePlacement, WholeUnitsAreDealtEvenly) {
 TEST(StatePlacement, MoreRanksThanTiles) {
   FlatUnit unit;
   unit.name = "head";
-  unit.parameters = {{.name = "w", .shape = {100}, .offset = 0}};
+  unit.parameters = {{.name = "w", .shape = {100}, .offset = 0, .spread = {}}};
   unit.elements = 128;
   const StatePlacement placement(optimizer_of("adamw", Dtype::kFloat32), {unit, unit}, {16, 1});
   for (const std::int64_t rank : {0, 1}) {

@@ -293,7 +293,7 @@ TEST(Optimizer, ClipsByTheNormOverAllUnitsAndRefusesNan) {
     units[1].gradients[0] = 4;
     Optimizer adam(config, spec, 0, units, alone());
     model::AtenOps ops(at::kCPU);
-    EXPECT_DOUBLE_EQ(step::joint_norm(step::piece_norms(ops, adam.units())), 5);
+    EXPECT_DOUBLE_EQ(step::joint_norm(ops, step::piece_norms(ops, adam.units())), 5);
     EXPECT_EQ(adam.clip_scale(5, 0), 1);
     EXPECT_EQ(adam.clip_scale(5, 6), 1);
     EXPECT_NEAR(adam.clip_scale(5, 1), 0.2, 1e-6);
@@ -302,8 +302,9 @@ TEST(Optimizer, ClipsByTheNormOverAllUnitsAndRefusesNan) {
     EXPECT_NEAR(units[0].gradients[0].item<double>(), 0.6, 0.002);
     EXPECT_EQ(units[1].gradients[0].item<double>(), 4);
     units[1].gradients.fill_(std::numeric_limits<float>::quiet_NaN());
-    EXPECT_THROW((void)adam.clip_scale(step::joint_norm(step::piece_norms(ops, adam.units())), 1),
-                 Error);
+    EXPECT_THROW(
+        (void)adam.clip_scale(step::joint_norm(ops, step::piece_norms(ops, adam.units())), 1),
+        Error);
   }
 }
 
@@ -323,10 +324,45 @@ TEST(GradientNorm, HasTheSameBitsWhereverAUnitIsCutBetweenTiles) {
         .copy_(whole.gradients.narrow(0, first, count));
   }
   model::AtenOps ops(at::kCPU);
-  const double norm = step::joint_norm(step::piece_norms(ops, std::vector{whole}));
-  EXPECT_EQ(norm, step::joint_norm(step::piece_norms(ops, parts)));
+  const double norm = step::joint_norm(ops, step::piece_norms(ops, std::vector{whole}));
+  EXPECT_EQ(norm, step::joint_norm(ops, step::piece_norms(ops, parts)));
   EXPECT_NEAR(norm, std::sqrt(static_cast<double>(kElements)), 3);
   EXPECT_EQ(std::ssize(step::tile_norms(ops, whole.gradients)), 3);
+}
+
+// Of a unit that ranks divide: pieces that are cut between tiles have the ranges of the whole.
+TEST(GradientNorm, RangesAreCutBetweenTilesAndWhereTheSpreadChanges) {
+  spec::FlatUnit unit;
+  std::int64_t offset = 0;
+  for (const auto& [elements, parts] :
+       {std::pair{step::kTile / 2, 1}, std::pair{2 * step::kTile, 2},
+        std::pair{std::int64_t{64}, 1}}) {
+    unit.parameters.push_back({.name = "w",
+                               .shape = {elements},
+                               .offset = offset,
+                               .spread = {.parts = parts, .summed = false}});
+    offset += elements;
+  }
+  unit.elements = offset;
+  std::vector<spec::SpreadRange> cut;
+  for (const std::int64_t first : {std::int64_t{0}, step::kTile}) {
+    const std::int64_t count = first == 0 ? step::kTile : offset - step::kTile;
+    for (const spec::SpreadRange& range : step::norm_ranges(unit, first, count))
+      cut.push_back(range);
+  }
+  const std::vector<spec::SpreadRange> whole = step::norm_ranges(unit, 0, offset);
+  ASSERT_EQ(whole.size(), 5U);
+  ASSERT_EQ(cut.size(), whole.size());
+  std::int64_t at = 0;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_EQ(whole[i].first, at);
+    EXPECT_EQ(cut[i].first, at);
+    EXPECT_EQ(cut[i].count, whole[i].count);
+    EXPECT_EQ(whole[i].spread.parts, i == 0 || i == 4 ? 1 : 2);
+    EXPECT_LE(whole[i].count, step::kTile);
+    at += whole[i].count;
+  }
+  EXPECT_EQ(at, offset);
 }
 
 // ---- stochastic rounding ----

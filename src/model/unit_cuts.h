@@ -1,0 +1,42 @@
+// Units of a whole model and of the parts that ranks have of it (spec/tensor_parallel.h): copies between them.
+//
+// Threads   none of its own.   Failure   c10::Error from libtorch.   Cost   a copy for each range of a cut.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "spec/layout.h"
+#include "spec/tensor_parallel.h"
+
+namespace neap::model {
+
+class UnitCuts {
+ public:
+  /// Units of layouts of `architecture`, which is whole, and of one of its parts, of `ranks`.
+  UnitCuts(spec::Architecture architecture, std::int64_t ranks, std::vector<spec::FlatUnit> whole,
+           std::vector<spec::FlatUnit> part);
+
+  [[nodiscard]] const std::vector<spec::FlatUnit>& whole() const { return whole_; }
+  /// What a rank has of a whole unit's elements. Padding stays as it is.
+  void take(std::size_t unit, std::int64_t rank, const at::Tensor& whole,
+            const at::Tensor& part) const;
+  /// The inverse.
+  void put(std::size_t unit, std::int64_t rank, const at::Tensor& part,
+           const at::Tensor& whole) const;
+
+ private:
+  /// visit(view of the whole unit, view of the part) for each range.
+  template <class Visit>
+  void for_each_range(std::size_t unit, std::int64_t rank, const at::Tensor& whole,
+                      const at::Tensor& part, const Visit& visit) const;
+
+  spec::Architecture architecture_;
+  std::int64_t ranks_;
+  std::vector<spec::FlatUnit> whole_, part_;
+};
+
+}  // namespace neap::model
