@@ -1,5 +1,6 @@
 #include "bridge/compute_stream.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -29,6 +30,8 @@ c10::Stream stream_of(c10::Device device) {
 
 // What `later` is given from now on begins after what `earlier` was given so far.
 void order(const c10::Stream& earlier, const c10::Stream& later) {
+  // An event's calls go back to the device that was current: of another card that makes a context, half a GiB.
+  const c10::DeviceGuard guard(earlier.device());
   c10::Event event(earlier.device_type());
   event.record(earlier);
   event.block(later);

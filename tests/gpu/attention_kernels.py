@@ -19,7 +19,9 @@ KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIEN
            "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
 # name: sequences, tokens, query heads, key heads, head width
 TRAINING = {"qwen2.5-1.5b": (8, 1024, 12, 2, 128), "qwen2.5-7b": (4, 2048, 28, 4, 128), "opt-1.3b": (8, 1024, 32, 32, 64),
-            "reviews": (16, 64, 4, 2, 32)}
+            "reviews": (16, 64, 4, 2, 32),
+            **{f"one row of {tokens}, {heads} heads": (1, tokens, heads, keys, 128)
+               for heads, keys in ((12, 2), (24, 8), (32, 8)) for tokens in (512, 1024, 2048, 4096)}}
 DECODING = {"qwen2.5-1.5b": (64, 12, 2, 128), "opt-1.3b": (64, 32, 32, 64)}
 
 
