@@ -121,6 +121,23 @@ void Communicator::broadcast(const at::Tensor& t, int root) {
   if (size_ > 1 && t.numel() > 0) do_broadcast(t, root);
 }
 
+void Communicator::check_other(const at::Tensor& t, int rank, const char* call) const {
+  check(t, call);
+  check_root(rank, call);
+  if (rank == rank_)
+    throw Error(ErrorCode::kInvalidArgument, format("{}: rank {} is this one", call, rank));
+}
+
+void Communicator::send(const at::Tensor& t, int to) {
+  check_other(t, to, "send");
+  if (t.numel() > 0) do_send(t, to);
+}
+
+void Communicator::receive(const at::Tensor& t, int from) {
+  check_other(t, from, "receive");
+  if (t.numel() > 0) do_receive(t, from);
+}
+
 void Communicator::barrier() {
   if (size_ > 1) do_barrier();
 }
@@ -145,6 +162,15 @@ double Communicator::sum(double x) {
 
 void Communicator::sum(std::vector<double>& values) {
   all_reduce(host_tensor(values), Reduce::kSum);
+}
+
+std::vector<double> Communicator::join(const std::vector<double>& values) {
+  if (alone()) return values;
+  const Counts counts = of_all_ranks({static_cast<std::int64_t>(values.size())});
+  std::vector<double> all(static_cast<std::size_t>(first_of(counts, size_)));
+  std::copy(values.begin(), values.end(), all.begin() + first_of(counts, rank_));
+  all_gather(host_tensor(all), counts);
+  return all;
 }
 
 void Communicator::max(std::vector<double>& values) {
@@ -214,6 +240,8 @@ class Single final : public Communicator {
   void do_reduce_scatter(const at::Tensor&, const Counts&) override {}
   void do_all_gather(const at::Tensor&, const Counts&) override {}
   void do_broadcast(const at::Tensor&, int) override {}
+  void do_send(const at::Tensor&, int) override {}
+  void do_receive(const at::Tensor&, int) override {}
   void do_barrier() override {}
   std::unique_ptr<Communicator> do_split(int, int, int) override { return make_single(); }
 };

@@ -54,6 +54,10 @@ class Communicator {
   void all_gather(const at::Tensor& t, const std::vector<std::int64_t>& counts);
   /// `t` of every rank becomes rank `root`'s.
   void broadcast(const at::Tensor& t, int root);
+  /// Between two ranks: `t` goes to another one, which receives a tensor of as many bytes in the same memory
+  /// (the host's, or the device's). It may return before that one has it, and may wait until it receives.
+  void send(const at::Tensor& t, int to);
+  void receive(const at::Tensor& t, int from);
   /// Returns when every rank has called it.
   void barrier();
 
@@ -61,6 +65,8 @@ class Communicator {
   [[nodiscard]] double sum(double x);
   void sum(std::vector<double>& values);
   void max(std::vector<double>& values);
+  /// Every rank's values, one after another; ranks may have other numbers of them.
+  [[nodiscard]] std::vector<double> join(const std::vector<double>& values);
   [[nodiscard]] bool any(bool flag);
   /// Fails on every rank when `value` is not the same everywhere; `what` says what it is.
   void expect_same(std::int64_t value, const std::string& what);
@@ -91,12 +97,15 @@ class Communicator {
   virtual void do_reduce_scatter(const at::Tensor& t, const Counts& counts) = 0;
   virtual void do_all_gather(const at::Tensor& t, const Counts& counts) = 0;
   virtual void do_broadcast(const at::Tensor& t, int root) = 0;
+  virtual void do_send(const at::Tensor& t, int to) = 0;
+  virtual void do_receive(const at::Tensor& t, int from) = 0;
   virtual void do_barrier() = 0;
   // This rank becomes `rank` of `size`.
   [[nodiscard]] virtual std::unique_ptr<Communicator> do_split(int color, int rank, int size) = 0;
 
   void check_parts(const at::Tensor& t, const Counts& counts, const char* call) const;
   void check_root(int root, const char* call) const;
+  void check_other(const at::Tensor& t, int rank, const char* call) const;
   [[nodiscard]] std::vector<std::int64_t> of_all_ranks(const std::vector<std::int64_t>& mine);
 
   int rank_, size_;

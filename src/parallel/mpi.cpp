@@ -155,6 +155,19 @@ class Mpi final : public Communicator {
     });
   }
 
+  void do_send(const at::Tensor& t, int to) override {
+    const auto* const data = static_cast<const std::byte*>(t.const_data_ptr());
+    by_pieces(static_cast<std::int64_t>(t.nbytes()), 1, [&](std::int64_t at, std::int64_t n) {
+      call(mpi_.send(group_, data + at, static_cast<int>(n), to), "send");
+    });
+  }
+  void do_receive(const at::Tensor& t, int from) override {
+    auto* const data = static_cast<std::byte*>(t.mutable_data_ptr());
+    by_pieces(static_cast<std::int64_t>(t.nbytes()), 1, [&](std::int64_t at, std::int64_t n) {
+      call(mpi_.receive(group_, data + at, static_cast<int>(n), from), "receive");
+    });
+  }
+
   void do_barrier() override { call(mpi_.barrier(group_), "barrier"); }
 
   std::unique_ptr<Communicator> do_split(int color, int rank, int size) override {

@@ -54,6 +54,14 @@ int broadcast(int group, void* data, int bytes, int root) {
   return MPI_Bcast(data, bytes, MPI_BYTE, root, comm_of(group));
 }
 
+int send(int group, const void* data, int bytes, int to) {
+  return MPI_Send(data, bytes, MPI_BYTE, to, 0, comm_of(group));
+}
+
+int receive(int group, void* data, int bytes, int from) {
+  return MPI_Recv(data, bytes, MPI_BYTE, from, 0, comm_of(group), MPI_STATUS_IGNORE);
+}
+
 int barrier(int group) {
   return MPI_Barrier(comm_of(group));
 }
@@ -74,8 +82,8 @@ void describe(int error, char* text, int size) {
   text[size - 1] = '\0';
 }
 
-constexpr NeapMpi kTable{NEAP_MPI_ABI, start,   split,     all_to_all, all_gather,
-                         broadcast,    barrier, abort_job, finish,     describe};
+constexpr NeapMpi kTable{NEAP_MPI_ABI, start,   split,   all_to_all, all_gather, broadcast,
+                         send,         receive, barrier, abort_job,  finish,     describe};
 
 }  // namespace
 

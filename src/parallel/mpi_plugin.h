@@ -7,7 +7,7 @@
 #ifndef NEAP_PARALLEL_MPI_PLUGIN_H
 #define NEAP_PARALLEL_MPI_PLUGIN_H
 
-enum { NEAP_MPI_ABI = 2 };
+enum { NEAP_MPI_ABI = 3 };
 
 typedef struct NeapMpi {
   int abi;
@@ -22,6 +22,9 @@ typedef struct NeapMpi {
   /* Rank r's part is `bytes[r]` at data + offsets[r]; on return every rank has all parts. */
   int (*all_gather)(int group, void* data, const int* bytes, const int* offsets);
   int (*broadcast)(int group, void* data, int bytes, int root);
+  /* Between two ranks of the group, in the order of the calls. */
+  int (*send)(int group, const void* data, int bytes, int to);
+  int (*receive)(int group, void* data, int bytes, int from);
   int (*barrier)(int group);
   /* Ends every rank of the job; does not return. */
   void (*abort)(int exit_code);

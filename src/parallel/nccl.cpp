@@ -264,15 +264,20 @@ class Nccl final : public Communicator {
   // A piece of host memory on the card and, after `work`, back again.
   template <class Work>
   void through_card(const at::Tensor& host, const Work& work) {
-    const std::int64_t most =
-        std::max<std::int64_t>(1, kStageBytes / static_cast<std::int64_t>(host.element_size()));
-    const at::Tensor flat = host.view({-1});
-    for (std::int64_t at = 0; at < flat.numel(); at += most) {
-      at::Tensor part = flat.narrow(0, at, std::min(most, flat.numel() - at));
+    by_stages(host, [&](at::Tensor part) {
       const at::Tensor staged = part.to(device_);
       work(staged);
       part.copy_(staged);
-    }
+    });
+  }
+  // work(part) for each piece of host memory.
+  template <class Work>
+  void by_stages(const at::Tensor& host, const Work& work) {
+    const std::int64_t most =
+        std::max<std::int64_t>(1, kStageBytes / static_cast<std::int64_t>(host.element_size()));
+    const at::Tensor flat = host.view({-1});
+    for (std::int64_t at = 0; at < flat.numel(); at += most)
+      work(flat.narrow(0, at, std::min(most, flat.numel() - at)));
   }
 
   void do_all_reduce(const at::Tensor& t, Reduce op) override {
@@ -362,6 +367,25 @@ class Nccl final : public Communicator {
     run("broadcast", [&] {
       return api_.broadcast(t.const_data_ptr(), t.mutable_data_ptr(), count(t), type_of(t), root,
                             comm_, stream());
+    });
+  }
+
+  void do_send(const at::Tensor& t, int to) override {
+    if (t.is_cpu())
+      return by_stages(t, [&](const at::Tensor& part) { do_send(part.to(device_), to); });
+    run("send",
+        [&] { return api_.send(t.const_data_ptr(), count(t), type_of(t), to, comm_, stream()); });
+  }
+  void do_receive(const at::Tensor& t, int from) override {
+    if (t.is_cpu()) {
+      return by_stages(t, [&](at::Tensor part) {
+        const at::Tensor staged = at::empty(part.sizes(), part.options().device(device_));
+        do_receive(staged, from);
+        part.copy_(staged);
+      });
+    }
+    run("receive", [&] {
+      return api_.receive(t.mutable_data_ptr(), count(t), type_of(t), from, comm_, stream());
     });
   }
 

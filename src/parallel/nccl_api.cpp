@@ -31,6 +31,8 @@ Result<NcclApi> open_nccl() {
   find(api.broadcast, "ncclBroadcast");
   find(api.reduce_scatter, "ncclReduceScatter");
   find(api.reduce, "ncclReduce");
+  find(api.send, "ncclSend");
+  find(api.receive, "ncclRecv");
   find(api.group_start, "ncclGroupStart");
   find(api.group_end, "ncclGroupEnd");
   if (!missing.empty())

@@ -47,6 +47,11 @@ struct NcclApi {
                         NcclComm comm, CudaStream stream);
   int (*reduce)(const void* in, void* out, std::size_t count, int type, int op, int root,
                 NcclComm comm, CudaStream stream);
+  /// Since NCCL 2.7.
+  int (*send)(const void* data, std::size_t count, int type, int to, NcclComm comm,
+              CudaStream stream);
+  int (*receive)(void* data, std::size_t count, int type, int from, NcclComm comm,
+                 CudaStream stream);
   int (*group_start)();
   int (*group_end)();
 };

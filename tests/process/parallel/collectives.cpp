@@ -128,6 +128,33 @@ void run_parts(Communicator& ranks, at::ScalarType type, std::int64_t n, at::Dev
   expect(refused, "parts that are not those of the tensor");
 }
 
+// Around a ring, which the first rank begins: a send may wait for its receive.
+void run_transfers(Communicator& ranks, at::ScalarType type, std::int64_t n, at::Device device) {
+  if (ranks.alone()) return;
+  const int next = (ranks.rank() + 1) % ranks.size();
+  const int before = (ranks.rank() + ranks.size() - 1) % ranks.size();
+  at::Tensor t = at::zeros({n}, at::TensorOptions().dtype(type).device(device));
+  const at::Tensor mine = brought(ranks.rank(), n, type, device);
+  const at::Tensor other = mine.add(1);
+  const auto send = [&] { ranks.send(mine, next), ranks.send(other, next); };
+  const auto receive = [&] {
+    ranks.receive(t, before);
+    expect(t.equal(brought(before, n, type, device)), "receive");
+    ranks.receive(t, before);
+    expect(t.equal(brought(before, n, type, device).add(1)), "in the order of sending");
+  };
+  if (ranks.first()) send();
+  receive();
+  if (!ranks.first()) send();
+  bool refused = false;
+  try {
+    ranks.send(t, ranks.rank());
+  } catch (const neap::Error&) {
+    refused = true;
+  }
+  expect(refused, "a send to itself");
+}
+
 // Sums that round: every rank must have the same bits, and the next time the same again.
 void run_rounding(Communicator& ranks, at::Device device) {
   const auto once = [&] {
@@ -177,6 +204,11 @@ void run_host_numbers(Communicator& ranks) {
   expect(most[0] == size - 1 && most[1] == -1, "max of numbers");
   expect(ranks.any(ranks.rank() == size - 1) && !ranks.any(false), "any");
   ranks.barrier();
+  // Rank r has r numbers.
+  const auto count = static_cast<std::size_t>(ranks.rank());
+  std::vector<double> joined;
+  for (int r = 0; r < size; ++r) joined.insert(joined.end(), static_cast<std::size_t>(r), r + 0.5);
+  expect(ranks.join(std::vector<double>(count, ranks.rank() + 0.5)) == joined, "join");
   bool differed = false;
   try {
     ranks.expect_same(ranks.rank(), "The rank");
@@ -232,11 +264,13 @@ int run(int argc, char** argv) {
          {std::int64_t{1}, std::int64_t{7}, std::int64_t{1000}, std::int64_t{1'500'001}}) {
       for (const at::ScalarType type :
            {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kInt, at::kByte})
-        run_type(*ranks, type, n, options.device), run_parts(*ranks, type, n, options.device);
+        run_type(*ranks, type, n, options.device), run_parts(*ranks, type, n, options.device),
+            run_transfers(*ranks, type, n, options.device);
     }
     // Host tensors, which a GPU's communicator stages; more than one stage long.
     for (const at::ScalarType type : {at::kFloat, at::kLong})
-      run_type(*ranks, type, 300'001, at::kCPU), run_parts(*ranks, type, 300'001, at::kCPU);
+      run_type(*ranks, type, 300'001, at::kCPU), run_parts(*ranks, type, 300'001, at::kCPU),
+          run_transfers(*ranks, type, 300'001, at::kCPU);
     run_rounding(*ranks, options.device);
     run_groups(*ranks, options.device);
     run_host_numbers(*ranks);

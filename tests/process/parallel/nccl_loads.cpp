@@ -10,7 +10,7 @@ int main() {
     return 0;
   }
   const neap::parallel::NcclApi& nccl = **api;
-  std::printf("%d %d %d %d %d %s %s %d %d %d %d %d %d %d %d\n", nccl.get_unique_id(nullptr),
+  std::printf("%d %d %d %d %d %s %s %d %d %d %d %d %d %d %d %d %d\n", nccl.get_unique_id(nullptr),
               nccl.comm_init_rank(nullptr, 0, {}, 0), nccl.comm_destroy(nullptr),
               nccl.comm_abort(nullptr), nccl.comm_get_async_error(nullptr, nullptr),
               nccl.get_error_string(0), nccl.get_last_error(nullptr),
@@ -19,6 +19,8 @@ int main() {
               nccl.broadcast(nullptr, nullptr, 0, 0, 0, nullptr, nullptr),
               nccl.reduce_scatter(nullptr, nullptr, 0, 0, 0, nullptr, nullptr),
               nccl.reduce(nullptr, nullptr, 0, 0, 0, 0, nullptr, nullptr), nccl.group_start(),
-              nccl.group_end(), nccl.comm_split(nullptr, 0, 0, nullptr, nullptr));
+              nccl.group_end(), nccl.comm_split(nullptr, 0, 0, nullptr, nullptr),
+              nccl.send(nullptr, 0, 0, 0, nullptr, nullptr),
+              nccl.receive(nullptr, 0, 0, 0, nullptr, nullptr));
   return 0;
 }

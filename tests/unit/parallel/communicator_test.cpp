@@ -73,8 +73,8 @@ TEST(Connect, CpuRanksWithoutMpiAreToldHow) {
 
 // A communicator of which only rank and size are asked.
 std::unique_ptr<Communicator> rank_of(int rank, int size) {
-  static const NeapMpi none{NEAP_MPI_ABI, nullptr, nullptr,    nullptr,          nullptr,
-                            nullptr,      nullptr, [](int) {}, [] { return 0; }, nullptr};
+  static const NeapMpi none{NEAP_MPI_ABI, nullptr, nullptr, nullptr,    nullptr,          nullptr,
+                            nullptr,      nullptr, nullptr, [](int) {}, [] { return 0; }, nullptr};
   return make_mpi(none, rank, size, 1024);
 }
 

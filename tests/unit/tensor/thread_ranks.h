@@ -83,6 +83,12 @@ class ThreadCommunicator final : public parallel::Communicator {
   void do_barrier() override {
     ranks_.exchange(rank(), {}, [](const auto&) {});
   }
+  void do_send(const at::Tensor&, int) override {
+    throw std::logic_error("ranks of threads send nothing");
+  }
+  void do_receive(const at::Tensor&, int) override {
+    throw std::logic_error("ranks of threads receive nothing");
+  }
   std::unique_ptr<Communicator> do_split(int, int, int) override {
     throw std::logic_error("ranks of threads are not divided");
   }
