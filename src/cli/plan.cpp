@@ -13,6 +13,7 @@
 #include "plan/device_choice.h"
 #include "plan/memory_plan.h"
 #include "plan/plan_words.h"
+#include "plan/stage_plans.h"
 #include "spec/config_docs.h"
 #include "spec/default_lengths.h"
 #include "spec/peer_keys.h"
@@ -90,6 +91,7 @@ class PlanCommand final : public Command {
     adapted_ = job.adapted;
     if (!adapted_.empty()) adapted_text_ = spec::adapted_text(job) + "\n";
     warnings_ = job.warnings;
+    if (job.mesh().size(spec::Axis::kPipe) > 1) return plan_stages(job, chosen);
     if (!fit_.empty()) return fit(job, chosen);
     NEAP_TRY_ASSIGN(const plan::PlanWithOutlook found,
                     plan::make_plan_with_outlook(job, chosen.target));
@@ -99,6 +101,21 @@ class PlanCommand final : public Command {
     code_ = 3;
     const std::string knobs = plan::knobs_text(job, chosen.target);
     return show(found.plan, chosen, out, knobs.empty() ? "" : knobs + "\n");
+  }
+
+  // Each stage is a kind of rank; the plan is that of the one which needs most.
+  Status plan_stages(const spec::Job& job, const plan::DeviceChoice& chosen) {
+    if (!fit_.empty())
+      return {
+          ErrorCode::kInvalidArgument,
+          "--fit plans models that one rank has; with parallel.pipeline_model_parallel_size use "
+          "--capacity"};
+    NEAP_TRY_ASSIGN(const plan::StagePlans found, plan::plan_stages(job, chosen.target));
+    const plan::MemoryPlan& plan = found.stages[found.binding()].plan;
+    Json out = json_of(plan, chosen);
+    out["stages"] = found.to_json();
+    if (!plan.fits()) code_ = 3;
+    return show(plan, chosen, out, "\n" + found.to_text());
   }
 
   Status fit(const spec::Job& job, const plan::DeviceChoice& chosen) {
@@ -131,10 +148,10 @@ class PlanCommand final : public Command {
   [[nodiscard]] Status show(const plan::MemoryPlan& plan, const plan::DeviceChoice& chosen,
                             const Json& json, const std::string& below) const {
     if (json_) return write_output(json.dump(2) + "\n");
-    return write_output(
-        format("{} of {} on the {}{}\n{}\n", plan.task, config_, chosen.name,
-               ranks_ > 1 ? format(", each of {} ranks", ranks_) : "", adapted_text_) +
-        plan.to_text() + below);
+    return write_output(format("{} of {} on the {}{}\n{}\n", plan.task, config_, chosen.name,
+                               ranks_ > 1 ? format(", each of {} ranks", ranks_) : "",
+                               adapted_text_) +
+                        plan.to_text() + below);
   }
 
   std::string config_, capacity_, fit_;

@@ -14,6 +14,7 @@
 #include "bridge/attention.h"
 #include "spec/job.h"
 #include "step/operations.h"
+#include "step/stage_links.h"
 
 namespace neap::parallel {
 class Communicator;
@@ -32,6 +33,15 @@ class AtenOps {
                    parallel::Communicator* tensor = nullptr)
       : device_(device), attention_(attention), tensor_(tensor) {}
   [[nodiscard]] at::Device device() const { return device_; }
+
+  // ---- stages of a pipeline ----
+  /// `links` outlives the operations; null: there are no other stages.
+  void set_stages(step::StageLinks<Tensor>* links) { stages_ = links; }
+  void send(const Tensor& t, std::int64_t stage) const { stages_->send(t, stage); }
+  void receive_(const Tensor& t, std::int64_t stage) const { stages_->receive(t, stage); }
+  [[nodiscard]] std::vector<double> join_stages(const std::vector<double>& mine) const {
+    return stages_ == nullptr ? mine : stages_->join(mine);
+  }
 
   template <class Body>
   void repeat(std::int64_t n, const Body& body) const {
@@ -222,6 +232,7 @@ class AtenOps {
                                                  const Tensor& d_weight, bool offset) const;
   at::Device device_;
   bridge::AttentionChoice attention_;
+  step::StageLinks<Tensor>* stages_ = nullptr;
   parallel::Communicator* tensor_;
   bool generating_ = false;
 };

@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "model/tensor_io.h"
 #include "model/transformer.h"
+#include "spec/pipeline.h"
 
 namespace neap::model {
 namespace {
@@ -25,17 +26,20 @@ void draw(const Tensor& target, std::uint64_t key, const Draw& draw_piece) {
   });
 }
 
-// visit(parameter's view, parameter, key) for units from `first` on.
+// visit(parameter's view, parameter, key) for units from `first` on. `whole`: of all stages.
 template <class Visit>
-void for_each_parameter(const std::vector<spec::FlatUnit>& units, std::size_t first,
+void for_each_parameter(const std::vector<spec::FlatUnit>& whole,
+                        const std::vector<spec::FlatUnit>& units, std::size_t first,
                         const std::vector<Tensor>& flat, std::uint64_t seed, const Visit& visit) {
+  const std::vector<std::size_t> numbers = spec::numbers_in(whole, units);
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < flat.size(); ++i) {
     const spec::FlatUnit& unit = units.at(first + i);
     check_flat(flat[i], unit, "weights");
     for (std::size_t p = 0; p < unit.parameters.size(); ++p) {
       const spec::Parameter& parameter = unit.parameters[p];
-      visit(parameter_view(flat[i], parameter), parameter, random_key({seed, first + i, p}));
+      visit(parameter_view(flat[i], parameter), parameter,
+            random_key({seed, numbers[first + i], p}));
     }
   }
 }
@@ -56,7 +60,8 @@ void initialize(const spec::Architecture& shape, spec::Head head, std::size_t fi
       });
     }
   };
-  for_each_parameter(spec::flat_layout(shape, head), first, flat, seed, visit);
+  for_each_parameter(spec::flat_layout(spec::undivided(shape), head),
+                     spec::flat_layout(shape, head), first, flat, seed, visit);
 }
 
 void initialize_adapters(const spec::Architecture& shape, spec::Head head,
@@ -72,7 +77,8 @@ void initialize_adapters(const spec::Architecture& shape, spec::Head head,
          [&](Tensor piece, at::Generator& generator) { piece.uniform_(-bound, bound, generator); });
   };
   // Another stream than the weights'.
-  for_each_parameter(spec::lora_layout(shape, head, lora), first, flat, seed + 1, visit);
+  for_each_parameter(spec::lora_layout(spec::undivided(shape), head, lora),
+                     spec::lora_layout(shape, head, lora), first, flat, seed + 1, visit);
 }
 
 }  // namespace neap::model

@@ -62,7 +62,7 @@ void check_batch(const Tensor& tokens) {
 
 std::int64_t KvCache::elements(const spec::Architecture& a, std::int64_t batch,
                                std::int64_t max_tokens) {
-  return a.num_hidden_layers * 2 * batch * a.num_key_value_heads * max_tokens * a.head_dim;
+  return a.blocks() * 2 * batch * a.num_key_value_heads * max_tokens * a.head_dim;
 }
 
 KvCache KvCache::over(const Tensor& flat, const spec::Architecture& a, std::int64_t batch,
@@ -74,9 +74,9 @@ KvCache KvCache::over(const Tensor& flat, const spec::Architecture& a, std::int6
                        flat.numel()));
   const Tensor all =
       flat.narrow(0, 0, needed)
-          .view({a.num_hidden_layers, 2, batch, a.num_key_value_heads, max_tokens, a.head_dim});
+          .view({a.blocks(), 2, batch, a.num_key_value_heads, max_tokens, a.head_dim});
   KvCache cache;
-  for (std::int64_t layer = 0; layer < a.num_hidden_layers; ++layer) {
+  for (std::int64_t layer = 0; layer < a.blocks(); ++layer) {
     cache.keys.push_back(all.select(0, layer).select(0, 0));
     cache.values.push_back(all.select(0, layer).select(0, 1));
   }
@@ -205,7 +205,7 @@ Transformer::Transformer(const spec::Architecture& architecture, spec::Head head
            attention, tensor) {
   weights_.architecture = architecture;
   weights_.head = head;
-  weights_.blocks.resize(static_cast<std::size_t>(architecture.num_hidden_layers));
+  weights_.blocks.resize(static_cast<std::size_t>(architecture.blocks()));
   bind(spec::flat_layout(architecture, head), base, "weights", parameters_);
   step::finish_binding(weights_);
   if (lora) bind_adapters(*lora);
@@ -248,7 +248,8 @@ void Transformer::bind_adapters(const Lora& lora) {
   bind(spec::lora_layout(architecture, weights_.head, lora.shape), lora.adapters, "adapters",
        adapters_);
   for (const spec::Linear& linear : spec::block_linears(architecture)) {
-    for (std::int64_t i = 0; i < architecture.num_hidden_layers; ++i) {
+    for (const step::Block<Tensor>& block : weights_.blocks) {
+      const std::int64_t i = block.index;
       const spec::LoraModule module =
           lora.shape.of(format("{}.{}", spec::block_prefix(architecture, i), linear.name));
       if (module.rank > 0)

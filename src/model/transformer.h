@@ -118,7 +118,7 @@ class Transformer {
   [[nodiscard]] const spec::Architecture& architecture() const { return weights_.architecture; }
   [[nodiscard]] spec::Head head() const { return weights_.head; }
   [[nodiscard]] at::Device device() const { return ops_.device(); }
-  [[nodiscard]] at::ScalarType dtype() const { return weights_.token_table.scalar_type(); }
+  [[nodiscard]] at::ScalarType dtype() const { return step::any_weight(weights_).scalar_type(); }
   /// Base parameters in the order of flat_layout / adapters in the order of lora_layout.
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return parameters_; }
   [[nodiscard]] const std::vector<NamedParameter>& adapters() const { return adapters_; }

@@ -44,6 +44,7 @@ class Probe {
       : dtype_(dtype), profile_(profile), spans_(std::move(spans)) {
     ModelRole one = role;
     one.shape.num_hidden_layers = 1;
+    one.shape.pipeline = {};
     weights_ = counted_weights(one, dtype);
   }
 
@@ -78,7 +79,7 @@ BlockRetention dropping(const std::vector<SavedTensor>& tensors) {
 CheckpointLadder::CheckpointLadder(const ModelRole& role, spec::Dtype dtype,
                                    const step::KernelProfile& profile,
                                    const step::Spans<CountedTensor>& spans)
-    : layers_(static_cast<std::size_t>(role.shape.num_hidden_layers)) {
+    : layers_(static_cast<std::size_t>(role.shape.blocks())) {
   const Probe probe(role, dtype, profile, spans);
   const BlockCost all = probe.cost({});
   struct Priced {

@@ -266,7 +266,7 @@ Weights counted_weights(const ModelRole& role, Dtype dtype) {
   Weights w;
   w.architecture = role.shape;
   w.head = role.head;
-  w.blocks.resize(static_cast<std::size_t>(role.shape.num_hidden_layers));
+  w.blocks.resize(static_cast<std::size_t>(role.shape.blocks()));
   const bool adapted = role.lora.rank > 0;
   std::optional<Dtype> gradients;
   if (role.trained) gradients = optimizer_of(role, dtype).gradients;
@@ -281,7 +281,7 @@ step::SlotCache<CountedTensor> counted_cache(const ModelRole& role, Dtype dtype,
                                              std::int64_t tokens) {
   step::SlotCache<CountedTensor> out;
   out.keys.assign(
-      static_cast<std::size_t>(role.shape.num_hidden_layers),
+      static_cast<std::size_t>(role.shape.blocks()),
       outside({rows, role.shape.num_key_value_heads, tokens, role.shape.head_dim}, dtype));
   out.values = out.keys;
   return out;

@@ -36,7 +36,7 @@ Result<JobModels> Drafts::read(const spec::Job& job, const Target& target) {
   if (target.granularity.is_zero())
     return Status(ErrorCode::kInvalidArgument, "The device's granularity is zero");
   NEAP_TRY_ASSIGN(JobModels models,
-                  read_models(job, spec::describe(job), compute_dtype(job, target)));
+                  read_models(job, spec::describe(job), compute_dtype(job, target), target.rank));
   return models;
 }
 
@@ -196,6 +196,7 @@ std::vector<spec::ModelModes> Drafts::grouped(const spec::ModelModes& modes) con
 
 std::vector<spec::ModelId> Drafts::streamable() const {
   std::vector<std::pair<Bytes, spec::ModelId>> found;
+  if (job_.parallel.pipeline_model_parallel_size > 1) return {};  // stages take turns with them
   for (const spec::ModelId model : spec::streamable(spec::describe(job_))) {
     const std::vector<PartPlan> blocks =
         hosted_blocks(models_.at(model), compute_dtype(job_, target_));

@@ -158,6 +158,7 @@ struct Target {
   Bytes capacity;     ///< zero: unlimited
   Bytes host_memory;  ///< of a GPU's machine, for copies of what leaves the GPU; zero: unlimited
   Bytes granularity = 2_MiB;
+  std::int64_t rank = 0;               ///< of the job's, that the plan is made for
   std::int64_t threads = 2;            ///< of libtorch's CPU kernels; each takes scratch memory
   std::int64_t multiprocessors = 132;  ///< of the GPU; H100's and H200's where there is none to ask
   step::KernelRates rates{};           ///< zeros: default_rates()

@@ -39,7 +39,11 @@ class PhaseInputs {
       mini_batches = update.rows / update.mini_batch;
     }
     step::Experience<T> out;
-    out.sequences = sequences(shape, spec::batching_of(job_, phase), mini_batches);
+    spec::Batching batching = spec::batching_of(job_, phase);
+    // Those that a stage keeps at the same time.
+    const spec::PipelineStage& stage = shape.pipeline;
+    if (phase.trains() && stage.stages > 1) batching.together = stage.stages - stage.stage;
+    out.sequences = sequences(shape, batching, mini_batches);
     const std::int64_t n = out.sequences.size();
     const T per_token = floats({n, response_});
     for (T* t :

@@ -44,7 +44,7 @@ Bytes update_slot_bytes(const ModelRole& role, spec::Dtype dtype, HostedUnits ho
 std::vector<PartPlan> key_value_parts(const spec::Job& job, const ModelRole& role,
                                       spec::Dtype dtype) {
   // Keys and values, a row of num_key_value_heads * head_dim each, for every layer and position.
-  const std::int64_t elements = 2 * role.shape.num_hidden_layers * role.shape.num_key_value_heads *
+  const std::int64_t elements = 2 * role.shape.blocks() * role.shape.num_key_value_heads *
                                 role.shape.head_dim * job.rollout_batch() *
                                 job.max_sequence_length();
   return {{"kv", Bytes(), spec::tensor_bytes(elements, dtype)}};
@@ -215,7 +215,7 @@ void place(TagPlan& tag, std::vector<RegionPlan> regions, Bytes granularity) {
 Bytes tied_rows(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
                 spec::Dtype dtype) {
   if (!role.trains_blocks() || role.head != spec::Head::kLanguageModel ||
-      !role.shape.tie_word_embeddings)
+      !role.shape.tie_word_embeddings || !role.shape.embeds())
     return {};
   const std::int64_t width = spec::flat_layout(role.shape, role.head)
                                  .front()
@@ -223,7 +223,7 @@ Bytes tied_rows(const spec::Job& job, const spec::Recipe& recipe, const ModelRol
                                  ->shape.at(1);
   const spec::Phase& phase = *training_phase(recipe, role.id);
   const std::int64_t count = micro_batches(job, phase);
-  if (count <= phase.together) return {};
+  if (role.shape.pipeline.stages == 1 && count <= phase.together) return {};
   const std::int64_t rows = count * micro_batch_spans(job, phase).rows();
   return spec::tensor_bytes(rows * width, dtype) + spec::tensor_bytes(rows, spec::Dtype::kInt64);
 }
@@ -254,8 +254,9 @@ std::optional<ModelRole> JobModels::*member(spec::ModelId model) {
 }
 
 Result<ModelRole> read_role(const spec::Job& job, const spec::Recipe& recipe,
-                            const spec::ModelSource& source, spec::Dtype compute) {
-  NEAP_TRY_ASSIGN(spec::JobModel model, spec::resolve(job, recipe, source.id));
+                            const spec::ModelSource& source, spec::Dtype compute,
+                            std::int64_t rank) {
+  NEAP_TRY_ASSIGN(spec::JobModel model, spec::resolve(job, recipe, source.id, rank));
   ModelRole role{std::move(model)};
   if (role.trained) {
     role.checkpoint_mode = source.trained->checkpoint_mode();
@@ -373,11 +374,11 @@ std::uint64_t compute_width(const spec::Job& job, const Target& target) {
   return static_cast<std::uint64_t>(element_bytes(compute_dtype(job, target)));
 }
 
-Result<JobModels> read_models(const spec::Job& job, const spec::Recipe& recipe,
-                              spec::Dtype compute) {
+Result<JobModels> read_models(const spec::Job& job, const spec::Recipe& recipe, spec::Dtype compute,
+                              std::int64_t rank) {
   JobModels models;
   for (const spec::ModelSource& source : recipe.models) {
-    NEAP_TRY_ASSIGN(models.slot(source.id), read_role(job, recipe, source, compute));
+    NEAP_TRY_ASSIGN(models.slot(source.id), read_role(job, recipe, source, compute, rank));
   }
   if (models.reference && models.reference->shape.vocab_size != models.actor->shape.vocab_size) {
     return Status(ErrorCode::kInvalidArgument,

@@ -23,7 +23,7 @@ struct ModelRole : spec::JobModel {
   /// The rank whose slices are counted; nullopt: the one that has most, and what others take besides.
   std::optional<std::int64_t> rank{};
 };
-/// The shapes behind a job's paths, read once.
+/// The shapes behind a job's paths, read once, as a rank has them.
 struct JobModels {
   std::optional<ModelRole> actor, reference, critic, reward;
   [[nodiscard]] std::optional<ModelRole>& slot(spec::ModelId model);
@@ -31,7 +31,7 @@ struct JobModels {
   [[nodiscard]] const ModelRole& at(spec::ModelId model) const;
 };
 [[nodiscard]] Result<JobModels> read_models(const spec::Job& job, const spec::Recipe& recipe,
-                                            spec::Dtype compute);
+                                            spec::Dtype compute, std::int64_t rank = 0);
 
 /// What forward and backward compute in.
 [[nodiscard]] spec::Dtype compute_dtype(const spec::Job& job, const Target& target);

@@ -164,7 +164,8 @@ TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
   TokenLogProbs out;
   run_phase(context.runtime, phase,
             [&] { out = log_probs_in_phase(context, model, sequences, phase); });
-  return out;
+  return {context.from_last_stage(out.log_probs), context.from_last_stage(out.entropy),
+          context.from_last_stage(out.right)};
 }
 
 TokenLogProbs log_probs_in_phase(Context& context, model::Transformer& model,
@@ -191,7 +192,8 @@ at::Tensor scores_of(Context& context, model::Transformer& model, const train::S
   const Arranged arranged(context, sequences, described);
   LiveBackend backend(context.job, model, arranged.experience, {}, context.progress);
   run_phase(context.runtime, phase, [&] { backend.run(described); });
-  return arranged.restored(backend.scores());
+  const at::Tensor scores = backend.scores();
+  return context.from_last_stage(scores.defined() ? arranged.restored(scores) : scores);
 }
 
 }  // namespace

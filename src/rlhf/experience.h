@@ -65,7 +65,7 @@ struct TokenLogProbs {
 [[nodiscard]] TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
                                                const train::Sequences& sequences,
                                                spec::PhaseId phase);
-/// The same while `phase` is open.
+/// The same while `phase` is open; of several stages only the last one has them.
 [[nodiscard]] TokenLogProbs log_probs_in_phase(Context& context, model::Transformer& model,
                                                const train::Sequences& sequences,
                                                spec::PhaseId phase);

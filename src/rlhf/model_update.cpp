@@ -1,8 +1,12 @@
 #include "rlhf/model_update.h"
 
+#include <ATen/ATen.h>
+
+#include <sstream>
 #include <utility>
 #include <vector>
 
+#include "bridge/runtime.h"
 #include "rlhf/live_backend.h"
 
 namespace neap::rlhf {
@@ -56,27 +60,63 @@ void ModelUpdate::run(const step::Experience<at::Tensor>& arranged, const Scale&
 void ModelUpdate::add(const step::LossNumbers& numbers) {
   for (const step::LossNumber& number : numbers) {
     if (!number.weight) {
-      shares_[number.name] += number.value;
+      sums_.shares[number.name] += number.value;
       continue;
     }
-    auto& [sum, weight] = means_[number.name];
+    auto& [sum, weight] = sums_.means[number.name];
     sum += number.value * *number.weight;
     weight += *number.weight;
   }
 }
 
+ModelUpdate::Sums ModelUpdate::shared() const {
+  if (context_.groups.along(spec::Axis::kPipe).alone()) return sums_;
+  const bridge::HostScope host;
+  // Names, a line each; value and weight of each, no weight of a share.
+  std::string names;
+  std::vector<double> values;
+  for (const auto& [name, value] : sums_.shares) {
+    names += name + "\n";
+    values.insert(values.end(), {value, -1});
+  }
+  for (const auto& [name, entry] : sums_.means) {
+    names += name + "\n";
+    values.insert(values.end(), {entry.first, entry.second});
+  }
+  const auto tensor = [](auto& of, at::ScalarType type) {
+    return of.empty() ? at::Tensor()
+                      : at::from_blob(of.data(), {std::ssize(of)}, at::dtype(type)).clone();
+  };
+  const at::Tensor lines = context_.from_last_stage(tensor(names, at::kByte));
+  const at::Tensor numbers = context_.from_last_stage(tensor(values, at::kDouble));
+  if (!lines.defined()) return {};
+  Sums out;
+  std::istringstream in(
+      std::string(static_cast<const char*>(lines.const_data_ptr()), lines.nbytes()));
+  const auto* next = numbers.const_data_ptr<double>();
+  for (std::string name; std::getline(in, name); next += 2) {
+    if (next[1] < 0) {
+      out.shares[name] = next[0];
+    } else {
+      out.means[name] = {next[0], next[1]};
+    }
+  }
+  return out;
+}
+
 void ModelUpdate::put(Metrics& metrics, const std::string& prefix) const {
+  const auto [shares, means] = shared();
   std::vector<double> flat;
-  for (const auto& [name, value] : shares_) flat.push_back(value);
-  for (const auto& [name, entry] : means_) {
+  for (const auto& [name, value] : shares) flat.push_back(value);
+  for (const auto& [name, entry] : means) {
     flat.push_back(entry.first);
     flat.push_back(entry.second);
   }
   context_.data_ranks().sum(flat);
   const auto updates = static_cast<double>(shape_.updates());
   std::size_t i = 0;
-  for (const auto& [name, value] : shares_) metrics[name] = flat[i++] / updates;
-  for (const auto& [name, entry] : means_) {
+  for (const auto& [name, value] : shares) metrics[name] = flat[i++] / updates;
+  for (const auto& [name, entry] : means) {
     metrics[name] = flat[i + 1] > 0 ? flat[i] / flat[i + 1] : 0;
     i += 2;
   }

@@ -35,6 +35,13 @@ class ModelUpdate {
 
  private:
   void add(const step::LossNumbers& numbers);
+  struct Sums {
+    // Shares add up in a mini-batch, and mini-batches are averaged; means are averaged by weight.
+    std::map<std::string, double> shares;
+    std::map<std::string, std::pair<double, double>> means;  // sum, weight
+  };
+  /// Those of the last stage.
+  [[nodiscard]] Sums shared() const;
 
   Context& context_;
   train::ModelWorker& worker_;
@@ -43,9 +50,7 @@ class ModelUpdate {
   spec::UpdateShape shape_;
   std::int64_t first_update_;
   double grad_norm_ = 0, lr_ = 0;  // a mean, the last one
-  // Shares add up in a mini-batch, and mini-batches are averaged; means are averaged by weight.
-  std::map<std::string, double> shares_;
-  std::map<std::string, std::pair<double, double>> means_;  // sum, weight
+  Sums sums_;
 };
 
 }  // namespace neap::rlhf

@@ -166,7 +166,9 @@ class Computation {
         const TokenLogProbs out = log_probs_in_phase(context_, reference, pairs.sequences,
                                                      spec::PhaseId::kReferenceLogProbs);
         const bridge::HostScope host;
-        parts.push_back({out.log_probs.sum(-1).view({2, -1}).t().contiguous(), seen, fresh});
+        at::Tensor sums;
+        if (out.log_probs.defined()) sums = out.log_probs.sum(-1).view({2, -1}).t().contiguous();
+        parts.push_back({sums, seen, fresh});
         if (progress) progress->update(first + fresh);
       }
     });
@@ -174,8 +176,10 @@ class Computation {
     parallel::run_collectively(ranks_, [&] { throw_if_error(read); });
     for (const Part& p : parts) {
       part(done_, p.fresh)
-          .copy_(context_.sharder().gather(p.mine, 1).narrow(0, static_cast<std::int64_t>(p.seen),
-                                                             static_cast<std::int64_t>(p.fresh)));
+          .copy_(context_.sharder()
+                     .gather(context_.from_last_stage(p.mine), 1)
+                     .narrow(0, static_cast<std::int64_t>(p.seen),
+                             static_cast<std::int64_t>(p.fresh)));
       done_ += p.fresh;
     }
   }

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "base/status.h"
+#include "bridge/runtime.h"
 
 namespace neap::rlhf {
 
@@ -14,6 +15,30 @@ model::SaveOptions Context::save_options() const {
   options.companions = tokenizer_folder;
   options.max_shard = job.trainer.max_shard_size;
   return options;
+}
+
+at::Tensor Context::from_last_stage(const at::Tensor& t) const {
+  parallel::Communicator& stages = groups.along(spec::Axis::kPipe);
+  if (stages.alone()) return t;
+  const bridge::HostScope host;
+  const int last = stages.size() - 1;
+  const bool mine = stages.rank() == last;
+  // Whether there is one, its type and dimensions, its sizes.
+  constexpr std::size_t kMostDimensions = 8;
+  std::vector<std::int64_t> shape(3 + kMostDimensions);
+  if (mine && t.defined()) {
+    shape[0] = 1;
+    shape[1] = static_cast<std::int64_t>(t.scalar_type());
+    shape[2] = t.dim();
+    std::copy(t.sizes().begin(), t.sizes().end(), shape.begin() + 3);
+  }
+  stages.broadcast(at::from_blob(shape.data(), {std::ssize(shape)}, at::dtype(at::kLong)), last);
+  if (shape[0] == 0) return {};
+  const at::IntArrayRef sizes(&shape[3], static_cast<std::size_t>(shape[2]));
+  at::Tensor out = mine ? t.cpu().contiguous()
+                        : at::empty(sizes, at::dtype(static_cast<at::ScalarType>(shape[1])));
+  stages.broadcast(out, last);
+  return out;
 }
 
 std::vector<std::size_t> Context::share_of(std::size_t rows) const {

@@ -51,6 +51,9 @@ struct Context : TextContext {
   }
   /// Those that share each batch. Ranks that divide the model have the same rows and the same numbers.
   [[nodiscard]] parallel::Communicator& data_ranks() const { return groups.data(); }
+  /// Only the last stage of a pipeline has the results of a phase: its tensor in host memory, on every stage.
+  /// Between phases; every stage calls it.
+  [[nodiscard]] at::Tensor from_last_stage(const at::Tensor& t) const;
   /// This rank's share of `rows` rows.
   [[nodiscard]] std::vector<std::size_t> share_of(std::size_t rows) const;
   /// A model of the recipe.

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/json.h"
 #include "base/progress.h"
@@ -62,6 +63,7 @@ class TrainingRun {
   void prepare();
   void load();
   void make_plan();
+  [[nodiscard]] std::string whose_plan() const;
   void keep_states();
   void check_output() const;
   void open_trace();
@@ -98,6 +100,7 @@ class TrainingRun {
   Json state_ = Json::object();  // of that checkpoint
   std::int64_t total_steps_ = 0;
   plan::MemoryPlan plan_;
+  std::vector<double> stage_peaks_;  // as planned, of each stage of a pipeline
   std::unique_ptr<trace::Recorder> recorder_;
   std::unique_ptr<bridge::Runtime> runtime_;
   std::optional<bridge::DeviceContext::Entered> entered_;  // from the first weights to the end

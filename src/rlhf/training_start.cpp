@@ -36,7 +36,10 @@ void TrainingRun::compare_plans() {
   std::vector<parallel::Communicator::NamedText> texts;
   for (const plan::TagPlan& tag : plan_.tags)
     texts.push_back({"the size of " + tag.name(), to_string(tag.bytes)});
-  ranks_.expect_same(texts);
+  // Stages of a pipeline differ.
+  groups_->data().expect_same(texts);
+  groups_->tensor().expect_same(texts);
+  stage_peaks_ = groups_->along(spec::Axis::kPipe).join({static_cast<double>(plan_.peak.count())});
 }
 
 bool TrainingRun::already_done() {
@@ -103,13 +106,26 @@ void TrainingRun::read_data() {
 
 void TrainingRun::make_plan() {
   if (found_) keep_states();
-  plan_ = value_or_throw(plan::make_plan(job_, device_.target));
+  plan::Target target = device_.target;
+  target.rank = ranks_.rank();
+  plan_ = value_or_throw(plan::make_plan(job_, target));
+}
+
+// Which ranks the first one's plan is of.
+std::string TrainingRun::whose_plan() const {
+  if (stage_peaks_.size() < 2) return "this is the plan of each";
+  std::string peaks;
+  for (const double peak : stage_peaks_)
+    peaks += format("{}{}", peaks.empty() ? "" : ", ", Bytes(static_cast<std::uint64_t>(peak)));
+  const auto most = std::max_element(stage_peaks_.begin(), stage_peaks_.end());
+  return format("peaks of the {} stages: {}; stage {} needs most. This is the plan of stage 1",
+                stage_peaks_.size(), peaks, most - stage_peaks_.begin() + 1);
 }
 
 void TrainingRun::prepare() {
   if (ranks_.first()) {
     if (!ranks_.alone())
-      print(format("{} ranks over {}; this is the plan of each\n\n", ranks_.size(), ranks_.name()));
+      print(format("{} ranks over {}; {}\n\n", ranks_.size(), ranks_.name(), whose_plan()));
     print(plan_.to_text() + "\n");
   }
   check_output();

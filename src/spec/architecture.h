@@ -81,8 +81,16 @@ struct TensorShard {
   friend bool operator==(const TensorShard&, const TensorShard&) = default;
 };
 
+/// Which blocks of a model this is, where the stages of a pipeline divide them (spec/pipeline.h).
+struct PipelineStage {
+  std::int64_t stages = 1, stage = 0;
+  std::int64_t first = 0, blocks = 0;  ///< of several stages
+  friend bool operator==(const PipelineStage&, const PipelineStage&) = default;
+};
+
 struct Architecture {
   std::string model_type = "llama";  ///< Hugging Face's
+  PipelineStage pipeline;            ///< layers are counted over all stages
   /// Heads, the intermediate size and the vocabulary are those of this part.
   TensorShard tensor;
   std::int64_t key_parts = 1;  ///< different ones of the key heads; ranks beyond them have copies
@@ -157,6 +165,14 @@ struct Architecture {
   [[nodiscard]] bool layers_alike() const;
   /// Tokens of the longest sequence that the positions are made for.
   [[nodiscard]] std::int64_t longest_sequence() const;
+
+  // Of this stage; of an undivided model all.
+  [[nodiscard]] std::int64_t first_block() const { return pipeline.first; }
+  [[nodiscard]] std::int64_t blocks() const {
+    return pipeline.stages == 1 ? num_hidden_layers : pipeline.blocks;
+  }
+  [[nodiscard]] bool embeds() const { return pipeline.stage == 0; }
+  [[nodiscard]] bool has_head() const { return pipeline.stage + 1 == pipeline.stages; }
 };
 
 /// What a parameter belongs to.

@@ -78,8 +78,7 @@ Checkpointing checkpointing(CheckpointMode mode, const Architecture& architectur
   if (mode == CheckpointMode::kSelective) each = selective(architecture);
   if (mode == CheckpointMode::kFull || mode == CheckpointMode::kAuto)
     each = BlockRetention::all(Retention::kRecompute);
-  return {
-      std::vector<BlockRetention>(static_cast<std::size_t>(architecture.num_hidden_layers), each)};
+  return {std::vector<BlockRetention>(static_cast<std::size_t>(architecture.blocks()), each)};
 }
 
 }  // namespace neap::spec

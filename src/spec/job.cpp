@@ -43,20 +43,50 @@ Status validate_ranks(const TrainerConfig& t, std::int64_t launched) {
       nodes, each, launched));
 }
 
+// Of a key that says how many ranks divide a model.
+Status divides_ranks(const Job& job, const char* key, std::int64_t size) {
+  const std::int64_t ranks = job.ranks();
+  if (ranks % size == 0) return {};
+  std::string possible;
+  for (std::int64_t n = 1; n <= ranks; ++n)
+    if (ranks % n == 0) possible += format("{}{}", possible.empty() ? "" : ", ", n);
+  return wrong(format(
+      "{} {} does not divide the {} ranks {}; possible: {}", key, size, ranks,
+      job.launched_ranks > 0 ? "that were started" : "(trainer.nnodes x trainer.n_gpus_per_node)",
+      possible));
+}
+
+// What stages of a model go with.
+Status validate_stages(const Job& job) {
+  constexpr const char* kKey = "parallel.pipeline_model_parallel_size";
+  const std::int64_t stages = job.mesh().size(Axis::kPipe);
+  if (stages == 1) return {};
+  NEAP_TRY(divides_ranks(job, kKey, stages));
+  const auto refuse = [&](std::string_view why) {
+    return wrong(format("{} {} does not go with {}", kKey, stages, why));
+  };
+  if (job.has_rollout())
+    return refuse(format("task \"{}\": it generates, which needs the whole model on a rank; take 1",
+                         to_string(job.task)));
+  if (job.parallel.tensor_model_parallel_size > 1)
+    return refuse(format("parallel.tensor_model_parallel_size {}; set one of them to 1",
+                         job.parallel.tensor_model_parallel_size));
+  if (job.parallel.zero_stage > 0)
+    return refuse(format("parallel.zero_stage {}; set it to 0", job.parallel.zero_stage));
+  for (const Measure measure : {Measure::kMicroBatch, Measure::kBf16States})
+    if (job.memory.allows(measure))
+      return refuse(
+          format("memory.allow \"{}\", which each stage would choose for itself; leave it "
+                 "out",
+                 to_string(measure)));
+  return {};
+}
+
 Status validate_mesh(const Job& job) {
+  NEAP_TRY(validate_stages(job));
   const std::int64_t size = job.parallel.tensor_model_parallel_size;
   if (size == 1) return {};
-  const std::int64_t ranks = job.ranks();
-  if (ranks % size != 0) {
-    std::string possible;
-    for (std::int64_t n = 1; n <= ranks; ++n)
-      if (ranks % n == 0) possible += format("{}{}", possible.empty() ? "" : ", ", n);
-    return wrong(format(
-        "parallel.tensor_model_parallel_size {} does not divide the {} ranks {}; possible: {}",
-        size, ranks,
-        job.launched_ranks > 0 ? "that were started" : "(trainer.nnodes x trainer.n_gpus_per_node)",
-        possible));
-  }
+  NEAP_TRY(divides_ranks(job, "parallel.tensor_model_parallel_size", size));
   const auto whole_matrices = [](const OptimizerConfig& o) {
     return o.kind == "adafactor" || o.kind == "sm3";
   };
@@ -447,9 +477,12 @@ std::int64_t Job::ranks() const {
 }
 Mesh Job::mesh() const {
   const std::int64_t tensor = parallel.tensor_model_parallel_size;
+  // Evaluation does not read the key.
+  const std::int64_t stages = task == Task::kEval ? 1 : parallel.pipeline_model_parallel_size;
   return Mesh()
+      .set(Axis::kPipe, stages)
       .set(Axis::kTensor, tensor)
-      .set(Axis::kData, std::max<std::int64_t>(1, ranks() / tensor));
+      .set(Axis::kData, std::max<std::int64_t>(1, ranks() / (stages * tensor)));
 }
 std::int64_t Job::rows_per_rank() const {
   return data.train_batch_size / data_ranks();

@@ -220,8 +220,9 @@ struct MemoryConfig {
 
 /// What ranks divide besides batches.
 struct ParallelConfig {
-  std::int64_t zero_stage = 0;                  ///< of trained models (spec/placement.h)
-  std::int64_t tensor_model_parallel_size = 1;  ///< of every model (spec/tensor_parallel.h)
+  std::int64_t zero_stage = 0;                    ///< of trained models (spec/placement.h)
+  std::int64_t tensor_model_parallel_size = 1;    ///< of every model (spec/tensor_parallel.h)
+  std::int64_t pipeline_model_parallel_size = 1;  ///< stages of every model (spec/pipeline.h)
 };
 
 struct Job {

@@ -83,6 +83,13 @@ void bind_parallel(ConfigTable& t, Job& job) {
          "others divide the batch.")
       .in("ranks")
       .at_least(1);
+  t.bind("parallel.pipeline_model_parallel_size", &job.parallel.pipeline_model_parallel_size,
+         "Stages that divide each model's blocks between them (Megatron's pipeline parallelism, "
+         "schedule 1F1B); each rank has one stage. It divides the number of ranks; the others "
+         "divide the batch.")
+      .in("stages")
+      .at_least(1)
+      .only(of_training());
 }
 
 void bind_critic(ConfigTable& t, Job& job) {

@@ -4,6 +4,7 @@
 
 #include "base/format.h"
 #include "spec/layout.h"
+#include "spec/pipeline.h"
 #include "spec/tensor_parallel.h"
 
 namespace neap::spec {
@@ -26,6 +27,8 @@ Result<JobModel> resolve(const Job& job, const Recipe& recipe, ModelId id, std::
   const Mesh mesh = job.mesh();
   const TensorShard shard{mesh.size(Axis::kTensor), mesh.coordinate(rank, Axis::kTensor)};
   NEAP_TRY_ASSIGN(model.shape, part_of(model.whole, shard, to_string(id)));
+  NEAP_TRY_ASSIGN(model.shape, stage_of(model.shape, model.head, mesh.size(Axis::kPipe),
+                                        mesh.coordinate(rank, Axis::kPipe), to_string(id)));
   if (source.trained == nullptr) return model;
   model.trained = true;
   model.optimizer = *source.optimizer;

@@ -34,7 +34,7 @@ struct JobModel {
   /// "actor", for people.
   [[nodiscard]] std::string name() const { return std::string(to_string(id)); }
 };
-/// A model of the job's recipe, as a rank of the job has it: every rank's part has the same sizes.
+/// A model of the job's recipe, as a rank of the job has it. Ranks of a stage have the same sizes.
 [[nodiscard]] Result<JobModel> resolve(const Job& job, const Recipe& recipe, ModelId id,
                                        std::int64_t rank = 0);
 

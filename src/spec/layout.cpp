@@ -192,11 +192,17 @@ std::vector<Linear> block_linears(const Architecture& a) {
   return linears;
 }
 
+bool copies_table(const Architecture& a, Head head) {
+  return head == Head::kLanguageModel && a.tie_word_embeddings && a.has_head() && !a.embeds();
+}
+
 std::vector<FlatUnit> flat_layout(const Architecture& a, Head head) {
   std::vector<FlatUnit> units;
-  units.push_back(embedding_unit(a));
+  if (a.embeds() || copies_table(a, head)) units.push_back(embedding_unit(a));
   const std::vector<Linear> linears = block_linears(a);
-  for (std::int64_t i = 0; i < a.num_hidden_layers; ++i) units.push_back(block_unit(a, i, linears));
+  for (std::int64_t i = 0; i < a.blocks(); ++i)
+    units.push_back(block_unit(a, a.first_block() + i, linears));
+  if (!a.has_head()) return units;
   if (FlatUnit unit = head_unit(a, head); !unit.parameters.empty())
     units.push_back(std::move(unit));
   return units;
@@ -229,7 +235,7 @@ std::vector<FlatUnit> lora_layout(const Architecture& a, Head head, const LoraSh
   if (lora.rank <= 0) return units;
   const std::vector<Linear> linears = block_linears(a);
   const std::string prefix(kPeftPrefix);
-  for (std::int64_t i = 0; i < a.num_hidden_layers; ++i) {
+  for (std::int64_t i = a.first_block(); i < a.first_block() + a.blocks(); ++i) {
     UnitBuilder u(a, i, prefix);
     for (const Linear& l : linears) {
       const std::string name = u.name(l.module);
@@ -241,12 +247,23 @@ std::vector<FlatUnit> lora_layout(const Architecture& a, Head head, const LoraSh
     // Of an adapter of some blocks.
     if (FlatUnit unit = u.take(); !unit.parameters.empty()) units.push_back(std::move(unit));
   }
-  if (head == Head::kScalar) {
+  if (head == Head::kScalar && a.has_head()) {
     UnitBuilder u(a, "head", prefix);
     u.add_weight(Module::kScore, {1, a.embedding_dim});
     units.push_back(u.take());
   }
   return units;
+}
+
+std::vector<std::size_t> numbers_in(const std::vector<FlatUnit>& whole,
+                                    const std::vector<FlatUnit>& part) {
+  std::vector<std::size_t> out;
+  for (const FlatUnit& unit : part) {
+    const auto same = std::find_if(whole.begin(), whole.end(),
+                                   [&](const FlatUnit& each) { return each.name == unit.name; });
+    out.push_back(static_cast<std::size_t>(same - whole.begin()));
+  }
+  return out;
 }
 
 std::int64_t total_elements(const std::vector<FlatUnit>& units) {

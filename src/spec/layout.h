@@ -57,8 +57,14 @@ struct FlatUnit {
 constexpr std::int64_t kParameterAlignment = 64;  ///< elements
 
 /// Units "embed", "block.0" ..., "head". A tied head has no weight of its own: it reads the
-/// embedding's; the unit "head" is missing where nothing else is in it.
+/// embedding's; the unit "head" is missing where nothing else is in it. Of a stage of a pipeline its own
+/// units, under the names that they have in the whole model.
 [[nodiscard]] std::vector<FlatUnit> flat_layout(const Architecture& a, Head head);
+/// The last stage of several has a copy of the unit "embed", whose table is its head.
+[[nodiscard]] bool copies_table(const Architecture& a, Head head);
+/// The places of units by name, of which `whole` has each.
+[[nodiscard]] std::vector<std::size_t> numbers_in(const std::vector<FlatUnit>& whole,
+                                                  const std::vector<FlatUnit>& part);
 /// "model.layers.3", "transformer.h.3", "model.decoder.layers.3".
 [[nodiscard]] std::string block_prefix(const Architecture& a, std::int64_t block);
 /// Files of the bare model leave this and a dot out of every name: "model", "transformer".

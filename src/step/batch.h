@@ -52,6 +52,14 @@ struct Experience {
   T reference_sums;   // (B,) log-probabilities of whole responses under the reference
 };
 
+/// Rows of hidden states of sequences [first, first + count).
+template <class T>
+std::int64_t rows_of(const Sequences<T>& all, std::int64_t first, std::int64_t count) {
+  if (!all.packed) return count * all.width();
+  const std::vector<std::int64_t>& starts = all.packed->starts;
+  return starts[static_cast<std::size_t>(first + count)] - starts[static_cast<std::size_t>(first)];
+}
+
 /// Rows [first, first + count) of `t` on the device.
 template <class Ops, class T = typename Ops::Tensor>
 T part_on_device(Ops& ops, const T& t, std::int64_t first, std::int64_t count) {

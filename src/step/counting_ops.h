@@ -174,6 +174,16 @@ class CountingOps {
     return result;
   }
 
+  // ---- stages of a pipeline ----
+  /// To another stage. It waits until that one receives, and takes no memory.
+  void send(const Tensor&, std::int64_t) const {}
+  /// What another stage sends, into a tensor of its shape and type.
+  void receive_(const Tensor&, std::int64_t) const {}
+  /// The values of all stages, in their order; counted ones are this stage's.
+  [[nodiscard]] std::vector<double> join_stages(const std::vector<double>& mine) const {
+    return mine;
+  }
+
   // ---- copies that run while operations compute; times are of copy_clocks.h ----
   /// When what was computed so far is done.
   [[nodiscard]] double now() const { return clock_ + std::max(computed_seconds_, issued_seconds_); }

@@ -51,35 +51,40 @@ std::vector<double> tile_norms(Ops& ops, const T& gradients) {
   return range_norms(ops, gradients, 0, tiles);
 }
 
-/// Norms of the ranges of `pieces`, one after another; zero for what a rank before this one counts where ranks
-/// divide the model. Those of units that rest on the host are the `source`'s, taken when their last gradients
-/// left.
+/// Norms of the ranges of `pieces` of a model `w`, one after another; zero for what another rank counts where
+/// ranks divide the model: one before this one, or of a table with two copies the first stage. Those of units
+/// that rest on the host are the source's, taken when their last gradients left.
 template <class Ops, class T = typename Ops::Tensor>
 std::vector<double> piece_norms(Ops& ops, const std::vector<TrainedUnit<T>>& pieces,
-                                const BlockSource<T>* source = nullptr,
-                                const spec::TensorShard& shard = {}) {
+                                const Weights<T>* w = nullptr) {
+  const spec::Architecture architecture = w != nullptr ? w->architecture : spec::Architecture();
+  const bool copies = w != nullptr && spec::copies_table(architecture, w->head);
   std::vector<double> out;
   for (const TrainedUnit<T>& piece : pieces) {
     if (piece.on_host) {
-      const std::vector<double>& norms = source->norms(key_of(piece.unit));
+      const std::vector<double>& norms = w->source->norms(key_of(piece.unit));
       out.insert(out.end(), norms.begin(), norms.end());
       continue;
     }
     const std::vector<spec::SpreadRange> ranges =
         norm_ranges(piece.unit, piece.first, piece.gradients.size(0));
+    if (copies && piece.unit.find(spec::Module::kTokenEmbedding) != nullptr) {
+      out.resize(out.size() + ranges.size());
+      continue;
+    }
     const std::vector<double> norms = range_norms(ops, piece.gradients, piece.first, ranges);
     for (std::size_t i = 0; i < ranges.size(); ++i)
-      out.push_back(ranges[i].spread.counts_on(shard) ? norms[i] : 0);
+      out.push_back(ranges[i].spread.counts_on(architecture.tensor) ? norms[i] : 0);
   }
   return out;
 }
 
-/// Norm of all gradients together, from those of all their ranges in order, added up on the host: the same
-/// bits wherever a unit is cut between tiles, and when a run is resumed.
+/// Norm of all gradients together, from those of all their ranges in order, stage by stage, added up on the
+/// host: the same bits wherever a unit is cut between tiles, and when a run is resumed.
 template <class Ops>
 double joint_norm(Ops& ops, const std::vector<double>& norms) {
   double squares = 0;
-  for (const double norm : norms) squares += norm * norm;
+  for (const double norm : ops.join_stages(norms)) squares += norm * norm;
   return std::sqrt(ops.total_over(squares, spec::Axis::kTensor));
 }
 

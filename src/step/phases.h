@@ -61,7 +61,8 @@ struct InferenceCuts {
   std::int64_t together = 1;  ///< of a group
 };
 
-/// A group's hidden states (N, C) of each micro-batch, with what was copied to the device for it.
+/// A group's hidden states (N, C) of each micro-batch, with what was copied to the device for it. Only the
+/// last stage has them.
 template <class Ops, class Visit>
 void for_each_hidden(Ops& ops, const Weights<typename Ops::Tensor>& w,
                      const Sequences<typename Ops::Tensor>& all, const InferenceCuts& how,
@@ -76,7 +77,7 @@ void for_each_hidden(Ops& ops, const Weights<typename Ops::Tensor>& w,
       tokens.push_back(batches.emplace_back(ops, all, micro.first, micro.count).tokens());
     std::vector<T> hidden = forward(ops, w, tokens);
     tokens.clear();
-    visit(group, batches, hidden);
+    if (w.architecture.has_head()) visit(group, batches, hidden);
   });
 }
 

@@ -15,6 +15,7 @@
 #include "step/generation.h"
 #include "step/optimizer.h"
 #include "step/phases.h"
+#include "step/pipeline.h"
 #include "step/training.h"
 
 namespace neap::step {
@@ -80,9 +81,10 @@ void update_weights(B& b, std::int64_t update) {
     for (const TrainedUnit<T>& unit : b.units())
       sum_spread_gradients(b.ops(), unit.unit, unit.gradients, shard);
   b.reduce_gradients();
-  b.beside([&](const std::vector<TrainedUnit<T>>& others) { (void)piece_norms(b.ops(), others); });
-  const std::vector<double> norms =
-      b.all_norms(piece_norms(b.ops(), b.pieces(), b.weights().source, shard));
+  b.beside([&](const std::vector<TrainedUnit<T>>& others) {
+    (void)piece_norms(b.ops(), others, &b.weights());
+  });
+  const std::vector<double> norms = b.all_norms(piece_norms(b.ops(), b.pieces(), &b.weights()));
   const Update step = b.begin_step(update, joint_norm(b.ops(), norms));
   b.for_each_part([&](const TrainedUnit<T>& part) { step_unit(b.ops(), part, step); });
   b.gather_weights();
@@ -93,6 +95,7 @@ void update_weights(B& b, std::int64_t update) {
 template <Backend B, class Objective, class T = typename B::Ops::Tensor>
 void add_gradients(B& b, const std::vector<MicroBatch>& cuts, std::int64_t together,
                    const Objective& objective) {
+  if (b.weights().architecture.pipeline.stages > 1) return add_stage_gradients(b, cuts, objective);
   const std::int64_t groups = groups_of(cuts, together);
   zero_gradients(b.ops(), b.units());
   const std::int64_t further = b.further_groups(groups);

@@ -46,7 +46,7 @@ Rows<T> make_rows(Ops& ops, const Weights<T>& w, Spans<T> spans, T positions,
   rows.positions = std::move(positions);
   const spec::Architecture& a = w.architecture;
   if (a.rotary.dimensions == 0) return rows;
-  const Dtype dtype = ops.dtype(w.token_table);
+  const Dtype dtype = ops.dtype(any_weight(w));
   const T places = ops.convert(rows.positions, Dtype::kFloat32);  // (P,)
   const auto turn = [&](const spec::Rotary& rotary, T& cos, T& sin) {
     const spec::RotaryTable table = spec::rotary_table(rotary, longest);
@@ -69,6 +69,15 @@ Rows<T> rows_of_batch(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch
   const std::int64_t length = batch.spans.length;
   return make_rows(ops, w, batch.spans, batch.spans.packed() ? batch.positions : ops.iota(length),
                    length);
+}
+
+/// What the first block reads, (N, C): the embedding of a batch, or what the stage before sends.
+template <class Ops, class T = typename Ops::Tensor>
+T input_of(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions) {
+  if (w.architecture.embeds()) return embed(ops, w, tokens, positions);
+  const T x = ops.empty({tokens.size(0), w.architecture.hidden_size}, ops.dtype(any_weight(w)));
+  ops.receive_(x, w.architecture.pipeline.stage - 1);
+  return x;
 }
 
 /// Whether the linear layers of all blocks have adapters of the same shapes.
@@ -109,14 +118,15 @@ T through_blocks(Ops& ops, const Weights<T>& w, T x, const Each& each) {
   return x;
 }
 
-/// The last block's output (N, C) of each batch, in the order of forward_train. Keeps nothing.
+/// The last block's output (N, C) of each batch, in the order of forward_train. Keeps nothing. It goes to
+/// the next stage if there is one.
 template <class Ops, class T = typename Ops::Tensor>
 std::vector<T> forward(Ops& ops, const Weights<T>& w, const std::vector<BatchTokens<T>>& batches) {
   std::vector<Rows<T>> rows;
   std::vector<T> x;
   for (const BatchTokens<T>& batch : batches) {
     rows.push_back(rows_of_batch(ops, w, batch));
-    x.push_back(embed(ops, w, batch.tokens, rows.back().positions));
+    x.push_back(input_of(ops, w, batch.tokens, rows.back().positions));
   }
   for_each_block(ops, w, [&](std::size_t, const Block<T>& block) {
     for (std::size_t b = 0; b < batches.size(); ++b) {
@@ -127,6 +137,8 @@ std::vector<T> forward(Ops& ops, const Weights<T>& w, const std::vector<BatchTok
                              });
     }
   });
+  if (!w.architecture.has_head())
+    for (const T& hidden : x) ops.send(hidden, w.architecture.pipeline.stage + 1);
   return x;
 }
 /// Of one batch.
@@ -137,10 +149,12 @@ T forward(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch) {
 
 /// Every batch through a block before the next block, so that a block that rests elsewhere comes once.
 /// Keeps of each block what `checkpointing` says; of blocks beyond it everything. One tape a batch.
+/// `inputs`: what the first block reads of each batch, where that is not the embedding.
 template <class Ops, class T = typename Ops::Tensor>
 std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
                                    const std::vector<BatchTokens<T>>& batches,
-                                   const spec::Checkpointing& checkpointing) {
+                                   const spec::Checkpointing& checkpointing,
+                                   std::vector<T> inputs = {}) {
   std::vector<Tape<T>> tapes(batches.size());
   std::int64_t rows = 0;
   for (const BatchTokens<T>& batch : batches) rows += batch.tokens.size(0);
@@ -150,7 +164,8 @@ std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
     tape.tokens = batches[b].tokens;
     tape.rows = rows_of_batch(ops, w, batches[b]);
     tape.blocks.reserve(w.blocks.size());
-    tape.hidden = embed(ops, w, tape.tokens, tape.rows.positions);
+    tape.hidden =
+        inputs.empty() ? embed(ops, w, tape.tokens, tape.rows.positions) : std::move(inputs[b]);
   }
   for (std::size_t i = 0; i < w.blocks.size(); ++i) {
     const UsedBlock<T> block(w, i, BlockUse::kKeepInputs);
@@ -281,7 +296,7 @@ T decode(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions, con
          std::int64_t key_limit) {
   const Rows<T> rows = make_rows(ops, w, {tokens.size(0), 1}, positions, cache.max_tokens());
   const typename Cache::Step step =
-      cache.step(ops, w.architecture, positions, key_limit, ops.dtype(w.token_table));
+      cache.step(ops, w.architecture, positions, key_limit, ops.dtype(any_weight(w)));
   return through_blocks(
       ops, w, embed(ops, w, tokens, positions), [&](std::size_t i, const Block<T>& block, T x) {
         const ScoreOptions options = score_options(w.architecture, block.index);

@@ -61,7 +61,7 @@ struct Weights {
   T position_table, d_position_table;  // (positions, C); undefined without learned positions
   Linear<T> project_in, project_out;   ///< where the embedding is narrower
   Norm<T> embedding_norm;              ///< undefined: none
-  std::vector<Block<T>> blocks;
+  std::vector<Block<T>> blocks;        ///< of this stage
   BlockSource<T>* source =
       nullptr;  ///< of blocks that are not all on the device (units.h), else null
   GradientSink<T>* sink = nullptr;  ///< of gradients that are kept elsewhere (units.h), else null
@@ -76,6 +76,12 @@ struct Slot {
   T* weight = nullptr;
   T* gradient = nullptr;
 };
+
+/// By its number in the whole model.
+template <class T>
+[[nodiscard]] Block<T>& block_of(Weights<T>& w, std::int64_t number) {
+  return w.blocks.at(static_cast<std::size_t>(number - w.architecture.first_block()));
+}
 
 template <class T>
 [[nodiscard]] Linear<T>* find_linear(Weights<T>& w, std::int64_t block, spec::Module module) {
@@ -92,7 +98,7 @@ template <class T>
     default:
       break;
   }
-  Block<T>& b = w.blocks.at(static_cast<std::size_t>(block));
+  Block<T>& b = block_of(w, block);
   switch (module) {
     case Module::kQueryKeyValue:
       return &b.query_key_value;
@@ -122,7 +128,7 @@ template <class T>
   using spec::Module;
   if (module == Module::kFinalNorm) return &w.final_norm;
   if (module == Module::kEmbeddingNorm) return &w.embedding_norm;
-  Block<T>& b = w.blocks.at(static_cast<std::size_t>(block));
+  Block<T>& b = block_of(w, block);
   switch (module) {
     case Module::kAttentionNorm:
       return &b.attention_norm;
@@ -173,6 +179,14 @@ template <class SomeBlock>
   return std::array{
       &b.query_key_value, &b.query, &b.key, &b.value, &b.attention_out, &b.gate, &b.up,
       &b.gate_up,         &b.down};
+}
+/// One of the weights, which all have the same type. A stage between the first and the last has no table.
+template <class T>
+[[nodiscard]] const T& any_weight(const Weights<T>& w) {
+  if (w.token_table.defined()) return w.token_table;
+  for (const Linear<T>* l : linears_of(w.blocks.front()))
+    if (l->defined()) return l->weight;
+  return w.token_table;
 }
 /// Calls `visit(Linear&)` for every matrix of the blocks that the model has.
 template <class T, class Visit>

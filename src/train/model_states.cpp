@@ -61,7 +61,7 @@ void ModelWorker::make_pieces(const std::vector<OptimizerUnit>& units) {
 
 at::Tensor ModelWorker::own_part(const spec::WholeState& state) const {
   const auto piece = std::find_if(pieces_.begin(), pieces_.end(), [&](const OptimizerUnit& each) {
-    return static_cast<std::size_t>(each.index) == state.unit;
+    return each.unit.name == placement_->units()[state.unit].name;
   });
   return piece == pieces_.end() ? at::Tensor() : piece->state[state.tensor];
 }
@@ -120,7 +120,9 @@ void ModelWorker::write_states(const fs::path& folder) {
                                   const at::Tensor& piece) {
     if (file) file->write(state, offset, bytes_of(piece));
   };
-  if (cuts_) {
+  if (has_stages()) {
+    if (groups_.data().first()) gather_stage_states(sink);
+  } else if (cuts_) {
     gather_parts(sink);
   } else if (placement_->sliced()) {
     gather_states(states, sink);
@@ -194,6 +196,8 @@ void ModelWorker::restore_states(const fs::path& folder) {
 }
 
 std::vector<spec::WholeState> ModelWorker::whole_states() const {
+  if (has_stages())
+    return spec::StatePlacement(optimizer_->spec(), whole_trained_layout()).states();
   if (!cuts_) return placement_->states();
   return spec::StatePlacement(optimizer_->spec(), trained_cuts().whole()).states();
 }

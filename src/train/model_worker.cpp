@@ -44,6 +44,10 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, const parallel::Groups& group
   const at::ScalarType dtype = runtime_.compute_dtype();
   std::optional<model::Lora> lora = lora_of(spec_);
   if (lora) adapter_layout_ = spec::lora_layout(spec_.shape, spec_.head, lora->shape);
+  numbers_ = spec::numbers_in(spec::flat_layout(spec_.whole, spec_.head), layout_);
+  if (lora)
+    adapter_numbers_ =
+        spec::numbers_in(spec::lora_layout(spec_.whole, spec_.head, lora->shape), adapter_layout_);
   if (shard().ranks > 1) {
     const spec::Architecture& whole = spec_.whole;
     cuts_.emplace(whole, shard().ranks, spec::flat_layout(whole, spec_.head), layout_);
@@ -75,6 +79,10 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, const parallel::Groups& group
   model_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head, std::move(base),
                                                 std::move(lora), streamed, attention, tensor);
   if (gradients_) model_->send_gradients(&*gradients_);
+  if (!has_stages()) return;
+  links_.emplace(stages());
+  model_->ops().set_stages(&*links_);
+  if (base_) base_->ops().set_stages(&*links_);
 }
 
 std::vector<at::Tensor> ModelWorker::base_weights() {
@@ -144,7 +152,7 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
     gradients.push_back(unit_gradients(layout, model::to_aten(optimizer.gradients)));
     OptimizerUnit& unit = units.emplace_back();
     unit.unit = layout;
-    unit.index = static_cast<std::int64_t>(i);
+    unit.index = static_cast<std::int64_t>((has_lora() ? adapter_numbers_ : numbers_)[i]);
     unit.on_host = hosted_trained(layout) != nullptr;
     rests.push_back(unit.on_host);
     unit.weights = weights[i];
@@ -289,18 +297,25 @@ ModelWorker::UnitFill ModelWorker::weight_source() {
         [this](std::size_t first, const std::vector<at::Tensor>& flat) {
           model::initialize(spec_.whole, spec_.head, first, flat, spec_.seed);
         },
-        cuts_);
+        cuts_, numbers_);
   }
   const auto reader = std::make_shared<model::ModelReader>(spec_.files, spec_.whole, spec_.head);
   report_unused(*reader);
   if (!reader->missing().empty()) check_missing_head();
   return of_part([reader](std::size_t first,
                           const std::vector<at::Tensor>& flat) { reader->read(first, flat); },
-                 cuts_);
+                 cuts_, numbers_);
 }
 
 ModelWorker::UnitFill ModelWorker::of_part(UnitFill whole,
-                                           const std::optional<model::UnitCuts>& cuts) const {
+                                           const std::optional<model::UnitCuts>& cuts,
+                                           const std::vector<std::size_t>& numbers) const {
+  if (has_stages()) {
+    return [whole = std::move(whole), &numbers](std::size_t first,
+                                                const std::vector<at::Tensor>& flat) {
+      for (std::size_t i = 0; i < flat.size(); ++i) whole(numbers[first + i], {flat[i]});
+    };
+  }
   if (!cuts) return whole;
   return [this, whole = std::move(whole), &cuts = *cuts](std::size_t first,
                                                          const std::vector<at::Tensor>& flat) {
@@ -364,7 +379,7 @@ void ModelWorker::start_adapters() {
       [this](std::size_t first, const std::vector<at::Tensor>& flat) {
         model::initialize_adapters(spec_.whole, spec_.head, spec_.lora, flat, spec_.seed, first);
       },
-      adapter_cuts_)(0, adapters_);
+      adapter_cuts_, adapter_numbers_)(0, adapters_);
   const bridge::NoAutograd no_autograd;
   for (const model::NamedParameter& adapter : model_->adapters()) {
     if (!adapter.name.ends_with(kHead)) continue;
@@ -377,7 +392,7 @@ void ModelWorker::start_adapters() {
 ModelWorker::UnitFill ModelWorker::adapter_source(const model::AdapterReader& reader) const {
   return of_part([&reader](std::size_t first,
                            const std::vector<at::Tensor>& flat) { reader.read(first, flat); },
-                 adapter_cuts_);
+                 adapter_cuts_, adapter_numbers_);
 }
 
 fs::path ModelWorker::base_folder() const {
@@ -407,6 +422,7 @@ void ModelWorker::expect_agreement(bool weights) const {
   const std::string what = format("The sum over the bits of the {} model's weights", spec_.name());
   groups_.data().expect_same(all, what);
   groups_.tensor().expect_same(copied, what + " that ranks do not divide");
+  if (weights && has_stages()) expect_equal_tables();
 }
 
 void ModelWorker::save(const fs::path& folder, const model::SaveOptions& options) {
@@ -437,14 +453,19 @@ void ModelWorker::write(const fs::path& folder, model::SaveOptions options) {
 }
 
 void ModelWorker::write_weights(const fs::path& folder, const model::SaveOptions& options) {
-  if (!cuts_) return model::save_model(folder, spec_.shape, spec_.head, weights_, options);
-  const auto whole = [this](std::size_t u) { return gather_unit(*cuts_, u, weights_[u]); };
+  if (!cuts_ && !has_stages())
+    return model::save_model(folder, spec_.shape, spec_.head, weights_, options);
+  const std::vector<spec::FlatUnit> units = spec::flat_layout(spec_.whole, spec_.head);
+  const auto whole = [&](std::size_t u) {
+    return has_stages() ? unit_of_stages(units, numbers_, weights_, u)
+                        : gather_unit(*cuts_, u, weights_[u]);
+  };
   if (groups_.world().first()) {
     model::SaveOptions typed = options;
     typed.dtype = weights_.front().scalar_type();
     return model::save_model(folder, spec_.whole, spec_.head, whole, typed);
   }
-  for (std::size_t u = 0; u < weights_.size(); ++u) (void)whole(u);
+  for (std::size_t u = 0; u < units.size(); ++u) (void)whole(u);
 }
 
 void ModelWorker::write_adapters(const fs::path& folder, model::Sync sync) {
@@ -452,10 +473,15 @@ void ModelWorker::write_adapters(const fs::path& folder, model::Sync sync) {
   if (adapter_cuts_)
     for (std::size_t u = 0; u < adapters_.size(); ++u)
       whole.push_back(gather_unit(*adapter_cuts_, u, adapters_[u]));
+  if (has_stages()) {
+    const auto units = spec::lora_layout(spec_.whole, spec_.head, spec_.lora);
+    for (std::size_t u = 0; u < units.size(); ++u)
+      whole.push_back(unit_of_stages(units, adapter_numbers_, adapters_, u));
+  }
   if (!groups_.world().first()) return;
   // By its name PEFT finds the base.
   model::save_adapter(folder, spec_.whole, spec_.head, spec_.lora,
-                      adapter_cuts_ ? whole : adapters_, base_folder().string(), sync);
+                      whole.empty() ? adapters_ : whole, base_folder().string(), sync);
 }
 
 void ModelWorker::restore(const fs::path& folder) {
@@ -474,7 +500,7 @@ void ModelWorker::restore(const fs::path& folder) {
     }
     of_part([&reader](std::size_t first,
                       const std::vector<at::Tensor>& flat) { reader.read(first, flat); },
-            cuts_)(0, weights_);
+            cuts_, numbers_)(0, weights_);
   }
   if (has_lora()) {
     const model::AdapterReader reader(folder, spec_.whole, spec_.head, spec_.lora);

@@ -20,6 +20,7 @@
 #include "bridge/runtime.h"
 #include "model/checkpoint.h"
 #include "model/model_reader.h"
+#include "model/stage_links.h"
 #include "model/tensor_io.h"
 #include "model/transformer.h"
 #include "model/unit_cuts.h"
@@ -133,11 +134,29 @@ class ModelWorker {
   /// Fills the weights of units [first, first + flat.size()).
   using UnitFill = std::function<void(std::size_t first, const std::vector<at::Tensor>& flat)>;
   /// From one of whole units: of this rank's parts. A unit at a time through host memory.
-  [[nodiscard]] UnitFill of_part(UnitFill whole, const std::optional<model::UnitCuts>& cuts) const;
+  [[nodiscard]] UnitFill of_part(UnitFill whole, const std::optional<model::UnitCuts>& cuts,
+                                 const std::vector<std::size_t>& numbers) const;
   [[nodiscard]] UnitFill adapter_source(const model::AdapterReader& reader) const;
   /// A unit of all ranks' parts, in host memory. Ranks that divide the model call it together.
   [[nodiscard]] at::Tensor gather_unit(const model::UnitCuts& cuts, std::size_t unit,
                                        const at::Tensor& part) const;
+  // Of a model that stages of a pipeline divide (model_stages.cpp):
+  [[nodiscard]] std::vector<spec::FlatUnit> whole_trained_layout() const {
+    return has_lora() ? spec::lora_layout(spec_.whole, spec_.head, spec_.lora)
+                      : spec::flat_layout(spec_.whole, spec_.head);
+  }
+  [[nodiscard]] bool has_stages() const { return spec_.shape.pipeline.stages > 1; }
+  [[nodiscard]] parallel::Communicator& stages() const { return groups_.along(spec::Axis::kPipe); }
+  /// A stage's tensor on the first one, in host memory: `like` has its size and type, and is the tensor on its
+  /// stage. Undefined on the others.
+  [[nodiscard]] at::Tensor on_first_stage(std::int64_t stage, const at::Tensor& like) const;
+  /// A unit of a whole layout on the first stage; `mine` are this stage's, at `numbers`.
+  [[nodiscard]] at::Tensor unit_of_stages(const std::vector<spec::FlatUnit>& whole,
+                                          const std::vector<std::size_t>& numbers,
+                                          const std::vector<at::Tensor>& mine,
+                                          std::size_t unit) const;
+  /// Fails on every rank where the two copies of a tied table differ.
+  void expect_equal_tables() const;
   /// The folder's weights, or random ones.
   [[nodiscard]] UnitFill weight_source();
   /// Weights and states of the trained units before the first step.
@@ -160,6 +179,8 @@ class ModelWorker {
   void gather_parts(const StatePieceSink& sink);
   void restore_states(const std::filesystem::path& folder);
   void restore_parts(const model::SafetensorsFile& file);
+  /// The states of all stages, piece by piece, on the first one.
+  void gather_stage_states(const StatePieceSink& sink);
   /// Warns of tensors in the folder that the model has no place for.
   void report_unused(const model::ModelReader& reader) const;
   /// Those of the folder to continue, or random ones; then the scalar head that trains with them
@@ -173,6 +194,8 @@ class ModelWorker {
   const parallel::Groups& groups_;
   WorkerSpec spec_;
   std::vector<spec::FlatUnit> layout_, adapter_layout_;
+  std::vector<std::size_t> numbers_, adapter_numbers_;  // of their units among the whole model's
+  std::optional<model::StageLinks> links_;              // to the other stages
   std::optional<model::UnitCuts> cuts_, adapter_cuts_;  // where ranks divide the model
   std::unique_ptr<model::AdapterReader> start_;  ///< while weights are loaded: the adapter's file
   // Views of the regions, or of host memory of what is streamed, one a unit; adapters are empty where there

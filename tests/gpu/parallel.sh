@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two ranks on two GPUs over NCCL, started by hand under torchrun's variables: every collective, the three stages of
-# examples/reviews and DPO against one rank, packed batches, sliced optimizer states and gradients, divided models too, planned against measured on both ranks, and ranks that fail or die. Goes on after a
+# examples/reviews and DPO against one rank, packed batches, sliced optimizer states and gradients, divided models and stages of a pipeline too, planned against measured on both ranks, and ranks that fail or die. Goes on after a
 # failure; writes JSON lines.
 # Usage: tests/gpu/parallel.sh PACKAGE_DIR OUT_DIR   (PACKAGE_DIR: scripts/package's folder with parallel_collectives
 # added to bin/)
@@ -126,6 +126,16 @@ expect sft_tensor_bf16 0 pair sft_tensor_bf16 "$neap" train $reviews/sft.toml "$
 compare sft_tensor_bf16_parity output/sft_bf16 output/sft_tensor_bf16 5e-2
 expect sft_tensor_resumes 0 alone sft_tensor_resumes "$neap" train $reviews/sft.toml "${exact[@]}" trainer.total_training_steps=22 \
   trainer.resume_mode=../../output/sft_tensor/latest trainer.default_local_dir=../../output/sft_tensor_resumes
+# Stages of a pipeline: one rank's losses and weights, planned as measured on both.
+staged=(parallel.pipeline_model_parallel_size=2 data.use_dynamic_bsz=false data.micro_batch_size_per_gpu=4)
+expect sft_whole 0 alone sft_whole "$neap" train $reviews/sft.toml "${exact[@]}" "${staged[@]:1}" trainer.total_training_steps=20 \
+  trainer.default_local_dir=../../output/sft_whole
+expect sft_stages 0 pair sft_stages "$neap" train $reviews/sft.toml "${exact[@]}" "${staged[@]}" trainer.total_training_steps=20 \
+  trainer.default_local_dir=../../output/sft_stages
+compare sft_stages_parity output/sft_whole output/sft_stages 1e-3
+expect sft_stages_resumes 0 alone sft_stages_resumes "$neap" train $reviews/sft.toml "${exact[@]}" "${staged[@]:1}" \
+  trainer.total_training_steps=22 trainer.resume_mode=../../output/sft_stages/latest \
+  trainer.default_local_dir=../../output/sft_stages_resumes
 expect reward_2 0 pair reward_2 "$neap" train $reviews/reward.toml "${exact[@]}" trainer.total_training_steps=5
 steps=(trainer.total_training_steps=3 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8
   critic.ppo_micro_batch_size_per_gpu=8 trainer.test_freq=-1 trainer.save_freq=-1)

@@ -26,6 +26,8 @@ class MuteRanks final : public parallel::Communicator {
     for (int r = 0; r < size(); ++r) t.narrow(0, first_of(counts, r), count).copy_(mine);
   }
   void do_broadcast(const at::Tensor&, int) override {}
+  void do_send(const at::Tensor&, int) override {}
+  void do_receive(const at::Tensor&, int) override {}
   void do_barrier() override {}
   std::unique_ptr<Communicator> do_split(int, int rank, int size) override {
     return std::make_unique<MuteRanks>(rank, size);

@@ -24,6 +24,7 @@
 #include "random_job.h"
 #include "random_rollout.h"
 #include "rlhf/live_backend.h"
+#include "spec/pipeline.h"
 #include "step/gradient_slots.h"
 #include "train/optimizer.h"
 
@@ -85,6 +86,34 @@ step::KernelProfile profile_of(const testing::RandomJob& r) {
   return profile;
 }
 
+// Stages that are not there: they take what is sent and send zeros.
+class NoStages final : public step::StageLinks<at::Tensor> {
+ public:
+  void send(const at::Tensor& t, std::int64_t) override { EXPECT_TRUE(t.is_contiguous()); }
+  void receive(const at::Tensor& t, std::int64_t) override { at::Tensor(t).zero_(); }
+  [[nodiscard]] std::vector<double> join(const std::vector<double>& mine) override { return mine; }
+};
+
+// Some jobs have a stage of a pipeline in place of whole models.
+bool take_stage(testing::RandomJob& r, std::uint64_t seed) {
+  const std::int64_t stages = 2 + static_cast<std::int64_t>(seed % 2);
+  if (r.job.has_rollout() || seed % 3 == 0 || seed % 4 > 1 ||
+      r.job.parallel.tensor_model_parallel_size > 1)
+    return false;
+  const std::array roles = {&r.models.actor, &r.models.reference, &r.models.reward};
+  for (const auto* role : roles)
+    if (*role && (*role)->shape.num_hidden_layers < stages) return false;
+  for (auto* role : roles) {
+    if (!*role) continue;
+    spec::Architecture& shape = (*role)->shape;
+    const auto stage = static_cast<std::int64_t>(seed / 4) % stages;
+    shape = spec::stage_of(shape, (*role)->head, stages, stage, "model").value();
+    auto& blocks = (*role)->checkpointing.blocks;
+    if (!blocks.empty()) blocks.resize(static_cast<std::size_t>(shape.blocks()));
+  }
+  return true;
+}
+
 // A phase as the trainer runs it, on data of the plan's sizes.
 void run_live(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& phase,
               const std::function<void()>& begin) {
@@ -115,6 +144,8 @@ void run_live(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& 
       for_each_part(world, role, phase, world.model(role).ops(), optimizer->pieces(), visit);
     };
   }
+  NoStages others;
+  world.model(role).ops().set_stages(&others);
   rlhf::LiveBackend backend(r.job, world.model(role), e, training);
   begin();
   backend.run(phase);
@@ -123,6 +154,11 @@ void run_live(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& 
 
 // Executed actions of each kind.
 using ActionCounts = std::array<std::int64_t, std::variant_size_v<step::GenerationAction>>;
+// What random jobs had.
+struct Seen {
+  ActionCounts actions{};
+  int stages = 0;
+};
 
 std::int64_t peak(const testing::Requests& requests) {
   std::int64_t now = 0, most = 0;
@@ -189,9 +225,13 @@ void divide(testing::RandomJob& r, const parallel::Communicator& ranks, std::int
   }
 }
 
-void compare(std::uint64_t seed, ActionCounts& counts, parallel::Communicator& ranks = alone()) {
+void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alone()) {
   testing::RandomJob r = job_of(seed);
-  if (!ranks.alone()) divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 3));
+  if (!ranks.alone()) {
+    divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 3));
+  } else if (take_stage(r, seed)) {
+    ++seen.stages;
+  }
   spec::ModelModes modes;
   const spec::Recipe joined = spec::describe(r.job);
   // Odd seeds divide the updates: the same requests, in two phases. Some stream the states.
@@ -219,7 +259,7 @@ void compare(std::uint64_t seed, ActionCounts& counts, parallel::Communicator& r
     SCOPED_TRACE("seed " + std::to_string(seed) + ", phase " + std::string(to_string(phase.id)));
     const bridge::NoAutograd no_autograd;
     if (phase.body == spec::Body::kGenerate) {
-      compare_generation(world, r, phase, seed, counts);
+      compare_generation(world, r, phase, seed, seen.actions);
       continue;
     }
     // On a GPU libraries keep what their first call makes.
@@ -238,14 +278,15 @@ TEST(Requests, OfThreeHundredRandomJobsAreThoseOfThePlan) {
     first = std::strtoull(seeds, &end, 10);
     if (*end == ':') count = std::strtoull(end + 1, nullptr, 10);
   }
-  ActionCounts counts{};
+  Seen seen;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
-    compare(seed, counts);
+    compare(seed, seen);
     // On a GPU every difference is wanted from one run.
     if (HasFailure() && !testing::test_device().is_cuda()) return;
   }
   if (count < 300) return;
-  for (const std::int64_t n : counts) EXPECT_GT(n, 30);
+  for (const std::int64_t n : seen.actions) EXPECT_GT(n, 30);
+  EXPECT_GT(seen.stages, 10);
 }
 
 // Under mpirun: every rank's are those of the plan for it, whatever the ranks divide.
@@ -253,9 +294,9 @@ TEST(RequestsOfRanks, AreThoseOfThePlanForEach) {
   const parallel::Environment environment = value_or_throw(parallel::Environment::detect());
   if (environment.size == 1) GTEST_SKIP() << "one rank";
   const std::unique_ptr<parallel::Communicator> ranks = parallel::connect(environment, {});
-  ActionCounts counts{};
+  Seen seen;
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
-    compare(seed, counts, *ranks);
+    compare(seed, seen, *ranks);
     if (ranks->any(HasFailure())) return;
   }
 }

@@ -167,8 +167,7 @@ Results run(const Case& setup, const Architecture& part, const std::vector<Tenso
     all.push_back(trained(more[u], out.adapter_gradients[u]));
   for (const auto& unit : all)
     step::sum_spread_gradients(model.ops(), unit.unit, unit.gradients, part.tensor);
-  out.norm = step::joint_norm(
-      model.ops(), step::piece_norms(model.ops(), all, model.weights().source, part.tensor));
+  out.norm = step::joint_norm(model.ops(), step::piece_norms(model.ops(), all, &model.weights()));
   if (setup.head == Head::kLanguageModel) generate(model, setup.data, out);
   return out;
 }

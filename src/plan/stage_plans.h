@@ -1,0 +1,32 @@
+// The plans of a job whose models stages of a pipeline divide: one for each kind of rank.
+//
+// Threads   functions without state.   Failure   as make_plan, with the stage.
+// Cost      a plan for each stage.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "plan/memory_plan.h"
+
+namespace neap::plan {
+
+struct StagePlan {
+  std::int64_t first_block = 0, blocks = 0;  ///< of the first model of the recipe
+  MemoryPlan plan;
+};
+struct StagePlans {
+  std::vector<StagePlan> stages;
+  std::int64_t micro_batches = 0;  ///< of a mini-batch
+  /// The stage that needs most memory.
+  [[nodiscard]] std::size_t binding() const;
+  /// Of a stage's time, what it waits for others if all compute as long: (p - 1) / m.
+  [[nodiscard]] double bubble() const;
+  [[nodiscard]] std::string to_text() const;
+  [[nodiscard]] Json to_json() const;
+};
+[[nodiscard]] Result<StagePlans> plan_stages(const spec::Job& job, const Target& target);
+
+}  // namespace neap::plan

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""`neap train` with the stages of a pipeline. usage: FILE NEAP COLLECTIVES REVIEWS MPIRUN
+
+Stages give the bits of one rank that accumulates; checkpoints do not depend on them.
+"""
+import json
+import os
+import pathlib
+import re
+import signal
+import sys
+import unittest
+
+import launch
+
+import neap_program
+from train_process_test import REWARD, SFT, TrainCase, read_lines  # noqa: E402
+
+STAGES = "parallel.pipeline_model_parallel_size={}"
+OPTIMIZER = "actor_rollout_ref.actor.optim."
+FILES = ("actor/model.safetensors", "actor/optimizer.safetensors")
+
+
+class Pipeline(TrainCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.make_home(pathlib.Path(launch.REVIEWS))
+        cls.write_model("model", num_hidden_layers=5, tie_word_embeddings=True)
+        sft = SFT.replace("train_batch_size = 16", "train_batch_size = 12").replace("per_gpu = 8", "per_gpu = 2")
+        sft = sft.replace("total_training_steps = 8", "total_training_steps = 2")
+        (cls.home / "sft.toml").write_text(sft)
+        (cls.home / "reward.toml").write_text(REWARD.replace("per_gpu = 4", "per_gpu = 2"))
+        dpo = REWARD.replace('"reward"', '"dpo"').replace("per_gpu = 4", "per_gpu = 1").replace("out/reward", "out/dpo")
+        (cls.home / "dpo.toml").write_text(dpo)
+
+    @classmethod
+    def write_model(cls, name, **changes):
+        config = json.loads((cls.home / "model" / "config.json").read_text())
+        folder = cls.home / name
+        folder.mkdir(exist_ok=True)
+        for file in (cls.home / "model").iterdir():
+            if file.name != "config.json" and not (folder / file.name).exists():
+                (folder / file.name).write_bytes(file.read_bytes())
+        (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+    def run_ranks(self, ranks, folder, *words, task="sft"):
+        result = launch.run(ranks, launch.NEAP, "train", f"{task}.toml", f"trainer.default_local_dir=out/{folder}", *words,
+                            cwd=self.home)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def assert_same_files(self, one, two, step=2, files=FILES):
+        for file in files:
+            a, b = (self.home / "out" / folder / f"global_step_{step}" / file for folder in (one, two))
+            self.assertEqual(a.read_bytes(), b.read_bytes(), (one, two, file))
+
+    def assert_planned_is_measured(self, folder):
+        """Exactly: what is resident, and what the device took at most in each phase."""
+        plan = json.loads((self.home / "out" / folder / "plan.json").read_text())
+        planned = {phase["name"]: phase for phase in plan["phases"]}
+        phases = read_lines(self.home / "out" / folder / "phases.jsonl")
+        self.assertTrue(phases)
+        for phase in phases:
+            self.assertEqual(phase["persistent"], planned[phase["phase"]]["persistent"], (folder, phase["phase"]))
+            self.assertEqual(phase["peak"], planned[phase["phase"]]["peak"], (folder, phase["phase"]))
+        return plan
+
+    def assert_stages_are_one_rank(self, name, stages, *words, replicas=1, step=2, files=FILES, task="sft", exact=True):
+        one, divided = f"{name}-1", f"{name}-{stages}"
+        if not (self.home / "out" / one).exists():
+            self.run_ranks(replicas, one, *words, task=task)
+        self.run_ranks(replicas * stages, divided, STAGES.format(stages), *words, task=task)
+        self.assert_same_files(one, divided, step, files)
+        self.assertEqual(self.metrics(f"out/{one}"), self.metrics(f"out/{divided}"))
+        for rank in range(replicas * stages if exact else 0):
+            self.assert_planned_is_measured(divided if rank == 0 else f"{divided}/ranks/{rank}")
+        return one, divided
+
+    def test_stages_are_one_rank_bit_by_bit(self):
+        for stages in (2, 3, 4):
+            with self.subTest(stages=stages):
+                one, divided = self.assert_stages_are_one_rank("adamw", stages)
+                self.assertEqual(self.validations(f"out/{one}"), self.validations(f"out/{divided}"))
+                self.assertTrue(self.validations(f"out/{one}"))
+
+    def test_every_optimizer_type_and_form(self):
+        self.write_model("untied", tie_word_embeddings=False)
+        bf16 = "device.dtype=bfloat16"
+        cases = {"masters": [bf16], "adafactor": [f"{OPTIMIZER}optimizer=adafactor", bf16],
+                 "narrow": [bf16, *(f"{OPTIMIZER}{key}_dtype=bfloat16" for key in ("state", "gradient", "master"))],
+                 "sm3": [f"{OPTIMIZER}optimizer=sm3", f"{OPTIMIZER}momentum=0.9"], "untied": ["actor_rollout_ref.model.path=untied"],
+                 "clipped": ["actor_rollout_ref.actor.grad_clip=0.01"], "one-micro-batch": ["data.micro_batch_size_per_gpu=12"],
+                 "recompute": ["actor_rollout_ref.model.activation_checkpointing=full"]}
+        for name, words in cases.items():
+            with self.subTest(name):
+                self.assert_stages_are_one_rank(name, 3, *words)
+
+    def test_every_way_to_update(self):
+        for update in ("split", "streamed"):
+            with self.subTest(update):
+                self.assert_stages_are_one_rank(update, 2, f"memory.update={update}", "device.dtype=bfloat16")
+
+    def test_packed_micro_batches(self):
+        self.assert_stages_are_one_rank("packed", 3, "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=130", exact=False)
+        for folder in ("packed-3", "packed-3/ranks/1", "packed-3/ranks/2"):
+            for phase in read_lines(self.home / "out" / folder / "phases.jsonl"):
+                self.assertLessEqual(phase["peak"], phase["planned"], folder)
+
+    def test_replicas_of_stages(self):
+        self.assert_stages_are_one_rank("replicas", 2, replicas=2)
+
+    def test_adapters(self):
+        self.run_ranks(1, "base", "trainer.total_training_steps=1")
+        self.assert_stages_are_one_rank("lora", 3, "actor_rollout_ref.model.path=out/base/latest/actor", "device.dtype=bfloat16",
+                                        "actor_rollout_ref.model.lora_rank=4",
+                                        files=("actor/adapter_model.safetensors", "actor/optimizer.safetensors"))
+
+    def test_reward_and_preferences(self):
+        self.run_ranks(1, "sft")
+        self.assert_stages_are_one_rank("reward", 3, task="reward", step=3, files=[f.replace("actor", "reward") for f in FILES])
+        for name, words in {"dpo": [], "dpo-once": ["dpo.precompute_ref_log_probs=true"],
+                            "dpo-lora": ["actor_rollout_ref.model.lora_rank=4"]}.items():
+            with self.subTest(name):
+                files = FILES if name != "dpo-lora" else ("actor/adapter_model.safetensors", "actor/optimizer.safetensors")
+                one, divided = self.assert_stages_are_one_rank(name, 2, *words, task="dpo", step=3, files=files)
+                self.assertEqual(self.validations(f"out/{one}"), self.validations(f"out/{divided}"))
+
+    def test_a_run_resumes_on_another_number_of_stages(self):
+        for stages in (1, 2, 3):
+            self.run_ranks(stages, f"from-{stages}", STAGES.format(stages))
+        self.run_ranks(1, "straight", "trainer.total_training_steps=3")
+        for stages in (1, 2, 3):
+            self.assert_same_files("from-1", f"from-{stages}")
+            for to in (1, 2, 3):
+                with self.subTest(stages=stages, to=to):
+                    folder = f"from-{stages}-to-{to}"
+                    checkpoint = self.home / "out" / f"from-{stages}" / "global_step_2"
+                    result = self.run_ranks(to, folder, STAGES.format(to), f"trainer.resume_mode={checkpoint}",
+                                            "trainer.total_training_steps=3")
+                    self.assertIn("Resuming from", result.stderr)
+                    self.assertNotIn("pipeline_model_parallel_size", result.stderr)  # it changes no results
+                    self.assert_same_files("straight", folder, step=3)
+
+    def test_a_killed_stage_ends_the_others_and_the_run_goes_on(self):
+        words = ("trainer.save_freq=2", "trainer.total_training_steps=6", STAGES.format(3))
+        process = launch.start(3, launch.NEAP, "train", "sft.toml", "trainer.default_local_dir=out/killed", *words, cwd=self.home)
+        neap_program.wait_for(process, lambda: neap_program.logged_steps(self.home / "out/killed") >= 3, timeout=120)
+        os.kill(launch.rank_process(process.pid, 1), signal.SIGKILL)
+        process.communicate(timeout=60)
+        self.assertNotEqual(process.returncode, 0)
+        self.assertIn("Resuming from", self.run_ranks(3, "killed", *words).stderr)
+        self.run_ranks(1, "calm", *words[:2])
+        self.assertEqual(self.metrics("out/killed"), self.metrics("out/calm"))
+        self.assert_same_files("killed", "calm", step=6)
+
+    def test_what_stages_do_not_go_with_is_refused(self):
+        cases = {("grpo", ()): "it generates, which needs the whole model on a rank",
+                 ("sft", ("parallel.zero_stage=1",)): "parallel.zero_stage 1; set it to 0",
+                 ("sft", ("parallel.tensor_model_parallel_size=2",)): "parallel.tensor_model_parallel_size 2",
+                 ("sft", ('memory.allow=["micro_batch"]',)): 'memory.allow "micro_batch"'}
+        for (task, words), expected in cases.items():
+            with self.subTest(expected):
+                result = launch.run(1, launch.NEAP, "plan", "sft.toml", f"task={task}", "trainer.n_gpus_per_node=4", STAGES.format(2), *words,
+                                    cwd=self.home)
+                self.assertEqual(result.returncode, 2, result.stderr)
+                self.assertIn("parallel.pipeline_model_parallel_size 2 does not go with", result.stderr)
+                self.assertIn(expected, result.stderr)
+        result = launch.run(1, launch.NEAP, "plan", "sft.toml", "trainer.n_gpus_per_node=6", STAGES.format(6), cwd=self.home)
+        self.assertIn("is more than the 5 blocks of the actor model", result.stderr)
+        result = launch.run(2, launch.NEAP, "train", "sft.toml", STAGES.format(3), cwd=self.home)
+        self.assertIn("parallel.pipeline_model_parallel_size 3 does not divide the 2 ranks", result.stderr)
+
+    def test_a_plan_says_which_stage_needs_most(self):
+        words = ("trainer.n_gpus_per_node=3", STAGES.format(3))
+        shown = launch.run(1, launch.NEAP, "plan", "sft.toml", *words, cwd=self.home)
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertEqual(len(re.findall(r"stage \d  blocks", shown.stdout)), 3, shown.stdout)
+        self.assertEqual(shown.stdout.count("needs most"), 1)
+        plan = json.loads(launch.run(1, launch.NEAP, "plan", "sft.toml", "--json", *words, cwd=self.home).stdout)
+        peaks = [stage["peak"] for stage in plan["stages"]]
+        self.assertEqual(plan["peak"], max(peaks))
+        self.assertEqual(sum(stage["blocks"] for stage in plan["stages"]), 5)
+        self.run_ranks(3, "as-planned", words[1], "trainer.total_training_steps=1")
+        for rank, peak in enumerate(peaks):
+            folder = "as-planned" if rank == 0 else f"as-planned/ranks/{rank}"
+            self.assertEqual(json.loads((self.home / "out" / folder / "plan.json").read_text())["peak"], peak)
+
+
+if __name__ == "__main__":
+    launch.NEAP, launch.COLLECTIVES, launch.REVIEWS, launch.MPIRUN = sys.argv[1:5]
+    unittest.main(argv=[sys.argv[0], *sys.argv[5:]])

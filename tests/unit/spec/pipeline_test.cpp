@@ -1,0 +1,140 @@
+#include "spec/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "read_architecture.h"
+#include "spec/layout.h"
+
+namespace neap::spec {
+namespace {
+
+Architecture model_of(std::int64_t layers, std::int64_t vocabulary, bool tied) {
+  Json config = Json::parse(R"({"model_type": "qwen2", "hidden_size": 64, "intermediate_size": 128,
+                                "num_attention_heads": 4, "num_key_value_heads": 2})");
+  config["num_hidden_layers"] = layers;
+  config["vocab_size"] = vocabulary;
+  config["tie_word_embeddings"] = tied;
+  return read_architecture(config);
+}
+
+Architecture stage(const Architecture& whole, Head head, std::int64_t stages, std::int64_t number) {
+  Result<Architecture> out = stage_of(whole, head, stages, number, "actor");
+  EXPECT_TRUE(out.ok()) << out.status().message();
+  return out.ok() ? *out : whole;
+}
+
+std::int64_t parameters_of(const Architecture& whole, Head head, std::int64_t stages,
+                           std::int64_t number) {
+  return total_elements(flat_layout(stage(whole, head, stages, number), head));
+}
+
+TEST(PipelineStages, HaveTheUnitsOfTheModelOneAfterAnother) {
+  for (const bool tied : {false, true}) {
+    for (const Head head : {Head::kLanguageModel, Head::kScalar}) {
+      const Architecture whole = model_of(7, 320, tied);
+      const std::vector<FlatUnit> units = flat_layout(whole, head);
+      for (std::int64_t stages = 1; stages <= 7; ++stages) {
+        std::vector<std::string> names;
+        for (std::int64_t s = 0; s < stages; ++s) {
+          const Architecture part = stage(whole, head, stages, s);
+          EXPECT_EQ(part.num_hidden_layers, 7);
+          EXPECT_EQ(copies_table(part, head),
+                    tied && head == Head::kLanguageModel && s > 0 && s + 1 == stages);
+          for (const FlatUnit& unit : flat_layout(part, head)) {
+            const auto same = std::find_if(units.begin(), units.end(), [&](const FlatUnit& each) {
+              return each.name == unit.name && each.elements == unit.elements &&
+                     each.block == unit.block;
+            });
+            EXPECT_NE(same, units.end()) << unit.name;
+            if (copies_table(part, head) && unit.name == "embed") {
+              EXPECT_EQ(stage_of_unit(whole, head, stages, unit), 0);
+            } else {
+              EXPECT_EQ(stage_of_unit(whole, head, stages, unit), s) << unit.name;
+            }
+            const bool copy = copies_table(part, head) && unit.name == "embed";
+            if (!copy) names.push_back(unit.name);
+          }
+        }
+        ASSERT_EQ(names.size(), units.size());
+        for (std::size_t i = 0; i < units.size(); ++i) EXPECT_EQ(names[i], units[i].name);
+      }
+    }
+  }
+}
+
+TEST(PipelineStages, TheLargestIsAsSmallAsAnyDivisionHasIt) {
+  std::mt19937 random(1);
+  const auto draw = [&](std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution(low, high)(random);
+  };
+  for (int round = 0; round < 60; ++round) {
+    const std::int64_t layers = draw(2, 9), stages = draw(2, std::min<std::int64_t>(layers, 4));
+    const Head head = draw(0, 1) == 1 ? Head::kLanguageModel : Head::kScalar;
+    const Architecture whole = model_of(layers, draw(64, 3000), draw(0, 1) == 1);
+    const std::vector<std::int64_t> chosen = divide_blocks(whole, head, stages);
+    EXPECT_EQ(std::accumulate(chosen.begin(), chosen.end(), std::int64_t{0}), layers);
+    const std::int64_t block = flat_layout(whole, head)[1].elements;
+    const std::int64_t first = parameters_of(whole, head, stages, 0) - chosen[0] * block;
+    const std::int64_t last =
+        parameters_of(whole, head, stages, stages - 1) - chosen.back() * block;
+    const auto largest = [&](const std::vector<std::int64_t>& blocks) {
+      std::int64_t most = 0;
+      for (std::size_t s = 0; s < blocks.size(); ++s)
+        most = std::max(
+            most, blocks[s] * block + (s == 0 ? first : 0) + (s + 1 == blocks.size() ? last : 0));
+      return most;
+    };
+    std::int64_t least = INT64_MAX;
+    std::vector<std::int64_t> blocks;
+    const std::function<void(std::int64_t)> try_all = [&](std::int64_t left) {
+      if (std::ssize(blocks) + 1 == stages) {
+        blocks.push_back(left);
+        least = std::min(least, largest(blocks));
+        blocks.pop_back();
+        return;
+      }
+      for (std::int64_t n = 1; n + stages - std::ssize(blocks) - 1 <= left; ++n) {
+        blocks.push_back(n);
+        try_all(left - n);
+        blocks.pop_back();
+      }
+    };
+    try_all(layers);
+    EXPECT_EQ(largest(chosen), least) << layers << " blocks, " << stages << " stages";
+  }
+}
+
+TEST(PipelineStages, OfEqualDivisionsTheLaterStagesHaveMore) {
+  EXPECT_EQ(divide_blocks(model_of(5, 64, false), Head::kScalar, 4),
+            (std::vector<std::int64_t>{1, 1, 2, 1}));
+}
+
+TEST(PipelineStages, MoreThanBlocksAreRefused) {
+  const auto refused = stage_of(model_of(2, 64, true), Head::kLanguageModel, 3, 0, "actor");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().message(),
+            "parallel.pipeline_model_parallel_size 3 is more than the 2 blocks of the actor model; "
+            "every stage has one at least");
+}
+
+TEST(PipelineStages, AdaptersAreThoseOfTheirBlocks) {
+  const Architecture whole = model_of(5, 64, false);
+  LoraShape lora{.rank = 4, .targets = {"q_proj"}};
+  std::vector<std::string> names;
+  for (std::int64_t s = 0; s < 3; ++s)
+    for (const FlatUnit& unit : lora_layout(stage(whole, Head::kScalar, 3, s), Head::kScalar, lora))
+      names.push_back(unit.name);
+  std::vector<std::string> expected;
+  for (const FlatUnit& unit : lora_layout(whole, Head::kScalar, lora))
+    expected.push_back(unit.name);
+  EXPECT_EQ(names, expected);
+}
+
+}  // namespace
+}  // namespace neap::spec
