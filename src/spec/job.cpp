@@ -68,11 +68,11 @@ Status validate_stages(const Job& job) {
   if (job.has_rollout())
     return refuse(format("task \"{}\": it generates, which needs the whole model on a rank; take 1",
                          to_string(job.task)));
-  if (job.parallel.tensor_model_parallel_size > 1)
-    return refuse(format("parallel.tensor_model_parallel_size {}; set one of them to 1",
-                         job.parallel.tensor_model_parallel_size));
-  if (job.parallel.zero_stage > 0)
-    return refuse(format("parallel.zero_stage {}; set it to 0", job.parallel.zero_stage));
+  if (job.parallel.zero_stage > 1)
+    return refuse(format(
+        "parallel.zero_stage {}: the copies of a stage may have micro-batches of other numbers; "
+        "set 1, which slices optimizer states, or 0",
+        job.parallel.zero_stage));
   for (const Measure measure : {Measure::kMicroBatch, Measure::kBf16States})
     if (job.memory.allows(measure))
       return refuse(
@@ -87,6 +87,12 @@ Status validate_mesh(const Job& job) {
   const std::int64_t size = job.parallel.tensor_model_parallel_size;
   if (size == 1) return {};
   NEAP_TRY(divides_ranks(job, "parallel.tensor_model_parallel_size", size));
+  const std::int64_t stages = job.mesh().size(Axis::kPipe);
+  if (stages > 1)
+    NEAP_TRY(divides_ranks(job,
+                           "parallel.tensor_model_parallel_size times "
+                           "parallel.pipeline_model_parallel_size,",
+                           size * stages));
   const auto whole_matrices = [](const OptimizerConfig& o) {
     return o.kind == "adafactor" || o.kind == "sm3";
   };

@@ -266,6 +266,14 @@ std::vector<std::size_t> numbers_in(const std::vector<FlatUnit>& whole,
   return out;
 }
 
+std::vector<FlatUnit> units_of(const std::vector<FlatUnit>& whole,
+                               const std::vector<std::size_t>& numbers) {
+  std::vector<FlatUnit> out;
+  out.reserve(numbers.size());
+  for (const std::size_t number : numbers) out.push_back(whole.at(number));
+  return out;
+}
+
 std::int64_t total_elements(const std::vector<FlatUnit>& units) {
   std::int64_t sum = 0;
   for (const FlatUnit& unit : units) sum += unit.elements;

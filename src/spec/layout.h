@@ -65,6 +65,9 @@ constexpr std::int64_t kParameterAlignment = 64;  ///< elements
 /// The places of units by name, of which `whole` has each.
 [[nodiscard]] std::vector<std::size_t> numbers_in(const std::vector<FlatUnit>& whole,
                                                   const std::vector<FlatUnit>& part);
+/// Those at `numbers`.
+[[nodiscard]] std::vector<FlatUnit> units_of(const std::vector<FlatUnit>& whole,
+                                             const std::vector<std::size_t>& numbers);
 /// "model.layers.3", "transformer.h.3", "model.decoder.layers.3".
 [[nodiscard]] std::string block_prefix(const Architecture& a, std::int64_t block);
 /// Files of the bare model leave this and a dot out of every name: "model", "transformer".

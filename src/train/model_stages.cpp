@@ -5,7 +5,6 @@
 
 #include "base/format.h"
 #include "base/status.h"
-#include "spec/pipeline.h"
 #include "train/model_worker.h"
 
 namespace neap::train {
@@ -26,16 +25,19 @@ at::Tensor ModelWorker::on_first_stage(std::int64_t stage, const at::Tensor& lik
 
 at::Tensor ModelWorker::unit_of_stages(const std::vector<spec::FlatUnit>& whole,
                                        const std::vector<std::size_t>& numbers,
+                                       const std::optional<model::UnitCuts>& cuts,
                                        const std::vector<at::Tensor>& mine,
                                        std::size_t unit) const {
-  const std::int64_t stage =
-      spec::stage_of_unit(spec_.whole, spec_.head, stages().size(), whole[unit]);
-  const auto place = std::find(numbers.begin(), numbers.end(), unit) - numbers.begin();
+  const std::int64_t stage = stage_of(whole[unit]);
   const bridge::HostScope host;
-  const at::Tensor like =
-      stages().rank() == stage
-          ? mine[static_cast<std::size_t>(place)]
-          : at::empty({1}, at::dtype(runtime_.compute_dtype())).expand({whole[unit].elements});
+  at::Tensor like =
+      at::empty({1}, at::dtype(runtime_.compute_dtype())).expand({whole[unit].elements});
+  if (stages().rank() == stage) {
+    const auto place =
+        static_cast<std::size_t>(std::find(numbers.begin(), numbers.end(), unit) - numbers.begin());
+    like = cuts ? gather_unit(*cuts, place, mine[place]) : mine[place];
+  }
+  if (!groups_.tensor().first()) return {};
   return on_first_stage(stage, like);
 }
 
@@ -46,13 +48,13 @@ void ModelWorker::gather_stage_states(const StatePieceSink& sink) {
   const auto bytes = static_cast<std::int64_t>(model::TensorCheck::kPiece);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const spec::WholeState& state = all[i];
-    const std::int64_t stage =
-        spec::stage_of_unit(spec_.whole, spec_.head, stages().size(), units[state.unit]);
+    const std::int64_t stage = stage_of(units[state.unit]);
     at::Tensor mine;
     if (stages().rank() == stage)
-      mine = own_part(*std::find_if(own.begin(), own.end(), [&](const spec::WholeState& each) {
+      mine = gather_state(*std::find_if(own.begin(), own.end(), [&](const spec::WholeState& each) {
         return each.name == state.name;
       }));
+    if (!groups_.data().first() || !groups_.tensor().first()) continue;
     const std::int64_t most = bytes / element_bytes(state.dtype);
     for (std::int64_t at = 0; at < state.elements; at += most) {
       const std::int64_t count = std::min(most, state.elements - at);

@@ -121,7 +121,7 @@ void ModelWorker::write_states(const fs::path& folder) {
     if (file) file->write(state, offset, bytes_of(piece));
   };
   if (has_stages()) {
-    if (groups_.data().first()) gather_stage_states(sink);
+    gather_stage_states(sink);
   } else if (cuts_) {
     gather_parts(sink);
   } else if (placement_->sliced()) {
@@ -202,20 +202,24 @@ std::vector<spec::WholeState> ModelWorker::whole_states() const {
   return spec::StatePlacement(optimizer_->spec(), trained_cuts().whole()).states();
 }
 
-// A state at a time: this rank's part of the model from those that have slices of it, then the whole.
+// This rank's part of the model from those that have slices of it, then the whole.
+at::Tensor ModelWorker::gather_state(const spec::WholeState& state) {
+  at::Tensor part = own_part(state);
+  if (placement_->sliced()) {
+    part = at::empty({state.elements}, at::dtype(model::to_aten(state.dtype)));
+    const std::int64_t width = element_bytes(state.dtype);
+    gather_states({state}, [&](std::size_t, std::uint64_t offset, const at::Tensor& piece) {
+      part.narrow(0, static_cast<std::int64_t>(offset) / width, piece.numel()).copy_(piece);
+    });
+  }
+  return cuts_ ? gather_unit(trained_cuts(), state.unit, part) : part;
+}
+
 void ModelWorker::gather_parts(const StatePieceSink& sink) {
   const std::vector<spec::WholeState> parts = placement_->states();
   const auto most = static_cast<std::int64_t>(model::TensorCheck::kPiece);
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    at::Tensor part = own_part(parts[i]);
-    if (placement_->sliced()) {
-      part = at::empty({parts[i].elements}, at::dtype(model::to_aten(parts[i].dtype)));
-      const std::int64_t width = element_bytes(parts[i].dtype);
-      gather_states({parts[i]}, [&](std::size_t, std::uint64_t offset, const at::Tensor& piece) {
-        part.narrow(0, static_cast<std::int64_t>(offset) / width, piece.numel()).copy_(piece);
-      });
-    }
-    const at::Tensor whole = gather_unit(trained_cuts(), parts[i].unit, part);
+    const at::Tensor whole = gather_state(parts[i]);
     const std::int64_t count = most / element_bytes(parts[i].dtype);
     for (std::int64_t at = 0; at < whole.numel(); at += count)
       sink(i, static_cast<std::uint64_t>(at * element_bytes(parts[i].dtype)),
@@ -230,8 +234,11 @@ void ModelWorker::restore_parts(const model::SafetensorsFile& file) {
     const at::Tensor mine = own_part(parts[i]);
     if (!mine.defined()) continue;
     const at::ScalarType dtype = model::to_aten(parts[i].dtype);
-    const at::Tensor whole = at::empty({all[i].elements}, at::dtype(dtype));
-    model::load_tensors(file, {{all[i].name, whole}});
+    const auto same = std::find_if(all.begin(), all.end(), [&](const spec::WholeState& each) {
+      return each.name == parts[i].name;
+    });
+    const at::Tensor whole = at::empty({same->elements}, at::dtype(dtype));
+    model::load_tensors(file, {{same->name, whole}});
     const at::Tensor part = at::zeros({parts[i].elements}, at::dtype(dtype));
     trained_cuts().take(parts[i].unit, shard().rank, whole, part);
     for (const spec::OwnedRange& owner : placement_->owners(parts[i])) {

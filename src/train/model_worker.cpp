@@ -50,10 +50,13 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, const parallel::Groups& group
         spec::numbers_in(spec::lora_layout(spec_.whole, spec_.head, lora->shape), adapter_layout_);
   if (shard().ranks > 1) {
     const spec::Architecture& whole = spec_.whole;
-    cuts_.emplace(whole, shard().ranks, spec::flat_layout(whole, spec_.head), layout_);
+    cuts_.emplace(whole, shard().ranks,
+                  spec::units_of(spec::flat_layout(whole, spec_.head), numbers_), layout_);
     if (lora)
-      adapter_cuts_.emplace(whole, shard().ranks, spec::lora_layout(whole, spec_.head, lora->shape),
-                            adapter_layout_);
+      adapter_cuts_.emplace(
+          whole, shard().ranks,
+          spec::units_of(spec::lora_layout(whole, spec_.head, lora->shape), adapter_numbers_),
+          adapter_layout_);
   }
   weights_ = base_weights();
   if (lora) adapters_ = regions(TagKind::kAdapter, adapter_layout_, dtype);
@@ -310,21 +313,21 @@ ModelWorker::UnitFill ModelWorker::weight_source() {
 ModelWorker::UnitFill ModelWorker::of_part(UnitFill whole,
                                            const std::optional<model::UnitCuts>& cuts,
                                            const std::vector<std::size_t>& numbers) const {
-  if (has_stages()) {
+  if (!cuts) {
+    if (!has_stages()) return whole;
     return [whole = std::move(whole), &numbers](std::size_t first,
                                                 const std::vector<at::Tensor>& flat) {
       for (std::size_t i = 0; i < flat.size(); ++i) whole(numbers[first + i], {flat[i]});
     };
   }
-  if (!cuts) return whole;
-  return [this, whole = std::move(whole), &cuts = *cuts](std::size_t first,
-                                                         const std::vector<at::Tensor>& flat) {
+  return [this, whole = std::move(whole), &cuts = *cuts, &numbers](
+             std::size_t first, const std::vector<at::Tensor>& flat) {
     const bridge::HostScope host;
     for (std::size_t i = 0; i < flat.size(); ++i) {
       const std::size_t u = first + i;
       const at::Tensor unit =
           at::zeros({cuts.whole()[u].elements}, at::dtype(flat[i].scalar_type()));
-      whole(u, {unit});
+      whole(numbers[u], {unit});
       cuts.take(u, shard().rank, unit, flat[i]);
     }
   };
@@ -457,7 +460,7 @@ void ModelWorker::write_weights(const fs::path& folder, const model::SaveOptions
     return model::save_model(folder, spec_.shape, spec_.head, weights_, options);
   const std::vector<spec::FlatUnit> units = spec::flat_layout(spec_.whole, spec_.head);
   const auto whole = [&](std::size_t u) {
-    return has_stages() ? unit_of_stages(units, numbers_, weights_, u)
+    return has_stages() ? unit_of_stages(units, numbers_, cuts_, weights_, u)
                         : gather_unit(*cuts_, u, weights_[u]);
   };
   if (groups_.world().first()) {
@@ -470,13 +473,13 @@ void ModelWorker::write_weights(const fs::path& folder, const model::SaveOptions
 
 void ModelWorker::write_adapters(const fs::path& folder, model::Sync sync) {
   std::vector<at::Tensor> whole;
-  if (adapter_cuts_)
-    for (std::size_t u = 0; u < adapters_.size(); ++u)
-      whole.push_back(gather_unit(*adapter_cuts_, u, adapters_[u]));
   if (has_stages()) {
     const auto units = spec::lora_layout(spec_.whole, spec_.head, spec_.lora);
     for (std::size_t u = 0; u < units.size(); ++u)
-      whole.push_back(unit_of_stages(units, adapter_numbers_, adapters_, u));
+      whole.push_back(unit_of_stages(units, adapter_numbers_, adapter_cuts_, adapters_, u));
+  } else if (adapter_cuts_) {
+    for (std::size_t u = 0; u < adapters_.size(); ++u)
+      whole.push_back(gather_unit(*adapter_cuts_, u, adapters_[u]));
   }
   if (!groups_.world().first()) return;
   // By its name PEFT finds the base.

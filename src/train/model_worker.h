@@ -28,6 +28,7 @@
 #include "spec/adapter_config.h"
 #include "spec/job_model.h"
 #include "spec/layout.h"
+#include "spec/pipeline.h"
 #include "step/gradient_slots.h"
 #include "step/update_parts.h"
 #include "train/optimizer.h"
@@ -150,9 +151,14 @@ class ModelWorker {
   /// A stage's tensor on the first one, in host memory: `like` has its size and type, and is the tensor on its
   /// stage. Undefined on the others.
   [[nodiscard]] at::Tensor on_first_stage(std::int64_t stage, const at::Tensor& like) const;
-  /// A unit of a whole layout on the first stage; `mine` are this stage's, at `numbers`.
+  [[nodiscard]] std::int64_t stage_of(const spec::FlatUnit& unit) const {
+    return spec::stage_of_unit(spec::undivided(spec_.shape), spec_.head, stages().size(), unit);
+  }
+  /// A unit of a whole layout on the first rank of the first stage; `mine` are this stage's, at `numbers`, parts
+  /// where there are cuts.
   [[nodiscard]] at::Tensor unit_of_stages(const std::vector<spec::FlatUnit>& whole,
                                           const std::vector<std::size_t>& numbers,
+                                          const std::optional<model::UnitCuts>& cuts,
                                           const std::vector<at::Tensor>& mine,
                                           std::size_t unit) const;
   /// Fails on every rank where the two copies of a tied table differ.
@@ -175,7 +181,9 @@ class ModelWorker {
   void gather_states(const std::vector<spec::WholeState>& states, const StatePieceSink& sink);
   /// The states of a whole model whose parts ranks have.
   [[nodiscard]] std::vector<spec::WholeState> whole_states() const;
-  /// The parts of a state, from the ranks that have the same part of the model, to the whole one: in pieces.
+  /// A state of this rank's units: from slices, and from parts of the model, whole in host memory.
+  [[nodiscard]] at::Tensor gather_state(const spec::WholeState& state);
+  /// The states of a model that ranks divide, in pieces.
   void gather_parts(const StatePieceSink& sink);
   void restore_states(const std::filesystem::path& folder);
   void restore_parts(const model::SafetensorsFile& file);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numbers>
 
 #include "base/format.h"
@@ -75,16 +76,18 @@ std::vector<double> Optimizer::all_norms(std::vector<double> own) const {
   const auto ranges = [](const OptimizerUnit& unit, std::int64_t from, std::int64_t elements) {
     return step::norm_ranges(unit.unit, from, elements).size();
   };
-  std::vector<std::size_t> first = {0};  // by unit
-  for (const OptimizerUnit& unit : units_)
-    first.push_back(first.back() + ranges(unit, 0, unit.unit.elements));
-  std::vector<double> all(first.back());
+  std::map<std::int64_t, std::size_t> first;  // by the unit's number
+  std::size_t count_of_all = 0;
+  for (const OptimizerUnit& unit : units_) {
+    first[unit.index] = count_of_all;
+    count_of_all += ranges(unit, 0, unit.unit.elements);
+  }
+  std::vector<double> all(count_of_all);
   auto next = own.begin();
   for (const OptimizerUnit& piece : slice_->pieces) {
     const auto count =
         static_cast<std::ptrdiff_t>(ranges(piece, piece.first, piece.weights.size(0)));
-    const std::size_t at =
-        first[static_cast<std::size_t>(piece.index)] + ranges(piece, 0, piece.first);
+    const std::size_t at = first.at(piece.index) + ranges(piece, 0, piece.first);
     std::copy(next, next + count, all.begin() + static_cast<std::ptrdiff_t>(at));
     next += count;
   }

@@ -17,6 +17,7 @@ import neap_program
 from train_process_test import REWARD, SFT, TrainCase, read_lines  # noqa: E402
 
 STAGES = "parallel.pipeline_model_parallel_size={}"
+TENSOR = "parallel.tensor_model_parallel_size=2"
 OPTIMIZER = "actor_rollout_ref.actor.optim."
 FILES = ("actor/model.safetensors", "actor/optimizer.safetensors")
 
@@ -109,6 +110,36 @@ class Pipeline(TrainCase):
     def test_replicas_of_stages(self):
         self.assert_stages_are_one_rank("replicas", 2, replicas=2)
 
+    def test_stages_of_divided_models(self):
+        """Ranks divide layers by tensor, too: the bits of as many ranks by tensor alone."""
+        self.write_model("untied", tie_word_embeddings=False)
+        start = "actor_rollout_ref.model.path=out/started/latest/actor"
+        self.run_ranks(1, "started", "trainer.total_training_steps=1")
+        adapter = ("actor/adapter_model.safetensors", "actor/optimizer.safetensors")
+        for name, words, files in (("tensor", (), FILES), ("tensor-bf16", ("device.dtype=bfloat16",), FILES),
+                                   ("tensor-untied", ("actor_rollout_ref.model.path=untied",), FILES),
+                                   ("tensor-lora", (start, "actor_rollout_ref.model.lora_rank=4"), adapter)):
+            with self.subTest(name):
+                self.assert_stages_are_one_rank(name, 2, TENSOR, *words, replicas=2, files=files)
+        # On one rank it goes on, and a run of one rank goes on here.
+        checkpoint = self.home / "out/tensor-2/global_step_2"
+        words = ("trainer.total_training_steps=3", f"trainer.resume_mode={checkpoint}", f"{OPTIMIZER}lr=0")
+        self.run_ranks(1, "tensor-to-1", *words)
+        self.run_ranks(4, "tensor-to-mesh", *words, STAGES.format(2), TENSOR)
+        for folder in ("tensor-to-1", "tensor-to-mesh"):
+            self.assertEqual((checkpoint / FILES[0]).read_bytes(),
+                             (self.home / "out" / folder / "global_step_3" / FILES[0]).read_bytes())
+
+    def test_stages_with_sliced_states(self):
+        """Copies of a stage slice its optimizer states: the bits of whole ones."""
+        for name, replicas, words in (("zero", 2, ()), ("zero-adafactor", 2, (f"{OPTIMIZER}optimizer=adafactor",)),
+                                      ("zero-streamed", 2, ("memory.update=streamed", "device.dtype=bfloat16")),
+                                      ("mesh", 4, (TENSOR,))):
+            with self.subTest(name):
+                self.assert_stages_are_one_rank(name, 2, "parallel.zero_stage=1", *words, replicas=replicas)
+        self.run_ranks(2, "whole-states")
+        self.assert_same_files("zero-2", "whole-states")
+
     def test_adapters(self):
         self.run_ranks(1, "base", "trainer.total_training_steps=1")
         self.assert_stages_are_one_rank("lora", 3, "actor_rollout_ref.model.path=out/base/latest/actor", "device.dtype=bfloat16",
@@ -155,8 +186,7 @@ class Pipeline(TrainCase):
 
     def test_what_stages_do_not_go_with_is_refused(self):
         cases = {("grpo", ()): "it generates, which needs the whole model on a rank",
-                 ("sft", ("parallel.zero_stage=1",)): "parallel.zero_stage 1; set it to 0",
-                 ("sft", ("parallel.tensor_model_parallel_size=2",)): "parallel.tensor_model_parallel_size 2",
+                 ("sft", ("parallel.zero_stage=2",)): "parallel.zero_stage 2: the copies of a stage",
                  ("sft", ('memory.allow=["micro_batch"]',)): 'memory.allow "micro_batch"'}
         for (task, words), expected in cases.items():
             with self.subTest(expected):
@@ -167,6 +197,10 @@ class Pipeline(TrainCase):
                 self.assertIn(expected, result.stderr)
         result = launch.run(1, launch.NEAP, "plan", "sft.toml", "trainer.n_gpus_per_node=6", STAGES.format(6), cwd=self.home)
         self.assertIn("is more than the 5 blocks of the actor model", result.stderr)
+        words = ("trainer.n_gpus_per_node=4", STAGES.format(4), TENSOR)
+        result = launch.run(1, launch.NEAP, "plan", "sft.toml", *words, cwd=self.home)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("parallel.pipeline_model_parallel_size, 8 does not divide the 4 ranks", result.stderr)
         result = launch.run(2, launch.NEAP, "train", "sft.toml", STAGES.format(3), cwd=self.home)
         self.assertIn("parallel.pipeline_model_parallel_size 3 does not divide the 2 ranks", result.stderr)
 

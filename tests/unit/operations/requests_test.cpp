@@ -97,8 +97,7 @@ class NoStages final : public step::StageLinks<at::Tensor> {
 // Some jobs have a stage of a pipeline in place of whole models.
 bool take_stage(testing::RandomJob& r, std::uint64_t seed) {
   const std::int64_t stages = 2 + static_cast<std::int64_t>(seed % 2);
-  if (r.job.has_rollout() || seed % 3 == 0 || seed % 4 > 1 ||
-      r.job.parallel.tensor_model_parallel_size > 1)
+  if (r.job.has_rollout() || seed % 3 == 0 || seed % 4 > 1 || r.job.parallel.zero_stage > 1)
     return false;
   const std::array roles = {&r.models.actor, &r.models.reference, &r.models.reward};
   for (const auto* role : roles)
@@ -227,11 +226,8 @@ void divide(testing::RandomJob& r, const parallel::Communicator& ranks, std::int
 
 void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alone()) {
   testing::RandomJob r = job_of(seed);
-  if (!ranks.alone()) {
-    divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 3));
-  } else if (take_stage(r, seed)) {
-    ++seen.stages;
-  }
+  if (!ranks.alone()) divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 3));
+  if (take_stage(r, seed)) ++seen.stages;
   spec::ModelModes modes;
   const spec::Recipe joined = spec::describe(r.job);
   // Odd seeds divide the updates: the same requests, in two phases. Some stream the states.
