@@ -10,8 +10,8 @@ constexpr std::string_view kMoved =
     "the plan decides what leaves the GPU between phases (memory.residency, memory.allow); leave "
     "it out";
 constexpr std::string_view kWhole =
-    "ranks divide batches, and models by parallel.tensor_model_parallel_size only "
-    "(docs/parallel.md); leave it out";
+    "ranks divide batches, and models by parallel.tensor_model_parallel_size and "
+    "parallel.pipeline_model_parallel_size only (docs/parallel.md); leave it out";
 constexpr std::string_view kSliced =
     "ranks hold whole weights; parallel.zero_stage divides gradients and optimizer states "
     "(docs/parallel.md); leave it out";
