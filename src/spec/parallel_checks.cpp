@@ -1,0 +1,103 @@
+#include "spec/parallel_checks.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/format.h"
+#include "spec/wrong.h"
+
+namespace neap::spec {
+namespace {
+
+Status validate_ranks(const TrainerConfig& t, std::int64_t launched) {
+  if (launched == 0) return {};
+  const std::int64_t nodes = t.nnodes, each = t.n_gpus_per_node;
+  const bool agrees = nodes > 0 && each > 0
+                          ? nodes * each == launched
+                          : launched % std::max<std::int64_t>({nodes, each, 1}) == 0;
+  if (agrees) return {};
+  return wrong(format(
+      "trainer.nnodes {} and trainer.n_gpus_per_node {} do not go with the {} processes that "
+      "were started (0: not set)",
+      nodes, each, launched));
+}
+
+// Of a key that says how many ranks divide a model.
+Status divides_ranks(const Job& job, const char* key, std::int64_t size) {
+  const std::int64_t ranks = job.ranks();
+  if (ranks % size == 0) return {};
+  std::string possible;
+  for (std::int64_t n = 1; n <= ranks; ++n)
+    if (ranks % n == 0) possible += format("{}{}", possible.empty() ? "" : ", ", n);
+  return wrong(format(
+      "{} {} does not divide the {} ranks {}; possible: {}", key, size, ranks,
+      job.launched_ranks > 0 ? "that were started" : "(trainer.nnodes x trainer.n_gpus_per_node)",
+      possible));
+}
+
+// What stages of a model go with.
+Status validate_stages(const Job& job) {
+  constexpr const char* kKey = "parallel.pipeline_model_parallel_size";
+  const std::int64_t stages = job.mesh().size(Axis::kPipe);
+  if (stages == 1) return {};
+  NEAP_TRY(divides_ranks(job, kKey, stages));
+  const auto refuse = [&](std::string_view why) {
+    return wrong(format("{} {} does not go with {}", kKey, stages, why));
+  };
+  if (job.has_rollout())
+    return refuse(format("task \"{}\": it generates, which needs the whole model on a rank; take 1",
+                         to_string(job.task)));
+  if (job.parallel.zero_stage > 1)
+    return refuse(format(
+        "parallel.zero_stage {}: the copies of a stage may have micro-batches of other numbers; "
+        "set 1, which slices optimizer states, or 0",
+        job.parallel.zero_stage));
+  for (const Measure measure : {Measure::kMicroBatch, Measure::kBf16States})
+    if (job.memory.allows(measure))
+      return refuse(
+          format("memory.allow \"{}\", which each stage would choose for itself; leave it "
+                 "out",
+                 to_string(measure)));
+  return {};
+}
+
+Status validate_mesh(const Job& job) {
+  NEAP_TRY(validate_stages(job));
+  const std::int64_t size = job.parallel.tensor_model_parallel_size;
+  if (size == 1) return {};
+  NEAP_TRY(divides_ranks(job, "parallel.tensor_model_parallel_size", size));
+  const std::int64_t stages = job.mesh().size(Axis::kPipe);
+  if (stages > 1)
+    NEAP_TRY(divides_ranks(job,
+                           "parallel.tensor_model_parallel_size times "
+                           "parallel.pipeline_model_parallel_size,",
+                           size * stages));
+  const auto whole_matrices = [](const OptimizerConfig& o) {
+    return o.kind == "adafactor" || o.kind == "sm3";
+  };
+  if (whole_matrices(job.actor.optim) || (job.has_critic() && whole_matrices(job.critic.optim)))
+    return wrong(
+        format("parallel.tensor_model_parallel_size {} does not go with the optimizers "
+               "adafactor and sm3, which sum over rows and columns of whole matrices; take "
+               "adamw or sgd",
+               size));
+  return {};
+}
+
+Status validate_parallel(const ParallelConfig& p) {
+  if (p.zero_stage <= 2) return {};
+  return wrong(format(
+      "parallel.zero_stage {} is not supported: weights are whole on every rank; set 2, which "
+      "slices gradients and optimizer states, or less",
+      p.zero_stage));
+}
+
+}  // namespace
+
+Status check_ranks(const Job& job) {
+  NEAP_TRY(validate_ranks(job.trainer, job.launched_ranks));
+  NEAP_TRY(validate_parallel(job.parallel));
+  return validate_mesh(job);
+}
+
+}  // namespace neap::spec

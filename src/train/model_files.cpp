@@ -1,0 +1,271 @@
+// A model's folders: where its weights and adapters come from, and checkpoints of them.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/format.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "bridge/no_autograd.h"
+#include "model/checkpoint.h"
+#include "train/model_worker.h"
+
+namespace neap::train {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kHead = "score.weight";
+
+}  // namespace
+
+void ModelWorker::load() {
+  const auto held = hold();
+  const UnitFill fill = weight_source();
+  for (const at::Tensor& flat : adapters_) at::Tensor(flat).zero_();
+  if (!optimizer_ || has_lora()) {
+    for (const at::Tensor& flat : weights_) at::Tensor(flat).zero_();
+    fill(0, weights_);
+  }
+  if (has_lora()) start_adapters();
+  if (optimizer_) {
+    start_units(fill);
+    optimizer_->restore_steps(0);
+  }
+  start_.reset();
+  throw_if_error(held->close());
+}
+
+ModelWorker::UnitFill ModelWorker::weight_source() {
+  const fs::path& folder = spec_.files.base;
+  if (!spec::has_weights(folder)) {
+    const bool scalar = spec_.head == spec::Head::kScalar;
+    if (!spec_.trained || has_lora() || (scalar && !spec_.init_head)) {
+      throw Error(ErrorCode::kNotFound,
+                  format("{} has no weights (model.safetensors). The {} model cannot start from "
+                         "random weights",
+                         folder.string(), spec_.name()));
+    }
+    if (groups_.world().first())
+      log::info(format("{} has no weights: the {} model starts from random weights, seed {}",
+                       folder.string(), spec_.name(), spec_.seed));
+    return of_part(
+        [this](std::size_t first, const std::vector<at::Tensor>& flat) {
+          model::initialize(spec_.whole, spec_.head, first, flat, spec_.seed);
+        },
+        cuts_, numbers_);
+  }
+  const auto reader = std::make_shared<model::ModelReader>(spec_.files, spec_.whole, spec_.head);
+  report_unused(*reader);
+  if (!reader->missing().empty()) check_missing_head();
+  return of_part([reader](std::size_t first,
+                          const std::vector<at::Tensor>& flat) { reader->read(first, flat); },
+                 cuts_, numbers_);
+}
+
+ModelWorker::UnitFill ModelWorker::of_part(UnitFill whole,
+                                           const std::optional<model::UnitCuts>& cuts,
+                                           const std::vector<std::size_t>& numbers) const {
+  if (!cuts) {
+    if (!has_stages()) return whole;
+    return [whole = std::move(whole), &numbers](std::size_t first,
+                                                const std::vector<at::Tensor>& flat) {
+      for (std::size_t i = 0; i < flat.size(); ++i) whole(numbers[first + i], {flat[i]});
+    };
+  }
+  return [this, whole = std::move(whole), &cuts = *cuts, &numbers](
+             std::size_t first, const std::vector<at::Tensor>& flat) {
+    const bridge::HostScope host;
+    for (std::size_t i = 0; i < flat.size(); ++i) {
+      const std::size_t u = first + i;
+      const at::Tensor unit =
+          at::zeros({cuts.whole()[u].elements}, at::dtype(flat[i].scalar_type()));
+      whole(numbers[u], {unit});
+      cuts.take(u, shard().rank, unit, flat[i]);
+    }
+  };
+}
+
+at::Tensor ModelWorker::gather_unit(const model::UnitCuts& cuts, std::size_t unit,
+                                    const at::Tensor& part) const {
+  const bridge::HostScope host;
+  const at::Tensor mine = part.cpu();
+  const at::Tensor parts = at::empty({shard().ranks, mine.size(0)}, mine.options());
+  groups_.tensor().all_gather(parts, mine);
+  at::Tensor whole = at::zeros({cuts.whole()[unit].elements}, mine.options());
+  for (std::int64_t rank = 0; rank < shard().ranks; ++rank)
+    cuts.put(unit, rank, parts[rank], whole);
+  return whole;
+}
+
+void ModelWorker::check_missing_head() const {
+  if (!spec_.init_head) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{} has no tensor \"{}\", the scalar head of the {} model: it is a "
+                       "language model. Train a reward model first (task = \"reward\"){}",
+                       spec_.files.base.string(), kHead, spec_.name(),
+                       spec_.id == spec::ModelId::kCritic
+                           ? ", or set critic.model.init_head = true to start from a head of zeros"
+                           : ""));
+  }
+  if (groups_.world().first())
+    log::info(format("{} has no scalar head: the {} model's starts at zero",
+                     spec_.files.base.string(), spec_.name()));
+}
+
+void ModelWorker::report_unused(const model::ModelReader& reader) const {
+  constexpr std::size_t kShown = 5;
+  const std::vector<std::string>& unused = reader.unused();
+  if (unused.empty() || !groups_.world().first()) return;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(kShown, unused.size()); ++i)
+    names += (i == 0 ? "" : ", ") + unused[i];
+  if (unused.size() > kShown) names += ", ...";
+  log::warn(format("{}: {} tensors are not used by the {} model: {}", spec_.files.base.string(),
+                   unused.size(), spec_.name(), names));
+}
+
+void ModelWorker::start_adapters() {
+  if (!spec_.adapter.empty()) {
+    start_ =
+        std::make_unique<model::AdapterReader>(spec_.adapter, spec_.whole, spec_.head, spec_.lora);
+    return adapter_source(*start_)(0, adapters_);
+  }
+  of_part(
+      [this](std::size_t first, const std::vector<at::Tensor>& flat) {
+        model::initialize_adapters(spec_.whole, spec_.head, spec_.lora, flat, spec_.seed, first);
+      },
+      adapter_cuts_, adapter_numbers_)(0, adapters_);
+  const bridge::NoAutograd no_autograd;
+  for (const model::NamedParameter& adapter : model_->adapters()) {
+    if (!adapter.name.ends_with(kHead)) continue;
+    for (const model::NamedParameter& own : model_->parameters()) {
+      if (own.name == kHead) at::Tensor(adapter.weight).copy_(own.weight);
+    }
+  }
+}
+
+ModelWorker::UnitFill ModelWorker::adapter_source(const model::AdapterReader& reader) const {
+  return of_part([&reader](std::size_t first,
+                           const std::vector<at::Tensor>& flat) { reader.read(first, flat); },
+                 adapter_cuts_, adapter_numbers_);
+}
+
+fs::path ModelWorker::base_folder() const {
+  const bool one = spec_.files.adapter.empty() && spec::has_weights(spec_.files.base);
+  return one ? fs::weakly_canonical(spec_.files.base) : fs::path();
+}
+
+void ModelWorker::expect_agreement(bool weights) const {
+  if (groups_.world().alone()) return;
+  // The sum of the bit patterns, which one differing bit changes.
+  const auto sum_of = [](const at::Tensor& flat) {
+    const at::ScalarType bits = flat.element_size() == 2 ? at::kShort : at::kInt;
+    return flat.view(bits).sum(at::kLong).item<std::int64_t>();
+  };
+  std::int64_t all = 0, copied = 0;  // copied: what every rank has of a divided model
+  const auto add = [&](const std::vector<at::Tensor>& tensors,
+                       const std::vector<spec::FlatUnit>& units) {
+    for (std::size_t u = 0; u < tensors.size(); ++u) {
+      all += sum_of(tensors[u]);
+      for (const spec::SpreadRange& range : spec::spread_ranges(units[u]))
+        if (range.spread.parts == 1)
+          copied += sum_of(tensors[u].narrow(0, range.first, range.count));
+    }
+  };
+  if (weights) add(weights_, layout_);
+  add(adapters_, adapter_layout_);
+  const std::string what = format("The sum over the bits of the {} model's weights", spec_.name());
+  groups_.data().expect_same(all, what);
+  groups_.tensor().expect_same(copied, what + " that ranks do not divide");
+  if (weights && has_stages()) expect_equal_tables();
+}
+
+void ModelWorker::save(const fs::path& folder, const model::SaveOptions& options) {
+  const auto held = hold(saves_weights());
+  const bridge::HostScope host;
+  expect_agreement(saves_weights());
+  // Parts come together on the ranks that divide the first copy of the model.
+  if (groups_.data().first()) write(folder, options);
+  if (optimizer_) write_states(folder);
+  throw_if_error(held->close());
+}
+
+void ModelWorker::write(const fs::path& folder, model::SaveOptions options) {
+  const bool first = groups_.world().first();
+  std::error_code error;
+  if (first) fs::create_directories(folder, error);
+  if (error) {
+    throw Error(ErrorCode::kIo, format("Cannot create {}: {}", folder.string(), error.message()));
+  }
+  options.origin = spec_.files.base;
+  options.sync = model::Sync::kByCaller;
+  if (saves_weights()) {
+    write_weights(folder, options);
+  } else if (first) {
+    model::copy_companions(folder, options);
+  }
+  if (has_lora()) write_adapters(folder, options.sync);
+}
+
+void ModelWorker::write_weights(const fs::path& folder, const model::SaveOptions& options) {
+  if (!cuts_ && !has_stages())
+    return model::save_model(folder, spec_.shape, spec_.head, weights_, options);
+  const std::vector<spec::FlatUnit> units = spec::flat_layout(spec_.whole, spec_.head);
+  const auto whole = [&](std::size_t u) {
+    return has_stages() ? unit_of_stages(units, numbers_, cuts_, weights_, u)
+                        : gather_unit(*cuts_, u, weights_[u]);
+  };
+  if (groups_.world().first()) {
+    model::SaveOptions typed = options;
+    typed.dtype = weights_.front().scalar_type();
+    return model::save_model(folder, spec_.whole, spec_.head, whole, typed);
+  }
+  for (std::size_t u = 0; u < units.size(); ++u) (void)whole(u);
+}
+
+void ModelWorker::write_adapters(const fs::path& folder, model::Sync sync) {
+  std::vector<at::Tensor> whole;
+  if (has_stages()) {
+    const auto units = spec::lora_layout(spec_.whole, spec_.head, spec_.lora);
+    for (std::size_t u = 0; u < units.size(); ++u)
+      whole.push_back(unit_of_stages(units, adapter_numbers_, adapter_cuts_, adapters_, u));
+  } else if (adapter_cuts_) {
+    for (std::size_t u = 0; u < adapters_.size(); ++u)
+      whole.push_back(gather_unit(*adapter_cuts_, u, adapters_[u]));
+  }
+  if (!groups_.world().first()) return;
+  // By its name PEFT finds the base.
+  model::save_adapter(folder, spec_.whole, spec_.head, spec_.lora,
+                      whole.empty() ? adapters_ : whole, base_folder().string(), sync);
+}
+
+void ModelWorker::restore(const fs::path& folder) {
+  const auto held = hold();
+  const bridge::HostScope host;
+  for (const auto* tensors : {&weights_, &adapters_}) {
+    for (const at::Tensor& flat : *tensors) at::Tensor(flat).zero_();
+  }
+  if (has_lora() && !spec::has_weights(folder)) {
+    weight_source()(0, weights_);
+  } else {
+    const model::ModelReader reader(spec::ModelFiles{folder, {}}, spec_.whole, spec_.head);
+    if (!reader.missing().empty()) {
+      throw Error(ErrorCode::kCorrupt,
+                  format("{} has no tensor \"{}\"", folder.string(), reader.missing().front()));
+    }
+    of_part([&reader](std::size_t first,
+                      const std::vector<at::Tensor>& flat) { reader.read(first, flat); },
+            cuts_, numbers_)(0, weights_);
+  }
+  if (has_lora()) {
+    const model::AdapterReader reader(folder, spec_.whole, spec_.head, spec_.lora);
+    adapter_source(reader)(0, adapters_);
+  }
+  if (optimizer_) restore_states(folder);
+  throw_if_error(held->close());
+}
+
+}  // namespace neap::train
