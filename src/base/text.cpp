@@ -131,6 +131,15 @@ std::string shortened(std::string_view text, std::size_t columns) {
   return out + std::string(text.substr(skipped));
 }
 
+std::string joined(std::span<const std::string> parts, std::string_view between) {
+  std::string out;
+  for (const std::string& part : parts) {
+    if (&part != parts.data()) out += between;
+    out += part;
+  }
+  return out;
+}
+
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;

@@ -1,7 +1,8 @@
-// Text from outside that may not be UTF-8, in messages and on terminals.
+// Texts in messages and on terminals; those from outside may not be UTF-8.
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -29,6 +30,9 @@ namespace neap {
 /// `text` in at most `columns` columns: where it is longer, its beginning and its end with " ... "
 /// between them.
 [[nodiscard]] std::string shortened(std::string_view text, std::size_t columns);
+
+/// All of `parts`, with `between` between two.
+[[nodiscard]] std::string joined(std::span<const std::string> parts, std::string_view between);
 
 /// How many bytes differ: insertions, removals and replacements.
 [[nodiscard]] std::size_t edit_distance(std::string_view a, std::string_view b);

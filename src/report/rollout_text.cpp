@@ -12,12 +12,6 @@ namespace {
 
 constexpr std::size_t kIndent = 12;  // of texts: "  response  "
 
-std::string joined(const std::vector<std::string>& parts) {
-  std::string out;
-  for (const std::string& part : parts) out += (out.empty() ? "" : " | ") + part;
-  return out;
-}
-
 bool is_part(const std::string& reward) {
   return reward.find('/') != std::string::npos;
 }
@@ -65,7 +59,7 @@ std::string rollouts_text(std::span<const Rollout* const> rollouts, std::size_t 
     out += shortened(head, columns) + "\n";
     out += block("prompt", rollout->prompt, 2, columns);
     if (!rollout->ground_truth.empty())
-      out += block("truth", joined(rollout->ground_truth), 1, columns);
+      out += block("truth", joined(rollout->ground_truth, " | "), 1, columns);
     out += block("response", rollout->response, 3, columns);
   }
   return out;

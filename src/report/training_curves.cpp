@@ -62,7 +62,7 @@ int find_panel(std::string_view name) {
 }
 
 // What a panel's points are drawn in.
-struct Frame {
+struct CurveFrame {
   static constexpr double kWidth = 460, kHeight = 200, kLeft = 56, kRight = 8, kTop = 8,
                           kBottom = 22;
   double from = 0, to = 1, low = 0, high = 1;
@@ -75,8 +75,8 @@ struct Frame {
   }
 };
 
-Frame frame_of(const CurvePanel& panel) {
-  Frame out{1e300, -1e300, 1e300, -1e300};
+CurveFrame frame_of(const CurvePanel& panel) {
+  CurveFrame out{1e300, -1e300, 1e300, -1e300};
   for (const auto& [name, curve] : panel.curves) {
     for (const CurveSpan& span : curve.spans()) {
       out.from = std::min(out.from, static_cast<double>(span.first));
@@ -94,30 +94,30 @@ Frame frame_of(const CurvePanel& panel) {
   return out;
 }
 
-std::string at(const Frame& frame, double step, double value) {
+std::string at(const CurveFrame& frame, double step, double value) {
   return format("{:.1f} {:.1f}", frame.x(step), frame.y(value));
 }
 
 // Lines of the grid with their labels.
-std::string axes(const Frame& frame) {
+std::string axes(const CurveFrame& frame) {
   std::string out;
   const double up = nice_step((frame.high - frame.low) / 5);
   for (double v = std::ceil(frame.low / up) * up; v <= frame.high; v += up) {
     const double value = std::abs(v) < up * 1e-9 ? 0 : v;
-    out += format("<path class=\"grid\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>", Frame::kLeft,
-                  frame.y(value), Frame::kWidth - Frame::kRight);
+    out += format("<path class=\"grid\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>", CurveFrame::kLeft,
+                  frame.y(value), CurveFrame::kWidth - CurveFrame::kRight);
     out += format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{:.4g}</text>",
-                  Frame::kLeft - 6, frame.y(value) + 3.5, value);
+                  CurveFrame::kLeft - 6, frame.y(value) + 3.5, value);
   }
   const double step = std::max(1.0, nice_step((frame.to - frame.from) / 6));
   for (double s = std::ceil(frame.from / step) * step; s <= frame.to; s += step) {
     out += format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:.0f}</text>",
-                  frame.x(s), Frame::kHeight - 6, s);
+                  frame.x(s), CurveFrame::kHeight - 6, s);
   }
   return out;
 }
 
-std::string drawing(const Frame& frame, const std::vector<CurveSpan>& spans,
+std::string drawing(const CurveFrame& frame, const std::vector<CurveSpan>& spans,
                     const std::string& color) {
   std::string line, over, under;
   bool merged = false;
@@ -207,13 +207,13 @@ std::string curve_color(std::size_t index) {
 }
 
 std::string panel_svg(const CurvePanel& panel) {
-  const Frame frame = frame_of(panel);
+  const CurveFrame frame = frame_of(panel);
   std::string label = panel.title;
   for (const auto& [name, curve] : panel.curves)
     label += format("; {} from {:.4g} to {:.4g}", name, curve.first(), curve.last());
   std::string out =
       format("<svg class=\"curve\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">",
-             Frame::kWidth, Frame::kHeight, escape_markup(label));
+             CurveFrame::kWidth, CurveFrame::kHeight, escape_markup(label));
   out += axes(frame);
   for (std::size_t i = 0; i < panel.curves.size(); ++i)
     out += drawing(frame, panel.curves[i].curve.spans(), curve_color(i));

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "report/run_folder.h"
 #include "report/step_log.h"
 #include "report/svg.h"
@@ -26,12 +27,6 @@ StepRollouts samples_of(const Json& row) {
   if (samples == row.end() || !samples->is_array()) return out;
   for (const Json& sample : *samples)
     if (sample.is_object()) out.rollouts.push_back(Rollout::from_json(sample));
-  return out;
-}
-
-std::string joined(const std::vector<std::string>& parts, std::string_view between) {
-  std::string out;
-  for (const std::string& part : parts) out += (out.empty() ? "" : std::string(between)) + part;
   return out;
 }
 

@@ -13,7 +13,7 @@
 namespace neap::reward {
 namespace {
 
-Status wrong(std::string message) {
+Status wrong_reply(std::string message) {
   return {ErrorCode::kCorrupt, std::move(message)};
 }
 
@@ -27,11 +27,11 @@ std::string dump(const Json& value) {
 
 Result<double> number_in(const Json& value, std::size_t item) {
   if (value.is_number() && std::isfinite(value.get<double>())) return value.get<double>();
-  return wrong(format("gave {} as the score of item {}; a finite number is wanted",
-                      shown(dump(value)), item));
+  return wrong_reply(format("gave {} as the score of item {}; a finite number is wanted",
+                            shown(dump(value)), item));
 }
 
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNoScore = std::numeric_limits<double>::quiet_NaN();
 
 // What a score has besides its number, for people: its reason, else the rest.
 std::string reason_in(const Json& score) {
@@ -45,9 +45,9 @@ std::string reason_in(const Json& score) {
 Result<Score> score_in(const Json& value, std::size_t item, const ReplyShape& shape) {
   const std::vector<std::string>& log = shape.log;
   Score out;
-  out.parts.assign(log.size(), kNone);
+  out.parts.assign(log.size(), kNoScore);
   if (shape.may_skip && value.is_null()) {
-    out.value = kNone;
+    out.value = kNoScore;
     return out;
   }
   if (!value.is_object()) {
@@ -136,7 +136,7 @@ Status Service::take(std::string_view reply, std::span<const Response> batch,
                         about.where.empty() ? "" : format("{}: ", about.where),
                         shown(dump(*about.row)), shown(about.text));
     }
-    return wrong(std::move(message));
+    return wrong_reply(std::move(message));
   }
   NEAP_TRY_ASSIGN(auto parsed, parse_reply(reply, {batch.size(), config_.log, takes_raw_truth()}));
   std::move(parsed.begin(), parsed.end(), scores.begin());
@@ -161,7 +161,7 @@ Result<std::vector<Score>> Service::score(std::span<const Response> responses) {
   for (std::optional<Score>& score : scores) {
     missing += score ? 0U : 1U;
     if (!score)
-      score = Score{config_.default_score, std::vector<double>(config_.log.size(), kNone)};
+      score = Score{config_.default_score, std::vector<double>(config_.log.size(), kNoScore)};
     out.push_back(std::move(*score));
   }
   if (missing > 0)
@@ -176,11 +176,12 @@ Result<std::vector<Score>> Service::score(std::span<const Response> responses) {
 Result<std::vector<Score>> parse_reply(std::string_view reply, const ReplyShape& shape) {
   const std::size_t count = shape.count;
   const auto json = parse_json(reply, "reply");
-  if (!json.ok()) return wrong(format("answered with what is not JSON: {}", shown(reply)));
+  if (!json.ok()) return wrong_reply(format("answered with what is not JSON: {}", shown(reply)));
   const Json& list = json->is_object() && json->contains("scores") ? (*json)["scores"] : *json;
   if (!list.is_array())
-    return wrong(format("answered {}; {{\"scores\": [...]}} is wanted", shown(reply)));
-  if (list.size() != count) return wrong(format("gave {} scores for {} items", list.size(), count));
+    return wrong_reply(format("answered {}; {{\"scores\": [...]}} is wanted", shown(reply)));
+  if (list.size() != count)
+    return wrong_reply(format("gave {} scores for {} items", list.size(), count));
   std::vector<Score> out;
   for (std::size_t i = 0; i < count; ++i) {
     NEAP_TRY_ASSIGN(Score score, score_in(list[i], i, shape));

@@ -16,12 +16,6 @@ namespace {
 constexpr std::int64_t kBatchesPerPart = 8;
 constexpr std::string_view kUnknownSource = "unknown";  // verl's name
 
-std::vector<train::Tokens> tokens_of(const std::vector<PromptRow>& prompts) {
-  std::vector<train::Tokens> out;
-  for (const PromptRow& prompt : prompts) out.push_back(prompt.tokens);
-  return out;
-}
-
 class Collector {
  public:
   Collector(Context& context, const std::vector<PromptRow>& rows, const EvaluationSetup& setup)

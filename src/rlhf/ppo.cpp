@@ -26,13 +26,6 @@ constexpr std::uint64_t kRolloutStream = 0x726f6c6cULL;
 constexpr std::uint64_t kNoiseStream = 0x6e6f6973ULL;
 constexpr const char* kPpoStateFile = "ppo.json";
 
-std::vector<train::Tokens> tokens_of(const std::vector<PromptRow>& prompts) {
-  std::vector<train::Tokens> out;
-  out.reserve(prompts.size());
-  for (const PromptRow& prompt : prompts) out.push_back(prompt.tokens);
-  return out;
-}
-
 class PpoTrainer final : public Trainer {
  public:
   explicit PpoTrainer(Context& context);

@@ -26,6 +26,13 @@ struct PromptRow {
   std::string where{};  ///< "a.jsonl:12", of a row with `json`
 };
 
+[[nodiscard]] inline std::vector<train::Tokens> tokens_of(const std::vector<PromptRow>& prompts) {
+  std::vector<train::Tokens> out;
+  out.reserve(prompts.size());
+  for (const PromptRow& prompt : prompts) out.push_back(prompt.tokens);
+  return out;
+}
+
 /// The response of a sequence as text, and whether an end token closes it.
 struct ResponseText {
   std::string text;

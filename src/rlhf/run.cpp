@@ -5,21 +5,14 @@
 #include "base/format.h"
 #include "base/interrupt.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "bridge/no_autograd.h"
 #include "bridge/torch_cuda.h"
 #include "parallel/run_collectively.h"
 #include "rlhf/training_run.h"
 
 namespace neap::rlhf {
-namespace {
-
-std::string joined(const std::vector<std::string>& parts) {
-  std::string out;
-  for (const std::string& part : parts) out += (out.empty() ? "" : " ") + part;
-  return out;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 Outcome TrainingRun::execute() {
   compare_jobs();
@@ -31,8 +24,8 @@ Outcome TrainingRun::execute() {
   spec::apply(plan_.changes, job_);
   throw_if_error(job_.validate());
   parallel::run_collectively(ranks_, [&] { prepare(); });
-  ranks_.expect_same({{"data.train_files", joined(data_->train.files().contents())},
-                      {"data.val_files", joined(data_->held_out.files().contents())}});
+  ranks_.expect_same({{"data.train_files", joined(data_->train.files().contents(), " ")},
+                      {"data.val_files", joined(data_->held_out.files().contents(), " ")}});
   trainer_->precompute();
   parallel::run_collectively(ranks_, [&] { load(); });
   parallel::run_collectively(ranks_, [&] { open_output(); });

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "data/content_hash.h"
 #include "data/row_cache.h"
 #include "model/fingerprint.h"
@@ -131,12 +132,6 @@ Json contents_of(const spec::Job& job, const std::vector<std::string>& files) {
   return out;
 }
 
-std::string joined(const std::vector<std::string>& lines) {
-  std::string out;
-  for (const std::string& line : lines) out += (out.empty() ? "" : "; ") + line;
-  return out;
-}
-
 bool is_whole(const train::FoundCheckpoint& checkpoint) {
   try {
     train::check_files(checkpoint.folder);
@@ -221,7 +216,7 @@ void check_finished(const Json& state, const train::FoundCheckpoint& found, cons
   throw Error(ErrorCode::kInvalidArgument,
               format("{} holds a finished run (step {}) that is not this one: {}. Set "
                      "trainer.default_local_dir to another folder to train this one",
-                     found.folder.parent_path().string(), found.step, joined(lines)));
+                     found.folder.parent_path().string(), found.step, joined(lines, "; ")));
 }
 
 void check_run_state(const Json& state, const fs::path& checkpoint, const spec::Job& job,
@@ -256,7 +251,7 @@ void check_run_state(const Json& state, const fs::path& checkpoint, const spec::
 
 Status refused_resume(Status status, const train::FoundCheckpoint& found, const Json& state,
                       const spec::Job& job) {
-  const std::string keys = joined(differences(state, job));
+  const std::string keys = joined(differences(state, job), "; ");
   const ErrorCode code = status.code();
   const bool of_files = code == ErrorCode::kIo || code == ErrorCode::kCorrupt;
   const bool of_contents = code == ErrorCode::kNotFound || code == ErrorCode::kInvalidArgument;

@@ -9,8 +9,8 @@ namespace neap::spec {
 namespace {
 
 // Indexed by the enum.
-constexpr std::array<std::string_view, 6> kNames = {"bool",    "int64",   "bfloat16",
-                                                    "float16", "float32", "float64"};
+constexpr std::array<std::string_view, 6> kDtypeNames = {"bool",    "int64",   "bfloat16",
+                                                         "float16", "float32", "float64"};
 
 // To `bits` bits of significand, in the current rounding mode (to nearest even).
 double to_bits(double value, int bits) {
@@ -22,11 +22,11 @@ double to_bits(double value, int bits) {
 }  // namespace
 
 std::string_view to_string(Dtype dtype) {
-  return kNames[static_cast<std::size_t>(dtype)];
+  return kDtypeNames[static_cast<std::size_t>(dtype)];
 }
 
 Result<Dtype> parse_dtype(std::string_view name) {
-  return parse_name<Dtype>(kNames, name, "A data type");
+  return parse_name<Dtype>(kDtypeNames, name, "A data type");
 }
 
 double rounded(double value, Dtype dtype) {

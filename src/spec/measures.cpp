@@ -8,18 +8,18 @@ namespace neap::spec {
 namespace {
 
 // Indexed by the enum; the exact ones come first.
-constexpr std::array<std::string_view, kMeasures> kNames = {
+constexpr std::array<std::string_view, kMeasures> kMeasureNames = {
     "recompute", "move", "stream", "stream_weights", "micro_batch", "bf16_states"};
 constexpr std::size_t kExact = 4;
 
 }  // namespace
 
 std::string_view to_string(Measure measure) {
-  return kNames[static_cast<std::size_t>(measure)];
+  return kMeasureNames[static_cast<std::size_t>(measure)];
 }
 
 std::vector<std::string> measure_names() {
-  return {kNames.begin(), kNames.end()};
+  return {kMeasureNames.begin(), kMeasureNames.end()};
 }
 
 std::vector<Measure> exact_measures() {
@@ -29,7 +29,7 @@ std::vector<Measure> exact_measures() {
 }
 
 Result<Measure> parse_measure(std::string_view name) {
-  return parse_name<Measure>(kNames, name, "A measure");
+  return parse_name<Measure>(kMeasureNames, name, "A measure");
 }
 
 }  // namespace neap::spec

@@ -15,7 +15,7 @@ namespace {
 
 using device::Call;
 
-constexpr Bytes kSize = 32_MiB;
+constexpr Bytes kTicketSize = 32_MiB;
 constexpr double kCopySeconds = 0.4;
 const std::vector<std::string> kTag = {"a"};
 
@@ -24,13 +24,13 @@ class ArenaTicket : public testing::Test {
   void open(Options options = {}, double copy_seconds = 0) {
     arena_.reset();
     device::HostOptions host;
-    host.capacity = 4 * kSize;
-    if (copy_seconds > 0) host.link_rate = static_cast<double>(kSize.count()) / copy_seconds;
+    host.capacity = 4 * kTicketSize;
+    if (copy_seconds > 0) host.link_rate = static_cast<double>(kTicketSize.count()) / copy_seconds;
     device_ = std::move(device::make_host_device(host)).value();
     faults_ = device::make_fault_device(*device_);
     arena_ = std::move(Arena::make(*faults_, options)).value();
   }
-  RegionInfo create(const char* tag = "a", Bytes size = kSize) {
+  RegionInfo create(const char* tag = "a", Bytes size = kTicketSize) {
     const RegionInfo region = std::move(arena_->create(tag, size, Policy::kHost)).value();
     fill(region, 1);
     return region;
@@ -87,12 +87,13 @@ TEST_F(ArenaTicket, AResumeHidesBehindWork) {
   const RegionInfo region = create_paused();
   const auto ticket = begin_resume();
   EXPECT_EQ(state(region), State::kResuming);
-  EXPECT_EQ(arena_->stats().physical - arena_->stats().page_store, kSize) << "pages are secured";
+  EXPECT_EQ(arena_->stats().physical - arena_->stats().page_store, kTicketSize)
+      << "pages are secured";
   compute();
   const MoveReport report = finish(*ticket);
   EXPECT_EQ(state(region), State::kResident);
   EXPECT_TRUE(holds(region, 1));
-  EXPECT_EQ(report.copied, kSize);
+  EXPECT_EQ(report.copied, kTicketSize);
   EXPECT_GE(report.copy_seconds, kCopySeconds * 0.99);
   EXPECT_LT(report.seconds, report.copy_seconds / 4);
 }
@@ -106,12 +107,12 @@ TEST_F(ArenaTicket, ABackupHidesBehindWorkAndThePauseCopiesNothing) {
   EXPECT_TRUE(holds(region, 1)) << "it may be read";
   compute();
   const MoveReport report = finish(*ticket);
-  EXPECT_EQ(report.copied, kSize);
+  EXPECT_EQ(report.copied, kTicketSize);
   EXPECT_GE(report.copy_seconds, kCopySeconds * 0.99);
   EXPECT_LT(report.seconds, report.copy_seconds / 4);
   EXPECT_EQ(paused_without_a_copy(), Bytes());
   const auto usage = arena_->stats().tags.front();
-  EXPECT_EQ(usage.copied_to_host, kSize);
+  EXPECT_EQ(usage.copied_to_host, kTicketSize);
   EXPECT_EQ(usage.pauses, 1U);
   ASSERT_TRUE(arena_->resume(kTag).ok());
   EXPECT_TRUE(holds(region, 1));
@@ -138,11 +139,11 @@ TEST_F(ArenaTicket, AnEarlierBackupIsReplaced) {
 
 TEST_F(ArenaTicket, OnlyContentsThatThePolicyKeepsOnTheHostAreCopied) {
   open();
-  (void)std::move(arena_->create("a", kSize, Policy::kDiscard)).value();
-  const auto disk = std::move(arena_->create("a", kSize, Policy::kDisk)).value();
+  (void)std::move(arena_->create("a", kTicketSize, Policy::kDiscard)).value();
+  const auto disk = std::move(arena_->create("a", kTicketSize, Policy::kDisk)).value();
   fill(disk, 3);
   EXPECT_EQ(finish(*begin_backup()).copied, Bytes());
-  EXPECT_EQ(paused_without_a_copy(), kSize) << "to disk";
+  EXPECT_EQ(paused_without_a_copy(), kTicketSize) << "to disk";
   ASSERT_TRUE(arena_->resume(kTag).ok());
   EXPECT_TRUE(holds(disk, 3));
 }
@@ -205,11 +206,11 @@ TEST_F(ArenaTicket, ATicketIsFinishedOnceAndByItsDestructor) {
 TEST_F(ArenaTicket, WithoutDeviceMemoryABeginChangesNothing) {
   open();
   const RegionInfo region = create_paused();
-  const RegionInfo rest = create("b", 4 * kSize);
+  const RegionInfo rest = create("b", 4 * kTicketSize);
   const auto ticket = arena_->begin_resume(kTag);
   ASSERT_EQ(ticket.status().code(), ErrorCode::kOutOfDeviceMemory);
   ASSERT_NE(ticket.status().shortage(), nullptr);
-  EXPECT_EQ(ticket.status().shortage()->need, kSize);
+  EXPECT_EQ(ticket.status().shortage()->need, kTicketSize);
   EXPECT_EQ(state(region), State::kPaused);
   ASSERT_TRUE(arena_->destroy(rest.id).ok());
   (void)finish(*begin_resume());
@@ -218,7 +219,7 @@ TEST_F(ArenaTicket, WithoutDeviceMemoryABeginChangesNothing) {
 
 TEST_F(ArenaTicket, WithoutHostMemoryABeginChangesNothing) {
   Options options;
-  options.host_budget = kSize / 2;
+  options.host_budget = kTicketSize / 2;
   open(options);
   const RegionInfo region = create();
   EXPECT_EQ(arena_->begin_backup(kTag).status().code(), ErrorCode::kOutOfHostMemory);
@@ -242,7 +243,7 @@ TEST_F(ArenaTicket, AFailureAtTheEndLeavesTheStateFromBefore) {
     EXPECT_NE(backup.status().message().find("backing up a"), std::string::npos);
     EXPECT_EQ(state(region), State::kResident);
     fill(region, 2);
-    EXPECT_EQ(paused_without_a_copy(), kSize) << "half a copy is none";
+    EXPECT_EQ(paused_without_a_copy(), kTicketSize) << "half a copy is none";
     ticket = begin_resume();
     faults_->arm({1, call, ErrorCode::kDriver, false});
     const auto resume = ticket->finish();
@@ -260,11 +261,11 @@ TEST_F(ArenaTicket, HostMemoryThatIsNotKeptGoesBack) {
   options.keep_host_buffers = false;
   open(options);
   const RegionInfo region = create_paused();
-  EXPECT_EQ(arena_->stats().host_buffers, kSize);
+  EXPECT_EQ(arena_->stats().host_buffers, kTicketSize);
   (void)finish(*begin_resume());
   EXPECT_EQ(arena_->stats().host_buffers, Bytes());
   (void)finish(*begin_backup());
-  EXPECT_EQ(arena_->stats().host_buffers, kSize) << "the copy that the next pause relies on";
+  EXPECT_EQ(arena_->stats().host_buffers, kTicketSize) << "the copy that the next pause relies on";
   EXPECT_EQ(paused_without_a_copy(), Bytes());
   ASSERT_TRUE(arena_->resume(kTag).ok());
   EXPECT_TRUE(holds(region, 1));

@@ -16,7 +16,7 @@ namespace {
 
 using at::Tensor;
 
-struct Case {
+struct AttentionCase {
   double softcap;
   std::int64_t window, chunk_elements;
 };
@@ -34,7 +34,7 @@ Tensor by_head(const Tensor& t) {
   return x.size(1) == kHeads ? x : x.repeat_interleave(kHeads / x.size(1), 1);
 }
 
-Tensor plain_formula(const Tensor& q, const Tensor& k, const Tensor& v, const Case& c,
+Tensor plain_formula(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCase& c,
                      double scale) {
   Tensor scores = at::matmul(by_head(q), by_head(k).transpose(2, 3)) * scale;
   if (c.softcap > 0) scores = at::tanh(scores / c.softcap) * c.softcap;
@@ -55,9 +55,10 @@ double difference(const Tensor& a, const Tensor& b) {
 TEST(ChunkedAttention, IsTheFormulaAndItsDerivative) {
   AtenOps ops(at::kCPU);
   constexpr double kScale = 0.9;
-  for (const Case& c :
-       {Case{0.8, 0, 1 << 20}, Case{0, 3, 1 << 20}, Case{0.8, 4, 1 << 20}, Case{0.8, 0, 200},
-        Case{0, 3, 100}, Case{0.8, 4, 1}, Case{0, 1, 1 << 20}, Case{0, 10, 300}}) {
+  for (const AttentionCase& c :
+       {AttentionCase{0.8, 0, 1 << 20}, AttentionCase{0, 3, 1 << 20},
+        AttentionCase{0.8, 4, 1 << 20}, AttentionCase{0.8, 0, 200}, AttentionCase{0, 3, 100},
+        AttentionCase{0.8, 4, 1}, AttentionCase{0, 1, 1 << 20}, AttentionCase{0, 10, 300}}) {
     SCOPED_TRACE(::testing::Message() << c.softcap << " " << c.window << " " << c.chunk_elements);
     std::vector<Tensor> x = {operand(kHeads, 1), operand(kKeyHeads, 2), operand(kKeyHeads, 3)};
     const Tensor dy = operand(kHeads, 4).view({-1, kHeads * kWidth});

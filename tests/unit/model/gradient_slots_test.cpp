@@ -107,14 +107,14 @@ struct Sliced {
   std::optional<step::GradientSlots<AtenOps>> sink;
 };
 
-struct Case {
+struct SlotCase {
   testing::Form form;
   spec::Head head = spec::Head::kLanguageModel;
   std::optional<spec::LoraShape> lora;
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> out;
+std::vector<SlotCase> cases() {
+  std::vector<SlotCase> out;
   for (const testing::Form& form : testing::forms()) {
     for (const spec::Head head : {spec::Head::kLanguageModel, spec::Head::kScalar}) {
       out.push_back({form, head, std::nullopt});
@@ -125,7 +125,7 @@ std::vector<Case> cases() {
 }
 
 TEST(GradientSlots, OneGroupGivesTheSameBitsAndSeveralTheSameSums) {
-  for (const Case& each : cases()) {
+  for (const SlotCase& each : cases()) {
     SCOPED_TRACE(each.form.name + (each.head == spec::Head::kScalar ? ", scalar" : "") +
                  (each.lora ? ", adapters" : ""));
     for (const std::int64_t together : {1, 2, 4}) {
