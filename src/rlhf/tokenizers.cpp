@@ -14,14 +14,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Reader {
+struct TokenizerReader {
   spec::ModelId model = spec::ModelId::kActor;
   const char* key;  // of its model
   std::string path, tokenizer_path;
 };
 
-std::vector<Reader> readers(const spec::Job& job) {
-  std::vector<Reader> out = {
+std::vector<TokenizerReader> readers(const spec::Job& job) {
+  std::vector<TokenizerReader> out = {
       {job.main_model(), "actor_rollout_ref.model", job.actor_model.path, {}}};
   if (job.has_rollout() && job.has_reward_model()) {
     out.push_back({spec::ModelId::kReward, "reward_model.model", job.reward_model.path,
@@ -51,7 +51,7 @@ bool has_tokenizer(const fs::path& folder) {
 }  // namespace
 
 void check_tokenizers(const spec::Job& job, const model::Tokenizer& actor) {
-  for (const Reader& reader : readers(job)) {
+  for (const TokenizerReader& reader : readers(job)) {
     const spec::ModelFiles files = value_or_throw(job.model_files(reader.model, reader.path));
     const fs::path& folder = files.base;
     const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(folder));
