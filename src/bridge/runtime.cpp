@@ -5,6 +5,7 @@
 #include <exception>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "base/format.h"
 #include "base/log.h"
@@ -37,6 +38,7 @@ class RuntimeImpl final : public Runtime {
   [[nodiscard]] StreamedStates* streamed_states(spec::TagId tag) override;
   [[nodiscard]] std::unique_ptr<Scope> hold(const std::vector<spec::TagId>& tags) override;
   [[nodiscard]] std::unique_ptr<Scope> phase(spec::PhaseId id) override;
+  void note_peers(const PeerUse& use) override { peers_ += use; }
   [[nodiscard]] std::vector<PhaseMeasurement> take_measurements() override {
     return accounts_->take();
   }
@@ -66,6 +68,7 @@ class RuntimeImpl final : public Runtime {
   std::map<std::size_t, std::vector<SlotPart>> gathered_;
   std::unique_ptr<PhaseTransients> transients_;
   std::unique_ptr<PhaseAccounts> accounts_;
+  PeerUse peers_;  // of the open phase
   bool in_phase_ = false;
 };
 
@@ -107,7 +110,7 @@ RuntimeImpl::RuntimeImpl(const spec::Job& job, const plan::DeviceChoice& choice,
   arena::Options options;
   options.events = events;
   // Recycled pages must not raise the high-water mark that was promised.
-  options.physical_target = plan.peak;
+  options.physical_target = plan.peak - plan.outside_bytes();
   if (!job.memory.host_budget.is_zero()) options.host_budget = job.memory.host_budget;
   std::unique_ptr<arena::Arena> arena =
       value_or_throw(arena::Arena::make(*context_.device(), options));
@@ -256,6 +259,7 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
   const Status finished = cuda ? context_.device()->synchronize(context_.stream()) : Status();
   PhaseMeasurement m;
   m.phase = plan_.phases[index].id;
+  m.peers = std::exchange(peers_, {});
   m.seconds = seconds_since(start);
   Status fetched;
   for (auto& [tag, blocks] : streamed_blocks_) {

@@ -24,6 +24,7 @@
 
 #include "arena/arena.h"
 #include "bridge/device_context.h"
+#include "bridge/peer_use.h"
 #include "bridge/schedule_executor.h"
 #include "bridge/streamed_blocks.h"
 #include "bridge/streamed_states.h"
@@ -55,6 +56,7 @@ struct PhaseMeasurement {
   std::vector<MoveRecord> behind{};  ///< the moves that ran while it computed
   std::vector<StreamedUse>
       streamed{};      ///< between slots and the host; what was not used is left out
+  PeerUse peers;       ///< sums over ranks that ran beside it
   double seconds = 0;  ///< of the phase's own work, streaming included
   [[nodiscard]] Bytes streamed_to_device() const;
   [[nodiscard]] Bytes streamed_to_host() const;
@@ -104,6 +106,9 @@ class Runtime {
   /// and records a measurement; it fails where the phase took more than device.memory. Tensors of the phase must be
   /// dead by then: one that survives keeps its page and is named in a warning.
   [[nodiscard]] virtual std::unique_ptr<Scope> phase(spec::PhaseId id) = 0;
+
+  /// Of the open phase.
+  virtual void note_peers(const PeerUse& use) = 0;
 
   /// One for each phase closed since the last call, in order.
   [[nodiscard]] virtual std::vector<PhaseMeasurement> take_measurements() = 0;

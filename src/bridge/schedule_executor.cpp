@@ -77,7 +77,10 @@ Bytes Transition::copied() const {
 ScheduleExecutor::ScheduleExecutor(arena::Arena& arena, const plan::MemoryPlan& plan,
                                    device::StreamId computes)
     : arena_(arena), plan_(plan), computes_(computes), states_(plan.tags.size()) {
-  for (const plan::TagPlan& tag : plan_.tags) create_regions(tag);
+  for (std::size_t t = 0; t < states_.size(); ++t) {
+    states_[t].resident = plan_.tags[t].is_outside();
+    create_regions(plan_.tags[t]);
+  }
 }
 
 void ScheduleExecutor::create_regions(const plan::TagPlan& tag) {
@@ -235,6 +238,7 @@ Transition ScheduleExecutor::execute(const std::vector<Move>& moves) {
 // After a failure: a tag that was leaving may be paused, with its contents. One that is still coming counts as resident.
 void ScheduleExecutor::resync() {
   for (std::size_t t = 0; t < states_.size(); ++t) {
+    if (plan_.tags[t].is_outside()) continue;
     const auto regions = arena_.regions(plan_.tags[t].name());
     const bool resident = std::any_of(regions.begin(), regions.end(), [](const auto& r) {
       return r.state != arena::State::kPaused;

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -152,6 +153,38 @@ std::unique_ptr<Communicator> Communicator::split(int color) {
   std::unique_ptr<Communicator> group =
       do_split(color, same(colors.begin(), end), same(colors.begin(), colors.end()));
   return group->alone() ? make_single() : std::move(group);
+}
+
+void Communicator::begin_sums(const std::vector<PartialSum>& sums) {
+  std::vector<PartialSum> some;
+  for (const PartialSum& sum : sums) {
+    if (sum.counts.empty()) {
+      check(sum.tensor, "begin_sums");
+    } else {
+      check_parts(sum.tensor, sum.counts, "begin_sums");
+    }
+    if (size_ > 1 && sum.tensor.numel() > 0) some.push_back(sum);
+  }
+  if (!some.empty()) do_begin_sums(some);
+}
+
+void Communicator::join() {
+  if (size_ > 1) do_join();
+}
+
+void Communicator::sum_at_once(const std::vector<PartialSum>& sums) {
+  const auto start = std::chrono::steady_clock::now();
+  Bytes bytes;
+  for (const PartialSum& sum : sums) {
+    bytes += Bytes(sum.tensor.nbytes());
+    if (sum.counts.empty()) {
+      do_all_reduce(sum.tensor, Reduce::kSum);
+    } else {
+      do_reduce_scatter(sum.tensor, sum.counts);
+    }
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  add_lane_use({bytes, seconds.count(), seconds.count()});
 }
 
 double Communicator::sum(double x) {

@@ -20,8 +20,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "bridge/peer_use.h"
 #include "parallel/environment.h"
 
 namespace neap::parallel {
@@ -61,6 +63,21 @@ class Communicator {
   /// Returns when every rank has called it.
   void barrier();
 
+  // ---- sums that are made while this rank computes: the peers lane ----
+  /// A tensor of every rank; with `counts`, its parts (n,).
+  struct PartialSum {
+    at::Tensor tensor;
+    std::vector<std::int64_t> counts;
+  };
+  /// Begins all_reduce of each, or reduce_scatter where there are counts. They belong to the call until join(). On
+  /// a GPU it begins when what this thread's stream was given so far is done, and nothing waits for it; over MPI it
+  /// is done when the call returns. Host tensors are summed at once, too.
+  void begin_sums(const std::vector<PartialSum>& sums);
+  /// Waits for every sum that was begun.
+  void join();
+  /// What the lane did since it was asked last. Visible on a GPU: behind everything that it was given before join().
+  [[nodiscard]] bridge::PeerUse take_lane_use() { return std::exchange(lane_use_, {}); }
+
   // Numbers of the host.
   [[nodiscard]] double sum(double x);
   void sum(std::vector<double>& values);
@@ -89,6 +106,8 @@ class Communicator {
   Communicator(int rank, int size) : rank_(rank), size_(size) {}
   /// Where a rank's part begins.
   [[nodiscard]] static std::int64_t first_of(const Counts& counts, int rank);
+  void sum_at_once(const std::vector<PartialSum>& sums);
+  void add_lane_use(const bridge::PeerUse& use) { lane_use_ += use; }
 
  private:
   // Arguments are checked: contiguous, of a known type, not empty, and size_ > 1.
@@ -102,6 +121,9 @@ class Communicator {
   virtual void do_barrier() = 0;
   // This rank becomes `rank` of `size`.
   [[nodiscard]] virtual std::unique_ptr<Communicator> do_split(int color, int rank, int size) = 0;
+  // At least one, none empty.
+  virtual void do_begin_sums(const std::vector<PartialSum>& sums) { sum_at_once(sums); }
+  virtual void do_join() {}
 
   void check_parts(const at::Tensor& t, const Counts& counts, const char* call) const;
   void check_root(int root, const char* call) const;
@@ -109,6 +131,7 @@ class Communicator {
   [[nodiscard]] std::vector<std::int64_t> of_all_ranks(const std::vector<std::int64_t>& mine);
 
   int rank_, size_;
+  bridge::PeerUse lane_use_;
 };
 
 struct ConnectOptions {

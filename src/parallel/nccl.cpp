@@ -169,10 +169,11 @@ class Nccl final : public Communicator {
   }
 
   ~Nccl() override {
+    const c10::DeviceGuard guard(device_);
+    begun_.clear();
     const bool gave_up = watch_ && watch_->gave_up();
     watch_.reset();
     if (comm_ == nullptr || gave_up) return;
-    const c10::DeviceGuard guard(device_);
     // Destroying waits for what is under way, which after a failure may never end.
     if (std::uncaught_exceptions() == exceptions_) {
       api_.comm_destroy(comm_);
@@ -216,10 +217,15 @@ class Nccl final : public Communicator {
                        last != nullptr && *last != '\0' ? ": " : "", last != nullptr ? last : ""));
   }
 
-  template <class Call>
-  void run(const char* name, const Call& call) {
+  void expect_connected() const {
     if (comm_ == nullptr || watch_->gave_up())
       throw Error(ErrorCode::kIo, "The ranks are no longer connected");
+  }
+
+  template <class Call>
+  void run(const char* name, const Call& call) {
+    expect_connected();
+    do_join();  // one call is watched at a time
     const c10::DeviceGuard guard(device_);
     watch_->begin(name);
     const int result = call();
@@ -233,17 +239,85 @@ class Nccl final : public Communicator {
   }
 
   // libtorch's current one, which the tensors are made on.
-  [[nodiscard]] CudaStream stream() const {
+  [[nodiscard]] c10::Stream current() const {
+    return c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+  }
+  [[nodiscard]] CudaStream handle_of(const c10::Stream& stream) const {
     const c10::impl::VirtualGuardImpl implementation(device_.type());
-    return static_cast<CudaStream>(
-        implementation.getStreamNativeHandle(implementation.getStream(device_)));
+    return static_cast<CudaStream>(implementation.getStreamNativeHandle(stream));
+  }
+  [[nodiscard]] CudaStream stream() const { return handle_of(current()); }
+  [[nodiscard]] c10::Event timed_event(const c10::Stream& stream) const {
+    c10::Event event(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
+    event.record(stream);
+    return event;
+  }
+
+  // Sums on a stream of their own, as one call of NCCL. It has a high priority: their few blocks are started before
+  // those of products that wait for a multiprocessor. They are watched until join(): a failure of
+  // another rank ends them, and so does waiting too long, counted from the last call.
+  void do_begin_sums(const std::vector<PartialSum>& sums) override {
+    if (std::any_of(sums.begin(), sums.end(), [](auto& sum) { return sum.tensor.is_cpu(); }))
+      return sum_at_once(sums);
+    expect_connected();
+    const c10::DeviceGuard guard(device_);
+    if (!lane_)
+      lane_ = c10::impl::VirtualGuardImpl(device_.type())
+                  .getStreamFromGlobalPool(device_, /*isHighPriority=*/true);
+    c10::Event computed(device_.type());
+    computed.record(current());
+    computed.block(*lane_);
+    watch_->begin("the sum of gradients");
+    Begun begun{timed_event(*lane_), std::nullopt, Bytes()};
+    int result = api_.group_start();
+    if (result == kNcclSuccess) {
+      for (const PartialSum& sum : sums) {
+        begun.bytes += Bytes(sum.tensor.nbytes());
+        if (result == kNcclSuccess) result = enqueue(sum, handle_of(*lane_));
+      }
+      const int ended = api_.group_end();
+      if (result == kNcclSuccess) result = ended;
+    }
+    begun.ended.emplace(timed_event(*lane_));
+    begun_.push_back(std::move(begun));
+    if (watch_->gave_up()) end_lane();
+    check(result, "the sum of gradients");
+  }
+
+  int enqueue(const PartialSum& sum, CudaStream stream) {
+    if (!sum.counts.empty()) return scatter(sum.tensor, sum.counts, stream);
+    return api_.all_reduce(sum.tensor.const_data_ptr(), sum.tensor.mutable_data_ptr(),
+                           count(sum.tensor), type_of(sum.tensor), kNcclSum, comm_, stream);
+  }
+
+  void do_join() override {
+    if (begun_.empty()) return;
+    const c10::DeviceGuard guard(device_);
+    watch_->begin("the sum of gradients");
+    const c10::Event computed = timed_event(current());
+    begun_.back().ended->block(current());
+    wait("the sum of gradients");
+    if (!watch_->gave_up()) {
+      const auto seconds = [](const c10::Event& from, const c10::Event& to) {
+        return from.elapsedTime(to) / 1000;
+      };
+      for (const Begun& begun : begun_)
+        add_lane_use({begun.bytes, seconds(begun.started, *begun.ended), 0});
+      add_lane_use({Bytes(), 0, std::max(0.0, seconds(computed, *begun_.back().ended))});
+    }
+    end_lane();
+  }
+  // Aborted: the card's work has ended without a result, and the communicator is gone.
+  void end_lane() {
+    begun_.clear();
+    watch_->end();
+    if (watch_->gave_up()) throw Error(watch_->reason());
   }
 
   // Until the stream has come here. Short waits spin: a collective in a step takes microseconds.
   void wait(const char* name) {
-    const c10::impl::VirtualGuardImpl implementation(device_.type());
     c10::Event event(device_.type());
-    event.record(implementation.getStream(device_));
+    event.record(current());
     const auto start = Clock::now();
     auto next_look = std::chrono::milliseconds(100);
     while (!watch_->gave_up() && !event.query()) {
@@ -294,16 +368,17 @@ class Nccl final : public Communicator {
         through_card(part, [&](const at::Tensor& s) { do_all_reduce(s, Reduce::kSum); });
       });
     }
-    run("reduce_scatter", [&] {
-      if (alike(counts)) {
-        const at::Tensor mine = t.narrow(0, first_of(counts, rank()), counts[0]);
-        return api_.reduce_scatter(t.const_data_ptr(), mine.mutable_data_ptr(), count(mine),
-                                   type_of(t), kNcclSum, comm_, stream());
-      }
-      return grouped(t, counts, [&](const at::Tensor& part, int root) {
-        return api_.reduce(part.const_data_ptr(), part.mutable_data_ptr(), count(part), type_of(t),
-                           kNcclSum, root, comm_, stream());
-      });
+    run("reduce_scatter", [&] { return scatter(t, counts, stream()); });
+  }
+  int scatter(const at::Tensor& t, const Counts& counts, CudaStream stream) {
+    if (alike(counts)) {
+      const at::Tensor mine = t.narrow(0, first_of(counts, rank()), counts[0]);
+      return api_.reduce_scatter(t.const_data_ptr(), mine.mutable_data_ptr(), count(mine),
+                                 type_of(t), kNcclSum, comm_, stream);
+    }
+    return grouped(t, counts, [&](const at::Tensor& part, int root) {
+      return api_.reduce(part.const_data_ptr(), part.mutable_data_ptr(), count(part), type_of(t),
+                         kNcclSum, root, comm_, stream);
     });
   }
 
@@ -401,6 +476,14 @@ class Nccl final : public Communicator {
   int exceptions_;
   NcclComm comm_ = nullptr;
   std::optional<Watch> watch_;
+  // Of the peers lane: its stream, and what was begun since the last join().
+  struct Begun {
+    c10::Event started;
+    std::optional<c10::Event> ended;
+    Bytes bytes;
+  };
+  std::optional<c10::Stream> lane_;
+  std::vector<Begun> begun_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "plan/counted_blocks.h"
+#include "plan/counted_peers.h"
 #include "plan/counted_source.h"
 #include "plan/generation_bounds.h"
 #include "step/bind.h"
@@ -101,7 +102,9 @@ class CountedBackend {
   [[nodiscard]] step::LossScale scale(std::int64_t) const { return {1, 1, 1}; }
   void take_numbers(const step::LossNumbers&) {}
   [[nodiscard]] std::int64_t further_groups(std::int64_t) const { return 0; }
-  void reduce_gradients() {}
+  void reduce_gradients() {
+    if (peers_) peers_->finish();
+  }
   // Numbers that ranks add up or compare pass through 512 KiB of a GPU (parallel/nccl.cpp), which is part of
   // what is planned for kernels' small buffers. Tensors of a collective stay where they are.
   [[nodiscard]] std::vector<double> all_norms(std::vector<double> own) const { return own; }
@@ -112,7 +115,12 @@ class CountedBackend {
   [[nodiscard]] step::Update begin_step(std::int64_t, double) const {
     return {*optimizer_, role_.optimizer};
   }
-  void gather_weights() {}
+  void gather_weights() {
+    const spec::StatePlacement placement = placement_of(role_, dtype_);
+    if (!placement.sliced()) return;
+    for (const step::TrainedUnit<T>& unit : units_)
+      gather_at_once(ops_, role_.ranks, bytes(unit.weights));
+  }
   template <class Visit>
   void for_each_part(const Visit& visit) {
     if (parts_) {
@@ -171,6 +179,10 @@ class CountedBackend {
         blocks_->keep_norms(step::key_of(units_.back().unit), {});
     }
     make_pieces();
+    if (role_.ranks.ranks == 1 || gradients_) return;
+    peers_.emplace(ops_, role_.ranks, units_, element_bytes(optimizer_->gradients));
+    // What ranks that divide the model add up comes first.
+    if (role_.shape.tensor.ranks == 1) weights_.sink = &*peers_;
   }
   // Of the rank that has most. Others have other pieces, which may take more memory while they are stepped:
   // no piece of a unit takes more than the whole unit.
@@ -197,7 +209,9 @@ class CountedBackend {
     std::vector<step::GradientSlots<CountingOps>::Unit> units;
     for (const step::TrainedUnit<T>& unit : units_) units.push_back({unit.unit, unit.gradients});
     gradients_.emplace(ops_, std::move(units), pieces_, role_.ties_table(), role_.shape.tensor,
-                       [](std::size_t, const T&) {});
+                       [this](std::size_t, const T& gradients) {
+                         gather_at_once(ops_, role_.ranks, bytes(gradients));
+                       });
     weights_.sink = &*gradients_;
   }
 
@@ -213,6 +227,7 @@ class CountedBackend {
   std::optional<spec::OptimizerSpec> optimizer_;
   std::vector<step::TrainedUnit<T>> units_, pieces_, of_others_;
   std::optional<step::GradientSlots<CountingOps>> gradients_;  // that are sliced
+  std::optional<CountedPeers> peers_;                          // of gradients that ranks add up
   std::optional<step::UpdateParts> parts_;                     // of streamed states
 };
 

@@ -117,4 +117,10 @@ Result<DeviceChoice> choose_device(const spec::DeviceConfig& config, const CudaG
   return choice;
 }
 
+Result<Bytes> free_memory(const spec::DeviceConfig& config) {
+  NEAP_TRY_ASSIGN(const auto device, device::make_cuda_device(static_cast<int>(config.ordinal)));
+  NEAP_TRY_ASSIGN(const device::MemoryInfo memory, device->memory());
+  return memory.free;
+}
+
 }  // namespace neap::plan

@@ -36,4 +36,7 @@ enum class Purpose {
 /// within its cgroup's quota. Kernels' scratch memory depends on it, so the run sets its threads to it.
 [[nodiscard]] std::int64_t kernel_threads();
 
+/// Of the GPU that the configuration names, now.
+[[nodiscard]] Result<Bytes> free_memory(const spec::DeviceConfig& config);
+
 }  // namespace neap::plan

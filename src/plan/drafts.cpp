@@ -67,6 +67,8 @@ Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes) {
     if (phase.part == spec::TrainPart::kUpdate) {
       planned.seconds *= static_cast<double>(phase.times);
       planned.wait_seconds *= static_cast<double>(phase.times);
+      planned.peer_seconds *= static_cast<double>(phase.times);
+      planned.sent = planned.sent * static_cast<std::uint64_t>(phase.times);
       planned.fetched = planned.fetched * static_cast<std::uint64_t>(phase.times);
       planned.stored = planned.stored * static_cast<std::uint64_t>(phase.times);
     }

@@ -54,6 +54,13 @@ std::optional<std::size_t> MemoryPlan::index_of(spec::PhaseId phase) const {
   return position_of(phases, phase);
 }
 
+Bytes MemoryPlan::outside_bytes() const {
+  Bytes sum;
+  for (const TagPlan& tag : tags)
+    if (tag.is_outside()) sum += tag.bytes;
+  return sum;
+}
+
 bool MemoryPlan::in_cycle(const TagPlan& tag) const {
   return std::any_of(tag.need.begin(), tag.need.begin() + static_cast<std::ptrdiff_t>(cycle()),
                      [](Need need) { return need == Need::kNeed; });

@@ -76,6 +76,8 @@ struct TagPlan {
     if (id.kind != spec::TagKind::kBlocks) return std::nullopt;
     return spec::TagId{spec::TagKind::kBuffers, id.model};
   }
+  /// The arena has nothing of it: a library takes its bytes, for the whole run.
+  [[nodiscard]] bool is_outside() const { return id.kind == spec::TagKind::kPeers; }
   [[nodiscard]] std::string name() const { return to_string(id); }  ///< for people and files
 };
 struct PhasePlan {
@@ -86,6 +88,8 @@ struct PhasePlan {
   double seconds = 0;
   Bytes fetched{}, stored{};  ///< between slots and the host, in one step
   double wait_seconds = 0;    ///< for them; a part of `seconds`
+  Bytes sent{};               ///< to other ranks, in one step
+  double peer_seconds = 0;    ///< in collectives that nothing hides; a part of `seconds`
   std::int64_t times = 1;     ///< runs in a step; 0: once, before the first
   double share = 1;           ///< of steps that have it
   [[nodiscard]] std::string name() const { return std::string(to_string(id)); }
@@ -208,6 +212,8 @@ struct MemoryPlan {
   [[nodiscard]] Bytes streamed_per_step() const;
   /// What a step waits for the link: moves that no phase hides, and copies to and from slots.
   [[nodiscard]] double waiting_seconds() const;
+  /// Of tags that the arena has nothing of.
+  [[nodiscard]] Bytes outside_bytes() const;
   [[nodiscard]] bool fits() const { return capacity.is_zero() || peak <= capacity; }
   /// Null: the model is not trained.
   [[nodiscard]] const spec::Checkpointing* checkpointing(spec::ModelId model) const;

@@ -44,6 +44,8 @@ Json json_of(const PhasePlan& phase, const PhaseSchedule& scheduled) {
   out["fetched"] = phase.fetched.count();
   out["stored"] = phase.stored.count();
   out["wait_seconds"] = phase.wait_seconds;
+  out["sent"] = phase.sent.count();
+  out["peer_seconds"] = phase.peer_seconds;
   out["persistent"] = scheduled.persistent.count();
   out["peak"] = scheduled.peak.count();
   out["times"] = phase.times;

@@ -169,6 +169,17 @@ std::string sliced_text(const MemoryPlan& plan) {
   return out;
 }
 
+// What ranks add up and gather.
+std::string peers_text(const MemoryPlan& plan) {
+  std::string out;
+  for (const PhasePlan& phase : plan.phases) {
+    if (phase.sent.is_zero()) continue;
+    out += format("{}{} sends {} to other ranks and waits {:.3g} s for them",
+                  out.empty() ? "" : ", ", phase.name(), phase.sent, phase.peer_seconds);
+  }
+  return out.empty() ? out : "\n" + out + "\n";
+}
+
 // Empty where each micro-batch goes through all blocks before the next one.
 std::string together_text(const MemoryPlan& plan, spec::ModelId model) {
   const std::int64_t together = plan.modes.together(model);
@@ -274,8 +285,8 @@ std::string MemoryPlan::to_text() const {
   add_sums("transient", [&](std::size_t p) { return phases[p].transient; });
   add_sums("peak", [&](std::size_t p) { return schedule[p].peak; });
 
-  std::string out = table.text() + once_text(*this) + sliced_text(*this) + streamed_text(*this) +
-                    moves_text(*this) + activations_text(*this);
+  std::string out = table.text() + once_text(*this) + sliced_text(*this) + peers_text(*this) +
+                    streamed_text(*this) + moves_text(*this) + activations_text(*this);
   out += format("\nall resident together  {}\n", all_resident);
   out +=
       format("capacity               {}\n", capacity.is_zero() ? "unlimited" : to_string(capacity));

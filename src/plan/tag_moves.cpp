@@ -28,7 +28,7 @@ bool change_residency(const TagPlan& tag, TagState& state, bool resident) {
 }
 
 std::optional<Move> move_tag(const TagPlan& tag, TagState& state, bool resident) {
-  if (state.resident == resident) return std::nullopt;
+  if (state.resident == resident || tag.is_outside()) return std::nullopt;
   const bool copies = change_residency(tag, state, resident);
   return Move{resident ? Move::Kind::kResume : Move::Kind::kPause, tag.id,
               tag.contents != Contents::kScratch ? arena::Policy::kHost : arena::Policy::kDiscard,

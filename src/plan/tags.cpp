@@ -4,6 +4,7 @@
 
 #include "base/format.h"
 #include "plan/counted_backend.h"
+#include "plan/nccl_memory.h"
 #include "step/gradient_slots.h"
 
 namespace neap::plan {
@@ -183,6 +184,8 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
     }
     case spec::TagKind::kKeyValues:
       return key_value_parts(job, role, dtype);
+    case spec::TagKind::kPeers:
+      break;
   }
   return {};
 }
@@ -237,6 +240,17 @@ HostedPlan hosted_of(const spec::Job& job, const spec::Recipe& recipe, const Mod
     out.states = optimizer_parts(role, dtype);
   if (tag.kind == spec::TagKind::kGradients) out.tied_rows = tied_rows(job, recipe, role, dtype);
   return out;
+}
+
+// Taken by a library: no region, and no phase can give it up.
+TagPlan peers_tag(const spec::Job& job, const spec::Recipe& recipe) {
+  TagPlan tag;
+  tag.id = {spec::TagKind::kPeers};
+  tag.contents = Contents::kScratch;
+  tag.bytes = nccl_bytes(job.mesh(), NcclSettings::of_process());
+  tag.need.assign(recipe.phases.size(), Need::kNeed);
+  tag.write.assign(recipe.phases.size(), false);
+  return tag;
 }
 
 std::optional<ModelRole> JobModels::*member(spec::ModelId model) {
@@ -411,6 +425,7 @@ std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe
           target.granularity);
     tags.push_back(std::move(tag));
   }
+  if (target.cuda && job.ranks() > 1) tags.push_back(peers_tag(job, recipe));
   return tags;
 }
 

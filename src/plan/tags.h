@@ -40,7 +40,7 @@ struct JobModels {
 /// Bytes of its elements.
 [[nodiscard]] std::uint64_t compute_width(const spec::Job& job, const Target& target);
 
-/// Tags with regions and needs, in the order of the recipe.
+/// Tags with regions and needs, in the order of the recipe; of several GPU ranks what NCCL takes besides.
 [[nodiscard]] std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe,
                                               const JobModels& models, const Target& target);
 

@@ -72,7 +72,9 @@ Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, c
                    work.elapsed(),
                    Bytes(static_cast<std::uint64_t>(work.fetched_bytes)),
                    Bytes(static_cast<std::uint64_t>(work.stored_bytes)),
-                   work.wait_seconds};
+                   work.wait_seconds,
+                   Bytes(static_cast<std::uint64_t>(work.peer_bytes)),
+                   work.peer_seconds};
 }
 
 }  // namespace neap::plan

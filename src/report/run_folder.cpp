@@ -77,6 +77,9 @@ Json PhaseRecord::to_json() const {
               {"move_seconds", move_seconds},
               {"moves", std::move(lines)},
               {"streamed", std::move(uses)},
+              {"peer_bytes", peer_bytes.count()},
+              {"peer_seconds", peer_seconds},
+              {"peer_visible_seconds", peer_visible_seconds},
               {"as_planned", as_planned}};
   if (planned) out["planned"] = planned->count();
   return out;
@@ -127,6 +130,11 @@ Result<PhaseRecord> PhaseRecord::from_json(const Json& json) {
       NEAP_TRY_ASSIGN(StreamedLine line, streamed_of(use));
       record.streamed.push_back(std::move(line));
     }
+  }
+  if (json.contains("peer_bytes")) {
+    bytes("peer_bytes", record.peer_bytes);
+    number("peer_seconds", record.peer_seconds);
+    number("peer_visible_seconds", record.peer_visible_seconds);
   }
   if (json.contains("planned")) bytes("planned", record.planned.emplace());
   if (!failure.ok()) return failure;

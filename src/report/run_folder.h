@@ -62,6 +62,9 @@ struct PhaseRecord {
   double move_seconds = 0;  ///< waited for, before the phase and at its end
   std::vector<MoveLine> moves{};
   std::vector<StreamedLine> streamed{};
+  Bytes peer_bytes{};  ///< of tensors that ranks added up
+  /// Of the sums, and of these, those that nothing hid.
+  double peer_seconds = 0, peer_visible_seconds = 0;
   /// Moves and streamed bytes are those of the plan: tags, order, directions and bytes.
   bool as_planned = false;
   /// Peak by the plan that it ran under; unset: that plan has no such phase, or the record is of an

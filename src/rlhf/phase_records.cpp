@@ -57,6 +57,9 @@ report::PhaseRecord record_of(const bridge::PhaseMeasurement& m, const plan::Mem
   for (const bridge::StreamedUse& s : m.streamed)
     record.streamed.push_back({to_string(s.tag), std::string(to_string(s.kind)), s.use.to_device,
                                s.use.to_host, s.use.visible_seconds});
+  record.peer_bytes = m.peers.bytes;
+  record.peer_seconds = m.peers.seconds;
+  record.peer_visible_seconds = m.peers.visible_seconds;
   const std::size_t phase = plan.index_of(m.phase).value();
   record.as_planned = as_planned(m, plan, phase);
   record.planned = plan.schedule[phase].peak;

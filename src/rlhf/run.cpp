@@ -9,10 +9,29 @@
 #include "bridge/no_autograd.h"
 #include "bridge/torch_cuda.h"
 #include "parallel/run_collectively.h"
+#include "plan/nccl_memory.h"
 #include "rlhf/training_run.h"
 
 namespace neap::rlhf {
-namespace {}  // namespace
+namespace {
+
+// Connects the ranks' GPUs, and says what that takes of this one beside what the plan has for it.
+std::unique_ptr<parallel::Communicator> connect_gpus(const spec::Job& job,
+                                                     const parallel::Environment& environment,
+                                                     parallel::ConnectOptions options) {
+  options.device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(job.device.ordinal));
+  const auto free = [&] { return value_or_throw(plan::free_memory(job.device)); };
+  const Bytes before = free();
+  std::unique_ptr<parallel::Communicator> ranks = parallel::connect(environment, options);
+  ranks->barrier();  // the first collective makes the buffers
+  if (ranks->first())
+    log::info(format("{} takes {} of the GPU; the plan has {} for it", ranks->name(),
+                     saturating_sub(before, free()),
+                     plan::nccl_bytes(job.mesh(), plan::NcclSettings::of_process())));
+  return ranks;
+}
+
+}  // namespace
 
 Outcome TrainingRun::execute() {
   compare_jobs();
@@ -67,9 +86,8 @@ Launch join_ranks(spec::Job& job, const parallel::Environment& environment) {
       launch.device.target.host_memory / static_cast<std::uint64_t>(environment.local_size);
   parallel::ConnectOptions options;
   options.timeout_seconds = static_cast<double>(job.nccl_timeout);
-  if (launch.device.target.cuda)
-    options.device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(job.device.ordinal));
-  launch.ranks = parallel::connect(environment, options);
+  launch.ranks = launch.device.target.cuda ? connect_gpus(job, environment, options)
+                                           : parallel::connect(environment, options);
   return launch;
 }
 

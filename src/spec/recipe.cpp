@@ -14,7 +14,7 @@ constexpr std::array<std::string_view, kPhases> kPhaseNames = {
     "update_critic",     "backward_actor",  "update_actor", "backward", "update",
     "generate_baseline", "baseline_rewards"};
 constexpr std::array<std::string_view, kTagKinds> kTagNames = {
-    "weights", "buffers", "blocks", "adapter", "grads", "unit_grads", "optimizer", "kv"};
+    "weights", "buffers", "blocks", "adapter", "grads", "unit_grads", "optimizer", "kv", "nccl"};
 
 template <class Enum, std::size_t N>
 constexpr std::string_view name_of(const std::array<std::string_view, N>& names, Enum value) {
@@ -165,6 +165,7 @@ class Builder {
         p.writes.push_back(tag);
         return;
       case TagKind::kKeyValues:
+      case TagKind::kPeers:
         return;
     }
   }
@@ -286,7 +287,9 @@ std::string_view to_string(PhaseId phase) {
 }
 
 std::string to_string(TagId tag) {
-  const std::string_view owner = tag.kind == TagKind::kKeyValues ? "rollout" : to_string(tag.model);
+  std::string_view owner = to_string(tag.model);
+  if (tag.kind == TagKind::kKeyValues) owner = "rollout";
+  if (tag.kind == TagKind::kPeers) owner = "ranks";
   return format("{}.{}", owner, name_of(kTagNames, tag.kind));
 }
 

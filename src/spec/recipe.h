@@ -77,19 +77,20 @@ enum class TagKind : std::uint8_t {
   kUnitGradients,  ///< of sliced ones: those of the unit that backward is at
   kOptimizer,      ///< the states, or slots for streamed ones
   kKeyValues,
+  kPeers,  ///< what the library keeps by which ranks talk: no contents, always there
 };
-constexpr std::size_t kTagKinds = 8;
+constexpr std::size_t kTagKinds = 9;
 struct TagId {
   TagKind kind = TagKind::kWeights;
   ModelId model = ModelId::kActor;
   friend auto operator<=>(const TagId&, const TagId&) = default;
 };
-/// "actor.weights", "critic.optimizer", "rollout.kv".
+/// "actor.weights", "critic.optimizer", "rollout.kv", "ranks.nccl".
 [[nodiscard]] std::string to_string(TagId tag);
 /// Nothing reads what an earlier phase left in it.
 [[nodiscard]] constexpr bool is_scratch(TagKind kind) {
   return kind == TagKind::kGradients || kind == TagKind::kKeyValues || kind == TagKind::kBuffers ||
-         kind == TagKind::kBlocks || kind == TagKind::kUnitGradients;
+         kind == TagKind::kBlocks || kind == TagKind::kUnitGradients || kind == TagKind::kPeers;
 }
 
 /// A model of the job and where it comes from.

@@ -29,11 +29,20 @@ double CountingOps::begin_copy(Direction direction, double bytes, double from) {
   return copies_.copy(direction, bytes, from);
 }
 
-void CountingOps::wait_until(double time) {
+double CountingOps::advance_to(double time) {
   const double now = this->now();
-  work_.wait_seconds += weight_ * std::max(0.0, time - now);
   clock_ = std::max(now, time);
   computed_seconds_ = issued_seconds_ = 0;
+  return clock_ - now;
+}
+
+void CountingOps::wait_until(double time) {
+  work_.wait_seconds += weight_ * advance_to(time);
+}
+
+void CountingOps::wait_for_peers(double time, double sent) {
+  work_.peer_bytes += weight_ * sent;
+  work_.peer_seconds += weight_ * advance_to(time);
 }
 
 void CountingOps::copy_at_once(Direction direction, double bytes) {
@@ -44,8 +53,7 @@ void CountingOps::copy_at_once(Direction direction, double bytes) {
 
 void CountingOps::add_peer_work(double sent) {
   work_.peer_bytes += weight_ * sent;
-  if (profile_.peers.bytes <= 0) return;
-  const double seconds = profile_.peers.latency + sent / profile_.peers.bytes;
+  const double seconds = peer_seconds(sent);
   work_.peer_seconds += weight_ * seconds;
   computed_seconds_ += seconds;
   issued_seconds_ += seconds;

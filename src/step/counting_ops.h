@@ -122,7 +122,7 @@ struct Work {
   double stored_bytes = 0;   ///< and to it
   double wait_seconds = 0;   ///< for such copies
   double peer_bytes = 0;     ///< sent to other ranks
-  double peer_seconds = 0;   ///< in collectives, which nothing hides
+  double peer_seconds = 0;   ///< in collectives, as far as nothing hides them
   /// A GPU works while the program starts the next operations: the slower of both decides.
   [[nodiscard]] double elapsed() const {
     return std::max(seconds, issue_seconds) + wait_seconds + peer_seconds;
@@ -193,6 +193,14 @@ class CountingOps {
   void wait_until(double time);
   /// When every copy so far has ended.
   [[nodiscard]] double copied() const { return copies_.end(); }
+
+  // ---- collectives, on the same clock ----
+  /// Seconds of one in which each rank sends so many bytes.
+  [[nodiscard]] double peer_seconds(double sent) const {
+    return profile_.peers.bytes > 0 ? profile_.peers.latency + sent / profile_.peers.bytes : 0;
+  }
+  /// What is computed from now on begins at that time or later, behind collectives of so many bytes.
+  void wait_for_peers(double time, double sent);
 
   // ---- ranks of an axis: nothing happens, and nothing is taken, where there is one ----
   [[nodiscard]] std::int64_t ranks(spec::Axis axis) const {
@@ -430,6 +438,8 @@ class CountingOps {
                                                            const AttentionSizes& sizes);
   /// A copy that operations wait for.
   void copy_at_once(Direction direction, double bytes);
+  /// How long; the clock goes on from there.
+  double advance_to(double time);
   void sum_of_one_scratch(const Tensor& row);
   void reduction_scratch(const ReductionScratch& scratch);
   [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x, bool trained);

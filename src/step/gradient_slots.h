@@ -50,6 +50,8 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
         shard_(shard),
         reduce_(std::move(reduce)) {}
 
+  void begin_group(bool) override {}
+  [[nodiscard]] bool takes_groups() const override { return true; }
   [[nodiscard]] std::vector<T> new_gradients(UnitKey key) override {
     std::vector<T> out;
     for (const Unit& unit : units_)

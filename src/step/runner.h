@@ -58,9 +58,10 @@ concept Backend = requires(B& b, const spec::Phase& phase, const MicroBatch& mic
   // Groups without micro-batches that this rank runs behind its n, because others have more and ranks meet in
   // each.
   { b.further_groups(n) } -> std::same_as<std::int64_t>;
-  // Adds the gradients of all ranks, where this rank steps them; norms of all tiles from those of this
-  // rank's pieces; the step that follows, which clips by their norm.
+  // Adds the gradients of all ranks, where this rank steps them: what the weights' sink has not begun to add up
+  // while backward went on. Of sliced gradients everything was added up group by group.
   b.reduce_gradients();
+  // Norms of all tiles from those of this rank's pieces; the step that follows, which clips by their norm.
   // visit(units) with those of other ranks that take memory in a plan for all of them, and no work.
   b.beside([](const std::vector<TrainedUnit<T>>&) {});
   { b.all_norms(std::vector<double>()) } -> std::same_as<std::vector<double>>;
@@ -72,15 +73,9 @@ concept Backend = requires(B& b, const spec::Phase& phase, const MicroBatch& mic
   b.gather_weights();
 };
 
-/// One optimizer step, that of mini-batch `update`.
+/// One optimizer step, that of mini-batch `update`, whose gradients are those of all ranks.
 template <Backend B, class T = typename B::Ops::Tensor>
 void update_weights(B& b, std::int64_t update) {
-  const spec::TensorShard& shard = b.weights().architecture.tensor;
-  // Gradients that a rank keeps a slice of were added up with each group.
-  if (b.weights().sink == nullptr)
-    for (const TrainedUnit<T>& unit : b.units())
-      sum_spread_gradients(b.ops(), unit.unit, unit.gradients, shard);
-  b.reduce_gradients();
   b.beside([&](const std::vector<TrainedUnit<T>>& others) {
     (void)piece_norms(b.ops(), others, &b.weights());
   });
@@ -100,10 +95,13 @@ void add_gradients(B& b, const std::vector<MicroBatch>& cuts, std::int64_t toget
   zero_gradients(b.ops(), b.units());
   const std::int64_t further = b.further_groups(groups);
   expect_passes(b.weights(), Sweep::kForwardBackward, groups + further);
+  GradientSink<T>* const sink = b.weights().sink;
   std::optional<TiedRows<T>> tied;
   // Gradients that a rank keeps a slice of leave the table with each group.
-  if (groups > 1 && trains_tied_table(b.weights()) && b.weights().sink == nullptr) tied.emplace();
+  const bool leaves = sink != nullptr && sink->takes_groups();
+  if (groups > 1 && trains_tied_table(b.weights()) && !leaves) tied.emplace();
   const auto run = [&](Group group) {
+    if (sink != nullptr) sink->begin_group(!group.empty() && &group.back() == &cuts.back());
     for (LossNumbers& numbers : train_group(b.ops(), b.weights(), b.experience(), group, objective,
                                             b.checkpointing(), tied ? &*tied : nullptr))
       b.take_numbers(std::move(numbers));
@@ -116,6 +114,17 @@ void add_gradients(B& b, const std::vector<MicroBatch>& cuts, std::int64_t toget
       tied->add(b.ops(), b.weights().d_token_table, micro);
     });
   });
+}
+
+/// Of a mini-batch, over the ranks.
+template <Backend B, class T = typename B::Ops::Tensor>
+void reduce_gradients(B& b) {
+  // Gradients that a rank keeps a slice of were added up with each group.
+  const GradientSink<T>* const sink = b.weights().sink;
+  if (sink == nullptr || !sink->takes_groups())
+    for (const TrainedUnit<T>& unit : b.units())
+      sum_spread_gradients(b.ops(), unit.unit, unit.gradients, b.weights().architecture.tensor);
+  b.reduce_gradients();
 }
 
 /// The mini-batches of a training phase, or its part of them. objective(scale): of a mini-batch.
@@ -131,6 +140,7 @@ void train_phase(B& b, const spec::Phase& phase, const MakeObjective& objective)
     const std::int64_t row = update * shape.mini_batch % shape.rows;
     add_gradients(b, cuts.at(static_cast<std::size_t>(row / shape.mini_batch)), phase.together,
                   objective(b.scale(row)));
+    reduce_gradients(b);
     if (phase.part == TrainPart::kAll) update_weights(b, update);
   });
 }

@@ -95,6 +95,11 @@ template <class T>
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
+  /// A group of micro-batches begins. `last`: no later one of the mini-batch adds to gradients, but those of a tied
+  /// table's rows may be added behind it (step/tied_rows.h).
+  virtual void begin_group(bool last) = 0;
+  /// Gradients leave the units' memory with each group.
+  [[nodiscard]] virtual bool takes_groups() const = 0;
   /// Those that hold garbage when the unit is used for its gradients, and start at zero: (elements,) each.
   [[nodiscard]] virtual std::vector<T> new_gradients(UnitKey unit) = 0;
   /// A group has added what it adds to the unit's.

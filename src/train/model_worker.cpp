@@ -75,7 +75,11 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, const parallel::Groups& group
   }
   model_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head, std::move(base),
                                                 std::move(lora), streamed, attention, tensor);
-  if (gradients_) model_->send_gradients(&*gradients_);
+  if (gradients_) {
+    model_->send_gradients(&*gradients_);
+  } else if (optimizer_ && tensor->alone()) {
+    model_->send_gradients(optimizer_->gradient_sink());  // else parts of them are summed first
+  }
   if (!has_stages()) return;
   links_.emplace(stages());
   model_->ops().set_stages(&*links_);

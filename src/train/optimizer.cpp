@@ -42,25 +42,34 @@ at::Tensor state_view(const at::Tensor& state, const spec::StateTensor& tensor) 
 
 Optimizer::Optimizer(const spec::OptimizerConfig& config, const spec::OptimizerSpec& spec,
                      std::uint64_t seed, std::vector<OptimizerUnit> units,
-                     parallel::Communicator& ranks, std::optional<OptimizerSlice> slice)
+                     parallel::Communicator& ranks, std::optional<OptimizerSlice> slice,
+                     std::int64_t reduced_together)
     : config_(config),
       spec_(spec),
       seed_(seed),
       ranks_(ranks),
       units_(std::move(units)),
-      slice_(std::move(slice)) {}
+      slice_(std::move(slice)) {
+  if (ranks_.alone() || slices_gradients()) return;
+  reduction_.emplace(
+      units_, element_bytes(spec_.gradients),
+      [this](const std::vector<std::size_t>& bucket) { begin_sums(bucket); }, reduced_together);
+}
+
+void Optimizer::begin_sums(const std::vector<std::size_t>& units) {
+  const bridge::NoAutograd no_autograd;
+  std::vector<parallel::Communicator::PartialSum> sums;
+  for (const std::size_t u : units) {
+    sums.push_back({units_[u].gradients, {}});
+    if (slice_) sums.back().counts = slice_->placement.counts(u);
+  }
+  ranks_.begin_sums(sums);
+}
 
 void Optimizer::reduce_gradients() {
-  const bridge::NoAutograd no_autograd;
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    const at::Tensor& gradients = units_[u].gradients;
-    if (units_[u].on_host || !gradients.defined()) continue;
-    if (slice_) {
-      ranks_.reduce_scatter(gradients, slice_->placement.counts(u));
-    } else {
-      ranks_.all_reduce(gradients);
-    }
-  }
+  if (!reduction_) return;
+  reduction_->finish();
+  ranks_.join();
 }
 
 std::int64_t Optimizer::further_groups(std::int64_t own) const {

@@ -20,6 +20,7 @@
 #include "parallel/communicator.h"
 #include "spec/job.h"
 #include "spec/placement.h"
+#include "step/gradient_reduction.h"
 #include "step/optimizer.h"
 
 namespace neap::train {
@@ -43,13 +44,20 @@ struct OptimizerSlice {
 class Optimizer {
  public:
   /// `spec` and the units are of `config`; units of sliced states have none, and of sliced gradients no
-  /// gradients. `seed`: of stochastic rounding. `ranks` outlives it.
+  /// gradients. `reduced_together`: bytes of gradients that are handed to the ranks as one. `seed`: of stochastic rounding. `ranks` outlives it.
   Optimizer(const spec::OptimizerConfig& config, const spec::OptimizerSpec& spec,
             std::uint64_t seed, std::vector<OptimizerUnit> units, parallel::Communicator& ranks,
-            std::optional<OptimizerSlice> slice = std::nullopt);
+            std::optional<OptimizerSlice> slice = std::nullopt,
+            std::int64_t reduced_together = step::kReductionBytes);
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Adds the ranks' gradients, one unit at a time: of sliced states those of each rank's pieces on it.
-  /// Those on the host are one rank's; sliced ones were added as they came.
+  /// Begins to add up the ranks' gradients while backward goes on, once the model sends them here: of sliced states
+  /// those of each rank's pieces on it. Null: there is one rank, or they are sliced and added as they come.
+  [[nodiscard]] step::GradientSink<at::Tensor>* gradient_sink() {
+    return reduction_ ? &*reduction_ : nullptr;
+  }
+  /// The rest of them, in the same order; returns when all are there. Those on the host are one rank's.
   void reduce_gradients();
   /// Groups that other ranks have more than this one's, where ranks add gradients up group by group.
   [[nodiscard]] std::int64_t further_groups(std::int64_t own) const;
@@ -78,6 +86,7 @@ class Optimizer {
   }
 
  private:
+  void begin_sums(const std::vector<std::size_t>& units);
   [[nodiscard]] bool slices_gradients() const {
     return slice_ && slice_->placement.slices_gradients();
   }
@@ -88,6 +97,7 @@ class Optimizer {
   parallel::Communicator& ranks_;
   std::vector<OptimizerUnit> units_;
   std::optional<OptimizerSlice> slice_;
+  std::optional<step::GradientReduction<at::Tensor>> reduction_;
   std::int64_t steps_ = 0;
 };
 

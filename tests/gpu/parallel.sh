@@ -93,6 +93,7 @@ P
 
 expect collectives 0 pair collectives "$package/bin/parallel_collectives" cuda
 expect rank_fails any pair rank_fails "$package/bin/parallel_collectives" cuda fail 1 3
+expect rank_fails_in_lane any pair rank_fails_in_lane "$package/bin/parallel_collectives" cuda fail-in-lane 1 3
 common=(device.memory=4GiB)
 exact=(device.dtype=float32 "${common[@]}")
 reviews=examples/reviews

@@ -1,5 +1,5 @@
 // Every collective on every type and awkward sizes, against what each rank can work out by itself.
-// usage: [cpu|cuda] [fail RANK CODE | die RANK | meet]   Prints one line on rank 0. Started by mpirun or under torchrun's
+// usage: [cpu|cuda] [fail RANK CODE | fail-in-lane RANK CODE | die RANK | meet]   Prints one line on rank 0. Started by mpirun or under torchrun's
 // variables.
 #include <ATen/ATen.h>
 
@@ -155,6 +155,56 @@ void run_transfers(Communicator& ranks, at::ScalarType type, std::int64_t n, at:
   expect(refused, "a send to itself");
 }
 
+// Sums that run beside this rank's work: of whole tensors and of parts, several in a call, read behind join().
+void run_lane(Communicator& ranks, at::Device device) {
+  const auto me = static_cast<std::size_t>(ranks.rank());
+  const auto mine = [&](std::int64_t n) { return rounded(ranks.rank(), n, at::kFloat, device); };
+  (void)ranks.take_lane_use();
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::pair<at::Tensor, std::vector<std::int64_t>>> begun;
+    for (const std::int64_t n : {std::int64_t{1'500'001}, std::int64_t{7}, std::int64_t{4'000}}) {
+      std::vector<Communicator::PartialSum> sums = {{mine(n), {}}};
+      for (const std::vector<std::int64_t>& counts : cuts_of(n, ranks.size()))
+        sums.push_back({mine(n), counts});
+      sums.push_back({at::empty({0}, mine(1).options()), {}});
+      ranks.begin_sums(sums);
+      // The lane may still be at it; other tensors are free.
+      expect(mine(n).equal(mine(n)), "work beside the lane");
+      for (const Communicator::PartialSum& sum : sums) begun.emplace_back(sum.tensor, sum.counts);
+    }
+    if (round < 2) {
+      ranks.join();
+    } else {
+      ranks.barrier();  // another collective waits for the lane as well
+    }
+    for (const auto& [tensor, counts] : begun) {
+      at::Tensor sum = mine(tensor.numel());
+      ranks.all_reduce(sum);
+      const std::int64_t first =
+          counts.empty()
+              ? 0
+              : std::accumulate(counts.begin(), counts.begin() + ranks.rank(), std::int64_t{0});
+      const std::int64_t count = counts.empty() ? tensor.numel() : counts[me];
+      const at::Tensor a = tensor.narrow(0, first, count), b = sum.narrow(0, first, count);
+      expect(ranks.name() == "mpi" ? a.equal(b) : at::allclose(a, b, 1e-5), "sums of the lane");
+    }
+  }
+  ranks.join();  // nothing was begun
+  const neap::bridge::PeerUse use = ranks.take_lane_use();
+  expect(use.bytes.count() > 0 && use.seconds > 0 && use.visible_seconds >= 0, "use of the lane");
+  expect(ranks.take_lane_use().bytes.is_zero(), "use of the lane is taken once");
+}
+
+// Begins sums until this rank is to fail: the others wait in their lane.
+void fail_in_lane(Communicator& ranks, bool chosen, at::Device device) {
+  for (int i = 0; i < 4; ++i) {
+    if (chosen && i == 2) throw std::runtime_error("rank made to fail");
+    ranks.begin_sums({{rounded(ranks.rank(), 100'000, at::kFloat, device), {}}});
+  }
+  ranks.join();
+  throw std::runtime_error("the lane ended without the failed rank");
+}
+
 // Sums that round: every rank must have the same bits, and the next time the same again.
 void run_rounding(Communicator& ranks, at::Device device) {
   const auto once = [&] {
@@ -260,6 +310,7 @@ int run(int argc, char** argv) {
   try {
     if (word(2) == "fail" && chosen) throw std::runtime_error("rank made to fail");
     if (word(2) == "die" && chosen) std::raise(SIGKILL);
+    if (word(2) == "fail-in-lane") fail_in_lane(*ranks, chosen, options.device);
     for (const std::int64_t n :
          {std::int64_t{1}, std::int64_t{7}, std::int64_t{1000}, std::int64_t{1'500'001}}) {
       for (const at::ScalarType type :
@@ -271,12 +322,13 @@ int run(int argc, char** argv) {
     for (const at::ScalarType type : {at::kFloat, at::kLong})
       run_type(*ranks, type, 300'001, at::kCPU), run_parts(*ranks, type, 300'001, at::kCPU),
           run_transfers(*ranks, type, 300'001, at::kCPU);
+    run_lane(*ranks, options.device);
     run_rounding(*ranks, options.device);
     run_groups(*ranks, options.device);
     run_host_numbers(*ranks);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "rank %d: %s\n", ranks->rank(), e.what());
-    const int code = word(2) == "fail" && chosen ? std::atoi(word(4).c_str()) : 1;
+    const int code = word(2).starts_with("fail") && chosen ? std::atoi(word(4).c_str()) : 1;
     ranks->abort(code);
     return code;
   }

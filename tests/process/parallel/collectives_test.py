@@ -22,6 +22,14 @@ class Collectives(unittest.TestCase):
         self.assertEqual(result.returncode, 3, result.stderr)
         self.assertIn("rank 1: rank made to fail", result.stderr)
 
+    def test_a_rank_that_fails_while_sums_run_ends_the_others(self):
+        for rank in ("0", "1"):
+            start = time.monotonic()
+            result = self.program(2, "cpu", "fail-in-lane", rank, "3")
+            self.assertEqual(result.returncode, 3, result.stderr)
+            self.assertEqual(result.stderr.count("rank made to fail"), 1, result.stderr)
+            self.assertLess(time.monotonic() - start, 60)
+
     def test_a_rank_that_dies_ends_the_others(self):
         start = time.monotonic()
         result = self.program(2, "cpu", "die", "0")

@@ -11,7 +11,7 @@
 
 namespace neap::testing {
 
-class MuteRanks final : public parallel::Communicator {
+class MuteRanks : public parallel::Communicator {
  public:
   MuteRanks(int rank, int size) : Communicator(rank, size) {}
   [[nodiscard]] std::string name() const override { return "mute"; }

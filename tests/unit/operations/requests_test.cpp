@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 
 #include "aten_world.h"
 #include "bridge/no_autograd.h"
+#include "checked_ranks.h"
 #include "conformance.h"
 #include "model/transformer.h"
 #include "parallel/communicator.h"
@@ -113,14 +115,26 @@ bool take_stage(testing::RandomJob& r, std::uint64_t seed) {
   return true;
 }
 
+// Values of which gradients follow that are not zero.
+void fill(step::Experience<at::Tensor>& e, std::int64_t vocabulary) {
+  step::Sequences<at::Tensor>& s = e.sequences;
+  s.mask.fill_(1);
+  for (at::Tensor* tokens : {&s.tokens, &s.targets}) tokens->random_(vocabulary);
+  if (s.packed)
+    for (at::Tensor* tokens : {&s.packed->tokens, &s.packed->targets}) tokens->random_(vocabulary);
+  for (at::Tensor* values : {&e.advantages, &e.returns, &e.reference_sums})
+    if (values->defined()) values->uniform_(0.5, 1);
+}
+
 // A phase as the trainer runs it, on data of the plan's sizes.
 void run_live(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& phase,
-              const std::function<void()>& begin) {
+              const std::function<void()>& begin, bool filled = false) {
   const ModelRole role = role_of(r.models, phase);
   const auto host = [&](const step::Shape& shape, Dtype dtype) { return world.host(shape, dtype); };
   const step::KernelProfile profile = profile_of(r);
-  const auto e =
+  auto e =
       PhaseInputs<at::Tensor, decltype(host)>(r.job, profile, host).experience(role.shape, phase);
+  if (filled) fill(e, role.shape.vocab_size);
   std::optional<train::Optimizer> optimizer;
   std::unique_ptr<step::GradientSlots<model::AtenOps>> sink;
   rlhf::LiveTraining training;
@@ -131,9 +145,11 @@ void run_live(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& 
       sink = world.sink(role, units, *slice);
       for (train::OptimizerUnit& unit : units) unit.gradients = at::Tensor();
     }
-    world.model(role).send_gradients(sink.get());
     optimizer.emplace(role.optimizer, optimizer_of(role, r.dtype), 7, std::move(units),
-                      world.ranks(), slice);
+                      world.ranks(), slice, /*reduced_together=*/1);
+    step::GradientSink<at::Tensor>* to = sink.get();
+    if (role.shape.tensor.ranks == 1 && !sink) to = optimizer->gradient_sink();
+    world.model(role).send_gradients(to);
     training.optimizer = &*optimizer;
     training.checkpointing = &role.checkpointing;
     training.updates = {0, spec::update_shape(r.job, phase.body).updates()};
@@ -283,6 +299,89 @@ TEST(Requests, OfThreeHundredRandomJobsAreThoseOfThePlan) {
   if (count < 300) return;
   for (const std::int64_t n : seen.actions) EXPECT_GT(n, 30);
   EXPECT_GT(seen.stages, 10);
+}
+
+// Training phases of a random job on one rank of several, whose gradients are all kept or all stepped by it. Odd seeds
+// divide the updates.
+void for_each_training_phase(
+    std::uint64_t seed, testing::CheckedRanks& ranks,
+    const std::function<void(AtenWorld&, const testing::RandomJob&, const spec::Phase&)>& visit) {
+  const bridge::NoAutograd no_autograd;
+  testing::RandomJob r = testing::random_job(seed);
+  divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 2));
+  spec::ModelModes modes;
+  const spec::Recipe joined = spec::describe(r.job);
+  for (const spec::ModelId model : joined.trained()) {
+    if (seed % 2 == 1) modes.set(model, spec::UpdateMode::kSplit);
+    const std::vector<spec::ModelId> streamable = spec::streamable(joined);
+    if (seed % 3 != 0 || r.models.at(model).trains_blocks() ||
+        std::find(streamable.begin(), streamable.end(), model) == streamable.end())
+      continue;
+    modes.stream_weights(model);
+    modes.set_together(model, 1 + static_cast<std::int64_t>(seed / 3 % 4));
+  }
+  AtenWorld world(r, modes, ranks);
+  for (const spec::Phase& phase : spec::describe(r.job, modes).phases)
+    if (phase.trains()) visit(world, r, phase);
+}
+
+TEST(HandOver, EachUnitGoesOnceBehindItsLastAddend) {
+  std::int64_t batches = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    testing::CheckedRanks ranks(static_cast<int>(seed % 2), 2);
+    for_each_training_phase(seed, ranks, [&](AtenWorld& world, const auto& r, const auto& phase) {
+      SCOPED_TRACE("seed " + std::to_string(seed) + ", phase " + std::string(to_string(phase.id)));
+      run_live(
+          world, r, phase, [] {}, true);
+      EXPECT_EQ(ranks.wrong(), "");
+      const std::vector<std::int64_t> handed = ranks.take_elements();
+      if (phase.part == spec::TrainPart::kUpdate) {
+        EXPECT_TRUE(handed.empty());
+        return;
+      }
+      std::int64_t all = 0;
+      for (const spec::FlatUnit& unit : trained_units(role_of(r.models, phase)))
+        all += unit.elements;
+      EXPECT_EQ(
+          handed,
+          std::vector<std::int64_t>(
+              static_cast<std::size_t>(spec::update_shape(r.job, phase.body).updates()), all));
+      batches += std::ssize(handed);
+    });
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(batches, 60);
+}
+
+TEST(HandOver, OneThatFailsEndsThePhase) {
+  std::int64_t failures = 0;
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    testing::CheckedRanks ranks(0, 2);
+    for_each_training_phase(seed, ranks, [&](AtenWorld& world, const auto& r, const auto& phase) {
+      if (phase.part == spec::TrainPart::kUpdate) return;
+      SCOPED_TRACE("seed " + std::to_string(seed) + ", phase " + std::string(to_string(phase.id)));
+      ranks.fail_at(-1);
+      run_live(
+          world, r, phase, [] {}, true);
+      const std::int64_t calls = ranks.calls();
+      EXPECT_GE(calls, 1);
+      for (const std::int64_t k : std::set{std::int64_t{0}, calls / 2, calls - 1}) {
+        ranks.fail_at(k);
+        try {
+          run_live(
+              world, r, phase, [] {}, true);
+          ADD_FAILURE() << "call " << k << " of " << calls << " did not fail";
+        } catch (const Error& e) {
+          EXPECT_STREQ(e.what(), "made to fail");
+          EXPECT_EQ(ranks.calls(), k + 1);
+        }
+        ranks.forget();
+        ++failures;
+      }
+    });
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(failures, 20);
 }
 
 // Under mpirun: every rank's are those of the plan for it, whatever the ranks divide.

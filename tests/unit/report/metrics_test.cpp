@@ -283,6 +283,9 @@ TEST(PhaseLog, RoundTrip) {
   record.moves = {{"pause", "rollout.kv", 3_MiB, 0.25, 0.25},
                   {"resume", "actor.grads", 5_B, 0.125, 0.0625, true}};
   record.streamed = {{"actor.buffers", "gradients", 13_B, 11_B, 0.75}};
+  record.peer_bytes = 17_B;
+  record.peer_seconds = 0.375;
+  record.peer_visible_seconds = 0.25;
   record.as_planned = true;
   {
     auto log = PhaseLog::open(folder.path(), std::nullopt);
@@ -301,6 +304,8 @@ TEST(PhaseLog, RoundTrip) {
   ASSERT_EQ((*records)[0].streamed.size(), 1U);
   EXPECT_EQ((*records)[0].streamed[0].to_device, 13_B);
   EXPECT_EQ((*records)[0].streamed[0].visible_seconds, 0.75);
+  EXPECT_EQ((*records)[0].peer_bytes, 17_B);
+  EXPECT_EQ((*records)[0].peer_visible_seconds, 0.25);
   // Runs of older versions have one number of seconds, or no list of moves.
   Json old = record.to_json();
   old["step"] = std::uint64_t{4};
@@ -315,7 +320,7 @@ TEST(PhaseLog, RoundTrip) {
   old["moves"] = Json::array();
   old["streamed"][0].erase("to_host");
   EXPECT_FALSE(PhaseRecord::from_json(old).ok());
-  for (const char* key : {"moves", "streamed", "as_planned"}) old.erase(key);
+  for (const char* key : {"moves", "streamed", "as_planned", "peer_bytes"}) old.erase(key);
   const auto older = PhaseRecord::from_json(old);
   ASSERT_TRUE(older.ok()) << older.status().message();
   EXPECT_TRUE(older->moves.empty());

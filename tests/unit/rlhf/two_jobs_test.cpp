@@ -104,6 +104,7 @@ class Interrupted final : public bridge::Runtime {
   [[nodiscard]] std::unique_ptr<Scope> phase(spec::PhaseId id) override {
     return std::make_unique<Phase>(runtime_->phase(id), between_);
   }
+  void note_peers(const bridge::PeerUse& use) override { runtime_->note_peers(use); }
   [[nodiscard]] std::vector<bridge::PhaseMeasurement> take_measurements() override {
     return runtime_->take_measurements();
   }

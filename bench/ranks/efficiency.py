@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""SFT on one GPU and on two with the same tokens a GPU: seconds a step, efficiency, and both ranks beside their plans.
+
+    efficiency.py OUT_DIR NAME=PACKAGE_DIR [NAME=PACKAGE_DIR ...] [--steps N] [--turns N] [--ctas N ...] [--minutes M]
+                  [--rehearse [MPIRUN]] [-- KEY=VALUE ...]
+
+Every package (scripts/package) trains a model of Qwen2.5-1.5B's shape with random weights on 8 rows of 2 048 tokens a GPU, alone and as
+two ranks over NCCL, in turns (default 2). A run is ended after N steps (default 8; medians leave out the first two). --ctas: two ranks
+with NCCL_MAX_CTAS besides. Keys behind -- go to every run. Appends to OUT_DIR/efficiency.jsonl a line a run, then one a package; a table
+on stdout. About 15 seconds a run: 90 for a package; after M minutes (default 8) no further run starts. Exits 1 if a run fails or a
+phase takes more than 0.2 % more memory than planned.
+--rehearse: a tiny model on CPU ranks over MPI.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "gpu"))
+import plan_check  # noqa: E402
+
+CASE = plan_check.Case("qwen2.5-1.5b", "sft", 8, 64, 1984)
+TINY = plan_check.Case("qwen2.5-1.5b", "sft", 8, 32, 32)
+WARM = 2
+PEERS = ("peer_bytes", "peer_seconds", "peer_visible_seconds")
+
+
+class CardMemory:
+    """The most memory of each card that all programs together used meanwhile, in MiB."""
+
+    def __enter__(self):
+        self.most, self.ended, self.smi = [], threading.Event(), shutil.which("nvidia-smi")
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.thread.join()
+
+    def watch(self):
+        while self.smi and not self.ended.wait(0.5):
+            done = subprocess.run([self.smi, "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True,
+                                  check=False)
+            used = [int(word) for word in done.stdout.split() if word.isdigit()]
+            self.most = [max(pair) for pair in zip(used, self.most or used)]
+
+
+def commands(neap, job, folder, ranks, overrides, port):
+    """What starts each process, with its environment."""
+    base = dict(os.environ, NEAP_PROGRESS="off", NCCL_NVLS_ENABLE="0")
+    command = [str(neap), "train", str(job), f"trainer.default_local_dir={folder}", f"data.train_batch_size={ranks * CASE.rows}", *overrides]
+    if ranks == 1:
+        return [(command, base)]
+    if ARGS.rehearse:
+        return [([ARGS.rehearse, "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), *command], dict(base, OMP_NUM_THREADS="1"))]
+    return [(command, dict(base, RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks),
+                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))) for r in range(ranks)]
+
+
+def end(process):
+    """mpirun ends its ranks when it is asked to; it is the only one that may be asked."""
+    if process.poll() is not None:
+        return
+    os.killpg(process.pid, signal.SIGTERM if ARGS.rehearse else signal.SIGKILL)
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def run_until_logged(started, folder, errors, seconds):
+    """Ends the processes, groups of their own, when enough steps are logged: nobody wants the checkpoint."""
+    processes = []
+    for i, (command, environment) in enumerate(started):
+        with open(f"{errors}.{i}", "w") as err:
+            processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err, env=environment, start_new_session=True))
+    deadline = time.monotonic() + seconds
+    try:
+        while time.monotonic() < deadline and all(p.poll() is None for p in processes):
+            if len(plan_check.json_lines(folder / "metrics.jsonl")) >= ARGS.steps:
+                break
+            time.sleep(0.05)
+    finally:
+        ended = [p.poll() for p in processes]
+        for p in processes:
+            end(p)
+    words = [pathlib.Path(f"{errors}.{i}").read_text() for i in range(len(processes))]
+    metrics = plan_check.json_lines(folder / "metrics.jsonl")[:ARGS.steps]
+    if len(metrics) < ARGS.steps:
+        raise RuntimeError(f"exit {ended} after {len(metrics)} of {ARGS.steps} steps: " + " | ".join(w[-600:] for w in words))
+    return metrics, words
+
+
+def rank_of(folder, steps):
+    """Of each phase what was planned and measured; of packages of other days as well."""
+    plan = json.loads((folder / "plan.json").read_text())
+    planned = {phase["name"]: phase for phase in plan["phases"]}
+    rows = [r for r in plan_check.json_lines(folder / "phases.jsonl") if r["step"] <= steps]
+    train = [r for r in rows if r["phase"] == "train" and r["step"] > WARM]
+    nccl = [tag["bytes"] for tag in plan["tags"] if tag["tag"] == "ranks.nccl"]
+    return {"planned_seconds": plan["seconds"], "train_seconds": statistics.median(r["seconds"] for r in train),
+            "planned_sent": planned["train"].get("sent", 0), "planned_peer_seconds": planned["train"].get("peer_seconds", 0),
+            **{key: statistics.median(r.get(key, 0) for r in train) for key in PEERS},
+            "planned_peak": plan["peak"], "measured_peak": max(r["peak"] for r in rows), "planned_nccl": nccl[0] if nccl else 0,
+            "percent": max(100 * (r["peak"] / planned[r["phase"]]["peak"] - 1) for r in rows)}
+
+
+def measure(neap, job, folder, ranks, overrides, environment, port):
+    started = commands(neap, job, folder, ranks, overrides, port)
+    started = [(command, dict(known, **environment)) for command, known in started]
+    with CardMemory() as cards:
+        metrics, words = run_until_logged(started, folder, f"{folder}.err", 240)
+    took = re.search(r"nccl takes (.*?) of the GPU", words[0])
+    times = {key.removeprefix("timing_s/"): plan_check.median(metrics, key) for key in metrics[-1] if key.startswith("timing_s/")}
+    return {"command": " ".join(map(str, started[0][0])), "seconds_a_step": times["step"], "seconds": times,
+            "steps": [m["timing_s/step"] for m in metrics], "loss": [m["train/loss"] for m in metrics], "cards_mib": cards.most,
+            "nccl_at_start": took.group(1) if took else None,
+            "ranks": [rank_of(folder / "ranks" / str(r) if r else folder, len(metrics)) for r in range(ranks)]}
+
+
+def wrong_in(result):
+    return [f"rank {r} took {rank['percent']:+.2f} % of its plan" for r, rank in enumerate(result["ranks"])
+            if rank["percent"] > (3 if ARGS.rehearse else 0.2)]
+
+
+def show(name, result):
+    rank = result["ranks"][0]
+    peers = "" if not rank["peer_bytes"] else (
+        f"; sums {rank['peer_bytes'] / 1e9:.2f} GB in {rank['peer_seconds']:.4f} s, {rank['peer_visible_seconds']:.4f} of it visible, planned "
+        f"{rank['planned_peer_seconds']:.4f}")
+    print(f"   {result['seconds_a_step']:.4f} s a step (train {rank['train_seconds']:.4f}), planned {rank['planned_seconds']:.4f}{peers}; peaks "
+          + " ".join(f"{r['percent']:+.3f} %" for r in result["ranks"]) + f"; cards {result['cards_mib']} MiB", flush=True)
+
+
+def summary_of(package, results):
+    one, two = ([r["seconds_a_step"] for r in results[ranks]] for ranks in ("1", "2"))
+    last = results["2"][-1]
+    planned = last["ranks"][0]["planned_seconds"]
+    out = {"package": package, "one": one, "two": two, "efficiency": statistics.median(one) / statistics.median(two),
+           "planned_one": results["1"][-1]["ranks"][0]["planned_seconds"], "planned_two": planned,
+           "planned_off": planned / statistics.median(two) - 1, "planned_nccl": last["ranks"][0]["planned_nccl"],
+           "nccl_at_start": last["nccl_at_start"]}
+    train = {ranks: statistics.median(r["ranks"][0]["train_seconds"] for r in results[ranks]) for ranks in ("1", "2")}
+    out |= {"train_one": train["1"], "train_two": train["2"], "efficiency_of_train": train["1"] / train["2"]}
+    if last["cards_mib"] and results["1"][-1]["cards_mib"]:  # the rest of both is the same
+        out["cards_more_mib"] = last["cards_mib"][0] - results["1"][-1]["cards_mib"][0]
+    for name, runs in results.items():
+        if name not in ("1", "2"):
+            out[f"efficiency, {name}"] = statistics.median(one) / statistics.median([r["seconds_a_step"] for r in runs])
+    return out
+
+
+def main():
+    plan_check.ARGS = ARGS
+    suite = plan_check.Runs("efficiency")
+    case = TINY if ARGS.rehearse else CASE
+    packages = dict(word.split("=", 1) for word in ARGS.packages)
+    variants = [("1", 1, {}), ("2", 2, {})] + [(f"{n} CTAs", 2, {"NCCL_MAX_CTAS": str(n)}) for n in ARGS.ctas]
+    host = ["device.kind=host", "device.memory=1GiB"] if ARGS.rehearse else []
+    results = {name: {variant: [] for variant, _, _ in variants} for name in packages}
+    with tempfile.TemporaryDirectory(prefix="neap-efficiency-") as temporary:
+        work = pathlib.Path(temporary)
+        reviews = ROOT / "examples" / "reviews"
+        config = plan_check.MODELS[case.model]
+        if ARGS.rehearse:
+            config = {**config, **{key: value for key, value in plan_check.TINY.items() if key in config}}
+        plan_check.make_model(work / case.model, config, reviews / "model")
+        plan_check.make_data(work, reviews)
+        job = work / "job.toml"
+        job.write_text(case.toml(work))
+        known = {name: plan_check.environment(pathlib.Path(package) / "bin" / "neap") for name, package in packages.items()}
+        port = 29600
+        for turn in range(ARGS.turns):
+            for variant, ranks, environment in variants:
+                for name, package in packages.items():
+                    port += 1
+                    title = f"{name}, {variant} rank{'s' if ranks > 1 else ''}, turn {turn + 1}"
+                    if not suite.may_start(title):
+                        continue
+                    neap, folder = pathlib.Path(package) / "bin" / "neap", work / f"run-{port}"
+                    about = {"case": variant, "package": name, "turn": turn, "environment": known[name]}
+                    result = suite.run(title, about, folder, lambda: measure(neap, job, folder, ranks, [*host, *ARGS.keys], environment, port),
+                                       wrong_in)
+                    if result:
+                        results[name][variant].append(result)
+                        show(title, result)
+    for name in packages:
+        if results[name]["1"] and results[name]["2"]:
+            line = {"suite": "efficiency", "case": "summary", "rehearsal": bool(ARGS.rehearse), **summary_of(name, results[name])}
+            suite.log.write(json.dumps(line) + "\n")
+            print(json.dumps(line))
+    return suite.end()
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("packages", nargs="+", metavar="NAME=PACKAGE_DIR")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--ctas", type=int, nargs="*", default=[])
+    parser.add_argument("--minutes", type=float, default=8)
+    parser.add_argument("--rehearse", nargs="?", const="mpirun", default="")
+    words = sys.argv[1:]
+    cut = words.index("--") if "--" in words else len(words)
+    out = parser.parse_args(words[:cut])
+    out.keys = words[cut + 1:]
+    return out
+
+
+if __name__ == "__main__":
+    ARGS = arguments()
+    sys.exit(main())

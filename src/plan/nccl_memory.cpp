@@ -1,0 +1,40 @@
+#include "plan/nccl_memory.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace neap::plan {
+namespace {
+
+Bytes mebibytes(std::int64_t n) {
+  return static_cast<std::uint64_t>(n) * 1_MiB;
+}
+
+}  // namespace
+
+NcclSettings NcclSettings::of_process() {
+  NcclSettings out;
+  if (const char* value = std::getenv("NCCL_MAX_CTAS"); value != nullptr) {
+    if (const long most = std::strtol(value, nullptr, 10); most > 0) {
+      out.peer_channels = std::min<std::int64_t>(out.peer_channels, most);
+      out.channels = std::min<std::int64_t>(out.channels, most);
+    }
+  }
+  return out;
+}
+
+Bytes nccl_bytes(const spec::Mesh& mesh, const NcclSettings& settings) {
+  if (mesh.ranks() <= 1) return {};
+  const std::int64_t peers = 6 * settings.peer_channels, ring = 12 * settings.channels;
+  // The first initialization of the process, then the first collective.
+  Bytes sum = mebibytes(180 + peers) + mebibytes(186 + ring);
+  for (std::size_t i = 0; i < spec::kAxes; ++i) {
+    const std::int64_t size = mesh.size(static_cast<spec::Axis>(i));
+    if (size > 1 && size < mesh.ranks()) sum += mebibytes(6 + peers + ring);
+  }
+  // The first send or receive.
+  if (mesh.size(spec::Axis::kPipe) > 1) sum += mebibytes(62 + 12 * settings.peer_channels);
+  return sum;
+}
+
+}  // namespace neap::plan

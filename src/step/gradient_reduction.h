@@ -1,0 +1,100 @@
+// Gradients that every rank has and that ranks add up, handed over unit by unit while backward goes on.
+//
+// Model     Backward completes the head's, then those of the blocks from the last to the first, then the embedding's.
+//           In the last group of a mini-batch each unit is handed over when it is complete; what is left then follows
+//           in the same order. Small units go together. So every rank hands over the same buckets in the same order,
+//           whatever its groups are, a rank without any included.
+//
+// Threads   one at a time.   Failure   of the hand-over.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "step/trained_unit.h"
+#include "step/units.h"
+
+namespace neap::step {
+
+/// Units are handed over together until they have so many bytes: a collective of them takes several times as long as
+/// its start does.
+constexpr std::int64_t kReductionBytes = std::int64_t{16} << 20;
+
+template <class T>
+class GradientReduction final : public GradientSink<T> {
+ public:
+  /// begin(units, by their number): adds up their gradients over ranks, at once or while backward goes on.
+  using Begin = std::function<void(const std::vector<std::size_t>& units)>;
+  /// Of the units with gradients on the device, whose elements have `element_bytes`. They are handed over when so many
+  /// bytes are together.
+  GradientReduction(const std::vector<TrainedUnit<T>>& units, std::int64_t element_bytes,
+                    Begin begin, std::int64_t together = kReductionBytes)
+      : begin_(std::move(begin)), together_(together) {
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      if (units[u].on_host || !units[u].gradients.defined()) continue;
+      order_.push_back({u, key_of(units[u].unit), units[u].unit.elements * element_bytes});
+    }
+    std::stable_sort(order_.begin(), order_.end(),
+                     [](const Unit& a, const Unit& b) { return turn_of(a.key) < turn_of(b.key); });
+  }
+
+  void begin_group(bool last) override { last_group_ = last; }
+  [[nodiscard]] bool takes_groups() const override { return false; }
+  [[nodiscard]] std::vector<T> new_gradients(UnitKey) override { return {}; }
+  void take(UnitKey key) override {
+    if (!last_group_) return;
+    while (next_ < order_.size() && order_[next_].key == key) add_next();
+  }
+
+  /// Hands over the rest of a mini-batch. The next one begins.
+  void finish() {
+    while (next_ < order_.size()) add_next();
+    hand_over();
+    restart();
+  }
+  /// As if nothing of the mini-batch had been handed over.
+  void restart() {
+    next_ = 0;
+    pending_.clear();
+    pending_bytes_ = 0;
+    last_group_ = false;
+  }
+
+ private:
+  struct Unit {
+    std::size_t number = 0;
+    UnitKey key = 0;
+    std::int64_t bytes = 0;
+  };
+  // Backward comes to them in ascending order.
+  static UnitKey turn_of(UnitKey key) {
+    if (key == key_of(Table::kHead)) return std::numeric_limits<UnitKey>::min();
+    return key == key_of(Table::kEmbedding) ? std::numeric_limits<UnitKey>::max() : -key;
+  }
+  void add_next() {
+    const Unit& unit = order_[next_++];
+    pending_.push_back(unit.number);
+    pending_bytes_ += unit.bytes;
+    if (pending_bytes_ >= together_) hand_over();
+  }
+  void hand_over() {
+    if (pending_.empty()) return;
+    pending_bytes_ = 0;
+    begin_(std::exchange(pending_, {}));
+  }
+
+  Begin begin_;
+  std::int64_t together_;
+  std::vector<Unit> order_;
+  std::size_t next_ = 0;  // of order_
+  std::vector<std::size_t> pending_;
+  std::int64_t pending_bytes_ = 0;
+  bool last_group_ = false;
+};
+
+}  // namespace neap::step

@@ -1,0 +1,74 @@
+// A rank of several whose others have nothing to add, and which notes what is handed over while backward goes on: nothing
+// may be added to a tensor between begin_sums() and join(), and none may be handed over twice. It may fail at a call.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "mute_ranks.h"
+
+namespace neap::testing {
+
+class CheckedRanks final : public MuteRanks {
+ public:
+  CheckedRanks(int rank, int size) : MuteRanks(rank, size) {}
+
+  /// Of the calls of begin_sums from here on, the one with this number throws; -1: none does.
+  void fail_at(std::int64_t call) {
+    fails_at_ = call;
+    calls_ = 0;
+  }
+  /// Calls of begin_sums since then; elements of each mini-batch that were handed over.
+  [[nodiscard]] std::int64_t calls() const { return calls_; }
+  [[nodiscard]] std::vector<std::int64_t> take_elements() {
+    return std::exchange(elements_of_batches_, {});
+  }
+  /// What was handed over and not joined.
+  void forget() { handed_.clear(); }
+  /// What went wrong; empty: nothing.
+  [[nodiscard]] const std::string& wrong() const { return wrong_; }
+
+ private:
+  struct Handed {
+    at::Tensor tensor;
+    std::vector<std::byte> then;  // as it was, in memory that nobody records
+  };
+  void do_begin_sums(const std::vector<PartialSum>& sums) override {
+    if (calls_++ == fails_at_) throw Error(ErrorCode::kIo, "made to fail");
+    for (const PartialSum& sum : sums) {
+      for (const Handed& handed : handed_) {
+        if (handed.tensor.const_data_ptr() == sum.tensor.const_data_ptr())
+          wrong_ = "handed over twice";
+      }
+      handed_.push_back({sum.tensor, bytes_of(sum.tensor)});
+    }
+  }
+  void do_join() override {
+    std::int64_t elements = 0;
+    for (const Handed& handed : handed_) {
+      if (bytes_of(handed.tensor) != handed.then) wrong_ = "added to behind its hand-over";
+      elements += handed.tensor.numel();
+    }
+    handed_.clear();
+    elements_of_batches_.push_back(elements);
+  }
+  static std::vector<std::byte> bytes_of(const at::Tensor& t) {
+    const auto* const first = static_cast<const std::byte*>(t.const_data_ptr());
+    return {first, first + t.nbytes()};
+  }
+
+  void do_all_gather(const at::Tensor&, const Counts&) override {}
+
+  std::vector<Handed> handed_;
+  std::vector<std::int64_t> elements_of_batches_;
+  std::int64_t calls_ = 0, fails_at_ = -1;
+  std::string wrong_;
+};
+
+}  // namespace neap::testing

@@ -1,0 +1,146 @@
+// Sums over ranks on the clock of a plan: what backward hides of them, and what NCCL takes.
+#include "plan/counted_peers.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "plan/nccl_memory.h"
+
+namespace neap::plan {
+namespace {
+
+using step::CountedTensor;
+using step::key_of;
+using step::Table;
+
+constexpr std::int64_t kElements = 4 << 20;  // of a block: 16 MiB of gradients
+constexpr std::int64_t kBlocks = 4;
+
+class NoMemory final : public step::MemorySink {
+ public:
+  [[nodiscard]] std::uint64_t allocate(std::int64_t) override { return 1; }
+  void release(std::uint64_t) override {}
+};
+
+step::KernelProfile profile(double peer_bytes, bool cuda = true) {
+  step::KernelProfile out;
+  out.cuda = cuda;
+  out.rates = {1e15, 1e15, 1e12, 0, 0};
+  out.peers = {peer_bytes, 0};
+  return out;
+}
+
+step::TrainedUnit<CountedTensor> unit(const std::string& name, std::int64_t block) {
+  step::TrainedUnit<CountedTensor> out;
+  out.unit.name = name;
+  out.unit.block = block;
+  out.unit.elements = kElements;
+  if (name == "embed") {
+    spec::Parameter& table = out.unit.parameters.emplace_back();
+    table.name = "wte";
+    table.shape = {kElements};
+  }
+  out.gradients = CountedTensor::outside({kElements}, step::Dtype::kFloat32);
+  return out;
+}
+
+std::vector<step::TrainedUnit<CountedTensor>> units() {
+  std::vector<step::TrainedUnit<CountedTensor>> out = {unit("embed", -1)};
+  for (std::int64_t b = 0; b < kBlocks; ++b) out.push_back(unit("block." + std::to_string(b), b));
+  out.push_back(unit("head", -1));
+  return out;
+}
+
+// A backward pass of groups, of which every unit takes `seconds`.
+step::Work backward(const step::KernelProfile& profile, const spec::DataParallel& ranks,
+                    double seconds, int groups = 1) {
+  NoMemory memory;
+  step::CountingOps ops(memory, profile, 2);
+  const auto all = units();
+  CountedPeers peers(ops, ranks, all, 4);
+  const auto bytes = static_cast<std::int64_t>(seconds * 1e12);
+  const auto work = [&](step::UnitKey key) {
+    // Read and written.
+    ops.scale_(CountedTensor::outside({bytes / 2}, step::Dtype::kBool), 2);
+    peers.take(key);
+  };
+  ops.repeat(groups, [&](std::int64_t) {
+    peers.begin_group(false);
+    work(key_of(Table::kHead));
+    for (std::int64_t b = kBlocks; b-- > 0;) work(b);
+    work(key_of(Table::kEmbedding));
+  });
+  peers.finish();
+  return ops.work();
+}
+
+const double kBytes = (kBlocks + 2) * 4.0 * kElements;
+
+TEST(CountedPeers, BackwardHidesAllButTheLastUnit) {
+  const step::Work work = backward(profile(kBytes / 6), {2, 0}, 2);
+  EXPECT_NEAR(work.seconds, 12, 0.01);
+  EXPECT_NEAR(work.peer_seconds, 1, 0.01);
+  EXPECT_NEAR(work.elapsed(), 13, 0.02);
+  EXPECT_NEAR(work.peer_bytes, kBytes, 1);
+}
+
+TEST(CountedPeers, WhatIsLongerThanBackwardIsVisible) {
+  // A unit takes four seconds on the lane, which begins when the head is done.
+  const step::Work work = backward(profile(kBytes / 24), {2, 0}, 1);
+  EXPECT_NEAR(work.elapsed(), 1 + 24, 0.02);
+  EXPECT_NEAR(work.peer_seconds, 1 + 24 - 6, 0.02);
+}
+
+TEST(CountedPeers, OnlyTheLastGroupHides) {
+  const step::Work one = backward(profile(kBytes / 24), {2, 0}, 1);
+  for (const int groups : {2, 5}) {
+    const step::Work work = backward(profile(kBytes / 24), {2, 0}, 1, groups);
+    EXPECT_NEAR(work.seconds, 6 * groups, 0.01);
+    EXPECT_NEAR(work.peer_seconds, one.peer_seconds, 0.02) << groups;
+    EXPECT_NEAR(work.peer_bytes, kBytes, 1);
+  }
+}
+
+TEST(CountedPeers, ASliceIsSentOnceAndMoreRanksSendMore) {
+  EXPECT_NEAR(backward(profile(1e12), {2, 1}, 1).peer_bytes, kBytes / 2, 1);
+  EXPECT_NEAR(backward(profile(1e12), {8, 0}, 1).peer_bytes, kBytes * 2 * 7 / 8, 1);
+}
+
+TEST(CountedPeers, OnTheHostNothingHidesThem) {
+  const step::Work work = backward(profile(kBytes / 6, false), {2, 0}, 2);
+  EXPECT_NEAR(work.peer_seconds, 6, 0.01);
+}
+
+TEST(CountedPeers, WithoutRatesThereAreNoSeconds) {
+  EXPECT_EQ(backward(profile(0), {2, 0}, 2).peer_seconds, 0);
+}
+
+TEST(NcclMemory, IsWhatWasMeasured) {
+  const auto mesh = [](std::int64_t data, std::int64_t tensor) {
+    return spec::Mesh().set(spec::Axis::kData, data).set(spec::Axis::kTensor, tensor);
+  };
+  EXPECT_EQ(nccl_bytes(mesh(1, 1), {}), Bytes());
+  EXPECT_EQ(nccl_bytes(mesh(2, 1), {}), 846_MiB);
+  EXPECT_EQ(nccl_bytes(mesh(1, 2), {}), 846_MiB);
+  EXPECT_EQ(nccl_bytes(mesh(2, 1), {8, 8}), (180 + 48 + 186 + 96) * 1_MiB);
+  EXPECT_EQ(nccl_bytes(spec::Mesh().set(spec::Axis::kPipe, 2), {}), 1292_MiB);
+  // Two axes have a communicator each besides that of all.
+  EXPECT_EQ(nccl_bytes(mesh(2, 2), {}), (846 + 2 * 486) * 1_MiB);
+}
+
+TEST(NcclMemory, FollowsTheProcessesLimitOfCtas) {
+  ::setenv("NCCL_MAX_CTAS", "8", 1);
+  EXPECT_EQ(NcclSettings::of_process().channels, 8);
+  EXPECT_EQ(NcclSettings::of_process().peer_channels, 8);
+  ::setenv("NCCL_MAX_CTAS", "many", 1);
+  EXPECT_EQ(NcclSettings::of_process().channels, 24);
+  ::unsetenv("NCCL_MAX_CTAS");
+  EXPECT_EQ(NcclSettings::of_process().peer_channels, 32);
+}
+
+}  // namespace
+}  // namespace neap::plan
