@@ -157,7 +157,7 @@ def summary_of(package, results):
     if last["cards_mib"] and results["1"][-1]["cards_mib"]:  # the rest of both is the same
         out["cards_more_mib"] = last["cards_mib"][0] - results["1"][-1]["cards_mib"][0]
     for name, runs in results.items():
-        if name not in ("1", "2"):
+        if name not in ("1", "2") and runs:  # those that started in time
             out[f"efficiency, {name}"] = statistics.median(one) / statistics.median([r["seconds_a_step"] for r in runs])
     return out
 

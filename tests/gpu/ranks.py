@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Every way in which N GPUs can train one model: memory of each rank beside its plan, and tokens a second.
+
+    ranks.py OUT_DIR PACKAGE_DIR [--ranks N] [--models NAME ...] [--ways NAME ...] [--steps N] [--minutes M] [--rehearse [MPIRUN]]
+
+SFT of models with random weights (default qwen2.5-1.5b) on 8 rows of 2 048 tokens a GPU: one GPU alone, then N (default 2) with plain
+data parallelism, ZeRO-1 and -2, tensor parallelism over all, and as many pipeline stages (micro-batches of 2). A run is ended after N
+steps (default 6; medians leave out the first two). Appends to OUT_DIR/ranks.jsonl a line a run; a table on stdout. After M minutes
+(default 8) no further run starts. Exits 1 if a run fails, a rank takes more than 0.3 % more memory than planned, or its loss is not the
+one of plain data parallelism within 2 %.
+--rehearse: tiny models on CPU ranks over MPI.
+"""
+import argparse
+import pathlib
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "ranks"))
+import efficiency  # noqa: E402
+import plan_check  # noqa: E402
+
+# Keys of each; {n}: ranks.
+WAYS = {"alone": (1, []), "data": (0, []), "zero1": (0, ["parallel.zero_stage=1"]), "zero2": (0, ["parallel.zero_stage=2"]),
+        "tensor": (0, ["parallel.tensor_model_parallel_size={n}"]),
+        "pipeline": (0, ["parallel.pipeline_model_parallel_size={n}", "data.micro_batch_size_per_gpu=2"])}
+SAME_LOSS = 0.02  # of bfloat16 after some steps
+
+
+def wrong_in(result, data):
+    out = [f"rank {r} took {rank['percent']:+.2f} % of its plan" for r, rank in enumerate(result["ranks"])
+           if rank["percent"] > (3 if ARGS.rehearse else 0.3)]
+    if data and result["case"] != "alone":
+        far = max(abs(a / b - 1) for a, b in zip(result["loss"], data["loss"]))
+        out += [f"losses differ by {far:.2%} from plain data parallelism's"] if far > SAME_LOSS else []
+    return out
+
+
+def show(result, alone):
+    ranks = result["ranks"]
+    share = f"{result['tokens_a_second_a_rank'] / alone['tokens_a_second_a_rank']:.3f}" if alone else "-"
+    print(f"   {result['seconds_a_step']:.4f} s a step, planned {ranks[0]['planned_seconds']:.4f}; {result['tokens_a_second_a_rank']:.0f} tokens/s "
+          f"a GPU, {share} of one alone; GiB planned "
+          + ", ".join(f"{r['planned_peak'] / 2**30:.2f} ({r['percent']:+.3f} %)" for r in ranks), flush=True)
+
+
+def main():
+    plan_check.ARGS = efficiency.ARGS = ARGS
+    suite = plan_check.Runs("ranks")
+    neap = pathlib.Path(ARGS.package) / "bin" / "neap"
+    known = plan_check.environment(neap)
+    reviews = efficiency.ROOT / "examples" / "reviews"
+    port = 29700
+    for model in ARGS.models:
+        case = plan_check.Case(model, "sft", 8, 32, 32) if ARGS.rehearse else plan_check.Case(model, "sft", 8, 64, 1984)
+        efficiency.CASE = case
+        config = plan_check.MODELS[model]
+        if ARGS.rehearse:
+            config = {**config, **{key: value for key, value in plan_check.TINY.items() if key in config}}
+        with tempfile.TemporaryDirectory(prefix="neap-ranks-") as temporary:
+            work = pathlib.Path(temporary)
+            plan_check.make_model(work / model, config, reviews / "model")
+            plan_check.make_data(work, reviews)
+            job = work / "job.toml"
+            job.write_text(case.toml(work))
+            results = {}
+            for way in ARGS.ways:
+                ranks = WAYS[way][0] or ARGS.ranks
+                keys = [key.format(n=ranks) for key in WAYS[way][1]] + (["device.kind=host", "device.memory=1GiB"] if ARGS.rehearse else [])
+                if not suite.may_start(f"{model}, {way}"):
+                    continue
+                port += 1
+                folder = work / f"run-{way}"
+
+                def measure():
+                    result = efficiency.measure(neap, job, folder, ranks, keys, {}, port)
+                    tokens = case.tokens / result["seconds_a_step"]
+                    return result | {"case": way, "tokens_a_second_a_rank": tokens}
+
+                result = suite.run(f"{model}, {way} on {ranks}", {"model": model, "ranks_used": ranks, "environment": known}, folder, measure,
+                                   lambda r: wrong_in(r, results.get("data")))
+                if result:
+                    results[way] = result
+                    show(result, results.get("alone"))
+    return suite.end()
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("package")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--models", nargs="+", default=["qwen2.5-1.5b"], choices=list(plan_check.MODELS))
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--minutes", type=float, default=8)
+    parser.add_argument("--rehearse", nargs="?", const="mpirun", default="")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    ARGS = arguments()
+    sys.exit(main())
