@@ -1,5 +1,5 @@
-// The copies between a run's device and the host, a row for each tag and phase: moves before and behind phases and what slots
-// take and give within them. What was copied, how long that took, and how much of it was waited for.
+// The copies between a run's device and the host, a row for each tag and phase: moves before and behind phases,
+// and what slots take and give within them. What was copied, how long that took, how much of it was waited for.
 //
 // Threads   values.
 #pragma once

@@ -1,9 +1,9 @@
 // Gradients of which a rank keeps a slice: memory for those of one unit at a time, where backward adds them.
 //
-// When a group of micro-batches has gone through a unit, its gradients are added up over ranks, of the axis
-// "tensor" what several of them have, and each rank adds its elements to its slice; then the memory is the next unit's. The head comes first, then the blocks
-// from the last to the first, then the embedding. A tied table is added to at both ends, so it has memory of
-// its own.
+// When a group of micro-batches has gone through a unit, its gradients are added up over ranks (along the
+// tensor axis those of parameters that several of them have), and each rank adds its elements to its slice.
+// Then the memory is the next unit's. The head comes first, then the blocks from the last to the first, then
+// the embedding. A tied table is added to at both ends, so it has memory of its own.
 //
 // Threads   one at a time.   Failure   of the reduction.
 #pragma once

@@ -44,7 +44,8 @@ struct OptimizerSlice {
 class Optimizer {
  public:
   /// `spec` and the units are of `config`; units of sliced states have none, and of sliced gradients no
-  /// gradients. `reduced_together`: bytes of gradients that are handed to the ranks as one. `seed`: of stochastic rounding. `ranks` outlives it.
+  /// gradients. `seed`: of stochastic rounding. `reduced_together`: bytes of gradients that are handed to the
+  /// ranks as one. `ranks` outlives it.
   Optimizer(const spec::OptimizerConfig& config, const spec::OptimizerSpec& spec,
             std::uint64_t seed, std::vector<OptimizerUnit> units, parallel::Communicator& ranks,
             std::optional<OptimizerSlice> slice = std::nullopt,

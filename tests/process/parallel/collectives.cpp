@@ -1,6 +1,6 @@
 // Every collective on every type and awkward sizes, against what each rank can work out by itself.
-// usage: [cpu|cuda] [fail RANK CODE | fail-in-lane RANK CODE | die RANK | meet]   Prints one line on rank 0. Started by mpirun or under torchrun's
-// variables.
+// usage: [cpu|cuda] [fail RANK CODE | fail-in-lane RANK CODE | die RANK | meet]
+// Prints one line on rank 0. Started by mpirun or under torchrun's variables.
 #include <ATen/ATen.h>
 
 #include <algorithm>
