@@ -338,7 +338,7 @@ class Nccl final : public Communicator {
   // A piece of host memory on the card and, after `work`, back again.
   template <class Work>
   void through_card(const at::Tensor& host, const Work& work) {
-    by_stages(host, [&](at::Tensor part) {
+    by_stages(host, [&](const at::Tensor& part) {
       const at::Tensor staged = part.to(device_);
       work(staged);
       part.copy_(staged);
@@ -453,7 +453,7 @@ class Nccl final : public Communicator {
   }
   void do_receive(const at::Tensor& t, int from) override {
     if (t.is_cpu()) {
-      return by_stages(t, [&](at::Tensor part) {
+      return by_stages(t, [&](const at::Tensor& part) {
         const at::Tensor staged = at::empty(part.sizes(), part.options().device(device_));
         do_receive(staged, from);
         part.copy_(staged);

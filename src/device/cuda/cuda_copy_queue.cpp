@@ -71,7 +71,7 @@ class CudaCopyQueue final : public CopyQueue {
     if (it == marks_.end()) return {};  // waited for before
     const ContextScope scope(card_);
     NEAP_TRY(scope.status());
-    const Status status =
+    Status status =
         to_status(*card_.driver, card_.driver->event_synchronize(it->second), "waiting for a copy");
     spare_.push_back(it->second);
     marks_.erase(it);
