@@ -74,7 +74,7 @@ void AtenOps::clear_(const Tensor& a, const Tensor& foreign) const {
 }
 Tensor AtenOps::cleared(const Tensor& a, const Tensor& foreign) const {
   if (!foreign.defined()) return a;
-  const Tensor out = clone(a);
+  Tensor out = clone(a);
   clear_(out, foreign);
   return out;
 }
