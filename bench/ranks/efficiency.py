@@ -16,44 +16,22 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 import plan_check  # noqa: E402
+from card_memory import CardMemory  # noqa: E402
 
 CASE = plan_check.Case("qwen2.5-1.5b", "sft", 8, 64, 1984)
 TINY = plan_check.Case("qwen2.5-1.5b", "sft", 8, 32, 32)
 WARM = 2
 PEERS = ("peer_bytes", "peer_seconds", "peer_visible_seconds")
-
-
-class CardMemory:
-    """The most memory of each card that all programs together used meanwhile, in MiB."""
-
-    def __enter__(self):
-        self.most, self.ended, self.smi = [], threading.Event(), shutil.which("nvidia-smi")
-        self.thread = threading.Thread(target=self.watch)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.ended.set()
-        self.thread.join()
-
-    def watch(self):
-        while self.smi and not self.ended.wait(0.5):
-            done = subprocess.run([self.smi, "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True,
-                                  check=False)
-            used = [int(word) for word in done.stdout.split() if word.isdigit()]
-            self.most = [max(pair) for pair in zip(used, self.most or used)]
 
 
 def commands(neap, job, folder, ranks, overrides, port):

@@ -19,10 +19,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 import plan_check
+from card_memory import CardMemory
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "docs"))
@@ -34,28 +34,6 @@ SECTION_5 = ["data.max_prompt_length=512", "data.max_response_length=512", f"{AC
 FULL = [f"{ACTOR}.optim.lr=1e-6", f"{ACTOR}.use_kl_loss=true"]
 LORA = [f"{ACTOR}.optim.lr=1e-5", "actor_rollout_ref.model.lora_rank=32"]
 OWN = {"full": FULL, "full under 22 GiB": [*FULL, "device.memory=22GiB"], "LoRA-32 under 11 GiB": [*LORA, "device.memory=11GiB"]}
-
-
-class CardMemory:
-    """The most memory of the card that all programs together used meanwhile, in MiB; None without nvidia-smi."""
-
-    def __enter__(self):
-        self.most, self.ended = None, threading.Event()
-        self.smi = shutil.which("nvidia-smi")
-        self.thread = threading.Thread(target=self.watch)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.ended.set()
-        self.thread.join()
-
-    def watch(self):
-        while self.smi and not self.ended.wait(0.5):
-            done = subprocess.run([self.smi, "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True,
-                                  check=False)
-            used = [int(word) for word in done.stdout.split() if word.isdigit()]
-            self.most = max([self.most or 0, *used])
 
 
 def shown(log, command, work, environment):
@@ -164,9 +142,9 @@ def main():
         def run(name, measure):
             if not runs.may_start(name):
                 return
-            with CardMemory() as card:
+            with CardMemory() as cards:
                 result = runs.run(name, {"case": name, "environment": known}, work / "none",
-                                  lambda: {**measure(), "card_mib": card.most}, wrong_in)
+                                  lambda: {**measure(), "card_mib": max(cards.most, default=None)}, wrong_in)
             if result:
                 show(name, result)
 

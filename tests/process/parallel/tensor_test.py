@@ -14,10 +14,10 @@ import unittest
 
 import launch
 
-from train_process_test import MODEL, PPO, REWARD, SFT, TrainCase, read_lines  # noqa: E402
+from rank_case import OPTIMIZER, RankCase
+from train_process_test import MODEL, PPO, REWARD, SFT, read_lines  # noqa: E402
 
 SIZE = "parallel.tensor_model_parallel_size"
-OPTIMIZER = "actor_rollout_ref.actor.optim."
 # An optimizer whose steps are proportional to gradients: Adam's make large steps of gradients that are zero but for
 # rounding, as those of a key's bias.
 SGD = (f"{OPTIMIZER}optimizer=sgd", f"{OPTIMIZER}momentum=0.9", f"{OPTIMIZER}lr=0.05")
@@ -39,7 +39,7 @@ def tensors(path):
     return out
 
 
-class Tensor(TrainCase):
+class Tensor(RankCase):
     @classmethod
     def setUpClass(cls):
         cls.make_home(pathlib.Path(launch.REVIEWS))
@@ -55,29 +55,11 @@ class Tensor(TrainCase):
             result = launch.run(1, launch.NEAP, "train", f"{stage}.toml", cwd=cls.home)
             assert result.returncode == 0, result.stderr
 
-    def run_ranks(self, ranks, folder, *words, stage="sft", tensor=1):
-        words = (*words, *([f"{SIZE}={tensor}"] if tensor > 1 else []))
-        result = launch.run(ranks, launch.NEAP, "train", f"{stage}.toml", f"trainer.default_local_dir=out/{folder}", *words,
-                            cwd=self.home)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return result
+    def run_ranks(self, ranks, folder, *words, task="sft", tensor=1):
+        return super().run_ranks(ranks, folder, *words, *([f"{SIZE}={tensor}"] if tensor > 1 else []), task=task)
 
     def file(self, folder, name, step=2):
         return self.home / "out" / folder / f"global_step_{step}" / name
-
-    def assert_planned_is_measured(self, folder):
-        """Exactly: what is resident, and what the device took at most in each phase."""
-        plan = json.loads((self.home / "out" / folder / "plan.json").read_text())
-        planned = {phase["name"]: phase for phase in plan["phases"]}
-        phases = read_lines(self.home / "out" / folder / "phases.jsonl")
-        self.assertTrue(phases)
-        for phase in phases:
-            self.assertEqual(phase["persistent"], planned[phase["phase"]]["persistent"], (folder, phase["phase"]))
-            self.assertEqual(phase["peak"], planned[phase["phase"]]["peak"], (folder, phase["phase"]))
-
-    def assert_plans(self, folder, ranks):
-        for rank in range(ranks):
-            self.assert_planned_is_measured(folder if rank == 0 else f"{folder}/ranks/{rank}")
 
     def assert_near(self, one, two, relative, where):
         """A norm of gradients adds up the errors of all of them."""
@@ -109,7 +91,7 @@ class Tensor(TrainCase):
                                          self.file(folder, "actor/optimizer.safetensors"), 1e-5, folder)
                 self.assertEqual(self.file("sft-1", "actor/config.json").read_bytes(),
                                  self.file(folder, "actor/config.json").read_bytes())
-                self.assert_plans(folder, ranks)
+                self.assert_ranks_are_as_planned(folder, ranks)
 
     def architecture(self, name):
         """A folder with a model of that architecture without weights, and the sizes that go with it."""
@@ -145,7 +127,7 @@ class Tensor(TrainCase):
                     self.assert_near(a, b, 2e-6, folder)
                     one, two = (self.file(f, "actor/model.safetensors", 1) for f in (f"{name}-1", folder))
                     self.assert_near_weights(one, two, 2e-6, folder)
-                    self.assert_plans(folder, size)
+                    self.assert_ranks_are_as_planned(folder, size)
 
     def test_a_model_that_is_loaded_and_saved_is_the_same_file(self):
         still = (f"{OPTIMIZER}lr=0", "trainer.total_training_steps=1", "actor_rollout_ref.model.path=out/sft/latest/actor")
@@ -164,7 +146,7 @@ class Tensor(TrainCase):
                 self.assert_near(a, b, 2e-6, tensor)
             self.assert_near_weights(self.file("lora-1", "actor/adapter_model.safetensors"),
                                      self.file(f"lora-{tensor}", "actor/adapter_model.safetensors"), 1e-5, tensor)
-            self.assert_plans(f"lora-{tensor}", tensor)
+            self.assert_ranks_are_as_planned(f"lora-{tensor}", tensor)
         # On other ranks the adapter continues.
         words = ("actor_rollout_ref.model.path=out/sft/latest/actor", "trainer.total_training_steps=3", *SGD)
         step = self.home / "out/lora-2/global_step_2"
@@ -209,7 +191,7 @@ class Tensor(TrainCase):
                 ranks = 4 if name.startswith("zero") else 2
                 self.run_ranks(ranks, name, *words, tensor=2)
                 if name != "packed":  # a micro-batch may be smaller than planned
-                    self.assert_plans(name, ranks)
+                    self.assert_ranks_are_as_planned(name, ranks)
 
     def test_slices_of_parts_have_the_bits_of_whole_states(self):
         """A mini-batch is one micro-batch a rank: stage 2 adds the same two terms."""
@@ -225,17 +207,17 @@ class Tensor(TrainCase):
                                      self.file(folder, f"actor/{file}.safetensors").read_bytes(), (folder, file))
                 norms = [[row["train/grad_norm"] for row in self.metrics(f"out/{f}")] for f in (f"whole-{name}", folder)]
                 self.assertEqual(norms[0], norms[1])
-                self.assert_plans(folder, 4)
+                self.assert_ranks_are_as_planned(folder, 4)
 
     def compare_stage(self, stage, name, tolerance, *words, tensor=2, ranks=None):
         ranks = ranks or tensor
         one, several = f"{name}-1", f"{name}-{ranks}-{tensor}"
         if not (self.home / "out" / one).exists():
-            self.run_ranks(1, one, *words, stage=stage)
-        self.run_ranks(ranks, several, *words, stage=stage, tensor=tensor)
+            self.run_ranks(1, one, *words, task=stage)
+        self.run_ranks(ranks, several, *words, task=stage, tensor=tensor)
         for a, b in zip(self.metrics(f"out/{one}"), self.metrics(f"out/{several}"), strict=True):
             self.assert_near(a, b, tolerance, several)
-        self.assert_plans(several, ranks)
+        self.assert_ranks_are_as_planned(several, ranks)
         return one, several
 
     def test_preferences_are_the_same_on_one_rank_and_several(self):

@@ -15,44 +15,20 @@ import unittest
 import launch
 import neap_program
 
-from train_process_test import MODEL, PPO, SFT, TrainCase, read_lines  # noqa: E402
+from rank_case import FILES, OPTIMIZER, RankCase
+from train_process_test import MODEL, PPO, SFT, read_lines  # noqa: E402
 
 STAGE = "parallel.zero_stage=1"
 STAGES = (STAGE, "parallel.zero_stage=2")
-OPTIMIZER = "actor_rollout_ref.actor.optim."
-FILES = ("actor/model.safetensors", "actor/optimizer.safetensors")
 
 
-class Zero(TrainCase):
+class Zero(RankCase):
     @classmethod
     def setUpClass(cls):
         cls.make_home(pathlib.Path(launch.REVIEWS))
         sft = SFT.replace("train_batch_size = 16", "train_batch_size = 12").replace("per_gpu = 8", "per_gpu = 1")
         sft = sft.replace("total_training_steps = 8", "total_training_steps = 2").replace('["sft_val.jsonl"]', "[]")
         (cls.home / "sft.toml").write_text(sft)
-
-    def run_ranks(self, ranks, folder, *words, stage="sft"):
-        result = launch.run(ranks, launch.NEAP, "train", f"{stage}.toml", f"trainer.default_local_dir=out/{folder}", *words,
-                            cwd=self.home)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return result
-
-    def assert_same_files(self, one, two, step=2, files=FILES):
-        for file in files:
-            a, b = (self.home / "out" / folder / f"global_step_{step}" / file for folder in (one, two))
-            self.assertEqual(a.read_bytes(), b.read_bytes(), (one, two, file))
-
-    def assert_planned_is_measured(self, folder, plan_of=None):
-        """Exactly: what is resident, and what the device took at most in each phase."""
-        plan = json.loads((self.home / "out" / (plan_of or folder) / "plan.json").read_text())
-        planned = {phase["name"]: phase for phase in plan["phases"]}
-        phases = read_lines(self.home / "out" / folder / "phases.jsonl")
-        self.assertTrue(phases)
-        for phase in phases:
-            plan_of_phase = planned[phase["phase"]]
-            self.assertEqual(phase["persistent"], plan_of_phase["persistent"], (folder, phase["phase"]))
-            self.assertEqual(phase["peak"], plan_of_phase["peak"], (folder, phase["phase"]))
-        return plan
 
     def part_bytes(self, folder, tag="actor.optimizer"):
         plan = json.loads((self.home / "out" / folder / "plan.json").read_text())
@@ -70,8 +46,7 @@ class Zero(TrainCase):
             self.run_ranks(ranks, sliced, stage, *words)
             self.assert_same_files(whole, sliced, **more)
             self.assertEqual(self.metrics(f"out/{whole}"), self.metrics(f"out/{sliced}"))
-            for rank in range(ranks):
-                self.assert_planned_is_measured(sliced if rank == 0 else f"{sliced}/ranks/{rank}")
+            self.assert_ranks_are_as_planned(sliced, ranks)
             folders.append(sliced)
         return folders
 
@@ -139,7 +114,7 @@ class Zero(TrainCase):
         grpo = grpo.replace("[actor_rollout_ref.rollout]", "[actor_rollout_ref.rollout]\nn = 2")
         (self.home / "grpo.toml").write_text(grpo.replace("ppo_micro_batch_size_per_gpu = 2", "ppo_micro_batch_size_per_gpu = 4"))
         self.run_ranks(1, "sft")
-        self.run_ranks(1, "reward", "trainer.total_training_steps=1", stage="reward")
+        self.run_ranks(1, "reward", "trainer.total_training_steps=1", task="reward")
 
     def test_every_task(self):
         self.write_jobs()
@@ -152,10 +127,10 @@ class Zero(TrainCase):
             words += ["task=dpo"] if name == "dpo" else []
             words += lora if name == "grpo-lora" else []
             with self.subTest(name):
-                self.run_ranks(2, f"{name}-whole", *words, stage=stage)
+                self.run_ranks(2, f"{name}-whole", *words, task=stage)
                 for sliced in STAGES:
                     folder = f"{name}-sliced-{sliced[-1]}"
-                    self.run_ranks(2, folder, *words, sliced, stage=stage)
+                    self.run_ranks(2, folder, *words, sliced, task=stage)
                     self.assert_same_files(f"{name}-whole", folder,
                                            files=[f.replace("actor", model, 1) for f in files for model in models])
                     self.assertEqual(self.metrics(f"out/{name}-whole"), self.metrics(f"out/{folder}"))
