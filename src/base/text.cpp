@@ -140,6 +140,12 @@ std::string joined(std::span<const std::string> parts, std::string_view between)
   return out;
 }
 
+std::string joined(std::span<const std::int64_t> numbers, std::string_view between) {
+  std::vector<std::string> words;
+  for (const std::int64_t number : numbers) words.push_back(std::to_string(number));
+  return joined(words, between);
+}
+
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;

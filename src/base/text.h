@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,6 +34,7 @@ namespace neap {
 
 /// All of `parts`, with `between` between two.
 [[nodiscard]] std::string joined(std::span<const std::string> parts, std::string_view between);
+[[nodiscard]] std::string joined(std::span<const std::int64_t> numbers, std::string_view between);
 
 /// How many bytes differ: insertions, removals and replacements.
 [[nodiscard]] std::size_t edit_distance(std::string_view a, std::string_view b);

@@ -181,8 +181,7 @@ class CountedBackend {
     make_pieces();
     if (role_.ranks.ranks == 1 || gradients_) return;
     peers_.emplace(ops_, role_.ranks, units_, element_bytes(optimizer_->gradients));
-    // What ranks that divide the model add up comes first.
-    if (role_.shape.tensor.ranks == 1) weights_.sink = &*peers_;
+    weights_.sink = &*peers_;
   }
   // Of the rank that has most. Others have other pieces, which may take more memory while they are stepped:
   // no piece of a unit takes more than the whole unit.

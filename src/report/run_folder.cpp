@@ -4,10 +4,16 @@ namespace neap::report {
 
 namespace {
 
-Result<MoveLine> move_of(const Json& json) {
-  const auto has = [&](const char* key, auto is) {
+// Whether an object has a field of a type.
+struct Fields {
+  const Json& json;
+  bool operator()(const char* key, bool (Json::*is)() const noexcept) const {
     return json.contains(key) && (json[key].*is)();
-  };
+  }
+};
+
+Result<MoveLine> move_of(const Json& json) {
+  const Fields has{json};
   // Of older versions: all seconds of the call, nothing ran behind a phase.
   const char* visible =
       json.is_object() && json.contains("seconds") ? "seconds" : "visible_seconds";
@@ -29,9 +35,7 @@ Result<MoveLine> move_of(const Json& json) {
 }
 
 Result<StreamedLine> streamed_of(const Json& json) {
-  const auto has = [&](const char* key, auto is) {
-    return json.contains(key) && (json[key].*is)();
-  };
+  const Fields has{json};
   const bool right = json.is_object() && has("tag", &Json::is_string) &&
                      has("what", &Json::is_string) && has("to_device", &Json::is_number_unsigned) &&
                      has("to_host", &Json::is_number_unsigned) &&

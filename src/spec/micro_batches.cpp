@@ -1,6 +1,7 @@
 #include "spec/micro_batches.h"
 
 #include "base/format.h"
+#include "base/text.h"
 #include "spec/wrong.h"
 
 namespace neap::spec {
@@ -29,9 +30,7 @@ std::string possible_sizes(std::int64_t share, std::int64_t asked) {
     sizes.insert(sizes.begin(), largest_divisor(share, most));
     most = sizes.front() - 1;
   }
-  std::string text;
-  for (const std::int64_t size : sizes) text += format("{}{}", text.empty() ? "" : ", ", size);
-  return text;
+  return joined(sizes, ", ");
 }
 
 }  // namespace

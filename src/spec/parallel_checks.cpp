@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "spec/wrong.h"
 
 namespace neap::spec {
@@ -26,13 +28,13 @@ Status validate_ranks(const TrainerConfig& t, std::int64_t launched) {
 Status divides_ranks(const Job& job, const char* key, std::int64_t size) {
   const std::int64_t ranks = job.ranks();
   if (ranks % size == 0) return {};
-  std::string possible;
+  std::vector<std::int64_t> possible;
   for (std::int64_t n = 1; n <= ranks; ++n)
-    if (ranks % n == 0) possible += format("{}{}", possible.empty() ? "" : ", ", n);
+    if (ranks % n == 0) possible.push_back(n);
   return wrong(format(
       "{} {} does not divide the {} ranks {}; possible: {}", key, size, ranks,
       job.launched_ranks > 0 ? "that were started" : "(trainer.nnodes x trainer.n_gpus_per_node)",
-      possible));
+      joined(possible, ", ")));
 }
 
 // What stages of a model go with.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "spec/wrong.h"
 
 namespace neap::spec {
@@ -38,10 +39,10 @@ bool divides(const Architecture& a, std::int64_t ranks) {
 }
 
 std::string possible_sizes(const Architecture& a) {
-  std::string text;
+  std::vector<std::int64_t> sizes;
   for (std::int64_t ranks = 1; ranks <= a.num_attention_heads; ++ranks)
-    if (divides(a, ranks)) text += format("{}{}", text.empty() ? "" : ", ", ranks);
-  return text;
+    if (divides(a, ranks)) sizes.push_back(ranks);
+  return joined(sizes, ", ");
 }
 
 // Equal parts of `all`, of which this is one.

@@ -100,8 +100,11 @@ void add_gradients(B& b, const std::vector<MicroBatch>& cuts, std::int64_t toget
   // Gradients that a rank keeps a slice of leave the table with each group.
   const bool leaves = sink != nullptr && sink->takes_groups();
   if (groups > 1 && trains_tied_table(b.weights()) && !leaves) tied.emplace();
+  // What several of the ranks that divide the model have is added up behind backward, before anything leaves.
+  const bool early = b.weights().architecture.tensor.ranks == 1;
   const auto run = [&](Group group) {
-    if (sink != nullptr) sink->begin_group(!group.empty() && &group.back() == &cuts.back());
+    if (sink != nullptr && early)
+      sink->begin_group(!group.empty() && &group.back() == &cuts.back());
     for (LossNumbers& numbers : train_group(b.ops(), b.weights(), b.experience(), group, objective,
                                             b.checkpointing(), tied ? &*tied : nullptr))
       b.take_numbers(std::move(numbers));

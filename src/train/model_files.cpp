@@ -158,21 +158,21 @@ fs::path ModelWorker::base_folder() const {
   return one ? fs::weakly_canonical(spec_.files.base) : fs::path();
 }
 
+std::int64_t ModelWorker::sum_of_bits(const at::Tensor& flat) {
+  const at::ScalarType bits = flat.element_size() == 2 ? at::kShort : at::kInt;
+  return flat.view(bits).sum(at::kLong).item<std::int64_t>();
+}
+
 void ModelWorker::expect_agreement(bool weights) const {
   if (groups_.world().alone()) return;
-  // The sum of the bit patterns, which one differing bit changes.
-  const auto sum_of = [](const at::Tensor& flat) {
-    const at::ScalarType bits = flat.element_size() == 2 ? at::kShort : at::kInt;
-    return flat.view(bits).sum(at::kLong).item<std::int64_t>();
-  };
   std::int64_t all = 0, copied = 0;  // copied: what every rank has of a divided model
   const auto add = [&](const std::vector<at::Tensor>& tensors,
                        const std::vector<spec::FlatUnit>& units) {
     for (std::size_t u = 0; u < tensors.size(); ++u) {
-      all += sum_of(tensors[u]);
+      all += sum_of_bits(tensors[u]);
       for (const spec::SpreadRange& range : spec::spread_ranges(units[u]))
         if (range.spread.parts == 1)
-          copied += sum_of(tensors[u].narrow(0, range.first, range.count));
+          copied += sum_of_bits(tensors[u].narrow(0, range.first, range.count));
     }
   };
   if (weights) add(weights_, layout_);

@@ -6,6 +6,7 @@
 #include "base/format.h"
 #include "base/status.h"
 #include "train/model_worker.h"
+#include "train/state_pieces.h"
 
 namespace neap::train {
 
@@ -45,38 +46,28 @@ void ModelWorker::gather_stage_states(const StatePieceSink& sink) {
   const std::vector<spec::WholeState> own = placement_->states();
   const std::vector<spec::WholeState> all = whole_states();
   const std::vector<spec::FlatUnit> units = whole_trained_layout();
-  const auto bytes = static_cast<std::int64_t>(model::TensorCheck::kPiece);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const spec::WholeState& state = all[i];
     const std::int64_t stage = stage_of(units[state.unit]);
     at::Tensor mine;
-    if (stages().rank() == stage)
-      mine = gather_state(*std::find_if(own.begin(), own.end(), [&](const spec::WholeState& each) {
-        return each.name == state.name;
-      }));
+    if (stages().rank() == stage) mine = gather_state(state_named(own, state.name));
     if (!groups_.data().first() || !groups_.tensor().first()) continue;
-    const std::int64_t most = bytes / element_bytes(state.dtype);
-    for (std::int64_t at = 0; at < state.elements; at += most) {
-      const std::int64_t count = std::min(most, state.elements - at);
+    for_each_file_piece(state, [&](std::int64_t at, std::int64_t count, std::uint64_t offset) {
       const at::Tensor piece = on_first_stage(
           stage, mine.defined()
                      ? mine.narrow(0, at, count)
                      : at::empty({1}, at::dtype(model::to_aten(state.dtype))).expand({count}));
-      if (piece.defined())
-        sink(i, static_cast<std::uint64_t>(at * element_bytes(state.dtype)), piece);
-    }
+      if (piece.defined()) sink(i, offset, piece);
+    });
   }
 }
 
 void ModelWorker::expect_equal_tables() const {
   if (spec_.head != spec::Head::kLanguageModel || !spec_.whole.tie_word_embeddings) return;
-  // The sum over the bits, in two numbers that a double holds.
+  // In two numbers that a double holds.
   std::vector<double> sum;
   if (spec_.shape.embeds() || spec_.shape.has_head()) {
-    const at::Tensor& table = weights_.front();
-    const at::ScalarType bits = table.element_size() == 2 ? at::kShort : at::kInt;
-    const auto all =
-        static_cast<std::uint64_t>(table.view(bits).sum(at::kLong).item<std::int64_t>());
+    const auto all = static_cast<std::uint64_t>(sum_of_bits(weights_.front()));
     sum = {static_cast<double>(all >> 32), static_cast<double>(all & 0xffffffffU)};
   }
   const std::vector<double> both = stages().join(sum);

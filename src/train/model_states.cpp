@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "base/status.h"
 #include "train/model_worker.h"
+#include "train/state_pieces.h"
 
 namespace neap::train {
 namespace fs = std::filesystem;
@@ -36,6 +37,19 @@ std::int64_t steps_of(const model::SafetensorsFile& states) {
 }
 
 }  // namespace
+
+const spec::WholeState& state_named(const std::vector<spec::WholeState>& states,
+                                    std::string_view name) {
+  return *std::find_if(states.begin(), states.end(),
+                       [&](const spec::WholeState& each) { return each.name == name; });
+}
+
+void for_each_file_piece(const spec::WholeState& state, const FilePieceVisit& visit) {
+  const std::int64_t width = element_bytes(state.dtype);
+  const std::int64_t most = kFilePieceBytes / width;
+  for (std::int64_t first = 0; first < state.elements; first += most)
+    visit(first, std::min(most, state.elements - first), static_cast<std::uint64_t>(first * width));
+}
 
 void ModelWorker::make_pieces(const std::vector<OptimizerUnit>& units) {
   const std::vector<spec::StatePart> parts = placement_->parts();
@@ -141,17 +155,14 @@ void ModelWorker::write_states(const fs::path& folder) {
 // Through a buffer of the size of the pieces that have checksums; every rank gets what the writer gets.
 void ModelWorker::gather_states(const std::vector<spec::WholeState>& states,
                                 const StatePieceSink& sink) {
-  const at::Tensor buffer =
-      at::empty({static_cast<std::int64_t>(model::TensorCheck::kPiece)}, at::dtype(at::kByte));
+  const at::Tensor buffer = at::empty({kFilePieceBytes}, at::dtype(at::kByte));
   for (std::size_t i = 0; i < states.size(); ++i) {
     const spec::WholeState& state = states[i];
     const at::Tensor mine = own_part(state);
     const std::vector<spec::OwnedRange> owners = placement_->owners(state);
-    const std::int64_t width = element_bytes(state.dtype);
-    const std::int64_t most = buffer.numel() / width;
-    for (std::int64_t at = 0; at < state.elements; at += most) {
-      const std::int64_t count = std::min(most, state.elements - at);
-      const at::Tensor piece = buffer.narrow(0, 0, count * width).view(model::to_aten(state.dtype));
+    for_each_file_piece(state, [&](std::int64_t at, std::int64_t count, std::uint64_t offset) {
+      const at::Tensor piece =
+          buffer.narrow(0, 0, count * element_bytes(state.dtype)).view(model::to_aten(state.dtype));
       for (const spec::OwnedRange& owner : owners) {
         const std::int64_t first = std::max(at, owner.first);
         const std::int64_t end = std::min(at + count, owner.first + owner.count);
@@ -161,8 +172,8 @@ void ModelWorker::gather_states(const std::vector<spec::WholeState>& states,
           part.copy_(mine.narrow(0, first - owner.first, end - first));
         if (owner.rank != 0) groups_.data().broadcast(part, static_cast<int>(owner.rank));
       }
-      sink(i, static_cast<std::uint64_t>(at * width), piece);
-    }
+      sink(i, offset, piece);
+    });
   }
 }
 
@@ -217,13 +228,12 @@ at::Tensor ModelWorker::gather_state(const spec::WholeState& state) {
 
 void ModelWorker::gather_parts(const StatePieceSink& sink) {
   const std::vector<spec::WholeState> parts = placement_->states();
-  const auto most = static_cast<std::int64_t>(model::TensorCheck::kPiece);
+  const std::vector<spec::WholeState> all = whole_states();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const at::Tensor whole = gather_state(parts[i]);
-    const std::int64_t count = most / element_bytes(parts[i].dtype);
-    for (std::int64_t at = 0; at < whole.numel(); at += count)
-      sink(i, static_cast<std::uint64_t>(at * element_bytes(parts[i].dtype)),
-           whole.narrow(0, at, std::min(count, whole.numel() - at)));
+    for_each_file_piece(all[i], [&](std::int64_t at, std::int64_t count, std::uint64_t offset) {
+      sink(i, offset, whole.narrow(0, at, count));
+    });
   }
 }
 
@@ -234,11 +244,9 @@ void ModelWorker::restore_parts(const model::SafetensorsFile& file) {
     const at::Tensor mine = own_part(parts[i]);
     if (!mine.defined()) continue;
     const at::ScalarType dtype = model::to_aten(parts[i].dtype);
-    const auto same = std::find_if(all.begin(), all.end(), [&](const spec::WholeState& each) {
-      return each.name == parts[i].name;
-    });
-    const at::Tensor whole = at::empty({same->elements}, at::dtype(dtype));
-    model::load_tensors(file, {{same->name, whole}});
+    const spec::WholeState& same = state_named(all, parts[i].name);
+    const at::Tensor whole = at::empty({same.elements}, at::dtype(dtype));
+    model::load_tensors(file, {{same.name, whole}});
     const at::Tensor part = at::zeros({parts[i].elements}, at::dtype(dtype));
     trained_cuts().take(parts[i].unit, shard().rank, whole, part);
     for (const spec::OwnedRange& owner : placement_->owners(parts[i])) {

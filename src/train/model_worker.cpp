@@ -77,8 +77,8 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, const parallel::Groups& group
                                                 std::move(lora), streamed, attention, tensor);
   if (gradients_) {
     model_->send_gradients(&*gradients_);
-  } else if (optimizer_ && tensor->alone()) {
-    model_->send_gradients(optimizer_->gradient_sink());  // else parts of them are summed first
+  } else if (optimizer_) {
+    model_->send_gradients(optimizer_->gradient_sink());
   }
   if (!has_stages()) return;
   links_.emplace(stages());

@@ -195,6 +195,8 @@ class ModelWorker {
   /// starts as the base's.
   void start_adapters();
 
+  /// The sum of a tensor's bit patterns, which one differing bit changes.
+  [[nodiscard]] static std::int64_t sum_of_bits(const at::Tensor& flat);
   /// Fails on every rank when trained weights differ between them.
   void expect_agreement(bool weights) const;
 

@@ -148,7 +148,7 @@ void run_live(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& 
     optimizer.emplace(role.optimizer, optimizer_of(role, r.dtype), 7, std::move(units),
                       world.ranks(), slice, /*reduced_together=*/1);
     step::GradientSink<at::Tensor>* to = sink.get();
-    if (role.shape.tensor.ranks == 1 && !sink) to = optimizer->gradient_sink();
+    if (!sink) to = optimizer->gradient_sink();
     world.model(role).send_gradients(to);
     training.optimizer = &*optimizer;
     training.checkpointing = &role.checkpointing;
