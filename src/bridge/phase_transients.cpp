@@ -18,9 +18,10 @@ class HostTransients final : public PhaseTransients {
       : pool_(TransientPool::make(std::move(arena), settings, events)) {}
   // The device itself has the ceiling as its capacity.
   void open(const std::string& phase, Bytes) override { pool_->open(phase); }
-  TransientUse close(const std::string& phase) override {
+  TransientUse close(const std::string& phase, bool keep) override {
     const cache::CacheStats stats = pool_->stats();
     const Bytes alive = pool_->close();
+    if (!keep || !alive.is_zero()) give_back();
     if (!alive.is_zero() && alive != alive_) {
       log::warn(format("{} of tensors outlive phase \"{}\": their pages cannot serve the next one",
                        alive, phase));
@@ -28,6 +29,7 @@ class HostTransients final : public PhaseTransients {
     alive_ = alive;
     return {stats.peak_allocated, stats.peak_reserved, stats.fragmentation_at_peak};
   }
+  void give_back() override { pool_->give_back(); }
 
  private:
   std::shared_ptr<TransientPool> pool_;
@@ -39,18 +41,22 @@ class CudaTransients final : public PhaseTransients {
   explicit CudaTransients(c10::DeviceIndex index) : index_(index) { make_cublas_workspace(index); }
   void open(const std::string&, Bytes room) override {
     // What was born and died between phases left pages that the plan does not know.
-    allocator().emptyCache();
+    if (reserved() != kept_) give_back();
     limit_.emplace(index_, room.is_zero() ? room : room + kTorchCudaSegment);
     refusals_before_ = last_torch_cuda_oom().count;
     allocator().resetPeakStats(index_);
   }
-  TransientUse close(const std::string&) override {
+  TransientUse close(const std::string&, bool keep) override {
     const auto stats = allocator().getDeviceStats(index_);
     const auto peak = [](const auto& array) {
       return Bytes(static_cast<std::uint64_t>(array[0].peak));
     };
     limit_.reset();
-    allocator().emptyCache();
+    if (keep) {
+      kept_ = reserved();
+    } else {
+      give_back();
+    }
     const Bytes allocated = peak(stats.allocated_bytes);
     const Bytes reserved = peak(stats.reserved_bytes);
     TransientUse use{allocated, reserved, saturating_sub(reserved, allocated)};
@@ -58,12 +64,21 @@ class CudaTransients final : public PhaseTransients {
     if (last.count != refusals_before_) use.refused = last.requested;
     return use;
   }
+  void give_back() override {
+    allocator().emptyCache();
+    kept_ = Bytes();
+  }
 
  private:
   static c10::DeviceAllocator& allocator() {
     return *c10::getDeviceAllocator(c10::DeviceType::CUDA);
   }
   c10::DeviceIndex index_;
+  [[nodiscard]] Bytes reserved() const {
+    return Bytes(
+        static_cast<std::uint64_t>(allocator().getDeviceStats(index_).reserved_bytes[0].current));
+  }
+  Bytes kept_;                           // reserved when the last phase closed, pages kept
   std::optional<TorchCudaLimit> limit_;  // of the open phase
   std::uint64_t refusals_before_ = 0;
 };

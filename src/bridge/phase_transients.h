@@ -29,9 +29,11 @@ class PhaseTransients {
   virtual ~PhaseTransients() = default;
   /// `room`: what the phase's temporaries may take; zero: as much as there is.
   virtual void open(const std::string& phase, Bytes room) = 0;
-  /// Gives the pages back, and libtorch its own settings. Temporaries that are still alive keep their pages; a warning says
-  /// how many bytes.
-  virtual TransientUse close(const std::string& phase) = 0;
+  /// Gives libtorch its own settings back, and the pages unless `keep`: then the next phase begins with them.
+  /// Temporaries that are still alive keep their pages; a warning says how many bytes.
+  virtual TransientUse close(const std::string& phase, bool keep) = 0;
+  /// The pages that close kept. Between phases.
+  virtual void give_back() = 0;
 };
 
 /// Segments are pages of `arena`, whose device has the ceiling as its capacity.

@@ -52,6 +52,7 @@ class RuntimeImpl final : public Runtime {
  private:
   void mark(trace::EventKind kind, std::string_view name);
   void leave_room(std::size_t phase);
+  void give_pool_back();
   void add_streamed(std::size_t index);
   void gather_blocks(std::size_t phase);
   [[nodiscard]] std::vector<SlotPart> slots_of(const plan::TagPlan& tag) const;
@@ -68,7 +69,8 @@ class RuntimeImpl final : public Runtime {
   std::map<std::size_t, std::vector<SlotPart>> gathered_;
   std::unique_ptr<PhaseTransients> transients_;
   std::unique_ptr<PhaseAccounts> accounts_;
-  PeerUse peers_;  // of the open phase
+  std::optional<std::size_t> pool_of_;  // the phase whose pages its pool has kept
+  PeerUse peers_;                       // of the open phase
   bool in_phase_ = false;
 };
 
@@ -115,7 +117,8 @@ RuntimeImpl::RuntimeImpl(const spec::Job& job, const plan::DeviceChoice& choice,
   std::unique_ptr<arena::Arena> arena =
       value_or_throw(arena::Arena::make(*context_.device(), options));
   arena_ = {arena.release(), [device = context_.device()](arena::Arena* a) { delete a; }};
-  executor_ = std::make_unique<ScheduleExecutor>(*arena_, plan_, context_.stream());
+  executor_ = std::make_unique<ScheduleExecutor>(*arena_, plan_, context_.stream(),
+                                                 [this] { give_pool_back(); });
   for (std::size_t t = 0; t < plan_.tags.size(); ++t) add_streamed(t);
   if (choice.target.cuda) {
     const DeviceContext::Entered entered(context_);
@@ -230,6 +233,7 @@ std::unique_ptr<Runtime::Scope> RuntimeImpl::phase(spec::PhaseId id) {
   } catch (const Error& e) {
     throw Error(Status(e.status()).with_context(format("entering phase \"{}\"", name)));
   }
+  if (pool_of_ != index) give_pool_back();
   leave_room(index);
   const Clock::time_point start = Clock::now();
   for (auto& [tag, blocks] : streamed_blocks_) blocks.open();
@@ -240,6 +244,11 @@ std::unique_ptr<Runtime::Scope> RuntimeImpl::phase(spec::PhaseId id) {
   return std::make_unique<ScopeImpl>(
       format("Closing phase \"{}\"", name), std::move(entered),
       [this, index, entry = std::move(entry), start] { return end_phase(index, entry, start); });
+}
+
+// Pages that a pool keeps are the next phase's only if it is the same one and finds the tags where they were.
+void RuntimeImpl::give_pool_back() {
+  if (std::exchange(pool_of_, std::nullopt)) transients_->give_back();
 }
 
 // The arena keeps pages for the next tag. With what libtorch's allocator will take they must stay under the ceiling; on
@@ -270,7 +279,8 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
   const Status copied = executor_->finish_copies(m.behind);
   m.entry = std::move(entry);
   m.persistent = executor_->persistent();
-  const TransientUse use = transients_->close(name);
+  const TransientUse use = transients_->close(name, plan_.phases[index].keeps_pool);
+  if (plan_.phases[index].keeps_pool) pool_of_ = index;
   m.transient_allocated = use.allocated;
   m.transient_reserved = use.reserved;
   m.fragmentation_at_peak = use.fragmentation;

@@ -3,7 +3,8 @@
 // Model     On the CPU every tensor born inside a phase comes from that phase's transient pool (a CachingAllocator over
 //           the arena's pages); persistent tensors are views of arena regions; whatever is made outside a phase or
 //           under HostScope is plain host memory, as it would be with a GPU. On CUDA, regions are arena regions of
-//           the card and transients come from libtorch's own allocator, emptied at each phase's end.
+//           the card and transients come from libtorch's own allocator. Pools are emptied at a phase's end; where
+//           the plan says so (PhasePlan::keeps_pool) not before another phase begins or a tag moves.
 //
 // Settings  what libtorch has once a process is this runtime's only inside its phases and holds (device_context.h). Runtimes
 //           of one process take turns: one phase is open at a time.
@@ -102,7 +103,7 @@ class Runtime {
   /// cycle's state back.
   [[nodiscard]] virtual std::unique_ptr<Scope> hold(const std::vector<spec::TagId>& tags) = 0;
 
-  /// Moves tags as the schedule says for the phase, binds its pool, marks it in the trace. The end empties the pool
+  /// Moves tags as the schedule says for the phase, binds its pool, marks it in the trace. The end closes the pool
   /// and records a measurement; it fails where the phase took more than device.memory. Tensors of the phase must be
   /// dead by then: one that survives keeps its page and is named in a warning.
   [[nodiscard]] virtual std::unique_ptr<Scope> phase(spec::PhaseId id) = 0;

@@ -75,8 +75,12 @@ Bytes Transition::copied() const {
 }
 
 ScheduleExecutor::ScheduleExecutor(arena::Arena& arena, const plan::MemoryPlan& plan,
-                                   device::StreamId computes)
-    : arena_(arena), plan_(plan), computes_(computes), states_(plan.tags.size()) {
+                                   device::StreamId computes, std::function<void()> before_moves)
+    : arena_(arena),
+      plan_(plan),
+      computes_(computes),
+      before_moves_(std::move(before_moves)),
+      states_(plan.tags.size()) {
   for (std::size_t t = 0; t < states_.size(); ++t) {
     states_[t].resident = plan_.tags[t].is_outside();
     create_regions(plan_.tags[t]);
@@ -161,6 +165,7 @@ Transition ScheduleExecutor::enter(std::size_t phase) {
 }
 
 void ScheduleExecutor::begin(const Move& move) {
+  before_moves_();
   const std::vector<std::string> tags = {to_string(move.tag)};
   // Not the whole device: its copies would be waited for as well.
   const arena::Fence work = arena::Fence::of({computes_});
@@ -205,6 +210,7 @@ Transition ScheduleExecutor::move_to(const Set& wanted) {
 
 Transition ScheduleExecutor::execute(const std::vector<Move>& moves) {
   Transition done;
+  if (!moves.empty()) before_moves_();
   const arena::Stats before = arena_.stats();
   std::size_t next = 0;
   try {

@@ -11,6 +11,7 @@
 //           contents (arena.h); resident() says which.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -47,8 +48,9 @@ struct Transition {
 class ScheduleExecutor {
  public:
   /// Reserves the plan's regions. Both outlive it.
-  /// `computes`: the stream of what phases compute.
-  ScheduleExecutor(arena::Arena& arena, const plan::MemoryPlan& plan, device::StreamId computes);
+  /// `computes`: the stream of what phases compute. `before_moves` is called whenever a tag is about to move.
+  ScheduleExecutor(arena::Arena& arena, const plan::MemoryPlan& plan, device::StreamId computes,
+                   std::function<void()> before_moves);
 
   /// One flag a tag, in the plan's order.
   using Set = std::vector<bool>;
@@ -89,6 +91,7 @@ class ScheduleExecutor {
   arena::Arena& arena_;
   const plan::MemoryPlan& plan_;
   device::StreamId computes_;
+  std::function<void()> before_moves_;
   std::vector<plan::TagState> states_;
   std::optional<std::size_t> last_phase_;                        // that was entered
   std::map<std::pair<spec::TagId, std::string>, Place> places_;  // (tag, part)

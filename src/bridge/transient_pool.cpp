@@ -27,6 +27,7 @@ class Pool final : public TransientPool,
 
   void open(std::string phase) override;
   Bytes close() override;
+  void give_back() override { throw_if_error(cache_.empty_cache()); }
   [[nodiscard]] cache::CacheStats stats() const override { return cache_.stats(); }
 
   c10::DataPtr allocate(std::size_t size) override;
@@ -100,7 +101,6 @@ void Pool::open(std::string phase) {
 
 Bytes Pool::close() {
   remove();
-  throw_if_error(cache_.empty_cache());
   return cache_.stats().allocated;
 }
 

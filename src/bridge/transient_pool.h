@@ -25,9 +25,10 @@ class TransientPool {
 
   /// From now on tensors of threads outside a HostScope come from here; peaks start anew.
   virtual void open(std::string phase) = 0;
-  /// Puts back the allocator that libtorch had; free segments go to the arena. Returns the bytes of tensors that are still
-  /// alive.
+  /// Puts back the allocator that libtorch had. Returns the bytes of tensors that are still alive.
   virtual Bytes close() = 0;
+  /// Free segments go to the arena. While it is closed.
+  virtual void give_back() = 0;
   [[nodiscard]] virtual cache::CacheStats stats() const = 0;
 };
 

@@ -74,6 +74,7 @@ class CheckpointSearch {
     PhasePlan& phase = plan_.phases[choices_[c].phase];
     phase.transient = predicted.transient;
     phase.transient_allocated = predicted.transient_allocated;
+    phase.keeps_pool = predicted.keeps_pool;
     phase.seconds = predicted.seconds;
     phase.wait_seconds = predicted.wait_seconds;
   }

@@ -92,6 +92,9 @@ struct PhasePlan {
   double peer_seconds = 0;    ///< in collectives that nothing hides; a part of `seconds`
   std::int64_t times = 1;     ///< runs in a step; 0: once, before the first
   double share = 1;           ///< of steps that have it
+  /// A run that follows another one with nothing moved between begins with the pool's pages: it takes no more than with
+  /// new ones.
+  bool keeps_pool = false;
   [[nodiscard]] std::string name() const { return std::string(to_string(id)); }
 };
 /// Phases [first, last] that run in turn, `times` times in a step: a round for each mini-batch.

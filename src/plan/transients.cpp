@@ -55,26 +55,37 @@ Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, c
   NEAP_TRY_ASSIGN(const cache::Settings settings, pool_settings(job, target));
   const step::KernelProfile profile = kernel_profile(job, target);
   CountedMemory memory(settings);
-  step::CountingOps ops(memory, profile, accuracy == Accuracy::kExact ? kRepeats : 1);
+  const bool exact = accuracy == Accuracy::kExact;
+  step::CountingOps ops(memory, profile, exact ? kRepeats : 1);
+  bool keeps_pool = false;
   {
     const step::CountedTensor workspace =
         ops.empty({target.cuda ? kCublasWorkspace : 0}, step::Dtype::kBool);
-    count_phase(ops, job, models, compute_dtype(job, target), phase, kDecodeSteps);
+    const step::Dtype dtype = compute_dtype(job, target);
+    count_phase(ops, job, models, dtype, phase, kDecodeSteps);
+    if (exact && phase.follows_itself) {
+      const Bytes once = memory.peak_reserved();
+      step::CountingOps again(memory, profile, kRepeats);
+      count_phase(again, job, models, dtype, phase, kDecodeSteps);
+      keeps_pool = memory.peak_reserved() == once;
+    }
   }
   if (!memory.status().ok())
     return Status(memory.status())
         .with_context(format("predicting phase \"{}\"", to_string(phase.id)));
   const Bytes scratch = target.cuda ? kKernelScratch : Bytes();
   const step::Work& work = ops.work();
-  return PhasePlan{phase.id,
-                   memory.peak_reserved() + scratch,
-                   memory.peak_allocated(),
-                   work.elapsed(),
-                   Bytes(static_cast<std::uint64_t>(work.fetched_bytes)),
-                   Bytes(static_cast<std::uint64_t>(work.stored_bytes)),
-                   work.wait_seconds,
-                   Bytes(static_cast<std::uint64_t>(work.peer_bytes)),
-                   work.peer_seconds};
+  PhasePlan plan{phase.id,
+                 memory.peak_reserved() + scratch,
+                 memory.peak_allocated(),
+                 work.elapsed(),
+                 Bytes(static_cast<std::uint64_t>(work.fetched_bytes)),
+                 Bytes(static_cast<std::uint64_t>(work.stored_bytes)),
+                 work.wait_seconds,
+                 Bytes(static_cast<std::uint64_t>(work.peer_bytes)),
+                 work.peer_seconds};
+  plan.keeps_pool = keeps_pool;
+  return plan;
 }
 
 }  // namespace neap::plan

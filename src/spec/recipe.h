@@ -129,6 +129,8 @@ struct Phase {
   /// Micro-batches that go through a block before the next block is used, where weights are streamed.
   std::int64_t together = 1;
   bool gathers_weights = false;  ///< all of its model's blocks come from the host when it begins
+  /// Steps may have no other phase: then it follows itself.
+  bool follows_itself = false;
   /// Runs in a step. A backward phase and the update behind it repeat together, in turn. 0: the phase
   /// runs before the first step and never again, with nothing on the device but what it needs.
   std::int64_t times = 1;

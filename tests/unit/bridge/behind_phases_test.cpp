@@ -31,7 +31,7 @@ struct Behind {
     arena::Options options;
     options.touch_threads = 1;
     arena = value_or_throw(arena::Arena::make(*fault, options));
-    executor.emplace(*arena, plan, device::StreamId::kDefault);
+    executor.emplace(*arena, plan, device::StreamId::kDefault, [] {});
     shadow.emplace(plan);
     for (std::size_t t = 0; t < 2; ++t) {
       (void)executor->bring({plan.tags[t].id});

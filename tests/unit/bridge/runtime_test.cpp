@@ -79,6 +79,38 @@ TEST_F(RuntimeTest, TensorsOfAPhaseComeFromItsPoolAndTheirPagesGoBack) {
       << "only the tags stay";
 }
 
+TEST_F(RuntimeTest, APhaseThatFollowsItselfBeginsWithThePagesOfThePool) {
+  plan::MemoryPlan plan = small_plan(32_MiB);
+  plan.phases[0].keeps_pool = true;
+  job_.device.kind = "host";
+  job_.device.memory = 32_MiB;
+  const auto runtime = Runtime::make(job_, choose_run_device(job_.device), plan, nullptr);
+  const auto taken = [&] {
+    return runtime->arena().stats().physical - runtime->arena().stats().page_store;
+  };
+  const auto run = [&](spec::PhaseId id) {
+    const auto phase = runtime->phase(id);
+    const at::Tensor t = at::empty({(6_MiB).count()}, at::kByte);
+  };
+  run(kLook);
+  EXPECT_EQ(taken(), 22_MiB) << "the tags and the pool";
+  run(kLook);
+  EXPECT_EQ(taken(), 22_MiB) << "the same pages";
+  { const auto hold = runtime->hold({plan::kWeights, plan::kReferenceWeights}); }
+  EXPECT_EQ(taken(), 22_MiB) << "they are there";
+  { const auto hold = runtime->hold({plan::kOptimizer}); }
+  EXPECT_EQ(taken(), 16_MiB) << "a tag came";
+  run(kLook);
+  run(kLearn);
+  EXPECT_EQ(taken(), 16_MiB) << "another phase, which does not keep its own";
+  const auto measured = runtime->take_measurements();
+  ASSERT_EQ(measured.size(), 4U);
+  for (const PhaseMeasurement& m : measured) {
+    EXPECT_EQ(m.transient_reserved, 6_MiB);
+    EXPECT_EQ(m.peak, 22_MiB);
+  }
+}
+
 TEST_F(RuntimeTest, OutOfMemoryNamesNeedFreeAndHolders) {
   const auto runtime = make(32_MiB);
   const auto phase = runtime->phase(kLook);

@@ -81,7 +81,7 @@ void expect_planned(const std::vector<MoveRecord>& done, const std::vector<plan:
 void run_cycles(MemoryPlan& plan, std::size_t& behind) {
   const auto device = host_device(plan.capacity - plan.outside_bytes());
   const auto arena = value_or_throw(arena::Arena::make(*device));
-  ScheduleExecutor executor(*arena, plan, device::StreamId::kDefault);
+  ScheduleExecutor executor(*arena, plan, device::StreamId::kDefault, [] {});
   Shadow shadow(plan);
   for (std::size_t t = 0; t < plan.tags.size(); ++t) {
     (void)executor.bring({plan.tags[t].id});
@@ -152,7 +152,7 @@ TEST(ScheduleExecution, SkippingAPhaseIsScheduledWhereItWouldMoveNothing) {
     EXPECT_EQ(!plan.schedule[1].moves.empty(), moves);
     const auto device = host_device(plan.capacity);
     const auto arena = value_or_throw(arena::Arena::make(*device));
-    ScheduleExecutor executor(*arena, plan, device::StreamId::kDefault);
+    ScheduleExecutor executor(*arena, plan, device::StreamId::kDefault, [] {});
     (void)executor.enter(0);
     EXPECT_EQ(executor.enter(0).scheduled, !moves);
     (void)executor.enter(1);
