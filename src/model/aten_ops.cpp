@@ -172,7 +172,12 @@ Tensor AtenOps::product_plus(const Tensor& bias, const Tensor& a, const Tensor& 
 }
 void AtenOps::add_product_(const Tensor& c, const Tensor& a, const Tensor& b, double alpha) const {
   const Scratch scratch;
-  c.addmm_(a, b, 1, alpha);
+  if (c.scalar_type() == a.scalar_type()) {
+    c.addmm_(a, b, 1, alpha);
+  } else {
+    Tensor sum = c;
+    (void)at::addmm_out(sum, c, a, b, c.scalar_type(), 1, alpha);
+  }
 }
 Tensor AtenOps::batch_product(const Tensor& a, const Tensor& b) const {
   Tensor out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());

@@ -99,6 +99,9 @@ class AtenOps {
   [[nodiscard]] Tensor product(const Tensor& a, const Tensor& b) const;
   [[nodiscard]] Tensor product_plus(const Tensor& bias, const Tensor& a, const Tensor& b) const;
   void add_product_(const Tensor& c, const Tensor& a, const Tensor& b, double alpha) const;
+  [[nodiscard]] bool adds_products(step::Dtype sum, step::Dtype factors) const {
+    return step::adds_products(device_.is_cuda(), sum, factors);
+  }
   [[nodiscard]] Tensor batch_product(const Tensor& a, const Tensor& b) const;
 
   // ---- elementwise ----

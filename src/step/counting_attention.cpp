@@ -8,8 +8,27 @@
 namespace neap::step {
 namespace {
 
-// Attention kernels reach about half of the rate of a large matrix product.
-constexpr double kAttentionShare = 0.5;
+// Of the rate of a large matrix product. Whole sequences of 2 048 tokens with heads of 128 on an H100 and an H200
+// (bench/results/attention-h200.jsonl, kernel-times-h100.jsonl).
+struct Share {
+  double forward, backward;
+};
+Share share_of(AttentionKernel kernel, bool deterministic) {
+  switch (kernel) {
+    case AttentionKernel::kCudnn:
+      return {0.55, 0.45};
+    case AttentionKernel::kFlash:
+      return {0.32, deterministic ? 0.24 : 0.3};
+    case AttentionKernel::kEfficient:
+      return {0.13, 0.12};
+    case AttentionKernel::kHost:
+    case AttentionKernel::kProducts:
+      break;
+  }
+  return {0.5, 0.5};
+}
+// Of a few queries a sequence, which are bound by the cache's bytes.
+constexpr double kDecodeShare = 0.5;
 
 // Of rows of one sequence, both orders counted.
 double pairs_of(const Spans<CountedTensor>& spans) {
@@ -29,7 +48,7 @@ double pairs_of(const Spans<CountedTensor>& spans) {
 CountedTensor CountingOps::rotate(const CountedTensor& x, const CountedTensor&,
                                   const CountedTensor&, bool) {
   // A product and a fused multiply-add for each half.
-  add_work(0, 5 * bytes(x));
+  for (int kernel = 0; kernel < 4; ++kernel) add_work(0, 1.25 * bytes(x));
   return make(x.shape(), x.dtype());
 }
 
@@ -63,7 +82,8 @@ AttentionContext<CountedTensor> CountingOps::attention_by(AttentionKernel kernel
   out.spans = spans;
   // Two products, causal: half of all pairs.
   add_work(2.0 * static_cast<double>(h * d) * pairs_of(spans),
-           2 * bytes(heads.q) + 2 * bytes(heads.k), dtype, kAttentionShare);
+           2 * bytes(heads.q) + 2 * bytes(heads.k), dtype,
+           share_of(kernel, profile_.deterministic).forward);
   const bool grouped = heads.k.size(1) != h;
   out.heads = std::move(heads);
   out.kernel = kernel;
@@ -116,7 +136,8 @@ Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTen
   const Dtype dtype = saved.heads.q.dtype();
   // Five products: the scores again, and the gradients of values, weights, queries and keys.
   add_work(5.0 * static_cast<double>(h * d) * pairs_of(saved.spans),
-           4 * bytes(saved.heads.q) + 4 * bytes(saved.heads.k), dtype, kAttentionShare);
+           4 * bytes(saved.heads.q) + 4 * bytes(saved.heads.k), dtype,
+           share_of(saved.kernel, profile_.deterministic).backward);
   const bool packed = saved.spans.packed();
   const AttentionSizes sizes{
       saved.spans.sequences, packed ? 0 : saved.spans.length, h, key_heads, d, packed ? n : 0};
@@ -179,6 +200,7 @@ void CountingOps::attention_backward_scratch(AttentionKernel kernel, const Atten
           flash_backward_scratch(sizes, profile_.deterministic, profile_.device);
       const CountedTensor sums = make({scratch.row_sums}, Dtype::kFloat32);
       const CountedTensor accumulator = make({scratch.accumulator}, Dtype::kFloat32);
+      add_work(0, 2 * bytes(accumulator));  // zeroed, and its parts added up
       const CountedTensor dk = make({scratch.key_heads}, dtype);
       const CountedTensor dv = make({scratch.key_heads}, dtype);
       return;
@@ -220,7 +242,7 @@ CountedTensor CountingOps::decode_attention(const CountedTensor& q, const Counte
   const std::int64_t group = h / keys.size(1);
   add_work(4.0 * static_cast<double>(b * h * d * limit),
            2.0 * static_cast<double>(b * keys.size(1) * limit * d * element_bytes(q.dtype())),
-           q.dtype(), kAttentionShare);
+           q.dtype(), kDecodeShare);
   if (!profile_.cuda) return make({b, h * d}, q.dtype());
   CountedTensor out = make({b, h * d}, q.dtype());
   if (group > 1 && group < h) out = make({b, h * d}, q.dtype());  // heads back in their order
@@ -239,7 +261,7 @@ CountedTensor CountingOps::chunk_attention(const CountedTensor& q, const Counted
   const double pairs =
       static_cast<double>(n) * (static_cast<double>(length) - 0.5 * static_cast<double>(n - 1));
   add_work(4.0 * static_cast<double>(h * d) * pairs, 2 * bytes(q) + bytes(keys) + bytes(values),
-           q.dtype(), kAttentionShare);
+           q.dtype(), share_of(AttentionKernel::kFlash, false).forward);
   CountedTensor out = make({n, h * d}, q.dtype());
   CountedTensor log_sum = make({h, n}, Dtype::kFloat32);
   AttentionSizes sizes{1, n, h, keys.size(1), d};

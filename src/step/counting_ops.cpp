@@ -214,8 +214,13 @@ CountedTensor CountingOps::product_plus(const CountedTensor&, const CountedTenso
 }
 void CountingOps::add_product_(const CountedTensor& c, const CountedTensor& a,
                                const CountedTensor& b, double) {
-  add_work(2.0 * static_cast<double>(a.shape().elements()) * static_cast<double>(b.size(1)),
-           bytes(a) + bytes(b) + 2 * bytes(c), a.dtype());
+  const double flops =
+      2.0 * static_cast<double>(a.shape().elements()) * static_cast<double>(b.size(1));
+  // Each tile reads what it is added to when its product is done: nothing hides that.
+  const KernelRates& rates = profile_.rates;
+  const double rate = element_bytes(a.dtype()) == 2 ? rates.half_flops : rates.single_flops;
+  const double reads = rates.bytes > 0 ? bytes(c) / rates.bytes * rate : 0;  // as many FLOPs
+  add_work(flops, bytes(a) + bytes(b) + 2 * bytes(c), a.dtype(), flops / (flops + reads));
 }
 
 CountedTensor CountingOps::batch_product(const CountedTensor& a, const CountedTensor& b) {

@@ -263,7 +263,11 @@ class CountingOps {
   // ---- products ----
   [[nodiscard]] Tensor product(const Tensor& a, const Tensor& b);
   [[nodiscard]] Tensor product_plus(const Tensor& bias, const Tensor& a, const Tensor& b);
+  /// Of c's type, or a narrower one where adds_products() of both.
   void add_product_(const Tensor& c, const Tensor& a, const Tensor& b, double alpha);
+  [[nodiscard]] bool adds_products(Dtype sum, Dtype factors) const {
+    return step::adds_products(profile_.cuda, sum, factors);
+  }
   /// a (n, m, k) times b (n, k, p): (n, m, p).
   [[nodiscard]] Tensor batch_product(const Tensor& a, const Tensor& b);
 

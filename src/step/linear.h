@@ -18,10 +18,10 @@ T linear(Ops& ops, const Linear<T>& p, const T& x) {
   return y;
 }
 
-/// d (m, n) += a^T b for a (N, m), b (N, n). Without a temporary where the dtypes agree.
+/// d (m, n) += a^T b for a (N, m), b (N, n). Without a temporary where the operations can.
 template <class Ops, class T = typename Ops::Tensor>
 void add_outer(Ops& ops, const T& d, const T& a, const T& b) {
-  if (ops.dtype(d) == ops.dtype(a)) {
+  if (ops.adds_products(ops.dtype(d), ops.dtype(a))) {
     ops.add_product_(d, ops.transpose(a), b, 1);
   } else {
     ops.add_(d, ops.product(ops.transpose(a), b));

@@ -55,6 +55,12 @@ enum class AttentionKernel : std::uint8_t { kHost, kFlash, kCudnn, kEfficient, k
   return cudnn && width <= 128 ? AttentionKernel::kCudnn : AttentionKernel::kFlash;
 }
 
+/// Whether a product of matrices is added to one of a wider type without a temporary: cuBLAS does it, libtorch's CPU
+/// kernels do not.
+[[nodiscard]] inline bool adds_products(bool cuda, Dtype sum, Dtype factors) {
+  return sum == factors || (cuda && sum == wide(factors));
+}
+
 template <class T>
 struct Heads {
   T q;     // (N, H, D)

@@ -4,6 +4,7 @@
 #include "base/format.h"
 #include "conformance.h"
 #include "step/kv_layout.h"
+#include "step/linear.h"
 
 namespace neap {
 namespace {
@@ -33,6 +34,11 @@ TEST_P(Operations, Products) {
   same("add_product_", [d](auto& ops, auto in) {
     return [&ops, c = in({48, 80}, d), a = in({64, 48}, d), b = in({64, 80}, d)] {
       ops.add_product_(c, ops.transpose(a), b, 0.5);
+    };
+  });
+  same("the gradient of a matrix", [d](auto& ops, auto in) {
+    return [&ops, c = in({48, 80}, step::wide(d)), a = in({64, 48}, d), b = in({64, 80}, d)] {
+      step::add_outer(ops, c, a, b);
     };
   });
   same("batch_product", [d](auto& ops, auto in) {
