@@ -10,7 +10,8 @@ least: streams under the least capacity that the plan finds for the paper's work
 qwen7b: full training of Qwen2.5-7B, 4 x 2 048, recomputation: all resident, with bfloat16 states under 79 GiB, then under 79 and 56 GiB
 (about 115 GiB of host memory). optimizers: Qwen2.5-1.5B, 8 x 1 024, with every kind of optimizer, all resident and under a ceiling.
 lora: rank 16 on Qwen2.5-7B, 2 x 2 048, and on 38 blocks of Qwen2.5-32B, 1 x 2 048: all resident, then with streamed weights at the least
-capacity. full3b: full training of Llama-3.2-3B, 2 x 4 096, in micro-batches of one, full3b-one in one: all resident, then with
+capacity. lora4b, lora8b: rank 16 on Qwen3-4B, 1 x 2 048, and on Llama-3.1-8B, 2 x 2 048; full8b: full training of the latter, 8 x 1 024
+(135 GiB of host memory). full3b: full training of Llama-3.2-3B, 2 x 4 096, in micro-batches of one, full3b-one in one: all resident, then with
 streamed weights, gradients and states at the least capacity (54 GiB of host memory). grpo: full GRPO of Llama-3.2-3B with a reference and a
 reward model, 4 x 4 x 768, two responses at a time; grpo7b: the same of Qwen2.5-7B with LoRA; ppo: PPO of four models of Qwen2.5-1.5B, 16 x 768; full6b: full training of 24 of Llama-3.1-8B's 32 blocks, 8 x 1 024 (106 GiB of host memory),
 under 8 and 6 GiB, too; full3b-groups and full1b-groups: of tied Llama-3.2-3B and Qwen2.5-1.5B, 8 of 1 x 2 048, all resident and streamed
@@ -53,7 +54,10 @@ WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
         "qwen7b": (QWEN7B, None, [(138, []), (79, NARROW), (79, []), (56, [])]),
         "lora": (Case("qwen2.5-7b", "sft", 2, 64, 1984, micro=1), None, [(60, LORA), (8, LORA), (0, LORA)]),
         "lora20b": (Case("qwen2.5-20b", "sft", 1, 64, 1984), None, [(100, LORA), (0, LORA)]),
-        "full3b": (Case("llama-3.2-3b", "sft", 2, 64, 4032, micro=1), None, [(75, AUTO), (0, AUTO)]),
+        "lora4b": (Case("qwen3-4b", "sft", 1, 64, 1984), None, [(TIMES, LORA), (0, LORA)]),
+        "lora8b": (Case("llama-3.1-8b", "sft", 2, 64, 1984, micro=1), None, [(TIMES, LORA), (0, LORA)]),
+        "full8b": (Case("llama-3.1-8b", "sft", 8, 64, 960, micro=1), None, [(TIMES, AUTO), (0, AUTO)]),
+        "full3b": (Case("llama-3.2-3b", "sft", 2, 64, 4032, micro=1), None, [(75, AUTO), (TIMES, AUTO), (0, AUTO)]),
         "full3b-one": (Case("llama-3.2-3b", "sft", 2, 64, 4032), None, [(75, AUTO), (0, AUTO)]),
         "grpo": (Case("llama-3.2-3b", "grpo", 4, 256, 512, micro=1, n=4), None, [(120, ROLLOUT), (TIMES, ROLLOUT), (0, ROLLOUT)]),
         "grpo7b": (Case("qwen2.5-7b", "grpo", 4, 256, 512, micro=1, n=4), None, [(100, [*LORA, *ROLLOUT]), (0, [*LORA, *ROLLOUT])]),
@@ -143,10 +147,12 @@ def main():
         work = pathlib.Path(temporary)
         plan_check.make_data(work, reviews)
         cases = ARGS.case or USUAL
-        for name in sorted({model for case in cases for model in (WORK[case][0].model, WORK[case][1]) if model}):
-            plan_check.make_case_model(work, name, reviews, SMALL if MODELS[name]["model_type"] == "opt" else SMALL_QWEN)
         for name in cases:
             case, reward, ceilings = WORK[name]
+            tiny = SMALL if MODELS[case.model]["model_type"] == "opt" else SMALL_QWEN
+            plan_check.make_only_model(work, case.model, reviews, tiny)
+            if reward and reward != case.model:
+                plan_check.make_case_model(work, reward, reviews, tiny)
             job = work / f"{name}.toml"
             job.write_text((plan_check.rehearsed(case) if ARGS.rehearse else case).toml(work))
             base = ["device.kind=host" if ARGS.rehearse else "device.kind=cuda"]

@@ -41,6 +41,12 @@ MODELS = {
                      "num_hidden_layers": 28, "num_attention_heads": 24, "num_key_value_heads": 8,
                      "max_position_embeddings": 131072, "rope_theta": 500000.0, "rms_norm_eps": 1e-5,
                      "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0, "torch_dtype": "bfloat16"},
+    "qwen3-4b": {**QWEN, "model_type": "qwen3", "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36,
+                 "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128},
+    "llama-3.1-8b": {"model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
+                     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+                     "max_position_embeddings": 131072, "rope_theta": 500000.0, "rms_norm_eps": 1e-5,
+                     "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 0, "torch_dtype": "bfloat16"},
     # 24 of Llama-3.1-8B's 32 layers: full training takes 106 GiB of host memory
     "llama-3.1-6b": {"model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
                      "num_hidden_layers": 24, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -136,6 +142,7 @@ USUAL = [name for name in CASES if name not in ("sft-opt-1.3b", "sft-qwen2.5-1.5
 def parameters(c):
     """Names and shapes of a checkpoint with the scalar head of a reward model."""
     h, vocab = c["hidden_size"], c["vocab_size"]
+    width = c.get("head_dim", h // c["num_attention_heads"])
     if c["model_type"] == "opt":
         yield "model.decoder.embed_tokens.weight", (vocab, h)
         yield "model.decoder.embed_positions.weight", (c["max_position_embeddings"] + 2, h)
@@ -144,12 +151,12 @@ def parameters(c):
         biased, norms, blocks = set(linears), ("self_attn_layer_norm", "final_layer_norm"), "model.decoder.layers"
         last = "model.decoder.final_layer_norm"
     else:
-        keys = h // c["num_attention_heads"] * c["num_key_value_heads"]
+        queries, keys = width * c["num_attention_heads"], width * c["num_key_value_heads"]
         yield "model.embed_tokens.weight", (vocab, h)
-        linears = {"self_attn.q_proj": (h, h), "self_attn.k_proj": (keys, h), "self_attn.v_proj": (keys, h),
-                   "self_attn.o_proj": (h, h), "mlp.gate_proj": (c["intermediate_size"], h),
+        linears = {"self_attn.q_proj": (queries, h), "self_attn.k_proj": (keys, h), "self_attn.v_proj": (keys, h),
+                   "self_attn.o_proj": (h, queries), "mlp.gate_proj": (c["intermediate_size"], h),
                    "mlp.up_proj": (c["intermediate_size"], h), "mlp.down_proj": (h, c["intermediate_size"])}
-        biased = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}
+        biased = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"} if c["model_type"] == "qwen2" else set()
         norms, blocks, last = ("input_layernorm", "post_attention_layernorm"), "model.layers", "model.norm"
     layer_norm = c["model_type"] == "opt"
     for layer in range(c["num_hidden_layers"]):
@@ -157,6 +164,8 @@ def parameters(c):
             yield f"{blocks}.{layer}.{name}.weight", shape
             if name in biased:
                 yield f"{blocks}.{layer}.{name}.bias", shape[:1]
+        for name in ("self_attn.q_norm", "self_attn.k_norm") if c["model_type"] == "qwen3" else ():
+            yield f"{blocks}.{layer}.{name}.weight", (width,)
         for name in norms:
             yield f"{blocks}.{layer}.{name}.weight", (h,)
             if layer_norm:
@@ -465,8 +474,17 @@ def arguments():
 
 
 def rehearsed(case):
-    return Case(case.model, case.task, min(case.rows, 4), 32, 32, micro=2, n=case.n, checkpointing=case.checkpointing, ceiling=case.ceiling,
+    return Case(case.model, case.task, min(case.rows, 4), 32, 32, micro=min(2, case.rows), n=case.n, checkpointing=case.checkpointing, ceiling=case.ceiling,
                 once=case.once)
+
+
+def make_only_model(work, name, *arguments):
+    """One model at a time on the disk."""
+    for old in work.glob("*/model.safetensors"):
+        if old.parent.name != name:
+            shutil.rmtree(old.parent)
+    if not (work / name).exists():
+        make_case_model(work, name, *arguments)
 
 
 def make_case_model(work, name, reviews, tiny):
@@ -488,11 +506,7 @@ def main():
             if not runs.may_start(name):
                 continue
             case = rehearsed(CASES[name]) if ARGS.rehearse else CASES[name]
-            for old in work.glob("*/model.safetensors"):  # one model at a time on the disk
-                if old.parent.name != case.model:
-                    shutil.rmtree(old.parent)
-            if not (work / case.model).exists():
-                make_case_model(work, case.model, reviews, TINY)
+            make_only_model(work, case.model, reviews, TINY)
             job = work / f"{name}.toml"
             job.write_text(case.toml(work))
             for package_name, package in packages.items():

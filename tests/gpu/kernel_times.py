@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""What the GPU does in a training step: seconds of kernels by kind beside the plan's seconds.
+
+usage: kernel_times.py OUT_DIR PACKAGE_DIR LIBKERNEL_TIMES [--case CASE ...] [--steps N] [--minutes M] [--rehearse]
+
+LIBKERNEL_TIMES: kernel_times.cpp, compiled as its head says. Each case runs N steps (default 8) twice, plain and with the library, and is
+ended then. Writes OUT_DIR/kernel_times.jsonl: seconds of a step as planned, of the train phase as measured without and with
+the library, of the GPU being busy, and of each kind of kernel and the largest kernels in a step. A table on stdout. After M minutes
+(default 8) no further case starts. --rehearse: tiny models on the host, without the library.
+"""
+import json
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+
+import plan_check
+from plan_check import Case
+
+LORA = ["actor_rollout_ref.model.lora_rank=16"]
+REPEAT = ["trainer.deterministic=true"]
+KEPT = ["actor_rollout_ref.model.activation_checkpointing=none"]
+SFT15 = Case("qwen2.5-1.5b", "sft", 8, 64, 1984)
+SFT15_ONE = Case("qwen2.5-1.5b", "sft", 8, 64, 1984, micro=1)
+SFT3 = Case("llama-3.2-3b", "sft", 8, 64, 1984, micro=1)
+SFT7 = Case("qwen2.5-7b", "sft", 4, 64, 1984, checkpointing="full")
+LORA7 = Case("qwen2.5-7b", "sft", 2, 64, 1984, micro=1)
+OPT = Case("opt-1.3b", "sft", 8, 64, 960)
+WORK = {"1.5b": (SFT15, []), "1.5b-deterministic": (SFT15, REPEAT), "1.5b-of-1": (SFT15_ONE, KEPT),
+        "1.5b-of-1-deterministic": (SFT15_ONE, KEPT + REPEAT), "3b-of-1": (SFT3, KEPT), "3b-of-1-deterministic": (SFT3, KEPT + REPEAT),
+        "7b-lora-of-1": (LORA7, LORA + KEPT), "7b-lora-of-1-deterministic": (LORA7, LORA + KEPT + REPEAT), "opt-1.3b": (OPT, []),
+        "7b": (SFT7, ["memory.residency=all"])}
+USUAL = [name for name in WORK if name != "7b"]
+# The first word that a kernel's name has decides.
+KINDS = [("attention backward", ("flash_bwd", "sdpa_sm90_flash_bprop", "bprop", "fmha_bwd", "cutlassB", "compute_dq", "convert_dq", "dot_do_o")),
+         ("attention", ("flash_fwd", "sdpa", "fprop", "fmha", "cutlassF")),
+         ("products", ("gemm", "nvjet", "cutlass", "xmma", "splitK", "gemv")),
+         ("copies over the link", ("copy to device", "copy to host")), ("copies", ("copy", "set", "CatArray")),
+         ("sums", ("reduce", "softmax", "SoftMax", "norm")), ("rows", ("index", "embedding", "gather", "scatter", "sort", "Sort", "radix")),
+         ("elementwise", ("elementwise", "vectorized", "fused"))]
+
+
+def kind_of(name):
+    return next((kind for kind, words in KINDS if any(word in name for word in words)), "others")
+
+
+def train_seconds(folder, steps):
+    rows = [r for r in plan_check.json_lines(folder / "phases.jsonl") if r["phase"] == "train" and 2 < r["step"] <= steps]
+    return statistics.median(r["seconds"] for r in rows)
+
+
+def watched(times, step_seconds):
+    """Of the last intervals, for a step."""
+    lines = plan_check.json_lines(times)[-3:]
+    if not lines:
+        raise RuntimeError("the library wrote nothing")
+    steps = sum(line["to"] - line["from"] for line in lines) / 1e9 / step_seconds
+    names = {}
+    for line in lines:
+        for name, (count, ns) in line["kernels"].items():
+            known = names.setdefault(name, [0, 0.0])
+            known[0] += count
+            known[1] += ns / 1e9
+    kinds = {}
+    for name, (count, seconds) in names.items():
+        known = kinds.setdefault(kind_of(name), [0.0, 0.0])
+        known[0] += count / steps
+        known[1] += seconds / steps
+    largest = sorted(names.items(), key=lambda item: -item[1][1])[:40]
+    return {"busy": sum(line["busy"] for line in lines) / 1e9 / steps, "kinds": kinds,
+            "largest": [[name[:150], count / steps, seconds / steps] for name, (count, seconds) in largest]}
+
+
+def measure(neap, job, folder, overrides, library):
+    """One run as users run it and one with the library."""
+    command, metrics = plan_check.run_job(neap, job, folder, overrides, ARGS.steps, 200)
+    plan = json.loads((folder / "plan.json").read_text())
+    out = {"command": command, "planned": plan["seconds"], "train": train_seconds(folder, len(metrics)),
+           "step": plan_check.median(metrics, "timing_s/step")}
+    if ARGS.rehearse:
+        return out
+    times = pathlib.Path(f"{folder}.times")
+    os.environ |= {"CUDA_INJECTION64_PATH": str(library), "NEAP_KERNEL_TIMES": str(times)}
+    try:
+        again = folder.with_name(folder.name + "-watched")
+        _, metrics = plan_check.run_job(neap, job, again, overrides, ARGS.steps, 200)
+    finally:
+        del os.environ["CUDA_INJECTION64_PATH"]
+    step = plan_check.median(metrics, "timing_s/step")
+    return out | {"watched_train": train_seconds(again, len(metrics)), "watched_step": step, **watched(times, step)}
+
+
+def show(name, r):
+    print(f"   {name}: planned {r['planned']:.4f}, train {r['train']:.4f}, step {r['step']:.4f}; watched train {r['watched_train']:.4f}, step "
+          f"{r['watched_step']:.4f}, busy {r['busy']:.4f}")
+    for kind, (count, seconds) in sorted(r["kinds"].items(), key=lambda item: -item[1][1]):
+        print(f"      {kind:<22}{count:>8.0f} {seconds:8.4f} s", flush=True)
+
+
+def main():
+    plan_check.ARGS = ARGS
+    suite = plan_check.Runs("kernel_times")
+    package = pathlib.Path(ARGS.packages[0]).resolve()
+    neap = package / "bin" / "neap"
+    about = plan_check.environment(neap)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        reviews = package / "examples" / "reviews"
+        plan_check.make_data(folder, reviews)
+        for name in ARGS.case or USUAL:
+            case, overrides = WORK[name]
+            if not suite.may_start(name):
+                continue
+            if ARGS.rehearse:
+                case, overrides = plan_check.rehearsed(case), [*overrides, "device.kind=host", "device.memory=1GiB"]
+            if not (folder / case.model).exists():
+                plan_check.make_case_model(folder, case.model, reviews, plan_check.TINY)
+            job = folder / f"{name}.toml"
+            job.write_text(case.toml(folder))
+            result = suite.run(name, {"case": name, "environment": about}, folder / name,
+                               lambda: measure(neap, job, folder / name, overrides, ARGS.packages[1]), lambda result: [])
+            if result and not ARGS.rehearse:
+                show(name, result)
+    return suite.end()
+
+
+if __name__ == "__main__":
+    parser = plan_check.common_arguments(__doc__, list(WORK), steps=8)
+    parser.add_argument("packages", nargs=2, metavar="PACKAGE_DIR LIBKERNEL_TIMES")
+    ARGS = parser.parse_args()
+    sys.exit(main())
