@@ -11,8 +11,10 @@
 #include "cli/program_commands.h"
 #include "plan/advice.h"
 #include "plan/device_choice.h"
+#include "plan/gpu_catalog.h"
 #include "plan/memory_plan.h"
 #include "plan/plan_words.h"
+#include "plan/simulation.h"
 #include "plan/stage_plans.h"
 #include "spec/config_docs.h"
 #include "spec/default_lengths.h"
@@ -39,9 +41,18 @@ class PlanCommand final : public Command {
         ->type_name("SIZE");
     app.add_option("--ranks", ranks_,
                    "plan for one of so many ranks instead of trainer.nnodes x "
-                   "trainer.n_gpus_per_node")
+                   "trainer.n_gpus_per_node; in machines of 8, if it is a multiple")
         ->type_name("N")
         ->check(CLI::PositiveNumber);
+    app.add_option("--gpu", gpu_,
+                   "plan for this GPU, which need not be here; its memory unless device.memory is "
+                   "set")
+        ->check(CLI::IsMember(plan::gpu_names()));
+    CLI::Option* simulated =
+        app.add_flag("--simulate", simulate_,
+                     "simulate a step of all ranks: its time, what it is spent on, and the memory "
+                     "of each kind of rank (docs/parallel.md)");
+    simulated->excludes("--fit");
     app.add_flag("--json", json_, "print the plan as JSON (docs/plan-json.md)");
     app.add_flag("--reference", reference_,
                  "print every configuration key, the pages of docs/configuration.md, and stop");
@@ -72,15 +83,18 @@ class PlanCommand final : public Command {
     if (!capacity_.empty() && !fit_.empty())
       return {ErrorCode::kInvalidArgument, "--capacity and --fit say the same; give one of them"};
     if (ranks_ > 0) {
-      overrides_.emplace_back("trainer.nnodes=1");
-      overrides_.push_back(format("trainer.n_gpus_per_node={}", ranks_));
+      const std::int64_t each = ranks_ % kNodeRanks == 0 ? kNodeRanks : ranks_;
+      overrides_.push_back(format("trainer.nnodes={}", ranks_ / each));
+      overrides_.push_back(format("trainer.n_gpus_per_node={}", each));
     }
     spec::Job job;
     NEAP_TRY(spec::Job::load(config_, overrides_, job));
     for (const std::string& warning : job.warnings) log::warn(warning);
     ranks_ = job.ranks();
     NEAP_TRY_ASSIGN(plan::DeviceChoice chosen,
-                    plan::choose_device(job.device, plan::driver_gpus(), plan::Purpose::kPlan));
+                    gpu_.empty()
+                        ? plan::choose_device(job.device, plan::driver_gpus(), plan::Purpose::kPlan)
+                        : plan::gpu_by_name(gpu_, job.device.memory));
     const std::string size = fit_.empty() ? capacity_ : fit_;
     if (!size.empty()) {
       NEAP_TRY_ASSIGN(chosen.target.capacity, parse_bytes(size));
@@ -91,6 +105,7 @@ class PlanCommand final : public Command {
     adapted_ = job.adapted;
     if (!adapted_.empty()) adapted_text_ = spec::adapted_text(job) + "\n";
     warnings_ = job.warnings;
+    if (simulate_) return simulate(job, chosen);
     if (job.mesh().size(spec::Axis::kPipe) > 1) return plan_stages(job, chosen);
     if (!fit_.empty()) return fit(job, chosen);
     NEAP_TRY_ASSIGN(const plan::PlanWithOutlook found,
@@ -116,6 +131,17 @@ class PlanCommand final : public Command {
     out["stages"] = found.to_json();
     if (!plan.fits()) code_ = 3;
     return show(plan, chosen, out, "\n" + found.to_text());
+  }
+
+  Status simulate(const spec::Job& job, const plan::DeviceChoice& chosen) {
+    NEAP_TRY_ASSIGN(const plan::Simulation found, plan::simulate(job, chosen.target));
+    if (!found.plans.stages[found.plans.binding()].plan.fits()) code_ = 3;
+    Json out = found.to_json();
+    out["device"] = chosen.name;
+    out["rates_from"] = chosen.target.rates_from;
+    if (json_) return write_output(out.dump(2) + "\n");
+    return write_output(format("A step of {} on {} x {}, simulated\n\n{}rates: {}\n", config_,
+                               ranks_, chosen.name, found.to_text(), chosen.target.rates_from));
   }
 
   Status fit(const spec::Job& job, const plan::DeviceChoice& chosen) {
@@ -154,12 +180,14 @@ class PlanCommand final : public Command {
                         plan.to_text() + below);
   }
 
-  std::string config_, capacity_, fit_;
+  static constexpr std::int64_t kNodeRanks = 8;
+
+  std::string config_, capacity_, fit_, gpu_;
   std::vector<std::string> overrides_;
   std::vector<std::string> adapted_, warnings_;  // as spec::Job's
   std::string adapted_text_;
   std::int64_t ranks_ = 0;  // 0: the configuration's
-  bool json_ = false, reference_ = false, peer_keys_ = false;
+  bool json_ = false, reference_ = false, peer_keys_ = false, simulate_ = false;
   PlanFormulas formulas_;
   int code_ = 0;
 };

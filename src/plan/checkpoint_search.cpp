@@ -77,6 +77,11 @@ class CheckpointSearch {
     phase.keeps_pool = predicted.keeps_pool;
     phase.seconds = predicted.seconds;
     phase.wait_seconds = predicted.wait_seconds;
+    phase.sent = predicted.sent;
+    phase.peer_seconds = predicted.peer_seconds;
+    phase.axis_seconds = predicted.axis_seconds;
+    phase.passes = predicted.passes;
+    phase.flops = predicted.flops;
   }
   Status set(std::size_t c, std::size_t rung, Accuracy accuracy) {
     NEAP_TRY_ASSIGN(const PhasePlan predicted, choices_[c].predict(rung, accuracy));

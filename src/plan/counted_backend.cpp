@@ -36,6 +36,27 @@ CountedTensor outside(const step::Shape& shape, Dtype dtype) {
   return CountedTensor::outside(shape, dtype);
 }
 
+// Which part of a stage's training phase takes how long.
+class PassClock {
+ public:
+  void enter(const CountingOps& ops, double PassSeconds::*part) {
+    leave(ops);
+    part_ = part;
+  }
+  void leave(const CountingOps& ops) {
+    const double now = ops.work().elapsed();
+    if (part_ != nullptr) seconds_.*part_ += now - since_;
+    since_ = now;
+    part_ = nullptr;
+  }
+  [[nodiscard]] const PassSeconds& seconds() const { return seconds_; }
+
+ private:
+  PassSeconds seconds_;
+  double PassSeconds::*part_ = nullptr;
+  double since_ = 0;
+};
+
 // One phase; what it computes is dropped.
 class CountedBackend {
   using T = CountedTensor;
@@ -76,6 +97,16 @@ class CountedBackend {
   [[nodiscard]] const spec::Job& job() const { return job_; }
   [[nodiscard]] const Weights& weights() const { return weights_; }
   [[nodiscard]] const step::Experience<T>& experience() const { return experience_; }
+  /// Of a stage's list.
+  void begins(const step::PipelineAction& action) {
+    const bool forward = action.kind == step::PipelineAction::Kind::kForward;
+    if (action.computes())
+      clock_.enter(ops_, forward ? &PassSeconds::forward : &PassSeconds::backward);
+  }
+  [[nodiscard]] PassSeconds passes() {
+    clock_.leave(ops_);
+    return clock_.seconds();
+  }
   void take_log_probs(const step::LogProbs<T>&) {}
   void take_scores(const T&) {}
 
@@ -103,6 +134,7 @@ class CountedBackend {
   void take_numbers(const step::LossNumbers&) {}
   [[nodiscard]] std::int64_t further_groups(std::int64_t) const { return 0; }
   void reduce_gradients() {
+    if (staged()) clock_.enter(ops_, &PassSeconds::sums);
     if (peers_) peers_->finish();
   }
   // Numbers that ranks add up or compare pass through 512 KiB of a GPU (parallel/nccl.cpp), which is part of
@@ -112,7 +144,8 @@ class CountedBackend {
   void beside(const Visit& visit) {
     ops_.aside([&] { visit(of_others_); });
   }
-  [[nodiscard]] step::Update begin_step(std::int64_t, double) const {
+  [[nodiscard]] step::Update begin_step(std::int64_t, double) {
+    if (staged()) clock_.enter(ops_, &PassSeconds::update);
     return {*optimizer_, role_.optimizer};
   }
   void gather_weights() {
@@ -132,6 +165,7 @@ class CountedBackend {
   }
 
  private:
+  [[nodiscard]] bool staged() const { return role_.shape.pipeline.stages > 1; }
   template <class Visit>
   void stream_parts(const Visit& visit) {
     const std::vector<step::UpdatePart>& list = parts_->list();
@@ -215,6 +249,7 @@ class CountedBackend {
   }
 
   CountingOps& ops_;
+  PassClock clock_;
   const spec::Job& job_;
   ModelRole role_;
   Dtype dtype_;
@@ -301,10 +336,11 @@ step::SlotCache<CountedTensor> counted_cache(const ModelRole& role, Dtype dtype,
   return out;
 }
 
-void count_phase(CountingOps& ops, const spec::Job& job, const JobModels& models, Dtype dtype,
-                 const spec::Phase& phase, std::int64_t most_decode_steps) {
+PassSeconds count_phase(CountingOps& ops, const spec::Job& job, const JobModels& models,
+                        Dtype dtype, const spec::Phase& phase, std::int64_t most_decode_steps) {
   CountedBackend backend(ops, job, role_of(models, phase), dtype, phase, most_decode_steps);
   step::run_phase(backend, phase);
+  return backend.passes();
 }
 
 }  // namespace neap::plan

@@ -36,8 +36,9 @@ namespace neap::plan {
                                                                  std::int64_t tokens);
 
 /// Runs a phase of `job` over counting operations. `most_decode_steps`: of a generation so many,
-/// evenly spread, the longest included.
-void count_phase(step::CountingOps& ops, const spec::Job& job, const JobModels& models,
-                 step::Dtype dtype, const spec::Phase& phase, std::int64_t most_decode_steps);
+/// evenly spread, the longest included. Returns the seconds of its parts where it trains a stage of a pipeline.
+PassSeconds count_phase(step::CountingOps& ops, const spec::Job& job, const JobModels& models,
+                        step::Dtype dtype, const spec::Phase& phase,
+                        std::int64_t most_decode_steps);
 
 }  // namespace neap::plan

@@ -67,7 +67,7 @@ class CountedPeers final : public step::GradientSink<step::CountedTensor> {
   void begin(double bytes) {
     const double gathered = gathered_bytes(ranks_, bytes);
     const double sent = ranks_.slices_states() ? gathered : 2 * gathered;
-    const double seconds = ops_.peer_seconds(sent);
+    const double seconds = ops_.peer_seconds(sent, ranks_.slices_states() ? 1 : 2);
     lane_ = std::max(lane_, ops_.now()) + seconds;
     busy_ += seconds;
     sent_ += sent;

@@ -32,11 +32,6 @@ step::KernelRates default_rates(bool cuda, std::int64_t threads) {
   return {30e9 * n, 60e9 * n, 8e9 * n, 2e-6, 0};
 }
 
-// Of NCCL's rings between H100s that NVLink joins (gathers of 256 MiB), and of MPI between processes.
-step::PeerRates default_peer_rates(bool cuda) {
-  return cuda ? step::PeerRates{250e9, 30e-6} : step::PeerRates{2e9, 20e-6};
-}
-
 PlanRates rates_without_gpu() {
   return {default_rates(true, 0), Link{}, "measured on an H200"};
 }

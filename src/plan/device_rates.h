@@ -23,7 +23,5 @@ struct PlanRates {
 
 /// Of kernels alone, without a measurement.
 [[nodiscard]] step::KernelRates default_rates(bool cuda, std::int64_t threads);
-/// Of collectives between ranks of one machine.
-[[nodiscard]] step::PeerRates default_peer_rates(bool cuda);
 
 }  // namespace neap::plan

@@ -68,6 +68,8 @@ Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes) {
       planned.seconds *= static_cast<double>(phase.times);
       planned.wait_seconds *= static_cast<double>(phase.times);
       planned.peer_seconds *= static_cast<double>(phase.times);
+      planned.flops *= static_cast<double>(phase.times);
+      for (double& seconds : planned.axis_seconds) seconds *= static_cast<double>(phase.times);
       planned.sent = planned.sent * static_cast<std::uint64_t>(phase.times);
       planned.fetched = planned.fetched * static_cast<std::uint64_t>(phase.times);
       planned.stored = planned.stored * static_cast<std::uint64_t>(phase.times);
@@ -261,7 +263,13 @@ Result<PhasePlan> Drafts::predict_parts(const spec::Phase& phase, std::int64_t r
   out.id = phase.id;
   out.transient = std::max(out.transient, stepped.transient);
   out.transient_allocated = std::max(out.transient_allocated, stepped.transient_allocated);
-  out.seconds += stepped.seconds * static_cast<double>(update.times);
+  const auto times = static_cast<double>(update.times);
+  out.seconds += stepped.seconds * times;
+  out.sent += stepped.sent * static_cast<std::uint64_t>(update.times);
+  out.peer_seconds += stepped.peer_seconds * times;
+  for (std::size_t a = 0; a < spec::kAxes; ++a)
+    out.axis_seconds[a] += stepped.axis_seconds[a] * times;
+  out.flops += stepped.flops * times;
   return out;
 }
 

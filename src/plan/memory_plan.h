@@ -14,6 +14,7 @@
 
 #include "arena/arena.h"
 #include "base/json.h"
+#include "plan/network.h"
 #include "spec/checkpointing.h"
 #include "spec/job.h"
 #include "spec/job_change.h"
@@ -80,6 +81,12 @@ struct TagPlan {
   [[nodiscard]] bool is_outside() const { return id.kind == spec::TagKind::kPeers; }
   [[nodiscard]] std::string name() const { return to_string(id); }  ///< for people and files
 };
+/// Of all micro-batches and mini-batches of a step.
+struct PassSeconds {
+  double forward = 0, backward = 0;
+  double sums = 0;    ///< of gradients over ranks, behind the last backward, and their norms
+  double update = 0;  ///< of weights, and their gathers
+};
 struct PhasePlan {
   spec::PhaseId id = spec::PhaseId::kTrain;
   Bytes transient;            ///< predicted peak of the phase pool, as reserved from the device
@@ -95,6 +102,9 @@ struct PhasePlan {
   /// A run that follows another one with nothing moved between begins with the pool's pages: it takes no more than with
   /// new ones.
   bool keeps_pool = false;
+  step::OfAxes<double> axis_seconds{};  ///< `peer_seconds` by axis
+  PassSeconds passes{};  ///< of a training phase of a pipeline's stage: parts of `seconds`
+  double flops = 0;      ///< of matrix products and attention, in one step
   [[nodiscard]] std::string name() const { return std::string(to_string(id)); }
 };
 /// Phases [first, last] that run in turn, `times` times in a step: a round for each mini-batch.
@@ -170,7 +180,8 @@ struct Target {
   std::int64_t multiprocessors = 132;  ///< of the GPU; H100's and H200's where there is none to ask
   step::KernelRates rates{};           ///< zeros: default_rates()
   Link link;
-  std::string rates_from;  ///< where the two are from, for people
+  std::optional<Network> network{};  ///< nullopt: default_network()
+  std::string rates_from;            ///< where the two are from, for people
 };
 
 struct MemoryPlan {

@@ -45,7 +45,11 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target) {
   profile.rates =
       target.rates.bytes > 0 ? target.rates : default_rates(target.cuda, target.threads);
   profile.tensor_ranks = job.parallel.tensor_model_parallel_size;
-  profile.peers = default_peer_rates(target.cuda);
+  const Network network =
+      network_of(job, target.network ? *target.network : default_network(target.cuda));
+  const spec::Mesh mesh = job.mesh();
+  for (std::size_t a = 0; a < spec::kAxes; ++a)
+    profile.peers[a] = axis_rates(network, mesh, static_cast<spec::Axis>(a));
   profile.link = {target.link.to_device, target.link.to_host, target.link.both};
   return profile;
 }
@@ -58,11 +62,12 @@ Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, c
   const bool exact = accuracy == Accuracy::kExact;
   step::CountingOps ops(memory, profile, exact ? kRepeats : 1);
   bool keeps_pool = false;
+  PassSeconds passes;
   {
     const step::CountedTensor workspace =
         ops.empty({target.cuda ? kCublasWorkspace : 0}, step::Dtype::kBool);
     const step::Dtype dtype = compute_dtype(job, target);
-    count_phase(ops, job, models, dtype, phase, kDecodeSteps);
+    passes = count_phase(ops, job, models, dtype, phase, kDecodeSteps);
     if (exact && phase.follows_itself) {
       const Bytes once = memory.peak_reserved();
       step::CountingOps again(memory, profile, kRepeats);
@@ -85,6 +90,9 @@ Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, c
                  Bytes(static_cast<std::uint64_t>(work.peer_bytes)),
                  work.peer_seconds};
   plan.keeps_pool = keeps_pool;
+  plan.axis_seconds = work.axis_seconds;
+  plan.passes = passes;
+  plan.flops = work.flops;
   return plan;
 }
 

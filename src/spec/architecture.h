@@ -85,6 +85,7 @@ struct TensorShard {
 struct PipelineStage {
   std::int64_t stages = 1, stage = 0;
   std::int64_t first = 0, blocks = 0;  ///< of several stages
+  std::vector<std::int64_t> layout{};  ///< blocks of each stage; empty: as divide_blocks() chooses
   friend bool operator==(const PipelineStage&, const PipelineStage&) = default;
 };
 

@@ -223,6 +223,10 @@ struct ParallelConfig {
   std::int64_t zero_stage = 0;                    ///< of trained models (spec/placement.h)
   std::int64_t tensor_model_parallel_size = 1;    ///< of every model (spec/tensor_parallel.h)
   std::int64_t pipeline_model_parallel_size = 1;  ///< stages of every model (spec/pipeline.h)
+  /// Blocks of each stage; empty: as spec/pipeline.h divides them.
+  std::vector<double> pipeline_model_parallel_layout;
+  // For plans: bytes a second of a rank, within a machine and to others; zero: the device's (plan/network.h).
+  Bytes intra_node_bandwidth{0}, inter_node_bandwidth{0};
 };
 
 struct Job {

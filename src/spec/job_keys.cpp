@@ -90,6 +90,22 @@ void bind_parallel(ConfigTable& t, Job& job) {
       .in("stages")
       .at_least(1)
       .only(of_training());
+  t.bind("parallel.pipeline_model_parallel_layout", &job.parallel.pipeline_model_parallel_layout,
+         "Blocks of each stage, as `[7, 8, 8, 5]` of a model with 28; `[]`: the stage with the "
+         "most parameters has as few as possible, embedding and head included.")
+      .only({.holds =
+                 [&job] {
+                   return job.parallel.pipeline_model_parallel_layout.empty() ||
+                          job.parallel.pipeline_model_parallel_size > 1;
+                 },
+             .words = "parallel.pipeline_model_parallel_size is at least 2",
+             .otherwise = "one rank has all blocks of a model"});
+  t.bind("parallel.intra_node_bandwidth", &job.parallel.intra_node_bandwidth,
+         "For plans: bytes a second that a rank sends to another one of its machine in a "
+         "collective, such as `25GB` over PCIe; `0 B`: as over NVLink on a GPU, 2 GB on the host.");
+  t.bind("parallel.inter_node_bandwidth", &job.parallel.inter_node_bandwidth,
+         "For plans: bytes a second that a rank sends to other machines, its share of their "
+         "network; `0 B`: 45 GB on a GPU (400 Gb/s), 1.1 GB on the host (10 Gb/s).");
 }
 
 void bind_critic(ConfigTable& t, Job& job) {

@@ -24,6 +24,8 @@ Result<JobModel> resolve(const Job& job, const Recipe& recipe, ModelId id, std::
   Result<Architecture> shape = Architecture::from_folder(model.files.base);
   if (!shape.ok()) return fail(shape.status());
   model.whole = *std::move(shape);
+  for (const double blocks : job.parallel.pipeline_model_parallel_layout)
+    model.whole.pipeline.layout.push_back(static_cast<std::int64_t>(blocks));
   const Mesh mesh = job.mesh();
   const TensorShard shard{mesh.size(Axis::kTensor), mesh.coordinate(rank, Axis::kTensor)};
   NEAP_TRY_ASSIGN(model.shape, part_of(model.whole, shard, to_string(id)));

@@ -1,6 +1,7 @@
 #include "spec/parallel_checks.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,12 @@ Status validate_stages(const Job& job) {
   const std::int64_t stages = job.mesh().size(Axis::kPipe);
   if (stages == 1) return {};
   NEAP_TRY(divides_ranks(job, kKey, stages));
+  for (const double blocks : job.parallel.pipeline_model_parallel_layout)
+    if (blocks < 1 || blocks > 1e6 || blocks != std::floor(blocks))
+      return wrong(format(
+          "parallel.pipeline_model_parallel_layout has {}; every stage has a number of blocks, "
+          "1 at least",
+          blocks));
   const auto refuse = [&](std::string_view why) {
     return wrong(format("{} {} does not go with {}", kKey, stages, why));
   };

@@ -1,6 +1,8 @@
 #include "spec/pipeline.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "base/format.h"
 #include "spec/layout.h"
@@ -52,6 +54,7 @@ std::vector<std::int64_t> fill(const Sizes& sizes, std::int64_t stages, std::int
 }  // namespace
 
 std::vector<std::int64_t> divide_blocks(const Architecture& whole, Head head, std::int64_t stages) {
+  if (!whole.pipeline.layout.empty()) return whole.pipeline.layout;
   const Sizes sizes = sizes_of(whole, head);
   std::int64_t low = 0, high = sizes.first + sizes.last;
   for (const std::int64_t block : sizes.blocks) high += block;
@@ -77,8 +80,18 @@ Result<Architecture> stage_of(const Architecture& whole, Head head, std::int64_t
                stages, whole.num_hidden_layers, name));
   }
   const std::vector<std::int64_t> blocks = divide_blocks(whole, head, stages);
+  if (const std::int64_t sum = std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0});
+      std::ssize(blocks) != stages || sum != whole.num_hidden_layers) {
+    return Status(ErrorCode::kInvalidArgument,
+                  format("parallel.pipeline_model_parallel_layout has {} stages with {} blocks; "
+                         "the {} model has {} blocks for {} stages",
+                         blocks.size(), sum, name, whole.num_hidden_layers, stages));
+  }
   Architecture out = whole;
-  out.pipeline = {stages, stage, 0, blocks[static_cast<std::size_t>(stage)]};
+  out.pipeline.stages = stages;
+  out.pipeline.stage = stage;
+  out.pipeline.first = 0;
+  out.pipeline.blocks = blocks[static_cast<std::size_t>(stage)];
   for (std::int64_t s = 0; s < stage; ++s)
     out.pipeline.first += blocks[static_cast<std::size_t>(s)];
   return out;
@@ -95,7 +108,9 @@ std::int64_t stage_of_unit(const Architecture& whole, Head head, std::int64_t st
 }
 
 Architecture undivided(Architecture stage) {
-  stage.pipeline = {};
+  PipelineStage whole;
+  whole.layout = std::move(stage.pipeline.layout);
+  stage.pipeline = std::move(whole);
   return stage;
 }
 

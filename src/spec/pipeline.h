@@ -21,7 +21,7 @@
 
 namespace neap::spec {
 
-/// Blocks of each stage, of an undivided model with as many blocks as stages at least.
+/// Blocks of each stage, of an undivided model with as many blocks as stages at least: its layout, if it has one.
 [[nodiscard]] std::vector<std::int64_t> divide_blocks(const Architecture& whole, Head head,
                                                       std::int64_t stages);
 
@@ -35,7 +35,7 @@ namespace neap::spec {
 [[nodiscard]] std::int64_t stage_of_unit(const Architecture& whole, Head head, std::int64_t stages,
                                          const FlatUnit& unit);
 
-/// All stages together.
+/// All stages together, with their layout.
 [[nodiscard]] Architecture undivided(Architecture stage);
 
 }  // namespace neap::spec

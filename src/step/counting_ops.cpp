@@ -42,7 +42,9 @@ void CountingOps::wait_until(double time) {
 
 void CountingOps::wait_for_peers(double time, double sent) {
   work_.peer_bytes += weight_ * sent;
-  work_.peer_seconds += weight_ * advance_to(time);
+  const double waited = weight_ * advance_to(time);
+  work_.peer_seconds += waited;
+  work_.axis_seconds[static_cast<std::size_t>(spec::Axis::kData)] += waited;
 }
 
 void CountingOps::copy_at_once(Direction direction, double bytes) {
@@ -51,10 +53,11 @@ void CountingOps::copy_at_once(Direction direction, double bytes) {
 
 // ---- ranks ----
 
-void CountingOps::add_peer_work(double sent) {
+void CountingOps::add_peer_work(double sent, spec::Axis axis, double rounds) {
   work_.peer_bytes += weight_ * sent;
-  const double seconds = peer_seconds(sent);
+  const double seconds = step::peer_seconds(rates_of(axis), sent, rounds);
   work_.peer_seconds += weight_ * seconds;
+  work_.axis_seconds.at(static_cast<std::size_t>(axis)) += weight_ * seconds;
   computed_seconds_ += seconds;
   issued_seconds_ += seconds;
 }
@@ -62,7 +65,7 @@ void CountingOps::add_peer_work(double sent) {
 // As a ring: to every rank a part of the sums, then from every rank its part.
 void CountingOps::reduce_over(double bytes_of_one, spec::Axis axis) {
   const auto n = static_cast<double>(ranks(axis));
-  if (n > 1) add_peer_work(2 * (n - 1) / n * bytes_of_one);
+  if (n > 1) add_peer_work(2 * (n - 1) / n * bytes_of_one, axis, 2);
 }
 
 double CountingOps::total_over(double x, spec::Axis axis) {
@@ -76,7 +79,7 @@ CountedTensor CountingOps::join_columns(CountedTensor a, spec::Axis axis) {
   if (n == 1) return a;
   const Shape joined{a.size(0), n * a.size(1)};
   const CountedTensor by_rank = make(joined, a.dtype());
-  add_peer_work(static_cast<double>(n - 1) * bytes(a));
+  add_peer_work(static_cast<double>(n - 1) * bytes(a), axis);
   CountedTensor out = make(joined, a.dtype());
   add_work(0, 2 * bytes(out));
   return out;

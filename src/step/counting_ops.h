@@ -9,6 +9,8 @@
 // Cost      about 50 ns an operation and what the sink takes.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -33,7 +35,14 @@ struct KernelRates {
 struct PeerRates {
   double bytes = 0;    ///< a second, to and from a rank
   double latency = 0;  ///< seconds that a collective takes at least
+  double round = 0;    ///< and for each time that it passes all ranks
 };
+/// Seconds of a collective in which each rank sends so many bytes.
+[[nodiscard]] inline double peer_seconds(const PeerRates& rates, double sent, double rounds) {
+  return rates.bytes > 0 ? rates.latency + rounds * rates.round + sent / rates.bytes : 0;
+}
+template <class T>
+using OfAxes = std::array<T, spec::kAxes>;
 
 /// What kernels' scratch memory and time depend on.
 struct KernelProfile {
@@ -44,7 +53,7 @@ struct KernelProfile {
   KernelRates rates{};
   LinkRates link{};
   std::int64_t tensor_ranks = 1;  ///< that divide a model
-  PeerRates peers{};
+  OfAxes<PeerRates> peers{};
 };
 
 /// Takes the requests of counted tensors.
@@ -114,15 +123,16 @@ class CountedTensor {
 
 /// What operations cost apart from memory.
 struct Work {
-  double flops = 0;          ///< of matrix products and attention
-  double bytes_moved = 0;    ///< read and written: each operand of each kernel once
-  double seconds = 0;        ///< each operation bound by one of the two
-  double issue_seconds = 0;  ///< of the program
-  double fetched_bytes = 0;  ///< from the host, by copies that run while operations compute
-  double stored_bytes = 0;   ///< and to it
-  double wait_seconds = 0;   ///< for such copies
-  double peer_bytes = 0;     ///< sent to other ranks
-  double peer_seconds = 0;   ///< in collectives, as far as nothing hides them
+  double flops = 0;               ///< of matrix products and attention
+  double bytes_moved = 0;         ///< read and written: each operand of each kernel once
+  double seconds = 0;             ///< each operation bound by one of the two
+  double issue_seconds = 0;       ///< of the program
+  double fetched_bytes = 0;       ///< from the host, by copies that run while operations compute
+  double stored_bytes = 0;        ///< and to it
+  double wait_seconds = 0;        ///< for such copies
+  double peer_bytes = 0;          ///< sent to other ranks
+  double peer_seconds = 0;        ///< in collectives, as far as nothing hides them
+  OfAxes<double> axis_seconds{};  ///< these, by the axis whose ranks they are of
   /// A GPU works while the program starts the next operations: the slower of both decides.
   [[nodiscard]] double elapsed() const {
     return std::max(seconds, issue_seconds) + wait_seconds + peer_seconds;
@@ -195,11 +205,11 @@ class CountingOps {
   [[nodiscard]] double copied() const { return copies_.end(); }
 
   // ---- collectives, on the same clock ----
-  /// Seconds of one in which each rank sends so many bytes.
-  [[nodiscard]] double peer_seconds(double sent) const {
-    return profile_.peers.bytes > 0 ? profile_.peers.latency + sent / profile_.peers.bytes : 0;
+  /// Seconds of one over the ranks that divide a batch, in which each sends so many bytes.
+  [[nodiscard]] double peer_seconds(double sent, double rounds = 1) const {
+    return step::peer_seconds(rates_of(spec::Axis::kData), sent, rounds);
   }
-  /// What is computed from now on begins at that time or later, behind collectives of so many bytes.
+  /// What is computed from now on begins at that time or later, behind such collectives of so many bytes.
   void wait_for_peers(double time, double sent);
 
   // ---- ranks of an axis: nothing happens, and nothing is taken, where there is one ----
@@ -422,8 +432,11 @@ class CountingOps {
                              std::uint64_t key, std::int64_t first);
 
  private:
-  /// A collective that sends so many bytes from each rank.
-  void add_peer_work(double sent);
+  /// A collective that sends so many bytes from each rank of an axis and passes them `rounds` times.
+  void add_peer_work(double sent, spec::Axis axis, double rounds = 1);
+  [[nodiscard]] const PeerRates& rates_of(spec::Axis axis) const {
+    return profile_.peers.at(static_cast<std::size_t>(axis));
+  }
   void reduce_over(double bytes, spec::Axis axis);
   [[nodiscard]] Tensor make(const Shape& shape, Dtype dtype);
   [[nodiscard]] Tensor with_shape(const Tensor& t, const Shape& shape) const;

@@ -98,6 +98,7 @@ class StageRun {
   }
 
   void execute(const PipelineAction& action) {
+    if constexpr (requires { b_.begins(action); }) b_.begins(action);
     switch (action.kind) {
       case Kind::kReceiveHidden:
         return receive(hidden_, action);

@@ -212,9 +212,11 @@ namespace {
 // Stages that run their lists side by side.
 class Stages {
  public:
-  Stages(const std::vector<PipelineActions>& lists, const PipelineTimes& times)
-      : lists_(lists), times_(times), clock_(lists.size()), next_(lists.size()) {
+  Stages(const std::vector<PipelineActions>& lists, const PipelineTimes& times,
+         std::vector<PipelineSpan>* spans)
+      : lists_(lists), times_(times), spans_(spans), clock_(lists.size()), next_(lists.size()) {
     run_.busy.assign(lists.size(), 0);
+    run_.transferring.assign(lists.size(), 0);
   }
 
   Result<PipelineRun> run() {
@@ -229,6 +231,7 @@ class Stages {
                       format("Stage {} of the pipeline waits at action {}", s, next_[s]));
       run_.seconds = std::max(run_.seconds, clock_[s]);
     }
+    run_.ends = clock_;
     return run_;
   }
 
@@ -242,6 +245,7 @@ class Stages {
     if (action.computes()) {
       const double seconds =
           (action.kind == Kind::kForward ? times_.forward : times_.backward).at(s);
+      if (spans_ != nullptr) spans_->push_back({s, action, clock_[s], clock_[s] + seconds});
       clock_[s] += seconds;
       run_.busy[s] += seconds;
     } else if (times_.sends_wait ? !meet(s, action) : !pass(s, action)) {
@@ -257,7 +261,10 @@ class Stages {
     if (theirs == nullptr || theirs->computes() || theirs->sends() == mine.sends() ||
         theirs->peer != static_cast<std::int64_t>(s) || theirs->micro_batch != mine.micro_batch)
       return false;
-    clock_[s] = clock_[peer] = std::max(clock_[s], clock_[peer]) + times_.transfer;
+    const double seconds = transfer(s, peer);
+    clock_[s] = clock_[peer] = std::max(clock_[s], clock_[peer]) + seconds;
+    run_.transferring[s] += seconds;
+    run_.transferring[peer] += seconds;
     ++next_[peer];
     return true;
   }
@@ -265,7 +272,7 @@ class Stages {
   bool pass(std::size_t s, const PipelineAction& mine) {
     const auto peer = static_cast<std::size_t>(mine.peer);
     if (mine.sends()) {
-      sent_[{s, peer}].push_back(clock_[s] + times_.transfer);
+      sent_[{s, peer}].push_back(clock_[s] + transfer(s, peer));
       return true;
     }
     std::deque<double>& queue = sent_[{peer, s}];
@@ -275,8 +282,15 @@ class Stages {
     return true;
   }
 
+  // Between neighbours.
+  [[nodiscard]] double transfer(std::size_t a, std::size_t b) const {
+    if (times_.transfer.empty()) return 0;
+    return times_.transfer.at((a + 1) % lists_.size() == b ? a : b);
+  }
+
   const std::vector<PipelineActions>& lists_;
   const PipelineTimes& times_;
+  std::vector<PipelineSpan>* spans_;
   std::vector<double> clock_;
   std::vector<std::size_t> next_;
   std::map<std::pair<std::size_t, std::size_t>, std::deque<double>> sent_;  // when it is there
@@ -286,8 +300,8 @@ class Stages {
 }  // namespace
 
 Result<PipelineRun> run_pipeline(const std::vector<PipelineActions>& stages,
-                                 const PipelineTimes& times) {
-  return Stages(stages, times).run();
+                                 const PipelineTimes& times, std::vector<PipelineSpan>* spans) {
+  return Stages(stages, times, spans).run();
 }
 
 }  // namespace neap::step

@@ -77,16 +77,27 @@ struct PipelineStorage {
 /// Seconds of one chunk, one entry for every stage.
 struct PipelineTimes {
   std::vector<double> forward, backward;
-  double transfer = 0;
-  bool sends_wait = true;  ///< for their receive; else a stage goes on at once
+  std::vector<double> transfer{};  ///< to the next stage or back; from the last one to the first
+  bool sends_wait = true;          ///< for their receive; else a stage goes on at once
 };
 struct PipelineRun {
-  double seconds = 0;        ///< of the stage that ends last
-  std::vector<double> busy;  ///< of each stage, computing
+  double seconds = 0;  ///< of the stage that ends last
+  // Of each stage:
+  std::vector<double> busy;          ///< computing
+  std::vector<double> transferring;  ///< in transfers, when both stages are there
+  std::vector<double> ends;          ///< when it is done
+};
+/// When a stage computes.
+struct PipelineSpan {
+  std::size_t stage = 0;
+  PipelineAction action;
+  double begin = 0, end = 0;
 };
 /// Runs the lists side by side. A transfer begins when both stages have come to it and takes both until it
 /// is done; where sends do not wait, when its sender has come to it. Fails when stages wait for each other.
+/// `spans`: what is computed when, unless it is null.
 [[nodiscard]] Result<PipelineRun> run_pipeline(const std::vector<PipelineActions>& stages,
-                                               const PipelineTimes& times);
+                                               const PipelineTimes& times,
+                                               std::vector<PipelineSpan>* spans = nullptr);
 
 }  // namespace neap::step

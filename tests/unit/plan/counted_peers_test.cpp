@@ -30,7 +30,7 @@ step::KernelProfile profile(double peer_bytes, bool cuda = true) {
   step::KernelProfile out;
   out.cuda = cuda;
   out.rates = {1e15, 1e15, 1e12, 0, 0};
-  out.peers = {peer_bytes, 0};
+  out.peers.fill({peer_bytes, 0});
   return out;
 }
 

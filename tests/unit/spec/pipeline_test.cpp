@@ -115,6 +115,26 @@ TEST(PipelineStages, OfEqualDivisionsTheLaterStagesHaveMore) {
             (std::vector<std::int64_t>{1, 1, 2, 1}));
 }
 
+TEST(PipelineStages, ALayoutSaysHowManyBlocksEachHas) {
+  Architecture whole = model_of(6, 64, false);
+  whole.pipeline.layout = {1, 4, 1};
+  const auto middle = stage_of(whole, Head::kLanguageModel, 3, 1, "actor");
+  ASSERT_TRUE(middle.ok()) << middle.status().message();
+  EXPECT_EQ(middle->pipeline.first, 1);
+  EXPECT_EQ(middle->blocks(), 4);
+  EXPECT_EQ(undivided(*middle).pipeline, whole.pipeline);
+  for (const FlatUnit& unit : flat_layout(whole, Head::kLanguageModel)) {
+    if (unit.block >= 0) {
+      const std::int64_t stage = unit.block == 0 ? 0 : unit.block == 5 ? 2 : 1;
+      EXPECT_EQ(stage_of_unit(whole, Head::kLanguageModel, 3, unit), stage) << unit.name;
+    }
+  }
+  whole.pipeline.layout = {2, 3};
+  EXPECT_EQ(stage_of(whole, Head::kLanguageModel, 2, 0, "actor").status().message(),
+            "parallel.pipeline_model_parallel_layout has 2 stages with 5 blocks; the actor model "
+            "has 6 blocks for 2 stages");
+}
+
 TEST(PipelineStages, MoreThanBlocksAreRefused) {
   const auto refused = stage_of(model_of(2, 64, true), Head::kLanguageModel, 3, 0, "actor");
   ASSERT_FALSE(refused.ok());

@@ -134,7 +134,7 @@ TEST(PipelineSchedule, StagesThatMeetForEachTransferEnd) {
     PipelineTimes times = same_times(shape, 0, 0);
     for (double& t : times.forward) t = seconds(random);
     for (double& t : times.backward) t = seconds(random);
-    times.transfer = seconds(random);
+    for (std::int64_t s = 0; s < shape.stages; ++s) times.transfer.push_back(seconds(random));
     const auto run = run_pipeline(pipeline_schedule(shape), times);
     ASSERT_TRUE(run.ok()) << name_of(shape) << ": " << run.status().message();
     const auto chunks = static_cast<double>(shape.micro_batches * shape.chunks);
@@ -143,6 +143,34 @@ TEST(PipelineSchedule, StagesThatMeetForEachTransferEnd) {
     const auto inference = run_pipeline(pipeline_inference(shape), times);
     ASSERT_TRUE(inference.ok()) << name_of(shape);
   }
+}
+
+// Two stages, two micro-batches: forward 1 s, backward 2 s, transfers 0.5 s that both stages take part in.
+TEST(PipelineSchedule, TwoStagesTakeWhatTheyTakeByHand) {
+  const PipelineShape shape{2, 2, 1};
+  PipelineTimes times = same_times(shape, 1, 2);
+  times.transfer = {0.5, 0.5};
+  std::vector<PipelineSpan> spans;
+  const auto run = run_pipeline(pipeline_schedule(shape), times, &spans);
+  ASSERT_TRUE(run.ok());
+  EXPECT_DOUBLE_EQ(run->seconds, 11);
+  EXPECT_EQ(run->ends, (std::vector<double>{11, 9}));
+  EXPECT_EQ(run->busy, (std::vector<double>{6, 6}));
+  EXPECT_EQ(run->transferring, (std::vector<double>{2, 2}));
+  std::vector<std::vector<double>> begins(2);
+  for (const PipelineSpan& span : spans) begins[span.stage].push_back(span.begin);
+  EXPECT_EQ(begins[0], (std::vector<double>{0, 1.5, 5.5, 9}));
+  EXPECT_EQ(begins[1], (std::vector<double>{1.5, 3, 5.5, 6.5}));
+}
+
+TEST(PipelineSchedule, EachBoundaryHasItsOwnTransfers) {
+  const PipelineShape shape{3, 1, 1};
+  PipelineTimes times = same_times(shape, 1, 2);
+  times.transfer = {0.25, 4, 100};  // nothing goes from the last to the first
+  const auto run = run_pipeline(pipeline_schedule(shape), times);
+  ASSERT_TRUE(run.ok());
+  EXPECT_DOUBLE_EQ(run->seconds, 3 * 3 + 2 * (0.25 + 4));
+  EXPECT_EQ(run->transferring, (std::vector<double>{0.5, 8.5, 8}));
 }
 
 TEST(PipelineSchedule, StagesThatWaitForEachOtherAreFound) {

@@ -1,0 +1,144 @@
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "base/format.h"
+#include "plan/plan_table.h"
+#include "plan/simulation.h"
+
+namespace neap::plan {
+namespace {
+
+constexpr std::array<std::string_view, spec::kAxes> kAxisNames = {"pipe", "data", "context",
+                                                                  "tensor"};
+
+struct Named {
+  std::string_view name;
+  double seconds = 0;
+  std::string_view words;
+};
+
+// Axes of one rank have nothing.
+std::vector<Named> named(const spec::Mesh& mesh, const StepShares& shares) {
+  std::vector<Named> out = {{"compute", shares.compute, "operations of the device"}};
+  constexpr std::array<std::string_view, spec::kAxes> kWords = {
+      "transfers between stages of the pipeline", "collectives of ranks that divide the batch",
+      "collectives of ranks that divide sequences", "collectives of ranks that divide models"};
+  for (std::size_t a = 0; a < spec::kAxes; ++a)
+    if (mesh.size(static_cast<spec::Axis>(a)) > 1)
+      out.push_back({kAxisNames[a], shares.axes[a], kWords[a]});
+  if (mesh.size(spec::Axis::kPipe) > 1)
+    out.push_back({"bubble", shares.bubble, "waiting for other stages of the pipeline"});
+  out.push_back({"copies", shares.copies, "copies between the device and the host"});
+  return out;
+}
+
+std::string percent(double seconds, double of) {
+  return format("{:.1f} %", 100 * seconds / of);
+}
+
+Json json_of(const spec::Mesh& mesh, const StepShares& shares) {
+  Json out = Json::object();
+  for (const Named& share : named(mesh, shares)) out[std::string(share.name)] = share.seconds;
+  return out;
+}
+
+}  // namespace
+
+std::string Simulation::binds() const {
+  const std::vector<Named> all = named(mesh, shares);
+  const auto most =
+      std::max_element(all.begin() + 1, all.end(),
+                       [](const Named& a, const Named& b) { return a.seconds < b.seconds; });
+  std::string out = format("{} {}", all.front().words, percent(shares.compute, seconds));
+  if (most->seconds > 0)
+    out += format("; then {} {}", most->words, percent(most->seconds, seconds));
+  return out;
+}
+
+std::string Simulation::to_text() const {
+  std::string axes;
+  for (std::size_t a = 0; a < spec::kAxes; ++a)
+    if (const std::int64_t size = mesh.size(static_cast<spec::Axis>(a)); size > 1)
+      axes += format("{}{} {}", axes.empty() ? "" : " x ", kAxisNames[a], size);
+  std::string out =
+      format("step    {:.4g} s of {} sequences, {} tokens\n", seconds, sequences, tokens);
+  out += format("speed   {:.4g} tokens/s, {:.4g} a rank, which computes {:.4g} TFLOP/s\n",
+                tokens_per_second(), tokens_per_second() / static_cast<double>(mesh.ranks()),
+                flops_per_rank() / 1e12);
+  out += format("ranks   {}: {}; machines of {}\n", mesh.ranks(), axes.empty() ? "1" : axes,
+                std::min(node_ranks, mesh.ranks()));
+  out += format("binds   {}\n", binds());
+  const MemoryPlan& most = plans.stages[plans.binding()].plan;
+  out +=
+      format("memory  {}{}{}\n\n", most.peak,
+             stages.size() > 1 ? format(" on stage {}", plans.binding() + 1) : "",
+             most.capacity.is_zero() ? ""
+             : most.fits()           ? format(", within {}", most.capacity)
+                           : format(", over {} by {}", most.capacity, most.peak - most.capacity));
+  std::vector<std::string> head = {"stage", "ranks", "blocks", "memory"};
+  const bool staged = stages.size() > 1;
+  if (staged) head.insert(head.end(), {"forward s", "backward s"});
+  for (const Named& share : named(mesh, shares)) head.emplace_back(share.name);
+  Table table(std::move(head));
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const SimulatedStage& stage = stages[s];
+    std::vector<std::string> row = {std::to_string(s + 1), std::to_string(stage.ranks),
+                                    std::to_string(plans.stages[s].blocks),
+                                    to_string(plans.stages[s].plan.peak)};
+    if (staged) {
+      row.push_back(format("{:.4g}", stage.forward));
+      row.push_back(format("{:.4g}", stage.backward));
+    }
+    for (const Named& share : named(mesh, stage.step))
+      row.push_back(percent(share.seconds, seconds));
+    table.add(std::move(row));
+  }
+  out += table.text();
+  if (staged)
+    out += format(
+        "\n{} micro-batches a mini-batch; of equal stages {:.1f} % of their time would be bubble\n",
+        micro_batches, 100 * plans.bubble() / (1 + plans.bubble()));
+  return out;
+}
+
+Json Simulation::to_json() const {
+  Json list = Json::array();
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const SimulatedStage& stage = stages[s];
+    const StagePlan& plan = plans.stages[s];
+    Json tags = Json::object();
+    for (const TagPlan& tag : plan.plan.tags) tags[tag.name()] = tag.bytes.count();
+    list.push_back({{"ranks", stage.ranks},
+                    {"first_block", plan.first_block},
+                    {"blocks", plan.blocks},
+                    {"peak", plan.plan.peak.count()},
+                    {"fits", plan.plan.fits()},
+                    {"tags", std::move(tags)},
+                    {"forward_seconds", stage.forward},
+                    {"backward_seconds", stage.backward},
+                    {"seconds", json_of(mesh, stage.step)}});
+  }
+  Json axes = Json::object();
+  for (std::size_t a = 0; a < spec::kAxes; ++a)
+    axes[std::string(kAxisNames[a])] = mesh.size(static_cast<spec::Axis>(a));
+  const MemoryPlan& most = plans.stages[plans.binding()].plan;
+  return {{"schema", 1},
+          {"ranks", mesh.ranks()},
+          {"mesh", std::move(axes)},
+          {"node_ranks", std::min(node_ranks, mesh.ranks())},
+          {"micro_batches", micro_batches},
+          {"sequences", sequences},
+          {"tokens", tokens},
+          {"step_seconds", seconds},
+          {"tokens_per_second", tokens_per_second()},
+          {"flops_per_rank", flops_per_rank()},
+          {"seconds", json_of(mesh, shares)},
+          {"binds", binds()},
+          {"peak", most.peak.count()},
+          {"capacity", most.capacity.count()},
+          {"fits", most.fits()},
+          {"stages", std::move(list)}};
+}
+
+}  // namespace neap::plan

@@ -1,0 +1,231 @@
+// A simulated step against what can be computed by hand of its stages.
+#include "plan/simulation.h"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "plan/gpu_catalog.h"
+
+namespace neap::plan {
+namespace {
+
+using spec::Axis;
+
+constexpr auto kData = static_cast<std::size_t>(Axis::kData);
+constexpr auto kPipe = static_cast<std::size_t>(Axis::kPipe);
+constexpr auto kTensor = static_cast<std::size_t>(Axis::kTensor);
+
+// A model of 8 blocks; its vocabulary is small, so that stages of as many blocks are about equal.
+class Simulations : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::path(::testing::TempDir()) /
+              ("neap_simulated_model-" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
+    std::ofstream(folder_ / "config.json")
+        << R"({"model_type": "llama", "vocab_size": 512, "hidden_size": 1024, "intermediate_size": 4096,
+ "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 4096,
+ "tie_word_embeddings": false})";
+  }
+
+  [[nodiscard]] spec::Job job(std::int64_t rows, const std::vector<std::string>& keys) const {
+    std::vector<std::string> all = {"task=sft",
+                                    "actor_rollout_ref.model.path=" + folder_.string(),
+                                    "actor_rollout_ref.model.activation_checkpointing=none",
+                                    "data.use_dynamic_bsz=false",
+                                    "data.train_batch_size=" + std::to_string(rows),
+                                    "data.micro_batch_size_per_gpu=1",
+                                    "data.max_prompt_length=1",
+                                    "data.max_response_length=1023"};
+    all.insert(all.end(), keys.begin(), keys.end());
+    spec::Job out;
+    const Status status = spec::Job::load({}, all, out);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return out;
+  }
+  [[nodiscard]] Simulation run(std::int64_t rows, const std::vector<std::string>& keys) const {
+    Result<Simulation> out = simulate(job(rows, keys), gpu_by_name("h100", {})->target);
+    EXPECT_TRUE(out.ok()) << out.status().message();
+    return *std::move(out);
+  }
+  [[nodiscard]] static std::vector<std::string> stages(std::int64_t p) {
+    const std::string each = std::to_string(8 / p);
+    std::string layout = each;
+    for (std::int64_t s = 1; s < p; ++s) layout += "," + each;
+    return {"parallel.pipeline_model_parallel_size=" + std::to_string(p),
+            "parallel.pipeline_model_parallel_layout=[" + layout + "]",
+            "trainer.n_gpus_per_node=" + std::to_string(p)};
+  }
+
+  std::filesystem::path folder_;
+};
+
+double longest_update(const Simulation& s) {
+  double out = 0;
+  for (const StagePlan& stage : s.plans.stages) {
+    const PhasePlan& phase = stage.plan.phases.front();
+    out = std::max(
+        out, phase.seconds - phase.passes.forward - phase.passes.backward - phase.passes.sums);
+  }
+  return out;
+}
+double longest_sums(const Simulation& s) {
+  double out = 0;
+  for (const StagePlan& stage : s.plans.stages)
+    out = std::max(out, stage.plan.phases.front().passes.sums);
+  return out;
+}
+
+TEST_F(Simulations, OneMicroBatchGoesThroughAllStagesAndBack) {
+  for (const std::int64_t p : {2, 4}) {
+    const Simulation s = run(1, stages(p));
+    double by_hand = 0;
+    for (const SimulatedStage& stage : s.stages) by_hand += stage.forward + stage.backward;
+    const Network network = network_of(job(1, stages(p)), default_network(true));
+    // bfloat16 hidden states of 1024 tokens, there and back over each boundary.
+    by_hand +=
+        2 * static_cast<double>(p - 1) * transfer_seconds(network, s.mesh, 0, 1024 * 1024 * 2);
+    const double last = by_hand + longest_update(s);
+    EXPECT_GE(s.seconds, last * (1 - 1e-9));
+    EXPECT_LE(s.seconds, (last + longest_sums(s)) * (1 + 1e-9));
+    EXPECT_EQ(s.micro_batches, 1);
+  }
+}
+
+TEST_F(Simulations, TheBubbleOfEqualStagesIsTheTextbooks) {
+  for (const std::int64_t p : {2, 4}) {
+    for (const std::int64_t m : {4, 16, 64}) {
+      const Simulation s = run(m, stages(p));
+      // The slowest stage is never idle but in the bubble and in transfers.
+      double slowest = 0;
+      for (const SimulatedStage& stage : s.stages)
+        slowest = std::max(slowest, stage.forward + stage.backward);
+      const double rest = longest_update(s) + longest_sums(s);
+      const double ideal = slowest * static_cast<double>(m + p - 1);
+      double transfers = 0;
+      for (const SimulatedStage& stage : s.stages)
+        transfers = std::max(transfers, stage.step.axes[kPipe]);
+      EXPECT_LE(s.seconds, (ideal + rest + 2 * transfers) * 1.001) << p << " " << m;
+      // The head makes the last stage a little slower than the others.
+      EXPECT_GE(s.seconds, 0.93 * ideal) << p << " " << m;
+      EXPECT_NEAR(s.plans.bubble(), static_cast<double>(p - 1) / static_cast<double>(m), 1e-12);
+    }
+  }
+}
+
+TEST_F(Simulations, SharesAddUpToTheStep) {
+  std::vector<std::string> keys = {"parallel.pipeline_model_parallel_size=2",
+                                   "parallel.tensor_model_parallel_size=2", "trainer.nnodes=4",
+                                   "trainer.n_gpus_per_node=4", "parallel.zero_stage=1"};
+  for (int staged = 0; staged < 2; ++staged) {
+    if (staged == 0) keys.front() = "parallel.pipeline_model_parallel_size=1";
+    if (staged == 1) keys.front() = "parallel.pipeline_model_parallel_size=2";
+    const Simulation s = run(64, keys);
+    EXPECT_NEAR(s.shares.sum(), s.seconds, 1e-9 * s.seconds);
+    for (const SimulatedStage& stage : s.stages)
+      EXPECT_NEAR(stage.step.sum(), s.seconds, 1e-9 * s.seconds);
+    EXPECT_GT(s.shares.axes[kTensor], 0);
+    EXPECT_GT(s.shares.axes[kData], 0);
+    EXPECT_EQ(s.shares.axes[kPipe] > 0, staged == 1);
+    EXPECT_EQ(s.shares.bubble > 0, staged == 1);
+  }
+}
+
+TEST_F(Simulations, OneRankTakesWhatItsPlanSays) {
+  const Simulation s = run(8, {});
+  EXPECT_DOUBLE_EQ(s.seconds, s.plans.stages.front().plan.seconds());
+  EXPECT_EQ(s.tokens, 8 * 1024);
+  EXPECT_DOUBLE_EQ(s.shares.bubble, 0);
+}
+
+// With equal ranks added nothing changes but the collectives of the batch's ranks.
+TEST_F(Simulations, EqualRanksAreSimulatedOnce) {
+  const auto keys = [](std::int64_t nodes) {
+    return std::vector<std::string>{
+        "parallel.pipeline_model_parallel_size=2", "parallel.tensor_model_parallel_size=2",
+        "trainer.n_gpus_per_node=4", "trainer.nnodes=" + std::to_string(nodes)};
+  };
+  const Simulation few = run(4 * 8, keys(4)), many = run(1024 * 8, keys(1024));
+  ASSERT_EQ(many.mesh.ranks(), 4096);
+  ASSERT_EQ(few.stages.size(), many.stages.size());
+  for (std::size_t i = 0; i < few.stages.size(); ++i) {
+    EXPECT_DOUBLE_EQ(few.stages[i].forward, many.stages[i].forward);
+    EXPECT_DOUBLE_EQ(few.stages[i].backward, many.stages[i].backward);
+    EXPECT_EQ(few.plans.stages[i].plan.peak, many.plans.stages[i].plan.peak);
+    EXPECT_DOUBLE_EQ(few.stages[i].step.axes[kTensor], many.stages[i].step.axes[kTensor]);
+    EXPECT_LT(few.stages[i].step.axes[kData], many.stages[i].step.axes[kData]);
+    EXPECT_EQ(many.stages[i].ranks, 2048);
+  }
+  EXPECT_GT(many.seconds, few.seconds);
+  EXPECT_LT(many.tokens_per_second(), 256 * few.tokens_per_second());
+}
+
+TEST_F(Simulations, SlowerConnectionsTakeLonger) {
+  const std::vector<std::string> keys = {"parallel.tensor_model_parallel_size=2",
+                                         "trainer.nnodes=2", "trainer.n_gpus_per_node=4"};
+  const auto with = [&](const std::string& key) {
+    std::vector<std::string> all = keys;
+    all.push_back(key);
+    return run(32, all);
+  };
+  const Simulation usual = run(32, keys);
+  const Simulation pcie = with("parallel.intra_node_bandwidth=25GB");
+  const Simulation ethernet = with("parallel.inter_node_bandwidth=1GB");
+  // Small sums wait for their start as well.
+  EXPECT_GT(pcie.shares.axes[kTensor], 2 * usual.shares.axes[kTensor]);
+  EXPECT_LT(pcie.shares.axes[kTensor], 10 * usual.shares.axes[kTensor]);
+  EXPECT_DOUBLE_EQ(ethernet.shares.axes[kTensor], usual.shares.axes[kTensor]);
+  EXPECT_GT(ethernet.shares.axes[kData], 10 * usual.shares.axes[kData]);
+}
+
+TEST_F(Simulations, LayoutsThatDoNotFitAreRefused) {
+  const auto refusal = [&](const std::string& layout) {
+    spec::Job out =
+        job(4, {"parallel.pipeline_model_parallel_size=2",
+                "parallel.pipeline_model_parallel_layout=" + layout, "trainer.n_gpus_per_node=2"});
+    const Result<Simulation> simulated = simulate(out, gpu_by_name("h100", {})->target);
+    return simulated.ok() ? std::string() : simulated.status().message();
+  };
+  EXPECT_NE(refusal("[3,4]").find("has 2 stages with 7 blocks; the actor model has 8 blocks for 2"),
+            std::string::npos)
+      << refusal("[3,4]");
+  EXPECT_NE(refusal("[2,3,3]").find("has 3 stages with 8 blocks"), std::string::npos);
+  EXPECT_EQ(refusal("[3,5]"), "");
+}
+
+TEST_F(Simulations, JsonHasEveryKeyOfTheDocumentation) {
+  const Json json = run(8, stages(4)).to_json();
+  const std::set<std::string> expected = {
+      "schema", "ranks",        "mesh",    "node_ranks", "micro_batches",     "sequences",
+      "tokens", "step_seconds", "seconds", "binds",      "tokens_per_second", "flops_per_rank",
+      "stages", "peak",         "fits",    "capacity"};
+  std::set<std::string> keys;
+  for (const auto& [key, value] : json.items()) keys.insert(key);
+  EXPECT_EQ(keys, expected);
+  ASSERT_EQ(json["stages"].size(), 4U);
+  double sum = 0;
+  for (const auto& [name, seconds] : json["seconds"].items()) sum += seconds.get<double>();
+  EXPECT_NEAR(sum, json["step_seconds"].get<double>(), 1e-9);
+  EXPECT_EQ(json["stages"][1]["first_block"], 2);
+}
+
+TEST(GpuCatalog, NamesAreCheckedAndMemoryIsTheGpus) {
+  const Result<DeviceChoice> unknown = gpu_by_name("h1000", {});
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_NE(unknown.status().message().find("a100"), std::string::npos);
+  EXPECT_EQ(gpu_by_name("a100", {})->target.capacity, 80_GiB);
+  EXPECT_EQ(gpu_by_name("a100", 40_GiB)->target.capacity, 40_GiB);
+  // As much of 312 TFLOP/s as of an H200's 989.
+  EXPECT_NEAR(gpu_by_name("a100", {})->target.rates.half_flops, 700e12 * 312 / 989, 1e9);
+}
+
+}  // namespace
+}  // namespace neap::plan
