@@ -168,6 +168,20 @@ TEST_F(Simulations, EqualRanksAreSimulatedOnce) {
   EXPECT_LT(many.tokens_per_second(), 256 * few.tokens_per_second());
 }
 
+// A search goes through plans that compute more again, with more sums, to the one that keeps everything.
+TEST_F(Simulations, AChosenRetentionHasItsOwnCollectives) {
+  std::vector<std::string> keys = {"parallel.tensor_model_parallel_size=2",
+                                   "trainer.n_gpus_per_node=2"};
+  const Simulation kept = run(8, keys);
+  keys.emplace_back("actor_rollout_ref.model.activation_checkpointing=auto");
+  const Simulation chosen = run(8, keys);
+  keys.back() = "actor_rollout_ref.model.activation_checkpointing=full";
+  const Simulation full = run(8, keys);
+  EXPECT_GT(full.shares.axes[kTensor], 1.2 * kept.shares.axes[kTensor]);
+  EXPECT_NEAR(chosen.shares.axes[kTensor], kept.shares.axes[kTensor], 1e-12);
+  EXPECT_EQ(chosen.plans.stages[0].plan.phases[0].sent, kept.plans.stages[0].plan.phases[0].sent);
+}
+
 TEST_F(Simulations, SlowerConnectionsTakeLonger) {
   const std::vector<std::string> keys = {"parallel.tensor_model_parallel_size=2",
                                          "trainer.nnodes=2", "trainer.n_gpus_per_node=4"};
