@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/plan_formulas.h"
+#include "cli/plan_picture.h"
 #include "cli/program_commands.h"
 #include "plan/advice.h"
 #include "plan/device_choice.h"
@@ -45,14 +46,16 @@ class PlanCommand final : public Command {
         ->type_name("N")
         ->check(CLI::PositiveNumber);
     app.add_option("--gpu", gpu_,
-                   "plan for this GPU, which need not be here; its memory unless device.memory is "
-                   "set")
+                   "plan for this GPU, which need not be here; device.memory is at most its memory")
         ->check(CLI::IsMember(plan::gpu_names()));
     CLI::Option* simulated =
         app.add_flag("--simulate", simulate_,
                      "simulate a step of all ranks: its time, what it is spent on, and the memory "
                      "of each kind of rank (docs/parallel.md)");
     simulated->excludes("--fit");
+    app.add_option("--picture", picture_, "with --simulate: draw the stages of the pipeline")
+        ->needs(simulated)
+        ->type_name("FILE.svg|.png");
     app.add_flag("--json", json_, "print the plan as JSON (docs/plan-json.md)");
     app.add_flag("--reference", reference_,
                  "print every configuration key, the pages of docs/configuration.md, and stop");
@@ -136,6 +139,7 @@ class PlanCommand final : public Command {
   Status simulate(const spec::Job& job, const plan::DeviceChoice& chosen) {
     NEAP_TRY_ASSIGN(const plan::Simulation found, plan::simulate(job, chosen.target));
     if (!found.plans.stages[found.plans.binding()].plan.fits()) code_ = 3;
+    if (!picture_.empty()) NEAP_TRY(write_picture(found, picture_));
     Json out = found.to_json();
     out["device"] = chosen.name;
     out["rates_from"] = chosen.target.rates_from;
@@ -182,7 +186,7 @@ class PlanCommand final : public Command {
 
   static constexpr std::int64_t kNodeRanks = 8;
 
-  std::string config_, capacity_, fit_, gpu_;
+  std::string config_, capacity_, fit_, gpu_, picture_;
   std::vector<std::string> overrides_;
   std::vector<std::string> adapted_, warnings_;  // as spec::Job's
   std::string adapted_text_;

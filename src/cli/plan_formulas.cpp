@@ -29,7 +29,7 @@ void PlanFormulas::declare(CLI::App& app) {
                    "print textbook formulas with their sources and values beside what is counted; "
                    "CONFIG may also "
                    "be a config.json, its folder, or a file of cases (docs/formulas.md)");
-  for (const char* other : {"--capacity", "--fit"}) flag->excludes(other);
+  for (const char* other : {"--capacity", "--fit", "--gpu", "--simulate"}) flag->excludes(other);
   const auto add = [&](const char* name, auto& value, const char* help) {
     return app.add_option(name, value, help)->needs(flag)->group("With --formulas");
   };

@@ -45,7 +45,7 @@ Result<DeviceChoice> gpu_by_name(std::string_view name, Bytes memory) {
   out.name = found->title;
   Target& target = out.target;
   target.cuda = true;
-  target.capacity = memory.is_zero() ? found->memory : memory;
+  target.capacity = memory.is_zero() ? found->memory : std::min(memory, found->memory);
   target.multiprocessors = found->multiprocessors;
   target.rates = default_rates(true, 0);
   target.rates.half_flops *= found->half_flops / kMeasured.half_flops;

@@ -14,7 +14,7 @@
 namespace neap::plan {
 
 [[nodiscard]] std::vector<std::string> gpu_names();
-/// A device of that name as a plan's target; `memory`: its ceiling, or zero for all of it.
+/// A device of that name as a plan's target; `memory`: a ceiling, or zero for all that it has.
 [[nodiscard]] Result<DeviceChoice> gpu_by_name(std::string_view name, Bytes memory);
 
 }  // namespace neap::plan

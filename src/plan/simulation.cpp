@@ -7,7 +7,6 @@
 #include "plan/device_rates.h"
 #include "plan/tags.h"
 #include "spec/mesh.h"
-#include "step/pipeline_schedule.h"
 
 namespace neap::plan {
 namespace {
@@ -113,10 +112,11 @@ class StepOfStages {
         phase.trains() ? spec::update_shape(job_, phase.body).updates() : 1;
     const step::PipelineShape shape{static_cast<std::int64_t>(stages()), micro_batches, 1};
     const step::PipelineTimes times = times_of(of, micro_batches, updates);
+    if (phase.trains()) out_.spans.clear();
     NEAP_TRY_ASSIGN(const step::PipelineRun run,
                     step::run_pipeline(phase.trains() ? step::pipeline_schedule(shape)
                                                       : step::pipeline_inference(shape),
-                                       times));
+                                       times, phase.trains() ? &out_.spans : nullptr));
     // Gradients are summed up when a stage has done its list; norms are those of all stages.
     double seconds = run.seconds;
     if (phase.trains()) {

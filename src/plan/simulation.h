@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "plan/memory_plan.h"
 #include "plan/stage_plans.h"
+#include "step/pipeline_schedule.h"
 
 namespace neap::plan {
 
@@ -43,6 +44,7 @@ struct Simulation {
   StepShares shares;
   std::vector<SimulatedStage> stages;  ///< as `plans` has them
   StagePlans plans;
+  std::vector<step::PipelineSpan> spans;  ///< of a mini-batch, where stages train
 
   [[nodiscard]] double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
   [[nodiscard]] double flops_per_rank() const {

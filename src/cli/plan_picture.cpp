@@ -1,0 +1,57 @@
+#include "cli/plan_picture.h"
+
+#include <string>
+
+#include "base/file.h"
+#include "base/format.h"
+#include "report/canvas.h"
+#include "report/gantt.h"
+#include "report/palette.h"
+#include "report/svg.h"
+
+namespace neap::cli {
+namespace {
+
+constexpr double kPixelsAPoint = 2;
+
+report::Gantt gantt_of(const plan::Simulation& simulation) {
+  report::Gantt out;
+  out.kinds = {"forward of a micro-batch", "backward"};
+  for (std::size_t s = 0; s < simulation.stages.size(); ++s)
+    out.rows.push_back(format("stage {}", s + 1));
+  for (const step::PipelineSpan& span : simulation.spans) {
+    const bool forward = span.action.kind == step::PipelineAction::Kind::kForward;
+    out.bars.push_back({span.stage, forward ? 0U : 1U, span.begin, span.end,
+                        std::to_string(span.action.micro_batch + 1)});
+    out.seconds = std::max(out.seconds, span.end);
+  }
+  out.title =
+      format("{} stages, {} micro-batches", simulation.stages.size(), simulation.micro_batches);
+  return out;
+}
+
+}  // namespace
+
+Status write_picture(const plan::Simulation& simulation, const std::filesystem::path& file) {
+  const bool png = file.extension() == ".png";
+  if (!png && file.extension() != ".svg")
+    return {ErrorCode::kInvalidArgument,
+            format("A picture is an .svg or a .png file; not {}", file.string())};
+  if (simulation.spans.empty())
+    return {ErrorCode::kInvalidArgument,
+            "--picture shows the stages of a pipeline; this job has one "
+            "(parallel.pipeline_model_parallel_size)"};
+  const report::Gantt gantt = gantt_of(simulation);
+  const report::GanttSize size = report::size_of(gantt);
+  if (png) {
+    report::Canvas canvas(size.width, size.height, kPixelsAPoint, report::kPaper);
+    report::draw(canvas, gantt);
+    NEAP_TRY_ASSIGN(const std::string bytes, canvas.to_png());
+    return write_file_atomic(file, bytes);
+  }
+  report::SvgPainter svg(size.width, size.height, gantt.title);
+  report::draw(svg, gantt);
+  return write_file_atomic(file, svg.finish());
+}
+
+}  // namespace neap::cli
