@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Published runs on many GPUs, and what `neap plan --simulate` says of the same job: seconds a step and memory a GPU.
 
-    published.py NEAP [OUT.jsonl] [--only TEXT]
+    published.py NEAP [OUT.jsonl] [--only TEXT] [--limit PERCENT]
 
 Every row is a job of NEAP (the program) with the model, the batch, the ranks, the GPUs and the network of the publication. Rates of GPUs
 are shares of their data sheets that were measured on one H200 and two H100s (src/plan/gpu_catalog.cpp, network.cpp); a network is nine
 tenths of its ports. Nothing is fitted to a row. Prints ours beside theirs with the error in percent, the median and the worst of each
 table; rows whose schedule or sharding Neap does not have are listed with the reason. The nearest schedule that Neap has is printed for
-some of these, outside of the medians. OUT.jsonl gets a line a row.
+some of these, outside of the medians. OUT.jsonl gets a line a row. --limit: exits 1 if the median error of the steps' times, or of model
+states, is larger.
 """
 import argparse
 import json
@@ -160,11 +161,14 @@ def off(ours, theirs):
 def summary(what, errors):
     if errors:
         worst = max(errors, key=lambda e: abs(e[0]))
-        print(f"   {what}: {len(errors)} rows, median error {statistics.median(abs(e) for e, _ in errors):.1f} %, worst {worst[0]:+.1f} % ({worst[1]})")
+        median = statistics.median(abs(e) for e, _ in errors)
+        print(f"   {what}: {len(errors)} rows, median error {median:.1f} %, worst {worst[0]:+.1f} % ({worst[1]})")
+        return median
+    return 0
 
 
 def main():
-    results = []
+    results, limited = [], []
 
     def keep(**line):
         results.append(line)
@@ -196,7 +200,8 @@ def main():
                 keep(kind=kind, name=r["name"], source=r["source"], note=r["note"], lacks=r["nearest"],
                      published_seconds=r["seconds"], seconds=s["step_seconds"], seconds_percent=error, published_gib=r["memory"], gib=ours,
                      gib_percent=of_memory, shares=waits)
-            summary("step time", seconds)
+            median = summary("step time", seconds)
+            limited += [median] if kind == "step" else []
             summary("memory", memory)
         print("\nModel states of a GPU, GB")
         states = []
@@ -210,13 +215,15 @@ def main():
             states.append((error, name))
             print(f"   {name:<62} {theirs / 1e9:8.2f} {ours / 1e9:8.2f} {error:+6.1f}")
             keep(kind="states", name=name, source=source, published_bytes=theirs, bytes=ours, bytes_percent=error)
-        summary("states", states)
+        limited.append(summary("states", states))
     print("\nNot simulated")
     for name, why in NOT_SIMULATED:
         print(f"   {name}: {why}")
         keep(kind="not simulated", name=name, lacks=why)
     if ARGS.out:
         ARGS.out.write_text("".join(json.dumps(line) + "\n" for line in [{"command": "bench/ranks/published.py NEAP OUT.jsonl"}, *results]))
+    if max(limited) > ARGS.limit:
+        sys.exit(f"A median error is over {ARGS.limit:g} %")
 
 
 if __name__ == "__main__":
@@ -224,5 +231,6 @@ if __name__ == "__main__":
     parser.add_argument("neap")
     parser.add_argument("out", nargs="?", type=pathlib.Path)
     parser.add_argument("--only", default="", help="rows whose name has this text")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="percent")
     ARGS = parser.parse_args()
     main()

@@ -43,6 +43,22 @@ class Commands(unittest.TestCase):
         self.assertEqual(done.stdout, "")
         self.assertIn(part, done.stderr)
 
+    def test_a_step_of_many_ranks_is_simulated_without_them(self):
+        words = ["plan", PLANNED, "--simulate", "--gpu", "h200", "--ranks", "16", "data.train_batch_size=64", "data.micro_batch_size_per_gpu=1",
+                 "parallel.pipeline_model_parallel_size=4"]
+        picture = self.folder / "stages.svg"
+        step = self.json(*words, "--picture", picture)
+        self.assertEqual((step["ranks"], step["node_ranks"], len(step["stages"]), step["device"]), (16, 8, 4, "H200 SXM"))
+        self.assertEqual(step["mesh"], {"pipe": 4, "data": 4, "context": 1, "tensor": 1})
+        self.assertEqual(sum(stage["ranks"] for stage in step["stages"]), 16)
+        self.assertAlmostEqual(sum(step["seconds"].values()), step["step_seconds"], places=9)
+        # A bar for each forward and backward of 16 micro-batches on 4 stages, one for each stage, two in the legend, and the paper.
+        self.assertEqual(picture.read_text().count("<rect"), 2 * 16 * 4 + 4 + 2 + 1)
+        self.assertIn("binds   operations of the device", self.text(*words))
+        self.refuses(2, "A picture is an .svg or a .png file", *words, "--picture", "stages.pdf")
+        self.refuses(2, "this job has one", "plan", PLANNED, "--simulate", "--gpu", "h200", "--picture", "stages.svg")
+        self.refuses(2, "parallel.pipeline_model_parallel_layout has 2 stages", *words, "parallel.pipeline_model_parallel_layout=[14,14]")
+
     def test_output_that_cannot_be_written_fails(self):
         snapshot = SNAPSHOTS / "default.pickle.gz"
         for words in (["plan", PLANNED, "--capacity", "79GiB"], ["replay", snapshot, "--no-advice"], ["report", snapshot, "--json"],
