@@ -32,8 +32,8 @@ class StageRun {
 
   void run() {
     const spec::PipelineStage& stage = w_.architecture.pipeline;
-    const PipelineActions actions = pipeline_schedule(
-        {stage.stages, std::ssize(cuts_), 1})[static_cast<std::size_t>(stage.stage)];
+    const PipelineActions actions =
+        stage_schedule({stage.stages, std::ssize(cuts_), 1}, stage.stage);
     for (const Round& round : rounds_of(actions)) {
       ops_.repeat(round.times, [&](std::int64_t i) {
         const auto from = static_cast<std::size_t>(i) * round.actions;

@@ -66,8 +66,10 @@ Computes training_order(const PipelineShape& shape, std::int64_t stage) {
 // The stages side by side in units of time, of which a backward takes two.
 class Timetable {
  public:
-  Timetable(const PipelineShape& shape, std::vector<Computes> orders)
-      : shape_(shape), orders_(std::move(orders)) {
+  /// `only`: the stage whose list is asked for; what others do counts for its times alone.
+  Timetable(const PipelineShape& shape, std::vector<Computes> orders,
+            std::optional<std::int64_t> only = {})
+      : shape_(shape), orders_(std::move(orders)), only_(only) {
     const auto parts = static_cast<std::size_t>(shape.parts());
     const std::vector<std::int64_t> unknown(static_cast<std::size_t>(shape.micro_batches), -1);
     forward_ends_.assign(parts, unknown);
@@ -141,17 +143,21 @@ class Timetable {
     ends[static_cast<std::size_t>(part)][static_cast<std::size_t>(compute.micro_batch)] = end;
     PipelineAction action{compute.forward ? Kind::kForward : Kind::kBackward, compute.micro_batch,
                           compute.chunk, -1};
-    entries_.push_back({time, stage, action, 0});
+    keep({time, stage, action, 0});
     const std::int64_t to = compute.forward ? part + 1 : part - 1;
     if (shape_.stages == 1 || to < 0 || to == shape_.parts()) return end;
     action.kind = compute.forward ? Kind::kSendHidden : Kind::kSendGradients;
     action.peer = to % shape_.stages;
-    entries_.push_back({end, stage, action, to / shape_.stages});
+    keep({end, stage, action, to / shape_.stages});
     return end;
+  }
+  void keep(const Entry& entry) {
+    if (!only_ || entry.stage == *only_ || entry.action.peer == *only_) entries_.push_back(entry);
   }
 
   PipelineShape shape_;
   std::vector<Computes> orders_;
+  std::optional<std::int64_t> only_;
   std::vector<std::vector<std::int64_t>> forward_ends_, backward_ends_;  // by part and micro-batch
   std::vector<Entry> entries_;  // a transfer is its sender's
 };
@@ -181,6 +187,13 @@ std::vector<PipelineActions> pipeline_schedule(const PipelineShape& shape) {
   for (std::int64_t stage = 0; stage < shape.stages; ++stage)
     orders.push_back(training_order(shape, stage));
   return Timetable(shape, std::move(orders)).lists();
+}
+
+PipelineActions stage_schedule(const PipelineShape& shape, std::int64_t stage) {
+  std::vector<Computes> orders;
+  for (std::int64_t s = 0; s < shape.stages; ++s) orders.push_back(training_order(shape, s));
+  std::vector<PipelineActions> lists = Timetable(shape, std::move(orders), stage).lists();
+  return std::move(lists[static_cast<std::size_t>(stage)]);
 }
 
 std::vector<PipelineActions> pipeline_inference(const PipelineShape& shape) {

@@ -64,6 +64,9 @@ using PipelineActions = std::vector<PipelineAction>;
 /// One list a stage, of a shape that check() takes.
 [[nodiscard]] std::vector<PipelineActions> pipeline_schedule(const PipelineShape& shape);
 
+/// One of them, in a fraction of the time.
+[[nodiscard]] PipelineActions stage_schedule(const PipelineShape& shape, std::int64_t stage);
+
 /// Of a forward pass without a backward: each micro-batch through all chunks in turn.
 [[nodiscard]] std::vector<PipelineActions> pipeline_inference(const PipelineShape& shape);
 

@@ -145,6 +145,15 @@ TEST(PipelineSchedule, StagesThatMeetForEachTransferEnd) {
   }
 }
 
+TEST(PipelineSchedule, AStagesListIsItsPartOfAll) {
+  for (const PipelineShape& shape : random_shapes(200, 8)) {
+    const auto all = pipeline_schedule(shape);
+    for (std::int64_t stage = 0; stage < shape.stages; ++stage)
+      EXPECT_EQ(stage_schedule(shape, stage), all[static_cast<std::size_t>(stage)])
+          << name_of(shape) << " " << stage;
+  }
+}
+
 // Two stages, two micro-batches: forward 1 s, backward 2 s, transfers 0.5 s that both stages take part in.
 TEST(PipelineSchedule, TwoStagesTakeWhatTheyTakeByHand) {
   const PipelineShape shape{2, 2, 1};
