@@ -48,7 +48,7 @@ total_training_steps = 2
 save_freq = 2
 test_freq = -1
 """
-TAGS = ("weights", "grads", "unit_grads", "optimizer")
+TAGS = ("weights", "buffers", "grads", "unit_grads", "optimizer")
 
 
 def read(path):
@@ -101,7 +101,7 @@ def main():
         (home / "job.toml").write_text(JOB)
         for ranks in arguments.ranks:
             whole = None
-            for stage in (0, 1, 2) if ranks > 1 else (0,):
+            for stage in (0, 1, 2, 3) if ranks > 1 else (0,):
                 result = measure(neap, arguments.mpirun, home, ranks, stage)
                 whole = whole or result
                 result["same_bits"] = all(result[key] == whole[key] for key in ("losses", "checkpoint"))

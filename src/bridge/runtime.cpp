@@ -144,7 +144,8 @@ std::vector<SlotPart> RuntimeImpl::slots_of(const plan::TagPlan& tag) const {
 void RuntimeImpl::add_streamed(std::size_t index) {
   const plan::TagPlan& tag = plan_.tags[index];
   const plan::HostedPlan& hosted = tag.hosted;
-  if (tag.blocks_of()) gathered_.emplace(index, slots_of(tag));
+  if (tag.blocks_of() && streamed_blocks_.contains(executor_->tag_index(*tag.blocks_of())))
+    gathered_.emplace(index, slots_of(tag));
   const auto bytes_of = [](const std::vector<plan::PartPlan>& parts) {
     std::vector<Bytes> out;
     out.reserve(parts.size());

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 namespace neap::bridge {
 namespace {
@@ -22,12 +21,10 @@ arena::Transfer all_of(const SlotPart& slot, const arena::HostStorage& storage) 
 StreamedBlocks::StreamedBlocks(arena::Arena& arena, device::StreamId computes,
                                const std::string& tag, std::vector<Slot> slots,
                                const std::vector<UnitBytes>& blocks, const Tables& tables)
-    : slots_(std::move(slots)),
+    : WindowedBlocks(blocks.size(), slots.size(), with_blocks(slots.at(0)), tables.turns),
+      slots_(std::move(slots)),
       table_slot_(tables.slot),
-      turns_of_(tables.turns),
-      lane_(arena, computes, slots_.size() + 1),
-      window_(blocks.size(), slots_.size(), with_blocks(slots_.at(0)), turns_of_.breaks()),
-      turns_(turns_of_, slots_.at(0).gradients.has_value()) {
+      lane_(arena, computes, slots_.size() + 1) {
   const auto make = [&](Bytes bytes) {
     return bytes.is_zero() ? nullptr : value_or_throw(arena::HostStorage::make(arena, tag, bytes));
   };
@@ -46,8 +43,8 @@ const StreamedBlocks::Storage* StreamedBlocks::table(const std::string& name) co
 }
 
 void StreamedBlocks::open() {
-  window_.forget();
-  failed_ = {};
+  forget();
+  (void)take_failure();
 }
 
 Status StreamedBlocks::gather(const std::vector<SlotPart>& parts) {
@@ -60,70 +57,28 @@ Status StreamedBlocks::gather(const std::vector<SlotPart>& parts) {
 
 Status StreamedBlocks::close() {
   Status drained = lane_.drain();
-  Status failed = std::exchange(failed_, {});
-  window_.forget();
+  Status failed = take_failure();
+  forget();
   return failed.ok() ? drained : failed;
 }
 
-void StreamedBlocks::expect(step::Sweep sweep, std::int64_t passes) {
-  window_.expect(sweep, passes);
-  turns_.expect(sweep, passes);
-  throw_if_error(bring_expected());
-}
-
-StreamedBlocks::Place StreamedBlocks::use(std::size_t block, step::BlockUse how) {
-  throw_if_error(failed_);
-  const step::BlockWindow::Use use = window_.use(block, how);
-  if (use.missing.any()) throw_if_error(bring(use.missing));
-  throw_if_error(lane_.wait_for_slot(use.missing.slot));
-  return {use.missing.slot, use.zero, use.last};
-}
-
-void StreamedBlocks::release(std::size_t block) noexcept {
-  // What the device was given so far may write the gradients that leave, and read the slot that the next
-  // block comes to.
-  const step::BlockWindow::Leaving leaving = window_.release(block);
-  Status status = lane_.begin_after_work();
-  if (status.ok() && leaving.any()) status = leave(block, leaving);
-  if (status.ok()) status = bring_expected();
-  if (failed_.ok()) failed_ = std::move(status);
-}
-
-step::TableTurns::Turn StreamedBlocks::use_table(step::Table table, step::BlockUse how) {
-  throw_if_error(failed_);
-  turn_ = turns_.take(table, how);
-  window_.clear();
-  throw_if_error(begin_turn());
-  return turn_;
-}
-
-// The work so far reads and writes the slots' memory, and gradients may still leave it.
-Status StreamedBlocks::begin_turn() {
-  NEAP_TRY(lane_.begin_after_work());
-  const Storage& unit = tables_[turn_.unit];
+Status StreamedBlocks::begin_turn(step::Table, const step::TableTurns::Turn& turn) {
+  const Storage& unit = tables_[turn.unit];
   const auto fetch = [&](Kind kind, const arena::Transfer& copy) {
     return lane_.fetch(slots_.size(), kind, {&copy, 1}, SlotLane::After::kEveryStore);
   };
-  if (turn_.weights) NEAP_TRY(fetch(Kind::kWeights, all_of(table_slot_->weights, *unit.weights)));
-  if (turn_.gradients)
+  if (turn.weights) NEAP_TRY(fetch(Kind::kWeights, all_of(table_slot_->weights, *unit.weights)));
+  if (turn.gradients)
     NEAP_TRY(fetch(Kind::kGradients, all_of(*table_slot_->gradients, *unit.gradients)));
   for (std::size_t slot = 0; slot <= slots_.size(); ++slot) NEAP_TRY(lane_.wait_for_slot(slot));
   return {};
 }
 
-void StreamedBlocks::release_table() noexcept {
-  Status status = end_turn();
-  if (failed_.ok()) failed_ = std::move(status);
-}
-
-Status StreamedBlocks::end_turn() {
-  NEAP_TRY(lane_.begin_after_work());
-  if (turn_.adds) {
-    const arena::Transfer copy = all_of(*table_slot_->gradients, *tables_[turn_.unit].gradients);
-    NEAP_TRY(lane_.store(slots_.size(), Kind::kGradients, {&copy, 1}));
-    NEAP_TRY(lane_.fetch_after_stores());
-  }
-  return bring_expected();
+Status StreamedBlocks::end_turn(const step::TableTurns::Turn& turn) {
+  if (!turn.adds) return {};
+  const arena::Transfer copy = all_of(*table_slot_->gradients, *tables_[turn.unit].gradients);
+  NEAP_TRY(lane_.store(slots_.size(), Kind::kGradients, {&copy, 1}));
+  return lane_.fetch_after_stores();
 }
 
 arena::Transfer StreamedBlocks::inputs_of(std::size_t block, std::size_t slot) const {
@@ -136,11 +91,6 @@ Status StreamedBlocks::leave(std::size_t block, step::BlockWindow::Leaving what)
       what.inputs ? inputs_of(block, what.slot)
                   : all_of(*slots_[what.slot].gradients, *storage_[block].gradients);
   return lane_.store(what.slot, what.inputs ? Kind::kInputs : Kind::kGradients, {&copy, 1});
-}
-
-Status StreamedBlocks::bring_expected() {
-  while (const auto place = window_.next_to_bring()) NEAP_TRY(bring(*place));
-  return {};
 }
 
 Status StreamedBlocks::bring(step::BlockWindow::Place place) {

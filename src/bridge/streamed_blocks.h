@@ -21,7 +21,7 @@
 #include "arena/host_storage.h"
 #include "base/status.h"
 #include "bridge/slot_lane.h"
-#include "step/units.h"
+#include "step/windowed_blocks.h"
 
 namespace neap::bridge {
 
@@ -32,7 +32,7 @@ struct SlotPart {
   Bytes offset;
 };
 
-class StreamedBlocks final : public step::BlockSlots {
+class StreamedBlocks final : public step::WindowedBlocks {
  public:
   struct Slot {
     SlotPart weights;
@@ -70,36 +70,28 @@ class StreamedBlocks final : public step::BlockSlots {
   /// It ends: everything was waited for. The slots may leave.
   [[nodiscard]] Status close();
 
-  void expect(step::Sweep sweep, std::int64_t passes) override;
   void set_input_bytes(std::int64_t bytes) override {
     input_bytes_ = Bytes(static_cast<std::uint64_t>(bytes));
   }
-  [[nodiscard]] Place use(std::size_t block, step::BlockUse how) override;
-  void release(std::size_t block) noexcept override;
-  [[nodiscard]] step::TableUnits tables() const override { return turns_of_; }
-  [[nodiscard]] step::TableTurns::Turn use_table(step::Table table, step::BlockUse how) override;
-  void release_table() noexcept override;
 
   [[nodiscard]] Result<LinkUses> take_use() { return lane_.take_use(); }
 
  private:
-  [[nodiscard]] Status begin_turn();
-  [[nodiscard]] Status end_turn();
-  [[nodiscard]] Status bring(step::BlockWindow::Place place);
-  [[nodiscard]] Status bring_expected();
-  [[nodiscard]] Status leave(std::size_t block, step::BlockWindow::Leaving what);
+  [[nodiscard]] Status begin_after_work() override { return lane_.begin_after_work(); }
+  [[nodiscard]] Status bring(step::BlockWindow::Place place) override;
+  [[nodiscard]] Status wait_for_slot(std::size_t slot) override {
+    return lane_.wait_for_slot(slot);
+  }
+  [[nodiscard]] Status leave(std::size_t block, step::BlockWindow::Leaving what) override;
+  [[nodiscard]] Status begin_turn(step::Table table, const step::TableTurns::Turn& turn) override;
+  [[nodiscard]] Status end_turn(const step::TableTurns::Turn& turn) override;
   [[nodiscard]] arena::Transfer inputs_of(std::size_t block, std::size_t slot) const;
 
   std::vector<Slot> slots_;
   std::optional<Slot> table_slot_;  // of the lane the one behind `slots_`
   std::vector<Storage> storage_, tables_;
-  step::TableUnits turns_of_;
   SlotLane lane_;
   Bytes input_bytes_;  // of a block and a group
-  step::BlockWindow window_;
-  step::TableTurns turns_;
-  step::TableTurns::Turn turn_;  // the last one
-  Status failed_;
 };
 
 }  // namespace neap::bridge

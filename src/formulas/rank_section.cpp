@@ -1,5 +1,6 @@
 // The sections of one rank, and the table by ranks.
 #include <algorithm>
+#include <array>
 
 #include "base/format.h"
 #include "formulas/sheet_builder.h"
@@ -148,23 +149,27 @@ void SheetBuilder::add_by_ranks() {
   if (table.whole) add_counted_slices();
 }
 
-// ZeRO-1 and -2 as a run of so many ranks reserves them, without the unit that backward is at.
+// ZeRO as a run of so many ranks reserves it, without the units that passes are at.
 void SheetBuilder::add_counted_slices() {
   StatesByRanks& table = sheet_.by_ranks;
-  const double weights = tags(spec::TagKind::kWeights) + tags(spec::TagKind::kAdapter);
+  const double adapters = tags(spec::TagKind::kAdapter);
+  const double weights = tags(spec::TagKind::kWeights) + adapters;
   const spec::Dtype dtype = sizes_.width < 4 ? spec::Dtype::kBfloat16 : spec::Dtype::kFloat32;
-  for (const std::int64_t stage : {1, 2}) {
-    const bool slices = stage > 1;
+  constexpr std::array kHeld = {"weights + gradients + largest slice", "weights + largest slices",
+                                "largest slices"};
+  for (const std::int64_t stage : {1, 2, 3}) {
     StatesByRanks::Row row{
-        format("ZeRO-{}, counted", stage),
-        slices ? "weights + largest slices" : "weights + gradients + largest slice",
-        {}};
+        format("ZeRO-{}, counted", stage), kHeld[static_cast<std::size_t>(stage - 1)], {}};
     for (const std::int64_t ranks : table.ranks) {
-      double bytes = weights;
+      const bool sliced = spec::DataParallel{ranks, stage}.slices_weights();
+      double bytes = sliced ? adapters : weights;
       for (const ModelSizes& model : sizes_.models) {
-        if (!model.role.trained) continue;
         plan::ModelRole role = model.role;
         role.ranks = {ranks, stage};
+        if (sliced)
+          bytes += static_cast<double>(plan::weight_slices(role, dtype).slice_elements()) *
+                   static_cast<double>(element_bytes(dtype));
+        if (!model.role.trained) continue;
         const spec::StatePlacement placement = plan::placement_of(role, dtype);
         for (const spec::StatePart& part : placement.parts())
           bytes += static_cast<double>(part.bytes.count());

@@ -132,6 +132,9 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
       if (unit.block >= 0) elements_.push_back(unit.elements);
   }
   void expect(step::Sweep sweep, std::int64_t passes) override { slots_.expect(sweep, passes); }
+  [[nodiscard]] std::int64_t further_passes(std::int64_t own) override {
+    return slots_.further_passes(own);
+  }
   void begin_group(std::int64_t rows) override {
     if (inputs_.empty()) return;
     const auto size = static_cast<std::int64_t>(inputs_.front().element_size());
@@ -146,8 +149,8 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
     return blocks_[place_.slot][block];
   }
   void release(std::size_t block) noexcept override { slots_.release(block); }
-  [[nodiscard]] bool has_turn(step::Table table) const override {
-    return tables_.of(table).has_value();
+  [[nodiscard]] bool has_turn(step::Table table, step::BlockUse how) const override {
+    return tables_.takes(table, how);
   }
   void use_table(step::Table table, step::BlockUse how) override {
     turn_ = slots_.use_table(table, how);
@@ -161,6 +164,7 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
   }
 
  private:
+  // Gradients that no slot has stay where they are.
   static std::vector<step::Block<Tensor>> bind(const step::Weights<Tensor>& weights,
                                                const std::vector<spec::FlatUnit>& units,
                                                const Tensor& memory, const Tensor& gradients) {
@@ -169,9 +173,11 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
       if (unit.block < 0) continue;
       check_flat(memory, unit, "slots");
       if (gradients.defined()) check_flat(gradients, unit, "slots of gradients");
-      for (const spec::Parameter& p : unit.parameters)
-        step::bind_parameter(bound, unit, p, parameter_view(memory, p),
-                             gradients.defined() ? parameter_view(gradients, p) : Tensor());
+      for (const spec::Parameter& p : unit.parameters) {
+        const step::Slot<Tensor> place = step::find_slot(bound, unit.block, p.module, p.part);
+        *place.weight = parameter_view(memory, p);
+        if (gradients.defined()) *place.gradient = parameter_view(gradients, p);
+      }
     }
     return std::move(bound.blocks);
   }
@@ -218,6 +224,7 @@ Transformer::Transformer(const spec::Architecture& architecture, spec::Head head
 
 // What passes read of tables in their turns; rows of the embedding are read where it rests.
 void Transformer::bind_tables(const StreamedBase& streamed) {
+  if (!streamed.table_memory.defined()) return;
   const step::TableUnits tables = streamed.slots->tables();
   const std::vector<spec::FlatUnit> units = spec::flat_layout(weights_.architecture, weights_.head);
   const auto gradient = [&](const spec::Parameter& p) {

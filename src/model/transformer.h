@@ -60,7 +60,7 @@ struct StreamedBase {
   std::vector<at::Tensor> memory, gradients;
   /// Of each slot, as many elements as a group's inputs have; empty: they do not rest elsewhere.
   std::vector<at::Tensor> inputs;
-  /// Of tables while it is their turn: (elements of the largest,).
+  /// Of tables while it is their turn: (elements of the largest,). Undefined: the base's weights are where they come to.
   at::Tensor table_memory, table_gradients;
   bool table_on_host = false;  ///< the embedding is in host memory
 };

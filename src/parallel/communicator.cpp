@@ -168,6 +168,39 @@ void Communicator::begin_sums(const std::vector<PartialSum>& sums) {
   if (!some.empty()) do_begin_sums(some);
 }
 
+std::int64_t Communicator::begin_gathers(const std::vector<PartialGather>& gathers) {
+  std::vector<PartialGather> some;
+  for (const PartialGather& gather : gathers) {
+    check_parts(gather.whole, gather.counts, "begin_gathers");
+    check(gather.mine, "begin_gathers");
+    if (gather.mine.scalar_type() != gather.whole.scalar_type() ||
+        gather.mine.device() != gather.whole.device() ||
+        gather.mine.numel() != gather.counts[static_cast<std::size_t>(rank_)])
+      throw Error(ErrorCode::kInvalidArgument,
+                  format("begin_gathers: {} elements of rank {} are not its part of {}",
+                         gather.mine.numel(), rank_, gather.whole.numel()));
+    if (gather.whole.numel() > 0) some.push_back(gather);
+  }
+  return some.empty() ? 0 : do_begin_gathers(some);
+}
+
+void Communicator::wait_for(std::int64_t begun) {
+  if (size_ > 1) do_wait_for(begun);
+}
+
+std::int64_t Communicator::gather_at_once(const std::vector<PartialGather>& gathers) {
+  const auto start = std::chrono::steady_clock::now();
+  Bytes bytes;
+  for (const PartialGather& gather : gathers) {
+    bytes += Bytes(gather.whole.nbytes());
+    gather.whole.narrow(0, first_of(gather.counts, rank_), gather.mine.numel()).copy_(gather.mine);
+    if (size_ > 1) do_all_gather(gather.whole, gather.counts);
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  add_lane_use({bytes, seconds.count(), seconds.count()});
+  return 0;
+}
+
 void Communicator::join() {
   if (size_ > 1) do_join();
 }

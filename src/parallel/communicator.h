@@ -63,7 +63,7 @@ class Communicator {
   /// Returns when every rank has called it.
   void barrier();
 
-  // ---- sums that are made while this rank computes: the peers lane ----
+  // ---- sums and gathers that are made while this rank computes: the peers lane ----
   /// A tensor of every rank; with `counts`, its parts (n,).
   struct PartialSum {
     at::Tensor tensor;
@@ -73,7 +73,17 @@ class Communicator {
   /// a GPU it begins when what this thread's stream was given so far is done, and nothing waits for it; over MPI it
   /// is done when the call returns. Host tensors are summed at once, too.
   void begin_sums(const std::vector<PartialSum>& sums);
-  /// Waits for every sum that was begun.
+  /// A tensor (n,) of which rank r has counts[r] elements, one after another: this rank's, and where all come to.
+  struct PartialGather {
+    at::Tensor mine, whole;
+    std::vector<std::int64_t> counts;
+  };
+  /// Begins to gather each, as begin_sums. The number is for wait_for().
+  [[nodiscard]] std::int64_t begin_gathers(const std::vector<PartialGather>& gathers);
+  /// What this thread's stream is given from now on begins when what has the number is there. The program does not
+  /// wait.
+  void wait_for(std::int64_t begun);
+  /// Waits for everything that was begun.
   void join();
   /// What the lane did since it was asked last. Visible on a GPU: behind everything that it was given before join().
   [[nodiscard]] bridge::PeerUse take_lane_use() { return std::exchange(lane_use_, {}); }
@@ -107,6 +117,7 @@ class Communicator {
   /// Where a rank's part begins.
   [[nodiscard]] static std::int64_t first_of(const Counts& counts, int rank);
   void sum_at_once(const std::vector<PartialSum>& sums);
+  std::int64_t gather_at_once(const std::vector<PartialGather>& gathers);
   void add_lane_use(const bridge::PeerUse& use) { lane_use_ += use; }
 
  private:
@@ -123,6 +134,10 @@ class Communicator {
   [[nodiscard]] virtual std::unique_ptr<Communicator> do_split(int color, int rank, int size) = 0;
   // At least one, none empty.
   virtual void do_begin_sums(const std::vector<PartialSum>& sums) { sum_at_once(sums); }
+  virtual std::int64_t do_begin_gathers(const std::vector<PartialGather>& gathers) {
+    return gather_at_once(gathers);
+  }
+  virtual void do_wait_for(std::int64_t) {}
   virtual void do_join() {}
 
   void check_parts(const at::Tensor& t, const Counts& counts, const char* call) const;

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -137,6 +138,13 @@ class Watch {
 };
 
 class Nccl final : public Communicator {
+  struct Begun {
+    c10::Event started;
+    std::optional<c10::Event> ended;
+    std::optional<c10::Event> computed;  // by what waits for it
+    Bytes bytes;
+  };
+
  public:
   Nccl(const Environment& environment, const ConnectOptions& options)
       : Communicator(environment.rank, environment.size),
@@ -253,27 +261,28 @@ class Nccl final : public Communicator {
     return event;
   }
 
-  // Sums on a stream of their own, as one call of NCCL. It has a high priority: their few blocks are started before
-  // those of products that wait for a multiprocessor. They are watched until join(): a failure of
-  // another rank ends them, and so does waiting too long, counted from the last call.
-  void do_begin_sums(const std::vector<PartialSum>& sums) override {
-    if (std::any_of(sums.begin(), sums.end(), [](auto& sum) { return sum.tensor.is_cpu(); }))
-      return sum_at_once(sums);
+  // On a stream of its own, as one call of NCCL. It has a high priority: its few blocks are started before
+  // those of products that wait for a multiprocessor. What was begun is watched until join(): a failure of
+  // another rank ends it, and so does waiting too long, counted from the last call.
+  template <class Each, class Enqueue>
+  std::int64_t begin_on_lane(const char* name, const std::vector<Each>& all,
+                             const Enqueue& enqueue) {
     expect_connected();
     const c10::DeviceGuard guard(device_);
+    forget_used();
     if (!lane_)
       lane_ = c10::impl::VirtualGuardImpl(device_.type())
                   .getStreamFromGlobalPool(device_, /*isHighPriority=*/true);
     c10::Event computed(device_.type());
     computed.record(current());
     computed.block(*lane_);
-    watch_->begin("the sum of gradients");
-    Begun begun{timed_event(*lane_), std::nullopt, Bytes()};
+    lane_name_ = name;
+    watch_->begin(name);
+    Begun begun{timed_event(*lane_), std::nullopt, std::nullopt, Bytes()};
     int result = api_.group_start();
     if (result == kNcclSuccess) {
-      for (const PartialSum& sum : sums) {
-        begun.bytes += Bytes(sum.tensor.nbytes());
-        if (result == kNcclSuccess) result = enqueue(sum, handle_of(*lane_));
+      for (const Each& each : all) {
+        if (result == kNcclSuccess) result = enqueue(each, handle_of(*lane_), begun.bytes);
       }
       const int ended = api_.group_end();
       if (result == kNcclSuccess) result = ended;
@@ -281,7 +290,18 @@ class Nccl final : public Communicator {
     begun.ended.emplace(timed_event(*lane_));
     begun_.push_back(std::move(begun));
     if (watch_->gave_up()) end_lane();
-    check(result, "the sum of gradients");
+    check(result, name);
+    return first_begun_ + std::ssize(begun_) - 1;
+  }
+
+  void do_begin_sums(const std::vector<PartialSum>& sums) override {
+    if (std::any_of(sums.begin(), sums.end(), [](auto& sum) { return sum.tensor.is_cpu(); }))
+      return sum_at_once(sums);
+    (void)begin_on_lane("the sum of gradients", sums,
+                        [&](const PartialSum& sum, CudaStream stream, Bytes& bytes) {
+                          bytes += Bytes(sum.tensor.nbytes());
+                          return enqueue(sum, stream);
+                        });
   }
 
   int enqueue(const PartialSum& sum, CudaStream stream) {
@@ -290,25 +310,62 @@ class Nccl final : public Communicator {
                            count(sum.tensor), type_of(sum.tensor), kNcclSum, comm_, stream);
   }
 
+  std::int64_t do_begin_gathers(const std::vector<PartialGather>& gathers) override {
+    if (std::any_of(gathers.begin(), gathers.end(), [](auto& one) { return one.whole.is_cpu(); }))
+      return gather_at_once(gathers);
+    return begin_on_lane("the gather of weights", gathers,
+                         [&](const PartialGather& one, CudaStream stream, Bytes& bytes) {
+                           bytes += Bytes(one.whole.nbytes());
+                           return gather(one.mine, one.whole, one.counts, stream);
+                         });
+  }
+
+  void do_wait_for(std::int64_t number) override {
+    const std::int64_t place = number - first_begun_;
+    if (place < 0 || place >= std::ssize(begun_)) return;  // it was joined
+    if (watch_->gave_up()) end_lane();
+    const c10::DeviceGuard guard(device_);
+    Begun& begun = begun_[static_cast<std::size_t>(place)];
+    if (!begun.computed) begun.computed.emplace(timed_event(current()));
+    begun.ended->block(current());
+  }
+
   void do_join() override {
     if (begun_.empty()) return;
     const c10::DeviceGuard guard(device_);
-    watch_->begin("the sum of gradients");
+    watch_->begin(lane_name_);
     const c10::Event computed = timed_event(current());
     begun_.back().ended->block(current());
-    wait("the sum of gradients");
+    wait(lane_name_);
     if (!watch_->gave_up()) {
-      const auto seconds = [](const c10::Event& from, const c10::Event& to) {
-        return from.elapsedTime(to) / 1000;
-      };
-      for (const Begun& begun : begun_)
-        add_lane_use({begun.bytes, seconds(begun.started, *begun.ended), 0});
-      add_lane_use({Bytes(), 0, std::max(0.0, seconds(computed, *begun_.back().ended))});
+      const bool waited = begun_.back().computed.has_value();
+      for (const Begun& begun : begun_) count_use(begun);
+      if (!waited)
+        add_lane_use({Bytes(), 0, std::max(0.0, seconds(computed, *begun_.back().ended))});
     }
     end_lane();
   }
+  [[nodiscard]] static double seconds(const c10::Event& from, const c10::Event& to) {
+    return from.elapsedTime(to) / 1000;
+  }
+  void count_use(const Begun& begun) {
+    const double visible =
+        begun.computed ? std::max(0.0, seconds(*begun.computed, *begun.ended)) : 0;
+    const double all = seconds(begun.started, *begun.ended);
+    add_lane_use({begun.bytes, all, std::min(visible, all)});
+  }
+  // What was waited for and has ended: passes begin thousands.
+  void forget_used() {
+    while (!begun_.empty() && begun_.front().computed && begun_.front().computed->query() &&
+           begun_.front().ended->query()) {
+      count_use(begun_.front());
+      begun_.pop_front();
+      ++first_begun_;
+    }
+  }
   // Aborted: the card's work has ended without a result, and the communicator is gone.
   void end_lane() {
+    first_begun_ += std::ssize(begun_);
     begun_.clear();
     watch_->end();
     if (watch_->gave_up()) throw Error(watch_->reason());
@@ -385,15 +442,20 @@ class Nccl final : public Communicator {
   void do_all_gather(const at::Tensor& t, const Counts& counts) override {
     if (t.is_cpu()) return gather_host(t, counts);
     run("all_gather", [&] {
-      if (alike(counts)) {
-        const at::Tensor mine = t.narrow(0, first_of(counts, rank()), counts[0]);
-        return api_.all_gather(mine.const_data_ptr(), t.mutable_data_ptr(), count(mine), type_of(t),
-                               comm_, stream());
-      }
-      return grouped(t, counts, [&](const at::Tensor& part, int root) {
-        return api_.broadcast(part.const_data_ptr(), part.mutable_data_ptr(), count(part),
-                              type_of(t), root, comm_, stream());
-      });
+      return gather(t.narrow(0, first_of(counts, rank()), counts[me()]), t, counts, stream());
+    });
+  }
+  [[nodiscard]] std::size_t me() const { return static_cast<std::size_t>(rank()); }
+  int gather(const at::Tensor& mine, const at::Tensor& whole, const Counts& counts,
+             CudaStream stream) {
+    if (alike(counts)) {
+      return api_.all_gather(mine.const_data_ptr(), whole.mutable_data_ptr(), count(mine),
+                             type_of(whole), comm_, stream);
+    }
+    return grouped(whole, counts, [&](const at::Tensor& part, int root) {
+      const at::Tensor& from = root == rank() ? mine : part;
+      return api_.broadcast(from.const_data_ptr(), part.mutable_data_ptr(), count(part),
+                            type_of(whole), root, comm_, stream);
     });
   }
 
@@ -476,14 +538,11 @@ class Nccl final : public Communicator {
   int exceptions_;
   NcclComm comm_ = nullptr;
   std::optional<Watch> watch_;
-  // Of the peers lane: its stream, and what was begun since the last join().
-  struct Begun {
-    c10::Event started;
-    std::optional<c10::Event> ended;
-    Bytes bytes;
-  };
+  // Of the peers lane: its stream, and what was begun since the last join(), by ascending numbers.
   std::optional<c10::Stream> lane_;
-  std::vector<Begun> begun_;
+  std::deque<Begun> begun_;
+  std::int64_t first_begun_ = 1;
+  const char* lane_name_ = "";
 };
 
 }  // namespace

@@ -73,9 +73,12 @@ class CountedBackend {
     weights_ = counted_weights(role_, dtype);
     if (phase.body == spec::Body::kGenerate) {
       cache_ = counted_cache(role_, dtype, job.rollout_batch(), job.max_sequence_length());
-      if (phase.gathers_weights)
-        ops.wait_until(ops.begin_copy(step::Direction::kToDevice, block_bytes(), ops.now()));
+      if (phase.gathers_weights) gather_model();
       return;
+    }
+    if (phase.slices_weights && phase.part != spec::TrainPart::kUpdate) {
+      blocks_.emplace(ops, weights_, sliced_rests(role_, dtype));
+      weights_.source = &*blocks_;
     }
     if (phase.streams_weights) {
       std::optional<Dtype> gradients;
@@ -150,7 +153,7 @@ class CountedBackend {
   }
   void gather_weights() {
     const spec::StatePlacement placement = placement_of(role_, dtype_);
-    if (!placement.sliced()) return;
+    if (!placement.sliced() || (role_.ranks.slices_weights() && role_.trains_blocks())) return;
     for (const step::TrainedUnit<T>& unit : units_)
       gather_at_once(ops_, role_.ranks, bytes(unit.weights));
   }
@@ -180,10 +183,16 @@ class CountedBackend {
       i = alike;
     }
   }
-  [[nodiscard]] double block_bytes() const {
-    Bytes sum;
-    for (const PartPlan& block : hosted_blocks(role_, dtype_)) sum += block.bytes;
-    return static_cast<double>(sum.count());
+  // All blocks from the host, or all units from their slices.
+  void gather_model() {
+    double blocks = 0;
+    for (const PartPlan& block : hosted_blocks(role_, dtype_))
+      blocks += static_cast<double>(block.bytes.count());
+    if (!role_.ranks.slices_weights())
+      return ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, blocks, ops_.now()));
+    const std::int64_t elements = spec::total_elements(spec::flat_layout(role_.shape, role_.head));
+    gather_at_once(ops_, role_.ranks,
+                   static_cast<double>(spec::tensor_bytes(elements, dtype_).count()));
   }
   template <class Visit>
   void visit_part(CountedParts& counted, const step::UpdatePart& part, const Visit& visit) {
@@ -243,6 +252,7 @@ class CountedBackend {
     for (const step::TrainedUnit<T>& unit : units_) units.push_back({unit.unit, unit.gradients});
     gradients_.emplace(ops_, std::move(units), pieces_, role_.ties_table(), role_.shape.tensor,
                        [this](std::size_t, const T& gradients) {
+                         if (blocks_) blocks_->settle();
                          gather_at_once(ops_, role_.ranks, bytes(gradients));
                        });
     weights_.sink = &*gradients_;

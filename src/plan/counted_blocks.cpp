@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "plan/counted_peers.h"
+
 namespace neap::plan {
 
 using step::CountedTensor;
@@ -17,8 +19,44 @@ CountedBlocks::CountedBlocks(step::CountingOps& ops, const step::Weights<T>& wei
               rests_.tables.turns.breaks()),
       turns_(rests_.tables.turns, rests_.gradients.has_value()) {}
 
+CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype) {
+  const std::vector<spec::FlatUnit> layout = spec::flat_layout(role.shape, role.head);
+  const step::SlicedTables tables = step::sliced_tables(role.shape, role.head, layout);
+  CountedRests out;
+  out.blocks = hosted_blocks(role, dtype);
+  out.tables.turns = tables.turns;
+  out.ranks = role.ranks;
+  for (std::size_t t = 0; t < out.turns.size(); ++t)
+    for (const step::SlicedTables::Placed& placed : tables.units[t])
+      out.turns[t] += spec::tensor_bytes(layout[placed.unit].elements, dtype);
+  return out;
+}
+
+double CountedBlocks::bring(double bytes, double from) {
+  if (!rests_.ranks) return ops_.begin_copy(Direction::kToDevice, bytes, from);
+  const double sent = gathered_bytes(*rests_.ranks, bytes);
+  sent_ += sent;
+  const bool at_once = !ops_.profile().cuda;
+  gathered_ = std::max({gathered_, from, at_once ? ops_.now() : 0}) + ops_.peer_seconds(sent);
+  if (at_once) wait(gathered_);
+  return gathered_;
+}
+
+void CountedBlocks::wait(double time) {
+  if (rests_.ranks) {
+    ops_.wait_for_peers(time, std::exchange(sent_, 0));
+  } else {
+    ops_.wait_until(time);
+  }
+}
+
+void CountedBlocks::settle() {
+  for (; !queued_.empty(); queued_.pop_front()) fetch(queued_.front());
+  wait(gathered_);
+}
+
 void CountedBlocks::expect(step::Sweep sweep, std::int64_t passes) {
-  if (rests_.each_once) {
+  if (rests_.each_once || rests_.ranks) {
     drain();
     window_.forget();
   }
@@ -49,7 +87,7 @@ const step::Block<CountedTensor>& CountedBlocks::use(std::size_t block, step::Bl
   if (use_.missing.any()) queue(use_.missing);
   fetch_until(used_);
   const std::size_t slot = use_.missing.slot;
-  ops_.wait_until(std::max(filled_[slot], stored_[slot]));
+  wait(std::max(filled_[slot], stored_[slot]));
   return weights_.blocks[block];
 }
 
@@ -87,7 +125,7 @@ void CountedBlocks::fetch(const Fetch& fetch) {
   const double first =
       (place.weights ? static_cast<double>(rests_.blocks[place.block].bytes.count()) : 0) +
       (place.inputs ? input_bytes_ : 0);
-  if (first > 0) filled = ops_.begin_copy(Direction::kToDevice, first, fetch.from);
+  if (first > 0) filled = bring(first, fetch.from);
   if (place.gradients)
     filled =
         ops_.begin_copy(Direction::kToDevice, gradient_bytes(place.block), fetch.gradients_from);
@@ -98,17 +136,19 @@ void CountedBlocks::use_table(step::Table table, step::BlockUse how) {
   window_.clear();
   queued_.clear();
   work_ = ops_.now();
-  const spec::FlatUnit& unit = rests_.tables.units[turn_.unit];
-  const double weights =
-      turn_.weights ? static_cast<double>(spec::tensor_bytes(unit.elements, dtype()).count()) : 0;
+  const double weights = turn_.weights ? static_cast<double>(turn_bytes(table).count()) : 0;
   const double gradients = turn_.gradients ? bytes(gradients_of(step::key_of(table))) : 0;
   double here = last_stored_;
   if (weights + gradients > 0)
-    here = ops_.begin_copy(Direction::kToDevice, weights + gradients,
-                           std::max({work_, held_, last_stored_}));
+    here = bring(weights + gradients, std::max({work_, held_, last_stored_}));
   for (std::size_t slot = 0; slot < kBlockSlots; ++slot)
     here = std::max({here, filled_[slot], stored_[slot]});
-  ops_.wait_until(here);
+  wait(here);
+}
+
+Bytes CountedBlocks::turn_bytes(step::Table table) const {
+  if (rests_.ranks) return rests_.turns[step::index_of(table)];
+  return spec::tensor_bytes(rests_.tables.units[turn_.unit].elements, dtype());
 }
 
 void CountedBlocks::release_table() noexcept {
@@ -117,16 +157,17 @@ void CountedBlocks::release_table() noexcept {
     const double gradients = bytes(gradients_of(step::key_of(step::Table::kHead)));
     last_stored_ = held_ = ops_.begin_copy(Direction::kToHost, gradients, work_);
   }
-  if (sweep_ == step::Sweep::kForward) {
+  // Blocks that are alike were left out.
+  if (sweep_ == step::Sweep::kForward && position_ > 0) {
     position_ = 0;
     window_.expect(sweep_, passes_);
   }
-  bring_expected();
+  if (turn_.blocks_follow) bring_expected();
 }
 
 void CountedBlocks::drain() {
   queued_.clear();
-  ops_.wait_until(ops_.copied());
+  if (!rests_.ranks) ops_.wait_until(ops_.copied());
 }
 
 CountedTensor CountedBlocks::new_gradients(step::UnitKey unit) {

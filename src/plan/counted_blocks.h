@@ -1,5 +1,5 @@
-// The blocks and tables of streamed weights in a plan: which of them the slots hold, what comes and goes, and
-// when. What bridge/streamed_blocks.h does, on clocks.
+// The blocks and tables of streamed or sliced weights in a plan: which of them the slots hold, what comes and goes, and
+// when. What step/windowed_blocks.h does with those of bridge/streamed_blocks.h and train/sliced_weights.h, on clocks.
 //
 // Threads   one.
 // Cost      below a microsecond a use.
@@ -18,14 +18,19 @@
 
 namespace neap::plan {
 
-/// What rests on the host of a model whose weights are streamed.
+/// What rests elsewhere: on the host, or slices of it on other ranks.
 struct CountedRests {
   std::vector<PartPlan> blocks;  ///< weights
   HostedTables tables;
   std::optional<spec::Dtype> gradients;  ///< their type where the blocks are trained
   bool inputs = false;                   ///< of blocks
   bool each_once = false;  ///< a phase ends with the passes that are expected together
+  // Of sliced weights, whose `tables` say only which turns there are:
+  std::optional<spec::DataParallel> ranks{};
+  std::array<Bytes, 2> turns{};  ///< what comes for each table's
 };
+/// Of a model whose weights ranks have slices of.
+[[nodiscard]] CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype);
 
 class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   using T = step::CountedTensor;
@@ -42,13 +47,15 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   [[nodiscard]] T inputs(std::int64_t first, std::int64_t count) override;
   [[nodiscard]] const step::Block<T>& use(std::size_t block, step::BlockUse how) override;
   void release(std::size_t block) noexcept override;
-  [[nodiscard]] bool has_turn(step::Table table) const override {
-    return rests_.tables.turns.of(table).has_value();
+  [[nodiscard]] bool has_turn(step::Table table, step::BlockUse how) const override {
+    return rests_.tables.turns.takes(table, how);
   }
   void use_table(step::Table table, step::BlockUse how) override;
   void release_table() noexcept override;
   [[nodiscard]] T new_gradients(step::UnitKey unit) override;
   [[nodiscard]] T complete_gradients(step::UnitKey unit) override;
+  /// Of sliced weights: what is under way comes before another collective.
+  void settle();
 
  private:
   // A fetch that was queued. It is counted when its block is used: a plan that leaves out blocks that are
@@ -61,8 +68,12 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   void queue(step::BlockWindow::Place place);
   void fetch_until(std::size_t block);
   void fetch(const Fetch& fetch);
+  // Begins at `from` or later. When it has ended.
+  double bring(double bytes, double from);
+  void wait(double time);
   // Everything was waited for.
   void drain();
+  [[nodiscard]] Bytes turn_bytes(step::Table table) const;
   [[nodiscard]] spec::Dtype dtype() const { return ops_.dtype(weights_.token_table); }
   [[nodiscard]] T gradients_of(step::UnitKey unit) const;
   [[nodiscard]] double gradient_bytes(std::size_t block) const;
@@ -82,6 +93,8 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   // Times: of each slot its last copies, and what copies that are queued wait for.
   std::array<double, kBlockSlots> filled_{}, stored_{};
   double work_ = 0, last_stored_ = 0, held_ = 0;
+  double gathered_ = 0,
+         sent_ = 0;  // of sliced weights: when the last gather has ended; what no wait has counted
 };
 
 /// Parts of an update, each while its states are in one of step::kUpdateSlots slots

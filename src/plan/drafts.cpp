@@ -101,7 +101,7 @@ Result<double> Drafts::least_seconds(const MemoryPlan& draft) {
   // Larger groups may leave nothing to wait for.
   if (!grouped(draft.modes).empty()) {
     for (std::size_t p = 0; p < draft.cycle(); ++p)
-      sum -= draft.phases[p].share * draft.phases[p].wait_seconds;
+      sum -= draft.phases[p].share * (draft.phases[p].wait_seconds + draft.phases[p].peer_seconds);
   }
   for (const CheckpointChoice& choice : choices(draft.modes)) {
     NEAP_TRY_ASSIGN(const PhasePlan kept, choice.predict(0, Accuracy::kQuick));
@@ -171,8 +171,8 @@ std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
 std::int64_t Drafts::groupable(const spec::Recipe& recipe, spec::ModelId model) const {
   std::int64_t most = 1;
   for (const spec::Phase& phase : recipe.phases) {
-    if (phase.model != model || !phase.streams_weights || phase.part == spec::TrainPart::kUpdate)
-      continue;
+    const bool grouped = phase.streams_weights || phase.slices_weights;
+    if (phase.model != model || !grouped || phase.part == spec::TrainPart::kUpdate) continue;
     most = std::max(most, micro_batches(job_, phase));
   }
   return most;
@@ -183,7 +183,7 @@ std::vector<spec::ModelModes> Drafts::grouped(const spec::ModelModes& modes) con
   std::vector<std::pair<spec::ModelId, std::int64_t>> models;
   std::int64_t most = 1;
   for (const spec::ModelSource& model : recipe.models) {
-    if (!model.streamed) continue;
+    if (!model.streamed && !model.sliced) continue;
     models.emplace_back(model.id, groupable(recipe, model.id));
     most = std::max(most, models.back().second);
   }

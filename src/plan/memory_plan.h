@@ -77,6 +77,10 @@ struct TagPlan {
     if (id.kind != spec::TagKind::kBlocks) return std::nullopt;
     return spec::TagId{spec::TagKind::kBuffers, id.model};
   }
+  /// Slots that weights come to of which each rank has a slice.
+  [[nodiscard]] bool gathers() const {
+    return id.kind == spec::TagKind::kBuffers && hosted.empty();
+  }
   /// The arena has nothing of it: a library takes its bytes, for the whole run.
   [[nodiscard]] bool is_outside() const { return id.kind == spec::TagKind::kPeers; }
   [[nodiscard]] std::string name() const { return to_string(id); }  ///< for people and files

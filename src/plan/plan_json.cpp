@@ -107,6 +107,9 @@ Json summary_json(const MemoryPlan& plan) {
     if (plan.modes.inputs_on_host(model)) inputs.push_back(to_string(model));
     groups[std::string(to_string(model))] = plan.modes.together(model);
   }
+  for (const TagPlan& tag : plan.tags)
+    if (tag.gathers())
+      groups[std::string(to_string(tag.id.model))] = plan.modes.together(tag.id.model);
   return {{"seconds", plan.seconds()},
           {"copy_seconds", plan.copy_seconds},
           {"move_seconds", plan.move_seconds},

@@ -156,11 +156,24 @@ std::string together_text(const MemoryPlan& plan, spec::ModelId model) {
   return together > 1 ? format(" for {} micro-batches at once", together) : "";
 }
 
-// What rests on the host behind slots, and what that costs.
+// What rests elsewhere and comes to slots, and what that costs.
 std::string streamed_text(const MemoryPlan& plan) {
   std::string out;
   for (const TagPlan& tag : plan.tags) {
-    if (const auto slots = tag.blocks_of()) {
+    const auto slots = tag.blocks_of();
+    if (tag.gathers()) {
+      out += format(
+          "\n{}: each rank has a slice of the weights; a block, the embedding or the head is "
+          "gathered here while it is "
+          "used{}\n",
+          tag.name(), together_text(plan, tag.id.model));
+      continue;
+    }
+    if (slots && plan.tags[*plan.index_of(*slots)].gathers()) {
+      out += format("\n{}: all weights, while the model generates\n", tag.name());
+      continue;
+    }
+    if (slots) {
       out += format("\n{}: the blocks of {} together; ", tag.name(), to_string(*slots));
     } else if (!tag.hosted.empty()) {
       const std::string together = together_text(plan, tag.id.model);
@@ -223,6 +236,11 @@ std::string sentence_of(const MemoryPlan& plan) {
   }
   for (const spec::ModelId model : streamed_models(plan))
     out += format("; weights of {} streamed{}", to_string(model), together_text(plan, model));
+  for (const TagPlan& tag : plan.tags) {
+    if (tag.gathers() && plan.modes.together(tag.id.model) > 1)
+      out += format("; weights of {} gathered{}", to_string(tag.id.model),
+                    together_text(plan, tag.id.model));
+  }
   for (const ActivationPlan& a : plan.activations) {
     const auto tensors = a.recomputed();
     if (a.mode != spec::CheckpointMode::kAuto || tensors.empty()) continue;

@@ -101,21 +101,41 @@ HostedPlan hosted_weights(const spec::Job& job, const spec::Recipe& recipe, cons
   return out;
 }
 
+std::vector<PartPlan> weight_slots(Bytes bytes) {
+  std::vector<PartPlan> parts;
+  for (std::size_t i = 0; i < kBlockSlots; ++i)
+    parts.push_back({step::slot_part(i), Bytes(), bytes});
+  return parts;
+}
+
+// Of blocks that are gathered, and of tables, which have the memory of all slots.
+std::vector<RegionPlan> gather_regions(const ModelRole& role, spec::Dtype dtype) {
+  RegionPlan region =
+      pack_regions(weight_slots(largest_of(hosted_blocks(role, dtype))), Bytes(~0ull)).front();
+  const step::SlicedTables tables =
+      step::sliced_tables(role.shape, role.head, spec::flat_layout(role.shape, role.head));
+  PartPlan table{std::string(step::kTablesPart), Bytes(),
+                 spec::tensor_bytes(tables.elements, dtype)};
+  region.bytes = std::max(region.bytes, table.bytes);
+  region.parts.push_back(std::move(table));
+  region.name = "slots";
+  return {std::move(region)};
+}
+
 // Weights of all slots, those of tables last, then their gradients, then inputs of blocks. Tables have the
 // memory of all slots.
 std::vector<RegionPlan> slot_regions(const HostedPlan& hosted, Bytes enough) {
-  std::vector<PartPlan> parts;
+  std::vector<PartPlan> parts = weight_slots(largest_of(hosted.blocks));
   const auto add = [&](const char* what, Bytes bytes) {
     for (std::size_t i = 0; i < kBlockSlots && !bytes.is_zero(); ++i)
       parts.push_back({format("{}.{}", what, i), Bytes(), bytes});
   };
-  add("weights", largest_of(hosted.blocks));
   add("gradients", largest_of(hosted.gradients));
   add("inputs", hosted.inputs);
   if (!hosted.turns.any()) return pack_regions(parts, enough);
   RegionPlan region = pack_regions(parts, Bytes(~0ull)).front();
   const Bytes weights = hosted.turns.head ? hosted.tables[*hosted.turns.head].bytes : Bytes();
-  PartPlan table{"weights.table", Bytes(), std::max(weights, kPartAlignment)};
+  PartPlan table{std::string(step::kTablesPart), Bytes(), std::max(weights, kPartAlignment)};
   PartPlan gradients{"gradients.table", round_up(table.bytes, kPartAlignment),
                      largest_of(hosted.table_gradients)};
   region.bytes = std::max(region.bytes, gradients.offset + gradients.bytes);
@@ -162,12 +182,15 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
   const spec::ModelSource& source = *recipe.find(tag.model);
   switch (tag.kind) {
     case spec::TagKind::kWeights:
+      if (source.sliced)
+        return {{std::string(spec::kSlicePart), Bytes(),
+                 spec::tensor_bytes(weight_slices(role, dtype).slice_elements(), dtype)}};
       return unit_parts(source.streamed ? resident_units(role, source.streams_tables) : base(),
                         dtype);
     case spec::TagKind::kBuffers:
       break;
     case spec::TagKind::kBlocks:
-      return hosted_blocks(role, dtype);
+      return source.sliced ? unit_parts(base(), dtype) : hosted_blocks(role, dtype);
     case spec::TagKind::kAdapter:
       return unit_parts(adapters(), dtype);
     case spec::TagKind::kUnitGradients:
@@ -234,7 +257,8 @@ Bytes tied_rows(const spec::Job& job, const spec::Recipe& recipe, const ModelRol
 HostedPlan hosted_of(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
                      spec::TagId tag, spec::Dtype dtype) {
   const spec::ModelSource& source = *recipe.find(tag.model);
-  if (tag.kind == spec::TagKind::kBuffers) return hosted_weights(job, recipe, role, dtype);
+  if (tag.kind == spec::TagKind::kBuffers && source.streamed)
+    return hosted_weights(job, recipe, role, dtype);
   HostedPlan out;
   if (tag.kind == spec::TagKind::kOptimizer && source.streams_states)
     out.states = optimizer_parts(role, dtype);
@@ -272,10 +296,10 @@ Result<ModelRole> read_role(const spec::Job& job, const spec::Recipe& recipe,
                             std::int64_t rank) {
   NEAP_TRY_ASSIGN(spec::JobModel model, spec::resolve(job, recipe, source.id, rank));
   ModelRole role{std::move(model)};
+  role.ranks = job.data_parallel();
   if (role.trained) {
     role.checkpoint_mode = source.trained->checkpoint_mode();
     role.checkpointing = spec::checkpointing(role.checkpoint_mode, role.shape);
-    role.ranks = job.data_parallel();
     Result<spec::OptimizerSpec> optimizer = spec::OptimizerSpec::of(role.optimizer, compute);
     if (!optimizer.ok())
       return Status(optimizer.status())
@@ -311,6 +335,12 @@ std::vector<bool> on_host(const ModelRole& role, HostedUnits hosted) {
 
 spec::StatePlacement placement_of(const ModelRole& role, spec::Dtype compute) {
   return {optimizer_of(role, compute), trained_units(role), role.ranks};
+}
+
+spec::UnitSlices weight_slices(const ModelRole& role, spec::Dtype compute) {
+  return role.trains_blocks()
+             ? placement_of(role, compute).slices()
+             : spec::even_slices(spec::flat_layout(role.shape, role.head), role.ranks.ranks);
 }
 
 step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {
@@ -418,11 +448,13 @@ std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe
     if (id.kind != spec::TagKind::kKeyValues)
       tag.hosted = hosted_of(job, recipe, models.at(id.model), id, dtype);
     const Bytes enough = target.granularity * kGranulesPerRegion;
-    place(tag,
-          id.kind == spec::TagKind::kBuffers
-              ? slot_regions(tag.hosted, enough)
-              : pack_regions(tag_parts(job, recipe, models, id, dtype), enough),
-          target.granularity);
+    const auto regions = [&] {
+      if (id.kind != spec::TagKind::kBuffers)
+        return pack_regions(tag_parts(job, recipe, models, id, dtype), enough);
+      return recipe.find(id.model)->sliced ? gather_regions(models.at(id.model), dtype)
+                                           : slot_regions(tag.hosted, enough);
+    };
+    place(tag, regions(), target.granularity);
     tags.push_back(std::move(tag));
   }
   if (target.cuda && job.ranks() > 1) tags.push_back(peers_tag(job, recipe));

@@ -11,6 +11,7 @@
 #include "spec/optimizer.h"
 #include "spec/placement.h"
 #include "spec/recipe.h"
+#include "step/sliced_tables.h"
 #include "step/update_parts.h"
 
 namespace neap::plan {
@@ -19,7 +20,7 @@ namespace neap::plan {
 struct ModelRole : spec::JobModel {
   spec::CheckpointMode checkpoint_mode = spec::CheckpointMode::kNone;
   spec::Checkpointing checkpointing{};
-  spec::DataParallel ranks{};  ///< that it is trained on
+  spec::DataParallel ranks{};  ///< that have it
   /// The rank whose slices are counted; nullopt: the one that has most, and what others take besides.
   std::optional<std::int64_t> rank{};
 };
@@ -55,12 +56,13 @@ struct HostedUnits {
 };
 /// Of each trained unit, whether its weights and gradients rest there.
 [[nodiscard]] std::vector<bool> on_host(const ModelRole& role, HostedUnits hosted);
+/// How ranks divide the weights of a model of which they keep slices.
+[[nodiscard]] spec::UnitSlices weight_slices(const ModelRole& role, spec::Dtype compute);
 /// What streamed states are stepped in, on the rank that has most.
 [[nodiscard]] step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute,
                                              HostedUnits hosted);
 
-/// Of streamed weights: a block computes while the next one comes.
-constexpr std::size_t kBlockSlots = 2;
+using step::kBlockSlots;
 /// The blocks of a model whose weights are streamed, in order; or as many elements of another type.
 [[nodiscard]] std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute);
 /// Units of it outside the blocks that rest on the host, and those of them that come to the slots' memory

@@ -59,16 +59,17 @@ class DpoTrainer final : public Trainer {
 
   Validation validate(std::int64_t /*step*/) override {
     const std::vector<std::size_t> rows = context_.share_of(held_out().size());
-    Pairs mine = read_pairs(context_, held_out(), rows);
+    const std::vector<std::size_t> scored = Context::to_score(rows);
+    Pairs mine = read_pairs(context_, held_out(), scored);
     const auto pairs = static_cast<double>(held_out().size());
     std::vector<double> sums(6, 0);
-    if (!mine.empty()) {
-      Metrics timings;  // of no interest here
-      const step::Experience<at::Tensor> batch =
-          with_reference(std::move(mine.sequences), known_.held_out, rows, timings);
-      const at::Tensor log_probs =
-          response_log_probs(context_, actor_.model(), batch.sequences, spec::PhaseId::kValidate)
-              .log_probs;
+    Metrics timings;  // of no interest here
+    const step::Experience<at::Tensor> batch =
+        with_reference(std::move(mine.sequences), known_.held_out, scored, timings);
+    const at::Tensor log_probs =
+        response_log_probs(context_, actor_.model(), batch.sequences, spec::PhaseId::kValidate)
+            .log_probs;
+    if (!rows.empty()) {
       const bridge::HostScope host;
       const at::NoGradGuard no_grad;
       model::AtenOps ops(at::kCPU);

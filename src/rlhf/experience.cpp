@@ -108,10 +108,11 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
     return true;
   };
   std::vector<rollout::Response> generated;
-  run_phase(context.runtime, generation.phase, [&] {
+  run_phase(context, generation.phase, [&] {
     model::KvCache cache = model::KvCache::over(
         context.runtime.region({spec::TagKind::kKeyValues}, "kv", context.runtime.compute_dtype()),
         actor.shape(), job.rollout_batch(), job.max_sequence_length());
+    actor.gather_generator();
     LiveBackend backend(job, actor.generator(), LiveGeneration{cache, requests, options});
     backend.run(*context.recipe.find(generation.phase));
     generated = backend.take_responses();
@@ -162,8 +163,7 @@ Experience gather_experience(Context& context, const Experience& mine, std::int6
 TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
                                  const train::Sequences& sequences, spec::PhaseId phase) {
   TokenLogProbs out;
-  run_phase(context.runtime, phase,
-            [&] { out = log_probs_in_phase(context, model, sequences, phase); });
+  run_phase(context, phase, [&] { out = log_probs_in_phase(context, model, sequences, phase); });
   return {context.from_last_stage(out.log_probs), context.from_last_stage(out.entropy),
           context.from_last_stage(out.right)};
 }
@@ -191,7 +191,7 @@ at::Tensor scores_of(Context& context, model::Transformer& model, const train::S
   const spec::Phase& described = *context.recipe.find(phase);
   const Arranged arranged(context, sequences, described);
   LiveBackend backend(context.job, model, arranged.experience, {}, context.progress);
-  run_phase(context.runtime, phase, [&] { backend.run(described); });
+  run_phase(context, phase, [&] { backend.run(described); });
   const at::Tensor scores = backend.scores();
   return context.from_last_stage(scores.defined() ? arranged.restored(scores) : scores);
 }

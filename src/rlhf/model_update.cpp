@@ -42,10 +42,7 @@ void ModelUpdate::run(const step::Experience<at::Tensor>& arranged, const Scale&
   LiveBackend backend(context_.job, worker_.model(), arranged, training, context_.progress);
   const auto run = [&](spec::TrainPart part) {
     const spec::Phase& phase = *context_.recipe.find(body_, part);
-    run_phase(context_.runtime, phase.id, [&] {
-      backend.run(phase);
-      context_.runtime.note_peers(context_.data_ranks().take_lane_use());
-    });
+    run_phase(context_, phase.id, [&] { backend.run(phase); });
   };
   if (context_.recipe.find(body_, spec::TrainPart::kAll) != nullptr) {
     run(spec::TrainPart::kAll);

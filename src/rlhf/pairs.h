@@ -30,7 +30,6 @@ struct PairRow {
 struct Pairs {
   train::Sequences sequences;  ///< two of each pair: all chosen, then all rejected
   at::Tensor margins;          ///< (P,) float32; 0 where a row had none
-  [[nodiscard]] bool empty() const { return !margins.defined(); }
 };
 /// The pairs with `numbers`.
 [[nodiscard]] Pairs gather_pairs(const Context& context, const Rows& pairs,

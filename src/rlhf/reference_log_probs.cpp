@@ -149,20 +149,17 @@ class Computation {
       std::size_t seen, fresh;
     };
     std::vector<Part> parts;
-    Status read;  // of this rank's rows
-    run_phase(context_.runtime, spec::PhaseId::kReferenceLogProbs, [&] {
+    run_phase(context_, spec::PhaseId::kReferenceLogProbs, [&] {
       for (std::size_t first = done_; first < end; first += parts.back().fresh) {
         const std::size_t fresh = std::min(batch_size(), end - first);
         const std::size_t seen = std::min(batch_size() - fresh, first - offset);
         std::vector<std::size_t> numbers(seen + fresh);
         std::iota(numbers.begin(), numbers.end(), first - offset - seen);
         Pairs pairs;
-        try {
+        // Ranks compute together what they have slices of.
+        parallel::run_collectively(ranks_, [&] {
           pairs = gather_pairs(context_, rows, context_.sharder().of_padded(numbers));
-        } catch (const Error& e) {
-          read = e.status();
-          return;
-        }
+        });
         const TokenLogProbs out = log_probs_in_phase(context_, reference, pairs.sequences,
                                                      spec::PhaseId::kReferenceLogProbs);
         const bridge::HostScope host;
@@ -172,8 +169,6 @@ class Computation {
         if (progress) progress->update(first + fresh);
       }
     });
-    // Between phases: collectives may stage on the device.
-    parallel::run_collectively(ranks_, [&] { throw_if_error(read); });
     for (const Part& p : parts) {
       part(done_, p.fresh)
           .copy_(context_.sharder()

@@ -44,11 +44,12 @@ class RewardTrainer final : public Trainer {
 
   Validation validate(std::int64_t /*step*/) override {
     std::vector<double> sums = {0, 0};
-    const Pairs mine = read_pairs(context_, held_out(), context_.share_of(held_out().size()));
+    const std::vector<std::size_t> rows = context_.share_of(held_out().size());
+    const Pairs mine = read_pairs(context_, held_out(), Context::to_score(rows));
     const auto pairs = static_cast<double>(held_out().size());
-    if (!mine.empty()) {
-      const at::Tensor scores =
-          response_scores(context_, reward_, mine.sequences, spec::PhaseId::kValidate);
+    const at::Tensor scores =
+        response_scores(context_, reward_, mine.sequences, spec::PhaseId::kValidate);
+    if (!rows.empty()) {
       const bridge::HostScope host;
       const at::Tensor both = scores.to(at::kDouble).view({2, -1});
       sums = {-at::log_sigmoid(both[0] - both[1]).sum().item<double>(),

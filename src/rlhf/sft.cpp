@@ -43,12 +43,11 @@ class SftTrainer final : public Trainer {
     std::vector<double> sums = {0, 0, 0};
     double &loss = sums[0], &tokens = sums[1], &right = sums[2];
     Validation result;
-    // A rank without rows joins the others in reading theirs.
     const std::vector<std::size_t> mine = context_.share_of(held_out().size());
-    const train::Sequences batch = gather(held_out(), mine);
-    if (batch.tokens.defined()) {
-      const TokenLogProbs out =
-          response_log_probs(context_, actor_.model(), batch, spec::PhaseId::kValidate);
+    const train::Sequences batch = gather(held_out(), Context::to_score(mine));
+    const TokenLogProbs out =
+        response_log_probs(context_, actor_.model(), batch, spec::PhaseId::kValidate);
+    if (!mine.empty()) {
       loss = -out.log_probs.sum(at::kDouble).item<double>();
       tokens = batch.mask.sum(at::kDouble).item<double>();
       right = out.right.sum(at::kDouble).item<double>();

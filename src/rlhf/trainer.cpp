@@ -53,6 +53,7 @@ train::WorkerSpec Context::worker_spec(spec::ModelId model) const {
   out.seed = static_cast<std::uint64_t>(job.trainer.seed);
   out.init_head = source.init_head;
   out.streamed = source.streamed;
+  out.sliced = source.sliced;
   if (!out.trained) return out;
   out.save_base = job.trainer.save_lora_base;
   out.adapter = job.resolve(source.trained->lora_adapter_path);
@@ -89,9 +90,11 @@ void run_in_step(parallel::Communicator& ranks, const std::function<void()>& wor
   }
 }
 
-void run_phase(bridge::Runtime& runtime, spec::PhaseId phase, const std::function<void()>& body) {
-  const auto open = runtime.phase(phase);
+void run_phase(Context& context, spec::PhaseId phase, const std::function<void()>& body) {
+  const auto open = context.runtime.phase(phase);
   body();
+  context.data_ranks().join();
+  context.runtime.note_peers(context.data_ranks().take_lane_use());
   throw_if_error(open->close());
 }
 

@@ -56,6 +56,12 @@ struct Context : TextContext {
   [[nodiscard]] at::Tensor from_last_stage(const at::Tensor& t) const;
   /// This rank's share of `rows` rows.
   [[nodiscard]] std::vector<std::size_t> share_of(std::size_t rows) const;
+  /// What a rank whose rows are `mine` scores: without any the first row, whose results nobody reads, because ranks
+  /// that have slices of weights compute together.
+  [[nodiscard]] static std::vector<std::size_t> to_score(std::vector<std::size_t> mine) {
+    if (mine.empty()) mine.push_back(0);
+    return mine;
+  }
   /// A model of the recipe.
   [[nodiscard]] train::WorkerSpec worker_spec(spec::ModelId model) const;
   /// How models are saved.
@@ -121,8 +127,8 @@ class Trainer {
   return config.rollout_freq > 0 && (step == 1 || step % config.rollout_freq == 0);
 }
 
-/// Runs `body` in a phase and closes it.
-void run_phase(bridge::Runtime& runtime, spec::PhaseId phase, const std::function<void()>& body);
+/// Runs `body` in a phase, waits for what it exchanges with other ranks, and closes the phase.
+void run_phase(Context& context, spec::PhaseId phase, const std::function<void()>& body);
 
 /// Adds the seconds of its life to `timing_s/<name>`.
 class Stopwatch {

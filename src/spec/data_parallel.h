@@ -1,4 +1,4 @@
-// The ranks that share each batch, and what of a trained model they divide (ZeRO).
+// The ranks that share each batch, and what of a model they divide (ZeRO).
 //
 // Threads   values.
 #pragma once
@@ -12,6 +12,7 @@ struct DataParallel {
   std::int64_t zero_stage = 0;
   [[nodiscard]] bool slices_states() const { return zero_stage > 0 && ranks > 1; }
   [[nodiscard]] bool slices_gradients() const { return zero_stage > 1 && ranks > 1; }
+  [[nodiscard]] bool slices_weights() const { return zero_stage > 2 && ranks > 1; }
 };
 
 }  // namespace neap::spec

@@ -65,12 +65,14 @@ void bind_device(ConfigTable& t, Job& job) {
 
 void bind_parallel(ConfigTable& t, Job& job) {
   t.bind("parallel.zero_stage", &job.parallel.zero_stage,
-         "ZeRO's stage for trained models on several ranks, DeepSpeed's `zero_optimization.stage`. "
+         "ZeRO's stage on several ranks, DeepSpeed's `zero_optimization.stage`. "
          "0: every "
          "rank keeps all gradients and optimizer states; 1: each keeps the states of its slice, "
          "updates it "
-         "and sends it to the others; 2: and no gradients but the slice's. Losses and weights are "
-         "the same bit by bit where a mini-batch is one micro-batch, and with 1 always.")
+         "and sends it to the others; 2: and no gradients but the slice's; 3: and no weights but "
+         "the slice's, those of frozen models too: a block is gathered to be used. Losses and "
+         "weights are the same bit by bit where a mini-batch is one micro-batch, and with 1 "
+         "always.")
       .at_least(0)
       .at_most(3)
       .only(of_training())

@@ -13,10 +13,10 @@ constexpr std::string_view kWhole =
     "ranks divide batches, and models by parallel.tensor_model_parallel_size and "
     "parallel.pipeline_model_parallel_size only (docs/parallel.md); leave it out";
 constexpr std::string_view kSliced =
-    "ranks hold whole weights; parallel.zero_stage divides gradients and optimizer states "
+    "parallel.zero_stage divides optimizer states, gradients and weights of all models "
     "(docs/parallel.md); leave it out";
 constexpr std::string_view kZero =
-    "1: ranks divide optimizer states; 2: and gradients; weights are whole on each";
+    "1: ranks divide optimizer states; 2: and gradients; 3: and weights";
 constexpr std::string_view kEngine =
     "generation is built in; its KV cache is sized by rollout.batch_size and the plan; leave it "
     "out";

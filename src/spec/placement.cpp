@@ -1,9 +1,7 @@
 #include "spec/placement.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
-#include <numeric>
 #include <utility>
 
 namespace neap::spec {
@@ -16,35 +14,6 @@ std::string name_of(const FlatUnit& unit, const StateTensor& tensor) {
   return owner + "." + tensor.name;
 }
 
-// What each rank lacks of its share of `total`.
-std::vector<double> lacks(const std::vector<std::int64_t>& sums, std::int64_t total) {
-  const double share = static_cast<double>(total) / static_cast<double>(sums.size());
-  std::vector<double> out;
-  for (const std::int64_t sum : sums)
-    out.push_back(std::max(0.0, share - static_cast<double>(sum)));
-  return out;
-}
-
-// `elements` in proportion to `wanted`, each cut at the nearest end of a tile, of which the last may be short.
-std::vector<std::int64_t> cut(std::int64_t elements, std::int64_t tile,
-                              const std::vector<double>& wanted) {
-  const double all = std::accumulate(wanted.begin(), wanted.end(), 0.0);
-  const std::int64_t full = elements / tile * tile;
-  const double in_last = static_cast<double>(full + elements) / 2;
-  std::vector<std::int64_t> out;
-  double reached = 0;
-  std::int64_t first = 0;
-  for (const double part : wanted) {
-    reached += part / all * static_cast<double>(elements);
-    const std::int64_t end =
-        reached > in_last ? elements
-                          : std::min(full, std::lround(reached / static_cast<double>(tile)) * tile);
-    out.push_back(end - first);
-    first = end;
-  }
-  return out;
-}
-
 }  // namespace
 
 bool is_elementwise(OptimizerKind kind) {
@@ -55,34 +24,8 @@ StatePlacement::StatePlacement(const OptimizerSpec& optimizer, std::vector<FlatU
                                const DataParallel& ranks, std::int64_t tile)
     : optimizer_(optimizer), units_(std::move(units)), ranks_(ranks) {
   if (!sliced()) return;
-  deal(tile);
+  slices_ = UnitSlices(units_, ranks_.ranks, tile, is_elementwise(optimizer_.kind));
   find_fullest();
-}
-
-// The largest unit first. One that is not divided is the rank's that has least so far; of another one each
-// rank gets what it lacks of its share of the units so far, to the nearest tile.
-void StatePlacement::deal(std::int64_t tile) {
-  const auto ranks = static_cast<std::size_t>(ranks_.ranks);
-  counts_.assign(units_.size(), std::vector<std::int64_t>(ranks));
-  std::vector<std::size_t> order(units_.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return units_[a].elements > units_[b].elements;
-  });
-  std::vector<std::int64_t> sums(ranks);
-  std::int64_t total = 0;
-  for (const std::size_t u : order) {
-    const std::int64_t elements = units_[u].elements;
-    total += elements;
-    if (is_elementwise(optimizer_.kind) && elements > tile) {
-      counts_[u] = cut(elements, tile, lacks(sums, total));
-    } else {
-      const auto least = std::min_element(sums.begin(), sums.end()) - sums.begin();
-      counts_[u][static_cast<std::size_t>(least)] = elements;
-    }
-    for (std::size_t r = 0; r < ranks; ++r) sums[r] += counts_[u][r];
-  }
-  slice_elements_ = *std::max_element(sums.begin(), sums.end());
 }
 
 void StatePlacement::find_fullest() {
@@ -90,7 +33,7 @@ void StatePlacement::find_fullest() {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     std::map<std::int64_t, Bytes> bytes;  // of so many elements; few numbers are different
     for (std::size_t r = 0; r < sums.size(); ++r) {
-      const std::int64_t count = counts_[u][r];
+      const std::int64_t count = counts(u)[r];
       if (count == 0) continue;
       const auto [known, is_new] = bytes.try_emplace(count);
       if (is_new) known->second = state({.unit = u, .count = count}).bytes();
@@ -101,9 +44,8 @@ void StatePlacement::find_fullest() {
 }
 
 OwnedRange StatePlacement::range(std::size_t unit, std::int64_t rank) const {
-  const std::vector<std::int64_t>& counts = counts_[unit];
-  return {rank, std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0}),
-          counts[static_cast<std::size_t>(rank)]};
+  const UnitSlices::Range range = slices_.range(unit, rank);
+  return {rank, range.first, range.count};
 }
 
 std::vector<Piece> StatePlacement::pieces(std::int64_t rank) const {

@@ -3,7 +3,7 @@
 //
 // Stage 0 keeps all states on every rank. Stage 1 gives each rank pieces of the trained units: it keeps
 // their states and updates their weights, and the ranks gather the weights. Stage 2 keeps the gradients of
-// these pieces only. Units are divided into tiles, or where an optimizer's elements depend on each other not
+// these pieces only, stage 3 the weights of these, too. Units are divided into tiles, or where an optimizer's elements depend on each other not
 // at all; every rank has about as many elements of each unit, and of all together. Bytes of tags, the parts
 // of an update, checkpoints and resuming follow from the pieces. A checkpoint has whole tensors, so it does
 // not depend on ranks and stage.
@@ -23,6 +23,7 @@
 #include "spec/data_parallel.h"
 #include "spec/layout.h"
 #include "spec/optimizer.h"
+#include "spec/unit_slices.h"
 
 namespace neap::spec {
 
@@ -83,12 +84,12 @@ class StatePlacement {
   [[nodiscard]] std::vector<Piece> pieces(std::int64_t rank) const;
   /// The states of a piece.
   [[nodiscard]] UnitState state(const Piece& piece) const;
-  /// Of a sliced placement: elements of the unit that each rank has, one after another.
+  /// Of a sliced placement: the elements of each unit that each rank has.
+  [[nodiscard]] const UnitSlices& slices() const { return slices_; }
   [[nodiscard]] const std::vector<std::int64_t>& counts(std::size_t unit) const {
-    return counts_.at(unit);
+    return slices_.counts(unit);
   }
-  /// Of a sliced placement: most elements that a rank has.
-  [[nodiscard]] std::int64_t slice_elements() const { return slice_elements_; }
+  [[nodiscard]] std::int64_t slice_elements() const { return slices_.slice_elements(); }
   /// Of an optimizer's tag: one for each unit, or one for a slice, which is as large on every rank as on the
   /// one that needs most.
   [[nodiscard]] std::vector<StatePart> parts() const;
@@ -101,7 +102,6 @@ class StatePlacement {
   [[nodiscard]] std::vector<OwnedRange> owners(const WholeState& state) const;
 
  private:
-  void deal(std::int64_t tile);
   void find_fullest();
   /// Of a unit that is sliced; no elements: the rank has none of it.
   [[nodiscard]] OwnedRange range(std::size_t unit, std::int64_t rank) const;
@@ -109,8 +109,8 @@ class StatePlacement {
   OptimizerSpec optimizer_;
   std::vector<FlatUnit> units_;
   DataParallel ranks_;
-  std::vector<std::vector<std::int64_t>> counts_;  // of a sliced placement, one a unit
-  std::int64_t fullest_ = 0, slice_elements_ = 0;
+  UnitSlices slices_;  // of a sliced placement
+  std::int64_t fullest_ = 0;
 };
 
 }  // namespace neap::spec

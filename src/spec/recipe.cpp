@@ -43,7 +43,7 @@ PhaseId phase_of(PhaseId joined, TrainPart part) {
 class Builder {
  public:
   Builder(const Job& job, const ModelModes& modes)
-      : modes_(modes), slices_gradients_(job.data_parallel().slices_gradients()) {
+      : modes_(modes), ranks_(job.data_parallel()), evaluates_(job.task == Task::kEval) {
     recipe_.task = job.task;
   }
 
@@ -53,7 +53,7 @@ class Builder {
   void trained(const ModelSource& source) {
     add_model(source);
     add_tag(TagKind::kGradients, source.id);
-    if (slices_gradients_) add_tag(TagKind::kUnitGradients, source.id);
+    if (ranks_.slices_gradients()) add_tag(TagKind::kUnitGradients, source.id);
     add_tag(TagKind::kOptimizer, source.id);
   }
   void key_values() { add_tag(TagKind::kKeyValues, ModelId::kActor); }
@@ -80,7 +80,7 @@ class Builder {
 
   [[nodiscard]] Recipe take() {
     for (const ModelSource& model : recipe_.models) {
-      if (!model.streamed || !recipe_.generates(model.id)) continue;
+      if (!(model.streamed || model.sliced) || !recipe_.generates(model.id)) continue;
       const TagId slots{TagKind::kBuffers, model.id};
       recipe_.tags.insert(std::find(recipe_.tags.begin(), recipe_.tags.end(), slots) + 1,
                           {TagKind::kBlocks, model.id});
@@ -103,8 +103,10 @@ class Builder {
         source.trained != nullptr && modes_.of(source.id) == UpdateMode::kStreamed;
     recipe_.models.back().inputs_on_host =
         source.trained != nullptr && modes_.inputs_on_host(source.id);
+    recipe_.models.back().sliced = ranks_.slices_weights() && !evaluates_;
     add_tag(TagKind::kWeights, source.id);
-    if (recipe_.models.back().streamed) add_tag(TagKind::kBuffers, source.id);
+    if (recipe_.models.back().streamed || recipe_.models.back().sliced)
+      add_tag(TagKind::kBuffers, source.id);
     if (source.adapted()) add_tag(TagKind::kAdapter, source.id);
   }
   void add_tag(TagKind kind, ModelId model) { recipe_.tags.push_back({kind, model}); }
@@ -115,8 +117,9 @@ class Builder {
     const bool adapted = model.adapted();
     const bool generates = p.body == Body::kGenerate;
     p.streams_weights = model.streamed && !generates;
-    p.gathers_weights = model.streamed && generates;
-    if (p.streams_weights) p.together = modes_.together(p.model);
+    p.slices_weights = model.sliced && !generates;
+    p.gathers_weights = (model.streamed || model.sliced) && generates;
+    if (p.streams_weights || p.slices_weights) p.together = modes_.together(p.model);
     p.streams_tables = p.streams_weights && model.streams_tables;
     p.streams_states = model.streams_states && p.updates();
     p.inputs_on_host = p.streams_weights && model.inputs_on_host && p.trains();
@@ -176,7 +179,8 @@ class Builder {
   }
 
   ModelModes modes_;
-  bool slices_gradients_;
+  DataParallel ranks_;
+  bool evaluates_;
   Recipe recipe_;
 };
 
@@ -428,7 +432,7 @@ std::vector<ModelId> streamable(const Recipe& recipe) {
     const auto can_stream = [&](const Phase& p) {
       return p.model == model.id && !p.runs_once() && p.body != Body::kGenerate;
     };
-    if (std::any_of(recipe.phases.begin(), recipe.phases.end(), can_stream))
+    if (!model.sliced && std::any_of(recipe.phases.begin(), recipe.phases.end(), can_stream))
       out.push_back(model.id);
   }
   return out;

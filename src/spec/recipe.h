@@ -70,8 +70,8 @@ enum class Body : std::uint8_t {
 /// A kind of memory that outlives a phase.
 enum class TagKind : std::uint8_t {
   kWeights,
-  kBuffers,  ///< slots for the blocks of streamed weights and, where they are trained, their gradients
-  kBlocks,  ///< all blocks of streamed weights, while the model generates
+  kBuffers,  ///< slots for the blocks of streamed or sliced weights; of streamed ones that are trained, their gradients
+  kBlocks,   ///< all blocks of streamed weights, or all sliced weights, while the model generates
   kAdapter,
   kGradients,      ///< all, or this rank's slice
   kUnitGradients,  ///< of sliced ones: those of the unit that backward is at
@@ -107,6 +107,9 @@ struct ModelSource {
   /// Its blocks rest on the host; each is on the device while it is used, and all while it generates.
   bool streamed = false;
   bool streams_tables = false;  ///< so do its embedding and its head, where they can
+  /// Each rank has a slice of its weights. A block, the embedding and the head are gathered to be used, all of them
+  /// together to generate.
+  bool sliced = false;
   bool streams_states = false;  ///< its optimizer states rest there, and parts come to be stepped
   bool inputs_on_host =
       false;  ///< of a streamed one: what its blocks read waits there for the backward
@@ -124,11 +127,13 @@ struct Phase {
   /// Of its model: blocks come from the host one after another, tables in turns, and in an update
   /// optimizer states.
   bool streams_weights = false, streams_tables = false, streams_states = false;
+  bool slices_weights = false;  ///< blocks and tables of its model are gathered one after another
   /// Inputs of streamed blocks wait on the host between their forward and their backward.
   bool inputs_on_host = false;
-  /// Micro-batches that go through a block before the next block is used, where weights are streamed.
+  /// Micro-batches that go through a block before the next block is used, where weights are streamed or sliced.
   std::int64_t together = 1;
-  bool gathers_weights = false;  ///< all of its model's blocks come from the host when it begins
+  /// All of its model's weights that rest elsewhere come when it begins.
+  bool gathers_weights = false;
   /// Steps may have no other phase: then it follows itself.
   bool follows_itself = false;
   /// Runs in a step. A backward phase and the update behind it repeat together, in turn. 0: the phase
@@ -201,7 +206,7 @@ class ModelModes {
   /// Of streamed weights of a trained model.
   [[nodiscard]] bool inputs_on_host(ModelId model) const { return inputs_[index(model)]; }
   void keep_inputs_on_host(ModelId model) { inputs_[index(model)] = true; }
-  /// Of streamed weights: micro-batches that go through a block before the next block is used.
+  /// Of streamed or sliced weights: micro-batches that go through a block before the next block is used.
   [[nodiscard]] std::int64_t together(ModelId model) const { return together_[index(model)]; }
   void set_together(ModelId model, std::int64_t count) { together_[index(model)] = count; }
   friend bool operator==(const ModelModes&, const ModelModes&) = default;
@@ -217,8 +222,8 @@ class ModelModes {
   }();
 };
 
-/// Models whose weights can be streamed: those that a phase of a step runs for something else than to
-/// generate, which reads every block for each token.
+/// Models whose weights can be streamed: those that are not sliced, and that a phase of a step runs for something
+/// else than to generate, which reads every block for each token.
 [[nodiscard]] std::vector<ModelId> streamable(const Recipe& recipe);
 /// The recipe of `job`, which must outlive it.
 [[nodiscard]] Recipe describe(const Job& job, const ModelModes& modes = {});

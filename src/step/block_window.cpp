@@ -20,7 +20,8 @@ BlockWindow::BlockWindow(std::size_t blocks, std::size_t slots, WithBlocks with,
 
 void BlockWindow::expect(Sweep sweep, std::int64_t passes) {
   sweep_ = sweep;
-  next_ = cleared_at_ = 0;
+  next_ = 0;
+  cleared_at_ = breaks_.at_start ? -1 : 0;
   end_ = passes * uses_of(sweep, blocks_);
   if (sweep == Sweep::kForwardBackward) std::fill(started_.begin(), started_.end(), false);
 }
@@ -34,6 +35,7 @@ BlockWindow::Expected BlockWindow::expected_at(std::int64_t place) const {
 bool BlockWindow::is_break(std::int64_t place) const {
   const auto blocks = static_cast<std::int64_t>(blocks_);
   if (place % blocks != 0 || place == cleared_at_) return false;
+  if (place == 0) return breaks_.at_start;
   const bool back = sweep_ == Sweep::kForwardBackward && place / blocks % 2 == 0;
   return back ? breaks_.after_backward : breaks_.after_forward;
 }

@@ -37,6 +37,7 @@ struct WithBlocks {
 
 /// Where the memory of all slots is used for something else, which is when clear() is called.
 struct Breaks {
+  bool at_start = false;        ///< before the first block of what is expected
   bool after_forward = false;   ///< behind the last block
   bool after_backward = false;  ///< behind the first one
 };

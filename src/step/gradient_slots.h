@@ -40,7 +40,8 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
   };
   /// reduce(number, gradients): the sum over ranks, of each rank's elements on that rank.
   using Reduce = std::function<void(std::size_t unit, const T& gradients)>;
-  /// `units`: all trained ones. `pieces`: of this rank, which has this shard; `ops` outlives the slots.
+  /// `units`: all trained ones. `pieces`: of some of them, of this rank, which has this shard; `ops` outlives the
+  /// slots.
   GradientSlots(Ops& ops, std::vector<Unit> units, std::vector<TrainedUnit<T>> pieces, bool tied,
                 const spec::TensorShard& shard, Reduce reduce)
       : ops_(ops),
@@ -65,7 +66,7 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
       sum_spread_gradients(ops_, units_[u].unit, gradients, shard_);
       reduce_(u, gradients);
       for (const TrainedUnit<T>& piece : pieces_) {
-        if (piece.index == static_cast<std::int64_t>(u))
+        if (piece.unit.name == units_[u].unit.name)
           ops_.add_(piece.gradients,
                     ops_.narrow(gradients, 0, piece.first, piece.gradients.size(0)));
       }

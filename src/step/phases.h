@@ -69,8 +69,10 @@ void for_each_hidden(Ops& ops, const Weights<typename Ops::Tensor>& w,
                      const Visit& visit) {
   using T = typename Ops::Tensor;
   const std::vector<MicroBatch> cuts = inference_cuts(all, how.rows);
-  expect_passes(w, Sweep::kForward, groups_of(cuts, how.together));
-  for_each_group(ops, cuts, how.together, [&](Group group) {
+  const std::int64_t groups = groups_of(cuts, how.together);
+  const std::int64_t further = further_passes(w, groups);
+  expect_passes(w, Sweep::kForward, groups + further);
+  const auto run = [&](Group group) {
     std::vector<DeviceBatch<Ops>> batches;
     std::vector<BatchTokens<T>> tokens;
     for (const MicroBatch& micro : group)
@@ -78,7 +80,9 @@ void for_each_hidden(Ops& ops, const Weights<typename Ops::Tensor>& w,
     std::vector<T> hidden = forward(ops, w, tokens);
     tokens.clear();
     if (w.architecture.has_head()) visit(group, batches, hidden);
-  });
+  };
+  for_each_group(ops, cuts, how.together, run);
+  for (std::int64_t i = 0; i < further; ++i) run({});
 }
 
 /// Log-probabilities of the responses and what else is requested. sink(micro, values) gets LogProbs of
@@ -115,6 +119,7 @@ template <class Ops, class Sink, class T = typename Ops::Tensor>
 void score_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, const InferenceCuts& how,
                  bool every_token, const Sink& sink) {
   for_each_hidden(ops, w, all, how, [&](Group group, const auto& batches, std::vector<T>& hidden) {
+    const UsedTable<T> head(w, Table::kHead);
     for (std::size_t i = 0; i < batches.size(); ++i) {
       const DeviceBatch<Ops>& batch = batches[i];
       const T rows = every_token ? batch.response_rows() : batch.last_token_rows();

@@ -1,5 +1,5 @@
-// Units outside the blocks with a row for each token, whose memory on the device is that of the blocks'
-// slots: they come for a turn, in which no block is used, and their gradients leave after it.
+// Units outside the blocks whose memory on the device is that of the blocks' slots: they come for a turn, in which
+// no block is used, and their gradients leave after it.
 //
 // Threads   one at a time.
 #pragma once
@@ -16,13 +16,25 @@ namespace neap::step {
 
 /// What a turn is for.
 enum class Table : std::uint8_t {
-  kEmbedding,  ///< its gradients
+  kEmbedding,  ///< its rows where they are not read elsewhere, or its gradients
   kHead,       ///< its matrix and, in training, its gradients
 };
+constexpr std::size_t index_of(Table table) {
+  return static_cast<std::size_t>(table);
+}
 
 /// Which unit each turn takes, by number; a tied head takes the embedding. nullopt: it is on the device.
 struct TableUnits {
   std::optional<std::size_t> embedding, head;
+  /// A pass begins with a turn of the embedding: its rows cannot be read where it rests.
+  bool reads_embedding = false;
+  /// And ends with one: its backward computes again what its norm or projection reads.
+  bool reads_it_again = false;
+  [[nodiscard]] bool takes(Table table, BlockUse how) const {
+    if (!of(table)) return false;
+    if (table == Table::kHead) return true;
+    return how == BlockUse::kAddGradients ? !reads_embedding || reads_it_again : reads_embedding;
+  }
   [[nodiscard]] std::optional<std::size_t> of(Table table) const {
     return table == Table::kEmbedding ? embedding : head;
   }
@@ -31,7 +43,7 @@ struct TableUnits {
   /// A head's turn is between forward and backward, an embedding's behind them; that of a tied one only
   /// behind the last pass (step/tied_rows.h).
   [[nodiscard]] Breaks breaks() const {
-    return {head.has_value(), embedding.has_value() && !tied()};
+    return {reads_embedding, head.has_value(), embedding.has_value() && !tied()};
   }
 };
 
@@ -53,12 +65,15 @@ class TableTurns {
     bool adds = false;                        ///< to gradients, which leave after it
     bool zero = false;                        ///< the gradients start at zero
     bool last = false;                        ///< nothing is added to them after it
+    bool blocks_follow = true;                ///< another turn does not
   };
   /// Of a table that has a unit.
   [[nodiscard]] Turn take(Table table, BlockUse how) {
     Turn turn;
     turn.unit = *units_.of(table);
-    turn.weights = table == Table::kHead;
+    turn.weights = table == Table::kHead || units_.reads_embedding;
+    if (units_.reads_embedding)
+      turn.blocks_follow = (table == Table::kHead) == (how == BlockUse::kAddGradients);
     turn.adds = trained_ && how == BlockUse::kAddGradients;
     if (!turn.adds) return turn;
     bool& started = started_[turn.unit == units_.embedding ? 0 : 1];

@@ -56,7 +56,7 @@ TrainedUnit<T> make_trained_unit(const spec::OptimizerSpec& optimizer, spec::Fla
   return out;
 }
 
-/// A rank's piece of `unit`; view(tensor) as make_trained_unit. Where the unit has no gradients of its own,
+/// A rank's piece of `unit`; view(tensor) as make_trained_unit. Where the unit has no weights or gradients of its own,
 /// neither has the piece.
 template <class Ops, class View, class T = typename Ops::Tensor>
 TrainedUnit<T> make_piece(Ops& ops, const TrainedUnit<T>& unit, const spec::Piece& piece,
@@ -66,7 +66,7 @@ TrainedUnit<T> make_piece(Ops& ops, const TrainedUnit<T>& unit, const spec::Piec
   out.index = unit.index;
   out.first = piece.first;
   out.on_host = unit.on_host;
-  out.weights = ops.narrow(unit.weights, 0, piece.first, piece.count);
+  if (unit.weights.defined()) out.weights = ops.narrow(unit.weights, 0, piece.first, piece.count);
   if (unit.gradients.defined())
     out.gradients = ops.narrow(unit.gradients, 0, piece.first, piece.count);
   out.layout = std::move(states);

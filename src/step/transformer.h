@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -124,9 +125,12 @@ template <class Ops, class T = typename Ops::Tensor>
 std::vector<T> forward(Ops& ops, const Weights<T>& w, const std::vector<BatchTokens<T>>& batches) {
   std::vector<Rows<T>> rows;
   std::vector<T> x;
-  for (const BatchTokens<T>& batch : batches) {
-    rows.push_back(rows_of_batch(ops, w, batch));
-    x.push_back(input_of(ops, w, batch.tokens, rows.back().positions));
+  {
+    const UsedTable<T> table(w, Table::kEmbedding);
+    for (const BatchTokens<T>& batch : batches) {
+      rows.push_back(rows_of_batch(ops, w, batch));
+      x.push_back(input_of(ops, w, batch.tokens, rows.back().positions));
+    }
   }
   for_each_block(ops, w, [&](std::size_t, const Block<T>& block) {
     for (std::size_t b = 0; b < batches.size(); ++b) {
@@ -159,6 +163,7 @@ std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
   std::int64_t rows = 0;
   for (const BatchTokens<T>& batch : batches) rows += batch.tokens.size(0);
   if (w.source != nullptr) w.source->begin_group(rows);
+  std::optional<UsedTable<T>> table(std::in_place, w, Table::kEmbedding);
   for (std::size_t b = 0; b < batches.size(); ++b) {
     Tape<T>& tape = tapes[b];
     tape.tokens = batches[b].tokens;
@@ -167,6 +172,7 @@ std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
     tape.hidden =
         inputs.empty() ? embed(ops, w, tape.tokens, tape.rows.positions) : std::move(inputs[b]);
   }
+  table.reset();
   for (std::size_t i = 0; i < w.blocks.size(); ++i) {
     const UsedBlock<T> block(w, i, BlockUse::kKeepInputs);
     std::int64_t first = 0;

@@ -25,6 +25,8 @@ class BlockSlots {
   /// The passes that follow, so that blocks come before they are used. Passes forward and back are those
   /// of a mini-batch.
   virtual void expect(Sweep sweep, std::int64_t passes) = 0;
+  /// Passes that other ranks have more than this one, which takes part in theirs.
+  [[nodiscard]] virtual std::int64_t further_passes(std::int64_t) { return 0; }
   /// Inputs that are kept from now on take so many bytes, from the front of their slot's memory.
   virtual void set_input_bytes(std::int64_t bytes) = 0;
   struct Place {
@@ -61,6 +63,8 @@ class BlockSource {
  public:
   virtual ~BlockSource() = default;
   virtual void expect(Sweep sweep, std::int64_t passes) = 0;
+  /// As BlockSlots::further_passes.
+  [[nodiscard]] virtual std::int64_t further_passes(std::int64_t) { return 0; }
   /// Micro-batches of so many rows in all go through the blocks, and back.
   virtual void begin_group(std::int64_t rows) = 0;
   /// Of the block in use, where the inputs of the group's rows [first, first + count) are: (count, C).
@@ -69,7 +73,7 @@ class BlockSource {
   [[nodiscard]] virtual const Block<T>& use(std::size_t block, BlockUse how) = 0;
   virtual void release(std::size_t block) noexcept = 0;
   /// Whether a table comes to the slots' memory for its turn.
-  [[nodiscard]] virtual bool has_turn(Table table) const = 0;
+  [[nodiscard]] virtual bool has_turn(Table table, BlockUse how) const = 0;
   virtual void use_table(Table table, BlockUse how) = 0;
   virtual void release_table() noexcept = 0;
   /// Of what is used for its gradients: those that hold garbage and have to start at zero (elements,);
@@ -109,6 +113,11 @@ class GradientSink {
 template <class T>
 void expect_passes(const Weights<T>& w, Sweep sweep, std::int64_t passes) {
   if (w.source != nullptr) w.source->expect(sweep, passes);
+}
+/// Passes without a batch that a rank with `own` of them runs behind these: as BlockSlots::further_passes.
+template <class T>
+[[nodiscard]] std::int64_t further_passes(const Weights<T>& w, std::int64_t own) {
+  return w.source != nullptr ? w.source->further_passes(own) : 0;
 }
 
 /// The gradients of what is used.
@@ -178,7 +187,7 @@ template <class T>
 class UsedTable {
  public:
   UsedTable(const Weights<T>& w, Table table, BlockUse how = BlockUse::kRead)
-      : source_(w.source != nullptr && w.source->has_turn(table) ? w.source : nullptr),
+      : source_(w.source != nullptr && w.source->has_turn(table, how) ? w.source : nullptr),
         sink_(w.sink),
         table_(table) {
     if (source_ != nullptr) source_->use_table(table, how);

@@ -27,9 +27,9 @@ void ModelWorker::load() {
   for (const at::Tensor& flat : adapters_) at::Tensor(flat).zero_();
   if (!optimizer_ || has_lora()) {
     for (const at::Tensor& flat : weights_) at::Tensor(flat).zero_();
-    fill(0, weights_);
+    of_base(fill)(0, weights_);
   }
-  if (has_lora()) start_adapters();
+  if (has_lora()) start_adapters(fill);
   if (optimizer_) {
     start_units(fill);
     optimizer_->restore_steps(0);
@@ -88,6 +88,21 @@ ModelWorker::UnitFill ModelWorker::of_part(UnitFill whole,
   };
 }
 
+ModelWorker::UnitFill ModelWorker::of_base(UnitFill whole) const {
+  if (!sliced_) return whole;
+  return [this, whole = std::move(whole)](std::size_t first, const std::vector<at::Tensor>& flat) {
+    const bridge::HostScope host;
+    for (std::size_t i = 0; i < flat.size(); ++i) {
+      const std::size_t u = first + i;
+      const spec::UnitSlices::Range mine = sliced_->slices().range(u, groups_.data().rank());
+      if (mine.count == 0) continue;
+      const at::Tensor unit = at::zeros({layout_[u].elements}, at::dtype(flat[i].scalar_type()));
+      whole(u, {unit});
+      flat[i].copy_(unit.narrow(0, mine.first, mine.count));
+    }
+  };
+}
+
 at::Tensor ModelWorker::gather_unit(const model::UnitCuts& cuts, std::size_t unit,
                                     const at::Tensor& part) const {
   const bridge::HostScope host;
@@ -127,7 +142,7 @@ void ModelWorker::report_unused(const model::ModelReader& reader) const {
                    unused.size(), spec_.name(), names));
 }
 
-void ModelWorker::start_adapters() {
+void ModelWorker::start_adapters(const UnitFill& base) {
   if (!spec_.adapter.empty()) {
     start_ =
         std::make_unique<model::AdapterReader>(spec_.adapter, spec_.whole, spec_.head, spec_.lora);
@@ -138,12 +153,20 @@ void ModelWorker::start_adapters() {
         model::initialize_adapters(spec_.whole, spec_.head, spec_.lora, flat, spec_.seed, first);
       },
       adapter_cuts_, adapter_numbers_)(0, adapters_);
+  for (const model::NamedParameter& adapter : model_->adapters())
+    if (adapter.name.ends_with(kHead)) start_scalar_head(adapter.weight, base);
+}
+
+void ModelWorker::start_scalar_head(const at::Tensor& adapter, const UnitFill& base) {
   const bridge::NoAutograd no_autograd;
-  for (const model::NamedParameter& adapter : model_->adapters()) {
-    if (!adapter.name.ends_with(kHead)) continue;
-    for (const model::NamedParameter& own : model_->parameters()) {
-      if (own.name == kHead) at::Tensor(adapter.weight).copy_(own.weight);
-    }
+  const bridge::HostScope host;
+  for (const model::NamedParameter& own : model_->parameters()) {
+    if (own.name != kHead) continue;
+    if (!sliced_) return void(at::Tensor(adapter).copy_(own.weight));
+    const spec::FlatUnit& unit = layout_[own.unit];
+    const at::Tensor whole = at::zeros({unit.elements}, at::dtype(adapter.scalar_type()));
+    base(own.unit, {whole});
+    at::Tensor(adapter).copy_(model::parameter_view(whole, *unit.find(spec::Module::kScore)));
   }
 }
 
@@ -175,7 +198,7 @@ void ModelWorker::expect_agreement(bool weights) const {
           copied += sum_of_bits(tensors[u].narrow(0, range.first, range.count));
     }
   };
-  if (weights) add(weights_, layout_);
+  if (weights && !sliced_) add(weights_, layout_);
   add(adapters_, adapter_layout_);
   const std::string what = format("The sum over the bits of the {} model's weights", spec_.name());
   groups_.data().expect_same(all, what);
@@ -187,8 +210,8 @@ void ModelWorker::save(const fs::path& folder, const model::SaveOptions& options
   const auto held = hold(saves_weights());
   const bridge::HostScope host;
   expect_agreement(saves_weights());
-  // Parts come together on the ranks that divide the first copy of the model.
-  if (groups_.data().first()) write(folder, options);
+  // Parts come together on the ranks that divide the first copy of the model, slices on all that have them.
+  if (groups_.data().first() || sliced_) write(folder, options);
   if (optimizer_) write_states(folder);
   throw_if_error(held->close());
 }
@@ -211,10 +234,11 @@ void ModelWorker::write(const fs::path& folder, model::SaveOptions options) {
 }
 
 void ModelWorker::write_weights(const fs::path& folder, const model::SaveOptions& options) {
-  if (!cuts_ && !has_stages())
+  if (!cuts_ && !has_stages() && !sliced_)
     return model::save_model(folder, spec_.shape, spec_.head, weights_, options);
   const std::vector<spec::FlatUnit> units = spec::flat_layout(spec_.whole, spec_.head);
   const auto whole = [&](std::size_t u) {
+    if (sliced_) return sliced_->gather_to_host(u);
     return has_stages() ? unit_of_stages(units, numbers_, cuts_, weights_, u)
                         : gather_unit(*cuts_, u, weights_[u]);
   };
@@ -249,16 +273,16 @@ void ModelWorker::restore(const fs::path& folder) {
     for (const at::Tensor& flat : *tensors) at::Tensor(flat).zero_();
   }
   if (has_lora() && !spec::has_weights(folder)) {
-    weight_source()(0, weights_);
+    of_base(weight_source())(0, weights_);
   } else {
     const model::ModelReader reader(spec::ModelFiles{folder, {}}, spec_.whole, spec_.head);
     if (!reader.missing().empty()) {
       throw Error(ErrorCode::kCorrupt,
                   format("{} has no tensor \"{}\"", folder.string(), reader.missing().front()));
     }
-    of_part([&reader](std::size_t first,
-                      const std::vector<at::Tensor>& flat) { reader.read(first, flat); },
-            cuts_, numbers_)(0, weights_);
+    of_base(of_part([&reader](std::size_t first,
+                              const std::vector<at::Tensor>& flat) { reader.read(first, flat); },
+                    cuts_, numbers_))(0, weights_);
   }
   if (has_lora()) {
     const model::AdapterReader reader(folder, spec_.whole, spec_.head, spec_.lora);

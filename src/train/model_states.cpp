@@ -63,11 +63,11 @@ void ModelWorker::make_pieces(const std::vector<OptimizerUnit>& units) {
     const at::Tensor states =
         states_[piece.part].narrow(0, static_cast<std::int64_t>(piece.offset.count()),
                                    static_cast<std::int64_t>(layout.bytes().count()));
-    const OptimizerUnit& unit = units[piece.unit];
-    model::AtenOps ops(unit.weights.device());
+    model::AtenOps ops(runtime_.device());
     pieces_.push_back(step::make_piece(
-        ops, unit, piece, std::move(layout),
+        ops, units[piece.unit], piece, std::move(layout),
         [&](const spec::StateTensor& tensor) { return state_view(states, tensor); }));
+    if (trains_slices()) pieces_.back().weights = weights_[piece.unit];
     if (gradients.defined())
       pieces_.back().gradients = gradients.narrow(0, piece.slice_first, piece.count);
   }
@@ -88,6 +88,7 @@ void ModelWorker::start_units(const UnitFill& fill) {
   }
   const UnitFill start = start_ ? adapter_source(*start_) : fill;
   if (placement_->sliced() && optimizer_->spec().has_master()) return start_sliced_masters(start);
+  if (trains_slices()) return of_base(start)(0, weights_);
   // Where there are masters they take the file's full precision, and the weights are rounded from
   // them. A target that is the weights is not copied.
   std::vector<at::Tensor> targets;
@@ -107,7 +108,13 @@ void ModelWorker::start_sliced_masters(const UnitFill& fill) {
     const OptimizerUnit& unit = optimizer_->units()[u];
     const at::Tensor whole = at::zeros({unit.unit.elements}, at::dtype(master));
     fill(u, {whole});
-    unit.weights.copy_(whole.to(unit.weights.scalar_type()));
+    if (trains_slices()) {
+      const at::Tensor& own = weights_[u];
+      own.copy_(
+          whole.narrow(0, placement_->slices().range(u, groups_.data().rank()).first, own.numel()));
+    } else {
+      unit.weights.copy_(whole.to(unit.weights.scalar_type()));
+    }
     if (piece == pieces_.end() || piece->index != unit.index) continue;
     const at::Tensor target = piece->master();
     target.copy_(whole.narrow(0, piece->first, target.size(0)));

@@ -52,9 +52,12 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, const parallel::Groups& group
           spec::units_of(spec::lora_layout(whole, spec_.head, lora->shape), adapter_numbers_),
           adapter_layout_);
   }
+  if (spec_.trained) place_states();
+  if (spec_.sliced) slice_base();
   weights_ = base_weights();
   if (lora) adapters_ = regions(TagKind::kAdapter, adapter_layout_, dtype);
-  model::FlatTensors base{weights_, {}};
+  const std::vector<at::Tensor> places = sliced_ ? sliced_->places() : weights_;
+  model::FlatTensors base{places, {}};
   if (lora) lora->adapters.weights = adapters_;
   if (spec_.trained) {
     model::FlatTensors& tensors = lora ? lora->adapters : base;
@@ -64,13 +67,14 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, const parallel::Groups& group
   const bridge::AttentionChoice attention = runtime_.context().attention();
   parallel::Communicator* const tensor = &groups_.tensor();
   if (streamed && spec_.generates) {
+    gathered_ = gathered_weights();
     generator_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head,
-                                                      model::FlatTensors{gathered_weights(), {}},
-                                                      lora, std::nullopt, attention, tensor);
+                                                      model::FlatTensors{gathered_, {}}, lora,
+                                                      std::nullopt, attention, tensor);
   }
   if (lora) {
     base_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head,
-                                                 model::FlatTensors{weights_, {}}, std::nullopt,
+                                                 model::FlatTensors{places, {}}, std::nullopt,
                                                  streamed, attention, tensor);
   }
   model_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head, std::move(base),
@@ -88,6 +92,7 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, const parallel::Groups& group
 
 std::vector<at::Tensor> ModelWorker::base_weights() {
   const at::ScalarType dtype = runtime_.compute_dtype();
+  if (sliced_) return sliced_->own();
   if (!spec_.streamed) return regions(TagKind::kWeights, layout_, dtype);
   std::vector<at::Tensor> out;
   for (const spec::FlatUnit& unit : layout_) {
@@ -108,12 +113,36 @@ const bridge::StreamedBlocks::Storage* ModelWorker::hosted(const spec::FlatUnit&
 std::vector<at::Tensor> ModelWorker::gathered_weights() {
   std::vector<at::Tensor> out = weights_;
   for (std::size_t i = 0; i < layout_.size(); ++i)
-    if (layout_[i].block >= 0)
+    if (layout_[i].block >= 0 || sliced_)
       out[i] = region(TagKind::kBlocks, layout_[i], runtime_.compute_dtype());
   return out;
 }
 
+void ModelWorker::slice_base() {
+  const auto part = [&](spec::TagKind kind, std::string_view name) {
+    return runtime_.region(tag(kind), name, runtime_.compute_dtype());
+  };
+  SlicedWeights::Memory memory;
+  for (std::size_t i = 0; i < step::kBlockSlots; ++i)
+    memory.slots.push_back(part(TagKind::kBuffers, step::slot_part(i)));
+  memory.tables = part(TagKind::kBuffers, step::kTablesPart);
+  sliced_ = std::make_unique<SlicedWeights>(
+      groups_.data(), spec_,
+      trains_slices() ? placement_->slices() : spec::even_slices(layout_, groups_.data().size()),
+      part(TagKind::kWeights, spec::kSlicePart), std::move(memory));
+}
+
+void ModelWorker::gather_generator() {
+  if (sliced_ && generator_) sliced_->gather(gathered_);
+}
+
 std::optional<model::StreamedBase> ModelWorker::streamed_base() {
+  if (sliced_) {
+    model::StreamedBase out;
+    out.slots = &*sliced_;
+    out.memory = sliced_->slots();
+    return out;
+  }
   if (!spec_.streamed) return std::nullopt;
   bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag(TagKind::kBuffers));
   model::StreamedBase out;
@@ -140,12 +169,16 @@ std::optional<model::StreamedBase> ModelWorker::streamed_base() {
   return out;
 }
 
-void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
-                                 std::vector<at::Tensor>& gradients) {
+void ModelWorker::place_states() {
   const spec::OptimizerSpec optimizer = value_or_throw(
       spec::OptimizerSpec::of(spec_.optimizer, model::to_step(runtime_.compute_dtype())));
   placement_.emplace(optimizer, trained_layout(),
                      spec::DataParallel{groups_.data().size(), spec_.zero_stage});
+}
+
+void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
+                                 std::vector<at::Tensor>& gradients) {
+  const spec::OptimizerSpec& optimizer = placement_->optimizer();
   std::vector<OptimizerUnit> units;
   std::vector<bool> rests;  // on the host
   for (std::size_t i = 0; i < trained_layout().size(); ++i) {
@@ -156,7 +189,7 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
     unit.index = static_cast<std::int64_t>((has_lora() ? adapter_numbers_ : numbers_)[i]);
     unit.on_host = hosted_trained(layout) != nullptr;
     rests.push_back(unit.on_host);
-    unit.weights = weights[i];
+    if (!trains_slices()) unit.weights = weights[i];
     if (!placement_->slices_gradients()) unit.gradients = gradients[i];
   }
   make_pieces(units);
@@ -167,7 +200,7 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
   optimizer_ = std::make_unique<Optimizer>(
       spec_.optimizer, optimizer, random_key({spec_.seed, spec_.head == spec::Head::kScalar}),
       sliced ? std::move(units) : pieces_, groups_.data(),
-      sliced ? std::optional(OptimizerSlice{*placement_, pieces_}) : std::nullopt);
+      sliced ? std::optional(OptimizerSlice{*placement_, pieces_, trains_slices()}) : std::nullopt);
 }
 
 void ModelWorker::take_gradients(const std::vector<at::Tensor>& gradients) {

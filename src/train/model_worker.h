@@ -2,7 +2,7 @@
 // weights, and for a trained one gradients and optimizer states.
 //
 // Tags      ROLE.weights, ROLE.grads, ROLE.optimizer (and ROLE.unit_grads where gradients are sliced, and ROLE.adapter with LoRA, ROLE.buffers where its
-//           weights are streamed, ROLE.blocks where it then generates).
+//           weights are streamed or sliced, ROLE.blocks where it then generates).
 // Residency the caller opens a phase, or holds the tags, before it touches contents.
 // Ranks     every rank loads, saves and restores together: all read the same folder, the first writes. Where
 //           ranks divide the model, each has its part, and the folder the whole model.
@@ -32,6 +32,7 @@
 #include "step/gradient_slots.h"
 #include "step/update_parts.h"
 #include "train/optimizer.h"
+#include "train/sliced_weights.h"
 
 namespace neap::train {
 
@@ -42,6 +43,7 @@ struct WorkerSpec : spec::JobModel {
   /// Blocks of the weights, and where they are trained their gradients, rest on the host
   /// (bridge/streamed_blocks.h).
   bool streamed = false;
+  bool sliced = false;          ///< each rank has a slice of its weights, but for adapters
   std::int64_t zero_stage = 0;  ///< of its optimizer states and gradients (spec/placement.h)
   /// Of the initialization where the folder has no weights, and of stochastic rounding.
   std::uint64_t seed = 0;
@@ -57,8 +59,10 @@ class ModelWorker {
   [[nodiscard]] model::Transformer& model() { return *model_; }
   /// The same weights without the adapter; model() itself where there is none.
   [[nodiscard]] model::Transformer& base() { return base_ ? *base_ : *model_; }
-  /// The one that generates: model(), or where its weights are streamed one over all blocks together.
+  /// The one that generates: model(), or where its weights are streamed or sliced one over all of them together.
   [[nodiscard]] model::Transformer& generator() { return generator_ ? *generator_ : *model_; }
+  /// What generator() reads of sliced weights comes to its place, in a phase that generates. Every rank calls it.
+  void gather_generator();
   [[nodiscard]] Optimizer& optimizer() { return *optimizer_; }
   [[nodiscard]] const WorkerSpec& spec() const { return spec_; }
   [[nodiscard]] const spec::Architecture& shape() const { return spec_.shape; }
@@ -85,6 +89,7 @@ class ModelWorker {
   [[nodiscard]] const std::vector<spec::FlatUnit>& trained_layout() const {
     return has_lora() ? adapter_layout_ : layout_;
   }
+  void place_states();
   /// The optimizer over the regions of gradients and states, or host memory; makes `gradients`.
   void make_optimizer(const std::vector<at::Tensor>& weights, std::vector<at::Tensor>& gradients);
   /// Where a unit of the base rests on the host; null: it does not.
@@ -114,8 +119,12 @@ class ModelWorker {
   [[nodiscard]] std::vector<at::Tensor> base_weights();
   /// What the generator reads: the same, and streamed blocks in their regions.
   [[nodiscard]] std::vector<at::Tensor> gathered_weights();
-  /// What passes read: the same as base_weights(), and of streamed blocks slots.
+  /// What passes read: the same as base_weights(), and of streamed and sliced blocks slots.
   [[nodiscard]] std::optional<model::StreamedBase> streamed_base();
+  /// How ranks divide the base, and memory for units of it.
+  void slice_base();
+  /// Updates change sliced weights.
+  [[nodiscard]] bool trains_slices() const { return spec_.sliced && spec_.trained && !has_lora(); }
   /// Brings everything that save and load touch to the device; of LoRA without the base, if not
   /// `weights`.
   [[nodiscard]] std::unique_ptr<bridge::Runtime::Scope> hold(bool weights = true);
@@ -137,6 +146,8 @@ class ModelWorker {
   /// From one of whole units: of this rank's parts. A unit at a time through host memory.
   [[nodiscard]] UnitFill of_part(UnitFill whole, const std::optional<model::UnitCuts>& cuts,
                                  const std::vector<std::size_t>& numbers) const;
+  /// From one of whole units of the base: of what base_weights() gives.
+  [[nodiscard]] UnitFill of_base(UnitFill whole) const;
   [[nodiscard]] UnitFill adapter_source(const model::AdapterReader& reader) const;
   /// A unit of all ranks' parts, in host memory. Ranks that divide the model call it together.
   [[nodiscard]] at::Tensor gather_unit(const model::UnitCuts& cuts, std::size_t unit,
@@ -193,7 +204,8 @@ class ModelWorker {
   void report_unused(const model::ModelReader& reader) const;
   /// Those of the folder to continue, or random ones; then the scalar head that trains with them
   /// starts as the base's.
-  void start_adapters();
+  void start_adapters(const UnitFill& base);
+  void start_scalar_head(const at::Tensor& adapter, const UnitFill& base);
 
   /// The sum of a tensor's bit patterns, which one differing bit changes.
   [[nodiscard]] static std::int64_t sum_of_bits(const at::Tensor& flat);
@@ -208,9 +220,11 @@ class ModelWorker {
   std::optional<model::StageLinks> links_;              // to the other stages
   std::optional<model::UnitCuts> cuts_, adapter_cuts_;  // where ranks divide the model
   std::unique_ptr<model::AdapterReader> start_;  ///< while weights are loaded: the adapter's file
-  // Views of the regions, or of host memory of what is streamed, one a unit; adapters are empty where there
+  // Views of the regions, or of host memory of what is streamed, one a unit; of sliced weights this rank's elements; adapters are empty where there
   // are none. States (bytes): one a part of the tag.
   std::vector<at::Tensor> weights_, adapters_, states_;
+  std::unique_ptr<SlicedWeights> sliced_;
+  std::vector<at::Tensor> gathered_;  // of sliced weights that generate
   std::unique_ptr<model::Transformer> model_, base_, generator_;
   std::unique_ptr<Optimizer> optimizer_;
   // Of a trained model:

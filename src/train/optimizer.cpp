@@ -105,7 +105,7 @@ std::vector<double> Optimizer::all_norms(std::vector<double> own) const {
 }
 
 void Optimizer::gather_weights() {
-  if (!slice_) return;
+  if (!slice_ || slice_->weights) return;
   const bridge::NoAutograd no_autograd;
   for (std::size_t u = 0; u < units_.size(); ++u)
     ranks_.all_gather(units_[u].weights, slice_->placement.counts(u));

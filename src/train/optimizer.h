@@ -39,6 +39,7 @@ using OptimizerUnit = step::TrainedUnit<at::Tensor>;
 struct OptimizerSlice {
   spec::StatePlacement placement;
   std::vector<OptimizerUnit> pieces;  ///< the placement's of this rank, with states
+  bool weights = false;               ///< no rank has weights but its pieces'
 };
 
 class Optimizer {
@@ -64,7 +65,7 @@ class Optimizer {
   [[nodiscard]] std::int64_t further_groups(std::int64_t own) const;
   /// Norms of all ranges of all units (step/gradient_norm.h), in order, from those of pieces(). Every rank calls it.
   [[nodiscard]] std::vector<double> all_norms(std::vector<double> own) const;
-  /// Of sliced states: the weights that other ranks have stepped, one unit at a time, into place.
+  /// Of sliced states and whole weights: those that other ranks have stepped, one unit at a time, into place.
   void gather_weights();
   /// What gradients of this norm are scaled by, so that it is `max_norm` at most; 1 where that is not
   /// positive. Fails when the norm is not finite: a step from it would destroy the model.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two ranks on two GPUs over NCCL, started by hand under torchrun's variables: every collective, the three stages of
-# examples/reviews and DPO against one rank, packed batches, sliced optimizer states and gradients, divided models and stages of a pipeline too, planned against measured on both ranks, and ranks that fail or die. Goes on after a
+# examples/reviews and DPO against one rank, packed batches, sliced optimizer states, gradients and weights, divided models and stages of a pipeline too, planned against measured on both ranks, and ranks that fail or die. Goes on after a
 # failure; writes JSON lines.
 # Usage: tests/gpu/parallel.sh PACKAGE_DIR OUT_DIR   (PACKAGE_DIR: scripts/package's folder with parallel_collectives
 # added to bin/)
@@ -103,9 +103,9 @@ expect sft_2 0 pair sft_2 "$neap" train $reviews/sft.toml "${exact[@]}" trainer.
 compare sft_parity output/reviews/sft output/sft_2 1e-3
 expect sft_bf16 0 pair sft_bf16 "$neap" train $reviews/sft.toml "${common[@]}" trainer.total_training_steps=20 \
   trainer.default_local_dir=../../output/sft_bf16
-# Sliced optimizer states, and gradients: planned as measured on both ranks. Two terms have one order, so that the bits are the
+# Sliced optimizer states, gradients, and weights: planned as measured on both ranks. Two terms have one order, so that the bits are the
 # same: a mini-batch is one micro-batch a rank.
-for stage in 1 2; do
+for stage in 1 2 3; do
   expect sft_zero$stage 0 pair sft_zero$stage "$neap" train $reviews/sft.toml "${common[@]}" trainer.total_training_steps=20 \
     parallel.zero_stage=$stage trainer.default_local_dir=../../output/sft_zero$stage
   compare sft_zero${stage}_parity output/sft_bf16 output/sft_zero$stage 0
@@ -113,10 +113,15 @@ for stage in 1 2; do
     expect sft_zero${stage}_$file 0 cmp output/sft_bf16/latest/actor/$file.safetensors output/sft_zero$stage/latest/actor/$file.safetensors
   done
 done
-# Of several micro-batches stage 2 adds in another order.
-expect sft_zero_micro 0 pair sft_zero_micro "$neap" train $reviews/sft.toml "${exact[@]}" trainer.total_training_steps=20 \
-  data.micro_batch_size_per_gpu=4 parallel.zero_stage=2 trainer.default_local_dir=../../output/sft_zero_micro
-compare sft_zero_micro_parity output/sft_2 output/sft_zero_micro 1e-3
+# Of several micro-batches stages 2 and 3 add in another order.
+for stage in 2 3; do
+  expect sft_zero${stage}_micro 0 pair sft_zero${stage}_micro "$neap" train $reviews/sft.toml "${exact[@]}" \
+    trainer.total_training_steps=20 data.micro_batch_size_per_gpu=4 parallel.zero_stage=$stage \
+    trainer.default_local_dir=../../output/sft_zero${stage}_micro
+  compare sft_zero${stage}_micro_parity output/sft_2 output/sft_zero${stage}_micro 1e-3
+done
+expect sft_zero3_resumes 0 alone sft_zero3_resumes "$neap" train $reviews/sft.toml "${common[@]}" trainer.total_training_steps=22 \
+  trainer.resume_mode=../../output/sft_zero3/latest trainer.default_local_dir=../../output/sft_zero3_resumes
 # Models that the ranks divide: one rank's losses and weights but for the order of sums, planned as measured.
 divided=(parallel.tensor_model_parallel_size=2)
 expect sft_tensor 0 pair sft_tensor "$neap" train $reviews/sft.toml "${exact[@]}" "${divided[@]}" trainer.total_training_steps=20 \
@@ -148,6 +153,10 @@ compare ppo_parity output/ppo_1 output/ppo_2 5e-2
 expect ppo_tensor 0 pair ppo_tensor "$neap" train $reviews/ppo.toml "${exact[@]}" "${steps[@]}" "${divided[@]}" \
   trainer.default_local_dir=../../output/ppo_tensor
 compare ppo_tensor_parity output/ppo_1 output/ppo_tensor 5e-2
+# Sliced weights of four models, gathered whole to generate.
+expect ppo_zero3 0 pair ppo_zero3 "$neap" train $reviews/ppo.toml "${exact[@]}" "${steps[@]}" parallel.zero_stage=3 \
+  trainer.default_local_dir=../../output/ppo_zero3
+compare ppo_zero3_parity output/ppo_2 output/ppo_zero3 5e-2
 expect ppo_bf16 0 pair ppo_bf16 "$neap" train $reviews/ppo.toml "${common[@]}" "${steps[@]}" \
   trainer.default_local_dir=../../output/ppo_bf16
 for run in 1 2; do
@@ -164,6 +173,10 @@ for victim in 0 1; do
   kill_after=10 expect rank_${victim}_dies any pair rank_${victim}_dies "$neap" train $reviews/sft.toml "${common[@]}" \
     trainer.total_training_steps=100000 actor_rollout_ref.nccl_timeout=15 trainer.default_local_dir=../../output/dies$victim
 done
+# With a gather under way, which nothing waits for on the host.
+victim=1 kill_after=10 expect rank_dies_gathering any pair rank_dies_gathering "$neap" train $reviews/sft.toml "${common[@]}" \
+  trainer.total_training_steps=100000 parallel.zero_stage=3 actor_rollout_ref.nccl_timeout=15 \
+  trainer.default_local_dir=../../output/dies_gathering
 # What NCCL keeps on the card: two ranks in their loop against one.
 timeout 12 "$neap" train $reviews/sft.toml "${common[@]}" trainer.total_training_steps=100000 \
   trainer.default_local_dir=../../output/loop >"$out/loop.out" 2>&1 &

@@ -195,6 +195,48 @@ void run_lane(Communicator& ranks, at::Device device) {
   expect(ranks.take_lane_use().bytes.is_zero(), "use of the lane is taken once");
 }
 
+// Gathers that run beside this rank's work, from memory of their own, waited for by the stream alone.
+void run_lane_gathers(Communicator& ranks, at::Device device) {
+  (void)ranks.take_lane_use();
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::pair<std::int64_t, std::vector<std::pair<at::Tensor, at::Tensor>>>> begun;
+    for (const std::int64_t n : {std::int64_t{1'500'001}, std::int64_t{7}, std::int64_t{4'000}}) {
+      const at::Tensor all = rounded(7 + round, n, at::kFloat, device);
+      std::vector<Communicator::PartialGather> gathers;
+      std::vector<std::pair<at::Tensor, at::Tensor>> expected;
+      for (const std::vector<std::int64_t>& counts : cuts_of(n, ranks.size())) {
+        const std::int64_t first =
+            std::accumulate(counts.begin(), counts.begin() + ranks.rank(), std::int64_t{0});
+        const at::Tensor mine =
+            all.narrow(0, first, counts[static_cast<std::size_t>(ranks.rank())]).clone();
+        gathers.push_back({mine, at::zeros_like(all), counts});
+        expected.emplace_back(gathers.back().whole, all);
+      }
+      begun.emplace_back(ranks.begin_gathers(gathers), expected);
+    }
+    if (round == 1) ranks.barrier();  // it waits for the lane
+    for (const auto& [number, tensors] : begun) {
+      ranks.wait_for(number);
+      for (const auto& [whole, all] : tensors) expect(whole.equal(all), "gathers of the lane");
+    }
+    if (round == 2) ranks.wait_for(begun.front().first);  // again
+  }
+  ranks.join();
+  const neap::bridge::PeerUse use = ranks.take_lane_use();
+  expect(use.bytes.count() > 0 && use.seconds > 0 && use.visible_seconds >= 0 &&
+             use.visible_seconds <= use.seconds * (1 + 1e-9),
+         "use of the lane's gathers");
+  bool refused = false;
+  try {
+    const at::Tensor t = at::zeros({4}, at::TensorOptions().device(device));
+    (void)ranks.begin_gathers(
+        {{t, t, std::vector<std::int64_t>(static_cast<std::size_t>(ranks.size()), 4)}});
+  } catch (const neap::Error&) {
+    refused = true;
+  }
+  expect(refused, "a gather whose parts are not the whole");
+}
+
 // Begins sums until this rank is to fail: the others wait in their lane.
 void fail_in_lane(Communicator& ranks, bool chosen, at::Device device) {
   for (int i = 0; i < 4; ++i) {
@@ -323,6 +365,7 @@ int run(int argc, char** argv) {
       run_type(*ranks, type, 300'001, at::kCPU), run_parts(*ranks, type, 300'001, at::kCPU),
           run_transfers(*ranks, type, 300'001, at::kCPU);
     run_lane(*ranks, options.device);
+    run_lane_gathers(*ranks, options.device);
     run_rounding(*ranks, options.device);
     run_groups(*ranks, options.device);
     run_host_numbers(*ranks);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""`neap train` with optimizer states and gradients sliced over ranks. usage: FILE NEAP COLLECTIVES REVIEWS MPIRUN
+"""`neap train` with optimizer states, gradients and weights sliced over ranks. usage: FILE NEAP COLLECTIVES REVIEWS MPIRUN
 
-Sliced and whole ones give the same bits on the same ranks, gradients where a mini-batch is one micro-batch; checkpoints do
-not depend on ranks and stage.
+Sliced and whole ones give the same bits on the same ranks, with sliced gradients where a mini-batch is one micro-batch;
+checkpoints do not depend on ranks and stage.
 """
 import json
 import os
@@ -19,7 +19,7 @@ from rank_case import FILES, OPTIMIZER, RankCase
 from train_process_test import MODEL, PPO, SFT, read_lines  # noqa: E402
 
 STAGE = "parallel.zero_stage=1"
-STAGES = (STAGE, "parallel.zero_stage=2")
+STAGES = (STAGE, "parallel.zero_stage=2", "parallel.zero_stage=3")
 
 
 class Zero(RankCase):
@@ -58,8 +58,9 @@ class Zero(RankCase):
                 most = 0.66 if ranks == 2 else 0.36
                 for folder in sliced:
                     self.assertLess(self.part_bytes(folder) / self.part_bytes(whole), most)
-                kept = self.part_bytes(sliced[1], "actor.grads") / self.part_bytes(whole, "actor.grads")
-                self.assertLess(kept, most)
+                for tag, folders in (("actor.grads", sliced[1:]), ("actor.weights", sliced[2:])):
+                    for folder in folders:
+                        self.assertLess(self.part_bytes(folder, tag) / self.part_bytes(whole, tag), most)
 
     def test_units_are_cut_between_tiles(self):
         self.add_model("large", dict(MODEL, vocab_size=60_000))
@@ -83,6 +84,37 @@ class Zero(RankCase):
             self.run_ranks(3, folder, *packed, *words)
         for a, b in zip(self.metrics("out/packed-whole"), self.metrics("out/packed-2"), strict=True):
             self.assertAlmostEqual(a["train/loss"] / b["train/loss"], 1, delta=1e-5)
+        # Stage 3 may run micro-batches in groups, each of which adds to the sums over ranks once.
+        for one, words, ranks in (("micro", (), 2), ("packed", packed, 3)):
+            self.run_ranks(ranks, f"{one}-3", *words, STAGES[2])
+            for a, b in zip(self.metrics(f"out/{one}-whole"), self.metrics(f"out/{one}-3"), strict=True):
+                self.assertAlmostEqual(a["train/loss"] / b["train/loss"], 1, delta=1e-5)
+        self.assert_planned_is_measured("micro-3")
+
+    def test_weights_come_to_slots(self):
+        """Of more blocks than slots, tied and untied, in models whose embedding is read again in backward and of which
+        ranks without rows validate with the others, in more or fewer micro-batches."""
+        deep = dict(MODEL, num_hidden_layers=5)
+        models = {"deep": deep, "untied": dict(deep, tie_word_embeddings=False),
+                  "projected": {"model_type": "opt", "vocab_size": 1024, "hidden_size": 128, "ffn_dim": 256, "num_hidden_layers": 3,
+                                "num_attention_heads": 4, "max_position_embeddings": 128, "word_embed_proj_dim": 64,
+                                "do_layer_norm_before": False, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1},
+                  "normed": {"model_type": "bloom", "vocab_size": 1024, "hidden_size": 128, "n_layer": 3, "n_head": 4,
+                             "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}}
+        (self.home / "two.jsonl").write_text("".join((self.home / "sft_val.jsonl").read_text().splitlines(keepends=True)[:2]))
+        validate = ("trainer.test_freq=1", 'data.val_files=["two.jsonl"]')
+        for name, config in models.items():
+            self.add_model(name, config)
+            with self.subTest(name):
+                whole, sliced = self.assert_sliced_is_whole(name, 3, f"actor_rollout_ref.model.path={name}", *validate,
+                                                            stages=STAGES[2:])
+                self.assertEqual(self.validations(f"out/{whole}"), self.validations(f"out/{sliced}"))
+        # Most rows of two ranks are in more micro-batches than those of the third.
+        packed = ("data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=70", "trainer.test_freq=1", 'data.val_files=["sft_val.jsonl"]')
+        for folder, words in (("validated-whole", ()), ("validated-3", STAGES[2:])):
+            self.run_ranks(3, folder, *packed, *words)
+        for a, b in zip(self.validations("out/validated-whole"), self.validations("out/validated-3"), strict=True):
+            self.assertAlmostEqual(a["val/loss"] / b["val/loss"], 1, delta=1e-5)
 
     def test_every_optimizer_and_type(self):
         cases = {"masters": ["device.dtype=bfloat16"],
@@ -119,12 +151,15 @@ class Zero(RankCase):
     def test_every_task(self):
         self.write_jobs()
         lora = ("actor_rollout_ref.model.lora_rank=4",)
-        cases = {"reward": ("reward", ["reward"], FILES), "dpo": ("reward", ["actor"], FILES), "ppo": ("ppo", ["actor", "critic"], FILES),
+        cases = {"reward": ("reward", ["reward"], FILES), "dpo": ("reward", ["actor"], FILES),
+                 "known": ("reward", ["actor"], FILES), "ppo": ("ppo", ["actor", "critic"], FILES),
                  "grpo": ("grpo", ["actor"], FILES),
                  "grpo-lora": ("grpo", ["actor"], ("actor/adapter_model.safetensors", FILES[1]))}
         for name, (stage, models, files) in cases.items():
             words = ["trainer.total_training_steps=2", "trainer.save_freq=2"]
-            words += ["task=dpo"] if name == "dpo" else []
+            words += ["task=dpo"] if name in ("dpo", "known") else []
+            words += ["dpo.precompute_ref_log_probs=true"] if name == "known" else []
+            words += ["trainer.test_freq=1"] if name in ("reward", "dpo") else []
             words += lora if name == "grpo-lora" else []
             with self.subTest(name):
                 self.run_ranks(2, f"{name}-whole", *words, task=stage)
@@ -134,11 +169,14 @@ class Zero(RankCase):
                     self.assert_same_files(f"{name}-whole", folder,
                                            files=[f.replace("actor", model, 1) for f in files for model in models])
                     self.assertEqual(self.metrics(f"out/{name}-whole"), self.metrics(f"out/{folder}"))
+                    for frozen in ("reference", "reward")[:0 if sliced != STAGES[2] else {"ppo": 2, "grpo": 2, "dpo": 1}.get(name, 0)]:
+                        self.assertLess(self.part_bytes(folder, f"{frozen}.weights"),
+                                        0.51 * self.part_bytes(f"{name}-whole", f"{frozen}.weights"), frozen)
                     for rank in ("", "/ranks/1"):
                         self.assert_planned_is_measured(folder + rank)
 
     def test_a_killed_rank_ends_the_others_and_the_run_goes_on(self):
-        words = (STAGES[1], "data.micro_batch_size_per_gpu=6", "trainer.save_freq=2", "trainer.total_training_steps=6")
+        words = (STAGES[2], "data.micro_batch_size_per_gpu=6", "trainer.save_freq=2", "trainer.total_training_steps=6")
         self.run_ranks(2, "calm", *words)
         process = launch.start(2, launch.NEAP, "train", "sft.toml", "trainer.default_local_dir=out/killed", *words, cwd=self.home)
         neap_program.wait_for(process, lambda: neap_program.logged_steps(self.home / "out/killed") >= 3, timeout=120)
@@ -153,7 +191,7 @@ class Zero(RankCase):
         words = ("device.dtype=bfloat16",)
         for ranks in (1, 2, 3):
             own = (*words, f"data.micro_batch_size_per_gpu={12 // ranks}")
-            self.run_ranks(ranks, f"from-{ranks}", *own, *((STAGES[1],) if ranks > 1 else ()))
+            self.run_ranks(ranks, f"from-{ranks}", *own, *((STAGES[2],) if ranks > 1 else ()))
             self.run_ranks(ranks, f"plain-{ranks}", *own)
             self.assert_same_files(f"from-{ranks}", f"plain-{ranks}")
         for ranks in (1, 2, 3):
@@ -179,9 +217,11 @@ class Zero(RankCase):
         result = self.run_ranks(1, "one", STAGE, "trainer.total_training_steps=1")
         self.assertIn("parallel.zero_stage=1", result.stderr)
         self.assertIn("one rank has each part of the model", result.stderr)
-        result = launch.run(2, launch.NEAP, "train", "sft.toml", "parallel.zero_stage=3", cwd=self.home)
-        self.assertEqual(result.returncode, 2, result.stderr)
-        self.assertIn("parallel.zero_stage 3 is not supported", result.stderr)
+        for words, sentence in ((("tensor_model_parallel_size=2",), "set zero_stage 2, which slices"),
+                                (("pipeline_model_parallel_size=2",), "set 1, which slices optimizer states, or 0")):
+            result = launch.run(4, launch.NEAP, "train", "sft.toml", STAGES[2], *(f"parallel.{word}" for word in words), cwd=self.home)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn(sentence, result.stderr)
 
     def test_a_plan_for_many_ranks(self):
         def plan(ranks, *words):
@@ -191,19 +231,23 @@ class Zero(RankCase):
             out = json.loads(result.stdout)
             self.assertEqual(out["ranks"], ranks)
             tags = {tag["tag"]: sum(part["bytes"] for region in tag["regions"] for part in region["parts"]) for tag in out["tags"]}
-            return [tags.get(f"actor.{name}", 0) for name in ("optimizer", "grads", "unit_grads")]
+            return [tags.get(f"actor.{name}", 0) for name in ("optimizer", "grads", "unit_grads", "weights", "buffers")]
 
         # 33 million elements of tables and 16 blocks of 3 million.
         self.add_model("many", dict(MODEL, vocab_size=32_000, hidden_size=512, intermediate_size=1408, num_attention_heads=8,
                                     head_dim=64, num_hidden_layers=16, tie_word_embeddings=False))
-        states, gradients, _ = plan(8)
+        states, gradients, _, weights, _ = plan(8)
         self.assertLess(plan(8, STAGES[0])[0], states / 8 * 1.25)
-        self.assertEqual(plan(8, STAGES[0])[1:], [gradients, 0])
+        self.assertEqual(plan(8, STAGES[0])[1:], [gradients, 0, weights, 0])
         sliced = plan(8, STAGES[1])
         self.assertEqual(sliced[0], plan(8, STAGES[0])[0])
         self.assertLess(sliced[1], gradients / 8 * 1.25)
         self.assertEqual(sliced[2], 4 * (32_000 * 512 + 512))  # the head's, with its norm, is the largest unit
-        self.assertEqual(plan(1, STAGES[1]), plan(1))
+        self.assertEqual(sliced[3:], [weights, 0])
+        gathered = plan(8, STAGES[2])
+        self.assertEqual(gathered[:3], sliced[:3])
+        self.assertLess(gathered[3], weights / 8 * 1.25)
+        self.assertEqual(plan(1, STAGES[2]), plan(1))
 
 
 if __name__ == "__main__":

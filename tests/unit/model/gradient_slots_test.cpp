@@ -91,7 +91,8 @@ struct Sliced {
     for (std::int64_t rank = 0; rank < 3; ++rank) {
       for (const spec::Piece& piece : placement.pieces(rank)) {
         TrainedUnit<Tensor>& out = pieces.emplace_back();
-        out.index = static_cast<std::int64_t>(piece.unit);
+        out.unit = units[piece.unit];
+        out.index = 7 + static_cast<std::int64_t>(piece.unit);  // in a whole model with more
         out.first = piece.first;
         out.gradients = slices[piece.unit].narrow(0, piece.first, piece.count);
       }

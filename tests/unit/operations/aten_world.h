@@ -21,6 +21,7 @@
 #include "random_job.h"
 #include "step/gradient_slots.h"
 #include "train/optimizer.h"
+#include "train/sliced_weights.h"
 
 namespace neap::plan {
 
@@ -155,6 +156,7 @@ class AtenWorld {
     const Outside outside;
     train::OptimizerSlice out{placement_of(role, dtype()), {}};
     if (!out.placement.sliced()) return std::nullopt;
+    out.weights = sliced(role) && role.trains_blocks();
     for (const spec::Piece& piece : out.placement.pieces(ranks_.rank())) {
       out.pieces.push_back(step::make_piece(
           model(role).ops(), units[piece.unit], piece, out.placement.state(piece),
@@ -203,6 +205,7 @@ class AtenWorld {
   struct Model {
     std::vector<at::Tensor> weights, adapters, grads;
     std::unique_ptr<CopiedBlocks> blocks;
+    std::unique_ptr<train::SlicedWeights> sliced;
     std::unique_ptr<model::Transformer> transformer, generator;
   };
   // By what the passes see of a role: the reference shares the actor's base without its adapter.
@@ -229,6 +232,7 @@ class AtenWorld {
       m.generator = std::make_unique<model::Transformer>(
           role.shape, role.head, model::FlatTensors{m.weights, {}}, lora, std::nullopt,
           bridge::AttentionChoice{}, &tensor_);
+    if (m.sliced) base.weights = m.sliced->places();
     if (streamed && streamed->table_on_host) base.weights.front() = base.weights.front().cpu();
     m.transformer = std::make_unique<model::Transformer>(
         role.shape, role.head, base, lora, streamed, bridge::AttentionChoice{}, &tensor_);
@@ -236,6 +240,7 @@ class AtenWorld {
   }
   std::optional<model::StreamedBase> streamed_base(Model& m, const ModelRole& role) {
     const HostedUnits rests = hosted(role);
+    if (sliced(role)) return sliced_base(m, role);
     if (!rests.blocks) return std::nullopt;
     const bool trained = role.trains_blocks();
     CopiedKind blocks, gradients, inputs;
@@ -265,6 +270,25 @@ class AtenWorld {
     return model::StreamedBase{m.blocks.get(),     blocks.slots, gradients.slots,
                                inputs.slots,       copied.slot,  copied.gradient_slot,
                                tables.gives_rows()};
+  }
+  [[nodiscard]] bool sliced(const ModelRole& role) const {
+    return spec::describe(job_, modes_).find(role.id)->sliced;
+  }
+  std::optional<model::StreamedBase> sliced_base(Model& m, const ModelRole& role) {
+    const std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
+    std::vector<at::Tensor> blocks;
+    for (std::size_t u = 0; u < units.size(); ++u)
+      if (units[u].block >= 0) blocks.push_back(m.weights[u]);
+    const spec::UnitSlices slices = weight_slices(role, dtype());
+    model::StreamedBase out;
+    out.memory = slots_for(blocks);
+    m.sliced = std::make_unique<train::SlicedWeights>(
+        ranks_, role, slices, at::zeros({slices.slice_elements()}, options_),
+        train::SlicedWeights::Memory{
+            out.memory,
+            at::zeros({step::sliced_tables(role.shape, role.head, units).elements}, options_)});
+    out.slots = m.sliced.get();
+    return out;
   }
   // As large as the plan's.
   [[nodiscard]] at::Tensor group_inputs(const ModelRole& role) const {

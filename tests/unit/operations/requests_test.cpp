@@ -233,8 +233,8 @@ void divide(testing::RandomJob& r, const parallel::Communicator& ranks, std::int
   for (std::int64_t* rows : {&r.job.data.train_batch_size, &r.job.actor.ppo_mini_batch_size,
                              &r.job.critic.ppo_mini_batch_size})
     *rows *= ranks.size();
-  for (auto* model : {&r.models.actor, &r.models.critic, &r.models.reward}) {
-    if (!*model || !(*model)->trained) continue;
+  for (auto* model : {&r.models.actor, &r.models.critic, &r.models.reference, &r.models.reward}) {
+    if (!*model) continue;
     (*model)->ranks = r.job.data_parallel();
     (*model)->rank = ranks.rank();
   }
@@ -242,7 +242,7 @@ void divide(testing::RandomJob& r, const parallel::Communicator& ranks, std::int
 
 void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alone()) {
   testing::RandomJob r = job_of(seed);
-  if (!ranks.alone()) divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 3));
+  if (!ranks.alone()) divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 4));
   if (take_stage(r, seed)) ++seen.stages;
   spec::ModelModes modes;
   const spec::Recipe joined = spec::describe(r.job);
@@ -265,6 +265,9 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
       if (seed % 5 < 3) modes.keep_inputs_on_host(model);
     }
   }
+  // Every other one takes sliced weights through groups of micro-batches.
+  if (r.job.data_parallel().slices_weights() && seed % 2 == 0)
+    for (const spec::ModelSource& model : joined.models) modes.set_together(model.id, 2);
   AtenWorld world(r, modes, ranks);
   const spec::Recipe recipe = spec::describe(r.job, modes);
   for (const spec::Phase& phase : recipe.phases) {

@@ -1,0 +1,65 @@
+// Where the units outside the blocks of sliced weights are in the memory that they come to in turns.
+//
+// Threads   values.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/format.h"
+#include "spec/layout.h"
+#include "step/table_turns.h"
+
+namespace neap::step {
+
+/// Parts of ROLE.buffers that weights come to: one a slot for blocks, and in the same memory tables in their turns.
+[[nodiscard]] inline std::string slot_part(std::size_t slot) {
+  return format("weights.{}", slot);
+}
+constexpr std::string_view kTablesPart = "weights.table";
+/// A block computes while the next one comes.
+constexpr std::size_t kBlockSlots = 2;
+
+struct SlicedTables {
+  struct Placed {
+    std::size_t unit = 0;    ///< of the layout
+    std::int64_t first = 0;  ///< its first element's place
+  };
+  std::array<std::vector<Placed>, 2> units;  ///< of each table's turn
+  std::int64_t elements = 0;                 ///< of the largest turn
+  TableUnits turns;
+};
+
+/// Of a whole model with spec::flat_layout. The turn of a tied head has the embedding, too.
+[[nodiscard]] inline SlicedTables sliced_tables(const spec::Architecture& shape, spec::Head head,
+                                                const std::vector<spec::FlatUnit>& layout) {
+  SlicedTables out;
+  const bool tied = head == spec::Head::kLanguageModel && shape.tie_word_embeddings;
+  std::array<std::int64_t, 2> sizes{};
+  const auto add = [&](std::size_t turn, std::size_t unit) {
+    out.units[turn].push_back({unit, sizes[turn]});
+    sizes[turn] += layout[unit].elements;
+  };
+  for (std::size_t u = 0; u < layout.size(); ++u) {
+    if (layout[u].block >= 0) continue;
+    const bool embeds = layout[u].find(spec::Module::kTokenEmbedding) != nullptr;
+    if (embeds) {
+      out.turns.reads_it_again =
+          shape.embedding_norm || layout[u].find(spec::Module::kProjectIn) != nullptr;
+      add(index_of(Table::kEmbedding), u);
+    }
+    if (!embeds || tied) add(index_of(Table::kHead), u);
+  }
+  out.elements = std::max(sizes[0], sizes[1]);
+  out.turns.embedding = index_of(Table::kEmbedding);
+  out.turns.head = index_of(Table::kHead);
+  out.turns.reads_embedding = true;
+  return out;
+}
+
+}  // namespace neap::step

@@ -1,0 +1,75 @@
+// A model's weights of which each rank has a slice, and memory that a few units come to while they are used (ZeRO-3).
+//
+// Model     Blocks have two slots; the embedding and the head come to the same memory in turns. A pass begins with a
+//           turn of the embedding, and a head has one behind the last block. Units are gathered from all ranks in the
+//           order in which the passes use them, the next block while one computes (over MPI at once), and leave without
+//           a copy. So every rank has to run as many passes, and use the units of each in the same order.
+// Threads   one at a time.
+// Failure   Error, as of a communicator; of release() at the next use().
+// Cost      each pass gathers the whole model once, and going back the blocks and the head once more.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "parallel/communicator.h"
+#include "spec/job_model.h"
+#include "spec/unit_slices.h"
+#include "step/sliced_tables.h"
+#include "step/windowed_blocks.h"
+
+namespace neap::train {
+
+class SlicedWeights final : public step::WindowedBlocks {
+ public:
+  /// Where units come to: each slot has the elements of the largest block, the tables' memory those of the
+  /// largest turn.
+  struct Memory {
+    std::vector<at::Tensor> slots;
+    at::Tensor tables;
+  };
+  /// `slice`: of this rank. `ranks` have the same model, and outlive this.
+  SlicedWeights(parallel::Communicator& ranks, const spec::JobModel& model, spec::UnitSlices slices,
+                const at::Tensor& slice, Memory memory);
+
+  /// This rank's elements of each unit.
+  [[nodiscard]] const std::vector<at::Tensor>& own() const { return own_; }
+  [[nodiscard]] const spec::UnitSlices& slices() const { return slices_; }
+  [[nodiscard]] const std::vector<at::Tensor>& slots() const { return memory_.slots; }
+  /// Where each unit is while it is used, a block in the first slot.
+  [[nodiscard]] std::vector<at::Tensor> places() const;
+
+  /// All units come to `whole`. What the device is given next begins after that. Every rank calls it.
+  void gather(const std::vector<at::Tensor>& whole);
+  /// One unit, in host memory. Every rank calls it.
+  [[nodiscard]] at::Tensor gather_to_host(std::size_t unit);
+
+  /// Every slot holds weights of before the last update.
+  void expect(step::Sweep sweep, std::int64_t passes) override;
+  [[nodiscard]] std::int64_t further_passes(std::int64_t own) override;
+
+ private:
+  [[nodiscard]] Status begin_after_work() override { return {}; }
+  [[nodiscard]] Status bring(step::BlockWindow::Place place) override;
+  [[nodiscard]] Status wait_for_slot(std::size_t slot) override;
+  [[nodiscard]] Status leave(std::size_t, step::BlockWindow::Leaving) override { return {}; }
+  [[nodiscard]] Status begin_turn(step::Table table, const step::TableTurns::Turn& turn) override;
+  [[nodiscard]] Status end_turn(const step::TableTurns::Turn&) override { return {}; }
+
+  [[nodiscard]] at::Tensor place_of(const step::SlicedTables::Placed& placed) const;
+  [[nodiscard]] parallel::Communicator::PartialGather gather_of(std::size_t unit,
+                                                                const at::Tensor& to) const;
+
+  parallel::Communicator& ranks_;
+  std::vector<spec::FlatUnit> units_;
+  spec::UnitSlices slices_;
+  std::vector<at::Tensor> own_;
+  Memory memory_;
+  step::SlicedTables tables_;
+  std::vector<std::size_t> blocks_;   // their units
+  std::vector<std::int64_t> filled_;  // by slot: what comes there
+};
+
+}  // namespace neap::train
