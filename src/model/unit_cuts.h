@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "spec/layout.h"
+#include "spec/placement.h"
 #include "spec/tensor_parallel.h"
 
 namespace neap::model {
@@ -27,11 +28,21 @@ class UnitCuts {
   /// The inverse.
   void put(std::size_t unit, std::int64_t rank, const at::Tensor& part,
            const at::Tensor& whole) const;
+  /// The same of an optimizer's state of these units, (elements,).
+  void take(const spec::WholeState& state, std::int64_t rank, const at::Tensor& whole,
+            const at::Tensor& part) const;
+  void put(const spec::WholeState& state, std::int64_t rank, const at::Tensor& part,
+           const at::Tensor& whole) const;
+  /// Of the whole model's state.
+  [[nodiscard]] std::int64_t elements(const spec::WholeState& state) const;
 
  private:
   /// visit(view of the whole unit, view of the part) for each range.
   template <class Visit>
   void for_each_range(std::size_t unit, std::int64_t rank, const at::Tensor& whole,
+                      const at::Tensor& part, const Visit& visit) const;
+  template <class Visit>
+  void for_each_range(const spec::WholeState& state, std::int64_t rank, const at::Tensor& whole,
                       const at::Tensor& part, const Visit& visit) const;
 
   spec::Architecture architecture_;

@@ -4,6 +4,7 @@
 
 #include "base/format.h"
 #include "spec/architecture_file.h"
+#include "spec/tensor_parallel.h"
 
 namespace neap::spec {
 namespace {
@@ -18,24 +19,15 @@ const ModuleNames& names_of(const Architecture& a) {
 Spread spread_of(const Architecture& a, Module module, Part part) {
   const std::int64_t ranks = a.tensor.ranks;
   if (ranks == 1) return {};
-  const Spread cut{ranks}, copied{}, summed{1, true};
+  const Spread copied{}, summed{1, true};
+  if (const int dimension = cut_dimension(a, module, part); dimension >= 0) {
+    const bool keys = module == Module::kKey || module == Module::kValue;
+    const std::int64_t parts = keys ? a.key_parts : ranks;
+    return {parts, parts < ranks, dimension};
+  }
+  // The other factor of an adapter: each rank's part of the layer adds to its gradient.
+  if (part == Part::kLoraA || part == Part::kLoraB) return summed;
   switch (module) {
-    case Module::kTokenEmbedding:
-    case Module::kLmHead:
-      return cut;
-    case Module::kQuery:
-    case Module::kQueryKeyValue:
-    case Module::kGate:
-    case Module::kUp:
-    case Module::kGateUp:
-      return part == Part::kLoraA ? summed : cut;
-    case Module::kKey:
-    case Module::kValue:
-      return part == Part::kLoraA ? summed : Spread{a.key_parts, a.key_parts < ranks};
-    case Module::kAttentionOut:
-    case Module::kDown:
-      if (part == Part::kLoraB) return summed;
-      return part == Part::kBias ? copied : cut;
     case Module::kQueryNorm:
     case Module::kKeyNorm:
       return a.norm_across_heads ? copied : summed;

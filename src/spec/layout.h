@@ -22,6 +22,7 @@ struct Spread {
   std::int64_t parts = 1;  ///< different ones, each on as many ranks; 1: every rank has all of it
   /// Ranks that have the same part compute different parts of its gradient, which is their sum.
   bool summed = false;
+  int dimension = -1;  ///< along which the parts are cut; -1: they are not
   friend bool operator==(const Spread&, const Spread&) = default;
   /// Which part a rank has.
   [[nodiscard]] std::int64_t part_of(const TensorShard& shard) const {

@@ -30,7 +30,7 @@ void add_factored(const std::string& name, const OptimizerSpec& spec, const Flat
     const auto index = static_cast<std::int64_t>(i);
     if (p.shape.size() == 2) {
       state.add(name + "_row", p.shape[0], spec.states, index);
-      state.add(name + "_col", p.shape[1], spec.states, index);
+      state.add(name + "_col", p.shape[1], spec.states, index, 1);
     } else {
       state.add(name, p.elements(), spec.states, index);
     }
@@ -70,8 +70,9 @@ const Kind& find(OptimizerKind kind) {
 
 }  // namespace
 
-void UnitState::add(std::string name, std::int64_t elements, Dtype dtype, std::int64_t parameter) {
-  StateTensor tensor{std::move(name), parameter, elements, dtype, bytes_};
+void UnitState::add(std::string name, std::int64_t elements, Dtype dtype, std::int64_t parameter,
+                    int dimension) {
+  StateTensor tensor{std::move(name), parameter, dimension, elements, dtype, bytes_};
   bytes_ = round_up(bytes_ + tensor.bytes(), kStateAlignment);
   tensors_.push_back(std::move(tensor));
 }

@@ -26,6 +26,7 @@ struct StateTensor {
   static constexpr std::int64_t kWholeUnit = -1;
   std::string name;                     ///< "exp_avg"
   std::int64_t parameter = kWholeUnit;  ///< index in FlatUnit::parameters
+  int dimension = 0;                    ///< of that parameter, which the elements are along
   std::int64_t elements = 0;
   Dtype dtype = Dtype::kFloat32;
   Bytes offset;  ///< from the start of the unit's state
@@ -37,7 +38,7 @@ constexpr Bytes kStateAlignment = 256_B;  ///< of every state tensor
 class UnitState {
  public:
   void add(std::string name, std::int64_t elements, Dtype dtype,
-           std::int64_t parameter = StateTensor::kWholeUnit);
+           std::int64_t parameter = StateTensor::kWholeUnit, int dimension = 0);
   [[nodiscard]] const std::vector<StateTensor>& tensors() const { return tensors_; }
   [[nodiscard]] Bytes bytes() const { return bytes_; }
   /// Null when the optimizer keeps no such tensor.

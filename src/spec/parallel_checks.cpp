@@ -81,15 +81,6 @@ Status validate_mesh(const Job& job) {
                            "parallel.tensor_model_parallel_size times "
                            "parallel.pipeline_model_parallel_size,",
                            size * stages));
-  const auto whole_matrices = [](const OptimizerConfig& o) {
-    return o.kind == "adafactor" || o.kind == "sm3";
-  };
-  if (whole_matrices(job.actor.optim) || (job.has_critic() && whole_matrices(job.critic.optim)))
-    return wrong(
-        format("parallel.tensor_model_parallel_size {} does not go with the optimizers "
-               "adafactor and sm3, which sum over rows and columns of whole matrices; take "
-               "adamw or sgd",
-               size));
   return {};
 }
 

@@ -94,7 +94,7 @@ std::vector<WholeState> StatePlacement::states() const {
     for (std::size_t i = 0; i < state.tensors().size(); ++i) {
       const StateTensor& tensor = state.tensors()[i];
       out.push_back({name_of(units_[u], tensor), u, i, tensor.elements, tensor.dtype,
-                     tensor.parameter == StateTensor::kWholeUnit});
+                     tensor.parameter, tensor.dimension});
     }
   }
   return out;
@@ -106,7 +106,7 @@ std::vector<OwnedRange> StatePlacement::owners(const WholeState& state) const {
   for (std::int64_t rank = 0; rank < ranks_.ranks; ++rank)
     if (const OwnedRange mine = range(state.unit, rank); mine.count > 0) out.push_back(mine);
   // Its unit is one rank's.
-  if (!state.flat) out = {{out.front().rank, 0, state.elements}};
+  if (!state.flat()) out = {{out.front().rank, 0, state.elements}};
   return out;
 }
 

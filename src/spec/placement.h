@@ -56,7 +56,10 @@ struct WholeState {
   std::size_t tensor = 0;  ///< in the unit's state
   std::int64_t elements = 0;
   Dtype dtype = Dtype::kFloat32;
-  bool flat = true;  ///< its elements are the unit's: cut with it
+  std::int64_t parameter = StateTensor::kWholeUnit;  ///< that it belongs to
+  int dimension = 0;                                 ///< along which, of a parameter
+  /// Its elements are the unit's: cut with it.
+  [[nodiscard]] bool flat() const { return parameter == StateTensor::kWholeUnit; }
 };
 
 /// Elements of a whole tensor that one rank keeps.

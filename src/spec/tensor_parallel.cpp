@@ -61,14 +61,34 @@ Range behind(Range range, std::int64_t first) {
   return {range.first + first, range.count};
 }
 
-// Outputs of a matrix that a rank has; none: all of them.
-std::vector<Range> output_ranges(const Architecture& a, const TensorShard& shard, Module module) {
-  const std::int64_t inner = a.intermediate_size;
+// What ranks divide of a matrix: the numbers that it makes of a token, or those that it reads.
+enum class Side { kNone, kOutputs, kInputs };
+Side divided_side(Module module) {
   switch (module) {
     case Module::kTokenEmbedding:
     case Module::kLmHead:
-      return {share(a.vocab_size, shard)};
     case Module::kQuery:
+    case Module::kKey:
+    case Module::kValue:
+    case Module::kQueryKeyValue:
+    case Module::kGate:
+    case Module::kUp:
+    case Module::kGateUp:
+      return Side::kOutputs;
+    case Module::kAttentionOut:
+    case Module::kDown:
+      return Side::kInputs;
+    default:
+      return Side::kNone;
+  }
+}
+
+// Those that a rank has.
+std::vector<Range> own_ranges(const Architecture& a, const TensorShard& shard, Module module) {
+  const std::int64_t inner = a.intermediate_size;
+  switch (module) {
+    case Module::kQuery:
+    case Module::kAttentionOut:
       return {query_range(a, shard)};
     case Module::kKey:
     case Module::kValue:
@@ -78,20 +98,15 @@ std::vector<Range> output_ranges(const Architecture& a, const TensorShard& shard
       const Range keys = behind(key_range(a, shard), a.query_width());
       return {query_range(a, shard), keys, behind(keys, a.key_value_width())};
     }
-    case Module::kGate:
-    case Module::kUp:
-      return {share(inner, shard)};
     case Module::kGateUp:
       return {share(inner, shard), behind(share(inner, shard), inner)};
-    default:
-      return {};
+    case Module::kGate:
+    case Module::kUp:
+    case Module::kDown:
+      return {share(inner, shard)};
+    default:  // of the vocabulary
+      return {share(a.vocab_size, shard)};
   }
-}
-// Inputs.
-std::vector<Range> input_ranges(const Architecture& a, const TensorShard& shard, Module module) {
-  if (module == Module::kAttentionOut) return {query_range(a, shard)};
-  if (module == Module::kDown) return {share(a.intermediate_size, shard)};
-  return {};
 }
 
 }  // namespace
@@ -122,29 +137,31 @@ Result<Architecture> part_of(const Architecture& whole, const TensorShard& shard
   return out;
 }
 
+int cut_dimension(const Architecture& a, Module module, Part part) {
+  const Side side = divided_side(module);
+  const bool table = module == Module::kTokenEmbedding || module == Module::kLmHead;
+  const bool input_first = a.input_major && part == Part::kWeight && !table;
+  // A bias goes with outputs; of an adapter A has the inputs and B the outputs.
+  if (side == Side::kOutputs && part != Part::kLoraA) return input_first ? 1 : 0;
+  if (side == Side::kInputs && (part == Part::kWeight || part == Part::kLoraA))
+    return input_first ? 0 : 1;
+  return -1;
+}
+
 ParameterCut cut_of(const Architecture& whole, const TensorShard& shard,
                     const Parameter& parameter) {
   if (shard.ranks == 1) return {};
-  const bool input_first = whole.input_major && parameter.part == Part::kWeight;
-  const bool table =
-      parameter.module == Module::kTokenEmbedding || parameter.module == Module::kLmHead;
   ParameterCut cut;
-  if (parameter.part != Part::kLoraA) {
-    cut.ranges = output_ranges(whole, shard, parameter.module);
-    cut.dimension = input_first && !table ? 1 : 0;
-  }
-  if (cut.ranges.empty() && (parameter.part == Part::kWeight || parameter.part == Part::kLoraA)) {
-    cut.ranges = input_ranges(whole, shard, parameter.module);
-    cut.dimension = input_first ? 0 : 1;
-  }
-  if (cut.ranges.empty()) cut.dimension = -1;
+  cut.dimension = cut_dimension(whole, parameter.module, parameter.part);
+  if (cut.cuts()) cut.ranges = own_ranges(whole, shard, parameter.module);
   return cut;
 }
 
 std::vector<SpreadRange> spread_ranges(const FlatUnit& unit) {
   std::vector<SpreadRange> out;
   for (const Parameter& p : unit.parameters) {
-    if (out.empty() || out.back().spread != p.spread) out.push_back({p.offset, 0, p.spread});
+    const Spread spread{p.spread.parts, p.spread.summed};
+    if (out.empty() || out.back().spread != spread) out.push_back({p.offset, 0, spread});
     out.back().count = p.offset + p.elements() - out.back().first;
   }
   // With the padding behind.

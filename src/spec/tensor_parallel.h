@@ -24,6 +24,9 @@ namespace neap::spec {
 [[nodiscard]] Result<Architecture> part_of(const Architecture& whole, const TensorShard& shard,
                                            std::string_view name);
 
+/// Along which dimension ranks divide a parameter of an architecture; -1: each has all of it.
+[[nodiscard]] int cut_dimension(const Architecture& a, Module module, Part part);
+
 /// Where a rank's part of a parameter is in the whole: along one dimension some ranges, one after another.
 struct ParameterCut {
   struct Range {
@@ -38,7 +41,8 @@ struct ParameterCut {
 [[nodiscard]] ParameterCut cut_of(const Architecture& whole, const TensorShard& shard,
                                   const Parameter& parameter);
 
-/// Elements of a unit, one after another, whose parameters are spread alike.
+/// Elements of a unit, one after another, whose parameters are on the same ranks and summed alike; without a
+/// dimension.
 struct SpreadRange {
   std::int64_t first = 0, count = 0;
   Spread spread;

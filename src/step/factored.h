@@ -3,6 +3,9 @@
 //
 // A vector is a matrix of one row without row numbers: its column numbers are the elements'. Matrices
 // are walked in tiles of rows, so that scratch does not grow with the model, and sums are sums of tiles.
+//
+// Of a matrix that ranks divide along rows or columns each has the numbers of its own, and all those of the
+// other side: sums and means over a divided side are of all ranks.
 #pragma once
 
 #include <algorithm>
@@ -22,11 +25,29 @@ class ParameterMatrix {
       : rows_(p.shape.size() == 2 ? p.shape[0] : 1),
         columns_(p.elements() / rows_),
         offset_(p.offset),
-        block_(std::clamp<std::int64_t>(tile / columns_, 1, rows_)) {}
+        block_(std::clamp<std::int64_t>(tile / columns_, 1, rows_)),
+        parts_(p.spread.parts),
+        divides_rows_(parts_ > 1 && p.shape.size() == 2 && p.spread.dimension == 0) {}
 
+  // This rank's, and of all ranks.
   [[nodiscard]] std::int64_t rows() const { return rows_; }
   [[nodiscard]] std::int64_t columns() const { return columns_; }
-  [[nodiscard]] double elements() const { return static_cast<double>(rows_ * columns_); }
+  [[nodiscard]] bool divides_rows() const { return divides_rows_; }
+  [[nodiscard]] bool divides_columns() const { return parts_ > 1 && !divides_rows_; }
+  [[nodiscard]] std::int64_t all_rows() const { return divides_rows() ? parts_ * rows_ : rows_; }
+  [[nodiscard]] std::int64_t all_columns() const {
+    return divides_columns() ? parts_ * columns_ : columns_;
+  }
+  [[nodiscard]] double elements() const { return static_cast<double>(parts_ * rows_ * columns_); }
+  /// Sums of this rank's numbers become those of all parts where the side that was summed over is divided.
+  template <class Ops, class T = typename Ops::Tensor>
+  void complete_(Ops& ops, const T& sums, bool divided) const {
+    if (!divided) return;
+    ops.sum_over_(sums, spec::Axis::kTensor);
+    // As many ranks have each part.
+    if (const std::int64_t copies = ops.ranks(spec::Axis::kTensor) / parts_; copies > 1)
+      ops.scale_(sums, 1 / static_cast<double>(copies));
+  }
   [[nodiscard]] bool in_one_block() const { return block_ == rows_; }
   /// Place of a row in the flat unit.
   [[nodiscard]] std::int64_t first_element(std::int64_t row) const {
@@ -46,6 +67,8 @@ class ParameterMatrix {
 
  private:
   std::int64_t rows_, columns_, offset_, block_;
+  std::int64_t parts_;  // that ranks have, of which this is one
+  bool divides_rows_;
 };
 
 /// total += norm^2, on the device: reading it back would wait for every parameter.
@@ -97,12 +120,15 @@ class AdafactorStep {
         column_sums = std::move(sums);
       }
     });
-    column_factor_ = ops_.clone(moment(column, column_sums, p.rows()));
+    p.complete_(ops_, column_sums, p.divides_rows());
+    column_factor_ = ops_.clone(moment(column, column_sums, p.all_rows()));
     ops_.rsqrt_(column_factor_);
     if (!factored) return;
-    row_factor_ = ops_.clone(moment(row, row_sums, p.columns()));
+    p.complete_(ops_, row_sums, p.divides_columns());
+    row_factor_ = ops_.clone(moment(row, row_sums, p.all_columns()));
     const T mean = ops_.sum(row_factor_);
-    ops_.scale_(mean, 1 / static_cast<double>(p.rows()));
+    p.complete_(ops_, mean, p.divides_rows());
+    ops_.scale_(mean, 1 / static_cast<double>(p.all_rows()));
     ops_.divide_(row_factor_, mean);
     ops_.rsqrt_(row_factor_);
   }
@@ -142,6 +168,8 @@ class AdafactorStep {
         add_square(ops_, parameter_size, ops_.norm_of(x));
       }
     });
+    const bool divided = p.divides_rows() || p.divides_columns();
+    p.complete_(ops_, direction_size, divided);
     ops_.scale_(direction_size, 1 / (p.elements() * c.clip_threshold * c.clip_threshold));
     T size = ops_.clamp(direction_size, 1, kNoLimit);
     ops_.rsqrt_(size);
@@ -149,6 +177,7 @@ class AdafactorStep {
       ops_.scale_(size, update_.lr);
       return size;
     }
+    p.complete_(ops_, parameter_size, divided);
     ops_.scale_(parameter_size, 1 / p.elements());
     const T root = ops_.clamp(parameter_size, c.eps2 * c.eps2, kNoLimit);
     ops_.sqrt_(root);
@@ -227,6 +256,8 @@ void sm3_parameter(Ops& ops, UnitAccess<Ops>& access, const TrainedUnit<T>& u, c
     }
     access.store(target, x, access.kTarget, p.first_element(first));
   });
+  if (p.divides_rows()) ops.max_over_(new_columns, spec::Axis::kTensor);
+  if (factored && p.divides_columns()) ops.max_over_(rows, spec::Axis::kTensor);
   if (factored) access.store(u.at(row_at), rows, row_at, 0);
   access.write(u.at(column_at), new_columns, column_at, 0);
 }

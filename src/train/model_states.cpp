@@ -230,7 +230,11 @@ at::Tensor ModelWorker::gather_state(const spec::WholeState& state) {
       part.narrow(0, static_cast<std::int64_t>(offset) / width, piece.numel()).copy_(piece);
     });
   }
-  return cuts_ ? gather_unit(trained_cuts(), state.unit, part) : part;
+  if (!cuts_) return part;
+  return gather_whole(part, trained_cuts().elements(state),
+                      [&](std::int64_t rank, const at::Tensor& from, const at::Tensor& whole) {
+                        trained_cuts().put(state, rank, from, whole);
+                      });
 }
 
 void ModelWorker::gather_parts(const StatePieceSink& sink) {
@@ -255,7 +259,7 @@ void ModelWorker::restore_parts(const model::SafetensorsFile& file) {
     const at::Tensor whole = at::empty({same.elements}, at::dtype(dtype));
     model::load_tensors(file, {{same.name, whole}});
     const at::Tensor part = at::zeros({parts[i].elements}, at::dtype(dtype));
-    trained_cuts().take(parts[i].unit, shard().rank, whole, part);
+    trained_cuts().take(parts[i], shard().rank, whole, part);
     for (const spec::OwnedRange& owner : placement_->owners(parts[i])) {
       const bool own = !placement_->sliced() || owner.rank == groups_.data().rank();
       if (own) mine.copy_(part.narrow(0, owner.first, owner.count));

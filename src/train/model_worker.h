@@ -152,6 +152,11 @@ class ModelWorker {
   /// A unit of all ranks' parts, in host memory. Ranks that divide the model call it together.
   [[nodiscard]] at::Tensor gather_unit(const model::UnitCuts& cuts, std::size_t unit,
                                        const at::Tensor& part) const;
+  /// Of tensors of as many elements in all: put(rank, its part, the whole).
+  using PartPut =
+      std::function<void(std::int64_t rank, const at::Tensor& part, const at::Tensor& whole)>;
+  [[nodiscard]] at::Tensor gather_whole(const at::Tensor& part, std::int64_t elements,
+                                        const PartPut& put) const;
   // Of a model that stages of a pipeline divide (model_stages.cpp):
   [[nodiscard]] std::vector<spec::FlatUnit> whole_trained_layout() const {
     return has_lora() ? spec::lora_layout(spec_.whole, spec_.head, spec_.lora)

@@ -130,6 +130,12 @@ compare sft_tensor_parity output/reviews/sft output/sft_tensor 1e-3
 expect sft_tensor_bf16 0 pair sft_tensor_bf16 "$neap" train $reviews/sft.toml "${common[@]}" "${divided[@]}" \
   trainer.total_training_steps=20 trainer.default_local_dir=../../output/sft_tensor_bf16
 compare sft_tensor_bf16_parity output/sft_bf16 output/sft_tensor_bf16 5e-2
+adafactor=(actor_rollout_ref.actor.optim.optimizer=adafactor)
+expect sft_adafactor 0 alone sft_adafactor "$neap" train $reviews/sft.toml "${exact[@]}" "${adafactor[@]}" trainer.total_training_steps=20 \
+  trainer.default_local_dir=../../output/sft_adafactor
+expect sft_tensor_adafactor 0 pair sft_tensor_adafactor "$neap" train $reviews/sft.toml "${exact[@]}" "${divided[@]}" "${adafactor[@]}" \
+  trainer.total_training_steps=20 trainer.default_local_dir=../../output/sft_tensor_adafactor
+compare sft_tensor_adafactor_parity output/sft_adafactor output/sft_tensor_adafactor 1e-3
 expect sft_tensor_resumes 0 alone sft_tensor_resumes "$neap" train $reviews/sft.toml "${exact[@]}" trainer.total_training_steps=22 \
   trainer.resume_mode=../../output/sft_tensor/latest trainer.default_local_dir=../../output/sft_tensor_resumes
 # Stages of a pipeline: one rank's losses and weights, planned as measured on both.

@@ -193,6 +193,35 @@ class Tensor(RankCase):
                 if name != "packed":  # a micro-batch may be smaller than planned
                     self.assert_ranks_are_as_planned(name, ranks)
 
+    def test_factored_moments_are_those_of_whole_matrices(self):
+        kinds = {"adafactor": (f"{OPTIMIZER}optimizer=adafactor",),
+                 "adafactor-relative": (f"{OPTIMIZER}optimizer=adafactor", f"{OPTIMIZER}relative_step=true", f"{OPTIMIZER}lr=1e-2"),
+                 "sm3": (f"{OPTIMIZER}optimizer=sm3", f"{OPTIMIZER}momentum=0.9")}
+        sliced = ("parallel.zero_stage=1",)
+        # In the first steps from gradients that are zero but for rounding every step would be large: a trained start.
+        start = ("actor_rollout_ref.model.path=out/sft/latest/actor",)
+        for name, words in kinds.items():
+            self.run_ranks(1, f"{name}-1", *start, *words)
+            for ranks, tensor, more in ((2, 2, ()), (4, 4, ()), (4, 2, sliced)):
+                folder = f"{name}-{ranks}-{tensor}"
+                with self.subTest(folder):
+                    self.run_ranks(ranks, folder, *start, *words, *more, tensor=tensor)
+                    for a, b in zip(self.metrics(f"out/{name}-1"), self.metrics(f"out/{folder}"), strict=True):
+                        self.assert_near(a, b, 1e-6, folder)
+                    for file, near in (("model", 1e-6), ("optimizer", 1e-5)):
+                        self.assert_near_weights(self.file(f"{name}-1", f"actor/{file}.safetensors"),
+                                                 self.file(folder, f"actor/{file}.safetensors"), near, (folder, file))
+                    self.assert_ranks_are_as_planned(folder, ranks)
+            # A checkpoint of parts continues on one rank, and the other way round, with the same states.
+            for source, ranks, tensor, more in ((f"{name}-4-4", 1, 1, ()), (f"{name}-1", 4, 2, sliced), (f"{name}-4-2", 2, 2, ())):
+                folder = f"{source}-on-{ranks}"
+                checkpoint = self.home / "out" / source / "global_step_2"
+                self.run_ranks(ranks, folder, *start, *words, *more, "trainer.total_training_steps=3",
+                               f"trainer.resume_mode={checkpoint}", tensor=tensor)
+            for file in ("model", "optimizer"):
+                self.assert_near_weights(self.file(f"{name}-4-4-on-1", f"actor/{file}.safetensors", 3),
+                                         self.file(f"{name}-1-on-4", f"actor/{file}.safetensors", 3), 1e-5, (name, file))
+
     def test_slices_of_parts_have_the_bits_of_whole_states(self):
         """A mini-batch is one micro-batch a rank: stage 2 adds the same two terms."""
         words = ("data.micro_batch_size_per_gpu=4", "actor_rollout_ref.actor.grad_clip=0.5")
@@ -257,8 +286,6 @@ class Tensor(RankCase):
 
         self.assertIn("does not divide the 2 ranks that were started; possible: 1, 2", refusal(2, f"{SIZE}=4"))
         self.assertIn("attention heads. Possible: 1, 2, 4", refusal(3, f"{SIZE}=3"))
-        for optimizer in ("adafactor", "sm3"):
-            self.assertIn("take adamw or sgd", refusal(2, f"{SIZE}=2", f"{OPTIMIZER}optimizer={optimizer}"))
 
     def test_a_plan_for_ranks_that_divide_a_model(self):
         def plan(*words):

@@ -77,8 +77,6 @@ testing::RandomJob job_of(std::uint64_t seed) {
     const bool copies =
         a.num_key_value_heads == 1 && a.qkv == spec::QkvLayout::kSeparate && !a.norm_across_heads;
     a.key_parts = copies && ranks != 3 ? ranks / 2 : ranks;
-    if (!spec::is_elementwise(optimizer_of(**role, r.dtype).kind))
-      (*role)->optimizer.kind = "adamw";
   }
   return r;
 }

@@ -57,7 +57,7 @@ void expect_all_once(const StatePlacement& placement, std::int64_t ranks) {
                                       [&](const Piece& p) { return p.unit == state.unit; });
       ASSERT_NE(piece, pieces.end());
       EXPECT_EQ(placement.state(*piece).tensors()[state.tensor].elements, owner.count);
-      if (state.flat) {
+      if (state.flat()) {
         EXPECT_EQ(piece->first, owner.first);
       }
     }

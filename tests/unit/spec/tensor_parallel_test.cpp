@@ -103,6 +103,7 @@ void expect_parts_make_the_whole(const Architecture& whole, std::int64_t ranks, 
         ASSERT_EQ(p.name, w.name);
         const ParameterCut cut = cut_of(whole, {ranks, rank}, p);
         EXPECT_EQ(cut.cuts(), p.spread.parts > 1) << p.name;
+        EXPECT_EQ(cut.dimension, p.spread.dimension) << p.name;
         if (!cut.cuts()) {
           EXPECT_EQ(p.shape, w.shape) << p.name;
           continue;
@@ -165,8 +166,8 @@ TEST(TensorParallel, RangesOfAUnitAreSpreadAlikeAndLeaveNothingOut) {
   const FlatUnit& block = parts[1];
   EXPECT_EQ(block.find(Module::kAttentionNorm)->spread, (Spread{1, false}));
   EXPECT_EQ(block.find(Module::kQueryNorm)->spread, (Spread{1, true}));
-  EXPECT_EQ(block.find(Module::kQuery)->spread, (Spread{4, false}));
-  EXPECT_EQ(block.find(Module::kKey)->spread, (Spread{2, true}));
+  EXPECT_EQ(block.find(Module::kQuery)->spread, (Spread{4, false, 0}));
+  EXPECT_EQ(block.find(Module::kKey)->spread, (Spread{2, true, 0}));
   EXPECT_EQ(block.find(Module::kKey)->spread.part_of({4, 3}), 1);
   EXPECT_TRUE(block.find(Module::kKey)->spread.counts_on({4, 2}));
   EXPECT_FALSE(block.find(Module::kKey)->spread.counts_on({4, 3}));

@@ -201,7 +201,7 @@ TEST(Optimizer, PiecesOfAllRanksAreTheWholeStepBitByBit) {
             next += owner.count;
             for (const OptimizerUnit& piece : pieces)
               if (piece.index == static_cast<std::int64_t>(state.unit) &&
-                  (!state.flat || piece.first == owner.first))
+                  (!state.flat() || piece.first == owner.first))
                 parts.push_back(piece.state[state.tensor]);
           }
           out.push_back(at::cat(parts));
