@@ -159,6 +159,7 @@ Result<JobSizes> read_sizes(const spec::Job& asked, plan::Target target) {
   job.trainer.nnodes = 1;
   job.trainer.n_gpus_per_node = job.data_ranks();
   job.parallel.tensor_model_parallel_size = 1;
+  job.parallel.sequence_parallel = false;
   job.parallel.pipeline_model_parallel_size = 1;
   target.capacity = Bytes();
   target.host_memory = Bytes();

@@ -65,6 +65,9 @@ class AtenOps {
   [[nodiscard]] double total_over(double x, spec::Axis axis) const;
   [[nodiscard]] Tensor join_columns(Tensor a, spec::Axis axis) const;
   [[nodiscard]] Tensor own_columns(const Tensor& a, spec::Axis axis) const;
+  [[nodiscard]] Tensor join_rows(const Tensor& a, spec::Axis axis) const;
+  [[nodiscard]] Tensor own_rows(const Tensor& a, spec::Axis axis) const;
+  [[nodiscard]] Tensor sum_to_rows(const Tensor& a, spec::Axis axis) const;
   [[nodiscard]] step::OwnIndices<Tensor> own_indices(const Tensor& indices, std::int64_t count,
                                                      spec::Axis axis) const;
   void clear_(const Tensor& a, const Tensor& foreign) const;

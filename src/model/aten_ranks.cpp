@@ -2,6 +2,9 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "bridge/runtime.h"
 #include "model/aten_ops.h"
 #include "parallel/communicator.h"
@@ -50,6 +53,54 @@ Tensor AtenOps::own_columns(const Tensor& a, Axis axis) const {
   if (n == 1) return a;
   const std::int64_t columns = a.size(1) / n;
   return a.narrow(1, tensor_->rank() * columns, columns).clone(at::MemoryFormat::Contiguous);
+}
+
+namespace {
+
+// Rows of `all` that each rank of several has; of the last ones fewer, or none, are not padding.
+std::int64_t rows_of_each(std::int64_t all, std::int64_t ranks) {
+  return (all + ranks - 1) / ranks;
+}
+std::int64_t rows_without_padding(std::int64_t all, std::int64_t ranks, std::int64_t rank) {
+  const std::int64_t each = rows_of_each(all, ranks);
+  return std::clamp<std::int64_t>(all - rank * each, 0, each);
+}
+std::vector<std::int64_t> with_rows(const Tensor& a, std::int64_t rows) {
+  std::vector<std::int64_t> sizes = a.sizes().vec();
+  sizes[0] = rows;
+  return sizes;
+}
+
+}  // namespace
+
+Tensor AtenOps::join_rows(const Tensor& a, Axis axis) const {
+  const std::int64_t n = ranks(axis);
+  if (n == 1) return a;
+  Tensor out = at::empty(with_rows(a, n * a.size(0)), a.options());
+  tensor_->all_gather(out, a);
+  return out;
+}
+
+Tensor AtenOps::own_rows(const Tensor& a, Axis axis) const {
+  const std::int64_t n = ranks(axis);
+  if (n == 1) return a;
+  const std::int64_t each = rows_of_each(a.size(0), n);
+  const std::int64_t count = rows_without_padding(a.size(0), n, tensor_->rank());
+  Tensor out = at::empty(with_rows(a, each), a.options());
+  if (count > 0) out.narrow(0, 0, count).copy_(a.narrow(0, tensor_->rank() * each, count));
+  if (count < each) out.narrow(0, count, each - count).zero_();
+  return out;
+}
+
+Tensor AtenOps::sum_to_rows(const Tensor& a, Axis axis) const {
+  const std::int64_t n = ranks(axis);
+  if (n == 1) return a;
+  const std::int64_t width = a.numel() / std::max<std::int64_t>(1, a.size(0));
+  std::vector<std::int64_t> counts;
+  for (std::int64_t rank = 0; rank < n; ++rank)
+    counts.push_back(width * rows_without_padding(a.size(0), n, rank));
+  tensor_->reduce_scatter(a.view({-1}), counts);
+  return own_rows(a, axis);
 }
 
 step::OwnIndices<Tensor> AtenOps::own_indices(const Tensor& indices, std::int64_t count,

@@ -51,13 +51,14 @@ class Probe {
   [[nodiscard]] BlockCost cost(const BlockRetention& retention) const {
     LiveBytes sink;
     CountingOps ops(sink, profile_, 1);
-    const step::Shape hidden{spans_.rows(), weights_.architecture.hidden_size};
-    const auto tokens = CountedTensor::outside({hidden[0]}, spec::Dtype::kInt64);
+    const step::Shape hidden{weights_.architecture.tensor.rows_of(spans_.rows()),
+                             weights_.architecture.hidden_size};
+    const auto tokens = CountedTensor::outside({spans_.rows()}, spec::Dtype::kInt64);
     BlockCost cost;
     step::train_one_block(
         ops, weights_, {tokens, spans_, tokens}, CountedTensor::outside(hidden, dtype_),
         CountedTensor::outside(hidden, dtype_), retention, [&] { cost.kept = sink.live(); });
-    cost.seconds = ops.work().seconds;
+    cost.seconds = ops.work().seconds + ops.work().peer_seconds;
     return cost;
   }
 

@@ -147,9 +147,11 @@ class StepOfStages {
                                              std::int64_t micro_batches,
                                              std::int64_t updates) const {
     const spec::Phase& phase = of.front().phase;
-    const double bytes = static_cast<double>(micro_batch_spans(job_, phase).rows() *
-                                             models_.at(phase.model).shape.hidden_size) *
-                         static_cast<double>(element_bytes(dtype_));
+    const spec::Architecture& shape = models_.at(phase.model).shape;
+    const double bytes =
+        static_cast<double>(shape.tensor.rows_of(micro_batch_spans(job_, phase).rows()) *
+                            shape.hidden_size) *
+        static_cast<double>(element_bytes(dtype_));
     const double runs = static_cast<double>(micro_batches) * static_cast<double>(updates);
     step::PipelineTimes out;
     for (std::size_t s = 0; s < stages(); ++s) {

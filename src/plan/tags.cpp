@@ -82,7 +82,8 @@ Bytes group_inputs(const spec::Job& job, const spec::Recipe& recipe, const Model
   const spec::Phase* const phase = training_phase(recipe, role.id);
   if (phase == nullptr || !phase->inputs_on_host) return {};
   const std::int64_t count = std::min(phase->together, micro_batches(job, *phase));
-  const std::int64_t rows = count * micro_batch_spans(job, *phase).rows();
+  const std::int64_t rows =
+      count * role.shape.tensor.rows_of(micro_batch_spans(job, *phase).rows());
   return spec::tensor_bytes(rows * role.shape.hidden_size, dtype);
 }
 

@@ -78,6 +78,11 @@ struct RotaryTable {
 /// Which part of a model this is, of as many as ranks divide it into (spec/tensor_parallel.h).
 struct TensorShard {
   std::int64_t ranks = 1, rank = 0;
+  bool divides_rows = false;  ///< of hidden states in training and scoring, too (step/rows.h)
+  /// Rows of hidden states that a rank has of `all`.
+  [[nodiscard]] std::int64_t rows_of(std::int64_t all) const {
+    return divides_rows ? (all + ranks - 1) / ranks : all;
+  }
   friend bool operator==(const TensorShard&, const TensorShard&) = default;
 };
 

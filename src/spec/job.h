@@ -222,6 +222,7 @@ struct MemoryConfig {
 struct ParallelConfig {
   std::int64_t zero_stage = 0;                    ///< of trained models (spec/placement.h)
   std::int64_t tensor_model_parallel_size = 1;    ///< of every model (spec/tensor_parallel.h)
+  bool sequence_parallel = false;                 ///< those ranks divide hidden states by rows, too
   std::int64_t pipeline_model_parallel_size = 1;  ///< stages of every model (spec/pipeline.h)
   /// Blocks of each stage; empty: as spec/pipeline.h divides them.
   std::vector<double> pipeline_model_parallel_layout;
@@ -330,6 +331,10 @@ struct Job {
   [[nodiscard]] Mesh mesh() const;
   /// Parts of each step's batch: ranks along the axis "data".
   [[nodiscard]] std::int64_t data_ranks() const { return mesh().size(Axis::kData); }
+  /// Whether ranks that divide a model divide the rows of its hidden states (step/rows.h).
+  [[nodiscard]] bool divides_rows() const {
+    return parallel.sequence_parallel && parallel.tensor_model_parallel_size > 1;
+  }
   [[nodiscard]] DataParallel data_parallel() const { return {data_ranks(), parallel.zero_stage}; }
   /// What one rank does of a step: its part's share of the rows, of the sequences, and of those the ones
   /// that it decodes together.

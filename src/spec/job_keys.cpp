@@ -85,6 +85,19 @@ void bind_parallel(ConfigTable& t, Job& job) {
          "others divide the batch.")
       .in("ranks")
       .at_least(1);
+  t.bind(
+       "parallel.sequence_parallel", &job.parallel.sequence_parallel,
+       "The ranks that divide a model also divide the rows of its hidden states outside attention "
+       "and MLP (Megatron's sequence parallelism), in training and scoring. Activations per rank "
+       "fall with the number of ranks; backward gathers the inputs of attention and MLP once "
+       "more.")
+      .only({.holds =
+                 [&job] {
+                   return !job.parallel.sequence_parallel ||
+                          job.parallel.tensor_model_parallel_size > 1;
+                 },
+             .words = "parallel.tensor_model_parallel_size is at least 2",
+             .otherwise = "one rank has each model, with all rows of its hidden states"});
   t.bind("parallel.pipeline_model_parallel_size", &job.parallel.pipeline_model_parallel_size,
          "Stages that divide each model's blocks between them (Megatron's pipeline parallelism, "
          "schedule 1F1B); each rank has one stage. It divides the number of ranks; the others "

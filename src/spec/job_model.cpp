@@ -27,7 +27,8 @@ Result<JobModel> resolve(const Job& job, const Recipe& recipe, ModelId id, std::
   for (const double blocks : job.parallel.pipeline_model_parallel_layout)
     model.whole.pipeline.layout.push_back(static_cast<std::int64_t>(blocks));
   const Mesh mesh = job.mesh();
-  const TensorShard shard{mesh.size(Axis::kTensor), mesh.coordinate(rank, Axis::kTensor)};
+  const TensorShard shard{mesh.size(Axis::kTensor), mesh.coordinate(rank, Axis::kTensor),
+                          job.divides_rows()};
   NEAP_TRY_ASSIGN(model.shape, part_of(model.whole, shard, to_string(id)));
   NEAP_TRY_ASSIGN(model.shape, stage_of(model.shape, model.head, mesh.size(Axis::kPipe),
                                         mesh.coordinate(rank, Axis::kPipe), to_string(id)));

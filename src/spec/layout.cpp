@@ -20,6 +20,7 @@ Spread spread_of(const Architecture& a, Module module, Part part) {
   const std::int64_t ranks = a.tensor.ranks;
   if (ranks == 1) return {};
   const Spread copied{}, summed{1, true};
+  const Spread of_rows = a.tensor.divides_rows ? summed : copied;
   if (const int dimension = cut_dimension(a, module, part); dimension >= 0) {
     const bool keys = module == Module::kKey || module == Module::kValue;
     const std::int64_t parts = keys ? a.key_parts : ranks;
@@ -31,6 +32,15 @@ Spread spread_of(const Architecture& a, Module module, Part part) {
     case Module::kQueryNorm:
     case Module::kKeyNorm:
       return a.norm_across_heads ? copied : summed;
+    // Applied to hidden states between attention and MLP.
+    case Module::kPositionEmbedding:
+    case Module::kProjectIn:
+    case Module::kEmbeddingNorm:
+    case Module::kAttentionNorm:
+    case Module::kAttentionAfterNorm:
+    case Module::kMlpNorm:
+    case Module::kMlpAfterNorm:
+      return of_rows;
     default:
       return copied;
   }

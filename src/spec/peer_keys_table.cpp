@@ -97,6 +97,7 @@ constexpr PeerKey kPeerKeys[] = {
     {Peer::kVerl, "critic.model.fsdp_config.*", "", "", kSliced},
     {Peer::kVerl, "reward_model.model.fsdp_config.param_offload", "`false`", "", kMoved},
     {Peer::kVerl, "reward_model.model.fsdp_config.*", "", "", kSliced},
+    {Peer::kVerl, "actor_rollout_ref.actor.megatron.sequence_parallel", "`true`", "parallel.sequence_parallel", "of every model; false by default"},
     {Peer::kVerl, "actor_rollout_ref.actor.megatron.*", "", "", kWhole},
     {Peer::kVerl, "actor_rollout_ref.actor.ulysses_sequence_parallel_size", "1", "", kWhole},
     {Peer::kVerl, "actor_rollout_ref.actor.strategy", "`fsdp`", "", kWhole},

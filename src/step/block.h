@@ -17,7 +17,8 @@ constexpr std::int64_t kMlpChunkElements = std::int64_t{1} << 25;
 /// rotated heads and gives an AttentionContext, of which only `out` is read.
 template <class Ops, class Attend, class T = typename Ops::Tensor>
 T block_inference(Ops& ops, const spec::Architecture& a, const Block<T>& w, T x,
-                  const Rows<T>& rows, const Attend& attend) {
+                  const Rows<T>& rows, const Attend& attend,
+                  std::int64_t chunk_elements = kMlpChunkElements) {
   SavedBlock<T> scratch;
   scratch.retention = spec::BlockRetention::all(spec::Retention::kRecompute);
   scratch.input = std::move(x);
@@ -26,7 +27,9 @@ T block_inference(Ops& ops, const spec::Architecture& a, const Block<T>& w, T x,
   T read = std::exchange(scratch.input, {});
   if (!a.parallel_residual) read = y;
   const std::int64_t n = y.size(0);
-  const std::int64_t step = std::max<std::int64_t>(1, kMlpChunkElements / a.intermediate_size);
+  const std::int64_t sharing = rows.divided > 0 ? ops.ranks(spec::Axis::kTensor) : 1;
+  const std::int64_t step =
+      std::max<std::int64_t>(1, chunk_elements / (sharing * a.intermediate_size));
   if (n <= step) return pass.mlp_half(std::move(read), std::move(y));
   for (std::int64_t first = 0; first < n; first += step) {
     const std::int64_t count = std::min(step, n - first);

@@ -7,22 +7,16 @@
 //
 // Order and lifetime of temporaries are part of the meaning: the plan runs this same code with
 // operations that only count.
+//
+// Where ranks divide rows, (N, C) is (n, C) between the halves' first and last products.
 #pragma once
 
 #include <utility>
 
 #include "step/block_parts.h"
+#include "step/rows.h"
 
 namespace neap::step {
-
-/// The rows of a batch, their places and rotation.
-template <class T>
-struct Rows {
-  Spans<T> spans;
-  T positions;                 // (P,) int64: of one sequence, packed or decoding of each row
-  T cos, sin;                  // (P, d / 2); undefined with learned positions
-  T sliding_cos, sliding_sin;  // as those, where layers that slide turn differently
-};
 
 enum class Pass { kInference, kForward, kBackward };
 
@@ -59,6 +53,7 @@ class BlockPass {
     if (pass_ == Pass::kInference) s_.input = T();
     if (a_.gated) make_gate();
     make_up();
+    mlp_read_ = T();
     if (drops(Saved::kMlpInput)) {
       s_.mlp_input = T();
       s_.mlp_norm = {};
@@ -78,11 +73,12 @@ class BlockPass {
   /// Gradient of what the MLP read. `d`, of the block's result, becomes that of the residual stream.
   T mlp_backward(T& d) {
     if (norm_behind()) make_mlp_result();
-    T dy = behind_backward(w_.mlp_after_norm, s_.mlp_result, s_.mlp_after, d);
+    T dy = rows_of_all(ops_, rows_,
+                       behind_backward(w_.mlp_after_norm, s_.mlp_result, s_.mlp_after, d));
     T dx = a_.fused_gate ? fused_gated_backward(std::move(dy))
            : a_.gated    ? gated_backward(std::move(dy))
                          : plain_backward(std::move(dy));
-    ops_.sum_over_(dx, spec::Axis::kTensor);
+    dx = sum_of_parts(ops_, rows_, std::move(dx));
     if (a_.placement.before)
       dx = norm_backward(ops_, a_, w_.mlp_norm, mlp_reads(), std::exchange(s_.mlp_norm, {}), dx);
     s_.middle = T();
@@ -92,7 +88,9 @@ class BlockPass {
   /// Gradient of the block's input through attention; `d` as in mlp_backward.
   T attention_backward(T& d) {
     if (norm_behind()) make_attention_after();
-    T dy = behind_backward(w_.attention_after_norm, s_.attention_result, s_.attention_after, d);
+    T dy = tokens_of_all(
+        ops_, rows_,
+        behind_backward(w_.attention_after_norm, s_.attention_result, s_.attention_after, d));
     make_attention_out();
     T d_out = linear_backward(ops_, w_.attention_out, s_.attention.out, dy);
     dy = T();
@@ -110,8 +108,9 @@ class BlockPass {
                                    std::exchange(s_.query_norm, {}), heads.q);
     }
     make_attention_input();
-    T dx = project_heads_backward(ops_, a_, w_, s_.attention_input, std::move(heads));
-    ops_.sum_over_(dx, spec::Axis::kTensor);
+    T dx = project_heads_backward(ops_, a_, w_, tokens_of_all(ops_, rows_, s_.attention_input),
+                                  std::move(heads));
+    dx = sum_of_parts(ops_, rows_, std::move(dx));
     s_.attention_input = T();
     if (!a_.placement.before) return dx;
     return norm_backward(ops_, a_, w_.attention_norm, std::move(s_.input),
@@ -135,7 +134,8 @@ class BlockPass {
 
   Heads<T> project(bool query_key, bool value) {
     make_attention_input();
-    Heads<T> heads = project_heads(ops_, a_, w_, s_.attention_input, query_key, value);
+    Heads<T> heads = project_heads(ops_, a_, w_, tokens_of_all(ops_, rows_, s_.attention_input),
+                                   query_key, value);
     if (drops(Saved::kAttentionInput)) {
       s_.attention_input = T();
       s_.attention_norm = {};
@@ -219,9 +219,10 @@ class BlockPass {
   }
 
   // From this rank's part of a half's last product to what the half adds to the residual stream.
-  void finish_part(const T& y) {
-    ops_.sum_over_(y, spec::Axis::kTensor);
+  T finish_part(T part) {
+    T y = sum_of_parts(ops_, rows_, std::move(part));
     scale_part(y);
+    return y;
   }
   void scale_part(const T& y) {
     if (a_.residual_scale != 1) ops_.scale_(y, a_.residual_scale);
@@ -230,8 +231,7 @@ class BlockPass {
   // Attention's projected output, with the block's input where the norm reads their sum or where
   // there is none.
   T make_attention_sum() {
-    T y = project_out();
-    finish_part(y);
+    T y = finish_part(project_out());
     if (!a_.placement.after) ops_.add_(y, s_.input);
     return y;
   }
@@ -268,21 +268,29 @@ class BlockPass {
     const T& read = mlp_reads();
     s_.mlp_input = a_.placement.before ? norm(ops_, a_, w_.mlp_norm, read, &s_.mlp_norm) : read;
   }
+  // The MLP's input as its products read it.
+  const T& make_mlp_read() {
+    make_mlp_input();
+    if (!mlp_read_.defined()) mlp_read_ = rows_of_all(ops_, rows_, s_.mlp_input);
+    return mlp_read_;
+  }
+  void drop_mlp_input() {
+    mlp_read_ = T();
+    s_.mlp_input = T();
+  }
   void make_gate() {
     if (s_.gate.defined()) return;
-    make_mlp_input();
     if (a_.fused_gate) return make_gate_up();
-    s_.gate = linear(ops_, w_.gate, s_.mlp_input);
+    s_.gate = linear(ops_, w_.gate, make_mlp_read());
   }
   void make_up() {
     if (s_.up.defined()) return;
-    make_mlp_input();
     if (a_.fused_gate) return make_gate_up();
-    s_.up = linear(ops_, w_.up, s_.mlp_input);
+    s_.up = linear(ops_, w_.up, make_mlp_read());
   }
   // Both halves of one product (N, 2 F), or the one that is missing.
   void make_gate_up() {
-    const T both = linear(ops_, w_.gate_up, s_.mlp_input);
+    const T both = linear(ops_, w_.gate_up, make_mlp_read());
     if (!s_.gate.defined()) s_.gate = half(both, 0);
     if (!s_.up.defined()) s_.up = half(both, 1);
   }
@@ -329,7 +337,7 @@ class BlockPass {
       y = linear(ops_, w_.down, s_.activated);
       if (drops(Saved::kActivated)) s_.activated = T();
     }
-    finish_part(y);
+    y = finish_part(std::move(y));
     if (!a_.placement.after) ops_.add_(y, std::exchange(residual, {}));
     return y;
   }
@@ -366,9 +374,8 @@ class BlockPass {
     make_up();
     d = ops_.activate_backward(d, s_.up, a_.activation);
     s_.up = T();
-    make_mlp_input();
-    T dx = linear_backward(ops_, w_.up, s_.mlp_input, d);
-    s_.mlp_input = T();
+    T dx = linear_backward(ops_, w_.up, make_mlp_read(), d);
+    drop_mlp_input();
     return dx;
   }
 
@@ -387,11 +394,10 @@ class BlockPass {
     const T d_gate = ops_.activate_backward(d, s_.gate, a_.activation);
     d = T();
     s_.gate = T();
-    make_mlp_input();
-    T dx = linear_backward(ops_, w_.up, s_.mlp_input, d_up);
+    T dx = linear_backward(ops_, w_.up, make_mlp_read(), d_up);
     d_up = T();
-    dx = linear_backward(ops_, w_.gate, s_.mlp_input, d_gate, std::move(dx));
-    s_.mlp_input = T();
+    dx = linear_backward(ops_, w_.gate, make_mlp_read(), d_gate, std::move(dx));
+    drop_mlp_input();
     return dx;
   }
 
@@ -410,9 +416,8 @@ class BlockPass {
     ops_.copy_(half(d_both, 0), ops_.activate_backward(d, s_.gate, a_.activation));
     s_.up = T();
     s_.gate = T();
-    make_mlp_input();
-    T dx = linear_backward(ops_, w_.gate_up, s_.mlp_input, d_both);
-    s_.mlp_input = T();
+    T dx = linear_backward(ops_, w_.gate_up, make_mlp_read(), d_both);
+    drop_mlp_input();
     return dx;
   }
 
@@ -422,6 +427,7 @@ class BlockPass {
   const Rows<T>& rows_;
   SavedBlock<T>& s_;
   Pass pass_;
+  T mlp_read_;  // (ranks n, C): the MLP's input of all ranks, from its first reader to its last
 };
 
 }  // namespace neap::step

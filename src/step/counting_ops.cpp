@@ -93,6 +93,33 @@ CountedTensor CountingOps::own_columns(const CountedTensor& a, spec::Axis axis) 
   return out;
 }
 
+CountedTensor CountingOps::join_rows(const CountedTensor& a, spec::Axis axis) {
+  const std::int64_t n = ranks(axis);
+  if (n == 1) return a;
+  Shape joined = a.shape();
+  joined.set(0, n * a.size(0));
+  CountedTensor out = make(joined, a.dtype());
+  add_work(0, 2 * bytes(a));
+  add_peer_work(static_cast<double>(n - 1) * bytes(a), axis);
+  return out;
+}
+
+CountedTensor CountingOps::own_rows(const CountedTensor& a, spec::Axis axis) {
+  const std::int64_t n = ranks(axis);
+  if (n == 1) return a;
+  Shape own = a.shape();
+  own.set(0, (a.size(0) + n - 1) / n);
+  CountedTensor out = make(own, a.dtype());
+  add_work(0, 2 * bytes(out));
+  return out;
+}
+
+CountedTensor CountingOps::sum_to_rows(const CountedTensor& a, spec::Axis axis) {
+  const auto n = static_cast<double>(ranks(axis));
+  if (n > 1) add_peer_work((n - 1) / n * bytes(a), axis);
+  return own_rows(a, axis);
+}
+
 OwnIndices<CountedTensor> CountingOps::own_indices(const CountedTensor& indices, std::int64_t,
                                                    spec::Axis axis) {
   if (ranks(axis) == 1) return {indices, {}};

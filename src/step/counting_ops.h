@@ -226,6 +226,13 @@ class CountingOps {
   [[nodiscard]] Tensor join_columns(Tensor a, spec::Axis axis);
   /// The inverse: this rank's columns, as a copy.
   [[nodiscard]] Tensor own_columns(const Tensor& a, spec::Axis axis);
+  // Of rows each rank has as many: n = ceil(N / ranks), of which the last ranks' may be padding.
+  /// a (n, ...) of each rank -> (ranks * n, ...), in the order of the ranks; `a` itself of one rank.
+  [[nodiscard]] Tensor join_rows(const Tensor& a, spec::Axis axis);
+  /// This rank's rows (n, ...) of a (N, ...), as a copy; padding is zero.
+  [[nodiscard]] Tensor own_rows(const Tensor& a, spec::Axis axis);
+  /// Those of the sum of all ranks' a (N, ...), which is undefined then.
+  [[nodiscard]] Tensor sum_to_rows(const Tensor& a, spec::Axis axis);
   /// Of indices (n,) into what ranks divide those into this rank's `count`. A second boolean of their size
   /// is taken.
   [[nodiscard]] OwnIndices<Tensor> own_indices(const Tensor& indices, std::int64_t count,

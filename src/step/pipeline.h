@@ -122,9 +122,9 @@ class StageRun {
   void receive(std::deque<T>& queue, const PipelineAction& action) {
     const Sequences<T>& all = b_.experience().sequences;
     const MicroBatch& micro = micro_of(action);
-    queue.push_back(ops_.empty({rows_of(all, Objective::kSequencesOfRow * micro.first,
-                                        Objective::kSequencesOfRow * micro.count),
-                                w_.architecture.hidden_size},
+    const std::int64_t rows = rows_of(all, Objective::kSequencesOfRow * micro.first,
+                                      Objective::kSequencesOfRow * micro.count);
+    queue.push_back(ops_.empty({w_.architecture.tensor.rows_of(rows), w_.architecture.hidden_size},
                                ops_.dtype(any_weight(w_))));
     ops_.receive_(queue.back(), action.peer);
   }
@@ -167,11 +167,10 @@ class StageRun {
       input_gradients_ = std::move(d.front());
     } else if (trains_tied_table(w_)) {
       tied_.keep(ops_, open.micro, tapes.front().tokens,
-                 embed_rows_backward(ops_, w_, tapes.front().tokens, tapes.front().rows.positions,
+                 embed_rows_backward(ops_, w_, tapes.front().tokens, tapes.front().rows,
                                      std::move(d.front())));
     } else {
-      embed_backward(ops_, w_, tapes.front().tokens, tapes.front().rows.positions,
-                     std::move(d.front()));
+      embed_backward(ops_, w_, tapes.front().tokens, tapes.front().rows, std::move(d.front()));
     }
     b_.take_numbers(std::move(numbers));
   }

@@ -256,9 +256,8 @@ std::vector<LossNumbers> train_group(Ops& ops, const Weights<T>& w, const Experi
   blocks_backward(ops, w, tapes, d_hidden);
   for (std::size_t i = 0; i < group.size(); ++i) {
     const Tape<T>& tape = tapes[i];
-    tied->keep(
-        ops, group[i], tape.tokens,
-        embed_rows_backward(ops, w, tape.tokens, tape.rows.positions, std::move(d_hidden[i])));
+    tied->keep(ops, group[i], tape.tokens,
+               embed_rows_backward(ops, w, tape.tokens, tape.rows, std::move(d_hidden[i])));
   }
   return numbers;
 }
@@ -273,7 +272,8 @@ LossNumbers train_micro_batch(Ops& ops, const Weights<T>& w, const Experience<T>
 }
 
 /// What one block takes of a training pass, for plans that price its tensors: forward and backward
-/// of the first block over a batch of N tokens; `hidden` and the gradient are (N, C). between() runs
+/// of the first block over a batch of N tokens; `hidden` and the gradient are (N, C), or (n, C) where
+/// ranks divide the rows. between() runs
 /// while the block's tensors are kept.
 template <class Ops, class Between, class T = typename Ops::Tensor>
 void train_one_block(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch, const T& hidden,

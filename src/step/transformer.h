@@ -20,7 +20,7 @@ struct Tape {
   T tokens;  // (N,) int64
   Rows<T> rows;
   std::vector<SavedBlock<T>> blocks;
-  T hidden;  // (N, C): output of the last block, before the final norm
+  T hidden;  // (N, C): output of the last block, before the final norm; of a stage before the last (n, C)
 };
 
 /// Tokens of a batch and the sequences that they are.
@@ -68,15 +68,18 @@ Rows<T> make_rows(Ops& ops, const Weights<T>& w, Spans<T> spans, T positions,
 template <class Ops, class T = typename Ops::Tensor>
 Rows<T> rows_of_batch(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch) {
   const std::int64_t length = batch.spans.length;
-  return make_rows(ops, w, batch.spans, batch.spans.packed() ? batch.positions : ops.iota(length),
-                   length);
+  Rows<T> rows = make_rows(ops, w, batch.spans,
+                           batch.spans.packed() ? batch.positions : ops.iota(length), length);
+  if (w.architecture.tensor.divides_rows) rows.divided = batch.tokens.size(0);
+  return rows;
 }
 
-/// What the first block reads, (N, C): the embedding of a batch, or what the stage before sends.
+/// What the first block reads, (N, C) or (n, C): the embedding of a batch, or what the stage before sends.
 template <class Ops, class T = typename Ops::Tensor>
-T input_of(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions) {
-  if (w.architecture.embeds()) return embed(ops, w, tokens, positions);
-  const T x = ops.empty({tokens.size(0), w.architecture.hidden_size}, ops.dtype(any_weight(w)));
+T input_of(Ops& ops, const Weights<T>& w, const T& tokens, const Rows<T>& rows) {
+  if (w.architecture.embeds()) return embed(ops, w, tokens, rows);
+  const std::int64_t count = w.architecture.tensor.rows_of(tokens.size(0));
+  const T x = ops.empty({count, w.architecture.hidden_size}, ops.dtype(any_weight(w)));
   ops.receive_(x, w.architecture.pipeline.stage - 1);
   return x;
 }
@@ -129,7 +132,7 @@ std::vector<T> forward(Ops& ops, const Weights<T>& w, const std::vector<BatchTok
     const UsedTable<T> table(w, Table::kEmbedding);
     for (const BatchTokens<T>& batch : batches) {
       rows.push_back(rows_of_batch(ops, w, batch));
-      x.push_back(input_of(ops, w, batch.tokens, rows.back().positions));
+      x.push_back(input_of(ops, w, batch.tokens, rows.back()));
     }
   }
   for_each_block(ops, w, [&](std::size_t, const Block<T>& block) {
@@ -141,8 +144,13 @@ std::vector<T> forward(Ops& ops, const Weights<T>& w, const std::vector<BatchTok
                              });
     }
   });
-  if (!w.architecture.has_head())
-    for (const T& hidden : x) ops.send(hidden, w.architecture.pipeline.stage + 1);
+  for (std::size_t b = 0; b < batches.size(); ++b) {
+    if (w.architecture.has_head()) {
+      x[b] = tokens_of_all(ops, rows[b], x[b]);
+    } else {
+      ops.send(x[b], w.architecture.pipeline.stage + 1);
+    }
+  }
   return x;
 }
 /// Of one batch.
@@ -161,7 +169,8 @@ std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
                                    std::vector<T> inputs = {}) {
   std::vector<Tape<T>> tapes(batches.size());
   std::int64_t rows = 0;
-  for (const BatchTokens<T>& batch : batches) rows += batch.tokens.size(0);
+  for (const BatchTokens<T>& batch : batches)
+    rows += w.architecture.tensor.rows_of(batch.tokens.size(0));
   if (w.source != nullptr) w.source->begin_group(rows);
   std::optional<UsedTable<T>> table(std::in_place, w, Table::kEmbedding);
   for (std::size_t b = 0; b < batches.size(); ++b) {
@@ -169,8 +178,7 @@ std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
     tape.tokens = batches[b].tokens;
     tape.rows = rows_of_batch(ops, w, batches[b]);
     tape.blocks.reserve(w.blocks.size());
-    tape.hidden =
-        inputs.empty() ? embed(ops, w, tape.tokens, tape.rows.positions) : std::move(inputs[b]);
+    tape.hidden = inputs.empty() ? embed(ops, w, tape.tokens, tape.rows) : std::move(inputs[b]);
   }
   table.reset();
   for (std::size_t i = 0; i < w.blocks.size(); ++i) {
@@ -181,7 +189,7 @@ std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
       if (i < checkpointing.blocks.size()) saved.retention = checkpointing.blocks[i];
       tape.hidden =
           block_forward(ops, w.architecture, *block, std::move(tape.hidden), tape.rows, saved);
-      const std::int64_t count = tape.tokens.size(0);
+      const std::int64_t count = w.architecture.tensor.rows_of(tape.tokens.size(0));
       if (const T elsewhere = block.inputs(first, count); elsewhere.defined()) {
         ops.copy_(elsewhere, saved.input);
         saved.input = T();
@@ -189,6 +197,8 @@ std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
       first += count;
     }
   }
+  if (w.architecture.has_head())
+    for (Tape<T>& tape : tapes) tape.hidden = tokens_of_all(ops, tape.rows, tape.hidden);
   return tapes;
 }
 /// Of one batch.
@@ -198,12 +208,15 @@ Tape<T> forward_train(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch
   return std::move(forward_train(ops, w, std::vector<BatchTokens<T>>{batch}, checkpointing)[0]);
 }
 
-/// From the gradients d, (N, C) of each tape's hidden state: adds those of every trained parameter of the
-/// blocks, in the order of the tapes. They become those of the first block's input.
+/// From the gradients d of each tape's hidden state, in its shape: adds those of every trained parameter of
+/// the blocks, in the order of the tapes. They become those of the first block's input.
 template <class Ops, class T = typename Ops::Tensor>
 void blocks_backward(Ops& ops, const Weights<T>& w, std::vector<Tape<T>>& tapes,
                      std::vector<T>& d) {
-  for (Tape<T>& tape : tapes) tape.hidden = T();
+  for (std::size_t b = 0; b < tapes.size(); ++b) {
+    tapes[b].hidden = T();
+    if (w.architecture.has_head()) d[b] = own_rows(ops, tapes[b].rows, std::move(d[b]));
+  }
   for (std::size_t i = w.blocks.size(); i-- > 0;) {
     UsedBlock<T> block(w, i, BlockUse::kAddGradients);
     block.gradients().begin(ops);
@@ -211,7 +224,7 @@ void blocks_backward(Ops& ops, const Weights<T>& w, std::vector<Tape<T>>& tapes,
     for (std::size_t b = 0; b < tapes.size(); ++b) {
       SavedBlock<T> saved = std::move(tapes[b].blocks.back());
       tapes[b].blocks.pop_back();
-      const std::int64_t count = tapes[b].tokens.size(0);
+      const std::int64_t count = w.architecture.tensor.rows_of(tapes[b].tokens.size(0));
       if (!saved.input.defined()) saved.input = block.inputs(first, count);
       first += count;
       d[b] = block_backward(ops, w.architecture, *block, std::move(saved), std::move(d[b]),
@@ -234,7 +247,7 @@ void backward(Ops& ops, const Weights<T>& w, std::vector<Tape<T>> tapes, std::ve
   blocks_backward(ops, w, tapes, d);
   with_embedding_gradients(ops, w, [&] {
     for (std::size_t b = 0; b < tapes.size(); ++b)
-      embed_backward(ops, w, tapes[b].tokens, tapes[b].rows.positions, std::move(d[b]));
+      embed_backward(ops, w, tapes[b].tokens, tapes[b].rows, std::move(d[b]));
   });
 }
 /// Of one tape.
@@ -262,12 +275,11 @@ T prefill(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths, cons
                          score_options(w.architecture, w.blocks[i].index));
   };
   const T x = ops.generating([&] {
-    return through_blocks(ops, w, embed(ops, w, flat, places.positions),
-                          [&](std::size_t i, const Block<T>& block, T in) {
-                            return block_inference(
-                                ops, w.architecture, block, std::move(in), places,
-                                [&](Heads<T> heads) { return attend(i, std::move(heads)); });
-                          });
+    return through_blocks(
+        ops, w, embed(ops, w, flat, places), [&](std::size_t i, const Block<T>& block, T in) {
+          return block_inference(ops, w.architecture, block, std::move(in), places,
+                                 [&](Heads<T> heads) { return attend(i, std::move(heads)); });
+        });
   });
   const T last = ops.last_rows(lengths, t);  // (B',): b * T + lengths[b] - 1
   return ops.take_rows(x, last);
@@ -281,15 +293,14 @@ T prefill_chunk(Ops& ops, const Weights<T>& w, const T& tokens, const PromptChun
   const Rows<T> places =
       make_rows(ops, w, {1, n}, ops.plus(ops.iota(n), chunk.first), cache.max_tokens());
   const T x = ops.generating([&] {
-    return through_blocks(ops, w, embed(ops, w, tokens, places.positions),
-                          [&](std::size_t i, const Block<T>& block, T in) {
-                            const ScoreOptions options = score_options(w.architecture, block.index);
-                            return block_inference(ops, w.architecture, block, std::move(in),
-                                                   places, [&](Heads<T> heads) {
-                                                     return cache.attend_chunk(
-                                                         ops, i, chunk, std::move(heads), options);
-                                                   });
-                          });
+    return through_blocks(
+        ops, w, embed(ops, w, tokens, places), [&](std::size_t i, const Block<T>& block, T in) {
+          const ScoreOptions options = score_options(w.architecture, block.index);
+          return block_inference(
+              ops, w.architecture, block, std::move(in), places, [&](Heads<T> heads) {
+                return cache.attend_chunk(ops, i, chunk, std::move(heads), options);
+              });
+        });
   });
   return ops.clone(ops.narrow(x, 0, n - 1, 1));
 }
@@ -304,7 +315,7 @@ T decode(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions, con
   const typename Cache::Step step =
       cache.step(ops, w.architecture, positions, key_limit, ops.dtype(any_weight(w)));
   return through_blocks(
-      ops, w, embed(ops, w, tokens, positions), [&](std::size_t i, const Block<T>& block, T x) {
+      ops, w, embed(ops, w, tokens, rows), [&](std::size_t i, const Block<T>& block, T x) {
         const ScoreOptions options = score_options(w.architecture, block.index);
         return block_inference(ops, w.architecture, block, std::move(x), rows,
                                [&](const Heads<T>& heads) {

@@ -130,6 +130,14 @@ compare sft_tensor_parity output/reviews/sft output/sft_tensor 1e-3
 expect sft_tensor_bf16 0 pair sft_tensor_bf16 "$neap" train $reviews/sft.toml "${common[@]}" "${divided[@]}" \
   trainer.total_training_steps=20 trainer.default_local_dir=../../output/sft_tensor_bf16
 compare sft_tensor_bf16_parity output/sft_bf16 output/sft_tensor_bf16 5e-2
+# The same with rows of hidden states divided, too.
+rows=("${divided[@]}" parallel.sequence_parallel=true)
+expect sft_rows 0 pair sft_rows "$neap" train $reviews/sft.toml "${exact[@]}" "${rows[@]}" trainer.total_training_steps=20 \
+  trainer.default_local_dir=../../output/sft_rows
+compare sft_rows_parity output/reviews/sft output/sft_rows 1e-3
+expect sft_rows_bf16 0 pair sft_rows_bf16 "$neap" train $reviews/sft.toml "${common[@]}" "${rows[@]}" \
+  trainer.total_training_steps=20 trainer.default_local_dir=../../output/sft_rows_bf16
+compare sft_rows_bf16_parity output/sft_bf16 output/sft_rows_bf16 5e-2
 adafactor=(actor_rollout_ref.actor.optim.optimizer=adafactor)
 expect sft_adafactor 0 alone sft_adafactor "$neap" train $reviews/sft.toml "${exact[@]}" "${adafactor[@]}" trainer.total_training_steps=20 \
   trainer.default_local_dir=../../output/sft_adafactor
@@ -163,6 +171,9 @@ compare ppo_tensor_parity output/ppo_1 output/ppo_tensor 5e-2
 expect ppo_zero3 0 pair ppo_zero3 "$neap" train $reviews/ppo.toml "${exact[@]}" "${steps[@]}" parallel.zero_stage=3 \
   trainer.default_local_dir=../../output/ppo_zero3
 compare ppo_zero3_parity output/ppo_2 output/ppo_zero3 5e-2
+expect ppo_rows 0 pair ppo_rows "$neap" train $reviews/ppo.toml "${exact[@]}" "${steps[@]}" "${rows[@]}" \
+  trainer.default_local_dir=../../output/ppo_rows
+compare ppo_rows_parity output/ppo_1 output/ppo_rows 5e-2
 expect ppo_bf16 0 pair ppo_bf16 "$neap" train $reviews/ppo.toml "${common[@]}" "${steps[@]}" \
   trainer.default_local_dir=../../output/ppo_bf16
 for run in 1 2; do

@@ -4,7 +4,7 @@
     ranks.py OUT_DIR PACKAGE_DIR [--ranks N] [--models NAME ...] [--ways NAME ...] [--steps N] [--minutes M] [--rehearse [MPIRUN]]
 
 SFT of models with random weights (default qwen2.5-1.5b) on 8 rows of 2 048 tokens a GPU: one GPU alone, then N (default 2) with plain
-data parallelism, ZeRO-1, -2 and -3, tensor parallelism over all, and as many pipeline stages (micro-batches of 2). A run is ended after N
+data parallelism, ZeRO-1, -2 and -3, tensor parallelism over all, without and with sequence parallelism ("rows"), and as many pipeline stages (micro-batches of 2). A run is ended after N
 steps (default 6; medians leave out the first two). Appends to OUT_DIR/ranks.jsonl a line a run; a table on stdout. After M minutes
 (default 8) no further run starts. Exits 1 if a run fails, a rank takes more than 0.3 % more memory than planned, or its loss is not the
 one of plain data parallelism within 2 %.
@@ -23,6 +23,7 @@ import plan_check  # noqa: E402
 WAYS = {"alone": (1, []), "data": (0, []), "zero1": (0, ["parallel.zero_stage=1"]), "zero2": (0, ["parallel.zero_stage=2"]),
         "zero3": (0, ["parallel.zero_stage=3"]),
         "tensor": (0, ["parallel.tensor_model_parallel_size={n}"]),
+        "rows": (0, ["parallel.tensor_model_parallel_size={n}", "parallel.sequence_parallel=true"]),
         "pipeline": (0, ["parallel.pipeline_model_parallel_size={n}", "data.micro_batch_size_per_gpu=2"])}
 SAME_LOSS = 0.02  # of bfloat16 after some steps
 

@@ -95,6 +95,7 @@ class Pipeline(RankCase):
         adapter = ("actor/adapter_model.safetensors", "actor/optimizer.safetensors")
         for name, words, files in (("tensor", (), FILES), ("tensor-bf16", ("device.dtype=bfloat16",), FILES),
                                    ("tensor-untied", ("actor_rollout_ref.model.path=untied",), FILES),
+                                   ("tensor-rows", ("parallel.sequence_parallel=true",), FILES),
                                    ("tensor-lora", (start, "actor_rollout_ref.model.lora_rank=4"), adapter)):
             with self.subTest(name):
                 self.assert_stages_are_one_rank(name, 2, TENSOR, *words, replicas=2, files=files)

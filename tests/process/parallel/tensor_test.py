@@ -18,6 +18,7 @@ from rank_case import OPTIMIZER, RankCase
 from train_process_test import MODEL, PPO, REWARD, SFT, read_lines  # noqa: E402
 
 SIZE = "parallel.tensor_model_parallel_size"
+ROWS = "parallel.sequence_parallel=true"
 # An optimizer whose steps are proportional to gradients: Adam's make large steps of gradients that are zero but for
 # rounding, as those of a key's bias.
 SGD = (f"{OPTIMIZER}optimizer=sgd", f"{OPTIMIZER}momentum=0.9", f"{OPTIMIZER}lr=0.05")
@@ -79,10 +80,11 @@ class Tensor(RankCase):
 
     def test_sft_is_the_same_on_one_rank_and_several(self):
         self.run_ranks(1, "sft-1", *SGD)
-        for ranks, tensor in ((2, 2), (4, 4), (4, 2)):
-            folder = f"sft-{ranks}-{tensor}"
+        meshes = [(ranks, tensor, rows) for ranks, tensor in ((2, 2), (4, 4), (4, 2)) for rows in ((), (ROWS,))]
+        for ranks, tensor, rows in meshes:
+            folder = f"sft-{ranks}-{tensor}{'-rows' if rows else ''}"
             with self.subTest(folder):
-                self.run_ranks(ranks, folder, *SGD, tensor=tensor)
+                self.run_ranks(ranks, folder, *SGD, *rows, tensor=tensor)
                 for a, b in zip(self.metrics("out/sft-1"), self.metrics(f"out/{folder}"), strict=True):
                     self.assert_near(a, b, 1e-6, folder)
                 self.assert_near_weights(self.file("sft-1", "actor/model.safetensors"),
@@ -119,10 +121,10 @@ class Tensor(RankCase):
             model, sizes = self.architecture(name)
             start = (f"actor_rollout_ref.model.path={model}", "trainer.total_training_steps=1")
             self.run_ranks(1, f"{name}-1", *start, *SGD)
-            for size in sizes if os.environ.get("NEAP_TEST_SLOW") else sizes[-1:]:
-                folder = f"{name}-{size}"
+            for size, rows in [(s, r) for s in (sizes if os.environ.get("NEAP_TEST_SLOW") else sizes[-1:]) for r in ((), (ROWS,))]:
+                folder = f"{name}-{size}{'-rows' if rows else ''}"
                 with self.subTest(folder):
-                    self.run_ranks(size, folder, *start, *SGD, tensor=size)
+                    self.run_ranks(size, folder, *start, *SGD, *rows, tensor=size)
                     (a,), (b,) = self.metrics(f"out/{name}-1"), self.metrics(f"out/{folder}")
                     self.assert_near(a, b, 2e-6, folder)
                     one, two = (self.file(f, "actor/model.safetensors", 1) for f in (f"{name}-1", folder))
@@ -147,6 +149,10 @@ class Tensor(RankCase):
             self.assert_near_weights(self.file("lora-1", "actor/adapter_model.safetensors"),
                                      self.file(f"lora-{tensor}", "actor/adapter_model.safetensors"), 1e-5, tensor)
             self.assert_ranks_are_as_planned(f"lora-{tensor}", tensor)
+        self.run_ranks(2, "lora-rows", *base, ROWS, tensor=2)
+        self.assert_near_weights(self.file("lora-1", "actor/adapter_model.safetensors"),
+                                 self.file("lora-rows", "actor/adapter_model.safetensors"), 1e-5, "rows")
+        self.assert_ranks_are_as_planned("lora-rows", 2)
         # On other ranks the adapter continues.
         words = ("actor_rollout_ref.model.path=out/sft/latest/actor", "trainer.total_training_steps=3", *SGD)
         step = self.home / "out/lora-2/global_step_2"
@@ -186,12 +192,20 @@ class Tensor(RankCase):
                             "streamed": ["memory.update=streamed", "device.dtype=bfloat16"],
                             "packed": ["data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=128"],
                             "zero1": ["parallel.zero_stage=1", "device.dtype=bfloat16"],
-                            "zero2": ["parallel.zero_stage=2", "memory.update=streamed"]}.items():
-            with self.subTest(name):
-                ranks = 4 if name.startswith("zero") else 2
-                self.run_ranks(ranks, name, *words, tensor=2)
-                if name != "packed":  # a micro-batch may be smaller than planned
-                    self.assert_ranks_are_as_planned(name, ranks)
+                            "zero2": ["parallel.zero_stage=2", "memory.update=streamed"],
+                            "recomputed": ["actor_rollout_ref.model.activation_checkpointing=full"]}.items():
+            for rows in ((), (ROWS,)):
+                folder = f"{name}{'-rows' if rows else ''}"
+                with self.subTest(folder):
+                    ranks = 4 if name.startswith("zero") else 2
+                    self.run_ranks(ranks, folder, *words, *rows, tensor=2)
+                    if name != "packed":  # a micro-batch may be smaller than planned
+                        self.assert_ranks_are_as_planned(folder, ranks)
+                    if not rows:
+                        continue
+                    near = 5e-2 if "device.dtype=bfloat16" in words else 2e-6
+                    for a, b in zip(self.metrics(f"out/{name}"), self.metrics(f"out/{folder}"), strict=True):
+                        self.assertLess(abs(a["train/loss"] / b["train/loss"] - 1), near, folder)
 
     def test_factored_moments_are_those_of_whole_matrices(self):
         kinds = {"adafactor": (f"{OPTIMIZER}optimizer=adafactor",),
@@ -202,7 +216,7 @@ class Tensor(RankCase):
         start = ("actor_rollout_ref.model.path=out/sft/latest/actor",)
         for name, words in kinds.items():
             self.run_ranks(1, f"{name}-1", *start, *words)
-            for ranks, tensor, more in ((2, 2, ()), (4, 4, ()), (4, 2, sliced)):
+            for ranks, tensor, more in ((2, 2, ()), (4, 4, (ROWS,)), (4, 2, sliced)):
                 folder = f"{name}-{ranks}-{tensor}"
                 with self.subTest(folder):
                     self.run_ranks(ranks, folder, *start, *words, *more, tensor=tensor)
@@ -238,12 +252,12 @@ class Tensor(RankCase):
                 self.assertEqual(norms[0], norms[1])
                 self.assert_ranks_are_as_planned(folder, 4)
 
-    def compare_stage(self, stage, name, tolerance, *words, tensor=2, ranks=None):
+    def compare_stage(self, stage, name, tolerance, *words, tensor=2, ranks=None, rows=()):
         ranks = ranks or tensor
-        one, several = f"{name}-1", f"{name}-{ranks}-{tensor}"
+        one, several = f"{name}-1", f"{name}-{ranks}-{tensor}{'-rows' if rows else ''}"
         if not (self.home / "out" / one).exists():
             self.run_ranks(1, one, *words, task=stage)
-        self.run_ranks(ranks, several, *words, task=stage, tensor=tensor)
+        self.run_ranks(ranks, several, *words, *rows, task=stage, tensor=tensor)
         for a, b in zip(self.metrics(f"out/{one}"), self.metrics(f"out/{several}"), strict=True):
             self.assert_near(a, b, tolerance, several)
         self.assert_ranks_are_as_planned(several, ranks)
@@ -254,11 +268,13 @@ class Tensor(RankCase):
         (self.home / "model-start").symlink_to("out/sft/latest/actor")
         self.compare_stage("reward", "dpo", 1e-4, *words)
         self.compare_stage("reward", "dpo", 1e-4, *words, ranks=4)
+        self.compare_stage("reward", "dpo", 1e-4, *words, rows=(ROWS,))
 
     def test_reward_models_are_the_same_on_one_rank_and_several(self):
         words = ("trainer.total_training_steps=2", *SGD)
         self.compare_stage("reward", "rm", 1e-4, *words)
         self.compare_stage("reward", "rm", 1e-4, *words, tensor=4)
+        self.compare_stage("reward", "rm", 1e-4, *words, tensor=4, rows=(ROWS,))
 
     def test_ppo_is_the_same_on_one_rank_and_several(self):
         words = ("trainer.total_training_steps=1", "actor_rollout_ref.rollout.top_p=0.9", "actor_rollout_ref.rollout.top_k=50",
@@ -268,6 +284,7 @@ class Tensor(RankCase):
                  for name in (one, two)]
         self.assertEqual(texts[0], texts[1])
         self.compare_stage("ppo", "ppo", 2e-2, *words, ranks=4)
+        self.compare_stage("ppo", "ppo", 2e-2, *words, rows=(ROWS,))
 
     def test_grpo_is_the_same_on_one_rank_and_several(self):
         text = (self.home / "ppo.toml").read_text().replace('task = "ppo"', 'task = "grpo"')
@@ -276,6 +293,8 @@ class Tensor(RankCase):
         (self.home / "grpo.toml").write_text(text)
         self.compare_stage("grpo", "grpo", 2e-2, "trainer.total_training_steps=1", "actor_rollout_ref.actor.use_kl_loss=true",
                            tensor=4)
+        self.compare_stage("grpo", "grpo", 2e-2, "trainer.total_training_steps=1", "actor_rollout_ref.actor.use_kl_loss=true",
+                           tensor=4, rows=(ROWS,))
 
     def test_what_does_not_go_together_is_refused(self):
         def refusal(ranks, *words):
@@ -286,6 +305,10 @@ class Tensor(RankCase):
 
         self.assertIn("does not divide the 2 ranks that were started; possible: 1, 2", refusal(2, f"{SIZE}=4"))
         self.assertIn("attention heads. Possible: 1, 2, 4", refusal(3, f"{SIZE}=3"))
+
+    def test_one_rank_has_all_rows(self):
+        result = self.run_ranks(1, "one-rank-rows", ROWS, "trainer.total_training_steps=1")
+        self.assertIn("parallel.sequence_parallel", result.stderr)
 
     def test_a_plan_for_ranks_that_divide_a_model(self):
         def plan(*words):

@@ -58,6 +58,9 @@ TEST_P(Operations, OfSeveralRanks) {
       ops.max_over_(column, kTensor);
       (void)ops.total_over(2.5, kTensor);
       (void)ops.own_columns(ops.join_columns(a, kTensor), kTensor);
+      (void)ops.own_rows(ops.join_rows(a, kTensor), kTensor);
+      (void)ops.sum_to_rows(column, kTensor);  // 64 rows on 3 ranks
+      (void)ops.own_rows(indices, kTensor);
       const auto own = ops.own_indices(indices, 5, kTensor);
       ops.clear_(a, own.foreign);
       ops.clear_(column, own.foreign);

@@ -67,7 +67,9 @@ testing::RandomJob job_of(std::uint64_t seed) {
   if (!dice.chance(33)) return r;
   const std::int64_t ranks = dice.one_of({2, 3, 4});
   r.job.trainer.n_gpus_per_node = r.job.parallel.tensor_model_parallel_size = ranks;
-  const spec::TensorShard shard{ranks, dice.between(0, ranks - 1)};
+  const std::int64_t rank = dice.between(0, ranks - 1);
+  r.job.parallel.sequence_parallel = dice.chance(50);
+  const spec::TensorShard shard{ranks, rank, r.job.divides_rows()};
   for (std::optional<ModelRole>* role :
        {&r.models.actor, &r.models.reference, &r.models.critic, &r.models.reward}) {
     if (!*role) continue;

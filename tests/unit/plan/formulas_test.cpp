@@ -6,6 +6,7 @@
 
 #include "plan/tags.h"
 #include "plan/transients.h"
+#include "spec/tensor_parallel.h"
 #include "unit/plan/gpt_activations.h"
 
 namespace neap::plan {
@@ -86,6 +87,30 @@ TEST(Formulas, BlocksKeepKorthikantisBytesLessDropout) {
   // Less two outputs of norms, 2 sbh each, and GELU's output, 8 sbh.
   EXPECT_NEAR(kept(spec::CheckpointMode::kSelective), 34 - 2 - 2 * 2 - 8 + attention, 1e-9);
   EXPECT_NEAR(kept(spec::CheckpointMode::kFull), 2, 1e-9);
+}
+
+// Table 2 of the same paper: sbh (10 + 24 / t) of ranks that divide heads and columns, and a t-th of all with
+// sequence parallelism; scores are not kept, nor dropout's masks, of which one a rank would be whole.
+TEST(Formulas, BlocksThatRanksDivideKeepKorthikantisBytes) {
+  const std::int64_t s = 2048, b = 8, h = 1024, heads = 16;
+  const auto sbh = static_cast<double>(s * b * h);
+  for (const std::int64_t t : {2, 4, 8}) {
+    const auto kept = [&](spec::CheckpointMode mode, bool rows) {
+      spec::Architecture whole = gpt2(8, h, heads);
+      whole.vocab_size = 50304;  // that t divides
+      return kept_a_block(*spec::part_of(whole, {t, 0, rows}, "actor"), mode, b, s) / sbh;
+    };
+    const auto n = static_cast<double>(t);
+    const double attention =
+        4.0 * static_cast<double>(heads) / static_cast<double>(h) / n + 2 * 512 / sbh;
+    const double norms = 2 * 2 * 4.0 / static_cast<double>(h);
+    // Masks: two of a byte where hidden states are whole.
+    EXPECT_NEAR(kept(spec::CheckpointMode::kNone, false), 10 - 2 + 24 / n + attention + norms,
+                1e-9);
+    EXPECT_NEAR(kept(spec::CheckpointMode::kNone, true), (34 - 2 + norms) / n + attention, 1e-9);
+    EXPECT_NEAR(kept(spec::CheckpointMode::kFull, false), 2, 1e-9);
+    EXPECT_NEAR(kept(spec::CheckpointMode::kFull, true), 2 / n, 1e-9);
+  }
 }
 
 // FLOPs of a training step of a GPT-2 with cross entropy over all tokens.

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "plan/counted_memory.h"
 #include "plan/counted_backend.h"
+#include "plan/counted_memory.h"
 
 namespace neap::plan {
 
@@ -26,7 +26,9 @@ inline std::uint64_t kept_bytes(const spec::Architecture& shape, spec::Checkpoin
   role.shape = shape;
   role.trained = true;
   CountedMemory memory{cache::Settings{}};
-  step::CountingOps ops(memory, {true, 2}, 2);
+  step::KernelProfile profile{true, 2};
+  profile.tensor_ranks = shape.tensor.ranks;
+  step::CountingOps ops(memory, profile, 2);
   const auto w = counted_weights(role, spec::Dtype::kBfloat16);
   const auto tokens = step::CountedTensor::outside({b * s}, spec::Dtype::kInt64);
   const auto tape =

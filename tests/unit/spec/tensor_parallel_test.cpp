@@ -163,6 +163,25 @@ TEST(TensorParallel, RangesOfAUnitAreSpreadAlikeAndLeaveNothingOut) {
     }
     EXPECT_EQ(end, unit.elements);
   }
+  // Norms of rows that ranks divide: each rank has the gradient by its rows.
+  const auto spreads = [](const char* name, bool rows) {
+    std::map<Module, Spread> out;
+    for (const FlatUnit& unit :
+         flat_layout(*part_of(architecture(name), {2, 1, rows}, "actor"), Head::kLanguageModel))
+      for (const Parameter& p : unit.parameters)
+        if (p.part == Part::kWeight) out[p.module] = p.spread;
+    return out;
+  };
+  for (const char* name : {"gemma2", "opt_post_norm", "bloom", "gpt2", "olmo2"}) {
+    const auto whole_rows = spreads(name, false);
+    for (const auto& [module, spread] : spreads(name, true)) {
+      const bool between = module == Module::kPositionEmbedding || module == Module::kProjectIn ||
+                           module == Module::kEmbeddingNorm || module == Module::kAttentionNorm ||
+                           module == Module::kAttentionAfterNorm || module == Module::kMlpNorm ||
+                           module == Module::kMlpAfterNorm;
+      EXPECT_EQ(spread, (between ? Spread{1, true} : whole_rows.at(module))) << name;
+    }
+  }
   const FlatUnit& block = parts[1];
   EXPECT_EQ(block.find(Module::kAttentionNorm)->spread, (Spread{1, false}));
   EXPECT_EQ(block.find(Module::kQueryNorm)->spread, (Spread{1, true}));

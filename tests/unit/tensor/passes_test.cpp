@@ -77,7 +77,7 @@ struct Case {
   Architecture whole;
   Head head = Head::kLanguageModel;
   spec::LoraShape lora{};
-  bool recompute = false;
+  bool recompute = false, divides_rows = false;
   Data data{};
   std::vector<Tensor> weights{}, adapters{};
 
@@ -118,6 +118,21 @@ void generate(Transformer& model, const Data& data, Results& out) {
   }
 }
 
+// The first block without a tape, its MLP in chunks of a few rows.
+Tensor in_chunks(Transformer& model, const Tensor& tokens) {
+  const Architecture& a = model.architecture();
+  const step::Weights<Tensor>& w = model.weights();
+  const auto batch = step::of_one_length(tokens.view(-1), tokens.size(1));
+  const step::Rows<Tensor> rows = step::rows_of_batch(model.ops(), w, batch);
+  const auto attend = [&](step::Heads<Tensor> heads) {
+    return model.ops().attention(std::move(heads), rows.spans, step::score_options(a, 0));
+  };
+  const Tensor x = step::block_inference(model.ops(), a, w.blocks[0],
+                                         step::embed(model.ops(), w, batch.tokens, rows), rows,
+                                         attend, 4 * a.tensor.ranks * a.intermediate_size);
+  return step::tokens_of_all(model.ops(), rows, x);
+}
+
 void train(Transformer& model, const Case& setup, Results& out) {
   const Data& data = setup.data;
   TrainOptions options;
@@ -127,6 +142,8 @@ void train(Transformer& model, const Case& setup, Results& out) {
         spec::BlockRetention::all(spec::Retention::kRecompute));
   Tape tape = model.forward_train(data.tokens, options);
   out.values.emplace_back("hidden", tape.hidden().clone());
+  out.values.emplace_back("hidden without a tape", model.forward(data.tokens));
+  out.values.emplace_back("in chunks", in_chunks(model, data.tokens));
   if (setup.head == Head::kScalar) {
     out.values.emplace_back("scores", model.scores(tape.hidden(), data.rows));
     tape.backward(model.scores_backward(tape.hidden(), data.rows, data.d_log_probs));
@@ -196,7 +213,7 @@ void expect_same_gradients(const UnitCuts& cuts, const std::vector<Tensor>& whol
   }
 }
 
-void compare(const Case& setup, int ranks, const std::string& what) {
+void compare_rows(const Case& setup, int ranks, const std::string& what) {
   SCOPED_TRACE(what + " on " + std::to_string(ranks) + " ranks");
   const Results one = run(setup, setup.whole, setup.weights, setup.adapters, nullptr);
   const Architecture first = value_or_throw(spec::part_of(setup.whole, {ranks, 0}, "actor"));
@@ -208,7 +225,8 @@ void compare(const Case& setup, int ranks, const std::string& what) {
   std::vector<Results> all(static_cast<std::size_t>(ranks));
   testing::on_ranks(ranks, [&](parallel::Communicator& communicator) {
     const std::int64_t rank = communicator.rank();
-    const Architecture part = value_or_throw(spec::part_of(setup.whole, {ranks, rank}, "actor"));
+    const spec::TensorShard shard{ranks, rank, setup.divides_rows};
+    const Architecture part = value_or_throw(spec::part_of(setup.whole, shard, "actor"));
     const auto of_part = [&](const UnitCuts& c, const std::vector<Tensor>& from,
                              const std::vector<spec::FlatUnit>& units) {
       std::vector<Tensor> out = tensors_of(units);
@@ -233,6 +251,14 @@ void compare(const Case& setup, int ranks, const std::string& what) {
   expect_same_gradients(cuts, one.gradients, gradients, "gradients");
   if (setup.lora.rank > 0)
     expect_same_gradients(adapter_cuts, one.adapter_gradients, adapter_gradients, "adapters");
+}
+
+// Rows of hidden states whole on every rank, and divided.
+void compare(Case setup, int ranks, const std::string& what) {
+  for (const bool divided : {false, true}) {
+    setup.divides_rows = divided;
+    compare_rows(setup, ranks, what + (divided ? ", rows divided," : ""));
+  }
 }
 
 std::vector<std::string> names() {
