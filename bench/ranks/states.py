@@ -25,7 +25,7 @@ MODEL = {"model_type": "llama", "vocab_size": 32000, "hidden_size": 512, "interm
          "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 256,
          "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 0,
          "eos_token_id": 0, "pad_token_id": 1}
-ROWS = 12
+ROWS = 24
 JOB = f"""
 task = "sft"
 [device]
