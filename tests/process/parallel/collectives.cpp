@@ -199,27 +199,32 @@ void run_lane(Communicator& ranks, at::Device device) {
 void run_lane_gathers(Communicator& ranks, at::Device device) {
   (void)ranks.take_lane_use();
   for (int round = 0; round < 3; ++round) {
-    std::vector<std::pair<std::int64_t, std::vector<std::pair<at::Tensor, at::Tensor>>>> begun;
+    struct Begun {
+      std::int64_t number;
+      std::vector<Communicator::PartialGather> gathers;  // theirs until they are waited for
+      at::Tensor all;
+    };
+    std::vector<Begun> begun;
     for (const std::int64_t n : {std::int64_t{1'500'001}, std::int64_t{7}, std::int64_t{4'000}}) {
       const at::Tensor all = rounded(7 + round, n, at::kFloat, device);
       std::vector<Communicator::PartialGather> gathers;
-      std::vector<std::pair<at::Tensor, at::Tensor>> expected;
       for (const std::vector<std::int64_t>& counts : cuts_of(n, ranks.size())) {
         const std::int64_t first =
             std::accumulate(counts.begin(), counts.begin() + ranks.rank(), std::int64_t{0});
         const at::Tensor mine =
             all.narrow(0, first, counts[static_cast<std::size_t>(ranks.rank())]).clone();
         gathers.push_back({mine, at::zeros_like(all), counts});
-        expected.emplace_back(gathers.back().whole, all);
       }
-      begun.emplace_back(ranks.begin_gathers(gathers), expected);
+      const std::int64_t number = ranks.begin_gathers(gathers);
+      begun.push_back({number, std::move(gathers), all});
     }
     if (round == 1) ranks.barrier();  // it waits for the lane
-    for (const auto& [number, tensors] : begun) {
-      ranks.wait_for(number);
-      for (const auto& [whole, all] : tensors) expect(whole.equal(all), "gathers of the lane");
+    for (const Begun& one : begun) {
+      ranks.wait_for(one.number);
+      for (const Communicator::PartialGather& gather : one.gathers)
+        expect(gather.whole.equal(one.all), "gathers of the lane");
     }
-    if (round == 2) ranks.wait_for(begun.front().first);  // again
+    if (round == 2) ranks.wait_for(begun.front().number);  // again
   }
   ranks.join();
   const neap::bridge::PeerUse use = ranks.take_lane_use();
