@@ -156,9 +156,10 @@ TEST(Sheet, StatesByRanksAreTheStagesFormulas) {
   const double n = sizes.models.front().parameters.sum();
   const Sheet sheet = sheet_of(sizes);
   ASSERT_EQ(sheet.by_ranks.ranks.size(), 11U);
-  ASSERT_EQ(sheet.by_ranks.rows.size(), 10U);  // with 16-bit and with float32 gradients; as planned
+  ASSERT_EQ(sheet.by_ranks.rows.size(), 11U);  // with 16-bit and with float32 gradients; as planned
   EXPECT_EQ(sheet.by_ranks.rows[8].term, "ZeRO-1, counted");
   EXPECT_EQ(sheet.by_ranks.rows[9].term, "ZeRO-2, counted");
+  EXPECT_EQ(sheet.by_ranks.rows[10].term, "ZeRO-3, counted");
   for (std::size_t i = 0; i < sheet.by_ranks.ranks.size(); ++i) {
     const auto d = static_cast<double>(sheet.by_ranks.ranks[i]);
     const std::vector<double> expected = {
@@ -169,6 +170,11 @@ TEST(Sheet, StatesByRanksAreTheStagesFormulas) {
     // Regions of weights and gradients are whole pages; a slice has up to a tile more than its share.
     EXPECT_NEAR(sheet.by_ranks.rows[8].bytes[i] / expected[5], 1, 0.015);
     EXPECT_NEAR(sheet.by_ranks.rows[9].bytes[i] / expected[6], 1, 0.025);
+    // Of many ranks a tile is more than the share.
+    EXPECT_GE(sheet.by_ranks.rows[10].bytes[i] / expected[7], 0.999);
+    if (d <= 16) {
+      EXPECT_NEAR(sheet.by_ranks.rows[10].bytes[i] / expected[7], 1, 0.05);
+    }
   }
 }
 
