@@ -107,7 +107,7 @@ void bind_parallel(ConfigTable& t, Job& job) {
       .only(of_training());
   t.bind("parallel.pipeline_model_parallel_layout", &job.parallel.pipeline_model_parallel_layout,
          "Blocks of each stage, as `[7, 8, 8, 5]` of a model with 28; `[]`: the stage with the "
-         "most parameters has as few as possible, embedding and head included.")
+         "most work has as little as possible, the head included.")
       .only({.holds =
                  [&job] {
                    return job.parallel.pipeline_model_parallel_layout.empty() ||

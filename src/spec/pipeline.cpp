@@ -10,17 +10,33 @@
 namespace neap::spec {
 namespace {
 
-// Parameters of an undivided model.
+// Of an undivided model, whose blocks are alike: a block's, and what the first and the last stage have besides.
 struct Sizes {
-  std::int64_t first = 0, last = 0;  // outside the blocks
-  std::vector<std::int64_t> blocks;
+  std::int64_t block = 0, first = 0, last = 0;
+  [[nodiscard]] std::int64_t of(std::int64_t stage, std::int64_t stages,
+                                std::int64_t blocks) const {
+    return blocks * block + (stage == 0 ? first : 0) + (stage + 1 == stages ? last : 0);
+  }
 };
 
-Sizes sizes_of(const Architecture& whole, Head head) {
+// Elements of the matrices that a token is multiplied by. Rows of a table that are looked up cost nothing.
+Sizes work_of(const Architecture& whole, Head head) {
+  Sizes out;
+  for (const Linear& linear : block_linears(whole)) out.block += linear.in * linear.out;
+  const bool words = head == Head::kLanguageModel;
+  out.last = words ? whole.embedding_dim * whole.vocab_size : whole.hidden_size;
+  if (!whole.projects_embedding()) return out;
+  out.first = whole.embedding_dim * whole.hidden_size;
+  if (words) out.last += out.first;
+  return out;
+}
+
+// Parameters, which weights, gradients and optimizer states follow.
+Sizes parameters_of(const Architecture& whole, Head head) {
   Sizes out;
   for (const FlatUnit& unit : flat_layout(whole, head)) {
     if (unit.block >= 0) {
-      out.blocks.push_back(unit.elements);
+      out.block = unit.elements;
     } else if (unit.find(Module::kTokenEmbedding) != nullptr) {
       out.first += unit.elements;
     } else {
@@ -31,42 +47,54 @@ Sizes sizes_of(const Architecture& whole, Head head) {
   return out;
 }
 
-// From the last stage on, each takes blocks as long as it has `most` parameters at most and leaves one for
-// every stage before it. Empty: the first one has more.
-std::vector<std::int64_t> fill(const Sizes& sizes, std::int64_t stages, std::int64_t most) {
-  std::vector<std::int64_t> out(static_cast<std::size_t>(stages));
-  auto left = std::ssize(sizes.blocks);
-  for (std::int64_t stage = stages; stage-- > 0;) {
-    std::int64_t sum = (stage == 0 ? sizes.first : 0) + (stage + 1 == stages ? sizes.last : 0);
-    std::int64_t& taken = out[static_cast<std::size_t>(stage)];
-    while (left > stage) {
-      const std::int64_t next = sizes.blocks[static_cast<std::size_t>(left - 1)];
-      if (stage > 0 && taken > 0 && sum + next > most) break;
-      sum += next;
-      ++taken;
-      --left;
-    }
-    if (sum > most) return {};
+// The most blocks of each stage whose work is `most` at most; empty: a stage has none.
+std::vector<std::int64_t> most_blocks(const Sizes& work, std::int64_t stages, std::int64_t most) {
+  std::vector<std::int64_t> out;
+  for (std::int64_t stage = 0; stage < stages; ++stage) {
+    const std::int64_t left = most - work.of(stage, stages, 0);
+    if (left < work.block) return {};
+    out.push_back(left / work.block);
   }
   return out;
+}
+
+// Those of the division whose largest stage has the least work.
+std::vector<std::int64_t> most_blocks(const Sizes& work, std::int64_t stages, std::int64_t blocks,
+                                      std::int64_t low, std::int64_t high) {
+  while (low < high) {
+    const std::int64_t middle = low + (high - low) / 2;
+    const std::vector<std::int64_t> most = most_blocks(work, stages, middle);
+    if (std::accumulate(most.begin(), most.end(), std::int64_t{0}) < blocks) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return most_blocks(work, stages, high);
 }
 
 }  // namespace
 
 std::vector<std::int64_t> divide_blocks(const Architecture& whole, Head head, std::int64_t stages) {
   if (!whole.pipeline.layout.empty()) return whole.pipeline.layout;
-  const Sizes sizes = sizes_of(whole, head);
-  std::int64_t low = 0, high = sizes.first + sizes.last;
-  for (const std::int64_t block : sizes.blocks) high += block;
-  while (low < high) {
-    const std::int64_t middle = low + (high - low) / 2;
-    if (fill(sizes, stages, middle).empty()) {
-      low = middle + 1;
-    } else {
-      high = middle;
+  const Sizes work = work_of(whole, head), parameters = parameters_of(whole, head);
+  const std::int64_t blocks = whole.num_hidden_layers;
+  const std::vector<std::int64_t> most =
+      most_blocks(work, stages, blocks, 0, work.first + work.last + blocks * work.block);
+  std::vector<std::int64_t> out(static_cast<std::size_t>(stages), 1);
+  // Each further block goes where there is least with it.
+  for (std::int64_t left = blocks - stages; left > 0; --left) {
+    std::int64_t chosen = -1, least = 0;
+    for (std::int64_t stage = stages; stage-- > 0;) {
+      const auto s = static_cast<std::size_t>(stage);
+      const std::int64_t with = parameters.of(stage, stages, out[s] + 1);
+      if (out[s] == most[s] || (chosen >= 0 && with >= least)) continue;
+      chosen = stage;
+      least = with;
     }
+    ++out[static_cast<std::size_t>(chosen)];
   }
-  return fill(sizes, stages, high);
+  return out;
 }
 
 Result<Architecture> stage_of(const Architecture& whole, Head head, std::int64_t stages,

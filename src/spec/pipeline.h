@@ -4,9 +4,10 @@
 // A stage is an Architecture of its own: layouts, tags, optimizer states and passes follow from it. Where the
 // head is the embedding's table, the first and the last stage each have a copy of it.
 //
-// Blocks are divided so that the stage with the most parameters has as few as possible; embedding and head
-// count with them. Of divisions that are as even the later stages get more: earlier ones keep activations of
-// more micro-batches.
+// Blocks are divided so that the stage with the most work has as little as possible: the matrices that a token is
+// multiplied by, the head and an embedding's projection with those of the blocks. Scores of attention, which are the
+// same in each block and depend on lengths, are left out. Of such divisions one whose stages have parameters as even as
+// can be, and of these one whose later stages have more: earlier ones keep activations of more micro-batches.
 //
 // Threads   values and functions without state.   Failure   kInvalidArgument, with the sizes that would do.
 #pragma once

@@ -68,7 +68,30 @@ TEST(PipelineStages, HaveTheUnitsOfTheModelOneAfterAnother) {
   }
 }
 
-TEST(PipelineStages, TheLargestIsAsSmallAsAnyDivisionHasIt) {
+// What a token is multiplied by: a block's matrices, and the head's on the last stage.
+struct Work {
+  std::int64_t block = 0, head = 0;
+  Work(const Architecture& whole, Head kind) {
+    for (const Linear& linear : block_linears(whole)) block += linear.in * linear.out;
+    head = whole.hidden_size * (kind == Head::kLanguageModel ? whole.vocab_size : 1);
+  }
+  [[nodiscard]] std::int64_t largest(const std::vector<std::int64_t>& blocks) const {
+    std::int64_t most = blocks.back() * block + head;
+    for (const std::int64_t n : blocks) most = std::max(most, n * block);
+    return most;
+  }
+};
+std::int64_t most_parameters(const Architecture& whole, Head head,
+                             const std::vector<std::int64_t>& blocks) {
+  Architecture laid = whole;
+  laid.pipeline.layout = blocks;
+  std::int64_t most = 0;
+  for (std::int64_t s = 0; s < std::ssize(blocks); ++s)
+    most = std::max(most, parameters_of(laid, head, std::ssize(blocks), s));
+  return most;
+}
+
+TEST(PipelineStages, TheLargestHasTheLeastWorkAndThenTheFewestParameters) {
   std::mt19937 random(1);
   const auto draw = [&](std::int64_t low, std::int64_t high) {
     return std::uniform_int_distribution(low, high)(random);
@@ -79,23 +102,13 @@ TEST(PipelineStages, TheLargestIsAsSmallAsAnyDivisionHasIt) {
     const Architecture whole = model_of(layers, draw(64, 3000), draw(0, 1) == 1);
     const std::vector<std::int64_t> chosen = divide_blocks(whole, head, stages);
     EXPECT_EQ(std::accumulate(chosen.begin(), chosen.end(), std::int64_t{0}), layers);
-    const std::int64_t block = flat_layout(whole, head)[1].elements;
-    const std::int64_t first = parameters_of(whole, head, stages, 0) - chosen[0] * block;
-    const std::int64_t last =
-        parameters_of(whole, head, stages, stages - 1) - chosen.back() * block;
-    const auto largest = [&](const std::vector<std::int64_t>& blocks) {
-      std::int64_t most = 0;
-      for (std::size_t s = 0; s < blocks.size(); ++s)
-        most = std::max(
-            most, blocks[s] * block + (s == 0 ? first : 0) + (s + 1 == blocks.size() ? last : 0));
-      return most;
-    };
-    std::int64_t least = INT64_MAX;
+    const Work work(whole, head);
+    std::pair<std::int64_t, std::int64_t> least(INT64_MAX, INT64_MAX);
     std::vector<std::int64_t> blocks;
     const std::function<void(std::int64_t)> try_all = [&](std::int64_t left) {
       if (std::ssize(blocks) + 1 == stages) {
         blocks.push_back(left);
-        least = std::min(least, largest(blocks));
+        least = std::min(least, {work.largest(blocks), most_parameters(whole, head, blocks)});
         blocks.pop_back();
         return;
       }
@@ -106,8 +119,43 @@ TEST(PipelineStages, TheLargestIsAsSmallAsAnyDivisionHasIt) {
       }
     };
     try_all(layers);
-    EXPECT_EQ(largest(chosen), least) << layers << " blocks, " << stages << " stages";
+    EXPECT_EQ(work.largest(chosen), least.first) << layers << " blocks, " << stages << " stages";
+    EXPECT_EQ(most_parameters(whole, head, chosen), least.second)
+        << layers << " blocks, " << stages << " stages";
   }
+}
+
+TEST(PipelineStages, NoneIsEmptyOrHasABlockMoreThanItsShareOfTheWork) {
+  for (const std::int64_t layers : {1, 2, 3, 7, 28, 72, 96, 128, 191}) {
+    for (const std::int64_t vocabulary : {64, 2000, 40000}) {
+      const Architecture whole = model_of(layers, vocabulary, vocabulary == 2000);
+      const Work work(whole, Head::kLanguageModel);
+      for (std::int64_t stages = 1; stages <= layers; ++stages) {
+        const std::vector<std::int64_t> blocks = divide_blocks(whole, Head::kLanguageModel, stages);
+        ASSERT_EQ(std::ssize(blocks), stages);
+        EXPECT_EQ(std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0}), layers);
+        EXPECT_GE(*std::min_element(blocks.begin(), blocks.end()), 1);
+        // No division has less than the mean, nor than a head behind a block.
+        const std::int64_t bound =
+            std::max((layers * work.block + work.head) / stages, work.block + work.head);
+        EXPECT_LE(work.largest(blocks), bound + work.block)
+            << layers << " blocks, " << stages << " stages, vocabulary of " << vocabulary;
+      }
+    }
+  }
+}
+
+TEST(PipelineStages, BlocksBetweenTheEndsAreEven) {
+  // BigScience's 72 blocks: their head is 1.46 of a block.
+  Architecture whole = model_of(72, 250880, false);
+  whole.hidden_size = whole.embedding_dim = 14336;
+  whole.intermediate_size = 4 * 14336;
+  whole.num_attention_heads = whole.num_key_value_heads = 64;
+  whole.head_dim = 224;
+  whole.gated = false;
+  EXPECT_EQ(divide_blocks(whole, Head::kLanguageModel, 12),
+            (std::vector<std::int64_t>{5, 6, 6, 6, 6, 6, 6, 6, 6, 7, 7, 5}));
+  EXPECT_EQ(divide_blocks(whole, Head::kScalar, 12), std::vector<std::int64_t>(12, 6));
 }
 
 TEST(PipelineStages, OfEqualDivisionsTheLaterStagesHaveMore) {
