@@ -23,6 +23,8 @@ PORT_SHARE = 0.9  # of a network port's line rate, in NCCL's rings
 # Network ports of a GPU's share, in bit/s.
 SELENE, JEAN_ZAY, NDR = 200e9, 50e9, 400e9
 
+OWN = "ranks-zero3-h100.jsonl"
+
 MEGATRON = "Narayanan et al. 2021, arXiv 2104.04473"
 BIGSCIENCE = "BigScience, tr11-176B-ml/chronicles-prequel.md, 2022-02"
 ZERO = "Rajbhandari et al. 2020, arXiv 1910.02054, figure 1"
@@ -44,13 +46,13 @@ def megatron_flops(m, sequences):
 
 
 def row(name, source, model, gpu, ranks, batch, micro, tensor=1, pipe=1, zero=0, seconds=None, tflops=None, memory=None, network=SELENE,
-        checkpointing="full", gradients="float32", nearest=None, note=""):
+        checkpointing="full", gradients="float32", nearest=None, note="", rows=False, layout=None):
     """tflops: of a GPU, by megatron_flops(). memory: GiB of the fullest GPU. nearest: what Neap lacks of the published schedule."""
     if seconds is None and tflops:
         seconds = megatron_flops(model, batch) / (tflops * 1e12 * ranks)
     return {"name": name, "source": source, "model": model, "gpu": gpu, "ranks": ranks, "batch": batch, "micro": micro, "tensor": tensor,
             "pipe": pipe, "zero": zero, "seconds": seconds, "memory": memory, "network": network, "checkpointing": checkpointing,
-            "gradients": gradients, "nearest": nearest, "note": note}
+            "gradients": gradients, "nearest": nearest, "note": note, "rows": rows, "layout": layout}
 
 
 # ---- every row of the tables of 2022-02-21 and 02-23 that states layers and hidden size: 1F1B, TP 8, ZeRO-1 unless it says otherwise ----
@@ -95,20 +97,23 @@ def megatron():
     return out
 
 
-# ---- Neap's own on one and two H100s: what rates among ranks (src/plan/simulation.cpp) are from ----
+# ---- Neap's own on one and two H100s: what kSlowdown (src/plan/device_rates.cpp) is from ----
 def own():
     model = {"model_type": "qwen2", "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
              "num_attention_heads": 12, "num_key_value_heads": 2, "max_position_embeddings": 32768, "tie_word_embeddings": True}
-    placed = {"alone": {}, "data": {}, "zero1": {"zero": 1}, "zero2": {"zero": 2}, "tensor": {"tensor": 2}, "pipeline": {"pipe": 2}}
+    # That run divided its blocks by parameters.
+    placed = {"alone": {}, "data": {}, "zero1": {"zero": 1}, "zero2": {"zero": 2}, "zero3": {"zero": 3}, "tensor": {"tensor": 2},
+              "rows": {"tensor": 2, "rows": True}, "pipeline": {"pipe": 2, "layout": [14, 14]}}
     out = []
-    results = pathlib.Path(__file__).resolve().parents[1] / "results" / "ranks-h100.jsonl"
+    results = pathlib.Path(__file__).resolve().parents[1] / "results" / OWN
     for line in map(json.loads, results.read_text().splitlines()):
-        if line.get("case") not in placed or "ranks_used" not in line:
+        if line.get("case") not in placed:
             continue
         ranks = line["ranks_used"]
-        out.append(row(f"Neap, Qwen2.5-1.5B, {line['case']} on {ranks} H100", "bench/results/ranks-h100.jsonl", model, "h100", ranks, 8 * ranks,
-                       2 if line["case"] == "pipeline" else 8, seconds=max(r["train_seconds"] for r in line["ranks"]),
-                       memory=max(r["measured_peak"] for r in line["ranks"]) / GIB, checkpointing="selective", **placed[line["case"]]))
+        out.append(row(f"Neap, Qwen2.5-1.5B, {line['case']} on {ranks} H100", f"bench/results/{OWN}", model, "h100", ranks, 8 * ranks,
+                       2 if line["case"] == "pipeline" else 8, seconds=line["seconds_a_step"],
+                       memory=max(r["planned_gib"] * (1 + r["percent"] / 100) for r in line["ranks"]), checkpointing="selective",
+                       **placed[line["case"]]))
     return out
 
 
@@ -124,7 +129,7 @@ NOT_SIMULATED = [
     ("torchtitan Llama-3 405B on 512 H100: 100 and 128 tokens/s a GPU", "float8, FSDP with tensor and pipeline parallelism, interleaved 1F1B"),
     ("torchtitan Llama-3 8B, 8 to 128 H100: 5 762 to 5 605 tokens/s a GPU", "recomputation by operation and compiled kernels, of which no micro-batch is published here"),
     ("Llama 3 405B: 430, 400 and 380 TFLOP/s", "8 192 and 16 384 ranks, FSDP, interleaved 1F1B, context parallelism"),
-    ("Megatron Core 175B on 96 to 4 608 H100: MFU of 47 to 42 %", "sequence parallelism and interleaved 1F1B; TP, PP and micro-batches are not published"),
+    ("Megatron Core 175B on 96 to 4 608 H100: MFU of 47 to 42 %", "interleaved 1F1B; TP, PP and micro-batches are not published"),
     ("llmq on 1 to 8 H100: 58.8k to 457k tokens/s (1.5B)", "kernels of its own, 8-bit states; its sharding is not in the table"),
     ("FSDP2 + transformers on 4 H200: efficiency of 0.96 to 0.98", "measured of another program; no run of ours on that machine"),
 ]
@@ -139,12 +144,13 @@ def simulate(neap, work, r, extra=()):
             f"actor_rollout_ref.actor.optim.gradient_dtype={r['gradients']}", "data.use_dynamic_bsz=false", f"data.train_batch_size={r['batch']}",
             f"data.micro_batch_size_per_gpu={r['micro']}", f"data.max_prompt_length={prompt}", f"data.max_response_length={length - prompt}",
             "memory.residency=all", "memory.update=joined", f"parallel.tensor_model_parallel_size={r['tensor']}",
-            f"parallel.zero_stage={r['zero']}", f"parallel.inter_node_bandwidth={PORT_SHARE * r['network'] / 8:.0f}B"]
+            f"parallel.zero_stage={r['zero']}", f"parallel.sequence_parallel={str(r['rows']).lower()}", f"parallel.inter_node_bandwidth={PORT_SHARE * r['network'] / 8:.0f}B"]
     if r["pipe"] > 1:
         keys.append(f"parallel.pipeline_model_parallel_size={r['pipe']}")
-        layers = r["model"].get("n_layer")  # Neap's own runs divide the blocks as it does
-        if layers and layers % r["pipe"] == 0:
-            keys.append(f"parallel.pipeline_model_parallel_layout=[{', '.join([str(layers // r['pipe'])] * r['pipe'])}]")
+        layers = r["model"].get("n_layer")
+        layout = r["layout"] or ([layers // r["pipe"]] * r["pipe"] if layers and layers % r["pipe"] == 0 else None)
+        if layout:
+            keys.append(f"parallel.pipeline_model_parallel_layout=[{', '.join(map(str, layout))}]")
     job = work / "job.toml"
     job.write_text("")
     command = [neap, "plan", str(job), *keys, *extra, "--ranks", str(r["ranks"]), "--gpu", r["gpu"], "--simulate", "--json"]
@@ -183,7 +189,7 @@ def main():
         for kind, title in titles.items():
             print(f"\n{title}")
             print(f"   {'':<62} {'theirs':>8} {'ours':>8} {'%':>6} | {'GiB':>6} {'ours':>6} {'%':>6} | bubble, collectives and transfers")
-            seconds, memory = [], []
+            seconds, memory, longer = [], [], []
             for r in rows:
                 if kind != ("own" if r["source"].startswith("bench/") else "nearest" if r["nearest"] else "step"):
                     continue
@@ -197,12 +203,18 @@ def main():
                 shares = ", ".join(f"{k} {100 * v:.0f} %" for k, v in waits.items())
                 theirs = (f"{r['memory']:6.0f}", f"{of_memory:+6.1f}") if r["memory"] else (" " * 6, " " * 6)
                 print(f"   {r['name']:<62} {r['seconds']:8.2f} {s['step_seconds']:8.2f} {error:+6.1f} | {theirs[0]} {ours:6.1f} {theirs[1]} | {shares}")
+                if kind == "own" and r["ranks"] > 1:
+                    waits_for_others = sum(v for k, v in s["seconds"].items() if k in ("data", "tensor", "pipe"))
+                    longer.append((r["seconds"] - waits_for_others) / (s["step_seconds"] - waits_for_others))
                 keep(kind=kind, name=r["name"], source=r["source"], note=r["note"], lacks=r["nearest"],
                      published_seconds=r["seconds"], seconds=s["step_seconds"], seconds_percent=error, published_gib=r["memory"], gib=ours,
                      gib_percent=of_memory, shares=waits)
             median = summary("step time", seconds)
             limited += [median] if kind == "step" else []
             summary("memory", memory)
+            if longer:
+                print(f"   operations on several GPUs take {', '.join(f'{x:.3f}' for x in longer)} times as long as simulated; median "
+                      f"{statistics.median(longer):.3f}: what kSlowdown would have to be multiplied by")
         print("\nModel states of a GPU, GB")
         states = []
         for name, source, zero, data, gradients, theirs in STATES:

@@ -19,7 +19,7 @@ report::Gantt gantt_of(const plan::Simulation& simulation) {
   out.kinds = {"forward of a micro-batch", "backward"};
   for (std::size_t s = 0; s < simulation.stages.size(); ++s)
     out.rows.push_back(format("stage {}", s + 1));
-  for (const step::PipelineSpan& span : simulation.spans) {
+  for (const step::PipelineSpan& span : simulation.plans.spans) {
     const bool forward = span.action.kind == step::PipelineAction::Kind::kForward;
     out.bars.push_back({span.stage, forward ? 0U : 1U, span.begin, span.end,
                         std::to_string(span.action.micro_batch + 1)});
@@ -37,7 +37,7 @@ Status write_picture(const plan::Simulation& simulation, const std::filesystem::
   if (!png && file.extension() != ".svg")
     return {ErrorCode::kInvalidArgument,
             format("A picture is an .svg or a .png file; not {}", file.string())};
-  if (simulation.spans.empty())
+  if (simulation.plans.spans.empty())
     return {ErrorCode::kInvalidArgument,
             "--picture shows the stages of a pipeline; this job has one "
             "(parallel.pipeline_model_parallel_size)"};

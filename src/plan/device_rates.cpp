@@ -10,6 +10,10 @@ namespace {
 // Copies between two places in host memory, as the host device makes them; both directions share it.
 constexpr double kHostCopyRate = 8e9;
 
+// Of operations, what simulated steps need to take as long as measured ones: the median of seven ways to divide a model
+// over two H100s, as bench/ranks/published.py prints it.
+constexpr double kSlowdown = 1.11;
+
 // A record without products is from a doctor that had no libtorch.
 void take_measured(PlanRates& rates, const MeasuredRates& measured) {
   const device::Rates& d = measured.device;
@@ -30,6 +34,14 @@ step::KernelRates default_rates(bool cuda, std::int64_t threads) {
   if (cuda) return {700e12, 50e12, 4e12, 4e-6, 12e-6};
   const auto n = static_cast<double>(threads);
   return {30e9 * n, 60e9 * n, 8e9 * n, 2e-6, 0};
+}
+
+step::KernelRates rates_among_ranks(step::KernelRates alone) {
+  alone.half_flops /= kSlowdown;
+  alone.single_flops /= kSlowdown;
+  alone.bytes /= kSlowdown;
+  alone.operation_seconds *= kSlowdown;
+  return alone;
 }
 
 PlanRates rates_without_gpu() {

@@ -24,4 +24,7 @@ struct PlanRates {
 /// Of kernels alone, without a measurement.
 [[nodiscard]] step::KernelRates default_rates(bool cuda, std::int64_t threads);
 
+/// Of a GPU that works together with others: its operations take longer than alone.
+[[nodiscard]] step::KernelRates rates_among_ranks(step::KernelRates alone);
+
 }  // namespace neap::plan

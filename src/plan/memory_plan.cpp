@@ -76,6 +76,13 @@ double MemoryPlan::operation_seconds() const {
   return sum;
 }
 
+double MemoryPlan::stage_wait_seconds() const {
+  double sum = 0;
+  for (std::size_t p = 0; p < cycle(); ++p)
+    sum += phases[p].share * (phases[p].transfer_seconds + phases[p].bubble_seconds);
+  return sum;
+}
+
 Bytes MemoryPlan::streamed_per_step() const {
   double sum = 0;
   for (std::size_t p = 0; p < cycle(); ++p)

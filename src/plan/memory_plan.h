@@ -109,6 +109,9 @@ struct PhasePlan {
   step::OfAxes<double> axis_seconds{};  ///< `peer_seconds` by axis
   PassSeconds passes{};  ///< of a training phase of a pipeline's stage: parts of `seconds`
   double flops = 0;      ///< of matrix products and attention, in one step
+  // Of a pipeline's stage, parts of `seconds` (plan/pipeline_waits.h). A search leaves them out.
+  double transfer_seconds = 0;  ///< to and from other stages
+  double bubble_seconds = 0;    ///< waiting for them
   [[nodiscard]] std::string name() const { return std::string(to_string(id)); }
 };
 /// Phases [first, last] that run in turn, `times` times in a step: a round for each mini-batch.
@@ -224,8 +227,10 @@ struct MemoryPlan {
   [[nodiscard]] bool in_cycle(const TagPlan& tag) const;
   /// Of a step: operations and moves, one after another, by the device's and the link's rates.
   [[nodiscard]] double seconds() const;
-  /// The operations alone, with what they wait for copies to and from slots.
+  /// The operations alone, with what they wait for copies to and from slots, and for other ranks.
   [[nodiscard]] double operation_seconds() const;
+  /// Of these, for other stages of a pipeline: transfers and the bubble.
+  [[nodiscard]] double stage_wait_seconds() const;
   /// Between slots and the host in a step.
   [[nodiscard]] Bytes streamed_per_step() const;
   /// What a step waits for the link: moves that no phase hides, and copies to and from slots.

@@ -46,6 +46,8 @@ Json json_of(const PhasePlan& phase, const PhaseSchedule& scheduled) {
   out["wait_seconds"] = phase.wait_seconds;
   out["sent"] = phase.sent.count();
   out["peer_seconds"] = phase.peer_seconds;
+  out["transfer_seconds"] = phase.transfer_seconds;
+  out["bubble_seconds"] = phase.bubble_seconds;
   out["persistent"] = scheduled.persistent.count();
   out["peak"] = scheduled.peak.count();
   out["times"] = phase.times;

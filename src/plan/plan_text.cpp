@@ -150,6 +150,18 @@ std::string peers_text(const MemoryPlan& plan) {
   return out.empty() ? out : "\n" + out + "\n";
 }
 
+// What stages of a pipeline wait for each other.
+std::string stages_text(const MemoryPlan& plan) {
+  std::string out;
+  for (const PhasePlan& phase : plan.phases) {
+    if (phase.transfer_seconds + phase.bubble_seconds <= 0) continue;
+    out += format("{}{} waits {:.3g} s for other stages and {:.3g} s for transfers, of {:.3g} s",
+                  out.empty() ? "" : ", ", phase.name(), phase.bubble_seconds,
+                  phase.transfer_seconds, phase.seconds);
+  }
+  return out.empty() ? out : "\n" + out + "\n";
+}
+
 // Empty where each micro-batch goes through all blocks before the next one.
 std::string together_text(const MemoryPlan& plan, spec::ModelId model) {
   const std::int64_t together = plan.modes.together(model);
@@ -274,7 +286,8 @@ std::string MemoryPlan::to_text() const {
   add_sums("peak", [&](std::size_t p) { return schedule[p].peak; });
 
   std::string out = table.text() + once_text(*this) + sliced_text(*this) + peers_text(*this) +
-                    streamed_text(*this) + moves_text(*this) + activations_text(*this);
+                    stages_text(*this) + streamed_text(*this) + moves_text(*this) +
+                    activations_text(*this);
   out += format("\nall resident together  {}\n", all_resident);
   out +=
       format("capacity               {}\n", capacity.is_zero() ? "unlimited" : to_string(capacity));

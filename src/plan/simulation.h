@@ -1,11 +1,10 @@
 // A step of all ranks of a job without the machines: its seconds, what they are spent on, and the memory of each rank.
 //
-// Model     Ranks of the same stage of a pipeline do the same work. Of each kind one plan is made, by counting its passes;
-//           the stages then run the lists of actions that they run on devices (step/pipeline_schedule.h) side by side on
-//           clocks, over the connections of plan/network.h. Ranks that are equal are simulated once.
+// Model     Ranks of the same stage of a pipeline do the same work. Of each kind one plan is made, by counting its passes,
+//           with what stages wait for each other (plan/stage_plans.h). Ranks that are equal are simulated once.
 // Threads   functions without state.
 // Failure   as make_plan, with the stage.
-// Cost      a plan for each stage, and a microsecond for each action of all stages.
+// Cost      as plan_stages.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,6 @@
 #include "base/json.h"
 #include "plan/memory_plan.h"
 #include "plan/stage_plans.h"
-#include "step/pipeline_schedule.h"
 
 namespace neap::plan {
 
@@ -30,8 +28,6 @@ struct StepShares {
 };
 struct SimulatedStage {
   std::int64_t ranks = 1;
-  // Of a mini-batch's micro-batch; of one stage not known.
-  double forward = 0, backward = 0;
   StepShares step;
 };
 struct Simulation {
@@ -44,7 +40,6 @@ struct Simulation {
   StepShares shares;
   std::vector<SimulatedStage> stages;  ///< as `plans` has them
   StagePlans plans;
-  std::vector<step::PipelineSpan> spans;  ///< of a mini-batch, where stages train
 
   [[nodiscard]] double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
   [[nodiscard]] double flops_per_rank() const {

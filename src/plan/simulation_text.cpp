@@ -87,8 +87,8 @@ std::string Simulation::to_text() const {
                                     std::to_string(plans.stages[s].blocks),
                                     to_string(plans.stages[s].plan.peak)};
     if (staged) {
-      row.push_back(format("{:.4g}", stage.forward));
-      row.push_back(format("{:.4g}", stage.backward));
+      row.push_back(format("{:.4g}", plans.forward[s]));
+      row.push_back(format("{:.4g}", plans.backward[s]));
     }
     for (const Named& share : named(mesh, stage.step))
       row.push_back(percent(share.seconds, seconds));
@@ -115,8 +115,8 @@ Json Simulation::to_json() const {
                     {"peak", plan.plan.peak.count()},
                     {"fits", plan.plan.fits()},
                     {"tags", std::move(tags)},
-                    {"forward_seconds", stage.forward},
-                    {"backward_seconds", stage.backward},
+                    {"forward_seconds", plans.forward.empty() ? 0 : plans.forward[s]},
+                    {"backward_seconds", plans.backward.empty() ? 0 : plans.backward[s]},
                     {"seconds", json_of(mesh, stage.step)}});
   }
   Json axes = Json::object();

@@ -1,4 +1,5 @@
-// The plans of a job whose models stages of a pipeline divide: one for each kind of rank.
+// The plans of a job whose models stages of a pipeline divide: one for each kind of rank. Their seconds have what stages
+// wait for each other (plan/pipeline_waits.h).
 //
 // Threads   functions without state.   Failure   as make_plan, with the stage.
 // Cost      a plan for each stage.
@@ -10,6 +11,7 @@
 
 #include "base/json.h"
 #include "plan/memory_plan.h"
+#include "step/pipeline_schedule.h"
 
 namespace neap::plan {
 
@@ -20,6 +22,11 @@ struct StagePlan {
 struct StagePlans {
   std::vector<StagePlan> stages;
   std::int64_t micro_batches = 0;  ///< of a mini-batch
+  // Of several stages that train:
+  std::vector<double> forward{}, backward{};  ///< a micro-batch's on each
+  std::vector<step::PipelineSpan> spans{};    ///< of a mini-batch
+  /// Of a step: its operations, which all stages end together, and the moves of the stage that has most.
+  [[nodiscard]] double seconds() const;
   /// The stage that needs most memory.
   [[nodiscard]] std::size_t binding() const;
   /// Of a stage's time, what it waits for others if all compute as long: (p - 1) / m.

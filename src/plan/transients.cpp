@@ -44,6 +44,7 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target) {
   profile.device.multiprocessors = target.multiprocessors;
   profile.rates =
       target.rates.bytes > 0 ? target.rates : default_rates(target.cuda, target.threads);
+  if (target.cuda && job.ranks() > 1) profile.rates = rates_among_ranks(profile.rates);
   profile.tensor_ranks = job.parallel.tensor_model_parallel_size;
   const Network network =
       network_of(job, target.network ? *target.network : default_network(target.cuda));

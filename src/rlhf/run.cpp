@@ -42,6 +42,7 @@ Outcome TrainingRun::execute() {
   compare_plans();
   spec::apply(plan_.changes, job_);
   throw_if_error(job_.validate());
+  add_stage_waits();
   parallel::run_collectively(ranks_, [&] { prepare(); });
   ranks_.expect_same({{"data.train_files", joined(data_->train.files().contents(), " ")},
                       {"data.val_files", joined(data_->held_out.files().contents(), " ")}});

@@ -55,6 +55,7 @@ class TrainingRun {
  private:
   void compare_jobs();
   void compare_plans();
+  void add_stage_waits();
   [[nodiscard]] bool already_done();
   void find_state();
   [[nodiscard]] bool is_finished() const;

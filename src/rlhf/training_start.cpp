@@ -6,6 +6,7 @@
 #include "base/format.h"
 #include "base/log.h"
 #include "parallel/run_collectively.h"
+#include "plan/pipeline_waits.h"
 #include "report/metrics.h"
 #include "report/run_folder.h"
 #include "rlhf/run_state.h"
@@ -40,6 +41,21 @@ void TrainingRun::compare_plans() {
   groups_->data().expect_same(texts);
   groups_->tensor().expect_same(texts);
   stage_peaks_ = groups_->along(spec::Axis::kPipe).join({static_cast<double>(plan_.peak.count())});
+}
+
+// Every rank has planned its own stage.
+void TrainingRun::add_stage_waits() {
+  parallel::Communicator& stages = groups_->along(spec::Axis::kPipe);
+  if (stages.alone()) return;
+  std::vector<double> numbers;
+  for (const plan::StageWork& work : plan::stage_work(job_, plan_))
+    numbers.insert(numbers.end(), {work.seconds, work.forward, work.backward, work.sums});
+  const std::vector<double> all = stages.join(numbers);
+  std::vector<std::vector<plan::StageWork>> work(static_cast<std::size_t>(stages.size()));
+  for (std::size_t i = 0; i < all.size(); i += 4)
+    work.at(i / numbers.size()).push_back({all[i], all[i + 1], all[i + 2], all[i + 3]});
+  const plan::StagedStep step = value_or_throw(plan::run_stages(job_, device_.target, plan_, work));
+  plan::add_waits(job_, step.waits.at(static_cast<std::size_t>(stages.rank())), plan_);
 }
 
 bool TrainingRun::already_done() {

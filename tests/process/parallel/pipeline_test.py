@@ -61,6 +61,21 @@ class Pipeline(RankCase):
                 self.assertEqual(self.validations(f"out/{one}"), self.validations(f"out/{divided}"))
                 self.assertTrue(self.validations(f"out/{one}"))
 
+    def test_planned_seconds_are_those_of_the_simulation(self):
+        """On every rank: with what stages wait for each other."""
+        for update in ("joined", "split"):
+            with self.subTest(update):
+                words = (STAGES.format(3), f"memory.update={update}", "trainer.total_training_steps=1")
+                self.run_ranks(3, f"seconds-{update}", *words)
+                said = [launch.run(1, launch.NEAP, "plan", "sft.toml", *words, "trainer.n_gpus_per_node=3", "--json", *more, cwd=self.home)
+                        for more in ((), ("--simulate",))]
+                planned, simulated = (json.loads(each.stdout) for each in said)
+                self.assertAlmostEqual(planned["seconds"], simulated["step_seconds"], places=9)
+                for folder in (f"seconds-{update}", f"seconds-{update}/ranks/1", f"seconds-{update}/ranks/2"):
+                    own = json.loads((self.home / "out" / folder / "plan.json").read_text())
+                    self.assertAlmostEqual(own["seconds"], planned["seconds"], places=9, msg=folder)
+                    self.assertGreater(own["phases"][0]["bubble_seconds"], 0)
+
     def test_every_optimizer_type_and_form(self):
         self.write_model("untied", tie_word_embeddings=False)
         bf16 = "device.dtype=bfloat16"

@@ -1,0 +1,163 @@
+#include "plan/pipeline_waits.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "plan/counted_backend.h"
+#include "plan/tags.h"
+#include "spec/mesh.h"
+
+namespace neap::plan {
+namespace {
+
+// The first phase of each body of the step: an update that is a phase of its own belongs to the one before it.
+struct Body {
+  std::size_t first = 0;
+  spec::Phase phase;
+};
+std::vector<Body> bodies_of(const spec::Job& job, const MemoryPlan& plan) {
+  const spec::Recipe recipe = spec::describe(job, plan.modes);
+  std::vector<Body> out;
+  for (std::size_t p = 0; p < plan.cycle(); ++p) {
+    const spec::Phase& phase = *recipe.find(plan.phases[p].id);
+    if (phase.part != spec::TrainPart::kUpdate) out.push_back({p, phase});
+  }
+  return out;
+}
+
+class StageClocks {
+ public:
+  StageClocks(const spec::Job& job, const Target& target, std::size_t stages)
+      : job_(job),
+        mesh_(job.mesh()),
+        stages_(stages),
+        dtype_(compute_dtype(job, target)),
+        network_(network_of(job, target.network ? *target.network : default_network(target.cuda))) {
+    out_.waits.resize(stages);
+  }
+
+  Result<StagedStep> run(const std::vector<Body>& bodies,
+                         const std::vector<std::vector<StageWork>>& work) {
+    NEAP_TRY_ASSIGN(models_, read_models(job_, spec::describe(job_), dtype_, 0));
+    for (std::size_t b = 0; b < bodies.size(); ++b) {
+      std::vector<StageWork> of;
+      of.reserve(work.size());
+      for (const std::vector<StageWork>& stage : work) of.push_back(stage.at(b));
+      NEAP_TRY(run_body(bodies[b].phase, of));
+    }
+    return std::move(out_);
+  }
+
+ private:
+  Status run_body(const spec::Phase& phase, const std::vector<StageWork>& of) {
+    const std::int64_t micro_batches = plan::micro_batches(job_, phase);
+    const auto updates =
+        static_cast<double>(phase.trains() ? spec::update_shape(job_, phase.body).updates() : 1);
+    const step::PipelineShape shape{static_cast<std::int64_t>(stages_), micro_batches, 1};
+    step::PipelineTimes times = times_of(phase, of, static_cast<double>(micro_batches) * updates);
+    if (phase.trains()) out_.spans.clear();
+    NEAP_TRY_ASSIGN(const step::PipelineRun run,
+                    step::run_pipeline(phase.trains() ? step::pipeline_schedule(shape)
+                                                      : step::pipeline_inference(shape),
+                                       times, phase.trains() ? &out_.spans : nullptr));
+    const double table = table_seconds(phase);
+    const double seconds =
+        updates * (phase.trains() ? seconds_of_update(run, of, table, updates) : run.seconds);
+    for (std::size_t s = 0; s < stages_; ++s) {
+      const bool has_table = s == 0 || s + 1 == stages_;
+      const double transfers = updates * (run.transferring[s] + (has_table ? table : 0));
+      out_.waits[s].push_back({transfers, seconds - of[s].seconds - transfers});
+    }
+    if (phase.trains()) {
+      out_.forward = std::move(times.forward);
+      out_.backward = std::move(times.backward);
+    }
+    return {};
+  }
+
+  // Gradients are summed up when a stage has done its list; norms are those of all stages.
+  [[nodiscard]] double seconds_of_update(const step::PipelineRun& run,
+                                         const std::vector<StageWork>& of, double table,
+                                         double updates) const {
+    std::vector<double> ends = run.ends;
+    ends.front() = ends.back() = std::max(ends.front(), ends.back()) + table;
+    double seconds = run.seconds, update = 0;
+    for (std::size_t s = 0; s < stages_; ++s) {
+      seconds = std::max(seconds, ends[s] + of[s].sums / updates);
+      update = std::max(update, of[s].update() / updates);
+    }
+    return seconds + update;
+  }
+
+  // Of a table that is embedding and head: what the first and the last stage send each other.
+  [[nodiscard]] double table_seconds(const spec::Phase& phase) const {
+    const ModelRole& role = models_.at(phase.model);
+    if (!phase.trains() || role.lora.rank > 0 || role.head != spec::Head::kLanguageModel ||
+        !role.shape.tie_word_embeddings)
+      return 0;
+    const double bytes = static_cast<double>(role.shape.vocab_size * role.shape.hidden_size) *
+                         static_cast<double>(element_bytes(optimizer_of(role, dtype_).gradients));
+    return 2 * transfer_seconds(network_, mesh_, static_cast<std::int64_t>(stages_) - 1, bytes);
+  }
+
+  [[nodiscard]] step::PipelineTimes times_of(const spec::Phase& phase,
+                                             const std::vector<StageWork>& of, double runs) const {
+    const spec::Architecture& shape = models_.at(phase.model).shape;
+    const double bytes =
+        static_cast<double>(shape.tensor.rows_of(micro_batch_spans(job_, phase).rows()) *
+                            shape.hidden_size) *
+        static_cast<double>(element_bytes(dtype_));
+    step::PipelineTimes out;
+    for (std::size_t s = 0; s < stages_; ++s) {
+      out.forward.push_back((phase.trains() ? of[s].forward : of[s].seconds) / runs);
+      out.backward.push_back(of[s].backward / runs);
+      out.transfer.push_back(
+          transfer_seconds(network_, mesh_, static_cast<std::int64_t>(s), bytes));
+    }
+    return out;
+  }
+
+  const spec::Job& job_;
+  spec::Mesh mesh_;
+  std::size_t stages_;
+  spec::Dtype dtype_;
+  Network network_;
+  JobModels models_;
+  StagedStep out_;
+};
+
+}  // namespace
+
+std::vector<StageWork> stage_work(const spec::Job& job, const MemoryPlan& plan) {
+  const std::vector<Body> bodies = bodies_of(job, plan);
+  std::vector<StageWork> out;
+  for (std::size_t b = 0; b < bodies.size(); ++b) {
+    const std::size_t end = b + 1 < bodies.size() ? bodies[b + 1].first : plan.cycle();
+    StageWork& work = out.emplace_back();
+    for (std::size_t p = bodies[b].first; p < end; ++p) {
+      const PhasePlan& phase = plan.phases[p];
+      work.seconds += phase.seconds;
+      work.forward += phase.passes.forward;
+      work.backward += phase.passes.backward;
+      work.sums += phase.passes.sums;
+    }
+  }
+  return out;
+}
+
+Result<StagedStep> run_stages(const spec::Job& job, const Target& target, const MemoryPlan& plan,
+                              const std::vector<std::vector<StageWork>>& work) {
+  return StageClocks(job, target, work.size()).run(bodies_of(job, plan), work);
+}
+
+void add_waits(const spec::Job& job, const std::vector<StageWaits>& waits, MemoryPlan& plan) {
+  const std::vector<Body> bodies = bodies_of(job, plan);
+  for (std::size_t b = 0; b < bodies.size(); ++b) {
+    PhasePlan& phase = plan.phases[bodies[b].first];
+    phase.transfer_seconds = waits.at(b).transfers;
+    phase.bubble_seconds = waits.at(b).bubble;
+    phase.seconds += waits.at(b).transfers + waits.at(b).bubble;
+  }
+}
+
+}  // namespace neap::plan

@@ -1,0 +1,48 @@
+// What the stages of a pipeline wait for each other in a step: their actions (step/pipeline_schedule.h) run side by side
+// on clocks, over the connections of plan/network.h. `neap plan`, its simulation and `neap train` take their seconds from
+// here.
+//
+// Model     Transfers take both stages, which wait for each other. Gradients are summed up behind a stage's last
+//           backward, and the update begins when all stages have their norms.
+// Threads   values and functions without state.
+// Failure   as read_models.
+// Cost      a microsecond for each action of all stages.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "plan/memory_plan.h"
+#include "step/pipeline_schedule.h"
+
+namespace neap::plan {
+
+/// What a stage does alone in a body of the step: a phase, or the two parts of a training phase. Of one step.
+struct StageWork {
+  double seconds = 0;
+  double forward = 0, backward = 0, sums = 0;  ///< parts of it, where the phase trains
+  /// Behind the last backward.
+  [[nodiscard]] double update() const { return seconds - forward - backward - sums; }
+};
+/// Of a plan without waits, in the order of the step, which is that of every stage.
+[[nodiscard]] std::vector<StageWork> stage_work(const spec::Job& job, const MemoryPlan& plan);
+
+/// What a stage waits in a body of the step, besides.
+struct StageWaits {
+  double transfers = 0;  ///< to and from other stages
+  double bubble = 0;     ///< until another stage is there
+};
+struct StagedStep {
+  std::vector<std::vector<StageWaits>> waits;  ///< of each stage, as stage_work() has the bodies
+  // Where stages train, of the last such body:
+  std::vector<double> forward, backward;  ///< a micro-batch's on each stage
+  std::vector<step::PipelineSpan> spans;  ///< of a mini-batch
+};
+/// `work`: of each stage. `plan`: of any of them.
+[[nodiscard]] Result<StagedStep> run_stages(const spec::Job& job, const Target& target,
+                                            const MemoryPlan& plan,
+                                            const std::vector<std::vector<StageWork>>& work);
+/// Adds those of its stage to a plan without them.
+void add_waits(const spec::Job& job, const std::vector<StageWaits>& waits, MemoryPlan& plan);
+
+}  // namespace neap::plan
