@@ -153,6 +153,21 @@ ConfigTable::Key& ConfigTable::bind(std::string path, std::int64_t* field, std::
   return key;
 }
 
+ConfigTable::Key& ConfigTable::bind(std::string path, std::int64_t* field, bool* automatic,
+                                    std::string help) {
+  Key& key = add(std::move(path), field, "integer or `auto`", std::move(help));
+  key.assign = [field, automatic](const Json& v) -> Status {
+    *automatic = v == "auto";
+    if (*automatic) return {};
+    if (!v.is_number_integer()) return wrong_type("an integer or \"auto\"", v);
+    *field = v.get<std::int64_t>();
+    return {};
+  };
+  key.read = [field, automatic]() -> Json { return *automatic ? Json("auto") : Json(*field); };
+  key.default_text = toml_text(key.read());
+  return key;
+}
+
 ConfigTable::Key& ConfigTable::bind(std::string path, double* field, std::string help) {
   Key& key = add(std::move(path), field, "number", std::move(help));
   key.assign = [field](const Json& v) -> Status {

@@ -110,6 +110,8 @@ class ConfigTable {
   /// Binds `path` to a field that outlives the table.
   Key& bind(std::string path, bool* field, std::string help);
   Key& bind(std::string path, std::int64_t* field, std::string help);
+  /// An integer, or "auto": then `automatic` is set and the field stays as it is.
+  Key& bind(std::string path, std::int64_t* field, bool* automatic, std::string help);
   Key& bind(std::string path, double* field, std::string help);
   Key& bind(std::string path, std::string* field, std::string help);
   Key& bind(std::string path, Bytes* field, std::string help);

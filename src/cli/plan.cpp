@@ -1,4 +1,5 @@
 // `neap plan`: what a job needs before it runs, what would make it fit, and the reference of all keys.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "cli/plan_picture.h"
 #include "cli/program_commands.h"
 #include "plan/advice.h"
+#include "plan/degree_search.h"
 #include "plan/device_choice.h"
 #include "plan/gpu_catalog.h"
 #include "plan/memory_plan.h"
@@ -38,7 +40,8 @@ class PlanCommand final : public Command {
         ->type_name("SIZE");
     app.add_option(
            "--fit", fit_,
-           "rank up to three plans that fit into this size, with the settings that they need")
+           "rank up to three plans that fit into this size, with the settings that they need; with "
+           "--ranks also how the ranks divide the job (docs/parallel.md)")
         ->type_name("SIZE");
     app.add_option("--ranks", ranks_,
                    "plan for one of so many ranks instead of trainer.nnodes x "
@@ -90,9 +93,11 @@ class PlanCommand final : public Command {
       overrides_.push_back(format("trainer.nnodes={}", ranks_ / each));
       overrides_.push_back(format("trainer.n_gpus_per_node={}", each));
     }
+    // For as many ranks as asked for --fit chooses what nobody has.
+    const spec::OpenDegrees open =
+        ranks_ > 0 && !fit_.empty() ? spec::OpenDegrees::kUnset : spec::OpenDegrees::kAuto;
     spec::Job job;
-    NEAP_TRY(spec::Job::load(config_, overrides_, job));
-    for (const std::string& warning : job.warnings) log::warn(warning);
+    NEAP_TRY(spec::Job::load(config_, overrides_, job, open));
     ranks_ = job.ranks();
     NEAP_TRY_ASSIGN(plan::DeviceChoice chosen,
                     gpu_.empty()
@@ -105,6 +110,8 @@ class PlanCommand final : public Command {
         return {ErrorCode::kInvalidArgument, "Capacity must be greater than 0"};
       chosen.target.host_memory = Bytes();  // another machine than this one
     }
+    if (job.parallel.automatic.any()) NEAP_TRY(choose_degrees(job, chosen.target));
+    for (const std::string& warning : job.warnings) log::warn(warning);
     adapted_ = job.adapted;
     if (!adapted_.empty()) adapted_text_ = spec::adapted_text(job) + "\n";
     warnings_ = job.warnings;
@@ -121,9 +128,26 @@ class PlanCommand final : public Command {
     return show(found.plan, chosen, out, knobs.empty() ? "" : knobs + "\n");
   }
 
+  // The job with the degrees that it left open.
+  Status choose_degrees(spec::Job& job, const plan::Target& target) {
+    plan::DegreeChoice choice = plan::choose_degrees({config_, overrides_, job}, target);
+    // Where none fits as the job is, --fit changes the nearest one that ranks divide without stages.
+    const auto nearest = std::find_if(
+        choice.candidates.begin(), choice.candidates.end(),
+        [](const plan::DegreeCandidate& each) { return each.refused.empty() && each.stages == 1; });
+    if (!choice.fits() && (fit_.empty() || nearest == choice.candidates.end()))
+      return choice.refusal();
+    if (!choice.fits()) choice.overrides = spec::assignments(job, nearest->degrees);
+    overrides_.insert(overrides_.end(), choice.overrides.begin(), choice.overrides.end());
+    degrees_ = choice.to_json();
+    degrees_text_ = choice.to_text() + "\n";
+    job = spec::Job();
+    return spec::Job::load(config_, overrides_, job);
+  }
+
   // Each stage is a kind of rank; the plan is that of the one which needs most.
   Status plan_stages(const spec::Job& job, const plan::DeviceChoice& chosen) {
-    if (!fit_.empty())
+    if (!fit_.empty() && degrees_.is_null())
       return {
           ErrorCode::kInvalidArgument,
           "--fit plans models that one rank has; with parallel.pipeline_model_parallel_size use "
@@ -143,8 +167,10 @@ class PlanCommand final : public Command {
     Json out = found.to_json();
     out["device"] = chosen.name;
     out["rates_from"] = chosen.target.rates_from;
+    if (!degrees_.is_null()) out["degrees"] = degrees_;
     if (json_) return write_output(out.dump(2) + "\n");
-    return write_output(format("A step of {} on {} x {}, simulated\n\n{}rates: {}\n", config_,
+    return write_output(degrees_text_ +
+                        format("A step of {} on {} x {}, simulated\n\n{}rates: {}\n", config_,
                                ranks_, chosen.name, found.to_text(), chosen.target.rates_from));
   }
 
@@ -172,13 +198,15 @@ class PlanCommand final : public Command {
     out["ranks"] = ranks_;
     out["adapted"] = adapted_;
     out["warnings"] = warnings_;
+    if (!degrees_.is_null()) out["degrees"] = degrees_;
     return out;
   }
 
   [[nodiscard]] Status show(const plan::MemoryPlan& plan, const plan::DeviceChoice& chosen,
                             const Json& json, const std::string& below) const {
     if (json_) return write_output(json.dump(2) + "\n");
-    return write_output(format("{} of {} on the {}{}\n{}\n", plan.task, config_, chosen.name,
+    return write_output(degrees_text_ +
+                        format("{} of {} on the {}{}\n{}\n", plan.task, config_, chosen.name,
                                ranks_ > 1 ? format(", each of {} ranks", ranks_) : "",
                                adapted_text_) +
                         plan.to_text() + below);
@@ -189,7 +217,8 @@ class PlanCommand final : public Command {
   std::string config_, capacity_, fit_, gpu_, picture_;
   std::vector<std::string> overrides_;
   std::vector<std::string> adapted_, warnings_;  // as spec::Job's
-  std::string adapted_text_;
+  std::string adapted_text_, degrees_text_;
+  Json degrees_;            // how they were chosen; null: none was open
   std::int64_t ranks_ = 0;  // 0: the configuration's
   bool json_ = false, reference_ = false, peer_keys_ = false, simulate_ = false;
   PlanFormulas formulas_;

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "parallel/run_collectively.h"
+#include "rlhf/open_degrees.h"
 #include "spec/default_lengths.h"
 
 namespace neap::cli {
@@ -19,13 +20,21 @@ int run_on_ranks(const std::filesystem::path& config, const std::vector<std::str
   }
   spec::Job job;
   job.launched_ranks = environment.size;
-  throw_if_error(spec::Job::load(config, overrides, job));
-  if (environment.rank == 0) {
+  job.launched_node_ranks = environment.local_size;
+  throw_if_error(spec::Job::load(config, overrides, job, spec::OpenDegrees::kAuto));
+  const auto tell = [&] {
+    if (environment.rank > 0) return;
     for (const std::string& warning : job.warnings) log::warn(warning);
     if (const std::string adapted = spec::adapted_text(job); !adapted.empty()) log::info(adapted);
-  }
+  };
+  const bool open = job.parallel.automatic.any();
+  if (!open) tell();
   const rlhf::Launch launch = rlhf::join_ranks(job, environment);
   try {
+    if (open) {
+      job = rlhf::close_degrees({config, overrides, job}, launch);
+      tell();
+    }
     return body(job, launch);
   } catch (const parallel::CollectiveError& e) {
     return e.mine() ? fail(e) : exit_code(e.status());

@@ -215,6 +215,22 @@ Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target) {
   return plan.ok() ? std::move(plan) : with_suggestions(job, target, plan.status());
 }
 
+Result<PlanOrLeast> plan_or_least(const spec::Job& job, const Target& target) {
+  NEAP_TRY_ASSIGN(PlanSearch search, PlanSearch::make(job, target, PlanSearch::Scope::kConfigured));
+  PlanOrLeast out;
+  Result<MemoryPlan> plan = search.fastest(target.capacity);
+  if (plan.ok() && plan->fits()) {
+    out.plan = std::move(plan).value();
+  } else if (plan.ok()) {
+    out.least = plan->peak;
+  } else if (plan.status().code() == ErrorCode::kDoesNotFit) {
+    NEAP_TRY_ASSIGN(out.least, search.least_capacity());
+  } else {
+    return plan.status();
+  }
+  return out;
+}
+
 Result<Bytes> least_capacity(const spec::Job& job, const Target& target) {
   NEAP_TRY_ASSIGN(PlanSearch search, PlanSearch::make(job, target, PlanSearch::Scope::kConfigured));
   return search.least_capacity();

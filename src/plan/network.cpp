@@ -34,7 +34,7 @@ Network default_network(bool cuda) {
 
 Network network_of(const spec::Job& job, const Network& device) {
   Network out = device;
-  out.node_ranks = job.trainer.n_gpus_per_node;
+  out.node_ranks = job.node_ranks();
   const auto rate = [](Bytes key, double& to) {
     if (!key.is_zero()) to = static_cast<double>(key.count());
   };

@@ -65,26 +65,66 @@ Status add_all_waits(const spec::Job& job, const Target& target, StagePlans& pla
   return {};
 }
 
-}  // namespace
+std::int64_t stages_of(const spec::Job& job) {
+  return job.mesh().size(spec::Axis::kPipe);
+}
 
-Result<StagePlans> plan_stages(const spec::Job& job, const Target& target) {
-  const spec::Mesh mesh = job.mesh();
-  const std::int64_t stages = mesh.size(spec::Axis::kPipe);
+Target target_of_stage(const spec::Job& job, const Target& target, std::int64_t stage) {
+  Target out = target;
+  out.rank = stage * (job.mesh().ranks() / stages_of(job));
+  return out;
+}
+
+Status in_stage(const spec::Job& job, const Status& status, std::int64_t stage) {
+  const std::int64_t stages = stages_of(job);
+  return stages == 1
+             ? status
+             : Status(status).with_context(format("planning stage {} of {}", stage + 1, stages));
+}
+
+// Of the plans of each stage.
+Result<StagePlans> stage_plans_of(const spec::Job& job, const Target& target,
+                                  std::vector<MemoryPlan> plans) {
   const spec::Recipe recipe = spec::describe(job);
   StagePlans out;
   for (const spec::Phase& phase : recipe.phases)
     if (phase.trains() && out.micro_batches == 0) out.micro_batches = micro_batches(job, phase);
-  for (std::int64_t s = 0; s < stages; ++s) {
-    Target here = target;
-    here.rank = s * (mesh.ranks() / stages);
-    Result<MemoryPlan> plan = make_plan(job, here);
-    if (!plan.ok())
-      return Status(plan.status()).with_context(format("planning stage {} of {}", s + 1, stages));
+  for (MemoryPlan& plan : plans) {
+    const Target here = target_of_stage(job, target, std::ssize(out.stages));
     NEAP_TRY_ASSIGN(const spec::JobModel model,
                     spec::resolve(job, recipe, recipe.models.front().id, here.rank));
-    out.stages.push_back({model.shape.first_block(), model.shape.blocks(), std::move(*plan)});
+    out.stages.push_back({model.shape.first_block(), model.shape.blocks(), std::move(plan)});
   }
-  if (stages > 1) NEAP_TRY(add_all_waits(job, target, out));
+  if (out.stages.size() > 1) NEAP_TRY(add_all_waits(job, target, out));
+  return out;
+}
+
+}  // namespace
+
+Result<StagePlans> plan_stages(const spec::Job& job, const Target& target) {
+  std::vector<MemoryPlan> plans;
+  for (std::int64_t s = 0; s < stages_of(job); ++s) {
+    Result<MemoryPlan> plan = make_plan(job, target_of_stage(job, target, s));
+    if (!plan.ok()) return in_stage(job, plan.status(), s);
+    plans.push_back(*std::move(plan));
+  }
+  return stage_plans_of(job, target, std::move(plans));
+}
+
+Result<StagesOrLeast> plan_stages_or_least(const spec::Job& job, const Target& target) {
+  StagesOrLeast out;
+  std::vector<MemoryPlan> plans;
+  for (std::int64_t s = 0; s < stages_of(job); ++s) {
+    Result<PlanOrLeast> found = plan_or_least(job, target_of_stage(job, target, s));
+    if (!found.ok()) return in_stage(job, found.status(), s);
+    if (found->plan) {
+      plans.push_back(*std::move(found->plan));
+    } else {
+      out.least = std::max(out.least, found->least);
+    }
+  }
+  if (std::ssize(plans) < stages_of(job)) return out;
+  NEAP_TRY_ASSIGN(out.plans, stage_plans_of(job, target, std::move(plans)));
   return out;
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,5 +36,13 @@ struct StagePlans {
   [[nodiscard]] Json to_json() const;
 };
 [[nodiscard]] Result<StagePlans> plan_stages(const spec::Job& job, const Target& target);
+
+/// As plan_or_least, of all kinds of ranks.
+struct StagesOrLeast {
+  std::optional<StagePlans> plans{};
+  Bytes least{};
+};
+[[nodiscard]] Result<StagesOrLeast> plan_stages_or_least(const spec::Job& job,
+                                                         const Target& target);
 
 }  // namespace neap::plan

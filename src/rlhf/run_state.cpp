@@ -176,6 +176,7 @@ void write_run_state(const fs::path& checkpoint, std::int64_t step, const spec::
   Json state = Json::object();
   state["schema"] = 1;
   state["task"] = to_string(job.task);
+  state["ranks"] = job.ranks();
   state["step"] = step;
   state["rows"] = rows.size();
   state["data"] = rows.files().contents();
@@ -287,6 +288,20 @@ std::vector<spec::JobChange> saved_choices(const Json& state) {
       same.emplace_back(dtype, value_or_throw(spec::parse_dtype(saved[at].get<std::string>())));
   }
   return same;
+}
+
+std::optional<spec::Degrees> saved_degrees(const Json& state, const spec::Job& job) {
+  if (state.value("ranks", std::int64_t{0}) != job.ranks()) return std::nullopt;
+  const Json saved = state.value("config", Json::object());
+  spec::Degrees out{};
+  for (std::size_t k = 0; k < out.size(); ++k) {
+    const Json::json_pointer at = pointer_to(std::string(spec::kDegreeKeys[k].path));
+    if (!saved.contains(at) || !(saved[at].is_number_integer() || saved[at].is_boolean()))
+      return std::nullopt;
+    out[k] = saved[at].is_boolean() ? std::int64_t{saved[at].get<bool>()}
+                                    : saved[at].get<std::int64_t>();
+  }
+  return out;
 }
 
 }  // namespace neap::rlhf

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "rlhf/best_checkpoint.h"
 #include "rlhf/job_data.h"
 #include "rlhf/stop_target.h"
+#include "spec/degrees.h"
 #include "spec/job.h"
 #include "train/checkpoint.h"
 
@@ -51,5 +53,7 @@ void check_run_state(const Json& state, const std::filesystem::path& checkpoint,
 
 /// What the plan may choose and a resumed run has to keep, as the checkpoint's run had it.
 [[nodiscard]] std::vector<spec::JobChange> saved_choices(const Json& state);
+/// How the checkpoint's run divided its ranks; nullopt: the job has another number of them, or the file does not say.
+[[nodiscard]] std::optional<spec::Degrees> saved_degrees(const Json& state, const spec::Job& job);
 
 }  // namespace neap::rlhf

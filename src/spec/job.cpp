@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "spec/adapter_config.h"
 #include "spec/default_lengths.h"
+#include "spec/degrees.h"
 #include "spec/micro_batches.h"
 #include "spec/optimizer.h"
 #include "spec/parallel_checks.h"
@@ -235,13 +236,15 @@ Status validate_packing(const Job& job) {
 }  // namespace
 
 Status Job::load(const std::filesystem::path& file, const std::vector<std::string>& overrides,
-                 Job& job) {
+                 Job& job, OpenDegrees open) {
   ConfigTable table = job.bind();
   if (!file.empty()) NEAP_TRY(table.load_file(file));
   // `neap eval` takes the file of a training, most of which it does not read.
   const bool is_of_training = job.task != Task::kEval;
   job.folder = file.parent_path();
   for (const std::string& text : overrides) NEAP_TRY(table.apply_override(text));
+  open_degrees(job.task == Task::kEval ? OpenDegrees::kNone : open, table, job.parallel);
+  if (job.parallel.automatic.any()) return {};
   const auto is_set = [&](std::string_view key) { return table.find(key)->is_set; };
   NEAP_TRY(table.apply_defaults());
   NEAP_TRY(apply_preset(table, job.algorithm.preset, job.task, job.algorithm.adv_estimator));

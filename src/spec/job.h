@@ -218,6 +218,17 @@ struct MemoryConfig {
   [[nodiscard]] bool allows(Measure measure) const;
 };
 
+/// Which of these a plan chooses (spec/degrees.h); until it has, the job has their defaults.
+struct AutomaticDegrees {
+  bool zero_stage = false, tensor = false, rows = false, pipeline = false;
+  [[nodiscard]] bool any() const { return zero_stage || tensor || rows || pipeline; }
+};
+/// Of a job that is read, the degrees that stay open.
+enum class OpenDegrees : std::uint8_t {
+  kNone,  ///< "auto" is the default
+  kAuto,  ///< those that are "auto", and what follows from them
+  kUnset  ///< those that nobody set, too
+};
 /// What ranks divide besides batches.
 struct ParallelConfig {
   std::int64_t zero_stage = 0;                    ///< of trained models (spec/placement.h)
@@ -226,6 +237,7 @@ struct ParallelConfig {
   std::int64_t pipeline_model_parallel_size = 1;  ///< stages of every model (spec/pipeline.h)
   /// Blocks of each stage; empty: as spec/pipeline.h divides them.
   std::vector<double> pipeline_model_parallel_layout;
+  AutomaticDegrees automatic{};
   // For plans: bytes a second of a rank, within a machine and to others; zero: the device's (plan/network.h).
   Bytes intra_node_bandwidth{0}, inter_node_bandwidth{0};
 };
@@ -255,6 +267,7 @@ struct Job {
   std::int64_t reference_max_token_len_per_gpu = 0, reward_max_token_len_per_gpu = 0;
   std::filesystem::path folder;     ///< of the configuration file; relative paths in it start here
   std::int64_t launched_ranks = 0;  ///< what the launcher started; 0: nothing runs, a plan is made
+  std::int64_t launched_node_ranks = 0;  ///< of these on a machine; 0: not known
 
   /// "key.path=value" of keys that nobody set and that load() fitted to the others.
   std::vector<std::string> adapted{};
@@ -264,9 +277,11 @@ struct Job {
   /// Binds every key to this object's fields; the object outlives the table and does not move.
   [[nodiscard]] ConfigTable bind();
   /// Reads the file, unless it is empty, then the overrides in order, then checks keys against each
-  /// other.
+  /// other. A job with open degrees is neither checked nor fitted to its ranks: load it again with those that a
+  /// plan has chosen (plan/degree_search.h).
   [[nodiscard]] static Status load(const std::filesystem::path& file,
-                                   const std::vector<std::string>& overrides, Job& job);
+                                   const std::vector<std::string>& overrides, Job& job,
+                                   OpenDegrees open = OpenDegrees::kNone);
   /// The adapters that the models start with, once their paths are known.
   [[nodiscard]] Status read_adapters(const ConfigTable& table);
   /// Cross-key rules ("ppo_mini_batch_size 48 does not divide train_batch_size 64").
@@ -328,6 +343,10 @@ struct Job {
   [[nodiscard]] std::int64_t sequences_per_step() const;
   /// Processes, one device each.
   [[nodiscard]] std::int64_t ranks() const;
+  /// Of them on a machine; 0: all.
+  [[nodiscard]] std::int64_t node_ranks() const {
+    return trainer.n_gpus_per_node > 0 ? trainer.n_gpus_per_node : launched_node_ranks;
+  }
   [[nodiscard]] Mesh mesh() const;
   /// Parts of each step's batch: ranks along the axis "data".
   [[nodiscard]] std::int64_t data_ranks() const { return mesh().size(Axis::kData); }

@@ -64,7 +64,10 @@ void bind_device(ConfigTable& t, Job& job) {
 }
 
 void bind_parallel(ConfigTable& t, Job& job) {
-  t.bind("parallel.zero_stage", &job.parallel.zero_stage,
+  AutomaticDegrees& automatic = job.parallel.automatic;
+  constexpr const char* kChosen =
+      " `auto`: the plan chooses it for the ranks and their memory (docs/parallel.md).";
+  t.bind("parallel.zero_stage", &job.parallel.zero_stage, &automatic.zero_stage,
          "ZeRO's stage on several ranks, DeepSpeed's `zero_optimization.stage`. "
          "0: every "
          "rank keeps all gradients and optimizer states; 1: each keeps the states of its slice, "
@@ -72,7 +75,8 @@ void bind_parallel(ConfigTable& t, Job& job) {
          "and sends it to the others; 2: and no gradients but the slice's; 3: and no weights but "
          "the slice's, those of frozen models too: a block is gathered to be used. Losses and "
          "weights are the same bit by bit where a mini-batch is one micro-batch, and with 1 "
-         "always.")
+         "always." +
+             std::string(kChosen))
       .at_least(0)
       .at_most(3)
       .only(of_training())
@@ -80,9 +84,11 @@ void bind_parallel(ConfigTable& t, Job& job) {
              .words = "several ranks have the same part of the model",
              .otherwise = "one rank has each part of the model, and keeps all its states"});
   t.bind("parallel.tensor_model_parallel_size", &job.parallel.tensor_model_parallel_size,
+         &automatic.tensor,
          "Ranks that divide each model between them (Megatron's tensor parallelism): heads of "
          "attention, columns of the MLP, and the vocabulary. It divides the number of ranks; the "
-         "others divide the batch.")
+         "others divide the batch." +
+             std::string(kChosen))
       .in("ranks")
       .at_least(1);
   t.bind(
@@ -90,7 +96,7 @@ void bind_parallel(ConfigTable& t, Job& job) {
        "The ranks that divide a model also divide the rows of its hidden states outside attention "
        "and MLP (Megatron's sequence parallelism), in training and scoring. Activations per rank "
        "fall with the number of ranks; backward gathers the inputs of attention and MLP once "
-       "more.")
+       "more. Where the size is `auto` and nobody sets this key, the plan chooses it, too.")
       .only({.holds =
                  [&job] {
                    return !job.parallel.sequence_parallel ||
@@ -99,9 +105,11 @@ void bind_parallel(ConfigTable& t, Job& job) {
              .words = "parallel.tensor_model_parallel_size is at least 2",
              .otherwise = "one rank has each model, with all rows of its hidden states"});
   t.bind("parallel.pipeline_model_parallel_size", &job.parallel.pipeline_model_parallel_size,
+         &automatic.pipeline,
          "Stages that divide each model's blocks between them (Megatron's pipeline parallelism, "
          "schedule 1F1B); each rank has one stage. It divides the number of ranks; the others "
-         "divide the batch.")
+         "divide the batch." +
+             std::string(kChosen))
       .in("stages")
       .at_least(1)
       .only(of_training());

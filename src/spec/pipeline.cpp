@@ -11,7 +11,7 @@ namespace neap::spec {
 namespace {
 
 // Of an undivided model, whose blocks are alike: a block's, and what the first and the last stage have besides.
-struct Sizes {
+struct StageSizes {
   std::int64_t block = 0, first = 0, last = 0;
   [[nodiscard]] std::int64_t of(std::int64_t stage, std::int64_t stages,
                                 std::int64_t blocks) const {
@@ -20,8 +20,8 @@ struct Sizes {
 };
 
 // Elements of the matrices that a token is multiplied by. Rows of a table that are looked up cost nothing.
-Sizes work_of(const Architecture& whole, Head head) {
-  Sizes out;
+StageSizes work_of(const Architecture& whole, Head head) {
+  StageSizes out;
   for (const Linear& linear : block_linears(whole)) out.block += linear.in * linear.out;
   const bool words = head == Head::kLanguageModel;
   out.last = words ? whole.embedding_dim * whole.vocab_size : whole.hidden_size;
@@ -32,8 +32,8 @@ Sizes work_of(const Architecture& whole, Head head) {
 }
 
 // Parameters, which weights, gradients and optimizer states follow.
-Sizes parameters_of(const Architecture& whole, Head head) {
-  Sizes out;
+StageSizes parameters_of(const Architecture& whole, Head head) {
+  StageSizes out;
   for (const FlatUnit& unit : flat_layout(whole, head)) {
     if (unit.block >= 0) {
       out.block = unit.elements;
@@ -48,7 +48,8 @@ Sizes parameters_of(const Architecture& whole, Head head) {
 }
 
 // The most blocks of each stage whose work is `most` at most; empty: a stage has none.
-std::vector<std::int64_t> most_blocks(const Sizes& work, std::int64_t stages, std::int64_t most) {
+std::vector<std::int64_t> most_blocks(const StageSizes& work, std::int64_t stages,
+                                      std::int64_t most) {
   std::vector<std::int64_t> out;
   for (std::int64_t stage = 0; stage < stages; ++stage) {
     const std::int64_t left = most - work.of(stage, stages, 0);
@@ -59,8 +60,8 @@ std::vector<std::int64_t> most_blocks(const Sizes& work, std::int64_t stages, st
 }
 
 // Those of the division whose largest stage has the least work.
-std::vector<std::int64_t> most_blocks(const Sizes& work, std::int64_t stages, std::int64_t blocks,
-                                      std::int64_t low, std::int64_t high) {
+std::vector<std::int64_t> most_blocks(const StageSizes& work, std::int64_t stages,
+                                      std::int64_t blocks, std::int64_t low, std::int64_t high) {
   while (low < high) {
     const std::int64_t middle = low + (high - low) / 2;
     const std::vector<std::int64_t> most = most_blocks(work, stages, middle);
@@ -77,7 +78,7 @@ std::vector<std::int64_t> most_blocks(const Sizes& work, std::int64_t stages, st
 
 std::vector<std::int64_t> divide_blocks(const Architecture& whole, Head head, std::int64_t stages) {
   if (!whole.pipeline.layout.empty()) return whole.pipeline.layout;
-  const Sizes work = work_of(whole, head), parameters = parameters_of(whole, head);
+  const StageSizes work = work_of(whole, head), parameters = parameters_of(whole, head);
   const std::int64_t blocks = whole.num_hidden_layers;
   const std::vector<std::int64_t> most =
       most_blocks(work, stages, blocks, 0, work.first + work.last + blocks * work.block);

@@ -76,5 +76,15 @@ TEST(Network, KeysOfTheJobSayWhatThereIs) {
   EXPECT_NEAR(step::peer_seconds(group_rates(default_network(true), {0, 1}), 0, 2), 30e-6, 1e-9);
 }
 
+TEST(Network, WhereNoKeySaysItMachinesAreThoseOfTheLauncher) {
+  spec::Job job;
+  EXPECT_EQ(network_of(job, kNetwork).node_ranks, 0);  // one machine
+  job.launched_ranks = 8;
+  job.launched_node_ranks = 4;
+  EXPECT_EQ(network_of(job, kNetwork).node_ranks, 4);
+  job.trainer.n_gpus_per_node = 2;
+  EXPECT_EQ(network_of(job, kNetwork).node_ranks, 2);
+}
+
 }  // namespace
 }  // namespace neap::plan

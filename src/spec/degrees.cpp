@@ -1,0 +1,98 @@
+#include "spec/degrees.h"
+
+#include <algorithm>
+
+#include "base/format.h"
+
+namespace neap::spec {
+namespace {
+
+using KeyKind = DegreeKey::Kind;
+
+constexpr std::int64_t kZeroStages = 4;
+
+std::int64_t size_along(const Degrees& degrees, std::string_view path) {
+  for (std::size_t k = 0; k < kDegreeKeys.size(); ++k)
+    if (kDegreeKeys[k].path == path) return degrees[k];
+  return 1;
+}
+
+// What an open key may be, where those before it in the list are chosen.
+std::vector<std::int64_t> choices(const Job& job, const DegreeKey& key, const Degrees& chosen) {
+  std::vector<std::int64_t> out;
+  const std::int64_t left = data_ranks(job, chosen);
+  switch (key.kind) {
+    case KeyKind::kAxis:
+      for (std::int64_t n = 1; n <= left; ++n)
+        if (left % n == 0) out.push_back(n);
+      return out;
+    case KeyKind::kRows:
+      return size_along(chosen, "parallel.tensor_model_parallel_size") > 1
+                 ? std::vector<std::int64_t>{0, 1}
+                 : std::vector<std::int64_t>{0};
+    case KeyKind::kZeroStage:
+      for (std::int64_t stage = 0; stage < (left > 1 ? kZeroStages : 1); ++stage)
+        out.push_back(stage);
+      return out;
+  }
+  return out;
+}
+
+}  // namespace
+
+void open_degrees(OpenDegrees open, const ConfigTable& table, ParallelConfig& parallel) {
+  AutomaticDegrees& automatic = parallel.automatic;
+  if (open == OpenDegrees::kNone) automatic = {};
+  const auto is_set = [&](const DegreeKey& key) { return table.find(key.path)->is_set; };
+  if (open == OpenDegrees::kUnset)
+    for (const DegreeKey& key : kDegreeKeys)
+      if (!is_set(key)) automatic.*key.automatic = true;
+  for (const DegreeKey& key : kDegreeKeys)
+    if (key.kind == KeyKind::kRows && !is_set(key)) automatic.*key.automatic = automatic.tensor;
+}
+
+std::vector<Degrees> possible_degrees(const Job& job) {
+  // Keys that are not open, first: the others have to go with them.
+  Degrees fixed{};
+  for (std::size_t k = 0; k < kDegreeKeys.size(); ++k) {
+    const DegreeKey& key = kDegreeKeys[k];
+    const bool open = job.parallel.automatic.*key.automatic;
+    fixed[k] = open ? (key.kind == KeyKind::kAxis ? 1 : 0) : key.value(job.parallel);
+  }
+  std::vector<Degrees> all = {fixed};
+  for (std::size_t k = 0; k < kDegreeKeys.size(); ++k) {
+    const DegreeKey& key = kDegreeKeys[k];
+    if (!(job.parallel.automatic.*key.automatic)) continue;
+    std::vector<Degrees> wider;
+    for (Degrees degrees : all) {
+      for (const std::int64_t value : choices(job, key, degrees)) {
+        degrees[k] = value;
+        wider.push_back(degrees);
+        degrees[k] = fixed[k];
+      }
+    }
+    all = std::move(wider);
+  }
+  return all;
+}
+
+std::vector<std::string> assignments(const Job& job, const Degrees& degrees) {
+  std::vector<std::string> out;
+  for (std::size_t k = 0; k < kDegreeKeys.size(); ++k) {
+    const DegreeKey& key = kDegreeKeys[k];
+    if (!(job.parallel.automatic.*key.automatic)) continue;
+    out.push_back(key.kind == KeyKind::kRows
+                      ? format("{}={}", key.path, degrees[k] != 0 ? "true" : "false")
+                      : format("{}={}", key.path, degrees[k]));
+  }
+  return out;
+}
+
+std::int64_t data_ranks(const Job& job, const Degrees& degrees) {
+  std::int64_t divided = 1;
+  for (std::size_t k = 0; k < kDegreeKeys.size(); ++k)
+    if (kDegreeKeys[k].kind == KeyKind::kAxis) divided *= degrees[k];
+  return std::max<std::int64_t>(1, job.ranks() / divided);
+}
+
+}  // namespace neap::spec

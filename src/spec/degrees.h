@@ -1,0 +1,57 @@
+// The keys of [parallel] that say how ranks divide a job, and which a plan may choose: "auto".
+//
+// One table: who enumerates, reads, writes or prints degrees goes through it.
+//
+// Threads   values and functions without state.   Failure   none.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/config.h"
+#include "spec/job.h"
+
+namespace neap::spec {
+
+struct DegreeKey {
+  enum class Kind : std::uint8_t {
+    kAxis,       ///< of the mesh: divides the ranks
+    kZeroStage,  ///< of ranks along the axis "data"
+    kRows        ///< a switch of ranks along the axis "tensor"
+  };
+  std::string_view name;  ///< for tables
+  std::string_view path;
+  Kind kind = Kind::kAxis;
+  bool AutomaticDegrees::*automatic = nullptr;
+  std::int64_t (*value)(const ParallelConfig&) = nullptr;
+};
+inline constexpr std::array kDegreeKeys = {
+    DegreeKey{"pipe", "parallel.pipeline_model_parallel_size", DegreeKey::Kind::kAxis,
+              &AutomaticDegrees::pipeline,
+              [](const ParallelConfig& p) { return p.pipeline_model_parallel_size; }},
+    DegreeKey{"tensor", "parallel.tensor_model_parallel_size", DegreeKey::Kind::kAxis,
+              &AutomaticDegrees::tensor,
+              [](const ParallelConfig& p) { return p.tensor_model_parallel_size; }},
+    DegreeKey{"rows", "parallel.sequence_parallel", DegreeKey::Kind::kRows, &AutomaticDegrees::rows,
+              [](const ParallelConfig& p) { return std::int64_t{p.sequence_parallel}; }},
+    DegreeKey{"zero", "parallel.zero_stage", DegreeKey::Kind::kZeroStage,
+              &AutomaticDegrees::zero_stage, [](const ParallelConfig& p) { return p.zero_stage; }}};
+
+/// A value of each key, in their order.
+using Degrees = std::array<std::int64_t, kDegreeKeys.size()>;
+
+/// Marks the keys that stay open in a job whose keys `table` has read. sequence_parallel is open with the size, unless
+/// it is set.
+void open_degrees(OpenDegrees open, const ConfigTable& table, ParallelConfig& parallel);
+/// All that the open keys of a job may be together on its ranks, the least divided first: sizes whose product divides
+/// the ranks, stages of ZeRO where several ranks have the same part. Those that the job has stay.
+[[nodiscard]] std::vector<Degrees> possible_degrees(const Job& job);
+/// "parallel.tensor_model_parallel_size=2" of the keys that are open in the job.
+[[nodiscard]] std::vector<std::string> assignments(const Job& job, const Degrees& degrees);
+/// Ranks along the axis "data".
+[[nodiscard]] std::int64_t data_ranks(const Job& job, const Degrees& degrees);
+
+}  // namespace neap::spec

@@ -1,0 +1,168 @@
+// Which degrees a plan takes, against every job with its degrees written out.
+#include "plan/degree_search.h"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "plan/gpu_catalog.h"
+#include "plan/simulation.h"
+
+namespace neap::plan {
+namespace {
+
+class DegreeSearch : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::path(::testing::TempDir()) /
+              ("neap_divided_model-" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
+    std::ofstream(folder_ / "config.json")
+        << R"({"model_type": "llama", "vocab_size": 8192, "hidden_size": 1024, "intermediate_size": 4096,
+ "num_hidden_layers": 6, "num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 4096,
+ "tie_word_embeddings": false})";
+    target_ = gpu_by_name("h100", {})->target;
+  }
+  [[nodiscard]] OpenJob open(std::int64_t ranks, const std::vector<std::string>& keys) const {
+    OpenJob out;
+    out.overrides = {"task=sft",
+                     "actor_rollout_ref.model.path=" + folder_.string(),
+                     "data.use_dynamic_bsz=false",
+                     "data.train_batch_size=16",
+                     "data.micro_batch_size_per_gpu=1",
+                     "data.max_prompt_length=1",
+                     "data.max_response_length=1023",
+                     "trainer.n_gpus_per_node=" + std::to_string(ranks)};
+    out.overrides.insert(out.overrides.end(), keys.begin(), keys.end());
+    const Status status = spec::Job::load({}, out.overrides, out.job, spec::OpenDegrees::kAuto);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return out;
+  }
+
+  static inline const std::vector<std::string> kAll = {"parallel.pipeline_model_parallel_size=auto",
+                                                       "parallel.tensor_model_parallel_size=auto",
+                                                       "parallel.zero_stage=auto"};
+  std::filesystem::path folder_;
+  Target target_;
+};
+
+// The simulations of all jobs, one after another, say the same.
+TEST_F(DegreeSearch, TakesTheFastestThatFits) {
+  for (const std::int64_t ranks : {1, 2, 8}) {
+    for (const Bytes capacity : {Bytes(), 2_GiB, 1_GiB}) {
+      target_.capacity = capacity;
+      const OpenJob job = open(ranks, kAll);
+      const DegreeChoice choice = choose_degrees(job, target_);
+      double fastest = std::numeric_limits<double>::infinity();
+      std::size_t fitting = 0, refused = 0;
+      for (const spec::Degrees& degrees : spec::possible_degrees(job.job)) {
+        std::vector<std::string> words = job.overrides;
+        for (const std::string& word : spec::assignments(job.job, degrees)) words.push_back(word);
+        spec::Job written;
+        if (!spec::Job::load({}, words, written).ok()) {
+          ++refused;
+          continue;
+        }
+        const Result<Simulation> step = simulate(written, target_);
+        if (!step.ok()) {
+          refused += step.status().code() == ErrorCode::kDoesNotFit ? 0U : 1U;
+          continue;
+        }
+        ++fitting;
+        fastest = std::min(fastest, step->seconds);
+      }
+      std::size_t found = 0, cannot = 0;
+      for (const DegreeCandidate& candidate : choice.candidates) {
+        found += candidate.fits ? 1U : 0U;
+        cannot += candidate.refused.empty() ? 0U : 1U;
+      }
+      EXPECT_EQ(found, fitting) << ranks << " " << capacity.count();
+      EXPECT_EQ(cannot, refused) << ranks << " " << capacity.count();
+      ASSERT_EQ(choice.fits(), fitting > 0) << ranks << " " << capacity.count();
+      if (!choice.fits()) continue;
+      EXPECT_NEAR(choice.candidates.front().seconds, fastest, 1e-9 * fastest);
+      if (!capacity.is_zero()) {
+        EXPECT_LE(choice.candidates.front().peak, capacity);
+      }
+    }
+  }
+}
+
+TEST_F(DegreeSearch, IsTheSameTwice) {
+  const OpenJob job = open(8, kAll);
+  const Json first = choose_degrees(job, target_).to_json();
+  EXPECT_EQ(first, choose_degrees(job, target_).to_json());
+}
+
+TEST_F(DegreeSearch, KeysThatAreSetStay) {
+  const DegreeChoice choice = choose_degrees(
+      open(8, {"parallel.tensor_model_parallel_size=2", "parallel.zero_stage=auto"}), target_);
+  ASSERT_EQ(choice.candidates.size(), 4U);
+  for (const DegreeCandidate& candidate : choice.candidates) {
+    EXPECT_EQ(candidate.degrees[0], 1);
+    EXPECT_EQ(candidate.degrees[1], 2);
+    EXPECT_EQ(candidate.data_ranks, 4);
+  }
+  // Whole weights come together from the ranks that have the same part of a model.
+  EXPECT_NE(choice.candidates.back().refused.find("zero_stage 3 does not go with"),
+            std::string::npos);
+  ASSERT_EQ(choice.overrides.size(), 1U);
+  EXPECT_EQ(choice.overrides[0].find("parallel.zero_stage="), 0U);
+}
+
+TEST_F(DegreeSearch, WhereNothingFitsItSaysWhatCameNearest) {
+  target_.capacity = 1500_MiB;
+  std::vector<std::string> keys = kAll;
+  keys.insert(keys.end(), {"memory.allow=[]", "parallel.tensor_model_parallel_size=1"});
+  const DegreeChoice choice = choose_degrees(open(2, keys), target_);
+  EXPECT_FALSE(choice.fits());
+  EXPECT_TRUE(choice.overrides.empty());
+  const Status why = choice.refusal();
+  EXPECT_EQ(why.code(), ErrorCode::kDoesNotFit);
+  EXPECT_NE(why.message().find("None of the 5 ways to divide the job over 2 ranks fits under"),
+            std::string::npos)
+      << why.message();
+  const DegreeCandidate& nearest = choice.candidates.front();
+  for (const DegreeCandidate& candidate : choice.candidates)
+    EXPECT_TRUE(!candidate.refused.empty() || candidate.peak >= nearest.peak);
+  // With that much it fits.
+  target_.capacity = nearest.peak;
+  EXPECT_TRUE(choose_degrees(open(2, keys), target_).fits());
+  target_.capacity = nearest.peak - 1_MiB;
+  EXPECT_FALSE(choose_degrees(open(2, keys), target_).fits());
+}
+
+TEST_F(DegreeSearch, AModelThatGoesWithNoWayIsRefusedWithTheReason) {
+  const DegreeChoice choice =
+      choose_degrees(open(2, {"parallel.zero_stage=auto", "data.train_batch_size=3"}), target_);
+  EXPECT_EQ(choice.refusal().code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(choice.refusal().message().find("train_batch_size"), std::string::npos)
+      << choice.refusal().message();
+}
+
+TEST_F(DegreeSearch, ATableHasWhatFitsWhatDoesNotAndWhatCannotBe) {
+  target_.capacity = 2_GiB;
+  const DegreeChoice choice = choose_degrees(open(8, kAll), target_);
+  const std::string text = choice.to_text();
+  EXPECT_NE(text.find("Ways to divide the job over 8 ranks: "), std::string::npos);
+  EXPECT_NE(text.find("pipe  tensor  rows  zero  data"), std::string::npos);
+  EXPECT_NE(text.find("does not fit"), std::string::npos) << text;
+  EXPECT_NE(
+      text.find("pipe 1, tensor 2, rows 0, zero 3 and 1 more: parallel.zero_stage 3 does not"),
+      std::string::npos)
+      << text;
+  EXPECT_NE(text.find("Chosen: parallel.pipeline_model_parallel_size="), std::string::npos);
+  // 6 blocks have no 8 stages.
+  for (const DegreeCandidate& candidate : choice.candidates)
+    EXPECT_EQ(candidate.refused.find("more than the 6 blocks") != std::string::npos,
+              candidate.degrees[0] == 8);
+}
+
+}  // namespace
+}  // namespace neap::plan
