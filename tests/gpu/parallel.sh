@@ -91,12 +91,20 @@ P
   record "$1" "$ok" 0 "$note"
 }
 
+as_of() {  # log name and folder of two ranks, folder that it is as, relative tolerance, their configuration and keys
+  local name=$1 like=$2 near=$3
+  shift 3
+  expect "$name" 0 pair "$name" "$neap" train "$@" trainer.default_local_dir=../../output/"$name"
+  compare "${name}_parity" "$like" "output/$name" "$near"
+}
+
 expect collectives 0 pair collectives "$package/bin/parallel_collectives" cuda
 expect rank_fails any pair rank_fails "$package/bin/parallel_collectives" cuda fail 1 3
 expect rank_fails_in_lane any pair rank_fails_in_lane "$package/bin/parallel_collectives" cuda fail-in-lane 1 3
 common=(device.memory=4GiB)
 exact=(device.dtype=float32 "${common[@]}")
 reviews=examples/reviews
+sft=($reviews/sft.toml trainer.total_training_steps=20)
 expect sft_1 0 alone sft_1 "$neap" train $reviews/sft.toml "${exact[@]}" trainer.total_training_steps=20
 expect sft_2 0 pair sft_2 "$neap" train $reviews/sft.toml "${exact[@]}" trainer.total_training_steps=20 \
   trainer.default_local_dir=../../output/sft_2
@@ -106,74 +114,52 @@ expect sft_bf16 0 pair sft_bf16 "$neap" train $reviews/sft.toml "${common[@]}" t
 # Sliced optimizer states, gradients, and weights: planned as measured on both ranks. Two terms have one order, so that the bits are the
 # same: a mini-batch is one micro-batch a rank.
 for stage in 1 2 3; do
-  expect sft_zero$stage 0 pair sft_zero$stage "$neap" train $reviews/sft.toml "${common[@]}" trainer.total_training_steps=20 \
-    parallel.zero_stage=$stage trainer.default_local_dir=../../output/sft_zero$stage
-  compare sft_zero${stage}_parity output/sft_bf16 output/sft_zero$stage 0
+  as_of sft_zero$stage output/sft_bf16 0 "${sft[@]}" "${common[@]}" parallel.zero_stage=$stage
   for file in model optimizer; do
     expect sft_zero${stage}_$file 0 cmp output/sft_bf16/latest/actor/$file.safetensors output/sft_zero$stage/latest/actor/$file.safetensors
   done
 done
 # Of several micro-batches stages 2 and 3 add in another order.
 for stage in 2 3; do
-  expect sft_zero${stage}_micro 0 pair sft_zero${stage}_micro "$neap" train $reviews/sft.toml "${exact[@]}" \
-    trainer.total_training_steps=20 data.micro_batch_size_per_gpu=4 parallel.zero_stage=$stage \
-    trainer.default_local_dir=../../output/sft_zero${stage}_micro
-  compare sft_zero${stage}_micro_parity output/sft_2 output/sft_zero${stage}_micro 1e-3
+  as_of sft_zero${stage}_micro output/sft_2 1e-3 "${sft[@]}" "${exact[@]}" data.micro_batch_size_per_gpu=4 parallel.zero_stage=$stage
 done
 expect sft_zero3_resumes 0 alone sft_zero3_resumes "$neap" train $reviews/sft.toml "${common[@]}" trainer.total_training_steps=22 \
   trainer.resume_mode=../../output/sft_zero3/latest trainer.default_local_dir=../../output/sft_zero3_resumes
 # Models that the ranks divide: one rank's losses and weights but for the order of sums, planned as measured.
 divided=(parallel.tensor_model_parallel_size=2)
-expect sft_tensor 0 pair sft_tensor "$neap" train $reviews/sft.toml "${exact[@]}" "${divided[@]}" trainer.total_training_steps=20 \
-  trainer.default_local_dir=../../output/sft_tensor
-compare sft_tensor_parity output/reviews/sft output/sft_tensor 1e-3
-expect sft_tensor_bf16 0 pair sft_tensor_bf16 "$neap" train $reviews/sft.toml "${common[@]}" "${divided[@]}" \
-  trainer.total_training_steps=20 trainer.default_local_dir=../../output/sft_tensor_bf16
-compare sft_tensor_bf16_parity output/sft_bf16 output/sft_tensor_bf16 5e-2
+as_of sft_tensor output/reviews/sft 1e-3 "${sft[@]}" "${exact[@]}" "${divided[@]}"
+as_of sft_tensor_bf16 output/sft_bf16 5e-2 "${sft[@]}" "${common[@]}" "${divided[@]}"
 # The same with rows of hidden states divided, too.
 rows=("${divided[@]}" parallel.sequence_parallel=true)
-expect sft_rows 0 pair sft_rows "$neap" train $reviews/sft.toml "${exact[@]}" "${rows[@]}" trainer.total_training_steps=20 \
-  trainer.default_local_dir=../../output/sft_rows
-compare sft_rows_parity output/reviews/sft output/sft_rows 1e-3
-expect sft_rows_bf16 0 pair sft_rows_bf16 "$neap" train $reviews/sft.toml "${common[@]}" "${rows[@]}" \
-  trainer.total_training_steps=20 trainer.default_local_dir=../../output/sft_rows_bf16
-compare sft_rows_bf16_parity output/sft_bf16 output/sft_rows_bf16 5e-2
+as_of sft_rows output/reviews/sft 1e-3 "${sft[@]}" "${exact[@]}" "${rows[@]}"
+as_of sft_rows_bf16 output/sft_bf16 5e-2 "${sft[@]}" "${common[@]}" "${rows[@]}"
 adafactor=(actor_rollout_ref.actor.optim.optimizer=adafactor)
 expect sft_adafactor 0 alone sft_adafactor "$neap" train $reviews/sft.toml "${exact[@]}" "${adafactor[@]}" trainer.total_training_steps=20 \
   trainer.default_local_dir=../../output/sft_adafactor
-expect sft_tensor_adafactor 0 pair sft_tensor_adafactor "$neap" train $reviews/sft.toml "${exact[@]}" "${divided[@]}" "${adafactor[@]}" \
-  trainer.total_training_steps=20 trainer.default_local_dir=../../output/sft_tensor_adafactor
-compare sft_tensor_adafactor_parity output/sft_adafactor output/sft_tensor_adafactor 1e-3
+as_of sft_tensor_adafactor output/sft_adafactor 1e-3 "${sft[@]}" "${exact[@]}" "${divided[@]}" "${adafactor[@]}"
 expect sft_tensor_resumes 0 alone sft_tensor_resumes "$neap" train $reviews/sft.toml "${exact[@]}" trainer.total_training_steps=22 \
   trainer.resume_mode=../../output/sft_tensor/latest trainer.default_local_dir=../../output/sft_tensor_resumes
 # Stages of a pipeline: one rank's losses and weights, planned as measured on both.
 staged=(parallel.pipeline_model_parallel_size=2 data.use_dynamic_bsz=false data.micro_batch_size_per_gpu=4)
 expect sft_whole 0 alone sft_whole "$neap" train $reviews/sft.toml "${exact[@]}" "${staged[@]:1}" trainer.total_training_steps=20 \
   trainer.default_local_dir=../../output/sft_whole
-expect sft_stages 0 pair sft_stages "$neap" train $reviews/sft.toml "${exact[@]}" "${staged[@]}" trainer.total_training_steps=20 \
-  trainer.default_local_dir=../../output/sft_stages
-compare sft_stages_parity output/sft_whole output/sft_stages 1e-3
+as_of sft_stages output/sft_whole 1e-3 "${sft[@]}" "${exact[@]}" "${staged[@]}"
 expect sft_stages_resumes 0 alone sft_stages_resumes "$neap" train $reviews/sft.toml "${exact[@]}" "${staged[@]:1}" \
   trainer.total_training_steps=22 trainer.resume_mode=../../output/sft_stages/latest \
   trainer.default_local_dir=../../output/sft_stages_resumes
 expect reward_2 0 pair reward_2 "$neap" train $reviews/reward.toml "${exact[@]}" trainer.total_training_steps=5
 steps=(trainer.total_training_steps=3 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8
   critic.ppo_micro_batch_size_per_gpu=8 trainer.test_freq=-1 trainer.save_freq=-1)
+ppo=($reviews/ppo.toml "${exact[@]}" "${steps[@]}")
 expect ppo_1 0 alone ppo_1 "$neap" train $reviews/ppo.toml "${exact[@]}" "${steps[@]}" \
   trainer.default_local_dir=../../output/ppo_1
 expect ppo_2 0 pair ppo_2 "$neap" train $reviews/ppo.toml "${exact[@]}" "${steps[@]}" \
   trainer.default_local_dir=../../output/ppo_2
 compare ppo_parity output/ppo_1 output/ppo_2 5e-2
-expect ppo_tensor 0 pair ppo_tensor "$neap" train $reviews/ppo.toml "${exact[@]}" "${steps[@]}" "${divided[@]}" \
-  trainer.default_local_dir=../../output/ppo_tensor
-compare ppo_tensor_parity output/ppo_1 output/ppo_tensor 5e-2
+as_of ppo_tensor output/ppo_1 5e-2 "${ppo[@]}" "${divided[@]}"
 # Sliced weights of four models, gathered whole to generate.
-expect ppo_zero3 0 pair ppo_zero3 "$neap" train $reviews/ppo.toml "${exact[@]}" "${steps[@]}" parallel.zero_stage=3 \
-  trainer.default_local_dir=../../output/ppo_zero3
-compare ppo_zero3_parity output/ppo_2 output/ppo_zero3 5e-2
-expect ppo_rows 0 pair ppo_rows "$neap" train $reviews/ppo.toml "${exact[@]}" "${steps[@]}" "${rows[@]}" \
-  trainer.default_local_dir=../../output/ppo_rows
-compare ppo_rows_parity output/ppo_1 output/ppo_rows 5e-2
+as_of ppo_zero3 output/ppo_2 5e-2 "${ppo[@]}" parallel.zero_stage=3
+as_of ppo_rows output/ppo_1 5e-2 "${ppo[@]}" "${rows[@]}"
 expect ppo_bf16 0 pair ppo_bf16 "$neap" train $reviews/ppo.toml "${common[@]}" "${steps[@]}" \
   trainer.default_local_dir=../../output/ppo_bf16
 for run in 1 2; do
