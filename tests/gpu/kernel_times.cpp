@@ -3,66 +3,46 @@
 //   g++ -O2 -std=c++20 -shared -fPIC -I CUDA/include -o libkernel_times.so tests/gpu/kernel_times.cpp -L CUDA/lib -l:libcupti.so.13
 //   CUDA_INJECTION64_PATH=$PWD/libkernel_times.so NEAP_KERNEL_TIMES=times.jsonl neap train ...
 //
-// Each second with work, and at the end, a line is appended: {"from", "to": nanoseconds of the card's clock, "busy": of these
-// with something running, "kernels": {name: [times, nanoseconds]}} of that interval. tests/gpu/kernel_times.py sums them up.
-// A kernel costs the program about 1 us more.
+// At least each second a line is appended for what has ended since: {name: [times, nanoseconds]}. kernel_times.py sums them up. A
+// kernel costs the program about 1 us more.
 #include <cupti.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <string>
-#include <vector>
 
 namespace {
 
 struct Sum {
   std::uint64_t times = 0, nanoseconds = 0;
 };
-struct Interval {
-  std::map<std::string, Sum> sums;
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> spans;
-};
-
 std::mutex mutex;
-Interval open_interval;  // NOLINT: CUPTI calls plain functions
+std::map<std::string, Sum> sums;  // NOLINT: CUPTI calls plain functions
 
-void write_interval() {
-  Interval done;
-  std::swap(done, open_interval);
-  if (done.spans.empty()) return;
-  std::sort(done.spans.begin(), done.spans.end());
-  std::uint64_t busy = 0, until = 0;
-  for (const auto& [from, to] : done.spans) {
-    if (to <= until) continue;
-    busy += to - std::max(from, until);
-    until = to;
-  }
+void write_sums() {
+  if (sums.empty()) return;
   const char* path = std::getenv("NEAP_KERNEL_TIMES");
   std::FILE* const out = std::fopen(path != nullptr ? path : "kernel_times.jsonl", "a");
   if (out == nullptr) return;
-  std::fprintf(out, R"({"from": %llu, "to": %llu, "busy": %llu, "kernels": {)",
-               static_cast<unsigned long long>(done.spans.front().first),
-               static_cast<unsigned long long>(until), static_cast<unsigned long long>(busy));
-  const char* comma = "";
-  for (const auto& [name, sum] : done.sums) {
-    std::fprintf(out, R"(%s"%s": [%llu, %llu])", comma, name.c_str(),
+  const char* before = "{";
+  for (const auto& [name, sum] : sums) {
+    std::fprintf(out, R"(%s"%s": [%llu, %llu])", before, name.c_str(),
                  static_cast<unsigned long long>(sum.times),
                  static_cast<unsigned long long>(sum.nanoseconds));
-    comma = ", ";
+    before = ", ";
   }
-  std::fprintf(out, "}}\n");
+  std::fprintf(out, "}\n");
   std::fclose(out);
+  sums.clear();
 }
 
 void add(const char* name, std::uint64_t from, std::uint64_t to) {
-  Sum& sum = open_interval.sums[name];
+  Sum& sum = sums[name];
   ++sum.times;
   sum.nanoseconds += to - from;
-  open_interval.spans.emplace_back(from, to);
 }
 
 void CUPTIAPI give_buffer(std::uint8_t** buffer, size_t* size, size_t* most_records) {
@@ -96,7 +76,7 @@ void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, size_t
         break;
     }
   }
-  write_interval();
+  write_sums();
   std::free(buffer);
 }
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What the GPU does in a training step: seconds of kernels by kind beside the plan's seconds.
+"""Mean times of the kernels of training steps, beside the plan's seconds and the measured ones.
 
 usage: kernel_times.py OUT_DIR PACKAGE_DIR LIBKERNEL_TIMES [--case CASE ...] [--steps N] [--minutes M] [--rehearse]
 
 LIBKERNEL_TIMES: kernel_times.cpp, compiled as its head says. Each case runs N steps (default 8) twice, plain and with the library, and is
 ended then. Writes OUT_DIR/kernel_times.jsonl: seconds of a step as planned, of the train phase as measured without and with
-the library, of the GPU being busy, and of each kind of kernel and the largest kernels in a step. A table on stdout. After M minutes
-(default 8) no further case starts. --rehearse: tiny models on the host, without the library.
+the library, and of the kernels that take most of the run with it, loading included, how often each ran and its mean. A table on
+stdout. After M minutes (default 8) no further case starts. --rehearse: tiny models on the host, without the library.
 """
 import json
 import os
@@ -32,17 +32,6 @@ WORK = {"1.5b": (SFT15, []), "1.5b-deterministic": (SFT15, REPEAT), "1.5b-of-1":
         "7b-lora-of-1": (LORA7, LORA + KEPT), "7b-lora-of-1-deterministic": (LORA7, LORA + KEPT + REPEAT), "opt-1.3b": (OPT, []),
         "7b": (SFT7, ["memory.residency=all"])}
 USUAL = [name for name in WORK if name != "7b"]
-# The first word that a kernel's name has decides.
-KINDS = [("attention backward", ("flash_bwd", "sdpa_sm90_flash_bprop", "bprop", "fmha_bwd", "cutlassB", "compute_dq", "convert_dq", "dot_do_o")),
-         ("attention", ("flash_fwd", "sdpa", "fprop", "fmha", "cutlassF")),
-         ("products", ("gemm", "nvjet", "cutlass", "xmma", "splitK", "gemv")),
-         ("copies over the link", ("copy to device", "copy to host")), ("copies", ("copy", "set", "CatArray")),
-         ("sums", ("reduce", "softmax", "SoftMax", "norm")), ("rows", ("index", "embedding", "gather", "scatter", "sort", "Sort", "radix")),
-         ("elementwise", ("elementwise", "vectorized", "fused"))]
-
-
-def kind_of(name):
-    return next((kind for kind, words in KINDS if any(word in name for word in words)), "others")
 
 
 def train_seconds(folder, steps):
@@ -50,26 +39,18 @@ def train_seconds(folder, steps):
     return statistics.median(r["seconds"] for r in rows)
 
 
-def watched(times, step_seconds):
-    """Of the last intervals, for a step."""
-    lines = plan_check.json_lines(times)[-3:]
-    if not lines:
-        raise RuntimeError("the library wrote nothing")
-    steps = sum(line["to"] - line["from"] for line in lines) / 1e9 / step_seconds
+def watched(times):
+    """[name, times, mean microseconds], the largest sums first."""
     names = {}
-    for line in lines:
-        for name, (count, ns) in line["kernels"].items():
-            known = names.setdefault(name, [0, 0.0])
+    for line in plan_check.json_lines(times):
+        for name, (count, ns) in line.items():
+            known = names.setdefault(name, [0, 0])
             known[0] += count
-            known[1] += ns / 1e9
-    kinds = {}
-    for name, (count, seconds) in names.items():
-        known = kinds.setdefault(kind_of(name), [0.0, 0.0])
-        known[0] += count / steps
-        known[1] += seconds / steps
+            known[1] += ns
+    if not names:
+        raise RuntimeError("the library wrote nothing")
     largest = sorted(names.items(), key=lambda item: -item[1][1])[:40]
-    return {"busy": sum(line["busy"] for line in lines) / 1e9 / steps, "kinds": kinds,
-            "largest": [[name[:150], count / steps, seconds / steps] for name, (count, seconds) in largest]}
+    return [[name[:150], count, ns / count / 1e3] for name, (count, ns) in largest]
 
 
 def measure(neap, job, folder, overrides, library):
@@ -87,15 +68,13 @@ def measure(neap, job, folder, overrides, library):
         _, metrics = plan_check.run_job(neap, job, again, overrides, ARGS.steps, 200)
     finally:
         del os.environ["CUDA_INJECTION64_PATH"]
-    step = plan_check.median(metrics, "timing_s/step")
-    return out | {"watched_train": train_seconds(again, len(metrics)), "watched_step": step, **watched(times, step)}
+    return out | {"watched_train": train_seconds(again, len(metrics)), "kernels": watched(times)}
 
 
 def show(name, r):
-    print(f"   {name}: planned {r['planned']:.4f}, train {r['train']:.4f}, step {r['step']:.4f}; watched train {r['watched_train']:.4f}, step "
-          f"{r['watched_step']:.4f}, busy {r['busy']:.4f}")
-    for kind, (count, seconds) in sorted(r["kinds"].items(), key=lambda item: -item[1][1]):
-        print(f"      {kind:<22}{count:>8.0f} {seconds:8.4f} s", flush=True)
+    print(f"   {name}: planned {r['planned']:.4f}, train {r['train']:.4f}, step {r['step']:.4f}; watched train {r['watched_train']:.4f}")
+    for kernel, count, mean in r["kernels"][:12]:
+        print(f"      {count:>8} x {mean:9.1f} us  {kernel[:90]}", flush=True)
 
 
 def main():
