@@ -9,10 +9,10 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/text_table.h"
 #include "cli/checkpoint_path.h"
 #include "cli/command.h"
 #include "cli/ranks.h"
-#include "cli/text_table.h"
 #include "cli/trainer_commands.h"
 #include "rlhf/evaluate_checkpoint.h"
 
