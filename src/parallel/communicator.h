@@ -89,6 +89,8 @@ class Communicator {
   [[nodiscard]] bridge::PeerUse take_lane_use() { return std::exchange(lane_use_, {}); }
 
   // Numbers of the host.
+  /// How many more the rank with most of something has than this one, which has `own`.
+  [[nodiscard]] std::int64_t more_elsewhere(std::int64_t own);
   [[nodiscard]] double sum(double x);
   void sum(std::vector<double>& values);
   void max(std::vector<double>& values);

@@ -73,10 +73,7 @@ void Optimizer::reduce_gradients() {
 }
 
 std::int64_t Optimizer::further_groups(std::int64_t own) const {
-  if (!slices_gradients()) return 0;
-  std::vector<double> most = {static_cast<double>(own)};
-  ranks_.max(most);
-  return static_cast<std::int64_t>(most[0]) - own;
+  return slices_gradients() ? ranks_.more_elsewhere(own) : 0;
 }
 
 // Each is one rank's, so that sums change no bits.

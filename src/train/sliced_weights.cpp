@@ -91,12 +91,6 @@ void SlicedWeights::expect(step::Sweep sweep, std::int64_t passes) {
   WindowedBlocks::expect(sweep, passes);
 }
 
-std::int64_t SlicedWeights::further_passes(std::int64_t own) {
-  std::vector<double> most = {static_cast<double>(own)};
-  ranks_.max(most);
-  return static_cast<std::int64_t>(most[0]) - own;
-}
-
 Status SlicedWeights::bring(step::BlockWindow::Place place) {
   return caught([&] {
     filled_[place.slot] =

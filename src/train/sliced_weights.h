@@ -48,7 +48,9 @@ class SlicedWeights final : public step::WindowedBlocks {
 
   /// Every slot holds weights of before the last update.
   void expect(step::Sweep sweep, std::int64_t passes) override;
-  [[nodiscard]] std::int64_t further_passes(std::int64_t own) override;
+  [[nodiscard]] std::int64_t further_passes(std::int64_t own) override {
+    return ranks_.more_elsewhere(own);
+  }
 
  private:
   [[nodiscard]] Status begin_after_work() override { return {}; }
