@@ -72,16 +72,11 @@ class CheckpointSearch {
   }
   void put(std::size_t c, const PhasePlan& predicted) {
     PhasePlan& phase = plan_.phases[choices_[c].phase];
-    phase.transient = predicted.transient;
-    phase.transient_allocated = predicted.transient_allocated;
-    phase.keeps_pool = predicted.keeps_pool;
-    phase.seconds = predicted.seconds;
-    phase.wait_seconds = predicted.wait_seconds;
-    phase.sent = predicted.sent;
-    phase.peer_seconds = predicted.peer_seconds;
-    phase.axis_seconds = predicted.axis_seconds;
-    phase.passes = predicted.passes;
-    phase.flops = predicted.flops;
+    const auto times = phase.times;
+    const double share = phase.share;
+    phase = predicted;
+    phase.times = times;
+    phase.share = share;
   }
   Status set(std::size_t c, std::size_t rung, Accuracy accuracy) {
     NEAP_TRY_ASSIGN(const PhasePlan predicted, choices_[c].predict(rung, accuracy));

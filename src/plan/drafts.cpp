@@ -65,14 +65,8 @@ Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes) {
     planned.share = phase.share;
     // Of a backward the body runs every mini-batch, of an update one.
     if (phase.part == spec::TrainPart::kUpdate) {
-      planned.seconds *= static_cast<double>(phase.times);
-      planned.wait_seconds *= static_cast<double>(phase.times);
-      planned.peer_seconds *= static_cast<double>(phase.times);
-      planned.flops *= static_cast<double>(phase.times);
-      for (double& seconds : planned.axis_seconds) seconds *= static_cast<double>(phase.times);
-      planned.sent = planned.sent * static_cast<std::uint64_t>(phase.times);
-      planned.fetched = planned.fetched * static_cast<std::uint64_t>(phase.times);
-      planned.stored = planned.stored * static_cast<std::uint64_t>(phase.times);
+      const PhasePlan once = planned;
+      add_work(planned, once, phase.times - 1);
     }
     plan.phases.push_back(std::move(planned));
     const std::size_t last = plan.phases.size() - 1;
@@ -263,13 +257,7 @@ Result<PhasePlan> Drafts::predict_parts(const spec::Phase& phase, std::int64_t r
   out.id = phase.id;
   out.transient = std::max(out.transient, stepped.transient);
   out.transient_allocated = std::max(out.transient_allocated, stepped.transient_allocated);
-  const auto times = static_cast<double>(update.times);
-  out.seconds += stepped.seconds * times;
-  out.sent += stepped.sent * static_cast<std::uint64_t>(update.times);
-  out.peer_seconds += stepped.peer_seconds * times;
-  for (std::size_t a = 0; a < spec::kAxes; ++a)
-    out.axis_seconds[a] += stepped.axis_seconds[a] * times;
-  out.flops += stepped.flops * times;
+  add_work(out, stepped, update.times);
   return out;
 }
 

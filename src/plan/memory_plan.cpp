@@ -40,6 +40,23 @@ std::vector<std::pair<spec::SavedTensor, std::size_t>> ActivationPlan::recompute
   return out;
 }
 
+void add_work(PhasePlan& to, const PhasePlan& other, std::int64_t times) {
+  const auto n = static_cast<std::uint64_t>(times);
+  const auto runs = static_cast<double>(times);
+  to.seconds += runs * other.seconds;
+  to.fetched += other.fetched * n;
+  to.stored += other.stored * n;
+  to.wait_seconds += runs * other.wait_seconds;
+  to.sent += other.sent * n;
+  to.peer_seconds += runs * other.peer_seconds;
+  for (std::size_t a = 0; a < spec::kAxes; ++a) to.axis_seconds[a] += runs * other.axis_seconds[a];
+  to.passes.forward += runs * other.passes.forward;
+  to.passes.backward += runs * other.passes.backward;
+  to.passes.sums += runs * other.passes.sums;
+  to.passes.update += runs * other.passes.update;
+  to.flops += runs * other.flops;
+}
+
 std::size_t MemoryPlan::cycle() const {
   std::size_t n = phases.size();
   while (n > 0 && phases[n - 1].times == 0) --n;

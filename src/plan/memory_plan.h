@@ -114,6 +114,8 @@ struct PhasePlan {
   double bubble_seconds = 0;    ///< waiting for them
   [[nodiscard]] std::string name() const { return std::string(to_string(id)); }
 };
+/// Adds the work of `times` runs of `other`: seconds, copies, collectives and FLOPs; not what its pool takes.
+void add_work(PhasePlan& to, const PhasePlan& other, std::int64_t times);
 /// Phases [first, last] that run in turn, `times` times in a step: a round for each mini-batch.
 struct Loop {
   std::size_t first = 0, last = 0;
