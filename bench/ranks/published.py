@@ -20,7 +20,7 @@ import tempfile
 
 GIB = 2**30
 PORT_SHARE = 0.9  # of a network port's line rate, in NCCL's rings
-# Network ports of a GPU's share, in bit/s.
+# Network ports of a GPU's share, in bit/s; of Selene and Jean Zay not stated in the publications.
 SELENE, JEAN_ZAY, NDR = 200e9, 50e9, 400e9
 
 OWN = "ranks-zero3-h100.jsonl"
@@ -78,7 +78,7 @@ def bigscience():
     return out
 
 
-# ---- table 1; the micro-batch is not published ----
+# ---- table 1, entered without the paper at hand: TFLOP/s times GPUs are its totals. The micro-batch is not published. ----
 def megatron():
     lacks = "interleaved 1F1B"
     table = [(24, 2304, 24, 1, 1, 32, 512, 137), (30, 3072, 32, 2, 1, 64, 512, 138), (36, 4096, 32, 4, 1, 128, 512, 142),
