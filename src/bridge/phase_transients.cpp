@@ -73,11 +73,12 @@ class CudaTransients final : public PhaseTransients {
   static c10::DeviceAllocator& allocator() {
     return *c10::getDeviceAllocator(c10::DeviceType::CUDA);
   }
-  c10::DeviceIndex index_;
   [[nodiscard]] Bytes reserved() const {
     return Bytes(
         static_cast<std::uint64_t>(allocator().getDeviceStats(index_).reserved_bytes[0].current));
   }
+
+  c10::DeviceIndex index_;
   Bytes kept_;                           // reserved when the last phase closed, pages kept
   std::optional<TorchCudaLimit> limit_;  // of the open phase
   std::uint64_t refusals_before_ = 0;

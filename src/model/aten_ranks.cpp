@@ -57,12 +57,9 @@ Tensor AtenOps::own_columns(const Tensor& a, Axis axis) const {
 
 namespace {
 
-// Rows of `all` that each rank of several has; of the last ones fewer, or none, are not padding.
-std::int64_t rows_of_each(std::int64_t all, std::int64_t ranks) {
-  return (all + ranks - 1) / ranks;
-}
+// Of the last ranks fewer, or none.
 std::int64_t rows_without_padding(std::int64_t all, std::int64_t ranks, std::int64_t rank) {
-  const std::int64_t each = rows_of_each(all, ranks);
+  const std::int64_t each = spec::rows_of_each(all, ranks);
   return std::clamp<std::int64_t>(all - rank * each, 0, each);
 }
 std::vector<std::int64_t> with_rows(const Tensor& a, std::int64_t rows) {
@@ -84,7 +81,7 @@ Tensor AtenOps::join_rows(const Tensor& a, Axis axis) const {
 Tensor AtenOps::own_rows(const Tensor& a, Axis axis) const {
   const std::int64_t n = ranks(axis);
   if (n == 1) return a;
-  const std::int64_t each = rows_of_each(a.size(0), n);
+  const std::int64_t each = spec::rows_of_each(a.size(0), n);
   const std::int64_t count = rows_without_padding(a.size(0), n, tensor_->rank());
   Tensor out = at::empty(with_rows(a, each), a.options());
   if (count > 0) out.narrow(0, 0, count).copy_(a.narrow(0, tensor_->rank() * each, count));

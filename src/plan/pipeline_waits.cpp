@@ -92,9 +92,7 @@ class StageClocks {
   // Of a table that is embedding and head: what the first and the last stage send each other.
   [[nodiscard]] double table_seconds(const spec::Phase& phase) const {
     const ModelRole& role = models_.at(phase.model);
-    if (!phase.trains() || role.lora.rank > 0 || role.head != spec::Head::kLanguageModel ||
-        !role.shape.tie_word_embeddings)
-      return 0;
+    if (!phase.trains() || !role.trains_blocks() || !role.ties_table()) return 0;
     const double bytes = static_cast<double>(role.shape.vocab_size * role.shape.hidden_size) *
                          static_cast<double>(element_bytes(optimizer_of(role, dtype_).gradients));
     return 2 * transfer_seconds(network_, mesh_, static_cast<std::int64_t>(stages_) - 1, bytes);

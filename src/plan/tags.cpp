@@ -241,9 +241,7 @@ void place(TagPlan& tag, std::vector<RegionPlan> regions, Bytes granularity) {
 // Of a mini-batch in more than one group: gradients of a tied table's rows, and their tokens.
 Bytes tied_rows(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
                 spec::Dtype dtype) {
-  if (!role.trains_blocks() || role.head != spec::Head::kLanguageModel ||
-      !role.shape.tie_word_embeddings || !role.shape.embeds())
-    return {};
+  if (!role.trains_blocks() || !role.ties_table() || !role.shape.embeds()) return {};
   const std::int64_t width = spec::flat_layout(role.shape, role.head)
                                  .front()
                                  .find(spec::Module::kTokenEmbedding)

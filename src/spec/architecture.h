@@ -75,13 +75,18 @@ struct RotaryTable {
 [[nodiscard]] std::vector<float> alibi_slopes(std::int64_t all, std::int64_t first,
                                               std::int64_t heads);
 
+/// Rows that each of several ranks has of `all`; the last ones' may be padding.
+[[nodiscard]] inline std::int64_t rows_of_each(std::int64_t all, std::int64_t ranks) {
+  return (all + ranks - 1) / ranks;
+}
+
 /// Which part of a model this is, of as many as ranks divide it into (spec/tensor_parallel.h).
 struct TensorShard {
   std::int64_t ranks = 1, rank = 0;
   bool divides_rows = false;  ///< of hidden states in training and scoring, too (step/rows.h)
   /// Rows of hidden states that a rank has of `all`.
   [[nodiscard]] std::int64_t rows_of(std::int64_t all) const {
-    return divides_rows ? (all + ranks - 1) / ranks : all;
+    return divides_rows ? rows_of_each(all, ranks) : all;
   }
   friend bool operator==(const TensorShard&, const TensorShard&) = default;
 };
@@ -160,6 +165,10 @@ struct Architecture {
   /// Hugging Face's keys, with the class that `head` makes of it.
   [[nodiscard]] Json to_json(Head head = Head::kLanguageModel) const;
 
+  /// The embedding's table is the head's, too.
+  [[nodiscard]] bool ties_table(Head head) const {
+    return head == Head::kLanguageModel && tie_word_embeddings;
+  }
   [[nodiscard]] bool projects_embedding() const { return embedding_dim != hidden_size; }
   [[nodiscard]] std::int64_t query_width() const { return num_attention_heads * head_dim; }
   [[nodiscard]] std::int64_t key_value_width() const { return num_key_value_heads * head_dim; }

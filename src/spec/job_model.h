@@ -28,9 +28,7 @@ struct JobModel {
   /// An update changes its blocks, not an adapter's.
   [[nodiscard]] bool trains_blocks() const { return trained && lora.rank == 0; }
   /// The embedding's table is the head's, too.
-  [[nodiscard]] bool ties_table() const {
-    return head == Head::kLanguageModel && shape.tie_word_embeddings;
-  }
+  [[nodiscard]] bool ties_table() const { return shape.ties_table(head); }
   /// "actor", for people.
   [[nodiscard]] std::string name() const { return std::string(to_string(id)); }
 };

@@ -195,7 +195,7 @@ std::vector<Linear> block_linears(const Architecture& a) {
 }
 
 bool copies_table(const Architecture& a, Head head) {
-  return head == Head::kLanguageModel && a.tie_word_embeddings && a.has_head() && !a.embeds();
+  return a.ties_table(head) && a.has_head() && !a.embeds();
 }
 
 std::vector<FlatUnit> flat_layout(const Architecture& a, Head head) {

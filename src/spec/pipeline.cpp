@@ -43,7 +43,7 @@ StageSizes parameters_of(const Architecture& whole, Head head) {
       out.last += unit.elements;
     }
   }
-  if (head == Head::kLanguageModel && whole.tie_word_embeddings) out.last += out.first;
+  if (whole.ties_table(head)) out.last += out.first;
   return out;
 }
 

@@ -3,10 +3,10 @@
 //
 // Stage 0 keeps all states on every rank. Stage 1 gives each rank pieces of the trained units: it keeps
 // their states and updates their weights, and the ranks gather the weights. Stage 2 keeps the gradients of
-// these pieces only, stage 3 the weights of these, too. Units are divided into tiles, or where an optimizer's elements depend on each other not
-// at all; every rank has about as many elements of each unit, and of all together. Bytes of tags, the parts
-// of an update, checkpoints and resuming follow from the pieces. A checkpoint has whole tensors, so it does
-// not depend on ranks and stage.
+// these pieces only, stage 3 the weights of these, too. Units are divided into tiles, or where an optimizer's
+// elements depend on each other not at all; every rank has about as many elements of each unit, and of all
+// together. Bytes of tags, the parts of an update, checkpoints and resuming follow from the pieces. A checkpoint
+// has whole tensors, so it does not depend on ranks and stage.
 //
 // Threads   values and functions without state.
 //

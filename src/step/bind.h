@@ -23,7 +23,7 @@ void finish_binding(Weights<T>& w) {
   for_each_block_linear(w, [&](Linear<T>& l) { l.input_major = w.architecture.input_major; });
   for (Block<T>& b : w.blocks)
     b.attention_out.adds_bias = b.down.adds_bias = w.architecture.tensor.rank == 0;
-  if (!w.architecture.tie_word_embeddings || w.head != spec::Head::kLanguageModel) return;
+  if (!w.architecture.ties_table(w.head)) return;
   w.lm_head.weight = w.token_table;
   w.lm_head.d_weight = w.d_token_table;
 }

@@ -15,9 +15,8 @@ void CountingOps::add_work(double flops, double bytes_moved, Dtype dtype, double
   work_.bytes_moved += weight_ * bytes_moved;
   const KernelRates& rates = profile_.rates;
   if (rates.bytes <= 0) return;
-  const double rate = element_bytes(dtype) == 2 ? rates.half_flops : rates.single_flops;
-  const double seconds = std::max(
-      {rates.operation_seconds, bytes_moved / rates.bytes, flops > 0 ? flops / (share * rate) : 0});
+  const double seconds = std::max({rates.operation_seconds, bytes_moved / rates.bytes,
+                                   flops > 0 ? flops / (share * product_rate(dtype)) : 0});
   work_.seconds += weight_ * seconds;
   work_.issue_seconds += weight_ * rates.issue_seconds;
   computed_seconds_ += seconds;
@@ -108,7 +107,7 @@ CountedTensor CountingOps::own_rows(const CountedTensor& a, spec::Axis axis) {
   const std::int64_t n = ranks(axis);
   if (n == 1) return a;
   Shape own = a.shape();
-  own.set(0, (a.size(0) + n - 1) / n);
+  own.set(0, spec::rows_of_each(a.size(0), n));
   CountedTensor out = make(own, a.dtype());
   add_work(0, 2 * bytes(out));
   return out;
@@ -248,8 +247,8 @@ void CountingOps::add_product_(const CountedTensor& c, const CountedTensor& a,
       2.0 * static_cast<double>(a.shape().elements()) * static_cast<double>(b.size(1));
   // Each tile reads what it is added to when its product is done: nothing hides that.
   const KernelRates& rates = profile_.rates;
-  const double rate = element_bytes(a.dtype()) == 2 ? rates.half_flops : rates.single_flops;
-  const double reads = rates.bytes > 0 ? bytes(c) / rates.bytes * rate : 0;  // as many FLOPs
+  const double reads =  // as many FLOPs
+      rates.bytes > 0 ? bytes(c) / rates.bytes * product_rate(a.dtype()) : 0;
   add_work(flops, bytes(a) + bytes(b) + 2 * bytes(c), a.dtype(), flops / (flops + reads));
 }
 

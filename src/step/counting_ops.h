@@ -455,6 +455,10 @@ class CountingOps {
   void touch(std::int64_t elements, Dtype dtype) { (void)make({elements}, dtype); }
   /// `flops` of matrix products on elements of `dtype` at `share` of their rate.
   void add_work(double flops, double bytes, Dtype dtype = Dtype::kFloat32, double share = 1);
+  /// FLOPs a second.
+  [[nodiscard]] double product_rate(Dtype dtype) const {
+    return element_bytes(dtype) == 2 ? profile_.rates.half_flops : profile_.rates.single_flops;
+  }
   std::pair<Tensor, Tensor> flash_forward_scratch(const FlashSplits& splits);
   void attention_backward_scratch(AttentionKernel kernel, const AttentionSizes& sizes, Dtype dtype);
   [[nodiscard]] Heads<Tensor> efficient_attention_backward(AttentionContext<Tensor> saved,

@@ -39,7 +39,7 @@ struct SlicedTables {
 [[nodiscard]] inline SlicedTables sliced_tables(const spec::Architecture& shape, spec::Head head,
                                                 const std::vector<spec::FlatUnit>& layout) {
   SlicedTables out;
-  const bool tied = head == spec::Head::kLanguageModel && shape.tie_word_embeddings;
+  const bool tied = shape.ties_table(head);
   std::array<std::int64_t, 2> sizes{};
   const auto add = [&](std::size_t turn, std::size_t unit) {
     out.units[turn].push_back({unit, sizes[turn]});

@@ -20,8 +20,7 @@ namespace neap::step {
 /// Of a model that trains a table which is its embedding and its head.
 template <class T>
 [[nodiscard]] bool trains_tied_table(const Weights<T>& w) {
-  return w.head == spec::Head::kLanguageModel && w.architecture.tie_word_embeddings &&
-         w.d_token_table.defined();
+  return w.architecture.ties_table(w.head) && w.d_token_table.defined();
 }
 
 template <class T>

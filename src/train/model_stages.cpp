@@ -63,7 +63,7 @@ void ModelWorker::gather_stage_states(const StatePieceSink& sink) {
 }
 
 void ModelWorker::expect_equal_tables() const {
-  if (spec_.head != spec::Head::kLanguageModel || !spec_.whole.tie_word_embeddings) return;
+  if (!spec_.whole.ties_table(spec_.head)) return;
   // In two numbers that a double holds.
   std::vector<double> sum;
   if (spec_.shape.embeds() || spec_.shape.has_head()) {

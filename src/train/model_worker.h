@@ -225,8 +225,8 @@ class ModelWorker {
   std::optional<model::StageLinks> links_;              // to the other stages
   std::optional<model::UnitCuts> cuts_, adapter_cuts_;  // where ranks divide the model
   std::unique_ptr<model::AdapterReader> start_;  ///< while weights are loaded: the adapter's file
-  // Views of the regions, or of host memory of what is streamed, one a unit; of sliced weights this rank's elements; adapters are empty where there
-  // are none. States (bytes): one a part of the tag.
+  // Views of the regions, or of host memory of what is streamed, one a unit; of sliced weights this rank's
+  // elements. Adapters are empty where there are none. States (bytes): one a part of the tag.
   std::vector<at::Tensor> weights_, adapters_, states_;
   std::unique_ptr<SlicedWeights> sliced_;
   std::vector<at::Tensor> gathered_;  // of sliced weights that generate
