@@ -155,7 +155,7 @@ std::unique_ptr<Communicator> Communicator::split(int color) {
   return group->alone() ? make_single() : std::move(group);
 }
 
-void Communicator::begin_sums(const std::vector<PartialSum>& sums) {
+std::int64_t Communicator::begin_sums(const std::vector<PartialSum>& sums) {
   std::vector<PartialSum> some;
   for (const PartialSum& sum : sums) {
     if (sum.counts.empty()) {
@@ -165,7 +165,7 @@ void Communicator::begin_sums(const std::vector<PartialSum>& sums) {
     }
     if (size_ > 1 && sum.tensor.numel() > 0) some.push_back(sum);
   }
-  if (!some.empty()) do_begin_sums(some);
+  return some.empty() ? 0 : do_begin_sums(some);
 }
 
 std::int64_t Communicator::begin_gathers(const std::vector<PartialGather>& gathers) {
@@ -205,7 +205,7 @@ void Communicator::join() {
   if (size_ > 1) do_join();
 }
 
-void Communicator::sum_at_once(const std::vector<PartialSum>& sums) {
+std::int64_t Communicator::sum_at_once(const std::vector<PartialSum>& sums) {
   const auto start = std::chrono::steady_clock::now();
   Bytes bytes;
   for (const PartialSum& sum : sums) {
@@ -218,6 +218,7 @@ void Communicator::sum_at_once(const std::vector<PartialSum>& sums) {
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   add_lane_use({bytes, seconds.count(), seconds.count()});
+  return 0;
 }
 
 std::int64_t Communicator::more_elsewhere(std::int64_t own) {

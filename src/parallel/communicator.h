@@ -71,14 +71,14 @@ class Communicator {
   };
   /// Begins all_reduce of each, or reduce_scatter where there are counts. They belong to the call until join(). On
   /// a GPU it begins when what this thread's stream was given so far is done, and nothing waits for it; over MPI it
-  /// is done when the call returns. Host tensors are summed at once, too.
-  void begin_sums(const std::vector<PartialSum>& sums);
+  /// is done when the call returns. Host tensors are summed at once, too. The number is for wait_for().
+  std::int64_t begin_sums(const std::vector<PartialSum>& sums);
   /// A tensor (n,) of which rank r has counts[r] elements, one after another: this rank's, and where all come to.
   struct PartialGather {
     at::Tensor mine, whole;
     std::vector<std::int64_t> counts;
   };
-  /// Begins to gather each, as begin_sums. The number is for wait_for().
+  /// Begins to gather each, as begin_sums.
   [[nodiscard]] std::int64_t begin_gathers(const std::vector<PartialGather>& gathers);
   /// What this thread's stream is given from now on begins when what has the number is there. The program does not
   /// wait.
@@ -118,7 +118,7 @@ class Communicator {
   Communicator(int rank, int size) : rank_(rank), size_(size) {}
   /// Where a rank's part begins.
   [[nodiscard]] static std::int64_t first_of(const Counts& counts, int rank);
-  void sum_at_once(const std::vector<PartialSum>& sums);
+  std::int64_t sum_at_once(const std::vector<PartialSum>& sums);
   std::int64_t gather_at_once(const std::vector<PartialGather>& gathers);
   void add_lane_use(const bridge::PeerUse& use) { lane_use_ += use; }
 
@@ -135,7 +135,9 @@ class Communicator {
   // This rank becomes `rank` of `size`.
   [[nodiscard]] virtual std::unique_ptr<Communicator> do_split(int color, int rank, int size) = 0;
   // At least one, none empty.
-  virtual void do_begin_sums(const std::vector<PartialSum>& sums) { sum_at_once(sums); }
+  virtual std::int64_t do_begin_sums(const std::vector<PartialSum>& sums) {
+    return sum_at_once(sums);
+  }
   virtual std::int64_t do_begin_gathers(const std::vector<PartialGather>& gathers) {
     return gather_at_once(gathers);
   }

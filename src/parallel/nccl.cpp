@@ -294,14 +294,14 @@ class Nccl final : public Communicator {
     return first_begun_ + std::ssize(begun_) - 1;
   }
 
-  void do_begin_sums(const std::vector<PartialSum>& sums) override {
+  std::int64_t do_begin_sums(const std::vector<PartialSum>& sums) override {
     if (std::any_of(sums.begin(), sums.end(), [](auto& sum) { return sum.tensor.is_cpu(); }))
       return sum_at_once(sums);
-    (void)begin_on_lane("the sum of gradients", sums,
-                        [&](const PartialSum& sum, CudaStream stream, Bytes& bytes) {
-                          bytes += Bytes(sum.tensor.nbytes());
-                          return enqueue(sum, stream);
-                        });
+    return begin_on_lane("the sum of gradients", sums,
+                         [&](const PartialSum& sum, CudaStream stream, Bytes& bytes) {
+                           bytes += Bytes(sum.tensor.nbytes());
+                           return enqueue(sum, stream);
+                         });
   }
 
   int enqueue(const PartialSum& sum, CudaStream stream) {

@@ -250,12 +250,30 @@ class CountedBackend {
   void take_gradients() {
     std::vector<step::GradientSlots<CountingOps>::Unit> units;
     for (const step::TrainedUnit<T>& unit : units_) units.push_back({unit.unit, unit.gradients});
-    gradients_.emplace(ops_, std::move(units), pieces_, role_.ties_table(), role_.shape.tensor,
-                       [this](std::size_t, const T& gradients) {
-                         if (blocks_) blocks_->settle();
-                         gather_at_once(ops_, role_.ranks, bytes(gradients));
-                       });
+    gradients_.emplace(
+        ops_, std::move(units), pieces_, role_.ties_table(), role_.shape.num_hidden_layers,
+        role_.shape.tensor,
+        step::GradientSlots<CountingOps>::Sums{
+            [this](std::size_t, const T& gradients) { return begin_sums(bytes(gradients)); },
+            [this](std::int64_t begun) {
+              Sums& sums = sums_[static_cast<std::size_t>(begun)];
+              ops_.wait_for_peers(sums.ended, std::exchange(sums.sent, 0));
+            }});
     weights_.sink = &*gradients_;
+  }
+  // On the host at once, and where ranks divide the model; on a GPU on the lane of all collectives.
+  std::int64_t begin_sums(double gradients) {
+    Sums& sums = sums_.emplace_back();
+    if (!ops_.profile().cuda || role_.shape.tensor.ranks > 1) {
+      gather_at_once(ops_, role_.ranks, gradients);
+    } else {
+      sums.sent = gathered_bytes(role_.ranks, gradients);
+      const double seconds = ops_.peer_seconds(sums.sent);
+      lane_ = blocks_ && role_.ranks.slices_weights() ? blocks_->begin_behind_gathers(seconds)
+                                                      : std::max(lane_, ops_.now()) + seconds;
+      sums.ended = lane_;
+    }
+    return std::ssize(sums_) - 1;
   }
 
   CountingOps& ops_;
@@ -271,8 +289,13 @@ class CountedBackend {
   std::optional<spec::OptimizerSpec> optimizer_;
   std::vector<step::TrainedUnit<T>> units_, pieces_, of_others_;
   std::optional<step::GradientSlots<CountingOps>> gradients_;  // that are sliced
-  std::optional<CountedPeers> peers_;                          // of gradients that ranks add up
-  std::optional<step::UpdateParts> parts_;                     // of streamed states
+  struct Sums {
+    double ended = 0, sent = 0;
+  };
+  std::vector<Sums> sums_;                  // of sliced gradients
+  double lane_ = 0;                         // when the last ones have ended
+  std::optional<CountedPeers> peers_;       // of gradients that ranks add up
+  std::optional<step::UpdateParts> parts_;  // of streamed states
 };
 
 }  // namespace

@@ -50,9 +50,9 @@ void CountedBlocks::wait(double time) {
   }
 }
 
-void CountedBlocks::settle() {
+double CountedBlocks::begin_behind_gathers(double seconds) {
   for (; !queued_.empty(); queued_.pop_front()) fetch(queued_.front());
-  wait(gathered_);
+  return gathered_ = std::max(gathered_, ops_.now()) + seconds;
 }
 
 void CountedBlocks::expect(step::Sweep sweep, std::int64_t passes) {

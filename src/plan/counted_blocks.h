@@ -54,8 +54,8 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   void release_table() noexcept override;
   [[nodiscard]] T new_gradients(step::UnitKey unit) override;
   [[nodiscard]] T complete_gradients(step::UnitKey unit) override;
-  /// Of sliced weights: what is under way comes before another collective.
-  void settle();
+  /// Of sliced weights: another collective of so many seconds, behind the gathers that were begun. When it has ended.
+  double begin_behind_gathers(double seconds);
 
  private:
   // A fetch that was queued. It is counted when its block is used: a plan that leaves out blocks that are

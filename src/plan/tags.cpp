@@ -153,12 +153,13 @@ std::vector<PartPlan> gradient_slice(const ModelRole& role, spec::Dtype dtype) {
            spec::tensor_bytes(placement.slice_elements(), placement.optimizer().gradients)}};
 }
 
-// Where backward adds gradients of which a rank keeps a slice: the largest unit's, and a tied table's.
+// Where backward adds gradients of which a rank keeps a slice: those of two units, and a tied table's.
 std::vector<PartPlan> gradient_slots(const ModelRole& role, spec::Dtype dtype) {
   const spec::Dtype gradients = optimizer_of(role, dtype).gradients;
   std::vector<PartPlan> parts;
   for (const spec::FlatUnit& unit : trained_units(role)) {
-    const std::string name(step::gradient_slot(unit, role.ties_table()));
+    const std::string name(
+        step::gradient_slot(unit, role.ties_table(), role.shape.num_hidden_layers));
     auto part = std::find_if(parts.begin(), parts.end(),
                              [&](const PartPlan& each) { return each.name == name; });
     if (part == parts.end()) part = parts.insert(part, PartPlan{name, Bytes(), Bytes()});

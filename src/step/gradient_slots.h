@@ -1,14 +1,16 @@
-// Gradients of which a rank keeps a slice: memory for those of one unit at a time, where backward adds them.
+// Gradients of which a rank keeps a slice: memory for those of two units at a time, where backward adds them.
 //
 // When a group of micro-batches has gone through a unit, its gradients are added up over ranks (along the
-// tensor axis those of parameters that several of them have), and each rank adds its elements to its slice.
-// Then the memory is the next unit's. The head comes first, then the blocks from the last to the first, then
-// the embedding. A tied table is added to at both ends, so it has memory of its own.
+// tensor axis those of parameters that several of them have), while backward goes on with the next one in the other
+// memory. Then each rank adds its elements to its slice, and the memory is the next unit's but one. The head comes
+// first, then the blocks from the last to the first, then the embedding, behind which all sums are waited for. A tied
+// table is added to at both ends, so it has memory of its own.
 //
-// Threads   one at a time.   Failure   of the reduction.
+// Threads   one at a time.   Failure   of the sums.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <string_view>
@@ -21,12 +23,16 @@
 
 namespace neap::step {
 
-/// Parts of ROLE.unit_grads.
-constexpr std::string_view kSharedSlot = "unit", kTiedSlot = "tied";
+/// Parts of ROLE.unit_grads: two for units by turns, and one for a tied table.
+constexpr std::array<std::string_view, 2> kSharedSlots = {"unit.0", "unit.1"};
+constexpr std::string_view kTiedSlot = "tied";
 
-/// The part that a trained unit's gradients are added in. `tied`: the embedding's table is the head's, too.
-inline std::string_view gradient_slot(const spec::FlatUnit& unit, bool tied) {
-  return tied && key_of(unit) == key_of(Table::kEmbedding) ? kTiedSlot : kSharedSlot;
+/// The part that a trained unit's gradients are added in, of a model of so many blocks. `tied`: the embedding's table is
+/// the head's, too. The first part has blocks only.
+inline std::string_view gradient_slot(const spec::FlatUnit& unit, bool tied, std::int64_t blocks) {
+  if (tied && key_of(unit) == key_of(Table::kEmbedding)) return kTiedSlot;
+  const bool first = unit.block >= 0 && (blocks - 1 - unit.block) % 2 == 0;
+  return kSharedSlots[first ? 0 : 1];
 }
 
 template <class Ops>
@@ -38,25 +44,35 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
     spec::FlatUnit unit;
     T gradients;  ///< (elements,), of its slot
   };
-  /// reduce(number, gradients): the sum over ranks, of each rank's elements on that rank.
-  using Reduce = std::function<void(std::size_t unit, const T& gradients)>;
+  /// Sums over ranks, of each rank's elements on that rank.
+  struct Sums {
+    /// Begins those of a unit behind what was computed so far. Their number.
+    std::function<std::int64_t(std::size_t unit, const T& gradients)> begin;
+    /// What is computed from now on begins when those with the number are there.
+    std::function<void(std::int64_t)> wait;
+  };
   /// `units`: all trained ones. `pieces`: of some of them, of this rank, which has this shard; `ops` outlives the
   /// slots.
   GradientSlots(Ops& ops, std::vector<Unit> units, std::vector<TrainedUnit<T>> pieces, bool tied,
-                const spec::TensorShard& shard, Reduce reduce)
+                std::int64_t blocks, const spec::TensorShard& shard, Sums sums)
       : ops_(ops),
         units_(std::move(units)),
         pieces_(std::move(pieces)),
         tied_(tied),
         shard_(shard),
-        reduce_(std::move(reduce)) {}
+        sums_(std::move(sums)) {
+    for (const Unit& unit : units_) slots_.push_back(gradient_slot(unit.unit, tied_, blocks));
+  }
 
   void begin_group(bool) override {}
   [[nodiscard]] bool takes_groups() const override { return true; }
   [[nodiscard]] std::vector<T> new_gradients(UnitKey key) override {
     std::vector<T> out;
-    for (const Unit& unit : units_)
-      if (first_use(unit.unit) == key) out.push_back(unit.gradients);
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      if (first_use(u) != key) continue;
+      end_sums(slots_[u]);
+      out.push_back(units_[u].gradients);
+    }
     return out;
   }
   void take(UnitKey key) override {
@@ -64,18 +80,33 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
       if (key_of(units_[u].unit) != key) continue;
       const T& gradients = units_[u].gradients;
       sum_spread_gradients(ops_, units_[u].unit, gradients, shard_);
-      reduce_(u, gradients);
-      for (const TrainedUnit<T>& piece : pieces_) {
-        if (piece.unit.name == units_[u].unit.name)
-          ops_.add_(piece.gradients,
-                    ops_.narrow(gradients, 0, piece.first, piece.gradients.size(0)));
-      }
+      begun_.push_back({u, sums_.begin(u, gradients)});
     }
+    if (key != key_of(Table::kEmbedding)) return;
+    while (!begun_.empty()) end_sums(slots_[begun_.front().unit]);
   }
 
  private:
-  [[nodiscard]] UnitKey first_use(const spec::FlatUnit& unit) const {
-    return gradient_slot(unit, tied_) == kTiedSlot ? key_of(Table::kHead) : key_of(unit);
+  struct Begun {
+    std::size_t unit = 0;
+    std::int64_t number = 0;
+  };
+  [[nodiscard]] UnitKey first_use(std::size_t unit) const {
+    return slots_[unit] == kTiedSlot ? key_of(Table::kHead) : key_of(units_[unit].unit);
+  }
+  // Of the unit that a slot has: its elements of this rank go to the slice.
+  void end_sums(std::string_view slot) {
+    const auto found = std::find_if(begun_.begin(), begun_.end(),
+                                    [&](const Begun& begun) { return slots_[begun.unit] == slot; });
+    if (found == begun_.end()) return;
+    const Begun begun = *found;
+    begun_.erase(found);
+    sums_.wait(begun.number);
+    for (const TrainedUnit<T>& piece : pieces_) {
+      if (piece.unit.name == units_[begun.unit].unit.name)
+        ops_.add_(piece.gradients, ops_.narrow(units_[begun.unit].gradients, 0, piece.first,
+                                               piece.gradients.size(0)));
+    }
   }
 
   Ops& ops_;
@@ -83,7 +114,9 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
   std::vector<TrainedUnit<T>> pieces_;
   bool tied_;
   spec::TensorShard shard_;
-  Reduce reduce_;
+  Sums sums_;
+  std::vector<std::string_view> slots_;  // by unit
+  std::vector<Begun> begun_;             // at most one a slot
 };
 
 }  // namespace neap::step

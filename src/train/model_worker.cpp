@@ -208,16 +208,25 @@ void ModelWorker::take_gradients(const std::vector<at::Tensor>& gradients) {
   for (std::size_t i = 0; i < gradients.size(); ++i)
     units.push_back({trained_layout()[i], gradients[i]});
   slice_ops_.emplace(runtime_.device(), bridge::AttentionChoice{}, &groups_.tensor());
-  gradients_.emplace(*slice_ops_, std::move(units), pieces_, spec_.ties_table(), shard(),
-                     [this](std::size_t unit, const at::Tensor& whole) {
-                       groups_.data().reduce_scatter(whole, placement_->counts(unit));
-                     });
+  parallel::Communicator& ranks = groups_.data();
+  gradients_.emplace(*slice_ops_, std::move(units), pieces_, spec_.ties_table(),
+                     spec_.shape.num_hidden_layers, shard(),
+                     step::GradientSlots<model::AtenOps>::Sums{
+                         [this, &ranks](std::size_t unit, const at::Tensor& whole) {
+                           // Communicators of a GPU take turns.
+                           if (shard().ranks == 1)
+                             return ranks.begin_sums({{whole, placement_->counts(unit)}});
+                           ranks.reduce_scatter(whole, placement_->counts(unit));
+                           return std::int64_t{0};
+                         },
+                         [&ranks](std::int64_t begun) { ranks.wait_for(begun); }});
 }
 
 at::Tensor ModelWorker::unit_gradients(const spec::FlatUnit& unit, at::ScalarType dtype) {
   if (placement_->slices_gradients()) {
     return runtime_
-        .region(tag(TagKind::kUnitGradients), step::gradient_slot(unit, spec_.ties_table()), dtype)
+        .region(tag(TagKind::kUnitGradients),
+                step::gradient_slot(unit, spec_.ties_table(), spec_.shape.num_hidden_layers), dtype)
         .narrow(0, 0, unit.elements);
   }
   const auto* const storage = hosted_trained(unit);

@@ -69,7 +69,8 @@ struct Sliced {
         lora ? spec::lora_layout(form.shape, head, *lora) : spec::flat_layout(form.shape, head);
     std::map<std::string, Tensor> memory;
     for (const spec::FlatUnit& unit : units) {
-      Tensor& slot = memory[std::string(step::gradient_slot(unit, tied))];
+      Tensor& slot =
+          memory[std::string(step::gradient_slot(unit, tied, form.shape.num_hidden_layers))];
       const std::int64_t before = slot.defined() ? slot.size(0) : 0;
       slot = at::full({std::max(before, unit.elements)}, std::numeric_limits<double>::quiet_NaN(),
                       dtype);
@@ -83,7 +84,8 @@ struct Sliced {
     std::vector<step::GradientSlots<AtenOps>::Unit> slots;
     for (const spec::FlatUnit& unit : units) {
       views.push_back(
-          memory.at(std::string(step::gradient_slot(unit, tied))).narrow(0, 0, unit.elements));
+          memory.at(std::string(step::gradient_slot(unit, tied, form.shape.num_hidden_layers)))
+              .narrow(0, 0, unit.elements));
       slots.push_back({unit, views.back()});
       slices.push_back(at::zeros({unit.elements}, dtype));
     }
@@ -98,13 +100,26 @@ struct Sliced {
       }
     }
     m.model.emplace(form.shape, head, base, adapters);
-    sink.emplace(m.model->ops(), slots, pieces, tied, form.shape.tensor,
-                 [this](std::size_t unit, const Tensor&) { reduced[unit]++; });
+    // What is not waited for before memory is used again, or a group ends, is garbage.
+    sink.emplace(m.model->ops(), slots, pieces, tied, form.shape.num_hidden_layers,
+                 form.shape.tensor,
+                 step::GradientSlots<AtenOps>::Sums{
+                     [this](std::size_t unit, const Tensor& gradients) {
+                       reduced[unit]++;
+                       under_way.emplace_back(gradients, gradients.clone());
+                       gradients.fill_(std::numeric_limits<double>::quiet_NaN());
+                       return std::ssize(under_way) - 1;
+                     },
+                     [this](std::int64_t begun) {
+                       auto& [gradients, sum] = under_way.at(static_cast<std::size_t>(begun));
+                       gradients.copy_(sum);
+                     }});
     m.model->send_gradients(&*sink);
   }
   TestModel m;
   std::vector<Tensor> slices;
   std::map<std::size_t, int> reduced;
+  std::vector<std::pair<Tensor, Tensor>> under_way;  // gradients, and their sums
   std::optional<step::GradientSlots<AtenOps>> sink;
 };
 

@@ -175,10 +175,13 @@ class AtenWorld {
     std::vector<step::GradientSlots<model::AtenOps>::Unit> slots;
     for (const auto& unit : units) slots.push_back({unit.unit, unit.gradients});
     return std::make_unique<step::GradientSlots<model::AtenOps>>(
-        model(role).ops(), std::move(slots), slice.pieces, role.ties_table(), role.shape.tensor,
-        [this, placement = slice.placement](std::size_t unit, const at::Tensor& gradients) {
-          ranks_.reduce_scatter(gradients, placement.counts(unit));
-        });
+        model(role).ops(), std::move(slots), slice.pieces, role.ties_table(),
+        role.shape.num_hidden_layers, role.shape.tensor,
+        step::GradientSlots<model::AtenOps>::Sums{
+            [this, placement = slice.placement](std::size_t unit, const at::Tensor& gradients) {
+              return ranks_.begin_sums({{gradients, placement.counts(unit)}});
+            },
+            [this](std::int64_t begun) { ranks_.wait_for(begun); }});
   }
   [[nodiscard]] model::KvCache cache(const ModelRole& role, std::int64_t batch,
                                      std::int64_t tokens) {

@@ -39,7 +39,7 @@ class CheckedRanks final : public MuteRanks {
     at::Tensor tensor;
     std::vector<std::byte> then;  // as it was, in memory that nobody records
   };
-  void do_begin_sums(const std::vector<PartialSum>& sums) override {
+  std::int64_t do_begin_sums(const std::vector<PartialSum>& sums) override {
     if (calls_++ == fails_at_) throw Error(ErrorCode::kIo, "made to fail");
     for (const PartialSum& sum : sums) {
       for (const Handed& handed : handed_) {
@@ -48,6 +48,7 @@ class CheckedRanks final : public MuteRanks {
       }
       handed_.push_back({sum.tensor, bytes_of(sum.tensor)});
     }
+    return 0;
   }
   void do_join() override {
     std::int64_t elements = 0;
